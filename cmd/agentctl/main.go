@@ -1,0 +1,92 @@
+// Command agentctl is the remote control of agentinit: it asks over the unix
+// socket, and it works on manifests without any agentinit running. It must never
+// start or signal a process itself.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// Exit statuses; where the verbs are supervisorctl's, so are the numbers.
+const (
+	exitOK          = 0
+	exitFailure     = 1 // the request failed, or a check said no
+	exitUsage       = 2 // the command line is wrong
+	exitNotRunning  = 3 // status: something asked about is not running
+	exitUnreachable = 4 // agentinit cannot be reached, or no such program
+)
+
+// exitError is an error that has chosen its exit status. An empty message
+// prints nothing: the command has already said what there is to say.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// cli is what every command needs of the world around it.
+type cli struct {
+	lookupEnv      func(string) (string, bool)
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	json           bool   // --json
+	socket         string // --socket, else AGENTCTL_SOCKET, else the default
+}
+
+func run(ctx context.Context, args []string, lookupEnv func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
+	c := &cli{lookupEnv: lookupEnv, stdin: stdin, stdout: stdout, stderr: stderr}
+	root := newRoot(c)
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var coded *exitError
+	if !errors.As(err, &coded) {
+		coded = &exitError{code: exitUsage, err: err}
+	}
+	if msg := coded.Error(); msg != "" {
+		fmt.Fprintln(stderr, "agentctl: "+msg)
+	}
+	return coded.code
+}
+
+// newRoot builds the command tree. Each command is built by a function of its
+// own that takes the cli; adding a command is adding a row here.
+func newRoot(c *cli) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "agentctl",
+		Short:         "Remote control of agentinit, and tool for its manifests",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON")
+	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else /run/agentbox/agentinit.sock)")
+	return root
+}

@@ -1,0 +1,212 @@
+// Package event owns the numbered ring of everything that happens in the box.
+//
+// Publish never waits: a reader that falls behind is told so by an explicit
+// Lagged event and goes on from the oldest event still held. Every event has a
+// number; a snapshot that carries the number it was taken at can be continued
+// with Watch(number) without a gap.
+//
+// The package must never call back into a publisher, write a file or block on
+// a reader.
+package event
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"sync"
+	"time"
+)
+
+// Level is the severity of an event, spelled as zerolog spells it.
+type Level string
+
+// The levels an event can have.
+const (
+	Debug Level = "debug"
+	Info  Level = "info"
+	Warn  Level = "warn"
+	Error Level = "error"
+)
+
+// Lagged is the name of the event that a reader gets in place of events that
+// the ring no longer holds. Its fields are "dropped" (count) and "resume_from"
+// (number of the first event that follows).
+const Lagged = "Lagged"
+
+// ProgramStateChanged is the name of the event published for every change of a
+// program's state or facts. It carries Change.
+const ProgramStateChanged = "ProgramStateChanged"
+
+// Change is the typed payload of ProgramStateChanged.
+type Change struct {
+	From      string `json:"from"`
+	To        string `json:"to"`
+	PID       int    `json:"pid,omitempty"`
+	Ready     bool   `json:"ready"`
+	Completed bool   `json:"completed,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+}
+
+// Event is one thing that happened. It is immutable once published: neither the
+// publisher nor a reader may change Fields or Change.
+type Event struct {
+	// Seq is given by Publish: 1 for the first event, then one more each time.
+	Seq   uint64
+	Time  time.Time
+	Level Level
+	// Stage is the part of the box that speaks: bootstrap, supervisor, probes,
+	// adapters. It is written as "agentbox.stage".
+	Stage string
+	// Name is CamelCase, such as BootstrapStarted.
+	Name    string
+	Program string
+	Run     uint64
+	Change  *Change
+	// Fields holds whatever else the event says. Keys are snake_case and never
+	// one of the names above.
+	Fields map[string]any
+}
+
+// MarshalJSON writes the event as one flat JSON object: seq, level, time
+// (RFC 3339, UTC, milliseconds), agentbox.stage, event, program, run, the
+// change and the fields.
+func (e Event) MarshalJSON() ([]byte, error) {
+	m := make(map[string]any, len(e.Fields)+8)
+	maps.Copy(m, e.Fields)
+	if e.Change != nil {
+		m["change"] = e.Change
+	}
+	if e.Program != "" {
+		m["program"] = e.Program
+	}
+	if e.Run != 0 {
+		m["run"] = e.Run
+	}
+	m["seq"] = e.Seq
+	m["level"] = e.Level
+	m["time"] = e.Time.UTC().Format(TimeFormat)
+	m["agentbox.stage"] = e.Stage
+	m["event"] = e.Name
+	return json.Marshal(m)
+}
+
+// TimeFormat is how the box writes an instant: RFC 3339, UTC, milliseconds.
+const TimeFormat = "2006-01-02T15:04:05.000Z07:00"
+
+// Bus is the ring. All methods may be called from any goroutine.
+type Bus struct {
+	mu     sync.Mutex
+	ring   []Event
+	last   uint64 // number of the newest event, 0 when there is none
+	counts map[string]uint64
+	wake   chan struct{} // closed and replaced by Publish while someone waits
+	waits  bool
+}
+
+// NewBus returns a ring that holds the newest capacity events.
+func NewBus(capacity int) *Bus {
+	return &Bus{
+		ring:   make([]Event, 0, capacity),
+		counts: make(map[string]uint64),
+		wake:   make(chan struct{}),
+	}
+}
+
+// Publish numbers the event, stores it and wakes the readers. It sets Time when
+// it is zero and returns the number. It never waits for a reader.
+func (b *Bus) Publish(e Event) uint64 {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last++
+	e.Seq = b.last
+	if len(b.ring) < cap(b.ring) {
+		b.ring = append(b.ring, e)
+	} else {
+		b.ring[(e.Seq-1)%uint64(cap(b.ring))] = e
+	}
+	b.counts[e.Name]++
+	if b.waits {
+		close(b.wake)
+		b.wake = make(chan struct{})
+		b.waits = false
+	}
+	return e.Seq
+}
+
+// Seq returns the number of the newest event, 0 before the first.
+func (b *Bus) Seq() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
+}
+
+// Counts returns how many events of each name have been published.
+func (b *Bus) Counts() map[string]uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.counts)
+}
+
+// Watch returns a reader whose first event is the one after since: 0 starts
+// with the oldest event held, Bus.Seq() with the next one published.
+func (b *Bus) Watch(since uint64) *Watcher {
+	return &Watcher{bus: b, next: since + 1}
+}
+
+// Watcher is one reader's position in the ring. It holds no resources and needs
+// no closing; it must not be used by two goroutines at once.
+type Watcher struct {
+	bus  *Bus
+	next uint64
+}
+
+// Next returns the next event, waiting for it if need be. Events that the ring
+// no longer holds are replaced by one Lagged event; a position of 0 counts the
+// oldest held event as next and is never lagged. The only error is ctx's.
+func (w *Watcher) Next(ctx context.Context) (Event, error) {
+	for {
+		e, ok, wake := w.take()
+		if ok {
+			return e, nil
+		}
+		select {
+		case <-ctx.Done():
+			return Event{}, context.Cause(ctx)
+		case <-wake:
+		}
+	}
+}
+
+// TryNext returns the next event if it has already been published.
+func (w *Watcher) TryNext() (Event, bool) {
+	e, ok, _ := w.take()
+	return e, ok
+}
+
+func (w *Watcher) take() (Event, bool, <-chan struct{}) {
+	b := w.bus
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if w.next > b.last {
+		b.waits = true
+		return Event{}, false, b.wake
+	}
+	oldest := b.last - uint64(len(b.ring)) + 1
+	if w.next < oldest {
+		dropped := oldest - w.next
+		fresh := w.next == 1
+		w.next = oldest
+		if !fresh {
+			return Event{
+				Seq: oldest - 1, Time: time.Now(), Level: Warn, Stage: "event", Name: Lagged,
+				Fields: map[string]any{"dropped": dropped, "resume_from": oldest},
+			}, true, nil
+		}
+	}
+	e := b.ring[(w.next-1)%uint64(cap(b.ring))]
+	w.next++
+	return e, true, nil
+}

@@ -1,0 +1,333 @@
+// Package program decides what happens to one supervised program.
+//
+// It is arithmetic on values: Machine.Step takes the time and an event and
+// returns the next machine and the actions to carry out. It must never start a
+// goroutine, read a clock, send a signal or do any other I/O; the supervisor's
+// loop does all of that.
+package program
+
+import (
+	"fmt"
+	"time"
+)
+
+// State is where a program is in its life. Names and numbers are supervisord's.
+type State int
+
+// The states of a program.
+const (
+	Stopped  State = 0
+	Starting State = 10
+	Running  State = 20
+	Backoff  State = 30
+	Stopping State = 40
+	Exited   State = 100
+	Fatal    State = 200
+)
+
+// States lists every state in the order of its number.
+var States = []State{Stopped, Starting, Running, Backoff, Stopping, Exited, Fatal}
+
+var stateNames = map[State]string{
+	Stopped: "STOPPED", Starting: "STARTING", Running: "RUNNING", Backoff: "BACKOFF",
+	Stopping: "STOPPING", Exited: "EXITED", Fatal: "FATAL",
+}
+
+// String returns supervisord's name of the state.
+func (s State) String() string {
+	if n, ok := stateNames[s]; ok {
+		return n
+	}
+	return fmt.Sprintf("State(%d)", int(s))
+}
+
+// MarshalText writes the state's name.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a state's name.
+func (s *State) UnmarshalText(text []byte) error {
+	for state, name := range stateNames {
+		if name == string(text) {
+			*s = state
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown state %q", text)
+}
+
+// Type says what kind of program this is.
+type Type string
+
+// The types of program.
+const (
+	Service  Type = "service"
+	Oneshot  Type = "oneshot"
+	Schedule Type = "schedule"
+)
+
+// Condition is what a dependent waits for.
+type Condition string
+
+// The conditions of a need.
+const (
+	NeedStarted   Condition = "started"   // exec'ed
+	NeedReady     Condition = "ready"     // RUNNING and, where declared, ready; for a oneshot: completed
+	NeedCompleted Condition = "completed" // exited with an expected code
+)
+
+// Need is one edge of the dependency graph.
+type Need struct {
+	Program   string    `json:"program"` // instance name
+	Condition Condition `json:"condition"`
+}
+
+// RestartPolicy says when an ended program is started again.
+type RestartPolicy string
+
+// The restart policies.
+const (
+	RestartAlways    RestartPolicy = "always"
+	RestartOnFailure RestartPolicy = "on-failure"
+	RestartNever     RestartPolicy = "never"
+)
+
+// OnFatal says what FATAL means for the box.
+type OnFatal string
+
+// What a program in FATAL does to the box.
+const (
+	FatalIgnore   OnFatal = "ignore"
+	FatalShutdown OnFatal = "shutdown"
+)
+
+// BackoffPolicy is the wait before a restart: initial × factor^n, at most Max,
+// ± Jitter (a share, 0.1 = 10 %), counted anew after ResetAfter in RUNNING.
+type BackoffPolicy struct {
+	Initial    time.Duration `json:"initial"`
+	Factor     float64       `json:"factor"`
+	Max        time.Duration `json:"max"`
+	Jitter     float64       `json:"jitter"`
+	ResetAfter time.Duration `json:"reset_after"`
+}
+
+// RestartLimit ends in FATAL when more than Count restarts fall in Window.
+// Count 0 is unlimited.
+type RestartLimit struct {
+	Count  int           `json:"count"`
+	Window time.Duration `json:"window"`
+}
+
+// StopStep is one rung of the stop ladder: send Signal, then wait up to Wait.
+type StopStep struct {
+	Signal string        `json:"signal"` // without "SIG": TERM, INT, KILL
+	Wait   time.Duration `json:"wait"`
+}
+
+// KillScope says what a signal of the stop ladder and the final KILL reach.
+type KillScope string
+
+// The kill scopes.
+const (
+	KillTree    KillScope = "tree"
+	KillGroup   KillScope = "group"
+	KillProcess KillScope = "process"
+)
+
+// Probe is one readiness or health condition; exactly one kind is set.
+type Probe struct {
+	Notify bool     `json:"notify,omitempty"` // sd_notify READY=1
+	FD     int      `json:"fd,omitempty"`     // newline on that descriptor (s6)
+	HTTP   string   `json:"http,omitempty"`   // URL that answers 2xx or 3xx
+	TCP    string   `json:"tcp,omitempty"`    // host:port that accepts
+	Unix   string   `json:"unix,omitempty"`   // socket path that accepts
+	GRPC   string   `json:"grpc,omitempty"`   // host:port[/service], grpc.health.v1
+	Exec   []string `json:"exec,omitempty"`   // argv that exits 0
+	Log    string   `json:"log,omitempty"`    // RE2 on a line of output
+	File   string   `json:"file,omitempty"`   // path that exists
+
+	Interval  time.Duration `json:"interval,omitempty"`
+	Timeout   time.Duration `json:"timeout,omitempty"`
+	Successes int           `json:"successes,omitempty"`
+}
+
+// Readiness is what must hold before a program counts as ready. No probes means
+// that RUNNING is ready.
+type Readiness struct {
+	Probes   []Probe       `json:"probes,omitempty"`
+	Any      bool          `json:"any,omitempty"` // one probe is enough
+	Deadline time.Duration `json:"deadline,omitempty"`
+}
+
+// HealthAction is what happens when a health check has failed too often.
+type HealthAction string
+
+// The health actions.
+const (
+	HealthNone     HealthAction = "none"
+	HealthRestart  HealthAction = "restart"
+	HealthShutdown HealthAction = "shutdown"
+)
+
+// Health is what is checked while a program is RUNNING.
+type Health struct {
+	Probes   []Probe       `json:"probes,omitempty"`
+	Failures int           `json:"failures,omitempty"` // in a row
+	Action   HealthAction  `json:"action,omitempty"`
+	Watchdog time.Duration `json:"watchdog,omitempty"` // expects WATCHDOG=1 within
+}
+
+// Hook is a command run beside a program's life; it never blocks the loop.
+type Hook struct {
+	Argv    []string      `json:"argv"`
+	Timeout time.Duration `json:"timeout"`
+}
+
+// Hooks are the commands run around a program's life; nil means none.
+type Hooks struct {
+	PreStart  *Hook `json:"pre_start,omitempty"`
+	PostReady *Hook `json:"post_ready,omitempty"`
+	PreStop   *Hook `json:"pre_stop,omitempty"`
+	PostExit  *Hook `json:"post_exit,omitempty"`
+}
+
+// Limit is a soft and hard resource limit; Infinity is unlimited.
+type Limit struct {
+	Soft uint64 `json:"soft"`
+	Hard uint64 `json:"hard"`
+}
+
+// Infinity is the resource limit that limits nothing (RLIM_INFINITY).
+const Infinity = ^uint64(0)
+
+// Limits are what the kernel bounds; a nil pointer or empty map inherits.
+type Limits struct {
+	// Rlimits is keyed by the manifest's name: nofile nproc core as cpu fsize
+	// memlock stack.
+	Rlimits     map[string]Limit `json:"rlimits,omitempty"`
+	Nice        *int             `json:"nice,omitempty"`
+	IONice      string           `json:"ionice,omitempty"` // "idle", "best-effort:4", "realtime:0"
+	OOMScoreAdj *int             `json:"oom_score_adj,omitempty"`
+	CPUs        []int            `json:"cpus,omitempty"`
+}
+
+// Sandbox is what a program may reach.
+type Sandbox struct {
+	NoNewPrivileges bool     `json:"no_new_privileges,omitempty"`
+	Capabilities    []string `json:"capabilities,omitempty"`
+	Read            []string `json:"read,omitempty"`
+	Write           []string `json:"write,omitempty"`
+	Execute         []string `json:"execute,omitempty"`
+	TCPBind         []int    `json:"tcp_bind,omitempty"`
+	TCPConnect      []int    `json:"tcp_connect,omitempty"`
+	Seccomp         string   `json:"seccomp,omitempty"`
+	Mode            string   `json:"mode,omitempty"` // enforce audit off
+}
+
+// Credential is who a program runs as. Nothing is looked up any more: ids are
+// numbers.
+type Credential struct {
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"groups,omitempty"`
+}
+
+// Stdin is what a program reads on descriptor 0.
+type Stdin string
+
+// The kinds of standard input.
+const (
+	StdinNull    Stdin = "null"
+	StdinPipe    Stdin = "pipe"
+	StdinInherit Stdin = "inherit"
+)
+
+// LogTo is where a program's output goes besides its ring.
+type LogTo string
+
+// Where output goes.
+const (
+	LogConsole LogTo = "console"
+	LogFile    LogTo = "file"
+	LogNone    LogTo = "none" // the ring alone
+)
+
+// Logs says how a program's output is kept.
+type Logs struct {
+	To         LogTo         `json:"to"`
+	Path       string        `json:"path,omitempty"`
+	MaxBytes   int64         `json:"max_bytes,omitempty"`
+	Backups    int           `json:"backups,omitempty"`
+	MaxAge     time.Duration `json:"max_age,omitempty"`
+	Compress   bool          `json:"compress,omitempty"`
+	TotalBytes int64         `json:"total_bytes,omitempty"`
+}
+
+// Spec is everything the supervisor knows about one program instance before it
+// runs: every default filled in, every variable expanded, every id a number.
+// It is immutable; a changed manifest makes a new Spec.
+type Spec struct {
+	Name     string `json:"name"`     // "web", or "worker:2" with instances
+	Group    string `json:"group"`    // the name in the manifest
+	Instance int    `json:"instance"` // 0 without instances
+
+	Type     Type     `json:"type"`
+	Argv     []string `json:"argv"` // Argv[0] is looked up in the program's PATH at each start
+	Priority int      `json:"priority"`
+	Needs    []Need   `json:"needs,omitempty"`
+	Schedule string   `json:"schedule,omitempty"`
+
+	Autostart bool    `json:"autostart"`
+	Required  bool    `json:"required"`
+	Essential bool    `json:"essential"`
+	OnFatal   OnFatal `json:"on_fatal"`
+
+	Restart      RestartPolicy `json:"restart"`
+	ExitCodes    []int         `json:"exit_codes"`
+	StartSeconds time.Duration `json:"start_seconds"`
+	// StartTimeout 0 means no limit.
+	StartTimeout time.Duration `json:"start_timeout"`
+	Backoff      BackoffPolicy `json:"backoff"`
+	RestartLimit RestartLimit  `json:"restart_limit"`
+	// StartRetries is supervisord's counting (retries after the first failed
+	// start); -1 leaves RestartLimit in force.
+	StartRetries int `json:"start_retries"`
+
+	Readiness Readiness `json:"readiness"`
+	Health    Health    `json:"health"`
+
+	Stop        []StopStep `json:"stop"`
+	StopCommand *Hook      `json:"stop_command,omitempty"`
+	Kill        KillScope  `json:"kill"`
+	Hooks       Hooks      `json:"hooks"`
+
+	// Credential nil inherits agentinit's own.
+	Credential *Credential `json:"credential,omitempty"`
+	Umask      int         `json:"umask"` // -1 inherits
+	Directory  string      `json:"directory,omitempty"`
+	Env        []string    `json:"-"` // complete; never printed: it may hold secrets
+	Limits     Limits      `json:"limits"`
+	Sandbox    *Sandbox    `json:"sandbox,omitempty"`
+	Stdin      Stdin       `json:"stdin"`
+	TTY        bool        `json:"tty"`
+	Logs       Logs        `json:"logs"`
+
+	// Control: may processes of this program change things through the socket.
+	Control bool `json:"control"`
+}
+
+// Exit is how one run of a program ended.
+type Exit struct {
+	Code   int    `json:"code"`             // exit status; -1 when a signal ended it
+	Signal string `json:"signal,omitempty"` // "KILL", without "SIG"
+	// SignalNumber is the number behind Signal on this machine, 0 without one.
+	SignalNumber int  `json:"-"`
+	Core         bool `json:"core,omitempty"`
+}
+
+// Status is what a shell would report: the exit code, or 128 + signal number.
+func (e Exit) Status() int {
+	if e.SignalNumber != 0 {
+		return 128 + e.SignalNumber
+	}
+	return e.Code
+}
