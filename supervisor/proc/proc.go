@@ -78,7 +78,10 @@ type Owner struct {
 	stop    chan struct{}
 	loops   sync.WaitGroup
 
-	mu        sync.Mutex
+	// attributing is taken before mu; it is held while /proc is read.
+	attributing sync.Mutex
+
+	mu       sync.Mutex
 	closed    bool
 	lastID    uint64
 	byID      map[uint64]*process // until emptied

@@ -139,8 +139,11 @@ func (o *Owner) sweep() {
 
 // attributeFresh finds out whose the new adoptees are. It reads without the
 // mutex: the pids cannot change hands while their adoptee is in the table, and
-// whether it still is gets checked afterwards.
+// whether it still is gets checked afterwards. When it returns, every adoptee
+// that was in the table before the call has been looked at, by whomever.
 func (o *Owner) attributeFresh() {
+	o.attributing.Lock()
+	defer o.attributing.Unlock()
 	o.mu.Lock()
 	pids := o.fresh
 	o.fresh = nil
@@ -293,9 +296,9 @@ type task struct {
 func (o *Owner) tree(p *process) []task {
 	o.mu.Lock()
 	o.lookForAdoptees()
-	fresh := len(o.fresh) > 0
+	pending := o.pending > 0
 	o.mu.Unlock()
-	if fresh {
+	if pending {
 		o.attributeFresh()
 	}
 	var roots []int
