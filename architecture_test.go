@@ -63,6 +63,7 @@ var arrows = map[string][]string{
 	"probes/console": {},
 
 	"image":             {},
+	"nix/vendorhash":    {},
 	"internal/testprog": {},
 	"bench":             {"*"},
 }
