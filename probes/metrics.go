@@ -229,16 +229,16 @@ func truth(b bool) float64 {
 }
 
 func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
-	send1(ch, d, prometheus.GaugeValue, v, labels)
+	emit(ch, d, prometheus.GaugeValue, v, labels)
 }
 
 func counter(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
-	send1(ch, d, prometheus.CounterValue, v, labels)
+	emit(ch, d, prometheus.CounterValue, v, labels)
 }
 
-// send1 reports a metric that cannot be built (a label that is not UTF-8) as
+// emit reports a metric that cannot be built (a label that is not UTF-8) as
 // such instead of panicking in the middle of a scrape.
-func send1(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) {
+func emit(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) {
 	metric, err := prometheus.NewConstMetric(d, kind, v, labels...)
 	if err != nil {
 		metric = prometheus.NewInvalidMetric(d, err)

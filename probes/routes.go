@@ -90,7 +90,7 @@ func (s *Server) Mount(pattern string, h http.Handler, opts ...MountOption) {
 	if !m.open {
 		h = s.authenticate(h)
 	}
-	s.router.Mount(pattern, s.metrics.instrument(strings.TrimSuffix(pattern, "/")+"/*", h))
+	s.router.Mount(pattern, s.metrics.instrument(strings.TrimSuffix(pattern, "/"), h))
 }
 
 // Authenticated puts h behind the key, for handlers that are not mounted here.
@@ -185,8 +185,10 @@ func writeVerboseReady(w http.ResponseWriter, status int, v Verdict) {
 	out.write(w, status)
 }
 
-func (s *Server) health(w http.ResponseWriter, _ *http.Request) { JSON(w, http.StatusOK, s.cfg.Health()) }
-func (s *Server) meta(w http.ResponseWriter, _ *http.Request)   { JSON(w, http.StatusOK, s.cfg.Meta()) }
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	JSON(w, http.StatusOK, s.cfg.Health())
+}
+func (s *Server) meta(w http.ResponseWriter, _ *http.Request) { JSON(w, http.StatusOK, s.cfg.Meta()) }
 
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Pods == nil {
