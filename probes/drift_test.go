@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,10 +72,15 @@ func TestDetectorPublishesChangesAndGatesReadiness(t *testing.T) {
 		bus := event.NewBus(64)
 		ready := NewReadiness(bus)
 		ready.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Met: true})
-		caps := []string{"SYS_ADMIN"}
+		var dropped atomic.Bool
 		d := NewDriftDetector(bus, ready,
 			func() Declared { return Declared{Profile: &Security{}, Enforce: true} },
-			func(context.Context, Declared) Actual { return Actual{Security: &Security{Capabilities: caps}} })
+			func(context.Context, Declared) Actual {
+				if dropped.Load() {
+					return Actual{Security: &Security{}}
+				}
+				return Actual{Security: &Security{Capabilities: []string{"SYS_ADMIN"}}}
+			})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { d.Run(ctx); close(done) }()
@@ -87,7 +93,7 @@ func TestDetectorPublishesChangesAndGatesReadiness(t *testing.T) {
 		if n := bus.Counts()[EventContractDrift]; n != 1 {
 			t.Fatalf("published %d times", n)
 		}
-		caps = nil
+		dropped.Store(true)
 		time.Sleep(DriftCycle)
 		synctest.Wait()
 		if !ready.Ready() || len(d.Current()) != 0 || bus.Counts()[EventContractKept] != 1 {

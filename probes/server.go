@@ -73,7 +73,6 @@ type listener struct {
 	handler       http.Handler
 	bound         net.Addr // nil while it is not
 	reason        string   // why it is not
-	server        *http.Server
 }
 
 // NewServer builds the routes; it opens nothing yet.
