@@ -121,7 +121,9 @@ func (p *Plane) sinkFor(o Options, c *Capture) sink {
 // Stats returns the counters of all programs, by program and stream.
 func (p *Plane) Stats() []StreamStats {
 	var stats []StreamStats
-	for _, pl := range p.list() {
+	list := p.list()
+	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name, b.name) })
+	for _, pl := range list {
 		for i := range pl.rings {
 			stats = append(stats, StreamStats{
 				Program: pl.name, Stream: Stream(i + 1),
@@ -132,7 +134,7 @@ func (p *Plane) Stats() []StreamStats {
 	return stats
 }
 
-// list returns the programs by name.
+// list returns the programs in no order.
 func (p *Plane) list() []*programLog {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +142,6 @@ func (p *Plane) list() []*programLog {
 	for _, pl := range p.programs {
 		list = append(list, pl)
 	}
-	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name, b.name) })
 	return list
 }
 

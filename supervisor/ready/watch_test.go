@@ -234,10 +234,10 @@ func once(t *testing.T, w *Watcher, tg Target, p program.Probe) error {
 func TestHTTP(t *testing.T) {
 	elsewhere := false
 	mux := http.NewServeMux()
-	mux.HandleFunc("/ok", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+	mux.HandleFunc("/ok", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) })
 	mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { elsewhere = true })
-	mux.HandleFunc("/bad", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, strings.Repeat("no db ", 1e5), 503) })
+	mux.HandleFunc("/bad", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, strings.Repeat("no db ", 1e5), http.StatusServiceUnavailable) })
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
 	w := New(Config{})
