@@ -90,7 +90,7 @@ func BenchmarkAppendJSON(b *testing.B) {
 			b.SetBytes(int64(len(line)))
 			b.ReportAllocs()
 			for b.Loop() {
-				batch.out = appendJSON(batch, "web", Stdout, 1, line)[:0]
+				batch.out = appendJSON(batch, "web", Stdout, 1, line, false)[:0]
 			}
 		})
 	}

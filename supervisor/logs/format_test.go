@@ -15,7 +15,7 @@ import (
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
 
 func jsonLine(text string) string {
-	return string(appendJSON(&batch{now: noon}, "web", Stdout, 7, []byte(text)))
+	return string(appendJSON(&batch{now: noon}, "web", Stdout, 7, []byte(text), false))
 }
 
 func TestAppendJSON(t *testing.T) {
@@ -43,6 +43,13 @@ func TestAppendJSON(t *testing.T) {
 	}
 }
 
+func TestAppendJSONOfAPiece(t *testing.T) {
+	out := string(appendJSON(&batch{now: noon}, "web", Stdout, 7, []byte(`{"a":1}`), true))
+	if !strings.HasSuffix(out, `"pid":7,"truncated":true,"msg":"{\"a\":1}"}`+"\n") {
+		t.Errorf("got %s", out)
+	}
+}
+
 // Whatever a program prints: one line, valid JSON, and ours where ours belongs.
 func FuzzAppendJSON(f *testing.F) {
 	for _, s := range []string{`{"program":"x"}`, `{"\u0070id":{"a":[]}}`, "\xff\"", `{"a":"}\"","pid":2}`} {
@@ -50,7 +57,7 @@ func FuzzAppendJSON(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		text = bytes.ReplaceAll(text, []byte{'\n'}, nil)
-		out := appendJSON(&batch{now: noon}, "web", Stdout, 7, text)
+		out := appendJSON(&batch{now: noon}, "web", Stdout, 7, text, false)
 		if bytes.IndexByte(out, '\n') != len(out)-1 || !utf8.Valid(out) {
 			t.Fatalf("not one line of UTF-8: %q", out)
 		}

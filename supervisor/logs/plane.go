@@ -25,8 +25,9 @@ type Config struct {
 	MaxLine    int   // bytes; a longer line is cut into several; default 1 MiB
 
 	// OnTrouble hears once when a destination begins to fail, and once with a nil
-	// error when it works again. program is "" for the console. It is called from
-	// the package's goroutines and must not block.
+	// error when it works again; also once when rotated files cannot be tidied.
+	// program is "" for the console. It is called from the package's goroutines
+	// and must not block.
 	OnTrouble func(program string, err error)
 }
 
@@ -102,6 +103,7 @@ func (p *Plane) pickReactor() (*reactor, error) {
 		}
 		return nil, fmt.Errorf("cannot capture output: %w", err)
 	}
+	go r.run()
 	p.reactors = append(p.reactors, r)
 	return r, nil
 }
