@@ -138,6 +138,12 @@ func (k *kernel) Kill(name string, run uint64) error {
 	return nil
 }
 
+func (k *kernel) Forget(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.note("forget %s", name)
+}
+
 func (k *kernel) Notices() <-chan Notice { return k.notices }
 
 // said returns what was asked of the programs, in order.

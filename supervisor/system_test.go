@@ -155,6 +155,10 @@ func TestRealPrograms(t *testing.T) {
 	if c := b.sys.Crashes()["crash"]; c.Exit.Code != 3 || c.Run != 1 {
 		t.Errorf("%+v", c)
 	}
+	b.sys.draining.Wait()
+	if c := b.sys.Crashes()["crash"]; !slices.Equal(c.Stderr, []string{"doomed"}) {
+		t.Errorf("the crash record has %q", c.Stderr)
+	}
 	if _, ok := b.sys.Crashes()["job"]; ok {
 		t.Error("a completed job has a crash record")
 	}
