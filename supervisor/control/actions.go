@@ -103,7 +103,7 @@ func (s *Server) roll(ctx context.Context, a action, meant []supervisor.Status, 
 	culprit := ""
 	for _, p := range meant {
 		if culprit != "" {
-			failures[p.Name] = about(api.CodeConflict, p, "not restarted, because %s did not return", culprit)
+			failures[p.Name] = about(api.CodeConflict, p, "%s: not restarted, because %s did not return", p.Name, culprit)
 			continue
 		}
 		one := []supervisor.Status{p}
@@ -162,7 +162,7 @@ func (s *Server) settle(reached goal, pending map[string]supervisor.Status, fail
 	for name, before := range pending {
 		if _, there := seen[name]; !there {
 			delete(pending, name)
-			failures[name] = about(api.CodeConflict, before, "%s was removed meanwhile", name)
+			failures[name] = about(api.CodeConflict, before, "%s: removed meanwhile", name)
 		}
 	}
 	return seen
@@ -170,9 +170,9 @@ func (s *Server) settle(reached goal, pending map[string]supervisor.Status, fail
 
 func overdue(err error, p supervisor.Status) *api.Error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return about(api.CodeTimeout, p, "%s is still %s: %s", p.Name, p.State, reasonOf(p))
+		return about(api.CodeTimeout, p, "%s: still %s: %s", p.Name, p.State, reasonOf(p))
 	}
-	return about(api.CodeConflict, p, "the wait for %s was broken off", p.Name)
+	return about(api.CodeConflict, p, "%s: the wait was broken off", p.Name)
 }
 
 // results is the answer about the programs as they are now.

@@ -8,13 +8,14 @@ package control
 
 import (
 	"context"
+	"iter"
 	"net/http"
-	"regexp"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
 // Supervisor is what control asks of the loop. A change must be visible in
@@ -34,22 +35,10 @@ type Supervisor interface {
 	Shutdown(reason string)
 }
 
-// LogQuery selects lines of output; names are resolved and the pattern is
-// compiled.
-type LogQuery struct {
-	Programs []string // nil is every program, later ones included
-	Stream   string   // "stdout", "stderr" or "" for both
-	Since    time.Time
-	Grep     *regexp.Regexp // nil matches
-	Lines    int            // newest per program, 0 is all
-	Follow   bool
-}
-
-// Logs reads captured output. Read calls each for every line in order of time
-// until the lines or the context end; each may block on a slow peer, and that
-// must hold up nobody but this reader.
+// Logs reads captured output; logs.Plane is one. A reader may be as slow as it
+// likes: that must hold up nobody else.
 type Logs interface {
-	Read(ctx context.Context, q LogQuery, each func(api.LogLine) error) error
+	Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line]
 }
 
 // Applier works on the manifest of the running box. An invalid manifest is an

@@ -2,10 +2,12 @@ package control
 
 import (
 	"encoding/json"
+	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
 func toStatus(snap supervisor.Snapshot, programs []supervisor.Status) api.Status {
@@ -44,4 +46,17 @@ func toEvent(e event.Event) (api.Event, error) {
 		err = json.Unmarshal(data, &out)
 	}
 	return out, err
+}
+
+func toLogLine(l logs.Line) api.LogLine {
+	out := api.LogLine{
+		Seq: l.Seq, Time: l.Time, Program: l.Program, Stream: l.Stream.String(), PID: l.PID, Run: l.Run,
+		Truncated: l.Truncated, Dropped: l.Dropped,
+	}
+	if utf8.ValidString(l.Text) {
+		out.Text = l.Text
+	} else {
+		out.Data = []byte(l.Text)
+	}
+	return out
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
 // Bounds of what a request may name.
@@ -109,30 +110,35 @@ func indexParam(params []param, name string) int {
 	return -1
 }
 
-func decodeLogs(q url.Values) (api.LogQuery, *regexp.Regexp, error) {
-	out := api.LogQuery{Names: q["name"], Stream: q.Get("stream"), Grep: q.Get("grep")}
-	if err := checkNames(out.Names); err != nil {
-		return out, nil, err
+// decodeLogs reads the query of logs; its names are not resolved yet.
+func decodeLogs(q url.Values) (logs.Query, error) {
+	out := logs.Query{Programs: q["name"]}
+	if err := checkNames(out.Programs); err != nil {
+		return out, err
 	}
-	if s := out.Stream; s != "" && s != "stdout" && s != "stderr" {
-		return out, nil, api.Errorf(api.CodeBadRequest, "stream is stdout or stderr")
+	if v := q.Get("stream"); v != "" {
+		var stream logs.Stream
+		if stream.UnmarshalText([]byte(v)) != nil {
+			return out, api.Errorf(api.CodeBadRequest, "stream is stdout or stderr")
+		}
+		out.Streams = []logs.Stream{stream}
 	}
 	var err error
-	if out.Follow, err = boolParam(q, "follow"); err != nil {
-		return out, nil, err
-	}
 	if v := q.Get("lines"); v != "" {
-		if out.Lines, err = strconv.Atoi(v); err != nil || out.Lines < 0 {
-			return out, nil, api.Errorf(api.CodeBadRequest, "lines is a number from 0")
+		if out.Lines, err = strconv.Atoi(v); err != nil {
+			return out, api.Errorf(api.CodeBadRequest, "lines is a number")
 		}
 	}
 	if v := q.Get("since"); v != "" {
 		if out.Since, err = time.Parse(time.RFC3339Nano, v); err != nil {
-			return out, nil, api.Errorf(api.CodeBadRequest, "since is an RFC 3339 instant")
+			return out, api.Errorf(api.CodeBadRequest, "since is an RFC 3339 instant")
 		}
 	}
-	grep, err := compileGrep(out.Grep)
-	return out, grep, err
+	if out.Follow, err = boolParam(q, "follow"); err != nil {
+		return out, err
+	}
+	out.Grep, err = compileGrep(q.Get("grep"))
+	return out, err
 }
 
 // compileGrep takes RE2, which matches in linear time, of bounded length.

@@ -52,7 +52,7 @@ func ended(now supervisor.Status) (bool, *api.Error) {
 			return true, nil
 		}
 	}
-	return true, about(api.CodeFailed, now, "%s is %s: %s", now.Name, now.State, reasonOf(now))
+	return true, about(api.CodeFailed, now, "%s: %s: %s", now.Name, now.State, reasonOf(now))
 }
 
 // stopped: no process is left and none is about to come.

@@ -57,7 +57,7 @@ func routes() []route {
 				{Name: "stream", Type: "string", Doc: "stdout or stderr; both without"},
 				{Name: "since", Type: "string", Doc: "RFC 3339 instant; lines from then on"},
 				{Name: "grep", Type: "string", Doc: "RE2 that the line must match"},
-				{Name: "lines", Type: "integer", Doc: "the newest so many of each program"},
+				{Name: "lines", Type: "integer", Doc: "begin with the newest so many that match; negative: none"},
 				{Name: "follow", Type: "boolean", Doc: "go on with lines as they come"}},
 			Doc: "Captured output as JSON lines."},
 		{Method: "GET", Path: "/v1/events", Access: Read, stream: getEvents, Reply: api.Event{},

@@ -17,6 +17,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -104,10 +105,10 @@ func TestContract(t *testing.T) {
 			equal(t, b.Signals(), []string{"web HUP"})
 		},
 		"GET /v1/logs": func(t *testing.T, c *api.Client, b *controltest.Box) {
-			b.Lines = []api.LogLine{
-				{Time: controltest.Epoch, Program: "web", Stream: "stdout", Text: "hello"},
-				{Time: controltest.Epoch, Program: "web", Stream: "stderr", Data: []byte{0xff, 0}},
-				{Time: controltest.Epoch, Program: "db", Stream: "stdout"},
+			b.Lines = []logs.Line{
+				{Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: "hello"},
+				{Time: controltest.Epoch, Program: "web", Stream: logs.Stderr, Text: "\xff\x00"},
+				{Time: controltest.Epoch, Program: "db", Stream: logs.Stdout},
 			}
 			equal(t, logTexts(t, c, api.LogQuery{}), []string{"hello", "\xff\x00", ""})
 			equal(t, logTexts(t, c, api.LogQuery{Names: []string{"web"}, Grep: "^h"}), []string{"hello"})
@@ -262,7 +263,7 @@ func TestStartReportsEachProgram(t *testing.T) {
 	if !r.Failed() || r.Results[0].Error != nil {
 		t.Fatalf("good failed or nothing did: %+v", r)
 	}
-	equal(t, r.Results[1].Error.Message, "bad is FATAL: /bin/bad: no such file")
+	equal(t, r.Results[1].Error.Message, "bad: FATAL: /bin/bad: no such file")
 	equal(t, r.Results[2].Error.Message, "shut: refused in this state")
 	equal(t, r.Results[2].Error.State, "STOPPED")
 }
@@ -303,7 +304,7 @@ func TestWaitTimesOutWithTheReason(t *testing.T) {
 	r, err := c.Start(t.Context(), api.ActionRequest{Names: []string{"slow"}, TimeoutMS: 1})
 	must(t, err)
 	equal(t, r.Results[0].Error.Code, api.CodeTimeout)
-	equal(t, r.Results[0].Error.Message, "slow is still STARTING: starting")
+	equal(t, r.Results[0].Error.Message, "slow: still STARTING: starting")
 	r, err = c.Start(t.Context(), api.ActionRequest{Names: []string{"slow"}, NoWait: true})
 	must(t, err)
 	equal(t, r.Failed(), false)
@@ -323,7 +324,7 @@ func TestRollingStopsAtTheFirstThatDoesNotReturn(t *testing.T) {
 	r, err := dial(t, own(b)).Restart(t.Context(), api.ActionRequest{All: true, Rolling: true})
 	must(t, err)
 	equal(t, changed(r), []string{"a"})
-	equal(t, r.Results[2].Error.Message, "not restarted, because b did not return")
+	equal(t, r.Results[2].Error.Message, "c: not restarted, because b did not return")
 	equal(t, b.Snapshot().Programs[2].Run, uint64(1))
 }
 
@@ -342,7 +343,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 	}()
 	r, err := c.Start(t.Context(), api.ActionRequest{Names: []string{"slow"}})
 	must(t, err)
-	equal(t, r.Results[0].Error.Message, "slow was removed meanwhile")
+	equal(t, r.Results[0].Error.Message, "slow: removed meanwhile")
 }
 
 func TestFollowersSeeTheEndAndTheBreak(t *testing.T) {

@@ -4,32 +4,45 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// lines writes an answer of JSON lines.
+// lines writes an answer of JSON lines. Close it before the handler returns.
 type lines struct {
 	w     http.ResponseWriter
 	ctl   *http.ResponseController
 	bound time.Duration // for one line; 0 for none
+
+	mu    sync.Mutex // between the stream and its timer
 	begun bool
+	timer *time.Timer // pending flush
 }
+
+// flushDelay is how long a line may lie in the buffer for others to join it.
+const flushDelay = 5 * time.Millisecond
 
 // begin sends the header. A follower sends it before the first line, so that
 // its peer knows that nothing is missed from now on.
 func (l *lines) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.header(); err != nil {
+		return err
+	}
+	return l.ctl.Flush()
+}
+
+func (l *lines) header() error {
 	l.begun = true
 	l.w.Header().Set("Content-Type", "application/x-ndjson")
 	l.w.Header().Set("Cache-Control", "no-store")
 	l.w.WriteHeader(http.StatusOK)
 	// An earlier answer on the connection has left its deadline.
-	if err := l.ctl.SetWriteDeadline(time.Time{}); err != nil {
-		return err
-	}
-	return l.flush()
+	return l.arm()
 }
 
 func (l *lines) write(v any) error {
@@ -41,8 +54,10 @@ func (l *lines) write(v any) error {
 }
 
 func (l *lines) raw(line []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !l.begun {
-		if err := l.begin(); err != nil {
+		if err := l.header(); err != nil {
 			return err
 		}
 	}
@@ -54,17 +69,51 @@ func (l *lines) raw(line []byte) error {
 }
 
 func (l *lines) flush() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err := l.arm(); err != nil {
 		return err
 	}
 	return l.ctl.Flush()
 }
 
-func (l *lines) arm() error {
-	if l.bound == 0 {
-		return nil
+// flushSoon is for a stream that cannot tell whether more is about to come.
+func (l *lines) flushSoon() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer == nil {
+		l.timer = time.AfterFunc(flushDelay, l.flushDue)
 	}
-	return l.ctl.SetWriteDeadline(time.Now().Add(l.bound))
+}
+
+func (l *lines) flushDue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer == nil {
+		return
+	}
+	l.timer = nil
+	if l.arm() == nil {
+		_ = l.ctl.Flush() // the stream's own next write meets the same error
+	}
+}
+
+// close makes sure that no timer touches the answer any more.
+func (l *lines) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+}
+
+func (l *lines) arm() error {
+	var deadline time.Time
+	if l.bound > 0 {
+		deadline = time.Now().Add(l.bound)
+	}
+	return l.ctl.SetWriteDeadline(deadline)
 }
 
 type baseKey struct{}
@@ -83,6 +132,7 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	if peerOf(r.Context()).Program != "" {
 		out.bound = s.cfg.Limits.Write
 	}
+	defer out.close()
 	err := rt.stream(s, r, out)
 	switch {
 	case err == nil || serverEnding(r.Context()):
@@ -149,27 +199,29 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 	if s.cfg.Logs == nil {
 		return unsupported("captured output")
 	}
-	req, grep, err := decodeLogs(r.URL.Query())
+	q, err := decodeLogs(r.URL.Query())
 	if err != nil {
 		return err
 	}
-	q := LogQuery{Stream: req.Stream, Since: req.Since, Grep: grep, Lines: req.Lines, Follow: req.Follow}
-	if len(req.Names) > 0 {
-		programs, err := resolve(req.Names, s.cfg.Supervisor.Snapshot().Programs)
+	if len(q.Programs) > 0 {
+		programs, err := resolve(q.Programs, s.cfg.Supervisor.Snapshot().Programs)
 		if err != nil {
 			return err
 		}
 		q.Programs = namesOf(programs)
 	}
-	if req.Follow {
+	if q.Follow {
 		if err := out.begin(); err != nil {
 			return err
 		}
 	}
-	return s.cfg.Logs.Read(r.Context(), q, func(l api.LogLine) error {
-		if err := out.write(l); err != nil || !req.Follow {
+	for line := range s.cfg.Logs.Read(r.Context(), q) {
+		if err := out.write(toLogLine(line)); err != nil {
 			return err
 		}
-		return out.flush()
-	})
+		if q.Follow {
+			out.flushSoon()
+		}
+	}
+	return context.Cause(r.Context())
 }

@@ -326,7 +326,7 @@ func (q LogQuery) values() url.Values {
 	if q.Grep != "" {
 		v.Set("grep", q.Grep)
 	}
-	if q.Lines > 0 {
+	if q.Lines != 0 {
 		v.Set("lines", strconv.Itoa(q.Lines))
 	}
 	if q.Follow {

@@ -142,13 +142,18 @@ type LogQuery struct {
 	Stream string    // "stdout", "stderr" or "" for both
 	Since  time.Time // zero is from the beginning
 	Grep   string    // RE2 that must match the line
-	Lines  int       // only the newest so many per program; 0 is all
+	// Lines is how many of the newest matching lines to begin with: 0 is all, a
+	// negative number none.
+	Lines  int
 	Follow bool
 }
 
-// LogLine is one line of output. Exactly one of Text and Data is set: Data when
-// the line is not valid UTF-8. An empty line has neither.
+// LogLine is one line of output. At most one of Text and Data is set: Data when
+// the line is not valid UTF-8. Either is the program's own words: escape it
+// before printing it on a terminal.
 type LogLine struct {
+	// Seq orders all lines; 0 in a line that marks a loss.
+	Seq     uint64    `json:"seq,omitempty"`
 	Time    time.Time `json:"time"`
 	Program string    `json:"program"`
 	Stream  string    `json:"stream"`
@@ -156,9 +161,9 @@ type LogLine struct {
 	Run     uint64    `json:"run,omitempty"`
 	Text    string    `json:"text,omitempty"`
 	Data    []byte    `json:"data,omitempty"` // base64 on the wire
-	// Cut is set when the line was longer than what is kept of a line.
-	Cut bool `json:"cut,omitempty"`
-	// Dropped counts bytes that were lost between this line and the one before.
+	// Truncated: the program's line goes on in the next LogLine.
+	Truncated bool `json:"truncated,omitempty"`
+	// Dropped is how many lines the reader has missed here; Text says so.
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 

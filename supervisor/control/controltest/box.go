@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -48,7 +50,7 @@ type Box struct {
 	Refuse []string
 	// Owners maps a pid to the program whose tree it is in.
 	Owners   func(pid int) (string, bool)
-	Lines    []api.LogLine
+	Lines    []logs.Line
 	BootData api.Boot
 	Result   api.ApplyResult
 	ApplyErr error
@@ -94,21 +96,28 @@ func (b *Box) Config(uid, gid int) control.Config {
 	}
 }
 
-// Serve serves the box on a socket in a directory of the test and returns the
-// socket's path. Everything ends with the test.
-func Serve(tb testing.TB, cfg control.Config, socket string) string {
-	tb.Helper()
+// Start serves on the socket until stop is called.
+func Start(cfg control.Config, socket string) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s, warning, err := control.Listen(ctx, control.SocketConfig{Path: socket, Mode: 0o666, GID: -1})
 	if err = errors.Join(warning, err); err != nil {
 		cancel()
-		tb.Fatal(err)
+		return nil, err
 	}
 	done := make(chan error, 1)
 	go func() { done <- control.New(cfg).Serve(ctx, s) }()
+	return func() error { cancel(); return <-done }, nil
+}
+
+// Serve is Start for as long as the test, and returns the socket.
+func Serve(tb testing.TB, cfg control.Config, socket string) string {
+	tb.Helper()
+	stop, err := Start(cfg, socket)
+	if err != nil {
+		tb.Fatal(err)
+	}
 	tb.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
+		if err := stop(); err != nil {
 			tb.Errorf("the server ended with %v", err)
 		}
 	})
@@ -129,6 +138,13 @@ func (b *Box) Snapshot() supervisor.Snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return supervisor.Snapshot{Seq: b.Bus.Seq(), Time: Epoch, Phase: supervisor.Running, Programs: slices.Clone(b.programs)}
+}
+
+// Add adds a program.
+func (b *Box) Add(p supervisor.Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.programs = append(b.programs, p)
 }
 
 // Set changes one program and tells of it.
@@ -234,28 +250,32 @@ func (b *Box) Shutdowns() []string {
 }
 
 // Read gives the lines that fit, then waits for the end when following.
-func (b *Box) Read(ctx context.Context, q control.LogQuery, each func(api.LogLine) error) error {
-	var fit []api.LogLine
+func (b *Box) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
+	return func(yield func(logs.Line) bool) {
+		for _, l := range b.fitting(q) {
+			if !yield(l) {
+				return
+			}
+		}
+		if q.Follow {
+			<-ctx.Done()
+		}
+	}
+}
+
+func (b *Box) fitting(q logs.Query) []logs.Line {
+	var fit []logs.Line
 	for _, l := range b.Lines {
-		if q.Programs != nil && !slices.Contains(q.Programs, l.Program) || q.Stream != "" && q.Stream != l.Stream ||
-			l.Time.Before(q.Since) || q.Grep != nil && !q.Grep.Match(l.Bytes()) {
+		if len(q.Programs) > 0 && !slices.Contains(q.Programs, l.Program) || len(q.Streams) > 0 && !slices.Contains(q.Streams, l.Stream) ||
+			l.Time.Before(q.Since) || q.Grep != nil && !q.Grep.MatchString(l.Text) {
 			continue
 		}
 		fit = append(fit, l)
 	}
-	if q.Lines > 0 {
-		fit = fit[max(0, len(fit)-q.Lines):]
+	if q.Lines != 0 {
+		fit = fit[max(0, len(fit)-max(0, q.Lines)):]
 	}
-	for _, l := range fit {
-		if err := each(l); err != nil {
-			return err
-		}
-	}
-	if !q.Follow {
-		return nil
-	}
-	<-ctx.Done()
-	return context.Cause(ctx)
+	return fit
 }
 
 // Plan returns PlanJSON.
