@@ -16,6 +16,7 @@ type listener struct {
 	path  string // where it is written or would be
 	label string
 	port  int64
+	keys  []string // of a program's port
 }
 
 func portOf(address string) int64 {
@@ -38,15 +39,15 @@ func listeners(d *schema.Document) []listener {
 		listener
 		on bool
 	}{
-		{listener{"supervisor.listen", "the management listener", portOf(m.Supervisor.Listen)}, true},
+		{listener{path: "supervisor.listen", label: "the management listener", port: portOf(m.Supervisor.Listen)}, true},
 		{metricsListener(m), true},
-		{listener{podPort, "the pod server", int64(m.Integrations.SolidPodRS.Port)}, m.SovereignMesh.Enabled && m.Adapters.Pods == "local-solid-rs"},
-		{listener{relayPort, "the relay", int64(m.SovereignMesh.Relay.Port)}, m.SovereignMesh.Relay.Enabled && m.SovereignMesh.Relay.Implementation == "nostr-rs-relay"},
-		{listener{filterPort, "the privacy filter", int64(m.PrivacyFilter.Port)}, m.PrivacyFilter.Enabled},
-		{listener{"desktop.enabled", "desktop VNC", 5901}, m.Desktop.Enabled},
-		{listener{"toolchains.code_server", "code-server", 8080}, m.Toolchains.CodeServer},
-		{listener{"skills.data_science.jupyter", "Jupyter", 8888}, m.Skills.DataScience.Jupyter},
-		{listener{"skills.media.comfyui_builtin", "ComfyUI", 8188}, m.Skills.Media.ComfyUIBuiltin},
+		{listener{path: podPort, label: "the pod server", port: int64(m.Integrations.SolidPodRS.Port)}, m.SovereignMesh.Enabled && m.Adapters.Pods == "local-solid-rs"},
+		{listener{path: relayPort, label: "the relay", port: int64(m.SovereignMesh.Relay.Port)}, m.SovereignMesh.Relay.Enabled && m.SovereignMesh.Relay.Implementation == "nostr-rs-relay"},
+		{listener{path: filterPort, label: "the privacy filter", port: int64(m.PrivacyFilter.Port)}, m.PrivacyFilter.Enabled},
+		{listener{path: "desktop.enabled", label: "desktop VNC", port: 5901}, m.Desktop.Enabled},
+		{listener{path: "toolchains.code_server", label: "code-server", port: 8080}, m.Toolchains.CodeServer},
+		{listener{path: "skills.data_science.jupyter", label: "Jupyter", port: 8888}, m.Skills.DataScience.Jupyter},
+		{listener{path: "skills.media.comfyui_builtin", label: "ComfyUI", port: 8188}, m.Skills.Media.ComfyUIBuiltin},
 	}
 	var out []listener
 	for _, l := range all {
@@ -59,9 +60,9 @@ func listeners(d *schema.Document) []listener {
 
 func metricsListener(m *schema.Manifest) listener {
 	if m.Supervisor.MetricsListen != "" {
-		return listener{"supervisor.metrics_listen", "the metrics listener", portOf(m.Supervisor.MetricsListen)}
+		return listener{path: "supervisor.metrics_listen", label: "the metrics listener", port: portOf(m.Supervisor.MetricsListen)}
 	}
-	return listener{metricsPort, "the metrics listener", int64(m.Observability.MetricsPort)}
+	return listener{path: metricsPort, label: "the metrics listener", port: int64(m.Observability.MetricsPort)}
 }
 
 // programListeners are the local ports at which programs say they become ready:
@@ -77,7 +78,8 @@ func programListeners(d *schema.Document) (out []listener) {
 				text, _ := t[kind].(string)
 				if n := localPort(text); n != 0 && !slices.Contains(ports, n) {
 					ports = append(ports, n)
-					out = append(out, listener{schema.Path(p.path(append(keys, kind)...)...), "program " + p.keys[1], n})
+					path := p.path(append(keys, kind)...)
+					out = append(out, listener{schema.Path(path...), "program " + schema.Quote(p.keys[1]), n, path})
 				}
 			}
 		})
@@ -134,13 +136,13 @@ func listenersCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
 			if a.port != b.port || ownPair(a, b) || reportedElsewhere(d, a, b) {
 				continue
 			}
-			out = append(out, schema.Finding{Path: b.path, Message: fmt.Sprintf("port %d is taken twice: by %s (%s) and by %s (%s)", a.port, a.label, a.path, b.label, b.path),
-				Hint: "give one of them another port"})
+			keys := b.keys
+			if keys == nil {
+				keys = keysOf(b.path)
+			}
+			out = append(out, atKeys(d, keys, fmt.Sprintf("port %d is taken twice: by %s (%s) and by %s (%s)", a.port, a.label, a.path, b.label, b.path),
+				"give one of them another port"))
 		}
-	}
-	for i := range out {
-		pos := d.Pos(out[i].Path)
-		out[i].Line, out[i].Column = pos.Line, pos.Column
 	}
 	return out
 }
