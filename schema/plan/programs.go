@@ -29,6 +29,7 @@ type source struct {
 	written map[string]any // the manifest's own table; nil: only the catalogue's
 	origin  string
 	feature string
+	own     map[string]string // `environment` of the instance being made
 	// variables tells whether any text holds a dollar. Most programs' do not,
 	// and looking for texts in a decoded program is what costs.
 	variables bool
@@ -38,6 +39,7 @@ type source struct {
 // command line names.
 func (r *resolver) programs() {
 	r.instances = map[string][]string{}
+	r.asked = map[string]bool{}
 	r.declared = map[string][]string{}
 	r.inherited = map[string]inheritance{}
 	sources := r.sources()
@@ -265,6 +267,7 @@ func (r *resolver) instance(s *source, p schema.Program, name string, number int
 	x.get = env.lookup
 	// The environment has been expanded on its own, against what lies below it.
 	own := p.Environment
+	s.own = own
 	p.Environment = nil
 	if s.variables {
 		x.expandAll(reflect.ValueOf(&p).Elem())
@@ -315,6 +318,13 @@ func (r *resolver) texts(s *source, x *expander) {
 		x.missing[i].Path = joinPath(s.name, x.missing[i].Path)
 	}
 	r.missing = append(r.missing, x.missing...)
+	if s.written != nil {
+		for _, name := range x.asked {
+			if _, own := s.own[name]; !own && name != "INSTANCE" {
+				r.asked[name] = true
+			}
+		}
+	}
 	for _, bad := range x.bad {
 		top, _, _ := strings.Cut(bad.Path, ".")
 		top, _, _ = strings.Cut(top, "[")
