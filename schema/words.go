@@ -1,0 +1,182 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Path joins keys into a dotted path, quoting what TOML would quote; array
+// indexes are written [0]. Control characters come out escaped.
+func Path(keys ...string) string {
+	var b strings.Builder
+	for _, k := range keys {
+		if _, ok := indexOf(k); ok && b.Len() > 0 {
+			b.WriteString(k)
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte('.')
+		}
+		b.WriteString(quoteKey(k))
+	}
+	return b.String()
+}
+
+func quoteKey(k string) string {
+	if k != "" && strings.Trim(k, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == "" {
+		return shorten(k)
+	}
+	return Quote(k)
+}
+
+// maxShown is how many bytes of a key or value a message repeats.
+const maxShown = 80
+
+func shorten(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	cut := maxShown
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// Quote puts s in quotes for a message: shortened, on one line, without control
+// characters.
+func Quote(s string) string { return strconv.Quote(shorten(s)) }
+
+// escape keeps a foreign text on one line.
+func escape(s string) string {
+	q := strconv.Quote(s)
+	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+}
+
+// Describe shows a value in a message: scalars as TOML writes them, containers
+// by name.
+func Describe(v any) string {
+	switch v := v.(type) {
+	case string:
+		return Quote(v)
+	case bool, int64:
+		return fmt.Sprint(v)
+	case float64:
+		if math.IsInf(v, 0) || math.IsNaN(v) {
+			return strings.ToLower(strings.TrimPrefix(fmt.Sprint(v), "+"))
+		}
+		s := strconv.FormatFloat(v, 'g', -1, 64)
+		if !strings.ContainsAny(s, ".e") {
+			s += ".0"
+		}
+		return s
+	case []any:
+		return "an array"
+	case map[string]any:
+		return "a table"
+	}
+	return "a date or time"
+}
+
+// typeName is what a value is, in words.
+func typeName(v any) string {
+	switch v.(type) {
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case int64:
+		return "an integer"
+	case float64:
+		return "a float"
+	case []any:
+		return "an array"
+	case map[string]any:
+		return "a table"
+	}
+	return "a date or time"
+}
+
+func (k kind) String() string {
+	var names []string
+	for _, n := range []struct {
+		kind kind
+		name string
+	}{
+		{kString, "a string"}, {kInteger, "an integer"}, {kNumber, "a float"}, {kBool, "a boolean"}, {kArray, "an array"}, {kTable, "a table"},
+	} {
+		if k&n.kind != 0 {
+			names = append(names, n.name)
+		}
+	}
+	return orList(names)
+}
+
+func orList(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// QuoteList writes names as "a", "b" or "c".
+func QuoteList(names []string) string {
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = Quote(n)
+	}
+	return orList(quoted)
+}
+
+// Nearest returns the candidate most like the word, if one is near enough to be
+// meant: at most a third of its letters differ.
+func Nearest(word string, candidates []string) (string, bool) {
+	if len(word) > 64 {
+		return "", false
+	}
+	best, distance := "", len(word)/3+1
+	for _, c := range slices.Sorted(slices.Values(candidates)) {
+		if c == word || len(c)-len(word) >= distance || len(word)-len(c) >= distance {
+			continue
+		}
+		if d := editDistance(strings.ToLower(word), strings.ToLower(c), distance); d < distance {
+			best, distance = c, d
+		}
+	}
+	return best, best != ""
+}
+
+// editDistance counts insertions, deletions, replacements and swaps of
+// neighbours (optimal string alignment), giving up at limit.
+func editDistance(a, b string, limit int) int {
+	before := make([]int, len(b)+1)
+	last := make([]int, len(b)+1)
+	row := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		smallest := i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+			smallest = min(smallest, row[j])
+		}
+		if smallest >= limit {
+			return limit
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}
