@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
 // immutableRoot tries to write into the image. That must not work.
@@ -33,7 +34,7 @@ func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
 	return warned(note), nil
 }
 
-func (b *Boot) strictRoot() bool { return b.cfg.Getenv("AGENTBOX_STRICT_IMMUTABLE") == "true" }
+func (b *Boot) strictRoot() bool { return b.getenv("AGENTBOX_STRICT_IMMUTABLE") == "true" }
 
 // directory is one root that bootstrap creates.
 type directory struct {

@@ -21,13 +21,16 @@ func randomHex(n int) string {
 	return hex.EncodeToString(b)
 }
 
+// openFlags open a file for reading; opening a FIFO must not wait for a writer
+// (open(2)).
+const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
+
 // ErrTooLarge means that a file is larger than anything it could rightly hold.
 var ErrTooLarge = errors.New("the file is too large")
 
 // readBounded reads a regular file of at most limit bytes.
 func readBounded(r *os.Root, name string, limit int64) ([]byte, fs.FileInfo, error) {
-	// O_NONBLOCK: opening a FIFO must not wait for a writer (open(2)).
-	f, err := r.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := r.OpenFile(name, openFlags, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,4 +51,29 @@ func readOpen(f *os.File, limit int64) ([]byte, fs.FileInfo, error) {
 		err = ErrTooLarge
 	}
 	return data, info, err
+}
+
+// readFileBounded reads a regular file of at most limit bytes and waits for no
+// pipe in its place.
+func readFileBounded(path string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(path, openFlags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, _, err := readOpen(f, limit)
+	return data, err
+}
+
+// unwrapPath is the reason of a failed file operation without its paths.
+func unwrapPath(err error) error {
+	var one *fs.PathError
+	if errors.As(err, &one) {
+		return one.Err
+	}
+	var two *os.LinkError
+	if errors.As(err, &two) {
+		return two.Err
+	}
+	return err
 }

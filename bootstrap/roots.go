@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"cmp"
+	"os"
 	"path/filepath"
 )
 
@@ -92,4 +93,16 @@ func (r Roots) Environment() map[string]string {
 		"RUVECTOR_DATA_DIR":    r.Ruvector,
 		"SOLID_POD_ROOT":       r.SolidPods,
 	}
+}
+
+// etc is a file of the box's /etc; below a prefix that has none of that name,
+// the machine's.
+func (r Roots) etc(name string) string {
+	if r.Prefix != "" {
+		own := r.Path("/etc/" + name)
+		if _, err := os.Stat(own); err == nil {
+			return own
+		}
+	}
+	return "/etc/" + name
 }

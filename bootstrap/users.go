@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -45,16 +43,11 @@ func LoadUsers(passwdFile, groupFile string) (*Users, error) {
 }
 
 func readDatabase(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	data, err := readFileBounded(path, maxUserDatabase)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, _, err := readOpen(f, maxUserDatabase)
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("cannot read %s: %w", path, err)
 	}
 	return data, nil
