@@ -110,6 +110,14 @@ func NewMachine(spec *Spec, seed uint64, now time.Time) Machine {
 // Spec returns the specification in force.
 func (m Machine) Spec() *Spec { return m.spec }
 
+// Newest returns the specification that the next run will have.
+func (m Machine) Newest() *Spec {
+	if m.next != nil {
+		return m.next
+	}
+	return m.spec
+}
+
 // WithSpec puts another specification in force at once, for changes that need
 // no new run. A stop that has begun keeps its ladder.
 func (m Machine) WithSpec(spec *Spec) Machine {
@@ -122,6 +130,14 @@ func (m Machine) Forking() bool { return m.spawning }
 
 // Live tells whether processes of the program exist or may come into being.
 func (m Machine) Live() bool { return m.spawning || m.tree || m.hook == PreStart || m.hook == PostExit }
+
+// Execed tells whether the latest run has been exec'ed, alive or not.
+func (m Machine) Execed() bool { return m.PID != 0 || !m.EndedAt.IsZero() }
+
+// Succeeded tells whether the program rests because it ended as expected.
+func (m Machine) Succeeded() bool {
+	return m.State == Exited && m.LastExit != nil && expected(m.spec, *m.LastExit)
+}
 
 // Resting tells whether the program stays as it is until someone asks for a
 // start.

@@ -46,6 +46,8 @@ func (t *transition) pressClearing() {
 	case t.hook != "":
 		t.dropHook()
 		t.cleared()
+	default: // a start that was given up; its answer goes on
+		t.Deadline = time.Time{}
 	}
 }
 
@@ -91,6 +93,9 @@ func (t *transition) began(pid int) {
 	default:
 		// The start was given up before it answered.
 		t.do(Action{Kind: KillAll})
+		if t.step == clearing {
+			t.Deadline = t.now.Add(killAgain)
+		}
 	}
 }
 
