@@ -49,12 +49,30 @@ func shorten(s string) string {
 
 // Quote puts s in quotes for a message: shortened, on one line, without control
 // characters.
-func Quote(s string) string { return strconv.Quote(shorten(s)) }
+func Quote(s string) string { return strconv.Quote(shorten(RedactURL(s))) }
 
-// escape keeps a foreign text on one line.
+// escape keeps a text on one line and free of control characters; what is
+// escaped already stays as it is.
 func escape(s string) string {
-	q := strconv.Quote(s)
-	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+	clean := true
+	for _, r := range s {
+		clean = clean && strconv.IsPrint(r)
+	}
+	if clean && utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if strconv.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(s[i : i+n])
+		} else {
+			q := strconv.Quote(s[i : i+n])
+			b.WriteString(q[1 : len(q)-1])
+		}
+		i += n
+	}
+	return b.String()
 }
 
 // Describe shows a value in a message: scalars as TOML writes them, containers
