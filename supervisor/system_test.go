@@ -164,6 +164,47 @@ func TestRealPrograms(t *testing.T) {
 	}
 }
 
+func TestRealNotify(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", notify, func(s *program.Spec) {
+		s.Argv, s.Umask = []string{os.Args[0]}, -1
+		s.Env = []string{"SUPERVISOR_TEST_PROGRAM=notify"}
+	}))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	// The text comes with the readiness, but on its own way.
+	for b.sup.Snapshot().Programs[0].Text != "all set" {
+		if err := b.sup.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRealHealth(t *testing.T) {
+	flag := filepath.Join(t.TempDir(), "healthy")
+	if err := os.WriteFile(flag, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
+		check := program.Probe{Exec: []string{"/bin/sh", "-c", "test -e " + flag}, Interval: 20 * time.Millisecond, Timeout: patience}
+		s.Readiness.Probes = []program.Probe{check}
+		s.Health = program.Health{Probes: []program.Probe{check}, Failures: 2, Action: program.HealthRestart}
+		s.Backoff.Initial = 0
+	}))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	if err := os.Remove(flag); err != nil {
+		t.Fatal(err)
+	}
+	b.await("p", func(st Status) bool { return st.Run == 2 && st.State == program.Starting })
+	if err := os.WriteFile(flag, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	st := b.await("p", in(program.Running))
+	if st.Run != 2 || st.Restarts != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
 func TestRealKillAndRestart(t *testing.T) {
 	b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
 		s.Backoff.Initial = 0
