@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
+
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
@@ -238,6 +240,29 @@ func TestInitResetsSignals(t *testing.T) {
 	out, err := c.Output()
 	if err != nil || string(out) != "SigBlk 0000000000000000\nSigIgn 0000000000000000\n" {
 		t.Errorf("the child has %q, %v", out, err)
+	}
+}
+
+// TestInitHandsOverTheTerminal: the child is in the foreground group of the
+// terminal that agentinit had, and reads from it.
+func TestInitHandsOverTheTerminal(t *testing.T) {
+	c := initCmd("--", "sh", "-c", `read -r pid name state ppid pgrp sid tty tpgid rest </proc/self/stat; read -r line; echo "$pgrp $tpgid $line"`)
+	tty, err := pty.Start(c)
+	if err != nil {
+		t.Skip("needs a pseudo-terminal: " + err.Error())
+	}
+	defer tty.Close()
+	if _, err := tty.WriteString("hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	// A terminal whose last user has gone reads as an error, after its text.
+	out, _ := io.ReadAll(tty)
+	if err := c.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	lines := strings.Fields(string(out))
+	if n := len(lines); n < 3 || lines[n-3] != lines[n-2] || lines[n-1] != "hello" {
+		t.Errorf("group, foreground group, line: %q", lines)
 	}
 }
 
