@@ -14,3 +14,12 @@ func BenchmarkShape(b *testing.B) {
 		newManifestShape()
 	}
 }
+
+// BenchmarkLibrary is why the shapes are interpreted directly: compiling the
+// JSON Schema at boot would cost more than the whole boot of a small box.
+func BenchmarkLibrary(b *testing.B) {
+	JSONSchema()
+	for b.Loop() {
+		compiled(b)
+	}
+}

@@ -59,7 +59,7 @@ func programKeys() []key {
 		field("needs", list("Programs that come first: \"db\" (ready), \"db:started\", \"migrate:completed\". They rule over priorities.", text("").formOf(decodes[Need])).def([]string{}).eg([]any{"db", "migrate:completed"})),
 		field("instances", integer("How many: NAME:0 … NAME:n-1; ${INSTANCE} expands.").between(1, 10000).def(1)),
 		field("autostart", boolean("Start with the box.").def(true)),
-		field("required", flag("Part of the seal and of /ready.")),
+		field("required", onOff("Part of the seal and of /ready.")),
 		field("restart", enum("on-failure: after an unexpected exit code or a signal.", "always", "on-failure", "never").def("on-failure")),
 		field("exit_codes", list("Expected exit codes.", integer("").between(0, 255)).def([]int{0})),
 		field("start_seconds", duration("Without ready: alive this long is RUNNING.").def("1s")),
@@ -83,7 +83,7 @@ func programKeys() []key {
 		field("stop_timeout", duration("Wait after stop_signal before KILL.").def("10s")),
 		field("stop_command", hook("Runs before the ladder.")),
 		field("kill", enum("What a signal of the ladder reaches at last: the whole tree, the process group, the process.", "tree", "group", "process").def("tree")),
-		field("essential", flag("Its exit stops the box, with its code.")),
+		field("essential", onOff("Its exit stops the box, with its code.")),
 		field("on_fatal", enum("shutdown: FATAL stops the box.", "ignore", "shutdown").def("ignore")),
 		field("user", account("User, by name or number; absent inherits.").eg("www-data", int64(1000))),
 		field("group", account("Group, by name or number; absent follows the user.")),
@@ -103,8 +103,8 @@ func programKeys() []key {
 			field("post_exit", hook("After each exit.")),
 		)),
 		field("stdin", enum("Standard input.", "null", "pipe", "inherit").def("null")),
-		field("tty", flag("Gives it a terminal of its own.")),
-		field("control", flag("Its processes may change things through the control socket.")),
+		field("tty", onOff("Gives it a terminal of its own.")),
+		field("control", onOff("Its processes may change things through the control socket.")),
 	}
 	return keys
 }
@@ -230,7 +230,7 @@ func logsShape() *shape {
 		field("max_bytes", size("Rotate beyond this.").def("50MB")),
 		field("backups", integer("Rotated files that are kept.").between(0, 10000).def(10)),
 		field("max_age", duration("Rotated files older than this go; 0 has no limit.").def("0s")),
-		field("compress", flag("Compress rotated files.")),
+		field("compress", onOff("Compress rotated files.")),
 		field("total_bytes", size("Cap of all files of the program; 0 has no limit.").def(0)),
 	)
 }
@@ -243,7 +243,7 @@ func artifactShape() *shape {
 		field("assets", texts("Further paths or globs that must exist.").def([]string{})),
 		field("command", list("Argument vector that must exit 0; never a shell string.", text("")).def([]string{}).eg([]any{"tool", "--version"})),
 		field("timeout", duration("Of the command.").def("10s")),
-		field("required", flag("Its absence fails the boot.")),
+		field("required", onOff("Its absence fails the boot.")),
 	)
 }
 

@@ -62,7 +62,7 @@ func text(doc string) *shape    { return &shape{kinds: kString, doc: doc} }
 func integer(doc string) *shape { return &shape{kinds: kInteger, doc: doc} }
 func number(doc string) *shape  { return &shape{kinds: kInteger | kNumber, doc: doc} }
 func boolean(doc string) *shape { return &shape{kinds: kBool, doc: doc} }
-func flag(doc string) *shape    { return boolean(doc).def(false) }
+func onOff(doc string) *shape   { return boolean(doc).def(false) }
 func enum(doc string, of ...string) *shape {
 	return &shape{kinds: kString, doc: doc, enum: of}
 }

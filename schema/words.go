@@ -27,7 +27,7 @@ func Path(keys ...string) string {
 }
 
 func quoteKey(k string) string {
-	if k != "" && strings.Trim(k, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == "" {
+	if isBareKey(k) {
 		return shorten(k)
 	}
 	return Quote(k)
@@ -49,12 +49,30 @@ func shorten(s string) string {
 
 // Quote puts s in quotes for a message: shortened, on one line, without control
 // characters.
-func Quote(s string) string { return strconv.Quote(shorten(s)) }
+func Quote(s string) string { return strconv.Quote(shorten(RedactURL(s))) }
 
-// escape keeps a foreign text on one line.
+// escape keeps a text on one line and free of control characters; what is
+// escaped already stays as it is.
 func escape(s string) string {
-	q := strconv.Quote(s)
-	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+	clean := true
+	for _, r := range s {
+		clean = clean && strconv.IsPrint(r)
+	}
+	if clean && utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if strconv.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(s[i : i+n])
+		} else {
+			q := strconv.Quote(s[i : i+n])
+			b.WriteString(q[1 : len(q)-1])
+		}
+		i += n
+	}
+	return b.String()
 }
 
 // Describe shows a value in a message: scalars as TOML writes them, containers
@@ -179,4 +197,62 @@ func editDistance(a, b string, limit int) int {
 		before, last, row = last, row, before
 	}
 	return last[len(b)]
+}
+
+// TOML writes a value in TOML's inline syntax, on one line.
+func TOML(v any) string {
+	switch v := v.(type) {
+	case string:
+		return tomlString(v)
+	case []any:
+		parts := make([]string, len(v))
+		for i, e := range v {
+			parts[i] = TOML(e)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case map[string]any:
+		parts := make([]string, 0, len(v))
+		for _, k := range orderedKeys(v, nil) {
+			name := k
+			if !isBareKey(k) {
+				name = tomlString(k)
+			}
+			parts = append(parts, name+" = "+TOML(v[k]))
+		}
+		if len(parts) == 0 {
+			return "{}"
+		}
+		return "{ " + strings.Join(parts, ", ") + " }"
+	}
+	return Describe(v)
+}
+
+// tomlString is a basic string: unlike Go's quotes it has \uXXXX and
+// \UXXXXXXXX as its only numeric escapes.
+func tomlString(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08X`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+func isBareKey(k string) bool {
+	return k != "" && strings.Trim(k, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }

@@ -1,0 +1,328 @@
+package adapters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"time"
+)
+
+// Code is the machine's name of an error, stable across versions.
+type Code string
+
+// All codes an adapter, the middleware or the API can answer.
+const (
+	CodeValidation          Code = "VALIDATION_ERROR"
+	CodeUnauthenticated     Code = "UNAUTHENTICATED"
+	CodePermissionDenied    Code = "PERMISSION_DENIED"
+	CodeNotFound            Code = "NOT_FOUND"
+	CodeAlreadyClaimed      Code = "ALREADY_CLAIMED"
+	CodeNotClaimable        Code = "NOT_CLAIMABLE"
+	CodeDependencyCycle     Code = "DEPENDENCY_CYCLE"
+	CodeConflict            Code = "CONFLICT"
+	CodeContractMismatch    Code = "CONTRACT_MISMATCH"
+	CodeSessionEvicted      Code = "SESSION_EVICTED"
+	CodePreconditionFailed  Code = "PRECONDITION_FAILED"
+	CodePayloadTooLarge     Code = "PAYLOAD_TOO_LARGE"
+	CodeUnsupported         Code = "UNSUPPORTED"
+	CodeIdempotencyMismatch Code = "IDEMPOTENCY_MISMATCH"
+	CodeSpawn               Code = "SPAWN_ERROR"
+	CodeRateLimited         Code = "RATE_LIMITED"
+	CodeInternal            Code = "INTERNAL"
+	CodeDisabled            Code = "ADAPTER_DISABLED"
+	CodeEmbedding           Code = "EMBEDDING_ERROR"
+	CodeUnavailable         Code = "UNAVAILABLE"
+	CodePrivacyRejected     Code = "PRIVACY_REJECTED"
+	CodeTimeout             Code = "ADAPTER_TIMEOUT"
+)
+
+// CodeRow is one line of the code table.
+type CodeRow struct {
+	Code      Code
+	HTTP      int  // status it is answered with
+	Retryable bool // whether the same call may succeed later unchanged
+	Title     string
+}
+
+// Codes is the whole table. Two codes depend on more than themselves and are
+// adjusted by Error.HTTPStatus: UNSUPPORTED is 501 when it is about a method or
+// capability, ADAPTER_DISABLED is 503 and retryable when degraded.
+func Codes() []CodeRow {
+	return []CodeRow{
+		{CodeValidation, http.StatusBadRequest, false, "bad input"},
+		{CodeUnauthenticated, http.StatusUnauthorized, false, "no or bad credentials"},
+		{CodePermissionDenied, http.StatusForbidden, false, "not allowed"},
+		{CodeNotFound, http.StatusNotFound, false, "not found"},
+		{CodeAlreadyClaimed, http.StatusConflict, false, "held by another actor"},
+		{CodeNotClaimable, http.StatusConflict, false, "closed or deferred"},
+		{CodeDependencyCycle, http.StatusConflict, false, "dependencies would form a cycle"},
+		{CodeConflict, http.StatusConflict, true, "lost a race, or key in use"},
+		{CodeContractMismatch, http.StatusConflict, false, "contract versions do not match"},
+		{CodeSessionEvicted, http.StatusGone, false, "the host ended the session"},
+		{CodePreconditionFailed, http.StatusPreconditionFailed, false, "stale version or ETag"},
+		{CodePayloadTooLarge, http.StatusRequestEntityTooLarge, false, "body or quota exceeded"},
+		{CodeUnsupported, http.StatusUnsupportedMediaType, false, "not supported here"},
+		{CodeIdempotencyMismatch, http.StatusUnprocessableEntity, false, "key used for another request"},
+		{CodeSpawn, http.StatusUnprocessableEntity, false, "cannot start the agent"},
+		{CodeRateLimited, http.StatusTooManyRequests, true, "too many calls"},
+		{CodeInternal, http.StatusInternalServerError, false, "internal error"},
+		{CodeDisabled, http.StatusNotImplemented, false, "slot is off"},
+		{CodeEmbedding, http.StatusBadGateway, true, "embedder failed"},
+		{CodeUnavailable, http.StatusServiceUnavailable, true, "backend unreachable"},
+		{CodePrivacyRejected, http.StatusServiceUnavailable, true, "strict privacy and no redactor"},
+		{CodeTimeout, http.StatusGatewayTimeout, true, "deadline passed"},
+	}
+}
+
+var codeRows = func() map[Code]CodeRow {
+	m := make(map[Code]CodeRow)
+	for _, r := range Codes() {
+		m[r.Code] = r
+	}
+	return m
+}()
+
+// Row returns the table's line for c; an unknown code is treated as INTERNAL.
+func (c Code) Row() CodeRow {
+	if r, ok := codeRows[c]; ok {
+		return r
+	}
+	return codeRows[CodeInternal]
+}
+
+// Known says whether the table has c.
+func (c Code) Known() bool { _, ok := codeRows[c]; return ok }
+
+// Error is the only kind of error that leaves a slot. It is a value: With,
+// Wrap and At return changed copies.
+type Error struct {
+	Code      Code
+	Message   string // for people, one sentence, no secrets
+	Slot      Slot
+	Method    string
+	Retryable bool
+	// Fields are the extra members of the problem document, such as "field",
+	// "limit", "resource", "id". Values marshal to JSON.
+	Fields map[string]any
+
+	cause error
+}
+
+// Targets for errors.Is: they match any Error of their code, whatever else it
+// says and however it is wrapped.
+var (
+	ErrValidation          = &Error{Code: CodeValidation}
+	ErrUnauthenticated     = &Error{Code: CodeUnauthenticated}
+	ErrPermissionDenied    = &Error{Code: CodePermissionDenied}
+	ErrNotFound            = &Error{Code: CodeNotFound}
+	ErrAlreadyClaimed      = &Error{Code: CodeAlreadyClaimed}
+	ErrNotClaimable        = &Error{Code: CodeNotClaimable}
+	ErrDependencyCycle     = &Error{Code: CodeDependencyCycle}
+	ErrConflict            = &Error{Code: CodeConflict}
+	ErrContractMismatch    = &Error{Code: CodeContractMismatch}
+	ErrSessionEvicted      = &Error{Code: CodeSessionEvicted}
+	ErrPreconditionFailed  = &Error{Code: CodePreconditionFailed}
+	ErrPayloadTooLarge     = &Error{Code: CodePayloadTooLarge}
+	ErrUnsupported         = &Error{Code: CodeUnsupported}
+	ErrIdempotencyMismatch = &Error{Code: CodeIdempotencyMismatch}
+	ErrSpawn               = &Error{Code: CodeSpawn}
+	ErrRateLimited         = &Error{Code: CodeRateLimited}
+	ErrInternal            = &Error{Code: CodeInternal}
+	ErrDisabled            = &Error{Code: CodeDisabled}
+	ErrEmbedding           = &Error{Code: CodeEmbedding}
+	ErrUnavailable         = &Error{Code: CodeUnavailable}
+	ErrPrivacyRejected     = &Error{Code: CodePrivacyRejected}
+	ErrTimeout             = &Error{Code: CodeTimeout}
+)
+
+// Errorf makes an error of the given code. A %w operand becomes its cause.
+func Errorf(code Code, format string, args ...any) *Error {
+	wrapped := fmt.Errorf(format, args...)
+	return &Error{Code: code, Message: wrapped.Error(), Retryable: code.Row().Retryable, cause: errors.Unwrap(wrapped)}
+}
+
+// Error says what happened, where and with which code.
+func (e *Error) Error() string {
+	where := string(e.Slot)
+	if e.Method != "" {
+		where += "." + e.Method
+	}
+	if where != "" {
+		where += ": "
+	}
+	if e.Message == "" {
+		return where + string(e.Code)
+	}
+	return where + e.Message + " (" + string(e.Code) + ")"
+}
+
+// Unwrap returns the cause, if any.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Is makes errors.Is(err, ErrNotFound) match by code. A target with a message
+// is compared by identity instead.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Message == "" && t.Slot == "" && t.Code == e.Code
+}
+
+// With returns a copy with further fields, given as name, value pairs.
+func (e *Error) With(pairs ...any) *Error {
+	c := *e
+	c.Fields = maps.Clone(e.Fields)
+	if c.Fields == nil {
+		c.Fields = make(map[string]any, len(pairs)/2)
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		c.Fields[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return &c
+}
+
+// Wrap returns a copy whose cause is err: visible to errors.Is and the log,
+// not to the caller over the wire.
+func (e *Error) Wrap(err error) *Error {
+	c := *e
+	c.cause = err
+	return &c
+}
+
+// At returns a copy that names slot and method, where they were not named yet.
+func (e *Error) At(slot Slot, method string) *Error {
+	if e.Slot != "" && e.Method != "" {
+		return e
+	}
+	c := *e
+	if c.Slot == "" {
+		c.Slot = slot
+	}
+	if c.Method == "" {
+		c.Method = method
+	}
+	return &c
+}
+
+// RetryAfter is how long the caller should wait, 0 when the error does not say.
+func (e *Error) RetryAfter() time.Duration {
+	switch s := e.Fields[fieldRetryAfter].(type) {
+	case int:
+		return time.Duration(s) * time.Second
+	case float64:
+		return time.Duration(s * float64(time.Second))
+	}
+	return 0
+}
+
+// WithRetryAfter returns a copy that tells the caller when to try again,
+// rounded up to whole seconds.
+func (e *Error) WithRetryAfter(d time.Duration) *Error {
+	return e.With(fieldRetryAfter, int((d+time.Second-1)/time.Second))
+}
+
+const fieldRetryAfter = "retry_after_s"
+
+// HTTPStatus is the status the error is answered with.
+func (e *Error) HTTPStatus() int {
+	switch e.Code {
+	case CodeUnsupported:
+		if e.Fields["capability"] != nil || e.Fields["method"] != nil {
+			return http.StatusNotImplemented
+		}
+	case CodeDisabled:
+		if degraded, _ := e.Fields["degraded"].(bool); degraded {
+			return http.StatusServiceUnavailable
+		}
+	}
+	return e.Code.Row().HTTP
+}
+
+// CodeOf returns the code of err, INTERNAL when it has none, "" for nil.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	return AsError(err).Code
+}
+
+// AsError returns err as an *Error, nil for nil. An expired deadline becomes
+// ADAPTER_TIMEOUT, as does a cancelled call, whose caller no longer listens;
+// anything else without a code becomes INTERNAL with err as its cause.
+func AsError(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return Errorf(CodeTimeout, "the deadline passed").Wrap(err)
+	case errors.Is(err, context.Canceled):
+		return Errorf(CodeTimeout, "the caller gave up").Wrap(err)
+	}
+	return Errorf(CodeInternal, "internal error").Wrap(err)
+}
+
+// Invalid is VALIDATION_ERROR about one input field.
+func Invalid(field, format string, args ...any) *Error {
+	return Errorf(CodeValidation, "%s: %s", field, fmt.Sprintf(format, args...)).With("field", field)
+}
+
+// OverLimit is VALIDATION_ERROR about a field above its limit.
+func OverLimit(field string, limit int64) *Error {
+	return Invalid(field, "more than %d", limit).With("limit", limit)
+}
+
+// TooLarge is PAYLOAD_TOO_LARGE: a body or quota of limit bytes is exceeded by
+// used bytes; used < 0 means unknown.
+func TooLarge(what string, limit, used int64) *Error {
+	e := Errorf(CodePayloadTooLarge, "%s is larger than %d bytes", what, limit).With("limit", limit)
+	if used >= 0 {
+		e = e.With("used", used)
+	}
+	return e
+}
+
+// NotFound is NOT_FOUND of a resource such as "bead" by its id.
+func NotFound(resource, id string) *Error {
+	return Errorf(CodeNotFound, "no %s %q", resource, id).With("resource", resource, "id", id)
+}
+
+// Unsupported is UNSUPPORTED about a method or optional capability.
+func Unsupported(capability, format string, args ...any) *Error {
+	return Errorf(CodeUnsupported, format, args...).With("capability", capability)
+}
+
+// Unavailable is UNAVAILABLE: the backend cannot be reached or has failed.
+func Unavailable(cause error, format string, args ...any) *Error {
+	e := Errorf(CodeUnavailable, format, args...)
+	if cause != nil {
+		e.Message += ": " + cause.Error()
+		e.cause = cause
+	}
+	return e
+}
+
+// Closed is what every method of an adapter answers after Disconnect, and
+// before its first Connect.
+func Closed(slot Slot) *Error {
+	return Errorf(CodeUnavailable, "the %s adapter is not connected", slot).With("slot", slot)
+}
+
+// Disabled is ADAPTER_DISABLED: the slot is off by manifest, or degraded to
+// off, which the caller may wait out.
+func Disabled(slot Slot, degraded bool) *Error {
+	if !degraded {
+		return Errorf(CodeDisabled, "the %s slot is off", slot).With("slot", slot, "degraded", false)
+	}
+	e := Errorf(CodeDisabled, "the %s slot is degraded: its adapter could not connect", slot).
+		With("slot", slot, "degraded", true).WithRetryAfter(degradedRetryAfter)
+	e.Retryable = true
+	return e
+}
+
+// degradedRetryAfter is what callers of a degraded slot are told to wait; its
+// reconnects are up to a minute apart, but a recovery may come any second.
+const degradedRetryAfter = 5 * time.Second

@@ -1,0 +1,156 @@
+package adapters
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+func TestEveryCodeSurvivesTheWire(t *testing.T) {
+	for _, row := range Codes() {
+		t.Run(string(row.Code), func(t *testing.T) {
+			e := Errorf(row.Code, "it broke").With("id", "x-1").At(SlotBeads, "claim")
+			rec := httptest.NewRecorder()
+			WriteProblem(rec, fmt.Errorf("outer: %w", e))
+			if rec.Code != row.HTTP {
+				t.Errorf("status %d, want %d", rec.Code, row.HTTP)
+			}
+			if ct := rec.Header().Get("Content-Type"); ct != ProblemType {
+				t.Errorf("content type %q", ct)
+			}
+			got := FromProblem(rec.Code, rec.Header(), rec.Body.Bytes(), false)
+			if got.Code != row.Code || got.Retryable != row.Retryable || got.Fields["id"] != "x-1" {
+				t.Errorf("came back as %+v", got)
+			}
+			want := "it broke"
+			if row.Code == CodeInternal {
+				want = "internal error"
+			}
+			if got.Message != want {
+				t.Errorf("message %q, want %q", got.Message, want)
+			}
+		})
+	}
+}
+
+func TestProblemHasTheMembersOlderPeersRead(t *testing.T) {
+	status, body := Problem(Disabled(SlotPods, true))
+	var m map[string]any
+	if err := json.Unmarshal(body, &m); err != nil {
+		t.Fatal(err)
+	}
+	for k, want := range map[string]any{
+		"type": "urn:agentbox:error:adapter_disabled", "code": "ADAPTER_DISABLED", "status": 503.0,
+		"retryable": true, "slot": "pods", "degraded": true, "message": m["detail"],
+	} {
+		if m[k] != want {
+			t.Errorf("%s = %v, want %v", k, m[k], want)
+		}
+	}
+	if status != 503 {
+		t.Errorf("degraded is %d", status)
+	}
+	if s := Disabled(SlotPods, false).HTTPStatus(); s != 501 {
+		t.Errorf("off is %d", s)
+	}
+}
+
+func TestUnsupportedMethodAndMediaTypeDiffer(t *testing.T) {
+	if s := Unsupported("graph", "no graph here").HTTPStatus(); s != 501 {
+		t.Errorf("capability: %d", s)
+	}
+	if s := Errorf(CodeUnsupported, "no such media type").HTTPStatus(); s != 415 {
+		t.Errorf("media type: %d", s)
+	}
+}
+
+func TestForeignAnswersAreMappedByStatus(t *testing.T) {
+	for status, want := range map[int]Code{
+		400: CodeValidation, 422: CodeValidation, 401: CodeUnauthenticated, 403: CodePermissionDenied,
+		404: CodeNotFound, 405: CodeUnsupported, 501: CodeUnsupported, 408: CodeTimeout, 504: CodeTimeout,
+		409: CodeConflict, 410: CodeNotFound, 412: CodePreconditionFailed, 413: CodePayloadTooLarge,
+		507: CodePayloadTooLarge, 415: CodeUnsupported, 406: CodeUnsupported, 429: CodeRateLimited,
+		502: CodeUnavailable, 503: CodeUnavailable, 418: CodeValidation, 500: CodeUnavailable, 599: CodeUnavailable,
+	} {
+		if got := FromProblem(status, http.Header{}, []byte("<html>"), false); got.Code != want {
+			t.Errorf("%d is %s, want %s", status, got.Code, want)
+		}
+	}
+	if got := FromProblem(410, http.Header{}, nil, true); got.Code != CodeSessionEvicted {
+		t.Errorf("410 on a session path is %s", got.Code)
+	}
+}
+
+func TestRetryAfterIsReadInBothForms(t *testing.T) {
+	h := http.Header{"Retry-After": {"7"}}
+	if d := FromProblem(503, h, nil, false).RetryAfter(); d != 7*time.Second {
+		t.Errorf("seconds: %v", d)
+	}
+	h.Set("Retry-After", time.Now().Add(time.Hour*3).UTC().Format(http.TimeFormat))
+	if d := FromProblem(503, h, nil, false).RetryAfter(); d != time.Hour {
+		t.Errorf("date, bounded: %v", d)
+	}
+}
+
+func TestErrorsAreFoundByCodeThroughWrapping(t *testing.T) {
+	err := fmt.Errorf("a: %w", fmt.Errorf("b: %w", NotFound("bead", "ab-1")))
+	if !errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
+		t.Fatal("errors.Is does not go by code")
+	}
+	cause := errors.New("disk")
+	if !errors.Is(Unavailable(cause, "cannot read"), cause) {
+		t.Fatal("the cause is lost")
+	}
+	if errors.Is(Errorf(CodeNotFound, "x"), Errorf(CodeNotFound, "y")) {
+		t.Fatal("two different errors are taken for the same")
+	}
+}
+
+func TestErrorsWithoutACodeGetOne(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want Code
+	}{
+		{errors.New("boom"), CodeInternal},
+		{context.DeadlineExceeded, CodeTimeout},
+		{fmt.Errorf("x: %w", context.Canceled), CodeTimeout},
+	} {
+		if got := CodeOf(c.err); got != c.want {
+			t.Errorf("%v is %s, want %s", c.err, got, c.want)
+		}
+	}
+	if AsError(nil) != nil || CodeOf(nil) != "" {
+		t.Error("nil is an error")
+	}
+}
+
+func TestWithAndAtDoNotChangeTheirReceiver(t *testing.T) {
+	e := Errorf(CodeConflict, "x").With("a", 1)
+	_ = e.With("b", 2)
+	_ = e.At(SlotBeads, "claim")
+	if len(e.Fields) != 1 || e.Slot != "" {
+		t.Fatalf("changed: %+v", e)
+	}
+}
+
+func FuzzFromProblem(f *testing.F) {
+	f.Add(409, "application/problem+json", []byte(`{"code":"ALREADY_CLAIMED","actor":"x"}`))
+	f.Add(200, "text/plain; charset=x", []byte("\x00\xff"))
+	f.Fuzz(func(t *testing.T, status int, ct string, body []byte) {
+		e := FromProblem(status, http.Header{"Content-Type": {ct}}, body, false)
+		if !e.Code.Known() {
+			t.Fatalf("unknown code %q", e.Code)
+		}
+		if len(e.Message) > 2*maxForeignDetail {
+			t.Fatalf("message of %d bytes", len(e.Message))
+		}
+		if _, out := Problem(e); !json.Valid(out) {
+			t.Fatalf("cannot be written again: %s", out)
+		}
+	})
+}

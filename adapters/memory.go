@@ -1,0 +1,181 @@
+package adapters
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// Memory holds values and their vectors for retrieval.
+type Memory interface {
+	Adapter
+
+	// Store is an upsert, last writer wins; value, metadata and vector become
+	// visible together or not at all.
+	Store(ctx context.Context, key, value, namespace string, opt StoreOpt) (Stored, error)
+	// Retrieve answers false, not an error, when there is nothing.
+	Retrieve(ctx context.Context, key, namespace string) (MemoryEntry, bool, error)
+	// Search answers the best hits, score descending, ties by key; never nil.
+	Search(ctx context.Context, query string, opt SearchOpt) ([]Hit, error)
+	// Del answers false, not an error, when there was nothing.
+	Del(ctx context.Context, key, namespace string) (bool, error)
+	List(ctx context.Context, namespace string, page PageOpt) (Page[MemoryKey], error)
+	Namespaces(ctx context.Context) ([]Namespace, error)
+}
+
+// Limits of memory, in bytes unless said.
+const (
+	MaxMemoryKey       = 512
+	MaxMemoryNamespace = 128
+	MaxMemoryValue     = 1 << 20
+	MaxMemoryMetadata  = 16 << 10
+	MaxMemoryQuery     = 1 << 20
+	MaxEmbeddingDim    = 2000 // numbers: the index limit of pgvector's vector
+	MaxSearchLimit     = 100  // hits
+	DefaultSearchLimit = 10
+	DefaultNamespace   = "default"
+	MaxMemoryTTL       = 10 * 365 * 24 * time.Hour
+)
+
+// The search modes.
+const (
+	ModeVector = "vector"
+	ModeText   = "text"
+	ModeHybrid = "hybrid"
+)
+
+// StoreOpt adjusts a store.
+type StoreOpt struct {
+	Metadata  json.RawMessage `json:"metadata,omitempty"`  // an object, nil = {}
+	TTL       time.Duration   `json:"-"`                   // 0 = for ever, else 1 s - 10 y
+	Embedding []float32       `json:"embedding,omitempty"` // given: the embedder is not asked
+}
+
+// Stored is the receipt of a store.
+type Stored struct {
+	Key       string `json:"key"`
+	Namespace string `json:"namespace"`
+	Created   bool   `json:"created"` // false: an earlier value was replaced
+	StoredAt  Time   `json:"stored_at"`
+	Embedder  string `json:"embedder"`
+	Dim       int    `json:"dim"`
+	ExpiresAt Time   `json:"expires_at"`
+}
+
+// MemoryEntry is one value with what is known of it.
+type MemoryEntry struct {
+	Key       string          `json:"key"`
+	Namespace string          `json:"namespace"`
+	Value     string          `json:"value"`
+	Metadata  json.RawMessage `json:"metadata"`
+	StoredAt  Time            `json:"stored_at"`
+	ExpiresAt Time            `json:"expires_at"`
+	Embedder  string          `json:"embedder"`
+	Dim       int             `json:"dim"`
+}
+
+// SearchOpt adjusts a search. The zero value searches namespace "default" by
+// vector for DefaultSearchLimit hits.
+type SearchOpt struct {
+	Namespace string          `json:"namespace,omitempty"`
+	Limit     int             `json:"limit,omitempty"` // 1-100
+	MinScore  *float64        `json:"min_score,omitempty"`
+	Filter    json.RawMessage `json:"filter,omitempty"` // an object: metadata keys equal these values
+	Embedding []float32       `json:"embedding,omitempty"`
+	Mode      string          `json:"mode,omitempty"`
+}
+
+// Hit is one result of a search.
+type Hit struct {
+	Score    float64         `json:"score"` // cosine similarity, -1 - 1, for mode vector
+	Key      string          `json:"key"`
+	Value    string          `json:"value"`
+	Metadata json.RawMessage `json:"metadata"`
+}
+
+// MemoryKey is one row of List.
+type MemoryKey struct {
+	Key       string `json:"key"`
+	StoredAt  Time   `json:"stored_at"`
+	ExpiresAt Time   `json:"expires_at"`
+	Size      int64  `json:"size"` // bytes of the value
+}
+
+// Namespace says what a namespace holds.
+type Namespace struct {
+	Name     string `json:"name"`
+	Entries  int64  `json:"entries"`
+	Embedder string `json:"embedder"`
+	Dim      int    `json:"dim"`
+}
+
+func checkMemoryKey(key, namespace string) error {
+	if err := CheckName("key", key, MaxMemoryKey); err != nil {
+		return err
+	}
+	return checkNamespace(namespace)
+}
+
+func checkNamespace(ns string) error {
+	if len(ns) < 1 || len(ns) > MaxMemoryNamespace {
+		return Invalid("namespace", "must be 1-%d bytes", MaxMemoryNamespace).With("limit", MaxMemoryNamespace)
+	}
+	for i := range len(ns) {
+		if !idByte(ns[i]) && ns[i] != '/' {
+			return Invalid("namespace", "may hold only letters, digits and . _ : / -")
+		}
+	}
+	return nil
+}
+
+func (o StoreOpt) check(key, value, namespace string) error {
+	if err := checkMemoryKey(key, namespace); err != nil {
+		return err
+	}
+	if len(value) > MaxMemoryValue {
+		return TooLarge("value", MaxMemoryValue, int64(len(value))).With("field", "value")
+	}
+	if err := CheckText("value", value, MaxMemoryValue); err != nil {
+		return err
+	}
+	if err := CheckObject("metadata", o.Metadata, MaxMemoryMetadata); err != nil {
+		return err
+	}
+	if o.TTL != 0 && (o.TTL < time.Second || o.TTL > MaxMemoryTTL) {
+		return Invalid("ttl_s", "must be 1 s - 10 y")
+	}
+	if o.Embedding == nil {
+		return nil
+	}
+	return CheckFinite("embedding", o.Embedding, MaxEmbeddingDim)
+}
+
+func (o SearchOpt) check(query string) error {
+	if query == "" && o.Embedding == nil {
+		return Invalid("query", "is required")
+	}
+	if err := CheckText("query", query, MaxMemoryQuery); err != nil {
+		return err
+	}
+	if err := checkNamespace(o.Namespace); err != nil {
+		return err
+	}
+	if o.Limit < 0 || o.Limit > MaxSearchLimit {
+		return Invalid("limit", "must be 1-%d", MaxSearchLimit).With("limit", MaxSearchLimit)
+	}
+	if m := o.MinScore; m != nil && !(*m >= -1 && *m <= 1) {
+		return Invalid("min_score", "must be -1 - 1")
+	}
+	if err := CheckObject("filter", o.Filter, MaxMemoryMetadata); err != nil {
+		return err
+	}
+	switch o.Mode {
+	case ModeVector, ModeText, ModeHybrid:
+	default:
+		return Invalid("mode", "must be vector, text or hybrid")
+	}
+	if o.Embedding == nil {
+		return nil
+	}
+	return CheckFinite("embedding", o.Embedding, MaxEmbeddingDim)
+}

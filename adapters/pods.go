@@ -1,0 +1,260 @@
+package adapters
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+)
+
+// Pods holds linked-data documents: resources and containers under paths, as
+// the Solid protocol knows them.
+type Pods interface {
+	Adapter
+
+	// Write makes or replaces a resource, atomically; missing parent
+	// containers are made. The body is read to its end or to the first error.
+	Write(ctx context.Context, path string, body Body, cond Cond) (Written, error)
+	// Read opens a resource; the caller closes Resource.Body.
+	Read(ctx context.Context, path string, opt ReadOpt) (Resource, error)
+	Patch(ctx context.Context, path string, patch PodPatch, cond Cond) (Written, error)
+	// Del answers false, not an error, when there was nothing.
+	Del(ctx context.Context, path string, cond Cond) (bool, error)
+	// List answers the members of a container sorted by path, without itself.
+	List(ctx context.Context, container string, page PageOpt) (Page[PodEntry], error)
+
+	// The rest is contract 1.1.
+
+	// Head is Read without the body.
+	Head(ctx context.Context, path string, opt ReadOpt) (Resource, error)
+	CreateContainer(ctx context.Context, path string) (Written, error)
+	// Subscribe follows changes of a resource or of a container's members.
+	Subscribe(ctx context.Context, topic string) (PodSubscription, error)
+}
+
+// Limits of pods, in bytes.
+const (
+	MaxPodBody    = 64 << 20
+	MaxPodPatch   = 1 << 20
+	MaxPodPath    = 1024
+	MaxPodSegment = 255
+)
+
+// DefaultPodType is assumed when a Go caller names no content type.
+const DefaultPodType = "application/ld+json"
+
+// Body is a document on its way in.
+type Body struct {
+	ContentType string // "" = DefaultPodType
+	Reader      io.Reader
+	Size        int64 // bytes; < 0 when unknown
+}
+
+// Cond are the conditions of a write. ETags are sent as they were read, quotes
+// included; two of different representations must not be compared.
+type Cond struct {
+	IfMatch     string // "" = none
+	IfNoneMatch string // "" or "*"
+}
+
+// ReadOpt adjusts a read. Empty fields do not.
+type ReadOpt struct {
+	Accept      string
+	Range       string // as in the Range header, such as "bytes=0-99"
+	IfNoneMatch string
+}
+
+// Resource is a document as read.
+type Resource struct {
+	Path         string
+	ContentType  string
+	ETag         string
+	Modified     Time
+	Size         int64  // of the whole resource, < 0 when unknown
+	ContentRange string // set when Body is only a part (206)
+	NotModified  bool   // IfNoneMatch matched (304): Body is empty
+	WACAllow     string // the WAC-Allow header, "" when not said
+	Links        []Link
+	Body         io.ReadCloser // never nil after Read
+}
+
+// Link is one web link (RFC 8288) of a resource.
+type Link struct{ Rel, Target string }
+
+// Written is the receipt of a write.
+type Written struct {
+	Created  bool   `json:"created"`
+	ETag     string `json:"etag,omitempty"`
+	Location string `json:"location,omitempty"` // path, when the server said one
+}
+
+// The patch dialects.
+const (
+	DialectJSONPatch    = "json-patch"    // RFC 6902
+	DialectN3           = "n3"            // solid:InsertDeletePatch
+	DialectSPARQLUpdate = "sparql-update" // SPARQL 1.1 Update
+)
+
+// PodPatch is a change of a document.
+type PodPatch struct {
+	Dialect string
+	Body    []byte // at most MaxPodPatch
+}
+
+// PodEntry is one member of a container.
+type PodEntry struct {
+	Path        string     `json:"path"`
+	Container   bool       `json:"container"`
+	Size        int64      `json:"size"`
+	Modified    Time       `json:"modified"`
+	ContentType string     `json:"content_type"`
+	ETag        NullString `json:"etag"`
+}
+
+// PodNotice says that something changed.
+type PodNotice struct {
+	Type  string `json:"type"` // Create, Update, Delete, Add, Remove
+	Path  string `json:"path"`
+	State string `json:"state,omitempty"` // the new ETag
+	TS    Time   `json:"ts"`
+}
+
+// PodSubscription yields notices until closed. Next may be called by one
+// goroutine at a time; Close by any, repeatedly.
+type PodSubscription interface {
+	Next(ctx context.Context) (PodNotice, error)
+	Close() error
+}
+
+// CheckPodPath refuses what may not name a resource: it must start with "/", be
+// at most 1024 bytes with segments of at most 255, and after percent-decoding
+// hold no empty, "." or ".." segment, NUL, control character or backslash.
+// Names starting with a dot are refused but for those ending in .acl or .meta
+// (auxiliary resources). A trailing "/" names a container.
+func CheckPodPath(path string) error {
+	if !strings.HasPrefix(path, "/") {
+		return Invalid("path", "must start with /")
+	}
+	if len(path) > MaxPodPath {
+		return OverLimit("path (bytes)", MaxPodPath).With("field", "path")
+	}
+	if path == "/" {
+		return nil
+	}
+	for _, segment := range strings.Split(strings.TrimSuffix(path[1:], "/"), "/") {
+		if err := checkPodSegment(segment); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkPodSegment(segment string) error {
+	name, err := url.PathUnescape(segment)
+	if err != nil {
+		return Invalid("path", "has a broken percent escape")
+	}
+	switch {
+	case name == "":
+		return Invalid("path", "has an empty segment")
+	case len(name) > MaxPodSegment:
+		return OverLimit("path segment (bytes)", MaxPodSegment).With("field", "path")
+	case name == "." || name == "..":
+		return Invalid("path", "has a segment %q", name)
+	case !utf8.ValidString(name):
+		return Invalid("path", "is not valid UTF-8")
+	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' || r == '/' || r >= 0x80 && r < 0xa0 }):
+		return Invalid("path", "has a control character, a backslash or an escaped slash")
+	case name[0] == '.' && !PodAuxiliary(name):
+		return Invalid("path", "names a dot file")
+	}
+	return nil
+}
+
+// PodAuxiliary says whether a name is that of an auxiliary resource.
+func PodAuxiliary(name string) bool {
+	return strings.HasSuffix(name, ".acl") || strings.HasSuffix(name, ".meta")
+}
+
+// IsContainer says whether a path names a container.
+func IsContainer(path string) bool { return strings.HasSuffix(path, "/") }
+
+func (b Body) check(path string) error {
+	if err := CheckPodPath(path); err != nil {
+		return err
+	}
+	if IsContainer(path) {
+		return Invalid("path", "names a container: use CreateContainer")
+	}
+	if b.Reader == nil {
+		return Invalid("body", "is required")
+	}
+	if b.Size > MaxPodBody {
+		return TooLarge("body", MaxPodBody, b.Size)
+	}
+	return CheckText("content_type", b.ContentType, 255)
+}
+
+func (c Cond) check() error {
+	if c.IfNoneMatch != "" && c.IfNoneMatch != "*" {
+		return Invalid("if_none_match", "a write understands only *")
+	}
+	return checkHeader("if_match", c.IfMatch)
+}
+
+func (o ReadOpt) check(path string) error {
+	if err := CheckPodPath(path); err != nil {
+		return err
+	}
+	for _, h := range [][2]string{{"accept", o.Accept}, {"range", o.Range}, {"if_none_match", o.IfNoneMatch}} {
+		if err := checkHeader(h[0], h[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkHeader refuses what could break out of a header line.
+func checkHeader(field, v string) error {
+	if len(v) > 1024 {
+		return OverLimit(field+" (bytes)", 1024).With("field", field)
+	}
+	if strings.ContainsFunc(v, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return Invalid(field, "contains a control character")
+	}
+	return nil
+}
+
+func (p PodPatch) check(path string) error {
+	if err := CheckPodPath(path); err != nil {
+		return err
+	}
+	if len(p.Body) > MaxPodPatch {
+		return TooLarge("patch", MaxPodPatch, int64(len(p.Body)))
+	}
+	switch p.Dialect {
+	case DialectJSONPatch:
+		if !json.Valid(p.Body) {
+			return Invalid("patch", "is not JSON")
+		}
+		return nil
+	case DialectN3, DialectSPARQLUpdate:
+		if !utf8.Valid(p.Body) {
+			return Invalid("patch", "is not valid UTF-8")
+		}
+		return nil
+	}
+	return Errorf(CodeUnsupported, "no patch dialect %q", p.Dialect).With("dialect", p.Dialect)
+}
+
+func checkContainer(path string) error {
+	if err := CheckPodPath(path); err != nil {
+		return err
+	}
+	if !IsContainer(path) {
+		return Invalid("path", "a container's path ends with /")
+	}
+	return nil
+}

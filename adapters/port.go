@@ -1,0 +1,101 @@
+package adapters
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// port is where a slot's active adapter is plugged in. The wrapped types share
+// it; the Set swaps the adapter behind it while calls are under way: those end
+// on the adapter they began with.
+type port struct {
+	slot   Slot
+	mw     Middleware
+	active atomic.Pointer[plug]
+}
+
+// plug is one adapter in a port, with what stands in the way of calling it.
+type plug struct {
+	adapter Adapter
+	guard   error // nil = calls go through
+	calls   *inflight
+}
+
+func newPort(slot Slot, mw Middleware) *port {
+	if mw == nil {
+		mw = Basic
+	}
+	p := &port{slot: slot, mw: mw}
+	return p
+}
+
+func (p *port) plug(a Adapter, guard error) {
+	p.active.Store(&plug{adapter: a, guard: guard, calls: newInflight()})
+}
+
+// via sends one call through the middleware to whatever adapter is active.
+func via[A Adapter, T any](ctx context.Context, p *port, c Call, f func(context.Context, A) (T, error)) (T, error) {
+	cur := p.active.Load()
+	a := cur.adapter
+	c.Slot, c.Impl, c.Class, c.Guard = p.slot, a.Impl(), a.Class(), cur.guard
+	cur.calls.add()
+	defer cur.calls.done()
+	return Do(ctx, p.mw, c, func(ctx context.Context) (T, error) { return f(ctx, a.(A)) })
+}
+
+// exec is via for methods without a result.
+func exec[A Adapter](ctx context.Context, p *port, c Call, f func(context.Context, A) error) error {
+	_, err := via(ctx, p, c, func(ctx context.Context, a A) (struct{}, error) { return struct{}{}, f(ctx, a) })
+	return err
+}
+
+// Slot, Impl, Class, Enabled, ContractVersion and Capabilities answer for the
+// adapter that is active now.
+
+func (p *port) Slot() Slot              { return p.slot }
+func (p *port) Impl() string            { return p.active.Load().adapter.Impl() }
+func (p *port) Class() Class            { return p.active.Load().adapter.Class() }
+func (p *port) ContractVersion() string { return p.active.Load().adapter.ContractVersion() }
+func (p *port) Capabilities() []string  { return p.active.Load().adapter.Capabilities() }
+func (p *port) Enabled() bool {
+	cur := p.active.Load()
+	return cur.guard == nil && cur.adapter.Enabled()
+}
+
+// Connect, Health and Disconnect reach the active adapter directly. A slot of a
+// Set is connected, watched and disconnected by the Set.
+
+func (p *port) Connect(ctx context.Context) error    { return p.active.Load().adapter.Connect(ctx) }
+func (p *port) Health(ctx context.Context) Health    { return p.active.Load().adapter.Health(ctx) }
+func (p *port) Disconnect(ctx context.Context) error { return p.active.Load().adapter.Disconnect(ctx) }
+
+// inflight counts the calls under way on one plug, so that an adapter that was
+// replaced can be disconnected when the last of them has ended.
+type inflight struct {
+	n    atomic.Int64
+	idle chan struct{} // gets a token when n falls to 0
+}
+
+func newInflight() *inflight { return &inflight{idle: make(chan struct{}, 1)} }
+
+func (i *inflight) add() { i.n.Add(1) }
+
+func (i *inflight) done() {
+	if i.n.Add(-1) == 0 {
+		select {
+		case i.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// wait returns when no call is under way or ctx ends.
+func (i *inflight) wait(ctx context.Context) {
+	for i.n.Load() > 0 {
+		select {
+		case <-i.idle:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package adapters
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+)
+
+// WrapEvents puts mw (nil = Basic) around one implementation; see WrapBeads.
+func WrapEvents(a Events, mw Middleware) Events {
+	p := newPort(SlotEvents, mw)
+	p.plug(a, nil)
+	return eventsPort{p}
+}
+
+type eventsPort struct{ *port }
+
+var _ Events = eventsPort{}
+
+func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
+	m := MetaFrom(ctx)
+	if e.SessionID == "" {
+		e.SessionID = NullString(m.SessionID)
+	}
+	if e.ExecutionID == "" {
+		e.ExecutionID = NullString(m.ExecutionID)
+	}
+	if e.Payload == nil {
+		e.Payload = json.RawMessage("{}")
+	}
+	e.Payload = slices.Clone(e.Payload)
+	e.TS, e.Seq = Time{}, 0 // the box's to set
+	args := e               // before an id is made, which no two calls share
+	if e.ID == "" {
+		e.ID = NewID()
+	}
+	c := Call{
+		Method: "dispatch", Write: true, Creates: true, Args: args,
+		Check: func() error { return e.check() },
+		Text:  []Text{{Name: "payload", JSON: &e.Payload}},
+	}
+	return via(ctx, p.port, c, func(ctx context.Context, a Events) (Receipt, error) { return a.Dispatch(ctx, e) })
+}
+
+func (p eventsPort) Subscribe(ctx context.Context, filter EventFilter, from From) (Subscription, error) {
+	filter.Kinds = slices.Clone(filter.Kinds)
+	ctx, cancel := context.WithCancelCause(ctx)
+	s, err := via(ctx, p.port, Call{Method: "subscribe", Cancel: cancel, Check: filter.check},
+		func(ctx context.Context, a Events) (Subscription, error) { return a.Subscribe(ctx, filter, from) })
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	return &eventStream{Subscription: s, once: onceCancel(cancel, s.Close)}, nil
+}
+
+type eventStream struct {
+	Subscription
+	once func() error
+}
+
+func (s *eventStream) Close() error { return s.once() }
+
+func (p eventsPort) Unsubscribe(ctx context.Context, id string) error {
+	return exec(ctx, p.port, Call{Method: "unsubscribe", Check: func() error { return CheckID("id", id) }},
+		func(ctx context.Context, a Events) error { return a.Unsubscribe(ctx, id) })
+}
+
+func (p eventsPort) History(ctx context.Context, filter EventFilter, page PageOpt) (Page[Event], error) {
+	return via(ctx, p.port, Call{Method: "history", Check: func() error { return firstError(filter.check(), page.Check()) }},
+		func(ctx context.Context, a Events) (Page[Event], error) { return a.History(ctx, filter, page) })
+}

@@ -1,0 +1,232 @@
+package adapters
+
+import (
+	"encoding/json"
+	"maps"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ProblemType is the media type of an error body (RFC 9457).
+const ProblemType = "application/problem+json"
+
+// problemURN + code in lower case is the "type" member.
+const problemURN = "urn:agentbox:error:"
+
+// Problem renders err as status and RFC 9457 body: type, title, status, detail,
+// and at top level code, message (= detail; older peers read it), retryable,
+// slot, method and the error's fields. What went wrong inside is never shown:
+// an INTERNAL error says only its error id, which the log line carries too.
+func Problem(err error) (status int, body []byte) {
+	e := AsError(err)
+	status = e.HTTPStatus()
+	row := e.Code.Row()
+	detail := e.Message
+	if row.Code == CodeInternal {
+		detail = row.Title
+	}
+	m := maps.Clone(e.Fields)
+	if m == nil {
+		m = make(map[string]any, 10)
+	}
+	if e.Slot != "" {
+		m["slot"] = e.Slot
+	}
+	if e.Method != "" {
+		m["method"] = e.Method
+	}
+	m["type"] = problemURN + strings.ToLower(string(row.Code))
+	m["title"] = row.Title
+	m["status"] = status
+	m["detail"] = detail
+	m["message"] = detail
+	m["code"] = row.Code
+	m["retryable"] = e.Retryable
+	body, merr := json.Marshal(m)
+	if merr != nil {
+		// A field that cannot be marshalled is our own mistake; the error
+		// itself must still arrive.
+		bare := *e
+		bare.Fields = nil
+		return Problem(&bare)
+	}
+	return status, append(body, '\n')
+}
+
+// WriteProblem answers a request with err: Problem's status and body,
+// Retry-After where the error names a delay or is RATE_LIMITED or a degraded
+// slot.
+func WriteProblem(w http.ResponseWriter, err error) {
+	e := AsError(err)
+	status, body := Problem(e)
+	h := w.Header()
+	h.Set("Content-Type", ProblemType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if d := e.RetryAfter(); d > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((d+time.Second-1)/time.Second)))
+	} else if e.Code == CodeRateLimited {
+		h.Set("Retry-After", "1")
+	}
+	w.WriteHeader(status)
+	// The status is out; a caller that went away has nobody to tell.
+	_, _ = w.Write(body)
+}
+
+// maxForeignDetail bounds what of a peer's error text is kept.
+const maxForeignDetail = 512
+
+// members that Problem writes itself and FromProblem does not keep as fields.
+var problemMembers = map[string]bool{
+	"type": true, "title": true, "status": true, "detail": true, "message": true,
+	"code": true, "retryable": true, "method": true, "slot": true,
+}
+
+// FromProblem turns a peer's error answer into an Error. A body that carries a
+// code of the table is taken at its word; anything else is mapped by status.
+// sessionPath is true for federation session paths, where 410 is an eviction.
+func FromProblem(status int, header http.Header, body []byte, sessionPath bool) *Error {
+	e := fromBody(header, body)
+	if e == nil {
+		code, method := foreignCode(status, sessionPath)
+		e = Errorf(code, "the peer answered %d %s", status, http.StatusText(status)).With("status", status)
+		if method {
+			e = e.With("method", "unknown")
+		}
+		if text := plainDetail(header, body); text != "" {
+			e.Message += ": " + text
+		}
+	}
+	if d, ok := retryAfter(header); ok {
+		e = e.WithRetryAfter(d)
+	}
+	return e
+}
+
+func fromBody(header http.Header, body []byte) *Error {
+	mt, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
+	if mt != ProblemType && mt != "application/json" {
+		return nil
+	}
+	var m map[string]any
+	if json.Unmarshal(body, &m) != nil {
+		return nil
+	}
+	name, _ := m["code"].(string)
+	code := Code(name)
+	if !code.Known() {
+		return nil
+	}
+	e := Errorf(code, "%s", firstString(m, "detail", "message", "title"))
+	if r, ok := m["retryable"].(bool); ok {
+		e.Retryable = r
+	}
+	for k, v := range m {
+		if !problemMembers[k] {
+			e = e.With(k, v)
+		}
+	}
+	return e
+}
+
+func firstString(m map[string]any, keys ...string) string {
+	for _, k := range keys {
+		if s, _ := m[k].(string); s != "" {
+			return cut(s, maxForeignDetail)
+		}
+	}
+	return "the peer gave no reason"
+}
+
+func plainDetail(header http.Header, body []byte) string {
+	mt, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
+	if strings.HasSuffix(mt, "json") {
+		var m map[string]any
+		if json.Unmarshal(body, &m) == nil && len(m) > 0 {
+			for _, k := range []string{"detail", "message", "error", "title"} {
+				if s, _ := m[k].(string); s != "" {
+					return printable(cut(s, maxForeignDetail))
+				}
+			}
+		}
+		return ""
+	}
+	if mt != "text/plain" {
+		return ""
+	}
+	return printable(strings.TrimSpace(cut(string(body), maxForeignDetail)))
+}
+
+// printable keeps a peer's text from drawing lines or colours in a log.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, " "))
+}
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+// foreignCode maps the status of an answer without a code. The second result
+// says that UNSUPPORTED is about the method, not a media type.
+func foreignCode(status int, sessionPath bool) (Code, bool) {
+	switch status {
+	case 400, 422:
+		return CodeValidation, false
+	case 401:
+		return CodeUnauthenticated, false
+	case 403:
+		return CodePermissionDenied, false
+	case 404:
+		return CodeNotFound, false
+	case 405, 501:
+		return CodeUnsupported, true
+	case 406, 415:
+		return CodeUnsupported, false
+	case 408, 504:
+		return CodeTimeout, false
+	case 409:
+		return CodeConflict, false
+	case 410:
+		if sessionPath {
+			return CodeSessionEvicted, false
+		}
+		return CodeNotFound, false
+	case 412:
+		return CodePreconditionFailed, false
+	case 413, 507:
+		return CodePayloadTooLarge, false
+	case 429:
+		return CodeRateLimited, false
+	}
+	if status >= 400 && status < 500 {
+		return CodeValidation, false
+	}
+	// 5xx, and statuses no client of ours asks for: the peer cannot be used.
+	return CodeUnavailable, false
+}
+
+// retryAfter reads the header in both its forms (RFC 9110, 10.2.3), bounded to
+// an hour.
+func retryAfter(h http.Header) (time.Duration, bool) {
+	v := strings.TrimSpace(h.Get("Retry-After"))
+	if v == "" {
+		return 0, false
+	}
+	if n, err := strconv.ParseUint(v, 10, 31); err == nil {
+		return min(time.Duration(n)*time.Second, time.Hour), true
+	}
+	if at, err := http.ParseTime(v); err == nil {
+		return min(max(time.Until(at), 0), time.Hour), true
+	}
+	return 0, false
+}

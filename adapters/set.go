@@ -1,0 +1,311 @@
+package adapters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Times of the life of a slot.
+const (
+	connectLimit    = 10 * time.Second // for one attempt of one slot
+	connectGrace    = 500 * time.Millisecond
+	healthEvery     = 10 * time.Second
+	healthLimit     = 2 * time.Second
+	unhealthyAfter  = 3 // bad answers in a row
+	retryFirst      = time.Second
+	retryMax        = time.Minute
+	drainLimit      = 5 * time.Second // for calls on an adapter that was replaced
+	disconnectLimit = 5 * time.Second // for all slots together
+)
+
+// Exit codes a FatalError asks for, from sysexits.h.
+const (
+	ExitUnavailable = 69 // EX_UNAVAILABLE: the configured orchestrator cannot connect
+	ExitSoftware    = 70 // EX_SOFTWARE: contract versions do not match
+)
+
+// FatalError is a failure to connect that must end the boot.
+type FatalError struct {
+	Slot Slot
+	Impl string
+	Exit int // ExitUnavailable or ExitSoftware
+	Err  error
+}
+
+func (e *FatalError) Error() string {
+	return fmt.Sprintf("cannot connect adapter %s = %q: %v", e.Slot, e.Impl, e.Err)
+}
+
+// Unwrap returns what Connect answered.
+func (e *FatalError) Unwrap() error { return e.Err }
+
+// Names of the notices a Set publishes.
+const (
+	NoticeConnected = "AdapterConnected"
+	NoticeDegraded  = "AdapterDegraded"
+	NoticeRecovered = "AdapterRecovered"
+)
+
+// Notice is a change of a slot's state, for the event ring.
+type Notice struct {
+	Name  string
+	Slot  Slot
+	Impl  string // the wanted one
+	State State  // the new one
+	Error string // why, "" on recovery
+}
+
+// Publisher takes notices. Publish must not block.
+type Publisher interface{ Publish(Notice) }
+
+// Options of a Set. The zero value works: basic middleware, nobody told.
+type Options struct {
+	Middleware Middleware
+	Publisher  Publisher
+}
+
+// SlotStatus is what /ready, /health, /v1/meta, metrics and agentctl show of
+// one slot.
+type SlotStatus struct {
+	Slot            Slot     `json:"slot"`
+	Wanted          string   `json:"wanted"`
+	Active          string   `json:"active"`
+	Class           Class    `json:"class"` // of the wanted implementation
+	State           State    `json:"state"`
+	Since           Time     `json:"since"`
+	LastError       string   `json:"last_error,omitempty"`
+	LastErrorAt     Time     `json:"last_error_at"`
+	ContractVersion string   `json:"contract_version"`
+	Capabilities    []string `json:"capabilities"`
+	Reconnects      uint64   `json:"reconnects"` // successful ones after boot
+}
+
+// Ready says whether the slot is as the manifest wants it.
+func (s SlotStatus) Ready() bool { return s.State == StateOff || s.State == StateHealthy }
+
+// Set owns the five slots from connect to disconnect. Its methods may be called
+// from any goroutine; the wrapped slots it hands out are good from the start
+// (UNAVAILABLE before Connect) to the end (UNAVAILABLE again).
+type Set struct {
+	units []*unit // in connect order
+
+	life context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	once sync.Once
+}
+
+// NewSet plugs the resolved adapters in. Nothing is dialled before Connect.
+func NewSet(r *Resolved, o Options) *Set {
+	s := &Set{}
+	s.life, s.stop = context.WithCancel(context.Background())
+	for _, slot := range Slots() {
+		s.units = append(s.units, newUnit(slot, r.wanted[slot], o, &s.wg))
+	}
+	return s
+}
+
+func (s *Set) unit(slot Slot) *unit {
+	for _, u := range s.units {
+		if u.port.slot == slot {
+			return u
+		}
+	}
+	return nil
+}
+
+// Beads, Pods, Memory, Events and Orchestrator are the wrapped slots, the only
+// way to the adapters.
+
+func (s *Set) Beads() Beads               { return beadsPort{s.unit(SlotBeads).port} }
+func (s *Set) Pods() Pods                 { return podsPort{s.unit(SlotPods).port} }
+func (s *Set) Memory() Memory             { return memoryPort{s.unit(SlotMemory).port} }
+func (s *Set) Events() Events             { return eventsPort{s.unit(SlotEvents).port} }
+func (s *Set) Orchestrator() Orchestrator { return orchestratorPort{s.unit(SlotOrchestrator).port} }
+
+// Status tells how the slots are doing, in connect order. It reads memory only.
+func (s *Set) Status() []SlotStatus {
+	out := make([]SlotStatus, len(s.units))
+	for i, u := range s.units {
+		out[i] = u.status()
+	}
+	return out
+}
+
+// Connect connects all slots at once, 10 s each, and returns within 11 s
+// whatever they do. The error is a *FatalError (joined, if several) when the
+// configured orchestrator failed or a contract's MAJOR does not match; the
+// caller then disconnects and exits. Any other failure degrades its slot, which
+// goes on trying. Connect is called once; the Set watches the slots until
+// Disconnect.
+func (s *Set) Connect(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, u := range s.units {
+		if u.off() {
+			continue
+		}
+		wg.Go(func() { u.boot(ctx) })
+	}
+	wg.Wait()
+	if err := s.fatal(); err != nil {
+		return err
+	}
+	for _, u := range s.units {
+		if !u.off() {
+			s.wg.Go(func() { u.run(s.life) })
+		}
+	}
+	return nil
+}
+
+// fatal collects what must end the boot, mismatches first.
+func (s *Set) fatal() error {
+	var mismatch, lost []error
+	for _, u := range s.units {
+		err := u.bootErr
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrContractMismatch):
+			mismatch = append(mismatch, &FatalError{u.port.slot, u.wanted.Impl(), ExitSoftware, err})
+		case u.port.slot == SlotOrchestrator:
+			lost = append(lost, &FatalError{u.port.slot, u.wanted.Impl(), ExitUnavailable, err})
+		}
+	}
+	return errors.Join(append(mismatch, lost...)...)
+}
+
+// Replace swaps a slot's implementation for a new one: a is connected, put in place, and the
+// old one disconnected when its running calls have ended or 5 s have passed. If
+// a cannot connect the slot is degraded and a keeps trying; the error tells.
+// It must not be called before Connect has returned.
+func (s *Set) Replace(ctx context.Context, slot Slot, a Adapter) error {
+	u := s.unit(slot)
+	if u == nil || !fits(slot, a) {
+		return Invalid("slot", "the adapter does not implement %s", slot)
+	}
+	if u.off() {
+		return Disabled(slot, false)
+	}
+	return s.command(ctx, u, command{replace: a})
+}
+
+// Degrade takes a slot out of service although its adapter works, because the
+// host behind it is gone. It stays so, without retries, until Restore or
+// Replace.
+func (s *Set) Degrade(ctx context.Context, slot Slot, why error) error {
+	return s.command(ctx, s.unit(slot), command{degrade: why})
+}
+
+// Restore ends a Degrade: the adapter connects again and is put in place.
+func (s *Set) Restore(ctx context.Context, slot Slot) error {
+	return s.command(ctx, s.unit(slot), command{restore: true})
+}
+
+func (s *Set) command(ctx context.Context, u *unit, c command) error {
+	if u == nil || u.off() {
+		return Invalid("slot", "is off or unknown")
+	}
+	c.done = make(chan error, 1)
+	select {
+	case u.commands <- c:
+	case <-ctx.Done():
+		return AsError(context.Cause(ctx))
+	case <-s.life.Done():
+		return Closed(u.port.slot)
+	}
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+		return AsError(context.Cause(ctx))
+	case <-s.life.Done():
+		return Closed(u.port.slot)
+	}
+}
+
+// Disconnect turns new calls away and disconnects the adapters in reverse
+// order. It takes 5 s at most: each slot gets an equal share of what is left,
+// so that one that hangs does not take the others' time. Further calls do
+// nothing.
+func (s *Set) Disconnect(ctx context.Context) error {
+	var err error
+	s.once.Do(func() { err = s.disconnect(ctx) })
+	return err
+}
+
+func (s *Set) disconnect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, disconnectLimit)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	s.stop()
+	for _, u := range s.units {
+		u.close()
+	}
+	var errs []error
+	for i := len(s.units) - 1; i >= 0; i-- {
+		u := s.units[i]
+		if u.off() {
+			continue
+		}
+		share := time.Until(deadline) / time.Duration(i+1)
+		one, cancel := context.WithTimeout(ctx, share)
+		if err := bounded(one, 0, u.target().Disconnect); err != nil {
+			errs = append(errs, AsError(err).At(u.port.slot, "disconnect"))
+		}
+		cancel()
+	}
+	waited := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(waited)
+	}()
+	select {
+	case <-waited:
+	case <-ctx.Done():
+		errs = append(errs, Errorf(CodeTimeout, "a slot's watch did not end"))
+	}
+	return errors.Join(errs...)
+}
+
+// bounded runs f and returns no later than grace after ctx ends, even when f
+// ignores it: an adapter that hangs must not hang the box. A panic of f is its
+// error.
+func bounded(ctx context.Context, grace time.Duration, f func(context.Context) error) error {
+	err, _ := await(ctx, grace, launch(ctx, f))
+	return err
+}
+
+// launch runs f in a goroutine of its own; the channel yields its result.
+func launch(ctx context.Context, f func(context.Context) error) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- Errorf(CodeInternal, "panic: %v", p)
+			}
+		}()
+		done <- f(ctx)
+	}()
+	return done
+}
+
+// await returns the result of launch and true, or ADAPTER_TIMEOUT and false
+// once ctx has ended and grace has passed; f is still running then.
+func await(ctx context.Context, grace time.Duration, done <-chan error) (result error, ended bool) {
+	select {
+	case err := <-done:
+		return err, true
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err, true
+	case <-timer.C:
+		return AsError(context.Cause(ctx)), false
+	}
+}

@@ -1,0 +1,174 @@
+package adapters
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Slot names one of the five places an adapter can stand in.
+type Slot string
+
+// The five slots.
+const (
+	SlotBeads        Slot = "beads"
+	SlotPods         Slot = "pods"
+	SlotMemory       Slot = "memory"
+	SlotEvents       Slot = "events"
+	SlotOrchestrator Slot = "orchestrator"
+)
+
+// Class says where the durable thing behind an adapter lives.
+type Class string
+
+// The three classes. "stdio-bridge" and "external-pg" are of class external.
+const (
+	ClassLocal    Class = "local"
+	ClassExternal Class = "external"
+	ClassOff      Class = "off"
+)
+
+// State is how a slot is doing.
+type State string
+
+// The states of a slot. An adapter's own Health answers healthy, degraded or
+// unhealthy; connecting and off are said by the Set alone.
+const (
+	StateConnecting State = "connecting"
+	StateHealthy    State = "healthy"
+	StateDegraded   State = "degraded"
+	StateUnhealthy  State = "unhealthy"
+	StateOff        State = "off"
+)
+
+// Health is one answer to "how are you".
+type Health struct {
+	State   State  `json:"state"`
+	Message string `json:"message,omitempty"` // for people; no secrets
+}
+
+// Healthy is the answer of an adapter that works.
+func Healthy() Health { return Health{State: StateHealthy} }
+
+// Unhealthy is the answer of an adapter that does not, with the reason.
+func Unhealthy(err error) Health { return Health{State: StateUnhealthy, Message: err.Error()} }
+
+// Adapter is what all implementations of all slots share.
+//
+// Connect and Disconnect are idempotent and safe to call concurrently with the
+// slot's methods; after Disconnect every method answers UNAVAILABLE. All
+// methods may be called from any goroutine, honour the deadline of ctx within
+// 100 ms of its expiry and never keep a slice they were given.
+type Adapter interface {
+	Slot() Slot
+	// Impl is the word the manifest uses, such as "local-sqlite".
+	Impl() string
+	Class() Class
+	// Enabled is false for class off, and while a slot is degraded to off.
+	Enabled() bool
+	// ContractVersion is MAJOR.MINOR of the slot's contract that is spoken.
+	ContractVersion() string
+	// Capabilities are the optional parts that work, sorted; never nil.
+	Capabilities() []string
+	// Connect opens files and connections. An error of code
+	// CONTRACT_MISMATCH means a wrong configuration, not an outage.
+	Connect(ctx context.Context) error
+	Health(ctx context.Context) Health
+	Disconnect(ctx context.Context) error
+}
+
+// Contract describes one slot once, for every table that is made from it.
+type Contract struct {
+	Slot Slot
+	// Version is the newest contract this code knows, MAJOR.MINOR.
+	Version string
+	// Methods are the method names as metrics, spans and errors spell them.
+	Methods []string
+	// Impls are the words the manifest may use, "off" excluded.
+	Impls []string
+}
+
+// Contracts lists the five slots in the order they are connected; they are
+// disconnected in the reverse one.
+func Contracts() []Contract {
+	return []Contract{
+		{SlotBeads, "1.1", []string{
+			"createEpic", "createChild", "claim", "close", "getReady", "show",
+			"list", "update", "release", "reopen", "addDep", "removeDep", "comment", "export", "import",
+		}, []string{"local-sqlite", "external"}},
+		{SlotPods, "1.1", []string{
+			"write", "read", "patch", "del", "list", "head", "createContainer", "subscribe",
+		}, []string{"local-solid-rs", "external"}},
+		{SlotMemory, "1.1", []string{
+			"store", "retrieve", "search", "del", "list", "namespaces",
+		}, []string{"embedded-ruvector", "external-pg"}},
+		{SlotEvents, "1.1", []string{
+			"dispatch", "subscribe", "unsubscribe", "history",
+		}, []string{"local-jsonl", "external"}},
+		{SlotOrchestrator, "1.1", []string{
+			"spawnAgent", "streamEvents", "listAgents", "terminateAgent", "getAgent", "sendInput",
+		}, []string{"local-process-manager", "stdio-bridge"}},
+	}
+}
+
+// Slots are the five slots in connect order.
+func Slots() []Slot {
+	all := Contracts()
+	slots := make([]Slot, len(all))
+	for i, c := range all {
+		slots[i] = c.Slot
+	}
+	return slots
+}
+
+// ContractOf returns the row of one slot.
+func ContractOf(slot Slot) (Contract, bool) {
+	all := Contracts()
+	i := slices.IndexFunc(all, func(c Contract) bool { return c.Slot == slot })
+	if i < 0 {
+		return Contract{}, false
+	}
+	return all[i], true
+}
+
+// Version is MAJOR.MINOR of a contract.
+type Version struct{ Major, Minor int }
+
+// ParseVersion reads MAJOR.MINOR or MAJOR.MINOR.PATCH, with or without a
+// leading "v"; the patch does not matter to a contract.
+func ParseVersion(s string) (Version, error) {
+	parts := strings.Split(strings.TrimPrefix(s, "v"), ".")
+	if len(parts) < 1 || len(parts) > 3 {
+		return Version{}, fmt.Errorf("version %q is not MAJOR.MINOR", s)
+	}
+	var n [3]int
+	for i, p := range parts {
+		v, err := strconv.ParseUint(p, 10, 16)
+		if err != nil {
+			return Version{}, fmt.Errorf("version %q is not MAJOR.MINOR", s)
+		}
+		n[i] = int(v)
+	}
+	return Version{n[0], n[1]}, nil
+}
+
+// CheckVersion compares what a peer or an implementation has with what is
+// wanted: the same MAJOR is required, and have must not be older in MINOR when
+// exact is true. The error has code CONTRACT_MISMATCH.
+func CheckVersion(slot Slot, want, have string, exact bool) error {
+	w, err := ParseVersion(want)
+	if err != nil {
+		return Errorf(CodeContractMismatch, "%v", err).With("slot", slot, "want", want, "have", have)
+	}
+	h, err := ParseVersion(have)
+	if err != nil {
+		return Errorf(CodeContractMismatch, "%v", err).With("slot", slot, "want", want, "have", have)
+	}
+	if h.Major == w.Major && (!exact || h.Minor >= w.Minor) {
+		return nil
+	}
+	return Errorf(CodeContractMismatch, "%s speaks contract %s, wanted %s", slot, have, want).
+		With("slot", slot, "want", want, "have", have)
+}

@@ -1,0 +1,324 @@
+package adapters
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// unit is one slot of a Set: its port, the adapter the manifest wants, and how
+// that one is doing. After boot a single goroutine (run) changes it.
+type unit struct {
+	port     *port
+	pub      Publisher
+	wg       *sync.WaitGroup // of the Set: drains
+	commands chan command
+
+	bootErr error        // of boot, read when all boots have ended
+	pending <-chan error // a Connect that outlived its limit, nil if none
+
+	mu          sync.Mutex // guards what follows
+	wanted      Adapter
+	state       State
+	since       time.Time
+	lastErr     string
+	lastErrAt   time.Time
+	reconnects  uint64
+	closed      bool
+	connected   bool // wanted is plugged in
+	held        bool // degraded from outside: no retries
+	badInARow   int
+	nextBackoff time.Duration
+}
+
+// command asks the unit's goroutine for a change.
+type command struct {
+	replace Adapter
+	degrade error
+	restore bool
+	done    chan error
+}
+
+func newUnit(slot Slot, wanted Adapter, o Options, wg *sync.WaitGroup) *unit {
+	u := &unit{
+		port: newPort(slot, o.Middleware), pub: o.Publisher, wg: wg, commands: make(chan command),
+		wanted: wanted, state: StateConnecting, since: time.Now(), nextBackoff: retryFirst,
+	}
+	if u.off() {
+		u.state = StateOff
+		u.port.plug(wanted, nil)
+		return u
+	}
+	u.port.plug(wanted, Errorf(CodeUnavailable, "the %s adapter is connecting", slot))
+	return u
+}
+
+func (u *unit) off() bool { return u.target().Class() == ClassOff }
+
+func (u *unit) target() Adapter {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.wanted
+}
+
+func (u *unit) status() SlotStatus {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return SlotStatus{
+		Slot: u.port.slot, Wanted: u.wanted.Impl(), Active: u.port.Impl(), Class: u.wanted.Class(),
+		State: u.state, Since: At(u.since), LastError: u.lastErr, LastErrorAt: At(u.lastErrAt),
+		ContractVersion: u.wanted.ContractVersion(), Capabilities: u.wanted.Capabilities(), Reconnects: u.reconnects,
+	}
+}
+
+// boot is the first attempt.
+func (u *unit) boot(ctx context.Context) {
+	u.bootErr = u.attempt(ctx)
+	if u.bootErr != nil {
+		u.degrade(u.bootErr)
+		return
+	}
+	u.swapIn(NoticeConnected)
+}
+
+// attempt connects the wanted adapter within connectLimit. While an earlier
+// attempt hangs no second one is started: its late result is taken instead.
+func (u *unit) attempt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	done := u.pending
+	if done == nil {
+		done = launch(ctx, u.target().Connect)
+	}
+	u.pending = done
+	err, ended := await(ctx, connectGrace, done)
+	if ended {
+		u.pending = nil
+	}
+	return err
+}
+
+// run watches the slot until ctx ends.
+func (u *unit) run(ctx context.Context) {
+	timer := time.NewTimer(u.wait())
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-u.commands:
+			c.done <- u.obey(ctx, c)
+		case <-timer.C:
+			u.tick(ctx)
+		}
+		timer.Reset(u.wait())
+	}
+}
+
+// wait is how long until the next check or attempt.
+func (u *unit) wait() time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.connected || u.held {
+		return healthEvery
+	}
+	d := u.nextBackoff
+	return d - d/10 + rand.N(d/5+1) // ±10 %, so that slots do not knock in step
+}
+
+func (u *unit) tick(ctx context.Context) {
+	u.mu.Lock()
+	connected, held := u.connected, u.held
+	u.mu.Unlock()
+	switch {
+	case connected:
+		u.check(ctx)
+	case !held:
+		u.retry(ctx)
+	}
+}
+
+func (u *unit) retry(ctx context.Context) {
+	if err := u.attempt(ctx); err != nil {
+		u.noteError(err)
+		u.mu.Lock()
+		u.nextBackoff = min(2*u.nextBackoff, retryMax)
+		u.mu.Unlock()
+		return
+	}
+	if ctx.Err() == nil {
+		u.swapIn(NoticeRecovered)
+	}
+}
+
+// check asks for the adapter's health. Three bad answers in a row make it
+// unhealthy, one good one healthy; a degraded one says so at once.
+func (u *unit) check(ctx context.Context) {
+	a := u.target()
+	one, cancel := context.WithTimeout(ctx, healthLimit)
+	defer cancel()
+	answer := make(chan Health, 1)
+	err := bounded(one, 0, func(ctx context.Context) error {
+		answer <- a.Health(ctx)
+		return nil
+	})
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		u.judge(Unhealthy(err))
+		return
+	}
+	u.judge(<-answer)
+}
+
+func (u *unit) judge(h Health) {
+	u.mu.Lock()
+	if h.State != StateHealthy {
+		u.lastErr, u.lastErrAt = h.Message, time.Now()
+	}
+	next := u.state
+	switch h.State {
+	case StateHealthy:
+		u.badInARow, next = 0, StateHealthy
+	case StateDegraded:
+		u.badInARow, next = 0, StateDegraded
+	default:
+		if u.badInARow++; u.badInARow >= unhealthyAfter {
+			next = StateUnhealthy
+		}
+	}
+	changed := next != u.state
+	if changed {
+		u.enter(next)
+	}
+	u.mu.Unlock()
+	if !changed {
+		return
+	}
+	if next == StateHealthy {
+		u.publish(NoticeRecovered, next, "")
+		return
+	}
+	u.publish(NoticeDegraded, next, h.Message)
+}
+
+// enter records a state. The caller holds mu.
+func (u *unit) enter(s State) { u.state, u.since = s, time.Now() }
+
+// swapIn puts the connected adapter in place.
+func (u *unit) swapIn(notice string) {
+	u.mu.Lock()
+	if u.closed {
+		u.mu.Unlock()
+		return
+	}
+	u.port.plug(u.wanted, nil)
+	u.connected, u.held, u.badInARow, u.nextBackoff = true, false, 0, retryFirst
+	if notice == NoticeRecovered {
+		u.reconnects++
+	}
+	u.enter(StateHealthy)
+	u.mu.Unlock()
+	u.publish(notice, StateHealthy, "")
+}
+
+// degrade puts class off in the adapter's place.
+func (u *unit) degrade(err error) {
+	u.mu.Lock()
+	if u.closed {
+		u.mu.Unlock()
+		return
+	}
+	u.port.plug(newOff(u.port.slot, true), Disabled(u.port.slot, true))
+	u.connected = false
+	u.lastErr, u.lastErrAt = err.Error(), time.Now()
+	u.enter(StateDegraded)
+	u.mu.Unlock()
+	u.publish(NoticeDegraded, StateDegraded, err.Error())
+}
+
+func (u *unit) noteError(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.lastErr, u.lastErrAt = err.Error(), time.Now()
+}
+
+func (u *unit) obey(ctx context.Context, c command) error {
+	switch {
+	case c.replace != nil:
+		return u.replace(ctx, c.replace)
+	case c.degrade != nil:
+		u.mu.Lock()
+		u.held = true
+		u.mu.Unlock()
+		u.degrade(c.degrade)
+		return nil
+	}
+	u.mu.Lock()
+	idle := u.connected || !u.held
+	u.held = false
+	u.mu.Unlock()
+	if idle {
+		return nil
+	}
+	if err := u.attempt(ctx); err != nil {
+		u.noteError(err)
+		return AsError(err)
+	}
+	u.swapIn(NoticeRecovered)
+	return nil
+}
+
+// replace makes a the wanted adapter. The old one serves until a is connected.
+func (u *unit) replace(ctx context.Context, a Adapter) error {
+	old := u.target()
+	u.mu.Lock()
+	u.wanted, u.held = a, false
+	u.mu.Unlock()
+	u.pending = nil
+	before := u.port.active.Load()
+	err := u.attempt(ctx)
+	if err != nil {
+		u.degrade(err)
+	} else {
+		u.swapIn(NoticeRecovered)
+	}
+	u.wg.Go(func() { drain(before, old) })
+	if err != nil {
+		return AsError(err)
+	}
+	return nil
+}
+
+// drain disconnects an adapter that was taken out of its port. Its calls end
+// first, within drainLimit; their own limits still hold.
+func drain(p *plug, a Adapter) {
+	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+	defer cancel()
+	p.calls.wait(ctx)
+	last, cancelLast := context.WithTimeout(context.Background(), disconnectLimit)
+	defer cancelLast()
+	// Nobody is left to tell: the adapter is out of service already.
+	_ = bounded(last, 0, a.Disconnect)
+}
+
+// close turns new calls away for good.
+func (u *unit) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.wanted.Class() == ClassOff {
+		return
+	}
+	u.closed = true
+	u.connected = false
+	u.port.plug(u.wanted, Closed(u.port.slot))
+}
+
+func (u *unit) publish(name string, s State, why string) {
+	if u.pub == nil {
+		return
+	}
+	u.pub.Publish(Notice{Name: name, Slot: u.port.slot, Impl: u.target().Impl(), State: s, Error: why})
+}

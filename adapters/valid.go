@@ -1,0 +1,213 @@
+package adapters
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// TimeFormat is how instants are written: RFC 3339, UTC, milliseconds.
+const TimeFormat = "2006-01-02T15:04:05.000Z07:00"
+
+// Time is an instant with the precision of the wire. The zero Time is written
+// as null and null reads as zero, so that no field needs a pointer.
+type Time struct{ time.Time }
+
+// At returns t in UTC, cut to milliseconds.
+func At(t time.Time) Time {
+	if t.IsZero() {
+		return Time{}
+	}
+	return Time{t.UTC().Truncate(time.Millisecond)}
+}
+
+// MarshalJSON writes the instant in TimeFormat, or null.
+func (t Time) MarshalJSON() ([]byte, error) {
+	if t.IsZero() {
+		return []byte("null"), nil
+	}
+	return []byte(`"` + t.String() + `"`), nil
+}
+
+// UnmarshalJSON reads any RFC 3339 time, or null.
+func (t *Time) UnmarshalJSON(b []byte) error {
+	if bytes.Equal(b, []byte("null")) {
+		*t = Time{}
+		return nil
+	}
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	v, err := ParseTime(s)
+	if err != nil {
+		return err
+	}
+	*t = v
+	return nil
+}
+
+// String is the instant in TimeFormat, "" for the zero Time.
+func (t Time) String() string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(TimeFormat)
+}
+
+// ParseTime reads an RFC 3339 time; "" is the zero Time.
+func ParseTime(s string) (Time, error) {
+	if s == "" {
+		return Time{}, nil
+	}
+	v, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return Time{}, err
+	}
+	return At(v), nil
+}
+
+// NullString is a string whose empty value is written as null.
+type NullString string
+
+// MarshalJSON writes the string, or null when it is empty.
+func (s NullString) MarshalJSON() ([]byte, error) {
+	if s == "" {
+		return []byte("null"), nil
+	}
+	return json.Marshal(string(s))
+}
+
+// CheckID refuses anything but 1-128 bytes of [A-Za-z0-9._:-].
+func CheckID(field, id string) error {
+	if id == "" {
+		return Invalid(field, "is required")
+	}
+	if len(id) > 128 {
+		return OverLimit(field+" (bytes)", 128).With("field", field)
+	}
+	for i := range len(id) {
+		if !idByte(id[i]) {
+			return Invalid(field, "may hold only letters, digits and . _ : -")
+		}
+	}
+	return nil
+}
+
+func idByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+		c == '.' || c == '_' || c == ':' || c == '-'
+}
+
+// CheckText refuses invalid UTF-8, NUL, and more than limit bytes.
+func CheckText(field, s string, limit int) error {
+	if len(s) > limit {
+		return OverLimit(field+" (bytes)", int64(limit)).With("field", field)
+	}
+	if !utf8.ValidString(s) {
+		return Invalid(field, "is not valid UTF-8")
+	}
+	if strings.IndexByte(s, 0) >= 0 {
+		return Invalid(field, "contains NUL")
+	}
+	return nil
+}
+
+// CheckName is CheckText for a value that must be there.
+func CheckName(field, s string, limit int) error {
+	if s == "" {
+		return Invalid(field, "is required")
+	}
+	return CheckText(field, s, limit)
+}
+
+// CheckIdempotencyKey refuses anything but 1-255 visible ASCII bytes; "" means
+// no key and passes.
+func CheckIdempotencyKey(key string) error {
+	if len(key) > 255 {
+		return OverLimit("Idempotency-Key", 255)
+	}
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] > '~' {
+			return Invalid("Idempotency-Key", "may hold only visible ASCII")
+		}
+	}
+	return nil
+}
+
+// CheckObject refuses anything but one JSON object of at most limit bytes
+// without NUL; nil passes and means {}.
+func CheckObject(field string, raw json.RawMessage, limit int) error {
+	if raw == nil {
+		return nil
+	}
+	if len(raw) > limit {
+		return TooLarge(field, int64(limit), int64(len(raw))).With("field", field)
+	}
+	if !utf8.Valid(raw) {
+		return Invalid(field, "is not valid UTF-8")
+	}
+	trimmed := bytes.TrimLeft(raw, " \t\r\n")
+	if len(trimmed) == 0 || trimmed[0] != '{' || !json.Valid(raw) {
+		return Invalid(field, "is not a JSON object")
+	}
+	if hasNUL(raw) {
+		return Invalid(field, "contains NUL")
+	}
+	return nil
+}
+
+// hasNUL finds an escaped NUL: an odd run of backslashes before u0000.
+func hasNUL(raw []byte) bool {
+	for rest := raw; ; {
+		i := bytes.Index(rest, []byte(`\u0000`))
+		if i < 0 {
+			return false
+		}
+		n := 0
+		for j := i - 1; j >= 0 && rest[j] == '\\'; j-- {
+			n++
+		}
+		if n%2 == 0 {
+			return true
+		}
+		rest = rest[i+1:]
+	}
+}
+
+// CheckFinite refuses NaN and infinities, and anything but 1-limit numbers.
+func CheckFinite(field string, v []float32, limit int) error {
+	if len(v) == 0 || len(v) > limit {
+		return Invalid(field, "must hold 1-%d numbers", limit).With("limit", limit)
+	}
+	for _, x := range v {
+		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+			return Invalid(field, "holds a number that is not finite")
+		}
+	}
+	return nil
+}
+
+// NewID returns a fresh UUIDv7 (RFC 9562): its text sorts by time of making.
+func NewID() string {
+	var b [16]byte
+	// crypto/rand.Read never fails: it ends the process instead.
+	_, _ = rand.Read(b[6:])
+	binary.BigEndian.PutUint64(b[:8], uint64(time.Now().UnixMilli())<<16|uint64(binary.BigEndian.Uint16(b[6:8])))
+	b[6] = b[6]&0x0f | 0x70
+	b[8] = b[8]&0x3f | 0x80
+	var out [36]byte
+	hex.Encode(out[0:8], b[0:4])
+	hex.Encode(out[9:13], b[4:6])
+	hex.Encode(out[14:18], b[6:8])
+	hex.Encode(out[19:23], b[8:10])
+	hex.Encode(out[24:], b[10:])
+	out[8], out[13], out[18], out[23] = '-', '-', '-', '-'
+	return string(out[:])
+}

@@ -1,0 +1,133 @@
+package adapters
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestIDs(t *testing.T) {
+	for id, ok := range map[string]bool{
+		"a": true, "ab-1.2_3:Z": true, strings.Repeat("x", 127): true, strings.Repeat("x", 128): true,
+		strings.Repeat("x", 129): false, "": false, "a b": false, "a/b": false, "ä": false, "a\x00": false,
+	} {
+		if err := CheckID("id", id); (err == nil) != ok {
+			t.Errorf("%.20q: %v", id, err)
+		}
+	}
+}
+
+func TestNewIDsAreUUIDv7AndSort(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		id := NewID()
+		if len(id) != 36 || id[14] != '7' || !strings.ContainsRune("89ab", rune(id[19])) || seen[id] {
+			t.Fatalf("bad id %s", id)
+		}
+		if err := CheckID("id", id); err != nil {
+			t.Fatal(err)
+		}
+		seen[id] = true
+	}
+	a := NewID()
+	ms, err := json.Number("0x" + a[0:8] + a[9:13]).Float64()
+	if err == nil && ms == 0 {
+		t.Fatal("no time in the id")
+	}
+}
+
+func TestTimeIsMillisecondsUTCOrNull(t *testing.T) {
+	at := At(time.Date(2026, 1, 2, 3, 4, 5, 678_900_000, time.FixedZone("x", -3600)))
+	raw, _ := json.Marshal(struct {
+		A, B Time
+	}{A: at})
+	if want := `{"A":"2026-01-02T04:04:05.678Z","B":null}`; string(raw) != want {
+		t.Fatalf("got %s", raw)
+	}
+	var back struct{ A, B Time }
+	if err := json.Unmarshal(raw, &back); err != nil || back.A != at || !back.B.IsZero() {
+		t.Fatalf("%v %+v", err, back)
+	}
+	if json.Unmarshal([]byte(`{"A":12}`), &back) == nil {
+		t.Fatal("a number was read as a time")
+	}
+}
+
+func TestObjects(t *testing.T) {
+	for raw, ok := range map[string]bool{
+		`{}`: true, ` {"a":1}`: true, `{"a":"\\u0000"}`: true,
+		`[]`: false, `null`: false, `"x"`: false, `{`: false, `{"a":"\u0000"}`: false, `{"a":"\\\u0000"}`: false, "{\"a\":\"\xff\"}": false,
+	} {
+		if err := CheckObject("payload", json.RawMessage(raw), 100); (err == nil) != ok {
+			t.Errorf("%q: %v", raw, err)
+		}
+	}
+	exact := json.RawMessage(`{"a":"` + strings.Repeat("x", 92) + `"}`)
+	if len(exact) != 100 || CheckObject("p", exact, 100) != nil {
+		t.Errorf("100 of 100 bytes refused")
+	}
+	if err := CheckObject("p", append(exact, ' '), 100); !errors.Is(err, ErrPayloadTooLarge) {
+		t.Errorf("101 of 100 bytes: %v", err)
+	}
+}
+
+func TestPodPaths(t *testing.T) {
+	for path, ok := range map[string]bool{
+		"/": true, "/a": true, "/a/": true, "/a/b.ttl": true, "/a/.acl": true, "/a/b.acl": true, "/a%20b": true,
+		"/" + strings.Repeat("x", 255): true, "/" + strings.Repeat("x", 256): false,
+		"": false, "a": false, "//": false, "/a//b": false, "/..": false, "/a/../b": false, "/%2e%2e/x": false,
+		"/%2e/x": false, "/a%00": false, "/a%0a": false, "/a\\b": false, "/a%5Cb": false, "/a%2fb": false, "/.ssh": false,
+		"/a%": false, "/a%ff": false, "/" + strings.Repeat("x/", 512): false,
+	} {
+		if err := CheckPodPath(path); (err == nil) != ok {
+			t.Errorf("%.40q: %v", path, err)
+		}
+	}
+}
+
+func TestCursorsAreBoundToTheirList(t *testing.T) {
+	c := NewCursors(nil)
+	cur := string(c.Seal("ready:tag=x", "2", "2026-01-01", "ab-1"))
+	got, err := c.Open("ready:tag=x", cur, 3)
+	if err != nil || len(got) != 3 || got[2] != "ab-1" {
+		t.Fatalf("%v %v", got, err)
+	}
+	for name, open := range map[string]func() ([]string, error){
+		"other list":  func() ([]string, error) { return c.Open("ready:tag=y", cur, 3) },
+		"other count": func() ([]string, error) { return c.Open("ready:tag=x", cur, 2) },
+		"other key":   func() ([]string, error) { return NewCursors(nil).Open("ready:tag=x", cur, 3) },
+		"altered":     func() ([]string, error) { return c.Open("ready:tag=x", cur[:len(cur)-1]+"A", 3) },
+		"an offset":   func() ([]string, error) { return c.Open("ready:tag=x", "100", 3) },
+		"too long":    func() ([]string, error) { return c.Open("ready:tag=x", strings.Repeat("A", 600), 3) },
+	} {
+		if _, err := open(); !errors.Is(err, ErrValidation) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got, err := c.Open("s", "", 3); got != nil || err != nil {
+		t.Errorf("no cursor: %v %v", got, err)
+	}
+	if len(c.Seal("s", strings.Repeat("x", 340))) > maxCursor {
+		t.Error("a position of 340 bytes makes a cursor that is too long")
+	}
+}
+
+func TestVersions(t *testing.T) {
+	for _, c := range []struct {
+		want, have string
+		exact, ok  bool
+	}{
+		{"1.0", "1.1", true, true}, {"1.1", "1.0", true, false}, {"1.1", "1.0", false, true},
+		{"1.1", "v1.4.2", true, true}, {"1.0", "2.0", false, false}, {"1.0", "x", false, false}, {"1.0", "", false, false},
+	} {
+		err := CheckVersion(SlotBeads, c.want, c.have, c.exact)
+		if (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if err != nil && !errors.Is(err, ErrContractMismatch) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
