@@ -70,17 +70,19 @@ type Boot struct {
 	artifacts []Artifact
 	specs     []program.Spec
 
-	key      Secret
 	sentinel *sentinelFile
 	watcher  *watcher
+	recorder *recorder
 	started  <-chan struct{}
 
-	mu        sync.Mutex
-	results   []ArtifactResult
-	seal      *Sentinel
-	elapsed   time.Duration
-	unsealed  string // why it was given up
-	keySource KeySource
+	background sync.WaitGroup
+
+	mu       sync.Mutex
+	key      Secret
+	results  []ArtifactResult
+	seal     *Sentinel
+	elapsed  time.Duration
+	unsealed string // why it was given up
 }
 
 // phases is the boot.
@@ -88,7 +90,7 @@ var phases = []Phase{
 	{Number: 0, Name: "load", Run: load},
 	{Number: 0.5, Name: "immutable-root", Run: immutableRoot, AgentboxOnly: true},
 	{Number: 1, Name: "directories", Run: makeDirectories, AgentboxOnly: true},
-	{Number: 2, Name: "management-key", Run: managementKey, AgentboxOnly: true},
+	{Number: 2, Name: "management-key", Run: managementKey},
 	{Number: 3, Name: "identity", Run: identity, AgentboxOnly: true},
 	{Number: 4, Name: "workspace", Run: workspaceDefaults, AgentboxOnly: true},
 	{Number: 5, Name: "artifacts", Run: probeArtifacts},
@@ -132,17 +134,24 @@ func (b *Boot) Load(ctx context.Context) error {
 // seal has been given up, or with the *Failure of the first phase that failed.
 func (b *Boot) Run(ctx context.Context) error { return b.runPhases(ctx, phases[1:]) }
 
+// Wait returns when nothing of the boot runs any more, which the end of Run's
+// context brings about.
+func (b *Boot) Wait() { b.background.Wait() }
+
 func (b *Boot) agentbox() bool { return b.plan != nil && b.plan.Profile == "agentbox" }
 
-// managementKey is phase 2.
+// managementKey is phase 2. A plain container has no place for a key file: only
+// a key of the environment counts there.
 func managementKey(_ context.Context, b *Boot) (Outcome, error) {
+	if env := b.getenv("MANAGEMENT_API_KEY"); !b.agentbox() && (strings.TrimSpace(env) == "" || env == KeyPlaceholder) {
+		return off(`profile "none" and no MANAGEMENT_API_KEY`), nil
+	}
 	key, from, note, err := ManagementKey(b.policy, b.cfg.Roots, b.getenv)
 	if err != nil {
 		return Outcome{}, fail(ExitPrepare, err, "cannot read or write the management key")
 	}
-	b.key = key
 	b.mu.Lock()
-	b.keySource = from
+	b.key = key
 	b.mu.Unlock()
 	fields := map[string]any{"source": string(from)}
 	if from != KeyFromEnvironment {
@@ -179,6 +188,12 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+	b.securityApplied()
+	r := newRecorder(b.cfg.Bus, b.cfg.Programs, specs)
+	b.mu.Lock()
+	b.recorder = r
+	b.mu.Unlock()
+	b.background.Go(func() { r.follow(ctx) })
 	started, err := b.cfg.Starter.Start(ctx, specs)
 	if err != nil {
 		return Outcome{}, fail(ExitInternal, err, "cannot start the programs")
@@ -250,7 +265,23 @@ func (b *Boot) GivenUp() string {
 	return b.unsealed
 }
 
-// Manifest, Document, Plan and Checksum are known after Load.
+// Runs returns the first run of each program, in the order of the start; nil
+// before phase 9.
+func (b *Boot) Runs() []Run {
+	b.mu.Lock()
+	r := b.recorder
+	b.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	return r.Runs()
+}
+
+// Roots are the roots, after Load with what the manifest says of them.
+func (b *Boot) Roots() Roots { return b.cfg.Roots }
+
+// Manifest is the manifest of the boot. It, Document, Plan, Checksum and the
+// final Roots are known after Load.
 func (b *Boot) Manifest() *schema.Manifest { return b.manifest }
 
 // Document is the manifest as text with positions.
@@ -262,6 +293,10 @@ func (b *Boot) Plan() *plan.Plan { return b.plan }
 // Checksum is "sha256:" and the digest of the manifest's bytes.
 func (b *Boot) Checksum() string { return b.checksum }
 
-// ManagementKey is the management key; empty before phase 2 and with profile
-// "none".
-func (b *Boot) ManagementKey() Secret { return b.key }
+// ManagementKey is the management key; empty before phase 2, and in a plain
+// container whose environment has none.
+func (b *Boot) ManagementKey() Secret {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.key
+}

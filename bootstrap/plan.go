@@ -106,7 +106,7 @@ func stacks(m *schema.Manifest) []string {
 // finalSpecs resolves once more when the management key was made or read by
 // phase 2: programs that ask for it get the real one.
 func (b *Boot) finalSpecs() ([]program.Spec, error) {
-	if b.key.Empty() || b.getenv("MANAGEMENT_API_KEY") == b.key.Reveal() {
+	if key := b.ManagementKey(); key.Empty() || b.getenv("MANAGEMENT_API_KEY") == key.Reveal() {
 		return b.specs, nil
 	}
 	users, err := LoadUsers(b.cfg.Roots.etc("passwd"), b.cfg.Roots.etc("group"))

@@ -24,6 +24,7 @@ type ProgramState struct {
 	Completed bool
 	Reason    string
 	PID       int
+	Run       uint64    // number of the latest run; 0 before the first
 	StartedAt time.Time // of the latest run; zero before the first
 	RunningAt time.Time // zero until it was RUNNING; of a oneshot, until it completed
 }
