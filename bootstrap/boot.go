@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -62,13 +63,8 @@ type Boot struct {
 	policy  *Policy
 	journal *journal
 
-	// Written by phase 0, before anything reads them.
-	manifest  *schema.Manifest
-	document  *schema.Document
-	plan      *plan.Plan
-	checksum  string
-	artifacts []Artifact
-	specs     []program.Spec
+	loaded    atomic.Pointer[Loaded]
+	artifacts []Artifact // written by phase 0
 
 	sentinel *sentinelFile
 	watcher  *watcher
@@ -107,6 +103,7 @@ func Phases() []Phase { return append([]Phase(nil), phases...) }
 // New prepares a boot; nothing happens yet.
 func New(cfg Config) *Boot {
 	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
+	b.loaded.Store(&Loaded{Manifest: new(schema.Manifest), Document: new(schema.Document), Plan: new(plan.Plan)})
 	b.sentinel = &sentinelFile{policy: b.policy, path: cfg.Roots.Sentinel(), bus: cfg.Bus}
 	return b
 }
@@ -138,7 +135,15 @@ func (b *Boot) Run(ctx context.Context) error { return b.runPhases(ctx, phases[1
 // context brings about.
 func (b *Boot) Wait() { b.background.Wait() }
 
-func (b *Boot) agentbox() bool { return b.plan != nil && b.plan.Profile == "agentbox" }
+// Current is the manifest in force with everything that follows from it. Its
+// fields are empty, but not nil, before the end of Load.
+func (b *Boot) Current() *Loaded { return b.loaded.Load() }
+
+// Adopt makes what Read returned the manifest in force: an apply does so once
+// its programs run. The roots and artifacts stay those of the boot.
+func (b *Boot) Adopt(l *Loaded) { b.loaded.Store(l) }
+
+func (b *Boot) agentbox() bool { return b.Current().Plan.Profile == "agentbox" }
 
 // managementKey is phase 2. A plain container has no place for a key file: only
 // a key of the environment counts there.
@@ -170,13 +175,13 @@ func managementKey(_ context.Context, b *Boot) (Outcome, error) {
 
 // identity is phase 3.
 func identity(ctx context.Context, b *Boot) (Outcome, error) {
-	if !b.manifest.SovereignMesh.Enabled {
+	if !b.Current().Manifest.SovereignMesh.Enabled {
 		return off("sovereign_mesh.enabled is false"), nil
 	}
 	if b.cfg.Identity == nil {
 		return warned("this build makes no identity"), nil
 	}
-	if err := b.cfg.Identity.Prepare(ctx, b.manifest, b.cfg.Roots); err != nil {
+	if err := b.cfg.Identity.Prepare(ctx, b.Current().Manifest, b.cfg.Roots); err != nil {
 		return Outcome{}, fail(ExitPrepare, err, "cannot prepare the identity")
 	}
 	return done(), nil
@@ -214,7 +219,7 @@ func (b *Boot) sealTimeout() time.Duration {
 		}
 		b.warn("BOOTSTRAP_SEAL_TIMEOUT is %q, which is no duration; the manifest's is used", truncate(text, 40))
 	}
-	return b.manifest.Bootstrap.SealTimeout.Std()
+	return b.Current().Manifest.Bootstrap.SealTimeout.Std()
 }
 
 func (b *Boot) setArtifacts(results []ArtifactResult) {
@@ -277,21 +282,8 @@ func (b *Boot) Runs() []Run {
 	return r.Runs()
 }
 
-// Roots are the roots, after Load with what the manifest says of them.
+// Roots are the roots; after Load with what the manifest says of them.
 func (b *Boot) Roots() Roots { return b.cfg.Roots }
-
-// Manifest is the manifest of the boot. It, Document, Plan, Checksum and the
-// final Roots are known after Load.
-func (b *Boot) Manifest() *schema.Manifest { return b.manifest }
-
-// Document is the manifest as text with positions.
-func (b *Boot) Document() *schema.Document { return b.document }
-
-// Plan is the resolved plan that the boot starts from.
-func (b *Boot) Plan() *plan.Plan { return b.plan }
-
-// Checksum is "sha256:" and the digest of the manifest's bytes.
-func (b *Boot) Checksum() string { return b.checksum }
 
 // ManagementKey is the management key; empty before phase 2, and in a plain
 // container whose environment has none.

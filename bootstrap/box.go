@@ -56,7 +56,7 @@ func (b *Boot) Mounts() []string {
 	}
 	r := b.cfg.Roots
 	mounts := []string{r.Workspace, r.Projects, r.Ruvector}
-	if b.manifest.Adapters.Pods == "local-solid-rs" {
+	if b.Current().Manifest.Adapters.Pods == "local-solid-rs" {
 		mounts = append(mounts, r.SolidPods)
 	}
 	return mounts
@@ -65,7 +65,7 @@ func (b *Boot) Mounts() []string {
 // Relays are the relays one of which must answer, and whether that is asked for
 // at all: those of NOSTR_RELAYS, else of the manifest. Known after Load.
 func (b *Boot) Relays() (urls []string, wanted bool) {
-	m := b.manifest
+	m := b.Current().Manifest
 	if !m.SovereignMesh.Enabled || !m.SovereignMesh.PublishAgentEvents {
 		return nil, false
 	}

@@ -80,6 +80,9 @@ relay_urls = ["wss://op"]
 	if s := r.Security(); s == nil || !s.ReadOnlyRoot || !s.NoNewPrivs || len(s.Capabilities) != 0 {
 		t.Errorf("got %+v", s)
 	}
+	if e := r.DeclaredEnvironment(); e["AGENTBOX_METRICS_PORT"] != "9091" || e["SOVEREIGN_MESH_ENABLED"] != "true" || e["WORKSPACE"] != "" || e["AGENTBOX_VERSION"] != "" {
+		t.Errorf("got %v", e)
+	}
 	r = newBootRig(t, testRoots(t), plain)
 	if err := r.Load(t.Context()); err != nil {
 		t.Fatal(err)

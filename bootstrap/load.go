@@ -33,7 +33,7 @@ func (f Findings) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Loaded is a manifest with everything that follows from it.
+// Loaded is a manifest with everything that follows from it. It is immutable.
 type Loaded struct {
 	Manifest *schema.Manifest
 	Document *schema.Document
@@ -171,7 +171,7 @@ func load(_ context.Context, b *Boot) (Outcome, error) {
 }
 
 func (b *Boot) adopt(l *Loaded) {
-	b.manifest, b.document, b.plan, b.checksum, b.specs = l.Manifest, l.Document, l.Plan, l.Checksum, l.Specs
+	b.Adopt(l)
 	b.cfg.Roots = b.cfg.Roots.WithManifest(l.Manifest, b.getenv)
 	b.policy = NewPolicy(b.cfg.Roots)
 	b.sentinel.policy = b.policy

@@ -4,9 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/compose"
-	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -16,9 +14,9 @@ func (b *Boot) hardening() (applied compose.Applied, ok bool) {
 	if !b.agentbox() {
 		return compose.Applied{}, false
 	}
-	c, err := catalog.Load()
+	_, view, err := b.catalogue()
 	if err == nil {
-		applied, err = compose.Harden(plan.View(b.manifest, b.document, c, plan.Facts{Version: b.cfg.Version, System: b.cfg.System}))
+		applied, err = compose.Harden(view)
 	}
 	if err != nil {
 		b.warn("cannot tell the security profile: %v", err)
