@@ -171,3 +171,9 @@ func (a *Auth) challenge() []string {
 func withPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
+
+// hasBearer tells whether the request shows a bearer key, right or wrong.
+func hasBearer(r *http.Request) bool {
+	scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.EqualFold(scheme, "Bearer")
+}

@@ -99,14 +99,20 @@ func (s *Server) Authenticated(h http.Handler) http.Handler { return s.authentic
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := remoteAddress(r)
-		if s.failures.blocked(from, time.Now()) {
-			w.Header().Set("Retry-After", "1")
-			Problem(w, http.StatusTooManyRequests, "too many failed attempts from this address")
+		blocked := s.failures.blocked(from, time.Now())
+		if blocked && !hasBearer(r) {
+			tooMany(w)
 			return
 		}
+		// A key is compared even then: that costs nothing, and a program of the
+		// box must not be able to lock out the operator who shares its address.
 		p, err := s.cfg.Auth.Authenticate(r)
 		if err == nil {
 			next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), p)))
+			return
+		}
+		if blocked {
+			tooMany(w)
 			return
 		}
 		if !errors.Is(err, ErrNoKeyYet) {
@@ -114,6 +120,11 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		}
 		s.refuse(w, err)
 	})
+}
+
+func tooMany(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	Problem(w, http.StatusTooManyRequests, "too many failed attempts from this address")
 }
 
 func (s *Server) refuse(w http.ResponseWriter, err error) {

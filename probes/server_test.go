@@ -232,14 +232,17 @@ func TestFailuresAreLimitedByAddress(t *testing.T) {
 				t.Fatalf("attempt %d: %d", i, code)
 			}
 		}
-		if code := ask("1.1.1.1:99", "the-key"); code != 429 {
+		if code := ask("1.1.1.1:98", "wrong"); code != 429 {
 			t.Fatalf("guessing goes on: %d", code)
+		}
+		if code := ask("1.1.1.1:99", "the-key"); code != 200 {
+			t.Fatalf("whoever has the key is locked out: %d", code)
 		}
 		if code := ask("2.2.2.2:1", "the-key"); code != 200 {
 			t.Fatalf("another address pays for it: %d", code)
 		}
 		time.Sleep(time.Second)
-		if code := ask("1.1.1.1:99", "the-key"); code != 200 {
+		if code := ask("1.1.1.1:99", "wrong"); code != 401 {
 			t.Fatalf("never forgiven: %d", code)
 		}
 		for i := range 3 * failureAddresses {
