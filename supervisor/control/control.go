@@ -23,8 +23,9 @@ import (
 // the snapshot again when it sees the event.
 //
 // The four requests return when the loop has taken or refused them; control
-// waits for the outcome itself. What they refuse is one or several (joined)
-// errors that RefusalOf understands.
+// waits for the outcome itself. What was refused is *supervisor.Refused or
+// *supervisor.UnknownProgram, joined where there are several; any other error
+// is about all programs.
 type Supervisor interface {
 	Snapshot() supervisor.Snapshot
 	Start(ctx context.Context, names ...string) error
@@ -34,6 +35,11 @@ type Supervisor interface {
 	// Shutdown asks for an orderly stop of the whole box and returns at once.
 	Shutdown(reason string)
 }
+
+var (
+	_ Supervisor = (*supervisor.Supervisor)(nil)
+	_ Logs       = (*logs.Plane)(nil)
+)
 
 // Logs reads captured output; logs.Plane is one. A reader may be as slow as it
 // likes: that must hold up nobody else.
