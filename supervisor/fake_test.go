@@ -12,10 +12,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	proc.ShimMain()
+	goleak.VerifyTestMain(m)
+}
 
 // kernel is a Processes that runs nothing: what its programs do stands in habits.
 type kernel struct {

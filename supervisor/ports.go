@@ -46,7 +46,7 @@ type Prober interface {
 // Report is one thing that a probe found out.
 type Report struct {
 	Kind   ReportKind
-	Reason string        // of Unhealthy
+	Reason string        // of Unhealthy and Waiting
 	Extend time.Duration // of Extend
 	Text   string        // of Text
 }
@@ -60,6 +60,7 @@ const (
 	ReportHealthy              // the health checks hold again
 	ReportUnhealthy            // they have failed often enough
 	ReportExtend               // the program needs more time (EXTEND_TIMEOUT_USEC)
+	ReportWaiting              // why the program is not ready yet
 	ReportText                 // the program describes its status (STATUS=)
 )
 
