@@ -2,6 +2,7 @@ package rules
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -123,4 +124,27 @@ func FuzzValidate(f *testing.F) {
 			t.Errorf("%d findings without a document", len(r.Findings))
 		}
 	})
+}
+
+func BenchmarkRules1000Programs(b *testing.B) {
+	var text bytes.Buffer
+	for i := range 1000 {
+		fmt.Fprintf(&text, "[programs.p%d]\ncommand = [\"sleep\", \"1\"]\nrestart = \"always\"\n", i)
+	}
+	_, d, _ := schema.Load("a", text.Bytes())
+	for b.Loop() {
+		Run(d, Facts{})
+	}
+}
+
+// Findings grow with the document, never with its square.
+func TestManyCollisions(t *testing.T) {
+	var text bytes.Buffer
+	for i := range 2000 {
+		fmt.Fprintf(&text, "[programs.p%d]\ncommand = 'x'\nready = {tcp = ':8000'}\nlogs = {to = 'file', path = '/x'}\n", i)
+	}
+	_, d, _ := schema.Load("a", text.Bytes())
+	if n := len(Run(d, Facts{})); n != 2*1999 {
+		t.Errorf("%d findings", n)
+	}
 }
