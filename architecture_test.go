@@ -33,6 +33,11 @@ var arrows = map[string][]string{
 	"supervisor/logs":        {},
 	"supervisor/event":       {},
 	"supervisor/control/api": {},
+	// A control server over a made-up supervisor: for tests of the server and of
+	// agentctl, part of no binary.
+	"supervisor/control/controltest": {
+		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control", "supervisor/control/api",
+	},
 
 	"schema":                 {},
 	"schema/catalog":         {"schema"},
@@ -76,6 +81,10 @@ var pure = []string{"supervisor/program", "schema", "schema/rules", "schema/cata
 var processCalls = []string{
 	"StartProcess", "ForkExec", "Wait4", "Waitid", "Kill", "PidfdSendSignal",
 }
+
+// mayFork are the packages that run processes: their owner, and two programs of
+// tests and benchmarks that are never part of a box's own binaries.
+var mayFork = []string{"supervisor/proc", "bench", "internal/testprog"}
 
 type source struct {
 	pkg  string // directory below the module, "." for the root
@@ -132,7 +141,7 @@ func TestImportArrows(t *testing.T) {
 		for _, imp := range s.file.Imports {
 			name := strings.Trim(imp.Path.Value, `"`)
 			at := fset.Position(imp.Pos())
-			if name == "os/exec" && s.pkg != "supervisor/proc" && s.pkg != "bench" {
+			if name == "os/exec" && !slices.Contains(mayFork, s.pkg) {
 				t.Errorf("%s: os/exec waits by itself and would steal exit statuses from supervisor/proc; use proc.Start or proc.Run", at)
 			}
 			ours, ok := strings.CutPrefix(name, module+"/")
@@ -147,7 +156,7 @@ func TestImportArrows(t *testing.T) {
 func TestOnlyProcForksSignalsAndWaits(t *testing.T) {
 	fset, all := sources(t)
 	for _, s := range all {
-		if s.test || s.pkg == "supervisor/proc" || s.pkg == "bench" || s.pkg == "internal/testprog" {
+		if s.test || slices.Contains(mayFork, s.pkg) {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

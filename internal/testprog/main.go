@@ -48,6 +48,8 @@ func verbs() []verb {
 		{"notify", "TEXT…", "send to $NOTIFY_SOCKET, then stay", notify},
 		{"notify-fd", "FD", "write a newline to that descriptor, then stay", notifyFD},
 		{"listen", "PORT", "accept and close TCP connections", listen},
+		{"http", "PORT", "answer 200 to every HTTP request", serveHTTP},
+		{"get", "URL", "print what that address answers", httpGet},
 		{"cpu", "[SECONDS]", "burn one processor", cpu},
 		{"memory", "MIB", "keep that much memory touched", memory},
 	}

@@ -20,9 +20,12 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 var ofOne = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_PIDFDID"}
 
 // inheritance is what one pass_environment lets through. It is shared by all
-// programs that say the same.
+// programs that say the same, and so are its lists by those that add nothing:
+// a box of a thousand programs holds one copy of its environment.
 type inheritance struct {
 	vars     map[string]string
+	names    []string
+	list     []string
 	withheld []string
 }
 
@@ -42,6 +45,7 @@ func (r *resolver) inherit(pass schema.PassEnvironment) inheritance {
 		}
 	}
 	slices.Sort(in.withheld)
+	in.names, in.list = written(in.vars)
 	r.inherited[key] = in
 	return in
 }
@@ -72,6 +76,8 @@ type environment struct {
 	box      map[string]string // agentinit's own: what ${X} falls back to
 	extra    map[string]string // read by ${X}, not passed on
 	withheld []string
+	names    []string
+	list     []string // NAME=value
 }
 
 // lookup is what ${X} reads in a program's table: the program's environment,
@@ -85,15 +91,20 @@ func (e *environment) lookup(name string) (string, bool) {
 	return "", false
 }
 
-func (e *environment) list() []string {
-	out := make([]string, 0, len(e.vars))
-	for _, name := range e.names() {
-		out = append(out, name+"="+e.vars[name])
+// written returns the variables by name, and as NAME=value. PATH is added when
+// nothing sets it, only here: ${PATH} still reads agentinit's own.
+func written(vars map[string]string) (names, list []string) {
+	if _, ok := vars["PATH"]; !ok {
+		vars = maps.Clone(vars)
+		vars["PATH"] = defaultPath
 	}
-	return out
+	names = slices.Sorted(maps.Keys(vars))
+	list = make([]string, len(names))
+	for i, name := range names {
+		list[i] = name + "=" + vars[name]
+	}
+	return names, list
 }
-
-func (e *environment) names() []string { return slices.Sorted(maps.Keys(e.vars)) }
 
 // environment builds the environment of one instance: inherited, then those of
 // the account, then env_file, then environment. Values of `environment` are
@@ -101,10 +112,14 @@ func (e *environment) names() []string { return slices.Sorted(maps.Keys(e.vars))
 func (r *resolver) environment(s *source, p *schema.Program, number int, x *expander, first bool) *environment {
 	in := r.inherit(p.PassEnvironment)
 	e := &environment{
-		vars: maps.Clone(in.vars), box: r.facts.Env,
+		vars: in.vars, box: r.facts.Env, names: in.names, list: in.list,
 		extra: map[string]string{"INSTANCE": strconv.Itoa(number)}, withheld: in.withheld,
 	}
 	x.get = e.lookup
+	if p.User == "" && len(p.EnvFile) == 0 && len(p.Environment) == 0 {
+		return e
+	}
+	e.vars = maps.Clone(in.vars)
 	r.account(p, e, x)
 	for _, file := range p.EnvFile {
 		x.at("env_file")
@@ -126,9 +141,7 @@ func (r *resolver) environment(s *source, p *schema.Program, number int, x *expa
 		_, passed := e.vars[name]
 		return passed
 	})
-	if _, ok := e.vars["PATH"]; !ok {
-		e.vars["PATH"] = defaultPath
-	}
+	e.names, e.list = written(e.vars)
 	return e
 }
 

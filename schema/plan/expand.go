@@ -34,6 +34,7 @@ type expander struct {
 	get     lookup
 	where   []string // the keys of the text being expanded
 	missing []missing
+	asked   []string // every variable named
 	bad     []badText
 }
 
@@ -118,6 +119,7 @@ func (x *expander) variable(b *strings.Builder, inner string, depth int) error {
 	if name == "" {
 		return fmt.Errorf("%q is not the name of a variable", inner)
 	}
+	x.asked = append(x.asked, name)
 	value, set := x.get(name)
 	switch {
 	case rest == "":

@@ -9,6 +9,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -43,6 +44,10 @@ type Plan struct {
 	// Disabled are the programs that are named and not part of the plan.
 	Disabled  []Disabled `json:"disabled,omitempty"`
 	Artifacts []Artifact `json:"artifacts,omitempty"`
+
+	// Asked are the variables that program tables of the manifest name in ${X},
+	// sorted.
+	Asked []string `json:"asked,omitempty"`
 
 	Waves   [][]string      `json:"waves"` // names; a wave starts when the barrier lets it
 	Barrier program.Barrier `json:"barrier"`
@@ -153,6 +158,7 @@ func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []sc
 	}
 	r.programs()
 	r.artifacts()
+	r.plan.Asked = slices.Sorted(maps.Keys(r.asked))
 	r.missingVariables()
 	r.order()
 	slices.SortStableFunc(r.findings, schema.Compare)
@@ -170,6 +176,7 @@ type resolver struct {
 
 	instances map[string][]string // program → names of its instances
 	missing   []missing
+	asked     map[string]bool
 	declared  map[string][]string    // instance → the key of the manifest that states its stop
 	inherited map[string]inheritance // by pass_environment
 	findings  []schema.Finding

@@ -29,12 +29,17 @@ type source struct {
 	written map[string]any // the manifest's own table; nil: only the catalogue's
 	origin  string
 	feature string
+	own     map[string]string // `environment` of the instance being made
+	// variables tells whether any text holds a dollar. Most programs' do not,
+	// and looking for texts in a decoded program is what costs.
+	variables bool
 }
 
 // programs resolves every program that the catalogue, the manifest or the
 // command line names.
 func (r *resolver) programs() {
 	r.instances = map[string][]string{}
+	r.asked = map[string]bool{}
 	r.declared = map[string][]string{}
 	r.inherited = map[string]inheritance{}
 	sources := r.sources()
@@ -139,6 +144,7 @@ func (r *resolver) program(s *source, merged map[string]any) {
 	if words, ok := merged["command"].(string); ok {
 		r.shellSyntax(s, words)
 	}
+	s.variables = hasDollar(merged)
 	n := 1
 	if v, ok := merged["instances"].(int64); ok && v > 1 {
 		n = int(v)
@@ -215,6 +221,22 @@ func (r *resolver) undecodable(s *source, findings []schema.Finding) bool {
 	return len(findings) > 0
 }
 
+func hasDollar(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return strings.Contains(v, "$")
+	case []any:
+		return slices.ContainsFunc(v, hasDollar)
+	case map[string]any:
+		for _, e := range v {
+			if hasDollar(e) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // operators are words that only a shell gives a meaning.
 var operators = []string{"|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"}
 
@@ -245,15 +267,18 @@ func (r *resolver) instance(s *source, p schema.Program, name string, number int
 	x.get = env.lookup
 	// The environment has been expanded on its own, against what lies below it.
 	own := p.Environment
+	s.own = own
 	p.Environment = nil
-	x.expandAll(reflect.ValueOf(&p).Elem())
+	if s.variables {
+		x.expandAll(reflect.ValueOf(&p).Elem())
+	}
 	p.Environment = own
 	if first {
 		r.texts(s, x)
 	}
 	spec := specOf(&p)
 	spec.Name, spec.Group, spec.Instance = name, s.name, number
-	spec.Env = env.list()
+	spec.Env = env.list
 	r.declared[name] = r.statesStop(s)
 	if first {
 		r.checkInstance(s, &spec)
@@ -262,7 +287,7 @@ func (r *resolver) instance(s *source, p schema.Program, name string, number int
 		Spec: spec, User: p.User, Group: p.Group, Groups: p.Groups,
 		Origin: s.origin, Feature: s.feature,
 		Overlap: scheduled(&p, p.Overlap), Timezone: scheduled(&p, p.Timezone),
-		Variables: env.names(), Withheld: env.withheld,
+		Variables: env.names, Withheld: env.withheld,
 	})
 }
 
@@ -293,6 +318,13 @@ func (r *resolver) texts(s *source, x *expander) {
 		x.missing[i].Path = joinPath(s.name, x.missing[i].Path)
 	}
 	r.missing = append(r.missing, x.missing...)
+	if s.written != nil {
+		for _, name := range x.asked {
+			if _, own := s.own[name]; !own && name != "INSTANCE" {
+				r.asked[name] = true
+			}
+		}
+	}
 	for _, bad := range x.bad {
 		top, _, _ := strings.Cut(bad.Path, ".")
 		top, _, _ = strings.Cut(top, "[")

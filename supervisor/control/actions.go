@@ -1,9 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,23 +18,21 @@ type action struct {
 	name string
 	ask  func(ctx context.Context, names ...string) error
 	goal goal
-	// settled reports whether a program already is as asked.
-	settled func(supervisor.Status) bool
+	// already reports whether a program is as asked, so that its refusal is no
+	// failure.
+	already func(supervisor.Status) bool
 }
 
 func postStart(s *Server, r *http.Request) (any, error) {
-	return s.act(r, action{name: "start", ask: s.cfg.Supervisor.Start, goal: started, settled: func(p supervisor.Status) bool {
-		done, _ := started(p, p)
-		return done
-	}})
+	return s.act(r, action{name: "start", ask: s.cfg.Supervisor.Start, goal: started, already: begun})
 }
 
 func postStop(s *Server, r *http.Request) (any, error) {
-	return s.act(r, action{name: "stop", ask: s.cfg.Supervisor.Stop, goal: stopped, settled: resting})
+	return s.act(r, action{name: "stop", ask: s.cfg.Supervisor.Stop, goal: stopped, already: resting})
 }
 
 func postRestart(s *Server, r *http.Request) (any, error) {
-	return s.act(r, action{name: "restart", ask: s.cfg.Supervisor.Restart, goal: restarted, settled: never})
+	return s.act(r, action{name: "restart", ask: s.cfg.Supervisor.Restart, goal: restarted, already: never})
 }
 
 func never(supervisor.Status) bool { return false }
@@ -47,7 +47,7 @@ func postSignal(s *Server, r *http.Request) (any, error) {
 	}
 	s.audit(r, "signal", map[string]any{"programs": namesOf(meant), "signal": req.Signal})
 	refused := refusals(s.cfg.Supervisor.Signal(r.Context(), req.Signal, namesOf(meant)...), meant)
-	return s.results(meant, refused, func(supervisor.Status) bool { return true }), nil
+	return s.results(meant, refused, func(string) bool { return true }), nil
 }
 
 // meant reads an action's request and finds its programs, in start order. The
@@ -80,20 +80,32 @@ func (s *Server) act(r *http.Request, a action) (any, error) {
 	if req.Rolling {
 		return s.roll(ctx, a, meant, w), nil
 	}
-	var todo []supervisor.Status
-	for _, p := range meant {
-		if !a.settled(p) {
-			todo = append(todo, p)
-		}
-	}
-	failures := make(map[string]*api.Error)
-	if len(todo) > 0 {
-		failures = refusals(a.ask(ctx, namesOf(todo)...), todo)
-	}
+	failures := refusals(a.ask(ctx, namesOf(meant)...), meant)
+	before, unchanged := s.moot(a, meant, failures)
 	if !req.NoWait {
-		s.await(ctx, w, a.goal, todo, failures)
+		s.await(ctx, w, a.goal, before, failures)
 	}
-	return s.results(meant, failures, func(p supervisor.Status) bool { return !a.settled(p) }), nil
+	return s.results(meant, failures, func(name string) bool { return !unchanged[name] }), nil
+}
+
+// moot takes back the refusals of programs that are as asked. A start that is
+// under way is waited for as if it had been this request's.
+func (s *Server) moot(a action, meant []supervisor.Status, failures map[string]*api.Error) (before []supervisor.Status, unchanged map[string]bool) {
+	unchanged = make(map[string]bool)
+	before = slices.Clone(meant)
+	if len(failures) == 0 {
+		return before, unchanged
+	}
+	for _, now := range s.cfg.Supervisor.Snapshot().Programs {
+		if failures[now.Name] == nil || !a.already(now) {
+			continue
+		}
+		delete(failures, now.Name)
+		unchanged[now.Name] = true
+		i := slices.IndexFunc(before, func(p supervisor.Status) bool { return p.Name == now.Name })
+		before[i].Run = now.Run - min(now.Run, 1)
+	}
+	return before, unchanged
 }
 
 // roll restarts one program after the other and stops at the first that does
@@ -115,7 +127,7 @@ func (s *Server) roll(ctx context.Context, a action, meant []supervisor.Status, 
 			culprit = p.Name
 		}
 	}
-	return s.results(meant, failures, func(p supervisor.Status) bool { return failures[p.Name] == nil })
+	return s.results(meant, failures, func(string) bool { return true })
 }
 
 // await waits until the goal has an outcome for every program that has no
@@ -176,7 +188,7 @@ func overdue(err error, p supervisor.Status) *api.Error {
 }
 
 // results is the answer about the programs as they are now.
-func (s *Server) results(meant []supervisor.Status, failures map[string]*api.Error, changed func(before supervisor.Status) bool) api.ActionResult {
+func (s *Server) results(meant []supervisor.Status, failures map[string]*api.Error, changed func(name string) bool) api.ActionResult {
 	now := make(map[string]supervisor.Status, len(meant))
 	for _, p := range s.cfg.Supervisor.Snapshot().Programs {
 		now[p.Name] = p
@@ -187,7 +199,7 @@ func (s *Server) results(meant []supervisor.Status, failures map[string]*api.Err
 		failure := failures[before.Name]
 		out.Results = append(out.Results, api.ProgramResult{
 			Name: before.Name, State: p.State.String(), PID: p.PID,
-			Changed: failure == nil && changed(before), Error: failure,
+			Changed: failure == nil && changed(before.Name), Error: failure,
 		})
 	}
 	return out
@@ -212,12 +224,18 @@ type Refusal interface {
 // program is about all of them.
 func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
 	out := make(map[string]*api.Error)
+	one := make(map[string]error)
+	var all error
 	for _, e := range flatten(err) {
-		var one Refusal
-		for _, p := range asked {
-			if errors.As(e, &one) && one.ProgramName() != p.Name {
-				continue
-			}
+		var r Refusal
+		if errors.As(e, &r) && r.ProgramName() != "" {
+			one[r.ProgramName()] = e
+		} else {
+			all = e
+		}
+	}
+	for _, p := range asked {
+		if e := cmp.Or(one[p.Name], all); e != nil {
 			out[p.Name] = about(codeOf(e), p, "%s", strings.TrimSpace(e.Error()))
 		}
 	}

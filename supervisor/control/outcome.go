@@ -23,6 +23,11 @@ func started(before, now supervisor.Status) (bool, *api.Error) {
 	return ended(now)
 }
 
+// begun: a start has been asked for already and is under way or done.
+func begun(p supervisor.Status) bool {
+	return p.State == program.Starting || p.State == program.Running
+}
+
 // restarted is started by a run that is new.
 func restarted(before, now supervisor.Status) (bool, *api.Error) {
 	if now.Run <= before.Run {

@@ -81,7 +81,7 @@ type Owner struct {
 	// attributing is taken before mu; it is held while /proc is read.
 	attributing sync.Mutex
 
-	mu       sync.Mutex
+	mu        sync.Mutex
 	closed    bool
 	lastID    uint64
 	byID      map[uint64]*process // until emptied

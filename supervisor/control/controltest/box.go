@@ -184,20 +184,35 @@ func (b *Box) Release(name string) {
 	})
 }
 
-func (b *Box) each(names []string, act func(*supervisor.Status)) error {
+// each acts on the programs, but not on those whose state refuses it.
+func (b *Box) each(names []string, refuses func(supervisor.Status) bool, act func(*supervisor.Status)) error {
 	var errs []error
 	for _, name := range names {
 		if slices.Contains(b.Refuse, name) {
 			errs = append(errs, &Refused{name, "refused in this state"})
 			continue
 		}
-		b.Set(name, act)
+		refused := false
+		b.Set(name, func(p *supervisor.Status) {
+			if refused = refuses(*p); !refused {
+				act(p)
+			}
+		})
+		if refused {
+			errs = append(errs, &Refused{name, "it is so already"})
+		}
 	}
 	return errors.Join(errs...)
 }
 
+func willing(supervisor.Status) bool { return false }
+
 // Start makes programs RUNNING, or what Hold and Fails say.
-func (b *Box) Start(_ context.Context, names ...string) error { return b.each(names, b.start) }
+func (b *Box) Start(_ context.Context, names ...string) error {
+	return b.each(names, func(p supervisor.Status) bool {
+		return p.State == program.Running || p.State == program.Starting
+	}, b.start)
+}
 
 func (b *Box) start(p *supervisor.Status) {
 	p.Run++
@@ -212,7 +227,7 @@ func (b *Box) start(p *supervisor.Status) {
 
 // Stop makes programs STOPPED, or STOPPING when held.
 func (b *Box) Stop(_ context.Context, names ...string) error {
-	return b.each(names, func(p *supervisor.Status) {
+	return b.each(names, func(p supervisor.Status) bool { return p.PID == 0 }, func(p *supervisor.Status) {
 		p.State, p.PID, p.Ready, p.Reason, p.Since = program.Stopped, 0, false, "stopped on request", Epoch
 		if slices.Contains(b.Hold, p.Name) {
 			p.State, p.PID, p.Reason = program.Stopping, 1, "stopping"
@@ -221,11 +236,13 @@ func (b *Box) Stop(_ context.Context, names ...string) error {
 }
 
 // Restart is Start of whatever it is.
-func (b *Box) Restart(_ context.Context, names ...string) error { return b.each(names, b.start) }
+func (b *Box) Restart(_ context.Context, names ...string) error {
+	return b.each(names, willing, b.start)
+}
 
 // Signal notes what was sent.
 func (b *Box) Signal(_ context.Context, signal string, names ...string) error {
-	return b.each(names, func(p *supervisor.Status) { b.signals = append(b.signals, p.Name+" "+signal) })
+	return b.each(names, willing, func(p *supervisor.Status) { b.signals = append(b.signals, p.Name+" "+signal) })
 }
 
 // Signals returns what was sent: "NAME SIGNAL".
