@@ -33,6 +33,11 @@ var arrows = map[string][]string{
 	"supervisor/logs":        {},
 	"supervisor/event":       {},
 	"supervisor/control/api": {},
+	// A control server over a made-up supervisor: for tests of the server and of
+	// agentctl, part of no binary.
+	"supervisor/control/controltest": {
+		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control", "supervisor/control/api",
+	},
 
 	"schema":                 {},
 	"schema/catalog":         {"schema"},

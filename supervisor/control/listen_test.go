@@ -129,7 +129,6 @@ func TestWithoutAWritableDirectory(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- control.New(own(controltest.New())).Serve(ctx, s) }()
 	c := api.NewClient(s.Name())
-	defer c.Close()
 	_, err = c.Status(t.Context())
 	must(t, err)
 	_, _, err = control.Listen(t.Context(), control.SocketConfig{Path: s.Name(), GID: -1})
@@ -158,7 +157,6 @@ func TestPeerHelper(t *testing.T) {
 		t.Skip("is the peer of other tests")
 	}
 	c := api.NewClient(socket)
-	defer c.Close()
 	_, read := c.Status(t.Context())
 	_, write := c.Stop(t.Context(), api.ActionRequest{All: true})
 	_, open := c.Version(t.Context())

@@ -368,6 +368,27 @@ func TestAbandon(t *testing.T) {
 	<-never.Done()
 }
 
+// Where the poller refuses the epoll descriptor, the reactor waits in the kernel.
+func TestReactorWithoutPoller(t *testing.T) {
+	p := newPlane(t, Config{})
+	for range maxReactors {
+		r, err := newReactor()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.blocking = true
+		go r.run()
+		p.reactors = append(p.reactors, r)
+	}
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone})
+	write(t, stdout, "one\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[one]" {
+		t.Errorf("lines = %q", got)
+	}
+}
+
 func TestCloseEndsRunningCaptures(t *testing.T) {
 	p := New(Config{})
 	c, stdout, stderr := open(t, p, Options{Program: "held", To: ToNone})

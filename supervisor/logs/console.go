@@ -113,7 +113,7 @@ func (c *console) encode(b *batch, s *stream, ln rawLine) []byte {
 	case FormatConsole:
 		return c.appendConsole(b, s.program.name, s.kind, ln.display())
 	}
-	return appendJSON(b, s.program.name, s.kind, s.pid, ln.display())
+	return appendJSON(b, s.program.name, s.kind, s.pid, ln.display(), ln.cut)
 }
 
 // mark is the line that says what was lost.

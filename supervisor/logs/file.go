@@ -33,6 +33,7 @@ type fileSink struct {
 	file      *os.File
 	size      int64
 	lineStart bool // the file is empty or ends with a newline
+	known     bool // it has been opened before
 	failing   bool
 	lost      uint64 // bytes not taken since it began to fail
 }
@@ -108,17 +109,17 @@ func (f *fileSink) write(b []byte) {
 	if f.wantReopen.Swap(false) || f.vanished() {
 		f.close()
 	}
-	rest, err := f.deliver(b)
-	f.judge(uint64(len(rest)), err)
-	if f.wantClose.Load() {
+	closing := f.wantClose.Load()
+	if len(b) > 0 || !closing {
+		rest, err := f.deliver(b)
+		f.judge(uint64(len(rest)), err)
+	}
+	if closing {
 		f.close()
 	}
 }
 
 func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
-	if len(b) == 0 && f.wantClose.Load() {
-		return nil, nil
-	}
 	if err := f.open(); err != nil {
 		return b, err
 	}
@@ -194,12 +195,15 @@ func (f *fileSink) open() error {
 	}
 	f.file, f.size, f.lineStart = file, info.Size(), true
 	f.archive.tidy(f.options.Load(), f.size)
-	return f.endOldLine()
+	err = f.endOldLine()
+	f.known = true
+	return err
 }
 
-// endOldLine ends a line that somebody left unfinished at the end of the file.
+// endOldLine ends a line that an earlier agentinit left unfinished at the end of
+// the file. What this one leaves unfinished its queue knows.
 func (f *fileSink) endOldLine() error {
-	if f.size == 0 {
+	if f.size == 0 || f.known {
 		return nil
 	}
 	var last [1]byte

@@ -16,8 +16,9 @@ import (
 // A line that is a JSON object keeps its members and gets the first four added.
 // Members of its own with one of these names, in any spelling that a JSON reader
 // might take for them, are kept under "app_" + name: what a program prints cannot
-// pass for another program's line.
-func appendJSON(b *batch, program string, kind Stream, pid int, text []byte) []byte {
+// pass for another program's line. A piece of a line over MaxLine is text with
+// "truncated":true.
+func appendJSON(b *batch, program string, kind Stream, pid int, text []byte, cut bool) []byte {
 	out := append(b.out, `{"time":"`...)
 	out = append(out, b.timestamp("2006-01-02T15:04:05.000000Z07:00", true)...)
 	out = append(out, `","program":`...)
@@ -26,7 +27,9 @@ func appendJSON(b *batch, program string, kind Stream, pid int, text []byte) []b
 	out = append(out, kind.String()...)
 	out = append(out, `","pid":`...)
 	out = strconv.AppendInt(out, int64(pid), 10)
-	if members, ok := objectMembers(text); ok {
+	if cut {
+		out = append(out, `,"truncated":true`...)
+	} else if members, ok := objectMembers(text); ok {
 		if len(members) > 0 {
 			out = appendMembers(append(out, ','), members)
 		}

@@ -25,8 +25,9 @@ type Config struct {
 	MaxLine    int   // bytes; a longer line is cut into several; default 1 MiB
 
 	// OnTrouble hears once when a destination begins to fail, and once with a nil
-	// error when it works again. program is "" for the console. It is called from
-	// the package's goroutines and must not block.
+	// error when it works again; also once when rotated files cannot be tidied.
+	// program is "" for the console. It is called from the package's goroutines
+	// and must not block.
 	OnTrouble func(program string, err error)
 }
 
@@ -102,6 +103,7 @@ func (p *Plane) pickReactor() (*reactor, error) {
 		}
 		return nil, fmt.Errorf("cannot capture output: %w", err)
 	}
+	go r.run()
 	p.reactors = append(p.reactors, r)
 	return r, nil
 }
@@ -121,7 +123,9 @@ func (p *Plane) sinkFor(o Options, c *Capture) sink {
 // Stats returns the counters of all programs, by program and stream.
 func (p *Plane) Stats() []StreamStats {
 	var stats []StreamStats
-	for _, pl := range p.list() {
+	list := p.list()
+	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name, b.name) })
+	for _, pl := range list {
 		for i := range pl.rings {
 			stats = append(stats, StreamStats{
 				Program: pl.name, Stream: Stream(i + 1),
@@ -132,7 +136,7 @@ func (p *Plane) Stats() []StreamStats {
 	return stats
 }
 
-// list returns the programs by name.
+// list returns the programs in no order.
 func (p *Plane) list() []*programLog {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +144,6 @@ func (p *Plane) list() []*programLog {
 	for _, pl := range p.programs {
 		list = append(list, pl)
 	}
-	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name, b.name) })
 	return list
 }
 

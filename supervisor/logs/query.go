@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"regexp"
 	"slices"
 	"sync"
@@ -26,11 +27,27 @@ type Query struct {
 	Follow bool           // go on with new lines until the context ends
 }
 
-func (q *Query) match(r record, text []byte) bool {
+// match is all but Grep: it runs while the ring is locked.
+func (q *Query) match(r record) bool {
 	return r.seq > q.After &&
 		(q.Run == 0 || r.run == q.Run) &&
-		(q.Since.IsZero() || r.time >= q.Since.UnixNano()) &&
-		(q.Grep == nil || q.Grep.Match(text))
+		(q.Since.IsZero() || r.time >= q.Since.UnixNano())
+}
+
+// grep applies Grep to copies, so that a dear pattern delays nobody else.
+func (q *Query) grep(lines []Line) []Line {
+	if q.Grep == nil {
+		return lines
+	}
+	return slices.DeleteFunc(lines, func(l Line) bool { return l.Dropped == 0 && !q.Grep.MatchString(l.Text) })
+}
+
+// newest returns the last n lines as Lines means it.
+func (q *Query) newest(lines []Line) []Line {
+	if q.Lines > 0 && len(lines) > q.Lines {
+		return lines[len(lines)-q.Lines:]
+	}
+	return lines
 }
 
 func (q *Query) wantsProgram(name string) bool {
@@ -123,7 +140,10 @@ type reader struct {
 	next  map[*programLog]*[2]uint64
 }
 
-func (r *reader) each(f func(pl *programLog, kind Stream, next *uint64)) {
+// each collects lines from every ring the query wants. take runs with the ring
+// locked.
+func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64) []Line) []Line {
+	var lines []Line
 	for _, pl := range r.plane.list() {
 		if !r.query.wantsProgram(pl.name) {
 			continue
@@ -136,60 +156,57 @@ func (r *reader) each(f func(pl *programLog, kind Stream, next *uint64)) {
 		for _, kind := range []Stream{Stdout, Stderr} {
 			if r.query.wantsStream(kind) {
 				pl.mu.Lock()
-				f(pl, kind, &next[kind-1])
+				taken := take(pl, kind, &next[kind-1])
 				pl.mu.Unlock()
+				lines = append(lines, r.query.grep(taken)...)
 			}
 		}
 	}
+	bySeq(lines)
+	return lines
 }
 
 // history returns the newest lines and puts the reader behind them.
 func (r *reader) history() []Line {
-	var lines []Line
-	r.each(func(pl *programLog, kind Stream, next *uint64) {
+	limit := r.query.Lines
+	if limit == 0 || limit > 0 && r.query.Grep != nil {
+		limit = math.MaxInt
+	}
+	return r.query.newest(r.each(func(pl *programLog, kind Stream, next *uint64) []Line {
+		var taken []Line
 		ring := &pl.rings[kind-1]
 		*next = ring.next
-		if r.query.Lines < 0 {
-			return
-		}
-		taken := 0
 		ring.backward(func(rec record, text []byte) bool {
-			if rec.seq <= r.query.After {
+			if len(taken) >= limit || rec.seq <= r.query.After {
 				return false
 			}
-			if r.query.match(rec, text) {
-				lines = append(lines, rec.line(pl.name, kind, text))
-				taken++
+			if r.query.match(rec) {
+				taken = append(taken, rec.line(pl.name, kind, text))
 			}
-			return r.query.Lines == 0 || taken < r.query.Lines
+			return true
 		})
-	})
-	bySeq(lines)
-	if n := r.query.Lines; n > 0 && len(lines) > n {
-		lines = lines[len(lines)-n:]
-	}
-	return lines
+		return taken
+	}))
 }
 
 // news returns the lines since the last call.
 func (r *reader) news() []Line {
-	var lines []Line
-	r.each(func(pl *programLog, kind Stream, next *uint64) {
+	return r.each(func(pl *programLog, kind Stream, next *uint64) []Line {
+		var taken []Line
 		ring := &pl.rings[kind-1]
 		if first := ring.first(); first > *next {
-			lines = append(lines, lost(pl.name, kind, first-*next))
+			taken = append(taken, lost(pl.name, kind, first-*next))
 			*next = first
 		}
 		ring.forward(*next, func(rec record, text []byte) bool {
-			if r.query.match(rec, text) {
-				lines = append(lines, rec.line(pl.name, kind, text))
+			if r.query.match(rec) {
+				taken = append(taken, rec.line(pl.name, kind, text))
 			}
 			return true
 		})
 		*next = ring.next
+		return taken
 	})
-	bySeq(lines)
-	return lines
 }
 
 func lost(program string, kind Stream, n uint64) Line {

@@ -40,9 +40,25 @@ const (
 	// queueReserve is for agentinit's own lines when programs have filled the
 	// queue.
 	queueReserve = 256 << 10
-	// queueKeep is the size of buffer worth keeping while idle.
-	queueKeep = 16 << 10
 )
+
+// queueBuffers keeps the buffers of idle queues until the next garbage
+// collection: a busy queue is idle for a moment all the time.
+var queueBuffers sync.Pool
+
+func recycle(b []byte) {
+	if cap(b) > 0 {
+		b = b[:0]
+		queueBuffers.Put(&b)
+	}
+}
+
+func recycled() []byte {
+	if b, ok := queueBuffers.Get().(*[]byte); ok {
+		return *b
+	}
+	return nil
+}
 
 // admit says whether s may produce a batch now. If not, s is resumed later.
 func (q *queue) admit(s *stream) bool {
@@ -88,6 +104,9 @@ func (q *queue) put(s *stream, batch []byte) bool {
 	if len(q.pending) >= limit {
 		q.dropped += uint64(len(batch))
 		return false
+	}
+	if q.pending == nil {
+		q.pending = recycled()
 	}
 	if q.dropped > 0 {
 		q.pending = append(q.pending, q.mark(q.dropped)...)
@@ -139,10 +158,9 @@ func (q *queue) take() (batch []byte, waiters []*stream, done bool) {
 	defer q.mu.Unlock()
 	if len(q.pending) == 0 && !q.again {
 		q.running = false
-		if cap(q.pending) > queueKeep {
-			q.pending = nil
-		}
-		q.spare = nil
+		recycle(q.pending)
+		recycle(q.spare)
+		q.pending, q.spare = nil, nil
 		if q.idle != nil {
 			close(q.idle)
 			q.idle = nil

@@ -52,6 +52,7 @@ const readSize = 64 << 10
 
 var readBuffers = sync.Pool{New: func() any { return new([readSize]byte) }}
 
+// newReactor makes a reactor; the caller starts run.
 func newReactor() (*reactor, error) {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -76,7 +77,6 @@ func newReactor() (*reactor, error) {
 	}
 	r := &reactor{epoll: file, raw: raw, wake: wake, streams: map[int32]*stream{}, done: make(chan struct{})}
 	r.blocking = file.SetReadDeadline(time.Time{}) != nil
-	go r.run()
 	return r, nil
 }
 

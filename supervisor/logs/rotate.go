@@ -48,6 +48,8 @@ type archive struct {
 	report func(error)
 	newest string // queue's goroutine: the last suffix given out
 
+	failing bool // run's goroutine: the last cleaning failed
+
 	mu      sync.Mutex
 	running bool
 	again   bool
@@ -107,9 +109,11 @@ func (a *archive) run() {
 		a.again = false
 		options, size := a.options, a.size
 		a.mu.Unlock()
-		if err := a.clean(options, size, time.Now()); err != nil {
+		err := a.clean(options, size, time.Now())
+		if err != nil && !a.failing {
 			a.report(fmt.Errorf("cannot tidy rotated log files: %w", err))
 		}
+		a.failing = err != nil
 	}
 }
 

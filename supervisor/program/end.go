@@ -55,7 +55,7 @@ func (t *transition) leftovers() {
 func (t *transition) endedStarting(exit Exit) {
 	after := t.now.Sub(t.StartedAt).Round(time.Millisecond)
 	switch {
-	case t.oneshot() && t.expected(exit):
+	case t.oneshot() && Expected(t.spec, exit):
 		t.rest(Exited, "completed: "+describe(exit))
 		t.Completed = true
 		t.failures = 0
@@ -81,27 +81,30 @@ func (t *transition) endedRunning(exit Exit) {
 	if t.now.Sub(t.RunningAt) >= t.spec.Backoff.ResetAfter {
 		t.failures = 0
 	}
-	expected := t.expected(exit)
+	fine := Expected(t.spec, exit)
 	switch {
-	case t.spec.Restart == RestartAlways, t.spec.Restart == RestartOnFailure && !expected:
+	case t.spec.Restart == RestartAlways, t.spec.Restart == RestartOnFailure && !fine:
 		t.restart(describe(exit))
-	case expected:
+	case fine:
 		t.rest(Exited, describe(exit)+", as expected")
 	default:
 		t.rest(Exited, describe(exit)+"; not restarted (restart = \"never\")")
 	}
 }
 
-func (t *transition) expected(exit Exit) bool {
-	return exit.Signal == "" && exit.SignalNumber == 0 && slices.Contains(t.spec.ExitCodes, exit.Code)
+// Expected tells whether the exit is one that the specification calls expected.
+func Expected(s *Spec, exit Exit) bool {
+	return exit.Signal == "" && exit.SignalNumber == 0 && slices.Contains(s.ExitCodes, exit.Code)
 }
 
 // emptied and a post_exit hook together clear a run.
 func (t *transition) emptied() {
-	if !t.tree || t.leader {
+	if !t.tree || t.leader && !t.killed() {
 		return
 	}
-	t.tree = false
+	// A leader that even KILL did not end is given up, or nothing that waits for
+	// it would ever go on.
+	t.tree, t.leader, t.PID = false, false, 0
 	until := t.Deadline
 	if t.forced || !t.runHook(PostExit) {
 		t.cleared()
@@ -114,6 +117,11 @@ func (t *transition) emptied() {
 	if t.step != clearing {
 		t.Deadline = until
 	}
+}
+
+// killed tells whether KILL is what the run was sent last.
+func (t *transition) killed() bool {
+	return t.step == killing || t.step == clearing || t.State == Backoff || t.Resting()
 }
 
 // cleared goes on where something waited for the last of a run to vanish.

@@ -110,6 +110,14 @@ func NewMachine(spec *Spec, seed uint64, now time.Time) Machine {
 // Spec returns the specification in force.
 func (m Machine) Spec() *Spec { return m.spec }
 
+// Newest returns the specification that the next run will have.
+func (m Machine) Newest() *Spec {
+	if m.next != nil {
+		return m.next
+	}
+	return m.spec
+}
+
 // WithSpec puts another specification in force at once, for changes that need
 // no new run. A stop that has begun keeps its ladder.
 func (m Machine) WithSpec(spec *Spec) Machine {
@@ -122,6 +130,14 @@ func (m Machine) Forking() bool { return m.spawning }
 
 // Live tells whether processes of the program exist or may come into being.
 func (m Machine) Live() bool { return m.spawning || m.tree || m.hook == PreStart || m.hook == PostExit }
+
+// Execed tells whether the latest run has been exec'ed, alive or not.
+func (m Machine) Execed() bool { return m.PID != 0 || !m.EndedAt.IsZero() }
+
+// Succeeded tells whether the program rests because it ended as expected.
+func (m Machine) Succeeded() bool {
+	return m.State == Exited && m.LastExit != nil && Expected(m.spec, *m.LastExit)
+}
 
 // Resting tells whether the program stays as it is until someone asks for a
 // start.
@@ -163,7 +179,7 @@ func (m Machine) Step(now time.Time, ev Event) (Machine, []Action) {
 	case Extend:
 		t.extend(ev.Extend)
 	case Tick:
-		t.tick()
+		t.tick(ev.Reason)
 	}
 	return t.Machine, t.actions
 }
@@ -235,7 +251,7 @@ func (t *transition) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * t.scale)
 }
 
-func (t *transition) tick() {
+func (t *transition) tick(detail string) {
 	if t.Deadline.IsZero() || t.now.Before(t.Deadline) {
 		return
 	}
@@ -251,7 +267,7 @@ func (t *transition) tick() {
 	case forking:
 		t.failStart("could not be started within " + t.spec.StartTimeout.String())
 	case warming:
-		t.warm()
+		t.warm(detail)
 	case unhooking:
 		t.hook = ""
 		t.finish()
@@ -274,7 +290,7 @@ func (t *transition) extend(by time.Duration) {
 	switch {
 	case t.step == warming && !t.startBy.IsZero() && until.After(t.startBy):
 		t.startBy = until
-		t.warm()
+		t.warm("")
 	case t.step == descending && until.After(t.Deadline):
 		t.Deadline = until
 	}

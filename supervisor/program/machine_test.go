@@ -454,7 +454,7 @@ func (w *world) check(t *rapid.T, before, m Machine) {
 	if m.State == Stopped && (w.tree || w.answered < w.spawned) {
 		t.Fatal("STOPPED with processes left")
 	}
-	if (m.State == Running) != (m.Reason == "" || strings.HasPrefix(m.Reason, "unhealthy")) {
+	if m.State != Running && m.Reason == "" || m.State == Running && m.Healthy != (m.Reason == "") {
 		t.Fatalf("%v with reason %q", m.State, m.Reason)
 	}
 	if m.Ready != (m.State == Running) {

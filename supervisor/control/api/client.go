@@ -1,12 +1,14 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -26,39 +28,29 @@ const (
 	maxHeadBytes = 64 << 10
 )
 
-// Client talks to one agentinit. Its methods may be called from any goroutine.
-// A method fails with *UnreachableError when nobody answers, with *Error when
-// the request is refused or failed, and with the context's error when that ends.
+// Client talks to one agentinit. Its methods may be called from any goroutine;
+// each makes a connection of its own. A method fails with *UnreachableError
+// when nobody answers, with *Error when the request is refused or failed, and
+// with the context's error when that ends.
 type Client struct {
 	socket   string
 	fallback string
-	http     http.Client
 }
 
 // NewClient returns a client of the socket: a path, or an abstract name that
 // begins with "@". It does not connect. With an empty socket it is the default
 // path, and its abstract name when there is no such file.
 func NewClient(socket string) *Client {
-	c := &Client{socket: socket}
 	if socket == "" {
-		c.socket, c.fallback = DefaultSocket, AbstractFallback(DefaultSocket)
+		return &Client{socket: DefaultSocket, fallback: AbstractFallback(DefaultSocket)}
 	}
-	c.http.Transport = &http.Transport{
-		DialContext:            c.dial,
-		DisableCompression:     true,
-		MaxIdleConns:           1,
-		MaxResponseHeaderBytes: maxHeadBytes,
-	}
-	return c
+	return &Client{socket: socket}
 }
-
-// Close gives back the idle connection.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Socket is the socket the client asks first.
 func (c *Client) Socket() string { return c.socket }
 
-func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := dialUnix(ctx, c.socket)
@@ -152,7 +144,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.roundTrip(req)
 	if err != nil {
 		return nil, c.lost(ctx, err)
 	}
@@ -163,14 +155,52 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	return nil, readError(resp)
 }
 
+// roundTrip is what http.Transport does, without its goroutines: a command line
+// tool makes one request and is gone, and their hand-overs were measured to
+// take longer than the request. The answer's Close closes the connection.
+func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
+	conn, err := c.dial(req.Context())
+	if err != nil {
+		return nil, err
+	}
+	body := &connBody{conn: conn}
+	// The past as deadline ends every read and write at once.
+	body.unwatch = context.AfterFunc(req.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
+	req.Close = true
+	if err := req.Write(conn); err != nil {
+		body.release()
+		return nil, err
+	}
+	head := &io.LimitedReader{R: conn, N: maxHeadBytes}
+	resp, err := http.ReadResponse(bufio.NewReaderSize(head, 16<<10), req)
+	if err != nil {
+		body.release()
+		return nil, err
+	}
+	head.N = math.MaxInt64 // the header is bounded; its readers bound the body
+	body.ReadCloser, resp.Body = resp.Body, body
+	return resp, nil
+}
+
+// connBody is the body of an answer that owns its connection.
+type connBody struct {
+	io.ReadCloser
+	conn    net.Conn
+	unwatch func() bool
+}
+
+func (b *connBody) release() error {
+	b.unwatch()
+	return b.conn.Close()
+}
+
+// Close closes the connection, whatever is left to read.
+func (b *connBody) Close() error { return b.release() }
+
 // lost tells an end of the context from an end of the connection.
 func (c *Client) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
-	}
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
-		err = wrapped.Err
 	}
 	return &UnreachableError{Socket: c.socket, Err: err}
 }

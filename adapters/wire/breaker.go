@@ -1,0 +1,81 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+const (
+	breakerFailures = 5               // in a row open it
+	breakerOpen     = 5 * time.Second // before one trial is let through
+)
+
+// breaker turns calls away while a peer is known to be down, so that a storm
+// of calls does not wait out a storm of timeouts. The zero value is closed.
+type breaker struct {
+	mu       sync.Mutex
+	failures int
+	until    time.Time // open until then; zero = closed
+	trial    bool      // one call is testing the peer
+}
+
+type outcome int
+
+const (
+	peerAnswered outcome = iota // whatever it said, it is there
+	peerFailed
+	unknown // the caller gave up first
+)
+
+// outcomeOf tells the peer's failures from the caller's mistakes.
+func outcomeOf(ctx context.Context, err error) outcome {
+	switch adapters.CodeOf(err) {
+	case adapters.CodeUnavailable:
+		return peerFailed
+	case adapters.CodeTimeout:
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return unknown
+		}
+		return peerFailed
+	}
+	return peerAnswered
+}
+
+// enter lets a call through or turns it away; trial says that this call is the
+// one that tests the peer, and goes back into leave.
+func (b *breaker) enter(slot adapters.Slot) (trial bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.until.IsZero() {
+		return false, nil
+	}
+	left := time.Until(b.until)
+	if left <= 0 && !b.trial {
+		b.trial = true
+		return true, nil
+	}
+	e := adapters.Errorf(adapters.CodeUnavailable, "the peer failed %d times in a row and is left alone", breakerFailures).
+		With("slot", slot)
+	return false, e.WithRetryAfter(max(left, time.Second))
+}
+
+func (b *breaker) leave(trial bool, o outcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if trial {
+		b.trial = false
+	}
+	switch o {
+	case peerAnswered:
+		b.failures, b.until = 0, time.Time{}
+	case peerFailed:
+		b.failures++
+		if trial || b.failures >= breakerFailures {
+			b.until = time.Now().Add(breakerOpen)
+		}
+	}
+}

@@ -1,0 +1,527 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Limits of one exchange.
+const (
+	dialLimit    = 3 * time.Second
+	readLimit    = 5 * time.Second  // one attempt of a read
+	writeLimit   = 10 * time.Second // one attempt of a write
+	maxAnswer    = 16 << 20         // bytes
+	maxErrorBody = 64 << 10         // bytes of an error answer
+	maxRetries   = 2
+	retryFirst   = 100 * time.Millisecond
+	maxRetryWait = 30 * time.Second // the longest Retry-After that is obeyed
+	maxRedirects = 5
+)
+
+// Authorizer puts credentials on a request. body is what will be sent, for
+// schemes that sign it. It is called for every attempt, never after a redirect.
+type Authorizer interface {
+	Authorize(r *http.Request, body []byte) error
+}
+
+// Bearer authorises with a token, asked for at every attempt so that it may
+// change; an empty token sends nothing.
+type Bearer func() string
+
+// Authorize sets the Authorization header.
+func (b Bearer) Authorize(r *http.Request, _ []byte) error {
+	if token := b(); token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	return nil
+}
+
+// Config of a Client.
+type Config struct {
+	Slot    adapters.Slot
+	BaseURL string // http or https; a path prefix is kept
+	// Key is the manifest key BaseURL comes from, for complaints.
+	Key       string
+	Auth      Authorizer // nil = anonymous
+	UserAgent string     // "" = agentinit
+	// Transport is for tests; nil makes one of our own.
+	Transport http.RoundTripper
+}
+
+// Client talks to one peer on behalf of one slot. It is safe for concurrent
+// use. Close it to end idle connections.
+type Client struct {
+	cfg     Config
+	base    *url.URL
+	major   int
+	http    *http.Client
+	breaker breaker
+}
+
+// New checks the configuration and makes a client. It performs no I/O. A bad
+// or missing URL is an *adapters.ConfigError.
+func New(cfg Config) (*Client, error) {
+	base, err := parseBase(cfg)
+	if err != nil {
+		return nil, err
+	}
+	contract, ok := adapters.ContractOf(cfg.Slot)
+	if !ok {
+		return nil, &adapters.ConfigError{Key: cfg.Key, Message: fmt.Sprintf("no slot %q", cfg.Slot)}
+	}
+	v, err := adapters.ParseVersion(contract.Version)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Transport == nil {
+		cfg.Transport = newTransport()
+	}
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = "agentinit"
+	}
+	return &Client{
+		cfg: cfg, base: base, major: v.Major,
+		http: &http.Client{Transport: cfg.Transport, CheckRedirect: checkRedirect},
+	}, nil
+}
+
+func parseBase(cfg Config) (*url.URL, error) {
+	if cfg.BaseURL == "" {
+		return nil, adapters.Missing(cfg.Key, fmt.Sprintf("the %s adapter is external", cfg.Slot))
+	}
+	u, err := url.Parse(cfg.BaseURL)
+	if err != nil {
+		// The text may hold a password: say nothing of it.
+		return nil, &adapters.ConfigError{Key: cfg.Key, Message: "is not a URL"}
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, &adapters.ConfigError{Key: cfg.Key, Message: "must be an http or https URL"}
+	case u.Host == "":
+		return nil, &adapters.ConfigError{Key: cfg.Key, Message: "names no host"}
+	case u.User != nil:
+		return nil, &adapters.ConfigError{Key: cfg.Key, Message: "must not hold credentials; use token_env"}
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, &adapters.ConfigError{Key: cfg.Key, Message: "must not have a query or fragment"}
+	}
+	u.Path = strings.TrimSuffix(u.Path, "/")
+	u.RawPath = strings.TrimSuffix(u.RawPath, "/")
+	return u, nil
+}
+
+func newTransport() *http.Transport {
+	d := &net.Dialer{Timeout: dialLimit, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            d.DialContext,
+		TLSHandshakeTimeout:    dialLimit,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        60 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+		ForceAttemptHTTP2:      true,
+	}
+}
+
+// checkRedirect lets reads follow a redirect; across origins they go without
+// credentials and metadata. A write stays where it was sent, and nothing goes
+// from https to http.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	if len(via) >= maxRedirects {
+		return errors.New("too many redirects")
+	}
+	first := via[0]
+	if first.URL.Scheme == "https" && r.URL.Scheme != "https" {
+		return errors.New("redirected from https to http")
+	}
+	if r.URL.Scheme == first.URL.Scheme && r.URL.Host == first.URL.Host {
+		return nil
+	}
+	if first.Method != http.MethodGet && first.Method != http.MethodHead {
+		return errors.New("a write was redirected to another origin")
+	}
+	for name := range r.Header {
+		if name == "Authorization" || name == "Cookie" || name == "Idempotency-Key" || strings.HasPrefix(name, "Agentbox-") {
+			delete(r.Header, name)
+		}
+	}
+	return nil
+}
+
+// Base is the URL the client was made for.
+func (c *Client) Base() *url.URL {
+	u := *c.base
+	return &u
+}
+
+// Close ends idle connections. Requests under way go on.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Request is one exchange. Path is appended to the base and must be escaped
+// already (url.PathEscape per segment).
+type Request struct {
+	Method      string
+	Path        string
+	Query       url.Values
+	Header      http.Header // further headers
+	Body        []byte
+	ContentType string // of Body
+	Accept      string // "" = application/json
+	// Keyed sends an idempotency key, the caller's or a fresh one, so that the
+	// call may be retried although it is a write.
+	Keyed bool
+	// Session says that 410 means an evicted session.
+	Session bool
+	// Expect are the statuses that are success; nil = any 2xx.
+	Expect []int
+}
+
+// Response is an answer that was read to its end.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   []byte
+	URL    *url.URL // after redirects
+}
+
+// Do sends r and reads the answer. Calls that are reads, or keyed, are retried
+// at most twice where the error may pass, all within ctx. The error is always
+// an *adapters.Error.
+func (c *Client) Do(ctx context.Context, r Request) (*Response, error) {
+	key := c.key(ctx, r)
+	var last *adapters.Error
+	for try := 0; ; try++ {
+		res, err := c.attempt(ctx, r, key)
+		if err == nil {
+			return res, nil
+		}
+		last = adapters.AsError(err)
+		if try == maxRetries || !last.Retryable || !(r.read() || r.Keyed) {
+			return nil, last
+		}
+		if !pause(ctx, retryDelay(try, last)) {
+			return nil, last
+		}
+	}
+}
+
+func (c *Client) key(ctx context.Context, r Request) string {
+	if !r.Keyed {
+		return ""
+	}
+	if k := adapters.MetaFrom(ctx).IdempotencyKey; k != "" {
+		return k
+	}
+	return adapters.NewID()
+}
+
+func (r Request) read() bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+}
+
+// retryDelay doubles from 100 ms with up to as much again of jitter; a peer
+// that names a delay gets it.
+func retryDelay(try int, e *adapters.Error) time.Duration {
+	if d := e.RetryAfter(); d > 0 {
+		return d
+	}
+	d := retryFirst << try
+	return d + rand.N(d)
+}
+
+// pause waits d and reports true, unless ctx would end first or d is longer
+// than any wait we are told to accept: then it returns false at once.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d > maxRetryWait {
+		return false
+	}
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *Client) attempt(ctx context.Context, r Request, key string) (*Response, error) {
+	trial, err := c.breaker.enter(c.cfg.Slot)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.exchange(ctx, r, key)
+	c.breaker.leave(trial, outcomeOf(ctx, err))
+	return res, err
+}
+
+func (c *Client) exchange(ctx context.Context, r Request, key string) (*Response, error) {
+	limit := writeLimit
+	if r.read() {
+		limit = readLimit
+	}
+	one, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	res, err := c.send(one, r, key)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	body, err := readAll(res.Body, maxAnswer)
+	if err != nil {
+		return nil, transportError(one, err)
+	}
+	return &Response{Status: res.StatusCode, Header: res.Header, Body: body, URL: res.Request.URL}, nil
+}
+
+// send makes the request and returns an answer of success, its body unread.
+func (c *Client) send(ctx context.Context, r Request, key string) (*http.Response, error) {
+	req, err := c.request(ctx, r, key)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, transportError(ctx, err)
+	}
+	if expected(r.Expect, res.StatusCode) {
+		return res, nil
+	}
+	defer res.Body.Close()
+	// An error body that breaks off still has a status that says enough.
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
+	return nil, adapters.FromProblem(res.StatusCode, res.Header, body, r.Session)
+}
+
+func expected(want []int, status int) bool {
+	if want == nil {
+		return status >= 200 && status < 300
+	}
+	for _, s := range want {
+		if s == status {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Client) request(ctx context.Context, r Request, key string) (*http.Request, error) {
+	u := c.base.String() + r.Path
+	if len(r.Query) > 0 {
+		u += "?" + r.Query.Encode()
+	}
+	var body io.Reader
+	if r.Body != nil {
+		body = bytes.NewReader(r.Body)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.Method, u, body)
+	if err != nil {
+		return nil, adapters.Invalid("path", "cannot be sent")
+	}
+	if err := c.headers(ctx, req, r, key); err != nil {
+		return nil, err
+	}
+	if c.cfg.Auth != nil {
+		if err := c.cfg.Auth.Authorize(req, r.Body); err != nil {
+			return nil, adapters.Errorf(adapters.CodeUnauthenticated, "cannot sign the request").Wrap(err)
+		}
+	}
+	return req, nil
+}
+
+func (c *Client) headers(ctx context.Context, req *http.Request, r Request, key string) error {
+	m := adapters.MetaFrom(ctx)
+	h := req.Header
+	for k, vs := range r.Header {
+		h[k] = vs
+	}
+	accept := r.Accept
+	if accept == "" {
+		accept = "application/json, " + adapters.ProblemType
+	}
+	for _, p := range [][2]string{
+		{"Accept", accept}, {"Content-Type", r.ContentType}, {"User-Agent", c.cfg.UserAgent}, {"Traceparent", m.TraceParent},
+		{"Agentbox-Contract", fmt.Sprintf("%s/%d", c.cfg.Slot, c.major)}, {"Agentbox-Session", m.SessionID},
+		{"Agentbox-Execution", m.ExecutionID}, {"Agentbox-Actor", m.Actor}, {"Idempotency-Key", key},
+	} {
+		if p[1] == "" {
+			continue
+		}
+		if strings.ContainsFunc(p[1], func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return adapters.Invalid(p[0], "contains a control character")
+		}
+		h.Set(p[0], p[1])
+	}
+	return nil
+}
+
+// transportError says what became of an exchange that got no whole answer.
+func transportError(ctx context.Context, err error) error {
+	var coded *adapters.Error
+	if errors.As(err, &coded) {
+		return coded
+	}
+	if cause := ctx.Err(); cause != nil {
+		return adapters.AsError(cause)
+	}
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return adapters.Errorf(adapters.CodeTimeout, "the peer did not answer in time").Wrap(err)
+	}
+	// A *url.Error repeats the whole URL; what failed is below it.
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	return adapters.Unavailable(err, "cannot reach the peer")
+}
+
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(body)) > limit {
+		return nil, lied("answer is larger than %d bytes", limit)
+	}
+	return body, nil
+}
+
+// lied is UNAVAILABLE that a retry will not mend: the peer does not speak the
+// format.
+func lied(format string, args ...any) *adapters.Error {
+	e := adapters.Unavailable(nil, "the peer's "+format, args...)
+	e.Retryable = false
+	return e
+}
+
+// JSON sends in (nil = no body) and reads a JSON answer into out (nil = it is
+// ignored, as is the empty body of a 204).
+func (c *Client) JSON(ctx context.Context, r Request, in, out any) (*Response, error) {
+	if in != nil {
+		body, err := json.Marshal(in)
+		if err != nil {
+			return nil, adapters.Errorf(adapters.CodeValidation, "cannot be written as JSON").Wrap(err)
+		}
+		r.Body, r.ContentType = body, "application/json"
+	}
+	res, err := c.Do(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if out == nil || res.Status == http.StatusNoContent {
+		return res, nil
+	}
+	return res, Decode(res, out)
+}
+
+// Decode reads a JSON answer into out. Another content type, or JSON of
+// another shape, is UNAVAILABLE: the peer is not what it should be.
+func Decode(res *Response, out any) error {
+	mt, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if mt != "application/json" && !strings.HasSuffix(mt, "+json") {
+		return lied("answer is %q, not JSON", mt)
+	}
+	if err := json.Unmarshal(res.Body, out); err != nil {
+		return lied("answer cannot be read as JSON of the contract: %v", err)
+	}
+	return nil
+}
+
+// List reads a list that is an array, or an envelope with items and
+// next_cursor, as older and newer peers send it; the next cursor of an array
+// is taken from Link rel="next".
+func List[T any](res *Response) (adapters.Page[T], error) {
+	var page adapters.Page[T]
+	var raw json.RawMessage
+	if err := Decode(res, &raw); err != nil {
+		return page, err
+	}
+	if len(raw) == 0 || bytes.TrimLeft(raw, " \t\r\n")[0] == '{' {
+		return page, Decode(res, &page)
+	}
+	if err := Decode(res, &page.Items); err != nil {
+		return page, err
+	}
+	page.NextCursor = adapters.NullString(nextCursor(res.Header))
+	return page, nil
+}
+
+// nextCursor is the cursor parameter of Link rel="next" (RFC 8288).
+func nextCursor(h http.Header) string {
+	for _, line := range h.Values("Link") {
+		for _, link := range strings.Split(line, ",") {
+			target, params, ok := strings.Cut(strings.TrimSpace(link), ">")
+			if !ok || !strings.HasPrefix(target, "<") {
+				continue
+			}
+			rel := strings.ReplaceAll(strings.ReplaceAll(params, " ", ""), `"`, "")
+			if !strings.Contains(rel+";", ";rel=next;") {
+				continue
+			}
+			if u, err := url.Parse(target[1:]); err == nil {
+				return u.Query().Get("cursor")
+			}
+		}
+	}
+	return ""
+}
+
+// Stream sends r and returns the answer with its body unread; the peer has the
+// read limit to send the head, the body is bounded by ctx alone. The caller
+// closes it. It is not retried.
+func (c *Client) Stream(ctx context.Context, r Request) (*http.Response, error) {
+	trial, err := c.breaker.enter(c.cfg.Slot)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.openStream(ctx, r)
+	c.breaker.leave(trial, outcomeOf(ctx, err))
+	return res, err
+}
+
+func (c *Client) openStream(ctx context.Context, r Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	head := time.AfterFunc(readLimit, func() { cancel(context.DeadlineExceeded) })
+	res, err := c.send(ctx, r, c.key(ctx, r))
+	if !head.Stop() && err == nil {
+		res.Body.Close()
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && adapters.CodeOf(err) == adapters.CodeTimeout {
+			err = cause
+		}
+		cancel(nil)
+		return nil, adapters.AsError(err)
+	}
+	res.Body = &cancelBody{ReadCloser: res.Body, cancel: cancel}
+	return res, nil
+}
+
+// cancelBody ends the request's context with its body.
+type cancelBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (b *cancelBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.cancel(nil)
+	return err
+}

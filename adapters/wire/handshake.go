@@ -1,0 +1,53 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// assumedVersion is the contract of a peer that has no /v1/meta.
+const assumedVersion = "1.0"
+
+// Peer is what a peer said of itself.
+type Peer struct {
+	Contract     string // MAJOR.MINOR of the client's slot
+	Capabilities []string
+	Version      string // of its software, "" when not said
+	Described    bool   // false: it has no /v1/meta, and Contract is assumed
+}
+
+// Handshake asks the peer's /v1/meta which contract it speaks. Another MAJOR is
+// CONTRACT_MISMATCH; a lower MINOR is fine, the methods it lacks answer
+// UNSUPPORTED. A peer without /v1/meta is taken to speak 1.0.
+func (c *Client) Handshake(ctx context.Context) (Peer, error) {
+	res, err := c.Do(ctx, Request{Method: http.MethodGet, Path: "/v1/meta"})
+	if errors.Is(err, adapters.ErrNotFound) || errors.Is(err, adapters.ErrUnsupported) {
+		return Peer{Contract: assumedVersion}, nil
+	}
+	if err != nil {
+		return Peer{}, err
+	}
+	var meta struct {
+		Versions     map[adapters.Slot]string   `json:"adapter_contract_versions"`
+		Capabilities map[adapters.Slot][]string `json:"capabilities"`
+		Version      string                     `json:"version"`
+	}
+	if err := Decode(res, &meta); err != nil {
+		return Peer{}, err
+	}
+	peer := Peer{Contract: meta.Versions[c.cfg.Slot], Capabilities: meta.Capabilities[c.cfg.Slot], Version: meta.Version, Described: true}
+	if peer.Contract == "" {
+		peer.Contract = assumedVersion
+	}
+	ours, _ := adapters.ContractOf(c.cfg.Slot)
+	return peer, adapters.CheckVersion(c.cfg.Slot, ours.Version, peer.Contract, false)
+}
+
+// AtLeast says whether the peer's contract is MAJOR.minor or newer.
+func (p Peer) AtLeast(minor int) bool {
+	v, err := adapters.ParseVersion(p.Contract)
+	return err == nil && v.Minor >= minor
+}

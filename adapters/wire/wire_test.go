@@ -1,0 +1,424 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// peer is a transport whose answers the test writes; its time is the bubble's.
+type peer func(*http.Request) (*http.Response, error)
+
+func (p peer) RoundTrip(r *http.Request) (*http.Response, error) { return p(r) }
+
+func answer(r *http.Request, status int, contentType, body string, header ...string) *http.Response {
+	h := http.Header{"Content-Type": {contentType}}
+	for i := 0; i+1 < len(header); i += 2 {
+		h.Set(header[i], header[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body)), Request: r}
+}
+
+func client(t *testing.T, rt http.RoundTripper, auth Authorizer) *Client {
+	t.Helper()
+	c, err := New(Config{Slot: adapters.SlotBeads, BaseURL: "http://host.test/base/", Key: "k", Transport: rt, Auth: auth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func real(t *testing.T, h http.Handler) *Client {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	c, err := New(Config{Slot: adapters.SlotBeads, BaseURL: srv.URL, Key: "k", Auth: Bearer(func() string { return "secret" })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestBadBasesNameTheKeyAndNoSecret(t *testing.T) {
+	for _, base := range []string{"", "ftp://x", "http://", "http://u:hunter2@x", "http://x?q=1", "://", "http://x/\x7f hunter2"} {
+		_, err := New(Config{Slot: adapters.SlotBeads, BaseURL: base, Key: "integrations.external_beads.url"})
+		var ce *adapters.ConfigError
+		if !errors.As(err, &ce) || ce.Key != "integrations.external_beads.url" || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", base, err)
+		}
+	}
+}
+
+func TestRequestsCarryMetadataAndCredentials(t *testing.T) {
+	var got *http.Request
+	c := client(t, peer(func(r *http.Request) (*http.Response, error) {
+		got = r
+		return answer(r, 200, "application/json", `{}`), nil
+	}), Bearer(func() string { return "tok" }))
+	ctx := adapters.WithMeta(t.Context(), adapters.Meta{
+		SessionID: "s1", ExecutionID: "e1", Actor: "ann", IdempotencyKey: "k1", TraceParent: "00-1-2-01",
+	})
+	if _, err := c.Do(ctx, Request{Method: "POST", Path: "/v1/beads/a%2Fb/claim", Keyed: true, Body: []byte("{}"), ContentType: "application/json"}); err != nil {
+		t.Fatal(err)
+	}
+	for k, want := range map[string]string{
+		"Authorization": "Bearer tok", "Agentbox-Contract": "beads/1", "Agentbox-Session": "s1", "Agentbox-Execution": "e1",
+		"Agentbox-Actor": "ann", "Idempotency-Key": "k1", "Traceparent": "00-1-2-01", "User-Agent": "agentinit", "Content-Type": "application/json",
+	} {
+		if g := got.Header.Get(k); g != want {
+			t.Errorf("%s: %q, want %q", k, g, want)
+		}
+	}
+	if got.URL.EscapedPath() != "/base/v1/beads/a%2Fb/claim" {
+		t.Errorf("path %s", got.URL.EscapedPath())
+	}
+	ctx = adapters.WithMeta(t.Context(), adapters.Meta{Actor: "a\r\nX-Evil: 1"})
+	if _, err := c.Do(ctx, Request{Method: "GET", Path: "/"}); !errors.Is(err, adapters.ErrValidation) {
+		t.Errorf("header injection: %v", err)
+	}
+}
+
+func TestOnlyPassingErrorsOfRepeatableCallsAreRetried(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		req    Request
+		status int
+		tries  int
+	}{
+		{"read, unavailable", Request{Method: "GET"}, 503, 3},
+		{"read, not found", Request{Method: "GET"}, 404, 1},
+		{"write, unavailable", Request{Method: "POST"}, 503, 1},
+		{"keyed write, unavailable", Request{Method: "POST", Keyed: true}, 503, 3},
+		{"keyed write, conflict", Request{Method: "POST", Keyed: true}, 409, 3},
+		{"keyed write, invalid", Request{Method: "POST", Keyed: true}, 400, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				keys := map[string]bool{}
+				tries := 0
+				cl := client(t, peer(func(r *http.Request) (*http.Response, error) {
+					tries++
+					keys[r.Header.Get("Idempotency-Key")] = true
+					return answer(r, c.status, "text/plain", "no"), nil
+				}), nil)
+				begin := time.Now()
+				if _, err := cl.Do(t.Context(), c.req); err == nil {
+					t.Fatal("no error")
+				}
+				if tries != c.tries || len(keys) != 1 {
+					t.Errorf("%d tries, want %d; keys %v", tries, c.tries, keys)
+				}
+				if took := time.Since(begin); took > time.Second {
+					t.Errorf("waited %v", took)
+				}
+			})
+		})
+	}
+}
+
+func TestRetryAfterIsObeyedUpToThirtySecondsAndWithinTheDeadline(t *testing.T) {
+	for _, c := range []struct {
+		after    string
+		deadline time.Duration
+		tries    int
+		took     time.Duration
+	}{
+		{"20", time.Hour, 3, 40 * time.Second},
+		{"31", time.Hour, 1, 0},
+		{"20", 10 * time.Second, 1, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tries := 0
+			cl := client(t, peer(func(r *http.Request) (*http.Response, error) {
+				tries++
+				return answer(r, 429, "text/plain", "", "Retry-After", c.after), nil
+			}), nil)
+			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
+			defer cancel()
+			begin := time.Now()
+			_, err := cl.Do(ctx, Request{Method: "GET"})
+			if !errors.Is(err, adapters.ErrRateLimited) || tries != c.tries || time.Since(begin) != c.took {
+				t.Errorf("%+v: %v after %d tries and %v", c, err, tries, time.Since(begin))
+			}
+		})
+	}
+}
+
+func TestBreakerOpensAfterFiveAndTriesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tries atomic.Int32
+		up := false
+		cl := client(t, peer(func(r *http.Request) (*http.Response, error) {
+			tries.Add(1)
+			if !up {
+				return nil, errors.New("connection refused")
+			}
+			return answer(r, 204, "", ""), nil
+		}), nil)
+		call := func() error { _, err := cl.Do(t.Context(), Request{Method: "POST"}); return err }
+		for range 20 {
+			if err := call(); !errors.Is(err, adapters.ErrUnavailable) {
+				t.Fatal(err)
+			}
+		}
+		if n := tries.Load(); n != breakerFailures {
+			t.Errorf("%d attempts before it opened", n)
+		}
+		time.Sleep(breakerOpen + time.Millisecond)
+		for range 3 {
+			_ = call()
+		}
+		if n := tries.Load(); n != breakerFailures+1 {
+			t.Errorf("%d attempts after the pause, want one trial", n-breakerFailures)
+		}
+		up = true
+		time.Sleep(breakerOpen + time.Millisecond)
+		for range 3 {
+			if err := call(); err != nil {
+				t.Errorf("closed again: %v", err)
+			}
+		}
+	})
+}
+
+func TestCallersMistakesDoNotOpenTheBreaker(t *testing.T) {
+	cl := client(t, peer(func(r *http.Request) (*http.Response, error) { return answer(r, 404, "", ""), nil }), nil)
+	for range 20 {
+		if _, err := cl.Do(t.Context(), Request{Method: "GET"}); !errors.Is(err, adapters.ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAHangingPeerIsATimeoutWithinTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := client(t, peer(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}), nil)
+		begin := time.Now()
+		if _, err := cl.Do(t.Context(), Request{Method: "POST"}); !errors.Is(err, adapters.ErrTimeout) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(begin); took != writeLimit {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (endless) Close() error               { return nil }
+
+func TestLyingPeersAreTypedErrors(t *testing.T) {
+	huge := peer(func(r *http.Request) (*http.Response, error) {
+		res := answer(r, 200, "application/json", "")
+		res.Body = endless{}
+		return res, nil
+	})
+	if _, err := client(t, huge, nil).Do(t.Context(), Request{Method: "POST"}); !errors.Is(err, adapters.ErrUnavailable) {
+		t.Errorf("huge body: %v", err)
+	}
+	for name, res := range map[string][2]string{
+		"html": {"text/html", "<p>login"}, "garbage": {"application/json", "\x00\xff"}, "shape": {"application/json", `[1]`}, "empty": {"application/json", ""},
+	} {
+		c := client(t, peer(func(r *http.Request) (*http.Response, error) { return answer(r, 200, res[0], res[1]), nil }), nil)
+		var out struct{ ID string }
+		if _, err := c.JSON(t.Context(), Request{Method: "GET"}, nil, &out); !errors.Is(err, adapters.ErrUnavailable) || adapters.AsError(err).Retryable {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestHalfClosedPeerIsUnavailable(t *testing.T) {
+	c := real(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = w.Write([]byte("{"))
+	}))
+	if _, err := c.Do(t.Context(), Request{Method: "POST"}); !errors.Is(err, adapters.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCredentialsStayWithTheirOrigin(t *testing.T) {
+	var seen http.Header
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen = r.Header
+		w.WriteHeader(204)
+	}))
+	defer other.Close()
+	c := real(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/same" {
+			if r.Header.Get("Authorization") == "" {
+				t.Error("lost within the origin")
+			}
+			w.WriteHeader(204)
+			return
+		}
+		if r.URL.Path == "/to-same" {
+			http.Redirect(w, r, "/same", http.StatusTemporaryRedirect)
+			return
+		}
+		http.Redirect(w, r, other.URL+"/x", http.StatusTemporaryRedirect)
+	}))
+	ctx := adapters.WithMeta(t.Context(), adapters.Meta{SessionID: "s", Actor: "a", IdempotencyKey: "k"})
+	if _, err := c.Do(ctx, Request{Method: "GET", Path: "/to-same"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Do(ctx, Request{Method: "GET", Path: "/away", Keyed: true}); err != nil {
+		t.Error(err)
+	}
+	for _, k := range []string{"Authorization", "Agentbox-Session", "Agentbox-Actor", "Idempotency-Key"} {
+		if v := seen.Get(k); v != "" {
+			t.Errorf("%s went to another origin: %q", k, v)
+		}
+	}
+	seen = nil
+	if _, err := c.Do(ctx, Request{Method: "POST", Path: "/away", Body: []byte("private")}); !errors.Is(err, adapters.ErrUnavailable) || seen != nil {
+		t.Errorf("a write followed a redirect away: %v", err)
+	}
+}
+
+func TestHandshake(t *testing.T) {
+	for _, c := range []struct {
+		name, body string
+		status     int
+		contract   string
+		want       error
+	}{
+		{"same", `{"adapter_contract_versions":{"beads":"1.1"},"capabilities":{"beads":["graph"]}}`, 200, "1.1", nil},
+		{"newer minor", `{"adapter_contract_versions":{"beads":"1.9"}}`, 200, "1.9", nil},
+		{"older minor", `{"adapter_contract_versions":{"beads":"1.0"}}`, 200, "1.0", nil},
+		{"other major", `{"adapter_contract_versions":{"beads":"2.0"}}`, 200, "2.0", adapters.ErrContractMismatch},
+		{"no meta", ``, 404, "1.0", nil},
+		{"down", ``, 502, "", adapters.ErrUnavailable},
+		{"nonsense", `[]`, 200, "", adapters.ErrUnavailable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cl := client(t, peer(func(r *http.Request) (*http.Response, error) {
+				return answer(r, c.status, "application/json", c.body), nil
+			}), nil)
+			p, err := cl.Handshake(t.Context())
+			if !errors.Is(err, c.want) || p.Contract != c.contract {
+				t.Errorf("%+v %v", p, err)
+			}
+		})
+	}
+}
+
+func TestListsComeAsArrayOrEnvelope(t *testing.T) {
+	for _, c := range []struct{ body, link, cursor string }{
+		{`["a","b"]`, ``, ""},
+		{`["a","b"]`, `<http://x/v1?limit=2&cursor=abc>; rel="next", <http://x>; rel="first"`, "abc"},
+		{` {"items":["a","b"],"next_cursor":"q"}`, ``, "q"},
+		{`{"items":["a","b"],"next_cursor":null}`, ``, ""},
+	} {
+		res := &Response{Status: 200, Header: http.Header{"Content-Type": {"application/json"}, "Link": {c.link}}, Body: []byte(c.body)}
+		p, err := List[string](res)
+		if err != nil || len(p.Items) != 2 || string(p.NextCursor) != c.cursor {
+			t.Errorf("%s: %+v %v", c.body, p, err)
+		}
+	}
+}
+
+func TestEventStreamResumes(t *testing.T) {
+	var conns atomic.Int32
+	var lastIDs [3]string
+	c := real(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := conns.Add(1)
+		if n > 3 {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		lastIDs[n-1] = r.Header.Get("Last-Event-ID")
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		fmt.Fprintf(w, ": hello\r\nretry: 10\nid: %d\nevent: tick\ndata: a\ndata:  b\n\nid: torn\ndata: never", n)
+	}))
+	s, err := c.Events(t.Context(), "/stream", url.Values{"after": {"0"}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i := 1; i <= 3; i++ {
+		e, err := s.Next(t.Context())
+		if err != nil || e.ID != fmt.Sprint(i) || e.Type != "tick" || string(e.Data) != "a\n b" {
+			t.Fatalf("event %d: %+v %v", i, e, err)
+		}
+	}
+	if _, err := s.Next(t.Context()); !errors.Is(err, adapters.ErrPermissionDenied) {
+		t.Errorf("the end: %v", err)
+	}
+	if lastIDs != [3]string{"", "1", "2"} {
+		t.Errorf("resumed with %q", lastIDs)
+	}
+}
+
+func TestEventStreamEndsWithCloseAndContext(t *testing.T) {
+	c := real(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	s, err := c.Events(t.Context(), "/", nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Next(ctx); !errors.Is(err, adapters.ErrTimeout) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Next(t.Context()); !errors.Is(err, adapters.ErrUnavailable) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+func TestAPeerWithoutAStreamIsUnsupported(t *testing.T) {
+	c := real(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }))
+	if _, err := c.Events(t.Context(), "/", nil, ""); !errors.Is(err, adapters.ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzParser(f *testing.F) {
+	f.Add([]byte("id: 1\nevent: x\ndata: {}\n\n"))
+	f.Add([]byte("data\r\rdata:\n: c\nretry: 99999999999\n\n"))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		fo := &follower{retry: sseRetry}
+		out := make(chan ServerEvent, len(stream)+1)
+		res := &http.Response{Body: io.NopCloser(bytes.NewReader(stream))}
+		if _, err := fo.read(context.Background(), res, out); err == nil {
+			t.Fatal("a stream ended without saying so")
+		}
+		close(out)
+		for e := range out {
+			if bytes.ContainsAny(e.Data, "\r") || strings.ContainsAny(e.ID, "\r\n") {
+				t.Fatalf("a line end got through: %+v", e)
+			}
+		}
+		if fo.retry < 10*time.Millisecond || fo.retry > sseRetryMax {
+			t.Fatalf("retry %v", fo.retry)
+		}
+	})
+}
