@@ -113,7 +113,11 @@ func (s *System) Notices() <-chan Notice { return s.notices }
 func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	r := &systemRun{key: runKey{spec.Name, run}, spec: spec}
 	cmd, err := command(spec)
-	if err != nil {
+	var unsupported *UnsupportedError
+	switch {
+	case errors.As(err, &unsupported) && spec.Sandbox != nil && spec.Sandbox.Mode == "audit":
+		s.tell(event.Warn, "SandboxNotApplied", spec.Name, map[string]any{"reason": err.Error()})
+	case err != nil:
 		return 0, err
 	}
 	childEnds, err := s.equip(r, &cmd)
