@@ -241,8 +241,9 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 		t.Fatalf("%q, %v", pids, err)
 	}
 	for pid := range strings.FieldsSeq(string(pids)) {
-		if _, err := os.Stat("/proc/" + pid); err == nil {
-			t.Errorf("process %s outlives the stop", pid)
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err == nil && !strings.Contains(string(stat), ") Z ") {
+			t.Errorf("process %s outlives the stop: %s", pid, stat)
 		}
 	}
 }
