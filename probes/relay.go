@@ -34,8 +34,8 @@ func DialRelay(ctx context.Context, url string) error {
 	return c.CloseNow()
 }
 
-// FollowRelays keeps the relay requirement up to date until ctx ends: it is met
-// while at least one of urls completes a connect within RelayTimeout.
+// FollowRelays keeps the relay requirement up to date until ctx ends; like
+// FollowMounts it belongs before the seal. The requirement is met while at least one of urls completes a connect within RelayTimeout.
 func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayDial) {
 	r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: "not checked yet"})
 	if len(urls) == 0 {
@@ -43,7 +43,7 @@ func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayD
 		return
 	}
 	last := ""
-	every(ctx, Cycle, func() {
+	r.every(ctx, func() {
 		url, err := anyRelay(ctx, urls, last, dial)
 		if ctx.Err() != nil {
 			return
