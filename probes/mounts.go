@@ -15,6 +15,9 @@ import (
 // gone answers late or never.
 const MountTimeout = 2 * time.Second
 
+// notChecked is the reason of a requirement that nobody has looked at so far.
+const notChecked = "not checked yet"
+
 // MountCheck says why a directory is not present and writable; nil when it is.
 // It may block for ever; callers bound it.
 type MountCheck func(path string) error
@@ -81,7 +84,7 @@ func (p *mountProbe) look(ctx context.Context, timeout time.Duration) error {
 func (r *Readiness) FollowMounts(ctx context.Context, paths []string, check MountCheck) {
 	done := make(chan struct{})
 	for _, path := range paths {
-		r.Set(Requirement{ID: "mount:" + path, Kind: KindMount, Reason: "not checked yet"})
+		r.Set(Requirement{ID: "mount:" + path, Kind: KindMount, Reason: notChecked})
 	}
 	for _, path := range paths {
 		go func() {
