@@ -52,7 +52,11 @@ func wantCode(t *testing.T, what string, err error, code adapters.Code) *adapter
 }
 
 func read(ctx context.Context, p adapters.Pods, opt adapters.ReadOpt) ([]byte, error) {
-	r, err := p.Read(ctx, "/x", opt)
+	return readPath(ctx, p, "/x", opt)
+}
+
+func readPath(ctx context.Context, p adapters.Pods, path string, opt adapters.ReadOpt) ([]byte, error) {
+	r, err := p.Read(ctx, path, opt)
 	if err != nil {
 		return nil, err
 	}
