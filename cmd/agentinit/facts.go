@@ -55,7 +55,7 @@ func (s snapshotter) Snapshot() (uint64, []bootstrap.ProgramState) {
 	for i, p := range snap.Programs {
 		out[i] = bootstrap.ProgramState{
 			Name: p.Name, Type: p.Spec.Type, State: p.State, Required: p.Required, Ready: p.Ready,
-			Completed: p.Completed, Reason: p.Reason, PID: p.PID, StartedAt: value(p.StartedAt), RunningAt: value(p.RunningAt),
+			Completed: p.Completed, Reason: p.Reason, PID: p.PID, Run: p.Run, StartedAt: value(p.StartedAt), RunningAt: value(p.RunningAt),
 		}
 	}
 	return snap.Seq, out

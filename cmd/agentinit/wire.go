@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	_ "time/tzdata" // schedules name time zones, and a small image has no zoneinfo
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -272,8 +273,16 @@ func (b *box) serve() error {
 		b.publish(event.Warn, "StaleSentinel", map[string]any{"message": err.Error()})
 	}
 	b.background(func() { b.readiness.Follow(b.stopped, b.programStates, "ProgramsApplied") })
+	if mounts := b.boot.Mounts(); len(mounts) > 0 {
+		b.background(func() { b.readiness.FollowMounts(b.stopped, mounts, probes.CheckMount) })
+	}
+	if relays, wanted := b.boot.Relays(); wanted {
+		b.background(func() { b.readiness.FollowRelays(b.stopped, relays, probes.DialRelay) })
+	}
+	// A port that is taken is told of, tried again and shown in /health; programs
+	// run without it.
 	if err := b.server.Start(b.stopped); err != nil {
-		return err
+		b.publish(event.Warn, "ListenersIncomplete", map[string]any{"message": err.Error()})
 	}
 	return b.serveControl()
 }
@@ -346,12 +355,6 @@ func (b *box) watchShutdown() {
 func (b *box) afterBoot() {
 	b.background(func() { b.boot.GuardSentinel(b.stopped) })
 	b.background(func() { b.drift.Run(b.stopped) })
-	if mounts := b.boot.Mounts(); len(mounts) > 0 {
-		b.background(func() { b.readiness.FollowMounts(b.stopped, mounts, probes.CheckMount) })
-	}
-	if relays, wanted := b.boot.Relays(); wanted {
-		b.background(func() { b.readiness.FollowRelays(b.stopped, relays, probes.DialRelay) })
-	}
 }
 
 // stopSupervisor ends what has been started because err ended the boot.
