@@ -44,9 +44,9 @@ func (b *Box) Kubernetes(k Kubernetes) ([]byte, []string) {
 	if k.PodMonitor {
 		docs = append(docs, w.podMonitor())
 	}
-	out := b.header("kubernetes")
+	out := b.header()
 	for _, note := range w.notes {
-		out += "# Note: " + note + "\n"
+		out += "# Note: " + oneLine(note) + "\n"
 	}
 	for _, d := range docs {
 		out += "---\n" + yaml(d)
@@ -124,6 +124,9 @@ func (w *cluster) statefulSet() mapping {
 	}
 	pod := mapping{
 		{"automountServiceAccountToken", false},
+		// Links of services are variables such as AGENTBOX_PORT=tcp://…, in the
+		// middle of our own names.
+		{"enableServiceLinks", false},
 		{"terminationGracePeriodSeconds", int(w.StopTimeout / time.Second)},
 	}
 	if runtime := w.Security.Effective.Runtime; runtime != "" {

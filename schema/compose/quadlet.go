@@ -17,11 +17,11 @@ type File struct {
 // network, and the model server when there is one.
 func (b *Box) Quadlet() []File {
 	files := []File{
-		{"agentbox.container", []byte(b.header("quadlet") + b.quadletBox())},
-		{"agentbox.network", []byte(b.header("quadlet") + "\n[Network]\nNetworkName=agentbox\n")},
+		{"agentbox.container", []byte(b.header() + b.quadletBox())},
+		{"agentbox.network", []byte(b.header() + "\n[Network]\nNetworkName=agentbox\n")},
 	}
 	if b.Sidecar != nil {
-		files = append(files, File{"agentbox-ollama.container", []byte(b.header("quadlet") + b.quadletSidecar())})
+		files = append(files, File{"agentbox-ollama.container", []byte(b.header() + b.quadletSidecar())})
 	}
 	return files
 }
