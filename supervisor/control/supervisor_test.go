@@ -44,10 +44,14 @@ func (k *kernel) Kill(name string, run uint64) error {
 	return nil
 }
 
+func (k *kernel) Forget(string) {}
+
 func (k *kernel) end(name string, run uint64) {
 	k.notices <- supervisor.Notice{Program: name, Run: run, Exit: &program.Exit{Code: 0}}
 	k.notices <- supervisor.Notice{Program: name, Run: run}
 }
+
+func (k *kernel) Forget(string) {}
 
 func (k *kernel) Notices() <-chan supervisor.Notice { return k.notices }
 
