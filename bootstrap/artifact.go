@@ -327,7 +327,7 @@ func describeMissing(r ArtifactResult) string {
 
 // provisionProfiles creates the directory of each stack.
 func (b *Boot) provisionProfiles() Outcome {
-	for _, stack := range stacks(b.manifest) {
+	for _, stack := range stacks(b.Current().Manifest) {
 		path := filepath.Join(b.cfg.Roots.Workspace, "profiles", stack)
 		if err := b.policy.MkdirAll(path, 0o700); err != nil {
 			b.warn("cannot provision the profile %s: %v", stack, err)

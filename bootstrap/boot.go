@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -62,25 +63,22 @@ type Boot struct {
 	policy  *Policy
 	journal *journal
 
-	// Written by phase 0, before anything reads them.
-	manifest  *schema.Manifest
-	document  *schema.Document
-	plan      *plan.Plan
-	checksum  string
-	artifacts []Artifact
-	specs     []program.Spec
+	loaded    atomic.Pointer[Loaded]
+	artifacts []Artifact // written by phase 0
 
-	key      Secret
 	sentinel *sentinelFile
 	watcher  *watcher
+	recorder *recorder
 	started  <-chan struct{}
 
-	mu        sync.Mutex
-	results   []ArtifactResult
-	seal      *Sentinel
-	elapsed   time.Duration
-	unsealed  string // why it was given up
-	keySource KeySource
+	background sync.WaitGroup
+
+	mu       sync.Mutex
+	key      Secret
+	results  []ArtifactResult
+	seal     *Sentinel
+	elapsed  time.Duration
+	unsealed string // why it was given up
 }
 
 // phases is the boot.
@@ -88,7 +86,7 @@ var phases = []Phase{
 	{Number: 0, Name: "load", Run: load},
 	{Number: 0.5, Name: "immutable-root", Run: immutableRoot, AgentboxOnly: true},
 	{Number: 1, Name: "directories", Run: makeDirectories, AgentboxOnly: true},
-	{Number: 2, Name: "management-key", Run: managementKey, AgentboxOnly: true},
+	{Number: 2, Name: "management-key", Run: managementKey},
 	{Number: 3, Name: "identity", Run: identity, AgentboxOnly: true},
 	{Number: 4, Name: "workspace", Run: workspaceDefaults, AgentboxOnly: true},
 	{Number: 5, Name: "artifacts", Run: probeArtifacts},
@@ -105,6 +103,7 @@ func Phases() []Phase { return append([]Phase(nil), phases...) }
 // New prepares a boot; nothing happens yet.
 func New(cfg Config) *Boot {
 	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
+	b.loaded.Store(&Loaded{Manifest: new(schema.Manifest), Document: new(schema.Document), Plan: new(plan.Plan)})
 	b.sentinel = &sentinelFile{policy: b.policy, path: cfg.Roots.Sentinel(), bus: cfg.Bus}
 	return b
 }
@@ -132,17 +131,32 @@ func (b *Boot) Load(ctx context.Context) error {
 // seal has been given up, or with the *Failure of the first phase that failed.
 func (b *Boot) Run(ctx context.Context) error { return b.runPhases(ctx, phases[1:]) }
 
-func (b *Boot) agentbox() bool { return b.plan != nil && b.plan.Profile == "agentbox" }
+// Wait returns when nothing of the boot runs any more, which the end of Run's
+// context brings about.
+func (b *Boot) Wait() { b.background.Wait() }
 
-// managementKey is phase 2.
+// Current is the manifest in force with everything that follows from it. Its
+// fields are empty, but not nil, before the end of Load.
+func (b *Boot) Current() *Loaded { return b.loaded.Load() }
+
+// Adopt makes what Read returned the manifest in force: an apply does so once
+// its programs run. The roots and artifacts stay those of the boot.
+func (b *Boot) Adopt(l *Loaded) { b.loaded.Store(l) }
+
+func (b *Boot) agentbox() bool { return b.Current().Plan.Profile == "agentbox" }
+
+// managementKey is phase 2. A plain container has no place for a key file: only
+// a key of the environment counts there.
 func managementKey(_ context.Context, b *Boot) (Outcome, error) {
+	if env := b.getenv("MANAGEMENT_API_KEY"); !b.agentbox() && (strings.TrimSpace(env) == "" || env == KeyPlaceholder) {
+		return off(`profile "none" and no MANAGEMENT_API_KEY`), nil
+	}
 	key, from, note, err := ManagementKey(b.policy, b.cfg.Roots, b.getenv)
 	if err != nil {
 		return Outcome{}, fail(ExitPrepare, err, "cannot read or write the management key")
 	}
-	b.key = key
 	b.mu.Lock()
-	b.keySource = from
+	b.key = key
 	b.mu.Unlock()
 	fields := map[string]any{"source": string(from)}
 	if from != KeyFromEnvironment {
@@ -161,13 +175,13 @@ func managementKey(_ context.Context, b *Boot) (Outcome, error) {
 
 // identity is phase 3.
 func identity(ctx context.Context, b *Boot) (Outcome, error) {
-	if !b.manifest.SovereignMesh.Enabled {
+	if !b.Current().Manifest.SovereignMesh.Enabled {
 		return off("sovereign_mesh.enabled is false"), nil
 	}
 	if b.cfg.Identity == nil {
 		return warned("this build makes no identity"), nil
 	}
-	if err := b.cfg.Identity.Prepare(ctx, b.manifest, b.cfg.Roots); err != nil {
+	if err := b.cfg.Identity.Prepare(ctx, b.Current().Manifest, b.cfg.Roots); err != nil {
 		return Outcome{}, fail(ExitPrepare, err, "cannot prepare the identity")
 	}
 	return done(), nil
@@ -179,6 +193,12 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+	b.securityApplied()
+	r := newRecorder(b.cfg.Bus, b.cfg.Programs, specs)
+	b.mu.Lock()
+	b.recorder = r
+	b.mu.Unlock()
+	b.background.Go(func() { r.follow(ctx) })
 	started, err := b.cfg.Starter.Start(ctx, specs)
 	if err != nil {
 		return Outcome{}, fail(ExitInternal, err, "cannot start the programs")
@@ -199,7 +219,7 @@ func (b *Boot) sealTimeout() time.Duration {
 		}
 		b.warn("BOOTSTRAP_SEAL_TIMEOUT is %q, which is no duration; the manifest's is used", truncate(text, 40))
 	}
-	return b.manifest.Bootstrap.SealTimeout.Std()
+	return b.Current().Manifest.Bootstrap.SealTimeout.Std()
 }
 
 func (b *Boot) setArtifacts(results []ArtifactResult) {
@@ -250,18 +270,25 @@ func (b *Boot) GivenUp() string {
 	return b.unsealed
 }
 
-// Manifest, Document, Plan and Checksum are known after Load.
-func (b *Boot) Manifest() *schema.Manifest { return b.manifest }
+// Runs returns the first run of each program, in the order of the start; nil
+// before phase 9.
+func (b *Boot) Runs() []Run {
+	b.mu.Lock()
+	r := b.recorder
+	b.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	return r.Runs()
+}
 
-// Document is the manifest as text with positions.
-func (b *Boot) Document() *schema.Document { return b.document }
+// Roots are the roots; after Load with what the manifest says of them.
+func (b *Boot) Roots() Roots { return b.cfg.Roots }
 
-// Plan is the resolved plan that the boot starts from.
-func (b *Boot) Plan() *plan.Plan { return b.plan }
-
-// Checksum is "sha256:" and the digest of the manifest's bytes.
-func (b *Boot) Checksum() string { return b.checksum }
-
-// ManagementKey is the management key; empty before phase 2 and with profile
-// "none".
-func (b *Boot) ManagementKey() Secret { return b.key }
+// ManagementKey is the management key; empty before phase 2, and in a plain
+// container whose environment has none.
+func (b *Boot) ManagementKey() Secret {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.key
+}

@@ -410,7 +410,7 @@ func TestClosures(t *testing.T) {
 		Name: "playwright-mcp", Directory: "/opt/agentbox/skills/x", Env: []string{"PATH=/usr/bin:/bin"},
 		Argv: []string{"no-such-interpreter", "/opt/agentbox/skills/x/server.js", "/tmp/socket"},
 	}}
-	r.plan.Programs = append(r.plan.Programs, *p)
+	r.Current().Plan.Programs = append(r.Current().Plan.Programs, *p)
 	_, err := closures(t.Context(), r.Boot)
 	var f *Failure
 	if !errors.As(err, &f) || f.Code != ExitArtifact || f.Capability != "browser" {
@@ -425,7 +425,7 @@ func TestClosures(t *testing.T) {
 		t.Error("an argument that is no part of the closure was looked for")
 	}
 	write(t, r.cfg.Roots.Image+"/skills/x/server.js", "", 0o644)
-	r.plan.Programs[len(r.plan.Programs)-1].Spec.Argv[0] = "sh"
+	r.Current().Plan.Programs[len(r.Current().Plan.Programs)-1].Spec.Argv[0] = "sh"
 	if o, err := closures(t.Context(), r.Boot); err != nil || o.Status != StatusOK {
 		t.Fatalf("%+v %v", o, err)
 	}

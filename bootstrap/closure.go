@@ -19,7 +19,7 @@ type RuntimeClosure struct {
 
 // Closure is the runtime closure as it is now.
 func (b *Boot) Closure() RuntimeClosure {
-	c := RuntimeClosure{ManifestChecksum: b.checksum, Artifacts: b.Artifacts(), Valid: true}
+	c := RuntimeClosure{ManifestChecksum: b.Current().Checksum, Artifacts: b.Artifacts(), Valid: true}
 	if s, _, ok := b.Sealed(); ok {
 		c.Sentinel = &s
 	}
@@ -61,8 +61,8 @@ func (b *Boot) path() string {
 func closures(_ context.Context, b *Boot) (Outcome, error) {
 	var missing []string
 	first := ""
-	for i := range b.plan.Programs {
-		p := &b.plan.Programs[i]
+	for i := range b.Current().Plan.Programs {
+		p := &b.Current().Plan.Programs[i]
 		if p.Feature == "" {
 			continue
 		}

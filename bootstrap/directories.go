@@ -89,7 +89,7 @@ func makeDirectories(_ context.Context, b *Boot) (Outcome, error) {
 	var faults []error
 	outcome := done()
 	for _, d := range directories {
-		if d.when != nil && !d.when(b.manifest) {
+		if d.when != nil && !d.when(b.Current().Manifest) {
 			continue
 		}
 		path := d.path(b.cfg.Roots)
@@ -97,7 +97,7 @@ func makeDirectories(_ context.Context, b *Boot) (Outcome, error) {
 		if err == nil {
 			continue
 		}
-		if who := d.needed(b.manifest); who != "" {
+		if who := d.needed(b.Current().Manifest); who != "" {
 			faults = append(faults, fmt.Errorf("%s (needed by %s): %w", path, who, err))
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -32,7 +33,7 @@ func (f Findings) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Loaded is a manifest with everything that follows from it.
+// Loaded is a manifest with everything that follows from it. It is immutable.
 type Loaded struct {
 	Manifest *schema.Manifest
 	Document *schema.Document
@@ -68,19 +69,23 @@ func (b *Boot) Read() (*Loaded, error) {
 // resolve goes from text to specs, collecting every finding on the way.
 func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) {
 	m, doc, findings := schema.Load(path, text)
-	if hasErrors(findings) {
+	if doc == nil {
 		return nil, Findings(findings)
 	}
-	facts := b.facts(m, doc, users)
+	l := &Loaded{Manifest: m, Document: doc}
+	shaped := !hasErrors(findings)
 	findings = append(findings, b.checkRules(doc)...)
-	p, more := plan.Resolve(m, doc, facts)
-	findings = dedupe(append(findings, more...))
-	l := &Loaded{Manifest: m, Document: doc, Plan: p}
+	if shaped {
+		var more []schema.Finding
+		l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
+		findings = append(findings, more...)
+	}
 	if !hasErrors(findings) {
 		var bad []schema.Finding
-		l.Specs, bad = specs(p, doc, users)
+		l.Specs, bad = specs(l.Plan, doc, users)
 		findings = append(findings, bad...)
 	}
+	findings = rules.WarningsFirst(findings)
 	if hasErrors(findings) {
 		return nil, Findings(findings)
 	}
@@ -99,7 +104,7 @@ func hasErrors(findings []schema.Finding) bool {
 	return false
 }
 
-// dedupe drops repeats: rules and plan may both say the same.
+// dedupe drops repeats: instances of one program have the same faults.
 func dedupe(findings []schema.Finding) []schema.Finding {
 	seen := make(map[schema.Finding]bool, len(findings))
 	out := findings[:0]
@@ -139,7 +144,7 @@ func (b *Boot) environment(m *schema.Manifest, doc *schema.Document) map[string]
 	}
 	maps.Copy(env, b.cfg.Roots.Environment())
 	if v := env["MANAGEMENT_API_KEY"]; v == "" || v == KeyPlaceholder {
-		env["MANAGEMENT_API_KEY"] = cmp.Or(b.key.Reveal(), KeyPlaceholder)
+		env["MANAGEMENT_API_KEY"] = cmp.Or(b.ManagementKey().Reveal(), KeyPlaceholder)
 	}
 	return env
 }
@@ -166,7 +171,10 @@ func load(_ context.Context, b *Boot) (Outcome, error) {
 }
 
 func (b *Boot) adopt(l *Loaded) {
-	b.manifest, b.document, b.plan, b.checksum, b.specs = l.Manifest, l.Document, l.Plan, l.Checksum, l.Specs
+	b.Adopt(l)
+	b.cfg.Roots = b.cfg.Roots.WithManifest(l.Manifest, b.getenv)
+	b.policy = NewPolicy(b.cfg.Roots)
+	b.sentinel.policy = b.policy
 	b.artifacts = nil
 	for _, a := range l.Plan.Artifacts {
 		b.artifacts = append(b.artifacts, Artifact{

@@ -106,23 +106,35 @@ func stacks(m *schema.Manifest) []string {
 // finalSpecs resolves once more when the management key was made or read by
 // phase 2: programs that ask for it get the real one.
 func (b *Boot) finalSpecs() ([]program.Spec, error) {
-	if b.key.Empty() || b.getenv("MANAGEMENT_API_KEY") == b.key.Reveal() {
-		return b.specs, nil
+	if key := b.ManagementKey(); key.Empty() || b.getenv("MANAGEMENT_API_KEY") == key.Reveal() {
+		return b.Current().Specs, nil
 	}
 	users, err := LoadUsers(b.cfg.Roots.etc("passwd"), b.cfg.Roots.etc("group"))
 	if err != nil {
 		return nil, fail(ExitInternal, err, "cannot read the accounts")
 	}
-	p, findings := plan.Resolve(b.manifest, b.document, b.facts(b.manifest, b.document, users))
+	with := *b.Current()
+	p, findings := plan.Resolve(with.Manifest, with.Document, b.facts(with.Manifest, with.Document, users))
 	if hasErrors(findings) {
 		return nil, fail(ExitManifest, Findings(findings), "the plan changed during the boot")
 	}
-	final, bad := specs(p, b.document, users)
+	final, bad := specs(p, with.Document, users)
 	if len(bad) > 0 {
 		return nil, fail(ExitManifest, Findings(bad), "the accounts changed during the boot")
 	}
-	b.specs = final
+	with.Plan, with.Specs = p, final
+	b.Adopt(&with)
 	return final, nil
+}
+
+// catalogue is the feature catalogue and its view of the manifest in force.
+func (b *Boot) catalogue() (*catalog.Catalogue, catalog.View, error) {
+	c, err := catalog.Load()
+	if err != nil {
+		return nil, catalog.View{}, err
+	}
+	l := b.Current()
+	return c, plan.View(l.Manifest, l.Document, c, plan.Facts{Version: b.cfg.Version, System: b.cfg.System}), nil
 }
 
 // hints are the variables for login shells: where things are, and what the
@@ -131,19 +143,38 @@ func (b *Boot) hints() map[string]string {
 	out := b.cfg.Roots.Environment()
 	out["AGENTBOX_CONFIG"] = b.ManifestFile()
 	out["AGENTBOX_VERSION"] = b.cfg.Version
-	c, err := catalog.Load()
+	c, view, err := b.catalogue()
 	if err != nil {
 		b.warn("%v", err)
 		return out
 	}
-	view := plan.View(b.manifest, b.document, c, plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
 	for name, template := range c.Environment {
-		if _, set := out[name]; set || c.IsSecret(b.manifest, name) {
+		if _, set := out[name]; set || c.IsSecret(b.Current().Manifest, name) {
 			continue
 		}
 		if v := b.env[name]; v != "" {
 			out[name] = v
 		} else if v, err := view.Fill(template); err == nil && v != "" {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// DeclaredEnvironment is what the manifest says of agentinit's own environment:
+// the variables that the generators derive from it. A different value at run
+// time is contract drift. Empty in a plain container.
+func (b *Boot) DeclaredEnvironment() map[string]string {
+	out := make(map[string]string)
+	c, view, err := b.catalogue()
+	if err != nil || !b.agentbox() {
+		return out
+	}
+	for name, template := range c.Environment {
+		if !strings.HasPrefix(template, "{") || strings.HasPrefix(template, "{@") {
+			continue // a fixed value is the operator's to change
+		}
+		if v, err := view.Fill(template); err == nil {
 			out[name] = v
 		}
 	}

@@ -12,12 +12,15 @@ import (
 // Policy says where bootstrap may write. Every file and directory it creates
 // goes through it, so that a write outside is an error here and not a surprise
 // in the image.
-type Policy struct{ roots []string }
+type Policy struct {
+	image string // never written, whatever the roots say
+	roots []string
+}
 
 // NewPolicy is the policy for the roots: what bootstrap.md lists as legal
 // writes, as data. A file stands for itself, a directory for all below it.
 func NewPolicy(r Roots) *Policy {
-	return &Policy{roots: []string{
+	return &Policy{image: r.Image, roots: []string{
 		r.Workspace, r.Projects, r.Ruvector, r.SolidPods, r.Identities, r.Consultations,
 		r.ProgramLogs, r.VarRun, r.Screenshots, r.X11, r.Runtime, r.EnvHints(),
 	}}
@@ -34,12 +37,20 @@ func (p *Policy) Check(path string) error {
 
 func (p *Policy) rootOf(path string) (string, error) {
 	clean := filepath.Clean(path)
+	if below(clean, p.image) {
+		return "", fmt.Errorf("%w: %s is part of the image", ErrForbiddenWrite, path)
+	}
 	for _, root := range p.roots {
-		if clean == root || strings.HasPrefix(clean, root+string(filepath.Separator)) {
+		if below(clean, root) {
 			return root, nil
 		}
 	}
 	return "", fmt.Errorf("%w: %s", ErrForbiddenWrite, path)
+}
+
+// below tells whether path is dir or lies in it.
+func below(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // MkdirAll creates a directory with its parents. One that exists is left as it

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+
+	"github.com/dreamlab-ai/agentinit/schema"
 )
 
 // Roots is where the box keeps what it writes and finds what the image has.
@@ -64,6 +66,18 @@ func NewRoots(prefix string, getenv func(string) string) (Roots, error) {
 	r.Image = at("", "/opt/agentbox")
 	r.Manifest = at("", "/etc/agentbox.toml")
 	return r, nil
+}
+
+// WithManifest returns the roots with what the manifest says of them, where the
+// environment says nothing.
+func (r Roots) WithManifest(m *schema.Manifest, getenv func(string) string) Roots {
+	if root := m.Integrations.SolidPodRS.StorageRoot; getenv("SOLID_POD_ROOT") == "" && root != "" {
+		r.SolidPods = r.Path(root)
+	}
+	if dir := m.Consultants.LogDir; getenv("AGENTBOX_CONSULTATIONS_DIR") == "" && dir != "" {
+		r.Consultations = r.Path(dir)
+	}
+	return r
 }
 
 // Path puts the prefix before an absolute path of the box.

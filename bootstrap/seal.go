@@ -24,6 +24,7 @@ type ProgramState struct {
 	Completed bool
 	Reason    string
 	PID       int
+	Run       uint64    // number of the latest run; 0 before the first
 	StartedAt time.Time // of the latest run; zero before the first
 	RunningAt time.Time // zero until it was RUNNING; of a oneshot, until it completed
 }
@@ -237,7 +238,7 @@ func (b *Boot) sealTimedOut(timeout time.Duration) (Outcome, error) {
 	waiting := b.watcher.waitingFor()
 	b.publish(event.Error, EventSealTimeout, map[string]any{"timeout_ms": timeout.Milliseconds(), "programs": waiting})
 	reason := fmt.Sprintf("not sealed within %s; waiting for %s", timeout, strings.Join(waiting, ", "))
-	if b.manifest.Bootstrap.OnSealTimeout == "exit" {
+	if b.Current().Manifest.Bootstrap.OnSealTimeout == "exit" {
 		return Outcome{}, fail(ExitSealTimeout, nil, "%s", reason)
 	}
 	b.setUnsealed(reason)
@@ -249,7 +250,7 @@ func (b *Boot) completeSeal(programs map[string]SealedProgram) Outcome {
 	now := time.Now()
 	elapsed := now.Sub(b.cfg.Started)
 	s := Sentinel{
-		CompletedAt: now.UTC().Format(event.TimeFormat), Stage: stage, ManifestChecksum: b.checksum,
+		CompletedAt: now.UTC().Format(event.TimeFormat), Stage: stage, ManifestChecksum: b.Current().Checksum,
 		BootID: b.cfg.BootID, DurationMS: milliseconds(elapsed), Programs: programs,
 	}
 	content, err := json.Marshal(s)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -86,8 +87,10 @@ func newSealRig(t *testing.T, on string, env []string, programs ...ProgramState)
 	bus := event.NewBus(256)
 	sup := newFakeSupervisor(bus, programs...)
 	b := New(Config{Bus: bus, Roots: testRoots(t), Environ: env, Started: time.Now(), BootID: "b1", Programs: sup, Starter: sup})
-	b.manifest = &schema.Manifest{Bootstrap: schema.Bootstrap{SealTimeout: schema.Duration(120 * time.Second), OnSealTimeout: on}}
-	b.checksum = "sha256:00"
+	b.Adopt(&Loaded{
+		Manifest: &schema.Manifest{Bootstrap: schema.Bootstrap{SealTimeout: schema.Duration(120 * time.Second), OnSealTimeout: on}},
+		Plan:     &plan.Plan{}, Checksum: "sha256:00",
+	})
 	return &sealRig{bus: bus, sup: sup, boot: b, out: make(chan result, 1)}
 }
 

@@ -3,6 +3,8 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +20,23 @@ import (
 
 func TestMain(m *testing.M) {
 	proc.ShimMain()
+	if os.Getenv("SUPERVISOR_TEST_PROGRAM") == "notify" {
+		notifyAndWait()
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// notifyAndWait is the program of TestRealNotify: this very binary.
+func notifyAndWait() {
+	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
+	if err == nil {
+		_, err = conn.Write([]byte("STATUS=all set\nREADY=1"))
+	}
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1)) // nobody answers
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }
 
 // kernel is a Processes that runs nothing: what its programs do stands in habits.
@@ -136,6 +154,12 @@ func (k *kernel) Kill(name string, run uint64) error {
 		k.end(p, 0, program.Exit{Code: -1, Signal: "KILL", SignalNumber: 9})
 	}
 	return nil
+}
+
+func (k *kernel) Forget(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.note("forget %s", name)
 }
 
 func (k *kernel) Notices() <-chan Notice { return k.notices }

@@ -44,6 +44,7 @@ type System struct {
 	notices  chan Notice
 	stop     chan struct{}
 	stopped  sync.WaitGroup
+	draining sync.WaitGroup // crash records that wait for their last lines
 
 	mu       sync.Mutex
 	runs     map[runKey]*systemRun
@@ -94,6 +95,7 @@ func NewSystem(cfg SystemConfig) *System {
 func (s *System) Close() error {
 	close(s.stop)
 	s.stopped.Wait()
+	s.draining.Wait()
 	if s.notifier == nil {
 		return nil
 	}
@@ -318,6 +320,23 @@ func (s *System) Kill(name string, run uint64) error {
 	return nil
 }
 
+// Forget implements Processes: the program's output and crash record go.
+func (s *System) Forget(name string) {
+	s.mu.Lock()
+	for key := range s.runs {
+		if key.name == name {
+			s.mu.Unlock()
+			return // it has come back
+		}
+	}
+	delete(s.crashes, name)
+	s.mu.Unlock()
+	s.cfg.Logs.Remove(name)
+	if s.notifier != nil {
+		s.notifier.Forget(name)
+	}
+}
+
 func (s *System) id(name string, run uint64) (uint64, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -407,7 +426,7 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 	if r.capture == nil {
 		return
 	}
-	s.stopped.Go(func() {
+	s.draining.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
 		defer cancel()
 		select {

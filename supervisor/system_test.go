@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ type realBox struct {
 	sys   *System
 	sup   *Supervisor
 	bus   *event.Bus
+	close func() // there must be one owner at a time
 }
 
 func newRealBox(t testing.TB, cfg Config, specs ...program.Spec) *realBox {
@@ -44,7 +46,7 @@ func newRealBox(t testing.TB, cfg Config, specs ...program.Spec) *realBox {
 		defer close(done)
 		b.sup.Run(context.Background())
 	}()
-	t.Cleanup(func() {
+	b.close = sync.OnceFunc(func() {
 		b.sup.Shutdown("end of the test")
 		<-done
 		if left := owner.KillAll(time.Second); left > 0 {
@@ -62,6 +64,7 @@ func newRealBox(t testing.TB, cfg Config, specs ...program.Spec) *realBox {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(b.close)
 	return b
 }
 
@@ -152,8 +155,53 @@ func TestRealPrograms(t *testing.T) {
 	if c := b.sys.Crashes()["crash"]; c.Exit.Code != 3 || c.Run != 1 {
 		t.Errorf("%+v", c)
 	}
+	b.sys.draining.Wait()
+	if c := b.sys.Crashes()["crash"]; !slices.Equal(c.Stderr, []string{"doomed"}) {
+		t.Errorf("the crash record has %q", c.Stderr)
+	}
 	if _, ok := b.sys.Crashes()["job"]; ok {
 		t.Error("a completed job has a crash record")
+	}
+}
+
+func TestRealNotify(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", notify, func(s *program.Spec) {
+		s.Argv, s.Umask = []string{os.Args[0]}, -1
+		s.Env = []string{"SUPERVISOR_TEST_PROGRAM=notify"}
+	}))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	// The text comes with the readiness, but on its own way.
+	for b.sup.Snapshot().Programs[0].Text != "all set" {
+		if err := b.sup.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRealHealth(t *testing.T) {
+	flag := filepath.Join(t.TempDir(), "healthy")
+	if err := os.WriteFile(flag, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
+		check := program.Probe{Exec: []string{"/bin/sh", "-c", "test -e " + flag}, Interval: 20 * time.Millisecond, Timeout: patience}
+		s.Readiness.Probes = []program.Probe{check}
+		s.Health = program.Health{Probes: []program.Probe{check}, Failures: 2, Action: program.HealthRestart}
+		s.Backoff.Initial = 0
+	}))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	if err := os.Remove(flag); err != nil {
+		t.Fatal(err)
+	}
+	b.await("p", func(st Status) bool { return st.Run == 2 && st.State == program.Starting })
+	if err := os.WriteFile(flag, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	st := b.await("p", in(program.Running))
+	if st.Run != 2 || st.Restarts != 1 {
+		t.Errorf("%+v", st)
 	}
 }
 
@@ -226,24 +274,65 @@ func TestRealShutdown(t *testing.T) {
 	}
 }
 
-func BenchmarkStart1000(b *testing.B) {
+// sleepers are n programs that do nothing.
+func sleepers(n int) []program.Spec {
+	var specs []program.Spec
+	for i := range n {
+		specs = append(specs, spec(fmt.Sprint("p", i), func(s *program.Spec) {
+			s.Argv = []string{"/bin/sleep", "1000"}
+			s.Umask, s.StartSeconds = -1, 0
+		}))
+	}
+	return specs
+}
+
+func BenchmarkStart(b *testing.B) {
+	for _, n := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				box := newRealBox(b, Config{}, sleepers(n)...)
+				b.StartTimer()
+				box.sup.Boot()
+				<-box.sup.Started()
+				b.StopTimer()
+				box.close()
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func BenchmarkShutdown(b *testing.B) {
+	for _, n := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				box := newRealBox(b, Config{}, sleepers(n)...)
+				box.sup.Boot()
+				<-box.sup.Started()
+				b.StartTimer()
+				box.sup.Shutdown("benchmark")
+				<-box.sup.Done()
+				b.StopTimer()
+				box.close()
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func BenchmarkRestart(b *testing.B) {
+	box := newRealBox(b, Config{}, spec("p", func(s *program.Spec) {
+		s.Argv, s.Umask, s.StartSeconds = []string{"/bin/sleep", "1000"}, -1, 0
+		s.Backoff.Initial, s.RestartLimit.Count = 0, 0
+	}))
+	box.sup.Boot()
+	st := box.await("p", in(program.Running))
 	for b.Loop() {
-		b.StopTimer()
-		var specs []program.Spec
-		for i := range 1000 {
-			specs = append(specs, spec(fmt.Sprint("p", i), func(s *program.Spec) {
-				s.Argv = []string{"/bin/sleep", "1000"}
-				s.Umask = -1
-			}))
+		if err := box.sup.Signal(b.Context(), "KILL", "p"); err != nil {
+			b.Fatal(err)
 		}
-		box := newRealBox(b, Config{}, specs...)
-		b.StartTimer()
-		box.sup.Boot()
-		<-box.sup.Started()
-		b.StopTimer()
-		box.sup.Shutdown("x")
-		<-box.sup.Done()
-		box.owner.KillAll(time.Second)
-		b.StartTimer()
+		st = box.await("p", func(now Status) bool { return now.Run > st.Run && now.State == program.Running })
 	}
 }

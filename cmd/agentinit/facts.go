@@ -8,14 +8,11 @@ import (
 	"net/url"
 	"os/user"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
-	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -138,8 +135,8 @@ func (b *box) phases() []probes.PhaseState {
 
 func (b *box) buildInfo() probes.Build {
 	return probes.Build{
-		Version: version, ImageHash: b.getenv("AGENTBOX_IMAGE_HASH"), ManifestChecksum: b.checksum(),
-		FederationMode: cmp.Or(b.boot.Manifest().Federation.Mode, "standalone"), BootID: b.bootID,
+		Version: version, ImageHash: b.getenv("AGENTBOX_IMAGE_HASH"), ManifestChecksum: b.boot.Current().Checksum,
+		FederationMode: cmp.Or(b.manifest().Federation.Mode, "standalone"), BootID: b.bootID,
 	}
 }
 
@@ -154,7 +151,7 @@ func (b *box) health() probes.Health {
 // meta is /v1/meta: facts about the box that are nobody's secret.
 func (b *box) meta() any {
 	build := b.buildInfo()
-	m := b.boot.Manifest()
+	m := b.manifest()
 	return map[string]any{
 		"version": build.Version, "boot_id": build.BootID, "image_hash": build.ImageHash,
 		"manifest_checksum": build.ManifestChecksum, "federation_mode": build.FederationMode,
@@ -169,37 +166,18 @@ func (b *box) metricsBound() string { return b.server.Bound("metrics") }
 
 // declared is the contract that drift is measured against.
 func (b *box) declared() probes.Declared {
-	m := b.boot.Manifest()
-	_, metrics := b.addresses(m)
-	if metrics == probes.Off {
+	metrics := b.addresses.Metrics
+	if metrics == bootstrap.Off {
 		metrics = ""
 	}
-	return probes.Declared{
-		MetricsAddress: metrics, Enforce: m.Security.Enforce, WritableMounts: b.mounts(),
-		ImageRef: b.getenv("AGENTBOX_IMAGE_REF"),
+	d := probes.Declared{
+		MetricsAddress: metrics, Enforce: b.manifest().Security.Enforce, WritableMounts: b.boot.Mounts(),
+		ImageRef: b.getenv("AGENTBOX_IMAGE_REF"), Environment: b.boot.DeclaredEnvironment(),
 	}
-}
-
-// mounts are the directories that an agentbox needs; a plain container with
-// programs needs none.
-func (b *box) mounts() []string {
-	m := b.boot.Manifest()
-	if b.boot.Plan().Profile != "agentbox" {
-		return nil
+	if p := b.boot.Security(); p != nil {
+		d.Profile = &probes.Security{Capabilities: p.Capabilities, ReadOnlyRoot: p.ReadOnlyRoot, NoNewPrivs: p.NoNewPrivs}
 	}
-	paths := []string{b.roots.Workspace, b.roots.Projects, b.roots.Ruvector}
-	if m.Adapters.Pods == "local-solid-rs" {
-		paths = append(paths, b.roots.Path(m.Integrations.SolidPodRS.StorageRoot))
-	}
-	return paths
-}
-
-// relays are those of the environment, else the operator's of the manifest.
-func (b *box) relays(m *schema.Manifest) []string {
-	if list := b.getenv("NOSTR_RELAYS"); list != "" {
-		return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
-	}
-	return m.SovereignMesh.Operator.RelayURLs
+	return d
 }
 
 // withoutCredentials drops user information from an address that is shown.
@@ -212,21 +190,8 @@ func withoutCredentials(address string) string {
 	return u.String()
 }
 
-// plan and checksum are those of the manifest that was applied last, at first
-// the one the box booted from.
-func (b *box) plan() *plan.Plan {
-	if l := b.inForce.Load(); l != nil {
-		return l.Plan
-	}
-	return b.boot.Plan()
-}
-
-func (b *box) checksum() string {
-	if l := b.inForce.Load(); l != nil {
-		return l.Checksum
-	}
-	return b.boot.Checksum()
-}
+// manifest is the one in force.
+func (b *box) manifest() *schema.Manifest { return b.boot.Current().Manifest }
 
 // socketGroup resolves supervisor.socket_group, a name or a number; -1 without.
 func (b *box) socketGroup(name string) (int, error) {
@@ -263,47 +228,6 @@ func requirements(in []probes.Requirement) []api.Requirement {
 	return out
 }
 
-// firstRuns remembers when each program's first run began, ran and was ready:
-// the timeline of the boot, which later restarts must not change.
-type firstRuns struct {
-	mu   sync.Mutex
-	runs map[string]*firstRun
-}
-
-type firstRun struct{ started, running, ready time.Time }
-
-func newFirstRuns() *firstRuns { return &firstRuns{runs: map[string]*firstRun{}} }
-
-func (f *firstRuns) take(e event.Event) {
-	if e.Run != 1 || e.Change == nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.runs[e.Program]
-	if r == nil {
-		r = &firstRun{}
-		f.runs[e.Program] = r
-	}
-	first := func(t *time.Time, when bool) {
-		if when && t.IsZero() {
-			*t = e.Time
-		}
-	}
-	first(&r.started, e.Change.To == program.Starting.String())
-	first(&r.running, e.Change.To == program.Running.String() || e.Change.Completed)
-	first(&r.ready, e.Change.Ready || e.Change.Completed)
-}
-
-func (f *firstRuns) get(name string) firstRun {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if r := f.runs[name]; r != nil {
-		return *r
-	}
-	return firstRun{}
-}
-
 // bootRecord is the boot as the control socket shows it.
 type bootRecord struct{ b *box }
 
@@ -333,16 +257,16 @@ func (r bootRecord) Boot() api.Boot {
 			DurationMS: a.DurationMS,
 		})
 	}
-	var runs []bootstrap.Run
-	for _, p := range r.b.sup.Snapshot().Programs {
-		f := r.b.firsts.get(p.Name)
-		run := bootstrap.Run{Name: p.Name, Required: p.Required, Priority: p.Spec.Priority, Needs: p.Spec.Needs, Started: f.started, Running: f.running, Ready: f.ready}
-		runs = append(runs, run)
-		bp := api.BootProgram{Name: p.Name, Required: p.Required, StartedAt: pointer(f.started), RunningAt: pointer(f.running), ReadyAt: pointer(f.ready)}
-		for _, n := range p.Spec.Needs {
-			bp.Needs = append(bp.Needs, n.Program)
+	runs := r.b.boot.Runs()
+	for _, run := range runs {
+		p := api.BootProgram{
+			Name: run.Name, Required: run.Required,
+			StartedAt: pointer(run.Started), RunningAt: pointer(run.Running), ReadyAt: pointer(run.Ready),
 		}
-		out.Programs = append(out.Programs, bp)
+		for _, n := range run.Needs {
+			p.Needs = append(p.Needs, n.Program)
+		}
+		out.Programs = append(out.Programs, p)
 	}
 	for _, link := range bootstrap.CriticalChain(runs) {
 		out.CriticalChain = append(out.CriticalChain, link.Name)
@@ -360,7 +284,7 @@ func pointer(t time.Time) *time.Time {
 // applier reads the manifest of the running box again.
 type applier struct{ b *box }
 
-func (a applier) Plan(context.Context) ([]byte, error) { return json.Marshal(a.b.plan()) }
+func (a applier) Plan(context.Context) ([]byte, error) { return json.Marshal(a.b.boot.Current().Plan) }
 
 func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error) {
 	loaded, err := a.b.boot.Read()
@@ -376,7 +300,7 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 		return api.ApplyResult{}, err
 	}
 	if !dryRun && !result.RolledBack {
-		a.b.inForce.Store(loaded)
+		a.b.boot.Adopt(loaded)
 	}
 	out := api.ApplyResult{DryRun: dryRun, RolledBack: result.RolledBack, Reason: result.Reason, Warnings: wireFindings(loaded.Warnings)}
 	for _, c := range result.Changes {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
+
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
@@ -151,13 +153,16 @@ func TestInitForwardsSignals(t *testing.T) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
+		// A signal that does not come through must fail the test, not hang it.
+		watchdog := time.AfterFunc(30*time.Second, func() { c.Process.Kill(); out.Close() })
+		defer watchdog.Stop()
 		lines := bufio.NewScanner(out)
 		if !lines.Scan() || lines.Text() != "ready" {
 			t.Fatalf("got %q", lines.Text())
 		}
 		// Without TERM, which ends it, what cannot be caught, what is not
-		// forwarded, and 32 to 34, which a Go program cannot be told of.
-		for _, n := range []int{1, 2, 3, 5, 6, 10, 12, 14, 16, 18, 24, 25, 26, 27, 28, 29, 30, 35, 36, 37, 50, 63, 64} {
+		// forwarded, and 27 and 32 to 34, which a Go program cannot be told of.
+		for _, n := range []int{1, 2, 3, 5, 6, 10, 12, 14, 16, 18, 24, 25, 26, 28, 29, 30, 35, 36, 37, 50, 63, 64} {
 			if err := c.Process.Signal(syscall.Signal(n)); err != nil {
 				t.Fatal(err)
 			}
@@ -235,6 +240,29 @@ func TestInitResetsSignals(t *testing.T) {
 	out, err := c.Output()
 	if err != nil || string(out) != "SigBlk 0000000000000000\nSigIgn 0000000000000000\n" {
 		t.Errorf("the child has %q, %v", out, err)
+	}
+}
+
+// TestInitHandsOverTheTerminal: the child is in the foreground group of the
+// terminal that agentinit had, and reads from it.
+func TestInitHandsOverTheTerminal(t *testing.T) {
+	c := initCmd("--", "sh", "-c", `read -r pid name state ppid pgrp sid tty tpgid rest </proc/self/stat; read -r line; echo "$pgrp $tpgid $line"`)
+	tty, err := pty.Start(c)
+	if err != nil {
+		t.Skip("needs a pseudo-terminal: " + err.Error())
+	}
+	defer tty.Close()
+	if _, err := tty.WriteString("hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	// A terminal whose last user has gone reads as an error, after its text.
+	out, _ := io.ReadAll(tty)
+	if err := c.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	lines := strings.Fields(string(out))
+	if n := len(lines); n < 3 || lines[n-3] != lines[n-2] || lines[n-1] != "hello" {
+		t.Errorf("group, foreground group, line: %q", lines)
 	}
 }
 

@@ -9,16 +9,18 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// listen hands every signal that may be caught to one channel, so that none that
-// the box did not choose can end it. The exceptions: SIGCHLD belongs to proc,
-// SIGURG to Go's scheduler, and SIGPIPE arrives as a write error.
+// listen hands every signal that can be caught to one channel, so that none that
+// the box did not choose can end it. Left out, so that a storm of them cannot
+// push a TERM out of the channel: SIGCHLD, which belongs to proc, and SIGURG,
+// which Go's scheduler sends itself. Also left out are the runtime's own: faults,
+// SIGPROF, and 32 to 34 of the C libraries.
 func listen() (caught <-chan os.Signal, stop func()) {
 	ch := make(chan os.Signal, 64)
 	var all []os.Signal
 	for n := syscall.Signal(1); n <= 64; n++ {
 		switch n {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG,
-			syscall.SIGILL, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGBUS, 32, 33:
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF,
+			syscall.SIGILL, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGBUS, 32, 33, 34:
 		default:
 			all = append(all, n)
 		}

@@ -10,14 +10,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,8 +65,7 @@ type box struct {
 	auth      *probes.Auth
 	server    *probes.Server
 	drift     *probes.DriftDetector
-	firsts    *firstRuns
-	inForce   atomic.Pointer[bootstrap.Loaded] // of the latest apply; nil before
+	addresses bootstrap.Addresses
 
 	// stopped ends when the box has: everything that runs beside it hangs on it.
 	stopped context.Context
@@ -112,7 +108,6 @@ func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) 
 	}}); err != nil {
 		return nil, err
 	}
-	b.firsts = newFirstRuns()
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
@@ -152,8 +147,11 @@ func systemName() string {
 
 // checkSettings refuses what only this file can judge, while nothing has been
 // started.
-func (b *box) checkSettings(*schema.Manifest, *plan.Plan) error {
-	_, err := probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE"))
+func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
+	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
+		return err
+	}
+	_, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE"))
 	return err
 }
 
@@ -198,7 +196,7 @@ func (b *box) background(f func()) { b.running.Go(f) }
 func (b *box) speak(loadErr error) {
 	settings := schema.BoxLog{}
 	if loadErr == nil {
-		settings = b.boot.Manifest().Supervisor.Log
+		settings = b.manifest().Supervisor.Log
 	}
 	b.plane = logs.New(logs.Config{
 		Stdout: os.Stdout, Stderr: os.Stderr, Format: logs.Format(settings.Format),
@@ -211,7 +209,7 @@ func (b *box) speak(loadErr error) {
 	b.voice = newVoice(b.plane.Writer())
 	level := b.getenv("AGENTBOX_LOG_LEVEL")
 	if loadErr == nil {
-		level = cmp.Or(level, settings.Level, b.boot.Manifest().Observability.LogLevel)
+		level = cmp.Or(level, settings.Level, b.manifest().Observability.LogLevel)
 	}
 	if err := b.voice.SetLevel(cmp.Or(level, "info")); err != nil {
 		b.publish(event.Warn, "BadLogLevel", map[string]any{"message": err.Error()})
@@ -222,7 +220,7 @@ func (b *box) speak(loadErr error) {
 
 // build makes everything that depends on the manifest.
 func (b *box) build() error {
-	m := b.boot.Manifest()
+	m := b.manifest()
 	b.system = supervisor.NewSystem(supervisor.SystemConfig{
 		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
 	})
@@ -249,7 +247,6 @@ func (b *box) build() error {
 	}); err != nil {
 		return err
 	}
-	management, metrics := b.addresses(m)
 	b.drift = probes.NewDriftDetector(b.bus, b.readiness, b.declared, probes.Reality{
 		StatusFile: "/proc/self/status", Root: "/", Metrics: b.metricsBound, LookupEnv: b.getenv,
 		ImageRef: func() string { return b.getenv("AGENTBOX_IMAGE_HASH") }, Mounts: b.readiness.MountFaults,
@@ -257,7 +254,7 @@ func (b *box) build() error {
 	b.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
-		ManagementAddress: management, MetricsAddress: metrics,
+		ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
 	return err
 }
@@ -267,27 +264,6 @@ func seed() uint64 {
 	var s [8]byte
 	_, _ = rand.Read(s[:]) // never fails: crypto/rand ends the process instead
 	return binary.LittleEndian.Uint64(s[:])
-}
-
-// addresses are where the listeners open: the environment wins over the
-// manifest, which wins over the default.
-func (b *box) addresses(m *schema.Manifest) (management, metrics string) {
-	management = override(m.Supervisor.Listen, b.getenv("MANAGEMENT_API_HOST"), b.getenv("MANAGEMENT_API_PORT"))
-	metrics = m.Supervisor.MetricsListen
-	if metrics == "" {
-		metrics = net.JoinHostPort("0.0.0.0", strconv.Itoa(m.Observability.MetricsPort))
-	}
-	return management, override(metrics, "", b.getenv("AGENTBOX_METRICS_PORT"))
-}
-
-// override replaces host and port where they are given. An address that is off,
-// or is none, stays: the server says what is wrong with it.
-func override(address, host, port string) string {
-	h, p, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return net.JoinHostPort(cmp.Or(host, h), cmp.Or(port, p))
 }
 
 // serve opens the listeners and the control socket.
@@ -303,7 +279,7 @@ func (b *box) serve() error {
 }
 
 func (b *box) serveControl() error {
-	m := b.boot.Manifest()
+	m := b.manifest()
 	path := m.Supervisor.Socket
 	if !strings.HasPrefix(path, "@") {
 		path = b.roots.Path(path)
@@ -355,28 +331,25 @@ func (b *box) watchShutdown() {
 		if err != nil {
 			return
 		}
-		switch e.Name {
-		case "ShutdownStarted":
-			b.readiness.Shutdown()
-			if err := b.boot.Unseal(); err != nil {
-				b.publish(event.Warn, "SentinelNotRemoved", map[string]any{"message": err.Error()})
-			}
-		case event.ProgramStateChanged:
-			b.firsts.take(e)
+		if e.Name != "ShutdownStarted" {
+			continue
 		}
+		b.readiness.Shutdown()
+		if err := b.boot.Unseal(); err != nil {
+			b.publish(event.Warn, "SentinelNotRemoved", map[string]any{"message": err.Error()})
+		}
+		return
 	}
 }
 
 // afterBoot starts what watches a box that is up.
 func (b *box) afterBoot() {
-	m := b.boot.Manifest()
 	b.background(func() { b.boot.GuardSentinel(b.stopped) })
 	b.background(func() { b.drift.Run(b.stopped) })
-	if mounts := b.mounts(); len(mounts) > 0 {
+	if mounts := b.boot.Mounts(); len(mounts) > 0 {
 		b.background(func() { b.readiness.FollowMounts(b.stopped, mounts, probes.CheckMount) })
 	}
-	if m.SovereignMesh.Enabled && m.SovereignMesh.PublishAgentEvents {
-		relays := b.relays(m)
+	if relays, wanted := b.boot.Relays(); wanted {
 		b.background(func() { b.readiness.FollowRelays(b.stopped, relays, probes.DialRelay) })
 	}
 }
@@ -414,9 +387,13 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	if left := b.owner.KillAll(orphanWait); left > 0 {
 		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})
 	}
+	if err := b.owner.Close(); err != nil {
+		b.publish(event.Warn, "OwnerNotClosed", map[string]any{"message": err.Error()})
+	}
 	b.say(b.report(code, bootErr, result))
 	b.halt()
 	b.running.Wait()
+	b.boot.Wait()
 	if b.server != nil {
 		b.server.Wait()
 	}

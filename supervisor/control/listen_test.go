@@ -149,6 +149,9 @@ func TestLongPathIsAnError(t *testing.T) {
 
 // The rest needs peers that are other processes: this test binary, run again.
 
+// noExitSleep keeps the race detector's runtime from waiting at each exit.
+const noExitSleep = "GORACE=atexit_sleep_ms=0"
+
 // TestPeerHelper is not a test: it is the peer. It asks for a status and a stop
 // and prints what it is told.
 func TestPeerHelper(t *testing.T) {
@@ -178,7 +181,7 @@ func runPeer(t *testing.T, socket string, cred *syscall.Credential) (pid int, an
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
 		cmd.Dir = "/"
 	}
-	cmd.Env = []string{"CONTROL_TEST_PEER=" + socket}
+	cmd.Env = []string{"CONTROL_TEST_PEER=" + socket, noExitSleep}
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	must(t, cmd.Start())
@@ -263,7 +266,7 @@ func TestPeerThatIsGone(t *testing.T) {
 	exe, err := os.Executable()
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestConnectHelper$")
-	cmd.Env = []string{"CONTROL_TEST_CONNECT=" + path}
+	cmd.Env = []string{"CONTROL_TEST_CONNECT=" + path, noExitSleep}
 	cmd.ExtraFiles = []*os.File{theirs}
 	out, err := cmd.CombinedOutput()
 	theirs.Close()

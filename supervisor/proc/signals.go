@@ -12,7 +12,7 @@ import (
 // without a list. Nothing is ignored in the sense of signal(7), so programs
 // started later have default dispositions. The Go runtime leaves signals 32 to 34
 // alone, which C libraries use inside; programs know the last one as SIGRTMIN. It
-// does nothing to a PID 1 and ends any other process.
+// does nothing to a PID 1 and ends any other process. SIGPROF is the runtime's too.
 func NotifyAll(c chan<- os.Signal) { signal.Notify(c) }
 
 // IgnoreTerminalStops makes terminal access from the background fail or succeed

@@ -25,6 +25,7 @@ const (
 	maxResponse  = 64 << 20 // bytes of a whole answer
 	maxLine      = 16 << 20 // bytes of one line of a stream
 	dialTimeout  = 5 * time.Second
+	quickTimeout = 30 * time.Second // for answers that wait for nothing
 	maxHeadBytes = 64 << 10
 )
 
@@ -101,6 +102,15 @@ func checkServer(conn *net.UnixConn) error {
 		return nil
 	}
 	return fmt.Errorf("the listener is pid %d of user %d, which is neither PID 1, root nor the caller", cred.Pid, cred.Uid)
+}
+
+// quick is do for what is answered at once: an agentinit that does not answer
+// then is as good as gone.
+func (c *Client) quick(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
+		&UnreachableError{Socket: c.socket, Err: fmt.Errorf("no answer within %v", quickTimeout)})
+	defer cancel()
+	return c.do(ctx, method, path, query, in, out)
 }
 
 // do sends one request and decodes the answer into out (nil: not wanted).
@@ -218,14 +228,14 @@ func readError(resp *http.Response) error {
 // that is not there is CodeUnknownProgram.
 func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	var out Status
-	err := c.do(ctx, http.MethodGet, "/v1/status", url.Values{"name": names}, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/status", url.Values{"name": names}, nil, &out)
 	return out, err
 }
 
 // Program returns one program and its specification.
 func (c *Client) Program(ctx context.Context, name string) (ProgramDetail, error) {
 	var out ProgramDetail
-	err := c.do(ctx, http.MethodGet, "/v1/program", url.Values{"name": {name}}, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/program", url.Values{"name": {name}}, nil, &out)
 	return out, err
 }
 
@@ -259,7 +269,7 @@ func (c *Client) action(ctx context.Context, path string, req ActionRequest) (Ac
 // Why explains one program's state.
 func (c *Client) Why(ctx context.Context, name string) (Why, error) {
 	var out Why
-	err := c.do(ctx, http.MethodGet, "/v1/why", url.Values{"name": {name}}, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/why", url.Values{"name": {name}}, nil, &out)
 	return out, err
 }
 
@@ -278,7 +288,7 @@ func (c *Client) Wait(ctx context.Context, q WaitQuery) (WaitResult, error) {
 // Plan returns the plan the running box follows, as schema/plan writes it.
 func (c *Client) Plan(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
-	err := c.do(ctx, http.MethodGet, "/v1/plan", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/plan", nil, nil, &out)
 	return out, err
 }
 
@@ -293,54 +303,54 @@ func (c *Client) Apply(ctx context.Context, req ApplyRequest) (ApplyResult, erro
 // Ready returns the readiness of the box.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	var out Readiness
-	err := c.do(ctx, http.MethodGet, "/v1/ready", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/ready", nil, nil, &out)
 	return out, err
 }
 
 // Boot returns the record of the boot.
 func (c *Client) Boot(ctx context.Context) (Boot, error) {
 	var out Boot
-	err := c.do(ctx, http.MethodGet, "/v1/boot", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/boot", nil, nil, &out)
 	return out, err
 }
 
 // LogLevel returns the level of agentinit's own log.
 func (c *Client) LogLevel(ctx context.Context) (LogLevel, error) {
 	var out LogLevel
-	err := c.do(ctx, http.MethodGet, "/v1/log-level", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/log-level", nil, nil, &out)
 	return out, err
 }
 
 // SetLogLevel changes it and returns what is now in force.
 func (c *Client) SetLogLevel(ctx context.Context, level string) (LogLevel, error) {
 	var out LogLevel
-	err := c.do(ctx, http.MethodPut, "/v1/log-level", nil, LogLevel{Level: level}, &out)
+	err := c.quick(ctx, http.MethodPut, "/v1/log-level", nil, LogLevel{Level: level}, &out)
 	return out, err
 }
 
 // Shutdown asks agentinit to stop everything and exit; it does not wait.
 func (c *Client) Shutdown(ctx context.Context, req ShutdownRequest) error {
-	return c.do(ctx, http.MethodPost, "/v1/shutdown", nil, req, nil)
+	return c.quick(ctx, http.MethodPost, "/v1/shutdown", nil, req, nil)
 }
 
 // Version returns what is answering.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	var out Version
-	err := c.do(ctx, http.MethodGet, "/v1/version", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/version", nil, nil, &out)
 	return out, err
 }
 
 // Meta returns the document of GET /v1/meta as it is.
 func (c *Client) Meta(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
-	err := c.do(ctx, http.MethodGet, "/v1/meta", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/meta", nil, nil, &out)
 	return out, err
 }
 
 // OpenAPI returns the OpenAPI document of the server.
 func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
-	err := c.do(ctx, http.MethodGet, "/v1/openapi.json", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/openapi.json", nil, nil, &out)
 	return out, err
 }
 
