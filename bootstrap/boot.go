@@ -139,6 +139,18 @@ func (b *Boot) Wait() { b.background.Wait() }
 // fields are empty, but not nil, before the end of Load.
 func (b *Boot) Current() *Loaded { return b.loaded.Load() }
 
+// Manifest is that of Current.
+func (b *Boot) Manifest() *schema.Manifest { return b.Current().Manifest }
+
+// Document is that of Current: the manifest as text with positions.
+func (b *Boot) Document() *schema.Document { return b.Current().Document }
+
+// Plan is that of Current.
+func (b *Boot) Plan() *plan.Plan { return b.Current().Plan }
+
+// Checksum is that of Current: "sha256:" and the digest of the file's bytes.
+func (b *Boot) Checksum() string { return b.Current().Checksum }
+
 // Adopt makes what Read returned the manifest in force: an apply does so once
 // its programs run. The roots and artifacts stay those of the boot.
 func (b *Boot) Adopt(l *Loaded) { b.loaded.Store(l) }

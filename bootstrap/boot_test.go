@@ -153,9 +153,6 @@ func tree(t *testing.T, dir string) (out []string) {
 func TestAgentboxBootTwiceChangesNothing(t *testing.T) {
 	roots := testRoots(t)
 	write(t, filepath.Join(roots.Workspace, ".profile"), "alias ll='ls -l'", 0o640)
-	if err := os.MkdirAll(roots.ProfileD, 0o755); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.MkdirAll(roots.Image, 0o755); err != nil {
 		t.Fatal(err)
 	}

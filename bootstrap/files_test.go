@@ -90,6 +90,9 @@ func TestPolicy(t *testing.T) {
 		if err := p.WriteFile(bad, nil, 0o644); !errors.Is(err, ErrForbiddenWrite) {
 			t.Errorf("%s can be written: %v", bad, err)
 		}
+		if err := p.MkdirParent(bad, 0o755); !errors.Is(err, ErrForbiddenWrite) {
+			t.Errorf("the parent of %s can be created: %v", bad, err)
+		}
 		if err := p.MkdirAll(bad, 0o755); !errors.Is(err, ErrForbiddenWrite) {
 			t.Errorf("%s can be created: %v", bad, err)
 		}

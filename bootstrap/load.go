@@ -165,7 +165,7 @@ func load(_ context.Context, b *Boot) (Outcome, error) {
 		}
 	}
 	if n := len(l.Warnings); n > 0 {
-		return warned(fmt.Sprintf("%d warnings", n)), nil
+		return warned(count(n, "warning")), nil
 	}
 	return done(), nil
 }
@@ -195,7 +195,7 @@ func manifestFailure(path string, err error) *Failure {
 			errs++
 		}
 	}
-	return fail(ExitManifest, findings, "the manifest %s has %d errors", path, errs)
+	return fail(ExitManifest, findings, "the manifest %s has %s", path, count(errs, "error"))
 }
 
 // refused keeps the exit status of a refusal that has one.
@@ -205,4 +205,11 @@ func refused(err error) *Failure {
 		return f
 	}
 	return fail(ExitManifest, err, "the manifest cannot be used")
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }

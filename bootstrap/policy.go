@@ -73,6 +73,15 @@ func (p *Policy) MkdirAll(path string, mode fs.FileMode) error {
 	return r.MkdirAll(rel, mode)
 }
 
+// MkdirParent creates the directory that a file which is a legal write of its own
+// lies in.
+func (p *Policy) MkdirParent(file string, mode fs.FileMode) error {
+	if err := p.Check(file); err != nil {
+		return err
+	}
+	return os.MkdirAll(filepath.Dir(file), mode)
+}
+
 // open opens the root that path lies below; rel is the rest of path.
 func (p *Policy) open(path string) (r *os.Root, rel string, err error) {
 	root, err := p.rootOf(path)

@@ -89,7 +89,11 @@ func envHints(_ context.Context, b *Boot) (Outcome, error) {
 	if old, _, err := b.policy.ReadFile(path, maxShellFile); err == nil && string(old) == text {
 		return done(), nil
 	}
-	if err := b.policy.WriteFile(path, []byte(text), 0o644); err != nil {
+	err := b.policy.MkdirParent(path, 0o755)
+	if err == nil {
+		err = b.policy.WriteFile(path, []byte(text), 0o644)
+	}
+	if err != nil {
 		b.warn("cannot write %s: %v", path, err)
 		return warned("cannot write " + path), nil
 	}

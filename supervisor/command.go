@@ -1,7 +1,10 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -21,7 +24,7 @@ func (e *UnsupportedError) ShellStatus() int { return 126 }
 // command translates a specification. Descriptors are added by the caller.
 func command(spec *program.Spec) (proc.Command, error) {
 	if len(spec.Argv) == 0 {
-		return proc.Command{}, &UnsupportedError{What: "an empty command"}
+		return proc.Command{}, errors.New("the command is empty")
 	}
 	c := proc.Command{
 		Path: spec.Argv[0], Args: spec.Argv, Env: spec.Env[:len(spec.Env):len(spec.Env)], Dir: spec.Directory,
@@ -50,17 +53,23 @@ func confine(c *proc.Command, s *program.Sandbox) error {
 		return nil
 	}
 	c.NoNewPrivs = s.NoNewPrivileges
-	for what, asked := range map[string]bool{
-		"sandbox.capabilities": s.Capabilities != nil,
-		"a sandbox of paths":   len(s.Read)+len(s.Write)+len(s.Execute) > 0,
-		"a sandbox of ports":   len(s.TCPBind)+len(s.TCPConnect) > 0,
-		"sandbox.seccomp":      s.Seccomp != "",
-	} {
-		if asked {
-			return fmt.Errorf("cannot confine the program: %w", &UnsupportedError{What: what})
+	asked := map[string]bool{
+		"capabilities": s.Capabilities != nil,
+		"paths":        len(s.Read)+len(s.Write)+len(s.Execute) > 0,
+		"ports":        len(s.TCPBind)+len(s.TCPConnect) > 0,
+		"seccomp":      s.Seccomp != "",
+	}
+	var missing []string
+	for what, is := range asked {
+		if is {
+			missing = append(missing, what)
 		}
 	}
-	return nil
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return &UnsupportedError{What: fmt.Sprintf("a sandbox of %s", strings.Join(missing, ", "))}
 }
 
 // beside is a command that runs beside a program: as the same user, in the same

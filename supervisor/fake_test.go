@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -322,6 +323,18 @@ func (b *box) asked(want string) {
 	b.t.Helper()
 	if got := b.k.said(); got != want {
 		b.t.Errorf("asked\n\t%s\nwant\n\t%s", got, want)
+	}
+	b.k.forget()
+}
+
+// askedTogether is asked for what may come in any order.
+func (b *box) askedTogether(want ...string) {
+	b.t.Helper()
+	got := strings.Split(b.k.said(), ", ")
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		b.t.Errorf("asked %q, want %q", got, want)
 	}
 	b.k.forget()
 }

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -129,7 +130,7 @@ const hookOutput = 16 << 10
 func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind program.HookKind) error {
 	h := spec.Hook(kind)
 	if h == nil || len(h.Argv) == 0 {
-		return &UnsupportedError{What: "an empty hook"}
+		return errors.New("the command is empty")
 	}
 	c := beside(spec, h.Argv)
 	s.mu.Lock()

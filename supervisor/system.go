@@ -49,8 +49,10 @@ type System struct {
 	mu       sync.Mutex
 	runs     map[runKey]*systemRun
 	byID     map[uint64]*systemRun
-	starting int         // starts whose id is not known yet
-	parked   []proc.Exit // notices that may belong to one of them
+	starting int           // starts whose id is not known yet
+	latest   time.Time     // when the latest of them began
+	answered chan struct{} // closed and replaced when one has been answered
+	parked   []proc.Exit   // notices that may belong to one of them
 	crashes  map[string]Crash
 }
 
@@ -74,7 +76,8 @@ type systemRun struct {
 func NewSystem(cfg SystemConfig) *System {
 	s := &System{
 		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
-		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun), crashes: make(map[string]Crash),
+		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
+		crashes: make(map[string]Crash), answered: make(chan struct{}),
 	}
 	var err error
 	s.notifier, err = ready.Listen(ready.NotifierConfig{
@@ -113,7 +116,11 @@ func (s *System) Notices() <-chan Notice { return s.notices }
 func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	r := &systemRun{key: runKey{spec.Name, run}, spec: spec}
 	cmd, err := command(spec)
-	if err != nil {
+	var unsupported *UnsupportedError
+	switch {
+	case errors.As(err, &unsupported) && spec.Sandbox != nil && spec.Sandbox.Mode == "audit":
+		s.tell(event.Warn, "SandboxNotApplied", spec.Name, map[string]any{"reason": err.Error()})
+	case err != nil:
 		return 0, err
 	}
 	childEnds, err := s.equip(r, &cmd)
@@ -124,6 +131,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	}
 	s.mu.Lock()
 	s.starting++
+	s.latest = time.Now()
 	s.mu.Unlock()
 	r.proc, err = s.cfg.Owner.Start(cmd)
 	if err == nil && spec.TTY {
@@ -214,6 +222,8 @@ func (s *System) register(r *systemRun, started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.starting--
+	close(s.answered)
+	s.answered = make(chan struct{})
 	if started {
 		s.runs[r.key], s.byID[r.proc.ID] = r, r
 	}
@@ -347,19 +357,47 @@ func (s *System) id(name string, run uint64) (uint64, bool) {
 	return r.proc.ID, true
 }
 
-// resolve tells which run a process belongs to.
+// fresh is how long after its begin a start may be the one whose program is
+// already speaking.
+const fresh = time.Second
+
+// resolve tells which run a process belongs to. A program may speak before its
+// start has been answered; so while one is fresh, a stranger is looked at again
+// once it has been.
 func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
-	id, ok := s.cfg.Owner.Owns(pid)
-	if !ok {
-		return "", 0, false
+	for {
+		id, ours := s.cfg.Owner.Owns(pid)
+		if !ours {
+			return "", 0, false
+		}
+		s.mu.Lock()
+		r, answered, left := s.byID[id], s.answered, fresh-time.Since(s.latest)
+		waits := s.starting > 0 && left > 0
+		s.mu.Unlock()
+		switch {
+		case r != nil:
+			return r.key.name, r.key.run, true
+		case !waits:
+			return s.known(pid)
+		}
+		select {
+		case <-answered:
+		case <-time.After(left):
+		case <-s.stop:
+			return "", 0, false
+		}
 	}
+}
+
+// known is resolve without patience.
+func (s *System) known(pid int) (name string, run uint64, ok bool) {
+	id, _ := s.cfg.Owner.Owns(pid)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.byID[id]
-	if r == nil {
-		return "", 0, false
+	if r := s.byID[id]; r != nil {
+		return r.key.name, r.key.run, true
 	}
-	return r.key.name, r.key.run, true
+	return "", 0, false
 }
 
 // Owner tells to which program's tree a process belongs. The name is "" when it
@@ -368,7 +406,7 @@ func (s *System) Owner(pid int) (name string, ok bool) {
 	if _, ok := s.cfg.Owner.Owns(pid); !ok {
 		return "", false
 	}
-	name, _, _ = s.resolve(pid)
+	name, _, _ = s.known(pid)
 	return name, true
 }
 

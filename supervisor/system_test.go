@@ -110,6 +110,7 @@ func TestRealPrograms(t *testing.T) {
 			s.Umask = 0o077
 			s.Limits.Rlimits = map[string]program.Limit{"nofile": {Soft: 77, Hard: 77}}
 		}),
+		spec("audited", shell("exec sleep 1000"), func(s *program.Spec) { s.Sandbox = &program.Sandbox{Read: []string{"/"}, Mode: "audit"} }),
 		spec("sandboxed", shell("true"), func(s *program.Spec) { s.Sandbox = &program.Sandbox{Read: []string{"/"}}; s.StartRetries = 0 }),
 	)
 	b.sup.Boot()
@@ -123,6 +124,7 @@ func TestRealPrograms(t *testing.T) {
 	if st := b.await("nosuch", in(program.Fatal)); !strings.Contains(st.Reason, "no-such-command") {
 		t.Error(st.Reason)
 	}
+	b.await("audited", in(program.Running))
 	if st := b.await("sandboxed", in(program.Fatal)); !strings.Contains(st.Reason, "not supported") {
 		t.Error(st.Reason)
 	}
@@ -239,8 +241,9 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 		t.Fatalf("%q, %v", pids, err)
 	}
 	for pid := range strings.FieldsSeq(string(pids)) {
-		if _, err := os.Stat("/proc/" + pid); err == nil {
-			t.Errorf("process %s outlives the stop", pid)
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err == nil && !strings.Contains(string(stat), ") Z ") {
+			t.Errorf("process %s outlives the stop: %s", pid, stat)
 		}
 	}
 }

@@ -40,8 +40,11 @@ func TestEventKeepsItsBytes(t *testing.T) {
 	if _, err := json.Marshal(Event{Seq: 1}); err == nil {
 		t.Error("an event from nowhere was encoded")
 	}
-	if json.Unmarshal([]byte(`{"seq":"seven"}`), &e) == nil {
-		t.Error("a wrong type was accepted")
+	if err := json.Unmarshal([]byte(`{"seq":8,"change":"restart"}`), &e); err != nil || e.Seq != 8 || e.Change != nil || string(e.Fields["change"]) != `"restart"` {
+		t.Errorf("a key of another type: %+v %v", e, err)
+	}
+	if json.Unmarshal([]byte(`[]`), &e) == nil {
+		t.Error("an array is no event")
 	}
 }
 
