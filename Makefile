@@ -1,4 +1,78 @@
+# Every target works from a fresh clone. `make help` lists them.
+SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help
-help:
-	@echo "targets follow"
+
+VERSION := $(shell cat VERSION)
+COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+GOARCH  ?= $(shell go env GOARCH)
+LDFLAGS := -s -w -buildid= -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' VERSION 2>/dev/null)
+
+.PHONY: help build demo test lint race e2e bench fuzz image image-test fmt generate vendor-hash clean deps
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: bin/agentinit bin/agentctl ## both binaries into bin/, static
+
+bin/agentinit bin/agentctl: bin/%: $(SOURCES)
+	@mkdir -p bin
+	GOARCH=$(GOARCH) $(BUILD) -o $@ ./cmd/$*
+
+bin/testprog: $(SOURCES)
+	@mkdir -p bin
+	GOARCH=$(GOARCH) $(BUILD) -o $@ ./internal/testprog
+
+demo: deps build ## boot the example in the best isolation here, show it, stop it
+	./examples/demo.sh
+
+test: deps ## unit and script tests of everything
+	go test -shuffle=on ./...
+
+race: 
+	CGO_ENABLED=1 go test -race -shuffle=on ./...
+
+lint: ## gofmt, vet, staticcheck
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+e2e: deps image-test ## end to end: real PID 1, real containers (root)
+	AGENTINIT_E2E=1 go test -count=1 -v ./e2e/...
+
+bench: build bin/testprog ## measure, beside a bare C loop and the peers installed here
+	go run ./bench
+
+fuzz: ## each fuzz target for FUZZTIME (default 60s)
+	./.ci/fuzz $${FUZZTIME:-60s}
+
+image: dist/agentbox-$(GOARCH).tar ## the container image as one tar
+
+dist/agentbox-$(GOARCH).tar: bin/agentinit bin/agentctl examples/minimal.toml image/oci.json
+	go run ./image -o $@ -arch $(GOARCH) -add bin/agentinit:/bin/agentinit -add bin/agentctl:/bin/agentctl \
+	  -add examples/minimal.toml:/etc/agentbox.toml
+
+image-test: bin/agentinit bin/agentctl bin/testprog ## the image the end-to-end tests run
+	go run ./image -o dist/agentbox-test.tar -arch $(GOARCH) -ref localhost/agentbox:test \
+	  -add bin/agentinit:/bin/agentinit -add bin/agentctl:/bin/agentctl -add bin/testprog:/bin/testprog \
+	  -add e2e/testdata/container.toml:/etc/agentbox.toml
+
+fmt: ## gofmt everything
+	gofmt -w $$(git ls-files '*.go')
+
+generate: ## write the generated documents and golden files anew
+	./.ci/generate
+
+deps: ## install what is missing (Debian packages, as root), or say what it is
+	@./.ci/deps base
+
+deps-%:
+	@./.ci/deps $*
+
+vendor-hash: ## nix/hashes.json anew, after a change of go.mod
+	@dir=$$(mktemp -d) && go mod vendor -o $$dir/vendor && go run ./nix/vendorhash $(VENDORHASHFLAGS) $$dir/vendor; rc=$$?; rm -rf $$dir; exit $$rc
+
+clean: ## remove what was built
+	rm -rf bin dist

@@ -53,6 +53,25 @@ func (f Finding) Error() string {
 	return b.String()
 }
 
+// Text returns the finding as the validator prints it: CODE file:line:column:
+// message (hint), on one line whatever the names in it are.
+func (f Finding) Text() string {
+	var b strings.Builder
+	b.WriteString(f.Code + " ")
+	if f.File != "" {
+		b.WriteString(escape(f.File))
+		if f.Line > 0 {
+			fmt.Fprintf(&b, ":%d:%d", f.Line, f.Column)
+		}
+		b.WriteString(": ")
+	}
+	b.WriteString(escape(f.Message))
+	if f.Hint != "" {
+		b.WriteString(" (" + escape(f.Hint) + ")")
+	}
+	return b.String()
+}
+
 // Compare orders findings for people: by file, line, column, code, path.
 func Compare(a, b Finding) int {
 	return cmp.Or(

@@ -77,16 +77,37 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 	return coded.code
 }
 
+const rootHelp = `agentctl asks a running agentinit over its control socket, and works on
+manifests without one.
+
+Names of programs may be whole names, names of groups, globs ("worker:*"), or
+prefixes that fit one program alone.
+
+Exit status:
+  0  done
+  1  the request failed, or a check said no
+  2  the command line is wrong
+  3  status: something asked about is not running
+  4  agentinit cannot be reached, or there is no such program
+ready, made for health checks, knows 0 and 1 alone.`
+
 // newRoot builds the command tree. Each command is built by a function of its
 // own that takes the cli; adding a command is adding a row here.
 func newRoot(c *cli) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "agentctl",
 		Short:         "Remote control of agentinit, and tool for its manifests",
+		Long:          rootHelp,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else /run/agentbox/agentinit.sock)")
+	root.AddCommand(
+		newStatus(c), newStart(c), newStop(c), newRestart(c), newSignal(c),
+		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
+		newApply(c), newLogLevel(c), newMetrics(c), newShutdown(c), newVersion(c),
+		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c),
+	)
 	return root
 }

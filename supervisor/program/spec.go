@@ -65,6 +65,17 @@ const (
 	Schedule Type = "schedule"
 )
 
+// Overlap says what happens when a scheduled run is due while the one before
+// still goes on.
+type Overlap string
+
+// The kinds of overlap; the empty one means skip.
+const (
+	OverlapSkip  Overlap = "skip"
+	OverlapQueue Overlap = "queue" // one run follows at once
+	OverlapKill  Overlap = "kill"  // the old one is stopped
+)
+
 // Condition is what a dependent waits for.
 type Condition string
 
@@ -274,7 +285,11 @@ type Spec struct {
 	Argv     []string `json:"argv"` // Argv[0] is looked up in the program's PATH at each start
 	Priority int      `json:"priority"`
 	Needs    []Need   `json:"needs,omitempty"`
-	Schedule string   `json:"schedule,omitempty"`
+	// Schedule is five-field cron, a descriptor such as @hourly, or "@every 10m",
+	// read in Timezone; it is set for the type schedule alone.
+	Schedule string  `json:"schedule,omitempty"`
+	Overlap  Overlap `json:"overlap,omitempty"`
+	Timezone string  `json:"timezone,omitempty"` // IANA name, empty for local time
 
 	Autostart bool    `json:"autostart"`
 	Required  bool    `json:"required"`

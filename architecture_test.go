@@ -1,0 +1,242 @@
+// The test in this file keeps ARCHITECTURE.md true: which package may import
+// which, who may fork, signal and wait, and where a clock may be read.
+package agentinit_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/dreamlab-ai/agentinit"
+
+// arrows lists, for each package of ours, what else of ours it may import. "*"
+// is everything. A package that is missing here fails the test: put it on the
+// map, with a reason, in ARCHITECTURE.md too.
+var arrows = map[string][]string{
+	"cmd/agentinit": {"*"},
+	"cmd/agentctl": {
+		"supervisor/control/api", "supervisor/program", "supervisor/event",
+		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/supervisordconf",
+	},
+	"supervisor":             {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event"},
+	"supervisor/ready":       {"supervisor/program", "supervisor/proc", "supervisor/logs"},
+	"supervisor/control":     {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control/api"},
+	"supervisor/program":     {},
+	"supervisor/proc":        {},
+	"supervisor/logs":        {},
+	"supervisor/event":       {},
+	"supervisor/control/api": {},
+	// A control server over a made-up supervisor: for tests of the server and of
+	// agentctl, part of no binary.
+	"supervisor/control/controltest": {
+		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control", "supervisor/control/api",
+	},
+
+	"schema":                 {},
+	"schema/catalog":         {"schema"},
+	"schema/plan":            {"schema", "schema/catalog", "supervisor/program"},
+	"schema/rules":           {"schema", "schema/catalog", "schema/plan"},
+	"schema/compose":         {"schema", "schema/catalog", "schema/plan"},
+	"schema/supervisordconf": {"schema"},
+
+	"bootstrap": {
+		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose",
+		"bootstrap/identity", "supervisor/program", "supervisor/event",
+	},
+	"bootstrap/identity": {},
+
+	"adapters":              {},
+	"adapters/middleware":   {"adapters", "supervisor/event"},
+	"adapters/wire":         {"adapters"},
+	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
+	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
+	"adapters/pods":         {"adapters", "adapters/wire"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
+	"adapters/events":       {"adapters", "adapters/wire"},
+	"adapters/orchestrator": {"adapters", "adapters/wire"},
+	"adapters/rest":         {"adapters"},
+	"adapters/federation":   {"adapters", "supervisor/event"},
+	"adapters/contract":     {"adapters"},
+
+	"probes":         {"supervisor/event", "probes/console"},
+	"probes/console": {},
+
+	"image":             {},
+	"nix/vendorhash":    {},
+	"internal/testprog": {},
+	"bench":             {"*"},
+}
+
+// pure packages compute; time comes in as an argument.
+var pure = []string{"supervisor/program", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose"}
+
+// Only proc may use these: a second waiter beside it was measured to lose
+// exit statuses, and a signal sent without its lock can reach a reused pid.
+var processCalls = []string{
+	"StartProcess", "ForkExec", "Wait4", "Waitid", "Kill", "PidfdSendSignal",
+}
+
+// mayFork are the packages that run processes: their owner, and two programs of
+// tests and benchmarks that are never part of a box's own binaries.
+var mayFork = []string{"supervisor/proc", "bench", "internal/testprog"}
+
+type source struct {
+	pkg  string // directory below the module, "." for the root
+	name string
+	file *ast.File
+	test bool
+}
+
+func sources(t *testing.T) (*token.FileSet, []source) {
+	t.Helper()
+	fset := token.NewFileSet()
+	var all []source
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			switch {
+			case p != "." && strings.HasPrefix(d.Name(), "."), d.Name() == "testdata", p == "bin", p == "dist", p == "test":
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if filepath.Ext(p) != ".go" {
+			return nil
+		}
+		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		all = append(all, source{pkg: path.Dir(filepath.ToSlash(p)), name: p, file: f, test: strings.HasSuffix(p, "_test.go")})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 5 {
+		t.Fatalf("only %d Go files found: the test looks at the wrong place", len(all))
+	}
+	return fset, all
+}
+
+func TestImportArrows(t *testing.T) {
+	fset, all := sources(t)
+	for _, s := range all {
+		if s.test {
+			continue
+		}
+		allowed, known := arrows[s.pkg]
+		if !known {
+			t.Errorf("%s: package %s is not on the map (ARCHITECTURE.md and the table here)", s.name, s.pkg)
+			continue
+		}
+		for _, imp := range s.file.Imports {
+			name := strings.Trim(imp.Path.Value, `"`)
+			at := fset.Position(imp.Pos())
+			if name == "os/exec" && !slices.Contains(mayFork, s.pkg) {
+				t.Errorf("%s: os/exec waits by itself and would steal exit statuses from supervisor/proc; use proc.Start or proc.Run", at)
+			}
+			ours, ok := strings.CutPrefix(name, module+"/")
+			if !ok || slices.Contains(allowed, "*") || slices.Contains(allowed, ours) {
+				continue
+			}
+			t.Errorf("%s: %s may not import %s (ARCHITECTURE.md, Arrows): declare a small interface and let cmd/agentinit/wire.go join them", at, s.pkg, ours)
+		}
+	}
+}
+
+func TestOnlyProcForksSignalsAndWaits(t *testing.T) {
+	fset, all := sources(t)
+	for _, s := range all {
+		if s.test || slices.Contains(mayFork, s.pkg) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			from, ok := sel.X.(*ast.Ident)
+			if ok && slices.Contains([]string{"syscall", "unix", "os"}, from.Name) &&
+				slices.Contains(processCalls, sel.Sel.Name) && from.Name+"."+sel.Sel.Name != "os.Kill" { // os.Kill is a value, not a call
+				t.Errorf("%s: %s.%s belongs to supervisor/proc alone: one owner of fork, signal and wait", fset.Position(n.Pos()), from.Name, sel.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
+func TestPurePackagesReadNoClock(t *testing.T) {
+	fset, all := sources(t)
+	for _, s := range all {
+		if s.test || !slices.Contains(pure, s.pkg) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if from, ok := sel.X.(*ast.Ident); ok && from.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker", "AfterFunc"}, sel.Sel.Name) {
+				t.Errorf("%s: time.%s in %s: the package is pure, time is an argument", fset.Position(n.Pos()), sel.Sel.Name, s.pkg)
+			}
+			return true
+		})
+	}
+}
+
+func TestNoInitFunctions(t *testing.T) {
+	fset, all := sources(t)
+	for _, s := range all {
+		if s.test {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				t.Errorf("%s: no init(): start-up work hides there and init mode pays for it; wire.go builds everything", fset.Position(f.Pos()))
+			}
+		}
+	}
+}
+
+func TestTestsDoNotSleep(t *testing.T) {
+	fset, all := sources(t)
+	for _, s := range all {
+		if !s.test || s.pkg == "." {
+			continue
+		}
+		synctest := slices.ContainsFunc(s.file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` })
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && !synctest {
+				if from, ok := sel.X.(*ast.Ident); ok && from.Name == "time" && sel.Sel.Name == "Sleep" {
+					t.Errorf("%s: a test waits for an event, or runs in a synctest bubble; it does not sleep", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
+func TestEveryPackageSaysWhatItOwns(t *testing.T) {
+	_, all := sources(t)
+	said := map[string]bool{}
+	for _, s := range all {
+		if !s.test {
+			said[s.pkg] = said[s.pkg] || s.file.Doc != nil
+		}
+	}
+	for pkg, ok := range said {
+		if !ok {
+			t.Errorf("%s has no package comment: say what it owns and what it must never do", pkg)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// box is one running init and the fifo its programs report on.
+type box struct {
+	dir   string
+	cmd   *exec.Cmd
+	fifo  *os.File
+	begun time.Time // when the init was exec'ed
+}
+
+// open starts peer p with n copies of command and returns once it was exec'ed.
+func (l *lab) open(ctx context.Context, p peer, n int, command []string, env ...string) (*box, error) {
+	dir, err := os.MkdirTemp(l.dir, "box")
+	if err != nil {
+		return nil, err
+	}
+	argv, err := p.setup(dir, n, command)
+	if err != nil {
+		return nil, err
+	}
+	name := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(name, 0o600); err != nil {
+		return nil, err
+	}
+	// Opened for both, so that reading never sees the end between two writers.
+	fifo, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, l.path("start"), argv...)
+	cmd.Env = append(os.Environ(), append(env, "BENCH_FIFO="+name)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if l.root {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	b := &box{dir: dir, cmd: cmd, fifo: fifo}
+	if err := b.expect('S', 1); err != nil {
+		return nil, errors.Join(err, b.kill())
+	}
+	b.begun = time.Now()
+	return b, nil
+}
+
+// expect reads reports until n of that kind have come. Two minutes without one
+// is an error that shows what the init last said.
+func (b *box) expect(kind byte, n int) error {
+	buf := make([]byte, 16*256)
+	held := 0
+	for n > 0 {
+		if err := b.fifo.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+			return err
+		}
+		m, err := b.fifo.Read(buf[held : held+16*(256-1)-held%16])
+		if err != nil {
+			log, readErr := os.ReadFile(filepath.Join(b.dir, "log"))
+			return errors.Join(fmt.Errorf("%d reports %q missing: %w; log: %.300s", n, kind, err, log), readErr)
+		}
+		held += m
+		for ; held >= 16; held -= 16 {
+			if buf[0] == kind {
+				n--
+			}
+			copy(buf, buf[16:held])
+		}
+	}
+	return nil
+}
+
+// drain throws away what has been reported so far.
+func (b *box) drain() error {
+	if err := b.fifo.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, b.fifo)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+func (b *box) pid() int { return b.cmd.Process.Pid }
+
+// stop sends TERM and waits for the init to be gone.
+func (b *box) stop() error {
+	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return b.wait()
+}
+
+func (b *box) kill() error {
+	killTree(b.pid())
+	return b.wait()
+}
+
+func (b *box) wait() error {
+	err := b.cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = nil
+	}
+	return errors.Join(err, b.fifo.Close())
+}
+
+// killTree ends an init and all below it; without a pid namespace its programs
+// would outlive it.
+func killTree(pid int) {
+	all := append(descendants(pid), pid)
+	for _, p := range all {
+		// Gone already is what is wanted.
+		_ = syscall.Kill(p, syscall.SIGKILL)
+	}
+}
+
+// descendants lists the processes below pid, as the host numbers them.
+func descendants(pid int) []int {
+	var all []int
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			continue // that thread has ended
+		}
+		for word := range strings.FieldsSeq(string(data)) {
+			if child, err := strconv.Atoi(word); err == nil {
+				all = append(all, child)
+				all = append(all, descendants(child)...)
+			}
+		}
+	}
+	return all
+}
+
+// victims lists the processes below pid that run the program called name.
+func victims(pid int, name string) []int {
+	return slices.DeleteFunc(descendants(pid), func(p int) bool {
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p))
+		return err != nil || strings.TrimSpace(string(comm)) != name
+	})
+}
+
+// zombies counts the dead below pid that have not been reaped.
+func zombies(pid int) int {
+	n := 0
+	for _, p := range descendants(pid) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
+		if err == nil && strings.Contains(string(stat), ") Z ") {
+			n++
+		}
+	}
+	return n
+}
+
+// sumStatus adds up one numeric field of /proc/PID/task/*/status.
+func sumStatus(pid int, fields ...string) (int, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(files) == 0 {
+		return 0, fmt.Errorf("no threads of %d: %v", pid, err)
+	}
+	sum := 0
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			continue // that thread has ended
+		}
+		for line := range strings.Lines(string(data)) {
+			key, value, _ := strings.Cut(line, ":")
+			if slices.Contains(fields, key) {
+				n, err := strconv.Atoi(strings.Fields(value)[0])
+				if err != nil {
+					return 0, err
+				}
+				sum += n
+			}
+		}
+	}
+	return sum, nil
+}
+
+// pss is the proportional set size of an init in KiB, with its helpers (one
+// supervise process a service, as s6 and runit have) but without the programs.
+func pss(pid int, program string) (int, error) {
+	sum := 0
+	for _, p := range append(descendants(pid), pid) {
+		if slices.Contains(victims(pid, program), p) {
+			continue
+		}
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p))
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(string(data)) {
+			if value, ok := strings.CutPrefix(line, "Pss:"); ok {
+				n, err := strconv.Atoi(strings.Fields(value)[0])
+				if err != nil {
+					return 0, err
+				}
+				sum += n
+			}
+		}
+	}
+	return sum, nil
+}

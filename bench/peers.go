@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// peer is one init: how it is configured for programs, and what is exec'ed.
+type peer struct {
+	name string
+	// setup writes what the init needs below dir to run n copies of command and
+	// returns its command line.
+	setup func(dir string, n int, command []string) ([]string, error)
+	// status is the command that lists all programs, nil when there is none.
+	status func(dir string) []string
+}
+
+func (l *lab) peers() []peer {
+	all := []peer{
+		{name: "floor (C loop)", setup: l.floor},
+		{name: "agentinit", setup: l.agentinit, status: func(dir string) []string {
+			return []string{filepath.Join(l.bin, "agentctl"), "--socket", filepath.Join(dir, "sock"), "status"}
+		}},
+	}
+	if found("s6-svscan") {
+		all = append(all, peer{name: "s6", setup: serviceDirs("s6-svscan")})
+	}
+	if found("runsvdir") {
+		all = append(all, peer{name: "runit", setup: serviceDirs("runsvdir"), status: func(dir string) []string {
+			services, err := filepath.Glob(filepath.Join(dir, "services", "*"))
+			if err != nil {
+				return nil
+			}
+			return append([]string{"sv", "status"}, services...)
+		}})
+	}
+	if found("supervisord") {
+		all = append(all, peer{name: "supervisord", setup: supervisord, status: func(dir string) []string {
+			return []string{"supervisorctl", "-c", filepath.Join(dir, "supervisord.conf"), "status"}
+		}})
+	}
+	return all
+}
+
+func found(name string) bool {
+	_, err := exec.LookPath(name)
+	return err == nil
+}
+
+func (l *lab) floor(_ string, n int, command []string) ([]string, error) {
+	return append([]string{l.path("floor"), strconv.Itoa(n)}, command...), nil
+}
+
+func (l *lab) agentinit(dir string, n int, command []string) ([]string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "[supervisor]\nsocket = %q\nlisten = \"off\"\nmetrics_listen = \"off\"\n", filepath.Join(dir, "sock"))
+	fmt.Fprintf(&b, "[supervisor.defaults]\nrestart = \"always\"\nbackoff = { initial = \"0s\" }\nrestart_limit = { count = 0, window = \"1m\" }\nlogs = { to = \"none\" }\n")
+	fmt.Fprintf(&b, "[programs.p]\ncommand = [%s]\n", quoteAll(command))
+	if n > 1 {
+		fmt.Fprintf(&b, "instances = %d\n", n)
+	}
+	file := filepath.Join(dir, "agentbox.toml")
+	return []string{filepath.Join(l.bin, "agentinit"), "--manifest", file}, os.WriteFile(file, []byte(b.String()), 0o644)
+}
+
+func quoteAll(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = strconv.Quote(w)
+	}
+	return strings.Join(quoted, ", ")
+}
+
+// serviceDirs lays out one directory a service, as s6 and runit want them.
+func serviceDirs(scanner string) func(string, int, []string) ([]string, error) {
+	return func(dir string, n int, command []string) ([]string, error) {
+		services := filepath.Join(dir, "services")
+		for i := range n {
+			d := filepath.Join(services, fmt.Sprintf("p%04d", i))
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				return nil, err
+			}
+			if len(command) == 1 {
+				if err := os.Symlink(command[0], filepath.Join(d, "run")); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			script := "#!/bin/sh\nexec " + strings.Join(command, " ") + "\n"
+			if err := os.WriteFile(filepath.Join(d, "run"), []byte(script), 0o755); err != nil {
+				return nil, err
+			}
+		}
+		bin, err := exec.LookPath(scanner)
+		return []string{bin, services}, err
+	}
+}
+
+func supervisord(dir string, n int, command []string) ([]string, error) {
+	conf := filepath.Join(dir, "supervisord.conf")
+	text := fmt.Sprintf(`[supervisord]
+nodaemon=true
+logfile=/dev/null
+logfile_maxbytes=0
+pidfile=%[1]s/supervisord.pid
+childlogdir=%[1]s
+minfds=8192
+[unix_http_server]
+file=%[1]s/supervisor.sock
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
+[supervisorctl]
+serverurl=unix://%[1]s/supervisor.sock
+[program:p]
+command=%[2]s
+numprocs=%[3]d
+process_name=p%%(process_num)04d
+autorestart=true
+startsecs=0
+stdout_logfile=NONE
+stderr_logfile=NONE
+`, dir, strings.Join(command, " "), n)
+	bin, err := exec.LookPath("supervisord")
+	if err != nil {
+		return nil, err
+	}
+	return []string{bin, "-c", conf}, os.WriteFile(conf, []byte(text), 0o644)
+}

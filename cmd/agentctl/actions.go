@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// verb is one of the commands that change programs.
+type verb struct {
+	use, short, long string
+	done, already    string // "started", "already running"
+	ask              func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error)
+}
+
+func newStart(c *cli) *cobra.Command {
+	cmd, _ := c.newAction(verb{
+		use: "start NAME...|--all", short: "Start programs", done: "started", already: "already running",
+		long: "Start programs and wait until each is RUNNING, has completed, or has failed.",
+		ask:  (*api.Client).Start,
+	})
+	return cmd
+}
+
+func newStop(c *cli) *cobra.Command {
+	cmd, _ := c.newAction(verb{
+		use: "stop NAME...|--all", short: "Stop programs", done: "stopped", already: "not running",
+		long: "Stop programs and wait until their processes are gone.",
+		ask:  (*api.Client).Stop,
+	})
+	return cmd
+}
+
+func newRestart(c *cli) *cobra.Command {
+	cmd, req := c.newAction(verb{
+		use: "restart NAME...|--all", short: "Restart programs", done: "restarted", already: "not restarted",
+		long: `Restart programs and wait until each is RUNNING, has completed, or has failed.
+
+With --rolling one program after the other is restarted, each when the one
+before is ready again; the first that does not return ends it.`,
+		ask: (*api.Client).Restart,
+	})
+	cmd.Flags().BoolVar(&req.Rolling, "rolling", false, "one after the other, each when the one before is ready")
+	return cmd
+}
+
+func newSignal(c *cli) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:               "signal SIGNAL NAME...|--all",
+		Short:             "Send a signal to programs",
+		Long:              "Send a signal to programs. SIGNAL is a name, with or without SIG, or a number.",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: c.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req := api.ActionRequest{Signal: args[0], Names: args[1:], All: all}
+			return c.runAction(cmd.Context(), verb{done: "signalled", already: "signalled", ask: (*api.Client).Signal}, req)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "every program")
+	return cmd
+}
+
+func (c *cli) newAction(v verb) (*cobra.Command, *api.ActionRequest) {
+	req := &api.ActionRequest{}
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: v.use, Short: v.short, Long: v.long,
+		ValidArgsFunction: c.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Names, req.TimeoutMS = args, timeout.Milliseconds()
+			return c.runAction(cmd.Context(), v, *req)
+		},
+	}
+	cmd.Flags().BoolVar(&req.All, "all", false, "every program")
+	cmd.Flags().BoolVar(&req.NoWait, "no-wait", false, "do not wait for the outcome")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up waiting after this long (at most 10m, which is the default)")
+	return cmd, req
+}
+
+func (c *cli) runAction(ctx context.Context, v verb, req api.ActionRequest) error {
+	if req.All == (len(req.Names) > 0) {
+		return usageError("give either names or --all")
+	}
+	client := c.client()
+	result, err := v.ask(client, ctx, req)
+	if err != nil {
+		return failed(err)
+	}
+	if c.json {
+		if err := c.printJSON(result); err != nil {
+			return err
+		}
+	} else {
+		c.printResults(v, req.NoWait, result)
+	}
+	if result.Failed() {
+		return &exitError{code: exitFailure}
+	}
+	return nil
+}
+
+func (c *cli) printResults(v verb, noWait bool, result api.ActionResult) {
+	for _, p := range result.Results {
+		name := printable(p.Name)
+		switch {
+		case p.Error != nil:
+			line(c.stderr, "%s: %s", name, strings.TrimPrefix(describe(p.Error), name+": "))
+		case !p.Changed:
+			line(c.stdout, "%s: %s", name, v.already)
+		case noWait:
+			line(c.stdout, "%s: asked, now %s", name, p.State)
+		case p.PID != 0 && v.done != "signalled":
+			line(c.stdout, "%s: %s, pid %d", name, v.done, p.PID)
+		default:
+			line(c.stdout, "%s: %s", name, v.done)
+		}
+	}
+}
+
+func newWait(c *cli) *cobra.Command {
+	q := api.WaitQuery{}
+	cmd := &cobra.Command{
+		Use:   "wait [NAME...]",
+		Short: "Wait until programs, or the box, are in a state",
+		Long: `Wait until every program named is in a state. Without a NAME, --for ready
+waits for the readiness of the box, and any other state for every program.
+
+Exit status 1: it did not come in time, or cannot come any more.`,
+		ValidArgsFunction: c.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q.Names = args
+			client := c.client()
+			result, err := waitOn(cmd.Context(), client, q)
+			if err != nil {
+				return failed(err)
+			}
+			if c.json {
+				return c.printJSON(result)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&q.For, "for", api.ForReady, "ready, running, stopped or completed")
+	cmd.Flags().DurationVar(&q.Timeout, "timeout", 0, "give up after this long (default: never)")
+	return cmd
+}
+
+// waitOn asks again where the server's own bound ended a wait that has none.
+func waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (api.WaitResult, error) {
+	until := ctx
+	if q.Timeout > 0 {
+		// A little later than the server, whose answer says what is missing.
+		var cancel context.CancelFunc
+		until, cancel = context.WithTimeoutCause(ctx, q.Timeout+5*time.Second, errors.New("no answer in time"))
+		defer cancel()
+	}
+	for {
+		result, err := client.Wait(until, q)
+		if q.Timeout > 0 || api.CodeOf(err) != api.CodeTimeout {
+			return result, err
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+func newWhy(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:               "why NAME",
+		Short:             "Explain why a program is in its state",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client := c.client()
+			why, err := client.Why(cmd.Context(), args[0])
+			if err != nil {
+				return failed(err)
+			}
+			if c.json {
+				return c.printJSON(why)
+			}
+			c.printWhy(why)
+			return nil
+		},
+	}
+}
+
+func (c *cli) printWhy(why api.Why) {
+	line(c.stdout, "%s", printable(why.Summary))
+	if why.Next != "" {
+		line(c.stdout, "next:    %s", printable(why.Next))
+	}
+	if e := why.Program.LastExit; e != nil {
+		line(c.stdout, "last:    %s, restarted %d times", printable(e.String()), why.Program.Restarts)
+	}
+	if why.Program.Text != "" {
+		line(c.stdout, "says:    %s", printable(why.Program.Text))
+	}
+	for _, n := range why.Needs {
+		holds := "holds"
+		if !n.Met {
+			holds = "does not hold"
+		}
+		text := fmt.Sprintf("%s:%s %s, %s is %s", n.Program, n.Condition, holds, n.Program, n.State)
+		if n.Reason != "" {
+			text += ": " + n.Reason
+		}
+		line(c.stdout, "needs:   %s", printable(text))
+	}
+	for _, d := range why.Dependents {
+		line(c.stdout, "needed:  by %s", printable(d))
+	}
+	for _, e := range why.Recent {
+		line(c.stdout, "event: %s", c.eventText(e))
+	}
+}
+
+func newReady(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "ready",
+		Short: "Say whether the box is ready",
+		Long: `Say whether the box is ready, and what is missing if not.
+
+Made for HEALTHCHECK: exit status 0 is ready, 1 is everything else, an agentinit
+that cannot be reached included.`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client := c.client()
+			r, err := client.Ready(cmd.Context())
+			if err != nil {
+				return &exitError{exitFailure, fmt.Errorf("not ready: %w", err)}
+			}
+			if err := c.printReady(r); err != nil {
+				return err
+			}
+			if !r.Ready {
+				return &exitError{code: exitFailure}
+			}
+			return nil
+		},
+	}
+}
+
+func (c *cli) printReady(r api.Readiness) error {
+	if c.json {
+		return c.printJSON(r)
+	}
+	if r.Ready {
+		line(c.stdout, "ready")
+		return nil
+	}
+	head := "not ready"
+	if r.Reason != "" {
+		head += ": " + printable(r.Reason)
+	}
+	line(c.stdout, "%s", head)
+	for _, m := range r.Missing {
+		line(c.stdout, "  %s", printable(joinedBy(m.ID, ": ", m.Reason)))
+	}
+	return nil
+}
+
+func joinedBy(a, sep, b string) string {
+	if b == "" {
+		return a
+	}
+	return a + sep + b
+}
+
+func newApply(c *cli) *cobra.Command {
+	req := api.ApplyRequest{}
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Read the manifest again and carry out the difference",
+		Long: `Read the manifest again and carry out the difference. Programs that are
+unchanged keep running; an invalid manifest changes nothing.
+
+With --dry-run it only says what would happen: for each program unchanged, live
+(takes the new values as it runs), restart, add or remove.`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client := c.client()
+			result, err := client.Apply(cmd.Context(), req)
+			if err != nil {
+				return failed(err)
+			}
+			if c.json {
+				err = c.printJSON(result)
+			} else {
+				c.printApply(result)
+			}
+			if err == nil && applyFailed(result) {
+				return &exitError{code: exitFailure}
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would happen")
+	return cmd
+}
+
+func applyFailed(r api.ApplyResult) bool {
+	for _, ch := range r.Changes {
+		if ch.Error != "" {
+			return true
+		}
+	}
+	return r.RolledBack
+}
+
+func (c *cli) printApply(r api.ApplyResult) {
+	colour := map[string]string{
+		api.ApplyLive: cyan, api.ApplyRestart: yellow, api.ApplyAdd: green, api.ApplyRemove: red, api.ApplyUnchanged: dim,
+	}
+	rows := make([][]cell, len(r.Changes))
+	for i, ch := range r.Changes {
+		detail := joinedBy(strings.Join(ch.Keys, ", "), ": ", ch.Error)
+		rows[i] = []cell{{ch.Action, colour[ch.Action]}, {printable(ch.Program), noStyle}, {printable(detail), noStyle}}
+	}
+	c.table([]column{{title: "ACTION"}, {title: "NAME", max: 24}, {title: "KEYS"}}, rows)
+	for _, w := range r.Warnings {
+		line(c.stderr, "%s", printable(w.String()))
+	}
+	if r.RolledBack {
+		line(c.stderr, "rolled back: %s", printable(r.Reason))
+	}
+	if r.DryRun {
+		line(c.stdout, "dry run: nothing has been changed")
+	}
+}
+
+func newLogLevel(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:       "log-level [LEVEL]",
+		Short:     "Show or change the level of agentinit's own log",
+		Long:      "Show the level of agentinit's own log, or change it: trace, debug, info, warn or error.",
+		Args:      cobra.MaximumNArgs(1),
+		ValidArgs: []string{"trace", "debug", "info", "warn", "error"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client := c.client()
+			var level api.LogLevel
+			var err error
+			if len(args) == 1 {
+				level, err = client.SetLogLevel(cmd.Context(), args[0])
+			} else {
+				level, err = client.LogLevel(cmd.Context())
+			}
+			if err != nil {
+				return failed(err)
+			}
+			if c.json {
+				return c.printJSON(level)
+			}
+			line(c.stdout, "%s", printable(level.Level))
+			return nil
+		},
+	}
+}
+
+func newShutdown(c *cli) *cobra.Command {
+	req := api.ShutdownRequest{}
+	var wait bool
+	cmd := &cobra.Command{
+		Use:               "shutdown",
+		Short:             "Stop every program and end agentinit",
+		Long:              "Ask agentinit to stop every program and exit, as SIGTERM does. It does not wait, unless told so.",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client := c.client()
+			if err := client.Shutdown(cmd.Context(), req); err != nil {
+				return failed(err)
+			}
+			if wait {
+				// The stream of events ends with agentinit; in what way does not matter.
+				err := client.Events(cmd.Context(), 0, true, func(api.Event) error { return nil })
+				if cmd.Context().Err() != nil {
+					return failed(err)
+				}
+			}
+			if c.json {
+				return c.printJSON(api.Accepted{Accepted: true})
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "what to write into the log")
+	cmd.Flags().BoolVar(&wait, "wait", false, "return when agentinit has gone")
+	return cmd
+}
+
+func newMetrics(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:               "metrics",
+		Short:             "Print the Prometheus metrics, in a box without curl",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := c.client().Metrics(cmd.Context())
+			if err != nil {
+				return failed(err)
+			}
+			_, err = io.WriteString(c.stdout, text)
+			return failed(err)
+		},
+	}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// client returns a client of the socket that the command line, the environment
+// or the default names, in this order.
+func (c *cli) client() *api.Client {
+	if c.socket != "" {
+		return api.NewClient(c.socket)
+	}
+	if s, ok := c.lookupEnv(api.EnvSocket); ok && s != "" {
+		return api.NewClient(s)
+	}
+	return api.NewClient("")
+}
+
+// failed is the one place where a failed request becomes an exit status.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	var unreachable *api.UnreachableError
+	var refused *api.Error
+	switch {
+	case errors.As(err, &unreachable):
+		return &exitError{exitUnreachable, err}
+	case errors.As(err, &refused):
+		return &exitError{exitOf(refused.Code), errors.New(describe(refused))}
+	}
+	return &exitError{exitFailure, err}
+}
+
+func exitOf(code api.Code) int {
+	switch code {
+	case api.CodeUnknownProgram:
+		return exitUnreachable
+	case api.CodeBadRequest, api.CodeAmbiguous:
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func describe(e *api.Error) string {
+	text := printable(e.Error())
+	for _, f := range e.Findings {
+		text += "\n" + printable(f.String())
+	}
+	return text
+}
+
+// usageError is a mistake on the command line that cobra cannot see.
+func usageError(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// printJSON writes one value, indented.
+func (c *cli) printJSON(v any) error {
+	e := json.NewEncoder(c.stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// printJSONLine writes one value of a stream on a line of its own.
+func (c *cli) printJSONLine(v any) error {
+	e := json.NewEncoder(c.stdout)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// quietEnd takes the end of a followed stream by the user's own interrupt for
+// what it is.
+func quietEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return failed(err)
+}
+
+// completeNames offers the names of the programs of the running box.
+func (c *cli) completeNames(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	client := c.client()
+	status, err := client.Status(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, p := range status.Programs {
+		if strings.HasPrefix(p.Name, prefix) {
+			names = append(names, p.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// noFiles is the completion of commands without arguments.
+func noFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+// line writes one line; an error of stdout shows at the next write or not at
+// all, and there is nobody left to tell.
+func line(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// terminal says whether w is one, and how wide; without a terminal nothing is
+// cut or coloured.
+func terminal(w io.Writer) (width int, ok bool) {
+	f, isFile := w.(*os.File)
+	if !isFile || !term.IsTerminal(int(f.Fd())) {
+		return 0, false
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || width < 20 {
+		width = 80
+	}
+	return width, true
+}
+
+// colours reports whether to colour stdout (https://no-color.org).
+func (c *cli) colours() bool {
+	if v, ok := c.lookupEnv("NO_COLOR"); ok && v != "" {
+		return false
+	}
+	if v, _ := c.lookupEnv("TERM"); v == "dumb" {
+		return false
+	}
+	_, ok := terminal(c.stdout)
+	return ok
+}
+
+// SGR codes (ECMA-48).
+const (
+	red     = "31"
+	green   = "32"
+	yellow  = "33"
+	cyan    = "36"
+	dim     = "2"
+	noStyle = ""
+)
+
+func style(code, text string, on bool) string {
+	if !on || code == noStyle {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+// printable makes a program's own words harmless on a terminal: control
+// characters, which could move the cursor, retitle the window or fake output,
+// and characters that reorder text are written as escapes. A tab stays.
+func printable(s string) string {
+	if !strings.ContainsFunc(s, unprintable) && utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError && isInvalid(s[i:]):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case !unprintable(r):
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r < 0x100:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+func isInvalid(s string) bool {
+	r, size := utf8.DecodeRuneInString(s)
+	return r == utf8.RuneError && size == 1
+}
+
+func unprintable(r rune) bool {
+	return r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == 0x2028 || r == 0x2029)
+}
+
+// cut shortens a text to so many characters; 0 is any number.
+func cut(s string, width int) string {
+	if width <= 0 || utf8.RuneCountInString(s) <= width {
+		return s
+	}
+	r := []rune(s)
+	return string(r[:max(0, width-1)]) + "…"
+}
+
+// column is one column of a table.
+type column struct {
+	title string
+	right bool // flush right
+	max   int  // on a terminal; 0 is any width
+}
+
+// cell is one field: its text, and its colour.
+type cell struct{ text, style string }
+
+// table prints rows under their titles. On a terminal the last column is cut at
+// the edge.
+func (c *cli) table(columns []column, rows [][]cell) {
+	width, tty := terminal(c.stdout)
+	colours := c.colours()
+	widths := make([]int, len(columns))
+	for i, col := range columns {
+		widths[i] = utf8.RuneCountInString(col.title)
+		for _, row := range rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i].text))
+		}
+		if tty && col.max > 0 {
+			widths[i] = min(widths[i], max(col.max, len(col.title)))
+		}
+	}
+	titles := make([]cell, len(columns))
+	for i, col := range columns {
+		titles[i] = cell{col.title, dim}
+	}
+	for _, row := range append([][]cell{titles}, rows...) {
+		fmt.Fprintln(c.stdout, formatRow(columns, widths, row, width, colours))
+	}
+}
+
+func formatRow(columns []column, widths []int, row []cell, width int, colours bool) string {
+	var b strings.Builder
+	used := 0
+	last := len(row) - 1
+	for i, f := range row {
+		if i == last {
+			text := f.text
+			if width > 0 {
+				text = cut(text, max(1, width-used))
+			}
+			b.WriteString(style(f.style, text, colours))
+			break
+		}
+		text := f.text
+		if width > 0 {
+			text = cut(text, widths[i])
+		}
+		pad := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(text)))
+		if columns[i].right {
+			b.WriteString(pad + style(f.style, text, colours) + "  ")
+		} else {
+			b.WriteString(style(f.style, text, colours) + pad + "  ")
+		}
+		used += widths[i] + 2
+	}
+	return strings.TrimRight(b.String(), " ")
+}

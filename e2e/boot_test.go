@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const header = `
+[supervisor]
+listen = "127.0.0.1:PORT"
+metrics_listen = "127.0.0.1:METRICS"
+`
+
+// The main job, in both isolations that need no container engine.
+func TestLifecycle(t *testing.T) {
+	for name, mode := range map[string]how{"pid 1": asPID1, "unprivileged": unprivileged} {
+		t.Run(name, func(t *testing.T) {
+			b := boot(t, mode, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+[programs.migrate]
+command = ["TESTPROG", "exit", "0"]
+type = "oneshot"
+`)
+			b.sealed()
+			out := b.mustCtl("wait", "--for", "ready")
+			t.Log(out)
+			if out := b.mustCtl("status"); !strings.Contains(out, "web") || !strings.Contains(out, "RUNNING") {
+				t.Errorf("status: %s", out)
+			}
+			if status, body := b.get("/ready"); status != 200 || !strings.Contains(body, `"ready":true`) {
+				t.Errorf("/ready: %d %s", status, body)
+			}
+			if status, body := b.get("/livez"); status != 200 {
+				t.Errorf("/livez: %d %s", status, body)
+			}
+			if status, body := b.get("/metrics"); status != 200 || !strings.Contains(body, `agentinit_program_up{program="web"} 1`) {
+				t.Errorf("/metrics: %d %.400s", status, body)
+			}
+			if _, body, err := get(b.metrics, "/metrics"); err != nil || !strings.Contains(body, "agentinit_ready 1") {
+				t.Errorf("metrics port: %v %.400s", err, body)
+			}
+			if code := b.stop(); code != 0 {
+				t.Errorf("asked to stop, ended with %d", code)
+			}
+		})
+	}
+}
+
+// A required program that becomes RUNNING late: alive and not ready until then,
+// ready right after, and the sentinel appears once, whole.
+func TestReadyFollowsTheLastRequiredProgram(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.slow]
+command = ["TESTPROG", "sleep"]
+required = true
+start_seconds = 3
+`)
+	b.event("BootstrapSealStarted")
+	sentinel := filepath.Join(b.dir, "run/agentbox/bootstrap.done")
+	if _, err := os.Stat(sentinel); err == nil {
+		t.Error("the sentinel is there before the seal")
+	}
+	if status, _ := b.get("/livez"); status != 200 {
+		t.Errorf("/livez while booting: %d", status)
+	}
+	if status, body := b.get("/ready"); status != 503 || !strings.Contains(body, "program:slow") {
+		t.Errorf("/ready while booting: %d %s", status, body)
+	}
+	var running time.Time
+	for running.IsZero() {
+		e := b.event("ProgramStateChanged")
+		if change, ok := e["change"].(map[string]any); ok && change["to"] == "RUNNING" {
+			running = time.Now()
+		}
+	}
+	for {
+		status, _ := b.get("/ready")
+		if status == 200 {
+			break
+		}
+		if time.Since(running) > patience {
+			t.Fatal("never ready")
+		}
+	}
+	t.Logf("/ready was 200 %v after RUNNING was seen", time.Since(running))
+	data, err := os.ReadFile(sentinel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var content map[string]any
+	if err := json.Unmarshal(data, &content); err != nil {
+		t.Fatalf("the sentinel is not one JSON object: %v: %s", err, data)
+	}
+	for _, key := range []string{"completed_at", "manifest_checksum", "boot_id", "duration_ms", "programs"} {
+		if content[key] == nil {
+			t.Errorf("the sentinel lacks %s: %s", key, data)
+		}
+	}
+	b.signal(syscall.SIGTERM)
+	b.ended()
+	if _, err := os.Stat(sentinel); err == nil {
+		t.Error("the sentinel is still there after the stop")
+	}
+	completed := 0
+	for e := range b.events {
+		if e["event"] == "BootstrapCompleted" {
+			completed++
+		}
+	}
+	if completed != 1 {
+		t.Errorf("sealed %d times", completed)
+	}
+}
+
+func TestStopKillsEverythingUnprivileged(t *testing.T) {
+	b := boot(t, unprivileged, header+`
+[supervisor.defaults]
+stop = ["TERM 1s", "KILL"]
+[programs.stubborn]
+command = ["TESTPROG", "ignore-term"]
+[programs.stopped]
+command = ["TESTPROG", "stopped"]
+[programs.escaped]
+command = ["TESTPROG", "double-fork"]
+[programs.scrubbed]
+command = ["TESTPROG", "double-fork", "scrub"]
+[programs.tree]
+command = ["TESTPROG", "fork-tree", "3", "3"]
+`)
+	b.sealed()
+	pid, err := b.initPID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := descendants(pid)
+	if len(before) < 10 {
+		t.Fatalf("only %d processes: the adversaries did not start", len(before))
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+	for _, p := range before {
+		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p))
+		if err == nil && strings.Contains(string(cmdline), "testprog") {
+			t.Errorf("process %d outlived the box: %q", p, cmdline)
+		}
+	}
+}
+
+func TestBadManifestStartsNothing(t *testing.T) {
+	b := boot(t, unprivileged, header+`
+[programs.a]
+command = ["TESTPROG", "sleep"]
+needs = ["b", "nosuch"]
+restrat = "always"
+[programs.b]
+needs = ["a"]
+command = 7
+`)
+	if code := b.ended(); code != 64 {
+		t.Errorf("ended with %d, want 64", code)
+	}
+	text := b.tail(1 << 20)
+	for _, want := range []string{"agentbox.toml:", "restrat", "nosuch", "command"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report does not name %q", want)
+		}
+	}
+	if strings.Contains(text, `"STARTING"`) {
+		t.Error("something was started")
+	}
+}
+
+func TestMissingArtifactIsNamed(t *testing.T) {
+	b := boot(t, unprivileged, header+`
+[programs.a]
+command = ["TESTPROG", "sleep"]
+[[artifacts]]
+id = "the-missing-tool"
+class = "B"
+entry = "/opt/nowhere/tool"
+required = true
+`)
+	if code := b.ended(); code != 66 {
+		t.Errorf("ended with %d, want 66", code)
+	}
+	if !strings.Contains(b.tail(1<<20), "the-missing-tool") {
+		t.Error("the artifact is not named")
+	}
+}
+
+func TestWrongCommandLeavesTheBoxAlive(t *testing.T) {
+	b := boot(t, unprivileged, header+`
+[supervisor.defaults]
+backoff = { initial = "10ms", max = "10ms" }
+restart_limit = { count = 2, window = "1m" }
+[programs.missing]
+command = ["/nonexistent/tool"]
+[programs.directory]
+command = ["/tmp"]
+[programs.plain]
+command = ["/etc/passwd"]
+[programs.good]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	for _, name := range []string{"missing", "directory", "plain"} {
+		waitFor(t, name+" gives up", func() bool { return b.programs()[name].State == "FATAL" })
+		if out := b.mustCtl("why", name); len(out) < 20 {
+			t.Errorf("why %s: %s", name, out)
+		} else {
+			t.Log(out)
+		}
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+func TestEssentialProgramEndsTheBoxWithItsStatus(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.side]
+command = ["TESTPROG", "sleep"]
+[programs.main]
+command = ["TESTPROG", "exit", "7"]
+essential = true
+`)
+	if code := b.ended(); code != 7 {
+		t.Errorf("ended with %d, want 7", code)
+	}
+}
+
+func TestRequiredFatalBeforeTheSeal(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.db]
+command = ["TESTPROG", "exit", "3"]
+required = true
+backoff = { initial = "10ms", max = "10ms" }
+restart_limit = { count = 2, window = "1m" }
+`)
+	if code := b.ended(); code != 67 {
+		t.Errorf("ended with %d, want 67", code)
+	}
+}
+
+func TestMixedMode(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.side]
+command = ["TESTPROG", "sleep"]
+`, "--", binary(t, "testprog"), "exit", "5")
+	if code := b.ended(); code != 5 {
+		t.Errorf("ended with %d, want 5", code)
+	}
+}

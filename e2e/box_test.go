@@ -1,0 +1,383 @@
+// Package e2e runs the real binaries as an operator would: as PID 1 of a pid
+// namespace, in an OCI container, and unprivileged below a directory. It holds
+// tests only. They run under `make e2e`, which builds what they need.
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience bounds every wait for something that must happen. It is far above
+// what is ever needed: a test that runs into it has found a hang.
+const patience = 90 * time.Second
+
+func TestMain(m *testing.M) {
+	if os.Getenv("AGENTINIT_E2E") == "" {
+		fmt.Println("end-to-end tests run under `make e2e` (AGENTINIT_E2E=1)")
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func binary(t testing.TB, name string) string {
+	t.Helper()
+	p, err := filepath.Abs(filepath.Join("..", "bin", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(p); err != nil {
+		t.Fatalf("%v: run `make e2e`", err)
+	}
+	return p
+}
+
+func needsRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+}
+
+// how says in which isolation a box runs.
+type how int
+
+const (
+	asPID1       how = iota // PID 1 of a pid namespace
+	unprivileged            // an ordinary process of another uid, a subreaper
+)
+
+// box is one running agentinit.
+type box struct {
+	t        testing.TB
+	dir      string // its --root
+	cmd      *exec.Cmd
+	port     int
+	metrics  int
+	events   chan map[string]any // what it printed, parsed
+	exited   chan struct{}
+	exitCode int
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+// boot starts agentinit with the manifest and returns at once. In the manifest
+// TESTPROG, PORT and METRICS are replaced.
+func boot(t testing.TB, mode how, manifest string, args ...string) *box {
+	t.Helper()
+	b := &box{t: t, dir: t.TempDir(), port: freePort(t), metrics: freePort(t),
+		events: make(chan map[string]any, 1<<20), exited: make(chan struct{})}
+	if err := os.Chmod(b.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for dir := filepath.Dir(b.dir); strings.HasPrefix(dir, os.TempDir()) && dir != os.TempDir(); dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(b.dir, "agentbox.toml")
+	text := strings.NewReplacer("TESTPROG", binary(t, "testprog"), "PORT", strconv.Itoa(b.port),
+		"METRICS", strconv.Itoa(b.metrics), "AGENTCTL", binary(t, "agentctl")).Replace(manifest)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	argv := append([]string{binary(t, "agentinit"), "--manifest", file, "--root", b.dir}, args...)
+	switch mode {
+	case asPID1:
+		needsRoot(t)
+		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
+	case unprivileged:
+		if os.Geteuid() == 0 {
+			argv = append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"}, argv...)
+		}
+	}
+	b.cmd = exec.Command(argv[0], argv[1:]...)
+	b.cmd.Env = append(os.Environ(), "MANAGEMENT_API_HOST=127.0.0.1")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.cmd.Stdout, b.cmd.Stderr = w, w
+	if err := b.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	go b.read(r)
+	t.Cleanup(b.cleanup)
+	return b
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// read collects the output until its end, then the exit status.
+func (b *box) read(r io.Reader) {
+	lines := bufio.NewReaderSize(r, 1<<20)
+	for {
+		line, err := lines.ReadBytes('\n')
+		b.mu.Lock()
+		b.log.Write(line)
+		b.mu.Unlock()
+		var e map[string]any
+		if json.Unmarshal(line, &e) == nil {
+			b.events <- e
+		}
+		if err != nil {
+			break
+		}
+	}
+	close(b.events)
+	// An exit status other than 0 is an error here and an answer to the test.
+	_ = b.cmd.Wait()
+	b.exitCode = b.cmd.ProcessState.ExitCode()
+	if ws, ok := b.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		b.exitCode = 128 + int(ws.Signal())
+	}
+	close(b.exited)
+}
+
+func (b *box) cleanup() {
+	select {
+	case <-b.exited:
+	default:
+		// --kill-child takes the namespace along.
+		_ = b.cmd.Process.Kill()
+		if pid, err := b.initPID(); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		<-b.exited
+	}
+	if b.t.Failed() {
+		b.t.Logf("what the box printed:\n%s", b.tail(12_000))
+	}
+}
+
+func (b *box) tail(n int) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text := b.log.String()
+	return text[max(0, len(text)-n):]
+}
+
+// event waits for the next event of that name and returns it.
+func (b *box) event(name string) map[string]any {
+	b.t.Helper()
+	deadline := time.After(patience)
+	for {
+		select {
+		case e, ok := <-b.events:
+			if !ok {
+				b.t.Fatalf("the box ended before %s", name)
+			}
+			if e["event"] == name {
+				return e
+			}
+		case <-deadline:
+			b.t.Fatalf("no %s", name)
+		}
+	}
+}
+
+func (b *box) sealed() *box {
+	b.t.Helper()
+	b.event("BootstrapCompleted")
+	return b
+}
+
+// initPID is agentinit's pid as the host numbers it.
+func (b *box) initPID() (int, error) {
+	pid := b.cmd.Process.Pid
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return 0, err
+	}
+	if strings.TrimSpace(string(comm)) != "unshare" {
+		return pid, nil
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(children)))
+}
+
+func (b *box) signal(s syscall.Signal) {
+	b.t.Helper()
+	pid, err := b.initPID()
+	if err == nil {
+		err = syscall.Kill(pid, s)
+	}
+	if err != nil {
+		b.t.Fatalf("cannot signal agentinit: %v", err)
+	}
+}
+
+// ended waits for the end and returns the exit status.
+func (b *box) ended() int {
+	b.t.Helper()
+	select {
+	case <-b.exited:
+		return b.exitCode
+	case <-time.After(patience):
+		b.t.Fatal("the box does not end")
+		return -1
+	}
+}
+
+func (b *box) stop() int {
+	b.t.Helper()
+	b.signal(syscall.SIGTERM)
+	return b.ended()
+}
+
+func (b *box) socket() string { return filepath.Join(b.dir, "run/agentbox/agentinit.sock") }
+
+// ctl runs agentctl and returns its standard output and status.
+func (b *box) ctl(args ...string) (string, int) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary(b.t, "agentctl"), append([]string{"--socket", b.socket()}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil && cmd.ProcessState == nil {
+		b.t.Fatal(err)
+	}
+	return string(out) + stderr.String(), cmd.ProcessState.ExitCode()
+}
+
+// mustCtl is ctl that must succeed.
+func (b *box) mustCtl(args ...string) string {
+	b.t.Helper()
+	out, code := b.ctl(args...)
+	if code != 0 {
+		b.t.Fatalf("agentctl %s: status %d: %s", strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// get asks the management listener.
+func (b *box) get(path string) (int, string) {
+	b.t.Helper()
+	status, body, err := get(b.port, path)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return status, body
+}
+
+func get(port int, path string) (int, string, error) {
+	client := http.Client{Timeout: 20 * time.Second}
+	resp, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+// status is one program in `agentctl status --json`.
+type status struct {
+	Name     string `json:"name"`
+	State    string `json:"state"`
+	PID      int    `json:"pid"`
+	Restarts uint64 `json:"restarts"`
+	Reason   string `json:"reason"`
+}
+
+func (b *box) programs() map[string]status {
+	b.t.Helper()
+	out, _ := b.ctl("status", "--json")
+	var answer struct {
+		Programs []status `json:"programs"`
+	}
+	if err := json.Unmarshal([]byte(out), &answer); err != nil {
+		b.t.Fatalf("%v in %s", err, out)
+	}
+	all := map[string]status{}
+	for _, p := range answer.Programs {
+		all[p.Name] = p
+	}
+	return all
+}
+
+// hostPIDs maps pids inside the box's namespace to the host's.
+func (b *box) hostPIDs() map[int]int {
+	b.t.Helper()
+	init, err := b.initPID()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	all := map[int]int{}
+	for _, pid := range descendants(init) {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			continue // gone meanwhile
+		}
+		for line := range strings.Lines(string(data)) {
+			if value, ok := strings.CutPrefix(line, "NSpid:"); ok {
+				words := strings.Fields(value)
+				inner, err := strconv.Atoi(words[len(words)-1])
+				if err != nil {
+					b.t.Fatal(err)
+				}
+				all[inner] = pid
+			}
+		}
+	}
+	return all
+}
+
+func descendants(pid int) []int {
+	var all []int
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			continue // that thread has ended
+		}
+		for word := range strings.FieldsSeq(string(data)) {
+			if child, err := strconv.Atoi(word); err == nil {
+				all = append(append(all, child), descendants(child)...)
+			}
+		}
+	}
+	return all
+}
+
+// zombies counts the dead below pid that nobody has reaped.
+func zombies(pid int) int {
+	n := 0
+	for _, p := range descendants(pid) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
+		if err == nil && strings.Contains(string(stat), ") Z ") {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// podman runs one podman command with the options this needs on a machine
+// without systemd or a writable cgroup tree.
+func podman(t testing.TB, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command("podman", append([]string{
+		"--storage-driver", "vfs", "--root", storage(t), "--runtime", "runc", "--cgroup-manager", "cgroupfs",
+	}, args...)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+var storageDir string
+
+// storage is one container store for the run: loading the image takes longest.
+func storage(t testing.TB) string {
+	t.Helper()
+	if storageDir == "" {
+		dir, err := filepath.Abs(filepath.Join("..", "dist", "containers"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		storageDir = dir
+	}
+	return storageDir
+}
+
+func needsPodman(t testing.TB) {
+	t.Helper()
+	needsRoot(t)
+	for _, tool := range []string{"podman", "runc"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs podman and runc: %v", err)
+		}
+	}
+}
+
+func mustPodman(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := podman(t, args...)
+	if err != nil {
+		t.Fatalf("podman %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+var hardened = []string{
+	"--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "1000:1000",
+	"--network", "none", "--tmpfs", "/run", "--tmpfs", "/tmp",
+	"--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096",
+}
+
+func TestContainer(t *testing.T) {
+	needsPodman(t)
+	image, err := filepath.Abs(filepath.Join("..", "dist", "agentbox-test.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustPodman(t, "load", "-q", "-i", image)
+	id := mustPodman(t, append(append([]string{"run", "-d"}, hardened...), "localhost/agentbox:test")...)
+	id = id[strings.LastIndex(id, "\n")+1:]
+	t.Cleanup(func() {
+		if t.Failed() {
+			logs, err := podman(t, "logs", id)
+			t.Logf("logs (%v):\n%s", err, logs)
+		}
+		mustPodman(t, "rm", "-f", "-t", "0", id)
+	})
+	inside := func(args ...string) string {
+		t.Helper()
+		return mustPodman(t, append([]string{"exec", id}, args...)...)
+	}
+	waitFor(t, "agentctl answers", func() bool {
+		_, err := podman(t, "exec", id, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "60s")
+		return err == nil
+	})
+	inside("/bin/agentctl", "wait", "adversary", "--for", "running")
+	if out := inside("/bin/agentctl", "status"); !strings.Contains(out, "web") || !strings.Contains(out, "RUNNING") {
+		t.Errorf("status: %s", out)
+	} else {
+		t.Log("\n" + out)
+	}
+	inside("/bin/agentctl", "ready")
+	if out := inside("/bin/testprog", "get", "http://127.0.0.1:9090/ready"); !strings.Contains(out, `"ready":true`) {
+		t.Errorf("/ready: %s", out)
+	}
+	metrics := inside("/bin/testprog", "get", "http://127.0.0.1:9091/metrics")
+	if !strings.Contains(metrics, `agentinit_program_up{program="web"} 1`) {
+		t.Errorf("/metrics: %.600s", metrics)
+	}
+	promtool(t, metrics+"\n")
+	began := time.Now()
+	mustPodman(t, "stop", "-t", "30", id)
+	t.Logf("podman stop took %v", time.Since(began))
+	if code := mustPodman(t, "inspect", "--format", "{{.State.ExitCode}}", id); code != "0" {
+		t.Errorf("ended with %s", code)
+	}
+	if logs := mustPodman(t, "logs", id); !strings.Contains(logs, "BootstrapCompleted") {
+		t.Errorf("the log does not tell of the boot: %.600s", logs)
+	}
+}
+
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func promtool(t testing.TB, metrics string) {
+	t.Helper()
+	if _, err := exec.LookPath("promtool"); err != nil {
+		t.Skip("needs promtool")
+	}
+	cmd := exec.Command("promtool", "check", "metrics")
+	cmd.Stdin = strings.NewReader(metrics)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+)
+
+// containerConfig is the "config" of an OCI image configuration.
+type containerConfig struct {
+	Entrypoint   []string            `json:"Entrypoint"`
+	Env          []string            `json:"Env"`
+	WorkingDir   string              `json:"WorkingDir"`
+	StopSignal   string              `json:"StopSignal"`
+	ExposedPorts map[string]struct{} `json:"ExposedPorts,omitempty"`
+}
+
+type imageConfig struct {
+	Architecture string          `json:"architecture"`
+	OS           string          `json:"os"`
+	Config       containerConfig `json:"config"`
+	RootFS       rootFS          `json:"rootfs"`
+}
+
+type rootFS struct {
+	Type    string   `json:"type"`
+	DiffIDs []string `json:"diff_ids"`
+}
+
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int               `json:"size"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+type manifest struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	MediaType     string       `json:"mediaType"`
+	Config        descriptor   `json:"config"`
+	Layers        []descriptor `json:"layers"`
+}
+
+type index struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	MediaType     string       `json:"mediaType"`
+	Manifests     []descriptor `json:"manifests"`
+}
+
+// dockerEntry is one row of a docker archive's manifest.json.
+type dockerEntry struct {
+	Config   string   `json:"Config"`
+	RepoTags []string `json:"RepoTags"`
+	Layers   []string `json:"Layers"`
+}
+
+const (
+	typeIndex    = "application/vnd.oci.image.index.v1+json"
+	typeManifest = "application/vnd.oci.image.manifest.v1+json"
+	typeConfig   = "application/vnd.oci.image.config.v1+json"
+	typeLayer    = "application/vnd.oci.image.layer.v1.tar" // uncompressed: no gzip version changes the digest
+)
+
+// blobs collects content-addressed files in the order they are added.
+type blobs struct {
+	files []entry
+}
+
+func (b *blobs) add(mediaType string, data []byte) descriptor {
+	sum := sha256.Sum256(data)
+	name := hex.EncodeToString(sum[:])
+	b.files = append(b.files, entry{name: "blobs/sha256/" + name, mode: 0o644, data: data})
+	return descriptor{MediaType: mediaType, Digest: "sha256:" + name, Size: len(data)}
+}
+
+func (b *blobs) addJSON(mediaType string, v any) (descriptor, error) {
+	data, err := json.Marshal(v)
+	return b.add(mediaType, data), err
+}
+
+// build returns the archive and the image id (the digest of the configuration).
+func build(files []entry, config containerConfig, arch, ref string) (archive []byte, id string, err error) {
+	if arch != "amd64" && arch != "arm64" {
+		return nil, "", fmt.Errorf("architecture %q: want amd64 or arm64", arch)
+	}
+	data, err := layer(files)
+	if err != nil {
+		return nil, "", err
+	}
+	var b blobs
+	layerDesc := b.add(typeLayer, data)
+	configDesc, err := b.addJSON(typeConfig, imageConfig{
+		Architecture: arch, OS: "linux", Config: config,
+		// An uncompressed layer is its own diff id.
+		RootFS: rootFS{Type: "layers", DiffIDs: []string{layerDesc.Digest}},
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	manifestDesc, err := b.addJSON(typeManifest, manifest{
+		SchemaVersion: 2, MediaType: typeManifest, Config: configDesc, Layers: []descriptor{layerDesc},
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	manifestDesc.Annotations = map[string]string{"org.opencontainers.image.ref.name": ref}
+	indexJSON, err := json.Marshal(index{SchemaVersion: 2, MediaType: typeIndex, Manifests: []descriptor{manifestDesc}})
+	if err != nil {
+		return nil, "", err
+	}
+	dockerJSON, err := json.Marshal([]dockerEntry{{
+		Config: blobPath(configDesc), RepoTags: []string{ref}, Layers: []string{blobPath(layerDesc)},
+	}})
+	if err != nil {
+		return nil, "", err
+	}
+	archive, err = pack(append(b.files,
+		entry{name: "index.json", mode: 0o644, data: indexJSON},
+		entry{name: "manifest.json", mode: 0o644, data: dockerJSON},
+		entry{name: "oci-layout", mode: 0o644, data: []byte(`{"imageLayoutVersion":"1.0.0"}`)},
+	))
+	return archive, configDesc.Digest, err
+}
+
+func blobPath(d descriptor) string { return "blobs/sha256/" + d.Digest[len("sha256:"):] }
+
+func pack(files []entry) ([]byte, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, e := range files {
+		if err := writeEntry(w, e); err != nil {
+			return nil, err
+		}
+	}
+	err := w.Close()
+	return buf.Bytes(), err
+}

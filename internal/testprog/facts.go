@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func env(args []string) error {
+	if len(args) == 0 {
+		for _, kv := range os.Environ() {
+			fmt.Println(kv)
+		}
+	}
+	for _, name := range args {
+		fmt.Printf("%s=%s\n", name, os.Getenv(name))
+	}
+	return nil
+}
+
+// fds asks about every number, so that looking opens nothing. Those that would
+// not survive an exec were not inherited: the Go runtime opened them.
+func fds([]string) error {
+	for fd := range 1024 {
+		flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
+		if errno == 0 && flags&syscall.FD_CLOEXEC == 0 {
+			fmt.Println(fd)
+		}
+	}
+	return nil
+}
+
+func status(names ...string) error {
+	f, err := os.Open("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	for s.Scan() {
+		name, value, _ := strings.Cut(s.Text(), ":")
+		if slices.Contains(names, name) {
+			fmt.Println(name, strings.TrimSpace(value))
+		}
+	}
+	return s.Err()
+}
+
+func signals([]string) error { return status("SigBlk", "SigIgn") }
+
+func reportSignals([]string) error {
+	c := make(chan os.Signal, 256)
+	signal.Notify(c)
+	fmt.Println("ready")
+	for sig := range c {
+		n, ok := sig.(syscall.Signal)
+		if !ok || n == syscall.SIGURG || n == syscall.SIGCHLD {
+			continue
+		}
+		fmt.Println(int(n))
+		if n == syscall.SIGTERM {
+			return nil
+		}
+	}
+	return nil
+}
+
+func limits([]string) error {
+	b, err := os.ReadFile("/proc/self/limits")
+	if err != nil {
+		return err
+	}
+	old := syscall.Umask(0)
+	prio, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
+	if err != nil {
+		return err
+	}
+	oom, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return err
+	}
+	// The system call answers 20 - nice, getpriority(2).
+	fmt.Printf("%sumask %03o\nnice %d\noom_score_adj %s", b, old, 20-prio, oom)
+	return status("NoNewPrivs", "Cpus_allowed_list")
+}
+
+func ids([]string) error {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return err
+	}
+	pgrp := syscall.Getpgrp()
+	sid, _, errno := syscall.Syscall(syscall.SYS_GETSID, 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	fmt.Printf("uid %d\ngid %d\ngroups %v\npid %d\nppid %d\npgrp %d\nsid %d\n",
+		os.Getuid(), os.Getgid(), groups, os.Getpid(), os.Getppid(), pgrp, sid)
+	return nil
+}
+
+func notify(args []string) error {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return errors.New("no NOTIFY_SOCKET")
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	if _, err := c.Write([]byte(strings.Join(args, "\n"))); err != nil {
+		return err
+	}
+	return forever()
+}
+
+func notifyFD(args []string) error {
+	n, err := number(args, 0, 3)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(n), "notify")
+	if f == nil {
+		return fmt.Errorf("descriptor %d is not open", n)
+	}
+	if _, err := f.WriteString("\n"); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return forever()
+}
+
+func listen(args []string) error {
+	port, err := number(args, 0, 0)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening on", l.Addr())
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		c.Close()
+	}
+}
+
+func cpu(args []string) error {
+	s, err := number(args, 0, 1<<30)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(time.Duration(s) * time.Second); time.Now().Before(end); {
+	}
+	return nil
+}
+
+func memory(args []string) error {
+	n, err := number(args, 0, 1)
+	if err != nil {
+		return err
+	}
+	b := make([]byte, n<<20)
+	for i := 0; i < len(b); i += 4096 {
+		b[i] = 1
+	}
+	fmt.Println("ready")
+	for {
+		time.Sleep(time.Hour)
+		b[0]++
+	}
+}

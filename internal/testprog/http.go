@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+)
+
+// serveHTTP answers 200 to everything, so that readiness probes have a peer.
+func serveHTTP(args []string) error {
+	port, err := number(args, 0, 0)
+	if err != nil {
+		return err
+	}
+	server := http.Server{
+		Addr:              ":" + strconv.Itoa(port),
+		ReadHeaderTimeout: 5 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintln(w, "you asked for", r.URL.Path)
+		}),
+	}
+	fmt.Println("serving", server.Addr)
+	return server.ListenAndServe()
+}
+
+// httpGet prints the body of an address; a status of 400 or above fails.
+func httpGet(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("want one URL")
+	}
+	client := http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Get(args[0])
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(os.Stdout, resp.Body); err != nil {
+		return err
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("%s: %s", args[0], resp.Status)
+	}
+	return nil
+}

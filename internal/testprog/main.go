@@ -1,0 +1,278 @@
+// Command testprog is the adversary of the tests: a program that exits, ignores
+// signals, forks, escapes and spams as it is told. It belongs to the tests and
+// to the test image, never to a release. It uses nothing of the product.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// verb is one thing that the program can do.
+type verb struct {
+	name, args, help string
+	run              func(args []string) error
+}
+
+func verbs() []verb {
+	return []verb{
+		{"sleep", "[SECONDS]", "sleep, for ever without an argument", sleep},
+		{"exit", "N", "exit with status N", exit},
+		{"die", "SIGNAL", "end by that signal number", die},
+		{"ignore-term", "", "ignore TERM, INT, HUP and QUIT, say \"ready\", stay", ignoreTerm},
+		{"trap-and-exit-after", "MILLISECONDS CODE", "on TERM say \"trapped\", wait, exit", trapAndExit},
+		{"stopped", "", "stop itself with SIGSTOP", stopped},
+		{"fork-orphans", "N [stay]", "leave N orphans that exit at once, or stay", forkOrphans},
+		{"setsid-escape", "[scrub]", "leave a child in a session of its own, without environment when scrubbed, and exit", setsidEscape},
+		{"double-fork", "[scrub]", "stay, with a grandchild in a session of its own; say its pid, and \"ready\" when its parent is gone", doubleFork},
+		{"fork-tree", "DEPTH WIDTH", "a tree of processes, every other one in a session of its own", forkTree},
+		{"refork", "", "children that replace themselves for ever in sessions of their own", refork},
+		{"print-lines", "N [TEXT]", "N lines on standard output", printLines},
+		{"spam", "BYTES", "that many bytes on standard output, without a line end", spam},
+		{"both", "", "a line on each of standard output and error", both},
+		{"cat", "", "copy lines from standard input", cat},
+		{"env", "[NAME…]", "the environment, or those variables", env},
+		{"fds", "", "the open descriptors, one number a line", fds},
+		{"signals", "", "blocked and ignored signals as in /proc/self/status", signals},
+		{"report-signals", "", "say \"ready\", then every signal that arrives, until TERM", reportSignals},
+		{"limits", "", "limits, umask, nice and oom_score_adj", limits},
+		{"ids", "", "uid, gid, groups, pid, parent, group and session", ids},
+		{"notify", "TEXT…", "send to $NOTIFY_SOCKET, then stay", notify},
+		{"notify-fd", "FD", "write a newline to that descriptor, then stay", notifyFD},
+		{"listen", "PORT", "accept and close TCP connections", listen},
+		{"http", "PORT", "answer 200 to every HTTP request", serveHTTP},
+		{"get", "URL", "print what that address answers", httpGet},
+		{"cpu", "[SECONDS]", "burn one processor", cpu},
+		{"memory", "MIB", "keep that much memory touched", memory},
+	}
+}
+
+func main() {
+	if len(os.Args) > 1 {
+		for _, v := range verbs() {
+			if v.name == os.Args[1] {
+				if err := v.run(os.Args[2:]); err != nil {
+					fmt.Fprintln(os.Stderr, "testprog:", v.name+":", err)
+					os.Exit(1)
+				}
+				return
+			}
+		}
+	}
+	for _, v := range verbs() {
+		fmt.Fprintf(os.Stderr, "testprog %s %s\n\t%s\n", v.name, v.args, v.help)
+	}
+	os.Exit(2)
+}
+
+func number(args []string, i, otherwise int) (int, error) {
+	if i >= len(args) {
+		return otherwise, nil
+	}
+	return strconv.Atoi(args[i])
+}
+
+func has(args []string, word string) bool { return slices.Contains(args, word) }
+
+func forever() error {
+	// Not select{}: the runtime would call that a deadlock.
+	for {
+		time.Sleep(time.Hour)
+	}
+}
+
+func sleep(args []string) error {
+	if len(args) == 0 {
+		return forever()
+	}
+	s, err := strconv.ParseFloat(args[0], 64)
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(s * float64(time.Second)))
+	return nil
+}
+
+func exit(args []string) error {
+	n, err := number(args, 0, 0)
+	if err == nil {
+		os.Exit(n)
+	}
+	return err
+}
+
+func die(args []string) error {
+	n, err := number(args, 0, int(syscall.SIGKILL))
+	if err != nil {
+		return err
+	}
+	signal.Reset(syscall.Signal(n))
+	if err := syscall.Kill(os.Getpid(), syscall.Signal(n)); err != nil {
+		return err
+	}
+	return forever()
+}
+
+func ignoreTerm([]string) error {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	fmt.Println("ready")
+	return forever()
+}
+
+func trapAndExit(args []string) error {
+	ms, err := number(args, 0, 0)
+	if err != nil {
+		return err
+	}
+	code, err := number(args, 1, 0)
+	if err != nil {
+		return err
+	}
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM)
+	fmt.Println("ready")
+	<-c
+	fmt.Println("trapped")
+	time.Sleep(time.Duration(ms) * time.Millisecond)
+	os.Exit(code)
+	return nil
+}
+
+func stopped([]string) error {
+	fmt.Println("stopping")
+	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return forever()
+}
+
+// self is this program with other arguments.
+func self(newSession, scrub bool, args ...string) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", args...)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	if scrub {
+		// No tag in the environment and none of the pipes.
+		c.Env, c.Stdout, c.Stderr = []string{}, nil, nil
+	}
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: newSession}
+	return c
+}
+
+func forkOrphans(args []string) error {
+	n, err := number(args, 0, 1)
+	if err != nil {
+		return err
+	}
+	for range n {
+		c := exec.Command("/bin/true")
+		if has(args, "stay") {
+			c = self(false, false, "sleep")
+		}
+		if err := c.Start(); err != nil {
+			return err
+		}
+	}
+	fmt.Println("ready")
+	return nil
+}
+
+func setsidEscape(args []string) error {
+	c := self(true, has(args, "scrub"), "sleep")
+	if err := c.Start(); err != nil {
+		return err
+	}
+	fmt.Println(c.Process.Pid)
+	return nil
+}
+
+func doubleFork(args []string) error {
+	c := self(false, false, append([]string{"setsid-escape"}, args...)...)
+	if err := c.Run(); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	return forever()
+}
+
+func forkTree(args []string) error {
+	depth, err := number(args, 0, 1)
+	if err != nil {
+		return err
+	}
+	width, err := number(args, 1, 1)
+	if err != nil {
+		return err
+	}
+	if depth > 0 {
+		for i := range width {
+			if err := self(i%2 == 1, false, "fork-tree", strconv.Itoa(depth-1), strconv.Itoa(width)).Start(); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Println("ready")
+	return forever()
+}
+
+func refork(args []string) error {
+	for {
+		// Each generation leaves and is an orphan at once.
+		if err := self(true, has(args, "scrub"), append([]string{"refork"}, args...)...).Start(); err == nil {
+			return nil
+		}
+	}
+}
+
+func printLines(args []string) error {
+	n, err := number(args, 0, 1)
+	if err != nil {
+		return err
+	}
+	text := "line"
+	if len(args) > 1 {
+		text = strings.Join(args[1:], " ")
+	}
+	w := bufio.NewWriter(os.Stdout)
+	for i := range n {
+		fmt.Fprintln(w, text, i+1)
+	}
+	return w.Flush()
+}
+
+func spam(args []string) error {
+	n, err := number(args, 0, 1<<20)
+	if err != nil {
+		return err
+	}
+	chunk := []byte(strings.Repeat("x", 64<<10))
+	for n > 0 {
+		m, err := os.Stdout.Write(chunk[:min(n, len(chunk))])
+		if err != nil {
+			return err
+		}
+		n -= m
+	}
+	return nil
+}
+
+func both([]string) error {
+	fmt.Println("to stdout")
+	fmt.Fprintln(os.Stderr, "to stderr")
+	return nil
+}
+
+func cat([]string) error {
+	s := bufio.NewScanner(os.Stdin)
+	for s.Scan() {
+		fmt.Println(s.Text())
+	}
+	return s.Err()
+}

@@ -1,0 +1,129 @@
+package probes
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// capabilityNames are the capabilities by their bit, from linux/capability.h.
+var capabilityNames = []string{
+	"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+	"LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+	"SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+	"SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+	"MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+	"CHECKPOINT_RESTORE",
+}
+
+// ParseStatus reads the effective capabilities and no_new_privs out of the text
+// of /proc/PID/status (proc(5)).
+func ParseStatus(text []byte) (capabilities []string, noNewPrivs bool, err error) {
+	var sawCaps, sawPrivs bool
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		key, value, _ := strings.Cut(lines.Text(), ":")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "CapEff":
+			mask, perr := strconv.ParseUint(value, 16, 64)
+			if perr != nil {
+				return nil, false, fmt.Errorf("cannot read CapEff %q: %w", value, perr)
+			}
+			capabilities, sawCaps = capabilityList(mask), true
+		case "NoNewPrivs":
+			noNewPrivs, sawPrivs = value == "1", true
+		}
+	}
+	if !sawCaps || !sawPrivs {
+		return nil, false, fmt.Errorf("no CapEff or no NoNewPrivs line in the process status")
+	}
+	return capabilities, noNewPrivs, lines.Err()
+}
+
+func capabilityList(mask uint64) []string {
+	var out []string
+	for bit := range 64 {
+		if mask&(1<<bit) == 0 {
+			continue
+		}
+		if bit < len(capabilityNames) {
+			out = append(out, capabilityNames[bit])
+		} else {
+			out = append(out, "CAP_"+strconv.Itoa(bit))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Reality reads what is actual in this box. The zero value of a field is left
+// out of the comparison where Declared promises nothing about it.
+type Reality struct {
+	StatusFile string                   // /proc/self/status
+	Root       string                   // the directory whose file system should be read-only
+	Metrics    func() string            // where the metrics listener is bound, "" when it is not
+	LookupEnv  func(string) string      // agentinit's environment
+	ImageRef   func() string            // the reference the running image was made as, "" when unknown
+	Mounts     func() map[string]string // path → why not writable; from the mount requirements
+}
+
+// Read collects the actual state. It reads two small kernel files and memory,
+// and never touches a mount itself: those may hang and are watched elsewhere.
+func (r Reality) Read(_ context.Context, want Declared) Actual {
+	a := Actual{Unknown: make(map[string]string), Environment: make(map[string]string)}
+	if r.Metrics != nil {
+		a.MetricsAddress = r.Metrics()
+	}
+	if r.ImageRef != nil {
+		a.ImageRef = r.ImageRef()
+	}
+	if r.Mounts != nil {
+		a.Mounts = r.Mounts()
+	}
+	for name := range want.Environment {
+		if v := r.LookupEnv(name); v != "" {
+			a.Environment[name] = v
+		}
+	}
+	if want.Profile != nil {
+		a.Security = r.security(a.Unknown)
+	}
+	return a
+}
+
+func (r Reality) security(unknown map[string]string) *Security {
+	s := &Security{}
+	text, err := os.ReadFile(r.StatusFile)
+	if err == nil {
+		s.Capabilities, s.NoNewPrivs, err = ParseStatus(text)
+	}
+	if err != nil {
+		unknown["capabilities"], unknown["no_new_privs"] = err.Error(), err.Error()
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(r.Root, &fs); err != nil {
+		unknown["root_filesystem"] = err.Error()
+	}
+	s.ReadOnlyRoot = fs.Flags&unix.ST_RDONLY != 0
+	return s
+}
+
+// MountFaults lists the mount requirements that are not met and why, for
+// Reality.Mounts. One that has not been looked at is no fault.
+func (r *Readiness) MountFaults() map[string]string {
+	faults := make(map[string]string)
+	for _, q := range r.Verdict().Missing {
+		if q.Kind == KindMount && q.Reason != notChecked {
+			faults[strings.TrimPrefix(q.ID, "mount:")] = q.Reason
+		}
+	}
+	return faults
+}

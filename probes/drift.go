@@ -1,0 +1,233 @@
+package probes
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// DriftCycle is the time between two comparisons of contract and reality.
+const DriftCycle = 60 * time.Second
+
+// Declared is what the manifest and the generated security profile promise. A
+// nil pointer or empty field promises nothing and is not compared.
+type Declared struct {
+	MetricsAddress string    // host:port; empty when the listener is off
+	Profile        *Security // nil: no profile was declared
+	// Enforce makes a capability that should have been dropped fatal.
+	Enforce        bool
+	WritableMounts []string
+	ImageRef       string
+	// Environment names variables whose value the manifest decides; a different
+	// value at run time is drift.
+	Environment map[string]string
+}
+
+// Security is a security profile, declared or effective.
+type Security struct {
+	Capabilities []string // without CAP_, sorted
+	ReadOnlyRoot bool
+	NoNewPrivs   bool
+}
+
+// Actual is what was found in the running box.
+type Actual struct {
+	MetricsAddress string // where the listener is bound; empty when it is not
+	Security       *Security
+	// Mounts says for each declared mount why it is not writable; empty when it is.
+	Mounts      map[string]string
+	ImageRef    string
+	Environment map[string]string
+	// Unknown says for each surface why it could not be read; it is then not
+	// compared: not knowing is no drift.
+	Unknown map[string]string
+}
+
+// DriftSeverity says what a drift does to the box.
+type DriftSeverity string
+
+// The severities of a drift.
+const (
+	DriftWarning DriftSeverity = "warning" // /health is degraded
+	DriftFatal   DriftSeverity = "fatal"   // /ready is 503
+)
+
+// Drift is one difference between contract and reality.
+type Drift struct {
+	Surface  string        `json:"surface"`
+	Kind     string        `json:"drift_kind"`
+	Expected string        `json:"expected"`
+	Actual   string        `json:"actual"`
+	Severity DriftSeverity `json:"severity"`
+}
+
+func (d Drift) key() string { return d.Surface + "\x00" + d.Kind + "\x00" + d.Actual }
+
+// Compare lists the differences, ordered by surface.
+func Compare(want Declared, is Actual) []Drift {
+	var out []Drift
+	add := func(surface, kind, expected, actual string, severity DriftSeverity) {
+		if _, unknown := is.Unknown[surface]; !unknown {
+			out = append(out, Drift{surface, kind, expected, actual, severity})
+		}
+	}
+	if want.MetricsAddress != "" && !samePort(want.MetricsAddress, is.MetricsAddress) {
+		add("metrics_port", "not_bound", want.MetricsAddress, cmp.Or(is.MetricsAddress, "not bound"), DriftWarning)
+	}
+	if want.Profile != nil && is.Security != nil {
+		compareSecurity(want, *is.Security, add)
+	}
+	for _, path := range want.WritableMounts {
+		if why := is.Mounts[path]; why != "" {
+			add("mount:"+path, "not_writable", "writable", why, DriftWarning)
+		}
+	}
+	if want.ImageRef != "" && is.ImageRef != "" && want.ImageRef != is.ImageRef {
+		add("image_ref", "different", want.ImageRef, is.ImageRef, DriftWarning)
+	}
+	for name, value := range want.Environment {
+		if got, set := is.Environment[name]; set && got != value {
+			add("environment:"+name, "different", value, got, DriftWarning)
+		}
+	}
+	slices.SortFunc(out, func(a, b Drift) int { return cmp.Compare(a.key(), b.key()) })
+	return out
+}
+
+func compareSecurity(want Declared, is Security, add func(surface, kind, expected, actual string, severity DriftSeverity)) {
+	p := want.Profile
+	expected := strings.Join(p.Capabilities, ",")
+	if extra := without(is.Capabilities, p.Capabilities); len(extra) > 0 {
+		severity := DriftWarning
+		if want.Enforce {
+			severity = DriftFatal
+		}
+		add("capabilities", "not_dropped", cmp.Or(expected, "none"), strings.Join(extra, ","), severity)
+	}
+	if lost := without(p.Capabilities, is.Capabilities); len(lost) > 0 {
+		add("capabilities", "missing", expected, "without "+strings.Join(lost, ","), DriftWarning)
+	}
+	if p.ReadOnlyRoot && !is.ReadOnlyRoot {
+		add("root_filesystem", "writable", "read-only", "writable", DriftWarning)
+	}
+	if p.NoNewPrivs && !is.NoNewPrivs {
+		add("no_new_privs", "not_set", "1", "0", DriftWarning)
+	}
+}
+
+// samePort compares the ports alone: the kernel may name the wildcard host
+// 0.0.0.0 or [::]. Port 0 is any port.
+func samePort(declared, bound string) bool {
+	_, want, errWant := net.SplitHostPort(declared)
+	_, got, errGot := net.SplitHostPort(bound)
+	return errWant == nil && errGot == nil && (want == got || want == "0")
+}
+
+// without returns the members of a that are not in b.
+func without(a, b []string) []string {
+	var out []string
+	for _, x := range a {
+		if !slices.Contains(b, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// DriftDetector compares at start and every DriftCycle and remembers the
+// outcome. Current may be called from any goroutine.
+type DriftDetector struct {
+	bus   *event.Bus
+	ready *Readiness
+	want  func() Declared
+	read  func(context.Context, Declared) Actual
+
+	mu      sync.Mutex
+	current []Drift
+}
+
+// NewDriftDetector returns a detector that reads reality with read, which must
+// be bounded. A fatal drift is a requirement of ready that is not met.
+func NewDriftDetector(bus *event.Bus, ready *Readiness, want func() Declared, read func(context.Context, Declared) Actual) *DriftDetector {
+	return &DriftDetector{bus: bus, ready: ready, want: want, read: read}
+}
+
+// Run compares now and every DriftCycle until ctx ends.
+func (d *DriftDetector) Run(ctx context.Context) {
+	t := time.NewTicker(DriftCycle)
+	defer t.Stop()
+	for {
+		d.Once(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// Current is the outcome of the latest comparison.
+func (d *DriftDetector) Current() []Drift {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.current)
+}
+
+// Once compares now. A drift is published when it appears and when it is gone,
+// not each time it is seen again.
+func (d *DriftDetector) Once(ctx context.Context) {
+	want := d.want()
+	found := Compare(want, d.read(ctx, want))
+	d.mu.Lock()
+	before := d.current
+	d.current = found
+	d.mu.Unlock()
+	for _, x := range minus(found, before) {
+		level := event.Warn
+		if x.Severity == DriftFatal {
+			level = event.Error
+		}
+		d.publish(level, EventContractDrift, x)
+	}
+	for _, x := range minus(before, found) {
+		d.publish(event.Info, EventContractKept, x)
+	}
+	d.require(found)
+}
+
+func minus(a, b []Drift) []Drift {
+	var out []Drift
+	for _, x := range a {
+		if !slices.Contains(b, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+func (d *DriftDetector) publish(level event.Level, name string, x Drift) {
+	d.bus.Publish(event.Event{Level: level, Stage: stage, Name: name, Fields: map[string]any{
+		"surface": x.Surface, "drift_kind": x.Kind, "expected": x.Expected, "actual": x.Actual, "severity": string(x.Severity),
+	}})
+}
+
+// require turns fatal drifts into requirements, one a surface.
+func (d *DriftDetector) require(found []Drift) {
+	keep := make(map[string]bool)
+	for _, x := range found {
+		if x.Severity == DriftFatal {
+			id := "contract:" + x.Surface
+			keep[id] = true
+			d.ready.Set(Requirement{ID: id, Kind: KindContract,
+				Reason: fmt.Sprintf("%s: expected %s, found %s", x.Kind, x.Expected, x.Actual)})
+		}
+	}
+	d.ready.Keep(KindContract, keep)
+}

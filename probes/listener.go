@@ -1,0 +1,134 @@
+package probes
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// boundedListener holds at most max connections. When one more arrives, the
+// oldest that is not inside a handler is closed: a flood of connections that
+// send nothing, or send it slowly, cannot lock out the kubelet, and accepting
+// never stops. When all are inside handlers, the newcomer is closed.
+type boundedListener struct {
+	net.Listener
+	max int
+
+	mu    sync.Mutex
+	conns map[*boundedConn]struct{}
+	first *boundedConn // oldest
+	last  *boundedConn // newest
+}
+
+func newBoundedListener(l net.Listener, limit int) *boundedListener {
+	return &boundedListener{Listener: l, max: limit, conns: make(map[*boundedConn]struct{}, limit)}
+}
+
+// Accept implements net.Listener.
+func (l *boundedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		b := &boundedConn{Conn: c, owner: l}
+		victim, ok := l.admit(b)
+		if victim != nil {
+			victim.Close()
+		}
+		if ok {
+			return b, nil
+		}
+		c.Close()
+	}
+}
+
+// admit adds b; the victim is to be closed to make room.
+func (l *boundedListener) admit(b *boundedConn) (victim *boundedConn, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.conns) >= l.max {
+		if victim = l.oldestIdle(); victim == nil {
+			return nil, false
+		}
+		l.unlink(victim)
+	}
+	l.conns[b] = struct{}{}
+	b.prev = l.last
+	if l.last != nil {
+		l.last.next = b
+	} else {
+		l.first = b
+	}
+	l.last = b
+	return victim, true
+}
+
+func (l *boundedListener) oldestIdle() *boundedConn {
+	for c := l.first; c != nil; c = c.next {
+		if c.busy == 0 {
+			return c
+		}
+	}
+	return nil
+}
+
+// unlink forgets c; calling it again does nothing.
+func (l *boundedListener) unlink(c *boundedConn) {
+	if _, ok := l.conns[c]; !ok {
+		return
+	}
+	delete(l.conns, c)
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		l.first = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	} else {
+		l.last = c.prev
+	}
+	c.prev, c.next = nil, nil
+}
+
+// boundedConn is one connection; its list fields belong to the owner's lock.
+type boundedConn struct {
+	net.Conn
+	owner      *boundedListener
+	prev, next *boundedConn
+	busy       int // handlers at work for it
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	c.owner.mu.Lock()
+	c.owner.unlink(c)
+	c.owner.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (c *boundedConn) work(delta int) {
+	c.owner.mu.Lock()
+	c.busy += delta
+	c.owner.mu.Unlock()
+}
+
+type connKey struct{}
+
+// connContext lets a handler find the connection it works for.
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// markBusy keeps the connection from being closed while its handler works.
+func markBusy(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
+			c.work(1)
+			defer c.work(-1)
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,98 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// PingTimeout is how long the supervisor's loop may take to answer.
+const PingTimeout = 100 * time.Millisecond
+
+// pingFresh is how long an answer serves others. It bounds what any number of
+// liveness requests can ask of the loop to 20 pings a second.
+const pingFresh = 50 * time.Millisecond
+
+// Pinger asks the supervisor's loop to take one turn; it returns when the loop
+// has, or with ctx's error.
+type Pinger interface {
+	Ping(ctx context.Context) error
+}
+
+// ErrStuck means that the supervisor's loop has not answered in time.
+var ErrStuck = errors.New("the supervisor loop does not answer")
+
+// Liveness answers whether the supervisor's loop turns. It may be asked from
+// any number of goroutines; at most one ping is under way at a time.
+type Liveness struct {
+	pinger  Pinger
+	started time.Time
+
+	mu     sync.Mutex
+	flight *flight
+}
+
+// flight is one ping; done is closed when err and at are final.
+type flight struct {
+	done chan struct{}
+	at   time.Time
+	err  error
+}
+
+// NewLiveness returns a Liveness whose uptime counts from started. A nil pinger
+// is a supervisor that does not exist yet: always alive.
+func NewLiveness(p Pinger, started time.Time) *Liveness {
+	return &Liveness{pinger: p, started: started}
+}
+
+// Uptime is the time since the start.
+func (l *Liveness) Uptime() time.Duration { return time.Since(l.started) }
+
+// Check returns nil when the loop answered within PingTimeout, lately or now.
+func (l *Liveness) Check(ctx context.Context) error {
+	if l.pinger == nil {
+		return nil
+	}
+	f := l.join()
+	// A bound of our own: a pinger that ignores its context must not hang us.
+	ctx, cancel := context.WithTimeoutCause(ctx, PingTimeout, ErrStuck)
+	defer cancel()
+	select {
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *Liveness) join() *flight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f := l.flight; f != nil && !f.stale() {
+		return f
+	}
+	f := &flight{done: make(chan struct{})}
+	l.flight = f
+	go func() {
+		// Not the request's context: whoever joins must not lose the answer
+		// because the first to ask went away.
+		ctx, cancel := context.WithTimeout(context.Background(), PingTimeout)
+		defer cancel()
+		if err := l.pinger.Ping(ctx); err != nil {
+			f.err = ErrStuck
+		}
+		f.at = time.Now()
+		close(f.done)
+	}()
+	return f
+}
+
+func (f *flight) stale() bool {
+	select {
+	case <-f.done:
+		return time.Since(f.at) > pingFresh
+	default:
+		return false
+	}
+}

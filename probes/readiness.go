@@ -1,0 +1,233 @@
+package probes
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// Events published by this package.
+const (
+	EventReady         = "ReadinessReached"
+	EventUnready       = "ReadinessLost"
+	EventShuttingDown  = "ReadinessShutdown"
+	EventListening     = "ListenerOpened"
+	EventListenFailed  = "ListenerFailed"
+	EventHandlerPanic  = "HandlerPanicked"
+	EventAuthMode      = "ManagementAuthMode"
+	EventContractDrift = "ContractDriftDetected"
+	EventContractKept  = "ContractDriftResolved"
+)
+
+// stage is what this package writes as agentbox.stage.
+const stage = "probes"
+
+// ReasonShutdown is the reason of a 503 from the first moment of a shutdown on.
+const ReasonShutdown = "shutting down"
+
+// Readiness holds the requirements of the box and answers whether all are met.
+// Every method may be called from any goroutine and only touches memory; each
+// change is visible to the very next Report.
+type Readiness struct {
+	bus *event.Bus
+	now func() time.Time
+
+	mu       sync.Mutex
+	reqs     map[string]*entry
+	missing  int
+	nextRank int
+	ready    bool
+	since    time.Time // of the latest change to ready
+	changed  time.Time // of the latest change in either direction
+	down     bool
+	cached   *Verdict // of the present state; nil when it must be built anew
+	recheck  chan struct{}
+}
+
+type entry struct {
+	Requirement
+	rank int // order of first appearance within its kind
+}
+
+// Verdict is a report with its times.
+type Verdict struct {
+	Report
+	// Since is the latest change from unready to ready; zero before the first.
+	Since time.Time
+	// Changed is the latest change in either direction; zero before the first.
+	Changed      time.Time
+	ShuttingDown bool
+}
+
+// NewReadiness returns a set with the given requirements. A set is never ready
+// before its sentinel requirement is, so there is always at least that one.
+func NewReadiness(bus *event.Bus, initial ...Requirement) *Readiness {
+	r := &Readiness{bus: bus, now: time.Now, reqs: make(map[string]*entry), recheck: make(chan struct{})}
+	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: "bootstrap has not completed"})
+	for _, q := range initial {
+		r.Set(q)
+	}
+	return r
+}
+
+// SentinelID is the id of the requirement that bootstrap has completed.
+const SentinelID = "bootstrap-sentinel"
+
+// Set adds or replaces one requirement. When that changes the verdict, the
+// change is published with the requirement that caused it.
+func (r *Readiness) Set(q Requirement) {
+	if q.Met {
+		q.Reason = ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, known := r.reqs[q.ID]
+	if known && e.Requirement == q {
+		return
+	}
+	if !known {
+		e = &entry{rank: r.nextRank, Requirement: Requirement{Met: true}}
+		r.nextRank++
+		r.reqs[q.ID] = e
+	}
+	r.count(e.Met, q.Met)
+	e.Requirement = q
+	if q.ID == SentinelID && q.Met {
+		r.wakeLocked()
+	}
+	r.settle(q, "set")
+}
+
+// Recheck makes whatever is looked at now and then be looked at now. The seal
+// does so by itself: directories that bootstrap has made since the last look
+// must not hold up /ready.
+func (r *Readiness) Recheck() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wakeLocked()
+}
+
+func (r *Readiness) wakeLocked() {
+	close(r.recheck)
+	r.recheck = make(chan struct{})
+}
+
+// rechecked is closed by the next Recheck.
+func (r *Readiness) rechecked() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.recheck
+}
+
+// Remove drops a requirement that is none any more.
+func (r *Readiness) Remove(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, known := r.reqs[id]
+	if !known {
+		return
+	}
+	delete(r.reqs, id)
+	r.count(e.Met, true)
+	r.settle(e.Requirement, "removed")
+}
+
+// Keep drops every requirement of the kind whose id is not in ids.
+func (r *Readiness) Keep(kind Kind, ids map[string]bool) {
+	r.mu.Lock()
+	var gone []string
+	for id, e := range r.reqs {
+		if e.Kind == kind && !ids[id] {
+			gone = append(gone, id)
+		}
+	}
+	r.mu.Unlock()
+	slices.Sort(gone)
+	for _, id := range gone {
+		r.Remove(id)
+	}
+}
+
+// Shutdown makes the verdict unready for good, with reason "shutting down".
+func (r *Readiness) Shutdown() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return
+	}
+	r.down, r.cached = true, nil
+	level := event.Info
+	if r.ready {
+		r.ready, r.changed, level = false, r.now(), event.Warn
+	}
+	r.bus.Publish(event.Event{Level: level, Stage: stage, Name: EventShuttingDown,
+		Fields: map[string]any{"reason": ReasonShutdown}})
+}
+
+// Verdict is the present answer. The caller must not change its slices.
+func (r *Readiness) Verdict() Verdict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cached == nil {
+		v := r.build()
+		r.cached = &v
+	}
+	return *r.cached
+}
+
+// Ready is the answer alone.
+func (r *Readiness) Ready() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ready
+}
+
+func (r *Readiness) count(was, is bool) {
+	switch {
+	case was && !is:
+		r.missing++
+	case !was && is:
+		r.missing--
+	}
+}
+
+// settle publishes a change of the verdict. It runs under the lock so that two
+// changes cannot be published in the wrong order; the bus never blocks.
+func (r *Readiness) settle(q Requirement, how string) {
+	r.cached = nil
+	ready := r.missing == 0 && !r.down
+	if ready == r.ready {
+		return
+	}
+	r.ready, r.changed = ready, r.now()
+	fields := map[string]any{"requirement": q.ID, "kind": string(q.Kind), "change": how, "missing": r.missing}
+	if ready {
+		r.since = r.changed
+		r.bus.Publish(event.Event{Level: event.Info, Stage: stage, Name: EventReady, Fields: fields})
+		return
+	}
+	fields["reason"] = q.Reason
+	r.bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventUnready, Fields: fields})
+}
+
+func (r *Readiness) build() Verdict {
+	list := make([]*entry, 0, len(r.reqs))
+	for _, e := range r.reqs {
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(kindOrder[a.Kind], kindOrder[b.Kind]), cmp.Compare(a.rank, b.rank))
+	})
+	reqs := make([]Requirement, len(list))
+	for i, e := range list {
+		reqs[i] = e.Requirement
+	}
+	v := Verdict{Report: Evaluate(reqs), Since: r.since, Changed: r.changed, ShuttingDown: r.down}
+	if r.down {
+		v.Ready, v.Reason = false, ReasonShutdown
+	}
+	return v
+}

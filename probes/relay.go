@@ -1,0 +1,91 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// RelayTimeout bounds one websocket connect.
+const RelayTimeout = 3 * time.Second
+
+// RelayID is the id of the requirement that one relay answers.
+const RelayID = "relay:any"
+
+// RelayDial completes a websocket connect to url and closes it again.
+type RelayDial func(ctx context.Context, url string) error
+
+// DialRelay is the RelayDial of the real network.
+func DialRelay(ctx context.Context, url string) error {
+	// A transport of its own without keep-alive: a check every few seconds must
+	// not leave idle connections behind.
+	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}
+	c, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client})
+	if err != nil {
+		if resp != nil {
+			return fmt.Errorf("answered %s", resp.Status)
+		}
+		return err
+	}
+	return c.CloseNow()
+}
+
+// FollowRelays keeps the relay requirement up to date until ctx ends; like
+// FollowMounts it belongs before the seal. The requirement is met while at least one of urls completes a connect within RelayTimeout.
+func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayDial) {
+	r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: notChecked})
+	if len(urls) == 0 {
+		r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: "no relay is configured (NOSTR_RELAYS is empty)"})
+		return
+	}
+	last := ""
+	r.every(ctx, func() {
+		url, err := anyRelay(ctx, urls, last, dial)
+		if ctx.Err() != nil {
+			return
+		}
+		last = url
+		q := Requirement{ID: RelayID, Kind: KindRelay, Met: err == nil}
+		if err != nil {
+			q.Reason = err.Error()
+		}
+		r.Set(q)
+	})
+}
+
+// anyRelay tries the one that answered last alone, and only if it fails all the
+// others at once: a healthy box bothers one relay, not all.
+func anyRelay(ctx context.Context, urls []string, last string, dial RelayDial) (string, error) {
+	if last != "" && dialOne(ctx, last, dial) == nil {
+		return last, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		url string
+		err error
+	}
+	answers := make(chan answer, len(urls))
+	for _, url := range urls {
+		go func() { answers <- answer{url, dialOne(ctx, url, dial)} }()
+	}
+	var errs []error
+	for range urls {
+		a := <-answers
+		if a.err == nil {
+			return a.url, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", a.url, a.err))
+	}
+	return "", fmt.Errorf("no relay answered within %s: %w", RelayTimeout, errors.Join(errs...))
+}
+
+func dialOne(ctx context.Context, url string, dial RelayDial) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, RelayTimeout, errors.New("no answer in time"))
+	defer cancel()
+	return dial(ctx, url)
+}

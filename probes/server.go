@@ -1,0 +1,250 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// Limits of the listeners.
+const (
+	MaxHeaderBytes = 64 << 10
+	MaxBodyBytes   = 1 << 20
+	// MaxConnections holds for each listener.
+	MaxConnections    = 512
+	ReadHeaderTimeout = 5 * time.Second
+	ReadTimeout       = 10 * time.Second
+	// WriteTimeout ends an answer whose reader does not read. A handler that
+	// streams clears it with http.ResponseController.SetWriteDeadline, and
+	// SetReadDeadline where it reads for longer than ReadTimeout.
+	WriteTimeout = 30 * time.Second
+	IdleTimeout  = 60 * time.Second
+	// RetryListen is the wait before an address that was refused is tried again.
+	RetryListen = 5 * time.Second
+)
+
+// Off as an address opens no listener.
+const Off = "off"
+
+// Config is what a Server answers from. Every function is called by many
+// goroutines at once and must return from memory.
+type Config struct {
+	Bus       *event.Bus
+	Readiness *Readiness
+	Liveness  *Liveness
+	Auth      *Auth
+	Gatherer  prometheus.Gatherer
+	// Registerer takes the metrics of the HTTP servers themselves.
+	Registerer prometheus.Registerer
+	// Health answers /health; Pods answers /health/pods, nil when there is no
+	// pod server; Meta answers /v1/meta.
+	Health func() Health
+	Pods   func() any
+	Meta   func() any
+
+	ManagementAddress string // host:port, or Off
+	MetricsAddress    string // host:port, or Off
+}
+
+// Server is the management server and the metrics server.
+type Server struct {
+	cfg      Config
+	router   chi.Router
+	metrics  *httpMetrics
+	failures failureLimit
+
+	mu        sync.Mutex
+	listeners map[string]*listener
+	running   sync.WaitGroup
+}
+
+// listener is one address that is, or should be, served.
+type listener struct {
+	name, address string
+	handler       http.Handler
+	bound         net.Addr // nil while it is not
+	reason        string   // why it is not
+}
+
+// NewServer builds the routes; it opens nothing yet.
+func NewServer(cfg Config) (*Server, error) {
+	m, err := newHTTPMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, metrics: m, listeners: make(map[string]*listener)}
+	s.router = s.routes()
+	if why := cfg.Auth.Limitation(); why != "" {
+		cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventAuthMode,
+			Fields: map[string]any{"mode": string(cfg.Auth.mode), "limitation": why}})
+	}
+	return s, nil
+}
+
+// Handler serves everything that the management listener serves, for another
+// listener such as the control socket.
+func (s *Server) Handler() http.Handler { return s.contain(s.router) }
+
+// Start opens both listeners and serves until ctx ends. An address that cannot
+// be had does not end the box: it is published, retried every RetryListen, and
+// shown by Listeners. The error of the first attempt is returned for the log.
+func (s *Server) Start(ctx context.Context) error {
+	metricsRouter := chi.NewRouter()
+	s.addMetricsRoute(metricsRouter)
+	s.fallbacks(metricsRouter)
+	return errors.Join(
+		s.open(ctx, &listener{name: "management", address: s.cfg.ManagementAddress, handler: s.Handler()}),
+		s.open(ctx, &listener{name: "metrics", address: s.cfg.MetricsAddress, handler: s.contain(metricsRouter)}),
+	)
+}
+
+// Wait returns when both listeners are closed, which the end of Start's context
+// brings about.
+func (s *Server) Wait() { s.running.Wait() }
+
+// ListenerState is one address of the server as people see it.
+type ListenerState struct {
+	Name    string `json:"name"`
+	Address string `json:"address"` // where it is bound, else where it should be
+	Bound   bool   `json:"bound"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// Listeners tells which addresses are served.
+func (s *Server) Listeners() []ListenerState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []ListenerState
+	for _, name := range []string{"management", "metrics"} {
+		l := s.listeners[name]
+		if l == nil {
+			continue
+		}
+		state := ListenerState{Name: name, Address: l.address, Bound: l.bound != nil, Reason: l.reason}
+		if l.bound != nil {
+			state.Address = l.bound.String()
+		}
+		out = append(out, state)
+	}
+	return out
+}
+
+// Bound is the address at which the named listener is served, "" when it is not.
+func (s *Server) Bound(name string) string {
+	for _, l := range s.Listeners() {
+		if l.Name == name && l.Bound {
+			return l.Address
+		}
+	}
+	return ""
+}
+
+func (s *Server) open(ctx context.Context, l *listener) error {
+	if l.address == Off || l.address == "" {
+		return nil
+	}
+	s.mu.Lock()
+	s.listeners[l.name] = l
+	s.mu.Unlock()
+	n, err := s.bind(ctx, l)
+	s.running.Go(func() { s.keep(ctx, l, n) })
+	return err
+}
+
+// keep serves the listener, opening it again whenever it is not, until ctx ends.
+func (s *Server) keep(ctx context.Context, l *listener, n net.Listener) {
+	for ctx.Err() == nil {
+		if n != nil {
+			s.serve(ctx, l, n)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(RetryListen):
+		}
+		n, _ = s.bind(ctx, l) // published there
+	}
+	if n != nil {
+		n.Close()
+	}
+}
+
+func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
+	n, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
+	s.mu.Lock()
+	same := err != nil && l.reason == err.Error()
+	if err != nil {
+		l.bound, l.reason = nil, err.Error()
+	} else {
+		l.bound, l.reason = n.Addr(), ""
+	}
+	s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.publish(event.Info, EventListening, map[string]any{"listener": l.name, "address": n.Addr().String()})
+	case !same && ctx.Err() == nil: // the same refusal again is no news
+		s.publish(event.Error, EventListenFailed, map[string]any{"listener": l.name, "address": l.address,
+			"reason": err.Error(), "retry_ms": RetryListen.Milliseconds()})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the %s listener: %w", l.name, err)
+	}
+	return newBoundedListener(n, MaxConnections), nil
+}
+
+// shutdownGrace is how long answers under way may take when ctx ends.
+const shutdownGrace = time.Second
+
+func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
+	srv := &http.Server{
+		Handler:           l.handler,
+		ReadHeaderTimeout: ReadHeaderTimeout,
+		ReadTimeout:       ReadTimeout,
+		WriteTimeout:      WriteTimeout,
+		IdleTimeout:       IdleTimeout,
+		MaxHeaderBytes:    MaxHeaderBytes,
+		ConnContext:       connContext,
+		// What a client does wrong is counted, not written to our log.
+		ErrorLog: log.New(discard{}, "", 0),
+	}
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(closed)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		defer cancel()
+		if srv.Shutdown(grace) != nil {
+			srv.Close()
+		}
+	})
+	err := srv.Serve(n)
+	if stop() {
+		srv.Close() // the listener failed by itself
+	} else {
+		<-closed
+	}
+	s.mu.Lock()
+	l.bound, l.reason = nil, err.Error()
+	s.mu.Unlock()
+	if ctx.Err() == nil {
+		s.publish(event.Error, EventListenFailed, map[string]any{"listener": l.name, "address": l.address,
+			"reason": err.Error(), "retry_ms": RetryListen.Milliseconds()})
+	}
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+func (s *Server) publish(level event.Level, name string, fields map[string]any) {
+	s.cfg.Bus.Publish(event.Event{Level: level, Stage: stage, Name: name, Fields: fields})
+}

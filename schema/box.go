@@ -1,0 +1,121 @@
+package schema
+
+// Artifact is one [[artifacts]] table: a probe that proves that one capability
+// of the image is present and runnable.
+type Artifact struct {
+	ID       string   `toml:"id"`
+	Class    string   `toml:"class"` // A service, B tool, C skill server, D bundle
+	Entry    string   `toml:"entry"`
+	Assets   []string `toml:"assets"`
+	Command  []string `toml:"command"` // argv, never a shell string
+	Timeout  Duration `toml:"timeout"`
+	Required bool     `toml:"required"`
+}
+
+// Supervisor is [supervisor].
+type Supervisor struct {
+	Socket        string `toml:"socket"`      // a leading @ is abstract
+	SocketMode    Mode   `toml:"socket_mode"` // permission bits
+	SocketGroup   string `toml:"socket_group"`
+	Listen        string `toml:"listen"`         // host:port or "off"
+	MetricsListen string `toml:"metrics_listen"` // host:port, "off", or empty: port of [observability]
+	// StopGrace is the budget of the whole shutdown, Drain included.
+	StopGrace   Duration       `toml:"stop_grace"`
+	Drain       Duration       `toml:"drain"`
+	Barrier     string         `toml:"barrier"`       // ready, running, none
+	OnAllExited string         `toml:"on_all_exited"` // stay, exit
+	Defaults    map[string]any `toml:"defaults"`      // program keys as written; DecodeProgram merges
+	Log         BoxLog         `toml:"log"`
+}
+
+// BoxLog is supervisor.log: agentinit's own voice and the form of the console.
+type BoxLog struct {
+	Format string `toml:"format"` // auto, json, console, raw
+	Level  string `toml:"level"`
+}
+
+// Bootstrap is [bootstrap].
+type Bootstrap struct {
+	Profile       string   `toml:"profile"` // auto, agentbox, none
+	SealTimeout   Duration `toml:"seal_timeout"`
+	OnSealTimeout string   `toml:"on_seal_timeout"` // stay, exit
+}
+
+// Slots is [slots]: settings of the adapters behind the classes of [adapters].
+type Slots struct {
+	Beads        BeadsSlot  `toml:"beads"`
+	Pods         Slot       `toml:"pods"`
+	Memory       MemorySlot `toml:"memory"`
+	Events       EventsSlot `toml:"events"`
+	Orchestrator Slot       `toml:"orchestrator"`
+}
+
+// Slot is what every [slots.<slot>] has: how an external class logs in.
+// TokenEnv names a variable; the token itself never stands in a manifest.
+type Slot struct {
+	Auth     string `toml:"auth"` // bearer, nip98
+	TokenEnv string `toml:"token_env"`
+}
+
+// BeadsSlot is [slots.beads]; Path empty means $WORKSPACE/beads.db.
+type BeadsSlot struct {
+	Path     string `toml:"path"`
+	Auth     string `toml:"auth"`
+	TokenEnv string `toml:"token_env"`
+}
+
+// MemorySlot is [slots.memory]; Dir empty means $RUVECTOR_DATA_DIR.
+type MemorySlot struct {
+	Dir      string   `toml:"dir"`
+	Embedder Embedder `toml:"embedder"`
+	Auth     string   `toml:"auth"`
+	TokenEnv string   `toml:"token_env"`
+}
+
+// Embedder is slots.memory.embedder.
+type Embedder struct {
+	Kind   string `toml:"kind"` // hash-v1, http
+	URL    string `toml:"url"`
+	Model  string `toml:"model"`
+	KeyEnv string `toml:"key_env"`
+}
+
+// EventsSlot is [slots.events].
+type EventsSlot struct {
+	// Fsync is "always" or a duration such as "1s".
+	Fsync         string `toml:"fsync"`
+	RetentionDays int64  `toml:"retention_days"` // 0 keeps for ever
+	MaxBytes      Size   `toml:"max_bytes"`      // of all journal files; 0 has no limit
+	SpoolBytes    Size   `toml:"spool_bytes"`
+	Auth          string `toml:"auth"`
+	TokenEnv      string `toml:"token_env"`
+}
+
+// API is [api]: the management listener as clients see it.
+type API struct {
+	PublicURLs     []string `toml:"public_urls"`
+	TrustedProxies []string `toml:"trusted_proxies"` // addresses or prefixes
+	CORSOrigins    []string `toml:"cors_origins"`
+	RateLimit      int      `toml:"rate_limit"` // requests a second and principal; 0 has no limit
+}
+
+// Template is one [templates.<name>]: what tasks and intents may start.
+type Template struct {
+	Command     Command           `toml:"command"`
+	Args        []string          `toml:"args"`
+	Environment map[string]string `toml:"environment"`
+	Directory   string            `toml:"directory"`
+	Timeout     Duration          `toml:"timeout"` // 0 has no limit
+	Sandbox     *Sandbox          `toml:"sandbox"`
+	Stdin       string            `toml:"stdin"`
+}
+
+// AdaptersCompat is [adapters_compat]: which old contract MAJOR a slot still
+// speaks ("v1"); empty means the current one.
+type AdaptersCompat struct {
+	Beads        string `toml:"beads"`
+	Pods         string `toml:"pods"`
+	Memory       string `toml:"memory"`
+	Events       string `toml:"events"`
+	Orchestrator string `toml:"orchestrator"`
+}

@@ -1,0 +1,249 @@
+package catalog
+
+import (
+	"fmt"
+	"net"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// View answers what the catalogue asks: the effective manifest by dotted path,
+// and the few facts that are not in it.
+type View struct {
+	Manifest *schema.Manifest
+	Profile  string // agentbox or none
+	Version  string // of agentinit
+	System   string // x86_64-linux, aarch64-linux
+}
+
+// Lookup returns the effective value at a dotted path of the manifest, or of
+// one of the facts @profile, @version, @system.
+func (v View) Lookup(path string) (any, bool) {
+	switch path {
+	case "@profile":
+		return v.Profile, true
+	case "@version":
+		return v.Version, true
+	case "@system":
+		return v.System, true
+	}
+	at := reflect.ValueOf(v.Manifest).Elem()
+	for name := range strings.SplitSeq(path, ".") {
+		var ok bool
+		if at, ok = child(at, name); !ok {
+			return nil, false
+		}
+	}
+	return at.Interface(), true
+}
+
+// child steps from a table to one of its keys.
+func child(at reflect.Value, name string) (reflect.Value, bool) {
+	for at.Kind() == reflect.Pointer {
+		if at.IsNil() {
+			return reflect.Value{}, false
+		}
+		at = at.Elem()
+	}
+	switch at.Kind() {
+	case reflect.Struct:
+		for i := range at.NumField() {
+			if at.Type().Field(i).Tag.Get("toml") == name {
+				return at.Field(i), true
+			}
+		}
+	case reflect.Map:
+		if at.Type().Key().Kind() == reflect.String {
+			e := at.MapIndex(reflect.ValueOf(name).Convert(at.Type().Key()))
+			return e, e.IsValid()
+		}
+	}
+	return reflect.Value{}, false
+}
+
+// Holds tells whether every condition holds: "a.b" (is true), "!a.b" (is not),
+// "a.b = x | y", "a.b != x | y". A path that does not exist is not true and
+// equals nothing.
+func (v View) Holds(conditions []string) bool {
+	for _, c := range conditions {
+		if !v.holds(c) {
+			return false
+		}
+	}
+	return true
+}
+
+func (v View) holds(condition string) bool {
+	if left, right, ok := strings.Cut(condition, "!="); ok {
+		return !v.equals(left, right)
+	}
+	if left, right, ok := strings.Cut(condition, "="); ok {
+		return v.equals(left, right)
+	}
+	name, negated := strings.CutPrefix(strings.TrimSpace(condition), "!")
+	value, _ := v.Lookup(name)
+	on, _ := value.(bool)
+	return on != negated
+}
+
+func (v View) equals(left, right string) bool {
+	value, ok := v.Lookup(strings.TrimSpace(left))
+	if !ok {
+		return false
+	}
+	text := format(value)
+	for want := range strings.SplitSeq(right, "|") {
+		if strings.TrimSpace(want) == text {
+			return true
+		}
+	}
+	return false
+}
+
+// paths lists the manifest paths that conditions speak of.
+func paths(conditions []string) []string {
+	var out []string
+	for _, c := range conditions {
+		c, _, _ = strings.Cut(c, "=")
+		out = append(out, strings.Trim(c, "! "))
+	}
+	return out
+}
+
+// template matches {a.b} and {a.b|filter}. What follows a dollar is the
+// environment's business, not the catalogue's.
+var template = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$?\{(@?[a-z][a-z0-9_.-]*)(?:\|([a-z]+))?\}`) })
+
+// Fill replaces {a.b} by the manifest's value. An unknown path or filter is a
+// mistake in the catalogue.
+func (v View) Fill(text string) (string, error) {
+	return v.fill(text, func(s string) string { return s })
+}
+
+// FillEscaped is Fill for text that is expanded afterwards: a dollar that comes
+// from a manifest value stays a dollar.
+func (v View) FillEscaped(text string) (string, error) {
+	return v.fill(text, func(s string) string { return strings.ReplaceAll(s, "$", "$$") })
+}
+
+func (v View) fill(text string, escape func(string) string) (string, error) {
+	if !strings.Contains(text, "{") {
+		return text, nil
+	}
+	var failed error
+	out := template().ReplaceAllStringFunc(text, func(match string) string {
+		if match[0] == '$' {
+			return match
+		}
+		parts := template().FindStringSubmatch(match)
+		value, ok := v.Lookup(parts[1])
+		if !ok {
+			failed = fmt.Errorf("the catalogue speaks of %s, which the manifest does not know", parts[1])
+			return match
+		}
+		s, err := filter(parts[2], format(value))
+		if err != nil {
+			failed = err
+		}
+		return escape(s)
+	})
+	return out, failed
+}
+
+func filter(name, s string) (string, error) {
+	switch name {
+	case "":
+		return s, nil
+	case "port":
+		_, port := SplitAddress(s)
+		return port, nil
+	case "host":
+		host, _ := SplitAddress(s)
+		return host, nil
+	case "dial":
+		return dialable(s), nil
+	}
+	return "", fmt.Errorf("the catalogue has no filter %q", name)
+}
+
+// SplitAddress takes "host:port", ":port" or "port" apart. Anything else, "off"
+// among it, has neither.
+func SplitAddress(addr string) (host, port string) {
+	if _, err := strconv.ParseUint(addr, 10, 16); err == nil {
+		return "", addr
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", ""
+	}
+	return host, port
+}
+
+// Loopback tells whether only the box itself can reach a listener at host.
+func Loopback(host string) bool {
+	host = strings.Trim(host, "[]")
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// dialable is the host part of an address that reaches a listener at host from
+// within the box.
+func dialable(host string) string {
+	host = strings.Trim(host, "[]")
+	ip := net.ParseIP(host)
+	switch {
+	case host == "" || ip != nil && ip.Equal(net.IPv4zero):
+		return "127.0.0.1"
+	case ip != nil && ip.Equal(net.IPv6unspecified):
+		return "[::1]"
+	case ip != nil && ip.To4() == nil:
+		return "[" + host + "]"
+	}
+	return host
+}
+
+// format writes a manifest value as an environment variable would hold it:
+// lists joined by commas.
+func format(value any) string {
+	v := reflect.ValueOf(value)
+	if v.IsValid() && v.Kind() == reflect.Slice {
+		parts := make([]string, v.Len())
+		for i := range parts {
+			parts[i] = format(v.Index(i).Interface())
+		}
+		return strings.Join(parts, ",")
+	}
+	return fmt.Sprint(value)
+}
+
+// IsSecret tells whether programs inherit the variable only by name. The
+// manifest adds the variables of its providers and slots.
+func (c *Catalogue) IsSecret(m *schema.Manifest, name string) bool {
+	if slices.Contains(c.Secrets.Names, name) {
+		return true
+	}
+	for _, p := range c.Secrets.Patterns {
+		if ok, err := path.Match(p, name); err == nil && ok {
+			return true
+		}
+	}
+	for _, p := range m.Providers {
+		if p.EnvVar == name {
+			return true
+		}
+	}
+	return name != "" && slices.Contains([]string{
+		m.Slots.Beads.TokenEnv, m.Slots.Pods.TokenEnv, m.Slots.Memory.TokenEnv, m.Slots.Memory.Embedder.KeyEnv,
+		m.Slots.Events.TokenEnv, m.Slots.Orchestrator.TokenEnv,
+	}, name)
+}

@@ -1,0 +1,375 @@
+package compose
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+)
+
+// Input is what the generators work from.
+type Input struct {
+	Manifest *schema.Manifest
+	Document *schema.Document
+	// Command makes the description again; the header says so.
+	Command string
+	Version string // of agentinit, for the image's environment
+	System  string // x86_64-linux, aarch64-linux
+}
+
+// Box is everything that a generated description says about a box, in no
+// particular format. It is the one reading of the manifest that all generators
+// share.
+type Box struct {
+	Input
+	Profile  string // agentbox or none
+	Security Applied
+	Ports    []Port
+	Mounts   []Mount
+	Volumes  []string // names to declare, sorted
+	// Environment is the image's; Fixed what a description repeats of it because
+	// the manifest may differ from the image's; Operator what it takes from the
+	// operator.
+	Environment map[string]string
+	Fixed       map[string]string
+	Operator    []Variable
+	Sidecar     *Sidecar
+	Network     string // an existing network to join; empty: none
+	StopTimeout time.Duration
+	SealTimeout time.Duration
+	// Management is the port of the probes as seen from outside the box; 0 when
+	// they can only be asked within.
+	Management int
+	Metrics    int
+	Resource   string // Kubernetes extended resource of the box's own GPU
+}
+
+// Port is a listening port.
+type Port struct {
+	Name      string
+	Number    int
+	Published bool
+	Exposed   bool // in the image's list
+}
+
+// Mount is something mounted into the box. Source is a path of the operator
+// ("./workspace") or the name of a volume.
+type Mount struct {
+	Source, Target string
+	ReadOnly       bool
+}
+
+// Named tells whether the source is a volume rather than a path.
+func (m Mount) Named() bool {
+	return !strings.HasPrefix(m.Source, ".") && !strings.HasPrefix(m.Source, "/") && !strings.HasPrefix(m.Source, "~")
+}
+
+// Variable is taken from the operator's environment.
+type Variable struct {
+	Name     string
+	Fallback string
+	// Optional variables stay unset in the box when the operator has not set
+	// them; the others fall back.
+	Optional bool
+}
+
+// Sidecar is the model server.
+type Sidecar struct {
+	Image    string
+	Resource string
+}
+
+// Facts of the descriptions that have no key in the manifest.
+const (
+	volumePrefix = "agentbox-" // of volume names outside of the description
+	sidecarPort  = 11434
+	// beyondGrace is what the engine waits beyond the box's own budget before it
+	// kills, so that the box's own KILL comes first.
+	beyondGrace = 5 * time.Second
+)
+
+// New reads the manifest for the generators. Findings of severity error stop a
+// generation; E120 and E127 are not among them, because the variables and files
+// of the box need not be there where its description is made.
+func New(in Input) (*Box, []schema.Finding, error) {
+	c, err := catalog.Load()
+	if err != nil {
+		return nil, nil, err
+	}
+	resolved, findings := plan.Resolve(in.Manifest, in.Document, plan.Facts{Version: in.Version, System: in.System})
+	findings = slices.DeleteFunc(findings, func(f schema.Finding) bool { return f.Code == "E120" || f.Code == "E127" })
+	b := &builder{
+		view: catalog.View{Manifest: in.Manifest, Profile: resolved.Profile, Version: in.Version, System: in.System},
+		cat:  c, findings: findings,
+		box: &Box{Input: in, Profile: resolved.Profile},
+	}
+	if b.box.Security, err = Harden(b.view); err != nil {
+		return nil, nil, err
+	}
+	if err := b.build(resolved); err != nil {
+		return nil, nil, err
+	}
+	slices.SortStableFunc(b.findings, schema.Compare)
+	return b.box, b.findings, nil
+}
+
+type builder struct {
+	view     catalog.View
+	cat      *catalog.Catalogue
+	box      *Box
+	findings []schema.Finding
+}
+
+func (b *builder) build(resolved *plan.Plan) error {
+	features := b.cat.Active(b.view)
+	if err := b.ports(features); err != nil {
+		return err
+	}
+	if err := b.mounts(features); err != nil {
+		return err
+	}
+	if err := b.environment(features); err != nil {
+		return err
+	}
+	b.operator(features, resolved)
+	m := b.view.Manifest
+	gpu := b.cat.Backend(m.GPU.Backend)
+	if s := gpu.Sidecar; s != nil {
+		b.box.Sidecar = &Sidecar{Image: s.Image, Resource: s.Resource}
+	}
+	if gpu.Main != nil && len(b.box.Security.Effective.DeviceRequests) > 0 {
+		b.box.Resource = gpu.Main.Resource
+	}
+	if n := m.Integrations.ExternalNetwork; n.Enabled {
+		b.box.Network = n.Network
+	}
+	b.box.StopTimeout = wholeSeconds(m.Supervisor.StopGrace.Std()) + beyondGrace
+	b.box.SealTimeout = m.Bootstrap.SealTimeout.Std()
+	return nil
+}
+
+// wholeSeconds rounds up: engines count in seconds.
+func wholeSeconds(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
+}
+
+func (b *builder) ports(features []catalog.Feature) error {
+	for _, f := range features {
+		for _, p := range f.Ports {
+			if !b.view.Holds(p.When) {
+				continue
+			}
+			text, err := b.view.Fill(p.Port)
+			if err != nil {
+				return err
+			}
+			number, err := strconv.Atoi(text)
+			if err != nil {
+				return fmt.Errorf("the port of %s is %q, which is not a number", p.Name, text)
+			}
+			bind, err := b.view.Fill(p.Bind)
+			if err != nil {
+				return err
+			}
+			local := p.Bind != "" && catalog.Loopback(bind)
+			port := Port{Name: p.Name, Number: number, Published: (p.Publish == nil || *p.Publish) && !local, Exposed: p.Expose && !local}
+			if f.Name == "management" || f.Name == "agentbox" {
+				port.Exposed = !local
+			}
+			b.add(port)
+		}
+	}
+	return nil
+}
+
+func (b *builder) add(p Port) {
+	switch p.Name {
+	case "management":
+		if p.Published {
+			b.box.Management = p.Number
+		}
+	case "metrics":
+		host, port := catalog.SplitAddress(b.view.Manifest.Supervisor.MetricsListen)
+		if n, err := strconv.Atoi(port); err == nil {
+			p.Number = n
+		}
+		if catalog.Loopback(host) {
+			p.Published, p.Exposed = false, false
+		}
+		b.box.Metrics = p.Number
+	}
+	// Validation complains of two ports of one number; a description has it once.
+	if !slices.ContainsFunc(b.box.Ports, func(q Port) bool { return q.Number == p.Number }) {
+		b.box.Ports = append(b.box.Ports, p)
+	}
+}
+
+func (b *builder) mounts(features []catalog.Feature) error {
+	volumes := map[string]bool{}
+	for _, f := range features {
+		for _, v := range f.Volumes {
+			volumes[v] = true
+		}
+		for _, m := range f.Mounts {
+			target, err := b.view.Fill(m.Target)
+			if err != nil {
+				return err
+			}
+			b.mount(Mount{Source: m.Source, Target: target, ReadOnly: m.ReadOnly})
+		}
+	}
+	for _, text := range b.box.Security.Effective.WritableVolumes {
+		source, rest, ok := strings.Cut(text, ":")
+		target, mode, _ := strings.Cut(rest, ":")
+		if !ok || source == "" || !strings.HasPrefix(target, "/") {
+			return fmt.Errorf("writable_volumes has %q; what is wanted is \"volume:/path\"", text)
+		}
+		b.mount(Mount{Source: source, Target: target, ReadOnly: mode == "ro"})
+	}
+	for _, m := range b.box.Mounts {
+		if m.Named() {
+			volumes[m.Source] = true
+		}
+	}
+	b.box.Volumes = slices.Sorted(maps.Keys(volumes))
+	return nil
+}
+
+// mount adds a mount; one at the same target is replaced, because engines
+// refuse two and an exception knows better than the catalogue.
+func (b *builder) mount(m Mount) {
+	for i, have := range b.box.Mounts {
+		if have.Target == m.Target {
+			b.box.Mounts[i] = m
+			return
+		}
+	}
+	b.box.Mounts = append(b.box.Mounts, m)
+}
+
+// repeated are the variables of the image that a description states again: the
+// image was made from a manifest of its own, and environment wins over manifest.
+var repeated = []string{"AGENTBOX_METRICS_PORT", "AGENTBOX_OTLP_ENDPOINT", "AGENTBOX_LOG_LEVEL", "MANAGEMENT_API_PORT"}
+
+// plain are the variables of a box that is no agentbox.
+var plain = append([]string{"AGENTBOX_CONFIG", "AGENTBOX_VERSION"}, repeated...)
+
+func (b *builder) environment(features []catalog.Feature) error {
+	env := map[string]string{}
+	sources := []map[string]string{b.cat.Environment}
+	for _, f := range features {
+		sources = append(sources, f.Environment)
+	}
+	sources = append(sources, b.cat.Backend(b.view.Manifest.GPU.Backend).Environment)
+	for _, source := range sources {
+		for name, template := range source {
+			value, err := b.view.Fill(template)
+			if err != nil {
+				return err
+			}
+			env[name] = value
+		}
+	}
+	if b.view.Manifest.Supervisor.Listen == "off" {
+		delete(env, "MANAGEMENT_API_PORT")
+	}
+	if b.box.Metrics != 0 {
+		env["AGENTBOX_METRICS_PORT"] = strconv.Itoa(b.box.Metrics)
+	}
+	if b.box.Profile == "none" {
+		maps.DeleteFunc(env, func(name, _ string) bool { return !slices.Contains(plain, name) })
+	}
+	b.box.Environment = env
+	b.box.Fixed = map[string]string{}
+	for _, name := range repeated {
+		if v, ok := env[name]; ok {
+			b.box.Fixed[name] = v
+		}
+	}
+	return nil
+}
+
+// operator collects what is taken from the operator's environment: the fixed
+// list with its fallbacks, what features ask for, every enabled provider's
+// variables, the tokens that slots name, and what the manifest's own programs
+// ask for by ${X}.
+func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
+	vars := map[string]Variable{}
+	if b.box.Profile == "agentbox" {
+		for name, fallback := range b.cat.Operator {
+			vars[name] = Variable{Name: name, Fallback: fallback}
+		}
+	}
+	for _, f := range features {
+		for name, fallback := range f.Operator {
+			vars[name] = Variable{Name: name, Fallback: fallback, Optional: fallback == ""}
+		}
+	}
+	m := b.view.Manifest
+	need := func(name string, optional bool) {
+		if _, known := vars[name]; !known && validName(name) {
+			vars[name] = Variable{Name: name, Optional: optional}
+		}
+	}
+	for _, p := range m.Providers {
+		if !p.Enabled {
+			continue
+		}
+		// The credential is the operator's: a fallback would hide that it is
+		// missing.
+		if validName(p.EnvVar) {
+			vars[p.EnvVar] = Variable{Name: p.EnvVar}
+		}
+		for _, name := range p.OptionalEnvVars {
+			need(name, true)
+		}
+	}
+	for _, name := range []string{
+		m.Slots.Beads.TokenEnv, m.Slots.Pods.TokenEnv, m.Slots.Memory.TokenEnv, m.Slots.Memory.Embedder.KeyEnv,
+		m.Slots.Events.TokenEnv, m.Slots.Orchestrator.TokenEnv,
+	} {
+		need(name, true)
+	}
+	for _, name := range resolved.Asked {
+		if _, fixed := b.box.Environment[name]; !fixed {
+			need(name, true)
+		}
+	}
+	need("MANAGEMENT_API_KEY", true)
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		b.box.Operator = append(b.box.Operator, vars[name])
+	}
+}
+
+// validName tells whether a text can be the name of an environment variable
+// everywhere (POSIX XBD 8.1).
+func validName(s string) bool {
+	for i, r := range s {
+		if r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// header says how a file was made, so that it can be made again. It names no
+// version: a description changes when the manifest or its meaning does.
+func (b *Box) header() string {
+	return "# Made from the manifest by\n#   " + oneLine(b.Command) + "\n# Do not edit: change the manifest and make it again; --check tells whether it is current.\n"
+}
+
+// oneLine keeps a text inside its comment.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || unprintable(r) {
+			return ' '
+		}
+		return r
+	}, s)
+}

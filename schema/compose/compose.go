@@ -1,0 +1,218 @@
+package compose
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
+)
+
+// Compose writes a compose file (the Compose Specification, without the top-level
+// name that older tools refuse).
+func (b *Box) Compose() []byte {
+	doc := mapping{{"services", b.composeServices()}}
+	doc.add("networks", b.composeNetworks())
+	doc.add("volumes", b.composeVolumes())
+	return []byte(b.header() + "\n" + yaml(doc))
+}
+
+func (b *Box) composeServices() mapping {
+	services := mapping{{"agentbox", b.composeBox()}}
+	if b.Sidecar != nil {
+		services = append(services, pair{"ollama", b.composeSidecar()})
+	}
+	return services
+}
+
+func (b *Box) composeBox() mapping {
+	p := b.Security.Effective
+	s := mapping{
+		{"image", "${AGENTBOX_IMAGE_REF:-agentbox:runtime-" + b.System + "}"},
+		{"hostname", "agentbox"},
+		{"restart", "unless-stopped"},
+		{"stop_grace_period", seconds(b.StopTimeout)},
+	}
+	if b.Sidecar != nil {
+		s.add("depends_on", []string{"ollama"})
+	}
+	s = append(s, composeHardening(p)...)
+	s.add("environment", b.composeEnvironment())
+	s.add("extra_hosts", []string{"host.docker.internal:host-gateway"})
+	var ports []string
+	for _, port := range b.Ports {
+		if port.Published {
+			ports = append(ports, fmt.Sprintf("%d:%d", port.Number, port.Number))
+		}
+	}
+	s.add("ports", ports)
+	s.add("networks", b.networks())
+	var mounts []string
+	for _, m := range b.Mounts {
+		text := m.Source + ":" + m.Target
+		if m.ReadOnly {
+			text += ":ro"
+		}
+		mounts = append(mounts, literal(text))
+	}
+	s.add("volumes", mounts)
+	s.add("tmpfs", literals(p.Tmpfs))
+	return append(s, pair{"healthcheck", mapping{
+		{"test", []string{"CMD", "/bin/agentctl", "ready"}},
+		{"interval", "30s"}, {"timeout", "10s"}, {"retries", 5}, {"start_period", "60s"},
+	}})
+}
+
+// composeHardening writes what engines know of a profile. "seccomp=default" is a
+// word of the profile: engines take it for a file name, so their own default is
+// left in place by leaving it out.
+func composeHardening(p Profile) mapping {
+	var s mapping
+	s.add("user", p.User)
+	s.add("read_only", p.ReadOnly)
+	s.add("cap_drop", p.CapDrop)
+	s.add("cap_add", literals(p.CapAdd))
+	s.add("security_opt", literals(engineOptions(p.SecurityOpt)))
+	s.add("group_add", literals(p.GroupAdd))
+	s.add("runtime", literal(p.Runtime))
+	s.add("devices", literals(devices(p.Devices)))
+	if len(p.DeviceRequests) > 0 {
+		var list []any
+		for _, r := range p.DeviceRequests {
+			list = append(list, composeRequest(r))
+		}
+		s = append(s, pair{"deploy", mapping{{"resources", mapping{{"reservations", mapping{{"devices", list}}}}}}})
+	}
+	return s
+}
+
+// engineOptions leaves out what only repeats the engine's default.
+func engineOptions(options []string) []string {
+	return slices.DeleteFunc(slices.Clone(options), func(o string) bool {
+		return strings.HasPrefix(o, "seccomp") && permissiveness(o) == 0
+	})
+}
+
+// devices writes each node with the path it has inside.
+func devices(nodes []string) []string {
+	var out []string
+	for _, d := range nodes {
+		if !strings.Contains(d, ":") {
+			d += ":" + d
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+func composeRequest(r catalog.DeviceRequest) mapping {
+	var caps []string
+	for _, set := range r.Capabilities {
+		caps = unique(caps, set)
+	}
+	if len(caps) == 0 {
+		caps = []string{"gpu"} // compose refuses a request without
+	}
+	var m mapping
+	m.add("driver", literal(r.Driver))
+	switch {
+	case r.Count < 0:
+		m.add("count", "all")
+	case r.Count > 0:
+		m.add("count", r.Count)
+	}
+	m.add("capabilities", literals(caps))
+	return m
+}
+
+// literal keeps compose from interpolating a text of the manifest.
+func literal(s string) string { return strings.ReplaceAll(s, "$", "$$") }
+
+func literals(list []string) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = literal(s)
+	}
+	return out
+}
+
+func (b *Box) composeEnvironment() mapping {
+	values := map[string]any{}
+	for _, v := range b.Operator {
+		values[v.Name] = "${" + v.Name + ":-" + v.Fallback + "}"
+		if v.Optional {
+			// Without a value compose passes the operator's, and nothing when
+			// there is none.
+			values[v.Name] = nil
+		}
+	}
+	for name, v := range b.Fixed {
+		values[name] = literal(v)
+	}
+	// The rest repeats the image, unless this box differs from every image.
+	for name, v := range b.accelerator() {
+		values[name] = literal(v)
+	}
+	var m mapping
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		m = append(m, pair{name, values[name]})
+	}
+	return m
+}
+
+// accelerator is the environment of the GPU dispatch: the container runtime
+// reads it from the description as well as from the image.
+func (b *Box) accelerator() map[string]string {
+	out := map[string]string{}
+	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"} {
+		if v, ok := b.Environment[name]; ok {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+func (b *Box) networks() []string {
+	list := []string{"agentbox"}
+	if b.Network != "" {
+		list = append(list, "external")
+	}
+	return list
+}
+
+func (b *Box) composeNetworks() mapping {
+	nets := mapping{{"agentbox", mapping{}}}
+	if b.Network != "" {
+		nets = append(nets, pair{"external", mapping{{"external", true}, {"name", literal(b.Network)}}})
+	}
+	return nets
+}
+
+func (b *Box) composeVolumes() mapping {
+	var m mapping
+	for _, v := range b.Volumes {
+		m = append(m, pair{v, mapping{{"name", volumePrefix + v}}})
+	}
+	return m
+}
+
+func (b *Box) composeSidecar() mapping {
+	s := mapping{
+		{"image", "${OLLAMA_IMAGE_REF:-" + b.Sidecar.Image + "}"},
+		{"restart", "unless-stopped"},
+	}
+	s = append(s, composeHardening(*b.Security.Sidecar)...)
+	port := strconv.Itoa(sidecarPort)
+	s.add("ports", []string{port + ":" + port})
+	s.add("networks", []string{"agentbox"})
+	s.add("volumes", []string{"ollama:/root/.ollama"})
+	return append(s, pair{"healthcheck", mapping{
+		{"test", []string{"CMD", "ollama", "list"}}, {"interval", "30s"}, {"timeout", "10s"}, {"retries", 5}, {"start_period", "60s"},
+	}})
+}
+
+// seconds writes a duration as compose and systemd read it.
+func seconds(d time.Duration) string { return strconv.Itoa(int(wholeSeconds(d)/time.Second)) + "s" }

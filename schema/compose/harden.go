@@ -1,0 +1,257 @@
+// Package compose renders a manifest: compose files, Kubernetes objects, the
+// image's environment, podman units. It also owns the merge of the security
+// exceptions into the hardened baseline.
+//
+// Everything is a pure function of its input, byte for byte the same each time.
+// It must never read files, the environment or a clock.
+package compose
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
+)
+
+// Profile is what a container is given beyond a plain process: the hardening
+// and the exceptions from it.
+type Profile struct {
+	User            string                  `json:"user,omitempty"`
+	ReadOnly        bool                    `json:"read_only,omitempty"`
+	CapDrop         []string                `json:"cap_drop,omitempty"`
+	CapAdd          []string                `json:"cap_add,omitempty"`
+	SecurityOpt     []string                `json:"security_opt,omitempty"`
+	Tmpfs           []string                `json:"tmpfs,omitempty"`
+	WritableVolumes []string                `json:"writable_volumes,omitempty"`
+	Devices         []string                `json:"devices,omitempty"`
+	GroupAdd        []string                `json:"group_add,omitempty"`
+	Runtime         string                  `json:"runtime,omitempty"`
+	DeviceRequests  []catalog.DeviceRequest `json:"device_requests,omitempty"`
+}
+
+// Exception is one block that is in force.
+type Exception struct {
+	Feature string `json:"feature"`
+	Reason  string `json:"reason,omitempty"`
+	// Target is "box", or "sidecar" for what the model server gets.
+	Target string  `json:"target"`
+	Delta  Profile `json:"delta"` // what it adds, inherited blocks included
+}
+
+// Conflict is an option that two exceptions want differently.
+type Conflict struct {
+	Option     string   `json:"option"`
+	Exceptions []string `json:"exceptions"`
+	Values     []string `json:"values"`
+	Winner     string   `json:"winner"`
+}
+
+// Applied is the content of the event SecurityProfileApplied.
+type Applied struct {
+	Baseline   Profile     `json:"baseline"`
+	Exceptions []Exception `json:"exceptions_applied"`
+	Effective  Profile     `json:"effective"`
+	// Sidecar is the profile of the model server, nil without one.
+	Sidecar   *Profile   `json:"sidecar,omitempty"`
+	Conflicts []Conflict `json:"conflicts,omitempty"`
+}
+
+// Harden merges the exceptions whose feature is on into the baseline. A block
+// without its feature adds nothing (E020 says so), a feature without its block
+// runs on the bare baseline (E021).
+func Harden(v catalog.View) (Applied, error) {
+	c, err := catalog.Load()
+	if err != nil {
+		return Applied{}, err
+	}
+	m := &merge{view: v, catalogue: c, gpu: c.Backend(v.Manifest.GPU.Backend), options: map[string][]wish{}}
+	return m.applied(), nil
+}
+
+type merge struct {
+	view      catalog.View
+	catalogue *catalog.Catalogue
+	gpu       catalog.GPU
+	options   map[string][]wish // of the box, by option key
+}
+
+// wish is what one exception wants an option to be.
+type wish struct{ exception, value string }
+
+func (m *merge) applied() Applied {
+	b := m.catalogue.Baseline
+	base := Profile{User: b.User, ReadOnly: b.ReadOnly, CapDrop: b.CapDrop, SecurityOpt: b.SecurityOpt, Tmpfs: b.Tmpfs}
+	out := Applied{Baseline: base, Exceptions: []Exception{}, Effective: base}
+	if s := m.gpu.Sidecar; s != nil {
+		out.Sidecar = &Profile{
+			CapDrop: b.CapDrop, SecurityOpt: replaceOptions(b.SecurityOpt, s.SecurityOpt), Devices: s.Devices,
+			GroupAdd: s.GroupAdd, Runtime: s.Runtime, DeviceRequests: s.DeviceRequests,
+		}
+	}
+	for _, e := range m.catalogue.Exceptions {
+		block, declared := m.view.Manifest.Security.Exceptions[e.Name]
+		if !declared || !m.view.Holds(e.When) {
+			continue
+		}
+		x := Exception{Feature: e.Name, Reason: block.Reason, Target: "box", Delta: m.delta(e.Name, nil)}
+		if len(e.Sidecar) > 0 && m.view.Holds(e.Sidecar) {
+			x.Target = "sidecar"
+			*out.Sidecar = union(*out.Sidecar, x.Delta)
+			out.Sidecar.SecurityOpt = replaceOptions(out.Sidecar.SecurityOpt, x.Delta.SecurityOpt)
+		} else {
+			m.wishes(e.Name, x.Delta)
+			out.Effective = union(out.Effective, x.Delta)
+		}
+		out.Exceptions = append(out.Exceptions, x)
+	}
+	m.settle(&out)
+	return out
+}
+
+// delta is what a block adds, the blocks it inherits first.
+func (m *merge) delta(name string, seen []string) Profile {
+	block, declared := m.view.Manifest.Security.Exceptions[name]
+	if !declared || slices.Contains(seen, name) {
+		return Profile{}
+	}
+	var d Profile
+	for _, inherited := range block.Inherits {
+		in := m.delta(inherited, append(slices.Clone(seen), name))
+		d = union(d, in)
+		d.SecurityOpt = replaceOptions(d.SecurityOpt, in.SecurityOpt)
+	}
+	if main := m.gpu.Main; main != nil && m.gpu.Exception == name {
+		d = union(d, Profile{
+			Devices: main.Devices, GroupAdd: main.GroupAdd, Runtime: main.Runtime, DeviceRequests: main.DeviceRequests,
+		})
+	}
+	own := Profile{
+		CapAdd: block.CapAdd, Tmpfs: block.Tmpfs, WritableVolumes: block.WritableVolumes, Devices: block.Devices,
+		GroupAdd: block.GroupAdd, Runtime: cmp.Or(block.RuntimeOverride, block.Runtime), DeviceRequests: requests(block.DeviceRequests),
+	}
+	d = union(d, own)
+	d.SecurityOpt = replaceOptions(d.SecurityOpt, block.SecurityOptOverride)
+	return d
+}
+
+func requests(in []schema.DeviceRequest) []catalog.DeviceRequest {
+	var out []catalog.DeviceRequest
+	for _, r := range in {
+		out = append(out, catalog.DeviceRequest(r))
+	}
+	return out
+}
+
+// union adds the lists of b to those of a without repeats; a runtime of b
+// replaces. Security options have rules of their own.
+func union(a, b Profile) Profile {
+	a.CapAdd = unique(a.CapAdd, b.CapAdd)
+	a.Tmpfs = unique(a.Tmpfs, b.Tmpfs)
+	a.WritableVolumes = unique(a.WritableVolumes, b.WritableVolumes)
+	a.Devices = unique(a.Devices, b.Devices)
+	a.GroupAdd = unique(a.GroupAdd, b.GroupAdd)
+	a.Runtime = cmp.Or(b.Runtime, a.Runtime)
+	a.DeviceRequests = uniteRequests(a.DeviceRequests, b.DeviceRequests)
+	return a
+}
+
+func unique(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, s := range b {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// uniteRequests makes one request of those for the same devices, with the
+// capabilities of all.
+func uniteRequests(a, b []catalog.DeviceRequest) []catalog.DeviceRequest {
+	out := slices.Clone(a)
+	for _, r := range b {
+		i := slices.IndexFunc(out, func(o catalog.DeviceRequest) bool { return o.Driver == r.Driver && o.Count == r.Count })
+		if i < 0 {
+			out = append(out, r)
+			continue
+		}
+		var all []string
+		for _, set := range slices.Concat(out[i].Capabilities, r.Capabilities) {
+			all = unique(all, set)
+		}
+		out[i].Capabilities = [][]string{all}
+	}
+	return out
+}
+
+// optionKey is the text of a security option before "=" or ":".
+func optionKey(option string) string {
+	if i := strings.IndexAny(option, "=:"); i >= 0 {
+		return option[:i]
+	}
+	return option
+}
+
+// replaceOptions puts over in place of the options with the same key and keeps
+// the others.
+func replaceOptions(base, over []string) []string {
+	out := slices.Clone(base)
+	for _, o := range over {
+		i := slices.IndexFunc(out, func(have string) bool { return optionKey(have) == optionKey(o) })
+		if i < 0 {
+			out = append(out, o)
+		} else {
+			out[i] = o
+		}
+	}
+	return out
+}
+
+func (m *merge) wishes(exception string, d Profile) {
+	for _, o := range d.SecurityOpt {
+		m.options[optionKey(o)] = append(m.options[optionKey(o)], wish{exception, o})
+	}
+	if d.Runtime != "" {
+		m.options["runtime"] = append(m.options["runtime"], wish{exception, d.Runtime})
+	}
+}
+
+// settle settles what several exceptions want differently: the most
+// permissive security option wins.
+func (m *merge) settle(out *Applied) {
+	for _, key := range slices.Sorted(maps.Keys(m.options)) {
+		wishes := m.options[key]
+		winner := wishes[0].value
+		conflict := Conflict{Option: key}
+		for _, w := range wishes {
+			if permissiveness(w.value) > permissiveness(winner) || key == "runtime" {
+				winner = w.value
+			}
+			conflict.Exceptions = append(conflict.Exceptions, w.exception)
+			conflict.Values = unique(conflict.Values, []string{w.value})
+		}
+		if key != "runtime" {
+			out.Effective.SecurityOpt = replaceOptions(out.Effective.SecurityOpt, []string{winner})
+		}
+		if len(conflict.Values) > 1 {
+			conflict.Winner = winner
+			out.Conflicts = append(out.Conflicts, conflict)
+		}
+	}
+}
+
+// permissiveness ranks the value of a security option: 2 switches the
+// protection off, 1 is a profile of the operator's, 0 the engine's own.
+func permissiveness(option string) int {
+	value := strings.TrimLeft(strings.TrimPrefix(option, optionKey(option)), "=:")
+	switch value {
+	case "unconfined", "disable", "false":
+		return 2
+	case "default", "true", "":
+		return 0
+	}
+	return 1
+}

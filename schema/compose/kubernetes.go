@@ -1,0 +1,381 @@
+package compose
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Kubernetes is what a cluster has to say beyond the manifest.
+type Kubernetes struct {
+	Name       string // of the objects; empty: agentbox
+	Namespace  string // empty: the one the objects are applied to
+	Image      string // empty: the compose file's fallback
+	Storage    string // size of each volume claim; empty: 10Gi
+	PodMonitor bool   // a PodMonitor of the Prometheus operator
+	// Text is the manifest that the ConfigMap carries.
+	Text []byte
+}
+
+// Kubernetes writes a ConfigMap, a Service, a StatefulSet and, if asked for, a
+// PodMonitor. Findings that a cluster cannot have what the manifest asks for come
+// as notes, which also stand in the header.
+func (b *Box) Kubernetes(k Kubernetes) ([]byte, []string) {
+	w := &cluster{Box: b, k: k}
+	if w.k.Name == "" {
+		w.k.Name = "agentbox"
+	}
+	if w.k.Image == "" {
+		w.k.Image = "agentbox:runtime-" + b.System
+	}
+	if w.k.Storage == "" {
+		w.k.Storage = "10Gi"
+	}
+	docs := []mapping{w.configMap()}
+	if env := w.fallbacks(); len(env) > 0 {
+		docs = append(docs, w.object("v1", "ConfigMap", w.k.Name+"-env", pair{"data", env}))
+	}
+	docs = append(docs, w.service(), w.statefulSet())
+	if k.PodMonitor {
+		docs = append(docs, w.podMonitor())
+	}
+	out := b.header()
+	for _, note := range w.notes {
+		out += "# Note: " + oneLine(note) + "\n"
+	}
+	for _, d := range docs {
+		out += "---\n" + yaml(d)
+	}
+	return []byte(out), w.notes
+}
+
+type cluster struct {
+	*Box
+	k     Kubernetes
+	notes []string
+}
+
+func (w *cluster) labels() mapping {
+	return mapping{{"app.kubernetes.io/name", "agentbox"}, {"app.kubernetes.io/instance", w.k.Name}}
+}
+
+func (w *cluster) object(api, kind, name string, rest ...pair) mapping {
+	meta := mapping{{"name", name}}
+	meta.add("namespace", w.k.Namespace)
+	meta.add("labels", w.labels())
+	return append(mapping{{"apiVersion", api}, {"kind", kind}, {"metadata", meta}}, rest...)
+}
+
+func (w *cluster) configMap() mapping {
+	return w.object("v1", "ConfigMap", w.k.Name, pair{"data", mapping{{"agentbox.toml", text(w.k.Text)}}})
+}
+
+// fallbacks are what the operator's Secret overrides. They point the box at the
+// model server, which is beside it in the pod here and on the host elsewhere.
+func (w *cluster) fallbacks() mapping {
+	var data mapping
+	for _, v := range w.Operator {
+		value := v.Fallback
+		if w.Sidecar != nil {
+			value = strings.ReplaceAll(value, "//host.docker.internal:", "//127.0.0.1:")
+		}
+		data.add(v.Name, value)
+	}
+	return data
+}
+
+// environments are taken over whole, the later one winning.
+func (w *cluster) environments() []any {
+	var list []any
+	if len(w.fallbacks()) > 0 {
+		list = append(list, mapping{{"configMapRef", mapping{{"name", w.k.Name + "-env"}}}})
+	}
+	// Credentials: whoever applies this makes the Secret.
+	return append(list, mapping{{"secretRef", mapping{{"name", w.k.Name + "-secrets"}, {"optional", true}}}})
+}
+
+func (w *cluster) service() mapping {
+	var ports []any
+	for _, p := range w.published() {
+		ports = append(ports, mapping{{"name", p.Name}, {"port", p.Number}, {"targetPort", p.Name}})
+	}
+	spec := mapping{{"selector", w.labels()}}
+	if len(ports) == 0 {
+		spec = append(spec, pair{"clusterIP", "None"})
+	}
+	spec.add("ports", ports)
+	return w.object("v1", "Service", w.k.Name, pair{"spec", spec})
+}
+
+func (w *cluster) published() []Port {
+	return slices.DeleteFunc(slices.Clone(w.Ports), func(p Port) bool { return !p.Published })
+}
+
+func (w *cluster) statefulSet() mapping {
+	sum := sha256.Sum256(w.k.Text)
+	containers := []any{w.container()}
+	if w.Sidecar != nil {
+		containers = append(containers, w.sidecar())
+	}
+	pod := mapping{
+		{"automountServiceAccountToken", false},
+		// Links of services are variables such as AGENTBOX_PORT=tcp://…, in the
+		// middle of our own names.
+		{"enableServiceLinks", false},
+		{"terminationGracePeriodSeconds", int(w.StopTimeout / time.Second)},
+	}
+	if runtime := w.Security.Effective.Runtime; runtime != "" {
+		pod.add("runtimeClassName", runtime)
+	} else if w.Sidecar != nil {
+		pod.add("runtimeClassName", w.Security.Sidecar.Runtime)
+	}
+	pod.add("securityContext", w.podSecurity())
+	pod.add("containers", containers)
+	pod.add("volumes", w.volumes())
+	spec := mapping{
+		{"replicas", 1},
+		{"serviceName", w.k.Name},
+		{"selector", mapping{{"matchLabels", w.labels()}}},
+		{"template", mapping{
+			// A changed manifest makes new pods: a file mounted from a ConfigMap
+			// by subPath is never updated in a running one.
+			{"metadata", mapping{{"labels", w.labels()}, {"annotations", mapping{{"agentbox/manifest-sha256", hex.EncodeToString(sum[:])}}}}},
+			{"spec", pod},
+		}},
+	}
+	spec.add("volumeClaimTemplates", w.claims())
+	return w.object("apps/v1", "StatefulSet", w.k.Name, pair{"spec", spec})
+}
+
+// podSecurity is what holds for the whole pod.
+func (w *cluster) podSecurity() mapping {
+	p := w.Security.Effective
+	var m mapping
+	uid, gid, _ := strings.Cut(p.User, ":")
+	if n, err := strconv.Atoi(gid); err == nil {
+		m = append(m, pair{"fsGroup", n})
+	}
+	var groups []any
+	all := p.GroupAdd
+	if w.Sidecar != nil {
+		all = unique(all, w.Security.Sidecar.GroupAdd)
+	}
+	for _, g := range all {
+		n, err := strconv.Atoi(g)
+		if err != nil {
+			w.notes = append(w.notes, "a cluster knows groups by number only: "+g+" is left out")
+			continue
+		}
+		groups = append(groups, n)
+	}
+	m.add("supplementalGroups", groups)
+	if _, err := strconv.Atoi(uid); err != nil {
+		w.notes = append(w.notes, "a cluster knows users by number only: "+p.User+" is left out")
+	}
+	return m
+}
+
+// security is the hardened profile of a container in a cluster's words.
+func security(p Profile) mapping {
+	var m mapping
+	uid, gid, _ := strings.Cut(p.User, ":")
+	if n, err := strconv.Atoi(uid); err == nil {
+		m = append(m, pair{"runAsUser", n}, pair{"runAsNonRoot", n != 0})
+	}
+	if n, err := strconv.Atoi(gid); err == nil {
+		m = append(m, pair{"runAsGroup", n})
+	}
+	noNew := slices.ContainsFunc(p.SecurityOpt, func(o string) bool { return optionKey(o) == "no-new-privileges" && permissiveness(o) == 0 })
+	m = append(m, pair{"allowPrivilegeEscalation", !noNew})
+	m.add("readOnlyRootFilesystem", p.ReadOnly)
+	var caps mapping
+	caps.add("drop", p.CapDrop)
+	caps.add("add", p.CapAdd)
+	m.add("capabilities", caps)
+	seccomp := mapping{{"type", "RuntimeDefault"}}
+	for _, o := range p.SecurityOpt {
+		value := strings.TrimLeft(strings.TrimPrefix(o, optionKey(o)), "=:")
+		switch {
+		case optionKey(o) == "apparmor" && permissiveness(o) == 2:
+			m.add("appArmorProfile", mapping{{"type", "Unconfined"}})
+		case optionKey(o) != "seccomp":
+		case permissiveness(o) == 2:
+			seccomp = mapping{{"type", "Unconfined"}}
+		case permissiveness(o) == 1:
+			seccomp = mapping{{"type", "Localhost"}, {"localhostProfile", value}}
+		}
+	}
+	return append(m, pair{"seccompProfile", seccomp})
+}
+
+func (w *cluster) container() mapping {
+	c := mapping{
+		{"name", "agentbox"},
+		{"image", w.k.Image},
+		{"securityContext", security(w.Security.Effective)},
+		{"envFrom", w.environments()},
+		{"env", w.env()},
+	}
+	var ports []any
+	for _, p := range w.published() {
+		ports = append(ports, mapping{{"name", p.Name}, {"containerPort", p.Number}})
+	}
+	c.add("ports", ports)
+	if w.Resource != "" {
+		// "all" has no word here; a pod asks for a number.
+		c.add("resources", mapping{{"limits", mapping{{w.Resource, "1"}}}})
+	}
+	c = append(c, w.probes()...)
+	c.add("volumeMounts", w.volumeMounts())
+	return c
+}
+
+// env repeats what wins over the image's environment. "$(" would be expanded by
+// the kubelet.
+func (w *cluster) env() []any {
+	var list []any
+	values := maps.Clone(w.Fixed)
+	maps.Copy(values, w.accelerator())
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		list = append(list, mapping{{"name", name}, {"value", strings.ReplaceAll(values[name], "$(", "$$(")}})
+	}
+	return list
+}
+
+// startupPeriod is how often a starting box is asked, in seconds.
+const startupPeriod = 5
+
+// probes asks the management listener, or agentctl inside the box when nobody
+// outside can reach that listener. The startup probe lasts longer than the seal
+// may take: a kubelet that gives up earlier kills a box that is still booting.
+func (w *cluster) probes() mapping {
+	failures := int(w.SealTimeout/(startupPeriod*time.Second)) + 3
+	ready := mapping{{"exec", mapping{{"command", []string{"/bin/agentctl", "ready"}}}}}
+	var probes mapping
+	if w.Management != 0 {
+		ready = mapping{{"httpGet", mapping{{"path", "/ready"}, {"port", "management"}}}}
+		probes = append(probes, pair{"livenessProbe", mapping{
+			{"httpGet", mapping{{"path", "/livez"}, {"port", "management"}}},
+			{"periodSeconds", 10}, {"timeoutSeconds", 5}, {"failureThreshold", 3},
+		}})
+	}
+	return append(probes,
+		pair{"readinessProbe", append(slices.Clone(ready), pair{"periodSeconds", 5}, pair{"timeoutSeconds", 5})},
+		pair{"startupProbe", append(slices.Clone(ready), pair{"periodSeconds", startupPeriod}, pair{"timeoutSeconds", 5}, pair{"failureThreshold", failures})},
+	)
+}
+
+var notLabel = regexp.MustCompile(`[^a-z0-9]+`)
+
+// label makes a name of a path: what is not a letter or digit becomes a dash.
+func label(prefix, s string) string {
+	s = prefix + strings.Trim(notLabel.ReplaceAllString(strings.ToLower(s), "-"), "-")
+	if len(s) <= 63 {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	return strings.TrimRight(s[:50], "-") + "-" + hex.EncodeToString(sum[:6])
+}
+
+// claimName is the volume claim of a mount: a named volume, or what the operator
+// binds elsewhere.
+func claimName(m Mount) string { return label("", m.Source) }
+
+func (w *cluster) claimed() []Mount {
+	var out []Mount
+	for _, m := range w.Mounts {
+		if m.Target != "/etc/agentbox.toml" {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (w *cluster) volumeMounts() []any {
+	list := []any{mapping{{"name", "manifest"}, {"mountPath", "/etc/agentbox.toml"}, {"subPath", "agentbox.toml"}, {"readOnly", true}}}
+	for _, m := range w.claimed() {
+		v := mapping{{"name", claimName(m)}, {"mountPath", m.Target}}
+		v.add("readOnly", m.ReadOnly)
+		list = append(list, v)
+	}
+	for _, t := range w.Security.Effective.Tmpfs {
+		path, _, _ := strings.Cut(t, ":")
+		list = append(list, mapping{{"name", label("tmpfs-", path)}, {"mountPath", path}})
+	}
+	return list
+}
+
+var sizeOption = regexp.MustCompile(`(?:^|,)size=([0-9]+)([kKmMgG]?)`)
+
+func (w *cluster) volumes() []any {
+	list := []any{mapping{{"name", "manifest"}, {"configMap", mapping{{"name", w.k.Name}}}}}
+	for _, t := range w.Security.Effective.Tmpfs {
+		path, options, _ := strings.Cut(t, ":")
+		dir := mapping{{"medium", "Memory"}}
+		if m := sizeOption.FindStringSubmatch(options); m != nil {
+			size := m[1]
+			if m[2] != "" {
+				size += strings.ToUpper(m[2])[:1] + "i"
+			}
+			dir.add("sizeLimit", size)
+		}
+		list = append(list, mapping{{"name", label("tmpfs-", path)}, {"emptyDir", dir}})
+	}
+	return list
+}
+
+func (w *cluster) claims() []any {
+	var list []any
+	seen := map[string]bool{}
+	claim := func(name string) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		list = append(list, mapping{
+			{"metadata", mapping{{"name", name}}},
+			{"spec", mapping{
+				{"accessModes", []string{"ReadWriteOnce"}},
+				{"resources", mapping{{"requests", mapping{{"storage", w.k.Storage}}}}},
+			}},
+		})
+	}
+	for _, m := range w.claimed() {
+		claim(claimName(m))
+	}
+	if w.Sidecar != nil {
+		claim("ollama")
+	}
+	return list
+}
+
+func (w *cluster) sidecar() mapping {
+	p := *w.Security.Sidecar
+	c := mapping{
+		{"name", "ollama"},
+		{"image", w.Sidecar.Image},
+		{"securityContext", security(p)},
+		{"ports", []any{mapping{{"name", "ollama"}, {"containerPort", sidecarPort}}}},
+	}
+	if w.Resource == "" {
+		c.add("resources", mapping{{"limits", mapping{{w.Sidecar.Resource, "1"}}}})
+	} else {
+		w.notes = append(w.notes, "the GPU belongs to the box; the model server beside it works without one")
+	}
+	return append(c, pair{"volumeMounts", []any{mapping{{"name", "ollama"}, {"mountPath", "/root/.ollama"}}}})
+}
+
+func (w *cluster) podMonitor() mapping {
+	if !slices.ContainsFunc(w.published(), func(p Port) bool { return p.Name == "metrics" }) {
+		w.notes = append(w.notes, "the metrics listener cannot be reached from outside the box, so the PodMonitor finds nothing")
+	}
+	return w.object("monitoring.coreos.com/v1", "PodMonitor", w.k.Name, pair{"spec", mapping{
+		{"selector", mapping{{"matchLabels", w.labels()}}},
+		{"podMetricsEndpoints", []any{mapping{{"port", "metrics"}, {"path", "/metrics"}}}},
+	}})
+}

@@ -1,0 +1,184 @@
+package compose
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// File is one generated file.
+type File struct {
+	Name    string
+	Content []byte
+}
+
+// Quadlet writes podman systemd units (podman-systemd.unit(5)): the box, its
+// network, and the model server when there is one.
+func (b *Box) Quadlet() []File {
+	files := []File{
+		{"agentbox.container", []byte(b.header() + b.quadletBox())},
+		{"agentbox.network", []byte(b.header() + "\n[Network]\nNetworkName=agentbox\n")},
+	}
+	if b.Sidecar != nil {
+		files = append(files, File{"agentbox-ollama.container", []byte(b.header() + b.quadletSidecar())})
+	}
+	return files
+}
+
+// unit collects the lines of a unit file.
+type unit struct{ strings.Builder }
+
+func (u *unit) section(name string) { fmt.Fprintf(u, "\n[%s]\n", name) }
+
+// set writes a key whose value systemd takes as it is: specifiers are escaped,
+// and a line break, which no key can hold, becomes a blank.
+func (u *unit) set(key string, values ...string) {
+	for _, v := range values {
+		v = strings.NewReplacer("%", "%%", "\n", " ", "\r", " ").Replace(v)
+		fmt.Fprintf(u, "%s=%s\n", key, v)
+	}
+}
+
+// words writes a key whose value systemd splits into words, as one of them.
+func (u *unit) words(key string, values ...string) {
+	for _, v := range values {
+		v = strings.NewReplacer("\\", `\\`, `"`, `\"`, "%", "%%", "\n", `\n`, "\r", `\r`).Replace(v)
+		fmt.Fprintf(u, "%s=\"%s\"\n", key, v)
+	}
+}
+
+func (b *Box) quadletBox() string {
+	u := &unit{}
+	u.section("Unit")
+	u.set("Description", "agentbox")
+	if b.Sidecar != nil {
+		u.set("Wants", "agentbox-ollama.service")
+		u.set("After", "agentbox-ollama.service")
+	}
+	u.section("Container")
+	u.set("ContainerName", "agentbox")
+	u.set("HostName", "agentbox")
+	u.set("Image", "agentbox:runtime-"+b.System)
+	b.quadletProfile(u, b.Security.Effective)
+	b.quadletEnvironment(u)
+	for _, p := range b.Ports {
+		if p.Published {
+			u.set("PublishPort", fmt.Sprintf("%d:%d", p.Number, p.Number))
+		}
+	}
+	u.set("Network", "agentbox.network")
+	if b.Network != "" {
+		u.set("Network", b.Network)
+	}
+	u.set("PodmanArgs", "--add-host=host.docker.internal:host-gateway")
+	for _, m := range b.Mounts {
+		source := m.Source
+		switch {
+		case m.Named():
+			source = volumePrefix + source
+		case strings.HasPrefix(source, "./"):
+			// A unit has no directory of its own; the operator's configuration
+			// directory stands for it.
+			source = "%E/agentbox/" + strings.TrimPrefix(source, "./")
+		}
+		text := source + ":" + strings.ReplaceAll(m.Target, "%", "%%")
+		if m.ReadOnly {
+			text += ":ro"
+		}
+		fmt.Fprintf(u, "Volume=%s\n", text)
+	}
+	u.set("HealthCmd", "/bin/agentctl ready")
+	u.set("HealthInterval", "30s")
+	u.set("HealthTimeout", "10s")
+	u.set("HealthRetries", "5")
+	u.set("HealthStartPeriod", "60s")
+	u.set("PodmanArgs", "--stop-timeout="+strings.TrimSuffix(seconds(b.StopTimeout), "s"))
+	u.section("Service")
+	u.WriteString("EnvironmentFile=-%E/agentbox/agentbox.env\n")
+	u.set("Restart", "always")
+	u.set("TimeoutStopSec", seconds(b.StopTimeout+beyondGrace))
+	u.section("Install")
+	u.set("WantedBy", "default.target")
+	return u.String()
+}
+
+// quadletProfile writes a hardened profile in podman's words.
+func (b *Box) quadletProfile(u *unit, p Profile) {
+	if uid, gid, ok := strings.Cut(p.User, ":"); p.User != "" {
+		u.set("User", uid)
+		if ok {
+			u.set("Group", gid)
+		}
+	}
+	if p.ReadOnly {
+		u.set("ReadOnly", "true")
+		// The tmpfs below are the profile's; podman would add its own.
+		u.set("ReadOnlyTmpfs", "false")
+	}
+	drop := slices.Clone(p.CapDrop)
+	for i := range drop {
+		drop[i] = strings.ToLower(drop[i])
+	}
+	u.set("DropCapability", drop...)
+	u.set("AddCapability", p.CapAdd...)
+	for _, o := range engineOptions(p.SecurityOpt) {
+		value := strings.TrimLeft(strings.TrimPrefix(o, optionKey(o)), "=:")
+		switch optionKey(o) {
+		case "no-new-privileges":
+			u.set("NoNewPrivileges", fmt.Sprint(permissiveness(o) == 0))
+		case "seccomp":
+			u.set("SeccompProfile", value)
+		default:
+			u.set("PodmanArgs", "--security-opt="+o)
+		}
+	}
+	u.set("Tmpfs", p.Tmpfs...)
+	u.set("AddDevice", p.Devices...)
+	for _, g := range p.GroupAdd {
+		u.set("PodmanArgs", "--group-add="+g)
+	}
+	if p.Runtime == "nvidia" || len(p.DeviceRequests) > 0 {
+		// Podman hands GPUs over by the Container Device Interface.
+		u.set("AddDevice", "nvidia.com/gpu=all")
+	} else if p.Runtime != "" {
+		u.set("PodmanArgs", "--runtime="+p.Runtime)
+	}
+}
+
+func (b *Box) quadletEnvironment(u *unit) {
+	values := maps.Clone(b.Fixed)
+	maps.Copy(values, b.accelerator())
+	for _, v := range b.Operator {
+		if v.Fallback != "" {
+			values[v.Name] = v.Fallback
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		u.words("Environment", name+"="+values[name])
+	}
+	// Without a value podman passes on what EnvironmentFile of the service sets;
+	// standing last, it wins over the fallbacks above.
+	for _, v := range b.Operator {
+		u.set("PodmanArgs", "--env="+v.Name)
+	}
+}
+
+func (b *Box) quadletSidecar() string {
+	u := &unit{}
+	u.section("Unit")
+	u.set("Description", "model server of the agentbox")
+	u.section("Container")
+	u.set("ContainerName", "agentbox-ollama")
+	u.set("Image", b.Sidecar.Image)
+	b.quadletProfile(u, *b.Security.Sidecar)
+	u.set("PublishPort", fmt.Sprintf("%d:%d", sidecarPort, sidecarPort))
+	u.set("Network", "agentbox.network")
+	u.set("PodmanArgs", "--network-alias=ollama")
+	u.set("Volume", volumePrefix+"ollama:/root/.ollama")
+	u.section("Service")
+	u.set("Restart", "always")
+	u.section("Install")
+	u.set("WantedBy", "default.target")
+	return u.String()
+}

@@ -1,0 +1,380 @@
+package schema
+
+import (
+	"errors"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// Document is one parsed manifest: the tree of values as written, and where
+// each key and value stands. It is immutable and safe for concurrent use.
+//
+// Rules read it through accessors that take a dotted path of bare keys and
+// follow the notation of the rules: a value of another type than asked for is
+// absent.
+type Document struct {
+	Name  string // file name as the user gave it
+	raw   map[string]any
+	marks *mark
+	lines []uint32 // offset of the first byte of each line
+	// text is kept for the formatter and for checksums.
+	text []byte
+
+	decoded  sync.Once
+	manifest *Manifest
+}
+
+// mark says where a key and its value stand, and mirrors the tree below.
+type mark struct {
+	key, val uint32
+	sub      map[string]*mark
+	order    []string
+	items    []*mark
+}
+
+// Position is a place in the text; Line and Column count from 1, Column in
+// bytes. The zero Position is nowhere in particular.
+type Position struct{ Line, Column int }
+
+// Parse reads TOML 1.0. The finding is E000 and nil when the text is valid;
+// time and memory are bounded by MaxBytes and a nesting limit.
+func Parse(name string, data []byte) (*Document, *Finding) {
+	d := &Document{Name: name, text: data}
+	if len(data) > MaxBytes {
+		return nil, unreadable(name, Position{}, "the manifest has more than 16 MiB")
+	}
+	d.lines = lineStarts(data)
+	if p := lex(data); p != nil {
+		return nil, unreadable(name, d.at(uint32(p.offset)), p.cause)
+	}
+	if err := toml.Unmarshal(data, &d.raw); err != nil {
+		return nil, d.refused(err)
+	}
+	if d.raw == nil {
+		d.raw = map[string]any{}
+	}
+	marks, err := placeMarks(data)
+	if err != nil {
+		return nil, d.refused(err)
+	}
+	d.marks = marks
+	return d, nil
+}
+
+func unreadable(name string, at Position, cause string) *Finding {
+	return &Finding{
+		Code: "E000", Severity: Error, File: name, Line: at.Line, Column: at.Column,
+		Message: "cannot read the manifest: " + escape(cause),
+	}
+}
+
+// Unreadable is the finding for a manifest that cannot even be opened.
+func Unreadable(name string, err error) Finding {
+	return *unreadable(name, Position{}, err.Error())
+}
+
+func (d *Document) refused(err error) *Finding {
+	var bad *toml.DecodeError
+	if errors.As(err, &bad) {
+		line, col := bad.Position()
+		return unreadable(d.Name, Position{line, col}, strings.TrimPrefix(bad.Error(), "toml: "))
+	}
+	return unreadable(d.Name, Position{}, strings.TrimPrefix(err.Error(), "toml: "))
+}
+
+func lineStarts(data []byte) []uint32 {
+	lines := []uint32{0}
+	for i, c := range data {
+		if c == '\n' {
+			lines = append(lines, uint32(i+1))
+		}
+	}
+	return lines
+}
+
+func (d *Document) at(offset uint32) Position {
+	n := sort.Search(len(d.lines), func(i int) bool { return d.lines[i] > offset })
+	return Position{Line: n, Column: int(offset-d.lines[n-1]) + 1}
+}
+
+// placeMarks walks the text once more for what the decoder does not tell: where
+// things stand. The text has been accepted by the decoder before.
+func placeMarks(data []byte) (*mark, error) {
+	root := &mark{}
+	current := root
+	var p unstable.Parser
+	p.Reset(data)
+	for p.NextExpression() {
+		e := p.Expression()
+		switch e.Kind {
+		case unstable.Table:
+			current = root.descend(e.Key(), false)
+		case unstable.ArrayTable:
+			current = root.descend(e.Key(), true)
+		case unstable.KeyValue:
+			current.keyValue(data, e)
+		}
+	}
+	return root, p.Error()
+}
+
+// descend follows a header, making what is not there yet; on the way an array
+// of tables means its last table.
+func (m *mark) descend(parts unstable.Iterator, array bool) *mark {
+	for parts.Next() {
+		k := parts.Node()
+		m = m.child(string(k.Data), k.Raw.Offset)
+		if n := len(m.items); n > 0 && !(array && parts.IsLast()) {
+			m = m.items[n-1]
+		}
+		if array && parts.IsLast() {
+			item := &mark{key: k.Raw.Offset, val: k.Raw.Offset}
+			m.items = append(m.items, item)
+			m = item
+		}
+	}
+	return m
+}
+
+func (m *mark) child(name string, offset uint32) *mark {
+	if c, ok := m.sub[name]; ok {
+		return c
+	}
+	c := &mark{key: offset, val: offset}
+	if m.sub == nil {
+		m.sub = map[string]*mark{}
+	}
+	m.sub[name] = c
+	m.order = append(m.order, name)
+	return c
+}
+
+func (m *mark) keyValue(data []byte, e *unstable.Node) {
+	var last *unstable.Node
+	for parts := e.Key(); parts.Next(); {
+		last = parts.Node()
+		m = m.child(string(last.Data), last.Raw.Offset)
+	}
+	m.value(data, e.Value(), afterEquals(data, last.Raw))
+}
+
+// afterEquals is where the value of a key starts: arrays carry no place of
+// their own.
+func afterEquals(data []byte, key unstable.Range) uint32 {
+	i := key.Offset + key.Length
+	for i < uint32(len(data)) && strings.IndexByte(" \t=", data[i]) >= 0 {
+		i++
+	}
+	return i
+}
+
+func (m *mark) value(data []byte, v *unstable.Node, start uint32) {
+	m.val = start
+	switch v.Kind {
+	case unstable.InlineTable:
+		for it := v.Children(); it.Next(); {
+			if kv := it.Node(); kv.Kind == unstable.KeyValue {
+				m.keyValue(data, kv)
+			}
+		}
+	case unstable.Array:
+		for it := v.Children(); it.Next(); {
+			e := it.Node()
+			if e.Kind == unstable.Comment {
+				continue
+			}
+			at := start
+			if e.Kind != unstable.Array {
+				at = e.Raw.Offset
+			}
+			item := &mark{key: at}
+			item.value(data, e, at)
+			m.items = append(m.items, item)
+		}
+	}
+}
+
+// Raw is the tree as written: tables are map[string]any, arrays []any, integers
+// int64, floats float64. It must not be changed.
+func (d *Document) Raw() map[string]any { return d.raw }
+
+// Text is the document as read. It must not be changed.
+func (d *Document) Text() []byte { return d.text }
+
+// At returns the value below the given keys; a number in brackets ("[0]") is
+// the index of an array.
+func (d *Document) At(keys ...string) (any, bool) {
+	var v any = d.raw
+	for _, k := range keys {
+		switch node := v.(type) {
+		case map[string]any:
+			next, ok := node[k]
+			if !ok {
+				return nil, false
+			}
+			v = next
+		case []any:
+			i, ok := indexOf(k)
+			if !ok || i >= len(node) {
+				return nil, false
+			}
+			v = node[i]
+		default:
+			return nil, false
+		}
+	}
+	return v, true
+}
+
+func indexOf(k string) (int, bool) {
+	if len(k) < 3 || len(k) > 9 || k[0] != '[' || k[len(k)-1] != ']' {
+		return 0, false
+	}
+	n := 0
+	for _, c := range []byte(k[1 : len(k)-1]) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n, true
+}
+
+// Lookup returns the value at a dotted path of bare keys.
+func (d *Document) Lookup(path string) (any, bool) {
+	return d.At(strings.Split(path, ".")...)
+}
+
+// Has reports whether the path is written, whatever stands there.
+func (d *Document) Has(path string) bool {
+	_, ok := d.Lookup(path)
+	return ok
+}
+
+// On reports whether the value is the boolean true.
+func (d *Document) On(path string) bool {
+	v, _ := d.Lookup(path)
+	return v == true
+}
+
+// String returns the string at path.
+func (d *Document) String(path string) (string, bool) {
+	v, _ := d.Lookup(path)
+	s, ok := v.(string)
+	return s, ok
+}
+
+// Is reports whether the value is exactly the string want.
+func (d *Document) Is(path, want string) bool {
+	s, ok := d.String(path)
+	return ok && s == want
+}
+
+// NonEmpty reports whether the value is a string with at least one character;
+// blanks count as characters.
+func (d *Document) NonEmpty(path string) bool {
+	s, _ := d.String(path)
+	return s != ""
+}
+
+// Or returns the string at path when it is not empty, else the other one.
+func (d *Document) Or(path, other string) string {
+	if s, _ := d.String(path); s != "" {
+		return s
+	}
+	return other
+}
+
+// Int returns the integer at path.
+func (d *Document) Int(path string) (int64, bool) {
+	v, _ := d.Lookup(path)
+	n, ok := v.(int64)
+	return n, ok
+}
+
+// List returns the array at path.
+func (d *Document) List(path string) ([]any, bool) {
+	v, _ := d.Lookup(path)
+	l, ok := v.([]any)
+	return l, ok
+}
+
+// Table returns the table at path. It must not be changed.
+func (d *Document) Table(path string) (map[string]any, bool) {
+	v, _ := d.Lookup(path)
+	t, ok := v.(map[string]any)
+	return t, ok
+}
+
+// Keys returns the keys of the table at path in the order of the document.
+func (d *Document) Keys(path ...string) []string {
+	v, ok := d.At(path...)
+	t, isTable := v.(map[string]any)
+	if !ok || !isTable {
+		return nil
+	}
+	return orderedKeys(t, d.mark(path...))
+}
+
+// orderedKeys puts the keys in the order of the document, or of the alphabet
+// where there is none.
+func orderedKeys(t map[string]any, m *mark) []string {
+	if m != nil && len(m.order) == len(t) {
+		return m.order
+	}
+	keys := make([]string, 0, len(t))
+	for k := range t {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (d *Document) mark(keys ...string) *mark {
+	m := d.marks
+	for _, k := range keys {
+		if i, ok := indexOf(k); ok && i < len(m.items) {
+			m = m.items[i]
+			continue
+		}
+		next, ok := m.sub[k]
+		if !ok {
+			return nil
+		}
+		m = next
+	}
+	return m
+}
+
+// KeyPos is where the key stands; the nearest table above when it is absent.
+func (d *Document) KeyPos(keys ...string) Position {
+	for n := len(keys); n > 0; n-- {
+		if m := d.mark(keys[:n]...); m != nil {
+			return d.at(m.key)
+		}
+	}
+	return Position{}
+}
+
+// Pos is where the value at a dotted path of bare keys stands; the nearest
+// table above when it is absent.
+func (d *Document) Pos(path string) Position {
+	return d.ValuePos(strings.Split(path, ".")...)
+}
+
+// ValuePos is where the value stands; the nearest table above when it is
+// absent.
+func (d *Document) ValuePos(keys ...string) Position {
+	if m := d.mark(keys...); m != nil {
+		return d.at(m.val)
+	}
+	if len(keys) == 0 {
+		return Position{}
+	}
+	return d.KeyPos(keys[:len(keys)-1]...)
+}

@@ -1,0 +1,232 @@
+package schema
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Setting is one effective value and where it came from.
+type Setting struct {
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+	// Source is "file", "env", "catalogue" or "default"; Detail is the place in
+	// the file, the variable, or [supervisor.defaults].
+	Source string `json:"source"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Redacted stands where a secret would.
+const Redacted = "[redacted]"
+
+// layer is one table that may state values, the strongest first.
+type layer struct {
+	source string
+	table  map[string]any
+	keys   []string // path in the document; nil when it is not from there
+}
+
+type effective struct {
+	d        *Document
+	env      func(string) (string, bool)
+	settings []Setting
+}
+
+// Effective lists every value that holds, in the order of the schema: what is
+// written, what the environment overrides, what the catalogue says about its
+// programs (tables in the manifest's own syntax, by name), and the defaults.
+// Secrets are redacted.
+func Effective(d *Document, env func(string) (string, bool), catalogue map[string]map[string]any) []Setting {
+	e := &effective{d: d, env: env}
+	root := []layer{{"file", d.raw, []string{}}}
+	for _, k := range manifestShape().keys {
+		if k.name != "programs" {
+			e.value([]string{k.name}, k.shape, below(root, k.name))
+			continue
+		}
+		e.programs(catalogue)
+	}
+	return e.settings
+}
+
+func (e *effective) programs(catalogue map[string]map[string]any) {
+	written, _ := e.d.Table("programs")
+	defaults, _ := e.d.Table("supervisor.defaults")
+	names := make([]string, 0, len(written)+len(catalogue))
+	for name := range written {
+		names = append(names, name)
+	}
+	for name := range catalogue {
+		if _, both := written[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		own, _ := written[name].(map[string]any)
+		layers := []layer{
+			{"file", own, []string{"programs", name}},
+			{"catalogue", catalogue[name], nil},
+			{"file", defaults, []string{"supervisor", "defaults"}},
+		}
+		e.table([]string{"programs", name}, programTable(), layers)
+	}
+}
+
+// below steps into a key of every layer.
+func below(layers []layer, name string) []layer {
+	out := make([]layer, 0, len(layers))
+	for _, l := range layers {
+		if t, ok := l.table[name].(map[string]any); ok {
+			next := layer{source: l.source, table: t}
+			if l.keys != nil {
+				next.keys = append(slices.Clone(l.keys), name)
+			}
+			out = append(out, next)
+		} else if v, ok := l.table[name]; ok {
+			next := layer{source: l.source, table: map[string]any{"": v}}
+			if l.keys != nil {
+				next.keys = append(slices.Clone(l.keys), name)
+			}
+			out = append(out, next)
+		}
+	}
+	return out
+}
+
+// value adds one key: layers are those that state it, a scalar under the empty
+// name.
+func (e *effective) value(path []string, s *shape, layers []layer) {
+	if text, name, ok := e.override(s); ok {
+		e.add(path, s, text, "env", name)
+		return
+	}
+	if len(layers) == 0 {
+		switch {
+		case s.value != nil:
+			e.add(path, s, s.value, "default", "")
+		case s.kinds == kTable && !s.optional && len(s.keys) > 0:
+			e.table(path, s, nil)
+		}
+		return
+	}
+	top := layers[0]
+	if v, scalar := top.table[""]; scalar && s.child("") == nil {
+		e.add(path, s, v, top.source, e.place(top))
+		return
+	}
+	if !mergedByKey[path[len(path)-1]] {
+		layers = layers[:1]
+	}
+	e.table(path, s, slices.DeleteFunc(slices.Clone(layers), func(l layer) bool { _, scalar := l.table[""]; return scalar }))
+}
+
+func (e *effective) table(path []string, s *shape, layers []layer) {
+	for _, k := range s.keys {
+		e.value(append(slices.Clone(path), k.name), k.shape, below(layers, k.name))
+	}
+	if s.entry == nil {
+		return
+	}
+	seen := map[string]bool{}
+	for _, l := range layers {
+		for _, name := range orderedKeys(l.table, nil) {
+			if !seen[name] {
+				seen[name] = true
+				e.value(append(slices.Clone(path), name), s.entry, below(layers, name))
+			}
+		}
+	}
+}
+
+func (e *effective) place(l layer) string {
+	if l.keys == nil {
+		return ""
+	}
+	pos := e.d.KeyPos(l.keys...)
+	return e.d.Name + ":" + strconv.Itoa(pos.Line) + ":" + strconv.Itoa(pos.Column)
+}
+
+// override is what the environment says instead of the manifest. The listener
+// is made of two variables, each of which wins over its part.
+func (e *effective) override(s *shape) (text, name string, ok bool) {
+	if s.env == "" || e.env == nil {
+		return "", "", false
+	}
+	if host, port, two := strings.Cut(s.env, ", "); two {
+		h, _ := e.env(host)
+		p, _ := e.env(port)
+		if h == "" && p == "" {
+			return "", "", false
+		}
+		defaultHost, defaultPort, _ := strings.Cut(e.listen(s), ":")
+		return orElse(h, defaultHost) + ":" + orElse(p, defaultPort), s.env, true
+	}
+	v, _ := e.env(s.env)
+	return v, s.env, v != ""
+}
+
+// listen is the address that holds without the environment.
+func (e *effective) listen(s *shape) string {
+	if text, ok := e.d.String("supervisor.listen"); ok {
+		return text
+	}
+	text, _ := s.value.(string)
+	return text
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+func (e *effective) add(path []string, s *shape, v any, source, detail string) {
+	e.settings = append(e.settings, Setting{Path: Path(path...), Value: safe(path, s, v), Source: source, Detail: detail})
+}
+
+var (
+	secretName = regexp.MustCompile(`(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|KEY|NSEC|CREDENTIALS?)$`)
+	userinfo   = regexp.MustCompile(`(://[^/@\s:]*:)[^/@\s]+@`)
+)
+
+// SecretName reports whether a variable of this name holds a secret.
+func SecretName(name string) bool { return secretName.MatchString(name) }
+
+// safe replaces secrets: whole values of keys that hold them, of variables
+// whose name says so, and passwords inside addresses. A text that only names a
+// variable (${X}) is no secret.
+func safe(path []string, s *shape, v any) any {
+	switch v := v.(type) {
+	case string:
+		name := path[len(path)-1]
+		inEnvironment := len(path) > 1 && path[len(path)-2] == "environment"
+		if v != "" && !strings.Contains(v, "${") && (s.secret && !inEnvironment || inEnvironment && SecretName(name)) {
+			return Redacted
+		}
+		return RedactURL(v)
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = safe(append(slices.Clone(path), "["+strconv.Itoa(i)+"]"), &shape{}, e)
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[k] = safe(append(slices.Clone(path), k), &shape{}, e)
+		}
+		return out
+	}
+	return v
+}
+
+// RedactURL hides the password of an address with user information.
+func RedactURL(s string) string {
+	if !strings.Contains(s, "://") {
+		return s
+	}
+	return userinfo.ReplaceAllString(s, "${1}"+Redacted+"@")
+}

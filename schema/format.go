@@ -1,0 +1,249 @@
+package schema
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+)
+
+// Format rewrites a manifest in its canonical layout: one expression a line
+// without indentation, one blank before and after "=", one blank line before a
+// table, arrays over several lines indented by two blanks, no blanks at the
+// ends of lines. Keys, values, comments and their order stay as they are.
+// The result means the same (that is checked) and formatting it again changes
+// nothing.
+func Format(name string, data []byte) ([]byte, *Finding) {
+	before, bad := Parse(name, data)
+	if bad != nil {
+		return nil, bad
+	}
+	out := formatText(data)
+	after, bad := Parse(name, out)
+	if bad != nil || !sameTree(before.raw, after.raw) {
+		return nil, unreadable(name, Position{}, "it cannot be formatted without changing its meaning")
+	}
+	return out, nil
+}
+
+// sameTree compares values; NaN equals itself here.
+func sameTree(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for k, v := range a {
+			w, there := b[k]
+			if !there || !sameTree(v, w) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for i := range a {
+			if !sameTree(a[i], b[i]) {
+				return false
+			}
+		}
+		return true
+	case float64:
+		b, ok := b.(float64)
+		return ok && (a == b || a != a && b != b)
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+// textState is where in the syntax a line begins.
+type textState struct {
+	quote byte // of an open multi-line string, 0 outside
+	depth int  // of open brackets
+}
+
+// lineShape is what scanLine found in one line.
+type lineShape struct {
+	equals  int // of the first = outside everything, -1
+	comment int // where a comment starts, -1
+	closing int // brackets closed before anything is opened or said
+	end     textState
+}
+
+// scanLine goes through one line, knowing how it begins.
+func scanLine(line string, state textState) lineShape {
+	shape := lineShape{equals: -1, comment: -1}
+	leading := state.quote == 0
+	for i := 0; i < len(line); {
+		if state.quote != 0 {
+			i = skipMulti(line, i, &state)
+			leading = false
+			continue
+		}
+		c := line[i]
+		switch {
+		case c == '#':
+			shape.comment = i
+			shape.end = state
+			return shape
+		case c == '"' || c == '\'':
+			leading = false
+			if strings.HasPrefix(line[i:], strings.Repeat(string(c), 3)) {
+				state.quote = c
+				i += 3
+				continue
+			}
+			i = skipString(line, i)
+			continue
+		case c == '=' && state.depth == 0 && shape.equals < 0:
+			shape.equals = i
+		case c == '[' || c == '{':
+			state.depth++
+			leading = false
+		case c == ']' || c == '}':
+			state.depth--
+			if leading {
+				shape.closing++
+			}
+		case c != ' ' && c != '\t' && c != ',':
+			leading = false
+		}
+		i++
+	}
+	shape.end = state
+	return shape
+}
+
+// skipString returns the index after a string on one line.
+func skipString(line string, i int) int {
+	q := line[i]
+	for i++; i < len(line); i++ {
+		if line[i] == '\\' && q == '"' {
+			i++
+		} else if line[i] == q {
+			return i + 1
+		}
+	}
+	return len(line)
+}
+
+// skipMulti goes on in a multi-line string to its end or that of the line.
+func skipMulti(line string, i int, state *textState) int {
+	q := state.quote
+	for i < len(line) {
+		switch {
+		case line[i] == '\\' && q == '"':
+			i += 2
+		case strings.HasPrefix(line[i:], strings.Repeat(string(q), 3)):
+			for i += 3; i < len(line) && line[i] == q; i++ {
+			}
+			state.quote = 0
+			return i
+		default:
+			i++
+		}
+	}
+	return len(line)
+}
+
+type formatter struct {
+	out     bytes.Buffer
+	held    []string // comment lines that may belong to a table header
+	blank   bool     // a blank line is due before the next line
+	written bool
+}
+
+func formatText(data []byte) []byte {
+	f := &formatter{}
+	var state textState
+	for line := range strings.SplitAfterSeq(string(data), "\n") {
+		state = f.line(strings.TrimSuffix(line, "\n"), state)
+	}
+	f.flush()
+	return f.out.Bytes()
+}
+
+// line writes one line and returns the state after it.
+func (f *formatter) line(body string, state textState) textState {
+	shape := scanLine(body, state)
+	switch {
+	case state.quote != 0:
+		f.emit(f.tail(body, shape))
+	case state.depth > 0:
+		f.continued(body, state, shape)
+	default:
+		f.expression(body, shape)
+	}
+	return shape.end
+}
+
+// tail keeps what belongs to a multi-line string and trims what follows it.
+func (f *formatter) tail(body string, shape lineShape) string {
+	if shape.end.quote != 0 {
+		return body
+	}
+	return strings.TrimRight(body, " \t\r")
+}
+
+// continued is a line inside an array over several lines.
+func (f *formatter) continued(body string, state textState, shape lineShape) {
+	text := strings.TrimLeft(body, " \t")
+	if shape.end.quote == 0 {
+		text = strings.TrimRight(text, " \t\r")
+	}
+	if text == "" {
+		f.emit("")
+		return
+	}
+	f.emit(strings.Repeat("  ", max(state.depth-shape.closing, 0)) + text)
+}
+
+// expression is a line at the top: blank, comment, table header or key.
+func (f *formatter) expression(body string, shape lineShape) {
+	text := strings.TrimLeft(body, " \t")
+	if shape.end.quote == 0 {
+		text = strings.TrimRight(text, " \t\r")
+	}
+	switch {
+	case text == "":
+		f.flush()
+		f.blank = f.written
+	case text[0] == '#':
+		f.held = append(f.held, text)
+	case text[0] == '[':
+		f.blank = f.written
+		f.flush()
+		f.emit(text)
+	case shape.equals < 0:
+		f.flush()
+		f.emit(text)
+	default:
+		f.flush()
+		key := strings.TrimSpace(body[:shape.equals])
+		value := strings.TrimLeft(body[shape.equals+1:], " \t")
+		if shape.end.quote == 0 {
+			value = strings.TrimRight(value, " \t\r")
+		}
+		f.emit(key + " = " + value)
+	}
+}
+
+// flush writes the comments that wait for what they belong to.
+func (f *formatter) flush() {
+	for _, c := range f.held {
+		f.emit(c)
+	}
+	f.held = f.held[:0]
+}
+
+func (f *formatter) emit(line string) {
+	if f.blank {
+		f.out.WriteByte('\n')
+		f.blank = false
+	}
+	f.out.WriteString(line)
+	f.out.WriteByte('\n')
+	f.written = true
+}

@@ -1,0 +1,166 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"sync"
+)
+
+// SchemaID is where editors find the schema when a manifest names no other.
+const SchemaID = "https://github.com/dreamlab-ai/agentinit/schema/agentbox.toml.schema.json"
+
+// member is one entry of a JSON object whose order is kept.
+type member struct {
+	name  string
+	value any
+}
+
+type object []member
+
+func (o object) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		name, err := json.Marshal(m.name)
+		if err != nil {
+			return nil, err
+		}
+		value, err := marshalPlain(m.value)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(name)
+		b.WriteByte(':')
+		b.Write(value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// marshalPlain leaves <, > and & as they are: the schema is read by people.
+func marshalPlain(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(b.Bytes(), "\n"), nil
+}
+
+// JSONSchema is the JSON Schema (draft-07) of the manifest, indented. It says
+// everything the validator checks but two things: a float at an integer key
+// (9090.0) is wrong here, and some strings have a form that no pattern states.
+var JSONSchema = sync.OnceValue(func() []byte {
+	root := object{
+		{"$schema", "http://json-schema.org/draft-07/schema#"},
+		{"$id", SchemaID},
+		{"title", "agentbox.toml"},
+	}
+	root = append(root, jsonShape(manifestShape())...)
+	raw, err := root.MarshalJSON()
+	if err != nil {
+		panic("schema: the shape holds a value that JSON has no form for: " + err.Error())
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, raw, "", "  "); err != nil {
+		panic("schema: " + err.Error())
+	}
+	out.WriteByte('\n')
+	return out.Bytes()
+})
+
+func jsonShape(s *shape) object {
+	var o object
+	add := func(name string, value any) { o = append(o, member{name, value}) }
+	if doc := describedShape(s); doc != "" {
+		add("description", doc)
+	}
+	if types := jsonTypes(s.kinds); len(types) == 1 {
+		add("type", types[0])
+	} else {
+		add("type", types)
+	}
+	if s.enum != nil {
+		add("enum", s.enum)
+	}
+	if s.value != nil {
+		add("default", s.value)
+	}
+	if s.also != nil {
+		add("examples", s.also)
+	}
+	if s.pattern != "" {
+		add("pattern", s.pattern)
+	}
+	if s.minLen > 0 {
+		add("minLength", s.minLen)
+	}
+	if s.min != nil {
+		add("minimum", *s.min)
+	}
+	if s.max != nil {
+		add("maximum", *s.max)
+	}
+	if s.minItem > 0 {
+		add("minItems", s.minItem)
+	}
+	if s.items != nil {
+		add("items", jsonShape(s.items))
+	}
+	if s.kinds&kTable != 0 {
+		o = append(o, jsonTable(s)...)
+	}
+	return o
+}
+
+func jsonTable(s *shape) (o object) {
+	var required []string
+	if len(s.keys) > 0 {
+		properties := make(object, len(s.keys))
+		for i, k := range s.keys {
+			properties[i] = member{k.name, jsonShape(k.shape)}
+			if k.required {
+				required = append(required, k.name)
+			}
+		}
+		o = append(o, member{"properties", properties})
+	}
+	if required != nil {
+		o = append(o, member{"required", required})
+	}
+	if s.namePat != "" {
+		o = append(o, member{"propertyNames", object{{"pattern", s.namePat}}})
+	}
+	if s.entry == nil {
+		return append(o, member{"additionalProperties", false})
+	}
+	return append(o, member{"additionalProperties", jsonShape(s.entry)})
+}
+
+func describedShape(s *shape) string {
+	doc := s.doc
+	if s.env != "" {
+		doc += " The environment wins: " + s.env + "."
+	}
+	return doc
+}
+
+func jsonTypes(k kind) []string {
+	if k&kNumber != 0 {
+		k &^= kInteger // a number may be an integer
+	}
+	var out []string
+	for _, n := range []struct {
+		kind kind
+		name string
+	}{{kString, "string"}, {kInteger, "integer"}, {kNumber, "number"}, {kBool, "boolean"}, {kArray, "array"}, {kTable, "object"}} {
+		if k&n.kind != 0 {
+			out = append(out, n.name)
+		}
+	}
+	return out
+}

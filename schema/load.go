@@ -1,0 +1,174 @@
+package schema
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+)
+
+// Load parses and checks a document: E000 or any number of E016, in the order
+// of the text. The manifest is nil only with E000; with E016 it is a best
+// effort, in which a value of the wrong type counts as absent, and nothing may
+// be started from it.
+func Load(name string, data []byte) (*Manifest, *Document, []Finding) {
+	d, bad := Parse(name, data)
+	if bad != nil {
+		return nil, nil, []Finding{*bad}
+	}
+	findings := validate(d)
+	return d.Manifest(), d, findings
+}
+
+// Manifest is the typed form of the document with the defaults filled in. It is
+// decoded once and shared: it must not be changed.
+func (d *Document) Manifest() *Manifest {
+	d.decoded.Do(func() { d.manifest = d.decode() })
+	return d.manifest
+}
+
+func (d *Document) decode() *Manifest {
+	m := new(Manifest)
+	s := manifestShape()
+	programs, _ := d.Table("programs")
+	rest := d.raw
+	if programs != nil {
+		rest = maps.Clone(d.raw)
+		delete(rest, "programs")
+	}
+	decodeTable(reflect.ValueOf(m).Elem(), s, rest)
+	m.Programs = make(map[string]Program, len(programs))
+	for name, v := range programs {
+		if t, ok := v.(map[string]any); ok {
+			m.Programs[name] = decodeProgram(MergeProgram(m.Supervisor.Defaults, t))
+		}
+	}
+	return m
+}
+
+var programTable = sync.OnceValue(programShape)
+
+// DecodeProgram checks and decodes one merged program table, filling in the
+// schema's defaults. Findings are E016 whose Path starts at the program's own
+// keys and which have no position; a missing command is one of them. The
+// program is usable only without findings.
+func DecodeProgram(merged map[string]any) (Program, []Finding) {
+	v := validator{}
+	s := programTable()
+	v.check(s, merged, nil)
+	if _, ok := merged["command"]; !ok {
+		v.path = []string{"command"}
+		v.report(nil, true, nil, false, "command is missing: an array of strings or one string is required", "")
+	}
+	return decodeProgram(merged), v.findings
+}
+
+// untouched is a program of which nothing is written: most keys of most
+// programs, so decoding starts from a copy. What it points to is never changed.
+var untouched = sync.OnceValue(func() Program {
+	var p Program
+	decodeTable(reflect.ValueOf(&p).Elem(), programTable(), nil)
+	return p
+})
+
+func decodeProgram(merged map[string]any) Program {
+	p := untouched()
+	s := programTable()
+	dst := reflect.ValueOf(&p).Elem()
+	fields := fieldsOf(dst.Type())
+	for name, v := range merged {
+		if i, ok := s.index[name]; ok {
+			decodeValue(dst.Field(fields[name]), s.keys[i].shape, v)
+		}
+	}
+	if _, written := merged["start_timeout"]; !written && p.Type == "oneshot" {
+		p.StartTimeout = 0
+	}
+	p.Stop = stopLadder(p, merged)
+	return p
+}
+
+// stopLadder folds the short form in and ends every ladder with KILL.
+func stopLadder(p Program, merged map[string]any) StopLadder {
+	ladder := p.Stop
+	_, long := merged["stop"]
+	_, signal := merged["stop_signal"]
+	_, timeout := merged["stop_timeout"]
+	if !long && (signal || timeout) {
+		step := StopStep{Signal: "TERM", Wait: p.StopTimeout}
+		if parsed, err := ParseStopStep(p.StopSignal); err == nil {
+			step.Signal = parsed.Signal
+		}
+		ladder = StopLadder{step}
+	}
+	if n := len(ladder); n == 0 || ladder[n-1].Signal != "KILL" {
+		ladder = append(slices.Clone(ladder), StopStep{Signal: "KILL"})
+	}
+	return ladder
+}
+
+// Defaults returns the schema's default of every program key that has one, for
+// those who show where a value came from.
+func ProgramDefaults() map[string]any {
+	out := map[string]any{}
+	for _, k := range programTable().keys {
+		if v := defaultOf(k.shape); v != nil {
+			out[k.name] = v
+		}
+	}
+	return out
+}
+
+// defaultOf is the default of a key, tables built from the defaults inside.
+func defaultOf(s *shape) any {
+	if s.value != nil || s.kinds != kTable || s.optional || s.entry != nil {
+		return s.value
+	}
+	t := map[string]any{}
+	for _, k := range s.keys {
+		if v := defaultOf(k.shape); v != nil {
+			t[k.name] = v
+		}
+	}
+	return t
+}
+
+// mergedByKey are the program tables that merge key by key; any other value
+// replaces what a lower layer says.
+var mergedByKey = map[string]bool{
+	"environment": true, "backoff": true, "restart_limit": true, "limits": true, "logs": true, "hooks": true, "sandbox": true,
+}
+
+// stopKeys state the same thing in two forms: whichever layer speaks last
+// decides the form.
+var stopKeys = map[string][]string{
+	"stop":         {"stop_signal", "stop_timeout"},
+	"stop_signal":  {"stop"},
+	"stop_timeout": {"stop"},
+}
+
+// MergeProgram lays program tables over each other, the last one winning key by
+// key. The layers are not changed; nil layers are fine.
+func MergeProgram(layers ...map[string]any) map[string]any {
+	out := map[string]any{}
+	for _, layer := range layers {
+		for name := range layer {
+			for _, hidden := range stopKeys[name] {
+				if _, here := layer[hidden]; !here {
+					delete(out, hidden)
+				}
+			}
+		}
+		for name, v := range layer {
+			below, ok1 := out[name].(map[string]any)
+			above, ok2 := v.(map[string]any)
+			if ok1 && ok2 && mergedByKey[name] {
+				both := maps.Clone(below)
+				maps.Copy(both, above)
+				v = both
+			}
+			out[name] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,170 @@
+package schema
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func load(t *testing.T, text string) (*Manifest, *Document, []Finding) {
+	t.Helper()
+	return Load("agentbox.toml", []byte(text))
+}
+
+func TestEmptyManifestHasDefaults(t *testing.T) {
+	m, _, findings := load(t, "")
+	if len(findings) != 0 {
+		t.Fatalf("findings in an empty file: %v", findings)
+	}
+	checks := map[string][2]any{
+		"core.orchestration":       {m.Core.Orchestration, "ruflo-v3"},
+		"federation.mode":          {m.Federation.Mode, ""},
+		"adapters.pods":            {m.Adapters.Pods, "off"},
+		"quota":                    {m.Integrations.SolidPodRS.QuotaDefaultBytes, int64(10737418240)},
+		"kinds":                    {len(m.SovereignMesh.Relay.AllowedKinds), 6},
+		"supervisor.stop_grace":    {m.Supervisor.StopGrace.Std(), 25 * time.Second},
+		"supervisor.socket_mode":   {m.Supervisor.SocketMode, Mode(0o660)},
+		"bootstrap.seal_timeout":   {m.Bootstrap.SealTimeout.Std(), 2 * time.Minute},
+		"slots.events.spool_bytes": {m.Slots.Events.SpoolBytes, Size(64 << 20)},
+		"slots.memory.embedder":    {m.Slots.Memory.Embedder.Kind, "hash-v1"},
+		"consultants.codex.model":  {m.Consultants.Codex.Model, "gpt-5.4"},
+		"policy.pods":              {m.PrivacyFilter.Policy.Pods, "strict"},
+	}
+	for name, c := range checks {
+		if !reflect.DeepEqual(c[0], c[1]) {
+			t.Errorf("%s = %v, want %v", name, c[0], c[1])
+		}
+	}
+}
+
+func TestProgramForms(t *testing.T) {
+	m, _, findings := load(t, `
+[supervisor.defaults]
+restart = "always"
+[programs.web]
+command = "server --port '80 80' \"a b\""
+stop = ["INT 5s", "TERM"]
+needs = ["db:started", "worker:2", "migrate:completed"]
+start_timeout = 2.5
+backoff = { initial = 0 }
+limits = { nofile = "1024:4096", core = "unlimited", cpus = "0-2,5", nice = -5 }
+ready = [{ http = "http://x/", tcp = ":80", deadline = "30s" }, { notify = true, any = true }]
+health = { exec = "check it", failures = 2, watchdog = "30s" }
+umask = "022"
+user = 1000
+env_file = "x"
+logs = { to = "file", path = "/x", max_bytes = "1MiB" }
+hooks.pre_start = ["a", "b"]
+hooks.post_exit = { command = "c d", timeout = "3s" }
+pass_environment = ["PATH"]
+sandbox = { read = ["/usr"] }
+[programs.once]
+type = "oneshot"
+command = ["true"]
+stop_signal = "SIGINT"
+restart = "never"
+`)
+	if len(findings) != 0 {
+		t.Fatal(findings)
+	}
+	web, once := m.Programs["web"], m.Programs["once"]
+	nice := -5
+	mask := Mode(0o22)
+	want := map[string][2]any{
+		"command":   {web.Command, Command{"server", "--port", "80 80", "a b"}},
+		"restart":   {web.Restart, "always"},
+		"stop":      {web.Stop, StopLadder{{"INT", Duration(5 * time.Second)}, {"TERM", 0}, {"KILL", 0}}},
+		"needs":     {web.Needs, []Need{{"db", "started"}, {"worker:2", "ready"}, {"migrate", "completed"}}},
+		"timeout":   {web.StartTimeout, Duration(2500 * time.Millisecond)},
+		"initial":   {web.Backoff.Initial, Duration(0)},
+		"factor":    {web.Backoff.Factor, 2.0},
+		"nofile":    {web.Limits.NoFile, &Limit{1024, 4096}},
+		"core":      {web.Limits.Core, &Limit{Infinity, Infinity}},
+		"cpus":      {web.Limits.CPUs, CPUList{0, 1, 2, 5}},
+		"nice":      {web.Limits.Nice, &nice},
+		"umask":     {web.Umask, &mask},
+		"user":      {web.User, "1000"},
+		"env_file":  {web.EnvFile, Strings{"x"}},
+		"logs":      {web.Logs, Logs{To: "file", Path: "/x", MaxBytes: 1 << 20, Backups: 10}},
+		"pre_start": {web.Hooks.PreStart, &Hook{Command{"a", "b"}, Duration(10 * time.Second)}},
+		"post_exit": {web.Hooks.PostExit, &Hook{Command{"c", "d"}, Duration(3 * time.Second)}},
+		"pass":      {web.PassEnvironment, PassEnvironment{"list", []string{"PATH"}}},
+		"sandbox":   {web.Sandbox, &Sandbox{NoNewPrivileges: true, Read: []string{"/usr"}, Mode: "enforce"}},
+		"probes":    {len(web.Ready.Probes), 3},
+		"any":       {web.Ready.Any, true},
+		"deadline":  {web.Ready.Deadline, Duration(30 * time.Second)},
+		"interval":  {web.Ready.Probes[2].Interval, Duration(250 * time.Millisecond)},
+		"health":    {web.Health.Probes, []Probe{{Exec: Command{"check", "it"}, Interval: Duration(10 * time.Second), Timeout: Duration(5 * time.Second), Successes: 1}}},
+		"failures":  {web.Health.Failures, 2},
+		"action":    {web.Health.Action, "restart"},
+		"watchdog":  {web.Health.Watchdog, Duration(30 * time.Second)},
+		"once.stop": {once.Stop, StopLadder{{"INT", Duration(10 * time.Second)}, {"KILL", 0}}},
+		"once.time": {once.StartTimeout, Duration(0)},
+		"once.rest": {once.Restart, "never"},
+		"once.pass": {once.PassEnvironment.Mode, "safe"},
+	}
+	for name, c := range want {
+		if !reflect.DeepEqual(c[0], c[1]) {
+			t.Errorf("%s = %#v, want %#v", name, c[0], c[1])
+		}
+	}
+}
+
+// Every key of the shape has a field of the struct it is decoded into, and the
+// other way round: no key is accepted and then forgotten.
+func TestStructsAndShapeAgree(t *testing.T) {
+	var walk func(path string, s *shape, typ reflect.Type)
+	walk = func(path string, s *shape, typ reflect.Type) {
+		for typ.Kind() == reflect.Pointer {
+			typ = typ.Elem()
+		}
+		if reflect.PointerTo(typ).Implements(reflect.TypeFor[valueDecoder]()) {
+			return
+		}
+		switch {
+		case s.kinds == kArray && typ.Kind() == reflect.Slice:
+			walk(path+"[]", s.items, typ.Elem())
+		case s.entry != nil && typ.Kind() == reflect.Map:
+			walk(path+".*", s.entry, typ.Elem())
+		case len(s.keys) > 0 && typ.Kind() == reflect.Struct:
+			fields := fieldsOf(typ)
+			for _, k := range s.keys {
+				i, ok := fields[k.name]
+				if !ok {
+					if path == "security.exceptions" || strings.HasPrefix(path, "consultants.") {
+						continue
+					}
+					t.Errorf("%s.%s has no field in %s", path, k.name, typ)
+					continue
+				}
+				walk(strings.TrimPrefix(path+"."+k.name, "."), k.shape, typ.Field(i).Type)
+			}
+			for name := range fields {
+				if _, ok := s.index[name]; !ok && typ != reflect.TypeFor[Exception]() && typ != reflect.TypeFor[Consultant]() {
+					t.Errorf("%s has a field %s that %s does not allow", typ, name, path)
+				}
+			}
+		}
+	}
+	walk("", manifestShape(), reflect.TypeFor[Manifest]())
+}
+
+func TestPositions(t *testing.T) {
+	_, d, findings := load(t, "[core]\n  orchestration = \"x\"\n[[artifacts]]\nid='a'\n[[artifacts]]\nid = 'b'\nassets = [ 'x',\n 'y', 3 ]\n\"we\\nird\" = 1\n")
+	if p := d.Pos("core.orchestration"); p != (Position{2, 19}) {
+		t.Errorf("value at %v", p)
+	}
+	if p := d.KeyPos("artifacts", "[1]", "id"); p != (Position{6, 1}) {
+		t.Errorf("key at %v", p)
+	}
+	if len(findings) != 2 {
+		t.Fatal(findings)
+	}
+	if f := findings[0]; f.Line != 8 || f.Column != 7 || f.Path != "artifacts[1].assets[2]" {
+		t.Errorf("%+v", f)
+	}
+	if f := findings[1]; f.Line != 9 || strings.Contains(f.Message, "\n") {
+		t.Errorf("%+v", f)
+	}
+}

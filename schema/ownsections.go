@@ -1,0 +1,337 @@
+package schema
+
+// The sections of our own: programs and the box around them.
+
+// programNamePattern is what a program may be called; it is also a path
+// component of log files and control routes.
+const programNamePattern = `^[a-z0-9][a-z0-9_.-]{0,62}$`
+
+func newManifestShape() *shape {
+	return table("Manifest of one box. Every table is optional; unknown keys are refused (E016).",
+		field("core", coreShape()),
+		field("federation", federationShape()),
+		field("adapters", adaptersShape()),
+		field("gpu", gpuShape()),
+		field("desktop", desktopShape()),
+		field("observability", observabilityShape()),
+		field("providers", providersShape()),
+		field("skills", skillsShape()),
+		field("toolchains", toolchainsShape()),
+		field("integrations", integrationsShape()),
+		field("consultants", consultantsShape()),
+		field("privacy_filter", privacyShape()),
+		field("sovereign_mesh", meshShape()),
+		field("security", securityShape()),
+		field("linked_data", linkedDataShape()),
+
+		field("programs", mapping("Supervised programs. A program of the feature catalogue is overridden key by key under its name.", programNamePattern, programShape()).own()),
+		field("artifacts", list("Probes of the image: each proves that one capability is present and runnable.", artifactShape()).own()),
+		field("supervisor", supervisorShape().own()),
+		field("bootstrap", bootstrapShape().own()),
+		field("slots", slotsShape().own()),
+		field("api", apiShape().own()),
+		field("templates", mapping("What tasks and intents may start.", programNamePattern, templateShape()).own()),
+		field("adapters_compat", compatShape().own()),
+	)
+}
+
+func programShape() *shape {
+	return table("One supervised program. Values come from here, else from the feature catalogue, else from [supervisor.defaults], else from the default.", programKeys()...).own()
+}
+
+// programDefaultsShape is the same table with every key optional and without
+// defaults: what is not written there must not hide the catalogue.
+func programDefaultsShape() *shape {
+	s := table("Default values for the keys of every program.", programKeys()...)
+	return s.absent()
+}
+
+func programKeys() []key {
+	keys := []key{
+		field("command", command("What to run: an argument vector, or one string that is split as a shell would but run by none. Required, unless the feature catalogue has it.").eg([]any{"/usr/bin/server", "--port", "8000"}, "server --port ${PORT:-8000}")),
+		field("enabled", boolean("false leaves the program out.").def(true)),
+		field("when", text("Manifest path of a boolean that must be true, else the program is left out.").eg("desktop.enabled")),
+		field("type", enum("service runs on; oneshot is COMPLETED when it exits 0; schedule runs at times.", "service", "oneshot", "schedule").def("service")),
+		field("schedule", text("When a schedule runs: five cron fields, @hourly and the like, or @every 10m.").eg("0 3 * * *", "@every 10m")),
+		field("overlap", enum("What a run does that comes due while the one before still runs.", "skip", "queue", "kill").def("skip")),
+		field("timezone", text("Time zone of the schedule (IANA name); empty is the box's own.").def("").eg("Europe/Berlin")),
+		field("priority", integer("Programs start ascending and stop descending; equal ones together.").between(0, 1000000).def(999)),
+		field("needs", list("Programs that come first: \"db\" (ready), \"db:started\", \"migrate:completed\". They rule over priorities.", text("").formOf(decodes[Need])).def([]string{}).eg([]any{"db", "migrate:completed"})),
+		field("instances", integer("How many: NAME:0 … NAME:n-1; ${INSTANCE} expands.").between(1, 10000).def(1)),
+		field("autostart", boolean("Start with the box.").def(true)),
+		field("required", onOff("Part of the seal and of /ready.")),
+		field("restart", enum("on-failure: after an unexpected exit code or a signal.", "always", "on-failure", "never").def("on-failure")),
+		field("exit_codes", list("Expected exit codes.", integer("").between(0, 255)).def([]int{0})),
+		field("start_seconds", duration("Without ready: alive this long is RUNNING.").def("1s")),
+		field("start_timeout", duration("Not RUNNING by then is a failed start; 0 has no limit. A oneshot has one only when it is written.").def("60s")),
+		field("backoff", table("Wait before every restart.",
+			field("initial", duration("First wait; 0s restarts at once.").def("500ms")),
+			field("factor", number("Growth from wait to wait.").between(1, 1000).def(int64(2))),
+			field("max", duration("Longest wait.").def("30s")),
+			field("jitter", number("Random share added or taken, 0.1 is ten per cent.").between(0, 1).def(0.1)),
+			field("reset_after", duration("So long in RUNNING and the waits begin anew.").def("30s")),
+		)),
+		field("restart_limit", table("More than count restarts within window are FATAL.",
+			field("count", integer("0 has no limit.").between(0, 1000000).def(10)),
+			field("window", duration("How far back restarts count.").def("5m")),
+		)),
+		field("start_retries", integer("supervisord's counting: failed starts in a row before FATAL; -1 leaves it to restart_limit.").between(-1, 1000000).def(-1)),
+		field("ready", readyShape()),
+		field("health", healthShape()),
+		field("stop", stopShape()),
+		field("stop_signal", text("Short form of stop, with stop_timeout.").match(`^(SIG)?[A-Z0-9+-]+$`, `a signal name such as "TERM"`).eg("INT")),
+		field("stop_timeout", duration("Wait after stop_signal before KILL.").def("10s")),
+		field("stop_command", hook("Runs before the ladder.")),
+		field("kill", enum("What a signal of the ladder reaches at last: the whole tree, the process group, the process.", "tree", "group", "process").def("tree")),
+		field("essential", onOff("Its exit stops the box, with its code.")),
+		field("on_fatal", enum("shutdown: FATAL stops the box.", "ignore", "shutdown").def("ignore")),
+		field("user", account("User, by name or number; absent inherits.").eg("www-data", int64(1000))),
+		field("group", account("Group, by name or number; absent follows the user.")),
+		field("groups", list("Supplementary groups.", account("")).def([]string{})),
+		field("umask", mode("File mode creation mask; absent inherits.").eg("0022")),
+		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
+		field("environment", mapping("Variables. ${X}, ${X:-default} and ${X:?message} expand in the whole table, $$ is a dollar.", `^[^=\x00]+$`, text("").hidden())),
+		field("env_file", stringOrList("Files of NAME=VALUE lines, read at start; a leading - makes one optional.").eg("/etc/app.env")),
+		field("pass_environment", passShape()),
+		field("limits", limitsShape()),
+		field("sandbox", sandboxShape()),
+		field("logs", logsShape()),
+		field("hooks", table("Commands around the program's life; they never block the supervisor.",
+			field("pre_start", hook("Before each start; a failure is a failed start.")),
+			field("post_ready", hook("When it is ready.")),
+			field("pre_stop", hook("Before the ladder.")),
+			field("post_exit", hook("After each exit.")),
+		)),
+		field("stdin", enum("Standard input.", "null", "pipe", "inherit").def("null")),
+		field("tty", onOff("Gives it a terminal of its own.")),
+		field("control", onOff("Its processes may change things through the control socket.")),
+	}
+	return keys
+}
+
+func account(doc string) *shape {
+	return (&shape{kinds: kString | kInteger, doc: doc, minLen: 1}).between(0, 4294967294)
+}
+
+func stringOrList(doc string) *shape {
+	return &shape{kinds: kString | kArray, doc: doc, items: text("").nonEmpty(), minLen: 1}
+}
+
+func stopShape() *shape {
+	step := text("").formOf(decodesStep)
+	s := &shape{kinds: kArray | kString, doc: "Ladder of signals and waits; the last rung is KILL even when it is not written.", items: step, minItem: 1, minLen: 1}
+	return s.formOf(decodes[StopLadder]).def([]string{"TERM 10s", "KILL"}).eg([]any{"INT 5s", "TERM 10s", "KILL"})
+}
+
+func decodesStep(v any) error {
+	_, err := ParseStopStep(v.(string))
+	return err
+}
+
+func passShape() *shape {
+	s := &shape{kinds: kString | kBool | kArray, doc: "What is inherited of agentinit's environment: \"safe\" (true) all but secrets, \"all\", \"none\" (false), or names and patterns; a name spelt out passes even when it is a secret.", items: text("").nonEmpty()}
+	return s.match(`^(safe|all|none)$`, `"safe", "all", "none", a boolean or an array of names`).def("safe").eg([]any{"PATH", "LC_*", "ANTHROPIC_API_KEY"})
+}
+
+// probeKinds are the dialects both ready and health speak.
+func probeKinds() []key {
+	return []key{
+		field("http", text("URL that answers 2xx or 3xx.").eg("http://127.0.0.1:8000/healthz").nonEmpty()),
+		field("tcp", text("host:port that accepts.").eg("127.0.0.1:5432").nonEmpty()),
+		field("unix", text("Socket path that accepts.").nonEmpty()),
+		field("grpc", text("host:port or host:port/service, grpc.health.v1.").nonEmpty()),
+		field("exec", command("Exits 0.")),
+		field("file", text("Path that exists.").nonEmpty()),
+	}
+}
+
+func probeTiming(interval string) []key {
+	return []key{
+		field("interval", duration("Between two tries.").def(interval)),
+		field("timeout", duration("Of one try.").def("5s")),
+		field("successes", integer("Good answers in a row that are wanted.").between(1, 1000).def(1)),
+	}
+}
+
+// oneOrMany is a table or an array of such tables.
+func oneOrMany(doc string, keys ...key) *shape {
+	s := table(doc, keys...)
+	s.kinds |= kArray
+	s.items, s.minItem = table("", keys...), 1
+	return s.absent()
+}
+
+func readyShape() *shape {
+	keys := append(probeKinds(),
+		field("notify", boolean("READY=1 on $NOTIFY_SOCKET (sd_notify).")),
+		field("fd", integer("A newline on this descriptor (s6).").between(3, 255)),
+		field("log", text("Regular expression (RE2) on a line of output.").nonEmpty()),
+	)
+	keys = append(keys, probeTiming("250ms")...)
+	keys = append(keys,
+		field("any", boolean("One condition is enough; else all must hold.").def(false)),
+		field("deadline", duration("Not ready by then is a failed start; absent leaves it to start_timeout.")),
+	)
+	return oneOrMany("When the program counts as ready: one table, or several that must all hold. Without it RUNNING is ready.", keys...).
+		eg(map[string]any{"http": "http://127.0.0.1:8000/healthz", "deadline": "30s"}).formOf(decodes[Ready])
+}
+
+func healthShape() *shape {
+	keys := append(probeKinds(), probeTiming("10s")...)
+	keys = append(keys,
+		field("failures", integer("Bad answers in a row before the action.").between(1, 1000).def(3)),
+		field("action", enum("What then happens.", "restart", "none", "shutdown").def("restart")),
+		field("watchdog", duration("Expects WATCHDOG=1 on $NOTIFY_SOCKET at least this often; 0 is off.").def("0s")),
+	)
+	return oneOrMany("What is checked while RUNNING; without it nothing is.", keys...).
+		eg(map[string]any{"tcp": "127.0.0.1:5432", "action": "restart"}).formOf(decodes[Health])
+}
+
+func limitsShape() *shape {
+	limit := func(doc string) *shape {
+		return (&shape{kinds: kString | kInteger, doc: doc}).from(0).formOf(decodes[Limit]).eg("1024:4096", "unlimited")
+	}
+	cpus := &shape{kinds: kString | kArray, doc: "Processors it may run on.", items: integer("").between(0, maxCPU), minItem: 1, minLen: 1}
+	return table("What the kernel bounds; absent inherits. A limit is a number, \"soft:hard\" or \"unlimited\" (setrlimit(2)).",
+		field("nofile", limit("Open files.")),
+		field("nproc", limit("Processes of the user.")),
+		field("core", limit("Core file, bytes.")),
+		field("as", limit("Address space, bytes.")),
+		field("cpu", limit("CPU time, seconds.")),
+		field("fsize", limit("File size, bytes.")),
+		field("memlock", limit("Locked memory, bytes.")),
+		field("stack", limit("Stack, bytes.")),
+		field("nice", integer("Nice value.").between(-20, 19)),
+		field("ionice", text("I/O class and level.").match(`^(idle|(best-effort|realtime):[0-7])$`, `"idle", "best-effort:0" to ":7" or "realtime:0" to ":7"`).eg("best-effort:4")),
+		field("oom_score_adj", integer("Badness for the OOM killer.").between(-1000, 1000)),
+		field("cpus", cpus.formOf(decodes[CPUList]).eg("0-3")),
+	)
+}
+
+func sandboxShape() *shape {
+	ports := func(doc string) *shape { return list(doc, integer("").between(0, 65535)) }
+	return table("What the program may reach (Landlock, seccomp, capabilities); absent: everything.",
+		field("no_new_privileges", boolean("No gain of privileges by exec.").def(true)),
+		field("capabilities", texts("Capabilities that are kept.").eg([]any{"NET_BIND_SERVICE"})),
+		field("read", texts("Paths that may be read.").eg([]any{"/usr", "/etc"})),
+		field("write", texts("Paths that may be read and written.").eg([]any{"/workspace"})),
+		field("execute", texts("Paths that may be read and executed.").eg([]any{"/usr/bin"})),
+		field("tcp_bind", ports("Ports it may listen on.")),
+		field("tcp_connect", ports("Ports it may connect to.")),
+		field("seccomp", enum("System call filter.", "default", "strict")),
+		field("mode", enum("audit only reports what would be refused.", "enforce", "audit", "off").def("enforce")),
+	).absent()
+}
+
+func logsShape() *shape {
+	return table("Where output goes besides its ring.",
+		field("to", enum("none keeps the ring alone.", "console", "file", "none").def("console")),
+		field("path", text("The file, with to = \"file\".").eg("/var/log/web.log")),
+		field("max_bytes", size("Rotate beyond this.").def("50MB")),
+		field("backups", integer("Rotated files that are kept.").between(0, 10000).def(10)),
+		field("max_age", duration("Rotated files older than this go; 0 has no limit.").def("0s")),
+		field("compress", onOff("Compress rotated files.")),
+		field("total_bytes", size("Cap of all files of the program; 0 has no limit.").def(0)),
+	)
+}
+
+func artifactShape() *shape {
+	return table("One probe.",
+		must("id", text("Capability id.").nonEmpty().eg("playwright")),
+		field("class", enum("A locally built service, B command-line tool, C skill server, D prefetched bundle.", "A", "B", "C", "D").def("B")),
+		field("entry", text("Entry point path; globs allowed.").eg("/opt/agentbox/bin/tool")),
+		field("assets", texts("Further paths or globs that must exist.").def([]string{})),
+		field("command", list("Argument vector that must exit 0; never a shell string.", text("")).def([]string{}).eg([]any{"tool", "--version"})),
+		field("timeout", duration("Of the command.").def("10s")),
+		field("required", onOff("Its absence fails the boot.")),
+	)
+}
+
+func supervisorShape() *shape {
+	return table("agentinit itself.",
+		field("socket", text("Control socket; a leading @ is abstract.").nonEmpty().def("/run/agentbox/agentinit.sock")),
+		field("socket_mode", mode("Its permission bits.").def("0660")),
+		field("socket_group", account("Group whose members may read.")),
+		field("listen", listen("Management listener, host:port or off.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
+		field("metrics_listen", listen("Metrics listener, host:port or off; absent takes observability.metrics_port.")),
+		field("stop_grace", duration("Budget of the whole shutdown.").def("25s")),
+		field("drain", duration("Hold between /ready going 503 and the first stop; counts toward the budget.").def("0s")),
+		field("barrier", enum("What a wave waits for of the wave before.", "ready", "running", "none").def("ready")),
+		field("on_all_exited", enum("exit ends the box when nothing is left to run.", "stay", "exit").def("stay")),
+		field("defaults", programDefaultsShape()),
+		field("log", table("agentinit's own voice and the form of the console.",
+			field("format", enum("auto: console on a terminal, else json.", "auto", "json", "console", "raw").def("auto")),
+			field("level", logLevel("Threshold of agentinit's own lines.")),
+		)),
+	)
+}
+
+func listen(doc string) *shape {
+	return text(doc).match(`^(off|(\[[0-9A-Fa-f:.%a-z]*\]|[^\[\]:\s]*):[0-9]{1,5})$`, `"off" or an address such as "0.0.0.0:9090"`)
+}
+
+func bootstrapShape() *shape {
+	return table("From exec to sealed.",
+		field("profile", enum("agentbox: all phases and mounts. none: a plain container with programs. auto: agentbox when the manifest has any section of an agentbox.", "auto", "agentbox", "none").def("auto")),
+		field("seal_timeout", duration("How long the required programs may take.").def("120s").overrides("BOOTSTRAP_SEAL_TIMEOUT")),
+		field("on_seal_timeout", enum("exit ends the box with 68.", "stay", "exit").def("stay")),
+	)
+}
+
+func slotsShape() *shape {
+	with := func(doc string, own ...key) *shape {
+		return table(doc, append(own,
+			field("auth", enum("How the external class logs in.", "bearer", "nip98").def("bearer")),
+			field("token_env", text("Variable that holds the token; never the token itself.").eg("MESH_TOKEN")),
+		)...)
+	}
+	return table("Settings of the adapters.",
+		field("beads", with("Slot beads.", field("path", text("Database file; absent: beads.db in the workspace.")))),
+		field("pods", with("Slot pods.")),
+		field("memory", with("Slot memory.",
+			field("dir", text("Directory of the embedded store; absent: $RUVECTOR_DATA_DIR.")),
+			field("embedder", table("Turns text into vectors.",
+				field("kind", enum("hash-v1 is built in; http is OpenAI-compatible.", "hash-v1", "http").def("hash-v1")),
+				field("url", text("Base address, with kind = \"http\".").eg("http://ollama:11434")),
+				field("model", text("Model name, with kind = \"http\".")),
+				field("key_env", text("Variable that holds the key.")),
+			)),
+		)),
+		field("events", with("Slot events.",
+			field("fsync", text("always, or the longest time an event may wait for the disk.").match(`^(always|[0-9]+(\.[0-9]+)?(ms|s|m))$`, `"always" or a duration such as "1s"`).def("1s")),
+			field("retention_days", integer("Journal files older than this go; 0 keeps them.").between(0, 36500).def(30)),
+			field("max_bytes", size("Of all journal files; 0 has no limit.").def("1GiB")),
+			field("spool_bytes", size("Of what waits for an external sink.").def("64MiB")),
+		)),
+		field("orchestrator", with("Slot orchestrator.")),
+	)
+}
+
+func apiShape() *shape {
+	return table("The management listener as clients see it.",
+		field("public_urls", texts("Our own origins, for NIP-98.").def([]string{}).eg([]any{"https://box.example.org"})),
+		field("trusted_proxies", texts("Addresses or prefixes whose forwarded headers count.").def([]string{}).eg([]any{"10.0.0.0/8"})),
+		field("cors_origins", texts("Origins that browsers may call from.").def([]string{})),
+		field("rate_limit", integer("Requests a second and principal; 0 has no limit.").between(0, 1000000).def(1000)),
+	)
+}
+
+func templateShape() *shape {
+	return table("One template.",
+		must("command", command("What to run.")),
+		field("args", texts("Further arguments.").def([]string{})),
+		field("environment", mapping("Variables.", `^[^=\x00]+$`, text("").hidden())),
+		field("directory", text("Working directory.")),
+		field("timeout", duration("Limit of one run; 0 has none.").def("0s")),
+		field("sandbox", sandboxShape()),
+		field("stdin", enum("Standard input.", "null", "pipe").def("null")),
+	)
+}
+
+func compatShape() *shape {
+	slot := func(name string) key {
+		return field(name, text("Old contract version that is still spoken.").match(`^v[1-9][0-9]*$`, `a version such as "v1"`).eg("v1"))
+	}
+	return table("Old adapter contracts, for the days of a change.",
+		slot("beads"), slot("pods"), slot("memory"), slot("events"), slot("orchestrator"))
+}

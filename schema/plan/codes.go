@@ -1,0 +1,41 @@
+package plan
+
+import "github.com/dreamlab-ai/agentinit/schema"
+
+// Code documents one finding of this package, for `config explain` and the
+// manual.
+type Code struct {
+	Code     string
+	Severity schema.Severity
+	Title    string
+	Doc      string
+}
+
+// Codes lists every finding that Resolve can make. They speak of our own
+// sections only.
+var Codes = []Code{
+	{"E120", schema.Error, "variables without a value", "Program tables ask for environment variables that are not set and have no default. One finding lists all of them with the places that ask. Set them, or write ${X:-default}."},
+	{"E121", schema.Error, "text that cannot be expanded", "A text in a program table has a \"${\" that is not closed or a form other than ${X}, ${X:-default} and ${X:?message}. A literal dollar before a brace is written $${."},
+	{"E122", schema.Error, "programs that need each other", "The needs of programs form a circle, so none of them could ever start. The finding prints the circle."},
+	{"E123", schema.Error, "unknown program in needs", "needs names a program that neither the manifest nor a feature that is on declares."},
+	{"E124", schema.Error, "needs a program that is off", "needs names a program that is disabled, or whose `when` or feature gate does not hold; the dependent could never start."},
+	{"E125", schema.Error, "program without a command", "A program of the manifest has no command, and the feature catalogue has no program of this name that is on."},
+	{"E126", schema.Error, "bad `when`", "when must name a boolean of the manifest, such as \"desktop.enabled\"."},
+	{"E127", schema.Error, "bad env_file", "An env_file cannot be read, or is not lines of NAME=value. A leading \"-\" before the path makes the file optional."},
+	{"E128", schema.Error, "empty command", "A command is empty, begins with an empty word, or holds a NUL byte after its variables are expanded."},
+	{"E129", schema.Error, "reserved program name", "bootstrap, management-api and bootstrap-seal were programs of the older runtime; agentinit itself does their work, so no program can have their name."},
+	{"E130", schema.Error, "required program that is disabled", "A program is written with required = true and enabled = false: the box could never be ready."},
+	{"E131", schema.Error, "required program that does not start", "A program is required and has autostart = false: boot would wait for it in vain."},
+	{"E132", schema.Error, "broken feature catalogue", "The built-in catalogue contradicts the schema. This is a defect of agentinit."},
+	{"W120", schema.Warning, "stop ladders that do not fit", "The manifest declares stops, and those of a chain of programs that stop one after the other then take longer than [supervisor].stop_grace, less drain and the two seconds kept for KILL, allows. At shutdown every wait is shortened in proportion."},
+	{"W121", schema.Warning, "readiness without a deadline", "A program declares readiness with neither a deadline nor a start_timeout: if it never becomes ready, whatever waits for it waits for ever."},
+	{"W122", schema.Warning, "needs completion of what never completes", "needs asks for the completion of a program that is restarted whenever it ends (restart = \"always\")."},
+	{"W123", schema.Warning, "shell syntax in a command", "A command holds a shell operator as a word of its own. No shell runs it; write [\"sh\", \"-c\", \"…\"] if one is wanted."},
+}
+
+func severityOf(code string) schema.Severity {
+	if code[0] == 'W' {
+		return schema.Warning
+	}
+	return schema.Error
+}

@@ -1,0 +1,160 @@
+package plan
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// defaultPath is what a program searches when nothing sets PATH: the same as
+// execvp(3) in the usual C libraries, with the sbin directories.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// ofOne are variables that speak to agentinit alone: its own supervisor's
+// socket, watchdog and passed descriptors (sd_notify(3), sd_listen_fds(3)).
+// A program that inherited them would speak in agentinit's name.
+var ofOne = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_PIDFDID"}
+
+// inheritance is what one pass_environment lets through. It is shared by all
+// programs that say the same, and so are its lists by those that add nothing:
+// a box of a thousand programs holds one copy of its environment.
+type inheritance struct {
+	vars     map[string]string
+	names    []string
+	list     []string
+	withheld []string
+}
+
+func (r *resolver) inherit(pass schema.PassEnvironment) inheritance {
+	key := pass.Mode + "\x00" + strings.Join(pass.Names, "\x00")
+	if in, ok := r.inherited[key]; ok {
+		return in
+	}
+	in := inheritance{vars: map[string]string{}}
+	for name, value := range r.facts.Env {
+		switch {
+		case slices.Contains(ofOne, name):
+		case r.passes(pass, name):
+			in.vars[name] = value
+		case r.cat.IsSecret(r.m, name):
+			in.withheld = append(in.withheld, name)
+		}
+	}
+	slices.Sort(in.withheld)
+	in.names, in.list = written(in.vars)
+	r.inherited[key] = in
+	return in
+}
+
+// passes tells whether a variable of agentinit's environment is inherited. A
+// pattern never lets a secret through; its name does.
+func (r *resolver) passes(pass schema.PassEnvironment, name string) bool {
+	switch pass.Mode {
+	case "all":
+		return true
+	case "none":
+		return false
+	case "list":
+		if slices.Contains(pass.Names, name) {
+			return true
+		}
+		return !r.cat.IsSecret(r.m, name) && slices.ContainsFunc(pass.Names, func(pattern string) bool {
+			ok, err := path.Match(pattern, name)
+			return err == nil && ok
+		})
+	}
+	return !r.cat.IsSecret(r.m, name)
+}
+
+// environment is the environment of one instance, in the making.
+type environment struct {
+	vars     map[string]string
+	box      map[string]string // agentinit's own: what ${X} falls back to
+	extra    map[string]string // read by ${X}, not passed on
+	withheld []string
+	names    []string
+	list     []string // NAME=value
+}
+
+// lookup is what ${X} reads in a program's table: the program's environment,
+// then agentinit's own, secrets included, because asking is asking.
+func (e *environment) lookup(name string) (string, bool) {
+	for _, layer := range []map[string]string{e.extra, e.vars, e.box} {
+		if v, ok := layer[name]; ok {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// written returns the variables by name, and as NAME=value. PATH is added when
+// nothing sets it, only here: ${PATH} still reads agentinit's own.
+func written(vars map[string]string) (names, list []string) {
+	if _, ok := vars["PATH"]; !ok {
+		vars = maps.Clone(vars)
+		vars["PATH"] = defaultPath
+	}
+	names = slices.Sorted(maps.Keys(vars))
+	list = make([]string, len(names))
+	for i, name := range names {
+		list[i] = name + "=" + vars[name]
+	}
+	return names, list
+}
+
+// environment builds the environment of one instance: inherited, then those of
+// the account, then env_file, then environment. Values of `environment` are
+// expanded against all below it, so that PATH = "/opt/bin:${PATH}" works.
+func (r *resolver) environment(s *source, p *schema.Program, number int, x *expander, first bool) *environment {
+	in := r.inherit(p.PassEnvironment)
+	e := &environment{
+		vars: in.vars, box: r.facts.Env, names: in.names, list: in.list,
+		extra: map[string]string{"INSTANCE": strconv.Itoa(number)}, withheld: in.withheld,
+	}
+	x.get = e.lookup
+	if p.User == "" && len(p.EnvFile) == 0 && len(p.Environment) == 0 {
+		return e
+	}
+	e.vars = maps.Clone(in.vars)
+	r.account(p, e, x)
+	for _, file := range p.EnvFile {
+		x.at("env_file")
+		entries, err := r.readEnvFile(x.expand(file))
+		if err != nil && first {
+			r.report("E127", schema.Finding{Message: "program " + s.name + ": " + err.Error()}, "programs", s.name, "env_file")
+		}
+		for _, v := range entries {
+			e.vars[v.Name] = v.Value
+		}
+	}
+	own := make(map[string]string, len(p.Environment))
+	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
+		x.at("environment", name)
+		own[name] = x.expand(p.Environment[name])
+	}
+	maps.Copy(e.vars, own)
+	e.withheld = slices.DeleteFunc(slices.Clone(e.withheld), func(name string) bool {
+		_, passed := e.vars[name]
+		return passed
+	})
+	e.names, e.list = written(e.vars)
+	return e
+}
+
+// account sets what follows the user.
+func (r *resolver) account(p *schema.Program, e *environment, x *expander) {
+	if p.User == "" || r.facts.Account == nil {
+		return
+	}
+	// A user that cannot be expanded is reported when the whole table is.
+	quiet := &expander{get: x.get}
+	home, login, ok := r.facts.Account(quiet.expand(p.User))
+	if !ok {
+		return
+	}
+	e.vars["HOME"], e.vars["USER"], e.vars["LOGNAME"] = home, login, login
+}

@@ -1,0 +1,190 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// needs makes instances of the names in needs and drops what cannot be met.
+func (r *resolver) needs() {
+	reported := map[[2]string]bool{}
+	byName := map[string]*program.Spec{}
+	for i := range r.plan.Programs {
+		byName[r.plan.Programs[i].Spec.Name] = &r.plan.Programs[i].Spec
+	}
+	for i := range r.plan.Programs {
+		spec := &r.plan.Programs[i].Spec
+		var needs []program.Need
+		for _, need := range spec.Needs {
+			names := r.instances[need.Program]
+			if _, exact := byName[need.Program]; exact {
+				names = []string{need.Program}
+			}
+			once := !reported[[2]string{spec.Group, need.Program}]
+			reported[[2]string{spec.Group, need.Program}] = true
+			if once {
+				r.checkNeed(spec, need, names, byName)
+			}
+			for _, name := range names {
+				needs = append(needs, program.Need{Program: name, Condition: need.Condition})
+			}
+		}
+		spec.Needs = needs
+	}
+}
+
+func (r *resolver) checkNeed(spec *program.Spec, need program.Need, names []string, byName map[string]*program.Spec) {
+	keys := []string{"programs", spec.Group, "needs"}
+	if len(names) == 0 {
+		r.unmet(spec.Group, need.Program, keys)
+		return
+	}
+	target := byName[names[0]]
+	if need.Condition == program.NeedCompleted && target.Type == program.Service && target.Restart == program.RestartAlways {
+		r.report("W122", schema.Finding{
+			Value:   need.Program + ":completed",
+			Message: fmt.Sprintf("%s needs %s:completed, but it is restarted whenever it ends", spec.Group, need.Program),
+			Hint:    `type = "oneshot" completes`,
+		}, keys...)
+	}
+}
+
+func (r *resolver) unmet(name, need string, keys []string) {
+	for _, d := range r.plan.Disabled {
+		if d.Name == need {
+			r.report("E124", schema.Finding{
+				Value: need, Message: fmt.Sprintf("%s needs %s, which is off: %s", name, need, d.Reason),
+				Hint: "give both the same `when`, or drop the need",
+			}, keys...)
+			return
+		}
+	}
+	for _, f := range r.cat.Features {
+		if _, ok := f.Programs[need]; ok {
+			r.report("E124", schema.Finding{
+				Value: need, Message: fmt.Sprintf("%s needs %s, but the feature %s is off", name, need, f.Name),
+				Hint: "it is on when: " + strings.Join(f.When, ", "),
+			}, keys...)
+			return
+		}
+	}
+	hint := "write the name of a program"
+	if near, ok := schema.Nearest(need, slices.Collect(maps.Keys(r.instances))); ok {
+		hint = "did you mean " + near + "?"
+	}
+	r.report("E123", schema.Finding{
+		Value: need, Message: fmt.Sprintf("%s needs %s, which does not exist", name, schema.Quote(need)), Hint: hint,
+	}, keys...)
+}
+
+// order sorts the programs into waves and looks at the end of the box.
+func (r *resolver) order() {
+	specs := r.plan.Specs()
+	waves, err := program.Waves(specs)
+	if err != nil {
+		r.unordered(err)
+		return
+	}
+	r.plan.Waves = waves
+	position := map[string]int{}
+	for _, name := range slices.Concat(waves...) {
+		position[name] = len(position)
+	}
+	slices.SortFunc(r.plan.Programs, func(a, b Program) int { return position[a.Spec.Name] - position[b.Spec.Name] })
+	r.stop()
+}
+
+func (r *resolver) unordered(err error) {
+	var cycle *program.CycleError
+	if !errors.As(err, &cycle) {
+		// Unknown names and duplicates have been dropped before.
+		r.report("E122", schema.Finding{Message: err.Error()}, "programs")
+		return
+	}
+	first := cycle.Cycle[0]
+	for i := range r.plan.Programs {
+		if r.plan.Programs[i].Spec.Name == first {
+			first = r.plan.Programs[i].Spec.Group
+		}
+	}
+	r.report("E122", schema.Finding{
+		Value: strings.Join(cycle.Cycle, " → "), Message: cycle.Error(), Hint: "drop one of the needs",
+	}, "programs", first, "needs")
+}
+
+// stop works out the chain of stops that takes longest, against the budget.
+func (r *resolver) stop() {
+	specs := r.plan.Specs()
+	if len(specs) == 0 {
+		return
+	}
+	path, total, err := program.CriticalStop(specs)
+	if err != nil {
+		r.unordered(err)
+		return
+	}
+	sup := r.m.Supervisor
+	r.plan.StopPath, r.plan.StopTime = path, total
+	r.plan.StopBudget = max(sup.StopGrace.Std()-sup.Drain.Std()-ReservedForKill, 0)
+	// Ladders that nobody wrote are elastic: that they shrink is no news.
+	i := slices.IndexFunc(path, func(name string) bool { return r.declared[name] != nil })
+	if total <= r.plan.StopBudget || i < 0 {
+		return
+	}
+	keys := []string{"supervisor", "stop_grace"}
+	if !r.doc.Has("supervisor.stop_grace") {
+		keys = r.declared[path[i]]
+	}
+	want := schema.Duration(total + sup.Drain.Std() + ReservedForKill)
+	r.report("W120", schema.Finding{
+		Value: sup.StopGrace.String(),
+		Message: fmt.Sprintf("the declared stops of %s take %s, but stop_grace leaves %s",
+			strings.Join(path, " → "), schema.Duration(total), schema.Duration(r.plan.StopBudget)),
+		Hint: "at shutdown every wait is shortened; stop_grace = " + schema.Quote(want.String()) + " fits them",
+	}, keys...)
+}
+
+// maxListed is how many places one finding spells out.
+const maxListed = 100
+
+// missingVariables reports all variables that have neither value nor default in
+// one finding.
+func (r *resolver) missingVariables() {
+	if len(r.missing) == 0 {
+		return
+	}
+	places := map[string][]string{}
+	for _, m := range r.missing {
+		text := m.Name
+		if m.Message != "" {
+			text += " (" + oneLine(m.Message) + ")"
+		}
+		if !slices.Contains(places[text], m.Path) {
+			places[text] = append(places[text], m.Path)
+		}
+	}
+	var parts, names []string
+	for _, text := range slices.Sorted(maps.Keys(places)) {
+		name, _, _ := strings.Cut(text, " ")
+		names = append(names, name)
+		if len(parts) < maxListed {
+			parts = append(parts, text+" in "+strings.Join(places[text][:min(3, len(places[text]))], ", "))
+		}
+	}
+	r.report("E120", schema.Finding{
+		Value:   strings.Join(slices.Compact(names), ", "),
+		Message: "variables without a value: " + strings.Join(parts, "; "),
+		Hint:    "set them, or write ${X:-default}",
+	}, "programs")
+}
+
+// oneLine keeps a message of the manifest on one line.
+func oneLine(s string) string {
+	return strings.Trim(schema.Quote(s), `"`)
+}

@@ -1,0 +1,530 @@
+package plan_test
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func resolve(t *testing.T, text string, facts plan.Facts) (*plan.Plan, []schema.Finding) {
+	t.Helper()
+	m, doc, findings := schema.Load("agentbox.toml", []byte(text))
+	if len(findings) > 0 {
+		t.Fatalf("the manifest does not load: %v", findings)
+	}
+	return plan.Resolve(m, doc, facts)
+}
+
+func mustResolve(t *testing.T, text string, facts plan.Facts) *plan.Plan {
+	t.Helper()
+	p, findings := resolve(t, text, facts)
+	for _, f := range findings {
+		t.Errorf("unexpected finding: %v", f)
+	}
+	return p
+}
+
+func find(t *testing.T, p *plan.Plan, name string) plan.Program {
+	t.Helper()
+	for _, prog := range p.Programs {
+		if prog.Spec.Name == name {
+			return prog
+		}
+	}
+	t.Fatalf("no program %s in the plan", name)
+	return plan.Program{}
+}
+
+func env(p plan.Program) map[string]string {
+	out := map[string]string{}
+	for _, e := range p.Spec.Env {
+		name, value, _ := strings.Cut(e, "=")
+		out[name] = value
+	}
+	return out
+}
+
+func TestDefaultsAreFilledIn(t *testing.T) {
+	p := mustResolve(t, `[programs.web]
+command = "server --listen ':80' a\\ b"
+`, plan.Facts{})
+	got := find(t, p, "web").Spec
+	if want := []string{"server", "--listen", ":80", "a b"}; !slices.Equal(got.Argv, want) {
+		t.Errorf("argv %q, want %q", got.Argv, want)
+	}
+	if got.Type != program.Service || got.Priority != 999 || !got.Autostart || got.Required || got.Restart != program.RestartOnFailure ||
+		got.StartSeconds != time.Second || got.StartTimeout != time.Minute || got.StartRetries != -1 || got.Umask != -1 ||
+		got.Kill != program.KillTree || got.OnFatal != program.FatalIgnore || got.Stdin != program.StdinNull || got.Logs.To != program.LogConsole {
+		t.Errorf("defaults: %+v", got)
+	}
+	if want := (program.BackoffPolicy{Initial: 500 * time.Millisecond, Factor: 2, Max: 30 * time.Second, Jitter: 0.1, ResetAfter: 30 * time.Second}); got.Backoff != want {
+		t.Errorf("backoff %+v, want %+v", got.Backoff, want)
+	}
+	if want := (program.RestartLimit{Count: 10, Window: 5 * time.Minute}); got.RestartLimit != want {
+		t.Errorf("restart limit %+v", got.RestartLimit)
+	}
+	if want := []program.StopStep{{Signal: "TERM", Wait: 10 * time.Second}, {Signal: "KILL"}}; !slices.Equal(got.Stop, want) {
+		t.Errorf("stop %+v", got.Stop)
+	}
+	if !slices.Equal(got.ExitCodes, []int{0}) {
+		t.Errorf("exit codes %v", got.ExitCodes)
+	}
+	if p.Profile != "none" {
+		t.Errorf("profile %s for a manifest without agentbox sections", p.Profile)
+	}
+}
+
+func TestLayersOverrideKeyByKey(t *testing.T) {
+	p := mustResolve(t, `
+[supervisor.defaults]
+restart = "never"
+environment = { SHARED = "all", HOME = "/default" }
+[desktop]
+enabled = true
+resolution = "800x600"
+[security.exceptions.desktop]
+[programs.xvnc]
+priority = 7
+environment = { EXTRA = "1" }
+[programs.plain]
+command = ["x"]
+`, plan.Facts{})
+	x := find(t, p, "xvnc")
+	if x.Spec.Priority != 7 || x.Spec.Restart != program.RestartAlways || x.Origin != "catalogue+manifest" || x.Feature != "desktop" {
+		t.Errorf("xvnc: %+v", x)
+	}
+	if !slices.Contains(x.Spec.Argv, "800x600") {
+		t.Errorf("the resolution did not reach %q", x.Spec.Argv)
+	}
+	if e := env(x); e["EXTRA"] != "1" || e["SHARED"] != "all" {
+		t.Errorf("environment %v", e)
+	}
+	i3 := find(t, p, "i3wm")
+	if e := env(i3); e["HOME"] != "/workspace" || e["DISPLAY"] != ":1" {
+		t.Errorf("i3wm environment %v", e)
+	}
+	if want := []program.Need{{Program: "xvnc", Condition: program.NeedReady}}; !slices.Equal(i3.Spec.Needs, want) {
+		t.Errorf("i3wm needs %v", i3.Spec.Needs)
+	}
+	if got := find(t, p, "plain"); got.Spec.Restart != program.RestartNever || got.Origin != "manifest" {
+		t.Errorf("plain: %+v", got)
+	}
+	if p.Profile != "agentbox" {
+		t.Errorf("profile %s", p.Profile)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	facts := plan.Facts{
+		Env: map[string]string{
+			"PATH": "/bin", "HOME": "/root", "LANG": "C", "MANAGEMENT_API_KEY": "k", "ANTHROPIC_KEY": "a", "SESSION_TOKEN": "s",
+			"NOTIFY_SOCKET": "/run/outer", "EMBED": "e",
+		},
+		Account: func(user string) (string, string, bool) { return "/home/" + user, user, user == "app" },
+		ReadFile: func(path string) ([]byte, error) {
+			if path == "/etc/web.env" {
+				return []byte("# comment\nFROM_FILE=f\nLANG=\"de\"\n"), nil
+			}
+			return nil, fs.ErrNotExist
+		},
+	}
+	head := `[providers.x]
+enabled = true
+env_var = "ANTHROPIC_KEY"
+[slots.memory.embedder]
+key_env = "EMBED"
+[programs.web]
+command = ["web"]
+`
+	for name, c := range map[string]struct {
+		keys     string
+		want     map[string]string
+		withheld string
+	}{
+		"safe": {"", map[string]string{"PATH": "/bin", "HOME": "/root", "LANG": "C"}, "ANTHROPIC_KEY EMBED MANAGEMENT_API_KEY SESSION_TOKEN"},
+		"all": {`pass_environment = "all"`, map[string]string{
+			"PATH": "/bin", "HOME": "/root", "LANG": "C", "MANAGEMENT_API_KEY": "k", "ANTHROPIC_KEY": "a", "SESSION_TOKEN": "s", "EMBED": "e",
+		}, ""},
+		"none": {`pass_environment = "none"`, map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, "ANTHROPIC_KEY EMBED MANAGEMENT_API_KEY SESSION_TOKEN"},
+		"list": {`pass_environment = ["L*", "*_TOKEN", "ANTHROPIC_KEY", "PATH"]`, map[string]string{"PATH": "/bin", "LANG": "C", "ANTHROPIC_KEY": "a"}, "EMBED MANAGEMENT_API_KEY SESSION_TOKEN"},
+		"asked by name": {`pass_environment = "none"
+environment = { KEY = "${MANAGEMENT_API_KEY}", PATH = "/opt:${PATH}" }`, map[string]string{"KEY": "k", "PATH": "/opt:/bin"}, "ANTHROPIC_KEY EMBED MANAGEMENT_API_KEY SESSION_TOKEN"},
+		"user": {`user = "app"
+pass_environment = ["PATH"]`, map[string]string{"PATH": "/bin", "HOME": "/home/app", "USER": "app", "LOGNAME": "app"}, "ANTHROPIC_KEY EMBED MANAGEMENT_API_KEY SESSION_TOKEN"},
+		"file": {`env_file = ["/etc/web.env", "-/etc/none"]
+pass_environment = ["PATH", "LANG"]
+environment = { TWICE = "${FROM_FILE}${FROM_FILE}" }`, map[string]string{"PATH": "/bin", "LANG": "de", "FROM_FILE": "f", "TWICE": "ff"}, "ANTHROPIC_KEY EMBED MANAGEMENT_API_KEY SESSION_TOKEN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := find(t, mustResolve(t, head+c.keys, facts), "web")
+			if fmt.Sprint(env(got)) != fmt.Sprint(c.want) {
+				t.Errorf("environment\n got %v\nwant %v", env(got), c.want)
+			}
+			if strings.Join(got.Withheld, " ") != c.withheld {
+				t.Errorf("withheld %v, want %s", got.Withheld, c.withheld)
+			}
+		})
+	}
+}
+
+func TestExpansionReachesTheWholeTable(t *testing.T) {
+	p := mustResolve(t, `[programs.w]
+command = ["run-${INSTANCE}", "${PORT}", "$$HOME", "cost $5 ${A:-${B:-c}}"]
+instances = 2
+directory = "/srv/${INSTANCE}"
+environment = { PORT = "80${INSTANCE}" }
+ready = { http = "http://localhost:${PORT}/" }
+logs = { to = "file", path = "/log/${INSTANCE}.log" }
+hooks = { pre_start = "prepare '${INSTANCE}'" }
+user = "${WHO}"
+`, plan.Facts{Env: map[string]string{"WHO": "1000"}})
+	for i, name := range []string{"w:0", "w:1"} {
+		n := fmt.Sprint(i)
+		got := find(t, p, name)
+		if want := []string{"run-" + n, "80" + n, "$HOME", "cost $5 c"}; !slices.Equal(got.Spec.Argv, want) {
+			t.Errorf("argv %q, want %q", got.Spec.Argv, want)
+		}
+		if got.Spec.Directory != "/srv/"+n || got.Spec.Readiness.Probes[0].HTTP != "http://localhost:80"+n+"/" ||
+			got.Spec.Logs.Path != "/log/"+n+".log" || got.Spec.Hooks.PreStart.Argv[1] != n || got.User != "1000" ||
+			got.Spec.Group != "w" || got.Spec.Instance != i {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestNeedsOfInstances(t *testing.T) {
+	p := mustResolve(t, `
+[programs.db]
+command = ["db"]
+instances = 2
+[programs.one]
+command = ["one"]
+needs = ["db:1:started"]
+[programs.all]
+command = ["all"]
+needs = ["db"]
+`, plan.Facts{})
+	if got := find(t, p, "one").Spec.Needs; !slices.Equal(got, []program.Need{{Program: "db:1", Condition: "started"}}) {
+		t.Errorf("one needs %v", got)
+	}
+	if got := find(t, p, "all").Spec.Needs; !slices.Equal(got, []program.Need{{Program: "db:0", Condition: "ready"}, {Program: "db:1", Condition: "ready"}}) {
+		t.Errorf("all needs %v", got)
+	}
+}
+
+// Each code with what triggers it and a near miss that does not.
+func TestFindings(t *testing.T) {
+	for _, c := range []struct {
+		code, trigger, miss string
+		says                []string
+	}{
+		{"E120", `[programs.a]
+command = ["a", "${NONE}", "${OTHER:?the other one}"]
+environment = { X = "${NONE}" }
+[programs.b]
+command = ["b"]
+directory = "${DIR}"
+instances = 3`, `[programs.a]
+command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
+			[]string{"DIR in programs.b.directory", "NONE in programs.a.environment.X, programs.a.command[1]", "OTHER (the other one)"}},
+		{"E121", "[programs.a]\ncommand = [\"a\", \"${X\"]\nenvironment = {X = \"${X/a/b}\"}", "[programs.a]\ncommand = [\"a\", \"$X $ {X\"]", []string{"programs.a.command[1]", "not closed"}},
+		{"E122", "[programs.a]\ncommand=['a']\nneeds=['b']\n[programs.b]\ncommand=['b']\nneeds=['c:started']\n[programs.c]\ncommand=['c']\nneeds=['a']",
+			"[programs.a]\ncommand=['a']\nneeds=['b', 'c']\n[programs.b]\ncommand=['b']\nneeds=['c']\n[programs.c]\ncommand=['c']", []string{"a → b → c → a"}},
+		{"E123", "[programs.web]\ncommand=['a']\nneeds=['daatbase']\n[programs.database]\ncommand=['b']", "[programs.web]\ncommand=['a']\nneeds=['database']\n[programs.database]\ncommand=['b']", []string{"daatbase", "did you mean database?"}},
+		{"E124", "[programs.web]\ncommand=['a']\nneeds=['db']\n[programs.db]\ncommand=['b']\nenabled=false", "[programs.web]\ncommand=['a']\nneeds=['db']\nenabled=false\n[programs.db]\ncommand=['b']\nenabled=false", []string{"web needs db, which is off: enabled = false"}},
+		{"E124", "[programs.web]\ncommand=['a']\nneeds=['xvnc']", "[desktop]\nenabled=true\n[security.exceptions.desktop]\n[programs.web]\ncommand=['a']\nneeds=['xvnc']", []string{"desktop.enabled"}},
+		{"E126", "[programs.a]\ncommand=['a']\nwhen='gpu.backend'", "[programs.a]\ncommand=['a']\nwhen='desktop.enabled'", []string{"gpu.backend"}},
+		{"E126", "[programs.a]\ncommand=['a']\nwhen='desktop.enabld'", "[programs.a]\ncommand=['a']\nwhen='providers.x.enabled'", []string{"desktop.enabld"}},
+		{"E127", "[programs.a]\ncommand=['a']\nenv_file='/none'", "[programs.a]\ncommand=['a']\nenv_file='-/none'", []string{"/none"}},
+		{"E128", "[programs.a]\ncommand=['${E:-}']", "[programs.a]\ncommand=['a', '']", []string{"empty"}},
+		{"E129", "[programs.management-api]\ncommand=['a']", "[programs.management]\ncommand=['a']", []string{"agentinit itself"}},
+		{"E130", "[programs.a]\ncommand=['a']\nenabled=false\nrequired=true", "[programs.a]\ncommand=['a']\nwhen='desktop.enabled'\nrequired=true", []string{"required and disabled"}},
+		{"E131", "[programs.a]\ncommand=['a']\nautostart=false\nrequired=true", "[programs.a]\ncommand=['a']\nautostart=false", []string{"does not start by itself"}},
+		{"W120", "[programs.a]\ncommand=['a']\nstop=['TERM 15s']\npriority=1\n[programs.b]\ncommand=['b']\nstop=['INT 5s', 'TERM 5s']", "[programs.a]\ncommand=['a']\nstop=['TERM 15s']\n[programs.b]\ncommand=['b']\nstop=['INT 5s', 'TERM 5s']", []string{"b → a", "25s", "23s", `"27s"`}},
+		{"W121", "[programs.a]\ncommand=['a']\nstart_timeout=0\nready={notify=true}", "[programs.a]\ncommand=['a']\nready={notify=true}", []string{"for ever"}},
+		{"W122", "[programs.a]\ncommand=['a']\nrestart='always'\n[programs.b]\ncommand=['b']\nneeds=['a:completed']", "[programs.a]\ncommand=['a']\ntype='oneshot'\n[programs.b]\ncommand=['b']\nneeds=['a:completed']", []string{"a:completed", "oneshot"}},
+		{"W123", "[programs.a]\ncommand='a | b'", "[programs.a]\ncommand='sh -c \"a | b\"'", []string{`"|"`}},
+	} {
+		t.Run(c.code, func(t *testing.T) {
+			facts := plan.Facts{Env: map[string]string{}, ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist }}
+			_, findings := resolve(t, c.trigger, facts)
+			var hits []schema.Finding
+			for _, f := range findings {
+				if f.Code == c.code {
+					hits = append(hits, f)
+				}
+			}
+			if len(hits) == 0 {
+				t.Fatalf("no %s but %v", c.code, findings)
+			}
+			all := fmt.Sprint(hits)
+			for _, want := range c.says {
+				if !strings.Contains(all, want) {
+					t.Errorf("%s does not say %q", all, want)
+				}
+			}
+			for _, f := range hits {
+				if strings.ContainsAny(f.Message, "\n\r") {
+					t.Errorf("%q spans lines", f.Message)
+				}
+				if f.Path == "" || f.Line == 0 {
+					t.Errorf("%+v has no place", f)
+				}
+			}
+			if c.code == "E120" && len(hits) != 1 {
+				t.Errorf("%d findings of missing variables, want one that lists all", len(hits))
+			}
+			_, findings = resolve(t, c.miss, facts)
+			for _, f := range findings {
+				if f.Code == c.code {
+					t.Errorf("the near miss draws %v", f)
+				}
+			}
+		})
+	}
+}
+
+func TestEveryCodeIsDocumentedOnce(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range plan.Codes {
+		if seen[c.Code] || c.Doc == "" || c.Title == "" {
+			t.Errorf("%s: twice or undocumented", c.Code)
+		}
+		seen[c.Code] = true
+		if (c.Code[0] == 'W') != (c.Severity == schema.Warning) {
+			t.Errorf("%s has severity %s", c.Code, c.Severity)
+		}
+	}
+	source, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for code := range seen {
+		used := false
+		for _, file := range source {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			used = used || file != "codes.go" && !strings.HasSuffix(file, "_test.go") && strings.Contains(string(text), `"`+code+`"`)
+		}
+		if !used {
+			t.Errorf("%s is documented and never reported", code)
+		}
+	}
+}
+
+func TestCommandLineProgram(t *testing.T) {
+	p := mustResolve(t, "[programs.db]\ncommand=['db']\n[programs.main]\nuser='7'\ncommand=['other']", plan.Facts{Main: []string{"app", "${X}", "$$"}})
+	got := find(t, p, "main")
+	if want := []string{"app", "${X}", "$$"}; !slices.Equal(got.Spec.Argv, want) {
+		t.Errorf("argv %q, want %q taken literally", got.Spec.Argv, want)
+	}
+	if !got.Spec.Essential || got.Spec.Restart != program.RestartNever || got.Spec.Stdin != program.StdinInherit || got.User != "7" {
+		t.Errorf("main: %+v", got)
+	}
+	if last := p.Waves[len(p.Waves)-1]; !slices.Equal(last, []string{"main"}) {
+		t.Errorf("waves %v: main starts last", p.Waves)
+	}
+}
+
+func TestProfile(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                        "none",
+		"[observability]\nlog_level='debug'":      "none",
+		"[security]\nenforce=true":                "none",
+		"[programs.a]\ncommand=['a']":             "none",
+		"[core]":                                  "agentbox",
+		"[toolchains]\nrust=false":                "agentbox",
+		"[bootstrap]\nprofile='agentbox'":         "agentbox",
+		"[core]\n[bootstrap]\nprofile='none'":     "none",
+		"[adapters]\n[bootstrap]\nprofile='auto'": "agentbox",
+	} {
+		if p := mustResolve(t, text, plan.Facts{}); p.Profile != want {
+			t.Errorf("%q: profile %s, want %s", text, p.Profile, want)
+		}
+	}
+}
+
+func TestArtifacts(t *testing.T) {
+	p := mustResolve(t, `
+[skills.docs]
+latex = true
+report_builder = true
+[privacy_filter]
+enabled = true
+mode = "local-cpu"
+[linked_data]
+enabled = true
+context_catalogue = "/ctx"
+[[artifacts]]
+id = "ours"
+class = "B"
+entry = "/bin/ours"
+command = ["/bin/ours", "--version"]
+timeout = "3s"
+required = true
+[[artifacts]]
+id = "report-builder"
+class = "C"
+entry = "/elsewhere"
+`, plan.Facts{})
+	got := map[string]plan.Artifact{}
+	for _, a := range p.Artifacts {
+		if _, twice := got[a.ID]; twice {
+			t.Errorf("%s twice", a.ID)
+		}
+		got[a.ID] = a
+	}
+	if a := got["latex"]; !a.Required || !slices.Equal(a.Features, []string{"latex", "report-builder"}) || a.Timeout != 10*time.Second {
+		t.Errorf("latex: %+v", a)
+	}
+	if a := got["opf-model"]; a.Required {
+		t.Errorf("opf-model: %+v", a)
+	}
+	if a := got["ours"]; !a.Required || a.Timeout != 3*time.Second || len(a.Features) != 0 {
+		t.Errorf("ours: %+v", a)
+	}
+	if a := got["report-builder"]; a.Entry != "/elsewhere" {
+		t.Errorf("report-builder: %+v", a)
+	}
+	if a := got["linked-data-contexts"]; a.Entry != "/ctx" {
+		t.Errorf("linked-data-contexts: %+v", a)
+	}
+}
+
+// A manifest value that holds a dollar must not be expanded: only program
+// tables are.
+func TestManifestValuesAreNotExpanded(t *testing.T) {
+	p := mustResolve(t, `
+[adapters]
+pods = "local-solid-rs"
+[sovereign_mesh]
+enabled = true
+[integrations.solid_pod_rs]
+storage_root = "/pods/${MANAGEMENT_API_KEY}"
+[security.exceptions.solid-pod-rs]
+`, plan.Facts{Env: map[string]string{"MANAGEMENT_API_KEY": "secret"}})
+	if got := find(t, p, "solid-pod").Spec.Directory; got != "/pods/${MANAGEMENT_API_KEY}" {
+		t.Errorf("directory %q", got)
+	}
+}
+
+func TestResolveIsDeterministic(t *testing.T) {
+	text, err := os.ReadFile("testdata/all.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, doc, findings := schema.Load("all.toml", text)
+	if len(findings) > 0 {
+		t.Fatal(findings)
+	}
+	var first string
+	for range 5 {
+		p, findings := plan.Resolve(m, doc, plan.Facts{Env: map[string]string{"PATH": "/bin"}})
+		out, err := json.Marshal([]any{p, findings})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = string(out)
+		}
+		if string(out) != first {
+			t.Fatal("two resolutions of the same manifest differ")
+		}
+	}
+}
+
+// The golden file says in a few lines a program what a reader wants to know,
+// so that a new field of Spec does not change it.
+func TestGoldenAllFeatures(t *testing.T) {
+	text, err := os.ReadFile("testdata/all.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := mustResolve(t, string(text), plan.Facts{Env: map[string]string{}})
+	var b strings.Builder
+	fmt.Fprintf(&b, "profile %s, barrier %s\nstop %s, %v\n", p.Profile, p.Barrier, strings.Join(p.StopPath, " "), p.StopTime)
+	for n, wave := range p.Waves {
+		fmt.Fprintf(&b, "wave %d: %s\n", n, strings.Join(wave, " "))
+	}
+	for _, prog := range p.Programs {
+		s := prog.Spec
+		fmt.Fprintf(&b, "\n%s (%s %s) priority %d required %v restart %s start_seconds %v\n", s.Name, prog.Origin, prog.Feature, s.Priority, s.Required, s.Restart, s.StartSeconds)
+		fmt.Fprintf(&b, "  argv %q\n  directory %q needs %v ready %+v\n", s.Argv, s.Directory, s.Needs, s.Readiness.Probes)
+		for _, e := range s.Env {
+			fmt.Fprintf(&b, "  %s\n", e)
+		}
+	}
+	b.WriteString("\n")
+	for _, a := range p.Artifacts {
+		fmt.Fprintf(&b, "artifact %s %s %s assets %q command %q timeout %v required %v for %v\n", a.Class, a.ID, a.Entry, a.Assets, a.Command, a.Timeout, a.Required, a.Features)
+	}
+	const golden = "testdata/all.golden"
+	if *update {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != string(want) {
+		t.Errorf("the plan of all features changed; go test -update and git diff show how\n%s", b.String())
+	}
+}
+
+func FuzzResolve(f *testing.F) {
+	for _, text := range []string{
+		"", "[programs.a]\ncommand='a ${X:-${Y}}'\nneeds=['b:completed']\n[programs.b]\ncommand=['b']\ninstances=2",
+		"[supervisor.defaults]\nrestart='never'\n[programs.a]\ncommand='x'\nenv_file='f'",
+		"[desktop]\nenabled=true\n[programs.xvnc]\nenabled=false",
+	} {
+		f.Add(text, "K=v\n")
+	}
+	f.Fuzz(func(t *testing.T, text, file string) {
+		m, doc, findings := schema.Load("f.toml", []byte(text))
+		if m == nil {
+			return
+		}
+		// With E016 nothing may be started, but resolving must not crash.
+		p, more := plan.Resolve(m, doc, plan.Facts{
+			Env: map[string]string{"X": "x", "PATH": "/bin"}, ReadFile: func(string) ([]byte, error) { return []byte(file), nil },
+		})
+		if slices.ContainsFunc(slices.Concat(findings, more), func(f schema.Finding) bool { return f.Severity == schema.Error }) {
+			return
+		}
+		if n := len(slices.Concat(p.Waves...)); n != len(p.Programs) {
+			t.Errorf("%d programs in the waves, %d in the plan", n, len(p.Programs))
+		}
+		for _, prog := range p.Programs {
+			if len(prog.Spec.Argv) == 0 || prog.Spec.Argv[0] == "" {
+				t.Errorf("%s has no command", prog.Spec.Name)
+			}
+		}
+	})
+}
+
+var errDenied = errors.New("denied")
+
+func TestUnreadableEnvFileIsNotOptional(t *testing.T) {
+	_, findings := resolve(t, "[programs.a]\ncommand=['a']\nenv_file='-/f'", plan.Facts{ReadFile: func(string) ([]byte, error) { return nil, errDenied }})
+	if len(findings) != 1 || findings[0].Code != "E127" {
+		t.Errorf("findings %v: a file that is there and cannot be read is a mistake", findings)
+	}
+}

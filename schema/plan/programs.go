@@ -1,0 +1,377 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// itself are the names under which the older runtime started what agentinit
+// does itself.
+var itself = []string{"bootstrap", "management-api", "bootstrap-seal"}
+
+// mainProgram is the name of the command line's program.
+const mainProgram = "main"
+
+// source is one program before it is decoded: its tables from the weakest to
+// the strongest, and where they come from.
+type source struct {
+	name    string
+	layers  []map[string]any
+	written map[string]any // the manifest's own table; nil: only the catalogue's
+	origin  string
+	feature string
+	own     map[string]string // `environment` of the instance being made
+	// variables tells whether any text holds a dollar. Most programs' do not,
+	// and looking for texts in a decoded program is what costs.
+	variables bool
+}
+
+// programs resolves every program that the catalogue, the manifest or the
+// command line names.
+func (r *resolver) programs() {
+	r.instances = map[string][]string{}
+	r.asked = map[string]bool{}
+	r.declared = map[string][]string{}
+	r.inherited = map[string]inheritance{}
+	sources := r.sources()
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		s := sources[name]
+		if slices.Contains(itself, name) {
+			r.report("E129", schema.Finding{
+				Value: name, Message: name + " is agentinit itself and cannot be a program", Hint: "choose another name",
+			}, "programs", name)
+			continue
+		}
+		r.program(s, schema.MergeProgram(s.layers...))
+	}
+	r.needs()
+}
+
+func (r *resolver) sources() map[string]*source {
+	sources := map[string]*source{}
+	add := func(name string) *source {
+		s := sources[name]
+		if s == nil {
+			s = &source{name: name, layers: []map[string]any{r.m.Supervisor.Defaults}}
+			sources[name] = s
+		}
+		return s
+	}
+	for _, f := range r.cat.Active(r.view) {
+		for name, table := range f.Programs {
+			s := add(name)
+			s.layers = append(s.layers, r.filled(table).(map[string]any))
+			s.origin, s.feature = "catalogue", f.Name
+		}
+	}
+	tables, _ := r.doc.Table("programs")
+	for name, v := range tables {
+		table, ok := v.(map[string]any)
+		if !ok {
+			continue // an E016 of schema.Load
+		}
+		s := add(name)
+		s.layers = append(s.layers, table)
+		s.written = table
+		s.origin = "manifest"
+		if s.feature != "" {
+			s.origin = "catalogue+manifest"
+		}
+	}
+	if len(r.facts.Main) > 0 {
+		s := add(mainProgram)
+		// Defaults below, the manifest's [programs.main] above, the command of
+		// the command line on top.
+		s.layers = slices.Insert(s.layers, 1, map[string]any{
+			"essential": true, "restart": "never", "stdin": "inherit", "priority": int64(1000),
+		})
+		argv := make([]any, len(r.facts.Main))
+		for i, word := range r.facts.Main {
+			argv[i] = strings.ReplaceAll(word, "$", "$$")
+		}
+		s.layers = append(s.layers, map[string]any{"command": argv})
+		s.origin = "command line"
+	}
+	return sources
+}
+
+// filled is a catalogue value with its templates replaced.
+func (r *resolver) filled(v any) any {
+	switch v := v.(type) {
+	case string:
+		s, err := r.view.FillEscaped(v)
+		if err != nil {
+			r.report("E132", schema.Finding{Message: err.Error()})
+		}
+		return s
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = r.filled(e)
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[k] = r.filled(e)
+		}
+		return out
+	}
+	return v
+}
+
+// program decodes one program and adds its instances.
+func (r *resolver) program(s *source, merged map[string]any) {
+	if off := r.off(s, merged); off != "" {
+		r.plan.Disabled = append(r.plan.Disabled, Disabled{Name: s.name, Reason: off})
+		return
+	}
+	if _, ok := merged["command"]; !ok {
+		r.report("E125", schema.Finding{
+			Message: "program " + s.name + " has no command", Hint: `write command = ["program", "argument"]`,
+		}, "programs", s.name)
+		return
+	}
+	if words, ok := merged["command"].(string); ok {
+		r.shellSyntax(s, words)
+	}
+	s.variables = hasDollar(merged)
+	n := 1
+	if v, ok := merged["instances"].(int64); ok && v > 1 {
+		n = int(v)
+	}
+	for i := range n {
+		// Decoded once for each instance: expansion writes into what it expands.
+		p, findings := schema.DecodeProgram(merged)
+		if r.undecodable(s, findings) {
+			return
+		}
+		name := s.name
+		if n > 1 {
+			name += ":" + strconv.Itoa(i)
+		}
+		r.instances[s.name] = append(r.instances[s.name], name)
+		r.instance(s, p, name, i, i == 0)
+	}
+}
+
+// off says why a program is not part of the plan; empty: it is.
+func (r *resolver) off(s *source, merged map[string]any) string {
+	if merged["enabled"] == false {
+		if s.written["required"] == true {
+			r.report("E130", schema.Finding{
+				Value: "false", Message: "program " + s.name + " is required and disabled", Hint: "drop one of the two",
+			}, "programs", s.name, "enabled")
+		}
+		return "enabled = false"
+	}
+	when, ok := merged["when"].(string)
+	if !ok || when == "" {
+		return ""
+	}
+	value, known := r.view.Lookup(when)
+	on, boolean := value.(bool)
+	if !known && freeNames(when) {
+		boolean = true // an entry that is not there is not true
+	}
+	if !boolean {
+		r.report("E126", schema.Finding{
+			Value: when, Message: "when names " + schema.Quote(when) + ", which is not a boolean of the manifest",
+			Hint: `such as "desktop.enabled"`,
+		}, "programs", s.name, "when")
+	}
+	if !on {
+		return when + " is not true"
+	}
+	return ""
+}
+
+// freeNames tells whether a path leads into a table whose keys are names.
+func freeNames(path string) bool {
+	for _, table := range []string{"providers.", "programs.", "templates."} {
+		if strings.HasPrefix(path, table) {
+			return true
+		}
+	}
+	return false
+}
+
+// undecodable reports what the decoder says beyond what schema.Load has said of
+// the document already.
+func (r *resolver) undecodable(s *source, findings []schema.Finding) bool {
+	for _, f := range findings {
+		top, _, _ := strings.Cut(f.Path, ".")
+		if _, written := s.written[top]; written {
+			continue
+		}
+		if _, written := r.m.Supervisor.Defaults[top]; written {
+			continue
+		}
+		r.report("E132", schema.Finding{Message: "program " + s.name + " of the catalogue: " + f.Message}, "programs", s.name)
+	}
+	return len(findings) > 0
+}
+
+func hasDollar(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return strings.Contains(v, "$")
+	case []any:
+		return slices.ContainsFunc(v, hasDollar)
+	case map[string]any:
+		for _, e := range v {
+			if hasDollar(e) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// operators are words that only a shell gives a meaning.
+var operators = []string{"|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"}
+
+func (r *resolver) shellSyntax(s *source, command string) {
+	if s.written["command"] == nil {
+		return
+	}
+	words, err := schema.SplitCommand(command)
+	if err != nil {
+		return // an E016 of schema.Load
+	}
+	for _, w := range words {
+		if slices.Contains(operators, w) {
+			r.report("W123", schema.Finding{
+				Value: w, Message: "the command of " + s.name + " holds " + schema.Quote(w) + ", but no shell runs it",
+				Hint: `write command = ["sh", "-c", "…"]`,
+			}, "programs", s.name, "command")
+			return
+		}
+	}
+}
+
+// instance expands and converts one instance and adds it to the plan; first
+// tells whether mistakes are reported, which all instances share.
+func (r *resolver) instance(s *source, p schema.Program, name string, number int, first bool) {
+	x := &expander{}
+	env := r.environment(s, &p, number, x, first)
+	x.get = env.lookup
+	// The environment has been expanded on its own, against what lies below it.
+	own := p.Environment
+	s.own = own
+	p.Environment = nil
+	if s.variables {
+		x.expandAll(reflect.ValueOf(&p).Elem())
+	}
+	p.Environment = own
+	if first {
+		r.texts(s, x)
+	}
+	spec := specOf(&p)
+	spec.Name, spec.Group, spec.Instance = name, s.name, number
+	spec.Env = env.list
+	r.declared[name] = r.statesStop(s)
+	if first {
+		r.checkInstance(s, &spec)
+	}
+	r.plan.Programs = append(r.plan.Programs, Program{
+		Spec: spec, User: p.User, Group: p.Group, Groups: p.Groups,
+		Origin: s.origin, Feature: s.feature,
+		Overlap: scheduled(&p, p.Overlap), Timezone: scheduled(&p, p.Timezone),
+		Variables: env.names, Withheld: env.withheld,
+	})
+}
+
+// statesStop returns the key of the manifest that says how long a stop may
+// take; nil: only defaults do.
+func (r *resolver) statesStop(s *source) []string {
+	for _, key := range []string{"stop", "stop_timeout", "stop_command", "hooks"} {
+		if _, ok := s.written[key]; ok {
+			return []string{"programs", s.name, key}
+		}
+		if _, ok := r.m.Supervisor.Defaults[key]; ok {
+			return []string{"supervisor", "defaults", key}
+		}
+	}
+	return nil
+}
+
+func scheduled(p *schema.Program, v string) string {
+	if p.Type != string(program.Schedule) {
+		return ""
+	}
+	return v
+}
+
+// texts reports what an expansion could not do.
+func (r *resolver) texts(s *source, x *expander) {
+	for i := range x.missing {
+		x.missing[i].Path = joinPath(s.name, x.missing[i].Path)
+	}
+	r.missing = append(r.missing, x.missing...)
+	if s.written != nil {
+		for _, name := range x.asked {
+			if _, own := s.own[name]; !own && name != "INSTANCE" {
+				r.asked[name] = true
+			}
+		}
+	}
+	for _, bad := range x.bad {
+		top, _, _ := strings.Cut(bad.Path, ".")
+		top, _, _ = strings.Cut(top, "[")
+		r.report("E121", schema.Finding{
+			Message: joinPath(s.name, bad.Path) + ": " + bad.Err.Error(),
+		}, "programs", s.name, top)
+	}
+}
+
+func joinPath(name, path string) string { return schema.Path("programs", name) + "." + path }
+
+// checkInstance reports what can only be seen once everything is in place.
+func (r *resolver) checkInstance(s *source, spec *program.Spec) {
+	at := func(key string) []string { return []string{"programs", s.name, key} }
+	if len(spec.Argv) == 0 || spec.Argv[0] == "" || slices.ContainsFunc(spec.Argv, hasNUL) {
+		r.report("E128", schema.Finding{Message: "the command of " + s.name + " is empty, begins with an empty word, or holds a NUL byte"}, at("command")...)
+	}
+	if spec.Required && !spec.Autostart {
+		r.report("E131", schema.Finding{
+			Message: "program " + s.name + " is required and does not start by itself", Hint: "drop required, or autostart = false",
+		}, at("autostart")...)
+	}
+	if len(spec.Readiness.Probes) > 0 && spec.Readiness.Deadline == 0 && spec.StartTimeout == 0 {
+		r.report("W121", schema.Finding{
+			Message: "program " + s.name + " may wait for its readiness for ever", Hint: "give ready a deadline, or write start_timeout",
+		}, at("ready")...)
+	}
+}
+
+func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
+
+// readEnvFile returns the entries of one env_file.
+func (r *resolver) readEnvFile(path string) ([]variable, error) {
+	name, optional := strings.CutPrefix(path, "-")
+	if r.facts.ReadFile == nil {
+		return nil, fmt.Errorf("cannot read %s: files are not read here", name)
+	}
+	text, err := r.facts.ReadFile(name)
+	if optional && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	entries, err := parseEnvFile(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return entries, nil
+}

@@ -1,0 +1,132 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"sync"
+)
+
+// probeTable is one table of ready or health as written: it may state several
+// kinds at once, each of which becomes a Probe.
+type probeTable struct {
+	probe    Probe
+	kinds    []string
+	any      bool
+	deadline Duration
+	failures int
+	action   string
+	watchdog Duration
+}
+
+var (
+	readyTable  = sync.OnceValue(readyShape)
+	healthTable = sync.OnceValue(healthShape)
+)
+
+// readProbeTable applies the shape's defaults to one table and reads it.
+func readProbeTable(s *shape, v any) (probeTable, error) {
+	raw, ok := v.(map[string]any)
+	if !ok {
+		return probeTable{}, errors.New("a table")
+	}
+	full := defaultOf(s.asTable()).(map[string]any)
+	maps.Copy(full, raw)
+	var t probeTable
+	decodeTable(reflect.ValueOf(&t.probe).Elem(), s, full)
+	for _, kind := range []string{"notify", "fd", "http", "tcp", "unix", "grpc", "exec", "log", "file"} {
+		if v, ok := raw[kind]; ok && v != false {
+			t.kinds = append(t.kinds, kind)
+		}
+	}
+	t.any, _ = full["any"].(bool)
+	t.action, _ = full["action"].(string)
+	if n, ok := full["failures"].(int64); ok {
+		t.failures = int(n)
+	}
+	for name, dst := range map[string]*Duration{"deadline": &t.deadline, "watchdog": &t.watchdog} {
+		if v, ok := full[name]; ok {
+			if err := dst.fromTOML(v); err != nil {
+				return t, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return t, nil
+}
+
+// split makes one Probe of each kind stated.
+func (t probeTable) split() []Probe {
+	var out []Probe
+	for _, kind := range t.kinds {
+		p := Probe{Interval: t.probe.Interval, Timeout: t.probe.Timeout, Successes: t.probe.Successes}
+		switch kind {
+		case "notify":
+			p.Notify = t.probe.Notify
+		case "fd":
+			p.FD = t.probe.FD
+		case "http":
+			p.HTTP = t.probe.HTTP
+		case "tcp":
+			p.TCP = t.probe.TCP
+		case "unix":
+			p.Unix = t.probe.Unix
+		case "grpc":
+			p.GRPC = t.probe.GRPC
+		case "exec":
+			p.Exec = t.probe.Exec
+		case "log":
+			p.Log = t.probe.Log
+		case "file":
+			p.File = t.probe.File
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func tablesOf(v any) []any {
+	if list, ok := v.([]any); ok {
+		return list
+	}
+	return []any{v}
+}
+
+// fromTOML reads one table or an array of them. any in one of them counts for
+// all, and the longest deadline holds.
+func (r *Ready) fromTOML(v any) error {
+	for _, e := range tablesOf(v) {
+		t, err := readProbeTable(readyTable(), e)
+		if err != nil {
+			return err
+		}
+		r.Probes = append(r.Probes, t.split()...)
+		r.Any = r.Any || t.any
+		r.Deadline = max(r.Deadline, t.deadline)
+	}
+	return nil
+}
+
+// fromTOML reads one table or an array of them. failures, action and watchdog
+// hold for all: the fewest failures, the shortest watchdog, the last action
+// that is written.
+func (h *Health) fromTOML(v any) error {
+	h.Action = "restart"
+	for _, e := range tablesOf(v) {
+		t, err := readProbeTable(healthTable(), e)
+		if err != nil {
+			return err
+		}
+		h.Probes = append(h.Probes, t.split()...)
+		if h.Failures == 0 || t.failures < h.Failures {
+			h.Failures = t.failures
+		}
+		if raw, ok := e.(map[string]any); ok && raw["action"] != nil {
+			h.Action = t.action
+		}
+		if t.watchdog > 0 && (h.Watchdog == 0 || t.watchdog < h.Watchdog) {
+			h.Watchdog = t.watchdog
+		}
+	}
+	return nil
+}

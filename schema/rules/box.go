@@ -1,0 +1,397 @@
+package rules
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/robfig/cron/v3"
+)
+
+// boxRules are rules of our own, about our own sections; numbers start at 100.
+func boxRules() []Rule {
+	return []Rule{
+		{Code: "E101", Severity: schema.Error, Check: perProgram(fileLogWithoutPath),
+			Doc:    `A program's logs go to = "file", but no path is given.`,
+			Remedy: "Write logs.path."},
+		{Code: "E102", Severity: schema.Error, Check: perProgram(unknownSignals),
+			Doc:    "stop or stop_signal names a signal that Linux does not have.",
+			Remedy: "Use a name of signal(7), with or without SIG, RTMIN+n, or a number from 1 to 64."},
+		{Code: "E103", Severity: schema.Error, Check: perProgram(badLogPattern),
+			Doc:    "ready.log is not a regular expression in RE2 syntax.",
+			Remedy: "Correct it; literal strings in single quotes need no doubled backslashes."},
+		{Code: "E104", Severity: schema.Error, Check: perProgram(badSchedule),
+			Doc:    `A schedule is not five cron fields, a word such as @hourly, or @every with a duration; or only one of type = "schedule" and schedule is written.`,
+			Remedy: `Write both, for example type = "schedule" and schedule = "0 3 * * *"; the zone goes into timezone.`},
+		{Code: "E105", Severity: schema.Error, Check: perProgram(twoStopForms),
+			Doc:    "A program has both stop and its short form stop_signal, stop_timeout.",
+			Remedy: "Keep one of the two."},
+		{Code: "E106", Severity: schema.Error, Check: emptyArtifacts,
+			Doc:    "An artifact has neither entry, assets nor command: it proves nothing.",
+			Remedy: "Give one of the three."},
+		{Code: "E107", Severity: schema.Error, Check: sameArtifactTwice,
+			Doc:    "Two artifacts have the same id.",
+			Remedy: "Give each its own."},
+		{Code: "E108", Severity: schema.Error, Check: perProgram(emptyProbes),
+			Doc:    "A table of ready or health states no condition (http, tcp, unix, grpc, exec, file, and for ready notify, fd, log; for health watchdog).",
+			Remedy: "State one, or remove the table."},
+		{Code: "E109", Severity: schema.Error, Check: sharedLogFiles,
+			Doc:    "Two programs, or the instances of one, write the same log file: rotation would tear it.",
+			Remedy: "Give each its own path; ${INSTANCE} expands."},
+		{Code: "E110", Severity: schema.Error, Check: drainEatsBudget,
+			Doc:    "supervisor.drain leaves nothing of supervisor.stop_grace: two seconds belong to KILL.",
+			Remedy: "Make drain shorter or stop_grace longer."},
+		{Code: "E111", Severity: schema.Error, Check: embedderWithoutURL,
+			Doc:    `slots.memory.embedder has kind = "http" without a url.`,
+			Remedy: "Write the base address of the embedder."},
+		{Code: "W101", Severity: schema.Warning, Check: unenforcedKeys,
+			Doc:    "A key is accepted but has no effect in this version.",
+			Remedy: "Do not rely on it."},
+		{Code: "W102", Severity: schema.Warning, Check: perProgram(endlessOneshot),
+			Doc:    `A oneshot has restart = "always": it would run for ever.`,
+			Remedy: `Use restart = "on-failure" or type = "service".`},
+		{Code: "W103", Severity: schema.Warning, Check: perProgram(secretInText),
+			Doc:    "A variable whose name says that it is a secret has its value in the manifest.",
+			Remedy: "Take it from the environment: NAME = \"${NAME}\", or from an env_file."},
+		{Code: "W100", Severity: schema.Warning, Check: listenersCollide,
+			Doc:    "Two listeners that are on have the same port, defaults included. What E013, E025 and E028 report is not repeated.",
+			Remedy: "Give one of them another port."},
+		{Code: "E100", Severity: schema.Error, Check: ownListenersCollide,
+			Doc:    "supervisor.listen and supervisor.metrics_listen have the same port.",
+			Remedy: "Give one of them another port; the management listener serves /metrics too."},
+	}
+}
+
+// programTable is one table with program keys: a program, or the defaults.
+type programTable struct {
+	d      *schema.Document
+	keys   []string
+	table  map[string]any // as written
+	merged map[string]any // over [supervisor.defaults]
+}
+
+func (p programTable) path(keys ...string) []string { return append(slices.Clone(p.keys), keys...) }
+
+// finding is about a key below the table.
+func (p programTable) finding(message, hint string, keys ...string) schema.Finding {
+	path := p.path(keys...)
+	return atKeys(p.d, path, schema.Path(path...)+" "+message, hint)
+}
+
+func programs(d *schema.Document) (out []programTable) {
+	defaults, _ := d.Table("supervisor.defaults")
+	if defaults != nil {
+		out = append(out, programTable{d, []string{"supervisor", "defaults"}, defaults, defaults})
+	}
+	for _, name := range d.Keys("programs") {
+		v, _ := d.At("programs", name)
+		if t, ok := v.(map[string]any); ok {
+			merged := t
+			if defaults != nil {
+				merged = schema.MergeProgram(defaults, t)
+			}
+			out = append(out, programTable{d, []string{"programs", name}, t, merged})
+		}
+	}
+	return out
+}
+
+func perProgram(check func(programTable) []schema.Finding) func(*schema.Document, Facts) []schema.Finding {
+	return func(d *schema.Document, _ Facts) (out []schema.Finding) {
+		for _, p := range programs(d) {
+			out = append(out, check(p)...)
+		}
+		return out
+	}
+}
+
+// isDefaults is for what can only be judged of a program as a whole.
+func (p programTable) isDefaults() bool { return p.keys[0] == "supervisor" }
+
+func subtable(t map[string]any, key string) map[string]any {
+	s, _ := t[key].(map[string]any)
+	return s
+}
+
+func fileLogWithoutPath(p programTable) []schema.Finding {
+	logs := subtable(p.merged, "logs")
+	path, _ := logs["path"].(string)
+	if p.isDefaults() || logs["to"] != "file" || path != "" {
+		return nil
+	}
+	return one(p.finding(`has to = "file" without a path`, `write path = "/var/log/NAME.log"`, "logs"))
+}
+
+var signalNames = strings.Fields(`HUP INT QUIT ILL TRAP ABRT IOT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD
+	CLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO POLL PWR SYS RTMIN RTMAX`)
+
+// realTimeSignal is RTMIN+n or RTMAX-n; Linux has 31 of them for programs
+// (signal(7)), fewer those the C library keeps.
+var realTimeSignal = regexp.MustCompile(`^RT(MIN\+|MAX-)([0-9]|[12][0-9]|30)$`)
+
+// KnownSignal reports whether Linux has the signal, named without SIG or by
+// number.
+func KnownSignal(name string) bool {
+	if n, err := strconv.Atoi(name); err == nil {
+		return n >= 1 && n <= 64
+	}
+	return slices.Contains(signalNames, name) || realTimeSignal.MatchString(name)
+}
+
+func unknownSignals(p programTable) (out []schema.Finding) {
+	check := func(text string, keys ...string) {
+		step, err := schema.ParseStopStep(text)
+		if err != nil || KnownSignal(step.Signal) {
+			return
+		}
+		hint := "names are in signal(7)"
+		if near, ok := schema.Nearest(step.Signal, signalNames); ok {
+			hint = "did you mean " + schema.Quote(near) + "?"
+		}
+		out = append(out, p.finding("names an unknown signal "+schema.Quote(step.Signal), hint, keys...))
+	}
+	switch stop := p.table["stop"].(type) {
+	case string:
+		check(stop, "stop")
+	case []any:
+		for i, e := range stop {
+			if text, ok := e.(string); ok {
+				check(text, "stop", "["+strconv.Itoa(i)+"]")
+			}
+		}
+	}
+	if text, ok := p.table["stop_signal"].(string); ok {
+		check(text, "stop_signal")
+	}
+	return out
+}
+
+// probeTables are the tables of ready or health, with their keys.
+func probeTables(p programTable, key string, visit func(t map[string]any, keys ...string)) {
+	switch v := p.table[key].(type) {
+	case map[string]any:
+		visit(v, key)
+	case []any:
+		for i, e := range v {
+			if t, ok := e.(map[string]any); ok {
+				visit(t, key, "["+strconv.Itoa(i)+"]")
+			}
+		}
+	}
+}
+
+func badLogPattern(p programTable) (out []schema.Finding) {
+	probeTables(p, "ready", func(t map[string]any, keys ...string) {
+		pattern, ok := t["log"].(string)
+		if !ok || strings.Contains(pattern, "${") {
+			return
+		}
+		if _, err := regexp.Compile(pattern); err != nil {
+			out = append(out, p.finding("is not a regular expression: "+schema.Quote(err.Error()), "see RE2 syntax", append(keys, "log")...))
+		}
+	})
+	return out
+}
+
+// badSchedule leaves time zones inside the expression out: the cron library
+// panics on some of them, and there is a key for it.
+func badSchedule(p programTable) []schema.Finding {
+	text, written := p.merged["schedule"].(string)
+	isSchedule := p.merged["type"] == "schedule"
+	switch {
+	case p.isDefaults() && !written:
+		return nil
+	case isSchedule && !written && !p.isDefaults():
+		return one(p.finding(`is "schedule" without a schedule`, `write schedule = "0 3 * * *"`, "type"))
+	case written && !isSchedule && !p.isDefaults():
+		return one(p.finding(`has no effect without type = "schedule"`, `write type = "schedule"`, "schedule"))
+	case !written:
+		return nil
+	}
+	if err := ParseSchedule(text); err != nil {
+		f := p.finding("is not a schedule: "+schema.Quote(err.Error()), `five cron fields, "@hourly" or "@every 10m"`, "schedule")
+		return one(valued(f, text))
+	}
+	return nil
+}
+
+// ParseSchedule checks a schedule expression.
+func ParseSchedule(text string) error {
+	if strings.Contains(text, "TZ=") {
+		return fmt.Errorf("a time zone inside the expression; use the key timezone")
+	}
+	if every, ok := strings.CutPrefix(text, "@every "); ok {
+		d, err := schema.ParseDuration(every)
+		if err != nil {
+			return err
+		}
+		if d.Std() < time.Second {
+			return fmt.Errorf("@every below one second")
+		}
+		return nil
+	}
+	_, err := cron.ParseStandard(text)
+	return err
+}
+
+func twoStopForms(p programTable) []schema.Finding {
+	_, long := p.table["stop"]
+	for _, short := range []string{"stop_signal", "stop_timeout"} {
+		if _, ok := p.table[short]; ok && long {
+			return one(p.finding("does not go with stop", "keep one of the two", short))
+		}
+	}
+	return nil
+}
+
+func artifacts(d *schema.Document, visit func(i string, t map[string]any)) {
+	list, _ := d.List("artifacts")
+	for i, e := range list {
+		if t, ok := e.(map[string]any); ok {
+			visit("["+strconv.Itoa(i)+"]", t)
+		}
+	}
+}
+
+func emptyArtifacts(d *schema.Document, _ Facts) (out []schema.Finding) {
+	artifacts(d, func(i string, t map[string]any) {
+		entry, _ := t["entry"].(string)
+		assets, _ := t["assets"].([]any)
+		command, _ := t["command"].([]any)
+		if entry == "" && len(assets) == 0 && len(command) == 0 {
+			out = append(out, atKeys(d, []string{"artifacts", i}, "artifact "+schema.Describe(t["id"])+" has neither entry, assets nor command", "give one of the three"))
+		}
+	})
+	return out
+}
+
+func sameArtifactTwice(d *schema.Document, _ Facts) (out []schema.Finding) {
+	seen := map[string]bool{}
+	artifacts(d, func(i string, t map[string]any) {
+		id, ok := t["id"].(string)
+		if ok && seen[id] {
+			out = append(out, atKeys(d, []string{"artifacts", i, "id"}, "a second artifact has the id "+schema.Quote(id), "give each its own"))
+		}
+		seen[id] = true
+	})
+	return out
+}
+
+var (
+	probeConditions  = []string{"http", "tcp", "unix", "grpc", "exec", "file"}
+	readyConditions  = append([]string{"notify", "fd", "log"}, probeConditions...)
+	healthConditions = append([]string{"watchdog"}, probeConditions...)
+)
+
+func emptyProbes(p programTable) (out []schema.Finding) {
+	for key, conditions := range map[string][]string{"ready": readyConditions, "health": healthConditions} {
+		probeTables(p, key, func(t map[string]any, keys ...string) {
+			stated := slices.ContainsFunc(conditions, func(c string) bool { v, ok := t[c]; return ok && v != false })
+			if !stated {
+				out = append(out, p.finding("states no condition", "state one of "+schema.QuoteList(conditions)+", or remove it", keys...))
+			}
+		})
+	}
+	slices.SortFunc(out, schema.Compare)
+	return out
+}
+
+func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
+	writer := map[string]string{}
+	for _, p := range programs(d) {
+		logs := subtable(p.merged, "logs")
+		path, _ := logs["path"].(string)
+		if p.isDefaults() || logs["to"] != "file" || path == "" {
+			continue
+		}
+		n, _ := p.merged["instances"].(int64)
+		if n > 1 && !strings.Contains(path, "${INSTANCE") {
+			out = append(out, p.finding("is one file for "+strconv.FormatInt(n, 10)+" instances", "put ${INSTANCE} into the path", "logs", "path"))
+		}
+		if other, taken := writer[path]; taken {
+			out = append(out, p.finding("is the log file of "+schema.Quote(other)+" too", "give each its own", "logs", "path"))
+		}
+		writer[path] = p.keys[1]
+	}
+	return out
+}
+
+// killReserve is what KILL and the last log lines need of the stop budget.
+const killReserve = 2 * time.Second
+
+func drainEatsBudget(d *schema.Document, _ Facts) []schema.Finding {
+	s := d.Manifest().Supervisor
+	if s.Drain == 0 || s.Drain.Std()+killReserve < s.StopGrace.Std() {
+		return nil
+	}
+	return one(shown(d, "supervisor.drain", fmt.Sprintf("supervisor.drain = %s leaves no time to stop anything within supervisor.stop_grace = %s", s.Drain, s.StopGrace), "make drain shorter or stop_grace longer"))
+}
+
+func embedderWithoutURL(d *schema.Document, _ Facts) []schema.Finding {
+	const e = "slots.memory.embedder"
+	if !d.Is(e+".kind", "http") || d.NonEmpty(e+".url") {
+		return nil
+	}
+	return one(shown(d, e+".kind", e+`.kind = "http" needs `+e+".url", "write the base address of the embedder"))
+}
+
+// unenforced are keys that the schema accepts and this version does not act on;
+// a row goes when the key takes effect. * stands for any name.
+var unenforced = []struct{ path, state string }{
+	{"programs.*.sandbox", "the program runs without it"},
+	{"supervisor.defaults.sandbox", "programs run without it"},
+	{"templates.*.sandbox", "what is started runs without it"},
+}
+
+func unenforcedKeys(d *schema.Document, _ Facts) (out []schema.Finding) {
+	for _, u := range unenforced {
+		for _, keys := range matches(d, strings.Split(u.path, ".")) {
+			out = append(out, atKeys(d, keys, schema.Path(keys...)+" is accepted but not enforced by this version: "+u.state, "do not rely on it"))
+		}
+	}
+	return out
+}
+
+// matches lists the paths of a document that fit a pattern with *.
+func matches(d *schema.Document, pattern []string) [][]string {
+	paths := [][]string{{}}
+	for _, part := range pattern {
+		var next [][]string
+		for _, p := range paths {
+			names := []string{part}
+			if part == "*" {
+				names = d.Keys(p...)
+			}
+			for _, n := range names {
+				path := append(slices.Clone(p), n)
+				if _, ok := d.At(path...); ok {
+					next = append(next, path)
+				}
+			}
+		}
+		paths = next
+	}
+	return paths
+}
+
+func endlessOneshot(p programTable) []schema.Finding {
+	if p.isDefaults() || p.merged["type"] != "oneshot" || p.merged["restart"] != "always" {
+		return nil
+	}
+	return one(p.finding(`is a oneshot with restart = "always" and would run for ever`, `use restart = "on-failure"`))
+}
+
+func secretInText(p programTable) (out []schema.Finding) {
+	env := subtable(p.table, "environment")
+	for _, name := range p.d.Keys(p.path("environment")...) {
+		v, _ := env[name].(string)
+		if v != "" && !strings.Contains(v, "${") && v[0] != '/' && schema.SecretName(name) {
+			out = append(out, p.finding("has its value in the manifest", "take it from the environment: "+name+` = "${`+name+`}"`, "environment", name))
+		}
+	}
+	return out
+}

@@ -1,0 +1,161 @@
+package rules
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// listener is one port that something in the box listens on.
+type listener struct {
+	path  string // where it is written or would be
+	label string
+	port  int64
+	keys  []string // of a program's port
+}
+
+func portOf(address string) int64 {
+	_, p, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(p, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return int64(n)
+}
+
+// listeners are the ports of the box with defaults filled in, where their
+// feature is on.
+func listeners(d *schema.Document) []listener {
+	m := d.Manifest()
+	all := []struct {
+		listener
+		on bool
+	}{
+		{listener{path: "supervisor.listen", label: "the management listener", port: portOf(m.Supervisor.Listen)}, true},
+		{metricsListener(m), true},
+		{listener{path: podPort, label: "the pod server", port: int64(m.Integrations.SolidPodRS.Port)}, m.SovereignMesh.Enabled && m.Adapters.Pods == "local-solid-rs"},
+		{listener{path: relayPort, label: "the relay", port: int64(m.SovereignMesh.Relay.Port)}, m.SovereignMesh.Relay.Enabled && m.SovereignMesh.Relay.Implementation == "nostr-rs-relay"},
+		{listener{path: filterPort, label: "the privacy filter", port: int64(m.PrivacyFilter.Port)}, m.PrivacyFilter.Enabled},
+		{listener{path: "desktop.enabled", label: "desktop VNC", port: 5901}, m.Desktop.Enabled},
+		{listener{path: "toolchains.code_server", label: "code-server", port: 8080}, m.Toolchains.CodeServer},
+		{listener{path: "skills.data_science.jupyter", label: "Jupyter", port: 8888}, m.Skills.DataScience.Jupyter},
+		{listener{path: "skills.media.comfyui_builtin", label: "ComfyUI", port: 8188}, m.Skills.Media.ComfyUIBuiltin},
+	}
+	var out []listener
+	for _, l := range all {
+		if l.on && l.port != 0 {
+			out = append(out, l.listener)
+		}
+	}
+	return append(out, programListeners(d)...)
+}
+
+func metricsListener(m *schema.Manifest) listener {
+	if m.Supervisor.MetricsListen != "" {
+		return listener{path: "supervisor.metrics_listen", label: "the metrics listener", port: portOf(m.Supervisor.MetricsListen)}
+	}
+	return listener{path: metricsPort, label: "the metrics listener", port: int64(m.Observability.MetricsPort)}
+}
+
+// programListeners are the local ports at which programs say they become ready:
+// the manifest states no other port of a program.
+func programListeners(d *schema.Document) (out []listener) {
+	for _, p := range programs(d) {
+		if p.isDefaults() {
+			continue
+		}
+		var ports []int64
+		probeTables(p, "ready", func(t map[string]any, keys ...string) {
+			for _, kind := range []string{"tcp", "http"} {
+				text, _ := t[kind].(string)
+				if n := localPort(text); n != 0 && !slices.Contains(ports, n) {
+					ports = append(ports, n)
+					path := p.path(append(keys, kind)...)
+					out = append(out, listener{schema.Path(path...), "program " + schema.Quote(p.keys[1]), n, path})
+				}
+			}
+		})
+	}
+	return out
+}
+
+// localPort is the port of an address or URL of this machine, 0 for any other.
+func localPort(text string) int64 {
+	if strings.Contains(text, "://") {
+		u, err := url.Parse(text)
+		if err != nil || u.Port() == "" {
+			return 0
+		}
+		text = u.Host
+	}
+	host, _, err := net.SplitHostPort(text)
+	if err != nil {
+		return 0
+	}
+	ip := net.ParseIP(host)
+	if host == "" || host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		return portOf(text)
+	}
+	return 0
+}
+
+// reportedElsewhere is for pairs that E013, E025 and E028 speak of.
+func reportedElsewhere(d *schema.Document, a, b listener) bool {
+	ruled := []string{metricsPort, filterPort, relayPort}
+	for _, l := range []listener{a, b} {
+		if slices.Contains(ruled, l.path) && d.Has(l.path) && slices.ContainsFunc(reservedPorts, func(r struct {
+			port  int64
+			label string
+		}) bool {
+			return r.port == l.port
+		}) {
+			return true
+		}
+	}
+	pair := append(ruled, podPort)
+	return slices.Contains(pair, a.path) && slices.Contains(pair, b.path) && d.Has(a.path) && d.Has(b.path) &&
+		!(a.path == metricsPort && b.path == podPort || a.path == podPort && b.path == metricsPort)
+}
+
+func ownPair(a, b listener) bool {
+	return a.path == "supervisor.listen" && b.path == "supervisor.metrics_listen"
+}
+
+// listenersCollide reports each listener once, with the first that has its port:
+// a manifest of nothing but collisions must not make their square.
+func listenersCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
+	byPort := map[int64][]listener{}
+	for _, b := range listeners(d) {
+		for _, a := range byPort[b.port] {
+			if ownPair(a, b) || reportedElsewhere(d, a, b) {
+				continue
+			}
+			keys := b.keys
+			if keys == nil {
+				keys = keysOf(b.path)
+			}
+			out = append(out, atKeys(d, keys, fmt.Sprintf("port %d is taken twice: by %s (%s) and by %s (%s)", a.port, a.label, a.path, b.label, b.path),
+				"give one of them another port"))
+			break
+		}
+		byPort[b.port] = append(byPort[b.port], b)
+	}
+	return out
+}
+
+func ownListenersCollide(d *schema.Document, _ Facts) []schema.Finding {
+	s := d.Manifest().Supervisor
+	n := portOf(s.Listen)
+	if n == 0 || n != portOf(s.MetricsListen) {
+		return nil
+	}
+	return one(shown(d, "supervisor.metrics_listen", fmt.Sprintf("supervisor.listen and supervisor.metrics_listen both have port %d", n), "give one of them another port"))
+}

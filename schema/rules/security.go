@@ -1,0 +1,167 @@
+package rules
+
+import (
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// exceptionGate says when the feature behind an exception is active.
+type exceptionGate struct {
+	name   string
+	key    string // that switches the feature on
+	active func(*schema.Document) bool
+	when   string
+}
+
+func switchedOn(path string) func(*schema.Document) bool {
+	return func(d *schema.Document) bool { return d.On(path) }
+}
+
+func backend(names ...string) func(*schema.Document) bool {
+	return func(d *schema.Document) bool {
+		for _, n := range names {
+			if d.Is("gpu.backend", n) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func exceptionGates() []exceptionGate {
+	on := func(name, key string) exceptionGate { return exceptionGate{name, key, switchedOn(key), key} }
+	return []exceptionGate{
+		on("desktop", "desktop.enabled"),
+		{"gpu-rocm", "gpu.backend", backend("ollama-rocm"), `gpu.backend = "ollama-rocm"`},
+		{"gpu-cuda", "gpu.backend", backend("ollama-cuda", "local-cuda"), `gpu.backend = "ollama-cuda" or "local-cuda"`},
+		on("gaussian-splatting", "skills.spatial_and_3d.gaussian_splatting"),
+		on("playwright", "skills.browser.playwright"),
+		on("code-server", "toolchains.code_server"),
+		on("telegram-mirror", "sovereign_mesh.telegram_mirror"),
+		on("nostr-relay", "sovereign_mesh.relay.enabled"),
+		{"solid-pod-rs", "adapters.pods", func(d *schema.Document) bool { return d.Is("adapters.pods", "local-solid-rs") }, `adapters.pods = "local-solid-rs"`},
+	}
+}
+
+func securityRules() []Rule {
+	return []Rule{
+		{Code: "E020", Severity: schema.Error, Check: blocksWithoutFeature,
+			Doc:    "[security.exceptions] has a block whose feature is not active.",
+			Remedy: "Switch the feature on, or remove the block."},
+		{Code: "E021", Severity: schema.Error, Check: featuresWithoutBlock,
+			Doc:    "A feature that needs more than the baseline is active without its block in [security.exceptions].",
+			Remedy: "Declare the block; an empty one will do."},
+		{Code: "W021", Severity: schema.Warning, Check: privilegedExceptions,
+			Doc:    "An active exception adds privilege (cap_add, devices, seccomp=unconfined), or two of them set the same security option to different values, and security.audit_acknowledged is not on.",
+			Remedy: "Look at the additions and set security.audit_acknowledged = true."},
+	}
+}
+
+func blocksWithoutFeature(d *schema.Document, _ Facts) (out []schema.Finding) {
+	for _, name := range d.Keys("security", "exceptions") {
+		active, when := false, ""
+		for _, g := range exceptionGates() {
+			if g.name == name {
+				active, when = g.active(d), g.when
+			}
+		}
+		if active {
+			continue
+		}
+		keys := []string{"security", "exceptions", name}
+		hint := "remove the block, or switch on " + when
+		if when == "" {
+			hint = "no feature has this name"
+		}
+		out = append(out, atKeys(d, keys, schema.Path(keys...)+" is declared, but its feature is not active", hint))
+	}
+	return out
+}
+
+func featuresWithoutBlock(d *schema.Document, _ Facts) (out []schema.Finding) {
+	for _, g := range exceptionGates() {
+		keys := []string{"security", "exceptions", g.name}
+		if _, declared := d.At(keys...); declared || !g.active(d) {
+			continue
+		}
+		f := at(d, g.key, g.when+" is active without "+schema.Path(keys...), "declare ["+schema.Path(keys...)+"]; an empty block will do")
+		f.Path = schema.Path(keys...)
+		out = append(out, f)
+	}
+	return out
+}
+
+// activeExceptions are the declared blocks whose feature is on.
+func activeExceptions(d *schema.Document) (names []string) {
+	for _, g := range exceptionGates() {
+		if _, declared := d.At("security", "exceptions", g.name); declared && g.active(d) {
+			names = append(names, g.name)
+		}
+	}
+	return names
+}
+
+func exceptionList(d *schema.Document, name, key string) (out []string) {
+	v, _ := d.At("security", "exceptions", name, key)
+	list, _ := v.([]any)
+	for _, e := range list {
+		if s, ok := e.(string); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// securityOption splits "seccomp=unconfined" or "seccomp:unconfined".
+func securityOption(s string) (key, value string) {
+	if i := strings.IndexAny(s, "=:"); i >= 0 {
+		return s[:i], s[i+1:]
+	}
+	return s, ""
+}
+
+func privilegedExceptions(d *schema.Document, _ Facts) (out []schema.Finding) {
+	if d.On("security.audit_acknowledged") {
+		return nil
+	}
+	const hint = "set security.audit_acknowledged = true once this is wanted"
+	type setting struct{ exception, value string }
+	options := map[string]setting{}
+	for _, name := range activeExceptions(d) {
+		keys := []string{"security", "exceptions", name}
+		if added := privileges(d, name); added != nil {
+			out = append(out, atKeys(d, keys, schema.Path(keys...)+" adds privilege: "+strings.Join(added, ", "), hint))
+		}
+		for _, o := range exceptionList(d, name, "security_opt_override") {
+			key, value := securityOption(o)
+			first, known := options[key]
+			if known && first.value != value && first.exception != name {
+				out = append(out, atKeys(d, append(keys, "security_opt_override"),
+					schema.Path(keys...)+" and "+schema.Path("security", "exceptions", first.exception)+" set the security option "+
+						schema.Quote(key)+" to different values; the most permissive one wins", hint))
+			}
+			if !known {
+				options[key] = setting{name, value}
+			}
+		}
+	}
+	return out
+}
+
+// privileges lists what an exception adds that W021 is about.
+func privileges(d *schema.Document, name string) (added []string) {
+	for _, key := range []string{"cap_add", "devices"} {
+		v, _ := d.At("security", "exceptions", name, key)
+		list, _ := v.([]any)
+		for _, e := range list {
+			added = append(added, key+" "+schema.Describe(e))
+		}
+	}
+	for _, o := range exceptionList(d, name, "security_opt_override") {
+		if key, value := securityOption(o); key == "seccomp" && value == "unconfined" {
+			added = append(added, "security_opt_override "+schema.Quote(o))
+		}
+	}
+	return added
+}

@@ -1,0 +1,82 @@
+package rules
+
+import (
+	"slices"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+)
+
+// Result is what is known of a manifest after everything has looked at it.
+type Result struct {
+	Manifest *schema.Manifest // nil with E000
+	Document *schema.Document // nil with E000
+	Plan     *plan.Plan       // nil when the schema is violated
+	// Findings are all warnings, then all errors, each in the order of
+	// evaluation: schema, rules, plan.
+	Findings []schema.Finding
+}
+
+// Validate runs every stage on the text of a manifest. Rules run whatever the
+// schema found; the plan is resolved only for a manifest of the right shape.
+func Validate(name string, data []byte, facts Facts, planFacts plan.Facts) Result {
+	m, d, findings := schema.Load(name, data)
+	r := Result{Manifest: m, Document: d}
+	if d != nil {
+		if len(findings) == 0 {
+			var more []schema.Finding
+			r.Plan, more = plan.Resolve(m, d, planFacts)
+			for i := range more {
+				more[i].File = name
+			}
+			findings = slices.Concat(Run(d, facts), more)
+		} else {
+			findings = append(findings, Run(d, facts)...)
+		}
+	}
+	r.Findings = WarningsFirst(findings)
+	return r
+}
+
+// WarningsFirst orders findings for a report: warnings, then errors, otherwise
+// as they came.
+func WarningsFirst(findings []schema.Finding) []schema.Finding {
+	slices.SortStableFunc(findings, func(a, b schema.Finding) int {
+		return rank(a) - rank(b)
+	})
+	return findings
+}
+
+func rank(f schema.Finding) int {
+	if f.Severity == schema.Warning {
+		return 0
+	}
+	return 1
+}
+
+// planRules documents what the resolved plan reports.
+func planRules() []Rule {
+	rows := make([]Rule, len(plan.Codes))
+	for i, c := range plan.Codes {
+		rows[i] = Rule{Code: c.Code, Severity: c.Severity, Doc: c.Doc}
+	}
+	return rows
+}
+
+// Retired are the codes that have no rule, and why. None gets a new meaning.
+func Retired() map[string]string {
+	return map[string]string{
+		"E009": "Reserved; its idea is E017.",
+		"E011": "Retired: unknown skills are E016.",
+		"E012": "Renamed W012.",
+		"E015": "Retired with the key it was about.",
+		"E031": "Renamed W031.",
+		"E032": "Reserved; its case is E021 for solid-pod-rs.",
+		"E034": "Reserved.",
+		"W034": "Reserved; it was about a pod server since removed.",
+		"E038": "Renamed W038.",
+		"E047": "Never an error: W047.",
+		"E053": "Never an error: W053.",
+		"W027": "Older documents mean W030.",
+	}
+}

@@ -1,0 +1,204 @@
+package schema
+
+import (
+	"regexp"
+	"sync"
+)
+
+// kind is a set of TOML types a value may have.
+type kind uint8
+
+const (
+	kString kind = 1 << iota
+	kInteger
+	kNumber // a float; where it is allowed an integer is too
+	kBool
+	kArray
+	kTable
+)
+
+// shape describes one value of the manifest: the one place where types, lists,
+// ranges, defaults and texts live. The validator, the defaults, the JSON Schema,
+// the typed decoder's test and docs/manifest.md all range over it. A keyword
+// applies only to values of its type, as in JSON Schema, so a polymorphic key
+// ("a string or an array") needs no alternatives.
+type shape struct {
+	kinds kind
+	doc   string
+	value any   // default: string, int64, float64, bool, []any, map[string]any; nil = none
+	also  []any // examples
+	env   string
+
+	enum    []string // strings, case-sensitive
+	pattern string
+	expect  string // what a broken pattern or form wanted, in words
+	re      func() *regexp.Regexp
+	form    func(any) error // a check beyond what JSON Schema can say
+	min     *int64
+	max     *int64
+	minLen  int // of strings, in characters
+	minItem int // of arrays
+
+	items *shape
+	keys  []key
+	index map[string]int
+	// entry is the shape of free keys; nil closes the table.
+	entry    *shape
+	namePat  string // pattern of free keys
+	nameRe   func() *regexp.Regexp
+	optional bool // a table whose absence has a meaning: no defaults inside
+	ours     bool // not a section of the older manifest
+	secret   bool
+}
+
+// key is one named entry of a table.
+type key struct {
+	name     string
+	shape    *shape
+	required bool
+}
+
+func text(doc string) *shape    { return &shape{kinds: kString, doc: doc} }
+func integer(doc string) *shape { return &shape{kinds: kInteger, doc: doc} }
+func number(doc string) *shape  { return &shape{kinds: kInteger | kNumber, doc: doc} }
+func boolean(doc string) *shape { return &shape{kinds: kBool, doc: doc} }
+func onOff(doc string) *shape   { return boolean(doc).def(false) }
+func enum(doc string, of ...string) *shape {
+	return &shape{kinds: kString, doc: doc, enum: of}
+}
+
+func list(doc string, items *shape) *shape {
+	return &shape{kinds: kArray, doc: doc, items: items}
+}
+
+func texts(doc string) *shape { return list(doc, text("")) }
+
+func table(doc string, keys ...key) *shape {
+	s := &shape{kinds: kTable, doc: doc, keys: keys, index: make(map[string]int, len(keys))}
+	for i, k := range keys {
+		s.index[k.name] = i
+	}
+	return s
+}
+
+// mapping is a table with free keys.
+func mapping(doc, namePattern string, entry *shape) *shape {
+	s := &shape{kinds: kTable, doc: doc, entry: entry, namePat: namePattern}
+	if namePattern != "" {
+		s.nameRe = lazyRegexp(namePattern)
+	}
+	return s
+}
+
+func field(name string, s *shape) key { return key{name: name, shape: s} }
+func must(name string, s *shape) key  { return key{name: name, shape: s, required: true} }
+
+// port is a TCP port that can be listened on.
+func port(doc string) *shape { return integer(doc).between(1, 65535) }
+
+// durationPattern is what ParseDuration accepts, but for the upper bound.
+const durationPattern = `^([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$|^0$`
+
+func duration(doc string) *shape {
+	s := &shape{kinds: kString | kInteger | kNumber, doc: doc}
+	return s.match(durationPattern, errDuration.Error()).from(0).formOf(decodes[Duration])
+}
+
+func size(doc string) *shape {
+	s := &shape{kinds: kString | kInteger, doc: doc}
+	return s.match(`^[0-9]+ *(B|[KMGT]i?B?|kB)?$`, errSize.Error()).from(0).formOf(decodes[Size])
+}
+
+func mode(doc string) *shape {
+	s := &shape{kinds: kString | kInteger, doc: doc}
+	return s.match(`^[0-7]{1,4}$`, errMode.Error()).between(0, 0o7777)
+}
+
+// command is an argument vector or one string.
+func command(doc string) *shape {
+	s := &shape{kinds: kString | kArray, doc: doc, items: text(""), minItem: 1, minLen: 1}
+	return s.formOf(decodes[Command])
+}
+
+func hook(doc string) *shape {
+	s := table(doc,
+		must("command", command("What to run.")),
+		field("timeout", duration("It is killed, with its children, after this.").def("10s")),
+	)
+	s.kinds |= kString | kArray
+	s.items, s.minItem, s.minLen = text(""), 1, 1
+	s.optional = true
+	return s.formOf(decodes[Hook])
+}
+
+// decoder is a type with a form of its own in the manifest.
+type decoder[T any] interface {
+	*T
+	fromTOML(any) error
+}
+
+// decodes checks that v can become a T.
+func decodes[T any, P decoder[T]](v any) error {
+	var t T
+	return P(&t).fromTOML(v)
+}
+
+func (s *shape) def(v any) *shape {
+	switch v := v.(type) {
+	case int:
+		s.value = int64(v)
+	case []string:
+		list := make([]any, len(v))
+		for i, e := range v {
+			list[i] = e
+		}
+		s.value = list
+	case []int:
+		list := make([]any, len(v))
+		for i, e := range v {
+			list[i] = int64(e)
+		}
+		s.value = list
+	default:
+		s.value = v
+	}
+	return s
+}
+
+func (s *shape) eg(v ...any) *shape                  { s.also = append(s.also, v...); return s }
+func (s *shape) from(lo int64) *shape                { s.min = &lo; return s }
+func (s *shape) between(lo, hi int64) *shape         { s.min, s.max = &lo, &hi; return s }
+func (s *shape) nonEmpty() *shape                    { s.minLen = 1; return s }
+func (s *shape) overrides(env string) *shape         { s.env = env; return s }
+func (s *shape) absent() *shape                      { s.optional = true; return s }
+func (s *shape) own() *shape                         { s.ours = true; return s }
+func (s *shape) hidden() *shape                      { s.secret = true; return s }
+func (s *shape) formOf(check func(any) error) *shape { s.form = check; return s }
+func (s *shape) match(pattern, expect string) *shape {
+	s.pattern, s.expect, s.re = pattern, expect, lazyRegexp(pattern)
+	return s
+}
+
+// lazyRegexp compiles on first use: most loads break no pattern of most keys,
+// and compiling all of them would cost more than loading a small manifest.
+func lazyRegexp(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
+
+// asTable is s where the value is a table that is there.
+func (s *shape) asTable() *shape {
+	t := *s
+	t.kinds, t.optional = kTable, false
+	return &t
+}
+
+// child returns the shape of a key, nil when the key is not allowed.
+func (s *shape) child(name string) *shape {
+	if i, ok := s.index[name]; ok {
+		return s.keys[i].shape
+	}
+	return s.entry
+}
+
+// manifestShape is built on first use: init mode never pays for it.
+var manifestShape = sync.OnceValue(newManifestShape)

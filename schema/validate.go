@@ -1,0 +1,276 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// validator collects one E016 for every violated constraint.
+type validator struct {
+	doc      *Document // nil: positions unknown
+	path     []string
+	findings []Finding
+	unknown  int
+}
+
+// validate checks a whole document against the shape of the manifest.
+func validate(d *Document) []Finding {
+	v := validator{doc: d}
+	v.check(manifestShape(), d.raw, d.marks)
+	return v.findings
+}
+
+func (v *validator) report(m *mark, onKey bool, value any, secret bool, message, hint string) {
+	f := Finding{Code: "E016", Severity: Error, Path: Path(v.path...), Message: message, Hint: hint}
+	if value != nil && !secret {
+		f.Value = Describe(value)
+	}
+	if v.doc != nil {
+		f.File = v.doc.Name
+		if m != nil && m != v.doc.marks {
+			at := v.doc.at(m.val)
+			if onKey {
+				at = v.doc.at(m.key)
+			}
+			f.Line, f.Column = at.Line, at.Column
+		}
+	}
+	v.findings = append(v.findings, f)
+}
+
+func (v *validator) check(s *shape, value any, m *mark) {
+	before := len(v.findings)
+	typed := v.checkType(s, value, m)
+	v.checkEnum(s, value, m)
+	if !typed {
+		v.checkFloatRange(s, value, m)
+		return
+	}
+	switch value := value.(type) {
+	case string:
+		v.checkString(s, value, m)
+	case int64:
+		v.checkRange(s, float64(value), value, m)
+	case float64:
+		v.checkRange(s, value, value, m)
+	case []any:
+		v.checkArray(s, value, m)
+	case map[string]any:
+		v.checkTable(s, value, m)
+	}
+	if s.form != nil && len(v.findings) == before {
+		if err := s.form(value); err != nil {
+			v.report(m, false, value, s.secret, v.here()+" must be "+err.Error(), "")
+		}
+	}
+}
+
+func (v *validator) here() string { return Path(v.path...) }
+
+// found is how a message shows the offending value.
+func found(s *shape, value any) string {
+	if s.secret {
+		return "something else"
+	}
+	return Describe(value)
+}
+
+func kindOf(value any) kind {
+	switch value.(type) {
+	case string:
+		return kString
+	case int64:
+		return kInteger
+	case float64:
+		return kNumber
+	case bool:
+		return kBool
+	case []any:
+		return kArray
+	case map[string]any:
+		return kTable
+	}
+	return 0
+}
+
+func (v *validator) checkType(s *shape, value any, m *mark) bool {
+	if s.kinds == 0 || s.kinds&kindOf(value) != 0 {
+		return true
+	}
+	hint := ""
+	if text, ok := value.(string); ok && s.kinds&(kString|kArray|kTable) == 0 {
+		if _, err := strconv.ParseFloat(text, 64); err == nil || text == "true" || text == "false" {
+			hint = "write it without quotes"
+		}
+	}
+	if _, ok := value.(float64); ok && s.kinds&kInteger != 0 {
+		hint = "write it without a fraction"
+	}
+	shown := typeName(value)
+	if c := Describe(value); !s.secret && c != shown {
+		shown += " (" + c + ")"
+	}
+	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.kinds, shown), hint)
+	return false
+}
+
+// checkEnum also looks at values of a wrong type: type and list are two
+// constraints, and both are violated then.
+func (v *validator) checkEnum(s *shape, value any, m *mark) {
+	if s.enum == nil {
+		return
+	}
+	text, isString := value.(string)
+	for _, e := range s.enum {
+		if isString && e == text {
+			return
+		}
+	}
+	hint := retiredValues[text]
+	if near, ok := Nearest(text, s.enum); ok && hint == "" {
+		hint = "did you mean " + Quote(near) + "?"
+	}
+	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), QuoteList(s.enum), found(s, value)), hint)
+}
+
+// checkFloatRange is for a float at an integer key, which is looked at as a
+// number once more.
+func (v *validator) checkFloatRange(s *shape, value any, m *mark) {
+	if f, ok := value.(float64); ok && s.kinds&kInteger != 0 {
+		v.checkRange(s, f, value, m)
+	}
+}
+
+func (v *validator) checkRange(s *shape, n float64, value any, m *mark) {
+	low := s.min != nil && n < float64(*s.min)
+	high := s.max != nil && n > float64(*s.max)
+	if !low && !high && !math.IsNaN(n) && !math.IsInf(n, 0) {
+		return
+	}
+	want := "a finite number"
+	switch {
+	case s.min != nil && s.max != nil:
+		want = fmt.Sprintf("from %d to %d", *s.min, *s.max)
+	case s.min != nil:
+		want = fmt.Sprintf("at least %d", *s.min)
+	}
+	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), want, found(s, value)), "")
+}
+
+func (v *validator) checkString(s *shape, text string, m *mark) {
+	if utf8.RuneCountInString(text) < s.minLen {
+		v.report(m, false, text, s.secret, v.here()+" must not be empty", "")
+	}
+	if s.re != nil && !s.re().MatchString(text) {
+		v.report(m, false, text, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.expect, found(s, text)), "")
+	}
+}
+
+func (v *validator) checkArray(s *shape, list []any, m *mark) {
+	if len(list) < s.minItem {
+		v.report(m, false, list, s.secret, v.here()+" must not be empty", "")
+	}
+	if s.items == nil {
+		return
+	}
+	for i, e := range list {
+		v.path = append(v.path, "["+strconv.Itoa(i)+"]")
+		v.check(s.items, e, m.item(i))
+		v.path = v.path[:len(v.path)-1]
+	}
+}
+
+func (m *mark) item(i int) *mark {
+	if m == nil || i >= len(m.items) {
+		return nil
+	}
+	return m.items[i]
+}
+
+func (m *mark) named(name string) *mark {
+	if m == nil {
+		return nil
+	}
+	return m.sub[name]
+}
+
+func (v *validator) checkTable(s *shape, t map[string]any, m *mark) {
+	for _, name := range orderedKeys(t, m) {
+		v.path = append(v.path, name)
+		v.checkKey(s, name, t[name], m.named(name))
+		v.path = v.path[:len(v.path)-1]
+	}
+	for _, k := range s.keys {
+		if _, ok := t[k.name]; k.required && !ok {
+			v.path = append(v.path, k.name)
+			v.report(m, true, nil, false, fmt.Sprintf("%s is missing: %s", v.here(), wanted(k.shape)), "")
+			v.path = v.path[:len(v.path)-1]
+		}
+	}
+}
+
+func wanted(s *shape) string {
+	if s.enum != nil {
+		return QuoteList(s.enum) + " is required"
+	}
+	return s.kinds.String() + " is required"
+}
+
+func (v *validator) checkKey(s *shape, name string, value any, m *mark) {
+	if i, ok := s.index[name]; ok {
+		v.check(s.keys[i].shape, value, m)
+		return
+	}
+	if s.entry == nil {
+		v.unknownKey(s, name, m)
+		return
+	}
+	if s.nameRe != nil && !s.nameRe().MatchString(name) {
+		v.report(m, true, nil, false, fmt.Sprintf("%s: the name must match %s", v.here(), s.namePat), "")
+	}
+	v.check(s.entry, value, m)
+}
+
+// maxHints bounds the search for similar words in a document of nothing but
+// unknown keys.
+const maxHints = 1000
+
+func (v *validator) unknownKey(s *shape, name string, m *mark) {
+	parent := Path(v.path[:len(v.path)-1]...)
+	where := "at the top level"
+	if parent != "" {
+		where = "in [" + parent + "]"
+	}
+	hint := retiredKeys[v.here()]
+	if v.unknown++; hint == "" && v.unknown <= maxHints {
+		candidates := make([]string, len(s.keys))
+		for i, k := range s.keys {
+			candidates[i] = k.name
+		}
+		if near, ok := Nearest(name, candidates); ok {
+			hint = "did you mean " + Quote(near) + "?"
+		}
+	}
+	v.report(m, true, nil, false, fmt.Sprintf("unknown key %s %s", v.here(), where), hint)
+}
+
+// retiredKeys are keys that older documents name and that are refused; the hint
+// says what came in their place.
+var retiredKeys = map[string]string{
+	"integrations.ragflow":            "use [integrations.external_network]",
+	"skills.media.comfyui_external":   "use [integrations.comfyui_external]",
+	"sovereign_mesh.jss_rust_backend": `retired; adapters.pods = "local-solid-rs" is the local pod server`,
+	"security.exceptions.consultants": "consultants need no exception; their log_dir must lie on a writable mount",
+	"observability.metrics_listen":    "use supervisor.metrics_listen",
+	"supervisor.seal_timeout":         "use bootstrap.seal_timeout",
+	"bootstrap.stop_grace":            "use supervisor.stop_grace",
+}
+
+// retiredValues are values that were legal once.
+var retiredValues = map[string]string{
+	"local-jss":  `retired; use "local-solid-rs"`,
+	"rnostr":     `dropped; use "nostr-rs-relay"`,
+	"local-rocm": `use "ollama-rocm"`,
+}

@@ -1,0 +1,451 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Duration is a length of time, written as a Go-like string ("1m30s") or as a
+// number of seconds. It is never negative and at most MaxDuration.
+type Duration time.Duration
+
+// MaxDuration is the longest duration a manifest may state: ten years. Anything
+// longer is a slip, and sums of a few stay far from overflow.
+const MaxDuration = 10 * 365 * 24 * time.Hour
+
+// Std returns d as the standard library's type.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String writes d as a manifest would: 1m30s, 500ms, 0s.
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// MarshalText writes d as a manifest would.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+var errDuration = errors.New(`a duration such as "10s", "1m30s" or a number of seconds, at most ten years`)
+
+// ParseDuration reads a Go-like duration without a sign.
+func ParseDuration(s string) (Duration, error) {
+	if s == "" || s[0] == '-' || s[0] == '+' {
+		return 0, errDuration
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 || d > MaxDuration {
+		return 0, errDuration
+	}
+	return Duration(d), nil
+}
+
+func (d *Duration) fromTOML(v any) (err error) {
+	switch v := v.(type) {
+	case string:
+		*d, err = ParseDuration(v)
+		return err
+	case int64:
+		if v < 0 || v > int64(MaxDuration/time.Second) {
+			return errDuration
+		}
+		*d = Duration(time.Duration(v) * time.Second)
+	case float64:
+		if math.IsNaN(v) || v < 0 || v > MaxDuration.Seconds() {
+			return errDuration
+		}
+		*d = Duration(v * float64(time.Second))
+	default:
+		return errDuration
+	}
+	return nil
+}
+
+// Size is a number of bytes, written as an integer or as a string with a unit:
+// "50MB" (powers of 1000), "64MiB" or "64M" (powers of 1024).
+type Size int64
+
+var errSize = errors.New(`a number of bytes or a string such as "64MiB" or "50MB"`)
+
+// sizeUnits goes from the longest suffix to the shortest: "MiB" ends in "B".
+var sizeUnits = []struct {
+	suffix string
+	factor int64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
+	{"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40},
+	{"B", 1}, {"", 1},
+}
+
+// ParseSize reads a size with an optional unit.
+func ParseSize(s string) (Size, error) {
+	for _, u := range sizeUnits {
+		digits, ok := strings.CutSuffix(s, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 63)
+		if err != nil || n > math.MaxInt64/uint64(u.factor) {
+			return 0, errSize
+		}
+		return Size(int64(n) * u.factor), nil
+	}
+	return 0, errSize
+}
+
+func (s *Size) fromTOML(v any) (err error) {
+	switch v := v.(type) {
+	case string:
+		*s, err = ParseSize(v)
+		return err
+	case int64:
+		if v < 0 {
+			return errSize
+		}
+		*s = Size(v)
+		return nil
+	}
+	return errSize
+}
+
+// Mode is permission bits: an octal string ("0660") or an integer (0o660).
+type Mode uint32
+
+var errMode = errors.New(`octal permission bits such as "0660" or 0o660`)
+
+func (m Mode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
+
+// MarshalText writes the bits as an octal string.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+func (m *Mode) fromTOML(v any) error {
+	switch v := v.(type) {
+	case string:
+		n, err := strconv.ParseUint(v, 8, 12)
+		if err != nil {
+			return errMode
+		}
+		*m = Mode(n)
+		return nil
+	case int64:
+		if v < 0 || v > 0o7777 {
+			return errMode
+		}
+		*m = Mode(v)
+		return nil
+	}
+	return errMode
+}
+
+// Command is an argument vector; as one string it is split as a shell would
+// split it, but no shell runs it.
+type Command []string
+
+func (c *Command) fromTOML(v any) (err error) {
+	switch v := v.(type) {
+	case string:
+		*c, err = SplitCommand(v)
+		return err
+	case []any:
+		argv, err := stringSlice(v)
+		if err != nil {
+			return err
+		}
+		*c = argv
+		return nil
+	}
+	return errors.New("an array of strings or one string")
+}
+
+// Strings is one string or an array of them.
+type Strings []string
+
+func (s *Strings) fromTOML(v any) error {
+	switch v := v.(type) {
+	case string:
+		*s = Strings{v}
+		return nil
+	case []any:
+		list, err := stringSlice(v)
+		*s = list
+		return err
+	}
+	return errors.New("a string or an array of strings")
+}
+
+// Need is one edge of the dependency graph, written "db" or "migrate:completed".
+type Need struct {
+	Program   string // as in the manifest: may name one instance, "worker:2"
+	Condition string // started, ready, completed
+}
+
+// needConditions are what may follow the last colon of a need.
+var needConditions = []string{"started", "ready", "completed"}
+
+// ParseNeed reads one entry of needs. A colon followed by anything but a
+// condition belongs to the name, because instances are named worker:2.
+func ParseNeed(s string) (Need, error) {
+	name, cond := s, "ready"
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && !isDigits(s[i+1:]) {
+		name, cond = s[:i], s[i+1:]
+	}
+	for _, c := range needConditions {
+		if c == cond && name != "" {
+			return Need{Program: name, Condition: cond}, nil
+		}
+	}
+	return Need{}, errors.New(`a program name, alone or followed by ":started", ":ready" or ":completed"`)
+}
+
+// String writes the need as a manifest would.
+func (n Need) String() string {
+	if n.Condition == "ready" {
+		return n.Program
+	}
+	return n.Program + ":" + n.Condition
+}
+
+func (n *Need) fromTOML(v any) (err error) {
+	s, ok := v.(string)
+	if !ok {
+		return errors.New("a string")
+	}
+	*n, err = ParseNeed(s)
+	return err
+}
+
+func isDigits(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// StopStep is one rung of a stop ladder: send Signal, then wait up to Wait.
+type StopStep struct {
+	Signal string // without SIG: TERM, INT, RTMIN+3, or a number
+	Wait   Duration
+}
+
+// String writes the rung as a manifest would.
+func (s StopStep) String() string {
+	if s.Wait == 0 {
+		return s.Signal
+	}
+	return s.Signal + " " + s.Wait.String()
+}
+
+// ParseStopStep reads "TERM 10s" or "KILL". Whether the signal exists is a rule
+// of its own; here only the form is looked at.
+func ParseStopStep(s string) (StopStep, error) {
+	fields := strings.Fields(s)
+	if len(fields) == 0 || len(fields) > 2 {
+		return StopStep{}, errors.New(`a signal and a wait, such as "TERM 10s" or "KILL"`)
+	}
+	step := StopStep{Signal: strings.TrimPrefix(strings.ToUpper(fields[0]), "SIG")}
+	if len(fields) == 1 {
+		return step, nil
+	}
+	wait, err := ParseDuration(fields[1])
+	step.Wait = wait
+	return step, err
+}
+
+// StopLadder is the key stop.
+type StopLadder []StopStep
+
+func (l *StopLadder) fromTOML(v any) error {
+	var texts Strings
+	if err := texts.fromTOML(v); err != nil {
+		return err
+	}
+	*l = make(StopLadder, 0, len(texts))
+	for _, t := range texts {
+		step, err := ParseStopStep(t)
+		if err != nil {
+			return err
+		}
+		*l = append(*l, step)
+	}
+	return nil
+}
+
+// Span is the longest time the ladder can take.
+func (l StopLadder) Span() Duration {
+	var sum Duration
+	for _, s := range l {
+		sum += s.Wait
+	}
+	return sum
+}
+
+// PassEnvironment says what a program inherits of agentinit's own environment:
+// all but secrets (the default), everything, nothing, or the names that match a
+// pattern; a name spelt out without * passes even when it is a secret.
+type PassEnvironment struct {
+	Mode  string   // safe, all, none, list
+	Names []string // with Mode list; * and ? match
+}
+
+func (p *PassEnvironment) fromTOML(v any) error {
+	switch v := v.(type) {
+	case string:
+		p.Mode = v
+		return nil
+	case bool:
+		p.Mode = "none"
+		if v {
+			p.Mode = "safe"
+		}
+		return nil
+	case []any:
+		names, err := stringSlice(v)
+		*p = PassEnvironment{Mode: "list", Names: names}
+		return err
+	}
+	return errors.New(`"safe", "all", "none", a boolean or an array of names`)
+}
+
+// Infinity is the limit that limits nothing (RLIM_INFINITY of getrlimit(2)).
+const Infinity = ^uint64(0)
+
+// Limit is a soft and a hard resource limit: 1024, "1024:4096", "64M:unlimited".
+type Limit struct{ Soft, Hard uint64 }
+
+var errLimit = errors.New(`a number, "soft:hard" or "unlimited"`)
+
+func parseRlim(s string) (uint64, error) {
+	if s == "unlimited" || s == "infinity" {
+		return Infinity, nil
+	}
+	n, err := ParseSize(s)
+	if err != nil {
+		return 0, errLimit
+	}
+	return uint64(n), nil
+}
+
+func (l *Limit) fromTOML(v any) (err error) {
+	switch v := v.(type) {
+	case int64:
+		if v < 0 {
+			return errLimit
+		}
+		*l = Limit{uint64(v), uint64(v)}
+		return nil
+	case string:
+		soft, hard, two := strings.Cut(v, ":")
+		if l.Soft, err = parseRlim(soft); err != nil {
+			return err
+		}
+		if l.Hard = l.Soft; two {
+			if l.Hard, err = parseRlim(hard); err != nil {
+				return err
+			}
+		}
+		if l.Soft > l.Hard {
+			return errors.New("a soft limit not above the hard one")
+		}
+		return nil
+	}
+	return errLimit
+}
+
+// Rlimits returns the limits that are written, by the manifest's name.
+func (l Limits) Rlimits() map[string]Limit {
+	out := map[string]Limit{}
+	for name, v := range map[string]*Limit{
+		"nofile": l.NoFile, "nproc": l.NProc, "core": l.Core, "as": l.AS,
+		"cpu": l.CPU, "fsize": l.FSize, "memlock": l.MemLock, "stack": l.Stack,
+	} {
+		if v != nil {
+			out[name] = *v
+		}
+	}
+	return out
+}
+
+// CPUList is a set of processor numbers: [0, 1] or "0-3,6". Empty inherits.
+type CPUList []int
+
+// maxCPU is the highest processor number a manifest may name; the kernel's
+// largest configurations stop at 8192.
+const maxCPU = 8191
+
+func (c *CPUList) fromTOML(v any) error {
+	bad := errors.New(`processor numbers from 0 to 8191: [0, 1] or "0-3,6"`)
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			n, ok := e.(int64)
+			if !ok || n < 0 || n > maxCPU {
+				return bad
+			}
+			*c = append(*c, int(n))
+		}
+		return nil
+	case string:
+		for part := range strings.SplitSeq(v, ",") {
+			lo, hi, ranged := strings.Cut(part, "-")
+			if !ranged {
+				hi = lo
+			}
+			from, err1 := strconv.Atoi(lo)
+			to, err2 := strconv.Atoi(hi)
+			if err1 != nil || err2 != nil || from < 0 || to < from || to > maxCPU {
+				return bad
+			}
+			for n := from; n <= to; n++ {
+				*c = append(*c, n)
+			}
+			if len(*c) > maxCPU+1 {
+				return bad
+			}
+		}
+		return nil
+	}
+	return bad
+}
+
+// Hook is a command run beside a program's life: an argument vector, a string,
+// or a table with command and timeout.
+type Hook struct {
+	Command Command  `toml:"command"`
+	Timeout Duration `toml:"timeout"`
+}
+
+// defaultHookTimeout bounds a hook whose manifest does not.
+const defaultHookTimeout = Duration(10 * time.Second)
+
+func (h *Hook) fromTOML(v any) error {
+	h.Timeout = defaultHookTimeout
+	table, ok := v.(map[string]any)
+	if !ok {
+		return h.Command.fromTOML(v)
+	}
+	if t, ok := table["timeout"]; ok {
+		if err := h.Timeout.fromTOML(t); err != nil {
+			return err
+		}
+	}
+	return h.Command.fromTOML(table["command"])
+}
+
+func stringSlice(v []any) ([]string, error) {
+	out := make([]string, 0, len(v))
+	for _, e := range v {
+		s, ok := e.(string)
+		if !ok {
+			return nil, errors.New("an array of strings")
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}

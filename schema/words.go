@@ -1,0 +1,258 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Path joins keys into a dotted path, quoting what TOML would quote; array
+// indexes are written [0]. Control characters come out escaped.
+func Path(keys ...string) string {
+	var b strings.Builder
+	for _, k := range keys {
+		if _, ok := indexOf(k); ok && b.Len() > 0 {
+			b.WriteString(k)
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte('.')
+		}
+		b.WriteString(quoteKey(k))
+	}
+	return b.String()
+}
+
+func quoteKey(k string) string {
+	if isBareKey(k) {
+		return shorten(k)
+	}
+	return Quote(k)
+}
+
+// maxShown is how many bytes of a key or value a message repeats.
+const maxShown = 80
+
+func shorten(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	cut := maxShown
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// Quote puts s in quotes for a message: shortened, on one line, without control
+// characters.
+func Quote(s string) string { return strconv.Quote(shorten(RedactURL(s))) }
+
+// escape keeps a text on one line and free of control characters; what is
+// escaped already stays as it is.
+func escape(s string) string {
+	clean := true
+	for _, r := range s {
+		clean = clean && strconv.IsPrint(r)
+	}
+	if clean && utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if strconv.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(s[i : i+n])
+		} else {
+			q := strconv.Quote(s[i : i+n])
+			b.WriteString(q[1 : len(q)-1])
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// Describe shows a value in a message: scalars as TOML writes them, containers
+// by name.
+func Describe(v any) string {
+	switch v := v.(type) {
+	case string:
+		return Quote(v)
+	case bool, int64:
+		return fmt.Sprint(v)
+	case float64:
+		if math.IsInf(v, 0) || math.IsNaN(v) {
+			return strings.ToLower(strings.TrimPrefix(fmt.Sprint(v), "+"))
+		}
+		s := strconv.FormatFloat(v, 'g', -1, 64)
+		if !strings.ContainsAny(s, ".e") {
+			s += ".0"
+		}
+		return s
+	case []any:
+		return "an array"
+	case map[string]any:
+		return "a table"
+	}
+	return "a date or time"
+}
+
+// typeName is what a value is, in words.
+func typeName(v any) string {
+	switch v.(type) {
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case int64:
+		return "an integer"
+	case float64:
+		return "a float"
+	case []any:
+		return "an array"
+	case map[string]any:
+		return "a table"
+	}
+	return "a date or time"
+}
+
+func (k kind) String() string {
+	var names []string
+	for _, n := range []struct {
+		kind kind
+		name string
+	}{
+		{kString, "a string"}, {kInteger, "an integer"}, {kNumber, "a float"}, {kBool, "a boolean"}, {kArray, "an array"}, {kTable, "a table"},
+	} {
+		if k&n.kind != 0 {
+			names = append(names, n.name)
+		}
+	}
+	return orList(names)
+}
+
+func orList(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// QuoteList writes names as "a", "b" or "c".
+func QuoteList(names []string) string {
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = Quote(n)
+	}
+	return orList(quoted)
+}
+
+// Nearest returns the candidate most like the word, if one is near enough to be
+// meant: at most a third of its letters differ.
+func Nearest(word string, candidates []string) (string, bool) {
+	if len(word) > 64 {
+		return "", false
+	}
+	best, distance := "", len(word)/3+1
+	for _, c := range slices.Sorted(slices.Values(candidates)) {
+		if c == word || len(c)-len(word) >= distance || len(word)-len(c) >= distance {
+			continue
+		}
+		if d := editDistance(strings.ToLower(word), strings.ToLower(c), distance); d < distance {
+			best, distance = c, d
+		}
+	}
+	return best, best != ""
+}
+
+// editDistance counts insertions, deletions, replacements and swaps of
+// neighbours (optimal string alignment), giving up at limit.
+func editDistance(a, b string, limit int) int {
+	before := make([]int, len(b)+1)
+	last := make([]int, len(b)+1)
+	row := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		smallest := i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+			smallest = min(smallest, row[j])
+		}
+		if smallest >= limit {
+			return limit
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}
+
+// TOML writes a value in TOML's inline syntax, on one line.
+func TOML(v any) string {
+	switch v := v.(type) {
+	case string:
+		return tomlString(v)
+	case []any:
+		parts := make([]string, len(v))
+		for i, e := range v {
+			parts[i] = TOML(e)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case map[string]any:
+		parts := make([]string, 0, len(v))
+		for _, k := range orderedKeys(v, nil) {
+			name := k
+			if !isBareKey(k) {
+				name = tomlString(k)
+			}
+			parts = append(parts, name+" = "+TOML(v[k]))
+		}
+		if len(parts) == 0 {
+			return "{}"
+		}
+		return "{ " + strings.Join(parts, ", ") + " }"
+	}
+	return Describe(v)
+}
+
+// tomlString is a basic string: unlike Go's quotes it has \uXXXX and
+// \UXXXXXXXX as its only numeric escapes.
+func tomlString(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08X`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+func isBareKey(k string) bool {
+	return k != "" && strings.Trim(k, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+}

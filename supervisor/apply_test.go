@@ -1,0 +1,198 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func argv(s string) func(*program.Spec) {
+	return func(p *program.Spec) { p.Argv = []string{s} }
+}
+
+func required(s *program.Spec) { s.Required = true }
+
+func kinds(r ApplyResult) string {
+	text := ""
+	for _, c := range r.Changes {
+		text += fmt.Sprintf("%s:%s ", c.Program, c.Kind)
+	}
+	return text
+}
+
+func TestApply(t *testing.T) {
+	inBox(t, func(b *box) {
+		for _, name := range []string{"same", "live", "changed", "gone"} {
+			b.k.habits[name] = dies(time.Second)
+		}
+		b.boot(Config{}, spec("same"), spec("live"), spec("changed"), spec("gone"), spec("stopped"))
+		b.pass(time.Second)
+		if err := b.sup.Stop(b.t.Context(), "stopped"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		before := b.sup.Snapshot()
+		b.k.forget()
+		next := []program.Spec{
+			spec("same"), spec("live", priority(5), func(s *program.Spec) { s.Stop = []program.StopStep{{Signal: "INT", Wait: time.Second}} }),
+			spec("changed", argv("new")), spec("stopped", argv("new")), spec("new", needs("same")), spec("newmanual", manual),
+		}
+		const want = "same:unchanged live:live changed:restart stopped:restart new:add newmanual:add gone:remove "
+
+		plan, err := b.sup.Plan(b.t.Context(), next)
+		if err != nil || kinds(plan) != want {
+			t.Errorf("%v, %s", err, kinds(plan))
+		}
+		b.asked("")
+		r, err := b.sup.Apply(b.t.Context(), next)
+		if err != nil || kinds(r) != want || r.RolledBack {
+			t.Errorf("%v, %s", err, kinds(r))
+		}
+		b.pass(5 * time.Second)
+		b.askedTogether("TERM changed", "start new", "TERM gone", "start changed", "forget gone")
+		for _, was := range before.Programs {
+			now, ok := b.sup.Status(was.Name)
+			switch was.Name {
+			case "same", "live":
+				if now.PID != was.PID || now.Run != 1 {
+					t.Errorf("%s has another process", was.Name)
+				}
+			case "changed":
+				if now.Run != 2 || now.State != program.Running || now.Spec.Argv[0] != "new" {
+					t.Errorf("%+v", now)
+				}
+			case "stopped":
+				if now.State != program.Stopped || now.Spec.Argv[0] != "new" {
+					t.Errorf("%+v", now)
+				}
+			case "gone":
+				if ok {
+					t.Errorf("gone is still %v", now.State)
+				}
+			}
+		}
+		b.is("new", program.Running, "")
+		b.is("newmanual", program.Stopped, "autostart is off")
+		if order := b.sup.Snapshot().Programs; len(order) != 6 || order[0].Name != "live" {
+			t.Errorf("%d programs, first %s", len(order), order[0].Name)
+		}
+		b.k.forget()
+		if err := b.sup.Stop(b.t.Context(), "live"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(0)
+		b.asked("INT live")
+	})
+}
+
+func TestApplyOfAnInvalidSetChangesNothing(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("a"))
+		b.pass(time.Second)
+		b.k.forget()
+		var cycle *program.CycleError
+		if _, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("a", argv("x"), needs("b")), spec("b", needs("a"))}); !errors.As(err, &cycle) {
+			t.Errorf("%v", err)
+		}
+		b.pass(time.Minute)
+		b.asked("")
+	})
+}
+
+func TestApplyRollsBack(t *testing.T) {
+	for name, bad := range map[string]func(*program.Spec){
+		"FATAL":     func(s *program.Spec) { s.StartRetries = 0 },
+		"too slow":  func(s *program.Spec) { notify(s); s.StartTimeout = 5 * time.Second },
+		"in circle": func(s *program.Spec) { s.RestartLimit.Count = 0; s.StartTimeout = 5 * time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBox(t, func(b *box) {
+				old := []program.Spec{spec("web", required), spec("side")}
+				b.boot(Config{}, old...)
+				b.pass(time.Second)
+				side := b.status("side").PID
+				if name != "too slow" {
+					b.k.mu.Lock()
+					b.k.habits["web"] = habit{lives: time.Millisecond, code: 1}
+					b.k.mu.Unlock()
+				}
+				done := make(chan ApplyResult)
+				go func() {
+					r, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("web", required, argv("new"), bad), spec("side"), spec("extra")})
+					if err != nil {
+						t.Error(err)
+					}
+					done <- r
+				}()
+				b.pass(4 * time.Second)
+				if _, err := b.sup.Apply(b.t.Context(), old); name != "FATAL" && !errors.Is(err, ErrApplying) {
+					t.Errorf("a second apply: %v", err)
+				}
+				b.k.mu.Lock()
+				delete(b.k.habits, "web")
+				b.k.mu.Unlock()
+				if name == "in circle" {
+					// It would come up now; keep it down.
+					b.k.mu.Lock()
+					b.k.habits["web"] = habit{lives: time.Millisecond, code: 1}
+					b.k.mu.Unlock()
+				}
+				r := <-done
+				if !r.RolledBack || r.Reason == "" {
+					t.Fatalf("%+v", r)
+				}
+				b.k.mu.Lock()
+				delete(b.k.habits, "web")
+				b.k.mu.Unlock()
+				b.pass(time.Minute)
+				b.is("web", program.Running, "")
+				if st := b.status("web"); st.Spec.Argv[0] != "web" {
+					t.Errorf("web runs %v", st.Spec.Argv)
+				}
+				if _, ok := b.sup.Status("extra"); ok {
+					t.Error("extra is still there")
+				}
+				if b.status("side").PID != side {
+					t.Error("side has another process")
+				}
+			})
+		})
+	}
+}
+
+func TestApplyRemovesAndBringsBack(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = dies(5 * time.Second)
+		b.boot(Config{}, spec("p"))
+		b.pass(time.Second)
+		if _, err := b.sup.Apply(b.t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		b.is("p", program.Stopping, "")
+		if _, err := b.sup.Apply(b.t.Context(), []program.Spec{spec("p", argv("again"))}); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(6 * time.Second)
+		if st := b.status("p"); st.State != program.Running || st.Spec.Argv[0] != "again" {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+func TestApplyDuringShutdownIsRefused(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = dies(5 * time.Second)
+		b.boot(Config{}, spec("p"))
+		b.pass(time.Second)
+		b.sup.Shutdown("x")
+		b.pass(time.Second)
+		var refused *Refused
+		if _, err := b.sup.Apply(b.t.Context(), nil); !errors.As(err, &refused) {
+			t.Errorf("%v", err)
+		}
+	})
+}

@@ -1,0 +1,65 @@
+package control
+
+import (
+	"fmt"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// Access is what a route asks of a peer, and what a peer has.
+type Access int
+
+// The levels of access; each contains the ones before it.
+const (
+	// Open routes answer whoever can connect: what they say stands on the
+	// public probe port as well.
+	Open Access = iota
+	// Read shows programs, logs and events.
+	Read
+	// Write changes something.
+	Write
+)
+
+var accessNames = map[Access]string{Open: "open", Read: "read", Write: "write"}
+
+// String returns "open", "read" or "write".
+func (a Access) String() string { return accessNames[a] }
+
+// policy is what decides about a peer.
+type policy struct {
+	uid, gid uint32
+	// mayControl reports whether a program's processes may change things.
+	mayControl func(program string) bool
+}
+
+// byUser returns what the peer's user and groups give it and, when that is less
+// than Write, why.
+func (p policy) byUser(peer Peer) (Access, string) {
+	switch {
+	case peer.UID == 0 || peer.UID == p.uid:
+		return Write, ""
+	case peer.Member(p.gid):
+		return Read, fmt.Sprintf("user %d may only read; root and user %d may make changes", peer.UID, p.uid)
+	}
+	return Open, fmt.Sprintf("user %d is neither root nor user %d nor in group %d", peer.UID, p.uid, p.gid)
+}
+
+// authorize refuses what the peer may not do. A peer on an abstract socket that
+// is outside the box's pid namespace is refused everything: the network
+// namespace it shares with the box says nothing about trust.
+func (p policy) authorize(peer Peer, need Access) *api.Error {
+	if peer.Abstract && peer.PID == 0 {
+		return api.Errorf(api.CodeForbidden, "refused: the peer's process is not visible in this box")
+	}
+	has, reason := p.byUser(peer)
+	switch {
+	case has < need:
+	case need == Write && peer.Uncertain:
+		reason = "the process that connected is gone, so it cannot be told whose it was"
+	case need == Write && peer.Program != "" && !p.mayControl(peer.Program):
+		reason = fmt.Sprintf("processes of program %s may only read, as it does not have control = true", peer.Program)
+	default:
+		return nil
+	}
+	return api.Errorf(api.CodeForbidden, "refused: %s", reason)
+}

@@ -1,0 +1,269 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// action is one of the requests that change programs.
+type action struct {
+	name string
+	ask  func(ctx context.Context, names ...string) error
+	goal goal
+	// already reports whether a program is as asked, so that its refusal is no
+	// failure.
+	already func(supervisor.Status) bool
+}
+
+func postStart(s *Server, r *http.Request) (any, error) {
+	return s.act(r, action{name: "start", ask: s.cfg.Supervisor.Start, goal: started, already: begun})
+}
+
+func postStop(s *Server, r *http.Request) (any, error) {
+	return s.act(r, action{name: "stop", ask: s.cfg.Supervisor.Stop, goal: stopped, already: resting})
+}
+
+func postRestart(s *Server, r *http.Request) (any, error) {
+	return s.act(r, action{name: "restart", ask: s.cfg.Supervisor.Restart, goal: restarted, already: never})
+}
+
+func never(supervisor.Status) bool { return false }
+
+func postSignal(s *Server, r *http.Request) (any, error) {
+	req, meant, _, err := s.meant(r)
+	if err != nil {
+		return nil, err
+	}
+	if !signalName.MatchString(req.Signal) {
+		return nil, api.Errorf(api.CodeBadRequest, "signal is a name such as HUP or a number")
+	}
+	s.audit(r, "signal", map[string]any{"programs": namesOf(meant), "signal": req.Signal})
+	refused := refusals(s.cfg.Supervisor.Signal(r.Context(), req.Signal, namesOf(meant)...), meant)
+	return s.results(meant, refused, func(string) bool { return true }), nil
+}
+
+// meant reads an action's request and finds its programs, in start order. The
+// watch begins before the snapshot, so that no change falls between the two.
+func (s *Server) meant(r *http.Request) (api.ActionRequest, []supervisor.Status, *watch, error) {
+	req, err := decodeAction(r.Body)
+	if err != nil {
+		return req, nil, nil, err
+	}
+	w := s.watch()
+	programs := s.cfg.Supervisor.Snapshot().Programs
+	if req.All {
+		return req, programs, w, nil
+	}
+	programs, err = resolve(req.Names, programs)
+	return req, programs, w, err
+}
+
+func (s *Server) act(r *http.Request, a action) (any, error) {
+	req, meant, w, err := s.meant(r)
+	if err != nil {
+		return nil, err
+	}
+	if req.Rolling && a.name != "restart" {
+		return nil, api.Errorf(api.CodeBadRequest, "rolling is for restart")
+	}
+	s.audit(r, a.name, map[string]any{"programs": namesOf(meant), "rolling": req.Rolling})
+	ctx, cancel := s.waitBound(r.Context(), time.Duration(req.TimeoutMS)*time.Millisecond)
+	defer cancel()
+	if req.Rolling {
+		return s.roll(ctx, a, meant, w), nil
+	}
+	failures := refusals(a.ask(ctx, namesOf(meant)...), meant)
+	before, unchanged := s.moot(a, meant, failures)
+	if !req.NoWait {
+		s.await(ctx, w, a.goal, before, failures)
+	}
+	return s.results(meant, failures, func(name string) bool { return !unchanged[name] }), nil
+}
+
+// moot takes back the refusals of programs that are as asked. A start that is
+// under way is waited for as if it had been this request's.
+func (s *Server) moot(a action, meant []supervisor.Status, failures map[string]*api.Error) (before []supervisor.Status, unchanged map[string]bool) {
+	unchanged = make(map[string]bool)
+	before = slices.Clone(meant)
+	if len(failures) == 0 {
+		return before, unchanged
+	}
+	for _, now := range s.cfg.Supervisor.Snapshot().Programs {
+		if failures[now.Name] == nil || !a.already(now) {
+			continue
+		}
+		delete(failures, now.Name)
+		unchanged[now.Name] = true
+		i := slices.IndexFunc(before, func(p supervisor.Status) bool { return p.Name == now.Name })
+		before[i].Run = now.Run - min(now.Run, 1)
+	}
+	return before, unchanged
+}
+
+// roll restarts one program after the other and stops at the first that does
+// not return. It also stops when the peer goes away.
+func (s *Server) roll(ctx context.Context, a action, meant []supervisor.Status, w *watch) api.ActionResult {
+	failures := make(map[string]*api.Error)
+	culprit := ""
+	for _, p := range meant {
+		if culprit != "" {
+			failures[p.Name] = about(api.CodeConflict, p, "%s: not restarted, because %s did not return", p.Name, culprit)
+			continue
+		}
+		one := []supervisor.Status{p}
+		for name, e := range refusals(a.ask(ctx, p.Name), one) {
+			failures[name] = e
+		}
+		s.await(ctx, w, returned, one, failures)
+		if failures[p.Name] != nil {
+			culprit = p.Name
+		}
+	}
+	return s.results(meant, failures, func(string) bool { return true })
+}
+
+// await waits until the goal has an outcome for every program that has no
+// failure yet, and adds the failures it meets.
+func (s *Server) await(ctx context.Context, w *watch, reached goal, before []supervisor.Status, failures map[string]*api.Error) {
+	pending := make(map[string]supervisor.Status, len(before))
+	for _, p := range before {
+		if failures[p.Name] == nil {
+			pending[p.Name] = p
+		}
+	}
+	for {
+		seen := s.settle(reached, pending, failures)
+		if len(pending) == 0 {
+			return
+		}
+		if err := w.next(ctx); err != nil {
+			for name := range pending {
+				failures[name] = overdue(err, seen[name])
+			}
+			return
+		}
+	}
+}
+
+// settle takes from pending what has an outcome and returns what it saw.
+func (s *Server) settle(reached goal, pending map[string]supervisor.Status, failures map[string]*api.Error) map[string]supervisor.Status {
+	seen := make(map[string]supervisor.Status, len(pending))
+	for _, now := range s.cfg.Supervisor.Snapshot().Programs {
+		before, ok := pending[now.Name]
+		if !ok {
+			continue
+		}
+		seen[now.Name] = now
+		done, failure := reached(before, now)
+		if !done {
+			continue
+		}
+		delete(pending, now.Name)
+		if failure != nil {
+			failures[now.Name] = failure
+		}
+	}
+	for name, before := range pending {
+		if _, there := seen[name]; !there {
+			delete(pending, name)
+			failures[name] = about(api.CodeConflict, before, "%s: removed meanwhile", name)
+		}
+	}
+	return seen
+}
+
+func overdue(err error, p supervisor.Status) *api.Error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return about(api.CodeTimeout, p, "%s: still %s: %s", p.Name, p.State, reasonOf(p))
+	}
+	return about(api.CodeConflict, p, "%s: the wait was broken off", p.Name)
+}
+
+// results is the answer about the programs as they are now.
+func (s *Server) results(meant []supervisor.Status, failures map[string]*api.Error, changed func(name string) bool) api.ActionResult {
+	now := make(map[string]supervisor.Status, len(meant))
+	for _, p := range s.cfg.Supervisor.Snapshot().Programs {
+		now[p.Name] = p
+	}
+	out := api.ActionResult{Results: make([]api.ProgramResult, 0, len(meant))}
+	for _, before := range meant {
+		p := now[before.Name]
+		failure := failures[before.Name]
+		out.Results = append(out.Results, api.ProgramResult{
+			Name: before.Name, State: p.State.String(), PID: p.PID,
+			Changed: failure == nil && changed(before.Name), Error: failure,
+		})
+	}
+	return out
+}
+
+// waitBound bounds a wait by what was asked for and by the server's own bound.
+func (s *Server) waitBound(ctx context.Context, asked time.Duration) (context.Context, context.CancelFunc) {
+	bound := s.cfg.Limits.Wait
+	if asked > 0 {
+		bound = min(bound, asked)
+	}
+	return context.WithTimeout(ctx, bound)
+}
+
+// refusals sorts what the supervisor refused by program. An error that names no
+// program is about all of them.
+func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
+	out := make(map[string]*api.Error)
+	one := make(map[string]error)
+	var all error
+	for _, e := range flatten(err) {
+		var named interface{ ProgramName() string }
+		if errors.As(e, &named) && named.ProgramName() != "" {
+			one[named.ProgramName()] = e
+		} else {
+			all = e
+		}
+	}
+	for _, p := range asked {
+		if e := cmp.Or(one[p.Name], all); e != nil {
+			out[p.Name] = refusal(e, p)
+		}
+	}
+	return out
+}
+
+// refusal is the one place where an error of the supervisor gets its code.
+func refusal(err error, p supervisor.Status) *api.Error {
+	var refused *supervisor.Refused
+	var unknown *supervisor.UnknownProgram
+	switch {
+	case errors.As(err, &refused) && refused.Program != "":
+		p.State = refused.State
+		return about(api.CodeConflict, p, "%s: %s", p.Name, refused.Reason)
+	case errors.As(err, &unknown):
+		return about(api.CodeConflict, p, "%s: removed meanwhile", p.Name)
+	case errors.Is(err, supervisor.ErrDone):
+		return about(api.CodeShuttingDown, p, "%s: %v", p.Name, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return about(api.CodeTimeout, p, "%s: the supervisor did not answer in time", p.Name)
+	}
+	return about(api.CodeFailed, p, "%s: %v", p.Name, err)
+}
+
+// flatten takes joined errors apart.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []error
+		for _, e := range joined.Unwrap() {
+			out = append(out, flatten(e)...)
+		}
+		return out
+	}
+	return []error{err}
+}

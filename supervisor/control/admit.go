@@ -1,0 +1,160 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// peerConn is a connection whose peer is known.
+type peerConn struct {
+	*net.UnixConn
+	peer Peer
+	done func()
+	once sync.Once
+}
+
+// Close closes the connection and gives its places back.
+func (c *peerConn) Close() error {
+	err := c.UnixConn.Close()
+	c.once.Do(c.done)
+	return err
+}
+
+// admission is the net.Listener the HTTP server accepts from. It bounds the
+// connections: beyond the whole number the kernel's queue holds them, and
+// supervised programs together have a share of their own, so that a program
+// that opens all the connections it can get does not keep an operator out.
+type admission struct {
+	listener *net.UnixListener
+	abstract bool
+	owner    func(int) (string, bool)
+	failed   func(error) // told about accepts that did not work
+
+	slots, guests chan struct{}
+	ready         chan *peerConn
+	ctx           context.Context
+	stop          context.CancelFunc
+	running       sync.WaitGroup
+}
+
+func admit(socket *Socket, limits Limits, owner func(int) (string, bool), failed func(error)) *admission {
+	ctx, stop := context.WithCancel(context.Background())
+	a := &admission{
+		listener: socket.listener, abstract: socket.Abstract(), owner: owner, failed: failed,
+		slots: make(chan struct{}, limits.Connections), guests: make(chan struct{}, limits.Guests),
+		ready: make(chan *peerConn), ctx: ctx, stop: stop,
+	}
+	a.running.Go(a.loop)
+	return a
+}
+
+// Accept returns the next connection whose peer is known.
+func (a *admission) Accept() (net.Conn, error) {
+	select {
+	case c := <-a.ready:
+		return c, nil
+	case <-a.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr is the listener's address.
+func (a *admission) Addr() net.Addr { return a.listener.Addr() }
+
+// Close stops admitting and waits until nothing is under way.
+func (a *admission) Close() error {
+	a.stop()
+	err := a.listener.Close()
+	a.running.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (a *admission) loop() {
+	for {
+		select {
+		case a.slots <- struct{}{}:
+		case <-a.ctx.Done():
+			return
+		}
+		conn, err := a.listener.AcceptUnix()
+		if err != nil {
+			<-a.slots
+			if !a.pause(err) {
+				return
+			}
+			continue
+		}
+		// Off the loop, because owner may have to look around in /proc.
+		a.running.Go(func() { a.greet(conn) })
+	}
+}
+
+// pause waits a moment after a failed accept (out of descriptors, most likely)
+// and reports whether to go on.
+func (a *admission) pause(err error) bool {
+	if a.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	a.failed(err)
+	select {
+	case <-time.After(100 * time.Millisecond):
+		return true
+	case <-a.ctx.Done():
+		return false
+	}
+}
+
+func (a *admission) greet(conn *net.UnixConn) {
+	peer, err := identify(conn, a.abstract, a.owner)
+	if err != nil {
+		a.failed(err)
+		conn.Close()
+		<-a.slots
+		return
+	}
+	release := func() { <-a.slots }
+	if peer.Program != "" {
+		select {
+		case a.guests <- struct{}{}:
+			release = func() { <-a.guests; <-a.slots }
+		default:
+			turnAway(conn)
+			<-a.slots
+			return
+		}
+	}
+	c := &peerConn{UnixConn: conn, peer: peer, done: release}
+	select {
+	case a.ready <- c:
+	case <-a.ctx.Done():
+		c.Close()
+	}
+}
+
+// turnAway answers without reading: the peer learns why if it still listens.
+func turnAway(conn *net.UnixConn) {
+	defer conn.Close()
+	problem := api.Errorf(api.CodeBusy, "too many connections by supervised programs")
+	body, err := json.Marshal(problem)
+	if err != nil {
+		return
+	}
+	if conn.SetDeadline(time.Now().Add(time.Second)) != nil {
+		return
+	}
+	header := "HTTP/1.1 503 " + http.StatusText(http.StatusServiceUnavailable) +
+		"\r\nContent-Type: application/problem+json\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+	// The peer is being refused; that it does not hear why changes nothing.
+	_, _ = conn.Write(append([]byte(header), body...))
+}

@@ -1,0 +1,393 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of what a client takes from a server.
+const (
+	maxResponse  = 64 << 20 // bytes of a whole answer
+	maxLine      = 16 << 20 // bytes of one line of a stream
+	dialTimeout  = 5 * time.Second
+	quickTimeout = 30 * time.Second // for answers that wait for nothing
+	maxHeadBytes = 64 << 10
+)
+
+// Client talks to one agentinit. Its methods may be called from any goroutine;
+// each makes a connection of its own. A method fails with *UnreachableError
+// when nobody answers, with *Error when the request is refused or failed, and
+// with the context's error when that ends.
+type Client struct {
+	socket   string
+	fallback string
+}
+
+// NewClient returns a client of the socket: a path, or an abstract name that
+// begins with "@". It does not connect. With an empty socket it is the default
+// path, and its abstract name when there is no such file.
+func NewClient(socket string) *Client {
+	if socket == "" {
+		return &Client{socket: DefaultSocket, fallback: AbstractFallback(DefaultSocket)}
+	}
+	return &Client{socket: socket}
+}
+
+// Socket is the socket the client asks first.
+func (c *Client) Socket() string { return c.socket }
+
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := dialUnix(ctx, c.socket)
+	if errors.Is(err, os.ErrNotExist) && c.fallback != "" {
+		// The file's absence is what the user can act on, so that error stays
+		// when nobody has the abstract name either.
+		if abstract, ferr := dialUnix(ctx, c.fallback); ferr == nil || !errors.Is(ferr, unix.ECONNREFUSED) {
+			return abstract, ferr
+		}
+	}
+	return conn, err
+}
+
+func dialUnix(ctx context.Context, socket string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(socket, "@") {
+		if err := checkServer(conn.(*net.UnixConn)); err != nil {
+			conn.Close()
+			return nil, err
+		}
+	}
+	return conn, nil
+}
+
+// checkServer keeps a stranger from posing as agentinit: an abstract name
+// belongs to whoever in the network namespace takes it first, so the listener
+// must be PID 1, root, or the caller's own user.
+func checkServer(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if credErr != nil {
+		return fmt.Errorf("cannot tell who listens: %w", credErr)
+	}
+	if cred.Pid == 1 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		return nil
+	}
+	return fmt.Errorf("the listener is pid %d of user %d, which is neither PID 1, root nor the caller", cred.Pid, cred.Uid)
+}
+
+// maxMetrics bounds what Metrics reads: thousands of programs fit.
+const maxMetrics = 16 << 20
+
+// quick is do for what is answered at once: an agentinit that does not answer
+// then is as good as gone.
+func (c *Client) quick(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
+		&UnreachableError{Socket: c.socket, Err: fmt.Errorf("no answer within %v", quickTimeout)})
+	defer cancel()
+	return c.do(ctx, method, path, query, in, out)
+}
+
+// do sends one request and decodes the answer into out (nil: not wanted).
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	resp, err := c.send(ctx, method, path, query, in)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
+	if err != nil {
+		return c.lost(ctx, err)
+	}
+	if len(data) > maxResponse {
+		return Errorf(CodeInternal, "the answer to %s %s is larger than %d bytes", method, path, maxResponse)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return Errorf(CodeInternal, "cannot read the answer to %s %s: %v", method, path, err)
+	}
+	return nil
+}
+
+// send sends one request and returns the answer when it is a success.
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(data)
+	}
+	target := url.URL{Scheme: "http", Host: "agentinit", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, target.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.roundTrip(req)
+	if err != nil {
+		return nil, c.lost(ctx, err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, readError(resp)
+}
+
+// roundTrip is what http.Transport does, without its goroutines: a command line
+// tool makes one request and is gone, and their hand-overs were measured to
+// take longer than the request. The answer's Close closes the connection.
+func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
+	conn, err := c.dial(req.Context())
+	if err != nil {
+		return nil, err
+	}
+	body := &connBody{conn: conn}
+	// The past as deadline ends every read and write at once.
+	body.unwatch = context.AfterFunc(req.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
+	req.Close = true
+	if err := req.Write(conn); err != nil {
+		body.release()
+		return nil, err
+	}
+	head := &io.LimitedReader{R: conn, N: maxHeadBytes}
+	resp, err := http.ReadResponse(bufio.NewReaderSize(head, 16<<10), req)
+	if err != nil {
+		body.release()
+		return nil, err
+	}
+	head.N = math.MaxInt64 // the header is bounded; its readers bound the body
+	body.ReadCloser, resp.Body = resp.Body, body
+	return resp, nil
+}
+
+// connBody is the body of an answer that owns its connection.
+type connBody struct {
+	io.ReadCloser
+	conn    net.Conn
+	unwatch func() bool
+}
+
+func (b *connBody) release() error {
+	b.unwatch()
+	return b.conn.Close()
+}
+
+// Close closes the connection, whatever is left to read.
+func (b *connBody) Close() error { return b.release() }
+
+// lost tells an end of the context from an end of the connection.
+func (c *Client) lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return &UnreachableError{Socket: c.socket, Err: err}
+}
+
+func readError(resp *http.Response) error {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	var e Error
+	if err != nil || json.Unmarshal(data, &e) != nil || e.Code == "" {
+		return Errorf(CodeInternal, "agentinit answered %s without saying why", resp.Status)
+	}
+	return &e
+}
+
+// Status returns the programs that the names mean, all without names. A program
+// that is not there is CodeUnknownProgram.
+func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
+	var out Status
+	err := c.quick(ctx, http.MethodGet, "/v1/status", url.Values{"name": names}, nil, &out)
+	return out, err
+}
+
+// Program returns one program and its specification.
+func (c *Client) Program(ctx context.Context, name string) (ProgramDetail, error) {
+	var out ProgramDetail
+	err := c.quick(ctx, http.MethodGet, "/v1/program", url.Values{"name": {name}}, nil, &out)
+	return out, err
+}
+
+// Start starts programs and, unless NoWait, returns when each is RUNNING, has
+// completed, or has failed. Per-program failures are in the result.
+func (c *Client) Start(ctx context.Context, req ActionRequest) (ActionResult, error) {
+	return c.action(ctx, "/v1/start", req)
+}
+
+// Stop stops programs and, unless NoWait, returns when their processes are gone.
+func (c *Client) Stop(ctx context.Context, req ActionRequest) (ActionResult, error) {
+	return c.action(ctx, "/v1/stop", req)
+}
+
+// Restart stops and starts programs; Rolling does so one after the other.
+func (c *Client) Restart(ctx context.Context, req ActionRequest) (ActionResult, error) {
+	return c.action(ctx, "/v1/restart", req)
+}
+
+// Signal sends req.Signal to the programs.
+func (c *Client) Signal(ctx context.Context, req ActionRequest) (ActionResult, error) {
+	return c.action(ctx, "/v1/signal", req)
+}
+
+func (c *Client) action(ctx context.Context, path string, req ActionRequest) (ActionResult, error) {
+	var out ActionResult
+	err := c.do(ctx, http.MethodPost, path, nil, req, &out)
+	return out, err
+}
+
+// Why explains one program's state.
+func (c *Client) Why(ctx context.Context, name string) (Why, error) {
+	var out Why
+	err := c.quick(ctx, http.MethodGet, "/v1/why", url.Values{"name": {name}}, nil, &out)
+	return out, err
+}
+
+// Wait returns when what q says holds. CodeTimeout says that it did not in
+// time, CodeConflict that it cannot any more without a further request.
+func (c *Client) Wait(ctx context.Context, q WaitQuery) (WaitResult, error) {
+	v := url.Values{"name": q.Names, "for": {q.For}}
+	if q.Timeout > 0 {
+		v.Set("timeout", q.Timeout.String())
+	}
+	var out WaitResult
+	err := c.do(ctx, http.MethodGet, "/v1/wait", v, nil, &out)
+	return out, err
+}
+
+// Plan returns the plan the running box follows, as schema/plan writes it.
+func (c *Client) Plan(ctx context.Context) (json.RawMessage, error) {
+	var out json.RawMessage
+	err := c.quick(ctx, http.MethodGet, "/v1/plan", nil, nil, &out)
+	return out, err
+}
+
+// Apply reads the manifest again. CodeInvalid carries the findings of an
+// invalid one, which changes nothing.
+func (c *Client) Apply(ctx context.Context, req ApplyRequest) (ApplyResult, error) {
+	var out ApplyResult
+	err := c.do(ctx, http.MethodPost, "/v1/apply", nil, req, &out)
+	return out, err
+}
+
+// Ready returns the readiness of the box.
+func (c *Client) Ready(ctx context.Context) (Readiness, error) {
+	var out Readiness
+	err := c.quick(ctx, http.MethodGet, "/v1/ready", nil, nil, &out)
+	return out, err
+}
+
+// Boot returns the record of the boot.
+func (c *Client) Boot(ctx context.Context) (Boot, error) {
+	var out Boot
+	err := c.quick(ctx, http.MethodGet, "/v1/boot", nil, nil, &out)
+	return out, err
+}
+
+// LogLevel returns the level of agentinit's own log.
+func (c *Client) LogLevel(ctx context.Context) (LogLevel, error) {
+	var out LogLevel
+	err := c.quick(ctx, http.MethodGet, "/v1/log-level", nil, nil, &out)
+	return out, err
+}
+
+// SetLogLevel changes it and returns what is now in force.
+func (c *Client) SetLogLevel(ctx context.Context, level string) (LogLevel, error) {
+	var out LogLevel
+	err := c.quick(ctx, http.MethodPut, "/v1/log-level", nil, LogLevel{Level: level}, &out)
+	return out, err
+}
+
+// Shutdown asks agentinit to stop everything and exit; it does not wait.
+func (c *Client) Shutdown(ctx context.Context, req ShutdownRequest) error {
+	return c.quick(ctx, http.MethodPost, "/v1/shutdown", nil, req, nil)
+}
+
+// Version returns what is answering.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	var out Version
+	err := c.quick(ctx, http.MethodGet, "/v1/version", nil, nil, &out)
+	return out, err
+}
+
+// Meta returns the document of GET /v1/meta as it is.
+func (c *Client) Meta(ctx context.Context) (json.RawMessage, error) {
+	var out json.RawMessage
+	err := c.quick(ctx, http.MethodGet, "/v1/meta", nil, nil, &out)
+	return out, err
+}
+
+// Metrics returns the Prometheus exposition of GET /metrics, at most 16 MiB.
+func (c *Client) Metrics(ctx context.Context) (string, error) {
+	resp, err := c.send(ctx, http.MethodGet, "/metrics", nil, nil)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxMetrics))
+	if err != nil {
+		return "", c.lost(ctx, err)
+	}
+	return string(text), nil
+}
+
+// OpenAPI returns the OpenAPI document of the server.
+func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
+	var out json.RawMessage
+	err := c.quick(ctx, http.MethodGet, "/v1/openapi.json", nil, nil, &out)
+	return out, err
+}
+
+// values writes the query of GET /v1/logs.
+func (q LogQuery) values() url.Values {
+	v := url.Values{"name": q.Names}
+	if q.Stream != "" {
+		v.Set("stream", q.Stream)
+	}
+	if !q.Since.IsZero() {
+		v.Set("since", q.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if q.Grep != "" {
+		v.Set("grep", q.Grep)
+	}
+	if q.Lines != 0 {
+		v.Set("lines", strconv.Itoa(q.Lines))
+	}
+	if q.Follow {
+		v.Set("follow", "true")
+	}
+	return v
+}

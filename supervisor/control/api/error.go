@@ -1,0 +1,109 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// Code names a kind of failure; codes are stable.
+type Code string
+
+// The codes of a failed request.
+const (
+	CodeBadRequest     Code = "bad_request"     // the request is malformed
+	CodeUnknownProgram Code = "unknown_program" // no program has that name
+	CodeAmbiguous      Code = "ambiguous_name"  // a prefix fits several programs
+	CodeForbidden      Code = "forbidden"       // the peer may not do this
+	CodeConflict       Code = "conflict"        // not possible in the state met
+	CodeInvalid        Code = "invalid"         // the manifest is invalid; see Findings
+	CodeTimeout        Code = "timeout"         // what was waited for did not come in time
+	CodeFailed         Code = "failed"          // tried, and did not work
+	CodeShuttingDown   Code = "shutting_down"   // nothing is started any more
+	CodeUnsupported    Code = "unsupported"     // this agentinit does not offer it
+	CodeNotFound       Code = "not_found"       // no such route
+	CodeMethod         Code = "method_not_allowed"
+	CodeTooLarge       Code = "too_large"
+	CodeBusy           Code = "busy" // too many connections at once
+	CodeInternal       Code = "internal"
+)
+
+// codeStatus is the one place where a code becomes an HTTP status.
+var codeStatus = map[Code]int{
+	CodeBadRequest:     http.StatusBadRequest,
+	CodeUnknownProgram: http.StatusNotFound,
+	CodeAmbiguous:      http.StatusBadRequest,
+	CodeForbidden:      http.StatusForbidden,
+	CodeConflict:       http.StatusConflict,
+	CodeInvalid:        http.StatusUnprocessableEntity,
+	CodeTimeout:        http.StatusGatewayTimeout,
+	CodeFailed:         http.StatusBadGateway,
+	CodeShuttingDown:   http.StatusServiceUnavailable,
+	CodeUnsupported:    http.StatusNotImplemented,
+	CodeNotFound:       http.StatusNotFound,
+	CodeMethod:         http.StatusMethodNotAllowed,
+	CodeTooLarge:       http.StatusRequestEntityTooLarge,
+	CodeBusy:           http.StatusServiceUnavailable,
+	CodeInternal:       http.StatusInternalServerError,
+}
+
+// HTTPStatus is the status a failure of this kind is answered with.
+func (c Code) HTTPStatus() int {
+	if s, ok := codeStatus[c]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// Error is a refused or failed request. On the wire it is a problem document
+// (RFC 9457) with the extra members code, hint, program, state, candidates and
+// findings.
+type Error struct {
+	Title   string `json:"title"`
+	Status  int    `json:"status"`
+	Message string `json:"detail"`
+	Code    Code   `json:"code"`
+	Hint    string `json:"hint,omitempty"`
+	// Program and State are the program the error is about and the state it
+	// was met in.
+	Program string `json:"program,omitempty"`
+	State   string `json:"state,omitempty"`
+	// Candidates are the names that may have been meant.
+	Candidates []string  `json:"candidates,omitempty"`
+	Findings   []Finding `json:"findings,omitempty"`
+}
+
+// Errorf returns an Error of a kind with a formatted message.
+func Errorf(code Code, format string, args ...any) *Error {
+	status := code.HTTPStatus()
+	return &Error{Title: http.StatusText(status), Status: status, Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// Error returns the message, and the hint in parentheses.
+func (e *Error) Error() string {
+	if e.Hint == "" {
+		return e.Message
+	}
+	return e.Message + " (" + e.Hint + ")"
+}
+
+// UnreachableError says that nobody answers on the socket.
+type UnreachableError struct {
+	Socket string
+	Err    error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("cannot reach agentinit at %s: %v", e.Socket, e.Err)
+}
+
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// CodeOf returns the code of the Error in err's chain, or "" without one.
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}

@@ -1,0 +1,380 @@
+// Package api owns what travels between agentinit's control socket and its
+// clients: the wire types of version 1, the typed error, and Client.
+//
+// It is a leaf. It must never import another package of this module, start a
+// process or decide who may do what; the server side is supervisor/control.
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Default places of the control socket. A server that has no writable directory
+// listens on the abstract name instead, and a client that finds no file looks
+// there.
+const (
+	DefaultSocket = "/run/agentbox/agentinit.sock"
+	// EnvSocket is the environment variable that names another socket.
+	EnvSocket = "AGENTCTL_SOCKET"
+)
+
+// AbstractFallback is the abstract name that stands in for the socket file at
+// path: the path with "@" before it. A path that is abstract already stays.
+func AbstractFallback(path string) string {
+	if len(path) > 0 && path[0] == '@' {
+		return path
+	}
+	return "@" + path
+}
+
+// Status is the state of all programs, or of those asked for, at one event
+// number. A reader goes on from it with Events(Seq) without a gap.
+type Status struct {
+	Seq      uint64    `json:"seq"`
+	Time     time.Time `json:"time"` // of the server; uptimes are counted from it
+	Phase    string    `json:"phase"`
+	Programs []Program `json:"programs"` // in start order, never null
+}
+
+// Program is one program as seen from outside. State is supervisord's name of
+// the state: STOPPED STARTING RUNNING BACKOFF STOPPING EXITED FATAL.
+type Program struct {
+	Name      string `json:"name"`
+	Group     string `json:"group"`
+	Type      string `json:"type"` // service, oneshot, schedule
+	State     string `json:"state"`
+	Ready     bool   `json:"ready"`
+	Healthy   bool   `json:"healthy"`
+	Completed bool   `json:"completed"`
+	Required  bool   `json:"required"`
+	// Reason says in words why the program is not running; empty while it is.
+	Reason string `json:"reason,omitempty"`
+	// Text is what the program said of itself (sd_notify STATUS=). It is the
+	// program's own words: escape it before printing it on a terminal.
+	Text     string `json:"text,omitempty"`
+	PID      int    `json:"pid,omitempty"`
+	Run      uint64 `json:"run"`
+	Restarts uint64 `json:"restarts"`
+
+	Since     time.Time  `json:"since"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+	RunningAt *time.Time `json:"running_at,omitempty"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	// Deadline is when the program is acted upon next without being asked.
+	Deadline *time.Time `json:"deadline,omitempty"`
+	LastExit *Exit      `json:"last_exit,omitempty"`
+}
+
+// Exit is how a run ended: by an exit status, or by a signal (Code is then -1).
+type Exit struct {
+	Code   int    `json:"code"`
+	Signal string `json:"signal,omitempty"` // "KILL", without "SIG"
+	Core   bool   `json:"core,omitempty"`
+}
+
+// String says it in words: "exit status 1", "killed by SIGKILL (core dumped)".
+func (e Exit) String() string {
+	if e.Signal == "" {
+		return fmt.Sprintf("exit status %d", e.Code)
+	}
+	s := "killed by SIG" + e.Signal
+	if e.Core {
+		s += " (core dumped)"
+	}
+	return s
+}
+
+// ProgramDetail is one program with the specification it runs by. Spec is the
+// JSON form of program.Spec; the environment is not part of it.
+type ProgramDetail struct {
+	Program
+	Spec json.RawMessage `json:"spec"`
+}
+
+// ActionRequest asks for a change of some programs. Names may be exact names,
+// names of groups, globs, or prefixes that fit one program alone; All stands
+// for every program and excludes Names.
+type ActionRequest struct {
+	Names []string `json:"names,omitempty"`
+	All   bool     `json:"all,omitempty"`
+	// NoWait answers as soon as the request is accepted.
+	NoWait bool `json:"no_wait,omitempty"`
+	// TimeoutMS bounds the wait for the outcome, in milliseconds; 0 is the
+	// server's bound of ten minutes, which is also the greatest.
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// Rolling restarts one program after the other, each when the one before
+	// is ready again, and stops at the first that does not return.
+	Rolling bool `json:"rolling,omitempty"`
+	// Signal is the signal to send: a name with or without SIG, or a number.
+	Signal string `json:"signal,omitempty"`
+}
+
+// ActionResult is the outcome for every program that was meant, in start order.
+type ActionResult struct {
+	Results []ProgramResult `json:"results"`
+}
+
+// Failed reports whether the outcome of any program is an error.
+func (r ActionResult) Failed() bool {
+	for _, p := range r.Results {
+		if p.Error != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// ProgramResult is what became of one program. Changed is false when it already
+// was as asked. Error nil is success.
+type ProgramResult struct {
+	Name    string `json:"name"`
+	State   string `json:"state"`
+	PID     int    `json:"pid,omitempty"`
+	Changed bool   `json:"changed"`
+	Error   *Error `json:"error,omitempty"`
+}
+
+// LogQuery selects lines of output. The zero value means everything still held.
+type LogQuery struct {
+	Names  []string  // as in ActionRequest; empty is all programs
+	Stream string    // "stdout", "stderr" or "" for both
+	Since  time.Time // zero is from the beginning
+	Grep   string    // RE2 that must match the line
+	// Lines is how many of the newest matching lines to begin with: 0 is all, a
+	// negative number none.
+	Lines  int
+	Follow bool
+}
+
+// LogLine is one line of output. At most one of Text and Data is set: Data when
+// the line is not valid UTF-8. Either is the program's own words: escape it
+// before printing it on a terminal.
+type LogLine struct {
+	// Seq orders all lines; 0 in a line that marks a loss.
+	Seq     uint64    `json:"seq,omitempty"`
+	Time    time.Time `json:"time"`
+	Program string    `json:"program"`
+	Stream  string    `json:"stream"`
+	PID     int       `json:"pid,omitempty"`
+	Run     uint64    `json:"run,omitempty"`
+	Text    string    `json:"text,omitempty"`
+	Data    []byte    `json:"data,omitempty"` // base64 on the wire
+	// Truncated: the program's line goes on in the next LogLine.
+	Truncated bool `json:"truncated,omitempty"`
+	// Dropped is how many lines the reader has missed here; Text says so.
+	Dropped uint64 `json:"dropped,omitempty"`
+}
+
+// Bytes is the line's content without its newline.
+func (l LogLine) Bytes() []byte {
+	if l.Data != nil {
+		return l.Data
+	}
+	return []byte(l.Text)
+}
+
+// ApplyRequest asks for the manifest to be read again. DryRun only says what
+// would happen.
+type ApplyRequest struct {
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// The actions of an apply.
+const (
+	ApplyUnchanged = "unchanged" // keeps running, same pid
+	ApplyLive      = "live"      // takes the new values without a restart
+	ApplyRestart   = "restart"
+	ApplyAdd       = "add"
+	ApplyRemove    = "remove"
+)
+
+// ApplyResult is what an apply did or would do, one row per program. RolledBack
+// is set when required programs did not return and the former manifest is in
+// force again; Reason then says which.
+type ApplyResult struct {
+	DryRun     bool          `json:"dry_run"`
+	Changes    []ApplyChange `json:"changes"`
+	Warnings   []Finding     `json:"warnings,omitempty"`
+	RolledBack bool          `json:"rolled_back,omitempty"`
+	Reason     string        `json:"reason,omitempty"`
+}
+
+// ApplyChange is what an apply means for one program; Keys are the manifest
+// keys that differ.
+type ApplyChange struct {
+	Program string   `json:"program"`
+	Action  string   `json:"action"`
+	Keys    []string `json:"keys,omitempty"`
+	Error   string   `json:"error,omitempty"`
+}
+
+// Finding is a complaint about the manifest, field by field schema.Finding.
+type Finding struct {
+	Code     string `json:"code"`
+	Severity string `json:"severity"`
+	File     string `json:"file,omitempty"`
+	Path     string `json:"path,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	Column   int    `json:"column,omitempty"`
+	Value    string `json:"value,omitempty"`
+	Message  string `json:"message"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// String returns the finding on one line: file:line:column: CODE message (hint).
+func (f Finding) String() string {
+	s := f.Code + " " + f.Message
+	if f.File != "" {
+		place := f.File
+		if f.Line > 0 {
+			place = fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
+		}
+		s = place + ": " + s
+	}
+	if f.Hint != "" {
+		s += " (" + f.Hint + ")"
+	}
+	return s
+}
+
+// Why explains the state of one program.
+type Why struct {
+	Program Program   `json:"program"`
+	Time    time.Time `json:"time"`
+	// Summary is one sentence.
+	Summary string `json:"summary"`
+	// Next says what will happen without further request; empty: nothing.
+	Next string `json:"next,omitempty"`
+	// Needs are the programs it waits for or stands on.
+	Needs []WhyNeed `json:"needs,omitempty"`
+	// Dependents are the programs that need this one.
+	Dependents []string `json:"dependents,omitempty"`
+	// Recent are the newest events about the program, oldest first.
+	Recent []Event `json:"recent,omitempty"`
+}
+
+// WhyNeed is one edge of the dependency graph and whether it holds.
+type WhyNeed struct {
+	Program   string `json:"program"`
+	Condition string `json:"condition"` // started, ready, completed
+	Met       bool   `json:"met"`
+	State     string `json:"state"`
+	Reason    string `json:"reason,omitempty"`
+}
+
+// What Wait can wait for.
+const (
+	ForReady     = "ready"
+	ForRunning   = "running"
+	ForStopped   = "stopped"
+	ForCompleted = "completed"
+)
+
+// WaitQuery says what to wait for. No names and ForReady means the readiness of
+// the box; no names and another condition means every program. Timeout 0 is the
+// server's bound of ten minutes, which is also the greatest.
+type WaitQuery struct {
+	Names   []string
+	For     string
+	Timeout time.Duration
+}
+
+// WaitResult says that what was waited for holds.
+type WaitResult struct {
+	For      string    `json:"for"`
+	Box      bool      `json:"box"` // it was the box that was waited for
+	Programs []Program `json:"programs,omitempty"`
+}
+
+// Readiness is whether the box is ready, and what is missing if not.
+type Readiness struct {
+	Ready        bool          `json:"ready"`
+	Since        *time.Time    `json:"since,omitempty"` // latest change to ready
+	Reason       string        `json:"reason,omitempty"`
+	Requirements []Requirement `json:"requirements,omitempty"`
+	Missing      []Requirement `json:"missing,omitempty"`
+}
+
+// Requirement is one thing that must hold for the box to be ready.
+type Requirement struct {
+	ID     string `json:"id"`   // program:web, mount:/workspace
+	Kind   string `json:"kind"` // program, adapter, mount
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Boot is the record of the boot: phases, artifact probes, programs.
+type Boot struct {
+	ID        string     `json:"id,omitempty"`
+	StartedAt time.Time  `json:"started_at"`
+	SealedAt  *time.Time `json:"sealed_at,omitempty"`
+	// Outcome is "booting", "sealed", "timeout" or "failed".
+	Outcome   string         `json:"outcome"`
+	Reason    string         `json:"reason,omitempty"`
+	Phases    []BootPhase    `json:"phases"`
+	Programs  []BootProgram  `json:"programs"`
+	Artifacts []BootArtifact `json:"artifacts,omitempty"`
+	// CriticalChain is the chain of programs the seal waited for, in start
+	// order; the last is the required program that became ready last.
+	CriticalChain []string `json:"critical_chain,omitempty"`
+}
+
+// BootPhase is one phase of bootstrap.
+type BootPhase struct {
+	Number    float64   `json:"number"` // 0.5 is a phase too
+	Name      string    `json:"name"`
+	StartedAt time.Time `json:"started_at"`
+	// DurationMS is in milliseconds; of a phase under way, so far.
+	DurationMS float64 `json:"duration_ms"`
+	Outcome    string  `json:"outcome"` // ok, warning, failed, running
+	Detail     string  `json:"detail,omitempty"`
+}
+
+// BootProgram is the first run of one program: when it was started, was
+// RUNNING, was ready (a oneshot: completed). A nil time has not come yet.
+type BootProgram struct {
+	Name      string     `json:"name"`
+	Required  bool       `json:"required"`
+	Needs     []string   `json:"needs,omitempty"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+	RunningAt *time.Time `json:"running_at,omitempty"`
+	ReadyAt   *time.Time `json:"ready_at,omitempty"`
+}
+
+// BootArtifact is the result of one artifact probe.
+type BootArtifact struct {
+	ID         string  `json:"id"`
+	Class      string  `json:"class,omitempty"`
+	Required   bool    `json:"required"`
+	OK         bool    `json:"ok"`
+	Reason     string  `json:"reason,omitempty"`
+	DurationMS float64 `json:"duration_ms"`
+}
+
+// LogLevel is the level of agentinit's own log: trace, debug, info, warn, error.
+type LogLevel struct {
+	Level string `json:"level"`
+}
+
+// ShutdownRequest asks agentinit to stop everything and exit. The reason, at
+// most 200 bytes, is told to the log.
+type ShutdownRequest struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// Accepted answers a request whose outcome comes later.
+type Accepted struct {
+	Accepted bool `json:"accepted"`
+}
+
+// Version says what is answering.
+type Version struct {
+	Version   string     `json:"version"`
+	Commit    string     `json:"commit,omitempty"`
+	Go        string     `json:"go"`
+	PID       int        `json:"pid"`
+	BootID    string     `json:"boot_id,omitempty"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+}

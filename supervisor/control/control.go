@@ -1,0 +1,146 @@
+// Package control owns the control socket: who may connect, who may do what,
+// one table of routes, and the translation between the wire and the supervisor.
+//
+// It must never touch a process itself, decide what a program's state means for
+// other programs, or let a peer's slowness, size or number reach the
+// supervisor's loop: every input, wait and connection here is bounded.
+package control
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+)
+
+// Supervisor is what control asks of the loop. A change must be visible in
+// Snapshot before the event that tells of it is published: whoever waits reads
+// the snapshot again when it sees the event.
+//
+// The four requests return when the loop has taken or refused them; control
+// waits for the outcome itself. What was refused is *supervisor.Refused or
+// *supervisor.UnknownProgram, joined where there are several; any other error
+// is about all programs.
+type Supervisor interface {
+	Snapshot() supervisor.Snapshot
+	Start(ctx context.Context, names ...string) error
+	Stop(ctx context.Context, names ...string) error
+	Restart(ctx context.Context, names ...string) error
+	Signal(ctx context.Context, signal string, names ...string) error
+	// Shutdown asks for an orderly stop of the whole box and returns at once.
+	Shutdown(reason string)
+}
+
+var (
+	_ Supervisor = (*supervisor.Supervisor)(nil)
+	_ Logs       = (*logs.Plane)(nil)
+)
+
+// Logs reads captured output; logs.Plane is one. A reader may be as slow as it
+// likes: that must hold up nobody else.
+type Logs interface {
+	Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line]
+}
+
+// Applier works on the manifest of the running box. An invalid manifest is an
+// *api.Error of CodeInvalid with the findings, and has changed nothing.
+type Applier interface {
+	// Plan returns the plan in force as JSON.
+	Plan(ctx context.Context) ([]byte, error)
+	Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error)
+}
+
+// Readiness is the readiness of the box. A change must be visible in Report
+// before an event tells of it.
+type Readiness interface {
+	Report() api.Readiness
+}
+
+// BootRecord is what bootstrap remembers of itself. It need not fill in
+// CriticalChain.
+type BootRecord interface {
+	Boot() api.Boot
+}
+
+// LogLevel reads and changes the level of agentinit's own log. Set refuses a
+// level it does not know.
+type LogLevel interface {
+	Level() string
+	SetLevel(level string) error
+}
+
+// Config is what a Server works with. Supervisor, Events and Owner are
+// required; a route whose part is nil answers CodeUnsupported.
+type Config struct {
+	Supervisor Supervisor
+	Events     *event.Bus
+	// Owner says to which supervised program's tree a process belongs. It is
+	// asked once for each connection and must not block on the process, so it
+	// must not read what the process can stall (its memory, its files).
+	Owner func(pid int) (program string, ok bool)
+
+	Logs      Logs
+	Applier   Applier
+	Readiness Readiness
+	Boot      BootRecord
+	LogLevel  LogLevel
+	// Probes serves /livez, /ready, /health, /metrics and /v1/meta.
+	Probes  http.Handler
+	Version api.Version
+
+	// UID is agentinit's own user: it and root may change things. Members of
+	// GID may read.
+	UID, GID uint32
+
+	Limits Limits
+}
+
+// Limits bound what peers can take. The zero value of a field is its default.
+type Limits struct {
+	Connections int           // all at once; default 640, or a quarter of RLIMIT_NOFILE if less
+	Guests      int           // of supervised programs, among them; default a tenth
+	Header      time.Duration // for a request's header; default 5 s
+	Body        time.Duration // for a whole request; default 10 s
+	Idle        time.Duration // between requests; default 30 s
+	Write       time.Duration // for an answer, and a guest's line of a stream; default 30 s
+	Wait        time.Duration // for a start, stop, restart or wait; default 10 min
+}
+
+const (
+	maxHeader = 16 << 10 // bytes of a request's header, target included
+	maxBody   = 64 << 10 // bytes of a request's body
+)
+
+func (l Limits) withDefaults() Limits {
+	setDefault(&l.Connections, min(640, descriptors()/4))
+	setDefault(&l.Guests, max(1, l.Connections/10))
+	setDefault(&l.Header, 5*time.Second)
+	setDefault(&l.Body, 10*time.Second)
+	setDefault(&l.Idle, 30*time.Second)
+	setDefault(&l.Write, 30*time.Second)
+	setDefault(&l.Wait, 10*time.Minute)
+	return l
+}
+
+// descriptors is how many file descriptors this process may have: connections
+// must leave enough of them to start programs.
+func descriptors() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return 256
+	}
+	return int(min(limit.Cur, 1<<20))
+}
+
+func setDefault[T int | time.Duration](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}

@@ -1,0 +1,343 @@
+// Package controltest is a box for tests of the control socket and its clients:
+// a supervisor whose programs do at once what they are told, with logs, a boot
+// record and the rest in memory.
+//
+// It must never start a process, and nothing but tests may import it.
+package controltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// Epoch is the time at which a Box stands.
+var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// Box is the fake. Its exported fields are set before it is used; its methods
+// may be called from any goroutine.
+type Box struct {
+	Bus *event.Bus
+	// Hold keeps programs of these names in STARTING or STOPPING until Release.
+	Hold []string
+	// Fails names programs whose start ends in FATAL.
+	Fails []string
+	// Refuse names programs about which every request is refused.
+	Refuse []string
+	// Owners maps a pid to the program whose tree it is in.
+	Owners   func(pid int) (string, bool)
+	Lines    []logs.Line
+	BootData api.Boot
+	Result   api.ApplyResult
+	ApplyErr error
+	PlanJSON []byte
+
+	mu        sync.Mutex
+	programs  []supervisor.Status
+	ready     api.Readiness
+	level     string
+	signals   []string
+	shutdowns []string
+	applied   []bool
+}
+
+// Program is a running, ready service for New.
+func Program(name string) supervisor.Status {
+	since := Epoch.Add(-3*time.Minute - 12*time.Second)
+	return supervisor.Status{
+		Name: name, Group: name, State: program.Running, Ready: true, Healthy: true, PID: 100 + len(name), Run: 1,
+		Since: since, StartedAt: &since, RunningAt: &since,
+		Spec: &program.Spec{Name: name, Group: name, Type: program.Service, Argv: []string{"/bin/" + name}},
+	}
+}
+
+// New returns a box of the programs.
+func New(programs ...supervisor.Status) *Box {
+	return &Box{
+		Bus: event.NewBus(1024), programs: programs, level: "info",
+		ready: api.Readiness{Ready: true, Since: &Epoch}, Owners: func(int) (string, bool) { return "", false },
+	}
+}
+
+// Config is a control.Config with everything in it.
+func (b *Box) Config(uid, gid int) control.Config {
+	started := Epoch.Add(-time.Hour)
+	return control.Config{
+		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b,
+		Owner: func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
+		Probes: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, `{"probe":%q}`, r.URL.Path)
+		}),
+		Version: api.Version{Version: "1.2.3", Go: "go1.26", PID: 1, BootID: "b00t", StartedAt: &started},
+	}
+}
+
+// Start serves on the socket until stop is called.
+func Start(cfg control.Config, socket string) (stop func() error, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s, warning, err := control.Listen(ctx, control.SocketConfig{Path: socket, Mode: 0o666, GID: -1})
+	if err = errors.Join(warning, err); err != nil {
+		cancel()
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- control.New(cfg).Serve(ctx, s) }()
+	return func() error { cancel(); return <-done }, nil
+}
+
+// Serve is Start for as long as the test, and returns the socket.
+func Serve(tb testing.TB, cfg control.Config, socket string) string {
+	tb.Helper()
+	stop, err := Start(cfg, socket)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := stop(); err != nil {
+			tb.Errorf("the server ended with %v", err)
+		}
+	})
+	return socket
+}
+
+var (
+	_ control.Supervisor = (*Box)(nil)
+	_ control.Logs       = (*Box)(nil)
+	_ control.Applier    = (*Box)(nil)
+	_ control.Readiness  = (*Box)(nil)
+	_ control.BootRecord = (*Box)(nil)
+	_ control.LogLevel   = (*Box)(nil)
+)
+
+// Snapshot returns the programs as they are.
+func (b *Box) Snapshot() supervisor.Snapshot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return supervisor.Snapshot{Seq: b.Bus.Seq(), Time: Epoch, Phase: supervisor.Running, Programs: slices.Clone(b.programs)}
+}
+
+// Add adds a program.
+func (b *Box) Add(p supervisor.Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.programs = append(b.programs, p)
+}
+
+// Set changes one program and tells of it.
+func (b *Box) Set(name string, change func(*supervisor.Status)) {
+	b.mu.Lock()
+	i := slices.IndexFunc(b.programs, func(p supervisor.Status) bool { return p.Name == name })
+	if i < 0 {
+		b.mu.Unlock()
+		panic("no program " + name)
+	}
+	from := b.programs[i].State
+	change(&b.programs[i])
+	p := b.programs[i]
+	b.mu.Unlock()
+	b.Bus.Publish(event.Event{
+		Time: Epoch, Level: event.Info, Stage: "supervisor", Name: event.ProgramStateChanged, Program: name, Run: p.Run,
+		Change: &event.Change{From: from.String(), To: p.State.String(), PID: p.PID, Ready: p.Ready, Reason: p.Reason},
+	})
+}
+
+// Remove takes a program away.
+func (b *Box) Remove(name string) {
+	b.mu.Lock()
+	b.programs = slices.DeleteFunc(b.programs, func(p supervisor.Status) bool { return p.Name == name })
+	b.mu.Unlock()
+	b.Bus.Publish(event.Event{Time: Epoch, Level: event.Info, Stage: "supervisor", Name: "ProgramRemoved", Program: name})
+}
+
+// Release lets a held program finish what it is doing.
+func (b *Box) Release(name string) {
+	b.Set(name, func(p *supervisor.Status) {
+		if p.State == program.Stopping {
+			p.State, p.PID, p.Ready, p.Reason = program.Stopped, 0, false, "stopped on request"
+			return
+		}
+		p.State, p.Ready, p.Reason = program.Running, true, ""
+	})
+}
+
+// each acts on the programs, but not on those whose state refuses it.
+func (b *Box) each(names []string, refuses func(supervisor.Status) bool, act func(*supervisor.Status)) error {
+	var errs []error
+	for _, name := range names {
+		if slices.Contains(b.Refuse, name) {
+			errs = append(errs, &supervisor.Refused{Program: name, State: b.state(name), Reason: "refused in this state"})
+			continue
+		}
+		var refused error
+		b.Set(name, func(p *supervisor.Status) {
+			if refuses(*p) {
+				refused = &supervisor.Refused{Program: name, State: p.State, Reason: "it is so already"}
+			} else {
+				act(p)
+			}
+		})
+		errs = append(errs, refused)
+	}
+	return errors.Join(errs...)
+}
+
+func (b *Box) state(name string) program.State {
+	for _, p := range b.Snapshot().Programs {
+		if p.Name == name {
+			return p.State
+		}
+	}
+	return program.Stopped
+}
+
+func willing(supervisor.Status) bool { return false }
+
+// Start makes programs RUNNING, or what Hold and Fails say.
+func (b *Box) Start(_ context.Context, names ...string) error {
+	return b.each(names, func(p supervisor.Status) bool {
+		return p.State == program.Running || p.State == program.Starting
+	}, b.start)
+}
+
+func (b *Box) start(p *supervisor.Status) {
+	p.Run++
+	p.PID, p.State, p.Ready, p.Reason, p.Since = 1000+int(p.Run), program.Running, true, "", Epoch
+	switch {
+	case slices.Contains(b.Fails, p.Name):
+		p.State, p.PID, p.Ready, p.Reason = program.Fatal, 0, false, "/bin/"+p.Name+": no such file"
+	case slices.Contains(b.Hold, p.Name):
+		p.State, p.Ready, p.Reason = program.Starting, false, "starting"
+	}
+}
+
+// Stop makes programs STOPPED, or STOPPING when held.
+func (b *Box) Stop(_ context.Context, names ...string) error {
+	return b.each(names, func(p supervisor.Status) bool { return p.PID == 0 }, func(p *supervisor.Status) {
+		p.State, p.PID, p.Ready, p.Reason, p.Since = program.Stopped, 0, false, "stopped on request", Epoch
+		if slices.Contains(b.Hold, p.Name) {
+			p.State, p.PID, p.Reason = program.Stopping, 1, "stopping"
+		}
+	})
+}
+
+// Restart is Start of whatever it is.
+func (b *Box) Restart(_ context.Context, names ...string) error {
+	return b.each(names, willing, b.start)
+}
+
+// Signal notes what was sent.
+func (b *Box) Signal(_ context.Context, signal string, names ...string) error {
+	return b.each(names, willing, func(p *supervisor.Status) { b.signals = append(b.signals, p.Name+" "+signal) })
+}
+
+// Signals returns what was sent: "NAME SIGNAL".
+func (b *Box) Signals() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.signals)
+}
+
+// Shutdown notes the reason.
+func (b *Box) Shutdown(reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shutdowns = append(b.shutdowns, reason)
+}
+
+// Shutdowns returns the reasons of the shutdowns asked for.
+func (b *Box) Shutdowns() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.shutdowns)
+}
+
+// Read gives the lines that fit, then waits for the end when following.
+func (b *Box) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
+	return func(yield func(logs.Line) bool) {
+		for _, l := range b.fitting(q) {
+			if !yield(l) {
+				return
+			}
+		}
+		if q.Follow {
+			<-ctx.Done()
+		}
+	}
+}
+
+func (b *Box) fitting(q logs.Query) []logs.Line {
+	var fit []logs.Line
+	for _, l := range b.Lines {
+		if len(q.Programs) > 0 && !slices.Contains(q.Programs, l.Program) || len(q.Streams) > 0 && !slices.Contains(q.Streams, l.Stream) ||
+			l.Time.Before(q.Since) || q.Grep != nil && !q.Grep.MatchString(l.Text) {
+			continue
+		}
+		fit = append(fit, l)
+	}
+	if q.Lines != 0 {
+		fit = fit[max(0, len(fit)-max(0, q.Lines)):]
+	}
+	return fit
+}
+
+// Plan returns PlanJSON.
+func (b *Box) Plan(context.Context) ([]byte, error) { return b.PlanJSON, nil }
+
+// Apply returns Result and ApplyErr.
+func (b *Box) Apply(_ context.Context, dryRun bool) (api.ApplyResult, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.applied = append(b.applied, dryRun)
+	out := b.Result
+	out.DryRun = dryRun
+	return out, b.ApplyErr
+}
+
+// Report is the readiness.
+func (b *Box) Report() api.Readiness {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ready
+}
+
+// SetReadiness changes it and tells of it.
+func (b *Box) SetReadiness(r api.Readiness) {
+	b.mu.Lock()
+	b.ready = r
+	b.mu.Unlock()
+	b.Bus.Publish(event.Event{Time: Epoch, Level: event.Info, Stage: "probes", Name: "ReadinessChanged"})
+}
+
+// Boot returns BootData.
+func (b *Box) Boot() api.Boot { return b.BootData }
+
+// Level is the log level.
+func (b *Box) Level() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.level
+}
+
+// SetLevel takes debug and info.
+func (b *Box) SetLevel(level string) error {
+	if level != "debug" && level != "info" {
+		return fmt.Errorf("unknown level %q", level)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.level = level
+	return nil
+}

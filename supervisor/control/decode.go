@@ -1,0 +1,199 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+)
+
+// Bounds of what a request may name.
+const (
+	maxNames  = 2000
+	maxName   = 256 // bytes
+	maxGrep   = 1024
+	maxReason = 200
+)
+
+// decode reads a request's body: one JSON value of known keys, or nothing,
+// which is the zero value.
+func decode[T any](body io.Reader) (T, error) {
+	var v T
+	d := json.NewDecoder(body)
+	d.DisallowUnknownFields()
+	err := d.Decode(&v)
+	if errors.Is(err, io.EOF) {
+		return v, nil
+	}
+	if err == nil {
+		if _, more := d.Token(); !errors.Is(more, io.EOF) {
+			err = errors.Join(more, errors.New("there is more after the JSON value"))
+		}
+	}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil:
+		return v, nil
+	case errors.As(err, &tooLarge):
+		return v, err
+	}
+	var zero T
+	return zero, api.Errorf(api.CodeBadRequest, "cannot read the request's body: %v", err)
+}
+
+func checkNames(names []string) error {
+	if len(names) > maxNames {
+		return api.Errorf(api.CodeBadRequest, "more than %d names", maxNames)
+	}
+	for _, n := range names {
+		if n == "" || len(n) > maxName {
+			return api.Errorf(api.CodeBadRequest, "a name has 1 to %d bytes", maxName)
+		}
+	}
+	return nil
+}
+
+// decodeAction reads the request of start, stop, restart and signal.
+func decodeAction(body io.Reader) (api.ActionRequest, error) {
+	req, err := decode[api.ActionRequest](body)
+	if err != nil {
+		return req, err
+	}
+	switch {
+	case req.All && len(req.Names) > 0:
+		return req, api.Errorf(api.CodeBadRequest, "names and all exclude each other")
+	case !req.All && len(req.Names) == 0:
+		return req, api.Errorf(api.CodeBadRequest, "neither names nor all is given")
+	case req.TimeoutMS < 0:
+		return req, api.Errorf(api.CodeBadRequest, "timeout_ms is negative")
+	case req.Rolling && req.NoWait:
+		return req, api.Errorf(api.CodeBadRequest, "a rolling restart has to wait")
+	}
+	return req, checkNames(req.Names)
+}
+
+// signalName is a signal by name, SIG or not, in either case, or by number.
+var signalName = regexp.MustCompile(`^(?:[1-9][0-9]?|(?i:SIG)?[A-Za-z][A-Za-z0-9+-]{1,11})$`)
+
+// checkQuery refuses parameters that the route does not have: a misspelt one
+// that is ignored would silently widen what was asked for.
+func checkQuery(raw string, params []param) error {
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return api.Errorf(api.CodeBadRequest, "cannot read the query: %v", err)
+	}
+	for key, values := range q {
+		i := indexParam(params, key)
+		if i < 0 {
+			return api.Errorf(api.CodeBadRequest, "unknown parameter %q", key)
+		}
+		if len(values) > 1 && !params[i].Repeated {
+			return api.Errorf(api.CodeBadRequest, "parameter %s is given %d times", key, len(values))
+		}
+	}
+	return nil
+}
+
+func indexParam(params []param, name string) int {
+	for i, p := range params {
+		if p.Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// decodeLogs reads the query of logs; its names are not resolved yet.
+func decodeLogs(q url.Values) (logs.Query, error) {
+	out := logs.Query{Programs: q["name"]}
+	if err := checkNames(out.Programs); err != nil {
+		return out, err
+	}
+	if v := q.Get("stream"); v != "" {
+		var stream logs.Stream
+		if stream.UnmarshalText([]byte(v)) != nil {
+			return out, api.Errorf(api.CodeBadRequest, "stream is stdout or stderr")
+		}
+		out.Streams = []logs.Stream{stream}
+	}
+	var err error
+	if v := q.Get("lines"); v != "" {
+		if out.Lines, err = strconv.Atoi(v); err != nil {
+			return out, api.Errorf(api.CodeBadRequest, "lines is a number")
+		}
+	}
+	if v := q.Get("since"); v != "" {
+		if out.Since, err = time.Parse(time.RFC3339Nano, v); err != nil {
+			return out, api.Errorf(api.CodeBadRequest, "since is an RFC 3339 instant")
+		}
+	}
+	if out.Follow, err = boolParam(q, "follow"); err != nil {
+		return out, err
+	}
+	out.Grep, err = compileGrep(q.Get("grep"))
+	return out, err
+}
+
+// compileGrep takes RE2, which matches in linear time, of bounded length.
+func compileGrep(pattern string) (*regexp.Regexp, error) {
+	if pattern == "" {
+		return nil, nil
+	}
+	if len(pattern) > maxGrep {
+		return nil, api.Errorf(api.CodeBadRequest, "grep is longer than %d bytes", maxGrep)
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, api.Errorf(api.CodeBadRequest, "grep: %v", err)
+	}
+	return re, nil
+}
+
+func decodeEvents(q url.Values) (since uint64, follow bool, err error) {
+	if v := q.Get("since"); v != "" {
+		if since, err = strconv.ParseUint(v, 10, 63); err != nil {
+			return 0, false, api.Errorf(api.CodeBadRequest, "since is an event number")
+		}
+	}
+	follow, err = boolParam(q, "follow")
+	return since, follow, err
+}
+
+func decodeWait(q url.Values) (api.WaitQuery, error) {
+	out := api.WaitQuery{Names: q["name"], For: q.Get("for")}
+	if err := checkNames(out.Names); err != nil {
+		return out, err
+	}
+	if out.For == "" {
+		out.For = api.ForReady
+	}
+	if _, ok := conditions[out.For]; !ok {
+		return out, api.Errorf(api.CodeBadRequest, "for is ready, running, stopped or completed")
+	}
+	if v := q.Get("timeout"); v != "" {
+		var err error
+		if out.Timeout, err = time.ParseDuration(v); err != nil || out.Timeout < 0 {
+			return out, api.Errorf(api.CodeBadRequest, "timeout is a duration such as 30s")
+		}
+	}
+	return out, nil
+}
+
+func boolParam(q url.Values, name string) (bool, error) {
+	v := q.Get(name)
+	if v == "" {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, api.Errorf(api.CodeBadRequest, "%s is true or false", name)
+	}
+	return b, nil
+}

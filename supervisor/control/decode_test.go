@@ -1,0 +1,106 @@
+package control
+
+import (
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// FuzzRequests decodes anything as every kind of request: what comes out is
+// either within the bounds or a refusal with a code.
+func FuzzRequests(f *testing.F) {
+	for _, seed := range []string{
+		`{"names":["web"],"no_wait":true}`, `{"all":true,"signal":"HUP"}`, `{}`, ``, `null`, `[]`, `{"level":"debug"}`,
+		"name=a&name=b&follow=true&lines=3&grep=a%2B&since=2026-01-02T03:04:05Z", "since=9&follow=1", "for=ready&timeout=5s&name=x",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		check := func(err error) bool {
+			if err != nil && api.CodeOf(err) != api.CodeBadRequest {
+				t.Fatalf("%q: %v has no code for the peer", raw, err)
+			}
+			return err == nil
+		}
+		if a, err := decodeAction(strings.NewReader(raw)); check(err) {
+			if a.All == (len(a.Names) > 0) || len(a.Names) > maxNames || a.TimeoutMS < 0 {
+				t.Fatalf("accepted %+v", a)
+			}
+		}
+		_, err := decode[api.ApplyRequest](strings.NewReader(raw))
+		check(err)
+		_, err = decode[api.ShutdownRequest](strings.NewReader(raw))
+		check(err)
+		for _, rt := range routes() {
+			check(checkQuery(raw, rt.Query))
+		}
+		q, err := url.ParseQuery(raw)
+		if err != nil {
+			return
+		}
+		if l, err := decodeLogs(q); check(err) && len(l.Programs) > maxNames {
+			t.Fatalf("accepted %d names", len(l.Programs))
+		}
+		_, _, err = decodeEvents(q)
+		check(err)
+		if w, err := decodeWait(q); check(err) && (conditions[w.For] == nil || w.Timeout < 0) {
+			t.Fatalf("accepted %+v", w)
+		}
+	})
+}
+
+func TestSignalNames(t *testing.T) {
+	for _, ok := range []string{"HUP", "SIGHUP", "sigusr1", "9", "64", "RTMIN+3"} {
+		if !signalName.MatchString(ok) {
+			t.Errorf("%q was refused", ok)
+		}
+	}
+	for _, bad := range []string{"", "0", "-9", "100", "HUP\n", "H UP", strings.Repeat("A", 20), "9x"} {
+		if signalName.MatchString(bad) {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+// TestOpenAPI: the document has every route, and every reference in it leads to
+// a schema.
+func TestOpenAPI(t *testing.T) {
+	doc := openAPI(routes(), "1")
+	paths := doc["paths"].(map[string]map[string]any)
+	for _, rt := range routes() {
+		op, ok := paths[rt.Path][strings.ToLower(rt.Method)].(map[string]any)
+		if !ok || op["summary"] != rt.Doc || op["x-access"] != rt.Access.String() {
+			t.Errorf("%s %s: %v", rt.Method, rt.Path, op)
+		}
+	}
+	schemas := doc["components"].(map[string]any)["schemas"].(map[string]any)
+	var walk func(v reflect.Value)
+	walk = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Interface:
+			walk(v.Elem())
+		case reflect.Slice:
+			for i := range v.Len() {
+				walk(v.Index(i))
+			}
+		case reflect.Map:
+			for _, k := range v.MapKeys() {
+				if k.String() == "$ref" {
+					name := strings.TrimPrefix(v.MapIndex(k).Elem().String(), "#/components/schemas/")
+					if schemas[name] == nil {
+						t.Errorf("no schema %s", name)
+					}
+				}
+				walk(v.MapIndex(k))
+			}
+		}
+	}
+	walk(reflect.ValueOf(doc))
+	status := schemas["Status"].(map[string]any)["properties"].(map[string]any)
+	if status["time"].(map[string]any)["format"] != "date-time" {
+		t.Errorf("Status is %v", status)
+	}
+}

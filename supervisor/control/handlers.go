@@ -1,0 +1,122 @@
+package control
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+func getStatus(s *Server, r *http.Request) (any, error) {
+	snap := s.cfg.Supervisor.Snapshot()
+	programs := snap.Programs
+	if names := r.URL.Query()["name"]; len(names) > 0 {
+		err := checkNames(names)
+		if err == nil {
+			programs, err = resolve(names, programs)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return toStatus(snap, programs), nil
+}
+
+func getProgram(s *Server, r *http.Request) (any, error) {
+	p, err := resolveOne(r.URL.Query().Get("name"), s.cfg.Supervisor.Snapshot().Programs)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := json.Marshal(p.Spec)
+	if err != nil {
+		return nil, err
+	}
+	return api.ProgramDetail{Program: toProgram(p), Spec: spec}, nil
+}
+
+func getPlan(s *Server, r *http.Request) (any, error) {
+	if s.cfg.Applier == nil {
+		return nil, unsupported("manifest to plan from")
+	}
+	plan, err := s.cfg.Applier.Plan(r.Context())
+	return json.RawMessage(plan), err
+}
+
+// postApply is audited when it may change something; a dry run is a question.
+func postApply(s *Server, r *http.Request) (any, error) {
+	req, err := decode[api.ApplyRequest](r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if s.cfg.Applier == nil {
+		return nil, unsupported("manifest to apply")
+	}
+	s.audit(r, "apply", map[string]any{"dry_run": req.DryRun})
+	return s.cfg.Applier.Apply(r.Context(), req.DryRun)
+}
+
+func getReady(s *Server, _ *http.Request) (any, error) {
+	if s.cfg.Readiness == nil {
+		return nil, unsupported("readiness report")
+	}
+	return s.cfg.Readiness.Report(), nil
+}
+
+func getBoot(s *Server, _ *http.Request) (any, error) {
+	if s.cfg.Boot == nil {
+		return nil, unsupported("boot record")
+	}
+	boot := s.cfg.Boot.Boot()
+	if boot.CriticalChain == nil {
+		boot.CriticalChain = criticalChain(boot.Programs)
+	}
+	return boot, nil
+}
+
+func getLogLevel(s *Server, _ *http.Request) (any, error) {
+	if s.cfg.LogLevel == nil {
+		return nil, unsupported("log level")
+	}
+	return api.LogLevel{Level: s.cfg.LogLevel.Level()}, nil
+}
+
+func putLogLevel(s *Server, r *http.Request) (any, error) {
+	req, err := decode[api.LogLevel](r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if s.cfg.LogLevel == nil {
+		return nil, unsupported("log level")
+	}
+	if len(req.Level) > maxName {
+		return nil, api.Errorf(api.CodeBadRequest, "that is no level")
+	}
+	before := s.cfg.LogLevel.Level()
+	if err := s.cfg.LogLevel.SetLevel(req.Level); err != nil {
+		return nil, api.Errorf(api.CodeBadRequest, "%v", err)
+	}
+	s.audit(r, "log-level", map[string]any{"from": before, "to": s.cfg.LogLevel.Level()})
+	return getLogLevel(s, r)
+}
+
+func postShutdown(s *Server, r *http.Request) (any, error) {
+	req, err := decode[api.ShutdownRequest](r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if len(req.Reason) > maxReason {
+		return nil, api.Errorf(api.CodeBadRequest, "reason is longer than %d bytes", maxReason)
+	}
+	if req.Reason == "" {
+		req.Reason = "asked for through the control socket"
+	}
+	s.audit(r, "shutdown", map[string]any{"reason": req.Reason})
+	s.cfg.Supervisor.Shutdown(req.Reason)
+	return api.Accepted{Accepted: true}, nil
+}
+
+func getVersion(s *Server, _ *http.Request) (any, error) { return s.cfg.Version, nil }
+
+func getOpenAPI(s *Server, _ *http.Request) (any, error) {
+	return openAPI(routes(), s.cfg.Version.Version), nil
+}

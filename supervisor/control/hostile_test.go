@@ -1,0 +1,266 @@
+package control_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+)
+
+// ask sends one raw request.
+func ask(tb testing.TB, socket, method, target, body string) (int, string) {
+	tb.Helper()
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(tb.Context(), method, "http://x"+target, strings.NewReader(body))
+	must(tb, err)
+	resp, err := tr.RoundTrip(req)
+	must(tb, err)
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	must(tb, err)
+	return resp.StatusCode, string(data)
+}
+
+func TestBadRequestsSayWhy(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	path := controltest.Serve(t, own(b), socketPath(t))
+	for _, c := range []struct {
+		method, target, body string
+		status               int
+		detail               string
+	}{
+		{"GET", "/nowhere", "", 404, "no such route"},
+		{"GET", "/v1/start", "", 405, "allowed: POST"},
+		{"DELETE", "/v1/log-level", "", 405, "allowed: "},
+		{"POST", "/v1/start", "", 400, "neither names nor all"},
+		{"POST", "/v1/start", "{", 400, "unexpected EOF"},
+		{"POST", "/v1/start", `{"all":true}{"all":true}`, 400, "more after"},
+		{"POST", "/v1/start", `{"all":true,"nmae":1}`, 400, "unknown field"},
+		{"POST", "/v1/start", `{"all":"yes"}`, 400, "cannot unmarshal"},
+		{"POST", "/v1/start", `{"names":[""]}`, 400, "a name has"},
+		{"POST", "/v1/start", `{"names":["` + strings.Repeat("a", 257) + `"]}`, 400, "a name has"},
+		{"POST", "/v1/start", `{"names":["web"],"all":true}`, 400, "exclude"},
+		{"POST", "/v1/start", `{"all":true,"timeout_ms":-1}`, 400, "negative"},
+		{"POST", "/v1/start", `{"all":true,"rolling":true}`, 400, "rolling is for restart"},
+		{"POST", "/v1/start", strings.Repeat(" ", 64<<10+1), 413, "larger than 65536"},
+		{"POST", "/v1/signal", `{"all":true,"signal":"-9"}`, 400, "signal is a name"},
+		{"POST", "/v1/shutdown", `{"reason":"` + strings.Repeat("r", 201) + `"}`, 400, "reason is longer"},
+		{"GET", "/v1/status?name=", "", 400, "a name has"},
+		{"GET", "/v1/status?nmae=web", "", 400, "unknown parameter"},
+		{"GET", "/v1/status?name=%zz", "", 400, "cannot read the query"},
+		{"GET", "/v1/why?name=a&name=b", "", 400, "given 2 times"},
+		{"GET", "/v1/why", "", 400, "no name"},
+		{"GET", "/v1/events?since=-1", "", 400, "event number"},
+		{"GET", "/v1/events?follow=perhaps", "", 400, "true or false"},
+		{"GET", "/v1/logs?grep=(", "", 400, "grep"},
+		{"GET", "/v1/logs?lines=x", "", 400, "lines"},
+		{"GET", "/v1/wait?for=tea", "", 400, "for is"},
+		{"GET", "/v1/wait?timeout=-1s", "", 400, "timeout"},
+	} {
+		status, body := ask(t, path, c.method, c.target, c.body)
+		var problem api.Error
+		if err := json.Unmarshal([]byte(body), &problem); err != nil || status != c.status || problem.Status != status || !strings.Contains(problem.Message, c.detail) {
+			t.Errorf("%s %s %.40q: got %d %s, want %d …%s…", c.method, c.target, c.body, status, body, c.status, c.detail)
+		}
+	}
+	equal(t, b.Snapshot().Programs[0].Run, uint64(1))
+}
+
+func TestUnsupportedIsSaid(t *testing.T) {
+	b := controltest.New()
+	cfg := control.Config{Supervisor: b, Events: b.Bus, Owner: b.Owners, UID: uint32(os.Geteuid())}
+	path := controltest.Serve(t, cfg, socketPath(t))
+	bodies := map[string]string{"/v1/log-level": `{"level":"info"}`, "/v1/start": `{"all":true}`}
+	for _, target := range []string{
+		"GET /v1/logs", "GET /v1/plan", "POST /v1/apply", "GET /v1/ready", "GET /v1/wait", "GET /v1/boot",
+		"GET /v1/log-level", "PUT /v1/log-level", "GET /livez", "GET /v1/meta",
+	} {
+		method, p, _ := strings.Cut(target, " ")
+		if status, body := ask(t, path, method, p, bodies[p]); status != http.StatusNotImplemented {
+			t.Errorf("%s: %d %s", target, status, body)
+		}
+	}
+}
+
+// TestGarbageDisturbsNothing talks nonsense on many connections at once while
+// others are served.
+func TestGarbageDisturbsNothing(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	cfg := own(b)
+	cfg.Limits = control.Limits{Connections: 64, Header: 200 * time.Millisecond, Body: 300 * time.Millisecond}
+	path := controltest.Serve(t, cfg, socketPath(t))
+	nonsense := []string{
+		"", "\x00\xff\xfe", "GET / HTTP/9.9\r\n\r\n", "POST /v1/start HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+		"GET /" + strings.Repeat("a", 100_000), "GET / HTTP/1.1\r\n" + strings.Repeat("X: y\r\n", 10_000),
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "POST /v1/stop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+	}
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			conn, err := net.Dial("unix", path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			// The other side may well hang up in the middle.
+			_, _ = io.WriteString(conn, nonsense[i%len(nonsense)])
+			_, _ = io.Copy(io.Discard, conn) // until the server's deadline ends it
+		})
+	}
+	c := api.NewClient(path)
+	for range 20 {
+		_, err := c.Status(t.Context())
+		must(t, err)
+	}
+	wg.Wait()
+	equal(t, b.Snapshot().Programs[0].State.String(), "RUNNING")
+}
+
+func TestManyAtOnce(t *testing.T) {
+	b := controltest.New(controltest.Program("web"), controltest.Program("db"))
+	path := controltest.Serve(t, own(b), socketPath(t))
+	var wg sync.WaitGroup
+	for range 500 {
+		wg.Go(func() {
+			c := api.NewClient(path)
+			if s, err := c.Status(t.Context()); err != nil || len(s.Programs) != 2 {
+				t.Errorf("%v %v", s, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestGuestsCannotKeepOthersOut fills the share of supervised programs; a peer
+// that belongs to none still gets in, and one more guest is told.
+func TestGuestsCannotKeepOthersOut(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	var mu sync.Mutex
+	guest := true
+	b.Owners = func(int) (string, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		return "web", guest
+	}
+	cfg := own(b)
+	cfg.Limits = control.Limits{Connections: 20, Guests: 4}
+	path := controltest.Serve(t, cfg, socketPath(t))
+	for range 4 {
+		conn, err := net.Dial("unix", path)
+		must(t, err)
+		defer conn.Close()
+		must(t, hello(conn))
+	}
+	conn, err := net.Dial("unix", path)
+	must(t, err)
+	defer conn.Close()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	must(t, err)
+	defer resp.Body.Close()
+	equal(t, resp.StatusCode, http.StatusServiceUnavailable)
+	mu.Lock()
+	guest = false
+	mu.Unlock()
+	c := api.NewClient(path)
+	_, err = c.Status(t.Context())
+	must(t, err)
+}
+
+// hello asks for the version and leaves the connection open.
+func hello(conn net.Conn) error {
+	if _, err := io.WriteString(conn, "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+func TestPanicIsContained(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	cfg := own(b)
+	cfg.Probes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health" {
+			fmt.Fprint(w, "half of")
+		}
+		panic("at the disco")
+	})
+	path := socketPath(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	s, _, err := control.Listen(ctx, control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
+	must(t, err)
+	srv := control.New(cfg)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx, s) }()
+	status, body := ask(t, path, "GET", "/livez", "")
+	if status != 500 || strings.Contains(body, "disco") {
+		t.Errorf("%d %s", status, body)
+	}
+	conn, err := net.Dial("unix", path)
+	must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+	must(t, err)
+	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+		defer resp.Body.Close()
+		if data, err := io.ReadAll(resp.Body); err == nil {
+			t.Errorf("half an answer looks whole: %q", data)
+		}
+	}
+	if n := srv.Panics(); n != 2 {
+		t.Errorf("%d panics counted", n)
+	}
+	equal(t, b.Bus.Counts()[control.EventPanic], uint64(2))
+	if status, _ := ask(t, path, "GET", "/v1/status", ""); status != 200 {
+		t.Errorf("after the panics: %d", status)
+	}
+	cancel()
+	must(t, <-served)
+}
+
+// TestLongWaitOutlivesTheBodyDeadline: the deadline for a request's body must
+// not end the wait for its outcome.
+func TestLongWaitOutlivesTheBodyDeadline(t *testing.T) {
+	b := controltest.New(stoppedProgram("slow"))
+	b.Hold = []string{"slow"}
+	cfg := own(b)
+	cfg.Limits = control.Limits{Body: time.Second}
+	c := dial(t, cfg)
+	r, err := c.Start(t.Context(), api.ActionRequest{All: true, TimeoutMS: 1300})
+	must(t, err)
+	equal(t, r.Results[0].Error.Code, api.CodeTimeout)
+}
+
+// TestAbandonedWaitEnds: a peer that goes away ends its wait; goleak finds the
+// goroutine that does not.
+func TestAbandonedWaitEnds(t *testing.T) {
+	b := controltest.New(stoppedProgram("never"))
+	c := dial(t, own(b))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := c.Wait(ctx, api.WaitQuery{Names: []string{"never"}, For: api.ForRunning})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+}

@@ -1,0 +1,207 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// ErrInUse says that another process listens on the socket and answers.
+var ErrInUse = errors.New("another process listens there")
+
+// maxSocketPath is what fits in sockaddr_un.sun_path with its final NUL
+// (unix(7)).
+const maxSocketPath = 107
+
+// SocketConfig says where to listen.
+type SocketConfig struct {
+	// Path is a file, or an abstract name when it begins with "@".
+	Path string
+	// Mode is the file's mode; an abstract socket has none.
+	Mode fs.FileMode
+	// GID is the file's group, -1 leaves it.
+	GID int
+}
+
+// Socket is a listening control socket. Close it when the Server is done.
+type Socket struct {
+	listener *net.UnixListener
+	name     string
+	file     os.FileInfo // nil when abstract
+}
+
+// Name is where the socket can be reached: the path or the abstract name.
+func (s *Socket) Name() string { return s.name }
+
+// Abstract reports whether the socket has no file, so that its mode and
+// directory keep nobody out.
+func (s *Socket) Abstract() bool { return s.file == nil }
+
+// Close stops listening and removes the file, unless another one has taken its
+// place.
+func (s *Socket) Close() error {
+	err := s.listener.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
+	}
+	if s.file == nil {
+		return err
+	}
+	now, statErr := os.Lstat(s.name)
+	if statErr != nil || !os.SameFile(now, s.file) {
+		return err
+	}
+	return errors.Join(err, os.Remove(s.name))
+}
+
+// Listen opens the control socket. A socket file left by a dead process is
+// replaced; a live listener is ErrInUse and stays undisturbed. Where the file
+// cannot be made because its directory is missing or not writable, it listens
+// on api.AbstractFallback of the path and returns the reason as warning.
+func Listen(ctx context.Context, cfg SocketConfig) (socket *Socket, warning, err error) {
+	if strings.HasPrefix(cfg.Path, "@") {
+		socket, err = listenAbstract(cfg.Path)
+		return socket, nil, err
+	}
+	socket, err = listenFile(ctx, cfg)
+	if err == nil || !unwritable(err) {
+		return socket, nil, err
+	}
+	warning = fmt.Errorf("%w; listening on the abstract socket %s instead", err, api.AbstractFallback(cfg.Path))
+	socket, err = listenAbstract(api.AbstractFallback(cfg.Path))
+	return socket, warning, err
+}
+
+// unwritable tells "no place to put a file" from everything else that can go
+// wrong; only the former has a remedy.
+func unwritable(err error) bool {
+	for _, cause := range []error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOSPC, unix.EDQUOT} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	return false
+}
+
+func listenAbstract(name string) (*Socket, error) {
+	if len(name) > maxSocketPath {
+		return nil, fmt.Errorf("abstract socket name %q is longer than %d bytes", name, maxSocketPath)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, fmt.Errorf("cannot listen on %s: %w", name, ErrInUse)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Socket{listener: l, name: name}, nil
+}
+
+// listenFile binds under a temporary name and renames, so that the socket has
+// its mode and group from the first moment it can be found. The lock on the
+// directory keeps two starting processes from both taking a stale file away.
+func listenFile(ctx context.Context, cfg SocketConfig) (*Socket, error) {
+	dir := filepath.Dir(cfg.Path)
+	temp := filepath.Join(dir, fmt.Sprintf(".%x", os.Getpid()))
+	if max(len(cfg.Path), len(temp)) > maxSocketPath {
+		return nil, fmt.Errorf("socket path %q is longer than %d bytes", cfg.Path, maxSocketPath)
+	}
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := checkFree(ctx, cfg.Path); err != nil {
+		return nil, err
+	}
+	if err := removeSocket(temp); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temp, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	s := &Socket{listener: l, name: cfg.Path}
+	if err := s.publish(temp, cfg); err != nil {
+		l.Close()
+		return nil, errors.Join(err, removeSocket(temp))
+	}
+	return s, nil
+}
+
+func (s *Socket) publish(temp string, cfg SocketConfig) error {
+	if cfg.GID >= 0 {
+		if err := os.Lchown(temp, -1, cfg.GID); err != nil {
+			return fmt.Errorf("cannot give the control socket to group %d: %w", cfg.GID, maskPermission(err))
+		}
+	}
+	if err := os.Chmod(temp, cfg.Mode.Perm()); err != nil {
+		return err
+	}
+	info, err := os.Lstat(temp)
+	if err != nil {
+		return err
+	}
+	s.file = info
+	return os.Rename(temp, cfg.Path)
+}
+
+// maskPermission keeps a refused chown from looking like a directory that is
+// not writable: falling back to an abstract socket would hide a wrong
+// socket_group.
+func maskPermission(err error) error { return errors.New(err.Error()) }
+
+// checkFree removes the file of a dead listener. It connects first: only a
+// refused connection proves that nobody is there.
+func checkFree(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("cannot listen on %s: it is there and is not a socket (%s)", path, info.Mode().Type())
+	}
+	d := net.Dialer{Timeout: time.Second}
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err == nil {
+		conn.Close()
+		return fmt.Errorf("cannot listen on %s: %w", path, ErrInUse)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("cannot listen on %s: %w: %v", path, ErrInUse, err)
+	}
+	return os.Remove(path)
+}
+
+func removeSocket(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func lockDir(dir string) (unlock func() error, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("cannot listen in %s: %w: it is locked: %v", dir, ErrInUse, err)
+	}
+	return d.Close, nil
+}

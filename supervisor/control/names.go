@@ -1,0 +1,194 @@
+package control
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// resolve returns the programs the names mean, each once and in the order of
+// programs. A name is looked at as a whole name, a group, a glob (path.Match),
+// and a prefix, in this order; the first that fits counts. Names that fit
+// nothing are one CodeUnknownProgram error together.
+func resolve(names []string, programs []supervisor.Status) ([]supervisor.Status, error) {
+	meant := make([]bool, len(programs))
+	var unknown []string
+	for _, name := range names {
+		found, err := lookUp(name, programs)
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			unknown = append(unknown, name)
+		}
+		for _, i := range found {
+			meant[i] = true
+		}
+	}
+	if len(unknown) > 0 {
+		return nil, unknownNames(unknown, programs)
+	}
+	var out []supervisor.Status
+	for i, p := range programs {
+		if meant[i] {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+// resolveOne is resolve for what can have one program only.
+func resolveOne(name string, programs []supervisor.Status) (supervisor.Status, error) {
+	if name == "" {
+		return supervisor.Status{}, api.Errorf(api.CodeBadRequest, "no name is given")
+	}
+	found, err := resolve([]string{name}, programs)
+	if err != nil {
+		return supervisor.Status{}, err
+	}
+	if len(found) > 1 {
+		return supervisor.Status{}, ambiguous(name, namesOf(found))
+	}
+	return found[0], nil
+}
+
+func lookUp(name string, programs []supervisor.Status) ([]int, error) {
+	if i := slices.IndexFunc(programs, func(p supervisor.Status) bool { return p.Name == name }); i >= 0 {
+		return []int{i}, nil
+	}
+	if found := where(programs, func(p supervisor.Status) bool { return p.Group == name }); len(found) > 0 {
+		return found, nil
+	}
+	if strings.ContainsAny(name, "*?[") {
+		if _, err := path.Match(name, ""); err != nil {
+			return nil, api.Errorf(api.CodeBadRequest, "%q is not a glob", name)
+		}
+		return where(programs, func(p supervisor.Status) bool {
+			ok, err := path.Match(name, p.Name)
+			return ok && err == nil
+		}), nil
+	}
+	found := where(programs, func(p supervisor.Status) bool { return strings.HasPrefix(p.Name, name) })
+	if len(found) > 1 && !sameGroup(found, programs) {
+		candidates := make([]string, 0, len(found))
+		for _, i := range found {
+			candidates = append(candidates, programs[i].Name)
+		}
+		return nil, ambiguous(name, candidates)
+	}
+	return found, nil
+}
+
+func where(programs []supervisor.Status, match func(supervisor.Status) bool) []int {
+	var out []int
+	for i, p := range programs {
+		if match(p) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+func sameGroup(found []int, programs []supervisor.Status) bool {
+	for _, i := range found {
+		if programs[i].Group != programs[found[0]].Group {
+			return false
+		}
+	}
+	return true
+}
+
+const maxCandidates = 5
+
+func ambiguous(name string, candidates []string) *api.Error {
+	slices.Sort(candidates)
+	e := api.Errorf(api.CodeAmbiguous, "%q fits %d programs", name, len(candidates))
+	e.Candidates = candidates[:min(len(candidates), maxCandidates)]
+	e.Hint = "such as " + strings.Join(e.Candidates, ", ")
+	return e
+}
+
+func unknownNames(names []string, programs []supervisor.Status) *api.Error {
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = `"` + n + `"`
+	}
+	e := api.Errorf(api.CodeUnknownProgram, "no program is named %s", strings.Join(quoted, " or "))
+	if e.Candidates = nearest(names[0], programs); len(e.Candidates) > 0 {
+		e.Hint = "did you mean " + strings.Join(e.Candidates, " or ") + "?"
+	}
+	return e
+}
+
+// nearest returns the up to three names that are fewest edits away, as long as
+// that is at most a third of the name.
+func nearest(name string, programs []supervisor.Status) []string {
+	type near struct {
+		name     string
+		distance int
+	}
+	var found []near
+	for _, p := range programs {
+		for _, candidate := range []string{p.Name, p.Group} {
+			limit := max(1, len(candidate)/3)
+			if max(len(name)-len(candidate), len(candidate)-len(name)) > limit {
+				continue // at least as many edits as the lengths differ
+			}
+			d := distance(name, candidate)
+			if d <= limit && !slices.ContainsFunc(found, func(n near) bool { return n.name == candidate }) {
+				found = append(found, near{candidate, d})
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b near) int { return a.distance - b.distance })
+	var out []string
+	for _, n := range found[:min(len(found), 3)] {
+		out = append(out, n.name)
+	}
+	return out
+}
+
+// distance is the number of single-byte insertions, deletions, substitutions
+// and swaps of neighbours between two names (optimal string alignment).
+func distance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}
+
+func namesOf(programs []supervisor.Status) []string {
+	out := make([]string, len(programs))
+	for i, p := range programs {
+		out[i] = p.Name
+	}
+	return out
+}
+
+func specOf(programs []supervisor.Status, name string) *program.Spec {
+	for _, p := range programs {
+		if p.Name == name {
+			return p.Spec
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package control
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+func programsNamed(names ...string) []supervisor.Status {
+	out := make([]supervisor.Status, len(names))
+	for i, n := range names {
+		group, _, _ := strings.Cut(n, ":")
+		out[i] = supervisor.Status{Name: n, Group: group}
+	}
+	return out
+}
+
+func TestResolve(t *testing.T) {
+	programs := programsNamed("postgres", "web", "web-admin", "worker:0", "worker:1", "a.b")
+	cases := []struct {
+		names string
+		want  string
+		code  api.Code
+		hint  string
+	}{
+		{names: "web", want: "web"}, // a whole name comes before a prefix
+		{names: "worker", want: "worker:0 worker:1"},
+		{names: "worker:1", want: "worker:1"},
+		{names: "worker:*", want: "worker:0 worker:1"},
+		{names: "*:0", want: "worker:0"},
+		{names: "*", want: "postgres web web-admin worker:0 worker:1 a.b"},
+		{names: "post", want: "postgres"},
+		{names: "wor", want: "worker:0 worker:1"}, // one group
+		{names: "web-", want: "web-admin"},
+		{names: "worker:1 web post web", want: "postgres web worker:1"}, // start order, once each
+		{names: "[wp]*s", want: "postgres"},
+		{names: "w", code: api.CodeAmbiguous, hint: "web, web-admin, worker:0, worker:1"},
+		{names: "[", code: api.CodeBadRequest},
+		{names: "wbe", code: api.CodeUnknownProgram, hint: "did you mean web?"},
+		{names: "postgers", code: api.CodeUnknownProgram, hint: "did you mean postgres?"},
+		{names: "wroker", code: api.CodeUnknownProgram, hint: "did you mean worker?"},
+		{names: "zzz", code: api.CodeUnknownProgram},
+		{names: "zzz*", code: api.CodeUnknownProgram},
+		{names: "web zzz", code: api.CodeUnknownProgram},
+		{names: "aXb", code: api.CodeUnknownProgram, hint: "a.b"},
+	}
+	for _, c := range cases {
+		t.Run(c.names, func(t *testing.T) {
+			got, err := resolve(strings.Fields(c.names), programs)
+			if api.CodeOf(err) != c.code {
+				t.Fatalf("error %v, want code %q", err, c.code)
+			}
+			if err != nil && !strings.Contains(err.Error(), c.hint) {
+				t.Fatalf("%q does not say %q", err, c.hint)
+			}
+			if names := strings.Join(namesOf(got), " "); err == nil && names != c.want {
+				t.Fatalf("got %q, want %q", names, c.want)
+			}
+		})
+	}
+}
+
+func TestResolveOne(t *testing.T) {
+	programs := programsNamed("worker:0", "worker:1")
+	if _, err := resolveOne("worker", programs); api.CodeOf(err) != api.CodeAmbiguous {
+		t.Errorf("a group of two is one program: %v", err)
+	}
+	if p, err := resolveOne("worker:0", programs); err != nil || p.Name != "worker:0" {
+		t.Errorf("%v %v", p, err)
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"web", "web", 0}, {"wbe", "web", 1}, {"kitten", "sitting", 3}, {"ca", "abc", 3}} {
+		if d := distance(c.a, c.b); d != c.want || d != distance(c.b, c.a) {
+			t.Errorf("distance(%q, %q) = %d, want %d, and %d the other way", c.a, c.b, d, c.want, distance(c.b, c.a))
+		}
+	}
+}
+
+func FuzzResolve(f *testing.F) {
+	programs := programsNamed("postgres", "web", "worker:0", "worker:1")
+	for _, seed := range []string{"web", "w*", "[a-", "worker", "\\", "*[*", "\xff"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		got, err := resolve([]string{name}, programs)
+		if (err == nil) == (len(got) == 0) {
+			t.Fatalf("%q: %d programs, error %v", name, len(got), err)
+		}
+		for _, p := range got {
+			if !slices.Contains(namesOf(programs), p.Name) {
+				t.Fatalf("%q is %q", name, p.Name)
+			}
+		}
+	})
+}

@@ -1,0 +1,109 @@
+package control
+
+import (
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// goal is what a change of one program is waited for: given the program before
+// the request and now, whether the outcome is there and, if so, whether it is
+// a failure.
+type goal func(before, now supervisor.Status) (done bool, failure *api.Error)
+
+// started: RUNNING or completed. A new run that ended otherwise has failed,
+// also when another attempt follows: whoever asked wants to hear of it now.
+func started(before, now supervisor.Status) (bool, *api.Error) {
+	if now.State == program.Running {
+		return true, nil
+	}
+	if now.Run <= before.Run {
+		return false, nil
+	}
+	return ended(now)
+}
+
+// begun: a start has been asked for already and is under way or done.
+func begun(p supervisor.Status) bool {
+	return p.State == program.Starting || p.State == program.Running
+}
+
+// restarted is started by a run that is new.
+func restarted(before, now supervisor.Status) (bool, *api.Error) {
+	if now.Run <= before.Run {
+		return false, nil
+	}
+	if now.State == program.Running {
+		return true, nil
+	}
+	return ended(now)
+}
+
+// returned is restarted and, where the program declares it, ready.
+func returned(before, now supervisor.Status) (bool, *api.Error) {
+	done, failure := restarted(before, now)
+	if done && failure == nil && !now.Completed {
+		done = now.Ready
+	}
+	return done, failure
+}
+
+func ended(now supervisor.Status) (bool, *api.Error) {
+	switch now.State {
+	case program.Starting, program.Stopping, program.Running:
+		return false, nil
+	case program.Exited:
+		if now.Completed {
+			return true, nil
+		}
+	}
+	return true, about(api.CodeFailed, now, "%s: %s: %s", now.Name, now.State, reasonOf(now))
+}
+
+// stopped: no process is left and none is about to come.
+func stopped(_, now supervisor.Status) (bool, *api.Error) {
+	return resting(now), nil
+}
+
+// resting reports whether the program is in a state that lasts without a run.
+func resting(p supervisor.Status) bool {
+	switch p.State {
+	case program.Stopped, program.Exited, program.Fatal:
+		return p.PID == 0
+	}
+	return false
+}
+
+func reasonOf(p supervisor.Status) string {
+	switch {
+	case p.Reason != "":
+		return p.Reason
+	case p.LastExit != nil:
+		return api.Exit{Code: p.LastExit.Code, Signal: p.LastExit.Signal, Core: p.LastExit.Core}.String()
+	}
+	return "no reason is known"
+}
+
+// about is an error about one program in the state it was met in.
+func about(code api.Code, p supervisor.Status, format string, args ...any) *api.Error {
+	e := api.Errorf(code, format, args...)
+	e.Program, e.State = p.Name, p.State.String()
+	return e
+}
+
+// condition is what Wait waits for in one program; impossible says that it
+// cannot come to hold unless somebody asks for a change.
+type condition func(p supervisor.Status) (holds, impossible bool)
+
+var conditions = map[string]condition{
+	api.ForReady: func(p supervisor.Status) (bool, bool) {
+		return p.State == program.Running && p.Ready || p.Completed && resting(p), p.State == program.Fatal
+	},
+	api.ForRunning: func(p supervisor.Status) (bool, bool) {
+		return p.State == program.Running || p.Completed && resting(p), p.State == program.Fatal
+	},
+	api.ForStopped: func(p supervisor.Status) (bool, bool) { return resting(p), false },
+	api.ForCompleted: func(p supervisor.Status) (bool, bool) {
+		return p.Completed && resting(p), p.State == program.Fatal
+	},
+}

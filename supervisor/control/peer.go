@@ -1,0 +1,192 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Peer is who is at the other end of a connection, as the kernel recorded it at
+// connect(2). PID 0 is a process that cannot be seen from this pid namespace.
+type Peer struct {
+	PID    int
+	UID    uint32
+	GID    uint32
+	Groups []uint32 // supplementary
+	// Program is the supervised program whose tree the peer belongs to, "" for
+	// none.
+	Program string
+	// Abstract: it came by a socket that has no file, so no mode kept it out.
+	Abstract bool
+	// Uncertain: the process is gone already, so nobody can say whose it was.
+	Uncertain bool
+}
+
+// Member reports whether the peer is in the group.
+func (p Peer) Member(gid uint32) bool {
+	if p.GID == gid {
+		return true
+	}
+	for _, g := range p.Groups {
+		if g == gid {
+			return true
+		}
+	}
+	return false
+}
+
+// identify reads the peer's credentials and asks owner about it. The witness is
+// taken first and asked last: if the process still lives then, the pid meant
+// the same process all the while, and owner's answer is about it and not about
+// a later process that was given the same number.
+func identify(conn *net.UnixConn, abstract bool, owner func(int) (string, bool)) (Peer, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return Peer{}, err
+	}
+	peer := Peer{Abstract: abstract}
+	var w witness
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) {
+		if peerErr = readPeer(int(fd), &peer); peerErr == nil && peer.PID != 0 {
+			w = witnessOf(int(fd), peer.PID)
+		}
+	}); err != nil {
+		return Peer{}, err
+	}
+	if peerErr != nil {
+		return Peer{}, peerErr
+	}
+	defer w.close()
+	if peer.PID == 0 {
+		return peer, nil
+	}
+	if name, ok := owner(peer.PID); ok {
+		peer.Program = name
+	}
+	peer.Uncertain = !w.same()
+	return peer, nil
+}
+
+func readPeer(fd int, peer *Peer) error {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return fmt.Errorf("cannot read the peer's credentials: %w", err)
+	}
+	peer.PID, peer.UID, peer.GID = int(cred.Pid), cred.Uid, cred.Gid
+	if peer.Groups, err = peerGroups(fd); err != nil {
+		return fmt.Errorf("cannot read the peer's groups: %w", err)
+	}
+	return nil
+}
+
+// witness remembers a process, to tell later whether its pid still means it.
+type witness struct {
+	pidfd   int // -1: none
+	pid     int
+	started string // start time in /proc/PID/stat; "" = the process is gone
+}
+
+// witnessOf asks the socket for a pidfd, which names the very process that
+// connected (SO_PEERPIDFD, Linux 6.5). An older kernel knows only the number,
+// so that the moment between connect and accept stays open; a kernel without
+// pidfds is asked for the start time.
+func witnessOf(fd, pid int) witness {
+	pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		pidfd, err = unix.PidfdOpen(pid, 0)
+	}
+	switch {
+	case err == nil:
+		return witness{pidfd: pidfd, pid: pid}
+	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM):
+		return witness{pidfd: -1, pid: pid, started: startTime(pid)}
+	}
+	return witness{pidfd: -1, pid: pid}
+}
+
+// same reports whether the process still lives under its pid.
+func (w witness) same() bool {
+	if w.pidfd >= 0 {
+		return alive(w.pidfd)
+	}
+	return w.started != "" && startTime(w.pid) == w.started
+}
+
+func (w witness) close() {
+	if w.pidfd > 0 {
+		unix.Close(w.pidfd)
+	}
+}
+
+// alive polls the pidfd: it becomes readable when the process ends
+// (pidfd_open(2)).
+func alive(pidfd int) bool {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return err == nil && n == 0
+	}
+}
+
+// startTime is field 22 of /proc/PID/stat (proc_pid_stat(5)), counted after the
+// command's closing parenthesis because the command may contain anything.
+func startTime(pid int) string {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return ""
+	}
+	_, rest, found := cutLast(string(data), ")")
+	fields := strings.Fields(rest)
+	if !found || len(fields) < 20 {
+		return ""
+	}
+	return fields[19]
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// peerGroups reads SO_PEERGROUPS (unix(7)), which x/sys has no function for.
+func peerGroups(fd int) ([]uint32, error) {
+	groups := make([]uint32, 64)
+	for {
+		size := uint32(len(groups)) * 4
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(unsafe.SliceData(groups))), uintptr(unsafe.Pointer(&size)), 0)
+		switch {
+		case errno == 0:
+			return groups[:size/4], nil
+		case errno == unix.ENOPROTOOPT:
+			return nil, nil // before Linux 4.13: the primary group alone counts
+		case errno == unix.ERANGE && int(size/4) > len(groups):
+			groups = make([]uint32, size/4)
+		default:
+			return nil, errno
+		}
+	}
+}
+
+// executable is the peer's program file for the audit trail, "" when the
+// kernel does not tell.
+func executable(pid int) string {
+	exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
+	if err != nil {
+		return ""
+	}
+	return exe
+}

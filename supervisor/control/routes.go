@@ -1,0 +1,97 @@
+package control
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// route is one row of the control API. Exactly one of reply, stream and probe
+// serves it.
+type route struct {
+	Method, Path string
+	Access       Access
+	Doc          string
+	Query        []param
+	// Body and Reply are zero values of the request's and the answer's types,
+	// for the documentation; a stream's Reply is the type of one line.
+	Body, Reply any
+
+	reply  func(*Server, *http.Request) (any, error)
+	stream func(*Server, *http.Request, *lines) error
+	// probe: the handler is Config.Probes.
+	probe bool
+}
+
+// param is one parameter of a query.
+type param struct {
+	Name, Type, Doc string
+	Repeated        bool
+}
+
+var (
+	manyNames = param{Name: "name", Type: "string", Repeated: true, Doc: "name, group, glob or unambiguous prefix; none means every program"}
+	oneName   = param{Name: "name", Type: "string", Doc: "name or unambiguous prefix of one program"}
+)
+
+// routes is the control API: who may do what, where, and what answers.
+func routes() []route {
+	return []route{
+		{Method: "GET", Path: "/v1/status", Access: Read, reply: getStatus, Query: []param{manyNames}, Reply: api.Status{},
+			Doc: "State of programs at one event number."},
+		{Method: "GET", Path: "/v1/program", Access: Read, reply: getProgram, Query: []param{oneName}, Reply: api.ProgramDetail{},
+			Doc: "One program and the specification it runs by."},
+		{Method: "GET", Path: "/v1/why", Access: Read, reply: getWhy, Query: []param{oneName}, Reply: api.Why{},
+			Doc: "Why a program is in the state it is in, and what happens next."},
+		{Method: "POST", Path: "/v1/start", Access: Write, reply: postStart, Body: api.ActionRequest{}, Reply: api.ActionResult{},
+			Doc: "Start programs and wait until each runs, has completed or has failed."},
+		{Method: "POST", Path: "/v1/stop", Access: Write, reply: postStop, Body: api.ActionRequest{}, Reply: api.ActionResult{},
+			Doc: "Stop programs and wait until their processes are gone."},
+		{Method: "POST", Path: "/v1/restart", Access: Write, reply: postRestart, Body: api.ActionRequest{}, Reply: api.ActionResult{},
+			Doc: "Restart programs, all at once or rolling."},
+		{Method: "POST", Path: "/v1/signal", Access: Write, reply: postSignal, Body: api.ActionRequest{}, Reply: api.ActionResult{},
+			Doc: "Send a signal to programs."},
+		{Method: "GET", Path: "/v1/logs", Access: Read, stream: getLogs, Reply: api.LogLine{},
+			Query: []param{manyNames,
+				{Name: "stream", Type: "string", Doc: "stdout or stderr; both without"},
+				{Name: "since", Type: "string", Doc: "RFC 3339 instant; lines from then on"},
+				{Name: "grep", Type: "string", Doc: "RE2 that the line must match"},
+				{Name: "lines", Type: "integer", Doc: "begin with the newest so many that match; negative: none"},
+				{Name: "follow", Type: "boolean", Doc: "go on with lines as they come"}},
+			Doc: "Captured output as JSON lines."},
+		{Method: "GET", Path: "/v1/events", Access: Read, stream: getEvents, Reply: api.Event{},
+			Query: []param{
+				{Name: "since", Type: "integer", Doc: "only events after this number"},
+				{Name: "follow", Type: "boolean", Doc: "go on with events as they come"}},
+			Doc: "Events as JSON lines; a Lagged event stands for lost ones."},
+		{Method: "GET", Path: "/v1/wait", Access: Read, reply: getWait, Reply: api.WaitResult{},
+			Query: []param{manyNames,
+				{Name: "for", Type: "string", Doc: "ready, running, stopped or completed"},
+				{Name: "timeout", Type: "string", Doc: "Go duration, at most 10m"}},
+			Doc: "Answer when a condition holds. No name and ready: the box."},
+		{Method: "GET", Path: "/v1/plan", Access: Read, reply: getPlan, Reply: json.RawMessage{},
+			Doc: "The resolved plan in force."},
+		{Method: "POST", Path: "/v1/apply", Access: Write, reply: postApply, Body: api.ApplyRequest{}, Reply: api.ApplyResult{},
+			Doc: "Read the manifest again and carry out the difference."},
+		{Method: "GET", Path: "/v1/ready", Access: Open, reply: getReady, Reply: api.Readiness{},
+			Doc: "Whether the box is ready; always 200."},
+		{Method: "GET", Path: "/v1/boot", Access: Read, reply: getBoot, Reply: api.Boot{},
+			Doc: "Record of the boot: phases, artifacts, programs, critical chain."},
+		{Method: "GET", Path: "/v1/log-level", Access: Read, reply: getLogLevel, Reply: api.LogLevel{},
+			Doc: "Level of agentinit's own log."},
+		{Method: "PUT", Path: "/v1/log-level", Access: Write, reply: putLogLevel, Body: api.LogLevel{}, Reply: api.LogLevel{},
+			Doc: "Change the level of agentinit's own log."},
+		{Method: "POST", Path: "/v1/shutdown", Access: Write, reply: postShutdown, Body: api.ShutdownRequest{}, Reply: api.Accepted{},
+			Doc: "Stop everything and exit; answers at once."},
+		{Method: "GET", Path: "/v1/version", Access: Open, reply: getVersion, Reply: api.Version{},
+			Doc: "What is answering."},
+		{Method: "GET", Path: "/v1/openapi.json", Access: Open, reply: getOpenAPI, Reply: json.RawMessage{},
+			Doc: "This table as an OpenAPI 3.1 document."},
+		{Method: "GET", Path: "/v1/meta", Access: Open, probe: true, Doc: "Facts about the box, as on the management listener."},
+		{Method: "GET", Path: "/livez", Access: Open, probe: true, Doc: "Whether the supervisor's loop answers."},
+		{Method: "GET", Path: "/ready", Access: Open, probe: true, Doc: "Whether the box is ready: 200 or 503."},
+		{Method: "GET", Path: "/health", Access: Open, probe: true, Doc: "Health for people."},
+		{Method: "GET", Path: "/metrics", Access: Open, probe: true, Doc: "Prometheus metrics."},
+	}
+}

@@ -1,0 +1,426 @@
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// socketPath is short, because a socket's path is: t.TempDir may be too long.
+func socketPath(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "ctl")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+func dial(tb testing.TB, cfg control.Config) *api.Client {
+	tb.Helper()
+	c := api.NewClient(controltest.Serve(tb, cfg, socketPath(tb)))
+	return c
+}
+
+func own(b *controltest.Box) control.Config { return b.Config(os.Geteuid(), os.Getegid()) }
+
+func stoppedProgram(name string) supervisor.Status {
+	p := controltest.Program(name)
+	p.State, p.PID, p.Run, p.Ready, p.Reason = program.Stopped, 0, 0, false, "not started yet"
+	return p
+}
+
+// TestContract asks every route through the client; a route without a case here
+// is an error.
+func TestContract(t *testing.T) {
+	db, web := controltest.Program("db"), controltest.Program("web")
+	web.Spec.Needs = []program.Need{{Program: "db", Condition: program.NeedReady}}
+	cases := map[string]func(*testing.T, *api.Client, *controltest.Box){
+		"GET /v1/status": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			s, err := c.Status(t.Context())
+			must(t, err)
+			equal(t, names(s.Programs), []string{"db", "web", "idle"})
+			equal(t, s.Programs[0].State, "RUNNING")
+			s, err = c.Status(t.Context(), "w*", "idle")
+			must(t, err)
+			equal(t, names(s.Programs), []string{"web", "idle"})
+		},
+		"GET /v1/program": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			p, err := c.Program(t.Context(), "web")
+			must(t, err)
+			var spec struct{ Argv []string }
+			must(t, json.Unmarshal(p.Spec, &spec))
+			equal(t, spec.Argv, []string{"/bin/web"})
+		},
+		"GET /v1/why": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			b.Set("web", func(p *supervisor.Status) { p.Reason = "told" })
+			w, err := c.Why(t.Context(), "web")
+			must(t, err)
+			equal(t, w.Summary, "web has been RUNNING for 3m12s and is ready")
+			equal(t, w.Needs, []api.WhyNeed{{Program: "db", Condition: "ready", Met: true, State: "RUNNING"}})
+			equal(t, len(w.Recent), 1)
+			w, err = c.Why(t.Context(), "db")
+			must(t, err)
+			equal(t, w.Dependents, []string{"web"})
+		},
+		"POST /v1/start": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			r, err := c.Start(t.Context(), api.ActionRequest{All: true})
+			must(t, err)
+			equal(t, changed(r), []string{"idle"})
+			equal(t, r.Results[2].State, "RUNNING")
+		},
+		"POST /v1/stop": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			r, err := c.Stop(t.Context(), api.ActionRequest{Names: []string{"idle", "db"}})
+			must(t, err)
+			equal(t, changed(r), []string{"db"})
+			equal(t, r.Results[0].State, "STOPPED")
+		},
+		"POST /v1/restart": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			r, err := c.Restart(t.Context(), api.ActionRequest{Names: []string{"db", "web"}, Rolling: true})
+			must(t, err)
+			equal(t, changed(r), []string{"db", "web"})
+		},
+		"POST /v1/signal": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			_, err := c.Signal(t.Context(), api.ActionRequest{Names: []string{"web"}, Signal: "HUP"})
+			must(t, err)
+			equal(t, b.Signals(), []string{"web HUP"})
+		},
+		"GET /v1/logs": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			b.Lines = []logs.Line{
+				{Time: controltest.Epoch, Program: "web", Stream: logs.Stdout, Text: "hello"},
+				{Time: controltest.Epoch, Program: "web", Stream: logs.Stderr, Text: "\xff\x00"},
+				{Time: controltest.Epoch, Program: "db", Stream: logs.Stdout},
+			}
+			equal(t, logTexts(t, c, api.LogQuery{}), []string{"hello", "\xff\x00", ""})
+			equal(t, logTexts(t, c, api.LogQuery{Names: []string{"web"}, Grep: "^h"}), []string{"hello"})
+			equal(t, logTexts(t, c, api.LogQuery{Lines: 1}), []string{""})
+		},
+		"GET /v1/events": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			b.Bus.Publish(event.Event{Name: "One", Fields: map[string]any{"k": 1}})
+			b.Bus.Publish(event.Event{Name: "Two"})
+			var got []string
+			must(t, c.Events(t.Context(), 1, false, func(e api.Event) error {
+				got = append(got, e.Name)
+				return nil
+			}))
+			equal(t, got, []string{"Two"})
+		},
+		"GET /v1/wait": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			w, err := c.Wait(t.Context(), api.WaitQuery{Names: []string{"db"}, For: api.ForRunning})
+			must(t, err)
+			equal(t, names(w.Programs), []string{"db"})
+		},
+		"GET /v1/plan": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			b.PlanJSON = []byte(`{"waves":[]}`)
+			plan, err := c.Plan(t.Context())
+			must(t, err)
+			equal(t, string(plan), `{"waves":[]}`)
+		},
+		"POST /v1/apply": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			b.Result.Changes = []api.ApplyChange{{Program: "web", Action: api.ApplyRestart, Keys: []string{"command"}}}
+			r, err := c.Apply(t.Context(), api.ApplyRequest{DryRun: true})
+			must(t, err)
+			equal(t, r, api.ApplyResult{DryRun: true, Changes: b.Result.Changes})
+		},
+		"GET /v1/ready": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			r, err := c.Ready(t.Context())
+			must(t, err)
+			equal(t, r.Ready, true)
+		},
+		"GET /v1/boot": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			b.BootData = api.Boot{Outcome: "sealed", Programs: []api.BootProgram{{Name: "db"}}}
+			boot, err := c.Boot(t.Context())
+			must(t, err)
+			equal(t, boot.CriticalChain, []string{"db"})
+		},
+		"GET /v1/log-level": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			l, err := c.LogLevel(t.Context())
+			must(t, err)
+			equal(t, l.Level, "info")
+		},
+		"PUT /v1/log-level": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			l, err := c.SetLogLevel(t.Context(), "debug")
+			must(t, err)
+			equal(t, l.Level, "debug")
+			_, err = c.SetLogLevel(t.Context(), "loud")
+			code(t, err, api.CodeBadRequest)
+		},
+		"POST /v1/shutdown": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			must(t, c.Shutdown(t.Context(), api.ShutdownRequest{Reason: "test"}))
+			equal(t, b.Shutdowns(), []string{"test"})
+		},
+		"GET /v1/version": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			v, err := c.Version(t.Context())
+			must(t, err)
+			equal(t, v.Version, "1.2.3")
+		},
+		"GET /v1/meta": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			m, err := c.Meta(t.Context())
+			must(t, err)
+			equal(t, string(m), `{"probe":"/v1/meta"}`)
+		},
+		"GET /v1/openapi.json": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			doc, err := c.OpenAPI(t.Context())
+			must(t, err)
+			var parsed struct{ Paths map[string]map[string]any }
+			must(t, json.Unmarshal(doc, &parsed))
+			equal(t, len(parsed.Paths["/v1/log-level"]), 2)
+		},
+	}
+	for _, rt := range control.RouteList() {
+		if !rt.API() {
+			continue
+		}
+		name := rt.Method + " " + rt.Path
+		t.Run(name, func(t *testing.T) {
+			check, ok := cases[name]
+			if !ok {
+				t.Fatal("no case for this route")
+			}
+			b := controltest.New(db, web, stoppedProgram("idle"))
+			check(t, dial(t, own(b)), b)
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func equal[T any](t testing.TB, got, want T) {
+	t.Helper()
+	g, err := json.Marshal(got)
+	must(t, err)
+	w, err := json.Marshal(want)
+	must(t, err)
+	if string(g) != string(w) {
+		t.Fatalf("got  %s\nwant %s", g, w)
+	}
+}
+
+func code(t testing.TB, err error, want api.Code) {
+	t.Helper()
+	if got := api.CodeOf(err); got != want {
+		t.Fatalf("got error %v with code %q, want %q", err, got, want)
+	}
+}
+
+func names(programs []api.Program) []string {
+	var out []string
+	for _, p := range programs {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+func changed(r api.ActionResult) []string {
+	var out []string
+	for _, p := range r.Results {
+		if p.Changed {
+			out = append(out, p.Name)
+		}
+	}
+	return out
+}
+
+func logTexts(t *testing.T, c *api.Client, q api.LogQuery) []string {
+	t.Helper()
+	var out []string
+	must(t, c.Logs(t.Context(), q, func(l api.LogLine) error {
+		out = append(out, string(l.Bytes()))
+		return nil
+	}))
+	return out
+}
+
+func TestStartReportsEachProgram(t *testing.T) {
+	b := controltest.New(stoppedProgram("good"), stoppedProgram("bad"), stoppedProgram("shut"))
+	b.Fails, b.Refuse = []string{"bad"}, []string{"shut"}
+	r, err := dial(t, own(b)).Start(t.Context(), api.ActionRequest{All: true})
+	must(t, err)
+	if !r.Failed() || r.Results[0].Error != nil {
+		t.Fatalf("good failed or nothing did: %+v", r)
+	}
+	equal(t, r.Results[1].Error.Message, "bad: FATAL: /bin/bad: no such file")
+	equal(t, r.Results[2].Error.Message, "shut: refused in this state")
+	equal(t, r.Results[2].Error.State, "STOPPED")
+}
+
+func TestStartWaitsForTheEvent(t *testing.T) {
+	b := controltest.New(stoppedProgram("slow"))
+	b.Hold = []string{"slow"}
+	c := dial(t, own(b))
+	done := make(chan api.ActionResult, 1)
+	go func() {
+		r, err := c.Start(context.Background(), api.ActionRequest{Names: []string{"slow"}})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- r
+	}()
+	w := b.Bus.Watch(0)
+	for {
+		e, err := w.Next(t.Context())
+		must(t, err)
+		if e.Change != nil && e.Change.To == "STARTING" {
+			break
+		}
+	}
+	select {
+	case r := <-done:
+		t.Fatalf("answered while the program was STARTING: %+v", r)
+	default:
+	}
+	b.Release("slow")
+	equal(t, (<-done).Results[0].State, "RUNNING")
+}
+
+func TestWaitTimesOutWithTheReason(t *testing.T) {
+	b := controltest.New(stoppedProgram("slow"))
+	b.Hold = []string{"slow"}
+	c := dial(t, own(b))
+	r, err := c.Start(t.Context(), api.ActionRequest{Names: []string{"slow"}, TimeoutMS: 1})
+	must(t, err)
+	equal(t, r.Results[0].Error.Code, api.CodeTimeout)
+	equal(t, r.Results[0].Error.Message, "slow: still STARTING: starting")
+	r, err = c.Start(t.Context(), api.ActionRequest{Names: []string{"slow"}, NoWait: true})
+	must(t, err)
+	equal(t, r.Failed(), false)
+	_, err = c.Wait(t.Context(), api.WaitQuery{Names: []string{"slow"}, For: "ready", Timeout: time.Millisecond})
+	code(t, err, api.CodeTimeout)
+	b.Set("slow", func(p *supervisor.Status) { p.State, p.Reason = program.Fatal, "gave up" })
+	_, err = c.Wait(t.Context(), api.WaitQuery{Names: []string{"slow"}, For: "ready"})
+	code(t, err, api.CodeConflict)
+	b.SetReadiness(api.Readiness{Missing: []api.Requirement{{ID: "program:slow", Reason: "FATAL"}}})
+	_, err = c.Wait(t.Context(), api.WaitQuery{For: "ready", Timeout: time.Millisecond})
+	code(t, err, api.CodeTimeout)
+}
+
+func TestRollingStopsAtTheFirstThatDoesNotReturn(t *testing.T) {
+	b := controltest.New(controltest.Program("a"), controltest.Program("b"), controltest.Program("c"))
+	b.Fails = []string{"b"}
+	r, err := dial(t, own(b)).Restart(t.Context(), api.ActionRequest{All: true, Rolling: true})
+	must(t, err)
+	equal(t, changed(r), []string{"a"})
+	equal(t, r.Results[2].Error.Message, "c: not restarted, because b did not return")
+	equal(t, b.Snapshot().Programs[2].Run, uint64(1))
+}
+
+func TestRemovedWhileWaiting(t *testing.T) {
+	b := controltest.New(stoppedProgram("slow"))
+	b.Hold = []string{"slow"}
+	c := dial(t, own(b))
+	w := b.Bus.Watch(0)
+	go func() {
+		for {
+			if e, err := w.Next(context.Background()); err != nil || e.Change != nil {
+				b.Remove("slow")
+				return
+			}
+		}
+	}()
+	r, err := c.Start(t.Context(), api.ActionRequest{Names: []string{"slow"}})
+	must(t, err)
+	equal(t, r.Results[0].Error.Message, "slow: removed meanwhile")
+}
+
+func TestFollowersSeeTheEndAndTheBreak(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	ctx, cancel := context.WithCancel(context.Background())
+	path := socketPath(t)
+	s, _, err := control.Listen(ctx, control.SocketConfig{Path: path, Mode: 0o600, GID: -1})
+	must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- control.New(own(b)).Serve(ctx, s) }()
+	c := api.NewClient(path)
+	b.Bus.Publish(event.Event{Name: "One"})
+	seen := make(chan string, 10)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.Events(context.Background(), 0, true, func(e api.Event) error {
+			seen <- e.Name
+			return nil
+		})
+	}()
+	equal(t, <-seen, "One")
+	b.Bus.Publish(event.Event{Name: "Two"})
+	equal(t, <-seen, "Two")
+	cancel()
+	must(t, <-ended)
+	must(t, <-served)
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("the socket file is still there: %v", err)
+	}
+	var unreachable *api.UnreachableError
+	if _, err := c.Status(t.Context()); !errors.As(err, &unreachable) {
+		t.Fatalf("got %v, want unreachable", err)
+	}
+}
+
+func TestEveryWriteIsAudited(t *testing.T) {
+	bodies := map[string]string{
+		"/v1/start": `{"all":true}`, "/v1/stop": `{"all":true}`, "/v1/restart": `{"all":true}`,
+		"/v1/signal": `{"all":true,"signal":"HUP"}`, "/v1/log-level": `{"level":"debug"}`,
+	}
+	for _, rt := range control.RouteList() {
+		t.Run(rt.Method+rt.Path, func(t *testing.T) {
+			b := controltest.New(controltest.Program("web"))
+			path := controltest.Serve(t, own(b), socketPath(t))
+			status, _ := ask(t, path, rt.Method, rt.Path, bodies[rt.Path])
+			var audited []event.Event
+			for w := b.Bus.Watch(0); ; {
+				e, ok := w.TryNext()
+				if !ok {
+					break
+				}
+				if e.Name == control.EventChange {
+					audited = append(audited, e)
+				}
+			}
+			if want := rt.Access == control.Write; (len(audited) == 1) != want {
+				t.Fatalf("%d audit events, status %d, access %s", len(audited), status, rt.Access)
+			}
+			if len(audited) == 1 && (audited[0].Fields["peer_uid"] != uint32(os.Geteuid()) || audited[0].Fields["peer_pid"] != os.Getpid()) {
+				t.Fatalf("who it was is not told: %v", audited[0].Fields)
+			}
+		})
+	}
+}
+
+func TestRouteTable(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, rt := range control.RouteList() {
+		key := rt.Method + " " + rt.Path
+		if seen[key] {
+			t.Errorf("%s stands twice in the table", key)
+		}
+		seen[key] = true
+		if rt.Doc == "" || !slices.Contains([]string{"GET", "POST", "PUT"}, rt.Method) {
+			t.Errorf("%s: no documentation, or an unexpected method", key)
+		}
+		if (rt.Method == "GET") == (rt.Access == control.Write) {
+			t.Errorf("%s: GET reads, everything else writes", key)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// serveRoute is what every row has in common: authorisation, then the answer.
+func (s *Server) serveRoute(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer := peerOf(r.Context())
+		if refused := s.policy().authorize(peer, rt.Access); refused != nil {
+			s.auditRefusal(r, refused)
+			s.fail(w, refused)
+			return
+		}
+		if rt.probe {
+			s.serveProbe(w, r)
+			return
+		}
+		if err := checkQuery(r.URL.RawQuery, rt.Query); err != nil {
+			s.fail(w, asProblem(err))
+			return
+		}
+		if err := takeBody(w, r); err != nil {
+			s.fail(w, asProblem(err))
+			return
+		}
+		switch {
+		case rt.stream != nil:
+			s.serveStream(w, r, rt)
+		default:
+			s.serveReply(w, r, rt)
+		}
+	})
+}
+
+// takeBody reads the whole body while its deadline runs, then lifts the
+// deadline: net/http would else take its passing for the peer's going away in
+// the middle of a long wait.
+func takeBody(w http.ResponseWriter, r *http.Request) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return err
+	case err != nil:
+		return api.Errorf(api.CodeBadRequest, "cannot read the request's body: %v", err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return http.NewResponseController(w).SetReadDeadline(time.Time{})
+}
+
+func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Probes == nil {
+		s.fail(w, unsupported("probes"))
+		return
+	}
+	s.bound(w)
+	s.cfg.Probes.ServeHTTP(w, r)
+}
+
+func (s *Server) serveReply(w http.ResponseWriter, r *http.Request, rt route) {
+	v, err := rt.reply(s, r)
+	if r.Context().Err() != nil {
+		return // the peer has gone; there is nobody to answer
+	}
+	if err != nil {
+		s.fail(w, asProblem(err))
+		return
+	}
+	s.write(w, http.StatusOK, "application/json", v)
+}
+
+// fail answers with a problem document.
+func (s *Server) fail(w http.ResponseWriter, problem *api.Error) {
+	s.write(w, problem.Status, "application/problem+json", problem)
+}
+
+func (s *Server) write(w http.ResponseWriter, status int, contentType string, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // the wire types always encode; contain reports it
+	}
+	s.bound(w)
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	// An error here is the peer's: it has gone or does not read.
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// bound gives the peer a limited time to take the answer.
+func (s *Server) bound(w http.ResponseWriter) {
+	// It fails on a connection that is closed already, where nothing is lost.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.Write))
+}
+
+// asProblem is the one place where an error becomes an answer.
+func asProblem(err error) *api.Error {
+	var problem *api.Error
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &problem):
+		return problem
+	case errors.As(err, &tooLarge):
+		return api.Errorf(api.CodeTooLarge, "the request's body is larger than %d bytes", tooLarge.Limit)
+	}
+	return api.Errorf(api.CodeInternal, "%v", err)
+}
+
+func unsupported(what string) *api.Error {
+	return api.Errorf(api.CodeUnsupported, "this agentinit has no %s", what)
+}
+
+func (s *Server) methodNotAllowed(methods []string) http.Handler {
+	if slices.Contains(methods, http.MethodGet) {
+		methods = append(slices.Clone(methods), http.MethodHead)
+	}
+	allow := strings.Join(methods, ", ")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", allow)
+		s.fail(w, api.Errorf(api.CodeMethod, "%s is not for %s; allowed: %s", r.Method, r.URL.Path, allow))
+	})
+}
+
+func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
+	e := api.Errorf(api.CodeNotFound, "no such route")
+	e.Hint = "GET /v1/openapi.json lists them"
+	s.fail(w, e)
+}

@@ -1,0 +1,239 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// The events control publishes.
+const (
+	EventChange  = "ControlChange"  // a change was asked for and will be tried
+	EventRefused = "ControlRefused" // a peer was refused
+	EventPanic   = "ControlPanic"   // a handler panicked; the rest goes on
+	EventTrouble = "ControlTrouble" // the socket or the server met an error
+)
+
+// stage is the part of the box that control's events belong to.
+const stage = "supervisor"
+
+// Server serves one control socket.
+type Server struct {
+	cfg    Config
+	mux    *http.ServeMux
+	panics atomic.Uint64
+	quiet  throttle // of refusals
+	noisy  throttle // of trouble
+}
+
+// New returns a server of the route table. It does not listen yet.
+func New(cfg Config) *Server {
+	cfg.Limits = cfg.Limits.withDefaults()
+	s := &Server{cfg: cfg, mux: http.NewServeMux()}
+	allowed := make(map[string][]string)
+	for _, rt := range routes() {
+		s.mux.Handle(rt.Method+" "+rt.Path, s.serveRoute(rt))
+		allowed[rt.Path] = append(allowed[rt.Path], rt.Method)
+	}
+	for path, methods := range allowed {
+		s.mux.Handle(path, s.methodNotAllowed(methods))
+	}
+	s.mux.HandleFunc("/", s.noRoute)
+	return s
+}
+
+// Panics returns how many handlers have panicked.
+func (s *Server) Panics() uint64 { return s.panics.Load() }
+
+// Serve answers on the socket until ctx ends, then ends the streams, lets
+// requests under way finish for up to a second, and closes the socket.
+func (s *Server) Serve(ctx context.Context, socket *Socket) error {
+	l := s.cfg.Limits
+	base, endStreams := context.WithCancel(context.WithoutCancel(ctx))
+	defer endStreams()
+	srv := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: l.Header,
+		ReadTimeout:       l.Body,
+		IdleTimeout:       l.Idle,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          log.New(troubleWriter{s}, "", 0),
+		BaseContext:       func(net.Listener) context.Context { return context.WithValue(base, baseKey{}, base) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, c.(*peerConn).peer)
+		},
+		DisableGeneralOptionsHandler: true,
+	}
+	listener := admit(socket, l, s.cfg.Owner, func(err error) { s.trouble(err.Error()) })
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(listener) }()
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		endStreams()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if srv.Shutdown(grace) != nil {
+			err = srv.Close()
+		}
+		<-served
+	}
+	return errors.Join(err, listener.Close(), socket.Close())
+}
+
+type peerKey struct{}
+
+// peerOf returns the peer of a request that came by a Server.
+func peerOf(ctx context.Context) Peer {
+	peer, ok := ctx.Value(peerKey{}).(Peer)
+	if !ok {
+		// Without a peer nothing is known of it: the overflow user may do nothing.
+		return Peer{UID: ^uint32(0), GID: ^uint32(0), Uncertain: true}
+	}
+	return peer
+}
+
+// answer knows whether it has begun.
+type answer struct {
+	http.ResponseWriter
+	begun bool
+}
+
+func (a *answer) WriteHeader(status int) {
+	a.begun = true
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.begun = true
+	return a.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// ServeHTTP answers one request. A panic of a handler is contained, counted and
+// published.
+func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w := &answer{ResponseWriter: rw}
+	defer s.contain(w, r)
+	s.mux.ServeHTTP(w, r)
+}
+
+func (s *Server) contain(w *answer, r *http.Request) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if v == http.ErrAbortHandler {
+		panic(v)
+	}
+	s.panics.Add(1)
+	s.publish(event.Error, EventPanic, map[string]any{
+		"panic": fmt.Sprint(v), "route": r.Pattern, "stack": string(shorten(debug.Stack(), 4096)),
+	})
+	if w.begun {
+		// Cut the connection: nobody must take the fragment for the whole.
+		panic(http.ErrAbortHandler)
+	}
+	s.fail(w, api.Errorf(api.CodeInternal, "the request met a defect of agentinit; its log says more"))
+}
+
+func shorten(b []byte, n int) []byte { return b[:min(len(b), n)] }
+
+func (s *Server) publish(level event.Level, name string, fields map[string]any) {
+	s.cfg.Events.Publish(event.Event{Level: level, Stage: stage, Name: name, Fields: fields})
+}
+
+// troubleWriter makes events of what net/http logs.
+type troubleWriter struct{ s *Server }
+
+func (t troubleWriter) Write(p []byte) (int, error) {
+	t.s.trouble(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+var _ io.Writer = troubleWriter{}
+
+func (s *Server) trouble(message string) {
+	if n, ok := s.noisy.pass(time.Now()); ok {
+		s.publish(event.Warn, EventTrouble, map[string]any{"error": message, "suppressed": n})
+	}
+}
+
+// throttle lets one thing a second pass and counts the others, so that peers
+// cannot push the box's history out of the event ring by being refused.
+type throttle struct {
+	mu         sync.Mutex
+	next       time.Time
+	suppressed uint64
+}
+
+func (t *throttle) pass(now time.Time) (suppressed uint64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now.Before(t.next) {
+		t.suppressed++
+		return 0, false
+	}
+	t.next = now.Add(time.Second)
+	suppressed, t.suppressed = t.suppressed, 0
+	return suppressed, true
+}
+
+// policy decides by the specifications in force now.
+func (s *Server) policy() policy {
+	return policy{uid: s.cfg.UID, gid: s.cfg.GID, mayControl: s.mayControl}
+}
+
+func (s *Server) mayControl(name string) bool {
+	spec := specOf(s.cfg.Supervisor.Snapshot().Programs, name)
+	return spec != nil && spec.Control
+}
+
+// audit publishes who asked for a change, before the change: what follows in
+// the event stream can then be read as its effect.
+func (s *Server) audit(r *http.Request, action string, fields map[string]any) {
+	e := peerFields(peerOf(r.Context()))
+	e["action"] = action
+	for k, v := range fields {
+		e[k] = v
+	}
+	s.publish(event.Info, EventChange, e)
+}
+
+func (s *Server) auditRefusal(r *http.Request, why *api.Error) {
+	n, ok := s.quiet.pass(time.Now())
+	if !ok {
+		return
+	}
+	e := peerFields(peerOf(r.Context()))
+	e["route"] = r.Pattern
+	e["reason"] = why.Message
+	e["suppressed"] = n
+	s.publish(event.Warn, EventRefused, e)
+}
+
+func peerFields(p Peer) map[string]any {
+	f := map[string]any{"peer_uid": p.UID, "peer_gid": p.GID, "peer_pid": p.PID}
+	if exe := executable(p.PID); exe != "" {
+		f["peer_exe"] = exe
+	}
+	if p.Program != "" {
+		f["peer_program"] = p.Program
+	}
+	return f
+}

@@ -1,0 +1,227 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// lines writes an answer of JSON lines. Close it before the handler returns.
+type lines struct {
+	w     http.ResponseWriter
+	ctl   *http.ResponseController
+	bound time.Duration // for one line; 0 for none
+
+	mu    sync.Mutex // between the stream and its timer
+	begun bool
+	timer *time.Timer // pending flush
+}
+
+// flushDelay is how long a line may lie in the buffer for others to join it.
+const flushDelay = 5 * time.Millisecond
+
+// begin sends the header. A follower sends it before the first line, so that
+// its peer knows that nothing is missed from now on.
+func (l *lines) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.header(); err != nil {
+		return err
+	}
+	return l.ctl.Flush()
+}
+
+func (l *lines) header() error {
+	l.begun = true
+	l.w.Header().Set("Content-Type", "application/x-ndjson")
+	l.w.Header().Set("Cache-Control", "no-store")
+	l.w.WriteHeader(http.StatusOK)
+	// An earlier answer on the connection has left its deadline.
+	return l.arm()
+}
+
+func (l *lines) write(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return l.raw(line)
+}
+
+func (l *lines) raw(line []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.begun {
+		if err := l.header(); err != nil {
+			return err
+		}
+	}
+	if err := l.arm(); err != nil {
+		return err
+	}
+	_, err := l.w.Write(append(line, '\n'))
+	return err
+}
+
+func (l *lines) flush() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.arm(); err != nil {
+		return err
+	}
+	return l.ctl.Flush()
+}
+
+// flushSoon is for a stream that cannot tell whether more is about to come.
+func (l *lines) flushSoon() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer == nil {
+		l.timer = time.AfterFunc(flushDelay, l.flushDue)
+	}
+}
+
+func (l *lines) flushDue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer == nil {
+		return
+	}
+	l.timer = nil
+	if l.arm() == nil {
+		_ = l.ctl.Flush() // the stream's own next write meets the same error
+	}
+}
+
+// close makes sure that no timer touches the answer any more.
+func (l *lines) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+}
+
+func (l *lines) arm() error {
+	var deadline time.Time
+	if l.bound > 0 {
+		deadline = time.Now().Add(l.bound)
+	}
+	return l.ctl.SetWriteDeadline(deadline)
+}
+
+type baseKey struct{}
+
+// serverEnding reports whether a request's context ended from this side.
+func serverEnding(ctx context.Context) bool {
+	base, ok := ctx.Value(baseKey{}).(context.Context)
+	return ok && base.Err() != nil
+}
+
+// serveStream answers with lines until the stream or the peer ends. A peer that
+// belongs to a supervised program has to keep reading; others may stop their
+// terminal for as long as they like, since only their own place is held up.
+func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
+	out := &lines{w: w, ctl: http.NewResponseController(w)}
+	if peerOf(r.Context()).Program != "" {
+		out.bound = s.cfg.Limits.Write
+	}
+	defer out.close()
+	err := rt.stream(s, r, out)
+	switch {
+	case err == nil || serverEnding(r.Context()):
+		// The peer may be gone by now; then nobody misses the last line.
+		if out.raw([]byte(api.StreamEnd)) == nil {
+			_ = out.flush()
+		}
+	case !out.begun:
+		s.fail(w, asProblem(err))
+	case r.Context().Err() == nil:
+		panic(http.ErrAbortHandler) // a fragment must not look like the whole
+	}
+}
+
+func getEvents(s *Server, r *http.Request, out *lines) error {
+	since, follow, err := decodeEvents(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	w := s.cfg.Events.Watch(since)
+	if !follow {
+		return heldEvents(w, s.cfg.Events.Seq(), out)
+	}
+	if err := out.begin(); err != nil {
+		return err
+	}
+	return followEvents(r.Context(), w, out)
+}
+
+// heldEvents writes what was published up to last; with what comes meanwhile
+// the stream might have no end.
+func heldEvents(w *event.Watcher, last uint64, out *lines) error {
+	for {
+		e, ok := w.TryNext()
+		if !ok || e.Seq > last {
+			return nil
+		}
+		if err := out.write(e); err != nil {
+			return err
+		}
+	}
+}
+
+// followEvents sends what it has before it waits for more.
+func followEvents(ctx context.Context, w *event.Watcher, out *lines) error {
+	for {
+		e, ok := w.TryNext()
+		if !ok {
+			if err := out.flush(); err != nil {
+				return err
+			}
+			var err error
+			if e, err = w.Next(ctx); err != nil {
+				return err
+			}
+		}
+		if err := out.write(e); err != nil {
+			return err
+		}
+	}
+}
+
+func getLogs(s *Server, r *http.Request, out *lines) error {
+	if s.cfg.Logs == nil {
+		return unsupported("captured output")
+	}
+	q, err := decodeLogs(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	if len(q.Programs) > 0 {
+		programs, err := resolve(q.Programs, s.cfg.Supervisor.Snapshot().Programs)
+		if err != nil {
+			return err
+		}
+		q.Programs = namesOf(programs)
+	}
+	if q.Follow {
+		if err := out.begin(); err != nil {
+			return err
+		}
+	}
+	for line := range s.cfg.Logs.Read(r.Context(), q) {
+		if err := out.write(toLogLine(line)); err != nil {
+			return err
+		}
+		if q.Follow {
+			out.flushSoon()
+		}
+	}
+	return context.Cause(r.Context())
+}

@@ -1,0 +1,155 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// watch tells when it is worth looking at the state again. It reads the event
+// stream, so a wait costs nothing while nothing happens.
+type watch struct {
+	events *event.Watcher
+	looks  int       // looks that may follow one another at once
+	last   time.Time // when looks was counted
+}
+
+// A look copies the state of all programs, and a program can make events as
+// fast as it likes: after some looks in a row, only one each lookEvery.
+const (
+	lookBurst = 16
+	lookEvery = 20 * time.Millisecond
+)
+
+// watch begins now: take it before the snapshot that it is to go on from.
+func (s *Server) watch() *watch {
+	return &watch{events: s.cfg.Events.Watch(s.cfg.Events.Seq()), looks: lookBurst, last: time.Now()}
+}
+
+// next returns after the next event, and takes all that have come by then as
+// one, so that a storm of events is not a storm of snapshots.
+func (w *watch) next(ctx context.Context) error {
+	if _, err := w.events.Next(ctx); err != nil {
+		return err
+	}
+	if err := w.pace(ctx); err != nil {
+		return err
+	}
+	for {
+		if _, more := w.events.TryNext(); !more {
+			return nil
+		}
+	}
+}
+
+func (w *watch) pace(ctx context.Context) error {
+	if earned := int(time.Since(w.last) / lookEvery); earned > 0 {
+		w.looks = min(w.looks+earned, lookBurst)
+		w.last = time.Now()
+	}
+	if w.looks > 0 {
+		w.looks--
+		return nil
+	}
+	select {
+	case <-time.After(lookEvery):
+		w.last = time.Now()
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func getWait(s *Server, r *http.Request) (any, error) {
+	q := r.URL.Query()
+	req, err := decodeWait(q)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := s.waitBound(r.Context(), req.Timeout)
+	defer cancel()
+	w := s.watch()
+	if len(req.Names) == 0 && req.For == api.ForReady {
+		return s.waitBox(ctx, w)
+	}
+	return s.waitPrograms(ctx, w, req)
+}
+
+func (s *Server) waitBox(ctx context.Context, w *watch) (any, error) {
+	if s.cfg.Readiness == nil {
+		return nil, unsupported("readiness report")
+	}
+	for {
+		report := s.cfg.Readiness.Report()
+		if report.Ready {
+			return api.WaitResult{For: api.ForReady, Box: true}, nil
+		}
+		if err := w.next(ctx); err != nil {
+			return nil, api.Errorf(api.CodeTimeout, "the box is not ready: %s", missing(report))
+		}
+	}
+}
+
+func missing(report api.Readiness) string {
+	text := report.Reason
+	for i, m := range report.Missing {
+		if i > 0 || text != "" {
+			text += "; "
+		}
+		text += m.ID
+		if m.Reason != "" {
+			text += ": " + m.Reason
+		}
+	}
+	return text
+}
+
+func (s *Server) waitPrograms(ctx context.Context, w *watch, req api.WaitQuery) (any, error) {
+	holds := conditions[req.For]
+	for {
+		programs := s.cfg.Supervisor.Snapshot().Programs
+		if len(req.Names) > 0 {
+			var err error
+			if programs, err = resolve(req.Names, programs); err != nil {
+				return nil, err
+			}
+		}
+		open, err := firstOpen(programs, req.For, holds)
+		if err != nil {
+			return nil, err
+		}
+		if open == nil {
+			return api.WaitResult{For: req.For, Programs: toPrograms(programs)}, nil
+		}
+		if w.next(ctx) != nil {
+			return nil, about(api.CodeTimeout, *open, "%s is not %s: it is %s%s", open.Name, req.For, open.State, because(*open))
+		}
+	}
+}
+
+// firstOpen returns the first program for which the condition does not hold, or
+// an error when there is one for which it cannot.
+func firstOpen(programs []supervisor.Status, what string, holds condition) (*supervisor.Status, error) {
+	var open *supervisor.Status
+	for i, p := range programs {
+		ok, impossible := holds(p)
+		if impossible && !ok {
+			return nil, about(api.CodeConflict, p, "%s will not be %s: it is %s%s", p.Name, what, p.State, because(p))
+		}
+		if !ok && open == nil {
+			open = &programs[i]
+		}
+	}
+	return open, nil
+}
+
+func because(p supervisor.Status) string {
+	if p.Reason == "" {
+		return ""
+	}
+	return ": " + p.Reason
+}

@@ -1,0 +1,128 @@
+package supervisor
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// entry is one program of the loop. Only the loop touches it, but for status.
+type entry struct {
+	name   string
+	m      program.Machine
+	status atomic.Pointer[Status]
+	lane   lane
+	due    item // the machine's deadline
+
+	text    string // what the program says of itself
+	unready string // why it is not ready yet
+	unwatch []func()
+	hooks   map[program.HookKind]context.CancelFunc
+	early   []program.Event // of a run whose start has not been answered yet
+
+	dependents []*entry
+	wave       int
+	released   bool   // its wave has been started
+	wanted     bool   // starts as soon as its needs hold
+	waiting    string // why it is not started yet
+	firstStart time.Time
+	dirty      bool // in the loop's list
+	removing   bool // goes once it is gone
+
+	cron  *timetable
+	cronD item
+	again bool // overlap = queue: one more run is due
+
+	stopAsked bool // by the shutdown
+	counted   bool // among those the shutdown waits for
+	waitsFor  int  // dependents that the shutdown has to see gone first
+}
+
+func (e *entry) spec() *program.Spec { return e.m.Spec() }
+
+// needs are the edges in force: those of the newest specification, which are the
+// ones that were checked for cycles together.
+func (e *entry) needs() []program.Need { return e.m.Newest().Needs }
+
+// active tells whether something runs or will run without being asked for.
+func (e *entry) active() bool { return !e.m.Resting() }
+
+// gone tells whether no process is left and none will come.
+func (e *entry) gone() bool { return e.m.Resting() && !e.m.Live() }
+
+// dropWatches ends the probes of the run.
+func (e *entry) dropWatches() {
+	for _, stop := range e.unwatch {
+		stop()
+	}
+	e.unwatch = nil
+}
+
+// reason is the machine's, or why it has not been started.
+func (e *entry) reason() string {
+	if e.m.Resting() && e.waiting != "" {
+		return e.waiting
+	}
+	if e.m.State == program.Starting && e.unready != "" {
+		return e.m.Reason + ": " + e.unready
+	}
+	return e.m.Reason
+}
+
+func (e *entry) makeStatus() *Status {
+	m, spec := &e.m, e.spec()
+	return &Status{
+		Name: e.name, Group: spec.Group, State: m.State,
+		Ready: m.Ready, Healthy: m.Healthy, Completed: m.Completed, Required: spec.Required,
+		Reason: e.reason(), Text: e.text, PID: m.PID, Run: m.Run, Restarts: m.Restarts,
+		Since: m.Since, StartedAt: instant(m.StartedAt), RunningAt: instant(m.RunningAt),
+		EndedAt: instant(m.EndedAt), Deadline: instant(m.Deadline), LastExit: m.LastExit, Spec: spec,
+	}
+}
+
+func instant(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// show stores the status for readers and, if a state or fact has changed, tells
+// of it. The order matters: who sees the event must find the change.
+func (l *loop) show(e *entry) {
+	before, now := e.status.Load(), e.makeStatus()
+	e.status.Store(now)
+	if before == nil || sameFacts(before, now) {
+		return
+	}
+	l.sup.cfg.Bus.Publish(event.Event{
+		Level: levelOf(e), Stage: stage, Name: event.ProgramStateChanged, Program: e.name, Run: now.Run,
+		Change: &event.Change{
+			From: before.State.String(), To: now.State.String(), PID: now.PID,
+			Ready: now.Ready, Completed: now.Completed, Reason: now.Reason,
+		},
+	})
+}
+
+func sameFacts(a, b *Status) bool {
+	return a.State == b.State && a.Run == b.Run && a.PID == b.PID &&
+		a.Ready == b.Ready && a.Healthy == b.Healthy && a.Completed == b.Completed
+}
+
+func levelOf(e *entry) event.Level {
+	switch {
+	case e.m.State == program.Fatal:
+		return event.Error
+	case e.m.State == program.Backoff,
+		e.m.State == program.Exited && !e.m.Succeeded(),
+		e.m.State == program.Running && !e.m.Healthy:
+		return event.Warn
+	}
+	return event.Info
+}
+
+// stage is how the supervisor signs its events.
+const stage = "supervisor"

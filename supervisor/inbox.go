@@ -1,0 +1,33 @@
+package supervisor
+
+import "sync"
+
+// inbox carries work to the loop. Sending never waits: whoever reaps or watches
+// must not be held up by the loop, nor the loop by them.
+type inbox struct {
+	mu    sync.Mutex
+	queue []func()
+	wake  chan struct{} // holds a token while the queue is not empty
+}
+
+func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
+
+func (b *inbox) post(f func()) {
+	b.mu.Lock()
+	b.queue = append(b.queue, f)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what has been posted and hands spent back as the next queue.
+func (b *inbox) take(spent []func()) []func() {
+	clear(spent)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	batch := b.queue
+	b.queue = spent[:0]
+	return batch
+}

@@ -1,0 +1,97 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// BenchmarkCapture measures one program's lines of 100 bytes on their way through
+// a pipe to the ring and one more place.
+func BenchmarkCapture(b *testing.B) {
+	chunk := []byte(strings.Repeat(strings.Repeat("x", 99)+"\n", 640))
+	for _, to := range []struct {
+		name   string
+		format Format
+		to     To
+	}{{"ring", FormatRaw, ToNone}, {"raw", FormatRaw, ToConsole}, {"json", FormatJSON, ToConsole}, {"console", FormatConsole, ToConsole}, {"file", FormatRaw, ToFile}} {
+		b.Run(to.name, func(b *testing.B) {
+			null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer null.Close()
+			p := newPlane(b, Config{Stdout: null, Stderr: null, Format: to.format})
+			c, stdout, stderr := open(b, p, Options{
+				Program: "web", To: to.to, Path: filepath.Join(b.TempDir(), "log"), MaxBytes: 50 << 20, Backups: 1,
+			})
+			b.SetBytes(int64(len(chunk)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := stdout.Write(chunk); err != nil {
+					b.Fatal(err)
+				}
+			}
+			closeAll(b, stdout, stderr)
+			<-c.Done()
+			flush(b, p)
+			if d := p.Stats()[0].Dropped; d != 0 {
+				b.Errorf("%d bytes dropped", d)
+			}
+		})
+	}
+}
+
+// BenchmarkIdleCapture reports what a silent program costs in memory.
+func BenchmarkIdleCapture(b *testing.B) {
+	const programs = 1000
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < 4*programs+100 {
+		b.Skip("needs more descriptors than the limit allows")
+	}
+	for b.Loop() {
+		p := New(Config{})
+		before := memory()
+		var ends []*os.File
+		for i := range programs {
+			_, stdout, stderr := open(b, p, Options{Program: fmt.Sprint("p", i), To: ToNone})
+			ends = append(ends, stdout, stderr)
+		}
+		after := memory()
+		b.ReportMetric(float64(after.HeapAlloc+after.StackInuse-before.HeapAlloc-before.StackInuse)/programs, "B/program")
+		b.ReportMetric(float64(runtime.NumGoroutine()), "goroutines")
+		closeAll(b, ends...)
+		if err := p.Close(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func memory() (m runtime.MemStats) {
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m
+}
+
+func BenchmarkAppendJSON(b *testing.B) {
+	for name, line := range map[string][]byte{
+		"text":   bytes.Repeat([]byte("word "), 20),
+		"object": []byte(`{"level":"info","time":"2026-01-02T12:00:00Z","msg":"request","path":"/v1/agents","status":200,"ms":1.25}`),
+	} {
+		b.Run(name, func(b *testing.B) {
+			batch := &batch{now: noon}
+			b.SetBytes(int64(len(line)))
+			b.ReportAllocs()
+			for b.Loop() {
+				batch.out = appendJSON(batch, "web", Stdout, 1, line, false)[:0]
+			}
+		})
+	}
+}

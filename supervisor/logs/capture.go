@@ -1,0 +1,330 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options describe the capture of one run of a program.
+type Options struct {
+	Program string
+	Run     uint64
+	To      To
+
+	// PTY, when set, is the master side of the program's terminal: its output is
+	// captured as stdout and no pipes are made. The caller keeps PTY; the capture
+	// reads a duplicate.
+	PTY *os.File
+
+	// The rest is for ToFile.
+	Path       string
+	MaxBytes   int64         // rotate above this; 0 never
+	Backups    int           // rotated files kept; 0 keeps all
+	MaxAge     time.Duration // rotated files older than this go; 0 keeps all
+	Compress   bool          // gzip rotated files in the background
+	TotalBytes int64         // the file and its rotated ones together; 0 is no cap
+}
+
+// To is where lines go besides the ring.
+type To string
+
+// The destinations.
+const (
+	ToConsole To = "console"
+	ToFile    To = "file"
+	ToNone    To = "none"
+)
+
+// Capture reads what one run of a program prints. Give Stdout and Stderr to the
+// child, then call Started when it runs, or Abandon when it could not be started.
+// All methods may be called from any goroutine.
+type Capture struct {
+	// Stdout and Stderr are the child's ends. They are nil with Options.PTY, and
+	// closed by Started and Abandon.
+	Stdout, Stderr *os.File
+
+	program *programLog
+	run     uint64
+	streams []*stream
+	file    *fileSink
+
+	once sync.Once
+	left atomic.Int32
+	done chan struct{}
+}
+
+// stream is the reading side of one pipe. Its reactor's goroutine owns every
+// field that changes after the start.
+type stream struct {
+	plane   *Plane
+	program *programLog
+	kind    Stream
+	capture *Capture
+	reactor *reactor
+	fd      int
+	run     uint64
+	sink    sink
+
+	pid     int
+	started bool
+	watched bool // in the epoll set
+	split   splitter
+	backlog []byte // read but held by a full queue
+	ended   atomic.Bool
+}
+
+// Open prepares the capture of one run. It never waits for a disk: a log file is
+// opened in the background, and if that fails Config.OnTrouble hears of it while
+// the ring goes on. An error means that the kernel gave no pipe or no reader.
+func (p *Plane) Open(o Options) (*Capture, error) {
+	if o.Program == "" {
+		return nil, errors.New("cannot capture output: the program has no name")
+	}
+	reactor, err := p.pickReactor()
+	if err != nil {
+		return nil, err
+	}
+	c := &Capture{run: o.Run, done: make(chan struct{})}
+	fds, err := c.pipes(o.PTY)
+	if err != nil {
+		return nil, fmt.Errorf("cannot capture the output of %s: %w", o.Program, err)
+	}
+	c.program = p.program(o.Program)
+	to := p.sinkFor(o, c)
+	for i, fd := range fds {
+		c.streams = append(c.streams, &stream{
+			plane: p, program: c.program, kind: Stream(i + 1), capture: c, reactor: reactor,
+			fd: fd, run: o.Run, sink: to, split: splitter{max: p.cfg.MaxLine},
+		})
+	}
+	c.left.Store(int32(len(fds)))
+	return c, nil
+}
+
+// pipes makes the pipes and returns the descriptors to read.
+func (c *Capture) pipes(pty *os.File) ([]int, error) {
+	if pty != nil {
+		fd, err := duplicate(pty)
+		if err != nil {
+			return nil, err
+		}
+		return []int{fd}, nil
+	}
+	outR, outW, err := pipe()
+	if err != nil {
+		return nil, err
+	}
+	errR, errW, err := pipe()
+	if err != nil {
+		return nil, joinClose(err, outR, outW)
+	}
+	c.Stdout = os.NewFile(uintptr(outW), "|stdout")
+	c.Stderr = os.NewFile(uintptr(errW), "|stderr")
+	return []int{outR, errR}, nil
+}
+
+// pipe makes a pipe whose read end does not block and whose write end does:
+// programs do not expect EAGAIN from their stdout.
+func pipe() (r, w int, err error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return 0, 0, os.NewSyscallError("pipe2", err)
+	}
+	if err := unix.SetNonblock(p[0], true); err != nil {
+		return 0, 0, joinClose(os.NewSyscallError("fcntl", err), p[0], p[1])
+	}
+	return p[0], p[1], nil
+}
+
+func duplicate(f *os.File) (fd int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	ctlErr := raw.Control(func(p uintptr) {
+		fd, err = unix.FcntlInt(p, unix.F_DUPFD_CLOEXEC, 0)
+		if err == nil {
+			err = unix.SetNonblock(fd, true)
+		}
+	})
+	return fd, errors.Join(ctlErr, err)
+}
+
+// Started closes this process's copies of the child's ends and begins to read.
+// pid is what the lines are labelled with. Only the first call counts.
+func (c *Capture) Started(pid int) {
+	c.once.Do(func() {
+		c.closeWriteEnds()
+		for _, s := range c.streams {
+			s.pid, s.started = pid, true
+			if !s.reactor.post(command{op: opAdd, stream: s}) {
+				s.drop()
+			}
+		}
+	})
+}
+
+// Abandon stops reading: what the pipes hold at this moment is still taken, then
+// Done closes. It is for a start that failed, and for a dead program whose pipe
+// somebody outside its tree still holds.
+func (c *Capture) Abandon() {
+	c.once.Do(c.closeWriteEnds)
+	for _, s := range c.streams {
+		if !s.reactor.post(command{op: opAbandon, stream: s}) {
+			s.drop()
+		}
+	}
+}
+
+func (c *Capture) closeWriteEnds() {
+	for _, f := range []*os.File{c.Stdout, c.Stderr} {
+		if f != nil {
+			_ = f.Close() // the write end of a pipe we never wrote to
+		}
+	}
+}
+
+// Done is closed when everything the run printed is in the ring and handed to
+// the console or file: all write ends are closed, or Abandon was called.
+func (c *Capture) Done() <-chan struct{} { return c.done }
+
+// LastLines returns at most n of the newest lines of this run, oldest first. It
+// is complete once Done is closed.
+func (c *Capture) LastLines(kind Stream, n int) []Line {
+	return c.program.tail(kind, n, func(r record, _ []byte) bool { return r.run == c.run })
+}
+
+// read takes what one read gives; open is false at the end of the stream.
+func (s *stream) read(buf []byte) (n int, open bool) {
+	var err error
+	retry(func() error { n, err = unix.Read(s.fd, buf); return err })
+	if err == unix.EAGAIN {
+		return 0, true
+	}
+	s.program.bytes[s.kind-1].Add(uint64(max(n, 0)))
+	// A terminal whose last user is gone answers EIO; that is its end.
+	return max(n, 0), err == nil && n > 0
+}
+
+// consume takes data through the splitter into the ring and the sink. It returns
+// false when the sink is full: the rest waits in the backlog, and the sink
+// resumes the stream. With force nothing is held.
+func (s *stream) consume(data []byte, force bool) bool {
+	now := time.Now()
+	for len(data) > 0 {
+		if !force && s.sink != nil && !s.sink.admit(s) {
+			s.backlog = append([]byte(nil), data...)
+			return false
+		}
+		data = s.batch(data, now)
+	}
+	s.split.trim()
+	return true
+}
+
+// batch carries as many lines as fit a batch to ring and sink.
+func (s *stream) batch(data []byte, now time.Time) (rest []byte) {
+	b := s.plane.batches.Get().(*batch)
+	b.reset(now)
+	s.program.mu.Lock()
+	for len(data) > 0 && len(b.out) < batchSize {
+		ln, after, ok := s.split.next(data)
+		data = after
+		if ok {
+			s.emit(b, ln)
+		}
+	}
+	s.program.mu.Unlock()
+	s.deliver(b)
+	return data
+}
+
+// emit puts one line into the ring and the batch. The caller holds program.mu.
+func (s *stream) emit(b *batch, ln rawLine) {
+	text := ln.display()
+	rec := record{
+		seq: s.plane.seq.Add(1), time: b.now.UnixNano(), run: s.run, pid: int32(s.pid), cut: ln.cut,
+	}
+	s.program.store(s.kind, text, rec)
+	b.lines++
+	if s.sink != nil {
+		b.rawBytes += ln.size()
+		b.out = s.sink.encode(b, s, ln)
+	}
+}
+
+func (s *stream) deliver(b *batch) {
+	if b.lines > 0 {
+		s.program.lines[s.kind-1].Add(uint64(b.lines))
+		if s.sink != nil && !s.sink.put(s, b.out) {
+			s.program.dropped[s.kind-1].Add(uint64(b.rawBytes))
+		}
+		s.plane.wakeFollowers()
+	}
+	s.plane.putBatch(b)
+}
+
+// end passes on an unfinished last line and reports the stream as done. Whoever
+// set ended calls it, once, after closing the descriptor.
+func (s *stream) end() {
+	if len(s.backlog) > 0 {
+		backlog := s.backlog
+		s.backlog = nil
+		s.consume(backlog, true)
+	}
+	if ln, ok := s.split.last(); ok {
+		b := s.plane.batches.Get().(*batch)
+		b.reset(time.Now())
+		s.program.mu.Lock()
+		s.emit(b, ln)
+		s.program.mu.Unlock()
+		s.deliver(b)
+	}
+	s.split.partial = nil
+	if s.capture.left.Add(-1) == 0 {
+		s.plane.release(s.capture.file)
+		close(s.capture.done)
+	}
+}
+
+// drop closes a stream whose reactor has ended.
+func (s *stream) drop() {
+	if s.ended.CompareAndSwap(false, true) {
+		_ = unix.Close(s.fd)
+		s.end()
+	}
+}
+
+// batch is the scratch space for lines on their way out.
+type batch struct {
+	now      time.Time
+	stamped  time.Time // the time that stamp was made for
+	stamp    []byte
+	out      []byte
+	lines    int
+	rawBytes int
+}
+
+const batchSize = 64 << 10
+
+func (b *batch) reset(now time.Time) {
+	b.now, b.out, b.lines, b.rawBytes = now, b.out[:0], 0, 0
+}
+
+// timestamp formats b.now once for all lines of a batch.
+func (b *batch) timestamp(layout string, utc bool) []byte {
+	if !b.stamped.Equal(b.now) || len(b.stamp) == 0 {
+		t := b.now
+		if utc {
+			t = t.UTC()
+		}
+		b.stamped, b.stamp = b.now, t.AppendFormat(b.stamp[:0], layout)
+	}
+	return b.stamp
+}

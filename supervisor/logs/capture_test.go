@@ -1,0 +1,527 @@
+package logs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sinkhole collects what the plane writes to a real pipe.
+type sinkhole struct {
+	w    *os.File
+	done chan []byte
+}
+
+func newSinkhole(t testing.TB) *sinkhole {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sinkhole{w: w, done: make(chan []byte, 1)}
+	go func() {
+		b, _ := io.ReadAll(r)
+		r.Close()
+		s.done <- b
+	}()
+	return s
+}
+
+func (s *sinkhole) bytes(t testing.TB) []byte {
+	t.Helper()
+	if err := s.w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return <-s.done
+}
+
+func newPlane(t testing.TB, cfg Config) *Plane {
+	t.Helper()
+	p := New(cfg)
+	t.Cleanup(func() {
+		if err := p.Close(context.Background()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return p
+}
+
+func open(t testing.TB, p *Plane, o Options) (c *Capture, stdout, stderr *os.File) {
+	t.Helper()
+	c, err := p.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr = dup(t, c.Stdout), dup(t, c.Stderr)
+	c.Started(4242)
+	return c, stdout, stderr
+}
+
+// dup plays the child, which has its own copies of the write ends.
+func dup(t testing.TB, f *os.File) *os.File {
+	t.Helper()
+	fd, err := duplicateBlocking(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), f.Name())
+}
+
+func write(t testing.TB, f *os.File, text string) {
+	t.Helper()
+	if _, err := io.WriteString(f, text); err != nil {
+		t.Errorf("write: %v", err)
+	}
+}
+
+func closeAll(t testing.TB, files ...*os.File) {
+	t.Helper()
+	for _, f := range files {
+		if err := f.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+}
+
+func texts(lines []Line) []string {
+	var out []string
+	for _, l := range lines {
+		out = append(out, l.Text)
+	}
+	return out
+}
+
+func all(p *Plane, q Query) []Line {
+	var lines []Line
+	for l := range p.Read(context.Background(), q) {
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+func flush(t testing.TB, p *Plane) {
+	t.Helper()
+	if err := p.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCaptureToJSON(t *testing.T) {
+	out := newSinkhole(t)
+	p := newPlane(t, Config{Stdout: out.w, Format: FormatJSON})
+	c, stdout, stderr := open(t, p, Options{Program: "web", Run: 3})
+	write(t, stdout, "hello\r\nworld\n")
+	write(t, stderr, `{"level":"warn","program":"evil","msg":"x"}`+"\n")
+	write(t, stdout, "no newline")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+
+	got := map[string]map[string]any{}
+	for line := range bytes.Lines(out.bytes(t)) {
+		var m map[string]any
+		if err := json.Unmarshal(line, &m); err != nil {
+			t.Fatalf("not JSON: %q: %v", line, err)
+		}
+		if m["program"] != "web" || m["pid"] != float64(4242) {
+			t.Errorf("wrong label: %s", line)
+		}
+		if _, err := time.Parse(time.RFC3339Nano, m["time"].(string)); err != nil {
+			t.Errorf("time: %v", err)
+		}
+		got[m["msg"].(string)] = m
+	}
+	for _, msg := range []string{"hello", "world", "no newline"} {
+		if got[msg]["stream"] != "stdout" {
+			t.Errorf("%q: got %v", msg, got[msg])
+		}
+	}
+	if x := got["x"]; x["stream"] != "stderr" || x["level"] != "warn" || x["app_program"] != "evil" {
+		t.Errorf("passed-through object: got %v", x)
+	}
+	if lines := c.LastLines(Stdout, 2); fmt.Sprint(texts(lines)) != "[world no newline]" {
+		t.Errorf("LastLines = %q", texts(lines))
+	}
+}
+
+func TestRawKeepsStreamsApart(t *testing.T) {
+	out, errs := newSinkhole(t), newSinkhole(t)
+	p := newPlane(t, Config{Stdout: out.w, Stderr: errs.w, Format: FormatRaw})
+	c, stdout, stderr := open(t, p, Options{Program: "web"})
+	write(t, stdout, "to \x1b[1mout\r\n")
+	write(t, stderr, "to err\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	if got := string(out.bytes(t)); got != "to \x1b[1mout\r\n" {
+		t.Errorf("stdout = %q", got)
+	}
+	if got := string(errs.bytes(t)); got != "to err\n" {
+		t.Errorf("stderr = %q", got)
+	}
+}
+
+// Many programs at once, plus agentinit's own voice: every line arrives whole,
+// once, and in its program's order.
+func TestLinesNeverMix(t *testing.T) {
+	const programs, lines = 8, 3000
+	out := newSinkhole(t)
+	p := newPlane(t, Config{Stdout: out.w, Format: FormatRaw})
+	var wg sync.WaitGroup
+	for i := range programs {
+		c, stdout, stderr := open(t, p, Options{Program: fmt.Sprint("p", i)})
+		wg.Go(func() {
+			w := bufio.NewWriterSize(stdout, 777)
+			for n := range lines {
+				fmt.Fprintf(w, "p%d %d %s\n", i, n, strings.Repeat("x", n%300))
+			}
+			if err := w.Flush(); err != nil {
+				t.Error(err)
+			}
+			closeAll(t, stdout, stderr)
+			<-c.Done()
+		})
+	}
+	wg.Go(func() {
+		for n := range 100 {
+			if _, err := fmt.Fprintf(p.Writer(), "own %d \n", n); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	flush(t, p)
+	next := map[string]int{}
+	for line := range bytes.Lines(out.bytes(t)) {
+		var who, xs string
+		var n int
+		if _, err := fmt.Sscanf(string(line), "%s %d", &who, &n); err != nil {
+			t.Fatalf("mixed line %.100q: %v", line, err)
+		}
+		if f := strings.Fields(string(line)); len(f) == 3 {
+			xs = f[2]
+		}
+		if n != next[who] || (who != "own" && xs != strings.Repeat("x", n%300)) {
+			t.Fatalf("%s: line %d is %.100q", who, next[who], line)
+		}
+		next[who]++
+	}
+	for i := range programs {
+		if who := fmt.Sprint("p", i); next[who] != lines {
+			t.Errorf("%s: %d lines, want %d", who, next[who], lines)
+		}
+	}
+	if next["own"] != 100 {
+		t.Errorf("own: %d lines, want 100", next["own"])
+	}
+}
+
+// Nobody reads stdout, and the program still gets rid of far more than every
+// buffer holds. Once somebody reads, the loss is in the text and in the counters.
+func TestStuckConsoleNeverBlocks(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{Stdout: w, Format: FormatRaw})
+	c, stdout, stderr := open(t, p, Options{Program: "flood"})
+	line := strings.Repeat("y", 999) + "\n"
+	for range 16 << 10 { // 16 MiB
+		write(t, stdout, line)
+	}
+	fmt.Fprintln(p.Writer(), "still here")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+
+	stats := p.Stats()
+	if stats[0].Bytes != 16<<10*1000 || stats[0].Dropped == 0 {
+		t.Errorf("stats = %+v, want 16384000 bytes and some dropped", stats[0])
+	}
+	read := make(chan []byte)
+	go func() {
+		b, _ := io.ReadAll(r)
+		read <- b
+	}()
+	flush(t, p)
+	fmt.Fprintln(p.Writer(), "later")
+	flush(t, p)
+	closeAll(t, w)
+	got := <-read
+	closeAll(t, r)
+	for _, want := range []string{"bytes of output dropped", "still here\n", "later\n"} {
+		if !bytes.Contains(got, []byte(want)) {
+			t.Errorf("the console has no %q", want)
+		}
+	}
+	kept := uint64(bytes.Count(got, []byte("yyy\n"))) * 1000
+	if kept+stats[0].Dropped != stats[0].Bytes {
+		t.Errorf("%d bytes kept and %d dropped are not %d", kept, stats[0].Dropped, stats[0].Bytes)
+	}
+}
+
+// The negative twin: a reader that keeps up loses nothing.
+func TestReadingConsoleLosesNothing(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan int)
+	go func() {
+		n, buf := 0, make([]byte, 1<<20)
+		for {
+			k, err := r.Read(buf)
+			n += k
+			if err != nil {
+				got <- n
+				return
+			}
+		}
+	}()
+	p := newPlane(t, Config{Stdout: w, Format: FormatRaw})
+	p.console.out.hold = time.Hour // a busy machine may stop the reader for long
+	c, stdout, stderr := open(t, p, Options{Program: "flood"})
+	line := []byte(strings.Repeat("y", 99) + "\n")
+	chunk := bytes.Repeat(line, 600)
+	const chunks = 1100 // 66 MB
+	for range chunks {
+		if _, err := stdout.Write(chunk); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	closeAll(t, w)
+	if n := <-got; n != chunks*len(chunk) {
+		t.Errorf("console got %d bytes, want %d", n, chunks*len(chunk))
+	}
+	closeAll(t, r)
+}
+
+func TestHugeLinesAndBinarySurvive(t *testing.T) {
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "bin", To: ToNone})
+	mib := strings.Repeat("m", 1<<20)
+	write(t, stdout, mib+"\n")
+	write(t, stderr, "\x00\xff\xfe\n")
+	write(t, stderr, "h\xc3")
+	write(t, stderr, "\xa9\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	if l := c.LastLines(Stdout, 5); len(l) != 1 || l[0].Text != mib || l[0].Truncated {
+		t.Errorf("the line of 1 MiB came as %d lines", len(l))
+	}
+	if got := texts(c.LastLines(Stderr, 5)); fmt.Sprintf("%q", got) != `["\x00\xff\xfe" "hé"]` {
+		t.Errorf("stderr = %q", got)
+	}
+}
+
+func TestEndlessLineIsBounded(t *testing.T) {
+	p := newPlane(t, Config{MaxLine: 64 << 10})
+	c, stdout, stderr := open(t, p, Options{Program: "endless", To: ToNone})
+	chunk := strings.Repeat("e", 1<<20)
+	for range 16 {
+		write(t, stdout, chunk)
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	lines := all(p, Query{})
+	if len(lines) == 0 || !lines[0].Truncated || len(lines[0].Text) != 64<<10 {
+		t.Fatalf("%d lines, want cut ones of 64 KiB", len(lines))
+	}
+	if used := p.budget.used.Load(); used > defaultRingBytes+(64<<10)+1024 {
+		t.Errorf("the ring holds %d bytes", used)
+	}
+}
+
+// A grandchild keeps the pipe open; Abandon still takes what is there.
+func TestAbandon(t *testing.T) {
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "daemon", To: ToNone})
+	write(t, stdout, "one\ntail")
+	c.Abandon()
+	<-c.Done()
+	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[one tail]" {
+		t.Errorf("lines = %q", got)
+	}
+	c.Abandon()
+	closeAll(t, stdout, stderr)
+
+	never, err := p.Open(Options{Program: "never", To: ToNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	never.Abandon()
+	<-never.Done()
+}
+
+// Where the poller refuses the epoll descriptor, the reactor waits in the kernel.
+func TestReactorWithoutPoller(t *testing.T) {
+	p := newPlane(t, Config{})
+	for range maxReactors {
+		r, err := newReactor()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.blocking = true
+		go r.run()
+		p.reactors = append(p.reactors, r)
+	}
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone})
+	write(t, stdout, "one\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[one]" {
+		t.Errorf("lines = %q", got)
+	}
+}
+
+func TestCloseEndsRunningCaptures(t *testing.T) {
+	p := New(Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "held", To: ToNone})
+	if err := p.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done()
+	c.Abandon()
+	closeAll(t, stdout, stderr)
+	if _, err := p.Open(Options{Program: "late"}); err == nil {
+		t.Error("Open after Close succeeded")
+	}
+}
+
+func TestReadMergesFiltersAndFollows(t *testing.T) {
+	p := newPlane(t, Config{})
+	a, aOut, aErr := open(t, p, Options{Program: "a", Run: 1, To: ToNone})
+	b, bOut, bErr := open(t, p, Options{Program: "b", Run: 9, To: ToNone})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	next, stop := pull(p, ctx, Query{Follow: true})
+	defer stop()
+	// Each line is seen before the next is written, so the order is known.
+	for i, f := range []*os.File{aOut, bOut, aErr, bErr, aOut} {
+		write(t, f, fmt.Sprintf("line %d\n", i))
+		if l := next(); l.Text != fmt.Sprint("line ", i) {
+			t.Fatalf("follow gave %q for line %d", l.Text, i)
+		}
+	}
+	closeAll(t, aOut, aErr, bOut, bErr)
+	<-a.Done()
+	<-b.Done()
+	tests := []struct {
+		name string
+		q    Query
+		want string
+	}{
+		{"all", Query{}, "[line 0 line 1 line 2 line 3 line 4]"},
+		{"last two", Query{Lines: 2}, "[line 3 line 4]"},
+		{"none", Query{Lines: -1}, "[]"},
+		{"program", Query{Programs: []string{"b"}}, "[line 1 line 3]"},
+		{"stream", Query{Streams: []Stream{Stderr}}, "[line 2 line 3]"},
+		{"run", Query{Run: 9}, "[line 1 line 3]"},
+		{"grep", Query{Grep: regexp.MustCompile("[04]$")}, "[line 0 line 4]"},
+		{"grep last", Query{Grep: regexp.MustCompile("[04]$"), Lines: 1}, "[line 4]"},
+		{"future", Query{Since: time.Now().Add(time.Hour)}, "[]"},
+		{"after", Query{After: all(p, Query{})[2].Seq}, "[line 3 line 4]"},
+	}
+	for _, tt := range tests {
+		if got := fmt.Sprint(texts(all(p, tt.q))); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	p.Remove("a")
+	if got := fmt.Sprint(texts(all(p, Query{}))); got != "[line 1 line 3]" {
+		t.Errorf("after Remove: %s", got)
+	}
+	if n := len(p.Stats()); n != 2 {
+		t.Errorf("Stats has %d rows after Remove, want 2", n)
+	}
+}
+
+// pull makes a blocking next of a Read; the reader is parked before it returns.
+func pull(p *Plane, ctx context.Context, q Query) (next func() Line, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	lines, done := make(chan Line), make(chan struct{})
+	go func() {
+		defer close(done)
+		for l := range p.Read(ctx, q) {
+			select {
+			case lines <- l:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return func() Line { return <-lines }, func() { cancel(); <-done }
+}
+
+func TestSlowFollowerIsTold(t *testing.T) {
+	p := newPlane(t, Config{RingBytes: 8 << 10})
+	c, stdout, stderr := open(t, p, Options{Program: "fast", To: ToNone})
+	seen, dropped, last := 0, uint64(0), ""
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	write(t, stdout, "first\n")
+	for l := range p.Read(ctx, Query{Follow: true}) {
+		if l.Dropped > 0 {
+			dropped += l.Dropped
+			continue
+		}
+		seen++
+		last = l.Text
+		if seen == 1 {
+			// The follower is busy with this line while thousands pass.
+			for i := range 5000 {
+				write(t, stdout, fmt.Sprintf("n%d\n", i))
+			}
+			closeAll(t, stdout, stderr)
+			<-c.Done()
+		}
+		if last == "n4999" {
+			cancel()
+		}
+	}
+	if dropped == 0 || seen+int(dropped) != 5001 {
+		t.Errorf("%d seen and %d marked as dropped are not 5001", seen, dropped)
+	}
+}
+
+func TestSubscribe(t *testing.T) {
+	p := newPlane(t, Config{RingBytes: 8 << 10})
+	re := regexp.MustCompile(`^ready on \d+$`)
+	before := p.Subscribe("web", 2, re)
+	defer before.Close()
+	old, oOut, oErr := open(t, p, Options{Program: "web", Run: 1, To: ToNone})
+	write(t, oOut, "ready on 1\n")
+	closeAll(t, oOut, oErr)
+	<-old.Done()
+	c, stdout, stderr := open(t, p, Options{Program: "web", Run: 2, To: ToNone})
+	write(t, stdout, "starting\nready on 80\n")
+	if l := <-before.C; l.Text != "ready on 80" || l.Run != 2 {
+		t.Errorf("subscription got %+v", l)
+	}
+	late := p.Subscribe("web", 2, re)
+	defer late.Close()
+	if l := <-late.C; l.Text != "ready on 80" {
+		t.Errorf("a late subscription got %+v", l)
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	select {
+	case l := <-before.C:
+		t.Errorf("a second line came: %+v", l)
+	default:
+	}
+}

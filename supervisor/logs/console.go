@@ -1,0 +1,238 @@
+package logs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// Format is how lines look on the console.
+type Format string
+
+// The formats. json and console write everything to stdout; raw keeps stdout and
+// stderr apart.
+const (
+	FormatAuto    Format = "auto" // console on a terminal, else json
+	FormatJSON    Format = "json"
+	FormatConsole Format = "console"
+	FormatRaw     Format = "raw"
+)
+
+// sink is where lines go besides the ring.
+type sink interface {
+	// admit says whether s may deliver a batch now; if not, s is resumed later.
+	admit(s *stream) bool
+	// encode appends a line to b.out.
+	encode(b *batch, s *stream, ln rawLine) []byte
+	// put delivers a batch of encoded lines and reports whether it was taken.
+	put(s *stream, batch []byte) bool
+}
+
+// console is the sink of the inherited stdout and stderr.
+type console struct {
+	format Format
+	color  bool
+	out    *queue
+	err    *queue // the same as out unless raw and two different files
+	width  atomic.Int32
+}
+
+// consoleHold is how long a full console may hold a program: a reader that takes
+// a megabyte in that time is not slow.
+const consoleHold = 250 * time.Millisecond
+
+func newConsole(cfg Config, trouble func(string, error)) *console {
+	c := &console{format: cfg.Format, color: cfg.Color}
+	if c.format == FormatAuto || c.format == "" {
+		c.format = FormatJSON
+		if term.IsTerminal(fileno(cfg.Stdout)) {
+			c.format = FormatConsole
+		}
+	}
+	c.out = c.queue(cfg.Stdout, trouble)
+	c.err = c.out
+	if c.format == FormatRaw && cfg.Stderr != nil && !sameFile(cfg.Stdout, cfg.Stderr) {
+		c.err = c.queue(cfg.Stderr, trouble)
+	}
+	return c
+}
+
+func (c *console) queue(f *os.File, trouble func(string, error)) *queue {
+	w := &fdWriter{file: f, trouble: trouble}
+	return &queue{limit: queueLimit, hold: consoleHold, write: w.write, mark: c.mark}
+}
+
+// sameFile says whether two descriptors end in the same file, pipe or terminal.
+// Then one queue must write to both, or batches would cut into each other.
+func sameFile(a, b *os.File) bool {
+	var sa, sb unix.Stat_t
+	if a == nil || b == nil || unix.Fstat(fileno(a), &sa) != nil || unix.Fstat(fileno(b), &sb) != nil {
+		return a == b
+	}
+	return sa.Dev == sb.Dev && sa.Ino == sb.Ino
+}
+
+// fileno reads a descriptor's number without File.Fd, which would make an
+// inherited non-blocking file blocking for every process that shares it.
+func fileno(f *os.File) (fd int) {
+	if f == nil {
+		return -1
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	if err := raw.Control(func(p uintptr) { fd = int(p) }); err != nil {
+		return -1
+	}
+	return fd
+}
+
+func (c *console) to(kind Stream) *queue {
+	if kind == Stderr {
+		return c.err
+	}
+	return c.out
+}
+
+func (c *console) admit(s *stream) bool           { return c.to(s.kind).admit(s) }
+func (c *console) put(s *stream, out []byte) bool { return c.to(s.kind).put(s, out) }
+
+func (c *console) encode(b *batch, s *stream, ln rawLine) []byte {
+	switch c.format {
+	case FormatRaw:
+		return append(append(b.out, ln.text...), '\n')
+	case FormatConsole:
+		return c.appendConsole(b, s.program.name, s.kind, ln.display())
+	}
+	return appendJSON(b, s.program.name, s.kind, s.pid, ln.display(), ln.cut)
+}
+
+// mark is the line that says what was lost.
+func (c *console) mark(dropped uint64) []byte {
+	msg := fmt.Sprintf("%d bytes of output dropped: the reader of this stream is too slow", dropped)
+	b := &batch{now: time.Now()}
+	switch c.format {
+	case FormatRaw:
+		return []byte("agentinit: " + msg + "\n")
+	case FormatConsole:
+		return c.appendConsole(b, selfName, Stderr, []byte(msg))
+	}
+	return fmt.Appendf(nil, `{"time":"%s","level":"warn","dropped_bytes":%d,"message":"%s"}`+"\n",
+		b.timestamp(time.RFC3339Nano, true), dropped, msg)
+}
+
+// fdWriter writes to an inherited descriptor.
+type fdWriter struct {
+	file    *os.File
+	trouble func(string, error)
+	failing bool
+}
+
+// write does not use File.Write: for descriptors 1 and 2 that turns EPIPE into a
+// SIGPIPE that kills the process. It never changes the descriptor's blocking
+// mode, which other processes share.
+func (w *fdWriter) write(b []byte) {
+	if len(b) == 0 || w.file == nil {
+		return
+	}
+	raw, err := w.file.SyscallConn()
+	for err == nil && len(b) > 0 {
+		var n int
+		n, err = writeSome(raw, b)
+		b = b[n:]
+	}
+	if err != nil && !w.failing {
+		w.trouble("", fmt.Errorf("cannot write to %s: %w", w.file.Name(), err))
+	} else if err == nil && w.failing {
+		w.trouble("", nil)
+	}
+	w.failing = err != nil
+}
+
+func writeSome(raw interface {
+	Control(func(uintptr)) error
+}, b []byte) (n int, err error) {
+	ctlErr := raw.Control(func(fd uintptr) {
+		for {
+			n, err = unix.Write(int(fd), b)
+			switch err {
+			case unix.EINTR:
+				continue
+			case unix.EAGAIN:
+				_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, -1)
+				if err == nil || err == unix.EINTR {
+					continue
+				}
+			}
+			return
+		}
+	})
+	if ctlErr != nil {
+		return 0, ctlErr
+	}
+	return max(n, 0), err
+}
+
+const selfName = "agentinit"
+
+// Writer takes agentinit's own log lines, one or more whole lines in each Write,
+// and puts them among the programs' lines. It never blocks and never fails; what
+// a stuck console cannot take is dropped and counted in the text. In the console
+// format a JSON line with a "message" is made readable.
+func (p *Plane) Writer() io.Writer { return ownWriter{p.console} }
+
+type ownWriter struct{ c *console }
+
+func (w ownWriter) Write(b []byte) (int, error) {
+	var out []byte
+	for line := range bytes.Lines(b) {
+		line = bytes.TrimRight(line, "\r\n")
+		if len(line) == 0 {
+			continue
+		}
+		if w.c.format == FormatConsole {
+			scratch := &batch{now: time.Now(), out: out}
+			out = w.c.appendConsole(scratch, selfName, Stdout, readable(line))
+			continue
+		}
+		out = append(append(out, line...), '\n')
+	}
+	if len(out) > 0 {
+		w.c.out.put(nil, out)
+	}
+	return len(b), nil
+}
+
+// readable turns a structured log line into "LEVEL message key=value …".
+func readable(line []byte) []byte {
+	var fields map[string]any
+	if json.Unmarshal(line, &fields) != nil {
+		return line
+	}
+	msg, ok := fields["message"].(string)
+	if !ok {
+		return line
+	}
+	level, _ := fields["level"].(string)
+	out := fmt.Appendf(nil, "%-5s %s", level, msg)
+	keys := make([]string, 0, len(fields))
+	for k := range fields {
+		if k != "message" && k != "level" && k != "time" {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		out = fmt.Appendf(out, " %s=%v", k, fields[k])
+	}
+	return out
+}

@@ -1,0 +1,348 @@
+package logs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// capture runs one program that prints text to stdout into a file.
+func capture(t *testing.T, p *Plane, o Options, text string) {
+	t.Helper()
+	o.To = ToFile
+	c, stdout, stderr := open(t, p, o)
+	write(t, stdout, text)
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+}
+
+func settle(t *testing.T, p *Plane) {
+	t.Helper()
+	for _, f := range p.files {
+		if err := f.archive.wait(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// archives returns the contents of the rotated files, oldest first.
+func archives(t *testing.T, path string) (names []string, contents []string) {
+	t.Helper()
+	names, err := filepath.Glob(path + ".*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		contents = append(contents, readLog(t, name))
+	}
+	return names, contents
+}
+
+func readLog(t *testing.T, name string) string {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var r io.Reader = f
+	if strings.HasSuffix(name, ".gz") {
+		if r, err = gzip.NewReader(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func numbered(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "line %06d %s\n", i, strings.Repeat("z", i%90))
+	}
+	return b.String()
+}
+
+func TestFileIsRawAndRotatesOnLines(t *testing.T) {
+	for _, compressed := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "sub", "web.log")
+		p := newPlane(t, Config{})
+		text := numbered(20_000) + "binary \x00\xff\r\n"
+		capture(t, p, Options{Program: "web", Path: path, MaxBytes: 100_000, Compress: compressed}, text)
+		settle(t, p)
+		names, contents := archives(t, path)
+		if len(names) < 10 {
+			t.Fatalf("%d rotated files", len(names))
+		}
+		for i, c := range contents {
+			if len(c) > 100_000 || !strings.HasSuffix(c, "\n") || strings.HasSuffix(names[i], ".gz") != compressed {
+				t.Errorf("%s: %d bytes, ends %q", names[i], len(c), c[len(c)-5:])
+			}
+		}
+		if all := strings.Join(contents, "") + readLog(t, path); all != text {
+			t.Errorf("%d bytes in the files, want %d, unchanged", len(all), len(text))
+		}
+	}
+}
+
+func TestBackupsAgeAndTotal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	other := path + ".keep"
+	if err := os.WriteFile(other, []byte("not ours"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 50_000, Backups: 3}, numbered(10_000))
+	settle(t, p)
+	names, _ := archives(t, path)
+	if len(names) != 4 || names[3] != other {
+		t.Errorf("with backups = 3: %v", names)
+	}
+	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 50_000, TotalBytes: 120_000}, numbered(5_000))
+	settle(t, p)
+	if names, _ := archives(t, path); len(names) != 2 {
+		t.Errorf("with total_bytes = 120000: %v", names)
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	names, _ = archives(t, path)
+	if err := os.Chtimes(names[0], old, old); err != nil {
+		t.Fatal(err)
+	}
+	capture(t, p, Options{Program: "web", Path: path, MaxAge: time.Hour}, "x\n")
+	settle(t, p)
+	if names, _ := archives(t, path); len(names) != 1 || names[0] != other {
+		t.Errorf("with max_age = 1h: %v", names)
+	}
+}
+
+func TestRunsAndProgramsShareAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shared.log")
+	if err := os.WriteFile(path, []byte("zeroth"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "a", Run: 1, Path: path}, "first\nunfinished")
+	capture(t, p, Options{Program: "a", Run: 2, Path: path}, "second\n")
+	capture(t, p, Options{Program: "b", Run: 1, Path: path}, "third\n")
+	if got := readLog(t, path); got != "zeroth\nfirst\nunfinished\nsecond\nthird\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestFileMovedAwayAndReopened(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+	next, stop := pull(p, context.Background(), Query{Follow: true})
+	defer stop()
+	say := func(text string) {
+		write(t, stdout, text+"\n")
+		next()
+		flush(t, p)
+	}
+	say("one")
+	if err := os.Rename(path, path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	say("two") // still the moved file
+	p.Reopen()
+	say("three")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	say("four") // the file had vanished
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	if a, b := readLog(t, path+".moved"), readLog(t, path); a != "one\ntwo\n" || b != "four\n" {
+		t.Errorf("moved %q, current %q", a, b)
+	}
+}
+
+// A path that cannot be written loses nothing but the file: the program runs on,
+// the ring has it all, it is said once, and said when it works again.
+func TestFileTroubleIsSaidOnce(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "log")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan error, 10)
+	p := newPlane(t, Config{OnTrouble: func(program string, err error) {
+		if program != "web" {
+			t.Errorf("trouble of %q", program)
+		}
+		reports <- err
+	}})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+	next, stop := pull(p, context.Background(), Query{Follow: true})
+	defer stop()
+	for range 3 {
+		write(t, stdout, "lost in the file\n")
+		if l := next(); l.Text != "lost in the file" {
+			t.Errorf("the ring has %q", l.Text)
+		}
+		flush(t, p)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	write(t, stdout, "works\n")
+	next()
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	if err := <-reports; err == nil || !strings.Contains(err.Error(), "is a directory") {
+		t.Errorf("first report = %v", err)
+	}
+	if err := <-reports; err != nil || len(reports) != 0 {
+		t.Errorf("second report = %v, %d more", err, len(reports))
+	}
+	if got := readLog(t, path); got != "agentinit: 51 bytes of output dropped: this file did not take them in time\nworks\n" {
+		t.Errorf("file = %q", got)
+	}
+	if s := p.Stats()[0]; s.Dropped != 51 || s.Bytes != 57 {
+		t.Errorf("stats = %+v", s)
+	}
+}
+
+func TestFileNeverFollowsTraps(t *testing.T) {
+	dir := t.TempDir()
+	target, link, fifo := filepath.Join(dir, "secret"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan error, 10)
+	p := newPlane(t, Config{OnTrouble: func(_ string, err error) { reports <- err }})
+	for _, path := range []string{link, fifo} {
+		capture(t, p, Options{Program: "web", Path: path}, "x\n")
+		if err := <-reports; err == nil {
+			t.Errorf("%s was opened", path)
+		}
+	}
+	if got := readLog(t, target); got != "precious" {
+		t.Errorf("the link's target is %q", got)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("no /dev/full here")
+	}
+	f, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan error, 10)
+	p := newPlane(t, Config{Stdout: f, Format: FormatRaw, OnTrouble: func(_ string, err error) { reports <- err }})
+	c, stdout, stderr := open(t, p, Options{Program: "web"})
+	write(t, stdout, numbered(1000))
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	if err := <-reports; err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("report = %v", err)
+	}
+	if n := len(c.LastLines(Stdout, -1)); n != 1000 {
+		t.Errorf("the ring has %d lines", n)
+	}
+	closeAll(t, f)
+}
+
+func TestDevStdoutMeansTheConsole(t *testing.T) {
+	out := newSinkhole(t)
+	p := newPlane(t, Config{Stdout: out.w, Format: FormatRaw})
+	capture(t, p, Options{Program: "web", Path: "/dev/stdout"}, "inherited\n")
+	if got := string(out.bytes(t)); got != "inherited\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestRotationCut(t *testing.T) {
+	tests := []struct {
+		name             string
+		in               string
+		room             int64
+		lineStart, empty bool
+		want             int
+	}{
+		{"all fits", "a\nb\n", 4, true, false, 4},
+		{"whole lines", "aa\nbb\ncc\n", 7, true, false, 6},
+		{"nothing fits", "aaaa\n", 3, true, false, 0},
+		{"nothing fits an empty file", "aaaa\nb\n", 3, true, true, 5},
+		{"in the middle of a line", "aaaa\nb\n", 3, false, false, 5},
+		{"already over", "a\n", -5, true, false, 0},
+		{"endless piece", "aaaa", 3, false, false, 4},
+	}
+	for _, tt := range tests {
+		if got := rotationCut([]byte(tt.in), tt.room, tt.lineStart, tt.empty); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestArchiveNamesGrow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	a := &archive{path: path, newest: "20990101T000000.999999999Z"} // the clock was set back
+	for range 3 {
+		before := a.newest
+		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.shift(); err != nil {
+			t.Fatal(err)
+		}
+		if a.newest <= before {
+			t.Errorf("%s after %s", a.newest, before)
+		}
+	}
+	if names, _ := archives(t, path); len(names) != 3 {
+		t.Errorf("names = %v", names)
+	}
+}
+
+// 64 MiB of lines of every length come through rotation byte for byte.
+func TestMuchToFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "big.log")
+	p := newPlane(t, Config{})
+	chunk := []byte(numbered(20_000)) // about 1.2 MB
+	c, stdout, stderr := open(t, p, Options{Program: "big", To: ToFile, Path: path, MaxBytes: 10 << 20})
+	const chunks = 55
+	for range chunks {
+		if _, err := stdout.Write(chunk); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	_, contents := archives(t, path)
+	all := strings.Join(contents, "") + readLog(t, path)
+	if all != string(bytes.Repeat(chunk, chunks)) {
+		t.Errorf("%d bytes in the files, want %d unchanged", len(all), chunks*len(chunk))
+	}
+	if s := p.Stats()[0]; s.Dropped != 0 || s.Lines != 20_000*chunks {
+		t.Errorf("stats = %+v", s)
+	}
+}

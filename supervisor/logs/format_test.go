@@ -1,0 +1,289 @@
+package logs
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/creack/pty"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
+
+func jsonLine(text string) string {
+	return string(appendJSON(&batch{now: noon}, "web", Stdout, 7, []byte(text), false))
+}
+
+func TestAppendJSON(t *testing.T) {
+	const head = `{"time":"2026-01-02T12:00:00.123456Z","program":"web","stream":"stdout","pid":7`
+	tests := []struct{ name, in, want string }{
+		{"text", "hi", `,"msg":"hi"}`},
+		{"empty", "", `,"msg":""}`},
+		{"quotes", `a"b\c` + "\t", `,"msg":"a\"b\\c\t"}`},
+		{"controls", "\x00\x1b[m\x7f", `,"msg":"\u0000\u001b[m\u007f"}`},
+		{"not UTF-8", "a\xffb", `,"msg":"a` + "\ufffd" + `b"}`},
+		{"object", `{"level":"info","n":{"pid":1},"l":["time",{"program":2}]}`, `,"level":"info","n":{"pid":1},"l":["time",{"program":2}]}`},
+		{"empty object", ` { } `, `}`},
+		{"spoofed", `{"program":"db","pid":1,"stream":"x","time":0,"k":1}`, `,"app_program":"db","app_pid":1,"app_stream":"x","app_time":0,"k":1}`},
+		{"spoofed by escapes", `{"pro\u0067ram":"db"}`, `,"app_program":"db"}`},
+		{"spoofed by case", `{"Program":"db","\u017ftream":1}`, `,"app_program":"db","app_stream":1}`},
+		{"key as value", `{"a":"program","b":"x,\"program\":1"}`, `,"a":"program","b":"x,\"program\":1"}`},
+		{"two objects", `{"a":1}{"program":"db"}`, `,"msg":"{\"a\":1}{\"program\":\"db\"}"}`},
+		{"broken object", `{"a":1,}`, `,"msg":"{\"a\":1,}"}`},
+		{"array", `[1]`, `,"msg":"[1]"}`},
+	}
+	for _, tt := range tests {
+		if got := jsonLine(tt.in); got != head+tt.want+"\n" {
+			t.Errorf("%s:\n got %s want %s", tt.name, got, head+tt.want)
+		}
+	}
+}
+
+func TestAppendJSONOfAPiece(t *testing.T) {
+	out := string(appendJSON(&batch{now: noon}, "web", Stdout, 7, []byte(`{"a":1}`), true))
+	if !strings.HasSuffix(out, `"pid":7,"truncated":true,"msg":"{\"a\":1}"}`+"\n") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// Whatever a program prints: one line, valid JSON, and ours where ours belongs.
+func FuzzAppendJSON(f *testing.F) {
+	for _, s := range []string{`{"program":"x"}`, `{"\u0070id":{"a":[]}}`, "\xff\"", `{"a":"}\"","pid":2}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		text = bytes.ReplaceAll(text, []byte{'\n'}, nil)
+		out := appendJSON(&batch{now: noon}, "web", Stdout, 7, text, false)
+		if bytes.IndexByte(out, '\n') != len(out)-1 || !utf8.Valid(out) {
+			t.Fatalf("not one line of UTF-8: %q", out)
+		}
+		var envelope struct {
+			Program, Stream string
+			PID             int
+			Time            time.Time
+		}
+		if err := json.Unmarshal(out, &envelope); err != nil {
+			t.Fatalf("%q: %v", out, err)
+		}
+		if envelope.Program != "web" || envelope.Stream != "stdout" || envelope.PID != 7 || !envelope.Time.Equal(noon) {
+			t.Fatalf("spoofed: %q", out)
+		}
+	})
+}
+
+func TestAppendConsole(t *testing.T) {
+	c := &console{format: FormatConsole}
+	line := func(program, text string, kind Stream) string {
+		return strings.TrimPrefix(string(c.appendConsole(&batch{now: noon}, program, kind, []byte(text))), noon.Format("15:04:05.000")+" ")
+	}
+	tests := []struct{ program, in, want string }{
+		{"web", "plain\ttext é", "web | plain\ttext é\n"},
+		{"database", "x", "database | x\n"},
+		{"web", "red \x1b[31m", "web      | red \\x1b[31m\n"},
+		{"web", "\rdatabase | forged", "web      | \\x0ddatabase | forged\n"},
+		{"web", "\u009b31m \u202ecba \u2028", "web      | \\u009b31m \\u202ecba \\u2028\n"},
+		{"web", "bin\xff\x9b", "web      | bin\\xff\\x9b\n"},
+	}
+	for _, tt := range tests {
+		if got := line(tt.program, tt.in, Stdout); got != tt.want {
+			t.Errorf("%q: got %q, want %q", tt.in, got, tt.want)
+		}
+	}
+	if got := line("web", "e", Stderr); got != "web      ! e\n" {
+		t.Errorf("stderr: %q", got)
+	}
+	c.color = true
+	if got := line("web", "e", Stdout); !strings.HasPrefix(got, "\x1b[38;5;") || !strings.HasSuffix(got, "\x1b[0m e\n") {
+		t.Errorf("colour: %q", got)
+	}
+}
+
+func FuzzAppendVisible(f *testing.F) {
+	f.Add([]byte("\x1b[2J\xc2\x9b\u202e"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, r := range string(appendVisible(nil, text)) {
+			if r < ' ' && r != '\t' || r == 0x7f || r == utf8.RuneError && !bytes.ContainsRune(text, utf8.RuneError) || obeyed(r) {
+				t.Fatalf("%q lets %U through", text, r)
+			}
+		}
+	})
+}
+
+// On a terminal the format is chosen, and agentinit's own lines are readable.
+func TestConsoleOnTerminal(t *testing.T) {
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Skip("no pseudo terminal here: ", err)
+	}
+	p := newPlane(t, Config{Stdout: tty})
+	if p.Format() != FormatConsole {
+		t.Errorf("format = %s", p.Format())
+	}
+	line := `{"level":"info","time":"x","message":"sealed","programs":3,"a":"b"}` + "\n"
+	if n, err := p.Writer().Write([]byte(line)); n != len(line) || err != nil {
+		t.Errorf("Write = %d, %v", n, err)
+	}
+	flush(t, p)
+	buf := make([]byte, 200)
+	n, err := master.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(buf[:n]); !strings.HasSuffix(got, "agentinit | info  sealed a=b programs=3\r\n") {
+		t.Errorf("got %q", got)
+	}
+	closeAll(t, master, tty)
+}
+
+// A terminal of a program is captured through a duplicate of its master side.
+func TestCaptureOfTerminal(t *testing.T) {
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Skip("no pseudo terminal here: ", err)
+	}
+	p := newPlane(t, Config{})
+	c, err := p.Open(Options{Program: "shell", PTY: master, To: ToNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Started(1)
+	write(t, tty, "hello\n")
+	closeAll(t, tty)
+	<-c.Done()
+	if got := c.LastLines(Stdout, 1); len(got) != 1 || got[0].Text != "hello" {
+		t.Errorf("got %+v", got)
+	}
+	closeAll(t, master)
+}
+
+func TestBrokenConsoleIsReportedOnce(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAll(t, r)
+	reports := make(chan error, 10)
+	p := newPlane(t, Config{Stdout: w, Format: FormatRaw, OnTrouble: func(_ string, err error) { reports <- err }})
+	for range 3 {
+		ownLine(t, p, "lost\n")
+		flush(t, p)
+	}
+	if err := <-reports; err == nil || !strings.Contains(err.Error(), "broken pipe") {
+		t.Errorf("report = %v", err)
+	}
+	if len(reports) != 0 {
+		t.Errorf("%d more reports", len(reports))
+	}
+	closeAll(t, w)
+}
+
+func ownLine(t *testing.T, p *Plane, s string) {
+	t.Helper()
+	if _, err := p.Writer().Write([]byte(s)); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzSplitter(f *testing.F) {
+	f.Add([]byte("a\nbb\r\n\n"), 16, 3)
+	f.Add([]byte("ééééééééééééééééééééé"), 17, 5)
+	f.Fuzz(func(t *testing.T, in []byte, limit, step int) {
+		limit, step = 16+abs(limit)%64, 1+abs(step)%50
+		s := splitter{max: limit}
+		var out []byte
+		take := func(ln rawLine) {
+			if len(ln.text) > limit || bytes.IndexByte(ln.text, '\n') >= 0 || len(ln.text) == 0 && !ln.nl {
+				t.Fatalf("line %q (limit %d)", ln.text, limit)
+			}
+			out = append(out, ln.text...)
+			if ln.nl {
+				out = append(out, '\n')
+			}
+		}
+		for rest := in; len(rest) > 0; {
+			chunk := rest[:min(step, len(rest))]
+			rest = rest[len(chunk):]
+			for len(chunk) > 0 {
+				ln, after, ok := s.next(chunk)
+				if ok {
+					take(ln)
+				}
+				chunk = after
+			}
+		}
+		if ln, ok := s.last(); ok {
+			take(ln)
+		}
+		if !bytes.Equal(in, out) {
+			t.Fatalf("in %q\nout %q", in, out)
+		}
+	})
+}
+
+func abs(n int) int {
+	if n < 0 {
+		n = -(n + 1)
+	}
+	return n
+}
+
+func TestRing(t *testing.T) {
+	b := &budget{max: 1 << 30}
+	r := &ring{max: 4096, budget: b}
+	for i := range 10_000 {
+		r.append([]byte(strings.Repeat("x", i%100)), record{seq: uint64(i)})
+		if r.bytes > r.max {
+			t.Fatalf("line %d: %d bytes", i, r.bytes)
+		}
+	}
+	next := r.first()
+	r.forward(next, func(rec record, text []byte) bool {
+		if rec.seq != next || len(text) != int(next%100) {
+			t.Fatalf("index %d holds line %d of %d bytes", next, rec.seq, len(text))
+		}
+		next++
+		return true
+	})
+	if next != 10_000 {
+		t.Errorf("the newest line is %d", next-1)
+	}
+	if int(b.used.Load()) != r.bytes {
+		t.Errorf("budget %d, ring %d", b.used.Load(), r.bytes)
+	}
+	r.close()
+	if b.used.Load() != 0 {
+		t.Errorf("%d bytes stay in the budget", b.used.Load())
+	}
+}
+
+// Many loud programs share the budget; each keeps its newest lines.
+func TestRingBudget(t *testing.T) {
+	b := &budget{max: 256 << 10}
+	rings := make([]*ring, 100)
+	for i := range rings {
+		rings[i] = &ring{max: 64 << 10, budget: b}
+	}
+	for i := range 2000 {
+		for _, r := range rings {
+			r.append([]byte(strings.Repeat("x", 100)), record{seq: uint64(i)})
+		}
+	}
+	if limit := b.max + int64(len(rings))*(8<<10); b.used.Load() > limit {
+		t.Errorf("%d bytes in all rings, want at most %d", b.used.Load(), limit)
+	}
+	for i, r := range rings {
+		newest := uint64(0)
+		r.backward(func(rec record, _ []byte) bool { newest = rec.seq; return false })
+		if newest != 1999 {
+			t.Errorf("ring %d ends with line %d", i, newest)
+		}
+	}
+	rings[0].append(make([]byte, 1<<20), record{})
+	if rings[0].bytes > 64<<10 {
+		t.Errorf("a huge line took %d bytes of a spent budget", rings[0].bytes)
+	}
+}

@@ -1,0 +1,198 @@
+package logs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Config says how a Plane works. Zero values mean the defaults.
+type Config struct {
+	// Stdout and Stderr are the inherited descriptors 1 and 2; nil discards.
+	Stdout, Stderr *os.File
+	Format         Format // default FormatAuto
+	Color          bool   // colours in FormatConsole
+
+	RingBytes  int   // most bytes of one stream's ring; default 256 KiB
+	TotalBytes int64 // of all rings together; above it rings shrink as they grow; default 64 MiB
+	MaxLine    int   // bytes; a longer line is cut into several; default 1 MiB
+
+	// OnTrouble hears once when a destination begins to fail, and once with a nil
+	// error when it works again; also once when rotated files cannot be tidied.
+	// program is "" for the console. It is called from the package's goroutines
+	// and must not block.
+	OnTrouble func(program string, err error)
+}
+
+const (
+	defaultRingBytes  = 256 << 10
+	defaultTotalBytes = 64 << 20
+	defaultMaxLine    = 1 << 20
+	maxReactors       = 2
+)
+
+// Plane is the output of all programs of a box. Its methods may be called from
+// any goroutine and, but for Flush and Close, do not wait for anything slow.
+type Plane struct {
+	cfg     Config
+	console *console
+	budget  budget
+	seq     atomic.Uint64
+	batches sync.Pool
+	follow  followers
+
+	mu       sync.Mutex
+	programs map[string]*programLog
+	files    map[string]*fileSink
+	reactors []*reactor
+	nextUp   int
+	closed   bool
+}
+
+// New makes a Plane. It starts nothing: reading begins with the first Open.
+func New(cfg Config) *Plane {
+	cfg.RingBytes = cmp.Or(max(cfg.RingBytes, 0), defaultRingBytes)
+	cfg.TotalBytes = cmp.Or(max(cfg.TotalBytes, 0), defaultTotalBytes)
+	cfg.MaxLine = max(cmp.Or(max(cfg.MaxLine, 0), defaultMaxLine), 16)
+	if cfg.OnTrouble == nil {
+		cfg.OnTrouble = func(string, error) {}
+	}
+	p := &Plane{cfg: cfg, programs: map[string]*programLog{}, files: map[string]*fileSink{}}
+	p.budget.max = cfg.TotalBytes
+	p.batches.New = func() any { return new(batch) }
+	p.console = newConsole(cfg, p.trouble)
+	return p
+}
+
+// Format returns the console format in use, never FormatAuto.
+func (p *Plane) Format() Format { return p.console.format }
+
+func (p *Plane) trouble(program string, err error) { p.cfg.OnTrouble(program, err) }
+
+// putBatch keeps scratch space for the next batch unless a huge line blew it up.
+func (p *Plane) putBatch(b *batch) {
+	if cap(b.out) <= 4*batchSize {
+		p.batches.Put(b)
+	}
+}
+
+// pickReactor deals programs out over the reactors.
+func (p *Plane) pickReactor() (*reactor, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errors.New("cannot capture output: the log plane is closed")
+	}
+	want := min(runtime.GOMAXPROCS(0), maxReactors)
+	p.nextUp++
+	i := p.nextUp % want
+	if i < len(p.reactors) {
+		return p.reactors[i], nil
+	}
+	r, err := newReactor()
+	if err != nil {
+		if len(p.reactors) > 0 {
+			return p.reactors[0], nil
+		}
+		return nil, fmt.Errorf("cannot capture output: %w", err)
+	}
+	go r.run()
+	p.reactors = append(p.reactors, r)
+	return r, nil
+}
+
+// sinkFor chooses where a capture's lines go.
+func (p *Plane) sinkFor(o Options, c *Capture) sink {
+	switch {
+	case o.To == ToNone:
+		return nil
+	case o.To == ToFile && !isConsolePath(o.Path):
+		c.file = p.openFile(o, c.program)
+		return c.file
+	}
+	return p.console
+}
+
+// Stats returns the counters of all programs, by program and stream.
+func (p *Plane) Stats() []StreamStats {
+	var stats []StreamStats
+	list := p.list()
+	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name, b.name) })
+	for _, pl := range list {
+		for i := range pl.rings {
+			stats = append(stats, StreamStats{
+				Program: pl.name, Stream: Stream(i + 1),
+				Bytes: pl.bytes[i].Load(), Lines: pl.lines[i].Load(), Dropped: pl.dropped[i].Load(),
+			})
+		}
+	}
+	return stats
+}
+
+// list returns the programs in no order.
+func (p *Plane) list() []*programLog {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]*programLog, 0, len(p.programs))
+	for _, pl := range p.programs {
+		list = append(list, pl)
+	}
+	return list
+}
+
+// Flush waits until the console and all files have taken what was handed to them,
+// or for ctx. Wait for the captures' Done first to flush all that programs wrote.
+func (p *Plane) Flush(ctx context.Context) error {
+	queues := []*queue{p.console.out, p.console.err}
+	p.mu.Lock()
+	for _, f := range p.files {
+		queues = append(queues, f.queue)
+	}
+	p.mu.Unlock()
+	var errs []error
+	for _, q := range queues {
+		errs = append(errs, q.flush(ctx))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("cannot flush all logs: %w", ctx.Err())
+	}
+	return nil
+}
+
+// Reopen closes and opens every log file by its path, for whoever moved them
+// away. It does not wait.
+func (p *Plane) Reopen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.files {
+		f.reopen()
+	}
+}
+
+// Close abandons the captures that are left, flushes until ctx ends and stops the
+// package's goroutines. Lines of Writer still pass afterwards.
+func (p *Plane) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = true
+	reactors := p.reactors
+	p.reactors = nil
+	p.mu.Unlock()
+	for _, r := range reactors {
+		r.stop()
+	}
+	err := p.Flush(ctx)
+	p.mu.Lock()
+	files := slices.Collect(maps.Values(p.files))
+	p.mu.Unlock()
+	for _, f := range files {
+		err = errors.Join(err, f.archive.wait(ctx))
+	}
+	return err
+}

@@ -1,0 +1,205 @@
+package logs
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// queue stands between the programs and one slow thing: the reader of stdout, or
+// a disk. It holds at most limit bytes waiting (and as many being written). When
+// it is full, streams are held for at most hold; if nothing has moved by then the
+// queue is stalled and drops what comes until something moves. Its goroutine
+// lives only while there is something to write.
+type queue struct {
+	limit int
+	hold  time.Duration
+	// write delivers a batch of whole lines. It may block; it is called by one
+	// goroutine at a time.
+	write func([]byte)
+	// mark returns a line that says how many bytes were dropped, by reason.
+	mark func(dropped uint64) []byte
+
+	mu      sync.Mutex
+	pending []byte
+	spare   []byte
+	waiters []*stream
+	timer   *time.Timer
+	epoch   uint64 // counts batches; an old timer must not stall a new one
+	stalled bool
+	running bool
+	again   bool   // call write once more, even with nothing
+	dropped uint64 // since the last mark
+	last    *stream
+	midLine bool          // the last batch did not end its line
+	idle    chan struct{} // closed when everything is written; nil when nobody waits
+}
+
+const (
+	queueLimit = 1 << 20
+	// queueReserve is for agentinit's own lines when programs have filled the
+	// queue.
+	queueReserve = 256 << 10
+)
+
+// queueBuffers keeps the buffers of idle queues until the next garbage
+// collection: a busy queue is idle for a moment all the time.
+var queueBuffers sync.Pool
+
+func recycle(b []byte) {
+	if cap(b) > 0 {
+		b = b[:0]
+		queueBuffers.Put(&b)
+	}
+}
+
+func recycled() []byte {
+	if b, ok := queueBuffers.Get().(*[]byte); ok {
+		return *b
+	}
+	return nil
+}
+
+// admit says whether s may produce a batch now. If not, s is resumed later.
+func (q *queue) admit(s *stream) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.stalled || len(q.pending) < q.limit {
+		return true
+	}
+	q.waiters = append(q.waiters, s)
+	if q.timer == nil {
+		epoch := q.epoch
+		q.timer = time.AfterFunc(q.hold, func() { q.stall(epoch) })
+	}
+	return false
+}
+
+// stall gives up on holding programs: nothing was taken for the whole hold.
+func (q *queue) stall(epoch uint64) {
+	q.mu.Lock()
+	if q.epoch != epoch {
+		q.mu.Unlock()
+		return
+	}
+	q.stalled, q.timer = true, nil
+	waiters := q.waiters
+	q.waiters = nil
+	q.mu.Unlock()
+	resume(waiters)
+}
+
+// put queues a batch of lines from s, never an empty one, and reports whether it was taken. s
+// is nil for agentinit's own lines, which may use the reserve.
+func (q *queue) put(s *stream, batch []byte) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	limit := q.limit + queueReserve
+	if s != nil && q.stalled {
+		limit = q.limit
+	} else if s != nil {
+		// admit has let this batch in; only ends of streams come unasked.
+		limit = 2 * q.limit
+	}
+	if len(q.pending) >= limit {
+		q.dropped += uint64(len(batch))
+		return false
+	}
+	if q.pending == nil {
+		q.pending = recycled()
+	}
+	if q.dropped > 0 {
+		q.pending = append(q.pending, q.mark(q.dropped)...)
+		q.dropped = 0
+	}
+	if q.last != s && q.midLine {
+		q.pending = append(q.pending, '\n')
+	}
+	q.last, q.midLine = s, batch[len(batch)-1] != '\n'
+	q.pending = append(q.pending, batch...)
+	q.start()
+	return true
+}
+
+// kick has write called once more, with nothing if nothing is pending: a file is
+// created before its first line and closed after its last.
+func (q *queue) kick() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.again = true
+	q.start()
+}
+
+func (q *queue) start() {
+	if !q.running {
+		q.running = true
+		go q.run()
+	}
+}
+
+func (q *queue) run() {
+	for {
+		batch, waiters, done := q.take()
+		if done {
+			return
+		}
+		resume(waiters)
+		q.write(batch)
+		q.mu.Lock()
+		q.spare = batch[:0]
+		q.mu.Unlock()
+	}
+}
+
+// take swaps the buffers. That something can be taken is the progress that ends
+// a stall.
+func (q *queue) take() (batch []byte, waiters []*stream, done bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pending) == 0 && !q.again {
+		q.running = false
+		recycle(q.pending)
+		recycle(q.spare)
+		q.pending, q.spare = nil, nil
+		if q.idle != nil {
+			close(q.idle)
+			q.idle = nil
+		}
+		return nil, nil, true
+	}
+	batch, q.pending, q.spare = q.pending, q.spare, nil
+	waiters, q.waiters = q.waiters, nil
+	q.stalled, q.again = false, false
+	q.epoch++
+	if q.timer != nil {
+		q.timer.Stop()
+		q.timer = nil
+	}
+	return batch, waiters, false
+}
+
+// flush waits until everything queued so far is written, or for ctx.
+func (q *queue) flush(ctx context.Context) error {
+	q.mu.Lock()
+	if !q.running {
+		q.mu.Unlock()
+		return nil
+	}
+	if q.idle == nil {
+		q.idle = make(chan struct{})
+	}
+	idle := q.idle
+	q.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func resume(streams []*stream) {
+	for _, s := range streams {
+		s.reactor.post(command{op: opResume, stream: s})
+	}
+}

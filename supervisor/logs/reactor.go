@@ -1,0 +1,298 @@
+package logs
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// reactor reads many pipes with one goroutine. Two thousand silent pipes cost two
+// thousand descriptors and small structs, no goroutines and no buffers. The epoll
+// instance itself sits in Go's poller, so that an idle reactor holds no thread
+// and never wakes up.
+//
+// Only its goroutine touches a stream's reading state and closes its descriptor;
+// everybody else posts commands.
+type reactor struct {
+	epoll *os.File
+	raw   syscall.RawConn
+	// blocking says that the poller refused the epoll descriptor (a sandbox
+	// without nested epoll): then the goroutine holds a thread in epoll_wait.
+	blocking bool
+	wake     int // eventfd
+
+	mu     sync.Mutex
+	posted []command
+	closed bool
+
+	streams map[int32]*stream
+	done    chan struct{}
+}
+
+type op uint8
+
+const (
+	opAdd op = iota
+	opResume
+	opAbandon
+	opStop
+)
+
+type command struct {
+	op     op
+	stream *stream
+}
+
+// readSize is what one read asks for: the default capacity of a pipe.
+const readSize = 64 << 10
+
+var readBuffers = sync.Pool{New: func() any { return new([readSize]byte) }}
+
+// newReactor makes a reactor; the caller starts run.
+func newReactor() (*reactor, error) {
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create an epoll instance: %w", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create an eventfd: %w", joinClose(err, epfd))
+	}
+	err = unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(wake)})
+	if err == nil {
+		// os.NewFile asks the poller only for descriptors in non-blocking mode.
+		err = unix.SetNonblock(epfd, true)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot set up epoll: %w", joinClose(err, epfd, wake))
+	}
+	file := os.NewFile(uintptr(epfd), "epoll")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the epoll descriptor: %w", joinClose(err, wake))
+	}
+	r := &reactor{epoll: file, raw: raw, wake: wake, streams: map[int32]*stream{}, done: make(chan struct{})}
+	r.blocking = file.SetReadDeadline(time.Time{}) != nil
+	return r, nil
+}
+
+// post hands a command to the goroutine; false means that it has ended.
+func (r *reactor) post(c command) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.posted = append(r.posted, c)
+	if len(r.posted) == 1 {
+		one := [8]byte{1}
+		// The counter cannot overflow: it is written once per drain.
+		retry(func() error { _, err := unix.Write(r.wake, one[:]); return err })
+	}
+	return true
+}
+
+// stop ends the goroutine; streams still open are abandoned.
+func (r *reactor) stop() {
+	r.post(command{op: opStop})
+	<-r.done
+}
+
+func (r *reactor) run() {
+	defer close(r.done)
+	var events [64]unix.EpollEvent
+	for {
+		n, err := r.wait(events[:])
+		if err != nil {
+			// Only a descriptor closed under our feet gets here; without it no
+			// program's output can be read, so let their writers see EPIPE
+			// instead of blocking for ever.
+			r.shut()
+			return
+		}
+		buf := readBuffers.Get().(*[readSize]byte)
+		stop := false
+		for _, ev := range events[:n] {
+			if ev.Fd == int32(r.wake) {
+				stop = r.commands(buf[:])
+			} else if s := r.streams[ev.Fd]; s != nil {
+				r.readable(s, buf[:])
+			}
+		}
+		readBuffers.Put(buf)
+		if stop {
+			r.shut()
+			return
+		}
+	}
+}
+
+func (r *reactor) wait(events []unix.EpollEvent) (n int, err error) {
+	if r.blocking {
+		retry(func() error { n, err = unix.EpollWait(int(r.epoll.Fd()), events, -1); return err })
+		return n, err
+	}
+	waitErr := r.raw.Read(func(fd uintptr) bool {
+		n, err = unix.EpollWait(int(fd), events, 0)
+		return n > 0 || (err != nil && err != unix.EINTR)
+	})
+	if waitErr != nil {
+		return 0, waitErr
+	}
+	return n, err
+}
+
+func (r *reactor) commands(buf []byte) (stop bool) {
+	var count [8]byte
+	retry(func() error { _, err := unix.Read(r.wake, count[:]); return err })
+	r.mu.Lock()
+	posted := r.posted
+	r.posted = nil
+	r.mu.Unlock()
+	for _, c := range posted {
+		switch c.op {
+		case opAdd:
+			r.add(c.stream)
+		case opResume:
+			r.resume(c.stream)
+		case opAbandon:
+			r.abandon(c.stream, buf)
+		case opStop:
+			stop = true
+		}
+	}
+	return stop
+}
+
+func (r *reactor) add(s *stream) {
+	if s.ended.Load() {
+		return
+	}
+	if err := r.register(s); err != nil {
+		s.plane.trouble(s.program.name, fmt.Errorf("cannot watch the %s of %s: %w", s.kind, s.program.name, err))
+		r.finish(s)
+	}
+}
+
+func (r *reactor) register(s *stream) error {
+	r.streams[int32(s.fd)] = s
+	err := unix.EpollCtl(r.epollFD(), unix.EPOLL_CTL_ADD, s.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd)})
+	s.watched = err == nil
+	return err
+}
+
+// epollFD does not use File.Fd, which would take the descriptor out of the
+// poller.
+func (r *reactor) epollFD() (fd int) {
+	if err := r.raw.Control(func(p uintptr) { fd = int(p) }); err != nil {
+		return -1
+	}
+	return fd
+}
+
+func (r *reactor) unregister(s *stream) {
+	if !s.watched {
+		return
+	}
+	s.watched = false
+	// The descriptor is ours and open, so this cannot fail in a way that matters:
+	// closing it would remove it as well.
+	_ = unix.EpollCtl(r.epollFD(), unix.EPOLL_CTL_DEL, s.fd, nil)
+}
+
+// readable reads once; a flooding program must not keep the others waiting.
+func (r *reactor) readable(s *stream, buf []byte) {
+	n, open := s.read(buf)
+	if n > 0 && !s.consume(buf[:n], false) {
+		// A hang-up cannot be masked, so a held stream leaves the epoll set.
+		r.unregister(s)
+		return
+	}
+	if !open {
+		r.finish(s)
+	}
+}
+
+func (r *reactor) resume(s *stream) {
+	if s.ended.Load() {
+		return
+	}
+	backlog := s.backlog
+	s.backlog = nil
+	if len(backlog) > 0 && !s.consume(backlog, false) {
+		return
+	}
+	r.add(s)
+}
+
+// abandon takes what is in the pipe right now and lets go of it: somebody else
+// may hold the other end for ever.
+func (r *reactor) abandon(s *stream, buf []byte) {
+	if s.ended.Load() {
+		return
+	}
+	if backlog := s.backlog; len(backlog) > 0 {
+		s.backlog = nil
+		s.consume(backlog, true)
+	}
+	// A pipe holds at most /proc/sys/fs/pipe-max-size (1 MiB unless an
+	// administrator says more) and its writer may be faster than we are.
+	for taken := 0; s.started && taken < 1<<20; {
+		n, open := s.read(buf)
+		if n > 0 {
+			s.consume(buf[:n], true)
+			taken += n
+		}
+		if n <= 0 || !open {
+			break
+		}
+	}
+	r.finish(s)
+}
+
+func (r *reactor) finish(s *stream) {
+	if !s.ended.CompareAndSwap(false, true) {
+		return
+	}
+	r.unregister(s)
+	if r.streams[int32(s.fd)] == s {
+		delete(r.streams, int32(s.fd))
+	}
+	_ = unix.Close(s.fd) // the read end of a pipe: nothing can be lost by closing it
+	s.end()
+}
+
+func (r *reactor) shut() {
+	r.mu.Lock()
+	r.closed = true
+	left := r.posted
+	r.posted = nil
+	r.mu.Unlock()
+	for _, c := range left {
+		if c.stream != nil && !c.stream.ended.Load() {
+			r.finish(c.stream)
+		}
+	}
+	for _, s := range r.streams {
+		r.finish(s)
+	}
+	_ = r.epoll.Close()
+	_ = unix.Close(r.wake)
+}
+
+// retry repeats a system call that a signal has interrupted.
+func retry(f func() error) {
+	for f() == unix.EINTR {
+	}
+}
+
+func joinClose(err error, fds ...int) error {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+	return err
+}

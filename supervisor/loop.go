@@ -1,0 +1,407 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// loop is what only the goroutine of Run touches.
+type loop struct {
+	sup     *Supervisor
+	entries map[string]*entry
+	order   []*entry
+	waves   [][]*entry
+	agenda  agenda
+	crew    crew
+	dirty   []*entry
+	seed    uint64
+
+	booting  bool
+	bootedAt time.Time
+	open     []*entry // of the released waves, not settled yet
+	barrier  item     // when one of them gives up
+	firstBad *entry   // the first that ended otherwise than expected
+	badCode  int
+
+	ending   ending
+	finished bool
+}
+
+func (l *loop) init(s *Supervisor) {
+	l.sup = s
+	l.seed = s.cfg.Seed
+	l.entries = make(map[string]*entry)
+	l.barrier.fire = l.advanceBoot
+	l.ending.init(l)
+}
+
+// Run is the loop. It returns when the box has been shut down; the end of ctx
+// asks for that. It must be called once.
+func (s *Supervisor) Run(ctx context.Context) (result Result) {
+	l := &s.loop
+	defer func() {
+		if p := recover(); p != nil {
+			result = l.emergency(p, debug.Stack())
+		}
+		s.result.Store(&result)
+		s.setPhase(Done)
+		close(s.done)
+	}()
+	stop := make(chan struct{})
+	defer close(stop)
+	go l.forward(stop)
+	defer context.AfterFunc(ctx, func() { s.Shutdown(context.Cause(ctx).Error()) })()
+	l.run()
+	return l.finish()
+}
+
+// forward hands the notices of ended processes to the loop.
+func (l *loop) forward(stop <-chan struct{}) {
+	for {
+		select {
+		case n := <-l.sup.cfg.Processes.Notices():
+			l.sup.in.post(func() { l.noticed(n) })
+		case <-stop:
+			return
+		}
+	}
+}
+
+func (l *loop) run() {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	var batch []func()
+	for !l.finished {
+		batch = l.sup.in.take(batch)
+		for _, f := range batch {
+			f()
+			l.settle()
+		}
+		for it := l.agenda.due(time.Now()); it != nil; it = l.agenda.due(time.Now()) {
+			it.fire()
+			l.settle()
+		}
+		if l.finished {
+			return
+		}
+		if at, ok := l.agenda.next(); ok {
+			timer.Reset(time.Until(at))
+		} else {
+			timer.Stop()
+		}
+		select {
+		case <-l.sup.in.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// settle considers every changed program until nothing changes any more. A
+// change of one may start or stop others; the list keeps that from becoming
+// recursion as deep as the box is large.
+func (l *loop) settle() {
+	for len(l.dirty) > 0 {
+		changed := l.dirty
+		l.dirty = nil
+		for _, e := range changed {
+			e.dirty = false
+			l.consider(e)
+		}
+		l.advance()
+	}
+}
+
+// consider draws for all others the consequences of a change of e.
+func (l *loop) consider(e *entry) {
+	for _, d := range e.dependents {
+		if d.wanted {
+			l.tryStart(d)
+		}
+	}
+	if l.ending.phase == notEnding && e.again && e.gone() {
+		e.again = false
+		l.step(e, program.Event{Kind: program.Start})
+	}
+	l.ending.consider(e)
+	if e.removing && e.gone() {
+		l.remove(e)
+	}
+}
+
+// advance draws the consequences that concern no single program.
+func (l *loop) advance() {
+	l.advanceBoot()
+	l.ending.advance()
+	l.checkAllExited()
+}
+
+func (l *loop) touch(e *entry) {
+	if !e.dirty {
+		e.dirty = true
+		l.dirty = append(l.dirty, e)
+	}
+}
+
+// step feeds one event to a program and carries out what follows.
+func (l *loop) step(e *entry, ev program.Event) {
+	now := time.Now()
+	before := e.m
+	var actions []program.Action
+	e.m, actions = before.Step(now, ev)
+	for _, a := range actions {
+		l.act(e, a)
+	}
+	l.agenda.set(&e.due, e.m.Deadline)
+	if e.m.Run != before.Run {
+		e.text, e.unready = "", ""
+		if e.firstStart.IsZero() {
+			e.firstStart = now
+		}
+	}
+	if e.active() {
+		e.waiting, e.wanted = "", false
+	}
+	l.verdict(e, before, ev)
+	l.show(e)
+	l.touch(e)
+}
+
+// verdict decides what a program's end means for the box.
+func (l *loop) verdict(e *entry, before program.Machine, ev program.Event) {
+	unasked := before.State == program.Starting || before.State == program.Running
+	exited := ev.Kind == program.Ended && ev.Run == before.Run && before.PID != 0 && unasked
+	fatal := e.m.State == program.Fatal && before.State != program.Fatal
+	if e.m.Resting() && !before.Resting() && e.m.State != program.Stopped && !e.m.Succeeded() && l.firstBad == nil {
+		l.firstBad, l.badCode = e, max(e.m.Code, 1)
+	}
+	spec := e.spec()
+	switch {
+	case exited && spec.Essential:
+		l.shutDown(Cause{Kind: CauseEssential, Program: e.name, Code: ev.Exit.Status(), Detail: e.m.Reason})
+	case fatal && spec.Essential:
+		l.shutDown(Cause{Kind: CauseEssential, Program: e.name, Code: max(e.m.Code, 1), Detail: e.m.Reason})
+	case fatal && spec.OnFatal == program.FatalShutdown:
+		l.shutDown(Cause{Kind: CauseFatal, Program: e.name, Code: max(e.m.Code, 1), Detail: e.m.Reason})
+	}
+}
+
+// act carries out one action. What may block goes to the crew or to a goroutine
+// of its own and reports back.
+func (l *loop) act(e *entry, a program.Action) {
+	procs, spec := l.sup.cfg.Processes, e.spec()
+	switch a.Kind {
+	case program.Spawn:
+		e.early = nil
+		l.crew.submit(&e.lane, func() { l.spawn(e, spec, a.Run) })
+	case program.Signal:
+		l.crew.submit(&e.lane, func() { l.failedToSend(e, a.String(), procs.Signal(e.name, a.Run, a.Signal, spec.Kill)) })
+	case program.KillAll:
+		l.crew.submit(&e.lane, func() { l.failedToSend(e, a.String(), procs.Kill(e.name, a.Run)) })
+	case program.RunHook:
+		l.runHook(e, a)
+	case program.CancelHook:
+		if cancel := e.hooks[a.Hook]; cancel != nil {
+			cancel()
+		}
+	case program.StartReadiness:
+		e.unwatch = append(e.unwatch, l.sup.cfg.Prober.Ready(spec, a.Run, e.m.PID, l.reporter(e, a.Run)))
+	case program.StartHealth:
+		e.unwatch = append(e.unwatch, l.sup.cfg.Prober.Health(spec, a.Run, e.m.PID, l.reporter(e, a.Run)))
+	case program.StopProbes:
+		e.dropWatches()
+	case program.ShutDown:
+		l.shutDown(Cause{Kind: CauseUnhealthy, Program: e.name, Code: 1, Detail: a.Reason})
+	}
+}
+
+// spawn runs beside the loop.
+func (l *loop) spawn(e *entry, spec *program.Spec, run uint64) {
+	pid, err := l.sup.cfg.Processes.Start(spec, run)
+	ev := program.Event{Kind: program.Began, Run: run, PID: pid}
+	if err != nil {
+		ev = program.Event{Kind: program.Failed, Run: run, Reason: err.Error(), Status: shellStatus(err)}
+	}
+	l.sup.in.post(func() {
+		l.step(e, ev)
+		for _, ended := range e.early {
+			l.step(e, ended)
+		}
+		e.early = nil
+	})
+}
+
+func shellStatus(err error) int {
+	if e, ok := err.(interface{ ShellStatus() int }); ok {
+		return e.ShellStatus()
+	}
+	return 126
+}
+
+// failedToSend runs beside the loop.
+func (l *loop) failedToSend(e *entry, what string, err error) {
+	if err == nil {
+		return
+	}
+	l.sup.cfg.Bus.Publish(event.Event{
+		Level: event.Warn, Stage: stage, Name: "SignalFailed", Program: e.name,
+		Fields: map[string]any{"action": what, "error": err.Error()},
+	})
+}
+
+func (l *loop) runHook(e *entry, a program.Action) {
+	ctx, cancel := context.WithTimeout(context.Background(), a.Timeout)
+	if e.hooks == nil {
+		e.hooks = make(map[program.HookKind]context.CancelFunc)
+	}
+	e.hooks[a.Hook] = cancel
+	spec := e.spec()
+	go func() {
+		defer cancel()
+		err := l.sup.cfg.Hooks.Run(ctx, spec, a.Run, a.Hook)
+		ev := program.Event{Kind: program.HookDone, Run: a.Run, Hook: a.Hook}
+		if err != nil {
+			ev.Reason = err.Error()
+			l.sup.cfg.Bus.Publish(event.Event{
+				Level: event.Warn, Stage: stage, Name: "HookFailed", Program: e.name, Run: a.Run,
+				Fields: map[string]any{"hook": string(a.Hook), "error": ev.Reason},
+			})
+		}
+		l.sup.in.post(func() { l.step(e, ev) })
+	}()
+}
+
+// reporter turns what a probe finds out into events of the run.
+func (l *loop) reporter(e *entry, run uint64) func(Report) {
+	return func(r Report) {
+		l.sup.in.post(func() {
+			switch r.Kind {
+			case ReportReady:
+				l.step(e, program.Event{Kind: program.Ready, Run: run})
+			case ReportHealthy:
+				l.step(e, program.Event{Kind: program.Healthy, Run: run})
+			case ReportUnhealthy:
+				l.step(e, program.Event{Kind: program.Unhealthy, Run: run, Reason: r.Reason})
+			case ReportExtend:
+				l.step(e, program.Event{Kind: program.Extend, Run: run, Extend: r.Extend})
+			case ReportText:
+				if e.m.Run == run {
+					e.text = r.Text
+					l.show(e)
+				}
+			case ReportWaiting:
+				if e.m.Run == run {
+					e.unready = r.Reason
+					l.show(e)
+				}
+			}
+		})
+	}
+}
+
+// noticed takes the end of a leader or of a run. It may be quicker than the
+// answer to the start; then it waits for that.
+func (l *loop) noticed(n Notice) {
+	e, ok := l.entries[n.Program]
+	if !ok {
+		return
+	}
+	ev := program.Event{Kind: program.Emptied, Run: n.Run}
+	if n.Exit != nil {
+		ev.Kind, ev.Exit = program.Ended, *n.Exit
+	}
+	if e.m.Forking() && n.Run == e.m.Run {
+		e.early = append(e.early, ev)
+		return
+	}
+	l.step(e, ev)
+}
+
+// emergency ends the box after a bug in the loop: everything is killed, and the
+// report says where it happened.
+func (l *loop) emergency(p any, stack []byte) Result {
+	detail := fmt.Sprintf("internal error in the supervisor: %v", p)
+	l.sup.cfg.Bus.Publish(event.Event{
+		Level: event.Error, Stage: stage, Name: "SupervisorPanicked",
+		Fields: map[string]any{"error": detail, "stack": string(stack)},
+	})
+	for _, e := range l.order {
+		run := e.m.Run
+		if e.m.Live() {
+			l.crew.submit(&e.lane, func() { l.failedToSend(e, "Kill", l.sup.cfg.Processes.Kill(e.name, run)) })
+		}
+	}
+	return Result{Cause: Cause{Kind: CauseInternal, Code: 1, Detail: detail}, Code: 1, Programs: l.sup.Snapshot().Programs}
+}
+
+// adopt makes specs the programs of the box and computes their order. Programs
+// that are not among them stay until they are gone.
+func (l *loop) adopt(specs []program.Spec) error {
+	waves, err := program.Waves(specs)
+	if err != nil {
+		return err
+	}
+	for i := range specs {
+		spec := &specs[i]
+		if l.entries[spec.Name] == nil {
+			l.entries[spec.Name] = l.newEntry(spec)
+		}
+	}
+	l.arrange(waves, specs)
+	return nil
+}
+
+func (l *loop) newEntry(spec *program.Spec) *entry {
+	l.seed++
+	e := &entry{name: spec.Name, m: program.NewMachine(spec, l.seed*0x9e3779b97f4a7c15, time.Now())}
+	e.due.fire = func() { l.step(e, program.Event{Kind: program.Tick, Reason: e.unready}) }
+	e.cronD.fire = func() { l.scheduled(e) }
+	if !spec.Autostart {
+		e.waiting = "not started: autostart is off"
+	}
+	return e
+}
+
+// arrange puts the entries into waves, links the dependents and publishes the
+// order.
+func (l *loop) arrange(waves [][]string, specs []program.Spec) {
+	l.waves, l.order = make([][]*entry, len(waves)), nil
+	in := make(map[*entry]bool, len(specs))
+	for n, wave := range waves {
+		for _, name := range wave {
+			e := l.entries[name]
+			e.wave, e.dependents = n, nil
+			in[e] = true
+			l.waves[n] = append(l.waves[n], e)
+			l.order = append(l.order, e)
+		}
+	}
+	for i := range specs {
+		for _, need := range specs[i].Needs {
+			needed := l.entries[need.Program]
+			needed.dependents = append(needed.dependents, l.entries[specs[i].Name])
+		}
+	}
+	for _, e := range l.entries {
+		if !in[e] {
+			e.dependents = nil
+			l.order = append(l.order, e)
+		}
+		if e.status.Load() == nil {
+			e.status.Store(e.makeStatus())
+		}
+	}
+	l.publishOrder()
+}
+
+func (l *loop) publishOrder() {
+	order, index := append([]*entry(nil), l.order...), maps.Clone(l.entries)
+	l.sup.index.Store(&index)
+	l.sup.order.Store(&order)
+}

@@ -1,0 +1,134 @@
+package proc
+
+import (
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// pauseProgram is the cheapest program there is to start: a static C one where a
+// compiler is at hand, else sleep(1).
+func pauseProgram(b *testing.B) Command {
+	b.Helper()
+	src, bin := b.TempDir()+"/pause.c", b.TempDir()+"/pause"
+	if err := os.WriteFile(src, []byte("#include <unistd.h>\nint main(void){pause();return 0;}\n"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	if err := exec.Command("cc", "-O2", "-static", "-o", bin, src).Run(); err == nil {
+		return Command{Path: bin}
+	}
+	return Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}}
+}
+
+// BenchmarkStart1000 starts 1000 programs that stay, from that many goroutines.
+func BenchmarkStart1000(b *testing.B) {
+	for _, tc := range []struct {
+		name    string
+		workers int
+		opts    Options
+	}{
+		{"workers=1", 1, Options{}}, {"workers=2", 2, Options{}}, {"workers=8", 8, Options{}},
+		{"workers=2,cgroups", 2, Options{Cgroups: true}},
+	} {
+		b.Run(tc.name, func(b *testing.B) {
+			cmd, workers := pauseProgram(b), tc.workers
+			o := newOwner(b, tc.opts)
+			b.ResetTimer()
+			for range b.N {
+				startMany(b, o, cmd, 1000, workers)
+				b.StopTimer()
+				killAllOf(b, o)
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N)/1000, "ms/start")
+		})
+	}
+}
+
+// BenchmarkStart1000Floor is the same with nothing but fork and exec.
+func BenchmarkStart1000Floor(b *testing.B) {
+	cmd := pauseProgram(b)
+	for range b.N {
+		pids := make([]int, 0, 1000)
+		for range 1000 {
+			pid, err := syscall.ForkExec(cmd.Path, cmd.argv(), &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Setsid: true}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+		b.StopTimer()
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := syscall.Wait4(pid, nil, 0, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N)/1000, "ms/start")
+}
+
+func startMany(b *testing.B, o *Owner, cmd Command, n, workers int) {
+	b.Helper()
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for range n / workers {
+				if _, err := o.Start(cmd); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func killAllOf(b *testing.B, o *Owner) {
+	b.Helper()
+	o.mu.Lock()
+	ids := make([]uint64, 0, len(o.byID))
+	for id := range o.byID {
+		ids = append(ids, id)
+	}
+	o.mu.Unlock()
+	for _, id := range ids {
+		if err := o.Kill(id); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for left := len(ids); left > 0; {
+		if e := <-o.Exits(); e.Kind == Emptied {
+			left--
+		}
+	}
+}
+
+// BenchmarkKillNotice is the time from a kill to the notice of it, with 1000
+// other programs alive.
+func BenchmarkKillNotice(b *testing.B) {
+	cmd := pauseProgram(b)
+	o := newOwner(b, Options{})
+	startMany(b, o, cmd, 1000, 2)
+	b.Cleanup(func() { killAllOf(b, o) })
+	b.ResetTimer()
+	for range b.N {
+		p, err := o.Start(cmd)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil {
+			b.Fatal(err)
+		}
+		for e := range o.Exits() {
+			if e.ID == p.ID && e.Kind == Emptied {
+				break
+			}
+		}
+	}
+}

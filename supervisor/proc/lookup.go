@@ -1,0 +1,203 @@
+package proc
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// StartError is why a process could not be started.
+type StartError struct {
+	Op   string // what failed: "command", "directory", "credential", "umask"…
+	Path string // the file or directory, if one is to blame
+	Hint string // what to do about it, may be empty
+	Err  error  // the cause; errors.Is works on it
+}
+
+// Error says what failed, with what, why, and what to do.
+func (e *StartError) Error() string {
+	s := "cannot start: " + e.Op
+	if e.Path != "" {
+		s += " " + e.Path
+	}
+	s += ": " + e.Err.Error()
+	if e.Hint != "" {
+		s += " (" + e.Hint + ")"
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// ShellStatus is what a shell exits with: 127 when the command was not found,
+// 126 when it cannot be run.
+func (e *StartError) ShellStatus() int {
+	if e.Op == opCommand && (errors.Is(e.Err, errNotFound) || errors.Is(e.Err, fs.ErrNotExist)) {
+		return 127
+	}
+	return 126
+}
+
+const (
+	opCommand    = "command"
+	opDirectory  = "directory"
+	opCredential = "credential"
+)
+
+var (
+	errNotFound = errors.New("command not found")
+	errIsDir    = errors.New("is a directory")
+	errNotExec  = fmt.Errorf("not executable: %w", fs.ErrPermission)
+)
+
+// defaultPath is searched when the environment has no PATH, as a shell's would.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// lookPath finds the file to execute. The search is ours, not the kernel's, and
+// uses the program's PATH, not our own.
+func lookPath(c *Command) (string, error) {
+	if c.Path == "" {
+		return "", &StartError{Op: opCommand, Err: errors.New("no command given")}
+	}
+	if strings.Contains(c.Path, "/") {
+		return c.Path, nil
+	}
+	path := defaultPath
+	for _, kv := range c.Env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v // the last one counts, as for execvp(3) after putenv
+		}
+	}
+	var denied string
+	for _, dir := range filepath.SplitList(path) {
+		if dir == "" {
+			dir = "."
+		}
+		file := dir + "/" + c.Path
+		st, err := os.Stat(inDir(c.Dir, file))
+		if err != nil || st.IsDir() {
+			continue
+		}
+		if st.Mode()&0o111 != 0 {
+			return file, nil
+		}
+		denied = file
+	}
+	if denied != "" {
+		return "", &StartError{Op: opCommand, Path: denied, Err: errNotExec, Hint: "chmod +x it"}
+	}
+	return "", &StartError{Op: opCommand, Path: c.Path, Err: errNotFound, Hint: "searched in PATH=" + path}
+}
+
+// inDir is where the kernel will look for path after chdir to dir.
+func inDir(dir, path string) string {
+	if dir == "" || strings.HasPrefix(path, "/") {
+		return path
+	}
+	return dir + "/" + path
+}
+
+// explain finds out which of the steps between fork and exec an error number
+// came from. It looks only after a failure, so a start that works pays nothing.
+func explain(c *Command, path string, err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return &StartError{Op: opCommand, Path: path, Err: err}
+	}
+	if errno == syscall.EAGAIN || errno == syscall.ENOMEM {
+		return &StartError{Op: "fork", Err: errno, Hint: "the limit of processes or memory is reached"}
+	}
+	if c.Credential.sys() != nil && (errno == syscall.EPERM || errno == syscall.EINVAL) {
+		return &StartError{Op: opCredential, Path: c.Credential.String(), Err: errno,
+			Hint: "changing the user needs CAP_SETUID and CAP_SETGID"}
+	}
+	if e := explainDir(c.Dir, errno); e != nil {
+		return e
+	}
+	return explainFile(inDir(c.Dir, path), errno)
+}
+
+// String is "uid:gid".
+func (cr *Credential) String() string { return fmt.Sprintf("%d:%d", cr.UID, cr.GID) }
+
+func explainDir(dir string, errno syscall.Errno) error {
+	if dir == "" {
+		return nil
+	}
+	st, err := os.Stat(dir)
+	switch {
+	case err != nil && errors.Is(err, errno):
+		return &StartError{Op: opDirectory, Path: dir, Err: errno}
+	case err == nil && !st.IsDir():
+		return &StartError{Op: opDirectory, Path: dir, Err: syscall.ENOTDIR}
+	case err == nil && errno == syscall.EACCES && st.Mode()&0o001 == 0:
+		return &StartError{Op: opDirectory, Path: dir, Err: errno, Hint: "the program's user may not enter it"}
+	}
+	return nil
+}
+
+func explainFile(path string, errno syscall.Errno) error {
+	st, err := os.Stat(path)
+	e := &StartError{Op: opCommand, Path: path, Err: errno}
+	switch {
+	case err != nil:
+		if errors.Is(err, fs.ErrNotExist) {
+			e.Err = fs.ErrNotExist
+		}
+	case st.IsDir():
+		e.Err = errIsDir
+	case st.Mode()&0o111 == 0:
+		e.Err, e.Hint = errNotExec, "chmod +x it"
+	case errno == syscall.ENOENT || errno == syscall.ENOTDIR:
+		e.Err = &interpreterError{name: interpreter(path), cause: errno}
+	case errno == syscall.EACCES:
+		e.Hint = "its user may not execute it, or its file system is mounted noexec"
+	case errno == syscall.ENOEXEC:
+		e.Hint = "not for this machine, or a script without a #! line"
+	}
+	return e
+}
+
+// interpreterError: the file exists, what should run it does not. It is not
+// "not found": a shell reports 126 here.
+type interpreterError struct {
+	name  string
+	cause error
+}
+
+func (e *interpreterError) Error() string {
+	if e.name == "" {
+		return "its interpreter does not exist"
+	}
+	return "its interpreter " + e.name + " does not exist"
+}
+
+// interpreter returns what the file's #! line or ELF header names.
+func interpreter(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	head, err := bufio.NewReader(io.LimitReader(f, 4096)).Peek(4096)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return ""
+	}
+	if line, ok := bytes.CutPrefix(head, []byte("#!")); ok {
+		line, _, _ = bytes.Cut(line, []byte("\n"))
+		name, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+		return name
+	}
+	if bytes.HasPrefix(head, []byte("\x7fELF")) {
+		return "(ELF dynamic loader)"
+	}
+	return ""
+}

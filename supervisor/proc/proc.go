@@ -1,0 +1,285 @@
+// Package proc is the only place that starts, signals and waits for processes.
+//
+// A process that calls wait4(-1), as PID 1 must, steals exit statuses from
+// anybody else in the same process who waits. So there is one Owner: it forks,
+// keeps the table of what it forked, sends the signals and reaps, and all of
+// that under one mutex. From this follows what callers may rely on:
+//
+//   - no exit status is lost or given to the wrong process;
+//   - no signal reaches a reused pid: a pid is free only after the Owner has
+//     reaped it, and it forgets the pid in the same critical section;
+//   - everything that descends from a started process can be found again, even
+//     after it made a session of its own and lost its parent (see tree.go).
+//
+// The package must never decide anything: no restart, no time-out of a program,
+// no log. It imports nothing else of this module.
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoProcess says that an id names nothing that is left to signal.
+var ErrNoProcess = errors.New("no such process")
+
+// ErrClosed says that the Owner was closed.
+var ErrClosed = errors.New("process owner is closed")
+
+// Options say how an Owner behaves. The zero value is what a box uses.
+type Options struct {
+	// KillTimeout is how long Kill tries to empty a tree before it reports what
+	// is left as leaked. 0 means 5 s.
+	KillTimeout time.Duration
+	// Cgroups asks for one cgroup v2 per started process where the hierarchy is
+	// writable. Membership is then known to the kernel, and a kill cannot be
+	// outrun. Elsewhere the Owner does without, and Report says so.
+	Cgroups bool
+	// Report receives, at most once each and from New only, what the kernel or
+	// the sandbox refused. nil discards it.
+	Report func(message string)
+}
+
+// Stats counts what an Owner has done since New.
+type Stats struct {
+	Started uint64 // processes started, one-shots of Run included
+	Failed  uint64 // starts that returned an error
+	Exited  uint64 // started processes reaped
+	Orphans uint64 // adopted processes reaped
+	Leaked  uint64 // members given up on by Kill
+	Live    int    // started processes that have not ended
+	Adopted int    // adopted processes seen alive at the last look
+}
+
+// Owner starts, signals and reaps. There must be at most one per process, and
+// nobody else in the process may start or wait for children. All methods may be
+// called from several goroutines.
+type Owner struct {
+	killTimeout time.Duration
+	isInit      bool   // we are PID 1 of a namespace
+	selfPID     int    // our pid, as /proc names it
+	tagPrefix   string // our own tag when we run below another Owner
+	forceShim   bool   // we were started with blocked signals: see dispositions
+	null        *os.File
+	childrenFD  *childrenFile
+	cgroups     *cgroupBase
+
+	exits   *exitQueue
+	sigchld chan os.Signal
+	sweepC  chan struct{}
+	stop    chan struct{}
+	loops   sync.WaitGroup
+
+	// attributing is taken before mu; it is held while /proc is read.
+	attributing sync.Mutex
+
+	mu           sync.Mutex
+	closed       bool
+	lastID       uint64
+	byID         map[uint64]*process // until emptied
+	byPID        map[int]*process    // until reaped
+	bySID        map[int]*process    // until emptied; the session a process leads
+	byPipe       map[uint64]*process // until emptied; inode of a pipe that only it was given
+	adopted      map[int]*adoptee    // children of ours that we did not start, until reaped
+	fresh        []int               // adoptees nobody has begun to attribute
+	pending      int                 // adoptees not yet attributed, fresh ones included
+	lingering    map[*process]bool   // whose leader is gone and whose tree is not
+	seen         map[int]seenTask    // members met during kills, until their tree is empty
+	forks        int                 // starts between fork and registration
+	parked       map[int]parkedExit  // exits reaped while forks were in flight
+	parkedAt     []int               // pids of parked in the order they came
+	dirty        []*process          // to be looked at by settle
+	emptyCgroups []*cgroup           // to be removed by the sweeper
+	childers     []chan struct{}     // closed when we have no child left
+	stats        Stats
+}
+
+// process is one started process and all that descends from it.
+type process struct {
+	id      uint64
+	pid     int
+	token   string // secret part of the environment tag
+	scope   Scope
+	uid     *uint32 // nil: our own
+	started time.Time
+	deliver func(Exit)
+	emptied chan struct{} // closed when the last member is gone or given up on
+	wake    chan struct{} // tells the killer that members were found
+
+	// The rest is guarded by Owner.mu.
+	reaped   bool // the leader is gone and its pid may be somebody else's
+	silent   bool // a start that failed after the fork: nobody hears of its end
+	sentKill bool
+	killing  bool
+	gone     bool // Emptied was delivered
+	adopted  int  // adoptees attributed to this process
+	pipes    []uint64
+	cgroup   *cgroup
+	spent    Rusage // of members we reaped
+	peakCPU  time.Duration
+}
+
+// New makes the calling process ready to own others: it becomes a child
+// subreaper unless it is PID 1, closes its memory and environment to other
+// processes of the same uid (prctl(2), PR_SET_DUMPABLE), keeps descriptors it
+// inherited from leaking into programs, and begins to reap. What the kernel
+// refuses is reported and otherwise done without.
+func New(opts Options) (*Owner, error) {
+	report := opts.Report
+	if report == nil {
+		report = func(string) {}
+	}
+	o := &Owner{
+		killTimeout: opts.KillTimeout,
+		selfPID:     os.Getpid(),
+		tagPrefix:   os.Getenv(EnvTag),
+		exits:       newExitQueue(),
+		sigchld:     make(chan os.Signal, 1),
+		sweepC:      make(chan struct{}, 1),
+		stop:        make(chan struct{}),
+		byID:        map[uint64]*process{},
+		byPID:       map[int]*process{},
+		bySID:       map[int]*process{},
+		byPipe:      map[uint64]*process{},
+		adopted:     map[int]*adoptee{},
+		seen:        map[int]seenTask{},
+		lingering:   map[*process]bool{},
+		parked:      map[int]parkedExit{},
+	}
+	if o.killTimeout <= 0 {
+		o.killTimeout = 5 * time.Second
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the null device that programs read from: %w", err)
+	}
+	o.null = null
+	o.isInit = o.selfPID == 1
+	o.adoptOrphans(report)
+	o.hardenSelf(report)
+	o.forceShim = resetDispositions(report)
+	o.childrenFD, err = openChildren()
+	if err != nil {
+		report("cannot list own children quickly, walking /proc instead: " + err.Error())
+	}
+	if opts.Cgroups {
+		o.cgroups, err = openCgroupBase()
+		if err != nil {
+			report("no cgroup per program: " + err.Error())
+		}
+	}
+	// Before the first look, so that no SIGCHLD falls between.
+	signal.Notify(o.sigchld, syscall.SIGCHLD)
+	o.loops.Add(2)
+	go o.reapLoop()
+	go o.sweepLoop()
+	return o, nil
+}
+
+func (o *Owner) adoptOrphans(report func(string)) {
+	if o.isInit {
+		return
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		report(fmt.Sprintf("not PID 1, and the kernel refuses PR_SET_CHILD_SUBREAPER (%v): orphans go to another process", err))
+		return
+	}
+	report(fmt.Sprintf("not PID 1 but pid %d: became a child subreaper, orphans are reaped here", o.selfPID))
+}
+
+func (o *Owner) hardenSelf(report func(string)) {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		report(fmt.Sprintf("the kernel refuses PR_SET_DUMPABLE (%v): processes of the same uid can read our memory", err))
+	}
+	if err := closeOnExecFrom(3); err != nil {
+		report(fmt.Sprintf("cannot mark inherited descriptors close-on-exec (%v): programs may see them", err))
+	}
+}
+
+// Close stops reaping and releases what New took. Processes are left alone.
+// It is for tests and for the very end of a box.
+func (o *Owner) Close() error {
+	o.mu.Lock()
+	if o.closed {
+		o.mu.Unlock()
+		return ErrClosed
+	}
+	o.closed = true
+	close(o.stop)
+	o.mu.Unlock()
+	signal.Stop(o.sigchld)
+	o.loops.Wait()
+	o.exits.close()
+	o.childrenFD.close()
+	o.removeCgroups()
+	o.cgroups.close()
+	return o.null.Close()
+}
+
+// Exits is the stream of what ended. It never blocks the reaper: what is not
+// received is queued in memory. It is never closed before Close.
+func (o *Owner) Exits() <-chan Exit { return o.exits.out }
+
+// IsInit tells whether the Owner is PID 1 of its namespace.
+func (o *Owner) IsInit() bool { return o.isInit }
+
+// Stats returns the counters.
+func (o *Owner) Stats() Stats {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.stats
+	s.Live, s.Adopted = len(o.byPID), len(o.adopted)
+	return s
+}
+
+// resetDispositions makes sure that programs start with default signal
+// dispositions. The Go runtime resets at exec every signal that it handles; one
+// that was ignored when we were started (nohup, a careless runtime) would stay
+// ignored for every program, so we begin to handle it. A blocked mask cannot be
+// cured from here, the runtime hands the initial mask on: true asks for the shim.
+func resetDispositions(report func(string)) (blocked bool) {
+	st, err := readSelfSignals()
+	if err != nil {
+		report("cannot read own signal state: " + err.Error())
+		return false
+	}
+	// A channel nobody reads: the signal package drops what does not fit.
+	sink := make(chan os.Signal, 1)
+	for n := 1; n < 64; n++ {
+		if st.ignored&(1<<(n-1)) != 0 && n != int(syscall.SIGKILL) && n != int(syscall.SIGSTOP) {
+			signal.Notify(sink, syscall.Signal(n))
+		}
+	}
+	if st.blocked != 0 {
+		report(fmt.Sprintf("started with blocked signals (mask %#x): programs start through the helper that clears it", st.blocked))
+	}
+	return st.blocked != 0
+}
+
+// forkThread runs f on a thread that is not the process's first one. Orphans are
+// re-parented to the first thread (kernel/exit.c, find_new_reaper), so as long
+// as nothing is forked from it, its list of children holds orphans only and is
+// empty in the common case.
+func (o *Owner) forkThread(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if unix.Gettid() != o.selfPID {
+		f()
+		return
+	}
+	// We hold the first thread, so the goroutine must run on another.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}

@@ -1,0 +1,213 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	ShimMain()
+	goleak.VerifyTestMain(m)
+}
+
+// patience is how long a test waits for an event that must come. It decides
+// nothing but how long a broken build takes to fail.
+const patience = 30 * time.Second
+
+func newOwner(t testing.TB, opts Options) *Owner {
+	t.Helper()
+	o, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o
+}
+
+func mustStart(t testing.TB, o *Owner, c Command) Process {
+	t.Helper()
+	p, err := o.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// next waits for the next notice of that kind about that process.
+func next(t testing.TB, o *Owner, id uint64, kind ExitKind) Exit {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case e := <-o.Exits():
+			if e.ID == id && e.Kind == kind {
+				return e
+			}
+		case <-timeout:
+			t.Fatalf("no notice of kind %d about process %d; members: %v; stats: %+v", kind, id, o.Members(id), o.Stats())
+		}
+	}
+}
+
+func sh(script string) Command {
+	return Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: os.Environ()}
+}
+
+func TestStartReportsHowItEnded(t *testing.T) {
+	o := newOwner(t, Options{})
+	for _, tc := range []struct {
+		script string
+		code   int
+		signal syscall.Signal
+		shell  int
+	}{
+		{"exit 0", 0, 0, 0},
+		{"exit 7", 7, 0, 7},
+		{"kill -TERM $$", -1, syscall.SIGTERM, 143},
+		{"kill -KILL $$", -1, syscall.SIGKILL, 137},
+	} {
+		p := mustStart(t, o, sh(tc.script))
+		e := next(t, o, p.ID, Exited)
+		if e.Code() != tc.code || e.Signal() != tc.signal || e.ShellStatus() != tc.shell || e.PID != p.PID || e.ByUs {
+			t.Errorf("%s: got %+v", tc.script, e)
+		}
+		if e := next(t, o, p.ID, Emptied); e.Leaked != 0 {
+			t.Errorf("%s: leaked %d", tc.script, e.Leaked)
+		}
+	}
+}
+
+func TestRunCapturesAndBounds(t *testing.T) {
+	o := newOwner(t, Options{})
+	r, err := o.Run(t.Context(), sh("echo out; echo err >&2; exit 3"), 100)
+	if err != nil || string(r.Output) != "out\nerr\n" || r.Exit.Code() != 3 || r.Truncated {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	r, err = o.Run(t.Context(), sh("head -c 1000000 /dev/zero"), 10)
+	if err != nil || len(r.Output) != 10 || !r.Truncated || r.Exit.Code() != 0 {
+		t.Errorf("got %d bytes, %+v, %v", len(r.Output), r.Exit, err)
+	}
+}
+
+func TestRunDoesNotWaitForAGrandchildWithThePipe(t *testing.T) {
+	o := newOwner(t, Options{})
+	r, err := o.Run(t.Context(), sh("sleep 1000 & setsid sleep 1000 & echo done"), 100)
+	if err != nil || string(r.Output) != "done\n" || r.Exit.Code() != 0 || r.Leaked != 0 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+func TestRunIsCutShort(t *testing.T) {
+	o := newOwner(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	go func() {
+		// The command says that it runs, then it is cut.
+		if _, err := r.Read(make([]byte, 1)); err == nil {
+			cancel()
+		}
+	}()
+	c := sh("trap '' TERM; (trap '' TERM; sleep 1000) & echo x >&3; wait; sleep 1000")
+	c.Files = []*os.File{nil, nil, nil, w}
+	res, err := o.Run(ctx, c, 100)
+	w.Close()
+	if !errors.Is(err, context.Canceled) || res.Exit.Signal() != syscall.SIGKILL || !res.Exit.ByUs {
+		t.Errorf("got %+v, %v", res, err)
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	o := newOwner(t, Options{})
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		if err := os.WriteFile(dir+"/"+name, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return dir + "/" + name
+	}
+	plain := write("plain", "x", 0o644)
+	lost := write("lost", "#!/no/such/shell\n", 0o755)
+	bare := write("bare", "\x01\x02", 0o755)
+	nice := 5
+	for _, shim := range []bool{false, true} {
+		for _, tc := range []struct {
+			name string
+			c    Command
+			want string
+			code int
+		}{
+			{"no command", Command{}, "no command given", 126},
+			{"not in PATH", Command{Path: "nonesuch", Env: []string{"PATH=/bin"}}, "command nonesuch: command not found (searched in PATH=/bin)", 127},
+			{"no file", Command{Path: "/no/such"}, "command /no/such: file does not exist", 127},
+			{"directory as command", Command{Path: dir}, "is a directory", 126},
+			{"not executable", Command{Path: plain}, "not executable", 126},
+			{"not executable in PATH", Command{Path: "plain", Env: []string{"PATH=" + dir}}, "not executable", 126},
+			{"no interpreter", Command{Path: lost}, "its interpreter /no/such/shell does not exist", 126},
+			{"not a program", Command{Path: bare}, "exec format error", 126},
+			{"no directory", Command{Path: "/bin/sh", Dir: "/no/dir"}, "directory /no/dir: no such file or directory", 126},
+			{"file as directory", Command{Path: "/bin/sh", Dir: plain}, "directory " + plain + ": not a directory", 126},
+		} {
+			if shim {
+				tc.c.Nice = &nice
+			}
+			_, err := o.Start(tc.c)
+			var se *StartError
+			if !errors.As(err, &se) || !strings.Contains(err.Error(), tc.want) || se.ShellStatus() != tc.code {
+				t.Errorf("%s (shim %v): got %v", tc.name, shim, err)
+			}
+		}
+	}
+	select {
+	case e := <-o.Exits():
+		t.Errorf("a start that failed was announced: %+v", e)
+	default:
+	}
+}
+
+func TestStdinPipeAndTTY(t *testing.T) {
+	o := newOwner(t, Options{})
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c := sh("cat")
+	c.StdinPipe, c.Files = true, []*os.File{nil, w}
+	p := mustStart(t, o, c)
+	w.Close()
+	if _, err := io.WriteString(p.Stdin, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	p.Stdin.Close()
+	if b, err := io.ReadAll(r); string(b) != "hello" || err != nil {
+		t.Errorf("got %q, %v", b, err)
+	}
+	next(t, o, p.ID, Emptied)
+
+	c = sh("test -t 0 && test -t 2 && tty </dev/tty && echo yes")
+	c.TTY = true
+	p = mustStart(t, o, c)
+	defer p.TTY.Close()
+	// A terminal without slaves reads as EIO.
+	b, err := io.ReadAll(p.TTY)
+	if !strings.Contains(string(b), "yes") || !errors.Is(err, syscall.EIO) {
+		t.Errorf("got %q, %v", b, err)
+	}
+	next(t, o, p.ID, Emptied)
+}

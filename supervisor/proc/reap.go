@@ -1,0 +1,217 @@
+package proc
+
+import (
+	"maps"
+	"syscall"
+	"time"
+)
+
+// parkedExit is an exit met by the reaper before it was known whose it is.
+type parkedExit struct {
+	status syscall.WaitStatus
+	usage  Rusage
+	at     time.Time
+}
+
+// maxParked bounds what is kept while a fork is in flight. A fork that takes
+// longer than so many exits is one that hangs in exec, and then its child is not
+// among the dead.
+const maxParked = 16384
+
+// reapBatch is how many children are reaped before the mutex is given to others.
+const reapBatch = 64
+
+func (o *Owner) reapLoop() {
+	defer o.loops.Done()
+	for {
+		o.drain()
+		select {
+		case <-o.sigchld:
+		case <-o.stop:
+			return
+		}
+	}
+}
+
+// drain reaps until nothing is dead. One SIGCHLD may stand for any number of
+// exits, and none is sent for a child that died before we became its parent.
+func (o *Owner) drain() {
+	for more := true; more; {
+		o.mu.Lock()
+		for range reapBatch {
+			if more = o.reapOne(); !more {
+				break
+			}
+		}
+		o.settle()
+		o.mu.Unlock()
+	}
+}
+
+// reapOne frees one pid and, in the same critical section, forgets it. Zero,
+// ECHILD and EINTR are three cases: children but none dead, no children at all,
+// and nothing learnt.
+func (o *Owner) reapOne() bool {
+	var status syscall.WaitStatus
+	var ru syscall.Rusage
+	for {
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, &ru)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.ECHILD:
+			o.noChildren()
+			return false
+		case err != nil || pid <= 0:
+			return false
+		}
+		o.reaped(pid, status, &ru)
+		return true
+	}
+}
+
+func (o *Owner) noChildren() {
+	for _, c := range o.childers {
+		close(c)
+	}
+	o.childers = nil
+}
+
+func (o *Owner) reaped(pid int, status syscall.WaitStatus, ru *syscall.Rusage) {
+	if p := o.byPID[pid]; p != nil {
+		o.leaderEnded(p, parkedExit{status, rusage(ru), time.Now()})
+		return
+	}
+	if o.forks > 0 {
+		o.park(pid, parkedExit{status, rusage(ru), time.Now()})
+	}
+	o.stats.Orphans++
+	a := o.adopted[pid]
+	if a == nil {
+		return
+	}
+	if p := a.owner; p != nil {
+		p.spent.add(rusage(ru))
+	}
+	o.dropAdoptee(pid, a)
+}
+
+func (o *Owner) park(pid int, e parkedExit) {
+	if len(o.parkedAt) >= maxParked {
+		delete(o.parked, o.parkedAt[0])
+		o.parkedAt = o.parkedAt[1:]
+	}
+	o.parked[pid] = e
+	o.parkedAt = append(o.parkedAt, pid)
+}
+
+func (o *Owner) forgetParked() {
+	if len(o.parkedAt) > 0 {
+		clear(o.parked)
+		o.parkedAt = nil
+	}
+}
+
+// leaderEnded is the one place where the end of a started process is noticed.
+func (o *Owner) leaderEnded(p *process, e parkedExit) {
+	delete(o.byPID, p.pid)
+	p.reaped = true
+	p.spent.add(e.usage)
+	o.stats.Exited++
+	if !p.silent {
+		p.deliver(Exit{
+			Kind: Exited, ID: p.id, PID: p.pid, Time: e.at, Status: e.status, Rusage: e.usage,
+			ByUs: p.sentKill && e.status.Signaled() && e.status.Signal() == syscall.SIGKILL,
+		})
+	}
+	o.dirty = append(o.dirty, p)
+}
+
+// settle decides, for every process whose leader or last known member has just
+// ended, whether it is empty. Our children that we did not start tell: whatever
+// is left of a tree whose leader is gone hangs below one of them, because
+// children of the dead come to us before the dead can be reaped.
+func (o *Owner) settle() {
+	if len(o.dirty) == 0 {
+		return
+	}
+	dirty := o.dirty
+	o.dirty = nil
+	looked := false
+	for _, p := range dirty {
+		if p.gone || !p.reaped {
+			continue
+		}
+		if p.scope == ScopeProcess {
+			o.finish(p, 0)
+			continue
+		}
+		o.lingering[p] = true
+		if !looked {
+			looked = true
+			o.lookForAdoptees()
+		}
+		switch {
+		case p.adopted > 0 && p.scope == ScopeGroup, o.pending > 0:
+			o.kickSweep() // what must be read for that may be slow: not here
+		case p.adopted > 0:
+			p.rouse()
+		default:
+			o.finish(p, 0)
+		}
+	}
+}
+
+// finish reports a process as empty, but for leaked members, and forgets it.
+func (o *Owner) finish(p *process, leaked int) {
+	if p.gone {
+		return
+	}
+	p.gone = true
+	delete(o.byID, p.id)
+	if o.byPID[p.pid] == p {
+		p.silent = true // cannot be killed; its end will find nobody
+	}
+	if o.bySID[p.pid] == p {
+		delete(o.bySID, p.pid)
+	}
+	for _, inode := range p.pipes {
+		if o.byPipe[inode] == p {
+			delete(o.byPipe, inode)
+		}
+	}
+	delete(o.lingering, p)
+	maps.DeleteFunc(o.seen, func(_ int, s seenTask) bool { return s.owner == p })
+	o.disown(p)
+	if p.cgroup != nil {
+		// Removing one takes a lock that all cgroups of the machine share.
+		o.emptyCgroups = append(o.emptyCgroups, p.cgroup)
+		o.kickSweep()
+	}
+	o.stats.Leaked += uint64(leaked)
+	close(p.emptied)
+	if !p.silent || leaked > 0 {
+		p.deliver(Exit{Kind: Emptied, ID: p.id, PID: p.pid, Time: time.Now(), Leaked: leaked})
+	}
+}
+
+// rouse tells the killer, if there is one, that members were found.
+func (p *process) rouse() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func rusage(ru *syscall.Rusage) Rusage {
+	return Rusage{
+		User: time.Duration(ru.Utime.Nano()), System: time.Duration(ru.Stime.Nano()),
+		MaxRSS: ru.Maxrss << 10, // the kernel counts KiB
+	}
+}
+
+func (r *Rusage) add(x Rusage) {
+	r.User += x.User
+	r.System += x.System
+	r.MaxRSS = max(r.MaxRSS, x.MaxRSS)
+}

@@ -1,0 +1,178 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// Result is how a one-shot command ended.
+type Result struct {
+	Exit      Exit
+	Output    []byte        // standard output and error as they came, at most what was asked for
+	Truncated bool          // there was more
+	Duration  time.Duration // from start to the end of the process itself
+	Leaked    int           // members of its tree that could not be killed
+}
+
+// Run runs a command to its end and returns what it printed, up to maxOutput
+// bytes; more is read and thrown away. Descriptors 1 and 2 that Files sets are
+// not captured. When ctx ends first, the whole tree is killed and the error is
+// the context's. Whatever the command leaves running in its scope is killed too:
+// a probe that forgot a child must not do so every five seconds. A child that
+// cannot be killed and holds the pipe does not hold up Run.
+//
+// The error tells that the command could not be started or was cut short; how a
+// command ended that ran is in Result.Exit.
+func (o *Owner) Run(ctx context.Context, c Command, maxOutput int) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	out, err := newCapture(&c, maxOutput)
+	if err != nil {
+		return Result{}, err
+	}
+	defer out.close()
+	notices := make(chan Exit, 2) // Exited and Emptied: the reaper never waits
+	p, err := o.start(c, func(e Exit) { notices <- e })
+	out.started()
+	if err != nil {
+		return Result{}, err
+	}
+	if p.Stdin != nil {
+		p.Stdin.Close()
+	}
+	if p.TTY != nil {
+		defer p.TTY.Close()
+	}
+	res, err := o.await(ctx, p, notices)
+	res.Output, res.Truncated = out.finish()
+	return res, err
+}
+
+func (o *Owner) await(ctx context.Context, p Process, notices <-chan Exit) (Result, error) {
+	var res Result
+	var cut error
+	done := ctx.Done()
+	kill := func() {
+		// ErrNoProcess: it is empty already, and the notice is on its way.
+		if err := o.Kill(p.ID); err != nil && !errors.Is(err, ErrNoProcess) {
+			cut = errors.Join(cut, err)
+		}
+	}
+	for {
+		select {
+		case <-done:
+			done = nil
+			cut = context.Cause(ctx)
+			kill()
+		case <-o.stop:
+			return res, errors.Join(cut, ErrClosed)
+		case e := <-notices:
+			if e.Kind == Emptied {
+				res.Leaked = e.Leaked
+				return res, cut
+			}
+			done = nil // it has ended in time
+			res.Exit, res.Duration = e, e.Time.Sub(p.Started)
+			kill()
+		}
+	}
+}
+
+// capture reads a command's output from a pipe.
+type capture struct {
+	r, w *os.File
+	max  int
+
+	done chan struct{} // the reading goroutine has ended
+
+	mu   sync.Mutex
+	buf  []byte
+	more bool
+}
+
+func newCapture(c *Command, maxOutput int) (*capture, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, &StartError{Op: "output", Err: err}
+	}
+	k := &capture{r: r, w: w, max: max(0, maxOutput), done: make(chan struct{})}
+	files := make([]*os.File, max(3, len(c.Files)))
+	copy(files, c.Files)
+	if !c.TTY {
+		for i := 1; i <= 2; i++ {
+			if files[i] == nil {
+				files[i] = w
+			}
+		}
+	}
+	c.Files = files
+	return k, nil
+}
+
+// started closes our copy of the write end and begins to read.
+func (k *capture) started() {
+	k.w.Close()
+	go func() {
+		defer close(k.done)
+		// The error is the end of the pipe or our deadline: nothing to tell.
+		_, _ = io.Copy(k, k.r)
+	}()
+}
+
+// Write keeps what fits.
+func (k *capture) Write(b []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	room := min(len(b), k.max-len(k.buf))
+	k.buf = append(k.buf, b[:room]...)
+	if room < len(b) {
+		k.more = true
+	}
+	return len(b), nil
+}
+
+// finish takes what is in the pipe and no more: everything the command itself
+// wrote is there when it is dead, and a leaked child may write for ever.
+func (k *capture) finish() ([]byte, bool) {
+	if k.r.SetReadDeadline(time.Now()) == nil {
+		<-k.done
+		k.takeRest()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.buf, k.more
+}
+
+// pipeMost is the largest capacity an unprivileged process can give a pipe
+// (/proc/sys/fs/pipe-max-size); no dead writer has left more.
+const pipeMost = 1 << 20
+
+func (k *capture) takeRest() {
+	if err := k.r.SetReadDeadline(time.Time{}); err != nil {
+		return
+	}
+	rc, err := k.r.SyscallConn()
+	if err != nil {
+		return
+	}
+	buf := make([]byte, 32<<10)
+	// The error repeats that of the last read, which ends the loop.
+	_ = rc.Read(func(fd uintptr) bool {
+		for total := 0; total < pipeMost; {
+			n, err := readRetry(int(fd), buf)
+			if n <= 0 || err != nil {
+				break
+			}
+			total += n
+			_, _ = k.Write(buf[:n]) // never fails
+		}
+		return true
+	})
+}
+
+func (k *capture) close() { k.r.Close() }

@@ -1,0 +1,467 @@
+package proc
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+// What belongs to a started process is found from the top down. Everything that
+// descends from it hangs below the process itself or, where a parent has died,
+// below a child of ours that we did not start: the kernel gives us every orphan
+// (PID 1, or PR_SET_CHILD_SUBREAPER). So the only question that needs evidence is
+// whose such an adoptee is, it is asked once in its life, and its pid cannot be
+// reused meanwhile, because only we can reap it. A walk over all of /proc is
+// needed nowhere.
+
+// adoptee is a child of ours that we did not start.
+type adoptee struct {
+	pending bool     // nobody knows yet whose it is
+	owner   *process // nil: nobody's, as far as evidence goes
+}
+
+// seenTask remembers, from a look during a kill, whose a process is: when its
+// parent dies next, the adoptee needs no other evidence.
+type seenTask struct {
+	start uint64
+	owner *process
+}
+
+// lookForAdoptees lists our children and notes the new ones. The list is empty
+// in the common case, see forkThread. Called with the mutex held.
+func (o *Owner) lookForAdoptees() {
+	for _, pid := range o.ownChildren() {
+		if o.byPID[pid] != nil || o.adopted[pid] != nil {
+			continue
+		}
+		o.adopted[pid] = &adoptee{pending: true}
+		o.fresh = append(o.fresh, pid)
+		o.pending++
+	}
+}
+
+func (o *Owner) ownChildren() []int {
+	if o.childrenFD != nil {
+		if pids, err := o.childrenFD.list(); err == nil {
+			return pids
+		}
+	}
+	byParent, err := allProcesses()
+	if err != nil {
+		return nil // no /proc: escapees cannot be found at all
+	}
+	var pids []int
+	for _, st := range byParent[o.selfPID] {
+		pids = append(pids, st.pid)
+	}
+	return pids
+}
+
+// dropAdoptee forgets one; the mutex is held.
+func (o *Owner) dropAdoptee(pid int, a *adoptee) {
+	delete(o.adopted, pid)
+	if a.pending {
+		if o.pending--; o.pending == 0 {
+			for p := range o.lingering {
+				o.dirty = append(o.dirty, p)
+			}
+		}
+	}
+	p := a.owner
+	if p == nil {
+		return
+	}
+	p.adopted--
+	if p.reaped && (p.adopted == 0 || p.scope == ScopeGroup) {
+		o.dirty = append(o.dirty, p)
+	}
+}
+
+// disown leaves the adoptees of p without owner; the mutex is held.
+func (o *Owner) disown(p *process) {
+	if p.adopted == 0 {
+		return
+	}
+	for _, a := range o.adopted {
+		if a.owner == p {
+			a.owner = nil
+		}
+	}
+	p.adopted = 0
+}
+
+func (o *Owner) kickSweep() {
+	select {
+	case o.sweepC <- struct{}{}:
+	default:
+	}
+}
+
+// sweepLoop does what the reaper must not wait for: reading about other processes.
+func (o *Owner) sweepLoop() {
+	defer o.loops.Done()
+	for {
+		select {
+		case <-o.sweepC:
+			o.sweep()
+		case <-o.stop:
+			return
+		}
+	}
+}
+
+func (o *Owner) removeCgroups() {
+	o.mu.Lock()
+	empty := o.emptyCgroups
+	o.emptyCgroups = nil
+	o.mu.Unlock()
+	for _, c := range empty {
+		c.remove()
+	}
+}
+
+func (o *Owner) sweep() {
+	o.removeCgroups()
+	o.attributeFresh()
+	var groups []*process
+	o.mu.Lock()
+	for p := range o.lingering {
+		switch {
+		case o.pending > 0: // whoever reads about those will kick again
+		case p.adopted == 0:
+			o.finish(p, 0)
+		case p.scope == ScopeGroup:
+			groups = append(groups, p)
+		default:
+			p.rouse()
+		}
+	}
+	o.mu.Unlock()
+	for _, p := range groups {
+		if left := p.inScope(o.tree(p), p.scope); len(left) == 0 {
+			o.mu.Lock()
+			o.finish(p, 0)
+			o.mu.Unlock()
+		} else {
+			p.rouse()
+		}
+	}
+}
+
+// attributeFresh finds out whose the new adoptees are. It reads without the
+// mutex: the pids cannot change hands while their adoptee is in the table, and
+// whether it still is gets checked afterwards. When it returns, every adoptee
+// that was in the table before the call has been looked at, by whomever.
+func (o *Owner) attributeFresh() {
+	o.attributing.Lock()
+	defer o.attributing.Unlock()
+	o.mu.Lock()
+	pids := o.fresh
+	o.fresh = nil
+	asked := make(map[int]*adoptee, len(pids))
+	for _, pid := range pids {
+		if a := o.adopted[pid]; a != nil && a.pending {
+			asked[pid] = a
+		}
+	}
+	o.mu.Unlock()
+	if len(asked) == 0 {
+		return
+	}
+	owners := o.findOwners(asked)
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for pid, a := range asked {
+		if o.adopted[pid] != a || !a.pending {
+			continue
+		}
+		a.pending = false
+		o.pending--
+		if p := owners[pid]; p != nil && !p.gone {
+			a.owner = p
+			p.adopted++
+		}
+	}
+	if len(o.lingering) > 0 {
+		o.kickSweep()
+	}
+}
+
+func (o *Owner) findOwners(asked map[int]*adoptee) map[int]*process {
+	owners := map[int]*process{}
+	var unsure []int
+	for pid := range asked {
+		st, err := readStat(pid)
+		if err != nil {
+			continue
+		}
+		if p := o.ownerByKernel(&st); p != nil {
+			owners[pid] = p
+		} else if !st.dead() {
+			unsure = append(unsure, pid)
+		}
+	}
+	if len(unsure) == 0 {
+		return owners
+	}
+	tags := readTags(unsure)
+	for _, pid := range unsure {
+		owners[pid] = o.ownerByTraces(pid, tags[pid])
+	}
+	return owners
+}
+
+// ownerByKernel goes by what a process cannot forge.
+func (o *Owner) ownerByKernel(st *statInfo) *process {
+	cg := o.cgroups.idOf(st.pid)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p := o.byID[cg]; p != nil {
+		return p
+	}
+	if p := o.bySID[st.sid]; p != nil {
+		return p
+	}
+	if p := o.bySID[st.pgrp]; p != nil {
+		return p
+	}
+	if s, ok := o.seen[st.pid]; ok && s.start == st.start {
+		return s.owner
+	}
+	return nil
+}
+
+// ownerByTraces goes by what a process inherits: the tag in its environment, the
+// pipes it was given, and, where we may read neither, the user it runs as, if only
+// one process runs as that user.
+func (o *Owner) ownerByTraces(pid int, t tagAnswer) *process {
+	if p := o.ownerByTag(t.tag); p != nil {
+		return p
+	}
+	pipes := readPipes(pid)
+	o.mu.Lock()
+	for _, inode := range pipes {
+		if p := o.byPipe[inode]; p != nil {
+			o.mu.Unlock()
+			return p
+		}
+	}
+	o.mu.Unlock()
+	if t.read {
+		return nil
+	}
+	return o.onlyOneOfUser(pid)
+}
+
+func (o *Owner) ownerByTag(tag string) *process {
+	if o.tagPrefix != "" {
+		var ok bool
+		if tag, ok = strings.CutPrefix(tag, o.tagPrefix+"/"); !ok {
+			return nil
+		}
+	}
+	// An Owner further down appends its own.
+	tag, _, _ = strings.Cut(tag, "/")
+	text, token, _ := strings.Cut(tag, ".")
+	id, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p := o.byID[id]; p != nil && p.token == token {
+		return p
+	}
+	return nil
+}
+
+func (o *Owner) onlyOneOfUser(pid int) *process {
+	uid, ok := ownerUID(pid)
+	if !ok || int(uid) == os.Geteuid() {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var only *process
+	for _, p := range o.byID {
+		if p.uid == nil || *p.uid != uid {
+			continue
+		}
+		if only != nil {
+			return nil
+		}
+		only = p
+	}
+	return only
+}
+
+// task is one member of a tree at the moment of a look.
+type task struct {
+	statInfo
+	child bool // ours: nobody but us can free its pid
+}
+
+// tree lists what is alive of p. Processes move while it looks; who must have
+// them all stops them and looks again.
+func (o *Owner) tree(p *process) []task {
+	o.mu.Lock()
+	o.lookForAdoptees()
+	pending := o.pending > 0
+	o.mu.Unlock()
+	if pending {
+		o.attributeFresh()
+	}
+	var roots []int
+	o.mu.Lock()
+	if !p.reaped {
+		roots = append(roots, p.pid)
+	}
+	if p.adopted > 0 {
+		for pid, a := range o.adopted {
+			if a.owner == p {
+				roots = append(roots, pid)
+			}
+		}
+	}
+	o.mu.Unlock()
+	return descend(roots)
+}
+
+// descend lists the roots and everything below them that is alive.
+func descend(roots []int) []task {
+	var tasks []task
+	for _, pid := range roots {
+		if st, err := readStat(pid); err == nil {
+			tasks = append(tasks, task{st, true})
+		}
+	}
+	known := map[int]bool{}
+	for i := 0; i < len(tasks); i++ {
+		known[tasks[i].pid] = true
+		kids, ok := childrenOf(&tasks[i].statInfo)
+		if !ok {
+			return descendSlowly(roots)
+		}
+		for _, pid := range kids {
+			if known[pid] {
+				continue
+			}
+			known[pid] = true
+			if st, err := readStat(pid); err == nil {
+				tasks = append(tasks, task{st, false})
+			}
+		}
+	}
+	return alive(tasks)
+}
+
+func descendSlowly(roots []int) []task {
+	byParent, err := allProcesses()
+	if err != nil {
+		return nil
+	}
+	var tasks []task
+	for _, pid := range roots {
+		if st, err := readStat(pid); err == nil {
+			tasks = append(tasks, task{st, true})
+		}
+	}
+	for i := 0; i < len(tasks); i++ {
+		for _, st := range byParent[tasks[i].pid] {
+			tasks = append(tasks, task{st, false})
+		}
+		delete(byParent, tasks[i].pid)
+	}
+	return alive(tasks)
+}
+
+func alive(tasks []task) []task {
+	out := tasks[:0]
+	for _, t := range tasks {
+		if !t.dead() {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// inScope keeps what a signal of that scope is meant for.
+func (p *process) inScope(tasks []task, scope Scope) []task {
+	var out []task
+	for _, t := range tasks {
+		switch scope {
+		case ScopeProcess:
+			if t.pid != p.pid {
+				continue
+			}
+		case ScopeGroup:
+			if t.pgrp != p.pid {
+				continue
+			}
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// Members lists the pids of what is alive of a started process, itself first
+// while it lives. An unknown id has none.
+func (o *Owner) Members(id uint64) []int {
+	o.mu.Lock()
+	p := o.byID[id]
+	o.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	var pids []int
+	for _, t := range o.tree(p) {
+		pids = append(pids, t.pid)
+	}
+	return pids
+}
+
+// maxAncestors bounds the walk of Owns. A longer chain counts as owned.
+const maxAncestors = 4096
+
+// Owns tells to which started process a living process belongs, escapees
+// included. ok is also true, with id 0, for a descendant of ours of which
+// nobody can say whose it is: whoever grants rights by this answer must not
+// take an escapee for an outsider. Only what does not descend from us is not ok.
+// The caller makes sure that pid still is who he means, for instance by holding
+// its connection or a pidfd.
+func (o *Owner) Owns(pid int) (id uint64, ok bool) {
+	for range maxAncestors {
+		if pid == o.selfPID || pid <= 0 {
+			return 0, false
+		}
+		st, err := readStat(pid)
+		if err != nil {
+			return 0, false
+		}
+		o.mu.Lock()
+		p := o.byPID[pid]
+		o.mu.Unlock()
+		if p != nil {
+			return p.id, true
+		}
+		if st.ppid == o.selfPID {
+			return o.adopteeOwner(pid), true
+		}
+		pid = st.ppid
+	}
+	return 0, true
+}
+
+func (o *Owner) adopteeOwner(pid int) uint64 {
+	o.mu.Lock()
+	o.lookForAdoptees()
+	o.mu.Unlock()
+	o.attributeFresh()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if a := o.adopted[pid]; a != nil && a.owner != nil {
+		return a.owner.id
+	}
+	return 0
+}

@@ -1,0 +1,100 @@
+package program
+
+import (
+	"reflect"
+	"strings"
+)
+
+// ChangeKind says what a new set of specifications does to one program.
+type ChangeKind string
+
+// The kinds of change.
+const (
+	Unchanged ChangeKind = "unchanged"
+	Live      ChangeKind = "live"    // in force at once, the process goes on
+	Restart   ChangeKind = "restart" // needs a new process
+	Add       ChangeKind = "add"
+	Remove    ChangeKind = "remove"
+)
+
+// SpecChange is what happens to one program.
+type SpecChange struct {
+	Program string     `json:"program"`
+	Kind    ChangeKind `json:"kind"`
+	// Fields names what differs, as in Spec's JSON ("env" for the environment,
+	// whose values are never shown).
+	Fields []string `json:"fields,omitempty"`
+}
+
+// effect says what a change of one field of Spec takes.
+var effect = map[string]ChangeKind{
+	"Name": Restart, "Group": Restart, "Instance": Restart, "Type": Restart, "Argv": Restart,
+	"Credential": Restart, "Umask": Restart, "Directory": Restart, "Env": Restart, "Limits": Restart,
+	"Sandbox": Restart, "Stdin": Restart, "TTY": Restart, "Logs": Restart, "Readiness": Restart,
+	"Health": Restart, "Kill": Restart, "Schedule": Restart, "Overlap": Restart, "Timezone": Restart,
+
+	"Priority": Live, "Needs": Live, "Autostart": Live, "Required": Live, "Essential": Live,
+	"OnFatal": Live, "Restart": Live, "ExitCodes": Live, "StartSeconds": Live, "StartTimeout": Live,
+	"Backoff": Live, "RestartLimit": Live, "StartRetries": Live, "Stop": Live, "StopCommand": Live,
+	"Hooks": Live, "Control": Live,
+}
+
+// Diff compares two sets of specifications: one change for each program of
+// either, those of next in their order, then the removed ones.
+func Diff(before, next []Spec) []SpecChange {
+	old := make(map[string]*Spec, len(before))
+	for i := range before {
+		old[before[i].Name] = &before[i]
+	}
+	changes := make([]SpecChange, 0, len(next))
+	for i := range next {
+		was, ok := old[next[i].Name]
+		if !ok {
+			changes = append(changes, SpecChange{Program: next[i].Name, Kind: Add})
+			continue
+		}
+		delete(old, next[i].Name)
+		changes = append(changes, compare(was, &next[i]))
+	}
+	for i := range before {
+		if _, gone := old[before[i].Name]; gone {
+			changes = append(changes, SpecChange{Program: before[i].Name, Kind: Remove})
+		}
+	}
+	return changes
+}
+
+func compare(a, b *Spec) SpecChange {
+	c := SpecChange{Program: b.Name, Kind: Unchanged}
+	va, vb := reflect.ValueOf(*a), reflect.ValueOf(*b)
+	for i := range va.NumField() {
+		field := va.Type().Field(i)
+		if same(va.Field(i), vb.Field(i)) {
+			continue
+		}
+		c.Fields = append(c.Fields, fieldName(field))
+		if c.Kind != Restart {
+			c.Kind = effect[field.Name]
+		}
+	}
+	return c
+}
+
+// same compares deeply; an empty slice or map is the same as none.
+func same(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.Slice, reflect.Map:
+		if a.Len() == 0 && b.Len() == 0 {
+			return true
+		}
+	}
+	return reflect.DeepEqual(a.Interface(), b.Interface())
+}
+
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	if name == "-" {
+		return strings.ToLower(f.Name)
+	}
+	return name
+}

@@ -1,0 +1,260 @@
+package program
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+func (t *transition) failed(ev Event) {
+	if !t.spawning {
+		return
+	}
+	t.spawning = false
+	t.Code = ev.Status
+	switch t.step {
+	case forking:
+		t.failStart(ev.Reason)
+	default:
+		// The start had been given up; nothing came of it.
+		t.cleared()
+	}
+}
+
+func (t *transition) ended(exit Exit) {
+	if !t.leader {
+		return
+	}
+	t.leader, t.PID = false, 0
+	t.LastExit, t.EndedAt, t.Code = &exit, t.now, exit.Status()
+	t.stopProbes()
+	switch {
+	case t.step == warming:
+		t.leftovers()
+		t.endedStarting(exit)
+	case t.State == Running:
+		t.leftovers()
+		t.endedRunning(exit)
+	case t.step == announcing || t.step == commanding:
+		t.dropHook()
+		t.ascend()
+	}
+	if t.spec.Kill == KillProcess {
+		t.emptied()
+	}
+}
+
+// leftovers kills what a leader that nobody asked to end has left behind.
+func (t *transition) leftovers() {
+	if t.spec.Kill != KillProcess {
+		t.do(Action{Kind: KillAll})
+	}
+}
+
+func (t *transition) endedStarting(exit Exit) {
+	after := t.now.Sub(t.StartedAt).Round(time.Millisecond)
+	switch {
+	case t.oneshot() && Expected(t.spec, exit):
+		t.rest(Exited, "completed: "+describe(exit))
+		t.Completed = true
+		t.failures = 0
+	case t.oneshot():
+		t.failOneshot(describe(exit))
+	case len(t.spec.Readiness.Probes) > 0:
+		t.failStart(fmt.Sprintf("%s after %s, before it was ready", describe(exit), after))
+	default:
+		t.failStart(fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", describe(exit), after, t.spec.StartSeconds))
+	}
+}
+
+// failOneshot ends a oneshot that is not restarted in EXITED: it did run.
+func (t *transition) failOneshot(why string) {
+	if t.spec.Restart == RestartNever && t.spec.StartRetries < 0 {
+		t.rest(Exited, why+"; not restarted (restart = \"never\")")
+		return
+	}
+	t.failStart(why)
+}
+
+func (t *transition) endedRunning(exit Exit) {
+	if t.now.Sub(t.RunningAt) >= t.spec.Backoff.ResetAfter {
+		t.failures = 0
+	}
+	fine := Expected(t.spec, exit)
+	switch {
+	case t.spec.Restart == RestartAlways, t.spec.Restart == RestartOnFailure && !fine:
+		t.restart(describe(exit))
+	case fine:
+		t.rest(Exited, describe(exit)+", as expected")
+	default:
+		t.rest(Exited, describe(exit)+"; not restarted (restart = \"never\")")
+	}
+}
+
+// Expected tells whether the exit is one that the specification calls expected.
+func Expected(s *Spec, exit Exit) bool {
+	return exit.Signal == "" && exit.SignalNumber == 0 && slices.Contains(s.ExitCodes, exit.Code)
+}
+
+// emptied and a post_exit hook together clear a run.
+func (t *transition) emptied() {
+	if !t.tree || t.leader && !t.killed() {
+		return
+	}
+	// A leader that even KILL did not end is given up, or nothing that waits for
+	// it would ever go on.
+	t.tree, t.leader, t.PID = false, false, 0
+	until := t.Deadline
+	if t.forced || !t.runHook(PostExit) {
+		t.cleared()
+		return
+	}
+	if t.State == Stopping {
+		t.step = cleaning
+		return
+	}
+	if t.step != clearing {
+		t.Deadline = until
+	}
+}
+
+// killed tells whether KILL is what the run was sent last.
+func (t *transition) killed() bool {
+	return t.step == killing || t.step == clearing || t.State == Backoff || t.Resting()
+}
+
+// cleared goes on where something waited for the last of a run to vanish.
+func (t *transition) cleared() {
+	switch {
+	case t.Live():
+	case t.State == Stopping:
+		t.finish()
+	case t.step == clearing:
+		t.prepare()
+	}
+}
+
+func (t *transition) hookDone(ev Event) {
+	if ev.Hook == "" || ev.Hook != t.hook {
+		return
+	}
+	t.hook = ""
+	switch t.step {
+	case preparing:
+		if ev.Reason != "" {
+			t.failStart("its pre_start hook failed: " + ev.Reason)
+			return
+		}
+		t.fork()
+	case announcing, commanding:
+		t.afterHook()
+	default:
+		t.cleared()
+	}
+}
+
+// failStart decides about a start that did not lead to RUNNING.
+func (t *transition) failStart(why string) {
+	if t.spec.StartRetries >= 0 {
+		t.failures++
+		if t.failures > t.spec.StartRetries {
+			t.rest(Fatal, fmt.Sprintf("%s; gave up after %s", why, count(t.failures, "failed start")))
+			return
+		}
+		t.wait(why, t.backoff(t.failures-1))
+		return
+	}
+	if t.spec.Restart == RestartNever {
+		t.rest(Fatal, why+"; not started again (restart = \"never\")")
+		return
+	}
+	t.restart(why)
+}
+
+// restart starts again after a back-off unless the limit is used up.
+func (t *transition) restart(why string) {
+	if t.spec.StartRetries < 0 && !t.withinLimit() {
+		l := t.spec.RestartLimit
+		t.rest(Fatal, fmt.Sprintf("%s; gave up: %s within %s", why, count(l.Count, "restart"), l.Window))
+		return
+	}
+	t.wait(why, t.backoff(t.failures))
+	if t.spec.StartRetries < 0 {
+		t.failures++
+	}
+}
+
+// withinLimit records a restart if the limit allows it.
+func (t *transition) withinLimit() bool {
+	l := t.spec.RestartLimit
+	if l.Count <= 0 {
+		return true
+	}
+	// A new slice each time: machines are values and must not share one.
+	recent := make([]time.Time, 0, len(t.restarts)+1)
+	for _, at := range t.restarts {
+		if t.now.Sub(at) < l.Window {
+			recent = append(recent, at)
+		}
+	}
+	if len(recent) >= l.Count {
+		return false
+	}
+	t.restarts = append(recent, t.now)
+	return true
+}
+
+func (t *transition) wait(why string, delay time.Duration) {
+	t.sequel = thenRest
+	if delay <= 0 {
+		t.Restarts++
+		t.begin("starting again: " + why)
+		return
+	}
+	t.enter(Backoff, idle, fmt.Sprintf("%s; starts again %s later", why, delay.Round(time.Millisecond)))
+	t.cause = why
+	t.Deadline = t.now.Add(delay)
+}
+
+// backoff is the wait before the restart that follows n failures.
+func (t *transition) backoff(n int) time.Duration {
+	b := t.spec.Backoff
+	if b.Initial <= 0 {
+		return 0
+	}
+	base := float64(b.Initial) * math.Pow(max(b.Factor, 1), float64(n))
+	if b.Max > 0 {
+		base = min(base, float64(b.Max))
+	}
+	base = min(base, float64(math.MaxInt64/4))
+	return time.Duration(base * (1 + min(max(b.Jitter, 0), 1)*(2*t.random()-1)))
+}
+
+// random is a share in [0, 1) that follows from the seed alone (splitmix64).
+func (t *transition) random() float64 {
+	t.seed += 0x9e3779b97f4a7c15
+	z := t.seed
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	z ^= z >> 31
+	return float64(z>>11) / (1 << 53)
+}
+
+func describe(e Exit) string {
+	text := fmt.Sprintf("exited with code %d", e.Code)
+	if e.Signal != "" {
+		text = "ended by signal " + e.Signal
+	}
+	if e.Core {
+		text += " (core dumped)"
+	}
+	return text
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,279 @@
+package program
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write the generated documents")
+
+var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// fullSpec declares everything that adds a step to a program's life.
+func fullSpec() *Spec {
+	hook := &Hook{Argv: []string{"true"}, Timeout: 5 * time.Second}
+	return &Spec{
+		Name: "web", Type: Service, Restart: RestartOnFailure, ExitCodes: []int{0},
+		StartSeconds: time.Second, StartTimeout: time.Minute, StartRetries: -1,
+		Backoff:      BackoffPolicy{Initial: 2 * time.Second, Factor: 2, Max: 30 * time.Second, ResetAfter: time.Minute},
+		RestartLimit: RestartLimit{Count: 3, Window: time.Hour},
+		Readiness:    Readiness{Probes: []Probe{{Notify: true}}},
+		Health:       Health{Probes: []Probe{{TCP: "x:1"}}, Failures: 3, Action: HealthRestart},
+		Stop:         []StopStep{{Signal: "INT", Wait: 3 * time.Second}, {Signal: "TERM", Wait: 10 * time.Second}},
+		StopCommand:  hook, Kill: KillTree,
+		Hooks: Hooks{PreStart: hook, PostReady: hook, PreStop: hook, PostExit: hook},
+	}
+}
+
+// situation is a state with what the machine waits for in it, and a way there.
+type situation struct {
+	name  string
+	means string
+	path  []stimulus
+}
+
+// stimulus is a column of the matrix: an event made for the machine it meets.
+type stimulus struct {
+	name string
+	make func(Machine) Event
+}
+
+func plain(name string, kind EventKind) stimulus {
+	return stimulus{name, func(m Machine) Event { return Event{Kind: kind, Run: m.Run} }}
+}
+
+var (
+	onStart  = plain("Start", Start)
+	onStop   = plain("Stop", Stop)
+	onKill   = plain("Kill", Kill)
+	onBegan  = stimulus{"Began", func(m Machine) Event { return Event{Kind: Began, Run: m.Run, PID: 42} }}
+	onFailed = stimulus{"Failed", func(m Machine) Event {
+		return Event{Kind: Failed, Run: m.Run, Reason: "command not found: web", Status: 127}
+	}}
+	onReady   = plain("Ready", Ready)
+	onEnded   = stimulus{"Ended, expected", func(m Machine) Event { return Event{Kind: Ended, Run: m.Run} }}
+	onCrash   = stimulus{"Ended, unexpected", func(m Machine) Event { return Event{Kind: Ended, Run: m.Run, Exit: Exit{Code: 1}} }}
+	onEmptied = plain("Emptied", Emptied)
+	onHook    = stimulus{"HookDone", func(m Machine) Event { return Event{Kind: HookDone, Run: m.Run, Hook: m.hook} }}
+	onHookBad = stimulus{"HookDone, failed", func(m Machine) Event {
+		return Event{Kind: HookDone, Run: m.Run, Hook: m.hook, Reason: "exited with code 9"}
+	}}
+	onHealthy   = plain("Healthy", Healthy)
+	onUnhealthy = stimulus{"Unhealthy", func(m Machine) Event { return Event{Kind: Unhealthy, Run: m.Run, Reason: "no answer"} }}
+	onExtend    = stimulus{"Extend", func(m Machine) Event { return Event{Kind: Extend, Run: m.Run, Extend: time.Hour} }}
+	onTick      = plain("Tick", Tick)
+)
+
+var stimuli = []stimulus{
+	onStart, onStop, onKill, onBegan, onFailed, onReady, onEnded, onCrash, onEmptied, onHook, onHookBad,
+	onHealthy, onUnhealthy, onExtend, onTick,
+}
+
+func path(parts ...any) []stimulus {
+	var p []stimulus
+	for _, part := range parts {
+		switch part := part.(type) {
+		case stimulus:
+			p = append(p, part)
+		case []stimulus:
+			p = append(p, part...)
+		}
+	}
+	return p
+}
+
+var (
+	toForking = path(onStart, onHook)
+	toWarming = path(toForking, onBegan)
+	toRunning = path(toWarming, onReady)
+	toLadder  = path(toRunning, onStop, onHook, onHook)
+)
+
+var situations = []situation{
+	{"STOPPED", "at rest", nil},
+	{"STARTING/clearing", "processes of the run before are still there", path(toRunning, onEnded, onStart)},
+	{"STARTING/preparing", "pre_start runs", path(onStart)},
+	{"STARTING/forking", "asked for, not exec'ed yet", toForking},
+	{"STARTING/warming", "alive, not RUNNING yet", toWarming},
+	{"RUNNING", "", toRunning},
+	{"BACKOFF", "waits for its next start", path(toRunning, onCrash, onEmptied, onHook)},
+	{"BACKOFF, occupied", "and processes of its run are left", path(toRunning, onCrash)},
+	{"BACKOFF, unanswered", "and a start given up has not answered", path(toForking, onTick)},
+	{"STOPPING/unforked", "asked for, not exec'ed yet", path(toForking, onStop)},
+	{"STOPPING/unhooking", "a cancelled pre_start has not ended", path(onStart, onStop)},
+	{"STOPPING/announcing", "pre_stop runs", path(toRunning, onStop)},
+	{"STOPPING/commanding", "stop_command runs", path(toRunning, onStop, onHook)},
+	{"STOPPING/descending", "on a rung of the ladder", toLadder},
+	{"STOPPING/descending, leaderless", "the leader is gone, others are left", path(toLadder, onEnded)},
+	{"STOPPING/killing", "KILL sent", path(toLadder, onTick, onTick, onEnded)},
+	{"STOPPING/cleaning", "post_exit runs", path(toLadder, onEnded, onEmptied)},
+	{"STOPPING/cleaning, start queued", "and a start is asked for", path(toLadder, onStart, onEnded, onEmptied)},
+	{"EXITED", "at rest", path(toRunning, onEnded, onEmptied, onHook)},
+	{"EXITED, occupied", "at rest, its last processes are being killed", path(toRunning, onEnded)},
+	{"FATAL", "at rest", path(onStart, onHookBad, onTick, onHookBad, onTick, onHookBad, onTick, onHookBad)},
+}
+
+// reach walks to a situation, letting the deadline pass before each Tick.
+func reach(t testing.TB, p []stimulus) (Machine, time.Time) {
+	t.Helper()
+	now := epoch
+	m := NewMachine(fullSpec(), 1, now)
+	for _, s := range p {
+		m, now, _ = apply(m, now, s)
+	}
+	return m, now
+}
+
+func apply(m Machine, now time.Time, s stimulus) (Machine, time.Time, []Action) {
+	if s.name == "Tick" && !m.Deadline.IsZero() {
+		now = m.Deadline
+	}
+	m, actions := m.Step(now, s.make(m))
+	return m, now, actions
+}
+
+func where(m Machine) string {
+	if m.step == idle {
+		return m.State.String()
+	}
+	return m.State.String() + "/" + m.step.String()
+}
+
+// cell describes one transition: "-" when nothing changes.
+func cell(before, after Machine, actions []Action) string {
+	var acts []string
+	for _, a := range actions {
+		acts = append(acts, a.String())
+	}
+	text := where(after)
+	if len(acts) > 0 {
+		return text + ": " + strings.Join(acts, ", ")
+	}
+	if fmt.Sprintf("%+v", before) == fmt.Sprintf("%+v", after) {
+		return "-"
+	}
+	return text
+}
+
+// TestMatrix holds every situation against every event.
+func TestMatrix(t *testing.T) {
+	seen := map[State]bool{}
+	for _, s := range situations {
+		m, now := reach(t, s.path)
+		seen[m.State] = true
+		if state, _, _ := strings.Cut(s.name, ","); state != where(m) {
+			t.Errorf("the way to %q ends in %q", s.name, where(m))
+			continue
+		}
+		row := matrix[s.name]
+		for _, ev := range stimuli {
+			after, _, actions := apply(m, now, ev)
+			if got, want := cell(m, after, actions), row[ev.name]; got != want {
+				t.Errorf("\n\t%q × %q:\n\t got %q\n\twant %q", s.name, ev.name, got, want)
+			}
+		}
+		if len(row) != len(stimuli) {
+			t.Errorf("%q has %d cells for %d events", s.name, len(row), len(stimuli))
+		}
+	}
+	for _, state := range States {
+		if !seen[state] {
+			t.Errorf("state %v has no row", state)
+		}
+	}
+	for st := range stepNames {
+		if !slices.ContainsFunc(situations, func(s situation) bool {
+			m, _ := reach(t, s.path)
+			return m.step == step(st)
+		}) {
+			t.Errorf("step %v has no row", step(st))
+		}
+	}
+	for _, kind := range EventKinds {
+		if !slices.ContainsFunc(stimuli, func(s stimulus) bool { return s.make(Machine{}).Kind == kind }) {
+			t.Errorf("event %v has no column", kind)
+		}
+	}
+}
+
+// TestStaleRun gives each situation every event of another run.
+func TestStaleRun(t *testing.T) {
+	for _, s := range situations {
+		m, now := reach(t, s.path)
+		for _, ev := range stimuli {
+			e := ev.make(m)
+			if e.Kind == Start || e.Kind == Stop || e.Kind == Kill || e.Kind == Tick {
+				continue
+			}
+			e.Run++
+			after, actions := m.Step(now, e)
+			if c := cell(m, after, actions); c != "-" {
+				t.Errorf("%q × %q of run %d: %s", s.name, ev.name, e.Run, c)
+			}
+		}
+	}
+}
+
+// TestDocument keeps docs/states.md equal to the matrix.
+func TestDocument(t *testing.T) {
+	file := filepath.Join("..", "..", "docs", "states.md")
+	want := document()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not current; run: go test ./supervisor/program -run TestDocument -update", file)
+	}
+}
+
+func document() string {
+	var b strings.Builder
+	b.WriteString(`# The states of a program
+
+Generated from the transition matrix that the tests of ` + "`supervisor/program`" + ` check; do not edit.
+
+The matrix is that of a service that declares everything: all hooks, a stop
+command, readiness, health checks with ` + "`action = \"restart\"`" + `, a ladder of INT and
+TERM, ` + "`kill = \"tree\"`" + ` and a back-off. What is not declared is passed over. An event
+that is not listed changes nothing, and so does every event of another run.
+
+Numbers are supervisord's: `)
+	for i, s := range States {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%v %d", s, int(s))
+	}
+	b.WriteString(".\n")
+	for _, s := range situations {
+		fmt.Fprintf(&b, "\n## %s\n\n", s.name)
+		if s.means != "" {
+			fmt.Fprintf(&b, "%s%s.\n\n", strings.ToUpper(s.means[:1]), s.means[1:])
+		}
+		b.WriteString("| event | next | actions |\n|---|---|---|\n")
+		for _, ev := range stimuli {
+			c := matrix[s.name][ev.name]
+			if c == "-" {
+				continue
+			}
+			next, acts, _ := strings.Cut(c, ": ")
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", ev.name, next, acts)
+		}
+	}
+	return b.String()
+}

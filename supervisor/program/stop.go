@@ -1,0 +1,209 @@
+package program
+
+import "time"
+
+// StopLadder returns the rungs of the stop in force for s: what is declared, up
+// to and including KILL, which always comes last.
+func StopLadder(s *Spec) []StopStep {
+	ladder := make([]StopStep, 0, len(s.Stop)+1)
+	for _, rung := range s.Stop {
+		ladder = append(ladder, rung)
+		if rung.Signal == killSignal {
+			return ladder
+		}
+	}
+	if len(ladder) == 0 {
+		ladder = append(ladder, StopStep{Signal: "TERM", Wait: DefaultStopWait})
+	}
+	return append(ladder, StopStep{Signal: killSignal})
+}
+
+// DefaultStopWait is how long a program without a declared ladder has to follow
+// TERM.
+const DefaultStopWait = 10 * time.Second
+
+const killSignal = "KILL"
+
+const byRequest = "stopped by request"
+
+func stoppingBecause(why string) string {
+	if why == byRequest {
+		return "stopping by request"
+	}
+	return "stopping: " + why
+}
+
+func (t *transition) stop(ev Event) {
+	const why = byRequest
+	switch t.State {
+	case Stopped, Exited, Fatal:
+	case Stopping:
+		t.hurry(ev)
+	case Backoff:
+		t.scale = ev.Scale
+		t.abandon(why)
+	case Starting:
+		t.scale = ev.Scale
+		if t.step == warming {
+			t.beginStopAt(thenRest, why, ev.SkipHooks)
+			return
+		}
+		t.abandon(why)
+	case Running:
+		t.scale = ev.Scale
+		t.beginStopAt(thenRest, why, ev.SkipHooks)
+	}
+}
+
+// abandon stops a program that has no live leader: it waits for whatever else
+// there is.
+func (t *transition) abandon(why string) {
+	st := cleaning
+	switch {
+	case t.spawning:
+		st = unforked
+	case t.tree:
+		st = killing
+	case t.hook == PreStart:
+		st = unhooking
+	}
+	t.sequel, t.cause = thenRest, why
+	t.enter(Stopping, st, stoppingBecause(why))
+	switch st {
+	case killing:
+		t.Deadline = t.now.Add(killAgain)
+	case unhooking:
+		t.do(Action{Kind: CancelHook, Hook: t.hook})
+		t.Deadline = t.now.Add(hookGrace)
+	case cleaning:
+		if t.hook == PostExit {
+			t.Deadline = t.hookBy
+			return
+		}
+		t.finish()
+	}
+}
+
+func (t *transition) beginStop(then sequel, why string) {
+	t.scale = 0
+	t.beginStopAt(then, why, false)
+}
+
+func (t *transition) beginStopAt(then sequel, why string, skipHooks bool) {
+	t.stopProbes()
+	t.sequel, t.cause = then, why
+	t.enter(Stopping, announcing, stoppingBecause(why))
+	if skipHooks {
+		t.ascend()
+		return
+	}
+	if !t.runHook(PreStop) {
+		t.afterHook()
+	}
+}
+
+// afterHook goes from one hook of a stop to the next, then to the ladder.
+func (t *transition) afterHook() {
+	if t.step == announcing {
+		t.step = commanding
+		if t.runHook(StopCommand) {
+			return
+		}
+	}
+	t.ascend()
+}
+
+// ascend stands on the first rung of the ladder.
+func (t *transition) ascend() {
+	t.ladder, t.rung = StopLadder(t.spec), 0
+	t.descend()
+}
+
+func (t *transition) descend() {
+	rung := t.ladder[t.rung]
+	if rung.Signal == killSignal {
+		t.killTree()
+		return
+	}
+	t.step = descending
+	t.do(Action{Kind: Signal, Signal: rung.Signal})
+	t.Deadline = t.now.Add(t.scaled(rung.Wait))
+}
+
+// killTree sends KILL and goes on doing so until nothing is left.
+func (t *transition) killTree() {
+	t.step = killing
+	t.do(Action{Kind: KillAll})
+	t.Deadline = t.now.Add(killAgain)
+}
+
+// hurry applies another Stop to a stop that is under way: it cancels what was
+// to follow and can only shorten the waits.
+func (t *transition) hurry(ev Event) {
+	t.sequel, t.cause = thenRest, byRequest
+	t.Reason = stoppingBecause(t.cause)
+	faster := ev.Scale > 0 && (t.scale <= 0 || ev.Scale < t.scale)
+	if faster {
+		t.scale = ev.Scale
+	}
+	switch t.step {
+	case announcing, commanding:
+		if ev.SkipHooks {
+			t.dropHook()
+			t.ascend()
+		} else if h := t.spec.Hook(t.hook); faster && h != nil {
+			t.shorten(t.scaled(h.Limit()))
+		}
+	case descending:
+		if faster {
+			t.shorten(t.scaled(t.ladder[t.rung].Wait))
+		}
+	}
+}
+
+func (t *transition) shorten(d time.Duration) {
+	if until := t.now.Add(d); until.Before(t.Deadline) {
+		t.Deadline = until
+	}
+}
+
+// kill ends the program without its ladder.
+func (t *transition) kill() {
+	if t.Resting() {
+		return
+	}
+	const why = "killed by request"
+	t.dropHook()
+	t.stopProbes()
+	t.forced = true
+	t.sequel, t.cause = thenRest, why
+	t.enter(Stopping, cleaning, stoppingBecause(why))
+	switch {
+	case t.spawning:
+		t.step = unforked
+	case t.tree:
+		t.killTree()
+	default:
+		t.finish()
+	}
+}
+
+// finish leaves STOPPING once nothing of the run is left.
+func (t *transition) finish() {
+	then, why := t.sequel, t.cause
+	t.scale, t.ladder, t.forced = 0, nil, false
+	switch then {
+	case thenRest:
+		t.rest(Stopped, why)
+	case thenStart:
+		t.failures, t.restarts = 0, nil
+		t.begin("starting")
+	case thenFailedStart:
+		t.failStart(why)
+	case thenRestart:
+		if t.RunningAt.Add(t.spec.Backoff.ResetAfter).Before(t.EndedAt) {
+			t.failures = 0
+		}
+		t.restart(why)
+	}
+}

@@ -1,0 +1,156 @@
+package program
+
+import (
+	"slices"
+	"time"
+)
+
+// StopOrder returns the names of the programs in the order of their stop: the
+// waves backwards, and inside a wave the dependents before what they need. All
+// programs of one group may stop at the same time. The errors are those of
+// Waves.
+func StopOrder(specs []Spec) ([][]string, error) {
+	g, err := newGraph(specs)
+	if err != nil {
+		return nil, err
+	}
+	height := g.heights()
+	var groups [][]string
+	waves := g.waves()
+	slices.Reverse(waves)
+	for _, wave := range waves {
+		for level := 0; ; level++ {
+			var group []int
+			for _, i := range wave {
+				if height[i] == level {
+					group = append(group, i)
+				}
+			}
+			if group == nil {
+				break
+			}
+			groups = append(groups, g.names(group))
+		}
+	}
+	return groups, nil
+}
+
+// heights counts the edges of the longest chain of dependents inside the own
+// wave.
+func (g *graph) heights() []int {
+	height := make([]int, len(g.specs))
+	for _, i := range slices.Backward(g.topo) {
+		for _, j := range g.needs[i] {
+			if g.wave[j] == g.wave[i] {
+				height[j] = max(height[j], height[i]+1)
+			}
+		}
+	}
+	return height
+}
+
+// StopTime is the longest that a stop of s takes before KILL: the timeouts of
+// pre_stop and stop_command and every wait of its ladder.
+func StopTime(s *Spec) time.Duration {
+	var d time.Duration
+	for _, kind := range []HookKind{PreStop, StopCommand} {
+		if h := s.Hook(kind); h != nil {
+			d += h.Limit()
+		}
+	}
+	for _, rung := range StopLadder(s) {
+		if rung.Signal != killSignal {
+			d += max(rung.Wait, 0)
+		}
+	}
+	return d
+}
+
+// CriticalStop returns the chain of programs whose declared stops, one after
+// the other, take longest when all of specs are stopped, in the order of the
+// stop, and how long that is. The errors are those of Waves.
+func CriticalStop(specs []Spec) ([]string, time.Duration, error) {
+	g, err := newGraph(specs)
+	if err != nil {
+		return nil, 0, err
+	}
+	var path []string
+	var total time.Duration
+	waves := g.waves()
+	slices.Reverse(waves)
+	cost, before := g.stopCosts()
+	for _, wave := range waves {
+		last := wave[0]
+		for _, i := range wave {
+			if cost[i] > cost[last] {
+				last = i
+			}
+		}
+		total += cost[last]
+		var chain []int
+		for i := last; i >= 0; i = before[i] {
+			chain = append(chain, i)
+		}
+		slices.Reverse(chain)
+		path = append(path, g.names(chain)...)
+	}
+	return path, total, nil
+}
+
+// stopCosts returns for each program how long it takes until it is stopped,
+// counted from the begin of its wave's stop, and which dependent it waits for
+// longest (-1: none).
+func (g *graph) stopCosts() (cost []time.Duration, before []int) {
+	cost = make([]time.Duration, len(g.specs))
+	before = make([]int, len(g.specs))
+	for i := range before {
+		before[i] = -1
+	}
+	for _, i := range slices.Backward(g.topo) {
+		if before[i] >= 0 {
+			cost[i] = cost[before[i]]
+		}
+		cost[i] += StopTime(&g.specs[i])
+		for _, j := range g.needs[i] {
+			if g.wave[j] == g.wave[i] && (before[j] < 0 || cost[i] > cost[before[j]]) {
+				before[j] = i
+			}
+		}
+	}
+	return cost, before
+}
+
+// StopScale is the share of every declared wait that is left when the stop of
+// all of specs has to fit into budget: 1 when it fits as declared. It is never
+// 0, so that each rung still comes before the next. The errors are those of
+// Waves.
+func StopScale(specs []Spec, budget time.Duration) (float64, error) {
+	_, total, err := CriticalStop(specs)
+	if err != nil {
+		return 0, err
+	}
+	if total <= budget {
+		return 1, nil
+	}
+	return max(float64(budget)/float64(total), 1e-6), nil
+}
+
+// ShrinkLadders returns the stop ladder of each program, by name, with its waits
+// shrunk by StopScale. The errors are those of Waves.
+func ShrinkLadders(specs []Spec, budget time.Duration) (map[string][]StopStep, error) {
+	scale, err := StopScale(specs, budget)
+	if err != nil {
+		return nil, err
+	}
+	ladders := make(map[string][]StopStep, len(specs))
+	for i := range specs {
+		ladder := StopLadder(&specs[i])
+		for n := range ladder {
+			if scale < 1 {
+				ladder[n].Wait = time.Duration(float64(ladder[n].Wait) * scale)
+			}
+		}
+		ladders[specs[i].Name] = ladder
+	}
+	return ladders, nil
+}

@@ -1,0 +1,209 @@
+package ready
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// probeClient asks programs of this box directly: no proxy, no kept connections
+// that a probe would have to trust, no redirect followed (a redirect is an answer
+// and could lead anywhere), headers bounded. Certificates are not verified, as
+// kubelet does not: the question is whether the program answers.
+func probeClient(h2c bool) *http.Client {
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 64 << 10,
+		TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
+		Protocols:              new(http.Protocols),
+	}
+	if h2c {
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	} else {
+		transport.Protocols.SetHTTP1(true)
+	}
+	return &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+func httpDialect(_ *Watcher, _ Target, p program.Probe) (dialect, bool) {
+	name := p.HTTP
+	if u, err := url.Parse(p.HTTP); err == nil {
+		name = u.Redacted()
+	}
+	poll := func(ctx context.Context) ([]byte, error) { return httpGet(ctx, p.HTTP) }
+	return dialect{name: "http " + name, poll: poll}, p.HTTP != ""
+}
+
+func httpGet(ctx context.Context, target string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, errors.New("not a usable URL")
+	}
+	req.Header.Set("User-Agent", "agentinit-probe")
+	client := probeClient(false)
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	defer resp.Body.Close() // only read
+	if resp.StatusCode >= 200 && resp.StatusCode < 400 {
+		return nil, nil
+	}
+	// A body that breaks off is no worse than the status already is.
+	output, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
+	return output, errors.New("status " + resp.Status)
+}
+
+// withoutURL drops the URL, which may hold a password and is in the name anyway.
+func withoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// grpcDialect asks grpc.health.v1.Health/Check over cleartext HTTP/2
+// (https://github.com/grpc/grpc/blob/master/doc/health-checking.md). The two
+// messages have one field each; a whole gRPC client is not needed for them.
+func grpcDialect(_ *Watcher, _ Target, p program.Probe) (dialect, bool) {
+	poll := func(ctx context.Context) ([]byte, error) {
+		address, service, _ := strings.Cut(p.GRPC, "/")
+		return nil, grpcCheck(ctx, address, service)
+	}
+	return dialect{name: "grpc " + p.GRPC, poll: poll}, p.GRPC != ""
+}
+
+func grpcCheck(ctx context.Context, address, service string) error {
+	target := "http://" + address + "/grpc.health.v1.Health/Check"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(healthRequest(service)))
+	if err != nil {
+		return errors.New("not a usable address")
+	}
+	req.Header.Set("Content-Type", "application/grpc")
+	req.Header.Set("TE", "trailers")
+	if deadline, ok := ctx.Deadline(); ok {
+		req.Header.Set("Grpc-Timeout", fmt.Sprintf("%dm", max(time.Until(deadline).Milliseconds(), 1)))
+	}
+	client := probeClient(true)
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		return withoutURL(err)
+	}
+	defer resp.Body.Close() // only read
+	if resp.StatusCode != http.StatusOK {
+		return errors.New("status " + resp.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxHealthResponse))
+	if err != nil {
+		return withoutURL(err)
+	}
+	if err := grpcStatus(resp); err != nil {
+		return err
+	}
+	return servingStatus(body)
+}
+
+// maxHealthResponse bounds a message that needs seven bytes.
+const maxHealthResponse = 1 << 10
+
+// grpcStatus reads the status from the trailers, or from the headers of a
+// response that has nothing else.
+func grpcStatus(resp *http.Response) error {
+	for _, h := range []http.Header{resp.Trailer, resp.Header} {
+		if code := h.Get("Grpc-Status"); code != "" && code != "0" {
+			return fmt.Errorf("grpc status %s %s", code, h.Get("Grpc-Message"))
+		} else if code == "0" {
+			return nil
+		}
+	}
+	return errors.New("the answer has no grpc status")
+}
+
+// healthRequest frames HealthCheckRequest{service}.
+func healthRequest(service string) []byte {
+	var msg []byte
+	if service != "" {
+		msg = append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(service))), service...)
+	}
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(msg))), msg...)
+}
+
+var servingNames = map[uint64]string{0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
+
+// servingStatus reads the frame of a HealthCheckResponse.
+func servingStatus(frame []byte) error {
+	if len(frame) < 5 || frame[0] != 0 || int(binary.BigEndian.Uint32(frame[1:5])) != len(frame)-5 {
+		return errors.New("the answer is not one uncompressed gRPC message")
+	}
+	status, err := statusField(frame[5:])
+	if err != nil {
+		return err
+	}
+	if status == 1 {
+		return nil
+	}
+	if name, ok := servingNames[status]; ok {
+		return errors.New(name)
+	}
+	return fmt.Errorf("serving status %d", status)
+}
+
+var errBadMessage = errors.New("the answer is not a HealthCheckResponse")
+
+// statusField walks a protobuf message for field 1, a varint; it is 0 when
+// absent. Other fields are skipped, as protobuf wants.
+func statusField(msg []byte) (status uint64, err error) {
+	for len(msg) > 0 {
+		tag, n := binary.Uvarint(msg)
+		if n <= 0 {
+			return 0, errBadMessage
+		}
+		msg = msg[n:]
+		skip := 0
+		switch tag & 7 {
+		case 0:
+			value, n := binary.Uvarint(msg)
+			if n <= 0 {
+				return 0, errBadMessage
+			}
+			if tag>>3 == 1 {
+				status = value
+			}
+			skip = n
+		case 1:
+			skip = 8
+		case 2:
+			size, n := binary.Uvarint(msg)
+			if n <= 0 || size > uint64(len(msg)) {
+				return 0, errBadMessage
+			}
+			skip = n + int(size)
+		case 5:
+			skip = 4
+		default:
+			return 0, errBadMessage
+		}
+		if skip > len(msg) {
+			return 0, errBadMessage
+		}
+		msg = msg[skip:]
+	}
+	return status, nil
+}

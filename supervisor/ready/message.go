@@ -1,0 +1,147 @@
+package ready
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Message is one datagram of the sd_notify protocol (sd_notify(3)) whose sender
+// belongs to Program's run.
+type Message struct {
+	Program string
+	Run     uint64
+	Sender  int // pid of the process that sent it
+
+	Ready     bool
+	Reloading bool
+	Stopping  bool
+	Status    *string // STATUS=, printable, at most 1024 bytes; nil when absent
+	Errno     int     // ERRNO=, 0 when absent
+	// MainPID is the pid that the program wants to be judged by, 0 when absent.
+	// It has been checked to belong to the same run.
+	MainPID int
+	// Extend is EXTEND_TIMEOUT_USEC=: from now, this long is still needed.
+	Extend time.Duration
+
+	Watchdog        bool          // WATCHDOG=1: a sign of life
+	WatchdogTrigger bool          // WATCHDOG=trigger: the program asks to be seen as failed
+	WatchdogTimeout time.Duration // WATCHDOG_USEC=: a new timeout, 0 when absent
+}
+
+// maxMessage is systemd's bound for a datagram (PIPE_BUF).
+const maxMessage = 4096
+
+const maxStatus = 1024
+
+// parseMessage reads the text of a datagram. Unknown keys are skipped, as
+// sd_notify(3) wants; a known key with a value that makes no sense is an error,
+// and nothing of such a datagram counts.
+func parseMessage(b []byte) (Message, error) {
+	var m Message
+	if len(b) > maxMessage {
+		return m, fmt.Errorf("message is longer than %d bytes", maxMessage)
+	}
+	b = bytes.TrimSuffix(b, []byte{0})
+	if bytes.IndexByte(b, 0) >= 0 {
+		return m, errors.New("message holds a NUL byte")
+	}
+	for line := range strings.Lines(string(b)) {
+		key, value, found := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if !found {
+			continue
+		}
+		field := messageFields[key]
+		if field == nil {
+			continue
+		}
+		if err := field(&m, value); err != nil {
+			return Message{}, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return m, nil
+}
+
+var messageFields = map[string]func(*Message, string) error{
+	"READY":     flag(func(m *Message) *bool { return &m.Ready }),
+	"RELOADING": flag(func(m *Message) *bool { return &m.Reloading }),
+	"STOPPING":  flag(func(m *Message) *bool { return &m.Stopping }),
+	"STATUS": func(m *Message, v string) error {
+		s := printable(v, maxStatus)
+		m.Status = &s
+		return nil
+	},
+	"ERRNO": func(m *Message, v string) (err error) {
+		m.Errno, err = number(v, 1, 4095)
+		return err
+	},
+	"MAINPID": func(m *Message, v string) (err error) {
+		m.MainPID, err = number(v, 1, math.MaxInt32)
+		return err
+	},
+	"EXTEND_TIMEOUT_USEC": func(m *Message, v string) (err error) {
+		m.Extend, err = microseconds(v)
+		return err
+	},
+	"WATCHDOG_USEC": func(m *Message, v string) (err error) {
+		m.WatchdogTimeout, err = microseconds(v)
+		return err
+	},
+	"WATCHDOG": func(m *Message, v string) error {
+		switch v {
+		case "1":
+			m.Watchdog = true
+		case "trigger":
+			m.WatchdogTrigger = true
+		default:
+			return fmt.Errorf("%q is neither 1 nor trigger", printable(v, 32))
+		}
+		return nil
+	},
+}
+
+// flag sets a field on "1" and ignores other values, as systemd does.
+func flag(field func(*Message) *bool) func(*Message, string) error {
+	return func(m *Message, v string) error {
+		if v == "1" {
+			*field(m) = true
+		}
+		return nil
+	}
+}
+
+func number(v string, low, high int) (int, error) {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("%q is not a number from %d to %d", printable(v, 32), low, high)
+	}
+	return n, nil
+}
+
+// microseconds accepts 1 µs to about 292,000 years, the range of time.Duration.
+func microseconds(v string) (time.Duration, error) {
+	n, err := number(v, 1, math.MaxInt64/int(time.Microsecond))
+	return time.Duration(n) * time.Microsecond, err
+}
+
+// printable makes text of a program fit to be shown: valid UTF-8 without control
+// or formatting characters, at most limit bytes.
+func printable(s string, limit int) string {
+	var out strings.Builder
+	for _, r := range s {
+		if r == utf8.RuneError || !unicode.IsGraphic(r) {
+			r = ' '
+		}
+		if out.Len()+utf8.RuneLen(r) > limit {
+			break
+		}
+		out.WriteRune(r)
+	}
+	return strings.TrimSpace(out.String())
+}

@@ -1,0 +1,326 @@
+package ready
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// NotifierConfig says how a Notifier works.
+type NotifierConfig struct {
+	// Resolve tells which run of which program a process belongs to. It is called
+	// on the receiving goroutine and must not wait.
+	Resolve func(pid int) (program string, run uint64, ok bool)
+	// Dir is where a socket is made when abstract ones cannot be used; "" means
+	// that there is no such place.
+	Dir string
+	// Deliver hears every accepted message, in order. It must not block. nil is
+	// allowed.
+	Deliver func(Message)
+	// Refuse hears of every message that was not accepted, with the reason; at
+	// most ten a second. It must not block. nil is allowed.
+	Refuse func(pid int, reason string)
+}
+
+// Notifier owns the box's sd_notify socket. One socket serves all programs: the
+// kernel says who sent a datagram (SCM_CREDENTIALS), so a program can speak for
+// nobody but itself.
+type Notifier struct {
+	cfg  NotifierConfig
+	conn *net.UnixConn
+	addr string
+	path string // to remove on Close; "" for an abstract socket
+	done chan struct{}
+
+	// Owned by the receiving goroutine.
+	senders  senders
+	refusals bucket
+
+	mu   sync.Mutex
+	runs map[string]*notified
+}
+
+// notified is what the newest run of a program has said.
+type notified struct {
+	run     uint64
+	ready   bool
+	pings   uint64
+	trigger bool
+	timeout time.Duration
+	changed chan struct{} // closed at the next change
+}
+
+// Listen opens the socket and begins to receive. An error means that neither an
+// abstract socket nor one in Dir could be made.
+func Listen(cfg NotifierConfig) (*Notifier, error) {
+	if cfg.Resolve == nil {
+		return nil, errors.New("cannot listen for notifications: nobody can tell whose process sends them")
+	}
+	n := &Notifier{cfg: cfg, done: make(chan struct{}), runs: map[string]*notified{}}
+	n.refusals = bucket{rate: 10, burst: 10}
+	if err := n.listen(); err != nil {
+		return nil, fmt.Errorf("cannot listen for notifications: %w", err)
+	}
+	go n.receive()
+	return n, nil
+}
+
+func (n *Notifier) listen() error {
+	name := "agentinit-notify-" + rand.Text()
+	abstractErr := n.bind("@" + name)
+	if abstractErr == nil || n.cfg.Dir == "" {
+		return abstractErr
+	}
+	path := filepath.Join(n.cfg.Dir, name)
+	if err := n.bind(path); err != nil {
+		return errors.Join(abstractErr, err)
+	}
+	n.path = path
+	// Programs of every uid may write here: the kernel tells us who they are.
+	if err := os.Chmod(path, 0o666); err != nil {
+		return errors.Join(err, n.closeSocket())
+	}
+	return nil
+}
+
+func (n *Notifier) bind(addr string) error {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: addr, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	if err := passCredentials(conn); err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	n.conn, n.addr = conn, addr
+	return nil
+}
+
+func passCredentials(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	ctlErr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	})
+	return errors.Join(ctlErr, os.NewSyscallError("setsockopt SO_PASSCRED", err))
+}
+
+// Address is the value of NOTIFY_SOCKET for programs.
+func (n *Notifier) Address() string { return n.addr }
+
+// Close ends receiving. Probes that wait for a notification go on waiting.
+func (n *Notifier) Close() error {
+	err := n.closeSocket()
+	<-n.done
+	return err
+}
+
+func (n *Notifier) closeSocket() error {
+	err := n.conn.Close()
+	if n.path != "" {
+		if rm := os.Remove(n.path); rm != nil && !errors.Is(rm, os.ErrNotExist) {
+			err = errors.Join(err, rm)
+		}
+	}
+	return err
+}
+
+// oobSize holds the credentials and the most descriptors one message can carry
+// (SCM_MAX_FD 253).
+const oobSize = 2048
+
+func (n *Notifier) receive() {
+	defer close(n.done)
+	buf := make([]byte, maxMessage+1)
+	oob := make([]byte, oobSize)
+	for {
+		// ReadMsgUnix passes MSG_CMSG_CLOEXEC: no program started meanwhile can
+		// inherit a descriptor that came along.
+		size, oobn, flags, _, err := n.conn.ReadMsgUnix(buf, oob)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		pid := takeControl(oob[:oobn])
+		if err != nil {
+			n.refuse(pid, err.Error())
+			if !transient(err) {
+				return
+			}
+			continue
+		}
+		n.handle(pid, buf[:size], flags&unix.MSG_TRUNC != 0)
+	}
+}
+
+func transient(err error) bool {
+	return errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EINTR) ||
+		errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
+}
+
+// takeControl closes every descriptor that came along, which is all that a
+// sender of BARRIER=1 waits for, and returns the sender's pid; 0 when the kernel
+// names none that is visible here.
+func takeControl(oob []byte) (pid int) {
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return 0
+	}
+	for i := range messages {
+		m := &messages[i]
+		if fds, err := syscall.ParseUnixRights(m); err == nil {
+			for _, fd := range fds {
+				_ = syscall.Close(fd) // never used
+			}
+		} else if cred, err := syscall.ParseUnixCredentials(m); err == nil {
+			pid = int(cred.Pid)
+		}
+	}
+	return pid
+}
+
+func (n *Notifier) handle(pid int, text []byte, truncated bool) {
+	if pid <= 0 {
+		n.refuse(pid, "the sender's process is not visible in this box")
+		return
+	}
+	if !n.senders.allow(pid, time.Now()) {
+		n.refuse(pid, "too many messages")
+		return
+	}
+	name, run, ok := n.cfg.Resolve(pid)
+	if !ok {
+		n.refuse(pid, "the sender belongs to no program")
+		return
+	}
+	if truncated {
+		n.refuse(pid, fmt.Sprintf("message is longer than %d bytes", maxMessage))
+		return
+	}
+	m, err := parseMessage(text)
+	if err != nil {
+		n.refuse(pid, err.Error())
+		return
+	}
+	m.Program, m.Run, m.Sender = name, run, pid
+	if m.MainPID != 0 && m.MainPID != pid {
+		if owner, ownerRun, ok := n.cfg.Resolve(m.MainPID); !ok || owner != name || ownerRun != run {
+			n.refuse(pid, fmt.Sprintf("MAINPID %d does not belong to %s", m.MainPID, name))
+			m.MainPID = 0
+		}
+	}
+	n.note(m)
+	if n.cfg.Deliver != nil {
+		n.cfg.Deliver(m)
+	}
+}
+
+func (n *Notifier) refuse(pid int, reason string) {
+	if n.cfg.Refuse != nil && n.refusals.take(time.Now()) {
+		n.cfg.Refuse(pid, reason)
+	}
+}
+
+// note keeps what probes wait for.
+func (n *Notifier) note(m Message) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	st := n.state(m.Program, m.Run)
+	if st == nil {
+		return
+	}
+	st.ready = st.ready || m.Ready
+	if m.Watchdog {
+		st.pings++
+	}
+	st.trigger = st.trigger || m.WatchdogTrigger
+	if m.WatchdogTimeout > 0 {
+		st.timeout = m.WatchdogTimeout
+	}
+	close(st.changed)
+	st.changed = make(chan struct{})
+}
+
+// state returns the record of a run, nil for one that is older than the newest
+// known. The caller holds mu.
+func (n *Notifier) state(program string, run uint64) *notified {
+	st := n.runs[program]
+	switch {
+	case st == nil || st.run < run:
+		if st != nil {
+			close(st.changed)
+		}
+		st = &notified{run: run, changed: make(chan struct{})}
+		n.runs[program] = st
+	case st.run > run:
+		return nil
+	}
+	return st
+}
+
+// look returns what a run has said so far and a channel that closes when it says
+// more; ok is false for a run that a newer one has replaced.
+func (n *Notifier) look(program string, run uint64) (st notified, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.state(program, run); p != nil {
+		return *p, true
+	}
+	return notified{}, false
+}
+
+// Forget drops what is kept of a program that is no longer supervised.
+func (n *Notifier) Forget(program string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if st := n.runs[program]; st != nil {
+		close(st.changed)
+		delete(n.runs, program)
+	}
+}
+
+// bucket is a token bucket: burst at once, then rate a second.
+type bucket struct {
+	rate, burst float64
+	used        float64
+	last        time.Time
+}
+
+func (b *bucket) take(now time.Time) bool {
+	b.used = max(0, b.used-now.Sub(b.last).Seconds()*b.rate)
+	b.last = now
+	if b.used+1 > b.burst {
+		return false
+	}
+	b.used++
+	return true
+}
+
+// senders bounds what one process can make us do: 500 messages a second, 1000
+// at once. Kernel-given pids key it, so that it works before Resolve, the dear part.
+type senders struct {
+	buckets map[int]*bucket
+}
+
+const maxSenders = 1024
+
+func (s *senders) allow(pid int, now time.Time) bool {
+	b := s.buckets[pid]
+	if b == nil {
+		if s.buckets == nil || len(s.buckets) >= maxSenders {
+			// Forgetting all at once is rare, cheap and bounded.
+			s.buckets = map[int]*bucket{}
+		}
+		b = &bucket{rate: 500, burst: 1000, last: now}
+		s.buckets[pid] = b
+	}
+	return b.take(now)
+}

@@ -1,0 +1,263 @@
+package ready
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type heard struct {
+	messages chan Message
+	refused  chan string
+}
+
+func listen(t *testing.T, dir string, resolve func(int) (string, uint64, bool)) (*Notifier, heard) {
+	t.Helper()
+	h := heard{make(chan Message, 100), make(chan string, 100)}
+	n, err := Listen(NotifierConfig{
+		Resolve: resolve, Dir: dir,
+		Deliver: func(m Message) { h.messages <- m },
+		Refuse:  func(_ int, reason string) { h.refused <- reason },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n, h
+}
+
+// self resolves only this test's process.
+func self(pid int) (string, uint64, bool) { return "web", 7, pid == os.Getpid() }
+
+// send plays a program: one datagram, as sd_notify(3) sends it.
+func send(t *testing.T, address, text string, oob []byte) {
+	t.Helper()
+	if err := trySend(address, text, oob); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func trySend(address, text string, oob []byte) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Sendmsg(fd, []byte(text), oob, &unix.SockaddrUnix{Name: address}, 0)
+}
+
+func TestNotifierDelivers(t *testing.T) {
+	n, h := listen(t, "", self)
+	if !strings.HasPrefix(n.Address(), "@") {
+		t.Errorf("address %q is not abstract", n.Address())
+	}
+	send(t, n.Address(), "READY=1\nSTATUS=serving \x1b[31mred\nX_OTHER=1\nWATCHDOG=1\nEXTEND_TIMEOUT_USEC=5000000\n", nil)
+	m := <-h.messages
+	if m.Program != "web" || m.Run != 7 || m.Sender != os.Getpid() || !m.Ready || !m.Watchdog || m.Extend != 5*time.Second {
+		t.Errorf("got %+v", m)
+	}
+	if m.Status == nil || *m.Status != "serving  [31mred" {
+		t.Errorf("status = %v", m.Status)
+	}
+	if st, ok := n.look("web", 7); !ok || !st.ready || st.pings != 1 {
+		t.Errorf("state = %+v", st)
+	}
+	if _, ok := n.look("web", 6); ok {
+		t.Error("an older run is still known")
+	}
+}
+
+// The negative twin: what makes a message count is the sender, not the text.
+func TestNotifierRefuses(t *testing.T) {
+	const mine, foreign = 111, 222
+	resolve := func(pid int) (string, uint64, bool) {
+		switch pid {
+		case mine, os.Getpid():
+			return "web", 7, true
+		case foreign:
+			return "db", 1, true
+		}
+		return "", 0, false
+	}
+	t.Run("spoofed sender", func(t *testing.T) {
+		n, h := listen(t, "", func(int) (string, uint64, bool) { return "", 0, false })
+		send(t, n.Address(), "READY=1", nil)
+		if got := <-h.refused; got != "the sender belongs to no program" {
+			t.Errorf("reason = %q", got)
+		}
+		if len(h.messages) != 0 {
+			t.Error("it was delivered")
+		}
+	})
+	t.Run("forged credentials", func(t *testing.T) {
+		n, h := listen(t, "", func(pid int) (string, uint64, bool) { return "web", 7, pid == os.Getpid() })
+		forged := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getppid()), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())})
+		if err := trySend(n.Address(), "READY=1", forged); err != nil {
+			return // without CAP_SYS_ADMIN the kernel refuses it already
+		}
+		if got := <-h.refused; got != "the sender belongs to no program" {
+			t.Errorf("reason = %q", got)
+		}
+	})
+	t.Run("main pid of another program", func(t *testing.T) {
+		n, h := listen(t, "", resolve)
+		send(t, n.Address(), "MAINPID=222\nREADY=1", nil)
+		if m := <-h.messages; m.MainPID != 0 || !m.Ready {
+			t.Errorf("got %+v", m)
+		}
+		if got := <-h.refused; !strings.Contains(got, "222 does not belong to web") {
+			t.Errorf("reason = %q", got)
+		}
+		send(t, n.Address(), "MAINPID=111", nil)
+		if m := <-h.messages; m.MainPID != 111 {
+			t.Errorf("got %+v", m)
+		}
+	})
+	t.Run("too long", func(t *testing.T) {
+		n, h := listen(t, "", resolve)
+		send(t, n.Address(), "READY=1\nSTATUS="+strings.Repeat("x", maxMessage), nil)
+		if got := <-h.refused; !strings.Contains(got, "longer than 4096") {
+			t.Errorf("reason = %q", got)
+		}
+	})
+	t.Run("nonsense", func(t *testing.T) {
+		n, h := listen(t, "", resolve)
+		send(t, n.Address(), "READY=1\nMAINPID=-4", nil)
+		if got := <-h.refused; !strings.Contains(got, "MAINPID") {
+			t.Errorf("reason = %q", got)
+		}
+		if st, _ := n.look("web", 7); st.ready {
+			t.Error("half of a bad message counted")
+		}
+	})
+}
+
+// BARRIER=1 sends the write end of a pipe and waits for its end of file.
+func TestBarrierIsAnswered(t *testing.T) {
+	n, _ := listen(t, "", self)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	send(t, n.Address(), "BARRIER=1", unix.UnixRights(int(w.Fd())))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if k, err := r.Read(make([]byte, 1)); k != 0 || err == nil {
+		t.Errorf("read = %d, %v; want the end of the file", k, err)
+	}
+}
+
+func TestFloodIsBounded(t *testing.T) {
+	n, h := listen(t, "", func(int) (string, uint64, bool) { return "", 0, false })
+	for range 3000 {
+		send(t, n.Address(), "STATUS=x", nil)
+	}
+	if got := len(h.refused); got == 0 || got == cap(h.refused) {
+		t.Errorf("%d of 3000 refusals were reported", got)
+	}
+}
+
+func TestSenderBucket(t *testing.T) {
+	var s senders
+	now := time.Unix(1000, 0)
+	count := func() (n int) {
+		for range 5000 {
+			if s.allow(1, now) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := count(); n != 1000 {
+		t.Errorf("burst = %d, want 1000", n)
+	}
+	now = now.Add(time.Second)
+	if n := count(); n != 500 {
+		t.Errorf("after a second: %d, want 500", n)
+	}
+	if !s.allow(2, now) {
+		t.Error("another sender suffers")
+	}
+	for pid := range 10 * maxSenders {
+		s.allow(pid, now)
+	}
+	if len(s.buckets) > maxSenders {
+		t.Errorf("%d senders are remembered", len(s.buckets))
+	}
+}
+
+func TestPathSocket(t *testing.T) {
+	dir := t.TempDir()
+	n := &Notifier{cfg: NotifierConfig{Resolve: self}, done: make(chan struct{}), runs: map[string]*notified{}}
+	path := filepath.Join(dir, "notify")
+	if err := n.bind(path); err != nil {
+		t.Fatal(err)
+	}
+	n.path = path
+	go n.receive()
+	send(t, path, "READY=1", nil)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestParseMessage(t *testing.T) {
+	tests := []struct {
+		in   string
+		want func(Message) bool
+		bad  bool
+	}{
+		{in: "READY=1", want: func(m Message) bool { return m.Ready }},
+		{in: "READY=1\x00", want: func(m Message) bool { return m.Ready }},
+		{in: "READY=0", want: func(m Message) bool { return !m.Ready }},
+		{in: "ready=1\nREADY", want: func(m Message) bool { return !m.Ready }},
+		{in: "STOPPING=1\nRELOADING=1\nERRNO=2", want: func(m Message) bool { return m.Stopping && m.Reloading && m.Errno == 2 }},
+		{in: "STATUS=a=b", want: func(m Message) bool { return *m.Status == "a=b" }},
+		{in: "STATUS=", want: func(m Message) bool { return *m.Status == "" }},
+		{in: "WATCHDOG=trigger\nWATCHDOG_USEC=20", want: func(m Message) bool { return m.WatchdogTrigger && m.WatchdogTimeout == 20*time.Microsecond }},
+		{in: "WATCHDOG=2", bad: true},
+		{in: "MAINPID=1x", bad: true},
+		{in: "EXTEND_TIMEOUT_USEC=99999999999999999999", bad: true},
+		{in: "READY=1\x00STATUS=x", bad: true},
+	}
+	for _, tt := range tests {
+		m, err := parseMessage([]byte(tt.in))
+		if (err != nil) != tt.bad || (err == nil && !tt.want(m)) {
+			t.Errorf("%q: got %+v, %v", tt.in, m, err)
+		}
+	}
+}
+
+func FuzzParseMessage(f *testing.F) {
+	for _, s := range []string{"READY=1\nSTATUS=x", "MAINPID=1\x00", "WATCHDOG=trigger", "EXTEND_TIMEOUT_USEC=1\n\n="} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parseMessage(b)
+		if err != nil {
+			return
+		}
+		if m.Extend < 0 || m.WatchdogTimeout < 0 || m.MainPID < 0 || m.Errno < 0 {
+			t.Errorf("%q: negative value in %+v", b, m)
+		}
+		if m.Status != nil && (len(*m.Status) > maxStatus || strings.ContainsAny(*m.Status, "\x00\x1b\n\r\x7f\u0085\u202e")) {
+			t.Errorf("%q: status %q", b, *m.Status)
+		}
+	})
+}

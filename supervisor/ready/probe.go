@@ -1,0 +1,211 @@
+package ready
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// dialect is one probe made ready to use. Either poll asks once, or wait returns
+// when the program has said so itself.
+type dialect struct {
+	name string
+	poll func(ctx context.Context) (output []byte, err error)
+	wait func(ctx context.Context) error
+}
+
+// maker makes a dialect of a probe that has its kind set; ok is false otherwise.
+type maker func(w *Watcher, t Target, p program.Probe) (d dialect, ok bool)
+
+// makers has a row for every kind of probe.
+var makers = []maker{notifyDialect, fdDialect, logDialect, httpDialect, tcpDialect, unixDialect, grpcDialect, execDialect, fileDialect}
+
+func (w *Watcher) dialect(t Target, p program.Probe) dialect {
+	for _, m := range makers {
+		if d, ok := m(w, t, p); ok {
+			return d
+		}
+	}
+	return dialect{name: "probe", wait: func(context.Context) error { return errors.New("no kind of probe is set") }}
+}
+
+var (
+	errNoNotifier = errors.New("agentinit has no notify socket here")
+	errNoLogs     = errors.New("agentinit keeps no logs here")
+	errNoExec     = errors.New("agentinit runs no commands here")
+	errNoFD       = errors.New("the program was started without the descriptor")
+	errReplaced   = errors.New("a newer run has begun")
+)
+
+func notifyDialect(w *Watcher, t Target, p program.Probe) (dialect, bool) {
+	wait := func(ctx context.Context) error {
+		if w.cfg.Notifier == nil {
+			return errNoNotifier
+		}
+		for {
+			st, ok := w.cfg.Notifier.look(t.Program, t.Run)
+			if !ok {
+				return errReplaced
+			}
+			if st.ready {
+				return nil
+			}
+			select {
+			case <-st.changed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return dialect{name: "notify", wait: wait}, p.Notify
+}
+
+// fdDialect waits for a newline (the s6 convention,
+// https://skarnet.org/software/s6/notifywhenup.html).
+func fdDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
+	wait := func(ctx context.Context) error {
+		if t.ReadyFD == nil {
+			return errNoFD
+		}
+		stop := context.AfterFunc(ctx, func() {
+			// Ends a read that waits. It fails only for a closed descriptor, whose
+			// read has ended too.
+			_ = t.ReadyFD.SetReadDeadline(time.Unix(1, 0))
+		})
+		defer stop()
+		var buf [512]byte
+		for {
+			n, err := t.ReadyFD.Read(buf[:])
+			if strings.IndexByte(string(buf[:n]), '\n') >= 0 {
+				return nil
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				return errors.New("closed without a newline")
+			}
+		}
+	}
+	return dialect{name: fmt.Sprintf("fd %d", p.FD), wait: wait}, p.FD > 0
+}
+
+func logDialect(w *Watcher, t Target, p program.Probe) (dialect, bool) {
+	wait := func(ctx context.Context) error {
+		if w.cfg.Logs == nil {
+			return errNoLogs
+		}
+		re, err := regexp.Compile(p.Log)
+		if err != nil {
+			return err
+		}
+		sub := w.cfg.Logs.Subscribe(t.Program, t.Run, re)
+		defer sub.Close()
+		select {
+		case <-sub.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return dialect{name: fmt.Sprintf("log %q", p.Log), wait: wait}, p.Log != ""
+}
+
+func tcpDialect(_ *Watcher, _ Target, p program.Probe) (dialect, bool) {
+	poll := func(ctx context.Context) ([]byte, error) { return nil, dial(ctx, "tcp", p.TCP) }
+	return dialect{name: "tcp " + p.TCP, poll: poll}, p.TCP != ""
+}
+
+func unixDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
+	poll := func(ctx context.Context) ([]byte, error) {
+		path := p.Unix
+		if !strings.HasPrefix(path, "@") {
+			path = inDir(t.Dir, path)
+		}
+		var err error
+		for _, network := range []string{"unix", "unixpacket", "unixgram"} {
+			if err = dial(ctx, network, path); !errors.Is(err, syscall.EPROTOTYPE) {
+				break
+			}
+		}
+		return nil, err
+	}
+	return dialect{name: "unix " + p.Unix, poll: poll}, p.Unix != ""
+}
+
+func dial(ctx context.Context, network, addr string) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return err
+	}
+	_ = conn.Close() // that it was accepted is all we wanted to know
+	return nil
+}
+
+func execDialect(w *Watcher, t Target, p program.Probe) (dialect, bool) {
+	poll := func(ctx context.Context) ([]byte, error) {
+		if w.cfg.Exec == nil {
+			return nil, errNoExec
+		}
+		status, output, err := w.cfg.Exec(ctx, t, p.Exec)
+		if err == nil && status != 0 {
+			err = fmt.Errorf("exit status %d", status)
+		}
+		return output[:min(len(output), maxOutput)], err
+	}
+	return dialect{name: "exec " + strings.Join(p.Exec, " "), poll: poll}, len(p.Exec) > 0
+}
+
+// fileDialect asks for a path's existence. A file system that hangs holds one
+// goroutine, not one for each attempt.
+func fileDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
+	var pending chan error
+	poll := func(ctx context.Context) ([]byte, error) {
+		if pending == nil {
+			answer := make(chan error, 1)
+			pending = answer
+			go func() {
+				_, err := os.Stat(inDir(t.Dir, p.File))
+				answer <- err
+			}()
+		}
+		select {
+		case err := <-pending:
+			pending = nil
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return dialect{name: "file " + p.File, poll: poll}, p.File != ""
+}
+
+func inDir(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
+// plain takes the layers off an error that repeat what the probe's name says.
+func plain(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		return dns.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,318 @@
+package ready
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// finding is what one probe has found out.
+type finding struct {
+	probe    int
+	ok       bool
+	final    bool // a probe that cannot succeed any more, or need not
+	reason   string
+	output   string
+	failures int
+}
+
+// Watch finds out when t becomes ready and returns when that is known: all (or
+// any) of r's probes have succeeded, none can any more, the deadline passed, or
+// ctx ended. report gets a result whenever there is something new to say; the
+// last one has Final set, unless ctx ended. It is called by one goroutine at a
+// time and must not block. Without probes the target is ready at once.
+func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, report func(Result)) {
+	if t.ReadyFD != nil {
+		defer t.ReadyFD.Close() // only ever read
+	}
+	if r.Deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, r.Deadline, errDeadline)
+		defer cancel()
+	}
+	state := make([]finding, len(r.Probes))
+	last := Result{Program: t.Program, Run: t.Run}
+	if len(r.Probes) == 0 {
+		last.Final, last.Ready, last.Reason = true, true, "nothing to wait for"
+		report(last)
+		return
+	}
+	for f := range w.findings(ctx, t, r.Probes, w.untilReady) {
+		state[f.probe] = f
+		next := summarize(t, state, f, r.Any)
+		if next != last {
+			report(next)
+			last = next
+		}
+		if next.Final {
+			return
+		}
+	}
+	if context.Cause(ctx) == errDeadline {
+		last.Final = true
+		last.Reason = fmt.Sprintf("not ready within %s: %s", r.Deadline, pendingReason(t, w, r, state))
+		report(last)
+	}
+}
+
+var errDeadline = fmt.Errorf("readiness deadline: %w", context.DeadlineExceeded)
+
+func summarize(t Target, state []finding, latest finding, anyOne bool) Result {
+	res := Result{Program: t.Program, Run: t.Run, Reason: latest.reason, Failures: latest.failures, Output: latest.output}
+	good := func(f finding) bool { return f.ok }
+	bad := func(f finding) bool { return f.final && !f.ok }
+	if anyOne {
+		res.Ready = slices.ContainsFunc(state, good)
+		res.Final = res.Ready || !slices.ContainsFunc(state, func(f finding) bool { return !bad(f) })
+	} else {
+		res.Ready = !slices.ContainsFunc(state, func(f finding) bool { return !good(f) })
+		res.Final = res.Ready || slices.ContainsFunc(state, bad)
+	}
+	return res
+}
+
+// pendingReason says what the first probe that has not succeeded was waiting for.
+func pendingReason(t Target, w *Watcher, r program.Readiness, state []finding) string {
+	for i, f := range state {
+		if f.ok {
+			continue
+		}
+		if f.reason != "" {
+			return f.reason
+		}
+		return w.dialect(t, r.Probes[i]).name + ": nothing yet"
+	}
+	return "nothing yet"
+}
+
+// findings runs every probe in its own goroutine and yields what they find. When
+// the loop over it ends, or ctx does, all of them are ended.
+func (w *Watcher) findings(ctx context.Context, t Target, probes []program.Probe,
+	run func(ctx context.Context, d dialect, p program.Probe, found func(finding))) func(func(finding) bool) {
+	return func(yield func(finding) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		found := make(chan finding)
+		var wg sync.WaitGroup
+		for i, p := range probes {
+			wg.Go(func() {
+				run(ctx, w.dialect(t, p), p, func(f finding) {
+					f.probe = i
+					select {
+					case found <- f:
+					case <-ctx.Done():
+					}
+				})
+			})
+		}
+		defer wg.Wait()
+		defer cancel()
+		for {
+			select {
+			case f := <-found:
+				if ctx.Err() != nil || !yield(f) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// untilReady tries one probe until it has succeeded often enough.
+func (w *Watcher) untilReady(ctx context.Context, d dialect, p program.Probe, found func(finding)) {
+	if d.wait != nil {
+		err := d.wait(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		found(finding{ok: err == nil, final: true, reason: reason(d.name, err, 0)})
+		return
+	}
+	pause, successes, failures := startInterval(p), 0, 0
+	for attempt := 1; ; attempt++ {
+		output, err := try(ctx, d, p)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			successes, failures = successes+1, 0
+		} else {
+			successes, failures = 0, failures+1
+		}
+		f := finding{reason: reason(d.name, err, attempt), output: printable(string(output), maxOutput), failures: failures}
+		f.ok = successes >= max(p.Successes, 1)
+		f.final = f.ok
+		found(f)
+		if f.ok || !sleep(ctx, pause) {
+			return
+		}
+		if p.Interval <= 0 {
+			pause = min(2*pause, maxInterval)
+		}
+	}
+}
+
+func startInterval(p program.Probe) time.Duration {
+	if p.Interval > 0 {
+		return max(p.Interval, minInterval)
+	}
+	return firstInterval
+}
+
+// maxOutput is how much of a probe's output a result carries.
+const maxOutput = 512
+
+// try makes one attempt, in at most the probe's timeout.
+func try(ctx context.Context, d dialect, p program.Probe) ([]byte, error) {
+	timeout := p.Timeout
+	if timeout <= 0 {
+		timeout = defaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	output, err := d.poll(ctx)
+	if err != nil && ctx.Err() == context.DeadlineExceeded {
+		err = fmt.Errorf("no answer within %s", timeout)
+	}
+	return output, err
+}
+
+func reason(name string, err error, attempt int) string {
+	text := name + ": ok"
+	if err != nil {
+		text = name + ": " + printable(plain(err), maxOutput)
+	}
+	if attempt > 0 && err != nil {
+		text += fmt.Sprintf(" (attempt %d)", attempt)
+	}
+	return text
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Check judges the health of t until ctx ends. A probe that fails h.Failures
+// times in a row (3 when 0) makes the target unhealthy, its Successes in a row
+// (1 when 0) make it healthy again; a missed watchdog makes it unhealthy at once.
+// report gets the first judgement and every change; it must not block.
+func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report func(Result)) {
+	probes := slices.Clone(h.Probes)
+	limit := h.Failures
+	if limit <= 0 {
+		limit = defaultFailures
+	}
+	check := func(ctx context.Context, d dialect, p program.Probe, found func(finding)) {
+		w.judge(ctx, d, p, limit, found)
+	}
+	if h.Watchdog > 0 {
+		probes = append(probes, program.Probe{Notify: true, Timeout: h.Watchdog})
+		pollers := check
+		check = func(ctx context.Context, d dialect, p program.Probe, found func(finding)) {
+			if p.Notify {
+				w.watchdog(ctx, t, p.Timeout, found)
+				return
+			}
+			pollers(ctx, d, p, found)
+		}
+	}
+	state := make([]finding, len(probes))
+	for i := range state {
+		state[i].ok = true
+	}
+	var last *bool
+	for f := range w.findings(ctx, t, probes, check) {
+		state[f.probe] = f
+		healthy := !slices.ContainsFunc(state, func(f finding) bool { return !f.ok })
+		if last == nil || *last != healthy {
+			report(Result{Program: t.Program, Run: t.Run, Ready: healthy, Reason: f.reason, Failures: f.failures, Output: f.output})
+			last = &healthy
+		}
+	}
+}
+
+// judge tries one probe for ever and says when its verdict may have changed.
+func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit int, found func(finding)) {
+	if d.poll == nil {
+		return // a notification is said once; it tells nothing of health
+	}
+	interval := p.Interval
+	if interval <= 0 {
+		interval = healthInterval
+	}
+	healthy, first, successes, failures := true, true, 0, 0
+	for attempt := 1; sleep(ctx, max(interval, minInterval)); attempt++ {
+		output, err := try(ctx, d, p)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			successes, failures = successes+1, 0
+		} else {
+			successes, failures = 0, failures+1
+		}
+		was := healthy
+		if failures >= limit {
+			healthy = false
+		} else if successes >= max(p.Successes, 1) {
+			healthy = true
+		}
+		if healthy != was || (first && err == nil) {
+			first = false
+			found(finding{ok: healthy, reason: reason(d.name, err, attempt), output: printable(string(output), maxOutput), failures: failures})
+		}
+	}
+}
+
+// watchdog expects a WATCHDOG=1 in every timeout.
+func (w *Watcher) watchdog(ctx context.Context, t Target, timeout time.Duration, found func(finding)) {
+	if w.cfg.Notifier == nil {
+		found(finding{reason: "watchdog: " + errNoNotifier.Error()})
+		return
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	healthy, pings := true, uint64(0)
+	for {
+		st, ok := w.cfg.Notifier.look(t.Program, t.Run)
+		if !ok {
+			return // a newer run has begun
+		}
+		if st.timeout > 0 && st.timeout != timeout {
+			timeout = st.timeout
+			timer.Reset(timeout)
+		}
+		switch {
+		case st.trigger:
+			found(finding{reason: "watchdog: the program asked for it (WATCHDOG=trigger)", failures: 1})
+			return
+		case st.pings != pings:
+			pings = st.pings
+			timer.Reset(timeout)
+			if !healthy {
+				healthy = true
+				found(finding{ok: true, reason: "watchdog: ok"})
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-st.changed:
+		case <-timer.C:
+			healthy = false
+			found(finding{reason: fmt.Sprintf("watchdog: no WATCHDOG=1 within %s", timeout), failures: 1})
+		}
+	}
+}

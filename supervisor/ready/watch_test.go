@@ -1,0 +1,420 @@
+package ready
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// script plays an exec probe: one status for each attempt, the last for ever.
+type script struct {
+	statuses []int
+	times    []time.Time
+}
+
+func (s *script) exec(_ context.Context, _ Target, _ []string) (int, []byte, error) {
+	s.times = append(s.times, time.Now())
+	status := s.statuses[min(len(s.times), len(s.statuses))-1]
+	return status, fmt.Appendf(nil, "answer\x1b %d", len(s.times)), nil
+}
+
+var web = Target{Program: "web", Run: 3}
+
+func watch(ctx context.Context, w *Watcher, t Target, r program.Readiness) (results []Result) {
+	w.Watch(ctx, t, r, func(res Result) { results = append(results, res) })
+	return results
+}
+
+func TestWatchAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{statuses: []int{1, 1, 0, 1, 0, 0}}
+		w := New(Config{Exec: s.exec})
+		began := time.Now()
+		probe := program.Probe{Exec: []string{"check"}, Interval: 2 * time.Second, Successes: 2}
+		results := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{probe}})
+		last := results[len(results)-1]
+		if !last.Ready || !last.Final || last.Run != 3 || time.Since(began) != 10*time.Second {
+			t.Errorf("after %s: %+v", time.Since(began), last)
+		}
+		first := results[0]
+		if first.Reason != "exec check: exit status 1 (attempt 1)" || first.Output != "answer  1" || first.Ready || first.Final {
+			t.Errorf("first = %+v", first)
+		}
+	})
+}
+
+// Without an interval the first attempts are close together, the later a second
+// apart.
+func TestWatchDefaultInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{statuses: []int{1, 1, 1, 1, 1, 1, 1, 0}}
+		w := New(Config{Exec: s.exec})
+		watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Exec: []string{"x"}}}})
+		var gaps []time.Duration
+		for i := 1; i < len(s.times); i++ {
+			gaps = append(gaps, s.times[i].Sub(s.times[i-1]))
+		}
+		if got := fmt.Sprint(gaps); got != "[50ms 100ms 200ms 400ms 800ms 1s 1s]" {
+			t.Errorf("gaps = %s", got)
+		}
+	})
+}
+
+func TestWatchDeadlineSaysWhatWasMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{statuses: []int{1}}
+		w := New(Config{Exec: s.exec})
+		r := program.Readiness{Deadline: 30 * time.Second, Probes: []program.Probe{{Exec: []string{"x"}, Interval: 10 * time.Second}}}
+		results := watch(t.Context(), w, web, r)
+		last := results[len(results)-1]
+		if last.Ready || !last.Final || !strings.HasPrefix(last.Reason, "not ready within 30s: exec x: exit status 1 (attempt ") {
+			t.Errorf("last = %+v", last)
+		}
+	})
+}
+
+func TestWatchTimeoutOfOneAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		w := New(Config{Exec: func(ctx context.Context, _ Target, _ []string) (int, []byte, error) {
+			if n++; n > 1 {
+				return 0, nil, nil
+			}
+			<-ctx.Done()
+			return 0, nil, ctx.Err()
+		}})
+		results := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Exec: []string{"x"}, Timeout: 7 * time.Second}}})
+		if results[0].Reason != "exec x: no answer within 7s (attempt 1)" || !results[len(results)-1].Ready {
+			t.Errorf("results = %+v", results)
+		}
+	})
+}
+
+func TestWatchAllAndAny(t *testing.T) {
+	probes := []program.Probe{{Exec: []string{"good"}}, {Exec: []string{"bad"}}}
+	exec := func(_ context.Context, _ Target, argv []string) (int, []byte, error) {
+		if argv[0] == "good" {
+			return 0, nil, nil
+		}
+		return 1, nil, nil
+	}
+	for _, anyOne := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			results := watch(t.Context(), New(Config{Exec: exec}), web,
+				program.Readiness{Probes: probes, Any: anyOne, Deadline: time.Minute})
+			last := results[len(results)-1]
+			if last.Ready != anyOne || !last.Final {
+				t.Errorf("any = %v: %+v", anyOne, last)
+			}
+			if !anyOne && !strings.Contains(last.Reason, "exec bad") {
+				t.Errorf("reason %q does not name the probe that failed", last.Reason)
+			}
+		})
+	}
+}
+
+func TestWatchEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		s := &script{statuses: []int{1}}
+		for _, r := range watch(ctx, New(Config{Exec: s.exec}), web, program.Readiness{Probes: []program.Probe{{Exec: []string{"x"}}}}) {
+			if r.Final {
+				t.Errorf("a cancelled watch reported %+v", r)
+			}
+		}
+	})
+}
+
+func TestWatchWithoutProbesOrMeans(t *testing.T) {
+	w := New(Config{})
+	if r := watch(t.Context(), w, web, program.Readiness{}); len(r) != 1 || !r[0].Ready || !r[0].Final {
+		t.Errorf("no probes: %+v", r)
+	}
+	for _, p := range []program.Probe{{Notify: true}, {Log: "x"}, {FD: 3}, {Log: "("}, {}} {
+		r := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{p}})
+		if last := r[len(r)-1]; last.Ready || !last.Final || last.Reason == "" {
+			t.Errorf("%+v: %+v", p, last)
+		}
+	}
+}
+
+func newTestNotifier() *Notifier { return &Notifier{runs: map[string]*notified{}} }
+
+func TestNotifyAndWatchdog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTestNotifier()
+		w := New(Config{Notifier: n})
+		done := make(chan []Result)
+		go func() {
+			done <- watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Notify: true}}})
+		}()
+		synctest.Wait()
+		n.note(Message{Program: "web", Run: 2, Ready: true}) // of an older run
+		n.note(Message{Program: "db", Run: 3, Ready: true})
+		synctest.Wait()
+		n.note(Message{Program: "web", Run: 3, Ready: true})
+		if r := <-done; len(r) != 1 || !r[0].Ready {
+			t.Errorf("results = %+v", r)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		results := make(chan Result, 10)
+		checked := make(chan struct{})
+		go func() {
+			defer close(checked)
+			w.Check(ctx, web, program.Health{Watchdog: 10 * time.Second}, func(r Result) { results <- r })
+		}()
+		for range 5 {
+			time.Sleep(9 * time.Second)
+			n.note(Message{Program: "web", Run: 3, Watchdog: true})
+		}
+		synctest.Wait()
+		if len(results) != 0 {
+			t.Errorf("fed watchdog reported %+v", <-results)
+		}
+		began := time.Now()
+		if r := <-results; r.Ready || r.Reason != "watchdog: no WATCHDOG=1 within 10s" || time.Since(began) != 10*time.Second {
+			t.Errorf("starved watchdog, after %s: %+v", time.Since(began), r)
+		}
+		n.note(Message{Program: "web", Run: 3, Watchdog: true})
+		if r := <-results; !r.Ready {
+			t.Errorf("fed again: %+v", r)
+		}
+		n.note(Message{Program: "web", Run: 3, WatchdogTrigger: true})
+		if r := <-results; r.Ready {
+			t.Errorf("triggered: %+v", r)
+		}
+		cancel()
+		<-checked
+	})
+}
+
+func TestCheckCountsFailuresInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{statuses: []int{0, 1, 1, 0, 1, 1, 1, 0}}
+		ctx, cancel := context.WithTimeout(t.Context(), 85*time.Second)
+		defer cancel()
+		var got []string
+		began := time.Now()
+		New(Config{Exec: s.exec}).Check(ctx, web, program.Health{
+			Probes: []program.Probe{{Exec: []string{"x"}, Interval: 10 * time.Second}}, Failures: 3,
+		}, func(r Result) { got = append(got, fmt.Sprint(time.Since(began), " ", r.Ready, " ", r.Failures)) })
+		if fmt.Sprint(got) != "[10s true 0 1m10s false 3 1m20s true 0]" {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+func readiness(p program.Probe) program.Readiness {
+	p.Interval = 20 * time.Millisecond
+	return program.Readiness{Probes: []program.Probe{p}}
+}
+
+// once makes a single attempt.
+func once(t *testing.T, w *Watcher, tg Target, p program.Probe) error {
+	t.Helper()
+	_, err := try(t.Context(), w.dialect(tg, p), p)
+	return err
+}
+
+func TestHTTP(t *testing.T) {
+	elsewhere := false
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ok", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) })
+	mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { elsewhere = true })
+	mux.HandleFunc("/bad", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, strings.Repeat("no db ", 1e5), http.StatusServiceUnavailable)
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	w := New(Config{})
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+	for _, path := range []string{"/ok", "/moved"} {
+		if err := once(t, w, web, program.Probe{HTTP: srv.URL + path}); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if elsewhere {
+		t.Error("a redirect was followed")
+	}
+	output, err := httpGet(t.Context(), srv.URL+"/bad")
+	if err == nil || err.Error() != "status 503 Service Unavailable" || len(output) != maxOutput {
+		t.Errorf("bad: %v, %d bytes of output", err, len(output))
+	}
+	tlsSrv := httptest.NewTLSServer(mux)
+	defer tlsSrv.Close()
+	if err := once(t, w, web, program.Probe{HTTP: tlsSrv.URL + "/ok"}); err != nil {
+		t.Errorf("https: %v", err)
+	}
+	srv.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	probe := program.Probe{HTTP: strings.Replace(srv.URL, "http://", "http://user:secret@", 1) + "/ok"}
+	w.Watch(ctx, web, readiness(probe), func(r Result) {
+		if !strings.HasSuffix(r.Reason, ": connection refused (attempt 1)") || strings.Contains(r.Reason, "secret") {
+			t.Errorf("reason = %q", r.Reason)
+		}
+		cancel()
+	})
+}
+
+func TestTCPAndUnix(t *testing.T) {
+	dir := t.TempDir()
+	w := New(Config{})
+	tg := Target{Program: "web", Dir: dir}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := net.Listen("unix", filepath.Join(dir, "stream"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dgram, err := net.ListenPacket("unixgram", filepath.Join(dir, "dgram"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := []program.Probe{{TCP: tcp.Addr().String()}, {Unix: "stream"}, {Unix: filepath.Join(dir, "dgram")}}
+	for _, p := range good {
+		if err := once(t, w, tg, p); err != nil {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+	for _, c := range []interface{ Close() error }{tcp, stream, dgram} {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range good {
+		if err := once(t, w, tg, p); err == nil {
+			t.Errorf("%+v succeeds with nobody there", p)
+		}
+	}
+}
+
+func TestFile(t *testing.T) {
+	dir := t.TempDir()
+	w := New(Config{})
+	p, tg := program.Probe{File: "up"}, Target{Program: "web", Dir: dir}
+	if err := once(t, w, tg, p); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "up"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := once(t, w, tg, p); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFD(t *testing.T) {
+	for text, want := range map[string]bool{"starting…\n": true, "no end": false} {
+		r, wr, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wr.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		if err := wr.Close(); err != nil {
+			t.Fatal(err)
+		}
+		results := watch(t.Context(), New(Config{}), Target{Program: "web", ReadyFD: r}, readiness(program.Probe{FD: 3}))
+		if last := results[len(results)-1]; last.Ready != want || !last.Final {
+			t.Errorf("%q: %+v", text, last)
+		}
+	}
+	// A program that never says anything does not keep Watch from ending.
+	r, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wr.Close()
+	rd := readiness(program.Probe{FD: 3})
+	rd.Deadline = 20 * time.Millisecond
+	results := watch(t.Context(), New(Config{}), Target{Program: "web", ReadyFD: r}, rd)
+	if last := results[len(results)-1]; last.Ready || last.Reason != "not ready within 20ms: fd 3: nothing yet" {
+		t.Errorf("silent: %+v", last)
+	}
+}
+
+func TestLog(t *testing.T) {
+	plane := logs.New(logs.Config{})
+	defer plane.Close(context.Background())
+	c, err := plane.Open(logs.Options{Program: "web", Run: 3, To: logs.ToNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Stdout.WriteString("booting\nlistening on :80\n"); err != nil {
+		t.Fatal(err)
+	}
+	c.Started(1)
+	results := watch(t.Context(), New(Config{Logs: plane}), web, readiness(program.Probe{Log: `^listening on :\d+$`}))
+	if last := results[len(results)-1]; !last.Ready {
+		t.Errorf("got %+v", last)
+	}
+}
+
+func healthServer(t *testing.T, status uint64, grpcStatus string) string {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 || r.URL.Path != "/grpc.health.v1.Health/Check" || r.Header.Get("Content-Type") != "application/grpc" {
+			http.Error(w, "not gRPC", http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		msg := binary.AppendUvarint([]byte{8}, status)
+		w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(msg))), msg...))
+		w.Header().Set("Grpc-Status", grpcStatus)
+	}))
+	srv.Config.Protocols = new(http.Protocols)
+	srv.Config.Protocols.SetUnencryptedHTTP2(true)
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String()
+}
+
+func TestGRPC(t *testing.T) {
+	w := New(Config{})
+	tests := []struct {
+		status uint64
+		code   string
+		want   string
+	}{{1, "0", ""}, {2, "0", "NOT_SERVING"}, {0, "0", "UNKNOWN"}, {1, "5", "grpc status 5"}, {9, "0", "serving status 9"}}
+	for _, tt := range tests {
+		err := once(t, w, web, program.Probe{GRPC: healthServer(t, tt.status, tt.code) + "/my.Service"})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || strings.TrimSpace(err.Error()) != tt.want) {
+			t.Errorf("status %d, code %s: %v", tt.status, tt.code, err)
+		}
+	}
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	if err := once(t, w, web, program.Probe{GRPC: plain.Listener.Addr().String()}); err == nil {
+		t.Error("an HTTP/1 server passed for gRPC")
+	}
+}
+
+func FuzzServingStatus(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 0, 2, 8, 1})
+	f.Add([]byte{0, 0, 0, 0, 4, 18, 255, 255, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if servingStatus(b) == nil && len(b) < 7 {
+			t.Errorf("%x passed for SERVING", b)
+		}
+	})
+}

@@ -1,0 +1,261 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func TestRestartStorm(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["bad"] = habit{lives: 10 * time.Millisecond, code: 3}
+		b.boot(Config{}, spec("bad"), spec("good"))
+		b.pass(10 * time.Minute)
+		b.is("bad", program.Fatal, "exited with code 3")
+		b.is("good", program.Running, "")
+		st := b.status("bad")
+		if st.Restarts != 10 || st.Run != 11 || st.LastExit.Code != 3 || st.Deadline != nil {
+			t.Errorf("%+v", st)
+		}
+		last := b.events(event.ProgramStateChanged)
+		if e := last[len(last)-1]; e.Level != event.Error || e.Change.To != "FATAL" {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+func TestRestartWaitsForTheTree(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = habit{leftover: 3 * time.Second}
+		b.boot(Config{}, spec("p", func(s *program.Spec) { s.Backoff.Initial = 0 }))
+		b.pass(time.Second)
+		b.k.forget()
+		b.k.crash("p", 1)
+		b.pass(2500 * time.Millisecond)
+		b.is("p", program.Starting, "waits until all processes of run 1 are gone")
+		b.pass(time.Second)
+		if st := b.status("p"); st.Run != 2 || st.PID == 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+func TestRequests(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = habit{dies: 2 * time.Second}
+		b.boot(Config{}, spec("p"), spec("off", manual))
+		ctx := b.t.Context()
+		b.pass(time.Second)
+		b.k.forget()
+
+		var refused *Refused
+		if err := b.sup.Start(ctx, "p"); !errors.As(err, &refused) || refused.State != program.Running {
+			t.Errorf("%v", err)
+		}
+		if err := b.sup.Stop(ctx, "off"); !errors.As(err, &refused) || refused.ProgramName() != "off" || refused.State != program.Stopped {
+			t.Errorf("%v", err)
+		}
+		if err := b.sup.Signal(ctx, "HUP", "off"); !errors.As(err, &refused) {
+			t.Errorf("%v", err)
+		}
+		var unknown *UnknownProgram
+		err := b.sup.Restart(ctx, "nosuch", "p")
+		if !errors.As(err, &unknown) || unknown.ProgramName() != "nosuch" {
+			t.Errorf("%v", err)
+		}
+		b.pass(0)
+		b.is("p", program.Stopping, "a start is queued")
+		st, err := b.sup.Await(ctx, "p", func(st Status) bool { return st.State == program.Running })
+		if err != nil || st.Run != 2 || st.Restarts != 0 {
+			t.Errorf("%v, %+v", err, st)
+		}
+		b.asked("TERM p, start p")
+		if err := b.sup.Signal(ctx, "HUP", "p"); err != nil {
+			t.Error(err)
+		}
+		if err := b.sup.Stop(ctx, "p"); err != nil {
+			t.Error(err)
+		}
+		if err := b.sup.Stop(ctx, "p"); err != nil {
+			t.Errorf("a second stop while stopping: %v", err)
+		}
+		b.pass(2 * time.Second)
+		b.is("p", program.Stopped, "stopped by request")
+		b.asked("HUP p, TERM p")
+		if got := b.transitions("p"); got != "STARTING RUNNING STOPPING STARTING RUNNING STOPPING STOPPED" {
+			t.Errorf("%s", got)
+		}
+		timeout, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if _, err := b.sup.Await(timeout, "p", func(st Status) bool { return st.State == program.Running }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestStopLadderReachesKill(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = habit{deaf: true}
+		b.boot(Config{}, spec("p"))
+		b.pass(time.Second)
+		b.k.forget()
+		if err := b.sup.Stop(b.t.Context(), "p"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(9999 * time.Millisecond)
+		b.asked("TERM p")
+		b.pass(time.Millisecond)
+		b.asked("KILL p")
+		b.is("p", program.Stopped, "")
+	})
+}
+
+func TestHooksAndProbes(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.p.after["p"] = time.Second
+		hook := &program.Hook{Argv: []string{"x"}, Timeout: time.Second}
+		b.h.hang = "pre_stop p"
+		b.boot(Config{}, spec("p", notify, func(s *program.Spec) {
+			s.Hooks = program.Hooks{PreStart: hook, PostReady: hook, PreStop: hook, PostExit: hook}
+			s.StopCommand = hook
+			s.Health = program.Health{Probes: []program.Probe{{TCP: "x:1"}}, Failures: 1, Action: program.HealthRestart}
+		}))
+		b.pass(0)
+		b.p.report("p", Report{Kind: ReportText, Text: "warming up"})
+		b.pass(time.Second)
+		b.is("p", program.Running, "")
+		if st := b.status("p"); st.Text != "warming up" || !st.Healthy {
+			t.Errorf("%+v", st)
+		}
+		b.p.report("p", Report{Kind: ReportUnhealthy, Reason: "no answer"})
+		b.pass(0)
+		b.is("p", program.Stopping, "unhealthy: no answer")
+		b.pass(5 * time.Second)
+		if got := strings.Join(b.h.ran, ", "); got != "pre_start p, post_ready p, pre_stop p, stop_command p, post_exit p, pre_start p, post_ready p" {
+			t.Errorf("hooks: %s", got)
+		}
+		if len(b.p.stopped) != 2 {
+			t.Errorf("%d probes stopped", len(b.p.stopped))
+		}
+		if len(b.events("HookFailed")) != 1 {
+			t.Error("the hook that was cut off left no event")
+		}
+	})
+}
+
+func TestNothingDueMeansNoTimer(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("p"))
+		b.pass(time.Second)
+		var due int
+		if err := b.sup.do(b.t.Context(), func() { due = len(b.sup.loop.agenda) }); err != nil {
+			t.Fatal(err)
+		}
+		if due != 0 {
+			t.Errorf("%d appointments of a box at rest", due)
+		}
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	bus, k := event.NewBus(1), &kernel{}
+	for want, specs := range map[string][]program.Spec{
+		"circle: a → b → a": {spec("a", needs("b")), spec("b", needs("a"))},
+		"declares probes":   {spec("a", notify)},
+		"declares hooks":    {spec("a", func(s *program.Spec) { s.StopCommand = &program.Hook{} })},
+		`schedule "soon"`:   {spec("a", func(s *program.Spec) { s.Type, s.Schedule = program.Schedule, "soon" })},
+	} {
+		if _, err := New(Config{Processes: k, Bus: bus}, specs); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want …%s…", err, want)
+		}
+	}
+	if _, err := New(Config{}, nil); err == nil {
+		t.Error("a supervisor of nothing")
+	}
+}
+
+func TestAfterTheEnd(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("p"))
+		b.sup.Shutdown("x")
+		synctest.Wait()
+		if err := b.sup.Start(b.t.Context(), "p"); !errors.Is(err, ErrDone) {
+			t.Errorf("%v", err)
+		}
+		if err := b.sup.Ping(b.t.Context()); !errors.Is(err, ErrDone) {
+			t.Errorf("%v", err)
+		}
+		if b.sup.Snapshot().Phase != Done {
+			t.Error(b.sup.Phase())
+		}
+		if r, ok := b.sup.Result(); !ok || r.Cause.Detail != "x" {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestAPanicOfTheLoopEndsTheBox(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("p"))
+		b.pass(time.Second)
+		b.k.forget()
+		b.sup.in.post(func() { panic("a bug") })
+		synctest.Wait()
+		r := <-b.result
+		if r.Code != 1 || r.Cause.Kind != CauseInternal || !strings.Contains(r.Cause.Detail, "a bug") {
+			t.Errorf("%+v", r)
+		}
+		b.asked("KILL p")
+	})
+}
+
+func TestSchedule(t *testing.T) {
+	for _, c := range []struct {
+		overlap program.Overlap
+		lives   time.Duration
+		runs    uint64
+		asked   string
+	}{
+		{program.OverlapSkip, 0, 3, ""},
+		{program.OverlapSkip, 15 * time.Minute, 2, ""},
+		{program.OverlapQueue, 15 * time.Minute, 2, ""},
+		{program.OverlapKill, 15 * time.Minute, 3, "TERM"},
+	} {
+		inBox(t, func(b *box) {
+			b.k.habits["job"] = habit{lives: max(c.lives, time.Millisecond)}
+			b.boot(Config{}, spec("job", func(s *program.Spec) {
+				s.Type, s.Schedule, s.Overlap, s.StartTimeout = program.Schedule, "@every 10m", c.overlap, 0
+			}))
+			b.is("job", program.Stopped, "waits for its next run at ")
+			if !isStarted(b) {
+				t.Error("a schedule holds up the boot")
+			}
+			b.pass(31 * time.Minute)
+			if st := b.status("job"); st.Run != c.runs {
+				t.Errorf("%s, %v: %d runs: %s", c.overlap, c.lives, st.Run, b.k.said())
+			}
+		})
+	}
+}
+
+func TestParseSchedule(t *testing.T) {
+	next, err := ParseSchedule("30 3 * * 1", "Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := next(time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)).UTC()
+	if want := time.Date(2026, 7, 6, 1, 30, 0, 0, time.UTC); !at.Equal(want) {
+		t.Errorf("%v, want %v", at, want)
+	}
+	for _, bad := range [][2]string{{"* * * *", ""}, {"@never", ""}, {"* * * * *", "Mars/Phobos"}, {"61 * * * *", ""}} {
+		if _, err := ParseSchedule(bad[0], bad[1]); err == nil {
+			t.Errorf("%q in %q is taken", bad[0], bad[1])
+		}
+	}
+}
