@@ -1,0 +1,3 @@
+package memory
+
+func asCrashChild() bool { return false }

@@ -1,0 +1,3 @@
+package memory
+
+type postgres struct{ backend; vector bool }
