@@ -63,7 +63,7 @@ fmt: ## gofmt everything
 	gofmt -w $$(git ls-files '*.go')
 
 generate: ## write the generated documents and golden files anew
-	go test ./... -run 'Current|Golden' -update
+	./.ci/generate
 
 deps: ## install what is missing (Debian packages, as root), or say what it is
 	@./.ci/deps base

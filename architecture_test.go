@@ -33,6 +33,11 @@ var arrows = map[string][]string{
 	"supervisor/logs":        {},
 	"supervisor/event":       {},
 	"supervisor/control/api": {},
+	// A control server over a made-up supervisor: for tests of the server and of
+	// agentctl, part of no binary.
+	"supervisor/control/controltest": {
+		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control", "supervisor/control/api",
+	},
 
 	"schema":                 {},
 	"schema/catalog":         {"schema"},
@@ -50,9 +55,10 @@ var arrows = map[string][]string{
 	"adapters":              {},
 	"adapters/middleware":   {"adapters", "supervisor/event"},
 	"adapters/wire":         {"adapters"},
-	"adapters/beads":        {"adapters", "adapters/wire"},
+	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
+	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire"},
-	"adapters/memory":       {"adapters", "adapters/wire"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/events":       {"adapters", "adapters/wire"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
 	"adapters/rest":         {"adapters"},

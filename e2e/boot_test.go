@@ -214,7 +214,7 @@ required = true
 `)
 	b.sealed()
 	for _, name := range []string{"missing", "directory", "plain"} {
-		b.mustCtl("wait", name, "--for", "fatal")
+		waitFor(t, name+" gives up", func() bool { return b.programs()[name].State == "FATAL" })
 		if out := b.mustCtl("why", name); len(out) < 20 {
 			t.Errorf("why %s: %s", name, out)
 		} else {

@@ -56,7 +56,7 @@ func mustPodman(t testing.TB, args ...string) string {
 var hardened = []string{
 	"--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "1000:1000",
 	"--network", "none", "--tmpfs", "/run", "--tmpfs", "/tmp",
-	"--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--cgroups", "disabled",
+	"--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096",
 }
 
 func TestContainer(t *testing.T) {
@@ -83,6 +83,7 @@ func TestContainer(t *testing.T) {
 		_, err := podman(t, "exec", id, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "60s")
 		return err == nil
 	})
+	inside("/bin/agentctl", "wait", "adversary", "--for", "running")
 	if out := inside("/bin/agentctl", "status"); !strings.Contains(out, "web") || !strings.Contains(out, "RUNNING") {
 		t.Errorf("status: %s", out)
 	} else {

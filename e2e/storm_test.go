@@ -137,6 +137,7 @@ command = ["TESTPROG", "sleep"]
 instances = 20
 `)
 	b.sealed()
+	b.mustCtl("wait", "p", "--for", "running")
 	var wg sync.WaitGroup
 	errs := make(chan string, 500)
 	for range 500 {

@@ -117,11 +117,11 @@ func (r Reality) security(unknown map[string]string) *Security {
 }
 
 // MountFaults lists the mount requirements that are not met and why, for
-// Reality.Mounts.
+// Reality.Mounts. One that has not been looked at is no fault.
 func (r *Readiness) MountFaults() map[string]string {
 	faults := make(map[string]string)
 	for _, q := range r.Verdict().Missing {
-		if q.Kind == KindMount {
+		if q.Kind == KindMount && q.Reason != notChecked {
 			faults[strings.TrimPrefix(q.ID, "mount:")] = q.Reason
 		}
 	}

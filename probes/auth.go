@@ -49,8 +49,9 @@ var (
 	ErrBadCredential = errors.New("the credential is wrong")
 	// ErrForbidden: known, but not entitled.
 	ErrForbidden = errors.New("this principal may not do that")
-	// ErrNoKeyYet: the key is made by a phase of bootstrap that has not run yet.
-	ErrNoKeyYet = errors.New("the management key is not known yet: boot is still going on")
+	// ErrNoKeyYet: the key is made by a phase of bootstrap that has not run yet,
+	// or the box has none.
+	ErrNoKeyYet = errors.New("there is no management key: boot is still going on, or MANAGEMENT_API_KEY is not set")
 )
 
 // Authenticator finds out who makes a request. It must not read the body
@@ -169,4 +170,10 @@ func (a *Auth) challenge() []string {
 
 func withPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// hasBearer tells whether the request shows a bearer key, right or wrong.
+func hasBearer(r *http.Request) bool {
+	scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.EqualFold(scheme, "Bearer")
 }

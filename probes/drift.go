@@ -161,7 +161,16 @@ func NewDriftDetector(bus *event.Bus, ready *Readiness, want func() Declared, re
 
 // Run compares now and every DriftCycle until ctx ends.
 func (d *DriftDetector) Run(ctx context.Context) {
-	every(ctx, DriftCycle, func() { d.Once(ctx) })
+	t := time.NewTicker(DriftCycle)
+	defer t.Stop()
+	for {
+		d.Once(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
 }
 
 // Current is the outcome of the latest comparison.

@@ -109,12 +109,13 @@ func TestRealityReadsFilesAndMemory(t *testing.T) {
 	if err := os.WriteFile(file, []byte(statusText), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ready := NewReadiness(event.NewBus(8), Requirement{ID: "mount:/projects", Kind: KindMount, Reason: "does not exist"})
+	ready := NewReadiness(event.NewBus(8), Requirement{ID: "mount:/projects", Kind: KindMount, Reason: "does not exist"},
+		Requirement{ID: "mount:/late", Kind: KindMount, Reason: notChecked})
 	r := Reality{StatusFile: file, Root: t.TempDir(), Metrics: func() string { return "[::]:9091" },
 		ImageRef: func() string { return "img" }, Mounts: ready.MountFaults,
 		LookupEnv: func(k string) string { return map[string]string{"P": "1"}[k] }}
 	a := r.Read(t.Context(), Declared{Profile: &Security{}, Environment: map[string]string{"P": "1", "Q": "2"}})
-	if a.MetricsAddress != "[::]:9091" || a.ImageRef != "img" || a.Mounts["/projects"] != "does not exist" ||
+	if a.MetricsAddress != "[::]:9091" || a.ImageRef != "img" || a.Mounts["/projects"] != "does not exist" || len(a.Mounts) != 1 ||
 		!a.Security.NoNewPrivs || len(a.Security.Capabilities) != 2 || a.Security.ReadOnlyRoot || len(a.Environment) != 1 {
 		t.Fatalf("got %+v %+v", a, a.Security)
 	}

@@ -15,6 +15,9 @@ import (
 // gone answers late or never.
 const MountTimeout = 2 * time.Second
 
+// notChecked is the reason of a requirement that nobody has looked at so far.
+const notChecked = "not checked yet"
+
 // MountCheck says why a directory is not present and writable; nil when it is.
 // It may block for ever; callers bound it.
 type MountCheck func(path string) error
@@ -76,11 +79,12 @@ func (p *mountProbe) look(ctx context.Context, timeout time.Duration) error {
 }
 
 // FollowMounts checks the directories at once and then every Cycle until ctx
-// ends. Each has its own goroutine, so one that hangs delays no other.
+// ends. It belongs before the seal: a requirement that is added later would let
+// the box be ready without it for a moment. Each has its own goroutine, so one that hangs delays no other.
 func (r *Readiness) FollowMounts(ctx context.Context, paths []string, check MountCheck) {
 	done := make(chan struct{})
 	for _, path := range paths {
-		r.Set(Requirement{ID: "mount:" + path, Kind: KindMount, Reason: "not checked yet"})
+		r.Set(Requirement{ID: "mount:" + path, Kind: KindMount, Reason: notChecked})
 	}
 	for _, path := range paths {
 		go func() {
@@ -95,7 +99,7 @@ func (r *Readiness) FollowMounts(ctx context.Context, paths []string, check Moun
 
 func (r *Readiness) followMount(ctx context.Context, path string, check MountCheck) {
 	probe := &mountProbe{path: path, check: check}
-	every(ctx, Cycle, func() {
+	r.every(ctx, func() {
 		err := probe.look(ctx, MountTimeout)
 		if ctx.Err() != nil {
 			return
@@ -108,16 +112,18 @@ func (r *Readiness) followMount(ctx context.Context, path string, check MountChe
 	})
 }
 
-// every calls f now and then each period, until ctx ends.
-func every(ctx context.Context, period time.Duration, f func()) {
-	t := time.NewTicker(period)
+// every calls f now, then each Cycle and at each Recheck, until ctx ends.
+func (r *Readiness) every(ctx context.Context, f func()) {
+	t := time.NewTicker(Cycle)
 	defer t.Stop()
 	for {
+		again := r.rechecked() // before f: a recheck during it must not be lost
 		f()
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		case <-again:
 		}
 	}
 }

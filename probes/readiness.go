@@ -44,6 +44,7 @@ type Readiness struct {
 	changed  time.Time // of the latest change in either direction
 	down     bool
 	cached   *Verdict // of the present state; nil when it must be built anew
+	recheck  chan struct{}
 }
 
 type entry struct {
@@ -64,7 +65,7 @@ type Verdict struct {
 // NewReadiness returns a set with the given requirements. A set is never ready
 // before its sentinel requirement is, so there is always at least that one.
 func NewReadiness(bus *event.Bus, initial ...Requirement) *Readiness {
-	r := &Readiness{bus: bus, now: time.Now, reqs: make(map[string]*entry)}
+	r := &Readiness{bus: bus, now: time.Now, reqs: make(map[string]*entry), recheck: make(chan struct{})}
 	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: "bootstrap has not completed"})
 	for _, q := range initial {
 		r.Set(q)
@@ -94,7 +95,31 @@ func (r *Readiness) Set(q Requirement) {
 	}
 	r.count(e.Met, q.Met)
 	e.Requirement = q
+	if q.ID == SentinelID && q.Met {
+		r.wakeLocked()
+	}
 	r.settle(q, "set")
+}
+
+// Recheck makes whatever is looked at now and then be looked at now. The seal
+// does so by itself: directories that bootstrap has made since the last look
+// must not hold up /ready.
+func (r *Readiness) Recheck() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wakeLocked()
+}
+
+func (r *Readiness) wakeLocked() {
+	close(r.recheck)
+	r.recheck = make(chan struct{})
+}
+
+// rechecked is closed by the next Recheck.
+func (r *Readiness) rechecked() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.recheck
 }
 
 // Remove drops a requirement that is none any more.

@@ -291,6 +291,39 @@ func TestHungMountDelaysNothing(t *testing.T) {
 	})
 }
 
+// A directory that bootstrap made since the last look must not cost a cycle.
+func TestSealLooksAtMountsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var there atomic.Bool
+		check := func(string) error {
+			if there.Load() {
+				return nil
+			}
+			return errors.New("does not exist")
+		}
+		r := NewReadiness(event.NewBus(64))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { r.FollowMounts(ctx, []string{"/workspace"}, check); close(done) }()
+		synctest.Wait()
+		there.Store(true)
+		begin := time.Now()
+		r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Met: true})
+		synctest.Wait()
+		if !r.Ready() || time.Since(begin) != 0 {
+			t.Fatalf("got %+v", r.Verdict())
+		}
+		there.Store(false)
+		r.Recheck()
+		synctest.Wait()
+		if r.Ready() {
+			t.Fatal("the mount is gone and was looked at")
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestCheckMount(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

@@ -34,16 +34,16 @@ func DialRelay(ctx context.Context, url string) error {
 	return c.CloseNow()
 }
 
-// FollowRelays keeps the relay requirement up to date until ctx ends: it is met
-// while at least one of urls completes a connect within RelayTimeout.
+// FollowRelays keeps the relay requirement up to date until ctx ends; like
+// FollowMounts it belongs before the seal. The requirement is met while at least one of urls completes a connect within RelayTimeout.
 func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayDial) {
-	r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: "not checked yet"})
+	r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: notChecked})
 	if len(urls) == 0 {
 		r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: "no relay is configured (NOSTR_RELAYS is empty)"})
 		return
 	}
 	last := ""
-	every(ctx, Cycle, func() {
+	r.every(ctx, func() {
 		url, err := anyRelay(ctx, urls, last, dial)
 		if ctx.Err() != nil {
 			return

@@ -98,25 +98,48 @@ func (s *Server) Authenticated(h http.Handler) http.Handler { return s.authentic
 
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := s.cfg.Auth.Authenticate(r)
-		if err == nil {
-			ctx := r.Context()
-			next.ServeHTTP(w, r.WithContext(withPrincipal(ctx, p)))
+		from := remoteAddress(r)
+		blocked := s.failures.blocked(from, time.Now())
+		if blocked && !hasBearer(r) {
+			tooMany(w)
 			return
 		}
-		switch {
-		case errors.Is(err, ErrForbidden):
-			Problem(w, http.StatusForbidden, err.Error())
-		case errors.Is(err, ErrNoKeyYet):
-			w.Header().Set("Retry-After", "1")
-			Problem(w, http.StatusServiceUnavailable, err.Error())
-		default:
-			for _, c := range s.cfg.Auth.challenge() {
-				w.Header().Add("WWW-Authenticate", c)
-			}
-			Problem(w, http.StatusUnauthorized, err.Error())
+		// A key is compared even then: that costs nothing, and a program of the
+		// box must not be able to lock out the operator who shares its address.
+		p, err := s.cfg.Auth.Authenticate(r)
+		if err == nil {
+			next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), p)))
+			return
 		}
+		if blocked {
+			tooMany(w)
+			return
+		}
+		if !errors.Is(err, ErrNoKeyYet) {
+			s.failures.failed(from, time.Now())
+		}
+		s.refuse(w, err)
 	})
+}
+
+func tooMany(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	Problem(w, http.StatusTooManyRequests, "too many failed attempts from this address")
+}
+
+func (s *Server) refuse(w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, ErrForbidden):
+		Problem(w, http.StatusForbidden, err.Error())
+	case errors.Is(err, ErrNoKeyYet):
+		w.Header().Set("Retry-After", "1")
+		Problem(w, http.StatusServiceUnavailable, err.Error())
+	default:
+		for _, c := range s.cfg.Auth.challenge() {
+			w.Header().Add("WWW-Authenticate", c)
+		}
+		Problem(w, http.StatusUnauthorized, err.Error())
+	}
 }
 
 // contain keeps a panic of a handler from being anything but a 500: it is

@@ -58,9 +58,10 @@ type Config struct {
 
 // Server is the management server and the metrics server.
 type Server struct {
-	cfg     Config
-	router  chi.Router
-	metrics *httpMetrics
+	cfg      Config
+	router   chi.Router
+	metrics  *httpMetrics
+	failures failureLimit
 
 	mu        sync.Mutex
 	listeners map[string]*listener

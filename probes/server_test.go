@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -210,6 +211,47 @@ func TestMountedRoutesNeedTheKey(t *testing.T) {
 		t.Errorf("a body over the limit: %d", w.Code)
 	}
 	r.wantMetric(t, `agentbox_http_requests_total{code="200",method="GET",route="/v1/beads/{id}"} 1`)
+}
+
+func TestFailuresAreLimitedByAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, AuthBearer)
+		r.auth.SetKey("the-key")
+		r.server.Mount("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		ask := func(from, key string) int {
+			req := httptest.NewRequest("GET", "/x/", nil)
+			req.RemoteAddr = from
+			req.Header.Set("Authorization", "Bearer "+key)
+			req.Header.Set("X-Forwarded-For", "9.9.9.9")
+			w := httptest.NewRecorder()
+			r.server.Handler().ServeHTTP(w, req)
+			return w.Code
+		}
+		for i := range failureBurst {
+			if code := ask(fmt.Sprint("1.1.1.1:", i), "wrong"); code != 401 {
+				t.Fatalf("attempt %d: %d", i, code)
+			}
+		}
+		if code := ask("1.1.1.1:98", "wrong"); code != 429 {
+			t.Fatalf("guessing goes on: %d", code)
+		}
+		if code := ask("1.1.1.1:99", "the-key"); code != 200 {
+			t.Fatalf("whoever has the key is locked out: %d", code)
+		}
+		if code := ask("2.2.2.2:1", "the-key"); code != 200 {
+			t.Fatalf("another address pays for it: %d", code)
+		}
+		time.Sleep(time.Second)
+		if code := ask("1.1.1.1:99", "wrong"); code != 401 {
+			t.Fatalf("never forgiven: %d", code)
+		}
+		for i := range 3 * failureAddresses {
+			r.server.failures.failed(fmt.Sprint(i), time.Now())
+		}
+		if n := len(r.server.failures.buckets); n > failureAddresses {
+			t.Fatalf("%d addresses are remembered", n)
+		}
+	})
 }
 
 func TestAuthModes(t *testing.T) {

@@ -1,6 +1,10 @@
 package schema
 
-import "testing"
+import (
+	"bytes"
+	"fmt"
+	"testing"
+)
 
 func BenchmarkLoadMinimal(b *testing.B) {
 	text := []byte("[programs.web]\ncommand = [\"sleep\", \"1\"]\n")
@@ -21,5 +25,15 @@ func BenchmarkLibrary(b *testing.B) {
 	JSONSchema()
 	for b.Loop() {
 		compiled(b)
+	}
+}
+
+func BenchmarkLoad1000Programs(b *testing.B) {
+	var text bytes.Buffer
+	for i := range 1000 {
+		fmt.Fprintf(&text, "[programs.p%d]\ncommand = [\"sleep\", \"1\"]\nrestart = \"always\"\n", i)
+	}
+	for b.Loop() {
+		Load("a", text.Bytes())
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
@@ -23,6 +24,9 @@ type Document struct {
 	lines []uint32 // offset of the first byte of each line
 	// text is kept for the formatter and for checksums.
 	text []byte
+
+	decoded  sync.Once
+	manifest *Manifest
 }
 
 // mark says where a key and its value stand, and mirrors the tree below.

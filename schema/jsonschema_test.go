@@ -25,7 +25,7 @@ func golden(t *testing.T, path string, want []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(have, want) {
-		t.Errorf("%s is not current; run: go test ./schema/... -update", path)
+		t.Errorf("%s is not current; run: go test ./schema ./schema/rules -run Current -update", path)
 	}
 }
 

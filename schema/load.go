@@ -20,8 +20,14 @@ func Load(name string, data []byte) (*Manifest, *Document, []Finding) {
 	return d.Manifest(), d, findings
 }
 
-// Manifest decodes the document, filling in the defaults.
+// Manifest is the typed form of the document with the defaults filled in. It is
+// decoded once and shared: it must not be changed.
 func (d *Document) Manifest() *Manifest {
+	d.decoded.Do(func() { d.manifest = d.decode() })
+	return d.manifest
+}
+
+func (d *Document) decode() *Manifest {
 	m := new(Manifest)
 	s := manifestShape()
 	programs, _ := d.Table("programs")
@@ -57,9 +63,24 @@ func DecodeProgram(merged map[string]any) (Program, []Finding) {
 	return decodeProgram(merged), v.findings
 }
 
-func decodeProgram(merged map[string]any) Program {
+// untouched is a program of which nothing is written: most keys of most
+// programs, so decoding starts from a copy. What it points to is never changed.
+var untouched = sync.OnceValue(func() Program {
 	var p Program
-	decodeTable(reflect.ValueOf(&p).Elem(), programTable(), merged)
+	decodeTable(reflect.ValueOf(&p).Elem(), programTable(), nil)
+	return p
+})
+
+func decodeProgram(merged map[string]any) Program {
+	p := untouched()
+	s := programTable()
+	dst := reflect.ValueOf(&p).Elem()
+	fields := fieldsOf(dst.Type())
+	for name, v := range merged {
+		if i, ok := s.index[name]; ok {
+			decodeValue(dst.Field(fields[name]), s.keys[i].shape, v)
+		}
+	}
 	if _, written := merged["start_timeout"]; !written && p.Type == "oneshot" {
 		p.StartTimeout = 0
 	}

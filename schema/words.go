@@ -27,7 +27,7 @@ func Path(keys ...string) string {
 }
 
 func quoteKey(k string) string {
-	if k != "" && strings.Trim(k, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == "" {
+	if isBareKey(k) {
 		return shorten(k)
 	}
 	return Quote(k)
@@ -197,4 +197,62 @@ func editDistance(a, b string, limit int) int {
 		before, last, row = last, row, before
 	}
 	return last[len(b)]
+}
+
+// TOML writes a value in TOML's inline syntax, on one line.
+func TOML(v any) string {
+	switch v := v.(type) {
+	case string:
+		return tomlString(v)
+	case []any:
+		parts := make([]string, len(v))
+		for i, e := range v {
+			parts[i] = TOML(e)
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case map[string]any:
+		parts := make([]string, 0, len(v))
+		for _, k := range orderedKeys(v, nil) {
+			name := k
+			if !isBareKey(k) {
+				name = tomlString(k)
+			}
+			parts = append(parts, name+" = "+TOML(v[k]))
+		}
+		if len(parts) == 0 {
+			return "{}"
+		}
+		return "{ " + strings.Join(parts, ", ") + " }"
+	}
+	return Describe(v)
+}
+
+// tomlString is a basic string: unlike Go's quotes it has \uXXXX and
+// \UXXXXXXXX as its only numeric escapes.
+func tomlString(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08X`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+func isBareKey(k string) bool {
+	return k != "" && strings.Trim(k, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }

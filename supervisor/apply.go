@@ -222,7 +222,7 @@ func (l *loop) replace(e *entry, spec *program.Spec) bool {
 	if ran {
 		l.step(e, program.Event{Kind: program.Stop})
 	}
-	if !e.m.Resting() {
+	if !e.m.Resting() && spec.Type != program.Schedule {
 		l.step(e, program.Event{Kind: program.Start, Spec: spec})
 		return true
 	}

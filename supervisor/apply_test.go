@@ -52,9 +52,7 @@ func TestApply(t *testing.T) {
 			t.Errorf("%v, %s", err, kinds(r))
 		}
 		b.pass(5 * time.Second)
-		if got := b.k.said(); len(got) != len("TERM changed, start new, TERM gone, start changed") {
-			t.Error(got)
-		}
+		b.askedTogether("TERM changed", "start new", "TERM gone", "start changed", "forget gone")
 		for _, was := range before.Programs {
 			now, ok := b.sup.Status(was.Name)
 			switch was.Name {

@@ -25,7 +25,7 @@ func TestWaveWaitsForReadiness(t *testing.T) {
 		b.p.after["db"] = 3 * time.Second
 		b.k.habits["plain"] = habit{slow: 2 * time.Second}
 		b.boot(Config{}, spec("web", priority(20)), spec("db", priority(10), notify), spec("plain", priority(10)))
-		b.asked("start db, start plain")
+		b.askedTogether("start db", "start plain")
 		b.is("web", program.Stopped, "waits for its turn (priority 20)")
 		b.pass(2999 * time.Millisecond)
 		b.is("db", program.Starting, "not ready yet")
@@ -116,13 +116,13 @@ func TestNeeds(t *testing.T) {
 		b.boot(Config{},
 			spec("web", needs("migrate:completed", "db")), spec("migrate", oneshot, needs("db")),
 			spec("db", notify), spec("sidecar", needs("db:started")))
-		b.asked("start db, start sidecar")
+		b.askedTogether("start db", "start sidecar")
 		b.is("migrate", program.Stopped, "waits for db to be ready (it is STARTING")
 		b.pass(2 * time.Second)
 		b.asked("start migrate")
 		b.is("web", program.Stopped, "waits for migrate to be completed")
 		b.pass(time.Second)
-		b.asked("KILL migrate, start web")
+		b.askedTogether("KILL migrate", "start web")
 	})
 }
 

@@ -18,6 +18,7 @@ type entry struct {
 	due    item // the machine's deadline
 
 	text    string // what the program says of itself
+	unready string // why it is not ready yet
 	unwatch []func()
 	hooks   map[program.HookKind]context.CancelFunc
 	early   []program.Event // of a run whose start has not been answered yet
@@ -64,6 +65,9 @@ func (e *entry) dropWatches() {
 func (e *entry) reason() string {
 	if e.m.Resting() && e.waiting != "" {
 		return e.waiting
+	}
+	if e.m.State == program.Starting && e.unready != "" {
+		return e.m.Reason + ": " + e.unready
 	}
 	return e.m.Reason
 }

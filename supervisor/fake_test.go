@@ -3,6 +3,9 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,10 +15,30 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	proc.ShimMain()
+	if os.Getenv("SUPERVISOR_TEST_PROGRAM") == "notify" {
+		notifyAndWait()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// notifyAndWait is the program of TestRealNotify: this very binary.
+func notifyAndWait() {
+	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
+	if err == nil {
+		_, err = conn.Write([]byte("STATUS=all set\nREADY=1"))
+	}
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1)) // nobody answers
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
 
 // kernel is a Processes that runs nothing: what its programs do stands in habits.
 type kernel struct {
@@ -132,6 +155,12 @@ func (k *kernel) Kill(name string, run uint64) error {
 		k.end(p, 0, program.Exit{Code: -1, Signal: "KILL", SignalNumber: 9})
 	}
 	return nil
+}
+
+func (k *kernel) Forget(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.note("forget %s", name)
 }
 
 func (k *kernel) Notices() <-chan Notice { return k.notices }
@@ -294,6 +323,18 @@ func (b *box) asked(want string) {
 	b.t.Helper()
 	if got := b.k.said(); got != want {
 		b.t.Errorf("asked\n\t%s\nwant\n\t%s", got, want)
+	}
+	b.k.forget()
+}
+
+// askedTogether is asked for what may come in any order.
+func (b *box) askedTogether(want ...string) {
+	b.t.Helper()
+	got := strings.Split(b.k.said(), ", ")
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		b.t.Errorf("asked %q, want %q", got, want)
 	}
 	b.k.forget()
 }

@@ -160,7 +160,7 @@ func (l *loop) step(e *entry, ev program.Event) {
 	}
 	l.agenda.set(&e.due, e.m.Deadline)
 	if e.m.Run != before.Run {
-		e.text = ""
+		e.text, e.unready = "", ""
 		if e.firstStart.IsZero() {
 			e.firstStart = now
 		}
@@ -295,6 +295,11 @@ func (l *loop) reporter(e *entry, run uint64) func(Report) {
 					e.text = r.Text
 					l.show(e)
 				}
+			case ReportWaiting:
+				if e.m.Run == run {
+					e.unready = r.Reason
+					l.show(e)
+				}
 			}
 		})
 	}
@@ -355,7 +360,7 @@ func (l *loop) adopt(specs []program.Spec) error {
 func (l *loop) newEntry(spec *program.Spec) *entry {
 	l.seed++
 	e := &entry{name: spec.Name, m: program.NewMachine(spec, l.seed*0x9e3779b97f4a7c15, time.Now())}
-	e.due.fire = func() { l.step(e, program.Event{Kind: program.Tick}) }
+	e.due.fire = func() { l.step(e, program.Event{Kind: program.Tick, Reason: e.unready}) }
 	e.cronD.fire = func() { l.scheduled(e) }
 	if !spec.Autostart {
 		e.waiting = "not started: autostart is off"

@@ -7,7 +7,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Processes starts, signals and watches processes. Start, Signal and Kill are
+// Processes starts, signals and watches processes. Start, Signal, Kill and Forget are
 // called beside the loop and may block; calls for one program never overlap and
 // come in the order in which the loop wanted them.
 type Processes interface {
@@ -18,6 +18,8 @@ type Processes interface {
 	Signal(name string, run uint64, signal string, scope program.KillScope) error
 	// Kill sends KILL to everything in the run's kill scope.
 	Kill(name string, run uint64) error
+	// Forget drops what is kept of a program that was removed.
+	Forget(name string)
 	// Notices is the stream of what ended. It is never closed while the
 	// supervisor runs.
 	Notices() <-chan Notice
@@ -46,7 +48,7 @@ type Prober interface {
 // Report is one thing that a probe found out.
 type Report struct {
 	Kind   ReportKind
-	Reason string        // of Unhealthy
+	Reason string        // of Unhealthy and Waiting
 	Extend time.Duration // of Extend
 	Text   string        // of Text
 }
@@ -60,6 +62,7 @@ const (
 	ReportHealthy              // the health checks hold again
 	ReportUnhealthy            // they have failed often enough
 	ReportExtend               // the program needs more time (EXTEND_TIMEOUT_USEC)
+	ReportWaiting              // why the program is not ready yet
 	ReportText                 // the program describes its status (STATUS=)
 )
 

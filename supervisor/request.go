@@ -89,5 +89,6 @@ func (l *loop) remove(e *entry) {
 		}
 	}
 	l.publishOrder()
+	l.crew.submit(&e.lane, func() { l.sup.cfg.Processes.Forget(e.name) })
 	l.tell("ProgramRemoved", e.name, nil)
 }

@@ -44,7 +44,8 @@ type Status struct {
 	Healthy   bool          `json:"healthy"`
 	Completed bool          `json:"completed"`
 	Required  bool          `json:"required"`
-	// Reason says in words why the program is not running; empty while it is.
+	// Reason says in words why the program is not running or, while it is, why it
+	// is unhealthy; else it is empty.
 	Reason string `json:"reason,omitempty"`
 	// Text is what the program said of itself (sd_notify STATUS=).
 	Text     string `json:"text,omitempty"`

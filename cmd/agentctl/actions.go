@@ -88,7 +88,6 @@ func (c *cli) runAction(ctx context.Context, v verb, req api.ActionRequest) erro
 		return usageError("give either names or --all")
 	}
 	client := c.client()
-	defer client.Close()
 	result, err := v.ask(client, ctx, req)
 	if err != nil {
 		return failed(err)
@@ -137,7 +136,6 @@ Exit status 1: it did not come in time, or cannot come any more.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Names = args
 			client := c.client()
-			defer client.Close()
 			result, err := waitOn(cmd.Context(), client, q)
 			if err != nil {
 				return failed(err)

@@ -24,7 +24,6 @@ boot waited for (critical chain).`,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
-			defer client.Close()
 			boot, err := client.Boot(cmd.Context())
 			if err != nil {
 				return failed(err)

@@ -17,7 +17,6 @@ func newWhy(c *cli) *cobra.Command {
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client := c.client()
-			defer client.Close()
 			why, err := client.Why(cmd.Context(), args[0])
 			if err != nil {
 				return failed(err)
@@ -73,7 +72,6 @@ that cannot be reached included.`,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
-			defer client.Close()
 			r, err := client.Ready(cmd.Context())
 			if err != nil {
 				return &exitError{exitFailure, fmt.Errorf("not ready: %w", err)}
@@ -129,7 +127,6 @@ With --dry-run it only says what would happen: for each program unchanged, live
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
-			defer client.Close()
 			result, err := client.Apply(cmd.Context(), req)
 			if err != nil {
 				return failed(err)
@@ -188,7 +185,6 @@ func newLogLevel(c *cli) *cobra.Command {
 		ValidArgs: []string{"trace", "debug", "info", "warn", "error"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client := c.client()
-			defer client.Close()
 			var level api.LogLevel
 			var err error
 			if len(args) == 1 {
@@ -219,7 +215,6 @@ func newShutdown(c *cli) *cobra.Command {
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
-			defer client.Close()
 			if err := client.Shutdown(cmd.Context(), req); err != nil {
 				return failed(err)
 			}

@@ -91,7 +91,6 @@ func quietEnd(ctx context.Context, err error) error {
 // completeNames offers the names of the programs of the running box.
 func (c *cli) completeNames(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	client := c.client()
-	defer client.Close()
 	status, err := client.Status(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

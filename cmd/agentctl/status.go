@@ -23,7 +23,6 @@ STARTING or in BACKOFF does not.`,
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client := c.client()
-			defer client.Close()
 			if watch {
 				return quietEnd(cmd.Context(), c.watchStatus(cmd.Context(), client, args))
 			}

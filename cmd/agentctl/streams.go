@@ -34,7 +34,6 @@ On a terminal control characters are shown as escapes.`,
 				return err
 			}
 			client := c.client()
-			defer client.Close()
 			return quietEnd(cmd.Context(), client.Logs(cmd.Context(), q, c.logPrinter(args, times)))
 		},
 	}
@@ -120,7 +119,6 @@ events that are gone.`,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
-			defer client.Close()
 			return quietEnd(cmd.Context(), client.Events(cmd.Context(), since, follow, func(e api.Event) error {
 				if c.json {
 					return c.printJSONLine(e)

@@ -32,7 +32,6 @@ func newVersion(c *cli) *cobra.Command {
 			var asked error
 			if !clientOnly {
 				client := c.client()
-				defer client.Close()
 				var server api.Version
 				if server, asked = client.Version(cmd.Context()); asked == nil {
 					out.Server = &server

@@ -32,7 +32,7 @@ func verbs() []verb {
 		{"stopped", "", "stop itself with SIGSTOP", stopped},
 		{"fork-orphans", "N [stay]", "leave N orphans that exit at once, or stay", forkOrphans},
 		{"setsid-escape", "[scrub]", "leave a child in a session of its own, without environment when scrubbed, and exit", setsidEscape},
-		{"double-fork", "[scrub]", "stay, with a grandchild in a session of its own whose parent is gone", doubleFork},
+		{"double-fork", "[scrub]", "stay, with a grandchild in a session of its own; say its pid, and \"ready\" when its parent is gone", doubleFork},
 		{"fork-tree", "DEPTH WIDTH", "a tree of processes, every other one in a session of its own", forkTree},
 		{"refork", "", "children that replace themselves for ever in sessions of their own", refork},
 		{"print-lines", "N [TEXT]", "N lines on standard output", printLines},
@@ -198,6 +198,7 @@ func doubleFork(args []string) error {
 	if err := c.Run(); err != nil {
 		return err
 	}
+	fmt.Println("ready")
 	return forever()
 }
 

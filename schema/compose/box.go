@@ -17,9 +17,9 @@ import (
 type Input struct {
 	Manifest *schema.Manifest
 	Document *schema.Document
-	// File is the name of the manifest, for the header.
-	File    string
-	Version string // of agentctl
+	// Command makes the description again; the header says so.
+	Command string
+	Version string // of agentinit, for the image's environment
 	System  string // x86_64-linux, aarch64-linux
 }
 
@@ -301,16 +301,15 @@ func (b *builder) environment(features []catalog.Feature) error {
 // ask for by ${X}.
 func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 	vars := map[string]Variable{}
-	fallbacks := func(of map[string]string) {
-		for name, fallback := range of {
+	if b.box.Profile == "agentbox" {
+		for name, fallback := range b.cat.Operator {
 			vars[name] = Variable{Name: name, Fallback: fallback}
 		}
 	}
-	if b.box.Profile == "agentbox" {
-		fallbacks(b.cat.Operator)
-	}
 	for _, f := range features {
-		fallbacks(f.Operator)
+		for name, fallback := range f.Operator {
+			vars[name] = Variable{Name: name, Fallback: fallback, Optional: fallback == ""}
+		}
 	}
 	m := b.view.Manifest
 	need := func(name string, optional bool) {
@@ -359,8 +358,18 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// header says how a file was made, so that it can be made again.
-func (b *Box) header(format string) string {
-	return fmt.Sprintf("# Made by agentctl %s from %s:\n#   agentctl generate %s %s\n# Do not edit: change the manifest and make it again; --check tells whether it is current.\n",
-		b.Version, b.File, format, b.File)
+// header says how a file was made, so that it can be made again. It names no
+// version: a description changes when the manifest or its meaning does.
+func (b *Box) header() string {
+	return "# Made from the manifest by\n#   " + oneLine(b.Command) + "\n# Do not edit: change the manifest and make it again; --check tells whether it is current.\n"
+}
+
+// oneLine keeps a text inside its comment.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || unprintable(r) {
+			return ' '
+		}
+		return r
+	}, s)
 }

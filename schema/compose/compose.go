@@ -17,7 +17,7 @@ func (b *Box) Compose() []byte {
 	doc := mapping{{"services", b.composeServices()}}
 	doc.add("networks", b.composeNetworks())
 	doc.add("volumes", b.composeVolumes())
-	return []byte(b.header("compose") + "\n" + yaml(doc))
+	return []byte(b.header() + "\n" + yaml(doc))
 }
 
 func (b *Box) composeServices() mapping {

@@ -12,7 +12,7 @@ import (
 // reads it. A value that spans lines has no such form.
 func (b *Box) Env() ([]byte, error) {
 	var out strings.Builder
-	out.WriteString(b.header("env"))
+	out.WriteString(b.header())
 	for _, name := range slices.Sorted(maps.Keys(b.Environment)) {
 		value := b.Environment[name]
 		if strings.ContainsAny(value, "\n\r\x00") {

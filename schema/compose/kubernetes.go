@@ -36,13 +36,17 @@ func (b *Box) Kubernetes(k Kubernetes) ([]byte, []string) {
 	if w.k.Storage == "" {
 		w.k.Storage = "10Gi"
 	}
-	docs := []mapping{w.configMap(), w.service(), w.statefulSet()}
+	docs := []mapping{w.configMap()}
+	if env := w.fallbacks(); len(env) > 0 {
+		docs = append(docs, w.object("v1", "ConfigMap", w.k.Name+"-env", pair{"data", env}))
+	}
+	docs = append(docs, w.service(), w.statefulSet())
 	if k.PodMonitor {
 		docs = append(docs, w.podMonitor())
 	}
-	out := b.header("kubernetes")
+	out := b.header()
 	for _, note := range w.notes {
-		out += "# Note: " + note + "\n"
+		out += "# Note: " + oneLine(note) + "\n"
 	}
 	for _, d := range docs {
 		out += "---\n" + yaml(d)
@@ -67,23 +71,32 @@ func (w *cluster) object(api, kind, name string, rest ...pair) mapping {
 	return append(mapping{{"apiVersion", api}, {"kind", kind}, {"metadata", meta}}, rest...)
 }
 
-// configMap carries the manifest, and the fallbacks that a Secret of the operator
-// overrides.
 func (w *cluster) configMap() mapping {
-	data := mapping{{"agentbox.toml", text(w.k.Text)}}
-	for _, v := range w.Operator {
-		data.add(v.Name, w.fallback(v))
-	}
-	return w.object("v1", "ConfigMap", w.k.Name, pair{"data", data})
+	return w.object("v1", "ConfigMap", w.k.Name, pair{"data", mapping{{"agentbox.toml", text(w.k.Text)}}})
 }
 
-// fallback points the box at the model server, which is beside it in the pod
-// here and on the host elsewhere.
-func (w *cluster) fallback(v Variable) string {
-	if w.Sidecar == nil {
-		return v.Fallback
+// fallbacks are what the operator's Secret overrides. They point the box at the
+// model server, which is beside it in the pod here and on the host elsewhere.
+func (w *cluster) fallbacks() mapping {
+	var data mapping
+	for _, v := range w.Operator {
+		value := v.Fallback
+		if w.Sidecar != nil {
+			value = strings.ReplaceAll(value, "//host.docker.internal:", "//127.0.0.1:")
+		}
+		data.add(v.Name, value)
 	}
-	return strings.ReplaceAll(v.Fallback, "//host.docker.internal:", "//127.0.0.1:")
+	return data
+}
+
+// environments are taken over whole, the later one winning.
+func (w *cluster) environments() []any {
+	var list []any
+	if len(w.fallbacks()) > 0 {
+		list = append(list, mapping{{"configMapRef", mapping{{"name", w.k.Name + "-env"}}}})
+	}
+	// Credentials: whoever applies this makes the Secret.
+	return append(list, mapping{{"secretRef", mapping{{"name", w.k.Name + "-secrets"}, {"optional", true}}}})
 }
 
 func (w *cluster) service() mapping {
@@ -111,6 +124,9 @@ func (w *cluster) statefulSet() mapping {
 	}
 	pod := mapping{
 		{"automountServiceAccountToken", false},
+		// Links of services are variables such as AGENTBOX_PORT=tcp://…, in the
+		// middle of our own names.
+		{"enableServiceLinks", false},
 		{"terminationGracePeriodSeconds", int(w.StopTimeout / time.Second)},
 	}
 	if runtime := w.Security.Effective.Runtime; runtime != "" {
@@ -202,11 +218,7 @@ func (w *cluster) container() mapping {
 		{"name", "agentbox"},
 		{"image", w.k.Image},
 		{"securityContext", security(w.Security.Effective)},
-		{"envFrom", []any{
-			mapping{{"configMapRef", mapping{{"name", w.k.Name}}}},
-			// Credentials: whoever applies this makes the Secret.
-			mapping{{"secretRef", mapping{{"name", w.k.Name + "-env"}, {"optional", true}}}},
-		}},
+		{"envFrom", w.environments()},
 		{"env", w.env()},
 	}
 	var ports []any

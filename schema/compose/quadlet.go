@@ -17,11 +17,11 @@ type File struct {
 // network, and the model server when there is one.
 func (b *Box) Quadlet() []File {
 	files := []File{
-		{"agentbox.container", []byte(b.header("quadlet") + b.quadletBox())},
-		{"agentbox.network", []byte(b.header("quadlet") + "\n[Network]\nNetworkName=agentbox\n")},
+		{"agentbox.container", []byte(b.header() + b.quadletBox())},
+		{"agentbox.network", []byte(b.header() + "\n[Network]\nNetworkName=agentbox\n")},
 	}
 	if b.Sidecar != nil {
-		files = append(files, File{"agentbox-ollama.container", []byte(b.header("quadlet") + b.quadletSidecar())})
+		files = append(files, File{"agentbox-ollama.container", []byte(b.header() + b.quadletSidecar())})
 	}
 	return files
 }
@@ -71,7 +71,7 @@ func (b *Box) quadletBox() string {
 	if b.Network != "" {
 		u.set("Network", b.Network)
 	}
-	u.set("AddHost", "host.docker.internal:host-gateway")
+	u.set("PodmanArgs", "--add-host=host.docker.internal:host-gateway")
 	for _, m := range b.Mounts {
 		source := m.Source
 		switch {
@@ -135,7 +135,9 @@ func (b *Box) quadletProfile(u *unit, p Profile) {
 	}
 	u.set("Tmpfs", p.Tmpfs...)
 	u.set("AddDevice", p.Devices...)
-	u.set("GroupAdd", p.GroupAdd...)
+	for _, g := range p.GroupAdd {
+		u.set("PodmanArgs", "--group-add="+g)
+	}
 	if p.Runtime == "nvidia" || len(p.DeviceRequests) > 0 {
 		// Podman hands GPUs over by the Container Device Interface.
 		u.set("AddDevice", "nvidia.com/gpu=all")
@@ -172,7 +174,7 @@ func (b *Box) quadletSidecar() string {
 	b.quadletProfile(u, *b.Security.Sidecar)
 	u.set("PublishPort", fmt.Sprintf("%d:%d", sidecarPort, sidecarPort))
 	u.set("Network", "agentbox.network")
-	u.set("NetworkAlias", "ollama")
+	u.set("PodmanArgs", "--network-alias=ollama")
 	u.set("Volume", volumePrefix+"ollama:/root/.ollama")
 	u.section("Service")
 	u.set("Restart", "always")

@@ -90,7 +90,11 @@ func programs(d *schema.Document) (out []programTable) {
 	for _, name := range d.Keys("programs") {
 		v, _ := d.At("programs", name)
 		if t, ok := v.(map[string]any); ok {
-			out = append(out, programTable{d, []string{"programs", name}, t, schema.MergeProgram(defaults, t)})
+			merged := t
+			if defaults != nil {
+				merged = schema.MergeProgram(defaults, t)
+			}
+			out = append(out, programTable{d, []string{"programs", name}, t, merged})
 		}
 	}
 	return out

@@ -129,11 +129,13 @@ func ownPair(a, b listener) bool {
 	return a.path == "supervisor.listen" && b.path == "supervisor.metrics_listen"
 }
 
+// listenersCollide reports each listener once, with the first that has its port:
+// a manifest of nothing but collisions must not make their square.
 func listenersCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
-	all := listeners(d)
-	for i, b := range all {
-		for _, a := range all[:i] {
-			if a.port != b.port || ownPair(a, b) || reportedElsewhere(d, a, b) {
+	byPort := map[int64][]listener{}
+	for _, b := range listeners(d) {
+		for _, a := range byPort[b.port] {
+			if ownPair(a, b) || reportedElsewhere(d, a, b) {
 				continue
 			}
 			keys := b.keys
@@ -142,7 +144,9 @@ func listenersCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
 			}
 			out = append(out, atKeys(d, keys, fmt.Sprintf("port %d is taken twice: by %s (%s) and by %s (%s)", a.port, a.label, a.path, b.label, b.path),
 				"give one of them another port"))
+			break
 		}
+		byPort[b.port] = append(byPort[b.port], b)
 	}
 	return out
 }

@@ -33,7 +33,7 @@ func filterWithoutMode(d *schema.Document, _ Facts) []schema.Finding {
 	if d.Is("privacy_filter.mode", "off") {
 		state = `"off"`
 	}
-	return one(shown(d, "privacy_filter.mode", "privacy_filter.enabled = true, but privacy_filter.mode is "+state, `use "local-gpu" or "local-cpu"`))
+	return one(shown(d, "privacy_filter.mode", "privacy_filter.enabled = true, but privacy_filter.mode is "+state+`; "local-gpu" and "local-cpu" work`, "set one of the two, or disable the filter"))
 }
 
 func filterWithoutGPU(d *schema.Document, _ Facts) []schema.Finding {

@@ -9,6 +9,7 @@ import (
 // exceptionGate says when the feature behind an exception is active.
 type exceptionGate struct {
 	name   string
+	key    string // that switches the feature on
 	active func(*schema.Document) bool
 	when   string
 }
@@ -29,16 +30,17 @@ func backend(names ...string) func(*schema.Document) bool {
 }
 
 func exceptionGates() []exceptionGate {
+	on := func(name, key string) exceptionGate { return exceptionGate{name, key, switchedOn(key), key} }
 	return []exceptionGate{
-		{"desktop", switchedOn("desktop.enabled"), "desktop.enabled"},
-		{"gpu-rocm", backend("ollama-rocm"), `gpu.backend = "ollama-rocm"`},
-		{"gpu-cuda", backend("ollama-cuda", "local-cuda"), `gpu.backend = "ollama-cuda" or "local-cuda"`},
-		{"gaussian-splatting", switchedOn("skills.spatial_and_3d.gaussian_splatting"), "skills.spatial_and_3d.gaussian_splatting"},
-		{"playwright", switchedOn("skills.browser.playwright"), "skills.browser.playwright"},
-		{"code-server", switchedOn("toolchains.code_server"), "toolchains.code_server"},
-		{"telegram-mirror", switchedOn("sovereign_mesh.telegram_mirror"), "sovereign_mesh.telegram_mirror"},
-		{"nostr-relay", switchedOn("sovereign_mesh.relay.enabled"), "sovereign_mesh.relay.enabled"},
-		{"solid-pod-rs", func(d *schema.Document) bool { return d.Is("adapters.pods", "local-solid-rs") }, `adapters.pods = "local-solid-rs"`},
+		on("desktop", "desktop.enabled"),
+		{"gpu-rocm", "gpu.backend", backend("ollama-rocm"), `gpu.backend = "ollama-rocm"`},
+		{"gpu-cuda", "gpu.backend", backend("ollama-cuda", "local-cuda"), `gpu.backend = "ollama-cuda" or "local-cuda"`},
+		on("gaussian-splatting", "skills.spatial_and_3d.gaussian_splatting"),
+		on("playwright", "skills.browser.playwright"),
+		on("code-server", "toolchains.code_server"),
+		on("telegram-mirror", "sovereign_mesh.telegram_mirror"),
+		on("nostr-relay", "sovereign_mesh.relay.enabled"),
+		{"solid-pod-rs", "adapters.pods", func(d *schema.Document) bool { return d.Is("adapters.pods", "local-solid-rs") }, `adapters.pods = "local-solid-rs"`},
 	}
 }
 
@@ -83,7 +85,9 @@ func featuresWithoutBlock(d *schema.Document, _ Facts) (out []schema.Finding) {
 		if _, declared := d.At(keys...); declared || !g.active(d) {
 			continue
 		}
-		out = append(out, atKeys(d, keys, g.when+" is active without "+schema.Path(keys...), "declare ["+schema.Path(keys...)+"]; an empty block will do"))
+		f := at(d, g.key, g.when+" is active without "+schema.Path(keys...), "declare ["+schema.Path(keys...)+"]; an empty block will do")
+		f.Path = schema.Path(keys...)
+		out = append(out, f)
 	}
 	return out
 }

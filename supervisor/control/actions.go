@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
@@ -214,12 +213,6 @@ func (s *Server) waitBound(ctx context.Context, asked time.Duration) (context.Co
 	return context.WithTimeout(ctx, bound)
 }
 
-// Refusal is an error of the supervisor about one program.
-type Refusal interface {
-	error
-	ProgramName() string
-}
-
 // refusals sorts what the supervisor refused by program. An error that names no
 // program is about all of them.
 func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
@@ -227,19 +220,37 @@ func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
 	one := make(map[string]error)
 	var all error
 	for _, e := range flatten(err) {
-		var r Refusal
-		if errors.As(e, &r) && r.ProgramName() != "" {
-			one[r.ProgramName()] = e
+		var named interface{ ProgramName() string }
+		if errors.As(e, &named) && named.ProgramName() != "" {
+			one[named.ProgramName()] = e
 		} else {
 			all = e
 		}
 	}
 	for _, p := range asked {
 		if e := cmp.Or(one[p.Name], all); e != nil {
-			out[p.Name] = about(codeOf(e), p, "%s", strings.TrimSpace(e.Error()))
+			out[p.Name] = refusal(e, p)
 		}
 	}
 	return out
+}
+
+// refusal is the one place where an error of the supervisor gets its code.
+func refusal(err error, p supervisor.Status) *api.Error {
+	var refused *supervisor.Refused
+	var unknown *supervisor.UnknownProgram
+	switch {
+	case errors.As(err, &refused) && refused.Program != "":
+		p.State = refused.State
+		return about(api.CodeConflict, p, "%s: %s", p.Name, refused.Reason)
+	case errors.As(err, &unknown):
+		return about(api.CodeConflict, p, "%s: removed meanwhile", p.Name)
+	case errors.Is(err, supervisor.ErrDone):
+		return about(api.CodeShuttingDown, p, "%s: %v", p.Name, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return about(api.CodeTimeout, p, "%s: the supervisor did not answer in time", p.Name)
+	}
+	return about(api.CodeFailed, p, "%s: %v", p.Name, err)
 }
 
 // flatten takes joined errors apart.
@@ -255,14 +266,4 @@ func flatten(err error) []error {
 		return out
 	}
 	return []error{err}
-}
-
-func codeOf(err error) api.Code {
-	switch {
-	case api.CodeOf(err) != "":
-		return api.CodeOf(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return api.CodeTimeout
-	}
-	return api.CodeConflict
 }

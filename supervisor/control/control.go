@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -23,8 +25,9 @@ import (
 // the snapshot again when it sees the event.
 //
 // The four requests return when the loop has taken or refused them; control
-// waits for the outcome itself. What they refuse is one or several (joined)
-// errors that RefusalOf understands.
+// waits for the outcome itself. What was refused is *supervisor.Refused or
+// *supervisor.UnknownProgram, joined where there are several; any other error
+// is about all programs.
 type Supervisor interface {
 	Snapshot() supervisor.Snapshot
 	Start(ctx context.Context, names ...string) error
@@ -34,6 +37,11 @@ type Supervisor interface {
 	// Shutdown asks for an orderly stop of the whole box and returns at once.
 	Shutdown(reason string)
 }
+
+var (
+	_ Supervisor = (*supervisor.Supervisor)(nil)
+	_ Logs       = (*logs.Plane)(nil)
+)
 
 // Logs reads captured output; logs.Plane is one. A reader may be as slow as it
 // likes: that must hold up nobody else.
@@ -96,8 +104,8 @@ type Config struct {
 
 // Limits bound what peers can take. The zero value of a field is its default.
 type Limits struct {
-	Connections int           // all at once; default 640
-	Guests      int           // of supervised programs, among them; default 64
+	Connections int           // all at once; default 640, or a quarter of RLIMIT_NOFILE if less
+	Guests      int           // of supervised programs, among them; default a tenth
 	Header      time.Duration // for a request's header; default 5 s
 	Body        time.Duration // for a whole request; default 10 s
 	Idle        time.Duration // between requests; default 30 s
@@ -111,14 +119,24 @@ const (
 )
 
 func (l Limits) withDefaults() Limits {
-	setDefault(&l.Connections, 640)
-	setDefault(&l.Guests, 64)
+	setDefault(&l.Connections, min(640, descriptors()/4))
+	setDefault(&l.Guests, max(1, l.Connections/10))
 	setDefault(&l.Header, 5*time.Second)
 	setDefault(&l.Body, 10*time.Second)
 	setDefault(&l.Idle, 30*time.Second)
 	setDefault(&l.Write, 30*time.Second)
 	setDefault(&l.Wait, 10*time.Minute)
 	return l
+}
+
+// descriptors is how many file descriptors this process may have: connections
+// must leave enough of them to start programs.
+func descriptors() int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return 256
+	}
+	return int(min(limit.Cur, 1<<20))
 }
 
 func setDefault[T int | time.Duration](field *T, value T) {

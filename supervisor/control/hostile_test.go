@@ -125,7 +125,6 @@ func TestGarbageDisturbsNothing(t *testing.T) {
 		})
 	}
 	c := api.NewClient(path)
-	defer c.Close()
 	for range 20 {
 		_, err := c.Status(t.Context())
 		must(t, err)
@@ -141,7 +140,6 @@ func TestManyAtOnce(t *testing.T) {
 	for range 500 {
 		wg.Go(func() {
 			c := api.NewClient(path)
-			defer c.Close()
 			if s, err := c.Status(t.Context()); err != nil || len(s.Programs) != 2 {
 				t.Errorf("%v %v", s, err)
 			}
@@ -181,7 +179,6 @@ func TestGuestsCannotKeepOthersOut(t *testing.T) {
 	guest = false
 	mu.Unlock()
 	c := api.NewClient(path)
-	defer c.Close()
 	_, err = c.Status(t.Context())
 	must(t, err)
 }

@@ -129,7 +129,6 @@ func TestWithoutAWritableDirectory(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- control.New(own(controltest.New())).Serve(ctx, s) }()
 	c := api.NewClient(s.Name())
-	defer c.Close()
 	_, err = c.Status(t.Context())
 	must(t, err)
 	_, _, err = control.Listen(t.Context(), control.SocketConfig{Path: s.Name(), GID: -1})
@@ -150,6 +149,9 @@ func TestLongPathIsAnError(t *testing.T) {
 
 // The rest needs peers that are other processes: this test binary, run again.
 
+// noExitSleep keeps the race detector's runtime from waiting at each exit.
+const noExitSleep = "GORACE=atexit_sleep_ms=0"
+
 // TestPeerHelper is not a test: it is the peer. It asks for a status and a stop
 // and prints what it is told.
 func TestPeerHelper(t *testing.T) {
@@ -158,7 +160,6 @@ func TestPeerHelper(t *testing.T) {
 		t.Skip("is the peer of other tests")
 	}
 	c := api.NewClient(socket)
-	defer c.Close()
 	_, read := c.Status(t.Context())
 	_, write := c.Stop(t.Context(), api.ActionRequest{All: true})
 	_, open := c.Version(t.Context())
@@ -180,7 +181,7 @@ func runPeer(t *testing.T, socket string, cred *syscall.Credential) (pid int, an
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
 		cmd.Dir = "/"
 	}
-	cmd.Env = []string{"CONTROL_TEST_PEER=" + socket}
+	cmd.Env = []string{"CONTROL_TEST_PEER=" + socket, noExitSleep}
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	must(t, cmd.Start())
@@ -265,7 +266,7 @@ func TestPeerThatIsGone(t *testing.T) {
 	exe, err := os.Executable()
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestConnectHelper$")
-	cmd.Env = []string{"CONTROL_TEST_CONNECT=" + path}
+	cmd.Env = []string{"CONTROL_TEST_CONNECT=" + path, noExitSleep}
 	cmd.ExtraFiles = []*os.File{theirs}
 	out, err := cmd.CombinedOutput()
 	theirs.Close()

@@ -37,7 +37,6 @@ func socketPath(tb testing.TB) string {
 func dial(tb testing.TB, cfg control.Config) *api.Client {
 	tb.Helper()
 	c := api.NewClient(controltest.Serve(tb, cfg, socketPath(tb)))
-	tb.Cleanup(c.Close)
 	return c
 }
 
@@ -355,7 +354,6 @@ func TestFollowersSeeTheEndAndTheBreak(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- control.New(own(b)).Serve(ctx, s) }()
 	c := api.NewClient(path)
-	defer c.Close()
 	b.Bus.Publish(event.Event{Name: "One"})
 	seen := make(chan string, 10)
 	ended := make(chan error, 1)

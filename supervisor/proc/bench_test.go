@@ -24,10 +24,17 @@ func pauseProgram(b *testing.B) Command {
 
 // BenchmarkStart1000 starts 1000 programs that stay, from that many goroutines.
 func BenchmarkStart1000(b *testing.B) {
-	for _, workers := range []int{1, 2, 4, 8} {
-		b.Run(map[int]string{1: "1", 2: "2", 4: "4", 8: "8"}[workers], func(b *testing.B) {
-			cmd := pauseProgram(b)
-			o := newOwner(b, Options{})
+	for _, tc := range []struct {
+		name    string
+		workers int
+		opts    Options
+	}{
+		{"workers=1", 1, Options{}}, {"workers=2", 2, Options{}}, {"workers=8", 8, Options{}},
+		{"workers=2,cgroups", 2, Options{Cgroups: true}},
+	} {
+		b.Run(tc.name, func(b *testing.B) {
+			cmd, workers := pauseProgram(b), tc.workers
+			o := newOwner(b, tc.opts)
 			b.ResetTimer()
 			for range b.N {
 				startMany(b, o, cmd, 1000, workers)

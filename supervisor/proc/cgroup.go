@@ -3,7 +3,6 @@ package proc
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,7 +22,7 @@ type cgroupBase struct {
 // cgroup is that of one started process.
 type cgroup struct {
 	dir  string
-	file *os.File
+	open int // descriptor, until the process is started; then -1
 }
 
 func openCgroupBase() (*cgroupBase, error) {
@@ -35,9 +34,10 @@ func openCgroupBase() (*cgroupBase, error) {
 	if err != nil {
 		return nil, err
 	}
-	rel := filepath.Join(own, fmt.Sprintf("agentinit-%d", os.Getpid()))
+	// Random: boxes that share a hierarchy may all be pid 1.
+	rel := filepath.Join(own, "agentinit-"+newToken())
 	b := &cgroupBase{dir: filepath.Join(mount, rel), rel: rel}
-	if err := os.Mkdir(b.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
 		return nil, err
 	}
 	// The kill file came with Linux 5.14; without it a cgroup gains us little.
@@ -110,12 +110,12 @@ func (b *cgroupBase) create(id uint64) *cgroup {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil
 	}
-	f, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		os.Remove(dir)
 		return nil
 	}
-	return &cgroup{dir: dir, file: f}
+	return &cgroup{dir: dir, open: fd}
 }
 
 func (b *cgroupBase) close() {
@@ -128,7 +128,15 @@ func (c *cgroup) fd() (int, bool) {
 	if c == nil {
 		return 0, false
 	}
-	return int(c.file.Fd()), true
+	return c.open, true
+}
+
+// started gives up the descriptor: the fork was all it was for.
+func (c *cgroup) started() {
+	if c != nil && c.open >= 0 {
+		unix.Close(c.open)
+		c.open = -1
+	}
 }
 
 // kill has the kernel kill all members, forking ones included. Refusal leaves
@@ -142,7 +150,6 @@ func (c *cgroup) kill() {
 // remove works only once the cgroup is empty; a leaked member keeps it.
 func (c *cgroup) remove() {
 	if c != nil {
-		c.file.Close()
 		os.Remove(c.dir)
 	}
 }

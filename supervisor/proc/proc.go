@@ -81,24 +81,25 @@ type Owner struct {
 	// attributing is taken before mu; it is held while /proc is read.
 	attributing sync.Mutex
 
-	mu        sync.Mutex
-	closed    bool
-	lastID    uint64
-	byID      map[uint64]*process // until emptied
-	byPID     map[int]*process    // until reaped
-	bySID     map[int]*process    // until emptied; the session a process leads
-	byPipe    map[uint64]*process // until emptied; inode of a pipe that only it was given
-	adopted   map[int]*adoptee    // children of ours that we did not start, until reaped
-	fresh     []int               // adoptees nobody has begun to attribute
-	pending   int                 // adoptees not yet attributed, fresh ones included
-	lingering map[*process]bool   // whose leader is gone and whose tree is not
-	seen      map[int]seenTask    // members met during kills, until their tree is empty
-	forks     int                 // starts between fork and registration
-	parked    map[int]parkedExit  // exits reaped while forks were in flight
-	parkedAt  []int               // pids of parked in the order they came
-	dirty     []*process          // to be looked at by settle
-	childers  []chan struct{}     // closed when we have no child left
-	stats     Stats
+	mu           sync.Mutex
+	closed       bool
+	lastID       uint64
+	byID         map[uint64]*process // until emptied
+	byPID        map[int]*process    // until reaped
+	bySID        map[int]*process    // until emptied; the session a process leads
+	byPipe       map[uint64]*process // until emptied; inode of a pipe that only it was given
+	adopted      map[int]*adoptee    // children of ours that we did not start, until reaped
+	fresh        []int               // adoptees nobody has begun to attribute
+	pending      int                 // adoptees not yet attributed, fresh ones included
+	lingering    map[*process]bool   // whose leader is gone and whose tree is not
+	seen         map[int]seenTask    // members met during kills, until their tree is empty
+	forks        int                 // starts between fork and registration
+	parked       map[int]parkedExit  // exits reaped while forks were in flight
+	parkedAt     []int               // pids of parked in the order they came
+	dirty        []*process          // to be looked at by settle
+	emptyCgroups []*cgroup           // to be removed by the sweeper
+	childers     []chan struct{}     // closed when we have no child left
+	stats        Stats
 }
 
 // process is one started process and all that descends from it.
@@ -218,6 +219,7 @@ func (o *Owner) Close() error {
 	o.loops.Wait()
 	o.exits.close()
 	o.childrenFD.close()
+	o.removeCgroups()
 	o.cgroups.close()
 	return o.null.Close()
 }

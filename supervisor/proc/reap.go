@@ -183,7 +183,11 @@ func (o *Owner) finish(p *process, leaked int) {
 	delete(o.lingering, p)
 	maps.DeleteFunc(o.seen, func(_ int, s seenTask) bool { return s.owner == p })
 	o.disown(p)
-	p.cgroup.remove()
+	if p.cgroup != nil {
+		// Removing one takes a lock that all cgroups of the machine share.
+		o.emptyCgroups = append(o.emptyCgroups, p.cgroup)
+		o.kickSweep()
+	}
 	o.stats.Leaked += uint64(leaked)
 	close(p.emptied)
 	if !p.silent || leaked > 0 {

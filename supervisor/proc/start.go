@@ -60,6 +60,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	} else {
 		err = o.startPlain(c, p, path, env, io)
 	}
+	p.cgroup.started()
 	if err != nil {
 		p.cgroup.remove()
 		io.closeOurSide()

@@ -110,7 +110,18 @@ func (o *Owner) sweepLoop() {
 	}
 }
 
+func (o *Owner) removeCgroups() {
+	o.mu.Lock()
+	empty := o.emptyCgroups
+	o.emptyCgroups = nil
+	o.mu.Unlock()
+	for _, c := range empty {
+		c.remove()
+	}
+}
+
 func (o *Owner) sweep() {
+	o.removeCgroups()
 	o.attributeFresh()
 	var groups []*process
 	o.mu.Lock()

@@ -55,7 +55,7 @@ func (t *transition) leftovers() {
 func (t *transition) endedStarting(exit Exit) {
 	after := t.now.Sub(t.StartedAt).Round(time.Millisecond)
 	switch {
-	case t.oneshot() && expected(t.spec, exit):
+	case t.oneshot() && Expected(t.spec, exit):
 		t.rest(Exited, "completed: "+describe(exit))
 		t.Completed = true
 		t.failures = 0
@@ -81,7 +81,7 @@ func (t *transition) endedRunning(exit Exit) {
 	if t.now.Sub(t.RunningAt) >= t.spec.Backoff.ResetAfter {
 		t.failures = 0
 	}
-	fine := expected(t.spec, exit)
+	fine := Expected(t.spec, exit)
 	switch {
 	case t.spec.Restart == RestartAlways, t.spec.Restart == RestartOnFailure && !fine:
 		t.restart(describe(exit))
@@ -92,7 +92,8 @@ func (t *transition) endedRunning(exit Exit) {
 	}
 }
 
-func expected(s *Spec, exit Exit) bool {
+// Expected tells whether the exit is one that the specification calls expected.
+func Expected(s *Spec, exit Exit) bool {
 	return exit.Signal == "" && exit.SignalNumber == 0 && slices.Contains(s.ExitCodes, exit.Code)
 }
 

@@ -136,7 +136,7 @@ func (m Machine) Execed() bool { return m.PID != 0 || !m.EndedAt.IsZero() }
 
 // Succeeded tells whether the program rests because it ended as expected.
 func (m Machine) Succeeded() bool {
-	return m.State == Exited && m.LastExit != nil && expected(m.spec, *m.LastExit)
+	return m.State == Exited && m.LastExit != nil && Expected(m.spec, *m.LastExit)
 }
 
 // Resting tells whether the program stays as it is until someone asks for a
@@ -179,7 +179,7 @@ func (m Machine) Step(now time.Time, ev Event) (Machine, []Action) {
 	case Extend:
 		t.extend(ev.Extend)
 	case Tick:
-		t.tick()
+		t.tick(ev.Reason)
 	}
 	return t.Machine, t.actions
 }
@@ -251,7 +251,7 @@ func (t *transition) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * t.scale)
 }
 
-func (t *transition) tick() {
+func (t *transition) tick(detail string) {
 	if t.Deadline.IsZero() || t.now.Before(t.Deadline) {
 		return
 	}
@@ -267,7 +267,7 @@ func (t *transition) tick() {
 	case forking:
 		t.failStart("could not be started within " + t.spec.StartTimeout.String())
 	case warming:
-		t.warm()
+		t.warm(detail)
 	case unhooking:
 		t.hook = ""
 		t.finish()
@@ -290,7 +290,7 @@ func (t *transition) extend(by time.Duration) {
 	switch {
 	case t.step == warming && !t.startBy.IsZero() && until.After(t.startBy):
 		t.startBy = until
-		t.warm()
+		t.warm("")
 	case t.step == descending && until.After(t.Deadline):
 		t.Deadline = until
 	}

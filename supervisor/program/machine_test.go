@@ -280,6 +280,14 @@ func TestLadder(t *testing.T) {
 	}
 }
 
+func TestALeaderThatSurvivesKillIsGivenUp(t *testing.T) {
+	l := newLife(t, nil).start().began().due().on(Event{Kind: Stop}).emptied().is(Stopping, "")
+	l.due().did("KillAll").emptied().is(Stopped, "stopped by request")
+	if l.m.PID != 0 || l.m.Live() {
+		t.Errorf("%+v", l.m)
+	}
+}
+
 func TestStopScale(t *testing.T) {
 	hook := &Hook{Argv: []string{"x"}, Timeout: 8 * time.Second}
 	l := newLife(t, func(s *Spec) { s.Hooks.PreStop = hook }).start().began().due()

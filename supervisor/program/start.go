@@ -115,22 +115,23 @@ func (t *transition) begunWarming() {
 		t.Reason = "started, counts as running after " + t.spec.StartSeconds.String()
 		t.aliveAt = t.now.Add(t.spec.StartSeconds)
 	}
-	t.warm()
+	t.warm("")
 }
 
-// warm looks at the two limits of a start that is under way.
-func (t *transition) warm() {
+// warm looks at the two limits of a start that is under way; detail is what the
+// loop knows of why it takes so long.
+func (t *transition) warm(detail string) {
 	switch {
 	case !t.aliveAt.IsZero() && !t.now.Before(t.aliveAt):
 		t.run()
 	case !t.startBy.IsZero() && !t.now.Before(t.startBy):
-		t.beginStop(thenFailedStart, t.tooSlow())
+		t.beginStop(thenFailedStart, t.tooSlow(detail))
 	default:
 		t.Deadline = earliest(t.aliveAt, t.startBy)
 	}
 }
 
-func (t *transition) tooSlow() string {
+func (t *transition) tooSlow(detail string) string {
 	what := "running"
 	switch {
 	case t.oneshot():
@@ -138,7 +139,11 @@ func (t *transition) tooSlow() string {
 	case len(t.spec.Readiness.Probes) > 0:
 		what = "ready"
 	}
-	return fmt.Sprintf("not %s within %s", what, t.startBy.Sub(t.StartedAt))
+	text := fmt.Sprintf("not %s within %s", what, t.startBy.Sub(t.StartedAt))
+	if detail != "" {
+		text += ": " + detail
+	}
+	return text
 }
 
 func (t *transition) ready() {

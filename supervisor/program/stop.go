@@ -24,8 +24,17 @@ const DefaultStopWait = 10 * time.Second
 
 const killSignal = "KILL"
 
+const byRequest = "stopped by request"
+
+func stoppingBecause(why string) string {
+	if why == byRequest {
+		return "stopping by request"
+	}
+	return "stopping: " + why
+}
+
 func (t *transition) stop(ev Event) {
-	const why = "stopped by request"
+	const why = byRequest
 	switch t.State {
 	case Stopped, Exited, Fatal:
 	case Stopping:
@@ -59,7 +68,7 @@ func (t *transition) abandon(why string) {
 		st = unhooking
 	}
 	t.sequel, t.cause = thenRest, why
-	t.enter(Stopping, st, "stopping: "+why)
+	t.enter(Stopping, st, stoppingBecause(why))
 	switch st {
 	case killing:
 		t.Deadline = t.now.Add(killAgain)
@@ -83,7 +92,7 @@ func (t *transition) beginStop(then sequel, why string) {
 func (t *transition) beginStopAt(then sequel, why string, skipHooks bool) {
 	t.stopProbes()
 	t.sequel, t.cause = then, why
-	t.enter(Stopping, announcing, "stopping: "+why)
+	t.enter(Stopping, announcing, stoppingBecause(why))
 	if skipHooks {
 		t.ascend()
 		return
@@ -131,8 +140,8 @@ func (t *transition) killTree() {
 // hurry applies another Stop to a stop that is under way: it cancels what was
 // to follow and can only shorten the waits.
 func (t *transition) hurry(ev Event) {
-	t.sequel, t.cause = thenRest, "stopped by request"
-	t.Reason = "stopping: " + t.cause
+	t.sequel, t.cause = thenRest, byRequest
+	t.Reason = stoppingBecause(t.cause)
 	faster := ev.Scale > 0 && (t.scale <= 0 || ev.Scale < t.scale)
 	if faster {
 		t.scale = ev.Scale
@@ -168,7 +177,7 @@ func (t *transition) kill() {
 	t.stopProbes()
 	t.forced = true
 	t.sequel, t.cause = thenRest, why
-	t.enter(Stopping, cleaning, "stopping: "+why)
+	t.enter(Stopping, cleaning, stoppingBecause(why))
 	switch {
 	case t.spawning:
 		t.step = unforked

@@ -40,7 +40,8 @@ const (
 	// Extend moves the limit that runs now to at least Extend from now
 	// (EXTEND_TIMEOUT_USEC of sd_notify).
 	Extend
-	// Tick says that the time has reached Deadline.
+	// Tick says that the time has reached Deadline. Reason is what is known of why
+	// the program is not ready yet.
 	Tick
 )
 

@@ -1,12 +1,14 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -23,42 +25,33 @@ const (
 	maxResponse  = 64 << 20 // bytes of a whole answer
 	maxLine      = 16 << 20 // bytes of one line of a stream
 	dialTimeout  = 5 * time.Second
+	quickTimeout = 30 * time.Second // for answers that wait for nothing
 	maxHeadBytes = 64 << 10
 )
 
-// Client talks to one agentinit. Its methods may be called from any goroutine.
-// A method fails with *UnreachableError when nobody answers, with *Error when
-// the request is refused or failed, and with the context's error when that ends.
+// Client talks to one agentinit. Its methods may be called from any goroutine;
+// each makes a connection of its own. A method fails with *UnreachableError
+// when nobody answers, with *Error when the request is refused or failed, and
+// with the context's error when that ends.
 type Client struct {
 	socket   string
 	fallback string
-	http     http.Client
 }
 
 // NewClient returns a client of the socket: a path, or an abstract name that
 // begins with "@". It does not connect. With an empty socket it is the default
 // path, and its abstract name when there is no such file.
 func NewClient(socket string) *Client {
-	c := &Client{socket: socket}
 	if socket == "" {
-		c.socket, c.fallback = DefaultSocket, AbstractFallback(DefaultSocket)
+		return &Client{socket: DefaultSocket, fallback: AbstractFallback(DefaultSocket)}
 	}
-	c.http.Transport = &http.Transport{
-		DialContext:            c.dial,
-		DisableCompression:     true,
-		MaxIdleConns:           1,
-		MaxResponseHeaderBytes: maxHeadBytes,
-	}
-	return c
+	return &Client{socket: socket}
 }
-
-// Close gives back the idle connection.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Socket is the socket the client asks first.
 func (c *Client) Socket() string { return c.socket }
 
-func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := dialUnix(ctx, c.socket)
@@ -111,6 +104,15 @@ func checkServer(conn *net.UnixConn) error {
 	return fmt.Errorf("the listener is pid %d of user %d, which is neither PID 1, root nor the caller", cred.Pid, cred.Uid)
 }
 
+// quick is do for what is answered at once: an agentinit that does not answer
+// then is as good as gone.
+func (c *Client) quick(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
+		&UnreachableError{Socket: c.socket, Err: fmt.Errorf("no answer within %v", quickTimeout)})
+	defer cancel()
+	return c.do(ctx, method, path, query, in, out)
+}
+
 // do sends one request and decodes the answer into out (nil: not wanted).
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	resp, err := c.send(ctx, method, path, query, in)
@@ -152,7 +154,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.roundTrip(req)
 	if err != nil {
 		return nil, c.lost(ctx, err)
 	}
@@ -163,14 +165,52 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	return nil, readError(resp)
 }
 
+// roundTrip is what http.Transport does, without its goroutines: a command line
+// tool makes one request and is gone, and their hand-overs were measured to
+// take longer than the request. The answer's Close closes the connection.
+func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
+	conn, err := c.dial(req.Context())
+	if err != nil {
+		return nil, err
+	}
+	body := &connBody{conn: conn}
+	// The past as deadline ends every read and write at once.
+	body.unwatch = context.AfterFunc(req.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
+	req.Close = true
+	if err := req.Write(conn); err != nil {
+		body.release()
+		return nil, err
+	}
+	head := &io.LimitedReader{R: conn, N: maxHeadBytes}
+	resp, err := http.ReadResponse(bufio.NewReaderSize(head, 16<<10), req)
+	if err != nil {
+		body.release()
+		return nil, err
+	}
+	head.N = math.MaxInt64 // the header is bounded; its readers bound the body
+	body.ReadCloser, resp.Body = resp.Body, body
+	return resp, nil
+}
+
+// connBody is the body of an answer that owns its connection.
+type connBody struct {
+	io.ReadCloser
+	conn    net.Conn
+	unwatch func() bool
+}
+
+func (b *connBody) release() error {
+	b.unwatch()
+	return b.conn.Close()
+}
+
+// Close closes the connection, whatever is left to read.
+func (b *connBody) Close() error { return b.release() }
+
 // lost tells an end of the context from an end of the connection.
 func (c *Client) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
-	}
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
-		err = wrapped.Err
 	}
 	return &UnreachableError{Socket: c.socket, Err: err}
 }
@@ -188,14 +228,14 @@ func readError(resp *http.Response) error {
 // that is not there is CodeUnknownProgram.
 func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	var out Status
-	err := c.do(ctx, http.MethodGet, "/v1/status", url.Values{"name": names}, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/status", url.Values{"name": names}, nil, &out)
 	return out, err
 }
 
 // Program returns one program and its specification.
 func (c *Client) Program(ctx context.Context, name string) (ProgramDetail, error) {
 	var out ProgramDetail
-	err := c.do(ctx, http.MethodGet, "/v1/program", url.Values{"name": {name}}, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/program", url.Values{"name": {name}}, nil, &out)
 	return out, err
 }
 
@@ -229,7 +269,7 @@ func (c *Client) action(ctx context.Context, path string, req ActionRequest) (Ac
 // Why explains one program's state.
 func (c *Client) Why(ctx context.Context, name string) (Why, error) {
 	var out Why
-	err := c.do(ctx, http.MethodGet, "/v1/why", url.Values{"name": {name}}, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/why", url.Values{"name": {name}}, nil, &out)
 	return out, err
 }
 
@@ -248,7 +288,7 @@ func (c *Client) Wait(ctx context.Context, q WaitQuery) (WaitResult, error) {
 // Plan returns the plan the running box follows, as schema/plan writes it.
 func (c *Client) Plan(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
-	err := c.do(ctx, http.MethodGet, "/v1/plan", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/plan", nil, nil, &out)
 	return out, err
 }
 
@@ -263,54 +303,54 @@ func (c *Client) Apply(ctx context.Context, req ApplyRequest) (ApplyResult, erro
 // Ready returns the readiness of the box.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	var out Readiness
-	err := c.do(ctx, http.MethodGet, "/v1/ready", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/ready", nil, nil, &out)
 	return out, err
 }
 
 // Boot returns the record of the boot.
 func (c *Client) Boot(ctx context.Context) (Boot, error) {
 	var out Boot
-	err := c.do(ctx, http.MethodGet, "/v1/boot", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/boot", nil, nil, &out)
 	return out, err
 }
 
 // LogLevel returns the level of agentinit's own log.
 func (c *Client) LogLevel(ctx context.Context) (LogLevel, error) {
 	var out LogLevel
-	err := c.do(ctx, http.MethodGet, "/v1/log-level", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/log-level", nil, nil, &out)
 	return out, err
 }
 
 // SetLogLevel changes it and returns what is now in force.
 func (c *Client) SetLogLevel(ctx context.Context, level string) (LogLevel, error) {
 	var out LogLevel
-	err := c.do(ctx, http.MethodPut, "/v1/log-level", nil, LogLevel{Level: level}, &out)
+	err := c.quick(ctx, http.MethodPut, "/v1/log-level", nil, LogLevel{Level: level}, &out)
 	return out, err
 }
 
 // Shutdown asks agentinit to stop everything and exit; it does not wait.
 func (c *Client) Shutdown(ctx context.Context, req ShutdownRequest) error {
-	return c.do(ctx, http.MethodPost, "/v1/shutdown", nil, req, nil)
+	return c.quick(ctx, http.MethodPost, "/v1/shutdown", nil, req, nil)
 }
 
 // Version returns what is answering.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	var out Version
-	err := c.do(ctx, http.MethodGet, "/v1/version", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/version", nil, nil, &out)
 	return out, err
 }
 
 // Meta returns the document of GET /v1/meta as it is.
 func (c *Client) Meta(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
-	err := c.do(ctx, http.MethodGet, "/v1/meta", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/meta", nil, nil, &out)
 	return out, err
 }
 
 // OpenAPI returns the OpenAPI document of the server.
 func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
-	err := c.do(ctx, http.MethodGet, "/v1/openapi.json", nil, nil, &out)
+	err := c.quick(ctx, http.MethodGet, "/v1/openapi.json", nil, nil, &out)
 	return out, err
 }
 

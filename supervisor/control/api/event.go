@@ -36,7 +36,7 @@ type Change struct {
 // already given up when they should have been read.
 const EventLagged = "Lagged"
 
-// UnmarshalJSON reads the flat form.
+// UnmarshalJSON reads the flat form; only what is no object is an error.
 func (e *Event) UnmarshalJSON(data []byte) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
@@ -55,10 +55,14 @@ func (e *Event) UnmarshalJSON(data []byte) error {
 		if !ok {
 			continue
 		}
-		if err := json.Unmarshal(value, k.to); err != nil {
-			return fmt.Errorf("event key %s: %w", k.key, err)
+		// A key of another type than usual stays a field: one strange event must
+		// not end a stream of good ones.
+		if json.Unmarshal(value, k.to) == nil {
+			delete(fields, k.key)
 		}
-		delete(fields, k.key)
+	}
+	if _, strange := fields["change"]; strange {
+		e.Change = nil // what a failed decoding has begun
 	}
 	if len(fields) > 0 {
 		e.Fields = fields

@@ -27,17 +27,6 @@ import (
 // Epoch is the time at which a Box stands.
 var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// Refused is what a Box refuses a request about one program with.
-type Refused struct {
-	Program string
-	Reason  string
-}
-
-func (r *Refused) Error() string { return r.Program + ": " + r.Reason }
-
-// ProgramName is the program that the request was about.
-func (r *Refused) ProgramName() string { return r.Program }
-
 // Box is the fake. Its exported fields are set before it is used; its methods
 // may be called from any goroutine.
 type Box struct {
@@ -189,20 +178,29 @@ func (b *Box) each(names []string, refuses func(supervisor.Status) bool, act fun
 	var errs []error
 	for _, name := range names {
 		if slices.Contains(b.Refuse, name) {
-			errs = append(errs, &Refused{name, "refused in this state"})
+			errs = append(errs, &supervisor.Refused{Program: name, State: b.state(name), Reason: "refused in this state"})
 			continue
 		}
-		refused := false
+		var refused error
 		b.Set(name, func(p *supervisor.Status) {
-			if refused = refuses(*p); !refused {
+			if refuses(*p) {
+				refused = &supervisor.Refused{Program: name, State: p.State, Reason: "it is so already"}
+			} else {
 				act(p)
 			}
 		})
-		if refused {
-			errs = append(errs, &Refused{name, "it is so already"})
-		}
+		errs = append(errs, refused)
 	}
 	return errors.Join(errs...)
+}
+
+func (b *Box) state(name string) program.State {
+	for _, p := range b.Snapshot().Programs {
+		if p.Name == name {
+			return p.State
+		}
+	}
+	return program.Stopped
 }
 
 func willing(supervisor.Status) bool { return false }

@@ -1,0 +1,132 @@
+package beads
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// AddDep adds an edge; one that exists already changes nothing.
+func (l *Local) AddDep(ctx context.Context, dep adapters.Dep) (adapters.Dep, error) {
+	err := l.write(ctx, func(tx *sql.Tx) error {
+		for _, id := range []string{dep.From, dep.To} {
+			if _, err := load(ctx, tx, id, "bead"); err != nil {
+				return err
+			}
+		}
+		if dep.Blocking() {
+			if err := checkCycle(ctx, tx, dep); err != nil {
+				return err
+			}
+		}
+		res, err := tx.ExecContext(ctx, `INSERT INTO deps(from_id, to_id, type) VALUES(?, ?, ?) ON CONFLICT DO NOTHING`, dep.From, dep.To, dep.Type)
+		return touched(ctx, tx, dep.From, res, err)
+	})
+	return dep, err
+}
+
+// RemoveDep removes an edge; one that is not there changes nothing.
+func (l *Local) RemoveDep(ctx context.Context, dep adapters.Dep) error {
+	return l.write(ctx, func(tx *sql.Tx) error {
+		for _, id := range []string{dep.From, dep.To} {
+			if _, err := load(ctx, tx, id, "bead"); err != nil {
+				return err
+			}
+		}
+		res, err := tx.ExecContext(ctx, `DELETE FROM deps WHERE from_id = ? AND to_id = ? AND type = ?`, dep.From, dep.To, dep.Type)
+		return touched(ctx, tx, dep.From, res, err)
+	})
+}
+
+func touched(ctx context.Context, tx *sql.Tx, id string, res sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	n, err := res.RowsAffected()
+	if err != nil || n == 0 {
+		return err
+	}
+	return set(ctx, tx, id, `status = status`)
+}
+
+// Waiting is a relation between two moments of a bead, when it may start
+// (gate) and when it is closed (end):
+//
+//	end(x)   comes after gate(x)
+//	gate(x)  comes after end(y)          for an edge x blocks-on y
+//	gate(x)  comes after kids(y)         for an edge x waits-for y
+//	kids(y)  comes after gate(y), and after end(c) of each child c of y
+//	gate(c)  comes after gate(parent)    a blocked parent blocks its children
+//	end(p)   comes after end(c)          a parent closes after its children
+//
+// A cycle in it is work that nobody could ever do, and only that is refused:
+// so a parent that waits for its own child is a cycle, two epics whose
+// children wait crosswise but not in a circle are none.
+type moment struct {
+	id   string
+	what byte // 'g'ate, 'e'nd, 'k'ids
+}
+
+// checkCycle refuses dep when its target waits, over any path, for its source.
+func checkCycle(ctx context.Context, tx *sql.Tx, dep adapters.Dep) error {
+	start := moment{dep.To, 'e'}
+	if dep.Type == adapters.DepWaitsFor {
+		start.what = 'k'
+	}
+	goal := moment{dep.From, 'g'}
+	came := map[moment]moment{start: {}}
+	for queue := []moment{start}; len(queue) > 0; queue = queue[1:] {
+		m := queue[0]
+		if m == goal {
+			return cycleError(dep, came, m)
+		}
+		next, err := waits(ctx, tx, m)
+		if err != nil {
+			return err
+		}
+		for _, n := range next {
+			if _, seen := came[n]; !seen {
+				came[n] = m
+				queue = append(queue, n)
+			}
+		}
+	}
+	return nil
+}
+
+// waits lists the moments that m comes after.
+func waits(ctx context.Context, tx *sql.Tx, m moment) ([]moment, error) {
+	var stmt string
+	switch m.what {
+	case 'g':
+		stmt = `SELECT to_id, CASE type WHEN 'waits-for' THEN 'k' ELSE 'e' END FROM deps
+				WHERE from_id = ?1 AND type IN ('blocks', 'conditional-blocks', 'waits-for')
+			UNION ALL SELECT parent_id, 'g' FROM beads WHERE id = ?1 AND parent_id IS NOT NULL`
+	default: // end, kids
+		stmt = `SELECT ?1, 'g' UNION ALL SELECT id, 'e' FROM beads WHERE parent_id = ?1`
+	}
+	rows, err := tx.QueryContext(ctx, stmt, m.id)
+	if err != nil {
+		return nil, err
+	}
+	return collect(rows, func(r *sql.Rows) (moment, error) {
+		var id, what string
+		err := r.Scan(&id, &what)
+		if err != nil {
+			return moment{}, err
+		}
+		return moment{id, what[0]}, nil
+	})
+}
+
+func cycleError(dep adapters.Dep, came map[moment]moment, end moment) error {
+	var path []string
+	for m := end; m.id != ""; m = came[m] {
+		path = append(path, m.id)
+	}
+	path = append(path, dep.From)
+	slices.Reverse(path)
+	return adapters.Errorf(adapters.CodeDependencyCycle, "%s would wait for itself", dep.From).With("path", slices.Compact(path))
+}

@@ -1,0 +1,303 @@
+package beads
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
+)
+
+// idAlphabet is base32 in lower case (RFC 4648): no letter looks like a digit.
+var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+func newID() string {
+	var b [4]byte
+	// crypto/rand.Read never fails: it ends the process instead.
+	_, _ = rand.Read(b[:])
+	return "ab-" + idEncoding.EncodeToString(b[:])[:6]
+}
+
+// CreateEpic makes a bead without a parent.
+func (l *Local) CreateEpic(ctx context.Context, in adapters.NewBead) (b adapters.Bead, err error) {
+	err = l.write(ctx, func(tx *sql.Tx) error {
+		for {
+			id := newID()
+			err := insert(ctx, tx, id, in, 0, "epic")
+			if sqlite.IsConstraint(err) {
+				continue // one of 2^30 ids was drawn again
+			}
+			if err != nil {
+				return err
+			}
+			b, err = load(ctx, tx, id, "bead")
+			return err
+		}
+	})
+	return b, err
+}
+
+// CreateChild makes a bead below its parent and numbers it after its siblings.
+func (l *Local) CreateChild(ctx context.Context, in adapters.NewBead) (b adapters.Bead, err error) {
+	err = l.write(ctx, func(tx *sql.Tx) error {
+		var status string
+		var depth, number int
+		err := tx.QueryRowContext(ctx, `UPDATE beads SET next_child = next_child + 1 WHERE id = ?
+			RETURNING status, depth, next_child - 1`, in.ParentID).Scan(&status, &depth, &number)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return adapters.NotFound("epic", in.ParentID)
+		case err != nil:
+			return err
+		case status == adapters.BeadClosed:
+			return adapters.Errorf(adapters.CodeConflict, "the parent is closed").With("id", in.ParentID, "status", status)
+		case depth >= adapters.MaxBeadDepth:
+			return adapters.OverLimit("parent_id (depth)", adapters.MaxBeadDepth).With("field", "parent_id")
+		}
+		id := in.ParentID + "." + strconv.Itoa(number)
+		if err := insert(ctx, tx, id, in, depth+1, "task"); err != nil {
+			return err
+		}
+		b, err = load(ctx, tx, id, "bead")
+		return err
+	})
+	return b, err
+}
+
+func insert(ctx context.Context, tx *sql.Tx, id string, in adapters.NewBead, depth int, kind string) error {
+	if in.Kind != "" {
+		kind = in.Kind
+	}
+	priority := adapters.DefaultPriority
+	if in.Priority != nil {
+		priority = *in.Priority
+	}
+	tags, err := json.Marshal(adapters.TagSet(in.Tags))
+	if err != nil {
+		return err
+	}
+	t := now()
+	status, until := adapters.BeadOpen, int64(0)
+	if d := toMS(in.DeferUntil); d > t {
+		status, until = adapters.BeadDeferred, d
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO beads(id, title, description, kind, parent_id, depth, status, priority, created_by, tags, created_at, updated_at, defer_until)
+		VALUES(?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?)`,
+		id, in.Title, in.Description, kind, in.ParentID, depth, status, priority, in.CreatedBy, string(tags), t, t, until)
+	return err
+}
+
+// Claim makes actor the holder in one statement; only when that changes
+// nothing does it look why.
+func (l *Local) Claim(ctx context.Context, id, actor string, opt ...adapters.ClaimOpt) (b adapters.Bead, err error) {
+	var lease int64
+	for _, o := range opt {
+		lease = o.Lease.Milliseconds()
+	}
+	err = l.write(ctx, func(tx *sql.Tx) error {
+		t := now()
+		until := int64(0)
+		if lease > 0 {
+			until = t + lease
+		}
+		res, err := tx.ExecContext(ctx, `UPDATE beads SET status = 'claimed', actor = ?1, claimed_at = ?2, lease_until = ?3, defer_until = 0,
+			updated_at = max(?2, updated_at + 1), version = version + 1
+			WHERE id = ?4 AND (status = 'open' OR (status = 'deferred' AND defer_until BETWEEN 1 AND ?2)
+				OR (status = 'claimed' AND lease_until BETWEEN 1 AND ?2 AND actor <> ?1))`, actor, t, until, id)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			if err := reclaim(ctx, tx, id, actor, until); err != nil {
+				return err
+			}
+		}
+		b, err = load(ctx, tx, id, "bead")
+		return err
+	})
+	return b, err
+}
+
+// reclaim explains a claim that found nothing free. A holder who claims again
+// renews a lease and changes nothing else.
+func reclaim(ctx context.Context, tx *sql.Tx, id, actor string, until int64) error {
+	var status, holder string
+	err := tx.QueryRowContext(ctx, `SELECT status, actor FROM beads WHERE id = ?`, id).Scan(&status, &holder)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return adapters.NotFound("bead", id)
+	case err != nil:
+		return err
+	case status != adapters.BeadClaimed:
+		return adapters.Errorf(adapters.CodeNotClaimable, "the bead is %s", status).With("id", id, "status", status)
+	case holder != actor:
+		return adapters.Errorf(adapters.CodeAlreadyClaimed, "the bead is held by %s", holder).With("id", id, "actor", holder)
+	case until > 0:
+		_, err = tx.ExecContext(ctx, `UPDATE beads SET lease_until = ? WHERE id = ?`, until, id)
+		return err
+	}
+	return nil
+}
+
+// change runs f on a bead that exists and answers it as it is afterwards.
+func (l *Local) change(ctx context.Context, id string, f func(*sql.Tx, adapters.Bead) error) (b adapters.Bead, err error) {
+	err = l.write(ctx, func(tx *sql.Tx) error {
+		old, err := load(ctx, tx, id, "bead")
+		if err != nil {
+			return err
+		}
+		if err := f(tx, old); err != nil {
+			return err
+		}
+		b, err = load(ctx, tx, id, "bead")
+		return err
+	})
+	return b, err
+}
+
+// set updates columns of one bead and counts the version. updated_at always
+// grows, so that an import can tell which of two is newer.
+func set(ctx context.Context, tx *sql.Tx, id, assignments string, args ...any) error {
+	args = append(args, now(), id)
+	_, err := tx.ExecContext(ctx, `UPDATE beads SET `+assignments+`, updated_at = max(?, updated_at + 1), version = version + 1 WHERE id = ?`, args...)
+	return err
+}
+
+// Close ends a bead. The first outcome stays.
+func (l *Local) Close(ctx context.Context, id, outcome string, opt ...adapters.CloseOpt) (adapters.Bead, error) {
+	force := false
+	for _, o := range opt {
+		force = force || o.Force
+	}
+	return l.change(ctx, id, func(tx *sql.Tx, b adapters.Bead) error {
+		if b.Status == adapters.BeadClosed {
+			return nil
+		}
+		if b.Status == adapters.BeadClaimed && !force && !adapters.MetaFrom(ctx).MayActFor(string(b.Actor)) {
+			return adapters.Errorf(adapters.CodePermissionDenied, "the bead is held by %s", b.Actor).With("id", id, "actor", b.Actor)
+		}
+		if !force {
+			var open int
+			if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM beads WHERE parent_id = ? AND status <> 'closed'`, id).Scan(&open); err != nil {
+				return err
+			}
+			if open > 0 {
+				e := adapters.Errorf(adapters.CodeConflict, "the bead has %d open children", open).With("id", id, "open_children", open)
+				e.Retryable = false // closing the children, not waiting, helps
+				return e
+			}
+		}
+		return set(ctx, tx, id, `status = 'closed', outcome = ?, closed_at = ?, lease_until = 0, defer_until = 0`, outcome, now())
+	})
+}
+
+// Release gives up a claim.
+func (l *Local) Release(ctx context.Context, id, actor string) (adapters.Bead, error) {
+	return l.change(ctx, id, func(tx *sql.Tx, b adapters.Bead) error {
+		if b.Status != adapters.BeadClaimed {
+			return nil
+		}
+		if string(b.Actor) != actor && !adapters.MetaFrom(ctx).Admin {
+			return adapters.Errorf(adapters.CodePermissionDenied, "the bead is held by %s", b.Actor).With("id", id, "actor", b.Actor)
+		}
+		return set(ctx, tx, id, `status = 'open', actor = '', claimed_at = 0, lease_until = 0`)
+	})
+}
+
+// Reopen clears outcome and holder of a closed bead.
+func (l *Local) Reopen(ctx context.Context, id string) (adapters.Bead, error) {
+	return l.change(ctx, id, func(tx *sql.Tx, b adapters.Bead) error {
+		if b.Status != adapters.BeadClosed {
+			return nil
+		}
+		return set(ctx, tx, id, `status = 'open', actor = '', outcome = '', claimed_at = 0, closed_at = 0, lease_until = 0`)
+	})
+}
+
+// Update changes what a caller may edit. A claimed bead is edited by its
+// holder, its author or an admin.
+func (l *Local) Update(ctx context.Context, id string, c adapters.BeadChange) (adapters.Bead, error) {
+	return l.change(ctx, id, func(tx *sql.Tx, b adapters.Bead) error {
+		if c.IfVersion != 0 && c.IfVersion != b.Version {
+			return adapters.Errorf(adapters.CodePreconditionFailed, "the bead has version %d", b.Version).With("current", b.Version)
+		}
+		m := adapters.MetaFrom(ctx)
+		if b.Status == adapters.BeadClaimed && !m.MayActFor(string(b.Actor)) && !m.MayActFor(string(b.CreatedBy)) {
+			return adapters.Errorf(adapters.CodePermissionDenied, "the bead is held by %s", b.Actor).With("id", id, "actor", b.Actor)
+		}
+		assignments, args, err := assign(b, c)
+		if err != nil || assignments == nil {
+			return err
+		}
+		return set(ctx, tx, id, strings.Join(assignments, ", "), args...)
+	})
+}
+
+// assign turns a change into the assignments that really change something.
+func assign(b adapters.Bead, c adapters.BeadChange) (assignments []string, args []any, err error) {
+	add := func(assignment string, v ...any) {
+		assignments, args = append(assignments, assignment), append(args, v...)
+	}
+	if c.Title != nil && *c.Title != b.Title {
+		add(`title = ?`, *c.Title)
+	}
+	if c.Description != nil && *c.Description != b.Description {
+		add(`description = ?`, *c.Description)
+	}
+	if c.Kind != nil && *c.Kind != "" && *c.Kind != b.Kind {
+		add(`kind = ?`, *c.Kind)
+	}
+	if c.Priority != nil && *c.Priority != b.Priority {
+		add(`priority = ?`, *c.Priority)
+	}
+	if c.Tags != nil {
+		tags, err := json.Marshal(adapters.TagSet(*c.Tags))
+		if err != nil {
+			return nil, nil, err
+		}
+		if old, err := json.Marshal(b.Tags); err != nil || string(old) != string(tags) {
+			add(`tags = ?`, string(tags))
+		}
+	}
+	if c.DeferUntil == nil || c.DeferUntil.Equal(b.DeferUntil.Time) {
+		return assignments, args, nil
+	}
+	if b.Status != adapters.BeadOpen && b.Status != adapters.BeadDeferred {
+		e := adapters.Errorf(adapters.CodeConflict, "a %s bead cannot be deferred", b.Status).With("id", b.ID, "status", b.Status)
+		e.Retryable = false
+		return nil, nil, e
+	}
+	if until := toMS(*c.DeferUntil); until > now() {
+		add(`status = 'deferred'`)
+		add(`defer_until = ?`, until)
+	} else if b.Status == adapters.BeadDeferred {
+		add(`status = 'open'`)
+		add(`defer_until = 0`)
+	}
+	return assignments, args, nil
+}
+
+// Comment adds a remark. It counts as a change of the bead.
+func (l *Local) Comment(ctx context.Context, id, text string) (adapters.BeadComment, error) {
+	c := adapters.BeadComment{ID: adapters.NewID(), BeadID: id, Author: adapters.NullString(adapters.MetaFrom(ctx).Actor), Text: text}
+	_, err := l.change(ctx, id, func(tx *sql.Tx, _ adapters.Bead) error {
+		t := now()
+		c.CreatedAt = fromMS(t)
+		if _, err := tx.ExecContext(ctx, `INSERT INTO comments(id, bead_id, author, text, created_at) VALUES(?, ?, ?, ?, ?)`,
+			c.ID, id, string(c.Author), text, t); err != nil {
+			return err
+		}
+		return set(ctx, tx, id, `status = status`)
+	})
+	return c, err
+}

@@ -1,0 +1,176 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Default limits of a call that names none itself; the caller's deadline holds
+// beside them.
+const (
+	DefaultReadLimit  = 20 * time.Second
+	DefaultWriteLimit = 30 * time.Second
+)
+
+// Options of New. The zero value works: no metrics, no spans, no log, default
+// limits, privacy off.
+type Options struct {
+	Registerer prometheus.Registerer // nil = metrics are kept but not exposed
+	Tracer     trace.Tracer          // nil = no spans, no cost
+	Log        zerolog.Logger
+	ReadLimit  time.Duration // 0 = DefaultReadLimit
+	WriteLimit time.Duration // 0 = DefaultWriteLimit
+	Privacy    PrivacyConfig
+}
+
+// Stack is the chain with what it keeps: metrics, remembered answers, the
+// privacy filter. It is safe for concurrent use and holds no goroutine.
+type Stack struct {
+	metrics *metrics
+	tracer  trace.Tracer
+	log     zerolog.Logger
+	limits  [2]time.Duration // read, write
+	replays *replays
+	privacy *Filter
+	reg     prometheus.Registerer
+}
+
+// New builds the chain and registers its metrics.
+func New(o Options) (*Stack, error) {
+	s := &Stack{
+		metrics: newMetrics(), tracer: o.Tracer, log: o.Log, replays: newReplays(), reg: o.Registerer,
+		limits: [2]time.Duration{o.ReadLimit, o.WriteLimit},
+	}
+	if s.limits[0] <= 0 {
+		s.limits[0] = DefaultReadLimit
+	}
+	if s.limits[1] <= 0 {
+		s.limits[1] = DefaultWriteLimit
+	}
+	s.privacy = newFilter(o.Privacy, o.Tracer, o.Log)
+	if o.Registerer == nil {
+		return s, nil
+	}
+	for _, c := range append(s.metrics.collectors(), s.privacy.metrics.collectors()...) {
+		if err := o.Registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("cannot register adapter metrics: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Watch exposes the slots' health, info and reconnects, read at each scrape.
+func (s *Stack) Watch(status func() []adapters.SlotStatus) error {
+	if s.reg == nil {
+		return nil
+	}
+	return s.reg.Register(statusCollector{status})
+}
+
+// Privacy is the filter, for the prompt paths that cross no slot.
+func (s *Stack) Privacy() *Filter { return s.privacy }
+
+// Middleware is the whole chain.
+func (s *Stack) Middleware() adapters.Middleware {
+	return adapters.Chain(s.recoverPanics, s.measure, s.span, s.logCalls, s.deadline,
+		adapters.Guarded, adapters.Limits, s.replays.middleware, s.privacy.middleware)
+}
+
+// recoverPanics turns a panic of an adapter into INTERNAL. The stack goes to
+// the log under the id that the caller gets.
+func (s *Stack) recoverPanics(next adapters.Handler) adapters.Handler {
+	return func(ctx context.Context, c adapters.Call) (err error) {
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			id := adapters.NewID()
+			s.log.Error().Str("slot", string(c.Slot)).Str("method", c.Method).Str("impl", c.Impl).
+				Str("error_id", id).Str("panic", fmt.Sprint(p)).Bytes("stack", debug.Stack()).Msg("adapter panicked")
+			err = adapters.Errorf(adapters.CodeInternal, "the adapter panicked").With("error_id", id)
+		}()
+		return next(ctx, c)
+	}
+}
+
+// logCalls writes one line per call, and gives an INTERNAL error the id under
+// which its cause is found there.
+func (s *Stack) logCalls(next adapters.Handler) adapters.Handler {
+	return func(ctx context.Context, c adapters.Call) error {
+		begin := time.Now()
+		err := next(ctx, c)
+		e := adapters.AsError(err)
+		line := s.log.Info()
+		if serviceError(e) {
+			line = s.log.Error()
+		}
+		m := adapters.MetaFrom(ctx)
+		line.Str("slot", string(c.Slot)).Str("method", c.Method).Str("impl", c.Impl).
+			Float64("duration_ms", float64(time.Since(begin).Microseconds())/1000).
+			Str("session_id", m.SessionID).Str("execution_id", m.ExecutionID).Str("outcome", outcome(c, err))
+		if e == nil {
+			line.Str("code", "").Msg("adapter call")
+			return nil
+		}
+		line.Str("code", string(e.Code))
+		if e.Code == adapters.CodeInternal && e.Fields["error_id"] == nil {
+			e = e.With("error_id", adapters.NewID())
+		}
+		if id, ok := e.Fields["error_id"].(string); ok {
+			line.Str("error_id", id)
+		}
+		if cause := errors.Unwrap(e); cause != nil && serviceError(e) {
+			line.AnErr("cause", cause)
+		}
+		line.Msg("adapter call")
+		return e
+	}
+}
+
+// serviceError tells what the service owes from what its caller did.
+func serviceError(e *adapters.Error) bool {
+	if e == nil {
+		return false
+	}
+	switch e.Code {
+	case adapters.CodeInternal, adapters.CodeUnavailable, adapters.CodeEmbedding, adapters.CodePrivacyRejected:
+		return true
+	case adapters.CodeTimeout:
+		return !errors.Is(e, context.Canceled)
+	}
+	return false
+}
+
+// deadline bounds every call. A stream is bounded only until it is open: its
+// context lives on with it.
+func (s *Stack) deadline(next adapters.Handler) adapters.Handler {
+	return func(ctx context.Context, c adapters.Call) error {
+		limit := c.Limit
+		if limit == 0 {
+			limit = s.limits[0]
+			if c.Write {
+				limit = s.limits[1]
+			}
+		}
+		if c.Cancel == nil {
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			return next(ctx, c)
+		}
+		timer := time.AfterFunc(limit, func() { c.Cancel(context.DeadlineExceeded) })
+		err := next(ctx, c)
+		if !timer.Stop() && err != nil {
+			return adapters.Errorf(adapters.CodeTimeout, "the stream did not open in time").Wrap(err)
+		}
+		return err
+	}
+}

@@ -1,0 +1,52 @@
+package middleware
+
+import (
+	"context"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// span puts every call into a span of its own. The trace context that came in
+// with the call is its parent, unless a span is running already; what external
+// adapters send on is the new span's.
+func (s *Stack) span(next adapters.Handler) adapters.Handler {
+	if s.tracer == nil {
+		return next
+	}
+	return func(ctx context.Context, c adapters.Call) error {
+		m := adapters.MetaFrom(ctx)
+		ctx, span := s.tracer.Start(withParent(ctx, m.TraceParent), "agentbox.adapter."+string(c.Slot)+"."+c.Method,
+			trace.WithAttributes(
+				attribute.String("adapter.impl", c.Impl),
+				attribute.String("agentbox.session_id", m.SessionID),
+				attribute.String("agentbox.execution_id", m.ExecutionID),
+			))
+		defer span.End()
+		m.TraceParent = traceParent(ctx)
+		err := next(adapters.WithMeta(ctx, m), c)
+		if err != nil {
+			code := string(adapters.CodeOf(err))
+			span.SetAttributes(attribute.String("error.kind", code))
+			span.SetStatus(codes.Error, code)
+		}
+		return err
+	}
+}
+
+// withParent adopts a W3C traceparent where no span is running.
+func withParent(ctx context.Context, traceparent string) context.Context {
+	if traceparent == "" || trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent})
+}
+
+func traceParent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier["traceparent"]
+}

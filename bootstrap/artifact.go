@@ -1,0 +1,338 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// Artifact is a probe that proves one capability of the image present and
+// runnable.
+type Artifact struct {
+	ID       string
+	Class    string // A service, B command-line tool, C skill server, D bundle
+	Entry    string // path, or glob; a bare name is looked up in PATH
+	Assets   []string
+	Command  []string // argv that must exit 0; empty asks for nothing to run
+	Timeout  time.Duration
+	Required bool
+	Feature  string // what asks for it; empty when the manifest does itself
+}
+
+// DefaultProbeTimeout bounds a probe command that names no timeout.
+const DefaultProbeTimeout = 10 * time.Second
+
+// probeLimit is how many probes run at once: they start real tools, which a
+// small machine would otherwise start all together.
+const probeLimit = 4
+
+// runnerGrace is how much longer than its timeout a command may take to be gone.
+const runnerGrace = 5 * time.Second
+
+// Command is a one-shot for a Runner.
+type Command struct {
+	Argv []string
+	Dir  string
+	Env  []string // complete
+	// MaxOutput is how many bytes of output are kept; the rest is read and
+	// thrown away.
+	MaxOutput int
+}
+
+// Result is how a command ended.
+type CommandResult struct {
+	Status int // as a shell reports it: 128 + n for signal n
+	Output []byte
+}
+
+// Runner runs a command to its end. When ctx ends first it kills the whole
+// process tree and returns ctx's error; an error otherwise means that the
+// command could not be started.
+type Runner interface {
+	Run(ctx context.Context, c Command) (CommandResult, error)
+}
+
+// ArtifactOutcome is the verdict of a probe in one word.
+type ArtifactOutcome string
+
+// The verdicts.
+const (
+	ArtifactPassed      ArtifactOutcome = "passed"
+	ArtifactMissing     ArtifactOutcome = "missing"      // entry or asset is not there
+	ArtifactFailed      ArtifactOutcome = "failed"       // it is there and does not run
+	ArtifactNotPackaged ArtifactOutcome = "not-packaged" // the image was built without it
+)
+
+// ArtifactResult is the outcome of one probe.
+type ArtifactResult struct {
+	ID         string          `json:"id"`
+	Class      string          `json:"class"`
+	Required   bool            `json:"required"`
+	Feature    string          `json:"feature,omitempty"`
+	Outcome    ArtifactOutcome `json:"outcome"`
+	Path       string          `json:"path,omitempty"` // what was found, or looked for
+	Reason     string          `json:"reason,omitempty"`
+	DurationMS float64         `json:"duration_ms"`
+}
+
+// placeholder is what a build substitutes; left in, it was not.
+var placeholder = regexp.MustCompile(`@[A-Z][A-Z0-9_]*@`)
+
+// Prober runs probes.
+type Prober struct {
+	Runner Runner
+	Roots  Roots
+	Env    []string // of the commands
+}
+
+// Probe runs all probes, a few at a time, and returns their results in the
+// order of artifacts.
+func (p Prober) Probe(ctx context.Context, artifacts []Artifact) []ArtifactResult {
+	results := make([]ArtifactResult, len(artifacts))
+	slots := make(chan struct{}, probeLimit)
+	var wg sync.WaitGroup
+	for i, a := range artifacts {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			results[i] = p.one(ctx, a)
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+func (p Prober) one(ctx context.Context, a Artifact) ArtifactResult {
+	begin := time.Now()
+	r := ArtifactResult{ID: a.ID, Class: a.Class, Required: a.Required, Feature: a.Feature, Path: a.Entry}
+	r.Outcome, r.Path, r.Reason = p.judge(ctx, a)
+	r.DurationMS = milliseconds(time.Since(begin))
+	return r
+}
+
+func (p Prober) judge(ctx context.Context, a Artifact) (outcome ArtifactOutcome, path, reason string) {
+	if name := firstPlaceholder(a); name != "" {
+		if a.Required {
+			return ArtifactMissing, a.Entry, "the build left the placeholder " + name + " unresolved"
+		}
+		return ArtifactNotPackaged, a.Entry, "the image was built without it (" + name + ")"
+	}
+	path, err := p.entry(a)
+	if err != nil {
+		return ArtifactMissing, a.Entry, err.Error()
+	}
+	for _, asset := range a.Assets {
+		if _, err := p.find(asset); err != nil {
+			return ArtifactMissing, path, "asset " + err.Error()
+		}
+	}
+	if len(a.Command) == 0 {
+		return ArtifactPassed, path, ""
+	}
+	if err := p.run(ctx, a); err != nil {
+		return ArtifactFailed, path, err.Error()
+	}
+	return ArtifactPassed, path, ""
+}
+
+func firstPlaceholder(a Artifact) string {
+	for _, text := range append(append([]string{a.Entry}, a.Assets...), a.Command...) {
+		if m := placeholder.FindString(text); m != "" {
+			return m
+		}
+	}
+	return ""
+}
+
+// entry finds the entry point. A command-line tool must be executable; anything
+// else may be a script that an interpreter reads.
+func (p Prober) entry(a Artifact) (string, error) {
+	if !strings.Contains(a.Entry, "/") {
+		return lookPath(a.Entry, p.Env)
+	}
+	path, err := p.find(a.Entry)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, unwrapPath(err))
+	}
+	if a.Class == "B" && (info.IsDir() || info.Mode().Perm()&0o111 == 0) {
+		return "", fmt.Errorf("%s is not an executable file", path)
+	}
+	return path, nil
+}
+
+// find returns the first existing path for a path or glob. Below a prefix the
+// box's own tree comes first; what is not there may be the machine's.
+func (p Prober) find(pattern string) (string, error) {
+	candidates := []string{p.Roots.Path(pattern)}
+	if p.Roots.Prefix != "" && !strings.HasPrefix(pattern, "/opt/agentbox/") {
+		candidates = append(candidates, pattern)
+	}
+	for _, c := range candidates {
+		matches, err := filepath.Glob(c)
+		if err != nil {
+			return "", fmt.Errorf("%s is not a pattern: %w", pattern, err)
+		}
+		if len(matches) > 0 {
+			return matches[0], nil
+		}
+	}
+	return "", fmt.Errorf("%s does not exist", candidates[0])
+}
+
+// lookPath finds a bare name in the PATH of env.
+func lookPath(name string, env []string) (string, error) {
+	path := ""
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	for _, dir := range filepath.SplitList(path) {
+		file := filepath.Join(dir, name)
+		info, err := os.Stat(file)
+		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not in PATH (%s)", name, path)
+}
+
+// maxProbeOutput is what is kept of a failing command, for its reason.
+const maxProbeOutput = 2048
+
+// run runs the command. The runner is given its timeout, and a little more to
+// be gone: one stuck in the kernel must not hold up the boot.
+func (p Prober) run(ctx context.Context, a Artifact) error {
+	timeout := a.Timeout
+	if timeout <= 0 {
+		timeout = DefaultProbeTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	argv := append([]string(nil), a.Command...)
+	if strings.HasPrefix(argv[0], "/") {
+		if found, err := p.find(argv[0]); err == nil {
+			argv[0] = found
+		}
+	}
+	type ending struct {
+		result CommandResult
+		err    error
+	}
+	ended := make(chan ending, 1)
+	go func() {
+		result, err := p.Runner.Run(ctx, Command{Argv: argv, Dir: "/", Env: p.Env, MaxOutput: maxProbeOutput})
+		ended <- ending{result, err}
+	}()
+	late := time.NewTimer(timeout + runnerGrace)
+	defer late.Stop()
+	select {
+	case e := <-ended:
+		return commandError(ctx, argv[0], timeout, e.result, e.err)
+	case <-late.C:
+		return fmt.Errorf("%s did not end within %s and cannot be killed", argv[0], timeout)
+	}
+}
+
+func commandError(ctx context.Context, name string, timeout time.Duration, r CommandResult, err error) error {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil:
+		return fmt.Errorf("%s did not end within %s and was killed", name, timeout)
+	case err != nil:
+		return fmt.Errorf("%s cannot be run: %w", name, err)
+	case r.Status != 0:
+		return fmt.Errorf("%s ended with status %d%s", name, r.Status, lastLine(r.Output))
+	}
+	return nil
+}
+
+// lastLine is the last line of some output, to follow a reason.
+func lastLine(output []byte) string {
+	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(output), "�")), "\n")
+	last := lines[len(lines)-1]
+	if last == "" {
+		return ""
+	}
+	return ": " + truncate(last, 200)
+}
+
+// probeArtifacts is phase 5.
+func probeArtifacts(ctx context.Context, b *Boot) (Outcome, error) {
+	outcome := done()
+	if b.agentbox() {
+		outcome = b.provisionProfiles()
+	}
+	results := b.prober().Probe(ctx, b.artifacts)
+	b.setArtifacts(results)
+	if err := context.Cause(ctx); err != nil {
+		return Outcome{}, fail(ExitOK, err, "the boot was interrupted")
+	}
+	return b.concludeArtifacts(results, outcome)
+}
+
+// concludeArtifacts publishes each result; the first required one that is not
+// there gives the failure its name, all of them its reason.
+func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Outcome, error) {
+	var missing []string
+	first := ""
+	for _, r := range results {
+		fields := map[string]any{"capability": r.ID, "class": r.Class, "path": r.Path, "duration_ms": r.DurationMS}
+		if r.Reason != "" {
+			fields["reason"], fields["outcome"] = r.Reason, string(r.Outcome)
+		}
+		if r.Feature != "" {
+			fields["feature"] = r.Feature
+		}
+		switch {
+		case r.Outcome == ArtifactPassed:
+			b.publish(event.Info, EventValidated, fields)
+		case r.Required:
+			b.publish(event.Error, EventMissing, fields)
+			missing = append(missing, describeMissing(r))
+			if first == "" {
+				first = r.ID
+			}
+		default:
+			b.publish(event.Warn, EventOptionalMissing, fields)
+		}
+	}
+	if len(missing) > 0 {
+		f := fail(ExitArtifact, nil, "missing artifacts: %s", strings.Join(missing, "; "))
+		f.Capability = first
+		return Outcome{}, f
+	}
+	b.publish(event.Info, EventClosureValid, map[string]any{"artifacts": len(results)})
+	return outcome, nil
+}
+
+func describeMissing(r ArtifactResult) string {
+	by := ""
+	if r.Feature != "" {
+		by = " (of " + r.Feature + ")"
+	}
+	return r.ID + by + ": " + r.Reason
+}
+
+// provisionProfiles creates the directory of each stack.
+func (b *Boot) provisionProfiles() Outcome {
+	for _, stack := range stacks(b.Current().Manifest) {
+		path := filepath.Join(b.cfg.Roots.Workspace, "profiles", stack)
+		if err := b.policy.MkdirAll(path, 0o700); err != nil {
+			b.warn("cannot provision the profile %s: %v", stack, err)
+			return warned("not every profile could be provisioned")
+		}
+	}
+	return done()
+}

@@ -1,0 +1,145 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeRunner answers by the command's name and counts how many run at once.
+type fakeRunner struct {
+	answers map[string]func(context.Context) (CommandResult, error)
+	mu      sync.Mutex
+	now     int
+	most    int
+	ran     []Command
+}
+
+func (f *fakeRunner) Run(ctx context.Context, c Command) (CommandResult, error) {
+	f.mu.Lock()
+	f.now++
+	f.most = max(f.most, f.now)
+	f.ran = append(f.ran, c)
+	f.mu.Unlock()
+	defer func() { f.mu.Lock(); f.now--; f.mu.Unlock() }()
+	if a, ok := f.answers[c.Argv[0]]; ok {
+		return a(ctx)
+	}
+	return CommandResult{}, nil
+}
+
+func hang(ctx context.Context) (CommandResult, error) {
+	<-ctx.Done()
+	return CommandResult{}, ctx.Err()
+}
+
+func TestArtifactVerdicts(t *testing.T) {
+	r := testRoots(t)
+	write(t, r.Image+"/svc-1.2/main.js", "x", 0o644)
+	write(t, r.Image+"/svc-1.2/data/a.bin", "x", 0o644)
+	write(t, r.Image+"/bin/tool", "x", 0o755)
+	write(t, r.Image+"/bin/plain", "x", 0o644)
+	runner := &fakeRunner{answers: map[string]func(context.Context) (CommandResult, error){
+		"fails": func(context.Context) (CommandResult, error) {
+			return CommandResult{Status: 3, Output: []byte("a\nno such device\n")}, nil
+		},
+		"absent":  func(context.Context) (CommandResult, error) { return CommandResult{}, os.ErrNotExist },
+		"forever": hang,
+	}}
+	p := Prober{Runner: runner, Roots: r, Env: []string{"PATH=" + r.Image + "/bin"}}
+	for _, c := range []struct {
+		a    Artifact
+		want ArtifactOutcome
+		why  string
+	}{
+		{Artifact{Entry: "/opt/agentbox/svc-*/main.js", Class: "A", Assets: []string{"/opt/agentbox/svc-*/data/*.bin"}}, ArtifactPassed, ""},
+		{Artifact{Entry: "/opt/agentbox/svc-*/main.js", Class: "A", Assets: []string{"/opt/agentbox/svc-*/none"}}, ArtifactMissing, "asset "},
+		{Artifact{Entry: "/opt/agentbox/none", Class: "D"}, ArtifactMissing, "does not exist"},
+		{Artifact{Entry: "/opt/agentbox/[", Class: "D"}, ArtifactMissing, "is not a pattern"},
+		{Artifact{Entry: "/opt/agentbox/bin/tool", Class: "B"}, ArtifactPassed, ""},
+		{Artifact{Entry: "/opt/agentbox/bin/plain", Class: "B"}, ArtifactMissing, "not an executable"},
+		{Artifact{Entry: "/opt/agentbox/bin/plain", Class: "C"}, ArtifactPassed, ""},
+		{Artifact{Entry: "tool", Class: "B"}, ArtifactPassed, ""},
+		{Artifact{Entry: "plain", Class: "B"}, ArtifactMissing, "not in PATH"},
+		{Artifact{Entry: "tool", Class: "B", Command: []string{"ok", "--version"}}, ArtifactPassed, ""},
+		{Artifact{Entry: "tool", Class: "B", Command: []string{"fails"}}, ArtifactFailed, "status 3: no such device"},
+		{Artifact{Entry: "tool", Class: "B", Command: []string{"absent"}}, ArtifactFailed, "cannot be run"},
+		{Artifact{Entry: "tool", Class: "B", Command: []string{"forever"}, Timeout: time.Millisecond}, ArtifactFailed, "was killed"},
+		{Artifact{Entry: "@POD_SERVER@/bin/x", Class: "A", Required: true}, ArtifactMissing, "@POD_SERVER@"},
+		{Artifact{Entry: "@POD_SERVER@/bin/x", Class: "A"}, ArtifactNotPackaged, "@POD_SERVER@"},
+		{Artifact{Entry: "tool", Class: "B", Command: []string{"x", "@NAME@"}}, ArtifactNotPackaged, "@NAME@"},
+	} {
+		got := p.Probe(t.Context(), []Artifact{c.a})[0]
+		if got.Outcome != c.want || !strings.Contains(got.Reason, c.why) || (c.why == "") != (got.Reason == "") {
+			t.Errorf("%+v: got %s %q", c.a, got.Outcome, got.Reason)
+		}
+	}
+	for _, c := range runner.ran {
+		if c.Dir != "/" || len(c.Env) == 0 || c.MaxOutput == 0 {
+			t.Errorf("ran %+v", c)
+		}
+	}
+}
+
+func TestProbesRunTogetherButNotAllAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := testRoots(t)
+		slow := func(ctx context.Context) (CommandResult, error) {
+			select {
+			case <-time.After(time.Second):
+				return CommandResult{}, nil
+			case <-ctx.Done():
+				return CommandResult{}, ctx.Err()
+			}
+		}
+		runner := &fakeRunner{answers: map[string]func(context.Context) (CommandResult, error){"slow": slow}}
+		artifacts := make([]Artifact, 3*probeLimit)
+		write(t, r.Image+"/x", "", 0o755)
+		for i := range artifacts {
+			artifacts[i] = Artifact{ID: string(rune('a' + i)), Class: "B", Entry: "/opt/agentbox/x", Command: []string{"slow"}}
+		}
+		begin := time.Now()
+		results := Prober{Runner: runner, Roots: r}.Probe(t.Context(), artifacts)
+		if took := time.Since(begin); took != 3*time.Second || runner.most != probeLimit {
+			t.Fatalf("took %s, %d at once", took, runner.most)
+		}
+		for i, got := range results {
+			if got.ID != artifacts[i].ID || got.Outcome != ArtifactPassed || got.DurationMS != 1000 {
+				t.Fatalf("result %d: %+v", i, got)
+			}
+		}
+	})
+}
+
+// A command that is stuck in the kernel outlives its kill; boot must not.
+func TestStuckCommandDoesNotHoldUpTheBoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := testRoots(t)
+		write(t, r.Image+"/x", "", 0o755)
+		release := make(chan struct{})
+		var gone atomic.Bool
+		runner := &fakeRunner{answers: map[string]func(context.Context) (CommandResult, error){
+			"stuck": func(context.Context) (CommandResult, error) {
+				<-release
+				gone.Store(true)
+				return CommandResult{}, errors.New("late")
+			},
+		}}
+		begin := time.Now()
+		got := Prober{Runner: runner, Roots: r}.Probe(t.Context(), []Artifact{{Class: "B", Entry: "/opt/agentbox/x", Command: []string{"stuck"}, Timeout: 2 * time.Second}})
+		if took := time.Since(begin); took != 2*time.Second+runnerGrace || got[0].Outcome != ArtifactFailed || !strings.Contains(got[0].Reason, "cannot be killed") {
+			t.Fatalf("took %s: %+v", took, got)
+		}
+		close(release)
+		synctest.Wait()
+		if !gone.Load() {
+			t.Fatal("the goroutine is stuck for ever")
+		}
+	})
+}

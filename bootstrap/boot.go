@@ -1,0 +1,306 @@
+package bootstrap
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// Starter starts programs. Start returns as soon as it has taken the specs;
+// started is closed when every wave has been started.
+type Starter interface {
+	Start(ctx context.Context, specs []program.Spec) (started <-chan struct{}, err error)
+}
+
+// IdentityPreparer creates or loads the key material of the box (phase 3). An
+// error ends the boot: key material is never silently replaced.
+type IdentityPreparer interface {
+	Prepare(ctx context.Context, m *schema.Manifest, r Roots) error
+}
+
+// Config is what a boot needs of the world.
+type Config struct {
+	Bus     *event.Bus
+	Roots   Roots
+	Environ []string // of agentinit itself
+	// ManifestFile is the --manifest flag; empty when it was not given.
+	ManifestFile string
+	Main         []string // argv of the essential program "main"; nil without
+	Version      string
+	System       string // x86_64-linux
+	Started      time.Time
+	BootID       string
+
+	Runner   Runner
+	Starter  Starter
+	Programs Snapshotter
+	// Identity nil means that this build has none: phase 3 says so.
+	Identity IdentityPreparer
+	// Reload names the events after which the set of programs may have changed.
+	Reload []string
+	// KeyKnown is called once, in phase 2, with the management key.
+	KeyKnown func(Secret)
+	// Sealed is called when the seal fires.
+	Sealed func(Sentinel)
+	// Resolved is called at the end of phase 0 and may refuse what it sees:
+	// adapters that cannot be resolved, a bad authentication mode.
+	Resolved func(*schema.Manifest, *plan.Plan) error
+}
+
+// Boot is one boot of the box. Run it once; the methods that only read may be
+// called from any goroutine at any time.
+type Boot struct {
+	cfg     Config
+	env     map[string]string
+	policy  *Policy
+	journal *journal
+
+	loaded    atomic.Pointer[Loaded]
+	artifacts []Artifact // written by phase 0
+
+	sentinel *sentinelFile
+	watcher  *watcher
+	recorder *recorder
+	started  <-chan struct{}
+
+	background sync.WaitGroup
+
+	mu       sync.Mutex
+	key      Secret
+	results  []ArtifactResult
+	seal     *Sentinel
+	elapsed  time.Duration
+	unsealed string // why it was given up
+}
+
+// phases is the boot.
+var phases = []Phase{
+	{Number: 0, Name: "load", Run: load},
+	{Number: 0.5, Name: "immutable-root", Run: immutableRoot, AgentboxOnly: true},
+	{Number: 1, Name: "directories", Run: makeDirectories, AgentboxOnly: true},
+	{Number: 2, Name: "management-key", Run: managementKey},
+	{Number: 3, Name: "identity", Run: identity, AgentboxOnly: true},
+	{Number: 4, Name: "workspace", Run: workspaceDefaults, AgentboxOnly: true},
+	{Number: 5, Name: "artifacts", Run: probeArtifacts},
+	{Number: 6, Name: "closures", Run: closures, AgentboxOnly: true},
+	{Number: 7, Name: "reserved"},
+	{Number: 8, Name: "env-hints", Run: envHints, AgentboxOnly: true},
+	{Number: 9, Name: "start", Run: start},
+	{Number: 10, Name: "seal", Run: seal},
+}
+
+// Phases is the table of the boot, for those who show or document it.
+func Phases() []Phase { return append([]Phase(nil), phases...) }
+
+// New prepares a boot; nothing happens yet.
+func New(cfg Config) *Boot {
+	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
+	b.loaded.Store(&Loaded{Manifest: new(schema.Manifest), Document: new(schema.Document), Plan: new(plan.Plan)})
+	b.sentinel = &sentinelFile{policy: b.policy, path: cfg.Roots.Sentinel(), bus: cfg.Bus}
+	return b
+}
+
+func environMap(environ []string) map[string]string {
+	m := make(map[string]string, len(environ))
+	for _, kv := range environ {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			m[name] = value
+		}
+	}
+	return m
+}
+
+func (b *Boot) getenv(name string) string { return b.env[name] }
+
+// Load runs phase 0. After it the manifest is known, and the listeners can open.
+// The error is a *Failure.
+func (b *Boot) Load(ctx context.Context) error {
+	b.publish(event.Info, EventStarted, map[string]any{"boot_id": b.cfg.BootID, "version": b.cfg.Version})
+	return b.runPhases(ctx, phases[:1])
+}
+
+// Run runs all phases after Load. It returns when the box is sealed, when the
+// seal has been given up, or with the *Failure of the first phase that failed.
+func (b *Boot) Run(ctx context.Context) error { return b.runPhases(ctx, phases[1:]) }
+
+// Wait returns when nothing of the boot runs any more, which the end of Run's
+// context brings about.
+func (b *Boot) Wait() { b.background.Wait() }
+
+// Current is the manifest in force with everything that follows from it. Its
+// fields are empty, but not nil, before the end of Load.
+func (b *Boot) Current() *Loaded { return b.loaded.Load() }
+
+// Manifest is that of Current.
+func (b *Boot) Manifest() *schema.Manifest { return b.Current().Manifest }
+
+// Document is that of Current: the manifest as text with positions.
+func (b *Boot) Document() *schema.Document { return b.Current().Document }
+
+// Plan is that of Current.
+func (b *Boot) Plan() *plan.Plan { return b.Current().Plan }
+
+// Checksum is that of Current: "sha256:" and the digest of the file's bytes.
+func (b *Boot) Checksum() string { return b.Current().Checksum }
+
+// Adopt makes what Read returned the manifest in force: an apply does so once
+// its programs run. The roots and artifacts stay those of the boot.
+func (b *Boot) Adopt(l *Loaded) { b.loaded.Store(l) }
+
+func (b *Boot) agentbox() bool { return b.Current().Plan.Profile == "agentbox" }
+
+// managementKey is phase 2. A plain container has no place for a key file: only
+// a key of the environment counts there.
+func managementKey(_ context.Context, b *Boot) (Outcome, error) {
+	if env := b.getenv("MANAGEMENT_API_KEY"); !b.agentbox() && (strings.TrimSpace(env) == "" || env == KeyPlaceholder) {
+		return off(`profile "none" and no MANAGEMENT_API_KEY`), nil
+	}
+	key, from, note, err := ManagementKey(b.policy, b.cfg.Roots, b.getenv)
+	if err != nil {
+		return Outcome{}, fail(ExitPrepare, err, "cannot read or write the management key")
+	}
+	b.mu.Lock()
+	b.key = key
+	b.mu.Unlock()
+	fields := map[string]any{"source": string(from)}
+	if from != KeyFromEnvironment {
+		fields["path"] = b.cfg.Roots.ManagementKey()
+	}
+	b.publish(event.Info, EventKeyReady, fields)
+	if b.cfg.KeyKnown != nil {
+		b.cfg.KeyKnown(key)
+	}
+	if note != "" {
+		b.warn("%s", note)
+		return warned(note), nil
+	}
+	return done(), nil
+}
+
+// identity is phase 3.
+func identity(ctx context.Context, b *Boot) (Outcome, error) {
+	if !b.Current().Manifest.SovereignMesh.Enabled {
+		return off("sovereign_mesh.enabled is false"), nil
+	}
+	if b.cfg.Identity == nil {
+		return warned("this build makes no identity"), nil
+	}
+	if err := b.cfg.Identity.Prepare(ctx, b.Current().Manifest, b.cfg.Roots); err != nil {
+		return Outcome{}, fail(ExitPrepare, err, "cannot prepare the identity")
+	}
+	return done(), nil
+}
+
+// start is phase 9. The seal watches from before the first program starts.
+func start(ctx context.Context, b *Boot) (Outcome, error) {
+	specs, err := b.finalSpecs()
+	if err != nil {
+		return Outcome{}, err
+	}
+	b.securityApplied()
+	r := newRecorder(b.cfg.Bus, b.cfg.Programs, specs)
+	b.mu.Lock()
+	b.recorder = r
+	b.mu.Unlock()
+	b.background.Go(func() { r.follow(ctx) })
+	started, err := b.cfg.Starter.Start(ctx, specs)
+	if err != nil {
+		return Outcome{}, fail(ExitInternal, err, "cannot start the programs")
+	}
+	b.started = started
+	b.watcher = newWatcher(b.cfg.Bus, b.cfg.Programs, b.cfg.Reload)
+	return done(), nil
+}
+
+// sealTimeout is that of the environment, else of the manifest.
+func (b *Boot) sealTimeout() time.Duration {
+	if text := b.getenv("BOOTSTRAP_SEAL_TIMEOUT"); text != "" {
+		if _, err := strconv.Atoi(text); err == nil {
+			text += "s" // the older runtime's plain number of seconds
+		}
+		if d, err := schema.ParseDuration(text); err == nil && d > 0 {
+			return d.Std()
+		}
+		b.warn("BOOTSTRAP_SEAL_TIMEOUT is %q, which is no duration; the manifest's is used", truncate(text, 40))
+	}
+	return b.Current().Manifest.Bootstrap.SealTimeout.Std()
+}
+
+func (b *Boot) setArtifacts(results []ArtifactResult) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.results = results
+}
+
+func (b *Boot) setSealed(s Sentinel, elapsed time.Duration) {
+	b.mu.Lock()
+	b.seal, b.elapsed = &s, elapsed
+	b.mu.Unlock()
+	if b.cfg.Sealed != nil {
+		b.cfg.Sealed(s)
+	}
+}
+
+func (b *Boot) setUnsealed(reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unsealed = reason
+}
+
+// Records returns the phases as they went so far.
+func (b *Boot) Records() []Record { return b.journal.Records() }
+
+// Artifacts returns the results of the artifact probes.
+func (b *Boot) Artifacts() []ArtifactResult {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]ArtifactResult(nil), b.results...)
+}
+
+// Sealed returns the seal and the time from start to seal; ok is false before.
+func (b *Boot) Sealed() (s Sentinel, took time.Duration, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.seal == nil {
+		return Sentinel{}, 0, false
+	}
+	return *b.seal, b.elapsed, true
+}
+
+// GivenUp says why the box was not sealed in time; empty unless that happened.
+func (b *Boot) GivenUp() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unsealed
+}
+
+// Runs returns the first run of each program, in the order of the start; nil
+// before phase 9.
+func (b *Boot) Runs() []Run {
+	b.mu.Lock()
+	r := b.recorder
+	b.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	return r.Runs()
+}
+
+// Roots are the roots; after Load with what the manifest says of them.
+func (b *Boot) Roots() Roots { return b.cfg.Roots }
+
+// ManagementKey is the management key; empty before phase 2, and in a plain
+// container whose environment has none.
+func (b *Boot) ManagementKey() Secret {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.key
+}

@@ -1,0 +1,452 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// bootRig is a whole boot in a fresh directory, with a fake supervisor whose
+// programs become RUNNING as soon as they are started.
+type bootRig struct {
+	*Boot
+	bus    *event.Bus
+	sup    *fakeSupervisor
+	runner *fakeRunner
+	events *event.Watcher
+}
+
+type eager struct{ *fakeSupervisor }
+
+func (e eager) Start(ctx context.Context, specs []program.Spec) (<-chan struct{}, error) {
+	started, err := e.fakeSupervisor.Start(ctx, specs)
+	for i, s := range specs {
+		e.become(s.Name, program.Running, true, event.Change{PID: 100 + i, Completed: s.Type == program.Oneshot})
+	}
+	close(e.started)
+	return started, err
+}
+
+func newBootRig(t *testing.T, roots Roots, manifest string, change ...func(*Config)) *bootRig {
+	t.Helper()
+	write(t, roots.Manifest, manifest, 0o644)
+	bus := event.NewBus(1024)
+	sup := newFakeSupervisor(bus)
+	cfg := Config{
+		Bus: bus, Roots: roots, Environ: []string{"PATH=/usr/bin:/bin"}, Version: "1.0", System: "x86_64-linux",
+		Started: time.Now(), BootID: "boot-1", Runner: &fakeRunner{}, Starter: eager{sup}, Programs: sup,
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	return &bootRig{Boot: New(cfg), bus: bus, sup: sup, runner: cfg.Runner.(*fakeRunner), events: bus.Watch(0)}
+}
+
+func (r *bootRig) boot(t *testing.T) error {
+	t.Helper()
+	if err := r.Load(t.Context()); err != nil {
+		return err
+	}
+	if err := r.RemoveStaleSentinel(); err != nil {
+		t.Fatal(err)
+	}
+	return r.Run(t.Context())
+}
+
+// names lists the events so far, with the phase for those of phases.
+func (r *bootRig) names() (out []string) {
+	w := r.bus.Watch(0)
+	for {
+		e, ok := w.TryNext()
+		if !ok {
+			return out
+		}
+		switch e.Name {
+		case event.ProgramStateChanged:
+		case EventPhaseStarted, EventPhaseCompleted:
+			out = append(out, fmt.Sprintf("%s %v %v", e.Name, e.Fields["phase"], e.Fields["outcome"]))
+		default:
+			out = append(out, e.Name)
+		}
+	}
+}
+
+const plain = `
+[programs.web]
+command = ["/bin/sleep", "1"]
+required = true
+[programs.task]
+command = "true"
+type = "oneshot"
+`
+
+// agentboxManifest is an agentbox of the smallest kind.
+const agentboxManifest = `
+[federation]
+mode = "standalone"
+[adapters]
+memory = "embedded-ruvector"
+[toolchains]
+[programs.web]
+command = ["/bin/sleep", "1"]
+required = true
+pass_environment = ["MANAGEMENT_API_KEY", "WORKSPACE"]
+environment = { KEY = "${MANAGEMENT_API_KEY}" }
+`
+
+func TestPlainBootTouchesNothingButItsRuntimeDirectory(t *testing.T) {
+	r := newBootRig(t, testRoots(t), plain)
+	if err := r.boot(t); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"BootstrapStarted", "PhaseStarted 0 <nil>", "PhaseCompleted 0 ok",
+		"PhaseStarted 0.5 <nil>", "PhaseCompleted 0.5 off", "PhaseStarted 1 <nil>", "PhaseCompleted 1 off",
+		"PhaseStarted 2 <nil>", "PhaseCompleted 2 off", "PhaseStarted 3 <nil>", "PhaseCompleted 3 off",
+		"PhaseStarted 4 <nil>", "PhaseCompleted 4 off", "PhaseStarted 5 <nil>", "RuntimeClosureValidated", "PhaseCompleted 5 ok",
+		"PhaseStarted 6 <nil>", "PhaseCompleted 6 off", "PhaseStarted 7 <nil>", "PhaseCompleted 7 off",
+		"PhaseStarted 8 <nil>", "PhaseCompleted 8 off", "PhaseStarted 9 <nil>", "PhaseCompleted 9 ok",
+		"PhaseStarted 10 <nil>", "BootstrapSealStarted", "BootstrapCompleted", "PhaseCompleted 10 ok",
+	}
+	if got := r.names(); !slices.Equal(got, want) {
+		t.Fatalf("got  %v\nwant %v", got, want)
+	}
+	if got := tree(t, r.cfg.Roots.Prefix); !slices.Equal(got, []string{"etc/agentbox.toml", "run/agentbox/bootstrap.done"}) {
+		t.Fatalf("got %v", got)
+	}
+	if c := r.Closure(); !c.Valid || c.Sentinel == nil || !strings.HasPrefix(c.ManifestChecksum, "sha256:") || len(c.ManifestChecksum) != 71 {
+		t.Fatalf("got %+v", c)
+	}
+}
+
+// tree lists the files below dir.
+func tree(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(dir, p)
+		out = append(out, rel)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestAgentboxBootTwiceChangesNothing(t *testing.T) {
+	roots := testRoots(t)
+	write(t, filepath.Join(roots.Workspace, ".profile"), "alias ll='ls -l'", 0o640)
+	if err := os.MkdirAll(roots.Image, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var known []string
+	keep := func(c *Config) { c.KeyKnown = func(s Secret) { known = append(known, s.Reveal()) } }
+	snapshot := func() map[string]string {
+		m := map[string]string{}
+		for _, f := range tree(t, roots.Prefix) {
+			if !strings.HasSuffix(f, "bootstrap.done") {
+				m[f] = read(t, filepath.Join(roots.Prefix, f))
+			}
+		}
+		return m
+	}
+	first := newBootRig(t, roots, agentboxManifest, keep)
+	if err := first.boot(t); err != nil {
+		t.Fatal(err)
+	}
+	before := snapshot()
+	second := newBootRig(t, roots, agentboxManifest, keep)
+	if err := second.boot(t); err != nil {
+		t.Fatal(err)
+	}
+	after := snapshot()
+	for name, text := range after {
+		if before[name] != text {
+			t.Errorf("the second boot changed %s", name)
+		}
+	}
+	if len(before) != len(after) {
+		t.Errorf("files %d, then %d", len(before), len(after))
+	}
+	for _, want := range []string{"workspace/README.md", "workspace/.tmux.conf", "workspace/.profile", "workspace/.bashrc", "workspace/profiles/default/mgmt-key", "etc/profile.d/agentbox-runtime.sh"} {
+		if _, ok := after[want]; !ok {
+			t.Errorf("no %s", want)
+		}
+	}
+	if n := strings.Count(after["workspace/.profile"], sourcingMark); n != 1 || !strings.HasPrefix(after["workspace/.profile"], "alias ll='ls -l'\n") {
+		t.Errorf(".profile: %q", after["workspace/.profile"])
+	}
+	if info, err := os.Stat(filepath.Join(roots.Workspace, ".profile")); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("%v %v", info, err)
+	}
+	// The program that asks for the key has the real one, and nobody printed it.
+	key := strings.TrimSpace(after["workspace/profiles/default/mgmt-key"])
+	if len(known) != 2 || known[0] != key || known[1] != key {
+		t.Fatalf("known %d keys", len(known))
+	}
+	for _, sup := range []*fakeSupervisor{first.sup, second.sup} {
+		if env := sup.specs[0].Env; !slices.Contains(env, "KEY="+key) || !slices.Contains(env, "WORKSPACE="+roots.Workspace) {
+			t.Errorf("the environment of %s lacks the key or the workspace: %q", sup.specs[0].Name, env)
+		}
+	}
+	for w := first.bus.Watch(0); ; {
+		e, ok := w.TryNext()
+		if !ok {
+			break
+		}
+		if j, err := e.MarshalJSON(); err != nil || strings.Contains(string(j), key) {
+			t.Fatalf("the key is in an event: %s %v", e.Name, err)
+		}
+	}
+	if strings.Contains(after["etc/profile.d/agentbox-runtime.sh"], key) {
+		t.Fatal("the key is in the hints")
+	}
+}
+
+func TestHintFileIsReadByAShell(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hints.sh")
+	write(t, file, hintFile(map[string]string{"A": `it's "$HOME" & ` + "`x`\n2", "B_1": "plain/x", "bad-name": "x", "E": ""}), 0o644)
+	out, err := exec.Command("sh", "-c", `. "$1"; printf '%s|%s|%s' "$A" "$B_1" "${E-unset}"`, "sh", file).Output()
+	if err != nil || string(out) != `it's "$HOME" & `+"`x`\n2|plain/x|" {
+		t.Fatalf("%q %v", out, err)
+	}
+}
+
+func TestLoadFailures(t *testing.T) {
+	for _, c := range []struct {
+		name, manifest string
+		change         func(*Config)
+		want           []string
+	}{
+		{"not TOML", "[programs", nil, []string{"E000"}},
+		{"all findings at once", "nonsense = 1\n[programs.a]\ncommand = 7\n[programs.b]\ncommand = \"x\"\nrestrat = 1\n", nil, []string{"nonsense", "command", "restrat"}},
+		{"unknown account", "[programs.a]\ncommand = \"x\"\nuser = \"nobody-of-that-name\"\n[programs.b]\ncommand = \"x\"\ngroup = \"no-group\"\n", nil, []string{"E140", "nobody-of-that-name", "no-group"}},
+		{"circle", "[programs.a]\ncommand = \"x\"\nneeds = [\"b\"]\n[programs.b]\ncommand = \"x\"\nneeds = [\"a\"]\n", nil, []string{"E122"}},
+		{"refused by the box", plain, func(c *Config) {
+			c.Resolved = func(*schema.Manifest, *plan.Plan) error { return errors.New("MANAGEMENT_API_AUTH_MODE is odd") }
+		}, []string{"MANAGEMENT_API_AUTH_MODE"}},
+		{"no file", plain, func(c *Config) { c.ManifestFile = "/does/not/exist.toml" }, []string{"E000", "no such file"}},
+		{"a directory", plain, func(c *Config) { c.Environ = append(c.Environ, "AGENTBOX_CONFIG=/") }, []string{"E000", "not a regular file"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var changes []func(*Config)
+			if c.change != nil {
+				changes = append(changes, c.change)
+			}
+			r := newBootRig(t, testRoots(t), c.manifest, changes...)
+			err := r.boot(t)
+			if ExitCode(err) != ExitManifest {
+				t.Fatalf("got %v", err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("no %q in %v", want, err)
+				}
+			}
+			var f *Failure
+			if !errors.As(err, &f) || f.Phase != "load" || r.sup.specs != nil {
+				t.Errorf("phase %q, programs %v", f.Phase, r.sup.specs)
+			}
+			if r.bus.Counts()[EventFailed] != 1 {
+				t.Error("not published")
+			}
+		})
+	}
+}
+
+func TestFlagWinsOverEnvironmentOverDefault(t *testing.T) {
+	b := New(Config{Bus: event.NewBus(4), Environ: []string{"AGENTBOX_CONFIG=/env"}, ManifestFile: "/flag", Roots: Roots{Manifest: "/default"}})
+	if got := b.ManifestFile(); got != "/flag" {
+		t.Errorf("got %s", got)
+	}
+	b.cfg.ManifestFile = ""
+	if got := b.ManifestFile(); got != "/env" {
+		t.Errorf("got %s", got)
+	}
+	b.env = nil
+	if got := b.ManifestFile(); got != "/default" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestMissingArtifactEndsTheBootAndIsNamed(t *testing.T) {
+	manifest := plain + `
+[[artifacts]]
+id = "pod-server"
+class = "A"
+entry = "/opt/agentbox/pods/server"
+required = true
+[[artifacts]]
+id = "extra"
+class = "D"
+entry = "/opt/agentbox/extra"
+required = false
+`
+	r := newBootRig(t, testRoots(t), manifest)
+	err := r.boot(t)
+	var f *Failure
+	if !errors.As(err, &f) || f.Code != ExitArtifact || f.Capability != "pod-server" || f.Phase != "artifacts" {
+		t.Fatalf("got %+v", err)
+	}
+	if r.sup.specs != nil {
+		t.Fatal("programs were started all the same")
+	}
+	counts := r.bus.Counts()
+	if counts[EventMissing] != 1 || counts[EventOptionalMissing] != 1 || counts[EventFailed] != 1 || counts[EventClosureValid] != 0 {
+		t.Fatalf("got %v", counts)
+	}
+	if got := r.Artifacts(); len(got) != 2 || got[0].Outcome != ArtifactMissing || r.Closure().Valid {
+		t.Fatalf("got %+v", got)
+	}
+	write(t, r.cfg.Roots.Image+"/pods/server", "x", 0o755)
+	again := newBootRig(t, r.cfg.Roots, manifest)
+	if err := again.boot(t); err != nil {
+		t.Fatalf("with the artifact: %v", err)
+	}
+}
+
+func TestImmutableRoot(t *testing.T) {
+	for _, c := range []struct {
+		strict string
+		code   Code
+		status Status
+	}{{"", ExitOK, StatusWarning}, {"true", ExitImmutableRoot, ""}} {
+		roots := testRoots(t)
+		if err := os.MkdirAll(roots.Image, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		r := newBootRig(t, roots, agentboxManifest, func(b *Config) { b.Environ = append(b.Environ, "AGENTBOX_STRICT_IMMUTABLE="+c.strict) })
+		o, err := immutableRoot(t.Context(), r.Boot)
+		if ExitCode(err) != c.code || o.Status != c.status {
+			t.Errorf("strict %q: %+v %v", c.strict, o, err)
+		}
+		if left := tree(t, roots.Image); len(left) != 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	}
+	r := newBootRig(t, testRoots(t), agentboxManifest)
+	if o, err := immutableRoot(t.Context(), r.Boot); err != nil || o.Status != StatusOff {
+		t.Errorf("no image root: %+v %v", o, err)
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	roots := testRoots(t)
+	// What nobody needs is a warning; what something needs ends the boot.
+	write(t, filepath.Dir(roots.ProgramLogs), "a file in the way", 0o644)
+	r := newBootRig(t, roots, agentboxManifest+"[desktop]\nenabled = true\n[security.exceptions.desktop]\n")
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o, err := makeDirectories(t.Context(), r.Boot)
+	if err != nil || o.Status != StatusWarning {
+		t.Fatalf("%+v %v", o, err)
+	}
+	if info, err := os.Stat(roots.X11); err != nil || info.Mode()&(fs.ModeSticky|0o777) != fs.ModeSticky|0o777 {
+		t.Fatalf("%v %v", info, err)
+	}
+	roots = testRoots(t)
+	write(t, filepath.Dir(roots.Ruvector), "a file in the way", 0o644)
+	r = newBootRig(t, roots, agentboxManifest)
+	err = r.boot(t)
+	if ExitCode(err) != ExitPrepare || !strings.Contains(err.Error(), `needed by adapters.memory = "embedded-ruvector"`) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+type identityFunc func(Roots) error
+
+func (f identityFunc) Prepare(_ context.Context, _ *schema.Manifest, r Roots) error { return f(r) }
+
+func TestIdentityPhase(t *testing.T) {
+	mesh := agentboxManifest + "[sovereign_mesh]\nenabled = true\n"
+	for _, c := range []struct {
+		manifest string
+		id       IdentityPreparer
+		status   Status
+		code     Code
+	}{
+		{agentboxManifest, nil, StatusOff, ExitOK},
+		{mesh, nil, StatusWarning, ExitOK},
+		{mesh, identityFunc(func(Roots) error { return nil }), StatusOK, ExitOK},
+		{mesh, identityFunc(func(Roots) error { return errors.New("corrupt") }), "", ExitPrepare},
+	} {
+		r := newBootRig(t, testRoots(t), c.manifest, func(b *Config) { b.Identity = c.id })
+		if err := r.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if o, err := identity(t.Context(), r.Boot); o.Status != c.status || ExitCode(err) != c.code {
+			t.Errorf("%+v: %+v %v", c, o, err)
+		}
+	}
+}
+
+func TestClosures(t *testing.T) {
+	r := newBootRig(t, testRoots(t), plain)
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p := &plan.Program{Feature: "browser", Spec: program.Spec{
+		Name: "playwright-mcp", Directory: "/opt/agentbox/skills/x", Env: []string{"PATH=/usr/bin:/bin"},
+		Argv: []string{"no-such-interpreter", "/opt/agentbox/skills/x/server.js", "/tmp/socket"},
+	}}
+	r.Current().Plan.Programs = append(r.Current().Plan.Programs, *p)
+	_, err := closures(t.Context(), r.Boot)
+	var f *Failure
+	if !errors.As(err, &f) || f.Code != ExitArtifact || f.Capability != "browser" {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"skills/x does not exist", "server.js does not exist", "no-such-interpreter is not in PATH"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "/tmp/socket") {
+		t.Error("an argument that is no part of the closure was looked for")
+	}
+	write(t, r.cfg.Roots.Image+"/skills/x/server.js", "", 0o644)
+	r.Current().Plan.Programs[len(r.Current().Plan.Programs)-1].Spec.Argv[0] = "sh"
+	if o, err := closures(t.Context(), r.Boot); err != nil || o.Status != StatusOK {
+		t.Fatalf("%+v %v", o, err)
+	}
+}
+
+func TestInterruptedBootStops(t *testing.T) {
+	r := newBootRig(t, testRoots(t), plain)
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("SIGTERM"))
+	if err := r.Run(ctx); ExitCode(err) != ExitOK || err == nil || r.sup.specs != nil {
+		t.Fatalf("%v, programs %v", err, r.sup.specs)
+	}
+}
+
+func TestCodesAreOneTable(t *testing.T) {
+	for i, c := range Codes {
+		if c.Meaning == "" || i > 0 && Codes[i-1].Code >= c.Code {
+			t.Errorf("row %d: %+v", i, c)
+		}
+	}
+	if ExitCode(nil) != ExitOK || ExitCode(errors.New("x")) != ExitInternal || ExitCode(fmt.Errorf("a: %w", fail(ExitArtifact, nil, "b"))) != ExitArtifact {
+		t.Error("exit codes")
+	}
+}

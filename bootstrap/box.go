@@ -1,0 +1,81 @@
+package bootstrap
+
+import (
+	"cmp"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// Addresses are where the servers listen: host:port, or "off".
+type Addresses struct {
+	Management string
+	Metrics    string
+}
+
+// Off as an address opens no listener.
+const Off = "off"
+
+// ListenAddresses resolves the addresses: the environment's host and port where
+// they are set, else the manifest's. What the manifest switches off stays off.
+// The error is a *Failure with ExitManifest.
+func ListenAddresses(m *schema.Manifest, getenv func(string) string) (Addresses, error) {
+	management, err := override("MANAGEMENT_API_PORT", m.Supervisor.Listen, getenv("MANAGEMENT_API_HOST"), getenv("MANAGEMENT_API_PORT"))
+	if err != nil {
+		return Addresses{}, err
+	}
+	declared := cmp.Or(m.Supervisor.MetricsListen, net.JoinHostPort("0.0.0.0", strconv.Itoa(m.Observability.MetricsPort)))
+	metrics, err := override("AGENTBOX_METRICS_PORT", declared, "", getenv("AGENTBOX_METRICS_PORT"))
+	return Addresses{Management: management, Metrics: metrics}, err
+}
+
+// override replaces the host and the port of an address where they are given.
+func override(variable, address, host, port string) (string, error) {
+	if address == Off {
+		return Off, nil
+	}
+	oldHost, oldPort, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fail(ExitManifest, err, "the listen address %q is not host:port", address)
+	}
+	if port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", fail(ExitManifest, nil, "%s is %q, which is no port", variable, truncate(port, 40))
+		}
+	}
+	return net.JoinHostPort(cmp.Or(strings.Trim(host, "[]"), oldHost), cmp.Or(port, oldPort)), nil
+}
+
+// Mounts are the directories that must be present and writable for the box to
+// be ready; none in a plain container. Known after Load.
+func (b *Boot) Mounts() []string {
+	if !b.agentbox() {
+		return nil
+	}
+	r := b.cfg.Roots
+	mounts := []string{r.Workspace, r.Projects, r.Ruvector}
+	if b.Current().Manifest.Adapters.Pods == "local-solid-rs" {
+		mounts = append(mounts, r.SolidPods)
+	}
+	return mounts
+}
+
+// Relays are the relays one of which must answer, and whether that is asked for
+// at all: those of NOSTR_RELAYS, else of the manifest. Known after Load.
+func (b *Boot) Relays() (urls []string, wanted bool) {
+	m := b.Current().Manifest
+	if !m.SovereignMesh.Enabled || !m.SovereignMesh.PublishAgentEvents {
+		return nil, false
+	}
+	for url := range strings.SplitSeq(b.getenv("NOSTR_RELAYS"), ",") {
+		if url = strings.TrimSpace(url); url != "" {
+			urls = append(urls, url)
+		}
+	}
+	if len(urls) == 0 {
+		urls = append(append(urls, m.SovereignMesh.Operator.RelayURLs...), m.Integrations.ExternalEvents.RelayURLs...)
+	}
+	return urls, true
+}

@@ -1,0 +1,182 @@
+package bootstrap
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func TestListenAddresses(t *testing.T) {
+	for _, c := range []struct {
+		listen, metrics string
+		env             []string
+		want            Addresses
+		code            Code
+	}{
+		{"0.0.0.0:9090", "", nil, Addresses{"0.0.0.0:9090", "0.0.0.0:9091"}, ExitOK},
+		{"127.0.0.1:1", "127.0.0.1:2", nil, Addresses{"127.0.0.1:1", "127.0.0.1:2"}, ExitOK},
+		{"0.0.0.0:9090", "", []string{"MANAGEMENT_API_HOST=::1", "MANAGEMENT_API_PORT=80", "AGENTBOX_METRICS_PORT=81"}, Addresses{"[::1]:80", "0.0.0.0:81"}, ExitOK},
+		{"off", "off", []string{"MANAGEMENT_API_PORT=80", "AGENTBOX_METRICS_PORT=81"}, Addresses{"off", "off"}, ExitOK},
+		{"0.0.0.0:9090", "", []string{"AGENTBOX_METRICS_PORT=http"}, Addresses{}, ExitManifest},
+		{"0.0.0.0:9090", "", []string{"MANAGEMENT_API_PORT=0"}, Addresses{}, ExitManifest},
+		{"nonsense", "", nil, Addresses{}, ExitManifest},
+	} {
+		m := &schema.Manifest{Supervisor: schema.Supervisor{Listen: c.listen, MetricsListen: c.metrics}}
+		m.Observability.MetricsPort = 9091
+		env := environMap(c.env)
+		got, err := ListenAddresses(m, func(k string) string { return env[k] })
+		if ExitCode(err) != c.code || err == nil && got != c.want {
+			t.Errorf("%+v: got %+v %v", c, got, err)
+		}
+	}
+}
+
+func TestWhatReadinessAsksFor(t *testing.T) {
+	r := newBootRig(t, testRoots(t), agentboxManifest+`
+pods = "x"
+`)
+	if err := r.Load(t.Context()); ExitCode(err) != ExitManifest {
+		t.Fatalf("got %v", err)
+	}
+	r = newBootRig(t, testRoots(t), `
+[federation]
+mode = "standalone"
+[adapters]
+pods = "local-solid-rs"
+[integrations.solid_pod_rs]
+storage_root = "/data/pods"
+[sovereign_mesh]
+enabled = true
+publish_agent_events = true
+[sovereign_mesh.operator]
+relay_urls = ["wss://op"]
+[security.exceptions.solid-pod-rs]
+`)
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p := r.cfg.Roots.Prefix
+	if got := r.Mounts(); !slices.Equal(got, []string{p + "/workspace", p + "/projects", p + "/var/lib/ruvector", p + "/data/pods"}) {
+		t.Errorf("got %v", got)
+	}
+	if err := r.policy.Check(p + "/data/pods/x"); err != nil {
+		t.Error(err)
+	}
+	if urls, wanted := r.Relays(); !wanted || !slices.Equal(urls, []string{"wss://op"}) {
+		t.Errorf("got %v %v", urls, wanted)
+	}
+	r.env["NOSTR_RELAYS"] = " wss://a, ,wss://b"
+	if urls, _ := r.Relays(); !slices.Equal(urls, []string{"wss://a", "wss://b"}) {
+		t.Errorf("got %v", urls)
+	}
+	if s := r.Security(); s == nil || !s.ReadOnlyRoot || !s.NoNewPrivs || len(s.Capabilities) != 0 {
+		t.Errorf("got %+v", s)
+	}
+	if e := r.DeclaredEnvironment(); e["AGENTBOX_METRICS_PORT"] != "9091" || e["SOVEREIGN_MESH_ENABLED"] != "true" || e["WORKSPACE"] != "" || e["AGENTBOX_VERSION"] != "" {
+		t.Errorf("got %v", e)
+	}
+	r = newBootRig(t, testRoots(t), plain)
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, wanted := r.Relays(); wanted || r.Mounts() != nil || r.Security() != nil {
+		t.Error("a plain container is asked for an agentbox's things")
+	}
+}
+
+func TestSecurityProfileIsPublished(t *testing.T) {
+	r := newBootRig(t, testRoots(t), agentboxManifest+"[skills.browser]\nplaywright = true\n[security.exceptions.playwright]\ncap_add = [\"SYS_ADMIN\"]\nreason = \"the browser's sandbox\"\n")
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := r.Security(); !slices.Equal(s.Capabilities, []string{"SYS_ADMIN"}) {
+		t.Errorf("got %+v", s)
+	}
+	r.securityApplied()
+	if r.bus.Counts()[EventSecurityApplied] != 1 {
+		t.Error("not published")
+	}
+}
+
+func TestKeyOfAPlainContainer(t *testing.T) {
+	for env, want := range map[string]string{"": "", KeyPlaceholder: "", "a-key-from-outside": "a-key-from-outside"} {
+		r := newBootRig(t, testRoots(t), plain, func(c *Config) { c.Environ = append(c.Environ, "MANAGEMENT_API_KEY="+env) })
+		if err := r.boot(t); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.ManagementKey().Reveal(); got != want {
+			t.Errorf("%q: got %q", env, got)
+		}
+	}
+}
+
+// A workspace of "/" must not make the image writable.
+func TestImageIsNeverWritten(t *testing.T) {
+	r := testRoots(t, "WORKSPACE=/", "SOLID_POD_ROOT=/opt/agentbox/pods")
+	p := NewPolicy(r)
+	for _, bad := range []string{r.Image, filepath.Join(r.Image, "x"), r.SolidPods} {
+		if err := p.Check(bad); !errors.Is(err, ErrForbiddenWrite) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func TestFirstRunsAreRecordedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := event.NewBus(64)
+		sup := newFakeSupervisor(bus)
+		specs := []program.Spec{{Name: "a", Autostart: true}, {Name: "b", Autostart: true}, {Name: "manual"}, {Name: "bad", Autostart: true}}
+		r := newRecorder(bus, sup, specs)
+		done := make(chan struct{})
+		go func() { r.follow(t.Context()); close(done) }()
+		begin := time.Now()
+		say := func(name string, run uint64, c event.Change) {
+			bus.Publish(event.Event{Name: event.ProgramStateChanged, Program: name, Run: run, Change: &c})
+		}
+		say("a", 1, event.Change{To: "STARTING", PID: 5})
+		time.Sleep(time.Second)
+		say("a", 1, event.Change{To: "RUNNING", PID: 5, Ready: true})
+		say("a", 2, event.Change{To: "RUNNING", PID: 6, Ready: true})
+		say("bad", 0, event.Change{To: "FATAL"})
+		time.Sleep(time.Second)
+		say("b", 1, event.Change{To: "STARTING", PID: 7})
+		say("b", 1, event.Change{To: "EXITED", Completed: true})
+		<-done // it stops by itself
+		got := r.Runs()
+		if a := got[0]; a.Started != begin || a.Ready.Sub(begin) != time.Second || a.Running != a.Ready {
+			t.Errorf("a: %+v", a)
+		}
+		if b := got[1]; b.Ready.Sub(begin) != 2*time.Second || !b.Running.IsZero() {
+			t.Errorf("b: %+v", b)
+		}
+		if !got[2].Started.IsZero() || !got[3].Ready.IsZero() {
+			t.Errorf("got %+v", got[2:])
+		}
+	})
+}
+
+func TestRecorderCatchesUp(t *testing.T) {
+	bus := event.NewBus(4)
+	sup := newFakeSupervisor(bus, ProgramState{Name: "a", State: program.Running, Ready: true, Run: 1, StartedAt: at(1), RunningAt: at(3)},
+		ProgramState{Name: "b", State: program.Running, Ready: true, Run: 3})
+	r := newRecorder(bus, sup, []program.Spec{{Name: "a", Autostart: true}, {Name: "b", Autostart: true}})
+	r.catchUp()
+	if got := r.Runs(); r.pending() || !got[0].Ready.Equal(at(3)) || !got[1].Ready.IsZero() {
+		t.Fatalf("got %+v", got)
+	}
+}
+
+func TestMessagesFitOneLine(t *testing.T) {
+	f := Findings{{Code: "E016", File: "f", Line: 1, Column: 2, Message: "a"}, {Code: "E017", Message: "b"}}
+	if got := f.Error(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "f:1:2: E016 a") {
+		t.Fatalf("got %q", got)
+	}
+}

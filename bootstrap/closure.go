@@ -1,0 +1,125 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+)
+
+// RuntimeClosure is what is known of the image and of the boot, as one value.
+type RuntimeClosure struct {
+	ManifestChecksum string           `json:"manifest_checksum"`
+	Valid            bool             `json:"valid"` // every required artifact passed
+	Artifacts        []ArtifactResult `json:"artifacts"`
+	Sentinel         *Sentinel        `json:"sentinel"` // nil before the seal
+}
+
+// Closure is the runtime closure as it is now.
+func (b *Boot) Closure() RuntimeClosure {
+	c := RuntimeClosure{ManifestChecksum: b.Current().Checksum, Artifacts: b.Artifacts(), Valid: true}
+	if s, _, ok := b.Sealed(); ok {
+		c.Sentinel = &s
+	}
+	for _, a := range c.Artifacts {
+		if a.Required && a.Outcome != ArtifactPassed {
+			c.Valid = false
+		}
+	}
+	if c.Artifacts == nil {
+		c.Artifacts = []ArtifactResult{}
+	}
+	return c
+}
+
+func (b *Boot) prober() Prober {
+	return Prober{Runner: b.cfg.Runner, Roots: b.cfg.Roots, Env: b.probeEnvironment()}
+}
+
+// probeEnvironment is what probe commands run with: where things are, and no
+// secret.
+func (b *Boot) probeEnvironment() []string {
+	env := []string{"PATH=" + b.path(), "HOME=" + b.cfg.Roots.Workspace}
+	for name, value := range b.cfg.Roots.Environment() {
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+func (b *Boot) path() string {
+	if p := b.getenv("PATH"); p != "" {
+		return p
+	}
+	return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+}
+
+// closures is phase 6: what the features of the catalogue start must be in the
+// image. Programs of the manifest itself are the operator's: theirs go FATAL
+// with a reason, and the box lives.
+func closures(_ context.Context, b *Boot) (Outcome, error) {
+	var missing []string
+	first := ""
+	for i := range b.Current().Plan.Programs {
+		p := &b.Current().Plan.Programs[i]
+		if p.Feature == "" {
+			continue
+		}
+		for _, what := range b.lacks(p) {
+			missing = append(missing, fmt.Sprintf("%s (of %s): %s", p.Spec.Name, p.Feature, what))
+			if first == "" {
+				first = p.Feature
+			}
+		}
+	}
+	if len(missing) > 0 {
+		f := fail(ExitArtifact, nil, "missing closures: %s", strings.Join(missing, "; "))
+		f.Capability = first
+		return Outcome{}, f
+	}
+	return done(), nil
+}
+
+// lacks names what the program's closure does not have: its directory, its
+// executable, and the entry files among its arguments.
+func (b *Boot) lacks(p *plan.Program) []string {
+	prober := b.prober()
+	var out []string
+	miss := func(err error) {
+		if err != nil {
+			out = append(out, err.Error())
+		}
+	}
+	if d := p.Spec.Directory; d != "" {
+		miss(b.isDirectory(prober, d))
+	}
+	for i, arg := range p.Spec.Argv {
+		switch {
+		case placeholder.MatchString(arg):
+			miss(fmt.Errorf("the build left the placeholder %s unresolved", placeholder.FindString(arg)))
+		case i == 0 && !strings.Contains(arg, "/"):
+			_, err := lookPath(arg, p.Spec.Env)
+			miss(err)
+		case i == 0 && strings.HasPrefix(arg, "/"), strings.HasPrefix(arg, "/opt/agentbox/"):
+			_, err := prober.find(arg)
+			miss(err)
+		}
+	}
+	return out
+}
+
+func (b *Boot) isDirectory(p Prober, path string) error {
+	found, err := p.find(path)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(found)
+	if err != nil {
+		return fmt.Errorf("%s: %w", found, unwrapPath(err))
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is not a directory", found)
+	}
+	return nil
+}

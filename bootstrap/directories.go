@@ -1,0 +1,134 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// immutableRoot tries to write into the image. That must not work.
+func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
+	dir := b.cfg.Roots.Image
+	// The one file that is tried outside the write policy: the policy's reason.
+	f, err := os.CreateTemp(dir, ".agentinit-write-probe-")
+	if errors.Is(err, fs.ErrNotExist) {
+		return off(dir + " does not exist"), nil
+	}
+	if err != nil {
+		return done(), nil
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		b.warn("cannot remove the write probe: %v", err)
+	}
+	if b.strictRoot() {
+		return Outcome{}, fail(ExitImmutableRoot, nil, "%s is writable and AGENTBOX_STRICT_IMMUTABLE is true", dir)
+	}
+	note := dir + " is writable"
+	b.publish(event.Warn, EventRootWritable, map[string]any{"path": dir})
+	return warned(note), nil
+}
+
+func (b *Boot) strictRoot() bool { return b.getenv("AGENTBOX_STRICT_IMMUTABLE") == "true" }
+
+// directory is one root that bootstrap creates.
+type directory struct {
+	path func(Roots) string
+	mode fs.FileMode
+	// needed says which enabled thing cannot do without it; "" is nobody.
+	needed func(*schema.Manifest) string
+	// when false, the directory is not even tried; nil is always.
+	when func(*schema.Manifest) bool
+}
+
+// directories is the table of phase 1.
+var directories = []directory{
+	{path: func(r Roots) string { return r.Workspace }, mode: 0o755, needed: always("the workspace")},
+	{path: func(r Roots) string { return r.Projects }, mode: 0o755, needed: always("the shared projects")},
+	{path: func(r Roots) string { return r.Ruvector }, mode: 0o755, needed: func(m *schema.Manifest) string {
+		return ifSet(m.Adapters.Memory == "embedded-ruvector", `adapters.memory = "embedded-ruvector"`)
+	}},
+	{path: func(r Roots) string { return r.SolidPods }, mode: 0o755, needed: func(m *schema.Manifest) string {
+		return ifSet(m.Adapters.Pods == "local-solid-rs", `adapters.pods = "local-solid-rs"`)
+	}},
+	{path: func(r Roots) string { return r.Identities }, mode: 0o700, needed: func(m *schema.Manifest) string {
+		return ifSet(m.SovereignMesh.Enabled, "sovereign_mesh.enabled")
+	}},
+	{path: func(r Roots) string { return r.ProgramLogs }, mode: 0o755, needed: nobody},
+	{path: func(r Roots) string { return r.VarRun }, mode: 0o755, needed: nobody},
+	{path: func(r Roots) string { return r.Screenshots }, mode: 0o755, needed: nobody},
+	{path: func(r Roots) string { return r.Runtime }, mode: 0o755, needed: nobody},
+	{path: func(r Roots) string { return r.Consultations }, mode: 0o755, needed: nobody,
+		when: func(m *schema.Manifest) bool { return m.Consultants.Enabled }},
+	{path: func(r Roots) string { return r.X11 }, mode: 0o777 | fs.ModeSticky,
+		needed: func(*schema.Manifest) string { return "desktop.enabled" },
+		when:   func(m *schema.Manifest) bool { return m.Desktop.Enabled }},
+}
+
+func always(what string) func(*schema.Manifest) string {
+	return func(*schema.Manifest) string { return what }
+}
+
+func nobody(*schema.Manifest) string { return "" }
+
+func ifSet(on bool, what string) string {
+	if on {
+		return what
+	}
+	return ""
+}
+
+// makeDirectories creates the roots and tries each: a directory that exists can
+// still belong to someone else.
+func makeDirectories(_ context.Context, b *Boot) (Outcome, error) {
+	var faults []error
+	outcome := done()
+	for _, d := range directories {
+		if d.when != nil && !d.when(b.Current().Manifest) {
+			continue
+		}
+		path := d.path(b.cfg.Roots)
+		err := b.makeDirectory(path, d.mode)
+		if err == nil {
+			continue
+		}
+		if who := d.needed(b.Current().Manifest); who != "" {
+			faults = append(faults, fmt.Errorf("%s (needed by %s): %w", path, who, err))
+			continue
+		}
+		outcome = warned("not every directory could be prepared")
+		b.warn("cannot prepare %s: %v", path, err)
+	}
+	if len(faults) > 0 {
+		return Outcome{}, fail(ExitPrepare, errors.Join(faults...), "cannot prepare a root directory")
+	}
+	return outcome, nil
+}
+
+func (b *Boot) makeDirectory(path string, mode fs.FileMode) error {
+	_, statErr := os.Stat(path)
+	if err := b.policy.MkdirAll(path, mode.Perm()); err != nil {
+		return err
+	}
+	if errors.Is(statErr, fs.ErrNotExist) && mode.Perm()&0o022 != 0 {
+		// The umask has taken away what others need.
+		if err := os.Chmod(path, mode); err != nil {
+			return err
+		}
+	}
+	return b.tryWrite(path)
+}
+
+// tryWrite creates a file and removes it again.
+func (b *Boot) tryWrite(dir string) error {
+	name := filepath.Join(dir, ".agentinit-write-probe-"+randomHex(4))
+	if err := b.policy.CreateFile(name, nil, 0o600); err != nil {
+		return fmt.Errorf("not writable: %w", err)
+	}
+	return b.policy.Remove(name)
+}

@@ -1,0 +1,91 @@
+// Package bootstrap owns what happens between being exec'ed and the box being
+// sealed: the table of phases and its runner, where files may be written, the
+// artifact probes, the seal, the boot timeline and the termination report.
+//
+// Boot realises the image, it never builds it: nothing is downloaded, installed
+// or compiled here. The package never starts, stops or signals a process
+// itself: commands run through Runner and programs start through Starter.
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code is an exit status of agentinit.
+type Code int
+
+// The exit statuses. Besides these: the status of the essential program that
+// ended the box, or of one with on_fatal = "shutdown" (there 1 for 0), 128 + n
+// for a signal, and in init mode whatever the child's was.
+const (
+	ExitOK               Code = 0
+	ExitInternal         Code = 1
+	ExitUsage            Code = 2
+	ExitManifest         Code = 64 // invalid manifest, bad auth mode, adapters that cannot be resolved
+	ExitImmutableRoot    Code = 65
+	ExitArtifact         Code = 66
+	ExitRequiredFatal    Code = 67
+	ExitSealTimeout      Code = 68
+	ExitOrchestrator     Code = 69
+	ExitContractMismatch Code = 70
+	ExitPrepare          Code = 73
+)
+
+// Codes explains every exit status, in order.
+var Codes = []struct {
+	Code    Code
+	Meaning string
+}{
+	{ExitOK, "clean shutdown asked for from outside"},
+	{ExitInternal, "internal error"},
+	{ExitUsage, "wrong command line"},
+	{ExitManifest, "the manifest is invalid, MANAGEMENT_API_AUTH_MODE is unknown, or adapters cannot be resolved"},
+	{ExitImmutableRoot, "the image's root is writable and AGENTBOX_STRICT_IMMUTABLE is true"},
+	{ExitArtifact, "a required artifact or closure is missing"},
+	{ExitRequiredFatal, "a required program went FATAL before the seal"},
+	{ExitSealTimeout, `seal timeout with on_seal_timeout = "exit"`},
+	{ExitOrchestrator, "the orchestrator adapter cannot connect"},
+	{ExitContractMismatch, "an adapter's peer speaks another MAJOR of the contract"},
+	{ExitPrepare, "a root directory, the management key or the identity could not be prepared"},
+}
+
+// Failure is what ends a boot.
+type Failure struct {
+	// Phase is set by the runner.
+	Phase      string
+	Code       Code
+	Reason     string
+	Capability string // of an artifact or feature; empty otherwise
+	Err        error  // underneath; may be nil
+}
+
+// Error is the reason on one line.
+func (f *Failure) Error() string {
+	text := f.Reason
+	if f.Err != nil {
+		text += ": " + f.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns what is underneath.
+func (f *Failure) Unwrap() error { return f.Err }
+
+// fail makes a failure.
+func fail(code Code, err error, format string, args ...any) *Failure {
+	return &Failure{Code: code, Reason: fmt.Sprintf(format, args...), Err: err}
+}
+
+// ExitCode is the exit status that an error asks for: that of the Failure in
+// it, else ExitInternal; ExitOK for nil.
+func ExitCode(err error) Code {
+	if err == nil {
+		return ExitOK
+	}
+	var f *Failure
+	if errors.As(err, &f) {
+		return f.Code
+	}
+	return ExitInternal
+}

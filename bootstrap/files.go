@@ -1,0 +1,79 @@
+package bootstrap
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// errInvalid is what fsync says of something that cannot be synced (fsync(2)).
+const errInvalid = syscall.EINVAL
+
+// randomHex returns 2n hexadecimal digits of randomness.
+func randomHex(n int) string {
+	b := make([]byte, n)
+	rand.Read(b) // never fails: it ends the program rather than return an error
+	return hex.EncodeToString(b)
+}
+
+// openFlags open a file for reading; opening a FIFO must not wait for a writer
+// (open(2)).
+const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
+
+// ErrTooLarge means that a file is larger than anything it could rightly hold.
+var ErrTooLarge = errors.New("the file is too large")
+
+// readBounded reads a regular file of at most limit bytes.
+func readBounded(r *os.Root, name string, limit int64) ([]byte, fs.FileInfo, error) {
+	f, err := r.OpenFile(name, openFlags, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	return readOpen(f, limit)
+}
+
+func readOpen(f *os.File, limit int64) ([]byte, fs.FileInfo, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("%s is not a regular file", f.Name())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = ErrTooLarge
+	}
+	return data, info, err
+}
+
+// readFileBounded reads a regular file of at most limit bytes and waits for no
+// pipe in its place.
+func readFileBounded(path string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(path, openFlags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, _, err := readOpen(f, limit)
+	return data, err
+}
+
+// unwrapPath is the reason of a failed file operation without its paths.
+func unwrapPath(err error) error {
+	var one *fs.PathError
+	if errors.As(err, &one) {
+		return one.Err
+	}
+	var two *os.LinkError
+	if errors.As(err, &two) {
+		return two.Err
+	}
+	return err
+}

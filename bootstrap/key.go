@@ -1,0 +1,117 @@
+package bootstrap
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// KeyPlaceholder is what sample files hold in place of a management key.
+const KeyPlaceholder = "change-this-secret-key"
+
+// maxKey bounds the key file; minKey is the shortest key it may hold.
+const (
+	maxKey = 4096
+	minKey = 16
+)
+
+// KeySource says where the management key came from.
+type KeySource string
+
+// The sources of a management key.
+const (
+	KeyFromEnvironment KeySource = "environment"
+	KeyFromFile        KeySource = "file"
+	KeyGenerated       KeySource = "generated"
+)
+
+// ManagementKey returns the management key: that of the environment unless it
+// is unset, blank or the placeholder, else the one in the file, else a new one
+// that is written there. note is something to warn about, or empty.
+func ManagementKey(p *Policy, r Roots, getenv func(string) string) (key Secret, from KeySource, note string, err error) {
+	env := strings.TrimSpace(getenv("MANAGEMENT_API_KEY"))
+	if env != "" && env != KeyPlaceholder {
+		if len(env) < minKey {
+			note = fmt.Sprintf("MANAGEMENT_API_KEY has fewer than %d characters", minKey)
+		}
+		return NewSecret(env), KeyFromEnvironment, note, nil
+	}
+	key, note, err = readKey(p, r.ManagementKey())
+	if !errors.Is(err, fs.ErrNotExist) {
+		return key, KeyFromFile, note, err
+	}
+	return createKey(p, r.ManagementKey())
+}
+
+// createKey makes the file. When another box on the same volume was faster, its
+// key is the one that holds.
+func createKey(p *Policy, path string) (Secret, KeySource, string, error) {
+	if err := p.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return Secret{}, "", "", err
+	}
+	key := randomHex(32)
+	err := p.CreateFile(path, []byte(key+"\n"), 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		key, note, err := readKey(p, path)
+		return key, KeyFromFile, note, err
+	}
+	return NewSecret(key), KeyGenerated, "", err
+}
+
+// readKey reads the file. One that does not hold a key is an error and never
+// replaced: the key in it may be known elsewhere. One that others may read is
+// closed to them; volumes with a fsGroup come back open at each start, so that
+// is no reason to refuse, but a key that everyone can read and that we cannot
+// close is.
+func readKey(p *Policy, path string) (Secret, string, error) {
+	data, info, err := p.ReadFile(path, maxKey)
+	if err != nil {
+		return Secret{}, "", err
+	}
+	key := string(bytes.TrimSpace(data))
+	if err := checkKey(key); err != nil {
+		return Secret{}, "", fmt.Errorf("%s %w; remove the file to have a new key made", path, err)
+	}
+	open := info.Mode().Perm() & 0o077
+	if open == 0 {
+		return NewSecret(key), "", nil
+	}
+	note := fmt.Sprintf("%s had mode %04o and was closed to others", path, info.Mode().Perm())
+	if err := closeToOthers(p, path); err != nil {
+		if open&0o007 != 0 {
+			return Secret{}, "", fmt.Errorf("%s can be read by everyone (mode %04o) and cannot be closed: %w", path, info.Mode().Perm(), err)
+		}
+		note = fmt.Sprintf("%s can be read by its group (mode %04o) and cannot be closed: %v", path, info.Mode().Perm(), err)
+	}
+	return NewSecret(key), note, nil
+}
+
+func checkKey(key string) error {
+	if len(key) < minKey {
+		return fmt.Errorf("holds fewer than %d characters", minKey)
+	}
+	for _, c := range []byte(key) {
+		if c <= ' ' || c > '~' {
+			return errors.New("holds something else than one line of printable ASCII")
+		}
+	}
+	return nil
+}
+
+func closeToOthers(p *Policy, path string) error {
+	r, rel, err := p.open(path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	// Through a descriptor: Root.Chmod would follow a link put there meanwhile.
+	f, err := r.OpenFile(rel, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(0o600), f.Close())
+}

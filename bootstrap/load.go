@@ -1,0 +1,215 @@
+package bootstrap
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// maxManifest bounds the manifest file.
+const maxManifest = 16 << 20
+
+// Findings is the error of a manifest that cannot be used: everything that is
+// wrong with it.
+type Findings []schema.Finding
+
+// Error has one line a finding.
+func (f Findings) Error() string {
+	lines := make([]string, len(f))
+	for i, one := range f {
+		lines[i] = one.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Loaded is a manifest with everything that follows from it. It is immutable.
+type Loaded struct {
+	Manifest *schema.Manifest
+	Document *schema.Document
+	Plan     *plan.Plan
+	// Specs is the plan with credentials, in the order of the start.
+	Specs    []program.Spec
+	Checksum string // of the bytes of the file
+	Warnings []schema.Finding
+}
+
+// ManifestFile is where the manifest is read from: the flag, else
+// AGENTBOX_CONFIG, else /etc/agentbox.toml below the root. The first two are
+// taken as written: whoever names a file knows where it is.
+func (b *Boot) ManifestFile() string {
+	return cmp.Or(b.cfg.ManifestFile, b.getenv("AGENTBOX_CONFIG"), b.cfg.Roots.Manifest)
+}
+
+// Read reads the manifest and resolves it, changing nothing: it serves an apply
+// as well as the boot. The error holds Findings when the manifest is at fault.
+func (b *Boot) Read() (*Loaded, error) {
+	path := b.ManifestFile()
+	text, err := readFileBounded(path, maxManifest)
+	if err != nil {
+		return nil, Findings{{Code: "E000", Severity: schema.Error, File: path, Message: "cannot read the manifest: " + unwrapPath(err).Error()}}
+	}
+	users, err := LoadUsers(b.cfg.Roots.etc("passwd"), b.cfg.Roots.etc("group"))
+	if err != nil {
+		return nil, err
+	}
+	return b.resolve(path, text, users)
+}
+
+// resolve goes from text to specs, collecting every finding on the way.
+func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) {
+	m, doc, findings := schema.Load(path, text)
+	if doc == nil {
+		return nil, Findings(findings)
+	}
+	l := &Loaded{Manifest: m, Document: doc}
+	shaped := !hasErrors(findings)
+	findings = append(findings, b.checkRules(doc)...)
+	if shaped {
+		var more []schema.Finding
+		l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
+		findings = append(findings, more...)
+	}
+	if !hasErrors(findings) {
+		var bad []schema.Finding
+		l.Specs, bad = specs(l.Plan, doc, users)
+		findings = append(findings, bad...)
+	}
+	findings = rules.WarningsFirst(findings)
+	if hasErrors(findings) {
+		return nil, Findings(findings)
+	}
+	l.Warnings = findings
+	sum := sha256.Sum256(text)
+	l.Checksum = "sha256:" + hex.EncodeToString(sum[:])
+	return l, nil
+}
+
+func hasErrors(findings []schema.Finding) bool {
+	for _, f := range findings {
+		if f.Severity == schema.Error {
+			return true
+		}
+	}
+	return false
+}
+
+// dedupe drops repeats: instances of one program have the same faults.
+func dedupe(findings []schema.Finding) []schema.Finding {
+	seen := make(map[schema.Finding]bool, len(findings))
+	out := findings[:0]
+	for _, f := range findings {
+		if !seen[f] {
+			seen[f] = true
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// facts is what the plan asks of the machine.
+func (b *Boot) facts(m *schema.Manifest, doc *schema.Document, users *Users) plan.Facts {
+	return plan.Facts{
+		Env:      b.environment(m, doc),
+		ReadFile: readEnvFile,
+		Account:  users.account,
+		Main:     b.cfg.Main,
+		Version:  b.cfg.Version,
+		System:   b.cfg.System,
+	}
+}
+
+// readEnvFile reads one byte more than allowed, so that the plan can say so.
+func readEnvFile(path string) ([]byte, error) {
+	return readFileBounded(path, plan.MaxEnvFile+1)
+}
+
+// environment is agentinit's own, with the roots and the management key of an
+// agentbox. Before phase 2 a key that will be made is stood in for: a program
+// that asks for it must not be a program with a missing variable.
+func (b *Boot) environment(m *schema.Manifest, doc *schema.Document) map[string]string {
+	env := maps.Clone(b.env)
+	if !isAgentbox(m, doc) {
+		return env
+	}
+	maps.Copy(env, b.cfg.Roots.Environment())
+	if v := env["MANAGEMENT_API_KEY"]; v == "" || v == KeyPlaceholder {
+		env["MANAGEMENT_API_KEY"] = cmp.Or(b.ManagementKey().Reveal(), KeyPlaceholder)
+	}
+	return env
+}
+
+// load is phase 0.
+func load(_ context.Context, b *Boot) (Outcome, error) {
+	l, err := b.Read()
+	if err != nil {
+		return Outcome{}, manifestFailure(b.ManifestFile(), err)
+	}
+	b.adopt(l)
+	for _, f := range l.Warnings {
+		b.publish(event.Warn, EventWarning, map[string]any{"message": f.Error(), "code": f.Code})
+	}
+	if b.cfg.Resolved != nil {
+		if err := b.cfg.Resolved(l.Manifest, l.Plan); err != nil {
+			return Outcome{}, refused(err)
+		}
+	}
+	if n := len(l.Warnings); n > 0 {
+		return warned(count(n, "warning")), nil
+	}
+	return done(), nil
+}
+
+func (b *Boot) adopt(l *Loaded) {
+	b.Adopt(l)
+	b.cfg.Roots = b.cfg.Roots.WithManifest(l.Manifest, b.getenv)
+	b.policy = NewPolicy(b.cfg.Roots)
+	b.sentinel.policy = b.policy
+	b.artifacts = nil
+	for _, a := range l.Plan.Artifacts {
+		b.artifacts = append(b.artifacts, Artifact{
+			ID: a.ID, Class: a.Class, Entry: a.Entry, Assets: a.Assets, Command: a.Command, Timeout: a.Timeout,
+			Required: a.Required, Feature: strings.Join(a.Features, ", "),
+		})
+	}
+}
+
+func manifestFailure(path string, err error) *Failure {
+	var findings Findings
+	if !errors.As(err, &findings) {
+		return fail(ExitManifest, err, "cannot use the manifest %s", path)
+	}
+	errs := 0
+	for _, f := range findings {
+		if f.Severity == schema.Error {
+			errs++
+		}
+	}
+	return fail(ExitManifest, findings, "the manifest %s has %s", path, count(errs, "error"))
+}
+
+// refused keeps the exit status of a refusal that has one.
+func refused(err error) *Failure {
+	var f *Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	return fail(ExitManifest, err, "the manifest cannot be used")
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}

@@ -1,0 +1,215 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// stage is what this package writes as agentbox.stage.
+const stage = "bootstrap"
+
+// Events published by this package, in order of life.
+const (
+	EventStarted         = "BootstrapStarted"
+	EventRootWritable    = "ImmutableRootWritable"
+	EventPhaseStarted    = "PhaseStarted"
+	EventPhaseCompleted  = "PhaseCompleted"
+	EventWarning         = "BootstrapWarning"
+	EventKeyReady        = "ManagementKeyReady"
+	EventValidated       = "CapabilityValidated"
+	EventOptionalMissing = "OptionalArtifactMissing"
+	EventMissing         = "MissingArtifactDetected"
+	EventClosureValid    = "RuntimeClosureValidated"
+	EventSecurityApplied = "SecurityProfileApplied"
+	EventSealStarted     = "BootstrapSealStarted"
+	EventCompleted       = "BootstrapCompleted"
+	EventSealTimeout     = "BootstrapSealTimeout"
+	EventSealInMemory    = "BootstrapSealInMemory"
+	EventSentinelAltered = "SentinelAltered"
+	EventFailed          = "BootstrapFailed"
+)
+
+// Phase is one step of the boot.
+type Phase struct {
+	Number float64
+	Name   string
+	Run    func(context.Context, *Boot) (Outcome, error)
+	// AgentboxOnly phases are left out with profile "none".
+	AgentboxOnly bool
+}
+
+// Label is the number as people and metrics write it: "0.5", "9".
+func (p Phase) Label() string { return strconv.FormatFloat(p.Number, 'g', -1, 64) }
+
+// Outcome is how a phase ended that did not fail.
+type Outcome struct {
+	Status Status
+	Note   string
+}
+
+// Status is the outcome of a phase in one word.
+type Status string
+
+// The statuses of a phase.
+const (
+	StatusPending Status = "pending"
+	StatusRunning Status = "running"
+	StatusOK      Status = "ok"
+	StatusWarning Status = "warning" // it did less than it should, the box goes on
+	StatusOff     Status = "off"     // nothing to do in this box
+	StatusFailed  Status = "failed"
+)
+
+// done and off are the outcomes that most phases have.
+func done() Outcome              { return Outcome{Status: StatusOK} }
+func off(note string) Outcome    { return Outcome{Status: StatusOff, Note: note} }
+func warned(note string) Outcome { return Outcome{Status: StatusWarning, Note: note} }
+
+// Record is one phase as it went.
+type Record struct {
+	Number   float64       `json:"number"`
+	Name     string        `json:"name"`
+	Status   Status        `json:"outcome"`
+	Note     string        `json:"note,omitempty"`
+	Started  time.Time     `json:"started_at,omitzero"`
+	Duration time.Duration `json:"-"`
+}
+
+// Label is the number as people and metrics write it.
+func (r Record) Label() string { return Phase{Number: r.Number}.Label() }
+
+// journal keeps the records of a boot; it may be read while phases run.
+type journal struct {
+	mu      sync.Mutex
+	records []Record
+}
+
+func newJournal(phases []Phase) *journal {
+	j := &journal{records: make([]Record, len(phases))}
+	for i, p := range phases {
+		j.records[i] = Record{Number: p.Number, Name: p.Name, Status: StatusPending}
+	}
+	return j
+}
+
+// Records returns all phases; of one under way, the duration so far.
+func (j *journal) Records() []Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := append([]Record(nil), j.records...)
+	for i := range out {
+		if out[i].Status == StatusRunning {
+			out[i].Duration = time.Since(out[i].Started)
+		}
+	}
+	return out
+}
+
+func (j *journal) begin(number float64) {
+	j.change(number, func(r *Record) { r.Status, r.Started = StatusRunning, time.Now() })
+}
+
+func (j *journal) end(number float64, o Outcome) (took time.Duration) {
+	j.change(number, func(r *Record) {
+		r.Status, r.Note, r.Duration = o.Status, o.Note, time.Since(r.Started)
+		took = r.Duration
+	})
+	return took
+}
+
+func (j *journal) change(number float64, f func(*Record)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range j.records {
+		if j.records[i].Number == number {
+			f(&j.records[i])
+		}
+	}
+}
+
+// runPhases runs phases in order and stops at the first that fails. Its error
+// is always a *Failure.
+func (b *Boot) runPhases(ctx context.Context, phases []Phase) error {
+	for _, p := range phases {
+		if err := b.runPhase(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Boot) runPhase(ctx context.Context, p Phase) error {
+	b.journal.begin(p.Number)
+	b.publish(event.Info, EventPhaseStarted, map[string]any{"phase": p.Number, "name": p.Name})
+	outcome, err := b.attempt(ctx, p)
+	if err != nil {
+		outcome = Outcome{Status: StatusFailed, Note: err.Error()}
+	}
+	took := b.journal.end(p.Number, outcome)
+	fields := map[string]any{"phase": p.Number, "name": p.Name, "duration_ms": milliseconds(took), "outcome": string(outcome.Status)}
+	if outcome.Note != "" {
+		fields["note"] = outcome.Note
+	}
+	b.publish(levelOf(outcome.Status), EventPhaseCompleted, fields)
+	if err == nil {
+		return nil
+	}
+	f := asFailure(err)
+	f.Phase = p.Name
+	fields = map[string]any{"phase": p.Number, "name": p.Name, "reason": f.Error(), "exit_code": int(f.Code)}
+	if f.Capability != "" {
+		fields["capability"] = f.Capability
+	}
+	b.publish(event.Error, EventFailed, fields)
+	return f
+}
+
+// attempt runs the phase unless the profile leaves it out or ctx has ended.
+func (b *Boot) attempt(ctx context.Context, p Phase) (Outcome, error) {
+	if err := context.Cause(ctx); err != nil {
+		return Outcome{}, fail(ExitOK, err, "the boot was interrupted")
+	}
+	if p.Run == nil {
+		return off("this number is reserved"), nil
+	}
+	if p.AgentboxOnly && !b.agentbox() {
+		return off(`profile "none"`), nil
+	}
+	return p.Run(ctx, b)
+}
+
+func levelOf(s Status) event.Level {
+	switch s {
+	case StatusFailed:
+		return event.Error
+	case StatusWarning:
+		return event.Warn
+	}
+	return event.Info
+}
+
+// asFailure gives an error of another kind the exit status of an internal one.
+func asFailure(err error) *Failure {
+	var f *Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	return &Failure{Code: ExitInternal, Reason: err.Error(), Err: err}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (b *Boot) publish(level event.Level, name string, fields map[string]any) {
+	b.cfg.Bus.Publish(event.Event{Level: level, Stage: stage, Name: name, Fields: fields})
+}
+
+// warn says what went less well than it should, and where.
+func (b *Boot) warn(what string, args ...any) {
+	b.publish(event.Warn, EventWarning, map[string]any{"message": fmt.Sprintf(what, args...)})
+}

@@ -1,0 +1,182 @@
+package bootstrap
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// account is the Account of plan.Facts.
+func (u *Users) account(name string) (home, login string, ok bool) {
+	name, _, _ = strings.Cut(name, ":")
+	who, known, err := u.user(name)
+	if err != nil || !known {
+		return "", "", false
+	}
+	return who.home, who.name, true
+}
+
+// specs fills in what the machine says: who each program runs as. Every user
+// and group that does not exist is a finding.
+func specs(p *plan.Plan, doc *schema.Document, users *Users) ([]program.Spec, []schema.Finding) {
+	var bad []schema.Finding
+	out := make([]program.Spec, len(p.Programs))
+	for i := range p.Programs {
+		one := &p.Programs[i]
+		out[i] = one.Spec
+		if one.User == "" && one.Group == "" && len(one.Groups) == 0 {
+			continue
+		}
+		credential, err := credentialOf(one, users)
+		if err != nil {
+			bad = append(bad, userFinding(one, doc, err))
+			continue
+		}
+		out[i].Credential = credential
+	}
+	return out, dedupe(bad)
+}
+
+// credentialOf resolves the names. A program without a user keeps agentinit's
+// own, with the group that is written.
+func credentialOf(p *plan.Program, users *Users) (*program.Credential, error) {
+	if p.User != "" {
+		id, err := users.Resolve(p.User, p.Group, p.Groups)
+		return &id.Credential, err
+	}
+	c := &program.Credential{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	if p.Group != "" {
+		gid, err := users.group(p.Group)
+		if err != nil {
+			return nil, err
+		}
+		c.GID = gid
+	}
+	for _, g := range p.Groups {
+		gid, err := users.group(g)
+		if err != nil {
+			return nil, err
+		}
+		c.Groups = append(c.Groups, gid)
+	}
+	slices.Sort(c.Groups)
+	c.Groups = slices.Compact(c.Groups)
+	return c, nil
+}
+
+func userFinding(p *plan.Program, doc *schema.Document, err error) schema.Finding {
+	keys := []string{"programs", p.Spec.Group, "user"}
+	at := doc.KeyPos(keys...)
+	return schema.Finding{
+		Code: "E140", Severity: schema.Error, File: doc.Name, Path: schema.Path(keys...), Line: at.Line, Column: at.Column,
+		Value: p.User, Message: "program " + p.Spec.Group + ": " + err.Error(), Hint: "write the numeric id, or add the account to the image",
+	}
+}
+
+func isAgentbox(m *schema.Manifest, doc *schema.Document) bool {
+	c, err := catalog.Load()
+	return err == nil && plan.Profile(m, doc, c) == "agentbox"
+}
+
+// stacks are the agent stacks whose profile directory is provisioned: the
+// default one, and one for each agent that the manifest switches on.
+func stacks(m *schema.Manifest) []string {
+	out := []string{"default"}
+	for _, s := range []struct {
+		name string
+		on   bool
+	}{
+		{"claude", m.Toolchains.Claude || m.Toolchains.ClaudeCode},
+		{"codex", m.Toolchains.Codex},
+		{"gemini", m.Toolchains.GeminiCLI},
+		{"ruflo", m.Toolchains.Ruflo || m.Toolchains.ClaudeFlow},
+	} {
+		if s.on {
+			out = append(out, s.name)
+		}
+	}
+	return out
+}
+
+// finalSpecs resolves once more when the management key was made or read by
+// phase 2: programs that ask for it get the real one.
+func (b *Boot) finalSpecs() ([]program.Spec, error) {
+	if key := b.ManagementKey(); key.Empty() || b.getenv("MANAGEMENT_API_KEY") == key.Reveal() {
+		return b.Current().Specs, nil
+	}
+	users, err := LoadUsers(b.cfg.Roots.etc("passwd"), b.cfg.Roots.etc("group"))
+	if err != nil {
+		return nil, fail(ExitInternal, err, "cannot read the accounts")
+	}
+	with := *b.Current()
+	p, findings := plan.Resolve(with.Manifest, with.Document, b.facts(with.Manifest, with.Document, users))
+	if hasErrors(findings) {
+		return nil, fail(ExitManifest, Findings(findings), "the plan changed during the boot")
+	}
+	final, bad := specs(p, with.Document, users)
+	if len(bad) > 0 {
+		return nil, fail(ExitManifest, Findings(bad), "the accounts changed during the boot")
+	}
+	with.Plan, with.Specs = p, final
+	b.Adopt(&with)
+	return final, nil
+}
+
+// catalogue is the feature catalogue and its view of the manifest in force.
+func (b *Boot) catalogue() (*catalog.Catalogue, catalog.View, error) {
+	c, err := catalog.Load()
+	if err != nil {
+		return nil, catalog.View{}, err
+	}
+	l := b.Current()
+	return c, plan.View(l.Manifest, l.Document, c, plan.Facts{Version: b.cfg.Version, System: b.cfg.System}), nil
+}
+
+// hints are the variables for login shells: where things are, and what the
+// manifest says in the catalogue's words; no secrets.
+func (b *Boot) hints() map[string]string {
+	out := b.cfg.Roots.Environment()
+	out["AGENTBOX_CONFIG"] = b.ManifestFile()
+	out["AGENTBOX_VERSION"] = b.cfg.Version
+	c, view, err := b.catalogue()
+	if err != nil {
+		b.warn("%v", err)
+		return out
+	}
+	for name, template := range c.Environment {
+		if _, set := out[name]; set || c.IsSecret(b.Current().Manifest, name) {
+			continue
+		}
+		if v := b.env[name]; v != "" {
+			out[name] = v
+		} else if v, err := view.Fill(template); err == nil && v != "" {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// DeclaredEnvironment is what the manifest says of agentinit's own environment:
+// the variables that the generators derive from it. A different value at run
+// time is contract drift. Empty in a plain container.
+func (b *Boot) DeclaredEnvironment() map[string]string {
+	out := make(map[string]string)
+	c, view, err := b.catalogue()
+	if err != nil || !b.agentbox() {
+		return out
+	}
+	for name, template := range c.Environment {
+		if !strings.HasPrefix(template, "{") || strings.HasPrefix(template, "{@") {
+			continue // a fixed value is the operator's to change
+		}
+		if v, err := view.Fill(template); err == nil {
+			out[name] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,122 @@
+package bootstrap
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// Roots is where the box keeps what it writes and finds what the image has.
+// Every path is absolute and has the prefix already.
+type Roots struct {
+	// Prefix stands before every path; empty in a container. It makes it
+	// possible to run the whole bootstrap unprivileged in some directory.
+	Prefix string
+
+	Workspace     string // WORKSPACE, /workspace
+	Projects      string // SHARED_PROJECTS_ROOT, /projects
+	Ruvector      string // RUVECTOR_DATA_DIR, /var/lib/ruvector
+	SolidPods     string // SOLID_POD_ROOT, /var/lib/solid
+	Identities    string // AGENTBOX_IDENTITIES_DIR, /var/lib/agentbox/identities
+	Consultations string // AGENTBOX_CONSULTATIONS_DIR, /var/lib/agentbox/consultations
+	ProgramLogs   string // /var/log/supervisor
+	VarRun        string // /var/run
+	Screenshots   string // /tmp/screenshots
+	X11           string // /tmp/.X11-unix
+	Runtime       string // AGENTBOX_RUNTIME_DIR, /run/agentbox
+	ProfileD      string // /etc/profile.d
+	Image         string // /opt/agentbox: read-only, never written
+	Manifest      string // /etc/agentbox.toml
+}
+
+// NewRoots resolves the roots: the environment's value where there is one, else
+// the default, each below prefix. A relative prefix is made absolute.
+func NewRoots(prefix string, getenv func(string) string) (Roots, error) {
+	if prefix != "" {
+		abs, err := filepath.Abs(prefix)
+		if err != nil {
+			return Roots{}, fail(ExitUsage, err, "cannot resolve the root %q", prefix)
+		}
+		prefix = abs
+	}
+	if prefix == "/" {
+		prefix = ""
+	}
+	r := Roots{Prefix: prefix}
+	at := func(variable, path string) string {
+		if variable != "" {
+			path = cmp.Or(getenv(variable), path)
+		}
+		return r.Path(path)
+	}
+	r.Workspace = at("WORKSPACE", "/workspace")
+	r.Projects = at("SHARED_PROJECTS_ROOT", "/projects")
+	r.Ruvector = at("RUVECTOR_DATA_DIR", "/var/lib/ruvector")
+	r.SolidPods = at("SOLID_POD_ROOT", "/var/lib/solid")
+	r.Identities = at("AGENTBOX_IDENTITIES_DIR", "/var/lib/agentbox/identities")
+	r.Consultations = at("AGENTBOX_CONSULTATIONS_DIR", "/var/lib/agentbox/consultations")
+	r.ProgramLogs = at("", "/var/log/supervisor")
+	r.VarRun = at("", "/var/run")
+	r.Screenshots = at("", "/tmp/screenshots")
+	r.X11 = at("", "/tmp/.X11-unix")
+	r.Runtime = at("AGENTBOX_RUNTIME_DIR", "/run/agentbox")
+	r.ProfileD = at("", "/etc/profile.d")
+	r.Image = at("", "/opt/agentbox")
+	r.Manifest = at("", "/etc/agentbox.toml")
+	return r, nil
+}
+
+// WithManifest returns the roots with what the manifest says of them, where the
+// environment says nothing.
+func (r Roots) WithManifest(m *schema.Manifest, getenv func(string) string) Roots {
+	if root := m.Integrations.SolidPodRS.StorageRoot; getenv("SOLID_POD_ROOT") == "" && root != "" {
+		r.SolidPods = r.Path(root)
+	}
+	if dir := m.Consultants.LogDir; getenv("AGENTBOX_CONSULTATIONS_DIR") == "" && dir != "" {
+		r.Consultations = r.Path(dir)
+	}
+	return r
+}
+
+// Path puts the prefix before an absolute path of the box.
+func (r Roots) Path(path string) string {
+	if r.Prefix == "" {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(r.Prefix, path)
+}
+
+// Sentinel is the file that says that bootstrap has completed.
+func (r Roots) Sentinel() string { return filepath.Join(r.Runtime, "bootstrap.done") }
+
+// ManagementKey is the file of the generated management key.
+func (r Roots) ManagementKey() string {
+	return filepath.Join(r.Workspace, "profiles", "default", "mgmt-key")
+}
+
+// EnvHints is the file that gives a login shell the resolved variables.
+func (r Roots) EnvHints() string { return filepath.Join(r.ProfileD, "agentbox-runtime.sh") }
+
+// Environment is the variables that tell programs where the roots are.
+func (r Roots) Environment() map[string]string {
+	return map[string]string{
+		"WORKSPACE":            r.Workspace,
+		"SHARED_PROJECTS_ROOT": r.Projects,
+		"RUVECTOR_DATA_DIR":    r.Ruvector,
+		"SOLID_POD_ROOT":       r.SolidPods,
+	}
+}
+
+// etc is a file of the box's /etc; below a prefix that has none of that name,
+// the machine's.
+func (r Roots) etc(name string) string {
+	if r.Prefix != "" {
+		own := r.Path("/etc/" + name)
+		if _, err := os.Stat(own); err == nil {
+			return own
+		}
+	}
+	return "/etc/" + name
+}

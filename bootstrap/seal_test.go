@@ -1,0 +1,384 @@
+package bootstrap
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// fakeSupervisor holds programs and publishes what happens to them.
+type fakeSupervisor struct {
+	bus *event.Bus
+
+	mu       sync.Mutex
+	programs map[string]ProgramState
+	reads    int
+	specs    []program.Spec
+	started  chan struct{}
+}
+
+func newFakeSupervisor(bus *event.Bus, programs ...ProgramState) *fakeSupervisor {
+	f := &fakeSupervisor{bus: bus, programs: make(map[string]ProgramState), started: make(chan struct{})}
+	for _, p := range programs {
+		f.programs[p.Name] = p
+	}
+	return f
+}
+
+func (f *fakeSupervisor) Snapshot() (uint64, []ProgramState) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads++
+	var out []ProgramState
+	for _, p := range f.programs {
+		out = append(out, p)
+	}
+	return f.bus.Seq(), out
+}
+
+func (f *fakeSupervisor) Start(_ context.Context, specs []program.Spec) (<-chan struct{}, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.specs = specs
+	for _, s := range specs {
+		f.programs[s.Name] = ProgramState{Name: s.Name, Type: s.Type, Required: s.Required}
+	}
+	return f.started, nil
+}
+
+func (f *fakeSupervisor) become(name string, to program.State, ready bool, change event.Change) {
+	f.mu.Lock()
+	p := f.programs[name]
+	from := p.State
+	p.State, p.Ready, p.Completed, p.Reason, p.PID = to, ready, change.Completed, change.Reason, change.PID
+	f.programs[name] = p
+	f.mu.Unlock()
+	change.From, change.To, change.Ready = from.String(), to.String(), ready
+	f.bus.Publish(event.Event{Level: event.Info, Stage: "supervisor", Name: event.ProgramStateChanged, Program: name, Change: &change})
+}
+
+// sealRig is a boot that stands before its seal.
+type sealRig struct {
+	bus  *event.Bus
+	sup  *fakeSupervisor
+	boot *Boot
+	out  chan result
+}
+
+type result struct {
+	outcome Outcome
+	err     error
+}
+
+func newSealRig(t *testing.T, on string, env []string, programs ...ProgramState) *sealRig {
+	t.Helper()
+	bus := event.NewBus(256)
+	sup := newFakeSupervisor(bus, programs...)
+	b := New(Config{Bus: bus, Roots: testRoots(t), Environ: env, Started: time.Now(), BootID: "b1", Programs: sup, Starter: sup})
+	b.Adopt(&Loaded{
+		Manifest: &schema.Manifest{Bootstrap: schema.Bootstrap{SealTimeout: schema.Duration(120 * time.Second), OnSealTimeout: on}},
+		Plan:     &plan.Plan{}, Checksum: "sha256:00",
+	})
+	return &sealRig{bus: bus, sup: sup, boot: b, out: make(chan result, 1)}
+}
+
+// run starts the seal in the background.
+func (r *sealRig) run(ctx context.Context) {
+	r.boot.started = r.sup.started
+	r.boot.watcher = newWatcher(r.bus, r.sup, nil)
+	go func() {
+		o, err := seal(ctx, r.boot)
+		r.out <- result{o, err}
+	}()
+	synctest.Wait()
+}
+
+func (r *sealRig) pending(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case got := <-r.out:
+		t.Fatalf("the seal has already ended: %+v", got)
+	default:
+	}
+	if _, err := os.Stat(r.boot.cfg.Roots.Sentinel()); err == nil {
+		t.Fatal("the sentinel is there too early")
+	}
+}
+
+func (r *sealRig) events(name string) (out []event.Event) {
+	w := r.bus.Watch(0)
+	for {
+		e, ok := w.TryNext()
+		if !ok {
+			return out
+		}
+		if e.Name == name {
+			out = append(out, e)
+		}
+	}
+}
+
+func service(name string) ProgramState {
+	return ProgramState{Name: name, Type: program.Service, Required: true}
+}
+
+func TestSealFiresWithTheLastRequiredProgram(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		task := service("migrate")
+		task.Type = program.Oneshot
+		r := newSealRig(t, "stay", nil, service("web"), service("db"), task,
+			ProgramState{Name: "side"}, ProgramState{Name: "nightly", Type: program.Schedule, Required: true})
+		r.run(t.Context())
+		r.sup.become("web", program.Starting, false, event.Change{PID: 10})
+		time.Sleep(3 * time.Second)
+		r.sup.become("web", program.Running, false, event.Change{PID: 10}) // not ready yet
+		r.sup.become("db", program.Running, true, event.Change{PID: 11})
+		r.sup.become("migrate", program.Running, true, event.Change{PID: 12}) // running is not completed
+		r.pending(t)
+		r.sup.become("migrate", program.Exited, false, event.Change{Completed: true})
+		r.pending(t)
+		r.sup.become("web", program.Running, true, event.Change{PID: 10})
+		synctest.Wait()
+		got := <-r.out
+		if got.err != nil || got.outcome.Status != StatusOK {
+			t.Fatalf("got %+v", got)
+		}
+		if r.sup.reads != 1 {
+			t.Errorf("the programs were read %d times", r.sup.reads)
+		}
+		var s Sentinel
+		if err := json.Unmarshal([]byte(read(t, r.boot.cfg.Roots.Sentinel())), &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.BootID != "b1" || s.DurationMS != 3000 || s.ManifestChecksum != "sha256:00" || s.Stage != "bootstrap" ||
+			s.Programs["web"] != (SealedProgram{PID: 10, TimeToRunningMS: 3000}) || len(s.Programs) != 4 {
+			t.Fatalf("got %+v", s)
+		}
+		if _, took, ok := r.boot.Sealed(); !ok || took != 3*time.Second {
+			t.Fatalf("%v %v", took, ok)
+		}
+		started, completed := r.events(EventSealStarted), r.events(EventCompleted)
+		if len(started) != 1 || len(started[0].Fields["required"].([]string)) != 4 || len(completed) != 1 {
+			t.Fatalf("%+v %+v", started, completed)
+		}
+	})
+}
+
+func TestSealWithoutRequiredProgramsWaitsForTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "stay", nil, ProgramState{Name: "side"})
+		r.run(t.Context())
+		r.pending(t)
+		close(r.sup.started)
+		if got := <-r.out; got.err != nil {
+			t.Fatal(got.err)
+		}
+	})
+}
+
+// The supervisor may take the programs later than Start returns.
+func TestSealDoesNotOverlookLatePrograms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "stay", nil)
+		r.run(t.Context())
+		r.sup.mu.Lock()
+		r.sup.programs["web"] = service("web")
+		r.sup.mu.Unlock()
+		close(r.sup.started)
+		r.pending(t)
+		r.sup.become("web", program.Running, true, event.Change{})
+		if got := <-r.out; got.err != nil {
+			t.Fatal(got.err)
+		}
+	})
+}
+
+func TestSealSurvivesLostEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "stay", nil, service("web"))
+		r.run(t.Context())
+		r.sup.mu.Lock() // hold the snapshot up so that the reader falls behind
+		for range 600 {
+			r.bus.Publish(event.Event{Name: "noise"})
+		}
+		p := r.sup.programs["web"]
+		p.State, p.Ready = program.Running, true
+		r.sup.programs["web"] = p
+		r.sup.mu.Unlock()
+		for range 600 {
+			r.bus.Publish(event.Event{Name: "noise"})
+		}
+		if got := <-r.out; got.err != nil {
+			t.Fatal(got.err)
+		}
+	})
+}
+
+func TestSealTimeout(t *testing.T) {
+	for _, c := range []struct {
+		on   string
+		env  []string
+		wait time.Duration
+		code Code
+	}{
+		{"stay", nil, 120 * time.Second, ExitOK},
+		{"exit", nil, 120 * time.Second, ExitSealTimeout},
+		{"exit", []string{"BOOTSTRAP_SEAL_TIMEOUT=7"}, 7 * time.Second, ExitSealTimeout},
+		{"stay", []string{"BOOTSTRAP_SEAL_TIMEOUT=1m"}, time.Minute, ExitOK},
+		{"stay", []string{"BOOTSTRAP_SEAL_TIMEOUT=soon"}, 120 * time.Second, ExitOK},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newSealRig(t, c.on, c.env, service("web"), service("db"))
+			begin := time.Now()
+			r.run(t.Context())
+			r.sup.become("db", program.Running, true, event.Change{})
+			r.sup.become("web", program.Backoff, false, event.Change{Reason: "exit 1"})
+			got := <-r.out
+			if took := time.Since(begin); took != c.wait {
+				t.Errorf("%+v: took %s", c, took)
+			}
+			if ExitCode(got.err) != c.code {
+				t.Errorf("%+v: got %v", c, got.err)
+			}
+			e := r.events(EventSealTimeout)
+			if len(e) != 1 || strings.Join(e[0].Fields["programs"].([]string), ";") != "web BACKOFF (exit 1)" {
+				t.Errorf("%+v: %+v", c, e)
+			}
+			if c.on == "stay" && !strings.Contains(r.boot.GivenUp(), "web BACKOFF") {
+				t.Errorf("given up: %q", r.boot.GivenUp())
+			}
+			r.sup.become("web", program.Running, true, event.Change{})
+			synctest.Wait()
+			if _, err := os.Stat(r.boot.cfg.Roots.Sentinel()); err == nil {
+				t.Error("sealed after the timeout")
+			}
+		})
+	}
+}
+
+func TestRequiredFatalEndsTheBoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "stay", nil, service("web"), ProgramState{Name: "side"})
+		r.run(t.Context())
+		r.sup.become("side", program.Fatal, false, event.Change{Reason: "no matter"})
+		r.pending(t)
+		r.sup.become("web", program.Fatal, false, event.Change{Reason: "10 restarts in 5m"})
+		got := <-r.out
+		if ExitCode(got.err) != ExitRequiredFatal || !strings.Contains(got.err.Error(), "web is FATAL: 10 restarts") {
+			t.Fatalf("got %v", got.err)
+		}
+	})
+}
+
+func TestSealIsInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "exit", nil, service("web"))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		r.run(ctx)
+		cancel(errors.New("SIGTERM"))
+		if got := <-r.out; ExitCode(got.err) != ExitOK || got.err == nil || !strings.Contains(got.err.Error(), "SIGTERM") {
+			t.Fatalf("got %v", got.err)
+		}
+	})
+}
+
+func TestSealInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "stay", nil)
+		write(t, r.boot.cfg.Roots.Prefix+"/run", "a file where the directory should be", 0o644)
+		close(r.sup.started)
+		r.run(t.Context())
+		got := <-r.out
+		if got.err != nil || got.outcome.Status != StatusWarning || len(r.events(EventSealInMemory)) != 1 {
+			t.Fatalf("got %+v", got)
+		}
+		if _, _, ok := r.boot.Sealed(); !ok {
+			t.Fatal("not sealed")
+		}
+	})
+}
+
+func TestStaleSentinelIsRemoved(t *testing.T) {
+	r := newSealRig(t, "stay", nil)
+	if err := r.boot.RemoveStaleSentinel(); err != nil {
+		t.Fatalf("nothing there: %v", err)
+	}
+	write(t, r.boot.cfg.Roots.Sentinel(), "{}", 0o644)
+	if err := r.boot.RemoveStaleSentinel(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(r.boot.cfg.Roots.Sentinel()); err == nil {
+		t.Fatal("it is still there")
+	}
+}
+
+func TestSentinelIsGuarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "stay", nil)
+		close(r.sup.started)
+		r.run(t.Context())
+		<-r.out
+		path := r.boot.cfg.Roots.Sentinel()
+		want := read(t, path)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { r.boot.GuardSentinel(ctx); close(done) }()
+		damages := []func() error{
+			func() error { return os.Remove(path) },
+			func() error { return os.WriteFile(path, []byte("{}"), 0o644) },
+			func() error { return os.WriteFile(path, []byte(strings.Repeat("x", maxSentinel+1)), 0o644) },
+			func() error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o644)) },
+			func() error { return errors.Join(os.Remove(path), os.Symlink("/etc/passwd", path)) },
+			func() error { return os.RemoveAll(r.boot.cfg.Roots.Runtime) },
+		}
+		for i, damage := range damages {
+			if err := damage(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(SentinelCycle)
+			synctest.Wait()
+			info, err := os.Lstat(path)
+			if err != nil || !info.Mode().IsRegular() || read(t, path) != want {
+				t.Fatalf("damage %d: %v %v", i, info, err)
+			}
+			if n := len(r.events(EventSentinelAltered)); n != i+1 {
+				t.Fatalf("damage %d: %d events", i, n)
+			}
+		}
+		// What cannot be mended is said once, not every five seconds.
+		if err := errors.Join(os.Remove(path), os.MkdirAll(path+"/x", 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * SentinelCycle)
+		synctest.Wait()
+		if n := len(r.events(EventSentinelAltered)); n != len(damages)+1 {
+			t.Fatalf("%d events", n-len(damages))
+		}
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.boot.Unseal(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * SentinelCycle)
+		synctest.Wait()
+		if _, err := os.Lstat(path); err == nil {
+			t.Fatal("a sentinel that was taken away at shutdown came back")
+		}
+		cancel()
+		<-done
+	})
+}

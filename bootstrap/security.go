@@ -1,0 +1,66 @@
+package bootstrap
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema/compose"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// hardening is the security profile that the manifest leads to; ok is false in
+// a plain container, of which the manifest promises nothing.
+func (b *Boot) hardening() (applied compose.Applied, ok bool) {
+	if !b.agentbox() {
+		return compose.Applied{}, false
+	}
+	_, view, err := b.catalogue()
+	if err == nil {
+		applied, err = compose.Harden(view)
+	}
+	if err != nil {
+		b.warn("cannot tell the security profile: %v", err)
+		return compose.Applied{}, false
+	}
+	return applied, true
+}
+
+// securityApplied publishes the profile.
+func (b *Boot) securityApplied() {
+	a, ok := b.hardening()
+	if !ok {
+		return
+	}
+	b.publish(event.Info, EventSecurityApplied, map[string]any{
+		"baseline": a.Baseline, "exceptions_applied": a.Exceptions, "effective": a.Effective, "conflicts": a.Conflicts,
+	})
+}
+
+// DeclaredSecurity is the part of a security profile that a running box can be
+// compared with.
+type DeclaredSecurity struct {
+	Capabilities []string // kept, without CAP_, sorted
+	ReadOnlyRoot bool
+	NoNewPrivs   bool
+}
+
+// Security is what the manifest promises of the running box; nil when it
+// promises nothing.
+func (b *Boot) Security() *DeclaredSecurity {
+	a, ok := b.hardening()
+	if !ok || !slices.Contains(a.Effective.CapDrop, "ALL") {
+		return nil
+	}
+	d := &DeclaredSecurity{ReadOnlyRoot: a.Effective.ReadOnly}
+	for _, c := range a.Effective.CapAdd {
+		d.Capabilities = append(d.Capabilities, strings.TrimPrefix(strings.ToUpper(c), "CAP_"))
+	}
+	slices.Sort(d.Capabilities)
+	for _, o := range a.Effective.SecurityOpt {
+		switch strings.ReplaceAll(o, "=", ":") {
+		case "no-new-privileges", "no-new-privileges:true":
+			d.NoNewPrivs = true
+		}
+	}
+	return d
+}

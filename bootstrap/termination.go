@@ -1,0 +1,172 @@
+package bootstrap
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sort"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+)
+
+// MaxTerminationReport is how much of a termination log the kubelet keeps.
+const MaxTerminationReport = 4096
+
+// TerminationLog is where the kubelet expects it, unless the environment's
+// AGENTBOX_TERMINATION_LOG names another file.
+const TerminationLog = "/dev/termination-log"
+
+// ProgramEnd is how one program stood when the box ended.
+type ProgramEnd struct {
+	Name   string `json:"name"`
+	State  string `json:"state"`
+	Exit   string `json:"exit,omitempty"` // "exit 3", "signal KILL (oom)"
+	Reason string `json:"reason,omitempty"`
+	// Stderr is the last lines it wrote there, the newest last.
+	Stderr []string `json:"stderr,omitempty"`
+}
+
+// TerminationReport says why the box ended.
+type TerminationReport struct {
+	// Cause is the first cause in words, Program the one it concerns.
+	Cause    string       `json:"cause"`
+	Program  string       `json:"program,omitempty"`
+	Phase    string       `json:"phase,omitempty"`
+	Code     int          `json:"exit_code"`
+	At       time.Time    `json:"time"`
+	UptimeMS int64        `json:"uptime_ms"`
+	Version  string       `json:"version,omitempty"`
+	Programs []ProgramEnd `json:"programs,omitempty"` // the one that matters first
+	Omitted  int          `json:"programs_omitted,omitempty"`
+}
+
+// Line is the report on one line, for people.
+func (r TerminationReport) Line() string {
+	line := fmt.Sprintf("agentinit: exit %d: %s", r.Code, r.Cause)
+	if r.Phase != "" {
+		line += " (boot phase " + r.Phase + ")"
+	}
+	return oneLine(line)
+}
+
+// The steps by which Render shortens a report: lines of stderr a program, bytes
+// a text.
+var shortenings = []struct{ lines, text int }{{10, 400}, {5, 300}, {3, 200}, {1, 160}, {0, 120}, {0, 60}}
+
+// Render writes one readable line and then the report as one JSON object, in at
+// most limit bytes, which must be at least 256. What does not fit is left out
+// from the end: old lines of stderr first, then long texts, then programs; the
+// JSON stays whole and the text valid UTF-8.
+func (r TerminationReport) Render(limit int) []byte {
+	// No program takes less than this, so more cannot fit however short.
+	const least = len(`{"name":"","state":""}`)
+	if most := limit / least; len(r.Programs) > most {
+		r.Omitted += len(r.Programs) - most
+		r.Programs = r.Programs[:most]
+	}
+	var out []byte
+	for _, s := range shortenings {
+		if out = r.shortened(s.lines, s.text).bytes(); len(out) <= limit {
+			return out
+		}
+	}
+	last := shortenings[len(shortenings)-1]
+	short := r.shortened(last.lines, last.text)
+	all := short.Programs
+	with := func(keep int) []byte {
+		short.Programs, short.Omitted = all[:keep], r.Omitted+len(all)-keep
+		return short.bytes()
+	}
+	// The most programs that fit: one more or less changes the size alone.
+	fits := sort.Search(len(all), func(n int) bool { return len(with(n+1)) > limit })
+	if out = with(fits); len(out) <= limit {
+		return out
+	}
+	return []byte(truncate(short.Line(), limit-1) + "\n")
+}
+
+func (r TerminationReport) bytes() []byte {
+	body, err := json.Marshal(r)
+	if err != nil {
+		body = nil // texts, numbers and a time always marshal
+	}
+	return append([]byte(r.Line()+"\n"), append(body, '\n')...)
+}
+
+func (r TerminationReport) shortened(lines, text int) TerminationReport {
+	r.Cause, r.Phase, r.Program = truncate(oneLine(r.Cause), 2*text), truncate(r.Phase, text), truncate(r.Program, text)
+	r.Version = truncate(r.Version, text)
+	programs := make([]ProgramEnd, len(r.Programs))
+	for i, p := range r.Programs {
+		p.Name, p.State = truncate(p.Name, text), truncate(p.State, text)
+		p.Exit, p.Reason = truncate(p.Exit, text), truncate(p.Reason, text)
+		kept := p.Stderr[max(0, len(p.Stderr)-lines):]
+		p.Stderr = nil
+		for _, l := range kept {
+			p.Stderr = append(p.Stderr, truncate(l, text))
+		}
+		programs[i] = p
+	}
+	r.Programs = programs
+	return r
+}
+
+// oneLine makes one line of s without control characters.
+func oneLine(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f {
+			return ' '
+		}
+		return c
+	}, s)
+}
+
+// truncate shortens s to at most n bytes of valid UTF-8, the cut marked when
+// there is room for the mark.
+func truncate(s string, n int) string {
+	// What lies far beyond the cut need not be looked at.
+	far := len(s) > 4*n+8
+	if far {
+		s = s[:4*n+8]
+	}
+	s = strings.ToValidUTF8(s, "�")
+	if len(s) <= n && !far {
+		return s
+	}
+	const mark = "…"
+	if n <= len(mark) {
+		return s[:runeBorder(s, n)]
+	}
+	return s[:runeBorder(s, n-len(mark))] + mark
+}
+
+// runeBorder is the largest border between runes of s at or before n.
+func runeBorder(s string, n int) int {
+	n = min(n, len(s))
+	for n > 0 && n < len(s) && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return n
+}
+
+// WriteTerminationReport writes the report to path if that exists and is
+// writable; it never creates it. written is false when there was nothing to
+// write to. A pipe without a reader is left alone rather than waited for.
+func WriteTerminationReport(path string, report []byte) (written bool, err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENXIO) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot write the termination report: %w", err)
+	}
+	_, err = f.Write(report)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return false, fmt.Errorf("cannot write the termination report: %w", err)
+	}
+	return true, nil
+}

@@ -1,0 +1,116 @@
+package bootstrap
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// Run is the first run of one program, as the timeline shows it. A zero time
+// has not come yet.
+type Run struct {
+	Name     string
+	Required bool
+	Priority int
+	Needs    []program.Need
+	Started  time.Time // exec'ed
+	Running  time.Time
+	Ready    time.Time // of a oneshot: completed
+}
+
+// Link is one program of the critical chain.
+type Link struct {
+	Name string
+	// Since is when it could start: the time its predecessor was ready, or the
+	// start of the boot's phase 9.
+	Since time.Time
+	Ready time.Time
+}
+
+// CriticalChain is the chain of programs that the seal waited for, in the order
+// of their start. The last is the required program that was ready last (any
+// program, when none is required); before each stands whichever it needs, or
+// comes before it by priority, that was ready last before it started.
+func CriticalChain(runs []Run) []Link {
+	last := lastReady(runs)
+	var chain []Link
+	seen := make(map[string]bool)
+	for last != nil && !seen[last.Name] {
+		seen[last.Name] = true
+		before := predecessor(*last, runs)
+		link := Link{Name: last.Name, Ready: last.Ready}
+		if before != nil {
+			link.Since = before.Ready
+		}
+		chain = append(chain, link)
+		last = before
+	}
+	slices.Reverse(chain)
+	return chain
+}
+
+func lastReady(runs []Run) *Run {
+	var last *Run
+	for _, required := range []bool{true, false} {
+		for i := range runs {
+			r := &runs[i]
+			if r.Required == required && !r.Ready.IsZero() && (last == nil || r.Ready.After(last.Ready)) {
+				last = r
+			}
+		}
+		if last != nil {
+			return last
+		}
+	}
+	return nil
+}
+
+func predecessor(of Run, runs []Run) *Run {
+	if of.Started.IsZero() {
+		return nil
+	}
+	needed := make(map[string]bool, len(of.Needs))
+	for _, n := range of.Needs {
+		needed[n.Program] = true
+	}
+	var best *Run
+	for i := range runs {
+		r := &runs[i]
+		earlier := needed[r.Name] || r.Priority < of.Priority
+		if r.Name == of.Name || !earlier || r.Ready.IsZero() || r.Ready.After(of.Started) {
+			continue
+		}
+		if best == nil || r.Ready.After(best.Ready) {
+			best = r
+		}
+	}
+	return best
+}
+
+// Blame is how long one program, or phase, took by itself.
+type Blame struct {
+	Name string
+	Took time.Duration
+}
+
+// BlameOf lists phases and programs by the time they took, the longest first.
+// The phases start and seal are left out: they are the programs' time.
+func BlameOf(phases []Record, runs []Run) []Blame {
+	var out []Blame
+	for _, p := range phases {
+		if p.Number < 9 && p.Duration > 0 {
+			out = append(out, Blame{Name: "phase " + p.Label() + " " + p.Name, Took: p.Duration})
+		}
+	}
+	for _, r := range runs {
+		if !r.Started.IsZero() && r.Ready.After(r.Started) {
+			out = append(out, Blame{Name: r.Name, Took: r.Ready.Sub(r.Started)})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Blame) int {
+		return cmp.Or(cmp.Compare(b.Took, a.Took), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}

@@ -1,0 +1,137 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const workspaceReadme = `# Workspace
+
+This directory survives the box. Programs and agents keep their state here.
+
+- agents/    definitions of agents
+- profiles/  one directory for each stack, with its keys and settings
+- projects that are shared between boxes live in the projects volume, not here
+
+The management key is in profiles/default/mgmt-key unless MANAGEMENT_API_KEY is
+set. Ask "agentctl status" what runs, and "agentctl ready" whether all is well.
+`
+
+const tmuxConfig = `set -g default-terminal "tmux-256color"
+set -g history-limit 50000
+set -g mouse on
+`
+
+// sourcingMark ends the line that is appended to login-shell files, so that it
+// is found again.
+const sourcingMark = "# agentbox runtime variables"
+
+// maxShellFile bounds the shell files that are read; larger ones are left alone.
+const maxShellFile = 1 << 20
+
+// workspaceDefaults makes a new workspace usable. Whatever exists is kept.
+func workspaceDefaults(_ context.Context, b *Boot) (Outcome, error) {
+	w := b.cfg.Roots.Workspace
+	hints := b.cfg.Roots.EnvHints()
+	line := fmt.Sprintf("[ -r %s ] && . %s %s\n", shellQuote(hints), shellQuote(hints), sourcingMark)
+	err := errors.Join(
+		b.policy.MkdirAll(filepath.Join(w, "agents"), 0o755),
+		b.ifAbsent(filepath.Join(w, "README.md"), workspaceReadme),
+		b.ifAbsent(filepath.Join(w, ".tmux.conf"), tmuxConfig),
+		b.appendOnce(filepath.Join(w, ".profile"), line),
+		b.appendOnce(filepath.Join(w, ".bashrc"), line),
+	)
+	if err != nil {
+		b.warn("the workspace defaults are incomplete: %v", err)
+		return warned("incomplete"), nil
+	}
+	return done(), nil
+}
+
+func (b *Boot) ifAbsent(path, text string) error {
+	err := b.policy.CreateFile(path, []byte(text), 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// appendOnce adds line at the end unless a line with the mark is there.
+func (b *Boot) appendOnce(path, line string) error {
+	old, info, err := b.policy.ReadFile(path, maxShellFile)
+	mode := fs.FileMode(0o644)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		mode = info.Mode().Perm()
+	}
+	if bytes.Contains(old, []byte(sourcingMark)) {
+		return nil
+	}
+	if len(old) > 0 && !bytes.HasSuffix(old, []byte("\n")) {
+		old = append(old, '\n')
+	}
+	return b.policy.WriteFile(path, append(old, line...), mode)
+}
+
+// envHints writes the resolved variables for login shells.
+func envHints(_ context.Context, b *Boot) (Outcome, error) {
+	path := b.cfg.Roots.EnvHints()
+	text := hintFile(b.hints())
+	if old, _, err := b.policy.ReadFile(path, maxShellFile); err == nil && string(old) == text {
+		return done(), nil
+	}
+	err := b.policy.MkdirParent(path, 0o755)
+	if err == nil {
+		err = b.policy.WriteFile(path, []byte(text), 0o644)
+	}
+	if err != nil {
+		b.warn("cannot write %s: %v", path, err)
+		return warned("cannot write " + path), nil
+	}
+	return done(), nil
+}
+
+// hintFile is the text of a shell file that exports the variables, sorted.
+func hintFile(variables map[string]string) string {
+	names := make([]string, 0, len(variables))
+	for name := range variables {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var b strings.Builder
+	b.WriteString("# Written by agentinit at boot; changes are lost.\n")
+	for _, name := range names {
+		if isVariableName(name) {
+			fmt.Fprintf(&b, "export %s=%s\n", name, shellQuote(variables[name]))
+		}
+	}
+	return b.String()
+}
+
+// isVariableName tells whether a shell takes name on the left of an assignment.
+func isVariableName(name string) bool {
+	for i, c := range []byte(name) {
+		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// shellQuote writes s as one word of a POSIX shell.
+func shellQuote(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,@%+=-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,391 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/google/renameio/v2"
+	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
+)
+
+// defaultManifest is the manifest of the verbs that get no argument.
+const defaultManifest = "agentbox.toml"
+
+func newConfig(c *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "Check, explain, show and format manifests; needs no running agentinit"}
+	cmd.AddCommand(newConfigValidate(c), newConfigExplain(c), newConfigShow(c), newConfigFmt(c), newConfigSchema(c))
+	return cmd
+}
+
+func newConfigValidate(c *cli) *cobra.Command {
+	var format string
+	var quiet, strict bool
+	cmd := &cobra.Command{
+		Use:   "validate [FILE]",
+		Short: "Check a manifest against the schema, every rule and the plan",
+		Long: `Checks FILE (default agentbox.toml, - is standard input) and prints one finding
+a line on standard error, warnings first. The formats json, sarif and github go
+to standard output instead.
+
+Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if c.json {
+				format = "json"
+			}
+			report, ok := reports[format]
+			if !ok {
+				return usageError("unknown format %q: text, json, sarif or github", format)
+			}
+			name := manifestArg(args)
+			result := c.validate(name)
+			failed := rules.Errors(result.Findings) || strict && len(result.Findings) > 0
+			if !quiet {
+				if err := report(c, name, result.Findings, failed); err != nil {
+					return &exitError{exitFailure, err}
+				}
+			}
+			if failed {
+				return &exitError{code: exitFailure}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "text", "text, json, sarif or github")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing, only set the exit status")
+	cmd.Flags().BoolVar(&strict, "strict", false, "warnings fail too")
+	return cmd
+}
+
+func manifestArg(args []string) string {
+	if len(args) == 0 {
+		return defaultManifest
+	}
+	return args[0]
+}
+
+// validate runs every stage on a file with the facts of this machine.
+func (c *cli) validate(name string) rules.Result {
+	text, err := c.readManifest(name)
+	if err != nil {
+		return rules.Result{Findings: []schema.Finding{schema.Unreadable(name, err)}}
+	}
+	return rules.Validate(name, text, c.ruleFacts(), c.planFacts())
+}
+
+// readManifest reads at most one byte more than a manifest may have, so that
+// Parse can tell that there is more.
+func (c *cli) readManifest(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(c.stdin, schema.MaxBytes+1))
+	}
+	return readBounded(name, schema.MaxBytes)
+}
+
+func readBounded(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, withoutPath(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	return text, withoutPath(err)
+}
+
+// withoutPath drops the path from a file error: findings name the file already.
+func withoutPath(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+func (c *cli) ruleFacts() rules.Facts {
+	return rules.Facts{Env: c.lookupEnv, Arch: runtime.GOARCH, Profiles: c.profiles()}
+}
+
+// maxSmallFile bounds profiles and env files.
+const maxSmallFile = 1 << 20
+
+// profiles reads the profiles of the workspace; one that cannot be read or
+// parsed is skipped, as E010 says.
+func (c *cli) profiles() []rules.Profile {
+	workspace := "/workspace"
+	if w, _ := c.lookupEnv("WORKSPACE"); w != "" {
+		workspace = w
+	}
+	entries, err := os.ReadDir(filepath.Join(workspace, "profiles"))
+	if err != nil {
+		return nil
+	}
+	var out []rules.Profile
+	for _, e := range entries {
+		dir := filepath.Join(workspace, "profiles", e.Name())
+		text, err := readBounded(filepath.Join(dir, "profile.toml"), maxSmallFile)
+		if err != nil {
+			continue
+		}
+		var p struct {
+			HeadlessOnly bool `toml:"headless_only"`
+		}
+		if toml.Unmarshal(text, &p) == nil {
+			out = append(out, rules.Profile{Dir: dir, HeadlessOnly: p.HeadlessOnly})
+		}
+	}
+	return out
+}
+
+func (c *cli) planFacts() plan.Facts {
+	return plan.Facts{
+		Env:      c.environ(),
+		ReadFile: func(path string) ([]byte, error) { return readBounded(path, plan.MaxEnvFile) },
+		Version:  version, System: systemName(),
+	}
+}
+
+// environ is the whole environment as lookupEnv tells it.
+func (c *cli) environ() map[string]string {
+	env := map[string]string{}
+	for _, e := range os.Environ() {
+		name, _, _ := strings.Cut(e, "=")
+		if v, ok := c.lookupEnv(name); ok {
+			env[name] = v
+		}
+	}
+	return env
+}
+
+// systemName is this machine as Nix names it.
+func systemName() string {
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	if arch == "" {
+		arch = runtime.GOARCH
+	}
+	return arch + "-" + runtime.GOOS
+}
+
+func newConfigExplain(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain CODE",
+		Short: "Say what a finding's code means and what to do",
+		Args:  cobra.ExactArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return ruleCodes(), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			code := strings.ToUpper(args[0])
+			r, ok := rules.Find(code)
+			switch {
+			case ok && c.json:
+				return c.printJSON(map[string]string{"code": r.Code, "severity": string(r.Severity), "doc": r.Doc, "remedy": r.Remedy})
+			case ok:
+				fmt.Fprintf(c.stdout, "%s (%s)\n\n%s\n", r.Code, r.Severity, r.Doc)
+				if r.Remedy != "" {
+					fmt.Fprintf(c.stdout, "\n%s\n", r.Remedy)
+				}
+				return nil
+			}
+			if why, retired := rules.Retired()[code]; retired {
+				fmt.Fprintf(c.stdout, "%s has no rule. %s\n", code, why)
+				return nil
+			}
+			hint := ""
+			if near, ok := schema.Nearest(code, ruleCodes()); ok {
+				hint = fmt.Sprintf("; did you mean %s?", near)
+			}
+			return &exitError{exitFailure, fmt.Errorf("no rule has the code %q%s", args[0], hint)}
+		},
+	}
+}
+
+func ruleCodes() (codes []string) {
+	for _, r := range rules.All() {
+		codes = append(codes, r.Code)
+	}
+	return codes
+}
+
+func newConfigShow(c *cli) *cobra.Command {
+	var written bool
+	cmd := &cobra.Command{
+		Use:   "show [FILE]",
+		Short: "Print the effective manifest and where each value comes from",
+		Long: `Prints every value that holds: as written, overridden by the environment, from
+the feature catalogue, or by default. Secrets are redacted.
+
+Exit status: 0, or 1 when the manifest is invalid.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			name := manifestArg(args)
+			result := c.validate(name)
+			if rules.Errors(result.Findings) {
+				printFindings(c.stderr, result.Findings)
+			}
+			if result.Document == nil {
+				return &exitError{code: exitFailure}
+			}
+			settings := schema.Effective(result.Document, c.lookupEnv, c.catalogueTables(result))
+			if written {
+				settings = slices.DeleteFunc(settings, func(s schema.Setting) bool { return s.Source == "default" })
+			}
+			if err := c.printSettings(settings); err != nil {
+				return &exitError{exitFailure, err}
+			}
+			if rules.Errors(result.Findings) {
+				return &exitError{code: exitFailure}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&written, "set", false, "leave out what holds by default")
+	return cmd
+}
+
+// catalogueTables are the program tables of the features that are on, with
+// their templates filled in.
+func (c *cli) catalogueTables(r rules.Result) map[string]map[string]any {
+	cat, err := catalog.Load()
+	if err != nil {
+		return nil
+	}
+	view := plan.View(r.Manifest, r.Document, cat, c.planFacts())
+	out := map[string]map[string]any{}
+	for _, f := range cat.Active(view) {
+		for name, table := range f.Programs {
+			out[name] = filled(view, table).(map[string]any)
+		}
+	}
+	return out
+}
+
+func filled(view catalog.View, v any) any {
+	switch v := v.(type) {
+	case string:
+		if text, err := view.FillEscaped(v); err == nil {
+			return text
+		}
+		return v
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = filled(view, e)
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[k] = filled(view, e)
+		}
+		return out
+	}
+	return v
+}
+
+func (c *cli) printSettings(settings []schema.Setting) error {
+	if c.json {
+		return c.printJSON(settings)
+	}
+	var out strings.Builder
+	for _, s := range settings {
+		value := schema.TOML(s.Value)
+		origin := s.Source
+		if s.Detail != "" {
+			origin += " " + s.Detail
+		}
+		fmt.Fprintf(&out, "%s = %s  # %s\n", s.Path, value, origin)
+	}
+	_, err := io.WriteString(c.stdout, out.String())
+	return err
+}
+
+func newConfigFmt(c *cli) *cobra.Command {
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "fmt [FILE]",
+		Short: "Write a manifest in its canonical layout, comments kept",
+		Long: `Rewrites FILE (default agentbox.toml) in place; - formats standard input to
+standard output. Keys, values, comments and their order stay as they are.
+
+Exit status: 0, or 1 when the file cannot be formatted or, with --check, is not
+in its canonical layout.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			name := manifestArg(args)
+			text, err := c.readManifest(name)
+			if err != nil {
+				printFindings(c.stderr, []schema.Finding{schema.Unreadable(name, err)})
+				return &exitError{code: exitFailure}
+			}
+			out, bad := schema.Format(name, text)
+			if bad != nil {
+				printFindings(c.stderr, []schema.Finding{*bad})
+				return &exitError{code: exitFailure}
+			}
+			return c.formatted(name, string(text), string(out), check)
+		},
+	}
+	cmd.Flags().BoolVar(&check, "check", false, "change nothing; fail when the layout is not canonical")
+	return cmd
+}
+
+func (c *cli) formatted(name, before, after string, check bool) error {
+	switch {
+	case check && before == after:
+		return nil
+	case check:
+		fmt.Fprintf(c.stderr, "%s is not in canonical layout; run: agentctl config fmt %s\n", name, name)
+		return &exitError{code: exitFailure}
+	case name == "-":
+		_, err := io.WriteString(c.stdout, after)
+		return err
+	case before == after:
+		return nil
+	}
+	if err := replaceFile(name, after); err != nil {
+		return &exitError{exitFailure, fmt.Errorf("cannot write %s: %w", name, err)}
+	}
+	return nil
+}
+
+// replaceFile writes a file at once, keeping its mode, through symbolic links.
+func replaceFile(name, text string) error {
+	target, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(target)
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(target, []byte(text), info.Mode().Perm(), renameio.IgnoreUmask())
+}
+
+func newConfigSchema(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the manifest",
+		Long: `Prints the JSON Schema (draft-07). Editors with Taplo take it from a first line
+such as:
+
+    #:schema ./agentbox.toml.schema.json`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := c.stdout.Write(schema.JSONSchema())
+			return err
+		},
+	}
+}

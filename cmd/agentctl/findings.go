@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
+)
+
+// report prints the outcome of a validation in one format.
+type report func(c *cli, name string, findings []schema.Finding, failed bool) error
+
+// reports are the formats of `config validate`.
+var reports = map[string]report{"text": reportText, "json": reportJSON, "sarif": reportSARIF, "github": reportGitHub}
+
+// printFindings writes one finding a line: the code, one blank, the message.
+func printFindings(w io.Writer, findings []schema.Finding) {
+	var out strings.Builder
+	for _, f := range findings {
+		out.WriteString(f.Text() + "\n")
+	}
+	// A closed standard error leaves nobody to tell; the exit status stands.
+	_, _ = io.WriteString(w, out.String())
+}
+
+func reportText(c *cli, name string, findings []schema.Finding, failed bool) error {
+	printFindings(c.stderr, findings)
+	if failed {
+		return nil
+	}
+	path := strings.Trim(fmt.Sprintf("%+q", name), `"`)
+	line := path + ": the manifest is valid"
+	switch n := len(findings); {
+	case n == 1:
+		line += ", 1 warning"
+	case n > 1:
+		line += fmt.Sprintf(", %d warnings", n)
+	}
+	_, err := fmt.Fprintln(c.stdout, line)
+	return err
+}
+
+func reportJSON(c *cli, name string, findings []schema.Finding, failed bool) error {
+	if findings == nil {
+		findings = []schema.Finding{}
+	}
+	return c.printJSON(struct {
+		File     string           `json:"file"`
+		Valid    bool             `json:"valid"`
+		Findings []schema.Finding `json:"findings"`
+	}{name, !failed, findings})
+}
+
+// reportGitHub writes workflow commands, which show up at the lines of a
+// change.
+func reportGitHub(c *cli, _ string, findings []schema.Finding, _ bool) error {
+	data := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
+	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
+	for _, f := range findings {
+		place := ""
+		if f.Line > 0 {
+			place = fmt.Sprintf(",line=%d,col=%d", f.Line, f.Column)
+		}
+		if _, err := fmt.Fprintf(c.stdout, "::%s file=%s%s,title=%s::%s\n", f.Severity, property.Replace(f.File), place, f.Code, data.Replace(f.Text())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The parts of SARIF 2.1.0 that findings need.
+type (
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifRule struct {
+		ID               string    `json:"id"`
+		ShortDescription sarifText `json:"shortDescription"`
+		Help             sarifText `json:"help"`
+	}
+	sarifRegion struct {
+		StartLine   int `json:"startLine"`
+		StartColumn int `json:"startColumn,omitempty"`
+	}
+	sarifPhysical struct {
+		ArtifactLocation struct {
+			URI string `json:"uri"`
+		} `json:"artifactLocation"`
+		Region *sarifRegion `json:"region,omitempty"`
+	}
+	sarifLocation struct {
+		PhysicalLocation sarifPhysical `json:"physicalLocation"`
+	}
+	sarifResult struct {
+		RuleID    string          `json:"ruleId"`
+		Level     string          `json:"level"`
+		Message   sarifText       `json:"message"`
+		Locations []sarifLocation `json:"locations"`
+	}
+)
+
+func reportSARIF(c *cli, _ string, findings []schema.Finding, _ bool) error {
+	results := make([]sarifResult, len(findings))
+	used := map[string]bool{}
+	for i, f := range findings {
+		used[f.Code] = true
+		message := f.Message
+		if f.Hint != "" {
+			message += " (" + f.Hint + ")"
+		}
+		results[i] = sarifResult{RuleID: f.Code, Level: string(f.Severity), Message: sarifText{message}, Locations: []sarifLocation{location(f)}}
+	}
+	rows := []sarifRule{}
+	for _, r := range rules.All() {
+		if used[r.Code] {
+			rows = append(rows, sarifRule{r.Code, sarifText{r.Doc}, sarifText{r.Doc + " " + r.Remedy}})
+		}
+	}
+	driver := map[string]any{"name": "agentctl", "informationUri": "https://github.com/dreamlab-ai/agentinit", "rules": rows}
+	e := json.NewEncoder(c.stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(map[string]any{
+		"$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+		"version": "2.1.0",
+		"runs":    []any{map[string]any{"tool": map[string]any{"driver": driver}, "results": results}},
+	})
+}
+
+func location(f schema.Finding) sarifLocation {
+	var l sarifLocation
+	l.PhysicalLocation.ArtifactLocation.URI = f.File
+	if f.Line > 0 {
+		l.PhysicalLocation.Region = &sarifRegion{StartLine: f.Line, StartColumn: f.Column}
+	}
+	return l
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/compose"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
+)
+
+// generator is one `agentctl generate FORMAT`.
+type generator struct {
+	name, short string
+	render      func(*compose.Box, *generateOptions) ([]compose.File, error)
+	flags       func(*cobra.Command, *generateOptions)
+}
+
+// generateOptions are what the flags say.
+type generateOptions struct {
+	check, output string
+	system        string
+	cluster       compose.Kubernetes
+}
+
+// generators are the formats, a row each.
+func generators() []generator {
+	one := func(name string, content []byte, err error) ([]compose.File, error) {
+		return []compose.File{{Name: name, Content: content}}, err
+	}
+	return []generator{
+		{name: "compose", short: "a compose file", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
+			return one("docker-compose.yml", b.Compose(), nil)
+		}},
+		{name: "kubernetes", short: "ConfigMap, Service, StatefulSet and, if asked for, PodMonitor",
+			render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
+				out, _ := b.Kubernetes(o.cluster)
+				return one("agentbox.yaml", out, nil)
+			},
+			flags: func(cmd *cobra.Command, o *generateOptions) {
+				f := cmd.Flags()
+				f.StringVar(&o.cluster.Name, "name", "agentbox", "name of the objects")
+				f.StringVar(&o.cluster.Namespace, "namespace", "", "their namespace (default: that of kubectl apply)")
+				f.StringVar(&o.cluster.Image, "image", "", "image reference (default: the local tag)")
+				f.StringVar(&o.cluster.Storage, "storage", "10Gi", "size of each volume claim")
+				f.BoolVar(&o.cluster.PodMonitor, "pod-monitor", false, "add a PodMonitor of the Prometheus operator")
+			}},
+		{name: "env", short: "the environment of the image", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
+			out, err := b.Env()
+			return one("agentbox.env", out, err)
+		}},
+		{name: "image", short: "environment and exposed ports as an OCI image configuration", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
+			out, err := b.Image()
+			return one("image.json", out, err)
+		}},
+		{name: "quadlet", short: "podman systemd units", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
+			return b.Quadlet(), nil
+		}},
+	}
+}
+
+func newGenerate(c *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "generate", Short: "Describe the box of a manifest to container engines; needs no running agentinit"}
+	for _, g := range generators() {
+		cmd.AddCommand(newGenerator(c, g))
+	}
+	return cmd
+}
+
+func newGenerator(c *cli, g generator) *cobra.Command {
+	o := &generateOptions{}
+	cmd := &cobra.Command{
+		Use:   g.name + " [FILE]",
+		Short: "Generate " + g.short,
+		Long: `Generates ` + g.short + ` from FILE (default agentbox.toml, - is standard input).
+Several files are printed one after the other, or written into the directory
+that -o names.
+
+Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
+2 wrong command line.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := c.generate(g, o, commandLine(cmd, o, manifestArg(args)), manifestArg(args))
+			if err != nil {
+				return err
+			}
+			if o.check != "" {
+				return c.checkFiles(files, o.check)
+			}
+			return c.writeFiles(files, o.output)
+		},
+	}
+	cmd.Flags().StringVar(&o.check, "check", "", "compare with this `PATH` instead of printing; exit 1 and show the difference")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "write to this `PATH` instead of printing")
+	cmd.Flags().StringVar(&o.system, "system", systemName(), "system of the image, as Nix names it")
+	cmd.MarkFlagsMutuallyExclusive("check", "output")
+	if g.flags != nil {
+		g.flags(cmd, o)
+	}
+	return cmd
+}
+
+// commandLine is what makes the same files again anywhere: the system is part
+// of it, the place of the manifest and of the result is not.
+func commandLine(cmd *cobra.Command, o *generateOptions, name string) string {
+	words := []string{cmd.CommandPath(), "--system=" + o.system}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains([]string{"system", "check", "output", "json", "socket"}, f.Name) {
+			words = append(words, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	if name == "-" {
+		name = defaultManifest
+	}
+	return strings.Join(append(words, filepath.Base(name)), " ")
+}
+
+// generate renders a manifest; what is wrong with it goes to standard error.
+func (c *cli) generate(g generator, o *generateOptions, command, name string) ([]compose.File, error) {
+	box, text, err := c.box(name, o.system, command)
+	if err != nil {
+		return nil, err
+	}
+	o.cluster.Text = text
+	files, err := g.render(box, o)
+	if err != nil {
+		return nil, &exitError{exitFailure, err}
+	}
+	return files, nil
+}
+
+// box reads a manifest for a description. Credentials of the operator are not
+// asked for: they are the business of the machine that will run the box.
+func (c *cli) box(name, system, command string) (*compose.Box, []byte, error) {
+	text, err := c.readManifest(name)
+	if err != nil {
+		return nil, nil, c.refuse([]schema.Finding{schema.Unreadable(name, err)})
+	}
+	m, doc, findings := schema.Load(name, text)
+	if rules.Errors(findings) {
+		return nil, nil, c.refuse(findings)
+	}
+	box, more, err := compose.New(compose.Input{Manifest: m, Document: doc, Command: command, Version: version, System: system})
+	if err != nil {
+		return nil, nil, &exitError{exitFailure, err}
+	}
+	findings = rules.WarningsFirst(slices.Concat(findings, ruled(doc), more))
+	if rules.Errors(findings) {
+		return nil, nil, c.refuse(findings)
+	}
+	printFindings(c.stderr, findings)
+	return box, text, nil
+}
+
+// notHere are the rules that speak of the machine that runs the box: its
+// credentials, its processor, its profiles.
+var notHere = []string{"E008", "E010", "E014", "E017", "E018", "W038"}
+
+func ruled(doc *schema.Document) []schema.Finding {
+	return slices.DeleteFunc(rules.Run(doc, rules.Facts{}), func(f schema.Finding) bool {
+		return slices.Contains(notHere, f.Code)
+	})
+}
+
+// refuse prints findings and fails.
+func (c *cli) refuse(findings []schema.Finding) error {
+	printFindings(c.stderr, findings)
+	return &exitError{code: exitFailure}
+}
+
+// concatenated is how several files are printed.
+func concatenated(files []compose.File) []byte {
+	if len(files) == 1 {
+		return files[0].Content
+	}
+	var b bytes.Buffer
+	for i, f := range files {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "# file: %s\n%s", f.Name, f.Content)
+	}
+	return b.Bytes()
+}
+
+// target is where a file is written or compared: the path itself, or below it
+// when there are several.
+func target(files []compose.File, f compose.File, path string) string {
+	if len(files) == 1 {
+		return path
+	}
+	return filepath.Join(path, f.Name)
+}
+
+func (c *cli) writeFiles(files []compose.File, output string) error {
+	if output == "" {
+		_, err := c.stdout.Write(concatenated(files))
+		return failure(err)
+	}
+	if len(files) > 1 {
+		if err := os.MkdirAll(output, 0o755); err != nil {
+			return failure(err)
+		}
+	}
+	for _, f := range files {
+		if err := replaceFile(target(files, f, output), string(f.Content)); err != nil {
+			return failure(err)
+		}
+	}
+	return nil
+}
+
+func failure(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{exitFailure, err}
+}
+
+// checkFiles compares with what is there and shows the difference.
+func (c *cli) checkFiles(files []compose.File, path string) error {
+	drift := false
+	for _, f := range files {
+		name := target(files, f, path)
+		have, err := os.ReadFile(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return failure(err)
+		}
+		if bytes.Equal(have, f.Content) {
+			continue
+		}
+		drift = true
+		if _, err := c.stdout.Write(diff.Diff(name, have, "from the manifest", f.Content)); err != nil {
+			return failure(err)
+		}
+	}
+	if drift {
+		return &exitError{exitFailure, errors.New(path + " is not what the manifest says now; generate it again")}
+	}
+	return nil
+}

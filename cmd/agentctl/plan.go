@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func newPlan(c *cli) *cobra.Command {
+	var mainArgs []string
+	cmd := &cobra.Command{
+		Use:   "plan [FILE] [-- COMMAND ARG...]",
+		Short: "Show what a manifest would start, in which order, without starting anything",
+		Long: `Resolves FILE (default agentbox.toml, - is standard input) against this
+environment and prints the waves, the programs with where they come from, the
+edges, and the chain of stops that takes longest. A COMMAND after -- is the
+program "main" of agentinit --manifest FILE -- COMMAND.
+
+Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			mainArgs = nil
+			if at := cmd.ArgsLenAtDash(); at >= 0 {
+				args, mainArgs = args[:at], args[at:]
+			}
+			return cobra.MaximumNArgs(1)(cmd, args)
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			return c.plan(manifestArg(args[:len(args)-len(mainArgs)]), mainArgs)
+		},
+	}
+	return cmd
+}
+
+func (c *cli) plan(name string, mainArgs []string) error {
+	text, err := c.readManifest(name)
+	if err != nil {
+		return c.refuse([]schema.Finding{schema.Unreadable(name, err)})
+	}
+	m, doc, findings := schema.Load(name, text)
+	if rules.Errors(findings) {
+		return c.refuse(rules.WarningsFirst(findings))
+	}
+	facts := c.planFacts()
+	facts.Main = mainArgs
+	p, more := plan.Resolve(m, doc, facts)
+	findings = rules.WarningsFirst(slices.Concat(findings, more))
+	printFindings(c.stderr, findings)
+	// The plan of a manifest with mistakes is still worth looking at.
+	if c.json {
+		err = c.printJSON(p)
+	} else {
+		err = printPlan(c.stdout, p)
+	}
+	if err == nil && rules.Errors(findings) {
+		err = &exitError{code: exitFailure}
+	}
+	return err
+}
+
+// printPlan writes a plan for people.
+func printPlan(w io.Writer, p *plan.Plan) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "profile %s, barrier %s, %d programs in %d waves\n\n", p.Profile, p.Barrier, len(p.Programs), len(p.Waves))
+	fmt.Fprintln(t, "WAVE\tPROGRAM\tPRIORITY\tTYPE\tREADY\tNEEDS\tORIGIN\tCOMMAND")
+	wave := waveOf(p.Waves)
+	for _, prog := range p.Programs {
+		s := prog.Spec
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", wave[s.Name], name(s), s.Priority, s.Type, readiness(s.Readiness),
+			needs(s.Needs), origin(prog), printable(strings.Join(s.Argv, " ")))
+	}
+	planNotes(t, p)
+	return t.Flush()
+}
+
+func waveOf(waves [][]string) map[string]string {
+	of := map[string]string{}
+	for n, names := range waves {
+		for _, name := range names {
+			of[name] = fmt.Sprint(n + 1)
+		}
+	}
+	return of
+}
+
+// name marks what the seal waits for and what starts only by hand.
+func name(s program.Spec) string {
+	text := s.Name
+	if s.Required {
+		text += " *"
+	}
+	if !s.Autostart {
+		text += " (manual)"
+	}
+	return text
+}
+
+func readiness(r program.Readiness) string {
+	var kinds []string
+	for _, p := range r.Probes {
+		for kind, on := range map[string]bool{
+			"notify": p.Notify, "fd": p.FD != 0, "http": p.HTTP != "", "tcp": p.TCP != "", "unix": p.Unix != "",
+			"grpc": p.GRPC != "", "exec": len(p.Exec) > 0, "log": p.Log != "", "file": p.File != "",
+		} {
+			if on {
+				kinds = append(kinds, kind)
+			}
+		}
+	}
+	return dash(strings.Join(kinds, "+"))
+}
+
+func needs(list []program.Need) string {
+	var texts []string
+	for _, n := range list {
+		text := n.Program
+		if n.Condition != program.NeedReady {
+			text += ":" + string(n.Condition)
+		}
+		texts = append(texts, text)
+	}
+	return dash(strings.Join(texts, ","))
+}
+
+func origin(p plan.Program) string {
+	if p.Feature == "" {
+		return p.Origin
+	}
+	return p.Origin + " (" + p.Feature + ")"
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func planNotes(w io.Writer, p *plan.Plan) {
+	fmt.Fprintln(w)
+	if len(p.Required()) > 0 {
+		fmt.Fprintln(w, "* the boot seal waits for it")
+	}
+	if len(p.StopPath) > 0 {
+		fmt.Fprintf(w, "stop: at most %s (%s) of a budget of %s\n", span(p.StopTime), strings.Join(p.StopPath, " → "), span(p.StopBudget))
+	}
+	for _, prog := range p.Programs {
+		if len(prog.Withheld) > 0 {
+			fmt.Fprintf(w, "%s does not inherit %s\n", prog.Spec.Name, strings.Join(prog.Withheld, ", "))
+		}
+	}
+	for _, d := range p.Disabled {
+		fmt.Fprintf(w, "off: %s (%s)\n", d.Name, d.Reason)
+	}
+	for _, a := range p.Artifacts {
+		want := "optional"
+		if a.Required {
+			want = "required"
+		}
+		fmt.Fprintf(w, "artifact %s: class %s, %s, %s\n", a.ID, a.Class, want, a.Entry)
+	}
+}
+
+func span(d time.Duration) string { return schema.Duration(d).String() }

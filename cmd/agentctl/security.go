@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/compose"
+)
+
+func newSecurity(c *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "security", Short: "What a manifest allows beyond the hardened baseline; needs no running agentinit"}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "show [FILE]",
+		Short: "Show the baseline, the exceptions with their reasons, and the effective profile",
+		Long: `Merges the security exceptions of FILE (default agentbox.toml, - is standard
+input) into the baseline. --json prints the content of the event
+SecurityProfileApplied.
+
+Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			box, _, err := c.box(manifestArg(args), systemName(), "")
+			if err != nil {
+				return err
+			}
+			if c.json {
+				return c.printJSON(box.Security)
+			}
+			return printSecurity(c.stdout, box.Security)
+		},
+	})
+	return cmd
+}
+
+func printSecurity(w io.Writer, a compose.Applied) error {
+	var b strings.Builder
+	writeProfile(&b, "baseline", a.Baseline)
+	for _, e := range a.Exceptions {
+		title := "exception " + e.Feature
+		if e.Target != "box" {
+			title += " (" + e.Target + ")"
+		}
+		writeProfile(&b, title, e.Delta)
+		if e.Reason != "" {
+			fmt.Fprintf(&b, "  reason: %s\n", printable(e.Reason))
+		}
+	}
+	for _, c := range a.Conflicts {
+		fmt.Fprintf(&b, "conflict: %s want %s; %s wins\n", strings.Join(c.Exceptions, " and "), strings.Join(c.Values, ", "), c.Winner)
+	}
+	writeProfile(&b, "effective", a.Effective)
+	if a.Sidecar != nil {
+		writeProfile(&b, "model server", *a.Sidecar)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// writeProfile writes what a profile says, or that it says nothing.
+func writeProfile(b *strings.Builder, title string, p compose.Profile) {
+	b.WriteString(title + "\n")
+	before := b.Len()
+	entry := func(name string, values ...string) {
+		if text := strings.Join(values, " "); text != "" {
+			fmt.Fprintf(b, "  %s: %s\n", name, printable(text))
+		}
+	}
+	entry("user", p.User)
+	if p.ReadOnly {
+		entry("read_only", "true")
+	}
+	entry("cap_drop", p.CapDrop...)
+	entry("cap_add", p.CapAdd...)
+	entry("security_opt", p.SecurityOpt...)
+	entry("tmpfs", p.Tmpfs...)
+	entry("writable_volumes", p.WritableVolumes...)
+	entry("devices", p.Devices...)
+	entry("group_add", p.GroupAdd...)
+	entry("runtime", p.Runtime)
+	for _, r := range p.DeviceRequests {
+		entry("device_request", request(r))
+	}
+	if b.Len() == before {
+		b.WriteString("  nothing\n")
+	}
+}
+
+func request(r catalog.DeviceRequest) string {
+	count := fmt.Sprint(r.Count)
+	if r.Count < 0 {
+		count = "all"
+	}
+	return fmt.Sprintf("%s %s %v", r.Driver, count, r.Capabilities)
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/creack/pty"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain, ümläut 漢 \t tab": "plain, ümläut 漢 \t tab",
+		"\x1b[2J\x07":            `\x1b[2J\x07`,
+		"a\nb\rc":                `a\nb\rc`,
+		"\x7f\u009b31m":          `\x7f\x9b31m`,
+		"bad \xff byte":          `bad \xff byte`,
+		"a\u202eb\u2066c\u2028":  `a\u202eb\u2066c\u2028`,
+		"\ufffd is itself":       "\ufffd is itself",
+	} {
+		if got := printable(in); got != want {
+			t.Errorf("%q: got %s, want %s", in, got, want)
+		}
+	}
+}
+
+func FuzzPrintable(f *testing.F) {
+	f.Add("\x1b]0;x\x07\xff\u202e")
+	f.Fuzz(func(t *testing.T, s string) {
+		got := printable(s)
+		if !utf8.ValidString(got) || strings.ContainsFunc(got, unprintable) {
+			t.Fatalf("%q became %q", s, got)
+		}
+	})
+}
+
+// onTerminal runs agentctl with a terminal of 80 columns as its stdout and
+// returns what the terminal got.
+func onTerminal(t *testing.T, env map[string]string, args ...string) string {
+	t.Helper()
+	ptmx, tty, err := pty.Open()
+	if err != nil {
+		t.Skipf("needs a pseudo-terminal: %v", err)
+	}
+	defer ptmx.Close()
+	if err := pty.Setsize(ptmx, &pty.Winsize{Cols: 80, Rows: 24}); err != nil {
+		t.Fatal(err)
+	}
+	lookup := func(k string) (string, bool) { v, ok := env[k]; return v, ok }
+	var stderr bytes.Buffer
+	done := make(chan string, 1)
+	go func() {
+		var out bytes.Buffer
+		_, _ = out.ReadFrom(ptmx) // ends with EIO when the other side is closed
+		done <- out.String()
+	}()
+	run(context.Background(), args, lookup, strings.NewReader(""), tty, &stderr)
+	tty.Close()
+	if stderr.Len() > 0 {
+		t.Error(stderr.String())
+	}
+	return strings.ReplaceAll(<-done, "\r\n", "\n")
+}
+
+func serveBox(t *testing.T, b *controltest.Box) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return controltest.Serve(t, b.Config(os.Geteuid(), os.Getegid()), dir+"/s")
+}
+
+func TestStatusFitsTheTerminal(t *testing.T) {
+	long := controltest.Program(strings.Repeat("n", 63))
+	long.State, long.Reason = program.Fatal, strings.Repeat("reason ", 40)
+	socket := serveBox(t, controltest.New(long, controltest.Program("web")))
+	plain := onTerminal(t, map[string]string{"NO_COLOR": "1"}, "--socket", socket, "status")
+	for _, l := range strings.Split(plain, "\n") {
+		if n := utf8.RuneCountInString(l); n > 80 {
+			t.Errorf("%d columns: %s", n, l)
+		}
+	}
+	if strings.Contains(plain, "\x1b") {
+		t.Errorf("colour in spite of NO_COLOR: %q", plain)
+	}
+	coloured := onTerminal(t, map[string]string{"TERM": "xterm"}, "--socket", socket, "status")
+	if !strings.Contains(coloured, "\x1b[31mFATAL\x1b[0m") || !strings.Contains(coloured, "\x1b[32mRUNNING\x1b[0m") {
+		t.Errorf("no colours: %q", coloured)
+	}
+}
+
+// TestStatusWatchFollows: -w shows the state again after an event, and a user's
+// interrupt ends it without an error.
+func TestStatusWatchFollows(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	socket := serveBox(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out := &waiter{shown: make(chan string, 100)}
+	ended := make(chan int, 1)
+	var stderr bytes.Buffer
+	go func() {
+		none := func(string) (string, bool) { return "", false }
+		ended <- run(ctx, []string{"--socket", socket, "status", "-w", "--json"}, none, strings.NewReader(""), out, &stderr)
+	}()
+	if first := <-out.shown; !strings.Contains(first, `"state":"RUNNING"`) {
+		t.Errorf("first: %s", first)
+	}
+	b.Set("web", func(p *supervisor.Status) { p.State, p.PID = program.Stopped, 0 })
+	if second := <-out.shown; !strings.Contains(second, `"state":"STOPPED"`) {
+		t.Errorf("second: %s", second)
+	}
+	cancel()
+	if code := <-ended; code != exitOK || stderr.Len() > 0 {
+		t.Errorf("exit %d, %s", code, stderr.String())
+	}
+}
+
+// waiter hands on each write.
+type waiter struct{ shown chan string }
+
+func (w *waiter) Write(p []byte) (int, error) {
+	w.shown <- string(p)
+	return len(p), nil
+}

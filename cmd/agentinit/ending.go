@@ -1,0 +1,94 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// maxReport is what Kubernetes takes of a termination message.
+const maxReport = 4096
+
+// finalStatus is the one place that decides the status of the process. A boot that
+// failed has its own status, unless an essential program ended the box first.
+func finalStatus(bootErr error, result supervisor.Result) int {
+	if bootErr != nil && result.Cause.Kind != supervisor.CauseEssential {
+		return int(bootstrap.ExitCode(bootErr))
+	}
+	return result.Code
+}
+
+// report tells why the box ended.
+func (b *box) report(code int, bootErr error, result supervisor.Result) bootstrap.TerminationReport {
+	r := bootstrap.TerminationReport{
+		Cause: result.Cause.String(), Program: result.Cause.Program, Code: code,
+		At: time.Now(), UptimeMS: time.Since(b.started).Milliseconds(), Version: version,
+	}
+	if bootErr != nil && result.Cause.Kind != supervisor.CauseEssential {
+		r.Cause = bootErr.Error()
+		var failure *bootstrap.Failure
+		if errors.As(bootErr, &failure) {
+			r.Phase = failure.Phase
+		}
+	}
+	programs := slices.Clone(result.Programs)
+	slices.SortStableFunc(programs, func(x, y supervisor.Status) int {
+		return cmp.Compare(b.rank(x, r.Program), b.rank(y, r.Program))
+	})
+	for _, p := range programs {
+		r.Programs = append(r.Programs, b.programEnd(p))
+	}
+	return r
+}
+
+// rank puts first what a reader of the report wants to know first: the program
+// that ended the box, then those that gave up, then those that ended badly.
+func (b *box) rank(p supervisor.Status, culprit string) int {
+	switch {
+	case p.Name == culprit:
+		return 0
+	case p.State == program.Fatal:
+		return 1
+	case p.LastExit != nil && p.LastExit.Status() != 0:
+		return 2
+	}
+	return 3
+}
+
+// stderrLines is how many of a program's last lines the report offers; it drops
+// what does not fit.
+const stderrLines = 10
+
+func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
+	end := bootstrap.ProgramEnd{Name: p.Name, State: p.State.String(), Reason: p.Reason}
+	if x := p.LastExit; x != nil {
+		end.Exit = fmt.Sprintf("exit %d", x.Code)
+		if x.Signal != "" {
+			end.Exit = "signal " + x.Signal
+		}
+	}
+	query := logs.Query{Programs: []string{p.Name}, Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run}
+	for line := range b.plane.Read(b.stopped, query) {
+		end.Stderr = append(end.Stderr, line.Text)
+	}
+	return end
+}
+
+// say writes the termination report where Kubernetes looks for it, and as the
+// last line of the log.
+func (b *box) say(r bootstrap.TerminationReport) {
+	path := cmp.Or(b.getenv("AGENTBOX_TERMINATION_LOG"), bootstrap.TerminationLog)
+	fields := map[string]any{"message": r.Line(), "report": r}
+	if _, err := bootstrap.WriteTerminationReport(path, r.Render(maxReport)); err != nil {
+		fields["termination_log_error"] = err.Error()
+	}
+	b.bus.Publish(event.Event{Level: event.Info, Stage: "supervisor", Name: "Terminated", Fields: fields})
+}

@@ -1,0 +1,346 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// The small types of this file translate between packages that do not know each
+// other. Each is one interface of one of them, met by another.
+
+// runner runs bootstrap's one-shots through the one owner of processes.
+type runner struct{ owner *proc.Owner }
+
+func (r runner) Run(ctx context.Context, c bootstrap.Command) (bootstrap.CommandResult, error) {
+	result, err := r.owner.Run(ctx, proc.Command{
+		Path: c.Argv[0], Args: c.Argv, Env: c.Env, Dir: c.Dir, Scope: proc.ScopeTree,
+	}, c.MaxOutput)
+	if err != nil {
+		return bootstrap.CommandResult{Output: result.Output}, err
+	}
+	return bootstrap.CommandResult{Status: result.Exit.ShellStatus(), Output: result.Output}, nil
+}
+
+// starter gives the supervisor its programs and lets it boot.
+type starter struct{ b *box }
+
+func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct{}, error) {
+	if _, err := s.b.sup.Apply(ctx, specs); err != nil {
+		return nil, err
+	}
+	s.b.sup.Boot()
+	return s.b.sup.Started(), nil
+}
+
+// snapshotter is the supervisor as the seal sees it.
+type snapshotter struct{ b *box }
+
+func (s snapshotter) Snapshot() (uint64, []bootstrap.ProgramState) {
+	snap := s.b.sup.Snapshot()
+	out := make([]bootstrap.ProgramState, len(snap.Programs))
+	for i, p := range snap.Programs {
+		out[i] = bootstrap.ProgramState{
+			Name: p.Name, Type: p.Spec.Type, State: p.State, Required: p.Required, Ready: p.Ready,
+			Completed: p.Completed, Reason: p.Reason, PID: p.PID, StartedAt: value(p.StartedAt), RunningAt: value(p.RunningAt),
+		}
+	}
+	return snap.Seq, out
+}
+
+func value(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}
+
+// programStates is the supervisor as readiness sees it.
+func (b *box) programStates() (uint64, []probes.ProgramState) {
+	snap := b.sup.Snapshot()
+	out := make([]probes.ProgramState, len(snap.Programs))
+	for i, p := range snap.Programs {
+		out[i] = probes.ProgramState{
+			Name: p.Name, State: p.State.String(), Required: p.Required, Ready: p.Ready, Completed: p.Completed,
+			Scheduled: p.Spec.Type == program.Schedule, Reason: p.Reason,
+		}
+	}
+	return snap.Seq, out
+}
+
+// metricsPrograms is the box as a scrape sees it.
+type metricsPrograms struct{ b *box }
+
+func (m metricsPrograms) Programs() []probes.ProgramFacts {
+	streams := map[string][]probes.StreamLogs{}
+	for _, s := range m.b.plane.Stats() {
+		streams[s.Program] = append(streams[s.Program], probes.StreamLogs{
+			Stream: s.Stream.String(), Bytes: s.Bytes, Dropped: s.Dropped,
+		})
+	}
+	snap := m.b.sup.Snapshot()
+	out := make([]probes.ProgramFacts, len(snap.Programs))
+	for i, p := range snap.Programs {
+		out[i] = probes.ProgramFacts{
+			Name: p.Name, State: p.State.String(), Restarts: p.Restarts, StartedAt: value(p.StartedAt), Logs: streams[p.Name],
+		}
+		if p.LastExit != nil {
+			status := p.LastExit.Status()
+			out[i].LastExit = &status
+		}
+		// A program that does not run uses nothing; there is nothing to report.
+		if u, err := m.b.system.Usage(p.Name, p.Run); err == nil {
+			out[i].Usage = &probes.Usage{CPUSeconds: u.CPU.Seconds(), ResidentBytes: uint64(u.RSS), OpenFDs: u.FDs}
+		}
+	}
+	return out
+}
+
+func (m metricsPrograms) Reaped() (programs, orphans uint64) {
+	s := m.b.owner.Stats()
+	return s.Exited, s.Orphans
+}
+
+// bootMetrics is the boot as a scrape sees it.
+type bootMetrics struct{ b *box }
+
+func (m bootMetrics) Phases() []probes.PhaseState { return m.b.phases() }
+
+func (m bootMetrics) Took() (time.Duration, bool) {
+	_, took, ok := m.b.boot.Sealed()
+	return took, ok
+}
+
+func (b *box) phases() []probes.PhaseState {
+	records := b.boot.Records()
+	out := make([]probes.PhaseState, len(records))
+	for i, r := range records {
+		out[i] = probes.PhaseState{Number: r.Label(), Name: r.Name, Outcome: string(r.Status), Note: r.Note, Duration: r.Duration}
+	}
+	return out
+}
+
+func (b *box) buildInfo() probes.Build {
+	return probes.Build{
+		Version: version, ImageHash: b.getenv("AGENTBOX_IMAGE_HASH"), ManifestChecksum: b.boot.Current().Checksum,
+		FederationMode: cmp.Or(b.manifest().Federation.Mode, "standalone"), BootID: b.bootID,
+	}
+}
+
+func (b *box) health() probes.Health {
+	_, programs := b.programStates()
+	return probes.NewHealth(probes.Facts{
+		Uptime: time.Since(b.started), Verdict: b.readiness.Verdict(), Phases: b.phases(), Programs: programs,
+		Drift: b.drift.Current(), Listeners: b.server.Listeners(), Artifacts: b.boot.Artifacts(), Build: b.buildInfo(),
+	})
+}
+
+// meta is /v1/meta: facts about the box that are nobody's secret.
+func (b *box) meta() any {
+	build := b.buildInfo()
+	m := b.manifest()
+	return map[string]any{
+		"version": build.Version, "boot_id": build.BootID, "image_hash": build.ImageHash,
+		"manifest_checksum": build.ManifestChecksum, "federation_mode": build.FederationMode,
+		"observability": map[string]any{
+			"metrics_endpoint": b.metricsBound(), "otlp_endpoint": withoutCredentials(m.Observability.OTLPEndpoint),
+		},
+		"runtime_closure": b.boot.Closure(),
+	}
+}
+
+func (b *box) metricsBound() string { return b.server.Bound("metrics") }
+
+// declared is the contract that drift is measured against.
+func (b *box) declared() probes.Declared {
+	metrics := b.addresses.Metrics
+	if metrics == bootstrap.Off {
+		metrics = ""
+	}
+	d := probes.Declared{
+		MetricsAddress: metrics, Enforce: b.manifest().Security.Enforce, WritableMounts: b.boot.Mounts(),
+		ImageRef: b.getenv("AGENTBOX_IMAGE_REF"), Environment: b.boot.DeclaredEnvironment(),
+	}
+	if p := b.boot.Security(); p != nil {
+		d.Profile = &probes.Security{Capabilities: p.Capabilities, ReadOnlyRoot: p.ReadOnlyRoot, NoNewPrivs: p.NoNewPrivs}
+	}
+	return d
+}
+
+// withoutCredentials drops user information from an address that is shown.
+func withoutCredentials(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	u.User = nil
+	return u.String()
+}
+
+// manifest is the one in force.
+func (b *box) manifest() *schema.Manifest { return b.boot.Current().Manifest }
+
+// socketGroup resolves supervisor.socket_group, a name or a number; -1 without.
+func (b *box) socketGroup(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	if n, err := strconv.Atoi(name); err == nil {
+		return n, nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return -1, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "supervisor.socket_group: " + err.Error()}
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// readinessReport is readiness as the control socket shows it.
+type readinessReport struct{ b *box }
+
+func (r readinessReport) Report() api.Readiness {
+	v := r.b.readiness.Verdict()
+	out := api.Readiness{Ready: v.Ready, Reason: v.Reason, Requirements: requirements(v.Requirements), Missing: requirements(v.Missing)}
+	if !v.Since.IsZero() {
+		out.Since = &v.Since
+	}
+	return out
+}
+
+func requirements(in []probes.Requirement) []api.Requirement {
+	out := make([]api.Requirement, len(in))
+	for i, q := range in {
+		out[i] = api.Requirement{ID: q.ID, Kind: string(q.Kind), OK: q.Met, Reason: q.Reason}
+	}
+	return out
+}
+
+// bootRecord is the boot as the control socket shows it.
+type bootRecord struct{ b *box }
+
+func (r bootRecord) Boot() api.Boot {
+	out := api.Boot{ID: r.b.bootID, StartedAt: r.b.started, Outcome: "booting"}
+	if _, took, ok := r.b.boot.Sealed(); ok {
+		at := r.b.started.Add(took)
+		out.SealedAt, out.Outcome = &at, "sealed"
+	} else if why := r.b.boot.GivenUp(); why != "" {
+		out.Outcome, out.Reason = "timeout", why
+	}
+	for _, p := range r.b.boot.Records() {
+		if p.Status == bootstrap.StatusPending {
+			continue
+		}
+		if p.Status == bootstrap.StatusFailed {
+			out.Outcome, out.Reason = "failed", p.Note
+		}
+		out.Phases = append(out.Phases, api.BootPhase{
+			Number: p.Number, Name: p.Name, StartedAt: p.Started, Outcome: string(p.Status), Detail: p.Note,
+			DurationMS: float64(p.Duration.Microseconds()) / 1000,
+		})
+	}
+	for _, a := range r.b.boot.Artifacts() {
+		out.Artifacts = append(out.Artifacts, api.BootArtifact{
+			ID: a.ID, Class: a.Class, Required: a.Required, OK: a.Outcome == bootstrap.ArtifactPassed, Reason: a.Reason,
+			DurationMS: a.DurationMS,
+		})
+	}
+	runs := r.b.boot.Runs()
+	for _, run := range runs {
+		p := api.BootProgram{
+			Name: run.Name, Required: run.Required,
+			StartedAt: pointer(run.Started), RunningAt: pointer(run.Running), ReadyAt: pointer(run.Ready),
+		}
+		for _, n := range run.Needs {
+			p.Needs = append(p.Needs, n.Program)
+		}
+		out.Programs = append(out.Programs, p)
+	}
+	for _, link := range bootstrap.CriticalChain(runs) {
+		out.CriticalChain = append(out.CriticalChain, link.Name)
+	}
+	return out
+}
+
+func pointer(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// applier reads the manifest of the running box again.
+type applier struct{ b *box }
+
+func (a applier) Plan(context.Context) ([]byte, error) { return json.Marshal(a.b.boot.Current().Plan) }
+
+func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error) {
+	loaded, err := a.b.boot.Read()
+	if err != nil {
+		return api.ApplyResult{}, invalid(err)
+	}
+	apply := a.b.sup.Apply
+	if dryRun {
+		apply = a.b.sup.Plan
+	}
+	result, err := apply(ctx, loaded.Specs)
+	if err != nil {
+		return api.ApplyResult{}, err
+	}
+	if !dryRun && !result.RolledBack {
+		a.b.boot.Adopt(loaded)
+	}
+	out := api.ApplyResult{DryRun: dryRun, RolledBack: result.RolledBack, Reason: result.Reason, Warnings: wireFindings(loaded.Warnings)}
+	for _, c := range result.Changes {
+		out.Changes = append(out.Changes, api.ApplyChange{Program: c.Program, Action: string(c.Kind), Keys: c.Fields})
+	}
+	return out, nil
+}
+
+// invalid makes a manifest's findings an answer of the control socket.
+func invalid(err error) error {
+	var findings bootstrap.Findings
+	if !errors.As(err, &findings) {
+		return err
+	}
+	return &api.Error{Code: api.CodeInvalid, Message: "the manifest is invalid; nothing was changed", Findings: wireFindings(findings)}
+}
+
+func wireFindings(in []schema.Finding) []api.Finding {
+	var out []api.Finding
+	for _, f := range in {
+		out = append(out, api.Finding{
+			Code: f.Code, Severity: string(f.Severity), File: f.File, Path: f.Path, Line: f.Line, Column: f.Column,
+			Value: f.Value, Message: f.Message, Hint: f.Hint,
+		})
+	}
+	return out
+}
+
+// reapply is what SIGHUP does.
+func (b *box) reapply() {
+	result, err := applier{b}.Apply(b.stopped, false)
+	if err != nil {
+		b.publish(event.Error, "ApplyFailed", map[string]any{"message": err.Error()})
+		return
+	}
+	changed := 0
+	for _, c := range result.Changes {
+		if c.Action != api.ApplyUnchanged {
+			changed++
+		}
+	}
+	b.publish(event.Info, "ManifestApplied", map[string]any{"changed": changed, "rolled_back": result.RolledBack, "reason": result.Reason})
+}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"reflect"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+)
+
+// asInit in the environment makes this test binary behave like agentinit.
+const asInit = "AGENTINIT_TEST_AS_INIT"
+
+func TestMain(m *testing.M) {
+	proc.ShimMain()
+	if os.Getenv(asInit) != "" {
+		os.Unsetenv(asInit)
+		code, handled := initMode(os.Args[1:])
+		if !handled {
+			code = 99
+		}
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+func TestParseInit(t *testing.T) {
+	for _, tc := range []struct {
+		args string
+		want initOptions
+		err  string // "" none, "not" not init mode, else part of the message
+	}{
+		{"-- a -b --", initOptions{command: []string{"a", "-b", "--"}}, ""},
+		{"-g -- a", initOptions{group: true, command: []string{"a"}}, ""},
+		{"-s -g -- a", initOptions{group: true, command: []string{"a"}}, ""},
+		{"-sg -- a", initOptions{group: true, command: []string{"a"}}, ""},
+		{"init -- a", initOptions{command: []string{"a"}}, ""},
+		{"init -g a -s", initOptions{group: true, command: []string{"a", "-s"}}, ""},
+		{"init", initOptions{}, "no command"},
+		{"init -x -- a", initOptions{}, "unknown flag -x"},
+		{"--", initOptions{}, "no command"},
+		{"", initOptions{}, "not"},
+		{"-g", initOptions{}, "not"},
+		{"--manifest f -- a", initOptions{}, "not"},
+		{"--version", initOptions{}, "not"},
+		{"-h", initOptions{}, "not"},
+	} {
+		got, err := parseInit(strings.Fields(tc.args))
+		switch {
+		case tc.err == "not":
+			if !errors.Is(err, errNotInit) {
+				t.Errorf("%q: got %+v, %v", tc.args, got, err)
+			}
+		case tc.err != "":
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%q: got %v", tc.args, err)
+			}
+		case err != nil || !reflect.DeepEqual(got, tc.want) && (got.group != tc.want.group || strings.Join(got.command, " ") != strings.Join(tc.want.command, " ")):
+			t.Errorf("%q: got %+v, %v", tc.args, got, err)
+		}
+	}
+}
+
+func buildTestprog(t *testing.T) string {
+	t.Helper()
+	bin := t.TempDir() + "/testprog"
+	cmd := exec.Command("go", "build", "-o", bin, "../../internal/testprog")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return bin
+}
+
+func initCmd(args ...string) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", args...)
+	c.Env = append(os.Environ(), asInit+"=1")
+	return c
+}
+
+// pid1 makes a command run as PID 1 of a new pid namespace.
+func pid1(t *testing.T, c *exec.Cmd) *exec.Cmd {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a pid namespace")
+	}
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	return c
+}
+
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	if err == nil {
+		return 0
+	}
+	var ee *exec.ExitError
+	if !errors.As(err, &ee) {
+		t.Fatal(err)
+	}
+	return ee.ExitCode()
+}
+
+func TestInitExitStatus(t *testing.T) {
+	for _, asPID1 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pid1=%v", asPID1), func(t *testing.T) {
+			for _, tc := range []struct {
+				args []string
+				code int
+			}{
+				{[]string{"--", "sh", "-c", "exit 0"}, 0},
+				{[]string{"--", "sh", "-c", "exit 7"}, 7},
+				{[]string{"-g", "--", "sh", "-c", "kill -TERM $$"}, 143},
+				{[]string{"init", "--", "sh", "-c", "kill -KILL $$"}, 137},
+				{[]string{"--", "/no/such"}, 127},
+				{[]string{"--", "no-such-command"}, 127},
+				{[]string{"--", "/"}, 126},
+				{[]string{"--"}, 2},
+			} {
+				c := initCmd(tc.args...)
+				if asPID1 {
+					c = pid1(t, c)
+				}
+				if code := exitCode(t, c.Run()); code != tc.code {
+					t.Errorf("%v: exit status %d, want %d", tc.args, code, tc.code)
+				}
+			}
+		})
+	}
+}
+
+// TestInitForwardsSignals sends every signal that can be forwarded and compares
+// what the child reports.
+func TestInitForwardsSignals(t *testing.T) {
+	prog := buildTestprog(t)
+	for _, group := range []string{"-s", "-g"} {
+		c := initCmd(group, "--", prog, "report-signals")
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// A signal that does not come through must fail the test, not hang it.
+		watchdog := time.AfterFunc(30*time.Second, func() { c.Process.Kill(); out.Close() })
+		defer watchdog.Stop()
+		lines := bufio.NewScanner(out)
+		if !lines.Scan() || lines.Text() != "ready" {
+			t.Fatalf("got %q", lines.Text())
+		}
+		// Without TERM, which ends it, what cannot be caught, what is not
+		// forwarded, and 27 and 32 to 34, which a Go program cannot be told of.
+		for _, n := range []int{1, 2, 3, 5, 6, 10, 12, 14, 16, 18, 24, 25, 26, 28, 29, 30, 35, 36, 37, 50, 63, 64} {
+			if err := c.Process.Signal(syscall.Signal(n)); err != nil {
+				t.Fatal(err)
+			}
+			if !lines.Scan() || lines.Text() != strconv.Itoa(n) {
+				t.Fatalf("sent %d, the child reports %q", n, lines.Text())
+			}
+		}
+		for _, n := range []syscall.Signal{syscall.SIGURG, syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTERM} {
+			if err := c.Process.Signal(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rest, err := io.ReadAll(out)
+		// Scanner may have read ahead.
+		if err != nil {
+			t.Fatal(err)
+		}
+		tail := ""
+		for lines.Scan() {
+			tail += lines.Text() + " "
+		}
+		if got := strings.Fields(tail + string(rest)); len(got) != 1 || got[0] != "15" {
+			t.Errorf("after the signals that are not forwarded and TERM the child reports %q", got)
+		}
+		if code := exitCode(t, c.Wait()); code != 0 {
+			t.Errorf("exit status %d", code)
+		}
+	}
+}
+
+// TestInitReapsAndSaysGoodbye: an orphan of the child gets TERM when the child
+// has ended, and its last words come through.
+func TestInitReapsAndSaysGoodbye(t *testing.T) {
+	c := pid1(t, initCmd("--", "sh", "-c",
+		`(trap 'echo bye; exit' TERM; echo armed >&3; while :; do sleep 1000 & wait; done) & read x <&4; exit 3`))
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	// Init mode must not leak descriptors above 2, so the shell opens its own.
+	c.Args = append([]string{"/proc/self/exe", "--", "sh", "-c"},
+		`mkfifo "$0/f" && exec 3<>"$0/f" 4<&3; `+
+			`(trap 'echo bye; exit' TERM; echo armed >&3; while :; do sleep 1000 & wait; done) & read x <&4; exit 3`, t.TempDir())
+	var out bytes.Buffer
+	c.Stdout = &out
+	if code := exitCode(t, c.Run()); code != 3 || out.String() != "bye\n" {
+		t.Errorf("exit status %d, output %q", code, out.String())
+	}
+}
+
+func TestInitLeaksNoDescriptors(t *testing.T) {
+	prog := buildTestprog(t)
+	f, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c := initCmd("--", prog, "fds")
+	c.ExtraFiles = []*os.File{f, f, f}
+	out, err := c.Output()
+	if err != nil || string(out) != "0\n1\n2\n" {
+		t.Errorf("the child has %q, %v", out, err)
+	}
+}
+
+// TestInitResetsSignals: ignored signals that agentinit inherited are default
+// ones in the child.
+func TestInitResetsSignals(t *testing.T) {
+	prog := buildTestprog(t)
+	c := exec.Command("sh", "-c", `trap "" HUP INT TERM USR1 TTIN TTOU TSTP; exec "$@"`, "sh", "/proc/self/exe", "--", prog, "signals")
+	c.Args[4] = os.Args[0]
+	c.Env = append(os.Environ(), asInit+"=1")
+	out, err := c.Output()
+	if err != nil || string(out) != "SigBlk 0000000000000000\nSigIgn 0000000000000000\n" {
+		t.Errorf("the child has %q, %v", out, err)
+	}
+}
+
+// TestInitHandsOverTheTerminal: the child is in the foreground group of the
+// terminal that agentinit had, and reads from it.
+func TestInitHandsOverTheTerminal(t *testing.T) {
+	c := initCmd("--", "sh", "-c", `read -r pid name state ppid pgrp sid tty tpgid rest </proc/self/stat; read -r line; echo "$pgrp $tpgid $line"`)
+	tty, err := pty.Start(c)
+	if err != nil {
+		t.Skip("needs a pseudo-terminal: " + err.Error())
+	}
+	defer tty.Close()
+	if _, err := tty.WriteString("hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	// A terminal whose last user has gone reads as an error, after its text.
+	out, _ := io.ReadAll(tty)
+	if err := c.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	lines := strings.Fields(string(out))
+	if n := len(lines); n < 3 || lines[n-3] != lines[n-2] || lines[n-1] != "hello" {
+		t.Errorf("group, foreground group, line: %q", lines)
+	}
+}
+
+// TestInitStartCost prints what a start costs; it judges nothing but that the
+// figures can be had.
+func TestInitStartCost(t *testing.T) {
+	begin := time.Now()
+	if out, err := initCmd("--", "true").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("one command under init mode: %v", time.Since(begin))
+	out, err := initCmd("--", "sh", "-c", `grep RssAnon /proc/$PPID/status`).Output()
+	if err != nil {
+		t.Skip("needs root: an undumpable parent's status cannot be read")
+	}
+	t.Logf("%s", out)
+}

@@ -1,0 +1,93 @@
+// Command agentinit is PID 1 of the box: it reads the manifest, boots, supervises
+// the manifest's programs, answers the probes and stops everything in order.
+//
+// Called as "agentinit -- CMD" it is a plain init for one child instead. main.go
+// only tells the ways to run apart; wire.go builds the box and is the only file
+// that knows all packages.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+)
+
+// Set by the linker.
+var (
+	version = "dev"
+	commit  = "unknown"
+)
+
+func main() {
+	// The exec shim is this binary too; it must come before anything else, since
+	// it runs between the fork and the exec of a program.
+	proc.ShimMain()
+	if code, handled := initMode(os.Args[1:]); handled {
+		os.Exit(code)
+	}
+	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}
+
+// options are what the command line says.
+type options struct {
+	manifest string   // --manifest; empty: the environment or the default decides
+	root     string   // --root: prefix of every path
+	command  []string // after "--": runs as the essential program "main"
+}
+
+const usageText = `agentinit: PID 1 and process supervisor of a container
+
+usage:
+  agentinit [--manifest FILE] [--root DIR]            boot the box
+  agentinit [--manifest FILE] [--root DIR] -- CMD …   the same, and run CMD as the essential program "main"
+  agentinit [-g] [-s] -- CMD …                        plain init for one command (also: agentinit init -- CMD …)
+  agentinit --version
+
+The manifest is --manifest, else $AGENTBOX_CONFIG, else /etc/agentbox.toml.
+With --root every path is below DIR, so that a box boots unprivileged.
+
+signals: TERM, INT stop the box (a second one skips the grace, a third kills now);
+  QUIT the same with a goroutine dump; HUP applies the manifest again;
+  USR1 writes the status to the log; USR2 reopens log files.
+
+exit: 0 asked to stop · 1 internal error · 2 usage · 64 manifest invalid · 65 immutable root violated ·
+  66 artifact missing · 67 required program FATAL before the seal · 68 seal timeout · 69 orchestrator adapter ·
+  70 adapter contract · 73 directory, key or identity · else the status of the program that ended the box
+`
+
+// parseOptions reads the command line. handled is true when it asked for help or
+// the version, or was wrong; code is then the exit status.
+func parseOptions(args []string, stdout, stderr io.Writer) (o options, code int, handled bool) {
+	flags := flag.NewFlagSet("agentinit", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&o.manifest, "manifest", "", "")
+	flags.StringVar(&o.root, "root", "", "")
+	showVersion := flags.Bool("version", false, "")
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, usageText)
+		return o, 0, true
+	case err != nil:
+		fmt.Fprintf(stderr, "agentinit: %v\n\n%s", err, usageText)
+		return o, 2, true
+	case *showVersion:
+		fmt.Fprintf(stdout, "agentinit %s (%s)\n", version, commit)
+		return o, 0, true
+	}
+	// flag stops at "--" and drops it; without it, words are a mistake.
+	rest := flags.Args()
+	if len(rest) > 0 {
+		before := args[:len(args)-len(rest)]
+		if len(before) == 0 || before[len(before)-1] != "--" {
+			fmt.Fprintf(stderr, "agentinit: unexpected argument %q; a command to run comes after --\n\n%s", rest[0], usageText)
+			return o, 2, true
+		}
+		o.command = rest
+	}
+	return o, 0, false
+}

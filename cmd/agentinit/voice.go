@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// voice writes the events of the box as JSON lines. It is one more reader of the
+// ring: a console that does not keep up loses lines, never holds up the box.
+type voice struct {
+	log   zerolog.Logger
+	level atomic.Int32
+}
+
+// levels are the names that --log-level, the manifest and the API take.
+var levels = map[string]zerolog.Level{
+	"trace": zerolog.TraceLevel, "debug": zerolog.DebugLevel, "info": zerolog.InfoLevel,
+	"warn": zerolog.WarnLevel, "error": zerolog.ErrorLevel,
+}
+
+func newVoice(w io.Writer) *voice {
+	v := &voice{log: zerolog.New(w)}
+	v.level.Store(int32(zerolog.InfoLevel))
+	return v
+}
+
+// SetLevel changes what is written from now on.
+func (v *voice) SetLevel(name string) error {
+	level, ok := levels[name]
+	if !ok {
+		return fmt.Errorf("unknown log level %q: write trace, debug, info, warn or error", name)
+	}
+	v.level.Store(int32(level))
+	return nil
+}
+
+// Level returns the name of the level in force.
+func (v *voice) Level() string {
+	return zerolog.Level(v.level.Load()).String()
+}
+
+// follow writes every event until ctx ends, then those that are already there.
+func (v *voice) follow(ctx context.Context, events *event.Watcher) {
+	for {
+		e, err := events.Next(ctx)
+		if err != nil {
+			break
+		}
+		v.write(e)
+	}
+	for e, ok := events.TryNext(); ok; e, ok = events.TryNext() {
+		v.write(e)
+	}
+}
+
+func (v *voice) write(e event.Event) {
+	level, ok := levels[string(e.Level)]
+	if !ok {
+		level = zerolog.ErrorLevel // an unknown level is a mistake: show it
+	}
+	if level < zerolog.Level(v.level.Load()) {
+		return
+	}
+	line := v.log.WithLevel(level).
+		Str("time", e.Time.UTC().Format(event.TimeFormat)).
+		Str("agentbox.stage", e.Stage).Str("event", e.Name).Uint64("seq", e.Seq)
+	if e.Program != "" {
+		line = line.Str("program", e.Program)
+	}
+	if e.Run != 0 {
+		line = line.Uint64("run", e.Run)
+	}
+	if e.Change != nil {
+		line = line.Interface("change", e.Change)
+	}
+	for _, key := range slices.Sorted(maps.Keys(e.Fields)) {
+		if key != "message" {
+			line = line.Interface(key, e.Fields[key])
+		}
+	}
+	line.Msg(message(e))
+}
+
+// message is the event in words.
+func message(e event.Event) string {
+	if text, ok := e.Fields["message"].(string); ok {
+		return text
+	}
+	if c := e.Change; c != nil {
+		text := e.Program + " " + c.From + " → " + c.To
+		if c.Reason != "" {
+			text += ": " + c.Reason
+		}
+		return text
+	}
+	return words(e.Name)
+}
+
+// words takes CamelCase apart: "PhaseStarted" becomes "phase started".
+func words(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			b.WriteByte(' ')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToLower(b.String())
+}

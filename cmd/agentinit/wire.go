@@ -1,0 +1,411 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// eventsHeld is how many events a reader may be behind before it lags: a boot of
+// a thousand programs fits.
+const eventsHeld = 8192
+
+// orphanWait is how long the processes that belong to no program have between
+// the last TERM and the last KILL.
+const orphanWait = 500 * time.Millisecond
+
+// flushWait bounds what the end of the box spends on a console that is stuck.
+const flushWait = time.Second
+
+// box is everything of one running agentinit, joined. It decides nothing: the
+// packages do.
+type box struct {
+	environ []string
+	env     map[string]string
+	stderr  io.Writer
+	started time.Time
+	bootID  string
+
+	bus       *event.Bus
+	plane     *logs.Plane
+	voice     *voice
+	owner     *proc.Owner
+	system    *supervisor.System
+	sup       *supervisor.Supervisor
+	boot      *bootstrap.Boot
+	roots     bootstrap.Roots
+	readiness *probes.Readiness
+	registry  *prometheus.Registry
+	auth      *probes.Auth
+	server    *probes.Server
+	drift     *probes.DriftDetector
+	addresses bootstrap.Addresses
+
+	// stopped ends when the box has: everything that runs beside it hangs on it.
+	stopped context.Context
+	halt    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// run boots the box and returns the exit status when it has ended.
+func run(args, environ []string, stdout, stderr *os.File) int {
+	o, code, handled := parseOptions(args, stdout, stderr)
+	if handled {
+		return code
+	}
+	caught, stopSignals := listen()
+	defer stopSignals()
+	b, err := newBox(o, environ, stdout, stderr)
+	if err != nil {
+		fmt.Fprintln(stderr, "agentinit:", err)
+		return int(bootstrap.ExitCode(err))
+	}
+	return b.live(caught)
+}
+
+// newBox makes what does not depend on the manifest.
+func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) {
+	b := &box{environ: environ, env: map[string]string{}, stderr: stderr, started: time.Now(), bootID: newBootID()}
+	for _, kv := range environ {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			b.env[name] = value
+		}
+	}
+	var err error
+	if b.roots, err = bootstrap.NewRoots(o.root, b.getenv); err != nil {
+		return nil, err
+	}
+	b.stopped, b.halt = context.WithCancel(context.Background())
+	b.bus = event.NewBus(eventsHeld)
+	if b.owner, err = proc.New(proc.Options{Cgroups: true, Report: func(message string) {
+		b.publish(event.Warn, "Degraded", map[string]any{"message": message})
+	}}); err != nil {
+		return nil, err
+	}
+	b.boot = bootstrap.New(bootstrap.Config{
+		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
+		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
+		Runner: runner{b.owner}, Starter: starter{b}, Programs: snapshotter{b}, Reload: []string{"ProgramsApplied"},
+		KeyKnown: func(key bootstrap.Secret) { b.auth.SetKey(key.Reveal()) },
+		Sealed: func(bootstrap.Sentinel) {
+			b.readiness.Set(probes.Requirement{ID: probes.SentinelID, Kind: probes.KindSentinel, Met: true})
+		},
+		Resolved: b.checkSettings,
+	})
+	return b, nil
+}
+
+func (b *box) getenv(name string) string { return b.env[name] }
+
+func (b *box) publish(level event.Level, name string, fields map[string]any) {
+	b.bus.Publish(event.Event{Level: level, Stage: "supervisor", Name: name, Fields: fields})
+}
+
+func newBootID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the process instead
+	return hex.EncodeToString(id[:])
+}
+
+// systemName is Nix's word for what this binary was built for.
+func systemName() string {
+	arch := runtime.GOARCH
+	switch arch {
+	case "amd64":
+		arch = "x86_64"
+	case "arm64":
+		arch = "aarch64"
+	}
+	return arch + "-" + runtime.GOOS
+}
+
+// checkSettings refuses what only this file can judge, while nothing has been
+// started.
+func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
+	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
+		return err
+	}
+	_, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE"))
+	return err
+}
+
+// live is the life of the box. Phase 0 comes first, because the manifest says
+// where to listen; everything that answers is up before phase 1.
+func (b *box) live(caught <-chan os.Signal) int {
+	loadErr := b.boot.Load(b.stopped)
+	b.speak(loadErr)
+	if loadErr != nil {
+		return b.neverStarted(loadErr)
+	}
+	if err := b.build(); err != nil {
+		return b.neverStarted(err)
+	}
+	b.background(func() { b.obey(caught, b.stopped.Done()) })
+	b.background(b.watchShutdown)
+	results := make(chan supervisor.Result, 1)
+	go func() { results <- b.sup.Run(context.Background()) }()
+
+	if err := b.serve(); err != nil {
+		return b.end(err, b.stopSupervisor(results, err))
+	}
+	booting, interrupt := context.WithCancelCause(b.stopped)
+	defer interrupt(nil)
+	go func() {
+		<-b.sup.Done()
+		interrupt(errors.New("the box is stopping"))
+	}()
+	bootErr := b.boot.Run(booting)
+	if bootErr != nil {
+		return b.end(bootErr, b.stopSupervisor(results, bootErr))
+	}
+	b.afterBoot()
+	return b.end(nil, <-results)
+}
+
+// background runs f until the box is stopped; the end waits for it.
+func (b *box) background(f func()) { b.running.Go(f) }
+
+// speak opens the console in the format that the manifest wants, or the default
+// one when there is no manifest to ask.
+func (b *box) speak(loadErr error) {
+	settings := schema.BoxLog{}
+	if loadErr == nil {
+		settings = b.manifest().Supervisor.Log
+	}
+	b.plane = logs.New(logs.Config{
+		Stdout: os.Stdout, Stderr: os.Stderr, Format: logs.Format(settings.Format),
+		Color: b.getenv("NO_COLOR") == "",
+		OnTrouble: func(program string, err error) {
+			b.bus.Publish(event.Event{Level: event.Warn, Stage: "supervisor", Name: "LogTrouble", Program: program,
+				Fields: map[string]any{"error": fmt.Sprint(err)}})
+		},
+	})
+	b.voice = newVoice(b.plane.Writer())
+	level := b.getenv("AGENTBOX_LOG_LEVEL")
+	if loadErr == nil {
+		level = cmp.Or(level, settings.Level, b.manifest().Observability.LogLevel)
+	}
+	if err := b.voice.SetLevel(cmp.Or(level, "info")); err != nil {
+		b.publish(event.Warn, "BadLogLevel", map[string]any{"message": err.Error()})
+	}
+	events := b.bus.Watch(0)
+	b.background(func() { b.voice.follow(b.stopped, events) })
+}
+
+// build makes everything that depends on the manifest.
+func (b *box) build() error {
+	m := b.manifest()
+	b.system = supervisor.NewSystem(supervisor.SystemConfig{
+		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
+	})
+	var err error
+	b.sup, err = supervisor.New(supervisor.Config{
+		Processes: b.system, Prober: b.system, Hooks: b.system, Bus: b.bus,
+		Barrier: program.Barrier(m.Supervisor.Barrier), StopGrace: m.Supervisor.StopGrace.Std(),
+		Drain: m.Supervisor.Drain.Std(), ExitWhenAllExited: m.Supervisor.OnAllExited == "exit", Seed: seed(),
+	}, nil)
+	if err != nil {
+		return err
+	}
+	b.readiness = probes.NewReadiness(b.bus)
+	b.registry = prometheus.NewRegistry()
+	mode, err := probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE"))
+	if err != nil {
+		return err
+	}
+	if b.auth, err = probes.NewAuth(mode, nil, b.registry); err != nil {
+		return err
+	}
+	if _, err := probes.RegisterMetrics(b.registry, probes.MetricsConfig{
+		Bus: b.bus, Readiness: b.readiness, Programs: metricsPrograms{b}, Boot: bootMetrics{b}, Build: b.buildInfo,
+	}); err != nil {
+		return err
+	}
+	b.drift = probes.NewDriftDetector(b.bus, b.readiness, b.declared, probes.Reality{
+		StatusFile: "/proc/self/status", Root: "/", Metrics: b.metricsBound, LookupEnv: b.getenv,
+		ImageRef: func() string { return b.getenv("AGENTBOX_IMAGE_HASH") }, Mounts: b.readiness.MountFaults,
+	}.Read)
+	b.server, err = probes.NewServer(probes.Config{
+		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
+		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
+		ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
+	})
+	return err
+}
+
+// seed spreads the jitter of many boxes that start at once.
+func seed() uint64 {
+	var s [8]byte
+	_, _ = rand.Read(s[:]) // never fails: crypto/rand ends the process instead
+	return binary.LittleEndian.Uint64(s[:])
+}
+
+// serve opens the listeners and the control socket.
+func (b *box) serve() error {
+	if err := b.boot.RemoveStaleSentinel(); err != nil {
+		b.publish(event.Warn, "StaleSentinel", map[string]any{"message": err.Error()})
+	}
+	b.background(func() { b.readiness.Follow(b.stopped, b.programStates, "ProgramsApplied") })
+	if err := b.server.Start(b.stopped); err != nil {
+		return err
+	}
+	return b.serveControl()
+}
+
+func (b *box) serveControl() error {
+	m := b.manifest()
+	path := m.Supervisor.Socket
+	if !strings.HasPrefix(path, "@") {
+		path = b.roots.Path(path)
+		// Only the box's own directory is made here; somebody else's must exist.
+		if filepath.Dir(path) == b.roots.Runtime {
+			if err := os.MkdirAll(b.roots.Runtime, 0o755); err != nil {
+				b.publish(event.Warn, "RuntimeDirectory", map[string]any{"message": err.Error()})
+			}
+		}
+	}
+	gid, err := b.socketGroup(m.Supervisor.SocketGroup)
+	if err != nil {
+		return err
+	}
+	socket, warning, err := control.Listen(b.stopped, control.SocketConfig{Path: path, Mode: fs.FileMode(m.Supervisor.SocketMode), GID: gid})
+	if err != nil {
+		return err
+	}
+	if warning != nil {
+		b.publish(event.Warn, "ControlSocketFallback", map[string]any{"message": warning.Error()})
+	}
+	readers := gid
+	if readers < 0 {
+		readers = os.Getgid()
+	}
+	server := control.New(control.Config{
+		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
+		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Probes: b.server.Handler(),
+		Version: api.Version{
+			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
+		},
+		UID: uint32(os.Getuid()), GID: uint32(readers),
+	})
+	b.publish(event.Info, "ControlListening", map[string]any{"socket": socket.Name()})
+	b.background(func() {
+		if err := server.Serve(b.stopped, socket); err != nil {
+			b.publish(event.Error, "ControlEnded", map[string]any{"message": err.Error()})
+		}
+	})
+	return nil
+}
+
+// watchShutdown makes /ready 503 and takes the sentinel away the moment a
+// shutdown begins, whoever asked for it.
+func (b *box) watchShutdown() {
+	events := b.bus.Watch(0)
+	for {
+		e, err := events.Next(b.stopped)
+		if err != nil {
+			return
+		}
+		if e.Name != "ShutdownStarted" {
+			continue
+		}
+		b.readiness.Shutdown()
+		if err := b.boot.Unseal(); err != nil {
+			b.publish(event.Warn, "SentinelNotRemoved", map[string]any{"message": err.Error()})
+		}
+		return
+	}
+}
+
+// afterBoot starts what watches a box that is up.
+func (b *box) afterBoot() {
+	b.background(func() { b.boot.GuardSentinel(b.stopped) })
+	b.background(func() { b.drift.Run(b.stopped) })
+	if mounts := b.boot.Mounts(); len(mounts) > 0 {
+		b.background(func() { b.readiness.FollowMounts(b.stopped, mounts, probes.CheckMount) })
+	}
+	if relays, wanted := b.boot.Relays(); wanted {
+		b.background(func() { b.readiness.FollowRelays(b.stopped, relays, probes.DialRelay) })
+	}
+}
+
+// stopSupervisor ends what has been started because err ended the boot.
+func (b *box) stopSupervisor(results <-chan supervisor.Result, err error) supervisor.Result {
+	b.readiness.Shutdown()
+	select {
+	case r := <-results:
+		return r
+	default:
+	}
+	b.sup.Shutdown(err.Error())
+	return <-results
+}
+
+// neverStarted ends a box that has not come to starting anything.
+func (b *box) neverStarted(err error) int {
+	var findings bootstrap.Findings
+	if errors.As(err, &findings) {
+		for _, f := range findings {
+			b.publish(event.Error, "ManifestFinding", map[string]any{
+				"code": f.Code, "severity": f.Severity, "file": f.File, "line": f.Line, "column": f.Column,
+				"path": f.Path, "value": f.Value, "hint": f.Hint, "message": f.Error(),
+			})
+		}
+	}
+	return b.end(err, supervisor.Result{})
+}
+
+// end takes the box down after its programs: what is left of processes, the
+// listeners, the log; then it says why.
+func (b *box) end(bootErr error, result supervisor.Result) int {
+	code := finalStatus(bootErr, result)
+	if left := b.owner.KillAll(orphanWait); left > 0 {
+		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})
+	}
+	if err := b.owner.Close(); err != nil {
+		b.publish(event.Warn, "OwnerNotClosed", map[string]any{"message": err.Error()})
+	}
+	b.say(b.report(code, bootErr, result))
+	b.halt()
+	b.running.Wait()
+	b.boot.Wait()
+	if b.server != nil {
+		b.server.Wait()
+	}
+	if b.system != nil {
+		if err := b.system.Close(); err != nil {
+			fmt.Fprintln(b.stderr, "agentinit: cannot close the notification socket:", err)
+		}
+	}
+	flushing, cancel := context.WithTimeout(context.Background(), flushWait)
+	defer cancel()
+	if err := b.plane.Close(flushing); err != nil {
+		fmt.Fprintln(b.stderr, "agentinit: the end of the log may be missing:", err)
+	}
+	return code
+}

@@ -1,0 +1,432 @@
+package compose_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/compose"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func load(t *testing.T, text string) *compose.Box {
+	t.Helper()
+	box, findings := loadAny(t, text)
+	for _, f := range findings {
+		if f.Severity == schema.Error {
+			t.Errorf("finding: %v", f)
+		}
+	}
+	return box
+}
+
+func loadAny(t *testing.T, text string) (*compose.Box, []schema.Finding) {
+	t.Helper()
+	m, doc, findings := schema.Load("agentbox.toml", []byte(text))
+	if len(findings) > 0 {
+		t.Fatalf("%q does not load: %v", text, findings)
+	}
+	box, findings, err := compose.New(compose.Input{
+		Manifest: m, Document: doc, Command: "agentctl generate x agentbox.toml", Version: "1.2.3", System: "x86_64-linux",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return box, findings
+}
+
+// render makes every format of one box.
+func render(t *testing.T, box *compose.Box, text []byte) map[string][]byte {
+	t.Helper()
+	env, err := box.Env()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := box.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, _ := box.Kubernetes(compose.Kubernetes{Text: text, PodMonitor: true})
+	out := map[string][]byte{"docker-compose.yml": box.Compose(), "agentbox.yaml": cluster, "agentbox.env": env, "image.json": image}
+	for _, f := range box.Quadlet() {
+		out[f.Name] = f.Content
+	}
+	return out
+}
+
+// manifests are the golden cases.
+func manifests(t *testing.T) map[string]string {
+	t.Helper()
+	all, err := os.ReadFile("../plan/testdata/all.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{"all": string(all)}
+	files, err := filepath.Glob("testdata/*.toml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no manifests in testdata", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[strings.TrimSuffix(filepath.Base(file), ".toml")] = string(text)
+	}
+	return out
+}
+
+func TestGolden(t *testing.T) {
+	for name, text := range manifests(t) {
+		t.Run(name, func(t *testing.T) {
+			files := render(t, load(t, text), []byte(text))
+			again := render(t, load(t, text), []byte(text))
+			dir := filepath.Join("testdata", name)
+			if *update {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for file, content := range files {
+				if !bytes.Equal(content, again[file]) {
+					t.Errorf("%s differs between two runs", file)
+				}
+				golden := filepath.Join(dir, file)
+				if *update {
+					if err := os.WriteFile(golden, content, 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+				want, err := os.ReadFile(golden)
+				if err != nil {
+					t.Error(err)
+				}
+				if !bytes.Equal(content, want) {
+					t.Errorf("%s changed; -update and git diff show how", golden)
+				}
+			}
+			have, err := os.ReadDir(dir)
+			if err != nil || len(have) != len(files) {
+				t.Errorf("%s has %d files, %d are generated: %v", dir, len(have), len(files), err)
+			}
+		})
+	}
+}
+
+// decode reads YAML back, with a reader that is not ours.
+func decode(t *testing.T, text []byte) []map[string]any {
+	t.Helper()
+	var docs []map[string]any
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var doc map[string]any
+		if err := d.Decode(&doc); err != nil {
+			break
+		}
+		docs = append(docs, doc)
+	}
+	if len(docs) == 0 {
+		t.Fatalf("no document in\n%s", text)
+	}
+	return docs
+}
+
+// at walks into a decoded document.
+func at(t *testing.T, v any, keys ...any) any {
+	t.Helper()
+	for _, k := range keys {
+		switch k := k.(type) {
+		case string:
+			m, ok := v.(map[string]any)
+			if !ok {
+				t.Fatalf("%v: not a mapping before %v", keys, k)
+			}
+			v = m[k]
+		case int:
+			l, ok := v.([]any)
+			if !ok || k >= len(l) {
+				t.Fatalf("%v: no element %d", keys, k)
+			}
+			v = l[k]
+		}
+	}
+	return v
+}
+
+func service(t *testing.T, box *compose.Box, name string) map[string]any {
+	t.Helper()
+	s, ok := at(t, decode(t, box.Compose())[0], "services", name).(map[string]any)
+	if !ok {
+		t.Fatalf("no service %s", name)
+	}
+	return s
+}
+
+func statefulSet(t *testing.T, box *compose.Box) map[string]any {
+	t.Helper()
+	out, _ := box.Kubernetes(compose.Kubernetes{Text: []byte("x\n")})
+	for _, d := range decode(t, out) {
+		if d["kind"] == "StatefulSet" {
+			return at(t, d, "spec", "template", "spec").(map[string]any)
+		}
+	}
+	t.Fatal("no StatefulSet")
+	return nil
+}
+
+// The observability chain: what [observability] says is what the environment,
+// the published ports, the exposed ports and the pod say.
+func TestObservabilityChain(t *testing.T) {
+	box := load(t, "[core]\n[observability]\nmetrics_port = 9191\notlp_endpoint = 'http://otel:4318'\nlog_level = 'debug'\n[supervisor]\nlisten = ':9990'")
+	want := map[string]string{
+		"AGENTBOX_METRICS_PORT": "9191", "AGENTBOX_OTLP_ENDPOINT": "http://otel:4318", "AGENTBOX_LOG_LEVEL": "debug", "MANAGEMENT_API_PORT": "9990",
+	}
+	s := service(t, box, "agentbox")
+	c := at(t, statefulSet(t, box), "containers", 0)
+	for name, value := range want {
+		if got := box.Environment[name]; got != value {
+			t.Errorf("image environment: %s=%q, want %q", name, got, value)
+		}
+		if got := at(t, s, "environment", name); got != value {
+			t.Errorf("compose environment: %s=%v, want %q", name, got, value)
+		}
+		entry := map[string]any{"name": name, "value": value}
+		if !slices.ContainsFunc(at(t, c, "env").([]any), func(e any) bool { return fmt.Sprint(e) == fmt.Sprint(entry) }) {
+			t.Errorf("pod environment lacks %v", entry)
+		}
+	}
+	ports := fmt.Sprint(s["ports"])
+	if !strings.Contains(ports, "9191:9191") || !strings.Contains(ports, "9990:9990") || strings.Contains(ports, "9091") || strings.Contains(ports, "9090") {
+		t.Errorf("compose ports %s", ports)
+	}
+	image, err := box.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct{ ExposedPorts map[string]any }
+	if err := json.Unmarshal(image, &config); err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []string{"9191/tcp", "9990/tcp"} {
+		if _, ok := config.ExposedPorts[port]; !ok {
+			t.Errorf("the image does not expose %s: %v", port, config.ExposedPorts)
+		}
+	}
+	if !strings.Contains(fmt.Sprint(at(t, c, "ports")), "9191") {
+		t.Errorf("pod ports %v", at(t, c, "ports"))
+	}
+}
+
+func TestBudgetsFit(t *testing.T) {
+	box := load(t, "[supervisor]\nstop_grace = '41.2s'\n[bootstrap]\nseal_timeout = '301s'")
+	if got := service(t, box, "agentbox")["stop_grace_period"]; got != "47s" {
+		t.Errorf("stop_grace_period %v, want more than 41.2s", got)
+	}
+	pod := statefulSet(t, box)
+	if got := pod["terminationGracePeriodSeconds"]; got != 47 {
+		t.Errorf("terminationGracePeriodSeconds %v", got)
+	}
+	startup := at(t, pod, "containers", 0, "startupProbe")
+	if n := at(t, startup, "periodSeconds").(int) * at(t, startup, "failureThreshold").(int); n <= 301 {
+		t.Errorf("the startup probe lasts %d s, the seal may take 301 s", n)
+	}
+}
+
+// A listener that nobody outside can reach is neither published nor asked.
+func TestLoopbackListeners(t *testing.T) {
+	for name, c := range map[string]struct{ text, absent string }{
+		"management": {"[core]\n[supervisor]\nlisten = '127.0.0.1:9090'", "9090"},
+		"off":        {"[core]\n[supervisor]\nlisten = 'off'", "9090"},
+		"metrics":    {"[core]\n[supervisor]\nmetrics_listen = '[::1]:9091'", "9091"},
+		"pod":        {"[adapters]\npods = 'local-solid-rs'\n[sovereign_mesh]\nenabled = true\n[security.exceptions.solid-pod-rs]", "8484"},
+		"relay":      {"[sovereign_mesh.relay]\nenabled = true\nexpose = true\n[security.exceptions.nostr-relay]", "7777"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			box := load(t, c.text)
+			if ports := fmt.Sprint(service(t, box, "agentbox")["ports"]); strings.Contains(ports, c.absent) {
+				t.Errorf("published: %s", ports)
+			}
+			image, err := box.Image()
+			if err != nil || strings.Contains(string(image), `"`+c.absent+"/tcp") {
+				t.Errorf("exposed: %s %v", image, err)
+			}
+			if c.absent != "9090" {
+				return
+			}
+			container := at(t, statefulSet(t, box), "containers", 0).(map[string]any)
+			if fmt.Sprint(at(t, container, "readinessProbe", "exec", "command")) != "[/bin/agentctl ready]" || container["livenessProbe"] != nil {
+				t.Errorf("probes %v %v", container["readinessProbe"], container["livenessProbe"])
+			}
+		})
+	}
+}
+
+func TestPublishedPorts(t *testing.T) {
+	for text, want := range map[string]string{
+		"":       "[9090:9090 9091:9091]",
+		"[core]": "[9090:9090 9091:9091 9700:9700]",
+		"[desktop]\nenabled = true\n[security.exceptions.desktop]":            "[9090:9090 9091:9091 9700:9700 5901:5901]",
+		"[skills.data_science]\njupyter = true":                               "[9090:9090 9091:9091 9700:9700 8888:8888]",
+		"[toolchains]\ncode_server = true\n[security.exceptions.code-server]": "[9090:9090 9091:9091 9700:9700 8080:8080]",
+		"[skills.media]\ncomfyui_builtin = true":                              "[9090:9090 9091:9091 9700:9700]",
+		"[privacy_filter]\nenabled = true\nmode = 'local-cpu'":                "[9090:9090 9091:9091 9700:9700]",
+		"[sovereign_mesh]\nenabled=true\n[adapters]\npods='local-solid-rs'\n[integrations.solid_pod_rs]\nbind='0.0.0.0'\nport=8585\n[security.exceptions.solid-pod-rs]": "[9090:9090 9091:9091 9700:9700 8585:8585]",
+		"[sovereign_mesh]\nenabled=true\n[sovereign_mesh.relay]\nenabled=true\nexpose=true\nbind='0.0.0.0'\nport=7800\n[security.exceptions.nostr-relay]":               "[9090:9090 9091:9091 9700:9700 7800:7800]",
+	} {
+		if got := fmt.Sprint(service(t, load(t, text), "agentbox")["ports"]); got != want {
+			t.Errorf("%s\nports %s, want %s", text, got, want)
+		}
+	}
+}
+
+func TestGPUDispatch(t *testing.T) {
+	block := map[string]string{
+		"none": "", "ollama-rocm": "[security.exceptions.gpu-rocm]\ndevices = ['/dev/kfd', '/dev/dri']",
+		"ollama-cuda": "[security.exceptions.gpu-cuda]\nruntime = 'nvidia'", "local-cuda": "[security.exceptions.gpu-cuda]\nruntime = 'nvidia'",
+	}
+	for backend, exception := range block {
+		t.Run(backend, func(t *testing.T) {
+			box := load(t, "[gpu]\nbackend = '"+backend+"'\n"+exception)
+			services := at(t, decode(t, box.Compose())[0], "services").(map[string]any)
+			sidecar, on := services["ollama"].(map[string]any)
+			main := services["agentbox"].(map[string]any)
+			if on != (backend != "none") {
+				t.Fatalf("sidecar: %v", on)
+			}
+			if box.Environment["GPU_BACKEND"] != backend {
+				t.Errorf("GPU_BACKEND=%s", box.Environment["GPU_BACKEND"])
+			}
+			_, cuda := box.Environment["CUDA_VISIBLE_DEVICES"]
+			if local := backend == "local-cuda"; cuda != local || (main["runtime"] == "nvidia") != local || (main["deploy"] != nil) != local {
+				t.Errorf("the box: runtime %v, deploy %v, CUDA environment %v", main["runtime"], main["deploy"], cuda)
+			}
+			if main["devices"] != nil || main["cap_add"] != nil {
+				t.Errorf("the box got devices %v", main["devices"])
+			}
+			switch backend {
+			case "ollama-rocm":
+				if fmt.Sprint(sidecar["devices"]) != "[/dev/kfd:/dev/kfd /dev/dri:/dev/dri]" || fmt.Sprint(sidecar["group_add"]) != "[video 988]" ||
+					!strings.Contains(fmt.Sprint(sidecar["security_opt"]), "seccomp=unconfined") || sidecar["runtime"] != nil {
+					t.Errorf("sidecar %v", sidecar)
+				}
+			case "ollama-cuda", "local-cuda":
+				request := at(t, sidecar, "deploy", "resources", "reservations", "devices", 0)
+				want := map[string]string{"ollama-cuda": "[gpu]", "local-cuda": "[gpu compute utility]"}[backend]
+				if sidecar["runtime"] != "nvidia" || at(t, request, "driver") != "nvidia" || at(t, request, "count") != "all" || fmt.Sprint(at(t, request, "capabilities")) != want {
+					t.Errorf("sidecar %v", sidecar)
+				}
+			}
+		})
+	}
+}
+
+// A privilege of the box needs its exception: without the block, the bare
+// baseline.
+func TestNoBlockNoPrivilege(t *testing.T) {
+	box := load(t, "[gpu]\nbackend = 'local-cuda'\n[skills.browser]\nplaywright = true")
+	s := service(t, box, "agentbox")
+	if s["runtime"] != nil || s["deploy"] != nil || s["cap_add"] != nil {
+		t.Errorf("the box has runtime %v, deploy %v, cap_add %v", s["runtime"], s["deploy"], s["cap_add"])
+	}
+}
+
+func TestOperatorVariables(t *testing.T) {
+	s := service(t, load(t, `
+[providers.zai]
+enabled = true
+env_var = "ZAI_API_KEY"
+optional_env_vars = ["ZAI_URL", "not a name"]
+[providers.off]
+enabled = false
+env_var = "OFF_KEY"
+[providers.openai]
+enabled = true
+env_var = "OPENAI_API_KEY"
+[slots.beads]
+token_env = "BEADS_PASS"
+[programs.web]
+command = ["web", "${DATABASE:?}", "${HOME}", "${PORT}"]
+environment = { PORT = "8${SUFFIX:-0}" }
+`), "agentbox")
+	env := s["environment"].(map[string]any)
+	for name, want := range map[string]any{
+		"ZAI_API_KEY": "${ZAI_API_KEY:-}", "OPENAI_API_KEY": "${OPENAI_API_KEY:-}", "OPENAI_BASE_URL": "${OPENAI_BASE_URL:-http://host.docker.internal:11434/v1}",
+		"MANAGEMENT_API_KEY": "${MANAGEMENT_API_KEY:-}", "OLLAMA_MODEL": "${OLLAMA_MODEL:-qwen2.5:32b-instruct}",
+		"ZAI_URL": nil, "BEADS_PASS": nil, "DATABASE": nil, "SUFFIX": nil,
+	} {
+		if got, ok := env[name]; !ok || got != want {
+			t.Errorf("%s: %v (%v), want %v", name, got, ok, want)
+		}
+	}
+	for _, name := range []string{"OFF_KEY", "not a name", "HOME", "PORT", "INSTANCE"} {
+		if _, ok := env[name]; ok {
+			t.Errorf("%s is passed on", name)
+		}
+	}
+}
+
+// Whatever a manifest says, it can neither break out of its place in the file
+// nor be interpolated.
+func TestHostileValues(t *testing.T) {
+	nasty := "a: b # ${HOME} $(X) \"'`\\n{x}\t%i"
+	text := fmt.Sprintf("[core]\norchestration = %q\n[observability]\notlp_endpoint = %q\n[toolchains]\ncode_server = true\n[security.exceptions.code-server]\nwritable_volumes = ['x:/y ${Z}']", nasty, nasty)
+	box := load(t, text)
+	s := service(t, box, "agentbox")
+	if got := at(t, s, "environment", "AGENTBOX_OTLP_ENDPOINT"); got != strings.ReplaceAll(nasty, "$", "$$") {
+		t.Errorf("compose: %q", got)
+	}
+	if got := fmt.Sprint(s["volumes"]); !strings.Contains(got, "x:/y $${Z}") {
+		t.Errorf("volumes %s", got)
+	}
+	found := false
+	for _, e := range at(t, statefulSet(t, box), "containers", 0, "env").([]any) {
+		if at(t, e, "name") == "AGENTBOX_OTLP_ENDPOINT" {
+			found = at(t, e, "value") == strings.ReplaceAll(nasty, "$(", "$$(")
+		}
+	}
+	if !found {
+		t.Error("the pod's environment does not carry the value")
+	}
+	env, err := box.Env()
+	if err != nil || !strings.Contains(string(env), "\nAGENTBOX_OTLP_ENDPOINT="+nasty+"\n") {
+		t.Errorf("env %v", err)
+	}
+	lines := load(t, "[core]\norchestration = \"a\\nEVIL=1\"")
+	if _, err := lines.Env(); err == nil {
+		t.Error("a value with a line break made a second line of the environment file")
+	}
+}
+
+func TestSeccompDefaultNeverReachesAnEngine(t *testing.T) {
+	for name, text := range manifests(t) {
+		for file, content := range render(t, load(t, text), []byte("x\n")) {
+			if strings.Contains(string(content), "seccomp=default") || strings.Contains(string(content), "mode=755") {
+				t.Errorf("%s/%s says seccomp=default or mode=755", name, file)
+			}
+		}
+	}
+}
+
+func TestGenerationDoesNotAskForTheBoxesEnvironment(t *testing.T) {
+	_, findings := loadAny(t, "[programs.a]\ncommand = ['a', '${NONE}']\nenv_file = '/none'")
+	if len(findings) != 0 {
+		t.Errorf("findings %v", findings)
+	}
+	_, findings = loadAny(t, "[programs.a]\ncommand = ['a']\nneeds = ['b']")
+	if len(findings) != 1 || findings[0].Code != "E123" {
+		t.Errorf("findings %v, want the mistake in needs", findings)
+	}
+}

@@ -1,0 +1,140 @@
+package schema
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestReferenceIsCurrent keeps docs/manifest.md equal to the shapes.
+func TestReferenceIsCurrent(t *testing.T) {
+	golden(t, "../docs/manifest.md", reference())
+}
+
+func reference() []byte {
+	var b bytes.Buffer
+	b.WriteString(`# Manifest reference
+
+<!-- Made from the shapes in schema/; do not edit. go test ./schema ./schema/rules -run Current -update -->
+
+One TOML 1.0 document, UTF-8, at most 16 MiB. Every table is optional and an empty file is
+valid; unknown keys are refused (E016). ` + "`agentctl config show`" + ` prints what holds and where it
+comes from, ` + "`agentctl config schema`" + ` the JSON Schema. For completion in an editor with Taplo,
+begin the manifest with:
+
+    #:schema ./agentbox.toml.schema.json
+
+A duration is a string such as "1m30s" or a number of seconds. A size is a number of bytes
+or a string such as "64MiB" (1024) or "50MB" (1000). The precedence is: command-line flag,
+environment, manifest, feature catalogue (of programs), ` + "`[supervisor.defaults]`" + ` (of
+programs), default.
+
+`)
+	for _, k := range manifestShape().keys {
+		referenceTable(&b, []string{k.name}, k.shape)
+	}
+	return b.Bytes()
+}
+
+func referenceTable(b *bytes.Buffer, path []string, s *shape) {
+	switch {
+	case s.kinds == kArray && len(s.items.keys) > 0:
+		fmt.Fprintf(b, "## `[[%s]]`\n\n%s\n\n", strings.Join(path, "."), cellText(s.doc))
+		referenceKeys(b, path, s.items)
+		return
+	case s.entry != nil && len(s.entry.keys) > 0:
+		path = append(path, "<name>")
+		fmt.Fprintf(b, "## `[%s]`\n\n%s", strings.Join(path, "."), cellText(s.doc))
+		if s.namePat != "" {
+			fmt.Fprintf(b, " Names match `%s`.", s.namePat)
+		}
+		b.WriteString("\n\n")
+		referenceKeys(b, path, s.entry)
+		return
+	}
+	fmt.Fprintf(b, "## `[%s]`\n\n%s\n\n", strings.Join(path, "."), cellText(s.doc))
+	if path[len(path)-1] == "defaults" {
+		b.WriteString("The keys are those of `[programs.<name>]`.\n\n")
+		return
+	}
+	if s.entry != nil {
+		fmt.Fprintf(b, "Free keys; each value is %s.\n\n", s.entry.kinds)
+		return
+	}
+	referenceKeys(b, path, s)
+}
+
+// isSection reports whether a key gets a section of its own.
+func isSection(s *shape) bool {
+	return s.kinds&kTable != 0 && (len(s.keys) > 0 || s.entry != nil) || s.kinds == kArray && s.items != nil && len(s.items.keys) > 0
+}
+
+func referenceKeys(b *bytes.Buffer, path []string, s *shape) {
+	var sections []key
+	head := false
+	for _, k := range s.keys {
+		if isSection(k.shape) && k.shape.kinds&kString == 0 {
+			sections = append(sections, k)
+			if k.shape.kinds == kTable {
+				continue
+			}
+		}
+		if !head {
+			b.WriteString("| Key | Type | Default | Meaning |\n|---|---|---|---|\n")
+			head = true
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.name, typeCell(k.shape), defaultCell(k), meaningCell(k.shape))
+	}
+	if head {
+		b.WriteString("\n")
+	}
+	for _, k := range sections {
+		referenceTable(b, append(append([]string{}, path...), k.name), k.shape)
+	}
+}
+
+func typeCell(s *shape) string {
+	var out []string
+	for _, t := range jsonTypes(s.kinds) {
+		switch {
+		case t == "array" && s.items != nil && s.items.kinds != 0:
+			t = "[" + strings.Join(jsonTypes(s.items.kinds), " or ") + "]"
+		case t == "object":
+			t = "table"
+		}
+		out = append(out, t)
+	}
+	text := strings.Join(out, ", ")
+	switch {
+	case s.enum != nil:
+		text += ": `" + strings.Join(s.enum, "`, `") + "`"
+	case s.min != nil && s.max != nil:
+		text += fmt.Sprintf(", %d–%d", *s.min, *s.max)
+	case s.min != nil && *s.min > 0:
+		text += fmt.Sprintf(", ≥ %d", *s.min)
+	}
+	return text
+}
+
+func defaultCell(k key) string {
+	switch {
+	case k.required:
+		return "**required**"
+	case k.shape.value == nil:
+		return "–"
+	}
+	return "`" + strings.ReplaceAll(TOML(k.shape.value), "|", `\|`) + "`"
+}
+
+func meaningCell(s *shape) string {
+	text := cellText(describedShape(s))
+	if len(s.also) > 0 && !isSection(s) {
+		text += " Example: `" + strings.ReplaceAll(TOML(s.also[0]), "|", `\|`) + "`."
+	}
+	return text
+}
+
+func cellText(s string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(s)
+}

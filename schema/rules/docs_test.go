@@ -1,0 +1,62 @@
+package rules
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite generated files")
+
+// TestDocIsCurrent keeps docs/rules.md equal to the table of rules.
+func TestDocIsCurrent(t *testing.T) {
+	const path = "../../docs/rules.md"
+	want := document()
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want) {
+		t.Errorf("%s is not current; run: go test ./schema ./schema/rules -run Current -update", path)
+	}
+}
+
+func document() []byte {
+	var b bytes.Buffer
+	b.WriteString(`# Rules
+
+<!-- Made from schema/rules; do not edit. go test ./schema ./schema/rules -run Current -update -->
+
+What ` + "`agentctl config validate`" + ` checks, in the order of evaluation. E is an error and
+blocks, W is advice. ` + "`agentctl config explain CODE`" + ` prints one of these.
+
+Codes below 100 are about the sections that older manifests have too; E100, W100 and up
+are about programs and the box.
+
+`)
+	for _, r := range All() {
+		fmt.Fprintf(&b, "## %s (%s)\n\n%s\n", r.Code, r.Severity, escapeTable(r.Doc))
+		if r.Remedy != "" {
+			fmt.Fprintf(&b, "\n*Instead:* %s\n", escapeTable(r.Remedy))
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("## Codes without a rule\n\nNone of them gets a new meaning.\n\n| Code | State |\n|---|---|\n")
+	retired := Retired()
+	for _, code := range slices.Sorted(maps.Keys(retired)) {
+		fmt.Fprintf(&b, "| %s | %s |\n", code, retired[code])
+	}
+	return b.Bytes()
+}
+
+func escapeTable(s string) string { return strings.ReplaceAll(s, "<", "&lt;") }

@@ -1,0 +1,415 @@
+package rules
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// testCase is one manifest and how often one code must be reported for it. Other
+// codes may be reported too: cases are as small as they can be, not valid.
+type testCase struct {
+	code string
+	want int
+	text string
+	env  string // NAME=value words
+	arch string
+	// headless are profiles with headless_only = true.
+	headless []string
+	// says must be in the messages together.
+	says string
+}
+
+const anthropic = "[providers.anthropic]\nenabled = true\nenv_var = 'KEY'\n"
+const relayOn = "[sovereign_mesh]\nenabled = true\n[sovereign_mesh.relay]\nenabled = true\n"
+const ldOn = "[linked_data]\nenabled = true\n"
+
+var cases = []testCase{
+	{code: "E001", want: 1, text: "[adapters]\nbeads = 'external'", says: "adapters.beads federation.mode federation.external_url"},
+	{code: "E001", want: 3, text: "[adapters]\nbeads = 'external'\nmemory = 'external'\nother = 'external'"},
+	{code: "E001", want: 1, text: "[federation]\nmode = 'client'\nexternal_url = ''\n[adapters]\npods = 'external'"},
+	{code: "E001", want: 0, text: "[federation]\nmode = 'client'\nexternal_url = ' '\n[adapters]\npods = 'external'"},
+	{code: "E001", want: 1, text: "[federation]\nmode = 'standalone'\nexternal_url = 'x'\n[adapters]\nevents = 'external'"},
+	{code: "E001", want: 0, text: "[adapters]\nbeads = 'External'\nmemory = 'external-pg'"},
+	{code: "E002", want: 1, text: "[adapters]\nmemory = 'external-pg'", says: "integrations.ruvector_external.conninfo"},
+	{code: "E002", want: 1, text: "[adapters]\nmemory = 'external-pg'\n[integrations.ruvector_external]\nconninfo = '  '"},
+	{code: "E002", want: 1, text: "[adapters]\nmemory = 'external-pg'\n[integrations.ruvector_external]\nconninfo = 3"},
+	{code: "E002", want: 0, text: "[adapters]\nmemory = 'external-pg'\n[integrations.ruvector_external]\nconninfo = 'x'"},
+	{code: "E003", want: 1, text: "[adapters]\norchestrator = 'stdio-bridge'\n[integrations.external_orchestrator]\nenabled = true\nprotocol = 'http'", says: "adapters.orchestrator integrations.external_orchestrator.protocol"},
+	{code: "E003", want: 0, text: "[adapters]\norchestrator = 'stdio-bridge'\n[integrations.external_orchestrator]\nenabled = 'true'\nprotocol = 'http'"},
+	{code: "E003", want: 0, text: "[adapters]\norchestrator = 'stdio-bridge'\n[integrations.external_orchestrator]\nenabled = true\nprotocol = 'mcp'"},
+	{code: "E004", want: 1, text: "[adapters]\nbeads = 'off'", says: "federation.mode"},
+	{code: "E004", want: 1, text: "[federation]\nmode = 'client'\n[adapters]\nbeads = 'off'\npods = 'off'"},
+	{code: "E004", want: 0, text: "[adapters]"},
+	{code: "E004", want: 0, text: "[adapters]\nbeads = 'off'\npods = 'weird'"},
+	{code: "E004", want: 0, text: "[federation]\nmode = 'standalone'\n[adapters]\nbeads = 'off'"},
+	{code: "E005", want: 1, text: "[adapters]\nevents = 'external'\n[integrations.external_events]\nenabled = true\nrelay_urls = []", says: "url relay_urls mcp_endpoint integrations.external_events"},
+	{code: "E005", want: 0, text: "[adapters]\nevents = 'external'\n[integrations.external_events]\nrelay_urls = ['x']"},
+	{code: "E005", want: 0, text: "[adapters]\nevents = 'external'\n[integrations.external_events]\nmcp_endpoint = ' '"},
+	{code: "W012", want: 1, text: "[federation]\nmode = 'client'\n[adapters]\nbeads = 'local-sqlite'\nevents = 'local-jsonl'", says: "adapters.beads adapters.events"},
+	{code: "W012", want: 0, text: "[federation]\nmode = 'client'\n[adapters]\nmemory = 'embedded-ruvector'"},
+	{code: "W012", want: 0, text: "[adapters]\nbeads = 'local-sqlite'"},
+	{code: "E033", want: 1, text: "[adapters]\npods = 'local-solid-rs'\n[integrations.solid_pod_rs]\nenable_dpop_cache = true", says: "enable_dpop_cache enable_oidc"},
+	{code: "E033", want: 0, text: "[adapters]\npods = 'local-solid-rs'\n[integrations.solid_pod_rs]\nenable_dpop_cache = true\nenable_oidc = true"},
+	{code: "E033", want: 0, text: "[integrations.solid_pod_rs]\nenable_dpop_cache = true"},
+
+	{code: "E006", want: 1, text: "[skills.spatial_and_3d]\ngaussian_splatting = true", says: "gaussian_splatting unset local-cuda"},
+	{code: "E006", want: 1, text: "[gpu]\nbackend = 'ollama-cuda'\n[skills.spatial_and_3d]\ngaussian_splatting = true", says: "ollama-cuda"},
+	{code: "E006", want: 0, text: "[gpu]\nbackend = 'local-cuda'\n[skills.spatial_and_3d]\ngaussian_splatting = true"},
+	{code: "E006", want: 0, text: "[skills.spatial_and_3d]\ngaussian_splatting = 1"},
+	{code: "E007", want: 1, text: "[skills.media]\ncomfyui_builtin = true\n[integrations.comfyui_external]\nenabled = true", says: "skills.media.comfyui_builtin integrations.comfyui_external.enabled"},
+	{code: "E007", want: 0, text: "[skills.media]\ncomfyui_builtin = true\n[integrations.comfyui_external]\nenabled = false"},
+	{code: "E008", want: 1, text: "[gpu]\nbackend = 'local-cuda'", arch: "arm64", says: "local-cuda arm64"},
+	{code: "E008", want: 1, text: "[gpu]\nbackend = 'local-cuda'", arch: "aarch64"},
+	{code: "E008", want: 0, text: "[gpu]\nbackend = 'local-cuda'", arch: "amd64"},
+	{code: "E008", want: 0, text: "[gpu]\nbackend = 'ollama-cuda'", arch: "arm64"},
+	{code: "E010", want: 2, text: "[desktop]\nenabled = true", headless: []string{"/workspace/profiles/a", "/workspace/profiles/b"}, says: "/workspace/profiles/a /workspace/profiles/b"},
+	{code: "E010", want: 0, text: "[desktop]\nenabled = false", headless: []string{"/workspace/profiles/a"}},
+	{code: "E010", want: 0, text: "[desktop]\nenabled = true"},
+	{code: "E019", want: 1, text: "[toolchains]\ncuda = true", says: `[toolchains.cuda]=true [gpu.backend]="local-cuda"`},
+	{code: "E019", want: 0, text: "[toolchains]\ncuda = true\n[gpu]\nbackend = 'local-cuda'"},
+
+	{code: "E013", want: 1, text: "[observability]\nmetrics_port = 9090", says: "observability.metrics_port 9090 management-api"},
+	{code: "E013", want: 0, text: "[observability]\nmetrics_port = 9091"},
+	{code: "E013", want: 0, text: "[observability]\nmetrics_port = 9090.0"},
+	{code: "E025", want: 1, text: "[privacy_filter]\nenabled = true\nport = 8080", says: "privacy_filter.port 8080 code-server"},
+	{code: "E025", want: 2, text: "[privacy_filter]\nenabled = true\nport = 7000\n[observability]\nmetrics_port = 7000\n[integrations.solid_pod_rs]\nport = 7000", says: "observability.metrics_port integrations.solid_pod_rs.port"},
+	{code: "E025", want: 0, text: "[privacy_filter]\nport = 8080"},
+	{code: "E025", want: 0, text: "[privacy_filter]\nenabled = true\nport = 9091"},
+	{code: "E028", want: 2, text: relayOn + "port = 8484\n[integrations.solid_pod_rs]\nport = 8484", says: "solid-pod-rs integrations.solid_pod_rs.port"},
+	{code: "E028", want: 1, text: relayOn + "port = 9092\n[privacy_filter]\nport = 9092", says: "privacy_filter.port"},
+	{code: "E028", want: 0, text: relayOn + "port = 9092\n[privacy_filter]\nenabled = true"},
+	{code: "E028", want: 0, text: "[sovereign_mesh.relay]\nport = 8484"},
+
+	{code: "W040", want: 1, text: "[providers.gemini]\nenabled = true\nenv_var = 'KEY'\nauth_mode = 'oauth'", env: "KEY=x", says: "gemini KEY anthropic openai zai"},
+	{code: "W040", want: 0, text: anthropic + "auth_mode = 'oauth'"},
+	{code: "W040", want: 0, text: "[providers.gemini]\nenabled = false\nenv_var = 'KEY'\nauth_mode = 'oauth'"},
+	{code: "E017", want: 1, text: anthropic, says: "anthropic KEY"},
+	{code: "E017", want: 1, text: anthropic, env: "KEY="},
+	{code: "E017", want: 1, text: anthropic, env: "key=x"},
+	{code: "E017", want: 0, text: anthropic, env: "KEY=x"},
+	{code: "E017", want: 0, text: anthropic + "auth_mode = 'oauth'"},
+	{code: "E017", want: 1, text: "[providers.Anthropic]\nenabled = true\nenv_var = 'KEY'\nauth_mode = 'oauth'"},
+	{code: "E017", want: 2, text: "[providers.a]\nenabled = true\n[providers.b]\nenabled = true\nenv_var = 3\n[providers]\nc = 3"},
+	{code: "E017", want: 0, text: "[providers.a]\nenv_var = 'KEY'\noptional_env_vars = ['OTHER']"},
+	{code: "E018", want: 1, text: anthropic, env: "KEY=change-this", says: "anthropic KEY"},
+	{code: "E018", want: 1, text: anthropic + "auth_mode = 'oauth'", env: "KEY=TODO"},
+	{code: "E018", want: 0, text: anthropic, env: "KEY=change-this-secret-key"},
+	{code: "E014", want: 2, text: "[sovereign_mesh]\ntelegram_mirror = true", says: "CTM_BOT_TOKEN CTM_TELEGRAM_CHAT_ID"},
+	{code: "E014", want: 1, text: "[sovereign_mesh]\ntelegram_mirror = true", env: "CTM_BOT_TOKEN=x", says: "CTM_TELEGRAM_CHAT_ID"},
+	{code: "E014", want: 0, text: "[sovereign_mesh]\nenabled = true"},
+
+	{code: "E035", want: 2, text: "[consultants.codex]\nenabled = true\n[consultants.zai]\nenabled = true\n[providers.openai]\nenabled = false", says: "consultants.codex.enabled providers.openai.enabled providers.zai.enabled"},
+	{code: "E035", want: 0, text: "[consultants.deepseek]\nenabled = true\n[providers.deepseek]\nenabled = true"},
+	{code: "E037", want: 3, text: "[consultants.codex]\nenabled = true\n[consultants.gemini]\nenabled = true\n[consultants.zai]\nenabled = true", says: "toolchains.codex=true toolchains.gemini_cli=true toolchains.claude=true"},
+	{code: "E037", want: 0, text: "[consultants.perplexity]\nenabled = true\n[consultants.deepseek]\nenabled = true"},
+	{code: "E037", want: 0, text: "[consultants.zai]\nenabled = true\n[toolchains]\nclaude = true"},
+	{code: "E036", want: 1, text: "[consultants.codex]\nenabled = true\n[consultants.zai]\nenabled = true", says: "consultants.enabled"},
+	{code: "E036", want: 0, text: "[consultants]\nenabled = true\n[consultants.codex]\nenabled = true"},
+	{code: "E036", want: 0, text: "[consultants.codex]\nenabled = false"},
+	{code: "W038", want: 1, text: "[consultants]\nenabled = true\nintelligence_signal = true", says: "AGENTBOX_INTELLIGENCE_DIR WORKSPACE"},
+	{code: "W038", want: 0, text: "[consultants]\nenabled = true\nintelligence_signal = true", env: "WORKSPACE=/w"},
+	{code: "W038", want: 0, text: "[consultants]\nintelligence_signal = true"},
+
+	{code: "E026", want: 1, text: "[sovereign_mesh.relay]\nenabled = true", says: "sovereign_mesh.relay.enabled sovereign_mesh.enabled sovereign_mesh.solid_pod"},
+	{code: "E026", want: 0, text: "[sovereign_mesh]\nsolid_pod = true\n[sovereign_mesh.relay]\nenabled = true"},
+	{code: "E026", want: 0, text: relayOn},
+	{code: "E027", want: 1, text: relayOn + "implementation = 'external'", says: "sovereign_mesh.relay.implementation federation.mode federation.external_url"},
+	{code: "E027", want: 0, text: "[federation]\nmode = 'client'\nexternal_url = 'x'\n" + relayOn + "implementation = 'external'"},
+	{code: "E027", want: 0, text: relayOn},
+	{code: "E029", want: 1, text: relayOn + "bind = '0.0.0.0'", says: "sovereign_mesh.relay.bind sovereign_mesh.relay.expose"},
+	{code: "E029", want: 0, text: relayOn + "bind = '::'"},
+	{code: "E029", want: 0, text: relayOn + "bind = '0.0.0.0'\nexpose = true"},
+	{code: "E030", want: 1, text: relayOn + "ingress_policy = 'open'\nexternal_fanout = 'bidirectional'", says: "ingress_policy external_fanout"},
+	{code: "E030", want: 0, text: relayOn + "ingress_policy = 'open'"},
+	{code: "W030", want: 1, text: relayOn + "ingress_policy = 'open'", says: "ingress_policy"},
+	{code: "W030", want: 0, text: relayOn + "ingress_policy = 'open'\nexternal_fanout = 'bidirectional'"},
+	{code: "W030", want: 0, text: relayOn},
+	{code: "W031", want: 1, text: relayOn + "allow_nip04 = true", says: "allow_nip04"},
+	{code: "W031", want: 0, text: "[sovereign_mesh.relay]\nallow_nip04 = true"},
+	{code: "W039", want: 1, text: relayOn + "ingress_policy = 'allowlist'\nallowed_pubkeys = 'x'", says: "ingress_policy allowed_pubkeys"},
+	{code: "W039", want: 1, text: relayOn + "ingress_policy = 'allowlist'\nallowed_pubkeys = []"},
+	{code: "W039", want: 0, text: relayOn},
+	{code: "W039", want: 0, text: relayOn + "ingress_policy = 'allowlist'\nallowed_pubkeys = ['x']"},
+
+	{code: "E022", want: 1, text: "[privacy_filter]\nenabled = true", says: "unset local-gpu local-cpu"},
+	{code: "E022", want: 1, text: "[privacy_filter]\nenabled = true\nmode = 'off'", says: `"off"`},
+	{code: "E022", want: 0, text: "[privacy_filter]\nenabled = true\nmode = 'weird'"},
+	{code: "E022", want: 0, text: "[privacy_filter]\nmode = 'off'"},
+	{code: "E023", want: 1, text: "[privacy_filter]\nenabled = true\nmode = 'local-gpu'\n[gpu]\nbackend = 'none'", says: `"none"`},
+	{code: "E023", want: 1, text: "[privacy_filter]\nenabled = true\nmode = 'local-gpu'", says: "unset"},
+	{code: "E023", want: 0, text: "[privacy_filter]\nenabled = true\nmode = 'local-gpu'\n[gpu]\nbackend = 'ollama-rocm'"},
+	{code: "E024", want: 1, text: "[privacy_filter]\nenabled = true\ndtype = 'q4'", says: "privacy_filter.mode unset"},
+	{code: "E024", want: 0, text: "[privacy_filter]\nenabled = true\ndtype = 'q4'\nmode = 'local-cpu'"},
+	{code: "W041", want: 1, text: "[privacy_filter.policy]\npods = 'strict'\nother = 'x'\nmemory = 'off'\nevents = 3", says: "privacy_filter.policy.pods privacy_filter.policy.other"},
+	{code: "W041", want: 0, text: "[privacy_filter.policy]\npods = 'off'"},
+	{code: "W041", want: 0, text: "[privacy_filter]\nenabled = true\n[privacy_filter.policy]\npods = 'strict'"},
+
+	{code: "E020", want: 2, text: "[security.exceptions]\ndesktop = 3\n[security.exceptions.browser]", says: "security.exceptions.desktop security.exceptions.browser"},
+	{code: "E020", want: 0, text: "[security.exceptions.desktop]\n[desktop]\nenabled = true"},
+	{code: "E021", want: 1, text: "[desktop]\nenabled = true", says: "security.exceptions.desktop"},
+	{code: "E021", want: 5, text: "[gpu]\nbackend = 'local-cuda'\n[skills.spatial_and_3d]\ngaussian_splatting = true\n[toolchains]\ncode_server = true\n[adapters]\npods = 'local-solid-rs'\n[skills.browser]\nplaywright = true"},
+	{code: "E021", want: 1, text: "[gpu]\nbackend = 'ollama-rocm'", says: "security.exceptions.gpu-rocm"},
+	{code: "E021", want: 2, text: "[sovereign_mesh]\ntelegram_mirror = true\n[sovereign_mesh.relay]\nenabled = true", says: "telegram-mirror nostr-relay"},
+	{code: "E021", want: 0, text: "[desktop]\nenabled = true\n[security.exceptions]\ndesktop = 3"},
+	{code: "E021", want: 0, text: "[adapters]\npods = 'external'"},
+	{code: "W021", want: 1, text: "[skills.browser]\nplaywright = true\n[security.exceptions.playwright]\ncap_add = ['SYS_ADMIN', 'NET_ADMIN']", says: `security.exceptions.playwright "SYS_ADMIN" "NET_ADMIN"`},
+	{code: "W021", want: 1, text: "[gpu]\nbackend = 'ollama-rocm'\n[security.exceptions.gpu-rocm]\ndevices = ['/dev/kfd']\nsecurity_opt_override = ['seccomp=unconfined']\n", says: "/dev/kfd seccomp=unconfined"},
+	{code: "W021", want: 0, text: "[security]\naudit_acknowledged = true\n[gpu]\nbackend = 'ollama-rocm'\n[security.exceptions.gpu-rocm]\ndevices = ['/dev/kfd']"},
+	{code: "W021", want: 0, text: "[security.exceptions.playwright]\ncap_add = ['SYS_ADMIN']"},
+	{code: "W021", want: 0, text: "[skills.browser]\nplaywright = true\n[security.exceptions.playwright]\ncap_add = []\nreason = 'x'\ngroup_add = ['video']\nsecurity_opt_override = ['apparmor=x']"},
+	{code: "W021", want: 1, text: "[desktop]\nenabled = true\n[toolchains]\ncode_server = true\n[security.exceptions.desktop]\nsecurity_opt_override = ['apparmor=a']\n[security.exceptions.code-server]\nsecurity_opt_override = ['apparmor=b']", says: "security.exceptions.desktop security.exceptions.code-server apparmor"},
+
+	{code: "E040", want: 2, text: "[linked_data]\npods = 'on'\nevents = 'weird'\nprovenance = 'off'\npayments = 3", says: `linked_data.pods "on" linked_data.events "weird"`},
+	{code: "E040", want: 0, text: ldOn + "pods = 'on'"},
+	{code: "E041", want: 1, text: ldOn + "pods = 'emit'\n[adapters]\npods = 'off'", says: `"emit" "off"`},
+	{code: "E041", want: 0, text: ldOn + "pods = 'emit'\n[adapters]\npods = 'external'"},
+	{code: "E041", want: 0, text: "[linked_data]\npods = 'emit'"},
+	{code: "E042", want: 1, text: ldOn + "events = 'emit'", says: "linked_data.events sovereign_mesh.relay.enabled"},
+	{code: "E042", want: 0, text: ldOn + "events = 'emit'\n" + relayOn},
+	{code: "E043", want: 1, text: ldOn + "credentials = 'emit'\npayments = 'on'\ncanonicalisation = 'none'", says: "none"},
+	{code: "E043", want: 0, text: ldOn + "credentials = 'emit'\ncanonicalisation = ''"},
+	{code: "E043", want: 0, text: ldOn + "canonicalisation = 'none'"},
+	{code: "E044", want: 1, text: ldOn + "did_documents = 'emit'", says: "linked_data.did_documents sovereign_mesh.solid_pod"},
+	{code: "E044", want: 0, text: ldOn + "did_documents = 'emit'\n[sovereign_mesh]\nsolid_pod = true"},
+	{code: "E045", want: 2, text: ldOn + "[linked_data.contexts]\na = ''\nb = 3\nc = ' '", says: "linked_data.contexts.a linked_data.contexts.b"},
+	{code: "E045", want: 0, text: "[linked_data.contexts]\na = ''"},
+	{code: "E046", want: 1, text: ldOn + "payments = 'on'\nprovenance = 'emit'\ncontext_cache_mode = 'off'", says: "linked_data.provenance"},
+	{code: "E046", want: 0, text: ldOn + "credentials = 'emit'\ncontext_cache_mode = 'off'"},
+	{code: "W047", want: 1, text: ldOn + "pods = 'on'\nunknown_context_policy = 'fail-open'", says: "linked_data.unknown_context_policy linked_data.pods"},
+	{code: "W047", want: 0, text: ldOn + "pods = 'emit'\nunknown_context_policy = 'fail-open'"},
+	{code: "W048", want: 1, text: ldOn + "pods = 'on'\nevents = 'on'", says: "privacy_filter.enabled"},
+	{code: "W048", want: 0, text: ldOn + "pods = 'on'\n[privacy_filter]\nenabled = true"},
+	{code: "W048", want: 0, text: ldOn + "http_meta = 'emit'"},
+	{code: "E048", want: 1, text: ldOn + "[linked_data.privacy_handoff]\norder = 'before'", says: "linked_data.privacy_handoff.order"},
+	{code: "E048", want: 0, text: ldOn + "[linked_data.privacy_handoff]\norder = 'after'"},
+	{code: "E048", want: 0, text: "[linked_data.privacy_handoff]\norder = 'before'"},
+	{code: "E049", want: 1, text: ldOn + "did_documents = 'emit'\n[integrations.solid_pod_rs]\nenable_did_nostr = false", says: "integrations.solid_pod_rs.enable_did_nostr"},
+	{code: "E049", want: 0, text: ldOn + "did_documents = 'emit'\n[linked_data.did]\nmethod = 'web'\n[integrations.solid_pod_rs]\nenable_did_nostr = false"},
+	{code: "E049", want: 0, text: ldOn + "did_documents = 'emit'"},
+	{code: "E050", want: 1, text: "[linked_data.viewer]\nmode = 'external'", says: "linked_data.viewer.mode linked_data.enabled"},
+	{code: "E050", want: 0, text: ldOn + "[linked_data.viewer]\nmode = 'external'"},
+	{code: "E050", want: 0, text: "[linked_data.viewer]\nmode = 'off'"},
+	{code: "E051", want: 1, text: ldOn + "[linked_data.viewer]\nmode = 'external'", says: "linked_data.viewer.external_url"},
+	{code: "E051", want: 0, text: ldOn + "[linked_data.viewer]\nmode = 'external'\nexternal_url = 'x'"},
+	{code: "E052", want: 1, text: ldOn + "[linked_data.viewer]\nsri_hash = 'sha1-abc='", says: "sha1-abc="},
+	{code: "E052", want: 1, text: ldOn + "[linked_data.viewer]\nsri_hash = 'sha384-abc==='"},
+	{code: "E052", want: 0, text: ldOn + "[linked_data.viewer]\nsri_hash = 'sha384-abC0+/=='"},
+	{code: "E052", want: 0, text: ldOn + "[linked_data.viewer]\nsri_hash = ''"},
+	{code: "W053", want: 1, text: ldOn + "provenance = 'emit'", says: "linked_data.viewer.mode"},
+	{code: "W053", want: 0, text: ldOn + "provenance = 'emit'\n[linked_data.viewer]\nmode = 'external'"},
+	{code: "E054", want: 1, text: ldOn + "[linked_data.viewer]\nmount_path = '/v1'", says: "/v1"},
+	{code: "E054", want: 1, text: ldOn + "[linked_data.viewer]\nmount_path = '/tasks/x'"},
+	{code: "E054", want: 0, text: ldOn + "[linked_data.viewer]\nmount_path = '/v1x'"},
+
+	{code: "W100", want: 1, text: "[observability]\nmetrics_port = 9092\n[privacy_filter]\nenabled = true", says: "9092 privacy_filter.port observability.metrics_port"},
+	{code: "W100", want: 0, text: "[observability]\nmetrics_port = 9092\n[privacy_filter]\nenabled = true\nport = 9092"},
+	{code: "W100", want: 0, text: "[observability]\nmetrics_port = 9092"},
+	{code: "W100", want: 1, text: "[programs.a]\ncommand = 'x'\nready = {tcp = 'localhost:8000'}\n[programs.b]\ncommand = 'x'\nready = {http = 'http://127.0.0.1:8000/'}", says: "8000 programs.a.ready.tcp programs.b.ready.http"},
+	{code: "W100", want: 0, text: "[programs.a]\ncommand = 'x'\nready = {tcp = 'db:8000'}\n[programs.b]\ncommand = 'x'\nready = {http = 'http://127.0.0.1:8000/'}"},
+	{code: "E100", want: 1, text: "[supervisor]\nlisten = '127.0.0.1:7000'\nmetrics_listen = '0.0.0.0:7000'", says: "7000"},
+	{code: "E100", want: 0, text: "[supervisor]\nmetrics_listen = 'off'"},
+	{code: "E101", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file'}", says: "programs.a.logs"},
+	{code: "E101", want: 0, text: "[supervisor.defaults]\nlogs = {path = '/x/${PROGRAM}'}\n[programs.a]\ncommand = 'x'\nlogs = {to = 'file'}"},
+	{code: "E102", want: 2, text: "[programs.a]\ncommand = 'x'\nstop = ['TRM 5s', 'SIGINT', 'RTMIN+3', '9', 'RTMIN+99']", says: "TRM programs.a.stop[4]"},
+	{code: "E102", want: 0, text: "[programs.a]\ncommand = 'x'\nstop_signal = 'SIGTERM'"},
+	{code: "E103", want: 1, text: "[programs.a]\ncommand = 'x'\nready = [{log = '('}, {log = 'ok'}]", says: "programs.a.ready[0].log"},
+	{code: "E103", want: 0, text: "[programs.a]\ncommand = 'x'\nready = {log = 'listening on :[0-9]+'}"},
+	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'"},
+	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\nschedule = '@hourly'"},
+	{code: "E104", want: 3, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '99 * * * *'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = 'TZ=0'\n[programs.c]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@every 5'"},
+	{code: "E104", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '*/5 0-3 * * mon'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@every 10m'"},
+	{code: "E105", want: 1, text: "[programs.a]\ncommand = 'x'\nstop = ['TERM']\nstop_timeout = '3s'", says: "programs.a.stop_timeout"},
+	{code: "E105", want: 0, text: "[supervisor.defaults]\nstop = ['TERM']\n[programs.a]\ncommand = 'x'\nstop_timeout = '3s'"},
+	{code: "E106", want: 1, text: "[[artifacts]]\nid = 'a'\nassets = []", says: "neither"},
+	{code: "E106", want: 0, text: "[[artifacts]]\nid = 'a'\nentry = '/x'"},
+	{code: "E107", want: 2, text: "[[artifacts]]\nid = 'a'\n[[artifacts]]\nid = 'a'\n[[artifacts]]\nid = 'a'"},
+	{code: "E107", want: 0, text: "[[artifacts]]\nid = 'a'\n[[artifacts]]\nid = 'b'"},
+	{code: "E108", want: 2, text: "[programs.a]\ncommand = 'x'\nready = {deadline = '3s', notify = false}\nhealth = {failures = 3}"},
+	{code: "E108", want: 0, text: "[programs.a]\ncommand = 'x'\nready = {notify = true}\nhealth = {watchdog = '3s'}"},
+	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\ninstances = 2\nlogs = {to = 'file', path = '/x'}"},
+	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x'}\n[programs.b]\ncommand = 'x'\nlogs = {to = 'file', path = '/x'}", says: `"a"`},
+	{code: "E109", want: 0, text: "[programs.a]\ncommand = 'x'\ninstances = 2\nlogs = {to = 'file', path = '/x/${INSTANCE}'}"},
+	{code: "E110", want: 1, text: "[supervisor]\ndrain = '24s'"},
+	{code: "E110", want: 0, text: "[supervisor]\ndrain = '20s'"},
+	{code: "E111", want: 1, text: "[slots.memory.embedder]\nkind = 'http'"},
+	{code: "E111", want: 0, text: "[slots.memory.embedder]\nkind = 'http'\nurl = 'http://x'"},
+	{code: "W101", want: 1, text: "[templates.a]\ncommand = 'x'\nsandbox = {read = ['/']}"},
+	{code: "W101", want: 0, text: "[templates.a]\ncommand = 'x'"},
+	{code: "W102", want: 1, text: "[supervisor.defaults]\nrestart = 'always'\n[programs.a]\ncommand = 'x'\ntype = 'oneshot'"},
+	{code: "W102", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'oneshot'"},
+	{code: "W103", want: 2, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = 'hunter2', DB_PASSWORD = 'hunter2', KEYBOARD = 'de', OTHER_TOKEN = '${T}'}", says: "API_KEY DB_PASSWORD"},
+	{code: "W103", want: 0, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = '${API_KEY}'}"},
+}
+
+func (c testCase) facts() Facts {
+	env := map[string]string{}
+	for word := range strings.FieldsSeq(c.env) {
+		name, value, _ := strings.Cut(word, "=")
+		env[name] = value
+	}
+	f := Facts{Arch: c.arch, Env: func(name string) (string, bool) { v, ok := env[name]; return v, ok }}
+	for _, dir := range c.headless {
+		f.Profiles = append(f.Profiles, Profile{Dir: dir, HeadlessOnly: true})
+	}
+	f.Profiles = append(f.Profiles, Profile{Dir: "/workspace/profiles/with-a-screen"})
+	return f
+}
+
+func TestRules(t *testing.T) {
+	for _, c := range cases {
+		d, bad := schema.Parse("agentbox.toml", []byte(c.text))
+		if bad != nil {
+			t.Errorf("%s: %v\n%s", c.code, bad, c.text)
+			continue
+		}
+		var got []schema.Finding
+		messages := ""
+		for _, f := range Run(d, c.facts()) {
+			if f.Code == c.code {
+				got = append(got, f)
+				messages += f.Message + "\n"
+			}
+		}
+		if len(got) != c.want {
+			t.Errorf("%s: %d findings, want %d\n%s\n%s", c.code, len(got), c.want, c.text, messages)
+			continue
+		}
+		for word := range strings.FieldsSeq(c.says) {
+			if !strings.Contains(messages, word) && !strings.Contains(paths(got), word) {
+				t.Errorf("%s: %q is not in %q", c.code, word, messages)
+			}
+		}
+		for _, f := range got {
+			complete(t, f)
+		}
+	}
+}
+
+func paths(findings []schema.Finding) (all string) {
+	for _, f := range findings {
+		all += f.Path + "\n"
+	}
+	return all
+}
+
+func complete(t *testing.T, f schema.Finding) {
+	t.Helper()
+	if f.Line == 0 || f.Path == "" || f.Hint == "" || f.File == "" || f.Severity == "" {
+		t.Errorf("incomplete finding %+v", f)
+	}
+	if want := map[byte]schema.Severity{'E': schema.Error, 'W': schema.Warning}[f.Code[0]]; f.Severity != want {
+		t.Errorf("%s has severity %s", f.Code, f.Severity)
+	}
+}
+
+// A rule without a case that breaks it and one that nearly does is a rule that
+// nobody has tried.
+func TestEveryRuleHasCases(t *testing.T) {
+	breaks, keeps := map[string]bool{}, map[string]bool{}
+	for _, c := range cases {
+		if c.want > 0 {
+			breaks[c.code] = true
+		} else {
+			keeps[c.code] = true
+		}
+	}
+	seen := map[string]bool{}
+	for _, r := range All() {
+		if seen[r.Code] {
+			t.Errorf("%s stands twice in the table", r.Code)
+		}
+		seen[r.Code] = true
+		if r.Doc == "" {
+			t.Errorf("%s has no text", r.Code)
+		}
+		if r.Check != nil && (!breaks[r.Code] || !keeps[r.Code]) {
+			t.Errorf("%s lacks a case that breaks it or a near miss", r.Code)
+		}
+	}
+	for code := range Retired() {
+		if seen[code] {
+			t.Errorf("%s is retired and in force", code)
+		}
+	}
+}
+
+// The inventory of the older validator is complete.
+func TestInventory(t *testing.T) {
+	want := strings.Fields(`E000 E001 E002 E003 E004 E005 E006 E007 E008 E010 E013 E014 E016 E017 E018 E019 E020 E021 E022 E023
+		E024 E025 E026 E027 E028 E029 E030 E033 E035 E036 E037 E040 E041 E042 E043 E044 E045 E046 E048 E049 E050 E051 E052 E054
+		W012 W021 W030 W031 W038 W039 W040 W041 W047 W048 W053`)
+	for _, code := range want {
+		if _, ok := Find(code); !ok {
+			t.Errorf("%s is missing", code)
+		}
+	}
+	old := 0
+	for _, r := range All() {
+		if r.Code[1] == '0' {
+			old++
+		}
+	}
+	if old != len(want) {
+		t.Errorf("%d codes below 100, want %d", old, len(want))
+	}
+}
+
+func TestPlaceholders(t *testing.T) {
+	holders := []string{"change-this", "CHANGETHIS", "change_this", "your_key_here", "YourKeyHere", "sk-xxx", "sk_xxxxxx", "skXXX", "AKIA0123456789ABEXAMPLE",
+		"akia0123456789abexample", "<your token>", "<a\nb>", "PLACEHOLDER", "todo", "  TODO\n"}
+	values := []string{"change-this-secret-key", "changeme", "dummy", "sk-xx", "<>", "<a>b>", "xTODO", "AKIA0123456789EXAMPLE", "your key here", "sk-xxxy"}
+	check := func(value string, want bool) {
+		d, _ := schema.Parse("x", []byte(anthropic))
+		facts := Facts{Env: func(string) (string, bool) { return value, true }}
+		found := false
+		for _, f := range Run(d, facts) {
+			found = found || f.Code == "E018"
+			if strings.Contains(f.Text(), value) {
+				t.Errorf("a message shows the value %q", value)
+			}
+		}
+		if found != want {
+			t.Errorf("%q: placeholder %v, want %v", value, found, want)
+		}
+	}
+	for _, v := range holders {
+		check(v, true)
+	}
+	for _, v := range values {
+		check(v, false)
+	}
+}
+
+// Keys and values with control characters can neither break a line nor start
+// one with a code of their own.
+func TestMessagesStayOnOneLine(t *testing.T) {
+	text := `
+"evil\nE999 forged" = 1
+[adapters]
+"x\nE001 forged" = "external"
+beads = "a\u001b[2J\nE016 forged"
+[providers."p\r\nE017 forged"]
+enabled = true
+env_var = "V\nE018 forged"
+[linked_data]
+enabled = true
+[linked_data.contexts]
+"c\u2028d" = ""
+[security.exceptions."x\ny"]
+[programs."a\nb"]
+command = "x"
+`
+	r := Validate("dir\nname/agentbox.toml", []byte(text), Facts{}, planFacts())
+	if len(r.Findings) < 8 {
+		t.Fatalf("only %d findings", len(r.Findings))
+	}
+	for _, f := range r.Findings {
+		for _, c := range f.Text() {
+			if c < ' ' || c == 0x7f || c == 0x2028 {
+				t.Errorf("control character in %q", f.Text())
+			}
+		}
+	}
+}

@@ -1,0 +1,368 @@
+package schema
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRefusedTexts(t *testing.T) {
+	cases := map[string]struct {
+		text      string
+		line, col int
+	}{
+		"syntax":                  {"x = = 1", 1, 5},
+		"duplicate key":           {"[core]\norchestration = 'a'\norchestration = 'b'", 3, 1},
+		"redefined table":         {"[core]\n[core]", 2, 2},
+		"impossible date":         {"x = 1979-02-30", 1, 13},
+		"invalid UTF-8":           {"x = 1\ny = '\xff'", 2, 6},
+		"control character":       {"x = 'a\x01b'", 1, 7},
+		"bare carriage return":    {"x = 1\ry = 2", 1, 6},
+		"inline table over lines": {"x = {\n a = 1}", 1, 6},
+		"comment in inline table": {"x = { # no\n}", 1, 7},
+		"trailing comma":          {"x = {a = 1, }", 1, 13},
+		"escape of 1.1":           {`x = "\e"`, 1, 6},
+		"hex escape of 1.1":       {`x = "\x41"`, 1, 6},
+		"time without seconds":    {"x = 07:32", 1, 5},
+		"date-time without":       {"x = 1979-05-27T07:32", 1, 16},
+		"unclosed string":         {"x = 'a", 1, 6},
+		"deep arrays":             {"x = " + strings.Repeat("[", 200), 1, 105},
+		"deep dotted key":         {strings.Repeat("a.", 200) + "a = 1", 1, 200},
+		"deep inline tables":      {"x = " + strings.Repeat("{a=", 200), 1, 305},
+	}
+	for name, c := range cases {
+		d, bad := Parse("f.toml", []byte(c.text))
+		if d != nil || bad == nil || bad.Code != "E000" || bad.Severity != Error || bad.File != "f.toml" {
+			t.Errorf("%s: %v %v", name, d != nil, bad)
+			continue
+		}
+		if bad.Line != c.line || bad.Column != c.col {
+			t.Errorf("%s: at %d:%d, want %d:%d: %s", name, bad.Line, bad.Column, c.line, c.col, bad.Message)
+		}
+	}
+}
+
+func TestAcceptedTexts(t *testing.T) {
+	for _, text := range []string{
+		"x = [ # comment\n 1, 2,\n]", "x = {a = [\n1,\n2]}", "x = '''a\n\\e'''", "x = \"\"\"\\\"\"\"\"", `x = "\\e"`,
+		"x = 1979-05-27T07:32:00-07:00", "x = 1979-05-27 07:32:00.5+05:30", "x = 07:32:00", "\"07:32\" = 1",
+		"x = 'it = { # [ \"'", "# { [ \" '''", "x = [[1], {a = 'b'}]", "a.\"b.c\".d = 1", "x = \"\"\"\"quoted\"\"\"\"",
+	} {
+		if _, bad := Parse("f", []byte(text)); bad != nil {
+			t.Errorf("%q: %v", text, bad)
+		}
+	}
+}
+
+// Whatever the size and shape, an answer comes and the process lives. The
+// numbers of findings are exact; time is bounded by the test's own limit.
+func TestHugeDocuments(t *testing.T) {
+	many := func(n int, line string) []byte {
+		var b bytes.Buffer
+		for i := range n {
+			fmt.Fprintf(&b, line, i)
+		}
+		return b.Bytes()
+	}
+	cases := []struct {
+		name string
+		text []byte
+		want int
+	}{
+		{"10,000 unknown keys", many(10_000, "orchestratio%d = 1\n"), 10_000},
+		{"10,000 programs", many(10_000, "[programs.p%d]\ncommand = ['x']\n"), 0},
+		{"10,000 wrong types", append([]byte("[sovereign_mesh.relay]\nallowed_kinds = ["), append(bytes.Repeat([]byte("'x',"), 10_000), ']')...), 10_000},
+		{"10 MB of comment", bytes.Repeat([]byte("# comment\n"), 1<<20), 0},
+		{"10 MB in one value", []byte("[core]\norchestration = '" + strings.Repeat("x", 10<<20) + "'"), 0},
+		{"10 MB of one unknown key", []byte(strings.Repeat("x", 10<<20) + " = 1"), 1},
+		{"10 MB of brackets", bytes.Repeat([]byte("["), 10<<20), 1},
+		{"10 MB of dots", bytes.Repeat([]byte("a."), 5<<20), 1},
+		{"beyond the bound", bytes.Repeat([]byte("#"), MaxBytes+1), 1},
+	}
+	for _, c := range cases {
+		_, _, findings := Load("f", c.text)
+		if len(findings) != c.want {
+			t.Errorf("%s: %d findings, want %d", c.name, len(findings), c.want)
+		}
+		for _, f := range findings {
+			if len(f.Text()) > 1000 {
+				t.Errorf("%s: a message of %d bytes", c.name, len(f.Text()))
+				break
+			}
+		}
+	}
+}
+
+func TestSplitCommand(t *testing.T) {
+	cases := map[string][]string{
+		"":                         nil,
+		"  a  b\tc\n":              {"a", "b", "c"},
+		`a 'b c' "d e"`:            {"a", "b c", "d e"},
+		`a''b "" ''`:               {"ab", "", ""},
+		`a\ b \'c`:                 {"a b", "'c"},
+		`"a\"b\\c\d\$x"`:           {`a"b\c\d$x`},
+		"a\\\nb":                   {"ab"},
+		`echo ${X:-a b} $(ls) | *`: {"echo", "${X:-a", "b}", "$(ls)", "|", "*"},
+		`sh -c 'a && b'`:           {"sh", "-c", "a && b"},
+	}
+	for line, want := range cases {
+		got, err := SplitCommand(line)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %q %v, want %q", line, got, err, want)
+		}
+	}
+	for _, line := range []string{"'a", `"a`, `a\`, "a\x00b", `"a\`} {
+		if got, err := SplitCommand(line); err == nil {
+			t.Errorf("%q: %q", line, got)
+		}
+	}
+}
+
+func TestValues(t *testing.T) {
+	sizes := map[string]Size{"0": 0, "50MB": 50e6, "64MiB": 64 << 20, "1K": 1024, "7 GB": 7e9, "12B": 12}
+	for text, want := range sizes {
+		if got, err := ParseSize(text); err != nil || got != want {
+			t.Errorf("%s = %d %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "-1", "1.5M", "9999999999T", "MB", "1mb"} {
+		if got, err := ParseSize(text); err == nil {
+			t.Errorf("%q = %d", text, got)
+		}
+	}
+	for _, text := range []string{"", "-1s", "+1s", "1", "99999999h", "soon", "1d"} {
+		if got, err := ParseDuration(text); err == nil {
+			t.Errorf("%q = %v", text, got)
+		}
+	}
+	for text, want := range map[string]string{"1m30s": "1m30s", "60s": "1m", "2h": "2h", "0": "0s", "1.5s": "1.5s", "90m": "1h30m"} {
+		if got, err := ParseDuration(text); err != nil || got.String() != want {
+			t.Errorf("%q = %v %v, want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", ":ready", "a:done", "a:b:c"} {
+		if got, err := ParseNeed(text); err == nil {
+			t.Errorf("%q = %v", text, got)
+		}
+	}
+	var l Limit
+	for _, text := range []string{"5:3", "x", "1:2:3", "-1", ":"} {
+		if err := l.fromTOML(text); err == nil {
+			t.Errorf("limit %q = %v", text, l)
+		}
+	}
+}
+
+func TestMergeProgram(t *testing.T) {
+	low := map[string]any{"stop": []any{"TERM"}, "environment": map[string]any{"A": "1", "B": "1"}, "ready": map[string]any{"tcp": "x", "any": true}}
+	high := map[string]any{"stop_signal": "INT", "environment": map[string]any{"B": "2"}, "ready": map[string]any{"http": "y"}}
+	got := MergeProgram(low, nil, high)
+	want := map[string]any{"stop_signal": "INT", "environment": map[string]any{"A": "1", "B": "2"}, "ready": map[string]any{"http": "y"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v", got)
+	}
+	if _, still := low["stop"]; !still || low["environment"].(map[string]any)["B"] != "1" {
+		t.Error("a layer was changed")
+	}
+}
+
+func TestDecodeProgramReports(t *testing.T) {
+	p, findings := DecodeProgram(map[string]any{"priority": "first"})
+	if len(findings) != 2 || findings[0].Path != "priority" || findings[1].Path != "command" {
+		t.Errorf("%v", findings)
+	}
+	if p.Restart != "on-failure" || p.StartTimeout.Std() != time.Minute || p.Backoff.Factor != 2 || p.StartRetries != -1 {
+		t.Errorf("defaults %+v", p)
+	}
+}
+
+func TestFormat(t *testing.T) {
+	cases := map[string]string{
+		"":                             "",
+		"\n\n  x=1\n\n\n\ny  =  2  \n": "x = 1\n\ny = 2\n",
+		"[a]\nx=1\n[b]\n":              "[a]\nx = 1\n\n[b]\n",
+		"x=1\n# about a\n[a]":          "x = 1\n\n# about a\n[a]\n",
+		"# top\n\n[a]":                 "# top\n\n[a]\n",
+		"x=[1,\n2,\n   [ 3,\n4],\n]":   "x = [1,\n  2,\n  [ 3,\n    4],\n]\n",
+		"x = 'a=b' # c  \r\n":          "x = 'a=b' # c\n",
+		"x=\"\"\"a  \n  b\"\"\"  \n":   "x = \"\"\"a  \n  b\"\"\"\n",
+		"\"k=1\"=2":                    "\"k=1\" = 2\n",
+	}
+	for in, want := range cases {
+		got, bad := Format("f", []byte(in))
+		if bad != nil || string(got) != want {
+			t.Errorf("%q → %q %v, want %q", in, got, bad, want)
+		}
+	}
+	if _, bad := Format("f", []byte("x = ")); bad == nil {
+		t.Error("an invalid text was formatted")
+	}
+}
+
+func TestNearest(t *testing.T) {
+	words := []string{"command", "enabled", "environment"}
+	for word, want := range map[string]string{"comand": "command", "enabld": "enabled", "ENABLED": "enabled", "xyz": "", "": "", "enviroment": "environment"} {
+		if got, _ := Nearest(word, words); got != want {
+			t.Errorf("%s: %q, want %q", word, got, want)
+		}
+	}
+}
+
+func TestEffective(t *testing.T) {
+	_, d, _ := load(t, `
+[integrations.ruvector_external]
+conninfo = "postgres://u:secret@h/db"
+[federation]
+external_url = "https://user:secret@mesh/"
+[observability]
+log_level = "debug"
+[supervisor.defaults]
+restart = "always"
+[programs.web]
+priority = 5
+environment = { TOKEN = "secret", COLOUR = "blue", OTHER_TOKEN = "${T}" }
+`)
+	env := func(name string) (string, bool) {
+		v, ok := map[string]string{"AGENTBOX_LOG_LEVEL": "warn", "MANAGEMENT_API_PORT": "7000"}[name]
+		return v, ok
+	}
+	got := map[string]Setting{}
+	for _, s := range Effective(d, env, map[string]map[string]any{"web": {"priority": int64(1), "directory": "/x"}, "cat": {"command": "y"}}) {
+		if _, twice := got[s.Path]; twice {
+			t.Errorf("%s twice", s.Path)
+		}
+		if strings.Contains(TOML(s.Value), "secret") && s.Path != "privacy_filter.entities.enabled" {
+			t.Errorf("%s shows a secret", s.Path)
+		}
+		got[s.Path] = s
+	}
+	want := map[string][3]any{
+		"integrations.ruvector_external.conninfo": {Redacted, "file", "agentbox.toml:3:1"},
+		"federation.external_url":                 {"https://user:" + Redacted + "@mesh/", "file", "agentbox.toml:5:1"},
+		"observability.log_level":                 {"warn", "env", "AGENTBOX_LOG_LEVEL"},
+		"supervisor.listen":                       {"0.0.0.0:7000", "env", "MANAGEMENT_API_HOST, MANAGEMENT_API_PORT"},
+		"supervisor.stop_grace":                   {"25s", "default", ""},
+		"programs.web.priority":                   {int64(5), "file", "agentbox.toml:11:1"},
+		"programs.web.directory":                  {"/x", "catalogue", ""},
+		"programs.web.restart":                    {"always", "file", "agentbox.toml:9:1"},
+		"programs.web.kill":                       {"tree", "default", ""},
+		"programs.web.backoff.max":                {"30s", "default", ""},
+		"programs.web.environment.TOKEN":          {Redacted, "file", "agentbox.toml:12:17"},
+		"programs.web.environment.COLOUR":         {"blue", "file", "agentbox.toml:12:35"},
+		"programs.web.environment.OTHER_TOKEN":    {"${T}", "file", "agentbox.toml:12:52"},
+		"programs.cat.command":                    {"y", "catalogue", ""},
+		"programs.cat.restart":                    {"always", "file", "agentbox.toml:9:1"},
+	}
+	for path, w := range want {
+		if s := got[path]; s.Value != w[0] || s.Source != w[1] || s.Detail != w[2] {
+			t.Errorf("%s = %+v, want %v", path, s, w)
+		}
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, c := range countCases {
+		f.Add([]byte(c.text))
+	}
+	f.Add([]byte("[[artifacts]]\nid='a'\n[artifacts.x]\n[[artifacts]]\n"))
+	f.Add([]byte("a = {b = {c = [{d = 1}]}}\n\"\".x = 07:32:00\n"))
+	library := compiled(f)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, d, findings := Load("f", text)
+		if (m == nil) != (d == nil) || d == nil && len(findings) != 1 {
+			t.Fatalf("manifest %v, document %v, %d findings", m != nil, d != nil, len(findings))
+		}
+		for _, one := range findings {
+			if strings.ContainsAny(one.Text(), "\n\r\x00") || one.Line > len(bytes.Split(text, []byte("\n"))) {
+				t.Errorf("%+v", one)
+			}
+		}
+		if d == nil {
+			return
+		}
+		if len(findings) == 0 && finite(d.raw) {
+			if n := libraryCount(t, library, d); n != 0 {
+				t.Errorf("valid for us, but the library finds %d violations", n)
+			}
+		}
+		Effective(d, nil, nil)
+	})
+}
+
+// finite reports whether JSON has a form for the tree.
+func finite(v any) bool {
+	switch v := v.(type) {
+	case float64:
+		return v-v == 0
+	case []any:
+		for _, e := range v {
+			if !finite(e) {
+				return false
+			}
+		}
+	case map[string]any:
+		for _, e := range v {
+			if !finite(e) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func FuzzFormat(f *testing.F) {
+	f.Add([]byte("x=[1,\n#c\n{a='b'}]\n[[t]]#x\n\n\ny='''\n \r\n'''"))
+	f.Add([]byte("a=\"\"\"\\\n   b\"\"\"#c\r\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		once, bad := Format("f", text)
+		if bad != nil {
+			if _, refused := Parse("f", text); refused == nil {
+				t.Fatalf("a valid text cannot be formatted: %v", bad)
+			}
+			return
+		}
+		twice, bad := Format("f", once)
+		if bad != nil || !bytes.Equal(once, twice) {
+			t.Errorf("not stable: %q then %q (%v)", once, twice, bad)
+		}
+	})
+}
+
+func FuzzSplitCommand(f *testing.F) {
+	f.Add(`a 'b c' "d\"e" \f`)
+	f.Fuzz(func(t *testing.T, line string) {
+		words, err := SplitCommand(line)
+		if err != nil {
+			return
+		}
+		quoted := make([]string, len(words))
+		for i, w := range words {
+			quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		again, err := SplitCommand(strings.Join(quoted, " "))
+		if err != nil || len(again) != len(words) || len(words) > 0 && !reflect.DeepEqual(again, words) {
+			t.Errorf("%q → %q → %q (%v)", line, words, again, err)
+		}
+	})
+}
+
+func TestEditDistanceIsSymmetric(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	word := func() string {
+		b := make([]byte, r.IntN(8))
+		for i := range b {
+			b[i] = 'a' + byte(r.IntN(3))
+		}
+		return string(b)
+	}
+	for range 2000 {
+		a, b := word(), word()
+		if x, y := editDistance(a, b, 100), editDistance(b, a, 100); x != y || (x == 0) != (a == b) {
+			t.Fatalf("%q %q: %d %d", a, b, x, y)
+		}
+	}
+}

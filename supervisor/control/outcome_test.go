@@ -1,0 +1,216 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// in makes a status: a state, the number of the run, and facts.
+func in(state program.State, run uint64, facts string) supervisor.Status {
+	p := supervisor.Status{Name: "p", State: state, Run: run, Reason: "because", Healthy: true}
+	p.Ready = strings.Contains(facts, "ready")
+	p.Completed = strings.Contains(facts, "completed")
+	if state == program.Running || state == program.Starting || state == program.Stopping {
+		p.PID = 7
+	}
+	return p
+}
+
+// TestGoals is every state against every goal, for the run that was there
+// before the request and for a new one. "-" waits, "ok" is done, "x" has failed.
+func TestGoals(t *testing.T) {
+	goals := map[string]goal{"started": started, "restarted": restarted, "returned": returned, "stopped": stopped}
+	cases := []struct {
+		state          program.State
+		facts          string
+		started        string // old run, new run
+		restarted      string
+		returned, stop string
+	}{
+		{program.Stopped, "", "- x", "- x", "- x", "ok ok"},
+		{program.Starting, "", "- -", "- -", "- -", "- -"},
+		{program.Running, "", "ok ok", "- ok", "- -", "- -"},
+		{program.Running, "ready", "ok ok", "- ok", "- ok", "- -"},
+		{program.Backoff, "", "- x", "- x", "- x", "- -"},
+		{program.Stopping, "", "- -", "- -", "- -", "- -"},
+		{program.Exited, "", "- x", "- x", "- x", "ok ok"},
+		{program.Exited, "completed", "- ok", "- ok", "- ok", "ok ok"},
+		{program.Fatal, "", "- x", "- x", "- x", "ok ok"},
+	}
+	seen := make(map[program.State]bool)
+	for _, c := range cases {
+		seen[c.state] = true
+		for name, want := range map[string]string{"started": c.started, "restarted": c.restarted, "returned": c.returned, "stopped": c.stop} {
+			before := in(program.Stopped, 3, "")
+			got := verdict(goals[name](before, in(c.state, 3, c.facts))) + " " + verdict(goals[name](before, in(c.state, 4, c.facts)))
+			if got != want {
+				t.Errorf("%s in %s %s: got %q, want %q", name, c.state, c.facts, got, want)
+			}
+		}
+	}
+	for _, s := range program.States {
+		if !seen[s] {
+			t.Errorf("state %s has no row", s)
+		}
+	}
+}
+
+func verdict(done bool, failure *api.Error) string {
+	switch {
+	case !done:
+		return "-"
+	case failure != nil:
+		return "x"
+	}
+	return "ok"
+}
+
+func TestConditions(t *testing.T) {
+	cases := []struct {
+		state program.State
+		facts string
+		holds string // the conditions that hold; ! for those that cannot
+	}{
+		{program.Stopped, "", "stopped"},
+		{program.Starting, "", ""},
+		{program.Running, "", "running"},
+		{program.Running, "ready", "ready running"},
+		{program.Backoff, "", ""},
+		{program.Stopping, "ready", ""},
+		{program.Exited, "", "stopped"},
+		{program.Exited, "completed", "ready running stopped completed"},
+		{program.Fatal, "", "!ready !running stopped !completed"},
+	}
+	for _, c := range cases {
+		var got []string
+		for _, name := range []string{api.ForReady, api.ForRunning, api.ForStopped, api.ForCompleted} {
+			holds, impossible := conditions[name](in(c.state, 1, c.facts))
+			switch {
+			case holds:
+				got = append(got, name)
+			case impossible:
+				got = append(got, "!"+name)
+			}
+		}
+		if text := strings.Join(got, " "); text != c.holds {
+			t.Errorf("%s %s: got %q, want %q", c.state, c.facts, text, c.holds)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	soon := now.Add(2100 * time.Millisecond)
+	describe := func(p supervisor.Status) string {
+		p.Since = now.Add(-time.Minute)
+		w := explain(p, supervisor.Snapshot{Time: now, Programs: []supervisor.Status{p}})
+		return w.Summary + " | " + w.Next
+	}
+	waiting := in(program.Running, 1, "")
+	waiting.Reason = ""
+	waiting.Spec = &program.Spec{Readiness: program.Readiness{Any: true, Probes: []program.Probe{{Notify: true}, {TCP: ":80"}}}}
+	backoff := in(program.Backoff, 2, "")
+	backoff.Reason, backoff.Deadline, backoff.LastExit = "", &soon, &program.Exit{Code: -1, Signal: "SEGV", Core: true}
+	sick := in(program.Running, 1, "ready")
+	sick.Healthy = false
+	stopping := in(program.Stopping, 1, "")
+	stopping.Deadline = &soon
+	nightly := in(program.Exited, 1, "completed")
+	nightly.Spec, nightly.Deadline = &program.Spec{Type: program.Schedule}, &soon
+	for _, c := range []struct {
+		p    supervisor.Status
+		want string
+	}{
+		{in(program.Running, 1, "ready"), "p has been RUNNING for 1m00s and is ready | "},
+		{waiting, "p has been RUNNING for 1m00s, but is not ready: it declares readiness by READY=1 on its notify socket or TCP :80 | "},
+		{sick, "p has been RUNNING for 1m00s, but is not healthy: because | "},
+		{backoff, "p has been BACKOFF for 1m00s: killed by SIGSEGV (core dumped) | it is started again in 2.1s"},
+		{stopping, "p has been STOPPING for 1m00s: because | the next step of its stop ladder comes in 2.1s"},
+		{in(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | nothing: it stays FATAL until somebody starts it"},
+		{in(program.Exited, 1, "completed"), "p has been EXITED for 1m00s: it completed | "},
+		{nightly, "p has been EXITED for 1m00s: it completed | its schedule starts it in 2.1s"},
+	} {
+		if got := describe(c.p); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+func TestExplainNeeds(t *testing.T) {
+	web := supervisor.Status{Name: "web", Spec: &program.Spec{Needs: []program.Need{
+		{Program: "db", Condition: program.NeedReady}, {Program: "job", Condition: program.NeedCompleted}, {Program: "tool", Condition: program.NeedStarted},
+	}}}
+	programs := []supervisor.Status{
+		web, {Name: "db", State: program.Running, Reason: "no answer"},
+		{Name: "job", State: program.Exited, Completed: true}, {Name: "tool", State: program.Starting, PID: 5},
+	}
+	w := explain(web, supervisor.Snapshot{Programs: programs})
+	got := ""
+	for _, n := range w.Needs {
+		got += fmt.Sprintf("%s:%s %t; ", n.Program, n.Condition, n.Met)
+	}
+	if got != "db:ready false; job:completed true; tool:started true; " {
+		t.Error(got)
+	}
+}
+
+func TestCriticalChain(t *testing.T) {
+	at := func(s int) *time.Time { x := time.Unix(int64(s), 0); return &x }
+	programs := []api.BootProgram{
+		{Name: "db", ReadyAt: at(3)}, {Name: "cache", ReadyAt: at(2)},
+		{Name: "api", Required: true, Needs: []string{"cache", "db", "gone"}, ReadyAt: at(5)},
+		{Name: "web", Required: true, Needs: []string{"api"}, ReadyAt: at(6)},
+		{Name: "slow", ReadyAt: at(60)},
+	}
+	check := func(want string) {
+		t.Helper()
+		if got := strings.Join(criticalChain(programs), " "); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	check("db api web")
+	programs[0].ReadyAt = nil // db never was
+	programs[2].ReadyAt = nil
+	check("db api")
+	programs = programs[:2]
+	programs[0].Needs, programs[1].Needs = []string{"cache"}, []string{"db"}
+	check("cache db") // a circle ends
+	programs = nil
+	check("")
+}
+
+// TestStormOfEventsIsNotAStormOfLooks: a program may make as many events as it
+// likes; a waiter still looks rarely.
+func TestStormOfEventsIsNotAStormOfLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{Events: event.NewBus(64)})
+		w := s.watch()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var noise sync.WaitGroup
+		defer noise.Wait()
+		noise.Go(func() {
+			for ctx.Err() == nil {
+				s.cfg.Events.Publish(event.Event{Name: "Noise"})
+				time.Sleep(time.Millisecond)
+			}
+		})
+		looks := 0
+		for w.next(ctx) == nil {
+			looks++
+		}
+		if most := lookBurst + int(time.Second/lookEvery) + 1; looks > most || looks < most/2 {
+			t.Errorf("%d looks in a second of 1000 events, want at most %d", looks, most)
+		}
+	})
+}

@@ -1,0 +1,154 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+	"github.com/dreamlab-ai/agentinit/supervisor/ready"
+)
+
+// wantsNotify tells whether the program is expected to speak sd_notify.
+func wantsNotify(spec *program.Spec) bool {
+	if spec.Health.Watchdog > 0 {
+		return true
+	}
+	for _, probes := range [][]program.Probe{spec.Readiness.Probes, spec.Health.Probes} {
+		for _, p := range probes {
+			if p.Notify {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Ready implements Prober.
+func (s *System) Ready(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func()) {
+	target := s.target(spec, run, pid, report)
+	return s.watch(func(ctx context.Context) {
+		s.watcher.Watch(ctx, target, spec.Readiness, func(r ready.Result) {
+			if r.Ready {
+				report(Report{Kind: ReportReady})
+				return
+			}
+			report(Report{Kind: ReportWaiting, Reason: r.Reason})
+		})
+	})
+}
+
+// Health implements Prober.
+func (s *System) Health(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func()) {
+	target := s.target(spec, run, pid, report)
+	return s.watch(func(ctx context.Context) {
+		s.watcher.Check(ctx, target, spec.Health, func(r ready.Result) {
+			if r.Ready {
+				report(Report{Kind: ReportHealthy})
+				return
+			}
+			report(Report{Kind: ReportUnhealthy, Reason: r.Reason})
+		})
+	})
+}
+
+// watch runs f until it ends or is stopped.
+func (s *System) watch(f func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer cancel()
+		f(ctx)
+	}()
+	return cancel
+}
+
+// target is the run for the probes. What the program says of itself goes to
+// report until nothing is left of the run, also while it is being stopped.
+func (s *System) target(spec *program.Spec, run uint64, pid int, report func(Report)) ready.Target {
+	t := ready.Target{Program: spec.Name, Run: run, PID: pid, Env: spec.Env, Dir: spec.Directory}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.runs[runKey{spec.Name, run}]
+	if r == nil {
+		return t
+	}
+	r.report = report
+	if r.readyFD != nil {
+		t.ReadyFD, r.readyFD = r.readyFD, nil
+	}
+	return t
+}
+
+// heard takes what a program says through the notification socket; readiness and
+// watchdog are the watcher's.
+func (s *System) heard(m ready.Message) {
+	s.mu.Lock()
+	r := s.runs[runKey{m.Program, m.Run}]
+	var report func(Report)
+	if r != nil {
+		report = r.report
+	}
+	s.mu.Unlock()
+	if report == nil {
+		return
+	}
+	if m.Status != nil {
+		report(Report{Kind: ReportText, Text: *m.Status})
+	}
+	if m.Extend > 0 {
+		report(Report{Kind: ReportExtend, Extend: m.Extend})
+	}
+}
+
+func (s *System) refused(pid int, reason string) {
+	s.tell(event.Warn, "NotifyRefused", "", map[string]any{"pid": pid, "reason": reason})
+}
+
+// probeOutput is how much of an exec probe's output is kept.
+const probeOutput = 4 << 10
+
+// execProbe runs the command of an exec probe.
+func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (int, []byte, error) {
+	s.mu.Lock()
+	r := s.runs[runKey{t.Program, t.Run}]
+	s.mu.Unlock()
+	if r == nil || len(argv) == 0 {
+		return 0, nil, proc.ErrNoProcess
+	}
+	res, err := s.cfg.Owner.Run(ctx, beside(r.spec, argv), probeOutput)
+	return res.Exit.ShellStatus(), res.Output, err
+}
+
+// hookOutput is how much of a hook's output is kept.
+const hookOutput = 16 << 10
+
+// Run implements HookRunner. The command gets the program's user, directory and
+// environment, and MAINPID where the program runs.
+func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind program.HookKind) error {
+	h := spec.Hook(kind)
+	if h == nil || len(h.Argv) == 0 {
+		return errors.New("the command is empty")
+	}
+	c := beside(spec, h.Argv)
+	s.mu.Lock()
+	if r := s.runs[runKey{spec.Name, run}]; r != nil {
+		c.Env = append(c.Env, fmt.Sprintf("MAINPID=%d", r.proc.PID))
+	}
+	s.mu.Unlock()
+	begin := time.Now()
+	res, err := s.cfg.Owner.Run(ctx, c, hookOutput)
+	if err == nil && res.Exit.ShellStatus() != 0 {
+		err = fmt.Errorf("ended with status %d", res.Exit.ShellStatus())
+	}
+	s.cfg.Bus.Publish(event.Event{
+		Level: event.Info, Stage: stage, Name: "HookCompleted", Program: spec.Name, Run: run,
+		Fields: map[string]any{
+			"hook": string(kind), "duration_ms": time.Since(begin).Milliseconds(),
+			"status": res.Exit.ShellStatus(), "output": string(res.Output), "truncated": res.Truncated,
+		},
+	})
+	return err
+}

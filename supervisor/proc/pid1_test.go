@@ -1,0 +1,223 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Tests in this file run a part of themselves as true PID 1 of a new pid
+// namespace: the test binary starts itself again for one test.
+
+const inNamespace = "AGENTINIT_TEST_PID1"
+
+// asPID1 returns true in the process that is PID 1. In the other one it starts
+// that, fails if it fails, and returns false with what it printed.
+func asPID1(t *testing.T, extraEnv ...string) (inside bool, output string, failed bool) {
+	t.Helper()
+	if os.Getenv(inNamespace) != "" {
+		if os.Getpid() != 1 {
+			t.Fatalf("pid %d", os.Getpid())
+		}
+		return true, "", false
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a pid namespace")
+	}
+	if _, err := exec.LookPath("unshare"); err != nil {
+		t.Skip("needs root and unshare(1)")
+	}
+	c := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
+		os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=120s")
+	c.Env = append(append(os.Environ(), inNamespace+"=1"), extraEnv...)
+	out, err := c.CombinedOutput()
+	var ee *exec.ExitError
+	if err != nil && !errors.As(err, &ee) {
+		t.Fatal(err)
+	}
+	return false, string(out), err != nil
+}
+
+// zombies counts processes in state Z of the namespace.
+func zombies(t *testing.T) int {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, path := range stats {
+		pid, err := strconv.Atoi(strings.Split(path, "/")[2])
+		if err != nil {
+			continue
+		}
+		if st, err := readStat(pid); err == nil && st.dead() {
+			n++
+		}
+	}
+	return n
+}
+
+const reapingOff = "AGENTINIT_TEST_NO_REAPING"
+
+// TestPID1ReapsOrphans: 20,000 orphans, among them 50 programs that run again and
+// again with exit statuses to tell apart. No status is lost, no zombie stays.
+// With reaping off the same test must go red.
+func TestPID1ReapsOrphans(t *testing.T) {
+	bin := testprog(t)
+	inside, out, failed := asPID1(t)
+	if !inside {
+		if failed {
+			t.Errorf("as PID 1:\n%s", out)
+		}
+		_, out, failed = asPID1(t, reapingOff+"=1")
+		if !failed || !strings.Contains(out, "zombies") {
+			t.Errorf("with reaping off the test is not red:\n%s", out)
+		}
+		return
+	}
+	o := newOwner(t, Options{})
+	if os.Getenv(reapingOff) != "" {
+		stormWithoutReaping(t, o, bin)
+		return
+	}
+	const makers, each, programs, rounds = 10, 2000, 50, 8
+	var wg sync.WaitGroup
+	for i := range makers {
+		wg.Go(func() {
+			c := prog(bin, "fork-orphans", strconv.Itoa(each))
+			if r, err := o.Run(t.Context(), c, 0); err != nil || r.Exit.Code() != 0 {
+				t.Errorf("maker %d: %+v, %v", i, r, err)
+			}
+		})
+	}
+	for i := range programs {
+		wg.Go(func() {
+			for round := range rounds {
+				code := (i*rounds + round) % 256
+				r, err := o.Run(t.Context(), sh("exit "+strconv.Itoa(code)), 0)
+				if err != nil || r.Exit.Code() != code {
+					t.Errorf("program %d: wanted %d, got %+v, %v", i, code, r.Exit, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if left := o.KillAll(patience); left != 0 {
+		t.Errorf("%d left", left)
+	}
+	if n := zombies(t); n != 0 {
+		t.Errorf("%d zombies", n)
+	}
+	if s := o.Stats(); s.Exited != makers+programs*rounds || s.Live != 0 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// stormWithoutReaping is the same with a deaf Owner: the orphans stay.
+func stormWithoutReaping(t *testing.T, o *Owner, bin string) {
+	signal.Stop(o.sigchld)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := prog(bin, "fork-orphans", "200")
+	c.Files = []*os.File{nil, w}
+	mustStart(t, o, c)
+	w.Close()
+	// End of file: the maker is dead, and so are the orphans, which hold the pipe
+	// too.
+	for buf := make([]byte, 64); ; {
+		if _, err := r.Read(buf); err != nil {
+			break
+		}
+	}
+	if n := zombies(t); n != 0 {
+		t.Errorf("%d zombies", n)
+	}
+}
+
+// TestPID1KillNine: 2,000 kill -9 of trivial programs from outside the Owner,
+// each noticed with the right signal and not taken for one of ours.
+func TestPID1KillNine(t *testing.T) {
+	inside, out, failed := asPID1(t)
+	if !inside {
+		if failed {
+			t.Errorf("as PID 1:\n%s", out)
+		}
+		return
+	}
+	o := newOwner(t, Options{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 500 {
+				p, err := o.Start(Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	exited, emptied := map[uint64]int{}, map[uint64]int{}
+	timeout := time.After(patience)
+	for len(emptied) < 2000 {
+		select {
+		case e := <-o.Exits():
+			if e.Kind == Emptied {
+				emptied[e.ID]++
+				continue
+			}
+			exited[e.ID]++
+			if e.Signal() != syscall.SIGKILL || e.ByUs {
+				t.Errorf("got %+v", e)
+			}
+		case <-timeout:
+			t.Fatalf("%d ended, %d emptied; %+v", len(exited), len(emptied), o.Stats())
+		}
+	}
+	for id, n := range exited {
+		if n != 1 || emptied[id] != 1 {
+			t.Errorf("process %d: %d exits, %d emptied", id, n, emptied[id])
+		}
+	}
+}
+
+// TestPID1KillAll ends a zoo.
+func TestPID1KillAll(t *testing.T) {
+	bin := testprog(t)
+	inside, out, failed := asPID1(t)
+	if !inside {
+		if failed {
+			t.Errorf("as PID 1:\n%s", out)
+		}
+		return
+	}
+	o := newOwner(t, Options{})
+	for _, args := range [][]string{
+		{"ignore-term"}, {"stopped"}, {"setsid-escape", "scrub"}, {"double-fork"}, {"fork-tree", "3", "2"}, {"fork-orphans", "20", "stay"},
+	} {
+		startTester(t, o, prog(bin, args...)).line(t)
+	}
+	if left := o.KillAll(10 * time.Millisecond); left != 0 {
+		t.Errorf("%d left", left)
+	}
+	others, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil || len(others) != 1 {
+		t.Error(fmt.Sprint(others), err)
+	}
+}

@@ -1,0 +1,498 @@
+package proc
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var testprogOnce = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "testprog")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "testprog")
+	cmd := exec.Command("go", "build", "-o", bin, "../../internal/testprog")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return bin, os.Chmod(dir, 0o755)
+})
+
+// testprog builds the adversary once, before there is an Owner: the build waits
+// for children of its own.
+func testprog(t testing.TB) string {
+	t.Helper()
+	bin, err := testprogOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// tester starts the adversary and reads what it prints.
+type tester struct {
+	Process
+	out *bufio.Scanner
+}
+
+func startTester(t testing.TB, o *Owner, c Command) tester {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	c.Files = []*os.File{nil, w, os.Stderr}
+	if c.Env == nil {
+		c.Env = os.Environ()
+	}
+	p := mustStart(t, o, c)
+	w.Close()
+	return tester{p, bufio.NewScanner(r)}
+}
+
+func (p tester) line(t testing.TB) string {
+	t.Helper()
+	if !p.out.Scan() {
+		t.Fatalf("no line from pid %d: %v", p.PID, p.out.Err())
+	}
+	return p.out.Text()
+}
+
+func (p tester) number(t testing.TB) int {
+	t.Helper()
+	n, err := strconv.Atoi(p.line(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func alivePID(pid int) bool {
+	st, err := readStat(pid)
+	return err == nil && !st.dead()
+}
+
+func prog(bin string, args ...string) Command {
+	return Command{Path: bin, Args: append([]string{"testprog"}, args...)}
+}
+
+func TestKillFindsEscapees(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	p := startTester(t, o, prog(bin, "double-fork"))
+	escapee := p.number(t)
+	p.line(t)
+	if id, ok := o.Owns(escapee); id != p.ID || !ok {
+		t.Errorf("escapee %d: Owns says %d, %v", escapee, id, ok)
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, p.ID, Emptied); e.Leaked != 0 {
+		t.Errorf("leaked %d", e.Leaked)
+	}
+	if alivePID(escapee) {
+		t.Errorf("escapee %d lives", escapee)
+	}
+}
+
+// TestTracelessEscapee states the blind spot: own session, parent gone before
+// anybody looked, empty environment, none of its pipes. Nobody can say whose it
+// is, but it is not taken for an outsider, and the end of the box reaches it.
+func TestTracelessEscapee(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	p := startTester(t, o, prog(bin, "double-fork", "scrub"))
+	escapee := p.number(t)
+	p.line(t)
+	if id, ok := o.Owns(escapee); id != 0 || !ok {
+		t.Errorf("escapee %d: Owns says %d, %v", escapee, id, ok)
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Fatal(err)
+	}
+	next(t, o, p.ID, Emptied)
+	if left := o.KillAll(patience); left != 0 || alivePID(escapee) {
+		t.Errorf("%d left, escapee alive: %v", left, alivePID(escapee))
+	}
+}
+
+func TestEmptiedWaitsForEscapees(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	p := startTester(t, o, prog(bin, "setsid-escape"))
+	escapee := p.number(t)
+	next(t, o, p.ID, Exited)
+	if got := o.Members(p.ID); !slices.Equal(got, []int{escapee}) {
+		t.Fatalf("members %v, want the escapee %d", got, escapee)
+	}
+	select {
+	case e := <-o.Exits():
+		t.Fatalf("announced while a member lives: %+v", e)
+	default:
+	}
+	if err := o.Signal(p.ID, syscall.SIGTERM, ScopeTree); err != nil {
+		t.Fatal(err)
+	}
+	next(t, o, p.ID, Emptied)
+	if err := o.Signal(p.ID, syscall.SIGTERM, ScopeTree); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("signal to what is gone: %v", err)
+	}
+}
+
+func TestKillStoppedAndTrees(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	p := startTester(t, o, prog(bin, "stopped"))
+	p.line(t)
+	if err := o.Kill(p.ID); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, p.ID, Exited); e.Signal() != syscall.SIGKILL || !e.ByUs {
+		t.Errorf("stopped: %+v", e)
+	}
+	next(t, o, p.ID, Emptied)
+
+	// 1 + 3 + 9 + 27 processes, a third of them in sessions of their own.
+	p = startTester(t, o, prog(bin, "fork-tree", "3", "3"))
+	for range 40 {
+		p.line(t)
+	}
+	members := o.Members(p.ID)
+	if len(members) != 40 {
+		t.Errorf("%d members, want 40", len(members))
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, p.ID, Emptied); e.Leaked != 0 {
+		t.Errorf("leaked %d", e.Leaked)
+	}
+	for _, pid := range members {
+		if alivePID(pid) {
+			t.Errorf("member %d lives", pid)
+		}
+	}
+}
+
+// TestKillOutrunsReforking: a process that is replaced by a child in a new
+// session, again and again, is never there when one looks.
+func TestKillOutrunsReforking(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	p := startTester(t, o, prog(bin, "refork"))
+	next(t, o, p.ID, Exited)
+	if err := o.Kill(p.ID); err != nil && !errors.Is(err, ErrNoProcess) {
+		t.Fatal(err)
+	}
+	if e := next(t, o, p.ID, Emptied); e.Leaked != 0 {
+		t.Errorf("leaked %d", e.Leaked)
+	}
+	if left := strays(t, bin); len(left) > 0 {
+		t.Errorf("left alive: %v", left)
+		for _, pid := range left {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// strays are living processes that execute that file.
+func strays(t *testing.T, bin string) []int {
+	t.Helper()
+	var pids []int
+	links, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if exe, err := os.Readlink(link); err == nil && exe == bin {
+			pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+			if err == nil && alivePID(pid) {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func TestKillForkBomb(t *testing.T) {
+	o := newOwner(t, Options{})
+	// Each generation doubles, some 2^9 at most by the depth of the argument.
+	c := sh(`b() { if [ $1 -gt 0 ]; then b $(($1-1)) & b $(($1-1)) & wait; fi; sleep 1000; }; b 8`)
+	p := mustStart(t, o, c)
+	for len(o.Members(p.ID)) < 20 {
+		if !alivePID(p.PID) {
+			t.Fatal("it ended by itself")
+		}
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, p.ID, Emptied); e.Leaked != 0 {
+		t.Errorf("leaked %d", e.Leaked)
+	}
+}
+
+func TestScopes(t *testing.T) {
+	bin := testprog(t)
+	for _, scope := range []Scope{ScopeProcess, ScopeGroup} {
+		t.Run(scope.String(), func(t *testing.T) {
+			o := newOwner(t, Options{})
+			c := sh(bin + " sleep & echo $!; " + bin + " setsid-escape; exec " + bin + " sleep")
+			c.Scope = scope
+			p := startTester(t, o, c)
+			inGroup, escapee := p.number(t), p.number(t)
+			if err := o.Kill(p.ID); err != nil {
+				t.Fatal(err)
+			}
+			if e := next(t, o, p.ID, Emptied); e.Leaked != 0 {
+				t.Errorf("leaked %d", e.Leaked)
+			}
+			if got := alivePID(inGroup); got != (scope == ScopeProcess) {
+				t.Errorf("member of the group alive: %v", got)
+			}
+			if !alivePID(escapee) {
+				t.Error("the escapee is out of scope and was killed")
+			}
+			if left := o.KillAll(patience); left != 0 {
+				t.Errorf("%d left after KillAll", left)
+			}
+			if alivePID(inGroup) || alivePID(escapee) {
+				t.Error("alive after KillAll")
+			}
+		})
+	}
+}
+
+func TestOwns(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	p := startTester(t, o, prog(bin, "fork-tree", "1", "2"))
+	for range 3 {
+		p.line(t)
+	}
+	for _, pid := range o.Members(p.ID) {
+		if id, ok := o.Owns(pid); id != p.ID || !ok {
+			t.Errorf("member %d: %d, %v", pid, id, ok)
+		}
+	}
+	for name, pid := range map[string]int{"ourselves": os.Getpid(), "our parent": os.Getppid(), "nobody": -1} {
+		if id, ok := o.Owns(pid); ok {
+			t.Errorf("%s: %d, %v", name, id, ok)
+		}
+	}
+	// A forged tag does not make a member of another tree, and one that leaves
+	// no trace is still not an outsider.
+	c := sh("env -i " + EnvTag + "=" + strconv.FormatUint(p.ID, 10) + ".0000000000000000 " + bin + " setsid-escape scrub")
+	forger := startTester(t, o, c)
+	escapee := forger.number(t)
+	if id, ok := o.Owns(escapee); id == p.ID || !ok {
+		t.Errorf("escapee: %d, %v", id, ok)
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Fatal(err)
+	}
+	if left := o.KillAll(patience); left != 0 {
+		t.Errorf("%d left", left)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	p := startTester(t, o, sh(bin+" memory 32; true"))
+	p.line(t)
+	u, err := o.Usage(p.ID)
+	if err != nil || u.Members != 2 || u.RSS < 32<<20 || u.FDs < 6 && u.Blind == 0 || u.Threads < 2 {
+		t.Errorf("got %+v, %v", u, err)
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Fatal(err)
+	}
+	next(t, o, p.ID, Emptied)
+	if _, err := o.Usage(p.ID); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestShimSets(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	umask, nice, oom := 0o027, 7, 500
+	c := prog(bin, "limits")
+	c.Umask, c.Nice, c.OOMScoreAdj, c.NoNewPrivs, c.CPUs, c.IONice = &umask, &nice, &oom, true, []int{0}, "idle"
+	c.Rlimits = map[string]Rlimit{"nofile": {100, 100}, "core": {0, 0}, "as": {4 << 30, 4 << 30}}
+	r, err := o.Run(t.Context(), c, 1<<16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(string(r.Output)), " ")
+	for _, want := range []string{
+		"Max open files 100 100", "Max core file size 0 0", "Max address space 4294967296 4294967296",
+		"umask 027", "nice 7", "oom_score_adj 500", "NoNewPrivs 1", "Cpus_allowed_list 0",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in %s", want, text)
+		}
+	}
+	c = Command{Path: bin, Args: []string{"testprog", "exit", "0"}, IONice: "sometimes"}
+	if _, err := o.Start(c); err == nil || !strings.Contains(err.Error(), `ionice "sometimes"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNothingLeaksIntoPrograms(t *testing.T) {
+	bin := testprog(t)
+	// A descriptor that the runtime of the container left open.
+	fd, err := syscall.Open("/dev/null", syscall.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	o := newOwner(t, Options{})
+	nice := 1
+	for _, shim := range []bool{false, true} {
+		c := prog(bin, "fds")
+		if shim {
+			c.Nice = &nice
+		}
+		if r, err := o.Run(t.Context(), c, 1000); err != nil || string(r.Output) != "0\n1\n2\n" {
+			t.Errorf("descriptors %q, %v", r.Output, err)
+		}
+		c.Args[1] = "signals"
+		want := "SigBlk 0000000000000000\nSigIgn 0000000000000000\n"
+		if r, err := o.Run(t.Context(), c, 1000); err != nil || string(r.Output) != want {
+			t.Errorf("signals %q, %v", r.Output, err)
+		}
+		c.Args = []string{"testprog", "env"}
+		c.Env = []string{"A=b", EnvTag + "=stale"}
+		r, err := o.Run(t.Context(), c, 1000)
+		if tag, rest, _ := bytes.Cut(r.Output, []byte("\n")); err != nil || !bytes.HasPrefix(tag, []byte(EnvTag+"=")) || string(rest) != "A=b\n" {
+			t.Errorf("environment %q, %v", r.Output, err)
+		}
+	}
+}
+
+func TestCredential(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to become another user")
+	}
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	umask := 0o022
+	for _, shim := range []bool{false, true} {
+		c := prog(bin, "ids")
+		c.Credential = &Credential{UID: 12345, GID: 23456, Groups: []uint32{7, 8}}
+		if shim {
+			c.Umask = &umask
+		}
+		r, err := o.Run(t.Context(), c, 1000)
+		if err != nil || !strings.HasPrefix(string(r.Output), "uid 12345\ngid 23456\ngroups [7 8]\n") {
+			t.Errorf("got %q, %v", r.Output, err)
+		}
+		// Its environment cannot be read without CAP_SYS_PTRACE, its session can.
+		c = prog(bin, "double-fork")
+		c.Credential = &Credential{UID: 12345, GID: 23456}
+		p := startTester(t, o, c)
+		escapee := p.number(t)
+		p.line(t)
+		if err := o.Kill(p.ID); err != nil {
+			t.Fatal(err)
+		}
+		next(t, o, p.ID, Emptied)
+		if alivePID(escapee) {
+			t.Error("the escapee lives")
+		}
+	}
+}
+
+func TestCredentialRefused(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("needs an ordinary user, who may not become another")
+	}
+	o := newOwner(t, Options{})
+	_, err := o.Start(Command{Path: "/bin/true", Credential: &Credential{UID: 1, GID: 1}})
+	if err == nil || !strings.Contains(err.Error(), "CAP_SETUID") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestNoStatusIsStolen runs commands from several goroutines at once, with
+// orphans dying among them.
+func TestNoStatusIsStolen(t *testing.T) {
+	o := newOwner(t, Options{})
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 60 {
+				code := (w*60 + i) % 256
+				r, err := o.Run(t.Context(), sh(fmt.Sprintf("(true &) ; exit %d", code)), 0)
+				if err != nil || r.Exit.Code() != code {
+					t.Errorf("wanted %d, got %+v, %v", code, r.Exit, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestParseStat(t *testing.T) {
+	line := "42 (a) b (c\n) S 1 42 41 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 5 0 777 1000 99 18446744073709551615 1"
+	st, err := parseStat(42, []byte(line))
+	if err != nil || st.ppid != 1 || st.pgrp != 42 || st.sid != 41 || st.utime != 10 || st.cstime != 40 || st.threads != 5 || st.start != 777 || st.rssPages != 99 || st.state != 'S' {
+		t.Errorf("got %+v, %v", st, err)
+	}
+	for _, bad := range []string{"", "42", "42 (x)", "42 (x) S 1 2"} {
+		if _, err := parseStat(42, []byte(bad)); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("42 (a) b (c\n) S 1 42 41 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 5 0 777 1000 99 1 1"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if st, err := parseStat(1, b); err == nil && st.pid != 1 {
+			t.Errorf("pid %d", st.pid)
+		}
+	})
+}
+
+func TestParseSignal(t *testing.T) {
+	for s, want := range map[string]syscall.Signal{
+		"TERM": 15, "SIGTERM": 15, "term": 15, "9": 9, "RTMIN": 34, "SIGRTMIN+3": 37, "RTMAX": 64, "RTMAX-1": 63, "CLD": 17, "": 0, "0": 0, "65": 0, "RTMIN+31": 0, "RTMAX+1": 0, "NOPE": 0, "RTMINx": 0,
+	} {
+		got, err := ParseSignal(s)
+		if want == 0 {
+			if err == nil {
+				t.Errorf("%q was taken for %d", s, got)
+			}
+			continue
+		}
+		if s != "CLD" && (err != nil || got != want) {
+			t.Errorf("%q: got %d, %v", s, got, err)
+		}
+	}
+	for n := syscall.Signal(1); n <= 64; n++ {
+		if got, err := ParseSignal(SignalName(n)); err != nil || got != n {
+			t.Errorf("%d is called %q, which is %d, %v", n, SignalName(n), got, err)
+		}
+	}
+}

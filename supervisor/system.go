@@ -1,0 +1,484 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+	"github.com/dreamlab-ai/agentinit/supervisor/ready"
+)
+
+var (
+	_ Processes  = (*System)(nil)
+	_ Prober     = (*System)(nil)
+	_ HookRunner = (*System)(nil)
+)
+
+// SystemConfig is what a System works with. Owner, Logs and Bus are required.
+type SystemConfig struct {
+	Owner *proc.Owner
+	Logs  *logs.Plane
+	Bus   *event.Bus
+	// NotifyDir is where the sd_notify socket is made when abstract ones cannot be
+	// used; "" means that there is no such place.
+	NotifyDir string
+	// Other hears the notices of processes that were started through Owner by
+	// somebody else. It must not block. nil is allowed.
+	Other func(proc.Exit)
+}
+
+// System is the real thing behind the loop: processes of the kernel, their
+// output in the log plane, probes and hooks. It reads the owner's stream of
+// exits. All methods may be called from any goroutine.
+type System struct {
+	cfg      SystemConfig
+	notifier *ready.Notifier
+	watcher  *ready.Watcher
+	notices  chan Notice
+	stop     chan struct{}
+	stopped  sync.WaitGroup
+	draining sync.WaitGroup // crash records that wait for their last lines
+
+	mu       sync.Mutex
+	runs     map[runKey]*systemRun
+	byID     map[uint64]*systemRun
+	starting int           // starts whose id is not known yet
+	latest   time.Time     // when the latest of them began
+	answered chan struct{} // closed and replaced when one has been answered
+	parked   []proc.Exit   // notices that may belong to one of them
+	crashes  map[string]Crash
+}
+
+type runKey struct {
+	name string
+	run  uint64
+}
+
+// systemRun is one run from its exec until nothing is left of it.
+type systemRun struct {
+	key     runKey
+	spec    *program.Spec
+	proc    proc.Process
+	capture *logs.Capture
+	readyFD *os.File // read end of an fd probe's pipe, until a watch takes it
+	report  func(Report)
+}
+
+// NewSystem begins to read the owner's exits. Trouble with the notification
+// socket is an event, not an error: everything else works without.
+func NewSystem(cfg SystemConfig) *System {
+	s := &System{
+		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
+		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
+		crashes: make(map[string]Crash), answered: make(chan struct{}),
+	}
+	var err error
+	s.notifier, err = ready.Listen(ready.NotifierConfig{
+		Resolve: s.resolve, Dir: cfg.NotifyDir, Deliver: s.heard, Refuse: s.refused,
+	})
+	if err != nil {
+		s.notifier = nil
+		s.tell(event.Warn, "NotifySocketUnavailable", "", map[string]any{"error": err.Error()})
+	}
+	s.watcher = ready.New(ready.Config{Notifier: s.notifier, Logs: cfg.Logs, Exec: s.execProbe})
+	s.stopped.Add(1)
+	go s.readExits()
+	return s
+}
+
+// Close ends the notification socket and the reading of exits. Processes are
+// left alone.
+func (s *System) Close() error {
+	close(s.stop)
+	s.stopped.Wait()
+	s.draining.Wait()
+	if s.notifier == nil {
+		return nil
+	}
+	return s.notifier.Close()
+}
+
+func (s *System) tell(level event.Level, name, about string, fields map[string]any) {
+	s.cfg.Bus.Publish(event.Event{Level: level, Stage: stage, Name: name, Program: about, Fields: fields})
+}
+
+// Notices implements Processes.
+func (s *System) Notices() <-chan Notice { return s.notices }
+
+// Start implements Processes.
+func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
+	r := &systemRun{key: runKey{spec.Name, run}, spec: spec}
+	cmd, err := command(spec)
+	var unsupported *UnsupportedError
+	switch {
+	case errors.As(err, &unsupported) && spec.Sandbox != nil && spec.Sandbox.Mode == "audit":
+		s.tell(event.Warn, "SandboxNotApplied", spec.Name, map[string]any{"reason": err.Error()})
+	case err != nil:
+		return 0, err
+	}
+	childEnds, err := s.equip(r, &cmd)
+	defer closeAll(childEnds)
+	if err != nil {
+		r.drop()
+		return 0, err
+	}
+	s.mu.Lock()
+	s.starting++
+	s.latest = time.Now()
+	s.mu.Unlock()
+	r.proc, err = s.cfg.Owner.Start(cmd)
+	if err == nil && spec.TTY {
+		// The capture of a terminal needs its master, which exists only now. A
+		// program without capture still runs; its output is lost, and said so.
+		var lost error
+		if r.capture, lost = s.cfg.Logs.Open(logOptions(spec, run, r.proc.TTY)); lost != nil {
+			s.tell(event.Warn, "LogCaptureFailed", spec.Name, map[string]any{"error": lost.Error()})
+		}
+	}
+	if err == nil && r.capture != nil {
+		r.capture.Started(r.proc.PID)
+	}
+	s.register(r, err == nil)
+	if err != nil {
+		r.drop()
+		return 0, err
+	}
+	return r.proc.PID, nil
+}
+
+// equip gives the command its descriptors and returns the child's ends, which
+// are ours to close once it runs.
+func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, err error) {
+	spec := r.spec
+	cmd.Files = make([]*os.File, 3)
+	if spec.Stdin == program.StdinInherit {
+		cmd.Files[0] = os.Stdin
+	}
+	if !spec.TTY {
+		if r.capture, err = s.cfg.Logs.Open(logOptions(spec, r.key.run, nil)); err != nil {
+			return nil, err
+		}
+		cmd.Files[1], cmd.Files[2] = r.capture.Stdout, r.capture.Stderr
+	}
+	if s.notifier != nil && wantsNotify(spec) {
+		cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+s.notifier.Address())
+		if d := spec.Health.Watchdog; d > 0 {
+			cmd.Env = append(cmd.Env, fmt.Sprintf("WATCHDOG_USEC=%d", d.Microseconds()))
+		}
+	}
+	for _, p := range spec.Readiness.Probes {
+		if p.FD < 3 {
+			continue
+		}
+		var w *os.File
+		if r.readyFD, w, err = os.Pipe(); err != nil {
+			return nil, fmt.Errorf("cannot make the readiness pipe: %w", err)
+		}
+		for len(cmd.Files) <= p.FD {
+			cmd.Files = append(cmd.Files, nil)
+		}
+		cmd.Files[p.FD] = w
+		return []*os.File{w}, nil
+	}
+	return nil, nil
+}
+
+func logOptions(spec *program.Spec, run uint64, pty *os.File) logs.Options {
+	l := spec.Logs
+	return logs.Options{
+		Program: spec.Name, Run: run, To: logs.To(l.To), PTY: pty, Path: l.Path, MaxBytes: l.MaxBytes,
+		Backups: l.Backups, MaxAge: l.MaxAge, Compress: l.Compress, TotalBytes: l.TotalBytes,
+	}
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close() // a pipe's end: nothing can be lost
+	}
+}
+
+// drop gives up what a run holds besides its process.
+func (r *systemRun) drop() {
+	if r.capture != nil && (r.spec.Kill != program.KillProcess || r.proc.ID == 0) {
+		r.capture.Abandon()
+	}
+	for _, f := range []*os.File{r.readyFD, r.proc.Stdin, r.proc.TTY} {
+		if f != nil {
+			_ = f.Close() // pipes and a terminal: nothing can be lost
+		}
+	}
+}
+
+// register makes a started run known and hands out the notices that were
+// quicker.
+func (s *System) register(r *systemRun, started bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starting--
+	close(s.answered)
+	s.answered = make(chan struct{})
+	if started {
+		s.runs[r.key], s.byID[r.proc.ID] = r, r
+	}
+	parked := s.parked
+	s.parked = nil
+	for _, e := range parked {
+		s.sort(e)
+	}
+}
+
+// readExits hands the owner's notices to the loop.
+func (s *System) readExits() {
+	defer s.stopped.Done()
+	for {
+		select {
+		case e := <-s.cfg.Owner.Exits():
+			s.mu.Lock()
+			s.sort(e)
+			s.mu.Unlock()
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+// sort finds out whose notice it is. The caller holds mu; it is what keeps the
+// notices of a run in their order.
+func (s *System) sort(e proc.Exit) {
+	r := s.byID[e.ID]
+	switch {
+	case r == nil && s.starting > 0:
+		s.parked = append(s.parked, e)
+		return
+	case r == nil:
+		if s.cfg.Other != nil {
+			s.cfg.Other(e)
+		}
+		return
+	}
+	n := Notice{Program: r.key.name, Run: r.key.run}
+	if e.Kind == proc.Exited {
+		exit := exitOf(e)
+		n.Exit = &exit
+		s.crashed(r, e, exit)
+	} else {
+		delete(s.byID, e.ID)
+		delete(s.runs, r.key)
+		r.drop()
+		if e.Leaked > 0 {
+			s.tell(event.Warn, "ProcessesLeaked", r.key.name, map[string]any{"count": e.Leaked})
+		}
+	}
+	s.send(n)
+}
+
+// send passes a notice on. The supervisor takes them at once; only after its end
+// nobody does.
+func (s *System) send(n Notice) {
+	select {
+	case s.notices <- n:
+	case <-s.stop:
+	}
+}
+
+func exitOf(e proc.Exit) program.Exit {
+	exit := program.Exit{Code: e.Code(), Core: e.Status.CoreDump()}
+	if sig := e.Signal(); sig != 0 {
+		exit.Signal, exit.SignalNumber = proc.SignalName(sig), int(sig)
+	}
+	return exit
+}
+
+var scopes = map[program.KillScope]proc.Scope{
+	program.KillTree: proc.ScopeTree, program.KillGroup: proc.ScopeGroup, program.KillProcess: proc.ScopeProcess,
+}
+
+// Signal implements Processes. A tree or group in which nothing is left is no
+// error.
+func (s *System) Signal(name string, run uint64, signal string, scope program.KillScope) error {
+	sig, err := proc.ParseSignal(signal)
+	if err != nil {
+		return err
+	}
+	id, ok := s.id(name, run)
+	if !ok {
+		return nil
+	}
+	err = s.cfg.Owner.Signal(id, sig, scopes[scope])
+	if scope != program.KillProcess && errors.Is(err, proc.ErrNoProcess) {
+		return nil
+	}
+	return err
+}
+
+// Kill implements Processes.
+func (s *System) Kill(name string, run uint64) error {
+	id, ok := s.id(name, run)
+	if !ok {
+		return nil
+	}
+	if err := s.cfg.Owner.Kill(id); !errors.Is(err, proc.ErrNoProcess) {
+		return err
+	}
+	return nil
+}
+
+// Forget implements Processes: the program's output and crash record go.
+func (s *System) Forget(name string) {
+	s.mu.Lock()
+	for key := range s.runs {
+		if key.name == name {
+			s.mu.Unlock()
+			return // it has come back
+		}
+	}
+	delete(s.crashes, name)
+	s.mu.Unlock()
+	s.cfg.Logs.Remove(name)
+	if s.notifier != nil {
+		s.notifier.Forget(name)
+	}
+}
+
+func (s *System) id(name string, run uint64) (uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.runs[runKey{name, run}]
+	if r == nil {
+		return 0, false
+	}
+	return r.proc.ID, true
+}
+
+// fresh is how long after its begin a start may be the one whose program is
+// already speaking.
+const fresh = time.Second
+
+// resolve tells which run a process belongs to. A program may speak before its
+// start has been answered; so while one is fresh, a stranger is looked at again
+// once it has been.
+func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
+	for {
+		id, ours := s.cfg.Owner.Owns(pid)
+		if !ours {
+			return "", 0, false
+		}
+		s.mu.Lock()
+		r, answered, left := s.byID[id], s.answered, fresh-time.Since(s.latest)
+		waits := s.starting > 0 && left > 0
+		s.mu.Unlock()
+		switch {
+		case r != nil:
+			return r.key.name, r.key.run, true
+		case !waits:
+			return s.known(pid)
+		}
+		select {
+		case <-answered:
+		case <-time.After(left):
+		case <-s.stop:
+			return "", 0, false
+		}
+	}
+}
+
+// known is resolve without patience.
+func (s *System) known(pid int) (name string, run uint64, ok bool) {
+	id, _ := s.cfg.Owner.Owns(pid)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.byID[id]; r != nil {
+		return r.key.name, r.key.run, true
+	}
+	return "", 0, false
+}
+
+// Owner tells to which program's tree a process belongs. The name is "" when it
+// descends from us but nobody can say from which program.
+func (s *System) Owner(pid int) (name string, ok bool) {
+	if _, ok := s.cfg.Owner.Owns(pid); !ok {
+		return "", false
+	}
+	name, _, _ = s.known(pid)
+	return name, true
+}
+
+// Usage returns what the program's processes use now; proc.ErrNoProcess when it
+// does not run.
+func (s *System) Usage(name string, run uint64) (proc.Usage, error) {
+	id, ok := s.id(name, run)
+	if !ok {
+		return proc.Usage{}, proc.ErrNoProcess
+	}
+	return s.cfg.Owner.Usage(id)
+}
+
+// lastLines is how much of its error output a crash record keeps.
+const lastLines = 20
+
+// Crash is how the latest run of a program ended that did not end as expected.
+type Crash struct {
+	Program string        `json:"program"`
+	Run     uint64        `json:"run"`
+	PID     int           `json:"pid"`
+	Time    time.Time     `json:"time"`
+	Uptime  time.Duration `json:"uptime"`
+	Exit    program.Exit  `json:"exit"`
+	// Killed says that the KILL was agentinit's own.
+	Killed bool        `json:"killed,omitempty"`
+	Rusage proc.Rusage `json:"rusage"`
+	Stderr []string    `json:"stderr,omitempty"` // the last lines
+}
+
+// Crashes returns the latest crash of each program that had one.
+func (s *System) Crashes() map[string]Crash {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]Crash, len(s.crashes))
+	for name, c := range s.crashes {
+		all[name] = c
+	}
+	return all
+}
+
+// drainLimit is how long a crash record waits for the last lines.
+const drainLimit = time.Second
+
+// crashed keeps the record of an end that was not expected. The caller holds mu.
+func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
+	if program.Expected(r.spec, exit) {
+		return
+	}
+	c := Crash{
+		Program: r.key.name, Run: r.key.run, PID: e.PID, Time: e.Time, Uptime: e.Time.Sub(r.proc.Started),
+		Exit: exit, Killed: e.ByUs, Rusage: e.Rusage,
+	}
+	s.crashes[c.Program] = c
+	if r.capture == nil {
+		return
+	}
+	s.draining.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+		defer cancel()
+		select {
+		case <-r.capture.Done():
+		case <-ctx.Done():
+		case <-s.stop:
+		}
+		for _, line := range r.capture.LastLines(logs.Stderr, lastLines) {
+			c.Stderr = append(c.Stderr, line.Text)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.crashes[c.Program].Run == c.Run {
+			s.crashes[c.Program] = c
+		}
+	})
+}

@@ -1,0 +1,341 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// realBox is a supervisor over real processes.
+type realBox struct {
+	t     testing.TB
+	owner *proc.Owner
+	plane *logs.Plane
+	sys   *System
+	sup   *Supervisor
+	bus   *event.Bus
+	close func() // there must be one owner at a time
+}
+
+func newRealBox(t testing.TB, cfg Config, specs ...program.Spec) *realBox {
+	t.Helper()
+	owner, err := proc.New(proc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &realBox{t: t, owner: owner, plane: logs.New(logs.Config{}), bus: event.NewBus(10000)}
+	b.sys = NewSystem(SystemConfig{Owner: owner, Logs: b.plane, Bus: b.bus, NotifyDir: t.TempDir()})
+	cfg.Processes, cfg.Prober, cfg.Hooks, cfg.Bus = b.sys, b.sys, b.sys, b.bus
+	b.sup, err = New(cfg, specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.sup.Run(context.Background())
+	}()
+	b.close = sync.OnceFunc(func() {
+		b.sup.Shutdown("end of the test")
+		<-done
+		if left := owner.KillAll(time.Second); left > 0 {
+			t.Errorf("%d processes left", left)
+		}
+		if err := b.sys.Close(); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := b.plane.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := owner.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(b.close)
+	return b
+}
+
+// patience bounds a wait that a broken program would make endless.
+const patience = 30 * time.Second
+
+func (b *realBox) await(name string, until func(Status) bool) Status {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	st, err := b.sup.Await(ctx, name, until)
+	if err != nil {
+		b.t.Fatalf("%s is %v (%s): %v", name, st.State, st.Reason, err)
+	}
+	return st
+}
+
+func in(states ...program.State) func(Status) bool {
+	return func(st Status) bool { return slices.Contains(states, st.State) }
+}
+
+func shell(script string) func(*program.Spec) {
+	return func(s *program.Spec) {
+		s.Argv = []string{"/bin/sh", "-c", script}
+		s.Env = []string{"PATH=" + os.Getenv("PATH")}
+		s.StartSeconds = 0
+		s.Umask = -1
+	}
+}
+
+func TestRealPrograms(t *testing.T) {
+	dir := t.TempDir()
+	b := newRealBox(t, Config{},
+		spec("fd", shell("sleep 0.2; echo >&3; exec sleep 1000"), func(s *program.Spec) {
+			s.Readiness.Probes = []program.Probe{{FD: 3}}
+			s.Hooks.PreStart = &program.Hook{Argv: []string{"/bin/sh", "-c", "echo early > " + filepath.Join(dir, "hook")}, Timeout: patience}
+		}),
+		spec("crash", shell("echo doomed >&2; exit 3"), func(s *program.Spec) { s.StartRetries = 0; s.StartSeconds = time.Minute }),
+		spec("nosuch", func(s *program.Spec) { s.Argv = []string{"no-such-command"}; s.StartRetries = 0; s.Umask = -1 }),
+		spec("job", oneshot, shell("exit 0")),
+		spec("after", shell("exec sleep 1000"), needs("job:completed", "fd")),
+		spec("limits", shell("ulimit -n; exec sleep 1000"), func(s *program.Spec) {
+			s.Umask = 0o077
+			s.Limits.Rlimits = map[string]program.Limit{"nofile": {Soft: 77, Hard: 77}}
+		}),
+		spec("audited", shell("exec sleep 1000"), func(s *program.Spec) { s.Sandbox = &program.Sandbox{Read: []string{"/"}, Mode: "audit"} }),
+		spec("sandboxed", shell("true"), func(s *program.Spec) { s.Sandbox = &program.Sandbox{Read: []string{"/"}}; s.StartRetries = 0 }),
+	)
+	b.sup.Boot()
+	b.await("fd", in(program.Running))
+	if text, err := os.ReadFile(filepath.Join(dir, "hook")); err != nil || string(text) != "early\n" {
+		t.Errorf("pre_start: %q, %v", text, err)
+	}
+	if st := b.await("crash", in(program.Fatal)); st.LastExit.Code != 3 {
+		t.Errorf("%+v", st)
+	}
+	if st := b.await("nosuch", in(program.Fatal)); !strings.Contains(st.Reason, "no-such-command") {
+		t.Error(st.Reason)
+	}
+	b.await("audited", in(program.Running))
+	if st := b.await("sandboxed", in(program.Fatal)); !strings.Contains(st.Reason, "not supported") {
+		t.Error(st.Reason)
+	}
+	b.await("job", func(st Status) bool { return st.Completed })
+	after := b.await("after", in(program.Running))
+	if name, ok := b.sys.Owner(after.PID); !ok || name != "after" {
+		t.Errorf("pid %d belongs to %q, %v", after.PID, name, ok)
+	}
+	if _, ok := b.sys.Owner(os.Getpid()); ok {
+		t.Error("we belong to a program")
+	}
+	if u, err := b.sys.Usage("after", after.Run); err != nil || u.Members != 1 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	b.await("limits", in(program.Running))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for line := range b.plane.Read(ctx, logs.Query{Programs: []string{"limits"}, Follow: true}) {
+		if line.Text != "77" {
+			t.Errorf("limits printed %q", line.Text)
+		}
+		break
+	}
+	for line := range b.plane.Read(ctx, logs.Query{Programs: []string{"crash"}, Streams: []logs.Stream{logs.Stderr}, Follow: true}) {
+		if line.Text != "doomed" {
+			t.Errorf("crash printed %q", line.Text)
+		}
+		break
+	}
+	if c := b.sys.Crashes()["crash"]; c.Exit.Code != 3 || c.Run != 1 {
+		t.Errorf("%+v", c)
+	}
+	b.sys.draining.Wait()
+	if c := b.sys.Crashes()["crash"]; !slices.Equal(c.Stderr, []string{"doomed"}) {
+		t.Errorf("the crash record has %q", c.Stderr)
+	}
+	if _, ok := b.sys.Crashes()["job"]; ok {
+		t.Error("a completed job has a crash record")
+	}
+}
+
+func TestRealNotify(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", notify, func(s *program.Spec) {
+		s.Argv, s.Umask = []string{os.Args[0]}, -1
+		s.Env = []string{"SUPERVISOR_TEST_PROGRAM=notify"}
+	}))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	// The text comes with the readiness, but on its own way.
+	for b.sup.Snapshot().Programs[0].Text != "all set" {
+		if err := b.sup.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRealHealth(t *testing.T) {
+	flag := filepath.Join(t.TempDir(), "healthy")
+	if err := os.WriteFile(flag, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
+		check := program.Probe{Exec: []string{"/bin/sh", "-c", "test -e " + flag}, Interval: 20 * time.Millisecond, Timeout: patience}
+		s.Readiness.Probes = []program.Probe{check}
+		s.Health = program.Health{Probes: []program.Probe{check}, Failures: 2, Action: program.HealthRestart}
+		s.Backoff.Initial = 0
+	}))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	if err := os.Remove(flag); err != nil {
+		t.Fatal(err)
+	}
+	b.await("p", func(st Status) bool { return st.Run == 2 && st.State == program.Starting })
+	if err := os.WriteFile(flag, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	st := b.await("p", in(program.Running))
+	if st.Run != 2 || st.Restarts != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+func TestRealKillAndRestart(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
+		s.Backoff.Initial = 0
+		s.RestartLimit.Count = 0
+	}))
+	b.sup.Boot()
+	st := b.await("p", in(program.Running))
+	for range 50 {
+		if err := b.sup.Signal(t.Context(), "KILL", "p"); err != nil {
+			t.Fatal(err)
+		}
+		st = b.await("p", func(now Status) bool { return now.Run > st.Run && now.State == program.Running })
+	}
+	if st.Restarts != 50 || st.LastExit == nil || st.LastExit.Signal != "KILL" {
+		t.Errorf("%d restarts, %+v", st.Restarts, st.LastExit)
+	}
+}
+
+func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
+	pidfile := filepath.Join(t.TempDir(), "pid")
+	b := newRealBox(t, Config{}, spec("p",
+		shell("sleep 1000 & echo $! > "+pidfile+"; setsid sleep 1000 & echo $! >> "+pidfile+"; echo >&3; exec sleep 1000"),
+		func(s *program.Spec) { s.Readiness.Probes = []program.Probe{{FD: 3}} }))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	if err := b.sup.Stop(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	b.await("p", in(program.Stopped))
+	pids, err := os.ReadFile(pidfile)
+	if err != nil || len(strings.Fields(string(pids))) != 2 {
+		t.Fatalf("%q, %v", pids, err)
+	}
+	for pid := range strings.FieldsSeq(string(pids)) {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err == nil && !strings.Contains(string(stat), ") Z ") {
+			t.Errorf("process %s outlives the stop: %s", pid, stat)
+		}
+	}
+}
+
+func TestRealShutdown(t *testing.T) {
+	var specs []program.Spec
+	for i := range 20 {
+		specs = append(specs, spec(fmt.Sprint("p", i), shell("exec sleep 1000"), priority(i%3)))
+	}
+	specs = append(specs, spec("deaf", shell("trap '' TERM; echo >&3; while :; do sleep 1000; done"), func(s *program.Spec) {
+		s.Stop = []program.StopStep{{Signal: "TERM", Wait: 100 * time.Millisecond}}
+		s.Readiness.Probes = []program.Probe{{FD: 3}}
+	}))
+	b := newRealBox(t, Config{}, specs...)
+	b.sup.Boot()
+	select {
+	case <-b.sup.Started():
+	case <-time.After(patience):
+		t.Fatal("not started")
+	}
+	b.sup.Shutdown("test")
+	<-b.sup.Done()
+	r, _ := b.sup.Result()
+	if len(r.Leftover) > 0 || r.Code != 0 {
+		t.Errorf("leftover %v, code %d", r.Leftover, r.Code)
+	}
+	for _, st := range r.Programs {
+		if want := map[bool]string{true: "KILL", false: "TERM"}[st.Name == "deaf"]; st.LastExit == nil || st.LastExit.Signal != want {
+			t.Errorf("%s ended by %+v, want %s", st.Name, st.LastExit, want)
+		}
+	}
+}
+
+// sleepers are n programs that do nothing.
+func sleepers(n int) []program.Spec {
+	var specs []program.Spec
+	for i := range n {
+		specs = append(specs, spec(fmt.Sprint("p", i), func(s *program.Spec) {
+			s.Argv = []string{"/bin/sleep", "1000"}
+			s.Umask, s.StartSeconds = -1, 0
+		}))
+	}
+	return specs
+}
+
+func BenchmarkStart(b *testing.B) {
+	for _, n := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				box := newRealBox(b, Config{}, sleepers(n)...)
+				b.StartTimer()
+				box.sup.Boot()
+				<-box.sup.Started()
+				b.StopTimer()
+				box.close()
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func BenchmarkShutdown(b *testing.B) {
+	for _, n := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				box := newRealBox(b, Config{}, sleepers(n)...)
+				box.sup.Boot()
+				<-box.sup.Started()
+				b.StartTimer()
+				box.sup.Shutdown("benchmark")
+				<-box.sup.Done()
+				b.StopTimer()
+				box.close()
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func BenchmarkRestart(b *testing.B) {
+	box := newRealBox(b, Config{}, spec("p", func(s *program.Spec) {
+		s.Argv, s.Umask, s.StartSeconds = []string{"/bin/sleep", "1000"}, -1, 0
+		s.Backoff.Initial, s.RestartLimit.Count = 0, 0
+	}))
+	box.sup.Boot()
+	st := box.await("p", in(program.Running))
+	for b.Loop() {
+		if err := box.sup.Signal(b.Context(), "KILL", "p"); err != nil {
+			b.Fatal(err)
+		}
+		st = box.await("p", func(now Status) bool { return now.Run > st.Run && now.State == program.Running })
+	}
+}
