@@ -1,9 +1,6 @@
-// Package contract owns one suite of tests per slot, which every class of the
-// slot runs. It must never know an implementation: a class is handed in.
 package contract
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,8 +12,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -30,24 +25,10 @@ type MemoryClass struct {
 	Deaf func(t *testing.T) adapters.Memory
 }
 
-// limit bounds one case: a call that hangs fails the test instead of it.
-const limit = 2 * time.Minute
-
-func connect(t *testing.T, a adapters.Memory) (context.Context, adapters.Memory) {
+// openMemory connects a for the length of the test and wraps it.
+func openMemory(t *testing.T, a adapters.Memory) (context.Context, adapters.Memory) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	t.Cleanup(cancel)
-	if err := a.Connect(ctx); err != nil {
-		t.Fatalf("Connect: %v", err)
-	}
-	t.Cleanup(func() {
-		end, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := a.Disconnect(end); err != nil {
-			t.Errorf("Disconnect: %v", err)
-		}
-	})
-	return ctx, adapters.WrapMemory(a, nil)
+	return connect(t, a), adapters.WrapMemory(a, nil)
 }
 
 // Memory runs the suite of the memory slot against one class.
@@ -80,7 +61,8 @@ func MemoryOff(t *testing.T) {
 	if !ok {
 		t.Fatal("class off of memory is no Memory")
 	}
-	ctx, m := connect(t, a)
+	describe(t, a, adapters.SlotMemory)
+	ctx, m := openMemory(t, a)
 	for name, err := range memoryCalls(ctx, m) {
 		if !errors.Is(err, adapters.ErrDisabled) {
 			t.Errorf("%s: %v, want ADAPTER_DISABLED", name, err)
@@ -100,8 +82,13 @@ func memoryCalls(ctx context.Context, m adapters.Memory) map[string]error {
 }
 
 func memoryLife(t *testing.T, class MemoryClass) {
+	other := class.New(t)
+	describe(t, other, adapters.SlotMemory)
+	calls := adapters.WrapMemory(other, nil)
+	life(t, other, func(ctx context.Context) error { _, _, err := calls.Retrieve(ctx, "k", "n"); return err })
+
 	a := class.New(t)
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	m := adapters.WrapMemory(a, nil)
 	closed := func(when string) {
@@ -128,9 +115,6 @@ func memoryLife(t *testing.T, class MemoryClass) {
 	}
 	if h := a.Health(ctx); h.State != adapters.StateHealthy {
 		t.Errorf("health: %+v", h)
-	}
-	if caps := a.Capabilities(); caps == nil || !slices.IsSorted(caps) {
-		t.Errorf("capabilities %v are not sorted", caps)
 	}
 	put(ctx, t, m, "kept", "over a disconnect", "n")
 	page, err := m.List(ctx, "n", adapters.PageOpt{Limit: 1})
@@ -186,7 +170,7 @@ func keysOf(hits []adapters.Hit) []string {
 }
 
 func memoryUpsert(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	if _, ok, err := m.Retrieve(ctx, "a", "n"); ok || err != nil {
 		t.Fatalf("an absent key: found %v, error %v", ok, err)
 	}
@@ -234,7 +218,7 @@ func memoryUpsert(t *testing.T, class MemoryClass) {
 }
 
 func memoryLimits(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	meta := func(n int) json.RawMessage {
 		return json.RawMessage(`{"a":"` + strings.Repeat("x", n-len(`{"a":""}`)) + `"}`)
 	}
@@ -313,7 +297,7 @@ func memoryLimits(t *testing.T, class MemoryClass) {
 }
 
 func memoryNamespaces(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	if list, err := m.Namespaces(ctx); err != nil || len(list) != 0 || list == nil {
 		t.Errorf("namespaces of an empty store: %v, %v", list, err)
 	}
@@ -350,7 +334,7 @@ func memoryNamespaces(t *testing.T, class MemoryClass) {
 }
 
 func memoryPages(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	var want []string
 	for i := range 23 {
 		key := fmt.Sprintf("%s%d", strings.Repeat("long", 100), (i*7)%23)
@@ -391,7 +375,7 @@ func memoryPages(t *testing.T, class MemoryClass) {
 // memoryPagesChange adds and removes rows while it pages: what was there all
 // the time appears exactly once.
 func memoryPagesChange(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	for i := range 30 {
 		put(ctx, t, m, fmt.Sprintf("%02d", i), "v", "n")
 	}
@@ -429,198 +413,8 @@ func memoryPagesChange(t *testing.T, class MemoryClass) {
 	}
 }
 
-func memorySearch(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
-	texts := map[string]string{
-		"cat":  "the cat sat on the mat",
-		"cats": "two cats sat on a mat",
-		"dog":  "a dog barked at the moon",
-		"go":   "goroutines and channels in Go",
-	}
-	for k, v := range texts {
-		put(ctx, t, m, k, v, "n")
-	}
-	hits, err := m.Search(ctx, "the cat sat on the mat", adapters.SearchOpt{Namespace: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(hits) != 4 || hits[0].Key != "cat" || hits[1].Key != "cats" || math.Abs(hits[0].Score-1) > 1e-6 {
-		t.Errorf("hits %+v", hits)
-	}
-	for i, h := range hits {
-		if h.Score < -1 || h.Score > 1 || i > 0 && h.Score > hits[i-1].Score || h.Value != texts[h.Key] || string(h.Metadata) != "{}" {
-			t.Errorf("hit %d: %+v", i, h)
-		}
-	}
-	least := hits[1].Score
-	hits, err = m.Search(ctx, "the cat sat on the mat", adapters.SearchOpt{Namespace: "n", MinScore: &least, Limit: 3})
-	if err != nil || len(hits) != 2 {
-		t.Errorf("with a least score: %v, %v", hits, err)
-	}
-	// Equal scores go by key, and the limit cuts after that.
-	for i := range 40 {
-		put(ctx, t, m, fmt.Sprintf("tie %02d", (i*17)%40), "exactly this", "ties")
-	}
-	for _, mode := range []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} {
-		hits, err = m.Search(ctx, "exactly this", adapters.SearchOpt{Namespace: "ties", Limit: 3, Mode: mode})
-		if want := []string{"tie 00", "tie 01", "tie 02"}; err != nil || !slices.Equal(keysOf(hits), want) {
-			t.Errorf("ties in mode %s: %v, %v", mode, keysOf(hits), err)
-		}
-	}
-}
-
-func memoryGiven(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
-	vectors := map[string][]float32{"x": {10, 0, 0}, "y": {0, 0.5, 0}, "xy": {1, 1, 0}, "-x": {-3, 0, 0}}
-	for k, v := range vectors {
-		mine := slices.Clone(v)
-		s, err := m.Store(ctx, k, "value of "+k, "n", adapters.StoreOpt{Embedding: mine})
-		if err != nil || s.Dim != 3 || s.Embedder == "hash-v1" {
-			t.Fatalf("store %s: %+v, %v", k, s, err)
-		}
-		mine[0], mine[1] = 77, 77 // not the adapter's any more
-	}
-	hits, err := m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: []float32{2, 0, 0}})
-	if want := []string{"x", "xy", "y", "-x"}; err != nil || !slices.Equal(keysOf(hits), want) {
-		t.Fatalf("hits %v, %v", hits, err)
-	}
-	for i, want := range []float64{1, math.Sqrt(0.5), 0, -1} {
-		if math.Abs(hits[i].Score-want) > 1e-6 {
-			t.Errorf("score of %s is %v, want %v", hits[i].Key, hits[i].Score, want)
-		}
-	}
-	_, err = m.Store(ctx, "z", "v", "n", adapters.StoreOpt{Embedding: []float32{1, 2}})
-	notMixed(t, "a vector of another dimension", err)
-	_, err = m.Store(ctx, "z", "v", "n", adapters.StoreOpt{})
-	notMixed(t, "a text among given vectors", err)
-	_, err = m.Search(ctx, "text", adapters.SearchOpt{Namespace: "n"})
-	notMixed(t, "a text query among given vectors", err)
-	_, err = m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: []float32{1}})
-	notMixed(t, "a query of another dimension", err)
-	if _, ok, err := m.Retrieve(ctx, "z", "n"); ok || err != nil {
-		t.Errorf("a refused store left something: %v, %v", ok, err)
-	}
-	for k := range vectors {
-		if _, err := m.Del(ctx, k, "n"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(ctx, t, m, "z", "a text", "n")
-	hits, err = m.Search(ctx, "a text", adapters.SearchOpt{Namespace: "n"})
-	if err != nil || !slices.Equal(keysOf(hits), []string{"z"}) {
-		t.Errorf("an emptied namespace keeps its pin: %v, %v", hits, err)
-	}
-	// A given vector that fits the embedder goes among its own.
-	if s, err := m.Store(ctx, "g", "v", "n", adapters.StoreOpt{Embedding: slices.Repeat([]float32{1}, 256)}); err != nil || s.Embedder != "hash-v1" {
-		t.Errorf("a given vector that fits: %+v, %v", s, err)
-	}
-}
-
-func notMixed(t *testing.T, what string, err error) {
-	t.Helper()
-	e := adapters.AsError(err)
-	if !errors.Is(err, adapters.ErrConflict) || e.Retryable {
-		t.Errorf("%s: %v, want CONFLICT that is not retryable", what, err)
-	}
-}
-
-func memoryFilter(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
-	for key, meta := range map[string]string{
-		"a": `{"lang":"go","n":1,"tags":["x","y"],"deep":{"p":1,"q":null}}`,
-		"b": `{"lang":"go","n":2}`,
-		"c": `{"lang":"rust","n":1.0}`,
-		"d": `{"lang":["go"]}`,
-		"e": `{}`,
-		"f": `{"n":9007199254740993}`,
-	} {
-		if _, err := m.Store(ctx, key, "same text", "n", adapters.StoreOpt{Metadata: json.RawMessage(meta)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for filter, want := range map[string][]string{
-		`{"lang":"go"}`:                   {"a", "b"},
-		`{"lang":"go","n":1}`:             {"a"},
-		`{"n":1}`:                         {"a", "c"},
-		`{"n":1e0}`:                       {"a", "c"},
-		`{"n":"1"}`:                       {},
-		`{"deep":{"q":null,"p":1}}`:       {"a"},
-		`{"tags":["y","x"]}`:              {},
-		`{"n":9007199254740992}`:          {},
-		`{"n":9007199254740993}`:          {"f"},
-		`{"lang":null}`:                   {},
-		`{}`:                              {"a", "b", "c", "d", "e", "f"},
-		`{"lang":"go","lang2":"nothing"}`: {},
-	} {
-		for _, mode := range []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} {
-			hits, err := m.Search(ctx, "same text", adapters.SearchOpt{Namespace: "n", Filter: json.RawMessage(filter), Mode: mode})
-			if err != nil || !slices.Equal(keysOf(hits), want) {
-				t.Errorf("filter %s in mode %s: %v, %v; want %v", filter, mode, keysOf(hits), err, want)
-			}
-		}
-	}
-	// An upsert moves an entry out of the filter's reach.
-	put(ctx, t, m, "a", "same text", "n")
-	hits, err := m.Search(ctx, "same text", adapters.SearchOpt{Namespace: "n", Filter: json.RawMessage(`{"lang":"go"}`)})
-	if err != nil || !slices.Equal(keysOf(hits), []string{"b"}) {
-		t.Errorf("after an upsert: %v, %v", keysOf(hits), err)
-	}
-}
-
-func memoryText(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
-	for key, value := range map[string]string{
-		"both":   "Über den Wolken muß die Freiheit wohl grenzenlos sein",
-		"one":    "die Wolken",
-		"often":  "Wolken Wolken Wolken, und sonst nur noch viele andere lange Worte in diesem Satz",
-		"none":   "nothing of the kind",
-		"han":    "東京都に住む",
-		"accent": "cafe\u0301 au lait",
-		"quote":  `"; DROP TABLE entries; -- % _ * NEAR(`,
-	} {
-		put(ctx, t, m, key, value, "n")
-	}
-	for query, want := range map[string][]string{
-		"wolken":               {"often", "one", "both"},
-		"FREIHEIT grenzenlos":  {"both"},
-		"uber":                 {"both"},
-		"Café":                 {"accent"},
-		"京":                    {"han"},
-		"drop table":           {"quote"},
-		"absent":               {},
-		`" OR key:* NEAR( - %`: {"quote"},
-	} {
-		hits, err := m.Search(ctx, query, adapters.SearchOpt{Namespace: "n", Mode: adapters.ModeText})
-		if err != nil {
-			t.Errorf("query %q: %v", query, err)
-			continue
-		}
-		got := keysOf(hits)
-		if query == "wolken" {
-			slices.Sort(got)
-			slices.Sort(want)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("query %q: %v, want %v", query, got, want)
-		}
-		for i, h := range hits {
-			if h.Score <= 0 || h.Score >= 1 || i > 0 && h.Score > hits[i-1].Score {
-				t.Errorf("query %q: score %v", query, h.Score)
-			}
-		}
-	}
-	hits, err := m.Search(ctx, "die Wolken", adapters.SearchOpt{Namespace: "n", Mode: adapters.ModeHybrid})
-	if err != nil || len(hits) == 0 || hits[0].Key != "one" || hits[0].Score != 1 {
-		t.Errorf("hybrid: %v, %v", hits, err)
-	}
-	put(ctx, t, m, "one", "something else", "n")
-	if hits, err := m.Search(ctx, "wolken", adapters.SearchOpt{Namespace: "n", Mode: adapters.ModeText}); err != nil || len(hits) != 2 {
-		t.Errorf("an upsert left its old words: %v, %v", keysOf(hits), err)
-	}
-}
-
 func memoryExpiry(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	s, err := m.Store(ctx, "brief", "soon gone", "n", adapters.StoreOpt{TTL: time.Second, Metadata: json.RawMessage(`{"a":1}`)})
 	if err != nil {
 		t.Fatal(err)
@@ -680,7 +474,7 @@ func memoryExpiry(t *testing.T, class MemoryClass) {
 }
 
 func memoryEmbedder(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.Deaf(t))
+	ctx, m := openMemory(t, class.Deaf(t))
 	if _, err := m.Store(ctx, "k", "v", "n", adapters.StoreOpt{}); !errors.Is(err, adapters.ErrEmbedding) {
 		t.Errorf("store: %v, want EMBEDDING_ERROR", err)
 	}
@@ -699,7 +493,7 @@ func memoryEmbedder(t *testing.T, class MemoryClass) {
 }
 
 func memoryCancel(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	put(ctx, t, m, "k", "v", "n")
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
@@ -719,7 +513,7 @@ func memoryCancel(t *testing.T, class MemoryClass) {
 
 // memoryCrowd lets many callers work at once: nothing is lost, no error.
 func memoryCrowd(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	const workers, each = 16, 8
 	errs := make(chan error, workers*each*3)
 	var wg sync.WaitGroup
@@ -755,7 +549,7 @@ func memoryCrowd(t *testing.T, class MemoryClass) {
 // memoryWhole searches while one entry flips between two contents: value,
 // metadata and score belong together at all times.
 func memoryWhole(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
+	ctx, m := openMemory(t, class.New(t))
 	faces := []adapters.StoreOpt{
 		{Embedding: []float32{1, 0}, Metadata: json.RawMessage(`{"f":0}`)},
 		{Embedding: []float32{0, 1}, Metadata: json.RawMessage(`{"f":1}`)},
@@ -799,147 +593,4 @@ func memoryWhole(t *testing.T, class MemoryClass) {
 		default:
 		}
 	}
-}
-
-// memoryModel holds a class against the simplest thing that could work.
-func memoryModel(t *testing.T, class MemoryClass) {
-	ctx, m := connect(t, class.New(t))
-	round := 0
-	rapid.Check(t, func(r *rapid.T) {
-		round++
-		ns := fmt.Sprintf("model-%d", round)
-		model := make(map[string][]float32)
-		for range rapid.IntRange(1, 25).Draw(r, "steps") {
-			key := rapid.StringMatching(`[a-e]`).Draw(r, "key")
-			switch rapid.IntRange(0, 3).Draw(r, "what") {
-			case 0, 1:
-				v := rapid.SliceOfN(rapid.Float32Range(-1, 1), 4, 4).Draw(r, "vector")
-				v[0]++ // never all zeros
-				v[0] += 0.5
-				if _, err := m.Store(ctx, key, key, ns, adapters.StoreOpt{Embedding: v}); err != nil {
-					r.Fatal(err)
-				}
-				model[key] = v
-			case 2:
-				_, want := model[key]
-				if ok, err := m.Del(ctx, key, ns); ok != want || err != nil {
-					r.Fatalf("delete %s: %v, %v, want %v", key, ok, err, want)
-				}
-				delete(model, key)
-			case 3:
-				compareSearch(ctx, r, m, ns, model, rapid.IntRange(1, 6).Draw(r, "limit"))
-			}
-		}
-		compareSearch(ctx, r, m, ns, model, 10)
-	})
-}
-
-func compareSearch(ctx context.Context, r *rapid.T, m adapters.Memory, ns string, model map[string][]float32, k int) {
-	q := []float32{1, 2, 3, 4}
-	hits, err := m.Search(ctx, "", adapters.SearchOpt{Namespace: ns, Embedding: q, Limit: k})
-	if err != nil {
-		r.Fatal(err)
-	}
-	if want := min(k, len(model)); len(hits) != want {
-		r.Fatalf("%d hits of %d entries", len(hits), len(model))
-	}
-	left := make(map[string]float64)
-	for key, v := range model {
-		left[key] = cosine64(q, v)
-	}
-	for i, h := range hits {
-		want, ok := left[h.Key]
-		if !ok || math.Abs(h.Score-want) > 1e-5 {
-			r.Fatalf("hit %d: %s with %v, want %v", i, h.Key, h.Score, want)
-		}
-		delete(left, h.Key)
-		if i > 0 && (h.Score > hits[i-1].Score || h.Score == hits[i-1].Score && h.Key < hits[i-1].Key) {
-			r.Fatalf("order %v", hits)
-		}
-	}
-	for key, s := range left {
-		if len(hits) == k && s > hits[k-1].Score+1e-5 {
-			r.Fatalf("%s with %v was missed", key, s)
-		}
-	}
-}
-
-func cosine64(a, b []float32) float64 {
-	var dot, aa, bb float64
-	for i := range a {
-		dot += float64(a[i]) * float64(b[i])
-		aa += float64(a[i]) * float64(a[i])
-		bb += float64(b[i]) * float64(b[i])
-	}
-	return dot / math.Sqrt(aa*bb)
-}
-
-// SameMemory lets two classes live through the same random script and compares
-// every answer, scores to the last digit.
-func SameMemory(t *testing.T, one, other MemoryClass) {
-	ctx, a := connect(t, one.New(t))
-	_, b := connect(t, other.New(t))
-	word := rapid.SampledFrom([]string{"red", "green", "blue", "boat", "moon", "Mond", "über", "42", "東京", "reds"})
-	text := rapid.Custom(func(r *rapid.T) string {
-		return strings.Join(rapid.SliceOfN(word, 1, 12).Draw(r, "words"), " ")
-	})
-	mode := rapid.SampledFrom([]string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid})
-	filter := rapid.SampledFrom([]string{"", `{}`, `{"n":1}`, `{"n":1,"s":"x"}`, `{"none":true}`})
-	meta := rapid.SampledFrom([]string{`{}`, `{"n":1}`, `{"s": "x", "n": 1.0}`, `{"n":2}`})
-	round := 0
-	rapid.Check(t, func(r *rapid.T) {
-		round++
-		ns := fmt.Sprintf("same-%d", round)
-		for range rapid.IntRange(1, 20).Draw(r, "steps") {
-			key := rapid.StringMatching(`[a-zA-Zä]{1,2}`).Draw(r, "key")
-			var step func(adapters.Memory) (any, error)
-			switch rapid.IntRange(0, 6).Draw(r, "what") {
-			case 0, 1, 2:
-				value, m := text.Draw(r, "value"), json.RawMessage(meta.Draw(r, "metadata"))
-				step = func(x adapters.Memory) (any, error) {
-					s, err := x.Store(ctx, key, value, ns, adapters.StoreOpt{Metadata: m})
-					s.StoredAt = adapters.Time{}
-					return s, err
-				}
-			case 3:
-				step = func(x adapters.Memory) (any, error) { return x.Del(ctx, key, ns) }
-			case 4:
-				step = func(x adapters.Memory) (any, error) {
-					e, ok, err := x.Retrieve(ctx, key, ns)
-					e.StoredAt = adapters.Time{}
-					return []any{e, ok}, err
-				}
-			case 5:
-				step = func(x adapters.Memory) (any, error) {
-					p, err := x.List(ctx, ns, adapters.PageOpt{})
-					for i := range p.Items {
-						p.Items[i].StoredAt = adapters.Time{}
-					}
-					return p.Items, err
-				}
-			case 6:
-				q, o := text.Draw(r, "query"), adapters.SearchOpt{Namespace: ns, Mode: mode.Draw(r, "mode"), Limit: rapid.IntRange(1, 12).Draw(r, "limit")}
-				if f := filter.Draw(r, "filter"); f != "" {
-					o.Filter = json.RawMessage(f)
-				}
-				step = func(x adapters.Memory) (any, error) { return x.Search(ctx, q, o) }
-			}
-			gotA, errA := step(a)
-			gotB, errB := step(b)
-			if errA != nil || errB != nil {
-				r.Fatalf("errors %v and %v", errA, errB)
-			}
-			if !bytes.Equal(asJSON(r, gotA), asJSON(r, gotB)) {
-				r.Fatalf("answers differ:\n%s\n%s", asJSON(r, gotA), asJSON(r, gotB))
-			}
-		}
-	})
-}
-
-func asJSON(r *rapid.T, v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return b
 }

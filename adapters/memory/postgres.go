@@ -1,3 +1,6 @@
 package memory
 
-type postgres struct{ backend; vector bool }
+type postgres struct {
+	backend
+	vector bool
+}

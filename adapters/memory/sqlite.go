@@ -5,15 +5,10 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/url"
-	"os"
 	"path/filepath"
 
-	driver "modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
-
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
 // EmbeddedConfig configures class local.
@@ -33,189 +28,107 @@ func NewEmbedded(c EmbeddedConfig) (*Memory, error) {
 	}
 	path := filepath.Join(c.Dir, "memory.db")
 	return newMemory(ImplEmbedded, adapters.ClassLocal, c.Embedder, c.CacheBytes,
-		func(ctx context.Context, _ *Memory) (backend, error) { return openSQLite(ctx, path) })
+		func(ctx context.Context, _ *Memory) (backend, error) { return openFile(ctx, path) })
 }
 
 const (
-	sqliteReaders = 4
 	sweepBatch    = 500    // entries removed in one transaction
 	keepRevisions = 10_000 // deletions a reader may be behind by
 )
 
-// sqlite keeps everything in one file: WAL, synchronous=FULL, one writer. A
-// change that was acknowledged is on the disk.
-type sqlite struct {
-	path   string
-	writer *sql.DB // one connection
-	reader *sql.DB
-	turn   chan struct{} // one writing transaction at a time, waited for with ctx
-	key    []byte
+// file is the backend that keeps everything in one SQLite file.
+type file struct {
+	db  *sqlite.DB
+	key []byte
 }
 
-var _ backend = (*sqlite)(nil)
+var _ backend = (*file)(nil)
 
-func openSQLite(ctx context.Context, path string) (*sqlite, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, adapters.Unavailable(err, "cannot make the directory of the memory file")
+func openFile(ctx context.Context, path string) (*file, error) {
+	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: fileID, Migrations: fileMigrations})
+	if err != nil {
+		return nil, err
 	}
-	b := &sqlite{path: path, turn: make(chan struct{}, 1)}
-	var err error
-	if b.writer, err = sql.Open("sqlite", dsn(path, "immediate")); err != nil {
-		return nil, adapters.Unavailable(err, "cannot open the memory file")
-	}
-	b.writer.SetMaxOpenConns(1)
-	if b.reader, err = sql.Open("sqlite", dsn(path, "deferred")); err != nil {
-		return nil, errors.Join(adapters.Unavailable(err, "cannot open the memory file"), b.writer.Close())
-	}
-	b.reader.SetMaxOpenConns(sqliteReaders)
-	b.reader.SetMaxIdleConns(sqliteReaders)
-	for _, step := range []func(context.Context) error{b.migrate, b.whole, b.loadSecret} {
-		if err := step(ctx); err != nil {
-			return nil, errors.Join(asSQLite(err), b.close(ctx))
-		}
+	b := &file{db: db}
+	if err := b.loadSecret(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	return b, nil
 }
 
-func dsn(path, lock string) string {
-	q := url.Values{"_txlock": {lock}, "_pragma": {
-		"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)",
-		"cache_size(-4096)", "journal_size_limit(16777216)",
-	}}
-	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()
-}
-
-// asSQLite gives a failure of the file a code. None of them is the caller's
-// fault.
-func asSQLite(err error) error {
-	if err == nil || coded(err) {
-		return err
-	}
-	var e *driver.Error
-	if !errors.As(err, &e) {
-		return adapters.Unavailable(err, "the memory file cannot be used")
-	}
-	out := adapters.Unavailable(err, "the memory file cannot be used")
-	switch e.Code() & 0xff {
-	case sqlite3.SQLITE_INTERRUPT:
-		return fmt.Errorf("%w: %w", context.Canceled, err)
-	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		out.Message = "another process holds the memory file"
-	case sqlite3.SQLITE_FULL:
-		out.Message = "the disk of the memory file is full"
-	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		out.Message, out.Retryable = "the memory file is damaged; it was left as it is", false
-	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
-		out.Message, out.Retryable = "the memory file cannot be written: "+e.Error(), false
-	}
-	return out
-}
-
-func (b *sqlite) secret() []byte { return b.key }
-
-func (b *sqlite) close(context.Context) error {
-	return asSQLite(errors.Join(b.reader.Close(), b.writer.Close()))
-}
-
-func (b *sqlite) ping(ctx context.Context) error {
-	var n int
-	err := b.reader.QueryRowContext(ctx, "SELECT count(*) FROM meta").Scan(&n)
-	return asSQLite(err)
-}
-
-// write runs f in the one writing transaction.
-func (b *sqlite) write(ctx context.Context, f func(*sql.Tx) error) error {
-	select {
-	case b.turn <- struct{}{}:
-		defer func() { <-b.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	tx, err := b.writer.BeginTx(ctx, nil)
-	if err != nil {
-		return asSQLite(err)
-	}
-	if err := f(tx); err != nil {
-		// The error that matters is f's; a rollback that fails ends with the
-		// connection.
-		_ = tx.Rollback()
-		return asSQLite(err)
-	}
-	return asSQLite(tx.Commit())
-}
-
-// snapshot runs f in a reading transaction.
-func (b *sqlite) snapshot(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := b.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return asSQLite(err)
-	}
-	err = f(tx)
-	// Nothing was written: there is nothing a rollback could lose.
-	_ = tx.Rollback()
-	return asSQLite(err)
-}
-
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
+func (b *file) secret() []byte                 { return b.key }
+func (b *file) close(context.Context) error    { return b.db.Close() }
+func (b *file) ping(ctx context.Context) error { return b.db.Ping(ctx) }
 
 // each runs a query and f for every row.
-func each(ctx context.Context, q querier, f func(*sql.Rows) error, query string, args ...any) error {
-	rows, err := q.QueryContext(ctx, query, args...)
+func each(ctx context.Context, tx *sql.Tx, f func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
-		return asSQLite(err)
+		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		if err := f(rows); err != nil {
-			return asSQLite(err)
+			return err
 		}
 	}
-	return asSQLite(rows.Err())
+	return rows.Err()
 }
 
-func sqliteSpace(ctx context.Context, q querier, name string) (space, bool, error) {
+// each is the same in a transaction of its own.
+func (b *file) each(ctx context.Context, f func(*sql.Rows) error, query string, args ...any) error {
+	return b.db.Read(ctx, func(tx *sql.Tx) error { return each(ctx, tx, f, query, args...) })
+}
+
+// row reads the one row of a query.
+func (b *file) row(ctx context.Context, query string, args []any, to ...any) error {
+	return b.db.Read(ctx, func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, query, args...).Scan(to...) })
+}
+
+func fileSpace(ctx context.Context, tx *sql.Tx, name string) (space, bool, error) {
 	sp := space{name: name}
-	err := q.QueryRowContext(ctx, "SELECT id, embedder, dim, rev, floor, entries FROM namespaces WHERE name = ?", name).
+	err := tx.QueryRowContext(ctx, "SELECT id, embedder, dim, rev, floor, entries FROM namespaces WHERE name = ?", name).
 		Scan(&sp.id, &sp.pin.embedder, &sp.pin.dim, &sp.rev, &sp.floor, &sp.rows)
 	if errors.Is(err, sql.ErrNoRows) {
 		return sp, false, nil
 	}
-	return sp, err == nil, asSQLite(err)
+	return sp, err == nil, err
 }
 
-func (b *sqlite) space(ctx context.Context, name string) (space, bool, error) {
-	return sqliteSpace(ctx, b.reader, name)
+func (b *file) space(ctx context.Context, name string) (sp space, ok bool, err error) {
+	err = b.db.Read(ctx, func(tx *sql.Tx) error {
+		sp, ok, err = fileSpace(ctx, tx, name)
+		return err
+	})
+	return sp, ok, err
 }
 
-func (b *sqlite) put(ctx context.Context, e entry, now int64) (created bool, under pin, err error) {
-	err = b.write(ctx, func(tx *sql.Tx) error {
-		created, under, err = putSQLite(ctx, tx, e, now)
+func (b *file) put(ctx context.Context, e entry, now int64) (created bool, under pin, err error) {
+	err = b.db.Write(ctx, func(tx *sql.Tx) error {
+		created, under, err = putFile(ctx, tx, e, now)
 		return err
 	})
 	return created, under, err
 }
 
-func putSQLite(ctx context.Context, tx *sql.Tx, e entry, now int64) (created bool, under pin, err error) {
+func putFile(ctx context.Context, tx *sql.Tx, e entry, now int64) (created bool, under pin, err error) {
 	if _, err := tx.ExecContext(ctx, "INSERT INTO namespaces (name) VALUES (?) ON CONFLICT DO NOTHING", e.namespace); err != nil {
 		return false, under, err
 	}
-	sp, _, err := sqliteSpace(ctx, tx, e.namespace)
+	sp, _, err := fileSpace(ctx, tx, e.namespace)
 	if err != nil {
 		return false, under, err
 	}
-	var live bool
-	err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM entries WHERE ns = ?1 AND (expires_at = 0 OR expires_at > ?2))", sp.id, now).Scan(&live)
+	var bound bool
+	err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM entries WHERE ns = ?1 AND (expires_at = 0 OR expires_at > ?2))", sp.id, now).Scan(&bound)
 	if err != nil {
 		return false, under, err
 	}
-	if under, err = settle(sp, !live, e); err != nil {
+	if under, err = settle(sp, !bound, e); err != nil {
 		return false, under, err
 	}
 	if under != sp.pin {
-		if sp, err = repinSQLite(ctx, tx, sp, under); err != nil {
+		if sp, err = repinFile(ctx, tx, sp, under); err != nil {
 			return false, under, err
 		}
 	}
@@ -239,16 +152,16 @@ func putSQLite(ctx context.Context, tx *sql.Tx, e entry, now int64) (created boo
 	if fresh {
 		sp.rows++
 	}
-	if err := postSQLite(ctx, tx, sp, id, e, fresh); err != nil {
+	if err := postFile(ctx, tx, sp, id, e, fresh); err != nil {
 		return false, under, err
 	}
 	_, err = tx.ExecContext(ctx, "UPDATE namespaces SET rev = ?, entries = ? WHERE id = ?", sp.rev, sp.rows, sp.id)
 	return created, under, err
 }
 
-// repinSQLite empties a namespace of what has expired and gives it another
+// repinFile empties a namespace of what has expired and gives it another
 // pin.
-func repinSQLite(ctx context.Context, tx *sql.Tx, sp space, to pin) (space, error) {
+func repinFile(ctx context.Context, tx *sql.Tx, sp space, to pin) (space, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM postings WHERE ns = ?", sp.id); err != nil {
 		return sp, err
 	}
@@ -262,9 +175,9 @@ func repinSQLite(ctx context.Context, tx *sql.Tx, sp space, to pin) (space, erro
 	return sp, err
 }
 
-// postSQLite writes the posting lists of an entry. The terms go in as one JSON
+// postFile writes the posting lists of an entry. The terms go in as one JSON
 // text: one statement instead of thousands.
-func postSQLite(ctx context.Context, tx *sql.Tx, sp space, id int64, e entry, fresh bool) error {
+func postFile(ctx context.Context, tx *sql.Tx, sp space, id int64, e entry, fresh bool) error {
 	if !fresh {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM postings WHERE entry = ?", id); err != nil {
 			return err
@@ -287,22 +200,22 @@ func postSQLite(ctx context.Context, tx *sql.Tx, sp space, id int64, e entry, fr
 	return err
 }
 
-const sqliteLive = "(expires_at = 0 OR expires_at > ?)"
+const live = "(expires_at = 0 OR expires_at > ?)"
 
-func (b *sqlite) get(ctx context.Context, namespace, key string, now int64) (r row, ok bool, err error) {
+func (b *file) get(ctx context.Context, namespace, key string, now int64) (r row, ok bool, err error) {
 	r.key = key
-	err = b.reader.QueryRowContext(ctx, `SELECT e.id, e.rev, e.value, e.metadata, e.stored_at, e.expires_at, e.size, n.embedder, n.dim
-		FROM entries e JOIN namespaces n ON n.id = e.ns WHERE n.name = ? AND e.key = ? AND `+sqliteLive, namespace, key, now).
-		Scan(&r.id, &r.rev, &r.value, &r.metadata, &r.stored, &r.expires, &r.size, &r.pin.embedder, &r.pin.dim)
+	err = b.row(ctx, `SELECT e.id, e.rev, e.value, e.metadata, e.stored_at, e.expires_at, e.size, n.embedder, n.dim
+		FROM entries e JOIN namespaces n ON n.id = e.ns WHERE n.name = ? AND e.key = ? AND `+live, []any{namespace, key, now},
+		&r.id, &r.rev, &r.value, &r.metadata, &r.stored, &r.expires, &r.size, &r.pin.embedder, &r.pin.dim)
 	if errors.Is(err, sql.ErrNoRows) {
 		return row{}, false, nil
 	}
-	return r, err == nil, asSQLite(err)
+	return r, err == nil, err
 }
 
-func (b *sqlite) del(ctx context.Context, namespace, key string, now int64) (found bool, err error) {
-	err = b.write(ctx, func(tx *sql.Tx) error {
-		sp, ok, err := sqliteSpace(ctx, tx, namespace)
+func (b *file) del(ctx context.Context, namespace, key string, now int64) (found bool, err error) {
+	err = b.db.Write(ctx, func(tx *sql.Tx) error {
+		sp, ok, err := fileSpace(ctx, tx, namespace)
 		if err != nil || !ok {
 			return err
 		}
@@ -343,32 +256,32 @@ func buryAll(ctx context.Context, tx *sql.Tx, sp space, ids []int64) error {
 	return nil
 }
 
-func (b *sqlite) list(ctx context.Context, namespace string, after int64, n int, now int64) (list []row, err error) {
-	err = each(ctx, b.reader, func(rows *sql.Rows) error {
+func (b *file) list(ctx context.Context, namespace string, after int64, n int, now int64) (list []row, err error) {
+	err = b.each(ctx, func(rows *sql.Rows) error {
 		var r row
 		err := rows.Scan(&r.id, &r.key, &r.stored, &r.expires, &r.size)
 		list = append(list, r)
 		return err
 	}, `SELECT id, key, stored_at, expires_at, size FROM entries
-		WHERE ns = (SELECT id FROM namespaces WHERE name = ?) AND id > ? AND `+sqliteLive+` ORDER BY id LIMIT ?`,
+		WHERE ns = (SELECT id FROM namespaces WHERE name = ?) AND id > ? AND `+live+` ORDER BY id LIMIT ?`,
 		namespace, after, now, n)
 	return list, err
 }
 
-func (b *sqlite) namespaces(ctx context.Context, now int64) (list []adapters.Namespace, err error) {
-	err = each(ctx, b.reader, func(rows *sql.Rows) error {
+func (b *file) namespaces(ctx context.Context, now int64) (list []adapters.Namespace, err error) {
+	err = b.each(ctx, func(rows *sql.Rows) error {
 		var n adapters.Namespace
 		err := rows.Scan(&n.Name, &n.Embedder, &n.Dim, &n.Entries)
 		list = append(list, n)
 		return err
 	}, `SELECT n.name, n.embedder, n.dim, c.entries FROM namespaces n
-		JOIN (SELECT ns, count(*) AS entries FROM entries WHERE `+sqliteLive+` GROUP BY ns) c ON c.ns = n.id ORDER BY n.name`, now)
+		JOIN (SELECT ns, count(*) AS entries FROM entries WHERE `+live+` GROUP BY ns) c ON c.ns = n.id ORDER BY n.name`, now)
 	return list, err
 }
 
-func (b *sqlite) changes(ctx context.Context, namespace string, since revision, to sink) error {
-	return b.snapshot(ctx, func(tx *sql.Tx) error {
-		sp, _, err := sqliteSpace(ctx, tx, namespace)
+func (b *file) changes(ctx context.Context, namespace string, since revision, to sink) error {
+	return b.db.Read(ctx, func(tx *sql.Tx) error {
+		sp, _, err := fileSpace(ctx, tx, namespace)
 		if err != nil {
 			return err
 		}
@@ -404,27 +317,26 @@ func (b *sqlite) changes(ctx context.Context, namespace string, since revision, 
 	})
 }
 
-func (b *sqlite) postings(ctx context.Context, sp space, t term, limit int, now int64, yield func(posting)) error {
-	return each(ctx, b.reader, func(rows *sql.Rows) error {
+func (b *file) postings(ctx context.Context, sp space, t term, limit int, now int64, yield func(posting)) error {
+	return b.each(ctx, func(rows *sql.Rows) error {
 		var p posting
 		err := rows.Scan(&p.id, &p.tf, &p.words)
 		yield(p)
 		return err
-	}, "SELECT entry, tf, words FROM postings WHERE ns = ? AND term = ? AND "+sqliteLive+" ORDER BY entry LIMIT ?", sp.id, t, now, limit)
+	}, "SELECT entry, tf, words FROM postings WHERE ns = ? AND term = ? AND "+live+" ORDER BY entry LIMIT ?", sp.id, t, now, limit)
 }
 
-func (b *sqlite) stats(ctx context.Context, sp space, now int64) (entries, words int64, err error) {
-	err = b.reader.QueryRowContext(ctx, "SELECT count(*), coalesce(sum(words), 0) FROM entries WHERE ns = ? AND "+sqliteLive, sp.id, now).
-		Scan(&entries, &words)
-	return entries, words, asSQLite(err)
+func (b *file) stats(ctx context.Context, sp space, now int64) (entries, words int64, err error) {
+	err = b.row(ctx, "SELECT count(*), coalesce(sum(words), 0) FROM entries WHERE ns = ? AND "+live, []any{sp.id, now}, &entries, &words)
+	return entries, words, err
 }
 
-func (b *sqlite) fetch(ctx context.Context, sp space, ids []int64, now int64) (list []row, err error) {
+func (b *file) fetch(ctx context.Context, sp space, ids []int64, now int64) (list []row, err error) {
 	text, err := json.Marshal(ids)
 	if err != nil {
 		return nil, err
 	}
-	err = each(ctx, b.reader, func(rows *sql.Rows) error {
+	err = b.each(ctx, func(rows *sql.Rows) error {
 		var r row
 		var raw sql.RawBytes
 		if err := rows.Scan(&r.id, &r.rev, &r.key, &raw, &r.metadata, &r.value); err != nil {
@@ -434,18 +346,18 @@ func (b *sqlite) fetch(ctx context.Context, sp space, ids []int64, now int64) (l
 		r.vec, err = unpack(nil, raw)
 		list = append(list, r)
 		return err
-	}, "SELECT id, rev, key, embedding, metadata, value FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND ns = ? AND "+sqliteLive,
+	}, "SELECT id, rev, key, embedding, metadata, value FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND ns = ? AND "+live,
 		string(text), sp.id, now)
 	return list, err
 }
 
-func (b *sqlite) keys(ctx context.Context, sp space, ids []int64) (map[int64]string, error) {
+func (b *file) keys(ctx context.Context, sp space, ids []int64) (map[int64]string, error) {
 	text, err := json.Marshal(ids)
 	if err != nil {
 		return nil, err
 	}
 	out := make(map[int64]string, len(ids))
-	err = each(ctx, b.reader, func(rows *sql.Rows) error {
+	err = b.each(ctx, func(rows *sql.Rows) error {
 		var id int64
 		var key string
 		err := rows.Scan(&id, &key)
@@ -457,17 +369,17 @@ func (b *sqlite) keys(ctx context.Context, sp space, ids []int64) (map[int64]str
 
 // maintain removes expired entries, a batch at a time so that no caller waits
 // long for the writer, and tombstones that nobody needs.
-func (b *sqlite) maintain(ctx context.Context, now int64) error {
+func (b *file) maintain(ctx context.Context, now int64) error {
 	for more := true; more; {
-		err := b.write(ctx, func(tx *sql.Tx) (err error) {
-			more, err = sweepSQLite(ctx, tx, now)
+		err := b.db.Write(ctx, func(tx *sql.Tx) (err error) {
+			more, err = sweepFile(ctx, tx, now)
 			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return b.write(ctx, func(tx *sql.Tx) error {
+	return b.db.Write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE namespaces SET floor = rev - ?1 WHERE floor < rev - ?1", keepRevisions); err != nil {
 			return err
 		}
@@ -476,7 +388,7 @@ func (b *sqlite) maintain(ctx context.Context, now int64) error {
 	})
 }
 
-func sweepSQLite(ctx context.Context, tx *sql.Tx, now int64) (more bool, err error) {
+func sweepFile(ctx context.Context, tx *sql.Tx, now int64) (more bool, err error) {
 	expired := make(map[string][]int64)
 	n := 0
 	err = each(ctx, tx, func(rows *sql.Rows) error {
@@ -493,7 +405,7 @@ func sweepSQLite(ctx context.Context, tx *sql.Tx, now int64) (more bool, err err
 		return false, err
 	}
 	for name, ids := range expired {
-		sp, _, err := sqliteSpace(ctx, tx, name)
+		sp, _, err := fileSpace(ctx, tx, name)
 		if err != nil {
 			return false, err
 		}

@@ -5,19 +5,18 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
-	"fmt"
-	"os"
-
-	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// sqliteMigrations bring the file from the version of their index to the next;
+// fileID is "mem1" as PRAGMA application_id: a file of somebody else is refused.
+const fileID = 0x6d656d31
+
+// fileMigrations bring the file from the version of their index to the next;
 // user_version is how many have run. Published ones are never changed.
 //
 // Ids are never used twice (AUTOINCREMENT), so that an id in a slab or a cursor
 // means one entry for ever. value comes last in its row: what scans read lies
 // before it, and SQLite follows overflow pages only as far as it must.
-var sqliteMigrations = []string{`
+var fileMigrations = []string{`
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE namespaces (
   id       INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -63,44 +62,9 @@ CREATE TABLE tombstones (
 ) WITHOUT ROWID;
 `}
 
-// migrate brings the file up to date, all in one transaction. A file of a newer
-// program is refused, one of somebody else's too.
-func (b *sqlite) migrate(ctx context.Context) error {
-	return b.write(ctx, func(tx *sql.Tx) error {
-		var version int
-		if err := tx.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
-			return err
-		}
-		switch {
-		case version > len(sqliteMigrations):
-			return adapters.Errorf(adapters.CodeContractMismatch,
-				"the memory file has schema %d, this program knows up to %d", version, len(sqliteMigrations)).
-				With("slot", adapters.SlotMemory, "want", len(sqliteMigrations), "have", version)
-		case version == 0:
-			var tables int
-			if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables); err != nil {
-				return err
-			}
-			if tables > 0 {
-				return errors.New("the file is a database of something else")
-			}
-		}
-		for _, m := range sqliteMigrations[version:] {
-			if _, err := tx.ExecContext(ctx, m); err != nil {
-				return err
-			}
-		}
-		if version == len(sqliteMigrations) {
-			return nil
-		}
-		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", len(sqliteMigrations)))
-		return err
-	})
-}
-
 // loadSecret reads the key of cursors, made once per file.
-func (b *sqlite) loadSecret(ctx context.Context) error {
-	return b.write(ctx, func(tx *sql.Tx) error {
+func (b *file) loadSecret(ctx context.Context) error {
+	return b.db.Write(ctx, func(tx *sql.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = 'cursor_key'").Scan(&b.key)
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err
@@ -111,29 +75,4 @@ func (b *sqlite) loadSecret(ctx context.Context) error {
 		_, err = tx.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES ('cursor_key', ?)", b.key)
 		return err
 	})
-}
-
-// whole finds a file that was cut off. SQLite itself notices only when it comes
-// to read a page that is not there. The journal is folded in first, because
-// until then the newest pages may lie there; while another process keeps that
-// from happening nothing can be said.
-func (b *sqlite) whole(ctx context.Context) error {
-	var busy, log, done, pages, size int64
-	if err := b.writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &log, &done); err != nil || busy != 0 {
-		return err
-	}
-	if err := b.writer.QueryRowContext(ctx, "PRAGMA page_count").Scan(&pages); err != nil {
-		return err
-	}
-	if err := b.writer.QueryRowContext(ctx, "PRAGMA page_size").Scan(&size); err != nil {
-		return err
-	}
-	info, err := os.Stat(b.path)
-	if err != nil {
-		return err
-	}
-	if info.Size() < pages*size {
-		return fmt.Errorf("the file was cut off: it has %d bytes of %d", info.Size(), pages*size)
-	}
-	return nil
 }
