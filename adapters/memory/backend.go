@@ -43,6 +43,8 @@ type backend interface {
 
 // proposer is a backend that can propose near entries without looking at all.
 type proposer interface {
+	// approximate says whether it can at all.
+	approximate() bool
 	// propose returns about n entries near q, best first, some possibly missed;
 	// ok is false when it cannot, and the caller looks at all.
 	propose(ctx context.Context, sp space, q []float32, n int, now int64) (ids []int64, ok bool, err error)
@@ -109,9 +111,6 @@ type entry struct {
 	given                 bool // the caller brought vec along
 	terms                 []weight
 	words                 int
-	// onlyIf, unless 0, makes put do nothing when the entry that is there was
-	// not stored at this instant.
-	onlyIf int64
 }
 
 // row is a stored entry. vec is nil where nobody asked.

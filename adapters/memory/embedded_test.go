@@ -14,7 +14,15 @@ func TestMain(m *testing.M) {
 	if asCrashChild() {
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(withServers{m})
+}
+
+// withServers ends the foreign programs before leaks are looked for.
+type withServers struct{ *testing.M }
+
+func (m withServers) Run() int {
+	defer foreign.end()
+	return m.M.Run()
 }
 
 // deaf is an embedder that is down.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -23,7 +22,7 @@ const (
 // from the instant they expire.
 const (
 	maintainEvery = time.Minute
-	maintainLimit = 30 * time.Second // for one round
+	maintainLimit = 10 * time.Minute // for one round: it may build an index
 )
 
 // DefaultCacheBytes bounds the vectors held in memory: 200,000 of 256
@@ -53,7 +52,8 @@ type session struct {
 	caps    []string
 	ctx     context.Context
 	stop    context.CancelFunc
-	ended   chan struct{} // the maintenance goroutine is gone
+	ended   chan struct{}                  // the maintenance goroutine is gone
+	trouble atomic.Pointer[adapters.Error] // of the last maintenance, nil if it went well
 }
 
 func newMemory(impl string, class adapters.Class, e Embedder, cacheBytes int64,
@@ -104,7 +104,7 @@ func (m *Memory) Connect(ctx context.Context) error {
 		backend: b, cache: newCache(m.cacheBytes), cursors: adapters.NewCursors(b.secret()),
 		caps: []string{CapHybrid, CapTTL}, ended: make(chan struct{}),
 	}
-	if p, ok := b.(*postgres); ok && p.vector {
+	if p, ok := b.(proposer); ok && p.approximate() {
 		s.caps = []string{CapANN, CapHybrid, CapTTL}
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -135,13 +135,17 @@ func (m *Memory) Disconnect(ctx context.Context) error {
 	return s.backend.close(ctx)
 }
 
-// Health asks the backend.
+// Health asks the backend. A maintenance that fails degrades: calls work, but
+// expired entries pile up, or foreign ones are not searchable.
 func (m *Memory) Health(ctx context.Context) adapters.Health {
-	_, err := with(ctx, m, func(ctx context.Context, s *session) (struct{}, error) {
-		return struct{}{}, s.backend.ping(ctx)
+	trouble, err := with(ctx, m, func(ctx context.Context, s *session) (*adapters.Error, error) {
+		return s.trouble.Load(), s.backend.ping(ctx)
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return adapters.Unhealthy(err)
+	case trouble != nil:
+		return adapters.Health{State: adapters.StateDegraded, Message: "maintenance: " + trouble.Error()}
 	}
 	return adapters.Healthy()
 }
@@ -171,12 +175,15 @@ func (s *session) maintain() {
 	}
 }
 
-// round is one maintenance. A failure has nobody to go to but the backend's own
-// health, which ping reports; the next round tries again.
+// round is one maintenance. Health tells of a failure; the next round tries
+// again.
 func (s *session) round() {
 	ctx, cancel := context.WithTimeout(s.ctx, maintainLimit)
 	defer cancel()
-	_ = s.backend.maintain(ctx, time.Now().UnixMilli())
+	err := s.backend.maintain(ctx, time.Now().UnixMilli())
+	if s.ctx.Err() == nil {
+		s.trouble.Store(adapters.AsError(err))
+	}
 }
 
 // with runs one call on the connected session. The call ends when the caller's
@@ -348,10 +355,4 @@ func instant(ms int64) adapters.Time {
 		return adapters.Time{}
 	}
 	return adapters.At(time.UnixMilli(ms))
-}
-
-// coded says whether an error is fit to leave a backend as it is.
-func coded(err error) bool {
-	var e *adapters.Error
-	return errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
