@@ -55,6 +55,9 @@ func (m *Memory) Search(ctx context.Context, text string, opt adapters.SearchOpt
 	if opt.Mode == "" {
 		opt.Mode = adapters.ModeVector
 	}
+	if opt.Limit <= 0 {
+		opt.Limit = adapters.DefaultSearchLimit
+	}
 	if text == "" && (opt.Embedding == nil || opt.Mode != adapters.ModeVector) {
 		return nil, adapters.Invalid("query", "is required")
 	}
