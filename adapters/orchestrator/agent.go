@@ -21,6 +21,7 @@ const shownCommand = 16 << 10
 // agent is one agent from its start until it is forgotten.
 type agent struct {
 	id     string
+	number uint64 // counts the manager's agents; for their order
 	token  string // proves to the box's API who calls
 	events *ring
 	// settled is closed when the start has succeeded or failed, done when the

@@ -49,6 +49,7 @@ type Local struct {
 	connected bool
 	agents    map[string]*agent
 	tokens    map[[sha256.Size]byte]string // of running agents, by digest
+	last      uint64                       // number of the youngest agent
 	running   int                          // starting ones included
 	ended     []*agent                     // in the order of their ends
 	held      int                          // bytes of the events of ended
@@ -195,6 +196,8 @@ func (l *Local) reserve(spec adapters.AgentSpec) (*agent, error) {
 			With("limit", l.cfg.MaxRunning).WithRetryAfter(time.Second)
 	}
 	l.running++
+	l.last++
+	a.number = l.last
 	l.agents[a.id] = a
 	l.tokens[digest(a.token)] = a.id // good from the agent's first instruction
 	return a, nil
@@ -339,15 +342,13 @@ func (l *Local) ListAgents(ctx context.Context, filter adapters.AgentFilter) ([]
 		all = append(all, a)
 	}
 	l.mu.Unlock()
+	slices.SortFunc(all, func(a, b *agent) int { return cmp.Compare(a.number, b.number) })
 	list := make([]adapters.Agent, 0, len(all))
 	for _, a := range all {
 		if v := a.snapshot(); v.Status != "" && matches(filter, v) {
 			list = append(list, v)
 		}
 	}
-	slices.SortFunc(list, func(a, b adapters.Agent) int {
-		return cmp.Or(a.StartedAt.Compare(b.StartedAt.Time), cmp.Compare(a.AgentID, b.AgentID))
-	})
 	return list, nil
 }
 
