@@ -37,6 +37,7 @@ func attachBridge(s *Server, ctx context.Context, conn io.ReadWriteCloser) error
 // serveUpgrade hands the connection over after 101 (RFC 9110, 7.8). It keeps
 // its place among the connections until it is closed, and ends with the server.
 func (s *Server) serveUpgrade(w http.ResponseWriter, r *http.Request, rt route) {
+	s.audit(r, strings.TrimPrefix(rt.Path, "/v1/"), nil)
 	if !strings.EqualFold(r.Header.Get("Upgrade"), rt.Protocol) {
 		e := api.Errorf(api.CodeBadRequest, "this route changes the protocol of the connection")
 		e.Hint = "ask with Connection: Upgrade and Upgrade: " + rt.Protocol
@@ -47,7 +48,6 @@ func (s *Server) serveUpgrade(w http.ResponseWriter, r *http.Request, rt route) 
 		s.fail(w, asProblem(err))
 		return
 	}
-	s.audit(r, strings.TrimPrefix(rt.Path, "/v1/"), nil)
 	s.upgraded.Add(1)
 	defer s.upgraded.Done()
 	conn, buffered, err := http.NewResponseController(w).Hijack()
