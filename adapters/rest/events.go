@@ -169,12 +169,15 @@ func streamEvents(q *request) error {
 			if err != nil {
 				return message{}, err
 			}
+			if e.Kind == adapters.KindLagged {
+				return seqMessage(e.Seq, e.Kind, e.Payload)
+			}
 			return seqMessage(e.Seq, e.Kind, e)
 		}}, nil
 	})
 }
 
-// seqMessage is a numbered message; a notice of loss has no number of its own.
+// seqMessage is a numbered message.
 func seqMessage(seq uint64, kind string, v any) (message, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
