@@ -35,6 +35,9 @@ func newAgentsFake() *agentsFake {
 func (f *agentsFake) SpawnAgent(_ context.Context, spec adapters.AgentSpec) (adapters.Agent, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if spec.Labels == nil {
+		spec.Labels = map[string]string{}
+	}
 	id := fmt.Sprintf("agent-%d", len(f.order)+1)
 	a := &agentFake{spec: spec, news: make(chan struct{}), Agent: adapters.Agent{
 		AgentID: id, Name: spec.Name, Status: adapters.AgentRunning, PID: 100 + len(f.order), Command: append([]string{spec.Command}, spec.Args...), Labels: spec.Labels,
