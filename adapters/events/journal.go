@@ -428,7 +428,7 @@ func (j *journal) probe() error {
 	if err != nil {
 		return err
 	}
-	_, werr := f.Write(make([]byte, 4096))
+	_, werr := f.Write(make([]byte, 2*adapters.MaxEventPayload)) // room for any line
 	err = errors.Join(werr, f.Sync(), f.Close(), os.Remove(f.Name()))
 	j.mu.Lock()
 	defer j.mu.Unlock()

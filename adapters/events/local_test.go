@@ -1,6 +1,7 @@
 package events
 
 import (
+	"os"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -8,7 +9,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashEnv); dir != "" {
+		crashChild(dir)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func newLocal(t testing.TB, cfg LocalConfig) *Local {
 	t.Helper()
