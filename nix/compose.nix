@@ -5,5 +5,5 @@
   agentbox,
 }:
 runCommand "docker-compose.yml" { nativeBuildInputs = [ agentbox ]; } ''
-  agentctl generate compose ${../examples/minimal.toml} > $out
+  agentctl generate compose --system x86_64-linux ${../examples/minimal.toml} > $out
 ''

@@ -192,6 +192,9 @@ var (
 	userinfo   = regexp.MustCompile(`(://[^/@\s:]*:)[^/@\s]+@`)
 )
 
+// SecretName reports whether a variable of this name holds a secret.
+func SecretName(name string) bool { return secretName.MatchString(name) }
+
 // safe replaces secrets: whole values of keys that hold them, of variables
 // whose name says so, and passwords inside addresses. A text that only names a
 // variable (${X}) is no secret.
@@ -200,7 +203,7 @@ func safe(path []string, s *shape, v any) any {
 	case string:
 		name := path[len(path)-1]
 		inEnvironment := len(path) > 1 && path[len(path)-2] == "environment"
-		if v != "" && !strings.Contains(v, "${") && (s.secret && !inEnvironment || inEnvironment && secretName.MatchString(name)) {
+		if v != "" && !strings.Contains(v, "${") && (s.secret && !inEnvironment || inEnvironment && SecretName(name)) {
 			return Redacted
 		}
 		return RedactURL(v)

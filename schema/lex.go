@@ -12,6 +12,9 @@ const (
 	MaxBytes = 16 << 20
 	// maxNesting bounds arrays, inline tables and dotted keys.
 	maxNesting = 100
+	// maxKeys bounds keys and table headers together: the TOML library's check
+	// for duplicates takes time in the square of their number.
+	maxKeys = 40_000
 )
 
 // lexProblem is where and why the text is refused before it is parsed.
@@ -55,6 +58,8 @@ type lexer struct {
 	open  []byte // unclosed [ and {
 	dots  int    // since the last delimiter: parts of a dotted key
 	comma bool   // the last token was a comma
+	value bool   // behind the = of a line
+	keys  int    // seen so far, table headers included
 }
 
 func (l *lexer) step() *lexProblem {
@@ -78,6 +83,7 @@ func (l *lexer) step() *lexProblem {
 			return &lexProblem{l.pos, "a line break inside an inline table; write it on one line or as a [table]"}
 		}
 		l.comma = afterComma
+		l.value = l.value && len(l.open) > 0
 		l.dots = 0
 	case '"', '\'':
 		return l.quoted(c)
@@ -85,8 +91,12 @@ func (l *lexer) step() *lexProblem {
 		if len(l.open) >= maxNesting {
 			return &lexProblem{l.pos, "arrays and inline tables are nested more than 100 deep"}
 		}
+		header := len(l.open) == 0 && !l.value
 		l.open = append(l.open, c)
 		l.dots = 0
+		if header {
+			return l.key()
+		}
 	case ']', '}':
 		if c == '}' && afterComma {
 			return &lexProblem{l.pos, "a comma before the end of an inline table"}
@@ -99,13 +109,24 @@ func (l *lexer) step() *lexProblem {
 		l.comma = true
 		l.dots = 0
 	case '=':
+		l.value = true
 		l.dots = 0
+		return l.key()
 	case '.':
 		if l.dots++; l.dots >= maxNesting {
 			return &lexProblem{l.pos, "a dotted key has more than 100 parts"}
 		}
 	default:
 		return l.bare()
+	}
+	l.pos++
+	return nil
+}
+
+// key counts one more key or header and goes on behind the current character.
+func (l *lexer) key() *lexProblem {
+	if l.keys++; l.keys > maxKeys {
+		return &lexProblem{l.pos, "the manifest has more than 40,000 keys"}
 	}
 	l.pos++
 	return nil

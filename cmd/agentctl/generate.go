@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/renameio/v2"
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -90,7 +91,7 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 2 wrong command line.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := c.generate(g, o, commandLine(cmd, o, manifestArg(args)), manifestArg(args))
+			files, err := c.generate(g, o, commandLine(cmd, o), manifestArg(args))
 			if err != nil {
 				return err
 			}
@@ -111,18 +112,15 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 }
 
 // commandLine is what makes the same files again anywhere: the system is part
-// of it, the place of the manifest and of the result is not.
-func commandLine(cmd *cobra.Command, o *generateOptions, name string) string {
+// of it, the places of the manifest and of the result are not.
+func commandLine(cmd *cobra.Command, o *generateOptions) string {
 	words := []string{cmd.CommandPath(), "--system=" + o.system}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if !slices.Contains([]string{"system", "check", "output", "json", "socket"}, f.Name) {
 			words = append(words, "--"+f.Name+"="+f.Value.String())
 		}
 	})
-	if name == "-" {
-		name = defaultManifest
-	}
-	return strings.Join(append(words, filepath.Base(name)), " ")
+	return strings.Join(append(words, "MANIFEST"), " ")
 }
 
 // generate renders a manifest; what is wrong with it goes to standard error.
@@ -213,7 +211,7 @@ func (c *cli) writeFiles(files []compose.File, output string) error {
 		}
 	}
 	for _, f := range files {
-		if err := replaceFile(target(files, f, output), string(f.Content)); err != nil {
+		if err := renameio.WriteFile(target(files, f, output), f.Content, 0o644); err != nil {
 			return failure(err)
 		}
 	}

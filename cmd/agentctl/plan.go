@@ -70,7 +70,7 @@ func (c *cli) plan(name string, mainArgs []string) error {
 // printPlan writes a plan for people.
 func printPlan(w io.Writer, p *plan.Plan) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "profile %s, barrier %s, %d programs in %d waves\n\n", p.Profile, p.Barrier, len(p.Programs), len(p.Waves))
+	fmt.Fprintf(t, "profile %s, barrier %s, programs %d, waves %d\n\n", p.Profile, p.Barrier, len(p.Programs), len(p.Waves))
 	fmt.Fprintln(t, "WAVE\tPROGRAM\tPRIORITY\tTYPE\tREADY\tNEEDS\tORIGIN\tCOMMAND")
 	wave := waveOf(p.Waves)
 	for _, prog := range p.Programs {

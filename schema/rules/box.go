@@ -305,7 +305,7 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 	for _, p := range programs(d) {
 		logs := subtable(p.merged, "logs")
 		path, _ := logs["path"].(string)
-		if p.isDefaults() || logs["to"] != "file" || path == "" || strings.Contains(path, "${PROGRAM}") {
+		if p.isDefaults() || logs["to"] != "file" || path == "" {
 			continue
 		}
 		n, _ := p.merged["instances"].(int64)
@@ -345,7 +345,6 @@ var unenforced = []struct{ path, state string }{
 	{"programs.*.sandbox", "the program runs without it"},
 	{"supervisor.defaults.sandbox", "programs run without it"},
 	{"templates.*.sandbox", "what is started runs without it"},
-	{"programs.*.schedule", "the program never runs by itself"},
 }
 
 func unenforcedKeys(d *schema.Document, _ Facts) (out []schema.Finding) {
@@ -386,13 +385,11 @@ func endlessOneshot(p programTable) []schema.Finding {
 	return one(p.finding(`is a oneshot with restart = "always" and would run for ever`, `use restart = "on-failure"`))
 }
 
-var secretName = regexp.MustCompile(`(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|NSEC|CREDENTIALS?)$`)
-
 func secretInText(p programTable) (out []schema.Finding) {
 	env := subtable(p.table, "environment")
 	for _, name := range p.d.Keys(p.path("environment")...) {
 		v, _ := env[name].(string)
-		if v != "" && !strings.Contains(v, "${") && secretName.MatchString(name) {
+		if v != "" && !strings.Contains(v, "${") && v[0] != '/' && schema.SecretName(name) {
 			out = append(out, p.finding("has its value in the manifest", "take it from the environment: "+name+` = "${`+name+`}"`, "environment", name))
 		}
 	}

@@ -93,6 +93,7 @@ var cases = []testCase{
 	{code: "E017", want: 1, text: "[providers.Anthropic]\nenabled = true\nenv_var = 'KEY'\nauth_mode = 'oauth'"},
 	{code: "E017", want: 2, text: "[providers.a]\nenabled = true\n[providers.b]\nenabled = true\nenv_var = 3\n[providers]\nc = 3"},
 	{code: "E017", want: 0, text: "[providers.a]\nenv_var = 'KEY'\noptional_env_vars = ['OTHER']"},
+	{code: "E017", want: 1, text: "[providers.a]\nenabled = true\nenv_var = 'sk-ant-secret'", says: "env_var"},
 	{code: "E018", want: 1, text: anthropic, env: "KEY=change-this", says: "anthropic KEY"},
 	{code: "E018", want: 1, text: anthropic + "auth_mode = 'oauth'", env: "KEY=TODO"},
 	{code: "E018", want: 0, text: anthropic, env: "KEY=change-this-secret-key"},
@@ -211,7 +212,7 @@ var cases = []testCase{
 	{code: "E100", want: 1, text: "[supervisor]\nlisten = '127.0.0.1:7000'\nmetrics_listen = '0.0.0.0:7000'", says: "7000"},
 	{code: "E100", want: 0, text: "[supervisor]\nmetrics_listen = 'off'"},
 	{code: "E101", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file'}", says: "programs.a.logs"},
-	{code: "E101", want: 0, text: "[supervisor.defaults]\nlogs = {path = '/x/${PROGRAM}'}\n[programs.a]\ncommand = 'x'\nlogs = {to = 'file'}"},
+	{code: "E101", want: 0, text: "[supervisor.defaults]\nlogs = {to = 'file'}\n[programs.a]\ncommand = 'x'\nlogs = {path = '/x'}"},
 	{code: "E102", want: 2, text: "[programs.a]\ncommand = 'x'\nstop = ['TRM 5s', 'SIGINT', 'RTMIN+3', '9', 'RTMIN+99']", says: "TRM programs.a.stop[4]"},
 	{code: "E102", want: 0, text: "[programs.a]\ncommand = 'x'\nstop_signal = 'SIGTERM'"},
 	{code: "E103", want: 1, text: "[programs.a]\ncommand = 'x'\nready = [{log = '('}, {log = 'ok'}]", says: "programs.a.ready[0].log"},
@@ -239,7 +240,7 @@ var cases = []testCase{
 	{code: "W101", want: 0, text: "[templates.a]\ncommand = 'x'"},
 	{code: "W102", want: 1, text: "[supervisor.defaults]\nrestart = 'always'\n[programs.a]\ncommand = 'x'\ntype = 'oneshot'"},
 	{code: "W102", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'oneshot'"},
-	{code: "W103", want: 2, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = 'hunter2', DB_PASSWORD = 'hunter2', KEYBOARD = 'de', OTHER_TOKEN = '${T}'}", says: "API_KEY DB_PASSWORD"},
+	{code: "W103", want: 2, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = 'hunter2', DB_PASSWORD = 'hunter2', KEYBOARD = 'de', OTHER_TOKEN = '${T}', SSL_KEY = '/etc/key'}", says: "API_KEY DB_PASSWORD"},
 	{code: "W103", want: 0, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = '${API_KEY}'}"},
 }
 
@@ -280,6 +281,9 @@ func TestRules(t *testing.T) {
 			if !strings.Contains(messages, word) && !strings.Contains(paths(got), word) {
 				t.Errorf("%s: %q is not in %q", c.code, word, messages)
 			}
+		}
+		if strings.Contains(messages, "sk-ant") || strings.Contains(messages, "hunter2") {
+			t.Errorf("%s shows a secret: %s", c.code, messages)
 		}
 		for _, f := range got {
 			complete(t, f)

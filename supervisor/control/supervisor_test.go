@@ -51,8 +51,6 @@ func (k *kernel) end(name string, run uint64) {
 	k.notices <- supervisor.Notice{Program: name, Run: run}
 }
 
-func (k *kernel) Forget(string) {}
-
 func (k *kernel) Notices() <-chan supervisor.Notice { return k.notices }
 
 // TestWithTheRealLoop checks what control takes for granted of the supervisor:

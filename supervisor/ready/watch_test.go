@@ -237,7 +237,9 @@ func TestHTTP(t *testing.T) {
 	mux.HandleFunc("/ok", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) })
 	mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { elsewhere = true })
-	mux.HandleFunc("/bad", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, strings.Repeat("no db ", 1e5), http.StatusServiceUnavailable) })
+	mux.HandleFunc("/bad", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, strings.Repeat("no db ", 1e5), http.StatusServiceUnavailable)
+	})
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
 	w := New(Config{})

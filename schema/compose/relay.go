@@ -1,0 +1,118 @@
+package compose
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
+)
+
+// RelayConfig is where the nostr-relay program of the catalogue reads its
+// configuration.
+const RelayConfig = "/run/agentbox/nostr-relay.toml"
+
+// relayFile is the configuration of nostr-rs-relay, as far as the manifest
+// speaks of it (its config.toml names the keys).
+type relayFile struct {
+	Info struct {
+		Name        string `toml:"name"`
+		Description string `toml:"description"`
+		Contact     string `toml:"contact,omitempty"`
+	} `toml:"info"`
+	Database struct {
+		DataDirectory string `toml:"data_directory"`
+	} `toml:"database"`
+	Network struct {
+		Address string `toml:"address"`
+		Port    int    `toml:"port"`
+	} `toml:"network"`
+	Limits struct {
+		MessagesPerSec     int64   `toml:"messages_per_sec"`
+		MaxEventBytes      int64   `toml:"max_event_bytes"`
+		MaxWSMessageBytes  int64   `toml:"max_ws_message_bytes"`
+		MaxWSFrameBytes    int64   `toml:"max_ws_frame_bytes"`
+		EventKindAllowlist []int64 `toml:"event_kind_allowlist"`
+	} `toml:"limits"`
+	Authorization struct {
+		PubkeyWhitelist *[]string `toml:"pubkey_whitelist,omitempty"`
+		NIP42Auth       bool      `toml:"nip42_auth"`
+		NIP42DMs        bool      `toml:"nip42_dms"`
+	} `toml:"authorization"`
+	Retention *relayRetention `toml:"retention,omitempty"`
+}
+
+type relayRetention struct {
+	PersistDays int64 `toml:"persist_days"`
+}
+
+// Configurations are the files that programs of the catalogue read and that
+// follow from the manifest; Name is the path in the box. own are the public keys
+// of the box and its operator, 64 hex digits each: under the allowlist policy
+// they may always write.
+func Configurations(v catalog.View, own []string) ([]File, error) {
+	r := v.Manifest.SovereignMesh.Relay
+	if !r.Enabled || r.Implementation != "nostr-rs-relay" {
+		return nil, nil
+	}
+	text, err := toml.Marshal(relayConfig(r, own))
+	if err != nil {
+		return nil, fmt.Errorf("cannot write the relay's configuration: %w", err)
+	}
+	return []File{{Name: RelayConfig, Content: text}}, nil
+}
+
+func relayConfig(r schema.Relay, own []string) relayFile {
+	var c relayFile
+	c.Info.Name, c.Info.Description, c.Info.Contact = "agentbox", r.InfoDescription, r.InfoContact
+	c.Database.DataDirectory = r.DataDir
+	c.Network.Address, c.Network.Port = r.Bind, r.Port
+	c.Limits.MessagesPerSec, c.Limits.MaxEventBytes = r.MessagesPerSec, r.MaxEventBytes
+	c.Limits.MaxWSMessageBytes, c.Limits.MaxWSFrameBytes = r.MaxEventBytes, r.MaxEventBytes
+	c.Limits.EventKindAllowlist = relayKinds(r)
+	if r.IngressPolicy == "allowlist" {
+		// An empty list is written: without the key the relay would let
+		// everybody write.
+		keys := unique(unique(nil, own), r.AllowedPubkeys)
+		if keys == nil {
+			keys = []string{}
+		}
+		c.Authorization.PubkeyWhitelist = &keys
+	}
+	// Gift wraps go to their recipients only, who can be known only by AUTH.
+	c.Authorization.NIP42Auth = r.IngressPolicy != "open"
+	c.Authorization.NIP42DMs = c.Authorization.NIP42Auth
+	if r.RetentionDays > 0 {
+		c.Retention = &relayRetention{PersistDays: r.RetentionDays}
+	}
+	return c
+}
+
+// meshKinds are the first kinds of two ranges of a hundred: intents and answers.
+// The relay's list knows no ranges, and only the first kind of one is useless.
+var meshKinds = []int64{38000, 38100}
+
+const (
+	kindRange         = 100
+	kindDirectMessage = 4 // NIP-04
+)
+
+func relayKinds(r schema.Relay) []int64 {
+	var kinds []int64
+	for _, k := range r.AllowedKinds {
+		n := int64(1)
+		if slices.Contains(meshKinds, k) {
+			n = kindRange
+		}
+		for i := range n {
+			kinds = append(kinds, k+i)
+		}
+	}
+	if r.AllowNIP04 {
+		kinds = append(kinds, kindDirectMessage)
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
