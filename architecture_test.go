@@ -72,6 +72,7 @@ var arrows = map[string][]string{
 	"nix/vendorhash":    {},
 	"internal/testprog": {},
 	"bench":             {"*"},
+	"bench/adapters":    {"*"},
 }
 
 // pure packages compute; time comes in as an argument.
