@@ -91,13 +91,13 @@ func jsonDoc(s string) adapters.Body {
 	return b
 }
 
-func put(t *testing.T, ctx context.Context, p adapters.Pods, path string, b adapters.Body) adapters.Written {
+func putPod(t *testing.T, ctx context.Context, p adapters.Pods, path string, b adapters.Body) adapters.Written {
 	t.Helper()
 	return ok[adapters.Written](t, "write "+path)(p.Write(ctx, path, b, adapters.Cond{}))
 }
 
 // get reads a whole resource.
-func get(t *testing.T, ctx context.Context, p adapters.Pods, path string, opt adapters.ReadOpt) (adapters.Resource, string) {
+func getPod(t *testing.T, ctx context.Context, p adapters.Pods, path string, opt adapters.ReadOpt) (adapters.Resource, string) {
 	t.Helper()
 	r := ok[adapters.Resource](t, "read "+path)(p.Read(ctx, path, opt))
 	defer r.Body.Close()
@@ -105,19 +105,19 @@ func get(t *testing.T, ctx context.Context, p adapters.Pods, path string, opt ad
 }
 
 func podsWrite(t *testing.T, ctx context.Context, p adapters.Pods) {
-	if w := put(t, ctx, p, "/a/b/doc.txt", text("one")); !w.Created || w.Location != "" && w.Location != "/a/b/doc.txt" {
+	if w := putPod(t, ctx, p, "/a/b/doc.txt", text("one")); !w.Created || w.Location != "" && w.Location != "/a/b/doc.txt" {
 		t.Errorf("first write: %+v", w)
 	}
-	r, body := get(t, ctx, p, "/a/b/doc.txt", adapters.ReadOpt{})
+	r, body := getPod(t, ctx, p, "/a/b/doc.txt", adapters.ReadOpt{})
 	if body != "one" || !strings.HasPrefix(r.ContentType, "text/plain") || r.Path != "/a/b/doc.txt" || r.ETag == "" || r.Size != 3 && r.Size != -1 {
 		t.Errorf("%q, %+v", body, r)
 	}
 	for range 2 {
-		if w := put(t, ctx, p, "/a/b/doc.txt", text("two")); w.Created {
+		if w := putPod(t, ctx, p, "/a/b/doc.txt", text("two")); w.Created {
 			t.Errorf("overwrite: %+v", w)
 		}
 	}
-	if _, body = get(t, ctx, p, "/a/b/doc.txt", adapters.ReadOpt{}); body != "two" {
+	if _, body = getPod(t, ctx, p, "/a/b/doc.txt", adapters.ReadOpt{}); body != "two" {
 		t.Errorf("after overwrite: %q", body)
 	}
 	for _, there := range []bool{true, false} {
@@ -129,8 +129,8 @@ func podsWrite(t *testing.T, ctx context.Context, p adapters.Pods) {
 	if e := want(t, "read of nothing", err, adapters.CodeNotFound); e.Fields["id"] != "/a/b/doc.txt" || e.Fields["resource"] == nil {
 		t.Errorf("fields: %v", e.Fields)
 	}
-	put(t, ctx, p, "/ld", adapters.Body{Reader: strings.NewReader(`{"@id":"http://a.test/x","http://b.test/p":"v"}`), Size: -1})
-	if r, body = get(t, ctx, p, "/ld", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, "<http://a.test/x>") {
+	putPod(t, ctx, p, "/ld", adapters.Body{Reader: strings.NewReader(`{"@id":"http://a.test/x","http://b.test/p":"v"}`), Size: -1})
+	if r, body = getPod(t, ctx, p, "/ld", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, "<http://a.test/x>") {
 		t.Errorf("JSON-LD as Turtle: %s %q", r.ContentType, body)
 	}
 	_, err = p.Read(ctx, "/ld", adapters.ReadOpt{Accept: "image/png"})
@@ -146,18 +146,18 @@ func podsConditions(t *testing.T, ctx context.Context, p adapters.Pods) {
 		t.Fatal(err)
 	}
 	want(t, "create again", write("x", adapters.Cond{IfNoneMatch: "*"}), adapters.CodePreconditionFailed)
-	first, _ := get(t, ctx, p, "/c.txt", adapters.ReadOpt{})
+	first, _ := getPod(t, ctx, p, "/c.txt", adapters.ReadOpt{})
 	if err := write("two", adapters.Cond{IfMatch: first.ETag}); err != nil {
 		t.Fatal(err)
 	}
-	second, body := get(t, ctx, p, "/c.txt", adapters.ReadOpt{})
+	second, body := getPod(t, ctx, p, "/c.txt", adapters.ReadOpt{})
 	if body != "two" || second.ETag == first.ETag {
 		t.Fatalf("%q, ETag %s after %s", body, second.ETag, first.ETag)
 	}
 	want(t, "stale write", write("x", adapters.Cond{IfMatch: first.ETag}), adapters.CodePreconditionFailed)
 	_, err := p.Del(ctx, "/c.txt", adapters.Cond{IfMatch: first.ETag})
 	want(t, "stale delete", err, adapters.CodePreconditionFailed)
-	if _, body = get(t, ctx, p, "/c.txt", adapters.ReadOpt{}); body != "two" {
+	if _, body = getPod(t, ctx, p, "/c.txt", adapters.ReadOpt{}); body != "two" {
 		t.Errorf("a refused write was carried out: %q", body)
 	}
 	if !ok[bool](t, "delete")(p.Del(ctx, "/c.txt", adapters.Cond{IfMatch: second.ETag})) {
@@ -190,12 +190,12 @@ func podsPaths(t *testing.T, ctx context.Context, p adapters.Pods) {
 	for name, path := range map[string]string{
 		"umlaut": "/grüße.txt", "space": "/a b", "escaped": "/a%20c", "dots": "/a..b", "plus": "/a+b&c=d", "path 1023": strings.Repeat("/"+long(127), 7) + "/" + long(126),
 	} {
-		put(t, ctx, p, path, text(name))
-		if _, body := get(t, ctx, p, path, adapters.ReadOpt{}); body != name {
+		putPod(t, ctx, p, path, text(name))
+		if _, body := getPod(t, ctx, p, path, adapters.ReadOpt{}); body != name {
 			t.Errorf("%s: %q", name, body)
 		}
 	}
-	if _, body := get(t, ctx, p, "/a%20b", adapters.ReadOpt{}); body != "space" {
+	if _, body := getPod(t, ctx, p, "/a%20b", adapters.ReadOpt{}); body != "space" {
 		t.Errorf("the same name escaped: %q", body)
 	}
 }
@@ -215,13 +215,13 @@ func (b brokenReader) Read(buf []byte) (int, error) {
 func podsBodies(t *testing.T, ctx context.Context, p adapters.Pods) {
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // 1 MiB
 	for name, size := range map[string]int64{"known": int64(len(big)), "unknown": -1} {
-		put(t, ctx, p, "/big", adapters.Body{ContentType: "application/octet-stream", Reader: bytes.NewReader(big), Size: size})
-		if _, body := get(t, ctx, p, "/big", adapters.ReadOpt{}); body != string(big) {
+		putPod(t, ctx, p, "/big", adapters.Body{ContentType: "application/octet-stream", Reader: bytes.NewReader(big), Size: size})
+		if _, body := getPod(t, ctx, p, "/big", adapters.ReadOpt{}); body != string(big) {
 			t.Errorf("size %s: %d bytes came back", name, len(body))
 		}
 	}
-	put(t, ctx, p, "/empty", adapters.Body{ContentType: "text/plain", Reader: strings.NewReader(""), Size: 0})
-	if _, body := get(t, ctx, p, "/empty", adapters.ReadOpt{}); body != "" {
+	putPod(t, ctx, p, "/empty", adapters.Body{ContentType: "text/plain", Reader: strings.NewReader(""), Size: 0})
+	if _, body := getPod(t, ctx, p, "/empty", adapters.ReadOpt{}); body != "" {
 		t.Errorf("an empty body came back as %q", body)
 	}
 	for name, b := range map[string]adapters.Body{
@@ -239,33 +239,33 @@ func podsBodies(t *testing.T, ctx context.Context, p adapters.Pods) {
 	}
 	_, err := p.Write(ctx, "/big", adapters.Body{ContentType: "a/b", Reader: strings.NewReader("x"), Size: adapters.MaxPodBody + 1}, adapters.Cond{})
 	want(t, "64 MiB + 1", err, adapters.CodePayloadTooLarge)
-	if _, body := get(t, ctx, p, "/big", adapters.ReadOpt{}); body != string(big) {
+	if _, body := getPod(t, ctx, p, "/big", adapters.ReadOpt{}); body != string(big) {
 		t.Errorf("a failed write changed the resource to %d bytes", len(body))
 	}
 }
 
 func podsRanges(t *testing.T, ctx context.Context, p adapters.Pods) {
-	put(t, ctx, p, "/r.txt", text("0123456789"))
-	r, body := get(t, ctx, p, "/r.txt", adapters.ReadOpt{Range: "bytes=2-4"})
+	putPod(t, ctx, p, "/r.txt", text("0123456789"))
+	r, body := getPod(t, ctx, p, "/r.txt", adapters.ReadOpt{Range: "bytes=2-4"})
 	if r.ContentRange != "" && (body != "234" || r.Size != 10) || r.ContentRange == "" && body != "0123456789" {
 		t.Errorf("%q, %+v", body, r)
 	}
 	if _, err := p.Read(ctx, "/r.txt", adapters.ReadOpt{Range: "bytes=20-30"}); err != nil {
 		want(t, "range beyond the end", err, adapters.CodeValidation)
 	}
-	whole, _ := get(t, ctx, p, "/r.txt", adapters.ReadOpt{})
-	r, body = get(t, ctx, p, "/r.txt", adapters.ReadOpt{IfNoneMatch: whole.ETag})
+	whole, _ := getPod(t, ctx, p, "/r.txt", adapters.ReadOpt{})
+	r, body = getPod(t, ctx, p, "/r.txt", adapters.ReadOpt{IfNoneMatch: whole.ETag})
 	if !r.NotModified || body != "" || r.ETag != whole.ETag {
 		t.Errorf("unchanged: %q, %+v", body, r)
 	}
-	if r, body = get(t, ctx, p, "/r.txt", adapters.ReadOpt{IfNoneMatch: `"other"`}); r.NotModified || body != "0123456789" {
+	if r, body = getPod(t, ctx, p, "/r.txt", adapters.ReadOpt{IfNoneMatch: `"other"`}); r.NotModified || body != "0123456789" {
 		t.Errorf("changed: %q, %+v", body, r)
 	}
 }
 
 func podsHead(t *testing.T, ctx context.Context, p adapters.Pods) {
-	put(t, ctx, p, "/h.txt", text("hello"))
-	read, _ := get(t, ctx, p, "/h.txt", adapters.ReadOpt{})
+	putPod(t, ctx, p, "/h.txt", text("hello"))
+	read, _ := getPod(t, ctx, p, "/h.txt", adapters.ReadOpt{})
 	head := ok[adapters.Resource](t, "head")(p.Head(ctx, "/h.txt", adapters.ReadOpt{}))
 	if head.ETag != read.ETag || head.ContentType != read.ContentType || !head.Modified.Equal(read.Modified.Time) || head.Size > 5 || head.Modified.IsZero() {
 		t.Errorf("head %+v, read %+v", head, read)
@@ -291,7 +291,7 @@ func podsContainers(t *testing.T, ctx context.Context, p adapters.Pods) {
 	if names := podNames(t, ctx, p, "/x/y/", 0); len(names) != 0 {
 		t.Errorf("an empty container holds %v", names)
 	}
-	put(t, ctx, p, "/x/y/z", text("z"))
+	putPod(t, ctx, p, "/x/y/z", text("z"))
 	_, err := p.Del(ctx, "/x/y/", adapters.Cond{})
 	want(t, "delete of a filled container", err, adapters.CodeConflict)
 	ok[bool](t, "delete")(p.Del(ctx, "/x/y/z", adapters.Cond{}))
@@ -321,7 +321,7 @@ func podNames(t *testing.T, ctx context.Context, p adapters.Pods, container stri
 
 func podsList(t *testing.T, ctx context.Context, p adapters.Pods) {
 	for _, n := range []string{"/l/b.json", "/l/a b", "/l/c/inner", "/l/" + long(200), "/l/B"} {
-		put(t, ctx, p, n, jsonDoc(`{"a":1}`))
+		putPod(t, ctx, p, n, jsonDoc(`{"a":1}`))
 	}
 	all := []string{"/l/B", "/l/a%20b", "/l/b.json", "/l/c/", "/l/" + long(200)}
 	for _, limit := range []int{0, 1, 2, 5, 1000} {
@@ -337,7 +337,7 @@ func podsList(t *testing.T, ctx context.Context, p adapters.Pods) {
 		if !e.Container && e.ContentType != "" && e.ContentType != "application/json" {
 			t.Errorf("content type %+v", e)
 		}
-		if _, body := get(t, ctx, p, "/l/a%20b", adapters.ReadOpt{}); body != `{"a":1}` {
+		if _, body := getPod(t, ctx, p, "/l/a%20b", adapters.ReadOpt{}); body != `{"a":1}` {
 			t.Errorf("a listed path leads to %q", body)
 		}
 	}
@@ -356,7 +356,7 @@ func podsList(t *testing.T, ctx context.Context, p adapters.Pods) {
 
 func podsPaging(t *testing.T, ctx context.Context, p adapters.Pods) {
 	for i := range 12 {
-		put(t, ctx, p, fmt.Sprintf("/p/k%02d", i), text("x"))
+		putPod(t, ctx, p, fmt.Sprintf("/p/k%02d", i), text("x"))
 	}
 	var seen []string
 	opt := adapters.PageOpt{Limit: 3}
@@ -371,7 +371,7 @@ func podsPaging(t *testing.T, ctx context.Context, p adapters.Pods) {
 		opt.Cursor = string(page.NextCursor)
 		// The row the cursor stands on goes, one before it comes.
 		ok[bool](t, "delete")(p.Del(ctx, page.Items[len(page.Items)-1].Path, adapters.Cond{}))
-		put(t, ctx, p, fmt.Sprintf("/p/a%02d", round), text("x"))
+		putPod(t, ctx, p, fmt.Sprintf("/p/a%02d", round), text("x"))
 	}
 	if len(seen) != 12 || !slices.IsSorted(seen) || len(slices.Compact(slices.Clone(seen))) != 12 {
 		t.Errorf("seen %v", seen)
@@ -387,17 +387,17 @@ func podsJSONPatch(t *testing.T, ctx context.Context, p adapters.Pods) {
 		_, err := p.Patch(ctx, path, patch(adapters.DialectJSONPatch, body), cond)
 		return err
 	}
-	put(t, ctx, p, "/j", jsonDoc(`{"a":1,"b":[1,2],"html":"<&>"}`))
-	before, _ := get(t, ctx, p, "/j", adapters.ReadOpt{})
+	putPod(t, ctx, p, "/j", jsonDoc(`{"a":1,"b":[1,2],"html":"<&>"}`))
+	before, _ := getPod(t, ctx, p, "/j", adapters.ReadOpt{})
 	if err := apply("/j", `[{"op":"test","path":"/a","value":1},{"op":"add","path":"/b/-","value":3},{"op":"remove","path":"/a"}]`, adapters.Cond{}); err != nil {
 		t.Fatal(err)
 	}
-	if r, body := get(t, ctx, p, "/j", adapters.ReadOpt{}); body != `{"b":[1,2,3],"html":"<&>"}` || !strings.HasPrefix(r.ContentType, "application/json") {
+	if r, body := getPod(t, ctx, p, "/j", adapters.ReadOpt{}); body != `{"b":[1,2,3],"html":"<&>"}` || !strings.HasPrefix(r.ContentType, "application/json") {
 		t.Errorf("%s %s", r.ContentType, body)
 	}
 	want(t, "stale", apply("/j", `[{"op":"add","path":"/x","value":1}]`, adapters.Cond{IfMatch: before.ETag}), adapters.CodePreconditionFailed)
 	want(t, "exists", apply("/j", `[{"op":"add","path":"/x","value":1}]`, adapters.Cond{IfNoneMatch: "*"}), adapters.CodePreconditionFailed)
-	now, _ := get(t, ctx, p, "/j", adapters.ReadOpt{})
+	now, _ := getPod(t, ctx, p, "/j", adapters.ReadOpt{})
 	if err := apply("/j", `[{"op":"replace","path":"/b","value":null}]`, adapters.Cond{IfMatch: now.ETag}); err != nil {
 		t.Errorf("with the right ETag: %v", err)
 	}
@@ -409,7 +409,7 @@ func podsJSONPatch(t *testing.T, ctx context.Context, p adapters.Pods) {
 		want(t, name, apply("/j", body, adapters.Cond{}), adapters.CodeValidation)
 	}
 	want(t, "missing target", apply("/none", `[{"op":"add","path":"/x","value":1}]`, adapters.Cond{}), adapters.CodeNotFound)
-	put(t, ctx, p, "/t.txt", text("plain"))
+	putPod(t, ctx, p, "/t.txt", text("plain"))
 	want(t, "not JSON", apply("/t.txt", `[{"op":"add","path":"/x","value":1}]`, adapters.Cond{}), adapters.CodeUnsupported)
 	_, err := p.Patch(ctx, "/j", patch("merge", `{}`), adapters.Cond{})
 	want(t, "unknown dialect", err, adapters.CodeUnsupported)
@@ -419,7 +419,7 @@ func podsJSONPatch(t *testing.T, ctx context.Context, p adapters.Pods) {
 
 func podsPatchRace(t *testing.T, ctx context.Context, p adapters.Pods) {
 	const writers = 3 // with three rounds each, at least one of them always wins
-	put(t, ctx, p, "/race", jsonDoc(`[]`))
+	putPod(t, ctx, p, "/race", jsonDoc(`[]`))
 	var wg sync.WaitGroup
 	errs := make([]error, writers)
 	for i := range writers {
@@ -428,7 +428,7 @@ func podsPatchRace(t *testing.T, ctx context.Context, p adapters.Pods) {
 		})
 	}
 	wg.Wait()
-	_, body := get(t, ctx, p, "/race", adapters.ReadOpt{})
+	_, body := getPod(t, ctx, p, "/race", adapters.ReadOpt{})
 	for i, err := range errs {
 		if in := strings.Contains(body, fmt.Sprintf(`"w%d"`, i)); in != (err == nil) {
 			t.Errorf("writer %d: %v, the document is %s", i, err, body)
@@ -457,7 +457,7 @@ func podsN3(t *testing.T, ctx context.Context, p adapters.Pods) {
 		}
 		t.Fatalf("an insert creates: %v", err)
 	}
-	if _, body := get(t, ctx, p, "/n3.ttl", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, `"new"`) {
+	if _, body := getPod(t, ctx, p, "/n3.ttl", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, `"new"`) {
 		t.Errorf("created: %q", body)
 	}
 	if !slices.Contains(p.Capabilities(), "n3-patch") {
@@ -473,7 +473,7 @@ _:p a solid:InsertDeletePatch; solid:where { ?s <http://a.test/p> "` + where + `
 	}
 	want(t, "no match", apply("/n3.ttl", change("new")), adapters.CodeConflict)
 	want(t, "malformed", apply("/n3.ttl", "this is no N3"), adapters.CodeValidation)
-	if _, body := get(t, ctx, p, "/n3.ttl", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, `"newer"`) {
+	if _, body := getPod(t, ctx, p, "/n3.ttl", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, `"newer"`) {
 		t.Errorf("changed: %q", body)
 	}
 }
@@ -484,13 +484,13 @@ func podsSPARQL(t *testing.T, ctx context.Context, p adapters.Pods) {
 		want(t, "sparql", err, adapters.CodeUnsupported)
 		return
 	}
-	if _, body := get(t, ctx, p, "/s.ttl", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, `"new"`) {
+	if _, body := getPod(t, ctx, p, "/s.ttl", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, `"new"`) {
 		t.Errorf("updated: %q", body)
 	}
 }
 
 func podsNotices(t *testing.T, ctx context.Context, p adapters.Pods) {
-	put(t, ctx, p, "/n/doc", text("1"))
+	putPod(t, ctx, p, "/n/doc", text("1"))
 	doc, err := p.Subscribe(ctx, "/n/doc")
 	if !slices.Contains(p.Capabilities(), "notifications") {
 		want(t, "subscribe without the capability", err, adapters.CodeUnsupported)
@@ -502,12 +502,12 @@ func podsNotices(t *testing.T, ctx context.Context, p adapters.Pods) {
 	defer doc.Close()
 	box := ok[adapters.PodSubscription](t, "subscribe")(p.Subscribe(ctx, "/n/"))
 	defer box.Close()
-	put(t, ctx, p, "/n/doc", text("2"))
+	putPod(t, ctx, p, "/n/doc", text("2"))
 	n := awaitNotice(t, ctx, doc, "Update", "/n/doc")
 	if n.State == "" || n.TS.IsZero() {
 		t.Errorf("notice %+v", n)
 	}
-	put(t, ctx, p, "/n/other", text("1"))
+	putPod(t, ctx, p, "/n/other", text("1"))
 	awaitNotice(t, ctx, box, "Add", "/n/other")
 	ok[bool](t, "delete")(p.Del(ctx, "/n/doc", adapters.Cond{}))
 	awaitNotice(t, ctx, doc, "Delete", "/n/doc")
@@ -545,7 +545,7 @@ func awaitNotice(t *testing.T, ctx context.Context, s adapters.PodSubscription, 
 }
 
 func podsContexts(t *testing.T, ctx context.Context, p adapters.Pods) {
-	put(t, ctx, p, "/x", text("x"))
+	putPod(t, ctx, p, "/x", text("x"))
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	one := func(_ any, err error) error { return err }
@@ -559,7 +559,7 @@ func podsContexts(t *testing.T, ctx context.Context, p adapters.Pods) {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
-	if _, body := get(t, ctx, p, "/x", adapters.ReadOpt{}); body != "x" {
+	if _, body := getPod(t, ctx, p, "/x", adapters.ReadOpt{}); body != "x" {
 		t.Errorf("a call that was given up was carried out: %q", body)
 	}
 }

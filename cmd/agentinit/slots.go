@@ -13,7 +13,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/beads"
 	"github.com/dreamlab-ai/agentinit/adapters/events"
+	"github.com/dreamlab-ai/agentinit/adapters/memory"
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
+	"github.com/dreamlab-ai/agentinit/adapters/pods"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
@@ -55,6 +57,38 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 				}))
 			},
 		},
+		adapters.SlotPods: {
+			"local-solid-rs": func() (adapters.Adapter, error) {
+				return adapter(pods.NewLocal(pods.Config{
+					BaseURL: m.Integrations.SolidPodRS.BaseURL, Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
+				}))
+			},
+			"external": func() (adapters.Adapter, error) {
+				return adapter(pods.NewExternal(pods.Config{
+					BaseURL: m.Federation.ExternalURL, Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
+				}))
+			},
+		},
+		adapters.SlotMemory: {
+			"embedded-ruvector": func() (adapters.Adapter, error) {
+				embedder, err := b.embedder(m)
+				if err != nil {
+					return nil, err
+				}
+				return adapter(memory.NewEmbedded(memory.EmbeddedConfig{
+					Dir: cmp.Or(m.Slots.Memory.Dir, b.roots.Ruvector), Embedder: embedder,
+				}))
+			},
+			"external-pg": func() (adapters.Adapter, error) {
+				embedder, err := b.embedder(m)
+				if err != nil {
+					return nil, err
+				}
+				return adapter(memory.NewPostgres(memory.PostgresConfig{
+					Conninfo: m.Integrations.RuvectorExternal.Conninfo, Embedder: embedder,
+				}))
+			},
+		},
 		adapters.SlotEvents: {
 			"local-jsonl": func() (adapters.Adapter, error) {
 				return adapter(events.NewLocal(events.LocalConfig{
@@ -72,6 +106,12 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 			},
 		},
 	}
+}
+
+// embedder is the one that both classes of memory use.
+func (b *box) embedder(m *schema.Manifest) (memory.Embedder, error) {
+	e := m.Slots.Memory.Embedder
+	return memory.NewEmbedder(memory.EmbedderConfig{Kind: e.Kind, URL: e.URL, Model: e.Model, KeyEnv: e.KeyEnv})
 }
 
 // adapter keeps a nil pointer from becoming an adapter that is not nil.
