@@ -15,11 +15,15 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	_ "time/tzdata" // schedules name time zones, and a small image has no zoneinfo
 
 	"github.com/prometheus/client_golang/prometheus"
+	tracesdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -67,6 +71,13 @@ type box struct {
 	server    *probes.Server
 	drift     *probes.DriftDetector
 	addresses bootstrap.Addresses
+	resolved  *adapters.Resolved
+	slots     *adapters.Set
+	tracing   *tracesdk.TracerProvider // nil without a collector
+	tracer    trace.Tracer             // nil with it
+
+	// slotFailure is what ended the box because of an adapter.
+	slotFailure atomic.Pointer[bootstrap.Failure]
 
 	// stopped ends when the box has: everything that runs beside it hangs on it.
 	stopped context.Context
@@ -152,8 +163,16 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
 		return err
 	}
-	_, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE"))
-	return err
+	if _, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
+		return err
+	}
+	if b.tracing, err = newTracing(b.stopped, m.Observability.OTLPEndpoint, b.bootID); err != nil {
+		return err
+	}
+	if b.tracing != nil {
+		b.tracer = b.tracing.Tracer("agentinit")
+	}
+	return b.resolveSlots(m)
 }
 
 // live is the life of the box. Phase 0 comes first, because the manifest says
@@ -246,6 +265,9 @@ func (b *box) build() error {
 	if _, err := probes.RegisterMetrics(b.registry, probes.MetricsConfig{
 		Bus: b.bus, Readiness: b.readiness, Programs: metricsPrograms{b}, Boot: bootMetrics{b}, Build: b.buildInfo,
 	}); err != nil {
+		return err
+	}
+	if err := b.buildSlots(m); err != nil {
 		return err
 	}
 	b.drift = probes.NewDriftDetector(b.bus, b.readiness, b.declared, probes.Reality{
@@ -386,7 +408,11 @@ func (b *box) neverStarted(err error) int {
 // end takes the box down after its programs: what is left of processes, the
 // listeners, the log; then it says why.
 func (b *box) end(bootErr error, result supervisor.Result) int {
+	if failure := b.slotFailure.Load(); failure != nil {
+		bootErr = failure
+	}
 	code := finalStatus(bootErr, result)
+	b.disconnectSlots()
 	if left := b.owner.KillAll(orphanWait); left > 0 {
 		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})
 	}
@@ -394,6 +420,7 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 		b.publish(event.Warn, "OwnerNotClosed", map[string]any{"message": err.Error()})
 	}
 	b.say(b.report(code, bootErr, result))
+	b.endTracing()
 	b.halt()
 	b.running.Wait()
 	b.boot.Wait()
@@ -411,4 +438,16 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 		fmt.Fprintln(b.stderr, "agentinit: the end of the log may be missing:", err)
 	}
 	return code
+}
+
+// endTracing sends what spans are left, for as long as the log has too.
+func (b *box) endTracing() {
+	if b.tracing == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushWait)
+	defer cancel()
+	if err := b.tracing.Shutdown(ctx); err != nil {
+		b.publish(event.Warn, "SpansLost", map[string]any{"message": err.Error()})
+	}
 }
