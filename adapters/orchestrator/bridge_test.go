@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -378,5 +379,78 @@ func TestBridgeProtocols(t *testing.T) {
 	}
 	if _, err := NewBridge(BridgeConfig{Protocol: "stdio"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSlowReader: what a reader has not taken is bounded; the rest is asked for
+// again when it comes to it, and nothing is lost or doubled.
+func TestSlowReader(t *testing.T) {
+	b := fakeBridge(t, &fakeSpawner{})
+	w := attach(t, b)
+	w.greet()
+	opened := make(chan adapters.AgentStream, 1)
+	go func() {
+		s, err := b.StreamEvents(t.Context(), "far", 0)
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- s
+	}()
+	const total = 100
+	delivered := make(chan struct{}, total)
+	chunk := strings.Repeat("x", 32<<10)
+	asked := make(chan uint64, total)
+	// The host answers each subscription with all events from where it begins.
+	go func() {
+		defer close(asked)
+		for {
+			line, err := w.in.ReadSlice('\n')
+			if err != nil {
+				return
+			}
+			m, bad := decode(line)
+			if bad != nil || m.isAnswer() || *m.Method != rpcSubscribe {
+				continue
+			}
+			p, err := params[subscribeParams](m.Params)
+			if err != nil {
+				t.Error(err)
+			}
+			asked <- p.From
+			w.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID))
+			for seq := max(p.From, 1); seq <= total; seq++ {
+				kind := adapters.AgentEventStdout
+				if seq == total {
+					kind = adapters.AgentEventExit
+				}
+				w.say(string(mustJSON(map[string]any{"jsonrpc": "2.0", "method": rpcEvent, "params": map[string]any{
+					"agentId": "far", "subscription": p.Subscription, "seq": seq, "kind": kind, "payload": map[string]string{"data": chunk},
+				}})))
+			}
+			w.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"ping"}`, m.ID))
+			delivered <- struct{}{}
+		}
+	}()
+	s := <-opened
+	<-delivered // all that the host has: more than is kept for a reader
+	for seq := uint64(1); seq <= total; seq++ {
+		e, err := s.Next(t.Context())
+		if err != nil || e.Seq != seq {
+			t.Fatalf("want seq %d: %+v: %v", seq, e.Seq, err)
+		}
+	}
+	if _, err := s.Next(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("after the exit: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	w.bye()
+	var from []uint64
+	for f := range asked {
+		from = append(from, f)
+	}
+	if len(from) < 2 || !slices.IsSorted(from) || from[0] != 0 || from[1] < 30 || from[1] > 33 {
+		t.Errorf("subscribed from %v", from)
 	}
 }
