@@ -427,7 +427,6 @@ func TestSlowReader(t *testing.T) {
 					"agentId": "far", "subscription": p.Subscription, "seq": seq, "kind": kind, "payload": map[string]string{"data": chunk},
 				}})))
 			}
-			w.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"ping"}`, m.ID))
 			delivered <- struct{}{}
 		}
 	}()
