@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"maps"
+	"net/http"
 	"path/filepath"
 	"slices"
 
@@ -41,6 +42,10 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 	if err != nil {
 		return err
 	}
+	b.auth.SetTickets(func(r *http.Request) (probes.Principal, bool) {
+		p, ok := b.api.Redeem(r)
+		return probes.Principal{Role: p.Role, ID: p.ID}, ok
+	})
 	for _, mount := range rest.Mounts() {
 		options := []probes.MountOption{probes.MaxBody(0)}
 		if mount.Open {
