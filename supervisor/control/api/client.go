@@ -347,6 +347,13 @@ func (c *Client) Meta(ctx context.Context) (json.RawMessage, error) {
 	return out, err
 }
 
+// Health returns the document of GET /health as it is.
+func (c *Client) Health(ctx context.Context) (json.RawMessage, error) {
+	var out json.RawMessage
+	err := c.quick(ctx, http.MethodGet, "/health", nil, nil, &out)
+	return out, err
+}
+
 // OpenAPI returns the OpenAPI document of the server.
 func (c *Client) OpenAPI(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
