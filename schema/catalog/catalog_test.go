@@ -33,7 +33,7 @@ func TestCatalogueIsSound(t *testing.T) {
 	c := load(t)
 	v := viewOf(t, "")
 	conditions := func(where string, list []string) {
-		for _, p := range paths(list) {
+		for _, p := range Keys(list) {
 			if _, ok := v.Lookup(p); !ok {
 				t.Errorf("%s: the manifest has no %s", where, p)
 			}
