@@ -256,3 +256,13 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 		t.Error("a misspelt key was read")
 	}
 }
+
+// What programs do not inherit is not shown either.
+func TestSecretsAreOneIdea(t *testing.T) {
+	c := load(t)
+	for _, pattern := range append(slices.Clone(c.Secrets.Patterns), c.Secrets.Names...) {
+		if name := strings.ReplaceAll(pattern, "*", "X"); !schema.SecretName(name) {
+			t.Errorf("%s is withheld from programs, but shown by config show", name)
+		}
+	}
+}
