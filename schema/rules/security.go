@@ -40,6 +40,9 @@ func securityRules() []Rule {
 		{Code: "W021", Severity: schema.Warning, Check: privilegedExceptions,
 			Doc:    "An active exception adds privilege (cap_add, devices, seccomp=unconfined), or two of them set the same security option to different values, and security.audit_acknowledged is not on.",
 			Remedy: "Look at the additions and set security.audit_acknowledged = true."},
+		{Code: "W104", Severity: schema.Warning, Check: emptyInheritance,
+			Doc:    "inherits of a security exception names a block that is not declared, or itself: nothing is inherited.",
+			Remedy: "Declare the block, or take the name out."},
 	}
 }
 
@@ -74,6 +77,20 @@ func featuresWithoutBlock(d *schema.Document, _ Facts) (out []schema.Finding) {
 		f := at(d, g.key, g.when+" is active without "+schema.Path(keys...), "declare ["+schema.Path(keys...)+"]; an empty block will do")
 		f.Path = schema.Path(keys...)
 		out = append(out, f)
+	}
+	return out
+}
+
+func emptyInheritance(d *schema.Document, _ Facts) (out []schema.Finding) {
+	for _, name := range d.Keys("security", "exceptions") {
+		for _, inherited := range exceptionList(d, name, "inherits") {
+			if _, declared := d.At("security", "exceptions", inherited); declared && inherited != name {
+				continue
+			}
+			keys := []string{"security", "exceptions", name, "inherits"}
+			out = append(out, atKeys(d, keys, schema.Path(keys...)+" names "+schema.Quote(inherited)+", from which nothing can be inherited",
+				"declare ["+schema.Path("security", "exceptions", inherited)+"], or take the name out"))
+		}
 	}
 	return out
 }
