@@ -104,14 +104,6 @@ func (b *box) drain() error {
 
 func (b *box) pid() int { return b.cmd.Process.Pid }
 
-// stop sends TERM and waits for the init to be gone.
-func (b *box) stop() error {
-	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	return b.wait()
-}
-
 func (b *box) kill() error {
 	killTree(b.pid())
 	return b.wait()

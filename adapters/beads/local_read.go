@@ -160,7 +160,7 @@ func (l *Local) GetReady(ctx context.Context, f adapters.ReadyFilter) (adapters.
 		w.and(`b.priority <= ?`, *f.PriorityMax)
 		limit = strconv.Itoa(*f.PriorityMax)
 	}
-	return l.page(ctx, f.PageOpt, w, query{
+	return l.page(ctx, f.PageOpt, w, listQuery{
 		with: `WITH RECURSIVE blocked(id) AS (
 			SELECT d.from_id FROM deps d JOIN beads t ON t.id = d.to_id JOIN beads f ON f.id = d.from_id
 				WHERE f.status <> 'closed' AND ` + blocking + `
@@ -184,7 +184,7 @@ func (l *Local) List(ctx context.Context, f adapters.BeadFilter) (adapters.Page[
 	if f.Actor != "" {
 		w.and(`b.actor = ?`, f.Actor)
 	}
-	return l.page(ctx, f.PageOpt, w, query{
+	return l.page(ctx, f.PageOpt, w, listQuery{
 		scope: scope("list", f.ParentID, f.Tag, f.Kind, f.Status, f.Actor),
 		order: `b.created_at, b.id`,
 		after: `(b.created_at, b.id) > (CAST(? AS INTEGER), ?)`,
@@ -198,13 +198,13 @@ func scope(parts ...string) string {
 	return string(raw)
 }
 
-// query is a list in keyset order.
-type query struct {
+// listQuery is a list in keyset order.
+type listQuery struct {
 	with, scope, order, after string
 	key                       func(adapters.Bead) []string
 }
 
-func (l *Local) page(ctx context.Context, opt adapters.PageOpt, w where, q query) (page adapters.Page[adapters.Bead], err error) {
+func (l *Local) page(ctx context.Context, opt adapters.PageOpt, w where, q listQuery) (page adapters.Page[adapters.Bead], err error) {
 	err = l.read(ctx, func(o *opened, tx *sql.Tx) error {
 		position, err := o.cursors.Open(q.scope, opt.Cursor, strings.Count(q.after, "?"))
 		if err != nil {

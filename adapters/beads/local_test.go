@@ -1,6 +1,7 @@
 package beads
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -9,7 +10,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(crashEnv); path != "" {
+		crashChild(path)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func newLocal(t testing.TB, path string) *Local {
 	t.Helper()

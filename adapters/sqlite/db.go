@@ -160,8 +160,11 @@ func begin(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	deadline := time.Now().Add(busyWait)
 	for {
 		tx, err := conn.BeginTx(ctx, nil)
-		if !isBusy(err) || time.Now().After(deadline) || ctx.Err() != nil {
+		if !isBusy(err) || time.Now().After(deadline) {
 			return tx, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
 		}
 	}
 }

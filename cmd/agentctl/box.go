@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -234,4 +235,21 @@ func newShutdown(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "what to write into the log")
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when agentinit has gone")
 	return cmd
+}
+
+func newMetrics(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:               "metrics",
+		Short:             "Print the Prometheus metrics, in a box without curl",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := c.client().Metrics(cmd.Context())
+			if err != nil {
+				return failed(err)
+			}
+			_, err = io.WriteString(c.stdout, text)
+			return failed(err)
+		},
+	}
 }

@@ -106,7 +106,7 @@ func newRoot(c *cli) *cobra.Command {
 	root.AddCommand(
 		newStatus(c), newStart(c), newStop(c), newRestart(c), newSignal(c),
 		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
-		newApply(c), newLogLevel(c), newShutdown(c), newVersion(c),
+		newApply(c), newLogLevel(c), newMetrics(c), newShutdown(c), newVersion(c), newBridge(c),
 		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newDoctor(c),
 	)
 	return root

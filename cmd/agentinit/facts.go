@@ -43,6 +43,7 @@ func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct
 		return nil, err
 	}
 	s.b.sup.Boot()
+	s.b.background(s.b.connectSlots)
 	return s.b.sup.Started(), nil
 }
 
@@ -143,7 +144,7 @@ func (b *box) buildInfo() probes.Build {
 func (b *box) health() probes.Health {
 	_, programs := b.programStates()
 	return probes.NewHealth(probes.Facts{
-		Uptime: time.Since(b.started), Verdict: b.readiness.Verdict(), Phases: b.phases(), Programs: programs,
+		Uptime: time.Since(b.started), Verdict: b.readiness.Verdict(), Phases: b.phases(), Programs: programs, Adapters: b.slotStates(),
 		Drift: b.drift.Current(), Listeners: b.server.Listeners(), Artifacts: b.boot.Artifacts(), Build: b.buildInfo(),
 	})
 }
@@ -152,7 +153,7 @@ func (b *box) health() probes.Health {
 func (b *box) meta() any {
 	build := b.buildInfo()
 	m := b.manifest()
-	return map[string]any{
+	meta := map[string]any{
 		"version": build.Version, "boot_id": build.BootID, "image_hash": build.ImageHash,
 		"manifest_checksum": build.ManifestChecksum, "federation_mode": build.FederationMode,
 		"observability": map[string]any{
@@ -160,6 +161,8 @@ func (b *box) meta() any {
 		},
 		"runtime_closure": b.boot.Closure(),
 	}
+	b.slotMeta(meta)
+	return meta
 }
 
 func (b *box) metricsBound() string { return b.server.Bound("metrics") }

@@ -91,6 +91,8 @@ type Config struct {
 	Readiness Readiness
 	Boot      BootRecord
 	LogLevel  LogLevel
+	// Bridge takes the connections of orchestrator hosts.
+	Bridge Bridge
 	// Probes serves /livez, /ready, /health, /metrics and /v1/meta.
 	Probes  http.Handler
 	Version api.Version

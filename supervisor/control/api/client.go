@@ -104,6 +104,9 @@ func checkServer(conn *net.UnixConn) error {
 	return fmt.Errorf("the listener is pid %d of user %d, which is neither PID 1, root nor the caller", cred.Pid, cred.Uid)
 }
 
+// maxMetrics bounds what Metrics reads: thousands of programs fit.
+const maxMetrics = 16 << 20
+
 // quick is do for what is answered at once: an agentinit that does not answer
 // then is as good as gone.
 func (c *Client) quick(ctx context.Context, method, path string, query url.Values, in, out any) error {
@@ -352,6 +355,20 @@ func (c *Client) Health(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
 	err := c.quick(ctx, http.MethodGet, "/health", nil, nil, &out)
 	return out, err
+}
+
+// Metrics returns the Prometheus exposition of GET /metrics, at most 16 MiB.
+func (c *Client) Metrics(ctx context.Context) (string, error) {
+	resp, err := c.send(ctx, http.MethodGet, "/metrics", nil, nil)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxMetrics))
+	if err != nil {
+		return "", c.lost(ctx, err)
+	}
+	return string(text), nil
 }
 
 // OpenAPI returns the OpenAPI document of the server.

@@ -1,0 +1,246 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+)
+
+const (
+	carryFirst     = time.Second // backoff while the sink is down
+	carryMax       = time.Minute
+	carryBatch     = 100
+	carryBytes     = 512 << 10 // peers take bodies of 1 MiB
+	deadLetterFile = "dead-letter.jsonl"
+	deadLetterMax  = 64 << 20 // bytes; then the file is renamed once and begun anew
+)
+
+// carrier delivers the spool to the sink: in order, at least once, from where
+// it stood before any crash. One goroutine runs it.
+type carrier struct {
+	client      *wire.Client
+	journal     *journal
+	dir         string
+	wake        chan struct{}
+	done        chan struct{}
+	deadLetters atomic.Uint64
+
+	delivered uint64 // owned by run
+	single    bool   // the sink takes no batches; owned by run
+
+	mu   sync.Mutex
+	peer *wire.Peer // nil until the sink has said who it is
+	err  error      // why the last attempt failed, nil when it worked
+}
+
+func newCarrier(client *wire.Client, j *journal, dir string) (*carrier, error) {
+	position, err := readPosition(dir)
+	if err != nil {
+		return nil, adapters.Unavailable(err, "cannot read the spool's position")
+	}
+	if newest, _, _ := j.status(); position > newest {
+		position = 0 // the spool was removed and began anew; its number says nothing
+	}
+	return &carrier{client: client, journal: j, dir: dir, delivered: position, wake: make(chan struct{}, 1), done: make(chan struct{})}, nil
+}
+
+func (c *carrier) handshake(ctx context.Context) error {
+	c.mu.Lock()
+	known := c.peer != nil
+	c.mu.Unlock()
+	if known {
+		return nil
+	}
+	p, err := c.client.Handshake(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
+	if err == nil {
+		c.peer = &p
+	}
+	return err
+}
+
+func (c *carrier) trouble() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+func (c *carrier) hasHistory() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peer != nil && c.peer.AtLeast(1) && slices.Contains(c.peer.Capabilities, adapters.CapHistory)
+}
+
+func (c *carrier) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run delivers until ctx ends. It sleeps without waking while there is nothing
+// to do.
+func (c *carrier) run(ctx context.Context) {
+	defer close(c.done)
+	backoff := carryFirst
+	for ctx.Err() == nil {
+		more, err := c.carry(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		c.mu.Lock()
+		c.err = err
+		c.mu.Unlock()
+		switch {
+		case err != nil:
+			wait(ctx, backoff/2+rand.N(backoff/2+1), nil)
+			backoff = min(2*backoff, carryMax)
+		case more:
+			backoff = carryFirst
+		default:
+			backoff = carryFirst
+			wait(ctx, 0, c.wake)
+		}
+	}
+}
+
+// wait sleeps d, or with d = 0 until wake.
+func wait(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+	var after <-chan time.Time
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		after = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-after:
+	case <-wake:
+	}
+}
+
+// carry delivers one batch; more says that there was one.
+func (c *carrier) carry(ctx context.Context) (more bool, err error) {
+	if err := c.handshake(ctx); err != nil {
+		return false, err
+	}
+	var batch []adapters.Event
+	_, _, err = c.journal.read(ctx, c.delivered, carryBytes, func(e adapters.Event) bool {
+		batch = append(batch, e)
+		return len(batch) < carryBatch
+	})
+	if err != nil || len(batch) == 0 {
+		return false, err
+	}
+	if !c.single && len(batch) > 1 {
+		err := c.send(ctx, CloudBatchType, cloudBatch(batch))
+		if err == nil {
+			return true, c.passed(batch[len(batch)-1].Seq)
+		}
+		if !final(err) {
+			return false, err
+		}
+		// One of them, or batches as such, were refused: one by one tells.
+		c.single = errors.Is(err, adapters.ErrUnsupported)
+	}
+	for _, e := range batch {
+		if err := c.send(ctx, CloudEventType, ToCloud(e)); err != nil {
+			if !final(err) {
+				return false, err
+			}
+			if err := c.bury(e, err); err != nil {
+				return false, err
+			}
+		}
+		if err := c.passed(e.Seq); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func cloudBatch(batch []adapters.Event) []CloudEvent {
+	out := make([]CloudEvent, len(batch))
+	for i, e := range batch {
+		out[i] = ToCloud(e)
+	}
+	return out
+}
+
+func (c *carrier) send(ctx context.Context, contentType string, v any) error {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return adapters.Errorf(adapters.CodeValidation, "the event cannot be written as JSON").Wrap(err)
+	}
+	_, err := c.client.Do(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/events", Body: body.Bytes(), ContentType: contentType, Keyed: true})
+	return err
+}
+
+// final says that the sink will never take it: 4xx other than 408 and 429.
+func final(err error) bool {
+	e := adapters.AsError(err)
+	switch e.Code {
+	case adapters.CodeTimeout, adapters.CodeRateLimited, adapters.CodeUnavailable, adapters.CodeInternal,
+		adapters.CodeDisabled, adapters.CodePrivacyRejected, adapters.CodeEmbedding:
+		return false
+	case adapters.CodeConflict: // the same key is still running there
+		return e.Fields["peer_status"] != nil
+	}
+	return true
+}
+
+// passed remembers that the sink has taken everything up to seq, and drops
+// segments that are wholly delivered.
+func (c *carrier) passed(seq uint64) error {
+	c.delivered = seq
+	if err := writePosition(c.dir, seq); err != nil {
+		return adapters.Unavailable(err, "cannot note what was delivered")
+	}
+	return c.journal.drop(func(s segmentInfo) bool { return s.last <= seq })
+}
+
+// bury writes an event that the sink refused to the dead-letter file. Only
+// when it is there does delivery go on.
+func (c *carrier) bury(e adapters.Event, why error) error {
+	path := filepath.Join(c.dir, deadLetterFile)
+	if info, err := os.Stat(path); err == nil && info.Size() > deadLetterMax {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return adapters.Unavailable(err, "cannot turn the dead-letter file over")
+		}
+	}
+	line, err := json.Marshal(struct {
+		At    adapters.Time  `json:"at"`
+		Code  adapters.Code  `json:"code"`
+		Error string         `json:"error"`
+		Event adapters.Event `json:"event"`
+	}{adapters.At(time.Now()), adapters.CodeOf(why), why.Error(), e})
+	if err != nil {
+		return adapters.Errorf(adapters.CodeInternal, "a dead letter cannot be written as JSON").Wrap(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+	if err != nil {
+		return adapters.Unavailable(err, "cannot open the dead-letter file")
+	}
+	_, err = f.Write(append(line, '\n'))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return adapters.Unavailable(err, "cannot write the dead-letter file")
+	}
+	c.deadLetters.Add(1)
+	return nil
+}

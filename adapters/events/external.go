@@ -1,0 +1,358 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+)
+
+// DefaultSpoolBytes bounds what waits for the sink.
+const DefaultSpoolBytes = 64 << 20
+
+// ExternalConfig of an External.
+type ExternalConfig struct {
+	URL string // of the sink; its path is /v1/events
+	Key string // the manifest key URL comes from
+	// MCPEndpoint alone is a target nobody has defined; it is refused.
+	MCPEndpoint string
+	Dir         string // of the spool
+	Source      string // default of Event.Source
+	Auth        wire.Authorizer
+	UserAgent   string
+	SpoolBytes  int64 // 0 = DefaultSpoolBytes, at least 1 MiB
+}
+
+// External is class external: events are appended to a spool, which is the
+// receipt, and delivered to an HTTP sink in order and at least once.
+type External struct {
+	cfg    ExternalConfig
+	client *wire.Client
+
+	life sync.Mutex // serialises Connect and Disconnect
+	open atomic.Pointer[externalOpen]
+}
+
+var _ adapters.Events = (*External)(nil)
+
+// externalOpen is everything that exists between Connect and Disconnect.
+type externalOpen struct {
+	journal *journal
+	carrier *carrier
+	stop    context.CancelFunc
+
+	mu   sync.Mutex // makes "seen before?" and append one step
+	ids  *seen
+	subs map[string]*remote
+}
+
+// NewExternal makes the adapter without any I/O.
+func NewExternal(cfg ExternalConfig) (*External, error) {
+	switch {
+	case cfg.URL == "" && cfg.MCPEndpoint != "":
+		return nil, &adapters.ConfigError{Key: cfg.Key, Message: "an MCP endpoint cannot take events; name a URL",
+			Err: adapters.Unsupported("mcp", "an MCP endpoint cannot take events")}
+	case cfg.Dir == "":
+		return nil, adapters.Missing("slots.events.dir", "external events wait there for their sink")
+	case cfg.SpoolBytes != 0 && cfg.SpoolBytes < minMaxBytes:
+		return nil, &adapters.ConfigError{Key: "slots.events.spool_bytes", Message: "must be at least 1 MiB"}
+	}
+	if cfg.SpoolBytes == 0 {
+		cfg.SpoolBytes = DefaultSpoolBytes
+	}
+	c, err := wire.New(wire.Config{Slot: adapters.SlotEvents, BaseURL: cfg.URL, Key: cfg.Key, Auth: cfg.Auth, UserAgent: cfg.UserAgent})
+	if err != nil {
+		return nil, err
+	}
+	return &External{cfg: cfg, client: c}, nil
+}
+
+// Slot and the methods after it describe the adapter.
+func (x *External) Slot() adapters.Slot     { return adapters.SlotEvents }
+func (x *External) Impl() string            { return "external" }
+func (x *External) Class() adapters.Class   { return adapters.ClassExternal }
+func (x *External) Enabled() bool           { return true }
+func (x *External) ContractVersion() string { return "1.1" }
+
+// Capabilities are those of the sink that this code knows.
+func (x *External) Capabilities() []string {
+	if o := x.open.Load(); o != nil && o.carrier.hasHistory() {
+		return []string{adapters.CapHistory}
+	}
+	return []string{}
+}
+
+// Connect opens the spool and asks the sink which contract it speaks. A sink
+// that cannot be reached is no failure: that is what the spool is for; Health
+// says degraded until it answers.
+func (x *External) Connect(ctx context.Context) error {
+	x.life.Lock()
+	defer x.life.Unlock()
+	if x.open.Load() != nil {
+		return nil
+	}
+	ids := newSeen()
+	j, err := openJournal(ctx, x.cfg.Dir, false, x.cfg.SpoolBytes/16, func(e adapters.Event) { ids.add(e) })
+	if err != nil {
+		return err
+	}
+	c, err := newCarrier(x.client, j, x.cfg.Dir)
+	if err == nil {
+		err = c.handshake(ctx)
+	}
+	if err != nil && (c == nil || errors.Is(err, adapters.ErrContractMismatch)) {
+		return errors.Join(err, j.close())
+	}
+	life, stop := context.WithCancel(context.Background())
+	x.open.Store(&externalOpen{journal: j, carrier: c, stop: stop, ids: ids, subs: make(map[string]*remote)})
+	go c.run(life)
+	return nil
+}
+
+// Health is unhealthy when the spool cannot be written, degraded while the
+// sink cannot be reached.
+func (x *External) Health(context.Context) adapters.Health {
+	o, err := x.opened()
+	if err != nil {
+		return adapters.Unhealthy(err)
+	}
+	if _, _, failed := o.journal.status(); failed != nil {
+		if err := o.journal.probe(); err != nil {
+			return adapters.Unhealthy(adapters.Unavailable(err, "cannot write the spool"))
+		}
+	}
+	if err := o.carrier.trouble(); err != nil {
+		return adapters.Health{State: adapters.StateDegraded, Message: err.Error()}
+	}
+	return adapters.Healthy()
+}
+
+// DeadLetters is how many events the sink has refused for good since Connect;
+// they are in dead-letter.jsonl.
+func (x *External) DeadLetters() uint64 {
+	o, err := x.opened()
+	if err != nil {
+		return 0
+	}
+	return o.carrier.deadLetters.Load()
+}
+
+// Disconnect stops the delivery and closes the spool. What has not been
+// delivered waits for the next Connect.
+func (x *External) Disconnect(context.Context) error {
+	x.life.Lock()
+	defer x.life.Unlock()
+	o := x.open.Swap(nil)
+	if o == nil {
+		return nil
+	}
+	o.stop()
+	<-o.carrier.done
+	o.mu.Lock()
+	subs := o.subs
+	o.subs = nil
+	o.mu.Unlock()
+	for _, s := range subs {
+		_ = s.EventStream.Close() // it cannot fail
+	}
+	x.client.Close()
+	if err := o.journal.close(); err != nil {
+		return adapters.Unavailable(err, "cannot close the spool")
+	}
+	return nil
+}
+
+func (x *External) opened() (*externalOpen, error) {
+	if o := x.open.Load(); o != nil {
+		return o, nil
+	}
+	return nil, adapters.Closed(adapters.SlotEvents)
+}
+
+// Dispatch appends to the spool.
+func (x *External) Dispatch(ctx context.Context, e adapters.Event) (adapters.Receipt, error) {
+	o, err := x.opened()
+	if err != nil {
+		return adapters.Receipt{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return adapters.Receipt{}, adapters.AsError(err)
+	}
+	if e.Source == "" {
+		e.Source = x.cfg.Source
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r, ok := o.ids.get(e.ID); ok {
+		r.Queued = true
+		return r, nil
+	}
+	if o.journal.size() >= x.cfg.SpoolBytes {
+		return adapters.Receipt{}, adapters.Unavailable(nil, "the spool is full: %d bytes wait for the sink", x.cfg.SpoolBytes)
+	}
+	e, err = o.journal.append(e, nil)
+	if err != nil {
+		return adapters.Receipt{}, err
+	}
+	o.ids.add(e)
+	o.carrier.signal()
+	return receipt(e, true), nil
+}
+
+func (f filterQuery) values() url.Values {
+	q := url.Values{}
+	for _, k := range f.Kinds {
+		q.Add("kind", k)
+	}
+	for _, p := range [][2]string{{"session_id", f.SessionID}, {"execution_id", f.ExecutionID}, {"source", f.Source}, {"subject", f.Subject}} {
+		if p[1] != "" {
+			q.Set(p[0], p[1])
+		}
+	}
+	return q
+}
+
+// filterQuery writes a filter as the query of the wire.
+type filterQuery adapters.EventFilter
+
+// Subscribe follows the sink's own stream. Without "after" it is live.
+func (x *External) Subscribe(ctx context.Context, filter adapters.EventFilter, from adapters.From) (adapters.Subscription, error) {
+	o, err := x.opened()
+	if err != nil {
+		return nil, err
+	}
+	q := filterQuery(filter).values()
+	if !from.Live {
+		q.Set("after", strconv.FormatUint(from.After, 10))
+	}
+	stream, err := x.client.Events(ctx, "/v1/events/stream", q, "")
+	if errors.Is(err, adapters.ErrNotFound) {
+		err = adapters.Unsupported("stream", "the sink has no event stream")
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &remote{EventStream: stream, id: adapters.NewID(), owner: o}
+	o.mu.Lock()
+	full := len(o.subs) >= maxSubscriptions
+	if o.subs != nil && !full {
+		o.subs[s.id] = s
+	}
+	closed := o.subs == nil
+	o.mu.Unlock()
+	if closed || full {
+		_ = stream.Close() // it cannot fail
+		if closed {
+			return nil, adapters.Closed(adapters.SlotEvents)
+		}
+		return nil, adapters.Errorf(adapters.CodeRateLimited, "there are %d subscriptions already", maxSubscriptions)
+	}
+	return s, nil
+}
+
+// remote is a subscription to the sink's stream.
+type remote struct {
+	*wire.EventStream
+	id    string
+	owner *externalOpen
+}
+
+// ID names the subscription for Unsubscribe.
+func (r *remote) ID() string { return r.id }
+
+// Next waits for the next event of the sink.
+func (r *remote) Next(ctx context.Context) (adapters.Event, error) {
+	for {
+		e, err := r.EventStream.Next(ctx)
+		if err != nil {
+			return adapters.Event{}, err
+		}
+		var ev adapters.Event
+		if json.Unmarshal(e.Data, &ev) == nil && ev.Kind != "" {
+			return ev, nil
+		}
+		if e.Type == adapters.KindLagged { // the bare notice
+			seq, _ := strconv.ParseUint(e.ID, 10, 64) // without an id it has no number
+			return adapters.Event{Kind: adapters.KindLagged, Payload: json.RawMessage(e.Data), Seq: seq}, nil
+		}
+		// Not an event of the contract: a newer peer may send other things.
+	}
+}
+
+// Close ends the subscription.
+func (r *remote) Close() error {
+	r.owner.mu.Lock()
+	delete(r.owner.subs, r.id)
+	r.owner.mu.Unlock()
+	return r.EventStream.Close()
+}
+
+// Unsubscribe ends a subscription.
+func (x *External) Unsubscribe(_ context.Context, id string) error {
+	o, err := x.opened()
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	s, ok := o.subs[id]
+	o.mu.Unlock()
+	if !ok {
+		return adapters.NotFound("subscription", id)
+	}
+	return s.Close()
+}
+
+// History reads the sink's.
+func (x *External) History(ctx context.Context, filter adapters.EventFilter, opt adapters.PageOpt) (adapters.Page[adapters.Event], error) {
+	var page adapters.Page[adapters.Event]
+	o, err := x.opened()
+	if err != nil {
+		return page, err
+	}
+	if !o.carrier.hasHistory() {
+		return page, adapters.Unsupported(adapters.CapHistory, "the sink keeps no history")
+	}
+	q := filterQuery(filter).values()
+	q.Set("limit", strconv.Itoa(opt.Rows()))
+	if opt.Cursor != "" {
+		q.Set("cursor", opt.Cursor)
+	}
+	res, err := x.client.Do(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/events", Query: q})
+	if err != nil {
+		return page, err
+	}
+	return wire.List[adapters.Event](res)
+}
+
+// readPosition is the number of the last event the sink has taken.
+func readPosition(dir string) (uint64, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, positionFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(string(raw), 10, 64)
+}
+
+const positionFile = "delivered"
+
+// writePosition replaces the file by rename, so that a crash leaves the old
+// number or the new one. The old one means delivering again, never a loss.
+func writePosition(dir string, seq uint64) error {
+	tmp := filepath.Join(dir, positionFile+".new")
+	if err := os.WriteFile(tmp, []byte(strconv.FormatUint(seq, 10)), 0o640); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(dir, positionFile))
+}

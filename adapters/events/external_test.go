@@ -1,0 +1,321 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
+)
+
+// sink is a server of the events wire over a local journal, with faults that a
+// test switches on.
+type sink struct {
+	t      testing.TB
+	events adapters.Events
+	fault  atomic.Pointer[func(http.ResponseWriter, *http.Request, []byte) bool] // true = answered
+	posts  atomic.Int64
+	url    string
+}
+
+func newSink(t testing.TB) *sink {
+	l := newLocal(t, LocalConfig{Dir: t.TempDir()})
+	if err := l.Connect(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{t: t, events: adapters.WrapEvents(l, nil)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/meta", s.meta)
+	mux.HandleFunc("POST /v1/events", s.post)
+	mux.HandleFunc("GET /v1/events", s.list)
+	mux.HandleFunc("GET /v1/events/stream", s.stream)
+	srv := httptest.NewServer(mux)
+	s.url = srv.URL
+	t.Cleanup(func() {
+		_ = l.Disconnect(context.Background()) // ends the streams, for which Close waits
+		srv.Close()
+	})
+	return s
+}
+
+func (s *sink) breaks(f func(http.ResponseWriter, *http.Request, []byte) bool) { s.fault.Store(&f) }
+
+func (s *sink) meta(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprint(w, `{"adapter_contract_versions":{"events":"1.1"},"capabilities":{"events":["history"]}}`)
+}
+
+func (s *sink) post(w http.ResponseWriter, r *http.Request) {
+	s.posts.Add(1)
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	if f := s.fault.Load(); f != nil && (*f)(w, r, body) {
+		return
+	}
+	var batch []CloudEvent
+	if r.Header.Get("Content-Type") == CloudBatchType {
+		err = json.Unmarshal(body, &batch)
+	} else {
+		batch = make([]CloudEvent, 1)
+		err = json.Unmarshal(body, &batch[0])
+	}
+	for _, c := range batch {
+		var e adapters.Event
+		if err == nil {
+			e, err = FromCloud(c)
+		}
+		if err == nil {
+			_, err = s.events.Dispatch(r.Context(), e)
+		}
+	}
+	if err != nil {
+		adapters.WriteProblem(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+func (s *sink) filter(r *http.Request) adapters.EventFilter {
+	q := r.URL.Query()
+	return adapters.EventFilter{Kinds: q["kind"], SessionID: q.Get("session_id")}
+}
+
+func (s *sink) list(w http.ResponseWriter, r *http.Request) {
+	limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+	page, err := s.events.History(r.Context(), s.filter(r), adapters.PageOpt{Limit: limit, Cursor: r.URL.Query().Get("cursor")})
+	if err != nil {
+		adapters.WriteProblem(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(page)
+}
+
+func (s *sink) stream(w http.ResponseWriter, r *http.Request) {
+	from := adapters.From{Live: true}
+	if after := r.URL.Query().Get("after"); after != "" {
+		from.Live = false
+		from.After, _ = strconv.ParseUint(after, 10, 64)
+	}
+	sub, err := s.events.Subscribe(r.Context(), s.filter(r), from)
+	if err != nil {
+		adapters.WriteProblem(w, err)
+		return
+	}
+	defer sub.Close()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.(http.Flusher).Flush()
+	for {
+		e, err := sub.Next(r.Context())
+		if err != nil {
+			return
+		}
+		name, data := "event", any(e)
+		if e.Kind == adapters.KindLagged {
+			name, data = adapters.KindLagged, e.Payload
+		}
+		raw, _ := json.Marshal(data)
+		fmt.Fprintf(w, "id: %d\nevent: %s\ndata: %s\n\n", e.Seq, name, raw)
+		w.(http.Flusher).Flush()
+	}
+}
+
+func newExternal(t testing.TB, url, dir string, more ...func(*ExternalConfig)) *External {
+	t.Helper()
+	cfg := ExternalConfig{URL: url, Key: "integrations.external_events.url", Dir: dir, Source: "urn:agentbox:test"}
+	for _, m := range more {
+		m(&cfg)
+	}
+	x, err := NewExternal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func TestContractExternal(t *testing.T) {
+	contract.Events(t, func(t testing.TB) adapters.Events { return newExternal(t, newSink(t).url, t.TempDir()) })
+}
+
+// connected connects x for the test and returns its wrapped slot.
+func connected(t *testing.T, x *External) adapters.Events {
+	t.Helper()
+	if err := x.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Disconnect(context.Background()) })
+	return adapters.WrapEvents(x, nil)
+}
+
+func TestEventsWaitForASinkThatIsDown(t *testing.T) {
+	dir := t.TempDir()
+	dead := httptest.NewServer(http.NotFoundHandler())
+	url := dead.URL
+	dead.Close()
+	x := newExternal(t, url, dir)
+	w := connected(t, x)
+	for i := range 50 {
+		r, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: fmt.Sprintf("id-%d", i)})
+		if err != nil || !r.Queued || r.Seq != uint64(i+1) {
+			t.Fatalf("%+v %v", r, err)
+		}
+	}
+	if h := x.Health(t.Context()); h.State != adapters.StateDegraded {
+		t.Errorf("health %+v", h)
+	}
+	if err := x.Disconnect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := newSink(t)
+	again := newExternal(t, s.url, dir)
+	connected(t, again)
+	sub, err := s.events.Subscribe(t.Context(), adapters.EventFilter{}, adapters.From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		e, err := sub.Next(t.Context())
+		if err != nil || e.ID != fmt.Sprintf("id-%d", i) || e.Source != "urn:agentbox:test" {
+			t.Fatalf("event %d: %+v %v", i, e, err)
+		}
+	}
+	if h := again.Health(t.Context()); h.State != adapters.StateHealthy {
+		t.Errorf("health %+v", h)
+	}
+}
+
+func TestRefusedEventsAreBuriedAndTheOthersGoOn(t *testing.T) {
+	s := newSink(t)
+	s.breaks(func(w http.ResponseWriter, _ *http.Request, body []byte) bool {
+		if !strings.Contains(string(body), "poison") {
+			return false
+		}
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		return true
+	})
+	dir := t.TempDir()
+	x := newExternal(t, s.url, dir)
+	w := connected(t, x)
+	sub, err := s.events.Subscribe(t.Context(), adapters.EventFilter{}, adapters.From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"a", "poison", "b"} {
+		if _, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"a", "b"} {
+		if e, err := sub.Next(t.Context()); err != nil || e.ID != want {
+			t.Fatalf("%+v %v", e, err)
+		}
+	}
+	if n := x.DeadLetters(); n != 1 {
+		t.Errorf("%d dead letters", n)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, deadLetterFile))
+	if err != nil || !strings.Contains(string(raw), `"id":"poison"`) || !strings.Contains(string(raw), "VALIDATION_ERROR") {
+		t.Errorf("%s %v", raw, err)
+	}
+}
+
+func TestASinkWithoutBatchesGetsSingles(t *testing.T) {
+	s := newSink(t)
+	var mu sync.Mutex
+	types := map[string]int{}
+	s.breaks(func(w http.ResponseWriter, r *http.Request, _ []byte) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		types[r.Header.Get("Content-Type")]++
+		if r.Header.Get("Content-Type") == CloudEventType {
+			return false
+		}
+		w.WriteHeader(http.StatusUnsupportedMediaType)
+		return true
+	})
+	x := newExternal(t, s.url, t.TempDir())
+	w := connected(t, x)
+	sub, err := s.events.Subscribe(t.Context(), adapters.EventFilter{}, adapters.From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 300
+	for i := range n {
+		if _, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: fmt.Sprint(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range n {
+		if e, err := sub.Next(t.Context()); err != nil || e.ID != fmt.Sprint(i) {
+			t.Fatalf("%+v %v", e, err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if types[CloudEventType] != n || types[CloudBatchType] > 1 || x.DeadLetters() != 0 {
+		t.Errorf("%v, %d dead letters", types, x.DeadLetters())
+	}
+}
+
+func TestAFullSpoolIsUnavailable(t *testing.T) {
+	dead := httptest.NewServer(http.NotFoundHandler())
+	url := dead.URL
+	dead.Close()
+	w := connected(t, newExternal(t, url, t.TempDir(), func(c *ExternalConfig) { c.SpoolBytes = 1 << 20 }))
+	payload := json.RawMessage(`{"a":"` + strings.Repeat("x", 60<<10) + `"}`)
+	for i := range 30 {
+		_, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", Payload: payload})
+		if errors.Is(err, adapters.ErrUnavailable) && i >= 16 {
+			return
+		}
+		if err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+	}
+	t.Fatal("1 MiB holds 30 events of 60 KiB")
+}
+
+func TestDeliveredSegmentsLeaveTheSpool(t *testing.T) {
+	s := newSink(t)
+	dir := t.TempDir()
+	w := connected(t, newExternal(t, s.url, dir, func(c *ExternalConfig) { c.SpoolBytes = 1 << 20 }))
+	sub, err := s.events.Subscribe(t.Context(), adapters.EventFilter{}, adapters.From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := json.RawMessage(`{"a":"` + strings.Repeat("x", 60<<10) + `"}`)
+	for i := range 60 { // 3.6 MiB through a spool of one
+		if _, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: fmt.Sprint(i), Payload: payload}); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := sub.Next(t.Context()); err != nil || e.ID != fmt.Sprint(i) {
+			t.Fatal(e.ID, err)
+		}
+	}
+}
+
+func TestTargetsThatCannotTakeEventsAreRefused(t *testing.T) {
+	_, err := NewExternal(ExternalConfig{MCPEndpoint: "http://x", Dir: "d", Key: "integrations.external_events"})
+	if !errors.Is(err, adapters.ErrUnsupported) {
+		t.Errorf("mcp alone: %v", err)
+	}
+	_, err = NewExternal(ExternalConfig{Dir: "d", Key: "integrations.external_events.url"})
+	var ce *adapters.ConfigError
+	if !errors.As(err, &ce) || ce.Key != "integrations.external_events.url" {
+		t.Errorf("no url: %v", err)
+	}
+}

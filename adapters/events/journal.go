@@ -1,0 +1,663 @@
+package events
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+const (
+	maxLine    = 1 << 20   // bytes; a payload is at most 64 KiB
+	indexEvery = 256 << 10 // bytes of a segment between two remembered places
+	syncWithin = time.Second
+	dayFormat  = "2006-01-02"
+	suffix     = ".jsonl"
+)
+
+// journal is a directory of numbered events: one segment a UTC day, more when
+// a day is large. Lines are appended with one write each, so that a crash can
+// tear only the last one; such a line is ended, skipped and counted. All
+// methods may be called from any goroutine.
+type journal struct {
+	dir    string
+	always bool  // fsync before append returns
+	split  int64 // bytes after which a segment is followed by another
+
+	mu       sync.Mutex
+	segments []*segment // oldest first; the last one is written to
+	file     *os.File   // of the last segment, nil before the first append
+	seq      uint64     // of the newest event
+	torn     uint64     // lines that were skipped
+	failed   error      // of the last append or sync, nil when it worked
+	dirty    bool       // written since the last sync
+	timer    *time.Timer
+	closed   bool
+
+	syncMu sync.Mutex // held around fsync, outside mu
+}
+
+// segment is one file. What is below size is whole lines.
+type segment struct {
+	day   string
+	n     int // 0 for the first of its day
+	first uint64
+	size  int64
+	index []mark // places in it, in order
+}
+
+// mark says that the line of event seq begins at offset.
+type mark struct {
+	seq    uint64
+	offset int64
+}
+
+func (s *segment) name() string {
+	if s.n == 0 {
+		return s.day + suffix
+	}
+	return fmt.Sprintf("%s.%03d%s", s.day, s.n, suffix)
+}
+
+// parseName is the inverse of segment.name.
+func parseName(name string) (*segment, bool) {
+	base, ok := strings.CutSuffix(name, suffix)
+	if !ok {
+		return nil, false
+	}
+	day, number, split := strings.Cut(base, ".")
+	if _, err := time.Parse(dayFormat, day); err != nil {
+		return nil, false
+	}
+	s := &segment{day: day}
+	if split {
+		n, err := strconv.ParseUint(number, 10, 31)
+		if err != nil || n == 0 {
+			return nil, false
+		}
+		s.n = int(n)
+	}
+	return s, true
+}
+
+// openJournal reads what is there: the newest number, the segments' first
+// ones, and a torn tail, which it ends. each, if not nil, sees every event of
+// the segments of the last two days.
+func openJournal(ctx context.Context, dir string, always bool, split int64, each func(adapters.Event)) (*journal, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, adapters.Unavailable(err, "cannot make the directory")
+	}
+	j := &journal{dir: dir, always: always, split: split}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, adapters.Unavailable(err, "cannot read the directory")
+	}
+	for _, e := range entries {
+		if s, ok := parseName(e.Name()); ok && e.Type().IsRegular() {
+			j.segments = append(j.segments, s)
+		}
+	}
+	slices.SortFunc(j.segments, func(a, b *segment) int {
+		if c := strings.Compare(a.day, b.day); c != 0 {
+			return c
+		}
+		return a.n - b.n
+	})
+	if err := j.recover(ctx, each); err != nil {
+		return nil, err
+	}
+	if err := j.reopen(); err != nil {
+		return nil, adapters.Unavailable(err, "cannot open the journal for writing")
+	}
+	return j, nil
+}
+
+// recover finds sizes, first numbers and the newest number.
+func (j *journal) recover(ctx context.Context, each func(adapters.Event)) error {
+	recent := time.Now().UTC().AddDate(0, 0, -1).Format(dayFormat)
+	var kept []*segment
+	var unread *segment // the newest with events, when only its first was read
+	for i, s := range j.segments {
+		if err := ctx.Err(); err != nil {
+			return adapters.AsError(err)
+		}
+		if err := j.endTornLine(s); err != nil {
+			return err
+		}
+		last := i == len(j.segments)-1
+		firstOnly := !last && s.day < recent
+		if err := j.scanSegment(ctx, s, firstOnly, each); err != nil {
+			return err
+		}
+		if s.first != 0 {
+			unread = nil
+			if firstOnly {
+				unread = s
+			}
+		}
+		if s.first == 0 && !last {
+			continue // nothing of it can be read: leave the file, forget it
+		}
+		kept = append(kept, s)
+	}
+	j.segments = kept
+	if unread != nil {
+		return j.scanSegment(ctx, unread, false, nil)
+	}
+	return nil
+}
+
+// scanSegment learns the first number of s, and unless firstOnly all the rest.
+func (j *journal) scanSegment(ctx context.Context, s *segment, firstOnly bool, each func(adapters.Event)) error {
+	f, err := os.Open(filepath.Join(j.dir, s.name()))
+	if err != nil {
+		return adapters.Unavailable(err, "cannot read the journal")
+	}
+	defer f.Close()
+	lines := newLines(io.LimitReader(f, s.size))
+	for lines.next() {
+		if err := ctx.Err(); err != nil {
+			return adapters.AsError(err)
+		}
+		e, err := parseEvent(lines.bytes)
+		if err != nil {
+			j.torn++
+			continue
+		}
+		if s.first == 0 {
+			s.first = e.Seq
+		}
+		j.seq = max(j.seq, e.Seq)
+		if firstOnly {
+			return nil
+		}
+		s.mark(e.Seq, lines.offset)
+		if each != nil {
+			each(e)
+		}
+	}
+	if lines.err != nil {
+		return adapters.Unavailable(lines.err, "cannot read the journal")
+	}
+	return nil
+}
+
+// endTornLine makes sure that a segment ends with a line end, so that the next
+// line does not become part of a torn one, and learns its size.
+func (j *journal) endTornLine(s *segment) error {
+	f, err := os.OpenFile(filepath.Join(j.dir, s.name()), os.O_RDWR|os.O_APPEND, 0)
+	if err != nil {
+		return adapters.Unavailable(err, "cannot open the journal")
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return adapters.Unavailable(err, "cannot read the journal")
+	}
+	s.size = info.Size()
+	if s.size == 0 {
+		return nil
+	}
+	var last [1]byte
+	if _, err := f.ReadAt(last[:], s.size-1); err != nil {
+		return adapters.Unavailable(err, "cannot read the journal")
+	}
+	if last[0] == '\n' {
+		return nil
+	}
+	if _, err := f.Write([]byte("\n")); err != nil {
+		return adapters.Unavailable(err, "cannot end a torn line")
+	}
+	s.size++
+	return nil
+}
+
+func (s *segment) mark(seq uint64, offset int64) {
+	if n := len(s.index); n == 0 || offset-s.index[n-1].offset >= indexEvery {
+		s.index = append(s.index, mark{seq, offset})
+	}
+}
+
+// reopen opens the last segment for appending. The caller holds mu, or is the
+// only one.
+func (j *journal) reopen() error {
+	if len(j.segments) == 0 {
+		// Fail now, not at the first event, when nothing can be written here.
+		return j.roll(time.Now().UTC().Format(dayFormat))
+	}
+	s := j.segments[len(j.segments)-1]
+	f, err := os.OpenFile(filepath.Join(j.dir, s.name()), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+	if err != nil {
+		return err
+	}
+	j.file = f
+	return nil
+}
+
+// roll begins a new segment. The caller holds mu.
+func (j *journal) roll(day string) error {
+	s := &segment{day: day}
+	if n := len(j.segments); n > 0 && j.segments[n-1].day == day {
+		s.n = j.segments[n-1].n + 1
+	}
+	f, err := os.OpenFile(filepath.Join(j.dir, s.name()), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	if err := syncDir(j.dir); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if j.file != nil {
+		// The old segment must be on disk before nobody remembers to sync it.
+		err := errors.Join(j.file.Sync(), j.file.Close())
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+	}
+	j.file = f
+	j.segments = append(j.segments, s)
+	return nil
+}
+
+// syncDir makes created and removed names durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// append numbers e, writes its line and hands it to live, under the lock that
+// orders all events. live sees the event even when the write failed; the error
+// says so to the caller. Seq is consumed either way.
+func (j *journal) append(e adapters.Event, live func(adapters.Event)) (adapters.Event, error) {
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return e, adapters.Closed(adapters.SlotEvents)
+	}
+	j.seq++
+	e.Seq, e.TS = j.seq, adapters.At(time.Now())
+	err := j.write(e)
+	j.failed = err
+	if live != nil {
+		live(e)
+	}
+	j.mu.Unlock()
+	if err != nil {
+		return e, adapters.Unavailable(err, "cannot append the event")
+	}
+	return e, nil
+}
+
+// settle makes what was appended as durable as was promised. It is apart from
+// append so that many dispatches share one fsync.
+func (j *journal) settle() error {
+	if !j.always {
+		return nil
+	}
+	if err := j.sync(); err != nil {
+		return adapters.Unavailable(err, "cannot bring the event to disk")
+	}
+	return nil
+}
+
+func (j *journal) write(e adapters.Event) error {
+	line, err := eventLine(e)
+	if err != nil {
+		return err
+	}
+	s := j.segments[len(j.segments)-1]
+	day := max(e.TS.Format(dayFormat), s.day) // a clock set back does not go back here
+	if day != s.day || s.size > 0 && s.size+int64(len(line)) > j.split {
+		if err := j.roll(day); err != nil {
+			return err
+		}
+		s = j.segments[len(j.segments)-1]
+	}
+	if n, err := j.file.Write(line); err != nil {
+		return errors.Join(err, j.unwrite(s, n))
+	}
+	if s.first == 0 {
+		s.first = e.Seq
+	}
+	s.mark(e.Seq, s.size)
+	s.size += int64(len(line))
+	if !j.dirty && !j.always {
+		j.timer = time.AfterFunc(syncWithin, j.background)
+	}
+	j.dirty = true
+	return nil
+}
+
+// unwrite takes back the part of a line that was written before the disk was
+// full. When even that fails the part is ended like any torn line, at the next
+// write.
+func (j *journal) unwrite(s *segment, n int) error {
+	if n == 0 {
+		return nil
+	}
+	if err := j.file.Truncate(s.size); err == nil {
+		return nil
+	}
+	if err := j.roll(s.day); err != nil {
+		return fmt.Errorf("cannot take back half a line: %w", err)
+	}
+	return nil
+}
+
+func eventLine(e adapters.Event) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b) // ends the line
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(e); err != nil {
+		return nil, err
+	}
+	if b.Len() > maxLine {
+		return nil, adapters.TooLarge("event", maxLine, int64(b.Len()))
+	}
+	return b.Bytes(), nil
+}
+
+func parseEvent(line []byte) (adapters.Event, error) {
+	var e adapters.Event
+	if err := json.Unmarshal(line, &e); err != nil {
+		return e, err
+	}
+	if e.Seq == 0 || e.Kind == "" {
+		return e, errors.New("not an event")
+	}
+	return e, nil
+}
+
+func (j *journal) background() {
+	// What it meets is kept in failed, where Health finds it.
+	_ = j.sync()
+}
+
+// sync brings all that was appended before the call to disk. Concurrent calls
+// share one fsync where they can.
+func (j *journal) sync() error {
+	j.syncMu.Lock()
+	defer j.syncMu.Unlock()
+	j.mu.Lock()
+	f, dirty := j.file, j.dirty
+	j.dirty = false
+	j.mu.Unlock()
+	if !dirty || f == nil {
+		return nil
+	}
+	err := f.Sync()
+	if errors.Is(err, os.ErrClosed) {
+		return nil // roll synced it
+	}
+	if err != nil {
+		j.mu.Lock()
+		j.failed = err
+		j.dirty = true
+		j.mu.Unlock()
+	}
+	return err
+}
+
+// status is the newest number, the lines skipped and the last failure.
+func (j *journal) status() (seq, torn uint64, failed error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.seq, j.torn, j.failed
+}
+
+// probe finds out whether the directory can be written again, and forgets the
+// last failure if so.
+func (j *journal) probe() error {
+	f, err := os.CreateTemp(j.dir, ".probe-*")
+	if err != nil {
+		return err
+	}
+	_, werr := f.Write(make([]byte, 2*adapters.MaxEventPayload)) // room for any line
+	err = errors.Join(werr, f.Sync(), f.Close(), os.Remove(f.Name()))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err == nil {
+		j.failed = nil
+	}
+	return err
+}
+
+// oldest is the number of the first event that can still be read, seq+1 when
+// there is none.
+func (j *journal) oldest() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, s := range j.segments {
+		if s.first != 0 {
+			return s.first
+		}
+	}
+	return j.seq + 1
+}
+
+// size is the bytes of all segments.
+func (j *journal) size() (total int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, s := range j.segments {
+		total += s.size
+	}
+	return total
+}
+
+// read calls f for the events after a number, in order, until f returns false,
+// ctx ends, about limit bytes are read, or there are no more. It returns the
+// number of the last event it passed, and whether it came to the end.
+func (j *journal) read(ctx context.Context, after uint64, limit int64, f func(adapters.Event) bool) (last uint64, end bool, err error) {
+	last = after
+	for limit > 0 {
+		s, offset, size, more := j.locate(last)
+		if s == nil {
+			return last, true, nil
+		}
+		next, n, stop, err := j.readSegment(ctx, s, offset, size, last, limit, f)
+		limit -= n
+		last = next
+		if err != nil || stop {
+			return last, false, err
+		}
+		if limit <= 0 {
+			return last, false, nil
+		}
+		if !more {
+			// All that was there when locate looked; a later line is for the
+			// next read.
+			return last, true, nil
+		}
+		last = max(last, j.before(s))
+	}
+	return last, false, nil
+}
+
+// before is the number before the segment that follows s.
+func (j *journal) before(s *segment) uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	i := slices.Index(j.segments, s)
+	for _, next := range j.segments[i+1:] {
+		if next.first != 0 {
+			return next.first - 1
+		}
+	}
+	return 0
+}
+
+// locate finds the segment that holds the event after a number, where in it to
+// begin, its size, and whether another one follows it.
+func (j *journal) locate(after uint64) (s *segment, offset, size int64, more bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if after >= j.seq {
+		return nil, 0, 0, false
+	}
+	for i, x := range j.segments {
+		if x.first == 0 {
+			continue
+		}
+		if s != nil && x.first > after+1 {
+			return s, offset, size, true
+		}
+		s, offset, size = x, 0, x.size
+		for _, m := range x.index {
+			if m.seq > after+1 {
+				break
+			}
+			offset = m.offset
+		}
+		if x.first > after {
+			return s, offset, size, i < len(j.segments)-1
+		}
+	}
+	return s, offset, size, false
+}
+
+func (j *journal) readSegment(ctx context.Context, s *segment, offset, size int64, after uint64, limit int64, f func(adapters.Event) bool) (last uint64, n int64, stop bool, err error) {
+	last = after
+	file, err := os.Open(filepath.Join(j.dir, s.name()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return last, 0, false, nil // retention was faster
+	}
+	if err != nil {
+		return last, 0, false, adapters.Unavailable(err, "cannot read the journal")
+	}
+	defer file.Close()
+	lines := newLines(io.NewSectionReader(file, offset, size-offset))
+	for lines.next() {
+		if err := ctx.Err(); err != nil {
+			return last, lines.offset, false, adapters.AsError(err)
+		}
+		e, err := parseEvent(lines.bytes)
+		if err != nil || e.Seq <= last {
+			continue
+		}
+		last = e.Seq
+		if !f(e) {
+			return last, lines.offset, true, nil
+		}
+		if lines.offset > limit {
+			return last, lines.offset, true, nil
+		}
+	}
+	if lines.err != nil {
+		return last, lines.offset, false, adapters.Unavailable(lines.err, "cannot read the journal")
+	}
+	return last, lines.offset, false, nil
+}
+
+// drop removes the oldest segments while unwanted says so; the newest one
+// stays, because it knows the number to go on from.
+func (j *journal) drop(unwanted func(s segmentInfo) bool) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	total := int64(0)
+	for _, s := range j.segments {
+		total += s.size
+	}
+	dropped := false
+	for len(j.segments) > 1 {
+		s := j.segments[0]
+		if !unwanted(segmentInfo{day: s.day, last: j.segments[1].first - 1, total: total}) {
+			break
+		}
+		if err := os.Remove(filepath.Join(j.dir, s.name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return adapters.Unavailable(err, "cannot remove an old segment")
+		}
+		total -= s.size
+		j.segments = j.segments[1:]
+		dropped = true
+	}
+	if !dropped {
+		return nil
+	}
+	return syncDir(j.dir)
+}
+
+// segmentInfo is what drop's judge is told of the oldest segment.
+type segmentInfo struct {
+	day   string
+	last  uint64 // number of its last event; huge when the next is empty yet
+	total int64  // bytes of all segments
+}
+
+// close syncs and closes. Appends fail afterwards.
+func (j *journal) close() error {
+	j.mu.Lock()
+	j.closed = true
+	if j.timer != nil {
+		j.timer.Stop()
+	}
+	j.mu.Unlock()
+	err := j.sync()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file == nil {
+		return err
+	}
+	err = errors.Join(err, j.file.Close())
+	j.file = nil
+	return err
+}
+
+// lines iterates over whole lines and knows where each begins. A line longer
+// than maxLine is skipped.
+type lines struct {
+	r      *bufio.Reader
+	bytes  []byte
+	offset int64 // of bytes, then of what follows at the end
+	pos    int64
+	err    error
+}
+
+func newLines(r io.Reader) *lines { return &lines{r: bufio.NewReaderSize(r, 64<<10)} }
+
+func (l *lines) next() bool {
+	for {
+		l.offset = l.pos
+		l.bytes = l.bytes[:0]
+		long := false
+		for {
+			part, err := l.r.ReadSlice('\n')
+			l.pos += int64(len(part))
+			if len(l.bytes)+len(part) <= maxLine {
+				l.bytes = append(l.bytes, part...)
+			} else {
+				long = true
+			}
+			if err == nil {
+				break
+			}
+			if err == bufio.ErrBufferFull {
+				continue
+			}
+			if err != io.EOF {
+				l.err = err
+			}
+			l.offset = l.pos
+			return false
+		}
+		if !long && len(l.bytes) > 1 {
+			return true
+		}
+	}
+}

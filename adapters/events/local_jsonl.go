@@ -1,0 +1,273 @@
+package events
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Defaults and bounds of a journal.
+const (
+	DefaultRetentionDays = 30
+	DefaultMaxBytes      = 1 << 30
+	minMaxBytes          = 1 << 20
+	maxSubscriptions     = 256
+	historyScan          = 64 << 20 // bytes looked at for one page
+)
+
+// LocalConfig of a Local.
+type LocalConfig struct {
+	Dir string // by default $WORKSPACE/events
+	// Source is the default of Event.Source: urn:agentbox:<pubkey or box id>.
+	Source string
+	// Fsync is "always" (before Dispatch returns) or "1s" (within a second;
+	// the default). Both survive kill -9, only "always" a loss of power.
+	Fsync         string
+	RetentionDays int   // 0 = DefaultRetentionDays
+	MaxBytes      int64 // of all segments; 0 = DefaultMaxBytes, at least 1 MiB
+}
+
+// Local is local-jsonl: one line per event in a file per UTC day.
+type Local struct {
+	cfg LocalConfig
+
+	life sync.Mutex // serialises Connect and Disconnect
+	open atomic.Pointer[localOpen]
+}
+
+var _ adapters.Events = (*Local)(nil)
+
+// localOpen is everything that exists between Connect and Disconnect.
+type localOpen struct {
+	journal *journal
+	cursors *adapters.Cursors
+	hub     *hub
+
+	mu  sync.Mutex // makes "seen before?" and append one step
+	ids *seen
+	day string // of the last retention run
+}
+
+// NewLocal makes the adapter without any I/O.
+func NewLocal(cfg LocalConfig) (*Local, error) {
+	switch {
+	case cfg.Dir == "":
+		return nil, adapters.Missing("slots.events.dir", "local-jsonl writes its files there")
+	case cfg.Fsync != "" && cfg.Fsync != "1s" && cfg.Fsync != "always":
+		return nil, &adapters.ConfigError{Key: "slots.events.fsync", Message: `must be "1s" or "always"`}
+	case cfg.RetentionDays < 0:
+		return nil, &adapters.ConfigError{Key: "slots.events.retention_days", Message: "must not be negative"}
+	case cfg.MaxBytes != 0 && cfg.MaxBytes < minMaxBytes:
+		return nil, &adapters.ConfigError{Key: "slots.events.max_bytes", Message: "must be at least 1 MiB"}
+	}
+	if cfg.RetentionDays == 0 {
+		cfg.RetentionDays = DefaultRetentionDays
+	}
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = DefaultMaxBytes
+	}
+	return &Local{cfg: cfg}, nil
+}
+
+// Slot and the methods after it describe the adapter.
+func (l *Local) Slot() adapters.Slot     { return adapters.SlotEvents }
+func (l *Local) Impl() string            { return "local-jsonl" }
+func (l *Local) Class() adapters.Class   { return adapters.ClassLocal }
+func (l *Local) Enabled() bool           { return true }
+func (l *Local) ContractVersion() string { return "1.1" }
+func (l *Local) Capabilities() []string  { return []string{adapters.CapHistory} }
+
+// Connect reads where the journal stands. It fails where nothing could be
+// written.
+func (l *Local) Connect(ctx context.Context) error {
+	l.life.Lock()
+	defer l.life.Unlock()
+	if l.open.Load() != nil {
+		return nil
+	}
+	ids := newSeen()
+	// Segments are a quarter of the limit, so that what retention removes at
+	// once is never most of what there is.
+	j, err := openJournal(ctx, l.cfg.Dir, l.cfg.Fsync == "always", l.cfg.MaxBytes/4, func(e adapters.Event) { ids.add(e) })
+	if err != nil {
+		return err
+	}
+	key := sha256.Sum256([]byte("events\x00" + l.cfg.Dir)) // cursors outlive the process
+	o := &localOpen{journal: j, cursors: adapters.NewCursors(key[:]), ids: ids, hub: newHub()}
+	if err := o.retain(l.cfg); err != nil {
+		return err
+	}
+	l.open.Store(o)
+	return nil
+}
+
+// Health is good when the last append and sync worked, or the directory can be
+// written again.
+func (l *Local) Health(context.Context) adapters.Health {
+	o, err := l.opened()
+	if err != nil {
+		return adapters.Unhealthy(err)
+	}
+	if _, _, failed := o.journal.status(); failed != nil {
+		if err := o.journal.probe(); err != nil {
+			return adapters.Unhealthy(adapters.Unavailable(err, "cannot write events"))
+		}
+	}
+	return adapters.Healthy()
+}
+
+// Torn is how many lines, torn by crashes, have been skipped since Connect.
+func (l *Local) Torn() uint64 {
+	o, err := l.opened()
+	if err != nil {
+		return 0
+	}
+	_, torn, _ := o.journal.status()
+	return torn
+}
+
+// Disconnect syncs and closes the journal and ends all subscriptions.
+func (l *Local) Disconnect(context.Context) error {
+	l.life.Lock()
+	defer l.life.Unlock()
+	o := l.open.Swap(nil)
+	if o == nil {
+		return nil
+	}
+	o.hub.close()
+	if err := o.journal.close(); err != nil {
+		return adapters.Unavailable(err, "cannot close the journal")
+	}
+	return nil
+}
+
+func (l *Local) opened() (*localOpen, error) {
+	if o := l.open.Load(); o != nil {
+		return o, nil
+	}
+	return nil, adapters.Closed(adapters.SlotEvents)
+}
+
+// Dispatch appends one event.
+func (l *Local) Dispatch(ctx context.Context, e adapters.Event) (adapters.Receipt, error) {
+	o, err := l.opened()
+	if err != nil {
+		return adapters.Receipt{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return adapters.Receipt{}, adapters.AsError(err)
+	}
+	if e.Source == "" {
+		e.Source = l.cfg.Source
+	}
+	o.mu.Lock()
+	if r, ok := o.ids.get(e.ID); ok {
+		o.mu.Unlock()
+		return r, o.journal.settle() // the first call may not have done so yet
+	}
+	if err := o.retainDaily(l.cfg); err != nil {
+		o.mu.Unlock()
+		return adapters.Receipt{}, err
+	}
+	e, err = o.journal.append(e, o.hub.publish)
+	if err == nil {
+		o.ids.add(e)
+	}
+	o.mu.Unlock()
+	if err != nil {
+		return adapters.Receipt{}, err
+	}
+	if err := o.journal.settle(); err != nil {
+		return adapters.Receipt{}, err
+	}
+	return receipt(e, false), nil
+}
+
+func receipt(e adapters.Event, queued bool) adapters.Receipt {
+	return adapters.Receipt{ID: e.ID, Seq: e.Seq, TS: e.TS, Kind: e.Kind, Queued: queued}
+}
+
+// retainDaily applies the retention once a day and whenever the segments have
+// outgrown their limit. The caller holds mu.
+func (o *localOpen) retainDaily(cfg LocalConfig) error {
+	if o.day == time.Now().UTC().Format(dayFormat) && o.journal.size() <= cfg.MaxBytes {
+		return nil
+	}
+	return o.retain(cfg)
+}
+
+func (o *localOpen) retain(cfg LocalConfig) error {
+	now := time.Now().UTC()
+	o.day = now.Format(dayFormat)
+	oldest := now.AddDate(0, 0, -cfg.RetentionDays).Format(dayFormat)
+	return o.journal.drop(func(s segmentInfo) bool { return s.day < oldest || s.total > cfg.MaxBytes })
+}
+
+// Subscribe follows the journal.
+func (l *Local) Subscribe(_ context.Context, filter adapters.EventFilter, from adapters.From) (adapters.Subscription, error) {
+	o, err := l.opened()
+	if err != nil {
+		return nil, err
+	}
+	return o.hub.subscribe(o.journal, filter, from)
+}
+
+// Unsubscribe ends a subscription.
+func (l *Local) Unsubscribe(_ context.Context, id string) error {
+	o, err := l.opened()
+	if err != nil {
+		return err
+	}
+	return o.hub.unsubscribe(id)
+}
+
+// History reads stored events in seq order. A page may come back short, even
+// empty, with a cursor to go on: a filter that matches little must not read
+// the whole journal in one call.
+func (l *Local) History(ctx context.Context, filter adapters.EventFilter, opt adapters.PageOpt) (page adapters.Page[adapters.Event], err error) {
+	o, err := l.opened()
+	if err != nil {
+		return page, err
+	}
+	scope, err := json.Marshal(filter)
+	if err != nil {
+		return page, adapters.Invalid("filter", "cannot be written as JSON")
+	}
+	position, err := o.cursors.Open(string(scope), opt.Cursor, 1)
+	if err != nil {
+		return page, err
+	}
+	after := uint64(0)
+	if position != nil {
+		if after, err = strconv.ParseUint(position[0], 10, 64); err != nil {
+			return page, adapters.Invalid("cursor", "is not one of ours")
+		}
+	}
+	full := false
+	last, end, err := o.journal.read(ctx, after, historyScan, func(e adapters.Event) bool {
+		if len(page.Items) == opt.Rows() {
+			full = true
+			return false
+		}
+		if filter.Matches(e) {
+			page.Items = append(page.Items, e)
+		}
+		return true
+	})
+	if err != nil {
+		return adapters.Page[adapters.Event]{}, err
+	}
+	if full { // last is the first event that found no room
+		last = page.Items[len(page.Items)-1].Seq
+	}
+	if full || !end {
+		page.NextCursor = o.cursors.Seal(string(scope), strconv.FormatUint(last, 10))
+	}
+	return page, nil
+}

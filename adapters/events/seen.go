@@ -1,0 +1,63 @@
+package events
+
+import (
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+const (
+	seenFor = 24 * time.Hour
+	maxSeen = 200_000 // ids; beyond it the oldest are forgotten first
+)
+
+// seen remembers the receipts of recent events by id, so that a second
+// dispatch of an id is answered with the first receipt. It is not safe for
+// concurrent use.
+type seen struct {
+	byID  map[string]adapters.Receipt
+	order []string // ring of ids, oldest at head
+	head  int
+}
+
+func newSeen() *seen { return &seen{byID: make(map[string]adapters.Receipt)} }
+
+func (s *seen) get(id string) (adapters.Receipt, bool) {
+	r, ok := s.byID[id]
+	if !ok || time.Since(r.TS.Time) >= seenFor {
+		return adapters.Receipt{}, false
+	}
+	return r, true
+}
+
+func (s *seen) add(e adapters.Event) {
+	if time.Since(e.TS.Time) >= seenFor {
+		return
+	}
+	s.forgetOld()
+	if _, ok := s.byID[e.ID]; !ok {
+		if len(s.order) < maxSeen {
+			s.order = append(s.order, e.ID)
+		} else {
+			delete(s.byID, s.order[s.head])
+			s.order[s.head] = e.ID
+			s.head = (s.head + 1) % len(s.order)
+		}
+	}
+	s.byID[e.ID] = receipt(e, false)
+}
+
+// forgetOld gives up to two entries per call back, so that no call pays for
+// all of them.
+func (s *seen) forgetOld() {
+	if s.head != 0 || len(s.order) == maxSeen {
+		return // the ring is full and turns over by itself
+	}
+	for range 2 {
+		if len(s.order) == 0 || time.Since(s.byID[s.order[0]].TS.Time) < seenFor {
+			return
+		}
+		delete(s.byID, s.order[0])
+		s.order = s.order[1:]
+	}
+}
