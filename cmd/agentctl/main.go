@@ -107,7 +107,7 @@ func newRoot(c *cli) *cobra.Command {
 		newStatus(c), newStart(c), newStop(c), newRestart(c), newSignal(c),
 		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
 		newApply(c), newLogLevel(c), newMetrics(c), newShutdown(c), newVersion(c), newBridge(c),
-		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c),
+		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newDoctor(c),
 		newAdapters(c), newBead(c), newMem(c), newPod(c), newEvent(c), newAgent(c), newBackup(c), newRestore(c),
 	)
 	return root

@@ -46,6 +46,9 @@ type Box struct {
 	Result   api.ApplyResult
 	ApplyErr error
 	PlanJSON []byte
+	// ProbeJSON are answers of the probe routes by path; the others tell their
+	// path.
+	ProbeJSON map[string]string
 
 	mu        sync.Mutex
 	programs  []supervisor.Status
@@ -81,6 +84,10 @@ func (b *Box) Config(uid, gid int) control.Config {
 		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b, Bridge: b,
 		Owner: func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
 		Probes: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if text, ok := b.ProbeJSON[r.URL.Path]; ok {
+				fmt.Fprint(w, text)
+				return
+			}
 			fmt.Fprintf(w, `{"probe":%q}`, r.URL.Path)
 		}),
 		Version: api.Version{Version: "1.2.3", Go: "go1.26", PID: 1, BootID: "b00t", StartedAt: &started},
