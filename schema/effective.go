@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -188,12 +187,12 @@ func (e *effective) add(path []string, s *shape, v any, source, detail string) {
 }
 
 var (
-	secretName = regexp.MustCompile(`(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|KEY|NSEC|CREDENTIALS?)$`)
-	userinfo   = regexp.MustCompile(`(://[^/@\s:]*:)[^/@\s]+@`)
+	secretName = lazyRegexp(`(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|KEY|NSEC|CREDENTIALS?)$`)
+	userinfo   = lazyRegexp(`(://[^/@\s:]*:)[^/@\s]+@`)
 )
 
 // SecretName reports whether a variable of this name holds a secret.
-func SecretName(name string) bool { return secretName.MatchString(name) }
+func SecretName(name string) bool { return secretName().MatchString(name) }
 
 // safe replaces secrets: whole values of keys that hold them, of variables
 // whose name says so, and passwords inside addresses. A text that only names a
@@ -228,5 +227,5 @@ func RedactURL(s string) string {
 	if !strings.Contains(s, "://") {
 		return s
 	}
-	return userinfo.ReplaceAllString(s, "${1}"+Redacted+"@")
+	return userinfo().ReplaceAllString(s, "${1}"+Redacted+"@")
 }
