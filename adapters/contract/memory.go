@@ -116,7 +116,7 @@ func memoryLife(t *testing.T, class MemoryClass) {
 	if h := a.Health(ctx); h.State != adapters.StateHealthy {
 		t.Errorf("health: %+v", h)
 	}
-	put(ctx, t, m, "kept", "over a disconnect", "n")
+	remember(ctx, t, m, "kept", "over a disconnect", "n")
 	page, err := m.List(ctx, "n", adapters.PageOpt{Limit: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func memoryLife(t *testing.T, class MemoryClass) {
 	if err := a.Connect(ctx); err != nil {
 		t.Fatalf("Connect again: %v", err)
 	}
-	if got := get(ctx, t, m, "kept", "n"); got != "over a disconnect" {
+	if got := recall(ctx, t, m, "kept", "n"); got != "over a disconnect" {
 		t.Errorf("after a reconnect: %q", got)
 	}
 	if page.NextCursor != "" {
@@ -143,7 +143,7 @@ func memoryLife(t *testing.T, class MemoryClass) {
 	}
 }
 
-func put(ctx context.Context, t testing.TB, m adapters.Memory, key, value, ns string) adapters.Stored {
+func remember(ctx context.Context, t testing.TB, m adapters.Memory, key, value, ns string) adapters.Stored {
 	t.Helper()
 	s, err := m.Store(ctx, key, value, ns, adapters.StoreOpt{})
 	if err != nil {
@@ -152,7 +152,7 @@ func put(ctx context.Context, t testing.TB, m adapters.Memory, key, value, ns st
 	return s
 }
 
-func get(ctx context.Context, t testing.TB, m adapters.Memory, key, ns string) string {
+func recall(ctx context.Context, t testing.TB, m adapters.Memory, key, ns string) string {
 	t.Helper()
 	e, ok, err := m.Retrieve(ctx, key, ns)
 	if err != nil || !ok {
@@ -161,7 +161,7 @@ func get(ctx context.Context, t testing.TB, m adapters.Memory, key, ns string) s
 	return e.Value
 }
 
-func keysOf(hits []adapters.Hit) []string {
+func hitKeys(hits []adapters.Hit) []string {
 	keys := make([]string, len(hits))
 	for i, h := range hits {
 		keys[i] = h.Key
@@ -193,7 +193,7 @@ func memoryUpsert(t *testing.T, class MemoryClass) {
 	}) {
 		t.Errorf("retrieved %+v", e)
 	}
-	second := put(ctx, t, m, "a", "two", "n")
+	second := remember(ctx, t, m, "a", "two", "n")
 	if second.Created || second.StoredAt.Before(first.StoredAt.Time) {
 		t.Errorf("the second store of a key: %+v", second)
 	}
@@ -212,7 +212,7 @@ func memoryUpsert(t *testing.T, class MemoryClass) {
 	if hits, err := m.Search(ctx, "two", adapters.SearchOpt{Namespace: "n"}); err != nil || len(hits) != 0 {
 		t.Errorf("a deleted entry is found: %v, %v", hits, err)
 	}
-	if !put(ctx, t, m, "a", "three", "n").Created {
+	if !remember(ctx, t, m, "a", "three", "n").Created {
 		t.Error("a store after a delete did not create")
 	}
 }
@@ -263,7 +263,7 @@ func memoryLimits(t *testing.T, class MemoryClass) {
 			t.Errorf("%s: %v, want code %q", c.name, err, c.want)
 			continue
 		}
-		if err == nil && get(ctx, t, m, c.key, c.ns) != c.value {
+		if err == nil && recall(ctx, t, m, c.key, c.ns) != c.value {
 			t.Errorf("%s: another value came back", c.name)
 		}
 		if err == nil && s.ExpiresAt.IsZero() != (c.opt.TTL == 0) {
@@ -301,10 +301,10 @@ func memoryNamespaces(t *testing.T, class MemoryClass) {
 	if list, err := m.Namespaces(ctx); err != nil || len(list) != 0 || list == nil {
 		t.Errorf("namespaces of an empty store: %v, %v", list, err)
 	}
-	put(ctx, t, m, "k", "the same words", "b")
-	put(ctx, t, m, "k", "the same words", "a/x")
-	put(ctx, t, m, "l", "the same words", "a/x")
-	put(ctx, t, m, "k", "the same words", "")
+	remember(ctx, t, m, "k", "the same words", "b")
+	remember(ctx, t, m, "k", "the same words", "a/x")
+	remember(ctx, t, m, "l", "the same words", "a/x")
+	remember(ctx, t, m, "k", "the same words", "")
 	want := []adapters.Namespace{
 		{Name: "a/x", Entries: 2, Embedder: "hash-v1", Dim: 256},
 		{Name: "b", Entries: 1, Embedder: "hash-v1", Dim: 256},
@@ -316,15 +316,15 @@ func memoryNamespaces(t *testing.T, class MemoryClass) {
 	for _, mode := range []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} {
 		for ns, want := range map[string][]string{"b": {"k"}, "a/x": {"k", "l"}, "a": {}, "a/": {}, "": {"k"}} {
 			hits, err := m.Search(ctx, "same words", adapters.SearchOpt{Namespace: ns, Mode: mode})
-			if err != nil || hits == nil || !slices.Equal(keysOf(hits), want) {
-				t.Errorf("%s search in %q: %v, %v; want %v", mode, ns, keysOf(hits), err, want)
+			if err != nil || hits == nil || !slices.Equal(hitKeys(hits), want) {
+				t.Errorf("%s search in %q: %v, %v; want %v", mode, ns, hitKeys(hits), err, want)
 			}
 		}
 	}
 	if ok, err := m.Del(ctx, "k", "b"); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	if get(ctx, t, m, "k", "a/x") == "" {
+	if recall(ctx, t, m, "k", "a/x") == "" {
 		t.Error("a delete reached another namespace")
 	}
 	list, err := m.Namespaces(ctx)
@@ -338,10 +338,10 @@ func memoryPages(t *testing.T, class MemoryClass) {
 	var want []string
 	for i := range 23 {
 		key := fmt.Sprintf("%s%d", strings.Repeat("long", 100), (i*7)%23)
-		put(ctx, t, m, key, "v", "n")
+		remember(ctx, t, m, key, "v", "n")
 		want = append(want, key)
 	}
-	put(ctx, t, m, "k", "v", "other")
+	remember(ctx, t, m, "k", "v", "other")
 	for _, size := range []int{1, 5, 22, 23, 24} {
 		var got []string
 		cursor := ""
@@ -377,7 +377,7 @@ func memoryPages(t *testing.T, class MemoryClass) {
 func memoryPagesChange(t *testing.T, class MemoryClass) {
 	ctx, m := openMemory(t, class.New(t))
 	for i := range 30 {
-		put(ctx, t, m, fmt.Sprintf("%02d", i), "v", "n")
+		remember(ctx, t, m, fmt.Sprintf("%02d", i), "v", "n")
 	}
 	seen := make(map[string]int)
 	cursor, round := "", 0
@@ -400,8 +400,8 @@ func memoryPagesChange(t *testing.T, class MemoryClass) {
 			}
 		}
 		if round < 3 {
-			put(ctx, t, m, fmt.Sprintf("new %d", round), "v", "n")
-			put(ctx, t, m, "05", "again", "n")
+			remember(ctx, t, m, fmt.Sprintf("new %d", round), "v", "n")
+			remember(ctx, t, m, "05", "again", "n")
 		}
 		round++
 	}
@@ -425,11 +425,11 @@ func memoryExpiry(t *testing.T, class MemoryClass) {
 	if _, err := m.Store(ctx, "long", "soon gone not", "n", adapters.StoreOpt{TTL: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	put(ctx, t, m, "forever", "soon gone never", "n")
+	remember(ctx, t, m, "forever", "soon gone never", "n")
 	if _, err := m.Store(ctx, "renewed", "gone?", "n", adapters.StoreOpt{TTL: time.Second}); err != nil {
 		t.Fatal(err)
 	}
-	put(ctx, t, m, "renewed", "gone? no", "n")
+	remember(ctx, t, m, "renewed", "gone? no", "n")
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -450,7 +450,7 @@ func memoryExpiry(t *testing.T, class MemoryClass) {
 	}
 	for _, mode := range []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} {
 		hits, err := m.Search(ctx, "soon gone", adapters.SearchOpt{Namespace: "n", Mode: mode})
-		keys := keysOf(hits)
+		keys := hitKeys(hits)
 		slices.Sort(keys)
 		if err != nil || !slices.Equal(keys, []string{"forever", "long", "renewed"}) {
 			t.Errorf("%s search: %v, %v", mode, keys, err)
@@ -468,7 +468,7 @@ func memoryExpiry(t *testing.T, class MemoryClass) {
 	if ok, err := m.Del(ctx, "brief", "n"); ok || err != nil {
 		t.Errorf("delete of an expired entry: %v, %v", ok, err)
 	}
-	if !put(ctx, t, m, "brief", "back", "n").Created {
+	if !remember(ctx, t, m, "brief", "back", "n").Created {
 		t.Error("a store over an expired entry did not create")
 	}
 }
@@ -494,7 +494,7 @@ func memoryEmbedder(t *testing.T, class MemoryClass) {
 
 func memoryCancel(t *testing.T, class MemoryClass) {
 	ctx, m := openMemory(t, class.New(t))
-	put(ctx, t, m, "k", "v", "n")
+	remember(ctx, t, m, "k", "v", "n")
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	late, cancelLate := context.WithDeadline(ctx, time.Now().Add(-time.Second))
@@ -506,7 +506,7 @@ func memoryCancel(t *testing.T, class MemoryClass) {
 			}
 		}
 	}
-	if got := get(ctx, t, m, "k", "n"); got != "v" {
+	if got := recall(ctx, t, m, "k", "n"); got != "v" {
 		t.Errorf("a cancelled call changed something: %q", got)
 	}
 }

@@ -20,7 +20,7 @@ func memorySearch(t *testing.T, class MemoryClass) {
 		"go":   "goroutines and channels in Go",
 	}
 	for k, v := range texts {
-		put(ctx, t, m, k, v, "n")
+		remember(ctx, t, m, k, v, "n")
 	}
 	hits, err := m.Search(ctx, "the cat sat on the mat", adapters.SearchOpt{Namespace: "n"})
 	if err != nil {
@@ -41,12 +41,12 @@ func memorySearch(t *testing.T, class MemoryClass) {
 	}
 	// Equal scores go by key, and the limit cuts after that.
 	for i := range 40 {
-		put(ctx, t, m, fmt.Sprintf("tie %02d", (i*17)%40), "exactly this", "ties")
+		remember(ctx, t, m, fmt.Sprintf("tie %02d", (i*17)%40), "exactly this", "ties")
 	}
 	for _, mode := range []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} {
 		hits, err = m.Search(ctx, "exactly this", adapters.SearchOpt{Namespace: "ties", Limit: 3, Mode: mode})
-		if want := []string{"tie 00", "tie 01", "tie 02"}; err != nil || !slices.Equal(keysOf(hits), want) {
-			t.Errorf("ties in mode %s: %v, %v", mode, keysOf(hits), err)
+		if want := []string{"tie 00", "tie 01", "tie 02"}; err != nil || !slices.Equal(hitKeys(hits), want) {
+			t.Errorf("ties in mode %s: %v, %v", mode, hitKeys(hits), err)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func memoryGiven(t *testing.T, class MemoryClass) {
 		mine[0], mine[1] = 77, 77 // not the adapter's any more
 	}
 	hits, err := m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: []float32{2, 0, 0}})
-	if want := []string{"x", "xy", "y", "-x"}; err != nil || !slices.Equal(keysOf(hits), want) {
+	if want := []string{"x", "xy", "y", "-x"}; err != nil || !slices.Equal(hitKeys(hits), want) {
 		t.Fatalf("hits %v, %v", hits, err)
 	}
 	for i, want := range []float64{1, math.Sqrt(0.5), 0, -1} {
@@ -87,9 +87,9 @@ func memoryGiven(t *testing.T, class MemoryClass) {
 			t.Fatal(err)
 		}
 	}
-	put(ctx, t, m, "z", "a text", "n")
+	remember(ctx, t, m, "z", "a text", "n")
 	hits, err = m.Search(ctx, "a text", adapters.SearchOpt{Namespace: "n"})
-	if err != nil || !slices.Equal(keysOf(hits), []string{"z"}) {
+	if err != nil || !slices.Equal(hitKeys(hits), []string{"z"}) {
 		t.Errorf("an emptied namespace keeps its pin: %v, %v", hits, err)
 	}
 	// A given vector that fits the embedder goes among its own.
@@ -136,16 +136,16 @@ func memoryFilter(t *testing.T, class MemoryClass) {
 	} {
 		for _, mode := range []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} {
 			hits, err := m.Search(ctx, "same text", adapters.SearchOpt{Namespace: "n", Filter: json.RawMessage(filter), Mode: mode})
-			if err != nil || !slices.Equal(keysOf(hits), want) {
-				t.Errorf("filter %s in mode %s: %v, %v; want %v", filter, mode, keysOf(hits), err, want)
+			if err != nil || !slices.Equal(hitKeys(hits), want) {
+				t.Errorf("filter %s in mode %s: %v, %v; want %v", filter, mode, hitKeys(hits), err, want)
 			}
 		}
 	}
 	// An upsert moves an entry out of the filter's reach.
-	put(ctx, t, m, "a", "same text", "n")
+	remember(ctx, t, m, "a", "same text", "n")
 	hits, err := m.Search(ctx, "same text", adapters.SearchOpt{Namespace: "n", Filter: json.RawMessage(`{"lang":"go"}`)})
-	if err != nil || !slices.Equal(keysOf(hits), []string{"b"}) {
-		t.Errorf("after an upsert: %v, %v", keysOf(hits), err)
+	if err != nil || !slices.Equal(hitKeys(hits), []string{"b"}) {
+		t.Errorf("after an upsert: %v, %v", hitKeys(hits), err)
 	}
 }
 
@@ -160,7 +160,7 @@ func memoryText(t *testing.T, class MemoryClass) {
 		"accent": "cafe\u0301 au lait",
 		"quote":  `"; DROP TABLE entries; -- % _ * NEAR(`,
 	} {
-		put(ctx, t, m, key, value, "n")
+		remember(ctx, t, m, key, value, "n")
 	}
 	for query, want := range map[string][]string{
 		"wolken":               {"often", "one", "both"},
@@ -177,7 +177,7 @@ func memoryText(t *testing.T, class MemoryClass) {
 			t.Errorf("query %q: %v", query, err)
 			continue
 		}
-		got := keysOf(hits)
+		got := hitKeys(hits)
 		if query == "wolken" {
 			slices.Sort(got)
 			slices.Sort(want)
@@ -195,8 +195,8 @@ func memoryText(t *testing.T, class MemoryClass) {
 	if err != nil || len(hits) == 0 || hits[0].Key != "one" || hits[0].Score != 1 {
 		t.Errorf("hybrid: %v, %v", hits, err)
 	}
-	put(ctx, t, m, "one", "something else", "n")
+	remember(ctx, t, m, "one", "something else", "n")
 	if hits, err := m.Search(ctx, "wolken", adapters.SearchOpt{Namespace: "n", Mode: adapters.ModeText}); err != nil || len(hits) != 2 {
-		t.Errorf("an upsert left its old words: %v, %v", keysOf(hits), err)
+		t.Errorf("an upsert left its old words: %v, %v", hitKeys(hits), err)
 	}
 }

@@ -26,7 +26,7 @@ type backend interface {
 	// postings calls yield for the live entries that hold t, by id, up to max.
 	postings(ctx context.Context, sp space, t term, max int, now int64, yield func(posting)) error
 	// stats counts the live entries and the words indexed of them.
-	stats(ctx context.Context, sp space, now int64) (entries, words int64, err error)
+	stats(ctx context.Context, sp space, now int64) (stats, error)
 	// fetch returns those of the entries that are live, in any order.
 	fetch(ctx context.Context, sp space, ids []int64, now int64) ([]row, error)
 	// keys returns the keys of those of the entries that exist.
@@ -123,6 +123,10 @@ type row struct {
 	vec             []float32
 	pin             pin
 }
+
+// stats are what BM25 needs to know of a whole namespace. They hold until the
+// next change, or until an entry expires (0 = none will).
+type stats struct{ entries, words, until int64 }
 
 // posting is one entry that holds a term.
 type posting struct {

@@ -298,10 +298,12 @@ func (p *postgres) postings(ctx context.Context, sp space, t term, limit int, no
 		[]any{sp.id, t, now, limit}, []any{&one.id, &one.tf, &one.words}, func() { yield(one) })
 }
 
-func (p *postgres) stats(ctx context.Context, sp space, now int64) (entries, words int64, err error) {
-	err = p.row(ctx, "SELECT count(*), coalesce(sum(words), 0)::bigint FROM memory_entries WHERE namespace = $2 AND "+pgLive+" AND "+pgIndexed,
-		[]any{time.UnixMilli(now), sp.name}, &entries, &words)
-	return entries, words, err
+func (p *postgres) stats(ctx context.Context, sp space, now int64) (s stats, err error) {
+	var until *time.Time
+	err = p.row(ctx, "SELECT count(*), coalesce(sum(words), 0)::bigint, min(expires_at) FROM memory_entries WHERE namespace = $2 AND "+
+		pgLive+" AND "+pgIndexed, []any{time.UnixMilli(now), sp.name}, &s.entries, &s.words, &until)
+	s.until = unstamp(until)
+	return s, err
 }
 
 func (p *postgres) fetch(ctx context.Context, sp space, ids []int64, now int64) (list []row, err error) {

@@ -212,11 +212,11 @@ func (q *search) byText(ctx context.Context, sp space, k int, only map[int64]str
 	if len(terms) == 0 {
 		return nil, nil
 	}
-	entries, words, err := q.s.backend.stats(ctx, sp, q.now)
-	if err != nil || entries == 0 {
+	all, err := q.s.cache.stats(ctx, q.s.backend, sp, q.now)
+	if err != nil || all.entries == 0 {
 		return nil, err
 	}
-	mean := max(float64(words)/float64(entries), 1)
+	mean := max(float64(all.words)/float64(all.entries), 1)
 	scores := make(map[int64]float64)
 	for _, t := range terms {
 		var list []posting
@@ -225,7 +225,7 @@ func (q *search) byText(ctx context.Context, sp space, k int, only map[int64]str
 			return nil, err
 		}
 		n := float64(len(list))
-		idf := math.Log(1 + (max(float64(entries), n)-n+0.5)/(n+0.5))
+		idf := math.Log(1 + (max(float64(all.entries), n)-n+0.5)/(n+0.5))
 		for _, p := range list {
 			if _, ok := only[p.id]; !ok && only != nil {
 				continue

@@ -198,11 +198,11 @@ func cacheDir() string {
 }
 
 func startPGlite(s *server) {
-	dir := cacheDir()
+	dir := filepath.Join(cacheDir(), "npm", "pglite")
 	script := filepath.Join(dir, "node_modules", "@electric-sql", "pglite-socket", "dist", "scripts", "server.js")
 	node, err := exec.LookPath("node")
 	if _, serr := os.Stat(script); err != nil || serr != nil {
-		s.missing = "needs node: pglite-socket and pglite-pgvector (.ci/counterparties)"
+		s.missing = "needs node: pglite (.ci/counterparties)"
 		return
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -213,7 +213,7 @@ func startPGlite(s *server) {
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	cmd := exec.Command(node, script, "-p", strconv.Itoa(port), "-e", "@electric-sql/pglite-pgvector:vector", "-m", "8")
-	cmd.Dir = dir
+	cmd.Dir = dir // where the extension's package is looked for
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {

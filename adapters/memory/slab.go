@@ -206,10 +206,21 @@ func (d *delta) apply(s *slab) *slab {
 type cache struct {
 	limit int64
 
-	mu    sync.Mutex
-	held  map[string]*held
-	clock int64 // counts uses
+	mu      sync.Mutex
+	held    map[string]*held
+	clock   int64 // counts uses
+	counted map[string]counted
 }
+
+// counted are the stats of one revision of a namespace. Counting takes as long
+// as a scan does, and most searches find nothing changed.
+type counted struct {
+	at revision
+	stats
+}
+
+// maxCounted bounds for how many namespaces stats are kept.
+const maxCounted = 1024
 
 // held is the place of one namespace's slab. turn serialises who brings it up
 // to date, so that a crowd of searches loads it once.
@@ -220,7 +231,9 @@ type held struct {
 	used int64
 }
 
-func newCache(limit int64) *cache { return &cache{limit: limit, held: make(map[string]*held)} }
+func newCache(limit int64) *cache {
+	return &cache{limit: limit, held: make(map[string]*held), counted: make(map[string]counted)}
+}
 
 // current returns the slab of a namespace, no older than sp; nil when it does
 // not fit.
@@ -312,5 +325,27 @@ func (c *cache) evict(keep string) {
 func (c *cache) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	delete(c.counted, name)
 	delete(c.held, name)
+}
+
+// stats returns the stats of a namespace at sp.
+func (c *cache) stats(ctx context.Context, b backend, sp space, now int64) (stats, error) {
+	c.mu.Lock()
+	known, ok := c.counted[sp.name]
+	c.mu.Unlock()
+	if ok && known.at == sp.revision() && (known.until == 0 || now < known.until) {
+		return known.stats, nil
+	}
+	s, err := b.stats(ctx, sp, now)
+	if err != nil {
+		return s, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.counted) >= maxCounted {
+		clear(c.counted)
+	}
+	c.counted[sp.name] = counted{sp.revision(), s}
+	return s, nil
 }

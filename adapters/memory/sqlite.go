@@ -326,9 +326,10 @@ func (b *file) postings(ctx context.Context, sp space, t term, limit int, now in
 	}, "SELECT entry, tf, words FROM postings WHERE ns = ? AND term = ? AND "+live+" ORDER BY entry LIMIT ?", sp.id, t, now, limit)
 }
 
-func (b *file) stats(ctx context.Context, sp space, now int64) (entries, words int64, err error) {
-	err = b.row(ctx, "SELECT count(*), coalesce(sum(words), 0) FROM entries WHERE ns = ? AND "+live, []any{sp.id, now}, &entries, &words)
-	return entries, words, err
+func (b *file) stats(ctx context.Context, sp space, now int64) (s stats, err error) {
+	err = b.row(ctx, `SELECT count(*), coalesce(sum(words), 0), coalesce(min(nullif(expires_at, 0)), 0)
+		FROM entries WHERE ns = ? AND `+live, []any{sp.id, now}, &s.entries, &s.words, &s.until)
+	return s, err
 }
 
 func (b *file) fetch(ctx context.Context, sp space, ids []int64, now int64) (list []row, err error) {

@@ -98,23 +98,33 @@ func (b *Bridge) followers(sub subscription) []*remoteStream {
 
 func (b *Bridge) arrived(p eventParams, size int) {
 	for _, r := range b.followers(subscription{p.AgentID, p.Subscription}) {
-		r.push(p.AgentEvent, size)
+		r.push(p, size)
 	}
 }
 
 func (b *Bridge) over(sub subscription) {
 	for _, r := range b.followers(sub) {
 		r.mu.Lock()
-		r.over = !r.dropping
+		r.over = r.over || !r.dropping && r.current(sub.Subscription)
 		r.mu.Unlock()
 		r.rouse()
 	}
 }
 
+// current says whether a subscription is the one in force: what an earlier one
+// still delivers lies ahead of what the new one will. The caller holds mu.
+func (r *remoteStream) current(name string) bool {
+	return r.name != "" && (name == "" || name == r.name)
+}
+
 // push takes an event. It runs on the session's reader and never waits.
-func (r *remoteStream) push(e adapters.AgentEvent, size int) {
+func (r *remoteStream) push(p eventParams, size int) {
+	e := p.AgentEvent
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.current(p.Subscription) {
+		return
+	}
 	next := e.Seq + 1
 	if e.Kind == adapters.AgentEventLagged {
 		var p laggedPayload
@@ -125,6 +135,8 @@ func (r *remoteStream) push(e adapters.AgentEvent, size int) {
 	switch {
 	case r.over || r.dropping || next <= r.next:
 		return
+	case p.Subscription == "" && r.next > 0 && e.Seq > r.next && e.Kind != adapters.AgentEventLagged:
+		return // of another subscription, which the host does not name
 	case len(r.queue) > 0 && r.bytes+size > remoteBytes:
 		r.dropping = true
 		return

@@ -149,7 +149,7 @@ func referenceConfig(module string) ([]byte, error) {
 }
 
 func awaitServer(url string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -157,7 +157,7 @@ func awaitServer(url string) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return errors.New("the reference server did not come up in 90 s")
+			return errors.New("the reference server did not come up in 3 minutes")
 		case <-tick.C:
 		}
 		if res, err := client.Get(url); err == nil {

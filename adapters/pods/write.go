@@ -23,7 +23,8 @@ const basicContainer = `<http://www.w3.org/ns/ldp#BasicContainer>; rel="type"`
 
 // Write makes or replaces a resource. A larger body is streamed: the server
 // gets it as it is read, and a body that fails half-way leaves what was there.
-// After Write has returned, no read of the body begins.
+// After Write has returned no read of the body begins; where it returned because
+// ctx ended, a read that hangs may still be under way.
 func (s *Solid) Write(ctx context.Context, path string, in adapters.Body, cond adapters.Cond) (adapters.Written, error) {
 	target, err := s.target(path)
 	if err != nil {
@@ -36,15 +37,15 @@ func (s *Solid) Write(ctx context.Context, path string, in adapters.Body, cond a
 		Method: http.MethodPut, Path: target, ContentType: in.ContentType, Header: conditions(cond), Accept: "*/*",
 		Expect: done, Keep: kept,
 	}
-	if err := load(in, &r); err != nil {
+	if err := load(ctx, in, &r); err != nil {
 		return adapters.Written{}, err
 	}
 	return s.write(ctx, path, r)
 }
 
 // load puts the body into the request: whole when it is small.
-func load(in adapters.Body, r *wire.Request) error {
-	head, err := io.ReadAll(io.LimitReader(in.Reader, smallBody+1))
+func load(ctx context.Context, in adapters.Body, r *wire.Request) error {
+	head, err := readHead(ctx, in.Reader)
 	if err != nil {
 		return unreadable(err)
 	}
@@ -57,6 +58,39 @@ func load(in adapters.Body, r *wire.Request) error {
 	}
 	r.Body = head
 	return nil
+}
+
+// readHead reads the first smallBody+1 bytes, or what there is. It returns when
+// ctx ends, though a body may hang in a read: that one read goes on by itself.
+func readHead(ctx context.Context, r io.Reader) ([]byte, error) {
+	type result struct {
+		head []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		head, err := io.ReadAll(io.LimitReader(untilEnd{ctx, r}, smallBody+1))
+		done <- result{head, err}
+	}()
+	select {
+	case got := <-done:
+		return got.head, got.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// untilEnd begins no read after ctx has ended.
+type untilEnd struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u untilEnd) Read(buf []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(buf)
 }
 
 // unreadable is the caller's fault, whatever it was, unless it has a code.

@@ -219,6 +219,7 @@ func (q *request) actionSocket(after uint64) error {
 	err = f.write(ctx, after, read)
 	q.hangUp(c, err)
 	cancel()
+	c.CloseNow()
 	if !f.readEnded {
 		<-read
 	}
@@ -307,7 +308,9 @@ type order struct {
 // read obeys the peer until it goes.
 func (f *actionFollower) read(ctx context.Context) error {
 	for {
-		kind, data, err := f.c.Read(ctx)
+		// Ended by the close of the socket alone: a context that ends would cut
+		// it before the peer is told why.
+		kind, data, err := f.c.Read(context.WithoutCancel(ctx))
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	chimiddleware "github.com/go-chi/chi/v5/middleware"
 	"go.uber.org/goleak"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -101,7 +102,12 @@ func (b *box) serve(slots rest.Slots, opts ...option) {
 	}
 	b.server = must(rest.New(cfg))(b.t)
 	mux := http.NewServeMux()
-	mux.Handle("/", b.authenticate(b.server.Handler()))
+	// The listener's own writer stands behind the wrapper that counts answers, as
+	// in a box: streams and sockets must reach through it.
+	inner := b.authenticate(b.server.Handler())
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		inner.ServeHTTP(chimiddleware.NewWrapResponseWriter(w, r.ProtoMajor), r)
+	})
 	mux.HandleFunc("GET /v1/meta", func(w http.ResponseWriter, _ *http.Request) {
 		versions, caps := map[adapters.Slot]string{}, map[adapters.Slot][]string{}
 		for _, s := range slots.Status() {

@@ -216,21 +216,25 @@ func (q *request) followSocket(ctx context.Context, p *pumped) error {
 		return nil
 	}
 	defer c.CloseNow()
-	ctx = c.CloseRead(ctx)
+	// A read whose context ends takes the connection with it, before the peer
+	// could be told why: ours ends when the peer goes, no sooner.
+	peer := c.CloseRead(context.WithoutCancel(ctx))
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
 	for {
 		select {
 		case m := <-p.messages:
-			if err := sendFrame(ctx, c, m.Data); err != nil {
+			if err := sendFrame(peer, c, m.Data); err != nil {
 				return nil
 			}
 		case <-ping.C:
-			if err := sendPing(ctx, c); err != nil {
+			if err := sendPing(peer, c); err != nil {
 				return nil
 			}
 		case err := <-p.failed:
 			q.hangUp(c, err)
+			return nil
+		case <-peer.Done():
 			return nil
 		case <-ctx.Done():
 			q.hangUp(c, ctx.Err())

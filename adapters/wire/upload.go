@@ -43,7 +43,11 @@ func (u *upload) Read(buf []byte) (int, error) {
 	}
 	n, err := u.r.Read(buf)
 	if u.left >= 0 {
-		if u.left -= int64(n); u.left < 0 {
+		u.left -= int64(n)
+		if u.left == 0 && err == nil {
+			err = u.atEnd()
+		}
+		if u.left < 0 {
 			u.err = adapters.Invalid("body", "is longer than its size")
 			return 0, u.err
 		}
@@ -51,8 +55,18 @@ func (u *upload) Read(buf []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
-	u.err = u.judge(err)
-	return n, u.err
+	if u.err = u.judge(err); u.err != io.EOF {
+		return 0, u.err
+	}
+	return n, io.EOF
+}
+
+// atEnd looks beyond the promised length before its last byte is handed on:
+// with that one the peer would have a whole document.
+func (u *upload) atEnd() error {
+	n, err := io.ReadFull(u.r, make([]byte, 1))
+	u.left -= int64(n)
+	return err
 }
 
 // judge makes what ended the body into what the transport and the caller see.

@@ -39,22 +39,25 @@ input detaches the host; agents keep running.`,
 func (c *cli) joinBridge(ctx context.Context, conn *api.BridgeConn) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	hostDone := make(chan error, 1)
+	hostDone := make(chan struct{})
 	go func() {
-		_, err := io.Copy(conn, c.stdin)
-		hostDone <- errors.Join(err, conn.CloseWrite())
+		// An error is the end of one side or the other, and both are told apart
+		// below.
+		_, _ = io.Copy(conn, c.stdin)
+		close(hostDone)
+		_ = conn.CloseWrite()
 	}()
 	_, err := io.Copy(c.stdout, conn)
-	if ctx.Err() != nil {
-		return nil
-	}
-	if err != nil {
-		return failed(err)
-	}
 	select {
 	case <-hostDone:
 		return nil // detached, as the host wished
 	default:
-		return failed(errors.New("the box has closed the channel"))
 	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("the box has closed the channel")
+	}
+	return failed(err)
 }

@@ -108,6 +108,7 @@ func newRoot(c *cli) *cobra.Command {
 		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
 		newApply(c), newLogLevel(c), newMetrics(c), newShutdown(c), newVersion(c), newBridge(c),
 		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c),
+		newAdapters(c), newBead(c), newMem(c), newPod(c), newEvent(c), newAgent(c), newBackup(c), newRestore(c),
 	)
 	return root
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rs/zerolog"
@@ -15,6 +16,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/events"
 	"github.com/dreamlab-ai/agentinit/adapters/memory"
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -55,6 +57,24 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 					URL: m.Federation.ExternalURL, Key: "federation.external_url",
 					Auth: b.token(adapters.SlotBeads, m.Slots.Beads.TokenEnv), UserAgent: agent,
 				}))
+			},
+		},
+		adapters.SlotOrchestrator: {
+			"local-process-manager": func() (adapters.Adapter, error) {
+				local, err := b.processManager(m)
+				b.agentTokens = local
+				return adapter(local, err)
+			},
+			"stdio-bridge": func() (adapters.Adapter, error) {
+				local, err := b.processManager(m)
+				if err != nil {
+					return nil, err
+				}
+				bridge, err := orchestrator.NewBridge(orchestrator.BridgeConfig{
+					Protocol: m.Integrations.ExternalOrchestrator.Protocol, Local: adapters.WrapOrchestrator(local, nil),
+				})
+				b.agentTokens, b.bridge = local, bridge
+				return adapter(bridge, err)
 			},
 		},
 		adapters.SlotPods: {
@@ -106,6 +126,20 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 			},
 		},
 	}
+}
+
+// processManager runs agents as children of the one owner of processes.
+func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
+	var granted []string
+	for _, p := range m.Providers {
+		if p.Enabled {
+			granted = append(append(granted, p.EnvVar), p.OptionalEnvVars...)
+		}
+	}
+	slices.Sort(granted)
+	return orchestrator.NewLocal(orchestrator.LocalConfig{
+		Spawner: b.agents, Roots: []string{b.roots.Workspace, b.roots.Projects}, Environ: b.environ, Granted: granted,
+	})
 }
 
 // embedder is the one that both classes of memory use.

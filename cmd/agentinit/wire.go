@@ -24,6 +24,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -73,8 +75,14 @@ type box struct {
 	addresses bootstrap.Addresses
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
-	tracing   *tracesdk.TracerProvider // nil without a collector
-	tracer    trace.Tracer             // nil with it
+	agents    *agents
+	bridge    *orchestrator.Bridge // nil unless the manifest wants it
+	// agentTokens knows the agents by their tokens; nil without a local one.
+	agentTokens *orchestrator.Local
+	tasks       *rest.Tasks
+	api         *rest.Server
+	tracing     *tracesdk.TracerProvider // nil without a collector
+	tracer      trace.Tracer             // nil with it
 
 	// slotFailure is what ended the box because of an adapter.
 	slotFailure atomic.Pointer[bootstrap.Failure]
@@ -120,6 +128,7 @@ func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) 
 	}}); err != nil {
 		return nil, err
 	}
+	b.agents = newAgents(b.owner, nil)
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
@@ -243,8 +252,9 @@ func (b *box) speak(loadErr error) {
 // build makes everything that depends on the manifest.
 func (b *box) build() error {
 	m := b.manifest()
+	b.agents.plane = b.plane
 	b.system = supervisor.NewSystem(supervisor.SystemConfig{
-		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
+		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime, Other: b.agents.heard,
 	})
 	var err error
 	b.sup, err = supervisor.New(supervisor.Config{
@@ -281,7 +291,10 @@ func (b *box) build() error {
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
 		ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return b.serveAPI(m)
 }
 
 // seed spreads the jitter of many boxes that start at once.
@@ -338,14 +351,18 @@ func (b *box) serveControl() error {
 	if readers < 0 {
 		readers = os.Getgid()
 	}
-	server := control.New(control.Config{
+	config := control.Config{
 		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
 		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Probes: b.server.Handler(),
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},
 		UID: uint32(os.Getuid()), GID: uint32(readers),
-	})
+	}
+	if b.bridge != nil {
+		config.Bridge = b.bridge
+	}
+	server := control.New(config)
 	b.publish(event.Info, "ControlListening", map[string]any{"socket": socket.Name()})
 	b.background(func() {
 		if err := server.Serve(b.stopped, socket); err != nil {
@@ -414,6 +431,12 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 		bootErr = failure
 	}
 	code := finalStatus(bootErr, result)
+	if b.api != nil {
+		b.api.Close()
+	}
+	if b.tasks != nil {
+		b.tasks.Close()
+	}
 	b.disconnectSlots()
 	if left := b.owner.KillAll(orphanWait); left > 0 {
 		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})

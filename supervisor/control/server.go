@@ -54,6 +54,7 @@ func New(cfg Config) *Server {
 	for path, methods := range allowed {
 		s.mux.Handle(path, s.methodNotAllowed(methods))
 	}
+	s.mux.Handle(api.AdaptersPrefix+"/", s.serveAdapters())
 	s.mux.HandleFunc("/", s.noRoute)
 	return s
 }
