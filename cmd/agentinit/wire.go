@@ -187,6 +187,7 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 // live is the life of the box. Phase 0 comes first, because the manifest says
 // where to listen; everything that answers is up before phase 1.
 func (b *box) live(caught <-chan os.Signal) int {
+	settleHeap := deferCollection(b.getenv)
 	loadErr := b.boot.Load(b.stopped)
 	b.speak(loadErr)
 	if loadErr != nil {
@@ -214,6 +215,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 		return b.end(bootErr, b.stopSupervisor(results, bootErr))
 	}
 	b.afterBoot()
+	b.background(settleHeap)
 	return b.end(nil, <-results)
 }
 

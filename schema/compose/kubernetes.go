@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
@@ -293,11 +294,13 @@ func (w *cluster) probes() mapping {
 	)
 }
 
-var notLabel = regexp.MustCompile(`[^a-z0-9]+`)
+var notLabel = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`[^a-z0-9]+`)
+})
 
 // label makes a name of a path: what is not a letter or digit becomes a dash.
 func label(prefix, s string) string {
-	s = prefix + strings.Trim(notLabel.ReplaceAllString(strings.ToLower(s), "-"), "-")
+	s = prefix + strings.Trim(notLabel().ReplaceAllString(strings.ToLower(s), "-"), "-")
 	if len(s) <= 63 {
 		return s
 	}
@@ -333,14 +336,16 @@ func (w *cluster) volumeMounts() []any {
 	return list
 }
 
-var sizeOption = regexp.MustCompile(`(?:^|,)size=([0-9]+)([kKmMgG]?)`)
+var sizeOption = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|,)size=([0-9]+)([kKmMgG]?)`)
+})
 
 func (w *cluster) volumes() []any {
 	list := []any{mapping{{"name", "manifest"}, {"configMap", mapping{{"name", w.k.Name}}}}}
 	for _, t := range w.Security.Effective.Tmpfs {
 		path, options, _ := strings.Cut(t, ":")
 		dir := mapping{{"medium", "Memory"}}
-		if m := sizeOption.FindStringSubmatch(options); m != nil {
+		if m := sizeOption().FindStringSubmatch(options); m != nil {
 			size := m[1]
 			if m[2] != "" {
 				size += strings.ToUpper(m[2])[:1] + "i"
