@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"maps"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -12,6 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -33,7 +37,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m),
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Backup: b.backupParts(),
 		Origins: m.API.CORSOrigins, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
@@ -60,6 +64,25 @@ func (b *box) apiTrouble(name string, fields map[string]any) {
 	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: name, Fields: fields})
 }
 
+// backupParts are the slots' state, the tasks' records, and, only when asked
+// for, the management key.
+func (b *box) backupParts() []rest.BackupPart {
+	copyTree := func(from string) func(context.Context, string) error {
+		return func(_ context.Context, dir string) error {
+			err := os.CopyFS(dir, os.DirFS(from))
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // nothing there yet
+			}
+			return err
+		}
+	}
+	return append(slices.Clone(b.backups),
+		rest.BackupPart{Name: "tasks", Snapshot: copyTree(filepath.Join(b.roots.Workspace, "tasks"))},
+		rest.BackupPart{Name: "profiles", Secret: true, Snapshot: copyTree(filepath.Join(b.roots.Workspace, "profiles"))},
+		rest.BackupPart{Name: "identities", Secret: true, Snapshot: copyTree(b.roots.Identities)},
+	)
+}
+
 // rateLimit is the manifest's requests a second; 0 there has no limit.
 func rateLimit(m *schema.Manifest) int {
 	if m.API.RateLimit == 0 {
@@ -77,8 +100,15 @@ func (b *box) agentByToken(token string) (probes.Principal, bool) {
 	return probes.Principal{Role: rest.RoleAgent, ID: id}, ok
 }
 
-// principal translates who the management listener let in.
+// principal translates who the management listener, or the control socket, let
+// in.
 func principal(ctx context.Context) (rest.Principal, bool) {
+	switch control.Granted(ctx) {
+	case control.Write:
+		return rest.Principal{Role: rest.RoleAdmin, ID: "operator"}, true
+	case control.Read:
+		return rest.Principal{Role: rest.RoleReader, ID: "peer"}, true
+	}
 	p, ok := probes.PrincipalFrom(ctx)
 	return rest.Principal{Role: p.Role, ID: p.ID}, ok
 }

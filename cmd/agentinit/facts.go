@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os/user"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -157,7 +158,7 @@ func (b *box) meta() any {
 		"version": build.Version, "boot_id": build.BootID, "image_hash": build.ImageHash,
 		"manifest_checksum": build.ManifestChecksum, "federation_mode": build.FederationMode,
 		"observability": map[string]any{
-			"metrics_endpoint": b.metricsBound(), "otlp_endpoint": withoutCredentials(m.Observability.OTLPEndpoint),
+			"metrics_endpoint": b.metricsBound(), "otlp_endpoint": withoutCredentials(b.collector(m)),
 		},
 		"runtime_closure": b.boot.Closure(),
 	}
@@ -175,12 +176,19 @@ func (b *box) declared() probes.Declared {
 	}
 	d := probes.Declared{
 		MetricsAddress: metrics, Enforce: b.manifest().Security.Enforce, WritableMounts: b.boot.Mounts(),
-		ImageRef: b.getenv("AGENTBOX_IMAGE_REF"), Environment: b.boot.DeclaredEnvironment(),
+		ImageRef: b.pinnedImage(), Environment: b.boot.DeclaredEnvironment(),
 	}
 	if p := b.boot.Security(); p != nil {
 		d.Profile = &probes.Security{Capabilities: p.Capabilities, ReadOnlyRoot: p.ReadOnlyRoot, NoNewPrivs: p.NoNewPrivs}
 	}
 	return d
+}
+
+// pinnedImage is the digest of the image reference; a reference by tag alone
+// promises nothing that could be compared.
+func (b *box) pinnedImage() string {
+	_, digest, _ := strings.Cut(b.getenv("AGENTBOX_IMAGE_REF"), "@")
+	return digest
 }
 
 // withoutCredentials drops user information from an address that is shown.

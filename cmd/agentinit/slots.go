@@ -18,6 +18,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
@@ -47,10 +48,14 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 	return adapters.Table{
 		adapters.SlotBeads: {
 			"local-sqlite": func() (adapters.Adapter, error) {
-				return adapter(beads.NewLocal(beads.LocalConfig{
+				local, err := beads.NewLocal(beads.LocalConfig{
 					Path:         cmp.Or(m.Slots.Beads.Path, filepath.Join(b.roots.Workspace, "beads.db")),
 					LeaseExpired: b.leaseExpired,
-				}))
+				})
+				b.backUp("beads", func(ctx context.Context, dir string) error {
+					return local.Backup(ctx, filepath.Join(dir, "beads.db"))
+				})
+				return adapter(local, err)
 			},
 			"external": func() (adapters.Adapter, error) {
 				return adapter(beads.NewExternal(beads.ExternalConfig{
@@ -95,9 +100,13 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 				if err != nil {
 					return nil, err
 				}
-				return adapter(memory.NewEmbedded(memory.EmbeddedConfig{
+				local, err := memory.NewEmbedded(memory.EmbeddedConfig{
 					Dir: cmp.Or(m.Slots.Memory.Dir, b.roots.Ruvector), Embedder: embedder,
-				}))
+				})
+				b.backUp("memory", func(ctx context.Context, dir string) error {
+					return local.Backup(ctx, filepath.Join(dir, "memory.db"))
+				})
+				return adapter(local, err)
 			},
 			"external-pg": func() (adapters.Adapter, error) {
 				embedder, err := b.embedder(m)
@@ -111,10 +120,12 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 		},
 		adapters.SlotEvents: {
 			"local-jsonl": func() (adapters.Adapter, error) {
-				return adapter(events.NewLocal(events.LocalConfig{
+				local, err := events.NewLocal(events.LocalConfig{
 					Dir: eventsDir, Source: source, Fsync: m.Slots.Events.Fsync,
 					RetentionDays: int(m.Slots.Events.RetentionDays), MaxBytes: int64(m.Slots.Events.MaxBytes),
-				}))
+				})
+				b.backUp("events", func(ctx context.Context, dir string) error { return local.Backup(ctx, dir) })
+				return adapter(local, err)
 			},
 			"external": func() (adapters.Adapter, error) {
 				return adapter(events.NewExternal(events.ExternalConfig{
@@ -126,6 +137,11 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 			},
 		},
 	}
+}
+
+// backUp makes a slot's state part of `agentctl backup`.
+func (b *box) backUp(name string, snapshot func(ctx context.Context, dir string) error) {
+	b.backups = append(b.backups, rest.BackupPart{Name: name, Snapshot: snapshot})
 }
 
 // processManager runs agents as children of the one owner of processes.

@@ -80,6 +80,7 @@ type box struct {
 	// agentTokens knows the agents by their tokens; nil without a local one.
 	agentTokens *orchestrator.Local
 	tasks       *rest.Tasks
+	backups     []rest.BackupPart
 	api         *rest.Server
 	tracing     *tracesdk.TracerProvider // nil without a collector
 	tracer      trace.Tracer             // nil with it
@@ -148,6 +149,11 @@ func (b *box) publish(level event.Level, name string, fields map[string]any) {
 	b.bus.Publish(event.Event{Level: level, Stage: "supervisor", Name: name, Fields: fields})
 }
 
+// collector is where spans go: the environment wins over the manifest.
+func (b *box) collector(m *schema.Manifest) string {
+	return cmp.Or(b.getenv("AGENTBOX_OTLP_ENDPOINT"), m.Observability.OTLPEndpoint)
+}
+
 func newBootID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the process instead
@@ -175,7 +181,7 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if _, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
 		return err
 	}
-	if b.tracing, err = newTracing(b.stopped, m.Observability.OTLPEndpoint, b.bootID); err != nil {
+	if b.tracing, err = newTracing(b.stopped, b.collector(m), b.bootID); err != nil {
 		return err
 	}
 	if b.tracing != nil {
@@ -353,7 +359,7 @@ func (b *box) serveControl() error {
 	}
 	config := control.Config{
 		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
-		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Probes: b.server.Handler(),
+		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Probes: b.server.Handler(), Adapters: b.api.Handler(),
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},
