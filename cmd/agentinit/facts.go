@@ -294,6 +294,8 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 	apply := a.b.sup.Apply
 	if dryRun {
 		apply = a.b.sup.Plan
+	} else if err := a.b.boot.WriteConfigurations(loaded); err != nil {
+		return api.ApplyResult{}, err
 	}
 	result, err := apply(ctx, loaded.Specs)
 	if err != nil {
