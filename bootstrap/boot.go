@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -222,6 +223,10 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	b.mu.Unlock()
 	b.background.Go(func() { r.follow(ctx) })
 	started, err := b.cfg.Starter.Start(ctx, specs)
+	var refused *Failure
+	if errors.As(err, &refused) {
+		return Outcome{}, refused
+	}
 	if err != nil {
 		return Outcome{}, fail(ExitInternal, err, "cannot start the programs")
 	}

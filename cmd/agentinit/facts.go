@@ -13,6 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -40,6 +41,11 @@ type starter struct{ b *box }
 
 func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct{}, error) {
 	if _, err := s.b.sup.Apply(ctx, specs); err != nil {
+		var refused *supervisor.Refused
+		if errors.Is(err, supervisor.ErrDone) || errors.As(err, &refused) {
+			// Asked to stop in the very moment of the start: that is no failure.
+			return nil, &bootstrap.Failure{Code: bootstrap.ExitOK, Reason: "the boot was interrupted", Err: err}
+		}
 		return nil, err
 	}
 	s.b.sup.Boot()
@@ -287,6 +293,10 @@ type applier struct{ b *box }
 func (a applier) Plan(context.Context) ([]byte, error) { return json.Marshal(a.b.boot.Current().Plan) }
 
 func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error) {
+	if a.b.sup.Phase() == supervisor.Idle {
+		// The boot is about to start what it has read.
+		return api.ApplyResult{}, &supervisor.Refused{Verb: "apply", Reason: "the box is still booting"}
+	}
 	loaded, err := a.b.boot.Read()
 	if err != nil {
 		return api.ApplyResult{}, invalid(err)
