@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,9 +22,10 @@ type Starter interface {
 }
 
 // IdentityPreparer creates or loads the key material of the box (phase 3). An
-// error ends the boot: key material is never silently replaced.
+// error ends the boot: key material is never silently replaced. publicKey is that
+// of the box, 64 hex digits.
 type IdentityPreparer interface {
-	Prepare(ctx context.Context, m *schema.Manifest, r Roots) error
+	Prepare(ctx context.Context, m *schema.Manifest, r Roots) (publicKey string, err error)
 }
 
 // Config is what a boot needs of the world.
@@ -73,12 +75,14 @@ type Boot struct {
 
 	background sync.WaitGroup
 
-	mu       sync.Mutex
-	key      Secret
-	results  []ArtifactResult
-	seal     *Sentinel
-	elapsed  time.Duration
-	unsealed string // why it was given up
+	mu  sync.Mutex
+	key Secret
+	// publicKey is the box's own; empty without an identity.
+	publicKey string
+	results   []ArtifactResult
+	seal      *Sentinel
+	elapsed   time.Duration
+	unsealed  string // why it was given up
 }
 
 // phases is the boot.
@@ -193,9 +197,13 @@ func identity(ctx context.Context, b *Boot) (Outcome, error) {
 	if b.cfg.Identity == nil {
 		return warned("this build makes no identity"), nil
 	}
-	if err := b.cfg.Identity.Prepare(ctx, b.Current().Manifest, b.cfg.Roots); err != nil {
+	key, err := b.cfg.Identity.Prepare(ctx, b.Current().Manifest, b.cfg.Roots)
+	if err != nil {
 		return Outcome{}, fail(ExitPrepare, err, "cannot prepare the identity")
 	}
+	b.mu.Lock()
+	b.publicKey = key
+	b.mu.Unlock()
 	return done(), nil
 }
 
@@ -205,6 +213,9 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+	if err := b.WriteConfigurations(b.Current()); err != nil {
+		return Outcome{}, fail(ExitPrepare, err, "cannot write the configuration of a program")
+	}
 	b.securityApplied()
 	r := newRecorder(b.cfg.Bus, b.cfg.Programs, specs)
 	b.mu.Lock()
@@ -212,6 +223,10 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	b.mu.Unlock()
 	b.background.Go(func() { r.follow(ctx) })
 	started, err := b.cfg.Starter.Start(ctx, specs)
+	var refused *Failure
+	if errors.As(err, &refused) {
+		return Outcome{}, refused
+	}
 	if err != nil {
 		return Outcome{}, fail(ExitInternal, err, "cannot start the programs")
 	}

@@ -373,7 +373,9 @@ func TestDirectories(t *testing.T) {
 
 type identityFunc func(Roots) error
 
-func (f identityFunc) Prepare(_ context.Context, _ *schema.Manifest, r Roots) error { return f(r) }
+func (f identityFunc) Prepare(_ context.Context, _ *schema.Manifest, r Roots) (string, error) {
+	return strings.Repeat("ab", 32), f(r)
+}
 
 func TestIdentityPhase(t *testing.T) {
 	mesh := agentboxManifest + "[sovereign_mesh]\nenabled = true\n"
@@ -448,5 +450,84 @@ func TestCodesAreOneTable(t *testing.T) {
 	}
 	if ExitCode(nil) != ExitOK || ExitCode(errors.New("x")) != ExitInternal || ExitCode(fmt.Errorf("a: %w", fail(ExitArtifact, nil, "b"))) != ExitArtifact {
 		t.Error("exit codes")
+	}
+}
+
+// The relay's settings are in place before it starts, and say who may write.
+func TestConfigurationsAreWrittenBeforePrograms(t *testing.T) {
+	roots := testRoots(t)
+	operator := strings.Repeat("cd", 32)
+	manifest := agentboxManifest + "[sovereign_mesh]\nenabled = true\n[sovereign_mesh.operator]\npubkey_hex = \"" + operator + "\"\n" +
+		"[sovereign_mesh.relay]\nenabled = true\nimplementation = \"nostr-rs-relay\"\ningress_policy = \"allowlist\"\n" +
+		"[security.exceptions.nostr-relay]\n"
+	r := newBootRig(t, roots, manifest, func(c *Config) { c.Identity = identityFunc(func(Roots) error { return nil }) })
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := identity(t.Context(), r.Boot); err != nil || o.Status != StatusOK {
+		t.Fatal(o, err)
+	}
+	if _, err := start(t.Context(), r.Boot); err != nil {
+		t.Fatal(err)
+	}
+	text := read(t, filepath.Join(roots.Runtime, "nostr-relay.toml"))
+	for _, key := range []string{operator, strings.Repeat("ab", 32)} {
+		if !strings.Contains(text, key) {
+			t.Errorf("the whitelist lacks %s:\n%s", key, text)
+		}
+	}
+	for _, s := range r.sup.specs {
+		if s.Name == "nostr-relay" && !slices.Contains(s.Argv, filepath.Join(roots.Runtime, "nostr-relay.toml")) {
+			t.Errorf("the relay is started as %q", s.Argv)
+		}
+	}
+	// In the way of the file: the relay must not start with settings of its own.
+	in := filepath.Join(roots.Runtime, "nostr-relay.toml")
+	if err := errors.Join(os.Remove(in), os.MkdirAll(filepath.Join(in, "x"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(t.Context(), r.Boot); ExitCode(err) != ExitPrepare {
+		t.Errorf("started without the file: %v", err)
+	}
+}
+
+// agentctl inside a program finds the box it runs in.
+func TestProgramsAreToldOfAnotherSocket(t *testing.T) {
+	for socket, want := range map[string]string{"": "PREFIX/run/agentbox/agentinit.sock", "@abstract": "@abstract", "/tmp/x.sock": "PREFIX/tmp/x.sock"} {
+		roots := testRoots(t)
+		manifest := plain
+		if socket != "" {
+			manifest = "[supervisor]\nsocket = \"" + socket + "\"\n" + plain
+		}
+		r := newBootRig(t, roots, manifest, func(c *Config) { c.Environ = append(c.Environ, "AGENTCTL_SOCKET=/of/another/box") })
+		if err := r.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if env := r.Current().Specs[0].Env; !slices.Contains(env, "AGENTCTL_SOCKET="+strings.Replace(want, "PREFIX", roots.Prefix, 1)) {
+			t.Errorf("%q: %q", socket, env)
+		}
+	}
+}
+
+// What one stage finds does not hide what the others would.
+func TestEveryFindingAtOnce(t *testing.T) {
+	r := newBootRig(t, testRoots(t), `
+[adapters]
+beads = "external"
+[programs.a]
+command = ["x"]
+needs = ["nosuch"]
+restrat = "always"
+user = "nobody-of-that-name"
+`)
+	err := r.Load(t.Context())
+	if ExitCode(err) != ExitManifest {
+		t.Fatalf("got %v", err)
+	}
+	for _, code := range []string{"E016", "E001", "E123", "E140"} {
+		var findings Findings
+		if !errors.As(err, &findings) || !slices.ContainsFunc(findings, func(f schema.Finding) bool { return f.Code == code }) {
+			t.Errorf("no %s in %v", code, err)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -73,19 +74,10 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 		return nil, Findings(findings)
 	}
 	l := &Loaded{Manifest: m, Document: doc}
-	shaped := !hasErrors(findings)
-	findings = append(findings, b.checkRules(doc)...)
-	if shaped {
-		var more []schema.Finding
-		l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
-		findings = append(findings, more...)
-	}
-	if !hasErrors(findings) {
-		var bad []schema.Finding
-		l.Specs, bad = specs(l.Plan, doc, users)
-		findings = append(findings, bad...)
-	}
-	findings = rules.WarningsFirst(findings)
+	var more, bad []schema.Finding
+	l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
+	l.Specs, bad = specs(l.Plan, doc, users)
+	findings = rules.WarningsFirst(slices.Concat(findings, b.checkRules(doc), more, bad))
 	if hasErrors(findings) {
 		return nil, Findings(findings)
 	}
@@ -134,11 +126,19 @@ func readEnvFile(path string) ([]byte, error) {
 	return readFileBounded(path, plan.MaxEnvFile+1)
 }
 
-// environment is agentinit's own, with the roots and the management key of an
+// defaultSocket is where agentctl looks without being told.
+const defaultSocket = defaultRuntime + "/agentinit.sock"
+
+// environment is agentinit's own, with the control socket, the roots and the management key of an
 // agentbox. Before phase 2 a key that will be made is stood in for: a program
 // that asks for it must not be a program with a missing variable.
 func (b *Boot) environment(m *schema.Manifest, doc *schema.Document) map[string]string {
 	env := maps.Clone(b.env)
+	// Whatever our own environment says, a program's agentctl means this box.
+	delete(env, "AGENTCTL_SOCKET")
+	if socket := b.cfg.Roots.Socket(m); socket != defaultSocket {
+		env["AGENTCTL_SOCKET"] = socket
+	}
 	if !isAgentbox(m, doc) {
 		return env
 	}

@@ -73,7 +73,7 @@ func userFinding(p *plan.Program, doc *schema.Document, err error) schema.Findin
 	keys := []string{"programs", p.Spec.Group, "user"}
 	at := doc.KeyPos(keys...)
 	return schema.Finding{
-		Code: "E140", Severity: schema.Error, File: doc.Name, Path: schema.Path(keys...), Line: at.Line, Column: at.Column,
+		Code: plan.UnknownAccount, Severity: schema.Error, File: doc.Name, Path: schema.Path(keys...), Line: at.Line, Column: at.Column,
 		Value: p.User, Message: "program " + p.Spec.Group + ": " + err.Error(), Hint: "write the numeric id, or add the account to the image",
 	}
 }

@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 )
+
+// defaultRuntime is the one directory that every box writes.
+const defaultRuntime = "/run/agentbox"
 
 // Roots is where the box keeps what it writes and finds what the image has.
 // Every path is absolute and has the prefix already.
@@ -61,7 +65,7 @@ func NewRoots(prefix string, getenv func(string) string) (Roots, error) {
 	r.VarRun = at("", "/var/run")
 	r.Screenshots = at("", "/tmp/screenshots")
 	r.X11 = at("", "/tmp/.X11-unix")
-	r.Runtime = at("AGENTBOX_RUNTIME_DIR", "/run/agentbox")
+	r.Runtime = at("AGENTBOX_RUNTIME_DIR", defaultRuntime)
 	r.ProfileD = at("", "/etc/profile.d")
 	r.Image = at("", "/opt/agentbox")
 	r.Manifest = at("", "/etc/agentbox.toml")
@@ -99,6 +103,23 @@ func (r Roots) ManagementKey() string {
 // EnvHints is the file that gives a login shell the resolved variables.
 func (r Roots) EnvHints() string { return filepath.Join(r.ProfileD, "agentbox-runtime.sh") }
 
+// configuration is where a file that the catalogue has in /run/agentbox lies.
+func (r Roots) configuration(name string) string {
+	if rel, ok := strings.CutPrefix(name, defaultRuntime+"/"); ok {
+		return filepath.Join(r.Runtime, rel)
+	}
+	return r.Path(name)
+}
+
+// Socket is the control socket that the manifest asks for: a path, or an
+// abstract name that begins with "@".
+func (r Roots) Socket(m *schema.Manifest) string {
+	if strings.HasPrefix(m.Supervisor.Socket, "@") {
+		return m.Supervisor.Socket
+	}
+	return r.Path(m.Supervisor.Socket)
+}
+
 // Environment is the variables that tell programs where the roots are.
 func (r Roots) Environment() map[string]string {
 	return map[string]string{
@@ -106,6 +127,7 @@ func (r Roots) Environment() map[string]string {
 		"SHARED_PROJECTS_ROOT": r.Projects,
 		"RUVECTOR_DATA_DIR":    r.Ruvector,
 		"SOLID_POD_ROOT":       r.SolidPods,
+		"AGENTBOX_RUNTIME_DIR": r.Runtime,
 	}
 }
 

@@ -203,7 +203,7 @@ func (r *Readiness) settle(q Requirement, how string) {
 		return
 	}
 	r.ready, r.changed = ready, r.now()
-	fields := map[string]any{"requirement": q.ID, "kind": string(q.Kind), "change": how, "missing": r.missing}
+	fields := map[string]any{"requirement": q.ID, "kind": string(q.Kind), "how": how, "missing": r.missing}
 	if ready {
 		r.since = r.changed
 		r.bus.Publish(event.Event{Level: event.Info, Stage: stage, Name: EventReady, Fields: fields})

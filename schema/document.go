@@ -25,8 +25,17 @@ type Document struct {
 	// text is kept for the formatter and for checksums.
 	text []byte
 
+	shapely  sync.Once
+	shaped   []Finding
 	decoded  sync.Once
 	manifest *Manifest
+}
+
+// Violations are the E016 of the document, in the order of the text. They are
+// looked for once and shared: they must not be changed.
+func (d *Document) Violations() []Finding {
+	d.shapely.Do(func() { d.shaped = validate(d) })
+	return d.shaped
 }
 
 // mark says where a key and its value stand, and mirrors the tree below.

@@ -16,8 +16,7 @@ func Load(name string, data []byte) (*Manifest, *Document, []Finding) {
 	if bad != nil {
 		return nil, nil, []Finding{*bad}
 	}
-	findings := validate(d)
-	return d.Manifest(), d, findings
+	return d.Manifest(), d, slices.Clone(d.Violations())
 }
 
 // Manifest is the typed form of the document with the defaults filled in. It is

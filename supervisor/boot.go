@@ -34,6 +34,7 @@ func (l *loop) advanceBoot() {
 			l.open = l.open[:len(l.open)-1]
 		}
 		if len(l.open) > 0 {
+			l.look++
 			l.agenda.set(&l.barrier, l.givesUp(l.open[len(l.open)-1]))
 			return
 		}
@@ -112,7 +113,7 @@ func (l *loop) tryStart(e *entry) {
 		if meets(n, need.Condition) {
 			continue
 		}
-		waiting := fmt.Sprintf("waits for %s to be %s (it is %s: %s)", n.name, need.Condition, n.m.State, n.reason())
+		waiting := fmt.Sprintf("waits for %s to be %s (it is %s: %s)", n.name, need.Condition, n.m.State, n.ownReason())
 		if waiting != e.waiting {
 			e.waiting = waiting
 			e.status.Store(e.makeStatus())
@@ -146,6 +147,7 @@ func (l *loop) settled(e *entry) bool {
 	case l.late(e):
 		return true
 	case e.wanted:
+		l.look++
 		return l.blocked(e)
 	}
 	return l.sup.cfg.Barrier == program.BarrierReady && spec.Type != program.Oneshot &&
@@ -159,8 +161,18 @@ func (l *loop) late(e *entry) bool {
 	return limit > 0 && !e.firstStart.IsZero() && time.Since(e.firstStart) >= limit
 }
 
-// blocked tells whether a wanted program waits for one that will not come.
+// blocked tells whether a wanted program waits for one that will not come. Each
+// program is judged once a look: without that, programs that share their needs
+// with those they need would be walked as often as there are paths between them.
 func (l *loop) blocked(e *entry) bool {
+	if e.looked != l.look {
+		e.looked, e.isBlocked = l.look, false
+		e.isBlocked = l.lacksNeed(e)
+	}
+	return e.isBlocked
+}
+
+func (l *loop) lacksNeed(e *entry) bool {
 	for _, need := range e.needs() {
 		n := l.entries[need.Program]
 		if meets(n, need.Condition) {
@@ -173,8 +185,17 @@ func (l *loop) blocked(e *entry) bool {
 	return false
 }
 
-// givesUp is when settled may change by time alone, zero if it will not.
+// givesUp is when settled may change by time alone, zero if it will not. It is
+// found once a look for each program, as blocked is.
 func (l *loop) givesUp(e *entry) time.Time {
+	if e.timed != l.look {
+		e.timed, e.gaveUp = l.look, time.Time{}
+		e.gaveUp = l.firstLimit(e)
+	}
+	return e.gaveUp
+}
+
+func (l *loop) firstLimit(e *entry) time.Time {
 	if limit := e.spec().StartTimeout; limit > 0 && !e.firstStart.IsZero() {
 		return e.firstStart.Add(limit)
 	}

@@ -246,3 +246,28 @@ func TestEventsContinueASnapshotWithoutAGap(t *testing.T) {
 		}
 	})
 }
+
+// Needs that are shared along a chain are not walked once for each path through
+// them, of which there are more than could ever be walked, and what a program
+// waits for does not hold the texts of all before it.
+func TestLongChainOfSharedNeeds(t *testing.T) {
+	inBox(t, func(b *box) {
+		const length = 200
+		name := func(i int) string { return fmt.Sprintf("p%03d", i) }
+		specs := []program.Spec{spec(name(0), notify)}
+		b.p.after[name(0)] = 2 * time.Second
+		for i := 1; i < length; i++ {
+			var before []string
+			for j := max(0, i-5); j < i; j++ {
+				before = append(before, name(j))
+			}
+			specs = append(specs, spec(name(i), needs(before...)))
+		}
+		b.boot(Config{ExitWhenAllExited: true}, specs...)
+		if st := b.status(name(length - 1)); len(st.Reason) > 200 {
+			t.Errorf("the reason of the last has %d bytes", len(st.Reason))
+		}
+		b.pass(length * 2 * time.Second)
+		b.is(name(length-1), program.Running, "")
+	})
+}

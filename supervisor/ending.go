@@ -317,6 +317,7 @@ func (l *loop) checkAllExited() {
 	if !l.sup.cfg.ExitWhenAllExited || l.ending.phase != notEnding || !l.allBooted() {
 		return
 	}
+	l.look++
 	for _, e := range l.order {
 		if e.active() || e.cron != nil || e.again || e.wanted && !l.blocked(e) {
 			return

@@ -32,6 +32,10 @@ type entry struct {
 	dirty      bool // in the loop's list
 	removing   bool // goes once it is gone
 
+	looked, timed uint64 // the look that found the two below
+	isBlocked     bool
+	gaveUp        time.Time
+
 	cron  *timetable
 	cronD item
 	again bool // overlap = queue: one more run is due
@@ -70,6 +74,16 @@ func (e *entry) reason() string {
 		return e.m.Reason + ": " + e.unready
 	}
 	return e.m.Reason
+}
+
+// ownReason is reason without what the program itself waits for: along a chain
+// of needs the texts would hold each other, and each change would run through
+// all of them.
+func (e *entry) ownReason() string {
+	if e.m.Resting() && e.wanted {
+		return "it waits itself"
+	}
+	return e.reason()
 }
 
 func (e *entry) makeStatus() *Status {

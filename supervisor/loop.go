@@ -24,6 +24,7 @@ type loop struct {
 
 	booting  bool
 	bootedAt time.Time
+	look     uint64   // number of the present walk along the needs
 	open     []*entry // of the released waves, not settled yet
 	barrier  item     // when one of them gives up
 	firstBad *entry   // the first that ended otherwise than expected

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 
@@ -20,7 +21,11 @@ func TestBackupIsAMemoryOfItsOwn(t *testing.T) {
 		if err := m.Connect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { m.Disconnect(t.Context()) })
+		t.Cleanup(func() {
+			if err := m.Disconnect(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
 		return m
 	}
 	m := open(t.TempDir())

@@ -47,13 +47,17 @@ func (c *cli) plan(name string, mainArgs []string) error {
 		return c.refuse([]schema.Finding{schema.Unreadable(name, err)})
 	}
 	m, doc, findings := schema.Load(name, text)
-	if rules.Errors(findings) {
-		return c.refuse(rules.WarningsFirst(findings))
+	if doc == nil {
+		return c.refuse(findings)
 	}
 	facts := c.planFacts()
 	facts.Main = mainArgs
 	p, more := plan.Resolve(m, doc, facts)
+	misshapen := rules.Errors(findings)
 	findings = rules.WarningsFirst(slices.Concat(findings, more))
+	if misshapen {
+		return c.refuse(findings)
+	}
 	printFindings(c.stderr, findings)
 	// The plan of a manifest with mistakes is still worth looking at.
 	if c.json {

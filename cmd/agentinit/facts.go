@@ -14,6 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -41,6 +42,11 @@ type starter struct{ b *box }
 
 func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct{}, error) {
 	if _, err := s.b.sup.Apply(ctx, specs); err != nil {
+		var refused *supervisor.Refused
+		if errors.Is(err, supervisor.ErrDone) || errors.As(err, &refused) {
+			// Asked to stop in the very moment of the start: that is no failure.
+			return nil, &bootstrap.Failure{Code: bootstrap.ExitOK, Reason: "the boot was interrupted", Err: err}
+		}
 		return nil, err
 	}
 	s.b.sup.Boot()
@@ -298,6 +304,10 @@ type applier struct{ b *box }
 func (a applier) Plan(context.Context) ([]byte, error) { return json.Marshal(a.b.boot.Current().Plan) }
 
 func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error) {
+	if a.b.sup.Phase() == supervisor.Idle {
+		// The boot is about to start what it has read.
+		return api.ApplyResult{}, &supervisor.Refused{Verb: "apply", Reason: "the box is still booting"}
+	}
 	loaded, err := a.b.boot.Read()
 	if err != nil {
 		return api.ApplyResult{}, invalid(err)
@@ -305,6 +315,8 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 	apply := a.b.sup.Apply
 	if dryRun {
 		apply = a.b.sup.Plan
+	} else if err := a.b.boot.WriteConfigurations(loaded); err != nil {
+		return api.ApplyResult{}, err
 	}
 	result, err := apply(ctx, loaded.Specs)
 	if err != nil {

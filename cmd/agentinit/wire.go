@@ -332,14 +332,11 @@ func (b *box) serve() error {
 
 func (b *box) serveControl() error {
 	m := b.manifest()
-	path := m.Supervisor.Socket
-	if !strings.HasPrefix(path, "@") {
-		path = b.roots.Path(path)
-		// Only the box's own directory is made here; somebody else's must exist.
-		if filepath.Dir(path) == b.roots.Runtime {
-			if err := os.MkdirAll(b.roots.Runtime, 0o755); err != nil {
-				b.publish(event.Warn, "RuntimeDirectory", map[string]any{"message": err.Error()})
-			}
+	path := b.roots.Socket(m)
+	// Only the box's own directory is made here; somebody else's must exist.
+	if filepath.Dir(path) == b.roots.Runtime {
+		if err := os.MkdirAll(b.roots.Runtime, 0o755); err != nil {
+			b.publish(event.Warn, "RuntimeDirectory", map[string]any{"message": err.Error()})
 		}
 	}
 	gid, err := b.socketGroup(m.Supervisor.SocketGroup)
@@ -355,7 +352,7 @@ func (b *box) serveControl() error {
 	}
 	readers := gid
 	if readers < 0 {
-		readers = os.Getgid()
+		readers = os.Getegid()
 	}
 	config := control.Config{
 		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
@@ -363,7 +360,7 @@ func (b *box) serveControl() error {
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},
-		UID: uint32(os.Getuid()), GID: uint32(readers),
+		UID: uint32(os.Geteuid()), GID: uint32(readers),
 	}
 	if b.bridge != nil {
 		config.Bridge = b.bridge

@@ -1,6 +1,7 @@
 package compose_test
 
 import (
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -95,7 +96,7 @@ func TestTheRelayReadsItsConfiguration(t *testing.T) {
 			for _, w := range p["command"].([]any) {
 				words = append(words, w.(string))
 			}
-			if !strings.Contains(strings.Join(words, " "), "--config "+compose.RelayConfig) {
+			if !strings.Contains(strings.Join(words, " "), "--config ${AGENTBOX_RUNTIME_DIR:-"+path.Dir(compose.RelayConfig)+"}/"+path.Base(compose.RelayConfig)) {
 				t.Errorf("the program runs %q", words)
 			}
 			return

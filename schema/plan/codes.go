@@ -11,8 +11,11 @@ type Code struct {
 	Doc      string
 }
 
-// Codes lists every finding that Resolve can make. They speak of our own
-// sections only.
+// UnknownAccount is the code of a user or group that the box does not have.
+const UnknownAccount = "E140"
+
+// Codes lists every finding that Resolve can make, and those of whoever fills in
+// what the machine says. They speak of our own sections only.
 var Codes = []Code{
 	{"E120", schema.Error, "variables without a value", "Program tables ask for environment variables that are not set and have no default. One finding lists all of them with the places that ask. Set them, or write ${X:-default}."},
 	{"E121", schema.Error, "text that cannot be expanded", "A text in a program table has a \"${\" that is not closed or a form other than ${X}, ${X:-default} and ${X:?message}. A literal dollar before a brace is written $${."},
@@ -27,6 +30,7 @@ var Codes = []Code{
 	{"E130", schema.Error, "required program that is disabled", "A program is written with required = true and enabled = false: the box could never be ready."},
 	{"E131", schema.Error, "required program that does not start", "A program is required and has autostart = false: boot would wait for it in vain."},
 	{"E132", schema.Error, "broken feature catalogue", "The built-in catalogue contradicts the schema. This is a defect of agentinit."},
+	{UnknownAccount, schema.Error, "unknown user or group", "user, group or groups of a program names an account that neither /etc/passwd nor /etc/group of the box has. Only agentinit itself can tell, so it is reported at boot and by an apply. A number needs no entry."},
 	{"W120", schema.Warning, "stop ladders that do not fit", "The manifest declares stops, and those of a chain of programs that stop one after the other then take longer than [supervisor].stop_grace, less drain and the two seconds kept for KILL, allows. At shutdown every wait is shortened in proportion."},
 	{"W121", schema.Warning, "readiness without a deadline", "A program declares readiness with neither a deadline nor a start_timeout: if it never becomes ready, whatever waits for it waits for ever."},
 	{"W122", schema.Warning, "needs completion of what never completes", "needs asks for the completion of a program that is restarted whenever it ends (restart = \"always\")."},

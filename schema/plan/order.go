@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -22,6 +23,9 @@ func (r *resolver) needs() {
 		spec := &r.plan.Programs[i].Spec
 		var needs []program.Need
 		for _, need := range spec.Needs {
+			if need.Program == "" {
+				continue // no text that names a program, which schema.Load has said
+			}
 			names := r.instances[need.Program]
 			if _, exact := byName[need.Program]; exact {
 				names = []string{need.Program}
@@ -56,6 +60,9 @@ func (r *resolver) checkNeed(spec *program.Spec, need program.Need, names []stri
 }
 
 func (r *resolver) unmet(name, need string, keys []string) {
+	if r.faulty[need] {
+		return
+	}
 	for _, d := range r.plan.Disabled {
 		if d.Name == need {
 			r.report("E124", schema.Finding{
@@ -65,14 +72,15 @@ func (r *resolver) unmet(name, need string, keys []string) {
 			return
 		}
 	}
-	for _, f := range r.cat.Features {
-		if _, ok := f.Programs[need]; ok {
-			r.report("E124", schema.Finding{
-				Value: need, Message: fmt.Sprintf("%s needs %s, but the feature %s is off", name, need, f.Name),
-				Hint: "it is on when: " + strings.Join(f.When, ", "),
-			}, keys...)
-			return
+	if f := r.featureOf(need); f != nil {
+		if !r.shaped {
+			return // the gate may be on and written wrongly
 		}
+		r.report("E124", schema.Finding{
+			Value: need, Message: fmt.Sprintf("%s needs %s, but the feature %s is off", name, need, f.Name),
+			Hint: "it is on when: " + strings.Join(f.When, ", "),
+		}, keys...)
+		return
 	}
 	hint := "write the name of a program"
 	if near, ok := schema.Nearest(need, slices.Collect(maps.Keys(r.instances))); ok {
@@ -81,6 +89,16 @@ func (r *resolver) unmet(name, need string, keys []string) {
 	r.report("E123", schema.Finding{
 		Value: need, Message: fmt.Sprintf("%s needs %s, which does not exist", name, schema.Quote(need)), Hint: hint,
 	}, keys...)
+}
+
+// featureOf returns the feature, on or off, that has the program; nil: none.
+func (r *resolver) featureOf(program string) *catalog.Feature {
+	for i := range r.cat.Features {
+		if _, ok := r.cat.Features[i].Programs[program]; ok {
+			return &r.cat.Features[i]
+		}
+	}
+	return nil
 }
 
 // order sorts the programs into waves and looks at the end of the box.
@@ -134,7 +152,7 @@ func (r *resolver) stop() {
 	r.plan.StopBudget = max(sup.StopGrace.Std()-sup.Drain.Std()-ReservedForKill, 0)
 	// Ladders that nobody wrote are elastic: that they shrink is no news.
 	i := slices.IndexFunc(path, func(name string) bool { return r.declared[name] != nil })
-	if total <= r.plan.StopBudget || i < 0 {
+	if total <= r.plan.StopBudget || i < 0 || !r.shaped {
 		return
 	}
 	keys := []string{"supervisor", "stop_grace"}

@@ -144,14 +144,17 @@ func View(m *schema.Manifest, doc *schema.Document, c *catalog.Catalogue, facts 
 }
 
 // Resolve makes the plan. The manifest and the document are those of
-// schema.Load, without findings of severity error. The findings come sorted by
-// position; with one of severity error nothing may be started from the plan.
+// schema.Load. The findings come sorted by position and are those beyond the
+// schema's: a manifest that violates the schema is resolved as far as it can be
+// read, and what only follows from a violation is not reported again. With a
+// finding of severity error, of either kind, nothing may be started from the plan.
 func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []schema.Finding) {
 	c, err := catalog.Load()
 	if err != nil {
 		return &Plan{}, []schema.Finding{{Code: "E132", Severity: schema.Error, Message: err.Error()}}
 	}
 	r := &resolver{m: m, doc: doc, facts: facts, cat: c, view: View(m, doc, c, facts)}
+	r.shaped = len(doc.Violations()) == 0
 	r.plan = &Plan{Profile: r.view.Profile, Barrier: program.Barrier(m.Supervisor.Barrier)}
 	for _, f := range c.Active(r.view) {
 		r.plan.Features = append(r.plan.Features, f.Name)
@@ -173,6 +176,13 @@ type resolver struct {
 	cat   *catalog.Catalogue
 	view  catalog.View
 	plan  *Plan
+
+	// shaped tells that the document fits the schema. When it does not, a gate
+	// may seem off, or a wait seem long, that is only written wrongly.
+	shaped bool
+	// faulty are programs that are not part of the plan because of what has been
+	// reported of them; that somebody needs one is no further mistake.
+	faulty map[string]bool
 
 	instances map[string][]string // program → names of its instances
 	missing   []missing

@@ -314,7 +314,7 @@ func TestEveryCodeIsDocumentedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for code := range seen {
-		used := false
+		used := code == plan.UnknownAccount // by bootstrap, which knows the accounts
 		for _, file := range source {
 			text, err := os.ReadFile(file)
 			if err != nil {

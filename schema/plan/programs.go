@@ -33,6 +33,7 @@ type source struct {
 	// variables tells whether any text holds a dollar. Most programs' do not,
 	// and looking for texts in a decoded program is what costs.
 	variables bool
+	violated  map[string]bool // keys that the schema refuses
 }
 
 // programs resolves every program that the catalogue, the manifest or the
@@ -42,6 +43,7 @@ func (r *resolver) programs() {
 	r.asked = map[string]bool{}
 	r.declared = map[string][]string{}
 	r.inherited = map[string]inheritance{}
+	r.faulty = map[string]bool{}
 	sources := r.sources()
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		s := sources[name]
@@ -49,6 +51,7 @@ func (r *resolver) programs() {
 			r.report("E129", schema.Finding{
 				Value: name, Message: name + " is agentinit itself and cannot be a program", Hint: "choose another name",
 			}, "programs", name)
+			r.faulty[name] = true
 			continue
 		}
 		r.program(s, schema.MergeProgram(s.layers...))
@@ -76,8 +79,9 @@ func (r *resolver) sources() map[string]*source {
 	tables, _ := r.doc.Table("programs")
 	for name, v := range tables {
 		table, ok := v.(map[string]any)
-		if !ok {
-			continue // an E016 of schema.Load
+		if !ok { // an E016 of schema.Load
+			r.faulty[name] = true
+			continue
 		}
 		s := add(name)
 		s.layers = append(s.layers, table)
@@ -93,6 +97,9 @@ func (r *resolver) sources() map[string]*source {
 		// the command line on top.
 		s.layers = slices.Insert(s.layers, 1, map[string]any{
 			"essential": true, "restart": "never", "stdin": "inherit", "priority": int64(1000),
+			// Retries of the defaults would keep a command that cannot be run from
+			// ending the box.
+			"start_retries": int64(-1),
 		})
 		argv := make([]any, len(r.facts.Main))
 		for i, word := range r.facts.Main {
@@ -136,6 +143,10 @@ func (r *resolver) program(s *source, merged map[string]any) {
 		return
 	}
 	if _, ok := merged["command"]; !ok {
+		r.faulty[s.name] = true
+		if !r.shaped && r.featureOf(s.name) != nil {
+			return // the gate that would bring the command may be what is wrong
+		}
 		r.report("E125", schema.Finding{
 			Message: "program " + s.name + " has no command", Hint: `write command = ["program", "argument"]`,
 		}, "programs", s.name)
@@ -145,15 +156,16 @@ func (r *resolver) program(s *source, merged map[string]any) {
 		r.shellSyntax(s, words)
 	}
 	s.variables = hasDollar(merged)
+	p, findings := schema.DecodeProgram(merged)
+	r.undecodable(s, findings)
 	n := 1
-	if v, ok := merged["instances"].(int64); ok && v > 1 {
+	if v, ok := merged["instances"].(int64); ok && v > 1 && !s.violated["instances"] {
 		n = int(v)
 	}
 	for i := range n {
-		// Decoded once for each instance: expansion writes into what it expands.
-		p, findings := schema.DecodeProgram(merged)
-		if r.undecodable(s, findings) {
-			return
+		if i > 0 {
+			// Decoded once for each instance: expansion writes into what it expands.
+			p, _ = schema.DecodeProgram(merged)
 		}
 		name := s.name
 		if n > 1 {
@@ -177,6 +189,9 @@ func (r *resolver) off(s *source, merged map[string]any) string {
 	when, ok := merged["when"].(string)
 	if !ok || when == "" {
 		return ""
+	}
+	if written, ok := r.doc.Lookup(when); ok && !isBool(written) && !r.shaped {
+		return "" // whether it is on cannot be told, and its type has been reported
 	}
 	value, known := r.view.Lookup(when)
 	on, boolean := value.(bool)
@@ -205,11 +220,18 @@ func freeNames(path string) bool {
 	return false
 }
 
-// undecodable reports what the decoder says beyond what schema.Load has said of
-// the document already.
-func (r *resolver) undecodable(s *source, findings []schema.Finding) bool {
+func isBool(v any) bool {
+	_, ok := v.(bool)
+	return ok
+}
+
+// undecodable notes which keys of a program are unusable, and reports what the
+// decoder says beyond what schema.Load has said of the document already.
+func (r *resolver) undecodable(s *source, findings []schema.Finding) {
+	s.violated = map[string]bool{}
 	for _, f := range findings {
-		top, _, _ := strings.Cut(f.Path, ".")
+		top := topKey(f.Path)
+		s.violated[top] = true
 		if _, written := s.written[top]; written {
 			continue
 		}
@@ -218,7 +240,14 @@ func (r *resolver) undecodable(s *source, findings []schema.Finding) bool {
 		}
 		r.report("E132", schema.Finding{Message: "program " + s.name + " of the catalogue: " + f.Message}, "programs", s.name)
 	}
-	return len(findings) > 0
+}
+
+// topKey is the first key of a path: the "ready" of "ready[0].tcp".
+func topKey(path string) string {
+	if i := strings.IndexAny(path, ".["); i >= 0 {
+		return path[:i]
+	}
+	return path
 }
 
 func hasDollar(v any) bool {
@@ -315,6 +344,7 @@ func scheduled(p *schema.Program, v string) string {
 // texts reports what an expansion could not do.
 func (r *resolver) texts(s *source, x *expander) {
 	for i := range x.missing {
+		s.violated[topKey(x.missing[i].Path)] = true // what has no value says nothing
 		x.missing[i].Path = joinPath(s.name, x.missing[i].Path)
 	}
 	r.missing = append(r.missing, x.missing...)
@@ -326,28 +356,30 @@ func (r *resolver) texts(s *source, x *expander) {
 		}
 	}
 	for _, bad := range x.bad {
-		top, _, _ := strings.Cut(bad.Path, ".")
-		top, _, _ = strings.Cut(top, "[")
 		r.report("E121", schema.Finding{
 			Message: joinPath(s.name, bad.Path) + ": " + bad.Err.Error(),
-		}, "programs", s.name, top)
+		}, "programs", s.name, topKey(bad.Path))
 	}
 }
 
 func joinPath(name, path string) string { return schema.Path("programs", name) + "." + path }
 
-// checkInstance reports what can only be seen once everything is in place.
+// checkInstance reports what can only be seen once everything is in place. A key
+// that violates the schema says nothing.
 func (r *resolver) checkInstance(s *source, spec *program.Spec) {
 	at := func(key string) []string { return []string{"programs", s.name, key} }
-	if len(spec.Argv) == 0 || spec.Argv[0] == "" || slices.ContainsFunc(spec.Argv, hasNUL) {
+	bad := s.violated
+	empty := len(spec.Argv) == 0 || spec.Argv[0] == "" || slices.ContainsFunc(spec.Argv, hasNUL)
+	if empty && !bad["command"] {
 		r.report("E128", schema.Finding{Message: "the command of " + s.name + " is empty, begins with an empty word, or holds a NUL byte"}, at("command")...)
 	}
-	if spec.Required && !spec.Autostart {
+	if spec.Required && !spec.Autostart && !bad["autostart"] {
 		r.report("E131", schema.Finding{
 			Message: "program " + s.name + " is required and does not start by itself", Hint: "drop required, or autostart = false",
 		}, at("autostart")...)
 	}
-	if len(spec.Readiness.Probes) > 0 && spec.Readiness.Deadline == 0 && spec.StartTimeout == 0 {
+	if len(spec.Readiness.Probes) > 0 && spec.Readiness.Deadline == 0 && spec.StartTimeout == 0 &&
+		!bad["ready"] && !bad["start_timeout"] {
 		r.report("W121", schema.Finding{
 			Message: "program " + s.name + " may wait for its readiness for ever", Hint: "give ready a deadline, or write start_timeout",
 		}, at("ready")...)

@@ -17,22 +17,20 @@ type Result struct {
 	Findings []schema.Finding
 }
 
-// Validate runs every stage on the text of a manifest. Rules run whatever the
-// schema found; the plan is resolved only for a manifest of the right shape.
+// Validate runs every stage on the text of a manifest, whatever the stages before
+// have found: what is wrong is told at once.
 func Validate(name string, data []byte, facts Facts, planFacts plan.Facts) Result {
 	m, d, findings := schema.Load(name, data)
 	r := Result{Manifest: m, Document: d}
 	if d != nil {
+		p, more := plan.Resolve(m, d, planFacts)
 		if len(findings) == 0 {
-			var more []schema.Finding
-			r.Plan, more = plan.Resolve(m, d, planFacts)
-			for i := range more {
-				more[i].File = name
-			}
-			findings = slices.Concat(Run(d, facts), more)
-		} else {
-			findings = append(findings, Run(d, facts)...)
+			r.Plan = p
 		}
+		for i := range more {
+			more[i].File = name
+		}
+		findings = slices.Concat(findings, Run(d, facts), more)
 	}
 	r.Findings = WarningsFirst(findings)
 	return r

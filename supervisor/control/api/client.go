@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,12 +41,15 @@ type Client struct {
 
 // NewClient returns a client of the socket: a path, or an abstract name that
 // begins with "@". It does not connect. With an empty socket it is the default
-// path, and its abstract name when there is no such file.
+// path. Where there is no such file the client asks its abstract name, which is
+// where an agentinit without a directory to write listens.
 func NewClient(socket string) *Client {
-	if socket == "" {
-		return &Client{socket: DefaultSocket, fallback: AbstractFallback(DefaultSocket)}
+	socket = cmp.Or(socket, DefaultSocket)
+	c := &Client{socket: socket}
+	if !strings.HasPrefix(socket, "@") {
+		c.fallback = AbstractFallback(socket)
 	}
-	return &Client{socket: socket}
+	return c
 }
 
 // Socket is the socket the client asks first.
