@@ -202,7 +202,7 @@ func TestAgentsHostile(t *testing.T) {
 	prog := testprog(t)
 	o := connected(t, manager(t, orchestrator.LocalConfig{}))
 	for _, args := range [][]string{
-		{"fork-tree", "3", "3"}, {"double-fork", "scrub"}, {"fork-orphans", "20", "stay"}, {"refork"}, {"spam", "100000000"}, {"ignore-term"},
+		{"fork-tree", "3", "3"}, {"double-fork"}, {"fork-orphans", "20", "stay"}, {"refork"}, {"spam", "100000000"}, {"ignore-term"},
 	} {
 		a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: args})
 		if err != nil {
