@@ -72,6 +72,7 @@ var arrows = map[string][]string{
 	"nix/vendorhash":    {},
 	"internal/testprog": {},
 	"bench":             {"*"},
+	"bench/adapters":    {"*"},
 }
 
 // pure packages compute; time comes in as an argument.
@@ -85,7 +86,7 @@ var processCalls = []string{
 
 // mayFork are the packages that run processes: their owner, and two programs of
 // tests and benchmarks that are never part of a box's own binaries.
-var mayFork = []string{"supervisor/proc", "bench", "internal/testprog"}
+var mayFork = []string{"supervisor/proc", "bench", "bench/adapters", "internal/testprog"}
 
 type source struct {
 	pkg  string // directory below the module, "." for the root

@@ -60,6 +60,21 @@ func TestProblemHasTheMembersOlderPeersRead(t *testing.T) {
 	}
 }
 
+func TestFieldsThatClashWithTheProblemSurvive(t *testing.T) {
+	e := Errorf(CodeNotClaimable, "the bead is closed").With("status", "closed")
+	rec := httptest.NewRecorder()
+	WriteProblem(rec, e)
+	got := FromProblem(rec.Code, rec.Header(), rec.Body.Bytes(), false)
+	if got.Fields["status"] != "closed" {
+		t.Errorf("%s became %+v", rec.Body, got.Fields)
+	}
+	again := httptest.NewRecorder()
+	WriteProblem(again, Unsupported("graph", "no"))
+	if relayed := FromProblem(again.Code, again.Header(), again.Body.Bytes(), false); relayed.HTTPStatus() != 501 {
+		t.Errorf("a missing capability became %d when passed on", relayed.HTTPStatus())
+	}
+}
+
 func TestUnsupportedMethodAndMediaTypeDiffer(t *testing.T) {
 	if s := Unsupported("graph", "no graph here").HTTPStatus(); s != 501 {
 		t.Errorf("capability: %d", s)

@@ -29,6 +29,10 @@ type Orchestrator interface {
 	SendInput(ctx context.Context, agentID string, data []byte, eof bool) error
 }
 
+// CapInput is the capability of contract 1.1 of the orchestrator: GetAgent and
+// SendInput.
+const CapInput = "input"
+
 // Limits of the orchestrator, in bytes unless said.
 const (
 	MaxAgentArgs     = 256 // count

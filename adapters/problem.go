@@ -16,6 +16,10 @@ const ProblemType = "application/problem+json"
 // problemURN + code in lower case is the "type" member.
 const problemURN = "urn:agentbox:error:"
 
+// resourceStatus carries the field "status", such as a bead's, over the wire,
+// where that name means the HTTP status.
+const resourceStatus = "resource_status"
+
 // Problem renders err as status and RFC 9457 body: type, title, status, detail,
 // and at top level code, message (= detail; older peers read it), retryable,
 // slot, method and the error's fields. What went wrong inside is never shown:
@@ -31,6 +35,9 @@ func Problem(err error) (status int, body []byte) {
 	m := maps.Clone(e.Fields)
 	if m == nil {
 		m = make(map[string]any, 10)
+	}
+	if s, ok := m["status"]; ok {
+		m[resourceStatus] = s // "status" is RFC 9457's
 	}
 	if e.Slot != "" {
 		m["slot"] = e.Slot
@@ -88,10 +95,10 @@ var problemMembers = map[string]bool{
 // code of the table is taken at its word; anything else is mapped by status.
 // sessionPath is true for federation session paths, where 410 is an eviction.
 func FromProblem(status int, header http.Header, body []byte, sessionPath bool) *Error {
-	e := fromBody(header, body)
+	e := fromBody(status, header, body)
 	if e == nil {
 		code, method := foreignCode(status, sessionPath)
-		e = Errorf(code, "the peer answered %d %s", status, http.StatusText(status)).With("status", status)
+		e = Errorf(code, "the peer answered %d %s", status, http.StatusText(status)).With("peer_status", status)
 		if method {
 			e = e.With("method", "unknown")
 		}
@@ -105,7 +112,7 @@ func FromProblem(status int, header http.Header, body []byte, sessionPath bool) 
 	return e
 }
 
-func fromBody(header http.Header, body []byte) *Error {
+func fromBody(status int, header http.Header, body []byte) *Error {
 	mt, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 	if mt != ProblemType && mt != "application/json" {
 		return nil
@@ -124,9 +131,15 @@ func fromBody(header http.Header, body []byte) *Error {
 		e.Retryable = r
 	}
 	for k, v := range m {
-		if !problemMembers[k] {
+		switch {
+		case k == resourceStatus:
+			e = e.With("status", v)
+		case !problemMembers[k]:
 			e = e.With(k, v)
 		}
+	}
+	if code == CodeUnsupported && status == http.StatusNotImplemented && e.Fields["capability"] == nil {
+		e = e.With("capability", "unknown") // so that it stays a 501 when passed on
 	}
 	return e
 }

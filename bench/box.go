@@ -158,11 +158,12 @@ func descendants(pid int) []int {
 	return all
 }
 
-// victims lists the processes below pid that run the program called name.
+// victims lists the processes below pid that run the program called name. Its
+// file tells, not its comm: s6 and runit call every program "run".
 func victims(pid int, name string) []int {
 	return slices.DeleteFunc(descendants(pid), func(p int) bool {
-		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p))
-		return err != nil || strings.TrimSpace(string(comm)) != name
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p))
+		return err != nil || filepath.Base(exe) != name
 	})
 }
 
@@ -207,9 +208,9 @@ func sumStatus(pid int, fields ...string) (int, error) {
 // pss is the proportional set size of an init in KiB, with its helpers (one
 // supervise process a service, as s6 and runit have) but without the programs.
 func pss(pid int, program string) (int, error) {
-	sum := 0
+	sum, programs := 0, victims(pid, program)
 	for _, p := range append(descendants(pid), pid) {
-		if slices.Contains(victims(pid, program), p) {
+		if slices.Contains(programs, p) {
 			continue
 		}
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", p))

@@ -35,6 +35,7 @@ func measurements(quick bool) []measurement {
 		measurement{"status of 100 programs, whole command", "median ms of 100", status},
 		measurement{"context switches when idle, 100 programs", "in 5 s", idle},
 		measurement{"SIGTERM to gone, 100 programs", "median ms", func(ctx context.Context, l *lab, p peer) (string, error) { return shutdown(ctx, l, p, times) }},
+		measurement{"10 programs that ignore TERM, KILL after 2 s", "median ms beyond the 2 s", func(ctx context.Context, l *lab, p peer) (string, error) { return stubborn(ctx, l, p, times) }},
 	)
 	for _, n := range []int{1, 100, 1000} {
 		if quick && n > 100 {
@@ -78,8 +79,8 @@ func boot(ctx context.Context, l *lab, p peer, n, times int) (string, error) {
 
 // settled opens a box of n programs and waits until all have begun and a second
 // has passed, so that what follows measures the resting init.
-func settled(ctx context.Context, l *lab, p peer, n int) (*box, error) {
-	b, err := l.open(ctx, p, n, []string{l.path("prog")})
+func settled(ctx context.Context, l *lab, p peer, n int, env ...string) (*box, error) {
+	b, err := l.open(ctx, p, n, []string{l.path("prog")}, env...)
 	if err != nil {
 		return nil, err
 	}
@@ -224,6 +225,28 @@ func shutdown(ctx context.Context, l *lab, p peer, times int) (string, error) {
 		}
 	}
 	return median(took), nil
+}
+
+// ladder is how long every peer is told to wait between TERM and KILL.
+const ladder = 2 * time.Second
+
+func stubborn(ctx context.Context, l *lab, p peer, times int) (string, error) {
+	if p.name == "runit" {
+		return "", nil // never kills
+	}
+	var beyond []time.Duration
+	for range times {
+		b, err := settled(ctx, l, p, 10, "IGNORE_TERM=1")
+		if err != nil {
+			return "", err
+		}
+		began := time.Now()
+		if err := b.stop(); err != nil {
+			return "", err
+		}
+		beyond = append(beyond, time.Since(began)-ladder)
+	}
+	return median(beyond), nil
 }
 
 // initCommand is the command line of an init of one child.

@@ -58,7 +58,7 @@ func (l *lab) floor(_ string, n int, command []string) ([]string, error) {
 func (l *lab) agentinit(dir string, n int, command []string) ([]string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[supervisor]\nsocket = %q\nlisten = \"off\"\nmetrics_listen = \"off\"\n", filepath.Join(dir, "sock"))
-	fmt.Fprintf(&b, "[supervisor.defaults]\nrestart = \"always\"\nbackoff = { initial = \"0s\" }\nrestart_limit = { count = 0, window = \"1m\" }\nlogs = { to = \"none\" }\n")
+	fmt.Fprintf(&b, "[supervisor.defaults]\nrestart = \"always\"\nbackoff = { initial = \"0s\" }\nrestart_limit = { count = 0, window = \"1m\" }\nlogs = { to = \"none\" }\nstop = [\"TERM 2s\", \"KILL\"]\n")
 	fmt.Fprintf(&b, "[programs.p]\ncommand = [%s]\n", quoteAll(command))
 	if n > 1 {
 		fmt.Fprintf(&b, "instances = %d\n", n)
@@ -82,6 +82,10 @@ func serviceDirs(scanner string) func(string, int, []string) ([]string, error) {
 		for i := range n {
 			d := filepath.Join(services, fmt.Sprintf("p%04d", i))
 			if err := os.MkdirAll(d, 0o755); err != nil {
+				return nil, err
+			}
+			// Milliseconds from TERM to KILL; runit has no such thing.
+			if err := os.WriteFile(filepath.Join(d, "timeout-kill"), []byte("2000\n"), 0o644); err != nil {
 				return nil, err
 			}
 			if len(command) == 1 {
@@ -121,6 +125,7 @@ numprocs=%[3]d
 process_name=p%%(process_num)04d
 autorestart=true
 startsecs=0
+stopwaitsecs=2
 stdout_logfile=NONE
 stderr_logfile=NONE
 `, dir, strings.Join(command, " "), n)

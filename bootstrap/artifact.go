@@ -84,7 +84,9 @@ type ArtifactResult struct {
 }
 
 // placeholder is what a build substitutes; left in, it was not.
-var placeholder = regexp.MustCompile(`@[A-Z][A-Z0-9_]*@`)
+var placeholder = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`@[A-Z][A-Z0-9_]*@`)
+})
 
 // Prober runs probes.
 type Prober struct {
@@ -145,7 +147,7 @@ func (p Prober) judge(ctx context.Context, a Artifact) (outcome ArtifactOutcome,
 
 func firstPlaceholder(a Artifact) string {
 	for _, text := range append(append([]string{a.Entry}, a.Assets...), a.Command...) {
-		if m := placeholder.FindString(text); m != "" {
+		if m := placeholder().FindString(text); m != "" {
 			return m
 		}
 	}

@@ -96,8 +96,8 @@ func (b *Boot) lacks(p *plan.Program) []string {
 	}
 	for i, arg := range p.Spec.Argv {
 		switch {
-		case placeholder.MatchString(arg):
-			miss(fmt.Errorf("the build left the placeholder %s unresolved", placeholder.FindString(arg)))
+		case placeholder().MatchString(arg):
+			miss(fmt.Errorf("the build left the placeholder %s unresolved", placeholder().FindString(arg)))
 		case i == 0 && !strings.Contains(arg, "/"):
 			_, err := lookPath(arg, p.Spec.Env)
 			miss(err)

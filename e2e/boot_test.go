@@ -140,10 +140,11 @@ command = ["TESTPROG", "fork-tree", "3", "3"]
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := descendants(pid)
-	if len(before) < 10 {
-		t.Fatalf("only %d processes: the adversaries did not start", len(before))
-	}
+	var before []int
+	waitFor(t, "the adversaries have multiplied", func() bool {
+		before = descendants(pid)
+		return len(before) >= 10
+	})
 	if code := b.stop(); code != 0 {
 		t.Errorf("ended with %d", code)
 	}

@@ -75,7 +75,25 @@ type Auth struct {
 	digest   atomic.Pointer[[sha256.Size]byte]
 	nostr    Authenticator // nil: signed requests cannot be checked in this build
 	failures *prometheus.CounterVec
+	tokens   atomic.Pointer[TokenOwner]
+	tickets  atomic.Pointer[TicketOwner]
 }
+
+// TokenOwner tells who holds a bearer token that is not the management key: a
+// spawned agent, for instance. It must take the same time for every token it
+// does not know, and may be called from any goroutine.
+type TokenOwner func(token string) (Principal, bool)
+
+// SetTokens adds bearer tokens beside the management key.
+func (a *Auth) SetTokens(owner TokenOwner) { a.tokens.Store(&owner) }
+
+// TicketOwner tells whom a request without an Authorization header lets in: the
+// WebSocket of a browser, which cannot send one, with a ticket in its query. It
+// uses the ticket up, and may be called from any goroutine.
+type TicketOwner func(r *http.Request) (Principal, bool)
+
+// SetTickets lets such requests in.
+func (a *Auth) SetTickets(owner TicketOwner) { a.tickets.Store(&owner) }
 
 // NewAuth returns an Auth that has no key yet. nostr checks "Authorization:
 // Nostr" and may be nil: such requests are then refused and hybrid takes bearer
@@ -113,6 +131,11 @@ func (a *Auth) Limitation() string {
 func (a *Auth) Authenticate(r *http.Request) (Principal, error) {
 	headers := r.Header.Values("Authorization")
 	if len(headers) == 0 {
+		if owner := a.tickets.Load(); owner != nil {
+			if p, ok := (*owner)(r); ok {
+				return p, nil
+			}
+		}
 		return Principal{}, a.refuse("none", "missing", ErrNoCredential)
 	}
 	if len(headers) > 1 {
@@ -134,6 +157,11 @@ func (a *Auth) Authenticate(r *http.Request) (Principal, error) {
 
 // bearer compares digests, not keys: equal lengths, and so constant time.
 func (a *Auth) bearer(token string) (Principal, error) {
+	if owner := a.tokens.Load(); owner != nil {
+		if p, ok := (*owner)(token); ok {
+			return p, nil
+		}
+	}
 	want := a.digest.Load()
 	if want == nil {
 		return Principal{}, a.refuse("bearer", "no_key_yet", ErrNoKeyYet)

@@ -254,6 +254,29 @@ func TestFailuresAreLimitedByAddress(t *testing.T) {
 	})
 }
 
+func TestTicketsLetInWithoutAHeader(t *testing.T) {
+	r := newRig(t, AuthBearer)
+	r.auth.SetKey("the-key")
+	r.server.Mount("/v1/stream", http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		p, _ := PrincipalFrom(q.Context())
+		fmt.Fprint(w, p.Role)
+	}))
+	if w := r.do(t, "GET", "/v1/stream?ticket=good"); w.Code != 401 {
+		t.Errorf("without anybody to ask: %d", w.Code)
+	}
+	r.auth.SetTickets(func(q *http.Request) (Principal, bool) {
+		return Principal{Role: "reader"}, q.URL.Query().Get("ticket") == "good"
+	})
+	if w := r.do(t, "GET", "/v1/stream?ticket=good"); w.Code != 200 || w.Body.String() != "reader" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	for _, c := range [][]string{{"/v1/stream?ticket=bad"}, {"/v1/stream?ticket=good", "Authorization", "Bearer wrong"}} {
+		if w := r.do(t, "GET", c[0], c[1:]...); w.Code != 401 {
+			t.Errorf("%q: %d", c, w.Code)
+		}
+	}
+}
+
 func TestAuthModes(t *testing.T) {
 	if _, err := ParseAuthMode("basic"); err == nil {
 		t.Error("basic is a mode")

@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,7 +98,7 @@ func below(layers []layer, name string) []layer {
 // name.
 func (e *effective) value(path []string, s *shape, layers []layer) {
 	if text, name, ok := e.override(s); ok {
-		e.add(path, s, text, "env", name)
+		e.add(path, s, typed(s, text), "env", name)
 		return
 	}
 	if len(layers) == 0 {
@@ -167,6 +166,15 @@ func (e *effective) override(s *shape) (text, name string, ok bool) {
 	return v, s.env, v != ""
 }
 
+// typed is a variable's text as a value of the key's type. What cannot be one
+// stays a text: it is for agentinit to refuse.
+func typed(s *shape, text string) any {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && s.kinds&kInteger != 0 {
+		return n
+	}
+	return text
+}
+
 // listen is the address that holds without the environment.
 func (e *effective) listen(s *shape) string {
 	if text, ok := e.d.String("supervisor.listen"); ok {
@@ -188,39 +196,74 @@ func (e *effective) add(path []string, s *shape, v any, source, detail string) {
 }
 
 var (
-	secretName = regexp.MustCompile(`(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|KEY|NSEC|CREDENTIALS?)$`)
-	userinfo   = regexp.MustCompile(`(://[^/@\s:]*:)[^/@\s]+@`)
+	secretName = lazyRegexp(`(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|KEY|NSEC|DSN|CONNINFO|CREDENTIALS?|PASSPHRASE|PW|AUTHORIZATION)$`)
+	userinfo   = lazyRegexp(`(://[^/@\s:]*:)[^/@\s]+@`)
+	// A token can stand alone before the host of a web address.
+	webToken = lazyRegexp(`(?i)(https?://)[^/@\s:]+@`)
+	// named are secrets inside a text: key words of libpq, parameters of a query.
+	named    = lazyRegexp(`(?i)\b((?:password|passwd|pwd|secret|token|access_token|api_?key)=)[^\s&;"']+`)
+	bearer   = lazyRegexp(`(?i)\b((?:bearer|basic) +)[A-Za-z0-9._~+/=-]{6,}`)
+	variable = lazyRegexp(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // SecretName reports whether a variable of this name holds a secret.
-func SecretName(name string) bool { return secretName.MatchString(name) }
+func SecretName(name string) bool { return secretName().MatchString(name) }
+
+// VariableName reports whether a text can be the name of an environment
+// variable everywhere (POSIX XBD 8.1).
+func VariableName(s string) bool { return variable().MatchString(s) }
+
+// maxVariableName is how long a name is shown as one: beyond it stands a
+// credential in the wrong place.
+const maxVariableName = 100
+
+// ShownVariable reports whether a text that should name a variable can be
+// shown. Anything else may be the credential itself.
+func ShownVariable(s string) bool { return len(s) <= maxVariableName && VariableName(s) }
+
+// namesVariable are the keys whose value names a variable.
+var namesVariable = map[string]bool{"env_var": true, "optional_env_vars": true, "token_env": true, "key_env": true}
 
 // safe replaces secrets: whole values of keys that hold them, of variables
-// whose name says so, and passwords inside addresses. A text that only names a
+// whose name says so, and passwords inside texts. A text that only names a
 // variable (${X}) is no secret.
 func safe(path []string, s *shape, v any) any {
+	name := path[len(path)-1]
+	inEnvironment := len(path) > 1 && path[len(path)-2] == "environment"
+	text, isText := v.(string)
+	if s.secret && !inEnvironment || inEnvironment && SecretName(name) {
+		if isText && (text == "" || strings.Contains(text, "${")) {
+			return text
+		}
+		return Redacted
+	}
 	switch v := v.(type) {
 	case string:
-		name := path[len(path)-1]
-		inEnvironment := len(path) > 1 && path[len(path)-2] == "environment"
-		if v != "" && !strings.Contains(v, "${") && (s.secret && !inEnvironment || inEnvironment && SecretName(name)) {
+		if v != "" && namesVariable[name] && !ShownVariable(v) {
 			return Redacted
 		}
-		return RedactURL(v)
+		return redactText(v)
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
-			out[i] = safe(append(slices.Clone(path), "["+strconv.Itoa(i)+"]"), &shape{}, e)
+			out[i] = safe(path, &shape{}, e)
 		}
 		return out
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k, e := range v {
-			out[k] = safe(append(slices.Clone(path), k), &shape{}, e)
+			out[k] = safe(append(slices.Clone(path), k), &shape{secret: SecretName(k)}, e)
 		}
 		return out
 	}
 	return v
+}
+
+// redactText hides what looks like a secret inside a text that is shown whole.
+func redactText(s string) string {
+	s = webToken().ReplaceAllString(RedactURL(s), "${1}"+Redacted+"@")
+	s = named().ReplaceAllString(s, "${1}"+Redacted)
+	return bearer().ReplaceAllString(s, "${1}"+Redacted)
 }
 
 // RedactURL hides the password of an address with user information.
@@ -228,5 +271,5 @@ func RedactURL(s string) string {
 	if !strings.Contains(s, "://") {
 		return s
 	}
-	return userinfo.ReplaceAllString(s, "${1}"+Redacted+"@")
+	return userinfo().ReplaceAllString(s, "${1}"+Redacted+"@")
 }

@@ -81,12 +81,12 @@ func programKeys() []key {
 		field("stop", stopShape()),
 		field("stop_signal", text("Short form of stop, with stop_timeout.").match(`^(SIG)?[A-Z0-9+-]+$`, `a signal name such as "TERM"`).eg("INT")),
 		field("stop_timeout", duration("Wait after stop_signal before KILL.").def("10s")),
-		field("stop_command", hook("Runs before the ladder.")),
+		field("stop_command", hook("Runs before the ladder.").eg("nginx -s quit")),
 		field("kill", enum("What a signal of the ladder reaches at last: the whole tree, the process group, the process.", "tree", "group", "process").def("tree")),
 		field("essential", onOff("Its exit stops the box, with its code.")),
 		field("on_fatal", enum("shutdown: FATAL stops the box.", "ignore", "shutdown").def("ignore")),
 		field("user", account("User, by name or number; absent inherits.").eg("www-data", int64(1000))),
-		field("group", account("Group, by name or number; absent follows the user.")),
+		field("group", account("Group, by name or number; absent follows the user.").eg("www-data")),
 		field("groups", list("Supplementary groups.", account("")).def([]string{})),
 		field("umask", mode("File mode creation mask; absent inherits.").eg("0022")),
 		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
@@ -97,7 +97,7 @@ func programKeys() []key {
 		field("sandbox", sandboxShape()),
 		field("logs", logsShape()),
 		field("hooks", table("Commands around the program's life; they never block the supervisor.",
-			field("pre_start", hook("Before each start; a failure is a failed start.")),
+			field("pre_start", hook("Before each start; a failure is a failed start.").eg("mkdir -p /run/web")),
 			field("post_ready", hook("When it is ready.")),
 			field("pre_stop", hook("Before the ladder.")),
 			field("post_exit", hook("After each exit.")),
@@ -138,10 +138,10 @@ func probeKinds() []key {
 	return []key{
 		field("http", text("URL that answers 2xx or 3xx.").eg("http://127.0.0.1:8000/healthz").nonEmpty()),
 		field("tcp", text("host:port that accepts.").eg("127.0.0.1:5432").nonEmpty()),
-		field("unix", text("Socket path that accepts.").nonEmpty()),
-		field("grpc", text("host:port or host:port/service, grpc.health.v1.").nonEmpty()),
-		field("exec", command("Exits 0.")),
-		field("file", text("Path that exists.").nonEmpty()),
+		field("unix", text("Socket path that accepts.").nonEmpty().eg("/run/db/.s.PGSQL.5432")),
+		field("grpc", text("host:port or host:port/service, grpc.health.v1.").nonEmpty().eg("127.0.0.1:50051")),
+		field("exec", command("Exits 0.").eg([]any{"pg_isready", "-q"})),
+		field("file", text("Path that exists.").nonEmpty().eg("/run/web/ready")),
 	}
 }
 
@@ -163,14 +163,14 @@ func oneOrMany(doc string, keys ...key) *shape {
 
 func readyShape() *shape {
 	keys := append(probeKinds(),
-		field("notify", boolean("READY=1 on $NOTIFY_SOCKET (sd_notify).")),
-		field("fd", integer("A newline on this descriptor (s6).").between(3, 255)),
-		field("log", text("Regular expression (RE2) on a line of output.").nonEmpty()),
+		field("notify", boolean("READY=1 on $NOTIFY_SOCKET (sd_notify).").eg(true)),
+		field("fd", integer("A newline on this descriptor (s6).").between(3, 255).eg(3)),
+		field("log", text("Regular expression (RE2) on a line of output.").nonEmpty().eg("listening on .*:8000")),
 	)
 	keys = append(keys, probeTiming("250ms")...)
 	keys = append(keys,
 		field("any", boolean("One condition is enough; else all must hold.").def(false)),
-		field("deadline", duration("Not ready by then is a failed start; absent leaves it to start_timeout.")),
+		field("deadline", duration("Not ready by then is a failed start; absent leaves it to start_timeout.").eg("30s")),
 	)
 	return oneOrMany("When the program counts as ready: one table, or several that must all hold. Without it RUNNING is ready.", keys...).
 		eg(map[string]any{"http": "http://127.0.0.1:8000/healthz", "deadline": "30s"}).formOf(decodes[Ready])
@@ -201,9 +201,9 @@ func limitsShape() *shape {
 		field("fsize", limit("File size, bytes.")),
 		field("memlock", limit("Locked memory, bytes.")),
 		field("stack", limit("Stack, bytes.")),
-		field("nice", integer("Nice value.").between(-20, 19)),
+		field("nice", integer("Nice value.").between(-20, 19).eg(10)),
 		field("ionice", text("I/O class and level.").match(`^(idle|(best-effort|realtime):[0-7])$`, `"idle", "best-effort:0" to ":7" or "realtime:0" to ":7"`).eg("best-effort:4")),
-		field("oom_score_adj", integer("Badness for the OOM killer.").between(-1000, 1000)),
+		field("oom_score_adj", integer("Badness for the OOM killer.").between(-1000, 1000).eg(500)),
 		field("cpus", cpus.formOf(decodes[CPUList]).eg("0-3")),
 	)
 }

@@ -128,7 +128,7 @@ func integrationsShape() *shape {
 			field("enabled", onOff("Not read by any rule.")),
 			field("url", text("Event sink address.").eg("https://events.example.org/")),
 			field("relay_urls", texts("Nostr relays as event sink.").eg([]any{"wss://relay.example.org"})),
-			field("mcp_endpoint", text("MCP server as event sink.")),
+			field("mcp_endpoint", text("MCP server as event sink.").eg("http://mcp:8000/mcp")),
 		)),
 		field("external_network", table("An existing container network to join.",
 			field("enabled", onOff("Joins it.")),
@@ -147,7 +147,7 @@ func solidPodShape() *shape {
 		field("port", port("Listening port (E025, E028).").def(8484)),
 		field("bind", text("Listening address.").def("127.0.0.1")),
 		field("storage", enum("Storage backend.", "fs", "memory", "s3").def("fs")),
-		field("storage_root", text("Directory of the file backend; also the working directory and a readiness path.").def("/var/lib/solid")),
+		field("storage_root", text("Directory of the file backend; also the working directory and a readiness path.").def("/var/lib/solid").overrides("SOLID_POD_ROOT")),
 		field("base_url", text("Public base address.").def("http://127.0.0.1:8484")),
 		field("enable_oidc", onOff("Solid-OIDC login.")),
 		field("enable_schnorr_verify", boolean("NIP-98 signature check.").def(true)),
@@ -178,7 +178,7 @@ func consultantsShape() *shape {
 	}
 	return table("Second opinions from other models; stdio servers that a coordinator starts on demand.",
 		field("enabled", onOff("Master switch (E036).")),
-		field("log_dir", text("Directory of the JSON-lines audit files.").def("/var/lib/agentbox/consultations")),
+		field("log_dir", text("Directory of the JSON-lines audit files.").def("/var/lib/agentbox/consultations").overrides("AGENTBOX_CONSULTATIONS_DIR")),
 		field("intelligence_signal", onOff("Also write a quality signal per consultation (W038).")),
 		field("codex", one("Needs provider openai (E035) and toolchain codex (E037).", "gpt-5.4", "/home/openai-user/.codex", 180000)),
 		field("gemini", one("Needs provider gemini (E035) and toolchain gemini_cli (E037).", "gemini-2.5-pro", "/home/gemini-user", 180000)),
@@ -219,9 +219,9 @@ func meshShape() *shape {
 		field("telegram_mirror", onOff("Telegram mirror; needs two variables (E014); exception telegram-mirror.")),
 		field("relay", relayShape()),
 		field("operator", table("Whom the box belongs to.",
-			field("pubkey_hex", text("Public key, hexadecimal.")),
-			field("npub", text("The same key as npub.")),
-			field("display_name", text("Name to show.")),
+			field("pubkey_hex", text("Public key, hexadecimal.").eg("3bf0c63fcb93463407af97a5e5ee64fa883d107ef9e558472c4eb9aaaefa459d")),
+			field("npub", text("The same key as npub.").eg("npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6")),
+			field("display_name", text("Name to show.").eg("Operator")),
 			field("relay_urls", texts("Relays of the operator.").def([]string{})),
 		)),
 	)
@@ -250,10 +250,10 @@ func relayShape() *shape {
 }
 
 func securityShape() *shape {
-	reason := field("reason", text("Why the privilege is needed; text for the audit record."))
+	reason := field("reason", text("Why the privilege is needed; text for the audit record.").eg("Chromium's own sandbox makes namespaces."))
 	groups := field("group_add", texts("Further groups."))
 	opts := field("security_opt_override", texts("Security options that replace the baseline's of the same key (W021).").eg([]any{"seccomp=unconfined"}))
-	runtime := field("runtime_override", text("Container runtime instead of the engine's default."))
+	runtime := field("runtime_override", text("Container runtime instead of the engine's default.").eg("nvidia"))
 	// common are legal in every block: a privilege may need any of them, and
 	// its reason.
 	block := func(doc string, own ...key) *shape {

@@ -369,7 +369,7 @@ func (b *box) transitions(name string) string {
 func spec(name string, f ...func(*program.Spec)) program.Spec {
 	s := program.Spec{
 		Name: name, Group: name, Type: program.Service, Argv: []string{name}, Priority: 999, Autostart: true,
-		Restart: program.RestartOnFailure, ExitCodes: []int{0}, StartSeconds: time.Second, StartTimeout: time.Minute,
+		Restart: program.RestartOnFailure, ExitCodes: []int{0}, RunningAfter: time.Second, StartTimeout: time.Minute,
 		StartRetries: -1, Kill: program.KillTree, OnFatal: program.FatalIgnore,
 		Backoff:      program.BackoffPolicy{Initial: 500 * time.Millisecond, Factor: 2, Max: 30 * time.Second, Jitter: 0.1, ResetAfter: 30 * time.Second},
 		RestartLimit: program.RestartLimit{Count: 10, Window: 5 * time.Minute},

@@ -90,7 +90,7 @@ func shell(script string) func(*program.Spec) {
 	return func(s *program.Spec) {
 		s.Argv = []string{"/bin/sh", "-c", script}
 		s.Env = []string{"PATH=" + os.Getenv("PATH")}
-		s.StartSeconds = 0
+		s.RunningAfter = 0
 		s.Umask = -1
 	}
 }
@@ -102,7 +102,7 @@ func TestRealPrograms(t *testing.T) {
 			s.Readiness.Probes = []program.Probe{{FD: 3}}
 			s.Hooks.PreStart = &program.Hook{Argv: []string{"/bin/sh", "-c", "echo early > " + filepath.Join(dir, "hook")}, Timeout: patience}
 		}),
-		spec("crash", shell("echo doomed >&2; exit 3"), func(s *program.Spec) { s.StartRetries = 0; s.StartSeconds = time.Minute }),
+		spec("crash", shell("echo doomed >&2; exit 3"), func(s *program.Spec) { s.StartRetries = 0; s.RunningAfter = time.Minute }),
 		spec("nosuch", func(s *program.Spec) { s.Argv = []string{"no-such-command"}; s.StartRetries = 0; s.Umask = -1 }),
 		spec("job", oneshot, shell("exit 0")),
 		spec("after", shell("exec sleep 1000"), needs("job:completed", "fd")),
@@ -283,7 +283,7 @@ func sleepers(n int) []program.Spec {
 	for i := range n {
 		specs = append(specs, spec(fmt.Sprint("p", i), func(s *program.Spec) {
 			s.Argv = []string{"/bin/sleep", "1000"}
-			s.Umask, s.StartSeconds = -1, 0
+			s.Umask, s.RunningAfter = -1, 0
 		}))
 	}
 	return specs
@@ -327,7 +327,7 @@ func BenchmarkShutdown(b *testing.B) {
 
 func BenchmarkRestart(b *testing.B) {
 	box := newRealBox(b, Config{}, spec("p", func(s *program.Spec) {
-		s.Argv, s.Umask, s.StartSeconds = []string{"/bin/sleep", "1000"}, -1, 0
+		s.Argv, s.Umask, s.RunningAfter = []string{"/bin/sleep", "1000"}, -1, 0
 		s.Backoff.Initial, s.RestartLimit.Count = 0, 0
 	}))
 	box.sup.Boot()

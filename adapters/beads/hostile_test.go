@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -25,6 +26,8 @@ import (
 // The test binary plays the box that is killed: with this variable set it
 // writes beads until it dies.
 const crashEnv = "BEADS_CRASH_DB"
+
+var crashRounds = flag.Int("crash.rounds", 12, "how often a writing process is killed")
 
 // crashChild writes beads and says so, step by step, until it is killed.
 func crashChild(path string) {
@@ -60,7 +63,7 @@ func crashChild(path string) {
 // moment, over and over on the same file, and looks for everything it said was
 // done.
 func TestNoAcknowledgedWriteIsLostByKill(t *testing.T) {
-	rounds := 12
+	rounds := *crashRounds
 	if testing.Short() {
 		rounds = 3
 	}
@@ -426,4 +429,50 @@ func FuzzImport(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+func benchBeads(b *testing.B) adapters.Beads {
+	l := newLocal(b, filepath.Join(b.TempDir(), "beads.db"))
+	if err := l.Connect(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Disconnect(context.Background()) })
+	return adapters.WrapBeads(l, nil)
+}
+
+func BenchmarkCreateClaimClose(b *testing.B) {
+	w := benchBeads(b)
+	for b.Loop() {
+		x, err := w.CreateEpic(b.Context(), adapters.NewBead{Title: "x"})
+		if err == nil {
+			_, err = w.Claim(b.Context(), x.ID, "a")
+		}
+		if err == nil {
+			_, err = w.Close(b.Context(), x.ID, "")
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkGetReady asks a store of 5,000 beads, a tenth of them blocked.
+func BenchmarkGetReady(b *testing.B) {
+	w := benchBeads(b)
+	var file strings.Builder
+	for i := range 5000 {
+		deps := ""
+		if i%10 == 9 {
+			deps = fmt.Sprintf(`,"dependencies":[{"issue_id":"x-%d","depends_on_id":"x-%d","type":"blocks"}]`, i, i-1)
+		}
+		fmt.Fprintf(&file, `{"id":"x-%d","title":"t","status":"open","priority":%d,"created_at":"2026-01-02T03:04:05Z","updated_at":"2026-01-02T03:04:05Z"%s}`+"\n", i, i%5, deps)
+	}
+	if _, err := w.Import(b.Context(), strings.NewReader(file.String()), adapters.ImportOpt{}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if page, err := w.GetReady(b.Context(), adapters.ReadyFilter{}); err != nil || len(page.Items) != 100 {
+			b.Fatal(len(page.Items), err)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +22,7 @@ const (
 	carryFirst     = time.Second // backoff while the sink is down
 	carryMax       = time.Minute
 	carryBatch     = 100
-	carryBytes     = 1 << 20
+	carryBytes     = 512 << 10 // peers take bodies of 1 MiB
 	deadLetterFile = "dead-letter.jsonl"
 	deadLetterMax  = 64 << 20 // bytes; then the file is renamed once and begun anew
 )
@@ -181,11 +182,13 @@ func cloudBatch(batch []adapters.Event) []CloudEvent {
 }
 
 func (c *carrier) send(ctx context.Context, contentType string, v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
 		return adapters.Errorf(adapters.CodeValidation, "the event cannot be written as JSON").Wrap(err)
 	}
-	_, err = c.client.Do(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/events", Body: body, ContentType: contentType, Keyed: true})
+	_, err := c.client.Do(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/events", Body: body.Bytes(), ContentType: contentType, Keyed: true})
 	return err
 }
 
@@ -197,7 +200,7 @@ func final(err error) bool {
 		adapters.CodeDisabled, adapters.CodePrivacyRejected, adapters.CodeEmbedding:
 		return false
 	case adapters.CodeConflict: // the same key is still running there
-		return e.Fields["status"] != nil
+		return e.Fields["peer_status"] != nil
 	}
 	return true
 }

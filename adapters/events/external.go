@@ -276,15 +276,15 @@ func (r *remote) Next(ctx context.Context) (adapters.Event, error) {
 		if err != nil {
 			return adapters.Event{}, err
 		}
-		if e.Type == adapters.KindLagged {
-			seq, _ := strconv.ParseUint(e.ID, 10, 64) // without an id the notice has no number
+		var ev adapters.Event
+		if json.Unmarshal(e.Data, &ev) == nil && ev.Kind != "" {
+			return ev, nil
+		}
+		if e.Type == adapters.KindLagged { // the bare notice
+			seq, _ := strconv.ParseUint(e.ID, 10, 64) // without an id it has no number
 			return adapters.Event{Kind: adapters.KindLagged, Payload: json.RawMessage(e.Data), Seq: seq}, nil
 		}
-		var ev adapters.Event
-		if json.Unmarshal(e.Data, &ev) != nil || ev.Kind == "" {
-			continue // not an event of the contract: a newer peer may send other things
-		}
-		return ev, nil
+		// Not an event of the contract: a newer peer may send other things.
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,6 +22,8 @@ import (
 // The test binary plays the box that is killed: with this variable set it
 // dispatches events until it dies.
 const crashEnv = "EVENTS_CRASH_DIR"
+
+var crashRounds = flag.Int("crash.rounds", 25, "how often a dispatching process is killed")
 
 // crashChild dispatches and says so, event by event, until it is killed.
 func crashChild(dir string) {
@@ -77,7 +80,7 @@ func history(t testing.TB, l *Local) map[uint64]string {
 // over and over in the same directory, and looks for every event it had a
 // receipt for, under the same number.
 func TestNoReceiptIsLostByKill(t *testing.T) {
-	rounds := 25
+	rounds := *crashRounds
 	if testing.Short() {
 		rounds = 5
 	}
@@ -406,4 +409,18 @@ func FuzzRecover(f *testing.F) {
 			}
 		}
 	})
+}
+
+func BenchmarkDispatch(b *testing.B) {
+	for _, fsync := range []string{"1s", "always"} {
+		b.Run(fsync, func(b *testing.B) {
+			w := adapters.WrapEvents(start(b, LocalConfig{Dir: b.TempDir(), Fsync: fsync}), nil)
+			payload := json.RawMessage(`{"a":"` + strings.Repeat("x", 500) + `"}`)
+			for b.Loop() {
+				if _, err := w.Dispatch(b.Context(), adapters.Event{Kind: "x", Payload: payload}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -189,10 +189,16 @@ func (db *DB) Ping(ctx context.Context) error {
 	})
 }
 
-// Backup writes a consistent copy to path, which must not exist.
+// Backup writes a consistent copy to path, which must not exist. It has a
+// connection of its own: the readers' refuse VACUUM, and the writer's must not be
+// held for as long as a copy takes.
 func (db *DB) Backup(ctx context.Context, path string) error {
-	_, err := db.read.ExecContext(ctx, "VACUUM INTO ?", path)
-	return Error(err)
+	own, err := sql.Open("sqlite", dsn(db.path, ""))
+	if err != nil {
+		return Error(err)
+	}
+	_, err = own.ExecContext(ctx, "VACUUM INTO ?", path)
+	return Error(errors.Join(err, own.Close()))
 }
 
 // Close ends all connections; the last one folds the WAL into the file.

@@ -32,7 +32,9 @@ const (
 )
 
 // Authorizer puts credentials on a request. body is what will be sent, for
-// schemes that sign it. It is called for every attempt, never after a redirect.
+// schemes that sign it; a streamed one is nil, with a ContentLength that is not
+// 0, and a scheme that signs bodies must refuse it. It is called for every
+// attempt, never after a redirect.
 type Authorizer interface {
 	Authorize(r *http.Request, body []byte) error
 }
@@ -130,6 +132,7 @@ func newTransport() *http.Transport {
 		TLSHandshakeTimeout:    dialLimit,
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        60 * time.Second,
+		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 		ForceAttemptHTTP2:      true,
 	}
@@ -145,6 +148,11 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	first := via[0]
 	if first.URL.Scheme == "https" && r.URL.Scheme != "https" {
 		return errors.New("redirected from https to http")
+	}
+	if r.Method != first.Method {
+		// 301 to 303 would turn a write into a read, whose answer would look
+		// like the write's.
+		return errors.New("a write was redirected to a read")
 	}
 	if r.URL.Scheme == first.URL.Scheme && r.URL.Host == first.URL.Host {
 		return nil
@@ -182,6 +190,13 @@ type Request struct {
 	// Keyed sends an idempotency key, the caller's or a fresh one, so that the
 	// call may be retried although it is a write.
 	Keyed bool
+	// Upload is a body that is streamed instead of Body: read once, so the call
+	// is never retried. UploadSize is its length in bytes, < 0 when unknown.
+	Upload     io.Reader
+	UploadSize int64
+	// Keep names headers of an error answer that become fields of the error:
+	// header, then field.
+	Keep map[string]string
 	// Session says that 410 means an evicted session.
 	Session bool
 	// Expect are the statuses that are success; nil = any 2xx.
@@ -201,21 +216,25 @@ type Response struct {
 // an *adapters.Error.
 func (c *Client) Do(ctx context.Context, r Request) (*Response, error) {
 	key := c.key(ctx, r)
-	var last *adapters.Error
+	return retrying(ctx, r, func() (*Response, error) { return c.attempt(ctx, r, key) })
+}
+
+// retrying makes one attempt, and up to maxRetries more where r may be repeated
+// and the error may pass.
+func retrying[T any](ctx context.Context, r Request, attempt func() (T, error)) (T, error) {
 	for try := 0; ; try++ {
-		res, err := c.attempt(ctx, r, key)
+		res, err := attempt()
 		if err == nil {
 			return res, nil
 		}
-		last = adapters.AsError(err)
-		if try == maxRetries || !last.Retryable || !(r.read() || r.Keyed) {
-			return nil, last
-		}
-		if !pause(ctx, retryDelay(try, last)) {
-			return nil, last
+		last := adapters.AsError(err)
+		if try == maxRetries || !last.Retryable || !r.repeatable() || !pause(ctx, retryDelay(try, last)) {
+			return res, last
 		}
 	}
 }
+
+func (r Request) repeatable() bool { return (r.read() || r.Keyed) && r.Upload == nil }
 
 func (c *Client) key(ctx context.Context, r Request) string {
 	if !r.Keyed {
@@ -272,11 +291,19 @@ func (c *Client) attempt(ctx context.Context, r Request, key string) (*Response,
 
 func (c *Client) exchange(ctx context.Context, r Request, key string) (*Response, error) {
 	limit := writeLimit
-	if r.read() {
+	switch {
+	case r.Upload != nil:
+		limit = uploadLimit
+	case r.read():
 		limit = readLimit
 	}
 	one, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if r.Upload != nil {
+		u := newUpload(r.Upload, r.UploadSize, cancel)
+		defer u.stop()
+		r.Upload = u
+	}
 	res, err := c.send(one, r, key)
 	if err != nil {
 		return nil, err
@@ -297,6 +324,9 @@ func (c *Client) send(ctx context.Context, r Request, key string) (*http.Respons
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
+		if u, ok := r.Upload.(*upload); ok && u.failure() != nil {
+			return nil, u.failure()
+		}
 		return nil, transportError(ctx, err)
 	}
 	if expected(r.Expect, res.StatusCode) {
@@ -305,7 +335,13 @@ func (c *Client) send(ctx context.Context, r Request, key string) (*http.Respons
 	defer res.Body.Close()
 	// An error body that breaks off still has a status that says enough.
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
-	return nil, adapters.FromProblem(res.StatusCode, res.Header, body, r.Session)
+	e := adapters.FromProblem(res.StatusCode, res.Header, body, r.Session)
+	for name, field := range r.Keep {
+		if v := res.Header.Get(name); v != "" {
+			e = e.With(field, v)
+		}
+	}
+	return nil, e
 }
 
 func expected(want []int, status int) bool {
@@ -326,12 +362,20 @@ func (c *Client) request(ctx context.Context, r Request, key string) (*http.Requ
 		u += "?" + r.Query.Encode()
 	}
 	var body io.Reader
-	if r.Body != nil {
+	switch {
+	case r.Upload != nil:
+		body = r.Upload
+	case r.Body != nil:
 		body = bytes.NewReader(r.Body)
 	}
 	req, err := http.NewRequestWithContext(ctx, r.Method, u, body)
 	if err != nil {
 		return nil, adapters.Invalid("path", "cannot be sent")
+	}
+	if r.Upload != nil {
+		req.ContentLength = r.UploadSize
+		// A peer that will refuse gets to say so before the bytes are sent.
+		req.Header.Set("Expect", "100-continue")
 	}
 	if err := c.headers(ctx, req, r, key); err != nil {
 		return nil, err
@@ -493,6 +537,11 @@ func (c *Client) Stream(ctx context.Context, r Request) (*http.Response, error) 
 	res, err := c.openStream(ctx, r)
 	c.breaker.leave(trial, outcomeOf(ctx, err))
 	return res, err
+}
+
+// Open is Stream with the retries of Do.
+func (c *Client) Open(ctx context.Context, r Request) (*http.Response, error) {
+	return retrying(ctx, r, func() (*http.Response, error) { return c.Stream(ctx, r) })
 }
 
 func (c *Client) openStream(ctx context.Context, r Request) (*http.Response, error) {

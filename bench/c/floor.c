@@ -1,7 +1,8 @@
 /* The floor: the same system calls with nothing around them. Starts N copies of a
    program with two pipes each, reaps, restarts what a signal killed, and on
-   SIGTERM passes it on and waits for all. */
+   SIGTERM passes it on, kills after two seconds, and waits for all. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,10 +13,10 @@ static volatile sig_atomic_t stopping;
 static pid_t *pids;
 static int n;
 
-static void term(int sig) {
-	(void)sig;
+static void stop(int sig) {
 	stopping = 1;
-	for (int i = 0; i < n; i++) if (pids[i] > 0) kill(pids[i], SIGTERM);
+	for (int i = 0; i < n; i++) if (pids[i] > 0) kill(pids[i], sig == SIGALRM ? SIGKILL : SIGTERM);
+	if (sig == SIGTERM) alarm(2);
 }
 
 static pid_t spawn(char **argv) {
@@ -38,12 +39,14 @@ int main(int argc, char **argv) {
 	n = atoi(argv[1]);
 	pids = calloc(n + 1, sizeof *pids);
 	struct sigaction sa = {0};
-	sa.sa_handler = term;
+	sa.sa_handler = stop;
 	sigaction(SIGTERM, &sa, 0);
+	sigaction(SIGALRM, &sa, 0);
 	for (int i = 0; i < n; i++) pids[i] = spawn(argv + 2);
 	for (;;) {
 		int st;
 		pid_t p = waitpid(-1, &st, 0);
+		if (p < 0 && errno == EINTR) continue;
 		if (p < 0 && stopping) return 0;
 		if (p < 0) { pause(); continue; }
 		for (int i = 0; i < n; i++)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -132,7 +133,7 @@ func reportSARIF(c *cli, _ string, findings []schema.Finding, _ bool) error {
 
 func location(f schema.Finding) sarifLocation {
 	var l sarifLocation
-	l.PhysicalLocation.ArtifactLocation.URI = f.File
+	l.PhysicalLocation.ArtifactLocation.URI = (&url.URL{Path: f.File}).String()
 	if f.Line > 0 {
 		l.PhysicalLocation.Region = &sarifRegion{StartLine: f.Line, StartColumn: f.Column}
 	}

@@ -51,9 +51,11 @@ type boxKey struct{}
 
 // box is `box WORD...`: it serves a box and points AGENTCTL_SOCKET to it. A
 // word is a program, NAME or NAME=STATE or NAME=STATE:REASON, or a setting:
-// +fails=NAME, +hold=NAME, +refuse=NAME, +unready, +invalid, +rollback.
+// +fails=NAME, +hold=NAME, +refuse=NAME, +unready, +invalid, +rollback,
+// +meta=FILE, +health=FILE.
 func box(ts *testscript.TestScript, neg bool, args []string) {
 	b := controltest.New()
+	b.ProbeJSON = map[string]string{}
 	furnish(b)
 	for _, word := range args {
 		if setting, ok := strings.CutPrefix(word, "+"); ok {
@@ -117,6 +119,10 @@ func set(ts *testscript.TestScript, b *controltest.Box, setting string) {
 		e := api.Errorf(api.CodeInvalid, "the manifest is invalid; nothing has been changed")
 		e.Findings = []api.Finding{{Code: "E016", Severity: "error", File: "agentbox.toml", Line: 3, Column: 1, Message: `unknown key "comand"`, Hint: `write "command"`}}
 		b.ApplyErr = e
+	case "meta":
+		b.ProbeJSON["/v1/meta"] = ts.ReadFile(value)
+	case "health":
+		b.ProbeJSON["/health"] = ts.ReadFile(value)
 	case "rollback":
 		b.Result.RolledBack, b.Result.Reason = true, "web did not return"
 	default:

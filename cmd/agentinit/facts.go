@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os/user"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -49,6 +50,7 @@ func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct
 		return nil, err
 	}
 	s.b.sup.Boot()
+	s.b.background(s.b.connectSlots)
 	return s.b.sup.Started(), nil
 }
 
@@ -149,7 +151,7 @@ func (b *box) buildInfo() probes.Build {
 func (b *box) health() probes.Health {
 	_, programs := b.programStates()
 	return probes.NewHealth(probes.Facts{
-		Uptime: time.Since(b.started), Verdict: b.readiness.Verdict(), Phases: b.phases(), Programs: programs,
+		Uptime: time.Since(b.started), Verdict: b.readiness.Verdict(), Phases: b.phases(), Programs: programs, Adapters: b.slotStates(),
 		Drift: b.drift.Current(), Listeners: b.server.Listeners(), Artifacts: b.boot.Artifacts(), Build: b.buildInfo(),
 	})
 }
@@ -158,14 +160,16 @@ func (b *box) health() probes.Health {
 func (b *box) meta() any {
 	build := b.buildInfo()
 	m := b.manifest()
-	return map[string]any{
+	meta := map[string]any{
 		"version": build.Version, "boot_id": build.BootID, "image_hash": build.ImageHash,
 		"manifest_checksum": build.ManifestChecksum, "federation_mode": build.FederationMode,
 		"observability": map[string]any{
-			"metrics_endpoint": b.metricsBound(), "otlp_endpoint": withoutCredentials(m.Observability.OTLPEndpoint),
+			"metrics_endpoint": b.metricsBound(), "otlp_endpoint": withoutCredentials(b.collector(m)),
 		},
 		"runtime_closure": b.boot.Closure(),
 	}
+	b.slotMeta(meta)
+	return meta
 }
 
 func (b *box) metricsBound() string { return b.server.Bound("metrics") }
@@ -178,12 +182,19 @@ func (b *box) declared() probes.Declared {
 	}
 	d := probes.Declared{
 		MetricsAddress: metrics, Enforce: b.manifest().Security.Enforce, WritableMounts: b.boot.Mounts(),
-		ImageRef: b.getenv("AGENTBOX_IMAGE_REF"), Environment: b.boot.DeclaredEnvironment(),
+		ImageRef: b.pinnedImage(), Environment: b.boot.DeclaredEnvironment(),
 	}
 	if p := b.boot.Security(); p != nil {
 		d.Profile = &probes.Security{Capabilities: p.Capabilities, ReadOnlyRoot: p.ReadOnlyRoot, NoNewPrivs: p.NoNewPrivs}
 	}
 	return d
+}
+
+// pinnedImage is the digest of the image reference; a reference by tag alone
+// promises nothing that could be compared.
+func (b *box) pinnedImage() string {
+	_, digest, _ := strings.Cut(b.getenv("AGENTBOX_IMAGE_REF"), "@")
+	return digest
 }
 
 // withoutCredentials drops user information from an address that is shown.

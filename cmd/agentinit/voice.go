@@ -48,6 +48,13 @@ func (v *voice) Level() string {
 	return zerolog.Level(v.level.Load()).String()
 }
 
+// Run makes the level in force hold for loggers that write on their own.
+func (v *voice) Run(e *zerolog.Event, level zerolog.Level, _ string) {
+	if level < zerolog.Level(v.level.Load()) {
+		e.Discard()
+	}
+}
+
 // follow writes every event until ctx ends, then those that are already there.
 func (v *voice) follow(ctx context.Context, events *event.Watcher) {
 	for {

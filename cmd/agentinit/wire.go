@@ -15,11 +15,17 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	_ "time/tzdata" // schedules name time zones, and a small image has no zoneinfo
 
 	"github.com/prometheus/client_golang/prometheus"
+	tracesdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -67,6 +73,20 @@ type box struct {
 	server    *probes.Server
 	drift     *probes.DriftDetector
 	addresses bootstrap.Addresses
+	resolved  *adapters.Resolved
+	slots     *adapters.Set
+	agents    *agents
+	bridge    *orchestrator.Bridge // nil unless the manifest wants it
+	// agentTokens knows the agents by their tokens; nil without a local one.
+	agentTokens *orchestrator.Local
+	tasks       *rest.Tasks
+	backups     []rest.BackupPart
+	api         *rest.Server
+	tracing     *tracesdk.TracerProvider // nil without a collector
+	tracer      trace.Tracer             // nil with it
+
+	// slotFailure is what ended the box because of an adapter.
+	slotFailure atomic.Pointer[bootstrap.Failure]
 
 	// stopped ends when the box has: everything that runs beside it hangs on it.
 	stopped context.Context
@@ -109,6 +129,7 @@ func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) 
 	}}); err != nil {
 		return nil, err
 	}
+	b.agents = newAgents(b.owner, nil)
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
@@ -126,6 +147,11 @@ func (b *box) getenv(name string) string { return b.env[name] }
 
 func (b *box) publish(level event.Level, name string, fields map[string]any) {
 	b.bus.Publish(event.Event{Level: level, Stage: "supervisor", Name: name, Fields: fields})
+}
+
+// collector is where spans go: the environment wins over the manifest.
+func (b *box) collector(m *schema.Manifest) string {
+	return cmp.Or(b.getenv("AGENTBOX_OTLP_ENDPOINT"), m.Observability.OTLPEndpoint)
 }
 
 func newBootID() string {
@@ -152,13 +178,22 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
 		return err
 	}
-	_, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE"))
-	return err
+	if _, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
+		return err
+	}
+	if b.tracing, err = newTracing(b.stopped, b.collector(m), b.bootID); err != nil {
+		return err
+	}
+	if b.tracing != nil {
+		b.tracer = b.tracing.Tracer("agentinit")
+	}
+	return b.resolveSlots(m)
 }
 
 // live is the life of the box. Phase 0 comes first, because the manifest says
 // where to listen; everything that answers is up before phase 1.
 func (b *box) live(caught <-chan os.Signal) int {
+	settleHeap := deferCollection(b.getenv)
 	loadErr := b.boot.Load(b.stopped)
 	b.speak(loadErr)
 	if loadErr != nil {
@@ -186,6 +221,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 		return b.end(bootErr, b.stopSupervisor(results, bootErr))
 	}
 	b.afterBoot()
+	b.background(settleHeap)
 	return b.end(nil, <-results)
 }
 
@@ -222,8 +258,9 @@ func (b *box) speak(loadErr error) {
 // build makes everything that depends on the manifest.
 func (b *box) build() error {
 	m := b.manifest()
+	b.agents.plane = b.plane
 	b.system = supervisor.NewSystem(supervisor.SystemConfig{
-		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
+		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime, Other: b.agents.heard,
 	})
 	var err error
 	b.sup, err = supervisor.New(supervisor.Config{
@@ -248,6 +285,9 @@ func (b *box) build() error {
 	}); err != nil {
 		return err
 	}
+	if err := b.buildSlots(m); err != nil {
+		return err
+	}
 	b.drift = probes.NewDriftDetector(b.bus, b.readiness, b.declared, probes.Reality{
 		StatusFile: "/proc/self/status", Root: "/", Metrics: b.metricsBound, LookupEnv: b.getenv,
 		ImageRef: func() string { return b.getenv("AGENTBOX_IMAGE_HASH") }, Mounts: b.readiness.MountFaults,
@@ -257,7 +297,10 @@ func (b *box) build() error {
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
 		ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return b.serveAPI(m)
 }
 
 // seed spreads the jitter of many boxes that start at once.
@@ -311,14 +354,18 @@ func (b *box) serveControl() error {
 	if readers < 0 {
 		readers = os.Getegid()
 	}
-	server := control.New(control.Config{
+	config := control.Config{
 		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
-		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Probes: b.server.Handler(),
+		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Probes: b.server.Handler(), Adapters: b.api.Handler(),
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},
 		UID: uint32(os.Geteuid()), GID: uint32(readers),
-	})
+	}
+	if b.bridge != nil {
+		config.Bridge = b.bridge
+	}
+	server := control.New(config)
 	b.publish(event.Info, "ControlListening", map[string]any{"socket": socket.Name()})
 	b.background(func() {
 		if err := server.Serve(b.stopped, socket); err != nil {
@@ -383,7 +430,17 @@ func (b *box) neverStarted(err error) int {
 // end takes the box down after its programs: what is left of processes, the
 // listeners, the log; then it says why.
 func (b *box) end(bootErr error, result supervisor.Result) int {
+	if failure := b.slotFailure.Load(); failure != nil {
+		bootErr = failure
+	}
 	code := finalStatus(bootErr, result)
+	if b.api != nil {
+		b.api.Close()
+	}
+	if b.tasks != nil {
+		b.tasks.Close()
+	}
+	b.disconnectSlots()
 	if left := b.owner.KillAll(orphanWait); left > 0 {
 		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})
 	}
@@ -391,6 +448,7 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 		b.publish(event.Warn, "OwnerNotClosed", map[string]any{"message": err.Error()})
 	}
 	b.say(b.report(code, bootErr, result))
+	b.endTracing()
 	b.halt()
 	b.running.Wait()
 	b.boot.Wait()
@@ -408,4 +466,16 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 		fmt.Fprintln(b.stderr, "agentinit: the end of the log may be missing:", err)
 	}
 	return code
+}
+
+// endTracing sends what spans are left, for as long as the log has too.
+func (b *box) endTracing() {
+	if b.tracing == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushWait)
+	defer cancel()
+	if err := b.tracing.Shutdown(ctx); err != nil {
+		b.publish(event.Warn, "SpansLost", map[string]any{"message": err.Error()})
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/pelletier/go-toml/v2"
@@ -166,4 +167,13 @@ func (c *Catalogue) Active(v View) []Feature {
 		}
 	}
 	return on
+}
+
+// SecurityOption splits an option of a container, "seccomp=unconfined" or
+// "no-new-privileges:true", at its first "=" or ":".
+func SecurityOption(option string) (key, value string) {
+	if i := strings.IndexAny(option, "=:"); i >= 0 {
+		return option[:i], option[i+1:]
+	}
+	return option, ""
 }

@@ -33,7 +33,7 @@ func TestCatalogueIsSound(t *testing.T) {
 	c := load(t)
 	v := viewOf(t, "")
 	conditions := func(where string, list []string) {
-		for _, p := range paths(list) {
+		for _, p := range Keys(list) {
 			if _, ok := v.Lookup(p); !ok {
 				t.Errorf("%s: the manifest has no %s", where, p)
 			}
@@ -254,5 +254,15 @@ func TestSecrets(t *testing.T) {
 func TestUnknownKeysAreRefused(t *testing.T) {
 	if _, err := parse([]byte("[[features]]\nname = 'x'\nwehn = ['y']")); err == nil {
 		t.Error("a misspelt key was read")
+	}
+}
+
+// What programs do not inherit is not shown either.
+func TestSecretsAreOneIdea(t *testing.T) {
+	c := load(t)
+	for _, pattern := range append(slices.Clone(c.Secrets.Patterns), c.Secrets.Names...) {
+		if name := strings.ReplaceAll(pattern, "*", "X"); !schema.SecretName(name) {
+			t.Errorf("%s is withheld from programs, but shown by config show", name)
+		}
 	}
 }

@@ -107,14 +107,32 @@ func (v View) equals(left, right string) bool {
 	return false
 }
 
-// paths lists the manifest paths that conditions speak of.
-func paths(conditions []string) []string {
+// Keys lists the manifest paths that conditions speak of, in their order.
+func Keys(conditions []string) []string {
 	var out []string
 	for _, c := range conditions {
 		c, _, _ = strings.Cut(c, "=")
 		out = append(out, strings.Trim(c, "! "))
 	}
 	return out
+}
+
+// Describe writes conditions for people: `a.b`, `a.b = "x" or "y"`.
+func Describe(conditions []string) string {
+	parts := make([]string, len(conditions))
+	for i, c := range conditions {
+		left, right, ok := strings.Cut(c, "=")
+		if !ok {
+			parts[i] = c
+			continue
+		}
+		var values []string
+		for v := range strings.SplitSeq(right, "|") {
+			values = append(values, strconv.Quote(strings.TrimSpace(v)))
+		}
+		parts[i] = left + "= " + strings.Join(values, " or ")
+	}
+	return strings.Join(parts, " and ")
 }
 
 // template matches {a.b} and {a.b|filter}. What follows a dollar is the

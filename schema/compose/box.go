@@ -313,7 +313,7 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 	}
 	m := b.view.Manifest
 	need := func(name string, optional bool) {
-		if _, known := vars[name]; !known && validName(name) {
+		if _, known := vars[name]; !known && schema.VariableName(name) {
 			vars[name] = Variable{Name: name, Optional: optional}
 		}
 	}
@@ -323,7 +323,7 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 		}
 		// The credential is the operator's: a fallback would hide that it is
 		// missing.
-		if validName(p.EnvVar) {
+		if schema.VariableName(p.EnvVar) {
 			vars[p.EnvVar] = Variable{Name: p.EnvVar}
 		}
 		for _, name := range p.OptionalEnvVars {
@@ -345,17 +345,6 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		b.box.Operator = append(b.box.Operator, vars[name])
 	}
-}
-
-// validName tells whether a text can be the name of an environment variable
-// everywhere (POSIX XBD 8.1).
-func validName(s string) bool {
-	for i, r := range s {
-		if r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (i == 0 || r < '0' || r > '9') {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // header says how a file was made, so that it can be made again. It names no

@@ -430,3 +430,17 @@ func TestGenerationDoesNotAskForTheBoxesEnvironment(t *testing.T) {
 		t.Errorf("findings %v, want the mistake in needs", findings)
 	}
 }
+
+// What a pod has a field for reaches it; the rest is noted, not lost in silence.
+func TestPodConfinement(t *testing.T) {
+	box := load(t, "[desktop]\nenabled = true\n[security.exceptions.desktop]\nsecurity_opt_override = ['apparmor=box', 'seccomp=box.json', 'label=disable']\n")
+	spec := at(t, statefulSet(t, box), "containers", 0, "securityContext")
+	for field, want := range map[string]string{"appArmorProfile": "box", "seccompProfile": "box.json"} {
+		if at(t, spec, field, "type") != "Localhost" || at(t, spec, field, "localhostProfile") != want {
+			t.Errorf("%s is %v", field, at(t, spec, field))
+		}
+	}
+	if _, notes := box.Kubernetes(compose.Kubernetes{}); len(notes) != 1 || !strings.Contains(notes[0], "label=disable") {
+		t.Errorf("the notes are %q", notes)
+	}
+}

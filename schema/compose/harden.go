@@ -10,7 +10,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
@@ -187,12 +186,10 @@ func uniteRequests(a, b []catalog.DeviceRequest) []catalog.DeviceRequest {
 	return out
 }
 
-// optionKey is the text of a security option before "=" or ":".
+// optionKey is the key of a security option.
 func optionKey(option string) string {
-	if i := strings.IndexAny(option, "=:"); i >= 0 {
-		return option[:i]
-	}
-	return option
+	key, _ := catalog.SecurityOption(option)
+	return key
 }
 
 // replaceOptions puts over in place of the options with the same key and keeps
@@ -246,8 +243,7 @@ func (m *merge) settle(out *Applied) {
 // permissiveness ranks the value of a security option: 2 switches the
 // protection off, 1 is a profile of the operator's, 0 the engine's own.
 func permissiveness(option string) int {
-	value := strings.TrimLeft(strings.TrimPrefix(option, optionKey(option)), "=:")
-	switch value {
+	switch _, value := catalog.SecurityOption(option); value {
 	case "unconfined", "disable", "false":
 		return 2
 	case "default", "true", "":

@@ -8,7 +8,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
 
 // Kubernetes is what a cluster has to say beyond the manifest.
@@ -134,6 +137,9 @@ func (w *cluster) statefulSet() mapping {
 	} else if w.Sidecar != nil {
 		pod.add("runtimeClassName", w.Security.Sidecar.Runtime)
 	}
+	for _, o := range beyondPods(w.Security.Effective.SecurityOpt) {
+		w.notes = append(w.notes, "a pod has no field for the security option "+o+"; it is left out")
+	}
 	pod.add("securityContext", w.podSecurity())
 	pod.add("containers", containers)
 	pod.add("volumes", w.volumes())
@@ -199,18 +205,36 @@ func security(p Profile) mapping {
 	m.add("capabilities", caps)
 	seccomp := mapping{{"type", "RuntimeDefault"}}
 	for _, o := range p.SecurityOpt {
-		value := strings.TrimLeft(strings.TrimPrefix(o, optionKey(o)), "=:")
-		switch {
-		case optionKey(o) == "apparmor" && permissiveness(o) == 2:
-			m.add("appArmorProfile", mapping{{"type", "Unconfined"}})
-		case optionKey(o) != "seccomp":
-		case permissiveness(o) == 2:
-			seccomp = mapping{{"type", "Unconfined"}}
-		case permissiveness(o) == 1:
-			seccomp = mapping{{"type", "Localhost"}, {"localhostProfile", value}}
+		switch optionKey(o) {
+		case "apparmor":
+			m.add("appArmorProfile", confinement(o))
+		case "seccomp":
+			seccomp = confinement(o)
 		}
 	}
 	return append(m, pair{"seccompProfile", seccomp})
+}
+
+// confinement writes a profile of seccomp or AppArmor.
+func confinement(option string) mapping {
+	switch permissiveness(option) {
+	case 2:
+		return mapping{{"type", "Unconfined"}}
+	case 1:
+		_, value := catalog.SecurityOption(option)
+		return mapping{{"type", "Localhost"}, {"localhostProfile", value}}
+	}
+	return mapping{{"type", "RuntimeDefault"}}
+}
+
+// beyondPods are the security options that a pod has no field for.
+func beyondPods(options []string) (out []string) {
+	for _, o := range options {
+		if !slices.Contains([]string{"no-new-privileges", "seccomp", "apparmor"}, optionKey(o)) {
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 func (w *cluster) container() mapping {
@@ -270,11 +294,13 @@ func (w *cluster) probes() mapping {
 	)
 }
 
-var notLabel = regexp.MustCompile(`[^a-z0-9]+`)
+var notLabel = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`[^a-z0-9]+`)
+})
 
 // label makes a name of a path: what is not a letter or digit becomes a dash.
 func label(prefix, s string) string {
-	s = prefix + strings.Trim(notLabel.ReplaceAllString(strings.ToLower(s), "-"), "-")
+	s = prefix + strings.Trim(notLabel().ReplaceAllString(strings.ToLower(s), "-"), "-")
 	if len(s) <= 63 {
 		return s
 	}
@@ -310,14 +336,16 @@ func (w *cluster) volumeMounts() []any {
 	return list
 }
 
-var sizeOption = regexp.MustCompile(`(?:^|,)size=([0-9]+)([kKmMgG]?)`)
+var sizeOption = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|,)size=([0-9]+)([kKmMgG]?)`)
+})
 
 func (w *cluster) volumes() []any {
 	list := []any{mapping{{"name", "manifest"}, {"configMap", mapping{{"name", w.k.Name}}}}}
 	for _, t := range w.Security.Effective.Tmpfs {
 		path, options, _ := strings.Cut(t, ":")
 		dir := mapping{{"medium", "Memory"}}
-		if m := sizeOption.FindStringSubmatch(options); m != nil {
+		if m := sizeOption().FindStringSubmatch(options); m != nil {
 			size := m[1]
 			if m[2] != "" {
 				size += strings.ToUpper(m[2])[:1] + "i"

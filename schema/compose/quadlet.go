@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
 
 // File is one generated file.
@@ -123,8 +125,8 @@ func (b *Box) quadletProfile(u *unit, p Profile) {
 	u.set("DropCapability", drop...)
 	u.set("AddCapability", p.CapAdd...)
 	for _, o := range engineOptions(p.SecurityOpt) {
-		value := strings.TrimLeft(strings.TrimPrefix(o, optionKey(o)), "=:")
-		switch optionKey(o) {
+		key, value := catalog.SecurityOption(o)
+		switch key {
 		case "no-new-privileges":
 			u.set("NoNewPrivileges", fmt.Sprint(permissiveness(o) == 0))
 		case "seccomp":

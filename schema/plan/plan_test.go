@@ -67,7 +67,7 @@ command = "server --listen ':80' a\\ b"
 		t.Errorf("argv %q, want %q", got.Argv, want)
 	}
 	if got.Type != program.Service || got.Priority != 999 || !got.Autostart || got.Required || got.Restart != program.RestartOnFailure ||
-		got.StartSeconds != time.Second || got.StartTimeout != time.Minute || got.StartRetries != -1 || got.Umask != -1 ||
+		got.RunningAfter != time.Second || got.StartTimeout != time.Minute || got.StartRetries != -1 || got.Umask != -1 ||
 		got.Kill != program.KillTree || got.OnFatal != program.FatalIgnore || got.Stdin != program.StdinNull || got.Logs.To != program.LogConsole {
 		t.Errorf("defaults: %+v", got)
 	}
@@ -464,7 +464,7 @@ func TestGoldenAllFeatures(t *testing.T) {
 	}
 	for _, prog := range p.Programs {
 		s := prog.Spec
-		fmt.Fprintf(&b, "\n%s (%s %s) priority %d required %v restart %s start_seconds %v\n", s.Name, prog.Origin, prog.Feature, s.Priority, s.Required, s.Restart, s.StartSeconds)
+		fmt.Fprintf(&b, "\n%s (%s %s) priority %d required %v restart %s start_seconds %v\n", s.Name, prog.Origin, prog.Feature, s.Priority, s.Required, s.Restart, s.RunningAfter)
 		fmt.Fprintf(&b, "  argv %q\n  directory %q needs %v ready %+v\n", s.Argv, s.Directory, s.Needs, s.Readiness.Probes)
 		for _, e := range s.Env {
 			fmt.Fprintf(&b, "  %s\n", e)

@@ -15,7 +15,7 @@ func specOf(p *schema.Program) program.Spec {
 		Autostart: p.Autostart, Required: p.Required, Essential: p.Essential, OnFatal: program.OnFatal(p.OnFatal),
 
 		Restart: program.RestartPolicy(p.Restart), ExitCodes: p.ExitCodes,
-		StartSeconds: p.StartSeconds.Std(), StartTimeout: p.StartTimeout.Std(),
+		RunningAfter: p.StartSeconds.Std(), StartTimeout: p.StartTimeout.Std(),
 		Backoff: program.BackoffPolicy{
 			Initial: p.Backoff.Initial.Std(), Factor: p.Backoff.Factor, Max: p.Backoff.Max.Std(),
 			Jitter: p.Backoff.Jitter, ResetAfter: p.Backoff.ResetAfter.Std(),

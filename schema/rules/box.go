@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -131,7 +132,9 @@ var signalNames = strings.Fields(`HUP INT QUIT ILL TRAP ABRT IOT BUS FPE KILL US
 
 // realTimeSignal is RTMIN+n or RTMAX-n; Linux has 31 of them for programs
 // (signal(7)), fewer those the C library keeps.
-var realTimeSignal = regexp.MustCompile(`^RT(MIN\+|MAX-)([0-9]|[12][0-9]|30)$`)
+var realTimeSignal = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^RT(MIN\+|MAX-)([0-9]|[12][0-9]|30)$`)
+})
 
 // KnownSignal reports whether Linux has the signal, named without SIG or by
 // number.
@@ -139,7 +142,7 @@ func KnownSignal(name string) bool {
 	if n, err := strconv.Atoi(name); err == nil {
 		return n >= 1 && n <= 64
 	}
-	return slices.Contains(signalNames, name) || realTimeSignal.MatchString(name)
+	return slices.Contains(signalNames, name) || realTimeSignal().MatchString(name)
 }
 
 func unknownSignals(p programTable) (out []schema.Finding) {

@@ -33,16 +33,12 @@ type provider struct {
 	capable  bool
 }
 
-// variableName is what a shell can export. Anything else in env_var may be the
-// credential itself, put into the wrong place, and is not shown.
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
-
 // where names the provider and its variable.
 func (p provider) where() string {
 	switch {
 	case p.variable == "":
 		return schema.Path("providers", p.name) + " (without env_var)"
-	case !variableName.MatchString(p.variable):
+	case !schema.ShownVariable(p.variable):
 		return schema.Path("providers", p.name) + " (env_var is no name of a variable)"
 	}
 	return schema.Path("providers", p.name) + " (" + schema.Quote(p.variable) + ")"

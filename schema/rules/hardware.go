@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"strconv"
+
 	"fmt"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -57,7 +59,7 @@ func headlessProfiles(d *schema.Document, f Facts) (out []schema.Finding) {
 	}
 	for _, p := range f.Profiles {
 		if p.HeadlessOnly {
-			out = append(out, shown(d, "desktop.enabled", "desktop.enabled = true, but the profile "+schema.Quote(p.Dir)+" is headless_only", "switch the desktop off, or remove the profile"))
+			out = append(out, shown(d, "desktop.enabled", "desktop.enabled = true, but the profile "+strconv.Quote(p.Dir)+" is headless_only", "switch the desktop off, or remove the profile"))
 		}
 	}
 	return out

@@ -245,6 +245,8 @@ var cases = []testCase{
 	{code: "W102", want: 1, text: "[supervisor.defaults]\nrestart = 'always'\n[programs.a]\ncommand = 'x'\ntype = 'oneshot'"},
 	{code: "W102", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'oneshot'"},
 	{code: "W103", want: 2, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = 'hunter2', DB_PASSWORD = 'hunter2', KEYBOARD = 'de', OTHER_TOKEN = '${T}', SSL_KEY = '/etc/key'}", says: "API_KEY DB_PASSWORD"},
+	{code: "W104", want: 2, text: "[security.exceptions.gaussian-splatting]\ninherits = ['gpu-cuda', 'gaussian-splatting']", says: "security.exceptions.gaussian-splatting.inherits gpu-cuda"},
+	{code: "W104", want: 0, text: "[security.exceptions.gpu-cuda]\n[security.exceptions.gaussian-splatting]\ninherits = ['gpu-cuda']"},
 	{code: "W103", want: 0, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = '${API_KEY}'}"},
 }
 

@@ -4,44 +4,29 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
 
-// exceptionGate says when the feature behind an exception is active.
+// exceptionGate is a name of [security.exceptions] with its feature.
 type exceptionGate struct {
 	name   string
 	key    string // that switches the feature on
-	active func(*schema.Document) bool
-	when   string
+	when   string // it is on, for people
+	active bool
 }
 
-func switchedOn(path string) func(*schema.Document) bool {
-	return func(d *schema.Document) bool { return d.On(path) }
-}
-
-func backend(names ...string) func(*schema.Document) bool {
-	return func(d *schema.Document) bool {
-		for _, n := range names {
-			if d.Is("gpu.backend", n) {
-				return true
-			}
-		}
-		return false
+// exceptionGates are the rows of the feature catalogue. A catalogue that cannot
+// be read gives none, and the plan reports it.
+func exceptionGates(d *schema.Document) (gates []exceptionGate) {
+	c, err := catalog.Load()
+	if err != nil {
+		return nil
 	}
-}
-
-func exceptionGates() []exceptionGate {
-	on := func(name, key string) exceptionGate { return exceptionGate{name, key, switchedOn(key), key} }
-	return []exceptionGate{
-		on("desktop", "desktop.enabled"),
-		{"gpu-rocm", "gpu.backend", backend("ollama-rocm"), `gpu.backend = "ollama-rocm"`},
-		{"gpu-cuda", "gpu.backend", backend("ollama-cuda", "local-cuda"), `gpu.backend = "ollama-cuda" or "local-cuda"`},
-		on("gaussian-splatting", "skills.spatial_and_3d.gaussian_splatting"),
-		on("playwright", "skills.browser.playwright"),
-		on("code-server", "toolchains.code_server"),
-		on("telegram-mirror", "sovereign_mesh.telegram_mirror"),
-		on("nostr-relay", "sovereign_mesh.relay.enabled"),
-		{"solid-pod-rs", "adapters.pods", func(d *schema.Document) bool { return d.Is("adapters.pods", "local-solid-rs") }, `adapters.pods = "local-solid-rs"`},
+	view := catalog.View{Manifest: d.Manifest()}
+	for _, e := range c.Exceptions {
+		gates = append(gates, exceptionGate{e.Name, catalog.Keys(e.When)[0], catalog.Describe(e.When), view.Holds(e.When)})
 	}
+	return gates
 }
 
 func securityRules() []Rule {
@@ -55,15 +40,19 @@ func securityRules() []Rule {
 		{Code: "W021", Severity: schema.Warning, Check: privilegedExceptions,
 			Doc:    "An active exception adds privilege (cap_add, devices, seccomp=unconfined), or two of them set the same security option to different values, and security.audit_acknowledged is not on.",
 			Remedy: "Look at the additions and set security.audit_acknowledged = true."},
+		{Code: "W104", Severity: schema.Warning, Check: emptyInheritance,
+			Doc:    "inherits of a security exception names a block that is not declared, or itself: nothing is inherited.",
+			Remedy: "Declare the block, or take the name out."},
 	}
 }
 
 func blocksWithoutFeature(d *schema.Document, _ Facts) (out []schema.Finding) {
+	gates := exceptionGates(d)
 	for _, name := range d.Keys("security", "exceptions") {
 		active, when := false, ""
-		for _, g := range exceptionGates() {
+		for _, g := range gates {
 			if g.name == name {
-				active, when = g.active(d), g.when
+				active, when = g.active, g.when
 			}
 		}
 		if active {
@@ -80,9 +69,9 @@ func blocksWithoutFeature(d *schema.Document, _ Facts) (out []schema.Finding) {
 }
 
 func featuresWithoutBlock(d *schema.Document, _ Facts) (out []schema.Finding) {
-	for _, g := range exceptionGates() {
+	for _, g := range exceptionGates(d) {
 		keys := []string{"security", "exceptions", g.name}
-		if _, declared := d.At(keys...); declared || !g.active(d) {
+		if _, declared := d.At(keys...); declared || !g.active {
 			continue
 		}
 		f := at(d, g.key, g.when+" is active without "+schema.Path(keys...), "declare ["+schema.Path(keys...)+"]; an empty block will do")
@@ -92,10 +81,24 @@ func featuresWithoutBlock(d *schema.Document, _ Facts) (out []schema.Finding) {
 	return out
 }
 
+func emptyInheritance(d *schema.Document, _ Facts) (out []schema.Finding) {
+	for _, name := range d.Keys("security", "exceptions") {
+		for _, inherited := range exceptionList(d, name, "inherits") {
+			if _, declared := d.At("security", "exceptions", inherited); declared && inherited != name {
+				continue
+			}
+			keys := []string{"security", "exceptions", name, "inherits"}
+			out = append(out, atKeys(d, keys, schema.Path(keys...)+" names "+schema.Quote(inherited)+", from which nothing can be inherited",
+				"declare ["+schema.Path("security", "exceptions", inherited)+"], or take the name out"))
+		}
+	}
+	return out
+}
+
 // activeExceptions are the declared blocks whose feature is on.
 func activeExceptions(d *schema.Document) (names []string) {
-	for _, g := range exceptionGates() {
-		if _, declared := d.At("security", "exceptions", g.name); declared && g.active(d) {
+	for _, g := range exceptionGates(d) {
+		if _, declared := d.At("security", "exceptions", g.name); declared && g.active {
 			names = append(names, g.name)
 		}
 	}
@@ -113,14 +116,6 @@ func exceptionList(d *schema.Document, name, key string) (out []string) {
 	return out
 }
 
-// securityOption splits "seccomp=unconfined" or "seccomp:unconfined".
-func securityOption(s string) (key, value string) {
-	if i := strings.IndexAny(s, "=:"); i >= 0 {
-		return s[:i], s[i+1:]
-	}
-	return s, ""
-}
-
 func privilegedExceptions(d *schema.Document, _ Facts) (out []schema.Finding) {
 	if d.On("security.audit_acknowledged") {
 		return nil
@@ -134,7 +129,7 @@ func privilegedExceptions(d *schema.Document, _ Facts) (out []schema.Finding) {
 			out = append(out, atKeys(d, keys, schema.Path(keys...)+" adds privilege: "+strings.Join(added, ", "), hint))
 		}
 		for _, o := range exceptionList(d, name, "security_opt_override") {
-			key, value := securityOption(o)
+			key, value := catalog.SecurityOption(o)
 			first, known := options[key]
 			if known && first.value != value && first.exception != name {
 				out = append(out, atKeys(d, append(keys, "security_opt_override"),
@@ -159,7 +154,7 @@ func privileges(d *schema.Document, name string) (added []string) {
 		}
 	}
 	for _, o := range exceptionList(d, name, "security_opt_override") {
-		if key, value := securityOption(o); key == "seccomp" && value == "unconfined" {
+		if key, value := catalog.SecurityOption(o); key == "seccomp" && value == "unconfined" {
 			added = append(added, "security_opt_override "+schema.Quote(o))
 		}
 	}

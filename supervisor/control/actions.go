@@ -41,7 +41,7 @@ func postSignal(s *Server, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !signalName.MatchString(req.Signal) {
+	if !signalName().MatchString(req.Signal) {
 		return nil, api.Errorf(api.CodeBadRequest, "signal is a name such as HUP or a number")
 	}
 	s.audit(r, "signal", map[string]any{"programs": namesOf(meant), "signal": req.Signal})

@@ -91,9 +91,14 @@ type Config struct {
 	Readiness Readiness
 	Boot      BootRecord
 	LogLevel  LogLevel
+	// Bridge takes the connections of orchestrator hosts.
+	Bridge Bridge
 	// Probes serves /livez, /ready, /health, /metrics and /v1/meta.
-	Probes  http.Handler
-	Version api.Version
+	Probes http.Handler
+	// Adapters serves the slots below api.AdaptersPrefix, which is cut off. It
+	// bounds bodies and times itself, and finds what the peer may do by Granted.
+	Adapters http.Handler
+	Version  api.Version
 
 	// UID is agentinit's own user: it and root may change things. Members of
 	// GID may read.

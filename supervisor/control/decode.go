@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -80,7 +81,9 @@ func decodeAction(body io.Reader) (api.ActionRequest, error) {
 }
 
 // signalName is a signal by name, SIG or not, in either case, or by number.
-var signalName = regexp.MustCompile(`^(?:[1-9][0-9]?|(?i:SIG)?[A-Za-z][A-Za-z0-9+-]{1,11})$`)
+var signalName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:[1-9][0-9]?|(?i:SIG)?[A-Za-z][A-Za-z0-9+-]{1,11})$`)
+})
 
 // checkQuery refuses parameters that the route does not have: a misspelt one
 // that is ignored would silently widen what was asked for.

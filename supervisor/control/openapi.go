@@ -65,6 +65,9 @@ func (s schemas) responses(rt route) map[string]any {
 		"description": "refused or failed",
 		"content":     content("application/problem+json", s.of(reflect.TypeFor[api.Error]())),
 	}
+	if rt.upgrade != nil {
+		return map[string]any{"101": map[string]any{"description": "from here on " + rt.Protocol}, "default": problem}
+	}
 	return map[string]any{"200": ok, "default": problem}
 }
 

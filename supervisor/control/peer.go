@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -20,7 +21,7 @@ type Peer struct {
 	GID    uint32
 	Groups []uint32 // supplementary
 	// Program is the supervised program whose tree the peer belongs to, "" for
-	// none.
+	// none and nobodysProgram for a descendant of the box in no program's tree.
 	Program string
 	// Abstract: it came by a socket that has no file, so no mode kept it out.
 	Abstract bool
@@ -40,6 +41,11 @@ func (p Peer) Member(gid uint32) bool {
 	}
 	return false
 }
+
+// nobodysProgram stands for the program of a process that descends from the box
+// but from no program of the manifest: an agent, a probe's command, an escapee.
+// It must not pass for an operator; no program can have the name.
+const nobodysProgram = "(none)"
 
 // identify reads the peer's credentials and asks owner about it. The witness is
 // taken first and asked last: if the process still lives then, the pid meant
@@ -68,7 +74,7 @@ func identify(conn *net.UnixConn, abstract bool, owner func(int) (string, bool))
 		return peer, nil
 	}
 	if name, ok := owner(peer.PID); ok {
-		peer.Program = name
+		peer.Program = cmp.Or(name, nobodysProgram)
 	}
 	peer.Uncertain = !w.same()
 	return peer, nil

@@ -1,14 +1,16 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// route is one row of the control API. Exactly one of reply, stream and probe
-// serves it.
+// route is one row of the control API. Exactly one of reply, stream, upgrade and
+// probe serves it.
 type route struct {
 	Method, Path string
 	Access       Access
@@ -20,6 +22,10 @@ type route struct {
 
 	reply  func(*Server, *http.Request) (any, error)
 	stream func(*Server, *http.Request, *lines) error
+	// upgrade takes the connection over, once the peer has asked for Protocol.
+	upgrade  func(*Server, context.Context, io.ReadWriteCloser) error
+	ready    func(*Server) error // nil when upgrade can be served
+	Protocol string
 	// probe: the handler is Config.Probes.
 	probe bool
 }
@@ -82,6 +88,8 @@ func routes() []route {
 			Doc: "Level of agentinit's own log."},
 		{Method: "PUT", Path: "/v1/log-level", Access: Write, reply: putLogLevel, Body: api.LogLevel{}, Reply: api.LogLevel{},
 			Doc: "Change the level of agentinit's own log."},
+		{Method: "POST", Path: "/v1/bridge", Access: Write, upgrade: attachBridge, ready: bridgeReady, Protocol: api.BridgeProtocol,
+			Doc: "Become the orchestrator's host: the connection changes to JSON-RPC 2.0 lines."},
 		{Method: "POST", Path: "/v1/shutdown", Access: Write, reply: postShutdown, Body: api.ShutdownRequest{}, Reply: api.Accepted{},
 			Doc: "Stop everything and exit; answers at once."},
 		{Method: "GET", Path: "/v1/version", Access: Open, reply: getVersion, Reply: api.Version{},

@@ -1,9 +1,14 @@
 package control_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -162,6 +167,31 @@ func TestContract(t *testing.T) {
 			equal(t, l.Level, "debug")
 			_, err = c.SetLogLevel(t.Context(), "loud")
 			code(t, err, api.CodeBadRequest)
+		},
+		"POST /v1/bridge": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			conn, err := c.Bridge(t.Context())
+			must(t, err)
+			defer conn.Close()
+			for _, line := range []string{"one", "two"} {
+				_, err = fmt.Fprintln(conn, line)
+				must(t, err)
+				var got string
+				_, err = fmt.Fscanln(conn, &got)
+				must(t, err)
+				equal(t, got, line)
+			}
+			must(t, conn.CloseWrite())
+			_, err = conn.Read(make([]byte, 1))
+			if !errors.Is(err, io.EOF) {
+				t.Fatalf("after the end: %v", err)
+			}
+			for w := b.Bus.Watch(0); ; {
+				e, err := w.Next(t.Context())
+				must(t, err)
+				if e.Name == control.EventUpgradeEnded {
+					break
+				}
+			}
 		},
 		"POST /v1/shutdown": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			must(t, c.Shutdown(t.Context(), api.ShutdownRequest{Reason: "test"}))
@@ -423,4 +453,50 @@ func TestRouteTable(t *testing.T) {
 			t.Errorf("%s: GET reads, everything else writes", key)
 		}
 	}
+}
+
+func TestBridgeNeedsItsProtocolAndAnOrchestrator(t *testing.T) {
+	b := controltest.New()
+	cfg := own(b)
+	cfg.Bridge = nil
+	_, err := dial(t, cfg).Bridge(t.Context())
+	code(t, err, api.CodeUnsupported)
+
+	conn, err := net.Dial("unix", controltest.Serve(t, own(b), socketPath(t)))
+	must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST /v1/bridge HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+	must(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	must(t, err)
+	resp.Body.Close()
+	equal(t, resp.StatusCode, http.StatusBadRequest)
+}
+
+// TestBridgeEndsWithTheServer holds a bridge open while the server stops.
+func TestBridgeEndsWithTheServer(t *testing.T) {
+	socket := socketPath(t)
+	stop, err := controltest.Start(own(controltest.New()), socket)
+	must(t, err)
+	conn, err := api.NewClient(socket).Bridge(t.Context())
+	must(t, err)
+	defer conn.Close()
+	must(t, stop())
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Fatal("the bridge outlives its server")
+	}
+}
+
+// TestNobodysProcessMayOnlyRead: a descendant of the box that is in no program's
+// tree, such as an agent, is no operator.
+func TestNobodysProcessMayOnlyRead(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	b.Owners = func(int) (string, bool) { return "", true }
+	c := dial(t, own(b))
+	_, err := c.Status(t.Context())
+	must(t, err)
+	_, err = c.Stop(t.Context(), api.ActionRequest{Names: []string{"web"}})
+	code(t, err, api.CodeForbidden)
+	_, err = c.Bridge(t.Context())
+	code(t, err, api.CodeForbidden)
 }

@@ -36,6 +36,8 @@ func (s *Server) serveRoute(rt route) http.Handler {
 			return
 		}
 		switch {
+		case rt.upgrade != nil:
+			s.serveUpgrade(w, r, rt)
 		case rt.stream != nil:
 			s.serveStream(w, r, rt)
 		default:

@@ -24,6 +24,9 @@ const (
 	EventRefused = "ControlRefused" // a peer was refused
 	EventPanic   = "ControlPanic"   // a handler panicked; the rest goes on
 	EventTrouble = "ControlTrouble" // the socket or the server met an error
+
+	// EventUpgradeEnded: a connection that had changed its protocol has ended.
+	EventUpgradeEnded = "ControlUpgradeEnded"
 )
 
 // stage is the part of the box that control's events belong to.
@@ -31,11 +34,12 @@ const stage = "supervisor"
 
 // Server serves one control socket.
 type Server struct {
-	cfg    Config
-	mux    *http.ServeMux
-	panics atomic.Uint64
-	quiet  throttle // of refusals
-	noisy  throttle // of trouble
+	cfg      Config
+	mux      *http.ServeMux
+	panics   atomic.Uint64
+	quiet    throttle       // of refusals
+	noisy    throttle       // of trouble
+	upgraded sync.WaitGroup // handlers whose connections net/http has forgotten
 }
 
 // New returns a server of the route table. It does not listen yet.
@@ -50,6 +54,7 @@ func New(cfg Config) *Server {
 	for path, methods := range allowed {
 		s.mux.Handle(path, s.methodNotAllowed(methods))
 	}
+	s.mux.Handle(api.AdaptersPrefix+"/", s.serveAdapters())
 	s.mux.HandleFunc("/", s.noRoute)
 	return s
 }
@@ -91,6 +96,8 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 		}
 		<-served
 	}
+	endStreams()
+	s.upgraded.Wait()
 	return errors.Join(err, listener.Close(), socket.Close())
 }
 

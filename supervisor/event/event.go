@@ -96,7 +96,8 @@ const TimeFormat = "2006-01-02T15:04:05.000Z07:00"
 // Bus is the ring. All methods may be called from any goroutine.
 type Bus struct {
 	mu     sync.Mutex
-	ring   []Event
+	held   int     // most events in ring
+	ring   []Event // grows up to held: most boxes never fill it
 	last   uint64 // number of the newest event, 0 when there is none
 	counts map[string]uint64
 	wake   chan struct{} // closed and replaced by Publish while someone waits
@@ -106,7 +107,7 @@ type Bus struct {
 // NewBus returns a ring that holds the newest capacity events.
 func NewBus(capacity int) *Bus {
 	return &Bus{
-		ring:   make([]Event, 0, capacity),
+		held:   capacity,
 		counts: make(map[string]uint64),
 		wake:   make(chan struct{}),
 	}
@@ -122,10 +123,10 @@ func (b *Bus) Publish(e Event) uint64 {
 	defer b.mu.Unlock()
 	b.last++
 	e.Seq = b.last
-	if len(b.ring) < cap(b.ring) {
+	if len(b.ring) < b.held {
 		b.ring = append(b.ring, e)
 	} else {
-		b.ring[(e.Seq-1)%uint64(cap(b.ring))] = e
+		b.ring[(e.Seq-1)%uint64(b.held)] = e
 	}
 	b.counts[e.Name]++
 	if b.waits {
@@ -206,7 +207,7 @@ func (w *Watcher) take() (Event, bool, <-chan struct{}) {
 			}, true, nil
 		}
 	}
-	e := b.ring[(w.next-1)%uint64(cap(b.ring))]
+	e := b.ring[(w.next-1)%uint64(b.held)]
 	w.next++
 	return e, true, nil
 }

@@ -60,7 +60,9 @@ type archive struct {
 
 const archiveLayout = "20060102T150405.000000000Z"
 
-var archiveSuffix = regexp.MustCompile(`^\.\d{8}T\d{6}\.\d{9}Z(\.gz)?$`)
+var archiveSuffix = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^\.\d{8}T\d{6}\.\d{9}Z(\.gz)?$`)
+})
 
 const partSuffix = ".gz.part"
 
@@ -172,7 +174,7 @@ func (a *archive) list() ([]archived, error) {
 	var files []archived
 	for _, e := range entries {
 		suffix, ok := strings.CutPrefix(e.Name(), filepath.Base(a.path))
-		if !ok || !e.Type().IsRegular() || !archiveSuffix.MatchString(suffix) {
+		if !ok || !e.Type().IsRegular() || !archiveSuffix().MatchString(suffix) {
 			continue
 		}
 		info, err := e.Info()

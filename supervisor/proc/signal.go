@@ -56,7 +56,7 @@ func (o *Owner) lookup(id uint64) (*process, error) {
 		return nil, ErrClosed
 	}
 	p := o.byID[id]
-	if p == nil {
+	if p == nil || p.pid == 0 { // 0: being started, and kill(2) takes it for ourselves
 		return nil, ErrNoProcess
 	}
 	return p, nil

@@ -62,6 +62,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	}
 	p.cgroup.started()
 	if err != nil {
+		o.unreserve(p)
 		p.cgroup.remove()
 		io.closeOurSide()
 		return Process{}, err
@@ -69,7 +70,9 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	return Process{ID: p.id, PID: p.pid, Started: p.started, Stdin: io.stdin, TTY: io.tty}, nil
 }
 
-// reserve gives p its id before the fork: the tag in the environment holds it.
+// reserve gives p its id before the fork: the tag in the environment holds it. p
+// can own from here on: a program may leave an escapee and be dead before its
+// start is registered, and the escapee is asked whose it is only once.
 func (o *Owner) reserve(p *process) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,7 +81,27 @@ func (o *Owner) reserve(p *process) error {
 	}
 	o.lastID++
 	p.id = o.lastID
+	o.byID[p.id] = p
+	for _, inode := range p.pipes {
+		o.byPipe[inode] = p
+	}
 	return nil
+}
+
+// unreserve takes back what reserve did for a process that has never been.
+func (o *Owner) unreserve(p *process) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p.pid != 0 {
+		return
+	}
+	delete(o.byID, p.id)
+	for _, inode := range p.pipes {
+		if o.byPipe[inode] == p {
+			delete(o.byPipe, inode)
+		}
+	}
+	o.disown(p)
 }
 
 func (o *Owner) startPlain(c *Command, p *process, path string, env []string, io *childIO) error {
@@ -176,12 +199,8 @@ func (o *Owner) register(p *process, pid int, started time.Time) {
 		// Listed between fork and now: not an orphan after all.
 		o.dropAdoptee(pid, a)
 	}
-	o.byID[p.id] = p
 	o.byPID[pid] = p
 	o.bySID[pid] = p
-	for _, inode := range p.pipes {
-		o.byPipe[inode] = p
-	}
 	if e, ok := o.parked[pid]; ok && !isChild(pid) {
 		delete(o.parked, pid)
 		o.stats.Orphans-- // it was none

@@ -410,8 +410,9 @@ func (p *process) inScope(tasks []task, scope Scope) []task {
 func (o *Owner) Members(id uint64) []int {
 	o.mu.Lock()
 	p := o.byID[id]
+	known := p != nil && p.pid != 0
 	o.mu.Unlock()
-	if p == nil {
+	if !known {
 		return nil
 	}
 	var pids []int

@@ -34,7 +34,7 @@ var effect = map[string]ChangeKind{
 	"Health": Restart, "Kill": Restart, "Schedule": Restart, "Overlap": Restart, "Timezone": Restart,
 
 	"Priority": Live, "Needs": Live, "Autostart": Live, "Required": Live, "Essential": Live,
-	"OnFatal": Live, "Restart": Live, "ExitCodes": Live, "StartSeconds": Live, "StartTimeout": Live,
+	"OnFatal": Live, "Restart": Live, "ExitCodes": Live, "RunningAfter": Live, "StartTimeout": Live,
 	"Backoff": Live, "RestartLimit": Live, "StartRetries": Live, "Stop": Live, "StopCommand": Live,
 	"Hooks": Live, "Control": Live,
 }

@@ -64,7 +64,7 @@ func (t *transition) endedStarting(exit Exit) {
 	case len(t.spec.Readiness.Probes) > 0:
 		t.failStart(fmt.Sprintf("%s after %s, before it was ready", describe(exit), after))
 	default:
-		t.failStart(fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", describe(exit), after, t.spec.StartSeconds))
+		t.failStart(fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", describe(exit), after, t.spec.RunningAfter))
 	}
 }
 

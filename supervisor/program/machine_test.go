@@ -21,7 +21,7 @@ type life struct {
 func newLife(t testing.TB, change func(*Spec)) *life {
 	s := &Spec{
 		Name: "p", Type: Service, Restart: RestartOnFailure, ExitCodes: []int{0},
-		StartSeconds: time.Second, StartTimeout: time.Minute, StartRetries: -1,
+		RunningAfter: time.Second, StartTimeout: time.Minute, StartRetries: -1,
 		Backoff:      BackoffPolicy{Initial: time.Second, Factor: 2, Max: 10 * time.Second, ResetAfter: 30 * time.Second},
 		RestartLimit: RestartLimit{Count: 10, Window: 5 * time.Minute},
 		Stop:         []StopStep{{Signal: "TERM", Wait: 10 * time.Second}},
@@ -89,17 +89,17 @@ func (l *life) waits(d time.Duration) *life {
 	return l
 }
 
-func TestStartSeconds(t *testing.T) {
+func TestRunningAfter(t *testing.T) {
 	l := newLife(t, nil).start().did("Spawn").began().is(Starting, "counts as running after 1s").waits(time.Second)
 	l.after(999*time.Millisecond).is(Starting, "")
 	l.after(time.Millisecond).is(Running, "")
 	if !l.m.Ready || !l.m.Healthy || l.m.PID != 42 || !l.m.Deadline.IsZero() {
 		t.Errorf("%+v", l.m)
 	}
-	newLife(t, func(s *Spec) { s.StartSeconds = 0 }).start().began().is(Running, "")
+	newLife(t, func(s *Spec) { s.RunningAfter = 0 }).start().began().is(Running, "")
 }
 
-func TestExitBeforeStartSecondsIsAFailure(t *testing.T) {
+func TestExitBeforeRunningAfterIsAFailure(t *testing.T) {
 	newLife(t, nil).start().began().exit(0).did("KillAll").
 		is(Backoff, "exited with code 0 after 0s, sooner than start_seconds (1s)").waits(time.Second)
 }
@@ -251,7 +251,7 @@ func TestHealth(t *testing.T) {
 	with := func(a HealthAction) *life {
 		return newLife(t, func(s *Spec) {
 			s.Health = Health{Watchdog: time.Second, Action: a}
-			s.StartSeconds = 0
+			s.RunningAfter = 0
 		}).start().began().did("StartHealth").on(Event{Kind: Unhealthy, Reason: "no answer"})
 	}
 	l := with(HealthNone).is(Running, "unhealthy: no answer").did()
@@ -320,7 +320,7 @@ func TestStopWhileForking(t *testing.T) {
 }
 
 func TestRestartIsAQueuedStart(t *testing.T) {
-	next := &Spec{Name: "p", Type: Service, Kill: KillTree, StartSeconds: time.Minute, StartRetries: -1}
+	next := &Spec{Name: "p", Type: Service, Kill: KillTree, RunningAfter: time.Minute, StartRetries: -1}
 	l := newLife(t, nil).start().began().due().on(Event{Kind: Stop}).on(Event{Kind: Start, Spec: next})
 	l.is(Stopping, "a start is queued")
 	if l.m.Spec() == next {

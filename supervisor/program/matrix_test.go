@@ -20,7 +20,7 @@ func fullSpec() *Spec {
 	hook := &Hook{Argv: []string{"true"}, Timeout: 5 * time.Second}
 	return &Spec{
 		Name: "web", Type: Service, Restart: RestartOnFailure, ExitCodes: []int{0},
-		StartSeconds: time.Second, StartTimeout: time.Minute, StartRetries: -1,
+		RunningAfter: time.Second, StartTimeout: time.Minute, StartRetries: -1,
 		Backoff:      BackoffPolicy{Initial: 2 * time.Second, Factor: 2, Max: 30 * time.Second, ResetAfter: time.Minute},
 		RestartLimit: RestartLimit{Count: 3, Window: time.Hour},
 		Readiness:    Readiness{Probes: []Probe{{Notify: true}}},

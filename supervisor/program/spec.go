@@ -296,9 +296,11 @@ type Spec struct {
 	Essential bool    `json:"essential"`
 	OnFatal   OnFatal `json:"on_fatal"`
 
-	Restart      RestartPolicy `json:"restart"`
-	ExitCodes    []int         `json:"exit_codes"`
-	StartSeconds time.Duration `json:"start_seconds"`
+	Restart   RestartPolicy `json:"restart"`
+	ExitCodes []int         `json:"exit_codes"`
+	// RunningAfter is start_seconds: alive this long is RUNNING, where no readiness
+	// is declared.
+	RunningAfter time.Duration `json:"start_seconds"`
 	// StartTimeout 0 means no limit.
 	StartTimeout time.Duration `json:"start_timeout"`
 	Backoff      BackoffPolicy `json:"backoff"`

@@ -112,8 +112,8 @@ func (t *transition) begunWarming() {
 		t.probing = true
 		t.do(Action{Kind: StartReadiness})
 	default:
-		t.Reason = "started, counts as running after " + t.spec.StartSeconds.String()
-		t.aliveAt = t.now.Add(t.spec.StartSeconds)
+		t.Reason = "started, counts as running after " + t.spec.RunningAfter.String()
+		t.aliveAt = t.now.Add(t.spec.RunningAfter)
 	}
 	t.warm("")
 }

@@ -110,6 +110,7 @@ func features() map[string]string {
 		"listeners":       "[supervisor]\nlisten = \"127.0.0.1:9190\"\nmetrics_listen = \":9191\"\nstop_grace = \"90s\"\n[bootstrap]\nseal_timeout = \"10m\"\n",
 		"hostile":         "[core]\norchestration = \"a: b # ${X} $(Y) \\\"'{}[]\"\n[observability]\notlp_endpoint = \"yes\"\n",
 		"seccomp profile": on("desktop.enabled") + "[security.exceptions.desktop]\nsecurity_opt_override = [\"seccomp=profiles/desktop.json\", \"apparmor=unconfined\"]\ngroup_add = [\"44\", \"video\"]\n",
+		"apparmor":        on("desktop.enabled") + "[security.exceptions.desktop]\nsecurity_opt_override = [\"apparmor=box\", \"label=disable\"]\n",
 		"nothing":         "",
 	})
 	return out

@@ -354,6 +354,13 @@ func (c *Client) Meta(ctx context.Context) (json.RawMessage, error) {
 	return out, err
 }
 
+// Health returns the document of GET /health as it is.
+func (c *Client) Health(ctx context.Context) (json.RawMessage, error) {
+	var out json.RawMessage
+	err := c.quick(ctx, http.MethodGet, "/health", nil, nil, &out)
+	return out, err
+}
+
 // Metrics returns the Prometheus exposition of GET /metrics, at most 16 MiB.
 func (c *Client) Metrics(ctx context.Context) (string, error) {
 	resp, err := c.send(ctx, http.MethodGet, "/metrics", nil, nil)

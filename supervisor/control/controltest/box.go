@@ -6,9 +6,11 @@
 package controltest
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net/http"
 	"slices"
@@ -44,6 +46,9 @@ type Box struct {
 	Result   api.ApplyResult
 	ApplyErr error
 	PlanJSON []byte
+	// ProbeJSON are answers of the probe routes by path; the others tell their
+	// path.
+	ProbeJSON map[string]string
 
 	mu        sync.Mutex
 	programs  []supervisor.Status
@@ -76,9 +81,13 @@ func New(programs ...supervisor.Status) *Box {
 func (b *Box) Config(uid, gid int) control.Config {
 	started := Epoch.Add(-time.Hour)
 	return control.Config{
-		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b,
+		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b, Bridge: b,
 		Owner: func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
 		Probes: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if text, ok := b.ProbeJSON[r.URL.Path]; ok {
+				fmt.Fprint(w, text)
+				return
+			}
 			fmt.Fprintf(w, `{"probe":%q}`, r.URL.Path)
 		}),
 		Version: api.Version{Version: "1.2.3", Go: "go1.26", PID: 1, BootID: "b00t", StartedAt: &started},
@@ -120,7 +129,25 @@ var (
 	_ control.Readiness  = (*Box)(nil)
 	_ control.BootRecord = (*Box)(nil)
 	_ control.LogLevel   = (*Box)(nil)
+	_ control.Bridge     = (*Box)(nil)
 )
+
+// Attach sends back what comes, until the word "close".
+func (b *Box) Attach(ctx context.Context, conn io.ReadWriteCloser) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	in := bufio.NewScanner(conn)
+	for in.Scan() {
+		if in.Text() == "close" {
+			return errors.New("asked to close")
+		}
+		if _, err := fmt.Fprintln(conn, in.Text()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Snapshot returns the programs as they are.
 func (b *Box) Snapshot() supervisor.Snapshot {

@@ -1,0 +1,159 @@
+package memory
+
+import (
+	"context"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// backend is where a class keeps its rows. Instants are Unix milliseconds, 0
+// for never; now decides what has expired. Every method honours ctx; its
+// errors are *adapters.Error or become INTERNAL.
+type backend interface {
+	// put stores one entry, its terms and its vector in one transaction, under
+	// the pin that settle decides.
+	put(ctx context.Context, e entry, now int64) (created bool, under pin, err error)
+	get(ctx context.Context, namespace, key string, now int64) (row, bool, error)
+	del(ctx context.Context, namespace, key string, now int64) (bool, error)
+	// list returns up to n live entries with id > after, by id.
+	list(ctx context.Context, namespace string, after int64, n int, now int64) ([]row, error)
+	namespaces(ctx context.Context, now int64) ([]adapters.Namespace, error)
+
+	space(ctx context.Context, namespace string) (space, bool, error)
+	// changes feeds to everything that changed after revision since, or all of
+	// the namespace when that is no longer known, from one snapshot.
+	changes(ctx context.Context, namespace string, since revision, to sink) error
+	// postings calls yield for the live entries that hold t, by id, up to max.
+	postings(ctx context.Context, sp space, t term, max int, now int64, yield func(posting)) error
+	// stats counts the live entries and the words indexed of them.
+	stats(ctx context.Context, sp space, now int64) (stats, error)
+	// fetch returns those of the entries that are live, in any order.
+	fetch(ctx context.Context, sp space, ids []int64, now int64) ([]row, error)
+	// keys returns the keys of those of the entries that exist.
+	keys(ctx context.Context, sp space, ids []int64) (map[int64]string, error)
+
+	// secret returns the key that cursors are authenticated with, the same for
+	// the life of the store.
+	secret() []byte
+	// maintain removes what has expired and does what else is due.
+	maintain(ctx context.Context, now int64) error
+	ping(ctx context.Context) error
+	close(ctx context.Context) error
+}
+
+// proposer is a backend that can propose near entries without looking at all.
+type proposer interface {
+	// approximate says whether it can at all.
+	approximate() bool
+	// propose returns about n entries near q, best first, some possibly missed;
+	// ok is false when it cannot, and the caller looks at all.
+	propose(ctx context.Context, sp space, q []float32, n int, now int64) (ids []int64, ok bool, err error)
+}
+
+// revision names a state of a namespace. Two with different dims or embedders
+// have nothing in common.
+type revision struct {
+	pin pin
+	rev int64
+}
+
+// pin is what a namespace's vectors were made with.
+type pin struct {
+	embedder string // "" = nothing stored yet
+	dim      int
+}
+
+// embedderGiven pins a namespace whose vectors the callers brought along and
+// which do not fit the configured embedder.
+const embedderGiven = "given"
+
+// space is one namespace as the backend knows it.
+type space struct {
+	id   int64
+	name string
+	pin  pin
+	rev  int64 // grows with every change
+	// floor: changes up to here are no longer told apart; who knows less
+	// starts anew.
+	floor int64
+	rows  int64 // about how many entries there are
+}
+
+func (s space) revision() revision { return revision{s.pin, s.rev} }
+
+// continues says whether a reader at r can go on with the changes after it.
+func (s space) continues(r revision) bool {
+	return r.pin == s.pin && r.rev >= s.floor && r.rev <= s.rev
+}
+
+// sink takes a namespace or its changes. begin comes first; all says that what
+// follows is everything.
+type sink interface {
+	begin(sp space, all bool)
+	upsert(v vectorRow)
+	drop(id int64)
+}
+
+// vectorRow is what the exact scan needs of an entry. vec is only lent.
+type vectorRow struct {
+	id, rev, expires int64
+	key              string
+	vec              []float32
+}
+
+// entry is what put stores.
+type entry struct {
+	namespace, key, value string
+	metadata              string // compact JSON object
+	stored, expires       int64
+	vec                   []float32 // unit length
+	pin                   pin
+	given                 bool // the caller brought vec along
+	terms                 []weight
+	words                 int
+}
+
+// row is a stored entry. vec is nil where nobody asked.
+type row struct {
+	id, rev         int64
+	key, value      string
+	metadata        string
+	stored, expires int64
+	size            int64 // bytes of value
+	vec             []float32
+	pin             pin
+}
+
+// stats are what BM25 needs to know of a whole namespace. They hold until the
+// next change, or until an entry expires (0 = none will).
+type stats struct{ entries, words, until int64 }
+
+// posting is one entry that holds a term.
+type posting struct {
+	id    int64
+	tf    int
+	words int
+}
+
+// settle decides which pin an entry is stored under. empty says that the
+// namespace has no live entry, so that nothing binds it. A vector that the
+// caller brought counts as made by the namespace's embedder if it fits.
+func settle(sp space, empty bool, e entry) (pin, error) {
+	if empty || sp.pin.embedder == "" || sp.pin == e.pin || e.given && sp.pin.dim == e.pin.dim {
+		if !empty && sp.pin.embedder != "" {
+			return sp.pin, nil
+		}
+		return e.pin, nil
+	}
+	return pin{}, pinned(sp, e.pin)
+}
+
+// pinned complains that a namespace holds vectors of another kind. Trying again
+// does not help until it is emptied or reindexed.
+func pinned(sp space, want pin) error {
+	e := adapters.Errorf(adapters.CodeConflict, "namespace %q holds vectors of %s with %d dimensions, not of %s with %d",
+		sp.name, sp.pin.embedder, sp.pin.dim, want.embedder, want.dim).
+		With("resource", "namespace", "id", sp.name, "embedder", sp.pin.embedder, "dim", sp.pin.dim)
+	e.Retryable = false
+	return e
+}

@@ -1,0 +1,205 @@
+package memory
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// crashDir, when set, makes the test binary the program that is killed.
+const crashDir = "AGENTINIT_MEMORY_CRASH_DIR"
+
+// asCrashChild stores without end and says each key once it is acknowledged.
+func asCrashChild() bool {
+	dir := os.Getenv(crashDir)
+	if dir == "" {
+		return false
+	}
+	if err := crashChild(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return true
+}
+
+func crashChild(dir string) error {
+	m, err := NewEmbedded(EmbeddedConfig{Dir: dir, Embedder: hashV1{}})
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	if err := m.Connect(ctx); err != nil {
+		return err
+	}
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("%d-%d", os.Getpid(), i)
+		if _, err := m.Store(ctx, key, "value of "+key, "n", adapters.StoreOpt{}); err != nil {
+			return err
+		}
+		if i > 0 && i%5 == 0 {
+			gone := fmt.Sprintf("%d-%d", os.Getpid(), i-1)
+			if _, err := m.Del(ctx, gone, "n"); err != nil {
+				return err
+			}
+			fmt.Println("del", gone)
+		}
+		fmt.Println("put", key)
+	}
+}
+
+// A kill -9 at any instant loses nothing that was acknowledged, and nothing
+// half written is ever seen.
+func TestCrash(t *testing.T) {
+	rounds := 25
+	if testing.Short() {
+		rounds = 5
+	}
+	dir := t.TempDir()
+	want := make(map[string]bool)
+	for range rounds {
+		killOnce(t, dir, want, rand.IntN(60))
+		checkCrashed(t, dir, want)
+	}
+}
+
+// killOnce runs the child until it has acknowledged n changes, kills it, and
+// notes all that it said.
+func killOnce(t *testing.T, dir string, want map[string]bool, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), crashDir+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for i := 0; lines.Scan(); i++ {
+		var what, key string
+		if _, err := fmt.Sscan(lines.Text(), &what, &key); err != nil {
+			continue // cut off by the kill
+		}
+		want[key] = what == "put"
+		if i == n {
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err == nil || ctx.Err() != nil {
+		t.Fatalf("the child was not killed: %v", err)
+	}
+}
+
+func checkCrashed(t *testing.T, dir string, want map[string]bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	m := embedded(t, dir, hashV1{}, 0)
+	if err := m.Connect(ctx); err != nil {
+		t.Fatalf("the file does not open after a crash: %v", err)
+	}
+	defer m.Disconnect(ctx)
+	for key, there := range want {
+		e, ok, err := m.Retrieve(ctx, key, "n")
+		if err != nil || there && (!ok || e.Value != "value of "+key) {
+			t.Fatalf("%s was acknowledged: found %v, %q, %v", key, ok, e.Value, err)
+		}
+		if !there && ok {
+			t.Fatalf("%s was deleted and is back", key)
+		}
+	}
+	// Entries, vectors, postings and counters agree.
+	b := m.current.Load().backend.(*file)
+	for what, q := range map[string]string{
+		"entries without words": "SELECT count(*) FROM entries e WHERE (SELECT count(*) FROM postings p WHERE p.entry = e.id) = 0",
+		"words without entry":   "SELECT count(*) FROM postings WHERE entry NOT IN (SELECT id FROM entries)",
+		"a wrong count":         "SELECT count(*) FROM namespaces n WHERE entries <> (SELECT count(*) FROM entries e WHERE e.ns = n.id)",
+		"a vector cut off":      "SELECT count(*) FROM entries WHERE length(embedding) <> 1024",
+	} {
+		var n int
+		if err := b.row(ctx, q, nil, &n); err != nil || n != 0 {
+			t.Fatalf("%s: %d, %v", what, n, err)
+		}
+	}
+}
+
+// A file that cannot be read is a failed Connect and stays as it is.
+func TestDamagedFile(t *testing.T) {
+	ctx := context.Background()
+	good := t.TempDir()
+	m := embedded(t, good, hashV1{}, 0)
+	if err := m.Connect(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if _, err := m.Store(ctx, fmt.Sprint(i), fmt.Sprintf("value %d", i), "n", adapters.StoreOpt{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.Disconnect(ctx); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(filepath.Join(good, "memory.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scribbled := append([]byte(nil), whole...)
+	for i := 4096; i < 4096*6; i++ {
+		scribbled[i] ^= 0x5a
+	}
+	newer := append([]byte(nil), whole...)
+	newer[63] = 99 // the last byte of user_version
+	other := append([]byte(nil), whole...)
+	other[68] ^= 0xff // of application_id
+	for name, content := range map[string][]byte{
+		"garbage": []byte("this is no database, whatever its name says; it is long enough to be looked at"),
+		"cut off": whole[:len(whole)/2], "scribbled": scribbled, "newer": newer, "another program's": other,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "memory.db")
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			m := embedded(t, dir, hashV1{}, 0)
+			if err := m.Connect(ctx); !errors.Is(err, adapters.ErrUnavailable) {
+				t.Errorf("Connect: %v, want UNAVAILABLE", err)
+			}
+			if _, _, err := m.Retrieve(ctx, "1", "n"); !errors.Is(err, adapters.ErrUnavailable) {
+				t.Errorf("a call after a failed Connect: %v", err)
+			}
+			after, err := os.ReadFile(path)
+			if err != nil || string(after) != string(content) {
+				t.Errorf("the file was changed (%v)", err)
+			}
+		})
+	}
+	// The undamaged copy opens: the test would notice a Connect that always fails.
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "memory.db"), whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m = embedded(t, dir, hashV1{}, 0)
+	if err := m.Connect(ctx); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Disconnect(ctx)
+	if e, ok, err := m.Retrieve(ctx, "199", "n"); !ok || err != nil || e.Value != "value 199" {
+		t.Errorf("the good file: %v, %v", ok, err)
+	}
+}

@@ -1,0 +1,307 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Limits of the http embedder.
+const (
+	maxBatch       = 64 // texts a request; the protocol's own maximum is 2048
+	embedTries     = 3
+	embedTimeout   = 10 * time.Second // one attempt
+	embedBackoff   = 100 * time.Millisecond
+	maxEmbedWait   = 30 * time.Second // the longest Retry-After that is obeyed
+	maxEmbedAnswer = 16 << 20         // bytes
+)
+
+// httpEmbedder speaks POST /v1/embeddings as OpenAI defines it. It sends the
+// texts and the key, and none of our own headers: the server may be a stranger.
+type httpEmbedder struct {
+	endpoint string
+	model    string
+	key      string
+	ask      int // dimensions to ask for, 0 = the server's own
+	dim      atomic.Int64
+	client   *http.Client
+}
+
+func newHTTPEmbedder(c EmbedderConfig) (*httpEmbedder, error) {
+	bad := func(key, why string) error {
+		return &adapters.ConfigError{Key: keyEmbedder + "." + key, Message: why}
+	}
+	u, err := url.Parse(c.URL)
+	switch {
+	case c.URL == "":
+		return nil, adapters.Missing(keyEmbedder+".url", "the embedder is http")
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		// The text may hold a password: say nothing of it.
+		return nil, bad("url", "must be an http or https URL")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return nil, bad("url", "must have no credentials, query or fragment; use key_env")
+	case c.Model == "":
+		return nil, adapters.Missing(keyEmbedder+".model", "the embedder is http")
+	case c.Dimensions < 0 || c.Dimensions > adapters.MaxEmbeddingDim:
+		return nil, bad("dimensions", fmt.Sprintf("must be 1-%d", adapters.MaxEmbeddingDim))
+	}
+	e := &httpEmbedder{
+		endpoint: strings.TrimSuffix(strings.TrimSuffix(u.String(), "/"), "/v1") + "/v1/embeddings",
+		model:    c.Model, ask: c.Dimensions,
+	}
+	e.dim.Store(int64(c.Dimensions))
+	if c.KeyEnv != "" {
+		if e.key = os.Getenv(c.KeyEnv); e.key == "" {
+			return nil, bad("key_env", fmt.Sprintf("the environment has no %s", c.KeyEnv))
+		}
+	}
+	e.client = &http.Client{
+		Transport: &http.Transport{
+			Proxy:                  http.ProxyFromEnvironment,
+			DialContext:            (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			TLSHandshakeTimeout:    3 * time.Second,
+			MaxIdleConnsPerHost:    8,
+			IdleConnTimeout:        time.Minute,
+			MaxResponseHeaderBytes: 64 << 10,
+			ForceAttemptHTTP2:      true,
+		},
+		// A redirected POST would carry the text and the key elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return e, nil
+}
+
+func (e *httpEmbedder) ID() string { return "http:" + e.model }
+func (e *httpEmbedder) Dim() int   { return int(e.dim.Load()) }
+
+func (e *httpEmbedder) Embed(ctx context.Context, texts []string) ([][]float32, error) {
+	out := make([][]float32, 0, len(texts))
+	texts = slices.Clone(texts)
+	for i, t := range texts {
+		if t == "" {
+			texts[i] = " " // servers refuse an empty input, the slot does not
+		}
+	}
+	for len(texts) > 0 {
+		n := min(len(texts), maxBatch)
+		vectors, err := e.batch(ctx, texts[:n])
+		if err != nil {
+			return nil, err
+		}
+		out, texts = append(out, vectors...), texts[n:]
+	}
+	return out, nil
+}
+
+type embedRequest struct {
+	Model      string   `json:"model"`
+	Input      []string `json:"input"`
+	Format     string   `json:"encoding_format"`
+	Dimensions int      `json:"dimensions,omitempty"`
+}
+
+func (e *httpEmbedder) batch(ctx context.Context, texts []string) ([][]float32, error) {
+	body, err := json.Marshal(embedRequest{e.model, texts, "float", e.ask})
+	if err != nil {
+		return nil, adapters.Errorf(adapters.CodeEmbedding, "cannot write the request: %w", err)
+	}
+	for try := 1; ; try++ {
+		answer, wait, err := e.attempt(ctx, body, try)
+		if err == nil {
+			return e.read(answer, len(texts))
+		}
+		if ctx.Err() != nil {
+			return nil, adapters.AsError(context.Cause(ctx))
+		}
+		if wait < 0 || try == embedTries || !pause(ctx, wait) {
+			return nil, err
+		}
+	}
+}
+
+// attempt posts once. wait < 0 says that trying again is of no use, otherwise
+// it is how long to wait first.
+func (e *httpEmbedder) attempt(ctx context.Context, body []byte, try int) (answer []byte, wait time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, embedTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.endpoint, bytes.NewReader(body))
+	if err != nil {
+		return nil, -1, adapters.Errorf(adapters.CodeEmbedding, "cannot make the request: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "agentinit")
+	if e.key != "" {
+		req.Header.Set("Authorization", "Bearer "+e.key)
+	}
+	res, err := e.client.Do(req)
+	if err != nil {
+		return nil, jittered(try), adapters.Errorf(adapters.CodeEmbedding, "cannot reach the embedder: %w", withoutURL(err))
+	}
+	defer res.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(res.Body, maxEmbedAnswer+1))
+	switch {
+	case res.StatusCode/100 != 2:
+		return nil, retryWait(res, try), refused(res.StatusCode, answer)
+	case err != nil:
+		return nil, jittered(try), adapters.Errorf(adapters.CodeEmbedding, "the embedder's answer broke off: %w", err)
+	case len(answer) > maxEmbedAnswer:
+		return nil, -1, lied("is larger than %d bytes", maxEmbedAnswer)
+	}
+	return answer, 0, nil
+}
+
+// withoutURL drops the address from a transport error; the operator knows it
+// and callers need not.
+func withoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// jittered doubles with every try, with up to as much again of jitter.
+func jittered(try int) time.Duration {
+	d := embedBackoff << (try - 1)
+	return d + rand.N(d)
+}
+
+func retryWait(res *http.Response, try int) time.Duration {
+	if res.StatusCode != http.StatusTooManyRequests && res.StatusCode < 500 {
+		return -1
+	}
+	if s, err := strconv.ParseUint(res.Header.Get("Retry-After"), 10, 31); err == nil && s > 0 {
+		return time.Duration(s) * time.Second
+	}
+	if at, err := http.ParseTime(res.Header.Get("Retry-After")); err == nil {
+		return max(time.Until(at), embedBackoff)
+	}
+	return jittered(try)
+}
+
+func refused(status int, body []byte) *adapters.Error {
+	var m struct {
+		Error struct{ Message, Type string }
+	}
+	e := adapters.Errorf(adapters.CodeEmbedding, "the embedder answered %d", status).With("status", status)
+	// A body of another kind adds nothing to the status.
+	if json.Unmarshal(body, &m) == nil && m.Error.Type != "" {
+		e.Message += " " + strconv.Quote(strings.ToValidUTF8(m.Error.Type[:min(len(m.Error.Type), 64)], ""))
+	}
+	e.Retryable = status == http.StatusTooManyRequests || status >= 500
+	return e
+}
+
+func lied(format string, args ...any) *adapters.Error {
+	e := adapters.Errorf(adapters.CodeEmbedding, "the embedder's answer %s", fmt.Sprintf(format, args...))
+	e.Retryable = false
+	return e
+}
+
+type embedAnswer struct {
+	Data []struct {
+		Index     *int            `json:"index"`
+		Embedding json.RawMessage `json:"embedding"`
+	} `json:"data"`
+}
+
+// read checks an answer against what was asked: one vector for each index, all
+// of one dimension, none of them without direction.
+func (e *httpEmbedder) read(body []byte, n int) ([][]float32, error) {
+	var a embedAnswer
+	if err := json.Unmarshal(body, &a); err != nil {
+		return nil, lied("is not the JSON it should be")
+	}
+	if len(a.Data) != n {
+		return nil, lied("holds %d vectors instead of %d", len(a.Data), n)
+	}
+	out := make([][]float32, n)
+	for _, d := range a.Data {
+		if d.Index == nil || *d.Index < 0 || *d.Index >= n || out[*d.Index] != nil {
+			return nil, lied("does not number its vectors")
+		}
+		v, err := decodeVector(d.Embedding)
+		if err != nil {
+			return nil, lied("holds something that is no vector")
+		}
+		if adapters.CheckFinite("embedding", v, adapters.MaxEmbeddingDim) != nil {
+			return nil, lied("holds a vector that is empty, too long or not finite")
+		}
+		if _, ok := unit(v); !ok {
+			return nil, lied("holds a vector of zeros")
+		}
+		out[*d.Index] = v
+	}
+	return out, e.agree(out)
+}
+
+// agree holds the vectors to one dimension, for as long as the process lives.
+func (e *httpEmbedder) agree(vectors [][]float32) error {
+	want := e.Dim()
+	if want == 0 {
+		want = len(vectors[0])
+	}
+	for _, v := range vectors {
+		if len(v) != want {
+			return lied("holds a vector of %d dimensions instead of %d", len(v), want)
+		}
+	}
+	if !e.dim.CompareAndSwap(0, int64(want)) && e.Dim() != want {
+		return lied("has %d dimensions, another one had %d", want, e.Dim())
+	}
+	return nil
+}
+
+// decodeVector reads an array of numbers, or base64 of little-endian float32.
+func decodeVector(raw json.RawMessage) ([]float32, error) {
+	var v []float32
+	if len(raw) == 0 || raw[0] != '"' {
+		err := json.Unmarshal(raw, &v)
+		return v, err
+	}
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return nil, err
+	}
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil, err
+	}
+	return unpack(nil, b)
+}
+
+// pause waits d and reports true; it returns false at once when d is longer
+// than what we accept or than ctx has left.
+func pause(ctx context.Context, d time.Duration) bool {
+	if end, ok := ctx.Deadline(); d > maxEmbedWait || ok && time.Until(end) <= d {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Close ends idle connections.
+func (e *httpEmbedder) Close() { e.client.CloseIdleConnections() }

@@ -1,0 +1,351 @@
+package memory
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// slabRows is how many vectors lie in one piece: large enough to scan fast,
+// small enough that growing copies little.
+const slabRows = 1024
+
+// slab holds the vectors of one namespace for the exact scan, row by row in
+// pieces of contiguous float32. Scans share it; a change waits for them.
+type slab struct {
+	mu      sync.RWMutex
+	at      revision
+	vectors [][]float32 // pieces of slabRows rows, but for the last
+	rows    []slabRow
+	index   map[int64]int // id → row
+	keys    int64         // bytes of all keys
+}
+
+type slabRow struct {
+	id, rev, expires int64
+	key              string
+}
+
+// rowOverhead is about what a row costs beside its vector and key: the row
+// itself and its place in the index.
+const rowOverhead = 96
+
+func newSlab(at revision) *slab { return &slab{at: at, index: make(map[int64]int)} }
+
+// estimate is about how many bytes a namespace takes as a slab.
+func estimate(sp space) int64 { return sp.rows * int64(4*sp.pin.dim+rowOverhead+32) }
+
+func (s *slab) bytes() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	n := int64(cap(s.rows))*rowOverhead + s.keys
+	for _, piece := range s.vectors {
+		n += 4 * int64(cap(piece))
+	}
+	return n
+}
+
+func (s *slab) vector(i int) []float32 {
+	d := s.at.pin.dim
+	from := i % slabRows * d
+	return s.vectors[i/slabRows][from : from+d]
+}
+
+func (s *slab) upsert(v vectorRow) {
+	if len(v.vec) != s.at.pin.dim {
+		return // not comparable with anything here: the backend's pin forbids it
+	}
+	if i, known := s.index[v.id]; known {
+		copy(s.vector(i), v.vec)
+		s.rows[i].rev, s.rows[i].expires = v.rev, v.expires
+		return
+	}
+	i := len(s.rows)
+	if i%slabRows == 0 {
+		s.vectors = append(s.vectors, nil)
+	}
+	last := len(s.vectors) - 1
+	s.vectors[last] = append(s.vectors[last], v.vec...)
+	s.rows = append(s.rows, slabRow{v.id, v.rev, v.expires, v.key})
+	s.index[v.id] = i
+	s.keys += int64(len(v.key))
+}
+
+// drop moves the last row into the place of the one that goes.
+func (s *slab) drop(id int64) {
+	i, known := s.index[id]
+	if !known {
+		return
+	}
+	last := len(s.rows) - 1
+	s.keys -= int64(len(s.rows[i].key))
+	if i != last {
+		copy(s.vector(i), s.vector(last))
+		s.rows[i] = s.rows[last]
+		s.index[s.rows[i].id] = i
+	}
+	delete(s.index, id)
+	s.rows[last] = slabRow{}
+	s.rows = s.rows[:last]
+	piece := last / slabRows
+	s.vectors[piece] = s.vectors[piece][:last%slabRows*s.at.pin.dim]
+	if last%slabRows == 0 {
+		s.vectors = slices.Delete(s.vectors, piece, piece+1)
+	}
+}
+
+// query is one vector search.
+type query struct {
+	vec  []float32
+	k    int
+	now  int64
+	only map[int64]struct{} // nil = all
+}
+
+func (q query) admits(id, expires int64) bool {
+	if expires != 0 && expires <= q.now {
+		return false
+	}
+	if q.only == nil {
+		return true
+	}
+	_, ok := q.only[id]
+	return ok
+}
+
+// top scans all rows.
+func (s *slab) top(ctx context.Context, q query) ([]candidate, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.at.pin.dim != len(q.vec) {
+		return nil, nil
+	}
+	b := newBest(q.k)
+	for p, piece := range s.vectors {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		for i, d := p*slabRows, len(q.vec); len(piece) > 0; i, piece = i+1, piece[d:] {
+			r := &s.rows[i]
+			score := cosine(q.vec, piece[:d:d])
+			if b.wants(score) && q.admits(r.id, r.expires) {
+				b.offer(candidate{r.id, r.rev, r.key, score})
+			}
+		}
+	}
+	return b.list, nil
+}
+
+// stream is the scan of a namespace that is not held: it is a sink.
+type stream struct {
+	q    query
+	best *best
+}
+
+func (s *stream) begin(space, bool) { s.best = newBest(s.q.k) }
+func (s *stream) drop(int64)        {}
+func (s *stream) upsert(v vectorRow) {
+	if len(v.vec) != len(s.q.vec) {
+		return
+	}
+	score := cosine(s.q.vec, v.vec)
+	if s.best.wants(score) && s.q.admits(v.id, v.expires) {
+		s.best.offer(candidate{v.id, v.rev, v.key, score})
+	}
+}
+
+// delta gathers changes, so that they are applied in one short piece; a whole
+// namespace goes straight into a slab of its own.
+type delta struct {
+	to    space
+	fresh *slab
+	ups   []vectorRow
+	drops []int64
+}
+
+func (d *delta) begin(sp space, all bool) {
+	d.to = sp
+	if all {
+		d.fresh = newSlab(sp.revision())
+	}
+}
+
+func (d *delta) upsert(v vectorRow) {
+	if d.fresh != nil {
+		d.fresh.upsert(v)
+		return
+	}
+	v.vec = slices.Clone(v.vec)
+	d.ups = append(d.ups, v)
+}
+
+func (d *delta) drop(id int64) {
+	if d.fresh == nil {
+		d.drops = append(d.drops, id)
+	}
+}
+
+// apply returns the slab that holds the changes: s, or a new one.
+func (d *delta) apply(s *slab) *slab {
+	if d.fresh != nil {
+		return d.fresh
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range d.ups {
+		s.upsert(v)
+	}
+	for _, id := range d.drops {
+		s.drop(id)
+	}
+	s.at = d.to.revision()
+	return s
+}
+
+// cache holds slabs up to a number of bytes, the least recently used go first.
+type cache struct {
+	limit int64
+
+	mu      sync.Mutex
+	held    map[string]*held
+	clock   int64 // counts uses
+	counted map[string]counted
+}
+
+// counted are the stats of one revision of a namespace. Counting takes as long
+// as a scan does, and most searches find nothing changed.
+type counted struct {
+	at revision
+	stats
+}
+
+// maxCounted bounds for how many namespaces stats are kept.
+const maxCounted = 1024
+
+// held is the place of one namespace's slab. turn serialises who brings it up
+// to date, so that a crowd of searches loads it once.
+type held struct {
+	turn chan struct{}
+	slab *slab // nil until loaded; changed by who has the turn
+	size int64
+	used int64
+}
+
+func newCache(limit int64) *cache {
+	return &cache{limit: limit, held: make(map[string]*held), counted: make(map[string]counted)}
+}
+
+// current returns the slab of a namespace, no older than sp; nil when it does
+// not fit.
+func (c *cache) current(ctx context.Context, b backend, sp space) (*slab, error) {
+	if estimate(sp) > c.limit {
+		c.forget(sp.name)
+		return nil, nil
+	}
+	h := c.place(sp.name)
+	select {
+	case h.turn <- struct{}{}:
+		defer func() { <-h.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	have := revision{rev: -1}
+	if h.slab != nil {
+		have = h.slab.at
+	}
+	if h.slab != nil && sp.continues(have) && have.rev == sp.rev {
+		return h.slab, nil
+	}
+	if h.slab != nil && have.pin == sp.pin && have.rev > sp.rev {
+		return h.slab, nil // another search has seen later changes already
+	}
+	d := &delta{}
+	if err := b.changes(ctx, sp.name, have, d); err != nil {
+		return nil, err
+	}
+	s := d.apply(h.slab)
+	if !c.keep(sp.name, h, s) {
+		return nil, nil
+	}
+	return s, nil
+}
+
+func (c *cache) place(name string) *held {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.held[name]
+	if h == nil {
+		h = &held{turn: make(chan struct{}, 1)}
+		c.held[name] = h
+	}
+	c.clock++
+	h.used = c.clock
+	return h
+}
+
+// keep enters a slab's size, lets others go until all fit, and says whether
+// this one may stay.
+func (c *cache) keep(name string, h *held, s *slab) bool {
+	size := s.bytes()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held[name] != h {
+		return true // forgotten meanwhile: good for this one search
+	}
+	if size > c.limit {
+		delete(c.held, name)
+		return false
+	}
+	h.slab, h.size = s, size
+	for c.total() > c.limit {
+		c.evict(name)
+	}
+	return true
+}
+
+func (c *cache) total() (n int64) {
+	for _, h := range c.held {
+		n += h.size
+	}
+	return n
+}
+
+// evict lets the least recently used slab go, keep excepted.
+func (c *cache) evict(keep string) {
+	var oldest string
+	for name, h := range c.held {
+		if name != keep && h.size > 0 && (oldest == "" || h.used < c.held[oldest].used) {
+			oldest = name
+		}
+	}
+	delete(c.held, oldest)
+}
+
+// forget drops what is held of a namespace.
+func (c *cache) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.counted, name)
+	delete(c.held, name)
+}
+
+// stats returns the stats of a namespace at sp.
+func (c *cache) stats(ctx context.Context, b backend, sp space, now int64) (stats, error) {
+	c.mu.Lock()
+	known, ok := c.counted[sp.name]
+	c.mu.Unlock()
+	if ok && known.at == sp.revision() && (known.until == 0 || now < known.until) {
+		return known.stats, nil
+	}
+	s, err := b.stats(ctx, sp, now)
+	if err != nil {
+		return s, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.counted) >= maxCounted {
+		clear(c.counted)
+	}
+	c.counted[sp.name] = counted{sp.revision(), s}
+	return s, nil
+}

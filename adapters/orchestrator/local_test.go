@@ -1,0 +1,308 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func spawn(t *testing.T, l *Local, spec adapters.AgentSpec) adapters.Agent {
+	t.Helper()
+	if spec.Command == "" {
+		spec.Command = "agent"
+	}
+	a, err := l.SpawnAgent(context.Background(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestTerminateLadder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		a := spawn(t, l, adapters.AgentSpec{})
+		f.last().deaf = true
+		begin := time.Now()
+		got, err := l.TerminateAgent(t.Context(), a.AgentID, -1)
+		if err != nil || got.Status != adapters.AgentTerminated || got.Signal != "SIGKILL" {
+			t.Fatalf("%+v: %v", got, err)
+		}
+		if d := time.Since(begin); d != adapters.DefaultGrace {
+			t.Errorf("killed after %v", d)
+		}
+		if s := f.last().signals; !slices.Equal(s, []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT}) {
+			t.Errorf("signals %v", s)
+		}
+	})
+}
+
+func TestShorterGraceWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		a := spawn(t, l, adapters.AgentSpec{})
+		f.last().deaf = true
+		first := make(chan error, 1)
+		go func() { _, err := l.TerminateAgent(t.Context(), a.AgentID, time.Minute); first <- err }()
+		synctest.Wait()
+		begin := time.Now()
+		if _, err := l.TerminateAgent(t.Context(), a.AgentID, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-first; err != nil || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+	})
+}
+
+func TestTimeoutFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		a := spawn(t, l, adapters.AgentSpec{TimeoutS: 60})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got, err := l.GetAgent(t.Context(), a.AgentID); err != nil || got.Status != adapters.AgentFailed || got.EndedAt.Sub(got.StartedAt.Time) != time.Minute {
+			t.Errorf("%+v: %v", got, err)
+		}
+	})
+}
+
+// TestRetention keeps ended agents for an hour, running ones for ever.
+func TestRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		spawn(t, l, adapters.AgentSpec{})
+		f.last().end(Ending{})
+		spawn(t, l, adapters.AgentSpec{})
+		count := func() int {
+			list, err := l.ListAgents(t.Context(), adapters.AgentFilter{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(list)
+		}
+		time.Sleep(keepFor - time.Second)
+		if n := count(); n != 2 {
+			t.Errorf("%d agents before the hour", n)
+		}
+		time.Sleep(2 * time.Second)
+		if n := count(); n != 1 {
+			t.Errorf("%d agents after it", n)
+		}
+		if err := l.Disconnect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestKeptMost keeps the newest thousand, and of all that they printed no more
+// than the budget.
+func TestKeptMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		var first, last string
+		chunk := make([]byte, 32<<10)
+		for i := range keepMost + 5 {
+			last = spawn(t, l, adapters.AgentSpec{}).AgentID
+			if i == 0 {
+				first = last
+			}
+			if i >= keepMost-100 {
+				for range 40 {
+					f.last().command.Output(Stdout, chunk)
+				}
+			}
+			f.last().end(Ending{})
+			synctest.Wait()
+		}
+		if _, err := l.GetAgent(t.Context(), first); !errors.Is(err, adapters.ErrNotFound) {
+			t.Errorf("the oldest: %v", err)
+		}
+		if len(l.agents) != keepMost || len(l.ended) != keepMost || len(l.tokens) != 0 || l.held > keepBytes {
+			t.Errorf("%d agents, %d ended, %d tokens, %d bytes", len(l.agents), len(l.ended), len(l.tokens), l.held)
+		}
+		sum := 0
+		for _, a := range l.ended {
+			sum += a.events.size()
+		}
+		if sum != l.held {
+			t.Errorf("%d bytes are held, counted as %d", sum, l.held)
+		}
+		s, err := l.StreamEvents(t.Context(), last, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, err := s.Next(t.Context()); err != nil || e.Kind == adapters.AgentEventExit {
+			t.Errorf("the youngest has lost its output: %+v: %v", e, err)
+		}
+	})
+}
+
+func TestTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		a := spawn(t, l, adapters.AgentSpec{})
+		i := slices.IndexFunc(f.last().command.Env, func(kv string) bool { return strings.HasPrefix(kv, EnvAgentToken+"=") })
+		_, token, _ := strings.Cut(f.last().command.Env[i], "=")
+		if id, ok := l.AgentByToken(token); !ok || id != a.AgentID {
+			t.Errorf("token of %q, %v", id, ok)
+		}
+		if _, ok := l.AgentByToken(""); ok {
+			t.Error("no token is a token")
+		}
+		f.last().end(Ending{})
+		synctest.Wait()
+		if _, ok := l.AgentByToken(token); ok {
+			t.Error("the token outlives its agent")
+		}
+	})
+}
+
+// TestSlowStart: a caller's deadline holds while an exec hangs, and the agent
+// that comes of it all the same is killed.
+func TestSlowStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{hold: make(chan struct{})}
+		l := fakeLocal(t, f)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.SpawnAgent(ctx, adapters.AgentSpec{Command: "a"}); !errors.Is(err, adapters.ErrTimeout) {
+			t.Fatal(err)
+		}
+		close(f.hold)
+		synctest.Wait()
+		list, err := l.ListAgents(t.Context(), adapters.AgentFilter{Status: adapters.AgentRunning})
+		if err != nil || len(list) != 0 || l.running != 0 {
+			t.Errorf("%+v: %v", list, err)
+		}
+	})
+}
+
+func TestSpawnErrorFreesThePlace(t *testing.T) {
+	f := &fakeSpawner{fail: errNoExec}
+	l := fakeLocal(t, f)
+	for range 2 * defaultRunning {
+		if _, err := l.SpawnAgent(t.Context(), adapters.AgentSpec{Command: "a"}); !errors.Is(err, adapters.ErrSpawn) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestInputBackPressure: what an agent does not read is taken up to a limit,
+// whole or not at all.
+func TestInputBackPressure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		a := spawn(t, l, adapters.AgentSpec{StdinOpen: true})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		chunk := make([]byte, adapters.MaxAgentInput)
+		n := 0
+		for ; ; n++ {
+			if err := l.SendInput(ctx, a.AgentID, chunk, false); err != nil {
+				if !errors.Is(err, adapters.ErrTimeout) {
+					t.Error(err)
+				}
+				break
+			}
+			synctest.Wait()
+		}
+		if got := n * len(chunk); got < inputQueued || got > 2*inputQueued+len(chunk) {
+			t.Errorf("%d bytes were taken", got)
+		}
+		f.last().end(Ending{})
+		synctest.Wait()
+		if err := l.SendInput(t.Context(), a.AgentID, nil, true); !errors.Is(err, adapters.ErrConflict) {
+			t.Errorf("input for the dead: %v", err)
+		}
+	})
+}
+
+func TestGrantsNoSecret(t *testing.T) {
+	for _, name := range []string{"MANAGEMENT_API_KEY", "AGENTBOX_NSEC", "NOSTR_PRIVATE_KEY", "RUVECTOR_PG_CONNINFO", "DATABASE_URL", "PG_DSN", "DSN"} {
+		var ce *adapters.ConfigError
+		if _, err := NewLocal(LocalConfig{Roots: []string{"/"}, Granted: []string{name}}); !errors.As(err, &ce) {
+			t.Errorf("%s may be granted: %v", name, err)
+		}
+	}
+	if _, err := NewLocal(LocalConfig{Roots: []string{"/"}, Granted: []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTemplates(t *testing.T) {
+	ts := Templates{
+		"piped": {Command: []string{"claude", "-p"}, Args: []string{"--json"}, StdinPipe: true, Timeout: 1500 * time.Millisecond, Directory: "sub"},
+		"mark":  {Command: []string{"run"}, Args: []string{"--task={task}", "x"}},
+		"last":  {Command: []string{"run"}, Environment: map[string]string{"A": "b"}},
+	}
+	for name, want := range map[string]string{
+		"piped": `claude ["-p" "--json"] stdin "$(rm) 'x'" 1 s in "sub"`,
+		"mark":  `run ["--task=$(rm) 'x'" "x"] stdin "" 0 s in ""`,
+		"last":  `run ["$(rm) 'x'"] stdin "" 0 s in ""`,
+	} {
+		s, err := ts.Spec(name, "$(rm) 'x'")
+		if got := fmt.Sprintf("%s %q stdin %q %d s in %q", s.Command, s.Args, s.Stdin, s.TimeoutS, s.Cwd); err != nil || got != want || s.Labels[LabelTemplate] != name {
+			t.Errorf("%s: %s (%v)", name, got, err)
+		}
+	}
+	if _, err := ts.Spec("none", ""); !errors.Is(err, adapters.ErrNotFound) {
+		t.Error(err)
+	}
+	if got := ts["mark"].Args[0]; got != "--task={task}" {
+		t.Errorf("the template itself became %q", got)
+	}
+}
+
+// TestExitIsLast: whatever an agent's readers still deliver, nothing comes after
+// the exit.
+func TestExitIsLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		a := spawn(t, l, adapters.AgentSpec{})
+		p := f.last()
+		p.command.Output(Stdout, []byte("\xe2\x82"))
+		p.end(Ending{Code: 1})
+		synctest.Wait()
+		p.command.Output(Stdout, []byte("late"))
+		s, err := l.StreamEvents(t.Context(), a.AgentID, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kinds []string
+		for {
+			e, err := s.Next(t.Context())
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			kinds = append(kinds, e.Kind)
+		}
+		if want := []string{"started", "stdout", "exit"}; !slices.Equal(kinds, want) {
+			t.Errorf("got %v, want %v", kinds, want)
+		}
+	})
+}

@@ -1,0 +1,407 @@
+package orchestrator
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+const (
+	pingEvery   = 15 * time.Second
+	pingsMissed = 3                // unanswered in a row: the peer is gone
+	greetLimit  = 10 * time.Second // for the peer's initialize
+	callLimit   = 10 * time.Second // for the answer to a call
+	lastWrite   = time.Second      // for what is queued when a session ends
+	callsServed = 64               // of a peer's at once; more are RATE_LIMITED
+	linesQueued = 64
+)
+
+// errDetached is the end that is nobody's fault: the peer closed the channel.
+var errDetached = errors.New("the peer has closed the channel")
+
+// handler serves a peer's calls. Exactly one of result and err counts; after,
+// if set, runs beside the session when the answer has been queued.
+type handler interface {
+	// greet answers initialize, the peer's first call; false ends the session.
+	greet(params json.RawMessage) (result any, err error)
+	serve(ctx context.Context, s *session, method string, params json.RawMessage) (result any, after func(), err error)
+	// notice takes a notification. It must not block.
+	notice(s *session, method string, params json.RawMessage)
+}
+
+// session is one attached channel: it reads and writes lines, matches answers
+// to calls and watches over the peer's life. Whatever a peer does, at most
+// callsServed of its calls and linesQueued lines for it are held.
+type session struct {
+	rwc     io.ReadWriteCloser
+	handler handler
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	out, urgent chan []byte // lines; pings and pongs go before all else
+	inputs      chan func() // agent.input, one after the other
+	pong        chan struct{}
+	greeted     chan struct{}
+	serving     chan struct{}
+	running     sync.WaitGroup
+
+	mu      sync.Mutex
+	lastID  uint64
+	pending map[uint64]func(message)
+}
+
+// newSession makes a session; greeted says that the peer need not introduce
+// itself, because this side is the one that does.
+func newSession(ctx context.Context, rwc io.ReadWriteCloser, h handler, greeted bool) *session {
+	s := &session{
+		rwc: rwc, handler: h, out: make(chan []byte, linesQueued), urgent: make(chan []byte, 8),
+		inputs: make(chan func(), linesQueued), pong: make(chan struct{}, 1), greeted: make(chan struct{}),
+		serving: make(chan struct{}, callsServed), pending: make(map[uint64]func(message)),
+	}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	if greeted {
+		close(s.greeted)
+	}
+	return s
+}
+
+// run works until the channel ends and returns why; nil when the peer closed
+// it. All that the session started has ended then.
+func (s *session) run() error {
+	s.running.Go(s.writeLines)
+	s.running.Go(s.watch)
+	s.running.Go(s.feedInputs)
+	// A peer that does not read must not keep the end from coming.
+	stop := context.AfterFunc(s.ctx, func() { time.AfterFunc(lastWrite, func() { s.rwc.Close() }) })
+	s.end(s.readLines())
+	s.running.Wait()
+	stop()
+	if err := context.Cause(s.ctx); !errors.Is(err, errDetached) && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (s *session) end(why error) { s.cancel(why) }
+
+func (s *session) isGreeted() bool {
+	select {
+	case <-s.greeted:
+		return true
+	default:
+		return false
+	}
+}
+
+// readLines reads until the channel breaks or is not worth reading any more.
+func (s *session) readLines() error {
+	r := bufio.NewReaderSize(s.rwc, maxLine+1)
+	for s.ctx.Err() == nil {
+		line, err := r.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) {
+			return adapters.TooLarge("a line of the channel", maxLine, -1)
+		}
+		if len(bytes.TrimSpace(line)) > 0 {
+			if end := s.take(line); end != nil {
+				return end
+			}
+		}
+		if err != nil {
+			return errDetached // its end, or ours: the cause that is there stays
+		}
+	}
+	return s.ctx.Err()
+}
+
+// take handles one line. An error ends the session.
+func (s *session) take(line []byte) error {
+	m, bad := decode(line)
+	switch {
+	case bad != nil:
+		return s.answer(m.ID, nil, bad)
+	case m.isAnswer():
+		s.settle(m)
+		return nil
+	case !s.isGreeted():
+		return s.greet(m)
+	case m.ID == nil:
+		if *m.Method != "agent.input" {
+			s.handler.notice(s, *m.Method, m.Params)
+			return nil
+		}
+	case *m.Method == "ping":
+		s.hurry(mustJSON(message{JSONRPC: "2.0", ID: m.ID, Result: json.RawMessage("{}")}))
+		return nil
+	}
+	return s.accept(m)
+}
+
+func (s *session) greet(m message) error {
+	if *m.Method != "initialize" || m.ID == nil {
+		err := invalid("initialize comes first")
+		return errors.Join(s.answer(m.ID, nil, err), err)
+	}
+	result, err := s.handler.greet(m.Params)
+	if err != nil {
+		return errors.Join(s.answer(m.ID, nil, toRPC(err)), err)
+	}
+	if err := s.answer(m.ID, result, nil); err != nil {
+		return err
+	}
+	close(s.greeted)
+	return nil
+}
+
+// accept serves a call beside the reading. Input keeps its order.
+func (s *session) accept(m message) error {
+	select {
+	case s.serving <- struct{}{}:
+	default:
+		if m.ID == nil {
+			return nil
+		}
+		return s.answer(m.ID, nil, toRPC(adapters.Errorf(adapters.CodeRateLimited, "more than %d calls at once", callsServed)))
+	}
+	job := func() {
+		defer func() { <-s.serving }()
+		s.serve(m)
+	}
+	if *m.Method == "agent.input" {
+		s.inputs <- job // has room for all that serving lets through
+		return nil
+	}
+	s.running.Go(job)
+	return nil
+}
+
+func (s *session) feedInputs() {
+	for {
+		select {
+		case job := <-s.inputs:
+			job()
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *session) serve(m message) {
+	result, after, err := s.handler.serve(s.ctx, s, *m.Method, m.Params)
+	if m.ID == nil {
+		return
+	}
+	var failed *rpcError
+	if err != nil && !errors.As(err, &failed) {
+		failed = toRPC(err)
+	}
+	// An error is the session's end, which whoever reads tells.
+	if s.answer(m.ID, result, failed) == nil && after != nil {
+		s.running.Go(after)
+	}
+}
+
+// answer queues an answer. The id of what could not be read is null.
+func (s *session) answer(id json.RawMessage, result any, failed *rpcError) error {
+	m := message{ID: id, Error: failed}
+	if id == nil {
+		m.ID = null
+	}
+	if failed == nil {
+		m.Result = mustJSON(result)
+	}
+	line, err := encode(m)
+	if err != nil {
+		if line, err = encode(message{ID: m.ID, Error: toRPC(err)}); err != nil {
+			return err
+		}
+	}
+	return s.send(s.ctx, line)
+}
+
+// send queues a line, waiting while the peer is slow.
+func (s *session) send(ctx context.Context, line []byte) error {
+	select {
+	case s.out <- line:
+		return nil
+	case <-ctx.Done():
+		return adapters.AsError(ctx.Err())
+	case <-s.ctx.Done():
+		return s.gone()
+	}
+}
+
+func (s *session) gone() error {
+	return adapters.Unavailable(context.Cause(s.ctx), "the peer is not attached any more")
+}
+
+// hurry queues a line before all others, or not at all.
+func (s *session) hurry(line []byte) {
+	select {
+	case s.urgent <- append(line, '\n'):
+	default: // a peer that reads none of eight pings is as good as gone
+	}
+}
+
+// notify sends a notification.
+func (s *session) notify(ctx context.Context, method string, params any) error {
+	line, err := encode(message{Method: &method, Params: mustJSON(params)})
+	if err != nil {
+		return err
+	}
+	return s.send(ctx, line)
+}
+
+func (s *session) writeLines() {
+	for {
+		select {
+		case line := <-s.urgent:
+			s.write(line)
+			continue
+		default:
+		}
+		select {
+		case line := <-s.urgent:
+			s.write(line)
+		case line := <-s.out:
+			s.write(line)
+		case <-s.ctx.Done():
+			s.flush()
+			// Nobody is left who could be told that it did not close well.
+			_ = s.rwc.Close()
+			return
+		}
+	}
+}
+
+func (s *session) flush() {
+	for {
+		select {
+		case line := <-s.out:
+			s.write(line)
+		default:
+			return
+		}
+	}
+}
+
+func (s *session) write(line []byte) {
+	if _, err := s.rwc.Write(line); err != nil {
+		s.end(errDetached)
+	}
+}
+
+// watch ends a session whose peer does not introduce itself, or is gone without
+// having closed the channel.
+func (s *session) watch() {
+	limit := time.NewTimer(greetLimit)
+	defer limit.Stop()
+	select {
+	case <-s.greeted:
+	case <-limit.C:
+		s.end(fmt.Errorf("no initialize within %v", greetLimit))
+		return
+	case <-s.ctx.Done():
+		return
+	}
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for missed := 0; ; {
+		select {
+		case <-s.pong:
+			missed = 0
+		case <-tick.C:
+			if missed >= pingsMissed {
+				s.end(fmt.Errorf("the peer has not answered %d pings", pingsMissed))
+				return
+			}
+			missed++
+			s.ping()
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *session) ping() {
+	method := "ping"
+	id, _ := s.expect(func(message) {
+		select {
+		case s.pong <- struct{}{}:
+		default:
+		}
+	})
+	s.hurry(mustJSON(message{JSONRPC: "2.0", ID: id, Method: &method}))
+}
+
+// expect registers for an answer, which is handed over once, by the reader. The
+// answers to pings that never come are forgotten with the session: there are
+// pingsMissed of them.
+func (s *session) expect(f func(message)) (id json.RawMessage, forget func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastID++
+	n := s.lastID
+	s.pending[n] = f
+	return strconv.AppendUint(nil, n, 10), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.pending, n)
+	}
+}
+
+// settle hands an answer to whoever waits; one that nobody waits for any more is
+// dropped.
+func (s *session) settle(m message) {
+	n, err := strconv.ParseUint(string(m.ID), 10, 64)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	f := s.pending[n]
+	delete(s.pending, n)
+	s.mu.Unlock()
+	if f != nil {
+		f(m)
+	}
+}
+
+// call asks the peer and decodes its answer into result (nil: not wanted).
+func (s *session) call(ctx context.Context, method string, params, result any) error {
+	answered := make(chan message, 1)
+	id, forget := s.expect(func(m message) { answered <- m })
+	defer forget()
+	line, err := encode(message{ID: id, Method: &method, Params: mustJSON(params)})
+	if err != nil {
+		return err
+	}
+	if err := s.send(ctx, line); err != nil {
+		return err
+	}
+	select {
+	case m := <-answered:
+		if m.Error != nil {
+			return fromRPC(m.Error)
+		}
+		if result == nil {
+			return nil
+		}
+		if err := json.Unmarshal(m.Result, result); err != nil {
+			return adapters.Unavailable(err, "the peer's answer to %s is not of the contract", method)
+		}
+		return nil
+	case <-ctx.Done():
+		return adapters.AsError(ctx.Err())
+	case <-s.ctx.Done():
+		return s.gone()
+	}
+}

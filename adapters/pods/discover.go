@@ -1,0 +1,187 @@
+package pods
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+)
+
+const (
+	dialectAge  = 5 * time.Minute
+	maxDialects = 1024 // paths remembered
+	wellKnownAt = "/.well-known/solid"
+)
+
+// dialects remembers which patch types (Accept-Patch) resources take, for five
+// minutes each, and which of them worked at all.
+type dialects struct {
+	mu     sync.Mutex
+	byPath map[string]patchTypes
+	worked map[string]bool
+}
+
+type patchTypes struct {
+	types []string
+	until time.Time
+}
+
+func newDialects() *dialects {
+	return &dialects{byPath: map[string]patchTypes{}, worked: map[string]bool{}}
+}
+
+// learn takes what an answer about a resource says; silence says nothing.
+func (d *dialects) learn(target string, h http.Header) {
+	types := acceptPatch(h)
+	if len(types) == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range types {
+		d.note(t)
+	}
+	if len(d.byPath) >= maxDialects {
+		d.prune()
+	}
+	d.byPath[target] = patchTypes{types, time.Now().Add(dialectAge)}
+}
+
+// note keeps the types that are capabilities. The caller holds mu.
+func (d *dialects) note(mediaType string) {
+	if patchCaps[mediaType] != "" {
+		d.worked[mediaType] = true
+	}
+}
+
+// prune makes room: the stale first, else everything. The caller holds mu.
+func (d *dialects) prune() {
+	now := time.Now()
+	for path, p := range d.byPath {
+		if !p.until.After(now) {
+			delete(d.byPath, path)
+		}
+	}
+	if len(d.byPath) >= maxDialects {
+		clear(d.byPath)
+	}
+}
+
+// seen notes that a patch of a type was carried out.
+func (d *dialects) seen(mediaType string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.note(mediaType)
+}
+
+// forget drops what a resource was said to take.
+func (d *dialects) forget(target string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.byPath, target)
+}
+
+func (d *dialects) known(target string) ([]string, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, ok := d.byPath[target]
+	return p.types, ok && p.until.After(time.Now())
+}
+
+var patchCaps = map[string]string{
+	adapters.PatchType(adapters.DialectN3):           CapN3Patch,
+	adapters.PatchType(adapters.DialectSPARQLUpdate): CapSPARQLUpdate,
+}
+
+func (d *dialects) capabilities() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var caps []string
+	for t := range d.worked {
+		caps = append(caps, patchCaps[t])
+	}
+	return caps
+}
+
+func acceptPatch(h http.Header) []string {
+	var types []string
+	for _, line := range h.Values("Accept-Patch") {
+		for _, item := range strings.Split(line, ",") {
+			mt, _, _ := strings.Cut(item, ";")
+			if mt = strings.ToLower(strings.TrimSpace(mt)); mt != "" {
+				types = append(types, mt)
+			}
+		}
+	}
+	return types
+}
+
+// takes asks whether a resource takes patches of a media type: OPTIONS first,
+// then HEAD, whichever says so. A resource that is not there is NOT_FOUND.
+func (s *Solid) takes(ctx context.Context, path, target, mediaType string) (bool, error) {
+	if types, ok := s.dialect.known(target); ok {
+		return slices.Contains(types, mediaType), nil
+	}
+	for _, method := range []string{http.MethodOptions, http.MethodHead} {
+		res, err := s.client.Do(ctx, wire.Request{Method: method, Path: target, Accept: "*/*", Keep: kept})
+		if method == http.MethodOptions && err != nil && ctx.Err() == nil && !adapters.AsError(err).Retryable {
+			continue // a server need not know OPTIONS, or guards it
+		}
+		if err != nil {
+			return false, about(err, path)
+		}
+		s.dialect.learn(target, res.Header)
+		if types, ok := s.dialect.known(target); ok {
+			return slices.Contains(types, mediaType), nil
+		}
+	}
+	return false, nil
+}
+
+// describe reads the storage description of the server, where it has one. What
+// cannot be read costs the optional parts it would have named, nothing else.
+func (s *Solid) describe(ctx context.Context, c *session) error {
+	res, err := s.origin.Do(ctx, wire.Request{Method: http.MethodGet, Path: wellKnownAt, Accept: acceptRDF})
+	if err != nil {
+		if ctx.Err() != nil {
+			return adapters.AsError(ctx.Err())
+		}
+		return nil
+	}
+	var channels []string
+	services := map[string]bool{}
+	err = parseRDF(mediaType(res.Header), res.Body, res.URL, func(t triple) {
+		switch {
+		case t.predicate == notifications+"subscription" && t.object.kind == iriTerm && len(channels) < maxLinks:
+			channels = append(channels, t.object.value)
+		case t.predicate == notifications+"channelType" && t.object.value == notifications+"WebSocketChannel2023" && len(services) < maxLinks:
+			services[t.subject.value] = true
+		}
+	})
+	if err != nil {
+		return nil
+	}
+	for _, ch := range channels {
+		if u, err := url.Parse(ch); err == nil && services[ch] && sameOrigin(u, s.base) {
+			c.subscribe = append(c.subscribe, u.EscapedPath())
+		}
+	}
+	if len(c.subscribe) > 0 {
+		c.caps = append(c.caps, CapNotifications)
+	}
+	return nil
+}
+
+// live is the session, or the error of a client without one.
+func (s *Solid) live() (*session, error) {
+	if c := s.session.Load(); c != nil {
+		return c, nil
+	}
+	return nil, adapters.Closed(adapters.SlotPods)
+}

@@ -1,0 +1,162 @@
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	jsonpatch "github.com/evanphx/json-patch/v5"
+)
+
+const (
+	patchRounds  = 3
+	maxPatchDoc  = 16 << 20 // bytes of a document that is patched here
+	maxPatchCopy = 16 << 20 // bytes that copy operations may add
+)
+
+// Patch changes a resource. N3 Patch and SPARQL Update go to the server as they
+// are; a JSON Patch goes there where the server takes one, and is otherwise
+// applied here: read, apply, PUT with If-Match, at most three rounds. That needs
+// a JSON document with an ETag.
+func (s *Solid) Patch(ctx context.Context, path string, patch adapters.PodPatch, cond adapters.Cond) (adapters.Written, error) {
+	target, err := s.target(path)
+	if err != nil {
+		return adapters.Written{}, err
+	}
+	if patch.Dialect == adapters.DialectJSONPatch {
+		return s.jsonPatch(ctx, path, target, patch.Body, cond)
+	}
+	return s.sendPatch(ctx, path, target, patch, cond)
+}
+
+func (s *Solid) sendPatch(ctx context.Context, path, target string, patch adapters.PodPatch, cond adapters.Cond) (adapters.Written, error) {
+	mt := adapters.PatchType(patch.Dialect)
+	out, err := s.write(ctx, path, wire.Request{
+		Method: http.MethodPatch, Path: target, ContentType: mt, Body: patch.Body, Header: conditions(cond),
+		Accept: "*/*", Expect: done, Keep: kept,
+	})
+	switch {
+	case err == nil:
+		s.dialect.seen(mt)
+	case errors.Is(err, adapters.ErrUnsupported):
+		s.dialect.forget(target)
+	}
+	return out, err
+}
+
+func (s *Solid) jsonPatch(ctx context.Context, path, target string, raw []byte, cond adapters.Cond) (adapters.Written, error) {
+	ops, err := decodePatch(raw)
+	if err != nil {
+		return adapters.Written{}, err
+	}
+	takes, err := s.takes(ctx, path, target, adapters.PatchType(adapters.DialectJSONPatch))
+	if err != nil {
+		return adapters.Written{}, err
+	}
+	if takes {
+		out, err := s.sendPatch(ctx, path, target, adapters.PodPatch{Dialect: adapters.DialectJSONPatch, Body: raw}, cond)
+		if !errors.Is(err, adapters.ErrUnsupported) {
+			return out, err
+		}
+	}
+	for round := 1; ; round++ {
+		out, err := s.patchRound(ctx, path, target, ops, cond)
+		if !errors.Is(err, adapters.ErrPreconditionFailed) || cond != (adapters.Cond{}) {
+			return out, err
+		}
+		if round == patchRounds {
+			return out, adapters.Errorf(adapters.CodeConflict, "the resource changed during each of %d attempts", patchRounds).Wrap(err)
+		}
+	}
+}
+
+func decodePatch(raw []byte) (jsonpatch.Patch, error) {
+	ops, err := jsonpatch.DecodePatch(raw)
+	if err != nil {
+		return nil, adapters.Invalid("patch", "is not a JSON Patch: %v", err)
+	}
+	for i, op := range ops {
+		if _, err := op.Path(); err != nil {
+			return nil, adapters.Invalid("patch", "operation %d has no path", i)
+		}
+		switch op.Kind() {
+		case "add", "remove", "replace", "move", "copy", "test":
+		default:
+			return nil, adapters.Invalid("patch", "operation %d is none of RFC 6902", i)
+		}
+	}
+	return ops, nil
+}
+
+// patchRound is one read, apply, write. A lost race is PRECONDITION_FAILED.
+func (s *Solid) patchRound(ctx context.Context, path, target string, ops jsonpatch.Patch, cond adapters.Cond) (adapters.Written, error) {
+	doc, contentType, etag, err := s.fetchJSON(ctx, path, target, cond)
+	if err != nil {
+		return adapters.Written{}, err
+	}
+	opts := jsonpatch.NewApplyOptions()
+	opts.AccumulatedCopySizeLimit = maxPatchCopy
+	opts.SupportNegativeIndices = false
+	opts.EscapeHTML = false
+	changed, err := ops.ApplyWithOptions(doc, opts)
+	if err != nil {
+		e := adapters.Errorf(adapters.CodeConflict, "the patch does not fit the resource: %w", err)
+		e.Retryable = false
+		return adapters.Written{}, e
+	}
+	return s.write(ctx, path, wire.Request{
+		Method: http.MethodPut, Path: target, ContentType: contentType, Body: changed,
+		Header: conditions(adapters.Cond{IfMatch: etag}), Accept: "*/*", Expect: done, Keep: kept,
+	})
+}
+
+// fetchJSON reads the document as the server keeps it: asking for JSON could
+// turn a Turtle document into JSON-LD for good.
+func (s *Solid) fetchJSON(ctx context.Context, path, target string, cond adapters.Cond) (doc []byte, contentType, etag string, err error) {
+	req := readRequest(http.MethodGet, target, adapters.ReadOpt{})
+	if cond.IfMatch != "" {
+		req.Header.Set("If-Match", cond.IfMatch)
+	}
+	res, err := s.client.Open(ctx, req)
+	if err != nil {
+		return nil, "", "", about(err, path)
+	}
+	r, err := s.resource(path, target, res.StatusCode, res.Header)
+	b := newBody(res.Request.Context(), res.Body)
+	defer b.Close()
+	switch {
+	case err != nil:
+		return nil, "", "", err
+	case r.NotModified || cond.IfNoneMatch != "":
+		// The reference server says 304 where If-Match does not hold.
+		e := adapters.Errorf(adapters.CodePreconditionFailed, "the resource is not what the condition says")
+		return nil, "", "", e.With("current", r.ETag)
+	case !isJSON(mediaType(res.Header)):
+		e := adapters.Errorf(adapters.CodeUnsupported, "a JSON Patch changes JSON, and this is %q", mediaType(res.Header))
+		return nil, "", "", e.With("dialect", adapters.DialectJSONPatch)
+	case r.ETag == "":
+		return nil, "", "", adapters.Unsupported(adapters.DialectJSONPatch, "the server gives no ETag to patch safely with")
+	case res.ContentLength > maxPatchDoc:
+		return nil, "", "", adapters.TooLarge("the document to patch", maxPatchDoc, res.ContentLength)
+	}
+	doc, err = io.ReadAll(io.LimitReader(b, maxPatchDoc+1))
+	if err != nil {
+		return nil, "", "", err
+	}
+	if len(doc) > maxPatchDoc {
+		return nil, "", "", adapters.TooLarge("the document to patch", maxPatchDoc, -1)
+	}
+	if !json.Valid(doc) {
+		e := adapters.Errorf(adapters.CodeConflict, "the resource says it is JSON and is not")
+		e.Retryable = false
+		return nil, "", "", e
+	}
+	return doc, r.ContentType, r.ETag, nil
+}
+
+func isJSON(mt string) bool { return mt == "application/json" || strings.HasSuffix(mt, "+json") }

@@ -1,0 +1,255 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+)
+
+// The optional parts that a server's answers say it has. JSON Patch needs
+// none: where a server lacks it, the client applies the patch itself.
+const (
+	CapNotifications = "notifications" // WebSocketChannel2023
+	CapN3Patch       = "n3-patch"
+	CapSPARQLUpdate  = "sparql-update"
+)
+
+// Config of a Solid client.
+type Config struct {
+	// BaseURL is where the pod path "/" lies: an http or https URL, whose own
+	// path is kept as a prefix.
+	BaseURL string
+	// Key is the manifest key BaseURL comes from, for complaints; "" = the one
+	// of the class.
+	Key       string
+	Auth      wire.Authorizer // nil = anonymous
+	UserAgent string
+	// Transport carries the requests; nil = the network. A pod server inside
+	// the process takes its place here.
+	Transport http.RoundTripper
+}
+
+// Solid is a client of one Solid server. It is safe for concurrent use.
+type Solid struct {
+	impl    string
+	class   adapters.Class
+	base    *url.URL
+	client  *wire.Client // paths below the base
+	origin  *wire.Client // paths of the whole server
+	dial    *http.Client // WebSocket handshakes
+	cursors *adapters.Cursors
+	dialect *dialects
+	session atomic.Pointer[session]
+}
+
+var _ adapters.Pods = (*Solid)(nil)
+
+// session is one connected time.
+type session struct {
+	ctx    context.Context // ends with Disconnect
+	cancel context.CancelFunc
+	// subscribe are the WebSocketChannel2023 endpoints that the server's own
+	// description names, as paths of the origin.
+	subscribe []string
+	caps      []string
+}
+
+// NewLocal makes the client of class local-solid-rs, the pod server of this
+// box, without any I/O. While that server still starts, Connect answers
+// UNAVAILABLE: whoever connects tries again.
+func NewLocal(cfg Config) (*Solid, error) {
+	return newSolid(cfg, "local-solid-rs", adapters.ClassLocal, "integrations.solid_pod_rs.base_url")
+}
+
+// NewExternal makes the client of class external, any Solid server, without any
+// I/O.
+func NewExternal(cfg Config) (*Solid, error) {
+	return newSolid(cfg, "external", adapters.ClassExternal, "federation.external_url")
+}
+
+func newSolid(cfg Config, impl string, class adapters.Class, key string) (*Solid, error) {
+	if cfg.Key == "" {
+		cfg.Key = key
+	}
+	wc := wire.Config{
+		Slot: adapters.SlotPods, BaseURL: cfg.BaseURL, Key: cfg.Key,
+		Auth: cfg.Auth, UserAgent: cfg.UserAgent, Transport: cfg.Transport,
+	}
+	client, err := wire.New(wc)
+	if err != nil {
+		return nil, err
+	}
+	base := client.Base()
+	wc.BaseURL = (&url.URL{Scheme: base.Scheme, Host: base.Host}).String()
+	origin, err := wire.New(wc)
+	if err != nil {
+		return nil, err
+	}
+	return &Solid{
+		impl: impl, class: class, base: base, client: client, origin: origin, dial: newDialer(cfg.Transport),
+		cursors: adapters.NewCursors(nil), dialect: newDialects(),
+	}, nil
+}
+
+// Slot and the methods after it describe the adapter; version and capabilities
+// are the server's once it has told them.
+func (s *Solid) Slot() adapters.Slot   { return adapters.SlotPods }
+func (s *Solid) Impl() string          { return s.impl }
+func (s *Solid) Class() adapters.Class { return s.class }
+func (s *Solid) Enabled() bool         { return true }
+
+// ContractVersion is 1.1: what the methods added since 1.0 need is plain Solid.
+func (s *Solid) ContractVersion() string { return "1.1" }
+
+// Capabilities are those seen in the server's answers so far.
+func (s *Solid) Capabilities() []string {
+	caps := []string{}
+	if c := s.session.Load(); c != nil {
+		caps = append(caps, c.caps...)
+		caps = append(caps, s.dialect.capabilities()...)
+	}
+	slices.Sort(caps)
+	return caps
+}
+
+// Connect finds out whether the base is a Solid server and what it can do. A
+// box on the other end is also asked for its contract version.
+func (s *Solid) Connect(ctx context.Context) error {
+	if s.session.Load() != nil {
+		return nil
+	}
+	next := new(session)
+	if err := s.probe(ctx); err != nil {
+		return err
+	}
+	if err := s.handshake(ctx); err != nil {
+		return err
+	}
+	if err := s.describe(ctx, next); err != nil {
+		return err
+	}
+	next.ctx, next.cancel = context.WithCancel(context.Background())
+	if !s.session.CompareAndSwap(nil, next) {
+		next.cancel()
+	}
+	return nil
+}
+
+// handshake is wire's, for which a plain Solid server has no answer: it may
+// also guard the path, or serve a document of its own there.
+func (s *Solid) handshake(ctx context.Context) error {
+	_, err := s.origin.Handshake(ctx)
+	switch {
+	case errors.Is(err, adapters.ErrContractMismatch):
+		return err
+	case ctx.Err() != nil:
+		return adapters.AsError(ctx.Err())
+	}
+	// The probe found a Solid server there: it is just not a box.
+	return nil
+}
+
+// probe asks for the root, which may be guarded or not made yet, and refuses
+// what answers without a sign of being a Solid server.
+func (s *Solid) probe(ctx context.Context) error {
+	res, err := s.client.Do(ctx, wire.Request{Method: http.MethodHead, Path: "/", Accept: acceptRDF})
+	switch adapters.CodeOf(err) {
+	case adapters.CodeUnauthenticated, adapters.CodePermissionDenied, adapters.CodeNotFound:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !solidSigns(res.Header) {
+		return adapters.Unavailable(nil, "the peer is no Solid server: its root is no LDP container")
+	}
+	return nil
+}
+
+func solidSigns(h http.Header) bool {
+	for _, name := range []string{"WAC-Allow", "Accept-Patch", "Accept-Post", "Accept-Put", "MS-Author-Via"} {
+		if h.Get(name) != "" {
+			return true
+		}
+	}
+	for _, l := range parseLinks(h) {
+		if l.Rel == "type" && strings.HasPrefix(l.Target, "http://www.w3.org/ns/ldp#") {
+			return true
+		}
+	}
+	switch mediaType(h) {
+	case "text/turtle", "application/ld+json":
+		return true
+	}
+	return false
+}
+
+// Health asks for the root once.
+func (s *Solid) Health(ctx context.Context) adapters.Health {
+	if _, err := s.live(); err != nil {
+		return adapters.Unhealthy(err)
+	}
+	if err := s.probe(ctx); err != nil {
+		return adapters.Unhealthy(adapters.AsError(err))
+	}
+	return adapters.Healthy()
+}
+
+// Disconnect ends subscriptions. Bodies that are being read end by themselves.
+func (s *Solid) Disconnect(context.Context) error {
+	if c := s.session.Swap(nil); c != nil {
+		c.cancel()
+	}
+	s.client.Close()
+	s.origin.Close()
+	s.dial.CloseIdleConnections()
+	return nil
+}
+
+// target is the escaped path of a request, refused before any I/O when the pod
+// path may not name a resource or nothing is connected.
+func (s *Solid) target(path string) (string, error) {
+	if _, err := s.live(); err != nil {
+		return "", err
+	}
+	if err := adapters.CheckPodPath(path); err != nil {
+		return "", err
+	}
+	return escapePath(path), nil
+}
+
+// kept are the headers of an error answer that its reader needs.
+var kept = map[string]string{"WAC-Allow": "wac_allow", "WWW-Authenticate": "challenge", "ETag": "current"}
+
+// about names the resource in an error that says that it is not there.
+func about(err error, path string) error {
+	var e *adapters.Error
+	if errors.As(err, &e) && e.Code == adapters.CodeNotFound {
+		return e.With("resource", "pod resource", "id", path)
+	}
+	return err
+}
+
+func mediaType(h http.Header) string {
+	mt, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
+		return ""
+	}
+	return mt
+}
+
+// lied is UNAVAILABLE that a repetition will not mend: the server does not
+// speak the protocol.
+func lied(format string, args ...any) *adapters.Error {
+	e := adapters.Unavailable(nil, "the server's "+format, args...)
+	e.Retryable = false
+	return e
+}

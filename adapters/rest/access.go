@@ -1,0 +1,147 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// The roles a principal can have.
+const (
+	RoleAdmin  = "admin"  // everything
+	RoleAgent  = "agent"  // one spawned agent: its own stream and input, beads as itself, memory, events
+	RoleHost   = "host"   // the host of a federation session: agents and events
+	RoleReader = "reader" // reads only
+)
+
+// Principal is who makes a request, as authentication found out.
+type Principal struct {
+	Role string
+	// ID is what the role is held by: an agent's id, a public key. It is the
+	// actor of everything the principal writes.
+	ID string
+	// MaySpawn is what an agent may have been granted beyond its role.
+	MaySpawn bool
+}
+
+// roles is a set of them; admin is in every set.
+type roles uint8
+
+const (
+	agent roles = 1 << iota
+	host
+	reader
+	adminOnly roles = 0
+	everyone        = agent | host | reader
+)
+
+func (s roles) admits(role string) bool {
+	switch role {
+	case RoleAdmin:
+		return true
+	case RoleAgent:
+		return s&agent != 0
+	case RoleHost:
+		return s&host != 0
+	case RoleReader:
+		return s&reader != 0
+	}
+	return false
+}
+
+// names lists the set for the documentation.
+func (s roles) names() []string {
+	out := []string{RoleAdmin}
+	for _, r := range []string{RoleAgent, RoleHost, RoleReader} {
+		if s.admits(r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// headers of call metadata, as external adapters send them.
+const (
+	headerActor     = "Agentbox-Actor"
+	headerSession   = "Agentbox-Session"
+	headerExecution = "Agentbox-Execution"
+	headerContract  = "Agentbox-Contract"
+	headerKey       = "Idempotency-Key"
+	headerReplayed  = "Idempotent-Replayed"
+)
+
+// metaOf makes the metadata of a call. The actor is the principal. Only an
+// admin may name another; it then acts as that one, without an admin's rights,
+// so that a box which forwards its agents' calls does not lend them its own.
+func metaOf(h http.Header, who Principal) (adapters.Meta, error) {
+	m := adapters.Meta{
+		Actor: who.ID, Admin: who.Role == RoleAdmin,
+		SessionID: h.Get(headerSession), ExecutionID: h.Get(headerExecution),
+		TraceParent: h.Get("Traceparent"),
+	}
+	keys := h.Values(headerKey)
+	if len(keys) > 1 {
+		return m, adapters.Invalid(headerKey, "was sent more than once")
+	}
+	if len(keys) == 1 {
+		if keys[0] == "" {
+			return m, adapters.Invalid(headerKey, "is empty")
+		}
+		m.IdempotencyKey = keys[0]
+	}
+	for _, id := range [][2]string{{headerSession, m.SessionID}, {headerExecution, m.ExecutionID}} {
+		if id[1] != "" {
+			if err := adapters.CheckID(id[0], id[1]); err != nil {
+				return m, err
+			}
+		}
+	}
+	named := h.Get(headerActor)
+	if named == "" || named == who.ID {
+		return m, nil
+	}
+	if err := mayName(who, named); err != nil {
+		return m, err
+	}
+	m.Actor, m.Admin = named, false
+	return m, nil
+}
+
+func mayName(who Principal, actor string) error {
+	if who.Role != RoleAdmin && actor != who.ID {
+		return adapters.Errorf(adapters.CodePermissionDenied, "only an admin may act as %q", cut(actor, 64))
+	}
+	return adapters.CheckText("actor", actor, adapters.MaxBeadActor)
+}
+
+// actorOr is the actor that a body names, if it may, else the caller's.
+func actorOr(ctx context.Context, who Principal, named string) (string, error) {
+	actor := adapters.MetaFrom(ctx).Actor
+	if named == "" || named == actor {
+		return actor, nil
+	}
+	return named, mayName(who, named)
+}
+
+// checkContract refuses a caller that speaks another MAJOR of the slot.
+func checkContract(h http.Header, slot adapters.Slot) error {
+	said := h.Get(headerContract)
+	if said == "" || slot == "" {
+		return nil
+	}
+	name, version, ok := strings.Cut(said, "/")
+	if !ok || name != string(slot) {
+		return adapters.Invalid(headerContract, "must be %s/MAJOR", slot)
+	}
+	contract, _ := adapters.ContractOf(slot)
+	return adapters.CheckVersion(slot, version, contract.Version, false)
+}
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}

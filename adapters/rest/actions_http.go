@@ -1,0 +1,363 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// ActionList answers a question for what agents did.
+type ActionList struct {
+	Events []Action `json:"events"` // oldest first
+	Count  int      `json:"count"`
+}
+
+// ActionTypes lists the kinds of action.
+type ActionTypes struct {
+	Types []ActionTypeRow `json:"types"`
+}
+
+// ActionTypeRow is one kind of action.
+type ActionTypeRow struct {
+	ID   int    `json:"id"`
+	Name string `json:"name"`
+}
+
+// ActionStatus says how many actions there are.
+type ActionStatus struct {
+	Kept        int    `json:"kept"`
+	Capacity    int    `json:"capacity"`
+	Total       uint64 `json:"total"`       // since the start
+	Connections int    `json:"connections"` // streams open now
+}
+
+// ActionTaken is the receipt for actions told of.
+type ActionTaken struct {
+	Success bool     `json:"success"`
+	IDs     []string `json:"ids"`
+}
+
+// ActionBatch is several actions at once.
+type ActionBatch struct {
+	Events []NewAction `json:"events"`
+}
+
+func listActions(q *request) error {
+	v := q.URL.Query()
+	limit, err := intParam(v, "limit")
+	if err != nil {
+		return err
+	}
+	if !v.Has("limit") {
+		limit = adapters.DefaultPageLimit
+	}
+	if limit < 1 || limit > keptActions {
+		return adapters.Invalid("limit", "must be 1-%d", keptActions).With("limit", keptActions)
+	}
+	since, err := intParam(v, "since")
+	if err != nil {
+		return err
+	}
+	events := q.s.actions.newest(limit, int64(since))
+	return q.reply(http.StatusOK, ActionList{events, len(events)})
+}
+
+func actionTypesHandler(q *request) error {
+	var out ActionTypes
+	for i, name := range actionTypes() {
+		out.Types = append(out.Types, ActionTypeRow{i, name})
+	}
+	return q.reply(http.StatusOK, out)
+}
+
+func actionStatus(q *request) error { return q.reply(http.StatusOK, q.s.actions.status()) }
+
+func emitAction(q *request) error {
+	var in NewAction
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	a, err := in.action()
+	if err != nil {
+		return err
+	}
+	return q.take([]Action{a})
+}
+
+func emitActions(q *request) error {
+	var in ActionBatch
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	if len(in.Events) == 0 {
+		return adapters.Invalid("events", "is required")
+	}
+	if len(in.Events) > maxBatch {
+		return adapters.OverLimit("events", maxBatch)
+	}
+	all := make([]Action, len(in.Events))
+	for i, n := range in.Events {
+		a, err := n.action()
+		if err != nil {
+			return adapters.AsError(err).With("index", i)
+		}
+		all[i] = a
+	}
+	return q.take(all)
+}
+
+func hookAction(q *request) error {
+	var in ActionHook
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	if q.who.Role == RoleAgent && in.SourceAgentID == "" {
+		in.SourceAgentID = quoted(q.who.ID)
+	}
+	a, err := in.action()
+	if err != nil {
+		return err
+	}
+	return q.take([]Action{a})
+}
+
+// take lets an agent tell of itself alone.
+func (q *request) take(all []Action) error {
+	for _, a := range all {
+		if q.who.Role == RoleAgent && a.SourceAgentID != quoted(q.who.ID) {
+			return adapters.Errorf(adapters.CodePermissionDenied, "an agent may tell of itself alone")
+		}
+	}
+	return q.reply(http.StatusAccepted, ActionTaken{true, q.s.actions.add(all, time.Now())})
+}
+
+// streamActions speaks WebSocket, and SSE to whom asks for that.
+func streamActions(q *request) error {
+	after, given, err := q.position()
+	if err != nil {
+		return err
+	}
+	if !given {
+		after = q.s.actions.last()
+	}
+	q.s.actions.follow(1)
+	defer q.s.actions.follow(-1)
+	if q.isWebSocket() {
+		return q.actionSocket(after)
+	}
+	if !strings.Contains(q.Header.Get("Accept"), sseType) {
+		return adapters.Errorf(adapters.CodeUnsupported, "ask for a WebSocket, or for %s", sseType)
+	}
+	return q.follow(func(context.Context) (feed, error) {
+		return feed{close: func() error { return nil }, next: func(ctx context.Context) (message, error) {
+			one, dropped, err := q.s.actions.wait(ctx, &after)
+			if err != nil {
+				return message{}, err
+			}
+			if dropped > 0 {
+				return message{Event: adapters.KindLagged, Data: lagged(dropped, after+1)}, nil
+			}
+			return seqMessage(one.seq, "agent_action", one)
+		}}, nil
+	})
+}
+
+// wait is after that waits.
+func (a *actions) wait(ctx context.Context, place *uint64) (Action, uint64, error) {
+	for {
+		one, dropped, ok, news := a.after(place)
+		if ok || dropped > 0 {
+			return one, dropped, nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return Action{}, 0, ctx.Err()
+		}
+	}
+}
+
+// notification is a JSON-RPC 2.0 notification.
+type notification struct {
+	JSONRPC string `json:"jsonrpc"`
+	Method  string `json:"method"`
+	Params  any    `json:"params"`
+}
+
+// actionHistory is how many actions a new follower is shown.
+const actionHistory = 50
+
+// actionSocket greets, shows the latest actions and goes on with new ones. The
+// peer may configure filters and ping.
+func (q *request) actionSocket(after uint64) error {
+	leave, err := q.s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	c, err := q.accept()
+	if err != nil {
+		return nil // the library has answered
+	}
+	defer c.CloseNow()
+	ctx, cancel := context.WithCancel(q.Context())
+	defer cancel()
+	stop := context.AfterFunc(q.s.closing, cancel)
+	defer stop()
+
+	f := &actionFollower{q: q, c: c, orders: make(chan []byte, 16)}
+	read := make(chan error, 1)
+	go func() { read <- f.read(ctx) }()
+	err = f.write(ctx, after, read)
+	q.hangUp(c, err)
+	cancel()
+	c.CloseNow()
+	if !f.readEnded {
+		<-read
+	}
+	return nil
+}
+
+// actionFollower is one socket. Its reader answers orders through the writer:
+// frames are written by one goroutine.
+type actionFollower struct {
+	q         *request
+	c         *websocket.Conn
+	filter    atomic.Pointer[ActionFilter]
+	orders    chan []byte // answers to send
+	readEnded bool
+}
+
+func (f *actionFollower) write(ctx context.Context, after uint64, read <-chan error) error {
+	history := f.q.s.actions.newest(actionHistory, 0)
+	if n := len(history); n > 0 {
+		after = max(after, history[n-1].seq)
+	}
+	for _, greeting := range []any{
+		map[string]any{"type": "connected", "timestamp": time.Now().UnixMilli(), "version": f.q.s.cfg.Version},
+		map[string]any{"type": "history", "events": history, "count": len(history)},
+	} {
+		if err := f.send(ctx, greeting); err != nil {
+			return err
+		}
+	}
+	ping := time.NewTicker(pingEvery)
+	defer ping.Stop()
+	for {
+		one, dropped, ok, news := f.q.s.actions.after(&after)
+		switch {
+		case dropped > 0:
+			if err := f.send(ctx, notification{"2.0", "notifications/lagged", lagged(dropped, after+1)}); err != nil {
+				return err
+			}
+			continue
+		case ok:
+			if filter := f.filter.Load(); filter != nil && !filter.matches(one) {
+				continue
+			}
+			if err := f.send(ctx, notification{"2.0", "notifications/agent_action", one}); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-news:
+		case answer := <-f.orders:
+			if err := sendFrame(ctx, f.c, answer); err != nil {
+				return err
+			}
+		case <-ping.C:
+			if err := sendPing(ctx, f.c); err != nil {
+				return err
+			}
+		case err := <-read:
+			f.readEnded = true
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *actionFollower) send(ctx context.Context, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return adapters.Errorf(adapters.CodeInternal, "the message cannot be written as JSON").Wrap(err)
+	}
+	return sendFrame(ctx, f.c, data)
+}
+
+// order is what a peer may send, with or without the frame of JSON-RPC.
+type order struct {
+	Type    string        `json:"type"`
+	Method  string        `json:"method"`
+	Filters *ActionFilter `json:"filters"`
+	Params  *struct {
+		Filters *ActionFilter `json:"filters"`
+	} `json:"params"`
+}
+
+// read obeys the peer until it goes.
+func (f *actionFollower) read(ctx context.Context) error {
+	for {
+		// Ended by the close of the socket alone: a context that ends would cut
+		// it before the peer is told why.
+		kind, data, err := f.c.Read(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		if kind != websocket.MessageText {
+			return errors.Join(errPolicy, errors.New("binary frames are not understood"))
+		}
+		answer, err := json.Marshal(f.obey(data))
+		if err != nil {
+			return err
+		}
+		select {
+		case f.orders <- answer:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *actionFollower) obey(data []byte) map[string]any {
+	var o order
+	if err := unmarshal(data, &o); err != nil {
+		return refusal(err)
+	}
+	if o.Type == "" {
+		o.Type = o.Method
+	}
+	switch o.Type {
+	case "ping":
+		return map[string]any{"type": "pong", "timestamp": time.Now().UnixMilli()}
+	case "configure":
+		filter := o.Filters
+		if filter == nil && o.Params != nil {
+			filter = o.Params.Filters
+		}
+		if filter == nil {
+			filter = &ActionFilter{}
+		}
+		if err := filter.check(); err != nil {
+			return refusal(err)
+		}
+		f.filter.Store(filter)
+		return map[string]any{"type": "configured", "filters": filter}
+	}
+	return refusal(adapters.Invalid("type", "must be configure or ping"))
+}
+
+func refusal(err error) map[string]any {
+	e := adapters.AsError(err)
+	return map[string]any{"type": "error", "code": e.Code, "message": e.Message}
+}

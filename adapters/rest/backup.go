@@ -1,0 +1,118 @@
+package rest
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+const tarType = "application/x-tar"
+
+// BackupPart is one piece of the box's state.
+type BackupPart struct {
+	// Name is its directory in the archive: one path element.
+	Name string
+	// Secret parts are left out unless they are asked for.
+	Secret bool
+	// Snapshot writes a consistent copy below dir, which is empty. What is
+	// written meanwhile may be in it or not, but nothing half. Nothing to copy
+	// is no error.
+	Snapshot func(ctx context.Context, dir string) error
+}
+
+// backupLimit bounds the whole of a backup.
+const backupLimit = 10 * time.Minute
+
+// getBackup takes all snapshots before the first byte goes out, so that a part
+// that fails is an error and not an archive that lacks it.
+func getBackup(q *request) error {
+	secrets, err := boolParam(q.URL.Query(), "include_secrets")
+	if err != nil {
+		return err
+	}
+	if len(q.s.cfg.Backup) == 0 {
+		return adapters.Unsupported("backup", "this box keeps no local state")
+	}
+	ctx, cancel := context.WithTimeout(q.Context(), backupLimit)
+	defer cancel()
+	q.readDeadline(0)
+	q.writeDeadline(0)
+	dir, err := os.MkdirTemp("", "agentbox-backup-")
+	if err != nil {
+		return adapters.Unavailable(err, "there is no room for the copy")
+	}
+	defer os.RemoveAll(dir)
+	for _, part := range q.s.cfg.Backup {
+		if part.Secret && !secrets {
+			continue
+		}
+		if err := snapshot(ctx, part, filepath.Join(dir, part.Name)); err != nil {
+			return adapters.Unavailable(err, "cannot copy %s", part.Name)
+		}
+	}
+	q.w.Header().Set("Content-Disposition", `attachment; filename="agentbox-backup.tar"`)
+	out := &lateWriter{q: q, mt: tarType}
+	return out.finish(archive(out, dir))
+}
+
+func snapshot(ctx context.Context, part BackupPart, dir string) error {
+	if !fs.ValidPath(part.Name) || strings.Contains(part.Name, "/") || part.Name == "." {
+		return fmt.Errorf("%q is no name of a part", part.Name)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return part.Snapshot(ctx, dir)
+}
+
+// archive writes everything below dir as a tar; file and directory modes are
+// kept, owners are not: who restores owns.
+func archive(w io.Writer, dir string) error {
+	t := tar.NewWriter(w)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		return archiveOne(t, dir, path, d)
+	})
+	return errors.Join(err, t.Close())
+}
+
+func archiveOne(t *tar.Writer, dir, path string, d fs.DirEntry) error {
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() && !info.IsDir() {
+		return fmt.Errorf("%s is neither a file nor a directory", name)
+	}
+	h := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX, Typeflag: tar.TypeDir}
+	if info.IsDir() {
+		h.Name += "/"
+		return t.WriteHeader(h)
+	}
+	h.Typeflag, h.Size = tar.TypeReg, info.Size()
+	if err := t.WriteHeader(h); err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(t, f)
+	return err
+}

@@ -1,0 +1,357 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// ClaimBody is the body of a claim. Without an actor it is the caller's own.
+type ClaimBody struct {
+	Actor  string `json:"actor,omitempty"`
+	LeaseS int    `json:"lease_s,omitempty"` // 30-86400, 0 = no lease
+}
+
+// CloseBody is the body of a close.
+type CloseBody struct {
+	Outcome string `json:"outcome,omitempty"`
+	Force   bool   `json:"force,omitempty"`
+}
+
+// ActorBody names who acts; without it, the caller.
+type ActorBody struct {
+	Actor string `json:"actor,omitempty"`
+}
+
+// CommentBody is the body of a comment.
+type CommentBody struct {
+	Text string `json:"text"`
+}
+
+func etag(b adapters.Bead) string { return `"v` + strconv.FormatInt(b.Version, 10) + `"` }
+
+func (q *request) bead(status int, b adapters.Bead, err error) error {
+	if err != nil {
+		return err
+	}
+	q.w.Header().Set("ETag", etag(b))
+	if status == http.StatusCreated {
+		q.w.Header().Set("Location", "/v1/beads/"+b.ID)
+	}
+	return q.reply(status, b)
+}
+
+func createEpic(q *request) error  { return createBead(q, false) }
+func createChild(q *request) error { return createBead(q, true) }
+
+func createBead(q *request, child bool) error {
+	var in adapters.NewBead
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	author, err := actorOr(q.Context(), q.who, in.CreatedBy)
+	if err != nil {
+		return err
+	}
+	in.CreatedBy = author
+	make := q.s.cfg.Slots.Beads().CreateEpic
+	if child {
+		make = q.s.cfg.Slots.Beads().CreateChild
+	}
+	b, err := make(q.Context(), in)
+	return q.bead(http.StatusCreated, b, err)
+}
+
+func claimBead(q *request) error {
+	var in ClaimBody
+	id, actor, err := beadAndActor(q, &in, func() string { return in.Actor })
+	if err != nil {
+		return err
+	}
+	var opt []adapters.ClaimOpt
+	if in.LeaseS != 0 {
+		if in.LeaseS < 0 || in.LeaseS > int(adapters.MaxLease/time.Second) {
+			return adapters.Invalid("lease_s", "must be 30-86400")
+		}
+		opt = append(opt, adapters.ClaimOpt{Lease: time.Duration(in.LeaseS) * time.Second})
+	}
+	b, err := q.s.cfg.Slots.Beads().Claim(q.Context(), id, actor, opt...)
+	return q.bead(http.StatusOK, b, err)
+}
+
+// beadAndActor reads the body, the bead's id and who acts on it.
+func beadAndActor(q *request, body any, named func() string) (id, actor string, err error) {
+	if id, err = q.param("id"); err != nil {
+		return "", "", err
+	}
+	if err = q.json(body); err != nil {
+		return "", "", err
+	}
+	actor, err = actorOr(q.Context(), q.who, named())
+	return id, actor, err
+}
+
+func closeBead(q *request) error {
+	var in CloseBody
+	id, err := q.param("id")
+	if err != nil {
+		return err
+	}
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	b, err := q.s.cfg.Slots.Beads().Close(q.Context(), id, in.Outcome, adapters.CloseOpt{Force: in.Force})
+	return q.bead(http.StatusOK, b, err)
+}
+
+func releaseBead(q *request) error {
+	var in ActorBody
+	id, actor, err := beadAndActor(q, &in, func() string { return in.Actor })
+	if err != nil {
+		return err
+	}
+	b, err := q.s.cfg.Slots.Beads().Release(q.Context(), id, actor)
+	return q.bead(http.StatusOK, b, err)
+}
+
+func reopenBead(q *request) error {
+	id, err := q.param("id")
+	if err != nil {
+		return err
+	}
+	b, err := q.s.cfg.Slots.Beads().Reopen(q.Context(), id)
+	return q.bead(http.StatusOK, b, err)
+}
+
+func showBead(q *request) error {
+	id, err := q.param("id")
+	if err != nil {
+		return err
+	}
+	b, err := q.s.cfg.Slots.Beads().Show(q.Context(), id)
+	if err == nil && matches(q.Header.Get("If-None-Match"), etag(b)) {
+		q.begin("").Set("ETag", etag(b))
+		q.w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	return q.bead(http.StatusOK, b, err)
+}
+
+// matches compares an If-None-Match list with a tag, weakly (RFC 9110, 13.1.2).
+func matches(header, tag string) bool {
+	for _, t := range strings.Split(header, ",") {
+		if t = strings.TrimSpace(t); t == "*" || strings.TrimPrefix(t, "W/") == tag {
+			return true
+		}
+	}
+	return false
+}
+
+func getReady(q *request) error {
+	page, err := q.page()
+	if err != nil {
+		return err
+	}
+	v := q.URL.Query()
+	f := adapters.ReadyFilter{ParentID: v.Get("parent_id"), Tag: v.Get("tag"), Kind: v.Get("kind"), PageOpt: page}
+	if v.Has("priority_max") {
+		n, err := intParam(v, "priority_max")
+		if err != nil {
+			return err
+		}
+		f.PriorityMax = &n
+	}
+	out, err := q.s.cfg.Slots.Beads().GetReady(q.Context(), f)
+	if err != nil {
+		return err
+	}
+	q.next(out.NextCursor)
+	if out.Items == nil {
+		out.Items = []adapters.Bead{}
+	}
+	return q.reply(http.StatusOK, out.Items)
+}
+
+func listBeads(q *request) error {
+	page, err := q.page()
+	if err != nil {
+		return err
+	}
+	v := q.URL.Query()
+	out, err := q.s.cfg.Slots.Beads().List(q.Context(), adapters.BeadFilter{
+		ParentID: v.Get("parent_id"), Status: v.Get("status"), Tag: v.Get("tag"), Kind: v.Get("kind"), Actor: v.Get("actor"), PageOpt: page,
+	})
+	if err != nil {
+		return err
+	}
+	return list(q, out)
+}
+
+// changeBody reads a change. In Go a null defer_until and an absent one would
+// look alike, but one ends a deferral and the other leaves it.
+type changeBody struct {
+	adapters.BeadChange
+	DeferUntil json.RawMessage `json:"defer_until"`
+}
+
+func updateBead(q *request) error {
+	id, err := q.param("id")
+	if err != nil {
+		return err
+	}
+	var in changeBody
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	change := in.BeadChange
+	if in.DeferUntil != nil {
+		change.DeferUntil = new(adapters.Time)
+		if err := unmarshal(in.DeferUntil, change.DeferUntil); err != nil {
+			return adapters.Invalid("defer_until", "must be an RFC 3339 time or null")
+		}
+	}
+	if change.IfVersion, err = versionOf(q.Header.Get("If-Match")); err != nil {
+		return err
+	}
+	b, err := q.s.cfg.Slots.Beads().Update(q.Context(), id, change)
+	return q.bead(http.StatusOK, b, err)
+}
+
+// versionOf is the version in an If-Match with one of our ETags, 0 for none.
+func versionOf(header string) (int64, error) {
+	if header == "" || header == "*" {
+		return 0, nil
+	}
+	digits, ok := strings.CutPrefix(strings.TrimSuffix(header, `"`), `"v`)
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil || n < 1 {
+		return 0, adapters.Errorf(adapters.CodePreconditionFailed, "If-Match is not an ETag of a bead")
+	}
+	return n, nil
+}
+
+func addDep(q *request) error {
+	dep, err := depOf(q)
+	if err != nil {
+		return err
+	}
+	out, err := q.s.cfg.Slots.Beads().AddDep(q.Context(), dep)
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusCreated, out)
+}
+
+// depOf reads an edge; its start is the bead of the path.
+func depOf(q *request) (adapters.Dep, error) {
+	var dep adapters.Dep
+	id, err := q.param("id")
+	if err != nil {
+		return dep, err
+	}
+	if err := q.json(&dep); err != nil {
+		return dep, err
+	}
+	if dep.From != "" && dep.From != id {
+		return dep, adapters.Invalid("from", "must be the bead of the path")
+	}
+	dep.From = id
+	return dep, nil
+}
+
+func removeDep(q *request) error {
+	id, err := q.param("id")
+	if err != nil {
+		return err
+	}
+	v := q.URL.Query()
+	if err := q.s.cfg.Slots.Beads().RemoveDep(q.Context(), adapters.Dep{From: id, To: v.Get("to"), Type: v.Get("type")}); err != nil {
+		return err
+	}
+	return q.empty()
+}
+
+func commentBead(q *request) error {
+	id, err := q.param("id")
+	if err != nil {
+		return err
+	}
+	var in CommentBody
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	c, err := q.s.cfg.Slots.Beads().Comment(q.Context(), id, in.Text)
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusCreated, c)
+}
+
+// lateWriter begins the answer with its first byte, so that an error before it
+// still has a status of its own.
+type lateWriter struct {
+	q     *request
+	mt    string
+	begun bool
+}
+
+func (l *lateWriter) Write(p []byte) (int, error) {
+	if !l.begun {
+		l.begun = true
+		l.q.begin(l.mt)
+	}
+	l.q.writeDeadline(answerLimit) // for each piece: the whole may take longer
+	return l.q.w.Write(p)
+}
+
+// finish ends the answer. An error after the first byte cuts the connection:
+// nobody must take the part for the whole.
+func (l *lateWriter) finish(err error) error {
+	switch {
+	case err == nil && !l.begun:
+		_, err = l.Write(nil)
+		return err
+	case err == nil:
+		return nil
+	case l.begun:
+		l.q.s.tell(l.q.row, err)
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
+
+func exportBeads(q *request) error {
+	out := &lateWriter{q: q, mt: linesType}
+	return out.finish(q.s.cfg.Slots.Beads().Export(q.Context(), out))
+}
+
+func importBeads(q *request) error {
+	mt, err := q.mediaType()
+	if err != nil {
+		return err
+	}
+	switch mt {
+	case linesType, jsonType, "text/plain", "application/jsonl", "":
+	default:
+		return adapters.Errorf(adapters.CodeUnsupported, "the body must be %s, not %s", linesType, cut(mt, 100))
+	}
+	dry, err := boolParam(q.URL.Query(), "dry_run")
+	if err != nil {
+		return err
+	}
+	// All or nothing: the file is taken in only when it is here to its end.
+	raw, err := q.transfer()
+	if err != nil {
+		return err
+	}
+	res, err := q.s.cfg.Slots.Beads().Import(q.Context(), bytes.NewReader(raw), adapters.ImportOpt{DryRun: dry})
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusOK, res)
+}

@@ -1,0 +1,310 @@
+package rest_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	chimiddleware "github.com/go-chi/chi/v5/middleware"
+	"go.uber.org/goleak"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/beads"
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
+	"github.com/dreamlab-ai/agentinit/adapters/events"
+	"github.com/dreamlab-ai/agentinit/adapters/middleware"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// box is a server over real local slots where there are some, and its client's
+// tokens: "admin", "reader", "host", "agent-1".
+type box struct {
+	t      testing.TB
+	url    string
+	server *rest.Server
+	memory *memoryFake
+	agents *agentsFake
+}
+
+type option func(*rest.Config)
+
+// newBox serves a box with every slot on.
+func newBox(t testing.TB, opts ...option) *box {
+	t.Helper()
+	b := &box{t: t, memory: newMemoryFake(), agents: newAgentsFake()}
+	set := newSet(t, map[adapters.Slot]adapters.Adapter{
+		adapters.SlotBeads:        must(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))(t),
+		adapters.SlotEvents:       must(events.NewLocal(events.LocalConfig{Dir: t.TempDir(), Source: "urn:agentbox:test"}))(t),
+		adapters.SlotMemory:       b.memory,
+		adapters.SlotOrchestrator: b.agents,
+	})
+	b.serve(set, opts...)
+	return b
+}
+
+// must is for constructors.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// newSet connects the adapters behind the whole chain of middleware.
+func newSet(t testing.TB, wanted map[adapters.Slot]adapters.Adapter) *adapters.Set {
+	t.Helper()
+	cfg := adapters.Config{Slots: map[adapters.Slot]string{}}
+	table := adapters.Table{}
+	for slot, a := range wanted {
+		cfg.Slots[slot] = a.Impl()
+		table[slot] = map[string]adapters.Constructor{a.Impl(): func() (adapters.Adapter, error) { return a, nil }}
+	}
+	stack := must(middleware.New(middleware.Options{}))(t)
+	set := adapters.NewSet(must(adapters.Resolve(cfg, table))(t), adapters.Options{Middleware: stack.Middleware()})
+	if err := set.Connect(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := set.Disconnect(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return set
+}
+
+type principalKey struct{}
+
+// serve puts a server in front of the slots, with the authentication that a box
+// would have: a token is the name of who shows it.
+func (b *box) serve(slots rest.Slots, opts ...option) {
+	cfg := rest.Config{
+		Slots: slots, Version: "1.2.3",
+		Principal: func(ctx context.Context) (rest.Principal, bool) {
+			p, ok := ctx.Value(principalKey{}).(rest.Principal)
+			return p, ok
+		},
+		Report: func(route string, err error) { b.t.Logf("report: %s: %v", route, err) },
+	}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	b.server = must(rest.New(cfg))(b.t)
+	mux := http.NewServeMux()
+	// The listener's own writer stands behind the wrapper that counts answers, as
+	// in a box: streams and sockets must reach through it.
+	inner := b.authenticate(b.server.Handler())
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		inner.ServeHTTP(chimiddleware.NewWrapResponseWriter(w, r.ProtoMajor), r)
+	})
+	mux.HandleFunc("GET /v1/meta", func(w http.ResponseWriter, _ *http.Request) {
+		versions, caps := map[adapters.Slot]string{}, map[adapters.Slot][]string{}
+		for _, s := range slots.Status() {
+			versions[s.Slot], caps[s.Slot] = s.ContractVersion, s.Capabilities
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"adapter_contract_versions": versions, "capabilities": caps})
+	})
+	srv := httptest.NewServer(mux)
+	b.url = srv.URL
+	b.t.Cleanup(func() {
+		b.server.Close()
+		srv.Close()
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	})
+}
+
+func (b *box) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, ok := b.server.Redeem(r)
+		if !ok {
+			who, ok = principalOf(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		}
+		if ok {
+			r = r.WithContext(context.WithValue(r.Context(), principalKey{}, who))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func principalOf(token string) (rest.Principal, bool) {
+	switch token {
+	case "":
+		return rest.Principal{}, false
+	case "admin":
+		return rest.Principal{Role: rest.RoleAdmin, ID: "management-key"}, true
+	case "reader":
+		return rest.Principal{Role: rest.RoleReader, ID: "reader"}, true
+	case "host":
+		return rest.Principal{Role: rest.RoleHost, ID: "host"}, true
+	case "spawner":
+		return rest.Principal{Role: rest.RoleAgent, ID: "spawner", MaySpawn: true}, true
+	}
+	return rest.Principal{Role: rest.RoleAgent, ID: token}, true
+}
+
+// answer is what came back.
+type answer struct {
+	t      testing.TB
+	status int
+	header http.Header
+	body   []byte
+}
+
+// do sends one request as who; pairs are headers.
+func (b *box) do(who, method, path, body string, pairs ...string) answer {
+	b.t.Helper()
+	req, err := http.NewRequest(method, b.url+path, strings.NewReader(body))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if who != "" {
+		req.Header.Set("Authorization", "Bearer "+who)
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		req.Header.Set(pairs[i], pairs[i+1])
+	}
+	res, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return answer{b.t, res.StatusCode, res.Header, raw}
+}
+
+// is fails unless the status is the one that is wanted.
+func (a answer) is(status int) answer {
+	a.t.Helper()
+	if a.status != status {
+		a.t.Fatalf("status %d, want %d: %s", a.status, status, a.body)
+	}
+	return a
+}
+
+func (a answer) into(v any) {
+	a.t.Helper()
+	if err := json.Unmarshal(a.body, v); err != nil {
+		a.t.Fatalf("%v: %s", err, a.body)
+	}
+}
+
+// fields are the members of a JSON object.
+func (a answer) fields() map[string]any {
+	a.t.Helper()
+	var m map[string]any
+	a.into(&m)
+	return m
+}
+
+// problem fails unless the answer is the problem document of code.
+func (a answer) problem(code adapters.Code) map[string]any {
+	a.t.Helper()
+	if ct := a.header.Get("Content-Type"); ct != adapters.ProblemType {
+		a.t.Fatalf("content type %q, status %d: %s", ct, a.status, a.body)
+	}
+	m := a.fields()
+	if m["code"] != string(code) || m["status"] != float64(a.status) || m["message"] != m["detail"] {
+		a.t.Fatalf("%s, want %s", a.body, code)
+	}
+	return m
+}
+
+func token(s string) wire.Bearer { return func() string { return s } }
+
+func TestExternalBeadsOverThisServer(t *testing.T) {
+	contract.Beads(t, func(t testing.TB) adapters.Beads {
+		b := newBox(t)
+		return must(beads.NewExternal(beads.ExternalConfig{URL: b.url, Auth: token("admin")}))(t)
+	})
+}
+
+func TestExternalEventsOverThisServer(t *testing.T) {
+	contract.Events(t, func(t testing.TB) adapters.Events {
+		b := newBox(t)
+		return must(events.NewExternal(events.ExternalConfig{URL: b.url, Dir: t.TempDir(), Source: "urn:agentbox:other", Auth: token("admin")}))(t)
+	})
+}
+
+// memoryFake is a memory slot of maps: search scores by equality.
+type memoryFake struct {
+	slot
+	entries map[[2]string]adapters.MemoryEntry
+}
+
+func newMemoryFake() *memoryFake {
+	return &memoryFake{slot: slot{adapters.SlotMemory, "embedded-ruvector"}, entries: map[[2]string]adapters.MemoryEntry{}}
+}
+
+func (m *memoryFake) Store(_ context.Context, key, value, ns string, opt adapters.StoreOpt) (adapters.Stored, error) {
+	_, there := m.entries[[2]string{ns, key}]
+	m.entries[[2]string{ns, key}] = adapters.MemoryEntry{Key: key, Namespace: ns, Value: value, Metadata: opt.Metadata}
+	return adapters.Stored{Key: key, Namespace: ns, Created: !there}, nil
+}
+
+func (m *memoryFake) Retrieve(_ context.Context, key, ns string) (adapters.MemoryEntry, bool, error) {
+	e, ok := m.entries[[2]string{ns, key}]
+	return e, ok, nil
+}
+
+func (m *memoryFake) Search(_ context.Context, query string, opt adapters.SearchOpt) ([]adapters.Hit, error) {
+	var hits []adapters.Hit
+	for k, e := range m.entries {
+		if k[0] == opt.Namespace && strings.Contains(e.Value, query) {
+			hits = append(hits, adapters.Hit{Score: 1, Key: e.Key, Value: e.Value, Metadata: e.Metadata})
+		}
+	}
+	return hits, nil
+}
+
+func (m *memoryFake) Del(_ context.Context, key, ns string) (bool, error) {
+	_, ok := m.entries[[2]string{ns, key}]
+	delete(m.entries, [2]string{ns, key})
+	return ok, nil
+}
+
+func (m *memoryFake) List(_ context.Context, ns string, _ adapters.PageOpt) (adapters.Page[adapters.MemoryKey], error) {
+	var p adapters.Page[adapters.MemoryKey]
+	for k := range m.entries {
+		if k[0] == ns {
+			p.Items = append(p.Items, adapters.MemoryKey{Key: k[1]})
+		}
+	}
+	slices.SortFunc(p.Items, func(a, b adapters.MemoryKey) int { return strings.Compare(a.Key, b.Key) })
+	return p, nil
+}
+
+func (m *memoryFake) Namespaces(context.Context) ([]adapters.Namespace, error) { return nil, nil }
+
+// slot is what fakes say of themselves.
+type slot struct {
+	name adapters.Slot
+	impl string
+}
+
+func (s slot) Slot() adapters.Slot                  { return s.name }
+func (s slot) Impl() string                         { return s.impl }
+func (slot) Class() adapters.Class                  { return adapters.ClassLocal }
+func (slot) Enabled() bool                          { return true }
+func (slot) ContractVersion() string                { return "1.1" }
+func (slot) Capabilities() []string                 { return []string{} }
+func (slot) Connect(context.Context) error          { return nil }
+func (slot) Disconnect(context.Context) error       { return nil }
+func (slot) Health(context.Context) adapters.Health { return adapters.Healthy() }

@@ -1,0 +1,152 @@
+package rest
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// StoreBody is the body of a store.
+type StoreBody struct {
+	Value     *string         `json:"value"` // required; may be ""
+	Metadata  json.RawMessage `json:"metadata,omitempty"`
+	TTLS      *int64          `json:"ttl_s,omitempty"` // seconds; absent = for ever
+	Embedding []float32       `json:"embedding,omitempty"`
+}
+
+// SearchBody is the body of a search; the namespace is the path's.
+type SearchBody struct {
+	Query     string          `json:"query"`
+	Limit     *int            `json:"limit,omitempty"` // 1-100, default 10
+	MinScore  *float64        `json:"min_score,omitempty"`
+	Filter    json.RawMessage `json:"filter,omitempty"`
+	Embedding []float32       `json:"embedding,omitempty"`
+	Mode      string          `json:"mode,omitempty"` // vector (default), text, hybrid
+}
+
+// Deleted says whether there was something to delete.
+type Deleted struct {
+	Deleted bool `json:"deleted"`
+}
+
+// entryOf is the namespace and key of the path.
+func (q *request) entryOf() (ns, key string, err error) {
+	if ns, err = q.param("ns"); err != nil {
+		return "", "", err
+	}
+	key, err = q.param("key")
+	return ns, key, err
+}
+
+func storeMemory(q *request) error {
+	ns, key, err := q.entryOf()
+	if err != nil {
+		return err
+	}
+	var in StoreBody
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	if in.Value == nil {
+		return adapters.Invalid("value", "is required")
+	}
+	opt := adapters.StoreOpt{Metadata: absentIfNull(in.Metadata), Embedding: in.Embedding}
+	if in.TTLS != nil {
+		if *in.TTLS < 1 || *in.TTLS > int64(adapters.MaxMemoryTTL/time.Second) {
+			return adapters.Invalid("ttl_s", "must be 1 s - 10 y")
+		}
+		opt.TTL = time.Duration(*in.TTLS) * time.Second
+	}
+	out, err := q.s.cfg.Slots.Memory().Store(q.Context(), key, *in.Value, ns, opt)
+	if err != nil {
+		return err
+	}
+	if !out.Created {
+		return q.reply(http.StatusOK, out)
+	}
+	return q.reply(http.StatusCreated, out)
+}
+
+func absentIfNull(raw json.RawMessage) json.RawMessage {
+	if string(raw) == "null" {
+		return nil
+	}
+	return raw
+}
+
+func retrieveMemory(q *request) error {
+	ns, key, err := q.entryOf()
+	if err != nil {
+		return err
+	}
+	e, found, err := q.s.cfg.Slots.Memory().Retrieve(q.Context(), key, ns)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return adapters.NotFound("entry", cut(key, adapters.MaxMemoryKey)).At(adapters.SlotMemory, "retrieve")
+	}
+	return q.reply(http.StatusOK, e)
+}
+
+func deleteMemory(q *request) error {
+	ns, key, err := q.entryOf()
+	if err != nil {
+		return err
+	}
+	deleted, err := q.s.cfg.Slots.Memory().Del(q.Context(), key, ns)
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusOK, Deleted{deleted})
+}
+
+func listMemory(q *request) error {
+	ns, err := q.param("ns")
+	if err != nil {
+		return err
+	}
+	page, err := q.page()
+	if err != nil {
+		return err
+	}
+	out, err := q.s.cfg.Slots.Memory().List(q.Context(), ns, page)
+	if err != nil {
+		return err
+	}
+	return list(q, out)
+}
+
+func listNamespaces(q *request) error {
+	out, err := q.s.cfg.Slots.Memory().Namespaces(q.Context())
+	if err != nil {
+		return err
+	}
+	return whole(q, out)
+}
+
+func searchMemory(q *request) error {
+	ns, err := q.param("ns")
+	if err != nil {
+		return err
+	}
+	var in SearchBody
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	opt := adapters.SearchOpt{
+		Namespace: ns, MinScore: in.MinScore, Filter: absentIfNull(in.Filter), Embedding: in.Embedding, Mode: in.Mode,
+	}
+	if in.Limit != nil {
+		if opt.Limit = *in.Limit; opt.Limit < 1 {
+			return adapters.Invalid("limit", "must be 1-%d", adapters.MaxSearchLimit).With("limit", adapters.MaxSearchLimit)
+		}
+	}
+	hits, err := q.s.cfg.Slots.Memory().Search(q.Context(), in.Query, opt)
+	if err != nil {
+		return err
+	}
+	return whole(q, hits)
+}

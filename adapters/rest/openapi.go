@@ -1,0 +1,130 @@
+package rest
+
+import (
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// openAPI writes the route table as an OpenAPI 3.1 document.
+func openAPI(table []route, version string) map[string]any {
+	s := &schemas{defs: map[string]any{"Problem": problemSchema()}, at: "#/components/schemas/"}
+	paths := make(map[string]map[string]any)
+	for _, rt := range table {
+		path := strings.Replace(rt.Path, "/*", "/{path}", 1)
+		if paths[path] == nil {
+			paths[path] = make(map[string]any)
+		}
+		paths[path][strings.ToLower(rt.Method)] = s.operation(rt)
+	}
+	return map[string]any{
+		"openapi": "3.1.0",
+		"info": map[string]any{
+			"title": "agentbox management API", "version": version,
+			"description": "Slots of a box over HTTP, and what clients ask of it. x-roles says who may.",
+		},
+		"security": []any{map[string]any{"bearer": []string{}}},
+		"paths":    paths,
+		"components": map[string]any{
+			"schemas":         s.defs,
+			"securitySchemes": map[string]any{"bearer": map[string]any{"type": "http", "scheme": "bearer"}},
+		},
+	}
+}
+
+func (s *schemas) operation(rt route) map[string]any {
+	id, tag := rt.ID, strings.TrimPrefix(rt.prefix(), "/v1")
+	if rt.Slot != "" {
+		id, tag = string(rt.Slot)+"."+rt.ID, string(rt.Slot)
+	}
+	op := map[string]any{
+		"operationId": id, "summary": rt.Doc, "tags": []string{strings.Trim(tag, "/")},
+		"responses": s.responses(rt),
+	}
+	if rt.open {
+		op["security"] = []any{}
+	} else {
+		op["x-roles"] = rt.Roles.names()
+	}
+	if p := parameters(rt); len(p) > 0 {
+		op["parameters"] = p
+	}
+	if rt.Body != nil || rt.BodyTypes != nil {
+		op["requestBody"] = map[string]any{"content": s.bodies(rt)}
+	}
+	return op
+}
+
+func (s *schemas) bodies(rt route) map[string]any {
+	content := make(map[string]any)
+	types := rt.BodyTypes
+	if types == nil {
+		types = []string{jsonType}
+	}
+	for i, mt := range types {
+		media := map[string]any{}
+		if i == 0 && rt.Body != nil {
+			media["schema"] = s.request(reflect.TypeOf(rt.Body))
+		}
+		content[mt] = media
+	}
+	return content
+}
+
+func (s *schemas) responses(rt route) map[string]any {
+	ok := map[string]any{"description": http.StatusText(rt.status())}
+	mt := rt.ReplyType
+	if mt == "" {
+		mt = jsonType
+	}
+	switch {
+	case rt.Reply != nil:
+		ok["content"] = map[string]any{mt: map[string]any{"schema": s.of(reflect.TypeOf(rt.Reply))}}
+	case rt.ReplyType != "":
+		ok["content"] = map[string]any{mt: map[string]any{}}
+	}
+	return map[string]any{
+		strconv.Itoa(rt.status()): ok,
+		"default": map[string]any{
+			"description": "refused or failed",
+			"content":     map[string]any{adapters.ProblemType: map[string]any{"schema": map[string]any{"$ref": s.at + "Problem"}}},
+		},
+	}
+}
+
+func parameters(rt route) []any {
+	var out []any
+	for _, part := range strings.Split(rt.Path, "/") {
+		name := strings.Trim(part, "{}")
+		if part == "*" {
+			name = "path"
+		} else if name == part {
+			continue
+		}
+		out = append(out, map[string]any{"name": name, "in": "path", "required": true, "schema": map[string]any{"type": "string"}})
+	}
+	for _, p := range rt.Query {
+		out = append(out, map[string]any{"name": p.Name, "in": "query", "description": p.Doc, "schema": map[string]any{"type": p.Type}})
+	}
+	return out
+}
+
+// problemSchema is RFC 9457 with the members every error of ours has.
+func problemSchema() map[string]any {
+	var codes []string
+	for _, row := range adapters.Codes() {
+		codes = append(codes, string(row.Code))
+	}
+	text := map[string]any{"type": "string"}
+	return map[string]any{
+		"type": "object", "required": []string{"type", "title", "status", "detail", "code", "message", "retryable"},
+		"properties": map[string]any{
+			"type": text, "title": text, "detail": text, "message": text,
+			"status": map[string]any{"type": "integer"}, "retryable": map[string]any{"type": "boolean"},
+			"code": map[string]any{"type": "string", "enum": codes},
+		},
+	}
+}

@@ -1,0 +1,249 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Bounds of one exchange. The listener's own are replaced: a handler may take
+// longer than they allow, an answer must not.
+const (
+	bodyLimit     = 10 * time.Second // to receive a JSON body
+	transferLimit = 2 * time.Minute  // to receive or send a large body
+	answerLimit   = 30 * time.Second // to send an answer
+)
+
+// request is one request on its way through a handler. Once a handler has
+// answered it must return nil.
+type request struct {
+	*http.Request
+	s      *Server
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	who    Principal
+	row    route
+	report *adapters.Report
+	begun  bool // an answer is on its way
+}
+
+// param is a part of the path, decoded once.
+func (q *request) param(name string) (string, error) {
+	v, err := url.PathUnescape(chi.URLParam(q.Request, name))
+	if err != nil {
+		return "", adapters.Invalid(name, "has a broken percent escape")
+	}
+	return v, nil
+}
+
+// readDeadline and writeDeadline move what the listener has set. A transport
+// that knows none, as in tests, is none the worse.
+func (q *request) readDeadline(d time.Duration)  { _ = q.rc.SetReadDeadline(after(d)) }
+func (q *request) writeDeadline(d time.Duration) { _ = q.rc.SetWriteDeadline(after(d)) }
+
+// after is the instant d from now, none for 0.
+func after(d time.Duration) time.Time {
+	if d == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(d)
+}
+
+// body reads the whole body within the row's bounds. Then the read deadline is
+// lifted: net/http would take its passing for the caller's going away.
+func (q *request) body() ([]byte, error) {
+	limit := q.row.bodyLimit()
+	q.readDeadline(bodyLimit)
+	raw, err := io.ReadAll(http.MaxBytesReader(q.w, q.Body, limit))
+	if err != nil {
+		return nil, bodyError(err, limit)
+	}
+	q.readDeadline(0)
+	return raw, nil
+}
+
+func bodyError(err error, limit int64) error {
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return adapters.TooLarge("body", limit, -1)
+	}
+	return adapters.Errorf(adapters.CodeValidation, "the body cannot be read to its end").Wrap(err)
+}
+
+// mediaType is the request's content type without parameters, "" without one.
+func (q *request) mediaType() (string, error) {
+	v := q.Header.Get("Content-Type")
+	if v == "" {
+		return "", nil
+	}
+	mt, _, err := mime.ParseMediaType(v)
+	if err != nil {
+		return "", adapters.Invalid("Content-Type", "is not a media type")
+	}
+	return mt, nil
+}
+
+// json reads a JSON body into out. Unknown members are ignored, wrong types
+// refused; no body at all is {}, for calls whose members are all optional.
+func (q *request) json(out any) error {
+	mt, err := q.mediaType()
+	if err != nil {
+		return err
+	}
+	if mt != "" && mt != jsonType && !strings.HasSuffix(mt, "+json") {
+		return adapters.Errorf(adapters.CodeUnsupported, "the body must be %s, not %s", jsonType, cut(mt, 100))
+	}
+	raw, err := q.body()
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return nil
+	}
+	return unmarshal(raw, out)
+}
+
+// unmarshal reads one JSON object into out.
+func unmarshal(raw []byte, out any) error {
+	if !utf8.Valid(raw) {
+		return adapters.Invalid("body", "is not valid UTF-8")
+	}
+	err := json.Unmarshal(raw, out)
+	var wrong *json.UnmarshalTypeError
+	var coded *adapters.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &coded):
+		return coded
+	case errors.As(err, &wrong):
+		field := wrong.Field
+		if field == "" {
+			field = "body"
+		}
+		return adapters.Invalid(field, "must not be a JSON %s", cut(wrong.Value, 32))
+	}
+	return adapters.Errorf(adapters.CodeValidation, "the body is not JSON of the contract: %v", err).With("field", "body")
+}
+
+// page reads limit and cursor.
+func (q *request) page() (adapters.PageOpt, error) {
+	v := q.URL.Query()
+	opt := adapters.PageOpt{Cursor: v.Get("cursor")}
+	n, err := intParam(v, "limit")
+	if err != nil {
+		return opt, err
+	}
+	if v.Has("limit") && (n < 1 || n > adapters.MaxPageLimit) {
+		return opt, adapters.Invalid("limit", "must be 1-%d", adapters.MaxPageLimit).With("limit", adapters.MaxPageLimit)
+	}
+	opt.Limit = n
+	return opt, opt.Check()
+}
+
+// intParam reads an integer of the query, 0 when it is not there.
+func intParam(v url.Values, name string) (int, error) {
+	if !v.Has(name) {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(v.Get(name))
+	if err != nil {
+		return 0, adapters.Invalid(name, "must be an integer")
+	}
+	return n, nil
+}
+
+func boolParam(v url.Values, name string) (bool, error) {
+	if !v.Has(name) || v.Get(name) == "" {
+		return v.Has(name), nil
+	}
+	b, err := strconv.ParseBool(v.Get(name))
+	if err != nil {
+		return false, adapters.Invalid(name, "must be true or false")
+	}
+	return b, nil
+}
+
+// begin writes what every answer has and gives the caller limited time to take
+// it.
+func (q *request) begin(contentType string) http.Header {
+	q.begun = true
+	q.writeDeadline(answerLimit)
+	h := q.w.Header()
+	if contentType != "" {
+		h.Set("Content-Type", contentType)
+	}
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	if q.report.Replayed {
+		h.Set(headerReplayed, "true")
+	}
+	return h
+}
+
+// reply answers with a JSON document.
+func (q *request) reply(status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return adapters.Errorf(adapters.CodeInternal, "the answer cannot be written as JSON").Wrap(err)
+	}
+	h := q.begin(jsonType)
+	h.Set("Content-Length", strconv.Itoa(len(body)+1))
+	q.w.WriteHeader(status)
+	// The status is out: a caller that has gone has nobody to tell.
+	_, _ = q.w.Write(append(body, '\n'))
+	return nil
+}
+
+// empty answers 204.
+func (q *request) empty() error {
+	q.begin("")
+	q.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// next adds Link rel="next" (RFC 8288) to an answer that has another page.
+func (q *request) next(cursor adapters.NullString) {
+	if cursor == "" {
+		return
+	}
+	v := q.URL.Query()
+	v.Set("cursor", string(cursor))
+	u := url.URL{Path: q.URL.Path, RawPath: q.URL.RawPath, RawQuery: v.Encode()}
+	q.w.Header().Set("Link", "<"+u.String()+`>; rel="next"`)
+}
+
+// list answers with one page in its envelope.
+func list[T any](q *request, page adapters.Page[T]) error {
+	q.next(page.NextCursor)
+	return q.reply(http.StatusOK, page)
+}
+
+// whole answers with a list that has no further pages.
+func whole[T any](q *request, items []T) error {
+	return q.reply(http.StatusOK, adapters.Page[T]{Items: items})
+}
+
+// transfer reads a large body whole.
+func (q *request) transfer() ([]byte, error) {
+	limit := q.row.bodyLimit()
+	q.readDeadline(transferLimit)
+	raw, err := io.ReadAll(http.MaxBytesReader(q.w, q.Body, limit))
+	if err != nil {
+		return nil, bodyError(err, limit)
+	}
+	q.readDeadline(0)
+	return raw, nil
+}

@@ -1,0 +1,179 @@
+package rest
+
+import (
+	"encoding/json"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// schemas collects the JSON Schemas (2020-12) of named types, made from the Go
+// types that are marshalled, so that the document cannot differ from the wire.
+type schemas struct {
+	defs map[string]any
+	at   string // where a reference points, such as "#/$defs/"
+}
+
+var (
+	timeType       = reflect.TypeFor[adapters.Time]()
+	nullStringType = reflect.TypeFor[adapters.NullString]()
+	rawType        = reflect.TypeFor[json.RawMessage]()
+	refType        = reflect.TypeFor[Ref]()
+)
+
+// of returns the schema of a type; structs are named and referred to.
+func (s *schemas) of(t reflect.Type) map[string]any {
+	switch t {
+	case timeType:
+		return map[string]any{"type": []string{"string", "null"}, "format": "date-time"}
+	case nullStringType:
+		return map[string]any{"type": []string{"string", "null"}}
+	case rawType:
+		return map[string]any{"type": "object"}
+	case refType:
+		return map[string]any{"type": []string{"string", "integer", "null"}}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return s.of(t.Elem())
+	case reflect.Struct:
+		return s.named(t)
+	case reflect.Slice:
+		return map[string]any{"type": "array", "items": s.of(t.Elem())}
+	case reflect.Map:
+		return map[string]any{"type": "object", "additionalProperties": s.of(t.Elem())}
+	case reflect.String:
+		return map[string]any{"type": "string"}
+	case reflect.Bool:
+		return map[string]any{"type": "boolean"}
+	case reflect.Float32, reflect.Float64:
+		return map[string]any{"type": "number"}
+	case reflect.Interface:
+		return map[string]any{}
+	case reflect.Uint, reflect.Uint64:
+		return map[string]any{"type": "integer", "minimum": 0}
+	}
+	return map[string]any{"type": "integer"}
+}
+
+// named puts a placeholder first, so that a type that contains itself ends.
+func (s *schemas) named(t reflect.Type) map[string]any {
+	name := typeName(t)
+	if _, known := s.defs[name]; !known {
+		s.defs[name] = nil
+		s.defs[name] = s.object(t)
+	}
+	return map[string]any{"$ref": s.at + name}
+}
+
+// typeName is a Go name without its package: Page[adapters.Bead] is PageBead.
+func typeName(t reflect.Type) string {
+	name, arg, generic := strings.Cut(t.Name(), "[")
+	if generic {
+		arg = strings.TrimSuffix(arg, "]")
+		name += arg[strings.LastIndex(arg, ".")+1:]
+	}
+	return name
+}
+
+// object is a struct as encoding/json writes it. A member is required unless it
+// may be left out; what may be left out may be null when it comes in.
+func (s *schemas) object(t reflect.Type) map[string]any {
+	properties := make(map[string]any)
+	required := []string{}
+	for _, f := range reflect.VisibleFields(t) {
+		tag, ok := f.Tag.Lookup("json")
+		name, options, _ := strings.Cut(tag, ",")
+		if !ok || !f.IsExported() || name == "-" {
+			continue
+		}
+		optional := strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero")
+		member := s.of(f.Type)
+		if f.Type.Kind() == reflect.Pointer && !optional {
+			member = nullable(member)
+		}
+		properties[name] = member
+		if !optional {
+			required = append(required, name)
+		}
+	}
+	return map[string]any{"type": "object", "properties": properties, "required": required}
+}
+
+func nullable(schema map[string]any) map[string]any {
+	if t, ok := schema["type"].(string); ok {
+		schema["type"] = []string{t, "null"}
+		return schema
+	}
+	return map[string]any{"anyOf": []any{schema, map[string]any{"type": "null"}}}
+}
+
+// looser lists, for types that come in and go out alike, what a caller must
+// say; the box fills in the rest.
+var looser = map[reflect.Type][]string{
+	reflect.TypeFor[adapters.Event](): {"kind"},
+	reflect.TypeFor[adapters.Dep]():   {"to"},
+}
+
+// request returns the schema of a type that comes in.
+func (s *schemas) request(t reflect.Type) map[string]any {
+	required, ok := looser[t]
+	if !ok {
+		return s.of(t)
+	}
+	name := typeName(t) + "Input"
+	def := s.object(t)
+	def["required"] = required
+	s.defs[name] = def
+	return map[string]any{"$ref": s.at + name}
+}
+
+// contractOf says what an operation sends and answers.
+func (s *schemas) contractOf(rt route) map[string]any {
+	op := map[string]any{"method": rt.Method, "path": rt.Path, "status": rt.status()}
+	if rt.Body != nil {
+		op["request"] = s.request(reflect.TypeOf(rt.Body))
+	}
+	if rt.Reply != nil {
+		op["answer"] = s.of(reflect.TypeOf(rt.Reply))
+	}
+	if rt.ReplyType != "" {
+		op["answerType"] = rt.ReplyType
+	}
+	return op
+}
+
+// Contract is the JSON Schema document of one slot's wire: its types, and which
+// operation sends and answers which. nil for a slot that has no such wire.
+func Contract(slot adapters.Slot) map[string]any {
+	c, ok := adapters.ContractOf(slot)
+	if !ok {
+		return nil
+	}
+	v, err := adapters.ParseVersion(c.Version)
+	if err != nil {
+		return nil
+	}
+	s := &schemas{defs: make(map[string]any), at: "#/$defs/"}
+	operations := make(map[string]any)
+	for _, rt := range routes() {
+		if rt.Slot == slot {
+			operations[rt.ID] = s.contractOf(rt)
+		}
+	}
+	return map[string]any{
+		"$schema":      "https://json-schema.org/draft/2020-12/schema",
+		"$id":          "urn:agentbox:adapter-contract:" + string(slot) + ":v" + strconv.Itoa(v.Major),
+		"title":        "Wire of the " + string(slot) + " slot",
+		"$defs":        s.defs,
+		"x-operations": operations,
+	}
+}
+
+// ContractFile is the name of a slot's document.
+func ContractFile(slot adapters.Slot) string {
+	id, _ := Contract(slot)["$id"].(string)
+	return string(slot) + "-" + id[strings.LastIndex(id, ":")+1:] + ".json"
+}

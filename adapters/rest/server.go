@@ -1,0 +1,253 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Slots are the wrapped slots of a box; *adapters.Set is them.
+type Slots interface {
+	Beads() adapters.Beads
+	Pods() adapters.Pods
+	Memory() adapters.Memory
+	Events() adapters.Events
+	Orchestrator() adapters.Orchestrator
+	Status() []adapters.SlotStatus
+}
+
+var _ Slots = (*adapters.Set)(nil)
+
+// Config is what a Server answers from. Slots and Principal are required.
+type Config struct {
+	Slots Slots
+	// Principal says who makes a request; false is answered 401.
+	Principal func(context.Context) (Principal, bool)
+	// Version is that of the program, for the documents.
+	Version string
+	// Status answers GET /v1/status beyond what this package knows itself:
+	// "system", "gpu", "providers", "federation". nil adds nothing. It must
+	// return from memory and name no secret.
+	Status func() map[string]any
+	// Tasks runs templates; nil makes the task routes answer ADAPTER_DISABLED.
+	Tasks *Tasks
+	// Backup are the parts of the box's state; empty: nothing to back up.
+	Backup []BackupPart
+
+	// Origins are the browser origins that may open a WebSocket beside the
+	// box's own.
+	Origins []string
+	// RateLimit is how many requests a second each principal may make, with
+	// twice as many at once; 0 is DefaultRateLimit, < 0 has no limit.
+	RateLimit int
+	// Report is told of errors that a caller cannot see: a panic, an answer
+	// that could not be made. nil drops them.
+	Report func(route string, err error)
+}
+
+// DefaultRateLimit is requests a second of one principal.
+const DefaultRateLimit = 1000
+
+// maxStreams bounds how many streams are open at once; each holds a goroutine
+// and a subscription.
+const maxStreams = 400
+
+// Server answers requests. Its handler may be served by several listeners at
+// once.
+type Server struct {
+	cfg     Config
+	router  chi.Router
+	started time.Time
+	limits  limiter
+	tickets tickets
+	actions *actions // the agents' recent actions
+	openapi []byte
+
+	streams atomic.Int64
+	closing context.Context
+	close   context.CancelFunc
+	open    sync.WaitGroup
+}
+
+// New builds the routes. It starts nothing.
+func New(cfg Config) (*Server, error) {
+	if cfg.Slots == nil || cfg.Principal == nil {
+		return nil, errors.New("rest: Slots and Principal are required")
+	}
+	if cfg.RateLimit == 0 {
+		cfg.RateLimit = DefaultRateLimit
+	}
+	s := &Server{cfg: cfg, router: chi.NewRouter(), started: time.Now(), actions: newActions()}
+	s.limits.rate = float64(cfg.RateLimit)
+	s.closing, s.close = context.WithCancel(context.Background())
+	doc, err := json.Marshal(openAPI(routes(), cfg.Version))
+	if err != nil {
+		return nil, err
+	}
+	s.openapi = doc
+	for _, rt := range routes() {
+		h := s.serve(rt)
+		s.router.Method(rt.Method, rt.Path, h)
+		if rt.Method == http.MethodGet && !rt.stream() && !rt.ownHead {
+			s.router.Method(http.MethodHead, rt.Path, h)
+		}
+	}
+	s.router.NotFound(s.notFound)
+	s.router.MethodNotAllowed(s.methodNotAllowed)
+	return s, nil
+}
+
+// Close ends all streams and returns when they have ended. Requests that come
+// after it are answered UNAVAILABLE.
+func (s *Server) Close() {
+	s.close()
+	s.open.Wait()
+}
+
+// Mount is one path prefix under which Handler expects to be reached.
+type Mount struct {
+	Pattern string
+	// Open: the handler decides by itself who may; the request needs no
+	// credential.
+	Open bool
+}
+
+// Mounts lists the prefixes, for the server that owns the listener. Bodies are
+// bounded here; no other bound is needed.
+func Mounts() []Mount {
+	var out []Mount
+	seen := make(map[string]bool)
+	for _, rt := range routes() {
+		p := rt.prefix()
+		if !seen[p] {
+			seen[p] = true
+			out = append(out, Mount{Pattern: p, Open: rt.open})
+		}
+	}
+	return out
+}
+
+// Handler serves all routes by their full paths, wherever it is mounted.
+func (s *Server) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A router around this one has cut the path, and matches decoded ones. A
+		// parameter is decoded here, once, after the path was taken apart.
+		rctx := chi.NewRouteContext()
+		rctx.Routes = s.router
+		rctx.RoutePath = r.URL.EscapedPath()
+		s.router.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), chi.RouteCtxKey, rctx)))
+	})
+}
+
+// serve is what every row has in common: who, how often, which contract, and
+// what an error becomes.
+func (s *Server) serve(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := &request{Request: r, s: s, w: w, rc: http.NewResponseController(w), row: rt, report: new(adapters.Report)}
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(v)
+			}
+			s.panicked(q, v)
+		}()
+		if err := s.admit(q); err != nil {
+			s.fail(q, err)
+			return
+		}
+		if err := rt.handle(q); err != nil {
+			s.fail(q, err)
+		}
+	})
+}
+
+// admit fills in who asks and with what metadata, or refuses.
+func (s *Server) admit(q *request) error {
+	if s.closing.Err() != nil {
+		return adapters.Unavailable(nil, "the box is shutting down")
+	}
+	if q.row.open {
+		return nil
+	}
+	who, known := s.cfg.Principal(q.Context())
+	if !known {
+		return adapters.Errorf(adapters.CodeUnauthenticated, "no credential was given").With("reason", "missing")
+	}
+	q.who = who
+	if wait, ok := s.limits.take(who.Role+" "+who.ID, time.Now()); !ok {
+		return adapters.Errorf(adapters.CodeRateLimited, "more than %d requests a second", s.cfg.RateLimit).WithRetryAfter(wait)
+	}
+	if !q.row.Roles.admits(who.Role) && !(q.row.spawns && who.MaySpawn) {
+		return adapters.Errorf(adapters.CodePermissionDenied, "role %q may not do that", who.Role)
+	}
+	if err := checkContract(q.Header, q.row.Slot); err != nil {
+		return err
+	}
+	m, err := metaOf(q.Header, who)
+	if err != nil {
+		return err
+	}
+	ctx := adapters.WithReport(adapters.WithMeta(q.Context(), m), q.report)
+	q.Request = q.WithContext(ctx)
+	return nil
+}
+
+// fail answers with the problem document of err.
+func (s *Server) fail(q *request, err error) {
+	e := adapters.AsError(err)
+	if e.Code == adapters.CodeInternal {
+		s.tell(q.row, err)
+	}
+	q.begin("")
+	if e.Code == adapters.CodeUnauthenticated {
+		q.w.Header().Add("WWW-Authenticate", "Bearer")
+	}
+	adapters.WriteProblem(q.w, e)
+}
+
+func (s *Server) tell(rt route, err error) {
+	if s.cfg.Report != nil {
+		s.cfg.Report(rt.Method+" "+rt.Path, err)
+	}
+}
+
+func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
+	adapters.WriteProblem(w, adapters.Errorf(adapters.CodeNotFound, "there is nothing at this path; /openapi.json says what there is").
+		With("resource", "path", "id", cut(r.URL.Path, 200)))
+}
+
+// methodNotAllowed answers 405 (RFC 9110, 15.5.6), which a client of ours maps
+// to UNSUPPORTED as it does the 501 of a missing capability.
+func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	var allow []string
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions} {
+		if s.router.Match(chi.NewRouteContext(), m, r.URL.EscapedPath()) {
+			allow = append(allow, m)
+		}
+	}
+	e := adapters.Errorf(adapters.CodeUnsupported, "this path does not take %s", cut(r.Method, 20)).With("method", cut(r.Method, 20))
+	_, body := adapters.Problem(e)
+	var doc map[string]any
+	if json.Unmarshal(body, &doc) == nil {
+		doc["status"] = http.StatusMethodNotAllowed
+	}
+	body, _ = json.Marshal(doc) // it was JSON a moment ago
+	h := w.Header()
+	h.Set("Allow", strings.Join(allow, ", "))
+	h.Set("Content-Type", adapters.ProblemType)
+	w.WriteHeader(http.StatusMethodNotAllowed)
+	// The status is out; a caller that has gone has nobody to tell.
+	_, _ = w.Write(append(body, '\n'))
+}

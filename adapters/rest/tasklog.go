@@ -1,0 +1,200 @@
+package rest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Bounds of a task's log.
+const (
+	maxTaskLog  = 64 << 20 // bytes; what comes after is counted, not kept
+	maxTaskLine = 64 << 10 // bytes; a longer line is broken
+	tailLines   = 50
+	tailBytes   = 256 << 10
+)
+
+// taskLog writes an agent's output as lines, each after its time. It is used by
+// one goroutine. A nil one takes everything and keeps nothing.
+type taskLog struct {
+	file    *os.File
+	size    int64
+	lost    int64
+	partial map[string][]byte // by stream: a line that has not ended
+}
+
+func openTaskLog(path string) (*taskLog, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, taskFileMode)
+	if err != nil {
+		return nil, fmt.Errorf("cannot keep the task's log: %w", err)
+	}
+	return &taskLog{file: f, partial: make(map[string][]byte)}, nil
+}
+
+// write takes one event of the agent.
+func (l *taskLog) write(e adapters.AgentEvent) error {
+	if l == nil {
+		return nil
+	}
+	switch e.Kind {
+	case adapters.AgentEventStdout, adapters.AgentEventStderr:
+		var p struct {
+			Data, Encoding string
+		}
+		if err := json.Unmarshal(e.Payload, &p); err != nil {
+			return err
+		}
+		data := []byte(p.Data)
+		if p.Encoding == "base64" {
+			raw, err := base64.StdEncoding.DecodeString(p.Data)
+			if err != nil {
+				return err
+			}
+			data = raw
+		}
+		return l.output(e.Kind, e.TS, data)
+	case adapters.AgentEventLagged, adapters.AgentEventError:
+		return l.line(e.TS, []byte(fmt.Sprintf("[%s: %s]", e.Kind, e.Payload)))
+	}
+	return nil
+}
+
+func (l *taskLog) output(stream string, at adapters.Time, data []byte) error {
+	rest := append(l.partial[stream], data...)
+	for {
+		i := bytes.IndexByte(rest, '\n')
+		if i < 0 && len(rest) <= maxTaskLine {
+			l.partial[stream] = bytes.Clone(rest)
+			return nil
+		}
+		skip := 1
+		if i < 0 || i > maxTaskLine {
+			i, skip = maxTaskLine, 0
+		}
+		if err := l.line(at, rest[:i]); err != nil {
+			return err
+		}
+		rest = rest[i+skip:]
+	}
+}
+
+func (l *taskLog) line(at adapters.Time, text []byte) error {
+	if at.IsZero() {
+		at = adapters.At(time.Now())
+	}
+	text = bytes.TrimSuffix(text, []byte("\r"))
+	if !utf8.Valid(text) {
+		text = bytes.ToValidUTF8(text, []byte("\uFFFD"))
+	}
+	if l.size+int64(len(text)) > maxTaskLog {
+		l.lost += int64(len(text))
+		return nil
+	}
+	n, err := fmt.Fprintf(l.file, "%s %s\n", at, text)
+	l.size += int64(n)
+	return err
+}
+
+// close writes lines that never ended, and how much was lost.
+func (l *taskLog) close() error {
+	if l == nil {
+		return nil
+	}
+	var errs []error
+	for _, stream := range []string{adapters.AgentEventStdout, adapters.AgentEventStderr} {
+		if rest := l.partial[stream]; len(rest) > 0 {
+			errs = append(errs, l.line(adapters.Time{}, rest))
+		}
+	}
+	if l.lost > 0 {
+		_, err := fmt.Fprintf(l.file, "%s [%d bytes of output were not kept]\n", adapters.At(time.Now()), l.lost)
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, l.file.Close())...)
+}
+
+// splitLine takes a line of the log apart.
+func splitLine(line string) (text string, at time.Time) {
+	stamp, text, ok := strings.Cut(line, " ")
+	at, err := time.Parse(adapters.TimeFormat, stamp)
+	if !ok || err != nil {
+		return line, time.Time{}
+	}
+	return text, at
+}
+
+// tail is the last lines of a log, without their times; none when there is no
+// log.
+func tail(path string) ([]string, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return []string{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	from := max(0, size-tailBytes)
+	raw := make([]byte, size-from)
+	if _, err := f.ReadAt(raw, from); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	lines := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
+	if from > 0 {
+		lines = lines[1:] // begins in the middle
+	}
+	lines = lines[max(0, len(lines)-tailLines):]
+	out := []string{}
+	for _, l := range lines {
+		if text, _ := splitLine(l); l != "" {
+			out = append(out, text)
+		}
+	}
+	return out, nil
+}
+
+// logReader reads whole lines from a byte position on.
+type logReader struct {
+	file *os.File
+	buf  *bufio.Reader
+	at   int64 // behind the last whole line
+	part string
+}
+
+func newLogReader(path string, at int64) (*logReader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Seek(at, io.SeekStart); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &logReader{file: f, buf: bufio.NewReader(f), at: at}, nil
+}
+
+// next returns the next whole line, io.EOF when there is none yet.
+func (r *logReader) next() (string, error) {
+	text, err := r.buf.ReadString('\n')
+	r.part += text
+	if err != nil {
+		return "", err
+	}
+	line := r.part
+	r.part = ""
+	r.at += int64(len(line))
+	return strings.TrimSuffix(line, "\n"), nil
+}

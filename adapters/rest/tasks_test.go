@@ -1,0 +1,137 @@
+package rest_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+)
+
+// oneTemplate knows "coder" alone.
+type oneTemplate struct{}
+
+func (oneTemplate) Spec(name, task string) (adapters.AgentSpec, error) {
+	if name != "coder" {
+		return adapters.AgentSpec{}, adapters.NotFound("template", name)
+	}
+	return adapters.AgentSpec{Command: "/bin/coder", Args: []string{task}}, nil
+}
+
+// newTaskBox serves tasks kept in dir.
+func newTaskBox(t *testing.T, dir string) *box {
+	t.Helper()
+	b := &box{t: t, agents: newAgentsFake()}
+	set := newSet(t, map[adapters.Slot]adapters.Adapter{adapters.SlotOrchestrator: b.agents})
+	tasks, err := rest.NewTasks(rest.TasksConfig{
+		Dir: dir, Templates: oneTemplate{}, Orchestrator: set.Orchestrator(), Report: func(id string, err error) { t.Errorf("task %s: %v", id, err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tasks.Close)
+	b.serve(set, func(c *rest.Config) { c.Tasks = tasks })
+	return b
+}
+
+func (b *box) start(pairs ...string) rest.TaskAccepted {
+	b.t.Helper()
+	var out rest.TaskAccepted
+	b.do("admin", "POST", "/v1/tasks", `{"agent":"coder","task":"write it","provider":"p1"}`, pairs...).is(202).into(&out)
+	return out
+}
+
+func TestTaskFromStartToEnd(t *testing.T) {
+	dir := t.TempDir()
+	b := newTaskBox(t, dir)
+	task := b.start()
+	path := "/v1/tasks/" + task.TaskID
+	if task.Status != "accepted" || task.TaskDir != filepath.Join(dir, task.TaskID) {
+		t.Errorf("%+v", task)
+	}
+	spec := b.agents.agents["agent-1"].spec
+	if spec.Command != "/bin/coder" || spec.Env["AGENTBOX_TASK_ID"] != task.TaskID || spec.Env["AGENTBOX_PROVIDER"] != "p1" || spec.Labels["task"] != task.TaskID {
+		t.Errorf("%+v", spec)
+	}
+	active := b.do("reader", "GET", "/v1/tasks", "").is(200).fields()
+	if active["count"] != 1.0 || active["activeTasks"].([]any)[0].(map[string]any)["taskId"] != task.TaskID {
+		t.Errorf("%v", active)
+	}
+
+	b.agents.say("agent-1", "one\ntw")
+	s := b.open("reader", path+"/logs/stream")
+	first := s.want("29", "") // 24 bytes of time, a blank, "one" and the end of the line
+	b.agents.say("agent-1", "o\nhalf")
+	second, _ := s.next()
+	b.agents.exit("agent-1", 0)
+	third, _ := s.next()
+	for i, e := range []sseEvent{first, second, third} {
+		var l rest.TaskLine
+		if err := json.Unmarshal([]byte(e.data), &l); err != nil || l.Line != []string{"one", "two", "half"}[i] || l.Timestamp == 0 {
+			t.Errorf("line %d: %v %s", i, err, e.data)
+		}
+	}
+	end := s.want("", "task-complete")
+	if !strings.Contains(end.data, `"status":"completed"`) || !strings.Contains(end.data, `"exitCode":0`) {
+		t.Errorf("%s", end.data)
+	}
+	s.ended()
+
+	// Who comes back gets what is missing, and no line twice.
+	again := b.do("reader", "GET", path+"/logs/stream", "", "Last-Event-ID", first.id).is(200)
+	wantEvents(t, again.body, second.id, third.id, "task-complete")
+
+	status := b.do("reader", "GET", path, "").is(200).fields()
+	if status["status"] != "completed" || status["exitCode"] != 0.0 || status["provider"] != "p1" || len(status["logTail"].([]any)) != 3 {
+		t.Errorf("%v", status)
+	}
+	over := b.do("admin", "DELETE", path, "").is(409).problem(adapters.CodeConflict)
+	if over["currentStatus"] != "completed" || over["retryable"] != false {
+		t.Errorf("%v", over)
+	}
+	b.do("reader", "GET", "/v1/tasks/nobody", "").is(404).problem(adapters.CodeNotFound)
+	b.do("admin", "POST", "/v1/tasks", `{"agent":"painter","task":"x"}`).is(404).problem(adapters.CodeNotFound)
+	b.do("admin", "POST", "/v1/tasks", `{"agent":"coder"}`).is(400).problem(adapters.CodeValidation)
+	b.do("host", "POST", "/v1/tasks", `{"agent":"coder","task":"x"}`).is(403)
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("a refused task left something: %v %v", entries, err)
+	}
+}
+
+func TestTaskThatIsStoppedOrOutlived(t *testing.T) {
+	dir := t.TempDir()
+	b := newTaskBox(t, dir)
+	stopped, outlived := b.start(), b.start()
+	got := b.do("admin", "DELETE", "/v1/tasks/"+stopped.TaskID, "").is(200).fields()
+	if got["status"] != "stopped" || got["exitCode"] != nil {
+		t.Errorf("%v", got)
+	}
+	// Another start of the box finds both.
+	next := newTaskBox(t, dir)
+	for id, want := range map[string]string{stopped.TaskID: "stopped", outlived.TaskID: "failed"} {
+		if got := next.do("reader", "GET", "/v1/tasks/"+id, "").is(200).fields(); got["status"] != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	page := next.do("reader", "GET", "/v1/tasks?status=all&limit=1", "").is(200).fields()
+	if rows := page["items"].([]any); rows[0].(map[string]any)["taskId"] != outlived.TaskID || page["next_cursor"] == nil {
+		t.Errorf("%v", page)
+	}
+	rest := next.do("reader", "GET", "/v1/tasks?status=all&cursor="+page["next_cursor"].(string), "").is(200).fields()
+	if rows := rest["items"].([]any); len(rows) != 1 || rows[0].(map[string]any)["taskId"] != stopped.TaskID || rest["next_cursor"] != nil {
+		t.Errorf("%v", rest)
+	}
+}
+
+func TestTaskKeys(t *testing.T) {
+	b := newTaskBox(t, t.TempDir())
+	one, two := b.start("Idempotency-Key", "k"), b.start("Idempotency-Key", "k")
+	if one != two || len(b.agents.order) != 1 {
+		t.Errorf("%v %v", one, two)
+	}
+	b.do("admin", "POST", "/v1/tasks", `{"agent":"coder","task":"other"}`, "Idempotency-Key", "k").is(422).problem(adapters.CodeIdempotencyMismatch)
+	b.agents.exit("agent-1", 1)
+}

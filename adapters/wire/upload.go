@@ -1,0 +1,104 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// uploadLimit bounds one streamed upload; once the last byte is out, the peer
+// has writeLimit to answer.
+const uploadLimit = 2 * time.Minute
+
+// upload reads a caller's body for the transport. It tells the caller's
+// failures from the peer's, holds the body to the length that was promised, and
+// begins no read of it after the call has returned: the transport may.
+type upload struct {
+	stopped atomic.Bool
+	cancel  context.CancelFunc // ends the exchange
+
+	mu   sync.Mutex // held while reading r
+	r    io.Reader
+	left int64 // < 0 = unknown
+	err  error
+}
+
+func newUpload(r io.Reader, size int64, cancel context.CancelFunc) *upload {
+	return &upload{r: r, left: size, cancel: cancel}
+}
+
+func (u *upload) Read(buf []byte) (int, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.stopped.Load():
+		return 0, errors.New("the upload has ended")
+	case u.err != nil:
+		return 0, u.err
+	}
+	n, err := u.r.Read(buf)
+	if u.left >= 0 {
+		u.left -= int64(n)
+		if u.left == 0 && err == nil {
+			err = u.atEnd()
+		}
+		if u.left < 0 {
+			u.err = adapters.Invalid("body", "is longer than its size")
+			return 0, u.err
+		}
+	}
+	if err == nil {
+		return n, nil
+	}
+	if u.err = u.judge(err); u.err != io.EOF {
+		return 0, u.err
+	}
+	return n, io.EOF
+}
+
+// atEnd looks beyond the promised length before its last byte is handed on:
+// with that one the peer would have a whole document.
+func (u *upload) atEnd() error {
+	n, err := io.ReadFull(u.r, make([]byte, 1))
+	u.left -= int64(n)
+	return err
+}
+
+// judge makes what ended the body into what the transport and the caller see.
+func (u *upload) judge(err error) error {
+	var coded *adapters.Error
+	switch {
+	case err == io.EOF && u.left > 0:
+		return adapters.Invalid("body", "is %d bytes shorter than its size", u.left)
+	case err == io.EOF:
+		time.AfterFunc(writeLimit, u.cancel) // harmless once the exchange is over
+		return io.EOF
+	case errors.As(err, &coded):
+		return coded
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return adapters.AsError(err)
+	}
+	return adapters.Invalid("body", "cannot be read").Wrap(err)
+}
+
+// failure is why the body could not be sent, nil when that was not its fault.
+// It does not wait for a read that hangs: such a body has not failed.
+func (u *upload) failure() error {
+	if !u.mu.TryLock() {
+		return nil
+	}
+	defer u.mu.Unlock()
+	if u.err == io.EOF {
+		return nil
+	}
+	return u.err
+}
+
+// stop ends the upload: a read that is under way in the caller's reader ends by
+// itself, no other begins.
+func (u *upload) stop() { u.stopped.Store(true) }

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// bead is what agentctl shows of one.
+type bead struct {
+	ID          string   `json:"id"`
+	Title       string   `json:"title"`
+	Description string   `json:"description"`
+	Kind        string   `json:"kind"`
+	Status      string   `json:"status"`
+	ParentID    string   `json:"parent_id"`
+	Priority    int      `json:"priority"`
+	Actor       string   `json:"actor"`
+	Outcome     string   `json:"outcome"`
+	Tags        []string `json:"tags"`
+	BlockedBy   []string `json:"blocked_by"`
+}
+
+func newBead(c *cli) *cobra.Command {
+	return group("bead", "Create, claim and close beads",
+		newBeadCreate(c), newBeadReady(c), newBeadClaim(c), newBeadClose(c),
+		newBeadShow(c), newBeadTree(c), newBeadExport(c), newBeadImport(c))
+}
+
+func newBeadCreate(c *cli) *cobra.Command {
+	var in struct {
+		Title       string   `json:"title"`
+		Description string   `json:"description,omitempty"`
+		Kind        string   `json:"kind,omitempty"`
+		ParentID    string   `json:"parent_id,omitempty"`
+		Priority    *int     `json:"priority,omitempty"`
+		Tags        []string `json:"tags,omitempty"`
+	}
+	priority := 2
+	cmd := &cobra.Command{
+		Use: "create TITLE", Short: "Create a bead, below --parent or as an epic", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in.Title = args[0]
+			if cmd.Flags().Changed("priority") {
+				in.Priority = &priority
+			}
+			path := "/v1/beads/epics"
+			if in.ParentID != "" {
+				path = "/v1/beads/children"
+			}
+			raw, err := c.ask(cmd.Context(), http.MethodPost, path, nil, in)
+			return show(c, raw, err, func(b bead) { line(c.stdout, "%s", printable(b.ID)) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&in.ParentID, "parent", "", "bead this one is a part of")
+	f.StringVar(&in.Description, "description", "", "what there is to do")
+	f.StringVar(&in.Kind, "kind", "", "task, bug, feature, chore, decision or epic")
+	f.IntVar(&priority, "priority", 2, "0 (first) to 4")
+	f.StringSliceVar(&in.Tags, "tag", nil, "tag; may be repeated")
+	return cmd
+}
+
+func newBeadReady(c *cli) *cobra.Command {
+	var parent, tag, kind string
+	cmd := &cobra.Command{
+		Use: "ready", Short: "List what can be claimed now", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/beads/ready", params("parent_id", parent, "tag", tag, "kind", kind, "limit", "1000"), nil)
+			return show(c, raw, err, func(l items[bead]) { c.printBeads(l.Items) })
+		},
+	}
+	cmd.Flags().StringVar(&parent, "parent", "", "only direct children of this bead")
+	cmd.Flags().StringVar(&tag, "tag", "", "only with this tag")
+	cmd.Flags().StringVar(&kind, "kind", "", "only of this kind")
+	return cmd
+}
+
+func (c *cli) printBeads(list []bead) {
+	rows := make([][]cell, len(list))
+	for i, b := range list {
+		rows[i] = []cell{
+			{printable(b.ID), noStyle}, {fmt.Sprint(b.Priority), noStyle}, {printable(b.Kind), noStyle},
+			{printable(joinedBy(b.Status, " ", b.Actor)), noStyle}, {printable(b.Title), noStyle},
+		}
+	}
+	c.table([]column{{title: "ID"}, {title: "PRIO"}, {title: "KIND"}, {title: "STATUS"}, {title: "TITLE"}}, rows)
+}
+
+func beadPath(id, action string) string {
+	return "/v1/beads/" + url.PathEscape(id) + action
+}
+
+func newBeadClaim(c *cli) *cobra.Command {
+	var in struct {
+		Actor  string `json:"actor,omitempty"`
+		LeaseS int    `json:"lease_s,omitempty"`
+	}
+	cmd := &cobra.Command{
+		Use: "claim ID", Short: "Become the holder of a bead", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			raw, err := c.ask(cmd.Context(), http.MethodPost, beadPath(args[0], "/claim"), nil, in)
+			return show(c, raw, err, func(b bead) { line(c.stdout, "%s is held by %s", printable(b.ID), printable(b.Actor)) })
+		},
+	}
+	cmd.Flags().StringVar(&in.Actor, "actor", "", "who holds it (default: you)")
+	cmd.Flags().IntVar(&in.LeaseS, "lease", 0, "seconds until it is open again, 30-86400")
+	return cmd
+}
+
+func newBeadClose(c *cli) *cobra.Command {
+	var in struct {
+		Outcome string `json:"outcome,omitempty"`
+		Force   bool   `json:"force,omitempty"`
+	}
+	cmd := &cobra.Command{
+		Use: "close ID [OUTCOME]", Short: "Close a bead", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				in.Outcome = args[1]
+			}
+			raw, err := c.ask(cmd.Context(), http.MethodPost, beadPath(args[0], "/close"), nil, in)
+			return show(c, raw, err, func(b bead) { line(c.stdout, "%s is closed: %s", printable(b.ID), printable(b.Outcome)) })
+		},
+	}
+	cmd.Flags().BoolVar(&in.Force, "force", false, "even with open children, or held by another")
+	return cmd
+}
+
+func newBeadShow(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show one bead", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			raw, err := c.ask(cmd.Context(), http.MethodGet, beadPath(args[0], ""), nil, nil)
+			return show(c, raw, err, c.printBead)
+		},
+	}
+}
+
+func (c *cli) printBead(b bead) {
+	for _, row := range [][2]string{
+		{"id", b.ID}, {"title", b.Title}, {"kind", b.Kind}, {"status", b.Status}, {"priority", fmt.Sprint(b.Priority)}, {"parent", b.ParentID},
+		{"actor", b.Actor}, {"outcome", b.Outcome}, {"tags", strings.Join(b.Tags, ", ")}, {"blocked by", strings.Join(b.BlockedBy, ", ")},
+		{"description", b.Description},
+	} {
+		if row[1] != "" {
+			line(c.stdout, "%-12s %s", row[0]+":", printable(row[1]))
+		}
+	}
+}
+
+func newBeadTree(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "tree [ID]", Short: "Show beads and what is below them", Args: cobra.MaximumNArgs(1), ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			all, err := collect[bead](cmd.Context(), c, "/v1/beads", url.Values{})
+			if err != nil {
+				return err
+			}
+			root := ""
+			if len(args) == 1 {
+				root = args[0]
+			}
+			if c.json {
+				return c.printJSON(below(all, root))
+			}
+			children := make(map[string][]bead)
+			found := root == ""
+			for _, b := range all {
+				children[b.ParentID] = append(children[b.ParentID], b)
+				if b.ID == root {
+					found = true
+					line(c.stdout, "%s", beadLine(b))
+				}
+			}
+			if !found {
+				return &exitError{exitFailure, fmt.Errorf("there is no bead %q", root)}
+			}
+			c.printTree(children, root, 0)
+			return nil
+		},
+	}
+}
+
+// maxTree is deeper than beads can be: a peer's circle must end.
+const maxTree = 16
+
+func (c *cli) printTree(children map[string][]bead, parent string, depth int) {
+	if depth > maxTree {
+		return
+	}
+	for _, b := range children[parent] {
+		indent := depth
+		if parent != "" && depth == 0 {
+			indent = 1
+		}
+		line(c.stdout, "%s%s", strings.Repeat("  ", indent), beadLine(b))
+		c.printTree(children, b.ID, indent+1)
+	}
+}
+
+func beadLine(b bead) string {
+	return printable(fmt.Sprintf("%s [%s] %s", b.ID, joinedBy(b.Status, " ", b.Actor), b.Title))
+}
+
+// below are the beads whose id is root or, as the hierarchy shows in the id,
+// begins with it.
+func below(all []bead, root string) []bead {
+	out := []bead{}
+	for _, b := range all {
+		if root == "" || b.ID == root || strings.HasPrefix(b.ID, root+".") {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+func newBeadExport(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "export", Short: "Write all beads as JSON lines, as bd does", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			resp, err := c.client().Adapters(cmd.Context(), api.AdapterRequest{Method: http.MethodGet, Path: "/v1/beads/export"})
+			if err != nil {
+				return failed(err)
+			}
+			defer resp.Body.Close()
+			_, err = io.Copy(c.stdout, resp.Body)
+			return failed(err)
+		},
+	}
+}
+
+func newBeadImport(c *cli) *cobra.Command {
+	var dry bool
+	cmd := &cobra.Command{
+		Use: "import FILE|-", Short: "Take in what export or bd wrote", Args: cobra.ExactArgs(1),
+		Long: "Take in what export or bd wrote. Of a bead that is there already the newer wins; a file with an error changes nothing.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			raw, err := c.input(args[0])
+			if err != nil {
+				return err
+			}
+			req := api.AdapterRequest{
+				Method: http.MethodPost, Path: "/v1/beads/import", Body: bytes.NewReader(raw),
+				Header: http.Header{"Content-Type": {"application/x-ndjson"}},
+			}
+			if dry {
+				req.Query = url.Values{"dry_run": {"true"}}
+			}
+			out, err := c.answered(cmd.Context(), req)
+			return show(c, out, err, func(r struct{ Created, Updated, Unchanged int }) {
+				line(c.stdout, "%d created, %d updated, %d unchanged", r.Created, r.Updated, r.Unchanged)
+				if dry {
+					line(c.stdout, "dry run: nothing has been changed")
+				}
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would happen")
+	return cmd
+}

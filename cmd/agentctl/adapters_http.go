@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// Bounds of what is taken from the box and from the user.
+const (
+	maxAnswer = 64 << 20
+	maxInput  = 64 << 20
+	maxEvent  = 1 << 20 // bytes of one line of an event stream
+)
+
+// ask sends one request to the slots. in is JSON (nil = no body). It returns the
+// answer as it came.
+func (c *cli) ask(ctx context.Context, method, path string, query url.Values, in any) (json.RawMessage, error) {
+	req := api.AdapterRequest{Method: method, Path: path, Query: query}
+	if in != nil {
+		body, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		req.Body, req.Header = bytes.NewReader(body), http.Header{"Content-Type": {"application/json"}}
+	}
+	return c.answered(ctx, req)
+}
+
+func (c *cli) answered(ctx context.Context, req api.AdapterRequest) (json.RawMessage, error) {
+	resp, err := c.client().Adapters(ctx, req)
+	if err != nil {
+		return nil, failed(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, failed(err)
+	case len(raw) > maxAnswer:
+		return nil, failed(fmt.Errorf("the answer is larger than %d bytes", maxAnswer))
+	}
+	return raw, nil
+}
+
+// show prints an answer: as it came with --json, else as text makes of it.
+func show[T any](c *cli, raw json.RawMessage, err error, text func(T)) error {
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(raw)
+	}
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return failed(fmt.Errorf("cannot read the answer: %w", err))
+	}
+	text(v)
+	return nil
+}
+
+// items is a list as the box answers it: in an envelope, or bare.
+type items[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next_cursor"`
+}
+
+func (l *items[T]) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '[' {
+		return json.Unmarshal(b, &l.Items)
+	}
+	type plain items[T]
+	return json.Unmarshal(b, (*plain)(l))
+}
+
+// pages asks for one page after the other, up to limit rows (0 = all).
+func pages[T any](ctx context.Context, c *cli, path string, query url.Values, limit int, each func(T, json.RawMessage) error) error {
+	for {
+		query.Set("limit", "1000")
+		raw, err := c.ask(ctx, http.MethodGet, path, query, nil)
+		if err != nil {
+			return err
+		}
+		var page items[json.RawMessage]
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return failed(fmt.Errorf("cannot read the answer: %w", err))
+		}
+		for _, row := range page.Items {
+			var v T
+			if err := json.Unmarshal(row, &v); err != nil {
+				return failed(fmt.Errorf("cannot read the answer: %w", err))
+			}
+			if err := each(v, row); err != nil {
+				return err
+			}
+			if limit--; limit == 0 {
+				return nil
+			}
+		}
+		if page.Next == "" {
+			return nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}
+
+// collect is pages into a slice.
+func collect[T any](ctx context.Context, c *cli, path string, query url.Values) ([]T, error) {
+	all := []T{}
+	err := pages(ctx, c, path, query, 0, func(v T, _ json.RawMessage) error {
+		all = append(all, v)
+		return nil
+	})
+	return all, err
+}
+
+// streamed is one event of an event stream.
+type streamed struct {
+	id, event string
+	data      []byte
+}
+
+// events follows an event stream and calls each until that says stop (true),
+// the stream ends or the user interrupts.
+func (c *cli) events(ctx context.Context, path string, query url.Values, each func(streamed) (stop bool, err error)) error {
+	resp, err := c.client().Adapters(ctx, api.AdapterRequest{
+		Method: http.MethodGet, Path: path, Query: query, Header: http.Header{"Accept": {"text/event-stream"}},
+	})
+	if err != nil {
+		return quietEnd(ctx, err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(make([]byte, 0, 4096), maxEvent)
+	var e streamed
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch name {
+		case "id":
+			e.id = value
+		case "event":
+			e.event = value
+		case "data":
+			e.data = []byte(value)
+		case "":
+			if e.data == nil {
+				continue
+			}
+			if e.event == "error" {
+				return failed(problemOf(e.data))
+			}
+			if stop, err := each(e); stop || err != nil {
+				return err
+			}
+			e = streamed{}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return quietEnd(ctx, err)
+	}
+	return nil
+}
+
+func problemOf(data []byte) error {
+	var e api.Error
+	if json.Unmarshal(data, &e) != nil || e.Message == "" {
+		return errors.New("the stream ended with an error")
+	}
+	return &e
+}
+
+// input is the content of a file, of standard input for "-".
+func (c *cli) input(name string) ([]byte, error) {
+	r := io.NopCloser(c.stdin)
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, &exitError{exitFailure, err}
+		}
+		r = f
+	}
+	defer r.Close()
+	raw, err := io.ReadAll(io.LimitReader(r, maxInput+1))
+	switch {
+	case err != nil:
+		return nil, &exitError{exitFailure, err}
+	case len(raw) > maxInput:
+		return nil, &exitError{exitFailure, fmt.Errorf("%s is larger than %d bytes", name, maxInput)}
+	}
+	return raw, nil
+}
+
+// group is a command that only holds others.
+func group(use, short string, sub ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return usageError("%s: name one of its commands", cmd.CommandPath())
+	}}
+	cmd.AddCommand(sub...)
+	return cmd
+}
+
+// params puts the values that are not empty into a query.
+func params(pairs ...string) url.Values {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return q
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/beads"
+	"github.com/dreamlab-ai/agentinit/adapters/events"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+)
+
+// slotsBox is a box with beads and events on its control socket, the others off.
+type slotsBox struct {
+	t      *testing.T
+	socket string
+}
+
+func newSlotsBox(t *testing.T) *slotsBox {
+	t.Helper()
+	dir := t.TempDir()
+	b, err := beads.NewLocal(beads.LocalConfig{Path: filepath.Join(dir, "beads.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := events.NewLocal(events.LocalConfig{Dir: filepath.Join(dir, "events"), Source: "urn:agentbox:test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := adapters.Resolve(adapters.Config{Slots: map[adapters.Slot]string{"beads": "local-sqlite", "events": "local-jsonl"}}, adapters.Table{
+		"beads":  {"local-sqlite": func() (adapters.Adapter, error) { return b, nil }},
+		"events": {"local-jsonl": func() (adapters.Adapter, error) { return e, nil }},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := adapters.NewSet(resolved, adapters.Options{})
+	if err := set.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server, err := rest.New(rest.Config{
+		Slots: set,
+		Principal: func(ctx context.Context) (rest.Principal, bool) {
+			switch control.Granted(ctx) {
+			case control.Write:
+				return rest.Principal{Role: rest.RoleAdmin, ID: "operator"}, true
+			case control.Read:
+				return rest.Principal{Role: rest.RoleReader, ID: "peer"}, true
+			}
+			return rest.Principal{}, false
+		},
+		Backup: []rest.BackupPart{
+			{Name: "beads", Snapshot: func(ctx context.Context, to string) error {
+				f, err := os.Create(filepath.Join(to, "beads.jsonl"))
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				return set.Beads().Export(ctx, f)
+			}},
+			{Name: "identity", Secret: true, Snapshot: func(_ context.Context, to string) error {
+				return os.WriteFile(filepath.Join(to, "key"), []byte("secret"), 0o600)
+			}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := controltest.New().Config(os.Geteuid(), os.Getegid())
+	cfg.Adapters = server.Handler()
+	short, err := os.MkdirTemp("", "ctl") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(short, "s")
+	stop, err := controltest.Start(cfg, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		server.Close()
+		for _, err := range []error{stop(), set.Disconnect(context.Background()), os.RemoveAll(short)} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return &slotsBox{t, socket}
+}
+
+// run runs agentctl and fails unless it exits with the status that is wanted.
+func (b *slotsBox) run(status int, stdin string, args ...string) (stdout, stderr string) {
+	b.t.Helper()
+	var out, errs bytes.Buffer
+	env := func(string) (string, bool) { return "", false }
+	got := run(b.t.Context(), append([]string{"--socket", b.socket}, args...), env, strings.NewReader(stdin), &out, &errs)
+	if got != status {
+		b.t.Fatalf("agentctl %q: exit %d, want %d\n%s%s", args, got, status, out.String(), errs.String())
+	}
+	return out.String(), errs.String()
+}
+
+func TestBeadVerbs(t *testing.T) {
+	b := newSlotsBox(t)
+	out, _ := b.run(0, "", "bead", "create", "ship it", "--priority", "1", "--tag", "x,y")
+	epic := strings.TrimSpace(out)
+	out, _ = b.run(0, "", "bead", "create", "a part\x1b[2J", "--parent", epic)
+	child := strings.TrimSpace(out)
+	if child != epic+".1" {
+		t.Fatalf("child %q of %q", child, epic)
+	}
+	if out, _ = b.run(0, "", "bead", "ready"); !strings.Contains(out, child) || strings.Contains(out, epic+" ") || strings.Contains(out, "\x1b") {
+		t.Errorf("ready:\n%q", out)
+	}
+	if out, _ = b.run(0, "", "bead", "claim", child, "--actor", "ann"); out != child+" is held by ann\n" {
+		t.Errorf("claim: %q", out)
+	}
+	if _, errs := b.run(1, "", "bead", "claim", child, "--actor", "bob"); !strings.Contains(errs, "ann") {
+		t.Errorf("the holder is not named: %q", errs)
+	}
+	if out, _ = b.run(0, "", "bead", "tree", epic); out != epic+" [open] ship it\n  "+child+` [claimed ann] a part\x1b[2J`+"\n" {
+		t.Errorf("tree:\n%q", out)
+	}
+	b.run(1, "", "bead", "close", epic)
+	if out, _ = b.run(0, "", "bead", "close", child, "went well"); out != child+" is closed: went well\n" {
+		t.Errorf("close: %q", out)
+	}
+	if out, _ = b.run(0, "", "bead", "show", child); !strings.Contains(out, "outcome:     went well\n") {
+		t.Errorf("show:\n%s", out)
+	}
+	export, _ := b.run(0, "", "bead", "export")
+	other := newSlotsBox(t)
+	if out, _ = other.run(0, export, "bead", "import", "-", "--dry-run"); !strings.HasPrefix(out, "2 created, 0 updated, 0 unchanged\n") {
+		t.Errorf("dry run: %q", out)
+	}
+	other.run(0, export, "bead", "import", "-")
+	if again, _ := other.run(0, "", "bead", "export"); again != export {
+		t.Errorf("exported anew:\n%s\n%s", export, again)
+	}
+	other.run(1, "{", "bead", "import", "-")
+	b.run(1, "", "bead", "show", "nobody")
+	b.run(2, "", "bead", "odd")
+	b.run(2, "", "bead")
+}
+
+func TestEventAndAdapterVerbs(t *testing.T) {
+	b := newSlotsBox(t)
+	b.run(0, "", "event", "emit", "agent.started", `{"n":1}`, "--subject", "a1")
+	b.run(0, "", "event", "emit", "other")
+	b.run(1, "", "event", "emit", "Not A Kind")
+	b.run(2, "", "event", "emit", "x", "{")
+	out, _ := b.run(0, "", "event", "tail", "--after", "0", "--count", "2")
+	if lines := strings.Split(out, "\n"); !strings.HasPrefix(lines[0], "1 ") || !strings.HasSuffix(lines[0], ` agent.started a1 {"n":1}`) || !strings.Contains(lines[1], " other ") {
+		t.Errorf("tail:\n%s", out)
+	}
+	out, _ = b.run(0, "", "--json", "event", "tail", "--after", "0", "--kind", "agent.", "--count", "1")
+	var e struct{ Seq int }
+	if err := json.Unmarshal([]byte(out), &e); err != nil || e.Seq != 1 {
+		t.Errorf("%v: %s", err, out)
+	}
+	out, _ = b.run(0, "", "adapters")
+	if !strings.Contains(out, "beads") || !strings.Contains(out, "local-sqlite") || strings.Count(out, "\n") != 6 {
+		t.Errorf("adapters:\n%s", out)
+	}
+	for _, args := range [][]string{{"mem", "get", "k"}, {"pod", "ls"}, {"agent", "ps"}} {
+		if _, errs := b.run(1, "", args...); !strings.Contains(errs, "off") {
+			t.Errorf("%q: %q", args, errs)
+		}
+	}
+	b.run(2, "", "pod", "get", "no-slash")
+}
+
+func TestBackupAndRestore(t *testing.T) {
+	b := newSlotsBox(t)
+	b.run(0, "", "bead", "create", "keep me")
+	export, _ := b.run(0, "", "bead", "export")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "backup.tar")
+	b.run(0, "", "backup", file)
+	to := filepath.Join(dir, "restored")
+	b.run(0, "", "restore", file, to)
+	got, err := os.ReadFile(filepath.Join(to, "beads", "beads.jsonl"))
+	if err != nil || string(got) != export {
+		t.Errorf("%v: %s", err, got)
+	}
+	if _, err := os.Stat(filepath.Join(to, "identity")); !os.IsNotExist(err) {
+		t.Errorf("a secret came unasked: %v", err)
+	}
+	b.run(1, "", "restore", file, to) // not empty any more
+	b.run(0, "", "backup", "--include-secrets", file)
+	full := filepath.Join(dir, "full")
+	b.run(0, "", "restore", file, full)
+	if got, err := os.ReadFile(filepath.Join(full, "identity", "key")); err != nil || string(got) != "secret" {
+		t.Errorf("%v: %s", err, got)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info.Mode(), err)
+	}
+}
+
+// What a program's processes may only read they cannot write through the slots
+// either.
+func TestReadersOfTheSocketDoNotWrite(t *testing.T) {
+	var granted []control.Access
+	cfg := controltest.New().Config(os.Geteuid()+1, os.Getegid())
+	cfg.Adapters = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		granted = append(granted, control.Granted(r.Context()))
+		if r.URL.Path != "/v1/adapters" {
+			t.Errorf("path %q", r.URL.Path)
+		}
+		w.Write([]byte(`{"items":[]}`))
+	})
+	if os.Geteuid() == 0 {
+		t.Skip("needs a user that is not root: root may always write")
+	}
+	dir, err := os.MkdirTemp("", "ctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	stop, err := controltest.Start(cfg, filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&slotsBox{t, filepath.Join(dir, "s")}).run(0, "", "adapters")
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if len(granted) != 1 || granted[0] != control.Read {
+		t.Errorf("granted %v", granted)
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+func newBridge(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "bridge",
+		Short: "Be the channel between the orchestrator's host and the box",
+		Long: `Join standard input and output to the box's orchestrator, for a host that runs
+
+  docker exec -i BOX agentctl bridge
+
+and speaks JSON-RPC 2.0 over it, one object a line, beginning with initialize.
+The manifest's adapters.orchestrator must be "stdio-bridge". The end of standard
+input detaches the host; agents keep running.`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := c.client().Bridge(cmd.Context())
+			if err != nil {
+				return failed(err)
+			}
+			defer conn.Close()
+			return c.joinBridge(cmd.Context(), conn)
+		},
+	}
+}
+
+// joinBridge copies both ways until the box closes the channel, which it also
+// does when it has heard that the host is done.
+func (c *cli) joinBridge(ctx context.Context, conn *api.BridgeConn) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	hostDone := make(chan struct{})
+	go func() {
+		// An error is the end of one side or the other, and both are told apart
+		// below.
+		_, _ = io.Copy(conn, c.stdin)
+		close(hostDone)
+		_ = conn.CloseWrite()
+	}()
+	_, err := io.Copy(c.stdout, conn)
+	select {
+	case <-hostDone:
+		return nil // detached, as the host wished
+	default:
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("the box has closed the channel")
+	}
+	return failed(err)
+}

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+)
+
+// agentsLog is the name under which the log plane has what all agents print;
+// the run number tells them apart. One name for all: agents come and go without
+// end, and names are labels of metrics.
+const agentsLog = "agents"
+
+// agentDrain bounds the wait for the end of a dead agent's output. Only a
+// process that could not be killed, or has escaped all evidence, can still hold
+// the pipe then.
+const agentDrain = 2 * time.Second
+
+// agentRead is how much of an agent's output is read at once.
+const agentRead = 32 << 10
+
+// agents starts the orchestrator's agents as children of the one owner of
+// processes. Its heard must be given all the owner's notices that are about
+// nobody's program.
+type agents struct {
+	owner      *proc.Owner
+	plane      *logs.Plane      // nil: output goes to the orchestrator alone
+	credential *proc.Credential // nil: our own
+
+	mu       sync.Mutex
+	byID     map[uint64]*agentProcess
+	starting int         // starts whose id is not known yet
+	parked   []proc.Exit // notices that may be about one of them
+	runs     uint64
+}
+
+var _ orchestrator.Spawner = (*agents)(nil)
+
+func newAgents(owner *proc.Owner, plane *logs.Plane) *agents {
+	return &agents{owner: owner, plane: plane, byID: make(map[uint64]*agentProcess)}
+}
+
+// agentProcess is one agent's process tree.
+type agentProcess struct {
+	owner   *proc.Owner
+	proc    proc.Process
+	notices chan proc.Exit // Exited and Emptied: whoever delivers never waits
+}
+
+// PID implements orchestrator.Process.
+func (p *agentProcess) PID() int { return p.proc.PID }
+
+// Started implements orchestrator.Process.
+func (p *agentProcess) Started() time.Time { return p.proc.Started }
+
+// Stdin implements orchestrator.Process.
+func (p *agentProcess) Stdin() io.WriteCloser {
+	if p.proc.Stdin == nil {
+		return nil
+	}
+	return p.proc.Stdin
+}
+
+// Signal implements orchestrator.Process.
+func (p *agentProcess) Signal(sig syscall.Signal) error {
+	return unlessGone(p.owner.Signal(p.proc.ID, sig, proc.ScopeTree))
+}
+
+// Kill implements orchestrator.Process.
+func (p *agentProcess) Kill() error { return unlessGone(p.owner.Kill(p.proc.ID)) }
+
+func unlessGone(err error) error {
+	if errors.Is(err, proc.ErrNoProcess) {
+		return nil
+	}
+	return err
+}
+
+// Spawn implements orchestrator.Spawner.
+func (a *agents) Spawn(c orchestrator.Command) (orchestrator.Process, error) {
+	cmd := proc.Command{
+		Path: c.Path, Args: c.Args, Env: c.Env, Dir: c.Dir, StdinPipe: c.StdinPipe,
+		Credential: a.credential, Scope: proc.ScopeTree, Rlimits: agentLimits(c.Limits),
+	}
+	out, err := a.newOutput(c.Output)
+	if err != nil {
+		return nil, err
+	}
+	cmd.Files = []*os.File{nil, out.write[0], out.write[1]}
+	p := &agentProcess{owner: a.owner, notices: make(chan proc.Exit, 2)}
+	a.mu.Lock()
+	a.starting++
+	a.mu.Unlock()
+	p.proc, err = a.owner.Start(cmd)
+	a.register(p, err == nil)
+	if err != nil {
+		out.abandon()
+		return nil, err
+	}
+	out.begin(p.proc.PID)
+	go func() { c.Ended(p.wait(out)) }()
+	return p, nil
+}
+
+// agentLimits are the limits that were asked for, as setrlimit(2) has them.
+func agentLimits(l adapters.AgentLimits) map[string]proc.Rlimit {
+	limits := make(map[string]proc.Rlimit)
+	for name, n := range map[string]int64{
+		"as": l.MemoryBytes, "nproc": l.Processes, "nofile": l.OpenFiles, "cpu": l.CPUSeconds, "fsize": l.FileBytes,
+	} {
+		if n > 0 {
+			limits[name] = proc.Rlimit{Soft: uint64(n), Hard: uint64(n)}
+		}
+	}
+	return limits
+}
+
+// register makes a started agent known and hands out the notices that were
+// quicker.
+func (a *agents) register(p *agentProcess, started bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.starting--
+	if started {
+		a.byID[p.proc.ID] = p
+	}
+	parked := a.parked
+	a.parked = nil
+	for _, e := range parked {
+		a.sort(e)
+	}
+}
+
+// heard takes a notice of the owner. It never blocks.
+func (a *agents) heard(e proc.Exit) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sort(e)
+}
+
+func (a *agents) sort(e proc.Exit) {
+	p := a.byID[e.ID]
+	switch {
+	case p != nil:
+		p.notices <- e // has room for both that there are
+		if e.Kind == proc.Emptied {
+			delete(a.byID, e.ID)
+		}
+	case a.starting > 0:
+		a.parked = append(a.parked, e)
+	}
+}
+
+// wait returns when nothing is left of the agent and its output is handed over.
+// What it leaves running when it ends is killed.
+func (p *agentProcess) wait(out *agentOutput) orchestrator.Ending {
+	end := orchestrator.Ending{Signal: syscall.SIGKILL, Time: time.Now()}
+	for e := range p.notices {
+		if e.Kind == proc.Emptied {
+			end.Leaked = e.Leaked
+			break
+		}
+		end.Code, end.Signal, end.Time = e.Code(), e.Signal(), e.Time
+		// Emptied counts what cannot be killed; the error says nothing more.
+		_ = p.Kill()
+	}
+	out.finish()
+	return end
+}
+
+// agentOutput carries an agent's output to the orchestrator and, as any
+// program's, to the log plane.
+type agentOutput struct {
+	deliver func(orchestrator.Stream, []byte)
+	read    [2]*os.File
+	write   [2]*os.File // the agent's ends, until begin
+	capture *logs.Capture
+	copies  [2]*os.File // what is written there is captured; nil without a plane
+	readers sync.WaitGroup
+}
+
+func (a *agents) newOutput(deliver func(orchestrator.Stream, []byte)) (*agentOutput, error) {
+	o := &agentOutput{deliver: deliver}
+	for s := range o.read {
+		var err error
+		if o.read[s], o.write[s], err = os.Pipe(); err != nil {
+			o.abandon()
+			return nil, fmt.Errorf("cannot make the pipe for output: %w", err)
+		}
+	}
+	if a.plane == nil {
+		return o, nil
+	}
+	a.mu.Lock()
+	a.runs++
+	run := a.runs
+	a.mu.Unlock()
+	if err := o.tee(a.plane, run); err != nil {
+		o.abandon()
+		return nil, err
+	}
+	return o, nil
+}
+
+// tee opens the capture that copies go to. The capture closes the ends that it
+// made itself, so we keep duplicates.
+func (o *agentOutput) tee(plane *logs.Plane, run uint64) error {
+	var err error
+	if o.capture, err = plane.Open(logs.Options{Program: agentsLog, Run: run, To: logs.ToConsole}); err != nil {
+		return err
+	}
+	for s, f := range []*os.File{o.capture.Stdout, o.capture.Stderr} {
+		if o.copies[s], err = proc.Duplicate(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// abandon gives up the output of an agent that could not be started.
+func (o *agentOutput) abandon() {
+	if o.capture != nil {
+		o.capture.Abandon()
+	}
+	for _, files := range [][2]*os.File{o.read, o.write, o.copies} {
+		closePipes(files)
+	}
+}
+
+func closePipes(files [2]*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close() // a pipe's end: nothing can be lost
+		}
+	}
+}
+
+// begin reads until the agent's ends are closed everywhere, or finish.
+func (o *agentOutput) begin(pid int) {
+	closePipes(o.write)
+	if o.capture != nil {
+		o.capture.Started(pid)
+	}
+	for s := range o.read {
+		o.readers.Go(func() { o.pump(orchestrator.Stream(s)) })
+	}
+}
+
+func (o *agentOutput) pump(s orchestrator.Stream) {
+	buf := make([]byte, agentRead)
+	tee := o.copies[s]
+	for {
+		n, err := o.read[s].Read(buf)
+		if n > 0 {
+			o.deliver(s, buf[:n])
+			if tee != nil {
+				if _, err := tee.Write(buf[:n]); err != nil {
+					tee = nil // the plane has been closed: the box is ending
+				}
+			}
+		}
+		if err != nil {
+			return // the end of the pipe, or finish's deadline
+		}
+	}
+}
+
+// finish takes what the dead have written and closes everything.
+func (o *agentOutput) finish() {
+	for _, f := range o.read {
+		// Without a deadline, a pipe held by somebody else would be waited for;
+		// a pipe always takes one.
+		_ = f.SetReadDeadline(time.Now().Add(agentDrain))
+	}
+	o.readers.Wait()
+	closePipes(o.read)
+	closePipes(o.copies)
+}

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+)
+
+var testprogOnce = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "testprog")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "testprog")
+	cmd := exec.Command("go", "build", "-o", bin, "../../internal/testprog")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return bin, nil
+})
+
+// testprog builds the adversary once, before there is an Owner: the build waits
+// for its own children.
+func testprog(t testing.TB) string {
+	t.Helper()
+	bin, err := testprogOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// nursery is a real owner of processes with the agents' glue over it. A process
+// has one owner: a test calls it once.
+func nursery(t testing.TB, plane *logs.Plane) *agents {
+	t.Helper()
+	owner, err := proc.New(proc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newAgents(owner, plane)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case e := <-owner.Exits():
+				a.heard(e)
+			case <-stop:
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		if s := owner.Stats(); s.Live != 0 || s.Adopted != 0 || s.Leaked != 0 {
+			t.Errorf("processes are left: %+v", s)
+		}
+		close(stop)
+		<-stopped
+		if err := owner.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+func manager(t testing.TB, cfg orchestrator.LocalConfig) *orchestrator.Local {
+	t.Helper()
+	if cfg.Spawner == nil {
+		cfg.Spawner = nursery(t, nil)
+	}
+	if cfg.Roots == nil {
+		cfg.Roots = []string{t.TempDir()}
+	}
+	cfg.Environ = []string{"PATH=/usr/bin:/bin", "MANAGEMENT_API_KEY=secret", "PROVIDER_KEY=granted", "OTHER=no"}
+	cfg.Granted = []string{"PROVIDER_KEY"}
+	l, err := orchestrator.NewLocal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestAgentsContract(t *testing.T) {
+	prog := testprog(t)
+	spawner := nursery(t, nil)
+	ignore := goleak.IgnoreCurrent()
+	contract.Orchestrator(t, prog, func(t testing.TB) adapters.Orchestrator {
+		return manager(t, orchestrator.LocalConfig{Spawner: spawner})
+	})
+	goleak.VerifyNone(t, ignore)
+}
+
+func connected(t testing.TB, l *orchestrator.Local) adapters.Orchestrator {
+	t.Helper()
+	if err := l.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := l.Disconnect(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return adapters.WrapOrchestrator(l, nil)
+}
+
+// TestFiveHundredAgents starts 500 agents at once, with a child each: all are
+// reaped, each with its own end.
+func TestFiveHundredAgents(t *testing.T) {
+	prog := testprog(t)
+	spawner := nursery(t, nil)
+	o := connected(t, manager(t, orchestrator.LocalConfig{Spawner: spawner, MaxRunning: 500}))
+	const n = 500
+	codes := make([]int, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			codes[i] = -1
+			args := []string{"exit", fmt.Sprint(i % 100)}
+			if i%10 == 9 {
+				args = []string{"fork-orphans", "3"}
+			}
+			a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: args})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s, err := o.StreamEvents(t.Context(), a.AgentID, 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for err == nil {
+				_, err = s.Next(t.Context())
+			}
+			a, err = o.GetAgent(t.Context(), a.AgentID)
+			if err != nil || a.ExitCode == nil {
+				t.Errorf("agent %d: %+v: %v", i, a, err)
+				return
+			}
+			codes[i] = *a.ExitCode
+		})
+	}
+	wg.Wait()
+	for i, code := range codes {
+		want := i % 100
+		if i%10 == 9 {
+			want = 0
+		}
+		if code != want {
+			t.Errorf("agent %d ended with %d, not %d", i, code, want)
+		}
+	}
+	if s := spawner.owner.Stats(); s.Started < n || s.Live != 0 {
+		t.Errorf("owner: %+v", s)
+	}
+}
+
+func TestAgentsRunningLimit(t *testing.T) {
+	prog := testprog(t)
+	l := manager(t, orchestrator.LocalConfig{MaxRunning: 3})
+	o := connected(t, l)
+	var ids []string
+	for range 3 {
+		a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: []string{"sleep"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, a.AgentID)
+	}
+	_, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: []string{"sleep"}})
+	if e := adapters.AsError(err); e == nil || e.Code != adapters.CodeRateLimited || !e.Retryable || e.RetryAfter() == 0 {
+		t.Fatalf("a fourth agent: %v", err)
+	}
+	if _, err := o.TerminateAgent(t.Context(), ids[0], 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: []string{"sleep"}}); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+}
+
+// TestAgentsHostile runs what tries to outlive its agent.
+func TestAgentsHostile(t *testing.T) {
+	prog := testprog(t)
+	o := connected(t, manager(t, orchestrator.LocalConfig{}))
+	for _, args := range [][]string{
+		{"fork-tree", "3", "3"}, {"double-fork", "scrub"}, {"fork-orphans", "20", "stay"}, {"refork"}, {"spam", "100000000"}, {"ignore-term"},
+	} {
+		a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: args})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := o.StreamEvents(t.Context(), a.AgentID, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Not before it has begun what it does.
+		for range 2 {
+			if _, err := s.Next(t.Context()); err != nil {
+				t.Fatal(args, err)
+			}
+			if args[0] == "refork" {
+				break
+			}
+		}
+		s.Close()
+		if a, err = o.TerminateAgent(t.Context(), a.AgentID, 20*time.Millisecond); err != nil || a.Status == adapters.AgentRunning {
+			t.Errorf("%v: %+v: %v", args, a, err)
+		}
+	}
+}
+
+// TestAgentsLimits shows that limits reach the program.
+func TestAgentsLimits(t *testing.T) {
+	prog := testprog(t)
+	o := connected(t, manager(t, orchestrator.LocalConfig{}))
+	a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{
+		Command: prog, Args: []string{"limits"}, Limits: adapters.AgentLimits{OpenFiles: 77, FileBytes: 123456},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := printed(t, o, a.AgentID)
+	for _, want := range []string{"77", "123456"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("limits do not show %s:\n%s", want, text)
+		}
+	}
+}
+
+func printed(t *testing.T, o adapters.Orchestrator, id string) string {
+	t.Helper()
+	s, err := o.StreamEvents(t.Context(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var all strings.Builder
+	for {
+		e, err := s.Next(t.Context())
+		if err != nil {
+			return all.String()
+		}
+		all.Write(e.Payload)
+	}
+}
+
+// TestAgentsLog shows that what agents print is in the log plane too, each line
+// under its agent's pid.
+func TestAgentsLog(t *testing.T) {
+	prog := testprog(t)
+	plane := logs.New(logs.Config{})
+	o := connected(t, manager(t, orchestrator.LocalConfig{Spawner: nursery(t, plane)}))
+	pids := map[int]bool{}
+	for range 3 {
+		a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: []string{"both"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids[a.PID] = true
+		printed(t, o, a.AgentID)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var got []string
+	for line := range plane.Read(ctx, logs.Query{Programs: []string{agentsLog}, Follow: true}) {
+		if !pids[line.PID] {
+			t.Errorf("line of a stranger: %+v", line)
+		}
+		if got = append(got, line.Stream.String()+" "+line.Text); len(got) == 6 {
+			break
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"stderr to stderr", "stdout to stdout"}; len(got) != 6 || got[0] != want[0] || got[5] != want[1] {
+		t.Errorf("the plane has %q", got)
+	}
+	if err := plane.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// serveAPI puts the slots and the client API on the management listener. A box
+// all of whose slots are off has them too: they say so.
+func (b *box) serveAPI(m *schema.Manifest) error {
+	b.auth.SetTokens(b.agentByToken)
+	var err error
+	if m.Adapters.Orchestrator != string(adapters.ClassOff) {
+		b.tasks, err = rest.NewTasks(rest.TasksConfig{
+			Dir: filepath.Join(b.roots.Workspace, "tasks"), Templates: templates(m), Orchestrator: b.slots.Orchestrator(),
+			Report: func(task string, err error) {
+				b.apiTrouble("TaskTrouble", map[string]any{"task": task, "error": err.Error()})
+			},
+		})
+	}
+	if err != nil {
+		// Without a place for their records there are no tasks; all else works.
+		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
+	}
+	b.api, err = rest.New(rest.Config{
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Backup: b.backupParts(),
+		Origins: m.API.CORSOrigins, RateLimit: rateLimit(m),
+		Report: func(route string, err error) {
+			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	b.auth.SetTickets(func(r *http.Request) (probes.Principal, bool) {
+		p, ok := b.api.Redeem(r)
+		return probes.Principal{Role: p.Role, ID: p.ID}, ok
+	})
+	for _, mount := range rest.Mounts() {
+		options := []probes.MountOption{probes.MaxBody(0)}
+		if mount.Open {
+			options = append(options, probes.Open())
+		}
+		b.server.Mount(mount.Pattern, b.api.Handler(), options...)
+	}
+	return nil
+}
+
+func (b *box) apiTrouble(name string, fields map[string]any) {
+	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: name, Fields: fields})
+}
+
+// backupParts are the slots' state, the tasks' records, and, only when asked
+// for, the management key.
+func (b *box) backupParts() []rest.BackupPart {
+	copyTree := func(from string) func(context.Context, string) error {
+		return func(_ context.Context, dir string) error {
+			err := os.CopyFS(dir, os.DirFS(from))
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // nothing there yet
+			}
+			return err
+		}
+	}
+	return append(slices.Clone(b.backups),
+		rest.BackupPart{Name: "tasks", Snapshot: copyTree(filepath.Join(b.roots.Workspace, "tasks"))},
+		rest.BackupPart{Name: "profiles", Secret: true, Snapshot: copyTree(filepath.Join(b.roots.Workspace, "profiles"))},
+		rest.BackupPart{Name: "identities", Secret: true, Snapshot: copyTree(b.roots.Identities)},
+	)
+}
+
+// rateLimit is the manifest's requests a second; 0 there has no limit.
+func rateLimit(m *schema.Manifest) int {
+	if m.API.RateLimit == 0 {
+		return -1
+	}
+	return m.API.RateLimit
+}
+
+// agentByToken lets a spawned agent in as itself.
+func (b *box) agentByToken(token string) (probes.Principal, bool) {
+	if b.agentTokens == nil {
+		return probes.Principal{}, false
+	}
+	id, ok := b.agentTokens.AgentByToken(token)
+	return probes.Principal{Role: rest.RoleAgent, ID: id}, ok
+}
+
+// principal translates who the management listener, or the control socket, let
+// in.
+func principal(ctx context.Context) (rest.Principal, bool) {
+	switch control.Granted(ctx) {
+	case control.Write:
+		return rest.Principal{Role: rest.RoleAdmin, ID: "operator"}, true
+	case control.Read:
+		return rest.Principal{Role: rest.RoleReader, ID: "peer"}, true
+	}
+	p, ok := probes.PrincipalFrom(ctx)
+	return rest.Principal{Role: p.Role, ID: p.ID}, ok
+}
+
+// templates are what /v1/tasks may start.
+func templates(m *schema.Manifest) orchestrator.Templates {
+	out := orchestrator.Templates{}
+	for name, t := range m.Templates {
+		out[name] = orchestrator.Template{
+			Command: t.Command, Args: t.Args, Environment: t.Environment, Directory: t.Directory,
+			Timeout: t.Timeout.Std(), StdinPipe: t.Stdin == "pipe",
+		}
+	}
+	return out
+}
+
+// statusFacts adds to /v1/status what only the manifest knows: names and
+// presence of credentials, never a value.
+func (b *box) statusFacts(m *schema.Manifest) func() map[string]any {
+	providers := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(m.Providers)) {
+		p := m.Providers[name]
+		providers[name] = map[string]any{"enabled": p.Enabled, "present": b.getenv(p.EnvVar) != ""}
+	}
+	facts := map[string]any{
+		"providers": providers, "gpu": map[string]any{"backend": m.GPU.Backend}, "federation": map[string]any{"mode": m.Federation.Mode},
+	}
+	return func() map[string]any { return facts }
+}

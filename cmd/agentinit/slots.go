@@ -1,0 +1,311 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/beads"
+	"github.com/dreamlab-ai/agentinit/adapters/events"
+	"github.com/dreamlab-ai/agentinit/adapters/memory"
+	"github.com/dreamlab-ai/agentinit/adapters/middleware"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/adapters/pods"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// slotsConfig is what the manifest wants in the slots.
+func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
+	words := map[adapters.Slot]string{
+		adapters.SlotBeads: m.Adapters.Beads, adapters.SlotPods: m.Adapters.Pods, adapters.SlotMemory: m.Adapters.Memory,
+		adapters.SlotEvents: m.Adapters.Events, adapters.SlotOrchestrator: m.Adapters.Orchestrator,
+	}
+	lines := map[adapters.Slot]int{}
+	for slot := range words {
+		lines[slot] = doc.KeyPos("adapters", string(slot)).Line
+	}
+	return adapters.Config{Slots: words, Lines: lines}
+}
+
+// slotsTable lists every implementation there is: slot, manifest's word,
+// constructor. None of them does any I/O.
+func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
+	agent := "agentinit/" + version
+	source := "urn:agentbox:" + b.bootID
+	eventsDir := filepath.Join(b.roots.Workspace, "events")
+	return adapters.Table{
+		adapters.SlotBeads: {
+			"local-sqlite": func() (adapters.Adapter, error) {
+				local, err := beads.NewLocal(beads.LocalConfig{
+					Path:         cmp.Or(m.Slots.Beads.Path, filepath.Join(b.roots.Workspace, "beads.db")),
+					LeaseExpired: b.leaseExpired,
+				})
+				b.backUp("beads", func(ctx context.Context, dir string) error {
+					return local.Backup(ctx, filepath.Join(dir, "beads.db"))
+				})
+				return adapter(local, err)
+			},
+			"external": func() (adapters.Adapter, error) {
+				return adapter(beads.NewExternal(beads.ExternalConfig{
+					URL: m.Federation.ExternalURL, Key: "federation.external_url",
+					Auth: b.token(adapters.SlotBeads, m.Slots.Beads.TokenEnv), UserAgent: agent,
+				}))
+			},
+		},
+		adapters.SlotOrchestrator: {
+			"local-process-manager": func() (adapters.Adapter, error) {
+				local, err := b.processManager(m)
+				b.agentTokens = local
+				return adapter(local, err)
+			},
+			"stdio-bridge": func() (adapters.Adapter, error) {
+				local, err := b.processManager(m)
+				if err != nil {
+					return nil, err
+				}
+				bridge, err := orchestrator.NewBridge(orchestrator.BridgeConfig{
+					Protocol: m.Integrations.ExternalOrchestrator.Protocol, Local: adapters.WrapOrchestrator(local, nil),
+				})
+				b.agentTokens, b.bridge = local, bridge
+				return adapter(bridge, err)
+			},
+		},
+		adapters.SlotPods: {
+			"local-solid-rs": func() (adapters.Adapter, error) {
+				return adapter(pods.NewLocal(pods.Config{
+					BaseURL: m.Integrations.SolidPodRS.BaseURL, Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
+				}))
+			},
+			"external": func() (adapters.Adapter, error) {
+				return adapter(pods.NewExternal(pods.Config{
+					BaseURL: m.Federation.ExternalURL, Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
+				}))
+			},
+		},
+		adapters.SlotMemory: {
+			"embedded-ruvector": func() (adapters.Adapter, error) {
+				embedder, err := b.embedder(m)
+				if err != nil {
+					return nil, err
+				}
+				local, err := memory.NewEmbedded(memory.EmbeddedConfig{
+					Dir: cmp.Or(m.Slots.Memory.Dir, b.roots.Ruvector), Embedder: embedder,
+				})
+				b.backUp("memory", func(ctx context.Context, dir string) error {
+					return local.Backup(ctx, filepath.Join(dir, "memory.db"))
+				})
+				return adapter(local, err)
+			},
+			"external-pg": func() (adapters.Adapter, error) {
+				embedder, err := b.embedder(m)
+				if err != nil {
+					return nil, err
+				}
+				return adapter(memory.NewPostgres(memory.PostgresConfig{
+					Conninfo: m.Integrations.RuvectorExternal.Conninfo, Embedder: embedder,
+				}))
+			},
+		},
+		adapters.SlotEvents: {
+			"local-jsonl": func() (adapters.Adapter, error) {
+				local, err := events.NewLocal(events.LocalConfig{
+					Dir: eventsDir, Source: source, Fsync: m.Slots.Events.Fsync,
+					RetentionDays: int(m.Slots.Events.RetentionDays), MaxBytes: int64(m.Slots.Events.MaxBytes),
+				})
+				b.backUp("events", func(ctx context.Context, dir string) error { return local.Backup(ctx, dir) })
+				return adapter(local, err)
+			},
+			"external": func() (adapters.Adapter, error) {
+				return adapter(events.NewExternal(events.ExternalConfig{
+					URL: cmp.Or(m.Integrations.ExternalEvents.URL, m.Federation.ExternalURL), Key: "integrations.external_events.url",
+					MCPEndpoint: m.Integrations.ExternalEvents.MCPEndpoint, Dir: eventsDir, Source: source,
+					Auth: b.token(adapters.SlotEvents, m.Slots.Events.TokenEnv), UserAgent: agent,
+					SpoolBytes: int64(m.Slots.Events.SpoolBytes),
+				}))
+			},
+		},
+	}
+}
+
+// backUp makes a slot's state part of `agentctl backup`.
+func (b *box) backUp(name string, snapshot func(ctx context.Context, dir string) error) {
+	b.backups = append(b.backups, rest.BackupPart{Name: name, Snapshot: snapshot})
+}
+
+// processManager runs agents as children of the one owner of processes.
+func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
+	var granted []string
+	for _, p := range m.Providers {
+		if p.Enabled {
+			granted = append(append(granted, p.EnvVar), p.OptionalEnvVars...)
+		}
+	}
+	slices.Sort(granted)
+	return orchestrator.NewLocal(orchestrator.LocalConfig{
+		Spawner: b.agents, Roots: []string{b.roots.Workspace, b.roots.Projects}, Environ: b.environ, Granted: granted,
+	})
+}
+
+// embedder is the one that both classes of memory use.
+func (b *box) embedder(m *schema.Manifest) (memory.Embedder, error) {
+	e := m.Slots.Memory.Embedder
+	return memory.NewEmbedder(memory.EmbedderConfig{Kind: e.Kind, URL: e.URL, Model: e.Model, KeyEnv: e.KeyEnv})
+}
+
+// adapter keeps a nil pointer from becoming an adapter that is not nil.
+func adapter[T adapters.Adapter](a T, err error) (adapters.Adapter, error) {
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// token is how an external class logs in: by the variable that the manifest
+// names, else AGENTBOX_<SLOT>_TOKEN, else AGENTBOX_FEDERATION_TOKEN.
+func (b *box) token(slot adapters.Slot, variable string) wire.Bearer {
+	return func() string {
+		return cmp.Or(b.getenv(variable), b.getenv("AGENTBOX_"+strings.ToUpper(string(slot))+"_TOKEN"), b.getenv("AGENTBOX_FEDERATION_TOKEN"))
+	}
+}
+
+func (b *box) leaseExpired(id, actor string) {
+	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "BeadLeaseExpired", Fields: map[string]any{"bead": id, "actor": actor}})
+}
+
+// resolveSlots makes the adapters of the manifest; nothing is dialled.
+func (b *box) resolveSlots(m *schema.Manifest) error {
+	resolved, err := adapters.Resolve(slotsConfig(m, b.boot.Current().Document), b.slotsTable(m))
+	if err != nil {
+		return &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "the adapters cannot be resolved", Err: err}
+	}
+	b.resolved = resolved
+	return nil
+}
+
+// buildSlots plugs the adapters in behind the one chain of middleware.
+func (b *box) buildSlots(m *schema.Manifest) error {
+	var redactor middleware.Redactor
+	if m.PrivacyFilter.Enabled {
+		redactor = middleware.NewSidecar(m.PrivacyFilter.Port)
+	}
+	stack, err := middleware.New(middleware.Options{
+		Registerer: b.registry, Tracer: b.tracer, Log: zerolog.New(b.plane.Writer()).Hook(b.voice),
+		Privacy: middleware.PrivacyConfig{
+			Redactor: redactor, Policies: policies(m.PrivacyFilter.Policy), Entities: m.PrivacyFilter.Entities.Enabled,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	b.slots = adapters.NewSet(b.resolved, adapters.Options{Middleware: stack.Middleware(), Publisher: slotNotices{b}})
+	b.showSlots()
+	return stack.Watch(b.slots.Status)
+}
+
+func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
+	return map[adapters.Slot]middleware.Policy{
+		adapters.SlotPods: middleware.Policy(p.Pods), adapters.SlotMemory: middleware.Policy(p.Memory),
+		adapters.SlotEvents: middleware.Policy(p.Events), adapters.SlotBeads: middleware.Policy(p.Beads),
+		adapters.SlotOrchestrator: middleware.Policy(p.Orchestrator),
+		middleware.PathInbound:    middleware.Policy(p.Inbound), middleware.PathOutbound: middleware.Policy(p.Outbound),
+	}
+}
+
+// connectSlots connects beside the programs. What must end the boot ends it,
+// with the status that says which adapter it was.
+func (b *box) connectSlots() {
+	err := b.slots.Connect(b.stopped)
+	b.showSlots()
+	if err == nil || b.stopped.Err() != nil {
+		return
+	}
+	failure := &bootstrap.Failure{Code: bootstrap.ExitOrchestrator, Phase: "adapters", Reason: "an adapter cannot be used", Err: err}
+	var fatal *adapters.FatalError
+	if errors.As(err, &fatal) {
+		failure.Code = bootstrap.Code(fatal.Exit)
+	}
+	b.slotFailure.Store(failure)
+	b.bus.Publish(event.Event{Level: event.Error, Stage: "adapters", Name: "AdaptersFailed", Fields: map[string]any{
+		"message": failure.Error(), "exit_code": int(failure.Code),
+	}})
+	b.sup.Shutdown(failure.Error())
+}
+
+// slotNotices hands what happens to the slots to the ring, and to readiness at
+// once.
+type slotNotices struct{ b *box }
+
+func (s slotNotices) Publish(n adapters.Notice) {
+	level := event.Info
+	if n.State != adapters.StateHealthy {
+		level = event.Warn
+	}
+	fields := map[string]any{"slot": string(n.Slot), "impl": n.Impl, "state": string(n.State)}
+	if n.Error != "" {
+		fields["error"] = n.Error
+	}
+	s.b.bus.Publish(event.Event{Level: level, Stage: "adapters", Name: n.Name, Fields: fields})
+	s.b.require(n.Slot, n.State, n.Error)
+}
+
+// showSlots tells readiness how all slots are.
+func (b *box) showSlots() {
+	for _, s := range b.slots.Status() {
+		b.require(s.Slot, s.State, s.LastError)
+	}
+}
+
+// require makes a slot that is wanted a requirement of /ready.
+func (b *box) require(slot adapters.Slot, state adapters.State, why string) {
+	if state == adapters.StateOff {
+		return
+	}
+	reason := string(state)
+	if why != "" {
+		reason = fmt.Sprintf("%s: %s", state, why)
+	}
+	b.readiness.Set(probes.Requirement{
+		ID: "adapter:" + string(slot), Kind: probes.KindAdapter, Met: state == adapters.StateHealthy, Reason: reason,
+	})
+}
+
+// slotStates are the slots as /health shows them.
+func (b *box) slotStates() []probes.AdapterState {
+	var out []probes.AdapterState
+	for _, s := range b.slots.Status() {
+		out = append(out, probes.AdapterState{Slot: string(s.Slot), Impl: s.Active, Status: string(s.State), Reason: s.LastError})
+	}
+	return out
+}
+
+// slotMeta adds to /v1/meta what the slots speak.
+func (b *box) slotMeta(meta map[string]any) {
+	versions, impls, capabilities := map[string]string{}, map[string]string{}, map[string][]string{}
+	for _, s := range b.slots.Status() {
+		versions[string(s.Slot)], impls[string(s.Slot)] = s.ContractVersion, s.Wanted
+		capabilities[string(s.Slot)] = append([]string{}, s.Capabilities...)
+	}
+	meta["adapter_contract_versions"], meta["adapter_impls"], meta["capabilities"] = versions, impls, capabilities
+}
+
+// disconnectSlots ends the slots after the programs.
+func (b *box) disconnectSlots() {
+	if b.slots == nil {
+		return
+	}
+	if err := b.slots.Disconnect(context.Background()); err != nil {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "DisconnectFailed", Fields: map[string]any{"message": err.Error()}})
+	}
+}

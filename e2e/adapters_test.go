@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const boxKey = "0123456789abcdef0123456789abcdef"
+
+// call asks the management API as admin and decodes the answer into out.
+func (b *box) call(method, path string, in, out any) (int, error) {
+	b.t.Helper()
+	var body io.Reader
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		body = bytes.NewReader(raw)
+	}
+	req, err := http.NewRequest(method, fmt.Sprintf("http://127.0.0.1:%d%s", b.port, path), body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+boxKey)
+	req.Header.Set("Content-Type", "application/json")
+	client := http.Client{Timeout: 30 * time.Second}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil || out == nil || len(raw) == 0 {
+		return resp.StatusCode, err
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return resp.StatusCode, fmt.Errorf("%w: %.200s", err, raw)
+	}
+	return resp.StatusCode, nil
+}
+
+func (b *box) mustCall(method, path string, in, out any, want int) {
+	b.t.Helper()
+	status, err := b.call(method, path, in, out)
+	if err != nil || status != want {
+		b.t.Fatalf("%s %s: %d, %v; want %d", method, path, status, err, want)
+	}
+}
+
+func (b *box) ready() bool {
+	status, _, err := get(b.port, "/ready")
+	return err == nil && status == 200
+}
+
+// One box serves another: what B's external slots are told is in A's files, and
+// when A is gone B says so and comes back with it.
+func TestABoxServesABox(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	a := boot(t, unprivileged, header+`
+[adapters]
+beads = "local-sqlite"
+events = "local-jsonl"
+`)
+	waitFor(t, "A is ready", a.ready)
+	t.Setenv("AGENTBOX_FEDERATION_TOKEN", boxKey)
+	b := boot(t, unprivileged, header+fmt.Sprintf(`
+[federation]
+mode = "client"
+external_url = "http://127.0.0.1:%d"
+[integrations.external_events]
+url = "http://127.0.0.1:%d"
+[adapters]
+beads = "external"
+events = "external"
+`, a.port, a.port))
+	waitFor(t, "B is ready", b.ready)
+
+	var epic struct{ ID, Title string }
+	b.mustCall("POST", "/v1/beads/epics", map[string]any{"title": "made in B"}, &epic, 201)
+	var same struct{ ID, Title string }
+	a.mustCall("GET", "/v1/beads/"+epic.ID, nil, &same, 200)
+	if same.Title != "made in B" {
+		t.Errorf("A has %+v", same)
+	}
+	b.mustCall("POST", "/v1/events", map[string]any{"kind": "test.crossed"}, nil, 202)
+	waitFor(t, "B's event has reached A", func() bool {
+		var page struct{ Items []struct{ Kind string } }
+		a.mustCall("GET", "/v1/events", nil, &page, 200)
+		return strings.Contains(fmt.Sprint(page), "test.crossed")
+	})
+
+	pid, err := a.initPID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	a.ended()
+	if status, err := b.call("GET", "/v1/beads/"+epic.ID, nil, nil); err != nil || status/100 != 5 {
+		t.Errorf("with A gone: %d %v", status, err)
+	}
+	waitFor(t, "B is not ready without A", func() bool { return !b.ready() })
+	if code := b.stop(); code != 0 {
+		t.Errorf("B ended with %d", code)
+	}
+}
+
+// A storm on the API must not delay a program's restart, and one bead has one
+// winner.
+func TestAPIStormLeavesSupervisionAlone(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	b := boot(t, asPID1, header+`
+[adapters]
+beads = "local-sqlite"
+[programs.victim]
+command = ["TESTPROG", "sleep"]
+restart = "always"
+start_seconds = 0
+backoff = { initial = "0s" }
+restart_limit = { count = 0, window = "1m" }
+`)
+	waitFor(t, "ready", b.ready)
+	var epic struct{ ID string }
+	b.mustCall("POST", "/v1/beads/epics", map[string]any{"title": "one"}, &epic, 201)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	winners := 0
+	for i := range 1000 {
+		wg.Go(func() {
+			status, err := b.call("POST", "/v1/beads/"+epic.ID+"/claim", map[string]any{"actor": fmt.Sprint("actor-", i)}, nil)
+			if err == nil && status == 200 {
+				mu.Lock()
+				winners++
+				mu.Unlock()
+			}
+		})
+	}
+	for kills := range 20 {
+		before := b.programs()["victim"]
+		host := b.hostPIDs()
+		if err := syscall.Kill(host[before.PID], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, fmt.Sprintf("restart %d", kills), func() bool {
+			now := b.programs()["victim"]
+			return now.State == "RUNNING" && now.PID != before.PID && now.PID != 0
+		})
+	}
+	wg.Wait()
+	if winners != 1 {
+		t.Errorf("%d winners of one bead", winners)
+	}
+}
+
+// Agents spawned through the API are reaped with everything they leave behind.
+func TestAgentsAreReaped(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	b := boot(t, asPID1, header+`
+[adapters]
+orchestrator = "local-process-manager"
+`)
+	waitFor(t, "ready", b.ready)
+	const agents = 500
+	var wg sync.WaitGroup
+	var limited atomic.Int64
+	// Below the listener's bound of 512 connections.
+	slots := make(chan struct{}, 200)
+	for range agents {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			for end := time.Now().Add(patience); time.Now().Before(end); {
+				status, err := b.call("POST", "/v1/agents", map[string]any{
+					"command": binary(t, "testprog"), "args": []string{"setsid-escape"},
+				}, nil)
+				switch {
+				case err == nil && status == 201:
+					return
+				case err == nil && status == 429:
+					limited.Add(1)
+				default:
+					t.Errorf("spawn: %d %v", status, err)
+					return
+				}
+			}
+			t.Error("never spawned")
+		})
+	}
+	wg.Wait()
+	t.Logf("%d times told that 64 agents are running", limited.Load())
+	init, err := b.initPID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, pid := range descendants(init) {
+			cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			t.Logf("left: %d %q %v", pid, cmdline, err)
+		}
+	})
+	waitFor(t, "nothing is left of 500 agents", func() bool { return len(descendants(init)) == 0 })
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}

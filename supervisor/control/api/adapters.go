@@ -1,0 +1,49 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+)
+
+// AdaptersPrefix is before the paths of the management API on the control
+// socket, which has events and a status of its own.
+const AdaptersPrefix = "/adapters"
+
+// AdapterRequest is one request to the slots of the box.
+type AdapterRequest struct {
+	Method string
+	Path   string // as on the management listener, escaped: "/v1/beads/ab-1"
+	Query  url.Values
+	Header http.Header
+	Body   io.Reader // nil = none
+}
+
+// Adapters sends r and returns the answer when it is a success; the caller
+// closes its body. A refusal is *Error; its code is one of the slots' then, such
+// as NOT_FOUND.
+func (c *Client) Adapters(ctx context.Context, r AdapterRequest) (*http.Response, error) {
+	target, err := url.Parse("http://agentinit" + AdaptersPrefix + r.Path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask for %q: %w", r.Path, err)
+	}
+	target.RawQuery = r.Query.Encode()
+	req, err := http.NewRequestWithContext(ctx, r.Method, target.String(), r.Body)
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range r.Header {
+		req.Header[name] = values
+	}
+	resp, err := c.roundTrip(req)
+	if err != nil {
+		return nil, c.lost(ctx, err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, readError(resp)
+}

@@ -1,0 +1,90 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// Bridge is the orchestrator's end of the channel to its host. Attach serves
+// conn until the host or ctx ends it, closes it and returns why it ended; nil
+// when the host did.
+type Bridge interface {
+	Attach(ctx context.Context, conn io.ReadWriteCloser) error
+}
+
+func bridgeReady(s *Server) error {
+	if s.cfg.Bridge == nil {
+		e := unsupported("bridge")
+		e.Hint = `the manifest's adapters.orchestrator must be "stdio-bridge"`
+		return e
+	}
+	return nil
+}
+
+func attachBridge(s *Server, ctx context.Context, conn io.ReadWriteCloser) error {
+	return s.cfg.Bridge.Attach(ctx, conn)
+}
+
+// serveUpgrade hands the connection over after 101 (RFC 9110, 7.8). It keeps
+// its place among the connections until it is closed, and ends with the server.
+func (s *Server) serveUpgrade(w http.ResponseWriter, r *http.Request, rt route) {
+	s.audit(r, strings.TrimPrefix(rt.Path, "/v1/"), nil)
+	if !strings.EqualFold(r.Header.Get("Upgrade"), rt.Protocol) {
+		e := api.Errorf(api.CodeBadRequest, "this route changes the protocol of the connection")
+		e.Hint = "ask with Connection: Upgrade and Upgrade: " + rt.Protocol
+		s.fail(w, e)
+		return
+	}
+	if err := rt.ready(s); err != nil {
+		s.fail(w, asProblem(err))
+		return
+	}
+	s.upgraded.Add(1)
+	defer s.upgraded.Done()
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		s.fail(w, api.Errorf(api.CodeInternal, "cannot take the connection over: %v", err))
+		return
+	}
+	if err := s.switchOver(conn, rt.Protocol); err != nil {
+		conn.Close()
+		s.trouble(err.Error())
+		return
+	}
+	fields := peerFields(peerOf(r.Context()))
+	fields["route"] = r.Pattern
+	if err := rt.upgrade(s, r.Context(), &upgraded{conn, buffered.Reader}); err != nil {
+		fields["error"] = err.Error()
+		s.publish(event.Warn, EventUpgradeEnded, fields)
+		return
+	}
+	s.publish(event.Info, EventUpgradeEnded, fields)
+}
+
+// switchOver answers 101; from then on no deadline of HTTP holds.
+func (s *Server) switchOver(conn net.Conn, protocol string) error {
+	if err := conn.SetDeadline(time.Now().Add(s.cfg.Limits.Write)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol); err != nil {
+		return err
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// upgraded is a connection of which HTTP may have read a little too much.
+type upgraded struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (u *upgraded) Read(p []byte) (int, error) { return u.r.Read(p) }

@@ -1,0 +1,79 @@
+package proc
+
+import (
+	"sync"
+	"testing"
+)
+
+// Many trees at once, each of which leaves an escapee behind when its leader
+// ends: every one is found and killed, and nobody's Emptied comes too early.
+func TestEscapeesOfManyTrees(t *testing.T) {
+	bin := testprog(t)
+	for name, cgroups := range map[string]bool{"cgroups": true, "traces": false} {
+		t.Run(name, func(t *testing.T) {
+			o, err := New(Options{Cgroups: cgroups})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			notices := map[uint64]chan Exit{}
+			of := func(id uint64) chan Exit {
+				mu.Lock()
+				defer mu.Unlock()
+				if notices[id] == nil {
+					notices[id] = make(chan Exit, 2)
+				}
+				return notices[id]
+			}
+			stop := make(chan struct{})
+			var hears sync.WaitGroup
+			hears.Go(func() {
+				for {
+					select {
+					case e := <-o.Exits():
+						of(e.ID) <- e
+					case <-stop:
+						return
+					}
+				}
+			})
+			var wg sync.WaitGroup
+			slots := make(chan struct{}, 64)
+			for range 300 {
+				wg.Go(func() {
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					p, err := o.Start(prog(bin, "setsid-escape"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for e := range of(p.ID) {
+						if e.Kind == Emptied {
+							return
+						}
+						_ = o.Kill(p.ID)
+					}
+				})
+			}
+			wg.Wait()
+			close(stop)
+			hears.Wait()
+			o.mu.Lock()
+			survivors := o.ownChildren()
+			o.mu.Unlock()
+			if len(survivors) > 0 {
+				t.Errorf("%d escapees outlived the end of their trees", len(survivors))
+			}
+			if left := o.KillAll(0); left > 0 {
+				t.Errorf("KillAll left %d", left)
+			}
+			if n := o.Stats().Orphans; n < 300 {
+				t.Errorf("%d orphans reaped of at least 300", n)
+			}
+			if err := o.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
