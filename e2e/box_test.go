@@ -247,6 +247,14 @@ func (b *box) ended() int {
 	}
 }
 
+// write replaces the manifest, as it stands.
+func (b *box) write(manifest string) {
+	b.t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, "agentbox.toml"), []byte(manifest), 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 func (b *box) stop() int {
 	b.t.Helper()
 	b.signal(syscall.SIGTERM)

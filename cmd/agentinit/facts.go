@@ -338,7 +338,9 @@ func invalid(err error) error {
 	if !errors.As(err, &findings) {
 		return err
 	}
-	return &api.Error{Code: api.CodeInvalid, Message: "the manifest is invalid; nothing was changed", Findings: wireFindings(findings)}
+	refusal := api.Errorf(api.CodeInvalid, "the manifest is invalid; nothing was changed")
+	refusal.Findings = wireFindings(findings)
+	return refusal
 }
 
 func wireFindings(in []schema.Finding) []api.Finding {

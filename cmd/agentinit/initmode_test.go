@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(code)
 	}
-	os.Exit(m.Run())
+	testscript.Main(m, map[string]func(){"agentinit": main})
 }
 
 func TestParseInit(t *testing.T) {

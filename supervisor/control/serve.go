@@ -83,9 +83,13 @@ func (s *Server) serveReply(w http.ResponseWriter, r *http.Request, rt route) {
 	s.write(w, http.StatusOK, "application/json", v)
 }
 
-// fail answers with a problem document.
+// fail answers with a problem document. The code alone decides the status: an
+// error that came from outside this package may not have one.
 func (s *Server) fail(w http.ResponseWriter, problem *api.Error) {
-	s.write(w, problem.Status, "application/problem+json", problem)
+	told := *problem
+	told.Status = told.Code.HTTPStatus()
+	told.Title = http.StatusText(told.Status)
+	s.write(w, told.Status, "application/problem+json", &told)
 }
 
 func (s *Server) write(w http.ResponseWriter, status int, contentType string, v any) {

@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A fault that somebody sends is a signal like any other, and agentinit dies of
+// none that it did not choose.
+func TestSentFaultsAreIgnored(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	for _, s := range []syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGABRT, syscall.SIGTRAP, syscall.SIGSYS} {
+		b.signal(s)
+		if status, body := b.get("/livez"); status != 200 {
+			t.Errorf("after %v: %d %s", s, status, body)
+		}
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+// A TERM at any moment of the boot is a clean shutdown.
+func TestTermDuringTheBoot(t *testing.T) {
+	for _, name := range []string{"BootstrapStarted", "PhaseStarted", "RuntimeClosureValidated", "BootstrapSealStarted", "ProgramStateChanged"} {
+		t.Run(name, func(t *testing.T) {
+			b := boot(t, asPID1, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+			b.event(name)
+			if code := b.stop(); code != 0 {
+				t.Errorf("ended with %d", code)
+			}
+		})
+	}
+}
+
+// A manifest that became invalid changes nothing.
+func TestInvalidManifestOnHangup(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	before := b.programs()["web"]
+	b.write("[programs.web]\ncommand = 7\nneeds = ['nosuch']\n")
+	b.signal(syscall.SIGHUP)
+	if e := b.event("ApplyFailed"); !strings.Contains(e["message"].(string), "nothing was changed") {
+		t.Errorf("told %v", e)
+	}
+	if out, code := b.ctl("apply"); code == 0 || !strings.Contains(out, "nosuch") || !strings.Contains(out, "command") {
+		t.Errorf("apply: %d %s", code, out)
+	}
+	if now := b.programs()["web"]; now != before {
+		t.Errorf("was %+v, is %+v", before, now)
+	}
+}

@@ -1,0 +1,19 @@
+package control
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// An error that somebody made by hand, without a status, is answered with that
+// of its code.
+func TestFailGoesByTheCode(t *testing.T) {
+	w := httptest.NewRecorder()
+	new(Server).fail(w, &api.Error{Code: api.CodeInvalid, Message: "m", Findings: []api.Finding{{Code: "E016"}}})
+	if w.Code != 422 || !strings.Contains(w.Body.String(), `"status":422`) || !strings.Contains(w.Body.String(), "E016") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
