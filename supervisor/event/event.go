@@ -98,7 +98,7 @@ type Bus struct {
 	mu     sync.Mutex
 	held   int     // most events in ring
 	ring   []Event // grows up to held: most boxes never fill it
-	last   uint64 // number of the newest event, 0 when there is none
+	last   uint64  // number of the newest event, 0 when there is none
 	counts map[string]uint64
 	wake   chan struct{} // closed and replaced by Publish while someone waits
 	waits  bool
