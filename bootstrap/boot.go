@@ -224,10 +224,13 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	b.background.Go(func() { r.follow(ctx) })
 	started, err := b.cfg.Starter.Start(ctx, specs)
 	var refused *Failure
-	if errors.As(err, &refused) {
+	switch {
+	case err == nil:
+	case errors.As(err, &refused):
 		return Outcome{}, refused
-	}
-	if err != nil {
+	case context.Cause(ctx) != nil:
+		return Outcome{}, fail(ExitOK, err, "the boot was interrupted")
+	default:
 		return Outcome{}, fail(ExitInternal, err, "cannot start the programs")
 	}
 	b.started = started

@@ -531,3 +531,41 @@ user = "nobody-of-that-name"
 		}
 	}
 }
+
+type starterFunc func(context.Context) error
+
+func (f starterFunc) Start(ctx context.Context, _ []program.Spec) (<-chan struct{}, error) {
+	return nil, f(ctx)
+}
+
+// Asked to stop while the programs are handed over: no failure of the boot. An
+// error without that is one.
+func TestStartInterrupted(t *testing.T) {
+	for _, c := range []struct {
+		stopped bool
+		err     error
+		code    Code
+	}{
+		{false, errors.New("broken"), ExitInternal},
+		{true, errors.New("the box is stopping"), ExitOK},
+		{false, &Failure{Code: ExitOK, Reason: "interrupted"}, ExitOK},
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		r := newBootRig(t, testRoots(t), plain, func(cfg *Config) {
+			cfg.Starter = starterFunc(func(context.Context) error {
+				if c.stopped {
+					stop()
+				}
+				return c.err
+			})
+		})
+		if err := r.Load(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := start(ctx, r.Boot); err == nil || ExitCode(err) != c.code {
+			t.Errorf("%+v: %v", c, err)
+		}
+		stop()
+		r.Wait()
+	}
+}
