@@ -20,7 +20,7 @@ func TestBackupHoldsWhatWasAcknowledged(t *testing.T) {
 	}
 	defer l.Disconnect(t.Context())
 	for i := range 100 {
-		if _, err := l.Dispatch(t.Context(), adapters.Event{Kind: fmt.Sprint("test.", i)}); err != nil {
+		if _, err := l.Dispatch(t.Context(), adapters.Event{ID: fmt.Sprint("id-", i), Kind: fmt.Sprint("test.", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -221,7 +221,12 @@ func (b *box) live(caught <-chan os.Signal) int {
 		return b.end(bootErr, b.stopSupervisor(results, bootErr))
 	}
 	b.afterBoot()
-	b.background(settleHeap)
+	b.background(func() {
+		settleHeap()
+		if err := proc.ReleaseText(); err != nil {
+			b.publish(event.Debug, "TextNotReleased", map[string]any{"message": err.Error()})
+		}
+	})
 	return b.end(nil, <-results)
 }
 
