@@ -54,7 +54,29 @@ func status(names ...string) error {
 	return s.Err()
 }
 
-func signals([]string) error { return status("SigBlk", "SigIgn") }
+// internalSignals are 32 and 33, which belong to the C library: glibc's
+// posix_spawn ignores them in whatever it starts, GNU make's children among them,
+// and the Go runtime leaves them as they are.
+const internalSignals = 1<<31 | 1<<32
+
+// signals prints the masks of blocked and ignored signals, as in proc(5), but for
+// the C library's own.
+func signals([]string) error {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	for _, field := range []string{"SigBlk", "SigIgn"} {
+		_, rest, _ := strings.Cut(string(text), "\n"+field+":")
+		value, _, _ := strings.Cut(rest, "\n")
+		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s %016x\n", field, mask&^internalSignals)
+	}
+	return nil
+}
 
 func reportSignals([]string) error {
 	c := make(chan os.Signal, 256)
