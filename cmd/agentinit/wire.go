@@ -73,6 +73,7 @@ type box struct {
 	server    *probes.Server
 	drift     *probes.DriftDetector
 	addresses bootstrap.Addresses
+	authMode  probes.AuthMode
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
 	agents    *agents
@@ -178,7 +179,7 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
 		return err
 	}
-	if _, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
+	if b.authMode, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
 		return err
 	}
 	if b.tracing, err = newTracing(b.stopped, b.collector(m), b.bootID); err != nil {
@@ -278,11 +279,7 @@ func (b *box) build() error {
 	}
 	b.readiness = probes.NewReadiness(b.bus)
 	b.registry = prometheus.NewRegistry()
-	mode, err := probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE"))
-	if err != nil {
-		return err
-	}
-	if b.auth, err = probes.NewAuth(mode, nil, b.registry); err != nil {
+	if b.auth, err = probes.NewAuth(b.authMode, nil, b.registry); err != nil {
 		return err
 	}
 	if _, err := probes.RegisterMetrics(b.registry, probes.MetricsConfig{
