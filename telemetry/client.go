@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -36,13 +38,15 @@ type protocol struct {
 	answer func(*http.Response) ([]byte, error)
 }
 
-// client is an otlptrace.Client: it carries spans to one collector. It is safe
-// for concurrent use.
+// client is an otlptrace.Client: it carries spans to one collector, one export
+// at a time.
 type client struct {
 	target   string
 	headers  http.Header
 	protocol protocol
 	http     *http.Client
+	mu       sync.Mutex
+	conns    []net.Conn // of the export under way
 	// leaving is closed when there is no time for a second attempt.
 	leaving chan struct{}
 }
@@ -58,8 +62,10 @@ func newClient(endpoint string, headers http.Header) (*client, error) {
 	transport := &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		MaxResponseHeaderBytes: maxAnswer,
-		MaxIdleConns:           1,
-		IdleConnTimeout:        time.Minute,
+		// There are seconds between two exports, and a kept connection whose other
+		// end has gone silently would fail them until TCP gives it up.
+		DisableKeepAlives: true,
+		DialContext:       c.dial,
 	}
 	if u.Port() == grpcPort {
 		c.protocol = overGRPC
@@ -85,10 +91,29 @@ func newClient(endpoint string, headers http.Header) (*client, error) {
 // Start does nothing: the first export dials.
 func (c *client) Start(context.Context) error { return nil }
 
-// Stop ends idle connections.
-func (c *client) Stop(context.Context) error {
-	c.http.CloseIdleConnections()
-	return nil
+// Stop does nothing: no connection outlives its export.
+func (c *client) Stop(context.Context) error { return nil }
+
+// dial remembers the connection for hangUp.
+func (c *client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: ExportTimeout}).DialContext(ctx, network, address)
+	if err == nil {
+		c.mu.Lock()
+		c.conns = append(c.conns, conn)
+		c.mu.Unlock()
+	}
+	return conn, err
+}
+
+// hangUp closes what an attempt has opened. HTTP/2 would keep the connection of a
+// cancelled call until a silent peer says something.
+func (c *client) hangUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close() // nothing is left to be said on it
+	}
+	c.conns = nil
 }
 
 // UploadTraces sends one batch, again while the collector asks for that and
@@ -110,8 +135,6 @@ func (c *client) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpan
 		if err == nil {
 			return nil
 		}
-		// A connection on which something went wrong is not trusted again.
-		c.http.CloseIdleConnections()
 		again, after := retryable(err)
 		if !again || !c.wait(ctx, max(after, pause+rand.N(pause))) {
 			return err
@@ -136,6 +159,7 @@ func (c *client) wait(ctx context.Context, pause time.Duration) bool {
 }
 
 func (c *client) send(ctx context.Context, body []byte) error {
+	defer c.hangUp()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.target, bytes.NewReader(body))
 	if err != nil {
 		return withoutURL(err)
