@@ -9,7 +9,12 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 )
+
+// unmatched is the pattern of what no route takes.
+const unmatched = "unmatched"
 
 // httpMetrics counts requests by route pattern, never by path: a path is chosen
 // by whoever asks.
@@ -49,6 +54,9 @@ func newHTTPMetrics(reg prometheus.Registerer) (*httpMetrics, error) {
 func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 	gauge := m.inFlight.WithLabelValues(pattern)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if pattern != unmatched {
+			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("http.route", pattern))
+		}
 		gauge.Inc()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		begin := time.Now()
@@ -56,7 +64,7 @@ func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 		defer func() {
 			gauge.Dec()
 			route := pattern
-			if c := chi.RouteContext(r.Context()); c != nil && pattern != "unmatched" && c.RoutePattern() != "" {
+			if c := chi.RouteContext(r.Context()); c != nil && pattern != unmatched && c.RoutePattern() != "" {
 				route = c.RoutePattern()
 			}
 			code := ww.Status()

@@ -54,10 +54,10 @@ func (s *Server) get(r chi.Router, pattern string, h http.Handler) {
 }
 
 func (s *Server) fallbacks(r chi.Router) {
-	r.NotFound(s.metrics.instrument("unmatched", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	r.NotFound(s.metrics.instrument(unmatched, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		Problem(w, http.StatusNotFound, "there is nothing at this path")
 	})).ServeHTTP)
-	r.MethodNotAllowed(s.metrics.instrument("unmatched", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	r.MethodNotAllowed(s.metrics.instrument(unmatched, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		Problem(w, http.StatusMethodNotAllowed, "this path does not take that method")
 	})).ServeHTTP)
 }

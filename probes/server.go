@@ -52,6 +52,10 @@ type Config struct {
 	Pods   func() any
 	Meta   func() any
 
+	// Wrap is put around everything that the listeners serve; nil for nothing.
+	// Each handler sets http.route on the span of its request's context.
+	Wrap func(http.Handler) http.Handler
+
 	ManagementAddress string // host:port, or Off
 	MetricsAddress    string // host:port, or Off
 }
@@ -103,9 +107,16 @@ func (s *Server) Start(ctx context.Context) error {
 	s.addMetricsRoute(metricsRouter)
 	s.fallbacks(metricsRouter)
 	return errors.Join(
-		s.open(ctx, &listener{name: "management", address: s.cfg.ManagementAddress, handler: s.Handler()}),
-		s.open(ctx, &listener{name: "metrics", address: s.cfg.MetricsAddress, handler: s.contain(metricsRouter)}),
+		s.open(ctx, &listener{name: "management", address: s.cfg.ManagementAddress, handler: s.wrapped(s.Handler())}),
+		s.open(ctx, &listener{name: "metrics", address: s.cfg.MetricsAddress, handler: s.wrapped(s.contain(metricsRouter))}),
 	)
+}
+
+func (s *Server) wrapped(h http.Handler) http.Handler {
+	if s.cfg.Wrap == nil {
+		return h
+	}
+	return s.cfg.Wrap(h)
 }
 
 // Wait returns when both listeners are closed, which the end of Start's context

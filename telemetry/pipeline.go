@@ -18,7 +18,8 @@ import (
 
 // Limits of what is held.
 const (
-	// QueueSize is the most spans held, those of the export under way included.
+	// QueueSize is the most spans held, those of the export under way included;
+	// requests take at most half of it.
 	QueueSize = 2048
 	// BatchSize is the most spans of one export.
 	BatchSize = 512
@@ -156,7 +157,11 @@ func (g gate) OnEnd(s sdk.ReadOnlySpan) {
 	if !s.SpanContext().IsSampled() {
 		return
 	}
-	if g.p.held.Add(1) > QueueSize {
+	room := int64(QueueSize)
+	if s.SpanKind() == trace.SpanKindServer {
+		room /= 2 // whoever asks decides how many of these there are
+	}
+	if g.p.held.Add(1) > room {
 		g.p.held.Add(-1)
 		g.p.dropped.WithLabelValues(dropQueue).Inc()
 		return

@@ -147,6 +147,9 @@ func (e *httpEmbedder) attempt(ctx context.Context, body []byte, try int) (answe
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "agentinit")
+	if parent := adapters.MetaFrom(ctx).TraceParent; parent != "" {
+		req.Header.Set("Traceparent", parent)
+	}
 	if e.key != "" {
 		req.Header.Set("Authorization", "Bearer "+e.key)
 	}

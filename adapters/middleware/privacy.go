@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -124,6 +126,7 @@ func (s *Sidecar) Redact(ctx context.Context, r RedactRequest) (a RedactAnswer, 
 		return a, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	res, err := s.client.Do(req)
 	if err != nil {
 		return a, err
@@ -246,6 +249,7 @@ func (f *Filter) begin(ctx context.Context, slot adapters.Slot, policy Policy) (
 			attribute.Int("entity_hits", hits), attribute.Int("redacted_bytes", size))
 		if err != nil {
 			span.SetAttributes(attribute.String("error.kind", "redactor"))
+			span.SetStatus(codes.Error, "redactor")
 		}
 		span.End()
 	}

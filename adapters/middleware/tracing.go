@@ -25,14 +25,19 @@ func (s *Stack) span(next adapters.Handler) adapters.Handler {
 				attribute.String("agentbox.session_id", m.SessionID),
 				attribute.String("agentbox.execution_id", m.ExecutionID),
 			))
-		defer span.End()
 		m.TraceParent = traceParent(ctx)
+		code := adapters.CodeInternal // of a panic, which recoverPanics sees next
+		// End is not deferred by itself: it would record the text of a panic, which
+		// may be a payload's.
+		defer func() {
+			if code != "" {
+				span.SetAttributes(attribute.String("error.kind", string(code)))
+				span.SetStatus(codes.Error, string(code))
+			}
+			span.End()
+		}()
 		err := next(adapters.WithMeta(ctx, m), c)
-		if err != nil {
-			code := string(adapters.CodeOf(err))
-			span.SetAttributes(attribute.String("error.kind", code))
-			span.SetStatus(codes.Error, code)
-		}
+		code = adapters.CodeOf(err)
 		return err
 	}
 }

@@ -30,7 +30,7 @@ type fakeProcess struct {
 	once    sync.Once
 }
 
-func (f *fakeSpawner) Spawn(c Command) (Process, error) {
+func (f *fakeSpawner) Spawn(_ context.Context, c Command) (Process, error) {
 	if f.hold != nil {
 		<-f.hold
 	}

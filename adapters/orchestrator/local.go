@@ -209,7 +209,8 @@ func (l *Local) start(ctx context.Context, a *agent, spec adapters.AgentSpec) er
 		l.abandon(a)
 		return err
 	}
-	p, err := l.cfg.Spawner.Spawn(Command{
+	p, err := l.cfg.Spawner.Spawn(ctx, Command{
+		Agent: a.id,
 		Path: spec.Command, Args: append([]string{spec.Command}, spec.Args...),
 		Env: environment(l.env, spec.Env, a.id, a.token), Dir: dir,
 		StdinPipe: spec.Stdin != "" || spec.StdinOpen, Limits: spec.Limits,

@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"context"
 	"io"
 	"syscall"
 	"time"
@@ -12,12 +13,15 @@ import (
 // safe for concurrent use.
 type Spawner interface {
 	// Spawn returns when the program has been exec'ed, or with the reason why
-	// not; then neither callback of c is ever called.
-	Spawn(c Command) (Process, error)
+	// not; then neither callback of c is ever called. ctx says who asked; its end
+	// means nothing to the agent.
+	Spawn(ctx context.Context, c Command) (Process, error)
 }
 
 // Command is one agent to start.
 type Command struct {
+	// Agent is the agent's id.
+	Agent string
 	// Path is searched in PATH of Env when it has no slash.
 	Path string
 	Args []string // Args[0] is Path

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
@@ -35,6 +38,7 @@ type agents struct {
 	owner      *proc.Owner
 	plane      *logs.Plane      // nil: output goes to the orchestrator alone
 	credential *proc.Credential // nil: our own
+	tracer     trace.Tracer     // nil: no spans
 
 	mu       sync.Mutex
 	byID     map[uint64]*agentProcess
@@ -86,7 +90,7 @@ func unlessGone(err error) error {
 }
 
 // Spawn implements orchestrator.Spawner.
-func (a *agents) Spawn(c orchestrator.Command) (orchestrator.Process, error) {
+func (a *agents) Spawn(ctx context.Context, c orchestrator.Command) (orchestrator.Process, error) {
 	cmd := proc.Command{
 		Path: c.Path, Args: c.Args, Env: c.Env, Dir: c.Dir, StdinPipe: c.StdinPipe,
 		Credential: a.credential, Scope: proc.ScopeTree, Rlimits: agentLimits(c.Limits),
@@ -107,7 +111,12 @@ func (a *agents) Spawn(c orchestrator.Command) (orchestrator.Process, error) {
 		return nil, err
 	}
 	out.begin(p.proc.PID)
-	go func() { c.Ended(p.wait(out)) }()
+	traced := a.trace(ctx, c.Agent, p)
+	go func() {
+		end := p.wait(out)
+		traced(end)
+		c.Ended(end)
+	}()
 	return p, nil
 }
 

@@ -281,7 +281,7 @@ func TestBridgeThroughAgentctl(t *testing.T) {
 	}
 	defer r.Close()
 	exits := make(chan orchestrator.Ending, 1)
-	p, err := spawner.Spawn(orchestrator.Command{
+	p, err := spawner.Spawn(t.Context(), orchestrator.Command{
 		Path: agentctl, Args: []string{agentctl, "--socket", socket, "bridge"}, StdinPipe: true,
 		Output: func(s orchestrator.Stream, data []byte) {
 			if s == orchestrator.Stdout {

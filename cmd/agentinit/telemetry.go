@@ -3,7 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/telemetry"
 )
@@ -38,6 +47,77 @@ func (b *box) traceMetrics() error {
 		}
 	}
 	return nil
+}
+
+// traceRequests is what goes around the servers; nil without a collector.
+func (b *box) traceRequests() func(http.Handler) http.Handler {
+	if b.tracing == nil {
+		return nil
+	}
+	return b.tracing.Handler
+}
+
+// traceBoot makes the spans of the boot from its record: there is no collector
+// before the manifest has been read. What the phases say of themselves stays out,
+// since it may quote the manifest.
+func (b *box) traceBoot() {
+	if b.tracer == nil {
+		return
+	}
+	ctx, boot := b.tracer.Start(b.stopped, "agentbox.boot", trace.WithTimestamp(b.started))
+	ended := b.started
+	for _, r := range b.boot.Records() {
+		if r.Started.IsZero() {
+			continue
+		}
+		end := r.Started.Add(r.Duration)
+		_, span := b.tracer.Start(ctx, "agentbox.boot."+r.Name, trace.WithTimestamp(r.Started), trace.WithAttributes(
+			attribute.String("agentbox.phase", r.Label()), attribute.String("agentbox.outcome", string(r.Status)),
+		))
+		if r.Status == bootstrap.StatusFailed {
+			span.SetStatus(codes.Error, "")
+			boot.SetStatus(codes.Error, "")
+		}
+		span.End(trace.WithTimestamp(end))
+		ended = end
+	}
+	for _, run := range b.boot.Runs() {
+		if run.Started.IsZero() || run.Ready.IsZero() {
+			continue
+		}
+		_, span := b.tracer.Start(ctx, "agentbox.program.start", trace.WithTimestamp(run.Started), trace.WithAttributes(
+			attribute.String("agentbox.program", run.Name), attribute.Bool("agentbox.required", run.Required),
+		))
+		span.End(trace.WithTimestamp(run.Ready))
+	}
+	boot.End(trace.WithTimestamp(ended))
+}
+
+// trace begins the span of an agent's life; what it returns ends it. The command
+// line is no part of it: anything may stand there.
+func (a *agents) trace(ctx context.Context, id string, p *agentProcess) func(orchestrator.Ending) {
+	if a.tracer == nil {
+		return func(orchestrator.Ending) {}
+	}
+	m := adapters.MetaFrom(ctx)
+	_, span := a.tracer.Start(ctx, "agentbox.agent", trace.WithTimestamp(p.Started()), trace.WithAttributes(
+		attribute.String("agentbox.agent_id", id), attribute.Int("process.pid", p.PID()),
+		attribute.String("agentbox.session_id", m.SessionID), attribute.String("agentbox.execution_id", m.ExecutionID),
+	))
+	return func(e orchestrator.Ending) {
+		if e.Signal != 0 {
+			span.SetAttributes(attribute.String("agentbox.exit_signal", unix.SignalName(e.Signal)))
+		} else {
+			span.SetAttributes(attribute.Int("process.exit.code", e.Code))
+		}
+		if e.Leaked > 0 {
+			span.SetAttributes(attribute.Int("agentbox.leaked_processes", e.Leaked))
+		}
+		if e.Signal != 0 || e.Code != 0 {
+			span.SetStatus(codes.Error, "")
+		}
+		span.End(trace.WithTimestamp(e.Time))
+	}
 }
 
 // endTracing sends what spans are left, for as long as the log has too.

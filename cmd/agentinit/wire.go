@@ -215,6 +215,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 		interrupt(errors.New("the box is stopping"))
 	}()
 	bootErr := b.boot.Run(booting)
+	b.traceBoot()
 	if bootErr != nil {
 		return b.end(bootErr, b.stopSupervisor(results, bootErr))
 	}
@@ -261,7 +262,7 @@ func (b *box) speak(loadErr error) {
 // build makes everything that depends on the manifest.
 func (b *box) build() error {
 	m := b.manifest()
-	b.agents.plane = b.plane
+	b.agents.plane, b.agents.tracer = b.plane, b.tracer
 	b.system = supervisor.NewSystem(supervisor.SystemConfig{
 		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime, Other: b.agents.heard,
 	})
@@ -297,7 +298,7 @@ func (b *box) build() error {
 	b.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
-		ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
+		Wrap: b.traceRequests(), ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
 	if err != nil {
 		return err
@@ -364,6 +365,7 @@ func (b *box) serveControl() error {
 		},
 		UID: uint32(os.Geteuid()), GID: uint32(readers),
 	}
+	config.Wrap = b.traceRequests()
 	if b.bridge != nil {
 		config.Bridge = b.bridge
 	}
@@ -426,6 +428,7 @@ func (b *box) neverStarted(err error) int {
 			})
 		}
 	}
+	b.traceBoot()
 	return b.end(err, supervisor.Result{})
 }
 

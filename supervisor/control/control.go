@@ -99,6 +99,9 @@ type Config struct {
 	// bounds bodies and times itself, and finds what the peer may do by Granted.
 	Adapters http.Handler
 	Version  api.Version
+	// Wrap is put around everything that is served; nil for nothing. Each handler
+	// sets http.route on the span of its request's context.
+	Wrap func(http.Handler) http.Handler
 
 	// UID is agentinit's own user: it and root may change things. Members of
 	// GID may read.

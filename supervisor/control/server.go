@@ -68,8 +68,12 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 	l := s.cfg.Limits
 	base, endStreams := context.WithCancel(context.WithoutCancel(ctx))
 	defer endStreams()
+	var handler http.Handler = s
+	if s.cfg.Wrap != nil {
+		handler = s.cfg.Wrap(s)
+	}
 	srv := &http.Server{
-		Handler:           s,
+		Handler:           handler,
 		ReadHeaderTimeout: l.Header,
 		ReadTimeout:       l.Body,
 		IdleTimeout:       l.Idle,
