@@ -84,6 +84,9 @@ func (s *agentStream) read(ctx context.Context, body io.Reader) error {
 			numbered = false
 		}
 	}
+	if err := ctx.Err(); err != nil {
+		return err // which broke it off
+	}
 	if err := lines.Err(); err != nil {
 		return adapters.Unavailable(err, "the stream broke off")
 	}
