@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/beads"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
 	"github.com/dreamlab-ai/agentinit/adapters/events"
+	"github.com/dreamlab-ai/agentinit/adapters/memory"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator/hosttest"
 	"github.com/dreamlab-ai/agentinit/adapters/rest/resttest"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
@@ -49,20 +51,52 @@ const (
 	withBridge = "[adapters]\norchestrator = \"stdio-bridge\"\n"
 )
 
+// Local classes and what reaches a real box answer one random script the same.
+func TestSameAnswers(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	t.Run("beads", func(t *testing.T) {
+		contract.SameBeads(t, func(t testing.TB) adapters.Beads {
+			return made[*beads.Local](t)(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))
+		}, externalBeads)
+	})
+	t.Run("events", func(t *testing.T) {
+		contract.SameEvents(t, func(t testing.TB) adapters.Events {
+			return made[*events.Local](t)(events.NewLocal(events.LocalConfig{Dir: t.TempDir()}))
+		}, externalEvents)
+	})
+	t.Run("memory", func(t *testing.T) {
+		words := made[memory.Embedder](t)(memory.NewEmbedder(memory.EmbedderConfig{}))
+		contract.SameMemory(t, contract.MemoryClass{New: func(t *testing.T) adapters.Memory {
+			return made[*memory.Memory](t)(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: words}))
+		}}, contract.MemoryClass{New: func(t *testing.T) adapters.Memory { return memoryOf(t, withMemory) }})
+	})
+	// The one owner of processes is in the boxes: one runs its agents itself, the
+	// other has them of its host.
+	t.Run("agents", func(t *testing.T) {
+		contract.SameOrchestrator(t, binary(t, "testprog"), func(t testing.TB) adapters.Orchestrator {
+			return agentsOf(t, serving(t, withAgents))
+		}, bridgedAgents)
+	})
+}
+
+func externalBeads(t testing.TB) adapters.Beads {
+	return made[*beads.External](t)(beads.NewExternal(beads.ExternalConfig{URL: serving(t, withBeads).url(), Auth: admin()}))
+}
+
+func externalEvents(t testing.TB) adapters.Events {
+	return made[*events.External](t)(events.NewExternal(events.ExternalConfig{
+		URL: serving(t, withEvents).url(), Dir: t.TempDir(), Source: "urn:agentbox:client", Auth: admin(),
+	}))
+}
+
 func TestContractBeads(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	contract.Beads(t, func(t testing.TB) adapters.Beads {
-		return made[*beads.External](t)(beads.NewExternal(beads.ExternalConfig{URL: serving(t, withBeads).url(), Auth: admin()}))
-	})
+	contract.Beads(t, externalBeads)
 }
 
 func TestContractEvents(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	contract.Events(t, func(t testing.TB) adapters.Events {
-		return made[*events.External](t)(events.NewExternal(events.ExternalConfig{
-			URL: serving(t, withEvents).url(), Dir: t.TempDir(), Source: "urn:agentbox:client", Auth: admin(),
-		}))
-	})
+	contract.Events(t, externalEvents)
 }
 
 func memoryOf(t *testing.T, slots string) adapters.Memory {
@@ -90,21 +124,25 @@ func TestContractAgents(t *testing.T) {
 	})
 }
 
-// The calls of a box with a stdio bridge go through agentctl, a process of its
-// own, to a host, whose agents here are those of another box.
 func TestContractBridge(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	contract.Orchestrator(t, binary(t, "testprog"), func(t testing.TB) adapters.Orchestrator {
-		far := agentsOf(t, serving(t, withAgents))
-		if err := far.Connect(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		b := boot(t, unprivileged, header+withBridge)
-		b.sealed()
-		attach(t, b, adapters.WrapOrchestrator(far, nil))
-		waitFor(t, "the box is ready with its host", b.ready)
-		return agentsOf(t, b)
-	})
+	contract.Orchestrator(t, binary(t, "testprog"), bridgedAgents)
+}
+
+// bridgedAgents are those of a box with a stdio bridge: its calls go through
+// agentctl, a process of its own, to a host, whose agents here are those of
+// another box.
+func bridgedAgents(t testing.TB) adapters.Orchestrator {
+	t.Helper()
+	far := agentsOf(t, serving(t, withAgents))
+	if err := far.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+withBridge)
+	b.sealed()
+	attach(t, b, adapters.WrapOrchestrator(far, nil))
+	waitFor(t, "the box is ready with its host", b.ready)
+	return agentsOf(t, b)
 }
 
 // attach joins a host to b's bridge through `agentctl bridge`, for the test.

@@ -246,6 +246,22 @@ func TestExternalEventsOverThisServer(t *testing.T) {
 	})
 }
 
+// Beads and events answer the same whether a process has them or a peer over
+// HTTP.
+func TestSameBeads(t *testing.T) {
+	contract.SameBeads(t, func(t testing.TB) adapters.Beads { return localBeads(t) }, func(t testing.TB) adapters.Beads {
+		return must(beads.NewExternal(beads.ExternalConfig{URL: newBox(t, unlimited).url, Auth: token("admin")}))(t)
+	})
+}
+
+func TestSameEvents(t *testing.T) {
+	contract.SameEvents(t, func(t testing.TB) adapters.Events {
+		return must(events.NewLocal(events.LocalConfig{Dir: t.TempDir()}))(t)
+	}, func(t testing.TB) adapters.Events {
+		return must(events.NewExternal(events.ExternalConfig{URL: newBox(t, unlimited).url, Dir: t.TempDir(), Source: "urn:agentbox:other", Auth: token("admin")}))(t)
+	})
+}
+
 func memoryOver(e memory.Embedder) func(*testing.T) adapters.Memory {
 	return func(t *testing.T) adapters.Memory {
 		local := must(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: e}))(t)

@@ -378,7 +378,7 @@ func TestForeignAnswers(t *testing.T) {
 	}
 }
 
-func localBeads(t *testing.T) *beads.Local {
+func localBeads(t testing.TB) *beads.Local {
 	return must(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))(t)
 }
 

@@ -77,6 +77,17 @@ func TestBridgeContract(t *testing.T) {
 	goleak.VerifyNone(t, ignore)
 }
 
+// An agent is the same whether the box runs it or its host does.
+func TestSameAgents(t *testing.T) {
+	prog := testprog(t)
+	spawner := nursery(t, nil)
+	contract.SameOrchestrator(t, prog, func(t testing.TB) adapters.Orchestrator {
+		return manager(t, orchestrator.LocalConfig{Spawner: spawner})
+	}, func(t testing.TB) adapters.Orchestrator {
+		return &bridged{Bridge: newBridge(t, spawner), t: t, local: manager(t, orchestrator.LocalConfig{Spawner: spawner})}
+	})
+}
+
 // TestBridgeThroughAgentctl joins a host to the box as docker exec does: by
 // agentctl bridge, a process of its own, over the control socket.
 func TestBridgeThroughAgentctl(t *testing.T) {
