@@ -76,7 +76,7 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 	l := &Loaded{Manifest: m, Document: doc}
 	var more, bad []schema.Finding
 	l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
-	l.Specs, bad = specs(l.Plan, doc, users)
+	l.Specs, bad = b.specs(l.Plan, doc, users)
 	findings = rules.WarningsFirst(slices.Concat(findings, b.checkRules(doc), more, bad))
 	if hasErrors(findings) {
 		return nil, Findings(findings)
