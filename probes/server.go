@@ -20,7 +20,7 @@ import (
 const (
 	MaxHeaderBytes = 64 << 10
 	MaxBodyBytes   = 1 << 20
-	// MaxConnections holds for each listener.
+	// MaxConnections holds for each listener, where RLIMIT_NOFILE leaves room.
 	MaxConnections    = 512
 	ReadHeaderTimeout = 5 * time.Second
 	ReadTimeout       = 10 * time.Second
@@ -199,7 +199,7 @@ func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the %s listener: %w", l.name, err)
 	}
-	return newBoundedListener(n, MaxConnections), nil
+	return newBoundedListener(n, connectionLimit(descriptors())), nil
 }
 
 // shutdownGrace is how long answers under way may take when ctx ends.

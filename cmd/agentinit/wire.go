@@ -95,8 +95,8 @@ type box struct {
 	running sync.WaitGroup
 }
 
-// run boots the box and returns the exit status when it has ended. caught is what
-// listen returned.
+// run boots the box and returns the exit status when it has ended. caught are the
+// signals to it.
 func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signal) int {
 	o, code, handled := parseOptions(args, stdout, stderr)
 	if handled {
