@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	proc.ShimMain()
 	if os.Getenv(asInit) != "" {
 		os.Unsetenv(asInit)
-		code, handled := initMode(os.Args[1:])
+		code, handled := initMode(os.Args[1:], listen())
 		if !handled {
 			code = 99
 		}

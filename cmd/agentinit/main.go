@@ -23,13 +23,19 @@ var (
 )
 
 func main() {
-	// The exec shim is this binary too; it must come before anything else, since
-	// it runs between the fork and the exec of a program.
+	// The exec shim is this binary too and comes first: it is a program between
+	// its fork and its exec, and a TERM has to end it as it ends the program. For
+	// everything else it is one comparison.
 	proc.ShimMain()
-	if code, handled := initMode(os.Args[1:]); handled {
+	// Then at once the signals. Until here a TERM has its default action: it ends
+	// an ordinary process, and the kernel drops it for a PID 1, so that whoever
+	// stops the container waits for its whole timeout. What is left of that window
+	// is the start of the Go runtime, which no line of ours can precede.
+	caught := listen()
+	if code, handled := initMode(os.Args[1:], caught); handled {
 		os.Exit(code)
 	}
-	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, caught))
 }
 
 // options are what the command line says.

@@ -44,12 +44,12 @@ func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 	agent := "agentinit/" + version
 	source := "urn:agentbox:" + b.bootID
-	eventsDir := filepath.Join(b.roots.Workspace, "events")
+	eventsDir := b.roots.Events()
 	return adapters.Table{
 		adapters.SlotBeads: {
 			"local-sqlite": func() (adapters.Adapter, error) {
 				local, err := beads.NewLocal(beads.LocalConfig{
-					Path:         cmp.Or(m.Slots.Beads.Path, filepath.Join(b.roots.Workspace, "beads.db")),
+					Path:         b.roots.Beads(m),
 					LeaseExpired: b.leaseExpired,
 				})
 				b.backUp("beads", func(ctx context.Context, dir string) error {
@@ -101,7 +101,7 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 					return nil, err
 				}
 				local, err := memory.NewEmbedded(memory.EmbeddedConfig{
-					Dir: cmp.Or(m.Slots.Memory.Dir, b.roots.Ruvector), Embedder: embedder,
+					Dir: b.roots.Memory(m), Embedder: embedder,
 				})
 				b.backUp("memory", func(ctx context.Context, dir string) error {
 					return local.Backup(ctx, filepath.Join(dir, "memory.db"))

@@ -95,14 +95,13 @@ type box struct {
 	running sync.WaitGroup
 }
 
-// run boots the box and returns the exit status when it has ended.
-func run(args, environ []string, stdout, stderr *os.File) int {
+// run boots the box and returns the exit status when it has ended. caught is what
+// listen returned.
+func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signal) int {
 	o, code, handled := parseOptions(args, stdout, stderr)
 	if handled {
 		return code
 	}
-	caught, stopSignals := listen()
-	defer stopSignals()
 	b, err := newBox(o, environ, stdout, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
