@@ -180,7 +180,7 @@ func TestAgentsOverTheWire(t *testing.T) {
 	}
 	b.do("admin", "POST", "/v1/agents", `{}`).is(422).problem(adapters.CodeSpawn)
 	b.do("agent-1", "POST", "/v1/agents", `{"command":"x"}`).is(403).problem(adapters.CodePermissionDenied)
-	b.do("spawner", "POST", "/v1/agents", `{"command":"x"}`).is(201)
+	b.do("host", "POST", "/v1/agents", `{"command":"x"}`).is(201)
 	if got := b.do("reader", "GET", "/v1/agents?label=team%3Dred", "").is(200).fields()["items"].([]any); len(got) != 1 {
 		t.Errorf("with label: %v", got)
 	}

@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rs/zerolog"
@@ -41,7 +44,7 @@ func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 
 // slotsTable lists every implementation there is: slot, manifest's word,
 // constructor. None of them does any I/O.
-func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
+func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Table {
 	agent := "agentinit/" + version
 	source := "urn:agentbox:" + b.bootID
 	eventsDir := filepath.Join(b.roots.Workspace, "events")
@@ -77,6 +80,7 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 				}
 				bridge, err := orchestrator.NewBridge(orchestrator.BridgeConfig{
 					Protocol: m.Integrations.ExternalOrchestrator.Protocol, Local: adapters.WrapOrchestrator(local, nil),
+					Confined: confinedTemplates(b.agents.sandboxes),
 				})
 				b.agentTokens, b.bridge = local, bridge
 				return adapter(bridge, err)
@@ -85,7 +89,7 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 		adapters.SlotPods: {
 			"local-solid-rs": func() (adapters.Adapter, error) {
 				return adapter(pods.NewLocal(pods.Config{
-					BaseURL: m.Integrations.SolidPodRS.BaseURL, Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
+					BaseURL: podAddress(m.Integrations.SolidPodRS, doc), Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
 				}))
 			},
 			"external": func() (adapters.Adapter, error) {
@@ -139,6 +143,26 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 	}
 }
 
+// podAddress is where the local pod server answers: its base_url, and where the
+// manifest does not write one, the address and port that it listens on. One that
+// listens everywhere is asked on the loopback interface.
+func podAddress(p schema.SolidPodRS, doc *schema.Document) string {
+	if doc.NonEmpty("integrations.solid_pod_rs.base_url") {
+		return p.BaseURL
+	}
+	host := p.Bind
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	switch {
+	case host == "" || err == nil && addr.Unmap().IsUnspecified() && addr.Unmap().Is4():
+		host = "127.0.0.1"
+	case err == nil && addr.IsUnspecified():
+		host = "::1"
+	case err == nil:
+		host = addr.String()
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(p.Port))
+}
+
 // backUp makes a slot's state part of `agentctl backup`.
 func (b *box) backUp(name string, snapshot func(ctx context.Context, dir string) error) {
 	b.backups = append(b.backups, rest.BackupPart{Name: name, Snapshot: snapshot})
@@ -153,6 +177,12 @@ func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
 		}
 	}
 	slices.Sort(granted)
+	b.agents.sandboxes = templateSandboxes(m)
+	b.agents.skipped = func(template string, what error) {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "SandboxNotApplied", Fields: map[string]any{
+			"template": template, "reason": what.Error(),
+		}})
+	}
 	return orchestrator.NewLocal(orchestrator.LocalConfig{
 		Spawner: b.agents, Roots: []string{b.roots.Workspace, b.roots.Projects}, Environ: b.environ, Granted: granted,
 	})
@@ -186,7 +216,8 @@ func (b *box) leaseExpired(id, actor string) {
 
 // resolveSlots makes the adapters of the manifest; nothing is dialled.
 func (b *box) resolveSlots(m *schema.Manifest) error {
-	resolved, err := adapters.Resolve(slotsConfig(m, b.boot.Current().Document), b.slotsTable(m))
+	doc := b.boot.Current().Document
+	resolved, err := adapters.Resolve(slotsConfig(m, doc), b.slotsTable(m, doc))
 	if err != nil {
 		return &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "the adapters cannot be resolved", Err: err}
 	}
