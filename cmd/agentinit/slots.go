@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -28,6 +29,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
+
+// answersFile is the file of idempotency keys in the workspace.
+const answersFile = "idempotency.db"
 
 // slotsConfig is what the manifest wants in the slots.
 func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
@@ -240,6 +244,7 @@ func (b *box) buildSlots(m *schema.Manifest) error {
 	if err != nil {
 		return err
 	}
+	b.stack = stack
 	b.slots = adapters.NewSet(b.resolved, adapters.Options{Middleware: stack.Middleware(), Publisher: slotNotices{b}})
 	b.showSlots()
 	return stack.Watch(b.slots.Status)
@@ -257,6 +262,7 @@ func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
 // connectSlots connects beside the programs. What must end the boot ends it,
 // with the status that says which adapter it was.
 func (b *box) connectSlots() {
+	b.keepAnswers()
 	err := b.slots.Connect(b.stopped)
 	b.showSlots()
 	if err == nil || b.stopped.Err() != nil {
@@ -272,6 +278,28 @@ func (b *box) connectSlots() {
 		"message": failure.Error(), "exit_code": int(failure.Code),
 	}})
 	b.sup.Shutdown(failure.Error())
+}
+
+// keepLimit bounds the opening of the file of idempotency keys: the slots wait
+// for it.
+const keepLimit = 5 * time.Second
+
+// keepAnswers makes idempotency keys survive a restart, where there is a slot
+// that honours them and a place to write.
+func (b *box) keepAnswers() {
+	honoured := []adapters.Slot{adapters.SlotBeads, adapters.SlotEvents, adapters.SlotOrchestrator}
+	if !slices.ContainsFunc(b.slots.Status(), func(s adapters.SlotStatus) bool {
+		return s.Class != adapters.ClassOff && slices.Contains(honoured, s.Slot)
+	}) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.stopped, keepLimit)
+	defer cancel()
+	if err := b.stack.Keep(ctx, filepath.Join(b.roots.Workspace, answersFile)); err != nil {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "IdempotencyInMemory", Fields: map[string]any{
+			"message": "idempotency keys will not survive a restart: " + err.Error(),
+		}})
+	}
 }
 
 // slotNotices hands what happens to the slots to the ring, and to readiness at
@@ -338,5 +366,8 @@ func (b *box) disconnectSlots() {
 	}
 	if err := b.slots.Disconnect(context.Background()); err != nil {
 		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "DisconnectFailed", Fields: map[string]any{"message": err.Error()}})
+	}
+	if err := b.stack.Close(); err != nil {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "IdempotencyNotClosed", Fields: map[string]any{"message": err.Error()}})
 	}
 }
