@@ -19,6 +19,7 @@ type agentsFake struct {
 	agents map[string]*agentFake
 	order  []string
 	input  []byte
+	fail   error // of a spawn
 }
 
 type agentFake struct {
@@ -35,6 +36,9 @@ func newAgentsFake() *agentsFake {
 func (f *agentsFake) SpawnAgent(_ context.Context, spec adapters.AgentSpec) (adapters.Agent, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.fail != nil {
+		return adapters.Agent{}, f.fail
+	}
 	if spec.Labels == nil {
 		spec.Labels = map[string]string{}
 	}
