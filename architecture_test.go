@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 	"bootstrap/identity": {},
 
 	"adapters":              {},
-	"adapters/middleware":   {"adapters", "supervisor/event"},
+	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters"},
 	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},

@@ -148,8 +148,6 @@ func principalOf(token string) (rest.Principal, bool) {
 		return rest.Principal{Role: rest.RoleReader, ID: "reader"}, true
 	case "host":
 		return rest.Principal{Role: rest.RoleHost, ID: "host"}, true
-	case "spawner":
-		return rest.Principal{Role: rest.RoleAgent, ID: "spawner", MaySpawn: true}, true
 	}
 	return rest.Principal{Role: rest.RoleAgent, ID: token}, true
 }

@@ -45,7 +45,6 @@ type route struct {
 	MaxBody   int64 // 0 = maxJSON
 
 	open    bool // needs no credential
-	spawns  bool // an agent that was granted it may
 	ownHead bool // HEAD is a row of its own
 
 	handle func(*request) error
@@ -193,7 +192,7 @@ func eventRoutes() []route {
 
 func agentRoutes() []route {
 	return bySlot(adapters.SlotOrchestrator, []route{
-		{Method: "POST", Path: "/v1/agents", ID: "spawnAgent", Roles: host, spawns: true, Body: adapters.AgentSpec{}, Reply: adapters.Agent{}, Status: 201, MaxBody: maxBigJSON,
+		{Method: "POST", Path: "/v1/agents", ID: "spawnAgent", Roles: host, Body: adapters.AgentSpec{}, Reply: adapters.Agent{}, Status: 201, MaxBody: maxBigJSON,
 			Doc: "Start an agent.", handle: spawnAgent},
 		{Method: "GET", Path: "/v1/agents", ID: "listAgents", Roles: host | reader, Reply: adapters.Page[adapters.Agent]{},
 			Query: []param{{"status", "string", "running, exited, failed or terminated"}, {"label", "string", "name=value; may be repeated, all must hold"}},

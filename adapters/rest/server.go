@@ -192,7 +192,7 @@ func (s *Server) admit(q *request) error {
 	if wait, ok := s.limits.take(who.Role+" "+who.ID, time.Now()); !ok {
 		return adapters.Errorf(adapters.CodeRateLimited, "more than %d requests a second", s.cfg.RateLimit).WithRetryAfter(wait)
 	}
-	if !q.row.Roles.admits(who.Role) && !(q.row.spawns && who.MaySpawn) {
+	if !q.row.Roles.admits(who.Role) {
 		return adapters.Errorf(adapters.CodePermissionDenied, "role %q may not do that", who.Role)
 	}
 	if err := checkContract(q.Header, q.row.Slot); err != nil {

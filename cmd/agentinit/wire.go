@@ -23,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -76,6 +77,7 @@ type box struct {
 	authMode  probes.AuthMode
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
+	stack     *middleware.Stack
 	agents    *agents
 	bridge    *orchestrator.Bridge // nil unless the manifest wants it
 	// agentTokens knows the agents by their tokens; nil without a local one.
