@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -37,17 +38,24 @@ type box struct {
 
 type option func(*rest.Config)
 
-// newBox serves a box with every slot on.
+// newBox serves a box with every slot on but pods.
 func newBox(t testing.TB, opts ...option) *box {
 	t.Helper()
+	return newBoxWith(t, nil, opts...)
+}
+
+// newBoxWith is newBox with further slots.
+func newBoxWith(t testing.TB, more map[adapters.Slot]adapters.Adapter, opts ...option) *box {
+	t.Helper()
 	b := &box{t: t, memory: newMemoryFake(), agents: newAgentsFake()}
-	set := newSet(t, map[adapters.Slot]adapters.Adapter{
+	wanted := map[adapters.Slot]adapters.Adapter{
 		adapters.SlotBeads:        must(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))(t),
 		adapters.SlotEvents:       must(events.NewLocal(events.LocalConfig{Dir: t.TempDir(), Source: "urn:agentbox:test"}))(t),
 		adapters.SlotMemory:       b.memory,
 		adapters.SlotOrchestrator: b.agents,
-	})
-	b.serve(set, opts...)
+	}
+	maps.Copy(wanted, more)
+	b.serve(newSet(t, wanted), opts...)
 	return b
 }
 
