@@ -90,10 +90,20 @@ func beadRows(b *adapters.Beads) []row {
 			_, err := (*b).Close(ctx, id, "")
 			return err
 		})},
-		{"getReady", read, 200, share, at(func(ctx context.Context, _ int) error {
-			_, err := (*b).GetReady(ctx, adapters.ReadyFilter{})
-			return err
-		})},
+		{"getReady, a page of 100", read, 200, share, func(ctx context.Context, rate, seconds int) (sample, error) {
+			for i := range adapters.DefaultPageLimit {
+				if _, err := epic(ctx, i); err != nil {
+					return sample{}, err
+				}
+			}
+			return at(func(ctx context.Context, _ int) error {
+				page, err := (*b).GetReady(ctx, adapters.ReadyFilter{})
+				if err == nil && len(page.Items) != adapters.DefaultPageLimit {
+					err = fmt.Errorf("%d beads are ready", len(page.Items))
+				}
+				return err
+			})(ctx, rate, seconds)
+		}},
 		{"show", read, 200, share, onOne(func(ctx context.Context, id string) error {
 			_, err := (*b).Show(ctx, id)
 			return err

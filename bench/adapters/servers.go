@@ -106,7 +106,7 @@ func (l *lab) box(ctx context.Context, slots string) (*box, error) {
 		return nil, err
 	}
 	b := &box{dir: dir, url: fmt.Sprintf("http://127.0.0.1:%d", port), key: "0123456789abcdef0123456789abcdef"}
-	manifest := fmt.Sprintf("[supervisor]\nlisten = \"127.0.0.1:%d\"\nmetrics_listen = \"off\"\nsocket = %q\n%s", port, b.socket(), slots)
+	manifest := fmt.Sprintf("[supervisor]\nlisten = \"127.0.0.1:%d\"\nmetrics_listen = \"off\"\nsocket = \"/s\"\n%s", port, slots)
 	file := filepath.Join(dir, "agentbox.toml")
 	if err := os.WriteFile(file, []byte(manifest), 0o644); err != nil {
 		return nil, err
@@ -116,6 +116,7 @@ func (l *lab) box(ctx context.Context, slots string) (*box, error) {
 	return b, l.start(ctx, "agentinit", cmd, reachable(b.url+"/ready"))
 }
 
+// socket is where --root puts the manifest's /s.
 func (b *box) socket() string { return filepath.Join(b.dir, "s") }
 func (b *box) token() string  { return b.key }
 
