@@ -68,6 +68,10 @@ var arrows = map[string][]string{
 	"probes":         {"supervisor/event", "probes/console"},
 	"probes/console": {},
 
+	"telemetry": {},
+	// A collector for tests: part of no binary.
+	"telemetry/collectortest": {},
+
 	"image":             {},
 	"nix/vendorhash":    {},
 	"internal/testprog": {},

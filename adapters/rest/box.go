@@ -45,8 +45,12 @@ func getStatus(q *request) error {
 }
 
 func getOpenAPI(q *request) error {
+	doc, err := q.s.openapi()
+	if err != nil {
+		return err
+	}
 	q.begin(jsonType)
-	_, _ = q.w.Write(q.s.openapi) // a caller that has gone has nobody to tell
+	_, _ = q.w.Write(doc) // a caller that has gone has nobody to tell
 	return nil
 }
 

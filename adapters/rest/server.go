@@ -65,12 +65,12 @@ const maxStreams = 400
 // once.
 type Server struct {
 	cfg     Config
-	router  chi.Router
+	router  func() chi.Router // made for the first caller
 	started time.Time
 	limits  limiter
 	tickets tickets
 	actions *actions // the agents' recent actions
-	openapi []byte
+	openapi func() ([]byte, error)
 
 	streams atomic.Int64
 	closing context.Context
@@ -78,7 +78,8 @@ type Server struct {
 	open    sync.WaitGroup
 }
 
-// New builds the routes. It starts nothing.
+// New starts nothing, and leaves the routes and the document to their first
+// caller: the programs of a box start before anybody asks.
 func New(cfg Config) (*Server, error) {
 	if cfg.Slots == nil || cfg.Principal == nil {
 		return nil, errors.New("rest: Slots and Principal are required")
@@ -86,24 +87,26 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RateLimit == 0 {
 		cfg.RateLimit = DefaultRateLimit
 	}
-	s := &Server{cfg: cfg, router: chi.NewRouter(), started: time.Now(), actions: newActions()}
+	s := &Server{cfg: cfg, started: time.Now(), actions: newActions()}
 	s.limits.rate = float64(cfg.RateLimit)
 	s.closing, s.close = context.WithCancel(context.Background())
-	doc, err := json.Marshal(openAPI(routes(), cfg.Version))
-	if err != nil {
-		return nil, err
-	}
-	s.openapi = doc
+	s.router = sync.OnceValue(s.newRouter)
+	s.openapi = sync.OnceValues(func() ([]byte, error) { return json.Marshal(openAPI(routes(), cfg.Version)) })
+	return s, nil
+}
+
+func (s *Server) newRouter() chi.Router {
+	router := chi.NewRouter()
 	for _, rt := range routes() {
 		h := s.serve(rt)
-		s.router.Method(rt.Method, rt.Path, h)
+		router.Method(rt.Method, rt.Path, h)
 		if rt.Method == http.MethodGet && !rt.stream() && !rt.ownHead {
-			s.router.Method(http.MethodHead, rt.Path, h)
+			router.Method(http.MethodHead, rt.Path, h)
 		}
 	}
-	s.router.NotFound(s.notFound)
-	s.router.MethodNotAllowed(s.methodNotAllowed)
-	return s, nil
+	router.NotFound(s.notFound)
+	router.MethodNotAllowed(s.methodNotAllowed)
+	return router
 }
 
 // Close ends all streams and returns when they have ended. Requests that come
@@ -141,10 +144,10 @@ func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A router around this one has cut the path, and matches decoded ones. A
 		// parameter is decoded here, once, after the path was taken apart.
-		rctx := chi.NewRouteContext()
-		rctx.Routes = s.router
+		router, rctx := s.router(), chi.NewRouteContext()
+		rctx.Routes = router
 		rctx.RoutePath = r.URL.EscapedPath()
-		s.router.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), chi.RouteCtxKey, rctx)))
+		router.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), chi.RouteCtxKey, rctx)))
 	})
 }
 
@@ -233,7 +236,7 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	var allow []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions} {
-		if s.router.Match(chi.NewRouteContext(), m, r.URL.EscapedPath()) {
+		if s.router().Match(chi.NewRouteContext(), m, r.URL.EscapedPath()) {
 			allow = append(allow, m)
 		}
 	}

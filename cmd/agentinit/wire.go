@@ -20,7 +20,6 @@ import (
 	_ "time/tzdata" // schedules name time zones, and a small image has no zoneinfo
 
 	"github.com/prometheus/client_golang/prometheus"
-	tracesdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -37,6 +36,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
+	"github.com/dreamlab-ai/agentinit/telemetry"
 )
 
 // eventsHeld is how many events a reader may be behind before it lags: a boot of
@@ -83,8 +83,8 @@ type box struct {
 	tasks       *rest.Tasks
 	backups     []rest.BackupPart
 	api         *rest.Server
-	tracing     *tracesdk.TracerProvider // nil without a collector
-	tracer      trace.Tracer             // nil with it
+	tracing     *telemetry.Pipeline // nil without a collector
+	tracer      trace.Tracer        // nil with it
 
 	// slotFailure is what ended the box because of an adapter.
 	slotFailure atomic.Pointer[bootstrap.Failure]
@@ -182,11 +182,8 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if b.authMode, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
 		return err
 	}
-	if b.tracing, err = newTracing(b.stopped, b.collector(m), b.bootID); err != nil {
+	if err := b.startTracing(b.collector(m)); err != nil {
 		return err
-	}
-	if b.tracing != nil {
-		b.tracer = b.tracing.Tracer("agentinit")
 	}
 	return b.resolveSlots(m)
 }
@@ -285,6 +282,9 @@ func (b *box) build() error {
 	if _, err := probes.RegisterMetrics(b.registry, probes.MetricsConfig{
 		Bus: b.bus, Readiness: b.readiness, Programs: metricsPrograms{b}, Boot: bootMetrics{b}, Build: b.buildInfo,
 	}); err != nil {
+		return err
+	}
+	if err := b.traceMetrics(); err != nil {
 		return err
 	}
 	if err := b.buildSlots(m); err != nil {
@@ -468,16 +468,4 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 		fmt.Fprintln(b.stderr, "agentinit: the end of the log may be missing:", err)
 	}
 	return code
-}
-
-// endTracing sends what spans are left, for as long as the log has too.
-func (b *box) endTracing() {
-	if b.tracing == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), flushWait)
-	defer cancel()
-	if err := b.tracing.Shutdown(ctx); err != nil {
-		b.publish(event.Warn, "SpansLost", map[string]any{"message": err.Error()})
-	}
 }
