@@ -54,7 +54,7 @@ var arrows = map[string][]string{
 	"bootstrap/identity": {},
 
 	"adapters":              {},
-	"adapters/middleware":   {"adapters", "supervisor/event"},
+	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters"},
 	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
@@ -63,11 +63,19 @@ var arrows = map[string][]string{
 	"adapters/events":       {"adapters", "adapters/wire"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
 	"adapters/rest":         {"adapters"},
-	"adapters/federation":   {"adapters", "supervisor/event"},
-	"adapters/contract":     {"adapters"},
+	// For tests, part of no binary: clients of the routes that no class speaks,
+	// and the host's end of a bridge.
+	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
+	"adapters/orchestrator/hosttest": {"adapters"},
+	"adapters/federation":            {"adapters", "supervisor/event"},
+	"adapters/contract":              {"adapters"},
 
 	"probes":         {"supervisor/event", "probes/console"},
 	"probes/console": {},
+
+	"telemetry": {},
+	// A collector for tests: part of no binary.
+	"telemetry/collectortest": {},
 
 	"image":             {},
 	"nix/vendorhash":    {},
