@@ -191,7 +191,7 @@ func TestEventStreamDropsWhoDoesNotRead(t *testing.T) {
 		if n := q.connections(); n != 1 {
 			t.Errorf("cut off before its time: %d streams", n)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if n := q.connections(); n != 0 {
 			t.Errorf("%d streams are open yet", n)

@@ -105,6 +105,7 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 	if handled {
 		return code
 	}
+	go bootstrap.Preload()
 	b, err := newBox(o, environ, stdout, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
