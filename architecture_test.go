@@ -20,7 +20,8 @@ const module = "github.com/dreamlab-ai/agentinit"
 // is everything. A package that is missing here fails the test: put it on the
 // map, with a reason, in ARCHITECTURE.md too.
 var arrows = map[string][]string{
-	"cmd/agentinit": {"*"},
+	"cmd/agentinit":       {"*"},
+	"cmd/agentinit/early": {}, // what it imports is initialised before it
 	"cmd/agentctl": {
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/supervisordconf",
@@ -53,7 +54,7 @@ var arrows = map[string][]string{
 	"bootstrap/identity": {},
 
 	"adapters":              {},
-	"adapters/middleware":   {"adapters", "supervisor/event"},
+	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters"},
 	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
@@ -71,6 +72,10 @@ var arrows = map[string][]string{
 
 	"probes":         {"supervisor/event", "probes/console"},
 	"probes/console": {},
+
+	"telemetry": {},
+	// A collector for tests: part of no binary.
+	"telemetry/collectortest": {},
 
 	"image":             {},
 	"nix/vendorhash":    {},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -39,17 +40,24 @@ type box struct {
 
 type option func(*rest.Config)
 
-// newBox serves a box with every slot on.
+// newBox serves a box with every slot on but pods.
 func newBox(t testing.TB, opts ...option) *box {
 	t.Helper()
+	return newBoxWith(t, nil, opts...)
+}
+
+// newBoxWith is newBox with further slots.
+func newBoxWith(t testing.TB, more map[adapters.Slot]adapters.Adapter, opts ...option) *box {
+	t.Helper()
 	b := &box{t: t, memory: newMemoryFake(), agents: newAgentsFake()}
-	set := newSet(t, map[adapters.Slot]adapters.Adapter{
+	wanted := map[adapters.Slot]adapters.Adapter{
 		adapters.SlotBeads:        must(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))(t),
 		adapters.SlotEvents:       must(events.NewLocal(events.LocalConfig{Dir: t.TempDir(), Source: "urn:agentbox:test"}))(t),
 		adapters.SlotMemory:       b.memory,
 		adapters.SlotOrchestrator: b.agents,
-	})
-	b.serve(set, opts...)
+	}
+	maps.Copy(wanted, more)
+	b.serve(newSet(t, wanted), opts...)
 	return b
 }
 
@@ -151,8 +159,6 @@ func principalOf(token string) (rest.Principal, bool) {
 		return rest.Principal{Role: rest.RoleReader, ID: "reader"}, true
 	case "host":
 		return rest.Principal{Role: rest.RoleHost, ID: "host"}, true
-	case "spawner":
-		return rest.Principal{Role: rest.RoleAgent, ID: "spawner", MaySpawn: true}, true
 	}
 	return rest.Principal{Role: rest.RoleAgent, ID: token}, true
 }
@@ -165,22 +171,36 @@ type answer struct {
 	body   []byte
 }
 
-// do sends one request as who; pairs are headers.
-func (b *box) do(who, method, path, body string, pairs ...string) answer {
-	b.t.Helper()
+// newRequest makes a request; pairs are headers.
+func newRequest(t testing.TB, b *box, method, path, body string, pairs ...string) *http.Request {
+	t.Helper()
 	req, err := http.NewRequest(method, b.url+path, strings.NewReader(body))
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if who != "" {
-		req.Header.Set("Authorization", "Bearer "+who)
-	}
+	req.Header.Set("Authorization", "Bearer admin")
 	for i := 0; i+1 < len(pairs); i += 2 {
 		req.Header.Set(pairs[i], pairs[i+1])
 	}
+	return req
+}
+
+// do sends one request as who; pairs are headers.
+func (b *box) do(who, method, path, body string, pairs ...string) answer {
+	b.t.Helper()
+	req := newRequest(b.t, b, method, path, body, pairs...)
+	req.Header.Set("Authorization", "Bearer "+who)
+	if who == "" {
+		req.Header.Del("Authorization")
+	}
+	return b.send(req)
+}
+
+func (b *box) send(req *http.Request) answer {
+	b.t.Helper()
 	res, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
 		b.t.Fatal(err)

@@ -3,53 +3,51 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
-	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	"go.opentelemetry.io/otel/sdk/resource"
-	"go.opentelemetry.io/otel/sdk/trace"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/telemetry"
 )
 
-// grpcPort is the port that OTLP over gRPC has by convention; every other one
-// is taken for OTLP over HTTP (protobuf), as the SDK's environment variables do.
-const grpcPort = "4317"
-
-// exportTimeout bounds one export; spans queue meanwhile and are dropped when
-// the queue is full, so that a collector that is away costs nothing but that.
-const exportTimeout = 5 * time.Second
-
-// newTracing makes the tracer provider of [observability].otlp_endpoint; nil
-// without one: no exporter, no cost. Nothing is dialled here.
-func newTracing(ctx context.Context, endpoint, bootID string) (*trace.TracerProvider, error) {
+// startTracing makes the way to the collector at endpoint; without one there is
+// no exporter and no cost. Nothing is dialled here.
+func (b *box) startTracing(endpoint string) error {
 	if endpoint == "" {
-		return nil, nil
+		return nil
 	}
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("observability.otlp_endpoint %q is no address such as http://collector:4318", withoutCredentials(endpoint))
-	}
-	var exporter *otlptrace.Exporter
-	if u.Port() == grpcPort {
-		exporter, err = otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(endpoint), otlptracegrpc.WithTimeout(exportTimeout))
-	} else {
-		if u.Path == "" || u.Path == "/" {
-			u.Path = "/v1/traces"
-		}
-		exporter, err = otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithTimeout(exportTimeout))
-	}
+	pipeline, err := telemetry.New(telemetry.Config{
+		Endpoint: endpoint, Headers: b.getenv("OTEL_EXPORTER_OTLP_HEADERS"), Version: version, Instance: b.bootID,
+		Report: func(err error) {
+			b.publish(event.Warn, "SpansLost", map[string]any{"message": err.Error()})
+		},
+	})
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("observability.otlp_endpoint %q: %w", withoutCredentials(endpoint), err)
 	}
-	return trace.NewTracerProvider(
-		trace.WithBatcher(exporter, trace.WithExportTimeout(exportTimeout)),
-		trace.WithResource(resource.NewSchemaless(
-			attribute.String("service.name", "agentinit"),
-			attribute.String("service.version", version),
-			attribute.String("service.instance.id", bootID),
-		)),
-	), nil
+	b.tracing, b.tracer = pipeline, pipeline.Tracer()
+	return nil
+}
+
+// traceMetrics shows what came of the spans; nothing without a collector.
+func (b *box) traceMetrics() error {
+	if b.tracing == nil {
+		return nil
+	}
+	for _, c := range b.tracing.Collectors() {
+		if err := b.registry.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endTracing sends what spans are left, for as long as the log has too.
+func (b *box) endTracing() {
+	if b.tracing == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushWait)
+	defer cancel()
+	if err := b.tracing.Shutdown(ctx); err != nil {
+		b.publish(event.Warn, "SpansLost", map[string]any{"message": err.Error()})
+	}
 }

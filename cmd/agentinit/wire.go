@@ -20,10 +20,10 @@ import (
 	_ "time/tzdata" // schedules name time zones, and a small image has no zoneinfo
 
 	"github.com/prometheus/client_golang/prometheus"
-	tracesdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -37,6 +37,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
+	"github.com/dreamlab-ai/agentinit/telemetry"
 )
 
 // eventsHeld is how many events a reader may be behind before it lags: a boot of
@@ -73,9 +74,11 @@ type box struct {
 	server    *probes.Server
 	drift     *probes.DriftDetector
 	addresses bootstrap.Addresses
+	boundary  boundary
 	authMode  probes.AuthMode
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
+	stack     *middleware.Stack
 	agents    *agents
 	bridge    *orchestrator.Bridge // nil unless the manifest wants it
 	// agentTokens knows the agents by their tokens; nil without a local one.
@@ -83,8 +86,8 @@ type box struct {
 	tasks       *rest.Tasks
 	backups     []rest.BackupPart
 	api         *rest.Server
-	tracing     *tracesdk.TracerProvider // nil without a collector
-	tracer      trace.Tracer             // nil with it
+	tracing     *telemetry.Pipeline // nil without a collector
+	tracer      trace.Tracer        // nil with it
 
 	// slotFailure is what ended the box because of an adapter.
 	slotFailure atomic.Pointer[bootstrap.Failure]
@@ -95,14 +98,14 @@ type box struct {
 	running sync.WaitGroup
 }
 
-// run boots the box and returns the exit status when it has ended.
-func run(args, environ []string, stdout, stderr *os.File) int {
+// run boots the box and returns the exit status when it has ended. caught are the
+// signals to it.
+func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signal) int {
 	o, code, handled := parseOptions(args, stdout, stderr)
 	if handled {
 		return code
 	}
-	caught, stopSignals := listen()
-	defer stopSignals()
+	go bootstrap.Preload()
 	b, err := newBox(o, environ, stdout, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
@@ -179,14 +182,14 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
 		return err
 	}
+	if b.boundary, err = newBoundary(m, b.addresses.Management, b.getenv); err != nil {
+		return err
+	}
 	if b.authMode, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
 		return err
 	}
-	if b.tracing, err = newTracing(b.stopped, b.collector(m), b.bootID); err != nil {
+	if err := b.startTracing(b.collector(m)); err != nil {
 		return err
-	}
-	if b.tracing != nil {
-		b.tracer = b.tracing.Tracer("agentinit")
 	}
 	return b.resolveSlots(m)
 }
@@ -287,6 +290,9 @@ func (b *box) build() error {
 	}); err != nil {
 		return err
 	}
+	if err := b.traceMetrics(); err != nil {
+		return err
+	}
 	if err := b.buildSlots(m); err != nil {
 		return err
 	}
@@ -297,6 +303,7 @@ func (b *box) build() error {
 	b.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
+		Names: b.boundary.names, TrustedProxies: b.boundary.proxies, Origins: b.boundary.origins,
 		ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
 	if err != nil {
@@ -468,16 +475,4 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 		fmt.Fprintln(b.stderr, "agentinit: the end of the log may be missing:", err)
 	}
 	return code
-}
-
-// endTracing sends what spans are left, for as long as the log has too.
-func (b *box) endTracing() {
-	if b.tracing == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), flushWait)
-	defer cancel()
-	if err := b.tracing.Shutdown(ctx); err != nil {
-		b.publish(event.Warn, "SpansLost", map[string]any{"message": err.Error()})
-	}
 }

@@ -1,0 +1,100 @@
+package telemetry
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// grpcMethod is the path of the one unary call there is.
+const grpcMethod = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+// overGRPC is the call as https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+// puts it on HTTP/2.
+var overGRPC = protocol{
+	header: http.Header{"Content-Type": {"application/grpc+proto"}, "Te": {"trailers"}, "User-Agent": {userAgent}},
+	frame:  frame,
+	answer: grpcAnswer,
+}
+
+// frame puts the five bytes before a message: not compressed, and its length.
+func frame(message []byte) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+}
+
+// unframe takes the one message out of an answer.
+func unframe(b []byte) ([]byte, error) {
+	if len(b) < 5 || b[0] != 0 || uint64(binary.BigEndian.Uint32(b[1:5])) != uint64(len(b)-5) {
+		return nil, errors.New("the answer is not one uncompressed gRPC message")
+	}
+	return b[5:], nil
+}
+
+// grpcAnswer returns the message of an answer whose status is OK. The trailers,
+// which hold the status, come after the body.
+func grpcAnswer(resp *http.Response) ([]byte, error) {
+	body, err := readAnswer(resp)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range []http.Header{resp.Trailer, resp.Header} { // headers only: a refusal at once
+		switch code := h.Get("Grpc-Status"); code {
+		case "":
+		case "0":
+			return unframe(body)
+		default:
+			return nil, grpcRefusal(code, h)
+		}
+	}
+	return nil, &refusal{why: "the answer has no gRPC status"}
+}
+
+// grpcRefusal judges a status by the table of OTLP 1.11, "Failures" of OTLP/gRPC.
+// RESOURCE_EXHAUSTED is a matter of time only when the collector says until when.
+func grpcRefusal(code string, h http.Header) error {
+	text, err := url.PathUnescape(h.Get("Grpc-Message"))
+	if err != nil {
+		text = h.Get("Grpc-Message")
+	}
+	r := &refusal{why: strings.TrimSpace("gRPC status " + clean(code) + " " + clean(text))}
+	wait, said := retryInfo(h.Get("Grpc-Status-Details-Bin"))
+	switch code {
+	case "1", "4", "10", "11", "14", "15": // CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS
+		r.again, r.after = true, wait
+	case "8": // RESOURCE_EXHAUSTED
+		r.again, r.after = said, wait
+	}
+	return r
+}
+
+// retryInfo reads google.rpc.Status{details = 3: Any{type_url = 1, value = 2:
+// RetryInfo{retry_delay = 1: Duration{seconds = 1, nanos = 2}}}} from its header,
+// which is base64 with or without padding.
+func retryInfo(header string) (wait time.Duration, said bool) {
+	status, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(header, "="))
+	if err != nil {
+		return 0, false
+	}
+	fields(status, func(number protowire.Number, detail value) {
+		if number != 3 || !strings.HasSuffix(string(lastField(detail.bytes, 1).bytes), "/google.rpc.RetryInfo") {
+			return
+		}
+		delay := lastField(lastField(detail.bytes, 2).bytes, 1).bytes
+		seconds, nanos := lastField(delay, 1).number, lastField(delay, 2).number
+		if seconds > maxRetrySeconds || nanos >= uint64(time.Second) {
+			seconds, nanos = maxRetrySeconds, 0 // also what is negative
+		}
+		wait, said = time.Duration(seconds)*time.Second+time.Duration(nanos), true
+	})
+	return wait, said
+}
+
+// maxRetrySeconds keeps the arithmetic from overflowing; any such wait is longer
+// than an export may take.
+const maxRetrySeconds = 3600

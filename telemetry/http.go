@@ -1,0 +1,25 @@
+package telemetry
+
+import (
+	"net/http"
+)
+
+// userAgent has the form that the OTLP exporter specification wants.
+const userAgent = "OTel-OTLP-Exporter-agentinit"
+
+// overHTTP is OTLP/HTTP with binary protobuf.
+var overHTTP = protocol{
+	header: http.Header{"Content-Type": {"application/x-protobuf"}, "User-Agent": {userAgent}},
+	frame:  func(message []byte) []byte { return message },
+	answer: readAnswer,
+}
+
+// partialSuccess reads ExportTraceServiceResponse{partial_success = 1
+// {rejected_spans = 1, error_message = 2}}. What it cannot read counts as absent.
+func partialSuccess(message []byte) error {
+	success := lastField(message, 1).bytes
+	if rejected := int64(lastField(success, 1).number); rejected > 0 {
+		return &partial{rejected: rejected, why: clean(string(lastField(success, 2).bytes))}
+	}
+	return nil
+}
