@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,16 +39,19 @@ type Config struct {
 	// Version is that of the program, for the documents.
 	Version string
 	// Status answers GET /v1/status beyond what this package knows itself:
-	// "system", "gpu", "providers", "federation". nil adds nothing. It must
-	// return from memory and name no secret.
+	// "system", "gpu", "providers". nil adds nothing. It must return from
+	// memory and name no secret.
 	Status func() map[string]any
+	// Federation answers GET /v1/federation; nil: the box stands alone. It must
+	// return from memory and name no secret.
+	Federation func() FederationStatus
 	// Tasks runs templates; nil makes the task routes answer ADAPTER_DISABLED.
 	Tasks *Tasks
 	// Backup are the parts of the box's state; empty: nothing to back up.
 	Backup []BackupPart
 
 	// Origins are the browser origins that may open a WebSocket beside the
-	// box's own.
+	// box's own, as a browser sends them.
 	Origins []string
 	// RateLimit is how many requests a second each principal may make, with
 	// twice as many at once; 0 is DefaultRateLimit, < 0 has no limit.
@@ -67,20 +72,23 @@ const maxStreams = 400
 // once.
 type Server struct {
 	cfg     Config
-	router  chi.Router
+	router  func() chi.Router // made for the first caller
 	started time.Time
 	limits  limiter
 	tickets tickets
 	actions *actions // the agents' recent actions
-	openapi []byte
+	openapi func() ([]byte, error)
 
-	streams atomic.Int64
+	streams   atomic.Int64
+	restoring sync.Mutex // held by the one restore
+
 	closing context.Context
 	close   context.CancelFunc
 	open    sync.WaitGroup
 }
 
-// New builds the routes. It starts nothing.
+// New starts nothing, and leaves the routes and the document to their first
+// caller: the programs of a box start before anybody asks.
 func New(cfg Config) (*Server, error) {
 	if cfg.Slots == nil || cfg.Principal == nil {
 		return nil, errors.New("rest: Slots and Principal are required")
@@ -88,24 +96,26 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RateLimit == 0 {
 		cfg.RateLimit = DefaultRateLimit
 	}
-	s := &Server{cfg: cfg, router: chi.NewRouter(), started: time.Now(), actions: newActions()}
+	s := &Server{cfg: cfg, started: time.Now(), actions: newActions()}
 	s.limits.rate = float64(cfg.RateLimit)
 	s.closing, s.close = context.WithCancel(context.Background())
-	doc, err := json.Marshal(openAPI(routes(), cfg.Version))
-	if err != nil {
-		return nil, err
-	}
-	s.openapi = doc
+	s.router = sync.OnceValue(s.newRouter)
+	s.openapi = sync.OnceValues(func() ([]byte, error) { return json.Marshal(openAPI(routes(), cfg.Version)) })
+	return s, nil
+}
+
+func (s *Server) newRouter() chi.Router {
+	router := chi.NewRouter()
 	for _, rt := range routes() {
 		h := s.serve(rt)
-		s.router.Method(rt.Method, rt.Path, h)
+		router.Method(rt.Method, rt.Path, h)
 		if rt.Method == http.MethodGet && !rt.stream() && !rt.ownHead {
-			s.router.Method(http.MethodHead, rt.Path, h)
+			router.Method(http.MethodHead, rt.Path, h)
 		}
 	}
-	s.router.NotFound(s.notFound)
-	s.router.MethodNotAllowed(s.methodNotAllowed)
-	return s, nil
+	router.NotFound(s.notFound)
+	router.MethodNotAllowed(s.methodNotAllowed)
+	return router
 }
 
 // Close ends all streams and returns when they have ended. Requests that come
@@ -143,10 +153,10 @@ func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A router around this one has cut the path, and matches decoded ones. A
 		// parameter is decoded here, once, after the path was taken apart.
-		rctx := chi.NewRouteContext()
-		rctx.Routes = s.router
+		router, rctx := s.router(), chi.NewRouteContext()
+		rctx.Routes = router
 		rctx.RoutePath = r.URL.EscapedPath()
-		s.router.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), chi.RouteCtxKey, rctx)))
+		router.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), chi.RouteCtxKey, rctx)))
 	})
 }
 
@@ -184,6 +194,9 @@ func (s *Server) admit(q *request) error {
 	if q.row.open {
 		return nil
 	}
+	if q.isWebSocket() && !s.mayConnect(q.Request) {
+		return adapters.Errorf(adapters.CodePermissionDenied, "pages of this origin may open no WebSocket here")
+	}
 	who, known := s.cfg.Principal(q.Context())
 	if !known {
 		return adapters.Errorf(adapters.CodeUnauthenticated, "no credential was given").With("reason", "missing")
@@ -192,7 +205,7 @@ func (s *Server) admit(q *request) error {
 	if wait, ok := s.limits.take(who.Role+" "+who.ID, time.Now()); !ok {
 		return adapters.Errorf(adapters.CodeRateLimited, "more than %d requests a second", s.cfg.RateLimit).WithRetryAfter(wait)
 	}
-	if !q.row.Roles.admits(who.Role) && !(q.row.spawns && who.MaySpawn) {
+	if !q.row.Roles.admits(who.Role) {
 		return adapters.Errorf(adapters.CodePermissionDenied, "role %q may not do that", who.Role)
 	}
 	if err := checkContract(q.Header, q.row.Slot); err != nil {
@@ -205,6 +218,21 @@ func (s *Server) admit(q *request) error {
 	ctx := adapters.WithReport(adapters.WithMeta(q.Context(), m), q.report)
 	q.Request = q.WithContext(ctx)
 	return nil
+}
+
+// mayConnect tells whether a WebSocket may be opened from where it is: by what
+// is no browser, by a page of the box itself, or of a listed origin. CORS does
+// not cover WebSockets (RFC 6455, 10.2).
+func (s *Server) mayConnect(r *http.Request) bool {
+	origins := r.Header.Values("Origin")
+	if len(origins) == 0 {
+		return true
+	}
+	if len(origins) > 1 {
+		return false
+	}
+	u, err := url.Parse(origins[0])
+	return slices.Contains(s.cfg.Origins, origins[0]) || err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
 // fail answers with the problem document of err.
@@ -236,7 +264,7 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	var allow []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions} {
-		if s.router.Match(chi.NewRouteContext(), m, r.URL.EscapedPath()) {
+		if s.router().Match(chi.NewRouteContext(), m, r.URL.EscapedPath()) {
 			allow = append(allow, m)
 		}
 	}
