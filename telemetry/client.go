@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -38,15 +36,13 @@ type protocol struct {
 	answer func(*http.Response) ([]byte, error)
 }
 
-// client is an otlptrace.Client: it carries spans to one collector, one export
-// at a time.
+// client is an otlptrace.Client: it carries spans to one collector. It is safe
+// for concurrent use.
 type client struct {
-	target   string
-	headers  http.Header
-	protocol protocol
-	http     *http.Client
-	mu       sync.Mutex
-	conns    []net.Conn // of the export under way
+	target    string
+	headers   http.Header
+	protocol  protocol
+	transport func(*line) http.RoundTripper
 	// leaving is closed when there is no time for a second attempt.
 	leaving chan struct{}
 }
@@ -62,10 +58,7 @@ func newClient(endpoint string, headers http.Header) (*client, error) {
 	transport := &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		MaxResponseHeaderBytes: maxAnswer,
-		// There are seconds between two exports, and a kept connection whose other
-		// end has gone silently would fail them until TCP gives it up.
-		DisableKeepAlives: true,
-		DialContext:       c.dial,
+		DisableKeepAlives:      true,
 	}
 	if u.Port() == grpcPort {
 		c.protocol = overGRPC
@@ -80,10 +73,13 @@ func newClient(endpoint string, headers http.Header) (*client, error) {
 		u.Path = "/v1/traces"
 	}
 	c.target = u.String()
-	c.http = &http.Client{
-		Transport: transport,
-		// A redirect could carry the headers, and their secrets, anywhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	// There are seconds between two exports, and a kept connection whose other end
+	// has gone silently would fail them until TCP gives it up: every attempt has a
+	// transport, and so a connection, of its own.
+	c.transport = func(l *line) http.RoundTripper {
+		t := transport.Clone()
+		t.DialContext = l.dial
+		return t
 	}
 	return c, nil
 }
@@ -93,28 +89,6 @@ func (c *client) Start(context.Context) error { return nil }
 
 // Stop does nothing: no connection outlives its export.
 func (c *client) Stop(context.Context) error { return nil }
-
-// dial remembers the connection for hangUp.
-func (c *client) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: ExportTimeout}).DialContext(ctx, network, address)
-	if err == nil {
-		c.mu.Lock()
-		c.conns = append(c.conns, conn)
-		c.mu.Unlock()
-	}
-	return conn, err
-}
-
-// hangUp closes what an attempt has opened. HTTP/2 would keep the connection of a
-// cancelled call until a silent peer says something.
-func (c *client) hangUp() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, conn := range c.conns {
-		_ = conn.Close() // nothing is left to be said on it
-	}
-	c.conns = nil
-}
 
 // UploadTraces sends one batch, again while the collector asks for that and
 // ExportTimeout allows it.
@@ -159,7 +133,6 @@ func (c *client) wait(ctx context.Context, pause time.Duration) bool {
 }
 
 func (c *client) send(ctx context.Context, body []byte) error {
-	defer c.hangUp()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.target, bytes.NewReader(body))
 	if err != nil {
 		return withoutURL(err)
@@ -170,7 +143,13 @@ func (c *client) send(ctx context.Context, body []byte) error {
 	for name, values := range c.protocol.header {
 		req.Header[name] = values
 	}
-	resp, err := c.http.Do(req)
+	l := new(line)
+	defer l.hangUp()
+	resp, err := (&http.Client{
+		Transport: c.transport(l),
+		// A redirect could carry the headers, and their secrets, anywhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}).Do(req)
 	if err != nil {
 		return withoutURL(err)
 	}

@@ -57,7 +57,7 @@ func upload(ctx context.Context, t *testing.T, endpoint string, a *answers) erro
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.http.Transport = a
+	c.transport = func(*line) http.RoundTripper { return a }
 	return c.UploadTraces(ctx, []*tracepb.ResourceSpans{{}})
 }
 
@@ -118,7 +118,7 @@ func TestNoRetryWhenLeaving(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := &answers{list: []func() (*http.Response, error){status(503, "Retry-After", "4")}}
-		c.http.Transport = a
+		c.transport = func(*line) http.RoundTripper { return a }
 		ended := make(chan error, 1)
 		go func() { ended <- c.UploadTraces(context.Background(), []*tracepb.ResourceSpans{{}}) }()
 		synctest.Wait() // in the pause

@@ -116,7 +116,11 @@ func (a *agents) trace(ctx context.Context, id string, p *agentProcess) func(orc
 		if e.Signal != 0 || e.Code != 0 {
 			span.SetStatus(codes.Error, "")
 		}
-		span.End(trace.WithTimestamp(e.Time))
+		end := e.Time
+		if end.Before(p.Started()) {
+			end = p.Started() // it was gone before its start was known to us
+		}
+		span.End(trace.WithTimestamp(end))
 	}
 }
 

@@ -1,0 +1,41 @@
+package telemetry
+
+import (
+	"context"
+	"net"
+	"sync"
+)
+
+// line holds the connections of one attempt, to close them with it: HTTP/2 would
+// keep that of a cancelled call until a silent peer says something, and a dial
+// that was under way may still succeed.
+type line struct {
+	mu    sync.Mutex
+	over  bool
+	conns []net.Conn
+}
+
+func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: ExportTimeout}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	l.conns = append(l.conns, conn)
+	return conn, nil
+}
+
+// hangUp ends the attempt.
+func (l *line) hangUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+	for _, conn := range l.conns {
+		conn.Close()
+	}
+}
