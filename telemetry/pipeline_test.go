@@ -2,9 +2,14 @@ package telemetry
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -295,4 +300,40 @@ func serve(t *testing.T, form collectortest.Form, handler http.HandlerFunc) (end
 		<-ended
 	})
 	return "http://" + l.Addr().String()
+}
+
+// TestGRPCOverTLS: https at port 4317 is HTTP/2 by ALPN.
+func TestGRPCOverTLS(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := collectortest.Message(r, collectortest.GRPC); err != nil {
+			t.Error(err)
+		}
+		collectortest.Accept(w, collectortest.GRPC, nil)
+	}))
+	srv.Listener.Close()
+	srv.Listener = collectortest.Listen(t, collectortest.GRPC)
+	srv.EnableHTTP2 = true
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of the client that trusts nobody
+	srv.StartTLS()
+	defer srv.Close()
+	for _, trusted := range []bool{true, false} {
+		var said reports
+		p := pipeline(t, Config{Endpoint: "https://" + srv.Listener.Addr().String(), Report: said.add})
+		if fresh := p.client.transport; trusted {
+			p.client.transport = func(l *line) http.RoundTripper {
+				transport := fresh(l).(*http.Transport)
+				roots := x509.NewCertPool()
+				roots.AddCert(srv.Certificate())
+				transport.TLSClientConfig = &tls.Config{RootCAs: roots, ServerName: "example.com"}
+				return transport
+			}
+		}
+		finish(p, 1)
+		if err := p.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := testutil.ToFloat64(p.exported); (got == 1) != trusted || trusted != (said.all() == "") {
+			t.Errorf("trusted %v: %v exported, reported %q", trusted, got, said.all())
+		}
+	}
 }

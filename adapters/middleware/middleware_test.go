@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -171,6 +172,52 @@ func TestSpansNameCallParentAndCode(t *testing.T) {
 	}
 	if !strings.Contains(forwarded, spans[0].SpanContext().SpanID().String()) {
 		t.Errorf("forwarded %q", forwarded)
+	}
+}
+
+// TestSpanOfAPanicHasNoText: a panic may quote the payload.
+func TestSpanOfAPanicHasNoText(t *testing.T) {
+	rec := tracetest.NewSpanRecorder()
+	s := stack(t, Options{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec)).Tracer("test")})
+	b := newBeads()
+	b.show = func(context.Context) (adapters.Bead, error) { panic("the payload") }
+	_, _ = adapters.WrapBeads(b, s.Middleware()).Show(t.Context(), "ab-1")
+	spans := rec.Ended()
+	if len(spans) != 1 || len(spans[0].Events()) != 0 || !strings.Contains(fmt.Sprint(spans[0].Attributes()), "INTERNAL") {
+		t.Fatalf("spans %+v", spans)
+	}
+}
+
+// TestRedactionIsBelowTheCall: what the sidecar is sent continues the trace.
+func TestRedactionIsBelowTheCall(t *testing.T) {
+	rec := tracetest.NewSpanRecorder()
+	var sent string
+	sidecar := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent = r.Header.Get("Traceparent")
+		_, _ = io.WriteString(w, `{"text":"[SECRET]","replaced":[{"entity_group":"secret"}]}`)
+	}))
+	defer sidecar.Close()
+	s := stack(t, Options{
+		Tracer:  sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(rec)).Tracer("test"),
+		Privacy: PrivacyConfig{Redactor: NewSidecar(sidecar.Listener.Addr().(*net.TCPAddr).Port)},
+	})
+	text := "hunter2"
+	call := adapters.Call{Slot: adapters.SlotMemory, Method: "store", Write: true, Text: []adapters.Text{{String: &text}}}
+	_, err := adapters.Do(t.Context(), s.Middleware(), call, func(context.Context) (string, error) { return text, nil })
+	if err != nil || text != "[SECRET]" {
+		t.Fatalf("%v, %q", err, text)
+	}
+	spans := rec.Ended()
+	if len(spans) != 2 || spans[0].Name() != "agentbox.privacy_filter.redact" || spans[0].Parent().SpanID() != spans[1].SpanContext().SpanID() {
+		t.Fatalf("spans %+v", spans)
+	}
+	for _, want := range []string{"strict", "memory", "entity_hits", "redacted_bytes"} {
+		if got := fmt.Sprint(spans[0].Attributes()); !strings.Contains(got, want) {
+			t.Errorf("no %s in %s", want, got)
+		}
+	}
+	if !strings.Contains(sent, spans[0].SpanContext().SpanID().String()) {
+		t.Errorf("the sidecar was sent %q", sent)
 	}
 }
 
