@@ -44,6 +44,16 @@ func measurements(quick bool) []measurement {
 		all = append(all, measurement{fmt.Sprintf("own memory with %d programs", n), "PSS, MiB",
 			func(ctx context.Context, l *lab, p peer) (string, error) { return memory(ctx, l, p, n) }})
 	}
+	for _, c := range []struct {
+		name    string
+		n, size int
+	}{{"capture of 1 GiB of lines to rotated files", 1, 1 << 30}, {"capture of 200 programs of 5 MiB each", 200, 5 << 20}} {
+		if quick {
+			c.name, c.size = c.name+", a sixteenth", c.size/16
+		}
+		all = append(all, measurement{c.name, "MB/s; CPU s of the init and its loggers; lines",
+			func(ctx context.Context, l *lab, p peer) (string, error) { return capture(ctx, l, p, c.n, c.size) }})
+	}
 	return append(all,
 		measurement{"init mode: -- /bin/true, whole command", "median ms of 50", initStart},
 		measurement{"init mode: memory", "RssAnon, KiB", initMemory})

@@ -17,20 +17,24 @@ type peer struct {
 	setup func(dir string, n int, command []string) ([]string, error)
 	// status is the command that lists all programs, nil when there is none.
 	status func(dir string) []string
+	// capture is setup with each program's output in files of its own below
+	// logsOf(dir), rotated at logMax; nil when the peer captures nothing.
+	capture func(dir string, n int, command []string) ([]string, error)
 }
 
 func (l *lab) peers() []peer {
 	all := []peer{
-		{name: "floor (C loop)", setup: l.floor},
-		{name: "agentinit", setup: l.agentinit, status: func(dir string) []string {
+		{name: "floor (C loop)", setup: l.floor, capture: l.floorLog},
+		{name: "agentinit", setup: l.agentinit, capture: l.agentinitLog, status: func(dir string) []string {
 			return []string{filepath.Join(l.bin, "agentctl"), "--socket", filepath.Join(dir, "sock"), "status"}
 		}},
 	}
 	if found("s6-svscan") {
-		all = append(all, peer{name: "s6", setup: serviceDirs("s6-svscan")})
+		all = append(all, peer{name: "s6", setup: serviceDirs("s6-svscan"), capture: loggedDirs("s6-svscan", "s6-log",
+			fmt.Sprintf("n%d s%d \"$1\"", logKeep, logMax))})
 	}
 	if found("runsvdir") {
-		all = append(all, peer{name: "runit", setup: serviceDirs("runsvdir"), status: func(dir string) []string {
+		all = append(all, peer{name: "runit", setup: serviceDirs("runsvdir"), capture: loggedDirs("runsvdir", "svlogd", "\"$1\""), status: func(dir string) []string {
 			services, err := filepath.Glob(filepath.Join(dir, "services", "*"))
 			if err != nil {
 				return nil
@@ -39,7 +43,7 @@ func (l *lab) peers() []peer {
 		}})
 	}
 	if found("supervisord") {
-		all = append(all, peer{name: "supervisord", setup: supervisord, status: func(dir string) []string {
+		all = append(all, peer{name: "supervisord", setup: supervisord, capture: supervisordLog, status: func(dir string) []string {
 			return []string{"supervisorctl", "-c", filepath.Join(dir, "supervisord.conf"), "status"}
 		}})
 	}
@@ -55,16 +59,33 @@ func (l *lab) floor(_ string, n int, command []string) ([]string, error) {
 	return append([]string{l.path("floor"), strconv.Itoa(n)}, command...), nil
 }
 
+func (l *lab) floorLog(dir string, n int, command []string) ([]string, error) {
+	return append([]string{l.path("floorlog"), strconv.Itoa(n), strconv.Itoa(logMax), logsOf(dir)}, command...), nil
+}
+
 func (l *lab) agentinit(dir string, n int, command []string) ([]string, error) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "[supervisor]\nsocket = %q\nlisten = \"off\"\nmetrics_listen = \"off\"\n", filepath.Join(dir, "sock"))
-	fmt.Fprintf(&b, "[supervisor.defaults]\nrestart = \"always\"\nbackoff = { initial = \"0s\" }\nrestart_limit = { count = 0, window = \"1m\" }\nlogs = { to = \"none\" }\nstop = [\"TERM 2s\", \"KILL\"]\n")
-	fmt.Fprintf(&b, "[programs.p]\ncommand = [%s]\n", quoteAll(command))
+	programs := fmt.Sprintf("[programs.p]\nlogs = { to = \"none\" }\ncommand = [%s]\n", quoteAll(command))
 	if n > 1 {
-		fmt.Fprintf(&b, "instances = %d\n", n)
+		programs += fmt.Sprintf("instances = %d\n", n)
 	}
+	return l.manifest(dir, programs)
+}
+
+func (l *lab) agentinitLog(dir string, n int, command []string) ([]string, error) {
+	var programs strings.Builder
+	for i := range n {
+		fmt.Fprintf(&programs, "[programs.p%d]\ncommand = [%s]\nlogs = { to = \"file\", path = %q, max_bytes = %d, backups = %d }\n",
+			i, quoteAll(command), filepath.Join(logsOf(dir), strconv.Itoa(i), "current"), logMax, logKeep)
+	}
+	return l.manifest(dir, programs.String())
+}
+
+func (l *lab) manifest(dir, programs string) ([]string, error) {
+	text := fmt.Sprintf("[supervisor]\nsocket = %q\nlisten = \"off\"\nmetrics_listen = \"off\"\n", filepath.Join(dir, "sock")) +
+		"[supervisor.defaults]\nrestart = \"always\"\nbackoff = { initial = \"0s\" }\nrestart_limit = { count = 0, window = \"1m\" }\nstop = [\"TERM 2s\", \"KILL\"]\n" +
+		programs
 	file := filepath.Join(dir, "agentbox.toml")
-	return []string{filepath.Join(l.bin, "agentinit"), "--manifest", file}, os.WriteFile(file, []byte(b.String()), 0o644)
+	return []string{filepath.Join(l.bin, "agentinit"), "--manifest", file}, os.WriteFile(file, []byte(text), 0o644)
 }
 
 func quoteAll(words []string) string {
@@ -104,7 +125,55 @@ func serviceDirs(scanner string) func(string, int, []string) ([]string, error) {
 	}
 }
 
+// loggedDirs is serviceDirs with a logger beside each service: sh gets the
+// directory of the logs as $1.
+func loggedDirs(scanner, logger, args string) func(string, int, []string) ([]string, error) {
+	return func(dir string, n int, command []string) ([]string, error) {
+		if _, err := exec.LookPath(logger); err != nil {
+			return nil, err
+		}
+		argv, err := serviceDirs(scanner)(dir, n, command)
+		if err != nil {
+			return nil, err
+		}
+		for i := range n {
+			logs := filepath.Join(logsOf(dir), strconv.Itoa(i))
+			service := filepath.Join(dir, "services", fmt.Sprintf("p%04d", i), "log")
+			for _, d := range []string{logs, service} {
+				if err := os.MkdirAll(d, 0o755); err != nil {
+					return nil, err
+				}
+			}
+			script := fmt.Sprintf("#!/bin/sh\nset -- %s\nexec %s %s\n", logs, logger, args)
+			if err := os.WriteFile(filepath.Join(service, "run"), []byte(script), 0o755); err != nil {
+				return nil, err
+			}
+			if logger == "svlogd" { // it reads its limits from a file
+				config := fmt.Sprintf("s%d\nn%d\n", logMax, logKeep)
+				if err := os.WriteFile(filepath.Join(logs, "config"), []byte(config), 0o644); err != nil {
+					return nil, err
+				}
+			}
+		}
+		return argv, nil
+	}
+}
+
 func supervisord(dir string, n int, command []string) ([]string, error) {
+	return supervisordWith(dir, n, command, "stdout_logfile=NONE")
+}
+
+func supervisordLog(dir string, n int, command []string) ([]string, error) {
+	for i := range n {
+		if err := os.MkdirAll(filepath.Join(logsOf(dir), strconv.Itoa(i)), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return supervisordWith(dir, n, command, fmt.Sprintf("stdout_logfile=%s/%%(process_num)d/current\nstdout_logfile_maxbytes=%d\nstdout_logfile_backups=%d",
+		logsOf(dir), logMax, logKeep))
+}
+
+func supervisordWith(dir string, n int, command []string, stdout string) ([]string, error) {
 	conf := filepath.Join(dir, "supervisord.conf")
 	text := fmt.Sprintf(`[supervisord]
 nodaemon=true
@@ -126,9 +195,9 @@ process_name=p%%(process_num)04d
 autorestart=true
 startsecs=0
 stopwaitsecs=2
-stdout_logfile=NONE
+%[4]s
 stderr_logfile=NONE
-`, dir, strings.Join(command, " "), n)
+`, dir, strings.Join(command, " "), n, stdout)
 	bin, err := exec.LookPath("supervisord")
 	if err != nil {
 		return nil, err

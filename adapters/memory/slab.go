@@ -11,12 +11,15 @@ import (
 const slabRows = 1024
 
 // slab holds the vectors of one namespace for the exact scan, row by row in
-// pieces of contiguous float32. Scans share it; a change waits for them.
+// pieces of contiguous float32, and their sketches. Scans share it; a change
+// waits for them.
 type slab struct {
 	mu      sync.RWMutex
 	at      revision
 	vectors [][]float32 // pieces of slabRows rows, but for the last
+	codes   [][]uint64  // of the sketches, the same pieces, group by group
 	rows    []slabRow
+	scratch []uint8       // codes of one vector on their way into a group
 	index   map[int64]int // id → row
 	keys    int64         // bytes of all keys
 }
@@ -24,16 +27,19 @@ type slab struct {
 type slabRow struct {
 	id, rev, expires int64
 	key              string
+	sketch           sketch
 }
 
-// rowOverhead is about what a row costs beside its vector and key: the row
-// itself and its place in the index.
-const rowOverhead = 96
+// rowOverhead is about what a row costs beside its vector, codes and key: the
+// row itself and its place in the index.
+const rowOverhead = 112
 
 func newSlab(at revision) *slab { return &slab{at: at, index: make(map[int64]int)} }
 
 // estimate is about how many bytes a namespace takes as a slab.
-func estimate(sp space) int64 { return sp.rows * int64(4*sp.pin.dim+rowOverhead+32) }
+func estimate(sp space) int64 {
+	return sp.rows * int64(4*sp.pin.dim+groupWords(sp.pin.dim)+rowOverhead+32)
+}
 
 func (s *slab) bytes() int64 {
 	s.mu.RLock()
@@ -41,6 +47,9 @@ func (s *slab) bytes() int64 {
 	n := int64(cap(s.rows))*rowOverhead + s.keys
 	for _, piece := range s.vectors {
 		n += 4 * int64(cap(piece))
+	}
+	for _, piece := range s.codes {
+		n += 8 * int64(cap(piece))
 	}
 	return n
 }
@@ -58,17 +67,40 @@ func (s *slab) upsert(v vectorRow) {
 	if i, known := s.index[v.id]; known {
 		copy(s.vector(i), v.vec)
 		s.rows[i].rev, s.rows[i].expires = v.rev, v.expires
+		s.draw(i)
 		return
 	}
 	i := len(s.rows)
 	if i%slabRows == 0 {
-		s.vectors = append(s.vectors, nil)
+		s.vectors, s.codes = append(s.vectors, nil), append(s.codes, nil)
 	}
 	last := len(s.vectors) - 1
 	s.vectors[last] = append(s.vectors[last], v.vec...)
-	s.rows = append(s.rows, slabRow{v.id, v.rev, v.expires, v.key})
+	if i%groupRows == 0 {
+		s.codes[last] = append(s.codes[last], make([]uint64, groupWords(len(v.vec)))...)
+	}
+	s.rows = append(s.rows, slabRow{id: v.id, rev: v.rev, expires: v.expires, key: v.key})
 	s.index[v.id] = i
 	s.keys += int64(len(v.key))
+	s.draw(i)
+}
+
+// group holds the codes of the rows that share a word with row i.
+func (s *slab) group(i int) []uint64 {
+	n := groupWords(s.at.pin.dim)
+	from := i % slabRows / groupRows * n
+	return s.codes[i/slabRows][from : from+n]
+}
+
+// draw makes the sketch of row i.
+func (s *slab) draw(i int) {
+	v := s.vector(i)
+	s.scratch = slices.Grow(s.scratch[:0], len(v))[:len(v)]
+	s.rows[i].sketch = quantize(s.scratch, v)
+	group, shift := s.group(i), i%groupRows*8
+	for j, c := range s.scratch {
+		group[j] = group[j]&^(0xff<<shift) | uint64(c)<<shift
+	}
 }
 
 // drop moves the last row into the place of the one that goes.
@@ -83,14 +115,19 @@ func (s *slab) drop(id int64) {
 		copy(s.vector(i), s.vector(last))
 		s.rows[i] = s.rows[last]
 		s.index[s.rows[i].id] = i
+		s.draw(i)
 	}
 	delete(s.index, id)
 	s.rows[last] = slabRow{}
 	s.rows = s.rows[:last]
 	piece := last / slabRows
 	s.vectors[piece] = s.vectors[piece][:last%slabRows*s.at.pin.dim]
+	if last%groupRows == 0 {
+		s.codes[piece] = s.codes[piece][:last%slabRows/groupRows*groupWords(s.at.pin.dim)]
+	}
 	if last%slabRows == 0 {
 		s.vectors = slices.Delete(s.vectors, piece, piece+1)
+		s.codes = slices.Delete(s.codes, piece, piece+1)
 	}
 }
 
@@ -113,21 +150,28 @@ func (q query) admits(id, expires int64) bool {
 	return ok
 }
 
-// top scans all rows.
+// top scans all rows: their sketches, and in full those that may be among the
+// best.
 func (s *slab) top(ctx context.Context, q query) ([]candidate, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.at.pin.dim != len(q.vec) {
 		return nil, nil
 	}
-	b := newBest(q.k)
-	for p, piece := range s.vectors {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+	b, p := newBest(q.k), newProbe(q.vec)
+	var bounds [groupRows]float64
+	for from := 0; from < len(s.rows); from += groupRows {
+		if from%slabRows == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
-		for i, d := p*slabRows, len(q.vec); len(piece) > 0; i, piece = i+1, piece[d:] {
-			r := &s.rows[i]
-			score := cosine(q.vec, piece[:d:d])
+		rows := s.rows[from:min(from+groupRows, len(s.rows))]
+		p.bounds(s.group(from), rows, &bounds)
+		for i := range rows {
+			if b.refuses(bounds[i]) {
+				continue
+			}
+			r := &rows[i]
+			score := cosine(q.vec, s.vector(from+i))
 			if b.wants(score) && q.admits(r.id, r.expires) {
 				b.offer(candidate{r.id, r.rev, r.key, score})
 			}

@@ -332,6 +332,8 @@ func (b *file) stats(ctx context.Context, sp space, now int64) (s stats, err err
 	return s, err
 }
 
+// fetch, and keys below, write +ns: without the plus SQLite walks an index of
+// the whole namespace instead of looking up the ids.
 func (b *file) fetch(ctx context.Context, sp space, ids []int64, now int64) (list []row, err error) {
 	text, err := json.Marshal(ids)
 	if err != nil {
@@ -347,7 +349,7 @@ func (b *file) fetch(ctx context.Context, sp space, ids []int64, now int64) (lis
 		r.vec, err = unpack(nil, raw)
 		list = append(list, r)
 		return err
-	}, "SELECT id, rev, key, embedding, metadata, value FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND ns = ? AND "+live,
+	}, "SELECT id, rev, key, embedding, metadata, value FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND +ns = ? AND "+live,
 		string(text), sp.id, now)
 	return list, err
 }
@@ -364,7 +366,7 @@ func (b *file) keys(ctx context.Context, sp space, ids []int64) (map[int64]strin
 		err := rows.Scan(&id, &key)
 		out[id] = key
 		return err
-	}, "SELECT id, key FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND ns = ?", string(text), sp.id)
+	}, "SELECT id, key FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND +ns = ?", string(text), sp.id)
 	return out, err
 }
 

@@ -101,6 +101,12 @@ func (b *best) wants(score float64) bool {
 	return len(b.list) < b.k || score >= b.list[b.k-1].score
 }
 
+// refuses says that no candidate of at most this score comes in. A bound that
+// is not a number proves nothing.
+func (b *best) refuses(bound float64) bool {
+	return len(b.list) == b.k && bound < b.list[b.k-1].score
+}
+
 func (b *best) offer(c candidate) {
 	i, _ := slices.BinarySearchFunc(b.list, c, better)
 	if i == b.k {

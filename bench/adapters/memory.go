@@ -1,20 +1,11 @@
-// Command adapters measures the adapter slots against their service levels and
-// prints what it saw beside them. It owns no product code and asserts nothing.
-//
-//	go run ./bench/adapters
-//	go run ./bench/adapters -conninfo "host=… dbname=…"   # external-pg as well
 package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,218 +15,240 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/memory"
 )
 
-// The service levels of the memory slot: p95 and nominal calls a second.
 const (
-	storeLevel   = 500 * time.Millisecond
-	storeFloor   = 10
-	searchLevel  = 250 * time.Millisecond
-	searchFloor  = 50
-	loadPerStore = 32 // writers while the corpus is loaded
+	loaders     = 32 // writers while the corpus is loaded
+	vocabulary  = 5000
+	wordsStored = 12 // a value
+	recallDepth = 10
+	recallTries = 5
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+// store is one class of memory under measurement.
+type store struct {
+	*lab
+	name string
+	rows int
+	// make answers an adapter that is not connected, each time of the same data.
+	make func(context.Context) (adapters.Memory, error)
+	// settle waits for what the backend builds once the corpus is there.
+	settle func(context.Context) error
+	m      adapters.Memory
 }
 
-type settings struct {
-	rows, dim int
-	seconds   int
-	conninfo  string
-	out       io.Writer
-}
-
-func run(ctx context.Context, args []string, out io.Writer) error {
-	s := settings{out: out}
-	flags := flag.NewFlagSet("adapters", flag.ContinueOnError)
-	flags.IntVar(&s.rows, "rows", 100_000, "`entries` in the namespace")
-	flags.IntVar(&s.dim, "dim", 256, "`dimensions` of their vectors")
-	flags.IntVar(&s.seconds, "seconds", 10, "`seconds` of nominal load per call")
-	flags.StringVar(&s.conninfo, "conninfo", "", "PostgreSQL to measure external-pg on, an empty database")
-	if err := flags.Parse(args); err != nil {
-		return err
+func (l *lab) memory() []target {
+	local := &store{lab: l, name: "embedded", rows: l.rows}
+	local.make = func(context.Context) (adapters.Memory, error) {
+		e, err := memory.NewEmbedder(memory.EmbedderConfig{})
+		if err != nil {
+			return nil, err
+		}
+		dir, err := os.MkdirTemp(l.dir, "memory")
+		if err != nil {
+			return nil, err
+		}
+		return memory.NewEmbedded(memory.EmbeddedConfig{Dir: dir, Embedder: e})
 	}
-	dir, err := os.MkdirTemp("", "bench")
-	if err != nil {
-		return err
+	exact := &store{lab: l, name: "external-pg, PostgreSQL 15, exact", rows: l.rows}
+	exact.make = func(ctx context.Context) (adapters.Memory, error) {
+		conninfo, err := l.postgres(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return newPostgres(conninfo, 0)
 	}
-	defer os.RemoveAll(dir)
-	hash, err := memory.NewEmbedder(memory.EmbedderConfig{})
-	if err != nil {
-		return err
+	ann := &store{lab: l, name: "external-pg, PGlite with pgvector, HNSW", rows: l.annRows}
+	var conninfo string
+	ann.make = func(ctx context.Context) (adapters.Memory, error) {
+		var err error
+		if conninfo, err = l.pglite(ctx); err != nil {
+			return nil, err
+		}
+		return newPostgres(conninfo, int64(l.annRows)/2)
 	}
-	local, err := memory.NewEmbedded(memory.EmbeddedConfig{Dir: dir, Embedder: hash})
-	if err != nil {
-		return err
-	}
-	if err := s.measure(ctx, local); err != nil {
-		return err
-	}
-	if s.conninfo == "" {
-		return nil
-	}
-	external, err := memory.NewPostgres(memory.PostgresConfig{Conninfo: s.conninfo, Embedder: hash})
-	if err != nil {
-		return err
-	}
-	return s.measure(ctx, external)
-}
-
-func (s settings) measure(ctx context.Context, a adapters.Memory) error {
-	if err := a.Connect(ctx); err != nil {
-		return err
-	}
-	defer a.Disconnect(context.WithoutCancel(ctx))
-	m := adapters.WrapMemory(a, nil)
-	fmt.Fprintf(s.out, "\nmemory, %s %v: %d entries of %d dimensions\n", a.Impl(), a.Capabilities(), s.rows, s.dim)
-	start := time.Now()
-	if err := s.load(ctx, m); err != nil {
-		return err
-	}
-	fmt.Fprintf(s.out, "  loaded in %v\n", time.Since(start).Round(time.Millisecond))
-	start = time.Now()
-	r := rand.New(rand.NewPCG(7, 7))
-	if _, err := m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: vector(r, s.dim)}); err != nil {
-		return err
-	}
-	fmt.Fprintf(s.out, "  first search, with the vectors still to be read: %v, heap then %d MiB\n", time.Since(start).Round(time.Millisecond), heap())
-	if err := s.recall(ctx, m, r); err != nil {
-		return err
-	}
-	var mu sync.Mutex // of r
-	draw := func() []float32 {
-		mu.Lock()
-		defer mu.Unlock()
-		return vector(r, s.dim)
-	}
-	s.row("search vector", searchLevel, searchFloor, func() error {
-		_, err := m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: draw()})
-		return err
-	})
-	for _, mode := range []string{adapters.ModeText, adapters.ModeHybrid} {
-		s.row("search "+mode, searchLevel, searchFloor, func() error {
-			o := adapters.SearchOpt{Namespace: "n", Mode: mode}
-			if mode == adapters.ModeHybrid {
-				o.Embedding = draw()
-			}
-			_, err := m.Search(ctx, fmt.Sprintf("word%d word%d", rand.IntN(5000), rand.IntN(5000)), o)
+	ann.settle = func(ctx context.Context) error {
+		// A fresh connection begins with maintenance, which builds the index.
+		if err := ann.m.Disconnect(ctx); err != nil {
 			return err
-		})
+		}
+		if err := ann.m.Connect(ctx); err != nil {
+			return err
+		}
+		return awaitIndex(ctx, conninfo, l.dim)
 	}
-	s.row("retrieve", searchLevel, searchFloor, func() error {
-		_, _, err := m.Retrieve(ctx, fmt.Sprint(rand.IntN(s.rows)), "n")
+	return []target{local.target(), exact.target(), ann.target()}
+}
+
+func newPostgres(conninfo string, exactRows int64) (adapters.Memory, error) {
+	e, err := memory.NewEmbedder(memory.EmbedderConfig{})
+	if err != nil {
+		return nil, err
+	}
+	return memory.NewPostgres(memory.PostgresConfig{Conninfo: conninfo, Embedder: e, ExactRows: exactRows})
+}
+
+// indexLimit bounds the building of an index.
+const indexLimit = 10 * time.Minute
+
+func awaitIndex(ctx context.Context, conninfo string, dim int) error {
+	ctx, cancel := context.WithTimeout(ctx, indexLimit)
+	defer cancel()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var valid bool
+		query := fmt.Sprintf("SELECT coalesce(bool_and(indisvalid), false) FROM pg_index WHERE indexrelid = to_regclass('memory_entries_hnsw_%d')", dim)
+		if err := ask(ctx, conninfo, query, &valid); err != nil || valid {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the index was not built: %w", ctx.Err())
+		}
+	}
+}
+
+func (s *store) target() target {
+	const searchLevel, searchShare = 250 * time.Millisecond, 0.005
+	search := func(mode string) row {
+		return row{"search " + mode, searchLevel, 50, searchShare, at(func(ctx context.Context, i int) error {
+			o := adapters.SearchOpt{Namespace: "n", Mode: mode}
+			text := ""
+			if mode != adapters.ModeText {
+				o.Embedding = query(i, s.dim)
+			}
+			if mode != adapters.ModeVector {
+				text = fmt.Sprintf("%s %s", word(rand.IntN(vocabulary)), word(rand.IntN(vocabulary)))
+			}
+			_, err := s.m.Search(ctx, text, o)
+			return err
+		})}
+	}
+	return target{
+		slot: "memory", class: s.name, open: s.open,
+		close: func() {
+			if s.m != nil {
+				// The next class is measured all the same.
+				_ = s.m.Disconnect(context.Background())
+			}
+		},
+		rows: []row{
+			search(adapters.ModeVector), search(adapters.ModeText), search(adapters.ModeHybrid),
+			{"retrieve", searchLevel, 50, searchShare, at(func(ctx context.Context, _ int) error {
+				_, ok, err := s.m.Retrieve(ctx, fmt.Sprint(rand.IntN(s.rows)), "n")
+				if err == nil && !ok {
+					return fmt.Errorf("an entry is not there")
+				}
+				return err
+			})},
+			{"store, embedded by hash-v1", 500 * time.Millisecond, 10, 0.01, at(func(ctx context.Context, i int) error {
+				_, err := s.m.Store(ctx, fmt.Sprint(i%1000), sentence(rand.New(rand.NewPCG(uint64(i), 3))), "stores", adapters.StoreOpt{})
+				return err
+			})},
+		},
+	}
+}
+
+// open loads the corpus and says how much of the plainest search is found.
+func (s *store) open(ctx context.Context) error {
+	a, err := s.make(ctx)
+	if err != nil {
 		return err
-	})
-	s.row("store, embedded by hash-v1", storeLevel, storeFloor, func() error {
-		_, err := m.Store(ctx, fmt.Sprint(rand.IntN(1000)), sentence(), "stores", adapters.StoreOpt{})
+	}
+	s.m = adapters.WrapMemory(a, nil)
+	if err := s.m.Connect(ctx); err != nil {
 		return err
-	})
-	return ctx.Err()
+	}
+	begin := time.Now()
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	loaded := time.Since(begin)
+	if s.settle != nil {
+		begin = time.Now()
+		if err := s.settle(ctx); err != nil {
+			return err
+		}
+		s.note("memory %s: its index was built in %v", s.name, time.Since(begin).Round(time.Millisecond))
+	}
+	begin = time.Now()
+	if _, err := s.m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: query(0, s.dim)}); err != nil {
+		return err
+	}
+	first := time.Since(begin)
+	recall, err := s.recall(ctx)
+	if err != nil {
+		return err
+	}
+	s.note("memory %s %v: %d entries of %d dimensions, loaded in %v; the first search, which reads the vectors, took %v; recall@%d against an exact search in float64 %.3f",
+		s.name, s.m.Capabilities(), s.rows, s.dim, loaded.Round(time.Millisecond), first.Round(time.Millisecond), recallDepth, recall)
+	return nil
 }
 
 // load fills the namespace with the same corpus for every class.
-func (s settings) load(ctx context.Context, m adapters.Memory) error {
+func (s *store) load(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	work := make(chan int)
-	errs := make(chan error, loadPerStore)
-	for range loadPerStore {
-		go func() {
-			var err error
+	var all sync.WaitGroup
+	for range loaders {
+		all.Go(func() {
 			for i := range work {
-				if err == nil {
-					_, err = m.Store(ctx, fmt.Sprint(i), sentence(), "n", adapters.StoreOpt{Embedding: corpus(i, s.dim)})
+				r := rand.New(rand.NewPCG(uint64(i), 2))
+				if _, err := s.m.Store(ctx, fmt.Sprint(i), sentence(r), "n", adapters.StoreOpt{Embedding: corpus(i, s.dim)}); err != nil {
+					cancel(err)
 				}
 			}
-			errs <- err
-		}()
+		})
 	}
-	for i := range s.rows {
+	for i := 0; i < s.rows && ctx.Err() == nil; i++ {
 		work <- i
 	}
 	close(work)
-	var first error
-	for range loadPerStore {
-		if err := <-errs; first == nil {
-			first = err
-		}
-	}
-	return first
+	all.Wait()
+	return context.Cause(ctx)
 }
 
 // recall compares with the plainest exact search there is.
-func (s settings) recall(ctx context.Context, m adapters.Memory, r *rand.Rand) error {
-	const k, queries = 10, 5
+func (s *store) recall(ctx context.Context) (float64, error) {
+	type scored struct {
+		key   string
+		score float64
+	}
+	var best [recallTries][]scored
+	for i := range s.rows {
+		v := corpus(i, s.dim)
+		for try := range best {
+			c := scored{fmt.Sprint(i), cosine(query(-1-try, s.dim), v)}
+			best[try] = append(best[try], c)
+		}
+	}
 	same := 0
-	for range queries {
-		q := vector(r, s.dim)
-		type scored struct {
-			key   string
-			score float64
-		}
-		all := make([]scored, s.rows)
-		for i := range all {
-			all[i] = scored{fmt.Sprint(i), cosine(q, corpus(i, s.dim))}
-		}
+	for try, all := range best {
 		slices.SortFunc(all, func(a, b scored) int {
-			if a.score != b.score {
-				if a.score > b.score {
-					return -1
-				}
+			switch {
+			case a.score > b.score:
+				return -1
+			case a.score < b.score:
 				return 1
 			}
 			return strings.Compare(a.key, b.key)
 		})
-		hits, err := m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: q, Limit: k})
+		hits, err := s.m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: query(-1-try, s.dim), Limit: recallDepth})
 		if err != nil {
-			return err
+			return 0, err
 		}
 		for _, h := range hits {
-			if slices.ContainsFunc(all[:k], func(x scored) bool { return x.key == h.Key }) {
+			if slices.ContainsFunc(all[:recallDepth], func(x scored) bool { return x.key == h.Key }) {
 				same++
 			}
 		}
 	}
-	fmt.Fprintf(s.out, "  recall@%d against an exact search in float64: %.3f\n", k, float64(same)/(k*queries))
-	return nil
-}
-
-// row calls at the nominal rate, whether earlier calls have ended or not, and
-// prints how long they took.
-func (s settings) row(name string, level time.Duration, floor int, call func() error) {
-	n := s.seconds * floor
-	took := make([]time.Duration, n)
-	failed := make([]bool, n)
-	var wg sync.WaitGroup
-	tick := time.NewTicker(time.Second / time.Duration(floor))
-	defer tick.Stop()
-	for i := range n {
-		<-tick.C
-		wg.Go(func() {
-			start := time.Now()
-			failed[i] = call() != nil
-			took[i] = time.Since(start)
-		})
-	}
-	wg.Wait()
-	slices.Sort(took)
-	errors := 0
-	for _, f := range failed {
-		if f {
-			errors++
-		}
-	}
-	verdict := "met"
-	if took[n*95/100] > level {
-		verdict = "MISSED"
-	}
-	fmt.Fprintf(s.out, "  %-28s p50 %-10v p95 %-10v max %-10v errors %d/%d   level: p95 ≤ %v at %d/s: %s\n", name,
-		took[n/2].Round(10*time.Microsecond), took[n*95/100].Round(10*time.Microsecond), took[n-1].Round(10*time.Microsecond), errors, n, level, floor, verdict)
+	return float64(same) / (recallDepth * recallTries), nil
 }
 
 func corpus(i, dim int) []float32 { return vector(rand.New(rand.NewPCG(uint64(i), 1)), dim) }
+func query(i, dim int) []float32  { return vector(rand.New(rand.NewPCG(uint64(i), 7)), dim) }
 
 func vector(r *rand.Rand, dim int) []float32 {
 	v := make([]float32, dim)
@@ -255,17 +268,12 @@ func cosine(a, b []float32) float64 {
 	return dot / (math.Sqrt(aa) * math.Sqrt(bb))
 }
 
-func sentence() string {
-	words := make([]string, 12)
+func word(i int) string { return fmt.Sprint("word", i) }
+
+func sentence(r *rand.Rand) string {
+	words := make([]string, wordsStored)
 	for i := range words {
-		words[i] = fmt.Sprintf("word%d", rand.IntN(5000))
+		words[i] = word(r.IntN(vocabulary))
 	}
 	return strings.Join(words, " ")
-}
-
-func heap() uint64 {
-	var s runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&s)
-	return s.HeapAlloc >> 20
 }

@@ -33,8 +33,8 @@ const initGrace = 500 * time.Millisecond
 
 // initMode runs a command as its init when the arguments, those after the
 // program's name, ask for that: flags of init mode and "--", or the word init.
-// handled false means that they ask for something else. signals is what listen
-// returned: caught before the child exists, so that none is lost.
+// handled false means that they ask for something else. signals are caught
+// since before the child exists, so that none is lost.
 func initMode(args []string, signals <-chan os.Signal) (code int, handled bool) {
 	opts, err := parseInit(args)
 	switch {

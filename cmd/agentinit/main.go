@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
@@ -23,15 +24,14 @@ var (
 )
 
 func main() {
-	// The exec shim is this binary too and comes first: it is a program between
-	// its fork and its exec, and a TERM has to end it as it ends the program. For
-	// everything else it is one comparison.
+	// Signals have been caught since before main: see early. What arrives before
+	// that ends agentinit; and before the Go runtime has handlers at all, the
+	// kernel drops it for a PID 1, so that whoever stops the container waits for
+	// the whole of its timeout. No line of ours can precede the runtime.
+	caught := early.Caught()
+	// The exec shim is this binary too; it must come before anything else, since
+	// it runs between the fork and the exec of a program.
 	proc.ShimMain()
-	// Then at once the signals. Until here a TERM has its default action: it ends
-	// an ordinary process, and the kernel drops it for a PID 1, so that whoever
-	// stops the container waits for its whole timeout. What is left of that window
-	// is the start of the Go runtime, which no line of ours can precede.
-	caught := listen()
 	if code, handled := initMode(os.Args[1:], caught); handled {
 		os.Exit(code)
 	}

@@ -2,38 +2,11 @@ package main
 
 import (
 	"os"
-	"os/signal"
 	"runtime"
 	"syscall"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
-
-// signalsHeld is how many signals wait while they are not read: those that arrive
-// before there is a box, or a child to forward them to.
-const signalsHeld = 1024
-
-// listen hands every signal that can be caught to one channel, so that none that
-// the box did not choose can end it. Left out, so that a storm of them cannot
-// push a TERM out of the channel: SIGCHLD, which belongs to proc, and SIGURG,
-// which Go's scheduler sends itself. Also left out are the runtime's own: SIGPROF,
-// and 32 to 34 of the C libraries, which programs know as SIGRTMIN: it does
-// nothing to a PID 1. Faults are among the caught: a real one is a panic all the
-// same, but one that somebody sends with kill(2) would end the box. None is
-// ignored in the sense of signal(7), so programs start with default dispositions.
-func listen() (caught <-chan os.Signal) {
-	ch := make(chan os.Signal, signalsHeld)
-	var all []os.Signal
-	for n := syscall.Signal(1); n <= 64; n++ {
-		switch n {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF, 32, 33, 34:
-		default:
-			all = append(all, n)
-		}
-	}
-	signal.Notify(ch, all...)
-	return ch
-}
 
 // obey carries out what signals ask for, until done is closed.
 func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {

@@ -74,6 +74,7 @@ type box struct {
 	server    *probes.Server
 	drift     *probes.DriftDetector
 	addresses bootstrap.Addresses
+	boundary  boundary
 	authMode  probes.AuthMode
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
@@ -97,13 +98,14 @@ type box struct {
 	running sync.WaitGroup
 }
 
-// run boots the box and returns the exit status when it has ended. caught is what
-// listen returned.
+// run boots the box and returns the exit status when it has ended. caught are the
+// signals to it.
 func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signal) int {
 	o, code, handled := parseOptions(args, stdout, stderr)
 	if handled {
 		return code
 	}
+	go bootstrap.Preload()
 	b, err := newBox(o, environ, stdout, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
@@ -178,6 +180,9 @@ func systemName() string {
 // started.
 func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
+		return err
+	}
+	if b.boundary, err = newBoundary(m, b.addresses.Management, b.getenv); err != nil {
 		return err
 	}
 	if b.authMode, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
@@ -298,6 +303,7 @@ func (b *box) build() error {
 	b.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
+		Names: b.boundary.names, TrustedProxies: b.boundary.proxies, Origins: b.boundary.origins,
 		ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
 	if err != nil {
