@@ -54,7 +54,7 @@ func compare[A, T any](r *rapid.T, tw *twins[A], what string, step func(side int
 // plain is an answer, or the problem document of an error, as canonical JSON
 // with the script's names.
 func (tw *twins[A]) plain(r *rapid.T, side int, answer any, err error) []byte {
-	raw := []byte{}
+	var raw []byte
 	if err != nil {
 		_, raw = adapters.Problem(err)
 	} else {
