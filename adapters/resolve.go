@@ -54,6 +54,10 @@ func Missing(key, why string) *ConfigError {
 // Resolved are the five adapters that are wanted, not yet connected.
 type Resolved struct{ wanted map[Slot]Adapter }
 
+// Adapter is the one that a slot wants. It is not the way to call it: the slots
+// of a Set are.
+func (r *Resolved) Adapter(slot Slot) Adapter { return r.wanted[slot] }
+
 // Resolve makes the adapters. It performs no I/O. All complaints are returned
 // at once, joined; each is a *ConfigError naming the manifest key.
 func Resolve(cfg Config, table Table) (*Resolved, error) {

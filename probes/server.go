@@ -34,6 +34,9 @@ const (
 	RetryListen = 5 * time.Second
 )
 
+// headerSlack is how much net/http reads beyond its MaxHeaderBytes.
+const headerSlack = 4 << 10
+
 // Off as an address opens no listener.
 const Off = "off"
 
@@ -230,7 +233,7 @@ func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
 		ReadTimeout:       ReadTimeout,
 		WriteTimeout:      WriteTimeout,
 		IdleTimeout:       IdleTimeout,
-		MaxHeaderBytes:    MaxHeaderBytes,
+		MaxHeaderBytes:    MaxHeaderBytes - headerSlack,
 		ConnContext:       connContext,
 		// What a client does wrong is counted, not written to our log.
 		ErrorLog: log.New(discard{}, "", 0),

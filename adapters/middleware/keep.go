@@ -118,10 +118,10 @@ func (k *keeper) finish(ctx context.Context, key, request [32]byte, answer []byt
 	})
 }
 
-func (k *keeper) forget(ctx context.Context, key [32]byte) error {
+func (k *keeper) forget(ctx context.Context, keys ...[32]byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepLimit)
 	defer cancel()
-	return k.db.Write(ctx, func(tx *sql.Tx) error { return deleteReplays(ctx, tx, [][32]byte{key}) })
+	return k.db.Write(ctx, func(tx *sql.Tx) error { return deleteReplays(ctx, tx, keys) })
 }
 
 func deleteReplays(ctx context.Context, tx *sql.Tx, keys [][32]byte) error {

@@ -243,6 +243,21 @@ func (r *replays) forget(ctx context.Context, key [32]byte) {
 	}
 }
 
+// forgetAll drops every key that is not running.
+func (r *replays) forgetAll(ctx context.Context) error {
+	r.mu.Lock()
+	var dropped [][32]byte
+	for key, ok := r.dropOldest(); ok; key, ok = r.dropOldest() {
+		dropped = append(dropped, key)
+	}
+	keep := r.keep
+	r.mu.Unlock()
+	if keep == nil || len(dropped) == 0 {
+		return nil
+	}
+	return keep.forget(ctx, dropped...)
+}
+
 func (r *replays) drop(key [32]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -80,6 +80,10 @@ func (s *Stack) Keep(ctx context.Context, path string) error {
 	return nil
 }
 
+// Forget drops all answers that are remembered: what they tell of is no longer
+// there. Calls that are running keep their keys.
+func (s *Stack) Forget(ctx context.Context) error { return s.replays.forgetAll(ctx) }
+
 // Close closes the file of Keep, if there is one, after the last call.
 func (s *Stack) Close() error {
 	if k := s.replays.kept(); k != nil {

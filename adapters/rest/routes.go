@@ -248,6 +248,12 @@ func boxRoutes() []route {
 		{Method: "GET", Path: "/v1/backup", ID: "backup", Roles: adminOnly, ReplyType: tarType,
 			Query: []param{{"include_secrets", "boolean", "with keys and identities"}},
 			Doc:   "A consistent copy of all local state, as a tar.", handle: getBackup},
+		{Method: "POST", Path: "/v1/restore", ID: "restore", Roles: adminOnly, BodyTypes: []string{tarType}, MaxBody: maxRestored, Reply: Restored{},
+			Query: []param{
+				{"dry_run", "boolean", "check everything, touch nothing"}, {"replace", "boolean", "also what is in use; it is kept aside"},
+				{"include_secrets", "boolean", "with keys and identities"}, {"part", "string", "this part alone; may be repeated"},
+			},
+			Doc: "Put a backup back in place.", handle: postRestore},
 		{Method: "GET", Path: "/openapi.json", ID: "openapi", Reply: json.RawMessage{}, open: true, Doc: "This table as OpenAPI 3.1.", handle: getOpenAPI},
 	}
 }

@@ -77,7 +77,9 @@ type Server struct {
 	actions *actions // the agents' recent actions
 	openapi func() ([]byte, error)
 
-	streams atomic.Int64
+	streams   atomic.Int64
+	restoring sync.Mutex // held by the one restore
+
 	closing context.Context
 	close   context.CancelFunc
 	open    sync.WaitGroup

@@ -70,6 +70,8 @@ type Tasks struct {
 	mu    sync.Mutex
 	tasks map[string]*task
 	keys  map[string]taskKey
+	// starting counts the tasks that have a directory and no record in tasks yet.
+	starting int
 }
 
 // taskKey is what an idempotency key was used for.
@@ -111,17 +113,44 @@ func NewTasks(cfg TasksConfig) (*Tasks, error) {
 	if err := os.MkdirAll(cfg.Dir, taskDirMode); err != nil {
 		return nil, fmt.Errorf("cannot keep tasks: %w", err)
 	}
-	entries, err := os.ReadDir(cfg.Dir)
+	if err := t.loadAll(); err != nil {
+		return nil, err
+	}
+	t.prune()
+	return t, nil
+}
+
+func (t *Tasks) loadAll() error {
+	entries, err := os.ReadDir(t.cfg.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the tasks: %w", err)
+		return fmt.Errorf("cannot read the tasks: %w", err)
 	}
 	for _, e := range entries {
 		if err := t.load(e.Name()); err != nil {
 			t.tell(e.Name(), err)
 		}
 	}
-	t.prune()
-	return t, nil
+	return nil
+}
+
+// Replace lets swap put another directory in place of the records, and reads
+// them anew. While a task runs, or is being started, it is CONFLICT.
+func (t *Tasks) Replace(swap func() error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, one := range t.tasks {
+		if one.record.Status == TaskRunning {
+			return adapters.Errorf(adapters.CodeConflict, "tasks are running")
+		}
+	}
+	if t.starting > 0 {
+		return adapters.Errorf(adapters.CodeConflict, "tasks are being started")
+	}
+	if err := swap(); err != nil {
+		return err
+	}
+	t.tasks, t.keys = make(map[string]*task), make(map[string]taskKey)
+	return t.loadAll()
 }
 
 func (t *Tasks) tell(id string, err error) {
@@ -293,6 +322,14 @@ func (t *Tasks) spawn(ctx context.Context, req TaskRequest, key string) (id stri
 	if err != nil {
 		return "", err
 	}
+	t.mu.Lock()
+	t.starting++
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.starting--
+	}()
 	id = adapters.NewID()
 	dir := filepath.Join(t.cfg.Dir, id)
 	if err := os.Mkdir(dir, taskDirMode); err != nil {

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"archive/tar"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
-	"strings"
+	"strconv"
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
@@ -61,14 +59,33 @@ func copyTar(w io.Writer, r io.Reader) error {
 	return nil
 }
 
+// restored is what became of a backup.
+type restored struct {
+	DryRun bool `json:"dry_run"`
+	Parts  []struct {
+		Name  string `json:"name"`
+		Files int    `json:"files"`
+		Bytes int64  `json:"bytes"`
+		State string `json:"state"`
+		Kept  string `json:"kept"`
+	} `json:"parts"`
+}
+
 func newRestore(c *cli) *cobra.Command {
-	return &cobra.Command{
-		Use: "restore FILE|- DIR", Short: "Unpack a backup into an empty directory", Args: cobra.ExactArgs(2),
-		Long: `Unpack a backup into DIR, which must be empty or not exist. Each part becomes a
-directory of its name below it; move the parts to where the manifest says while
-agentinit does not run. Nothing that exists is overwritten, and nothing is
-written outside DIR. A damaged backup leaves what was unpacked so far.`,
-		RunE: func(_ *cobra.Command, args []string) error {
+	var dry, replace, secrets bool
+	var parts []string
+	cmd := &cobra.Command{
+		Use: "restore FILE|-", Short: "Put a backup back in place", Args: cobra.ExactArgs(1),
+		Long: `Put a backup back in place in the running box. The whole of it is checked before
+anything is touched: every checksum, and that each part opens and is of no newer
+form than the box knows. A slot whose state is replaced is out of service
+meanwhile; what it had is kept beside it as NAME.before-TIME. State that is in
+use is replaced only with --replace, and none while tasks run.
+
+A box whose state is lost is started empty, and then restored. Keys and
+identities are put back only with --include-secrets; they are read at the next
+start. Programs on the same files must be stopped first.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			in := io.NopCloser(c.stdin)
 			if args[0] != "-" {
 				f, err := os.Open(args[0])
@@ -78,63 +95,28 @@ written outside DIR. A damaged backup leaves what was unpacked so far.`,
 				in = f
 			}
 			defer in.Close()
-			n, err := unpack(in, args[1])
-			if err != nil {
-				return &exitError{exitFailure, fmt.Errorf("cannot restore: %w", err)}
+			query := url.Values{"part": parts}
+			for name, on := range map[string]bool{"dry_run": dry, "replace": replace, "include_secrets": secrets} {
+				if on {
+					query.Set(name, "true")
+				}
 			}
-			line(c.stdout, "%d files restored to %s", n, printable(args[1]))
-			return nil
+			raw, err := c.answered(cmd.Context(), api.AdapterRequest{
+				Method: http.MethodPost, Path: "/v1/restore", Query: query, Header: http.Header{"Content-Type": {"application/x-tar"}}, Body: in,
+			})
+			return show(c, raw, err, func(r restored) {
+				rows := make([][]cell, len(r.Parts))
+				for i, p := range r.Parts {
+					rows[i] = []cell{{printable(p.Name), noStyle}, {printable(p.State), noStyle}, {strconv.Itoa(p.Files), noStyle},
+						{strconv.FormatInt(p.Bytes, 10), noStyle}, {printable(p.Kept), noStyle}}
+				}
+				c.table([]column{{title: "PART"}, {title: "STATE"}, {title: "FILES"}, {title: "BYTES"}, {title: "BEFORE"}}, rows)
+			})
 		},
 	}
-}
-
-// maxRestored bounds the whole of what is unpacked, in bytes.
-const maxRestored = 1 << 40
-
-func unpack(r io.Reader, dir string) (files int, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return 0, err
-	}
-	if old, err := os.ReadDir(dir); err != nil || len(old) > 0 {
-		return 0, errors.Join(err, fmt.Errorf("%s is not empty", dir))
-	}
-	// Beneath a root descriptor no name can lead out, whatever the archive says.
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return 0, err
-	}
-	defer root.Close()
-	t := tar.NewReader(io.LimitReader(r, maxRestored))
-	for {
-		h, err := t.Next()
-		if errors.Is(err, io.EOF) {
-			return files, nil
-		}
-		if err != nil {
-			return files, err
-		}
-		name := filepath.Clean(strings.TrimSuffix(h.Name, "/"))
-		mode := os.FileMode(h.Mode) & 0o777
-		switch h.Typeflag {
-		case tar.TypeDir:
-			err = root.MkdirAll(name, mode|0o700)
-		case tar.TypeReg:
-			files++
-			err = writeOne(root, name, mode, t)
-		default:
-			err = fmt.Errorf("%s is neither a file nor a directory", printable(h.Name))
-		}
-		if err != nil {
-			return files, err
-		}
-	}
-}
-
-func writeOne(root *os.Root, name string, mode os.FileMode, r io.Reader) error {
-	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, r)
-	return errors.Join(err, f.Sync(), f.Close())
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "check everything, touch nothing")
+	cmd.Flags().BoolVar(&replace, "replace", false, "also what is in use; it is kept aside")
+	cmd.Flags().BoolVar(&secrets, "include-secrets", false, "with keys and identities")
+	cmd.Flags().StringSliceVar(&parts, "part", nil, "this `PART` alone (beads, memory, events, tasks, profiles, identities); may be repeated")
+	return cmd
 }

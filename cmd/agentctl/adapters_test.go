@@ -22,6 +22,8 @@ import (
 type slotsBox struct {
 	t      *testing.T
 	socket string
+	// restored is what was put in place, by part.
+	restored map[string]string
 }
 
 func newSlotsBox(t *testing.T) *slotsBox {
@@ -46,6 +48,14 @@ func newSlotsBox(t *testing.T) *slotsBox {
 	if err := set.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	restored := map[string]string{}
+	restore := func(part, file string) func(context.Context, string, string) (string, error) {
+		return func(_ context.Context, dir, stamp string) (string, error) {
+			raw, err := os.ReadFile(filepath.Join(dir, file))
+			restored[part] = string(raw)
+			return "kept.before-" + stamp, err
+		}
+	}
 	server, err := rest.New(rest.Config{
 		Slots: set,
 		Principal: func(ctx context.Context) (rest.Principal, bool) {
@@ -65,10 +75,10 @@ func newSlotsBox(t *testing.T) *slotsBox {
 				}
 				defer f.Close()
 				return set.Beads().Export(ctx, f)
-			}},
+			}, Serving: func() bool { return true }, Restore: restore("beads", "beads.jsonl")},
 			{Name: "identity", Secret: true, Snapshot: func(_ context.Context, to string) error {
 				return os.WriteFile(filepath.Join(to, "key"), []byte("secret"), 0o600)
-			}},
+			}, Restore: restore("identity", "key")},
 		},
 	})
 	if err != nil {
@@ -93,7 +103,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 			}
 		}
 	})
-	return &slotsBox{t, socket}
+	return &slotsBox{t, socket, restored}
 }
 
 // run runs agentctl and fails unless it exits with the status that is wanted.
@@ -185,25 +195,32 @@ func TestBackupAndRestore(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "backup.tar")
 	b.run(0, "", "backup", file)
-	to := filepath.Join(dir, "restored")
-	b.run(0, "", "restore", file, to)
-	got, err := os.ReadFile(filepath.Join(to, "beads", "beads.jsonl"))
-	if err != nil || string(got) != export {
-		t.Errorf("%v: %s", err, got)
-	}
-	if _, err := os.Stat(filepath.Join(to, "identity")); !os.IsNotExist(err) {
-		t.Errorf("a secret came unasked: %v", err)
-	}
-	b.run(1, "", "restore", file, to) // not empty any more
-	b.run(0, "", "backup", "--include-secrets", file)
-	full := filepath.Join(dir, "full")
-	b.run(0, "", "restore", file, full)
-	if got, err := os.ReadFile(filepath.Join(full, "identity", "key")); err != nil || string(got) != "secret" {
-		t.Errorf("%v: %s", err, got)
-	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
+	out, _ := b.run(0, "", "restore", "--dry-run", file)
+	if !strings.Contains(out, "beads") || !strings.Contains(out, "checked") || b.restored["beads"] != "" {
+		t.Errorf("dry run: %s%v", out, b.restored)
+	}
+	if _, stderr := b.run(1, "", "restore", file); !strings.Contains(stderr, "beads: in use") {
+		t.Errorf("what is in use: %s", stderr)
+	}
+	out, _ = b.run(0, "", "restore", "--replace", file)
+	if b.restored["beads"] != export || b.restored["identity"] != "" || !strings.Contains(out, "kept.before-") {
+		t.Errorf("%s%v", out, b.restored)
+	}
+	full := filepath.Join(dir, "full.tar")
+	b.run(0, "", "backup", "--include-secrets", full)
+	raw, err := os.ReadFile(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.run(0, string(raw), "restore", "--json", "--include-secrets", "--part", "identity", "-")
+	if b.restored["identity"] != "secret" {
+		t.Errorf("%v", b.restored)
+	}
+	b.run(1, "", "restore", filepath.Join(dir, "nowhere"))
+	b.run(1, "no backup", "restore", "-")
 }
 
 // What a program's processes may only read they cannot write through the slots
@@ -230,7 +247,7 @@ func TestReadersOfTheSocketDoNotWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	(&slotsBox{t, filepath.Join(dir, "s")}).run(0, "", "adapters")
+	(&slotsBox{t: t, socket: filepath.Join(dir, "s")}).run(0, "", "adapters")
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -72,21 +70,16 @@ func (b *box) apiTrouble(name string, fields map[string]any) {
 }
 
 // backupParts are the slots' state, the tasks' records, and, only when asked
-// for, the management key.
+// for, keys and identities, which are read at the next start.
 func (b *box) backupParts() []rest.BackupPart {
-	copyTree := func(from string) func(context.Context, string) error {
-		return func(_ context.Context, dir string) error {
-			err := os.CopyFS(dir, os.DirFS(from))
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil // nothing there yet
-			}
-			return err
-		}
+	var tasks func(func() error) error
+	if b.tasks != nil {
+		tasks = b.tasks.Replace
 	}
 	return append(slices.Clone(b.backups),
-		rest.BackupPart{Name: "tasks", Snapshot: copyTree(filepath.Join(b.roots.Workspace, "tasks"))},
-		rest.BackupPart{Name: "profiles", Secret: true, Snapshot: copyTree(filepath.Join(b.roots.Workspace, "profiles"))},
-		rest.BackupPart{Name: "identities", Secret: true, Snapshot: copyTree(b.roots.Identities)},
+		treePart("tasks", filepath.Join(b.roots.Workspace, "tasks"), false, tasks),
+		treePart("profiles", filepath.Join(b.roots.Workspace, "profiles"), true, nil),
+		treePart("identities", b.roots.Identities, true, nil),
 	)
 }
 

@@ -22,7 +22,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
-	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
@@ -55,12 +54,13 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 	return adapters.Table{
 		adapters.SlotBeads: {
 			"local-sqlite": func() (adapters.Adapter, error) {
-				local, err := beads.NewLocal(beads.LocalConfig{
+				cfg := beads.LocalConfig{
 					Path:         b.roots.Beads(m),
 					LeaseExpired: b.leaseExpired,
-				})
-				b.backUp("beads", func(ctx context.Context, dir string) error {
-					return local.Backup(ctx, filepath.Join(dir, "beads.db"))
+				}
+				local, err := beads.NewLocal(cfg)
+				b.slotPart(adapters.SlotBeads, statePlace{cfg.Path, "beads.db"}, local.Backup, func(dir string) (adapters.Adapter, error) {
+					return adapter(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(dir, "beads.db")}))
 				})
 				return adapter(local, err)
 			},
@@ -108,11 +108,10 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 				if err != nil {
 					return nil, err
 				}
-				local, err := memory.NewEmbedded(memory.EmbeddedConfig{
-					Dir: b.roots.Memory(m), Embedder: embedder,
-				})
-				b.backUp("memory", func(ctx context.Context, dir string) error {
-					return local.Backup(ctx, filepath.Join(dir, "memory.db"))
+				cfg := memory.EmbeddedConfig{Dir: b.roots.Memory(m), Embedder: embedder}
+				local, err := memory.NewEmbedded(cfg)
+				b.slotPart(adapters.SlotMemory, statePlace{filepath.Join(cfg.Dir, "memory.db"), "memory.db"}, local.Backup, func(dir string) (adapters.Adapter, error) {
+					return adapter(memory.NewEmbedded(memory.EmbeddedConfig{Dir: dir, Embedder: embedder}))
 				})
 				return adapter(local, err)
 			},
@@ -128,11 +127,16 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 		},
 		adapters.SlotEvents: {
 			"local-jsonl": func() (adapters.Adapter, error) {
-				local, err := events.NewLocal(events.LocalConfig{
+				cfg := events.LocalConfig{
 					Dir: eventsDir, Source: source, Fsync: m.Slots.Events.Fsync,
 					RetentionDays: int(m.Slots.Events.RetentionDays), MaxBytes: int64(m.Slots.Events.MaxBytes),
+				}
+				local, err := events.NewLocal(cfg)
+				b.slotPart(adapters.SlotEvents, statePlace{path: cfg.Dir}, local.Backup, func(dir string) (adapters.Adapter, error) {
+					apart := cfg
+					apart.Dir = dir
+					return adapter(events.NewLocal(apart))
 				})
-				b.backUp("events", func(ctx context.Context, dir string) error { return local.Backup(ctx, dir) })
 				return adapter(local, err)
 			},
 			"external": func() (adapters.Adapter, error) {
@@ -165,11 +169,6 @@ func podAddress(p schema.SolidPodRS, doc *schema.Document) string {
 		host = addr.String()
 	}
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(p.Port))
-}
-
-// backUp makes a slot's state part of `agentctl backup`.
-func (b *box) backUp(name string, snapshot func(ctx context.Context, dir string) error) {
-	b.backups = append(b.backups, rest.BackupPart{Name: name, Snapshot: snapshot})
 }
 
 // processManager runs agents as children of the one owner of processes.

@@ -1,0 +1,325 @@
+package rest
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Bounds of an archive that is put back.
+const (
+	maxRestored      = 64 << 30 // bytes in all
+	maxRestoredFiles = 200_000
+	maxBackupList    = 64 << 20 // bytes of backup.json
+	stampFormat      = "20060102T150405Z"
+)
+
+// Restored is what became of a backup.
+type Restored struct {
+	DryRun  bool           `json:"dry_run"`
+	Version string         `json:"version"` // that wrote the backup
+	Created adapters.Time  `json:"created_at"`
+	Parts   []RestoredPart `json:"parts"`
+}
+
+// RestoredPart is one piece of the box's state.
+type RestoredPart struct {
+	Name  string `json:"name"`
+	Files int    `json:"files"`
+	Bytes int64  `json:"bytes"`
+	State string `json:"state"` // checked, restored, left out
+	// Kept is where the state lies that was there before.
+	Kept adapters.NullString `json:"kept"`
+}
+
+// The values of RestoredPart.State.
+const (
+	partChecked  = "checked"
+	partRestored = "restored"
+	partLeftOut  = "left out"
+)
+
+// restoreOptions are the query of a restore.
+type restoreOptions struct {
+	dry, replace, secrets bool
+	parts                 []string // empty: all
+}
+
+func (q *request) restoreOptions() (o restoreOptions, err error) {
+	v := q.URL.Query()
+	for name, to := range map[string]*bool{"dry_run": &o.dry, "replace": &o.replace, "include_secrets": &o.secrets} {
+		if *to, err = boolParam(v, name); err != nil {
+			return o, err
+		}
+	}
+	o.parts = v["part"]
+	return o, nil
+}
+
+// postRestore unpacks the archive apart, judges all of it, and only then
+// replaces anything.
+func postRestore(q *request) error {
+	o, err := q.restoreOptions()
+	if err != nil {
+		return err
+	}
+	mt, err := q.mediaType()
+	if err != nil {
+		return err
+	}
+	if mt != tarType {
+		return adapters.Errorf(adapters.CodeUnsupported, "the body must be %s", tarType)
+	}
+	if !q.s.restoring.TryLock() {
+		return adapters.Errorf(adapters.CodeConflict, "another restore is under way")
+	}
+	defer q.s.restoring.Unlock()
+	ctx, cancel := context.WithTimeout(q.Context(), backupLimit)
+	defer cancel()
+	q.readDeadline(0)
+	q.writeDeadline(0)
+	dir, err := os.MkdirTemp("", "agentbox-restore-")
+	if err != nil {
+		return adapters.Unavailable(err, "there is no room for the copy")
+	}
+	defer os.RemoveAll(dir)
+	list, err := unpack(http.MaxBytesReader(q.w, q.Body, q.row.bodyLimit()), dir)
+	if err != nil {
+		return err
+	}
+	out := Restored{DryRun: o.dry, Version: list.Version, Created: list.Created, Parts: []RestoredPart{}}
+	chosen, err := q.s.choose(o, list, &out)
+	if err != nil {
+		return err
+	}
+	if err := check(ctx, chosen, dir, o); err != nil {
+		return err
+	}
+	if o.dry {
+		return q.reply(http.StatusOK, out)
+	}
+	if err := replaceParts(ctx, chosen, dir, &out); err != nil {
+		return err
+	}
+	return q.reply(http.StatusOK, out)
+}
+
+// damaged refuses an archive.
+func damaged(format string, args ...any) error {
+	return adapters.Errorf(adapters.CodeValidation, "the backup cannot be used: "+format, args...).With("field", "body")
+}
+
+// unpack writes the archive below dir and compares every file with the list at
+// its head. Below a root descriptor no name can lead out, whatever it says.
+func unpack(r io.Reader, dir string) (list backupList, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return list, adapters.Unavailable(err, "cannot unpack")
+	}
+	defer root.Close()
+	t := tar.NewReader(r)
+	if list, err = readList(t); err != nil {
+		return list, err
+	}
+	for entries := 0; ; entries++ {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return list, damaged("%w", err)
+		}
+		if entries > 2*maxRestoredFiles {
+			return list, adapters.OverLimit("files", maxRestoredFiles)
+		}
+		if err := unpackOne(root, h, t); err != nil {
+			return list, err
+		}
+	}
+	files, err := listFiles(dir)
+	if err != nil {
+		return list, adapters.Unavailable(err, "cannot read what was unpacked")
+	}
+	return list, compareLists(list.Files, files)
+}
+
+func readList(t *tar.Reader) (list backupList, err error) {
+	h, err := t.Next()
+	if err != nil {
+		return list, damaged("%w", err)
+	}
+	if h.Name != backupListName || h.Size > maxBackupList {
+		return list, damaged("it does not begin with %s", backupListName)
+	}
+	raw, err := io.ReadAll(t)
+	if err != nil {
+		return list, damaged("%w", err)
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return list, damaged("%s: %w", backupListName, err)
+	}
+	if list.Format != backupFormat {
+		return list, damaged("its format is %d, this program knows %d", list.Format, backupFormat)
+	}
+	if len(list.Files) > maxRestoredFiles {
+		return list, adapters.OverLimit("files", maxRestoredFiles)
+	}
+	return list, nil
+}
+
+func unpackOne(root *os.Root, h *tar.Header, r io.Reader) error {
+	name := filepath.Clean(strings.TrimSuffix(h.Name, "/"))
+	if !filepath.IsLocal(name) {
+		return damaged("%q leads out of it", cut(h.Name, 200))
+	}
+	mode := os.FileMode(h.Mode) & 0o777
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if err := root.MkdirAll(name, mode|0o700); err != nil {
+			return unpackError(h.Name, err)
+		}
+		return nil
+	case tar.TypeReg:
+	default:
+		return damaged("%q is neither a file nor a directory", cut(h.Name, 200))
+	}
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return unpackError(h.Name, err)
+	}
+	_, err = io.Copy(f, r)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return unpackError(h.Name, err)
+	}
+	return nil
+}
+
+// unpackError tells a disk that cannot take the copy from a stream that broke
+// off and from names that clash.
+func unpackError(name string, err error) error {
+	disk := []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS}
+	if slices.ContainsFunc(disk, func(e error) bool { return errors.Is(err, e) }) {
+		return adapters.Unavailable(err, "cannot unpack %q", cut(name, 200))
+	}
+	return damaged("%q: %w", cut(name, 200), err)
+}
+
+// compareLists wants the same files with the same content.
+func compareLists(want, have []backupFile) error {
+	byName := make(map[string]backupFile, len(have))
+	for _, f := range have {
+		byName[f.Name] = f
+	}
+	for _, f := range want {
+		got, ok := byName[f.Name]
+		switch {
+		case !ok:
+			return damaged("%q is missing", cut(f.Name, 200))
+		case got != f:
+			return damaged("%q is damaged: its checksum is another", cut(f.Name, 200))
+		}
+		delete(byName, f.Name)
+	}
+	for name := range byName {
+		return damaged("%q is not on its list", cut(name, 200))
+	}
+	return nil
+}
+
+// choose finds the parts of the archive that are to be put in place. What is in
+// it and has no place in this box is an error: leaving it out is for the caller
+// to say.
+func (s *Server) choose(o restoreOptions, list backupList, out *Restored) (chosen []BackupPart, err error) {
+	found := map[string]*RestoredPart{}
+	for _, f := range list.Files {
+		name, _, below := strings.Cut(f.Name, "/")
+		if !below {
+			return nil, damaged("%q belongs to no part", cut(f.Name, 200))
+		}
+		if found[name] == nil {
+			found[name] = &RestoredPart{Name: name, State: partLeftOut}
+		}
+		found[name].Files++
+		found[name].Bytes += f.Size
+	}
+	for _, name := range o.parts {
+		if found[name] == nil {
+			return nil, adapters.Invalid("part", "the backup has no %q", cut(name, 64))
+		}
+	}
+	for _, part := range s.cfg.Backup {
+		f := found[part.Name]
+		if f == nil {
+			continue
+		}
+		delete(found, part.Name)
+		if asked := len(o.parts) == 0 || slices.Contains(o.parts, part.Name); asked && (o.secrets || !part.Secret) {
+			f.State = partChecked
+			chosen = append(chosen, part)
+		}
+		out.Parts = append(out.Parts, *f)
+	}
+	for name := range found {
+		if len(o.parts) == 0 || slices.Contains(o.parts, name) {
+			return nil, adapters.Invalid("part", "this box keeps no %q: name the parts to restore", cut(name, 64))
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, adapters.Invalid("part", "the backup has nothing to restore here")
+	}
+	return chosen, nil
+}
+
+// check judges every part before one is touched.
+func check(ctx context.Context, parts []BackupPart, dir string, o restoreOptions) error {
+	var serving []string
+	for _, part := range parts {
+		if part.Check != nil {
+			if err := part.Check(ctx, filepath.Join(dir, part.Name)); err != nil {
+				return adapters.Errorf(adapters.CodeValidation, "%s cannot be restored: %w", part.Name, err).With("field", part.Name)
+			}
+		}
+		if part.Serving != nil && part.Serving() {
+			serving = append(serving, part.Name)
+		}
+	}
+	if len(serving) > 0 && !o.replace && !o.dry {
+		e := adapters.Errorf(adapters.CodeConflict, "%s: in use; replacing it must be asked for", strings.Join(serving, ", ")).With("parts", serving)
+		e.Retryable = false
+		return e
+	}
+	return nil
+}
+
+// replaceParts puts the parts in place, one after the other. Where one fails
+// the error says which were replaced before it, and where their old state is.
+func replaceParts(ctx context.Context, parts []BackupPart, dir string, out *Restored) error {
+	stamp := time.Now().UTC().Format(stampFormat)
+	var done []string
+	for _, part := range parts {
+		kept, err := part.Restore(ctx, filepath.Join(dir, part.Name), stamp)
+		if err != nil {
+			e := adapters.AsError(fmt.Errorf("cannot restore %s: %w", part.Name, err))
+			if e.Code == adapters.CodeInternal {
+				e = adapters.Unavailable(err, "cannot restore %s", part.Name)
+			}
+			return e.With("restored", done)
+		}
+		i := slices.IndexFunc(out.Parts, func(p RestoredPart) bool { return p.Name == part.Name })
+		out.Parts[i].State, out.Parts[i].Kept = partRestored, adapters.NullString(kept)
+		done = append(done, part.Name+" (before: "+kept+")")
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// statePlace is where a part of the box's state lies.
+type statePlace struct {
+	path string // a file, or a directory with all below it
+	file string // the file's name in a backup, "" for a directory
+}
+
+// in is what a snapshot below dir has for this place.
+func (p statePlace) in(dir string) string { return filepath.Join(dir, p.file) }
+
+// slotPart makes a slot's state part of backup and restore. open makes an
+// adapter of the same class over a snapshot: that it connects is the check.
+func (b *box) slotPart(slot adapters.Slot, place statePlace, snapshot func(ctx context.Context, to string) error,
+	open func(dir string) (adapters.Adapter, error)) {
+	b.backups = append(b.backups, rest.BackupPart{
+		Name:     string(slot),
+		Snapshot: func(ctx context.Context, dir string) error { return snapshot(ctx, place.in(dir)) },
+		Serving:  func() bool { return b.slotStatus(slot).Active != string(adapters.ClassOff) },
+		Check: func(ctx context.Context, dir string) error {
+			if _, err := os.Stat(place.in(dir)); err != nil {
+				return err
+			}
+			a, err := open(dir)
+			if err != nil {
+				return err
+			}
+			if err := a.Connect(ctx); err != nil {
+				return err
+			}
+			return a.Disconnect(ctx)
+		},
+		Restore: func(ctx context.Context, dir, stamp string) (string, error) {
+			return b.restoreSlot(ctx, slot, place, place.in(dir), stamp)
+		},
+	})
+}
+
+func (b *box) slotStatus(slot adapters.Slot) adapters.SlotStatus {
+	for _, s := range b.slots.Status() {
+		if s.Slot == slot {
+			return s
+		}
+	}
+	return adapters.SlotStatus{}
+}
+
+// restoreSlot puts from in place while the slot is out of service. A slot that
+// does not come back with it gets its old state again.
+func (b *box) restoreSlot(ctx context.Context, slot adapters.Slot, place statePlace, from, stamp string) (kept string, err error) {
+	staged, err := stage(ctx, from, place.path, stamp)
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(staged) // where it was put in place it is there no more
+	if err := b.slots.Degrade(ctx, slot, errors.New("its state is being restored")); err != nil {
+		return "", err
+	}
+	// Whatever becomes of the caller, the slot comes back.
+	ctx = context.WithoutCancel(ctx)
+	adapter := b.resolved.Adapter(slot)
+	err = adapter.Disconnect(ctx)
+	if err == nil {
+		err = unshared(place)
+	}
+	if err == nil {
+		kept, err = swapIn(staged, place.path, stamp)
+	}
+	if err != nil {
+		return "", errors.Join(err, b.slots.Restore(ctx, slot))
+	}
+	if err := b.slots.Restore(ctx, slot); err != nil {
+		return "", errors.Join(fmt.Errorf("the slot does not connect: %w", err), b.undoRestore(ctx, slot, place, kept, stamp))
+	}
+	// What is remembered of calls tells of things that are no longer there.
+	if err := b.stack.Forget(ctx); err != nil {
+		b.apiTrouble("IdempotencyNotForgotten", map[string]any{"error": err.Error()})
+	}
+	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "StateRestored", Fields: map[string]any{
+		"slot": string(slot), "path": place.path, "kept": kept,
+	}})
+	return kept, nil
+}
+
+// undoRestore puts the kept state back.
+func (b *box) undoRestore(ctx context.Context, slot adapters.Slot, place statePlace, kept, stamp string) error {
+	if kept == "" {
+		return nil // there was nothing before
+	}
+	err := b.slots.Degrade(ctx, slot, errors.New("its state is being restored"))
+	if err == nil {
+		_, err = swapIn(kept, place.path, stamp+".refused")
+	}
+	return errors.Join(err, b.slots.Restore(ctx, slot))
+}
+
+// unshared makes sure that nobody else has the database open: the last one to
+// close it removes its log, and a log beside another database would damage that.
+func unshared(place statePlace) error {
+	if place.file == "" {
+		return nil
+	}
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if _, err := os.Lstat(place.path + suffix); err == nil {
+			return adapters.Errorf(adapters.CodeConflict, "another process has %s open", place.path)
+		}
+	}
+	return nil
+}
+
+// stage copies a file or a directory to where a rename reaches path.
+func stage(ctx context.Context, from, path, stamp string) (staged string, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return "", err
+	}
+	staged = path + ".restoring-" + stamp
+	info, err := os.Stat(from)
+	switch {
+	case err != nil:
+		return "", err
+	case info.IsDir():
+		err = copyTree(ctx, from, staged)
+	default:
+		err = copyFrom(func() (fs.File, error) { return os.Open(from) }, staged, info.Mode())
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(staged))
+	}
+	return staged, nil
+}
+
+// swapIn puts staged at path, in one step, and keeps what was there aside.
+func swapIn(staged, path, stamp string) (kept string, err error) {
+	defer func() { err = errors.Join(err, syncDir(filepath.Dir(path))) }()
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return "", os.Rename(staged, path)
+	}
+	kept = path + ".before-" + stamp
+	err = unix.Renameat2(unix.AT_FDCWD, staged, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+	if err == nil {
+		return kept, os.Rename(staged, kept)
+	}
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return "", fmt.Errorf("cannot put %s in place: %w", path, err)
+	}
+	// A file system without the exchange (rename(2), RENAME_EXCHANGE): for a
+	// moment nothing is at path.
+	if err := os.Rename(path, kept); err != nil {
+		return "", err
+	}
+	if err := os.Rename(staged, path); err != nil {
+		return "", errors.Join(err, os.Rename(kept, path))
+	}
+	return kept, nil
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// copyTree copies the files and directories below from with their modes to a
+// directory that is made. A tree that is not there is an empty one. What else
+// lies there is left out: the tree may be a program's own, and a name in it that
+// leads elsewhere, or to a pipe, must neither be followed nor waited for.
+func copyTree(ctx context.Context, from, to string) error {
+	root, err := os.OpenRoot(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err := cmp.Or(err, ctx.Err()); err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, name)
+		switch {
+		case d.IsDir():
+			if err := os.Mkdir(target, info.Mode().Perm()|0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+			return nil
+		case !d.Type().IsRegular():
+			return nil
+		}
+		err = copyFrom(func() (fs.File, error) {
+			return root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		}, target, info.Mode())
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+}
+
+// copyFrom copies a regular file as long as it is now to a new one, on disk when
+// it returns.
+func copyFrom(open func() (fs.File, error), to string, mode fs.FileMode) error {
+	in, err := open()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return nil // another took its name meanwhile
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode.Perm())
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, io.LimitReader(in, info.Size()))
+	return errors.Join(err, out.Chmod(mode.Perm()), out.Sync(), out.Close())
+}
+
+// treePart makes a directory part of backup and restore. swap, when set, runs
+// what puts another directory in place of it.
+func treePart(name, path string, secret bool, swap func(func() error) error) rest.BackupPart {
+	if swap == nil {
+		swap = func(f func() error) error { return f() }
+	}
+	return rest.BackupPart{
+		Name: name, Secret: secret,
+		Snapshot: func(ctx context.Context, dir string) error { return copyTree(ctx, path, dir) },
+		Serving: func() bool {
+			entries, err := os.ReadDir(path)
+			return err == nil && len(entries) > 0
+		},
+		Restore: func(ctx context.Context, dir, stamp string) (kept string, err error) {
+			staged, err := stage(ctx, dir, path, stamp)
+			if err != nil {
+				return "", err
+			}
+			defer os.RemoveAll(staged)
+			err = swap(func() (err error) {
+				kept, err = swapIn(staged, path, stamp)
+				return err
+			})
+			return kept, err
+		},
+	}
+}
