@@ -17,6 +17,11 @@ type Meta struct {
 	Admin bool
 	// IdempotencyKey is 1-255 visible ASCII bytes, or empty.
 	IdempotencyKey string
+	// Once names the call for as long as an idempotency key lives, over restarts:
+	// the same key and request give the same name. The middleware alone sets it.
+	// A slot that keeps it beside what the call made, in one write, can tell a
+	// repetition from a second call even when the box died between the two.
+	Once string
 	// TraceParent is the W3C trace context that came in, or empty.
 	TraceParent string
 }

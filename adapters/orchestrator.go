@@ -67,6 +67,9 @@ type AgentSpec struct {
 	// StdinOpen keeps standard input open after Stdin for SendInput.
 	StdinOpen bool        `json:"stdin_open,omitempty"`
 	Limits    AgentLimits `json:"limits,omitzero"`
+	// Template names the manifest's template whose sandbox holds. The box alone
+	// sets it: it never crosses a wire.
+	Template string `json:"-"`
 }
 
 // AgentLimits bound one agent; 0 leaves a resource unlimited.

@@ -31,7 +31,8 @@ func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 	e.Payload = slices.Clone(e.Payload)
 	e.TS, e.Seq = Time{}, 0 // the box's to set
 	args := e               // before an id is made, which no two calls share
-	if e.ID == "" {
+	made := e.ID == ""
+	if made {
 		e.ID = NewID()
 	}
 	c := Call{
@@ -39,7 +40,13 @@ func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 		Check: func() error { return e.check() },
 		Text:  []Text{{Name: "payload", JSON: &e.Payload}},
 	}
-	return via(ctx, p.port, c, func(ctx context.Context, a Events) (Receipt, error) { return a.Dispatch(ctx, e) })
+	return via(ctx, p.port, c, func(ctx context.Context, a Events) (Receipt, error) {
+		// The id is what an event is known by for 24 h, here and at every sink.
+		if once := MetaFrom(ctx).Once; made && once != "" {
+			e.ID = "once-" + once
+		}
+		return a.Dispatch(ctx, e)
+	})
 }
 
 func (p eventsPort) Subscribe(ctx context.Context, filter EventFilter, from From) (Subscription, error) {

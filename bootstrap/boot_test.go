@@ -271,6 +271,41 @@ func TestLoadFailures(t *testing.T) {
 	}
 }
 
+// What a torn write leaves of a manifest must not stop everything.
+func TestApplyOfAnEmptyManifestIsRefused(t *testing.T) {
+	const head = "[supervisor]\nlisten = \"off\"\n"
+	for _, c := range []struct {
+		name, before, after string
+		main                []string
+		refused             bool
+	}{
+		{"empty", plain, "", nil, true},
+		{"comments", plain, "# nothing\n\n", nil, true},
+		{"cut off", plain, head, nil, true},
+		{"cut off, with a command", plain, head, []string{"/bin/sleep", "1"}, true},
+		{"switched off", plain, "[programs.web]\ncommand = [\"/bin/sleep\"]\nenabled = false\n", nil, false},
+		{"another program", plain, "[programs.other]\ncommand = [\"/bin/sleep\"]\n", nil, false},
+		{"empty before", head, "", nil, false},
+		{"only a command before", head, "", []string{"/bin/sleep", "1"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newBootRig(t, testRoots(t), c.before, func(cfg *Config) { cfg.Main = c.main })
+			if err := r.Load(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			write(t, r.cfg.Roots.Manifest, c.after, 0o644)
+			_, err := r.Reread()
+			var findings Findings
+			if errors.As(err, &findings) != c.refused || !c.refused && err != nil {
+				t.Fatalf("got %v", err)
+			}
+			if c.refused && !strings.Contains(err.Error(), "cut off") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
 func TestFlagWinsOverEnvironmentOverDefault(t *testing.T) {
 	b := New(Config{Bus: event.NewBus(4), Environ: []string{"AGENTBOX_CONFIG=/env"}, ManifestFile: "/flag", Roots: Roots{Manifest: "/default"}})
 	if got := b.ManifestFile(); got != "/flag" {

@@ -48,6 +48,29 @@ func override(variable, address, host, port string) (string, error) {
 	return net.JoinHostPort(cmp.Or(strings.Trim(host, "[]"), oldHost), cmp.Or(port, oldPort)), nil
 }
 
+// PublicOrigins are the origins at which the box is reached, as ParseOrigin
+// writes them: those of MANAGEMENT_API_PUBLIC_URLS, separated by commas, where
+// it is set, else those of the manifest. The error is a *Failure with
+// ExitManifest.
+func PublicOrigins(m *schema.Manifest, getenv func(string) string) ([]string, error) {
+	urls := m.API.PublicURLs
+	if v := getenv("MANAGEMENT_API_PUBLIC_URLS"); v != "" {
+		urls = strings.Split(v, ",")
+	}
+	origins := make([]string, 0, len(urls))
+	for _, u := range urls {
+		if u = strings.TrimSpace(u); u == "" {
+			continue
+		}
+		origin, err := schema.ParseOrigin(u)
+		if err != nil {
+			return nil, fail(ExitManifest, err, "a public URL of the box is %q", truncate(u, 80))
+		}
+		origins = append(origins, origin)
+	}
+	return origins, nil
+}
+
 // Mounts are the directories that must be present and writable for the box to
 // be ready; none in a plain container. Known after Load.
 func (b *Boot) Mounts() []string {

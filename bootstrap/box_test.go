@@ -39,6 +39,22 @@ func TestListenAddresses(t *testing.T) {
 	}
 }
 
+func TestPublicOrigins(t *testing.T) {
+	m := &schema.Manifest{API: schema.API{PublicURLs: []string{"https://Box.example.org/"}}}
+	for env, want := range map[string][]string{
+		"":                              {"https://box.example.org"},
+		"http://a:1, https://b:443/ , ": {"http://a:1", "https://b"},
+		"http://a,box":                  nil,
+	} {
+		got, err := PublicOrigins(m, func(name string) string {
+			return map[string]string{"MANAGEMENT_API_PUBLIC_URLS": env}[name]
+		})
+		if !slices.Equal(got, want) || (ExitCode(err) == ExitManifest) != (want == nil) {
+			t.Errorf("%q: %q %v", env, got, err)
+		}
+	}
+}
+
 func TestWhatReadinessAsksFor(t *testing.T) {
 	r := newBootRig(t, testRoots(t), agentboxManifest+`
 pods = "x"

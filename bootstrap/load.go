@@ -67,6 +67,29 @@ func (b *Boot) Read() (*Loaded, error) {
 	return b.resolve(path, text, users)
 }
 
+// Reread is Read for an apply. A manifest that says nothing of programs is refused
+// while the box runs some: an empty file or the head of one is what a torn write
+// leaves, and it must not stop everything. To stop them all on purpose, write
+// enabled = false, or ask for it.
+func (b *Boot) Reread() (*Loaded, error) {
+	l, err := b.Read()
+	if err != nil {
+		return nil, err
+	}
+	ours := 0 // what the command line asks for stays whatever the file says
+	if len(b.cfg.Main) > 0 {
+		ours = 1
+	}
+	if before := len(b.Current().Specs); before > ours && len(l.Specs) <= ours && !l.Document.Has("programs") {
+		return nil, Findings{{
+			Code: "E000", Severity: schema.Error, File: b.ManifestFile(),
+			Message: fmt.Sprintf("the manifest says nothing of programs, and the box has %s: was the file cut off?", count(before-ours, "program")),
+			Hint:    "to stop them all, write enabled = false, or call agentctl stop --all",
+		}}
+	}
+	return l, nil
+}
+
 // resolve goes from text to specs, collecting every finding on the way.
 func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) {
 	m, doc, findings := schema.Load(path, text)
@@ -76,7 +99,7 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 	l := &Loaded{Manifest: m, Document: doc}
 	var more, bad []schema.Finding
 	l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
-	l.Specs, bad = specs(l.Plan, doc, users)
+	l.Specs, bad = b.specs(l.Plan, doc, users)
 	findings = rules.WarningsFirst(slices.Concat(findings, b.checkRules(doc), more, bad))
 	if hasErrors(findings) {
 		return nil, Findings(findings)

@@ -22,13 +22,14 @@ func (u *Users) account(name string) (home, login string, ok bool) {
 }
 
 // specs fills in what the machine says: who each program runs as. Every user
-// and group that does not exist is a finding.
-func specs(p *plan.Plan, doc *schema.Document, users *Users) ([]program.Spec, []schema.Finding) {
+// and group that does not exist is a finding. The log files lie below the root.
+func (b *Boot) specs(p *plan.Plan, doc *schema.Document, users *Users) ([]program.Spec, []schema.Finding) {
 	var bad []schema.Finding
 	out := make([]program.Spec, len(p.Programs))
 	for i := range p.Programs {
 		one := &p.Programs[i]
 		out[i] = one.Spec
+		out[i].Logs.Path = b.cfg.Roots.Output(one.Spec.Logs.Path)
 		if one.User == "" && one.Group == "" && len(one.Groups) == 0 {
 			continue
 		}
@@ -118,7 +119,7 @@ func (b *Boot) finalSpecs() ([]program.Spec, error) {
 	if hasErrors(findings) {
 		return nil, fail(ExitManifest, Findings(findings), "the plan changed during the boot")
 	}
-	final, bad := specs(p, with.Document, users)
+	final, bad := b.specs(p, with.Document, users)
 	if len(bad) > 0 {
 		return nil, fail(ExitManifest, Findings(bad), "the accounts changed during the boot")
 	}

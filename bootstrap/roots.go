@@ -84,12 +84,46 @@ func (r Roots) WithManifest(m *schema.Manifest, getenv func(string) string) Root
 	return r
 }
 
-// Path puts the prefix before an absolute path of the box.
+// Path puts the prefix before an absolute path of the box. One that lies below
+// the prefix already stays: ${WORKSPACE} in a manifest, or in the environment of
+// an agentinit that another one started, has it.
 func (r Roots) Path(path string) string {
-	if r.Prefix == "" {
-		return filepath.Clean(path)
+	clean := filepath.Clean(path)
+	if r.Prefix == "" || below(clean, r.Prefix) {
+		return clean
 	}
-	return filepath.Join(r.Prefix, path)
+	// As from the root of a file system, whose parent is itself: no ".." leads out.
+	return filepath.Join(r.Prefix, filepath.Clean("/"+path))
+}
+
+// Output is where a program's log file lies. Devices, by which people mean
+// agentinit's own output, stay what they are.
+func (r Roots) Output(path string) string {
+	device := below(path, "/dev") && !below(path, "/dev/shm")
+	if path == "" || device || below(path, "/proc") {
+		return path
+	}
+	return r.Path(path)
+}
+
+// Beads is the database file of the local beads.
+func (r Roots) Beads(m *schema.Manifest) string {
+	return r.Path(cmp.Or(m.Slots.Beads.Path, filepath.Join(r.Workspace, "beads.db")))
+}
+
+// Memory is the directory of the embedded memory.
+func (r Roots) Memory(m *schema.Manifest) string {
+	return r.Path(cmp.Or(m.Slots.Memory.Dir, r.Ruvector))
+}
+
+// Events is the directory of the event journal, and of the spool to an external
+// one.
+func (r Roots) Events() string { return filepath.Join(r.Workspace, "events") }
+
+// TerminationLog is where the reason of the end is written if that file exists:
+// AGENTBOX_TERMINATION_LOG, else the kubelet's.
+func (r Roots) TerminationLog(getenv func(string) string) string {
+	return r.Path(cmp.Or(getenv("AGENTBOX_TERMINATION_LOG"), "/dev/termination-log"))
 }
 
 // Sentinel is the file that says that bootstrap has completed.

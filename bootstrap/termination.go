@@ -16,10 +16,6 @@ import (
 // MaxTerminationReport is how much of a termination log the kubelet keeps.
 const MaxTerminationReport = 4096
 
-// TerminationLog is where the kubelet expects it, unless the environment's
-// AGENTBOX_TERMINATION_LOG names another file.
-const TerminationLog = "/dev/termination-log"
-
 // ProgramEnd is how one program stood when the box ended.
 type ProgramEnd struct {
 	Name   string `json:"name"`

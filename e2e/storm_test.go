@@ -108,11 +108,15 @@ instances = 50
 			}
 		}
 		want := uint64((round + 1) * instances)
+		each := uint64(round + 1)
 		for end := time.Now().Add(patience); ; {
 			var restarts uint64
 			running := 0
-			for _, p := range b.programs() {
+			for name, p := range b.programs() {
 				restarts += p.Restarts
+				if p.Restarts > each {
+					t.Errorf("round %d: %s restarted %d times:\n%s", round, name, p.Restarts, b.lines(name))
+				}
 				if p.State == "RUNNING" && p.PID != 0 {
 					running++
 				}
@@ -128,6 +132,19 @@ instances = 50
 	if code := b.stop(); code != 0 {
 		t.Errorf("ended with %d", code)
 	}
+}
+
+// lines returns what the box has printed about one program.
+func (b *box) lines(program string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var about strings.Builder
+	for line := range strings.Lines(b.log.String()) {
+		if strings.Contains(line, `"`+program+`"`) {
+			about.WriteString(line)
+		}
+	}
+	return about.String()
 }
 
 func TestStatusStorm(t *testing.T) {

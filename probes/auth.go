@@ -175,7 +175,24 @@ func (a *Auth) bearer(token string) (Principal, error) {
 
 func (a *Auth) refuse(mode, reason string, err error) error {
 	a.failures.WithLabelValues(mode, reason).Inc()
-	return err
+	return &refusal{reason, err}
+}
+
+// refusal says why in the word that the metric counts by, too.
+type refusal struct {
+	reason string
+	err    error
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+func reasonOf(err error) string {
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.reason
+	}
+	return "wrong"
 }
 
 func reasonLabel(err error) string {
@@ -201,7 +218,12 @@ func withPrincipal(ctx context.Context, p Principal) context.Context {
 }
 
 // hasBearer tells whether the request shows a bearer key, right or wrong.
-func hasBearer(r *http.Request) bool {
+func hasBearer(r *http.Request) bool { return hasScheme(r, "Bearer") }
+
+// isSigned tells whether the request shows a signature, which is dear to check.
+func isSigned(r *http.Request) bool { return hasScheme(r, "Nostr") }
+
+func hasScheme(r *http.Request, want string) bool {
 	scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	return strings.EqualFold(scheme, "Bearer")
+	return strings.EqualFold(scheme, want)
 }

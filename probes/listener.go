@@ -5,7 +5,24 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 )
+
+// connectionLimit is how many connections one listener may hold when the process
+// may have that many descriptors. The two listeners together have a quarter: as
+// long as a flood lasts, programs are still started, and each takes several.
+func connectionLimit(descriptors uint64) int {
+	return int(min(MaxConnections, max(1, descriptors/8)))
+}
+
+// descriptors is how many the process may have open.
+func descriptors() uint64 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024 // what is usual
+	}
+	return limit.Cur
+}
 
 // boundedListener holds at most max connections. When one more arrives, the
 // oldest that is not inside a handler is closed: a flood of connections that

@@ -19,32 +19,51 @@ import (
 // maxScrapes bounds how many scrapes run at once: each reads /proc.
 const maxScrapes = 4
 
-// routes is the table of what needs no key. Everything else comes by Mount.
+// openRoute is one row of what needs no key and is never limited.
+type openRoute struct {
+	pattern string
+	handler http.HandlerFunc
+	// probe: asked by machines of the network, under whatever name they know.
+	probe bool
+}
+
+func (s *Server) openRoutes() []openRoute {
+	return []openRoute{
+		{"/livez", s.livez, true},
+		{"/ready", s.ready, true},
+		{"/health", s.health, true},
+		{"/health/pods", s.pods, true},
+		{"/health/relay", s.relay, true},
+		{"/metrics", s.scrape().ServeHTTP, true},
+		{"/v1/meta", s.meta, false},
+		{"/", s.index, false},
+	}
+}
+
+// routes serves what needs no key. Everything else comes by Mount.
 func (s *Server) routes() chi.Router {
 	r := chi.NewRouter()
 	s.fallbacks(r)
-	for _, route := range []struct {
-		pattern string
-		handler http.HandlerFunc
-	}{
-		{"/livez", s.livez},
-		{"/ready", s.ready},
-		{"/health", s.health},
-		{"/health/pods", s.pods},
-		{"/v1/meta", s.meta},
-	} {
+	for _, route := range s.openRoutes() {
 		s.get(r, route.pattern, route.handler)
 	}
-	s.addMetricsRoute(r)
 	return r
 }
 
-func (s *Server) addMetricsRoute(r chi.Router) {
-	s.get(r, "/metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
+// metricsRoutes is all that the metrics listener serves.
+func (s *Server) metricsRoutes() chi.Router {
+	r := chi.NewRouter()
+	s.fallbacks(r)
+	s.get(r, "/metrics", s.scrape())
+	return r
+}
+
+func (s *Server) scrape() http.Handler {
+	return promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
 		MaxRequestsInFlight: maxScrapes, Timeout: ReadTimeout,
 		// One collector that fails must not hide all the others.
 		ErrorHandling: promhttp.ContinueOnError,
-	}))
+	})
 }
 
 func (s *Server) get(r chi.Router, pattern string, h http.Handler) {
@@ -54,12 +73,14 @@ func (s *Server) get(r chi.Router, pattern string, h http.Handler) {
 }
 
 func (s *Server) fallbacks(r chi.Router) {
-	r.NotFound(s.metrics.instrument("unmatched", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		Problem(w, http.StatusNotFound, "there is nothing at this path")
-	})).ServeHTTP)
-	r.MethodNotAllowed(s.metrics.instrument("unmatched", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		Problem(w, http.StatusMethodNotAllowed, "this path does not take that method")
-	})).ServeHTTP)
+	r.NotFound(s.metrics.instrument("unmatched", s.limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		problem(w, http.StatusNotFound, codeNotFound, "there is nothing at this path", "resource", "path")
+	}))).ServeHTTP)
+	r.MethodNotAllowed(s.metrics.instrument("unmatched", s.limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Only open routes come here: what is mounted takes every method.
+		w.Header().Set("Allow", "GET, HEAD")
+		problem(w, http.StatusMethodNotAllowed, codeUnsupported, "this path does not take that method", "method", methodLabel(r.Method))
+	}))).ServeHTTP)
 }
 
 // MountOption changes how Mount treats a handler.
@@ -87,7 +108,9 @@ func (s *Server) Mount(pattern string, h http.Handler, opts ...MountOption) {
 	if m.maxBody > 0 {
 		h = http.MaxBytesHandler(h, m.maxBody)
 	}
-	if !m.open {
+	if m.open {
+		h = s.limitAnonymous(h)
+	} else {
 		h = s.authenticate(h)
 	}
 	s.router.Mount(pattern, s.metrics.instrument(strings.TrimSuffix(pattern, "/"), h))
@@ -98,48 +121,36 @@ func (s *Server) Authenticated(h http.Handler) http.Handler { return s.authentic
 
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from := remoteAddress(r)
-		blocked := s.failures.blocked(from, time.Now())
-		if blocked && !hasBearer(r) {
-			tooMany(w)
+		from := bucketOf(s.client(r))
+		if isSigned(r) && s.anonymous.empty(from, time.Now()) {
+			s.tooMany(w)
 			return
 		}
 		// A key is compared even then: that costs nothing, and a program of the
 		// box must not be able to lock out the operator who shares its address.
 		p, err := s.cfg.Auth.Authenticate(r)
-		if err == nil {
+		switch {
+		case err == nil:
 			next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), p)))
-			return
+		case errors.Is(err, ErrNoKeyYet):
+			retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, err.Error())
+		case !s.anonymous.take(from, time.Now()):
+			s.tooMany(w)
+		default:
+			s.refuse(w, err)
 		}
-		if blocked {
-			tooMany(w)
-			return
-		}
-		if !errors.Is(err, ErrNoKeyYet) {
-			s.failures.failed(from, time.Now())
-		}
-		s.refuse(w, err)
 	})
 }
 
-func tooMany(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "1")
-	Problem(w, http.StatusTooManyRequests, "too many failed attempts from this address")
-}
-
 func (s *Server) refuse(w http.ResponseWriter, err error) {
-	switch {
-	case errors.Is(err, ErrForbidden):
-		Problem(w, http.StatusForbidden, err.Error())
-	case errors.Is(err, ErrNoKeyYet):
-		w.Header().Set("Retry-After", "1")
-		Problem(w, http.StatusServiceUnavailable, err.Error())
-	default:
-		for _, c := range s.cfg.Auth.challenge() {
-			w.Header().Add("WWW-Authenticate", c)
-		}
-		Problem(w, http.StatusUnauthorized, err.Error())
+	if errors.Is(err, ErrForbidden) {
+		problem(w, http.StatusForbidden, codePermissionDenied, err.Error())
+		return
 	}
+	for _, c := range s.cfg.Auth.challenge() {
+		w.Header().Add("WWW-Authenticate", c)
+	}
+	problem(w, http.StatusUnauthorized, codeUnauthenticated, err.Error(), "reason", reasonOf(err))
 }
 
 // contain keeps a panic of a handler from being anything but a 500: it is
@@ -159,7 +170,7 @@ func (s *Server) contain(next http.Handler) http.Handler {
 				"panic": fmt.Sprint(v), "method": methodLabel(r.Method), "stack": string(debug.Stack()),
 			})
 			// Harmless when the answer has already begun.
-			Problem(w, http.StatusInternalServerError, "the handler failed; the failure is in the log")
+			problem(w, http.StatusInternalServerError, codeInternal, "the handler failed; the failure is in the log")
 		}()
 		next.ServeHTTP(w, r)
 	}))
@@ -215,10 +226,29 @@ func (s *Server) meta(w http.ResponseWriter, _ *http.Request) { JSON(w, http.Sta
 
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Pods == nil {
-		Problem(w, http.StatusNotFound, "no pod server is configured")
+		problem(w, http.StatusNotFound, codeNotFound, "no pod server is configured", "resource", "pods")
 		return
 	}
 	JSON(w, http.StatusOK, s.cfg.Pods())
+}
+
+func (s *Server) relay(w http.ResponseWriter, _ *http.Request) {
+	if s.cfg.Relay == nil {
+		problem(w, http.StatusNotFound, codeNotFound, "the box runs no relay of its own", "resource", "relay")
+		return
+	}
+	JSON(w, http.StatusOK, s.cfg.Relay())
+}
+
+// index tells who comes by hand where to look.
+func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
+	open := make([]string, 0, len(s.openRoutes()))
+	for _, route := range s.openRoutes() {
+		if route.pattern != "/" {
+			open = append(open, route.pattern)
+		}
+	}
+	JSON(w, http.StatusOK, map[string]any{"service": "agentinit", "open": open, "api": "/openapi.json"})
 }
 
 // isVerbose is true for ?verbose and ?verbose=true, as with kube-apiserver.
@@ -266,23 +296,10 @@ func send(w http.ResponseWriter, body []byte) {
 func JSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		Problem(w, http.StatusInternalServerError, "the answer cannot be written as JSON: "+err.Error())
+		problem(w, http.StatusInternalServerError, codeInternal, "the answer cannot be written as JSON: "+err.Error())
 		return
 	}
 	noCache(w, "application/json")
-	w.WriteHeader(status)
-	send(w, append(body, '\n'))
-}
-
-// Problem writes an error as application/problem+json (RFC 9457).
-func Problem(w http.ResponseWriter, status int, detail string) {
-	body, err := json.Marshal(map[string]any{
-		"type": "about:blank", "title": http.StatusText(status), "status": status, "detail": detail,
-	})
-	if err != nil {
-		body = nil // strings and numbers always marshal
-	}
-	noCache(w, "application/problem+json")
 	w.WriteHeader(status)
 	send(w, append(body, '\n'))
 }

@@ -7,6 +7,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 const (
 	MaxHeaderBytes = 64 << 10
 	MaxBodyBytes   = 1 << 20
-	// MaxConnections holds for each listener.
+	// MaxConnections holds for each listener, where RLIMIT_NOFILE leaves room.
 	MaxConnections    = 512
 	ReadHeaderTimeout = 5 * time.Second
 	ReadTimeout       = 10 * time.Second
@@ -32,6 +33,9 @@ const (
 	// RetryListen is the wait before an address that was refused is tried again.
 	RetryListen = 5 * time.Second
 )
+
+// headerSlack is how much net/http reads beyond its MaxHeaderBytes.
+const headerSlack = 4 << 10
 
 // Off as an address opens no listener.
 const Off = "off"
@@ -47,10 +51,21 @@ type Config struct {
 	// Registerer takes the metrics of the HTTP servers themselves.
 	Registerer prometheus.Registerer
 	// Health answers /health; Pods answers /health/pods, nil when there is no
-	// pod server; Meta answers /v1/meta.
+	// pod server; Relay answers /health/relay, nil when there is no relay; Meta
+	// answers /v1/meta.
 	Health func() Health
 	Pods   func() any
+	Relay  func() any
 	Meta   func() any
+
+	// Names are the host names of the box beside localhost and every address:
+	// requests to others are refused.
+	Names []string
+	// TrustedProxies are the peers whose X-Forwarded-For is believed.
+	TrustedProxies []netip.Prefix
+	// Origins are those whose pages may read answers, as a browser sends them:
+	// lower case, without the port that the scheme implies.
+	Origins []string
 
 	ManagementAddress string // host:port, or Off
 	MetricsAddress    string // host:port, or Off
@@ -58,10 +73,11 @@ type Config struct {
 
 // Server is the management server and the metrics server.
 type Server struct {
-	cfg      Config
-	router   chi.Router
-	metrics  *httpMetrics
-	failures failureLimit
+	cfg       Config
+	router    chi.Router
+	probes    map[string]bool // paths that are asked under any private name
+	metrics   *httpMetrics
+	anonymous anonymousLimit
 
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -82,7 +98,10 @@ func NewServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: m, listeners: make(map[string]*listener)}
+	s := &Server{cfg: cfg, metrics: m, probes: make(map[string]bool), listeners: make(map[string]*listener)}
+	for _, route := range s.openRoutes() {
+		s.probes[route.pattern] = route.probe
+	}
 	s.router = s.routes()
 	if why := cfg.Auth.Limitation(); why != "" {
 		cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventAuthMode,
@@ -92,19 +111,21 @@ func NewServer(cfg Config) (*Server, error) {
 }
 
 // Handler serves everything that the management listener serves, for another
-// listener such as the control socket.
+// listener such as the control socket: whatever Host and Origin a request has.
 func (s *Server) Handler() http.Handler { return s.contain(s.router) }
+
+// public is Handler as the network sees it: by the box's names alone, and for
+// pages of listed origins. The names come first: a page that was refused must
+// not even learn which origins are listed.
+func (s *Server) public() http.Handler { return s.contain(s.onlyOurNames(s.crossOrigin(s.router))) }
 
 // Start opens both listeners and serves until ctx ends. An address that cannot
 // be had does not end the box: it is published, retried every RetryListen, and
 // shown by Listeners. The error of the first attempt is returned for the log.
 func (s *Server) Start(ctx context.Context) error {
-	metricsRouter := chi.NewRouter()
-	s.addMetricsRoute(metricsRouter)
-	s.fallbacks(metricsRouter)
 	return errors.Join(
-		s.open(ctx, &listener{name: "management", address: s.cfg.ManagementAddress, handler: s.Handler()}),
-		s.open(ctx, &listener{name: "metrics", address: s.cfg.MetricsAddress, handler: s.contain(metricsRouter)}),
+		s.open(ctx, &listener{name: "management", address: s.cfg.ManagementAddress, handler: s.public()}),
+		s.open(ctx, &listener{name: "metrics", address: s.cfg.MetricsAddress, handler: s.contain(s.onlyOurNames(s.metricsRoutes()))}),
 	)
 }
 
@@ -199,7 +220,7 @@ func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the %s listener: %w", l.name, err)
 	}
-	return newBoundedListener(n, MaxConnections), nil
+	return newBoundedListener(n, connectionLimit(descriptors())), nil
 }
 
 // shutdownGrace is how long answers under way may take when ctx ends.
@@ -212,7 +233,7 @@ func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
 		ReadTimeout:       ReadTimeout,
 		WriteTimeout:      WriteTimeout,
 		IdleTimeout:       IdleTimeout,
-		MaxHeaderBytes:    MaxHeaderBytes,
+		MaxHeaderBytes:    MaxHeaderBytes - headerSlack,
 		ConnContext:       connContext,
 		// What a client does wrong is counted, not written to our log.
 		ErrorLog: log.New(discard{}, "", 0),

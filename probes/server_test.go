@@ -32,7 +32,7 @@ type rig struct {
 	server *Server
 }
 
-func newRig(t *testing.T, mode AuthMode) *rig {
+func newRig(t testing.TB, mode AuthMode, opts ...func(*Config)) *rig {
 	t.Helper()
 	bus := event.NewBus(256)
 	reg := prometheus.NewRegistry()
@@ -41,12 +41,16 @@ func newRig(t *testing.T, mode AuthMode) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewServer(Config{
+	cfg := Config{
 		Bus: bus, Readiness: ready, Auth: auth, Gatherer: reg, Registerer: reg,
 		Liveness: NewLiveness(pingFunc(func(context.Context) error { return nil }), time.Now()),
 		Health:   func() Health { return NewHealth(Facts{Verdict: ready.Verdict()}) },
 		Meta:     func() any { return map[string]string{"version": "1"} },
-	})
+	}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	s, err := NewServer(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +169,7 @@ func TestMountedRoutesNeedTheKey(t *testing.T) {
 	})
 	sub.Post("/", func(w http.ResponseWriter, q *http.Request) {
 		if _, err := io.Copy(io.Discard, q.Body); err != nil {
-			Problem(w, http.StatusRequestEntityTooLarge, err.Error())
+			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 		}
 	})
 	r.server.Mount("/v1/beads", sub)
@@ -227,7 +231,7 @@ func TestFailuresAreLimitedByAddress(t *testing.T) {
 			r.server.Handler().ServeHTTP(w, req)
 			return w.Code
 		}
-		for i := range failureBurst {
+		for i := range anonymousBurst {
 			if code := ask(fmt.Sprint("1.1.1.1:", i), "wrong"); code != 401 {
 				t.Fatalf("attempt %d: %d", i, code)
 			}
@@ -245,10 +249,10 @@ func TestFailuresAreLimitedByAddress(t *testing.T) {
 		if code := ask("1.1.1.1:99", "wrong"); code != 401 {
 			t.Fatalf("never forgiven: %d", code)
 		}
-		for i := range 3 * failureAddresses {
-			r.server.failures.failed(fmt.Sprint(i), time.Now())
+		for i := range 3 * anonymousAddresses {
+			r.server.anonymous.take(fmt.Sprint(i), time.Now())
 		}
-		if n := len(r.server.failures.buckets); n > failureAddresses {
+		if n := len(r.server.anonymous.buckets); n > anonymousAddresses {
 			t.Fatalf("%d addresses are remembered", n)
 		}
 	})

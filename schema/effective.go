@@ -172,6 +172,13 @@ func typed(s *shape, text string) any {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && s.kinds&kInteger != 0 {
 		return n
 	}
+	if s.kinds == kArray { // the environment separates items by commas
+		var items []any
+		for item := range strings.SplitSeq(text, ",") {
+			items = append(items, strings.TrimSpace(item))
+		}
+		return items
+	}
 	return text
 }
 

@@ -309,9 +309,9 @@ func slotsShape() *shape {
 
 func apiShape() *shape {
 	return table("The management listener as clients see it.",
-		field("public_urls", texts("Our own origins, for NIP-98.").def([]string{}).eg([]any{"https://box.example.org"})),
-		field("trusted_proxies", texts("Addresses or prefixes whose forwarded headers count.").def([]string{}).eg([]any{"10.0.0.0/8"})),
-		field("cors_origins", texts("Origins that browsers may call from.").def([]string{})),
+		field("public_urls", list("Origins at which the box is reached: their hosts are names of the box, and signed requests name them.", text("").formOf(decodesPublicURL)).def([]string{}).eg([]any{"https://box.example.org"}).overrides("MANAGEMENT_API_PUBLIC_URLS")),
+		field("trusted_proxies", list("Addresses or prefixes whose X-Forwarded-For counts.", text("").formOf(decodesPrefix)).def([]string{}).eg([]any{"10.0.0.0/8"})),
+		field("cors_origins", list("Origins that browsers may call from, compared exactly.", text("").formOf(decodesOrigin)).def([]string{}).eg([]any{"https://app.example.org"})),
 		field("rate_limit", integer("Requests a second and principal; 0 has no limit.").between(0, 1000000).def(1000)),
 	)
 }

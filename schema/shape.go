@@ -202,3 +202,7 @@ func (s *shape) child(name string) *shape {
 
 // manifestShape is built on first use: init mode never pays for it.
 var manifestShape = sync.OnceValue(newManifestShape)
+
+// Preload builds what Load checks every manifest against, so that it can be
+// done beside other work. Safe for concurrent use.
+func Preload() { manifestShape() }

@@ -231,7 +231,8 @@ priority = 5
 environment = { TOKEN = "secret", COLOUR = "blue", OTHER_TOKEN = "${T}" }
 `)
 	env := func(name string) (string, bool) {
-		v, ok := map[string]string{"AGENTBOX_LOG_LEVEL": "warn", "MANAGEMENT_API_PORT": "7000"}[name]
+		v, ok := map[string]string{"AGENTBOX_LOG_LEVEL": "warn", "MANAGEMENT_API_PORT": "7000",
+			"MANAGEMENT_API_PUBLIC_URLS": "https://a, https://b"}[name]
 		return v, ok
 	}
 	got := map[string]Setting{}
@@ -250,6 +251,7 @@ environment = { TOKEN = "secret", COLOUR = "blue", OTHER_TOKEN = "${T}" }
 		"observability.log_level":                 {"warn", "env", "AGENTBOX_LOG_LEVEL"},
 		"supervisor.listen":                       {"0.0.0.0:7000", "env", "MANAGEMENT_API_HOST, MANAGEMENT_API_PORT"},
 		"supervisor.stop_grace":                   {"25s", "default", ""},
+		"api.public_urls":                         {[]any{"https://a", "https://b"}, "env", "MANAGEMENT_API_PUBLIC_URLS"},
 		"programs.web.priority":                   {int64(5), "file", "agentbox.toml:11:1"},
 		"programs.web.directory":                  {"/x", "catalogue", ""},
 		"programs.web.restart":                    {"always", "file", "agentbox.toml:9:1"},
@@ -262,7 +264,7 @@ environment = { TOKEN = "secret", COLOUR = "blue", OTHER_TOKEN = "${T}" }
 		"programs.cat.restart":                    {"always", "file", "agentbox.toml:9:1"},
 	}
 	for path, w := range want {
-		if s := got[path]; s.Value != w[0] || s.Source != w[1] || s.Detail != w[2] {
+		if s := got[path]; !reflect.DeepEqual(s.Value, w[0]) || s.Source != w[1] || s.Detail != w[2] {
 			t.Errorf("%s = %+v, want %v", path, s, w)
 		}
 	}

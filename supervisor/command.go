@@ -44,10 +44,20 @@ func command(spec *program.Spec) (proc.Command, error) {
 			c.Rlimits[name] = proc.Rlimit{Soft: l.Soft, Hard: l.Hard}
 		}
 	}
-	return c, confine(&c, spec.Sandbox)
+	return c, nil
 }
 
-// confine applies the sandbox.
+// Confine applies a sandbox to a command, a program's or anybody else's. What
+// cannot be applied is an *UnsupportedError, and the command must not be
+// started; in mode audit it is skipped, and returned to be told.
+func Confine(c *proc.Command, s *program.Sandbox) (skipped, err error) {
+	err = confine(c, s)
+	if err != nil && s.Mode == "audit" {
+		return err, nil
+	}
+	return nil, err
+}
+
 func confine(c *proc.Command, s *program.Sandbox) error {
 	if s == nil || s.Mode == "off" {
 		return nil

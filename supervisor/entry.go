@@ -121,7 +121,12 @@ func (l *loop) show(e *entry) {
 	})
 }
 
+// sameFacts tells whether nobody needs to hear of the difference. That the leader
+// of a stop is gone is none: the state that follows says so.
 func sameFacts(a, b *Status) bool {
+	if a.State == program.Stopping && b.State == program.Stopping {
+		return true
+	}
 	return a.State == b.State && a.Run == b.Run && a.PID == b.PID &&
 		a.Ready == b.Ready && a.Healthy == b.Healthy && a.Completed == b.Completed
 }

@@ -30,6 +30,29 @@ func TestRestartStorm(t *testing.T) {
 	})
 }
 
+// The end of the leader is no news while the program is STOPPING: the state that
+// follows tells it.
+func TestStopIsToldOnce(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = habit{dies: time.Second, leftover: time.Second}
+		b.boot(Config{}, spec("p"))
+		b.pass(2 * time.Second)
+		if err := b.sup.Stop(b.t.Context(), "p"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(5 * time.Second)
+		b.is("p", program.Stopped, "stopped by request")
+		var told []string
+		for _, e := range b.events(event.ProgramStateChanged) {
+			told = append(told, e.Change.From+">"+e.Change.To)
+		}
+		want := "STOPPED>STARTING STARTING>STARTING STARTING>RUNNING RUNNING>STOPPING STOPPING>STOPPED"
+		if got := strings.Join(told, " "); got != want {
+			t.Errorf("told %s", got)
+		}
+	})
+}
+
 func TestRestartWaitsForTheTree(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["p"] = habit{leftover: 3 * time.Second}

@@ -116,12 +116,15 @@ func (s *System) Notices() <-chan Notice { return s.notices }
 func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	r := &systemRun{key: runKey{spec.Name, run}, spec: spec}
 	cmd, err := command(spec)
-	var unsupported *UnsupportedError
-	switch {
-	case errors.As(err, &unsupported) && spec.Sandbox != nil && spec.Sandbox.Mode == "audit":
-		s.tell(event.Warn, "SandboxNotApplied", spec.Name, map[string]any{"reason": err.Error()})
-	case err != nil:
+	if err != nil {
 		return 0, err
+	}
+	skipped, err := Confine(&cmd, spec.Sandbox)
+	if err != nil {
+		return 0, err
+	}
+	if skipped != nil {
+		s.tell(event.Warn, "SandboxNotApplied", spec.Name, map[string]any{"reason": skipped.Error()})
 	}
 	childEnds, err := s.equip(r, &cmd)
 	defer closeAll(childEnds)

@@ -52,6 +52,13 @@ CREATE TABLE comments (
 	PRIMARY KEY (bead_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+`, `
+CREATE TABLE made (
+	once TEXT PRIMARY KEY, -- Meta.Once of the call
+	id   TEXT NOT NULL,    -- of the bead or comment that it made
+	at   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX made_at ON made(at);
 `}
 }
 

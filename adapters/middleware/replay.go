@@ -6,11 +6,13 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/rs/zerolog"
 )
 
 // Bounds of what is remembered for idempotency keys.
@@ -18,32 +20,73 @@ const (
 	replayFor   = 24 * time.Hour
 	maxReplays  = 20000
 	maxReplayed = 32 << 20 // bytes of answers
+	onceBytes   = 16       // of the hash in Meta.Once
 )
 
-// replays remembers the first answer to each idempotency key, in memory. Keys
-// are the caller's own: another actor's same key is another key. Requests are
-// kept only as a keyed hash. Beyond its bounds the oldest answers go first.
+// replays remembers the first answer to each idempotency key: in memory, and
+// with a keeper in a file, which then holds the answers alone. Keys are the
+// caller's own: another actor's same key is another key. Requests are kept only
+// as a keyed hash. Beyond its bounds the oldest answers go first.
+//
+// A key is written down before its call and the answer after it. A box that
+// dies between the two leaves a key in doubt: maybe the call had its effect,
+// maybe not. Refusing such a key for a day would make the caller choose between
+// a lost call and a second one, so the next call with it goes through, under
+// the same Meta.Once as the first. Slots that make durable things (beads, events)
+// keep that name in the very write that makes the thing, and answer what is
+// there; external classes forward the key to a peer that remembers it; an agent
+// did not outlive the box that asked for it.
 type replays struct {
-	secret []byte
+	log zerolog.Logger
 
-	mu    sync.Mutex
-	byKey map[[32]byte]*list.Element
-	order *list.List // of *replay, oldest first
-	bytes int
+	mu     sync.Mutex
+	secret []byte
+	keep   *keeper // nil: in memory alone
+	byKey  map[[32]byte]*list.Element
+	order  *list.List // of *replay, oldest first
+	bytes  int
 }
+
+// replayState is how far the first call with a key has come.
+type replayState int
+
+const (
+	replayRunning replayState = iota
+	replayDoubt               // it was running when the box ended
+	replayDone
+)
 
 type replay struct {
 	key     [32]byte
 	request [32]byte
-	answer  []byte // nil while the first call is running
 	at      time.Time
+	state   replayState
+	size    int    // of the answer
+	answer  []byte // nil when it is not there yet, or in the file
 }
 
-func newReplays() *replays {
+func newReplays(log zerolog.Logger) *replays {
 	secret := make([]byte, 32)
 	// crypto/rand.Read never fails: it ends the process instead.
 	_, _ = rand.Read(secret)
-	return &replays{secret: secret, byKey: make(map[[32]byte]*list.Element), order: list.New()}
+	return &replays{log: log, secret: secret, byKey: make(map[[32]byte]*list.Element), order: list.New()}
+}
+
+// adopt goes on with what a file has; nothing has been remembered before it.
+func (r *replays) adopt(k *keeper, secret []byte, old []*replay) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keep, r.secret = k, secret
+	for _, one := range old {
+		r.byKey[one.key] = r.order.PushBack(one)
+		r.bytes += one.size
+	}
+}
+
+func (r *replays) kept() *keeper {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.keep
 }
 
 func (r *replays) hash(v any) ([32]byte, error) {
@@ -51,7 +94,10 @@ func (r *replays) hash(v any) ([32]byte, error) {
 	if err != nil {
 		return [32]byte{}, err
 	}
-	h := hmac.New(sha256.New, r.secret)
+	r.mu.Lock()
+	secret := r.secret
+	r.mu.Unlock()
+	h := hmac.New(sha256.New, secret)
 	h.Write(raw)
 	return [32]byte(h.Sum(nil)), nil
 }
@@ -70,7 +116,11 @@ func (r *replays) middleware(next adapters.Handler) adapters.Handler {
 		if err != nil {
 			return err
 		}
-		answer, err := r.begin(key, request)
+		once, err := r.hash([][32]byte{key, request})
+		if err != nil {
+			return err
+		}
+		answer, err := r.begin(ctx, key, request)
 		if err != nil {
 			return err
 		}
@@ -82,57 +132,118 @@ func (r *replays) middleware(next adapters.Handler) adapters.Handler {
 		// Also on a panic the key must become free again.
 		defer func() {
 			if !done {
-				r.forget(key)
+				r.forget(ctx, key)
 			}
 		}()
-		if err := next(ctx, c); err != nil {
+		m.Once = hex.EncodeToString(once[:onceBytes])
+		if err := next(adapters.WithMeta(ctx, m), c); err != nil {
 			return err
 		}
 		answer, err = json.Marshal(c.Result())
 		if err != nil {
 			return err
 		}
-		r.finish(key, answer)
+		r.finish(ctx, key, request, answer)
 		done = true
 		return nil
 	}
 }
 
-// begin returns the remembered answer, or nil and the key is now running.
-func (r *replays) begin(key, request [32]byte) ([]byte, error) {
+// begin returns the remembered answer, or nil and the key is now running, also
+// in the file.
+func (r *replays) begin(ctx context.Context, key, request [32]byte) ([]byte, error) {
+	answer, stored, dropped, err := r.look(key, request)
+	keep := r.kept()
+	switch {
+	case err != nil || answer != nil || keep == nil:
+		return answer, err
+	case stored:
+		return keep.answer(ctx, key)
+	}
+	if err := keep.begin(ctx, key, request, dropped); err != nil {
+		// Nothing has been done yet, so refusing is safe; going on would not be.
+		r.drop(key)
+		return nil, err
+	}
+	return nil, nil
+}
+
+// look finds the key or marks it as running. stored says that the answer is in
+// the file; dropped are the keys that had to go.
+func (r *replays) look(key, request [32]byte) (answer []byte, stored bool, dropped [][32]byte, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.expire(time.Now())
+	dropped = r.expire(time.Now())
 	if e, ok := r.byKey[key]; ok {
 		old := e.Value.(*replay)
 		switch {
 		case old.request != request:
-			return nil, adapters.Errorf(adapters.CodeIdempotencyMismatch, "the idempotency key was used for another request").
+			return nil, false, nil, adapters.Errorf(adapters.CodeIdempotencyMismatch, "the idempotency key was used for another request").
 				With("reason", "key reused")
-		case old.answer == nil:
-			return nil, adapters.Errorf(adapters.CodeConflict, "the first call with this idempotency key is still running")
+		case old.state == replayRunning:
+			return nil, false, nil, adapters.Errorf(adapters.CodeConflict, "the first call with this idempotency key is still running")
+		case old.state == replayDoubt:
+			old.state = replayRunning
+			return nil, false, dropped, nil
 		}
-		return old.answer, nil
+		return old.answer, old.answer == nil, nil, nil
 	}
-	if r.order.Len() >= maxReplays && !r.dropOldest() {
-		return nil, adapters.Errorf(adapters.CodeRateLimited, "too many calls with idempotency keys are running")
+	if r.order.Len() >= maxReplays {
+		gone, ok := r.dropOldest()
+		if !ok {
+			return nil, false, nil, adapters.Errorf(adapters.CodeRateLimited, "too many calls with idempotency keys are running")
+		}
+		dropped = append(dropped, gone)
 	}
 	r.byKey[key] = r.order.PushBack(&replay{key: key, request: request, at: time.Now()})
-	return nil, nil
+	return nil, false, dropped, nil
 }
 
-func (r *replays) finish(key [32]byte, answer []byte) {
+// finish remembers the answer. The call has had its effect: a file that cannot
+// be written is told of, and the answer stays in memory.
+func (r *replays) finish(ctx context.Context, key, request [32]byte, answer []byte) {
+	r.mu.Lock()
+	keep := r.keep
+	if e, ok := r.byKey[key]; ok {
+		one := e.Value.(*replay)
+		one.state, one.answer, one.size = replayDone, answer, len(answer)
+		r.bytes += len(answer)
+	}
+	var dropped [][32]byte
+	for r.bytes > maxReplayed {
+		gone, ok := r.dropOldest()
+		if !ok {
+			break
+		}
+		dropped = append(dropped, gone)
+	}
+	r.mu.Unlock()
+	if keep == nil {
+		return
+	}
+	if err := keep.finish(ctx, key, request, answer, dropped); err != nil {
+		r.log.Warn().AnErr("cause", err).Msg("an answer is remembered in memory only: its idempotency key is in doubt after a restart")
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e, ok := r.byKey[key]; ok {
-		e.Value.(*replay).answer = answer
-		r.bytes += len(answer)
-	}
-	for r.bytes > maxReplayed && r.dropOldest() {
+		e.Value.(*replay).answer = nil
 	}
 }
 
-func (r *replays) forget(key [32]byte) {
+// forget frees the key of a call that failed.
+func (r *replays) forget(ctx context.Context, key [32]byte) {
+	// The file first: a next call with the key must find nothing to lose there.
+	defer r.drop(key)
+	if keep := r.kept(); keep != nil {
+		if err := keep.forget(ctx, key); err != nil {
+			r.log.Warn().AnErr("cause", err).Msg("the idempotency key of a failed call could not be freed: it is in doubt after a restart")
+		}
+	}
+}
+
+func (r *replays) drop(key [32]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e, ok := r.byKey[key]; ok {
@@ -142,33 +253,35 @@ func (r *replays) forget(key [32]byte) {
 
 // expire drops what is older than replayFor. Order of insertion is order of
 // age.
-func (r *replays) expire(now time.Time) {
+func (r *replays) expire(now time.Time) (dropped [][32]byte) {
 	for e := r.order.Front(); e != nil; {
 		old := e.Value.(*replay)
 		if now.Sub(old.at) < replayFor {
-			return
+			return dropped
 		}
 		next := e.Next()
-		if old.answer != nil {
+		if old.state != replayRunning {
 			r.remove(e)
+			dropped = append(dropped, old.key)
 		}
 		e = next
 	}
+	return dropped
 }
 
-// dropOldest drops the oldest answer that is complete; false when none is.
-func (r *replays) dropOldest() bool {
+// dropOldest drops the oldest key that is not running; false when none is.
+func (r *replays) dropOldest() (key [32]byte, ok bool) {
 	for e := r.order.Front(); e != nil; e = e.Next() {
-		if e.Value.(*replay).answer != nil {
+		if old := e.Value.(*replay); old.state != replayRunning {
 			r.remove(e)
-			return true
+			return old.key, true
 		}
 	}
-	return false
+	return key, false
 }
 
 func (r *replays) remove(e *list.Element) {
 	old := r.order.Remove(e).(*replay)
 	delete(r.byKey, old.key)
-	r.bytes -= len(old.answer)
+	r.bytes -= old.size
 }

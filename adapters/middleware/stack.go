@@ -46,7 +46,7 @@ type Stack struct {
 // New builds the chain and registers its metrics.
 func New(o Options) (*Stack, error) {
 	s := &Stack{
-		metrics: newMetrics(), tracer: o.Tracer, log: o.Log, replays: newReplays(), reg: o.Registerer,
+		metrics: newMetrics(), tracer: o.Tracer, log: o.Log, replays: newReplays(o.Log), reg: o.Registerer,
 		limits: [2]time.Duration{o.ReadLimit, o.WriteLimit},
 	}
 	if s.limits[0] <= 0 {
@@ -65,6 +65,27 @@ func New(o Options) (*Stack, error) {
 		}
 	}
 	return s, nil
+}
+
+// Keep makes idempotency keys and their answers survive a restart: from now on
+// they are in the file at path, which is made when it is missing. It is called
+// once, before the first call. With an error, of code UNAVAILABLE or
+// ADAPTER_TIMEOUT, they stay in memory and the file is left as it is.
+func (s *Stack) Keep(ctx context.Context, path string) error {
+	k, secret, old, err := openKeeper(ctx, path)
+	if err != nil {
+		return err
+	}
+	s.replays.adopt(k, secret, old)
+	return nil
+}
+
+// Close closes the file of Keep, if there is one, after the last call.
+func (s *Stack) Close() error {
+	if k := s.replays.kept(); k != nil {
+		return k.db.Close()
+	}
+	return nil
 }
 
 // Watch exposes the slots' health, info and reconnects, read at each scrape.

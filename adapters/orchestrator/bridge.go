@@ -21,6 +21,8 @@ type BridgeConfig struct {
 	// Local runs what the host asks for: the box's own process manager, wrapped
 	// as the slot wraps every adapter. The bridge connects and disconnects it.
 	Local adapters.Orchestrator
+	// Confined names the templates that must not run without their sandbox.
+	Confined map[string]bool
 }
 
 // Bridge is stdio-bridge: the box's calls go to the host that is attached, the
@@ -251,8 +253,13 @@ func (b *Bridge) ask(ctx context.Context, limit time.Duration, method string, pa
 }
 
 // SpawnAgent asks the host, with an idempotency key: an answer that is late
-// says nothing of what the host did.
+// says nothing of what the host did. A template's sandbox cannot be laid on the
+// host, so such an agent is refused.
 func (b *Bridge) SpawnAgent(ctx context.Context, spec adapters.AgentSpec) (adapters.Agent, error) {
+	if b.cfg.Confined[spec.Template] {
+		const reason = "a sandbox cannot be applied on the host"
+		return adapters.Agent{}, adapters.Errorf(adapters.CodeSpawn, "template %s: %s", spec.Template, reason).With("reason", reason)
+	}
 	m := metaOf(ctx)
 	if m.IdempotencyKey == "" {
 		m.IdempotencyKey = adapters.NewID()

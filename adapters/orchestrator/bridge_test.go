@@ -322,6 +322,20 @@ func TestOneHostAtATime(t *testing.T) {
 	third.bye()
 }
 
+// TestASandboxDoesNotGoToTheHost: an agent that must be confined is refused
+// before the host hears of it, another one is asked for.
+func TestASandboxDoesNotGoToTheHost(t *testing.T) {
+	b, err := NewBridge(BridgeConfig{Confined: map[string]bool{"tight": true, "loose": false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for template, want := range map[string]error{"tight": adapters.ErrSpawn, "loose": adapters.ErrUnavailable, "": adapters.ErrUnavailable} {
+		if _, err := b.SpawnAgent(t.Context(), adapters.AgentSpec{Command: "x", Template: template}); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", template, err, want)
+		}
+	}
+}
+
 // TestBoxAsks: no host, a host that does not answer, one that goes.
 func TestBoxAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -212,7 +212,7 @@ func (l *Local) start(ctx context.Context, a *agent, spec adapters.AgentSpec) er
 	p, err := l.cfg.Spawner.Spawn(Command{
 		Path: spec.Command, Args: append([]string{spec.Command}, spec.Args...),
 		Env: environment(l.env, spec.Env, a.id, a.token), Dir: dir,
-		StdinPipe: spec.Stdin != "" || spec.StdinOpen, Limits: spec.Limits,
+		StdinPipe: spec.Stdin != "" || spec.StdinOpen, Limits: spec.Limits, Template: spec.Template,
 		Output: a.printed, Ended: func(e Ending) { l.over(a, e) },
 	})
 	if err != nil {

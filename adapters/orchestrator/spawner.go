@@ -26,6 +26,8 @@ type Command struct {
 	// StdinPipe asks for Process.Stdin; else standard input is /dev/null.
 	StdinPipe bool
 	Limits    adapters.AgentLimits
+	// Template is whose sandbox holds, "" for none.
+	Template string
 
 	// Output hears what the agent prints, in the order it is read, from one
 	// goroutine per stream and maybe before Spawn has returned. data is good

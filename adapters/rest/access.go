@@ -22,8 +22,6 @@ type Principal struct {
 	// ID is what the role is held by: an agent's id, a public key. It is the
 	// actor of everything the principal writes.
 	ID string
-	// MaySpawn is what an agent may have been granted beyond its role.
-	MaySpawn bool
 }
 
 // roles is a set of them; admin is in every set.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -160,15 +161,35 @@ func TestAgentActionsOverWebSocket(t *testing.T) {
 		t.Errorf("after a binary frame: %v", err)
 	}
 
-	// A ticket is good once; a foreign page's origin never.
+	// A ticket is good once.
 	if c, res, err := b.dial("/v1/agent-events/stream", ticket, nil); err == nil || res.StatusCode != 401 {
 		t.Errorf("the ticket was taken again: %v %v", c, res)
 	}
-	if c, res, err := b.dial("/v1/agent-events/stream", b.ticket(), http.Header{"Origin": {"https://evil.example"}}); err == nil || res.StatusCode != 403 {
-		t.Errorf("a foreign origin was let in: %v %v", c, res)
-	}
 	// Nor does one open anything but a WebSocket.
 	b.do("", "GET", "/v1/beads?ticket="+b.ticket(), "").is(401)
+}
+
+// A page opens a WebSocket only to the box it comes from, or when it is listed.
+func TestWebSocketsOfPages(t *testing.T) {
+	b := newBox(t, func(c *rest.Config) { c.Origins = []string{"https://app.example", "http://[2001:db8::1]:8080"} })
+	for _, path := range []string{"/v1/agent-events/stream", "/v1/events/stream"} {
+		for origin, want := range map[string]int{
+			"https://app.example": 101, "http://[2001:db8::1]:8080": 101, b.url: 101,
+			"https://evil.example": 403, "http://app.example": 403, "https://app.example:444": 403, "https://app.example.evil.example": 403, "null": 403,
+		} {
+			c, res, err := b.dial(path, b.ticket(), http.Header{"Origin": {origin}})
+			if err == nil {
+				c.CloseNow()
+			}
+			if res == nil || res.StatusCode != want {
+				t.Errorf("%s from %s: %v %v", path, origin, res, err)
+			}
+		}
+		if _, res, err := b.dial(path, b.ticket(), http.Header{"Origin": {b.url, "https://app.example"}}); err == nil || res.StatusCode != 403 {
+			t.Errorf("two origins: %v %v", res, err)
+		}
+	}
+	b.do("reader", "GET", "/v1/events/stream", "", "Upgrade", "websocket", "Origin", "https://evil.example").is(403).problem(adapters.CodePermissionDenied)
 }
 
 func TestEventsOverWebSocketEndWithTheServer(t *testing.T) {
@@ -208,6 +229,29 @@ func TestRateLimitIsPerPrincipal(t *testing.T) {
 		t.Errorf("retry after %q", limited.header.Get("Retry-After"))
 	}
 	b.do("agent-1", "GET", "/v1/beads", "").is(200)
+}
+
+func TestFederationIsHonest(t *testing.T) {
+	alone := newBox(t).do("reader", "GET", "/v1/federation", "").is(200).fields()
+	want := map[string]any{"mode": "standalone", "state": "idle", "host": nil, "session_id": nil, "last_heartbeat": nil, "evictions": 0.0}
+	if !reflect.DeepEqual(alone, want) {
+		t.Errorf("%v", alone)
+	}
+	beat := adapters.At(time.Unix(1700000000, 0))
+	member := newBox(t, func(c *rest.Config) {
+		c.Federation = func() rest.FederationStatus {
+			return rest.FederationStatus{Mode: "client", State: "active", Host: "https://host", SessionID: "s1", LastHeartbeat: beat, Evictions: 2}
+		}
+	})
+	got := member.do("agent-1", "GET", "/v1/federation", "").is(200).fields()
+	if got["state"] != "active" || got["host"] != "https://host" || got["last_heartbeat"] != beat.String() || got["evictions"] != 2.0 {
+		t.Errorf("%v", got)
+	}
+	status := member.do("reader", "GET", "/v1/status", "").is(200).fields()["federation"].(map[string]any)
+	if status["mode"] != "client" || status["state"] != "active" {
+		t.Errorf("%v", status)
+	}
+	member.do("", "GET", "/v1/federation", "").is(401).problem(adapters.CodeUnauthenticated)
 }
 
 func TestNamesLeadToTheirPlace(t *testing.T) {

@@ -107,13 +107,12 @@ func streamAgent(q *request) error {
 	if err != nil {
 		return err
 	}
-	after, _, err := q.position()
+	from, given, err := q.position()
 	if err != nil {
 		return err
 	}
-	from := after // 0 is the oldest kept
-	if after > 0 {
-		from++ // the slot begins with what it is told, a caller after it
+	if given {
+		from++ // the slot begins with what it is told, a caller after it; 0 is the oldest kept
 	}
 	return q.follow(func(ctx context.Context) (feed, error) {
 		st, err := q.s.cfg.Slots.Orchestrator().StreamEvents(ctx, id, from)

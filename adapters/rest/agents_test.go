@@ -19,6 +19,7 @@ type agentsFake struct {
 	agents map[string]*agentFake
 	order  []string
 	input  []byte
+	fail   error // of a spawn
 }
 
 type agentFake struct {
@@ -35,6 +36,9 @@ func newAgentsFake() *agentsFake {
 func (f *agentsFake) SpawnAgent(_ context.Context, spec adapters.AgentSpec) (adapters.Agent, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.fail != nil {
+		return adapters.Agent{}, f.fail
+	}
 	if spec.Labels == nil {
 		spec.Labels = map[string]string{}
 	}
@@ -180,7 +184,7 @@ func TestAgentsOverTheWire(t *testing.T) {
 	}
 	b.do("admin", "POST", "/v1/agents", `{}`).is(422).problem(adapters.CodeSpawn)
 	b.do("agent-1", "POST", "/v1/agents", `{"command":"x"}`).is(403).problem(adapters.CodePermissionDenied)
-	b.do("spawner", "POST", "/v1/agents", `{"command":"x"}`).is(201)
+	b.do("host", "POST", "/v1/agents", `{"command":"x"}`).is(201)
 	if got := b.do("reader", "GET", "/v1/agents?label=team%3Dred", "").is(200).fields()["items"].([]any); len(got) != 1 {
 		t.Errorf("with label: %v", got)
 	}

@@ -38,11 +38,35 @@ func getStatus(q *request) error {
 	}
 	doc["tasks"] = map[string]any{"active": active}
 	doc["adapters"] = slots
+	federation := q.s.federation()
+	doc["federation"] = map[string]any{"mode": federation.Mode, "state": federation.State}
 	if doc["system"] == nil {
 		doc["system"] = map[string]any{"cpus": runtime.NumCPU(), "goroutines": runtime.NumGoroutine()}
 	}
 	return q.reply(http.StatusOK, doc)
 }
+
+// FederationStatus is the box's session with a host (federation.mode "client").
+type FederationStatus struct {
+	Mode  string `json:"mode"`  // standalone or client
+	State string `json:"state"` // idle, registering, connecting, active, suspect, lost, evicted, quarantined, refused, deregistering or closed
+	// Detail says in words what the state alone does not.
+	Detail        string              `json:"detail,omitempty"`
+	Host          adapters.NullString `json:"host"` // base of its API
+	SessionID     adapters.NullString `json:"session_id"`
+	LastHeartbeat adapters.Time       `json:"last_heartbeat"`
+	Evictions     int                 `json:"evictions"` // since the start
+}
+
+// federation is what the box says of its session; without one it stands alone.
+func (s *Server) federation() FederationStatus {
+	if s.cfg.Federation == nil {
+		return FederationStatus{Mode: "standalone", State: "idle"}
+	}
+	return s.cfg.Federation()
+}
+
+func getFederation(q *request) error { return q.reply(http.StatusOK, q.s.federation()) }
 
 func getOpenAPI(q *request) error {
 	doc, err := q.s.openapi()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -18,8 +19,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/beads"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
 	"github.com/dreamlab-ai/agentinit/adapters/events"
+	"github.com/dreamlab-ai/agentinit/adapters/memory"
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/rest/resttest"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
@@ -37,17 +40,24 @@ type box struct {
 
 type option func(*rest.Config)
 
-// newBox serves a box with every slot on.
+// newBox serves a box with every slot on but pods.
 func newBox(t testing.TB, opts ...option) *box {
 	t.Helper()
+	return newBoxWith(t, nil, opts...)
+}
+
+// newBoxWith is newBox with further slots.
+func newBoxWith(t testing.TB, more map[adapters.Slot]adapters.Adapter, opts ...option) *box {
+	t.Helper()
 	b := &box{t: t, memory: newMemoryFake(), agents: newAgentsFake()}
-	set := newSet(t, map[adapters.Slot]adapters.Adapter{
+	wanted := map[adapters.Slot]adapters.Adapter{
 		adapters.SlotBeads:        must(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))(t),
 		adapters.SlotEvents:       must(events.NewLocal(events.LocalConfig{Dir: t.TempDir(), Source: "urn:agentbox:test"}))(t),
 		adapters.SlotMemory:       b.memory,
 		adapters.SlotOrchestrator: b.agents,
-	})
-	b.serve(set, opts...)
+	}
+	maps.Copy(wanted, more)
+	b.serve(newSet(t, wanted), opts...)
 	return b
 }
 
@@ -62,8 +72,9 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// newSet connects the adapters behind the whole chain of middleware.
-func newSet(t testing.TB, wanted map[adapters.Slot]adapters.Adapter) *adapters.Set {
+// newSet connects the adapters behind the whole chain of middleware, of which
+// chain is no more than one set of options.
+func newSet(t testing.TB, wanted map[adapters.Slot]adapters.Adapter, chain ...middleware.Options) *adapters.Set {
 	t.Helper()
 	cfg := adapters.Config{Slots: map[adapters.Slot]string{}}
 	table := adapters.Table{}
@@ -71,7 +82,7 @@ func newSet(t testing.TB, wanted map[adapters.Slot]adapters.Adapter) *adapters.S
 		cfg.Slots[slot] = a.Impl()
 		table[slot] = map[string]adapters.Constructor{a.Impl(): func() (adapters.Adapter, error) { return a, nil }}
 	}
-	stack := must(middleware.New(middleware.Options{}))(t)
+	stack := must(middleware.New(append(chain, middleware.Options{})[0]))(t)
 	set := adapters.NewSet(must(adapters.Resolve(cfg, table))(t), adapters.Options{Middleware: stack.Middleware()})
 	if err := set.Connect(context.Background()); err != nil {
 		t.Fatal(err)
@@ -148,8 +159,6 @@ func principalOf(token string) (rest.Principal, bool) {
 		return rest.Principal{Role: rest.RoleReader, ID: "reader"}, true
 	case "host":
 		return rest.Principal{Role: rest.RoleHost, ID: "host"}, true
-	case "spawner":
-		return rest.Principal{Role: rest.RoleAgent, ID: "spawner", MaySpawn: true}, true
 	}
 	return rest.Principal{Role: rest.RoleAgent, ID: token}, true
 }
@@ -162,22 +171,36 @@ type answer struct {
 	body   []byte
 }
 
-// do sends one request as who; pairs are headers.
-func (b *box) do(who, method, path, body string, pairs ...string) answer {
-	b.t.Helper()
+// newRequest makes a request; pairs are headers.
+func newRequest(t testing.TB, b *box, method, path, body string, pairs ...string) *http.Request {
+	t.Helper()
 	req, err := http.NewRequest(method, b.url+path, strings.NewReader(body))
 	if err != nil {
-		b.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if who != "" {
-		req.Header.Set("Authorization", "Bearer "+who)
-	}
+	req.Header.Set("Authorization", "Bearer admin")
 	for i := 0; i+1 < len(pairs); i += 2 {
 		req.Header.Set(pairs[i], pairs[i+1])
 	}
+	return req
+}
+
+// do sends one request as who; pairs are headers.
+func (b *box) do(who, method, path, body string, pairs ...string) answer {
+	b.t.Helper()
+	req := newRequest(b.t, b, method, path, body, pairs...)
+	req.Header.Set("Authorization", "Bearer "+who)
+	if who == "" {
+		req.Header.Del("Authorization")
+	}
+	return b.send(req)
+}
+
+func (b *box) send(req *http.Request) answer {
+	b.t.Helper()
 	res, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
 		b.t.Fatal(err)
@@ -241,6 +264,59 @@ func TestExternalEventsOverThisServer(t *testing.T) {
 		b := newBox(t)
 		return must(events.NewExternal(events.ExternalConfig{URL: b.url, Dir: t.TempDir(), Source: "urn:agentbox:other", Auth: token("admin")}))(t)
 	})
+}
+
+// Beads and events answer the same whether a process has them or a peer over
+// HTTP.
+func TestSameBeads(t *testing.T) {
+	contract.SameBeads(t, func(t testing.TB) adapters.Beads { return localBeads(t) }, func(t testing.TB) adapters.Beads {
+		return must(beads.NewExternal(beads.ExternalConfig{URL: newBox(t, unlimited).url, Auth: token("admin")}))(t)
+	})
+}
+
+func TestSameEvents(t *testing.T) {
+	contract.SameEvents(t, func(t testing.TB) adapters.Events {
+		return must(events.NewLocal(events.LocalConfig{Dir: t.TempDir()}))(t)
+	}, func(t testing.TB) adapters.Events {
+		return must(events.NewExternal(events.ExternalConfig{URL: newBox(t, unlimited).url, Dir: t.TempDir(), Source: "urn:agentbox:other", Auth: token("admin")}))(t)
+	})
+}
+
+func memoryOver(e memory.Embedder) func(*testing.T) adapters.Memory {
+	return func(t *testing.T) adapters.Memory {
+		local := must(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: e}))(t)
+		b := &box{t: t}
+		b.serve(newSet(t, map[adapters.Slot]adapters.Adapter{adapters.SlotMemory: local}), unlimited)
+		return must(resttest.NewMemory(b.url, token("admin")))(t)
+	}
+}
+
+// unlimited lets a test ask as fast as it can.
+func unlimited(c *rest.Config) { c.RateLimit = -1 }
+
+// deaf is an embedder that is down.
+type deaf struct{}
+
+func (deaf) ID() string { return "deaf" }
+func (deaf) Dim() int   { return 0 }
+func (deaf) Embed(context.Context, []string) ([][]float32, error) {
+	return nil, adapters.Errorf(adapters.CodeEmbedding, "the embedder is down")
+}
+
+func memoryOverThisServer(t testing.TB) contract.MemoryClass {
+	words := must(memory.NewEmbedder(memory.EmbedderConfig{}))(t)
+	return contract.MemoryClass{New: memoryOver(words), Deaf: memoryOver(deaf{})}
+}
+
+func TestMemoryOverThisServer(t *testing.T) { contract.Memory(t, memoryOverThisServer(t)) }
+
+// Memory answers the same whether a process has it or a peer over HTTP.
+func TestSameMemory(t *testing.T) {
+	words := must(memory.NewEmbedder(memory.EmbedderConfig{}))(t)
+	local := contract.MemoryClass{New: func(t *testing.T) adapters.Memory {
+		return must(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: words}))(t)
+	}}
+	contract.SameMemory(t, local, memoryOverThisServer(t))
 }
 
 // memoryFake is a memory slot of maps: search scores by equality.

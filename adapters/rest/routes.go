@@ -15,6 +15,7 @@ const (
 	sseType       = "text/event-stream"
 	cloudType     = "application/cloudevents+json"
 	cloudListType = "application/cloudevents-batch+json"
+	cloudFormats  = "application/cloudevents" // of any format, one or many
 )
 
 // Bounds of bodies, in bytes.
@@ -45,7 +46,6 @@ type route struct {
 	MaxBody   int64 // 0 = maxJSON
 
 	open    bool // needs no credential
-	spawns  bool // an agent that was granted it may
 	ownHead bool // HEAD is a row of its own
 
 	handle func(*request) error
@@ -183,7 +183,7 @@ func eventRoutes() []route {
 	return bySlot(adapters.SlotEvents, []route{
 		{Method: "POST", Path: "/v1/events", ID: "dispatch", Roles: agent | host, Body: adapters.Event{}, Reply: adapters.Receipt{}, Status: 202, MaxBody: maxBigJSON,
 			BodyTypes: []string{jsonType, cloudType, cloudListType},
-			Doc:       "Record one event, or up to 500 as a CloudEvents batch (then the answer is a list).", handle: dispatchEvents},
+			Doc:       "Record one event, also as a CloudEvent in structured or binary (ce- headers) mode, or up to 500 as a CloudEvents batch (then the answer is a list).", handle: dispatchEvents},
 		{Method: "GET", Path: "/v1/events", ID: "history", Roles: everyone, Reply: adapters.Page[adapters.Event]{}, Query: query(pageParams, filter...), Doc: "Stored events by seq.", handle: eventHistory},
 		{Method: "GET", Path: "/v1/events/stream", ID: "subscribe", Roles: everyone, Reply: adapters.Event{}, ReplyType: sseType, Query: query(streamParams, filter...),
 			Doc: "Events as they come (SSE or WebSocket). Its id is in Agentbox-Subscription.", handle: streamEvents},
@@ -193,7 +193,7 @@ func eventRoutes() []route {
 
 func agentRoutes() []route {
 	return bySlot(adapters.SlotOrchestrator, []route{
-		{Method: "POST", Path: "/v1/agents", ID: "spawnAgent", Roles: host, spawns: true, Body: adapters.AgentSpec{}, Reply: adapters.Agent{}, Status: 201, MaxBody: maxBigJSON,
+		{Method: "POST", Path: "/v1/agents", ID: "spawnAgent", Roles: host, Body: adapters.AgentSpec{}, Reply: adapters.Agent{}, Status: 201, MaxBody: maxBigJSON,
 			Doc: "Start an agent.", handle: spawnAgent},
 		{Method: "GET", Path: "/v1/agents", ID: "listAgents", Roles: host | reader, Reply: adapters.Page[adapters.Agent]{},
 			Query: []param{{"status", "string", "running, exited, failed or terminated"}, {"label", "string", "name=value; may be repeated, all must hold"}},
@@ -241,6 +241,7 @@ func actionRoutes() []route {
 func boxRoutes() []route {
 	return []route{
 		{Method: "GET", Path: "/v1/status", ID: "status", Roles: everyone, Reply: map[string]any{}, Doc: "How the box is doing.", handle: getStatus},
+		{Method: "GET", Path: "/v1/federation", ID: "federation", Roles: everyone, Reply: FederationStatus{}, Doc: "The box's session with a host.", handle: getFederation},
 		{Method: "GET", Path: "/v1/adapters", ID: "adapters", Roles: everyone, Reply: adapters.Page[adapters.SlotStatus]{}, Doc: "How the slots are doing.", handle: getAdapters},
 		{Method: "POST", Path: "/v1/tickets", ID: "ticket", Roles: everyone, Reply: Ticket{}, Status: 201, Doc: "A credential for one WebSocket of a browser: single use, 30 s.", handle: newTicket},
 		{Method: "GET", Path: "/v1/uri/{urn}", ID: "resolve", Roles: everyone, Status: 307, Doc: "Where a urn:agentbox: or did:nostr: name leads.", handle: resolveName},

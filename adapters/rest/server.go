@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,16 +37,19 @@ type Config struct {
 	// Version is that of the program, for the documents.
 	Version string
 	// Status answers GET /v1/status beyond what this package knows itself:
-	// "system", "gpu", "providers", "federation". nil adds nothing. It must
-	// return from memory and name no secret.
+	// "system", "gpu", "providers". nil adds nothing. It must return from
+	// memory and name no secret.
 	Status func() map[string]any
+	// Federation answers GET /v1/federation; nil: the box stands alone. It must
+	// return from memory and name no secret.
+	Federation func() FederationStatus
 	// Tasks runs templates; nil makes the task routes answer ADAPTER_DISABLED.
 	Tasks *Tasks
 	// Backup are the parts of the box's state; empty: nothing to back up.
 	Backup []BackupPart
 
 	// Origins are the browser origins that may open a WebSocket beside the
-	// box's own.
+	// box's own, as a browser sends them.
 	Origins []string
 	// RateLimit is how many requests a second each principal may make, with
 	// twice as many at once; 0 is DefaultRateLimit, < 0 has no limit.
@@ -184,6 +189,9 @@ func (s *Server) admit(q *request) error {
 	if q.row.open {
 		return nil
 	}
+	if q.isWebSocket() && !s.mayConnect(q.Request) {
+		return adapters.Errorf(adapters.CodePermissionDenied, "pages of this origin may open no WebSocket here")
+	}
 	who, known := s.cfg.Principal(q.Context())
 	if !known {
 		return adapters.Errorf(adapters.CodeUnauthenticated, "no credential was given").With("reason", "missing")
@@ -192,7 +200,7 @@ func (s *Server) admit(q *request) error {
 	if wait, ok := s.limits.take(who.Role+" "+who.ID, time.Now()); !ok {
 		return adapters.Errorf(adapters.CodeRateLimited, "more than %d requests a second", s.cfg.RateLimit).WithRetryAfter(wait)
 	}
-	if !q.row.Roles.admits(who.Role) && !(q.row.spawns && who.MaySpawn) {
+	if !q.row.Roles.admits(who.Role) {
 		return adapters.Errorf(adapters.CodePermissionDenied, "role %q may not do that", who.Role)
 	}
 	if err := checkContract(q.Header, q.row.Slot); err != nil {
@@ -205,6 +213,21 @@ func (s *Server) admit(q *request) error {
 	ctx := adapters.WithReport(adapters.WithMeta(q.Context(), m), q.report)
 	q.Request = q.WithContext(ctx)
 	return nil
+}
+
+// mayConnect tells whether a WebSocket may be opened from where it is: by what
+// is no browser, by a page of the box itself, or of a listed origin. CORS does
+// not cover WebSockets (RFC 6455, 10.2).
+func (s *Server) mayConnect(r *http.Request) bool {
+	origins := r.Header.Values("Origin")
+	if len(origins) == 0 {
+		return true
+	}
+	if len(origins) > 1 {
+		return false
+	}
+	u, err := url.Parse(origins[0])
+	return slices.Contains(s.cfg.Origins, origins[0]) || err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
 // fail answers with the problem document of err.

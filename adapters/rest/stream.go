@@ -194,13 +194,12 @@ func (m message) text() string {
 	return b.String()
 }
 
-// accept upgrades to a WebSocket. The browser's origin must be the box's own or
-// one of those configured.
+// accept upgrades to a WebSocket. Whether the page may was asked before.
 func (q *request) accept() (*websocket.Conn, error) {
 	q.readDeadline(0)
 	q.writeDeadline(0)
 	c, err := websocket.Accept(q.w, q.Request, &websocket.AcceptOptions{
-		OriginPatterns: q.s.cfg.Origins, CompressionMode: websocket.CompressionDisabled,
+		InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled,
 	})
 	if err != nil {
 		return nil, err // it has answered

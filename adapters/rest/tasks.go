@@ -3,6 +3,8 @@ package rest
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,6 +91,8 @@ type taskRecord struct {
 	ExitTime  int64  `json:"exitTime,omitempty"`
 	ExitCode  *int   `json:"exitCode,omitempty"`
 	Reason    string `json:"reason,omitempty"`
+	// Key is the hash of the caller and the idempotency key that asked for it.
+	Key string `json:"key,omitempty"`
 }
 
 // task is one record with what its followers wait for.
@@ -141,6 +145,9 @@ func (t *Tasks) load(id string) error {
 	one := &task{record: r, news: make(chan struct{}), ended: make(chan struct{})}
 	close(one.ended)
 	t.tasks[id] = one
+	if r.Key != "" {
+		t.keys[r.Key] = taskKey{request: TaskRequest{Agent: r.Agent, Task: r.Task, Provider: r.Provider}, id: id, at: time.UnixMilli(r.StartTime)}
+	}
 	if r.Status != TaskRunning {
 		return nil
 	}
@@ -217,7 +224,8 @@ func (t *Tasks) Start(ctx context.Context, req TaskRequest) (accepted TaskAccept
 	}
 	key := ""
 	if meta.IdempotencyKey != "" {
-		key = meta.Actor + "\x00" + meta.IdempotencyKey
+		sum := sha256.Sum256([]byte(meta.Actor + "\x00" + meta.IdempotencyKey))
+		key = hex.EncodeToString(sum[:])
 		id, err := t.begin(key, req)
 		if err != nil || id != "" {
 			return t.accepted(id), err == nil, err
@@ -225,7 +233,7 @@ func (t *Tasks) Start(ctx context.Context, req TaskRequest) (accepted TaskAccept
 	}
 	// The slot's own memory of keys would see another request each time.
 	meta.IdempotencyKey = ""
-	id, err := t.spawn(adapters.WithMeta(ctx, meta), req)
+	id, err := t.spawn(adapters.WithMeta(ctx, meta), req, key)
 	if key != "" {
 		t.finish(key, id)
 	}
@@ -277,8 +285,10 @@ func (t *Tasks) finish(key, id string) {
 	t.keys[key] = k
 }
 
-// spawn makes the task's directory, starts its agent and watches it.
-func (t *Tasks) spawn(ctx context.Context, req TaskRequest) (id string, err error) {
+// spawn makes the task's directory and record, starts its agent and watches it.
+// The record comes first: a box that ends in between has a task that failed, and
+// not an agent's work that a repeated request would do again.
+func (t *Tasks) spawn(ctx context.Context, req TaskRequest, key string) (id string, err error) {
 	spec, err := t.cfg.Templates.Spec(req.Agent, req.Task)
 	if err != nil {
 		return "", err
@@ -291,6 +301,10 @@ func (t *Tasks) spawn(ctx context.Context, req TaskRequest) (id string, err erro
 	t.dress(&spec, id, dir, req)
 	r := taskRecord{
 		TaskID: id, Agent: req.Agent, Task: req.Task, Provider: req.Provider, Status: TaskRunning, StartTime: time.Now().UnixMilli(),
+		Key: key,
+	}
+	if err := t.save(r); err != nil {
+		return "", errors.Join(adapters.Unavailable(err, "cannot write the task's record"), os.RemoveAll(dir))
 	}
 	agent, err := t.cfg.Orchestrator.SpawnAgent(ctx, spec)
 	if err != nil {
@@ -298,7 +312,8 @@ func (t *Tasks) spawn(ctx context.Context, req TaskRequest) (id string, err erro
 	}
 	r.AgentID = agent.AgentID
 	if err := t.save(r); err != nil {
-		// It runs all the same; what is lost is that it is remembered.
+		// It runs all the same; the record lacks the agent's id, which nobody needs
+		// after a restart.
 		t.tell(id, err)
 	}
 	one := &task{record: r, news: make(chan struct{}), ended: make(chan struct{})}

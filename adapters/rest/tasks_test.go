@@ -135,3 +135,38 @@ func TestTaskKeys(t *testing.T) {
 	b.do("admin", "POST", "/v1/tasks", `{"agent":"coder","task":"other"}`, "Idempotency-Key", "k").is(422).problem(adapters.CodeIdempotencyMismatch)
 	b.agents.exit("agent-1", 1)
 }
+
+// TestTaskKeysOutliveTheBox: also that of a task whose box died before its agent
+// was there.
+func TestTaskKeysOutliveTheBox(t *testing.T) {
+	dir := t.TempDir()
+	first := newTaskBox(t, dir).start("Idempotency-Key", "k")
+	next := newTaskBox(t, dir)
+	if again := next.start("Idempotency-Key", "k"); again.TaskID != first.TaskID || len(next.agents.order) != 0 {
+		t.Errorf("%v, then %v; %d agents", first, again, len(next.agents.order))
+	}
+	next.do("admin", "POST", "/v1/tasks", `{"agent":"coder","task":"other"}`, "Idempotency-Key", "k").is(422).problem(adapters.CodeIdempotencyMismatch)
+	if other := next.start("Idempotency-Key", "j"); other.TaskID == first.TaskID {
+		t.Error("another key answers the first task")
+	}
+	next.agents.fail = adapters.Unavailable(nil, "full")
+	next.do("admin", "POST", "/v1/tasks", `{"agent":"coder","task":"x"}`, "Idempotency-Key", "f").is(503)
+	next.agents.fail = nil
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+		t.Errorf("a task that did not start left something: %v %v", entries, err)
+	}
+}
+
+// TestTaskWithoutARecordIsNotStarted: where no record can be written no agent
+// runs.
+func TestTaskWithoutARecordIsNotStarted(t *testing.T) {
+	dir := t.TempDir()
+	b := newTaskBox(t, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	b.do("admin", "POST", "/v1/tasks", `{"agent":"coder","task":"x"}`, "Idempotency-Key", "k").is(503).problem(adapters.CodeUnavailable)
+	if len(b.agents.order) != 0 {
+		t.Errorf("%d agents", len(b.agents.order))
+	}
+}

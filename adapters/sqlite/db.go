@@ -38,6 +38,9 @@ type Options struct {
 	// Migrations are the schema's steps; user_version counts those applied.
 	// Step i runs in one transaction.
 	Migrations []string
+	// Relaxed makes a commit survive the end of the process at once, but a loss
+	// of power only after the next checkpoint (synchronous=NORMAL).
+	Relaxed bool
 }
 
 // DB is an open file. Its methods may be called from any goroutine.
@@ -55,7 +58,11 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	db := &DB{path: o.Path}
 	var err error
-	if db.write, err = sql.Open("sqlite", dsn(o.Path, "&_txlock=immediate")); err != nil {
+	more := "&_txlock=immediate"
+	if o.Relaxed {
+		more += "&_pragma=synchronous(NORMAL)"
+	}
+	if db.write, err = sql.Open("sqlite", dsn(o.Path, more)); err != nil {
 		return nil, Error(err)
 	}
 	db.write.SetMaxOpenConns(1)

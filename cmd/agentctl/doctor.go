@@ -62,7 +62,7 @@ func newDoctor(c *cli) *cobra.Command {
 		Use:   "doctor [FILE]",
 		Short: "Compare the manifest, its descriptions and the running box, link by link",
 		Long: `Follows what FILE declares through the compose file, the image, the listeners
-of the running box and /v1/meta, adds what the box itself reports as contract
+of the running box, /v1/meta and the adapters that serve, adds what the box itself reports as contract
 drift, and prints every difference with what to do about it.
 
 FILE is by default $AGENTBOX_CONFIG, else agentbox.toml, else
@@ -224,6 +224,7 @@ type boxHealth struct {
 		Actual   string `json:"actual"`
 		Severity string `json:"severity"`
 	} `json:"contract_drift"`
+	Adapters []slotHealth `json:"adapters"`
 }
 
 // boxMeta is what /v1/meta says that doctor looks at.
@@ -234,6 +235,8 @@ type boxMeta struct {
 		Metrics string `json:"metrics_endpoint"`
 		OTLP    string `json:"otlp_endpoint"`
 	} `json:"observability"`
+	Impls     map[string]string `json:"adapter_impls"` // slot to what is wanted
+	Contracts map[string]string `json:"adapter_contract_versions"`
 }
 
 // runningLinks compares with the box that answers on the control socket.
@@ -258,6 +261,7 @@ func (c *cli) runningLinks(ctx context.Context, box *compose.Box, text []byte) (
 	}
 	out := metaLinks(box, text, meta)
 	out = append(out, listenerLinks(box, health, meta)...)
+	out = append(out, slotLinks(box.Manifest, meta, health)...)
 	out = append(out, compared("log-level", "AGENTBOX_LOG_LEVEL", box.Manifest.Observability.LogLevel, level.Level,
 		"it was changed while running, or AGENTBOX_LOG_LEVEL differs: agentctl log-level "+box.Manifest.Observability.LogLevel))
 	return append(out, driftLinks(health)...), nil

@@ -11,12 +11,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
 const doctorManifest = `[observability]
 metrics_port = 9191
 otlp_endpoint = "http://otel:secret@collector:4318"
+[adapters]
+beads = "local-sqlite"
+events = "local-jsonl"
+[adapters_compat]
+events = "v1"
 `
 
 // doctorFiles is everything that a box of doctorManifest and its descriptions
@@ -29,9 +35,14 @@ func agreed(t *testing.T) doctorFiles {
 	f := doctorFiles{
 		manifest: doctorManifest,
 		meta: `{"manifest_checksum": "sha256:` + hex.EncodeToString(sum[:]) + `", "federation_mode": "standalone",
-			"observability": {"metrics_endpoint": "[::]:9191", "otlp_endpoint": "http://collector:4318"}}`,
+			"observability": {"metrics_endpoint": "[::]:9191", "otlp_endpoint": "http://collector:4318"},
+			"adapter_impls": {"beads": "local-sqlite", "pods": "off", "memory": "off", "events": "local-jsonl", "orchestrator": "off"},
+			"adapter_contract_versions": {"beads": "1.1", "pods": "1.1", "memory": "1.1", "events": "1.0", "orchestrator": "1.1"}}`,
 		health: `{"listeners": [{"name": "management", "address": "[::]:9090", "bound": true},
-			{"name": "metrics", "address": "[::]:9191", "bound": true}], "contract_drift": []}`,
+			{"name": "metrics", "address": "[::]:9191", "bound": true}], "contract_drift": [], "adapters": [
+			{"slot": "beads", "impl": "local-sqlite", "status": "healthy"}, {"slot": "pods", "impl": "off", "status": "off"},
+			{"slot": "memory", "impl": "off", "status": "off"}, {"slot": "events", "impl": "local-jsonl", "status": "healthy"},
+			{"slot": "orchestrator", "impl": "off", "status": "off"}]}`,
 		level: "info",
 	}
 	f.compose = generated(t, "compose")
@@ -106,6 +117,7 @@ func TestDoctorFindsNothingWhereAllAgree(t *testing.T) {
 		"compose port 9191", "compose port 9090", "image port 9191", "image port 9090", "bound metrics", "bound management",
 		"manifest manifest_checksum", "meta metrics_endpoint", "meta otlp_endpoint", "meta federation_mode",
 		"log-level AGENTBOX_LOG_LEVEL", "contract drift detector",
+		"adapters beads", "adapters beads serving", "adapters beads contract", "adapters events contract", "adapters orchestrator",
 	} {
 		found := false
 		for _, l := range links {
@@ -154,6 +166,19 @@ func TestDoctorSeesEachLink(t *testing.T) {
 		"/v1/meta and the trace sink":   {func(f *doctorFiles) { swap(&f.meta, "collector", "elsewhere") }, []string{"meta otlp_endpoint"}},
 		"/v1/meta and the federation":   {func(f *doctorFiles) { swap(&f.meta, "standalone", "client") }, []string{"meta federation_mode"}},
 		"a log level changed meanwhile": {func(f *doctorFiles) { f.level = "debug" }, []string{"log-level AGENTBOX_LOG_LEVEL"}},
+		"the manifest's adapter":        {func(f *doctorFiles) { swap(&f.meta, `"pods": "off"`, `"pods": "external"`) }, []string{"adapters pods", "adapters pods serving"}},
+		"a slot that is degraded": {func(f *doctorFiles) {
+			swap(&f.health, `"local-sqlite", "status": "healthy"`, `"off", "status": "degraded", "reason": "the disk is full"`)
+		}, []string{"adapters beads serving"}},
+		"a slot that is unhealthy": {func(f *doctorFiles) {
+			swap(&f.health, `"local-sqlite", "status": "healthy"`, `"local-sqlite", "status": "unhealthy"`)
+		},
+			[]string{"adapters beads serving"}},
+		"a slot that is not served": {func(f *doctorFiles) { swap(&f.health, `"slot": "events"`, `"slot": "others"`) }, []string{"adapters events serving"}},
+		"a slot that /v1/meta does not name": {func(f *doctorFiles) { swap(&f.meta, `"memory": "off", `, "") },
+			[]string{"adapters memory", "adapters memory serving"}},
+		"another contract":     {func(f *doctorFiles) { swap(&f.meta, `"beads": "1.1"`, `"beads": "2.0"`) }, []string{"adapters beads contract"}},
+		"another old contract": {func(f *doctorFiles) { swap(&f.meta, `"events": "1.0"`, `"events": "2.0"`) }, []string{"adapters events contract"}},
 		"what the drift detector found": {func(f *doctorFiles) {
 			swap(&f.health, `"contract_drift": []`, `"contract_drift": [
 				{"surface": "capabilities", "drift_kind": "not_dropped", "expected": "none", "actual": "SYS_ADMIN", "severity": "fatal"},
@@ -192,6 +217,15 @@ func TestDoctorHidesPasswords(t *testing.T) {
 	for _, l := range links {
 		if l.Link == "meta" && strings.Contains(l.Expected+l.Actual, "secret") {
 			t.Errorf("%+v shows the password", l)
+		}
+	}
+}
+
+// TestSpokenContract: the client commands speak what the slots are.
+func TestSpokenContract(t *testing.T) {
+	for _, c := range adapters.Contracts() {
+		if got := majorOf(c.Version, ""); got != spoken {
+			t.Errorf("slot %s has contract %s, this program speaks %s", c.Slot, got, spoken)
 		}
 	}
 }

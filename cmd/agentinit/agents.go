@@ -11,8 +11,10 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // agentsLog is the name under which the log plane has what all agents print;
@@ -35,6 +37,10 @@ type agents struct {
 	owner      *proc.Owner
 	plane      *logs.Plane      // nil: output goes to the orchestrator alone
 	credential *proc.Credential // nil: our own
+	// sandboxes holds for the agents of a template; whoever sets it does so before
+	// the first start. skipped is told of what mode audit leaves out.
+	sandboxes map[string]*program.Sandbox
+	skipped   func(template string, what error)
 
 	mu       sync.Mutex
 	byID     map[uint64]*agentProcess
@@ -90,6 +96,13 @@ func (a *agents) Spawn(c orchestrator.Command) (orchestrator.Process, error) {
 	cmd := proc.Command{
 		Path: c.Path, Args: c.Args, Env: c.Env, Dir: c.Dir, StdinPipe: c.StdinPipe,
 		Credential: a.credential, Scope: proc.ScopeTree, Rlimits: agentLimits(c.Limits),
+	}
+	skipped, err := supervisor.Confine(&cmd, a.sandboxes[c.Template])
+	if err != nil {
+		return nil, err
+	}
+	if skipped != nil && a.skipped != nil {
+		a.skipped(c.Template, skipped)
 	}
 	out, err := a.newOutput(c.Output)
 	if err != nil {

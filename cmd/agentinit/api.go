@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"maps"
+	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,10 +17,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // serveAPI puts the slots and the client API on the management listener. A box
@@ -37,8 +44,8 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Backup: b.backupParts(),
-		Origins: m.API.CORSOrigins, RateLimit: rateLimit(m),
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(),
+		Origins: b.boundary.origins, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
 		},
@@ -83,6 +90,53 @@ func (b *box) backupParts() []rest.BackupPart {
 	)
 }
 
+// boundary is what the management listener knows of the network around it.
+type boundary struct {
+	names   []string       // of the box
+	proxies []netip.Prefix // whose forwarded headers count
+	origins []string       // whose pages may read
+}
+
+// newBoundary resolves it. The box's own names are the kernel's, the listener's
+// and those of its public URLs.
+func newBoundary(m *schema.Manifest, management string, getenv func(string) string) (boundary, error) {
+	var o boundary
+	public, err := bootstrap.PublicOrigins(m, getenv)
+	if err != nil {
+		return o, err
+	}
+	for _, origin := range public {
+		u, err := url.Parse(origin)
+		if err != nil {
+			return o, err
+		}
+		o.names = append(o.names, u.Hostname())
+	}
+	if host, _, err := net.SplitHostPort(management); err == nil {
+		o.names = append(o.names, host)
+	}
+	// Without a name of its own the box is reached by the others.
+	if name, err := os.Hostname(); err == nil {
+		o.names = append(o.names, name)
+	}
+	o.names = slices.DeleteFunc(o.names, func(name string) bool { return name == "" })
+	for _, p := range m.API.TrustedProxies {
+		prefix, err := schema.ParsePrefix(p)
+		if err != nil {
+			return o, err
+		}
+		o.proxies = append(o.proxies, prefix)
+	}
+	for _, s := range m.API.CORSOrigins {
+		origin, err := schema.ParseOrigin(s)
+		if err != nil {
+			return o, err
+		}
+		o.origins = append(o.origins, origin)
+	}
+	return o, nil
+}
+
 // rateLimit is the manifest's requests a second; 0 there has no limit.
 func rateLimit(m *schema.Manifest) int {
 	if m.API.RateLimit == 0 {
@@ -113,7 +167,7 @@ func principal(ctx context.Context) (rest.Principal, bool) {
 	return rest.Principal{Role: p.Role, ID: p.ID}, ok
 }
 
-// templates are what /v1/tasks may start.
+// templates are what /v1/tasks may start, apart from their sandboxes.
 func templates(m *schema.Manifest) orchestrator.Templates {
 	out := orchestrator.Templates{}
 	for name, t := range m.Templates {
@@ -125,6 +179,37 @@ func templates(m *schema.Manifest) orchestrator.Templates {
 	return out
 }
 
+// templateSandboxes are what confines the agents of templates.
+func templateSandboxes(m *schema.Manifest) map[string]*program.Sandbox {
+	out := map[string]*program.Sandbox{}
+	for name, t := range m.Templates {
+		if t.Sandbox != nil {
+			out[name] = plan.Sandbox(t.Sandbox)
+		}
+	}
+	return out
+}
+
+// confinedTemplates are those whose agents may not start without their sandbox.
+func confinedTemplates(sandboxes map[string]*program.Sandbox) map[string]bool {
+	out := map[string]bool{}
+	for name, s := range sandboxes {
+		out[name] = s.Mode != "off" && s.Mode != "audit"
+	}
+	return out
+}
+
+// federation tells what there is of a session with a host: external slots talk
+// to federation.external_url by themselves, and nothing registers there.
+func federation(m *schema.Manifest) func() rest.FederationStatus {
+	f := rest.FederationStatus{Mode: cmp.Or(m.Federation.Mode, "standalone"), State: "idle"}
+	if f.Mode != "standalone" {
+		f.Host = adapters.NullString(withoutCredentials(m.Federation.ExternalURL))
+		f.Detail = "external slots are reached directly; this version does not register with the host"
+	}
+	return func() rest.FederationStatus { return f }
+}
+
 // statusFacts adds to /v1/status what only the manifest knows: names and
 // presence of credentials, never a value.
 func (b *box) statusFacts(m *schema.Manifest) func() map[string]any {
@@ -134,7 +219,7 @@ func (b *box) statusFacts(m *schema.Manifest) func() map[string]any {
 		providers[name] = map[string]any{"enabled": p.Enabled, "present": b.getenv(p.EnvVar) != ""}
 	}
 	facts := map[string]any{
-		"providers": providers, "gpu": map[string]any{"backend": m.GPU.Backend}, "federation": map[string]any{"mode": m.Federation.Mode},
+		"providers": providers, "gpu": map[string]any{"backend": m.GPU.Backend},
 	}
 	return func() map[string]any { return facts }
 }

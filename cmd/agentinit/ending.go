@@ -85,7 +85,7 @@ func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 // say writes the termination report where Kubernetes looks for it, and as the
 // last line of the log.
 func (b *box) say(r bootstrap.TerminationReport) {
-	path := cmp.Or(b.getenv("AGENTBOX_TERMINATION_LOG"), bootstrap.TerminationLog)
+	path := b.roots.TerminationLog(b.getenv)
 	fields := map[string]any{"message": r.Line(), "report": r}
 	if _, err := bootstrap.WriteTerminationReport(path, r.Render(maxReport)); err != nil {
 		fields["termination_log_error"] = err.Error()

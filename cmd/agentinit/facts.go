@@ -308,7 +308,7 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 		// The boot is about to start what it has read.
 		return api.ApplyResult{}, &supervisor.Refused{Verb: "apply", Reason: "the box is still booting"}
 	}
-	loaded, err := a.b.boot.Read()
+	loaded, err := a.b.boot.Reread()
 	if err != nil {
 		return api.ApplyResult{}, invalid(err)
 	}

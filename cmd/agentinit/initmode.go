@@ -33,8 +33,9 @@ const initGrace = 500 * time.Millisecond
 
 // initMode runs a command as its init when the arguments, those after the
 // program's name, ask for that: flags of init mode and "--", or the word init.
-// handled false means that they ask for something else.
-func initMode(args []string) (code int, handled bool) {
+// handled false means that they ask for something else. signals are caught
+// since before the child exists, so that none is lost.
+func initMode(args []string, signals <-chan os.Signal) (code int, handled bool) {
 	opts, err := parseInit(args)
 	switch {
 	case errors.Is(err, errNotInit):
@@ -43,7 +44,7 @@ func initMode(args []string) (code int, handled bool) {
 		fmt.Fprintf(os.Stderr, "agentinit: %v\n%s", err, initUsage)
 		return 2, true
 	}
-	return runInit(opts, os.Environ(), os.Stderr), true
+	return runInit(opts, os.Environ(), os.Stderr, signals), true
 }
 
 var errNotInit = errors.New("not init mode")
@@ -87,10 +88,7 @@ func (o *initOptions) check() error {
 
 // runInit returns the exit status: the child's, 128 + n when signal n ended it,
 // 127 when it was not found, 126 when it could not be run.
-func runInit(opts initOptions, env []string, stderr io.Writer) int {
-	// Caught before the child exists, so that none is lost; read when it does.
-	signals := make(chan os.Signal, 1024)
-	proc.NotifyAll(signals)
+func runInit(opts initOptions, env []string, stderr io.Writer, signals <-chan os.Signal) int {
 	owner, err := proc.New(proc.Options{})
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
@@ -145,11 +143,9 @@ func initCommand(opts initOptions, env []string) proc.Command {
 	return c
 }
 
-// ownSignals are about this process, not about the child: children that ended,
-// pipes and terminals that we ourselves use, and the Go scheduler's own (SIGURG).
-var ownSignals = []os.Signal{
-	syscall.SIGCHLD, syscall.SIGPIPE, syscall.SIGURG, syscall.SIGTTIN, syscall.SIGTTOU,
-}
+// ownSignals are about this process, not about the child: pipes and terminals
+// that we ourselves use.
+var ownSignals = []os.Signal{syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU}
 
 func forward(owner *proc.Owner, id uint64, sig os.Signal, scope proc.Scope, stderr io.Writer) {
 	n, ok := sig.(syscall.Signal)

@@ -18,6 +18,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	proc.ShimMain()
 	if os.Getenv(asInit) != "" {
 		os.Unsetenv(asInit)
-		code, handled := initMode(os.Args[1:])
+		code, handled := initMode(os.Args[1:], early.Caught())
 		if !handled {
 			code = 99
 		}
@@ -280,4 +281,11 @@ func TestInitStartCost(t *testing.T) {
 		t.Skip("needs root: an undumpable parent's status cannot be read")
 	}
 	t.Logf("%s", out)
+}
+
+// The exec shim must not catch what is meant to end the program.
+func TestEarlyKnowsTheShim(t *testing.T) {
+	if early.Shim != proc.ShimArg0 {
+		t.Errorf("early leaves %q alone, the shim is called %q", early.Shim, proc.ShimArg0)
+	}
 }

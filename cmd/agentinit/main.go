@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
@@ -23,13 +24,18 @@ var (
 )
 
 func main() {
+	// Signals have been caught since before main: see early. What arrives before
+	// that ends agentinit; and before the Go runtime has handlers at all, the
+	// kernel drops it for a PID 1, so that whoever stops the container waits for
+	// the whole of its timeout. No line of ours can precede the runtime.
+	caught := early.Caught()
 	// The exec shim is this binary too; it must come before anything else, since
 	// it runs between the fork and the exec of a program.
 	proc.ShimMain()
-	if code, handled := initMode(os.Args[1:]); handled {
+	if code, handled := initMode(os.Args[1:], caught); handled {
 		os.Exit(code)
 	}
-	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, caught))
 }
 
 // options are what the command line says.

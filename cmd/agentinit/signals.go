@@ -2,32 +2,11 @@ package main
 
 import (
 	"os"
-	"os/signal"
 	"runtime"
 	"syscall"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
-
-// listen hands every signal that can be caught to one channel, so that none that
-// the box did not choose can end it. Left out, so that a storm of them cannot
-// push a TERM out of the channel: SIGCHLD, which belongs to proc, and SIGURG,
-// which Go's scheduler sends itself. Also left out are the runtime's own: SIGPROF,
-// and 32 to 34 of the C libraries. Faults are among them: a real one is a panic
-// all the same, but one that somebody sends with kill(2) would end the box.
-func listen() (caught <-chan os.Signal, stop func()) {
-	ch := make(chan os.Signal, 64)
-	var all []os.Signal
-	for n := syscall.Signal(1); n <= 64; n++ {
-		switch n {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF, 32, 33, 34:
-		default:
-			all = append(all, n)
-		}
-	}
-	signal.Notify(ch, all...)
-	return ch, func() { signal.Stop(ch) }
-}
 
 // obey carries out what signals ask for, until done is closed.
 func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {

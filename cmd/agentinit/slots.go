@@ -5,9 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -26,6 +30,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
+// answersFile is the file of idempotency keys in the workspace.
+const answersFile = "idempotency.db"
+
 // slotsConfig is what the manifest wants in the slots.
 func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 	words := map[adapters.Slot]string{
@@ -41,15 +48,15 @@ func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 
 // slotsTable lists every implementation there is: slot, manifest's word,
 // constructor. None of them does any I/O.
-func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
+func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Table {
 	agent := "agentinit/" + version
 	source := "urn:agentbox:" + b.bootID
-	eventsDir := filepath.Join(b.roots.Workspace, "events")
+	eventsDir := b.roots.Events()
 	return adapters.Table{
 		adapters.SlotBeads: {
 			"local-sqlite": func() (adapters.Adapter, error) {
 				local, err := beads.NewLocal(beads.LocalConfig{
-					Path:         cmp.Or(m.Slots.Beads.Path, filepath.Join(b.roots.Workspace, "beads.db")),
+					Path:         b.roots.Beads(m),
 					LeaseExpired: b.leaseExpired,
 				})
 				b.backUp("beads", func(ctx context.Context, dir string) error {
@@ -77,6 +84,7 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 				}
 				bridge, err := orchestrator.NewBridge(orchestrator.BridgeConfig{
 					Protocol: m.Integrations.ExternalOrchestrator.Protocol, Local: adapters.WrapOrchestrator(local, nil),
+					Confined: confinedTemplates(b.agents.sandboxes),
 				})
 				b.agentTokens, b.bridge = local, bridge
 				return adapter(bridge, err)
@@ -85,7 +93,7 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 		adapters.SlotPods: {
 			"local-solid-rs": func() (adapters.Adapter, error) {
 				return adapter(pods.NewLocal(pods.Config{
-					BaseURL: m.Integrations.SolidPodRS.BaseURL, Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
+					BaseURL: podAddress(m.Integrations.SolidPodRS, doc), Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
 				}))
 			},
 			"external": func() (adapters.Adapter, error) {
@@ -101,7 +109,7 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 					return nil, err
 				}
 				local, err := memory.NewEmbedded(memory.EmbeddedConfig{
-					Dir: cmp.Or(m.Slots.Memory.Dir, b.roots.Ruvector), Embedder: embedder,
+					Dir: b.roots.Memory(m), Embedder: embedder,
 				})
 				b.backUp("memory", func(ctx context.Context, dir string) error {
 					return local.Backup(ctx, filepath.Join(dir, "memory.db"))
@@ -139,6 +147,26 @@ func (b *box) slotsTable(m *schema.Manifest) adapters.Table {
 	}
 }
 
+// podAddress is where the local pod server answers: its base_url, and where the
+// manifest does not write one, the address and port that it listens on. One that
+// listens everywhere is asked on the loopback interface.
+func podAddress(p schema.SolidPodRS, doc *schema.Document) string {
+	if doc.NonEmpty("integrations.solid_pod_rs.base_url") {
+		return p.BaseURL
+	}
+	host := p.Bind
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	switch {
+	case host == "" || err == nil && addr.Unmap().IsUnspecified() && addr.Unmap().Is4():
+		host = "127.0.0.1"
+	case err == nil && addr.IsUnspecified():
+		host = "::1"
+	case err == nil:
+		host = addr.String()
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(p.Port))
+}
+
 // backUp makes a slot's state part of `agentctl backup`.
 func (b *box) backUp(name string, snapshot func(ctx context.Context, dir string) error) {
 	b.backups = append(b.backups, rest.BackupPart{Name: name, Snapshot: snapshot})
@@ -153,6 +181,12 @@ func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
 		}
 	}
 	slices.Sort(granted)
+	b.agents.sandboxes = templateSandboxes(m)
+	b.agents.skipped = func(template string, what error) {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "SandboxNotApplied", Fields: map[string]any{
+			"template": template, "reason": what.Error(),
+		}})
+	}
 	return orchestrator.NewLocal(orchestrator.LocalConfig{
 		Spawner: b.agents, Roots: []string{b.roots.Workspace, b.roots.Projects}, Environ: b.environ, Granted: granted,
 	})
@@ -186,7 +220,8 @@ func (b *box) leaseExpired(id, actor string) {
 
 // resolveSlots makes the adapters of the manifest; nothing is dialled.
 func (b *box) resolveSlots(m *schema.Manifest) error {
-	resolved, err := adapters.Resolve(slotsConfig(m, b.boot.Current().Document), b.slotsTable(m))
+	doc := b.boot.Current().Document
+	resolved, err := adapters.Resolve(slotsConfig(m, doc), b.slotsTable(m, doc))
 	if err != nil {
 		return &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "the adapters cannot be resolved", Err: err}
 	}
@@ -209,6 +244,7 @@ func (b *box) buildSlots(m *schema.Manifest) error {
 	if err != nil {
 		return err
 	}
+	b.stack = stack
 	b.slots = adapters.NewSet(b.resolved, adapters.Options{Middleware: stack.Middleware(), Publisher: slotNotices{b}})
 	b.showSlots()
 	return stack.Watch(b.slots.Status)
@@ -226,6 +262,7 @@ func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
 // connectSlots connects beside the programs. What must end the boot ends it,
 // with the status that says which adapter it was.
 func (b *box) connectSlots() {
+	b.keepAnswers()
 	err := b.slots.Connect(b.stopped)
 	b.showSlots()
 	if err == nil || b.stopped.Err() != nil {
@@ -241,6 +278,28 @@ func (b *box) connectSlots() {
 		"message": failure.Error(), "exit_code": int(failure.Code),
 	}})
 	b.sup.Shutdown(failure.Error())
+}
+
+// keepLimit bounds the opening of the file of idempotency keys: the slots wait
+// for it.
+const keepLimit = 5 * time.Second
+
+// keepAnswers makes idempotency keys survive a restart, where there is a slot
+// that honours them and a place to write.
+func (b *box) keepAnswers() {
+	honoured := []adapters.Slot{adapters.SlotBeads, adapters.SlotEvents, adapters.SlotOrchestrator}
+	if !slices.ContainsFunc(b.slots.Status(), func(s adapters.SlotStatus) bool {
+		return s.Class != adapters.ClassOff && slices.Contains(honoured, s.Slot)
+	}) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.stopped, keepLimit)
+	defer cancel()
+	if err := b.stack.Keep(ctx, filepath.Join(b.roots.Workspace, answersFile)); err != nil {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "IdempotencyInMemory", Fields: map[string]any{
+			"message": "idempotency keys will not survive a restart: " + err.Error(),
+		}})
+	}
 }
 
 // slotNotices hands what happens to the slots to the ring, and to readiness at
@@ -307,5 +366,8 @@ func (b *box) disconnectSlots() {
 	}
 	if err := b.slots.Disconnect(context.Background()); err != nil {
 		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "DisconnectFailed", Fields: map[string]any{"message": err.Error()}})
+	}
+	if err := b.stack.Close(); err != nil {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "IdempotencyNotClosed", Fields: map[string]any{"message": err.Error()}})
 	}
 }

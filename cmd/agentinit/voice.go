@@ -104,6 +104,9 @@ func message(e event.Event) string {
 	}
 	if c := e.Change; c != nil {
 		text := e.Program + " " + c.From + " → " + c.To
+		if c.From == c.To {
+			text = e.Program + " " + c.To // another fact than the state
+		}
 		if c.Reason != "" {
 			text += ": " + c.Reason
 		}

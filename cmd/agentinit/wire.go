@@ -23,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -73,9 +74,11 @@ type box struct {
 	server    *probes.Server
 	drift     *probes.DriftDetector
 	addresses bootstrap.Addresses
+	boundary  boundary
 	authMode  probes.AuthMode
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
+	stack     *middleware.Stack
 	agents    *agents
 	bridge    *orchestrator.Bridge // nil unless the manifest wants it
 	// agentTokens knows the agents by their tokens; nil without a local one.
@@ -95,14 +98,14 @@ type box struct {
 	running sync.WaitGroup
 }
 
-// run boots the box and returns the exit status when it has ended.
-func run(args, environ []string, stdout, stderr *os.File) int {
+// run boots the box and returns the exit status when it has ended. caught are the
+// signals to it.
+func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signal) int {
 	o, code, handled := parseOptions(args, stdout, stderr)
 	if handled {
 		return code
 	}
-	caught, stopSignals := listen()
-	defer stopSignals()
+	go bootstrap.Preload()
 	b, err := newBox(o, environ, stdout, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
@@ -177,6 +180,9 @@ func systemName() string {
 // started.
 func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
+		return err
+	}
+	if b.boundary, err = newBoundary(m, b.addresses.Management, b.getenv); err != nil {
 		return err
 	}
 	if b.authMode, err = probes.ParseAuthMode(b.getenv("MANAGEMENT_API_AUTH_MODE")); err != nil {
@@ -297,6 +303,7 @@ func (b *box) build() error {
 	b.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
+		Names: b.boundary.names, TrustedProxies: b.boundary.proxies, Origins: b.boundary.origins,
 		ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
 	if err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -130,11 +129,7 @@ func ids([]string) error {
 }
 
 func notify(args []string) error {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return errors.New("no NOTIFY_SOCKET")
-	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	c, err := dialNotify()
 	if err != nil {
 		return err
 	}

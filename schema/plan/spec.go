@@ -28,7 +28,7 @@ func specOf(p *schema.Program) program.Spec {
 			PreStart: hookOf(p.Hooks.PreStart), PostReady: hookOf(p.Hooks.PostReady),
 			PreStop: hookOf(p.Hooks.PreStop), PostExit: hookOf(p.Hooks.PostExit),
 		},
-		Umask: -1, Directory: p.Directory, Limits: limitsOf(p.Limits), Sandbox: sandboxOf(p.Sandbox),
+		Umask: -1, Directory: p.Directory, Limits: limitsOf(p.Limits), Sandbox: Sandbox(p.Sandbox),
 		Stdin: program.Stdin(p.Stdin), TTY: p.TTY, Control: p.Control,
 		Logs: program.Logs{
 			To: program.LogTo(p.Logs.To), Path: p.Logs.Path, MaxBytes: int64(p.Logs.MaxBytes), Backups: p.Logs.Backups,
@@ -93,7 +93,9 @@ func limitsOf(l schema.Limits) program.Limits {
 	return out
 }
 
-func sandboxOf(s *schema.Sandbox) *program.Sandbox {
+// Sandbox is the manifest's sandbox as programs, and whatever else is started,
+// are confined by it; nil for none.
+func Sandbox(s *schema.Sandbox) *program.Sandbox {
 	if s == nil {
 		return nil
 	}

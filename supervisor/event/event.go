@@ -34,7 +34,8 @@ const (
 const Lagged = "Lagged"
 
 // ProgramStateChanged is the name of the event published for every change of a
-// program's state or facts. It carries Change.
+// program's state or facts (pid, ready, healthy, completed); From and To are the
+// same for the latter. It carries Change.
 const ProgramStateChanged = "ProgramStateChanged"
 
 // Change is the typed payload of ProgramStateChanged.

@@ -22,9 +22,9 @@ import (
 // arguments are: the name below, a shimSpec, the file to execute, and the
 // program's own arguments. Nothing of it remains visible after the exec.
 
-// shimArg0 is what the shim is called by. Whoever calls the binary so gains
+// ShimArg0 is what the shim is called by. Whoever calls the binary so gains
 // nothing: it does only what its caller could do.
-const shimArg0 = "agentinit: exec"
+const ShimArg0 = "agentinit: exec"
 
 // shimPatience bounds the life of a shim: a program of the same uid may stop it.
 const shimPatience = 10 * time.Second
@@ -72,7 +72,7 @@ func (o *Owner) startShim(c *Command, p *process, path string, env []string, io 
 
 	sys := sysProcAttr(c, p, io)
 	sys.Credential = nil
-	err = o.fork(p, "/proc/self/exe", append([]string{shimArg0, string(text), path}, c.argv()...), &syscall.ProcAttr{
+	err = o.fork(p, "/proc/self/exe", append([]string{ShimArg0, string(text), path}, c.argv()...), &syscall.ProcAttr{
 		Env: env, Sys: sys, Files: append(slices.Clone(io.fds), w.Fd()),
 	})
 	w.Close()
@@ -168,7 +168,7 @@ func newShimSpec(c *Command, status int) (*shimSpec, error) {
 // It returns at once unless this process was started as the exec shim; then it
 // becomes the program or exits.
 func ShimMain() {
-	if len(os.Args) < 4 || os.Args[0] != shimArg0 {
+	if len(os.Args) < 4 || os.Args[0] != ShimArg0 {
 		return
 	}
 	// All that follows is about the one thread that will exec.

@@ -8,13 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NotifyAll relays every signal that can be caught to c, like signal.Notify
-// without a list. Nothing is ignored in the sense of signal(7), so programs
-// started later have default dispositions. The Go runtime leaves signals 32 to 34
-// alone, which C libraries use inside; programs know the last one as SIGRTMIN. It
-// does nothing to a PID 1 and ends any other process. SIGPROF is the runtime's too.
-func NotifyAll(c chan<- os.Signal) { signal.Notify(c) }
-
 // IgnoreTerminalStops makes terminal access from the background fail or succeed
 // instead of stopping us (SIGTTIN, SIGTTOU). An ignored signal is inherited
 // by programs, so this is for a process that has started all it will ever start.

@@ -64,7 +64,11 @@ func (t *transition) endedStarting(exit Exit) {
 	case len(t.spec.Readiness.Probes) > 0:
 		t.failStart(fmt.Sprintf("%s after %s, before it was ready", describe(exit), after))
 	default:
-		t.failStart(fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", describe(exit), after, t.spec.RunningAfter))
+		why := fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", describe(exit), after, t.spec.RunningAfter)
+		if t.spec.Restart == RestartNever && Expected(t.spec, exit) {
+			why += "; one that is to end by itself is type = \"oneshot\""
+		}
+		t.failStart(why)
 	}
 }
 

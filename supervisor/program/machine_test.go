@@ -104,6 +104,19 @@ func TestExitBeforeRunningAfterIsAFailure(t *testing.T) {
 		is(Backoff, "exited with code 0 after 0s, sooner than start_seconds (1s)").waits(time.Second)
 }
 
+// As supervisord does it: a service that ends before start_seconds has failed to
+// start, whatever its code.
+func TestQuickEndOfAServiceThatIsNotRestarted(t *testing.T) {
+	never := func(s *Spec) { s.Restart = RestartNever }
+	newLife(t, never).start().began().exit(0).is(Fatal, `start_seconds (1s); one that is to end by itself is type = "oneshot"`)
+	l := newLife(t, never).start().began().exit(3).is(Fatal, "sooner than start_seconds (1s); not started again")
+	if strings.Contains(l.m.Reason, "oneshot") {
+		t.Errorf("a crash is told to be a oneshot: %s", l.m.Reason)
+	}
+	newLife(t, never).start().began().after(time.Second).exit(0).is(Exited, "as expected")
+	newLife(t, func(s *Spec) { s.Restart, s.RunningAfter = RestartNever, 0 }).start().began().exit(0).is(Exited, "as expected")
+}
+
 func TestSpawnFailure(t *testing.T) {
 	l := newLife(t, nil).start().on(Event{Kind: Failed, Reason: "command not found: nosuch", Status: 127}).
 		is(Backoff, "command not found: nosuch")

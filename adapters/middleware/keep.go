@@ -1,0 +1,144 @@
+package middleware
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
+)
+
+// keeperID marks our file: "abk1" in PRAGMA application_id.
+const keeperID = 0x61626b31
+
+// keepLimit bounds what is written after a call, whose own context may have
+// ended with it.
+const keepLimit = 5 * time.Second
+
+// keeper is the file behind replays: one row per idempotency key. Writes are
+// relaxed, because what must not be lost is kept by the slots themselves: a
+// kill loses nothing, a loss of power may lose the newest answers.
+type keeper struct{ db *sqlite.DB }
+
+func keeperSchema() []string {
+	return []string{`
+CREATE TABLE answers (
+	no      INTEGER PRIMARY KEY, -- order of the calls
+	key     BLOB NOT NULL UNIQUE,
+	request BLOB NOT NULL,
+	at      INTEGER NOT NULL, -- ms since 1970
+	answer  BLOB -- NULL until the call has had its effect
+) STRICT;
+CREATE TABLE secret (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL) STRICT;
+`}
+}
+
+// openKeeper opens or makes the file and reads what it remembers, without the
+// answers.
+func openKeeper(ctx context.Context, path string) (k *keeper, secret []byte, old []*replay, err error) {
+	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: keeperID, Migrations: keeperSchema(), Relaxed: true})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	fresh := make([]byte, 32)
+	// crypto/rand.Read never fails: it ends the process instead.
+	_, _ = rand.Read(fresh)
+	err = db.Write(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", fresh); err != nil {
+			return err
+		}
+		if err := tx.QueryRowContext(ctx, "SELECT value FROM secret").Scan(&secret); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM answers WHERE at <= ?", time.Now().Add(-replayFor).UnixMilli()); err != nil {
+			return err
+		}
+		old, err = readReplays(ctx, tx)
+		return err
+	})
+	if err != nil {
+		// The file is of no use; what closing it says adds nothing.
+		_ = db.Close()
+		return nil, nil, nil, err
+	}
+	return &keeper{db}, secret, old, nil
+}
+
+func readReplays(ctx context.Context, tx *sql.Tx) (list []*replay, err error) {
+	rows, err := tx.QueryContext(ctx, "SELECT key, request, at, coalesce(length(answer), -1) FROM answers ORDER BY no")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var key, request []byte
+		var at int64
+		one := &replay{state: replayDone}
+		if err := rows.Scan(&key, &request, &at, &one.size); err != nil {
+			return nil, err
+		}
+		copy(one.key[:], key)
+		copy(one.request[:], request)
+		one.at = time.UnixMilli(at)
+		if one.size < 0 {
+			one.size, one.state = 0, replayDoubt
+		}
+		list = append(list, one)
+	}
+	return list, rows.Err()
+}
+
+func (k *keeper) begin(ctx context.Context, key, request [32]byte, dropped [][32]byte) error {
+	return k.db.Write(ctx, func(tx *sql.Tx) error {
+		if err := deleteReplays(ctx, tx, dropped); err != nil {
+			return err
+		}
+		// A row may be left of a key in doubt, or of a call that failed on a disk
+		// that was full.
+		_, err := tx.ExecContext(ctx, `INSERT INTO answers(key, request, at) VALUES(?, ?, ?)
+			ON CONFLICT(key) DO UPDATE SET request = excluded.request, answer = NULL`, key[:], request[:], time.Now().UnixMilli())
+		return err
+	})
+}
+
+func (k *keeper) finish(ctx context.Context, key, request [32]byte, answer []byte, dropped [][32]byte) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepLimit)
+	defer cancel()
+	return k.db.Write(ctx, func(tx *sql.Tx) error {
+		if err := deleteReplays(ctx, tx, dropped); err != nil {
+			return err
+		}
+		// The row may be gone: another call can have dropped this key, from before,
+		// while this one began anew.
+		_, err := tx.ExecContext(ctx, `INSERT INTO answers(key, request, at, answer) VALUES(?, ?, ?, ?)
+			ON CONFLICT(key) DO UPDATE SET answer = excluded.answer`, key[:], request[:], time.Now().UnixMilli(), answer)
+		return err
+	})
+}
+
+func (k *keeper) forget(ctx context.Context, key [32]byte) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepLimit)
+	defer cancel()
+	return k.db.Write(ctx, func(tx *sql.Tx) error { return deleteReplays(ctx, tx, [][32]byte{key}) })
+}
+
+func deleteReplays(ctx context.Context, tx *sql.Tx, keys [][32]byte) error {
+	for _, key := range keys {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM answers WHERE key = ?", key[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *keeper) answer(ctx context.Context, key [32]byte) (answer []byte, err error) {
+	err = k.db.Read(ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, "SELECT answer FROM answers WHERE key = ?", key[:]).Scan(&answer)
+	})
+	if err != nil {
+		return nil, adapters.Unavailable(err, "the remembered answer cannot be read")
+	}
+	return answer, nil
+}

@@ -1,0 +1,258 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// maxBatch bounds how many events one request may carry.
+const maxBatch = 500
+
+// dispatchEvents takes an event of ours, or CloudEvents in any of the three
+// modes of their HTTP binding (CloudEvents 1.0.2, HTTP protocol binding, 3).
+func dispatchEvents(q *request) error {
+	mt, err := q.mediaType()
+	if err != nil {
+		return err
+	}
+	// The content type decides; a structured event may repeat itself in headers.
+	switch {
+	case mt == cloudType:
+		return q.dispatchStructured()
+	case mt == cloudListType:
+		return q.dispatchBatch()
+	case strings.HasPrefix(mt, cloudFormats):
+		return adapters.Errorf(adapters.CodeUnsupported, "CloudEvents come as %s or %s, or in binary mode", cloudType, cloudListType)
+	case isBinaryCloudEvent(q.Header):
+		return q.dispatchBinary(mt)
+	case mt != "" && mt != jsonType:
+		return adapters.Errorf(adapters.CodeUnsupported, "events come as %s, %s, %s or in binary mode", jsonType, cloudType, cloudListType)
+	}
+	var e adapters.Event
+	raw, err := q.body()
+	if err != nil {
+		return err
+	}
+	if err := unmarshal(raw, &e); err != nil {
+		return err
+	}
+	return q.dispatchOne(e)
+}
+
+func (q *request) dispatchOne(e adapters.Event) error {
+	r, err := q.s.cfg.Slots.Events().Dispatch(q.Context(), e)
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusAccepted, r)
+}
+
+func (q *request) dispatchCloud(c cloudEvent) error {
+	e, err := c.event()
+	if err != nil {
+		return err
+	}
+	return q.dispatchOne(e)
+}
+
+func (q *request) dispatchStructured() error {
+	raw, err := q.body()
+	if err != nil {
+		return err
+	}
+	var c cloudEvent
+	if err := unmarshal(raw, &c); err != nil {
+		return err
+	}
+	return q.dispatchCloud(c)
+}
+
+// dispatchBinary takes an event whose attributes are headers and whose data is
+// the body, of the media type given.
+func (q *request) dispatchBinary(mediaType string) error {
+	if mediaType != "" && mediaType != jsonType && !strings.HasSuffix(mediaType, "+json") {
+		return adapters.Errorf(adapters.CodeUnsupported, "the data of an event is %s here, not %s", jsonType, cut(mediaType, 100))
+	}
+	c, err := binaryCloudEvent(q.Header)
+	if err != nil {
+		return err
+	}
+	raw, err := q.body()
+	if err != nil {
+		return err
+	}
+	if len(raw) > 0 {
+		if !utf8.Valid(raw) || !json.Valid(raw) {
+			return adapters.Invalid("body", "is not JSON")
+		}
+		c.Data = raw
+	}
+	return q.dispatchCloud(c)
+}
+
+// dispatchBatch takes the events in order and stops at the first that fails;
+// the problem names its index. Sending the batch again is harmless: an id that
+// was taken answers its first receipt.
+func (q *request) dispatchBatch() error {
+	raw, err := q.body()
+	if err != nil {
+		return err
+	}
+	var batch []cloudEvent
+	if err := unmarshal(raw, &batch); err != nil {
+		return err
+	}
+	if len(batch) > maxBatch {
+		return adapters.OverLimit("batch", maxBatch)
+	}
+	events := make([]adapters.Event, len(batch))
+	for i, c := range batch {
+		e, err := c.event()
+		if err != nil {
+			return adapters.AsError(err).With("index", i)
+		}
+		events[i] = e
+	}
+	receipts := make([]adapters.Receipt, 0, len(batch))
+	for i, e := range events {
+		// One key serves one event: in a batch the ids do its work.
+		m := adapters.MetaFrom(q.Context())
+		m.IdempotencyKey = ""
+		r, err := q.s.cfg.Slots.Events().Dispatch(adapters.WithMeta(q.Context(), m), e)
+		if err != nil {
+			return adapters.AsError(err).With("index", i)
+		}
+		receipts = append(receipts, r)
+	}
+	return q.reply(http.StatusAccepted, adapters.Page[adapters.Receipt]{Items: receipts})
+}
+
+// cloudEvent is an event in the JSON format of CloudEvents 1.0.
+type cloudEvent struct {
+	SpecVersion string          `json:"specversion"`
+	ID          string          `json:"id"`
+	Source      string          `json:"source"`
+	Type        string          `json:"type"`
+	Subject     string          `json:"subject"`
+	Time        string          `json:"time"` // checked, not kept: the box sets its own
+	Data        json.RawMessage `json:"data"`
+	DataBase64  *string         `json:"data_base64"`
+	SessionID   string          `json:"sessionid"`
+	ExecutionID string          `json:"executionid"`
+}
+
+// cloudPrefix is before our kinds in a CloudEvents type.
+const cloudPrefix = "agentbox."
+
+func (c cloudEvent) event() (adapters.Event, error) {
+	for _, required := range [][2]string{{"id", c.ID}, {"source", c.Source}, {"type", c.Type}} {
+		if required[1] == "" {
+			return adapters.Event{}, adapters.Invalid(required[0], "is required")
+		}
+	}
+	switch {
+	case !strings.HasPrefix(c.SpecVersion, "1."):
+		return adapters.Event{}, adapters.Invalid("specversion", "must be 1.0")
+	case c.DataBase64 != nil:
+		return adapters.Event{}, adapters.Errorf(adapters.CodeUnsupported, "binary data cannot be an event's payload")
+	}
+	if c.Time != "" {
+		if _, err := time.Parse(time.RFC3339Nano, c.Time); err != nil {
+			return adapters.Event{}, adapters.Invalid("time", "must be a time of RFC 3339")
+		}
+	}
+	return adapters.Event{
+		ID: c.ID, Kind: strings.TrimPrefix(c.Type, cloudPrefix), Source: c.Source, Subject: c.Subject,
+		SessionID: adapters.NullString(c.SessionID), ExecutionID: adapters.NullString(c.ExecutionID),
+		Payload: absentIfNull(c.Data),
+	}, nil
+}
+
+// headerCloud is before the name of an attribute in binary mode, as net/http
+// writes it.
+const headerCloud = "Ce-"
+
+// isBinaryCloudEvent: any attribute that an event must have makes it one, so
+// that one without the others is refused and not taken for an event of ours.
+func isBinaryCloudEvent(h http.Header) bool {
+	for _, required := range []string{"Specversion", "Id", "Source", "Type"} {
+		if len(h.Values(headerCloud+required)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// binaryCloudEvent reads the attributes from the headers.
+func binaryCloudEvent(h http.Header) (cloudEvent, error) {
+	var c cloudEvent
+	for _, a := range []struct {
+		name string
+		to   *string
+	}{
+		{"Specversion", &c.SpecVersion}, {"Id", &c.ID}, {"Source", &c.Source}, {"Type", &c.Type}, {"Subject", &c.Subject},
+		{"Time", &c.Time}, {"Sessionid", &c.SessionID}, {"Executionid", &c.ExecutionID},
+	} {
+		values := h.Values(headerCloud + a.name)
+		if len(values) > 1 {
+			return c, adapters.Invalid(headerCloud+a.name, "was sent more than once")
+		}
+		if len(values) == 1 {
+			v, err := cloudHeader(values[0])
+			if err != nil {
+				return c, adapters.Invalid(headerCloud+a.name, "%v", err)
+			}
+			*a.to = v
+		}
+	}
+	return c, nil
+}
+
+// cloudHeader decodes the value of an attribute in a header (HTTP protocol
+// binding, 3.1.3.2): first a quoted string is unquoted (RFC 9110, 5.6.4), then
+// percent escapes are, once.
+func cloudHeader(v string) (string, error) {
+	v, err := unquoted(v)
+	if err != nil {
+		return "", err
+	}
+	if v, err = url.PathUnescape(v); err != nil {
+		return "", errors.New("has a broken percent escape")
+	}
+	if !utf8.ValidString(v) {
+		return "", errors.New("is not valid UTF-8")
+	}
+	return v, nil
+}
+
+// unquoted drops the quotes of quoted strings, wherever they stand, and the
+// backslashes within them.
+func unquoted(v string) (string, error) {
+	if !strings.Contains(v, `"`) {
+		return v, nil
+	}
+	var b strings.Builder
+	inside := false
+	for i := 0; i < len(v); i++ {
+		switch c := v[i]; {
+		case c == '"':
+			inside = !inside
+		case c == '\\' && inside && i+1 < len(v):
+			i++
+			b.WriteByte(v[i])
+		default:
+			b.WriteByte(c)
+		}
+	}
+	if inside {
+		return "", errors.New("has a quoted string without an end")
+	}
+	return b.String(), nil
+}

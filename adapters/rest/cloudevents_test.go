@@ -1,0 +1,154 @@
+package rest_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// stored is the newest event of the box.
+func (b *box) stored() adapters.Event {
+	b.t.Helper()
+	var page adapters.Page[adapters.Event]
+	b.do("reader", "GET", "/v1/events?limit=1000", "").is(200).into(&page)
+	if len(page.Items) == 0 {
+		b.t.Fatal("no event is stored")
+	}
+	return page.Items[len(page.Items)-1]
+}
+
+func headers(m map[string]string) (pairs []string) {
+	for k, v := range m {
+		pairs = append(pairs, k, v)
+	}
+	return pairs
+}
+
+func binary(change map[string]string) map[string]string {
+	h := map[string]string{
+		"ce-specversion": "1.0", "ce-id": "b-1", "ce-source": "/agents/7", "ce-type": "agentbox.tool.used", "Content-Type": "application/json",
+	}
+	maps.Copy(h, change)
+	maps.DeleteFunc(h, func(_, v string) bool { return v == "-" })
+	return h
+}
+
+// The three modes carry the same event (CloudEvents HTTP binding, 3.1-3.3).
+func TestCloudEventsInEveryMode(t *testing.T) {
+	b := newBox(t)
+	for mode, send := range map[string]func(id string) answer{
+		"binary": func(id string) answer {
+			return b.do("host", "POST", "/v1/events", `{"n":1}`, headers(binary(map[string]string{
+				"ce-id": id, "ce-subject": "f%C3%A4den", "CE-SessionID": "s-1", "ce-executionid": "x-1", "ce-time": "2026-01-02T03:04:05.6Z",
+			}))...)
+		},
+		"structured": func(id string) answer {
+			return b.do("host", "POST", "/v1/events", fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/agents/7","type":"agentbox.tool.used",
+				"subject":"fäden","sessionid":"s-1","executionid":"x-1","time":"2026-01-02T03:04:05.6Z","datacontenttype":"application/json","data":{"n":1}}`, id),
+				"Content-Type", "application/cloudevents+json; charset=utf-8")
+		},
+		// A structured event may repeat its attributes in headers: the body counts.
+		"structured with headers": func(id string) answer {
+			return b.do("host", "POST", "/v1/events", fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/agents/7","type":"agentbox.tool.used",
+				"subject":"fäden","sessionid":"s-1","executionid":"x-1","data":{"n":1}}`, id), headers(binary(map[string]string{
+				"Content-Type": "application/cloudevents+json", "ce-id": id, "ce-type": "other",
+			}))...)
+		},
+	} {
+		var receipt adapters.Receipt
+		send(mode[:6] + "-" + fmt.Sprint(len(mode))).is(202).into(&receipt)
+		e := b.stored()
+		if e.ID != receipt.ID || e.Kind != "tool.used" || e.Source != "/agents/7" || e.Subject != "fäden" || e.SessionID != "s-1" ||
+			e.ExecutionID != "x-1" || string(e.Payload) != `{"n":1}` {
+			t.Errorf("%s: %+v", mode, e)
+		}
+		// The same id again is the same event, in whatever mode.
+		var again adapters.Receipt
+		send(receipt.ID).is(202).into(&again)
+		if again.Seq != receipt.Seq {
+			t.Errorf("%s: taken twice: %d and %d", mode, receipt.Seq, again.Seq)
+		}
+	}
+	empty := b.do("host", "POST", "/v1/events", `[]`, "Content-Type", "application/cloudevents-batch+json").is(202)
+	if items := empty.fields()["items"].([]any); len(items) != 0 {
+		t.Errorf("%v", items)
+	}
+}
+
+// What headers carry is encoded (HTTP binding, 3.1.3.2).
+func TestCloudEventHeaderValues(t *testing.T) {
+	b := newBox(t)
+	for i, c := range []struct{ sent, want string }{
+		{"plain", "plain"},
+		{"Euro%20%E2%82%AC%20%F0%9F%98%80", "Euro € 😀"}, // the binding's own example
+		{"a%2525b", "a%25b"}, // one round
+		{`"Euro %E2%82%AC"`, "Euro €"},
+		{`"a \"b\" \\ c"`, `a "b" \ c`},
+		{`a\b`, `a\b`}, // a backslash outside quotes is itself
+		{`"a"b"c"`, "abc"},
+		{"%c3%a9", "é"},
+	} {
+		b.do("host", "POST", "/v1/events", "", headers(binary(map[string]string{"ce-id": fmt.Sprint("v", i), "ce-subject": c.sent, "Content-Type": "-"}))...).is(202)
+		if e := b.stored(); e.Subject != c.want || string(e.Payload) != "{}" {
+			t.Errorf("%s: %q %s, want %q", c.sent, e.Subject, e.Payload, c.want)
+		}
+	}
+}
+
+func TestBadCloudEvents(t *testing.T) {
+	b := newBox(t)
+	for name, c := range map[string]struct {
+		header map[string]string
+		body   string
+		status int
+		code   adapters.Code
+		field  string
+	}{
+		"no id":             {binary(map[string]string{"ce-id": "-"}), `{}`, 400, adapters.CodeValidation, "id"},
+		"empty id":          {binary(map[string]string{"ce-id": ""}), `{}`, 400, adapters.CodeValidation, "id"},
+		"no source":         {binary(map[string]string{"ce-source": "-"}), `{}`, 400, adapters.CodeValidation, "source"},
+		"no type":           {binary(map[string]string{"ce-type": "-"}), `{}`, 400, adapters.CodeValidation, "type"},
+		"no version":        {binary(map[string]string{"ce-specversion": "-"}), `{}`, 400, adapters.CodeValidation, "specversion"},
+		"version of old":    {binary(map[string]string{"ce-specversion": "0.3"}), `{}`, 400, adapters.CodeValidation, "specversion"},
+		"bad time":          {binary(map[string]string{"ce-time": "yesterday"}), `{}`, 400, adapters.CodeValidation, "time"},
+		"broken escape":     {binary(map[string]string{"ce-subject": "100%"}), `{}`, 400, adapters.CodeValidation, "Ce-Subject"},
+		"escaped rubbish":   {binary(map[string]string{"ce-subject": "%ff"}), `{}`, 400, adapters.CodeValidation, "Ce-Subject"},
+		"raw rubbish":       {binary(map[string]string{"ce-subject": "\xff"}), `{}`, 400, adapters.CodeValidation, "Ce-Subject"},
+		"open quotes":       {binary(map[string]string{"ce-subject": `"a`}), `{}`, 400, adapters.CodeValidation, "Ce-Subject"},
+		"a session no id":   {binary(map[string]string{"ce-sessionid": "a%20b"}), `{}`, 400, adapters.CodeValidation, "session_id"},
+		"a kind no kind":    {binary(map[string]string{"ce-type": "Tool%20Used"}), `{}`, 400, adapters.CodeValidation, "kind"},
+		"data not JSON":     {binary(nil), `{`, 400, adapters.CodeValidation, "body"},
+		"data no object":    {binary(nil), `[1]`, 400, adapters.CodeValidation, "payload"},
+		"data of text":      {binary(map[string]string{"Content-Type": "text/plain"}), `hello`, 415, adapters.CodeUnsupported, ""},
+		"data of XML":       {binary(map[string]string{"Content-Type": "application/xml"}), `<a/>`, 415, adapters.CodeUnsupported, ""},
+		"no media type":     {binary(map[string]string{"Content-Type": "json; ="}), `{}`, 400, adapters.CodeValidation, "Content-Type"},
+		"another format":    {binary(map[string]string{"Content-Type": "application/cloudevents+avro"}), `{}`, 415, adapters.CodeUnsupported, ""},
+		"another batch":     {map[string]string{"Content-Type": "application/cloudevents-batch+avro"}, `[]`, 415, adapters.CodeUnsupported, ""},
+		"structured, bare":  {map[string]string{"Content-Type": "application/cloudevents"}, `{}`, 415, adapters.CodeUnsupported, ""},
+		"structured, array": {map[string]string{"Content-Type": "application/cloudevents+json"}, `[]`, 400, adapters.CodeValidation, "body"},
+		"structured, data": {map[string]string{"Content-Type": "application/cloudevents+json"},
+			`{"specversion":"1.0","id":"1","source":"x","type":"y","data_base64":"AA=="}`, 415, adapters.CodeUnsupported, ""},
+		"structured, time": {map[string]string{"Content-Type": "application/cloudevents+json"},
+			`{"specversion":"1.0","id":"1","source":"x","type":"y","time":"noon"}`, 400, adapters.CodeValidation, "time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := b.do("host", "POST", "/v1/events", c.body, headers(c.header)...)
+			if doc := a.is(c.status).problem(c.code); c.field != "" && doc["field"] != c.field {
+				t.Errorf("%v", doc)
+			}
+		})
+	}
+	twice := newRequest(t, b, "POST", "/v1/events", `{}`, headers(binary(nil))...)
+	twice.Header.Add("ce-id", "b-2")
+	b.send(twice).is(400).problem(adapters.CodeValidation)
+	var page adapters.Page[json.RawMessage]
+	b.do("reader", "GET", "/v1/events", "").is(200).into(&page)
+	if len(page.Items) != 0 {
+		t.Errorf("stored all the same: %s", page.Items)
+	}
+	// Without any attribute of an event it is one of ours, and says its kind itself.
+	b.do("host", "POST", "/v1/events", `{"kind":"x"}`, "ce-subject", "s").is(202)
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// spoken is the MAJOR of the slots' contracts that the commands of this program
+// (bead, mem, pod, event, agent) speak.
+const spoken = "v1"
+
+// slotHealth is one slot in /health.
+type slotHealth struct {
+	Slot   string `json:"slot"`
+	Impl   string `json:"impl"` // that serves now
+	Status string `json:"status"`
+	Reason string `json:"reason"`
+}
+
+// slotLinks follows each slot from the manifest to what the box wants, to what
+// serves it now, to the contract it speaks.
+func slotLinks(m *schema.Manifest, meta boxMeta, health boxHealth) []link {
+	const name = "adapters"
+	serving := map[string]string{}
+	for _, s := range health.Adapters {
+		serving[s.Slot] = s.Impl
+		if s.Status != "healthy" && s.Status != "off" {
+			serving[s.Slot] += " (" + s.Status
+			if s.Reason != "" {
+				serving[s.Slot] += ": " + s.Reason
+			}
+			serving[s.Slot] += ")"
+		}
+	}
+	var out []link
+	for _, s := range []struct{ slot, declared, compat string }{
+		{"beads", m.Adapters.Beads, m.AdaptersCompat.Beads}, {"pods", m.Adapters.Pods, m.AdaptersCompat.Pods},
+		{"memory", m.Adapters.Memory, m.AdaptersCompat.Memory}, {"events", m.Adapters.Events, m.AdaptersCompat.Events},
+		{"orchestrator", m.Adapters.Orchestrator, m.AdaptersCompat.Orchestrator},
+	} {
+		const unsaid = "(not stated)"
+		wanted := cmp.Or(meta.Impls[s.slot], unsaid)
+		out = append(out,
+			compared(name, s.slot, cmp.Or(s.declared, "off"), wanted, "the box was started with other adapters: restart it with this manifest"),
+			compared(name, s.slot+" serving", wanted, cmp.Or(serving[s.slot], unsaid), "see agentctl adapters, and the box's log"))
+		if wanted == "off" || wanted == unsaid {
+			continue
+		}
+		out = append(out, compared(name, s.slot+" contract", cmp.Or(s.compat, spoken), majorOf(meta.Contracts[s.slot], unsaid),
+			"the box and agentctl are of different releases, or adapters_compat names another contract: use those that belong together"))
+	}
+	return out
+}
+
+// majorOf is "v1" for "1.4".
+func majorOf(version, unsaid string) string {
+	if major, _, ok := strings.Cut(version, "."); ok {
+		return "v" + major
+	}
+	return unsaid
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// manifestOf loads a manifest that must be valid.
+func manifestOf(t *testing.T, text string) (*schema.Manifest, *schema.Document) {
+	t.Helper()
+	m, doc, findings := schema.Load("agentbox.toml", []byte(text))
+	if len(findings) > 0 {
+		t.Fatalf("%v", findings)
+	}
+	return m, doc
+}
+
+const templateManifest = `
+[templates.shell]
+command = ["/bin/sh", "-c"]
+args = ['echo "$GREETING in ${PWD##*/}: $0"; grep NoNewPrivs /proc/self/status', "{task}"]
+environment = { GREETING = "hello" }
+directory = "sub"
+sandbox = { no_new_privileges = true }
+[templates.piped]
+command = "cat"
+stdin = "pipe"
+[templates.endless]
+command = ["sleep", "1000"]
+timeout = "1s"
+[templates.caged]
+command = ["true"]
+sandbox = { seccomp = "strict" }
+[templates.audited]
+command = ["true"]
+sandbox = { seccomp = "strict", mode = "audit" }
+[templates.open]
+command = ["true"]
+sandbox = { seccomp = "strict", mode = "off" }
+`
+
+// TestTemplates runs each key of a template through tasks and the real process
+// manager, and looks at what came of it.
+func TestTemplates(t *testing.T) {
+	m, _ := manifestOf(t, templateManifest)
+	workspace := t.TempDir()
+	if err := os.Mkdir(filepath.Join(workspace, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	spawner := nursery(t, nil)
+	spawner.sandboxes = templateSandboxes(m)
+	skipped := make(chan string, 4)
+	spawner.skipped = func(template string, what error) { skipped <- template + ": " + what.Error() }
+	slot := connected(t, manager(t, orchestrator.LocalConfig{Spawner: spawner, Roots: []string{workspace}}))
+	tasks, err := rest.NewTasks(rest.TasksConfig{
+		Dir: filepath.Join(workspace, "tasks"), Templates: templates(m), Orchestrator: slot,
+		Report: func(id string, err error) { t.Errorf("task %s: %v", id, err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tasks.Close()
+	for name, c := range map[string]struct{ task, prints, status string }{
+		"shell":   {"it's $(me)", "hello in sub: it's $(me)\nNoNewPrivs:\t1\n", adapters.AgentExited},
+		"piped":   {"by the pipe", "by the pipe", adapters.AgentExited},
+		"endless": {"1", "", adapters.AgentFailed},
+		"audited": {"x", "", adapters.AgentExited},
+		"open":    {"x", "", adapters.AgentExited},
+	} {
+		t.Run(name, func(t *testing.T) {
+			accepted, _, err := tasks.Start(t.Context(), rest.TaskRequest{Agent: name, Task: c.task})
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := slot.ListAgents(t.Context(), adapters.AgentFilter{Labels: map[string]string{"task": accepted.TaskID}})
+			if err != nil || len(list) != 1 {
+				t.Fatalf("%v %v", list, err)
+			}
+			out := outputOf(t, slot, list[0].AgentID)
+			a, err := slot.GetAgent(t.Context(), list[0].AgentID)
+			if err != nil || out != c.prints || a.Status != c.status || a.Labels[orchestrator.LabelTemplate] != name {
+				t.Errorf("printed %q, ended %+v (%v)", out, a, err)
+			}
+		})
+	}
+	if _, _, err := tasks.Start(t.Context(), rest.TaskRequest{Agent: "caged", Task: "x"}); !errors.Is(err, adapters.ErrSpawn) || !strings.Contains(err.Error(), "seccomp") {
+		t.Errorf("a sandbox that cannot be applied: %v", err)
+	}
+	close(skipped)
+	var told []string
+	for s := range skipped {
+		told = append(told, s)
+	}
+	if len(told) != 1 || !strings.HasPrefix(told[0], "audited: ") {
+		t.Errorf("told of %q", told)
+	}
+	if got := confinedTemplates(spawner.sandboxes); !got["shell"] || !got["caged"] || got["audited"] || got["open"] || got["piped"] {
+		t.Errorf("confined: %v", got)
+	}
+}
+
+func TestPodAddress(t *testing.T) {
+	for written, want := range map[string]string{
+		``:                                     "http://127.0.0.1:8484",
+		`port = 9000`:                          "http://127.0.0.1:9000",
+		`bind = "0.0.0.0"`:                     "http://127.0.0.1:8484",
+		`bind = ""`:                            "http://127.0.0.1:8484",
+		"bind = \"::\"\nport = 1":              "http://[::1]:1",
+		`bind = "[fd00::7]"`:                   "http://[fd00::7]:8484",
+		`bind = "pods.example"`:                "http://pods.example:8484",
+		"base_url = \"\"\nport = 9001":         "http://127.0.0.1:9001",
+		`base_url = "https://pods.example/x/"`: "https://pods.example/x/",
+	} {
+		m, doc := manifestOf(t, "[integrations.solid_pod_rs]\n"+written)
+		if got := podAddress(m.Integrations.SolidPodRS, doc); got != want {
+			t.Errorf("%q: %s, want %s", written, got, want)
+		}
+	}
+}
+
+// outputOf is what an agent printed until its end.
+func outputOf(t *testing.T, o adapters.Orchestrator, id string) string {
+	t.Helper()
+	s, err := o.StreamEvents(t.Context(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var out strings.Builder
+	for {
+		e, err := s.Next(t.Context())
+		if errors.Is(err, io.EOF) {
+			return out.String()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var payload struct{ Data string }
+		if e.Kind == adapters.AgentEventStdout && json.Unmarshal(e.Payload, &payload) == nil {
+			out.WriteString(payload.Data)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/beads"
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
+	"github.com/dreamlab-ai/agentinit/adapters/events"
+	"github.com/dreamlab-ai/agentinit/adapters/memory"
+	"github.com/dreamlab-ai/agentinit/adapters/orchestrator/hosttest"
+	"github.com/dreamlab-ai/agentinit/adapters/rest/resttest"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+)
+
+// The suites of the slots, run by what reaches a second, real agentinit: each
+// case boots a box of its own and is its client.
+
+// serving boots a box with these slots and returns when it is ready.
+func serving(t testing.TB, slots string) *box {
+	t.Helper()
+	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+slots)
+	waitFor(t, "the box is ready", b.ready)
+	return b
+}
+
+func (b *box) url() string { return fmt.Sprintf("http://127.0.0.1:%d", b.port) }
+
+// admin is the credential of the box's owner.
+func admin() wire.Authorizer { return wire.Bearer(func() string { return boxKey }) }
+
+func made[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+const (
+	withBeads  = "[adapters]\nbeads = \"local-sqlite\"\n"
+	withEvents = "[adapters]\nevents = \"local-jsonl\"\n"
+	withMemory = "[adapters]\nmemory = \"embedded-ruvector\"\n"
+	withAgents = "[adapters]\norchestrator = \"local-process-manager\"\n"
+	withBridge = "[adapters]\norchestrator = \"stdio-bridge\"\n"
+)
+
+// Local classes and what reaches a real box answer one random script the same.
+func TestSameAnswers(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	t.Run("beads", func(t *testing.T) {
+		contract.SameBeads(t, func(t testing.TB) adapters.Beads {
+			return made[*beads.Local](t)(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))
+		}, externalBeads)
+	})
+	t.Run("events", func(t *testing.T) {
+		contract.SameEvents(t, func(t testing.TB) adapters.Events {
+			return made[*events.Local](t)(events.NewLocal(events.LocalConfig{Dir: t.TempDir()}))
+		}, externalEvents)
+	})
+	t.Run("memory", func(t *testing.T) {
+		words := made[memory.Embedder](t)(memory.NewEmbedder(memory.EmbedderConfig{}))
+		contract.SameMemory(t, contract.MemoryClass{New: func(t *testing.T) adapters.Memory {
+			return made[*memory.Memory](t)(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: words}))
+		}}, contract.MemoryClass{New: func(t *testing.T) adapters.Memory { return memoryOf(t, withMemory) }})
+	})
+	// The one owner of processes is in the boxes: one runs its agents itself, the
+	// other has them of its host.
+	t.Run("agents", func(t *testing.T) {
+		contract.SameOrchestrator(t, binary(t, "testprog"), func(t testing.TB) adapters.Orchestrator {
+			return agentsOf(t, serving(t, withAgents))
+		}, bridgedAgents)
+	})
+}
+
+func externalBeads(t testing.TB) adapters.Beads {
+	return made[*beads.External](t)(beads.NewExternal(beads.ExternalConfig{URL: serving(t, withBeads).url(), Auth: admin()}))
+}
+
+func externalEvents(t testing.TB) adapters.Events {
+	return made[*events.External](t)(events.NewExternal(events.ExternalConfig{
+		URL: serving(t, withEvents).url(), Dir: t.TempDir(), Source: "urn:agentbox:client", Auth: admin(),
+	}))
+}
+
+func TestContractBeads(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	contract.Beads(t, externalBeads)
+}
+
+func TestContractEvents(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	contract.Events(t, externalEvents)
+}
+
+func memoryOf(t *testing.T, slots string) adapters.Memory {
+	return made[*resttest.Memory](t)(resttest.NewMemory(serving(t, slots).url(), admin()))
+}
+
+func TestContractMemory(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	contract.Memory(t, contract.MemoryClass{
+		New: func(t *testing.T) adapters.Memory { return memoryOf(t, withMemory) },
+		Deaf: func(t *testing.T) adapters.Memory {
+			return memoryOf(t, withMemory+fmt.Sprintf("[slots.memory]\nembedder = { kind = \"http\", url = \"http://127.0.0.1:%d\", model = \"m\" }\n", freePort(t)))
+		},
+	})
+}
+
+func agentsOf(t testing.TB, b *box) *resttest.Agents {
+	return made[*resttest.Agents](t)(resttest.NewAgents(b.url(), admin()))
+}
+
+func TestContractAgents(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	contract.Orchestrator(t, binary(t, "testprog"), func(t testing.TB) adapters.Orchestrator {
+		return agentsOf(t, serving(t, withAgents))
+	})
+}
+
+func TestContractBridge(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	contract.Orchestrator(t, binary(t, "testprog"), bridgedAgents)
+}
+
+// bridgedAgents are those of a box with a stdio bridge: its calls go through
+// agentctl, a process of its own, to a host, whose agents here are those of
+// another box.
+func bridgedAgents(t testing.TB) adapters.Orchestrator {
+	t.Helper()
+	far := agentsOf(t, serving(t, withAgents))
+	if err := far.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+withBridge)
+	b.sealed()
+	attach(t, b, adapters.WrapOrchestrator(far, nil))
+	waitFor(t, "the box is ready with its host", b.ready)
+	return agentsOf(t, b)
+}
+
+// attach joins a host to b's bridge through `agentctl bridge`, for the test.
+func attach(t testing.TB, b *box, local adapters.Orchestrator) *hosttest.Host {
+	t.Helper()
+	cmd := exec.Command(binary(t, "agentctl"), "--socket", b.socket(), "bridge")
+	in := made[io.WriteCloser](t)(cmd.StdinPipe())
+	out := made[io.ReadCloser](t)(cmd.StdoutPipe())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h := hosttest.Join(t, struct {
+		io.Reader
+		io.WriteCloser
+	}{out, in}, local)
+	t.Cleanup(func() {
+		h.Leave()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("agentctl bridge: %v", err)
+		}
+	})
+	return h
+}

@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A TERM as early as agentinit can take one is a clean stop.
+func TestTermAtTheFirstInstruction(t *testing.T) {
+	for _, mode := range []struct {
+		name string
+		how  how
+	}{{"pid 1", asPID1}, {"unprivileged", unprivileged}} {
+		t.Run(mode.name, func(t *testing.T) {
+			for range 10 {
+				b := boot(t, mode.how, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+				// The Go runtime has handlers for most signals before anybody
+				// asks for them. It has none for TSTP, which agentinit asks for
+				// together with TERM.
+				pid := b.catching(syscall.SIGTSTP)
+				if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				if code := b.ended(); code != 0 {
+					t.Fatalf("ended with %d", code)
+				}
+			}
+		})
+	}
+}
+
+// catching waits until agentinit itself, not the tools that start it, catches the
+// signal, and returns its pid.
+func (b *box) catching(s syscall.Signal) int {
+	b.t.Helper()
+	end := time.Now().Add(patience)
+	for {
+		if pid, err := b.initPID(); err == nil {
+			if command, caught := signalState(pid); command == "agentinit" && caught&(1<<(s-1)) != 0 {
+				return pid
+			}
+		}
+		select {
+		case <-b.exited:
+			b.t.Fatal("the box ended")
+		default:
+		}
+		if time.Now().After(end) {
+			b.t.Fatalf("agentinit does not catch %v", s)
+		}
+	}
+}
+
+// signalState reads the name and the mask of caught signals of a process; both
+// are empty when it is gone.
+func signalState(pid int) (command string, caught uint64) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return "", 0
+	}
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch name {
+		case "Name":
+			command = value
+		case "SigCgt":
+			caught, _ = strconv.ParseUint(value, 16, 64) // the kernel writes nothing else
+		}
+	}
+	return command, caught
+}
+
+// A stop right after the first line of the log takes no time-out.
+func TestStopAfterTheFirstLine(t *testing.T) {
+	for range 5 {
+		b := boot(t, asPID1, header+`
+[programs.web]
+command = ["TESTPROG", "ignore-term"]
+required = true
+stop = ["TERM 100ms", "KILL"]
+`)
+		if _, ok := <-b.events; !ok {
+			t.Fatal("the box said nothing")
+		}
+		if code := b.stop(); code != 0 {
+			t.Fatalf("ended with %d", code)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package probes
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+// Codes of the refusals that a listener answers by itself. They are rows of the
+// adapters' error table, which this package does not know: a client reads one
+// set of codes, whoever answers.
+const (
+	codeValidation       = "VALIDATION_ERROR"
+	codeUnauthenticated  = "UNAUTHENTICATED"
+	codePermissionDenied = "PERMISSION_DENIED"
+	codeNotFound         = "NOT_FOUND"
+	codeUnsupported      = "UNSUPPORTED"
+	codeRateLimited      = "RATE_LIMITED"
+	codeInternal         = "INTERNAL"
+	codeUnavailable      = "UNAVAILABLE"
+)
+
+// problem writes an error as application/problem+json (RFC 9457), with the
+// members that every error of the API has; pairs are further members.
+func problem(w http.ResponseWriter, status int, code, detail string, pairs ...string) {
+	doc := map[string]any{
+		"type": "urn:agentbox:error:" + strings.ToLower(code), "title": http.StatusText(status), "status": status,
+		"detail": detail, "message": detail, "code": code,
+		"retryable": code == codeRateLimited || code == codeUnavailable,
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		doc[pairs[i]] = pairs[i+1]
+	}
+	body, err := json.Marshal(doc)
+	if err != nil {
+		body = nil // strings, numbers and booleans always marshal
+	}
+	noCache(w, "application/problem+json")
+	w.WriteHeader(status)
+	send(w, append(body, '\n'))
+}
+
+// retryProblem is a problem that a second may mend.
+func retryProblem(w http.ResponseWriter, status int, code, detail string) {
+	w.Header().Set("Retry-After", "1")
+	problem(w, status, code, detail)
+}

@@ -1,0 +1,78 @@
+package schema
+
+import (
+	"errors"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+var (
+	errOrigin = errors.New(`must be an origin such as "https://box.example.org": scheme, host and, if need be, port`)
+	errPrefix = errors.New(`must be an address or a prefix such as "10.0.0.0/8"`)
+)
+
+// ParseOrigin reads scheme://host[:port] and returns it as a browser sends it
+// (RFC 6454, 6.2): lower case, without the port that the scheme implies. One
+// slash at the end is forgiven; "*", "null" and anything more is an error.
+func ParseOrigin(s string) (string, error) {
+	u, err := url.Parse(strings.TrimSuffix(s, "/"))
+	switch {
+	case err != nil, u.Scheme == "", u.Hostname() == "", u.User != nil, u.Path != "", strings.ContainsAny(s, "?#"):
+		return "", errOrigin
+	}
+	for i := range len(u.Host) {
+		if c := u.Host[i]; c <= ' ' || c >= 0x7f || strings.IndexByte(`%*,\`, c) >= 0 {
+			return "", errOrigin // a name outside ASCII is sent as xn--
+		}
+	}
+	if p := u.Port(); p != "" {
+		if _, err := strconv.ParseUint(p, 10, 16); err != nil {
+			return "", errOrigin
+		}
+	}
+	host := strings.ToLower(u.Host)
+	host = strings.TrimSuffix(host, impliedPort[u.Scheme])
+	return u.Scheme + "://" + strings.TrimSuffix(host, ":"), nil
+}
+
+var impliedPort = map[string]string{"http": ":80", "https": ":443"}
+
+// ParsePrefix reads an address or a prefix in CIDR form (RFC 4632); an address
+// is the prefix that holds it alone. IPv4 within IPv6 becomes IPv4.
+func ParsePrefix(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, errPrefix
+	}
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return netip.Prefix{}, errPrefix
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), nil
+}
+
+func decodesOrigin(v any) error {
+	_, err := ParseOrigin(v.(string))
+	return err
+}
+
+func decodesPublicURL(v any) error {
+	origin, err := ParseOrigin(v.(string))
+	if err == nil && impliedPort[strings.SplitN(origin, ":", 2)[0]] == "" {
+		return errOrigin
+	}
+	return err
+}
+
+func decodesPrefix(v any) error {
+	_, err := ParsePrefix(v.(string))
+	return err
+}
