@@ -62,12 +62,18 @@ func (b *box) captured(n, size int) (string, error) {
 	begun := time.Now()
 	want := int64(n) * int64(size)
 	have, grown := int64(0), begun
-	for have < want && time.Since(grown) < captureIdle && time.Since(begun) < captureLimit {
+	// Twice in a row: a file that is renamed during a look may count twice.
+	for full := 0; full < 2 && time.Since(grown) < captureIdle && time.Since(begun) < captureLimit; {
 		now, err := totalSize(logsOf(b.dir))
 		if err != nil {
 			return "", err
 		}
-		if now > have {
+		if now == want {
+			full++
+		} else {
+			full = 0
+		}
+		if now != have {
 			have, grown = now, time.Now()
 		}
 		// A look at 200 directories takes a while itself.

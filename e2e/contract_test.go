@@ -139,7 +139,7 @@ func bridgedAgents(t testing.TB) adapters.Orchestrator {
 		t.Fatal(err)
 	}
 	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+withBridge)
-	b.sealed()
+	b.event("AdapterConnected") // before, no host may attach; the seal does not wait for it
 	attach(t, b, adapters.WrapOrchestrator(far, nil))
 	waitFor(t, "the box is ready with its host", b.ready)
 	return agentsOf(t, b)

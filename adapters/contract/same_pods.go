@@ -3,6 +3,7 @@ package contract
 import (
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -56,7 +57,7 @@ func (s *podsScript) step(r *rapid.T) {
 			defer x.Body.Close()
 			s.etags[i] = x.ETag
 			body, err := io.ReadAll(x.Body)
-			if x.ContentType != "application/json" {
+			if strings.HasSuffix(path, "/") {
 				body = nil // a container, which tells of instants
 			}
 			return []any{x.Path, x.ContentType, x.ETag == "", string(body)}, err

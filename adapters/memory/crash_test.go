@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -17,6 +18,8 @@ import (
 
 // crashDir, when set, makes the test binary the program that is killed.
 const crashDir = "AGENTINIT_MEMORY_CRASH_DIR"
+
+var crashRounds = flag.Int("crash.rounds", 25, "how often a storing process is killed")
 
 // asCrashChild stores without end and says each key once it is acknowledged.
 func asCrashChild() bool {
@@ -47,6 +50,8 @@ func crashChild(dir string) error {
 		}
 		if i > 0 && i%5 == 0 {
 			gone := fmt.Sprintf("%d-%d", os.Getpid(), i-1)
+			// Killed from here to the next line, it may be gone or not.
+			fmt.Println("deleting", gone)
 			if _, err := m.Del(ctx, gone, "n"); err != nil {
 				return err
 			}
@@ -59,7 +64,7 @@ func crashChild(dir string) error {
 // A kill -9 at any instant loses nothing that was acknowledged, and nothing
 // half written is ever seen.
 func TestCrash(t *testing.T) {
-	rounds := 25
+	rounds := *crashRounds
 	if testing.Short() {
 		rounds = 5
 	}
@@ -93,7 +98,11 @@ func killOnce(t *testing.T, dir string, want map[string]bool, n int) {
 		if _, err := fmt.Sscan(lines.Text(), &what, &key); err != nil {
 			continue // cut off by the kill
 		}
-		want[key] = what == "put"
+		if what == "deleting" {
+			delete(want, key)
+		} else {
+			want[key] = what == "put"
+		}
 		if i == n {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
@@ -96,27 +98,115 @@ func (p *postgres) migrate(ctx context.Context) error {
 	})
 }
 
-// pgCheckOriginal refuses a table of that name that means something else.
+// pgColumn is a column of memory_entries as it is there.
+type pgColumn struct {
+	kind     string // without its length
+	required bool   // whoever inserts must name it
+}
+
+func pgColumns(ctx context.Context, tx pgx.Tx) (map[string]pgColumn, error) {
+	columns := map[string]pgColumn{}
+	var name string
+	var c pgColumn
+	err := pgEach(ctx, tx, `SELECT attname::text, format_type(atttypid, NULL),
+			attnotnull AND NOT atthasdef AND attidentity = '' AND attgenerated = ''
+		FROM pg_attribute WHERE attrelid = 'memory_entries'::regclass AND attnum > 0 AND NOT attisdropped`,
+		nil, []any{&name, &c.kind, &c.required}, func() { columns[name] = c })
+	return columns, err
+}
+
+// notOriginal refuses a table of that name which cannot be taken over.
+func notOriginal(format string, args ...any) error {
+	return adapters.Errorf(adapters.CodeContractMismatch, "the table memory_entries "+format+"; it is left as it is", args...).
+		With("slot", adapters.SlotMemory, "want", "memory_entries (key, namespace, value, stored_at)", "have", "another table")
+}
+
+// pgCheckOriginal refuses a table of that name that means something else, or
+// into which nothing of ours could be written.
 func pgCheckOriginal(ctx context.Context, tx pgx.Tx) error {
-	want := map[string]string{"key": "text", "namespace": "text", "value": "text", "stored_at": "timestamp with time zone"}
-	var column, kind string
-	err := pgEach(ctx, tx, `SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
-		WHERE attrelid = 'memory_entries'::regclass AND attnum > 0 AND NOT attisdropped`, nil, []any{&column, &kind}, func() {
-		if kind == "character varying" {
-			kind = "text"
-		}
-		if want[column] == kind {
-			delete(want, column)
-		}
-	})
+	var kind string
+	if err := tx.QueryRow(ctx, "SELECT relkind::text FROM pg_class WHERE oid = 'memory_entries'::regclass").Scan(&kind); err != nil {
+		return err
+	}
+	if kind != "r" {
+		return notOriginal("is not an ordinary table")
+	}
+	columns, err := pgColumns(ctx, tx)
 	if err != nil {
 		return err
 	}
-	for column, kind := range want {
-		return adapters.Errorf(adapters.CodeContractMismatch, "the table memory_entries has no column %s of type %s: it is another program's", column, kind).
-			With("slot", adapters.SlotMemory, "want", column+" "+kind, "have", "another table")
+	want := map[string]string{"key": "text", "namespace": "text", "value": "text", "stored_at": "timestamp with time zone"}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if have := columns[name].kind; have != want[name] && (want[name] != "text" || have != "character varying") {
+			return notOriginal("has no column %s of type %s: it is another program's", name, want[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(columns)) {
+		if want[name] == "" && columns[name].required {
+			return notOriginal("has a column %s that must be filled: it is another program's", name)
+		}
 	}
 	return nil
+}
+
+// pgAdopt makes a table that others have made, with other keys or lengths than
+// the original's, one that ours can be added to. No row is removed or loses
+// anything: one that stands in the way is an error.
+func pgAdopt(ctx context.Context, tx pgx.Tx) error {
+	columns, err := pgColumns(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, ours := range []string{"entry_no", "metadata", "expires_at", "rev", "words", "indexed_at", "embedding"} {
+		if _, taken := columns[ours]; taken {
+			return notOriginal("has a column %s of its own", ours)
+		}
+	}
+	var statements []string
+	for _, name := range []string{"key", "namespace", "value"} {
+		if columns[name].kind == "character varying" {
+			statements = append(statements, "ALTER TABLE memory_entries ALTER COLUMN "+name+" TYPE text")
+		}
+	}
+	// A row without a time would never count as indexed.
+	statements = append(statements, "UPDATE memory_entries SET stored_at = now() WHERE stored_at IS NULL",
+		"ALTER TABLE memory_entries ALTER COLUMN stored_at SET DEFAULT now(), ALTER COLUMN stored_at SET NOT NULL")
+	for _, q := range statements {
+		if _, err := tx.Exec(ctx, q); err != nil {
+			return err
+		}
+	}
+	return pgAdoptKey(ctx, tx)
+}
+
+// pgAdoptKey makes key and namespace unique together, which upserts rest on.
+func pgAdoptKey(ctx context.Context, tx pgx.Tx) error {
+	var unique, deferrable bool
+	err := tx.QueryRow(ctx, `SELECT coalesce(bool_or(i.indimmediate), false), coalesce(bool_or(NOT i.indimmediate), false)
+		FROM pg_index i WHERE i.indrelid = 'memory_entries'::regclass
+		AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnkeyatts = 2
+		AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a
+			WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:1])) = ARRAY['key', 'namespace']`).Scan(&unique, &deferrable)
+	switch {
+	case err != nil:
+		return err
+	case deferrable: // ON CONFLICT cannot use it, nor pass it over
+		return notOriginal("has a deferrable key")
+	}
+	var unusable int64
+	err = tx.QueryRow(ctx, `SELECT (SELECT count(*) FROM memory_entries WHERE key IS NULL OR namespace IS NULL)
+		+ (SELECT count(*) FROM (SELECT 1 FROM memory_entries GROUP BY key, namespace HAVING count(*) > 1) d)`).Scan(&unusable)
+	switch {
+	case err != nil:
+		return err
+	case unusable > 0:
+		return notOriginal("has %d keys that are empty or there more than once", unusable)
+	}
+	if _, err := tx.Exec(ctx, "ALTER TABLE memory_entries ALTER COLUMN key SET NOT NULL, ALTER COLUMN namespace SET NOT NULL"); err != nil || unique {
+		return err
+	}
+	_, err = tx.Exec(ctx, "CREATE UNIQUE INDEX memory_entries_name ON memory_entries (key, namespace)")
+	return err
 }
 
 func pgUpgrade(ctx context.Context, tx pgx.Tx) error {
@@ -141,6 +231,11 @@ func pgUpgrade(ctx context.Context, tx pgx.Tx) error {
 	}
 	if version == len(pgMigrations) {
 		return nil
+	}
+	if version == 0 {
+		if err := pgAdopt(ctx, tx); err != nil {
+			return err
+		}
 	}
 	for _, m := range pgMigrations[version:] {
 		// Several statements at once go only by the simple protocol.

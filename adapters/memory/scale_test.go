@@ -199,6 +199,119 @@ func TestPostgresRefuses(t *testing.T) {
 	}
 }
 
+// Other shapes of the original's table: what can be taken over keeps its rows and
+// works from then on, also for a program that knows the four columns alone.
+func TestPostgresTakesOver(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const rows = `INSERT INTO memory_entries (key, namespace, value) VALUES ('old', 'n', 'written before'), ('old', 'm', NULL), ('', 'n', 'no name')`
+	for name, table := range map[string]string{
+		"the original's":   `(key text NOT NULL, namespace text NOT NULL DEFAULT 'default', value text, stored_at timestamptz DEFAULT now(), PRIMARY KEY (key, namespace))`,
+		"varchar":          `(key varchar(8), namespace varchar(8), value varchar(20), stored_at timestamptz DEFAULT now(), PRIMARY KEY (namespace, key))`,
+		"no primary key":   `(key text, namespace text, value text, stored_at timestamptz)`,
+		"a further column": `(id serial PRIMARY KEY, key text, namespace text, value text, stored_at timestamptz DEFAULT now(), UNIQUE (key, namespace))`,
+		"a partial index":  `(key text, namespace text, value text, stored_at timestamptz); CREATE UNIQUE INDEX ON memory_entries (key, namespace) WHERE value <> ''`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			conninfo := realPostgres(t)
+			statements(t, conninfo, "CREATE TABLE memory_entries "+table, rows)
+			for range 2 { // and a second start finds it in order
+				m := newPostgres(t, PostgresConfig{Conninfo: conninfo})
+				if err := m.Connect(ctx); err != nil {
+					t.Fatal(err)
+				}
+				for namespace, want := range map[string]string{"n": "written before", "m": ""} {
+					if e, ok, err := m.Retrieve(ctx, "old", namespace); err != nil || !ok || e.Value != want || e.StoredAt.IsZero() {
+						t.Errorf("%s: %+v %v %v", namespace, e, ok, err)
+					}
+				}
+				if err := m.current.Load().backend.(*postgres).maintain(ctx, time.Now().UnixMilli()); err != nil {
+					t.Fatal(err)
+				}
+				if hits, err := m.Search(ctx, "written before", adapters.SearchOpt{Namespace: "n"}); err != nil || len(hits) == 0 || hits[0].Key != "old" {
+					t.Errorf("search: %v %v", hits, err)
+				}
+				long := strings.Repeat("k", 100)
+				for range 2 {
+					if _, err := m.Store(ctx, long, strings.Repeat("v", 100), "a-longer-namespace", adapters.StoreOpt{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				statements(t, conninfo, `INSERT INTO memory_entries (key, namespace, value) VALUES ('new', 'n', 'x')
+					ON CONFLICT (key, namespace) DO UPDATE SET value = excluded.value, stored_at = now()`)
+				if err := m.Disconnect(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := count(t, conninfo); n != 5 {
+				t.Errorf("%d rows", n)
+			}
+		})
+	}
+}
+
+// What cannot be taken over is a clear refusal, and nothing of it changes.
+func TestPostgresLeavesOtherTablesAlone(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const row = `; INSERT INTO memory_entries (key, namespace, value) VALUES ('a', 'n', 'x')`
+	for name, c := range map[string]struct{ sql, says string }{
+		"a key twice":         {`CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamptz)` + row + row, "more than once"},
+		"a key that is NULL":  {`CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamptz)` + row + `; UPDATE memory_entries SET namespace = NULL`, "empty"},
+		"a column of ours":    {`CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamptz, metadata jsonb)` + row, "metadata of its own"},
+		"another embedding":   {`CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamptz, embedding bytea)` + row, "embedding of its own"},
+		"a column to be fill": {`CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamptz, owner text NOT NULL); INSERT INTO memory_entries VALUES ('a', 'n', 'x', now(), 'me')`, "owner that must be filled"},
+		"another type":        {`CREATE TABLE memory_entries (key text, namespace text, value bytea, stored_at timestamptz); INSERT INTO memory_entries VALUES ('a', 'n', 'x')`, "no column value of type text"},
+		"no zone":             {`CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamp)` + row, "no column stored_at"},
+		"a deferrable key":    {`CREATE TABLE memory_entries (key text, namespace text, value text, stored_at timestamptz, UNIQUE (key, namespace) DEFERRABLE)` + row, "deferrable"},
+		"a view":              {`CREATE VIEW memory_entries AS SELECT 'a'::text AS key, 'n'::text AS namespace, 'x'::text AS value, now() AS stored_at`, "not an ordinary table"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conninfo := realPostgres(t)
+			statements(t, conninfo, c.sql)
+			rows, columns := count(t, conninfo), shape(t, conninfo)
+			m := newPostgres(t, PostgresConfig{Conninfo: conninfo})
+			if err := m.Connect(ctx); !errors.Is(err, adapters.ErrContractMismatch) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("Connect: %v", err)
+			}
+			if n := count(t, conninfo); n != rows || rows == 0 {
+				t.Errorf("%d rows, before %d", n, rows)
+			}
+			if now := shape(t, conninfo); now != columns {
+				t.Errorf("the schema was\n%s and is\n%s", columns, now)
+			}
+		})
+	}
+}
+
+// asked is one value that another program reads on the server.
+func asked[T any](t *testing.T, conninfo, query string) (v T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	c, err := dial(ctx, conninfo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(ctx)
+	if err := c.QueryRow(ctx, query).Scan(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func count(t *testing.T, conninfo string) int {
+	t.Helper()
+	return asked[int](t, conninfo, "SELECT count(*) FROM memory_entries")
+}
+
+// shape is every column and table of the test's schema.
+func shape(t *testing.T, conninfo string) string {
+	t.Helper()
+	return asked[string](t, conninfo, `SELECT string_agg(table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable, ', ' ORDER BY 1)
+		FROM information_schema.columns WHERE table_schema = current_schema()`)
+}
+
 // No error says the password, whatever is wrong with the connection string.
 func TestPostgresPassword(t *testing.T) {
 	const secret = "s3cr3t-w0rd"

@@ -52,9 +52,7 @@ func newStateBox(t *testing.T, root string) *stateBox {
 	if b.resolved, err = adapters.Resolve(slotsConfig(m, doc), b.slotsTable(m, doc)); err != nil {
 		t.Fatal(err)
 	}
-	if b.stack, err = middleware.New(middleware.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	b.stack = newStack(t)
 	if err := b.stack.Keep(t.Context(), filepath.Join(roots.Workspace, answersFile)); err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +82,15 @@ func newStateBox(t *testing.T, root string) *stateBox {
 		}
 	})
 	return &stateBox{b, t, b.api.Handler()}
+}
+
+func newStack(t *testing.T) *middleware.Stack {
+	t.Helper()
+	s, err := middleware.New(middleware.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // do makes a request and fails unless the answer has the status.

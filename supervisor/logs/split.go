@@ -85,8 +85,8 @@ func runeBorder(b []byte) int {
 // display returns the text of a line as people mean it: the carriage return of a
 // "\r\n" belongs to the line's end.
 func (l rawLine) display() []byte {
-	if l.nl {
-		return bytes.TrimSuffix(l.text, []byte{'\r'})
+	if n := len(l.text); l.nl && n > 0 && l.text[n-1] == '\r' {
+		return l.text[:n-1]
 	}
 	return l.text
 }

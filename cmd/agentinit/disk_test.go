@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+)
+
+// mounted mounts for as long as the test.
+func mounted(t *testing.T, source, target, kind string, flags uintptr, options string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	if err := syscall.Mount(source, target, kind, flags, options); err != nil {
+		t.Skipf("needs root that may mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(target, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// write makes one thing of about 8 KiB in a slot and returns how to look for it.
+func (b *stateBox) write(slot adapters.Slot, n int) (look func() error, err error) {
+	b.t.Helper()
+	ctx, text := b.t.Context(), strings.Repeat("y", 8<<10)
+	switch slot {
+	case adapters.SlotBeads:
+		bead, err := b.slots.Beads().CreateEpic(ctx, adapters.NewBead{Title: "x", Description: text})
+		return func() error { _, err := b.slots.Beads().Show(ctx, bead.ID); return err }, err
+	case adapters.SlotMemory:
+		key := fmt.Sprint("key-", n)
+		_, err := b.slots.Memory().Store(ctx, key, text, "notes", adapters.StoreOpt{})
+		return func() error {
+			if e, ok, err := b.slots.Memory().Retrieve(ctx, key, "notes"); err != nil || !ok || e.Value != text {
+				return fmt.Errorf("found %v: %w", ok, err)
+			}
+			return nil
+		}, err
+	default:
+		r, err := b.slots.Events().Dispatch(ctx, adapters.Event{Kind: "test.big", Payload: []byte(`{"text":"` + text + `"}`)})
+		return func() error {
+			page, err := b.slots.Events().History(ctx, adapters.EventFilter{}, adapters.PageOpt{Limit: 1000})
+			for _, e := range page.Items {
+				if e.ID == r.ID {
+					return nil
+				}
+			}
+			return errors.Join(errors.New("not in the history"), err)
+		}, err
+	}
+}
+
+var localSlots = []adapters.Slot{adapters.SlotBeads, adapters.SlotMemory, adapters.SlotEvents}
+
+// TestFullDisk fills a small disk from each slot: a typed error, nothing that
+// was acknowledged is lost, reading goes on, and with room again so does writing.
+func TestFullDisk(t *testing.T) {
+	for _, slot := range localSlots {
+		t.Run(string(slot), func(t *testing.T) {
+			root := t.TempDir()
+			mounted(t, "tmpfs", root, "tmpfs", 0, "size=3m")
+			b := newStateBox(t, root)
+			ballast := filepath.Join(root, "ballast")
+			if err := os.WriteFile(ballast, make([]byte, 500<<10), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var full error
+			var made []func() error
+			for n := 0; full == nil && n < 1000; n++ {
+				look, err := b.write(slot, n)
+				if full = err; err == nil {
+					made = append(made, look)
+				}
+			}
+			if e := adapters.AsError(full); e == nil || e.Code != adapters.CodeUnavailable || !e.Retryable || len(made) == 0 {
+				t.Fatalf("after %d writes: %v", len(made), full)
+			}
+			for i, look := range made {
+				if err := look(); err != nil {
+					t.Fatalf("write %d of %d is lost: %v", i, len(made), err)
+				}
+			}
+			// With a key, a call that cannot be remembered is refused or done, never
+			// something without a code.
+			r := adapters.WithMeta(t.Context(), adapters.Meta{Actor: "ann", IdempotencyKey: "k"})
+			if _, err := b.slots.Events().Dispatch(r, adapters.Event{Kind: "test.keyed"}); err != nil && !errors.Is(err, adapters.ErrUnavailable) {
+				t.Errorf("with a key: %v", err)
+			}
+			if err := os.Remove(ballast); err != nil {
+				t.Fatal(err)
+			}
+			look, err := b.write(slot, 1000)
+			if err == nil {
+				err = look()
+			}
+			if err != nil {
+				t.Errorf("with room again: %v", err)
+			}
+			if _, err := b.slots.Events().Dispatch(r, adapters.Event{Kind: "test.keyed"}); err != nil {
+				t.Errorf("with a key and room again: %v", err)
+			}
+		})
+	}
+}
+
+// TestReadOnlyDisk: a slot whose files cannot be written does not connect, says
+// why and changes nothing; where they can be again it has everything.
+func TestReadOnlyDisk(t *testing.T) {
+	root, bound := t.TempDir(), t.TempDir()
+	filled := newStateBox(t, root)
+	filled.fill(1)
+	want := filled.answers()
+	for _, slot := range localSlots {
+		if err := filled.slots.Degrade(t.Context(), slot, errors.New("by hand")); err != nil {
+			t.Fatal(err)
+		}
+		if err := filled.resolved.Adapter(slot).Disconnect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mounted(t, root, bound, "", syscall.MS_BIND, "")
+	if err := syscall.Mount("", bound, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	m, doc := manifestOf(t, stateManifest)
+	roots, err := bootstrap.NewRoots(bound, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{roots: roots, env: map[string]string{}}
+	resolved, err := adapters.Resolve(slotsConfig(m, doc), b.slotsTable(m, doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, slot := range localSlots {
+		a := resolved.Adapter(slot)
+		if err := a.Connect(t.Context()); !errors.Is(err, adapters.ErrUnavailable) {
+			t.Errorf("%s: %v", slot, err)
+			if err := a.Disconnect(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := filled.stack.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := newStack(t).Keep(t.Context(), filepath.Join(roots.Workspace, answersFile)); !errors.Is(err, adapters.ErrUnavailable) {
+		t.Errorf("the file of keys: %v", err)
+	}
+	for _, slot := range localSlots {
+		if err := filled.slots.Restore(t.Context(), slot); err != nil {
+			t.Errorf("%s where it can be written: %v", slot, err)
+		}
+	}
+	if got := filled.answers(); got != want {
+		t.Errorf("something changed:\n%s\n%s", want, got)
+	}
+}
