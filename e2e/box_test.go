@@ -60,7 +60,12 @@ type how int
 const (
 	asPID1       how = iota // PID 1 of a pid namespace
 	unprivileged            // an ordinary process of another uid, a subreaper
+	scarce                  // as PID 1, with 1024 descriptors and no more
+	longUp                  // as PID 1 of a machine that has been up for a year
 )
+
+// year is one in seconds.
+const year = "31536000"
 
 // box is one running agentinit.
 type box struct {
@@ -78,7 +83,7 @@ type box struct {
 }
 
 // boot starts agentinit with the manifest and returns at once. In the manifest
-// TESTPROG, PORT and METRICS are replaced.
+// TESTPROG, AGENTCTL, PORT, METRICS and CONTROL are replaced.
 func boot(t testing.TB, mode how, manifest string, args ...string) *box {
 	t.Helper()
 	b := &box{t: t, dir: t.TempDir(), port: freePort(t), metrics: freePort(t),
@@ -93,7 +98,7 @@ func boot(t testing.TB, mode how, manifest string, args ...string) *box {
 	}
 	file := filepath.Join(b.dir, "agentbox.toml")
 	text := strings.NewReplacer("TESTPROG", binary(t, "testprog"), "PORT", strconv.Itoa(b.port),
-		"METRICS", strconv.Itoa(b.metrics), "AGENTCTL", binary(t, "agentctl")).Replace(manifest)
+		"METRICS", strconv.Itoa(b.metrics), "AGENTCTL", binary(t, "agentctl"), "CONTROL", b.socket()).Replace(manifest)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +107,15 @@ func boot(t testing.TB, mode how, manifest string, args ...string) *box {
 	case asPID1:
 		needsRoot(t)
 		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
+	case scarce:
+		needsRoot(t)
+		argv = append([]string{"prlimit", "--nofile=1024:1024", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
+	case longUp:
+		needsRoot(t)
+		if _, err := os.Stat("/proc/self/ns/time"); err != nil {
+			t.Skipf("needs time namespaces: %v", err)
+		}
+		argv = append([]string{"unshare", "--time", "--monotonic", year, "--boottime", year, "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
 	case unprivileged:
 		if os.Geteuid() == 0 {
 			argv = append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"}, argv...)

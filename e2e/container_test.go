@@ -3,6 +3,7 @@ package e2e
 import (
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,20 +54,33 @@ func mustPodman(t testing.TB, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
+// limits are those that podman would raise, which not every machine lets it.
+var limits = []string{"--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"}
+
 var hardened = []string{
 	"--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "1000:1000",
 	"--network", "none", "--tmpfs", "/run", "--tmpfs", "/tmp",
-	"--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096",
 }
+
+// engineDefaults is a box that only gets what the engine gives everybody: its
+// seccomp profile and capabilities, root, a writable image.
+var engineDefaults = []string{"--network", "none"}
 
 func TestContainer(t *testing.T) {
 	needsPodman(t)
+	for name, options := range map[string][]string{"hardened": hardened, "engine defaults": engineDefaults} {
+		t.Run(name, func(t *testing.T) { containerLives(t, options) })
+	}
+}
+
+func containerLives(t *testing.T, options []string) {
+	t.Helper()
 	image, err := filepath.Abs(filepath.Join("..", "dist", "agentbox-test.tar"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustPodman(t, "load", "-q", "-i", image)
-	id := mustPodman(t, append(append([]string{"run", "-d"}, hardened...), "localhost/agentbox:test")...)
+	id := mustPodman(t, append(slices.Concat([]string{"run", "-d"}, limits, options), "localhost/agentbox:test")...)
 	id = id[strings.LastIndex(id, "\n")+1:]
 	t.Cleanup(func() {
 		if t.Failed() {

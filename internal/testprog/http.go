@@ -1,11 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -44,4 +47,34 @@ func httpGet(args []string) error {
 		return fmt.Errorf("%s: %s", args[0], resp.Status)
 	}
 	return nil
+}
+
+// flood opens connections and keeps them, each with the head of a request that
+// never ends. One that is refused or closed by the other side is no error.
+func flood(args []string) error {
+	n, err := number(args, 0, 1)
+	if err != nil {
+		return err
+	}
+	if len(args) < 2 {
+		return errors.New("want an address")
+	}
+	var held []net.Conn
+	for _, address := range args[1:] {
+		network := "tcp"
+		if strings.HasPrefix(address, "/") {
+			network = "unix"
+		}
+		for range n {
+			c, err := net.DialTimeout(network, address, time.Second)
+			if err != nil {
+				continue
+			}
+			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = io.WriteString(c, "GET /livez HTTP/1.1\r\nHo")
+			held = append(held, c)
+		}
+	}
+	fmt.Println("held", len(held))
+	return forever()
 }

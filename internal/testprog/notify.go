@@ -21,6 +21,21 @@ func dialNotify() (*net.UnixConn, error) {
 	return net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 }
 
+// sendWith sends control data along; the net package does not, on a connected
+// socket of datagrams.
+func sendWith(c *net.UnixConn, text string, control []byte) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendmsg(int(fd), []byte(text), control, nil, 0)
+		return sent != unix.EAGAIN
+	})
+	return errors.Join(err, sent)
+}
+
 // notifyFDs sends N messages that each carry as many descriptors as one may
 // (SCM_MAX_FD), as FDSTORE=1 would, then READY=1.
 func notifyFDs(args []string) error {
@@ -42,7 +57,7 @@ func notifyFDs(args []string) error {
 		fds[i] = int(null.Fd())
 	}
 	for range n {
-		if _, _, err := c.WriteMsgUnix([]byte("FDSTORE=1\nFDNAME=x"), unix.UnixRights(fds...), nil); err != nil {
+		if err := sendWith(c, "FDSTORE=1\nFDNAME=x", unix.UnixRights(fds...)); err != nil {
 			return err
 		}
 	}
@@ -50,7 +65,7 @@ func notifyFDs(args []string) error {
 }
 
 // notifyFlood sends N messages of nonsense, some longer than is read, then
-// READY=1 until it is heard or for ever: a flood may have cost it its turn.
+// READY=1, which may come to nothing: a flood costs its sender its turn.
 func notifyFlood(args []string) error {
 	n, err := number(args, 0, 10_000)
 	if err != nil {
@@ -62,7 +77,8 @@ func notifyFlood(args []string) error {
 	}
 	nonsense := [][]byte{nil, {0}, []byte("\n\n=\n=x\nREADY"), bytes.Repeat([]byte("X"), 60_000), []byte("MAINPID=1\nWATCHDOG_USEC=-1"), []byte("STATUS=\xff\x1b[2J")}
 	for i := range n {
-		if _, err := c.Write(nonsense[i%len(nonsense)]); err != nil && !errors.Is(err, unix.EMSGSIZE) {
+		// The net package does not wait with an empty message (EAGAIN).
+		if _, err := c.Write(nonsense[i%len(nonsense)]); err != nil && !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
 	}
@@ -93,8 +109,7 @@ func notifyAs(args []string) error {
 		return err
 	}
 	credentials := unix.UnixCredentials(&unix.Ucred{Pid: int32(victim), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())})
-	_, _, err = c.WriteMsgUnix([]byte("READY=1\nSTATUS=forged"), credentials, nil)
-	fmt.Println("forged credentials:", err)
+	fmt.Println("forged credentials:", sendWith(c, "READY=1\nSTATUS=forged", credentials))
 	if _, err := fmt.Fprintf(c, "MAINPID=%d\nSTATUS=mine", victim); err != nil {
 		return err
 	}

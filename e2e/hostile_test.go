@@ -1,0 +1,365 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// descriptors counts what agentinit has open.
+func (b *box) descriptors() int {
+	b.t.Helper()
+	pid, err := b.initPID()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// listeners tells which are bound; it asks over the control socket, which answers
+// whatever the ports do.
+func (b *box) listeners() map[string]bool {
+	b.t.Helper()
+	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		Dial:              func(string, string) (net.Conn, error) { return net.Dial("unix", b.socket()) },
+	}}
+	resp, err := client.Get("http://box/health")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var health struct {
+		Listeners []struct {
+			Name  string `json:"name"`
+			Bound bool   `json:"bound"`
+		} `json:"listeners"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&health); err != nil {
+		b.t.Fatal(err)
+	}
+	bound := map[string]bool{}
+	for _, l := range health.Listeners {
+		bound[l.Name] = l.Bound
+	}
+	return bound
+}
+
+// A port that is taken costs its listener and nothing else, and only as long as
+// it is taken.
+func TestTakenPortComesBack(t *testing.T) {
+	occupant, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer occupant.Close()
+	port := occupant.Addr().(*net.TCPAddr).Port
+	b := boot(t, asPID1, fmt.Sprintf(`
+[supervisor]
+listen = "127.0.0.1:%d"
+metrics_listen = "127.0.0.1:METRICS"
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`, port))
+	b.sealed()
+	if bound := b.listeners(); bound["management"] || !bound["metrics"] {
+		t.Errorf("while the port is taken, bound are %v", bound)
+	}
+	if err := occupant.Close(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the listener comes back", func() bool { return b.listeners()["management"] })
+	if status, body, err := get(port, "/livez"); err != nil || status != 200 {
+		t.Errorf("/livez: %d %s %v", status, body, err)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+// Who removes or alters the sentinel does not unseal the box.
+func TestSentinelIsRestored(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	path := filepath.Join(b.dir, "run/agentbox/bootstrap.done")
+	sealed, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func() error{
+		"removed":     func() error { return os.Remove(path) },
+		"altered":     func() error { return os.WriteFile(path, []byte("{}"), 0o644) },
+		"a link":      func() error { return replace(path, func() error { return os.Symlink("/etc/passwd", path) }) },
+		"a directory": func() error { return replace(path, func() error { return os.Mkdir(path, 0o755) }) },
+		"a pipe":      func() error { return replace(path, func() error { return syscall.Mkfifo(path, 0o666) }) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		e := b.event("SentinelAltered")
+		if status, _ := b.get("/ready"); status != 200 {
+			t.Errorf("%s: /ready is %d", name, status)
+		}
+		if restored, _ := e["restored"].(bool); !restored {
+			if name != "a directory" { // nothing is deleted that may hold somebody's files
+				t.Errorf("%s: %v", name, e)
+			}
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			b.event("SentinelAltered")
+		}
+		if now, err := os.ReadFile(path); err != nil || string(now) != string(sealed) {
+			t.Errorf("%s: now it is %q, %v", name, now, err)
+		}
+	}
+	if passwd, err := os.ReadFile("/etc/passwd"); err != nil || strings.Contains(string(passwd), "boot_id") {
+		t.Errorf("a link was followed: %v", err)
+	}
+}
+
+func replace(path string, by func() error) error {
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return by()
+}
+
+// Descriptors that come with a notification are closed at once, and nonsense
+// costs nobody else anything.
+func TestNotifyAbuse(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.honest]
+command = ["TESTPROG", "notify", "READY=1"]
+required = true
+ready = { notify = true, deadline = "60s" }
+[programs.fds]
+command = ["TESTPROG", "notify-fds", "300"]
+ready = { notify = true, deadline = "60s" }
+autostart = false
+[programs.flood]
+command = ["TESTPROG", "notify-flood", "20000"]
+ready = { notify = true, deadline = "60s" }
+autostart = false
+`)
+	b.sealed()
+	before := b.descriptors()
+	b.mustCtl("start", "--no-wait", "fds", "flood")
+	for _, name := range []string{"fds", "flood"} {
+		waitFor(t, name+" has sent everything", func() bool {
+			return strings.Contains(b.mustCtl("logs", name), "sent")
+		})
+	}
+	if p := b.programs()["honest"]; p.State != "RUNNING" {
+		t.Errorf("disturbed: %+v", p)
+	}
+	b.mustCtl("restart", "honest") // its READY=1 is heard after the flood
+	b.mustCtl("stop", "fds", "flood")
+	// A few are opened when first needed; 75,900 have been sent.
+	waitFor(t, fmt.Sprintf("no more than the %d descriptors of before are open", before), func() bool {
+		return b.descriptors() <= before+10
+	})
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+// A program speaks for itself only, whatever it claims.
+func TestNotifyImpersonation(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.silent]
+command = ["TESTPROG", "sleep", "86397"]
+ready = { notify = true, deadline = "10m" }
+start_timeout = "10m"
+[programs.liar]
+command = ["TESTPROG", "notify-as", "86397"]
+user = "65534"
+group = "65534"
+ready = { notify = true, deadline = "60s" }
+needs = ["silent:started"]
+`)
+	b.event("ControlListening") // the seal waits for what will never be ready
+	b.mustCtl("wait", "liar", "--for", "running")
+	if out := b.mustCtl("logs", "liar"); !strings.Contains(out, "forged credentials: ") || !strings.Contains(out, "not permitted") {
+		t.Errorf("the kernel let it forge its credentials: %s", out)
+	}
+	silent := b.programs()["silent"]
+	if silent.State != "STARTING" || strings.Contains(silent.Reason, "forged") {
+		t.Errorf("taken for ready by somebody else's word: %+v", silent)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+// talk sends bytes and returns the first line of the answer; "" when the other
+// side hangs up without one.
+func talk(t testing.TB, port int, send string, half bool) string {
+	t.Helper()
+	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	// The other side may hang up in the middle; that is its right.
+	_, _ = io.WriteString(c, send)
+	if half {
+		_ = c.(*net.TCPConn).CloseWrite()
+	}
+	line, _ := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line)
+}
+
+// What browsers never send gets an answer or a hang-up, and both ports go on.
+func TestHostileHTTP(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	const get = "GET /livez HTTP/1.1\r\nHost: x\r\n"
+	for _, port := range []int{b.port, b.metrics} {
+		for _, c := range []struct {
+			name, send string
+			half       bool
+			want       []string // status codes; "" is a hang-up
+		}{
+			{"header of 64 KiB and more", get + "X: " + strings.Repeat("a", 80<<10) + "\r\n\r\n", false, []string{"431", ""}},
+			{"20,000 headers", get + strings.Repeat("X: a\r\n", 20_000) + "\r\n", false, []string{"431", ""}},
+			{"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", false, []string{"400", "404", "405", "421", "505", ""}},
+			{"upgrade to h2c", get + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n", false, []string{"200", "404"}},
+			{"half-closed", get + "\r\n", true, []string{"200", "404"}},
+			{"nothing, half-closed", "", true, []string{""}},
+			{"two lengths", "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcde", false, []string{"400"}},
+			{"length and chunks", "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false, []string{"400", "404", "405"}},
+			{"negative length", "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", false, []string{"400"}},
+			{"no host", "GET /livez HTTP/1.1\r\n\r\n", false, []string{"400"}},
+			{"two hosts", "GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", false, []string{"400"}},
+			{"NUL", "GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", false, []string{"400"}},
+			{"pipelined", strings.Repeat(get+"\r\n", 2000), true, []string{"200", "404"}},
+		} {
+			line := talk(t, port, c.send, c.half)
+			status := ""
+			if words := strings.Fields(line); len(words) > 1 {
+				status = words[1]
+			}
+			if !slices.Contains(c.want, status) {
+				t.Errorf("port %d: %s: answered %q", port, c.name, line)
+			}
+		}
+	}
+	if status, body := b.get("/livez"); status != 200 {
+		t.Errorf("/livez: %d %s", status, body)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+// 10,000 connections that programs open to every listener leave PID 1 the
+// descriptors it needs for its own work, and others the way to it.
+func TestConnectionFlood(t *testing.T) {
+	b := boot(t, scarce, header+`
+[supervisor.defaults]
+restart = "always"
+backoff = { initial = "0s" }
+restart_limit = { count = 0, window = "1m" }
+start_seconds = 0
+[programs.web]
+command = ["TESTPROG", "sleep"]
+instances = 20
+[programs.flood]
+command = ["TESTPROG", "flood", "334", "127.0.0.1:PORT", "127.0.0.1:METRICS", "CONTROL"]
+instances = 10
+autostart = false
+`)
+	b.sealed()
+	before := b.programs()
+	maps.DeleteFunc(before, func(name string, _ status) bool { return strings.HasPrefix(name, "flood") })
+	b.mustCtl("start", "flood")
+	waitFor(t, "the flood stands", func() bool { return strings.Count(b.mustCtl("logs", "flood"), "held") == 10 })
+	t.Logf("%s agentinit has %d descriptors", b.mustCtl("logs", "flood"), b.descriptors())
+	for _, name := range []string{"management", "metrics"} {
+		if !b.listeners()[name] {
+			t.Errorf("the %s listener is gone", name)
+		}
+	}
+	if status, body := b.get("/livez"); status != 200 {
+		t.Errorf("/livez: %d %s", status, body)
+	}
+	host := b.hostPIDs()
+	for _, p := range before {
+		if err := syscall.Kill(host[p.PID], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, "all programs run again", func() bool {
+		now, again := b.programs(), 0
+		for name, was := range before {
+			if p := now[name]; p.State == "RUNNING" && p.PID != was.PID {
+				again++
+			}
+		}
+		return again == len(before)
+	})
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+// No deadline and no age counts from the machine's start or the time of day.
+func TestClocksThatAreFarAhead(t *testing.T) {
+	b := boot(t, longUp, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+start_seconds = 0.2
+[programs.weak]
+command = ["TESTPROG", "exit", "3"]
+start_seconds = 0
+backoff = { initial = "50ms", max = "50ms" }
+restart_limit = { count = 3, window = "1m" }
+`)
+	b.sealed()
+	waitFor(t, "weak gives up", func() bool { return b.programs()["weak"].State == "FATAL" })
+	if restarts := b.programs()["weak"].Restarts; restarts != 3 {
+		t.Errorf("%d restarts, want 3", restarts)
+	}
+	var live struct {
+		Uptime float64 `json:"uptime"`
+	}
+	_, body := b.get("/livez")
+	if err := json.Unmarshal([]byte(body), &live); err != nil || live.Uptime > patience.Seconds() {
+		t.Errorf("/livez: %s %v", body, err)
+	}
+	if _, metrics := b.get("/metrics"); !strings.Contains(metrics, `agentinit_program_up{program="web"} 1`) {
+		t.Errorf("/metrics: %.400s", metrics)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
