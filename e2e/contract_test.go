@@ -23,8 +23,21 @@ import (
 // serving boots a box with these slots and returns when it is ready.
 func serving(t testing.TB, slots string) *box {
 	t.Helper()
-	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+slots)
+	b := started(t, slots)
 	waitFor(t, "the box is ready", b.ready)
+	return b
+}
+
+// started boots a box that is stopped with the test: a box that is killed takes
+// its agents along only in a namespace of its own.
+func started(t testing.TB, slots string) *box {
+	t.Helper()
+	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+slots)
+	t.Cleanup(func() {
+		if code := b.stop(); code != 0 {
+			t.Errorf("the box ended with %d", code)
+		}
+	})
 	return b
 }
 
@@ -138,7 +151,7 @@ func bridgedAgents(t testing.TB) adapters.Orchestrator {
 	if err := far.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+withBridge)
+	b := started(t, withBridge)
 	b.event("AdapterConnected") // before, no host may attach; the seal does not wait for it
 	attach(t, b, adapters.WrapOrchestrator(far, nil))
 	waitFor(t, "the box is ready with its host", b.ready)
