@@ -42,7 +42,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(),
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
 		Origins: b.boundary.origins, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
