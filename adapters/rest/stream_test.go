@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -247,6 +249,59 @@ func TestWebSocketIsPinged(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A handshake that is none is refused as everything else is: a problem with a
+// code of the table and its status.
+func TestMalformedHandshake(t *testing.T) {
+	b := newBox(t)
+	good := http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
+	}
+	for name, change := range map[string]func(http.Header){
+		"no connection":  func(h http.Header) { h.Del("Connection") },
+		"no key":         func(h http.Header) { h.Del("Sec-WebSocket-Key") },
+		"two keys":       func(h http.Header) { h.Add("Sec-WebSocket-Key", "x") },
+		"a short key":    func(h http.Header) { h.Set("Sec-WebSocket-Key", "eA==") },
+		"a key too long": func(h http.Header) { h.Set("Sec-WebSocket-Key", strings.Repeat("\xff", 4000)) },
+		"an old version": func(h http.Header) { h.Set("Sec-WebSocket-Version", "8") },
+		"no version":     func(h http.Header) { h.Del("Sec-WebSocket-Version") },
+		"none of these":  nil,
+	} {
+		for _, path := range []string{"/v1/agent-events/stream", "/v1/events/stream"} {
+			req := must(http.NewRequestWithContext(t.Context(), "GET", b.url+path, nil))(t)
+			req.Header = good.Clone()
+			req.Header.Set("Authorization", "Bearer admin")
+			if change != nil {
+				change(req.Header)
+			}
+			resp := must(http.DefaultClient.Do(req))(t)
+			if change == nil {
+				if resp.StatusCode != http.StatusSwitchingProtocols {
+					t.Errorf("a good handshake at %s: %s", path, resp.Status)
+				}
+				resp.Body.Close()
+				continue
+			}
+			body := must(io.ReadAll(resp.Body))(t)
+			resp.Body.Close()
+			e := adapters.FromProblem(resp.StatusCode, resp.Header, body, false)
+			if resp.StatusCode != 400 || e.Code != adapters.CodeValidation || resp.Header.Get("Content-Type") != adapters.ProblemType || len(body) > 2000 {
+				t.Errorf("%s at %s: %s %v %s", name, path, resp.Status, resp.Header, body)
+			}
+			if version := resp.Header.Get("Sec-WebSocket-Version"); (version == "13") != strings.Contains(name, "version") {
+				t.Errorf("%s: Sec-WebSocket-Version %q", name, version)
+			}
+		}
+	}
+	w := httptest.NewRecorder() // a connection that cannot be taken over
+	req := httptest.NewRequest("GET", "/v1/events/stream", nil)
+	req.Header = good
+	req.Header.Set("Authorization", "Bearer admin")
+	b.authenticate(b.server.Handler()).ServeHTTP(w, req)
+	if e := adapters.FromProblem(w.Code, w.Header(), w.Body.Bytes(), false); w.Code != 501 || e.Code != adapters.CodeUnsupported {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 
