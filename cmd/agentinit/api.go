@@ -197,7 +197,7 @@ func confinedTemplates(sandboxes map[string]*program.Sandbox) map[string]bool {
 func federation(m *schema.Manifest) func() rest.FederationStatus {
 	f := rest.FederationStatus{Mode: cmp.Or(m.Federation.Mode, "standalone"), State: "idle"}
 	if f.Mode != "standalone" {
-		f.Host = adapters.NullString(withoutCredentials(m.Federation.ExternalURL))
+		f.Host = adapters.NullString(schema.PublicURL(m.Federation.ExternalURL))
 		f.Detail = "external slots are reached directly; this version does not register with the host"
 	}
 	return func() rest.FederationStatus { return f }
