@@ -5,11 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,45 +16,8 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/internal/pipenet"
 )
-
-// pipes is a listener whose connections are in memory, so that a test of time
-// can wait for them.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	here, there := net.Pipe()
-	select {
-	case p.conns <- there:
-		return here, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
 
 // silentEvents is an events slot in which nothing ever happens.
 type silentEvents struct{ slot }
@@ -87,7 +48,7 @@ func (silence) Next(ctx context.Context) (adapters.Event, error) {
 // quiet is a box over pipes, within a bubble of synctest.
 type quiet struct {
 	t      *testing.T
-	pipes  *pipes
+	pipes  *pipenet.Listener
 	client *http.Client
 }
 
@@ -97,8 +58,8 @@ func newQuiet(t *testing.T) *quiet {
 	server := must(rest.New(rest.Config{Slots: set, Principal: func(context.Context) (rest.Principal, bool) {
 		return rest.Principal{Role: rest.RoleAdmin, ID: "management-key"}, true
 	}}))(t)
-	q := &quiet{t: t, pipes: newPipes()}
-	transport := &http.Transport{DialContext: q.pipes.dial}
+	q := &quiet{t: t, pipes: pipenet.Listen()}
+	transport := &http.Transport{DialContext: q.pipes.DialContext}
 	q.client = &http.Client{Transport: transport}
 	srv := &http.Server{Handler: server.Handler()}
 	served := make(chan error, 1)
@@ -338,7 +299,7 @@ func TestBodyHasTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuiet(t)
 		for body, status := range map[string]string{`{"kind":"x"}`: "202", `{"kind`: "400"} {
-			c, err := q.pipes.dial(t.Context(), "", "")
+			c, err := q.pipes.DialContext(t.Context(), "", "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
+	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
 // document is what is written, about a kilobyte.
@@ -52,7 +53,7 @@ func (l *lab) solid() target {
 	return target{
 		slot: "pods", class: "external, Community Solid Server on files", close: func() { disconnect(p) },
 		open: func(ctx context.Context) error {
-			url, err := l.solidServer(ctx)
+			url, err := l.keep(foreign.Solid(ctx, nil))
 			if err != nil {
 				return err
 			}
