@@ -492,11 +492,8 @@ func Decode(res *Response, out any) error {
 // is taken from Link rel="next".
 func List[T any](res *Response) (adapters.Page[T], error) {
 	var page adapters.Page[T]
-	var raw json.RawMessage
-	if err := Decode(res, &raw); err != nil {
-		return page, err
-	}
-	if len(raw) == 0 || bytes.TrimLeft(raw, " \t\r\n")[0] == '{' {
+	// The first byte tells, and the body is read once.
+	if bytes.HasPrefix(bytes.TrimLeft(res.Body, " \t\r\n"), []byte("{")) {
 		return page, Decode(res, &page)
 	}
 	if err := Decode(res, &page.Items); err != nil {
