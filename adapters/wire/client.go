@@ -25,9 +25,11 @@ const (
 	maxErrorBody = 64 << 10         // bytes of an error answer
 	maxRetries   = 2
 	retryFirst   = 100 * time.Millisecond
-	maxRetryWait = 30 * time.Second // the longest Retry-After that is obeyed
 	maxRedirects = 5
 )
+
+// MaxRetryWait is the longest Retry-After that is obeyed.
+const MaxRetryWait = 30 * time.Second
 
 // Authorizer puts credentials on a request. body is what will be sent, for
 // schemes that sign it; a streamed one is nil, with a ContentLength that is not
@@ -218,7 +220,7 @@ func retrying[T any](ctx context.Context, r Request, attempt func() (T, error)) 
 			return res, nil
 		}
 		last := adapters.AsError(err)
-		if try == maxRetries || !last.Retryable || !r.repeatable() || !pause(ctx, retryDelay(try, last)) {
+		if try == maxRetries || !last.Retryable || !r.repeatable() || !Pause(ctx, retryDelay(try, last)) {
 			return res, last
 		}
 	}
@@ -250,10 +252,10 @@ func retryDelay(try int, e *adapters.Error) time.Duration {
 	return d + rand.N(d)
 }
 
-// pause waits d and reports true, unless ctx would end first or d is longer
-// than any wait we are told to accept: then it returns false at once.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d > maxRetryWait {
+// Pause waits d and reports true, unless ctx would end first or d is longer
+// than MaxRetryWait: then it returns false at once.
+func Pause(ctx context.Context, d time.Duration) bool {
+	if d > MaxRetryWait {
 		return false
 	}
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
@@ -458,18 +460,6 @@ func (c *Client) openStream(ctx context.Context, r Request) (*http.Response, err
 		cancel(nil)
 		return nil, adapters.AsError(err)
 	}
-	res.Body = &cancelBody{ReadCloser: res.Body, cancel: cancel}
+	res.Body = adapters.CancelOnClose(res.Body, cancel)
 	return res, nil
-}
-
-// cancelBody ends the request's context with its body.
-type cancelBody struct {
-	io.ReadCloser
-	cancel context.CancelCauseFunc
-}
-
-func (b *cancelBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.cancel(nil)
-	return err
 }
