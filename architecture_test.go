@@ -70,18 +70,19 @@ var arrows = map[string][]string{
 	"adapters/federation":            {"adapters", "supervisor/event"},
 	"adapters/contract":              {"adapters"},
 
-	"probes":         {"supervisor/event", "probes/console"},
+	"probes":         {"supervisor/event", "probes/console", "internal/httpstatus"},
 	"probes/console": {},
 
-	"telemetry": {},
+	"telemetry": {"internal/httpstatus"},
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 
-	"image":             {},
-	"nix/vendorhash":    {},
-	"internal/testprog": {},
-	"bench":             {"*"},
-	"bench/adapters":    {"*"},
+	"image":               {},
+	"nix/vendorhash":      {},
+	"internal/testprog":   {},
+	"internal/httpstatus": {},
+	"bench":               {"*"},
+	"bench/adapters":      {"*"},
 }
 
 // pure packages compute; time comes in as an argument.
