@@ -3,6 +3,7 @@ package memory
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -40,6 +41,24 @@ type server struct {
 }
 
 var foreign servers
+
+// ownPostgres is a running server that no other test uses.
+func ownPostgres(t *testing.T) *postgresServer {
+	t.Helper()
+	s, err := initPostgres()
+	t.Cleanup(s.remove)
+	if s.missing != "" {
+		t.Skip(s.missing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.kill)
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
 
 func (s *servers) end() {
 	for _, one := range []*server{&s.postgres, &s.pglite} {
@@ -100,45 +119,85 @@ func realPostgres(t testing.TB) string {
 }
 
 func startPostgres(s *server) {
-	found, err := filepath.Glob("/usr/lib/postgresql/15/bin/initdb")
-	if err != nil || len(found) == 0 {
-		s.missing = "needs postgresql-15"
-		return
-	}
-	bin := filepath.Dir(found[0])
-	dir, err := os.MkdirTemp("", "pg")
-	if err != nil {
-		s.failed = err
-		return
-	}
-	s.stop = func() { os.RemoveAll(dir) }
-	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
-	if os.Geteuid() == 0 {
-		if attr.Credential, err = postgresUser(dir); err != nil {
-			s.missing = "needs postgresql-15: " + err.Error()
-			return
-		}
-	}
-	data := filepath.Join(dir, "data")
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "--no-sync", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8")
-	initdb.SysProcAttr, initdb.Dir = attr, dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		s.failed = fmt.Errorf("initdb: %w: %s", err, out)
-		return
-	}
-	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-k", dir, "-c", "listen_addresses=")
-	cmd.SysProcAttr, cmd.Dir = attr, dir
-	if err := cmd.Start(); err != nil {
-		s.failed = err
+	pg, err := initPostgres()
+	if s.stop = pg.remove; err != nil {
+		s.missing, s.failed = pg.missing, err
 		return
 	}
 	s.stop = func() {
-		_ = cmd.Process.Signal(syscall.SIGQUIT)
-		_ = cmd.Wait()
-		os.RemoveAll(dir)
+		pg.kill()
+		pg.remove()
 	}
-	s.conninfo = "host=" + dir + " user=postgres dbname=postgres"
-	s.failed = waitFor(s.conninfo)
+	s.conninfo, s.failed = pg.conninfo(), pg.start()
+}
+
+// postgresServer is one PostgreSQL with a directory of its own, reached by the
+// socket in it.
+type postgresServer struct {
+	bin, dir string
+	missing  string // why there is none
+	attr     *syscall.SysProcAttr
+	cmd      *exec.Cmd
+}
+
+// initPostgres makes the directory of a server, which is not started.
+func initPostgres() (*postgresServer, error) {
+	s := &postgresServer{}
+	found, err := filepath.Glob("/usr/lib/postgresql/15/bin/initdb")
+	if err != nil || len(found) == 0 {
+		s.missing = "needs postgresql-15"
+		return s, errors.New(s.missing)
+	}
+	s.bin = filepath.Dir(found[0])
+	if s.dir, err = os.MkdirTemp("", "pg"); err != nil {
+		return s, err
+	}
+	s.attr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
+	if os.Geteuid() == 0 {
+		if s.attr.Credential, err = postgresUser(s.dir); err != nil {
+			s.missing = "needs postgresql-15: " + err.Error()
+			return s, err
+		}
+	}
+	initdb := s.command("initdb", "-A", "trust", "--no-sync", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return s, fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return s, nil
+}
+
+func (s *postgresServer) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), append([]string{"-D", filepath.Join(s.dir, "data")}, args...)...)
+	cmd.SysProcAttr, cmd.Dir = s.attr, s.dir
+	return cmd
+}
+
+func (s *postgresServer) conninfo() string { return "host=" + s.dir + " user=postgres dbname=postgres" }
+
+// start returns once the server answers.
+func (s *postgresServer) start() error {
+	s.cmd = s.command("postgres", "-k", s.dir, "-c", "listen_addresses=")
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	return waitFor(s.conninfo())
+}
+
+// kill ends the server at once: PostgreSQL's immediate shutdown, after which
+// the next start recovers from the log.
+func (s *postgresServer) kill() {
+	if s.cmd == nil || s.cmd.Process == nil {
+		return
+	}
+	// It may have ended by itself, which Wait says the same way.
+	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+	_ = s.cmd.Wait()
+}
+
+func (s *postgresServer) remove() {
+	if s.dir != "" {
+		os.RemoveAll(s.dir)
+	}
 }
 
 func postgresUser(dir string) (*syscall.Credential, error) {
