@@ -1,0 +1,139 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Answer is what a method makes of a peer's answer.
+type Answer int
+
+// The kinds of methods.
+const (
+	Parsed    Answer = iota // read whole and understood
+	Status                  // only its status counts
+	Forwarded               // its bytes are the caller's, whatever they mean
+	Followed                // a stream that is opened again when it breaks off
+)
+
+// PeerCall is one method of a class, called with arguments that the good peer
+// takes as often as they come.
+type PeerCall struct {
+	Name   string
+	Answer Answer
+	Call   func(context.Context) error
+}
+
+// PeerClass is something that speaks HTTP to a peer.
+type PeerClass struct {
+	// Good starts a peer as it should be.
+	Good func(*testing.T) (url string)
+	// Open makes the client of the peer at url, connected, with credentials of
+	// some kind, and ended with the test. What it returns is called in order,
+	// one at a time.
+	Open func(t *testing.T, url string) []PeerCall
+	// Failed is the code of a peer that is not what it should be; "" is
+	// UNAVAILABLE.
+	Failed adapters.Code
+}
+
+// lateLimit is what a call has when the peer is late. A machine that is slow
+// makes it no wrong answer.
+const lateLimit = 150 * time.Millisecond
+
+// Peers runs every method against every misbehaviour: each is an error with
+// the right code, in the time that the caller gave, and the next call over a
+// good peer works.
+func Peers(t *testing.T, c PeerClass) {
+	if c.Failed == "" {
+		c.Failed = adapters.CodeUnavailable
+	}
+	// They wait more than they work, so more of them go on at once than
+	// t.Parallel would let.
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, m := range Misbehaviours() {
+		all.Go(func() { t.Run(m.Name, func(t *testing.T) { c.meet(t, m) }) })
+	}
+}
+
+// meet runs every method against one misbehaviour.
+func (c PeerClass) meet(t *testing.T, m Misbehaviour) {
+	peer := NewPeer(t, c.Good(t))
+	for _, call := range c.Open(t, peer.URL) {
+		if m.Part == Content && call.Answer != Parsed {
+			continue // for those it is a good answer
+		}
+		hit := peer.Misbehave(m)
+		err := endure(t, m, call)
+		select {
+		case <-hit:
+		default:
+			t.Errorf("%s: the peer was not asked", call.Name)
+		}
+		peer.Heal()
+		judge(t, c, m, call, err)
+		if err := call.within(t, wait); err != nil {
+			t.Errorf("%s over a good peer: %v", call.Name, err)
+		}
+	}
+}
+
+func endure(t *testing.T, m Misbehaviour, call PeerCall) error {
+	t.Helper()
+	if m.Late || call.Answer == Followed || m.Part == Whole && call.Answer == Forwarded {
+		return call.within(t, lateLimit)
+	}
+	return call.within(t, wait)
+}
+
+// within calls and fails the test when the call outlives its context.
+func (c PeerCall) within(t *testing.T, limit time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(adapters.WithMeta(t.Context(), adapters.Meta{Actor: "ann", SessionID: "s"}), limit)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- c.Call(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(2 * wait):
+		t.Fatalf("%s hangs", c.Name)
+		return nil
+	}
+}
+
+func judge(t *testing.T, c PeerClass, m Misbehaviour, call PeerCall, err error) {
+	t.Helper()
+	if m.Part == Whole && call.Answer == Status && err == nil {
+		return
+	}
+	codes := []adapters.Code{c.Failed}
+	if m.Late {
+		codes = []adapters.Code{adapters.CodeTimeout}
+	}
+	switch {
+	case m.Part == Whole && call.Answer == Forwarded:
+		codes = append(codes, adapters.CodeTimeout, adapters.CodePayloadTooLarge)
+	case call.Answer == Followed:
+		codes = append(codes, adapters.CodeTimeout, adapters.CodeUnsupported)
+	}
+	var e *adapters.Error
+	switch {
+	case !errors.As(err, &e):
+		t.Errorf("%s: an untyped error %v, want one of %v", call.Name, err, codes)
+	case !slices.Contains(codes, e.Code):
+		t.Errorf("%s: %v, want one of %v", call.Name, err, codes)
+	case strings.Contains(err.Error(), "sesame"):
+		t.Errorf("%s: the error tells the credentials: %v", call.Name, err)
+	case len(err.Error()) > 1000:
+		t.Errorf("%s: the error repeats the peer: %d bytes", call.Name, len(err.Error()))
+	}
+}
