@@ -200,7 +200,7 @@ func Misbehaviours() []Misbehaviour {
 		list = append(list, Misbehaviour{Name: name, Part: Whole, answer: say(jsonHead + text)})
 	}
 	for name, body := range map[string]string{
-		"longer than said": "", "a number": "123", "a string": `"x"`, "an array of numbers": "[1,2]", "another shape": `{"id":{},"items":{},"data":{}}`,
+		"longer than said": "", "a number": "123", "a string": `"x"`, "an array of numbers": "[1,2]", "another shape": `{"id":{},"items":{},"data":{},"created":{}}`,
 		"no JSON": "<html>", "half of JSON": `{"id":"x`, "empty": "", "not UTF-8": "{\"id\":\"\xff", "deep": strings.Repeat("[", 100_000), "deep within": `{"x":` + strings.Repeat(`{"x":`, 100_000),
 	} {
 		text := fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", jsonHead, len(body), body)
