@@ -31,6 +31,28 @@ type server struct {
 
 var shared servers
 
+// ownPostgres is a running server that no other test uses.
+func ownPostgres(t *testing.T) *foreign.Server {
+	t.Helper()
+	s, err := foreign.PostgreSQL(t.Context())
+	skipOrFail(t, err)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// skipOrFail ends the test when a server could not be started: it is left out
+// where there is none.
+func skipOrFail(t testing.TB, err error) {
+	t.Helper()
+	var missing *foreign.MissingError
+	if errors.As(err, &missing) {
+		t.Skip(missing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (s *servers) end() {
 	for _, one := range []*server{&s.postgres, &s.pglite} {
 		if one.running != nil {
@@ -45,13 +67,7 @@ const startLimit = time.Minute
 func (s *server) conn(t testing.TB, start func(context.Context) (*foreign.Server, error)) string {
 	t.Helper()
 	s.once.Do(func() { s.running, s.failed = start(context.Background()) })
-	var missing *foreign.MissingError
-	if errors.As(s.failed, &missing) {
-		t.Skip(missing)
-	}
-	if s.failed != nil {
-		t.Fatal(s.failed)
-	}
+	skipOrFail(t, s.failed)
 	return s.running.Address
 }
 

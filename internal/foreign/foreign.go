@@ -35,11 +35,14 @@ type Server struct {
 	// Address is where it answers: a base URL, or what libpq calls a conninfo.
 	Address string
 
-	cmd   *exec.Cmd
-	quit  os.Signal
-	dir   string // scratch, removed with it; "" = none of its own
+	quit    os.Signal
+	dir     string // scratch, removed with it; "" = none of its own
+	prints  string // the directory of what it prints
+	answers func(context.Context) error
+
+	cmd   *exec.Cmd // the process that was started last
 	ended chan struct{}
-	end   error // of the process, once ended is closed
+	end   error // of that process, once ended is closed
 }
 
 // endedError is a server that ended before it answered.
@@ -56,42 +59,59 @@ func (e *endedError) Error() string {
 // Start runs cmd and returns when answers gives no error, which it is asked for
 // again and again. What cmd prints goes to a file below dir.
 func Start(ctx context.Context, cmd *exec.Cmd, dir string, answers func(context.Context) error) (*Server, error) {
-	name := filepath.Base(cmd.Path)
-	log, err := os.CreateTemp(dir, name+"-*.log")
-	if err != nil {
+	s := &Server{quit: syscall.SIGTERM, prints: dir, answers: answers}
+	if err := s.run(ctx, cmd); err != nil {
 		return nil, err
-	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	s := &Server{cmd: cmd, quit: syscall.SIGTERM, ended: make(chan struct{})}
-	go func() {
-		s.end = cmd.Wait()
-		close(s.ended)
-	}()
-	if err := s.await(ctx, answers); err != nil {
-		s.Stop()
-		if errors.Is(err, errEnded) {
-			said, readErr := os.ReadFile(log.Name())
-			return nil, &endedError{name, errors.Join(s.end, readErr), said}
-		}
-		return nil, fmt.Errorf("%s does not answer: %w", name, err)
 	}
 	return s, nil
 }
 
+// Restart ends the server and starts it again on what it wrote. When that fails
+// there is none, and Stop still removes the rest. It must not be called together
+// with other methods.
+func (s *Server) Restart(ctx context.Context) error {
+	s.halt()
+	return s.run(ctx, &exec.Cmd{Path: s.cmd.Path, Args: s.cmd.Args, Env: s.cmd.Env, Dir: s.cmd.Dir, SysProcAttr: s.cmd.SysProcAttr})
+}
+
+func (s *Server) run(ctx context.Context, cmd *exec.Cmd) error {
+	name := filepath.Base(cmd.Path)
+	log, err := os.CreateTemp(s.prints, name+"-*.log")
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	s.cmd, s.ended = cmd, ended
+	go func() {
+		s.end = cmd.Wait()
+		close(ended)
+	}()
+	if err := s.await(ctx); err != nil {
+		s.halt()
+		if errors.Is(err, errEnded) {
+			said, readErr := os.ReadFile(log.Name())
+			return &endedError{name, errors.Join(s.end, readErr), said}
+		}
+		return fmt.Errorf("%s does not answer: %w", name, err)
+	}
+	return nil
+}
+
 var errEnded = errors.New("ended")
 
-func (s *Server) await(ctx context.Context, answers func(context.Context) error) error {
+func (s *Server) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
 	for {
 		one, done := context.WithTimeout(ctx, askLimit)
-		err := answers(one)
+		err := s.answers(one)
 		done()
 		select {
 		case <-s.ended:
@@ -113,6 +133,14 @@ func (s *Server) await(ctx context.Context, answers func(context.Context) error)
 
 // Stop ends the server and removes what it wrote. Further calls do nothing.
 func (s *Server) Stop() {
+	s.halt()
+	if s.dir != "" {
+		// What stays is scratch in the directory for it.
+		_ = os.RemoveAll(s.dir)
+	}
+}
+
+func (s *Server) halt() {
 	_ = s.cmd.Process.Signal(s.quit) // it may have ended by itself
 	timer := time.NewTimer(stopLimit)
 	defer timer.Stop()
@@ -121,10 +149,6 @@ func (s *Server) Stop() {
 	case <-timer.C:
 		_ = s.cmd.Process.Kill() // as above
 		<-s.ended
-	}
-	if s.dir != "" {
-		// What stays is scratch in the directory for it.
-		_ = os.RemoveAll(s.dir)
 	}
 }
 
