@@ -108,7 +108,7 @@ func Phases() []Phase { return append([]Phase(nil), phases...) }
 func New(cfg Config) *Boot {
 	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
 	b.loaded.Store(&Loaded{Manifest: new(schema.Manifest), Document: new(schema.Document), Plan: new(plan.Plan)})
-	b.sentinel = &sentinelFile{policy: b.policy, path: cfg.Roots.Sentinel(), bus: cfg.Bus}
+	b.sentinel = newSentinelFile(b.policy, cfg.Roots.Sentinel(), cfg.Bus)
 	return b
 }
 

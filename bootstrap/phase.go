@@ -32,7 +32,9 @@ const (
 	EventSealTimeout     = "BootstrapSealTimeout"
 	EventSealInMemory    = "BootstrapSealInMemory"
 	EventSentinelAltered = "SentinelAltered"
-	EventFailed          = "BootstrapFailed"
+	// EventSentinelUnwatched: the kernel cannot tell of changes to the sentinel.
+	EventSentinelUnwatched = "SentinelUnwatched"
+	EventFailed            = "BootstrapFailed"
 )
 
 // Phase is one step of the boot.

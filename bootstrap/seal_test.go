@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -323,62 +322,4 @@ func TestStaleSentinelIsRemoved(t *testing.T) {
 	if _, err := os.Stat(r.boot.cfg.Roots.Sentinel()); err == nil {
 		t.Fatal("it is still there")
 	}
-}
-
-func TestSentinelIsGuarded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newSealRig(t, "stay", nil)
-		close(r.sup.started)
-		r.run(t.Context())
-		<-r.out
-		path := r.boot.cfg.Roots.Sentinel()
-		want := read(t, path)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { r.boot.GuardSentinel(ctx); close(done) }()
-		damages := []func() error{
-			func() error { return os.Remove(path) },
-			func() error { return os.WriteFile(path, []byte("{}"), 0o644) },
-			func() error { return os.WriteFile(path, []byte(strings.Repeat("x", maxSentinel+1)), 0o644) },
-			func() error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o644)) },
-			func() error { return errors.Join(os.Remove(path), os.Symlink("/etc/passwd", path)) },
-			func() error { return os.RemoveAll(r.boot.cfg.Roots.Runtime) },
-		}
-		for i, damage := range damages {
-			if err := damage(); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(SentinelCycle)
-			synctest.Wait()
-			info, err := os.Lstat(path)
-			if err != nil || !info.Mode().IsRegular() || read(t, path) != want {
-				t.Fatalf("damage %d: %v %v", i, info, err)
-			}
-			if n := len(r.events(EventSentinelAltered)); n != i+1 {
-				t.Fatalf("damage %d: %d events", i, n)
-			}
-		}
-		// What cannot be mended is said once, not every five seconds.
-		if err := errors.Join(os.Remove(path), os.MkdirAll(path+"/x", 0o755)); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(4 * SentinelCycle)
-		synctest.Wait()
-		if n := len(r.events(EventSentinelAltered)); n != len(damages)+1 {
-			t.Fatalf("%d events", n-len(damages))
-		}
-		if err := os.RemoveAll(path); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.boot.Unseal(); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(2 * SentinelCycle)
-		synctest.Wait()
-		if _, err := os.Lstat(path); err == nil {
-			t.Fatal("a sentinel that was taken away at shutdown came back")
-		}
-		cancel()
-		<-done
-	})
 }

@@ -11,13 +11,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// SentinelCycle is the time between two looks at the sentinel while sealed.
-//
-// It is looked at rather than watched: the truth is in memory and /ready does
-// not depend on the file, so a few seconds do no harm; inotify instances are
-// few per user and shared with every program of the same uid, and they do not
-// exist on every file system a runtime directory may be on.
+// SentinelCycle is the time between two looks at the sentinel while sealed where
+// the kernel cannot tell of a change (inotify instances and watches are few per
+// user and shared with every program of the same uid), and while the sentinel
+// cannot be restored. Otherwise nobody looks until something has happened to it.
 const SentinelCycle = 5 * time.Second
+
+// sentinelPause is the least time between two looks, however often programs
+// change what is watched.
+const sentinelPause = 250 * time.Millisecond
 
 // maxSentinel bounds what is read of a file at the sentinel's place. A
 // thousand required programs need about 100 KiB.
@@ -28,16 +30,34 @@ type sentinelFile struct {
 	policy *Policy
 	path   string
 	bus    *event.Bus
+	watch  func(path string) changes
+	sealed chan struct{} // closed by the first set
 
 	mu      sync.Mutex
 	content []byte // nil while not sealed
 	fault   string // why it could not be written the last time
 }
 
+// changes tell when a file may be another one or altered: a pathWatch.
+type changes interface {
+	arm() error
+	wait(ctx context.Context)
+	close()
+}
+
+func newSentinelFile(policy *Policy, path string, bus *event.Bus) *sentinelFile {
+	return &sentinelFile{
+		policy: policy, path: path, bus: bus, sealed: make(chan struct{}),
+		watch: func(path string) changes { return newPathWatch(path) },
+	}
+}
+
+// set is what write and check put in place from now on; called once.
 func (s *sentinelFile) set(content []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.content = content
+	close(s.sealed)
 }
 
 // write puts the content in place.
@@ -77,6 +97,7 @@ func (s *sentinelFile) check() (restored bool) {
 	}
 	data, _, err := s.policy.ReadFile(s.path, maxSentinel)
 	if err == nil && bytes.Equal(data, s.content) {
+		s.fault = ""
 		return false
 	}
 	found := "altered"
@@ -96,17 +117,55 @@ func (s *sentinelFile) check() (restored bool) {
 	return err == nil
 }
 
-// guard checks every SentinelCycle until ctx ends.
+// broken tells whether the file is known not to be what it should.
+func (s *sentinelFile) broken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.content != nil && s.fault != ""
+}
+
+// guard checks whenever something has happened to the file, until ctx ends.
 func (s *sentinelFile) guard(ctx context.Context) {
-	t := time.NewTicker(SentinelCycle)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			s.check()
+	select {
+	case <-s.sealed:
+	case <-ctx.Done():
+		return
+	}
+	w := s.watch(s.path)
+	defer w.close()
+	said := false
+	for ctx.Err() == nil {
+		blind := w.arm()
+		switch restored := s.check(); {
+		case restored: // and what was put in place is not watched yet
+			sleep(ctx, sentinelPause)
+		case blind != nil || s.broken():
+			if blind != nil && !said {
+				s.unwatched(blind)
+			}
+			said = blind != nil
+			sleep(ctx, SentinelCycle)
+		default:
+			said = false
+			sleep(ctx, sentinelPause)
+			w.wait(ctx)
 		}
+	}
+}
+
+func (s *sentinelFile) unwatched(reason error) {
+	s.bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventSentinelUnwatched, Fields: map[string]any{
+		"path": s.path, "reason": reason.Error(), "cycle_ms": SentinelCycle.Milliseconds(),
+	}})
+}
+
+// sleep waits for so long, or until ctx ends.
+func sleep(ctx context.Context, pause time.Duration) {
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }
 

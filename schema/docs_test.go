@@ -18,8 +18,8 @@ func reference() []byte {
 
 <!-- Made from the shapes in schema/; do not edit. go test ./schema ./schema/rules -run Current -update -->
 
-One TOML 1.0 document, UTF-8, at most 16 MiB and 40,000 keys. Every table is optional and an empty file is
-valid; unknown keys are refused (E016). ` + "`agentctl config show`" + ` prints what holds and where it
+One TOML 1.0 document, UTF-8, at most 16 MiB, 40,000 keys and 100,000 array elements. Every table is optional
+and an empty file is valid; unknown keys are refused (E016). ` + "`agentctl config show`" + ` prints what holds and where it
 comes from, ` + "`agentctl config schema`" + ` the JSON Schema. For completion in an editor with Taplo,
 begin the manifest with:
 

@@ -15,6 +15,9 @@ const (
 	// maxKeys bounds keys and table headers together: the TOML library's check
 	// for duplicates takes time in the square of their number.
 	maxKeys = 40_000
+	// maxElements bounds what stands between commas: each element can be a
+	// finding of some hundred bytes.
+	maxElements = 100_000
 )
 
 // lexProblem is where and why the text is refused before it is parsed.
@@ -60,6 +63,7 @@ type lexer struct {
 	comma bool   // the last token was a comma
 	value bool   // behind the = of a line
 	keys  int    // seen so far, table headers included
+	items int    // seen so far: commas
 }
 
 func (l *lexer) step() *lexProblem {
@@ -106,6 +110,9 @@ func (l *lexer) step() *lexProblem {
 		}
 		l.dots = 0
 	case ',':
+		if l.items++; l.items >= maxElements {
+			return &lexProblem{l.pos, "the manifest has more than 100,000 array elements"}
+		}
 		l.comma = true
 		l.dots = 0
 	case '=':

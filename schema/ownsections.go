@@ -62,7 +62,7 @@ func programKeys() []key {
 		field("required", onOff("Part of the seal and of /ready.")),
 		field("restart", enum("on-failure: after an unexpected exit code or a signal.", "always", "on-failure", "never").def("on-failure")),
 		field("exit_codes", list("Expected exit codes.", integer("").between(0, 255)).def([]int{0})),
-		field("start_seconds", duration("Without ready: alive this long is RUNNING.").def("1s")),
+		field("start_seconds", duration("Without ready: alive this long is RUNNING. An end before that is a failed start, with an expected exit code as well: what is to end by itself is type = \"oneshot\". 0 is RUNNING at once.").def("1s")),
 		field("start_timeout", duration("Not RUNNING by then is a failed start; 0 has no limit. A oneshot has one only when it is written.").def("60s")),
 		field("backoff", table("Wait before every restart.",
 			field("initial", duration("First wait; 0s restarts at once.").def("500ms")),
@@ -310,7 +310,7 @@ func slotsShape() *shape {
 func apiShape() *shape {
 	return table("The management listener as clients see it.",
 		field("public_urls", list("Origins at which the box is reached: their hosts are names of the box, and signed requests name them.", text("").formOf(decodesPublicURL)).def([]string{}).eg([]any{"https://box.example.org"}).overrides("MANAGEMENT_API_PUBLIC_URLS")),
-		field("trusted_proxies", list("Addresses or prefixes whose X-Forwarded-For counts.", text("").formOf(decodesPrefix)).def([]string{}).eg([]any{"10.0.0.0/8"})),
+		field("trusted_proxies", list("Addresses or prefixes whose X-Forwarded-For or Forwarded counts; where both are there and differ, neither.", text("").formOf(decodesPrefix)).def([]string{}).eg([]any{"10.0.0.0/8"})),
 		field("cors_origins", list("Origins that browsers may call from, compared exactly.", text("").formOf(decodesOrigin)).def([]string{}).eg([]any{"https://app.example.org"})),
 		field("rate_limit", integer("Requests a second and principal; 0 has no limit.").between(0, 1000000).def(1000)),
 	)

@@ -84,6 +84,8 @@ func TestHugeDocuments(t *testing.T) {
 		{"too many keys", many(40_001, "k%d = 1\n"), 1},
 		{"too many tables", many(40_001, "[t%d]\n"), 1},
 		{"too many keys of inline tables", append([]byte("x = ["), append(bytes.Repeat([]byte("{a=1},"), 1<<20), ']')...), 1},
+		{"as many elements as may be", append([]byte("[programs.x]\ncommand = ["), append(bytes.Repeat([]byte("1,"), maxElements-1), ']')...), maxElements - 1},
+		{"too many elements", append([]byte("[programs.x]\ncommand = ["), append(bytes.Repeat([]byte("1,"), maxElements), ']')...), 1},
 		{"beyond the bound", bytes.Repeat([]byte("#"), MaxBytes+1), 1},
 	}
 	for _, c := range cases {

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
 // A server that is killed at any instant and comes back has all that was
 // acknowledged, nothing half, and the adapter uses it again by itself.
 func TestPostgresIsKilledAndComesBack(t *testing.T) {
 	server := ownPostgres(t)
-	m := newPostgres(t, PostgresConfig{Conninfo: server.conninfo()})
+	m := newPostgres(t, PostgresConfig{Conninfo: server.Address})
 	if err := within(t, "connect", startLimit, m.Connect); err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +26,7 @@ func TestPostgresIsKilledAndComesBack(t *testing.T) {
 	w := &killedWriter{t: t, memory: adapters.WrapMemory(m, nil), acked: map[string]string{}}
 	for range 4 {
 		w.writeUntilKilled(server, rand.IntN(40))
-		w.check(server.conninfo())
+		w.check(server.Address)
 	}
 	// The check finds what is missing and what is not whole.
 	if lost := w.lost(map[string]string{"never-stored": "x"}); lost == "" {
@@ -63,13 +64,12 @@ func (w *killedWriter) store() error {
 
 // writeUntilKilled kills the server while writes go on, n of them acknowledged,
 // starts it again, and repeats the write that was interrupted.
-func (w *killedWriter) writeUntilKilled(server *postgresServer, n int) {
+func (w *killedWriter) writeUntilKilled(server *foreign.Server, n int) {
 	w.t.Helper()
 	reached, up := make(chan struct{}), make(chan error, 1)
 	go func() {
 		<-reached
-		server.kill()
-		up <- server.start()
+		up <- server.Restart(w.t.Context())
 	}()
 	var err error
 	for i := 0; err == nil; i++ {

@@ -23,7 +23,12 @@ type statInfo struct {
 	threads              int
 	start                uint64 // ticks after boot; with the pid it names a process for good
 	rssPages             int64
+	noEnviron            bool // its environment is there and empty
 }
+
+// envStart and envEnd are the fields that say where the environment lies (since
+// Linux 3.5), 0 before there is one.
+const envStart, envEnd = 50, 51
 
 // ticksPerSecond is USER_HZ, which is 100 on every Linux architecture that Go
 // supports.
@@ -67,6 +72,7 @@ func parseStat(pid int, b []byte) (statInfo, error) {
 		ppid: int(num(4)), pgrp: int(num(5)), sid: int(num(6)),
 		utime: uint64(num(14)), stime: uint64(num(15)), cutime: uint64(num(16)), cstime: uint64(num(17)),
 		threads: int(num(20)), start: uint64(num(22)), rssPages: num(24),
+		noEnviron: len(f) <= envEnd-3 || f[envEnd-3] != "0" && f[envEnd-3] == f[envStart-3],
 	}, nil
 }
 
@@ -206,10 +212,12 @@ func allProcesses() (map[int][]statInfo, error) {
 }
 
 // environLimit bounds how much of an environment is searched for the tag, and
-// environPatience how long.
+// environPatience how long. execPause is the time between two looks at a process
+// that is in the middle of an exec.
 const (
 	environLimit    = 256 << 10
 	environPatience = time.Second
+	execPause       = 5 * time.Millisecond
 )
 
 // tagAnswer is what the environment of one process said.
@@ -217,6 +225,7 @@ type tagAnswer struct {
 	pid  int
 	tag  string
 	read bool // false: we may not look, or it took too long
+	exec bool // it has no environment yet
 }
 
 // readTags reads the value of EnvTag in the initial environments of processes.
@@ -224,26 +233,27 @@ type tagAnswer struct {
 // hold that lock, so the reads happen aside, and what has not answered within
 // a second counts as unreadable.
 func readTags(pids []int) map[int]tagAnswer {
-	answers := make(chan tagAnswer, len(pids)) // room for all: no reader is left hanging
+	// Each process is in at most one of them: nobody is left hanging at a send.
+	answers := make(chan tagAnswer, len(pids))
 	work := make(chan int, len(pids))
+	stop := make(chan struct{})
+	defer close(stop)
 	for _, pid := range pids {
 		work <- pid
 	}
-	close(work)
 	for range min(len(pids), 16) {
-		go func() {
-			for pid := range work {
-				tag, ok := readTag(pid)
-				answers <- tagAnswer{pid, tag, ok}
-			}
-		}()
+		go answerTags(work, answers, stop)
 	}
 	timer := time.NewTimer(environPatience)
 	defer timer.Stop()
 	out := make(map[int]tagAnswer, len(pids))
-	for range pids {
+	for len(out) < len(pids) {
 		select {
 		case a := <-answers:
+			if a.exec {
+				time.AfterFunc(execPause, func() { work <- a.pid })
+				continue
+			}
 			out[a.pid] = a
 		case <-timer.C:
 			return out
@@ -252,22 +262,51 @@ func readTags(pids []int) map[int]tagAnswer {
 	return out
 }
 
-func readTag(pid int) (string, bool) {
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
-		return "", false
+func answerTags(work <-chan int, answers chan<- tagAnswer, stop <-chan struct{}) {
+	for {
+		select {
+		case pid := <-work:
+			answers <- readTag(pid)
+		case <-stop:
+			return
+		}
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, environLimit))
+}
+
+func readTag(pid int) tagAnswer {
+	b, err := readEnviron(pid)
 	if err != nil {
-		return "", false
+		return tagAnswer{pid: pid}
+	}
+	if len(b) == 0 && betweenImages(pid) {
+		return tagAnswer{pid: pid, exec: true}
 	}
 	for kv := range bytes.SplitSeq(b, []byte{0}) {
 		if v, ok := bytes.CutPrefix(kv, []byte(EnvTag+"=")); ok {
-			return string(v), true
+			return tagAnswer{pid: pid, tag: string(v), read: true}
 		}
 	}
-	return "", true
+	return tagAnswer{pid: pid, read: true}
+}
+
+func readEnviron(pid int) ([]byte, error) {
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, environLimit))
+}
+
+// betweenImages tells none from an empty environment, of a process whose
+// environment read as nothing: execve(2) gives up the old memory, and closes what
+// is close-on-exec, some time before the new memory has its environment. Whoever
+// started the process may take that closing for its success and be gone already,
+// and an escapee asked then would be nobody's for good. One that has got its
+// environment since the reading counts too.
+func betweenImages(pid int) bool {
+	st, err := readStat(pid)
+	return err == nil && !st.dead() && !st.noEnviron
 }
 
 // readPipes returns the inodes behind a process's first three descriptors that

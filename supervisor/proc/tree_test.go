@@ -459,6 +459,12 @@ func TestParseStat(t *testing.T) {
 	if err != nil || st.ppid != 1 || st.pgrp != 42 || st.sid != 41 || st.utime != 10 || st.cstime != 40 || st.threads != 5 || st.start != 777 || st.rssPages != 99 || st.state != 'S' {
 		t.Errorf("got %+v, %v", st, err)
 	}
+	for environ, empty := range map[string]bool{"": true, " 0 0": false, " 0 9": false, " 9 9": true, " 9 12": false} {
+		st, err := parseStat(42, []byte(line+strings.Repeat(" 0", 23)+environ))
+		if err != nil || st.noEnviron != empty {
+			t.Errorf("environment at%q: %v, %v", environ, st.noEnviron, err)
+		}
+	}
 	for _, bad := range []string{"", "42", "42 (x)", "42 (x) S 1 2"} {
 		if _, err := parseStat(42, []byte(bad)); err == nil {
 			t.Errorf("%q was taken", bad)

@@ -1,0 +1,156 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// pathWatch tells when a path may have begun to name something else, or what it
+// names may have been altered. It knows by inotify(7) of the file, its directory
+// and the directories above, and by poll(2) of the list of mounts (proc(5)) of
+// what was mounted over any of them. Nothing wakes while nothing happens.
+//
+// It cannot know of bytes written through a shared mapping, and not of an
+// ancestor that is a link and was turned: inotify reports neither.
+type pathWatch struct {
+	path    string
+	broken  error // why nothing can be watched any more
+	inotify *os.File
+	fd      int // of inotify: asking the File for it would make it block
+	mounts  *os.File
+	armed   map[uint32]bool // by the latest arm
+
+	// changed has nobody waiting before something happened, so that the readers,
+	// who send to it, are as slow as who receives. An error ends the watch.
+	changed chan error
+	stop    chan struct{}
+	readers sync.WaitGroup
+}
+
+// What is watched of the file, of its directory in addition, and of all the
+// directories above it. A look at any of them raises none of these.
+const (
+	fileEvents      = unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF | unix.IN_DONT_FOLLOW
+	directoryEvents = ancestorEvents | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO
+	ancestorEvents  = unix.IN_MOVE_SELF | unix.IN_DELETE_SELF | unix.IN_ONLYDIR
+)
+
+// newPathWatch watches nothing until arm, which also says if it never can. The
+// caller closes it.
+func newPathWatch(path string) *pathWatch {
+	w := &pathWatch{path: path, changed: make(chan error), stop: make(chan struct{})}
+	if w.mounts, w.broken = os.OpenFile("/proc/self/mountinfo", os.O_RDONLY|unix.O_NONBLOCK, 0); w.broken != nil {
+		return w
+	}
+	if w.fd, w.broken = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); w.broken != nil {
+		return w
+	}
+	w.inotify = os.NewFile(uintptr(w.fd), "inotify")
+	w.readers.Go(w.readInotify)
+	w.readers.Go(w.readMounts)
+	return w
+}
+
+// arm makes the watch one of what the path leads to now. Whoever arms before it
+// looks misses nothing. fs.ErrNotExist means that there is no directory to watch.
+func (w *pathWatch) arm() error {
+	if w.broken != nil {
+		return w.broken
+	}
+	armed := make(map[uint32]bool)
+	add := func(path string, events uint32) error {
+		wd, err := unix.InotifyAddWatch(w.fd, path, events)
+		if err != nil {
+			return fmt.Errorf("inotify_add_watch %s: %w", path, err)
+		}
+		armed[uint32(wd)] = true
+		return nil
+	}
+	dir := filepath.Dir(w.path)
+	if err := add(dir, directoryEvents); err != nil {
+		return err
+	}
+	for dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+		// Who may not read one of those cannot watch it.
+		if err := add(dir, ancestorEvents); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	// The directory tells when a file appears, and the look finds one closed to us.
+	if err := add(w.path, fileEvents); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	for wd := range w.armed {
+		if !armed[wd] {
+			// EINVAL: it went with what it watched.
+			_, _ = unix.InotifyRmWatch(w.fd, wd)
+		}
+	}
+	w.armed = armed
+	return nil
+}
+
+// readInotify does not care what the events are: one look answers them all, and
+// those that the kernel dropped as well (IN_Q_OVERFLOW).
+func (w *pathWatch) readInotify() {
+	buf := make([]byte, 64<<10)
+	for {
+		_, err := w.inotify.Read(buf)
+		if !w.tell(err) || err != nil {
+			return
+		}
+	}
+}
+
+// readMounts waits for the poller to say that the list of mounts is another one;
+// reading it is not needed.
+func (w *pathWatch) readMounts() {
+	conn, err := w.mounts.SyscallConn()
+	for err == nil {
+		woken := false
+		err = conn.Read(func(uintptr) bool {
+			was := woken
+			woken = true
+			return was
+		})
+		if !w.tell(err) {
+			return
+		}
+	}
+}
+
+func (w *pathWatch) tell(err error) bool {
+	select {
+	case w.changed <- err:
+		return true
+	case <-w.stop:
+		return false
+	}
+}
+
+// wait returns when something may have changed since arm, when nothing can be
+// known of that any more, or when ctx ends.
+func (w *pathWatch) wait(ctx context.Context) {
+	select {
+	case w.broken = <-w.changed:
+	case <-ctx.Done():
+	}
+}
+
+func (w *pathWatch) close() {
+	close(w.stop)
+	for _, f := range []*os.File{w.inotify, w.mounts} {
+		if f != nil {
+			_ = f.Close() // it was only read
+		}
+	}
+	w.readers.Wait()
+}

@@ -1,0 +1,214 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// blind is a kernel that cannot tell of changes.
+type blind struct{}
+
+func (blind) arm() error           { return syscall.ENOSPC }
+func (blind) wait(context.Context) { panic("nothing was armed") }
+func (blind) close()               {}
+
+// restless is a kernel that tells of changes without end.
+type restless struct{ looks *int }
+
+func (r restless) arm() error         { *r.looks++; return nil }
+func (restless) wait(context.Context) {}
+func (restless) close()               {}
+
+// sealedRig is a sealed box whose sentinel is guarded until ctx ends; guarded is
+// closed then.
+func sealedRig(t *testing.T, ctx context.Context, c changes) (r *sealRig, guarded chan struct{}) {
+	t.Helper()
+	r = newSealRig(t, "stay", nil)
+	if c != nil {
+		r.boot.sentinel.watch = func(string) changes { return c }
+	}
+	close(r.sup.started)
+	r.boot.started = r.sup.started
+	r.boot.watcher = newWatcher(r.bus, r.sup, nil)
+	if _, err := seal(t.Context(), r.boot); err != nil {
+		t.Fatal(err)
+	}
+	guarded = make(chan struct{})
+	go func() { r.boot.GuardSentinel(ctx); close(guarded) }()
+	return r, guarded
+}
+
+// damages of a sentinel that are mended.
+func damages(path string) []func() error {
+	return []func() error{
+		func() error { return os.Remove(path) },
+		func() error { return os.WriteFile(path, []byte("{}"), 0o644) },
+		func() error { return os.WriteFile(path, []byte(strings.Repeat("x", maxSentinel+1)), 0o644) },
+		func() error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o644)) },
+		func() error { return errors.Join(os.Remove(path), os.Symlink("/etc/passwd", path)) },
+		func() error { return os.RemoveAll(filepath.Dir(path)) },
+		func() error { return os.Rename(filepath.Dir(path), filepath.Dir(path)+".old") },
+	}
+}
+
+func TestSentinelIsGuardedWithoutInotify(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, done := sealedRig(t, ctx, blind{})
+		path := r.boot.cfg.Roots.Sentinel()
+		want := read(t, path)
+		damages := damages(path)
+		for i, damage := range damages {
+			synctest.Wait()
+			if err := damage(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(SentinelCycle + sentinelPause)
+			synctest.Wait()
+			info, err := os.Lstat(path)
+			if err != nil || !info.Mode().IsRegular() || read(t, path) != want {
+				t.Fatalf("damage %d: %v %v", i, info, err)
+			}
+			if n := len(r.events(EventSentinelAltered)); n != i+1 {
+				t.Fatalf("damage %d: %d events", i, n)
+			}
+		}
+		if n := len(r.events(EventSentinelUnwatched)); n != 1 {
+			t.Errorf("it was said %d times that nothing is watched", n)
+		}
+		// What cannot be mended is said once, not every five seconds.
+		if err := errors.Join(os.Remove(path), os.MkdirAll(path+"/x", 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * SentinelCycle)
+		synctest.Wait()
+		if n := len(r.events(EventSentinelAltered)); n != len(damages)+1 {
+			t.Fatalf("%d events", n-len(damages))
+		}
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.boot.Unseal(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * SentinelCycle)
+		synctest.Wait()
+		if _, err := os.Lstat(path); err == nil {
+			t.Fatal("a sentinel that was taken away at shutdown came back")
+		}
+		cancel()
+		<-done
+	})
+}
+
+// However often programs change what is watched, looks are paced.
+func TestSentinelIsNotLookedAtWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 10*sentinelPause-time.Millisecond)
+		defer cancel()
+		_, done := sealedRig(t, ctx, restless{&looks})
+		<-done
+		if looks != 10 {
+			t.Errorf("%d looks within 10 pauses", looks)
+		}
+	})
+}
+
+// altered waits for the next report about the sentinel.
+func altered(t *testing.T, w *event.Watcher) map[string]any {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		e, err := w.Next(ctx)
+		if err != nil {
+			t.Fatalf("nothing was noticed: %v", err)
+		}
+		switch e.Name {
+		case EventSentinelAltered:
+			return e.Fields
+		case EventSentinelUnwatched:
+			t.Fatalf("it is not watched: %v", e.Fields)
+		}
+	}
+}
+
+// awaitMended returns after a damage when the file is what it was. A damage of
+// several steps may be met, and mended, between two of them.
+func awaitMended(t *testing.T, w *event.Watcher, path, want string) {
+	t.Helper()
+	for {
+		if f := altered(t, w); f["restored"] != true {
+			t.Fatalf("not mended: %v", f)
+		}
+		if got, err := os.ReadFile(path); err == nil && string(got) == want {
+			return
+		}
+	}
+}
+
+func TestSentinelIsWatched(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r, done := sealedRig(t, ctx, nil)
+	w := r.bus.Watch(0)
+	path := r.boot.cfg.Roots.Sentinel()
+	want := read(t, path)
+	damages := append(damages(path),
+		func() error { return os.Chmod(path, 0) }, // root can read it all the same
+		func() error { return os.Remove(path) },
+	)
+	for i, damage := range damages {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		if i == len(damages)-2 && os.Geteuid() == 0 {
+			continue
+		}
+		awaitMended(t, w, path, want)
+	}
+	// A name that was given to the file elsewhere is a way to write to it.
+	twin := filepath.Join(t.TempDir(), "twin")
+	if err := os.Link(path, twin); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(twin, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	awaitMended(t, w, path, want)
+	cancel()
+	<-done
+}
+
+func TestSentinelUnderAMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r, done := sealedRig(t, ctx, nil)
+	w := r.bus.Watch(0)
+	path := r.boot.cfg.Roots.Sentinel()
+	want := read(t, path)
+	for range 2 { // the second finds the watch of what the first has mounted
+		if err := syscall.Mount("none", filepath.Dir(path), "tmpfs", 0, ""); err != nil {
+			t.Skipf("needs the right to mount: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := syscall.Unmount(filepath.Dir(path), 0); err != nil {
+				t.Error(err)
+			}
+		})
+		awaitMended(t, w, path, want)
+	}
+	cancel()
+	<-done
+}
