@@ -70,18 +70,23 @@ var arrows = map[string][]string{
 	"adapters/federation":            {"adapters", "supervisor/event"},
 	"adapters/contract":              {"adapters"},
 
-	"probes":         {"supervisor/event", "probes/console"},
+	"probes":         {"supervisor/event", "probes/console", "internal/httpstatus"},
 	"probes/console": {},
 
-	"telemetry": {},
+	"telemetry": {"internal/httpstatus"},
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 
-	"image":             {},
-	"nix/vendorhash":    {},
-	"internal/testprog": {},
-	"bench":             {"*"},
-	"bench/adapters":    {"*"},
+	"image":               {},
+	"nix/vendorhash":      {},
+	"internal/testprog":   {},
+	"internal/httpstatus": {},
+	// For tests and benchmarks, part of no binary of a box: the servers of others,
+	// and connections in memory.
+	"internal/foreign": {},
+	"internal/pipenet": {},
+	"bench":            {"*"},
+	"bench/adapters":   {"*"},
 }
 
 // pure packages compute; time comes in as an argument.
@@ -93,9 +98,9 @@ var processCalls = []string{
 	"StartProcess", "ForkExec", "Wait4", "Waitid", "Kill", "PidfdSendSignal",
 }
 
-// mayFork are the packages that run processes: their owner, and two programs of
-// tests and benchmarks that are never part of a box's own binaries.
-var mayFork = []string{"supervisor/proc", "bench", "bench/adapters", "internal/testprog"}
+// mayFork are the packages that run processes: their owner, and those of tests
+// and benchmarks that are never part of a box's own binaries.
+var mayFork = []string{"supervisor/proc", "bench", "bench/adapters", "internal/testprog", "internal/foreign"}
 
 type source struct {
 	pkg  string // directory below the module, "." for the root

@@ -368,6 +368,65 @@ func TestHealthNeedsThreeMissesAndOneGoodAnswer(t *testing.T) {
 	})
 }
 
+// aware is an adapter that hears of changes of its health.
+type aware struct {
+	fakeBeads
+	changed chan struct{}
+}
+
+func (a aware) HealthChanged() <-chan struct{} { return a.changed }
+
+// A self-aware adapter is never healthy before it says so, and what it says
+// shows at once. Time stands still here: no look at an interval comes in.
+func TestSelfAwareHealthShowsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var here atomic.Bool
+		beads := aware{beadsFake(&fake{health: func(context.Context) Health {
+			if here.Load() {
+				return Healthy()
+			}
+			return Health{State: StateDegraded, Message: "nobody is here"}
+		}}), make(chan struct{}, 1)}
+		n := &notices{}
+		s := NewSet(resolved(t, beads), Options{Publisher: n})
+		begin := time.Now()
+		if err := s.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if st := statusOf(s, SlotBeads); st.State != StateDegraded || st.LastError != "nobody is here" || st.Ready() {
+			t.Errorf("connected, and nobody is here: %+v", st)
+		}
+		for _, want := range []State{StateHealthy, StateDegraded, StateHealthy} {
+			here.Store(want == StateHealthy)
+			beads.changed <- struct{}{}
+			synctest.Wait()
+			if st := statusOf(s, SlotBeads); st.State != want || st.Ready() != here.Load() {
+				t.Errorf("want %s: %+v", want, st)
+			}
+		}
+		if got := n.names(); got != "beads:Connected beads:Recovered beads:Degraded beads:Recovered" {
+			t.Errorf("notices: %s", got)
+		}
+		if waited := time.Since(begin); waited != 0 {
+			t.Errorf("it took %v", waited)
+		}
+		if err := s.Degrade(t.Context(), SlotBeads, errors.New("held")); err != nil {
+			t.Fatal(err)
+		}
+		beads.changed <- struct{}{}
+		synctest.Wait()
+		if st := statusOf(s, SlotBeads); st.State != StateDegraded || st.LastError != "held" {
+			t.Errorf("taken out of service, it came back by itself: %+v", st)
+		}
+		if err := s.Restore(t.Context(), SlotBeads); err != nil || statusOf(s, SlotBeads).State != StateHealthy {
+			t.Errorf("restored: %v, %+v", err, statusOf(s, SlotBeads))
+		}
+		if err := s.Disconnect(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestReplaceLetsRunningCallsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release, gone := make(chan struct{}), make(chan time.Time, 1)

@@ -79,6 +79,16 @@ type Adapter interface {
 	Disconnect(ctx context.Context) error
 }
 
+// SelfAware is an Adapter that hears of a change of its health without asking
+// anybody, such as one whose peer comes and goes. Its Health reads memory only.
+// The Set asks it right after Connect and at every change, not only every 10 s.
+type SelfAware interface {
+	Adapter
+	// HealthChanged has a token whenever Health may answer something new. It is
+	// the same channel on every call.
+	HealthChanged() <-chan struct{}
+}
+
 // Contract describes one slot once, for every table that is made from it.
 type Contract struct {
 	Slot Slot

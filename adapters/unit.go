@@ -79,7 +79,7 @@ func (u *unit) boot(ctx context.Context) {
 		u.degrade(u.bootErr)
 		return
 	}
-	u.swapIn(NoticeConnected)
+	u.swapIn(ctx, NoticeConnected)
 }
 
 // attempt connects the wanted adapter within connectLimit. While an earlier
@@ -109,11 +109,23 @@ func (u *unit) run(ctx context.Context) {
 			return
 		case c := <-u.commands:
 			c.done <- u.obey(ctx, c)
+		case <-u.changes():
+			u.check(ctx)
 		case <-timer.C:
 			u.tick(ctx)
 		}
 		timer.Reset(u.wait())
 	}
+}
+
+// changes tells of the health of an adapter that is in place and self-aware.
+func (u *unit) changes() <-chan struct{} {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if a, ok := u.wanted.(SelfAware); ok && u.connected {
+		return a.HealthChanged()
+	}
+	return nil
 }
 
 // wait is how long until the next check or attempt.
@@ -148,29 +160,33 @@ func (u *unit) retry(ctx context.Context) {
 		return
 	}
 	if ctx.Err() == nil {
-		u.swapIn(NoticeRecovered)
+		u.swapIn(ctx, NoticeRecovered)
 	}
 }
 
 // check asks for the adapter's health. Three bad answers in a row make it
 // unhealthy, one good one healthy; a degraded one says so at once.
 func (u *unit) check(ctx context.Context) {
-	a := u.target()
-	one, cancel := context.WithTimeout(ctx, healthLimit)
-	defer cancel()
-	answer := make(chan Health, 1)
-	err := bounded(one, 0, func(ctx context.Context) error {
-		answer <- a.Health(ctx)
-		return nil
-	})
+	h := ask(ctx, u.target())
 	if ctx.Err() != nil {
 		return
 	}
+	u.judge(h)
+}
+
+// ask gets an answer within healthLimit.
+func ask(ctx context.Context, a Adapter) Health {
+	ctx, cancel := context.WithTimeout(ctx, healthLimit)
+	defer cancel()
+	answer := make(chan Health, 1)
+	err := bounded(ctx, 0, func(ctx context.Context) error {
+		answer <- a.Health(ctx)
+		return nil
+	})
 	if err != nil {
-		u.judge(Unhealthy(err))
-		return
+		return Unhealthy(err)
 	}
-	u.judge(<-answer)
+	return <-answer
 }
 
 func (u *unit) judge(h Health) {
@@ -207,8 +223,13 @@ func (u *unit) judge(h Health) {
 // enter records a state. The caller holds mu.
 func (u *unit) enter(s State) { u.state, u.since = s, time.Now() }
 
-// swapIn puts the connected adapter in place.
-func (u *unit) swapIn(notice string) {
+// swapIn puts the connected adapter in place. It is healthy, unless it knows
+// better: a bridge is open before anybody has come over it.
+func (u *unit) swapIn(ctx context.Context, notice string) {
+	h := Healthy()
+	if a, ok := u.target().(SelfAware); ok {
+		h = ask(ctx, a)
+	}
 	u.mu.Lock()
 	if u.closed {
 		u.mu.Unlock()
@@ -219,9 +240,15 @@ func (u *unit) swapIn(notice string) {
 	if notice == NoticeRecovered {
 		u.reconnects++
 	}
-	u.enter(StateHealthy)
+	if h.State != StateHealthy {
+		u.lastErr, u.lastErrAt = h.Message, time.Now()
+		if notice == NoticeRecovered {
+			notice = NoticeDegraded
+		}
+	}
+	u.enter(h.State)
 	u.mu.Unlock()
-	u.publish(notice, StateHealthy, "")
+	u.publish(notice, h.State, h.Message)
 }
 
 // degrade puts class off in the adapter's place.
@@ -267,7 +294,7 @@ func (u *unit) obey(ctx context.Context, c command) error {
 		u.noteError(err)
 		return AsError(err)
 	}
-	u.swapIn(NoticeRecovered)
+	u.swapIn(ctx, NoticeRecovered)
 	return nil
 }
 
@@ -283,7 +310,7 @@ func (u *unit) replace(ctx context.Context, a Adapter) error {
 	if err != nil {
 		u.degrade(err)
 	} else {
-		u.swapIn(NoticeRecovered)
+		u.swapIn(ctx, NoticeRecovered)
 	}
 	u.wg.Go(func() { drain(before, old) })
 	if err != nil {

@@ -71,6 +71,7 @@ const year = "31536000"
 type box struct {
 	t        testing.TB
 	dir      string // its --root
+	mode     how
 	cmd      *exec.Cmd
 	port     int
 	metrics  int
@@ -86,8 +87,7 @@ type box struct {
 // TESTPROG, AGENTCTL, PORT, METRICS and CONTROL are replaced.
 func boot(t testing.TB, mode how, manifest string, args ...string) *box {
 	t.Helper()
-	b := &box{t: t, dir: t.TempDir(), port: freePort(t), metrics: freePort(t),
-		events: make(chan map[string]any, 1<<20), exited: make(chan struct{})}
+	b := &box{t: t, dir: t.TempDir(), mode: mode, port: freePort(t), metrics: freePort(t)}
 	if err := os.Chmod(b.dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +102,24 @@ func boot(t testing.TB, mode how, manifest string, args ...string) *box {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	argv := append([]string{binary(t, "agentinit"), "--manifest", file, "--root", b.dir}, args...)
-	switch mode {
+	b.start(args...)
+	return b
+}
+
+// again boots a box that has ended, on what it left behind.
+func (b *box) again() *box {
+	b.t.Helper()
+	next := &box{t: b.t, dir: b.dir, mode: b.mode, port: b.port, metrics: b.metrics}
+	next.start()
+	return next
+}
+
+func (b *box) start(args ...string) {
+	t := b.t
+	t.Helper()
+	b.events, b.exited = make(chan map[string]any, 1<<20), make(chan struct{})
+	argv := append([]string{binary(t, "agentinit"), "--manifest", filepath.Join(b.dir, "agentbox.toml"), "--root", b.dir}, args...)
+	switch b.mode {
 	case asPID1:
 		needsRoot(t)
 		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
@@ -134,7 +150,6 @@ func boot(t testing.TB, mode how, manifest string, args ...string) *box {
 	w.Close()
 	go b.read(r)
 	t.Cleanup(b.cleanup)
-	return b
 }
 
 func freePort(t testing.TB) int {

@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -156,6 +158,57 @@ func bridgedAgents(t testing.TB) adapters.Orchestrator {
 	attach(t, b, adapters.WrapOrchestrator(far, nil))
 	waitFor(t, "the box is ready with its host", b.ready)
 	return agentsOf(t, b)
+}
+
+// A box whose orchestrator is its host is ready while a host is there, and
+// never otherwise: not before the first has come, and not after one has left.
+func TestReadyWhileTheHostIsThere(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	far := agentsOf(t, serving(t, withAgents))
+	if err := far.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := started(t, withBridge+"[programs.side]\ncommand = [\"TESTPROG\", \"sleep\"]\nrequired = true\n")
+	if e := b.event("AdapterConnected"); e["state"] != "degraded" {
+		t.Errorf("connected, without a host: %v", e)
+	}
+	waitFor(t, "only the host is missing", func() bool {
+		status, body := b.get("/ready")
+		var r struct{ Missing []struct{ ID, Reason string } }
+		if err := json.Unmarshal([]byte(body), &r); err != nil || status != 503 {
+			t.Fatalf("/ready without a host: %d %s", status, body)
+		}
+		return len(r.Missing) == 1 && r.Missing[0].ID == "adapter:orchestrator" && r.Missing[0].Reason == "degraded: no host is attached"
+	})
+	gauge := func(value string) {
+		t.Helper()
+		if _, body := b.get("/metrics"); !strings.Contains(body, `agentbox_adapter_health{impl="stdio-bridge",slot="orchestrator"} `+value+"\n") {
+			t.Errorf("the gauge is not %s", value)
+		}
+	}
+	gauge("2")
+	if _, body := b.get("/health"); !strings.Contains(body, `"status":"degraded"`) || !strings.Contains(body, "no host is attached") {
+		t.Errorf("/health without a host: %s", body)
+	}
+	for range 2 {
+		h := attach(t, b, adapters.WrapOrchestrator(far, nil))
+		b.event("ReadinessReached")
+		if !b.ready() {
+			t.Error("not ready with a host")
+		}
+		gauge("1")
+		h.Leave()
+		if e := b.event("ReadinessLost"); e["requirement"] != "adapter:orchestrator" {
+			t.Errorf("lost: %v", e)
+		}
+		if b.ready() {
+			t.Error("ready without its host")
+		}
+		gauge("2")
+	}
+	if n := strings.Count(b.tail(1<<20), `"event":"ReadinessReached"`); n != 2 {
+		t.Errorf("ready %d times for 2 visits of a host", n)
+	}
 }
 
 // attach joins a host to b's bridge through `agentctl bridge`, for the test.

@@ -120,6 +120,47 @@ func TestClientIsTheLastAddressNotOfAProxy(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
+	for name, c := range map[string]struct {
+		peer      string
+		forwarded []string
+		old       string // X-Forwarded-For
+		want      string
+	}{
+		"a proxy":                   {"10.0.0.1:80", []string{"for=198.51.100.1"}, "", "198.51.100.1"},
+		"a liar":                    {"192.0.2.1:80", []string{"for=198.51.100.1"}, "", "192.0.2.1"},
+		"all that may be there":     {"10.0.0.1:80", []string{`by=_us;FOR="198.51.100.1:4711"; proto=https;host="a,b;c"`}, "", "198.51.100.1"},
+		"IPv6":                      {"[fd00::1]:80", []string{`for="[2001:db8::7]"`}, "", "2001:db8::7"},
+		"IPv6 with a port":          {"[fd00::1]:80", []string{`For="[2001:db8::7]:99"`}, "", "2001:db8::7"},
+		"a secret port":             {"10.0.0.1:80", []string{`for="[2001:db8::7]:_p"`}, "", "2001:db8::7"},
+		"IPv4 within IPv6":          {"10.0.0.1:80", []string{`for="[::ffff:198.51.100.1]"`}, "", "198.51.100.1"},
+		"two proxies":               {"10.0.0.1:80", []string{`for=203.0.113.5, for=198.51.100.1, for=10.9.9.9;by=10.0.0.1`}, "", "198.51.100.1"},
+		"several headers":           {"10.0.0.1:80", []string{"for=127.0.0.1", "for=198.51.100.1"}, "", "198.51.100.1"},
+		"an open quote before":      {"10.0.0.1:80", []string{`for=127.0.0.1;by="`, `for=198.51.100.1;host="h"`}, "", "198.51.100.1"},
+		"an open quote, two IPv6":   {"10.0.0.1:80", []string{`for=127.0.0.1;by=", for="[2001:db8::7]"`}, "", "2001:db8::7"},
+		"obfuscated":                {"10.0.0.1:80", []string{"for=198.51.100.1, for=_hidden"}, "", "10.0.0.1"},
+		"unknown":                   {"10.0.0.1:80", []string{"for=198.51.100.1, for=unknown"}, "", "10.0.0.1"},
+		"says something else":       {"10.0.0.1:80", []string{"for=198.51.100.1, proto=https"}, "", "10.0.0.1"},
+		"twice":                     {"10.0.0.1:80", []string{"for=198.51.100.1;for=127.0.0.1"}, "", "10.0.0.1"},
+		"an address alone":          {"10.0.0.1:80", []string{"198.51.100.1"}, "", "10.0.0.1"},
+		"an open quote at the end":  {"10.0.0.1:80", []string{`for="198.51.100.1`}, "", "10.0.0.1"},
+		"an empty element":          {"10.0.0.1:80", []string{"for=198.51.100.1,"}, "", "10.0.0.1"},
+		"nothing":                   {"10.0.0.1:80", []string{""}, "198.51.100.1", "198.51.100.1"},
+		"an endless chain":          {"10.0.0.1:80", []string{"for=198.51.100.1" + strings.Repeat(",for=10.0.0.1", maxHops)}, "", "10.0.0.1"},
+		"both of one mind":          {"10.0.0.1:80", []string{"for=127.0.0.1, for=198.51.100.1"}, "198.51.100.1", "198.51.100.1"},
+		"the standard one is false": {"10.0.0.1:80", []string{"for=127.0.0.1"}, "198.51.100.1", "10.0.0.1"},
+		"the old one is false":      {"10.0.0.1:80", []string{"for=198.51.100.1"}, "127.0.0.1", "10.0.0.1"},
+		"garbage beside the old":    {"10.0.0.1:80", []string{"garbage"}, "198.51.100.1", "10.0.0.1"},
+	} {
+		req := httptest.NewRequest("GET", "/", nil)
+		req.RemoteAddr = c.peer
+		req.Header["Forwarded"] = c.forwarded
+		if c.old != "" {
+			req.Header.Set("X-Forwarded-For", c.old)
+		}
+		if got := r.server.client(req); got != c.want {
+			t.Errorf("Forwarded, %s: %q, want %q", name, got, c.want)
+		}
+	}
 	for address, want := range map[string]string{
 		"192.0.2.1": "192.0.2.1", "2001:db8::7": "2001:db8::/64", "2001:db8:0:0:ffff::1": "2001:db8::/64", "@": "@",
 	} {
@@ -387,6 +428,36 @@ func FuzzRequest(f *testing.F) {
 		scheme, key, _ := strings.Cut(authorization, " ")
 		if entitled := strings.EqualFold(scheme, "bearer") && strings.TrimSpace(key) == "k"; strings.HasPrefix(path, "/v1/x/") && w.Code == 200 && !entitled {
 			t.Fatalf("let in with %q", authorization)
+		}
+	})
+}
+
+// Whatever a client writes, what a trusted proxy adds after it decides: the
+// answer is the proxy's word, or the proxy itself when that word is lost.
+func FuzzForwarded(f *testing.F) {
+	for _, s := range []string{"", "for=1.2.3.4", `for="[::1]:9";by=_x`, `by="`, `\`, `for="\"`, `a="b\", for=unknown,,;`} {
+		f.Add(s, false)
+		f.Add(s, true)
+	}
+	r := newRig(f, AuthHybrid, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")} })
+	f.Fuzz(func(t *testing.T, invented string, apart bool) {
+		ask := func(forwarded ...string) string {
+			req := httptest.NewRequest("GET", "/", nil)
+			req.RemoteAddr = "10.0.0.1:80"
+			req.Header["Forwarded"] = forwarded
+			return r.server.client(req)
+		}
+		if a, err := netip.ParseAddr(ask(invented)); err != nil || a.Zone() != "" {
+			t.Fatalf("%q is from %q", invented, a)
+		}
+		for _, added := range []string{`for=198.51.100.1;host="a,b"`, `for="[2001:db8::7]:_p";proto=https`} {
+			got := ask(invented + ", " + added)
+			if apart {
+				got = ask(invented, added)
+			}
+			if want, _ := elementAddress(added); got != want.String() {
+				t.Fatalf("%q before %q is from %q", invented, added, got)
+			}
 		}
 	})
 }

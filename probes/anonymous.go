@@ -3,7 +3,6 @@ package probes
 import (
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 )
@@ -93,53 +92,4 @@ func bucketOf(address string) string {
 		return address
 	}
 	return netip.PrefixFrom(a, 64).Masked().String()
-}
-
-// maxHops bounds how far a chain of proxies is followed.
-const maxHops = 32
-
-// client is the address that a request comes from: the socket's, unless that is
-// a trusted proxy's. Then it is the last address of X-Forwarded-For that is not
-// a trusted proxy: everything before it may be the client's own invention.
-func (s *Server) client(r *http.Request) string {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	address := peer.Addr().Unmap().WithZone("")
-	chain := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
-	for hops := 0; chain != "" && hops < maxHops && s.trusts(address); hops++ {
-		at := strings.LastIndexByte(chain, ',')
-		next, ok := forwardedAddress(chain[at+1:])
-		if !ok {
-			break // the proxy does not say for whom it asks: it answers for it
-		}
-		address = next
-		chain = chain[:max(at, 0)]
-	}
-	return address.String()
-}
-
-func (s *Server) trusts(address netip.Addr) bool {
-	for _, p := range s.cfg.TrustedProxies {
-		if p.Contains(address) {
-			return true
-		}
-	}
-	return false
-}
-
-// forwardedAddress reads one entry: an address, which some proxies write with
-// its port.
-func forwardedAddress(s string) (netip.Addr, bool) {
-	s = strings.TrimSpace(s)
-	a, err := netip.ParseAddr(strings.Trim(s, "[]"))
-	if err != nil {
-		ap, err := netip.ParseAddrPort(s)
-		if err != nil {
-			return netip.Addr{}, false
-		}
-		a = ap.Addr()
-	}
-	return a.Unmap().WithZone(""), true
 }

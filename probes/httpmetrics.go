@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/dreamlab-ai/agentinit/internal/httpstatus"
 )
 
 // unmatched is the pattern of what no route takes.
@@ -57,7 +59,7 @@ func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("http.route", pattern))
 		}
 		gauge.Inc()
-		ww := &statusRecorder{ResponseWriter: w}
+		ww := &httpstatus.Recorder{ResponseWriter: w}
 		begin := time.Now()
 		finished := false
 		defer func() {
@@ -66,7 +68,7 @@ func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 			if c := chi.RouteContext(r.Context()); c != nil && pattern != unmatched && c.RoutePattern() != "" {
 				route = c.RoutePattern()
 			}
-			code := ww.status
+			code := ww.Status
 			switch {
 			case !finished && code == 0:
 				code = http.StatusInternalServerError // it panics through us
@@ -80,30 +82,6 @@ func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 		finished = true
 	})
 }
-
-// statusRecorder remembers the status of an answer. Flush and Hijack go through
-// Unwrap, as http.ResponseController and the WebSocket library ask for them.
-type statusRecorder struct {
-	http.ResponseWriter
-	status int // 0 before the header
-}
-
-func (w *statusRecorder) WriteHeader(status int) {
-	// 1xx are not the answer yet, except the switch to another protocol.
-	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *statusRecorder) Write(b []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	return w.ResponseWriter.Write(b)
-}
-
-func (w *statusRecorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // methodLabel keeps a made-up method from becoming a label value.
 func methodLabel(method string) string {

@@ -9,41 +9,18 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/pipenet"
 )
-
-// pipes is a listener whose connections are in memory, so that a test of time
-// can wait for them.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (*pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // served is the management listener of a rig over pipes; the returned function
 // opens a connection. Within a bubble of synctest.
 func served(t *testing.T, r *rig) func() net.Conn {
 	t.Helper()
-	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+	p := pipenet.Listen()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -55,10 +32,12 @@ func served(t *testing.T, r *rig) func() net.Conn {
 		<-ended
 	})
 	return func() net.Conn {
-		here, there := net.Pipe()
-		p.conns <- there
-		t.Cleanup(func() { here.Close() })
-		return here
+		c, err := p.DialContext(ctx, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
 	}
 }
 

@@ -61,7 +61,7 @@ type Config struct {
 	// Names are the host names of the box beside localhost and every address:
 	// requests to others are refused.
 	Names []string
-	// TrustedProxies are the peers whose X-Forwarded-For is believed.
+	// TrustedProxies are the peers whose X-Forwarded-For or Forwarded is believed.
 	TrustedProxies []netip.Prefix
 	// Origins are those whose pages may read answers, as a browser sends them:
 	// lower case, without the port that the scheme implies.

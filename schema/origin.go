@@ -39,6 +39,18 @@ func ParseOrigin(s string) (string, error) {
 
 var impliedPort = map[string]string{"http": ":80", "https": ":443"}
 
+// PublicURL is an address as anybody may see it: without user information, query
+// and fragment, which can hold a password or a token. What is no address with a
+// host is shown as nothing. It is for a value that is an address; RedactURL
+// finds addresses inside a text.
+func PublicURL(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
+}
+
 // ParsePrefix reads an address or a prefix in CIDR form (RFC 4632); an address
 // is the prefix that holds it alone. IPv4 within IPv6 becomes IPv4.
 func ParsePrefix(s string) (netip.Prefix, error) {

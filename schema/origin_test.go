@@ -68,3 +68,22 @@ func TestAPIKeysAreChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestPublicURL(t *testing.T) {
+	for address, want := range map[string]string{
+		"":                                 "",
+		"http://collector:4318":            "http://collector:4318",
+		"http://user:s3cret@collector:43/": "http://collector:43/",
+		"https://s3cret@h/a%2Fb/c":         "https://h/a%2Fb/c",
+		"https://h/x?key=s3cret#s3cret":    "https://h/x",
+		"http://user:s3/cret@h":            "", // the host would be a part of the password
+		"user:s3cret@h":                    "",
+		"s3cret":                           "",
+		"//u:s3cret@h/p":                   "//h/p",
+		"http://[::1]:4318/v1":             "http://[::1]:4318/v1",
+	} {
+		if got := PublicURL(address); got != want {
+			t.Errorf("%q is shown as %q, want %q", address, got, want)
+		}
+	}
+}

@@ -310,7 +310,7 @@ func slotsShape() *shape {
 func apiShape() *shape {
 	return table("The management listener as clients see it.",
 		field("public_urls", list("Origins at which the box is reached: their hosts are names of the box, and signed requests name them.", text("").formOf(decodesPublicURL)).def([]string{}).eg([]any{"https://box.example.org"}).overrides("MANAGEMENT_API_PUBLIC_URLS")),
-		field("trusted_proxies", list("Addresses or prefixes whose X-Forwarded-For counts.", text("").formOf(decodesPrefix)).def([]string{}).eg([]any{"10.0.0.0/8"})),
+		field("trusted_proxies", list("Addresses or prefixes whose X-Forwarded-For or Forwarded counts; where both are there and differ, neither.", text("").formOf(decodesPrefix)).def([]string{}).eg([]any{"10.0.0.0/8"})),
 		field("cors_origins", list("Origins that browsers may call from, compared exactly.", text("").formOf(decodesOrigin)).def([]string{}).eg([]any{"https://app.example.org"})),
 		field("rate_limit", integer("Requests a second and principal; 0 has no limit.").between(0, 1000000).def(1000)),
 	)

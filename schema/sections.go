@@ -25,7 +25,7 @@ func adaptersShape() *shape {
 		field("pods", enum("Linked-data storage. Without a value there is no solid-pod program either.", "local-solid-rs", "external", "off").def("off").eg("local-solid-rs")),
 		field("memory", enum("Vector memory.", "embedded-ruvector", "external-pg", "off").def("off").eg("embedded-ruvector")),
 		field("events", enum("Sink for agent lifecycle events.", "local-jsonl", "external", "off").def("off").eg("local-jsonl")),
-		field("orchestrator", enum("Channel that spawns and watches agents.", "local-process-manager", "stdio-bridge", "off").def("off").eg("local-process-manager")),
+		field("orchestrator", enum("Channel that spawns and watches agents. With stdio-bridge the box is ready while a host is attached.", "local-process-manager", "stdio-bridge", "off").def("off").eg("local-process-manager")),
 	)
 }
 

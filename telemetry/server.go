@@ -4,12 +4,13 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/go-chi/chi/v5/middleware"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/dreamlab-ai/agentinit/internal/httpstatus"
 )
 
 // The attributes of a request's span, by OpenTelemetry's semantic conventions for
@@ -32,7 +33,7 @@ func (p *Pipeline) Handler(next http.Handler) http.Handler {
 		method := knownMethod(r.Method)
 		ctx, span := tracer.Start(ctx, method, trace.WithSpanKind(trace.SpanKindServer),
 			trace.WithAttributes(attribute.String(methodKey, method)))
-		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		ww := &httpstatus.Recorder{ResponseWriter: w}
 		finished := false
 		// Not deferred by itself: End would record the text of a panic.
 		defer func() {
@@ -45,8 +46,8 @@ func (p *Pipeline) Handler(next http.Handler) http.Handler {
 }
 
 // statusOf is the status of an answer, 0 when it was cut off before it began.
-func statusOf(w middleware.WrapResponseWriter, r *http.Request, finished bool) int {
-	switch code := w.Status(); {
+func statusOf(w *httpstatus.Recorder, r *http.Request, finished bool) int {
+	switch code := w.Status; {
 	case code != 0 || !finished:
 		return code
 	case r.Header.Get("Upgrade") != "":

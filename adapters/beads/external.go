@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -137,7 +138,7 @@ func (x *External) bead(ctx context.Context, minor int, method string, r wire.Re
 		return adapters.Bead{}, err
 	}
 	if b.ID == "" {
-		return adapters.Bead{}, adapters.Unavailable(nil, "the peer answered something that is not a bead")
+		return adapters.Bead{}, notA("bead")
 	}
 	complete(&b)
 	return b, nil
@@ -168,9 +169,19 @@ func (x *External) beads(ctx context.Context, minor int, method, path string, q 
 	}
 	page, err = wire.List[adapters.Bead](res)
 	for i := range page.Items {
+		if page.Items[i].ID == "" {
+			return adapters.Page[adapters.Bead]{}, notA("list of beads")
+		}
 		complete(&page.Items[i])
 	}
 	return page, err
+}
+
+// notA is the peer's answer that is JSON, and of success, and says nothing.
+func notA(what string) *adapters.Error {
+	e := adapters.Unavailable(nil, "the peer answered something that is no %s", what)
+	e.Retryable = false
+	return e
 }
 
 func query(pairs ...string) url.Values {
@@ -278,7 +289,11 @@ func (x *External) Reopen(ctx context.Context, id string) (adapters.Bead, error)
 
 // AddDep adds an edge.
 func (x *External) AddDep(ctx context.Context, dep adapters.Dep) (adapters.Dep, error) {
-	return one[adapters.Dep](ctx, x, 1, "addDep", post(beadPath(dep.From, "deps")), dep)
+	out, err := one[adapters.Dep](ctx, x, 1, "addDep", post(beadPath(dep.From, "deps")), dep)
+	if err == nil && (out.From == "" || out.To == "") {
+		return adapters.Dep{}, notA("dependency")
+	}
+	return out, err
 }
 
 // RemoveDep removes an edge.
@@ -294,7 +309,11 @@ func (x *External) RemoveDep(ctx context.Context, dep adapters.Dep) error {
 
 // Comment adds a remark.
 func (x *External) Comment(ctx context.Context, id, text string) (adapters.BeadComment, error) {
-	return one[adapters.BeadComment](ctx, x, 1, "comment", post(beadPath(id, "comments")), map[string]string{"text": text})
+	out, err := one[adapters.BeadComment](ctx, x, 1, "comment", post(beadPath(id, "comments")), map[string]string{"text": text})
+	if err == nil && out.ID == "" {
+		return adapters.BeadComment{}, notA("comment")
+	}
+	return out, err
 }
 
 // Export copies the peer's export.
@@ -307,6 +326,10 @@ func (x *External) Export(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	defer res.Body.Close()
+	// A login page would make a backup that cannot be restored.
+	if mt, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); mt != "application/x-ndjson" {
+		return notA("export")
+	}
 	if _, err := io.Copy(w, res.Body); err != nil {
 		if ctx.Err() != nil {
 			return adapters.AsError(ctx.Err())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -129,7 +130,7 @@ const fullMeta = `{"adapter_contract_versions":{"beads":"1.1"},"capabilities":{"
 
 func newExternal(t testing.TB, url string) *External {
 	t.Helper()
-	x, err := NewExternal(ExternalConfig{URL: url, Key: "federation.external_url", Auth: wire.Bearer(func() string { return "t" })})
+	x, err := NewExternal(ExternalConfig{URL: url, Key: "federation.external_url", Auth: wire.Bearer(func() string { return "sesame" })})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,5 +152,111 @@ func TestAnotherMajorIsAMismatch(t *testing.T) {
 	}
 	if _, err := x.Show(t.Context(), "ab-1"); !errors.Is(err, adapters.ErrUnavailable) {
 		t.Errorf("after a refused connect: %v", err)
+	}
+}
+
+func TestPeersThatMisbehave(t *testing.T) {
+	contract.Peers(t, contract.PeerClass{
+		Good: func(t *testing.T) string {
+			return answering(t, `{"id":"ab-1","title":"t","from":"ab-1","to":"ab-2","created":0,"items":[{"id":"ab-1"}]}`, "")
+		},
+		Open: func(t *testing.T, url string) []contract.PeerCall { return peerCalls(t, newExternal(t, url)) },
+	})
+}
+
+// answering is a peer that says the same to whatever is asked, as contentType
+// or as what the route has.
+func answering(t *testing.T, body, contentType string) (url string) {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kind, say := contentType, body
+		switch {
+		case r.URL.Path == "/v1/meta":
+			kind, say = "application/json", fullMeta
+		case kind == "" && r.URL.Path == "/v1/beads/export":
+			kind = "application/x-ndjson"
+		case kind == "":
+			kind = "application/json"
+		}
+		w.Header().Set("Content-Type", kind)
+		_, _ = io.WriteString(w, say) // a client that is gone has its reasons
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// peerCalls are all methods.
+func peerCalls(t *testing.T, x *External) []contract.PeerCall {
+	t.Helper()
+	if err := x.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Disconnect(context.Background()) }) // it has no I/O
+	b := adapters.WrapBeads(x, nil)
+	call := func(name string, kind contract.Answer, f func(context.Context) error) contract.PeerCall {
+		return contract.PeerCall{Name: name, Answer: kind, Call: f}
+	}
+	bead := func(name string, f func(context.Context) (adapters.Bead, error)) contract.PeerCall {
+		return call(name, contract.Parsed, func(ctx context.Context) error { _, err := f(ctx); return err })
+	}
+	title, dep := "u", adapters.Dep{From: "ab-1", To: "ab-2"}
+	return []contract.PeerCall{
+		bead("createEpic", func(ctx context.Context) (adapters.Bead, error) {
+			return b.CreateEpic(ctx, adapters.NewBead{Title: "t"})
+		}),
+		bead("createChild", func(ctx context.Context) (adapters.Bead, error) {
+			return b.CreateChild(ctx, adapters.NewBead{Title: "t", ParentID: "ab-2"})
+		}),
+		bead("claim", func(ctx context.Context) (adapters.Bead, error) { return b.Claim(ctx, "ab-1", "ann") }),
+		bead("release", func(ctx context.Context) (adapters.Bead, error) { return b.Release(ctx, "ab-1", "ann") }),
+		bead("close", func(ctx context.Context) (adapters.Bead, error) { return b.Close(ctx, "ab-3", "done") }),
+		bead("reopen", func(ctx context.Context) (adapters.Bead, error) { return b.Reopen(ctx, "ab-3") }),
+		bead("show", func(ctx context.Context) (adapters.Bead, error) { return b.Show(ctx, "ab-1") }),
+		bead("update", func(ctx context.Context) (adapters.Bead, error) {
+			return b.Update(ctx, "ab-1", adapters.BeadChange{Title: &title})
+		}),
+		call("getReady", contract.Parsed, func(ctx context.Context) error { _, err := b.GetReady(ctx, adapters.ReadyFilter{}); return err }),
+		call("list", contract.Parsed, func(ctx context.Context) error { _, err := b.List(ctx, adapters.BeadFilter{}); return err }),
+		call("addDep", contract.Parsed, func(ctx context.Context) error { _, err := b.AddDep(ctx, dep); return err }),
+		call("removeDep", contract.Status, func(ctx context.Context) error { return b.RemoveDep(ctx, dep) }),
+		call("comment", contract.Parsed, func(ctx context.Context) error { _, err := b.Comment(ctx, "ab-1", "x"); return err }),
+		call("export", contract.Forwarded, func(ctx context.Context) error { return b.Export(ctx, io.Discard) }),
+		call("import", contract.Parsed, func(ctx context.Context) error {
+			_, err := b.Import(ctx, strings.NewReader(""), adapters.ImportOpt{DryRun: true})
+			return err
+		}),
+	}
+}
+
+// An answer of success that says nothing is no bead, dependency, comment or
+// export.
+func TestEmptyAnswersAreNoBeads(t *testing.T) {
+	for name, answer := range map[string][2]string{
+		"an empty object": {"application/json", "{}"}, "null": {"application/json", "null"},
+		"empty beads": {"application/json", `{"items":[{}]}`}, "a page": {"text/html", "<p>login"},
+	} {
+		x := newExternal(t, answering(t, answer[1], answer[0]))
+		if err := x.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b := adapters.WrapBeads(x, nil)
+		for method, f := range map[string]func() error{
+			"show":    func() error { _, err := b.Show(t.Context(), "ab-1"); return err },
+			"create":  func() error { _, err := b.CreateEpic(t.Context(), adapters.NewBead{Title: "t"}); return err },
+			"addDep":  func() error { _, err := b.AddDep(t.Context(), adapters.Dep{From: "ab-1", To: "ab-2"}); return err },
+			"comment": func() error { _, err := b.Comment(t.Context(), "ab-1", "x"); return err },
+			"export":  func() error { return b.Export(t.Context(), io.Discard) },
+			"list":    func() error { _, err := b.List(t.Context(), adapters.BeadFilter{}); return err },
+		} {
+			if method == "list" && (name == "null" || name == "an empty object") {
+				continue // a list without beads
+			}
+			if err := f(); !errors.Is(err, adapters.ErrUnavailable) || adapters.AsError(err).Retryable {
+				t.Errorf("%s, %s: %v, want UNAVAILABLE for good", name, method, err)
+			}
+		}
+		if err := x.Disconnect(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }

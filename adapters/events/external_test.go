@@ -18,6 +18,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
 // sink is a server of the events wire over a local journal, with faults that a
@@ -317,5 +318,74 @@ func TestTargetsThatCannotTakeEventsAreRefused(t *testing.T) {
 	var ce *adapters.ConfigError
 	if !errors.As(err, &ce) || ce.Key != "integrations.external_events.url" {
 		t.Errorf("no url: %v", err)
+	}
+}
+
+func TestSinksThatMisbehave(t *testing.T) {
+	good := newSink(t)
+	contract.Peers(t, contract.PeerClass{
+		Good: func(*testing.T) string { return good.url },
+		Open: func(t *testing.T, url string) []contract.PeerCall {
+			w := connected(t, newExternal(t, url, t.TempDir(), sesame))
+			if _, err := good.events.Dispatch(t.Context(), adapters.Event{Kind: "x"}); err != nil {
+				t.Fatal(err)
+			}
+			return []contract.PeerCall{
+				{Name: "history", Call: func(ctx context.Context) error {
+					_, err := w.History(ctx, adapters.EventFilter{}, adapters.PageOpt{Limit: 3})
+					return err
+				}},
+				{Name: "subscribe", Answer: contract.Followed, Call: func(ctx context.Context) error {
+					sub, err := w.Subscribe(ctx, adapters.EventFilter{}, adapters.From{})
+					if err != nil {
+						return err
+					}
+					defer sub.Close()
+					_, err = sub.Next(ctx)
+					return err
+				}},
+			}
+		},
+	})
+}
+
+func sesame(c *ExternalConfig) { c.Auth = wire.Bearer(func() string { return "sesame" }) }
+
+// Whatever a sink does instead of taking an event, the caller has its receipt,
+// the event arrives when the sink is well again, and none becomes a dead
+// letter.
+func TestSinksThatMisbehaveLoseNothing(t *testing.T) {
+	good := newSink(t)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for i, m := range contract.Misbehaviours() {
+		if m.Part == contract.Content {
+			continue // it has taken the event
+		}
+		all.Go(func() {
+			t.Run(m.Name, func(t *testing.T) {
+				peer := contract.NewPeer(t, good.url)
+				x := newExternal(t, peer.URL, t.TempDir(), sesame)
+				w := connected(t, x)
+				kind := fmt.Sprintf("kind-%d", i)
+				sub, err := good.events.Subscribe(t.Context(), adapters.EventFilter{Kinds: []string{kind}}, adapters.From{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer sub.Close()
+				hit := peer.Misbehave(m)
+				if r, err := w.Dispatch(t.Context(), adapters.Event{Kind: kind, ID: kind}); err != nil || !r.Queued {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				<-hit
+				peer.Heal()
+				if e, err := sub.Next(t.Context()); err != nil || e.ID != kind {
+					t.Fatalf("%+v, %v", e, err)
+				}
+				if n := x.DeadLetters(); n != 0 {
+					t.Errorf("%d dead letters", n)
+				}
+			})
+		})
 	}
 }

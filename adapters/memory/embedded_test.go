@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 type withServers struct{ *testing.M }
 
 func (m withServers) Run() int {
-	defer foreign.end()
+	defer shared.end()
 	return m.M.Run()
 }
 

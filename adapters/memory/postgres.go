@@ -61,6 +61,7 @@ func NewPostgres(c PostgresConfig) (*Memory, error) {
 	if t := pool.ConnConfig.ConnectTimeout; t == 0 || t > dialTimeout {
 		pool.ConnConfig.ConnectTimeout = dialTimeout
 	}
+	pool.ConnConfig.BuildFrontend = boundedFrontend(maxPgMessage, maxPgAnswer)
 	exact := c.ExactRows
 	if exact <= 0 {
 		exact = DefaultExactRows
@@ -128,9 +129,20 @@ func asPostgres(err error) error {
 func (p *postgres) secret() []byte    { return p.key }
 func (p *postgres) approximate() bool { return p.vector }
 
+// ping asks for what may go wrong while we run: somebody dropped a table, or a
+// newer program has changed the schema beneath us.
 func (p *postgres) ping(ctx context.Context) error {
-	var n int
-	return p.row(ctx, "SELECT 1 FROM memory_meta LIMIT 1", nil, &n)
+	var raw []byte
+	var some bool
+	err := p.row(ctx, "SELECT value, EXISTS (SELECT 1 FROM memory_entries) FROM memory_meta WHERE name = 'schema_version'", nil, &raw, &some)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return noVersion()
+	}
+	if err != nil {
+		return err
+	}
+	_, err = pgVersion(raw)
+	return err
 }
 
 // close waits for connections in use; their calls have been cancelled.
@@ -149,12 +161,20 @@ func (p *postgres) close(ctx context.Context) error {
 }
 
 func (p *postgres) write(ctx context.Context, f func(pgx.Tx) error) error {
-	return asPostgres(pgx.BeginFunc(ctx, p.pool, f))
+	return owed(asPostgres(pgx.BeginFunc(ctx, p.pool, f)))
 }
 
 // snapshot runs f in a transaction that sees one state throughout.
 func (p *postgres) snapshot(ctx context.Context, f func(pgx.Tx) error) error {
-	return asPostgres(pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f))
+	return owed(asPostgres(pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)))
+}
+
+// owed gives a missing row a code where the statement cannot but have one.
+func owed(err error) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return adapters.Unavailable(err, "PostgreSQL left out a row")
+	}
+	return err
 }
 
 func (p *postgres) row(ctx context.Context, query string, args []any, to ...any) error {
@@ -303,7 +323,7 @@ func (p *postgres) stats(ctx context.Context, sp space, now int64) (s stats, err
 	err = p.row(ctx, "SELECT count(*), coalesce(sum(words), 0)::bigint, min(expires_at) FROM memory_entries WHERE namespace = $2 AND "+
 		pgLive+" AND "+pgIndexed, []any{time.UnixMilli(now), sp.name}, &s.entries, &s.words, &until)
 	s.until = unstamp(until)
-	return s, err
+	return s, owed(err)
 }
 
 func (p *postgres) fetch(ctx context.Context, sp space, ids []int64, now int64) (list []row, err error) {

@@ -209,6 +209,23 @@ func pgAdoptKey(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+// pgVersion reads the schema version, which must not be one of the future.
+func pgVersion(raw []byte) (int, error) {
+	version, err := strconv.Atoi(string(raw))
+	switch {
+	case err != nil:
+		return 0, noVersion()
+	case version > len(pgMigrations):
+		return 0, adapters.Errorf(adapters.CodeContractMismatch, "the database has schema %d, this program knows up to %d", version, len(pgMigrations)).
+			With("slot", adapters.SlotMemory, "want", len(pgMigrations), "have", version)
+	}
+	return version, nil
+}
+
+func noVersion() error {
+	return adapters.Errorf(adapters.CodeContractMismatch, "memory_meta holds no schema version").With("slot", adapters.SlotMemory)
+}
+
 func pgUpgrade(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS memory_meta (name text PRIMARY KEY, value bytea NOT NULL)"); err != nil {
 		return err
@@ -221,13 +238,9 @@ func pgUpgrade(ctx context.Context, tx pgx.Tx) error {
 	case err != nil:
 		return err
 	default:
-		if version, err = strconv.Atoi(string(raw)); err != nil {
-			return adapters.Errorf(adapters.CodeContractMismatch, "memory_meta holds no schema version").With("slot", adapters.SlotMemory)
+		if version, err = pgVersion(raw); err != nil {
+			return err
 		}
-	}
-	if version > len(pgMigrations) {
-		return adapters.Errorf(adapters.CodeContractMismatch, "the database has schema %d, this program knows up to %d", version, len(pgMigrations)).
-			With("slot", adapters.SlotMemory, "want", len(pgMigrations), "have", version)
 	}
 	if version == len(pgMigrations) {
 		return nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
 // randomVectors are the same on every run.
@@ -289,7 +290,7 @@ func asked[T any](t *testing.T, conninfo, query string) (v T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	c, err := dial(ctx, conninfo)
+	c, err := foreign.Dial(ctx, conninfo)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,27 +1,19 @@
 package memory
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
+	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
 // servers are the foreign programs that tests of this package share. They start
@@ -31,46 +23,52 @@ type servers struct {
 }
 
 type server struct {
-	once     sync.Once
-	missing  string // why there is none
-	failed   error
-	conninfo string
-	stop     func()
-	schemas  atomic.Int64
+	once    sync.Once
+	failed  error
+	running *foreign.Server
+	schemas atomic.Int64
 }
 
-var foreign servers
+var shared servers
+
+// ownPostgres is a running server that no other test uses.
+func ownPostgres(t *testing.T) *foreign.Server {
+	t.Helper()
+	s, err := foreign.PostgreSQL(t.Context())
+	skipOrFail(t, err)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// skipOrFail ends the test when a server could not be started: it is left out
+// where there is none.
+func skipOrFail(t testing.TB, err error) {
+	t.Helper()
+	var missing *foreign.MissingError
+	if errors.As(err, &missing) {
+		t.Skip(missing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 func (s *servers) end() {
 	for _, one := range []*server{&s.postgres, &s.pglite} {
-		if one.stop != nil {
-			one.stop()
+		if one.running != nil {
+			one.running.Stop()
 		}
 	}
 }
 
 const startLimit = time.Minute
 
-// conn gives a test a schema of its own on a shared server.
-func (s *server) conn(t testing.TB, start func(*server)) string {
+// conn returns the conninfo of a shared server.
+func (s *server) conn(t testing.TB, start func(context.Context) (*foreign.Server, error)) string {
 	t.Helper()
-	s.once.Do(func() { start(s) })
-	if s.missing != "" {
-		t.Skip(s.missing)
-	}
-	if s.failed != nil {
-		t.Fatal(s.failed)
-	}
-	return s.conninfo
-}
-
-// dial opens one connection, with a conninfo that is meant for a pool.
-func dial(ctx context.Context, conninfo string) (*pgx.Conn, error) {
-	cfg, err := pgxpool.ParseConfig(conninfo)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	s.once.Do(func() { s.running, s.failed = start(context.Background()) })
+	skipOrFail(t, s.failed)
+	return s.running.Address
 }
 
 // statements runs SQL on the server directly, as another program would.
@@ -78,7 +76,7 @@ func statements(t testing.TB, conninfo string, list ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	c, err := dial(ctx, conninfo)
+	c, err := foreign.Dial(ctx, conninfo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,87 +91,10 @@ func statements(t testing.TB, conninfo string, list ...string) {
 // realPostgres returns the conninfo of an empty schema on PostgreSQL 15.
 func realPostgres(t testing.TB) string {
 	t.Helper()
-	base := foreign.postgres.conn(t, startPostgres)
-	name := fmt.Sprintf("t%d", foreign.postgres.schemas.Add(1))
+	base := shared.postgres.conn(t, foreign.PostgreSQL)
+	name := fmt.Sprintf("t%d", shared.postgres.schemas.Add(1))
 	statements(t, base, "CREATE SCHEMA "+name)
 	return base + " search_path=" + name
-}
-
-func startPostgres(s *server) {
-	found, err := filepath.Glob("/usr/lib/postgresql/15/bin/initdb")
-	if err != nil || len(found) == 0 {
-		s.missing = "needs postgresql-15"
-		return
-	}
-	bin := filepath.Dir(found[0])
-	dir, err := os.MkdirTemp("", "pg")
-	if err != nil {
-		s.failed = err
-		return
-	}
-	s.stop = func() { os.RemoveAll(dir) }
-	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
-	if os.Geteuid() == 0 {
-		if attr.Credential, err = postgresUser(dir); err != nil {
-			s.missing = "needs postgresql-15: " + err.Error()
-			return
-		}
-	}
-	data := filepath.Join(dir, "data")
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "--no-sync", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8")
-	initdb.SysProcAttr, initdb.Dir = attr, dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		s.failed = fmt.Errorf("initdb: %w: %s", err, out)
-		return
-	}
-	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-k", dir, "-c", "listen_addresses=")
-	cmd.SysProcAttr, cmd.Dir = attr, dir
-	if err := cmd.Start(); err != nil {
-		s.failed = err
-		return
-	}
-	s.stop = func() {
-		_ = cmd.Process.Signal(syscall.SIGQUIT)
-		_ = cmd.Wait()
-		os.RemoveAll(dir)
-	}
-	s.conninfo = "host=" + dir + " user=postgres dbname=postgres"
-	s.failed = waitFor(s.conninfo)
-}
-
-func postgresUser(dir string) (*syscall.Credential, error) {
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return nil, err
-	}
-	uid, err := strconv.Atoi(u.Uid)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.Atoi(u.Gid)
-	if err != nil {
-		return nil, err
-	}
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, os.Chown(dir, uid, gid)
-}
-
-// waitFor knocks until the server answers.
-func waitFor(conninfo string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		c, err := dial(ctx, conninfo)
-		if err == nil {
-			return c.Close(ctx)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return err
-		}
-	}
 }
 
 // pglite returns the conninfo of PGlite with pgvector, emptied. It has one
@@ -181,78 +102,9 @@ func waitFor(conninfo string) error {
 // connection, because transactions on two of them wait for each other for ever.
 func pglite(t testing.TB) string {
 	t.Helper()
-	conninfo := foreign.pglite.conn(t, startPGlite)
+	conninfo := shared.pglite.conn(t, foreign.PGlite)
 	statements(t, conninfo, "DROP TABLE IF EXISTS memory_postings, memory_entries, memory_spaces, memory_tombstones, memory_meta CASCADE")
 	return conninfo
-}
-
-func cacheDir() string {
-	if dir := os.Getenv("AGENTINIT_TEST_CACHE"); dir != "" {
-		return dir
-	}
-	home, err := os.UserCacheDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(home, "agentinit-test")
-}
-
-func startPGlite(s *server) {
-	dir := filepath.Join(cacheDir(), "npm", "pglite")
-	script := filepath.Join(dir, "node_modules", "@electric-sql", "pglite-socket", "dist", "scripts", "server.js")
-	node, err := exec.LookPath("node")
-	if _, serr := os.Stat(script); err != nil || serr != nil {
-		s.missing = "needs node: pglite (.ci/counterparties)"
-		return
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.failed = err
-		return
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
-	cmd := exec.Command(node, script, "-p", strconv.Itoa(port), "-e", "@electric-sql/pglite-pgvector:vector", "-m", "8")
-	cmd.Dir = dir // where the extension's package is looked for
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		s.failed = err
-		return
-	}
-	if err := cmd.Start(); err != nil {
-		s.failed = err
-		return
-	}
-	done := make(chan struct{})
-	listening := make(chan struct{})
-	go func() {
-		defer close(done)
-		scan := bufio.NewScanner(out)
-		said := false
-		for scan.Scan() {
-			if !said && strings.Contains(scan.Text(), "listening") {
-				said = true
-				close(listening)
-			}
-		}
-	}()
-	s.stop = func() {
-		_ = cmd.Process.Kill()
-		<-done
-		_ = cmd.Wait()
-	}
-	select {
-	case <-listening:
-	case <-done:
-		s.failed = fmt.Errorf("pglite ended at once")
-		return
-	case <-time.After(startLimit):
-		s.failed = fmt.Errorf("pglite did not begin to listen")
-		return
-	}
-	s.conninfo = fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres sslmode=disable default_query_exec_mode=exec pool_max_conns=1", port)
-	s.failed = waitFor(s.conninfo)
 }
 
 func newPostgres(t testing.TB, c PostgresConfig) *Memory {

@@ -37,9 +37,14 @@ type Bridge struct {
 	ending    context.CancelFunc // of the session
 	gone      chan struct{}      // closed when taken becomes false
 	remotes   map[string]*remoteStream
+
+	changed chan struct{} // has a token when a host has come or gone
 }
 
-var _ adapters.Orchestrator = (*Bridge)(nil)
+var (
+	_ adapters.Orchestrator = (*Bridge)(nil)
+	_ adapters.SelfAware    = (*Bridge)(nil)
+)
 
 // peer is an attached host that has introduced itself.
 type peer struct {
@@ -67,7 +72,7 @@ func NewBridge(cfg BridgeConfig) (*Bridge, error) {
 			Err: adapters.Unsupported("external_orchestrator.protocol", "%s", why).With("protocol", cfg.Protocol),
 		}
 	}
-	return &Bridge{cfg: cfg, remotes: make(map[string]*remoteStream)}, nil
+	return &Bridge{cfg: cfg, remotes: make(map[string]*remoteStream), changed: make(chan struct{}, 1)}, nil
 }
 
 // The descriptive methods of adapters.Adapter.
@@ -87,7 +92,8 @@ func (b *Bridge) Capabilities() []string {
 	return []string{adapters.CapInput}
 }
 
-// Connect lets a host attach. It does not wait for one.
+// Connect lets a host attach. It does not wait for one: a host gets in by
+// docker exec, which needs a box that runs.
 func (b *Bridge) Connect(ctx context.Context) error {
 	if err := b.cfg.Local.Connect(ctx); err != nil {
 		return err
@@ -109,6 +115,17 @@ func (b *Bridge) Health(context.Context) adapters.Health {
 		return adapters.Health{State: adapters.StateDegraded, Message: "no host is attached"}
 	}
 	return adapters.Healthy()
+}
+
+// HealthChanged implements adapters.SelfAware: a host that comes or goes is
+// known at once, not at the next look.
+func (b *Bridge) HealthChanged() <-chan struct{} { return b.changed }
+
+func (b *Bridge) tell() {
+	select {
+	case b.changed <- struct{}{}:
+	default: // whoever takes the token that is there sees this change, too
+	}
 }
 
 // Disconnect detaches the host and ends what it has started here.
@@ -177,6 +194,7 @@ func (b *Bridge) release() {
 	defer b.mu.Unlock()
 	b.taken, b.peer, b.ending = false, nil, nil
 	close(b.gone)
+	b.tell()
 }
 
 // hosted is the bridge's side of one session.
@@ -204,6 +222,7 @@ func (h *hosted) greet(raw json.RawMessage) (any, error) {
 	h.bridge.mu.Lock()
 	defer h.bridge.mu.Unlock()
 	h.bridge.peer = &peer{session: h.session, minor: v.Minor}
+	h.bridge.tell()
 	return ourGreeting(), nil
 }
 

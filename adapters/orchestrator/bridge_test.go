@@ -322,6 +322,48 @@ func TestOneHostAtATime(t *testing.T) {
 	third.bye()
 }
 
+// TestSlotFollowsTheHost: the slot is degraded until a host has introduced
+// itself, and from the moment it is gone. Time stands still, so that no look at
+// an interval can be what notices.
+func TestSlotFollowsTheHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakeBridge(t, &fakeSpawner{})
+		resolved, err := adapters.Resolve(
+			adapters.Config{Slots: map[adapters.Slot]string{adapters.SlotOrchestrator: b.Impl()}},
+			adapters.Table{adapters.SlotOrchestrator: {b.Impl(): func() (adapters.Adapter, error) { return b, nil }}},
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := adapters.NewSet(resolved, adapters.Options{})
+		if err := s.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := func(when string, state adapters.State) {
+			t.Helper()
+			synctest.Wait()
+			for _, st := range s.Status() {
+				if st.Slot == adapters.SlotOrchestrator && st.State != state {
+					t.Errorf("%s: %s, want %s", when, st.State, state)
+				}
+			}
+		}
+		want("no host yet", adapters.StateDegraded)
+		for range 2 {
+			w := attach(t, b)
+			want("a host that has not said who it is", adapters.StateDegraded)
+			w.greet()
+			want("a host", adapters.StateHealthy)
+			w.bye()
+			want("the host has left", adapters.StateDegraded)
+		}
+		if err := s.Disconnect(context.Background()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(lastWrite)
+	})
+}
+
 // TestASandboxDoesNotGoToTheHost: an agent that must be confined is refused
 // before the host hears of it, another one is asked for.
 func TestASandboxDoesNotGoToTheHost(t *testing.T) {

@@ -32,6 +32,11 @@ func parseJSONLD(doc []byte, base *url.URL, emit func(triple)) error {
 	if _, err := d.Token(); err != io.EOF {
 		return errors.New("is not one JSON value")
 	}
+	switch v.(type) {
+	case map[string]any, []any: // JSON-LD 1.1, section 9: "a single node object, a map …, or an array"
+	default:
+		return errors.New("is neither an object nor an array")
+	}
 	w := &ldWalker{emit: emit}
 	return w.nodes(v, &ldContext{base: base}, 0)
 }

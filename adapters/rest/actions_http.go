@@ -204,8 +204,8 @@ func (q *request) actionSocket(after uint64) error {
 	}
 	defer leave()
 	c, err := q.accept()
-	if err != nil {
-		return nil // the library has answered
+	if c == nil {
+		return err
 	}
 	defer c.CloseNow()
 	ctx, cancel := context.WithCancel(q.Context())

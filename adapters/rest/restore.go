@@ -39,7 +39,7 @@ type RestoredPart struct {
 	Name  string `json:"name"`
 	Files int    `json:"files"`
 	Bytes int64  `json:"bytes"`
-	State string `json:"state"` // checked, restored, left out
+	State string `json:"state"` // checked, restored, left out, not in the backup
 	// Kept is where the state lies that was there before.
 	Kept adapters.NullString `json:"kept"`
 }
@@ -49,6 +49,7 @@ const (
 	partChecked  = "checked"
 	partRestored = "restored"
 	partLeftOut  = "left out"
+	partSkipped  = "not in the backup" // its maker has left it out
 )
 
 // restoreOptions are the query of a restore.
@@ -90,9 +91,9 @@ func postRestore(q *request) error {
 	defer cancel()
 	q.readDeadline(0)
 	q.writeDeadline(0)
-	dir, err := os.MkdirTemp("", "agentbox-restore-")
+	dir, err := q.s.staging("restore")
 	if err != nil {
-		return adapters.Unavailable(err, "there is no room for the copy")
+		return err
 	}
 	defer os.RemoveAll(dir)
 	list, err := unpack(http.MaxBytesReader(q.w, q.Body, q.row.bodyLimit()), dir)
@@ -173,7 +174,7 @@ func readList(t *tar.Reader) (list backupList, err error) {
 	if list.Format != backupFormat {
 		return list, damaged("its format is %d, this program knows %d", list.Format, backupFormat)
 	}
-	if len(list.Files) > maxRestoredFiles {
+	if len(list.Files) > maxRestoredFiles || len(list.Skipped) > maxRestoredFiles {
 		return list, adapters.OverLimit("files", maxRestoredFiles)
 	}
 	return list, nil
@@ -253,6 +254,9 @@ func (s *Server) choose(o restoreOptions, list backupList, out *Restored) (chose
 		}
 		found[name].Files++
 		found[name].Bytes += f.Size
+	}
+	for _, name := range list.Skipped {
+		out.Parts = append(out.Parts, RestoredPart{Name: cut(name, 64), State: partSkipped})
 	}
 	for _, name := range o.parts {
 		if found[name] == nil {

@@ -246,7 +246,7 @@ func boxRoutes() []route {
 		{Method: "POST", Path: "/v1/tickets", ID: "ticket", Roles: everyone, Reply: Ticket{}, Status: 201, Doc: "A credential for one WebSocket of a browser: single use, 30 s.", handle: newTicket},
 		{Method: "GET", Path: "/v1/uri/{urn}", ID: "resolve", Roles: everyone, Status: 307, Doc: "Where a urn:agentbox: or did:nostr: name leads.", handle: resolveName},
 		{Method: "GET", Path: "/v1/backup", ID: "backup", Roles: adminOnly, ReplyType: tarType,
-			Query: []param{{"include_secrets", "boolean", "with keys and identities"}},
+			Query: []param{{"include_secrets", "boolean", "with keys and identities"}, {"skip", "string", "without this part; may be repeated"}},
 			Doc:   "A consistent copy of all local state, as a tar.", handle: getBackup},
 		{Method: "POST", Path: "/v1/restore", ID: "restore", Roles: adminOnly, BodyTypes: []string{tarType}, MaxBody: maxRestored, Reply: Restored{},
 			Query: []param{

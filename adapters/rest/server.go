@@ -49,6 +49,10 @@ type Config struct {
 	Tasks *Tasks
 	// Backup are the parts of the box's state; empty: nothing to back up.
 	Backup []BackupPart
+	// Staging is a directory with room for a copy of all that state, where a
+	// backup and a restore keep one while they last; "" is the system's for
+	// temporary files, which is memory in many containers.
+	Staging string
 
 	// Origins are the browser origins that may open a WebSocket beside the
 	// box's own, as a browser sends them.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -194,25 +195,73 @@ func (m message) text() string {
 	return b.String()
 }
 
-// accept upgrades to a WebSocket. Whether the page may was asked before.
+// accept upgrades to a WebSocket. Whether the page may was asked before. There
+// is none, and no error either, when the client went in between.
 func (q *request) accept() (*websocket.Conn, error) {
 	q.readDeadline(0)
 	q.writeDeadline(0)
-	c, err := websocket.Accept(q.w, q.Request, &websocket.AcceptOptions{
+	h := &handshake{w: q.w, header: http.Header{}}
+	c, err := websocket.Accept(h, q.Request, &websocket.AcceptOptions{
 		InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled,
 	})
 	if err != nil {
-		return nil, err // it has answered
+		return nil, h.refusal(err)
 	}
 	c.SetReadLimit(maxFrame)
 	return c, nil
 }
 
+// handshake is what the library answers into: an upgrade goes to the client, a
+// refusal is held back, to be made in the words of every other.
+type handshake struct {
+	w      http.ResponseWriter
+	header http.Header
+	status int
+}
+
+func (h *handshake) Header() http.Header { return h.header }
+
+// Unwrap leads to the connection (http.ResponseController).
+func (h *handshake) Unwrap() http.ResponseWriter { return h.w }
+
+func (h *handshake) WriteHeader(status int) {
+	if h.status != 0 {
+		return
+	}
+	h.status = status
+	if status == http.StatusSwitchingProtocols {
+		maps.Copy(h.w.Header(), h.header)
+		h.w.WriteHeader(status)
+	}
+}
+
+func (h *handshake) Write(p []byte) (int, error) { return len(p), nil }
+
+// refusal is why there is no WebSocket, nil when the client has been told that
+// there is one. A flaw of its request is 400 (RFC 6455, 4.2.1), with the version
+// that would do where that is the flaw (4.4).
+func (h *handshake) refusal(err error) error {
+	if why := errors.Unwrap(err); why != nil {
+		err = why // without what the library says around it
+	}
+	text := cut(err.Error(), 200)
+	switch h.status {
+	case http.StatusSwitchingProtocols:
+		return nil
+	case http.StatusNotImplemented:
+		return adapters.Unsupported("websocket", "no WebSocket over this connection: %s", text)
+	}
+	if v := h.header.Get("Sec-WebSocket-Version"); v != "" {
+		h.w.Header().Set("Sec-WebSocket-Version", v)
+	}
+	return adapters.Errorf(adapters.CodeValidation, "%s", text)
+}
+
 // followSocket sends messages as text frames. What the peer sends is refused.
 func (q *request) followSocket(ctx context.Context, p *pumped) error {
 	c, err := q.accept()
-	if err != nil {
-		return nil
+	if c == nil {
+		return err
 	}
 	defer c.CloseNow()
 	// A read whose context ends takes the connection with it, before the peer

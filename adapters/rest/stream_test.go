@@ -4,10 +4,10 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,45 +16,8 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/internal/pipenet"
 )
-
-// pipes is a listener whose connections are in memory, so that a test of time
-// can wait for them.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	here, there := net.Pipe()
-	select {
-	case p.conns <- there:
-		return here, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
 
 // silentEvents is an events slot in which nothing ever happens.
 type silentEvents struct{ slot }
@@ -85,7 +48,7 @@ func (silence) Next(ctx context.Context) (adapters.Event, error) {
 // quiet is a box over pipes, within a bubble of synctest.
 type quiet struct {
 	t      *testing.T
-	pipes  *pipes
+	pipes  *pipenet.Listener
 	client *http.Client
 }
 
@@ -95,8 +58,8 @@ func newQuiet(t *testing.T) *quiet {
 	server := must(rest.New(rest.Config{Slots: set, Principal: func(context.Context) (rest.Principal, bool) {
 		return rest.Principal{Role: rest.RoleAdmin, ID: "management-key"}, true
 	}}))(t)
-	q := &quiet{t: t, pipes: newPipes()}
-	transport := &http.Transport{DialContext: q.pipes.dial}
+	q := &quiet{t: t, pipes: pipenet.Listen()}
+	transport := &http.Transport{DialContext: q.pipes.DialContext}
 	q.client = &http.Client{Transport: transport}
 	srv := &http.Server{Handler: server.Handler()}
 	served := make(chan error, 1)
@@ -250,6 +213,59 @@ func TestWebSocketIsPinged(t *testing.T) {
 	}
 }
 
+// A handshake that is none is refused as everything else is: a problem with a
+// code of the table and its status.
+func TestMalformedHandshake(t *testing.T) {
+	b := newBox(t)
+	good := http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
+	}
+	for name, change := range map[string]func(http.Header){
+		"no connection":  func(h http.Header) { h.Del("Connection") },
+		"no key":         func(h http.Header) { h.Del("Sec-WebSocket-Key") },
+		"two keys":       func(h http.Header) { h.Add("Sec-WebSocket-Key", "x") },
+		"a short key":    func(h http.Header) { h.Set("Sec-WebSocket-Key", "eA==") },
+		"a key too long": func(h http.Header) { h.Set("Sec-WebSocket-Key", strings.Repeat("\xff", 4000)) },
+		"an old version": func(h http.Header) { h.Set("Sec-WebSocket-Version", "8") },
+		"no version":     func(h http.Header) { h.Del("Sec-WebSocket-Version") },
+		"none of these":  nil,
+	} {
+		for _, path := range []string{"/v1/agent-events/stream", "/v1/events/stream"} {
+			req := must(http.NewRequestWithContext(t.Context(), "GET", b.url+path, nil))(t)
+			req.Header = good.Clone()
+			req.Header.Set("Authorization", "Bearer admin")
+			if change != nil {
+				change(req.Header)
+			}
+			resp := must(http.DefaultClient.Do(req))(t)
+			if change == nil {
+				if resp.StatusCode != http.StatusSwitchingProtocols {
+					t.Errorf("a good handshake at %s: %s", path, resp.Status)
+				}
+				resp.Body.Close()
+				continue
+			}
+			body := must(io.ReadAll(resp.Body))(t)
+			resp.Body.Close()
+			e := adapters.FromProblem(resp.StatusCode, resp.Header, body, false)
+			if resp.StatusCode != 400 || e.Code != adapters.CodeValidation || resp.Header.Get("Content-Type") != adapters.ProblemType || len(body) > 2000 {
+				t.Errorf("%s at %s: %s %v %s", name, path, resp.Status, resp.Header, body)
+			}
+			if version := resp.Header.Get("Sec-WebSocket-Version"); (version == "13") != strings.Contains(name, "version") {
+				t.Errorf("%s: Sec-WebSocket-Version %q", name, version)
+			}
+		}
+	}
+	w := httptest.NewRecorder() // a connection that cannot be taken over
+	req := httptest.NewRequest("GET", "/v1/events/stream", nil)
+	req.Header = good
+	req.Header.Set("Authorization", "Bearer admin")
+	b.authenticate(b.server.Handler()).ServeHTTP(w, req)
+	if e := adapters.FromProblem(w.Code, w.Header(), w.Body.Bytes(), false); w.Code != 501 || e.Code != adapters.CodeUnsupported {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 // A frame larger than the bound ends the socket with the status that says so.
 func TestWebSocketFramesAreBounded(t *testing.T) {
 	for size, tooBig := range map[int]bool{1<<20 - 1: false, 1 << 20: false, 1<<20 + 1: true} {
@@ -283,7 +299,7 @@ func TestBodyHasTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuiet(t)
 		for body, status := range map[string]string{`{"kind":"x"}`: "202", `{"kind`: "400"} {
-			c, err := q.pipes.dial(t.Context(), "", "")
+			c, err := q.pipes.DialContext(t.Context(), "", "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/contract"
 	"go.uber.org/goleak"
 )
 
@@ -223,39 +224,77 @@ func TestAHangingPeerIsATimeoutWithinTheLimit(t *testing.T) {
 	})
 }
 
-type endless struct{}
-
-func (endless) Read(p []byte) (int, error) { return len(p), nil }
-func (endless) Close() error               { return nil }
-
-func TestLyingPeersAreTypedErrors(t *testing.T) {
-	huge := peer(func(r *http.Request) (*http.Response, error) {
-		res := answer(r, 200, "application/json", "")
-		res.Body = endless{}
-		return res, nil
+func TestPeersThatMisbehave(t *testing.T) {
+	contract.Peers(t, contract.PeerClass{
+		Good: func(t *testing.T) string {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				if r.URL.Path == "/stream" {
+					w.Header().Set("Content-Type", "text/event-stream")
+					fmt.Fprint(w, "id: 1\ndata: x\n\n")
+					w.(http.Flusher).Flush()
+					<-r.Context().Done()
+					return
+				}
+				fmt.Fprint(w, `{"id":"x","items":[{"id":"x"}],"next_cursor":null}`)
+			}))
+			t.Cleanup(srv.Close)
+			return srv.URL
+		},
+		Open: func(t *testing.T, url string) []contract.PeerCall {
+			c, err := New(Config{Slot: adapters.SlotBeads, BaseURL: url, Key: "k", Auth: Bearer(func() string { return "sesame" })})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(c.Close)
+			type thing struct {
+				ID string `json:"id"`
+			}
+			object := func(r Request) func(context.Context) error {
+				return func(ctx context.Context) error {
+					var out thing
+					_, err := c.JSON(ctx, r, struct{}{}, &out)
+					return err
+				}
+			}
+			return []contract.PeerCall{
+				{Name: "read", Call: object(Request{Method: "GET", Path: "/x"})},
+				{Name: "write", Call: object(Request{Method: "POST", Path: "/x"})},
+				{Name: "keyed write", Call: object(Request{Method: "PUT", Path: "/x", Keyed: true})},
+				{Name: "delete", Answer: contract.Status, Call: func(ctx context.Context) error {
+					_, err := c.Do(ctx, Request{Method: "DELETE", Path: "/x", Keyed: true})
+					return err
+				}},
+				{Name: "list", Call: func(ctx context.Context) error {
+					res, err := c.Do(ctx, Request{Method: "GET", Path: "/x"})
+					if err == nil {
+						_, err = List[thing](res)
+					}
+					return err
+				}},
+				{Name: "body", Answer: contract.Forwarded, Call: func(ctx context.Context) error {
+					res, err := c.Open(ctx, Request{Method: "GET", Path: "/x"})
+					if err != nil {
+						return err
+					}
+					defer res.Body.Close()
+					if _, err := io.Copy(io.Discard, res.Body); err != nil {
+						return transportError(ctx, err)
+					}
+					return nil
+				}},
+				{Name: "events", Answer: contract.Followed, Call: func(ctx context.Context) error {
+					s, err := c.Events(ctx, "/stream", nil, "")
+					if err != nil {
+						return err
+					}
+					defer s.Close()
+					_, err = s.Next(ctx)
+					return err
+				}},
+			}
+		},
 	})
-	if _, err := client(t, huge, nil).Do(t.Context(), Request{Method: "POST"}); !errors.Is(err, adapters.ErrUnavailable) {
-		t.Errorf("huge body: %v", err)
-	}
-	for name, res := range map[string][2]string{
-		"html": {"text/html", "<p>login"}, "garbage": {"application/json", "\x00\xff"}, "shape": {"application/json", `[1]`}, "empty": {"application/json", ""},
-	} {
-		c := client(t, peer(func(r *http.Request) (*http.Response, error) { return answer(r, 200, res[0], res[1]), nil }), nil)
-		var out struct{ ID string }
-		if _, err := c.JSON(t.Context(), Request{Method: "GET"}, nil, &out); !errors.Is(err, adapters.ErrUnavailable) || adapters.AsError(err).Retryable {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestHalfClosedPeerIsUnavailable(t *testing.T) {
-	c := real(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Length", "100")
-		_, _ = w.Write([]byte("{"))
-	}))
-	if _, err := c.Do(t.Context(), Request{Method: "POST"}); !errors.Is(err, adapters.ErrUnavailable) {
-		t.Errorf("got %v", err)
-	}
 }
 
 func TestCredentialsStayWithTheirOrigin(t *testing.T) {

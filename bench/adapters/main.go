@@ -9,7 +9,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -105,13 +104,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 func (l *lab) targets() []target {
 	all := []target{l.beadsLocal(), l.beadsExternal()}
-	all = append(all, l.solid())
+	all = append(all, l.solid()...)
 	all = append(all, l.memory()...)
 	return append(all, l.eventsLocal(), l.eventsExternal(), l.agentsLocal(), l.agentsBridge())
 }
-
-// errMissing says that a backend is not installed here.
-var errMissing = errors.New("not installed")
 
 // measure runs the wanted rows of a target. One that cannot be opened is a note,
 // so that the others are still measured.

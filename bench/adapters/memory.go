@@ -13,6 +13,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/memory"
+	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
 const (
@@ -50,7 +51,7 @@ func (l *lab) memory() []target {
 	}
 	exact := &store{lab: l, name: "external-pg, PostgreSQL 15, exact", rows: l.rows}
 	exact.make = func(ctx context.Context) (adapters.Memory, error) {
-		conninfo, err := l.postgres(ctx)
+		conninfo, err := l.keep(foreign.PostgreSQL(ctx))
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +61,7 @@ func (l *lab) memory() []target {
 	var conninfo string
 	ann.make = func(ctx context.Context) (adapters.Memory, error) {
 		var err error
-		if conninfo, err = l.pglite(ctx); err != nil {
+		if conninfo, err = l.keep(foreign.PGlite(ctx)); err != nil {
 			return nil, err
 		}
 		return newPostgres(conninfo, int64(l.annRows)/2)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
+	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
 // document is what is written, about a kilobyte.
@@ -17,7 +18,32 @@ var document = fmt.Sprintf(`{"@context":"https://schema.org/","@id":"#it","name"
 const n3Patch = `@prefix solid: <http://www.w3.org/ns/solid/terms#>.
 <#patch> a solid:InsertDeletePatch; solid:inserts { <#it> <http://schema.org/keyword> "k%d". }.`
 
-func (l *lab) solid() target {
+// solid is both classes on one Community Solid Server, each in a tree of its own.
+// For local-solid-rs it stands in for the pod server program that a box has at
+// integrations.solid_pod_rs.base_url: the rows are the class and that server.
+func (l *lab) solid() []target {
+	var url string
+	start := func(ctx context.Context) (err error) {
+		if url == "" {
+			url, err = l.keep(foreign.Solid(ctx, nil))
+		}
+		return err
+	}
+	of := func(class, tree string, build func(pods.Config) (*pods.Solid, error)) target {
+		return solidTarget(class, func(ctx context.Context) (adapters.Pods, error) {
+			if err := start(ctx); err != nil {
+				return nil, err
+			}
+			return build(pods.Config{BaseURL: url + tree})
+		})
+	}
+	return []target{
+		of("local-solid-rs, Community Solid Server in the program's place", "/local/", pods.NewLocal),
+		of("external, Community Solid Server on files", "/external/", pods.NewExternal),
+	}
+}
+
+func solidTarget(class string, build func(context.Context) (adapters.Pods, error)) target {
 	const write, read = 300 * time.Millisecond, 150 * time.Millisecond
 	var p adapters.Pods
 	put := func(ctx context.Context, path, kind, text string) error {
@@ -50,17 +76,13 @@ func (l *lab) solid() target {
 		return err
 	}
 	return target{
-		slot: "pods", class: "external, Community Solid Server on files", close: func() { disconnect(p) },
+		slot: "pods", class: class, close: func() { disconnect(p) },
 		open: func(ctx context.Context) error {
-			url, err := l.solidServer(ctx)
+			solid, err := build(ctx)
 			if err != nil {
 				return err
 			}
-			external, err := pods.NewExternal(pods.Config{BaseURL: url})
-			if err != nil {
-				return err
-			}
-			p = adapters.WrapPods(external, nil)
+			p = adapters.WrapPods(solid, nil)
 			return p.Connect(ctx)
 		},
 		rows: []row{

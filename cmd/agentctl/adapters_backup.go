@@ -17,15 +17,20 @@ import (
 
 func newBackup(c *cli) *cobra.Command {
 	var secrets bool
+	var skip []string
 	cmd := &cobra.Command{
 		Use: "backup FILE|-", Short: "Write a consistent copy of all local state", Args: cobra.ExactArgs(1),
 		Long: `Write a consistent copy of all local state of the running box as a tar: beads,
 memory, events, tasks. Keys and identities are left out unless asked for; a file
-that holds them is as secret as they are. FILE appears when it is complete.`,
+that holds them is as secret as they are. FILE appears when it is complete.
+
+Where something cannot be copied, because its slot is degraded for instance,
+there is no backup and the error says what it is. --skip leaves it out, and the
+backup says so of itself.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := api.AdapterRequest{Method: http.MethodGet, Path: "/v1/backup"}
+			req := api.AdapterRequest{Method: http.MethodGet, Path: "/v1/backup", Query: url.Values{"skip": skip}}
 			if secrets {
-				req.Query = url.Values{"include_secrets": {"true"}}
+				req.Query.Set("include_secrets", "true")
 			}
 			resp, err := c.client().Adapters(cmd.Context(), req)
 			if err != nil {
@@ -47,6 +52,7 @@ that holds them is as secret as they are. FILE appears when it is complete.`,
 		},
 	}
 	cmd.Flags().BoolVar(&secrets, "include-secrets", false, "with keys and identities")
+	cmd.Flags().StringSliceVar(&skip, "skip", nil, "without this `PART` (beads, memory, events, tasks, profiles, identities); may be repeated")
 	return cmd
 }
 

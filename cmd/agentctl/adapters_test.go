@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -24,6 +27,8 @@ type slotsBox struct {
 	socket string
 	// restored is what was put in place, by part.
 	restored map[string]string
+	// broken is why the identity cannot be copied; nil: it can.
+	broken error
 }
 
 func newSlotsBox(t *testing.T) *slotsBox {
@@ -48,11 +53,11 @@ func newSlotsBox(t *testing.T) *slotsBox {
 	if err := set.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	restored := map[string]string{}
+	box := &slotsBox{t: t, restored: map[string]string{}}
 	restore := func(part, file string) func(context.Context, string, string) (string, error) {
 		return func(_ context.Context, dir, stamp string) (string, error) {
 			raw, err := os.ReadFile(filepath.Join(dir, file))
-			restored[part] = string(raw)
+			box.restored[part] = string(raw)
 			return "kept.before-" + stamp, err
 		}
 	}
@@ -77,6 +82,9 @@ func newSlotsBox(t *testing.T) *slotsBox {
 				return set.Beads().Export(ctx, f)
 			}, Serving: func() bool { return true }, Restore: restore("beads", "beads.jsonl")},
 			{Name: "identity", Secret: true, Snapshot: func(_ context.Context, to string) error {
+				if box.broken != nil {
+					return box.broken
+				}
 				return os.WriteFile(filepath.Join(to, "key"), []byte("secret"), 0o600)
 			}, Restore: restore("identity", "key")},
 		},
@@ -103,7 +111,8 @@ func newSlotsBox(t *testing.T) *slotsBox {
 			}
 		}
 	})
-	return &slotsBox{t, socket, restored}
+	box.socket = socket
+	return box
 }
 
 // run runs agentctl and fails unless it exits with the status that is wanted.
@@ -221,6 +230,54 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 	b.run(1, "", "restore", filepath.Join(dir, "nowhere"))
 	b.run(1, "no backup", "restore", "-")
+}
+
+// A backup that cannot be whole leaves no file, and neither does a full disk
+// here; what was there before stays.
+func TestBackupThatFails(t *testing.T) {
+	b := newSlotsBox(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "backup.tar")
+	b.broken = errors.New("the identity cannot be read")
+	if _, stderr := b.run(1, "", "backup", "--include-secrets", file); !strings.Contains(stderr, "cannot copy identity: the identity cannot be read") {
+		t.Errorf("%s", stderr)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left: %v %v", entries, err)
+	}
+	b.run(0, "", "backup", "--include-secrets", "--skip", "identity", file)
+	out, _ := b.run(0, "", "restore", "--dry-run", file)
+	if !strings.Contains(out, "identity  not in the backup") {
+		t.Errorf("%s", out)
+	}
+	b.run(1, "", "backup", "--skip", "no-such-part", file)
+
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a small disk")
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=32k"); err != nil {
+		t.Skipf("needs root that may mount: %v", err)
+	}
+	defer func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := os.WriteFile(file, []byte("older"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 40 {
+		b.run(0, "", "bead", "create", "--description", strings.Repeat("x", 2000), fmt.Sprint("bead ", n))
+	}
+	if _, stderr := b.run(1, "", "backup", file); !strings.Contains(stderr, "no space left on device") {
+		t.Errorf("%s", stderr)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("left: %v %v", entries, err)
+	}
+	if raw, err := os.ReadFile(file); err != nil || string(raw) != "older" {
+		t.Errorf("what was there: %q %v", raw, err)
+	}
 }
 
 // What a program's processes may only read they cannot write through the slots

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/compose"
 )
@@ -274,19 +274,9 @@ func metaLinks(box *compose.Box, text []byte, meta boxMeta) []link {
 			"the box runs another manifest: agentctl apply reads its file again, a mounted file may need a restart"),
 		compared("meta", "federation_mode", cmp.Or(box.Manifest.Federation.Mode, "standalone"), meta.Federation,
 			"the box was started from another manifest"),
-		compared("meta", "otlp_endpoint", withoutUser(box.Manifest.Observability.OTLPEndpoint), meta.Observability.OTLP,
+		compared("meta", "otlp_endpoint", schema.PublicURL(box.Manifest.Observability.OTLPEndpoint), meta.Observability.OTLP,
 			"restart the box with this manifest, and see AGENTBOX_OTLP_ENDPOINT"),
 	}
-}
-
-// withoutUser drops the user information, which /v1/meta never shows.
-func withoutUser(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	u.User = nil
-	return u.String()
 }
 
 // listenerLinks compares the ports of the manifest with those that are bound,

@@ -42,7 +42,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(),
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
 		Origins: b.boundary.origins, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
@@ -197,7 +197,7 @@ func confinedTemplates(sandboxes map[string]*program.Sandbox) map[string]bool {
 func federation(m *schema.Manifest) func() rest.FederationStatus {
 	f := rest.FederationStatus{Mode: cmp.Or(m.Federation.Mode, "standalone"), State: "idle"}
 	if f.Mode != "standalone" {
-		f.Host = adapters.NullString(withoutCredentials(m.Federation.ExternalURL))
+		f.Host = adapters.NullString(schema.PublicURL(m.Federation.ExternalURL))
 		f.Detail = "external slots are reached directly; this version does not register with the host"
 	}
 	return func() rest.FederationStatus { return f }

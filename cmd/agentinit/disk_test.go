@@ -114,6 +114,44 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestBackupOnAFullDisk: where there is no room for a copy the error says so,
+// nothing stays of it, and the slots go on; with room there is a backup.
+func TestBackupOnAFullDisk(t *testing.T) {
+	root := t.TempDir()
+	mounted(t, "tmpfs", root, "tmpfs", 0, "size=16m")
+	b := newStateBox(t, root)
+	for n := range 40 {
+		for _, slot := range localSlots {
+			if _, err := b.write(slot, n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var room syscall.Statfs_t
+	if err := syscall.Statfs(root, &room); err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(root, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, int64(room.Bavail)*room.Bsize-(256<<10)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := string(b.do(503, "GET", "/v1/backup", nil))
+	if !strings.Contains(got, `"parts":["beads","memory","events"]`) || !strings.Contains(got, "the disk is full") || !strings.Contains(got, "no space left") {
+		t.Errorf("%s", got)
+	}
+	b.noStaging()
+	if _, err := b.write(adapters.SlotBeads, 1000); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if archive := b.backup(""); len(archive) < 3*40*(8<<10) {
+		t.Errorf("%d bytes", len(archive))
+	}
+	b.noStaging()
+}
+
 // TestReadOnlyDisk: a slot whose files cannot be written does not connect, says
 // why and changes nothing; where they can be again it has everything.
 func TestReadOnlyDisk(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/url"
 	"os/user"
 	"strconv"
 	"strings"
@@ -164,7 +163,7 @@ func (b *box) meta() any {
 		"version": build.Version, "boot_id": build.BootID, "image_hash": build.ImageHash,
 		"manifest_checksum": build.ManifestChecksum, "federation_mode": build.FederationMode,
 		"observability": map[string]any{
-			"metrics_endpoint": b.metricsBound(), "otlp_endpoint": withoutCredentials(b.collector(m)),
+			"metrics_endpoint": b.metricsBound(), "otlp_endpoint": schema.PublicURL(b.collector(m)),
 		},
 		"runtime_closure": b.boot.Closure(),
 	}
@@ -195,16 +194,6 @@ func (b *box) declared() probes.Declared {
 func (b *box) pinnedImage() string {
 	_, digest, _ := strings.Cut(b.getenv("AGENTBOX_IMAGE_REF"), "@")
 	return digest
-}
-
-// withoutCredentials drops user information from an address that is shown.
-func withoutCredentials(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	u.User = nil
-	return u.String()
 }
 
 // manifest is the one in force.

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
@@ -33,8 +34,8 @@ const initGrace = 500 * time.Millisecond
 
 // initMode runs a command as its init when the arguments, those after the
 // program's name, ask for that: flags of init mode and "--", or the word init.
-// handled false means that they ask for something else. signals are caught
-// since before the child exists, so that none is lost.
+// handled false means that they ask for something else. signals brings those of
+// early, and all others are asked for before the child exists, so that none is lost.
 func initMode(args []string, signals <-chan os.Signal) (code int, handled bool) {
 	opts, err := parseInit(args)
 	switch {
@@ -44,7 +45,24 @@ func initMode(args []string, signals <-chan os.Signal) (code int, handled bool) 
 		fmt.Fprintf(os.Stderr, "agentinit: %v\n%s", err, initUsage)
 		return 2, true
 	}
+	early.Also(forwardable()...)
 	return runInit(opts, os.Environ(), os.Stderr, signals), true
+}
+
+// forwardable is every signal that can be caught. Left out, so that a storm of
+// them cannot push a TERM out of the channel: SIGCHLD, which belongs to proc, and
+// SIGURG, which Go's scheduler sends itself. Also left out are the runtime's own:
+// SIGPROF, and 32 to 34 of the C libraries, which programs know as SIGRTMIN.
+func forwardable() []os.Signal {
+	var all []os.Signal
+	for n := syscall.Signal(1); n <= 64; n++ {
+		switch n {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF, 32, 33, 34:
+		default:
+			all = append(all, n)
+		}
+	}
+	return all
 }
 
 var errNotInit = errors.New("not init mode")

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,7 +67,7 @@ func newStateBox(t *testing.T, root string) *stateBox {
 		t.Fatal(err)
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Backup: b.backupParts(), Tasks: b.tasks, Version: "1.2.3",
+		Slots: b.slots, Backup: b.backupParts(), Staging: roots.Workspace, Tasks: b.tasks, Version: "1.2.3",
 		Principal: func(context.Context) (rest.Principal, bool) {
 			return rest.Principal{Role: rest.RoleAdmin, ID: "operator"}, true
 		},
@@ -216,6 +217,106 @@ func TestBackupWipeRestore(t *testing.T) {
 	empty.fill(100) // it goes on working
 	if left, err := filepath.Glob(filepath.Join(empty.roots.Workspace, "*.restoring-*")); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v %v", left, err)
+	}
+}
+
+// A slot that is broken keeps no other from being copied, but only when the
+// operator says so; the backup knows what it lacks.
+func TestBackupWithoutABrokenSlot(t *testing.T) {
+	root := t.TempDir()
+	roots, err := bootstrap.NewRoots(root, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := manifestOf(t, stateManifest)
+	broken := filepath.Join(roots.Memory(m), "memory.db")
+	if err := os.MkdirAll(filepath.Dir(broken), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(broken, bytes.Repeat([]byte("no database "), 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := newStateBox(t, root)
+	if _, err := b.slots.Beads().CreateEpic(t.Context(), adapters.NewBead{Title: "kept"}); err != nil {
+		t.Fatal(err)
+	}
+	var refused struct {
+		Code   adapters.Code
+		Detail string
+		Parts  []string
+	}
+	if err := json.Unmarshal(b.do(503, "GET", "/v1/backup", nil), &refused); err != nil {
+		t.Fatal(err)
+	}
+	if refused.Code != adapters.CodeUnavailable || !slices.Equal(refused.Parts, []string{"memory"}) || !strings.Contains(refused.Detail, "cannot copy memory: ") {
+		t.Errorf("%+v", refused)
+	}
+	for _, query := range []string{"?skip=nothing", "?skip=", "?skip=beads&skip=memory&skip=events&skip=tasks"} {
+		b.do(400, "GET", "/v1/backup"+query, nil)
+	}
+	archive := b.backup("?skip=memory")
+	other := newStateBox(t, t.TempDir())
+	other.fill(1)
+	memories := other.do(200, "GET", "/v1/memory/notes", nil)
+	if got := other.restore(400, "?replace=true&part=memory", archive); !bytes.Contains(got, []byte("memory")) {
+		t.Errorf("%s", got)
+	}
+	var out rest.Restored
+	if err := json.Unmarshal(other.restore(200, "?replace=true", archive), &out); err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]string{}
+	for _, p := range out.Parts {
+		states[p.Name] = p.State
+	}
+	if states["memory"] != "not in the backup" || states["beads"] != "restored" {
+		t.Errorf("%v", states)
+	}
+	if got := other.do(200, "GET", "/v1/memory/notes", nil); !bytes.Equal(got, memories) {
+		t.Errorf("what the backup lacks was touched: %s", got)
+	}
+	if page, err := other.slots.Beads().List(t.Context(), adapters.BeadFilter{}); err != nil || len(page.Items) != 1 || page.Items[0].Title != "kept" {
+		t.Errorf("%+v %v", page, err)
+	}
+	for _, box := range []*stateBox{b, other} {
+		box.noStaging()
+	}
+}
+
+// noStaging fails when a copy was left behind.
+func (b *stateBox) noStaging() {
+	b.t.Helper()
+	if left, err := filepath.Glob(filepath.Join(b.roots.Workspace, ".agentbox-staging-*")); err != nil || len(left) > 0 {
+		b.t.Errorf("left over: %v %v", left, err)
+	}
+}
+
+// What a box that was killed has left of a copy goes with the next one; a copy
+// that is being made, and what is not ours, stays.
+func TestBackupSweepsWhatWasLeft(t *testing.T) {
+	b := newStateBox(t, t.TempDir())
+	at := func(name string) string { return filepath.Join(b.roots.Workspace, name) }
+	for name, age := range map[string]time.Duration{
+		".agentbox-staging-backup-1": time.Hour, ".agentbox-staging-restore-2": time.Minute, ".agentbox-other": time.Hour,
+	} {
+		if err := os.MkdirAll(filepath.Join(at(name), "beads"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		then := time.Now().Add(-age)
+		if err := os.Chtimes(at(name), then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(at(".agentbox-other"), at(".agentbox-staging-link")); err != nil {
+		t.Fatal(err)
+	}
+	b.backup("")
+	for name, want := range map[string]bool{
+		".agentbox-staging-backup-1": false, ".agentbox-staging-restore-2": true, ".agentbox-other/beads": true, ".agentbox-staging-link": true,
+	} {
+		if _, err := os.Lstat(at(name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

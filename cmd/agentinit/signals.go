@@ -5,11 +5,13 @@ import (
 	"runtime"
 	"syscall"
 
+	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
 // obey carries out what signals ask for, until done is closed.
 func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {
+	early.Also(syscall.SIGUSR1, syscall.SIGUSR2)
 	for {
 		select {
 		case <-done:

@@ -315,11 +315,14 @@ func (s slotNotices) Publish(n adapters.Notice) {
 		fields["error"] = n.Error
 	}
 	s.b.bus.Publish(event.Event{Level: level, Stage: "adapters", Name: n.Name, Fields: fields})
-	s.b.require(n.Slot, n.State, n.Error)
+	s.b.showSlots()
 }
 
-// showSlots tells readiness how all slots are.
+// showSlots tells readiness how all slots are. One at a time, and each looks
+// anew: what a slower one has seen must not replace what is true now.
 func (b *box) showSlots() {
+	b.showing.Lock()
+	defer b.showing.Unlock()
 	for _, s := range b.slots.Status() {
 		b.require(s.Slot, s.State, s.LastError)
 	}

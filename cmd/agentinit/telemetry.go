@@ -13,6 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/telemetry"
 )
@@ -30,7 +31,7 @@ func (b *box) startTracing(endpoint string) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("observability.otlp_endpoint %q: %w", withoutCredentials(endpoint), err)
+		return fmt.Errorf("observability.otlp_endpoint %q: %w", schema.PublicURL(endpoint), err)
 	}
 	b.tracing, b.tracer = pipeline, pipeline.Tracer()
 	return nil

@@ -78,6 +78,7 @@ type box struct {
 	authMode  probes.AuthMode
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
+	showing   sync.Mutex // of showSlots
 	stack     *middleware.Stack
 	agents    *agents
 	bridge    *orchestrator.Bridge // nil unless the manifest wants it

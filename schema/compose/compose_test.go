@@ -245,6 +245,16 @@ func TestBudgetsFit(t *testing.T) {
 	}
 }
 
+// A box that waits for its host is not ready, and must not be killed for it.
+func TestWaitingForAHostIsNoFailedStart(t *testing.T) {
+	for orchestrator, want := range map[string]bool{"stdio-bridge": false, "local-process-manager": true} {
+		probes := at(t, statefulSet(t, load(t, "[adapters]\norchestrator = '"+orchestrator+"'")), "containers", 0).(map[string]any)
+		if _, is := probes["startupProbe"]; is != want || probes["readinessProbe"] == nil || probes["livenessProbe"] == nil {
+			t.Errorf("%s: %v", orchestrator, probes)
+		}
+	}
+}
+
 // A listener that nobody outside can reach is neither published nor asked.
 func TestLoopbackListeners(t *testing.T) {
 	for name, c := range map[string]struct{ text, absent string }{

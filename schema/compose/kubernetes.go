@@ -288,8 +288,14 @@ func (w *cluster) probes() mapping {
 			{"periodSeconds", 10}, {"timeoutSeconds", 5}, {"failureThreshold", 3},
 		}})
 	}
+	probes = append(probes, pair{"readinessProbe", append(slices.Clone(ready), pair{"periodSeconds", 5}, pair{"timeoutSeconds", 5})})
+	if w.Manifest.Adapters.Orchestrator == "stdio-bridge" {
+		// Such a box is ready when its host has come, which may be tomorrow. The
+		// kubelet must not kill it until then; /livez answers from the start.
+		w.notes = append(w.notes, "no startup probe: the box is not ready before its host has joined by `kubectl exec -i … agentctl bridge`")
+		return probes
+	}
 	return append(probes,
-		pair{"readinessProbe", append(slices.Clone(ready), pair{"periodSeconds", 5}, pair{"timeoutSeconds", 5})},
 		pair{"startupProbe", append(slices.Clone(ready), pair{"periodSeconds", startupPeriod}, pair{"timeoutSeconds", 5}, pair{"failureThreshold", failures})},
 	)
 }

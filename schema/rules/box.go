@@ -266,7 +266,11 @@ func emptyArtifacts(d *schema.Document, _ Facts) (out []schema.Finding) {
 		assets, _ := t["assets"].([]any)
 		command, _ := t["command"].([]any)
 		if entry == "" && len(assets) == 0 && len(command) == 0 {
-			out = append(out, atKeys(d, []string{"artifacts", i}, "artifact "+schema.Describe(t["id"])+" has neither entry, assets nor command", "give one of the three"))
+			name := "artifacts" + i // the id may be missing or of a wrong type
+			if id, ok := t["id"].(string); ok {
+				name = "artifact " + schema.Quote(id)
+			}
+			out = append(out, atKeys(d, []string{"artifacts", i}, name+" has neither entry, assets nor command", "give one of the three"))
 		}
 	})
 	return out

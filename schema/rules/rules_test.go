@@ -224,6 +224,7 @@ var cases = []testCase{
 	{code: "E105", want: 1, text: "[programs.a]\ncommand = 'x'\nstop = ['TERM']\nstop_timeout = '3s'", says: "programs.a.stop_timeout"},
 	{code: "E105", want: 0, text: "[supervisor.defaults]\nstop = ['TERM']\n[programs.a]\ncommand = 'x'\nstop_timeout = '3s'"},
 	{code: "E106", want: 1, text: "[[artifacts]]\nid = 'a'\nassets = []", says: "neither"},
+	{code: "E106", want: 1, text: "[[artifacts]]\nassets = []", says: "artifacts[0] has neither"},
 	{code: "E106", want: 0, text: "[[artifacts]]\nid = 'a'\nentry = '/x'"},
 	{code: "E107", want: 2, text: "[[artifacts]]\nid = 'a'\n[[artifacts]]\nid = 'a'\n[[artifacts]]\nid = 'a'"},
 	{code: "E107", want: 0, text: "[[artifacts]]\nid = 'a'\n[[artifacts]]\nid = 'b'"},

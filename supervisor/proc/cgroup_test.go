@@ -14,7 +14,7 @@ func TestCgroupCatchesTheTraceless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.cgroups == nil {
+	if o.cgroups() == nil {
 		if err := o.Close(); err != nil {
 			t.Error(err)
 		}
@@ -35,8 +35,8 @@ func TestCgroupCatchesTheTraceless(t *testing.T) {
 	if err := o.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(o.cgroups.dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is left: %v", o.cgroups.dir, err)
+	if _, err := os.Stat(o.cgroups().dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", o.cgroups().dir, err)
 	}
 }
 

@@ -43,7 +43,7 @@ type Options struct {
 	// writable. Membership is then known to the kernel, and a kill cannot be
 	// outrun. Elsewhere the Owner does without, and Report says so.
 	Cgroups bool
-	// Report receives, at most once each and from New only, what the kernel or
+	// Report receives, at most once each, from New or a goroutine of it, what the kernel or
 	// the sandbox refused. nil discards it.
 	Report func(message string)
 }
@@ -70,7 +70,7 @@ type Owner struct {
 	forceShim   bool   // we were started with blocked signals: see dispositions
 	null        *os.File
 	childrenFD  *childrenFile
-	cgroups     *cgroupBase
+	cgroups     func() *cgroupBase // waits for it; its result may be nil
 
 	exits   *exitQueue
 	sigchld chan os.Signal
@@ -170,18 +170,27 @@ func New(opts Options) (*Owner, error) {
 	if err != nil {
 		report("cannot list own children quickly, walking /proc instead: " + err.Error())
 	}
-	if opts.Cgroups {
-		o.cgroups, err = openCgroupBase()
-		if err != nil {
-			report("no cgroup per program: " + err.Error())
-		}
-	}
+	o.cgroups = cgroupsWanted(opts.Cgroups, report)
+	go o.cgroups() // beside what else a box makes before its first program
 	// Before the first look, so that no SIGCHLD falls between.
 	signal.Notify(o.sigchld, syscall.SIGCHLD)
 	o.loops.Add(2)
 	go o.reapLoop()
 	go o.sweepLoop()
 	return o, nil
+}
+
+func cgroupsWanted(wanted bool, report func(string)) func() *cgroupBase {
+	return sync.OnceValue(func() *cgroupBase {
+		if !wanted {
+			return nil
+		}
+		base, err := openCgroupBase()
+		if err != nil {
+			report("no cgroup per program: " + err.Error())
+		}
+		return base
+	})
 }
 
 func (o *Owner) adoptOrphans(report func(string)) {
@@ -220,7 +229,7 @@ func (o *Owner) Close() error {
 	o.exits.close()
 	o.childrenFD.close()
 	o.removeCgroups()
-	o.cgroups.close()
+	o.cgroups().close()
 	return o.null.Close()
 }
 

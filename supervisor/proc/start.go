@@ -53,7 +53,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 		io.closeOurSide()
 		return Process{}, err
 	}
-	p.cgroup = o.cgroups.create(p.id)
+	p.cgroup = o.cgroups().create(p.id)
 	env := taggedEnv(c.Env, o.tag(p.id, p.token))
 	if c.needsShim() || o.forceShim {
 		err = o.startShim(c, p, path, env, io)

@@ -214,7 +214,7 @@ func (o *Owner) findOwners(asked map[int]*adoptee) map[int]*process {
 
 // ownerByKernel goes by what a process cannot forge.
 func (o *Owner) ownerByKernel(st *statInfo) *process {
-	cg := o.cgroups.idOf(st.pid)
+	cg := o.cgroups().idOf(st.pid)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if p := o.byID[cg]; p != nil {

@@ -1,0 +1,215 @@
+// Package foreign owns how tests and benchmarks start the programs of others:
+// found where they are installed, started on a scratch directory, waited for
+// until they answer, stopped. It knows nothing of what is asked of them, and
+// must never be part of a box's binaries.
+package foreign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// MissingError says that a server is not installed here. Its text begins with
+// "needs", as that of a test that is skipped.
+type MissingError struct{ What string }
+
+func (e *MissingError) Error() string { return "needs " + e.What }
+
+const (
+	startLimit = 3 * time.Minute // a node that shares its processors with other tests is slow
+	stopLimit  = 10 * time.Second
+	askEvery   = 50 * time.Millisecond
+	askLimit   = 5 * time.Second
+)
+
+// Server is one that runs.
+type Server struct {
+	// Address is where it answers: a base URL, or what libpq calls a conninfo.
+	Address string
+
+	quit    os.Signal
+	dir     string // scratch, removed with it; "" = none of its own
+	prints  string // the directory of what it prints
+	answers func(context.Context) error
+
+	cmd   *exec.Cmd // the process that was started last
+	ended chan struct{}
+	end   error // of that process, once ended is closed
+}
+
+// endedError is a server that ended before it answered.
+type endedError struct {
+	name string
+	end  error
+	said []byte
+}
+
+func (e *endedError) Error() string {
+	return fmt.Sprintf("%s ended before it answered (%v) and said: %.2000s", e.name, e.end, e.said)
+}
+
+// Start runs cmd and returns when answers gives no error, which it is asked for
+// again and again. What cmd prints goes to a file below dir.
+func Start(ctx context.Context, cmd *exec.Cmd, dir string, answers func(context.Context) error) (*Server, error) {
+	s := &Server{quit: syscall.SIGTERM, prints: dir, answers: answers}
+	if err := s.run(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Restart ends the server and starts it again on what it wrote. When that fails
+// there is none, and Stop still removes the rest. It must not be called together
+// with other methods.
+func (s *Server) Restart(ctx context.Context) error {
+	s.halt()
+	return s.run(ctx, &exec.Cmd{Path: s.cmd.Path, Args: s.cmd.Args, Env: s.cmd.Env, Dir: s.cmd.Dir, SysProcAttr: s.cmd.SysProcAttr})
+}
+
+func (s *Server) run(ctx context.Context, cmd *exec.Cmd) error {
+	name := filepath.Base(cmd.Path)
+	log, err := os.CreateTemp(s.prints, name+"-*.log")
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	s.cmd, s.ended = cmd, ended
+	go func() {
+		s.end = cmd.Wait()
+		close(ended)
+	}()
+	if err := s.await(ctx); err != nil {
+		s.halt()
+		if errors.Is(err, errEnded) {
+			said, readErr := os.ReadFile(log.Name())
+			return &endedError{name, errors.Join(s.end, readErr), said}
+		}
+		return fmt.Errorf("%s does not answer: %w", name, err)
+	}
+	return nil
+}
+
+var errEnded = errors.New("ended")
+
+func (s *Server) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	tick := time.NewTicker(askEvery)
+	defer tick.Stop()
+	for {
+		one, done := context.WithTimeout(ctx, askLimit)
+		err := s.answers(one)
+		done()
+		select {
+		case <-s.ended:
+			return errEnded // whoever has answered, it was another
+		default:
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.ended:
+			return errEnded
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// Stop ends the server and removes what it wrote. Further calls do nothing.
+func (s *Server) Stop() {
+	s.halt()
+	if s.dir != "" {
+		// What stays is scratch in the directory for it.
+		_ = os.RemoveAll(s.dir)
+	}
+}
+
+func (s *Server) halt() {
+	_ = s.cmd.Process.Signal(s.quit) // it may have ended by itself
+	timer := time.NewTimer(stopLimit)
+	defer timer.Stop()
+	select {
+	case <-s.ended:
+	case <-timer.C:
+		_ = s.cmd.Process.Kill() // as above
+		<-s.ended
+	}
+}
+
+// Answers asks a URL for status 200.
+func Answers(url string) func(context.Context) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s", url, resp.Status)
+		}
+		return nil
+	}
+}
+
+// FreePort is a TCP port of the loopback interface that nobody had just now.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// portTries is how often a server is started that must be told its port: another
+// process may take the port before it does.
+const portTries = 3
+
+func onFreePort(start func(port int) (*Server, error)) (*Server, error) {
+	for try := 1; ; try++ {
+		port, err := FreePort()
+		if err != nil {
+			return nil, err
+		}
+		s, err := start(port)
+		var ended *endedError
+		if try == portTries || !errors.As(err, &ended) {
+			return s, err
+		}
+	}
+}
+
+// inScratch starts a server in a directory of its own that goes with it.
+func inScratch(name string, start func(dir string) (*Server, error)) (*Server, error) {
+	dir, err := os.MkdirTemp("", name+"-")
+	if err != nil {
+		return nil, err
+	}
+	s, err := start(dir)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	s.dir = dir
+	return s, nil
+}

@@ -1,0 +1,99 @@
+package foreign
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// Cache is where .ci/counterparties installs what comes from registries:
+// AGENTINIT_TEST_CACHE, else below the user's cache directory; "" without one.
+func Cache() string {
+	if dir := os.Getenv("AGENTINIT_TEST_CACHE"); dir != "" {
+		return dir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "agentinit-test")
+}
+
+// node finds the interpreter and a module that .ci/counterparties installs.
+func node(install, module, version string) (interpreter, dir string, err error) {
+	dir = filepath.Join(Cache(), "npm", install, "node_modules", filepath.FromSlash(module))
+	interpreter, err = exec.LookPath("node")
+	raw, readErr := os.ReadFile(filepath.Join(dir, "package.json"))
+	var p struct{ Version string }
+	if err != nil || readErr != nil || json.Unmarshal(raw, &p) != nil || p.Version != version {
+		return "", "", &MissingError{fmt.Sprintf("node and %s %s: run .ci/counterparties %s", install, version, install)}
+	}
+	return interpreter, dir, nil
+}
+
+// SolidConfig makes a configuration of the Solid server from its own
+// file-root.json.
+type SolidConfig func(fileRoot []byte) ([]byte, error)
+
+// Solid starts the Community Solid Server on files. Its Address is a base URL
+// without a slash at the end. configure may be nil.
+func Solid(ctx context.Context, configure SolidConfig) (*Server, error) {
+	interpreter, module, err := node("community-server", "@solid/community-server", "7.2.0")
+	if err != nil {
+		return nil, err
+	}
+	raw, err := os.ReadFile(filepath.Join(module, "config", "file-root.json"))
+	if err == nil && configure != nil {
+		raw, err = configure(raw)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return inScratch("solid", func(dir string) (*Server, error) {
+		config := filepath.Join(dir, "config.json")
+		if err := os.WriteFile(config, raw, 0o600); err != nil {
+			return nil, err
+		}
+		return onFreePort(func(port int) (*Server, error) {
+			base := fmt.Sprintf("http://localhost:%d", port)
+			cmd := exec.Command(interpreter, filepath.Join(module, "bin", "server.js"), "-p", strconv.Itoa(port), "-b", base+"/",
+				"-c", config, "-f", filepath.Join(dir, "data"), "-l", "warn", "--mainModulePath", module)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the tests
+			s, err := Start(ctx, cmd, dir, Answers(base+"/"))
+			if err != nil {
+				return nil, err
+			}
+			s.Address, s.quit = base, syscall.SIGKILL
+			return s, nil
+		})
+	})
+}
+
+// PGlite starts PGlite with pgvector: PostgreSQL as WebAssembly. It has one
+// backend behind all connections, so use one connection and no more;
+// transactions on two wait for each other for ever.
+func PGlite(ctx context.Context) (*Server, error) {
+	interpreter, module, err := node("pglite", "@electric-sql/pglite-socket", "0.2.17")
+	if err != nil {
+		return nil, err
+	}
+	return inScratch("pglite", func(dir string) (*Server, error) {
+		return onFreePort(func(port int) (*Server, error) {
+			cmd := exec.Command(interpreter, filepath.Join(module, "dist", "scripts", "server.js"), "-p", strconv.Itoa(port),
+				"-e", "@electric-sql/pglite-pgvector:vector", "-m", "8")
+			cmd.Dir = filepath.Join(Cache(), "npm", "pglite") // where the extension's package is looked for
+			conninfo := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres sslmode=disable default_query_exec_mode=exec pool_max_conns=1", port)
+			s, err := Start(ctx, cmd, dir, knock(conninfo))
+			if err != nil {
+				return nil, err
+			}
+			s.Address, s.quit = conninfo, syscall.SIGKILL
+			return s, nil
+		})
+	})
+}

@@ -1,0 +1,58 @@
+// Package pipenet owns a network of connections in memory, so that a test in a
+// bubble of testing/synctest can wait for what goes over them. It must never be
+// part of a box's binaries.
+package pipenet
+
+import (
+	"context"
+	"net"
+	"sync"
+)
+
+// Listener hands out the far ends of what DialContext returns. Its methods may
+// be called from any goroutine. Make it with Listen.
+type Listener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+var _ net.Listener = (*Listener)(nil)
+
+// Listen returns a listener that nobody has dialled yet.
+func Listen() *Listener {
+	return &Listener{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// Accept waits for a connection; after Close it answers net.ErrClosed.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept and DialContext; connections stay. It may be called again.
+func (l *Listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr is no address that anybody could dial.
+func (*Listener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// DialContext has the form that http.Transport wants; network and address do not
+// matter. It waits until Accept has taken the connection.
+func (l *Listener) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case l.conns <- there:
+		return here, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
