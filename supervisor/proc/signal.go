@@ -105,6 +105,11 @@ func (o *Owner) signalTask(t *task, sig syscall.Signal) error {
 		if o.byPID[t.pid] == nil && o.adopted[t.pid] == nil {
 			return ErrNoProcess
 		}
+		// It may have been reaped since the look, and its pid be another child's;
+		// but not from here on.
+		if st, err := readStat(t.pid); err != nil || st.start != t.start {
+			return ErrNoProcess
+		}
 		return sent(t.pid, sig, unix.Kill(t.pid, sig))
 	}
 	fd, err := unix.PidfdOpen(t.pid, 0)

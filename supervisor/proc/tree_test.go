@@ -281,6 +281,35 @@ func TestScopes(t *testing.T) {
 	}
 }
 
+// A member found by a look may have been reaped since, and its pid be that of
+// another child.
+func TestSignalOfAReusedPID(t *testing.T) {
+	bin := testprog(t)
+	o := newOwner(t, Options{})
+	p, err := o.Start(prog(bin, "sleep"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := readStat(p.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := st
+	before.start--
+	if err := o.signalTask(&task{before, true}, syscall.SIGKILL); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("the process before: %v", err)
+	}
+	if !alivePID(p.PID) {
+		t.Fatal("a process was killed for another one")
+	}
+	if err := o.signalTask(&task{st, true}, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	if e := next(t, o, p.ID, Exited); e.Signal() != syscall.SIGKILL {
+		t.Errorf("ended by %v", e.Signal())
+	}
+}
+
 func TestOwns(t *testing.T) {
 	bin := testprog(t)
 	o := newOwner(t, Options{})
