@@ -440,6 +440,29 @@ func TestAPeerWithoutAStreamIsUnsupported(t *testing.T) {
 	}
 }
 
+func TestEventsAreBounded(t *testing.T) {
+	data := func(n int) string { return "data: " + strings.Repeat("x", n) + "\n" }
+	for name, c := range map[string]struct {
+		stream string
+		size   int // of the event that gets through, 0 = none does
+	}{
+		"an event of the limit":    {data(sseEvent/2) + data(sseEvent/2-1), sseEvent}, // a line end joins them
+		"an event below the limit": {data(sseEvent/2) + data(sseEvent/2-2), sseEvent - 1},
+		"an event above the limit": {data(sseEvent/2) + data(sseEvent/2), 0},
+		"a line below the limit":   {data(sseLine - len("data: ") - 2), sseLine - len("data: ") - 2},
+		"a line above the limit":   {data(sseLine), 0},
+		"a comment above it":       {":" + strings.Repeat("x", sseLine) + "\n" + data(1), 0},
+	} {
+		out := make(chan ServerEvent, 1)
+		res := &http.Response{Body: io.NopCloser(strings.NewReader(c.stream + "\n"))}
+		got, err := (&follower{retry: sseRetry}).read(t.Context(), res, out)
+		close(out)
+		if e := <-out; got != (c.size > 0) || len(e.Data) != c.size || errors.Is(err, adapters.ErrPayloadTooLarge) == got {
+			t.Errorf("%s: %d bytes, %v", name, len(e.Data), err)
+		}
+	}
+}
+
 func FuzzParser(f *testing.F) {
 	f.Add([]byte("id: 1\nevent: x\ndata: {}\n\n"))
 	f.Add([]byte("data\r\rdata:\n: c\nretry: 99999999999\n\n"))
