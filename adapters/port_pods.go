@@ -68,11 +68,15 @@ func (p podsPort) Read(ctx context.Context, path string, opt ReadOpt) (Resource,
 	if res.Body == nil {
 		res.Body = io.NopCloser(bytes.NewReader(nil))
 	}
-	res.Body = &cancelBody{ReadCloser: res.Body, cancel: cancel}
+	res.Body = CancelOnClose(res.Body, cancel)
 	return res, nil
 }
 
-// cancelBody ends the read's context when the reader is done with the body.
+// CancelOnClose is body, whose context ends when the reader is done with it.
+func CancelOnClose(body io.ReadCloser, cancel context.CancelCauseFunc) io.ReadCloser {
+	return &cancelBody{ReadCloser: body, cancel: cancel}
+}
+
 type cancelBody struct {
 	io.ReadCloser
 	cancel context.CancelCauseFunc

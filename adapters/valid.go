@@ -40,8 +40,8 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 		*t = Time{}
 		return nil
 	}
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
+	s, err := plainString(b)
+	if err != nil {
 		return err
 	}
 	v, err := ParseTime(s)
@@ -50,6 +50,15 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 	}
 	*t = v
 	return nil
+}
+
+// plainString reads a JSON string. One without an escape, as every time is
+// written, needs no decoder, of which a page of records would make hundreds.
+func plainString(b []byte) (s string, err error) {
+	if n := len(b); n >= 2 && b[0] == '"' && b[n-1] == '"' && bytes.IndexByte(b, '\\') < 0 {
+		return string(b[1 : n-1]), nil // what else is no string, ParseTime refuses
+	}
+	return s, json.Unmarshal(b, &s)
 }
 
 // String is the instant in TimeFormat, "" for the zero Time.

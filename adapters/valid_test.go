@@ -48,8 +48,19 @@ func TestTimeIsMillisecondsUTCOrNull(t *testing.T) {
 	if err := json.Unmarshal(raw, &back); err != nil || back.A != at || !back.B.IsZero() {
 		t.Fatalf("%v %+v", err, back)
 	}
-	if json.Unmarshal([]byte(`{"A":12}`), &back) == nil {
-		t.Fatal("a number was read as a time")
+	if err := json.Unmarshal([]byte(`{"A":"\u0032026-01-02T04:04:05.678Z"}`), &back); err != nil || back.A != at {
+		t.Errorf("escaped: %v %+v", err, back)
+	}
+	for _, bad := range []string{`12`, `"12"`, `"2026-01-02T04:04:05.678Z `, `{}`, `true`, `"2026-01-02T04:04:05.678Z\""`} {
+		if json.Unmarshal([]byte(`{"A":`+bad+`}`), &back) == nil {
+			t.Errorf("%s was read as a time", bad)
+		}
+	}
+	// Whoever calls it may have checked nothing before.
+	for _, bad := range []string{``, `"`, `""2026-01-02T04:04:05.678Z""`, `2026-01-02T04:04:05.678Z`} {
+		if new(Time).UnmarshalJSON([]byte(bad)) == nil {
+			t.Errorf("%s was read as a time", bad)
+		}
 	}
 }
 

@@ -152,6 +152,9 @@ func beadsLimits(t *testing.T, ctx context.Context, b adapters.Beads) {
 		"priority 4": {adapters.NewBead{Title: "x", Priority: new(4)}, false}, "priority 5": {adapters.NewBead{Title: "x", Priority: new(5)}, true},
 		"priority -1": {adapters.NewBead{Title: "x", Priority: new(-1)}, true}, "kind": {adapters.NewBead{Title: "x", Kind: "bug"}, false},
 		"unknown kind": {adapters.NewBead{Title: "x", Kind: "saga"}, true}, "epic with a parent": {adapters.NewBead{Title: "x", ParentID: "ab-1"}, true},
+		"description -1": {adapters.NewBead{Title: "x", Description: long(64<<10 - 1)}, false}, "description in bytes": {adapters.NewBead{Title: "x", Description: strings.Repeat("ü", 32<<10+1)}, true},
+		"author 200": {adapters.NewBead{Title: "x", CreatedBy: long(200)}, false}, "author 201": {adapters.NewBead{Title: "x", CreatedBy: long(201)}, true},
+		"tags 63": {adapters.NewBead{Title: "x", Tags: tags(63)}, false}, "empty tag": {adapters.NewBead{Title: "x", Tags: []string{""}}, true},
 	} {
 		_, err := b.CreateEpic(ctx, c.in)
 		if c.bad {
@@ -170,10 +173,34 @@ func beadsLimits(t *testing.T, ctx context.Context, b adapters.Beads) {
 	want(t, "actor 201", err, adapters.CodeValidation)
 	_, err = b.Claim(ctx, deep.ID, "")
 	want(t, "no actor", err, adapters.CodeValidation)
-	_, err = b.Claim(ctx, deep.ID, "a", adapters.ClaimOpt{Lease: 29 * time.Second})
-	want(t, "lease 29 s", err, adapters.CodeValidation)
-	_, err = b.Close(ctx, deep.ID, long(2<<10+1))
+	for _, lease := range []time.Duration{29 * time.Second, adapters.MaxLease + time.Second} {
+		_, err = b.Claim(ctx, deep.ID, "a", adapters.ClaimOpt{Lease: lease})
+		want(t, "lease "+lease.String(), err, adapters.CodeValidation)
+	}
+	for _, lease := range []time.Duration{30 * time.Second, adapters.MaxLease} {
+		ok[adapters.Bead](t, "lease "+lease.String())(b.Claim(ctx, deep.ID, long(200), adapters.ClaimOpt{Lease: lease}))
+	}
+	_, err = b.Show(ctx, long(129))
+	want(t, "id 129", err, adapters.CodeValidation)
+	_, err = b.Show(ctx, long(128))
+	want(t, "id 128", err, adapters.CodeNotFound)
+	_, err = b.Close(as(ctx, long(200)), deep.ID, long(2<<10+1))
 	want(t, "outcome", err, adapters.CodeValidation)
+	if c := ok[adapters.Bead](t, "outcome 2 KiB")(b.Close(as(ctx, long(200)), deep.ID, long(2<<10))); string(c.Outcome) != long(2<<10) {
+		t.Errorf("an outcome of 2 KiB came back as %d bytes", len(c.Outcome))
+	}
+	beadsPageLimits(t, ctx, b)
+}
+
+func beadsPageLimits(t *testing.T, ctx context.Context, b adapters.Beads) {
+	for limit, bad := range map[int]bool{-1: true, 1: false, adapters.MaxPageLimit: false, adapters.MaxPageLimit + 1: true} {
+		page, err := b.GetReady(ctx, adapters.ReadyFilter{PageOpt: adapters.PageOpt{Limit: limit}})
+		if bad {
+			want(t, fmt.Sprintf("page of %d", limit), err, adapters.CodeValidation)
+		} else if err != nil || len(page.Items) > limit {
+			t.Errorf("page of %d: %d, %v", limit, len(page.Items), err)
+		}
+	}
 }
 
 func beadsClaim(t *testing.T, ctx context.Context, b adapters.Beads) {

@@ -130,6 +130,18 @@ func beadsDeps(t *testing.T, ctx context.Context, b adapters.Beads) {
 	want(t, "unknown target", err, adapters.CodeNotFound)
 	_, err = b.AddDep(ctx, adapters.Dep{From: r1.ID, To: r2.ID, Type: long(51)})
 	want(t, "type of 51 bytes", err, adapters.CodeValidation)
+	ok[adapters.Dep](t, "type of 50 bytes")(b.AddDep(ctx, adapters.Dep{From: r1.ID, To: r2.ID, Type: long(50)}))
+	if c := ok[adapters.BeadComment](t, "comment of 64 KiB")(b.Comment(ctx, r1.ID, long(64<<10))); c.Text != long(64<<10) {
+		t.Errorf("a comment of 64 KiB came back as %d bytes", len(c.Text))
+	}
+	for name, text := range map[string]string{"comment over 64 KiB": long(64<<10 + 1), "empty comment": ""} {
+		_, err = b.Comment(ctx, r1.ID, text)
+		want(t, name, err, adapters.CodeValidation)
+	}
+	_, err = b.Update(ctx, r1.ID, adapters.BeadChange{Title: new(long(501))})
+	want(t, "title changed to 501", err, adapters.CodeValidation)
+	_, err = b.Update(ctx, r1.ID, adapters.BeadChange{Description: new(long(64<<10 + 1))})
+	want(t, "description changed to 64 KiB + 1", err, adapters.CodeValidation)
 	_, err = b.AddDep(ctx, adapters.Dep{From: r1.ID, To: r2.ID, Type: adapters.DepParentChild})
 	want(t, "parent-child", err, adapters.CodeValidation)
 }

@@ -145,6 +145,17 @@ func eventsLimits(t *testing.T, ctx context.Context, e adapters.Events) {
 		"payload broken": {adapters.Event{Kind: "x", Payload: json.RawMessage(`{`)}, adapters.CodeValidation},
 		"id":             {adapters.Event{Kind: "x", ID: "a b"}, adapters.CodeValidation},
 		"session":        {adapters.Event{Kind: "x", SessionID: "a/b"}, adapters.CodeValidation},
+		"kind 127":       {adapters.Event{Kind: long(127)}, ""},
+		"payload -1":     {adapters.Event{Kind: "x", Payload: payload(64<<10 - 1)}, ""},
+		"id 128":         {adapters.Event{Kind: "x", ID: long(128)}, ""},
+		"id 129":         {adapters.Event{Kind: "x", ID: long(129)}, adapters.CodeValidation},
+		"session 128":    {adapters.Event{Kind: "x", SessionID: adapters.NullString(long(128))}, ""},
+		"session 129":    {adapters.Event{Kind: "x", SessionID: adapters.NullString(long(129))}, adapters.CodeValidation},
+		"execution 129":  {adapters.Event{Kind: "x", ExecutionID: adapters.NullString(long(129))}, adapters.CodeValidation},
+		"source 512":     {adapters.Event{Kind: "x", Source: long(512)}, ""},
+		"source 513":     {adapters.Event{Kind: "x", Source: long(513)}, adapters.CodeValidation},
+		"subject 512":    {adapters.Event{Kind: "x", Subject: long(512)}, ""},
+		"subject 513":    {adapters.Event{Kind: "x", Subject: long(513)}, adapters.CodeValidation},
 	} {
 		_, err := e.Dispatch(ctx, c.ev)
 		if c.code != "" {

@@ -139,6 +139,7 @@ func orchestratorLimits(t *testing.T, o orchestra) {
 		}
 		return m
 	}
+	exact := func(n int) map[string]string { return map[string]string{"V": long(n - len("V="))} }
 	for _, c := range []struct {
 		name string
 		spec adapters.AgentSpec
@@ -148,6 +149,10 @@ func orchestratorLimits(t *testing.T, o orchestra) {
 		{"too many arguments", adapters.AgentSpec{Args: append([]string{"exit"}, args(adapters.MaxAgentArgs)...)}, adapters.CodeValidation},
 		{"most variables", adapters.AgentSpec{Args: []string{"exit"}, Env: env(adapters.MaxAgentEnv, 1)}, ""},
 		{"too many variables", adapters.AgentSpec{Args: []string{"exit"}, Env: env(adapters.MaxAgentEnv+1, 1)}, adapters.CodeValidation},
+		{"most labels", adapters.AgentSpec{Args: []string{"exit"}, Labels: env(adapters.MaxAgentLabels, 1)}, ""},
+		{"too many labels", adapters.AgentSpec{Args: []string{"exit"}, Labels: env(adapters.MaxAgentLabels+1, 1)}, adapters.CodeValidation},
+		{"environment of the limit", adapters.AgentSpec{Args: []string{"exit"}, Env: exact(adapters.MaxAgentEnvBytes)}, ""},
+		{"environment above the limit", adapters.AgentSpec{Args: []string{"exit"}, Env: exact(adapters.MaxAgentEnvBytes + 1)}, adapters.CodePayloadTooLarge},
 		{"environment too large", adapters.AgentSpec{Args: []string{"exit"}, Env: env(2, 40<<10)}, adapters.CodePayloadTooLarge},
 		{"command line too large", adapters.AgentSpec{Args: slices.Repeat([]string{long(120 << 10)}, 9)}, adapters.CodePayloadTooLarge},
 		{"negative timeout", adapters.AgentSpec{Args: []string{"exit"}, TimeoutS: -1}, adapters.CodeValidation},
@@ -170,6 +175,7 @@ func orchestratorLimits(t *testing.T, o orchestra) {
 	want(t, "input too large", o.SendInput(o.ctx, a.AgentID, make([]byte, adapters.MaxAgentInput+1), false), adapters.CodePayloadTooLarge)
 	_, err := o.TerminateAgent(o.ctx, a.AgentID, adapters.MaxGrace+1)
 	want(t, "grace too long", err, adapters.CodeValidation)
+	ok[adapters.Agent](t, "grace of the limit")(o.TerminateAgent(o.ctx, a.AgentID, adapters.MaxGrace))
 }
 
 func orchestratorSpawnErrors(t *testing.T, o orchestra) {

@@ -189,6 +189,7 @@ func podsPaths(t *testing.T, ctx context.Context, p adapters.Pods) {
 	want(t, "list without a slash", err, adapters.CodeValidation)
 	for name, path := range map[string]string{
 		"umlaut": "/grüße.txt", "space": "/a b", "escaped": "/a%20c", "dots": "/a..b", "plus": "/a+b&c=d", "path 1023": strings.Repeat("/"+long(127), 7) + "/" + long(126),
+		"path 1024": strings.Repeat("/"+long(127), 8), "segment 200": "/" + long(200),
 	} {
 		putPod(t, ctx, p, path, text(name))
 		if _, body := getPod(t, ctx, p, path, adapters.ReadOpt{}); body != name {
@@ -415,6 +416,8 @@ func podsJSONPatch(t *testing.T, ctx context.Context, p adapters.Pods) {
 	want(t, "unknown dialect", err, adapters.CodeUnsupported)
 	_, err = p.Patch(ctx, "/j", patch(adapters.DialectJSONPatch, `["`+long(adapters.MaxPodPatch)+`"]`), adapters.Cond{})
 	want(t, "patch too large", err, adapters.CodePayloadTooLarge)
+	// Of the very limit it is read, and refused for what it says.
+	want(t, "patch of the limit", apply("/j", `["`+long(adapters.MaxPodPatch-4)+`"]`, adapters.Cond{}), adapters.CodeValidation)
 }
 
 func podsPatchRace(t *testing.T, ctx context.Context, p adapters.Pods) {

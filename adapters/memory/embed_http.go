@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
 // Limits of the http embedder.
@@ -28,8 +29,7 @@ const (
 	embedTries     = 3
 	embedTimeout   = 10 * time.Second // one attempt
 	embedBackoff   = 100 * time.Millisecond
-	maxEmbedWait   = 30 * time.Second // the longest Retry-After that is obeyed
-	maxEmbedAnswer = 16 << 20         // bytes
+	maxEmbedAnswer = 16 << 20 // bytes
 )
 
 // httpEmbedder speaks POST /v1/embeddings as OpenAI defines it. It sends the
@@ -129,7 +129,7 @@ func (e *httpEmbedder) batch(ctx context.Context, texts []string) ([][]float32, 
 		if ctx.Err() != nil {
 			return nil, adapters.AsError(context.Cause(ctx))
 		}
-		if wait < 0 || try == embedTries || !pause(ctx, wait) {
+		if wait < 0 || try == embedTries || !wire.Pause(ctx, wait) {
 			return nil, err
 		}
 	}
@@ -288,22 +288,6 @@ func decodeVector(raw json.RawMessage) ([]float32, error) {
 		return nil, err
 	}
 	return unpack(nil, b)
-}
-
-// pause waits d and reports true; it returns false at once when d is longer
-// than what we accept or than ctx has left.
-func pause(ctx context.Context, d time.Duration) bool {
-	if end, ok := ctx.Deadline(); d > maxEmbedWait || ok && time.Until(end) <= d {
-		return false
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // Close ends idle connections.

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -270,21 +269,6 @@ func TestEmbedderConfig(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-}
-
-// The wait between tries is bounded by what the caller has left.
-func TestPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		start := time.Now()
-		if !pause(ctx, 20*time.Second) || time.Since(start) != 20*time.Second {
-			t.Errorf("paused %v", time.Since(start))
-		}
-		if pause(ctx, maxEmbedWait+1) || pause(ctx, 40*time.Second) || time.Since(start) != 20*time.Second {
-			t.Error("a wait that is of no use was begun")
-		}
-	})
 }
 
 func FuzzDecodeVector(f *testing.F) {

@@ -131,12 +131,16 @@ func (t *Tasks) active() []taskRecord {
 	return out
 }
 
-func getTask(q *request) error {
-	t, err := q.tasks()
-	if err != nil {
-		return err
+// taskID is the task that the path names.
+func (q *request) taskID() (t *Tasks, id string, err error) {
+	if t, err = q.tasks(); err == nil {
+		id, err = q.param("id")
 	}
-	id, err := q.param("id")
+	return t, id, err
+}
+
+func getTask(q *request) error {
+	t, id, err := q.taskID()
 	if err != nil {
 		return err
 	}
@@ -158,11 +162,7 @@ func (q *request) task(t *Tasks, id string) error {
 func (t *Tasks) logPath(id string) string { return filepath.Join(t.cfg.Dir, id, logFile) }
 
 func stopTask(q *request) error {
-	t, err := q.tasks()
-	if err != nil {
-		return err
-	}
-	id, err := q.param("id")
+	t, id, err := q.taskID()
 	if err != nil {
 		return err
 	}
@@ -177,11 +177,7 @@ func stopTask(q *request) error {
 // streamTaskLog reads the log file and, at its end, waits for more of it: what
 // was written before and what comes later is one sequence, without a seam.
 func streamTaskLog(q *request) error {
-	t, err := q.tasks()
-	if err != nil {
-		return err
-	}
-	id, err := q.param("id")
+	t, id, err := q.taskID()
 	if err != nil {
 		return err
 	}

@@ -3,12 +3,10 @@ package wire
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,9 +25,11 @@ const (
 	maxErrorBody = 64 << 10         // bytes of an error answer
 	maxRetries   = 2
 	retryFirst   = 100 * time.Millisecond
-	maxRetryWait = 30 * time.Second // the longest Retry-After that is obeyed
 	maxRedirects = 5
 )
+
+// MaxRetryWait is the longest Retry-After that is obeyed.
+const MaxRetryWait = 30 * time.Second
 
 // Authorizer puts credentials on a request. body is what will be sent, for
 // schemes that sign it; a streamed one is nil, with a ContentLength that is not
@@ -203,14 +203,6 @@ type Request struct {
 	Expect []int
 }
 
-// Response is an answer that was read to its end.
-type Response struct {
-	Status int
-	Header http.Header
-	Body   []byte
-	URL    *url.URL // after redirects
-}
-
 // Do sends r and reads the answer. Calls that are reads, or keyed, are retried
 // at most twice where the error may pass, all within ctx. The error is always
 // an *adapters.Error.
@@ -228,7 +220,7 @@ func retrying[T any](ctx context.Context, r Request, attempt func() (T, error)) 
 			return res, nil
 		}
 		last := adapters.AsError(err)
-		if try == maxRetries || !last.Retryable || !r.repeatable() || !pause(ctx, retryDelay(try, last)) {
+		if try == maxRetries || !last.Retryable || !r.repeatable() || !Pause(ctx, retryDelay(try, last)) {
 			return res, last
 		}
 	}
@@ -260,10 +252,10 @@ func retryDelay(try int, e *adapters.Error) time.Duration {
 	return d + rand.N(d)
 }
 
-// pause waits d and reports true, unless ctx would end first or d is longer
-// than any wait we are told to accept: then it returns false at once.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d > maxRetryWait {
+// Pause waits d and reports true, unless ctx would end first or d is longer
+// than MaxRetryWait: then it returns false at once.
+func Pause(ctx context.Context, d time.Duration) bool {
+	if d > MaxRetryWait {
 		return false
 	}
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
@@ -435,97 +427,6 @@ func transportError(ctx context.Context, err error) error {
 	return adapters.Unavailable(err, "cannot reach the peer")
 }
 
-func readAll(r io.Reader, limit int64) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(body)) > limit {
-		return nil, lied("answer is larger than %d bytes", limit)
-	}
-	return body, nil
-}
-
-// lied is UNAVAILABLE that a retry will not mend: the peer does not speak the
-// format.
-func lied(format string, args ...any) *adapters.Error {
-	e := adapters.Unavailable(nil, "the peer's "+format, args...)
-	e.Retryable = false
-	return e
-}
-
-// JSON sends in (nil = no body) and reads a JSON answer into out (nil = it is
-// ignored, as is the empty body of a 204).
-func (c *Client) JSON(ctx context.Context, r Request, in, out any) (*Response, error) {
-	if in != nil {
-		body, err := json.Marshal(in)
-		if err != nil {
-			return nil, adapters.Errorf(adapters.CodeValidation, "cannot be written as JSON").Wrap(err)
-		}
-		r.Body, r.ContentType = body, "application/json"
-	}
-	res, err := c.Do(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	if out == nil || res.Status == http.StatusNoContent {
-		return res, nil
-	}
-	return res, Decode(res, out)
-}
-
-// Decode reads a JSON answer into out. Another content type, or JSON of
-// another shape, is UNAVAILABLE: the peer is not what it should be.
-func Decode(res *Response, out any) error {
-	mt, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	if mt != "application/json" && !strings.HasSuffix(mt, "+json") {
-		return lied("answer is %q, not JSON", mt)
-	}
-	if err := json.Unmarshal(res.Body, out); err != nil {
-		return lied("answer cannot be read as JSON of the contract: %v", err)
-	}
-	return nil
-}
-
-// List reads a list that is an array, or an envelope with items and
-// next_cursor, as older and newer peers send it; the next cursor of an array
-// is taken from Link rel="next".
-func List[T any](res *Response) (adapters.Page[T], error) {
-	var page adapters.Page[T]
-	var raw json.RawMessage
-	if err := Decode(res, &raw); err != nil {
-		return page, err
-	}
-	if len(raw) == 0 || bytes.TrimLeft(raw, " \t\r\n")[0] == '{' {
-		return page, Decode(res, &page)
-	}
-	if err := Decode(res, &page.Items); err != nil {
-		return page, err
-	}
-	page.NextCursor = adapters.NullString(nextCursor(res.Header))
-	return page, nil
-}
-
-// nextCursor is the cursor parameter of Link rel="next" (RFC 8288).
-func nextCursor(h http.Header) string {
-	for _, line := range h.Values("Link") {
-		for _, link := range strings.Split(line, ",") {
-			target, params, ok := strings.Cut(strings.TrimSpace(link), ">")
-			if !ok || !strings.HasPrefix(target, "<") {
-				continue
-			}
-			rel := strings.ReplaceAll(strings.ReplaceAll(params, " ", ""), `"`, "")
-			if !strings.Contains(rel+";", ";rel=next;") {
-				continue
-			}
-			if u, err := url.Parse(target[1:]); err == nil {
-				return u.Query().Get("cursor")
-			}
-		}
-	}
-	return ""
-}
-
 // Stream sends r and returns the answer with its body unread; the peer has the
 // read limit to send the head, the body is bounded by ctx alone. The caller
 // closes it. It is not retried.
@@ -559,18 +460,6 @@ func (c *Client) openStream(ctx context.Context, r Request) (*http.Response, err
 		cancel(nil)
 		return nil, adapters.AsError(err)
 	}
-	res.Body = &cancelBody{ReadCloser: res.Body, cancel: cancel}
+	res.Body = adapters.CancelOnClose(res.Body, cancel)
 	return res, nil
-}
-
-// cancelBody ends the request's context with its body.
-type cancelBody struct {
-	io.ReadCloser
-	cancel context.CancelCauseFunc
-}
-
-func (b *cancelBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.cancel(nil)
-	return err
 }

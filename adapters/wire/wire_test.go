@@ -461,3 +461,18 @@ func FuzzParser(f *testing.F) {
 		}
 	})
 }
+
+// The wait between tries is bounded by what the caller has left.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		if !Pause(ctx, 20*time.Second) || time.Since(start) != 20*time.Second {
+			t.Errorf("paused %v", time.Since(start))
+		}
+		if Pause(ctx, MaxRetryWait+1) || Pause(ctx, 40*time.Second) || time.Since(start) != 20*time.Second {
+			t.Error("a wait that is of no use was begun")
+		}
+	})
+}

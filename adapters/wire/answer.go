@@ -1,0 +1,110 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Response is an answer that was read to its end.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   []byte
+	URL    *url.URL // after redirects
+}
+
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(body)) > limit {
+		return nil, lied("answer is larger than %d bytes", limit)
+	}
+	return body, nil
+}
+
+// lied is UNAVAILABLE that a retry will not mend: the peer does not speak the
+// format.
+func lied(format string, args ...any) *adapters.Error {
+	e := adapters.Unavailable(nil, "the peer's "+format, args...)
+	e.Retryable = false
+	return e
+}
+
+// JSON sends in (nil = no body) and reads a JSON answer into out (nil = it is
+// ignored, as is the empty body of a 204).
+func (c *Client) JSON(ctx context.Context, r Request, in, out any) (*Response, error) {
+	if in != nil {
+		body, err := json.Marshal(in)
+		if err != nil {
+			return nil, adapters.Errorf(adapters.CodeValidation, "cannot be written as JSON").Wrap(err)
+		}
+		r.Body, r.ContentType = body, "application/json"
+	}
+	res, err := c.Do(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if out == nil || res.Status == http.StatusNoContent {
+		return res, nil
+	}
+	return res, Decode(res, out)
+}
+
+// Decode reads a JSON answer into out. Another content type, or JSON of
+// another shape, is UNAVAILABLE: the peer is not what it should be.
+func Decode(res *Response, out any) error {
+	mt, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if mt != "application/json" && !strings.HasSuffix(mt, "+json") {
+		return lied("answer is %q, not JSON", mt)
+	}
+	if err := json.Unmarshal(res.Body, out); err != nil {
+		return lied("answer cannot be read as JSON of the contract: %v", err)
+	}
+	return nil
+}
+
+// List reads a list that is an array, or an envelope with items and
+// next_cursor, as older and newer peers send it; the next cursor of an array
+// is taken from Link rel="next".
+func List[T any](res *Response) (adapters.Page[T], error) {
+	var page adapters.Page[T]
+	// The first byte tells, and the body is read once.
+	if bytes.HasPrefix(bytes.TrimLeft(res.Body, " \t\r\n"), []byte("{")) {
+		return page, Decode(res, &page)
+	}
+	if err := Decode(res, &page.Items); err != nil {
+		return page, err
+	}
+	page.NextCursor = adapters.NullString(nextCursor(res.Header))
+	return page, nil
+}
+
+// nextCursor is the cursor parameter of Link rel="next" (RFC 8288).
+func nextCursor(h http.Header) string {
+	for _, line := range h.Values("Link") {
+		for _, link := range strings.Split(line, ",") {
+			target, params, ok := strings.Cut(strings.TrimSpace(link), ">")
+			if !ok || !strings.HasPrefix(target, "<") {
+				continue
+			}
+			rel := strings.ReplaceAll(strings.ReplaceAll(params, " ", ""), `"`, "")
+			if !strings.Contains(rel+";", ";rel=next;") {
+				continue
+			}
+			if u, err := url.Parse(target[1:]); err == nil {
+				return u.Query().Get("cursor")
+			}
+		}
+	}
+	return ""
+}
