@@ -59,6 +59,10 @@ func (r *resolver) checkNeed(spec *program.Spec, need program.Need, names []stri
 	}
 }
 
+// maxSearches bounds the search for similar names in a manifest that needs
+// nothing but unknown programs: each goes through all names.
+const maxSearches = 100
+
 func (r *resolver) unmet(name, need string, keys []string) {
 	if r.faulty[need] {
 		return
@@ -83,8 +87,10 @@ func (r *resolver) unmet(name, need string, keys []string) {
 		return
 	}
 	hint := "write the name of a program"
-	if near, ok := schema.Nearest(need, slices.Collect(maps.Keys(r.instances))); ok {
-		hint = "did you mean " + near + "?"
+	if r.searched++; r.searched <= maxSearches {
+		if near, ok := schema.Nearest(need, slices.Collect(maps.Keys(r.instances))); ok {
+			hint = "did you mean " + near + "?"
+		}
 	}
 	r.report("E123", schema.Finding{
 		Value: need, Message: fmt.Sprintf("%s needs %s, which does not exist", name, schema.Quote(need)), Hint: hint,

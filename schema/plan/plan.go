@@ -185,6 +185,7 @@ type resolver struct {
 	faulty map[string]bool
 
 	instances map[string][]string // program → names of its instances
+	searched  int                 // similar names, see maxSearches
 	missing   []missing
 	asked     map[string]bool
 	declared  map[string][]string    // instance → the key of the manifest that states its stop

@@ -528,3 +528,22 @@ func TestUnreadableEnvFileIsNotOptional(t *testing.T) {
 		t.Errorf("findings %v: a file that is there and cannot be read is a mistake", findings)
 	}
 }
+
+// Similar names are looked for a hundred times and no more; the mistakes are all
+// reported.
+func TestHintsOfUnknownNeedsAreBounded(t *testing.T) {
+	var needs []string
+	for i := range 150 {
+		needs = append(needs, fmt.Sprintf("'database%d'", i))
+	}
+	_, findings := resolve(t, "[programs.database]\ncommand=['b']\n[programs.web]\ncommand=['a']\nneeds=["+strings.Join(needs, ",")+"]", plan.Facts{})
+	hinted := 0
+	for _, f := range findings {
+		if f.Hint == "did you mean database?" {
+			hinted++
+		}
+	}
+	if len(findings) != 150 || hinted != 100 {
+		t.Errorf("%d findings, %d with the name; want 150 and 100", len(findings), hinted)
+	}
+}
