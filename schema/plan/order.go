@@ -12,6 +12,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
+// maxNeeds bounds the edges between instances: those of two programs that have
+// instances multiply.
+const maxNeeds = 200_000
+
 // needs makes instances of the names in needs and drops what cannot be met.
 func (r *resolver) needs() {
 	reported := map[[2]string]bool{}
@@ -34,6 +38,16 @@ func (r *resolver) needs() {
 			reported[[2]string{spec.Group, need.Program}] = true
 			if once {
 				r.checkNeed(spec, need, names, byName)
+			}
+			if r.edges += len(names); r.edges > maxNeeds {
+				if r.edges-len(names) <= maxNeeds { // the first one tells
+					r.report("E141", schema.Finding{
+						Value:   need.Program,
+						Message: fmt.Sprintf("with the instances of program %s more than %d instances need one another", spec.Group, maxNeeds),
+						Hint:    "lower instances, or need one program that stands for many",
+					}, "programs", spec.Group, "needs")
+				}
+				continue
 			}
 			for _, name := range names {
 				needs = append(needs, program.Need{Program: name, Condition: need.Condition})

@@ -185,6 +185,8 @@ type resolver struct {
 	faulty map[string]bool
 
 	instances map[string][]string // program → names of its instances
+	total     int                 // of instances, see maxPrograms
+	edges     int                 // of instances that need one another, see maxNeeds
 	searched  int                 // similar names, see maxSearches
 	missing   []missing
 	asked     map[string]bool

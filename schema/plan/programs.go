@@ -136,6 +136,10 @@ func (r *resolver) filled(v any) any {
 	return v
 }
 
+// maxPrograms bounds the programs of a plan, instances included: each takes some
+// 20 KiB while the plan is made, and instances multiply.
+const maxPrograms = 20_000
+
 // program decodes one program and adds its instances.
 func (r *resolver) program(s *source, merged map[string]any) {
 	if off := r.off(s, merged); off != "" {
@@ -161,6 +165,16 @@ func (r *resolver) program(s *source, merged map[string]any) {
 	n := 1
 	if v, ok := merged["instances"].(int64); ok && v > 1 && !s.violated["instances"] {
 		n = int(v)
+	}
+	if r.total += n; r.total > maxPrograms {
+		if r.total-n <= maxPrograms { // the first one tells
+			r.report("E141", schema.Finding{
+				Value:   strconv.Itoa(n),
+				Message: fmt.Sprintf("with the instances of program %s there are more than %d programs", s.name, maxPrograms),
+				Hint:    "lower instances",
+			}, "programs", s.name)
+		}
+		n = 1
 	}
 	for i := range n {
 		if i > 0 {
