@@ -62,7 +62,7 @@ func referenceConfig(raw []byte) ([]byte, error) {
 	text := strings.NewReplacer(
 		"authentication/dpop-bearer.json", "authentication/debug-auth-header.json",
 		"backend/file.json", "backend/global-quota-file.json",
-		"resource-locker/file.json", "resource-locker/memory.json",
+		`"css:config/util/resource-locker/file.json",`, "",
 		"key-value/resource-store.json", "key-value/memory.json",
 	).Replace(string(raw))
 	var config map[string]any
@@ -71,6 +71,15 @@ func referenceConfig(raw []byte) ([]byte, error) {
 	}
 	config["@graph"] = []any{map[string]any{
 		"@id": "urn:solid-server:default:QuotaStrategy", "@type": "GlobalQuotaStrategy", "limit_amount": quota, "limit_unit": "bytes",
+	}, map[string]any{
+		// Its own locks in memory with more than their six seconds, which a body as
+		// long as the quota may take on a machine that other tests share.
+		"@id": "urn:solid-server:default:ResourceLocker", "@type": "WrappedExpiringReadWriteLocker",
+		"locker": map[string]any{
+			"@type": "GreedyReadWriteLocker", "locker": map[string]any{"@type": "MemoryResourceLocker"},
+			"storage": map[string]any{"@id": "urn:solid-server:default:LockStorage"},
+		},
+		"expiration": 120_000,
 	}}
 	return json.Marshal(config)
 }
