@@ -49,7 +49,7 @@ func (l *lab) agentsLocal() target {
 	return target{
 		slot: "orchestrator", class: "local-process-manager, over HTTP",
 		open: func(ctx context.Context) (err error) {
-			b, err = l.box(ctx, "[adapters]\norchestrator = \"local-process-manager\"\n")
+			b, err = l.box(ctx, "/ready", "[adapters]\norchestrator = \"local-process-manager\"\n")
 			return err
 		},
 		rows: []row{
@@ -147,7 +147,7 @@ func (l *lab) agentsBridge() target {
 			}
 		},
 		open: func(ctx context.Context) (err error) {
-			b, err = l.box(ctx, "[adapters]\norchestrator = \"stdio-bridge\"\n[integrations.external_orchestrator]\nenabled = true\nprotocol = \"stdio\"\n")
+			b, err = l.box(ctx, "/livez", "[adapters]\norchestrator = \"stdio-bridge\"\n[integrations.external_orchestrator]\nenabled = true\nprotocol = \"stdio\"\n")
 			if err == nil {
 				h, err = l.attach(ctx, b)
 			}

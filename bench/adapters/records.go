@@ -42,7 +42,7 @@ func (l *lab) beadsExternal() target {
 	return target{
 		slot: "beads", class: "external, a second agentinit", rows: beadRows(&b), close: func() { disconnect(b) },
 		open: func(ctx context.Context) error {
-			peer, err := l.box(ctx, "[adapters]\nbeads = \"local-sqlite\"\n")
+			peer, err := l.box(ctx, "/ready", "[adapters]\nbeads = \"local-sqlite\"\n")
 			if err != nil {
 				return err
 			}
@@ -131,7 +131,7 @@ func (l *lab) eventsExternal() target {
 	return target{
 		slot: "events", class: "external, spool to a second agentinit", rows: eventRows(&e), close: func() { disconnect(e) },
 		open: func(ctx context.Context) error {
-			sink, err := l.box(ctx, "[adapters]\nevents = \"local-jsonl\"\n")
+			sink, err := l.box(ctx, "/ready", "[adapters]\nevents = \"local-jsonl\"\n")
 			if err != nil {
 				return err
 			}

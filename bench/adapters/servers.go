@@ -26,8 +26,9 @@ func (l *lab) keep(s *foreign.Server, err error) (string, error) {
 // box is a running agentinit.
 type box struct{ dir, url, key string }
 
-// box starts an agentinit with these slots.
-func (l *lab) box(ctx context.Context, slots string) (*box, error) {
+// box starts an agentinit with these slots and waits for its answer to a probe:
+// /ready, but /livez of one that is not ready before a host is at its bridge.
+func (l *lab) box(ctx context.Context, probe, slots string) (*box, error) {
 	dir, err := os.MkdirTemp(l.dir, "box")
 	if err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func (l *lab) box(ctx context.Context, slots string) (*box, error) {
 	}
 	cmd := exec.Command(filepath.Join(l.bin, "agentinit"), "--manifest", file, "--root", dir)
 	cmd.Env = append(os.Environ(), "MANAGEMENT_API_KEY="+b.key, "MANAGEMENT_API_HOST=127.0.0.1")
-	_, err = l.keep(foreign.Start(ctx, cmd, l.dir, foreign.Answers(b.url+"/ready")))
+	_, err = l.keep(foreign.Start(ctx, cmd, l.dir, foreign.Answers(b.url+probe)))
 	return b, err
 }
 
