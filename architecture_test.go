@@ -28,7 +28,7 @@ var arrows = map[string][]string{
 	},
 	"supervisor":             {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event"},
 	"supervisor/ready":       {"supervisor/program", "supervisor/proc", "supervisor/logs"},
-	"supervisor/control":     {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control/api"},
+	"supervisor/control":     {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control/api", "internal/exchange"},
 	"supervisor/program":     {},
 	"supervisor/proc":        {},
 	"supervisor/logs":        {},
@@ -62,7 +62,7 @@ var arrows = map[string][]string{
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/events":       {"adapters", "adapters/wire"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
-	"adapters/rest":         {"adapters"},
+	"adapters/rest":         {"adapters", "internal/exchange"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
@@ -70,17 +70,17 @@ var arrows = map[string][]string{
 	"adapters/federation":            {"adapters", "supervisor/event"},
 	"adapters/contract":              {"adapters"},
 
-	"probes":         {"supervisor/event", "probes/console", "internal/httpstatus"},
+	"probes":         {"supervisor/event", "probes/console", "internal/exchange"},
 	"probes/console": {},
 
-	"telemetry": {"internal/httpstatus"},
+	"telemetry": {"internal/exchange"},
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 
-	"image":               {},
-	"nix/vendorhash":      {},
-	"internal/testprog":   {},
-	"internal/httpstatus": {},
+	"image":             {},
+	"nix/vendorhash":    {},
+	"internal/testprog": {},
+	"internal/exchange": {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,
 	// and connections in memory.
 	"internal/foreign": {},

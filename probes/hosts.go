@@ -28,7 +28,7 @@ func (s *Server) onlyOurNames(next http.Handler) http.Handler {
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := hostName(r.Host)
-		if isAddress(name) || names[name] || s.probes[r.URL.Path] && (name == "" || isPrivateName(name)) {
+		if isAddress(name) || names[name] || s.isProbe(r.URL.Path) && (name == "" || isPrivateName(name)) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -8,10 +8,8 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 
-	"github.com/dreamlab-ai/agentinit/internal/httpstatus"
+	"github.com/dreamlab-ai/agentinit/internal/exchange"
 )
 
 // unmatched is the pattern of what no route takes.
@@ -56,10 +54,10 @@ func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 	gauge := m.inFlight.WithLabelValues(pattern)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if pattern != unmatched {
-			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("http.route", pattern))
+			exchange.SetRoute(r.Context(), pattern)
 		}
 		gauge.Inc()
-		ww := &httpstatus.Recorder{ResponseWriter: w}
+		ww := &exchange.Recorder{ResponseWriter: w}
 		begin := time.Now()
 		finished := false
 		defer func() {
@@ -84,11 +82,4 @@ func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 }
 
 // methodLabel keeps a made-up method from becoming a label value.
-func methodLabel(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
-		http.MethodDelete, http.MethodOptions, http.MethodConnect, http.MethodTrace:
-		return method
-	}
-	return "other"
-}
+func methodLabel(method string) string { return exchange.Method(method, "other") }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,11 +41,17 @@ func (s *Server) openRoutes() []openRoute {
 	}
 }
 
+// isProbe tells whether machines of the network ask for path, under any private
+// name.
+func (s *Server) isProbe(path string) bool {
+	return slices.ContainsFunc(s.keyless, func(o openRoute) bool { return o.probe && o.pattern == path })
+}
+
 // routes serves what needs no key. Everything else comes by Mount.
 func (s *Server) routes() chi.Router {
 	r := chi.NewRouter()
 	s.fallbacks(r)
-	for _, route := range s.openRoutes() {
+	for _, route := range s.keyless {
 		s.get(r, route.pattern, route.handler)
 	}
 	return r
@@ -242,8 +249,8 @@ func (s *Server) relay(w http.ResponseWriter, _ *http.Request) {
 
 // index tells who comes by hand where to look.
 func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
-	open := make([]string, 0, len(s.openRoutes()))
-	for _, route := range s.openRoutes() {
+	open := make([]string, 0, len(s.keyless))
+	for _, route := range s.keyless {
 		if route.pattern != "/" {
 			open = append(open, route.pattern)
 		}

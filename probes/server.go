@@ -67,7 +67,8 @@ type Config struct {
 	// lower case, without the port that the scheme implies.
 	Origins []string
 	// Wrap is put around everything that the listeners serve; nil for nothing.
-	// Each handler sets http.route on the span of its request's context.
+	// Each handler
+	// names its route by exchange.SetRoute.
 	Wrap func(http.Handler) http.Handler
 
 	ManagementAddress string // host:port, or Off
@@ -78,7 +79,7 @@ type Config struct {
 type Server struct {
 	cfg       Config
 	router    chi.Router
-	probes    map[string]bool // paths that are asked under any private name
+	keyless   []openRoute
 	metrics   *httpMetrics
 	anonymous anonymousLimit
 
@@ -101,10 +102,8 @@ func NewServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: m, probes: make(map[string]bool), listeners: make(map[string]*listener)}
-	for _, route := range s.openRoutes() {
-		s.probes[route.pattern] = route.probe
-	}
+	s := &Server{cfg: cfg, metrics: m, listeners: make(map[string]*listener)}
+	s.keyless = s.openRoutes()
 	s.router = s.routes()
 	if why := cfg.Auth.Limitation(); why != "" {
 		cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventAuthMode,

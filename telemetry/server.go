@@ -10,30 +10,29 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/dreamlab-ai/agentinit/internal/httpstatus"
+	"github.com/dreamlab-ai/agentinit/internal/exchange"
 )
 
 // The attributes of a request's span, by OpenTelemetry's semantic conventions for
 // HTTP (https://opentelemetry.io/docs/specs/semconv/http/http-spans/).
 const (
 	methodKey = "http.request.method"
-	routeKey  = "http.route"
 	statusKey = "http.response.status_code"
 	errorKey  = "error.type"
 )
 
 // Handler puts every request to next into a span, below the request's own
 // traceparent (W3C Trace Context). The span shows method, status and what next
-// sets as http.route on the span of the request's context; never a path or a
+// says by exchange.SetRoute; never a path or a
 // query, which may hold anything.
 func (p *Pipeline) Handler(next http.Handler) http.Handler {
 	tracer := p.Tracer()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		method := knownMethod(r.Method)
+		method := exchange.Method(r.Method, "_OTHER") // the convention's word
 		ctx, span := tracer.Start(ctx, method, trace.WithSpanKind(trace.SpanKindServer),
 			trace.WithAttributes(attribute.String(methodKey, method)))
-		ww := &httpstatus.Recorder{ResponseWriter: w}
+		ww := &exchange.Recorder{ResponseWriter: w}
 		finished := false
 		// Not deferred by itself: End would record the text of a panic.
 		defer func() {
@@ -46,7 +45,7 @@ func (p *Pipeline) Handler(next http.Handler) http.Handler {
 }
 
 // statusOf is the status of an answer, 0 when it was cut off before it began.
-func statusOf(w *httpstatus.Recorder, r *http.Request, finished bool) int {
+func statusOf(w *exchange.Recorder, r *http.Request, finished bool) int {
 	switch code := w.Status; {
 	case code != 0 || !finished:
 		return code
@@ -59,7 +58,7 @@ func statusOf(w *httpstatus.Recorder, r *http.Request, finished bool) int {
 func conclude(span trace.Span, method string, status int) {
 	if s, ok := span.(sdk.ReadOnlySpan); ok {
 		for _, a := range s.Attributes() {
-			if a.Key == routeKey {
+			if a.Key == exchange.RouteKey {
 				span.SetName(method + " " + a.Value.AsString())
 			}
 		}
@@ -74,14 +73,4 @@ func conclude(span trace.Span, method string, status int) {
 		span.SetAttributes(attribute.String(errorKey, strconv.Itoa(status)))
 		span.SetStatus(codes.Error, "")
 	}
-}
-
-// knownMethod keeps a made-up method out of names; _OTHER is the convention's.
-func knownMethod(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
-		http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
-		return method
-	}
-	return "_OTHER"
 }

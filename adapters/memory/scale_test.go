@@ -12,8 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/dreamlab-ai/agentinit/adapters"
-	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
 // randomVectors are the same on every run.
@@ -288,16 +289,7 @@ func TestPostgresLeavesOtherTablesAlone(t *testing.T) {
 // asked is one value that another program reads on the server.
 func asked[T any](t *testing.T, conninfo, query string) (v T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-	defer cancel()
-	c, err := foreign.Dial(ctx, conninfo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(ctx)
-	if err := c.QueryRow(ctx, query).Scan(&v); err != nil {
-		t.Fatal(err)
-	}
+	directly(t, conninfo, func(ctx context.Context, c *pgx.Conn) error { return c.QueryRow(ctx, query).Scan(&v) })
 	return v
 }
 

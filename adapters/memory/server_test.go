@@ -71,8 +71,8 @@ func (s *server) conn(t testing.TB, start func(context.Context) (*foreign.Server
 	return s.running.Address
 }
 
-// statements runs SQL on the server directly, as another program would.
-func statements(t testing.TB, conninfo string, list ...string) {
+// directly uses the server as another program would.
+func directly(t testing.TB, conninfo string, use func(context.Context, *pgx.Conn) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
@@ -81,11 +81,22 @@ func statements(t testing.TB, conninfo string, list ...string) {
 		t.Fatal(err)
 	}
 	defer c.Close(ctx)
-	for _, q := range list {
-		if _, err := c.Exec(ctx, q, pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Fatalf("%s: %v", q, err)
-		}
+	if err := use(ctx, c); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// statements runs SQL on the server directly.
+func statements(t testing.TB, conninfo string, list ...string) {
+	t.Helper()
+	directly(t, conninfo, func(ctx context.Context, c *pgx.Conn) error {
+		for _, q := range list {
+			if _, err := c.Exec(ctx, q, pgx.QueryExecModeSimpleProtocol); err != nil {
+				return fmt.Errorf("%s: %w", q, err)
+			}
+		}
+		return nil
+	})
 }
 
 // realPostgres returns the conninfo of an empty schema on PostgreSQL 15.

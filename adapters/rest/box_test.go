@@ -23,7 +23,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/adapters/rest/resttest"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
-	"github.com/dreamlab-ai/agentinit/internal/httpstatus"
+	"github.com/dreamlab-ai/agentinit/internal/exchange"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -117,7 +117,7 @@ func (b *box) serve(slots rest.Slots, opts ...option) {
 	// in a box: streams and sockets must reach through it.
 	inner := b.authenticate(b.server.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		inner.ServeHTTP(&httpstatus.Recorder{ResponseWriter: w}, r)
+		inner.ServeHTTP(&exchange.Recorder{ResponseWriter: w}, r)
 	})
 	mux.HandleFunc("GET /v1/meta", func(w http.ResponseWriter, _ *http.Request) {
 		versions, caps := map[adapters.Slot]string{}, map[adapters.Slot][]string{}

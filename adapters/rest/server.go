@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/exchange"
 )
 
 // Slots are the wrapped slots of a box; *adapters.Set is them.
@@ -168,7 +167,7 @@ func (s *Server) Handler() http.Handler {
 // what an error becomes.
 func (s *Server) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("http.route", rt.Path))
+		exchange.SetRoute(r.Context(), rt.Path)
 		q := &request{Request: r, s: s, w: w, rc: http.NewResponseController(w), row: rt, report: new(adapters.Report)}
 		defer func() {
 			v := recover()

@@ -261,14 +261,7 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return sleep(ctx, d)
 }
 
 func (c *Client) attempt(ctx context.Context, r Request, key string) (*Response, error) {

@@ -371,9 +371,8 @@ func (b *box) serveControl() error {
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},
-		UID: uint32(os.Geteuid()), GID: uint32(readers),
+		Wrap: b.traceRequests(), UID: uint32(os.Geteuid()), GID: uint32(readers),
 	}
-	config.Wrap = b.traceRequests()
 	if b.bridge != nil {
 		config.Bridge = b.bridge
 	}

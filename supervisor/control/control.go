@@ -100,7 +100,7 @@ type Config struct {
 	Adapters http.Handler
 	Version  api.Version
 	// Wrap is put around everything that is served; nil for nothing. Each handler
-	// sets http.route on the span of its request's context.
+	// names its route by exchange.SetRoute.
 	Wrap func(http.Handler) http.Handler
 
 	// UID is agentinit's own user: it and root may change things. Members of

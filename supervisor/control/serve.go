@@ -11,16 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-
+	"github.com/dreamlab-ai/agentinit/internal/exchange"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
 // serveRoute is what every row has in common: authorisation, then the answer.
 func (s *Server) serveRoute(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("http.route", rt.Path))
+		exchange.SetRoute(r.Context(), rt.Path)
 		peer := peerOf(r.Context())
 		if refused := s.policy().authorize(peer, rt.Access); refused != nil {
 			s.auditRefusal(r, refused)
