@@ -2,7 +2,13 @@ package adapters
 
 import (
 	"context"
+	"time"
 )
+
+// IdempotencyLife is how long the first answer to an idempotency key is given
+// again. All that remembers calls, over restarts too, keeps them as long: a slot
+// that forgot before the answers are forgotten would make a thing twice.
+const IdempotencyLife = 24 * time.Hour
 
 // Meta travels in the context of a call. The HTTP and RPC edges set it, the
 // middleware logs and traces it, external adapters forward it. An empty Actor

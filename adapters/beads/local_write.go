@@ -9,7 +9,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
@@ -25,9 +24,6 @@ func newID() string {
 	return "ab-" + idEncoding.EncodeToString(b[:])[:6]
 }
 
-// madeFor is how long a call that carries Meta.Once is recognised.
-const madeFor = 24 * time.Hour
-
 // once runs f, which makes something and returns its id, unless the same call
 // has made it before: then that id comes back. The name of the call is written
 // with what it made, so that no end of the box can come between.
@@ -37,14 +33,14 @@ func once(ctx context.Context, tx *sql.Tx, f func() (id string, err error)) (id 
 		return f()
 	}
 	t := now()
-	err = tx.QueryRowContext(ctx, `SELECT id FROM made WHERE once = ? AND at > ?`, name, t-madeFor.Milliseconds()).Scan(&id)
+	err = tx.QueryRowContext(ctx, `SELECT id FROM made WHERE once = ? AND at > ?`, name, t-adapters.IdempotencyLife.Milliseconds()).Scan(&id)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return id, err
 	}
 	if id, err = f(); err != nil {
 		return "", err
 	}
-	if _, err := tx.ExecContext(ctx, `DELETE FROM made WHERE at <= ?`, t-madeFor.Milliseconds()); err != nil {
+	if _, err := tx.ExecContext(ctx, `DELETE FROM made WHERE at <= ?`, t-adapters.IdempotencyLife.Milliseconds()); err != nil {
 		return "", err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO made(once, id, at) VALUES(?, ?, ?)`, name, id, t)

@@ -366,7 +366,7 @@ func TestADirectoryThatCannotBeWrittenIsAConnectError(t *testing.T) {
 
 func TestSeenForgetsAfterADayAndIsBounded(t *testing.T) {
 	s := newSeen()
-	old := adapters.Event{ID: "old", TS: adapters.At(time.Now().Add(-seenFor - time.Minute))}
+	old := adapters.Event{ID: "old", TS: adapters.At(time.Now().Add(-adapters.IdempotencyLife - time.Minute))}
 	s.add(old)
 	if _, ok := s.get("old"); ok {
 		t.Error("remembered after a day")

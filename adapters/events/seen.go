@@ -6,10 +6,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-const (
-	seenFor = 24 * time.Hour
-	maxSeen = 200_000 // ids; beyond it the oldest are forgotten first
-)
+// maxSeen bounds the ids that are remembered; beyond it the oldest are forgotten
+// first.
+const maxSeen = 200_000
 
 // seen remembers the receipts of recent events by id, so that a second
 // dispatch of an id is answered with the first receipt. It is not safe for
@@ -24,14 +23,14 @@ func newSeen() *seen { return &seen{byID: make(map[string]adapters.Receipt)} }
 
 func (s *seen) get(id string) (adapters.Receipt, bool) {
 	r, ok := s.byID[id]
-	if !ok || time.Since(r.TS.Time) >= seenFor {
+	if !ok || time.Since(r.TS.Time) >= adapters.IdempotencyLife {
 		return adapters.Receipt{}, false
 	}
 	return r, true
 }
 
 func (s *seen) add(e adapters.Event) {
-	if time.Since(e.TS.Time) >= seenFor {
+	if time.Since(e.TS.Time) >= adapters.IdempotencyLife {
 		return
 	}
 	s.forgetOld()
@@ -54,7 +53,7 @@ func (s *seen) forgetOld() {
 		return // the ring is full and turns over by itself
 	}
 	for range 2 {
-		if len(s.order) == 0 || time.Since(s.byID[s.order[0]].TS.Time) < seenFor {
+		if len(s.order) == 0 || time.Since(s.byID[s.order[0]].TS.Time) < adapters.IdempotencyLife {
 			return
 		}
 		delete(s.byID, s.order[0])

@@ -52,7 +52,7 @@ func openKeeper(ctx context.Context, path string) (k *keeper, secret []byte, old
 		if err := tx.QueryRowContext(ctx, "SELECT value FROM secret").Scan(&secret); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "DELETE FROM answers WHERE at <= ?", time.Now().Add(-replayFor).UnixMilli()); err != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM answers WHERE at <= ?", time.Now().Add(-adapters.IdempotencyLife).UnixMilli()); err != nil {
 			return err
 		}
 		old, err = readReplays(ctx, tx)

@@ -291,7 +291,7 @@ func TestKeptAnswersExpireAndFailuresAreNotKept(t *testing.T) {
 	if len(s.replays.byKey) != 1 {
 		t.Errorf("%d keys in the file: a failure is there", len(s.replays.byKey))
 	}
-	old := time.Now().Add(-replayFor).UnixMilli()
+	old := time.Now().Add(-adapters.IdempotencyLife).UnixMilli()
 	err = s.replays.keep.db.Write(t.Context(), func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(t.Context(), "UPDATE answers SET at = ?", old)
 		return err

@@ -314,7 +314,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		time.Sleep(replayFor + time.Second)
+		time.Sleep(adapters.IdempotencyLife + time.Second)
 		if late, replayed, _ := call("ann", "k", "a"); replayed || late.ID == first.ID {
 			t.Error("remembered after 24 h")
 		}

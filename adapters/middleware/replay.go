@@ -17,7 +17,6 @@ import (
 
 // Bounds of what is remembered for idempotency keys.
 const (
-	replayFor   = 24 * time.Hour
 	maxReplays  = 20000
 	maxReplayed = 32 << 20 // bytes of answers
 	onceBytes   = 16       // of the hash in Meta.Once
@@ -266,12 +265,12 @@ func (r *replays) drop(key [32]byte) {
 	}
 }
 
-// expire drops what is older than replayFor. Order of insertion is order of
+// expire drops what is older than IdempotencyLife. Order of insertion is order of
 // age.
 func (r *replays) expire(now time.Time) (dropped [][32]byte) {
 	for e := r.order.Front(); e != nil; {
 		old := e.Value.(*replay)
-		if now.Sub(old.at) < replayFor {
+		if now.Sub(old.at) < adapters.IdempotencyLife {
 			return dropped
 		}
 		next := e.Next()

@@ -24,7 +24,6 @@ const (
 	maxTaskText  = 256 << 10 // bytes
 	keptTasks    = 1000      // records; the oldest that have ended go first
 	maxTaskKeys  = 10000     // idempotency keys remembered
-	taskKeyLife  = 24 * time.Hour
 	watchRetry   = time.Second
 	settleLimit  = 5 * time.Second // for the record after the agent's end
 	stopGrace    = 10 * time.Second
@@ -282,7 +281,7 @@ func (t *Tasks) begin(key string, req TaskRequest) (string, error) {
 	defer t.mu.Unlock()
 	now := time.Now()
 	for k, v := range t.keys {
-		if now.Sub(v.at) > taskKeyLife && v.id != "" {
+		if now.Sub(v.at) > adapters.IdempotencyLife && v.id != "" {
 			delete(t.keys, k)
 		}
 	}
