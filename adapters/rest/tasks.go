@@ -166,8 +166,11 @@ func (t *Tasks) load(id string) error {
 		return err
 	}
 	var r taskRecord
-	if err := json.Unmarshal(raw, &r); err != nil || r.TaskID != id {
-		return fmt.Errorf("the record of task %s cannot be read: %w", cut(id, 64), errors.Join(err, errors.New("it is another's")))
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("the record of task %s cannot be read: %w", cut(id, 64), err)
+	}
+	if r.TaskID != id {
+		return fmt.Errorf("the record of task %s is that of %q", cut(id, 64), cut(r.TaskID, 64))
 	}
 	one := &task{record: r, news: make(chan struct{}), ended: make(chan struct{})}
 	close(one.ended)
