@@ -74,6 +74,7 @@ type box struct {
 	server    *probes.Server
 	drift     *probes.DriftDetector
 	addresses bootstrap.Addresses
+	readers   int // the group that may read on the control socket
 	boundary  boundary
 	authMode  probes.AuthMode
 	resolved  *adapters.Resolved
@@ -199,12 +200,24 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 // where to listen; everything that answers is up before phase 1.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
-	loadErr := b.boot.Load(b.stopped)
+	// What does not wait for one another is done side by side: together it is a
+	// third of the time until the first program runs.
+	load := sync.OnceValue(func() error { return b.boot.Load(b.stopped) })
+	go load()
+	prepareErr := b.prepare()
+	loadErr := load()
 	b.speak(loadErr)
-	if loadErr != nil {
-		return b.neverStarted(loadErr)
+	if err := cmp.Or(loadErr, prepareErr); err != nil {
+		return b.neverStarted(err)
 	}
-	if err := b.build(); err != nil {
+	open := sync.OnceValues(b.openControl)
+	go open()
+	buildErr := b.build()
+	socket, openErr := open()
+	if err := cmp.Or(buildErr, openErr); err != nil {
+		if socket != nil {
+			err = errors.Join(err, socket.Close())
+		}
 		return b.neverStarted(err)
 	}
 	b.background(func() { b.obey(caught, b.stopped.Done()) })
@@ -212,9 +225,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 	results := make(chan supervisor.Result, 1)
 	go func() { results <- b.sup.Run(context.Background()) }()
 
-	if err := b.serve(); err != nil {
-		return b.end(err, b.stopSupervisor(results, err))
-	}
+	b.serve(socket)
 	booting, interrupt := context.WithCancelCause(b.stopped)
 	defer interrupt(nil)
 	go func() {
@@ -266,6 +277,16 @@ func (b *box) speak(loadErr error) {
 	b.background(func() { b.voice.follow(b.stopped, events) })
 }
 
+// prepare makes what does not depend on the manifest.
+func (b *box) prepare() error {
+	b.readiness = probes.NewReadiness(b.bus)
+	b.registry = prometheus.NewRegistry()
+	_, err := probes.RegisterMetrics(b.registry, probes.MetricsConfig{
+		Bus: b.bus, Readiness: b.readiness, Programs: metricsPrograms{b}, Boot: bootMetrics{b}, Build: b.buildInfo,
+	})
+	return err
+}
+
 // build makes everything that depends on the manifest.
 func (b *box) build() error {
 	m := b.manifest()
@@ -282,14 +303,7 @@ func (b *box) build() error {
 	if err != nil {
 		return err
 	}
-	b.readiness = probes.NewReadiness(b.bus)
-	b.registry = prometheus.NewRegistry()
 	if b.auth, err = probes.NewAuth(b.authMode, nil, b.registry); err != nil {
-		return err
-	}
-	if _, err := probes.RegisterMetrics(b.registry, probes.MetricsConfig{
-		Bus: b.bus, Readiness: b.readiness, Programs: metricsPrograms{b}, Boot: bootMetrics{b}, Build: b.buildInfo,
-	}); err != nil {
 		return err
 	}
 	if err := b.traceMetrics(); err != nil {
@@ -321,11 +335,40 @@ func seed() uint64 {
 	return binary.LittleEndian.Uint64(s[:])
 }
 
-// serve opens the listeners and the control socket.
-func (b *box) serve() error {
+// openControl takes the control socket, which a second agentinit in the same place
+// does not get. Nobody answers there before serve.
+func (b *box) openControl() (*control.Socket, error) {
 	if err := b.boot.RemoveStaleSentinel(); err != nil {
 		b.publish(event.Warn, "StaleSentinel", map[string]any{"message": err.Error()})
 	}
+	m := b.manifest()
+	path := b.roots.Socket(m)
+	// Only the box's own directory is made here; somebody else's must exist.
+	if filepath.Dir(path) == b.roots.Runtime {
+		if err := os.MkdirAll(b.roots.Runtime, 0o755); err != nil {
+			b.publish(event.Warn, "RuntimeDirectory", map[string]any{"message": err.Error()})
+		}
+	}
+	gid, err := b.socketGroup(m.Supervisor.SocketGroup)
+	if err != nil {
+		return nil, err
+	}
+	socket, warning, err := control.Listen(b.stopped, control.SocketConfig{Path: path, Mode: fs.FileMode(m.Supervisor.SocketMode), GID: gid})
+	if err != nil {
+		return nil, err
+	}
+	if warning != nil {
+		b.publish(event.Warn, "ControlSocketFallback", map[string]any{"message": warning.Error()})
+	}
+	b.readers = gid
+	if gid < 0 {
+		b.readers = os.Getegid()
+	}
+	return socket, nil
+}
+
+// serve opens the listeners and answers there and on the control socket.
+func (b *box) serve(socket *control.Socket) {
 	b.background(func() { b.readiness.Follow(b.stopped, b.programStates, "ProgramsApplied") })
 	if mounts := b.boot.Mounts(); len(mounts) > 0 {
 		b.background(func() { b.readiness.FollowMounts(b.stopped, mounts, probes.CheckMount) })
@@ -338,52 +381,27 @@ func (b *box) serve() error {
 	if err := b.server.Start(b.stopped); err != nil {
 		b.publish(event.Warn, "ListenersIncomplete", map[string]any{"message": err.Error()})
 	}
-	return b.serveControl()
+	b.publish(event.Info, "ControlListening", map[string]any{"socket": socket.Name()})
+	b.background(func() {
+		if err := control.New(b.controlConfig()).Serve(b.stopped, socket); err != nil {
+			b.publish(event.Error, "ControlEnded", map[string]any{"message": err.Error()})
+		}
+	})
 }
 
-func (b *box) serveControl() error {
-	m := b.manifest()
-	path := b.roots.Socket(m)
-	// Only the box's own directory is made here; somebody else's must exist.
-	if filepath.Dir(path) == b.roots.Runtime {
-		if err := os.MkdirAll(b.roots.Runtime, 0o755); err != nil {
-			b.publish(event.Warn, "RuntimeDirectory", map[string]any{"message": err.Error()})
-		}
-	}
-	gid, err := b.socketGroup(m.Supervisor.SocketGroup)
-	if err != nil {
-		return err
-	}
-	socket, warning, err := control.Listen(b.stopped, control.SocketConfig{Path: path, Mode: fs.FileMode(m.Supervisor.SocketMode), GID: gid})
-	if err != nil {
-		return err
-	}
-	if warning != nil {
-		b.publish(event.Warn, "ControlSocketFallback", map[string]any{"message": warning.Error()})
-	}
-	readers := gid
-	if readers < 0 {
-		readers = os.Getegid()
-	}
+func (b *box) controlConfig() control.Config {
 	config := control.Config{
 		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
 		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Probes: b.server.Handler(), Adapters: b.api.Handler(),
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},
-		Wrap: b.traceRequests(), UID: uint32(os.Geteuid()), GID: uint32(readers),
+		Wrap: b.traceRequests(), UID: uint32(os.Geteuid()), GID: uint32(b.readers),
 	}
 	if b.bridge != nil {
 		config.Bridge = b.bridge
 	}
-	server := control.New(config)
-	b.publish(event.Info, "ControlListening", map[string]any{"socket": socket.Name()})
-	b.background(func() {
-		if err := server.Serve(b.stopped, socket); err != nil {
-			b.publish(event.Error, "ControlEnded", map[string]any{"message": err.Error()})
-		}
-	})
-	return nil
+	return config
 }
 
 // watchShutdown makes /ready 503 and takes the sentinel away the moment a

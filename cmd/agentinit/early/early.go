@@ -27,11 +27,16 @@ const Shim = "agentinit: exec"
 const held = 1024
 
 // caught is the exception to "no global state": nothing else runs so early.
-var caught = listen()
+// complete is closed when all that is caught has been asked for.
+var caught, complete = listen()
 
-// Caught is the one channel of all signals that are caught. It is not closed; in
-// the shim it is nil.
-func Caught() <-chan os.Signal { return caught }
+// Caught is the one channel of all signals that are caught. When it returns, none
+// of them ends agentinit any more. The channel is not closed; in the shim it is
+// nil.
+func Caught() <-chan os.Signal {
+	<-complete
+	return caught
+}
 
 // Also asks for more signals on that channel; none is taken back. It is safe for
 // concurrent use.
@@ -45,20 +50,28 @@ func Also(more ...os.Signal) {
 }
 
 // listen asks for the signals that would end or stop agentinit if nobody asked for
-// them: the runtime ignores the others (runtime/sigtab_linux_generic.go). SIGPIPE
-// is among them because a broken stdout would end it too. A fault that is real is
-// a panic all the same, but one that somebody sends with kill(2) would end the
-// box. None is ignored in the sense of signal(7), so programs start with default
-// dispositions.
-func listen() chan os.Signal {
+// them: the runtime ignores the others (runtime/sigtab_linux_generic.go). It waits
+// for the one that container engines stop a box with; the others are asked for
+// beside the initialisation of what follows, long before a program could send one.
+// SIGPIPE is among them because a broken stdout would end it too. A fault that is
+// real is a panic all the same, but one that somebody sends with kill(2) would end
+// the box. None is ignored in the sense of signal(7), so programs start with
+// default dispositions.
+func listen() (caught chan os.Signal, complete chan struct{}) {
+	complete = make(chan struct{})
 	if os.Args[0] == Shim {
-		return nil
+		close(complete)
+		return nil, complete
 	}
-	ch := make(chan os.Signal, held)
-	signal.Notify(ch,
-		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGTERM, syscall.SIGPIPE,
-		syscall.SIGILL, syscall.SIGTRAP, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
-		syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTSTP,
-	)
-	return ch
+	caught = make(chan os.Signal, held)
+	signal.Notify(caught, syscall.SIGTERM)
+	go func() {
+		defer close(complete)
+		signal.Notify(caught,
+			syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGABRT, syscall.SIGPIPE,
+			syscall.SIGILL, syscall.SIGTRAP, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
+			syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTSTP,
+		)
+	}()
+	return caught, complete
 }
