@@ -17,11 +17,7 @@ func (b *Boot) WriteConfigurations(l *Loaded) error {
 	if l.Plan.Profile != "agentbox" {
 		return nil
 	}
-	c, err := catalog.Load()
-	if err != nil {
-		return err
-	}
-	view := plan.View(l.Manifest, l.Document, c, plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
+	view := plan.View(l.Manifest, l.Document, catalog.Load(), plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
 	files, err := compose.Configurations(view, b.ownKeys(l))
 	if err != nil {
 		return err

@@ -80,8 +80,7 @@ func userFinding(p *plan.Program, doc *schema.Document, err error) schema.Findin
 }
 
 func isAgentbox(m *schema.Manifest, doc *schema.Document) bool {
-	c, err := catalog.Load()
-	return err == nil && plan.Profile(m, doc, c) == "agentbox"
+	return plan.Profile(m, doc, catalog.Load()) == "agentbox"
 }
 
 // stacks are the agent stacks whose profile directory is provisioned: the
@@ -129,13 +128,9 @@ func (b *Boot) finalSpecs() ([]program.Spec, error) {
 }
 
 // catalogue is the feature catalogue and its view of the manifest in force.
-func (b *Boot) catalogue() (*catalog.Catalogue, catalog.View, error) {
-	c, err := catalog.Load()
-	if err != nil {
-		return nil, catalog.View{}, err
-	}
-	l := b.Current()
-	return c, plan.View(l.Manifest, l.Document, c, plan.Facts{Version: b.cfg.Version, System: b.cfg.System}), nil
+func (b *Boot) catalogue() (*catalog.Catalogue, catalog.View) {
+	c, l := catalog.Load(), b.Current()
+	return c, plan.View(l.Manifest, l.Document, c, plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
 }
 
 // hints are the variables for login shells: where things are, and what the
@@ -144,11 +139,7 @@ func (b *Boot) hints() map[string]string {
 	out := b.cfg.Roots.Environment()
 	out["AGENTBOX_CONFIG"] = b.ManifestFile()
 	out["AGENTBOX_VERSION"] = b.cfg.Version
-	c, view, err := b.catalogue()
-	if err != nil {
-		b.warn("%v", err)
-		return out
-	}
+	c, view := b.catalogue()
 	for name, template := range c.Environment {
 		if _, set := out[name]; set || c.IsSecret(b.Current().Manifest, name) {
 			continue
@@ -167,10 +158,10 @@ func (b *Boot) hints() map[string]string {
 // time is contract drift. Empty in a plain container.
 func (b *Boot) DeclaredEnvironment() map[string]string {
 	out := make(map[string]string)
-	c, view, err := b.catalogue()
-	if err != nil || !b.agentbox() {
+	if !b.agentbox() {
 		return out
 	}
+	c, view := b.catalogue()
 	for name, template := range c.Environment {
 		if !strings.HasPrefix(template, "{") || strings.HasPrefix(template, "{@") {
 			continue // a fixed value is the operator's to change

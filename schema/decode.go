@@ -13,7 +13,7 @@ type valueDecoder interface{ fromTOML(any) error }
 // absent, from the default in the shape. A value that does not fit leaves its
 // field alone: the validator has reported it.
 func decodeTable(dst reflect.Value, s *shape, raw map[string]any) {
-	fields := fieldsOf(dst.Type())
+	fields := FieldsOf(dst.Type())
 	for _, k := range s.keys {
 		i, ok := fields[k.name]
 		if !ok {
@@ -113,8 +113,9 @@ func decodeMap(dst reflect.Value, s *shape, t map[string]any) {
 
 var fieldCache sync.Map // reflect.Type → map[string]int
 
-// fieldsOf maps manifest keys to struct fields.
-func fieldsOf(t reflect.Type) map[string]int {
+// FieldsOf maps the keys of a table to the fields of the struct that it is decoded
+// into. The map is shared: it must not be changed. Safe for concurrent use.
+func FieldsOf(t reflect.Type) map[string]int {
 	if f, ok := fieldCache.Load(t); ok {
 		return f.(map[string]int)
 	}

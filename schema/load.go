@@ -74,7 +74,7 @@ func decodeProgram(merged map[string]any) Program {
 	p := untouched()
 	s := programTable()
 	dst := reflect.ValueOf(&p).Elem()
-	fields := fieldsOf(dst.Type())
+	fields := FieldsOf(dst.Type())
 	for name, v := range merged {
 		if i, ok := s.index[name]; ok {
 			decodeValue(dst.Field(fields[name]), s.keys[i].shape, v)

@@ -128,7 +128,7 @@ func TestStructsAndShapeAgree(t *testing.T) {
 		case s.entry != nil && typ.Kind() == reflect.Map:
 			walk(path+".*", s.entry, typ.Elem())
 		case len(s.keys) > 0 && typ.Kind() == reflect.Struct:
-			fields := fieldsOf(typ)
+			fields := FieldsOf(typ)
 			for _, k := range s.keys {
 				i, ok := fields[k.name]
 				if !ok {

@@ -258,10 +258,7 @@ Exit status: 0, or 1 when the manifest is invalid.`,
 // catalogueTables are the program tables of the features that are on, with
 // their templates filled in.
 func (c *cli) catalogueTables(r rules.Result) map[string]map[string]any {
-	cat, err := catalog.Load()
-	if err != nil {
-		return nil
-	}
+	cat := catalog.Load()
 	view := plan.View(r.Manifest, r.Document, cat, c.planFacts())
 	out := map[string]map[string]any{}
 	for _, f := range cat.Active(view) {

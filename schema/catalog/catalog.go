@@ -1,23 +1,16 @@
 // Package catalog owns what each switch of the manifest leads to: programs,
 // artifacts, ports, mounts, environment, security exceptions and the GPU
-// dispatch, all as data in catalog.toml.
+// dispatch, all as data in catalog.toml. What the program uses is generated from
+// it (make generate): reading the text would be a tenth of a box's start.
 //
 // It must never look at the machine or the environment, and it decides nothing:
 // the plan merges its programs, compose renders the rest.
 package catalog
 
 import (
-	"bytes"
-	_ "embed"
-	"fmt"
 	"strings"
 	"sync"
-
-	"github.com/pelletier/go-toml/v2"
 )
-
-//go:embed catalog.toml
-var source []byte
 
 // Catalogue is the whole table of facts. It is shared: nobody changes it.
 type Catalogue struct {
@@ -135,18 +128,8 @@ type Mount struct {
 	ReadOnly bool   `toml:"read_only"`
 }
 
-// Load returns the embedded catalogue. It fails only when the embedded file is
-// broken, which a test rules out.
-var Load = sync.OnceValues(func() (*Catalogue, error) { return parse(source) })
-
-func parse(text []byte) (*Catalogue, error) {
-	var c Catalogue
-	d := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
-		return nil, fmt.Errorf("cannot read the feature catalogue: %w", err)
-	}
-	return &c, nil
-}
+// Load returns the catalogue, which is made on first use. Safe for concurrent use.
+var Load = sync.OnceValue(generated)
 
 // Backend returns the dispatch row of a gpu.backend; an unknown one is none.
 func (c *Catalogue) Backend(name string) GPU {

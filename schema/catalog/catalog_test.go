@@ -10,15 +10,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-func load(t *testing.T) *Catalogue {
-	t.Helper()
-	c, err := Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 func viewOf(t *testing.T, text string) View {
 	t.Helper()
 	m, _, findings := schema.Load("agentbox.toml", []byte(text))
@@ -30,7 +21,7 @@ func viewOf(t *testing.T, text string) View {
 
 // Every path, template and class of the catalogue means something.
 func TestCatalogueIsSound(t *testing.T) {
-	c := load(t)
+	c := Load()
 	v := viewOf(t, "")
 	conditions := func(where string, list []string) {
 		for _, p := range Keys(list) {
@@ -120,7 +111,7 @@ func TestCatalogueProgramsDecode(t *testing.T) {
 		return x
 	}
 	seen := map[string]bool{}
-	for _, f := range load(t).Features {
+	for _, f := range Load().Features {
 		for name, table := range f.Programs {
 			if seen[name] {
 				t.Errorf("program %s in two features", name)
@@ -158,7 +149,7 @@ func TestUnknownTemplateFails(t *testing.T) {
 
 func TestNothingIsInstalledAtBootAndNoEmptyToken(t *testing.T) {
 	bad := regexp.MustCompile(`\bpip\b|npm|apt|token=|/etc/agentbox/`)
-	for _, f := range load(t).Features {
+	for _, f := range Load().Features {
 		for name, table := range f.Programs {
 			argv, _ := table["command"].([]any)
 			for _, word := range argv {
@@ -240,7 +231,7 @@ func TestAddresses(t *testing.T) {
 
 func TestSecrets(t *testing.T) {
 	v := viewOf(t, "[providers.x]\nenabled = false\nenv_var = 'MY_CREDENTIAL'\n[slots.events]\ntoken_env = 'MESH_PASS'")
-	c := load(t)
+	c := Load()
 	for name, want := range map[string]bool{
 		"MANAGEMENT_API_KEY": true, "GITHUB_TOKEN": true, "AGENT_NSEC": true, "PG_DSN": true, "OPENAI_API_KEY": true,
 		"MY_CREDENTIAL": true, "MESH_PASS": true, "PATH": false, "HOME": false, "TOKENIZER": false, "": false, "MANAGEMENT_API_PORT": false,
@@ -259,7 +250,7 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 
 // What programs do not inherit is not shown either.
 func TestSecretsAreOneIdea(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, pattern := range append(slices.Clone(c.Secrets.Patterns), c.Secrets.Names...) {
 		if name := strings.ReplaceAll(pattern, "*", "X"); !schema.SecretName(name) {
 			t.Errorf("%s is withheld from programs, but shown by config show", name)

@@ -54,10 +54,8 @@ func child(at reflect.Value, name string) (reflect.Value, bool) {
 	}
 	switch at.Kind() {
 	case reflect.Struct:
-		for i := range at.NumField() {
-			if at.Type().Field(i).Tag.Get("toml") == name {
-				return at.Field(i), true
-			}
+		if i, ok := schema.FieldsOf(at.Type())[name]; ok {
+			return at.Field(i), true
 		}
 	case reflect.Map:
 		if at.Type().Key().Kind() == reflect.String {

@@ -98,20 +98,14 @@ const (
 // generation; E120 and E127 are not among them, because the variables and files
 // of the box need not be there where its description is made.
 func New(in Input) (*Box, []schema.Finding, error) {
-	c, err := catalog.Load()
-	if err != nil {
-		return nil, nil, err
-	}
 	resolved, findings := plan.Resolve(in.Manifest, in.Document, plan.Facts{Version: in.Version, System: in.System})
 	findings = slices.DeleteFunc(findings, func(f schema.Finding) bool { return f.Code == "E120" || f.Code == "E127" })
 	b := &builder{
 		view: catalog.View{Manifest: in.Manifest, Profile: resolved.Profile, Version: in.Version, System: in.System},
-		cat:  c, findings: findings,
+		cat:  catalog.Load(), findings: findings,
 		box: &Box{Input: in, Profile: resolved.Profile},
 	}
-	if b.box.Security, err = Harden(b.view); err != nil {
-		return nil, nil, err
-	}
+	b.box.Security = Harden(b.view)
 	if err := b.build(resolved); err != nil {
 		return nil, nil, err
 	}

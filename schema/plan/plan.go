@@ -149,10 +149,7 @@ func View(m *schema.Manifest, doc *schema.Document, c *catalog.Catalogue, facts 
 // read, and what only follows from a violation is not reported again. With a
 // finding of severity error, of either kind, nothing may be started from the plan.
 func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []schema.Finding) {
-	c, err := catalog.Load()
-	if err != nil {
-		return &Plan{}, []schema.Finding{{Code: "E132", Severity: schema.Error, Message: err.Error()}}
-	}
+	c := catalog.Load()
 	r := &resolver{m: m, doc: doc, facts: facts, cat: c, view: View(m, doc, c, facts)}
 	r.shaped = len(doc.Violations()) == 0
 	r.plan = &Plan{Profile: r.view.Profile, Barrier: program.Barrier(m.Supervisor.Barrier)}
