@@ -374,3 +374,19 @@ func TestEditDistanceIsSymmetric(t *testing.T) {
 		}
 	}
 }
+
+// A text that its decoder takes is not compared with the pattern any more, so the
+// pattern must take it too: what JSON Schema refuses may not load.
+func FuzzPatternsTakeWhatDecodersTake(f *testing.F) {
+	for _, s := range []string{"10s", "1m30s", ".5h", "5.s", "0", "1µs", "1μs", "64MiB", "50 MB", "7", "1k", " 5MB", "5\tMB", "5MB ", "1_0s", "+1s", "٣s", "1e3s", "9TiB"} {
+		f.Add(s)
+	}
+	shapes := map[string]*shape{"duration": duration(""), "size": size("")}
+	f.Fuzz(func(t *testing.T, text string) {
+		for name, s := range shapes {
+			if s.form(text) == nil && !s.re().MatchString(text) {
+				t.Errorf("%s %q is decoded, and its pattern refuses it", name, text)
+			}
+		}
+	})
+}

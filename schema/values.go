@@ -94,7 +94,7 @@ func ParseSize(s string) (Size, error) {
 		if !ok {
 			continue
 		}
-		n, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 63)
+		n, err := strconv.ParseUint(strings.TrimRight(digits, " "), 10, 63)
 		if err != nil || n > math.MaxInt64/uint64(u.factor) {
 			return 0, errSize
 		}

@@ -91,10 +91,23 @@ func (v *voice) write(e event.Event) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.Fields)) {
 		if key != "message" {
-			line = line.Interface(key, e.Fields[key])
+			line = field(line, key, e.Fields[key])
 		}
 	}
 	line.Msg(message(e))
+}
+
+// field writes the usual kinds without reflection.
+func field(line *zerolog.Event, key string, value any) *zerolog.Event {
+	switch v := value.(type) {
+	case string:
+		return line.Str(key, v)
+	case int:
+		return line.Int(key, v)
+	case float64:
+		return line.Float64(key, v)
+	}
+	return line.Interface(key, value)
 }
 
 // message is the event in words.
