@@ -46,8 +46,8 @@ func referenceTable(b *bytes.Buffer, path []string, s *shape) {
 	case s.entry != nil && len(s.entry.keys) > 0:
 		path = append(path, "<name>")
 		fmt.Fprintf(b, "## `[%s]`\n\n%s", strings.Join(path, "."), cellText(s.doc))
-		if s.namePat != "" {
-			fmt.Fprintf(b, " Names match `%s`.", s.namePat)
+		if s.names != nil {
+			fmt.Fprintf(b, " Names match `%s`.", s.names.pattern)
 		}
 		b.WriteString("\n\n")
 		referenceKeys(b, path, s.entry)

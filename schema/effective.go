@@ -202,23 +202,23 @@ func (e *effective) add(path []string, s *shape, v any, source, detail string) {
 	e.settings = append(e.settings, Setting{Path: Path(path...), Value: safe(path, s, v), Source: source, Detail: detail})
 }
 
-var (
-	secretName = lazyRegexp(`(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|KEY|NSEC|DSN|CONNINFO|CREDENTIALS?|PASSPHRASE|PW|AUTHORIZATION)$`)
-	userinfo   = lazyRegexp(`(://[^/@\s:]*:)[^/@\s]+@`)
+const (
+	secretName = `(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|KEY|NSEC|DSN|CONNINFO|CREDENTIALS?|PASSPHRASE|PW|AUTHORIZATION)$`
+	variable   = `^[A-Za-z_][A-Za-z0-9_]*$`
+	userinfo   = `(://[^/@\s:]*:)[^/@\s]+@`
 	// A token can stand alone before the host of a web address.
-	webToken = lazyRegexp(`(?i)(https?://)[^/@\s:]+@`)
+	webToken = `(?i)(https?://)[^/@\s:]+@`
 	// named are secrets inside a text: key words of libpq, parameters of a query.
-	named    = lazyRegexp(`(?i)\b((?:password|passwd|pwd|secret|token|access_token|api_?key)=)[^\s&;"']+`)
-	bearer   = lazyRegexp(`(?i)\b((?:bearer|basic) +)[A-Za-z0-9._~+/=-]{6,}`)
-	variable = lazyRegexp(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	named  = `(?i)\b((?:password|passwd|pwd|secret|token|access_token|api_?key)=)[^\s&;"']+`
+	bearer = `(?i)\b((?:bearer|basic) +)[A-Za-z0-9._~+/=-]{6,}`
 )
 
 // SecretName reports whether a variable of this name holds a secret.
-func SecretName(name string) bool { return secretName().MatchString(name) }
+func SecretName(name string) bool { return regular(secretName).MatchString(name) }
 
 // VariableName reports whether a text can be the name of an environment
 // variable everywhere (POSIX XBD 8.1).
-func VariableName(s string) bool { return variable().MatchString(s) }
+func VariableName(s string) bool { return regular(variable).MatchString(s) }
 
 // maxVariableName is how long a name is shown as one: beyond it stands a
 // credential in the wrong place.
@@ -268,9 +268,9 @@ func safe(path []string, s *shape, v any) any {
 
 // redactText hides what looks like a secret inside a text that is shown whole.
 func redactText(s string) string {
-	s = webToken().ReplaceAllString(RedactURL(s), "${1}"+Redacted+"@")
-	s = named().ReplaceAllString(s, "${1}"+Redacted)
-	return bearer().ReplaceAllString(s, "${1}"+Redacted)
+	s = regular(webToken).ReplaceAllString(RedactURL(s), "${1}"+Redacted+"@")
+	s = regular(named).ReplaceAllString(s, "${1}"+Redacted)
+	return regular(bearer).ReplaceAllString(s, "${1}"+Redacted)
 }
 
 // RedactURL hides the password of an address with user information.
@@ -278,5 +278,5 @@ func RedactURL(s string) string {
 	if !strings.Contains(s, "://") {
 		return s
 	}
-	return userinfo().ReplaceAllString(s, "${1}"+Redacted+"@")
+	return regular(userinfo).ReplaceAllString(s, "${1}"+Redacted+"@")
 }

@@ -132,8 +132,8 @@ func jsonTable(s *shape) (o object) {
 	if required != nil {
 		o = append(o, member{"required", required})
 	}
-	if s.namePat != "" {
-		o = append(o, member{"propertyNames", object{{"pattern", s.namePat}}})
+	if s.names != nil {
+		o = append(o, member{"propertyNames", object{{"pattern", s.names.pattern}}})
 	}
 	if s.entry == nil {
 		return append(o, member{"additionalProperties", false})

@@ -2,10 +2,6 @@ package schema
 
 // The sections of our own: programs and the box around them.
 
-// programNamePattern is what a program may be called; it is also a path
-// component of log files and control routes.
-const programNamePattern = `^[a-z0-9][a-z0-9_.-]{0,62}$`
-
 func newManifestShape() *shape {
 	return table("Manifest of one box. Every table is optional; unknown keys are refused (E016).",
 		field("core", coreShape()),
@@ -24,13 +20,13 @@ func newManifestShape() *shape {
 		field("security", securityShape()),
 		field("linked_data", linkedDataShape()),
 
-		field("programs", mapping("Supervised programs. A program of the feature catalogue is overridden key by key under its name.", programNamePattern, programShape()).own()),
+		field("programs", mapping("Supervised programs. A program of the feature catalogue is overridden key by key under its name.", programNames, programTable()).own()),
 		field("artifacts", list("Probes of the image: each proves that one capability is present and runnable.", artifactShape()).own()),
 		field("supervisor", supervisorShape().own()),
 		field("bootstrap", bootstrapShape().own()),
 		field("slots", slotsShape().own()),
 		field("api", apiShape().own()),
-		field("templates", mapping("What tasks and intents may start.", programNamePattern, templateShape()).own()),
+		field("templates", mapping("What tasks and intents may start.", programNames, templateShape()).own()),
 		field("adapters_compat", compatShape().own()),
 	)
 }
@@ -90,7 +86,7 @@ func programKeys() []key {
 		field("groups", list("Supplementary groups.", account("")).def([]string{})),
 		field("umask", mode("File mode creation mask; absent inherits.").eg("0022")),
 		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
-		field("environment", mapping("Variables. ${X}, ${X:-default} and ${X:?message} expand in the whole table, $$ is a dollar.", `^[^=\x00]+$`, text("").hidden())),
+		field("environment", mapping("Variables. ${X}, ${X:-default} and ${X:?message} expand in the whole table, $$ is a dollar.", variableNames, text("").hidden())),
 		field("env_file", stringOrList("Files of NAME=VALUE lines, read at start; a leading - makes one optional.").eg("/etc/app.env")),
 		field("pass_environment", passShape()),
 		field("limits", limitsShape()),
@@ -320,7 +316,7 @@ func templateShape() *shape {
 	return table("One template.",
 		must("command", command("What to run.")),
 		field("args", texts("Further arguments.").def([]string{})),
-		field("environment", mapping("Variables.", `^[^=\x00]+$`, text("").hidden())),
+		field("environment", mapping("Variables.", variableNames, text("").hidden())),
 		field("directory", text("Working directory.")),
 		field("timeout", duration("Limit of one run; 0 has none.").def("0s")),
 		field("sandbox", sandboxShape()),

@@ -56,7 +56,7 @@ func logLevel(doc string) *shape {
 }
 
 func providersShape() *shape {
-	return mapping("Credential sources, one table for each; the name is free.", "", table("One credential source.",
+	return mapping("Credential sources, one table for each; the name is free.", nil, table("One credential source.",
 		must("enabled", boolean("Whether the credential is needed (E017).")),
 		must("env_var", text("Environment variable that holds the key or token; never the value itself.").eg("ANTHROPIC_API_KEY")),
 		field("optional_env_vars", texts("Further variables that may be passed on; never demanded.").def([]string{}).eg([]any{"OPENAI_BASE_URL"})),
@@ -309,7 +309,7 @@ func linkedDataShape() *shape {
 		field("unknown_context_policy", enum("Treatment of unpinned contexts (W047).", "fail-closed", "fail-open").def("fail-closed")),
 		field("canonicalisation", enum("Canonical form (E043).", "jcs", "none").def("jcs")),
 		field("round_trip_in_dispatch", boolean("Self-check on each dispatch.").def(true)),
-		field("contexts", mapping("Prefix to IRI (not empty: E045).", "", text("IRI.").eg("https://schema.org/"))),
+		field("contexts", mapping("Prefix to IRI (not empty: E045).", nil, text("IRI.").eg("https://schema.org/"))),
 		field("did", table("DID documents.",
 			field("method", enum("DID method (E049).", "nostr", "key", "web").def("nostr")),
 			field("service_endpoints", list("Services listed in the DID document.", enum("", "pod", "relay")).def([]string{"pod", "relay"})),

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"regexp"
+	"strings"
 	"sync"
 )
 
@@ -31,8 +32,7 @@ type shape struct {
 
 	enum    []string // strings, case-sensitive
 	pattern string
-	expect  string // what a broken pattern or form wanted, in words
-	re      func() *regexp.Regexp
+	expect  string          // what a broken pattern or form wanted, in words
 	form    func(any) error // a check beyond what JSON Schema can say
 	min     *int64
 	max     *int64
@@ -44,10 +44,9 @@ type shape struct {
 	index map[string]int
 	// entry is the shape of free keys; nil closes the table.
 	entry    *shape
-	namePat  string // pattern of free keys
-	nameRe   func() *regexp.Regexp
-	optional bool // a table whose absence has a meaning: no defaults inside
-	ours     bool // not a section of the older manifest
+	names    *names // what free keys may be; nil: anything
+	optional bool   // a table whose absence has a meaning: no defaults inside
+	ours     bool   // not a section of the older manifest
 	secret   bool
 }
 
@@ -82,13 +81,35 @@ func table(doc string, keys ...key) *shape {
 }
 
 // mapping is a table with free keys.
-func mapping(doc, namePattern string, entry *shape) *shape {
-	s := &shape{kinds: kTable, doc: doc, entry: entry, namePat: namePattern}
-	if namePattern != "" {
-		s.nameRe = lazyRegexp(namePattern)
-	}
-	return s
+func mapping(doc string, n *names, entry *shape) *shape {
+	return &shape{kinds: kTable, doc: doc, entry: entry, names: n}
 }
+
+// names is what the free keys of a table may be: a pattern for JSON Schema and
+// people, and the same as code, since every document has such keys.
+type names struct {
+	pattern string
+	allow   func(string) bool
+}
+
+// programNames are those of programs and templates; such a name is also a path
+// component of log files and control routes.
+var programNames = &names{`^[a-z0-9][a-z0-9_.-]{0,62}$`, func(s string) bool {
+	if s == "" || len(s) > 63 || strings.IndexByte("_.-", s[0]) >= 0 {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && strings.IndexByte("_.-", c) < 0 {
+			return false
+		}
+	}
+	return true
+}}
+
+// variableNames are what execve(2) can carry.
+var variableNames = &names{`^[^=\x00]+$`, func(s string) bool {
+	return s != "" && !strings.ContainsAny(s, "=\x00")
+}}
 
 func field(name string, s *shape) key { return key{name: name, shape: s} }
 func must(name string, s *shape) key  { return key{name: name, shape: s, required: true} }
@@ -175,14 +196,20 @@ func (s *shape) own() *shape                         { s.ours = true; return s }
 func (s *shape) hidden() *shape                      { s.secret = true; return s }
 func (s *shape) formOf(check func(any) error) *shape { s.form = check; return s }
 func (s *shape) match(pattern, expect string) *shape {
-	s.pattern, s.expect, s.re = pattern, expect, lazyRegexp(pattern)
+	s.pattern, s.expect = pattern, expect
 	return s
 }
 
-// lazyRegexp compiles on first use: most loads break no pattern of most keys,
-// and compiling all of them would cost more than loading a small manifest.
-func lazyRegexp(pattern string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+var patterns sync.Map // pattern → *regexp.Regexp
+
+// regular compiles a pattern of ours on first use: most loads need few of them,
+// and compiling all would cost more than loading a small manifest.
+func regular(pattern string) *regexp.Regexp {
+	re, ok := patterns.Load(pattern)
+	if !ok {
+		re, _ = patterns.LoadOrStore(pattern, regexp.MustCompile(pattern))
+	}
+	return re.(*regexp.Regexp)
 }
 
 // asTable is s where the value is a table that is there.

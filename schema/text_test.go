@@ -375,6 +375,20 @@ func TestEditDistanceIsSymmetric(t *testing.T) {
 	}
 }
 
+// The code of a rule for names says what its pattern says.
+func FuzzNamesAreTheirPattern(f *testing.F) {
+	for _, s := range []string{"", "a", "a.b-c_d", "-a", "_", "A", "ä", "a b", "a\n", "a=b", "a\x00", "\xff", strings.Repeat("a", 63), strings.Repeat("a", 64)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, n := range []*names{programNames, variableNames} {
+			if n.allow(text) != regular(n.pattern).MatchString(text) {
+				t.Errorf("%q matches %s: %v", text, n.pattern, !n.allow(text))
+			}
+		}
+	})
+}
+
 // A text that its decoder takes is not compared with the pattern any more, so the
 // pattern must take it too: what JSON Schema refuses may not load.
 func FuzzPatternsTakeWhatDecodersTake(f *testing.F) {
@@ -384,7 +398,7 @@ func FuzzPatternsTakeWhatDecodersTake(f *testing.F) {
 	shapes := map[string]*shape{"duration": duration(""), "size": size("")}
 	f.Fuzz(func(t *testing.T, text string) {
 		for name, s := range shapes {
-			if s.form(text) == nil && !s.re().MatchString(text) {
+			if s.form(text) == nil && !regular(s.pattern).MatchString(text) {
 				t.Errorf("%s %q is decoded, and its pattern refuses it", name, text)
 			}
 		}

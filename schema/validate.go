@@ -166,7 +166,7 @@ func (v *validator) checkString(s *shape, text string, m *mark) {
 	// A text that its decoder takes matches: the pattern is the decoder's picture
 	// for JSON Schema, and compiling it costs more than all the rest of a check.
 	decoded := s.form != nil && s.form(text) == nil
-	if s.re != nil && !decoded && !s.re().MatchString(text) {
+	if s.pattern != "" && !decoded && !regular(s.pattern).MatchString(text) {
 		v.report(m, false, text, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.expect, found(s, text)), "")
 	}
 }
@@ -230,8 +230,8 @@ func (v *validator) checkKey(s *shape, name string, value any, m *mark) {
 		v.unknownKey(s, name, m)
 		return
 	}
-	if s.nameRe != nil && !s.nameRe().MatchString(name) {
-		v.report(m, true, nil, false, fmt.Sprintf("%s: the name must match %s", v.here(), s.namePat), "")
+	if s.names != nil && !s.names.allow(name) {
+		v.report(m, true, nil, false, fmt.Sprintf("%s: the name must match %s", v.here(), s.names.pattern), "")
 	}
 	v.check(s.entry, value, m)
 }
