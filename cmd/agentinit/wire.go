@@ -382,8 +382,9 @@ func (b *box) serve(socket *control.Socket) {
 		b.publish(event.Warn, "ListenersIncomplete", map[string]any{"message": err.Error()})
 	}
 	b.publish(event.Info, "ControlListening", map[string]any{"socket": socket.Name()})
+	server := control.New(b.controlConfig())
 	b.background(func() {
-		if err := control.New(b.controlConfig()).Serve(b.stopped, socket); err != nil {
+		if err := server.Serve(b.stopped, socket); err != nil {
 			b.publish(event.Error, "ControlEnded", map[string]any{"message": err.Error()})
 		}
 	})

@@ -35,28 +35,35 @@ const stage = "supervisor"
 // Server serves one control socket.
 type Server struct {
 	cfg      Config
-	mux      *http.ServeMux
+	mux      func() *http.ServeMux
 	panics   atomic.Uint64
 	quiet    throttle       // of refusals
 	noisy    throttle       // of trouble
 	upgraded sync.WaitGroup // handlers whose connections net/http has forgotten
 }
 
-// New returns a server of the route table. It does not listen yet.
+// New returns a server of the route table, which is laid out at the first request:
+// a box starts its programs first. It does not listen yet.
 func New(cfg Config) *Server {
 	cfg.Limits = cfg.Limits.withDefaults()
-	s := &Server{cfg: cfg, mux: http.NewServeMux()}
+	s := &Server{cfg: cfg}
+	s.mux = sync.OnceValue(s.layOut)
+	return s
+}
+
+func (s *Server) layOut() *http.ServeMux {
+	mux := http.NewServeMux()
 	allowed := make(map[string][]string)
 	for _, rt := range routes() {
-		s.mux.Handle(rt.Method+" "+rt.Path, s.serveRoute(rt))
+		mux.Handle(rt.Method+" "+rt.Path, s.serveRoute(rt))
 		allowed[rt.Path] = append(allowed[rt.Path], rt.Method)
 	}
 	for path, methods := range allowed {
-		s.mux.Handle(path, s.methodNotAllowed(methods))
+		mux.Handle(path, s.methodNotAllowed(methods))
 	}
-	s.mux.Handle(api.AdaptersPrefix+"/", s.serveAdapters())
-	s.mux.HandleFunc("/", s.noRoute)
-	return s
+	mux.Handle(api.AdaptersPrefix+"/", s.serveAdapters())
+	mux.HandleFunc("/", s.noRoute)
+	return mux
 }
 
 // Panics returns how many handlers have panicked.
@@ -141,7 +148,7 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &answer{ResponseWriter: rw}
 	defer s.contain(w, r)
-	s.mux.ServeHTTP(w, r)
+	s.mux().ServeHTTP(w, r)
 }
 
 func (s *Server) contain(w *answer, r *http.Request) {

@@ -69,6 +69,7 @@ type Owner struct {
 	tagPrefix   string // our own tag when we run below another Owner
 	forceShim   bool   // we were started with blocked signals: see dispositions
 	null        *os.File
+	ownPipes    []uint64 // inodes of our own standard streams that are pipes or sockets
 	childrenFD  *childrenFile
 	cgroups     func() *cgroupBase // waits for it; its result may be nil
 
@@ -162,6 +163,11 @@ func New(opts Options) (*Owner, error) {
 		return nil, fmt.Errorf("cannot open the null device that programs read from: %w", err)
 	}
 	o.null = null
+	for fd := range 3 {
+		if ino, ok := pipeInode(fd); ok {
+			o.ownPipes = append(o.ownPipes, ino)
+		}
+	}
 	o.isInit = o.selfPID == 1
 	o.adoptOrphans(report)
 	o.hardenSelf(report)

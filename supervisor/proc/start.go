@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -44,7 +45,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	p := &process{
 		token: newToken(), scope: c.Scope, deliver: deliver,
 		emptied: make(chan struct{}), wake: make(chan struct{}, 1),
-		pipes: privatePipes(io.fds),
+		pipes: o.privatePipes(io.fds),
 	}
 	if c.Credential != nil {
 		p.uid = &c.Credential.UID
@@ -296,20 +297,10 @@ func (io *childIO) closeOurSide() {
 // privatePipes returns the inodes of pipes and sockets among the first three
 // descriptors that are not our own standard streams: holding one of those is
 // evidence of belonging to the process that was given it.
-func privatePipes(fds []uintptr) []uint64 {
+func (o *Owner) privatePipes(fds []uintptr) []uint64 {
 	var out []uint64
 	for _, fd := range fds[:3] {
-		ino, ok := pipeInode(int(fd))
-		if !ok {
-			continue
-		}
-		ours := false
-		for own := range 3 {
-			if n, ok := pipeInode(own); ok && n == ino {
-				ours = true
-			}
-		}
-		if !ours {
+		if ino, ok := pipeInode(int(fd)); ok && !slices.Contains(o.ownPipes, ino) {
 			out = append(out, ino)
 		}
 	}
