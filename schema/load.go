@@ -76,8 +76,8 @@ func decodeProgram(merged map[string]any) Program {
 	dst := reflect.ValueOf(&p).Elem()
 	fields := FieldsOf(dst.Type())
 	for name, v := range merged {
-		if i, ok := s.index[name]; ok {
-			decodeValue(dst.Field(fields[name]), s.keys[i].shape, v)
+		if k := s.fixed(name); k != nil {
+			decodeValue(dst.Field(fields[name]), k, v)
 		}
 	}
 	if _, written := merged["start_timeout"]; !written && p.Type == "oneshot" {

@@ -41,7 +41,6 @@ type shape struct {
 
 	items *shape
 	keys  []key
-	index map[string]int
 	// entry is the shape of free keys; nil closes the table.
 	entry    *shape
 	names    *names // what free keys may be; nil: anything
@@ -73,11 +72,7 @@ func list(doc string, items *shape) *shape {
 func texts(doc string) *shape { return list(doc, text("")) }
 
 func table(doc string, keys ...key) *shape {
-	s := &shape{kinds: kTable, doc: doc, keys: keys, index: make(map[string]int, len(keys))}
-	for i, k := range keys {
-		s.index[k.name] = i
-	}
-	return s
+	return &shape{kinds: kTable, doc: doc, keys: keys}
 }
 
 // mapping is a table with free keys.
@@ -219,10 +214,22 @@ func (s *shape) asTable() *shape {
 	return &t
 }
 
+// fixed returns the shape of a key that the table names, nil when it does not.
+// The tables are short: a map for each would take longer to make than all looks
+// of a small manifest.
+func (s *shape) fixed(name string) *shape {
+	for i := range s.keys {
+		if s.keys[i].name == name {
+			return s.keys[i].shape
+		}
+	}
+	return nil
+}
+
 // child returns the shape of a key, nil when the key is not allowed.
 func (s *shape) child(name string) *shape {
-	if i, ok := s.index[name]; ok {
-		return s.keys[i].shape
+	if k := s.fixed(name); k != nil {
+		return k
 	}
 	return s.entry
 }

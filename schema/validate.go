@@ -222,8 +222,8 @@ func wanted(s *shape) string {
 }
 
 func (v *validator) checkKey(s *shape, name string, value any, m *mark) {
-	if i, ok := s.index[name]; ok {
-		v.check(s.keys[i].shape, value, m)
+	if k := s.fixed(name); k != nil {
+		v.check(k, value, m)
 		return
 	}
 	if s.entry == nil {

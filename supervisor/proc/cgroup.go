@@ -1,7 +1,6 @@
 package proc
 
 import (
-	"bufio"
 	"errors"
 	"os"
 	"path/filepath"
@@ -48,21 +47,16 @@ func openCgroupBase() (*cgroupBase, error) {
 	return b, nil
 }
 
+// cgroupMount finds the hierarchy where every engine and init mounts it: alone, or
+// beside those of version 1.
 func cgroupMount() (string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	s := bufio.NewScanner(f)
-	for s.Scan() {
-		before, after, ok := strings.Cut(s.Text(), " - ")
-		fields := strings.Fields(before)
-		if ok && strings.HasPrefix(after, "cgroup2 ") && len(fields) > 4 {
-			return fields[4], nil
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(dir, &fs); err == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+			return dir, nil
 		}
 	}
-	return "", errors.Join(errors.New("no cgroup v2 hierarchy is mounted"), s.Err())
+	return "", errors.New("no cgroup v2 hierarchy is mounted on /sys/fs/cgroup")
 }
 
 // cgroupOf reads the v2 line of /proc/PID/cgroup.
