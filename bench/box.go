@@ -20,7 +20,8 @@ type box struct {
 	dir   string
 	cmd   *exec.Cmd
 	fifo  *os.File
-	begun time.Time // when the init was exec'ed
+	begun time.Time    // when the init was exec'ed
+	told  map[byte]int // reports read and not yet expected, by kind
 }
 
 // open starts peer p with n copies of command and returns once it was exec'ed.
@@ -57,7 +58,7 @@ func (l *lab) open(ctx context.Context, p peer, n int, command []string, env ...
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	b := &box{dir: dir, cmd: cmd, fifo: fifo}
+	b := &box{dir: dir, cmd: cmd, fifo: fifo, told: map[byte]int{}}
 	if err := b.expect('S', 1); err != nil {
 		return nil, errors.Join(err, b.kill())
 	}
@@ -65,28 +66,30 @@ func (l *lab) open(ctx context.Context, p peer, n int, command []string, env ...
 	return b, nil
 }
 
+// reportSize is what every report is long; one write of it is atomic (pipe(7)).
+const reportSize = 16
+
 // expect reads reports until n of that kind have come. Two minutes without one
 // is an error that shows what the init last said.
 func (b *box) expect(kind byte, n int) error {
-	buf := make([]byte, 16*256)
-	held := 0
-	for n > 0 {
+	buf := make([]byte, reportSize*256)
+	for b.told[kind] < n {
 		if err := b.fifo.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 			return err
 		}
-		m, err := b.fifo.Read(buf[held : held+16*(256-1)-held%16])
+		m, err := b.fifo.Read(buf)
 		if err != nil {
 			log, readErr := os.ReadFile(filepath.Join(b.dir, "log"))
-			return errors.Join(fmt.Errorf("%d reports %q missing: %w; log: %.300s", n, kind, err, log), readErr)
+			return errors.Join(fmt.Errorf("%d reports %q missing: %w; log: %.300s", n-b.told[kind], kind, err, log), readErr)
 		}
-		held += m
-		for ; held >= 16; held -= 16 {
-			if buf[0] == kind {
-				n--
-			}
-			copy(buf, buf[16:held])
+		if m%reportSize != 0 {
+			return fmt.Errorf("half a report: %q", buf[:m])
+		}
+		for at := 0; at < m; at += reportSize {
+			b.told[buf[at]]++
 		}
 	}
+	b.told[kind] -= n
 	return nil
 }
 
@@ -95,6 +98,7 @@ func (b *box) drain() error {
 	if err := b.fifo.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		return err
 	}
+	clear(b.told)
 	_, err := io.Copy(io.Discard, b.fifo)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
@@ -124,6 +128,44 @@ func (b *box) wait() error {
 		err = nil
 	}
 	return errors.Join(err, b.fifo.Close())
+}
+
+// cgroups is the directory below which the init has made a cgroup for each of its
+// programs; "" when it has made none.
+func (b *box) cgroups() string {
+	for _, p := range victims(b.pid(), "prog") {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p))
+		if err != nil {
+			continue // it has ended
+		}
+		for line := range strings.Lines(string(data)) {
+			path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+			if base := filepath.Dir(path); ok && strings.HasPrefix(filepath.Base(base), "agentinit-") {
+				return base
+			}
+		}
+	}
+	return ""
+}
+
+// removeEmpty takes away what a killed init has left of its cgroups.
+func removeEmpty(base string) error {
+	if base == "" {
+		return nil
+	}
+	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		entries, err := os.ReadDir(filepath.Join(mount, base))
+		if err != nil {
+			continue // the hierarchy is the other one
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				err = errors.Join(err, os.Remove(filepath.Join(mount, base, e.Name())))
+			}
+		}
+		return errors.Join(err, os.Remove(filepath.Join(mount, base)))
+	}
+	return nil
 }
 
 // killTree ends an init and all below it; without a pid namespace its programs

@@ -28,6 +28,13 @@ func measurements(quick bool) []measurement {
 	for _, n := range sizes {
 		all = append(all, measurement{fmt.Sprintf("boot of %d programs, from exec", n), "median ms",
 			func(ctx context.Context, l *lab, p peer) (string, error) { return boot(ctx, l, p, n, times) }})
+		all = append(all, measurement{fmt.Sprintf("boot of %d programs, each in a cgroup where the init makes one", n), "median ms",
+			func(ctx context.Context, l *lab, p peer) (string, error) {
+				if p.name != "agentinit" && p.name != floorName {
+					return "", nil // no other makes one
+				}
+				return boot(ctx, l, p, n, times, "BENCH_CGROUPS=1")
+			}})
 	}
 	all = append(all,
 		measurement{"killed program running again", "p50 / p99 ms of 200", restart},
@@ -68,17 +75,21 @@ func quantile(d []time.Duration, q float64) time.Duration {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d.Microseconds())/1000) }
 
-func boot(ctx context.Context, l *lab, p peer, n, times int) (string, error) {
+func boot(ctx context.Context, l *lab, p peer, n, times int, env ...string) (string, error) {
 	var took []time.Duration
 	for range times {
-		b, err := l.open(ctx, p, n, []string{l.path("prog")})
+		b, err := l.open(ctx, p, n, []string{l.path("prog")}, env...)
 		if err != nil {
 			return "", err
 		}
 		err = b.expect('B', n)
 		took = append(took, time.Since(b.begun))
+		groups := b.cgroups()
 		if killErr := b.kill(); err == nil {
 			err = killErr
+		}
+		if err == nil {
+			err = removeEmpty(groups)
 		}
 		if err != nil {
 			return "", err
@@ -264,7 +275,7 @@ func initCommand(l *lab, p peer, child ...string) []string {
 	switch p.name {
 	case "agentinit":
 		return append([]string{filepath.Join(l.bin, "agentinit"), "--"}, child...)
-	case "floor (C loop)":
+	case floorName:
 		if found("tini") {
 			return append([]string{"tini", "-s", "--"}, child...)
 		}

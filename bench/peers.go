@@ -22,9 +22,11 @@ type peer struct {
 	capture func(dir string, n int, command []string) ([]string, error)
 }
 
+const floorName = "floor (C loop)"
+
 func (l *lab) peers() []peer {
 	all := []peer{
-		{name: "floor (C loop)", setup: l.floor, capture: l.floorLog},
+		{name: floorName, setup: l.floor, capture: l.floorLog},
 		{name: "agentinit", setup: l.agentinit, capture: l.agentinitLog, status: func(dir string) []string {
 			return []string{filepath.Join(l.bin, "agentctl"), "--socket", filepath.Join(dir, "sock"), "status"}
 		}},
