@@ -32,7 +32,7 @@ func (l *lab) peers() []peer {
 		}},
 	}
 	if found("s6-svscan") {
-		all = append(all, peer{name: "s6", setup: serviceDirs("s6-svscan"), capture: loggedDirs("s6-svscan", "s6-log",
+		all = append(all, peer{name: "s6", setup: serviceDirs("s6-svscan", "-c", "2000"), capture: loggedDirs("s6-svscan", "s6-log",
 			fmt.Sprintf("n%d s%d \"$1\"", logKeep, logMax))})
 	}
 	if found("runsvdir") {
@@ -98,8 +98,9 @@ func quoteAll(words []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// serviceDirs lays out one directory a service, as s6 and runit want them.
-func serviceDirs(scanner string) func(string, int, []string) ([]string, error) {
+// serviceDirs lays out one directory a service, as s6 and runit want them. s6
+// takes 500 unless told otherwise.
+func serviceDirs(scanner string, options ...string) func(string, int, []string) ([]string, error) {
 	return func(dir string, n int, command []string) ([]string, error) {
 		services := filepath.Join(dir, "services")
 		for i := range n {
@@ -123,7 +124,7 @@ func serviceDirs(scanner string) func(string, int, []string) ([]string, error) {
 			}
 		}
 		bin, err := exec.LookPath(scanner)
-		return []string{bin, services}, err
+		return append(append([]string{bin}, options...), services), err
 	}
 }
 

@@ -32,6 +32,9 @@ type sentinelFile struct {
 	bus    *event.Bus
 	watch  func(path string) changes
 	sealed chan struct{} // closed by the first set
+	// guarded ends with remove.
+	guarded context.Context
+	leave   context.CancelFunc
 
 	mu      sync.Mutex
 	content []byte // nil while not sealed
@@ -46,10 +49,12 @@ type changes interface {
 }
 
 func newSentinelFile(policy *Policy, path string, bus *event.Bus) *sentinelFile {
-	return &sentinelFile{
+	s := &sentinelFile{
 		policy: policy, path: path, bus: bus, sealed: make(chan struct{}),
 		watch: func(path string) changes { return newPathWatch(path) },
 	}
+	s.guarded, s.leave = context.WithCancel(context.Background())
+	return s
 }
 
 // set is what write and check put in place from now on; called once.
@@ -79,8 +84,10 @@ func (s *sentinelFile) writeLocked() error {
 	return err
 }
 
-// remove takes the file away and forgets the content.
+// remove takes the file away, forgets the content and ends the guard: the kernel
+// takes a while to forget what is watched, and an exit waits for that.
 func (s *sentinelFile) remove() error {
+	s.leave()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.content = nil
@@ -124,8 +131,12 @@ func (s *sentinelFile) broken() bool {
 	return s.content != nil && s.fault != ""
 }
 
-// guard checks whenever something has happened to the file, until ctx ends.
+// guard checks whenever something has happened to the file, until it is removed or
+// ctx ends.
 func (s *sentinelFile) guard(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(s.guarded, stop)()
 	select {
 	case <-s.sealed:
 	case <-ctx.Done():

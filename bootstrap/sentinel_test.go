@@ -212,3 +212,29 @@ func TestSentinelUnderAMount(t *testing.T) {
 	cancel()
 	<-done
 }
+
+// calm is a kernel that has nothing to tell; closed says that it was let go.
+type calm struct{ closed *bool }
+
+func (calm) arm() error               { return nil }
+func (calm) wait(ctx context.Context) { <-ctx.Done() }
+func (c calm) close()                 { *c.closed = true }
+
+// What is watched must be given back when the shutdown begins, not at the exit.
+func TestTheGuardEndsWithTheSentinel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := false
+		r, done := sealedRig(t, t.Context(), calm{&closed})
+		synctest.Wait()
+		if closed {
+			t.Fatal("the watch ended by itself")
+		}
+		if err := r.boot.Unseal(); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		if !closed {
+			t.Error("the watch is still open")
+		}
+	})
+}
