@@ -15,12 +15,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
-	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 func TestMain(m *testing.M) {
-	proc.ShimMain()
 	if os.Getenv("SUPERVISOR_TEST_PROGRAM") == "notify" {
 		notifyAndWait()
 	}

@@ -26,7 +26,6 @@ import (
 const asInit = "AGENTINIT_TEST_AS_INIT"
 
 func TestMain(m *testing.M) {
-	proc.ShimMain()
 	if os.Getenv(asInit) != "" {
 		os.Unsetenv(asInit)
 		code, handled := initMode(os.Args[1:], early.Caught())

@@ -14,7 +14,6 @@ import (
 	"os"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
-	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
 // Set by the linker.
@@ -29,9 +28,6 @@ func main() {
 	// kernel drops it for a PID 1, so that whoever stops the container waits for
 	// the whole of its timeout. No line of ours can precede the runtime.
 	caught := early.Caught()
-	// The exec shim is this binary too; it must come before anything else, since
-	// it runs between the fork and the exec of a program.
-	proc.ShimMain()
 	if code, handled := initMode(os.Args[1:], caught); handled {
 		os.Exit(code)
 	}

@@ -17,8 +17,8 @@ import (
 
 // The exec shim. Between fork and exec Go runs no code of ours, but umask,
 // limits and priorities must be set exactly there. So the program is started as
-// this very binary under another argv[0]; ShimMain does what is asked, tells the
-// parent through a close-on-exec pipe what failed, and execs the program. Its
+// this very binary under another argv[0]; what runs then does what is asked, tells
+// the parent through a close-on-exec pipe what failed, and execs the program. Its
 // arguments are: the name below, a shimSpec, the file to execute, and the
 // program's own arguments. Nothing of it remains visible after the exec.
 
@@ -164,13 +164,17 @@ func newShimSpec(c *Command, status int) (*shimSpec, error) {
 	return s, nil
 }
 
-// ShimMain must be the first call of main in every binary that creates an Owner.
-// It returns at once unless this process was started as the exec shim; then it
-// becomes the program or exits.
-func ShimMain() {
-	if len(os.Args) < 4 || os.Args[0] != ShimArg0 {
-		return
+// This is an init function so that no binary that creates an Owner can forget it,
+// and so that what is initialised after this package costs the start of a program
+// nothing: that is most of what a box is made of.
+func init() {
+	if len(os.Args) >= 4 && os.Args[0] == ShimArg0 {
+		beShim()
 	}
+}
+
+// beShim becomes the program or exits.
+func beShim() {
 	// All that follows is about the one thread that will exec.
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1)
