@@ -51,7 +51,7 @@ func Also(more ...os.Signal) {
 
 // listen asks for the signals that would end or stop agentinit if nobody asked for
 // them: the runtime ignores the others (runtime/sigtab_linux_generic.go). It waits
-// for the one that container engines stop a box with; the others are asked for
+// for those that people and container engines send; the others are asked for
 // beside the initialisation of what follows, long before a program could send one.
 // SIGPIPE is among them because a broken stdout would end it too. A fault that is
 // real is a panic all the same, but one that somebody sends with kill(2) would end
@@ -64,13 +64,12 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 		return nil, complete
 	}
 	caught = make(chan os.Signal, held)
-	signal.Notify(caught, syscall.SIGTERM)
+	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	go func() {
 		defer close(complete)
 		signal.Notify(caught,
-			syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGABRT, syscall.SIGPIPE,
+			syscall.SIGABRT, syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTSTP,
 			syscall.SIGILL, syscall.SIGTRAP, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
-			syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTSTP,
 		)
 	}()
 	return caught, complete
