@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/compose"
-	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
 // WriteConfigurations writes the files that programs of the catalogue read and
@@ -17,8 +15,7 @@ func (b *Boot) WriteConfigurations(l *Loaded) error {
 	if l.Plan.Profile != "agentbox" {
 		return nil
 	}
-	view := plan.View(l.Manifest, l.Document, catalog.Load(), plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
-	files, err := compose.Configurations(view, b.ownKeys(l))
+	files, err := compose.Configurations(b.view(l), b.ownKeys(l))
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func userFinding(p *plan.Program, doc *schema.Document, err error) schema.Findin
 }
 
 func isAgentbox(m *schema.Manifest, doc *schema.Document) bool {
-	return plan.Profile(m, doc, catalog.Load()) == "agentbox"
+	return plan.Profile(m, doc) == "agentbox"
 }
 
 // stacks are the agent stacks whose profile directory is provisioned: the
@@ -127,10 +127,9 @@ func (b *Boot) finalSpecs() ([]program.Spec, error) {
 	return final, nil
 }
 
-// catalogue is the feature catalogue and its view of the manifest in force.
-func (b *Boot) catalogue() (*catalog.Catalogue, catalog.View) {
-	c, l := catalog.Load(), b.Current()
-	return c, plan.View(l.Manifest, l.Document, c, plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
+// view is the feature catalogue's view of a manifest.
+func (b *Boot) view(l *Loaded) catalog.View {
+	return plan.View(l.Manifest, l.Document, plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
 }
 
 // hints are the variables for login shells: where things are, and what the
@@ -139,7 +138,7 @@ func (b *Boot) hints() map[string]string {
 	out := b.cfg.Roots.Environment()
 	out["AGENTBOX_CONFIG"] = b.ManifestFile()
 	out["AGENTBOX_VERSION"] = b.cfg.Version
-	c, view := b.catalogue()
+	c, view := catalog.Load(), b.view(b.Current())
 	for name, template := range c.Environment {
 		if _, set := out[name]; set || c.IsSecret(b.Current().Manifest, name) {
 			continue
@@ -161,7 +160,7 @@ func (b *Boot) DeclaredEnvironment() map[string]string {
 	if !b.agentbox() {
 		return out
 	}
-	c, view := b.catalogue()
+	c, view := catalog.Load(), b.view(b.Current())
 	for name, template := range c.Environment {
 		if !strings.HasPrefix(template, "{") || strings.HasPrefix(template, "{@") {
 			continue // a fixed value is the operator's to change

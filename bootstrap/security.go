@@ -14,8 +14,7 @@ func (b *Boot) hardening() (applied compose.Applied, ok bool) {
 	if !b.agentbox() {
 		return compose.Applied{}, false
 	}
-	_, view := b.catalogue()
-	return compose.Harden(view), true
+	return compose.Harden(b.view(b.Current())), true
 }
 
 // securityApplied publishes the profile.

@@ -66,9 +66,8 @@ type Config struct {
 	// Origins are those whose pages may read answers, as a browser sends them:
 	// lower case, without the port that the scheme implies.
 	Origins []string
-	// Wrap is put around everything that the listeners serve; nil for nothing.
-	// Each handler
-	// names its route by exchange.SetRoute.
+	// Wrap is put around everything that the listeners serve; nil for nothing. Each
+	// handler names its route by exchange.SetRoute.
 	Wrap func(http.Handler) http.Handler
 
 	ManagementAddress string // host:port, or Off

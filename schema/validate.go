@@ -165,10 +165,10 @@ func (v *validator) checkString(s *shape, text string, m *mark) {
 	}
 	// A text that its decoder takes matches: the pattern is the decoder's picture
 	// for JSON Schema, and compiling it costs more than all the rest of a check.
-	decoded := s.form != nil && s.form(text) == nil
-	if s.pattern != "" && !decoded && !regular(s.pattern).MatchString(text) {
-		v.report(m, false, text, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.expect, found(s, text)), "")
+	if s.pattern == "" || s.form != nil && s.form(text) == nil || regular(s.pattern).MatchString(text) {
+		return
 	}
+	v.report(m, false, text, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.expect, found(s, text)), "")
 }
 
 func (v *validator) checkArray(s *shape, list []any, m *mark) {

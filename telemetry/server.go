@@ -23,8 +23,7 @@ const (
 
 // Handler puts every request to next into a span, below the request's own
 // traceparent (W3C Trace Context). The span shows method, status and what next
-// says by exchange.SetRoute; never a path or a
-// query, which may hold anything.
+// says by exchange.SetRoute; never a path or a query, which may hold anything.
 func (p *Pipeline) Handler(next http.Handler) http.Handler {
 	tracer := p.Tracer()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

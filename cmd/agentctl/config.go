@@ -258,10 +258,9 @@ Exit status: 0, or 1 when the manifest is invalid.`,
 // catalogueTables are the program tables of the features that are on, with
 // their templates filled in.
 func (c *cli) catalogueTables(r rules.Result) map[string]map[string]any {
-	cat := catalog.Load()
-	view := plan.View(r.Manifest, r.Document, cat, c.planFacts())
+	view := plan.View(r.Manifest, r.Document, c.planFacts())
 	out := map[string]map[string]any{}
-	for _, f := range cat.Active(view) {
+	for _, f := range catalog.Load().Active(view) {
 		for name, table := range f.Programs {
 			out[name] = filled(view, table).(map[string]any)
 		}

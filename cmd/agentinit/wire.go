@@ -210,7 +210,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 	if err := cmp.Or(loadErr, prepareErr); err != nil {
 		return b.neverStarted(err)
 	}
-	open := sync.OnceValues(b.openControl)
+	open := sync.OnceValues(b.claim)
 	go open()
 	buildErr := b.build()
 	socket, openErr := open()
@@ -335,9 +335,10 @@ func seed() uint64 {
 	return binary.LittleEndian.Uint64(s[:])
 }
 
-// openControl takes the control socket, which a second agentinit in the same place
-// does not get. Nobody answers there before serve.
-func (b *box) openControl() (*control.Socket, error) {
+// claim clears away what an earlier box has left of the seal, and takes the control
+// socket, which a second agentinit in the same place does not get. Nobody answers
+// there before serve.
+func (b *box) claim() (*control.Socket, error) {
 	if err := b.boot.RemoveStaleSentinel(); err != nil {
 		b.publish(event.Warn, "StaleSentinel", map[string]any{"message": err.Error()})
 	}

@@ -128,19 +128,19 @@ const ReservedForKill = 2 * time.Second
 
 // Profile resolves [bootstrap].profile: "auto" is an agentbox when the document
 // has any section that only an agentbox has.
-func Profile(m *schema.Manifest, doc *schema.Document, c *catalog.Catalogue) string {
+func Profile(m *schema.Manifest, doc *schema.Document) string {
 	if m.Bootstrap.Profile == "agentbox" || m.Bootstrap.Profile == "none" {
 		return m.Bootstrap.Profile
 	}
-	if slices.ContainsFunc(c.Profile.Sections, doc.Has) {
+	if slices.ContainsFunc(catalog.Load().Profile.Sections, doc.Has) {
 		return "agentbox"
 	}
 	return "none"
 }
 
 // View is the catalogue's view of a manifest.
-func View(m *schema.Manifest, doc *schema.Document, c *catalog.Catalogue, facts Facts) catalog.View {
-	return catalog.View{Manifest: m, Profile: Profile(m, doc, c), Version: facts.Version, System: facts.System}
+func View(m *schema.Manifest, doc *schema.Document, facts Facts) catalog.View {
+	return catalog.View{Manifest: m, Profile: Profile(m, doc), Version: facts.Version, System: facts.System}
 }
 
 // Resolve makes the plan. The manifest and the document are those of
@@ -150,7 +150,7 @@ func View(m *schema.Manifest, doc *schema.Document, c *catalog.Catalogue, facts 
 // finding of severity error, of either kind, nothing may be started from the plan.
 func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []schema.Finding) {
 	c := catalog.Load()
-	r := &resolver{m: m, doc: doc, facts: facts, cat: c, view: View(m, doc, c, facts)}
+	r := &resolver{m: m, doc: doc, facts: facts, cat: c, view: View(m, doc, facts)}
 	r.shaped = len(doc.Violations()) == 0
 	r.plan = &Plan{Profile: r.view.Profile, Barrier: program.Barrier(m.Supervisor.Barrier)}
 	for _, f := range c.Active(r.view) {
