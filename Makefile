@@ -31,8 +31,8 @@ demo: deps build ## boot the example in the best isolation here, show it, stop i
 test: deps ## unit and script tests of everything
 	go test -shuffle=on ./...
 
-race: 
-	CGO_ENABLED=1 go test -race -shuffle=on ./...
+race: deps-test ## the same tests with the race detector (RACEFLAGS: more flags of go test)
+	CGO_ENABLED=1 go test -race -shuffle=on $(RACEFLAGS) ./...
 
 lint: ## gofmt, vet, staticcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi

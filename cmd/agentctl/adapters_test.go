@@ -293,7 +293,7 @@ func TestReadersOfTheSocketDoNotWrite(t *testing.T) {
 		w.Write([]byte(`{"items":[]}`))
 	})
 	if os.Geteuid() == 0 {
-		t.Skip("needs a user that is not root: root may always write")
+		t.Skip("needs a user other than root: root may always write")
 	}
 	dir, err := os.MkdirTemp("", "ctl")
 	if err != nil {

@@ -49,7 +49,7 @@ command = ["sleep", "1000"]
 required = true
 `
 
-// bootTraced boots one and returns when it is sealed.
+// bootTraced boots one and returns when it is sealed and its two adapters work.
 func bootTraced(t *testing.T, endpoint string) *tracedBox {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,35 +75,38 @@ func bootTraced(t *testing.T, endpoint string) *tracedBox {
 	if err := b.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	sealed := make(chan struct{})
-	go b.read(out, sealed)
+	booted := make(chan struct{})
+	go b.read(out, booted)
 	t.Cleanup(func() {
 		if b.cmd.ProcessState == nil {
-			_ = b.cmd.Process.Kill() // it may have ended
+			// Not killed: its program would be left to this process and fail
+			// the tests that count what is left.
+			_ = b.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 			<-b.ended
-			_ = b.cmd.Wait() // killed: the status says nothing
+			_ = b.cmd.Wait() // the test has failed already
 		}
 		if t.Failed() {
 			t.Logf("the box said:\n%s", b.output.String())
 		}
 	})
 	select {
-	case <-sealed:
+	case <-booted:
 	case <-b.ended:
-		t.Fatal("the box ended before it was sealed")
+		t.Fatal("the box ended before it was booted")
 	}
 	return b
 }
 
-func (b *tracedBox) read(out io.Reader, sealed chan struct{}) {
+func (b *tracedBox) read(out io.Reader, booted chan struct{}) {
 	defer close(b.ended)
 	buf := make([]byte, 32<<10)
 	for told := false; ; {
 		n, err := out.Read(buf)
 		b.output.Write(buf[:n])
-		if !told && bytes.Contains(b.output.Bytes(), []byte("BootstrapCompleted")) {
+		if said := b.output.Bytes(); !told && bytes.Contains(said, []byte("BootstrapCompleted")) &&
+			bytes.Count(said, []byte("AdapterConnected")) == 2 {
 			told = true
-			close(sealed)
+			close(booted)
 		}
 		if err != nil {
 			return
