@@ -47,7 +47,7 @@ var Codes = []struct {
 	{ExitSealTimeout, `seal timeout with on_seal_timeout = "exit"`},
 	{ExitOrchestrator, "the orchestrator adapter cannot connect"},
 	{ExitContractMismatch, "an adapter's peer speaks another MAJOR of the contract"},
-	{ExitPrepare, "a root directory, the management key or the identity could not be prepared"},
+	{ExitPrepare, "a root directory, the control socket, the management key or the identity could not be prepared"},
 }
 
 // Failure is what ends a boot.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,5 +63,34 @@ required = true
 	}
 	if now := b.programs()["web"]; now != before {
 		t.Errorf("was %+v, is %+v", before, now)
+	}
+}
+
+// A second agentinit in the place of a live one is refused before it has touched
+// anything there.
+func TestSecondInTheSamePlace(t *testing.T) {
+	b := boot(t, unprivileged, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	before, err := os.Stat(b.sentinel())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := b.again()
+	end := second.event("Terminated")["message"].(string)
+	if code := second.ended(); code != 73 || !strings.Contains(end, "another process listens there; stop it") {
+		t.Errorf("the second ended with %d: %s", code, end)
+	}
+	if now, err := os.Stat(b.sentinel()); err != nil || !os.SameFile(before, now) {
+		t.Errorf("the sentinel was %v, is %v, %v", before, now, err)
+	}
+	if out := b.mustCtl("status"); !strings.Contains(out, "RUNNING") {
+		t.Errorf("the first one says %s", out)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("the first one ended with %d", code)
 	}
 }

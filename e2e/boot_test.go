@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,7 +63,7 @@ required = true
 start_seconds = 3
 `)
 	b.event("BootstrapSealStarted")
-	sentinel := filepath.Join(b.dir, "run/agentbox/bootstrap.done")
+	sentinel := b.sentinel()
 	if _, err := os.Stat(sentinel); err == nil {
 		t.Error("the sentinel is there before the seal")
 	}

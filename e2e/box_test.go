@@ -292,6 +292,8 @@ func (b *box) stop() int {
 
 func (b *box) socket() string { return filepath.Join(b.dir, "run/agentbox/agentinit.sock") }
 
+func (b *box) sentinel() string { return filepath.Join(b.dir, "run/agentbox/bootstrap.done") }
+
 // ctl runs agentctl and returns its standard output and status.
 func (b *box) ctl(args ...string) (string, int) {
 	b.t.Helper()

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -104,7 +103,7 @@ command = ["TESTPROG", "sleep"]
 required = true
 `)
 	b.sealed()
-	path := filepath.Join(b.dir, "run/agentbox/bootstrap.done")
+	path := b.sentinel()
 	sealed, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -5,11 +5,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -37,7 +37,7 @@ type tracedBox struct {
 const tracedManifest = `[bootstrap]
 profile = "none"
 [supervisor]
-listen = %q
+listen = "127.0.0.1:0"
 metrics_listen = "off"
 [observability]
 otlp_endpoint = %q
@@ -53,18 +53,12 @@ required = true
 func bootTraced(t *testing.T, endpoint string) *tracedBox {
 	t.Helper()
 	dir := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
 	file := filepath.Join(dir, "agentbox.toml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, tracedManifest, address, endpoint), 0o644); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, tracedManifest, endpoint), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	b := &tracedBox{
-		t: t, base: "http://" + address, ended: make(chan struct{}), cmd: exec.Command("agentinit", "--manifest", file, "--root", dir),
+		t: t, ended: make(chan struct{}), cmd: exec.Command("agentinit", "--manifest", file, "--root", dir),
 	}
 	b.cmd.Env = append(os.Environ(), "MANAGEMENT_API_KEY="+traceKey, "AGENTBOX_LOG_LEVEL=debug", "WORKSPACE=")
 	out, err := b.cmd.StdoutPipe()
@@ -75,7 +69,7 @@ func bootTraced(t *testing.T, endpoint string) *tracedBox {
 	if err := b.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	booted := make(chan struct{})
+	booted := make(chan string, 1)
 	go b.read(out, booted)
 	t.Cleanup(func() {
 		if b.cmd.ProcessState == nil {
@@ -90,23 +84,27 @@ func bootTraced(t *testing.T, endpoint string) *tracedBox {
 		}
 	})
 	select {
-	case <-booted:
+	case b.base = <-booted:
 	case <-b.ended:
 		t.Fatal("the box ended before it was booted")
 	}
 	return b
 }
 
-func (b *tracedBox) read(out io.Reader, booted chan struct{}) {
+// listening takes the address from what the box says when it opens its port.
+var listening = regexp.MustCompile(`"event":"ListenerOpened",.*"address":"([^"]+)"`)
+
+// read keeps the output and tells where the booted box listens.
+func (b *tracedBox) read(out io.Reader, booted chan<- string) {
 	defer close(b.ended)
 	buf := make([]byte, 32<<10)
 	for told := false; ; {
 		n, err := out.Read(buf)
 		b.output.Write(buf[:n])
-		if said := b.output.Bytes(); !told && bytes.Contains(said, []byte("BootstrapCompleted")) &&
-			bytes.Count(said, []byte("AdapterConnected")) == 2 {
+		said := b.output.Bytes()
+		if !told && bytes.Contains(said, []byte("BootstrapCompleted")) && bytes.Count(said, []byte("AdapterConnected")) == 2 {
 			told = true
-			close(booted)
+			booted <- "http://" + string(listening.FindSubmatch(said)[1])
 		}
 		if err != nil {
 			return

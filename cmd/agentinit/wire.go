@@ -335,13 +335,22 @@ func seed() uint64 {
 	return binary.LittleEndian.Uint64(s[:])
 }
 
-// claim clears away what an earlier box has left of the seal, and takes the control
-// socket, which a second agentinit in the same place does not get. Nobody answers
+// claim takes the control socket, which a second agentinit in the same place does
+// not get, and clears away what an earlier box has left of the seal. Nobody answers
 // there before serve.
 func (b *box) claim() (*control.Socket, error) {
+	socket, err := b.listen()
+	if errors.Is(err, control.ErrInUse) {
+		return nil, err
+	}
+	// Not earlier: the sentinel of a box that lives is not stale.
 	if err := b.boot.RemoveStaleSentinel(); err != nil {
 		b.publish(event.Warn, "StaleSentinel", map[string]any{"message": err.Error()})
 	}
+	return socket, err
+}
+
+func (b *box) listen() (*control.Socket, error) {
 	m := b.manifest()
 	path := b.roots.Socket(m)
 	// Only the box's own directory is made here; somebody else's must exist.
@@ -356,7 +365,7 @@ func (b *box) claim() (*control.Socket, error) {
 	}
 	socket, warning, err := control.Listen(b.stopped, control.SocketConfig{Path: path, Mode: fs.FileMode(m.Supervisor.SocketMode), GID: gid})
 	if err != nil {
-		return nil, err
+		return nil, &bootstrap.Failure{Code: bootstrap.ExitPrepare, Reason: "control socket", Err: err}
 	}
 	if warning != nil {
 		b.publish(event.Warn, "ControlSocketFallback", map[string]any{"message": warning.Error()})

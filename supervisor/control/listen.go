@@ -17,7 +17,7 @@ import (
 )
 
 // ErrInUse says that another process listens on the socket and answers.
-var ErrInUse = errors.New("another process listens there")
+var ErrInUse = errors.New("another process listens there; stop it, or choose another place (supervisor.socket, --root)")
 
 // maxSocketPath is what fits in sockaddr_un.sun_path with its final NUL
 // (unix(7)).
