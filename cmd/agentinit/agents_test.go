@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,33 +14,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
-
-var testprogOnce = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "testprog")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "testprog")
-	cmd := exec.Command("go", "build", "-o", bin, "../../internal/testprog")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return bin, nil
-})
-
-// testprog builds the adversary once, before there is an Owner: the build waits
-// for its own children.
-func testprog(t testing.TB) string {
-	t.Helper()
-	bin, err := testprogOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bin
-}
 
 // nursery is a real owner of processes with the agents' glue over it. A process
 // has one owner: a test calls it once.
@@ -97,7 +71,7 @@ func manager(t testing.TB, cfg orchestrator.LocalConfig) *orchestrator.Local {
 }
 
 func TestAgentsContract(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	spawner := nursery(t, nil)
 	ignore := goleak.IgnoreCurrent()
 	contract.Orchestrator(t, prog, func(t testing.TB) adapters.Orchestrator {
@@ -124,7 +98,7 @@ func connected(t testing.TB, l *orchestrator.Local) adapters.Orchestrator {
 // TestFiveHundredAgents starts 500 agents at once, with a child each: all are
 // reaped, each with its own end.
 func TestFiveHundredAgents(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	spawner := nursery(t, nil)
 	o := connected(t, manager(t, orchestrator.LocalConfig{Spawner: spawner, MaxRunning: 500}))
 	const n = 500
@@ -174,7 +148,7 @@ func TestFiveHundredAgents(t *testing.T) {
 }
 
 func TestAgentsRunningLimit(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	l := manager(t, orchestrator.LocalConfig{MaxRunning: 3})
 	o := connected(t, l)
 	var ids []string
@@ -199,7 +173,7 @@ func TestAgentsRunningLimit(t *testing.T) {
 
 // TestAgentsHostile runs what tries to outlive its agent.
 func TestAgentsHostile(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	o := connected(t, manager(t, orchestrator.LocalConfig{}))
 	for _, args := range [][]string{
 		{"fork-tree", "3", "3"}, {"double-fork"}, {"fork-orphans", "20", "stay"}, {"refork"}, {"spam", "100000000"}, {"ignore-term"},
@@ -230,7 +204,7 @@ func TestAgentsHostile(t *testing.T) {
 
 // TestAgentsLimits shows that limits reach the program.
 func TestAgentsLimits(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	o := connected(t, manager(t, orchestrator.LocalConfig{}))
 	a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{
 		Command: prog, Args: []string{"limits"}, Limits: adapters.AgentLimits{OpenFiles: 77, FileBytes: 123456},
@@ -266,7 +240,7 @@ func printed(t *testing.T, o adapters.Orchestrator, id string) string {
 // TestAgentsLog shows that what agents print is in the log plane too, each line
 // under its agent's pid.
 func TestAgentsLog(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	plane := logs.New(logs.Config{})
 	o := connected(t, manager(t, orchestrator.LocalConfig{Spawner: nursery(t, plane)}))
 	pids := map[int]bool{}

@@ -18,6 +18,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator/hosttest"
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
@@ -68,7 +69,7 @@ func newBridge(t testing.TB, spawner orchestrator.Spawner) *orchestrator.Bridge 
 }
 
 func TestBridgeContract(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	spawner := nursery(t, nil)
 	ignore := goleak.IgnoreCurrent()
 	contract.Orchestrator(t, prog, func(t testing.TB) adapters.Orchestrator {
@@ -79,7 +80,7 @@ func TestBridgeContract(t *testing.T) {
 
 // An agent is the same whether the box runs it or its host does.
 func TestSameAgents(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	spawner := nursery(t, nil)
 	contract.SameOrchestrator(t, prog, func(t testing.TB) adapters.Orchestrator {
 		return manager(t, orchestrator.LocalConfig{Spawner: spawner})
@@ -91,7 +92,7 @@ func TestSameAgents(t *testing.T) {
 // TestBridgeThroughAgentctl joins a host to the box as docker exec does: by
 // agentctl bridge, a process of its own, over the control socket.
 func TestBridgeThroughAgentctl(t *testing.T) {
-	prog := testprog(t)
+	prog := built.Path(t)
 	dir, err := os.MkdirTemp("", "br")
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,9 @@
 // Command agentinit is PID 1 of the box: it reads the manifest, boots, supervises
 // the manifest's programs, answers the probes and stops everything in order.
 //
-// Called as "agentinit -- CMD" it is a plain init for one child instead. main.go
-// only tells the ways to run apart; wire.go builds the box and is the only file
-// that knows all packages.
+// Called as "agentinit -- CMD" it is a plain init for one child instead, and ends
+// before main: see initmode. main.go only reads the command line; wire.go builds the
+// box and is the only file that knows all packages.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	"os"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
+	_ "github.com/dreamlab-ai/agentinit/cmd/agentinit/initmode"
 )
 
 // Set by the linker.
@@ -27,11 +28,7 @@ func main() {
 	// that ends agentinit; and before the Go runtime has handlers at all, the
 	// kernel drops it for a PID 1, so that whoever stops the container waits for
 	// the whole of its timeout. No line of ours can precede the runtime.
-	caught := early.Caught()
-	if code, handled := initMode(os.Args[1:], caught); handled {
-		os.Exit(code)
-	}
-	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, caught))
+	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, early.Caught()))
 }
 
 // options are what the command line says.
@@ -58,7 +55,7 @@ signals: TERM, INT stop the box (a second one skips the grace, a third kills now
 
 exit: 0 asked to stop · 1 internal error · 2 usage · 64 manifest invalid · 65 immutable root violated ·
   66 artifact missing · 67 required program FATAL before the seal · 68 seal timeout · 69 orchestrator adapter ·
-  70 adapter contract · 73 directory, key or identity · else the status of the program that ended the box
+  70 adapter contract · 73 directory, socket, key or identity · else the status of the program that ended the box
 `
 
 // parseOptions reads the command line. handled is true when it asked for help or

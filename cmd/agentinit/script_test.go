@@ -10,6 +10,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
+func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"agentinit": main}) }
+
 // TestScripts runs testdata/script with the real command.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{

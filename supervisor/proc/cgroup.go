@@ -3,7 +3,7 @@ package proc
 import (
 	"errors"
 	"os"
-	"path/filepath"
+	"path"
 	"strconv"
 	"strings"
 
@@ -34,13 +34,17 @@ func openCgroupBase() (*cgroupBase, error) {
 		return nil, err
 	}
 	// Random: boxes that share a hierarchy may all be pid 1.
-	rel := filepath.Join(own, "agentinit-"+newToken())
-	b := &cgroupBase{dir: filepath.Join(mount, rel), rel: rel}
+	token, err := newToken()
+	if err != nil {
+		return nil, err
+	}
+	rel := path.Join(own, "agentinit-"+token)
+	b := &cgroupBase{dir: path.Join(mount, rel), rel: rel}
 	if err := os.Mkdir(b.dir, 0o755); err != nil {
 		return nil, err
 	}
 	// The kill file came with Linux 5.14; without it a cgroup gains us little.
-	if _, err := os.Stat(filepath.Join(b.dir, "cgroup.kill")); err != nil {
+	if _, err := os.Stat(path.Join(b.dir, "cgroup.kill")); err != nil {
 		os.Remove(b.dir)
 		return nil, err
 	}
@@ -100,7 +104,7 @@ func (b *cgroupBase) create(id uint64) *cgroup {
 	if b == nil {
 		return nil
 	}
-	dir := filepath.Join(b.dir, strconv.FormatUint(id, 10))
+	dir := path.Join(b.dir, strconv.FormatUint(id, 10))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil
 	}
@@ -137,7 +141,7 @@ func (c *cgroup) started() {
 // the usual way, which comes next anyway.
 func (c *cgroup) kill() {
 	if c != nil {
-		_ = os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0)
+		_ = os.WriteFile(path.Join(c.dir, "cgroup.kill"), []byte("1"), 0)
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"os"
 	"testing"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
 // TestCgroupCatchesTheTraceless: with a cgroup of its own, even what leaves no
 // other trace is known to belong to its process, and is killed.
 func TestCgroupCatchesTheTraceless(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o, err := New(Options{Cgroups: true})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package proc
 
 import (
-	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -188,12 +187,15 @@ const (
 	maxSignal   = 64
 )
 
-func newToken() string {
+// newToken is what nobody can guess. It asks the kernel itself: crypto/rand and
+// path/filepath, of all things, are initialised after most of what a box links, and
+// this package would be initialised after them, with the shim and init mode in it.
+func newToken() (string, error) {
 	var b [8]byte
-	// crypto/rand.Read never fails: it ends the program when the kernel cannot
-	// give randomness.
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
+	if _, err := unix.Getrandom(b[:], 0); err != nil {
+		return "", os.NewSyscallError("getrandom", err)
+	}
+	return hex.EncodeToString(b[:]), nil
 }
 
 // tag is the value of EnvTag for one start.

@@ -3,12 +3,14 @@ package proc
 import (
 	"sync"
 	"testing"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
 // Many trees at once, each of which leaves an escapee behind when its leader
 // ends: every one is found and killed, and nobody's Emptied comes too early.
 func TestEscapeesOfManyTrees(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	for name, cgroups := range map[string]bool{"cgroups": true, "traces": false} {
 		t.Run(name, func(t *testing.T) {
 			o, err := New(Options{Cgroups: cgroups})

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 )
@@ -77,7 +76,7 @@ func lookPath(c *Command) (string, error) {
 		}
 	}
 	var denied string
-	for _, dir := range filepath.SplitList(path) {
+	for _, dir := range strings.Split(path, ":") {
 		if dir == "" {
 			dir = "."
 		}

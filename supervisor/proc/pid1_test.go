@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
 // Tests in this file run a part of themselves as true PID 1 of a new pid
@@ -73,7 +75,7 @@ const reapingOff = "AGENTINIT_TEST_NO_REAPING"
 // again with exit statuses to tell apart. No status is lost, no zombie stays.
 // With reaping off the same test must go red.
 func TestPID1ReapsOrphans(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	inside, out, failed := asPID1(t)
 	if !inside {
 		if failed {
@@ -199,7 +201,7 @@ func TestPID1KillNine(t *testing.T) {
 
 // TestPID1KillAll ends a zoo.
 func TestPID1KillAll(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	inside, out, failed := asPID1(t)
 	if !inside {
 		if failed {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -363,7 +363,7 @@ func ownerUID(pid int) (uint32, bool) {
 			}
 		}
 	}
-	if err := unix.Stat(filepath.Join("/proc", strconv.Itoa(pid)), &st); err != nil {
+	if err := unix.Stat(path.Join("/proc", strconv.Itoa(pid)), &st); err != nil {
 		return 0, false
 	}
 	return st.Uid, true

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"syscall"
@@ -177,7 +176,6 @@ func init() {
 func beShim() {
 	// All that follows is about the one thread that will exec.
 	runtime.LockOSThread()
-	debug.SetGCPercent(-1)
 	var s shimSpec
 	if err := json.Unmarshal([]byte(os.Args[1]), &s); err != nil {
 		os.Exit(127)

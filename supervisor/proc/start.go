@@ -36,6 +36,10 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
+	token, err := newToken()
+	if err != nil {
+		return Process{}, &StartError{Op: "token", Err: err}
+	}
 	io, err := o.openIO(c)
 	if err != nil {
 		return Process{}, err
@@ -43,7 +47,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	defer io.closeChildSide()
 
 	p := &process{
-		token: newToken(), scope: c.Scope, deliver: deliver,
+		token: token, scope: c.Scope, deliver: deliver,
 		emptied: make(chan struct{}), wake: make(chan struct{}, 1),
 		pipes: o.privatePipes(io.fds),
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,32 +14,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
-
-var testprogOnce = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "testprog")
-	if err != nil {
-		return "", err
-	}
-	bin := filepath.Join(dir, "testprog")
-	cmd := exec.Command("go", "build", "-o", bin, "../../internal/testprog")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return bin, os.Chmod(dir, 0o755)
-})
-
-// testprog builds the adversary once, before there is an Owner: the build waits
-// for children of its own.
-func testprog(t testing.TB) string {
-	t.Helper()
-	bin, err := testprogOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bin
-}
 
 // tester starts the adversary and reads what it prints.
 type tester struct {
@@ -94,7 +70,7 @@ func prog(bin string, args ...string) Command {
 }
 
 func TestKillFindsEscapees(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	p := startTester(t, o, prog(bin, "double-fork"))
 	escapee := p.number(t)
@@ -117,7 +93,7 @@ func TestKillFindsEscapees(t *testing.T) {
 // anybody looked, empty environment, none of its pipes. Nobody can say whose it
 // is, but it is not taken for an outsider, and the end of the box reaches it.
 func TestTracelessEscapee(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	p := startTester(t, o, prog(bin, "double-fork", "scrub"))
 	escapee := p.number(t)
@@ -135,7 +111,7 @@ func TestTracelessEscapee(t *testing.T) {
 }
 
 func TestEmptiedWaitsForEscapees(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	p := startTester(t, o, prog(bin, "setsid-escape"))
 	escapee := p.number(t)
@@ -158,7 +134,7 @@ func TestEmptiedWaitsForEscapees(t *testing.T) {
 }
 
 func TestKillStoppedAndTrees(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	p := startTester(t, o, prog(bin, "stopped"))
 	p.line(t)
@@ -195,7 +171,7 @@ func TestKillStoppedAndTrees(t *testing.T) {
 // TestKillOutrunsReforking: a process that is replaced by a child in a new
 // session, again and again, is never there when one looks.
 func TestKillOutrunsReforking(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	p := startTester(t, o, prog(bin, "refork"))
 	next(t, o, p.ID, Exited)
@@ -251,7 +227,7 @@ func TestKillForkBomb(t *testing.T) {
 }
 
 func TestScopes(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	for _, scope := range []Scope{ScopeProcess, ScopeGroup} {
 		t.Run(scope.String(), func(t *testing.T) {
 			o := newOwner(t, Options{})
@@ -284,7 +260,7 @@ func TestScopes(t *testing.T) {
 // A member found by a look may have been reaped since, and its pid be that of
 // another child.
 func TestSignalOfAReusedPID(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	p, err := o.Start(prog(bin, "sleep"))
 	if err != nil {
@@ -311,7 +287,7 @@ func TestSignalOfAReusedPID(t *testing.T) {
 }
 
 func TestOwns(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	p := startTester(t, o, prog(bin, "fork-tree", "1", "2"))
 	for range 3 {
@@ -344,7 +320,7 @@ func TestOwns(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	p := startTester(t, o, sh(bin+" memory 32; true"))
 	p.line(t)
@@ -362,7 +338,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestShimSets(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	umask, nice, oom := 0o027, 7, 500
 	c := prog(bin, "limits")
@@ -388,7 +364,7 @@ func TestShimSets(t *testing.T) {
 }
 
 func TestNothingLeaksIntoPrograms(t *testing.T) {
-	bin := testprog(t)
+	bin := built.Path(t)
 	// A descriptor that the runtime of the container left open.
 	fd, err := syscall.Open("/dev/null", syscall.O_RDONLY, 0)
 	if err != nil {
@@ -423,7 +399,7 @@ func TestCredential(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
-	bin := testprog(t)
+	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	umask := 0o022
 	for _, shim := range []bool{false, true} {

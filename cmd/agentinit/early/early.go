@@ -38,6 +38,28 @@ func Caught() <-chan os.Signal {
 	return caught
 }
 
+// CaughtAll is Caught with every signal that can be caught. Left out, so that a
+// storm of them cannot push a TERM out of the channel: SIGCHLD, which belongs to
+// supervisor/proc, and SIGURG, which Go's scheduler sends itself. Also left out are
+// the runtime's own: SIGPROF, and 32 to 34 of the C libraries, which programs know
+// as SIGRTMIN.
+func CaughtAll() <-chan os.Signal {
+	Also(all()...)
+	return Caught()
+}
+
+func all() []os.Signal {
+	var signals []os.Signal
+	for n := syscall.Signal(1); n <= 64; n++ {
+		switch n {
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF, 32, 33, 34:
+		default:
+			signals = append(signals, n)
+		}
+	}
+	return signals
+}
+
 // Also asks for more signals on that channel; none is taken back. It is safe for
 // concurrent use.
 //
@@ -71,6 +93,22 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 			syscall.SIGABRT, syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTSTP,
 			syscall.SIGILL, syscall.SIGTRAP, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
 		)
+		if expectAll() {
+			signal.Notify(caught, all()...)
+		}
 	}()
 	return caught, complete
+}
+
+// expectAll guesses from the first argument that CaughtAll will be called: init
+// mode. All are then asked for beside the initialisation too.
+func expectAll() bool {
+	if len(os.Args) < 2 {
+		return false
+	}
+	switch os.Args[1] {
+	case "--", "-g", "-s", "init":
+		return true
+	}
+	return false
 }

@@ -1,4 +1,11 @@
-package main
+// Package initmode is agentinit as a plain init for one command: "agentinit -- CMD",
+// without manifest, socket or server.
+//
+// It acts when it is initialised, and the process ends with the command: what a
+// box is made of is initialised after it and so costs it nothing. It must never
+// import more of ours than it does, or anything that would move it back. Whoever
+// imports it, for that effect alone, has init mode.
+package initmode
 
 import (
 	"errors"
@@ -14,63 +21,41 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
-// Init mode is agentinit as a plain init for one command: no manifest, no socket,
-// no server. It is reached before any of those is set up, so it costs little.
-
-// initOptions are what the command line of init mode says.
-type initOptions struct {
+// options are what the command line says.
+type options struct {
 	group   bool     // -g: signals go to the child's process group
 	command []string // what to run
 }
 
-const initUsage = "usage: agentinit [-g] [-s] -- CMD [ARGS…]\n" +
+const usage = "usage: agentinit [-g] [-s] -- CMD [ARGS…]\n" +
 	"       agentinit init [-g] [-s] [--] CMD [ARGS…]\n" +
 	"  -g  forward signals to the process group of CMD, not to CMD alone\n" +
 	"  -s  accepted for compatibility: agentinit always reaps, as a subreaper when not PID 1\n"
 
-// initGrace is what leftovers of the child get between TERM and KILL when the
+// grace is what leftovers of the child get between TERM and KILL when the
 // container ends. The kernel would give them none.
-const initGrace = 500 * time.Millisecond
+const grace = 500 * time.Millisecond
 
-// initMode runs a command as its init when the arguments, those after the
-// program's name, ask for that: flags of init mode and "--", or the word init.
-// handled false means that they ask for something else. signals brings those of
-// early, and all others are asked for before the child exists, so that none is lost.
-func initMode(args []string, signals <-chan os.Signal) (code int, handled bool) {
-	opts, err := parseInit(args)
+// An init function, for the reason above; ARCHITECTURE.md, decision 6. It returns
+// where the command line asks for something else.
+func init() {
+	opts, err := parse(os.Args[1:])
 	switch {
 	case errors.Is(err, errNotInit):
-		return 0, false
+		return
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "agentinit: %v\n%s", err, initUsage)
-		return 2, true
+		fmt.Fprintf(os.Stderr, "agentinit: %v\n%s", err, usage)
+		os.Exit(2)
 	}
-	early.Also(forwardable()...)
-	return runInit(opts, os.Environ(), os.Stderr, signals), true
-}
-
-// forwardable is every signal that can be caught. Left out, so that a storm of
-// them cannot push a TERM out of the channel: SIGCHLD, which belongs to proc, and
-// SIGURG, which Go's scheduler sends itself. Also left out are the runtime's own:
-// SIGPROF, and 32 to 34 of the C libraries, which programs know as SIGRTMIN.
-func forwardable() []os.Signal {
-	var all []os.Signal
-	for n := syscall.Signal(1); n <= 64; n++ {
-		switch n {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGPROF, 32, 33, 34:
-		default:
-			all = append(all, n)
-		}
-	}
-	return all
+	os.Exit(run(opts, os.Environ(), os.Stderr))
 }
 
 var errNotInit = errors.New("not init mode")
 
-// parseInit accepts single letters, together or apart, before "--". A flag that
+// parse accepts single letters, together or apart, before "--". A flag that
 // init mode does not know is a mistake only after the word init.
-func parseInit(args []string) (initOptions, error) {
-	var o initOptions
+func parse(args []string) (options, error) {
+	var o options
 	word := len(args) > 0 && args[0] == "init"
 	if word {
 		args = args[1:]
@@ -97,22 +82,23 @@ func parseInit(args []string) (initOptions, error) {
 	return o, o.check()
 }
 
-func (o *initOptions) check() error {
+func (o *options) check() error {
 	if len(o.command) == 0 || o.command[0] == "" {
 		return errors.New("no command to run")
 	}
 	return nil
 }
 
-// runInit returns the exit status: the child's, 128 + n when signal n ended it,
+// run returns the exit status: the child's, 128 + n when signal n ended it,
 // 127 when it was not found, 126 when it could not be run.
-func runInit(opts initOptions, env []string, stderr io.Writer, signals <-chan os.Signal) int {
+func run(opts options, env []string, stderr io.Writer) int {
 	owner, err := proc.New(proc.Options{})
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
 		return 126
 	}
-	child, err := owner.Start(initCommand(opts, env))
+	signals := early.CaughtAll() // before the child exists, so that none is lost
+	child, err := owner.Start(command(opts, env))
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
 		var se *proc.StartError
@@ -138,16 +124,16 @@ func runInit(opts initOptions, env []string, stderr io.Writer, signals <-chan os
 				// The kernel kills whatever is left when PID 1 exits; this way
 				// it may say goodbye. Elsewhere it outlives us, as it does any
 				// parent.
-				owner.KillAll(initGrace)
+				owner.KillAll(grace)
 			}
 			return e.ShellStatus()
 		}
 	}
 }
 
-// initCommand is the child: in our session, so that a terminal stays usable, in
+// command is the child: in our session, so that a terminal stays usable, in
 // a group of its own, and in the foreground where we are.
-func initCommand(opts initOptions, env []string) proc.Command {
+func command(opts options, env []string) proc.Command {
 	c := proc.Command{
 		Path: opts.command[0], Args: opts.command, Env: env,
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},

@@ -1,4 +1,4 @@
-package main
+package initmode
 
 import (
 	"bufio"
@@ -16,49 +16,34 @@ import (
 	"time"
 
 	"github.com/creack/pty"
-	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
-// asInit in the environment makes this test binary behave like agentinit.
-const asInit = "AGENTINIT_TEST_AS_INIT"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asInit) != "" {
-		os.Unsetenv(asInit)
-		code, handled := initMode(os.Args[1:], early.Caught())
-		if !handled {
-			code = 99
-		}
-		os.Exit(code)
-	}
-	testscript.Main(m, map[string]func(){"agentinit": main})
-}
-
-func TestParseInit(t *testing.T) {
+func TestParse(t *testing.T) {
 	for _, tc := range []struct {
 		args string
-		want initOptions
+		want options
 		err  string // "" none, "not" not init mode, else part of the message
 	}{
-		{"-- a -b --", initOptions{command: []string{"a", "-b", "--"}}, ""},
-		{"-g -- a", initOptions{group: true, command: []string{"a"}}, ""},
-		{"-s -g -- a", initOptions{group: true, command: []string{"a"}}, ""},
-		{"-sg -- a", initOptions{group: true, command: []string{"a"}}, ""},
-		{"init -- a", initOptions{command: []string{"a"}}, ""},
-		{"init -g a -s", initOptions{group: true, command: []string{"a", "-s"}}, ""},
-		{"init", initOptions{}, "no command"},
-		{"init -x -- a", initOptions{}, "unknown flag -x"},
-		{"--", initOptions{}, "no command"},
-		{"", initOptions{}, "not"},
-		{"-g", initOptions{}, "not"},
-		{"--manifest f -- a", initOptions{}, "not"},
-		{"--version", initOptions{}, "not"},
-		{"-h", initOptions{}, "not"},
+		{"-- a -b --", options{command: []string{"a", "-b", "--"}}, ""},
+		{"-g -- a", options{group: true, command: []string{"a"}}, ""},
+		{"-s -g -- a", options{group: true, command: []string{"a"}}, ""},
+		{"-sg -- a", options{group: true, command: []string{"a"}}, ""},
+		{"init -- a", options{command: []string{"a"}}, ""},
+		{"init -g a -s", options{group: true, command: []string{"a", "-s"}}, ""},
+		{"init", options{}, "no command"},
+		{"init -x -- a", options{}, "unknown flag -x"},
+		{"--", options{}, "no command"},
+		{"", options{}, "not"},
+		{"-g", options{}, "not"},
+		{"--manifest f -- a", options{}, "not"},
+		{"--version", options{}, "not"},
+		{"-h", options{}, "not"},
 	} {
-		got, err := parseInit(strings.Fields(tc.args))
+		got, err := parse(strings.Fields(tc.args))
 		switch {
 		case tc.err == "not":
 			if !errors.Is(err, errNotInit) {
@@ -74,22 +59,8 @@ func TestParseInit(t *testing.T) {
 	}
 }
 
-func buildTestprog(t *testing.T) string {
-	t.Helper()
-	bin := t.TempDir() + "/testprog"
-	cmd := exec.Command("go", "build", "-o", bin, "../../internal/testprog")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return bin
-}
-
-func initCmd(args ...string) *exec.Cmd {
-	c := exec.Command("/proc/self/exe", args...)
-	c.Env = append(os.Environ(), asInit+"=1")
-	return c
-}
+// initCmd is this test binary, which has init mode as agentinit has it.
+func initCmd(args ...string) *exec.Cmd { return exec.Command("/proc/self/exe", args...) }
 
 // pid1 makes a command run as PID 1 of a new pid namespace.
 func pid1(t *testing.T, c *exec.Cmd) *exec.Cmd {
@@ -144,7 +115,7 @@ func TestInitExitStatus(t *testing.T) {
 // TestInitForwardsSignals sends every signal that can be forwarded and compares
 // what the child reports.
 func TestInitForwardsSignals(t *testing.T) {
-	prog := buildTestprog(t)
+	prog := built.Path(t)
 	for _, group := range []string{"-s", "-g"} {
 		c := initCmd(group, "--", prog, "report-signals")
 		out, err := c.StdoutPipe()
@@ -217,7 +188,7 @@ func TestInitReapsAndSaysGoodbye(t *testing.T) {
 }
 
 func TestInitLeaksNoDescriptors(t *testing.T) {
-	prog := buildTestprog(t)
+	prog := built.Path(t)
 	f, err := os.Open("/dev/null")
 	if err != nil {
 		t.Fatal(err)
@@ -234,10 +205,9 @@ func TestInitLeaksNoDescriptors(t *testing.T) {
 // TestInitResetsSignals: ignored signals that agentinit inherited are default
 // ones in the child.
 func TestInitResetsSignals(t *testing.T) {
-	prog := buildTestprog(t)
+	prog := built.Path(t)
 	c := exec.Command("sh", "-c", `trap "" HUP INT TERM USR1 TTIN TTOU TSTP; exec "$@"`, "sh", "/proc/self/exe", "--", prog, "signals")
 	c.Args[4] = os.Args[0]
-	c.Env = append(os.Environ(), asInit+"=1")
 	out, err := c.Output()
 	if err != nil || string(out) != "SigBlk 0000000000000000\nSigIgn 0000000000000000\n" {
 		t.Errorf("the child has %q, %v", out, err)
