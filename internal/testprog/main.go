@@ -33,6 +33,7 @@ func verbs() []verb {
 		{"fork-orphans", "N [stay]", "leave N orphans that exit at once, or stay", forkOrphans},
 		{"setsid-escape", "[scrub]", "leave a child in a session of its own, without environment when scrubbed, and exit", setsidEscape},
 		{"double-fork", "[scrub]", "stay, with a grandchild in a session of its own; say its pid, and \"ready\" when its parent is gone", doubleFork},
+		{"sibling", "", "stay, with a process in a session of its own whose parent is ours (CLONE_PARENT); say its pid", sibling},
 		{"fork-tree", "DEPTH WIDTH", "a tree of processes, every other one in a session of its own", forkTree},
 		{"refork", "", "children that replace themselves for ever in sessions of their own", refork},
 		{"print-lines", "N [TEXT]", "N lines on standard output", printLines},
@@ -203,6 +204,16 @@ func doubleFork(args []string) error {
 		return err
 	}
 	fmt.Println("ready")
+	return forever()
+}
+
+func sibling([]string) error {
+	c := self(true, false, "sleep")
+	c.SysProcAttr.Cloneflags = syscall.CLONE_PARENT
+	if err := c.Start(); err != nil {
+		return err
+	}
+	fmt.Println(c.Process.Pid)
 	return forever()
 }
 

@@ -27,7 +27,8 @@ func (o *Owner) KillAll(wait time.Duration) (left int) {
 			return 0
 		}
 	}
-	return len(o.everything())
+	// The kernel still knows a child, be it one that we do not see.
+	return max(1, len(o.everything()))
 }
 
 // signalAll never uses kill(-1) unless we are PID 1: elsewhere that is everybody

@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -69,8 +68,7 @@ type Owner struct {
 	tagPrefix   string // our own tag when we run below another Owner
 	forceShim   bool   // we were started with blocked signals: see dispositions
 	null        *os.File
-	ownPipes    []uint64 // inodes of our own standard streams that are pipes or sockets
-	childrenFD  *childrenFile
+	ownPipes    []uint64           // inodes of our own standard streams that are pipes or sockets
 	cgroups     func() *cgroupBase // waits for it; its result may be nil
 
 	exits   *exitQueue
@@ -100,6 +98,7 @@ type Owner struct {
 	dirty        []*process          // to be looked at by settle
 	emptyCgroups []*cgroup           // to be removed by the sweeper
 	childers     []chan struct{}     // closed when we have no child left
+	children     childrenLists
 	stats        Stats
 }
 
@@ -172,9 +171,9 @@ func New(opts Options) (*Owner, error) {
 	o.adoptOrphans(report)
 	o.hardenSelf(report)
 	o.forceShim = resetDispositions(report)
-	o.childrenFD, err = openChildren()
-	if err != nil {
+	if err := o.children.of(o.selfPID); err != nil {
 		report("cannot list own children quickly, walking /proc instead: " + err.Error())
+		o.children.absent = true
 	}
 	o.cgroups = cgroupsWanted(opts.Cgroups, report)
 	go o.cgroups() // beside what else a box makes before its first program
@@ -233,7 +232,7 @@ func (o *Owner) Close() error {
 	signal.Stop(o.sigchld)
 	o.loops.Wait()
 	o.exits.close()
-	o.childrenFD.close()
+	o.children.close()
 	o.removeCgroups()
 	o.cgroups().close()
 	return o.null.Close()
@@ -268,7 +267,7 @@ func resetDispositions(report func(string)) (blocked bool) {
 	}
 	// A channel nobody reads: the signal package drops what does not fit.
 	sink := make(chan os.Signal, 1)
-	for n := 1; n < 64; n++ {
+	for n := 1; n <= maxSignal; n++ {
 		if st.ignored&(1<<(n-1)) != 0 && n != int(syscall.SIGKILL) && n != int(syscall.SIGSTOP) {
 			signal.Notify(sink, syscall.Signal(n))
 		}
@@ -277,24 +276,4 @@ func resetDispositions(report func(string)) (blocked bool) {
 		report(fmt.Sprintf("started with blocked signals (mask %#x): programs start through the helper that clears it", st.blocked))
 	}
 	return st.blocked != 0
-}
-
-// forkThread runs f on a thread that is not the process's first one. Orphans are
-// re-parented to the first thread (kernel/exit.c, find_new_reaper), so as long
-// as nothing is forked from it, its list of children holds orphans only and is
-// empty in the common case.
-func (o *Owner) forkThread(f func()) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if unix.Gettid() != o.selfPID {
-		f()
-		return
-	}
-	// We hold the first thread, so the goroutine must run on another.
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	<-done
 }

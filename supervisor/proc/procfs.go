@@ -107,41 +107,62 @@ func openRetry(path string) (int, error) {
 	}
 }
 
-// childrenFile is the kernel's list of the children of our first thread. It
-// stays open: it is read at every exit.
-type childrenFile struct {
-	fd  int
-	buf []byte
+// childrenLists are the kernel's lists of our children, one for each thread that
+// has any: orphans come to the first one (kernel/exit.c, find_new_reaper), and who
+// was forked is a child of the thread that forked it. They stay open, being read at
+// every exit. A thread of Go's ends only with a goroutine that is locked to it; as
+// none of ours does that, no list is of a thread that is gone.
+type childrenLists struct {
+	absent bool // the kernel has no such lists (CONFIG_PROC_CHILDREN)
+	files  map[int]int
+	buf    []byte
 }
 
-func openChildren() (*childrenFile, error) {
-	pid := strconv.Itoa(os.Getpid())
-	fd, err := openRetry("/proc/self/task/" + pid + "/children")
+// of makes sure that the children of a thread are listed. Called with Owner.mu held.
+func (c *childrenLists) of(tid int) error {
+	if _, ok := c.files[tid]; ok || c.absent {
+		return nil
+	}
+	fd, err := openRetry("/proc/self/task/" + strconv.Itoa(tid) + "/children")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &childrenFile{fd: fd, buf: make([]byte, 4096)}, nil
+	if c.files == nil {
+		c.files, c.buf = map[int]int{}, make([]byte, 4096)
+	}
+	c.files[tid] = fd
+	return nil
 }
 
-func (c *childrenFile) close() {
-	if c != nil {
-		unix.Close(c.fd)
+func (c *childrenLists) close() {
+	for _, fd := range c.files {
+		unix.Close(fd)
 	}
 }
 
-// list is called with Owner.mu held.
-func (c *childrenFile) list() ([]int, error) {
-	n := 0
+// list is called with Owner.mu held. ok is false where the lists cannot be read.
+func (c *childrenLists) list() (pids []int, ok bool) {
+	if c.absent {
+		return nil, false
+	}
+	for _, fd := range c.files {
+		n, err := c.read(fd)
+		if err != nil {
+			return nil, false
+		}
+		pids = append(pids, parsePIDs(c.buf[:n])...)
+	}
+	return pids, true
+}
+
+func (c *childrenLists) read(fd int) (n int, err error) {
 	for {
-		m, err := unix.Pread(c.fd, c.buf[n:], int64(n))
+		m, err := unix.Pread(fd, c.buf[n:], int64(n))
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil {
-			return nil, err
-		}
-		if m == 0 {
-			return parsePIDs(c.buf[:n]), nil
+		if err != nil || m == 0 {
+			return n, err
 		}
 		n += m
 		if n == len(c.buf) {

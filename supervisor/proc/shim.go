@@ -89,9 +89,10 @@ func (o *Owner) startShim(c *Command, p *process, path string, env []string, io 
 		}
 	}
 	o.mu.Unlock()
-	var late *shimTimeout
-	if errors.As(err, &late) {
-		// It is ours to end: Start has failed, so nobody else knows of it.
+	if err != nil {
+		// It is ours to end, if it has not ended: Start has failed, so nobody else
+		// knows of it. What came through the pipe need not be the truth: the
+		// program's user can open it.
 		if killErr := o.Kill(p.id); killErr != nil && !errors.Is(killErr, ErrNoProcess) {
 			err = errors.Join(err, killErr)
 		}
@@ -99,21 +100,17 @@ func (o *Owner) startShim(c *Command, p *process, path string, env []string, io 
 	return err
 }
 
-type shimTimeout struct{ cause error }
-
-func (e *shimTimeout) Error() string {
-	return "it did not get to the program within " + shimPatience.String()
-}
-func (e *shimTimeout) Unwrap() error { return e.cause }
-
 // readShim waits for the end of the pipe: empty means that the exec closed it.
 func readShim(c *Command, path string, r *os.File) error {
 	if err := r.SetReadDeadline(time.Now().Add(shimPatience)); err != nil {
 		return &StartError{Op: "exec helper", Err: err}
 	}
 	b, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errors.New("it did not get to the program within " + shimPatience.String())
+	}
 	if err != nil {
-		return &StartError{Op: "exec helper", Err: &shimTimeout{err}}
+		return &StartError{Op: "exec helper", Err: err}
 	}
 	if len(b) == 0 {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -181,9 +182,7 @@ func (o *Owner) fork(p *process, path string, argv []string, attr *syscall.ProcA
 	o.forks++
 	o.mu.Unlock()
 
-	var pid int
-	var err error
-	o.forkThread(func() { pid, err = syscall.ForkExec(path, argv, attr) })
+	pid, err := o.forkHere(path, argv, attr)
 	started := time.Now()
 
 	o.mu.Lock()
@@ -196,6 +195,20 @@ func (o *Owner) fork(p *process, path string, argv []string, attr *syscall.ProcA
 		o.forgetParked()
 	}
 	return err
+}
+
+// forkHere forks from a thread whose children are listed: what a program makes with
+// CLONE_PARENT (clone(2)) is a child of that very thread.
+func (o *Owner) forkHere(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	o.mu.Lock()
+	err = o.children.of(unix.Gettid())
+	o.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	return syscall.ForkExec(path, argv, attr)
 }
 
 func (o *Owner) register(p *process, pid int, started time.Time) {

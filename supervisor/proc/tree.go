@@ -27,8 +27,9 @@ type seenTask struct {
 	owner *process
 }
 
-// lookForAdoptees lists our children and notes the new ones. The list is empty
-// in the common case, see forkThread. Called with the mutex held.
+// lookForAdoptees lists our children and notes the new ones: orphans, and what a
+// program has made with CLONE_PARENT. A start that is not yet registered may be
+// among them, see register. Called with the mutex held.
 func (o *Owner) lookForAdoptees() {
 	for _, pid := range o.ownChildren() {
 		if o.byPID[pid] != nil || o.adopted[pid] != nil {
@@ -41,10 +42,8 @@ func (o *Owner) lookForAdoptees() {
 }
 
 func (o *Owner) ownChildren() []int {
-	if o.childrenFD != nil {
-		if pids, err := o.childrenFD.list(); err == nil {
-			return pids
-		}
+	if pids, ok := o.children.list(); ok {
+		return pids
 	}
 	byParent, err := allProcesses()
 	if err != nil {

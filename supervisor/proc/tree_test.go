@@ -89,6 +89,36 @@ func TestKillFindsEscapees(t *testing.T) {
 	}
 }
 
+// A process made with CLONE_PARENT is our child from its first moment, though not
+// one of those that the kernel gave us.
+func TestSiblingsBelongToTheirMaker(t *testing.T) {
+	bin := built.Path(t)
+	for _, cgroups := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cgroups=%v", cgroups), func(t *testing.T) {
+			o := newOwner(t, Options{Cgroups: cgroups})
+			p := startTester(t, o, prog(bin, "sibling"))
+			sibling := p.number(t)
+			if id, ok := o.Owns(sibling); id != p.ID || !ok {
+				t.Errorf("sibling %d: Owns says %d, %v", sibling, id, ok)
+			}
+			if err := o.Kill(p.ID); err != nil {
+				t.Fatal(err)
+			}
+			if e := next(t, o, p.ID, Emptied); e.Leaked != 0 {
+				t.Errorf("leaked %d", e.Leaked)
+			}
+			if alivePID(sibling) {
+				t.Errorf("sibling %d lives", sibling)
+			}
+			p = startTester(t, o, prog(bin, "sibling"))
+			sibling = p.number(t)
+			if left := o.KillAll(patience); left != 0 || alivePID(sibling) {
+				t.Errorf("%d left, sibling alive: %v", left, alivePID(sibling))
+			}
+		})
+	}
+}
+
 // TestTracelessEscapee states the blind spot: own session, parent gone before
 // anybody looked, empty environment, none of its pipes. Nobody can say whose it
 // is, but it is not taken for an outsider, and the end of the box reaches it.
