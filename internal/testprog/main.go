@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,6 +56,7 @@ func verbs() []verb {
 		{"flood", "N ADDRESS…", "N connections to each address (a path or host:port) with half a request on them, say \"held\" and how many, stay", flood},
 		{"http", "PORT", "answer 200 to every HTTP request", serveHTTP},
 		{"get", "URL", "print what that address answers", httpGet},
+		{"lease", "FILE", "take a write lease on the file, say \"held\", stay, keep it", lease},
 		{"cpu", "[SECONDS]", "burn one processor", cpu},
 		{"memory", "MIB", "keep that much memory touched", memory},
 	}
@@ -215,6 +217,21 @@ func sibling([]string) error {
 	}
 	fmt.Println(c.Process.Pid)
 	return forever()
+}
+
+func lease(args []string) error {
+	f, err := os.Open(args[0])
+	if err != nil {
+		return err
+	}
+	const setLease = 1024 // F_SETLEASE, fcntl(2)
+	if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, f.Fd(), setLease, syscall.F_WRLCK); errno != 0 {
+		return errno
+	}
+	fmt.Println("held")
+	err = forever()
+	runtime.KeepAlive(f)
+	return err
 }
 
 func forkTree(args []string) error {

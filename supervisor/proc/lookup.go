@@ -1,15 +1,15 @@
 package proc
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // StartError is why a process could not be started.
@@ -181,22 +181,18 @@ func (e *interpreterError) Error() string {
 
 // interpreter returns what the file's #! line or ELF header names.
 func interpreter(path string) string {
-	f, err := os.Open(path)
+	fd, err := openFlags(path, unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
-	head, err := bufio.NewReader(io.LimitReader(f, 4096)).Peek(4096)
-	if err != nil && !errors.Is(err, io.EOF) {
+	defer unix.Close(fd)
+	var head [256]byte
+	n, err := unix.Pread(fd, head[:], 0)
+	if err != nil {
 		return ""
 	}
-	if line, ok := bytes.CutPrefix(head, []byte("#!")); ok {
-		line, _, _ = bytes.Cut(line, []byte("\n"))
-		name, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		return name
-	}
-	if bytes.HasPrefix(head, []byte("\x7fELF")) {
+	if bytes.HasPrefix(head[:n], []byte("\x7fELF")) {
 		return "(ELF dynamic loader)"
 	}
-	return ""
+	return scriptInterpreter(head[:n])
 }

@@ -62,14 +62,15 @@ type Stats struct {
 // nobody else in the process may start or wait for children. All methods may be
 // called from several goroutines.
 type Owner struct {
-	killTimeout time.Duration
-	isInit      bool   // we are PID 1 of a namespace
-	selfPID     int    // our pid, as /proc names it
-	tagPrefix   string // our own tag when we run below another Owner
-	forceShim   bool   // we were started with blocked signals: see dispositions
-	null        *os.File
-	ownPipes    []uint64           // inodes of our own standard streams that are pipes or sockets
-	cgroups     func() *cgroupBase // waits for it; its result may be nil
+	killTimeout  time.Duration
+	shimPatience time.Duration
+	isInit       bool   // we are PID 1 of a namespace
+	selfPID      int    // our pid, as /proc names it
+	tagPrefix    string // our own tag when we run below another Owner
+	forceShim    bool   // we were started with blocked signals: see dispositions
+	null         *os.File
+	ownPipes     []uint64           // inodes of our own standard streams that are pipes or sockets
+	cgroups      func() *cgroupBase // waits for it; its result may be nil
 
 	exits   *exitQueue
 	sigchld chan os.Signal
@@ -138,21 +139,22 @@ func New(opts Options) (*Owner, error) {
 		report = func(string) {}
 	}
 	o := &Owner{
-		killTimeout: opts.KillTimeout,
-		selfPID:     os.Getpid(),
-		tagPrefix:   os.Getenv(EnvTag),
-		exits:       newExitQueue(),
-		sigchld:     make(chan os.Signal, 1),
-		sweepC:      make(chan struct{}, 1),
-		stop:        make(chan struct{}),
-		byID:        map[uint64]*process{},
-		byPID:       map[int]*process{},
-		bySID:       map[int]*process{},
-		byPipe:      map[uint64]*process{},
-		adopted:     map[int]*adoptee{},
-		seen:        map[int]seenTask{},
-		lingering:   map[*process]bool{},
-		parked:      map[int]parkedExit{},
+		killTimeout:  opts.KillTimeout,
+		shimPatience: shimPatience,
+		selfPID:      os.Getpid(),
+		tagPrefix:    os.Getenv(EnvTag),
+		exits:        newExitQueue(),
+		sigchld:      make(chan os.Signal, 1),
+		sweepC:       make(chan struct{}, 1),
+		stop:         make(chan struct{}),
+		byID:         map[uint64]*process{},
+		byPID:        map[int]*process{},
+		bySID:        map[int]*process{},
+		byPipe:       map[uint64]*process{},
+		adopted:      map[int]*adoptee{},
+		seen:         map[int]seenTask{},
+		lingering:    map[*process]bool{},
+		parked:       map[int]parkedExit{},
 	}
 	if o.killTimeout <= 0 {
 		o.killTimeout = 5 * time.Second

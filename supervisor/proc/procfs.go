@@ -98,9 +98,11 @@ func readProc(path string, buf []byte) (int, error) {
 	return n, nil
 }
 
-func openRetry(path string) (int, error) {
+func openRetry(path string) (int, error) { return openFlags(path, 0) }
+
+func openFlags(path string, flags int) (int, error) {
 	for {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
 		if err != unix.EINTR {
 			return fd, err
 		}

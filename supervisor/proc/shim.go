@@ -25,7 +25,8 @@ import (
 // nothing: it does only what its caller could do.
 const ShimArg0 = "agentinit: exec"
 
-// shimPatience bounds the life of a shim: a program of the same uid may stop it.
+// shimPatience bounds the life of a shim: a program of the same uid may stop it,
+// or hold up its exec.
 const shimPatience = 10 * time.Second
 
 type shimSpec struct {
@@ -78,7 +79,7 @@ func (o *Owner) startShim(c *Command, p *process, path string, env []string, io 
 	if err != nil {
 		return &StartError{Op: "exec helper", Path: "/proc/self/exe", Err: err}
 	}
-	err = readShim(c, path, r)
+	err = o.readShim(c, path, r)
 	o.mu.Lock()
 	if err != nil {
 		p.deliver = func(Exit) {}
@@ -101,13 +102,13 @@ func (o *Owner) startShim(c *Command, p *process, path string, env []string, io 
 }
 
 // readShim waits for the end of the pipe: empty means that the exec closed it.
-func readShim(c *Command, path string, r *os.File) error {
-	if err := r.SetReadDeadline(time.Now().Add(shimPatience)); err != nil {
+func (o *Owner) readShim(c *Command, path string, r *os.File) error {
+	if err := r.SetReadDeadline(time.Now().Add(o.shimPatience)); err != nil {
 		return &StartError{Op: "exec helper", Err: err}
 	}
 	b, err := io.ReadAll(io.LimitReader(r, 64<<10))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = errors.New("it did not get to the program within " + shimPatience.String())
+		err = errors.New("it did not get to the program within " + o.shimPatience.String())
 	}
 	if err != nil {
 		return &StartError{Op: "exec helper", Err: err}

@@ -61,7 +61,13 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	}
 	p.cgroup = o.cgroups().create(p.id)
 	env := taggedEnv(c.Env, o.tag(p.id, p.token))
-	if c.needsShim() || o.forceShim {
+	shim := c.needsShim() || o.forceShim
+	if !shim && p.id > 1 { // before the first one, nobody is there to hang it
+		hold, ok := holdExec(c, path)
+		defer hold.close()
+		shim = !ok
+	}
+	if shim {
 		err = o.startShim(c, p, path, env, io)
 	} else {
 		err = o.startPlain(c, p, path, env, io)
@@ -175,8 +181,8 @@ func (cr *Credential) isOurs() bool {
 }
 
 // fork forks, execs and registers. The mutex is not held while the kernel execs:
-// that may take long (a slow or hostile file system), and many may do it at
-// once. An exit that the reaper meets meanwhile is parked and claimed here.
+// that may take long (a slow file system, see hold.go), and many may do it at once.
+// An exit that the reaper meets meanwhile is parked and claimed here.
 func (o *Owner) fork(p *process, path string, argv []string, attr *syscall.ProcAttr) error {
 	o.mu.Lock()
 	o.forks++
