@@ -101,8 +101,10 @@ func (c *Config) canRun(spec *program.Spec) error {
 
 func (s *Supervisor) specs(ctx context.Context) ([]program.Spec, error) {
 	var specs []program.Spec
-	err := s.do(ctx, func() { specs = s.loop.specs() })
-	return specs, err
+	if err := s.do(ctx, func() { specs = s.loop.specs() }); err != nil {
+		return nil, err // the loop may be writing to specs
+	}
+	return specs, nil
 }
 
 func (l *loop) specs() []program.Spec {

@@ -1,9 +1,11 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -193,6 +195,32 @@ func TestApplyDuringShutdownIsRefused(t *testing.T) {
 		var refused *Refused
 		if _, err := b.sup.Apply(b.t.Context(), nil); !errors.As(err, &refused) {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// Whoever gives up a plan and the loop that still makes it must not meet in the
+// same memory. Only the race detector can see it.
+func TestPlanGivenUp(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, spec("p"))
+		for range 20 {
+			ctx, cancel := context.WithCancel(b.t.Context())
+			b.sup.in.post(func() { <-ctx.Done() })
+			planned := make(chan error)
+			go func() {
+				_, err := b.sup.Plan(ctx, nil)
+				planned <- err
+			}()
+			synctest.Wait()
+			cancel()
+			// The loop may be the quicker one.
+			if err := <-planned; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		if r, err := b.sup.Plan(b.t.Context(), nil); err != nil || kinds(r) != "p:remove " {
+			t.Errorf("%v, %s", err, kinds(r))
 		}
 	})
 }
