@@ -249,7 +249,9 @@ func (s *Supervisor) awaitReturn(awaited []expectation) error {
 	for _, x := range awaited {
 		ctx, cancel := context.WithDeadline(context.Background(), begin.Add(x.limit))
 		st, err := s.Await(ctx, x.name, func(st Status) bool {
-			return st.Run > x.run && (st.State == program.Running || st.Completed) || st.State == program.Fatal
+			// Until it runs anew it shows how its old run ended: FATAL there says
+			// nothing of what has been applied.
+			return st.Run > x.run && (st.State == program.Running || st.Completed || st.State == program.Fatal)
 		})
 		cancel()
 		switch {

@@ -165,6 +165,54 @@ func TestApplyRollsBack(t *testing.T) {
 	}
 }
 
+// A required program that gave up before the apply is judged by the run that the
+// apply brings, which may have to wait for what it needs.
+func TestApplyOfWhatWasFatal(t *testing.T) {
+	for name, c := range map[string]struct {
+		web  habit
+		gone bool // web failed again
+	}{
+		"mended":        {},
+		"still broken":  {habit{lives: time.Millisecond, code: 1}, true},
+		"no such file":  {habit{fail: errors.New("no such file")}, true},
+		"slow to start": {web: habit{slow: 3 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBox(t, func(b *box) {
+				once := func(s *program.Spec) { s.StartRetries = 0 }
+				mend := func(name string, h habit) {
+					b.k.mu.Lock()
+					defer b.k.mu.Unlock()
+					b.k.habits[name] = h
+				}
+				b.p.after["db"] = 0
+				b.k.habits["db"] = habit{lives: 3 * time.Second, code: 1}
+				b.k.habits["web"] = habit{lives: time.Millisecond, code: 1}
+				b.boot(Config{}, spec("db", notify, func(s *program.Spec) { s.Restart = program.RestartNever }),
+					spec("web", required, once, needs("db")))
+				b.pass(time.Minute)
+				b.is("db", program.Exited, "")
+				b.is("web", program.Fatal, "")
+
+				mend("db", habit{})
+				mend("web", c.web)
+				b.p.after["db"] = 2 * time.Second
+				begin := time.Now()
+				r, err := b.sup.Apply(b.t.Context(), []program.Spec{
+					spec("db", notify, argv("new")), spec("web", required, once, needs("db"), argv("new")),
+				})
+				if err != nil || r.RolledBack != c.gone || c.gone == (r.Reason == "") {
+					t.Errorf("%v, %+v", err, r)
+				}
+				// Neither before web could have run, nor only when its time is over.
+				if took := time.Since(begin); took < 2*time.Second || took >= time.Minute {
+					t.Errorf("answered after %v", took)
+				}
+			})
+		})
+	}
+}
+
 func TestApplyRemovesAndBringsBack(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["p"] = dies(5 * time.Second)
