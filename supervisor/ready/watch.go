@@ -21,18 +21,15 @@ type finding struct {
 }
 
 // Watch finds out when t becomes ready and returns when that is known: all (or
-// any) of r's probes have succeeded, none can any more, the deadline passed, or
-// ctx ended. report gets a result whenever there is something new to say; the
-// last one has Final set, unless ctx ended. It is called by one goroutine at a
-// time and must not block. Without probes the target is ready at once.
+// any) of r's probes have succeeded, none can any more, or ctx ended. r's
+// deadline is not for Watch to keep: the program may be granted more time
+// (EXTEND_TIMEOUT_USEC), so whoever grants it ends ctx. report gets a result
+// whenever there is something new to say; the last one has Final set, unless ctx
+// ended. It is called by one goroutine at a time and must not block. Without
+// probes the target is ready at once.
 func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, report func(Result)) {
 	if t.ReadyFD != nil {
 		defer t.ReadyFD.Close() // only ever read
-	}
-	if r.Deadline > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, r.Deadline, errDeadline)
-		defer cancel()
 	}
 	state := make([]finding, len(r.Probes))
 	last := Result{Program: t.Program, Run: t.Run}
@@ -52,14 +49,7 @@ func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, repo
 			return
 		}
 	}
-	if context.Cause(ctx) == errDeadline {
-		last.Final = true
-		last.Reason = fmt.Sprintf("not ready within %s: %s", r.Deadline, pendingReason(t, w, r, state))
-		report(last)
-	}
 }
-
-var errDeadline = fmt.Errorf("readiness deadline: %w", context.DeadlineExceeded)
 
 func summarize(t Target, state []finding, latest finding, anyOne bool) Result {
 	res := Result{Program: t.Program, Run: t.Run, Reason: latest.reason, Failures: latest.failures, Output: latest.output}
@@ -73,20 +63,6 @@ func summarize(t Target, state []finding, latest finding, anyOne bool) Result {
 		res.Final = res.Ready || slices.ContainsFunc(state, bad)
 	}
 	return res
-}
-
-// pendingReason says what the first probe that has not succeeded was waiting for.
-func pendingReason(t Target, w *Watcher, r program.Readiness, state []finding) string {
-	for i, f := range state {
-		if f.ok {
-			continue
-		}
-		if f.reason != "" {
-			return f.reason
-		}
-		return w.dialect(t, r.Probes[i]).name + ": nothing yet"
-	}
-	return "nothing yet"
 }
 
 // findings runs every probe in its own goroutine and yields what they find. When
