@@ -6,7 +6,9 @@ import (
 )
 
 // agenda holds what is due at an instant. The loop arms one timer for the
-// earliest, so nothing wakes it between.
+// earliest, so nothing wakes it between. The instants come from time.Now and have
+// its monotonic reading: one by the clock alone would trade places with others
+// when the clock is set, and what is behind it would wait.
 type agenda []*item
 
 // item is one appointment. It is made once and set as often as need be.

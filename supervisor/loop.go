@@ -21,6 +21,7 @@ type loop struct {
 	crew    crew
 	dirty   []*entry
 	seed    uint64
+	clock   func() time.Time // for schedules: it may be set
 
 	booting  bool
 	bootedAt time.Time
@@ -37,6 +38,7 @@ type loop struct {
 func (l *loop) init(s *Supervisor) {
 	l.sup = s
 	l.seed = s.cfg.Seed
+	l.clock = time.Now
 	l.entries = make(map[string]*entry)
 	l.barrier.fire = l.advanceBoot
 	l.ending.init(l)
@@ -362,7 +364,7 @@ func (l *loop) newEntry(spec *program.Spec) *entry {
 	l.seed++
 	e := &entry{name: spec.Name, m: program.NewMachine(spec, l.seed*0x9e3779b97f4a7c15, time.Now())}
 	e.due.fire = func() { l.step(e, program.Event{Kind: program.Tick, Reason: e.unready}) }
-	e.cronD.fire = func() { l.scheduled(e) }
+	e.cronD.fire = func() { l.lookAtClock(e) }
 	if !spec.Autostart {
 		e.waiting = "not started: autostart is off"
 	}

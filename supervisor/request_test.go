@@ -267,6 +267,77 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// daily is a job at three o'clock.
+func daily(s *program.Spec) {
+	s.Type, s.Schedule, s.Timezone, s.StartTimeout = program.Schedule, "0 3 * * *", "UTC", 0
+}
+
+// The box boots at midnight. After a while its clock is set.
+func TestScheduleWhenTheClockIsSet(t *testing.T) {
+	for name, c := range map[string]struct {
+		after, by time.Duration
+		due       time.Duration // since the boot
+		late      time.Duration // at most
+		runs      uint64        // after that
+	}{
+		"not at all":          {time.Hour, 0, 3 * time.Hour, 0, 1},
+		"back":                {time.Hour, -30 * time.Minute, 3*time.Hour + 30*time.Minute, 0, 1},
+		"back over a run":     {3*time.Hour + 10*time.Minute, -time.Hour, 28 * time.Hour, 0, 2},
+		"forward":             {time.Hour, 30 * time.Minute, 2*time.Hour + 30*time.Minute, 0, 1},
+		"forward over a run":  {time.Hour, 5 * time.Hour, time.Hour, lookAgain, 1},
+		"back by a year":      {time.Hour, -365 * 24 * time.Hour, 3 * time.Hour, 0, 1},
+		"back by five hours":  {4 * time.Hour, -5 * time.Hour, 8 * time.Hour, 0, 2},
+		"forward by a decade": {time.Hour, 3653*24*time.Hour + 5*time.Hour, time.Hour, lookAgain, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBox(t, func(b *box) {
+				b.k.habits["job"] = habit{lives: time.Millisecond}
+				b.boot(Config{}, spec("job", daily), spec("side"))
+				b.pass(c.after)
+				set := func() { b.sup.loop.clock = func() time.Time { return time.Now().Add(c.by) } }
+				if err := b.sup.do(b.t.Context(), set); err != nil {
+					t.Fatal(err)
+				}
+				if c.due > c.after {
+					b.pass(c.due - c.after - time.Millisecond)
+					if st := b.status("job"); st.Run != c.runs-1 {
+						t.Errorf("run %d too soon", st.Run)
+					}
+					b.pass(time.Millisecond)
+				}
+				b.pass(c.late)
+				if st := b.status("job"); st.Run != c.runs {
+					t.Errorf("run %d, want %d: %s", st.Run, c.runs, st.Reason)
+				}
+				b.pass(2 * time.Hour)
+				if st := b.status("job"); st.Run != c.runs {
+					t.Errorf("run %d again", st.Run)
+				}
+			})
+		})
+	}
+}
+
+// What is on the agenda is compared with each other: an instant that the clock
+// alone tells would move against the others when it is set.
+func TestAgendaIsMonotonic(t *testing.T) {
+	monotonic := func(at time.Time) bool { return at != at.Round(0) }
+	for _, schedule := range []string{"0 3 * * *", "* * * * *", "@every 10m"} {
+		var l loop
+		job := spec("job", daily, func(s *program.Spec) { s.Schedule = schedule })
+		l.init(&Supervisor{})
+		e := l.newEntry(&job)
+		l.timetable(e)
+		if at, ok := l.agenda.next(); !ok || !monotonic(at) {
+			t.Errorf("%s: %v on the agenda", schedule, at)
+		}
+		// The other way round, no time that passes tells what the clock is to tell.
+		if every := schedule == "@every 10m"; monotonic(e.cron.at) != every {
+			t.Errorf("%s: due at %v", schedule, e.cron.at)
+		}
+	}
+}
+
 func TestParseSchedule(t *testing.T) {
 	next, err := ParseSchedule("30 3 * * 1", "Europe/Berlin")
 	if err != nil {
