@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,6 +232,41 @@ func TestApplyRemovesAndBringsBack(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 	})
+}
+
+// A program that is added again at once must not be started before what it was
+// is forgotten: its output and readiness would be forgotten with that.
+func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
+	for _, sticky := range []time.Duration{0, 500 * time.Millisecond, 30 * time.Second} {
+		inBox(t, func(b *box) {
+			b.k.habits["p"] = habit{sticky: sticky}
+			b.boot(Config{}, spec("p"))
+			b.pass(time.Second)
+			for _, specs := range [][]program.Spec{{spec("other")}, {spec("other"), spec("p")}} {
+				if _, err := b.sup.Apply(b.t.Context(), specs); err != nil {
+					t.Fatal(err)
+				}
+				b.pass(0)
+			}
+			b.is("other", program.Starting, "") // which is not held up
+			b.pass(sticky + time.Second)
+			b.is("p", program.Running, "")
+			var said []string
+			for _, what := range strings.Split(b.k.said(), ", ") {
+				if strings.HasSuffix(what, " p") {
+					said = append(said, what)
+				}
+			}
+			if got := strings.Join(said, ", "); got != "start p, TERM p, forget p, start p" {
+				t.Errorf("forgotten after %v: %s", sticky, got)
+			}
+			b.sup.loop.crew.mu.Lock()
+			defer b.sup.loop.crew.mu.Unlock()
+			if n := len(b.sup.loop.crew.lanes); n > 0 {
+				t.Errorf("%d lanes of a box at rest", n)
+			}
+		})
+	}
 }
 
 func TestApplyDuringShutdownIsRefused(t *testing.T) {

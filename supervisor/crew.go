@@ -12,30 +12,37 @@ const crewSize = 4
 // on a dead file system must not hold up the others.
 const stuckAfter = time.Second
 
-// crew does the work that may block. Jobs of one lane run in their order and
-// never at the same time; lanes take turns in the order in which they asked. It
-// has goroutines only while there is work.
+// crew does the work that may block. Jobs of one program run in their order and
+// never at the same time; programs take turns in the order in which they asked.
+// It has goroutines only while there is work.
 type crew struct {
 	mu    sync.Mutex
-	ready []*lane // have work and nobody at it
+	lanes map[string]*lane // of the programs that have work
+	ready []*lane          // nobody is at it
 	busy  int
 }
 
-// lane is the jobs of one program.
+// lane is the jobs of one program. It belongs to the name: a program that was
+// removed and comes back must not start before what it was has been forgotten.
 type lane struct {
-	jobs   []func()
-	active bool // in ready, or being worked on
+	name string
+	jobs []func()
 }
 
-func (c *crew) submit(l *lane, job func()) {
+func (c *crew) submit(program string, job func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.jobs = append(l.jobs, job)
-	if !l.active {
-		l.active = true
+	l := c.lanes[program]
+	if l == nil {
+		if c.lanes == nil {
+			c.lanes = make(map[string]*lane)
+		}
+		l = &lane{name: program}
+		c.lanes[program] = l
 		c.ready = append(c.ready, l)
-		c.hire()
 	}
+	l.jobs = append(l.jobs, job)
+	c.hire()
 }
 
 // hire starts a worker if there is work for one more. The caller holds mu.
@@ -86,7 +93,7 @@ func (c *crew) done(l *lane) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(l.jobs) == 0 {
-		l.active = false
+		delete(c.lanes, l.name)
 		return
 	}
 	c.ready = append(c.ready, l)

@@ -14,7 +14,6 @@ type entry struct {
 	name   string
 	m      program.Machine
 	status atomic.Pointer[Status]
-	lane   lane
 	due    item // the machine's deadline
 
 	text    string // what the program says of itself

@@ -61,6 +61,7 @@ type habit struct {
 	deaf     bool          // survives everything but KILL
 	dies     time.Duration // after the signal
 	leftover time.Duration // the tree empties so long after the leader
+	sticky   time.Duration // is forgotten only after so long
 }
 
 type fakeProc struct {
@@ -156,6 +157,10 @@ func (k *kernel) Kill(name string, run uint64) error {
 }
 
 func (k *kernel) Forget(name string) {
+	k.mu.Lock()
+	h := k.habits[name]
+	k.mu.Unlock()
+	time.Sleep(h.sticky)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.note("forget %s", name)

@@ -202,11 +202,11 @@ func (l *loop) act(e *entry, a program.Action) {
 	switch a.Kind {
 	case program.Spawn:
 		e.early = nil
-		l.crew.submit(&e.lane, func() { l.spawn(e, spec, a.Run) })
+		l.crew.submit(e.name, func() { l.spawn(e, spec, a.Run) })
 	case program.Signal:
-		l.crew.submit(&e.lane, func() { l.failedToSend(e, a.String(), procs.Signal(e.name, a.Run, a.Signal, spec.Kill)) })
+		l.crew.submit(e.name, func() { l.failedToSend(e, a.String(), procs.Signal(e.name, a.Run, a.Signal, spec.Kill)) })
 	case program.KillAll:
-		l.crew.submit(&e.lane, func() { l.failedToSend(e, a.String(), procs.Kill(e.name, a.Run)) })
+		l.crew.submit(e.name, func() { l.failedToSend(e, a.String(), procs.Kill(e.name, a.Run)) })
 	case program.RunHook:
 		l.runHook(e, a)
 	case program.CancelHook:
@@ -337,7 +337,7 @@ func (l *loop) emergency(p any, stack []byte) Result {
 	for _, e := range l.order {
 		run := e.m.Run
 		if e.m.Live() {
-			l.crew.submit(&e.lane, func() { l.failedToSend(e, "Kill", l.sup.cfg.Processes.Kill(e.name, run)) })
+			l.crew.submit(e.name, func() { l.failedToSend(e, "Kill", l.sup.cfg.Processes.Kill(e.name, run)) })
 		}
 	}
 	return Result{Cause: Cause{Kind: CauseInternal, Code: 1, Detail: detail}, Code: 1, Programs: l.sup.Snapshot().Programs}

@@ -18,7 +18,8 @@ type Processes interface {
 	Signal(name string, run uint64, signal string, scope program.KillScope) error
 	// Kill sends KILL to everything in the run's kill scope.
 	Kill(name string, run uint64) error
-	// Forget drops what is kept of a program that was removed.
+	// Forget drops what is kept of a program that was removed. One of that name
+	// that is added again starts only after it.
 	Forget(name string)
 	// Notices is the stream of what ended. It is never closed while the
 	// supervisor runs.

@@ -70,7 +70,7 @@ func (l *loop) requestSignal(e *entry, signal string, sent chan<- error) error {
 		return l.refuse(e, "signal", "it does not run")
 	}
 	run := e.m.Run
-	l.crew.submit(&e.lane, func() {
+	l.crew.submit(e.name, func() {
 		sent <- l.sup.cfg.Processes.Signal(e.name, run, signal, program.KillProcess)
 	})
 	return nil
@@ -89,6 +89,6 @@ func (l *loop) remove(e *entry) {
 		}
 	}
 	l.publishOrder()
-	l.crew.submit(&e.lane, func() { l.sup.cfg.Processes.Forget(e.name) })
+	l.crew.submit(e.name, func() { l.sup.cfg.Processes.Forget(e.name) })
 	l.tell("ProgramRemoved", e.name, nil)
 }

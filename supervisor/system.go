@@ -333,15 +333,10 @@ func (s *System) Kill(name string, run uint64) error {
 	return nil
 }
 
-// Forget implements Processes: the program's output and crash record go.
+// Forget implements Processes: the program's output and crash record go. Runs
+// that are left belong to what is forgotten: one that comes back starts later.
 func (s *System) Forget(name string) {
 	s.mu.Lock()
-	for key := range s.runs {
-		if key.name == name {
-			s.mu.Unlock()
-			return // it has come back
-		}
-	}
 	delete(s.crashes, name)
 	s.mu.Unlock()
 	s.cfg.Logs.Remove(name)
