@@ -200,6 +200,9 @@ func (c *Capture) LastLines(kind Stream, n int) []Line {
 	return c.program.tail(kind, n, func(r record, _ []byte) bool { return r.run == c.run })
 }
 
+// dropped counts what did not reach the console or the file.
+func (s *stream) dropped() *atomic.Uint64 { return &s.program.dropped[s.kind-1] }
+
 // read takes what one read gives; open is false at the end of the stream.
 func (s *stream) read(buf []byte) (n int, open bool) {
 	var err error
@@ -262,8 +265,8 @@ func (s *stream) emit(b *batch, ln rawLine) {
 func (s *stream) deliver(b *batch) {
 	if b.lines > 0 {
 		s.program.lines[s.kind-1].Add(uint64(b.lines))
-		if s.sink != nil && !s.sink.put(s, b.out) {
-			s.program.dropped[s.kind-1].Add(uint64(b.rawBytes))
+		if s.sink != nil && !s.sink.put(s, b.out, b.rawBytes) {
+			s.dropped().Add(uint64(b.rawBytes))
 		}
 		s.plane.wakeFollowers()
 	}

@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -309,6 +312,95 @@ func TestReadingConsoleLosesNothing(t *testing.T) {
 		t.Errorf("console got %d bytes, want %d", n, chunks*len(chunk))
 	}
 	closeAll(t, r)
+}
+
+// A console that fails loses what it is given. Everything is counted, by whose
+// it was, and once it works again it says so.
+func TestFailingConsoleIsCounted(t *testing.T) {
+	for _, format := range []Format{FormatRaw, FormatJSON, FormatConsole} {
+		path := filepath.Join(t.TempDir(), "console")
+		works, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := os.Open(path) // not for writing
+		if err != nil {
+			t.Fatal(err)
+		}
+		reports := make(chan error, 10)
+		p := newPlane(t, Config{Stdout: w, Format: format, OnTrouble: func(_ string, err error) { reports <- err }})
+		web, webOut, webErr := open(t, p, Options{Program: "web"})
+		db, dbOut, dbErr := open(t, p, Options{Program: "db"})
+		write(t, webOut, "lost\nagain\n")
+		write(t, webErr, "an error\n")
+		write(t, dbErr, strings.Repeat(strings.Repeat("z", 99)+"\n", 5000))
+		closeAll(t, webOut, webErr, dbOut, dbErr)
+		<-web.Done()
+		<-db.Done()
+		flush(t, p)
+
+		if err := unix.Dup3(fileno(works), fileno(w), unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		last, stdout, stderr := open(t, p, Options{Program: "last"})
+		write(t, stdout, "works\n")
+		closeAll(t, stdout, stderr)
+		<-last.Done()
+		flush(t, p)
+		want := map[string]uint64{"web stdout": 11, "web stderr": 9, "db stderr": 500_000}
+		for _, s := range p.Stats() {
+			if n := want[s.Program+" "+s.Stream.String()]; s.Dropped != n {
+				t.Errorf("%s: %s %s lost %d bytes, want %d", format, s.Program, s.Stream, s.Dropped, n)
+			}
+		}
+		if err := <-reports; err == nil {
+			t.Error("no trouble was reported")
+		}
+		if err := <-reports; err != nil || len(reports) > 0 {
+			t.Errorf("second report = %v, %d more", err, len(reports))
+		}
+		lines := strings.Split(readLog(t, path), "\n")
+		if len(lines) != 3 || !strings.Contains(lines[0], "bytes of output dropped: writing to this stream failed") ||
+			!strings.Contains(lines[1], "works") {
+			t.Errorf("%s: the console has %q", format, lines)
+		}
+		closeAll(t, w, works)
+	}
+}
+
+// A reader that leaves in the middle of a batch: what it did not take is what
+// the writer says, and each stream's part of that is what the queue counts.
+func TestBatchThatIsCut(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	fd := &fdWriter{file: w, trouble: func(string, error) {}}
+	batch := bytes.Repeat([]byte("12345678\n"), 1<<20)
+	const taken = 1 << 20
+	lost := make(chan int)
+	go func() { lost <- fd.write(batch) }()
+	if _, err := io.ReadFull(r, make([]byte, taken)); err != nil {
+		t.Fatal(err)
+	}
+	closeAll(t, r)
+	if n := <-lost; n == 0 || n > len(batch)-taken {
+		t.Errorf("lost %d of %d bytes, %d were read", n, len(batch), taken)
+	}
+	if !fd.failing || fd.lost == 0 {
+		t.Errorf("%+v", fd)
+	}
+
+	for _, c := range []struct{ lost, size, a, b int }{
+		{0, 1000, 0, 0}, {1000, 1000, 300, 100}, {500, 1000, 150, 50}, {1, 1000, 1, 1}, {999, 1000, 300, 100},
+	} {
+		var a, b atomic.Uint64
+		shares{&a: 300, &b: 100}.lose(c.lost, c.size)
+		if a.Load() != uint64(c.a) || b.Load() != uint64(c.b) {
+			t.Errorf("%d of %d: %d and %d", c.lost, c.size, a.Load(), b.Load())
+		}
+	}
 }
 
 func TestHugeLinesAndBinarySurvive(t *testing.T) {

@@ -32,8 +32,9 @@ type sink interface {
 	admit(s *stream) bool
 	// encode appends a line to b.out.
 	encode(b *batch, s *stream, ln rawLine) []byte
-	// put delivers a batch of encoded lines and reports whether it was taken.
-	put(s *stream, batch []byte) bool
+	// put delivers a batch of encoded lines, for which the program wrote raw
+	// bytes, and reports whether it was taken. What is lost later is counted.
+	put(s *stream, batch []byte, raw int) bool
 }
 
 // console is the sink of the inherited stdout and stderr.
@@ -66,8 +67,10 @@ func newConsole(cfg Config, trouble func(string, error)) *console {
 }
 
 func (c *console) queue(f *os.File, trouble func(string, error)) *queue {
-	w := &fdWriter{file: f, trouble: trouble}
-	return &queue{limit: queueLimit, hold: consoleHold, write: w.write, mark: c.mark}
+	w := &fdWriter{file: f, trouble: trouble, mark: c.mark}
+	return &queue{limit: queueLimit, hold: consoleHold, write: w.write, mark: func(dropped uint64) []byte {
+		return c.mark(dropped, "the reader of this stream is too slow")
+	}}
 }
 
 // sameFile says whether two descriptors end in the same file, pipe or terminal.
@@ -103,8 +106,10 @@ func (c *console) to(kind Stream) *queue {
 	return c.out
 }
 
-func (c *console) admit(s *stream) bool           { return c.to(s.kind).admit(s) }
-func (c *console) put(s *stream, out []byte) bool { return c.to(s.kind).put(s, out) }
+func (c *console) admit(s *stream) bool { return c.to(s.kind).admit(s) }
+func (c *console) put(s *stream, out []byte, raw int) bool {
+	return c.to(s.kind).put(s, out, raw)
+}
 
 func (c *console) encode(b *batch, s *stream, ln rawLine) []byte {
 	switch c.format {
@@ -117,8 +122,8 @@ func (c *console) encode(b *batch, s *stream, ln rawLine) []byte {
 }
 
 // mark is the line that says what was lost.
-func (c *console) mark(dropped uint64) []byte {
-	msg := fmt.Sprintf("%d bytes of output dropped: the reader of this stream is too slow", dropped)
+func (c *console) mark(dropped uint64, why string) []byte {
+	msg := fmt.Sprintf("%d bytes of output dropped: %s", dropped, why)
 	b := &batch{now: time.Now()}
 	switch c.format {
 	case FormatRaw:
@@ -134,28 +139,58 @@ func (c *console) mark(dropped uint64) []byte {
 type fdWriter struct {
 	file    *os.File
 	trouble func(string, error)
+	mark    func(lost uint64, why string) []byte
 	failing bool
+	lost    uint64 // bytes not taken since it began to fail
+	midLine bool   // the last byte that was taken ends no line
 }
 
-// write does not use File.Write: for descriptors 1 and 2 that turns EPIPE into a
-// SIGPIPE that kills the process. It never changes the descriptor's blocking
-// mode, which other processes share.
-func (w *fdWriter) write(b []byte) {
+// write is the queue's. What a descriptor that fails did not take is lost: it
+// may never work again.
+func (w *fdWriter) write(b []byte) (lost int) {
 	if len(b) == 0 || w.file == nil {
-		return
+		return 0
 	}
-	raw, err := w.file.SyscallConn()
-	for err == nil && len(b) > 0 {
-		var n int
-		n, err = writeSome(raw, b)
-		b = b[n:]
-	}
+	rest, err := w.deliver(b)
+	w.lost += uint64(len(rest))
 	if err != nil && !w.failing {
 		w.trouble("", fmt.Errorf("cannot write to %s: %w", w.file.Name(), err))
 	} else if err == nil && w.failing {
 		w.trouble("", nil)
 	}
 	w.failing = err != nil
+	return len(rest)
+}
+
+// deliver says first what was lost before, when anything is taken again.
+func (w *fdWriter) deliver(b []byte) (rest []byte, err error) {
+	if w.lost > 0 {
+		mark := w.mark(w.lost, "writing to this stream failed")
+		if w.midLine {
+			mark = append([]byte{'\n'}, mark...)
+		}
+		if _, err := w.writeAll(mark); err != nil {
+			return b, err
+		}
+		w.lost = 0
+	}
+	return w.writeAll(b)
+}
+
+// writeAll does not use File.Write: for descriptors 1 and 2 that turns EPIPE into
+// a SIGPIPE that kills the process. It never changes the descriptor's blocking
+// mode, which other processes share.
+func (w *fdWriter) writeAll(b []byte) (rest []byte, err error) {
+	raw, err := w.file.SyscallConn()
+	for err == nil && len(b) > 0 {
+		var n int
+		n, err = writeSome(raw, b)
+		if n > 0 {
+			w.midLine = b[n-1] != '\n'
+		}
+		b = b[n:]
+	}
+	return b, err
 }
 
 func writeSome(raw interface {
@@ -207,7 +242,7 @@ func (w ownWriter) Write(b []byte) (int, error) {
 		out = append(append(out, line...), '\n')
 	}
 	if len(out) > 0 {
-		w.c.out.put(nil, out)
+		w.c.out.put(nil, out, 0)
 	}
 	return len(b), nil
 }

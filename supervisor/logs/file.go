@@ -24,7 +24,6 @@ type fileSink struct {
 	queue   *queue
 	archive *archive
 	report  func(error)
-	account func(lost uint64)
 	refs    int // guarded by Plane.mu
 
 	wantReopen, wantClose atomic.Bool
@@ -51,7 +50,7 @@ func isConsolePath(path string) bool {
 // openFile returns the sink of a path. Of programs that share a path the options
 // of the newest run count. A sink stays known when its file is closed, so that a
 // path never has two writers.
-func (p *Plane) openFile(o Options, pl *programLog) *fileSink {
+func (p *Plane) openFile(o Options) *fileSink {
 	path := filepath.Clean(o.Path)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +58,6 @@ func (p *Plane) openFile(o Options, pl *programLog) *fileSink {
 	if f == nil {
 		f = &fileSink{path: path, lineStart: true}
 		f.report = func(err error) { p.trouble(f.options.Load().Program, err) }
-		f.account = func(lost uint64) { pl.dropped[Stdout-1].Add(lost) }
 		f.archive = &archive{path: path, report: f.report}
 		f.queue = &queue{limit: queueLimit, hold: fileHold, write: f.write, mark: fileMark}
 		p.files[path] = f
@@ -89,8 +87,8 @@ func (f *fileSink) reopen() {
 	f.queue.kick()
 }
 
-func (f *fileSink) admit(s *stream) bool           { return f.queue.admit(s) }
-func (f *fileSink) put(s *stream, out []byte) bool { return f.queue.put(s, out) }
+func (f *fileSink) admit(s *stream) bool                    { return f.queue.admit(s) }
+func (f *fileSink) put(s *stream, out []byte, raw int) bool { return f.queue.put(s, out, raw) }
 
 func (f *fileSink) encode(b *batch, _ *stream, ln rawLine) []byte {
 	out := append(b.out, ln.text...)
@@ -105,18 +103,20 @@ func fileMark(dropped uint64) []byte {
 }
 
 // write is the queue's: it takes a batch to disk, whatever the disk's state.
-func (f *fileSink) write(b []byte) {
+func (f *fileSink) write(b []byte) (lost int) {
 	if f.wantReopen.Swap(false) || f.vanished() {
 		f.close()
 	}
 	closing := f.wantClose.Load()
 	if len(b) > 0 || !closing {
 		rest, err := f.deliver(b)
-		f.judge(uint64(len(rest)), err)
+		lost = len(rest)
+		f.judge(uint64(lost), err)
 	}
 	if closing {
 		f.close()
 	}
+	return lost
 }
 
 func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
@@ -150,12 +150,12 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 	return nil, nil
 }
 
-// judge reports the first failure and the recovery, and counts what is lost.
+// judge reports the first failure and the recovery, and sums up for the text what
+// is lost between.
 func (f *fileSink) judge(lost uint64, err error) {
 	if err != nil {
 		f.close() // a later batch tries from the start
 		f.lost += lost
-		f.account(lost)
 	}
 	if (err != nil) != f.failing {
 		f.failing = err != nil

@@ -221,6 +221,36 @@ func TestFileTroubleIsSaidOnce(t *testing.T) {
 	}
 }
 
+// What a file loses is counted by whose it was: of programs that share it, of
+// either stream, and after one was removed and has come back.
+func TestLossesOfASharedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shared.log")
+	if err := os.Mkdir(path, 0o700); err != nil { // nothing can be written
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	for range 2 {
+		a, aOut, aErr := open(t, p, Options{Program: "a", To: ToFile, Path: path})
+		b, bOut, bErr := open(t, p, Options{Program: "b", To: ToFile, Path: path})
+		write(t, aOut, "one\n")
+		write(t, bOut, "seven..\n")
+		write(t, bErr, "unfinished")
+		closeAll(t, aOut, aErr, bOut, bErr)
+		<-a.Done()
+		<-b.Done()
+		flush(t, p)
+		var got []uint64
+		for _, s := range p.Stats() {
+			got = append(got, s.Dropped)
+		}
+		if !slices.Equal(got, []uint64{4, 0, 8, 10}) {
+			t.Errorf("lost %v", got)
+		}
+		p.Remove("a")
+		p.Remove("b")
+	}
+}
+
 func TestFileNeverFollowsTraps(t *testing.T) {
 	dir := t.TempDir()
 	target, link, fifo := filepath.Join(dir, "secret"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")

@@ -114,7 +114,7 @@ func (p *Plane) sinkFor(o Options, c *Capture) sink {
 	case o.To == ToNone:
 		return nil
 	case o.To == ToFile && !isConsolePath(o.Path):
-		c.file = p.openFile(o, c.program)
+		c.file = p.openFile(o)
 		return c.file
 	}
 	return p.console

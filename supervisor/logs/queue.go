@@ -3,6 +3,7 @@ package logs
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,15 +15,18 @@ import (
 type queue struct {
 	limit int
 	hold  time.Duration
-	// write delivers a batch of whole lines. It may block; it is called by one
+	// write delivers a batch of whole lines and returns how many bytes at its end
+	// were not taken, and never will be. It may block; it is called by one
 	// goroutine at a time.
-	write func([]byte)
+	write func([]byte) (lost int)
 	// mark returns a line that says how many bytes were dropped, by reason.
 	mark func(dropped uint64) []byte
 
 	mu      sync.Mutex
 	pending []byte
 	spare   []byte
+	shares  shares // of pending
+	writing shares // of the batch being written; belongs to the goroutine
 	waiters []*stream
 	timer   *time.Timer
 	epoch   uint64 // counts batches; an old timer must not stall a new one
@@ -60,6 +64,21 @@ func recycled() []byte {
 	return nil
 }
 
+// shares is how many bytes of a batch came from whom, by the counter of what
+// that stream loses.
+type shares map[*atomic.Uint64]int
+
+// lose counts what write did not take of a batch. Of a batch that was cut, each
+// stream bears its part: which line is whose is not known any more.
+func (s shares) lose(lost, size int) {
+	if lost == 0 {
+		return
+	}
+	for counter, raw := range s {
+		counter.Add(uint64((raw*lost + size - 1) / size))
+	}
+}
+
 // admit says whether s may produce a batch now. If not, s is resumed later.
 func (q *queue) admit(s *stream) bool {
 	q.mu.Lock()
@@ -89,9 +108,10 @@ func (q *queue) stall(epoch uint64) {
 	resume(waiters)
 }
 
-// put queues a batch of lines from s, never an empty one, and reports whether it was taken. s
-// is nil for agentinit's own lines, which may use the reserve.
-func (q *queue) put(s *stream, batch []byte) bool {
+// put queues a batch of lines from s, never an empty one, and reports whether it
+// was taken; raw is how many bytes the program wrote for it. s is nil for
+// agentinit's own lines, which may use the reserve.
+func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	limit := q.limit + queueReserve
@@ -117,6 +137,12 @@ func (q *queue) put(s *stream, batch []byte) bool {
 	}
 	q.last, q.midLine = s, batch[len(batch)-1] != '\n'
 	q.pending = append(q.pending, batch...)
+	if s != nil {
+		if q.shares == nil {
+			q.shares = make(shares)
+		}
+		q.shares[s.dropped()] += raw
+	}
 	q.start()
 	return true
 }
@@ -144,7 +170,8 @@ func (q *queue) run() {
 			return
 		}
 		resume(waiters)
-		q.write(batch)
+		q.writing.lose(q.write(batch), len(batch))
+		clear(q.writing)
 		q.mu.Lock()
 		q.spare = batch[:0]
 		q.mu.Unlock()
@@ -168,6 +195,7 @@ func (q *queue) take() (batch []byte, waiters []*stream, done bool) {
 		return nil, nil, true
 	}
 	batch, q.pending, q.spare = q.pending, q.spare, nil
+	q.shares, q.writing = q.writing, q.shares
 	waiters, q.waiters = q.waiters, nil
 	q.stalled, q.again = false, false
 	q.epoch++
