@@ -2,6 +2,7 @@ package logs
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -49,13 +50,14 @@ func isConsolePath(path string) bool {
 
 // openFile returns the sink of a path. Of programs that share a path the options
 // of the newest run count. A sink stays known when its file is closed, so that a
-// path never has two writers.
+// path never has two writers; one at rest goes when another path is opened.
 func (p *Plane) openFile(o Options) *fileSink {
 	path := filepath.Clean(o.Path)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.files[path]
 	if f == nil {
+		p.sweep()
 		f = &fileSink{path: path, lineStart: true}
 		f.report = func(err error) { p.trouble(f.options.Load().Program, err) }
 		f.archive = &archive{path: path, report: f.report}
@@ -67,6 +69,15 @@ func (p *Plane) openFile(o Options) *fileSink {
 	f.wantClose.Store(false)
 	f.queue.kick()
 	return f
+}
+
+// sweep forgets the sinks that nobody uses, that have nothing left to do, and
+// nothing left to say to a program that comes back. The caller holds mu, without
+// which nothing can wake them.
+func (p *Plane) sweep() {
+	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
+		return f.refs == 0 && f.queue.atRest() && !f.failing && f.lost == 0 && f.archive.atRest()
+	})
 }
 
 // release lets go of a sink; the last user closes the file.

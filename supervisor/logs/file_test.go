@@ -251,6 +251,47 @@ func TestLossesOfASharedFile(t *testing.T) {
 	}
 }
 
+// Manifests come and go, each with paths of its own. What nobody writes to any
+// more is forgotten, but for what still has to say what it lost.
+func TestPathsOfThePastAreForgotten(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad.log")
+	if err := os.Mkdir(bad, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	used := filepath.Join(dir, "used.log")
+	c, stdout, stderr := open(t, p, Options{Program: "used", To: ToFile, Path: used})
+	capture(t, p, Options{Program: "bad", Path: bad}, "lost\n")
+	for i := range 20 {
+		settle(t, p)
+		path := filepath.Join(dir, fmt.Sprint(i, ".log"))
+		capture(t, p, Options{Program: "web", Path: path}, "unfinished")
+	}
+	if n := len(p.files); n != 3 {
+		t.Errorf("%d files are known: %v", n, p.files)
+	}
+	first := filepath.Join(dir, "0.log")
+	capture(t, p, Options{Program: "web", Path: first}, "again\n")
+	if got := readLog(t, first); got != "unfinished\nagain\n" {
+		t.Errorf("a file that had been forgotten holds %q", got)
+	}
+	write(t, stdout, "still\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	if got := readLog(t, used); got != "still\n" {
+		t.Errorf("the file in use holds %q", got)
+	}
+	if err := os.Remove(bad); err != nil {
+		t.Fatal(err)
+	}
+	capture(t, p, Options{Program: "bad", Path: bad}, "works\n")
+	if got := readLog(t, bad); !strings.HasPrefix(got, "agentinit: 5 bytes of output dropped") {
+		t.Errorf("the file that had failed holds %q", got)
+	}
+}
+
 func TestFileNeverFollowsTraps(t *testing.T) {
 	dir := t.TempDir()
 	target, link, fifo := filepath.Join(dir, "secret"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")

@@ -156,6 +156,14 @@ func (q *queue) kick() {
 	q.start()
 }
 
+// atRest tells whether the goroutine has ended, and everything is written. What
+// belonged to it may then be looked at.
+func (q *queue) atRest() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return !q.running
+}
+
 func (q *queue) start() {
 	if !q.running {
 		q.running = true

@@ -119,6 +119,13 @@ func (a *archive) run() {
 	}
 }
 
+// atRest tells whether nothing is being tidied.
+func (a *archive) atRest() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.running
+}
+
 // wait returns when nothing is being tidied, or when ctx ends.
 func (a *archive) wait(ctx context.Context) error {
 	a.mu.Lock()
