@@ -46,14 +46,14 @@ type System struct {
 	stopped  sync.WaitGroup
 	draining sync.WaitGroup // crash records that wait for their last lines
 
-	mu       sync.Mutex
-	runs     map[runKey]*systemRun
-	byID     map[uint64]*systemRun
-	starting int           // starts whose id is not known yet
-	latest   time.Time     // when the latest of them began
-	answered chan struct{} // closed and replaced when one has been answered
-	parked   []proc.Exit   // notices that may belong to one of them
-	crashes  map[string]Crash
+	mu        sync.Mutex
+	runs      map[runKey]*systemRun
+	byID      map[uint64]*systemRun
+	starting  map[*systemRun]time.Time // starts whose id is not known yet, and when they began
+	answered  chan struct{}            // closed and replaced when one has been answered
+	parked    []proc.Exit              // notices that may belong to one of them
+	strangers map[uint64]bool          // processes that turned out to be none of them
+	crashes   map[string]Crash
 }
 
 type runKey struct {
@@ -77,6 +77,7 @@ func NewSystem(cfg SystemConfig) *System {
 	s := &System{
 		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
 		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
+		starting: make(map[*systemRun]time.Time), strangers: make(map[uint64]bool),
 		crashes: make(map[string]Crash), answered: make(chan struct{}),
 	}
 	var err error
@@ -133,8 +134,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 		return 0, err
 	}
 	s.mu.Lock()
-	s.starting++
-	s.latest = time.Now()
+	s.starting[r] = time.Now()
 	s.mu.Unlock()
 	r.proc, err = s.cfg.Owner.Start(cmd)
 	if err == nil && spec.TTY {
@@ -224,7 +224,7 @@ func (r *systemRun) drop() {
 func (s *System) register(r *systemRun, started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.starting--
+	delete(s.starting, r)
 	close(s.answered)
 	s.answered = make(chan struct{})
 	if started {
@@ -257,7 +257,7 @@ func (s *System) readExits() {
 func (s *System) sort(e proc.Exit) {
 	r := s.byID[e.ID]
 	switch {
-	case r == nil && s.starting > 0:
+	case r == nil && len(s.starting) > 0:
 		s.parked = append(s.parked, e)
 		return
 	case r == nil:
@@ -359,24 +359,31 @@ func (s *System) id(name string, run uint64) (uint64, bool) {
 // already speaking.
 const fresh = time.Second
 
+// maxStrangers bounds what is remembered of processes that are nobody's.
+const maxStrangers = 1024
+
 // resolve tells which run a process belongs to. A program may speak before its
 // start has been answered; so while one is fresh, a stranger is looked at again
-// once it has been.
+// once it has been. All others wait with it: what is known to be nobody's (an
+// agent's, a probe's) must not be able to repeat that.
 func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
+	came := time.Now()
 	for {
 		id, ours := s.cfg.Owner.Owns(pid)
 		if !ours {
 			return "", 0, false
 		}
 		s.mu.Lock()
-		r, answered, left := s.byID[id], s.answered, fresh-time.Since(s.latest)
-		waits := s.starting > 0 && left > 0
+		r, answered, left := s.byID[id], s.answered, s.patience(id, came, time.Now())
+		if r == nil && left <= 0 {
+			s.estrange(id)
+		}
 		s.mu.Unlock()
 		switch {
 		case r != nil:
 			return r.key.name, r.key.run, true
-		case !waits:
-			return s.known(pid)
+		case left <= 0:
+			return "", 0, false
 		}
 		select {
 		case <-answered:
@@ -385,6 +392,29 @@ func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
 			return "", 0, false
 		}
 	}
+}
+
+// patience is how long a message that came then may still turn out to be that of
+// a start: of one that was under way when it came, and not for too long. The
+// caller holds mu.
+func (s *System) patience(id uint64, came, now time.Time) (left time.Duration) {
+	if id == 0 || s.strangers[id] {
+		return 0 // no start that is answered makes it somebody's
+	}
+	for _, began := range s.starting {
+		if !began.After(came) {
+			left = max(left, fresh-now.Sub(began))
+		}
+	}
+	return left
+}
+
+// estrange remembers that a process is nobody's. The caller holds mu.
+func (s *System) estrange(id uint64) {
+	if len(s.strangers) >= maxStrangers {
+		clear(s.strangers) // rare, cheap and bounded
+	}
+	s.strangers[id] = true
 }
 
 // known is resolve without patience.

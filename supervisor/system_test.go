@@ -181,6 +181,86 @@ func TestRealNotify(t *testing.T) {
 	}
 }
 
+// A message waits for the starts that may be its sender's, and for no others:
+// while it waits, nobody else is heard.
+func TestPatienceWithStrangers(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	for name, c := range map[string]struct {
+		id     uint64
+		came   time.Time
+		starts []time.Time
+		want   time.Duration
+	}{
+		"no start":                   {7, now, nil, 0},
+		"a fresh one":                {7, now, []time.Time{ago(fresh / 4)}, 3 * fresh / 4},
+		"the younger of two":         {7, now, []time.Time{ago(fresh / 2), ago(fresh / 4)}, 3 * fresh / 4},
+		"one that hangs":             {7, now, []time.Time{ago(time.Hour)}, 0},
+		"begun after it came":        {7, ago(fresh / 2), []time.Time{ago(fresh / 4)}, 0},
+		"one hangs, others go on":    {7, ago(fresh / 2), []time.Time{ago(time.Hour), ago(fresh / 4)}, 0},
+		"nobody can say whose it is": {0, now, []time.Time{now}, 0},
+		"looked at before":           {8, now, []time.Time{now}, 0},
+	} {
+		s := &System{starting: map[*systemRun]time.Time{}, strangers: map[uint64]bool{8: true}}
+		for _, began := range c.starts {
+			s.starting[&systemRun{}] = began
+		}
+		if left := max(s.patience(c.id, c.came, now), 0); left != c.want {
+			t.Errorf("%s: waits %v, want %v", name, left, c.want)
+		}
+	}
+	s := &System{strangers: map[uint64]bool{}}
+	for id := range uint64(10 * maxStrangers) {
+		s.estrange(id)
+	}
+	if len(s.strangers) > maxStrangers {
+		t.Errorf("%d strangers are remembered", len(s.strangers))
+	}
+}
+
+// A program may speak before its start has been answered.
+func TestRealResolve(t *testing.T) {
+	b := newRealBox(t, Config{})
+	sleeper := func() proc.Process {
+		p, err := b.owner.Start(proc.Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}, Scope: proc.ScopeTree})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	early, stranger := sleeper(), sleeper()
+	r := &systemRun{key: runKey{"early", 3}, spec: &program.Spec{Name: "early"}, proc: early}
+	b.sys.mu.Lock()
+	b.sys.starting[r] = time.Now()
+	b.sys.mu.Unlock()
+	type answer struct {
+		name string
+		run  uint64
+		ok   bool
+	}
+	got := make(chan answer)
+	resolve := func(pid int) {
+		name, run, ok := b.sys.resolve(pid)
+		got <- answer{name, run, ok}
+	}
+	go resolve(early.PID)
+	b.sys.register(r, true)
+	if a := <-got; a != (answer{"early", 3, true}) {
+		t.Errorf("%+v", a)
+	}
+	for _, pid := range []int{stranger.PID, os.Getpid(), 1} {
+		go resolve(pid)
+		if a := <-got; a.ok {
+			t.Errorf("%d: %+v", pid, a)
+		}
+	}
+	b.sys.mu.Lock()
+	defer b.sys.mu.Unlock()
+	if !b.sys.strangers[stranger.ID] || b.sys.strangers[early.ID] || len(b.sys.starting) > 0 {
+		t.Errorf("strangers %v, starting %v", b.sys.strangers, b.sys.starting)
+	}
+}
+
 func TestRealHealth(t *testing.T) {
 	flag := filepath.Join(t.TempDir(), "healthy")
 	if err := os.WriteFile(flag, nil, 0o644); err != nil {

@@ -17,7 +17,8 @@ import (
 // NotifierConfig says how a Notifier works.
 type NotifierConfig struct {
 	// Resolve tells which run of which program a process belongs to. It is called
-	// on the receiving goroutine and must not wait.
+	// on the receiving goroutine: while it waits, nobody is heard, so a sender must
+	// not be able to make it wait for long or again and again.
 	Resolve func(pid int) (program string, run uint64, ok bool)
 	// Dir is where a socket is made when abstract ones cannot be used; "" means
 	// that there is no such place.
