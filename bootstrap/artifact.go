@@ -154,9 +154,12 @@ func firstPlaceholder(a Artifact) string {
 	return ""
 }
 
-// entry finds the entry point. A command-line tool must be executable; anything
-// else may be a script that an interpreter reads.
+// entry finds the entry point, where there is one. A command-line tool must be
+// executable; anything else may be a script that an interpreter reads.
 func (p Prober) entry(a Artifact) (string, error) {
+	if a.Entry == "" {
+		return "", nil
+	}
 	if !strings.Contains(a.Entry, "/") {
 		return lookPath(a.Entry, p.Env)
 	}

@@ -74,6 +74,10 @@ func TestArtifactVerdicts(t *testing.T) {
 		{Artifact{Entry: "@POD_SERVER@/bin/x", Class: "A", Required: true}, ArtifactMissing, "@POD_SERVER@"},
 		{Artifact{Entry: "@POD_SERVER@/bin/x", Class: "A"}, ArtifactNotPackaged, "@POD_SERVER@"},
 		{Artifact{Entry: "tool", Class: "B", Command: []string{"x", "@NAME@"}}, ArtifactNotPackaged, "@NAME@"},
+		{Artifact{Class: "B", Command: []string{"ok"}}, ArtifactPassed, ""},
+		{Artifact{Class: "B", Command: []string{"fails"}}, ArtifactFailed, "status 3: no such device"},
+		{Artifact{Class: "A", Assets: []string{"/opt/agentbox/svc-*/data/*.bin"}}, ArtifactPassed, ""},
+		{Artifact{Class: "A", Assets: []string{"/opt/agentbox/none"}}, ArtifactMissing, "asset "},
 	} {
 		got := p.Probe(t.Context(), []Artifact{c.a})[0]
 		if got.Outcome != c.want || !strings.Contains(got.Reason, c.why) || (c.why == "") != (got.Reason == "") {
