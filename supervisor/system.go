@@ -269,6 +269,7 @@ func (s *System) sort(e proc.Exit) {
 	n := Notice{Program: r.key.name, Run: r.key.run}
 	if e.Kind == proc.Exited {
 		exit := exitOf(e)
+		exit.Lived = e.Time.Sub(r.proc.Started)
 		n.Exit = &exit
 		s.crashed(r, e, exit)
 	} else {

@@ -53,7 +53,11 @@ func (t *transition) leftovers() {
 }
 
 func (t *transition) endedStarting(exit Exit) {
-	after := t.now.Sub(t.StartedAt).Round(time.Millisecond)
+	after := exit.Lived
+	if after == 0 {
+		after = t.now.Sub(t.StartedAt)
+	}
+	after = after.Round(time.Millisecond)
 	switch {
 	case t.oneshot() && Expected(t.spec, exit):
 		t.rest(Exited, "completed: "+describe(exit))
@@ -63,6 +67,11 @@ func (t *transition) endedStarting(exit Exit) {
 		t.failOneshot(describe(exit))
 	case len(t.spec.Readiness.Probes) > 0:
 		t.failStart(fmt.Sprintf("%s after %s, before it was ready", describe(exit), after))
+	case exit.Lived >= t.spec.RunningAfter:
+		// The loop heard of its start later than the program ran, and of its end
+		// before it would have called it RUNNING.
+		t.RunningAt = t.now
+		t.endedRunning(exit)
 	default:
 		why := fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", describe(exit), after, t.spec.RunningAfter)
 		if t.spec.Restart == RestartNever && Expected(t.spec, exit) {

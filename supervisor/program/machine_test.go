@@ -104,6 +104,16 @@ func TestExitBeforeRunningAfterIsAFailure(t *testing.T) {
 		is(Backoff, "exited with code 0 after 0s, sooner than start_seconds (1s)").waits(time.Second)
 }
 
+// What counts is how long the program lived, not when the loop heard of it.
+func TestRunningAfterCountsTheLife(t *testing.T) {
+	ended := func(lived time.Duration) *life {
+		return newLife(t, func(s *Spec) { s.Restart = RestartNever }).start().began().
+			on(Event{Kind: Ended, Exit: Exit{Lived: lived}})
+	}
+	ended(time.Second).is(Exited, "exited with code 0, as expected")
+	ended(999*time.Millisecond).is(Fatal, "exited with code 0 after 999ms, sooner than start_seconds (1s)")
+}
+
 // As supervisord does it: a service that ends before start_seconds has failed to
 // start, whatever its code.
 func TestQuickEndOfAServiceThatIsNotRestarted(t *testing.T) {

@@ -339,6 +339,8 @@ type Exit struct {
 	// SignalNumber is the number behind Signal on this machine, 0 without one.
 	SignalNumber int  `json:"-"`
 	Core         bool `json:"core,omitempty"`
+	// Lived is the time from exec to the end, 0 where nobody knows.
+	Lived time.Duration `json:"-"`
 }
 
 // Status is what a shell would report: the exit code, or 128 + signal number.
