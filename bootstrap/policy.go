@@ -122,6 +122,9 @@ func (p *Policy) CreateFile(path string, data []byte, mode fs.FileMode) error {
 	})
 }
 
+// unfinished marks the temporary file of a write.
+const unfinished = ".tmp-"
+
 // install writes a temporary file beside path and puts it in place with place.
 func (p *Policy) install(path string, data []byte, mode fs.FileMode, place func(r *os.Root, temp, name string) error) error {
 	r, rel, err := p.open(path)
@@ -129,7 +132,7 @@ func (p *Policy) install(path string, data []byte, mode fs.FileMode, place func(
 		return err
 	}
 	defer r.Close()
-	temp := rel + ".tmp-" + randomHex(6)
+	temp := rel + unfinished + randomHex(6)
 	if err := writeSynced(r, temp, data, mode); err != nil {
 		return errors.Join(err, removeIfThere(r, temp))
 	}
@@ -167,10 +170,12 @@ func syncDir(r *os.Root, dir string) error {
 }
 
 func removeIfThere(r *os.Root, name string) error {
-	if err := r.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := r.Remove(name)
+	// A read-only file system refuses even to remove what is not there.
+	if _, statErr := r.Lstat(name); errors.Is(statErr, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // ReadFile reads at most limit bytes of a regular file below a legal root. It
@@ -197,3 +202,23 @@ func (p *Policy) Remove(path string) error {
 	defer r.Close()
 	return removeIfThere(r, rel)
 }
+
+// RemoveUnfinished removes what writes of a file have left that were killed. Nobody
+// may be writing it.
+func (p *Policy) RemoveUnfinished(path string) error {
+	r, rel, err := p.open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	names, err := fs.Glob(r.FS(), globEscaper.Replace(filepath.ToSlash(rel))+unfinished+"*")
+	for _, name := range names {
+		err = errors.Join(err, removeIfThere(r, name))
+	}
+	return err
+}
+
+var globEscaper = strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
@@ -315,11 +316,14 @@ func TestStaleSentinelIsRemoved(t *testing.T) {
 	if err := r.boot.RemoveStaleSentinel(); err != nil {
 		t.Fatalf("nothing there: %v", err)
 	}
-	write(t, r.boot.cfg.Roots.Sentinel(), "{}", 0o644)
-	if err := r.boot.RemoveStaleSentinel(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(r.boot.cfg.Roots.Sentinel()); err == nil {
-		t.Fatal("it is still there")
+	sentinel := r.boot.cfg.Roots.Sentinel()
+	for name, goes := range map[string]bool{sentinel: true, sentinel + ".tmp-0a1b2c": true, sentinel + ".old": false} {
+		write(t, name, "{}", 0o644)
+		if err := r.boot.RemoveStaleSentinel(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) != goes {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

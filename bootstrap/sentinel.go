@@ -180,12 +180,13 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// RemoveStaleSentinel removes what an earlier boot left. It must be called
-// before anything answers /ready. A runtime directory that does not exist is
-// fine.
+// RemoveStaleSentinel removes what an earlier boot left, and what one that was
+// killed in the middle left beside it. It must be called before anything answers
+// /ready. A runtime directory that does not exist is fine.
 func (b *Boot) RemoveStaleSentinel() error {
-	if err := b.policy.Remove(b.cfg.Roots.Sentinel()); err != nil {
-		return fail(ExitPrepare, err, "cannot remove the stale sentinel %s", b.cfg.Roots.Sentinel())
+	sentinel := b.cfg.Roots.Sentinel()
+	if err := errors.Join(b.policy.Remove(sentinel), b.policy.RemoveUnfinished(sentinel)); err != nil {
+		return fail(ExitPrepare, err, "cannot remove the stale sentinel %s", sentinel)
 	}
 	return nil
 }

@@ -55,6 +55,11 @@ required = true
 	before := b.programs()["web"]
 	b.write("[programs.web]\ncommand = 7\nneeds = ['nosuch']\n")
 	b.signal(syscall.SIGHUP)
+	for _, want := range []string{"command", "nosuch"} {
+		if e := b.event("ManifestFinding"); !strings.Contains(e["message"].(string), want) || e["line"] == nil {
+			t.Errorf("told %v, want one of %s", e, want)
+		}
+	}
 	if e := b.event("ApplyFailed"); !strings.Contains(e["message"].(string), "nothing was changed") {
 		t.Errorf("told %v", e)
 	}

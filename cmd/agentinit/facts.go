@@ -343,10 +343,24 @@ func wireFindings(in []schema.Finding) []api.Finding {
 	return out
 }
 
+// tellFindings publishes what is wrong with a manifest.
+func (b *box) tellFindings(findings []api.Finding) {
+	for _, f := range findings {
+		b.publish(event.Error, "ManifestFinding", map[string]any{
+			"code": f.Code, "severity": f.Severity, "file": f.File, "line": f.Line, "column": f.Column,
+			"path": f.Path, "value": f.Value, "hint": f.Hint, "message": f.String(),
+		})
+	}
+}
+
 // reapply is what SIGHUP does.
 func (b *box) reapply() {
 	result, err := applier{b}.Apply(b.stopped, false)
 	if err != nil {
+		var refusal *api.Error
+		if errors.As(err, &refusal) {
+			b.tellFindings(refusal.Findings)
+		}
 		b.publish(event.Error, "ApplyFailed", map[string]any{"message": err.Error()})
 		return
 	}

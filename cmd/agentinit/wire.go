@@ -457,12 +457,7 @@ func (b *box) stopSupervisor(results <-chan supervisor.Result, err error) superv
 func (b *box) neverStarted(err error) int {
 	var findings bootstrap.Findings
 	if errors.As(err, &findings) {
-		for _, f := range findings {
-			b.publish(event.Error, "ManifestFinding", map[string]any{
-				"code": f.Code, "severity": f.Severity, "file": f.File, "line": f.Line, "column": f.Column,
-				"path": f.Path, "value": f.Value, "hint": f.Hint, "message": f.Error(),
-			})
-		}
+		b.tellFindings(wireFindings(findings))
 	}
 	b.traceBoot()
 	return b.end(err, supervisor.Result{})

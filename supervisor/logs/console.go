@@ -51,10 +51,11 @@ type console struct {
 const consoleHold = 250 * time.Millisecond
 
 func newConsole(cfg Config, trouble func(string, error)) *console {
-	c := &console{format: cfg.Format, color: cfg.Color}
+	terminal := term.IsTerminal(fileno(cfg.Stdout))
+	c := &console{format: cfg.Format, color: cfg.Color && terminal}
 	if c.format == FormatAuto || c.format == "" {
 		c.format = FormatJSON
-		if term.IsTerminal(fileno(cfg.Stdout)) {
+		if terminal {
 			c.format = FormatConsole
 		}
 	}

@@ -102,6 +102,30 @@ func TestAppendConsole(t *testing.T) {
 	}
 }
 
+// Colours are for terminals: in a file they are rubbish.
+func TestColourIsForTerminals(t *testing.T) {
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Skip("needs a pseudo-terminal: ", err)
+	}
+	file, err := os.Create(t.TempDir() + "/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		out  *os.File
+		want bool
+	}{{tty, true}, {file, false}} {
+		for _, wanted := range []bool{true, false} {
+			p := newPlane(t, Config{Stdout: tc.out, Format: FormatConsole, Color: wanted})
+			if got := p.console.color; got != (wanted && tc.want) {
+				t.Errorf("%s, wanted %v: %v", tc.out.Name(), wanted, got)
+			}
+		}
+	}
+	closeAll(t, master, tty, file)
+}
+
 func FuzzAppendVisible(f *testing.F) {
 	f.Add([]byte("\x1b[2J\xc2\x9b\u202e"))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -117,7 +141,7 @@ func FuzzAppendVisible(f *testing.F) {
 func TestConsoleOnTerminal(t *testing.T) {
 	master, tty, err := pty.Open()
 	if err != nil {
-		t.Skip("no pseudo terminal here: ", err)
+		t.Skip("needs a pseudo-terminal: ", err)
 	}
 	p := newPlane(t, Config{Stdout: tty})
 	if p.Format() != FormatConsole {
@@ -143,7 +167,7 @@ func TestConsoleOnTerminal(t *testing.T) {
 func TestCaptureOfTerminal(t *testing.T) {
 	master, tty, err := pty.Open()
 	if err != nil {
-		t.Skip("no pseudo terminal here: ", err)
+		t.Skip("needs a pseudo-terminal: ", err)
 	}
 	p := newPlane(t, Config{})
 	c, err := p.Open(Options{Program: "shell", PTY: master, To: ToNone})

@@ -18,7 +18,7 @@ type Config struct {
 	// Stdout and Stderr are the inherited descriptors 1 and 2; nil discards.
 	Stdout, Stderr *os.File
 	Format         Format // default FormatAuto
-	Color          bool   // colours in FormatConsole
+	Color          bool   // colours in FormatConsole on a terminal
 
 	RingBytes  int   // most bytes of one stream's ring; default 256 KiB
 	TotalBytes int64 // of all rings together; above it rings shrink as they grow; default 64 MiB
