@@ -10,7 +10,8 @@ import (
 // queue stands between the programs and one slow thing: the reader of stdout, or
 // a disk. It holds at most limit bytes waiting (and as many being written). When
 // it is full, streams are held for at most hold; if nothing has moved by then the
-// queue is stalled and drops what comes until something moves. Its goroutine
+// queue is stalled and drops what comes until a batch has been taken in less time:
+// a reader that is only slow must not hold programs again and again. Its goroutine
 // lives only while there is something to write.
 type queue struct {
 	limit int
@@ -31,6 +32,7 @@ type queue struct {
 	timer   *time.Timer
 	epoch   uint64 // counts batches; an old timer must not stall a new one
 	stalled bool
+	slow    bool // the last batch took longer than hold; belongs to the goroutine
 	running bool
 	again   bool   // call write once more, even with nothing
 	dropped uint64 // since the last mark
@@ -178,7 +180,9 @@ func (q *queue) run() {
 			return
 		}
 		resume(waiters)
+		begin := time.Now()
 		q.writing.lose(q.write(batch), len(batch))
+		q.slow = time.Since(begin) > q.hold
 		clear(q.writing)
 		q.mu.Lock()
 		q.spare = batch[:0]
@@ -186,13 +190,13 @@ func (q *queue) run() {
 	}
 }
 
-// take swaps the buffers. That something can be taken is the progress that ends
-// a stall.
+// take swaps the buffers. That something can be taken, and in time, is the progress
+// that ends a stall.
 func (q *queue) take() (batch []byte, waiters []*stream, done bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.pending) == 0 && !q.again {
-		q.running = false
+		q.running, q.stalled, q.slow = false, false, false
 		recycle(q.pending)
 		recycle(q.spare)
 		q.pending, q.spare = nil, nil
@@ -205,7 +209,7 @@ func (q *queue) take() (batch []byte, waiters []*stream, done bool) {
 	batch, q.pending, q.spare = q.pending, q.spare, nil
 	q.shares, q.writing = q.writing, q.shares
 	waiters, q.waiters = q.waiters, nil
-	q.stalled, q.again = false, false
+	q.stalled, q.again = q.stalled && q.slow, false
 	q.epoch++
 	if q.timer != nil {
 		q.timer.Stop()
