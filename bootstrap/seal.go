@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -223,9 +224,14 @@ func seal(ctx context.Context, b *Boot) (Outcome, error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, timeout, errSealTimeout)
 	defer cancel()
 	programs, err := b.waitForPrograms(waiting, b.watcher, b.started)
+	var failure *Failure
 	switch {
 	case err == nil:
 		return b.completeSeal(programs), nil
+	case errors.As(err, &failure):
+		// Before the look at ctx: the program that failed may have ended the box
+		// too, and that interrupts the boot in the same moment.
+		return Outcome{}, failure
 	case context.Cause(ctx) != nil:
 		return Outcome{}, fail(ExitOK, context.Cause(ctx), "the boot was interrupted")
 	case context.Cause(waiting) == errSealTimeout:

@@ -295,6 +295,21 @@ func TestSealIsInterrupted(t *testing.T) {
 	})
 }
 
+// A required program that is FATAL is why the boot failed, also when it has ended
+// the box with it before the seal has looked.
+func TestRequiredFatalIsNotAnInterruption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSealRig(t, "exit", nil, service("web"))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		r.boot.started, r.boot.watcher = r.sup.started, newWatcher(r.bus, r.sup, nil)
+		r.sup.become("web", program.Fatal, false, event.Change{Reason: "exit 3"})
+		cancel(errors.New("the box is stopping"))
+		if _, err := seal(ctx, r.boot); ExitCode(err) != ExitRequiredFatal {
+			t.Fatalf("got %v", err)
+		}
+	})
+}
+
 func TestSealInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSealRig(t, "stay", nil)

@@ -252,6 +252,53 @@ restart_limit = { count = 2, window = "1m" }
 	}
 }
 
+// What ends a box before its seal gives it its status, not the boot that it
+// interrupts.
+func TestEndBeforeTheSeal(t *testing.T) {
+	const starting = `
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+ready = { file = "/nowhere" }
+`
+	for _, c := range []struct {
+		name, programs, cause string
+		code                  int
+	}{
+		{"all exited", `
+on_all_exited = "exit"
+[programs.job]
+command = ["TESTPROG", "exit", "3"]
+type = "oneshot"
+restart = "never"
+required = true
+`, "all-exited: program job", 3},
+		{"on_fatal", starting + `
+[programs.side]
+command = ["TESTPROG", "exit", "3"]
+on_fatal = "shutdown"
+restart_limit = { count = 1, window = "1m" }
+backoff = { initial = "10ms", max = "10ms" }
+`, "fatal: program side", 3},
+		{"on_fatal of a required one", starting + `
+[programs.side]
+command = ["TESTPROG", "exit", "3"]
+on_fatal = "shutdown"
+required = true
+restart_limit = { count = 1, window = "1m" }
+backoff = { initial = "10ms", max = "10ms" }
+`, "side is FATAL", 67},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := boot(t, asPID1, header+c.programs)
+			said := b.event("Terminated")["message"].(string)
+			if code := b.ended(); code != c.code || !strings.Contains(said, c.cause) {
+				t.Errorf("ended with %d, want %d: %s", code, c.code, said)
+			}
+		})
+	}
+}
+
 func TestMixedMode(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.side]

@@ -17,13 +17,24 @@ import (
 // maxReport is what Kubernetes takes of a termination message.
 const maxReport = 4096
 
-// finalStatus is the one place that decides the status of the process. A boot that
-// failed has its own status, unless an essential program ended the box first.
+// finalStatus is the one place that decides the status of the process: that of the
+// boot where it ended the box, else that of the supervisor.
 func finalStatus(bootErr error, result supervisor.Result) int {
-	if bootErr != nil && result.Cause.Kind != supervisor.CauseEssential {
+	if bootEndedIt(bootErr, result) {
 		return int(bootstrap.ExitCode(bootErr))
 	}
 	return result.Code
+}
+
+// bootEndedIt tells whether the boot is why the box ended. One that was merely
+// interrupted is not: the supervisor knows by what. Nor is one that failed when an
+// essential program had ended.
+func bootEndedIt(bootErr error, result supervisor.Result) bool {
+	if bootErr == nil || result.Cause.Kind == supervisor.CauseEssential {
+		return false
+	}
+	interrupted := bootstrap.ExitCode(bootErr) == bootstrap.ExitOK && result.Cause.Kind != ""
+	return !interrupted
 }
 
 // report tells why the box ended.
@@ -32,7 +43,7 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 		Cause: result.Cause.String(), Program: result.Cause.Program, Code: code,
 		At: time.Now(), UptimeMS: time.Since(b.started).Milliseconds(), Version: version,
 	}
-	if bootErr != nil && result.Cause.Kind != supervisor.CauseEssential {
+	if bootEndedIt(bootErr, result) {
 		r.Cause = bootErr.Error()
 		var failure *bootstrap.Failure
 		if errors.As(bootErr, &failure) {

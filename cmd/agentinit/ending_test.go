@@ -1,0 +1,48 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/supervisor"
+)
+
+// Why a box ended is why its boot failed, or what interrupted the boot.
+func TestFinalStatus(t *testing.T) {
+	interrupted := &bootstrap.Failure{Phase: "seal", Code: bootstrap.ExitOK, Reason: "the boot was interrupted"}
+	fatal := &bootstrap.Failure{Phase: "seal", Code: bootstrap.ExitRequiredFatal, Reason: "web is FATAL"}
+	ended := func(kind supervisor.CauseKind, code int) supervisor.Result {
+		return supervisor.Result{Cause: supervisor.Cause{Kind: kind, Code: code, Detail: "detail"}, Code: code}
+	}
+	for _, c := range []struct {
+		name    string
+		bootErr error
+		result  supervisor.Result
+		code    int
+		cause   string
+	}{
+		{"a sealed box", nil, ended(supervisor.CauseRequested, 0), 0, "requested"},
+		{"interrupted by a request", interrupted, ended(supervisor.CauseRequested, 0), 0, "requested"},
+		{"interrupted by the end of all", interrupted, ended(supervisor.CauseAllExited, 3), 3, "all-exited"},
+		{"interrupted by on_fatal", interrupted, ended(supervisor.CauseFatal, 3), 3, "fatal"},
+		{"interrupted by a health check", interrupted, ended(supervisor.CauseUnhealthy, 1), 1, "unhealthy"},
+		{"interrupted by a bug", interrupted, ended(supervisor.CauseInternal, 1), 1, "internal"},
+		{"interrupted by an essential program", interrupted, ended(supervisor.CauseEssential, 7), 7, "essential"},
+		{"interrupted before there was a supervisor", interrupted, supervisor.Result{}, 0, "interrupted"},
+		{"required FATAL", fatal, ended(supervisor.CauseRequested, 0), 67, "web is FATAL"},
+		{"required FATAL with on_fatal", fatal, ended(supervisor.CauseFatal, 3), 67, "web is FATAL"},
+		{"essential FATAL", fatal, ended(supervisor.CauseEssential, 7), 7, "essential"},
+		{"an error without a status", errors.New("odd"), ended(supervisor.CauseRequested, 0), 1, "odd"},
+	} {
+		code := finalStatus(c.bootErr, c.result)
+		r := new(box).report(code, c.bootErr, c.result)
+		if code != c.code || r.Code != c.code || !strings.Contains(r.Cause, c.cause) {
+			t.Errorf("%s: %d, report %d %q; want %d, %q", c.name, code, r.Code, r.Cause, c.code, c.cause)
+		}
+		if bootFailed := r.Phase != ""; bootFailed && strings.HasPrefix(r.Cause, c.result.Cause.String()) {
+			t.Errorf("%s: the phase %s is none of the cause %q", c.name, r.Phase, r.Cause)
+		}
+	}
+}
