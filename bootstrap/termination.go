@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"sort"
@@ -151,7 +152,8 @@ func runeBorder(s string, n int) int {
 
 // WriteTerminationReport writes the report to path if that exists and is
 // writable; it never creates it. written is false when there was nothing to
-// write to. A pipe without a reader is left alone rather than waited for.
+// write to. A pipe without a reader is left alone rather than waited for, and one
+// that is full too: this is among the last things that PID 1 does.
 func WriteTerminationReport(path string, report []byte) (written bool, err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENXIO) {
@@ -160,9 +162,33 @@ func WriteTerminationReport(path string, report []byte) (written bool, err error
 	if err != nil {
 		return false, fmt.Errorf("cannot write the termination report: %w", err)
 	}
-	_, err = f.Write(report)
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(writeNow(f, report), f.Close()); err != nil {
 		return false, fmt.Errorf("cannot write the termination report: %w", err)
 	}
 	return true, nil
+}
+
+// writeNow writes what f takes at once, and fails if that is not all. File.Write
+// would wait for a pipe in the runtime's poller, whatever O_NONBLOCK says.
+func writeNow(f *os.File, data []byte) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var writeErr error
+	err = raw.Write(func(fd uintptr) bool {
+		for len(data) > 0 && writeErr == nil {
+			var n int
+			switch n, writeErr = syscall.Write(int(fd), data); {
+			case n > 0:
+				data = data[n:]
+			case writeErr == syscall.EINTR:
+				writeErr = nil
+			case writeErr == nil:
+				writeErr = io.ErrShortWrite
+			}
+		}
+		return true // done, even if it would block
+	})
+	return errors.Join(err, os.NewSyscallError("write", writeErr))
 }

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -113,6 +114,16 @@ func TestWriteTerminationReport(t *testing.T) {
 	if ok, err := WriteTerminationReport(fifo, []byte("new")); ok || err != nil {
 		t.Fatalf("a pipe without a reader: %v %v", ok, err)
 	}
+	full := fullPipe(t, fifo)
+	if ok, err := WriteTerminationReport(fifo, []byte("new")); ok || !errors.Is(err, syscall.EAGAIN) {
+		t.Fatalf("a pipe that is full: %v %v", ok, err)
+	}
+	if _, err := full.Read(make([]byte, 1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := WriteTerminationReport(fifo, []byte("new")); !ok || err != nil {
+		t.Fatalf("a pipe that is read: %v %v", ok, err)
+	}
 	if os.Geteuid() != 0 {
 		if err := os.Chmod(file, 0o400); err != nil {
 			t.Fatal(err)
@@ -121,6 +132,23 @@ func TestWriteTerminationReport(t *testing.T) {
 			t.Fatalf("not writable: %v %v", ok, err)
 		}
 	}
+}
+
+// fullPipe opens the pipe for reading and fills it.
+func fullPipe(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	for err == nil {
+		err = writeNow(f, make([]byte, 4096))
+	}
+	if !errors.Is(err, syscall.EAGAIN) {
+		t.Fatal(err)
+	}
+	return f
 }
 
 func at(s int) time.Time { return time.Unix(1700000000+int64(s), 0) }
