@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +43,60 @@ required = true
 			}
 		})
 	}
+}
+
+// A box whose output nobody reads ends all the same: with TERM, and with QUIT,
+// whose dump is lost.
+func TestEndWithoutAReader(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGQUIT} {
+		t.Run(s.String(), func(t *testing.T) {
+			b := place(t, asPID1, header+`
+[programs.web]
+command = ["/bin/sh", "-c", "echo up > UP; exec sleep 1000"]
+required = true
+`)
+			up := filepath.Join(b.dir, "up")
+			if err := syscall.Mkfifo(up, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b.write(strings.ReplaceAll(b.manifest(), "UP", up))
+			b.unread = fullPipe(t)
+			b.start()
+			// Waits for the program to write; nothing else can tell of the box.
+			if said, err := os.ReadFile(up); err != nil || string(said) != "up\n" {
+				t.Fatalf("%q, %v", said, err)
+			}
+			b.signal(s)
+			if code := b.ended(); code != 0 {
+				t.Errorf("ended with %d", code)
+			}
+		})
+	}
+}
+
+// fullPipe is the end for writing of a pipe that takes nothing any more.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	raw, err := w.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var full error
+	err = raw.Write(func(fd uintptr) bool {
+		for full == nil {
+			_, full = syscall.Write(int(fd), make([]byte, 4096))
+		}
+		return true
+	})
+	if err != nil || full != syscall.EAGAIN {
+		t.Fatal(err, full)
+	}
+	return w
 }
 
 // A manifest that became invalid changes nothing.

@@ -75,6 +75,7 @@ type box struct {
 	cmd      *exec.Cmd
 	port     int
 	metrics  int
+	unread   *os.File            // its output where nobody reads it; nil otherwise
 	events   chan map[string]any // what it printed, parsed
 	exited   chan struct{}
 	exitCode int
@@ -86,6 +87,14 @@ type box struct {
 // boot starts agentinit with the manifest and returns at once. In the manifest
 // TESTPROG, AGENTCTL, PORT, METRICS and CONTROL are replaced.
 func boot(t testing.TB, mode how, manifest string, args ...string) *box {
+	t.Helper()
+	b := place(t, mode, manifest)
+	b.start(args...)
+	return b
+}
+
+// place is boot without the start.
+func place(t testing.TB, mode how, manifest string) *box {
 	t.Helper()
 	b := &box{t: t, dir: t.TempDir(), mode: mode, port: freePort(t), metrics: freePort(t)}
 	if err := os.Chmod(b.dir, 0o777); err != nil {
@@ -102,7 +111,6 @@ func boot(t testing.TB, mode how, manifest string, args ...string) *box {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	b.start(args...)
 	return b
 }
 
@@ -139,6 +147,15 @@ func (b *box) start(args ...string) {
 	}
 	b.cmd = exec.Command(argv[0], argv[1:]...)
 	b.cmd.Env = append(os.Environ(), "MANAGEMENT_API_HOST=127.0.0.1")
+	if b.unread != nil {
+		b.cmd.Stdout, b.cmd.Stderr = b.unread, b.unread
+		if err := b.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go b.wait()
+		t.Cleanup(b.cleanup)
+		return
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -179,6 +196,11 @@ func (b *box) read(r io.Reader) {
 		}
 	}
 	close(b.events)
+	b.wait()
+}
+
+// wait collects the exit status.
+func (b *box) wait() {
 	// An exit status other than 0 is an error here and an answer to the test.
 	_ = b.cmd.Wait()
 	b.exitCode = b.cmd.ProcessState.ExitCode()
@@ -282,6 +304,16 @@ func (b *box) write(manifest string) {
 	if err := os.WriteFile(filepath.Join(b.dir, "agentbox.toml"), []byte(manifest), 0o644); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// manifest reads the manifest.
+func (b *box) manifest() string {
+	b.t.Helper()
+	text, err := os.ReadFile(filepath.Join(b.dir, "agentbox.toml"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return string(text)
 }
 
 func (b *box) stop() int {

@@ -27,8 +27,8 @@ func (b *box) signalled(s os.Signal) {
 	case syscall.SIGTERM, syscall.SIGINT:
 		b.sup.Shutdown("signal " + s.String())
 	case syscall.SIGQUIT:
-		b.dumpGoroutines()
 		b.sup.Shutdown("signal " + s.String())
+		b.dumpGoroutines()
 	case syscall.SIGHUP:
 		// Beside the loop of signals: an apply may take as long as a program's
 		// start, and a TERM must not wait for it.
@@ -41,13 +41,21 @@ func (b *box) signalled(s os.Signal) {
 	}
 }
 
-// dumpGoroutines writes every goroutine's stack to stderr, at most 1 MiB.
+// dumpGoroutines writes every goroutine's stack to stderr, at most 1 MiB. It does
+// not wait for that: a dump is for a box that is stuck, and so may be whoever reads
+// it. One at a time: where the first is not read, nor is the second.
 func (b *box) dumpGoroutines() {
+	if b.dumping.Swap(true) {
+		return
+	}
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
-	if _, err := b.stderr.Write(buf); err != nil {
-		b.publish(event.Warn, "GoroutineDumpFailed", map[string]any{"reason": err.Error()})
-	}
+	b.stderr.say(buf, func(err error) {
+		b.dumping.Store(false)
+		if err != nil {
+			b.publish(event.Warn, "GoroutineDumpFailed", map[string]any{"reason": err.Error()})
+		}
+	})
 }
 
 func (b *box) dumpStatus() {

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -48,7 +47,8 @@ const eventsHeld = 8192
 // the last TERM and the last KILL.
 const orphanWait = 500 * time.Millisecond
 
-// flushWait bounds what the end of the box spends on a console that is stuck.
+// flushWait bounds what the end of the box spends on a console that is stuck, and
+// then on a stderr that is.
 const flushWait = time.Second
 
 // box is everything of one running agentinit, joined. It decides nothing: the
@@ -56,7 +56,7 @@ const flushWait = time.Second
 type box struct {
 	environ []string
 	env     map[string]string
-	stderr  io.Writer
+	stderr  *lastWords
 	started time.Time
 	bootID  string
 
@@ -80,6 +80,7 @@ type box struct {
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
 	showing   sync.Mutex // of showSlots
+	dumping   atomic.Bool
 	stack     *middleware.Stack
 	agents    *agents
 	bridge    *orchestrator.Bridge // nil unless the manifest wants it
@@ -118,7 +119,7 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 
 // newBox makes what does not depend on the manifest.
 func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) {
-	b := &box{environ: environ, env: map[string]string{}, stderr: stderr, started: time.Now(), bootID: newBootID()}
+	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID()}
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {
 			b.env[name] = value
@@ -493,13 +494,14 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	}
 	if b.system != nil {
 		if err := b.system.Close(); err != nil {
-			fmt.Fprintln(b.stderr, "agentinit: cannot close the notification socket:", err)
+			b.stderr.say(fmt.Appendln(nil, "agentinit: cannot close the notification socket:", err), nil)
 		}
 	}
 	flushing, cancel := context.WithTimeout(context.Background(), flushWait)
 	defer cancel()
 	if err := b.plane.Close(flushing); err != nil {
-		fmt.Fprintln(b.stderr, "agentinit: the end of the log may be missing:", err)
+		b.stderr.say(fmt.Appendln(nil, "agentinit: the end of the log may be missing:", err), nil)
 	}
+	b.stderr.wait(flushWait)
 	return code
 }
