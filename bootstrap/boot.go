@@ -213,7 +213,7 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err := b.WriteConfigurations(b.Current()); err != nil {
+	if _, err := b.WriteConfigurations(b.Current()); err != nil {
 		return Outcome{}, fail(ExitPrepare, err, "cannot write the configuration of a program")
 	}
 	b.securityApplied()

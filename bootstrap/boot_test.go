@@ -516,9 +516,29 @@ func TestConfigurationsAreWrittenBeforePrograms(t *testing.T) {
 			t.Errorf("the relay is started as %q", s.Argv)
 		}
 	}
-	// In the way of the file: the relay must not start with settings of its own.
 	in := filepath.Join(roots.Runtime, "nostr-relay.toml")
-	if err := errors.Join(os.Remove(in), os.MkdirAll(filepath.Join(in, "x"), 0o755)); err != nil {
+	for what, before := range map[string]string{"another": "older = true\n", "none": ""} {
+		if err := os.Remove(in); err != nil {
+			t.Fatal(err)
+		}
+		if before != "" {
+			write(t, in, before, 0o640)
+		}
+		undo, err := r.WriteConfigurations(r.Current())
+		if err != nil || read(t, in) != text {
+			t.Fatalf("over %s: %v, %s", what, err, read(t, in))
+		}
+		err = undo()
+		now, readErr := os.ReadFile(in)
+		if err != nil || string(now) != before || (before == "") != errors.Is(readErr, fs.ErrNotExist) {
+			t.Errorf("taken back to %s: %v, %q, %v", what, err, now, readErr)
+		}
+		if before == "" {
+			write(t, in, text, 0o644)
+		}
+	}
+	// In the way of the file: the relay must not start with settings of its own.
+	if err := errors.Join(os.RemoveAll(in), os.MkdirAll(filepath.Join(in, "x"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := start(t.Context(), r.Boot); ExitCode(err) != ExitPrepare {

@@ -2,33 +2,67 @@ package bootstrap
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/dreamlab-ai/agentinit/schema/compose"
 )
 
+// maxConfiguration bounds what is kept of a file that is written over.
+const maxConfiguration = 1 << 20
+
 // WriteConfigurations writes the files that programs of the catalogue read and
 // that follow from the manifest, before those programs start: one of them that
-// starts without its file would run with settings nobody chose.
-func (b *Boot) WriteConfigurations(l *Loaded) error {
+// starts without its file would run with settings nobody chose. undo puts back
+// what was there before, for an apply that is taken back; after an error that has
+// been done.
+func (b *Boot) WriteConfigurations(l *Loaded) (undo func() error, err error) {
+	var back []func() error
+	undo = func() error {
+		var errs []error
+		for _, f := range slices.Backward(back) {
+			errs = append(errs, f())
+		}
+		return errors.Join(errs...)
+	}
 	if l.Plan.Profile != "agentbox" {
-		return nil
+		return undo, nil
 	}
 	files, err := compose.Configurations(b.view(l), b.ownKeys(l))
 	if err != nil {
-		return err
+		return undo, err
 	}
 	for _, f := range files {
 		path := b.cfg.Roots.configuration(f.Name)
 		if err := b.policy.MkdirAll(b.cfg.Roots.Runtime, 0o755); err != nil {
-			return fmt.Errorf("cannot make the directory of %s: %w", path, err)
+			return undo, errors.Join(fmt.Errorf("cannot make the directory of %s: %w", path, err), undo())
 		}
+		restore := b.restorer(path)
 		if err := b.policy.WriteFile(path, f.Content, 0o644); err != nil {
-			return fmt.Errorf("cannot write %s: %w", path, err)
+			return undo, errors.Join(fmt.Errorf("cannot write %s: %w", path, err), undo())
 		}
+		back = append(back, restore)
 	}
-	return nil
+	return undo, nil
+}
+
+// restorer returns what makes the file at path what it is now.
+func (b *Boot) restorer(path string) func() error {
+	content, info, err := b.policy.ReadFile(path, maxConfiguration)
+	return func() error {
+		switch {
+		case err == nil:
+			err = b.policy.WriteFile(path, content, info.Mode().Perm())
+		case errors.Is(err, fs.ErrNotExist):
+			err = b.policy.Remove(path)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot restore %s: %w", path, err)
+		}
+		return nil
+	}
 }
 
 // ownKeys are the public keys of the box and its operator.

@@ -1,11 +1,15 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A fault that somebody sends is a signal like any other, and agentinit dies of
@@ -123,6 +127,55 @@ required = true
 	}
 	if now := b.programs()["web"]; now != before {
 		t.Errorf("was %+v, is %+v", before, now)
+	}
+}
+
+// An apply whose caller goes away is carried out all the same: what runs is what
+// the box says of itself.
+func TestApplyWithoutItsCaller(t *testing.T) {
+	b := boot(t, asPID1, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	checksum := func() string {
+		_, text := b.get("/v1/meta")
+		var meta struct {
+			Checksum string `json:"manifest_checksum"`
+		}
+		if err := json.Unmarshal([]byte(text), &meta); err != nil {
+			t.Fatalf("%v in %s", err, text)
+		}
+		return meta.Checksum
+	}
+	before, up := checksum(), filepath.Join(b.dir, "up")
+	b.write(strings.Replace(b.manifest(), "required", fmt.Sprintf("ready = { file = %q, interval = \"10ms\" }\nrequired", up), 1))
+	apply := exec.Command(binary(t, "agentctl"), "--socket", b.socket(), "apply")
+	if err := apply.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b.event("ProgramsApplied")
+	if err := apply.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = apply.Wait() // killed
+	if now := checksum(); now != before {
+		t.Errorf("%s is in force before web has returned", now)
+	}
+	if err := os.WriteFile(up, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); checksum() == before; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the box still says %s, and runs %+v", before, b.programs())
+		}
+	}
+	if out := b.mustCtl("apply", "--dry-run"); !strings.Contains(out, "unchanged") {
+		t.Errorf("web is not what the manifest says: %s", out)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
 	}
 }
 

@@ -44,6 +44,36 @@ func (s *Supervisor) Plan(ctx context.Context, specs []program.Spec) (ApplyResul
 // Errors are those of program.Waves (nothing has changed), ErrApplying, ErrDone,
 // *Refused during a shutdown, and ctx's.
 func (s *Supervisor) Apply(ctx context.Context, specs []program.Spec) (ApplyResult, error) {
+	return s.ApplyWith(ctx, specs, Steps{})
+}
+
+// Steps are what an apply does besides the programs. They belong to what goes on
+// when the caller is gone: left to the caller, the new programs would run beside
+// old facts. They may block. Any may be nil.
+type Steps struct {
+	// Begin comes before the first change of a program. Its error refuses the apply.
+	Begin func() error
+	// Commit comes when the new specifications are in force for good.
+	Commit func()
+	// Undo comes when they are not, and before the old ones are put back.
+	Undo func()
+}
+
+func (x *Steps) fill() {
+	if x.Begin == nil {
+		x.Begin = func() error { return nil }
+	}
+	if x.Commit == nil {
+		x.Commit = func() {}
+	}
+	if x.Undo == nil {
+		x.Undo = func() {}
+	}
+}
+
+// ApplyWith is Apply with more steps. Its errors are also those of Begin.
+func (s *Supervisor) ApplyWith(ctx context.Context, specs []program.Spec, with Steps) (ApplyResult, error) {
+	with.fill()
 	if err := s.check(specs); err != nil {
 		return ApplyResult{}, err
 	}
@@ -59,7 +89,7 @@ func (s *Supervisor) Apply(ctx context.Context, specs []program.Spec) (ApplyResu
 	done := make(chan outcome, 1)
 	go func() {
 		defer func() { <-s.applies }()
-		r, err := s.apply(specs)
+		r, err := s.apply(specs, with)
 		done <- outcome{r, err}
 	}()
 	select {
@@ -117,16 +147,24 @@ func (l *loop) specs() []program.Spec {
 	return specs
 }
 
-func (s *Supervisor) apply(specs []program.Spec) (ApplyResult, error) {
+func (s *Supervisor) apply(specs []program.Spec, with Steps) (ApplyResult, error) {
+	if err := with.Begin(); err != nil {
+		return ApplyResult{}, err
+	}
 	before, changes, awaited, err := s.install(specs)
 	if err != nil {
+		with.Undo()
 		return ApplyResult{}, err
 	}
 	result := ApplyResult{Changes: changes}
 	failure := s.awaitReturn(awaited)
+	if failure == nil {
+		with.Commit()
+	}
 	if failure == nil || errors.Is(failure, ErrDone) {
 		return result, failure
 	}
+	with.Undo()
 	if _, _, _, err := s.install(before); err != nil {
 		return result, errors.Join(failure, err)
 	}

@@ -214,6 +214,79 @@ func TestApplyOfWhatWasFatal(t *testing.T) {
 	}
 }
 
+// steps notes the steps of an apply among what is asked of the programs.
+func (b *box) steps(refusal error) Steps {
+	note := func(what string) {
+		b.k.mu.Lock()
+		defer b.k.mu.Unlock()
+		b.k.note("%s", what)
+	}
+	return Steps{
+		Begin:  func() error { note("begin"); return refusal },
+		Commit: func() { note("commit") },
+		Undo:   func() { note("undo") },
+	}
+}
+
+// What belongs to an apply is done with the programs, in order, whether or not
+// its caller still waits.
+func TestApplySteps(t *testing.T) {
+	gone := errors.New("the caller is gone")
+	refusal := errors.New("the disk is full")
+	never := func(s *program.Spec) { notify(s); s.StartRetries = 0 }
+	for _, c := range []struct {
+		name    string
+		change  func(*program.Spec)
+		leaves  bool // the caller does, while web starts
+		refusal error
+		stops   bool // the box does, before
+		err     error
+		want    string
+	}{
+		{name: "taken", want: "begin, TERM web, start web, commit"},
+		{name: "taken without the caller", leaves: true, err: gone, want: "begin, TERM web, start web, commit"},
+		{name: "rolled back", change: never, want: "begin, TERM web, start web, TERM web, undo, start web"},
+		{name: "rolled back without the caller", change: never, leaves: true, err: gone,
+			want: "begin, TERM web, start web, TERM web, undo, start web"},
+		{name: "refused by a step", refusal: refusal, err: refusal, want: "begin"},
+		{name: "refused by the box", stops: true, err: new(Refused), want: "begin, undo"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBox(t, func(b *box) {
+				slow := func(s *program.Spec) { s.RunningAfter, s.StartTimeout = 10*time.Second, 20*time.Second }
+				b.boot(Config{Drain: 10 * time.Second}, spec("web", required))
+				b.pass(time.Second)
+				if c.stops {
+					b.sup.Shutdown("x")
+					b.pass(0)
+				}
+				b.k.forget()
+				if c.change == nil {
+					c.change = func(*program.Spec) {}
+				}
+				ctx, cancel := context.WithCancelCause(b.t.Context())
+				defer cancel(nil)
+				if c.leaves {
+					time.AfterFunc(5*time.Second, func() { cancel(gone) })
+				}
+				_, err := b.sup.ApplyWith(ctx, []program.Spec{spec("web", required, argv("new"), slow, c.change)}, b.steps(c.refusal))
+				var refused *Refused
+				if c.stops != errors.As(err, &refused) || !c.stops && !errors.Is(err, c.err) {
+					t.Errorf("got %v, want %v", err, c.err)
+				}
+				if c.leaves {
+					if _, err := b.sup.ApplyWith(b.t.Context(), nil, b.steps(nil)); !errors.Is(err, ErrApplying) {
+						t.Errorf("a second apply: %v", err)
+					}
+					b.pass(time.Minute)
+				}
+				b.pass(time.Second)
+				b.asked(c.want)
+			})
+		})
+	}
+}
+
 func TestApplyRemovesAndBringsBack(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["p"] = dies(5 * time.Second)
@@ -230,6 +303,20 @@ func TestApplyRemovesAndBringsBack(t *testing.T) {
 		b.pass(6 * time.Second)
 		if st := b.status("p"); st.State != program.Running || st.Spec.Argv[0] != "again" {
 			t.Errorf("%+v", st)
+		}
+	})
+}
+
+func TestApplyDuringShutdownIsRefused(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = dies(5 * time.Second)
+		b.boot(Config{}, spec("p"))
+		b.pass(time.Second)
+		b.sup.Shutdown("x")
+		b.pass(time.Second)
+		var refused *Refused
+		if _, err := b.sup.Apply(b.t.Context(), nil); !errors.As(err, &refused) {
+			t.Errorf("%v", err)
 		}
 	})
 }
@@ -267,20 +354,6 @@ func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestApplyDuringShutdownIsRefused(t *testing.T) {
-	inBox(t, func(b *box) {
-		b.k.habits["p"] = dies(5 * time.Second)
-		b.boot(Config{}, spec("p"))
-		b.pass(time.Second)
-		b.sup.Shutdown("x")
-		b.pass(time.Second)
-		var refused *Refused
-		if _, err := b.sup.Apply(b.t.Context(), nil); !errors.As(err, &refused) {
-			t.Errorf("%v", err)
-		}
-	})
 }
 
 // Whoever gives up a plan and the loop that still makes it must not meet in the

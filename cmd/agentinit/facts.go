@@ -301,24 +301,41 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 	if err != nil {
 		return api.ApplyResult{}, invalid(err)
 	}
-	apply := a.b.sup.Apply
+	apply := a.apply
 	if dryRun {
-		apply = a.b.sup.Plan
-	} else if err := a.b.boot.WriteConfigurations(loaded); err != nil {
-		return api.ApplyResult{}, err
+		apply = a.plan
 	}
-	result, err := apply(ctx, loaded.Specs)
+	result, err := apply(ctx, loaded)
 	if err != nil {
 		return api.ApplyResult{}, err
-	}
-	if !dryRun && !result.RolledBack {
-		a.b.boot.Adopt(loaded)
 	}
 	out := api.ApplyResult{DryRun: dryRun, RolledBack: result.RolledBack, Reason: result.Reason, Warnings: wireFindings(loaded.Warnings)}
 	for _, c := range result.Changes {
 		out.Changes = append(out.Changes, api.ApplyChange{Program: c.Program, Action: string(c.Kind), Keys: c.Fields})
 	}
 	return out, nil
+}
+
+func (a applier) plan(ctx context.Context, l *bootstrap.Loaded) (supervisor.ApplyResult, error) {
+	return a.b.sup.Plan(ctx, l.Specs)
+}
+
+// apply has what the manifest says beyond its programs follow them, wherever the
+// caller has gone meanwhile.
+func (a applier) apply(ctx context.Context, l *bootstrap.Loaded) (supervisor.ApplyResult, error) {
+	var undo func() error
+	return a.b.sup.ApplyWith(ctx, l.Specs, supervisor.Steps{
+		Begin: func() (err error) {
+			undo, err = a.b.boot.WriteConfigurations(l)
+			return err
+		},
+		Commit: func() { a.b.boot.Adopt(l) },
+		Undo: func() {
+			if err := undo(); err != nil {
+				a.b.publish(event.Warn, "ConfigurationsNotRestored", map[string]any{"message": err.Error()})
+			}
+		},
+	})
 }
 
 // invalid makes a manifest's findings an answer of the control socket.
