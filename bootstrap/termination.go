@@ -50,40 +50,47 @@ func (r TerminationReport) Line() string {
 	return oneLine(line)
 }
 
-// The steps by which Render shortens a report: lines of stderr a program, bytes
-// a text.
-var shortenings = []struct{ lines, text int }{{10, 400}, {5, 300}, {3, 200}, {1, 160}, {0, 120}, {0, 60}}
+// The steps by which Fit shortens a report: lines of stderr of the first program,
+// which is the one that matters, and of each other; bytes a text.
+var shortenings = []struct{ first, others, text int }{
+	{10, 10, 400}, {10, 5, 300}, {10, 3, 200}, {10, 1, 160}, {10, 0, 160}, {5, 0, 120}, {3, 0, 60},
+}
 
-// Render writes one readable line and then the report as one JSON object, in at
-// most limit bytes, which must be at least 256. What does not fit is left out
-// from the end: old lines of stderr first, then long texts, then programs; the
-// JSON stays whole and the text valid UTF-8.
-func (r TerminationReport) Render(limit int) []byte {
+// Fit is the report in a form of which Render takes at most limit bytes, at least
+// 256. What does not fit is left out from the end: old lines of stderr first, then
+// long texts, then programs.
+func (r TerminationReport) Fit(limit int) TerminationReport {
 	// No program takes less than this, so more cannot fit however short.
 	const least = len(`{"name":"","state":""}`)
 	if most := limit / least; len(r.Programs) > most {
 		r.Omitted += len(r.Programs) - most
 		r.Programs = r.Programs[:most]
 	}
-	var out []byte
+	var short TerminationReport
 	for _, s := range shortenings {
-		if out = r.shortened(s.lines, s.text).bytes(); len(out) <= limit {
-			return out
+		if short = r.shortened(s.first, s.others, s.text); len(short.bytes()) <= limit {
+			return short
 		}
 	}
-	last := shortenings[len(shortenings)-1]
-	short := r.shortened(last.lines, last.text)
 	all := short.Programs
-	with := func(keep int) []byte {
-		short.Programs, short.Omitted = all[:keep], r.Omitted+len(all)-keep
-		return short.bytes()
+	with := func(keep int) TerminationReport {
+		cut := short
+		cut.Programs, cut.Omitted = all[:keep], r.Omitted+len(all)-keep
+		return cut
 	}
 	// The most programs that fit: one more or less changes the size alone.
-	fits := sort.Search(len(all), func(n int) bool { return len(with(n+1)) > limit })
-	if out = with(fits); len(out) <= limit {
+	return with(sort.Search(len(all), func(n int) bool { return len(with(n+1).bytes()) > limit }))
+}
+
+// Render writes one readable line and then the report as one JSON object, in at
+// most limit bytes, which must be at least 256. The JSON stays whole and the text
+// valid UTF-8.
+func (r TerminationReport) Render(limit int) []byte {
+	r = r.Fit(limit)
+	if out := r.bytes(); len(out) <= limit {
 		return out
 	}
-	return []byte(truncate(short.Line(), limit-1) + "\n")
+	return []byte(truncate(r.Line(), limit-1) + "\n")
 }
 
 func (r TerminationReport) bytes() []byte {
@@ -94,13 +101,17 @@ func (r TerminationReport) bytes() []byte {
 	return append([]byte(r.Line()+"\n"), append(body, '\n')...)
 }
 
-func (r TerminationReport) shortened(lines, text int) TerminationReport {
+func (r TerminationReport) shortened(first, others, text int) TerminationReport {
 	r.Cause, r.Phase, r.Program = truncate(oneLine(r.Cause), 2*text), truncate(r.Phase, text), truncate(r.Program, text)
 	r.Version = truncate(r.Version, text)
 	programs := make([]ProgramEnd, len(r.Programs))
 	for i, p := range r.Programs {
 		p.Name, p.State = truncate(p.Name, text), truncate(p.State, text)
 		p.Exit, p.Reason = truncate(p.Exit, text), truncate(p.Reason, text)
+		lines := others
+		if i == 0 {
+			lines = first
+		}
 		kept := p.Stderr[max(0, len(p.Stderr)-lines):]
 		p.Stderr = nil
 		for _, l := range kept {

@@ -50,6 +50,24 @@ func TestTerminationReport(t *testing.T) {
 	}
 }
 
+// When space is short, the last words of the program that matters are kept for
+// longer than those of the others.
+func TestTerminationReportKeepsTheCulpritsWords(t *testing.T) {
+	last := []string{"cannot open /etc/web.conf", "giving up"}
+	r := TerminationReport{Cause: "essential: program web: exited with code 9", Program: "web"}
+	r.Programs = append(r.Programs, ProgramEnd{Name: "web", State: "STOPPED", Exit: "exit 9", Stderr: last})
+	for i := range 25 {
+		r.Programs = append(r.Programs, ProgramEnd{
+			Name: fmt.Sprint("p", i), State: "STOPPED", Exit: "signal TERM", Reason: "stopped by request",
+			Stderr: []string{strings.Repeat("x", 100)},
+		})
+	}
+	back := checkReport(t, r, MaxTerminationReport)
+	if !slices.Equal(back.Programs[0].Stderr, last) || len(back.Programs) != 26 {
+		t.Errorf("%d programs, first %+v", len(back.Programs), back.Programs[0])
+	}
+}
+
 func TestTerminationReportIsCutNotBroken(t *testing.T) {
 	var r TerminationReport
 	r.Cause = strings.Repeat("日本語", 3000)

@@ -230,12 +230,18 @@ func TestEssentialProgramEndsTheBoxWithItsStatus(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.side]
 command = ["TESTPROG", "sleep"]
+instances = 200
 [programs.main]
 command = ["TESTPROG", "exit", "7"]
 essential = true
 `)
 	if code := b.ended(); code != 7 {
 		t.Errorf("ended with %d, want 7", code)
+	}
+	said := strings.Split(strings.TrimSpace(b.tail(1<<20)), "\n")
+	last := said[len(said)-1]
+	if len(last) > 4096 || !strings.Contains(last, `"cause":"essential: program main: exited with code 7"`) {
+		t.Errorf("the last line has %d bytes: %.300s", len(last), last)
 	}
 }
 

@@ -187,7 +187,7 @@ func (l *loop) verdict(e *entry, before program.Machine, ev program.Event) {
 	spec := e.spec()
 	switch {
 	case exited && spec.Essential:
-		l.shutDown(Cause{Kind: CauseEssential, Program: e.name, Code: ev.Exit.Status(), Detail: e.m.Reason})
+		l.shutDown(Cause{Kind: CauseEssential, Program: e.name, Code: ev.Exit.Status(), Detail: ev.Exit.String()})
 	case fatal && spec.Essential:
 		l.shutDown(Cause{Kind: CauseEssential, Program: e.name, Code: max(e.m.Code, 1), Detail: e.m.Reason})
 	case fatal && spec.OnFatal == program.FatalShutdown:

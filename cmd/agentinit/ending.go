@@ -14,8 +14,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// maxReport is what Kubernetes takes of a termination message.
-const maxReport = 4096
+// maxReport is what Kubernetes takes of a termination message, and what the last
+// line of the log may have. reportFrame is what that line adds to the report.
+const (
+	maxReport   = bootstrap.MaxTerminationReport
+	reportFrame = 512
+)
 
 // finalStatus is the one place that decides the status of the process: that of the
 // boot where it ended the box, else that of the supervisor.
@@ -55,7 +59,11 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 		return cmp.Compare(b.rank(x, r.Program), b.rank(y, r.Program))
 	})
 	for _, p := range programs {
-		r.Programs = append(r.Programs, b.programEnd(p))
+		end := b.programEnd(p)
+		if p.Name == r.Program {
+			end.Reason = result.Cause.Detail // not that it was then stopped
+		}
+		r.Programs = append(r.Programs, end)
 	}
 	return r
 }
@@ -97,7 +105,8 @@ func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 // last line of the log.
 func (b *box) say(r bootstrap.TerminationReport) {
 	path := b.roots.TerminationLog(b.getenv)
-	fields := map[string]any{"message": r.Line(), "report": r}
+	short := r.Fit(maxReport - reportFrame)
+	fields := map[string]any{"message": short.Line(), "report": short}
 	if _, err := bootstrap.WriteTerminationReport(path, r.Render(maxReport)); err != nil {
 		fields["termination_log_error"] = err.Error()
 	}

@@ -60,20 +60,20 @@ func (t *transition) endedStarting(exit Exit) {
 	after = after.Round(time.Millisecond)
 	switch {
 	case t.oneshot() && Expected(t.spec, exit):
-		t.rest(Exited, "completed: "+describe(exit))
+		t.rest(Exited, "completed: "+exit.String())
 		t.Completed = true
 		t.failures = 0
 	case t.oneshot():
-		t.failOneshot(describe(exit))
+		t.failOneshot(exit.String())
 	case len(t.spec.Readiness.Probes) > 0:
-		t.failStart(fmt.Sprintf("%s after %s, before it was ready", describe(exit), after))
+		t.failStart(fmt.Sprintf("%s after %s, before it was ready", exit.String(), after))
 	case exit.Lived >= t.spec.RunningAfter:
 		// The loop heard of its start later than the program ran, and of its end
 		// before it would have called it RUNNING.
 		t.RunningAt = t.now
 		t.endedRunning(exit)
 	default:
-		why := fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", describe(exit), after, t.spec.RunningAfter)
+		why := fmt.Sprintf("%s after %s, sooner than start_seconds (%s)", exit.String(), after, t.spec.RunningAfter)
 		if t.spec.Restart == RestartNever && Expected(t.spec, exit) {
 			why += "; one that is to end by itself is type = \"oneshot\""
 		}
@@ -97,11 +97,11 @@ func (t *transition) endedRunning(exit Exit) {
 	fine := Expected(t.spec, exit)
 	switch {
 	case t.spec.Restart == RestartAlways, t.spec.Restart == RestartOnFailure && !fine:
-		t.restart(describe(exit))
+		t.restart(exit.String())
 	case fine:
-		t.rest(Exited, describe(exit)+", as expected")
+		t.rest(Exited, exit.String()+", as expected")
 	default:
-		t.rest(Exited, describe(exit)+"; not restarted (restart = \"never\")")
+		t.rest(Exited, exit.String()+"; not restarted (restart = \"never\")")
 	}
 }
 
@@ -252,17 +252,6 @@ func (t *transition) random() float64 {
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	z ^= z >> 31
 	return float64(z>>11) / (1 << 53)
-}
-
-func describe(e Exit) string {
-	text := fmt.Sprintf("exited with code %d", e.Code)
-	if e.Signal != "" {
-		text = "ended by signal " + e.Signal
-	}
-	if e.Core {
-		text += " (core dumped)"
-	}
-	return text
 }
 
 func count(n int, what string) string {

@@ -343,6 +343,18 @@ type Exit struct {
 	Lived time.Duration `json:"-"`
 }
 
+// String says it in words, as reasons do.
+func (e Exit) String() string {
+	text := fmt.Sprintf("exited with code %d", e.Code)
+	if e.Signal != "" {
+		text = "ended by signal " + e.Signal
+	}
+	if e.Core {
+		text += " (core dumped)"
+	}
+	return text
+}
+
 // Status is what a shell would report: the exit code, or 128 + signal number.
 func (e Exit) Status() int {
 	if e.SignalNumber != 0 {
