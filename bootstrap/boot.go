@@ -66,6 +66,7 @@ type Boot struct {
 	journal *journal
 
 	loaded    atomic.Pointer[Loaded]
+	booted    *Loaded    // what loaded was first
 	artifacts []Artifact // written by phase 0
 
 	sentinel *sentinelFile

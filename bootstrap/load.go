@@ -193,7 +193,20 @@ func load(_ context.Context, b *Boot) (Outcome, error) {
 	return done(), nil
 }
 
+// ownSections are what agentinit itself reads of a manifest, once: an apply takes
+// the programs, and what others make of them.
+var ownSections = []string{
+	"supervisor", "bootstrap", "artifacts", "adapters", "slots", "api", "templates", "federation", "observability",
+}
+
+// AtNextBoot names the keys in which a manifest differs from the one that was
+// booted and that hold from the next boot on. The phase load must be over.
+func (b *Boot) AtNextBoot(l *Loaded) []string {
+	return schema.Difference(b.booted.Manifest, l.Manifest, ownSections...)
+}
+
 func (b *Boot) adopt(l *Loaded) {
+	b.booted = l
 	b.Adopt(l)
 	b.cfg.Roots = b.cfg.Roots.WithManifest(l.Manifest, b.getenv)
 	b.policy = NewPolicy(b.cfg.Roots)

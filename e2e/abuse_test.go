@@ -179,6 +179,20 @@ required = true
 	}
 }
 
+// What an apply cannot change in a running box, it says.
+func TestApplySaysWhatWaitsForTheNextBoot(t *testing.T) {
+	const web = "[programs.web]\ncommand = ['sleep', '1000']\n"
+	b := boot(t, unprivileged, header+web)
+	b.sealed()
+	b.write("[supervisor]\nstop_grace = '20s'\n" + web)
+	for range 2 { // it holds no more the second time
+		out := b.mustCtl("apply")
+		if !strings.Contains(out, "not before the next boot: supervisor.") || !strings.Contains(out, "supervisor.stop_grace\n") {
+			t.Errorf("apply says %s", out)
+		}
+	}
+}
+
 // A second agentinit in the place of a live one is refused before it has touched
 // anything there.
 func TestSecondInTheSamePlace(t *testing.T) {

@@ -169,6 +169,9 @@ func (c *cli) printApply(r api.ApplyResult) {
 	for _, w := range r.Warnings {
 		line(c.stderr, "%s", printable(w.String()))
 	}
+	if len(r.NextBoot) > 0 {
+		line(c.stderr, "not before the next boot: %s", printable(strings.Join(r.NextBoot, ", ")))
+	}
 	if r.RolledBack {
 		line(c.stderr, "rolled back: %s", printable(r.Reason))
 	}

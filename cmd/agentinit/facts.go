@@ -309,7 +309,10 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 	if err != nil {
 		return api.ApplyResult{}, err
 	}
-	out := api.ApplyResult{DryRun: dryRun, RolledBack: result.RolledBack, Reason: result.Reason, Warnings: wireFindings(loaded.Warnings)}
+	out := api.ApplyResult{
+		DryRun: dryRun, RolledBack: result.RolledBack, Reason: result.Reason,
+		Warnings: wireFindings(loaded.Warnings), NextBoot: a.b.boot.AtNextBoot(loaded),
+	}
 	for _, c := range result.Changes {
 		out.Changes = append(out.Changes, api.ApplyChange{Program: c.Program, Action: string(c.Kind), Keys: c.Fields})
 	}
@@ -387,5 +390,5 @@ func (b *box) reapply() {
 			changed++
 		}
 	}
-	b.publish(event.Info, "ManifestApplied", map[string]any{"changed": changed, "rolled_back": result.RolledBack, "reason": result.Reason})
+	b.publish(event.Info, "ManifestApplied", map[string]any{"changed": changed, "rolled_back": result.RolledBack, "reason": result.Reason, "next_boot": result.NextBoot})
 }

@@ -199,6 +199,9 @@ type ApplyResult struct {
 	Warnings   []Finding     `json:"warnings,omitempty"`
 	RolledBack bool          `json:"rolled_back,omitempty"`
 	Reason     string        `json:"reason,omitempty"`
+	// NextBoot names the manifest's keys that differ from what the box was booted
+	// with and hold from its next boot on: they are none of a program's.
+	NextBoot []string `json:"next_boot,omitempty"`
 }
 
 // ApplyChange is what an apply means for one program; Keys are the manifest
