@@ -29,14 +29,12 @@ type SystemConfig struct {
 	// NotifyDir is where the sd_notify socket is made when abstract ones cannot be
 	// used; "" means that there is no such place.
 	NotifyDir string
-	// Other hears the notices of processes that were started through Owner by
-	// somebody else. It must not block. nil is allowed.
-	Other func(proc.Exit)
 }
 
 // System is the real thing behind the loop: processes of the kernel, their
 // output in the log plane, probes and hooks. It reads the owner's stream of
-// exits. All methods may be called from any goroutine.
+// exits, and nobody else may start what ends there: see proc.Owner.StartTo. All
+// methods may be called from any goroutine.
 type System struct {
 	cfg      SystemConfig
 	notifier *ready.Notifier
@@ -261,9 +259,6 @@ func (s *System) sort(e proc.Exit) {
 		s.parked = append(s.parked, e)
 		return
 	case r == nil:
-		if s.cfg.Other != nil {
-			s.cfg.Other(e)
-		}
 		return
 	}
 	n := Notice{Program: r.key.name, Run: r.key.run}

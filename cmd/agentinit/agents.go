@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,8 +35,7 @@ const agentDrain = 2 * time.Second
 const agentRead = 32 << 10
 
 // agents starts the orchestrator's agents as children of the one owner of
-// processes. Its heard must be given all the owner's notices that are about
-// nobody's program.
+// processes.
 type agents struct {
 	owner      *proc.Owner
 	plane      *logs.Plane      // nil: output goes to the orchestrator alone
@@ -46,24 +46,20 @@ type agents struct {
 	sandboxes map[string]*program.Sandbox
 	skipped   func(template string, what error)
 
-	mu       sync.Mutex
-	byID     map[uint64]*agentProcess
-	starting int         // starts whose id is not known yet
-	parked   []proc.Exit // notices that may be about one of them
-	runs     uint64
+	runs atomic.Uint64 // of the log plane, so far
 }
 
 var _ orchestrator.Spawner = (*agents)(nil)
 
 func newAgents(owner *proc.Owner, plane *logs.Plane) *agents {
-	return &agents{owner: owner, plane: plane, byID: make(map[uint64]*agentProcess)}
+	return &agents{owner: owner, plane: plane}
 }
 
 // agentProcess is one agent's process tree.
 type agentProcess struct {
 	owner   *proc.Owner
 	proc    proc.Process
-	notices chan proc.Exit // Exited and Emptied: whoever delivers never waits
+	notices chan proc.Exit // Exited and Emptied: the reaper never waits
 }
 
 // PID implements orchestrator.Process.
@@ -114,11 +110,9 @@ func (a *agents) Spawn(ctx context.Context, c orchestrator.Command) (orchestrato
 	}
 	cmd.Files = []*os.File{nil, out.write[0], out.write[1]}
 	p := &agentProcess{owner: a.owner, notices: make(chan proc.Exit, 2)}
-	a.mu.Lock()
-	a.starting++
-	a.mu.Unlock()
-	p.proc, err = a.owner.Start(cmd)
-	a.register(p, err == nil)
+	// Past the stream of the programs' notices: an agent's end must not wait until
+	// a program's start has been answered and it is known that it is not the program's.
+	p.proc, err = a.owner.StartTo(cmd, func(e proc.Exit) { p.notices <- e })
 	if err != nil {
 		out.abandon()
 		return nil, err
@@ -144,42 +138,6 @@ func agentLimits(l adapters.AgentLimits) map[string]proc.Rlimit {
 		}
 	}
 	return limits
-}
-
-// register makes a started agent known and hands out the notices that were
-// quicker.
-func (a *agents) register(p *agentProcess, started bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.starting--
-	if started {
-		a.byID[p.proc.ID] = p
-	}
-	parked := a.parked
-	a.parked = nil
-	for _, e := range parked {
-		a.sort(e)
-	}
-}
-
-// heard takes a notice of the owner. It never blocks.
-func (a *agents) heard(e proc.Exit) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.sort(e)
-}
-
-func (a *agents) sort(e proc.Exit) {
-	p := a.byID[e.ID]
-	switch {
-	case p != nil:
-		p.notices <- e // has room for both that there are
-		if e.Kind == proc.Emptied {
-			delete(a.byID, e.ID)
-		}
-	case a.starting > 0:
-		a.parked = append(a.parked, e)
-	}
 }
 
 // wait returns when nothing is left of the agent and its output is handed over.
@@ -222,11 +180,7 @@ func (a *agents) newOutput(deliver func(orchestrator.Stream, []byte)) (*agentOut
 	if a.plane == nil {
 		return o, nil
 	}
-	a.mu.Lock()
-	a.runs++
-	run := a.runs
-	a.mu.Unlock()
-	if err := o.tee(a.plane, run); err != nil {
+	if err := o.tee(a.plane, a.runs.Add(1)); err != nil {
 		o.abandon()
 		return nil, err
 	}

@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,8 +18,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // nursery is a real owner of processes with the agents' glue over it. A process
@@ -28,24 +34,10 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 		t.Fatal(err)
 	}
 	a := newAgents(owner, plane)
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case e := <-owner.Exits():
-				a.heard(e)
-			case <-stop:
-				return
-			}
-		}
-	}()
 	t.Cleanup(func() {
 		if s := owner.Stats(); s.Live != 0 || s.Adopted != 0 || s.Leaked != 0 {
 			t.Errorf("processes are left: %+v", s)
 		}
-		close(stop)
-		<-stopped
 		if err := owner.Close(); err != nil {
 			t.Error(err)
 		}
@@ -216,6 +208,94 @@ func TestAgentsLimits(t *testing.T) {
 	for _, want := range []string{"77", "123456"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("limits do not show %s:\n%s", want, text)
+		}
+	}
+}
+
+// TestAgentEndsBesideAHeldStart shows that a program whose start is not answered
+// withholds no agent's end.
+func TestAgentEndsBesideAHeldStart(t *testing.T) {
+	prog := built.Path(t)
+	spawner := nursery(t, nil)
+	system := supervisor.NewSystem(supervisor.SystemConfig{
+		Owner: spawner.owner, Logs: logs.New(logs.Config{}), Bus: event.NewBus(100), NotifyDir: t.TempDir(),
+	})
+	t.Cleanup(func() {
+		if err := system.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	o := connected(t, manager(t, orchestrator.LocalConfig{Spawner: spawner}))
+	leased := filepath.Join(t.TempDir(), "leased")
+	if err := os.WriteFile(leased, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	holder, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: []string{"lease", leased}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitText(t, o, holder.AgentID, "held")
+	answered := make(chan error, 1)
+	go func() {
+		_, err := system.Start(&program.Spec{Name: "held", Argv: []string{leased}, Umask: -1}, 1)
+		answered <- err
+	}()
+	for spawner.owner.Stats().Live < 2 { // until the helper is there, which is held
+		runtime.Gosched()
+	}
+	a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: []string{"exit", "3"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed(t, o, a.AgentID) // to its end
+	select {
+	case err := <-answered:
+		t.Fatalf("the agent's end was told of only after the start: %v", err)
+	default:
+	}
+	if a, err = o.GetAgent(t.Context(), a.AgentID); err != nil || a.ExitCode == nil || *a.ExitCode != 3 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if _, err := o.TerminateAgent(t.Context(), holder.AgentID, 0); err != nil {
+		t.Error(err)
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // Exited and Emptied: nothing is left
+		<-system.Notices()
+	}
+}
+
+// awaitText waits until an agent has printed that.
+func awaitText(t *testing.T, o adapters.Orchestrator, id, text string) {
+	t.Helper()
+	s, err := o.StreamEvents(t.Context(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for {
+		e, err := s.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(e.Payload), text) {
+			return
+		}
+	}
+}
+
+func TestDisconnectTime(t *testing.T) {
+	for _, c := range []struct{ grace, took, want time.Duration }{
+		{25 * time.Second, 0, 25 * time.Second},
+		{25 * time.Second, 20 * time.Second, 5 * time.Second},
+		{25 * time.Second, 24 * time.Second, disconnectLeast},
+		{25 * time.Second, time.Hour, disconnectLeast},
+		{0, 0, supervisor.DefaultStopGrace},
+	} {
+		if got := disconnectTime(c.grace, c.took); got != c.want {
+			t.Errorf("after %s of %s: %s, want %s", c.took, c.grace, got, c.want)
 		}
 	}
 }

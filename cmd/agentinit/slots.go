@@ -26,6 +26,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -361,12 +362,24 @@ func (b *box) slotMeta(meta map[string]any) {
 	meta["adapter_contract_versions"], meta["adapter_impls"], meta["capabilities"] = versions, impls, capabilities
 }
 
+// disconnectLeast is what the slots have for their end however long the programs
+// took: as much as a stop keeps for KILL and the log.
+const disconnectLeast = 2 * time.Second
+
+// disconnectTime is what the slots have for their end: the rest of the time for
+// stopping the box, after which whoever stops it has no patience left.
+func disconnectTime(grace, took time.Duration) time.Duration {
+	return max(cmp.Or(grace, supervisor.DefaultStopGrace)-took, disconnectLeast)
+}
+
 // disconnectSlots ends the slots after the programs.
-func (b *box) disconnectSlots() {
+func (b *box) disconnectSlots(limit time.Duration) {
 	if b.slots == nil {
 		return
 	}
-	if err := b.slots.Disconnect(context.Background()); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := b.slots.Disconnect(ctx); err != nil {
 		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "DisconnectFailed", Fields: map[string]any{"message": err.Error()}})
 	}
 	if err := b.stack.Close(); err != nil {

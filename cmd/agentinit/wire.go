@@ -293,7 +293,7 @@ func (b *box) build() error {
 	m := b.manifest()
 	b.agents.plane, b.agents.tracer = b.plane, b.tracer
 	b.system = supervisor.NewSystem(supervisor.SystemConfig{
-		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime, Other: b.agents.heard,
+		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
 	})
 	var err error
 	b.sup, err = supervisor.New(supervisor.Config{
@@ -477,7 +477,7 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	if b.tasks != nil {
 		b.tasks.Close()
 	}
-	b.disconnectSlots()
+	b.disconnectSlots(disconnectTime(b.manifest().Supervisor.StopGrace.Std(), result.Took))
 	if left := b.owner.KillAll(orphanWait); left > 0 {
 		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})
 	}

@@ -20,6 +20,13 @@ func (o *Owner) Start(c Command) (Process, error) {
 	return o.start(c, o.exits.push)
 }
 
+// StartTo is Start for one who takes the notices of this process himself: the at
+// most two of them go to deliver and not to Exits, perhaps before StartTo returns.
+// deliver must neither block nor call the Owner: the reaper waits for it.
+func (o *Owner) StartTo(c Command, deliver func(Exit)) (Process, error) {
+	return o.start(c, deliver)
+}
+
 func (o *Owner) start(c Command, deliver func(Exit)) (Process, error) {
 	proc, err := o.tryStart(&c, deliver)
 	o.mu.Lock()
