@@ -52,6 +52,7 @@ type System struct {
 	parked    []proc.Exit              // notices that may belong to one of them
 	strangers map[uint64]bool          // processes that turned out to be none of them
 	crashes   map[string]Crash
+	waiting   []Notice // for room in notices
 }
 
 type runKey struct {
@@ -95,7 +96,9 @@ func NewSystem(cfg SystemConfig) *System {
 // Close ends the notification socket and the reading of exits. Processes are
 // left alone.
 func (s *System) Close() error {
+	s.mu.Lock() // send must not begin to move while that is waited for
 	close(s.stop)
+	s.mu.Unlock()
 	s.stopped.Wait()
 	s.draining.Wait()
 	if s.notifier == nil {
@@ -278,12 +281,44 @@ func (s *System) sort(e proc.Exit) {
 	s.send(n)
 }
 
-// send passes a notice on. The supervisor takes them at once; only after its end
-// nobody does.
+// send passes a notice on and never waits: the caller holds mu. The supervisor
+// takes them at once; after its end nobody does, and there may be any number of
+// them until Close.
 func (s *System) send(n Notice) {
 	select {
-	case s.notices <- n:
 	case <-s.stop:
+		return
+	default:
+	}
+	if len(s.waiting) == 0 {
+		select {
+		case s.notices <- n:
+			return
+		default:
+		}
+		s.stopped.Go(s.move)
+	}
+	s.waiting = append(s.waiting, n)
+}
+
+// move passes on what is waiting. It lives as long as there is something.
+func (s *System) move() {
+	for {
+		s.mu.Lock()
+		n := s.waiting[0]
+		s.mu.Unlock()
+		select {
+		case s.notices <- n:
+		case <-s.stop:
+			return
+		}
+		s.mu.Lock()
+		s.waiting = s.waiting[1:]
+		empty := len(s.waiting) == 0
+		s.mu.Unlock()
+		if empty {
+			return
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -326,6 +327,46 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 			t.Errorf("process %s outlives the stop: %s", pid, stat)
 		}
 	}
+}
+
+// After the end of the supervisor nobody reads notices, and everything that asks
+// the System must be answered all the same. Whoever reads them late gets them all,
+// in order.
+func TestNoticesThatNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const programs = 1000
+		s := &System{
+			notices: make(chan Notice, 256), stop: make(chan struct{}),
+			runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
+		}
+		for id := range uint64(programs) {
+			p := spec(fmt.Sprint("p", id))
+			r := &systemRun{key: runKey{p.Name, id}, spec: &p}
+			s.byID[id], s.runs[r.key] = r, r
+		}
+		sort := func(e proc.Exit) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.sort(e)
+		}
+		for id := range uint64(programs) {
+			sort(proc.Exit{Kind: proc.Exited, ID: id})
+			sort(proc.Exit{Kind: proc.Emptied, ID: id})
+		}
+		if _, ok := s.id("p0", 0); ok {
+			t.Error("p0 is still there")
+		}
+		for id := range uint64(programs / 2) {
+			for _, exited := range []bool{true, false} {
+				if n := <-s.Notices(); n.Run != id || (n.Exit != nil) != exited {
+					t.Fatalf("got %+v, want run %d, exited %v", n, id, exited)
+				}
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestRealShutdown(t *testing.T) {
