@@ -25,15 +25,15 @@ type ProgramFacts struct {
 	// LastExit is the status of the latest exit as a shell reports it, nil when
 	// there was none.
 	LastExit *int
-	// Usage is nil when nothing could be measured.
-	Usage *Usage
-	Logs  []StreamLogs
+	// CPUSeconds is user and system time of all runs, those that have ended and
+	// reaped members included.
+	CPUSeconds float64
+	Usage      *Usage // nil while nothing runs
+	Logs       []StreamLogs
 }
 
-// Usage is what a program's whole process tree uses.
+// Usage is what a program's whole process tree uses now.
 type Usage struct {
-	// CPUSeconds is user and system time of all runs, reaped members included.
-	CPUSeconds    float64
 	ResidentBytes uint64
 	OpenFDs       int
 }
@@ -168,8 +168,9 @@ func (m *Metrics) collectPrograms(ch chan<- prometheus.Metric) {
 		if p.LastExit != nil {
 			gauge(ch, descExit, float64(*p.LastExit), p.Name)
 		}
+		// Not only while it runs: a job has ended long before most scrapes.
+		counter(ch, descCPU, m.highest(p.Name, p.CPUSeconds), p.Name)
 		if u := p.Usage; u != nil {
-			counter(ch, descCPU, m.highest(p.Name, u.CPUSeconds), p.Name)
 			gauge(ch, descMemory, float64(u.ResidentBytes), p.Name)
 			gauge(ch, descFDs, float64(u.OpenFDs), p.Name)
 		}
@@ -198,7 +199,8 @@ const (
 )
 
 // highest keeps the counter from falling: a process seen in one scrape may be
-// gone before its time was added to that of the reaped ones.
+// gone before its time was added to that of the reaped ones, or a run before its
+// time was added to that of the ended ones.
 func (m *Metrics) highest(program string, cpu float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -475,9 +475,9 @@ func TestMetricsNamesAreGoldenAndClean(t *testing.T) {
 	code := 137
 	programs := &fakePrograms{list: []ProgramFacts{{
 		Name: "web", State: "RUNNING", Restarts: 2, StartedAt: time.Unix(1700000000, 0), LastExit: &code,
-		Usage: &Usage{CPUSeconds: 1.5, ResidentBytes: 4096, OpenFDs: 7},
-		Logs:  []StreamLogs{{Stream: "stdout", Bytes: 10}, {Stream: "stderr", Dropped: 1}},
-	}}}
+		CPUSeconds: 1.5, Usage: &Usage{ResidentBytes: 4096, OpenFDs: 7},
+		Logs: []StreamLogs{{Stream: "stdout", Bytes: 10}, {Stream: "stderr", Dropped: 1}},
+	}, {Name: "job", State: "EXITED", CPUSeconds: 2.5}}}
 	_, err := RegisterMetrics(r.reg, MetricsConfig{Bus: r.bus, Readiness: r.ready, Programs: programs, Boot: fakeBoot{},
 		Build: func() Build { return Build{Version: "1.2.3", FederationMode: "standalone"} }})
 	if err != nil {
@@ -502,6 +502,9 @@ func TestMetricsNamesAreGoldenAndClean(t *testing.T) {
 		`agentinit_program_state{program="web",state="RUNNING"} 1`,
 		`agentinit_program_state{program="web",state="FATAL"} 0`,
 		`agentinit_program_last_exit_code{program="web"} 137`,
+		`agentinit_program_cpu_seconds_total{program="web"} 1.5`,
+		`agentinit_program_cpu_seconds_total{program="job"} 2.5`,
+		`agentinit_program_open_fds{program="web"} 7`,
 		`agentinit_reaped_processes_total{kind="orphan"} 20000`,
 		`agentinit_boot_phase_duration_seconds{phase="0.5"} 0.002`,
 		`agentinit_boot_duration_seconds 1.5`,
@@ -511,6 +514,9 @@ func TestMetricsNamesAreGoldenAndClean(t *testing.T) {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no line %s", line)
 		}
+	}
+	if strings.Contains(text, `agentinit_program_open_fds{program="job"}`) {
+		t.Error("a program that does not run has open descriptors")
 	}
 	if strings.Contains(text, `phase="9"`) {
 		t.Error("a phase that has not finished has a duration")
@@ -551,7 +557,7 @@ func TestCPUCounterNeverFalls(t *testing.T) {
 	for _, c := range []struct{ is, want string }{{"5", "5"}, {"3", "5"}, {"6", "6"}} {
 		var cpu float64
 		fmt.Sscan(c.is, &cpu)
-		p.list = []ProgramFacts{{Name: "w", Usage: &Usage{CPUSeconds: cpu}}}
+		p.list = []ProgramFacts{{Name: "w", CPUSeconds: cpu}}
 		want := `agentinit_program_cpu_seconds_total{program="w"} ` + c.want + "\n"
 		if text := r.do(t, "GET", "/metrics").Body.String(); !strings.Contains(text, want) {
 			t.Errorf("cpu %s: no %q", c.is, want)

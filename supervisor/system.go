@@ -52,7 +52,8 @@ type System struct {
 	parked    []proc.Exit              // notices that may belong to one of them
 	strangers map[uint64]bool          // processes that turned out to be none of them
 	crashes   map[string]Crash
-	waiting   []Notice // for room in notices
+	waiting   []Notice                 // for room in notices
+	spent     map[string]time.Duration // CPU time of runs of which nothing is left
 }
 
 type runKey struct {
@@ -68,6 +69,8 @@ type systemRun struct {
 	capture *logs.Capture
 	readyFD *os.File // read end of an fd probe's pipe, until a watch takes it
 	report  func(Report)
+	// forgotten says that the program went before this run did. System.mu.
+	forgotten bool
 }
 
 // NewSystem begins to read the owner's exits. Trouble with the notification
@@ -77,7 +80,7 @@ func NewSystem(cfg SystemConfig) *System {
 		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
 		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
 		starting: make(map[*systemRun]time.Time), strangers: make(map[uint64]bool),
-		crashes: make(map[string]Crash), answered: make(chan struct{}),
+		crashes: make(map[string]Crash), spent: make(map[string]time.Duration), answered: make(chan struct{}),
 	}
 	var err error
 	s.notifier, err = ready.Listen(ready.NotifierConfig{
@@ -273,6 +276,9 @@ func (s *System) sort(e proc.Exit) {
 	} else {
 		delete(s.byID, e.ID)
 		delete(s.runs, r.key)
+		if !r.forgotten {
+			s.spent[r.key.name] += e.CPU
+		}
 		r.drop()
 		if e.Leaked > 0 {
 			s.tell(event.Warn, "ProcessesLeaked", r.key.name, map[string]any{"count": e.Leaked})
@@ -364,11 +370,16 @@ func (s *System) Kill(name string, run uint64) error {
 	return nil
 }
 
-// Forget implements Processes: the program's output and crash record go. Runs
-// that are left belong to what is forgotten: one that comes back starts later.
+// Forget implements Processes: the program's output, crash record and CPU time
+// go. Runs that are left belong to what is forgotten: one that comes back starts
+// later.
 func (s *System) Forget(name string) {
 	s.mu.Lock()
 	delete(s.crashes, name)
+	delete(s.spent, name)
+	for key, r := range s.runs {
+		r.forgotten = r.forgotten || key.name == name
+	}
 	s.mu.Unlock()
 	s.cfg.Logs.Remove(name)
 	if s.notifier != nil {
@@ -469,14 +480,22 @@ func (s *System) Owner(pid int) (name string, ok bool) {
 	return name, true
 }
 
-// Usage returns what the program's processes use now; proc.ErrNoProcess when it
-// does not run.
-func (s *System) Usage(name string, run uint64) (proc.Usage, error) {
-	id, ok := s.id(name, run)
-	if !ok {
-		return proc.Usage{}, proc.ErrNoProcess
+// Usage returns what the program's processes of this run use now; it has no
+// Members when there are none. CPU is that of all runs.
+func (s *System) Usage(name string, run uint64) proc.Usage {
+	// Read together: a run that ends meanwhile may be missed for a moment, but
+	// is never counted twice.
+	s.mu.Lock()
+	spent, r := s.spent[name], s.runs[runKey{name, run}]
+	s.mu.Unlock()
+	var u proc.Usage
+	if r != nil {
+		if now, err := s.cfg.Owner.Usage(r.proc.ID); err == nil {
+			u = now
+		}
 	}
-	return s.cfg.Owner.Usage(id)
+	u.CPU += spent
+	return u
 }
 
 // lastLines is how much of its error output a crash record keeps.

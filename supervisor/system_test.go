@@ -137,8 +137,8 @@ func TestRealPrograms(t *testing.T) {
 	if _, ok := b.sys.Owner(os.Getpid()); ok {
 		t.Error("we belong to a program")
 	}
-	if u, err := b.sys.Usage("after", after.Run); err != nil || u.Members != 1 {
-		t.Errorf("%+v, %v", u, err)
+	if u := b.sys.Usage("after", after.Run); u.Members != 1 {
+		t.Errorf("%+v", u)
 	}
 	b.await("limits", in(program.Running))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -306,6 +306,52 @@ func TestRealKillAndRestart(t *testing.T) {
 	}
 }
 
+// What a program's runs have used stays in its usage: the first one works, the
+// second does not, and then there is none.
+func TestRealUsageIsThatOfAllRuns(t *testing.T) {
+	did := filepath.Join(t.TempDir(), "did")
+	work := "if [ ! -e " + did + " ]; then i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; : > " + did + "; fi; "
+	b := newRealBox(t, Config{}, spec("p", shell(work+"echo >&3; exec sleep 1000"), func(s *program.Spec) {
+		s.Readiness.Probes = []program.Probe{{FD: 3}}
+		s.Backoff.Initial = 0
+	}))
+	b.sup.Boot()
+	first := b.await("p", in(program.Running))
+	worked := b.sys.Usage("p", first.Run).CPU
+	if worked == 0 {
+		t.Fatal("the work took no time")
+	}
+	if err := b.sup.Signal(t.Context(), "KILL", "p"); err != nil {
+		t.Fatal(err)
+	}
+	second := b.await("p", func(st Status) bool { return st.Run > first.Run && st.State == program.Running })
+	if u := b.sys.Usage("p", second.Run); u.CPU < worked || u.Members == 0 {
+		t.Errorf("the second run: %+v after %v", u, worked)
+	}
+	if err := b.sup.Stop(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	b.await("p", in(program.Stopped))
+	if u := b.sys.Usage("p", second.Run); u.CPU < worked || u.Members != 0 {
+		t.Errorf("after the stop: %+v after %v", u, worked)
+	}
+	if err := b.sup.Start(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	third := b.await("p", in(program.Running))
+	b.sys.Forget("p")
+	if u := b.sys.Usage("p", third.Run); u.CPU >= worked {
+		t.Errorf("forgotten: %+v after %v", u, worked)
+	}
+	if err := b.sup.Stop(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	b.await("p", in(program.Stopped))
+	if u := b.sys.Usage("p", third.Run); u.CPU != 0 {
+		t.Errorf("a run that ended after that: %+v", u)
+	}
+}
+
 func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 	pidfile := filepath.Join(t.TempDir(), "pid")
 	b := newRealBox(t, Config{}, spec("p",
@@ -337,7 +383,7 @@ func TestNoticesThatNobodyReads(t *testing.T) {
 		const programs = 1000
 		s := &System{
 			notices: make(chan Notice, 256), stop: make(chan struct{}),
-			runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
+			runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun), spent: make(map[string]time.Duration),
 		}
 		for id := range uint64(programs) {
 			p := spec(fmt.Sprint("p", id))

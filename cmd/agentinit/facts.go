@@ -108,9 +108,10 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 			status := p.LastExit.Status()
 			out[i].LastExit = &status
 		}
-		// A program that does not run uses nothing; there is nothing to report.
-		if u, err := m.b.system.Usage(p.Name, p.Run); err == nil {
-			out[i].Usage = &probes.Usage{CPUSeconds: u.CPU.Seconds(), ResidentBytes: uint64(u.RSS), OpenFDs: u.FDs}
+		u := m.b.system.Usage(p.Name, p.Run)
+		out[i].CPUSeconds = u.CPU.Seconds()
+		if u.Members > 0 {
+			out[i].Usage = &probes.Usage{ResidentBytes: uint64(u.RSS), OpenFDs: u.FDs}
 		}
 	}
 	return out

@@ -33,6 +33,7 @@ type Exit struct {
 	Time   time.Time
 	Status syscall.WaitStatus // Exited: how it ended
 	Rusage Rusage             // Exited: what it used
+	CPU    time.Duration      // Emptied: what all members used
 	ByUs   bool               // Exited: ended by a KILL that the Owner sent
 	Leaked int                // Emptied: members that could not be killed
 }

@@ -191,7 +191,9 @@ func (o *Owner) finish(p *process, leaked int) {
 	o.stats.Leaked += uint64(leaked)
 	close(p.emptied)
 	if !p.silent || leaked > 0 {
-		p.deliver(Exit{Kind: Emptied, ID: p.id, PID: p.pid, Time: time.Now(), Leaked: leaked})
+		// What was seen of members that nobody could wait for counts, too.
+		cpu := max(p.peakCPU, p.spent.User+p.spent.System)
+		p.deliver(Exit{Kind: Emptied, ID: p.id, PID: p.pid, Time: time.Now(), CPU: cpu, Leaked: leaked})
 	}
 }
 

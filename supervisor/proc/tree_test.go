@@ -361,7 +361,9 @@ func TestUsage(t *testing.T) {
 	if err := o.Kill(p.ID); err != nil {
 		t.Fatal(err)
 	}
-	next(t, o, p.ID, Emptied)
+	if e := next(t, o, p.ID, Emptied); e.CPU < u.CPU {
+		t.Errorf("%v in the end, %v before", e.CPU, u.CPU)
+	}
 	if _, err := o.Usage(p.ID); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("got %v", err)
 	}
