@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -418,6 +419,43 @@ func TestHugeLinesAndBinarySurvive(t *testing.T) {
 	}
 	if got := texts(c.LastLines(Stderr, 5)); fmt.Sprintf("%q", got) != `["\x00\xff\xfe" "hé"]` {
 		t.Errorf("stderr = %q", got)
+	}
+}
+
+// A long line goes with the lines that fill the ring after it, as a short one
+// does, and not with the next one.
+func TestLongLinesStayInTheRing(t *testing.T) {
+	const ringBytes = 64 << 10
+	short := strings.Repeat("f", 99) + "\n"
+	for _, size := range []int{ringBytes / 8, ringBytes - 100, ringBytes, 4 * ringBytes, 1 << 20} {
+		long := strings.Repeat("l", size)
+		for _, c := range []struct {
+			name, after string
+			stays       bool
+		}{
+			{"nothing", "", true},
+			{"a line", "last\n", true},
+			{"half a ring of lines", strings.Repeat(short, ringBytes/200), true},
+			{"a ring of lines", strings.Repeat(short, ringBytes/100), false},
+			{"another long line", strings.Repeat("a", ringBytes) + "\nlast\n", false},
+		} {
+			p := newPlane(t, Config{RingBytes: ringBytes})
+			capture, stdout, stderr := open(t, p, Options{Program: "p", To: ToNone})
+			write(t, stdout, "first\n"+long+"\n"+c.after)
+			closeAll(t, stdout, stderr)
+			<-capture.Done()
+			lines := capture.LastLines(Stdout, -1)
+			found := slices.ContainsFunc(lines, func(l Line) bool { return l.Text == long && !l.Truncated })
+			if found != c.stays {
+				t.Errorf("a line of %d bytes and %s: kept %v", size, c.name, found)
+			}
+			if c.after != "" && !strings.HasSuffix(c.after, lines[len(lines)-1].Text+"\n") {
+				t.Errorf("a line of %d bytes and %s: the end is lost", size, c.name)
+			}
+			if used, most := p.budget.used.Load(), int64(ringBytes+max(size, ringBytes)+recordSize); used > most {
+				t.Errorf("a line of %d bytes and %s: the ring holds %d bytes, more than %d", size, c.name, used, most)
+			}
+		}
 	}
 }
 

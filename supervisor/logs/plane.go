@@ -20,7 +20,7 @@ type Config struct {
 	Format         Format // default FormatAuto
 	Color          bool   // colours in FormatConsole on a terminal
 
-	RingBytes  int   // most bytes of one stream's ring; default 256 KiB
+	RingBytes  int   // most bytes of one stream's ring besides one long line; default 256 KiB
 	TotalBytes int64 // of all rings together; above it rings shrink as they grow; default 64 MiB
 	MaxLine    int   // bytes; a longer line is cut into several; default 1 MiB
 

@@ -37,8 +37,9 @@ type segment struct {
 
 func (s *segment) size() int { return len(s.data) + len(s.recs)*recordSize }
 
-// ring keeps the newest lines of one stream. It holds at most max bytes, but
-// always the newest line, and costs nothing while the stream is silent. The owner
+// ring keeps the newest lines of one stream. It holds at most max bytes besides
+// one long line, however long: that one goes only when what came after it fills
+// the ring, and not with the next line. A silent stream costs nothing. The owner
 // locks.
 type ring struct {
 	max    int
@@ -81,7 +82,7 @@ func (r *ring) append(text []byte, rec record) {
 // evict forgets the oldest segments until need more bytes fit. A plane over its
 // budget makes the ring that grows pay, down to one segment.
 func (r *ring) evict(need int) {
-	for len(r.segs) > 0 && r.bytes+need > r.max {
+	for len(r.segs) > 0 && r.counted()+need > r.max {
 		r.dropOldest()
 	}
 	for len(r.segs) > 1 && r.budget.exceeds(need) {
@@ -89,8 +90,18 @@ func (r *ring) evict(need int) {
 	}
 }
 
+// counted is what counts towards max: all but a long line at the old end. A
+// segment over its size is one such line alone.
+func (r *ring) counted() int {
+	if oldest := r.segs[0].size(); oldest > r.segmentMax() {
+		return r.bytes - oldest
+	}
+	return r.bytes
+}
+
 func (r *ring) dropOldest() {
 	seg := r.segs[0]
+	r.segs[0] = nil // the array behind it lives on, a long line must not
 	r.segs = r.segs[1:]
 	r.bytes -= seg.size()
 	r.budget.add(-seg.size())
