@@ -140,7 +140,7 @@ func (b *Boot) hints() map[string]string {
 	out["AGENTBOX_VERSION"] = b.cfg.Version
 	c, view := catalog.Load(), b.view(b.Current())
 	for name, template := range c.Environment {
-		if _, set := out[name]; set || c.IsSecret(b.Current().Manifest, name) {
+		if _, set := out[name]; set || b.Current().Manifest.IsSecret(name) {
 			continue
 		}
 		if v := b.env[name]; v != "" {

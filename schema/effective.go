@@ -203,18 +203,14 @@ func (e *effective) add(path []string, s *shape, v any, source, detail string) {
 }
 
 const (
-	secretName = `(?i)(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|KEY|NSEC|DSN|CONNINFO|CREDENTIALS?|PASSPHRASE|PW|AUTHORIZATION)$`
-	variable   = `^[A-Za-z_][A-Za-z0-9_]*$`
-	userinfo   = `(://[^/@\s:]*:)[^/@\s]+@`
+	variable = `^[A-Za-z_][A-Za-z0-9_]*$`
+	userinfo = `(://[^/@\s:]*:)[^/@\s]+@`
 	// A token can stand alone before the host of a web address.
 	webToken = `(?i)(https?://)[^/@\s:]+@`
 	// named are secrets inside a text: key words of libpq, parameters of a query.
 	named  = `(?i)\b((?:password|passwd|pwd|secret|token|access_token|api_?key)=)[^\s&;"']+`
 	bearer = `(?i)\b((?:bearer|basic) +)[A-Za-z0-9._~+/=-]{6,}`
 )
-
-// SecretName reports whether a variable of this name holds a secret.
-func SecretName(name string) bool { return regular(secretName).MatchString(name) }
 
 // VariableName reports whether a text can be the name of an environment
 // variable everywhere (POSIX XBD 8.1).

@@ -15,7 +15,6 @@ import (
 // Catalogue is the whole table of facts. It is shared: nobody changes it.
 type Catalogue struct {
 	Profile     Profiles          `toml:"profile"`
-	Secrets     Secrets           `toml:"secrets"`
 	Baseline    Baseline          `toml:"baseline"`
 	Environment map[string]string `toml:"environment"` // of the image; templates
 	Operator    map[string]string `toml:"operator"`    // taken from the operator's environment: name → fallback
@@ -27,12 +26,6 @@ type Catalogue struct {
 // Profiles tells manifests of an agentbox from those of a plain container.
 type Profiles struct {
 	Sections []string `toml:"sections"` // any of them present makes an agentbox
-}
-
-// Secrets are the variables that programs inherit only by name.
-type Secrets struct {
-	Names    []string `toml:"names"`
-	Patterns []string `toml:"patterns"` // * matches any run of characters
 }
 
 // Baseline is the hardened profile that exceptions add to.

@@ -7,10 +7,6 @@ func generated() *Catalogue {
 		Profile: Profiles{
 			Sections: []string{"core", "federation", "adapters", "gpu", "desktop", "providers", "skills", "toolchains", "integrations", "consultants", "privacy_filter", "sovereign_mesh", "linked_data"},
 		},
-		Secrets: Secrets{
-			Names:    []string{"MANAGEMENT_API_KEY"},
-			Patterns: []string{"*_TOKEN", "*_NSEC", "*_DSN", "*_API_KEY", "*_PRIVATE_KEY"},
-		},
 		Baseline: Baseline{
 			User:        "1000:1000",
 			ReadOnly:    true,

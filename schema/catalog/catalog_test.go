@@ -229,31 +229,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-func TestSecrets(t *testing.T) {
-	v := viewOf(t, "[providers.x]\nenabled = false\nenv_var = 'MY_CREDENTIAL'\n[slots.events]\ntoken_env = 'MESH_PASS'")
-	c := Load()
-	for name, want := range map[string]bool{
-		"MANAGEMENT_API_KEY": true, "GITHUB_TOKEN": true, "AGENT_NSEC": true, "PG_DSN": true, "OPENAI_API_KEY": true,
-		"MY_CREDENTIAL": true, "MESH_PASS": true, "PATH": false, "HOME": false, "TOKENIZER": false, "": false, "MANAGEMENT_API_PORT": false,
-	} {
-		if got := c.IsSecret(v.Manifest, name); got != want {
-			t.Errorf("IsSecret(%q) = %v", name, got)
-		}
-	}
-}
-
 func TestUnknownKeysAreRefused(t *testing.T) {
 	if _, err := parse([]byte("[[features]]\nname = 'x'\nwehn = ['y']")); err == nil {
 		t.Error("a misspelt key was read")
-	}
-}
-
-// What programs do not inherit is not shown either.
-func TestSecretsAreOneIdea(t *testing.T) {
-	c := Load()
-	for _, pattern := range append(slices.Clone(c.Secrets.Patterns), c.Secrets.Names...) {
-		if name := strings.ReplaceAll(pattern, "*", "X"); !schema.SecretName(name) {
-			t.Errorf("%s is withheld from programs, but shown by config show", name)
-		}
 	}
 }

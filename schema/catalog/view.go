@@ -3,10 +3,8 @@ package catalog
 import (
 	"fmt"
 	"net"
-	"path"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,26 +238,4 @@ func format(value any) string {
 		return strings.Join(parts, ",")
 	}
 	return fmt.Sprint(value)
-}
-
-// IsSecret tells whether programs inherit the variable only by name. The
-// manifest adds the variables of its providers and slots.
-func (c *Catalogue) IsSecret(m *schema.Manifest, name string) bool {
-	if slices.Contains(c.Secrets.Names, name) {
-		return true
-	}
-	for _, p := range c.Secrets.Patterns {
-		if ok, err := path.Match(p, name); err == nil && ok {
-			return true
-		}
-	}
-	for _, p := range m.Providers {
-		if p.EnvVar == name {
-			return true
-		}
-	}
-	return name != "" && slices.Contains([]string{
-		m.Slots.Beads.TokenEnv, m.Slots.Pods.TokenEnv, m.Slots.Memory.TokenEnv, m.Slots.Memory.Embedder.KeyEnv,
-		m.Slots.Events.TokenEnv, m.Slots.Orchestrator.TokenEnv,
-	}, name)
 }

@@ -40,7 +40,7 @@ func (r *resolver) inherit(pass schema.PassEnvironment) inheritance {
 		case slices.Contains(ofOne, name):
 		case r.passes(pass, name):
 			in.vars[name] = value
-		case r.cat.IsSecret(r.m, name):
+		case r.m.IsSecret(name):
 			in.withheld = append(in.withheld, name)
 		}
 	}
@@ -62,12 +62,12 @@ func (r *resolver) passes(pass schema.PassEnvironment, name string) bool {
 		if slices.Contains(pass.Names, name) {
 			return true
 		}
-		return !r.cat.IsSecret(r.m, name) && slices.ContainsFunc(pass.Names, func(pattern string) bool {
+		return !r.m.IsSecret(name) && slices.ContainsFunc(pass.Names, func(pattern string) bool {
 			ok, err := path.Match(pattern, name)
 			return err == nil && ok
 		})
 	}
-	return !r.cat.IsSecret(r.m, name)
+	return !r.m.IsSecret(name)
 }
 
 // environment is the environment of one instance, in the making.

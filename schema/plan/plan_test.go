@@ -181,6 +181,30 @@ environment = { TWICE = "${FROM_FILE}${FROM_FILE}" }`, map[string]string{"PATH":
 	}
 }
 
+// A secret reaches a program that names it, in whatever way, and no other.
+func TestSecretsAreNamed(t *testing.T) {
+	facts := plan.Facts{
+		Env:      map[string]string{"PGPASSWORD": "s3cret", "AWS_SECRET_ACCESS_KEY": "s3cret", "db_pass": "s3cret", "PATH": "/bin"},
+		ReadFile: func(string) ([]byte, error) { return []byte("PGPASSWORD=s3cret\n"), nil },
+	}
+	for keys, want := range map[string]bool{
+		"": false, `pass_environment = ["*"]`: false, `pass_environment = ["PG*"]`: false, `pass_environment = true`: false,
+		`pass_environment = ["PGPASSWORD"]`: true, `pass_environment = "all"`: true, `env_file = "/env"`: true,
+		`environment = { PGPASSWORD = "${PGPASSWORD}" }`: true, `environment = { PGPASSWORD = "s3cret" }`: true,
+	} {
+		got := find(t, mustResolve(t, "[programs.web]\ncommand = 'web'\n"+keys, facts), "web")
+		if has := env(got)["PGPASSWORD"] == "s3cret"; has != want {
+			t.Errorf("%s: passed %v", keys, has)
+		}
+		if shown := slices.Contains(got.Withheld, "PGPASSWORD"); shown == want {
+			t.Errorf("%s: withheld %v", keys, got.Withheld)
+		}
+		if text := fmt.Sprint(env(got)); keys != `pass_environment = "all"` && strings.Count(text, "s3cret") > 1 {
+			t.Errorf("%s: %s", keys, text)
+		}
+	}
+}
+
 func TestExpansionReachesTheWholeTable(t *testing.T) {
 	p := mustResolve(t, `[programs.w]
 command = ["run-${INSTANCE}", "${PORT}", "$$HOME", "cost $5 ${A:-${B:-c}}"]
