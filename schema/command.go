@@ -8,39 +8,40 @@ import (
 // SplitCommand splits a command line into words as POSIX shells do (XCU 2.2 and
 // 2.3): blanks separate, '…' quotes all, "…" quotes all but \ before " \ $ ` and
 // newline, \ outside quotes takes the next character as it is. Nothing else is
-// special: no variables, globs, pipes or redirections; ${X} stays as written
-// and is expanded later, in each word on its own, so that a value with blanks
-// cannot become two arguments.
+// special: no globs, pipes or redirections; ${X} stays as written and is expanded
+// later, in each word on its own, so that a value with blanks cannot become two
+// arguments. Blanks between its braces do not separate: ${X:-a b} is one word.
 func SplitCommand(line string) ([]string, error) {
 	if strings.IndexByte(line, 0) >= 0 {
 		return nil, errors.New("a command without NUL bytes")
 	}
 	var words []string
-	var word strings.Builder
+	var w word
 	started := false
 	for i := 0; i < len(line); i++ {
-		switch c := line[i]; c {
-		case ' ', '\t', '\n', '\r':
+		c := line[i]
+		if w.braces == 0 && (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
 			if started {
-				words = append(words, word.String())
-				word.Reset()
+				words = append(words, w.text.String())
+				w.text.Reset()
 				started = false
 			}
+			continue
+		}
+		switch c {
 		case '\'':
 			end := strings.IndexByte(line[i+1:], '\'')
 			if end < 0 {
 				return nil, errors.New("a command whose single quotes are closed")
 			}
-			word.WriteString(line[i+1 : i+1+end])
+			w.text.WriteString(line[i+1 : i+1+end])
 			i += 1 + end
-			started = true
 		case '"':
-			n, err := doubleQuoted(line[i+1:], &word)
+			n, err := w.doubleQuoted(line[i+1:])
 			if err != nil {
 				return nil, err
 			}
 			i += n
-			started = true
 		case '\\':
 			if i++; i == len(line) {
 				return nil, errors.New("a command that does not end in a backslash")
@@ -48,22 +49,44 @@ func SplitCommand(line string) ([]string, error) {
 			if line[i] == '\n' {
 				continue // line continuation: both characters vanish
 			}
-			word.WriteByte(line[i])
-			started = true
+			w.text.WriteByte(line[i])
 		default:
-			word.WriteByte(c)
-			started = true
+			i += w.plain(line[i:]) - 1
 		}
+		started = true
 	}
 	if started {
-		words = append(words, word.String())
+		words = append(words, w.text.String())
 	}
 	return words, nil
 }
 
-// doubleQuoted appends the text up to the closing quote to word and returns how
-// many bytes it took, the quote included.
-func doubleQuoted(s string, word *strings.Builder) (int, error) {
+// word is a word in the making.
+type word struct {
+	text   strings.Builder
+	braces int // how many "${" are open, in quotes or not
+}
+
+// plain takes what is not special at the start of s and returns its length. It
+// counts braces as the expansion of ${X} will.
+func (w *word) plain(s string) int {
+	n := 1
+	switch {
+	case strings.HasPrefix(s, "$$"):
+		n = 2
+	case strings.HasPrefix(s, "${"):
+		n = 2
+		w.braces++
+	case s[0] == '}' && w.braces > 0:
+		w.braces--
+	}
+	w.text.WriteString(s[:n])
+	return n
+}
+
+// doubleQuoted takes the text up to the closing quote and returns how many bytes
+// that was, the quote included.
+func (w *word) doubleQuoted(s string) (int, error) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
 		case '"':
@@ -74,15 +97,15 @@ func doubleQuoted(s string, word *strings.Builder) (int, error) {
 			}
 			switch next := s[i+1]; next {
 			case '"', '\\', '$', '`':
-				word.WriteByte(next)
+				w.text.WriteByte(next)
 				i++
 			case '\n':
 				i++
 			default:
-				word.WriteByte('\\')
+				w.text.WriteByte('\\')
 			}
 		default:
-			word.WriteByte(s[i])
+			i += w.plain(s[i:]) - 1
 		}
 	}
 	return 0, errors.New("a command whose double quotes are closed")

@@ -112,8 +112,19 @@ func TestSplitCommand(t *testing.T) {
 		`a\ b \'c`:                 {"a b", "'c"},
 		`"a\"b\\c\d\$x"`:           {`a"b\c\d$x`},
 		"a\\\nb":                   {"ab"},
-		`echo ${X:-a b} $(ls) | *`: {"echo", "${X:-a", "b}", "$(ls)", "|", "*"},
+		`echo ${X:-a b} $(ls) | *`: {"echo", "${X:-a b}", "$(ls)", "|", "*"},
 		`sh -c 'a && b'`:           {"sh", "-c", "a && b"},
+
+		`a ${X:?please set X} b`:     {"a", "${X:?please set X}", "b"},
+		`a x${X:-b ${Y:-c d} e}y z`:  {"a", "x${X:-b ${Y:-c d} e}y", "z"},
+		`a "${X:-b c}" d`:            {"a", "${X:-b c}", "d"},
+		`a "x ${X:-"b c"} y" d`:      {"a", "x ${X:-b c} y", "d"},
+		`a ${X:-"b  c" 'd  e'\ f} g`: {"a", "${X:-b  c d  e f}", "g"},
+		`a ${X:-} } b`:               {"a", "${X:-}", "}", "b"},
+		`a $${X b} c$ {d e}`:         {"a", "$${X", "b}", "c$", "{d", "e}"},
+		`a "$${X" b`:                 {"a", "$${X", "b"},
+		`a ${X b`:                    {"a", "${X b"},
+		`a '${' b`:                   {"a", "${", "b"},
 	}
 	for line, want := range cases {
 		got, err := SplitCommand(line)
@@ -342,6 +353,7 @@ func FuzzFormat(f *testing.F) {
 
 func FuzzSplitCommand(f *testing.F) {
 	f.Add(`a 'b c' "d\"e" \f`)
+	f.Add(`a ${X:-b "${Y:-c d}" $$ } e`)
 	f.Fuzz(func(t *testing.T, line string) {
 		words, err := SplitCommand(line)
 		if err != nil {

@@ -205,6 +205,24 @@ func TestSecretsAreNamed(t *testing.T) {
 	}
 }
 
+// A command of one string is split before its variables are replaced; a default
+// and a message with blanks are still whole, and a value is one argument.
+func TestBracesHoldACommandTogether(t *testing.T) {
+	text := "[programs.w]\ncommand = 'run ${X:-a  b} --to=${Y:?please set Y} \"${Z:-c d}\"'\n"
+	got := find(t, mustResolve(t, text, plan.Facts{Env: map[string]string{"Y": "y z"}}), "w")
+	if want := []string{"run", "a  b", "--to=y z", "c d"}; !slices.Equal(got.Spec.Argv, want) {
+		t.Errorf("argv %q, want %q", got.Spec.Argv, want)
+	}
+	_, findings := resolve(t, text, plan.Facts{})
+	if len(findings) != 1 || findings[0].Code != "E120" || !strings.Contains(findings[0].Message, "please set Y") {
+		t.Errorf("%v", findings)
+	}
+	_, findings = resolve(t, "[programs.w]\ncommand = 'run ${X:-a b'\n", plan.Facts{})
+	if len(findings) != 1 || findings[0].Code != "E121" {
+		t.Errorf("not closed: %v", findings)
+	}
+}
+
 func TestExpansionReachesTheWholeTable(t *testing.T) {
 	p := mustResolve(t, `[programs.w]
 command = ["run-${INSTANCE}", "${PORT}", "$$HOME", "cost $5 ${A:-${B:-c}}"]
