@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -159,8 +160,11 @@ func (e *effective) override(s *shape) (text, name string, ok bool) {
 		if h == "" && p == "" {
 			return "", "", false
 		}
-		defaultHost, defaultPort, _ := strings.Cut(e.listen(s), ":")
-		return orElse(h, defaultHost) + ":" + orElse(p, defaultPort), s.env, true
+		oldHost, oldPort, err := net.SplitHostPort(e.listen(s))
+		if err != nil {
+			return "", "", false // what the manifest switches off stays off
+		}
+		return net.JoinHostPort(orElse(strings.Trim(h, "[]"), oldHost), orElse(p, oldPort)), s.env, true
 	}
 	v, _ := e.env(s.env)
 	return v, s.env, v != ""

@@ -283,6 +283,30 @@ environment = { TOKEN = "secret", COLOUR = "blue", OTHER_TOKEN = "${T}" }
 	}
 }
 
+// The environment wins over the parts of the listener's address as it does at
+// boot.
+func TestEffectiveListener(t *testing.T) {
+	for _, c := range []struct{ listen, host, port, want string }{
+		{"127.0.0.1:9090", "", "", "127.0.0.1:9090"},
+		{"127.0.0.1:9090", "", "7000", "127.0.0.1:7000"},
+		{"127.0.0.1:9090", "::1", "", "[::1]:9090"},
+		{"[::1]:9090", "", "7000", "[::1]:7000"},
+		{"[::1]:9090", "[::]", "7000", "[::]:7000"},
+		{"off", "", "7000", "off"},
+	} {
+		_, d, findings := load(t, "[supervisor]\nlisten = '"+c.listen+"'")
+		if len(findings) > 0 {
+			t.Fatal(findings)
+		}
+		env := map[string]string{"MANAGEMENT_API_HOST": c.host, "MANAGEMENT_API_PORT": c.port}
+		for _, s := range Effective(d, func(name string) (string, bool) { return env[name], env[name] != "" }, nil) {
+			if s.Path == "supervisor.listen" && s.Value != c.want {
+				t.Errorf("%+v: %v", c, s.Value)
+			}
+		}
+	}
+}
+
 func FuzzLoad(f *testing.F) {
 	for _, c := range countCases {
 		f.Add([]byte(c.text))
