@@ -111,6 +111,9 @@ var countCases = []struct {
 	{"defaults hold no defaults", "[supervisor.defaults]\nrestart = 'always'\nx = 1", 1, 0},
 	{"compat", "[adapters_compat]\nbeads = 'v1'\npods = '1'", 1, 0},
 	{"slots", "[slots.memory.embedder]\nkind = 'other'\n[slots.beads]\nfsync = '1s'\n[slots.other]\n", 3, 0},
+	{"ports", "[supervisor]\nlisten = '127.0.0.1:0'\nmetrics_listen = '[::1]:65535'", 0, 0},
+	{"no ports", "[supervisor]\nlisten = '127.0.0.1:65536'\nmetrics_listen = ':99999'", 2, 0},
+	{"no port at all", "[supervisor]\nlisten = '127.0.0.1'\nmetrics_listen = '::1:80'", 2, 0},
 }
 
 func TestCountsOfE016(t *testing.T) {

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -166,5 +167,14 @@ func TestPositions(t *testing.T) {
 	}
 	if f := findings[1]; f.Line != 9 || strings.Contains(f.Message, "\n") {
 		t.Errorf("%+v", f)
+	}
+}
+
+// The pattern is the number's bound, spelt out.
+func TestPortPattern(t *testing.T) {
+	for n := range 100000 {
+		if text := strconv.Itoa(n); regular("^"+portPattern+"$").MatchString(text) != (n <= 65535) {
+			t.Fatalf("port %d", n)
+		}
 	}
 }

@@ -262,8 +262,12 @@ func supervisorShape() *shape {
 	)
 }
 
+// portPattern is a number up to 65535. Nobody can listen on another, and a box
+// would try for ever.
+const portPattern = `([0-9]{1,4}|[0-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])`
+
 func listen(doc string) *shape {
-	return text(doc).match(`^(off|(\[[0-9A-Fa-f:.%a-z]*\]|[^\[\]:\s]*):[0-9]{1,5})$`, `"off" or an address such as "0.0.0.0:9090"`)
+	return text(doc).match(`^(off|(\[[0-9A-Fa-f:.%a-z]*\]|[^\[\]:\s]*):`+portPattern+`)$`, `"off" or an address such as "0.0.0.0:9090", the port at most 65535`)
 }
 
 func bootstrapShape() *shape {
