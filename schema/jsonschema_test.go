@@ -113,6 +113,10 @@ var countCases = []struct {
 	{"slots", "[slots.memory.embedder]\nkind = 'other'\n[slots.beads]\nfsync = '1s'\n[slots.other]\n", 3, 0},
 	{"ports", "[supervisor]\nlisten = '127.0.0.1:0'\nmetrics_listen = '[::1]:65535'", 0, 0},
 	{"no ports", "[supervisor]\nlisten = '127.0.0.1:65536'\nmetrics_listen = ':99999'", 2, 0},
+	{"a grace", "[supervisor]\nstop_grace = '1ms'\ndrain = 0", 0, 0},
+	{"no grace in words", "[supervisor]\nstop_grace = '0s'", 1, 1},
+	{"no grace in numbers", "[supervisor]\nstop_grace = 0", 1, 1},
+	{"no grace as a float", "[supervisor]\nstop_grace = 0.0", 1, 1},
 	{"no port at all", "[supervisor]\nlisten = '127.0.0.1'\nmetrics_listen = '::1:80'", 2, 0},
 }
 

@@ -250,7 +250,7 @@ func supervisorShape() *shape {
 		field("socket_group", account("Group whose members may read.")),
 		field("listen", listen("Management listener, host:port or off.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
 		field("metrics_listen", listen("Metrics listener, host:port or off; absent takes observability.metrics_port.")),
-		field("stop_grace", duration("Budget of the whole shutdown.").def("25s")),
+		field("stop_grace", duration("Budget of the whole shutdown; more than 0.").def("25s").formOf(decodes[budget])),
 		field("drain", duration("Hold between /ready going 503 and the first stop; counts toward the budget.").def("0s")),
 		field("barrier", enum("What a wave waits for of the wave before.", "ready", "running", "none").def("ready")),
 		field("on_all_exited", enum("exit ends the box when nothing is left to run.", "stay", "exit").def("stay")),

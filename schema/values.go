@@ -70,6 +70,20 @@ func (d *Duration) fromTOML(v any) (err error) {
 	return nil
 }
 
+// budget is a Duration that cannot be 0: without any time nothing could end well,
+// and to the supervisor 0 is its own default.
+type budget struct{ Duration }
+
+func (b *budget) fromTOML(v any) error {
+	if err := b.Duration.fromTOML(v); err != nil {
+		return err
+	}
+	if b.Duration == 0 {
+		return errors.New(`a duration of more than 0, such as "25s"`)
+	}
+	return nil
+}
+
 // Size is a number of bytes, written as an integer or as a string with a unit:
 // "50MB" (powers of 1000), "64MiB" or "64M" (powers of 1024).
 type Size int64
