@@ -3,6 +3,7 @@ package schema
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -137,4 +138,29 @@ func meaningCell(s *shape) string {
 
 func cellText(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(s)
+}
+
+// A default or an example is a value that the manifest would take.
+func TestExamplesAreValid(t *testing.T) {
+	var visit func(path []string, s *shape)
+	visit = func(path []string, s *shape) {
+		for _, v := range append(slices.Clone(s.also), s.value) {
+			if v == nil {
+				continue
+			}
+			one := validator{path: path}
+			if one.check(s, v, nil); len(one.findings) > 0 {
+				t.Errorf("%s = %v: %v", Path(path...), v, one.findings)
+			}
+		}
+		for _, k := range s.keys {
+			visit(append(slices.Clone(path), k.name), k.shape)
+		}
+		for _, below := range []*shape{s.entry, s.items} {
+			if below != nil {
+				visit(append(slices.Clone(path), "x"), below)
+			}
+		}
+	}
+	visit(nil, manifestShape())
 }

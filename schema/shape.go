@@ -159,29 +159,36 @@ func decodes[T any, P decoder[T]](v any) error {
 	return P(&t).fromTOML(v)
 }
 
-func (s *shape) def(v any) *shape {
+func (s *shape) def(v any) *shape { s.value = asRead(v); return s }
+
+func (s *shape) eg(v ...any) *shape {
+	for _, e := range v {
+		s.also = append(s.also, asRead(e))
+	}
+	return s
+}
+
+// asRead is a value of this code as the parser would have read it.
+func asRead(v any) any {
 	switch v := v.(type) {
 	case int:
-		s.value = int64(v)
+		return int64(v)
 	case []string:
 		list := make([]any, len(v))
 		for i, e := range v {
 			list[i] = e
 		}
-		s.value = list
+		return list
 	case []int:
 		list := make([]any, len(v))
 		for i, e := range v {
 			list[i] = int64(e)
 		}
-		s.value = list
-	default:
-		s.value = v
+		return list
 	}
-	return s
+	return v
 }
 
-func (s *shape) eg(v ...any) *shape                  { s.also = append(s.also, v...); return s }
 func (s *shape) from(lo int64) *shape                { s.min = &lo; return s }
 func (s *shape) between(lo, hi int64) *shape         { s.min, s.max = &lo, &hi; return s }
 func (s *shape) nonEmpty() *shape                    { s.minLen = 1; return s }
