@@ -117,6 +117,9 @@ var countCases = []struct {
 	{"no grace in words", "[supervisor]\nstop_grace = '0s'", 1, 1},
 	{"no grace in numbers", "[supervisor]\nstop_grace = 0", 1, 1},
 	{"no grace as a float", "[supervisor]\nstop_grace = 0.0", 1, 1},
+	{"permission bits", "[supervisor]\nsocket_mode = '660'\ndefaults = { umask = 0o22 }\n[programs.a]\numask = 7\n[programs.b]\numask = '022'\n[programs.c]\numask = 0o0_22", 0, 0},
+	{"decimal permission bits", "[supervisor]\nsocket_mode = 660\ndefaults = { umask =   22 }\n[programs.a]\numask = 0x12\n[programs.b]\numask = 1_8", 4, 4},
+	{"impossible permission bits", "[programs.a]\numask = 9999\n[programs.b]\numask = 0o10000\n[programs.c]\numask = -1", 3, 0},
 	{"no port at all", "[supervisor]\nlisten = '127.0.0.1'\nmetrics_listen = '::1:80'", 2, 0},
 }
 

@@ -178,3 +178,17 @@ func TestPortPattern(t *testing.T) {
 		}
 	}
 }
+
+func TestDecimalPermissionBits(t *testing.T) {
+	for written, hint := range map[string]string{"22": `write "022"`, "660": `write "0660"`, "1777": `write "1777"`, "29": "", "+22": "", "0b1000": ""} {
+		_, _, findings := load(t, "[programs.a]\ncommand = 'a'\numask = "+written+" # why\n")
+		if len(findings) != 1 || findings[0].Hint != hint || findings[0].Line != 3 || !strings.Contains(findings[0].Message, "0o660") {
+			t.Errorf("%s: %+v", written, findings)
+		}
+		if _, quoted, ok := strings.Cut(hint, " "); ok {
+			if _, _, findings := load(t, "[programs.a]\ncommand = 'a'\numask = "+quoted); len(findings) > 0 {
+				t.Errorf("%s is advised: %v", quoted, findings)
+			}
+		}
+	}
+}

@@ -84,7 +84,7 @@ func programKeys() []key {
 		field("user", account("User, by name or number; absent inherits.").eg("www-data", int64(1000))),
 		field("group", account("Group, by name or number; absent follows the user.").eg("www-data")),
 		field("groups", list("Supplementary groups.", account("")).def([]string{})),
-		field("umask", mode("File mode creation mask; absent inherits.").eg("0022")),
+		field("umask", mode("File mode creation mask, in octal; absent inherits.").eg("0022")),
 		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
 		field("environment", mapping("Variables. ${X}, ${X:-default} and ${X:?message} expand in the whole table, $$ is a dollar.", variableNames, text("").hidden())),
 		field("env_file", stringOrList("Files of NAME=VALUE lines, read at start; a leading - makes one optional.").eg("/etc/app.env")),
@@ -246,7 +246,7 @@ func artifactShape() *shape {
 func supervisorShape() *shape {
 	return table("agentinit itself.",
 		field("socket", text("Control socket; a leading @ is abstract.").nonEmpty().def("/run/agentbox/agentinit.sock")),
-		field("socket_mode", mode("Its permission bits.").def("0660")),
+		field("socket_mode", mode("Its permission bits, in octal.").def("0660")),
 		field("socket_group", account("Group whose members may read.")),
 		field("listen", listen("Management listener, host:port or off.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
 		field("metrics_listen", listen("Metrics listener, host:port or off; absent takes observability.metrics_port.")),

@@ -47,6 +47,7 @@ type shape struct {
 	optional bool   // a table whose absence has a meaning: no defaults inside
 	ours     bool   // not a section of the older manifest
 	secret   bool
+	octal    bool // an integer is written with 0o
 }
 
 // key is one named entry of a table.
@@ -127,6 +128,7 @@ func size(doc string) *shape {
 
 func mode(doc string) *shape {
 	s := &shape{kinds: kString | kInteger, doc: doc}
+	s.octal = true
 	return s.match(`^[0-7]{1,4}$`, errMode.Error()).between(0, 0o7777)
 }
 

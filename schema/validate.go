@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -52,6 +53,9 @@ func (v *validator) check(s *shape, value any, m *mark) {
 	case string:
 		v.checkString(s, value, m)
 	case int64:
+		if !v.checkOctal(s, value, m) {
+			return
+		}
 		v.checkRange(s, float64(value), value, m)
 	case float64:
 		v.checkRange(s, value, value, m)
@@ -157,6 +161,34 @@ func (v *validator) checkRange(s *shape, n float64, value any, m *mark) {
 		want = fmt.Sprintf("at least %d", *s.min)
 	}
 	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), want, found(s, value)), "")
+}
+
+// checkOctal refuses permission bits in decimal: umask = 22 is 0026 to TOML, and
+// to nobody else. Up to 7 both are the same.
+func (v *validator) checkOctal(s *shape, n int64, m *mark) bool {
+	if !s.octal || n >= 0 && n <= 7 || v.doc == nil || m == nil {
+		return true
+	}
+	written := numberAt(v.doc.text, m.val)
+	if strings.HasPrefix(written, "0o") {
+		return true
+	}
+	hint := ""
+	if strings.Trim(written, "01234567") == "" && len(written) <= 4 {
+		hint = "write " + Quote(("0" + written)[max(len(written)-3, 0):]) // four digits at most
+	}
+	v.report(m, false, n, s.secret, fmt.Sprintf("%s must be %s, not the decimal number %d", v.here(), errMode, n), hint)
+	return false
+}
+
+// numberAt is the number that begins at that offset, as it is written.
+func numberAt(text []byte, at uint32) string {
+	rest := text[min(int(at), len(text)):]
+	n := 0
+	for n < len(rest) && (isBare(rest[n]) || rest[n] == '.') {
+		n++
+	}
+	return string(rest[:n])
 }
 
 func (v *validator) checkString(s *shape, text string, m *mark) {
