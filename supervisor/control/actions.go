@@ -132,10 +132,10 @@ func (s *Server) roll(ctx context.Context, a action, meant []supervisor.Status, 
 // await waits until the goal has an outcome for every program that has no
 // failure yet, and adds the failures it meets.
 func (s *Server) await(ctx context.Context, w *watch, reached goal, before []supervisor.Status, failures map[string]*api.Error) {
-	pending := make(map[string]supervisor.Status, len(before))
+	pending := make(map[string]subject, len(before))
 	for _, p := range before {
 		if failures[p.Name] == nil {
-			pending[p.Name] = p
+			pending[p.Name] = subject{Status: p}
 		}
 	}
 	for {
@@ -152,8 +152,9 @@ func (s *Server) await(ctx context.Context, w *watch, reached goal, before []sup
 	}
 }
 
-// settle takes from pending what has an outcome and returns what it saw.
-func (s *Server) settle(reached goal, pending map[string]supervisor.Status, failures map[string]*api.Error) map[string]supervisor.Status {
+// settle takes from pending what has an outcome, notes in the rest what is under
+// way, and returns what it saw.
+func (s *Server) settle(reached goal, pending map[string]subject, failures map[string]*api.Error) map[string]supervisor.Status {
 	seen := make(map[string]supervisor.Status, len(pending))
 	for _, now := range s.cfg.Supervisor.Snapshot().Programs {
 		before, ok := pending[now.Name]
@@ -163,6 +164,8 @@ func (s *Server) settle(reached goal, pending map[string]supervisor.Status, fail
 		seen[now.Name] = now
 		done, failure := reached(before, now)
 		if !done {
+			before.went = before.went || !resting(now)
+			pending[now.Name] = before
 			continue
 		}
 		delete(pending, now.Name)
@@ -173,7 +176,7 @@ func (s *Server) settle(reached goal, pending map[string]supervisor.Status, fail
 	for name, before := range pending {
 		if _, there := seen[name]; !there {
 			delete(pending, name)
-			failures[name] = about(api.CodeConflict, before, "%s: removed meanwhile", name)
+			failures[name] = about(api.CodeConflict, before.Status, "%s: removed meanwhile", name)
 		}
 	}
 	return seen

@@ -6,21 +6,41 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
+// subject is a program as its request met it, and what has been seen of it
+// since.
+type subject struct {
+	supervisor.Status
+	// went: it has been under way since the request was taken. A program that
+	// then rests without a new run was stopped by somebody else; one that has
+	// rested all the while may still wait for what it needs.
+	went bool
+}
+
 // goal is what a change of one program is waited for: given the program before
 // the request and now, whether the outcome is there and, if so, whether it is
-// a failure.
-type goal func(before, now supervisor.Status) (done bool, failure *api.Error)
+// a failure. It is asked only after the supervisor has taken the request, so
+// that what contradicts the request came later and has overtaken it.
+type goal func(before subject, now supervisor.Status) (done bool, failure *api.Error)
 
 // started: RUNNING or completed. A new run that ended otherwise has failed,
 // also when another attempt follows: whoever asked wants to hear of it now.
-func started(before, now supervisor.Status) (bool, *api.Error) {
+func started(before subject, now supervisor.Status) (bool, *api.Error) {
 	if now.State == program.Running {
 		return true, nil
 	}
 	if now.Run <= before.Run {
-		return false, nil
+		return halted(before, now)
 	}
 	return ended(now)
+}
+
+// halted: a program without a new run, which somebody may have stopped before it
+// came to one.
+func halted(before subject, now supervisor.Status) (bool, *api.Error) {
+	if !before.went || !resting(now) {
+		return false, nil
+	}
+	return true, about(api.CodeConflict, now, "%s: overtaken by a stop: it is %s: %s", now.Name, now.State, reasonOf(now))
 }
 
 // begun: a start has been asked for already and is under way or done.
@@ -29,9 +49,9 @@ func begun(p supervisor.Status) bool {
 }
 
 // restarted is started by a run that is new.
-func restarted(before, now supervisor.Status) (bool, *api.Error) {
+func restarted(before subject, now supervisor.Status) (bool, *api.Error) {
 	if now.Run <= before.Run {
-		return false, nil
+		return halted(before, now)
 	}
 	if now.State == program.Running {
 		return true, nil
@@ -40,7 +60,7 @@ func restarted(before, now supervisor.Status) (bool, *api.Error) {
 }
 
 // returned is restarted and, where the program declares it, ready.
-func returned(before, now supervisor.Status) (bool, *api.Error) {
+func returned(before subject, now supervisor.Status) (bool, *api.Error) {
 	done, failure := restarted(before, now)
 	if done && failure == nil && !now.Completed {
 		done = now.Ready
@@ -60,8 +80,13 @@ func ended(now supervisor.Status) (bool, *api.Error) {
 	return true, about(api.CodeFailed, now, "%s: %s: %s", now.Name, now.State, reasonOf(now))
 }
 
-// stopped: no process is left and none is about to come.
-func stopped(_, now supervisor.Status) (bool, *api.Error) {
+// stopped: no process is left and none is about to come. A stop that has been
+// taken leads to rest and nowhere else, unless somebody asks for a start.
+func stopped(_ subject, now supervisor.Status) (bool, *api.Error) {
+	switch now.State {
+	case program.Starting, program.Running, program.Backoff:
+		return true, about(api.CodeConflict, now, "%s: overtaken by a start: it is %s", now.Name, now.State)
+	}
 	return resting(now), nil
 }
 

@@ -26,33 +26,34 @@ func in(state program.State, run uint64, facts string) supervisor.Status {
 	return p
 }
 
-// TestGoals is every state against every goal, for the run that was there
-// before the request and for a new one. "-" waits, "ok" is done, "x" has failed.
+// TestGoals is every state against every goal: for the run that was there before
+// the request, for the same when the program has been under way since, and for a
+// new run. "-" waits, "ok" is done, "x" has failed, "over" was overtaken.
 func TestGoals(t *testing.T) {
 	goals := map[string]goal{"started": started, "restarted": restarted, "returned": returned, "stopped": stopped}
 	cases := []struct {
-		state          program.State
-		facts          string
-		started        string // old run, new run
-		restarted      string
-		returned, stop string
+		state                              program.State
+		facts                              string
+		started, restarted, returned, stop string
 	}{
-		{program.Stopped, "", "- x", "- x", "- x", "ok ok"},
-		{program.Starting, "", "- -", "- -", "- -", "- -"},
-		{program.Running, "", "ok ok", "- ok", "- -", "- -"},
-		{program.Running, "ready", "ok ok", "- ok", "- ok", "- -"},
-		{program.Backoff, "", "- x", "- x", "- x", "- -"},
-		{program.Stopping, "", "- -", "- -", "- -", "- -"},
-		{program.Exited, "", "- x", "- x", "- x", "ok ok"},
-		{program.Exited, "completed", "- ok", "- ok", "- ok", "ok ok"},
-		{program.Fatal, "", "- x", "- x", "- x", "ok ok"},
+		{program.Stopped, "", "- over x", "- over x", "- over x", "ok ok ok"},
+		{program.Starting, "", "- - -", "- - -", "- - -", "over over over"},
+		{program.Running, "", "ok ok ok", "- - ok", "- - -", "over over over"},
+		{program.Running, "ready", "ok ok ok", "- - ok", "- - ok", "over over over"},
+		{program.Backoff, "", "- - x", "- - x", "- - x", "over over over"},
+		{program.Stopping, "", "- - -", "- - -", "- - -", "- - -"},
+		{program.Exited, "", "- over x", "- over x", "- over x", "ok ok ok"},
+		{program.Exited, "completed", "- over ok", "- over ok", "- over ok", "ok ok ok"},
+		{program.Fatal, "", "- over x", "- over x", "- over x", "ok ok ok"},
 	}
 	seen := make(map[program.State]bool)
 	for _, c := range cases {
 		seen[c.state] = true
 		for name, want := range map[string]string{"started": c.started, "restarted": c.restarted, "returned": c.returned, "stopped": c.stop} {
-			before := in(program.Stopped, 3, "")
-			got := verdict(goals[name](before, in(c.state, 3, c.facts))) + " " + verdict(goals[name](before, in(c.state, 4, c.facts)))
+			rested, went := subject{Status: in(program.Stopped, 3, "")}, subject{Status: in(program.Stopped, 3, ""), went: true}
+			old, anew := in(c.state, 3, c.facts), in(c.state, 4, c.facts)
+			goal := goals[name]
+			got := verdict(goal(rested, old)) + " " + verdict(goal(went, old)) + " " + verdict(goal(went, anew))
 			if got != want {
 				t.Errorf("%s in %s %s: got %q, want %q", name, c.state, c.facts, got, want)
 			}
@@ -69,6 +70,8 @@ func verdict(done bool, failure *api.Error) string {
 	switch {
 	case !done:
 		return "-"
+	case failure != nil && failure.Code == api.CodeConflict:
+		return "over"
 	case failure != nil:
 		return "x"
 	}

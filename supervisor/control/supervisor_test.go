@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -19,6 +21,7 @@ type kernel struct {
 	mu      sync.Mutex
 	pid     int
 	ends    map[string]bool // programs whose start fails
+	deaf    map[string]bool // programs that do not heed TERM
 	notices chan supervisor.Notice
 }
 
@@ -33,7 +36,7 @@ func (k *kernel) Start(spec *program.Spec, _ uint64) (int, error) {
 }
 
 func (k *kernel) Signal(name string, run uint64, signal string, _ program.KillScope) error {
-	if signal == "TERM" {
+	if signal == "TERM" && !k.deaf[name] {
 		k.end(name, run)
 	}
 	return nil
@@ -115,5 +118,87 @@ func TestWithTheRealLoop(t *testing.T) {
 	must(t, err)
 	if len(w.Needs) != 1 || w.Needs[0].Met || len(w.Recent) == 0 {
 		t.Errorf("why: %+v", w)
+	}
+}
+
+// TestOvertaken: whoever waits for the outcome of a request hears of it at once
+// when another request has made it impossible.
+func TestOvertaken(t *testing.T) {
+	type request func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error)
+	start, stop, restart := (*api.Client).Start, (*api.Client).Stop, (*api.Client).Restart
+	for _, c := range []struct {
+		name        string
+		first, then request
+		want        string // "" = it is not overtaken
+	}{
+		{"a stop by a start", stop, start, "deaf: overtaken by a start: it is "},
+		{"a stop by a restart", stop, restart, "deaf: overtaken by a start: it is "},
+		{"a restart by a stop", restart, stop, "deaf: overtaken by a stop: it is STOPPED: stopped by request"},
+		{"a stop by a stop", stop, stop, ""},
+		{"a restart by a restart", restart, restart, ""},
+		{"a restart by a start", restart, start, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			box := controltest.New()
+			k := &kernel{notices: make(chan supervisor.Notice, 100), deaf: map[string]bool{"deaf": true}}
+			sup, err := supervisor.New(supervisor.Config{Processes: k, Bus: box.Bus}, []program.Spec{{
+				Name: "deaf", Group: "deaf", Type: program.Service, Argv: []string{"deaf"}, Priority: 1, StartRetries: -1,
+				Restart: program.RestartNever, Kill: program.KillTree,
+				Stop: []program.StopStep{{Signal: "TERM", Wait: time.Hour}},
+			}})
+			must(t, err)
+			seen := box.Bus.Watch(0)
+			until := func(holds func(event.Event) bool) {
+				t.Helper()
+				for {
+					e, err := seen.Next(t.Context())
+					must(t, err)
+					if holds(e) {
+						return
+					}
+				}
+			}
+			to := func(state string) func(event.Event) bool {
+				return func(e event.Event) bool { return e.Change != nil && e.Change.To == state }
+			}
+			ran := make(chan supervisor.Result, 1)
+			go func() { ran <- sup.Run(context.Background()) }()
+			defer func() {
+				for range 3 { // the third one kills
+					sup.Shutdown("the test is over")
+				}
+				<-ran
+			}()
+			must(t, sup.Start(t.Context(), "deaf"))
+			until(to("RUNNING"))
+			cfg := own(box)
+			cfg.Supervisor = sup
+			client := dial(t, cfg)
+			req := api.ActionRequest{Names: []string{"deaf"}, TimeoutMS: 20_000}
+			answered := make(chan api.ActionResult, 1)
+			go func() {
+				r, err := c.first(client, t.Context(), req)
+				if err != nil {
+					t.Error(err)
+				}
+				answered <- r
+			}()
+			until(to("STOPPING"))
+			req.NoWait = true
+			r, err := c.then(client, t.Context(), req)
+			must(t, err)
+			if r.Failed() {
+				t.Fatalf("the second request: %v", r.Results[0].Error)
+			}
+			k.end("deaf", 1)
+			got := ""
+			if e := (<-answered).Results[0].Error; e != nil {
+				equal(t, e.Code, api.CodeConflict)
+				got = e.Message
+			}
+			if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
 	}
 }
