@@ -25,7 +25,7 @@ func main() {
 // Exit statuses; where the verbs are supervisorctl's, so are the numbers.
 const (
 	exitOK          = 0
-	exitFailure     = 1 // the request failed, or a check said no
+	exitFailure     = 1 // the request failed, a check said no, or stdout took no more
 	exitUsage       = 2 // the command line is wrong
 	exitNotRunning  = 3 // status: something asked about is not running
 	exitUnreachable = 4 // agentinit cannot be reached, or no such program
@@ -57,13 +57,24 @@ type cli struct {
 }
 
 func run(ctx context.Context, args []string, lookupEnv func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
-	c := &cli{lookupEnv: lookupEnv, stdin: stdin, stdout: stdout, stderr: stderr}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out := &output{Writer: stdout, end: cancel}
+	c := &cli{lookupEnv: lookupEnv, stdin: stdin, stdout: out, stderr: stderr}
 	root := newRoot(c)
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	code := tell(stderr, out.reason(root.ExecuteContext(ctx)))
+	if out.err != nil {
+		return tell(stderr, &exitError{exitFailure, fmt.Errorf("cannot write the output: %w", out.err)})
+	}
+	return code
+}
+
+// tell says why a command failed and returns its exit status.
+func tell(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitOK
 	}
@@ -85,7 +96,7 @@ prefixes that fit one program alone.
 
 Exit status:
   0  done
-  1  the request failed, or a check said no
+  1  the request failed, a check said no, or the output cannot be written
   2  the command line is wrong
   3  status: something asked about is not running
   4  agentinit cannot be reached, or there is no such program

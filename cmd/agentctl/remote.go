@@ -109,6 +109,6 @@ func noFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirecti
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// line writes one line; an error of stdout shows at the next write or not at
-// all, and there is nobody left to tell.
+// line writes one line; stdout remembers an error of its own, and of stderr's
+// there is nobody left to tell.
 func line(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }

@@ -14,6 +14,9 @@ import (
 // terminal says whether w is one, and how wide; without a terminal nothing is
 // cut or coloured.
 func terminal(w io.Writer) (width int, ok bool) {
+	if o, ok := w.(*output); ok {
+		w = o.Writer
+	}
 	f, isFile := w.(*os.File)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
 		return 0, false

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+)
+
+// full is a disk without room after some bytes.
+type full struct{ room int }
+
+var errFull = errors.New("no space left")
+
+func (f *full) Write(p []byte) (int, error) {
+	n := min(f.room, len(p))
+	f.room -= n
+	if n < len(p) {
+		return n, errFull
+	}
+	return n, nil
+}
+
+// TestOutputThatCannotBeWritten: no command ends with 0 when what it had to say
+// is lost, and none calls that a wrong command line.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	dir, err := os.MkdirTemp("", "ctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	manifest := filepath.Join(dir, "agentbox.toml")
+	if err := os.WriteFile(manifest, []byte("[programs.web]\ncommand = [\"/bin/web\"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := controltest.New(controltest.Program("web"))
+	furnish(b)
+	socket := controltest.Serve(t, b.Config(os.Geteuid(), os.Getegid()), filepath.Join(dir, "s"))
+	none := func(string) (string, bool) { return "", false }
+	for _, c := range []struct {
+		args    string
+		endless bool // or says something else the second time
+	}{
+		{"status", false}, {"status --json", false}, {"status --watch", true}, {"ready", false}, {"version", false}, {"boot", false},
+		{"why web", false}, {"metrics", false}, {"log-level", false}, {"stop web", true}, {"apply", false}, {"events", false},
+		{"events --follow", true}, {"logs --follow", true}, {"config schema", false}, {"config explain E016", false},
+		{"config show " + manifest, false}, {"plan " + manifest, false}, {"plan --json " + manifest, false},
+		{"generate env " + manifest, false}, {"completion bash", false}, {"--help", false},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			args := append([]string{"--socket", socket}, strings.Fields(c.args)...)
+			var all, stderr bytes.Buffer
+			if !c.endless {
+				if code := run(t.Context(), args, none, strings.NewReader(""), &all, &stderr); code != exitOK || all.Len() == 0 {
+					t.Fatalf("with room: status %d, stdout %q, stderr %q", code, &all, &stderr)
+				}
+			}
+			for _, room := range []int{0, max(0, all.Len()-1)} {
+				stderr.Reset()
+				code := run(t.Context(), args, none, strings.NewReader(""), &full{room}, &stderr)
+				if code != exitFailure || stderr.String() != "agentctl: cannot write the output: no space left\n" {
+					t.Errorf("room for %d bytes: status %d, stderr %q", room, code, &stderr)
+				}
+			}
+		})
+	}
+}
