@@ -56,7 +56,7 @@ func newSignal(c *cli) *cobra.Command {
 		Short:             "Send a signal to programs",
 		Long:              "Send a signal to programs. SIGNAL is a name, with or without SIG, or a number.",
 		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: c.completeNames,
+		ValidArgsFunction: c.completeSignal,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := api.ActionRequest{Signal: args[0], Names: args[1:], All: all}
 			return c.runAction(cmd.Context(), verb{done: "signalled", already: "signalled", ask: (*api.Client).Signal}, req)
@@ -131,6 +131,9 @@ func newWait(c *cli) *cobra.Command {
 		Long: `Wait until every program named is in a state. Without a NAME, --for ready
 waits for the readiness of the box, and any other state for every program.
 
+stopped is every state that lasts without a process: STOPPED, EXITED or FATAL.
+A state that is over within milliseconds may pass unseen.
+
 Exit status 1: it did not come in time, or cannot come any more.`,
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -146,7 +149,9 @@ Exit status 1: it did not come in time, or cannot come any more.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&q.For, "for", api.ForReady, "ready, running, stopped or completed")
+	cmd.Flags().StringVar(&q.For, "for", api.ForReady, api.ForAny+", in letters of either case")
+	// It fails only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(api.Conditions(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().DurationVar(&q.Timeout, "timeout", 0, "give up after this long (default: never)")
 	return cmd
 }

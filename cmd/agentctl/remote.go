@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
@@ -99,6 +101,26 @@ func (c *cli) completeNames(cmd *cobra.Command, _ []string, prefix string) ([]st
 	for _, p := range status.Programs {
 		if strings.HasPrefix(p.Name, prefix) {
 			names = append(names, p.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeSignal offers the signals of the kernel, then programs.
+func (c *cli) completeSignal(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return c.completeNames(cmd, args, prefix)
+	}
+	// Shells compare letters exactly, so the offer begins as the word does.
+	short := !strings.HasPrefix(prefix, "SIG")
+	var names []string
+	for n := syscall.Signal(1); n < 32; n++ {
+		name := unix.SignalName(n)
+		if short {
+			name = strings.TrimPrefix(name, "SIG")
+		}
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

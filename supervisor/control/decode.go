@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -170,7 +171,7 @@ func decodeEvents(q url.Values) (since uint64, follow bool, err error) {
 }
 
 func decodeWait(q url.Values) (api.WaitQuery, error) {
-	out := api.WaitQuery{Names: q["name"], For: q.Get("for")}
+	out := api.WaitQuery{Names: q["name"], For: strings.ToLower(q.Get("for"))}
 	if err := checkNames(out.Names); err != nil {
 		return out, err
 	}
@@ -178,7 +179,7 @@ func decodeWait(q url.Values) (api.WaitQuery, error) {
 		out.For = api.ForReady
 	}
 	if _, ok := conditions[out.For]; !ok {
-		return out, api.Errorf(api.CodeBadRequest, "for is ready, running, stopped or completed")
+		return out, api.Errorf(api.CodeBadRequest, "for is %s", api.ForAny)
 	}
 	if v := q.Get("timeout"); v != "" {
 		var err error

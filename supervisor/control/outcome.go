@@ -131,4 +131,15 @@ var conditions = map[string]condition{
 	api.ForCompleted: func(p supervisor.Status) (bool, bool) {
 		return p.Completed && resting(p), p.State == program.Fatal
 	},
+	api.ForStarting: in(program.Starting),
+	api.ForStopping: in(program.Stopping),
+	api.ForExited:   in(program.Exited),
+	api.ForBackoff:  in(program.Backoff),
+	api.ForFatal:    in(program.Fatal),
+}
+
+// in is the condition that a program is in the state. Who waits looks after each
+// event, so that a state of some milliseconds may pass unseen.
+func in(state program.State) condition {
+	return func(p supervisor.Status) (bool, bool) { return p.State == state, p.State == program.Fatal }
 }

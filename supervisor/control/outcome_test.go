@@ -15,8 +15,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// in makes a status: a state, the number of the run, and facts.
-func in(state program.State, run uint64, facts string) supervisor.Status {
+// at makes a status: a state, the number of the run, and facts.
+func at(state program.State, run uint64, facts string) supervisor.Status {
 	p := supervisor.Status{Name: "p", State: state, Run: run, Reason: "because", Healthy: true}
 	p.Ready = strings.Contains(facts, "ready")
 	p.Completed = strings.Contains(facts, "completed")
@@ -50,8 +50,8 @@ func TestGoals(t *testing.T) {
 	for _, c := range cases {
 		seen[c.state] = true
 		for name, want := range map[string]string{"started": c.started, "restarted": c.restarted, "returned": c.returned, "stopped": c.stop} {
-			rested, went := subject{Status: in(program.Stopped, 3, "")}, subject{Status: in(program.Stopped, 3, ""), went: true}
-			old, anew := in(c.state, 3, c.facts), in(c.state, 4, c.facts)
+			rested, went := subject{Status: at(program.Stopped, 3, "")}, subject{Status: at(program.Stopped, 3, ""), went: true}
+			old, anew := at(c.state, 3, c.facts), at(c.state, 4, c.facts)
 			goal := goals[name]
 			got := verdict(goal(rested, old)) + " " + verdict(goal(went, old)) + " " + verdict(goal(went, anew))
 			if got != want {
@@ -85,19 +85,19 @@ func TestConditions(t *testing.T) {
 		holds string // the conditions that hold; ! for those that cannot
 	}{
 		{program.Stopped, "", "stopped"},
-		{program.Starting, "", ""},
+		{program.Starting, "", "starting"},
 		{program.Running, "", "running"},
 		{program.Running, "ready", "ready running"},
-		{program.Backoff, "", ""},
-		{program.Stopping, "ready", ""},
-		{program.Exited, "", "stopped"},
-		{program.Exited, "completed", "ready running stopped completed"},
-		{program.Fatal, "", "!ready !running stopped !completed"},
+		{program.Backoff, "", "backoff"},
+		{program.Stopping, "ready", "stopping"},
+		{program.Exited, "", "stopped exited"},
+		{program.Exited, "completed", "ready running stopped completed exited"},
+		{program.Fatal, "", "!ready !running stopped !completed !starting !stopping !exited !backoff fatal"},
 	}
 	for _, c := range cases {
 		var got []string
-		for _, name := range []string{api.ForReady, api.ForRunning, api.ForStopped, api.ForCompleted} {
-			holds, impossible := conditions[name](in(c.state, 1, c.facts))
+		for _, name := range api.Conditions() {
+			holds, impossible := conditions[name](at(c.state, 1, c.facts))
 			switch {
 			case holds:
 				got = append(got, name)
@@ -109,6 +109,12 @@ func TestConditions(t *testing.T) {
 			t.Errorf("%s %s: got %q, want %q", c.state, c.facts, text, c.holds)
 		}
 	}
+	if len(conditions) != len(api.Conditions()) {
+		t.Errorf("%d conditions, %d of them told", len(conditions), len(api.Conditions()))
+	}
+	if told := strings.Join(api.Conditions(), ", "); strings.Replace(api.ForAny, " or ", ", ", 1) != told {
+		t.Errorf("ForAny is %q, the conditions are %s", api.ForAny, told)
+	}
 }
 
 func TestExplain(t *testing.T) {
@@ -119,28 +125,28 @@ func TestExplain(t *testing.T) {
 		w := explain(p, supervisor.Snapshot{Time: now, Programs: []supervisor.Status{p}})
 		return w.Summary + " | " + w.Next
 	}
-	waiting := in(program.Running, 1, "")
+	waiting := at(program.Running, 1, "")
 	waiting.Reason = ""
 	waiting.Spec = &program.Spec{Readiness: program.Readiness{Any: true, Probes: []program.Probe{{Notify: true}, {TCP: ":80"}}}}
-	backoff := in(program.Backoff, 2, "")
+	backoff := at(program.Backoff, 2, "")
 	backoff.Reason, backoff.Deadline, backoff.LastExit = "", &soon, &program.Exit{Code: -1, Signal: "SEGV", Core: true}
-	sick := in(program.Running, 1, "ready")
+	sick := at(program.Running, 1, "ready")
 	sick.Healthy = false
-	stopping := in(program.Stopping, 1, "")
+	stopping := at(program.Stopping, 1, "")
 	stopping.Deadline = &soon
-	nightly := in(program.Exited, 1, "completed")
+	nightly := at(program.Exited, 1, "completed")
 	nightly.Spec, nightly.Deadline = &program.Spec{Type: program.Schedule}, &soon
 	for _, c := range []struct {
 		p    supervisor.Status
 		want string
 	}{
-		{in(program.Running, 1, "ready"), "p has been RUNNING for 1m00s and is ready | "},
+		{at(program.Running, 1, "ready"), "p has been RUNNING for 1m00s and is ready | "},
 		{waiting, "p has been RUNNING for 1m00s, but is not ready: it declares readiness by READY=1 on its notify socket or TCP :80 | "},
 		{sick, "p has been RUNNING for 1m00s, but is not healthy: because | "},
 		{backoff, "p has been BACKOFF for 1m00s: killed by SIGSEGV (core dumped) | it is started again in 2.1s"},
 		{stopping, "p has been STOPPING for 1m00s: because | the next step of its stop ladder comes in 2.1s"},
-		{in(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | nothing: it stays FATAL until somebody starts it"},
-		{in(program.Exited, 1, "completed"), "p has been EXITED for 1m00s: it completed | "},
+		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | nothing: it stays FATAL until somebody starts it"},
+		{at(program.Exited, 1, "completed"), "p has been EXITED for 1m00s: it completed | "},
 		{nightly, "p has been EXITED for 1m00s: it completed | its schedule starts it in 2.1s"},
 	} {
 		if got := describe(c.p); got != c.want {

@@ -73,7 +73,7 @@ func routes() []route {
 			Doc: "Events as JSON lines; a Lagged event stands for lost ones."},
 		{Method: "GET", Path: "/v1/wait", Access: Read, reply: getWait, Reply: api.WaitResult{},
 			Query: []param{manyNames,
-				{Name: "for", Type: "string", Doc: "ready, running, stopped or completed"},
+				{Name: "for", Type: "string", Doc: api.ForAny},
 				{Name: "timeout", Type: "string", Doc: "Go duration, at most 10m"}},
 			Doc: "Answer when a condition holds. No name and ready: the box."},
 		{Method: "GET", Path: "/v1/plan", Access: Read, reply: getPlan, Reply: json.RawMessage{},

@@ -273,10 +273,26 @@ const (
 	ForRunning   = "running"
 	ForStopped   = "stopped"
 	ForCompleted = "completed"
+	ForStarting  = "starting"
+	ForStopping  = "stopping"
+	ForExited    = "exited"
+	ForBackoff   = "backoff"
+	ForFatal     = "fatal"
 )
 
+// ForAny names all of them for people.
+const ForAny = "ready, running, stopped, completed, starting, stopping, exited, backoff or fatal"
+
+// Conditions returns all of them.
+func Conditions() []string {
+	return []string{
+		ForReady, ForRunning, ForStopped, ForCompleted, ForStarting, ForStopping, ForExited, ForBackoff, ForFatal,
+	}
+}
+
 // WaitQuery says what to wait for. No names and ForReady means the readiness of
-// the box; no names and another condition means every program. Timeout 0 is the
+// the box; no names and another condition means every program. For may be in
+// letters of either case. Timeout 0 is the
 // server's bound of ten minutes, which is also the greatest.
 type WaitQuery struct {
 	Names   []string
