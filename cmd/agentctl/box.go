@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -123,14 +124,17 @@ func newApply(c *cli) *cobra.Command {
 unchanged keep running; an invalid manifest changes nothing.
 
 With --dry-run it only says what would happen: for each program unchanged, live
-(takes the new values as it runs), restart, add or remove.`,
+(takes the new values as it runs), restart, add or remove.
+
+With --json a refusal is printed too: a problem document (RFC 9457) that holds
+the findings of an invalid manifest.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client := c.client()
 			result, err := client.Apply(cmd.Context(), req)
 			if err != nil {
-				return failed(err)
+				return c.applyRefused(err)
 			}
 			if c.json {
 				err = c.printJSON(result)
@@ -145,6 +149,19 @@ With --dry-run it only says what would happen: for each program unchanged, live
 	}
 	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would happen")
 	return cmd
+}
+
+// applyRefused prints a refusal for programs, whose findings are more than a
+// line, and leaves the one sentence about it for stderr.
+func (c *cli) applyRefused(err error) error {
+	var refused *api.Error
+	if !c.json || !errors.As(err, &refused) {
+		return failed(err)
+	}
+	if err := c.printJSON(refused); err != nil {
+		return err
+	}
+	return &exitError{exitOf(refused.Code), errors.New(printable(refused.Error()))}
 }
 
 func applyFailed(r api.ApplyResult) bool {
