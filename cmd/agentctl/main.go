@@ -15,11 +15,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func main() {
+func main() { os.Exit(start("/proc")) }
+
+func start(proc string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	defer stop()
+	c := &cli{proc: proc, lookupEnv: os.LookupEnv, stdin: os.Stdin, stderr: os.Stderr}
+	return c.run(ctx, os.Args[1:], os.Stdout)
 }
 
 // Exit statuses; where the verbs are supervisorctl's, so are the numbers.
@@ -49,6 +51,7 @@ func (e *exitError) Unwrap() error { return e.err }
 
 // cli is what every command needs of the world around it.
 type cli struct {
+	proc           string // where /proc is
 	lookupEnv      func(string) (string, bool)
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -56,19 +59,19 @@ type cli struct {
 	socket         string // --socket, else AGENTCTL_SOCKET, else the default
 }
 
-func run(ctx context.Context, args []string, lookupEnv func(string) (string, bool), stdin io.Reader, stdout, stderr io.Writer) int {
+func (c *cli) run(ctx context.Context, args []string, stdout io.Writer) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out := &output{Writer: stdout, end: cancel}
-	c := &cli{lookupEnv: lookupEnv, stdin: stdin, stdout: out, stderr: stderr}
+	c.stdout = out
 	root := newRoot(c)
 	root.SetArgs(args)
-	root.SetIn(stdin)
+	root.SetIn(c.stdin)
 	root.SetOut(out)
-	root.SetErr(stderr)
-	code := tell(stderr, out.reason(root.ExecuteContext(ctx)))
+	root.SetErr(c.stderr)
+	code := tell(c.stderr, out.reason(root.ExecuteContext(ctx)))
 	if out.err != nil {
-		return tell(stderr, &exitError{exitFailure, fmt.Errorf("cannot write the output: %w", out.err)})
+		return tell(c.stderr, &exitError{exitFailure, fmt.Errorf("cannot write the output: %w", out.err)})
 	}
 	return code
 }

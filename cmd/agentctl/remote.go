@@ -16,15 +16,16 @@ import (
 )
 
 // client returns a client of the socket that the command line, the environment
-// or the default names, in this order.
+// or the default names, in this order. Whoever names one by hand knows who
+// listens there; in a box anything else is PID 1's.
 func (c *cli) client() *api.Client {
 	if c.socket != "" {
 		return api.NewClient(c.socket)
 	}
 	if s, ok := c.lookupEnv(api.EnvSocket); ok && s != "" {
-		return api.NewClient(s)
+		return api.NewClient(s).ExpectInit(c.proc)
 	}
-	return api.NewClient("")
+	return api.NewClient("").ExpectInit(c.proc)
 }
 
 // failed is the one place where a failed request becomes an exit status.

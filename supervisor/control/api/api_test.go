@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -175,5 +176,67 @@ func TestFallbackToTheAbstractName(t *testing.T) {
 	}
 	if _, err := NewClient(path).dial(t.Context()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a path that was asked for has no fallback: %v", err)
+	}
+}
+
+// TestExpectInit: in a box nobody but PID 1 passes for agentinit, on a file or an
+// abstract name; anywhere else the rule does not hold.
+func TestExpectInit(t *testing.T) {
+	dir := t.TempDir()
+	pid := strconv.Itoa(os.Getpid())
+	file := filepath.Join(dir, "s")
+	for _, socket := range []string{file, "@" + file} {
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				conn.Close()
+			}
+		}()
+		for _, c := range []struct {
+			name, self, comm string
+			refused          bool
+		}{
+			{"in the box", pid, "agentinit\n", true},
+			{"on the host", pid, "systemd\n", false},
+			{"beside a pause container", pid, "pause\n", false},
+			{"a /proc of another pid namespace", "1" + pid, "agentinit\n", false},
+			{"no /proc", "", "", false},
+			{"PID 1 is hidden", pid, "", false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				proc := t.TempDir()
+				if err := os.Mkdir(filepath.Join(proc, "1"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if c.self != "" {
+					if err := os.Symlink(c.self, filepath.Join(proc, "self")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if c.comm != "" {
+					if err := os.WriteFile(filepath.Join(proc, "1", "comm"), []byte(c.comm), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				conn, err := NewClient(socket).ExpectInit(proc).dial(t.Context())
+				switch {
+				case err == nil:
+					conn.Close()
+					if c.refused {
+						t.Error("an impostor passes")
+					}
+				case !c.refused || !strings.Contains(err.Error(), "the listener is pid "+pid):
+					t.Error(err)
+				}
+			})
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +38,7 @@ const (
 type Client struct {
 	socket   string
 	fallback string
+	init     bool // PID 1 alone may answer
 }
 
 // NewClient returns a client of the socket: a path, or an abstract name that
@@ -52,42 +54,59 @@ func NewClient(socket string) *Client {
 	return c
 }
 
+// ExpectInit makes the client believe nobody but PID 1 where that is agentinit:
+// whoever has agentinit's uid can unlink its socket, bind the path and say that
+// all is well. It is for a socket the user has not named. proc is where /proc
+// is; outside the box, or where that shows another pid namespace, PID 1 is
+// somebody else and nothing changes.
+func (c *Client) ExpectInit(proc string) *Client {
+	self, err := os.Readlink(filepath.Join(proc, "self"))
+	if err != nil || self != strconv.Itoa(os.Getpid()) {
+		return c
+	}
+	comm, err := os.ReadFile(filepath.Join(proc, "1", "comm"))
+	c.init = err == nil && strings.TrimSpace(string(comm)) == "agentinit"
+	return c
+}
+
 // Socket is the socket the client asks first.
 func (c *Client) Socket() string { return c.socket }
 
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	conn, err := dialUnix(ctx, c.socket)
+	conn, err := c.dialUnix(ctx, c.socket)
 	if errors.Is(err, os.ErrNotExist) && c.fallback != "" {
 		// The file's absence is what the user can act on, so that error stays
 		// when nobody has the abstract name either.
-		if abstract, ferr := dialUnix(ctx, c.fallback); ferr == nil || !errors.Is(ferr, unix.ECONNREFUSED) {
+		if abstract, ferr := c.dialUnix(ctx, c.fallback); ferr == nil || !errors.Is(ferr, unix.ECONNREFUSED) {
 			return abstract, ferr
 		}
 	}
 	return conn, err
 }
 
-func dialUnix(ctx context.Context, socket string) (net.Conn, error) {
+func (c *Client) dialUnix(ctx context.Context, socket string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(socket, "@") {
-		if err := checkServer(conn.(*net.UnixConn)); err != nil {
-			conn.Close()
-			return nil, err
-		}
+	if err := c.checkServer(conn.(*net.UnixConn), strings.HasPrefix(socket, "@")); err != nil {
+		conn.Close()
+		return nil, err
 	}
 	return conn, nil
 }
 
-// checkServer keeps a stranger from posing as agentinit: an abstract name
+// checkServer keeps a stranger from posing as agentinit. An abstract name
 // belongs to whoever in the network namespace takes it first, so the listener
-// must be PID 1, root, or the caller's own user.
-func checkServer(conn *net.UnixConn) error {
+// must be PID 1, root, or the caller's own user; a file belongs to whoever may
+// write its directory.
+func (c *Client) checkServer(conn *net.UnixConn, abstract bool) error {
+	if !c.init && !abstract {
+		return nil
+	}
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
@@ -101,6 +120,10 @@ func checkServer(conn *net.UnixConn) error {
 	}
 	if credErr != nil {
 		return fmt.Errorf("cannot tell who listens: %w", credErr)
+	}
+	if c.init && cred.Pid != 1 {
+		return fmt.Errorf("the listener is pid %d of user %d and not PID 1, which is the agentinit here: "+
+			"it has taken the place of the socket (name the socket with --socket if another box is meant)", cred.Pid, cred.Uid)
 	}
 	if cred.Pid == 1 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
 		return nil

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+)
+
+// TestImpostor: in a box whose PID 1 is agentinit nobody else can say on its
+// socket that the box is ready; a socket named by hand is the user's choice.
+func TestImpostor(t *testing.T) {
+	dir, err := os.MkdirTemp("", "ctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := controltest.Serve(t, controltest.New().Config(os.Geteuid(), os.Getegid()), filepath.Join(dir, "s"))
+	for name, write := range map[string]error{
+		"1":      os.Mkdir(filepath.Join(dir, "1"), 0o700),
+		"1/comm": os.WriteFile(filepath.Join(dir, "1", "comm"), []byte("agentinit\n"), 0o600),
+		"self":   os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(dir, "self")),
+	} {
+		if write != nil {
+			t.Fatal(name, write)
+		}
+	}
+	env := func(key string) (string, bool) { return socket, key == api.EnvSocket }
+	for _, c := range []struct {
+		proc string
+		args []string
+		want int
+		says string
+	}{
+		{dir, []string{"ready"}, exitFailure, "not PID 1, which is the agentinit here"},
+		{dir, []string{"status"}, exitUnreachable, "not PID 1, which is the agentinit here"},
+		{dir, []string{"ready", "--socket", socket}, exitOK, ""},
+		{"none", []string{"ready"}, exitOK, ""},
+	} {
+		var stdout, stderr bytes.Buffer
+		cli := &cli{proc: c.proc, lookupEnv: env, stdin: strings.NewReader(""), stderr: &stderr}
+		if code := cli.run(t.Context(), c.args, &stdout); code != c.want || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%s in %s: status %d, stderr %q", c.args, c.proc, code, &stderr)
+		}
+	}
+}
