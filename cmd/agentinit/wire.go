@@ -409,6 +409,7 @@ func (b *box) controlConfig() control.Config {
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},
 		Wrap: b.traceRequests(), UID: uint32(os.Geteuid()), GID: uint32(b.readers),
+		Watch: func(path string) control.PathWatch { return b.boot.WatchPath(path) },
 	}
 	if b.bridge != nil {
 		config.Bridge = b.bridge

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -33,7 +34,7 @@ func (c *peerConn) Close() error {
 // supervised programs together have a share of their own, so that a program
 // that opens all the connections it can get does not keep an operator out.
 type admission struct {
-	listener *net.UnixListener
+	addr     net.Addr
 	abstract bool
 	owner    func(int) (string, bool)
 	failed   func(error) // told about accepts that did not work
@@ -43,17 +44,32 @@ type admission struct {
 	ctx           context.Context
 	stop          context.CancelFunc
 	running       sync.WaitGroup
+
+	mu      sync.Mutex
+	current *net.UnixListener
 }
 
 func admit(socket *Socket, limits Limits, owner func(int) (string, bool), failed func(error)) *admission {
 	ctx, stop := context.WithCancel(context.Background())
 	a := &admission{
-		listener: socket.listener, abstract: socket.Abstract(), owner: owner, failed: failed,
+		addr: socket.listener.Addr(), current: socket.listener, abstract: socket.Abstract(), owner: owner, failed: failed,
 		slots: make(chan struct{}, limits.Connections), guests: make(chan struct{}, limits.Guests),
 		ready: make(chan *peerConn), ctx: ctx, stop: stop,
 	}
-	a.running.Go(a.loop)
+	a.running.Go(func() { a.loop(socket.listener) })
 	return a
+}
+
+// turnTo accepts from another listener. The one before goes on for a moment, for
+// those who are in its queue.
+func (a *admission) turnTo(next *net.UnixListener) {
+	a.mu.Lock()
+	before := a.current
+	a.current = next
+	a.mu.Unlock()
+	// It fails on a listener that is closed, which is what is meant.
+	_ = before.SetDeadline(time.Now().Add(farewell))
+	a.running.Go(func() { a.loop(next) })
 }
 
 // Accept returns the next connection whose peer is known.
@@ -67,12 +83,14 @@ func (a *admission) Accept() (net.Conn, error) {
 }
 
 // Addr is the listener's address.
-func (a *admission) Addr() net.Addr { return a.listener.Addr() }
+func (a *admission) Addr() net.Addr { return a.addr }
 
 // Close stops admitting and waits until nothing is under way.
 func (a *admission) Close() error {
 	a.stop()
-	err := a.listener.Close()
+	a.mu.Lock()
+	err := a.current.Close()
+	a.mu.Unlock()
 	a.running.Wait()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
@@ -80,14 +98,21 @@ func (a *admission) Close() error {
 	return err
 }
 
-func (a *admission) loop() {
+func (a *admission) loop(listener *net.UnixListener) {
+	// Also one that is on its way out.
+	defer context.AfterFunc(a.ctx, func() { listener.Close() })()
 	for {
 		select {
 		case a.slots <- struct{}{}:
 		case <-a.ctx.Done():
 			return
 		}
-		conn, err := a.listener.AcceptUnix()
+		conn, err := listener.AcceptUnix()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			<-a.slots
+			listener.Close()
+			return
+		}
 		if err != nil {
 			<-a.slots
 			if !a.pause(err) {

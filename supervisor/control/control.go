@@ -103,6 +103,10 @@ type Config struct {
 	// names its route by exchange.SetRoute.
 	Wrap func(http.Handler) http.Handler
 
+	// Watch tells when the file of the socket may be another one, so that it can
+	// be published anew. Without it nobody looks.
+	Watch func(path string) PathWatch
+
 	// UID is agentinit's own user: it and root may change things. Members of
 	// GID may read.
 	UID, GID uint32

@@ -38,6 +38,7 @@ type Socket struct {
 	listener *net.UnixListener
 	name     string
 	file     os.FileInfo // nil when abstract
+	cfg      SocketConfig
 }
 
 // Name is where the socket can be reached: the path or the abstract name.
@@ -112,8 +113,7 @@ func listenAbstract(name string) (*Socket, error) {
 // directory keeps two starting processes from both taking a stale file away.
 func listenFile(ctx context.Context, cfg SocketConfig) (*Socket, error) {
 	dir := filepath.Dir(cfg.Path)
-	temp := filepath.Join(dir, fmt.Sprintf(".%x", os.Getpid()))
-	if max(len(cfg.Path), len(temp)) > maxSocketPath {
+	if max(len(cfg.Path), len(tempName(cfg.Path))) > maxSocketPath {
 		return nil, fmt.Errorf("socket path %q is longer than %d bytes", cfg.Path, maxSocketPath)
 	}
 	unlock, err := lockDir(dir)
@@ -124,6 +124,12 @@ func listenFile(ctx context.Context, cfg SocketConfig) (*Socket, error) {
 	if err := checkFree(ctx, cfg.Path); err != nil {
 		return nil, err
 	}
+	return bind(cfg)
+}
+
+// bind puts a new listener in the place of whatever file is at the path.
+func bind(cfg SocketConfig) (*Socket, error) {
+	temp := tempName(cfg.Path)
 	if err := removeSocket(temp); err != nil {
 		return nil, err
 	}
@@ -132,12 +138,16 @@ func listenFile(ctx context.Context, cfg SocketConfig) (*Socket, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	s := &Socket{listener: l, name: cfg.Path}
+	s := &Socket{listener: l, name: cfg.Path, cfg: cfg}
 	if err := s.publish(temp, cfg); err != nil {
 		l.Close()
 		return nil, errors.Join(err, removeSocket(temp))
 	}
 	return s, nil
+}
+
+func tempName(path string) string {
+	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%x", os.Getpid()))
 }
 
 func (s *Socket) publish(temp string, cfg SocketConfig) error {

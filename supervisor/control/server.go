@@ -25,6 +25,8 @@ const (
 	EventPanic   = "ControlPanic"   // a handler panicked; the rest goes on
 	EventTrouble = "ControlTrouble" // the socket or the server met an error
 
+	// EventSocketLost: the file of the socket was gone or another one.
+	EventSocketLost = "ControlSocketLost"
 	// EventUpgradeEnded: a connection that had changed its protocol has ended.
 	EventUpgradeEnded = "ControlUpgradeEnded"
 )
@@ -39,6 +41,7 @@ type Server struct {
 	panics   atomic.Uint64
 	quiet    throttle       // of refusals
 	noisy    throttle       // of trouble
+	lost     throttle       // of lost sockets
 	upgraded sync.WaitGroup // handlers whose connections net/http has forgotten
 }
 
@@ -93,12 +96,17 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 		DisableGeneralOptionsHandler: true,
 	}
 	listener := admit(socket, l, s.cfg.Owner, func(err error) { s.trouble(err.Error()) })
+	var keeper sync.WaitGroup
+	kept, leave := context.WithCancel(ctx)
+	defer leave()
+	keeper.Go(func() { s.keep(kept, socket, listener) })
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(listener) }()
 	var err error
 	select {
 	case err = <-served:
 	case <-ctx.Done():
+		keeper.Wait() // before the listener that it may turn to another is closed
 		endStreams()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -109,6 +117,8 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 	}
 	endStreams()
 	s.upgraded.Wait()
+	leave()
+	keeper.Wait()
 	return errors.Join(err, listener.Close(), socket.Close())
 }
 

@@ -1,0 +1,134 @@
+package control_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// told is a control.PathWatch that the test wakes.
+type told struct{ changed chan struct{} }
+
+func (w told) Arm() error { return nil }
+func (w told) Close()     {}
+func (w told) Wait(ctx context.Context) error {
+	select {
+	case <-w.changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestListenHelper is not a test: it listens until its input ends.
+func TestListenHelper(t *testing.T) {
+	socket, ok := os.LookupEnv("CONTROL_TEST_LISTEN")
+	if !ok {
+		t.Skip("is the listener of another test")
+	}
+	_, err := net.Listen("unix", socket)
+	must(t, err)
+	os.Stdout.WriteString("listening\n")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// listenElsewhere has another process listen at the path.
+func listenElsewhere(t *testing.T, path string) {
+	t.Helper()
+	exe, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(exe, "-test.run=^TestListenHelper$")
+	cmd.Env = []string{"CONTROL_TEST_LISTEN=" + path, noExitSleep}
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() { in.Close(); must(t, cmd.Wait()) })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	must(t, err)
+	equal(t, line, "listening\n")
+}
+
+// TestSocketThatIsTakenAway: the server takes its path back from whatever is
+// there, but not from a listener from outside the box, and who is connected does
+// not notice.
+func TestSocketThatIsTakenAway(t *testing.T) {
+	none := func(int) (string, bool) { return "", false }
+	others := func(pid int) (string, bool) { return "web", pid != os.Getpid() }
+	for _, c := range []struct {
+		name     string
+		put      func(t *testing.T, path string)
+		owner    func(int) (string, bool)
+		found    string
+		restored bool
+	}{
+		{name: "nothing is there", found: "nothing", restored: true},
+		{name: "a file", put: func(t *testing.T, path string) { must(t, os.WriteFile(path, nil, 0o600)) }, found: "another file", restored: true},
+		{name: "a link", put: func(t *testing.T, path string) { must(t, os.Symlink("/none", path)) }, found: "another file", restored: true},
+		{name: "a dead socket", put: func(t *testing.T, path string) {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+			must(t, err)
+			l.SetUnlinkOnClose(false)
+			must(t, l.Close())
+		}, found: "another socket", restored: true},
+		{name: "a program of the box", put: listenElsewhere, owner: others, found: "another socket", restored: true},
+		{name: "another agentinit", put: listenElsewhere, owner: none, found: "another socket"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := controltest.New(controltest.Program("web"))
+			if c.owner != nil {
+				b.Owners = c.owner
+			}
+			cfg := own(b)
+			watch := told{make(chan struct{})}
+			cfg.Watch = func(string) control.PathWatch { return watch }
+			path := controltest.Serve(t, cfg, socketPath(t))
+			before, err := os.Lstat(path)
+			must(t, err)
+			seen := make(chan api.Event)
+			connected := make(chan struct{})
+			go func() {
+				_ = api.NewClient(path).Events(t.Context(), 0, true, func(e api.Event) error {
+					if e.Name == "Connected" {
+						close(connected)
+					}
+					if e.Name == control.EventSocketLost {
+						seen <- e
+					}
+					return nil
+				})
+			}()
+			b.Bus.Publish(event.Event{Name: "Connected"})
+			<-connected
+			must(t, os.Remove(path))
+			if c.put != nil {
+				c.put(t, path)
+			}
+			watch.changed <- struct{}{}
+			e := <-seen
+			equal(t, string(e.Fields["found"]), `"`+c.found+`"`)
+			now, err := os.Lstat(path)
+			must(t, err)
+			if !c.restored {
+				equal(t, string(e.Fields["restored"]), "false")
+				return
+			}
+			equal(t, string(e.Fields["restored"]), "true")
+			equal(t, now.Mode(), before.Mode())
+			s, err := api.NewClient(path).Status(t.Context())
+			must(t, err)
+			equal(t, len(s.Programs), 1)
+		})
+	}
+}
