@@ -35,6 +35,7 @@ func (s *Server) serveAdapters() http.Handler {
 			s.fail(w, unsupported("adapters"))
 			return
 		}
+		defer underWay(r)() // their own bounds hold from here on
 		s.bound(w)
 		s.cfg.Adapters.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), grantedKey{}, granted)))
 	}))

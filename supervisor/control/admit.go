@@ -1,6 +1,7 @@
 package control
 
 import (
+	"container/list"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,18 +21,24 @@ type peerConn struct {
 	peer Peer
 	done func()
 	once sync.Once
+
+	crowd  *crowd
+	place  *list.Element // in the crowd; with the two below under its lock
+	since  time.Time
+	closed bool
 }
 
 // Close closes the connection and gives its places back.
 func (c *peerConn) Close() error {
+	c.crowd.leave(c)
 	err := c.UnixConn.Close()
 	c.once.Do(c.done)
 	return err
 }
 
 // admission is the net.Listener the HTTP server accepts from. It bounds the
-// connections: beyond the whole number the kernel's queue holds them, and
-// supervised programs together have a share of their own, so that a program
+// connections: beyond the whole number one that says nothing makes room or the
+// kernel's queue holds them, and supervised programs together have a share of their own, so that a program
 // that opens all the connections it can get does not keep an operator out.
 type admission struct {
 	addr     net.Addr
@@ -44,6 +51,7 @@ type admission struct {
 	ctx           context.Context
 	stop          context.CancelFunc
 	running       sync.WaitGroup
+	crowd         crowd
 
 	mu      sync.Mutex
 	current *net.UnixListener
@@ -102,23 +110,20 @@ func (a *admission) loop(listener *net.UnixListener) {
 	// Also one that is on its way out.
 	defer context.AfterFunc(a.ctx, func() { listener.Close() })()
 	for {
-		select {
-		case a.slots <- struct{}{}:
-		case <-a.ctx.Done():
-			return
-		}
 		conn, err := listener.AcceptUnix()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			<-a.slots
 			listener.Close()
 			return
 		}
 		if err != nil {
-			<-a.slots
 			if !a.pause(err) {
 				return
 			}
 			continue
+		}
+		if !a.room() {
+			conn.Close()
+			return
 		}
 		// Off the loop, because owner may have to look around in /proc.
 		a.running.Go(func() { a.greet(conn) })
@@ -159,7 +164,8 @@ func (a *admission) greet(conn *net.UnixConn) {
 			return
 		}
 	}
-	c := &peerConn{UnixConn: conn, peer: peer, done: release}
+	c := &peerConn{UnixConn: conn, peer: peer, done: release, crowd: &a.crowd}
+	a.crowd.rest(c)
 	select {
 	case a.ready <- c:
 	case <-a.ctx.Done():

@@ -26,6 +26,7 @@ func (s *Server) serveRoute(rt route) http.Handler {
 			return
 		}
 		if rt.probe {
+			defer underWay(r)()
 			s.serveProbe(w, r)
 			return
 		}
@@ -37,6 +38,7 @@ func (s *Server) serveRoute(rt route) http.Handler {
 			s.fail(w, asProblem(err))
 			return
 		}
+		defer underWay(r)()
 		switch {
 		case rt.upgrade != nil:
 			s.serveUpgrade(w, r, rt)

@@ -91,7 +91,7 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 		ErrorLog:          log.New(troubleWriter{s}, "", 0),
 		BaseContext:       func(net.Listener) context.Context { return context.WithValue(base, baseKey{}, base) },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, peerKey{}, c.(*peerConn).peer)
+			return withConn(ctx, c.(*peerConn))
 		},
 		DisableGeneralOptionsHandler: true,
 	}

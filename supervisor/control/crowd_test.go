@@ -1,0 +1,52 @@
+package control_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// TestHalfRequestsMakeRoom: connections that bring no whole request do not keep
+// others out until their time is over, and nobody who is being served makes room.
+func TestHalfRequestsMakeRoom(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	cfg := own(b)
+	cfg.Limits = control.Limits{Connections: 4, Header: time.Hour, Body: time.Hour, Idle: time.Hour}
+	path := controltest.Serve(t, cfg, socketPath(t))
+	c := api.NewClient(path)
+	seen := make(chan string, 2)
+	go func() {
+		_ = c.Events(t.Context(), 0, true, func(e api.Event) error {
+			seen <- e.Name
+			return nil
+		})
+	}()
+	b.Bus.Publish(event.Event{Name: "Before"})
+	equal(t, <-seen, "Before")
+
+	// The last kinds have asked for something once, or say what they will ask for.
+	for _, bytes := range []string{
+		"", "G", "GET /v1/status HTTP/1.1\r\n", "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n",
+	} {
+		for range 3 {
+			conn, err := net.Dial("unix", path)
+			must(t, err)
+			defer conn.Close()
+			_, err = io.WriteString(conn, bytes)
+			must(t, err)
+		}
+	}
+	for range 2 {
+		_, err := c.Status(t.Context())
+		must(t, err)
+	}
+	b.Bus.Publish(event.Event{Name: "After"})
+	equal(t, <-seen, "After")
+}
