@@ -261,6 +261,7 @@ func newMetrics(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:               "metrics",
 		Short:             "Print the Prometheus metrics, in a box without curl",
+		Long:              "Print the Prometheus metrics, in a box without curl. They come in Prometheus' own text format, with --json too.",
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -69,11 +69,25 @@ func (c *cli) run(ctx context.Context, args []string, stdout io.Writer) int {
 	root.SetIn(c.stdin)
 	root.SetOut(out)
 	root.SetErr(c.stderr)
+	root.InitDefaultCompletionCmd() // it keeps the output it finds
+	refuseUnknown(root)
 	code := tell(c.stderr, out.reason(root.ExecuteContext(ctx)))
 	if out.err != nil {
 		return tell(c.stderr, &exitError{exitFailure, fmt.Errorf("cannot write the output: %w", out.err)})
 	}
 	return code
+}
+
+// refuseUnknown has the commands that only hold others refuse a word that none
+// of them has. cobra would print their help and call that success.
+func refuseUnknown(parent *cobra.Command) {
+	for _, cmd := range parent.Commands() {
+		refuseUnknown(cmd)
+		if !cmd.Runnable() {
+			cmd.Args = cobra.NoArgs
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 }
 
 // tell says why a command failed and returns its exit status.
