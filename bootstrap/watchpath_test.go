@@ -1,0 +1,39 @@
+package bootstrap
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestWatchPath: whoever watches a path hears of each change of what is there,
+// and is let go by the end of the seal.
+func TestWatchPath(t *testing.T) {
+	r := newSealRig(t, "stay", nil)
+	path := filepath.Join(t.TempDir(), "socket")
+	w := r.boot.WatchPath(path)
+	defer w.Close()
+	for _, change := range []func() error{
+		func() error { return os.WriteFile(path, nil, 0o600) },
+		func() error { return os.Rename(path, path+".away") },
+		func() error { return os.Symlink("elsewhere", path) },
+		func() error { return os.Remove(path) },
+		func() error { return os.RemoveAll(filepath.Dir(path)) },
+	} {
+		if err := w.Arm(); err != nil {
+			t.Fatal(err)
+		}
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.boot.Unseal(); err != nil {
+		t.Fatal(err)
+	}
+	for w.Wait(t.Context()) == nil {
+		// What is left of the last change.
+	}
+}
