@@ -38,8 +38,9 @@ func (c *peerConn) Close() error {
 
 // admission is the net.Listener the HTTP server accepts from. It bounds the
 // connections: beyond the whole number one that says nothing makes room or the
-// kernel's queue holds them, and supervised programs together have a share of their own, so that a program
-// that opens all the connections it can get does not keep an operator out.
+// kernel's queue holds them, and supervised programs together have a share of
+// their own, so that a program that opens all the connections it can get does not
+// keep an operator out.
 type admission struct {
 	addr     net.Addr
 	abstract bool

@@ -94,6 +94,7 @@ type Owner struct {
 	lingering    map[*process]bool   // whose leader is gone and whose tree is not
 	seen         map[int]seenTask    // members met during kills, until their tree is empty
 	forks        int                 // starts between fork and registration
+	forking      chan struct{}       // closed when they are registered; nil without any
 	parked       map[int]parkedExit  // exits reaped while forks were in flight
 	parkedAt     []int               // pids of parked in the order they came
 	dirty        []*process          // to be looked at by settle

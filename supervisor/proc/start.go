@@ -192,7 +192,9 @@ func (cr *Credential) isOurs() bool {
 // An exit that the reaper meets meanwhile is parked and claimed here.
 func (o *Owner) fork(p *process, path string, argv []string, attr *syscall.ProcAttr) error {
 	o.mu.Lock()
-	o.forks++
+	if o.forks++; o.forking == nil {
+		o.forking = make(chan struct{})
+	}
 	o.mu.Unlock()
 
 	pid, err := o.forkHere(path, argv, attr)
@@ -204,7 +206,11 @@ func (o *Owner) fork(p *process, path string, argv []string, attr *syscall.ProcA
 	if err == nil {
 		o.register(p, pid, started)
 	}
-	if o.forks == 0 {
+	// Whoever waits looks again at each: the one it waits for may be this.
+	close(o.forking)
+	if o.forking = nil; o.forks > 0 {
+		o.forking = make(chan struct{})
+	} else {
 		o.forgetParked()
 	}
 	return err

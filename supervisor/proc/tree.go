@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // What belongs to a started process is found from the top down. Everything that
@@ -453,15 +454,36 @@ func (o *Owner) Owns(pid int) (id uint64, ok bool) {
 	return 0, true
 }
 
+// forkPatience is how long a child of ours that seems to be nobody's may turn out to
+// be a start that is just being registered.
+const forkPatience = time.Second
+
+// adopteeOwner tells whose a child of ours is, 0 for nobody's. A program may be
+// asked about before its start is registered: it runs from its exec on.
 func (o *Owner) adopteeOwner(pid int) uint64 {
-	o.mu.Lock()
-	o.lookForAdoptees()
-	o.mu.Unlock()
-	o.attributeFresh()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if a := o.adopted[pid]; a != nil && a.owner != nil {
-		return a.owner.id
+	timer := time.NewTimer(forkPatience)
+	defer timer.Stop()
+	for {
+		o.mu.Lock()
+		o.lookForAdoptees()
+		o.mu.Unlock()
+		o.attributeFresh()
+		o.mu.Lock()
+		p, forking := o.byPID[pid], o.forking
+		if a := o.adopted[pid]; p == nil && a != nil {
+			p = a.owner
+		}
+		o.mu.Unlock()
+		if p != nil {
+			return p.id
+		}
+		if forking == nil {
+			return 0
+		}
+		select {
+		case <-forking:
+		case <-timer.C:
+			return 0
+		}
 	}
-	return 0
 }

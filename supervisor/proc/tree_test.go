@@ -119,6 +119,46 @@ func TestSiblingsBelongToTheirMaker(t *testing.T) {
 	}
 }
 
+// A program can be asked about between its exec and its registration, without
+// being readable.
+func TestOwnsWaitsForTheRegistration(t *testing.T) {
+	bin := built.Path(t)
+	o := newOwner(t, Options{})
+	p := startTester(t, o, prog(bin, "sleep"))
+	o.mu.Lock()
+	run := o.byPID[p.PID]
+	token := run.token
+	delete(o.byPID, p.PID)
+	delete(o.bySID, p.PID)
+	run.token = "unreadable"
+	clear(o.byPipe)
+	o.forks, o.forking = 1, make(chan struct{})
+	o.mu.Unlock()
+	asked := make(chan uint64)
+	go func() {
+		id, _ := o.Owns(p.PID)
+		asked <- id
+	}()
+	for met := false; !met; {
+		o.mu.Lock()
+		a := o.adopted[p.PID]
+		met = a != nil && !a.pending
+		o.mu.Unlock()
+	}
+	o.mu.Lock()
+	o.forks, run.token = 0, token
+	o.register(run, p.PID, p.Started)
+	close(o.forking)
+	o.forking = nil
+	o.mu.Unlock()
+	if id := <-asked; id != p.ID {
+		t.Errorf("Owns says %d, want %d", id, p.ID)
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTracelessEscapee states the blind spot: own session, parent gone before
 // anybody looked, empty environment, none of its pipes. Nobody can say whose it
 // is, but it is not taken for an outsider, and the end of the box reaches it.

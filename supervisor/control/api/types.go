@@ -292,8 +292,8 @@ func Conditions() []string {
 
 // WaitQuery says what to wait for. No names and ForReady means the readiness of
 // the box; no names and another condition means every program. For may be in
-// letters of either case. Timeout 0 is the
-// server's bound of ten minutes, which is also the greatest.
+// letters of either case. Timeout 0 is the server's bound of ten minutes, which is
+// also the greatest.
 type WaitQuery struct {
 	Names   []string
 	For     string
