@@ -193,6 +193,25 @@ func TestApplySaysWhatWaitsForTheNextBoot(t *testing.T) {
 	}
 }
 
+// A program that takes the control socket away makes nobody deaf.
+func TestControlSocketComesBack(t *testing.T) {
+	for name, mode := range map[string]how{"pid 1": asPID1, "unprivileged": unprivileged} {
+		t.Run(name, func(t *testing.T) {
+			b := boot(t, mode, header+`
+[programs.thief]
+command = ["sh", "-c", "rm CONTROL; exec sleep 1000"]
+`)
+			if e := b.event("ControlSocketLost"); e["found"] != "nothing" || e["restored"] != true {
+				t.Errorf("told %v", e)
+			}
+			b.mustCtl("version")
+			if code := b.stop(); code != 0 {
+				t.Errorf("ended with %d", code)
+			}
+		})
+	}
+}
+
 // A second agentinit in the place of a live one is refused before it has touched
 // anything there.
 func TestSecondInTheSamePlace(t *testing.T) {

@@ -60,12 +60,13 @@ type admission struct {
 
 func admit(socket *Socket, limits Limits, owner func(int) (string, bool), failed func(error)) *admission {
 	ctx, stop := context.WithCancel(context.Background())
+	first := socket.listener // the socket may have another one soon
 	a := &admission{
-		addr: socket.listener.Addr(), current: socket.listener, abstract: socket.Abstract(), owner: owner, failed: failed,
+		addr: first.Addr(), current: first, abstract: socket.Abstract(), owner: owner, failed: failed,
 		slots: make(chan struct{}, limits.Connections), guests: make(chan struct{}, limits.Guests),
 		ready: make(chan *peerConn), ctx: ctx, stop: stop,
 	}
-	a.running.Go(func() { a.loop(socket.listener) })
+	a.running.Go(func() { a.loop(first) })
 	return a
 }
 
