@@ -55,6 +55,7 @@ func TestHeldUpExec(t *testing.T) {
 		t.Fatal(err)
 	}
 	next(t, o, holder.ID, Emptied)
+	o.shimPatience = shimPatience // it is no root's file everywhere
 	p := mustStart(t, o, Command{Path: byLeased})
 	if e := next(t, o, p.ID, Exited); e.Status.ExitStatus() != 0 {
 		t.Errorf("without the lease: %+v", e)
