@@ -135,7 +135,9 @@ func (s *Server) await(ctx context.Context, w *watch, reached goal, before []sup
 	pending := make(map[string]subject, len(before))
 	for _, p := range before {
 		if failures[p.Name] == nil {
-			pending[p.Name] = subject{Status: p}
+			// Not only what is seen from now on: a request that has been taken may
+			// be over, and overtaken, before the first look.
+			pending[p.Name] = subject{Status: p, went: !resting(p)}
 		}
 	}
 	for {

@@ -10,7 +10,7 @@ import (
 // since.
 type subject struct {
 	supervisor.Status
-	// went: it has been under way since the request was taken. A program that
+	// went: it has been under way, when the request met it or since. A program that
 	// then rests without a new run was stopped by somebody else; one that has
 	// rested all the while may still wait for what it needs.
 	went bool
