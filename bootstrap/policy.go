@@ -191,7 +191,10 @@ func (p *Policy) ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
 }
 
 // Remove removes a file; one that is not there is fine.
-func (p *Policy) Remove(path string) error {
+func (p *Policy) Remove(path string) error { return p.removing(path, removeIfThere) }
+
+// removing has nothing to do where there is no root.
+func (p *Policy) removing(path string, remove func(r *os.Root, rel string) error) error {
 	r, rel, err := p.open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -200,25 +203,19 @@ func (p *Policy) Remove(path string) error {
 		return err
 	}
 	defer r.Close()
-	return removeIfThere(r, rel)
+	return remove(r, rel)
 }
 
 // RemoveUnfinished removes what writes of a file have left that were killed. Nobody
 // may be writing it.
 func (p *Policy) RemoveUnfinished(path string) error {
-	r, rel, err := p.open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	return p.removing(path, func(r *os.Root, rel string) error {
+		names, err := fs.Glob(r.FS(), globEscaper.Replace(filepath.ToSlash(rel))+unfinished+"*")
+		for _, name := range names {
+			err = errors.Join(err, removeIfThere(r, name))
+		}
 		return err
-	}
-	defer r.Close()
-	names, err := fs.Glob(r.FS(), globEscaper.Replace(filepath.ToSlash(rel))+unfinished+"*")
-	for _, name := range names {
-		err = errors.Join(err, removeIfThere(r, name))
-	}
-	return err
+	})
 }
 
 var globEscaper = strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`)

@@ -535,7 +535,7 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 		return
 	}
 	c := Crash{
-		Program: r.key.name, Run: r.key.run, PID: e.PID, Time: e.Time, Uptime: e.Time.Sub(r.proc.Started),
+		Program: r.key.name, Run: r.key.run, PID: e.PID, Time: e.Time, Uptime: exit.Lived,
 		Exit: exit, Killed: e.ByUs, Rusage: e.Rusage,
 	}
 	s.crashes[c.Program] = c

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -139,12 +140,8 @@ func listenerAt(ctx context.Context, path string) (pid int, there bool) {
 		return 0, errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
+	cred, err := api.Listener(conn.(*net.UnixConn))
 	if err != nil {
-		return 0, true
-	}
-	var cred *unix.Ucred
-	if raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }) != nil || err != nil {
 		return 0, true
 	}
 	return int(cred.Pid), true

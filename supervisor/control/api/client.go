@@ -99,6 +99,23 @@ func (c *Client) dialUnix(ctx context.Context, socket string) (net.Conn, error) 
 	return conn, nil
 }
 
+// Listener returns who listens at the other end of a connection that was dialled
+// (unix(7), SO_PEERCRED). Its pid is 0 in another pid namespace.
+func Listener(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return nil, err
+	}
+	return cred, credErr
+}
+
 // checkServer keeps a stranger from posing as agentinit. An abstract name
 // belongs to whoever in the network namespace takes it first, so the listener
 // must be PID 1, root, or the caller's own user; a file belongs to whoever may
@@ -107,19 +124,9 @@ func (c *Client) checkServer(conn *net.UnixConn, abstract bool) error {
 	if !c.init && !abstract {
 		return nil
 	}
-	raw, err := conn.SyscallConn()
+	cred, err := Listener(conn)
 	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if credErr != nil {
-		return fmt.Errorf("cannot tell who listens: %w", credErr)
+		return fmt.Errorf("cannot tell who listens: %w", err)
 	}
 	if c.init && cred.Pid != 1 {
 		return fmt.Errorf("the listener is pid %d of user %d and not PID 1, which is the agentinit here: "+
