@@ -42,8 +42,9 @@ lint: ## gofmt, vet, staticcheck
 e2e: deps image-test ## end to end: real PID 1, real containers (root)
 	AGENTINIT_E2E=1 go test -count=1 -v ./e2e/...
 
-bench: build bin/testprog ## measure, beside a bare C loop and the peers installed here
-	go run ./bench
+bench: deps-bench build bin/testprog ## measure, beside a bare C loop and the peers installed here (BENCHFLAGS: more flags)
+	@mkdir -p dist
+	go run ./bench -json dist/bench.json -svg-start dist/bench-start.svg -svg-capture dist/bench-capture.svg $(BENCHFLAGS)
 
 fuzz: ## each fuzz target for FUZZTIME (default 60s)
 	./.ci/fuzz $${FUZZTIME:-60s}

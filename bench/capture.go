@@ -30,34 +30,29 @@ const captureIdle = 10 * time.Second
 const captureLimit = 2 * time.Minute
 
 // capture has n programs print size bytes each into rotated files.
-func capture(ctx context.Context, l *lab, p peer, n, size int) (string, error) {
-	if p.capture == nil {
-		return "", nil
-	}
+func capture(ctx context.Context, l *lab, p peer, n, size int) ([]float64, error) {
 	size -= size % lineLength
 	b, err := l.open(ctx, peer{name: p.name, setup: p.capture}, n, []string{l.path("lines"), strconv.Itoa(size)})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	result, err := b.captured(n, size)
-	if killErr := b.kill(); err == nil {
-		err = killErr
-	}
+	speed, cpu, err := b.captured(n, size)
+	err = errors.Join(err, b.kill())
+	var cut, lost int
 	if err == nil {
-		var found string
-		found, err = inspect(logsOf(b.dir), n, size/lineLength)
-		result += found
+		cut, lost, err = inspect(logsOf(b.dir), n, size/lineLength)
 	}
-	return result, errors.Join(err, os.RemoveAll(b.dir))
+	return []float64{speed, cpu.Seconds(), float64(cut), float64(lost)}, errors.Join(err, os.RemoveAll(b.dir))
 }
 
 // logsOf is below which each peer keeps what the programs print.
 func logsOf(dir string) string { return filepath.Join(dir, "logs") }
 
-// captured waits until all has arrived, or until what is missing comes no more.
-func (b *box) captured(n, size int) (string, error) {
+// captured waits until all has arrived, or until what is missing comes no more. It
+// returns megabytes a second and the processor time of the init and its loggers.
+func (b *box) captured(n, size int) (speed float64, cpu time.Duration, err error) {
 	if err := b.expect('B', 1); err != nil {
-		return "", err
+		return 0, 0, err
 	}
 	begun := time.Now()
 	want := int64(n) * int64(size)
@@ -66,7 +61,7 @@ func (b *box) captured(n, size int) (string, error) {
 	for full := 0; full < 2 && time.Since(grown) < captureIdle && time.Since(begun) < captureLimit; {
 		now, err := totalSize(logsOf(b.dir))
 		if err != nil {
-			return "", err
+			return 0, 0, err
 		}
 		if now == want {
 			full++
@@ -79,8 +74,8 @@ func (b *box) captured(n, size int) (string, error) {
 		// A look at 200 directories takes a while itself.
 		time.Sleep(time.Duration(n/10+1) * time.Millisecond)
 	}
-	cpu, err := cpuTime(b.pid(), "lines")
-	return fmt.Sprintf("%.0f MB/s; %.2f", float64(have)/1e6/grown.Sub(begun).Seconds(), cpu.Seconds()), err
+	cpu, err = cpuTime(b.pid(), "lines")
+	return float64(have) / 1e6 / grown.Sub(begun).Seconds(), cpu, err
 }
 
 func totalSize(dir string) (n int64, err error) {
@@ -135,10 +130,10 @@ func cpuTime(pid int, program string) (time.Duration, error) {
 
 // inspect reads the files and counts the lines that are not whole and those that
 // are nowhere.
-func inspect(dir string, n, lines int) (string, error) {
-	cut, whole := 0, 0
+func inspect(dir string, n, lines int) (cut, lost int, err error) {
+	whole := 0
 	seen := map[string][]bool{}
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() || !keepsLines(e.Name()) {
 			return err
 		}
@@ -157,7 +152,7 @@ func inspect(dir string, n, lines int) (string, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("; %d cut, %d lost", cut, n*lines-whole), err
+	return cut, n*lines - whole, err
 }
 
 // readLines marks the lines of a file in have and returns how many are not as

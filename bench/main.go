@@ -1,15 +1,18 @@
 // Command bench measures agentinit beside its peers in one run: a bare C loop of
-// the same system calls as the floor, and supervisord, s6 and runit where they are
-// installed. It owns no product code and asserts nothing: it prints a table.
+// the same system calls as the floor, and dinit, s6, runit and supervisord where
+// they are installed. It owns no product code and asserts nothing: it prints a
+// table, and writes the numbers as JSON and two pictures as SVG if asked.
 //
 // Every init is exec'ed the same way (as PID 1 of a pid namespace when bench runs
 // as root) and supervises the same static C program, which reports over a fifo;
-// a measurement goes from exec to the last report.
+// a measurement goes from exec to the last report. The peers take turns within
+// each round, so that what else the machine does disturbs all of them alike.
 package main
 
 import (
 	"context"
 	"embed"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -18,7 +21,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
 )
 
 //go:embed c/*.c
@@ -41,56 +43,115 @@ type lab struct {
 	out  io.Writer
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+type options struct {
+	bin, only, peers   string
+	jsonFile, svgStart string
+	svgCapture         string
+	rounds             int
+	quick              bool
+}
+
+func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	bin := flags.String("bin", "bin", "`directory` of agentinit and agentctl")
-	only := flags.String("only", "", "run only the measurements whose name contains this `text`")
-	quick := flags.Bool("quick", false, "fewer repetitions, no thousands")
-	if err := flags.Parse(args); err != nil {
-		return err
+	flags.StringVar(&o.bin, "bin", "bin", "`directory` of agentinit and agentctl")
+	flags.StringVar(&o.only, "only", "", "run only the measurements whose name contains this `text`")
+	flags.StringVar(&o.peers, "peers", "", "measure only these peers beside agentinit and the floor (`names` with commas)")
+	flags.IntVar(&o.rounds, "rounds", 5, "how often each measurement is repeated; the peers take turns in each round")
+	flags.BoolVar(&o.quick, "quick", false, "no thousands, and captures of a sixteenth")
+	flags.StringVar(&o.jsonFile, "json", "", "write the numbers to this `file`")
+	flags.StringVar(&o.svgStart, "svg-start", "", "draw the starts to this `file`")
+	flags.StringVar(&o.svgCapture, "svg-capture", "", "draw the captures to this `file`")
+	err = flags.Parse(args)
+	if err == nil && o.rounds < 1 {
+		err = errors.New("-rounds must be at least 1")
 	}
-	abs, err := filepath.Abs(*bin)
+	return o, err
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	o, err := parse(args)
 	if err != nil {
 		return err
 	}
+	l, err := newLab(ctx, o.bin, out)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(l.dir)
+	machine, err := lookAtMachine()
+	if err != nil {
+		return err
+	}
+	machine.print(out)
+	report := Report{Machine: machine}
+	peers := l.peers(o.peers)
+	for _, m := range measurements(o) {
+		if !strings.Contains(m.title, o.only) {
+			continue
+		}
+		row, err := l.measure(ctx, m, peers)
+		if err != nil {
+			return err
+		}
+		if err := row.print(out); err != nil {
+			return err
+		}
+		report.Rows = append(report.Rows, row)
+	}
+	return errors.Join(report.writeJSON(o.jsonFile), report.writeSVG(o.svgStart, startChart), report.writeSVG(o.svgCapture, captureChart))
+}
+
+func newLab(ctx context.Context, bin string, out io.Writer) (*lab, error) {
+	abs, err := filepath.Abs(bin)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range []string{"agentinit", "agentctl"} {
 		if _, err := os.Stat(filepath.Join(abs, name)); err != nil {
-			return fmt.Errorf("%w: run make build first, or say where with -bin", err)
+			return nil, fmt.Errorf("%w: run make build first, or say where with -bin", err)
 		}
 	}
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer os.RemoveAll(dir)
 	l := &lab{dir: dir, bin: abs, root: os.Geteuid() == 0, out: out}
 	if err := l.compile(ctx); err != nil {
-		return err
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	peers := l.peers()
-	for _, m := range measurements(*quick) {
-		if !strings.Contains(m.name, *only) {
-			continue
+	return l, nil
+}
+
+// measure asks every peer once in each round. A peer that fails is said to have
+// failed and is not asked again.
+func (l *lab) measure(ctx context.Context, m measurement, peers []peer) (Row, error) {
+	row := Row{Name: m.title, Columns: m.columns}
+	for _, p := range peers {
+		if m.on(p) {
+			row.Results = append(row.Results, Result{peer: p, Peer: p.name})
 		}
-		fmt.Fprintf(out, "\n%s (%s)\n", m.name, m.unit)
-		w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-		for _, p := range peers {
+	}
+	for round := range m.rounds {
+		for i := range row.Results {
 			if ctx.Err() != nil {
-				return ctx.Err()
+				return row, ctx.Err()
 			}
-			result, err := m.run(ctx, l, p)
+			r := &row.Results[(i+round)%len(row.Results)] // no peer is always the first
+			if r.Failed != "" {
+				continue
+			}
+			values, err := m.run(ctx, l, r.peer)
 			if err != nil {
-				result = "failed: " + err.Error()
+				r.Failed = err.Error()
+				continue
 			}
-			if result != "" {
-				fmt.Fprintf(w, "  %s\t%s\n", p.name, result)
-			}
-		}
-		if err := w.Flush(); err != nil {
-			return err
+			r.rounds = append(r.rounds, values)
 		}
 	}
-	return nil
+	for i := range row.Results {
+		row.Results[i].sum(len(m.columns))
+	}
+	return row, nil
 }
 
 func (l *lab) compile(ctx context.Context) error {

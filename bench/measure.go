@@ -4,107 +4,194 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// measurement is one row of questions asked of every peer. An empty answer means
-// that it does not apply.
+// measurement is one question for every peer that it is on: run returns a number
+// for each column.
 type measurement struct {
-	name, unit string
-	run        func(context.Context, *lab, peer) (string, error)
+	title   string
+	columns []Column
+	rounds  int
+	on      func(peer) bool
+	run     func(context.Context, *lab, peer) ([]float64, error)
 }
 
-func measurements(quick bool) []measurement {
+func supervises(p peer) bool   { return p.setup != nil }
+func hasStatus(p peer) bool    { return p.status != nil }
+func capturesLogs(p peer) bool { return p.capture != nil }
+func runsOneChild(p peer) bool { return p.init != nil }
+func isOurs(p peer) bool       { return p.name == ours }
+func makesCgroups(p peer) bool { return p.name == ours || p.name == floorName }
+
+// stopsOnTerm leaves out runit: runsvdir stops its services on HUP only, and never
+// kills.
+func stopsOnTerm(p peer) bool { return p.setup != nil && p.name != "runit" }
+
+// dinitName and the others are the peers that goals are stated against.
+const (
+	ours        = "agentinit"
+	floorName   = "floor (C loop)"
+	dinitName   = "dinit"
+	superName   = "supervisord"
+	tiniName    = "tini"
+	startRounds = 3 // as many times more rounds for what takes milliseconds
+)
+
+func ofDinit(times float64) []Goal { return []Goal{{Times: times, Of: dinitName}} }
+
+func measurements(o options) []measurement {
+	all := append(boots(o), controls(o)...)
+	all = append(all, memories(o)...)
+	return append(append(all, captures(o)...), initMode(o)...)
+}
+
+func boots(o options) []measurement {
 	var all []measurement
-	sizes, times := []int{1, 10, 100, 1000}, 5
-	if quick {
-		sizes, times = []int{1, 10, 100}, 3
-	}
-	for _, n := range sizes {
-		all = append(all, measurement{fmt.Sprintf("boot of %d programs, from exec", n), "median ms",
-			func(ctx context.Context, l *lab, p peer) (string, error) { return boot(ctx, l, p, n, times) }})
-		all = append(all, measurement{fmt.Sprintf("boot of %d programs, each in a cgroup where the init makes one", n), "median ms",
-			func(ctx context.Context, l *lab, p peer) (string, error) {
-				if p.name != "agentinit" && p.name != floorName {
-					return "", nil // no other makes one
-				}
-				return boot(ctx, l, p, n, times, "BENCH_CGROUPS=1")
-			}})
-	}
-	all = append(all,
-		measurement{"killed program running again", "p50 / p99 ms of 200", restart},
-		measurement{"20,000 orphans reaped", "ms; peak zombies; left", orphans},
-		measurement{"status of 100 programs, whole command", "median ms of 100", status},
-		measurement{"context switches when idle, 100 programs", "in 5 s", idle},
-		measurement{"SIGTERM to gone, 100 programs", "median ms", func(ctx context.Context, l *lab, p peer) (string, error) { return shutdown(ctx, l, p, times) }},
-		measurement{"10 programs that ignore TERM, KILL after 2 s", "median ms beyond the 2 s", func(ctx context.Context, l *lab, p peer) (string, error) { return stubborn(ctx, l, p, times) }},
-	)
-	for _, n := range []int{1, 100, 1000} {
-		if quick && n > 100 {
+	for _, size := range []struct {
+		programs int
+		goal     float64
+	}{{1, 2.5}, {10, 1}, {100, 1}, {1000, 1}} {
+		n, rounds := size.programs, o.rounds
+		if o.quick && n > 100 {
 			continue
 		}
-		all = append(all, measurement{fmt.Sprintf("own memory with %d programs", n), "PSS, MiB",
-			func(ctx context.Context, l *lab, p peer) (string, error) { return memory(ctx, l, p, n) }})
+		if n <= 10 {
+			rounds *= startRounds
+		}
+		all = append(all, measurement{fmt.Sprintf("boot of %d programs, from exec", n),
+			[]Column{{Name: "all run", Unit: "ms", Goals: ofDinit(size.goal)}}, rounds, supervises,
+			func(ctx context.Context, l *lab, p peer) ([]float64, error) { return boot(ctx, l, p, n) }})
 	}
+	last := 1000
+	if o.quick {
+		last = 100
+	}
+	return append(all, measurement{fmt.Sprintf("boot of %d programs, each in a cgroup where the init makes one", last),
+		[]Column{{Name: "all run", Unit: "ms"}}, o.rounds, makesCgroups,
+		func(ctx context.Context, l *lab, p peer) ([]float64, error) {
+			return boot(ctx, l, p, last, "BENCH_CGROUPS=1")
+		}}, measurement{fmt.Sprintf("start of %d programs until the status command says so", last),
+		[]Column{{Name: "all reported", Unit: "ms", Goals: ofDinit(1.2)}}, o.rounds, hasStatus,
+		func(ctx context.Context, l *lab, p peer) ([]float64, error) { return reported(ctx, l, p, last) }})
+}
+
+func controls(o options) []measurement {
+	all := []measurement{
+		{"killed program running again, 200 times", []Column{
+			{Name: "p50", Unit: "ms", Goals: ofDinit(0.9)}, {Name: "p99", Unit: "ms", Goals: ofDinit(0.9)}}, o.rounds, supervises, restart},
+		{"20,000 orphans reaped", []Column{
+			{Name: "all gone", Unit: "ms", Goals: []Goal{{Times: 1.05, Of: floorName}}}, {Name: "peak", Unit: "zombies", Goals: []Goal{{Times: 60}}},
+			{Name: "left", Unit: "zombies", Goals: []Goal{{Times: 0}}}}, o.rounds, supervises, orphans},
+		{"status of 100 programs, whole command", []Column{{Name: "median of 50", Unit: "ms", Goals: ofDinit(1.5)}}, o.rounds, hasStatus, status},
+		{"100 programs at rest, 5 s", []Column{{Name: "context switches", Unit: "", Goals: []Goal{{Times: 0}}}}, min(o.rounds, 2), supervises, idle},
+		{"10 programs that ignore TERM, KILL after 2 s", []Column{{Name: "beyond the 2 s", Unit: "ms", Goals: ofDinit(2)}}, o.rounds, stopsOnTerm, stubborn},
+	}
+	for _, n := range []int{100, 1000} {
+		if o.quick && n > 100 {
+			continue
+		}
+		all = append(all, measurement{fmt.Sprintf("SIGTERM to gone, %d programs that all handle it", n),
+			[]Column{{Name: "gone", Unit: "ms", Goals: ofDinit(1.2)}}, o.rounds, stopsOnTerm,
+			func(ctx context.Context, l *lab, p peer) ([]float64, error) { return shutdown(ctx, l, p, n) }})
+	}
+	return all
+}
+
+func memories(o options) []measurement {
+	var all []measurement
+	for _, size := range []struct {
+		programs   int
+		bare, full float64
+	}{{1, 5, 12}, {100, 6.5, 14}, {1000, 14, 22}} {
+		n := size.programs
+		if o.quick && n > 100 {
+			continue
+		}
+		all = append(all,
+			measurement{fmt.Sprintf("own memory with %d programs", n), []Column{{Name: "PSS", Unit: "MiB", Goals: []Goal{{Times: size.bare}}}}, min(o.rounds, 3), supervises,
+				func(ctx context.Context, l *lab, p peer) ([]float64, error) { return memory(ctx, l, p, n) }},
+			measurement{fmt.Sprintf("own memory with %d programs, listeners and slots on", n), []Column{{Name: "PSS", Unit: "MiB", Goals: []Goal{{Times: size.full}}}}, min(o.rounds, 3), isOurs,
+				func(ctx context.Context, l *lab, p peer) ([]float64, error) {
+					p.setup = l.agentinitFull
+					return memory(ctx, l, p, n)
+				}})
+	}
+	return all
+}
+
+func captures(o options) []measurement {
+	var all []measurement
 	for _, c := range []struct {
 		name    string
 		n, size int
-	}{{"capture of 1 GiB of lines to rotated files", 1, 1 << 30}, {"capture of 200 programs of 5 MiB each", 200, 5 << 20}} {
-		if quick {
+	}{{"capture of 1 GiB of lines of one program", 1, 1 << 30}, {"capture of 200 programs of 5 MiB each", 200, 5 << 20}} {
+		if o.quick {
 			c.name, c.size = c.name+", a sixteenth", c.size/16
 		}
-		all = append(all, measurement{c.name, "MB/s; CPU s of the init and its loggers; lines",
-			func(ctx context.Context, l *lab, p peer) (string, error) { return capture(ctx, l, p, c.n, c.size) }})
+		all = append(all, measurement{c.name, []Column{
+			{Name: "speed", Unit: "MB/s", Higher: true, Goals: []Goal{{Times: 0.9, Of: floorName}, {Times: 1, Of: superName}}},
+			{Name: "CPU", Unit: "s", Goals: []Goal{{Times: 1, Of: superName}}},
+			{Name: "cut", Unit: "lines", Goals: []Goal{{Times: 0}}}, {Name: "lost", Unit: "lines", Goals: []Goal{{Times: 0}}}}, o.rounds, capturesLogs,
+			func(ctx context.Context, l *lab, p peer) ([]float64, error) { return capture(ctx, l, p, c.n, c.size) }})
 	}
-	return append(all,
-		measurement{"init mode: -- /bin/true, whole command", "median ms of 50", initStart},
-		measurement{"init mode: memory", "RssAnon, KiB", initMemory})
+	return all
 }
 
-func median(d []time.Duration) string { return ms(quantile(d, 0.5)) }
-
-func quantile(d []time.Duration, q float64) time.Duration {
-	slices.Sort(d)
-	return d[min(int(q*float64(len(d))), len(d)-1)]
+func initMode(o options) []measurement {
+	return []measurement{
+		{"init mode: -- /bin/true, whole command", []Column{{Name: "median of 20", Unit: "ms", Goals: []Goal{{Times: 3, Of: tiniName}}}}, o.rounds, runsOneChild, initStart},
+		{"init mode: memory", []Column{{Name: "PSS", Unit: "MiB", Goals: []Goal{{Times: 3}}}}, min(o.rounds, 3), runsOneChild, initMemory},
+	}
 }
 
-func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d.Microseconds())/1000) }
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// one is the answer of a measurement with one column.
+func one(v float64, err error) ([]float64, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []float64{v}, nil
+}
 
 // rest is what the machine gets to clear away what was killed before the next
 // start is measured.
 const rest = 100 * time.Millisecond
 
-func boot(ctx context.Context, l *lab, p peer, n, times int, env ...string) (string, error) {
-	if n <= 10 {
-		times *= 5 // short ones vary more
+func boot(ctx context.Context, l *lab, p peer, n int, env ...string) ([]float64, error) {
+	time.Sleep(rest)
+	b, err := l.open(ctx, p, n, []string{l.path("prog")}, env...)
+	if err != nil {
+		return nil, err
 	}
-	var took []time.Duration
-	for range times {
-		time.Sleep(rest)
-		b, err := l.open(ctx, p, n, []string{l.path("prog")}, env...)
-		if err != nil {
-			return "", err
-		}
-		err = b.expect('B', n)
-		took = append(took, time.Since(b.begun))
-		groups := b.cgroups()
-		if killErr := b.kill(); err == nil {
-			err = killErr
-		}
-		if err == nil {
-			err = removeEmpty(groups)
-		}
-		if err != nil {
-			return "", err
+	err = b.expect('B', n)
+	took := time.Since(b.begun)
+	groups := b.cgroups()
+	return one(ms(took), errors.Join(err, b.kill(), removeEmpty(groups)))
+}
+
+// reported runs the status command until it lists all programs as running. The
+// command before the last was too early, so the time is right to one of them.
+func reported(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
+	time.Sleep(rest)
+	b, err := l.open(ctx, p, n, []string{l.path("prog")})
+	if err != nil {
+		return nil, err
+	}
+	argv := p.status(b.dir)
+	for end := b.begun.Add(time.Minute); time.Now().Before(end); {
+		// It fails until the control socket is there, and while programs start.
+		out, _ := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
+		if strings.Count(string(out), p.running) >= n {
+			took := time.Since(b.begun)
+			return one(ms(took), errors.Join(b.expect('B', n), b.kill()))
 		}
 	}
-	return median(took), nil
+	return nil, errors.Join(errors.New("not all programs were reported within a minute"), b.kill())
 }
 
 // settled opens a box of n programs and waits until all have begun and a second
@@ -122,43 +209,43 @@ func settled(ctx context.Context, l *lab, p peer, n int, env ...string) (*box, e
 	return b, b.drain()
 }
 
-func restart(ctx context.Context, l *lab, p peer) (string, error) {
+func restart(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	const kills = 200
 	b, err := settled(ctx, l, p, 10)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var took []time.Duration
-	end := time.Now().Add(30 * time.Second) // peers that wait a second per restart
+	end := time.Now().Add(10 * time.Second) // peers that wait a second per restart
 	for len(took) < kills && time.Now().Before(end) {
 		live := victims(b.pid(), "prog")
 		if len(live) == 0 {
-			return "", fmt.Errorf("no program left; %v", b.kill())
+			return nil, fmt.Errorf("no program left; %v", b.kill())
 		}
 		began := time.Now()
 		if err := syscall.Kill(live[len(took)%len(live)], syscall.SIGKILL); err != nil {
-			return "", err
+			return nil, err
 		}
 		if err := b.expect('B', 1); err != nil {
-			return "", err
+			return nil, err
 		}
 		took = append(took, time.Since(began))
 	}
-	return fmt.Sprintf("%s / %s", ms(quantile(took, 0.5)), ms(quantile(took, 0.99))), b.kill()
+	return []float64{ms(quantile(took, 0.5)), ms(quantile(took, 0.99))}, b.kill()
 }
 
 // orphans is measured twice: who counts zombies takes time from the reaper, and
 // more of it the more threads that has.
-func orphans(ctx context.Context, l *lab, p peer) (string, error) {
+func orphans(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	took, left, err := reap(ctx, l, p, func(*box) {})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	peak := 0
 	if _, _, err = reap(ctx, l, p, func(b *box) { peak = max(peak, zombies(b.pid())) }); err != nil {
-		return "", err
+		return nil, err
 	}
-	return fmt.Sprintf("%s; %d; %d", ms(took), peak, left), nil
+	return []float64{ms(took), float64(peak), float64(left)}, nil
 }
 
 // reap has 20,000 orphans made and waits until no zombie is left, for five seconds
@@ -189,158 +276,104 @@ func reap(ctx context.Context, l *lab, p peer, look func(*box)) (took time.Durat
 	return took, left, b.kill()
 }
 
-func status(ctx context.Context, l *lab, p peer) (string, error) {
-	if p.status == nil {
-		return "", nil
-	}
+func status(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	b, err := settled(ctx, l, p, 100)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var took []time.Duration
-	for range 100 {
+	for range 50 {
 		argv := p.status(b.dir)
 		began := time.Now()
 		out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
 		took = append(took, time.Since(began))
 		if err != nil {
-			return "", fmt.Errorf("%w: %.200s; %v", err, out, b.kill())
+			return nil, fmt.Errorf("%w: %.200s; %v", err, out, b.kill())
 		}
 	}
-	return median(took), b.kill()
+	return one(ms(quantile(took, 0.5)), b.kill())
 }
 
-func idle(ctx context.Context, l *lab, p peer) (string, error) {
+func idle(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	b, err := settled(ctx, l, p, 100)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	fields := []string{"voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"}
 	before, err := sumStatus(b.pid(), fields...)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	time.Sleep(5 * time.Second)
 	after, err := sumStatus(b.pid(), fields...)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprint(after - before), b.kill()
+	return one(float64(after-before), errors.Join(err, b.kill()))
 }
 
-func memory(ctx context.Context, l *lab, p peer, n int) (string, error) {
+func memory(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
 	b, err := settled(ctx, l, p, n)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	kib, err := pss(b.pid(), "prog")
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%.1f", float64(kib)/1024), b.kill()
+	return one(float64(kib)/1024, errors.Join(err, b.kill()))
 }
 
-func shutdown(ctx context.Context, l *lab, p peer, times int) (string, error) {
-	var took []time.Duration
-	for range times {
-		b, err := settled(ctx, l, p, 100)
-		if err != nil {
-			return "", err
-		}
-		if p.name == "runit" {
-			return "", b.kill() // runsvdir stops its services on HUP only
-		}
-		handled := make(chan error, 1)
-		go func() { handled <- b.expect('T', 100) }()
-		began := time.Now()
-		// The fifo must stay open until every report is read.
-		if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			return "", err
-		}
-		state, err := b.cmd.Process.Wait()
-		took = append(took, time.Since(began))
-		if err != nil {
-			return "", fmt.Errorf("%w (%v)", err, state)
-		}
-		if err := <-handled; err != nil {
-			return "", err
-		}
-		if err := b.fifo.Close(); err != nil {
-			return "", err
-		}
+func shutdown(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
+	b, err := settled(ctx, l, p, n)
+	if err != nil {
+		return nil, err
 	}
-	return median(took), nil
+	handled := make(chan error, 1)
+	go func() { handled <- b.expect('T', n) }()
+	began := time.Now()
+	// The fifo must stay open until every report is read.
+	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return nil, err
+	}
+	state, err := b.cmd.Process.Wait()
+	took := time.Since(began)
+	if err != nil {
+		return nil, fmt.Errorf("%w (%v)", err, state)
+	}
+	return one(ms(took), errors.Join(<-handled, b.fifo.Close()))
 }
 
 // ladder is how long every peer is told to wait between TERM and KILL.
 const ladder = 2 * time.Second
 
-func stubborn(ctx context.Context, l *lab, p peer, times int) (string, error) {
-	if p.name == "runit" {
-		return "", nil // never kills
+func stubborn(ctx context.Context, l *lab, p peer) ([]float64, error) {
+	b, err := settled(ctx, l, p, 10, "IGNORE_TERM=1")
+	if err != nil {
+		return nil, err
 	}
-	var beyond []time.Duration
-	for range times {
-		b, err := settled(ctx, l, p, 10, "IGNORE_TERM=1")
-		if err != nil {
-			return "", err
-		}
-		began := time.Now()
-		if err := b.stop(); err != nil {
-			return "", err
-		}
-		beyond = append(beyond, time.Since(began)-ladder)
-	}
-	return median(beyond), nil
+	began := time.Now()
+	err = b.stop()
+	return one(ms(time.Since(began)-ladder), err)
 }
 
-// initCommand is the command line of an init of one child.
-func initCommand(l *lab, p peer, child ...string) []string {
-	switch p.name {
-	case "agentinit":
-		return append([]string{filepath.Join(l.bin, "agentinit"), "--"}, child...)
-	case floorName:
-		if found("tini") {
-			return append([]string{"tini", "-s", "--"}, child...)
-		}
-	}
-	return nil
-}
-
-func initStart(ctx context.Context, l *lab, p peer) (string, error) {
-	argv := initCommand(l, p, "/bin/true")
-	if argv == nil {
-		return "", nil
-	}
+func initStart(ctx context.Context, l *lab, p peer) ([]float64, error) {
+	argv := p.init("/bin/true")
 	var took []time.Duration
-	for range 50 {
+	for range 20 {
 		began := time.Now()
 		if out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%w: %s", err, out)
+			return nil, fmt.Errorf("%w: %s", err, out)
 		}
 		took = append(took, time.Since(began))
 	}
-	return median(took) + " (" + argv[0][strings.LastIndex(argv[0], "/")+1:] + ")", nil
+	return one(ms(quantile(took, 0.5)), nil)
 }
 
-func initMemory(ctx context.Context, l *lab, p peer) (string, error) {
-	argv := initCommand(l, p, "/bin/sleep", "60")
-	if argv == nil {
-		return "", nil
-	}
+func initMemory(ctx context.Context, l *lab, p peer) ([]float64, error) {
+	argv := p.init("/bin/sleep", "60")
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	if err := cmd.Start(); err != nil {
-		return "", err
+		return nil, err
 	}
 	time.Sleep(300 * time.Millisecond)
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	kib, err := pss(cmd.Process.Pid, "sleep")
 	killTree(cmd.Process.Pid)
 	// Killed on purpose: its status says nothing.
 	_ = cmd.Wait()
-	for line := range strings.Lines(string(data)) {
-		if value, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			return strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), err
-		}
-	}
-	return "", err
+	return one(float64(kib)/1024, err)
 }

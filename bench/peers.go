@@ -5,51 +5,104 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// peer is one init: how it is configured for programs, and what is exec'ed.
+// peer is one init: how it is configured for programs, and what is exec'ed. What
+// it has no word for is nil.
 type peer struct {
 	name string
 	// setup writes what the init needs below dir to run n copies of command and
 	// returns its command line.
 	setup func(dir string, n int, command []string) ([]string, error)
-	// status is the command that lists all programs, nil when there is none.
-	status func(dir string) []string
+	// status is the command that lists all programs; running is what it prints once
+	// for each that runs.
+	status  func(dir string) []string
+	running string
 	// capture is setup with each program's output in files of its own below
-	// logsOf(dir), rotated at logMax; nil when the peer captures nothing.
+	// logsOf(dir), rotated at logMax.
 	capture func(dir string, n int, command []string) ([]string, error)
+	// init is the command line of the init of one child.
+	init func(child ...string) []string
 }
 
-const floorName = "floor (C loop)"
-
-func (l *lab) peers() []peer {
+// peers are the floor, agentinit and those of the others that are installed and,
+// unless names is empty, named.
+func (l *lab) peers(names string) []peer {
 	all := []peer{
 		{name: floorName, setup: l.floor, capture: l.floorLog},
-		{name: "agentinit", setup: l.agentinit, capture: l.agentinitLog, status: func(dir string) []string {
+		{name: ours, setup: l.agentinit, capture: l.agentinitLog, running: "RUNNING", status: func(dir string) []string {
 			return []string{filepath.Join(l.bin, "agentctl"), "--socket", filepath.Join(dir, "sock"), "status"}
+		}, init: func(child ...string) []string {
+			return append([]string{filepath.Join(l.bin, "agentinit"), "--"}, child...)
 		}},
+	}
+	for _, other := range others() {
+		if names == "" || slices.Contains(strings.Split(names, ","), other.name) {
+			all = append(all, other)
+		}
+	}
+	return all
+}
+
+// others lists the peers that are on PATH.
+func others() []peer {
+	var all []peer
+	if found("dinit") && found("dinitctl") {
+		all = append(all, peer{name: dinitName, setup: dinit, running: "(pid:", status: func(dir string) []string {
+			return []string{"dinitctl", "-p", filepath.Join(dir, "dinit.sock"), "list"}
+		}})
 	}
 	if found("s6-svscan") {
 		all = append(all, peer{name: "s6", setup: serviceDirs("s6-svscan", "-c", "2000"), capture: loggedDirs("s6-svscan", "s6-log",
 			fmt.Sprintf("n%d s%d \"$1\"", logKeep, logMax))})
 	}
 	if found("runsvdir") {
-		all = append(all, peer{name: "runit", setup: serviceDirs("runsvdir"), capture: loggedDirs("runsvdir", "svlogd", "\"$1\""), status: func(dir string) []string {
-			services, err := filepath.Glob(filepath.Join(dir, "services", "*"))
-			if err != nil {
-				return nil
-			}
-			return append([]string{"sv", "status"}, services...)
-		}})
+		all = append(all, peer{name: "runit", setup: serviceDirs("runsvdir"), capture: loggedDirs("runsvdir", "svlogd", "\"$1\""), status: svStatus, running: "run: "})
 	}
 	if found("supervisord") {
-		all = append(all, peer{name: "supervisord", setup: supervisord, capture: supervisordLog, status: func(dir string) []string {
+		all = append(all, peer{name: superName, setup: supervisord, capture: supervisordLog, running: "RUNNING", status: func(dir string) []string {
 			return []string{"supervisorctl", "-c", filepath.Join(dir, "supervisord.conf"), "status"}
 		}})
 	}
+	if found(tiniName) {
+		all = append(all, peer{name: tiniName, init: func(child ...string) []string { return append([]string{tiniName, "-s", "--"}, child...) }})
+	}
 	return all
+}
+
+func svStatus(dir string) []string {
+	services, err := filepath.Glob(filepath.Join(dir, "services", "*"))
+	if err != nil {
+		return nil
+	}
+	return append([]string{"sv", "status"}, services...)
+}
+
+// dinit writes one service file a program and a target that waits for all.
+func dinit(dir string, n int, command []string) ([]string, error) {
+	services := filepath.Join(dir, "dinit.d")
+	if err := os.MkdirAll(services, 0o755); err != nil {
+		return nil, err
+	}
+	var all strings.Builder
+	all.WriteString("type = internal\n")
+	text := "type = process\ncommand = " + strings.Join(command, " ") + "\nrestart = yes\nrestart-delay = 0\nrestart-limit-count = 0\nstop-timeout = 2\n"
+	for i := range n {
+		name := fmt.Sprintf("p%04d", i)
+		fmt.Fprintf(&all, "waits-for: %s\n", name)
+		if err := os.WriteFile(filepath.Join(services, name), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	bin, err := exec.LookPath(dinitName)
+	if err != nil {
+		return nil, err
+	}
+	return []string{bin, "--container", "--quiet", "-l", filepath.Join(dir, "dinit.log"), "-d", services, "-p", filepath.Join(dir, "dinit.sock")},
+		os.WriteFile(filepath.Join(services, "boot"), []byte(all.String()), 0o644)
 }
 
 func found(name string) bool {
@@ -73,6 +126,22 @@ func (l *lab) agentinit(dir string, n int, command []string) ([]string, error) {
 	return l.manifest(dir, programs)
 }
 
+// agentinitFull is agentinit with its listeners, and a local class in every slot.
+func (l *lab) agentinitFull(dir string, n int, command []string) ([]string, error) {
+	argv, err := l.agentinit(dir, n, command)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "agentbox.toml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	full := strings.NewReplacer(`listen = "off"`, `listen = "127.0.0.1:0"`).Replace(string(text)) +
+		"[bootstrap]\nprofile = \"none\"\n[adapters]\nbeads = \"local-sqlite\"\nmemory = \"embedded-ruvector\"\nevents = \"local-jsonl\"\norchestrator = \"local-process-manager\"\n"
+	return append(argv, "--root", dir), os.WriteFile(file, []byte(full), 0o644)
+}
+
 func (l *lab) agentinitLog(dir string, n int, command []string) ([]string, error) {
 	var programs strings.Builder
 	for i := range n {
@@ -84,7 +153,7 @@ func (l *lab) agentinitLog(dir string, n int, command []string) ([]string, error
 
 func (l *lab) manifest(dir, programs string) ([]string, error) {
 	text := fmt.Sprintf("[supervisor]\nsocket = %q\nlisten = \"off\"\nmetrics_listen = \"off\"\n", filepath.Join(dir, "sock")) +
-		"[supervisor.defaults]\nrestart = \"always\"\nbackoff = { initial = \"0s\" }\nrestart_limit = { count = 0, window = \"1m\" }\nstop = [\"TERM 2s\", \"KILL\"]\n" +
+		"[supervisor.defaults]\nrestart = \"always\"\nbackoff = { initial = \"0s\" }\nrestart_limit = { count = 0, window = \"1m\" }\nstart_seconds = 0\nstop = [\"TERM 2s\", \"KILL\"]\n" +
 		programs
 	file := filepath.Join(dir, "agentbox.toml")
 	return []string{filepath.Join(l.bin, "agentinit"), "--manifest", file}, os.WriteFile(file, []byte(text), 0o644)
