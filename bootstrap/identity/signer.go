@@ -1,0 +1,34 @@
+package identity
+
+import (
+	"sync/atomic"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// Signer is the key of the box for as long as the box lives: a rotation puts
+// another one in. All methods may be called from any goroutine.
+type Signer struct{ key atomic.Pointer[Key] }
+
+// NewSigner returns a Signer that holds k.
+func NewSigner(k *Key) *Signer {
+	s := new(Signer)
+	s.key.Store(k)
+	return s
+}
+
+// Key is the key in force. Who signs several things that belong together takes
+// it once.
+func (s *Signer) Key() *Key { return s.key.Load() }
+
+// Replace puts another key in force.
+func (s *Signer) Replace(k *Key) { s.key.Store(k) }
+
+// Public, Sign, Encrypt and Decrypt are those of the key in force.
+
+func (s *Signer) Public() PublicKey                                 { return s.Key().Public() }
+func (s *Signer) Sign(e *nostr.Event) error                         { return s.Key().Sign(e) }
+func (s *Signer) Encrypt(text string, to PublicKey) (string, error) { return s.Key().Encrypt(text, to) }
+func (s *Signer) Decrypt(payload string, from PublicKey) (string, error) {
+	return s.Key().Decrypt(payload, from)
+}
