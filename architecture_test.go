@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"supervisor/control":     {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control/api", "internal/exchange"},
 	"supervisor/program":     {},
 	"supervisor/proc":        {},
-	"supervisor/logs":        {},
+	"supervisor/logs":        {"internal/safeopen"},
 	"supervisor/event":       {},
 	"supervisor/control/api": {},
 	// A control server over a made-up supervisor: for tests of the server and of
@@ -50,7 +50,7 @@ var arrows = map[string][]string{
 
 	"bootstrap": {
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose",
-		"bootstrap/identity", "supervisor/program", "supervisor/event",
+		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/safeopen",
 	},
 	"bootstrap/identity": {},
 
@@ -83,6 +83,7 @@ var arrows = map[string][]string{
 	"internal/testprog":       {},
 	"internal/testprog/built": {}, // for tests, part of no binary
 	"internal/exchange":       {},
+	"internal/safeopen":       {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,
 	// and connections in memory.
 	"internal/foreign": {},

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/schema/rules"
@@ -43,6 +44,9 @@ type Loaded struct {
 	Specs    []program.Spec
 	Checksum string // of the bytes of the file
 	Warnings []schema.Finding
+	// Replaceable says why another user could put another manifest in the place of
+	// this one, which then has to be root's all the same; "" if none can.
+	Replaceable string
 }
 
 // ManifestFile is where the manifest is read from: the flag, else
@@ -56,15 +60,28 @@ func (b *Boot) ManifestFile() string {
 // as well as the boot. The error holds Findings when the manifest is at fault.
 func (b *Boot) Read() (*Loaded, error) {
 	path := b.ManifestFile()
-	text, err := readFileBounded(path, maxManifest)
+	text, weak, err := safeopen.ReadPrivate(path, maxManifest)
 	if err != nil {
-		return nil, Findings{{Code: "E000", Severity: schema.Error, File: path, Message: "cannot read the manifest: " + unwrapPath(err).Error()}}
+		return nil, Findings{unreadable(path, err)}
 	}
 	users, err := LoadUsers(b.cfg.Roots.etc("passwd"), b.cfg.Roots.etc("group"))
 	if err != nil {
 		return nil, err
 	}
-	return b.resolve(path, text, users)
+	l, err := b.resolve(path, text, users)
+	if err == nil && weak != nil {
+		l.Replaceable = weak.Error()
+	}
+	return l, err
+}
+
+func unreadable(path string, err error) schema.Finding {
+	f := schema.Finding{Code: "E000", Severity: schema.Error, File: path, Message: "cannot read the manifest: " + unwrapPath(err).Error()}
+	if errors.Is(err, safeopen.ErrUnsafe) {
+		f.Message = "agentinit runs as root and does not run what another user can write: " + err.Error()
+		f.Hint = "chown root and chmod go-w it, or mount it read-only"
+	}
+	return f
 }
 
 // Reread is Read for an apply. A manifest that says nothing of programs is refused
@@ -135,18 +152,29 @@ func dedupe(findings []schema.Finding) []schema.Finding {
 // facts is what the plan asks of the machine.
 func (b *Boot) facts(m *schema.Manifest, doc *schema.Document, users *Users) plan.Facts {
 	return plan.Facts{
-		Env:      b.environment(m, doc),
-		ReadFile: readEnvFile,
-		Account:  users.account,
-		Main:     b.cfg.Main,
-		Version:  b.cfg.Version,
-		System:   b.cfg.System,
+		Env:         b.environment(m, doc),
+		ReadFileFor: func(path, user string) ([]byte, error) { return readEnvFile(path, user, users) },
+		Account:     users.account,
+		Main:        b.cfg.Main,
+		Version:     b.cfg.Version,
+		System:      b.cfg.System,
 	}
 }
 
-// readEnvFile reads one byte more than allowed, so that the plan can say so.
-func readEnvFile(path string) ([]byte, error) {
-	return readFileBounded(path, plan.MaxEnvFile+1)
+// readEnvFile reads an env_file, which its program's user may own: what agentinit
+// reads there as root, the program is given.
+func readEnvFile(path, user string, users *Users) ([]byte, error) {
+	var owners []uint32
+	if user != "" {
+		if id, err := users.Resolve(user, "", nil); err == nil { // else a finding of its own
+			owners = append(owners, id.Credential.UID)
+		}
+	}
+	text, _, err := safeopen.ReadPrivate(path, plan.MaxEnvFile+1, owners...)
+	if errors.Is(err, safeopen.ErrTooLarge) {
+		err = ErrTooLarge
+	}
+	return text, err
 }
 
 // defaultSocket is where agentctl looks without being told.
@@ -181,6 +209,11 @@ func load(_ context.Context, b *Boot) (Outcome, error) {
 	b.adopt(l)
 	for _, f := range l.Warnings {
 		b.publish(event.Warn, EventWarning, map[string]any{"message": f.Error(), "code": f.Code})
+	}
+	if l.Replaceable != "" {
+		b.publish(event.Warn, EventManifestReplaceable, map[string]any{
+			"path": b.ManifestFile(), "reason": l.Replaceable, "hint": "keep the manifest where only root can write, such as /etc",
+		})
 	}
 	if b.cfg.Resolved != nil {
 		if err := b.cfg.Resolved(l.Manifest, l.Plan); err != nil {

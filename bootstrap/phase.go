@@ -31,7 +31,9 @@ const (
 	EventCompleted       = "BootstrapCompleted"
 	EventSealTimeout     = "BootstrapSealTimeout"
 	EventSealInMemory    = "BootstrapSealInMemory"
-	EventSentinelAltered = "SentinelAltered"
+	// EventManifestReplaceable: another user can replace the manifest's file.
+	EventManifestReplaceable = "ManifestReplaceable"
+	EventSentinelAltered     = "SentinelAltered"
 	// EventSentinelUnwatched: the kernel cannot tell of changes to the sentinel.
 	EventSentinelUnwatched = "SentinelUnwatched"
 	EventFailed            = "BootstrapFailed"

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // MaxTerminationReport is how much of a termination log the kubelet keeps.
@@ -164,16 +166,21 @@ func runeBorder(s string, n int) int {
 // WriteTerminationReport writes the report to path if that exists and is
 // writable; it never creates it. written is false when there was nothing to
 // write to. A pipe without a reader is left alone rather than waited for, and one
-// that is full too: this is among the last things that PID 1 does.
+// that is full too: this is among the last things that PID 1 does. A symbolic link
+// that another user put there is an error, because root would overwrite its target.
 func WriteTerminationReport(path string, report []byte) (written bool, err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
+	f, err := safeopen.OpenAny(path, os.O_WRONLY)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENXIO) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("cannot write the termination report: %w", err)
 	}
-	if err = errors.Join(writeNow(f, report), f.Close()); err != nil {
+	err = f.Truncate(0)
+	if errors.Is(err, errInvalid) { // a FIFO, a device
+		err = nil
+	}
+	if err = errors.Join(err, writeNow(f, report), f.Close()); err != nil {
 		return false, fmt.Errorf("cannot write the termination report: %w", err)
 	}
 	return true, nil

@@ -123,7 +123,7 @@ func (r *resolver) environment(s *source, p *schema.Program, number int, x *expa
 	r.account(p, e, x)
 	for _, file := range p.EnvFile {
 		x.at("env_file")
-		entries, err := r.readEnvFile(x.expand(file))
+		entries, err := r.readEnvFile(x.expand(file), (&expander{get: x.get}).expand(p.User))
 		if err != nil && first {
 			r.report("E127", schema.Finding{Message: "program " + s.name + ": " + err.Error()}, "programs", s.name, "env_file")
 		}

@@ -25,6 +25,10 @@ type Facts struct {
 	// ReadFile returns the content of an env_file, at most MaxEnvFile bytes and
 	// one more. Nil makes every env_file a finding.
 	ReadFile func(path string) ([]byte, error)
+	// ReadFileFor is ReadFile for a reader that also checks who owns the file; user
+	// is the program's, "" for agentinit's own. Where it is set, ReadFile is not
+	// called.
+	ReadFileFor func(path, user string) ([]byte, error)
 	// Account tells home and login name of a `user`, by name or number. Nil, or
 	// ok false, leaves HOME, USER and LOGNAME as inherited.
 	Account func(user string) (home, login string, ok bool)

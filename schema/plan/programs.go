@@ -403,12 +403,17 @@ func (r *resolver) checkInstance(s *source, spec *program.Spec) {
 func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
 // readEnvFile returns the entries of one env_file.
-func (r *resolver) readEnvFile(path string) ([]variable, error) {
+func (r *resolver) readEnvFile(path, user string) ([]variable, error) {
 	name, optional := strings.CutPrefix(path, "-")
-	if r.facts.ReadFile == nil {
+	read := r.facts.ReadFileFor
+	switch {
+	case read != nil:
+	case r.facts.ReadFile != nil:
+		read = func(path, _ string) ([]byte, error) { return r.facts.ReadFile(path) }
+	default:
 		return nil, fmt.Errorf("cannot read %s: files are not read here", name)
 	}
-	text, err := r.facts.ReadFile(name)
+	text, err := read(name, user)
 	if optional && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -1,0 +1,302 @@
+// Package safeopen opens files in directories that other users can change.
+//
+// agentinit as root opens paths of which a program owns a part: a log
+// directory, an env_file, the termination log. O_NOFOLLOW guards the last
+// component alone (open(2)); a directory above it that is replaced by a symbolic
+// link leads root anywhere. This package follows a symbolic link only if root or
+// agentinit's own user made it, in a directory that no other user can write. It
+// hands out directories as descriptors, so that a later rename of a component
+// changes nothing.
+//
+// It must never decide what a file is for, and never import another package of
+// this module. An agentinit that is not root follows links as the kernel does: it
+// has no right that a program of its own uid lacks.
+package safeopen
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsafe is what every refusal of this package is (errors.Is).
+var ErrUnsafe = errors.New("unsafe path")
+
+// UnsafeError says which component of a path another user controls.
+type UnsafeError struct {
+	Path   string // the component
+	Reason string // "is a symbolic link that belongs to uid 1000"
+}
+
+func (e *UnsafeError) Error() string { return e.Path + " " + e.Reason }
+
+// Is makes every UnsafeError an ErrUnsafe.
+func (e *UnsafeError) Is(target error) bool { return target == ErrUnsafe }
+
+// Directory is an open directory. Names are single components: a name with a
+// slash, "." and ".." are refused. The methods may be called from several
+// goroutines, but not after Close.
+type Directory struct {
+	path string
+	fd   int
+}
+
+// OpenDirectory opens a directory by its path. Errors are *fs.PathError, or
+// *UnsafeError.
+func OpenDirectory(path string) (*Directory, error) { return openDirectory(path, 0, false) }
+
+// MakeDirectory is OpenDirectory that makes what is missing of the path, with mode
+// less the umask.
+func MakeDirectory(path string, mode fs.FileMode) (*Directory, error) {
+	return openDirectory(path, mode, true)
+}
+
+func openDirectory(name string, mode fs.FileMode, create bool) (*Directory, error) {
+	abs, err := absolute(name)
+	if err != nil {
+		return nil, err
+	}
+	w := walk{mode: mode, create: create, careful: privileged()}
+	fd, err := w.open(abs)
+	if err != nil {
+		return nil, err
+	}
+	return &Directory{path: path.Clean(abs), fd: fd}, nil
+}
+
+// openPlain opens a directory on whose path there is no symbolic link at all,
+// which is nearly every path, in one system call (openat2(2), Linux 5.6).
+func openPlain(path string) (int, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	for {
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// Path is what the directory was opened by.
+func (d *Directory) Path() string { return d.path }
+
+// Close releases the descriptor.
+func (d *Directory) Close() error { return unix.Close(d.fd) }
+
+func (d *Directory) fail(op, name string, err error) error {
+	return &fs.PathError{Op: op, Path: path.Join(d.path, name), Err: err}
+}
+
+func component(name string) error {
+	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// OpenFile opens a regular file. It never follows a symbolic link and never
+// waits for the other end of a FIFO. It does not write to a file of root's that has
+// a second name, in a directory that another user can write: where
+// fs.protected_hardlinks is 0 (proc_sys_fs(5)) a program can make that name.
+func (d *Directory) OpenFile(name string, flag int, mode fs.FileMode) (*os.File, error) {
+	fd, st, err := d.open(name, flag, mode)
+	if err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		unix.Close(fd)
+		return nil, fmt.Errorf("%s is not a regular file", path.Join(d.path, name))
+	}
+	// Only now: what is truncated has been looked at.
+	if flag&os.O_TRUNC != 0 {
+		if err := unix.Ftruncate(fd, 0); err != nil {
+			unix.Close(fd)
+			return nil, d.fail("truncate", name, err)
+		}
+	}
+	return os.NewFile(uintptr(fd), path.Join(d.path, name)), nil
+}
+
+// OpenAny opens a file of any type but a symbolic link: a FIFO, a device. It
+// creates none and does not truncate.
+func (d *Directory) OpenAny(name string, flag int) (*os.File, error) {
+	fd, _, err := d.open(name, flag&^os.O_CREATE, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path.Join(d.path, name)), nil
+}
+
+func (d *Directory) open(name string, flag int, mode fs.FileMode) (int, *unix.Stat_t, error) {
+	if err := component(name); err != nil {
+		return -1, nil, d.fail("open", name, err)
+	}
+	flags := flag&^os.O_TRUNC | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+	fd, err := unix.Openat(d.fd, name, flags, uint32(mode.Perm()))
+	for err == unix.EINTR {
+		fd, err = unix.Openat(d.fd, name, flags, uint32(mode.Perm()))
+	}
+	if err == unix.ELOOP {
+		return -1, nil, &UnsafeError{Path: path.Join(d.path, name), Reason: "is a symbolic link"}
+	}
+	if err != nil {
+		return -1, nil, d.fail("open", name, err)
+	}
+	st := new(unix.Stat_t)
+	if err = unix.Fstat(fd, st); err != nil {
+		err = d.fail("stat", name, err)
+	} else if flag&(os.O_WRONLY|os.O_RDWR) != 0 {
+		err = d.soleName(name, st)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, nil, err
+	}
+	return fd, st, nil
+}
+
+// soleName refuses root's own file under a second name, in a directory that
+// another user can write.
+func (d *Directory) soleName(name string, st *unix.Stat_t) error {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink <= 1 || !privileged() || !trusted(st.Uid) {
+		return nil
+	}
+	var dir unix.Stat_t
+	if err := unix.Fstat(d.fd, &dir); err != nil {
+		return d.fail("stat", name, err)
+	}
+	if trusted(dir.Uid) && !othersWrite(&dir) {
+		return nil
+	}
+	return &UnsafeError{Path: path.Join(d.path, name), Reason: "has a second name (hard link) somewhere else"}
+}
+
+// Rename renames a file of the directory, replacing what has the new name.
+func (d *Directory) Rename(from, to string) error {
+	if err := errors.Join(component(from), component(to)); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	if err := unix.Renameat(d.fd, from, d.fd, to); err != nil {
+		return &os.LinkError{Op: "rename", Old: path.Join(d.path, from), New: path.Join(d.path, to), Err: err}
+	}
+	return nil
+}
+
+// Remove removes a file of the directory, itself and not what it leads to.
+func (d *Directory) Remove(name string) error {
+	if err := component(name); err != nil {
+		return d.fail("remove", name, err)
+	}
+	if err := unix.Unlinkat(d.fd, name, 0); err != nil {
+		return d.fail("remove", name, err)
+	}
+	return nil
+}
+
+// Entry is what Stat knows of a file.
+type Entry struct {
+	Name    string
+	Regular bool
+	Size    int64
+	ModTime time.Time
+	UID     uint32
+	Links   uint64 // names that the file has
+}
+
+// Stat looks at a file of the directory, itself and not what it leads to.
+func (d *Directory) Stat(name string) (Entry, error) {
+	if err := component(name); err != nil {
+		return Entry{}, d.fail("stat", name, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return Entry{}, d.fail("stat", name, err)
+	}
+	return Entry{
+		Name: name, Regular: st.Mode&unix.S_IFMT == unix.S_IFREG, Size: st.Size,
+		ModTime: time.Unix(st.Mtim.Unix()), UID: st.Uid, Links: uint64(st.Nlink),
+	}, nil
+}
+
+// Names returns the names in the directory, sorted.
+func (d *Directory) Names() ([]string, error) {
+	// O_PATH descriptors cannot be read (open(2)).
+	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, d.fail("open", "", err)
+	}
+	f := os.NewFile(uintptr(fd), d.path)
+	defer f.Close()
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// OpenFile opens a regular file by its path: see Directory.OpenFile. A symbolic
+// link in the last component is followed under the same rule as in the others.
+func OpenFile(name string, flag int, mode fs.FileMode) (*os.File, error) {
+	dir, base, err := parent(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.OpenFile(base, flag, mode)
+}
+
+// OpenAny is OpenFile for a file of any type: see Directory.OpenAny.
+func OpenAny(name string, flag int) (*os.File, error) {
+	dir, base, err := parent(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.OpenAny(base, flag)
+}
+
+func parent(name string) (*Directory, string, error) {
+	w := walk{careful: privileged()}
+	return w.parent(name)
+}
+
+// absolute does not clean: ".." after a symbolic link is the parent of its target.
+func absolute(name string) (string, error) {
+	if name == "" {
+		return "", &fs.PathError{Op: "open", Path: name, Err: unix.ENOENT}
+	}
+	if strings.HasPrefix(name, "/") {
+		return name, nil
+	}
+	wd, err := os.Getwd()
+	return wd + "/" + name, err
+}
+
+func split(abs string) (above, base string) {
+	abs = strings.TrimRight(abs, "/")
+	i := strings.LastIndexByte(abs, '/')
+	if i < 0 {
+		return "/", ""
+	}
+	return abs[:i+1], abs[i+1:]
+}
+
+// privileged tells whether an open can do what another user could not.
+var privileged = sync.OnceValue(func() bool { return os.Geteuid() == 0 })
+
+func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
