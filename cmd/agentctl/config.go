@@ -26,12 +26,13 @@ const defaultManifest = "agentbox.toml"
 
 func newConfig(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check, explain, show and format manifests; needs no running agentinit"}
-	cmd.AddCommand(newConfigValidate(c), newConfigExplain(c), newConfigShow(c), newConfigFmt(c), newConfigSchema(c))
+	cmd.AddCommand(newConfigValidate(c), newConfigExplain(c), newConfigShow(c), newConfigFmt(c), newConfigSchema(c),
+		newConfigCatalogue(c))
 	return cmd
 }
 
 func newConfigValidate(c *cli) *cobra.Command {
-	var format string
+	var format, system string
 	var quiet, strict bool
 	cmd := &cobra.Command{
 		Use:   "validate [FILE]",
@@ -51,7 +52,10 @@ Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
 				return usageError("unknown format %q: text, json, sarif or github", format)
 			}
 			name := manifestArg(args)
-			result := c.validate(name)
+			result, err := c.validateHereOr(system, name)
+			if err != nil {
+				return err
+			}
 			failed := rules.Errors(result.Findings) || strict && len(result.Findings) > 0
 			if !quiet {
 				if err := report(c, name, result.Findings, failed); err != nil {
@@ -67,6 +71,7 @@ Exit status: 0 valid, 1 at least one error, 2 wrong command line.`,
 	cmd.Flags().StringVar(&format, "format", "text", "text, json, sarif or github")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing, only set the exit status")
 	cmd.Flags().BoolVar(&strict, "strict", false, "warnings fail too")
+	cmd.Flags().StringVar(&system, "system", "", "check for a box of this `SYSTEM` that runs on another machine: findings about this machine's credentials, files and profiles are left out")
 	return cmd
 }
 

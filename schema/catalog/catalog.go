@@ -26,6 +26,9 @@ type Catalogue struct {
 // Profiles tells manifests of an agentbox from those of a plain container.
 type Profiles struct {
 	Sections []string `toml:"sections"` // any of them present makes an agentbox
+	// PlainEnvironment are the variables of Environment that the image of a
+	// plain container has.
+	PlainEnvironment []string `toml:"plain_environment"`
 }
 
 // Baseline is the hardened profile that exceptions add to.
@@ -44,6 +47,7 @@ type GPU struct {
 	Environment map[string]string `toml:"environment"` // of the box
 	Main        *Accelerator      `toml:"main"`        // what the box itself gets
 	Sidecar     *Accelerator      `toml:"sidecar"`     // nil: no model server
+	Packages    []string          `toml:"packages"`    // of nixpkgs, in the box's image
 }
 
 // Accelerator is what a container needs to reach a GPU.
@@ -89,6 +93,9 @@ type Feature struct {
 	Mounts    []Mount                   `toml:"mounts"`
 	// Volumes are declared without being mounted: an exception mounts them.
 	Volumes []string `toml:"volumes"`
+	// Packages are attribute paths of nixpkgs that the programs need besides the
+	// packages of the artifacts.
+	Packages []string `toml:"packages"`
 }
 
 // Artifact is a probe of the runtime closure.
@@ -100,6 +107,9 @@ type Artifact struct {
 	Command  []string `toml:"command"`
 	Timeout  string   `toml:"timeout"`  // a duration; empty is the default of [[artifacts]]
 	Required *bool    `toml:"required"` // nil: yes
+	// Packages are the attribute paths of nixpkgs that provide Entry; none: the
+	// skills tree or an extension of the Nix build does.
+	Packages []string `toml:"packages"`
 }
 
 // Port is one listening port of the box.

@@ -251,9 +251,6 @@ func (b *builder) mount(m Mount) {
 // image was made from a manifest of its own, and environment wins over manifest.
 var repeated = []string{"AGENTBOX_METRICS_PORT", "AGENTBOX_OTLP_ENDPOINT", "AGENTBOX_LOG_LEVEL", "MANAGEMENT_API_PORT"}
 
-// plain are the variables of a box that is no agentbox.
-var plain = append([]string{"AGENTBOX_CONFIG", "AGENTBOX_VERSION"}, repeated...)
-
 func (b *builder) environment(features []catalog.Feature) error {
 	env := map[string]string{}
 	sources := []map[string]string{b.cat.Environment}
@@ -277,7 +274,7 @@ func (b *builder) environment(features []catalog.Feature) error {
 		env["AGENTBOX_METRICS_PORT"] = strconv.Itoa(b.box.Metrics)
 	}
 	if b.box.Profile == "none" {
-		maps.DeleteFunc(env, func(name, _ string) bool { return !slices.Contains(plain, name) })
+		maps.DeleteFunc(env, func(name, _ string) bool { return !slices.Contains(b.cat.Profile.PlainEnvironment, name) })
 	}
 	b.box.Environment = env
 	b.box.Fixed = map[string]string{}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/schema/rules"
+)
+
+// What the image build asks of agentctl: the catalogue as data, and whether a
+// manifest is valid for a box of some system that runs on another machine.
+
+func newConfigCatalogue(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "catalogue",
+		Short: "Print the feature catalogue as JSON: gates, packages, artifacts, environment, ports",
+		Long: `Prints what each switch of a manifest leads to, with the keys of catalog.toml.
+"defaults" is the value of every manifest path that the catalogue names, as an
+empty manifest has it. The Nix build reads this as nix/catalogue.json.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			out, err := catalog.Load().JSON()
+			if err != nil {
+				return failure(err)
+			}
+			_, err = c.stdout.Write(out)
+			return failure(err)
+		},
+	}
+}
+
+// architectures are the systems that boxes are built for, as Nix names them,
+// with Go's names of their processors.
+var architectures = map[string]string{"x86_64-linux": "amd64", "aarch64-linux": "arm64"}
+
+// ofThisMachine are the codes about the machine that validates: its credentials,
+// environment, files and profiles. The plan's E120 and E127 are among them.
+var ofThisMachine = slices.DeleteFunc(append(slices.Clone(notHere), "E120", "E127"), func(code string) bool { return code == "E008" })
+
+// validateHereOr checks a manifest for this machine, or for a system that --system
+// names.
+func (c *cli) validateHereOr(system, name string) (rules.Result, error) {
+	if system == "" {
+		return c.validate(name), nil
+	}
+	return c.validateFor(name, system)
+}
+
+// validateFor checks a manifest for a box of a system that runs elsewhere.
+func (c *cli) validateFor(name, system string) (rules.Result, error) {
+	arch, ok := architectures[system]
+	if !ok {
+		return rules.Result{}, usageError("unknown system %q: %s", system, strings.Join(slices.Sorted(maps.Keys(architectures)), " or "))
+	}
+	text, err := c.readManifest(name)
+	if err != nil {
+		return rules.Result{Findings: []schema.Finding{schema.Unreadable(name, err)}}, nil
+	}
+	result := rules.Validate(name, text, rules.Facts{Arch: arch}, plan.Facts{Version: version, System: system})
+	result.Findings = slices.DeleteFunc(result.Findings, func(f schema.Finding) bool { return slices.Contains(ofThisMachine, f.Code) })
+	return result, nil
+}
