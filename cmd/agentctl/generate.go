@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -225,6 +227,13 @@ func failure(err error) error {
 	return &exitError{exitFailure, err}
 }
 
+// sameJSON reports whether two JSON documents say the same in another layout: the
+// Nix build writes image.json in one line.
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
 // checkFiles compares with what is there and shows the difference.
 func (c *cli) checkFiles(files []compose.File, path string) error {
 	drift := false
@@ -234,7 +243,7 @@ func (c *cli) checkFiles(files []compose.File, path string) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return failure(err)
 		}
-		if bytes.Equal(have, f.Content) {
+		if bytes.Equal(have, f.Content) || sameJSON(have, f.Content) {
 			continue
 		}
 		drift = true
