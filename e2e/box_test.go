@@ -62,6 +62,8 @@ const (
 	unprivileged            // an ordinary process of another uid, a subreaper
 	scarce                  // as PID 1, with 1024 descriptors and no more
 	longUp                  // as PID 1 of a machine that has been up for a year
+	sameUser                // as PID 1 of another uid, which all its programs have
+	rootBare                // as PID 1 of root without capabilities
 )
 
 // year is one in seconds.
@@ -131,6 +133,14 @@ func (b *box) start(args ...string) {
 	case asPID1:
 		needsRoot(t)
 		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
+	case sameUser:
+		needsRoot(t)
+		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
+			"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"}, argv...)
+	case rootBare:
+		needsRoot(t)
+		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
+			"setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"}, argv...)
 	case scarce:
 		needsRoot(t)
 		argv = append([]string{"prlimit", "--nofile=1024:1024", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)

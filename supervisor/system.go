@@ -480,6 +480,18 @@ func (s *System) Owner(pid int) (name string, ok bool) {
 	return name, true
 }
 
+// Whose is Owner that tells a process that is gone, so that nothing can be known of
+// it any more, from an outsider.
+func (s *System) Whose(pid int) (name string, ours, gone bool) {
+	id, ours, err := s.cfg.Owner.Whose(pid)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.byID[id]; r != nil {
+		name = r.key.name
+	}
+	return name, ours, err != nil
+}
+
 // Usage returns what the program's processes of this run use now; it has no
 // Members when there are none. CPU is that of all runs.
 func (s *System) Usage(name string, run uint64) proc.Usage {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -16,10 +17,32 @@ func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {
 		select {
 		case <-done:
 			return
-		case s := <-caught:
-			b.signalled(s)
+		case <-caught:
+			// Which one it was, the handler has noted with its sender.
+			sent, lost := early.Take()
+			for _, s := range sent {
+				b.received(s)
+			}
+			if lost > 0 {
+				b.publish(event.Warn, EventSignalRefused, map[string]any{"overwritten": lost, "reason": "more signals than could be noted"})
+			}
 		}
 	}
+}
+
+// received obeys a signal from whoever may send it, and tells of the others.
+func (b *box) received(s early.Sent) {
+	if why := b.gate.refuse(s); why == nil {
+		b.signalled(s.Signal)
+	} else if fields := b.gate.note(why, time.Now()); fields != nil {
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "supervisor", Name: EventSignalRefused, Program: why.program, Fields: fields})
+	}
+}
+
+// mayControl tells whether a program's processes may change the box.
+func (b *box) mayControl(program string) bool {
+	status, ok := b.sup.Status(program)
+	return ok && status.Spec.Control
 }
 
 func (b *box) signalled(s os.Signal) {

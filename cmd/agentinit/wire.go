@@ -65,6 +65,7 @@ type box struct {
 	voice     *voice
 	owner     *proc.Owner
 	system    *supervisor.System
+	gate      *signalGate
 	sup       *supervisor.Supervisor
 	boot      *bootstrap.Boot
 	roots     bootstrap.Roots
@@ -295,6 +296,7 @@ func (b *box) build() error {
 	b.system = supervisor.NewSystem(supervisor.SystemConfig{
 		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
 	})
+	b.gate = newSignalGate(b.owner.IsInit(), b.system.Whose, b.mayControl)
 	var err error
 	b.sup, err = supervisor.New(supervisor.Config{
 		Processes: b.system, Prober: b.system, Hooks: b.system, Bus: b.bus,

@@ -58,6 +58,10 @@ func verbs() []verb {
 		{"get", "URL", "print what that address answers", httpGet},
 		{"lease", "FILE", "take a write lease on the file, say \"held\", stay, keep it", lease},
 		{"cpu", "[SECONDS]", "burn one processor", cpu},
+		{"kill", "PID SIGNAL", "send the signal by number", kill},
+		{"attack-signals", "[PID]", "send every signal that could hurt, in every way, to the parent; say \"taken\" and how many; stay", attackSignals},
+		{"attack-short", "", "send TERM to the parent from 50 processes that end at once, say \"sent\", stay", attackShort},
+		{"attack-pids", "[ADDRESS…]", "start processes until no more can be, while it asks each address in parallel; say \"full\" and how many; stay", attackThreads},
 		{"memory", "MIB", "keep that much memory touched", memory},
 	}
 }

@@ -101,6 +101,7 @@ type Owner struct {
 	emptyCgroups []*cgroup           // to be removed by the sweeper
 	childers     []chan struct{}     // closed when we have no child left
 	children     childrenLists
+	departed     departures
 	stats        Stats
 }
 

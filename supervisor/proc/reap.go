@@ -79,6 +79,7 @@ func (o *Owner) noChildren() {
 
 func (o *Owner) reaped(pid int, status syscall.WaitStatus, ru *syscall.Rusage) {
 	if p := o.byPID[pid]; p != nil {
+		o.departed.add(pid, p.id)
 		o.leaderEnded(p, parkedExit{status, rusage(ru), time.Now()})
 		return
 	}
@@ -88,9 +89,13 @@ func (o *Owner) reaped(pid int, status syscall.WaitStatus, ru *syscall.Rusage) {
 	o.stats.Orphans++
 	a := o.adopted[pid]
 	if a == nil {
+		o.departed.add(pid, 0)
 		return
 	}
-	if p := a.owner; p != nil {
+	if p := a.owner; p == nil {
+		o.departed.add(pid, 0)
+	} else {
+		o.departed.add(pid, p.id)
 		p.spent.add(rusage(ru))
 	}
 	o.dropAdoptee(pid, a)

@@ -4,7 +4,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // What belongs to a started process is found from the top down. Everything that
@@ -420,70 +419,4 @@ func (o *Owner) Members(id uint64) []int {
 		pids = append(pids, t.pid)
 	}
 	return pids
-}
-
-// maxAncestors bounds the walk of Owns. A longer chain counts as owned.
-const maxAncestors = 4096
-
-// Owns tells to which started process a living process belongs, escapees
-// included. ok is also true, with id 0, for a descendant of ours of which
-// nobody can say whose it is: whoever grants rights by this answer must not
-// take an escapee for an outsider. Only what does not descend from us is not ok.
-// The caller makes sure that pid still is who he means, for instance by holding
-// its connection or a pidfd.
-func (o *Owner) Owns(pid int) (id uint64, ok bool) {
-	for range maxAncestors {
-		if pid == o.selfPID || pid <= 0 {
-			return 0, false
-		}
-		st, err := readStat(pid)
-		if err != nil {
-			return 0, false
-		}
-		o.mu.Lock()
-		p := o.byPID[pid]
-		o.mu.Unlock()
-		if p != nil {
-			return p.id, true
-		}
-		if st.ppid == o.selfPID {
-			return o.adopteeOwner(pid), true
-		}
-		pid = st.ppid
-	}
-	return 0, true
-}
-
-// forkPatience is how long a child of ours that seems to be nobody's may turn out to
-// be a start that is just being registered.
-const forkPatience = time.Second
-
-// adopteeOwner tells whose a child of ours is, 0 for nobody's. A program may be
-// asked about before its start is registered: it runs from its exec on.
-func (o *Owner) adopteeOwner(pid int) uint64 {
-	timer := time.NewTimer(forkPatience)
-	defer timer.Stop()
-	for {
-		o.mu.Lock()
-		o.lookForAdoptees()
-		o.mu.Unlock()
-		o.attributeFresh()
-		o.mu.Lock()
-		p, forking := o.byPID[pid], o.forking
-		if a := o.adopted[pid]; p == nil && a != nil {
-			p = a.owner
-		}
-		o.mu.Unlock()
-		if p != nil {
-			return p.id
-		}
-		if forking == nil {
-			return 0
-		}
-		select {
-		case <-forking:
-		case <-timer.C:
-			return 0
-		}
-	}
 }

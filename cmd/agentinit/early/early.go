@@ -76,8 +76,8 @@ func Also(more ...os.Signal) {
 // for those that people and container engines send; the others are asked for
 // beside the initialisation of what follows, long before a program could send one.
 // SIGPIPE is among them because a broken stdout would end it too. A fault that is
-// real is a panic all the same, but one that somebody sends with kill(2) would end
-// the box. None is ignored in the sense of signal(7), so programs start with
+// real is a panic all the same; one that a process sends is a signal like any other
+// (handler.go). None is ignored in the sense of signal(7), so programs start with
 // default dispositions.
 func listen() (caught chan os.Signal, complete chan struct{}) {
 	complete = make(chan struct{})
@@ -87,6 +87,7 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 	}
 	caught = make(chan os.Signal, held)
 	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
+	install()
 	go func() {
 		defer close(complete)
 		signal.Notify(caught,
@@ -96,6 +97,7 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 		if expectAll() {
 			signal.Notify(caught, all()...)
 		}
+		pass = 1 // whoever reads the channel is told of faults that were sent
 	}()
 	return caught, complete
 }

@@ -1,0 +1,136 @@
+package early
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+// TestMain is also a process that is not protected, for the twin below.
+func TestMain(m *testing.M) {
+	if os.Getenv("UNPROTECTED") != "" {
+		for _, sig := range handled {
+			if next[sig] == 0 {
+				continue
+			}
+			var act sigaction
+			rtSigaction(sig, nil, &act)
+			act.handler = next[sig]
+			rtSigaction(sig, &act, nil)
+		}
+		queue(syscall.SIGSEGV, siQueue, 0, 0)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const siQueue = -1
+
+// queue sends this process a signal as rt_sigqueueinfo(2) lets anybody: with a
+// sender of its own choice.
+func queue(sig syscall.Signal, code int32, pid int32, uid uint32) syscall.Errno {
+	var info [128]byte
+	*(*int32)(unsafe.Pointer(&info[8])) = code
+	*(*int32)(unsafe.Pointer(&info[16])) = pid
+	*(*uint32)(unsafe.Pointer(&info[20])) = uid
+	_, _, errno := syscall.RawSyscall(syscall.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), uintptr(sig), uintptr(unsafe.Pointer(&info[0])))
+	return errno
+}
+
+// await reads the channel until it has brought the signal, then the records.
+func await(t *testing.T, sig syscall.Signal) []Sent {
+	t.Helper()
+	for got := range Caught() {
+		if got == sig {
+			break
+		}
+	}
+	sent, lost := Take()
+	if lost != 0 {
+		t.Errorf("%d records lost", lost)
+	}
+	return sent
+}
+
+func TestTheSenderIsKnown(t *testing.T) {
+	Also(syscall.SIGUSR1)
+	Caught()
+	Take()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	want := Sent{Signal: syscall.SIGUSR1, PID: os.Getpid(), UID: uint32(os.Getuid())}
+	if sent := await(t, syscall.SIGUSR1); len(sent) != 1 || sent[0] != want {
+		t.Errorf("got %+v, want %+v", sent, want)
+	}
+}
+
+// What the sender writes of itself is not believed: least of all that it is nobody,
+// which is how one from outside looks.
+func TestAForgedSenderIsNot(t *testing.T) {
+	Also(syscall.SIGUSR1)
+	Caught()
+	Take()
+	for _, code := range []int32{siQueue, -3, -60} {
+		if errno := queue(syscall.SIGUSR1, code, 0, 0); errno != 0 {
+			t.Fatal(errno)
+		}
+		if sent := await(t, syscall.SIGUSR1); len(sent) != 1 || !sent[0].Forgeable || sent[0].Outside || sent[0].PID != 0 {
+			t.Errorf("code %d: %+v", code, sent)
+		}
+	}
+}
+
+func TestFaultsThatWereSentAreNone(t *testing.T) {
+	Caught()
+	Take()
+	for _, sig := range []syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE,
+		syscall.SIGTRAP, syscall.SIGSTKFLT, syscall.SIGSYS} {
+		if errno := queue(sig, siQueue, 1, 0); errno != 0 {
+			t.Fatal(errno)
+		}
+		if sent := await(t, sig); len(sent) != 1 || !sent[0].Fault || sent[0].Signal != sig {
+			t.Errorf("%v: %+v", sig, sent)
+		}
+	}
+}
+
+func TestWithoutTheHandlerAFaultEndsTheProcess(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "UNPROTECTED=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "SIGSEGV") {
+		t.Errorf("the attack should work there: %v\n%s", err, out)
+	}
+}
+
+func TestARealFaultStillPanics(t *testing.T) {
+	defer func() {
+		if v := recover(); v == nil {
+			t.Error("no panic")
+		} else if err, ok := v.(error); !ok || !strings.Contains(err.Error(), "nil pointer") {
+			t.Errorf("another panic: %v", v)
+		}
+	}()
+	var p *record
+	p.seq++
+}
+
+// More than the ring holds: the oldest are counted, the newest are there.
+func TestAFloodIsCounted(t *testing.T) {
+	Take()
+	before := head
+	for i := range uint64(3 * ringSize) {
+		slot := &ring[head%ringSize]
+		slot.sig, slot.code, slot.pid, slot.uid = int32(syscall.SIGHUP), siUser, int32(i+1), 7
+		head++
+		slot.seq = head
+	}
+	sent, lost := Take()
+	if len(sent) != ringSize || lost != 2*ringSize || sent[ringSize-1].PID != 3*ringSize || taken.next != before+3*ringSize {
+		t.Errorf("%d records, %d lost, the last %+v", len(sent), lost, sent[len(sent)-1])
+	}
+}

@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+)
+
+// identities are those in which programs attack: how the box runs, and what its
+// manifest says of the program's user.
+var identities = map[string]struct {
+	how  how
+	user string
+}{
+	"same uid":                  {sameUser, ""},
+	"another uid under root":    {asPID1, "user = \"65534\"\ngroup = \"65534\"\n"},
+	"root":                      {asPID1, ""},
+	"root without capabilities": {rootBare, ""},
+}
+
+// attacked boots a box in which the program "attacker" runs the command beside
+// one that is required, in each identity.
+func attacked(t *testing.T, command, more string, check func(t *testing.T, b *box)) {
+	for name, id := range identities {
+		t.Run(name, func(t *testing.T) {
+			b := boot(t, id.how, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`+id.user+`
+[programs.attacker]
+command = ["TESTPROG", `+command+`]
+autostart = false
+restart = "never"
+`+id.user+more)
+			b.sealed()
+			b.mustCtl("start", "attacker")
+			check(t, b)
+		})
+	}
+}
+
+// said waits until a program has printed a line that begins with the word.
+func (b *box) said(program, word string) string {
+	b.t.Helper()
+	var line string
+	waitFor(b.t, program+" says "+word, func() bool {
+		out, _ := b.ctl("logs", program)
+		for l := range strings.Lines(out) {
+			if strings.HasPrefix(l, word) {
+				line = strings.TrimSpace(l)
+			}
+		}
+		return line != ""
+	})
+	return line
+}
+
+// unhurt checks that the box answers and supervises, and that nobody asked it to
+// do anything.
+func (b *box) unhurt(t *testing.T) {
+	t.Helper()
+	if p := b.programs()["web"]; p.State != "RUNNING" || p.Restarts != 0 {
+		t.Errorf("web is %+v", p)
+	}
+	if status, body := b.get("/livez"); status != 200 {
+		t.Errorf("/livez: %d %s", status, body)
+	}
+	b.mustCtl("restart", "web")
+	out, _ := b.ctl("events", "--json")
+	for _, name := range []string{"ShutdownStarted", "LogsReopened", `"Applied"`} {
+		if strings.Contains(out, name) {
+			t.Errorf("the box was made to do something: %s", name)
+		}
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+// Attacks 3 and 5: signals of a program that may not send any, forged senders and
+// forged faults among them.
+func TestAttackBySignals(t *testing.T) {
+	attacked(t, `"attack-signals", "1"`, "", func(t *testing.T, b *box) {
+		taken := b.said("attacker", "taken")
+		if taken != "taken 0" {
+			b.event("SignalRefused")
+		}
+		b.unhurt(t)
+	})
+}
+
+func TestAttackByShortLivedSenders(t *testing.T) {
+	attacked(t, `"attack-short"`, "", func(t *testing.T, b *box) {
+		b.said("attacker", "sent")
+		b.unhurt(t)
+	})
+}
+
+// The twin: a program that may control the box ends it by TERM.
+func TestAProgramWithControlSignals(t *testing.T) {
+	for _, how := range []how{sameUser, asPID1, unprivileged} {
+		b := boot(t, how, header+`
+[programs.operator]
+command = ["sh", "-c", "sleep 0.5; kill -TERM $PPID; exec sleep 60"]
+control = true
+`)
+		b.sealed()
+		if code := b.ended(); code != 0 {
+			t.Errorf("%v: ended with %d", how, code)
+		}
+	}
+}
