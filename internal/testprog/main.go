@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -57,6 +58,7 @@ func verbs() []verb {
 		{"http", "PORT", "answer 200 to every HTTP request", serveHTTP},
 		{"get", "URL", "print what that address answers", httpGet},
 		{"lease", "FILE", "take a write lease on the file, say \"held\", stay, keep it", lease},
+		{"stop-storm", "", "as a child of PID 1, say \"storm\" and stop every other process of the namespace, again and again", stopStorm},
 		{"cpu", "[SECONDS]", "burn one processor", cpu},
 		{"kill", "PID SIGNAL", "send the signal by number", kill},
 		{"attack-signals", "[PID]", "send every signal that could hurt, in every way, to the parent; say \"taken\" and how many; stay", attackSignals},
@@ -221,6 +223,18 @@ func sibling([]string) error {
 	}
 	fmt.Println(c.Process.Pid)
 	return forever()
+}
+
+// stopStorm reaches all that its user may signal, so it refuses to run where that
+// could be more than a test's own namespace.
+func stopStorm([]string) error {
+	if os.Getppid() != 1 || os.Getenv("AGENTINIT_TEST_PID1") == "" {
+		return errors.New("the storm is for a pid namespace of a test's own")
+	}
+	fmt.Println("storm")
+	for {
+		_ = syscall.Kill(-1, syscall.SIGSTOP) // nobody there is no reason to end
+	}
 }
 
 func lease(args []string) error {

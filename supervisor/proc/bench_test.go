@@ -3,6 +3,7 @@ package proc
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -131,4 +132,48 @@ func BenchmarkKillNotice(b *testing.B) {
 			}
 		}
 	}
+}
+
+// BenchmarkStart is one start, from the call to the program's exec.
+func BenchmarkStart(b *testing.B) {
+	ballast := make([][]byte, 30) // a box's heap: page tables cost a plain fork
+	for i := range ballast {
+		ballast[i] = make([]byte, 1<<20)
+		for j := 0; j < len(ballast[i]); j += 4096 {
+			ballast[i][j] = 1
+		}
+	}
+	score, umask, nice := 200, 0o027, 5
+	limits := map[string]Rlimit{"nofile": {1000, 1000}, "core": {0, 0}, "nproc": {5000, 5000}}
+	for _, tc := range []struct {
+		name  string
+		shape func(*Command)
+	}{
+		{"plain", func(*Command) {}},
+		{"limits", func(c *Command) { c.Rlimits, c.Umask, c.Nice, c.NoNewPrivs = limits, &umask, &nice, true }},
+		{"score", func(c *Command) { c.OOMScoreAdj = &score }},
+		{"score,limits", func(c *Command) {
+			c.OOMScoreAdj, c.Rlimits, c.Umask, c.Nice, c.NoNewPrivs = &score, limits, &umask, &nice, true
+		}},
+	} {
+		b.Run(tc.name, func(b *testing.B) {
+			cmd := pauseProgram(b)
+			tc.shape(&cmd)
+			o := newOwner(b, Options{})
+			b.ResetTimer()
+			for i := range b.N {
+				if _, err := o.Start(cmd); err != nil {
+					b.Fatal(err)
+				}
+				if i%200 == 199 {
+					b.StopTimer()
+					killAllOf(b, o)
+					b.StartTimer()
+				}
+			}
+			b.StopTimer()
+			killAllOf(b, o)
+		})
+	}
+	runtime.KeepAlive(ballast)
 }

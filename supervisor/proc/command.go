@@ -81,9 +81,6 @@ type Command struct {
 	Credential *Credential // nil stays who we are
 	Scope      Scope       // what Kill empties and Emptied speaks of
 
-	// What follows needs the exec shim, which costs the start of one more
-	// program: some milliseconds.
-
 	Umask       *int              // nil inherits; 0 to 0777
 	Rlimits     map[string]Rlimit // by name: see RlimitNames
 	Nice        *int              // -20 to 19
@@ -100,13 +97,6 @@ type Process struct {
 	Started time.Time
 	Stdin   *os.File // with StdinPipe; the caller closes it
 	TTY     *os.File // with TTY; the caller closes it
-}
-
-// needsShim tells whether something must be done between fork and exec that Go
-// cannot do there.
-func (c *Command) needsShim() bool {
-	return c.Umask != nil || len(c.Rlimits) > 0 || c.Nice != nil || c.IONice != "" ||
-		c.OOMScoreAdj != nil || len(c.CPUs) > 0 || c.NoNewPrivs
 }
 
 // rlimits maps the manifest's names to the resources of setrlimit(2).
@@ -189,7 +179,7 @@ const (
 
 // newToken is what nobody can guess. It asks the kernel itself: crypto/rand and
 // path/filepath, of all things, are initialised after most of what a box links, and
-// this package would be initialised after them, with the shim and init mode in it.
+// this package would be initialised after them, and with it init mode.
 func newToken() (string, error) {
 	var b [8]byte
 	if _, err := unix.Getrandom(b[:], 0); err != nil {

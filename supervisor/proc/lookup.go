@@ -104,26 +104,6 @@ func inDir(dir, path string) string {
 	return dir + "/" + path
 }
 
-// explain finds out which of the steps between fork and exec an error number
-// came from. It looks only after a failure, so a start that works pays nothing.
-func explain(c *Command, path string, err error) error {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
-		return &StartError{Op: opCommand, Path: path, Err: err}
-	}
-	if errno == syscall.EAGAIN || errno == syscall.ENOMEM {
-		return &StartError{Op: "fork", Err: errno, Hint: "the limit of processes or memory is reached"}
-	}
-	if c.Credential.sys() != nil && (errno == syscall.EPERM || errno == syscall.EINVAL) {
-		return &StartError{Op: opCredential, Path: c.Credential.String(), Err: errno,
-			Hint: "changing the user needs CAP_SETUID and CAP_SETGID"}
-	}
-	if e := explainDir(c.Dir, errno); e != nil {
-		return e
-	}
-	return explainFile(inDir(c.Dir, path), errno)
-}
-
 // String is "uid:gid".
 func (cr *Credential) String() string { return fmt.Sprintf("%d:%d", cr.UID, cr.GID) }
 
@@ -195,4 +175,17 @@ func interpreter(path string) string {
 		return "(ELF dynamic loader)"
 	}
 	return scriptInterpreter(head[:n])
+}
+
+// scriptInterpreter is what a #! line names, "" without one.
+func scriptInterpreter(head []byte) string {
+	line, ok := strings.CutPrefix(string(head), "#!")
+	if !ok {
+		return ""
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	if words := strings.Fields(line); len(words) > 0 {
+		return words[0]
+	}
+	return ""
 }

@@ -20,7 +20,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,7 +44,7 @@ type Options struct {
 	// writable. Membership is then known to the kernel, and a kill cannot be
 	// outrun. Elsewhere the Owner does without, and Report says so.
 	Cgroups bool
-	// Report receives, at most once each, from New or a goroutine of it, what the kernel or
+	// Report receives, at most once each and from any goroutine, what the kernel or
 	// the sandbox refused. nil discards it.
 	Report func(message string)
 }
@@ -63,14 +65,19 @@ type Stats struct {
 // called from several goroutines.
 type Owner struct {
 	killTimeout  time.Duration
-	shimPatience time.Duration
+	execPatience time.Duration
 	isInit       bool   // we are PID 1 of a namespace
 	selfPID      int    // our pid, as /proc names it
 	tagPrefix    string // our own tag when we run below another Owner
-	forceShim    bool   // we were started with blocked signals: see dispositions
-	null         *os.File
-	ownPipes     []uint64           // inodes of our own standard streams that are pipes or sockets
-	cgroups      func() *cgroupBase // waits for it; its result may be nil
+	ignored      uint64 // mask of the signals that were ignored when we were started
+	oomInChild   bool   // a new process may set its OOM score before its exec
+	suidDumpable bool   // a change of the user makes memory dumpable (proc(5))
+	// What the kernel has refused once: clone3(2), and CLONE_INTO_CGROUP.
+	noClone3, noCgroupClone atomic.Bool
+	null                    *os.File
+	ownPipes                []uint64           // inodes of our own standard streams that are pipes or sockets
+	cgroups                 func() *cgroupBase // waits for it; its result may be nil
+	report                  func(message string)
 
 	exits   *exitQueue
 	sigchld chan os.Signal
@@ -95,6 +102,7 @@ type Owner struct {
 	seen         map[int]seenTask    // members met during kills, until their tree is empty
 	forks        int                 // starts between fork and registration
 	forking      chan struct{}       // closed when they are registered; nil without any
+	helpers      map[int]*launch     // processes that make programs' processes, until reaped
 	parked       map[int]parkedExit  // exits reaped while forks were in flight
 	parkedAt     []int               // pids of parked in the order they came
 	dirty        []*process          // to be looked at by settle
@@ -118,8 +126,11 @@ type process struct {
 	wake    chan struct{} // tells the killer that members were found
 
 	// The rest is guarded by Owner.mu.
-	reaped   bool // the leader is gone and its pid may be somebody else's
-	silent   bool // a start that failed after the fork: nobody hears of its end
+	reaped   bool    // the leader is gone and its pid may be somebody else's
+	silent   bool    // a start that failed after the fork: nobody hears of its end
+	starting bool    // Start has not been answered
+	held     []Exit  // notices of a start that has not been answered
+	launch   *launch // its memory is in use until the program runs or the process is reaped
 	sentKill bool
 	killing  bool
 	gone     bool // Emptied was delivered
@@ -142,7 +153,8 @@ func New(opts Options) (*Owner, error) {
 	}
 	o := &Owner{
 		killTimeout:  opts.KillTimeout,
-		shimPatience: shimPatience,
+		execPatience: execPatience,
+		report:       report,
 		selfPID:      os.Getpid(),
 		tagPrefix:    os.Getenv(EnvTag),
 		exits:        newExitQueue(),
@@ -157,6 +169,7 @@ func New(opts Options) (*Owner, error) {
 		seen:         map[int]seenTask{},
 		lingering:    map[*process]bool{},
 		parked:       map[int]parkedExit{},
+		helpers:      map[int]*launch{},
 	}
 	if o.killTimeout <= 0 {
 		o.killTimeout = 5 * time.Second
@@ -174,7 +187,7 @@ func New(opts Options) (*Owner, error) {
 	o.isInit = o.selfPID == 1
 	o.adoptOrphans(report)
 	o.hardenSelf(report)
-	o.forceShim = resetDispositions(report)
+	o.lookAtSelf(report)
 	if err := o.children.of(o.selfPID); err != nil {
 		report("cannot list own children quickly, walking /proc instead: " + err.Error())
 		o.children.absent = true
@@ -183,6 +196,7 @@ func New(opts Options) (*Owner, error) {
 	go o.cgroups() // beside what else a box makes before its first program
 	// Before the first look, so that no SIGCHLD falls between.
 	signal.Notify(o.sigchld, syscall.SIGCHLD)
+	o.loops.Go(growDescriptorTable)
 	o.loops.Add(2)
 	go o.reapLoop()
 	go o.sweepLoop()
@@ -258,26 +272,32 @@ func (o *Owner) Stats() Stats {
 	return s
 }
 
-// resetDispositions makes sure that programs start with default signal
-// dispositions. The Go runtime resets at exec every signal that it handles; one
-// that was ignored when we were started (nohup, a careless runtime) would stay
-// ignored for every program, so we begin to handle it. A blocked mask cannot be
-// cured from here, the runtime hands the initial mask on: true asks for the shim.
-func resetDispositions(report func(string)) (blocked bool) {
+// growDescriptorTable makes room for the descriptors of some thousand programs. The
+// kernel doubles the table when it is full, and in a process with threads each time
+// waits for an RCU grace period, 5 to 24 ms (fs/file.c, expand_fdtable). A lower limit of open
+// files refuses it, and then the table stays small anyway.
+func growDescriptorTable() {
+	const tableEnd = 4095
+	if fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, tableEnd); err == nil {
+		unix.Close(fd)
+	}
+}
+
+// lookAtSelf finds out what new processes must be given differently from what they
+// inherit. A signal that was ignored when we were started (nohup, a careless
+// runtime) would stay ignored in every program.
+func (o *Owner) lookAtSelf(report func(string)) {
 	st, err := readSelfSignals()
 	if err != nil {
 		report("cannot read own signal state: " + err.Error())
-		return false
 	}
-	// A channel nobody reads: the signal package drops what does not fit.
-	sink := make(chan os.Signal, 1)
-	for n := 1; n <= maxSignal; n++ {
-		if st.ignored&(1<<(n-1)) != 0 && n != int(syscall.SIGKILL) && n != int(syscall.SIGSTOP) {
-			signal.Notify(sink, syscall.Signal(n))
-		}
+	o.ignored = st.ignored
+	// Undumpable, our files in /proc belong to root.
+	fd, err := openFlags("/proc/self/oom_score_adj", unix.O_WRONLY)
+	if err == nil {
+		unix.Close(fd)
 	}
-	if st.blocked != 0 {
-		report(fmt.Sprintf("started with blocked signals (mask %#x): programs start through the helper that clears it", st.blocked))
-	}
-	return st.blocked != 0
+	o.oomInChild = err == nil
+	b, err := os.ReadFile("/proc/sys/fs/suid_dumpable")
+	o.suidDumpable = err == nil && strings.TrimSpace(string(b)) != "0"
 }

@@ -83,6 +83,10 @@ func (o *Owner) reaped(pid int, status syscall.WaitStatus, ru *syscall.Rusage) {
 		o.leaderEnded(p, parkedExit{status, rusage(ru), time.Now()})
 		return
 	}
+	if o.helpers[pid] != nil {
+		delete(o.helpers, pid)
+		return
+	}
 	if o.forks > 0 {
 		o.park(pid, parkedExit{status, rusage(ru), time.Now()})
 	}
@@ -120,11 +124,11 @@ func (o *Owner) forgetParked() {
 // leaderEnded is the one place where the end of a started process is noticed.
 func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	delete(o.byPID, p.pid)
-	p.reaped = true
+	p.reaped, p.launch = true, nil
 	p.spent.add(e.usage)
 	o.stats.Exited++
 	if !p.silent {
-		p.deliver(Exit{
+		p.tell(Exit{
 			Kind: Exited, ID: p.id, PID: p.pid, Time: e.at, Status: e.status, Rusage: e.usage,
 			ByUs: p.sentKill && e.status.Signaled() && e.status.Signal() == syscall.SIGKILL,
 		})
@@ -198,7 +202,7 @@ func (o *Owner) finish(p *process, leaked int) {
 	if !p.silent || leaked > 0 {
 		// What was seen of members that nobody could wait for counts, too.
 		cpu := max(p.peakCPU, p.spent.User+p.spent.System)
-		p.deliver(Exit{Kind: Emptied, ID: p.id, PID: p.pid, Time: time.Now(), CPU: cpu, Leaked: leaked})
+		p.tell(Exit{Kind: Emptied, ID: p.id, PID: p.pid, Time: time.Now(), CPU: cpu, Leaked: leaked})
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -55,7 +57,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	defer io.closeChildSide()
 
 	p := &process{
-		token: token, scope: c.Scope, deliver: deliver,
+		token: token, scope: c.Scope, deliver: deliver, starting: true,
 		emptied: make(chan struct{}), wake: make(chan struct{}, 1),
 		pipes: o.privatePipes(io.fds),
 	}
@@ -68,17 +70,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	}
 	p.cgroup = o.cgroups().create(p.id)
 	env := taggedEnv(c.Env, o.tag(p.id, p.token))
-	shim := c.needsShim() || o.forceShim
-	if !shim && p.id > 1 { // before the first one, nobody is there to hang it
-		hold, ok := holdExec(c, path)
-		defer hold.close()
-		shim = !ok
-	}
-	if shim {
-		err = o.startShim(c, p, path, env, io)
-	} else {
-		err = o.startPlain(c, p, path, env, io)
-	}
+	err = o.launch(c, p, path, env, io)
 	p.cgroup.started()
 	if err != nil {
 		o.unreserve(p)
@@ -123,45 +115,11 @@ func (o *Owner) unreserve(p *process) {
 	o.disown(p)
 }
 
-func (o *Owner) startPlain(c *Command, p *process, path string, env []string, io *childIO) error {
-	sys := sysProcAttr(c, p, io)
-	if err := o.fork(p, path, c.argv(), &syscall.ProcAttr{Dir: c.Dir, Env: env, Files: io.fds, Sys: sys}); err != nil {
-		return explain(c, path, err)
-	}
-	return nil
-}
-
 func (c *Command) argv() []string {
 	if len(c.Args) == 0 {
 		return []string{c.Path}
 	}
 	return c.Args
-}
-
-func sysProcAttr(c *Command, p *process, io *childIO) *syscall.SysProcAttr {
-	sys := &syscall.SysProcAttr{Credential: c.Credential.sys()}
-	switch {
-	case c.Foreground:
-		sys.Foreground, sys.Ctty = true, c.TTYFD
-	case c.SameSession:
-		sys.Setpgid = true
-	default:
-		sys.Setsid = true
-		sys.Setctty, sys.Ctty = c.TTY, io.ctty
-	}
-	if fd, ok := p.cgroup.fd(); ok {
-		sys.UseCgroupFD, sys.CgroupFD = true, fd
-	}
-	return sys
-}
-
-// sys leaves out what would change nothing: without CAP_SETGID even that is
-// refused.
-func (cr *Credential) sys() *syscall.Credential {
-	if cr == nil || cr.isOurs() {
-		return nil
-	}
-	return &syscall.Credential{Uid: cr.UID, Gid: cr.GID, Groups: cr.Groups}
 }
 
 func (cr *Credential) isOurs() bool {
@@ -187,25 +145,234 @@ func (cr *Credential) isOurs() bool {
 	return true
 }
 
-// fork forks, execs and registers. The mutex is not held while the kernel execs:
-// that may take long (a slow file system, see hold.go), and many may do it at once.
-// An exit that the reaper meets meanwhile is parked and claimed here.
-func (o *Owner) fork(p *process, path string, argv []string, attr *syscall.ProcAttr) error {
+// execPatience is how long a new process may take to its exec: somebody may stop it,
+// a lease may hold up its program file (fcntl(2), F_SETLEASE), and the server of a file system
+// may be dead.
+const execPatience = 10 * time.Second
+
+// While a start waits for its exec it looks, and sends SIGCONT, after each of these
+// times: often at first, since a program that stops all others in a loop would
+// otherwise keep every start from ever happening.
+const (
+	prodEvery     = 2 * time.Millisecond
+	prodOftenFor  = time.Second
+	prodRareEvery = 50 * time.Millisecond
+)
+
+// launch makes the process, waits for its exec and registers it. The mutex is not
+// held meanwhile: that may take long, and many may do it at once. An exit that the
+// reaper meets before it knows whose it is is parked and claimed in register.
+func (o *Owner) launch(c *Command, p *process, path string, env []string, io *childIO) error {
+	for {
+		err := o.attempt(c, p, path, env, io)
+		if !errors.Is(err, errCgroupRefused) {
+			return err
+		}
+		if !o.noCgroupClone.Swap(true) {
+			o.report("the kernel refuses to start processes in cgroups of their own: " + err.Error())
+		}
+	}
+}
+
+func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *childIO) error {
+	o.beginFork()
+	l, pid, err := o.spawn(c, p, path, env, io)
 	o.mu.Lock()
+	if err != nil {
+		o.endFork()
+		o.mu.Unlock()
+		return err
+	}
+	p.launch = l
+	if l.viaHelper {
+		o.registerHelper(pid, l)
+	}
+	o.mu.Unlock()
+	err = o.awaitExec(l, p, pid, path)
+	if err == nil {
+		err = l.verdict(c, path)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.dismissHelper(l)
+	if program := l.program(pid); p.pid == 0 && program != 0 {
+		o.register(p, program)
+	}
+	if p.pid == 0 {
+		o.endFork() // there is nothing to register any more
+	}
+	if err == nil && c.OOMScoreAdj != nil && !o.oomInChild {
+		err = p.adjustOOM(*c.OOMScoreAdj)
+	}
+	if !errors.Is(err, errCgroupRefused) {
+		p.answered(err)
+	}
+	return err
+}
+
+// adjustOOM sets the score of a program that runs: our files in /proc belong to root,
+// so a new process of an ordinary user cannot open them before its exec. The mutex is held,
+// so the pid is the program's. One that has ended needs no score; one that only root
+// may read (execve(2) of a file that is not readable) keeps ours.
+func (p *process) adjustOOM(score int) error {
+	if p.reaped {
+		return nil
+	}
+	err := os.WriteFile("/proc/"+strconv.Itoa(p.pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
+	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || score > 0 && errors.Is(err, os.ErrPermission) {
+		return nil
+	}
+	p.sentKill = true
+	_ = unix.Kill(p.pid, syscall.SIGKILL) // a start that fails leaves no program behind
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		err = errno
+	}
+	return &StartError{Op: opOOM, Err: err, Hint: stepHints[opOOM]}
+}
+
+// program is the pid of the program's process: the one we made or, once there is
+// one, the one its helper made.
+func (l *launch) program(made int) int {
+	if l.viaHelper {
+		return int(atomic.LoadUint32(&l.pid))
+	}
+	return made
+}
+
+// answered decides what becomes of the notices of a start: they are the caller's if
+// it went well, and nobody's if not.
+func (p *process) answered(err error) {
+	held := p.held
+	p.held, p.starting = nil, false
+	if err != nil {
+		p.silent = true
+		return
+	}
+	p.started, p.launch = time.Now(), nil
+	for _, e := range held {
+		p.deliver(e)
+	}
+}
+
+// tell delivers a notice, or keeps it until the start has been answered: what
+// happens before the program runs is nobody's business.
+func (p *process) tell(e Exit) {
+	if p.starting {
+		p.held = append(p.held, e)
+		return
+	}
+	p.deliver(e)
+}
+
+// awaitExec waits until the process has executed the program or is dead. At the end
+// of its patience it kills the process, and waits a little for the kernel to do so: a
+// helper may just be making the program's process. What hangs in the kernel even
+// then stays registered, or a helper, until it is reaped.
+func (o *Owner) awaitExec(l *launch, p *process, pid int, path string) error {
+	began := time.Now()
+	for every := prodEvery; ; {
+		l.wait(every)
+		waited := time.Since(began)
+		late := waited >= o.execPatience
+		if l.finished() || waited >= o.execPatience+time.Second {
+			if late {
+				return &StartError{Op: opCommand, Path: path, Err: fmt.Errorf("its exec did not happen within %v", o.execPatience),
+					Hint: "something holds up the program file, or stops the process"}
+			}
+			return nil
+		}
+		if waited >= prodOftenFor {
+			every = prodRareEvery
+		}
+		sig := syscall.SIGCONT
+		if late {
+			sig = syscall.SIGKILL
+		}
+		o.mu.Lock()
+		if program := l.program(pid); p.pid == 0 && program != 0 {
+			o.register(p, program)
+		}
+		if p.pid != 0 && !p.reaped {
+			_ = unix.Kill(p.pid, sig) // EPERM: it has another user by now, and we may not; the end of the patience tells
+		}
+		if o.helpers[l.helper] == l {
+			_ = unix.Kill(l.helper, sig)
+		}
+		o.mu.Unlock()
+	}
+}
+
+// errKilled is the end of a process before its exec.
+var errKilled = errors.New("the process was killed before it could execute the program")
+
+// errCgroupRefused is the refusal of CLONE_INTO_CGROUP.
+var errCgroupRefused = errors.New("CLONE_INTO_CGROUP")
+
+// verdict is nil when the program runs.
+func (l *launch) verdict(c *Command, path string) error {
+	if info, errno, failed := l.failure(); failed {
+		if l.second.cgroup != 0 && info.op == opFork && errno != syscall.EAGAIN && errno != syscall.ENOMEM {
+			return fmt.Errorf("%w: %w", errCgroupRefused, errno)
+		}
+		return explainStep(c, path, info, errno)
+	}
+	if !l.executing() {
+		return &StartError{Op: opCommand, Path: path, Err: errKilled}
+	}
+	return nil
+}
+
+// spawn makes the process, without what the kernel refuses for good: clone3(2) is
+// ENOSYS on old kernels and EPERM under old seccomp profiles, and a cgroup may refuse
+// to be entered.
+func (o *Owner) spawn(c *Command, p *process, path string, env []string, io *childIO) (*launch, int, error) {
+	for {
+		l, err := o.plan(c, p, path, env, io)
+		if err != nil {
+			return nil, 0, err
+		}
+		pid, errno := o.forkHere(l)
+		switch {
+		case errno == 0:
+			return l, pid, nil
+		case l.block.CloneNr == unix.SYS_CLONE3 && slices.Contains([]syscall.Errno{syscall.ENOSYS, syscall.EPERM, syscall.EINVAL}, errno):
+			o.noClone3.Store(true)
+		default:
+			return nil, 0, &StartError{Op: opFork, Err: errno, Hint: stepHints[opFork]}
+		}
+	}
+}
+
+// forkHere forks from a thread whose children are listed: what a program makes with
+// CLONE_PARENT (clone(2)) is a child of that very thread.
+func (o *Owner) forkHere(l *launch) (pid int, errno syscall.Errno) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	o.mu.Lock()
+	err := o.children.of(unix.Gettid())
+	o.mu.Unlock()
+	if err != nil && !errors.As(err, &errno) {
+		errno = syscall.EIO
+	}
+	if errno != 0 {
+		return 0, errno
+	}
+	return l.spawn()
+}
+
+// beginFork and endFork bracket the time in which an exit may be that of a process
+// which is not registered yet. The mutex is held at endFork, which register does too.
+func (o *Owner) beginFork() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if o.forks++; o.forking == nil {
 		o.forking = make(chan struct{})
 	}
-	o.mu.Unlock()
+}
 
-	pid, err := o.forkHere(path, argv, attr)
-	started := time.Now()
-
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (o *Owner) endFork() {
 	o.forks--
-	if err == nil {
-		o.register(p, pid, started)
-	}
 	// Whoever waits looks again at each: the one it waits for may be this.
 	close(o.forking)
 	if o.forking = nil; o.forks > 0 {
@@ -213,25 +380,32 @@ func (o *Owner) fork(p *process, path string, argv []string, attr *syscall.ProcA
 	} else {
 		o.forgetParked()
 	}
-	return err
 }
 
-// forkHere forks from a thread whose children are listed: what a program makes with
-// CLONE_PARENT (clone(2)) is a child of that very thread.
-func (o *Owner) forkHere(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	o.mu.Lock()
-	err = o.children.of(unix.Gettid())
-	o.mu.Unlock()
-	if err != nil {
-		return 0, err
+// registerHelper notes a helper, unless it is dead and reaped by now.
+func (o *Owner) registerHelper(pid int, l *launch) {
+	if a := o.adopted[pid]; a != nil {
+		o.dropAdoptee(pid, a)
 	}
-	return syscall.ForkExec(path, argv, attr)
+	if _, ok := o.parked[pid]; ok && !isChild(pid) {
+		delete(o.parked, pid)
+		o.stats.Orphans--
+		return
+	}
+	l.helper = pid
+	o.helpers[pid] = l
 }
 
-func (o *Owner) register(p *process, pid int, started time.Time) {
-	p.pid, p.started = pid, started
+// dismissHelper ends a helper whose work is done. It ends by itself, unless
+// somebody stopped it.
+func (o *Owner) dismissHelper(l *launch) {
+	if l.helper != 0 && o.helpers[l.helper] == l {
+		_ = unix.Kill(l.helper, syscall.SIGKILL) // ours and unreaped: it cannot fail
+	}
+}
+
+func (o *Owner) register(p *process, pid int) {
+	p.pid, p.started = pid, time.Now()
 	if a := o.adopted[pid]; a != nil {
 		// Listed between fork and now: not an orphan after all.
 		o.dropAdoptee(pid, a)
@@ -244,6 +418,7 @@ func (o *Owner) register(p *process, pid int, started time.Time) {
 		o.leaderEnded(p, e)
 		o.settle()
 	}
+	o.endFork()
 }
 
 // isChild tells whether we have a child with that pid, dead or alive: a parked
@@ -256,130 +431,4 @@ func isChild(pid int) bool {
 			return err == nil
 		}
 	}
-}
-
-// childIO are the two sides of what a process gets as descriptors.
-type childIO struct {
-	fds   []uintptr  // for the child, in order
-	child []*os.File // ours to close after the fork
-	stdin *os.File   // the caller's
-	tty   *os.File   // the caller's
-	ctty  int        // with tty: the child's descriptor that is the terminal
-}
-
-func (o *Owner) openIO(c *Command) (*childIO, error) {
-	if c.TTY && (c.Foreground || c.SameSession) {
-		return nil, &StartError{Op: "terminal", Err: errors.New("a new terminal needs a session of its own")}
-	}
-	io := &childIO{}
-	n := max(3, len(c.Files))
-	files := make([]*os.File, n)
-	copy(files, c.Files)
-	if c.StdinPipe {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, &StartError{Op: "standard input", Err: err}
-		}
-		files[0], io.stdin, io.child = r, w, append(io.child, r)
-	}
-	if c.TTY {
-		master, slave, err := openPTY()
-		if err != nil {
-			io.closeOurSide()
-			io.closeChildSide()
-			return nil, &StartError{Op: "terminal", Err: err}
-		}
-		io.tty, io.child = master, append(io.child, slave)
-		io.ctty = -1
-		for i := range 3 {
-			if files[i] == nil {
-				files[i] = slave
-				io.ctty = max(io.ctty, i)
-			}
-		}
-		if io.ctty < 0 {
-			io.closeOurSide()
-			io.closeChildSide()
-			return nil, &StartError{Op: "terminal", Err: errors.New("descriptors 0, 1 and 2 are all taken by files")}
-		}
-	}
-	io.fds = make([]uintptr, n)
-	for i, f := range files {
-		if f == nil {
-			f = o.null
-		}
-		// Fd also makes the description blocking, which is what a program
-		// expects of its standard streams.
-		io.fds[i] = f.Fd()
-	}
-	return io, nil
-}
-
-func (io *childIO) closeChildSide() {
-	for _, f := range io.child {
-		f.Close()
-	}
-}
-
-func (io *childIO) closeOurSide() {
-	if io.stdin != nil {
-		io.stdin.Close()
-	}
-	if io.tty != nil {
-		io.tty.Close()
-	}
-}
-
-// privatePipes returns the inodes of pipes and sockets among the first three
-// descriptors that are not our own standard streams: holding one of those is
-// evidence of belonging to the process that was given it.
-func (o *Owner) privatePipes(fds []uintptr) []uint64 {
-	var out []uint64
-	for _, fd := range fds[:3] {
-		if ino, ok := pipeInode(int(fd)); ok && !slices.Contains(o.ownPipes, ino) {
-			out = append(out, ino)
-		}
-	}
-	return out
-}
-
-func pipeInode(fd int) (uint64, bool) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, false
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFIFO, unix.S_IFSOCK:
-		return st.Ino, true
-	}
-	return 0, false
-}
-
-// openPTY makes a new pseudo-terminal (pty(7)).
-func openPTY() (master, slave *os.File, err error) {
-	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() {
-		if err != nil {
-			master.Close()
-		}
-	}()
-	rc, err := master.SyscallConn()
-	if err != nil {
-		return nil, nil, err
-	}
-	var n int
-	var ioErr error
-	err = rc.Control(func(fd uintptr) {
-		if ioErr = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); ioErr == nil {
-			n, ioErr = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		}
-	})
-	if err = errors.Join(err, ioErr); err != nil {
-		return nil, nil, err
-	}
-	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	return master, slave, err
 }

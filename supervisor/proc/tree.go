@@ -32,7 +32,7 @@ type seenTask struct {
 // among them, see register. Called with the mutex held.
 func (o *Owner) lookForAdoptees() {
 	for _, pid := range o.ownChildren() {
-		if o.byPID[pid] != nil || o.adopted[pid] != nil {
+		if o.byPID[pid] != nil || o.adopted[pid] != nil || o.helpers[pid] != nil {
 			continue
 		}
 		o.adopted[pid] = &adoptee{pending: true}

@@ -146,10 +146,8 @@ func TestOwnsWaitsForTheRegistration(t *testing.T) {
 		o.mu.Unlock()
 	}
 	o.mu.Lock()
-	o.forks, run.token = 0, token
-	o.register(run, p.PID, p.Started)
-	close(o.forking)
-	o.forking = nil
+	run.token = token
+	o.register(run, p.PID)
 	o.mu.Unlock()
 	if id := <-asked; id != p.ID {
 		t.Errorf("Owns says %d, want %d", id, p.ID)
@@ -409,7 +407,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestShimSets(t *testing.T) {
+func TestStartSets(t *testing.T) {
 	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	umask, nice, oom := 0o027, 7, 500
@@ -444,11 +442,11 @@ func TestNothingLeaksIntoPrograms(t *testing.T) {
 	}
 	defer syscall.Close(fd)
 	o := newOwner(t, Options{})
-	nice := 1
-	for _, shim := range []bool{false, true} {
+	score := 1
+	for _, helper := range []bool{false, true} {
 		c := prog(bin, "fds")
-		if shim {
-			c.Nice = &nice
+		if helper {
+			c.OOMScoreAdj = &score
 		}
 		if r, err := o.Run(t.Context(), c, 1000); err != nil || string(r.Output) != "0\n1\n2\n" {
 			t.Errorf("descriptors %q, %v", r.Output, err)
@@ -473,12 +471,12 @@ func TestCredential(t *testing.T) {
 	}
 	bin := built.Path(t)
 	o := newOwner(t, Options{})
-	umask := 0o022
-	for _, shim := range []bool{false, true} {
+	score := 1
+	for _, helper := range []bool{false, true} {
 		c := prog(bin, "ids")
 		c.Credential = &Credential{UID: 12345, GID: 23456, Groups: []uint32{7, 8}}
-		if shim {
-			c.Umask = &umask
+		if helper {
+			c.OOMScoreAdj = &score
 		}
 		r, err := o.Run(t.Context(), c, 1000)
 		if err != nil || !strings.HasPrefix(string(r.Output), "uid 12345\ngid 23456\ngroups [7 8]\n") {

@@ -18,10 +18,6 @@ import (
 	"syscall"
 )
 
-// Shim is what the exec shim is called by (supervisor/proc). It is a program
-// between its fork and its exec: a TERM has to end it as it ends the program.
-const Shim = "agentinit: exec"
-
 // held is how many signals wait while they are not read: those that arrive
 // before there is a box, or a child to forward them to.
 const held = 1024
@@ -31,8 +27,7 @@ const held = 1024
 var caught, complete = listen()
 
 // Caught is the one channel of all signals that are caught. When it returns, none
-// of them ends agentinit any more. The channel is not closed; in the shim it is
-// nil.
+// of them ends agentinit any more. The channel is not closed.
 func Caught() <-chan os.Signal {
 	<-complete
 	return caught
@@ -66,9 +61,7 @@ func all() []os.Signal {
 // Each costs tens of microseconds, since the runtime hands it to a thread of its
 // own and waits: all of them would be a fifth of a box's start.
 func Also(more ...os.Signal) {
-	if caught != nil {
-		signal.Notify(caught, more...)
-	}
+	signal.Notify(caught, more...)
 }
 
 // listen asks for the signals that would end or stop agentinit if nobody asked for
@@ -81,10 +74,6 @@ func Also(more ...os.Signal) {
 // default dispositions.
 func listen() (caught chan os.Signal, complete chan struct{}) {
 	complete = make(chan struct{})
-	if os.Args[0] == Shim {
-		close(complete)
-		return nil, complete
-	}
 	caught = make(chan os.Signal, held)
 	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	install()

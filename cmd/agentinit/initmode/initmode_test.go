@@ -17,9 +17,7 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
-	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
 func TestParse(t *testing.T) {
@@ -250,11 +248,4 @@ func TestInitStartCost(t *testing.T) {
 		t.Skip("needs root: an undumpable parent's status cannot be read")
 	}
 	t.Logf("%s", out)
-}
-
-// The exec shim must not catch what is meant to end the program.
-func TestEarlyKnowsTheShim(t *testing.T) {
-	if early.Shim != proc.ShimArg0 {
-		t.Errorf("early leaves %q alone, the shim is called %q", early.Shim, proc.ShimArg0)
-	}
 }

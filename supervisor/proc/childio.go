@@ -1,0 +1,136 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// childIO are the two sides of what a process gets as descriptors.
+type childIO struct {
+	fds   []uintptr  // for the child, in order
+	child []*os.File // ours to close after the fork
+	stdin *os.File   // the caller's
+	tty   *os.File   // the caller's
+	ctty  int        // with tty: the child's descriptor that is the terminal
+}
+
+func (o *Owner) openIO(c *Command) (*childIO, error) {
+	if c.TTY && (c.Foreground || c.SameSession) {
+		return nil, &StartError{Op: "terminal", Err: errors.New("a new terminal needs a session of its own")}
+	}
+	io := &childIO{}
+	n := max(3, len(c.Files))
+	files := make([]*os.File, n)
+	copy(files, c.Files)
+	if c.StdinPipe {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, &StartError{Op: "standard input", Err: err}
+		}
+		files[0], io.stdin, io.child = r, w, append(io.child, r)
+	}
+	if c.TTY {
+		master, slave, err := openPTY()
+		if err != nil {
+			io.closeOurSide()
+			io.closeChildSide()
+			return nil, &StartError{Op: "terminal", Err: err}
+		}
+		io.tty, io.child = master, append(io.child, slave)
+		io.ctty = -1
+		for i := range 3 {
+			if files[i] == nil {
+				files[i] = slave
+				io.ctty = max(io.ctty, i)
+			}
+		}
+		if io.ctty < 0 {
+			io.closeOurSide()
+			io.closeChildSide()
+			return nil, &StartError{Op: "terminal", Err: errors.New("descriptors 0, 1 and 2 are all taken by files")}
+		}
+	}
+	io.fds = make([]uintptr, n)
+	for i, f := range files {
+		if f == nil {
+			f = o.null
+		}
+		// Fd also makes the description blocking, which is what a program
+		// expects of its standard streams.
+		io.fds[i] = f.Fd()
+	}
+	return io, nil
+}
+
+func (io *childIO) closeChildSide() {
+	for _, f := range io.child {
+		f.Close()
+	}
+}
+
+func (io *childIO) closeOurSide() {
+	if io.stdin != nil {
+		io.stdin.Close()
+	}
+	if io.tty != nil {
+		io.tty.Close()
+	}
+}
+
+// privatePipes returns the inodes of pipes and sockets among the first three
+// descriptors that are not our own standard streams: holding one of those is
+// evidence of belonging to the process that was given it.
+func (o *Owner) privatePipes(fds []uintptr) []uint64 {
+	var out []uint64
+	for _, fd := range fds[:3] {
+		if ino, ok := pipeInode(int(fd)); ok && !slices.Contains(o.ownPipes, ino) {
+			out = append(out, ino)
+		}
+	}
+	return out
+}
+
+func pipeInode(fd int) (uint64, bool) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, false
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFIFO, unix.S_IFSOCK:
+		return st.Ino, true
+	}
+	return 0, false
+}
+
+// openPTY makes a new pseudo-terminal (pty(7)).
+func openPTY() (master, slave *os.File, err error) {
+	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			master.Close()
+		}
+	}()
+	rc, err := master.SyscallConn()
+	if err != nil {
+		return nil, nil, err
+	}
+	var n int
+	var ioErr error
+	err = rc.Control(func(fd uintptr) {
+		if ioErr = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); ioErr == nil {
+			n, ioErr = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		}
+	})
+	if err = errors.Join(err, ioErr); err != nil {
+		return nil, nil, err
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	return master, slave, err
+}

@@ -1,0 +1,239 @@
+package proc
+
+import (
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/child"
+)
+
+// launch is one start: the table of system calls that the new process carries out
+// before its exec, and what the kernel and the new process tell about it.
+//
+// Where the program's process must differ from ours before its exec in something
+// that belongs to the shared memory (the OOM score, and the cgroup whose limit picks
+// a victim), the new process is a helper that makes the program's process as its
+// sibling (CLONE_PARENT) and waits for its exec in the kernel (CLONE_VFORK). The
+// kernel treats a process somebody waits for like this as one with a memory of its
+// own: a change of its score leaves ours alone (fs/proc/base.c, __set_oom_adj), and it
+// is no victim of the OOM killer, which would kill everything that shares the memory
+// (mm/oom_kill.c, oom_badness).
+type launch struct {
+	block child.Block
+	// done becomes 0 when the program's process has executed the program or has
+	// ended (CLONE_CHILD_CLEARTID), helperDone when the helper has ended. pid is
+	// the program's process; with a helper the kernel writes it.
+	done, helperDone, pid uint32
+
+	helper    int // pid of the helper, 0 without one
+	viaHelper bool
+	first     cloneArgs // of the process that we make
+	second    cloneArgs // of the process that the helper makes
+
+	steps  []child.Step
+	info   []stepInfo // what each step is for
+	stores []store
+	kept   []any // what the addresses in steps point to
+}
+
+// store puts the result of one step into an argument of a later one.
+type store struct{ from, to, arg int }
+
+// stepInfo says what a step is for, in the words of a StartError.
+type stepInfo struct {
+	op   string
+	path string
+}
+
+// Sizes and flags of clone3(2) that package unix does not have.
+const (
+	cloneClearSighand = 0x100000000
+	cloneIntoCgroup   = 0x200000000
+)
+
+// cloneArgs is struct clone_args of clone3(2).
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal     uint64
+	stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+// newLaunch begins an empty table.
+func newLaunch() *launch {
+	return &launch{
+		done: 1, helperDone: 1,
+		steps: make([]child.Step, 0, 32), info: make([]stepInfo, 0, 32),
+	}
+}
+
+// add appends a step whose failure fails the start.
+func (l *launch) add(info stepInfo, nr uintptr, args ...uintptr) *child.Step {
+	s := child.Step{Nr: nr}
+	copy(s.Args[:], args)
+	l.steps = append(l.steps, s)
+	l.info = append(l.info, info)
+	return &l.steps[len(l.steps)-1]
+}
+
+// try appends a step whose failure changes nothing: the one after it follows.
+func (l *launch) try(nr uintptr, args ...uintptr) *child.Step {
+	s := l.add(stepInfo{}, nr, args...)
+	s.OnError = uintptr(len(l.steps)) // an index until seal
+	return s
+}
+
+// addr keeps a value reachable and returns its address.
+func addr[T any](l *launch, v *T) uintptr {
+	l.kept = append(l.kept, v)
+	return uintptr(unsafe.Pointer(v))
+}
+
+// addrOf keeps a slice reachable and returns the address of its first element.
+func addrOf[T any](l *launch, s []T) uintptr {
+	if len(s) == 0 {
+		return 0
+	}
+	return addr(l, &s[0])
+}
+
+// text is a C string.
+func (l *launch) text(s string) (uintptr, error) {
+	b, err := unix.ByteSliceFromString(s)
+	if err != nil {
+		return 0, err
+	}
+	return addrOf(l, b), nil
+}
+
+// texts is an array of C strings that ends with a null pointer.
+func (l *launch) texts(list []string) (uintptr, error) {
+	n := 0
+	for _, s := range list {
+		n += len(s) + 1
+	}
+	// One piece of memory for all: an environment has dozens of entries.
+	text := make([]byte, 0, max(1, n))
+	ptrs := make([]uintptr, 0, len(list)+1)
+	base := uintptr(unsafe.Pointer(unsafe.SliceData(text)))
+	for _, s := range list {
+		for i := range len(s) {
+			if s[i] == 0 {
+				return 0, syscall.EINVAL
+			}
+		}
+		ptrs = append(ptrs, base+uintptr(len(text)))
+		text = append(append(text, s...), 0)
+	}
+	ptrs = append(ptrs, 0)
+	l.kept = append(l.kept, text)
+	return addrOf(l, ptrs), nil
+}
+
+// seal turns indexes into addresses; no step may be added afterwards.
+func (l *launch) seal() {
+	base := uintptr(unsafe.Pointer(unsafe.SliceData(l.steps)))
+	for i := range l.steps {
+		if s := &l.steps[i]; s.OnError != 0 {
+			s.OnError = base + s.OnError*child.StepSize
+		}
+	}
+	for _, s := range l.stores {
+		l.steps[s.from].Store = uintptr(unsafe.Pointer(&l.steps[s.to].Args[s.arg]))
+	}
+	l.block.First = base
+}
+
+// reached is the index of the last step that the new process has begun.
+func (l *launch) reached() int {
+	at := atomic.LoadUintptr(&l.block.At)
+	if at == 0 {
+		return -1
+	}
+	return int((at - l.block.First) / child.StepSize)
+}
+
+// cloneBy fills in how the processes are made. The old system call takes fewer
+// flags: the table then resets the signal handlers and enters the cgroup itself.
+func (l *launch) cloneBy(clone3 bool, cgroup int) {
+	const shared = unix.CLONE_VM | unix.CLONE_CHILD_CLEARTID
+	word := func(p *uint32) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+	l.first = cloneArgs{flags: shared | cloneClearSighand, childTID: word(&l.done), exitSignal: uint64(unix.SIGCHLD)}
+	if l.viaHelper {
+		l.first.childTID = word(&l.helperDone)
+		l.second = cloneArgs{
+			flags:    shared | cloneClearSighand | unix.CLONE_VFORK | unix.CLONE_PARENT | unix.CLONE_PARENT_SETTID,
+			childTID: word(&l.done), parentTID: word(&l.pid),
+		}
+		if cgroup >= 0 {
+			l.second.flags |= cloneIntoCgroup
+			l.second.cgroup = uint64(cgroup)
+		}
+	}
+	nr, args := l.first.call(clone3)
+	l.block.CloneNr = nr
+	l.block.CloneArgs = args
+	l.block.AllSignals = ^uint64(0)
+}
+
+// call is the system call with its arguments.
+func (a *cloneArgs) call(clone3 bool) (nr uintptr, args [5]uintptr) {
+	if clone3 {
+		return unix.SYS_CLONE3, [5]uintptr{uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a)}
+	}
+	flags := uintptr(a.flags&^(cloneClearSighand|cloneIntoCgroup) | a.exitSignal)
+	if runtime.GOARCH == "arm64" { // the order of the last two differs, clone(2)
+		return unix.SYS_CLONE, [5]uintptr{flags, 0, uintptr(a.parentTID), 0, uintptr(a.childTID)}
+	}
+	return unix.SYS_CLONE, [5]uintptr{flags, 0, uintptr(a.parentTID), uintptr(a.childTID), 0}
+}
+
+// spawn makes the first process.
+func (l *launch) spawn() (pid int, errno syscall.Errno) {
+	pid = child.Spawn(&l.block)
+	if pid < 0 {
+		return 0, syscall.Errno(-pid)
+	}
+	return pid, 0
+}
+
+// finished tells whether no process walks through the table any more.
+func (l *launch) finished() bool {
+	if atomic.LoadUint32(&l.done) == 0 {
+		return true
+	}
+	return l.viaHelper && atomic.LoadUint32(&l.helperDone) == 0 && atomic.LoadUint32(&l.pid) == 0
+}
+
+// wait waits for the end of the table, at most that long. The system call gives up
+// the processor, so that nothing in agentinit waits along. The word is shared
+// with another process, so the futex is not a private one (futex(2)).
+func (l *launch) wait(d time.Duration) {
+	if l.finished() {
+		return
+	}
+	ts := unix.NsecToTimespec(int64(d))
+	const futexWait = 0
+	// EAGAIN, EINTR and ETIMEDOUT all mean: look again.
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&l.done)), futexWait, 1, uintptr(unsafe.Pointer(&ts)), 0, 0)
+}
+
+// failure returns the step that failed and why. ok is false when none did: the
+// program runs, or the process was killed; started tells the two apart.
+func (l *launch) failure() (info stepInfo, errno syscall.Errno, ok bool) {
+	n := atomic.LoadUintptr(&l.block.Errno)
+	i := l.reached()
+	if n == 0 || i < 0 {
+		return stepInfo{}, 0, false
+	}
+	return l.info[i], syscall.Errno(n), true
+}
+
+// executing tells whether the new process got as far as its exec.
+func (l *launch) executing() bool {
+	i := l.reached()
+	return i >= 0 && l.info[i].op == opCommand
+}

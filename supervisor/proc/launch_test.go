@@ -1,0 +1,330 @@
+package proc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
+)
+
+// ways are the ways in which a process can come about.
+var ways = []struct {
+	name   string
+	helper bool // a helper makes the program's process
+	old    bool // without clone3(2)
+}{
+	{"plain", false, false}, {"helper", true, false}, {"plain, old clone", false, true}, {"helper, old clone", true, true},
+}
+
+// inEachWay runs a test with an Owner and a Command for each way.
+func inEachWay(t *testing.T, opts Options, f func(t *testing.T, o *Owner, shape func(Command) Command)) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			o := newOwner(t, opts)
+			o.noClone3.Store(way.old)
+			f(t, o, func(c Command) Command {
+				if way.helper {
+					score := 500
+					c.OOMScoreAdj = &score
+				}
+				return c
+			})
+		})
+	}
+}
+
+// collectGarbage runs the collector without pause until the test ends: whatever
+// keeps a thread from being stopped then stops everything, for the test to notice.
+func collectGarbage(t *testing.T) {
+	stop := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	})
+	t.Cleanup(func() { close(stop); done.Wait() })
+}
+
+// script writes an executable one.
+func script(t *testing.T, file, text string) string {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// A program whose exec is held up is given up on, and everything else goes on
+// meanwhile: a lease holds an exec for 45 seconds.
+func TestLeaseHoldsUpOneStartOnly(t *testing.T) {
+	bin := built.Path(t)
+	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
+		dir := t.TempDir()
+		leased := script(t, filepath.Join(dir, "leased"), "#!/bin/sh\nexit 0\n")
+		byLeased := script(t, filepath.Join(dir, "script"), "#!"+leased+"\n")
+		holder := startTester(t, o, prog(bin, "lease", leased))
+		if said := holder.line(t); said != "held" {
+			t.Fatalf("the holder says %q", said)
+		}
+		o.execPatience = 200 * time.Millisecond
+		collectGarbage(t)
+		for _, file := range []string{leased, byLeased} {
+			_, err := o.Start(shape(Command{Path: file}))
+			if err == nil || !strings.Contains(err.Error(), "its exec did not happen within 200ms") {
+				t.Fatalf("start of %s: %v", file, err)
+			}
+		}
+		if err := o.Kill(holder.ID); err != nil {
+			t.Fatal(err)
+		}
+		next(t, o, holder.ID, Emptied)
+		o.execPatience = execPatience
+		p := mustStart(t, o, shape(Command{Path: byLeased}))
+		if e := next(t, o, p.ID, Exited); e.Status.ExitStatus() != 0 {
+			t.Errorf("without the lease: %+v", e)
+		}
+	})
+}
+
+// deadFUSE mounts a file system whose server takes requests and answers none but
+// the first. The kernel then waits for an answer in a state that not even SIGKILL
+// ends (fs/fuse/dev.c, request_wait_answer).
+func deadFUSE(t *testing.T) (dir string, abort func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a file system")
+	}
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("needs root and /dev/fuse: %v", err)
+	}
+	dir = t.TempDir()
+	if err := unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
+		unix.Close(fd)
+		t.Skipf("needs root and the right to mount: %v", err)
+	}
+	var once sync.Once
+	abort = func() {
+		once.Do(func() {
+			_ = unix.Unmount(dir, unix.MNT_DETACH|unix.MNT_FORCE)
+			unix.Close(fd)
+		})
+	}
+	t.Cleanup(abort)
+	buf := make([]byte, 256<<10)
+	if _, err := unix.Read(fd, buf); err != nil { // FUSE_INIT
+		t.Fatal(err)
+	}
+	reply := make([]byte, 16+64) // fuse_out_header, fuse_init_out
+	binary.NativeEndian.PutUint32(reply, uint32(len(reply)))
+	copy(reply[8:16], buf[8:16]) // unique
+	binary.NativeEndian.PutUint32(reply[16:], 7)
+	binary.NativeEndian.PutUint32(reply[20:], 31)
+	if _, err := unix.Write(fd, reply); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			if _, err := unix.Read(fd, buf); err != nil && err != unix.EINTR {
+				return
+			}
+		}
+	}()
+	return dir, abort
+}
+
+// A start from a file system whose server is dead ends at its deadline; the process
+// hangs in the kernel and is reaped when it comes out.
+func TestDeadFileSystemHoldsUpOneStartOnly(t *testing.T) {
+	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
+		dir, abort := deadFUSE(t)
+		o.execPatience = 100 * time.Millisecond
+		collectGarbage(t)
+		_, err := o.Start(shape(Command{Path: dir + "/program"}))
+		if err == nil || !strings.Contains(err.Error(), "its exec did not happen within 100ms") {
+			t.Errorf("got %v", err)
+		}
+		p := mustStart(t, o, shape(sh("exit 3")))
+		if e := next(t, o, p.ID, Exited); e.Code() != 3 {
+			t.Errorf("the start after it: %+v", e)
+		}
+		abort()
+		if left := o.KillAll(patience); left != 0 {
+			t.Errorf("%d left", left)
+		}
+	})
+}
+
+// TestPID1StopStorm: a program of the same user stops everything it can reach,
+// without pause, while programs start and the garbage collector runs.
+func TestPID1StopStorm(t *testing.T) {
+	bin := built.Path(t)
+	inside, out, failed := asPID1(t)
+	if !inside {
+		if failed {
+			t.Errorf("as PID 1:\n%s", out)
+		}
+		return
+	}
+	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
+		collectGarbage(t)
+		storm := startTester(t, o, prog(bin, "stop-storm"))
+		if said := storm.line(t); said != "storm" {
+			t.Fatalf("the storm says %q", said)
+		}
+		// What runs is stopped, too: only what has ended for good is not.
+		for range 30 {
+			if _, err := o.Start(shape(Command{Path: "/bin/true"})); err != nil && !errors.Is(err, errKilled) {
+				t.Fatal(err)
+			}
+		}
+		if left := o.KillAll(0); left != 0 {
+			t.Errorf("%d left", left)
+		}
+		if n := len(o.helpers); n != 0 {
+			t.Errorf("%d helpers left", n)
+		}
+	})
+}
+
+// Many starts at once, beside the garbage collector: none fails, none is lost.
+func TestParallelStarts(t *testing.T) {
+	for name, cgroups := range map[string]bool{"cgroups": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			inEachWay(t, Options{Cgroups: cgroups}, func(t *testing.T, o *Owner, shape func(Command) Command) {
+				each := 1000
+				if testing.Short() || cgroups || o.noClone3.Load() {
+					each = 100
+				}
+				collectGarbage(t)
+				var failed atomic.Int32
+				var wg sync.WaitGroup
+				for range 8 {
+					wg.Go(func() {
+						for range each {
+							var ends sync.WaitGroup
+							ends.Add(1)
+							_, err := o.StartTo(shape(Command{Path: "/bin/true"}), func(e Exit) {
+								if e.Kind == Exited {
+									if e.Code() != 0 {
+										failed.Add(1)
+									}
+									ends.Done()
+								}
+							})
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							ends.Wait()
+						}
+					})
+				}
+				wg.Wait()
+				if n := failed.Load(); n > 0 {
+					t.Errorf("%d ended otherwise than /bin/true", n)
+				}
+				if s := o.Stats(); s.Exited != uint64(8*each) || s.Live != 0 {
+					t.Errorf("stats %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// PID 1's own OOM score is shared memory's, and a start must not change it.
+func TestOOMScoreIsTheProgramsAlone(t *testing.T) {
+	bin := built.Path(t)
+	own := func() string {
+		b, err := os.ReadFile("/proc/self/oom_score_adj")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	before := own()
+	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
+		c := prog(bin, "limits")
+		score := 321
+		c.OOMScoreAdj = &score
+		r, err := o.Run(t.Context(), c, 1<<16)
+		if err != nil || !strings.Contains(string(r.Output), "oom_score_adj 321\n") {
+			t.Errorf("got %q, %v", r.Output, err)
+		}
+		if after := own(); after != before {
+			t.Errorf("our own score was %s and is %s", before, after)
+		}
+	})
+}
+
+// A program gets the limit of open files that agentinit was started with, not the
+// one that Go's runtime library raised it to.
+func TestOpenFilesLimitIsTheOriginal(t *testing.T) {
+	if os.Getenv("AGENTINIT_TEST_NOFILE") == "" {
+		o := newOwner(t, Options{})
+		c := sh("ulimit -Sn 77; exec " + os.Args[0] + " -test.run='^TestOpenFilesLimitIsTheOriginal$'")
+		c.Env = append(c.Env, "AGENTINIT_TEST_NOFILE=1")
+		if r, err := o.Run(t.Context(), c, 1<<16); err != nil || r.Exit.Code() != 0 {
+			t.Errorf("%s %v", r.Output, err)
+		}
+		return
+	}
+	var own syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &own); err != nil || own.Cur == 77 {
+		t.Errorf("package syscall no longer raises the limit (%+v, %v): this test shows nothing", own, err)
+	}
+	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
+		r, err := o.Run(t.Context(), shape(sh("ulimit -Sn")), 100)
+		if err != nil || string(r.Output) != "77\n" {
+			t.Errorf("got %s, %v", r.Output, err)
+		}
+	})
+}
+
+// Files whose numbers lie where others have to go get to their places.
+func TestDescriptorsCross(t *testing.T) {
+	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
+		var files []*os.File
+		for _, text := range []string{"a", "b", "c"} {
+			f, err := os.OpenFile(filepath.Join(t.TempDir(), "f"), os.O_CREATE|os.O_RDWR, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if _, err := f.WriteString(text); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.Seek(0, 0); err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, f)
+		}
+		// Numbers of low value, as those of a supervisor that has few open.
+		n := int(files[0].Fd())
+		all := make([]*os.File, n+3)
+		all[n], all[n+1], all[n+2] = files[1], files[2], files[0]
+		c := shape(sh(fmt.Sprintf("cd /dev/fd; cat %d %d %d", n, n+1, n+2)))
+		c.Files = all
+		if r, err := o.Run(t.Context(), c, 100); err != nil || string(r.Output) != "bca" {
+			t.Errorf("got %q, %v", r.Output, err)
+		}
+	})
+}

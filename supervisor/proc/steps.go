@@ -1,0 +1,272 @@
+package proc
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/child"
+)
+
+// What a StartError calls the steps that have no key of the manifest.
+const (
+	opFork        = "fork"
+	opSession     = "session"
+	opTerminal    = "terminal"
+	opDescriptors = "descriptors"
+	opSignals     = "signals"
+	opOOM         = "oom_score_adj"
+)
+
+var stepHints = map[string]string{
+	opFork:       "the limit of processes or memory is reached",
+	opCredential: "changing the user needs CAP_SETUID and CAP_SETGID",
+	"nice":       "below the present value needs CAP_SYS_NICE",
+	"ionice":     "the realtime class needs CAP_SYS_ADMIN or CAP_SYS_NICE",
+	opOOM:        "below the present value needs CAP_SYS_RESOURCE",
+	"cpus":       "at least one of them must be among the processors of the box",
+}
+
+// rlimitOrder is the order in which limits are set.
+var rlimitOrder = []string{"core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "stack", "as"}
+
+// plan writes the table for a command. What needs a privilege comes before the change of
+// the user, what the user must be allowed to do after it, and what may forbid the
+// rest at the end.
+func (o *Owner) plan(c *Command, p *process, path string, env []string, io *childIO) (*launch, error) {
+	l := newLaunch()
+	cgroup, hasCgroup := p.cgroup.fd()
+	if !hasCgroup || o.noCgroupClone.Load() {
+		cgroup = -1
+	}
+	clone3 := !o.noClone3.Load()
+	oomHere := c.OOMScoreAdj != nil && o.oomInChild
+	l.viaHelper = oomHere || cgroup >= 0
+	l.cloneBy(clone3, cgroup)
+	if l.viaHelper {
+		l.addHelper(clone3)
+	}
+	o.addSignalActions(l, clone3)
+	if cgroup >= 0 && !clone3 {
+		if err := l.enterCgroup(cgroup); err != nil {
+			return nil, err
+		}
+	}
+	if oomHere {
+		if err := l.addOOM(*c.OOMScoreAdj); err != nil {
+			return nil, err
+		}
+	}
+	addSession(l, c)
+	if err := addPriorities(l, c); err != nil {
+		return nil, err
+	}
+	addDescriptors(l, io)
+	if c.TTY {
+		l.add(stepInfo{op: opTerminal}, unix.SYS_IOCTL, uintptr(io.ctty), unix.TIOCSCTTY, 1)
+	}
+	if err := addLimits(l, c); err != nil {
+		return nil, err
+	}
+	o.addCredential(l, c.Credential)
+	if c.Dir != "" {
+		dir, err := l.text(c.Dir)
+		if err != nil {
+			return nil, &StartError{Op: opDirectory, Path: c.Dir, Err: err}
+		}
+		l.add(stepInfo{opDirectory, c.Dir}, unix.SYS_CHDIR, dir)
+	}
+	if c.NoNewPrivs {
+		l.add(stepInfo{op: "no_new_privs"}, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	}
+	// Everything of ours is close-on-exec already; this is for what a library may
+	// have opened otherwise. Kernels before 5.11 do not know it.
+	l.try(unix.SYS_CLOSE_RANGE, uintptr(len(io.fds)), uintptr(^uint32(0)>>1), unix.CLOSE_RANGE_CLOEXEC)
+	l.add(stepInfo{op: opSignals}, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, addr(l, new(uint64)), 0, 8)
+	if err := addExec(l, path, c.argv(), env); err != nil {
+		return nil, err
+	}
+	l.seal()
+	return l, nil
+}
+
+// addHelper makes the program's process as a sibling of the helper, which then ends.
+func (l *launch) addHelper(clone3 bool) {
+	nr, args := l.second.call(clone3)
+	l.add(stepInfo{op: opFork}, nr, args[:]...).Forks = 1
+}
+
+// addSignalActions gives every signal its default action that has another one here:
+// the ignored ones, which outlive an exec, and without clone3 those with a handler,
+// which would run on our memory.
+func (o *Owner) addSignalActions(l *launch, clone3 bool) {
+	if clone3 && o.ignored == 0 {
+		return
+	}
+	// struct kernel_sigaction with SIG_DFL: handler, flags, restorer, mask.
+	action := addr(l, new([4]uint64))
+	for n := 1; n <= maxSignal; n++ {
+		if n == int(unix.SIGKILL) || n == int(unix.SIGSTOP) || clone3 && o.ignored&(1<<(n-1)) == 0 {
+			continue
+		}
+		l.add(stepInfo{op: opSignals}, unix.SYS_RT_SIGACTION, uintptr(n), action, 0, 8)
+	}
+}
+
+// writeFile opens a file relative to a directory, writes the text and closes it.
+func (l *launch) writeFile(info stepInfo, dirfd int, name, text string) error {
+	file, err := l.text(name)
+	if err != nil {
+		return err
+	}
+	open := len(l.steps)
+	l.add(info, unix.SYS_OPENAT, uintptr(dirfd), file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	l.add(info, unix.SYS_WRITE, 0, addrOf(l, []byte(text)), uintptr(len(text)))
+	l.stores = append(l.stores, store{from: open, to: open + 1, arg: 0})
+	return nil
+}
+
+// addOOM sets the score. It must come from the process of the program, and never from
+// a process that shares our memory without a helper: see launch.
+func (l *launch) addOOM(score int) error {
+	return l.writeFile(stepInfo{op: opOOM}, unix.AT_FDCWD, "/proc/self/oom_score_adj", strconv.Itoa(score))
+}
+
+// enterCgroup is what CLONE_INTO_CGROUP does where clone3 is not to be had.
+func (l *launch) enterCgroup(dirfd int) error {
+	return l.writeFile(stepInfo{op: "cgroup"}, dirfd, "cgroup.procs", "0")
+}
+
+func addSession(l *launch, c *Command) {
+	session := stepInfo{op: opSession}
+	if !c.Foreground && !c.SameSession {
+		l.add(session, unix.SYS_SETSID)
+		return
+	}
+	l.add(session, unix.SYS_SETPGID, 0, 0)
+	if c.Foreground {
+		// The pid goes into a word of its own: TIOCSPGRP takes an address.
+		pgrp := new(uint64)
+		l.add(session, unix.SYS_GETPID).Store = addr(l, pgrp)
+		l.add(stepInfo{op: opTerminal}, unix.SYS_IOCTL, uintptr(c.TTYFD), unix.TIOCSPGRP, addr(l, pgrp))
+	}
+}
+
+func addPriorities(l *launch, c *Command) error {
+	if c.Nice != nil {
+		l.add(stepInfo{op: "nice"}, unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, uintptr(*c.Nice))
+	}
+	if c.IONice != "" {
+		n, err := ParseIONice(c.IONice)
+		if err != nil {
+			return &StartError{Op: "ionice", Err: err}
+		}
+		const whoProcess = 1
+		l.add(stepInfo{op: "ionice"}, unix.SYS_IOPRIO_SET, whoProcess, 0, uintptr(n))
+	}
+	if len(c.CPUs) > 0 {
+		var set unix.CPUSet
+		for _, n := range c.CPUs {
+			set.Set(n)
+		}
+		l.add(stepInfo{op: "cpus"}, unix.SYS_SCHED_SETAFFINITY, 0, unsafe.Sizeof(set), addr(l, &set))
+	}
+	if c.Umask != nil {
+		l.add(stepInfo{op: "umask"}, unix.SYS_UMASK, uintptr(*c.Umask))
+	}
+	return nil
+}
+
+// addDescriptors puts the files in their places. A file whose number is below the
+// number of files could be overwritten before its turn, so it moves out of the way
+// first.
+func addDescriptors(l *launch, io *childIO) {
+	info := stepInfo{op: opDescriptors}
+	n := len(io.fds)
+	moved := make([]int, n) // step that moved the file away, plus one
+	for i, fd := range io.fds {
+		if int(fd) < n && int(fd) != i {
+			l.add(info, unix.SYS_FCNTL, fd, unix.F_DUPFD_CLOEXEC, uintptr(n))
+			moved[i] = len(l.steps)
+		}
+	}
+	for i, fd := range io.fds {
+		if int(fd) == i { // dup3 refuses to; the copy must survive the exec
+			l.add(info, unix.SYS_FCNTL, fd, unix.F_SETFD, 0)
+			continue
+		}
+		l.add(info, unix.SYS_DUP3, fd, uintptr(i), 0)
+		if moved[i] > 0 {
+			l.stores = append(l.stores, store{from: moved[i] - 1, to: len(l.steps) - 1, arg: 0})
+		}
+	}
+}
+
+// addLimits sets what the command asks for. The limit of open files is always set:
+// package syscall raises the soft one of our own process (see child.OpenFiles), and a
+// program that calls select(2) depends on the low one.
+func addLimits(l *launch, c *Command) error {
+	for name := range c.Rlimits {
+		if _, ok := rlimits[name]; !ok {
+			return &StartError{Op: "limit " + name, Err: errors.New("no such limit")}
+		}
+	}
+	for _, name := range rlimitOrder {
+		lim, asked := c.Rlimits[name]
+		switch {
+		case asked:
+			l.add(stepInfo{op: "limit " + name}, unix.SYS_PRLIMIT64, 0, uintptr(rlimits[name]), addr(l, &lim), 0)
+		case name == "nofile" && child.OpenFiles[0] != 0:
+			// It fails if somebody has lowered our own limit since; the program
+			// then inherits that.
+			l.try(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, addr(l, &child.OpenFiles), 0)
+		}
+	}
+	return nil
+}
+
+func (o *Owner) addCredential(l *launch, cr *Credential) {
+	if cr == nil || cr.isOurs() {
+		return
+	}
+	info := stepInfo{opCredential, cr.String()}
+	groups := slices.Clone(cr.Groups)
+	l.add(info, unix.SYS_SETGROUPS, uintptr(len(groups)), addrOf(l, groups))
+	l.add(info, unix.SYS_SETRESGID, uintptr(cr.GID), uintptr(cr.GID), uintptr(cr.GID))
+	l.add(info, unix.SYS_SETRESUID, uintptr(cr.UID), uintptr(cr.UID), uintptr(cr.UID))
+	if o.suidDumpable {
+		// The change made the memory that we share dumpable (proc(5), suid_dumpable).
+		l.add(info, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	}
+}
+
+func addExec(l *launch, path string, argv, env []string) error {
+	file, err := l.text(path)
+	if err == nil {
+		var args, vars uintptr
+		if args, err = l.texts(argv); err == nil {
+			if vars, err = l.texts(env); err == nil {
+				l.add(stepInfo{opCommand, path}, unix.SYS_EXECVE, file, args, vars)
+				return nil
+			}
+		}
+	}
+	return &StartError{Op: opCommand, Path: path, Err: err, Hint: "an argument or a variable holds a NUL byte"}
+}
+
+// explainStep says which step failed.
+func explainStep(c *Command, path string, info stepInfo, errno syscall.Errno) error {
+	switch info.op {
+	case opCommand:
+		return explainFile(inDir(c.Dir, path), errno)
+	case opDirectory:
+		if e := explainDir(c.Dir, errno); e != nil {
+			return e
+		}
+	}
+	return &StartError{Op: info.op, Path: info.path, Err: errno, Hint: stepHints[info.op]}
+}
