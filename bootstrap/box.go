@@ -3,6 +3,8 @@ package bootstrap
 import (
 	"cmp"
 	"net"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,17 +20,50 @@ type Addresses struct {
 // Off as an address opens no listener.
 const Off = "off"
 
-// ListenAddresses resolves the addresses: the environment's host and port where
-// they are set, else the manifest's. What the manifest switches off stays off.
-// The error is a *Failure with ExitManifest.
-func ListenAddresses(m *schema.Manifest, getenv func(string) string) (Addresses, error) {
-	management, err := override("MANAGEMENT_API_PORT", m.Supervisor.Listen, getenv("MANAGEMENT_API_HOST"), getenv("MANAGEMENT_API_PORT"))
+// ListenAddresses resolves the addresses. MANAGEMENT_API_HOST is the host of both
+// listeners; it, MANAGEMENT_API_PORT and AGENTBOX_METRICS_PORT win over the
+// manifest. An address that neither of them gives is open to the network when
+// contained is true, and on loopback otherwise. A listener that the manifest
+// switches off stays off. The error is a *Failure with ExitManifest.
+func ListenAddresses(l *Loaded, contained bool, getenv func(string) string) (Addresses, error) {
+	m, everywhere := l.Manifest, "127.0.0.1"
+	if contained {
+		everywhere = "0.0.0.0"
+	}
+	host := getenv("MANAGEMENT_API_HOST")
+	listen := m.Supervisor.Listen
+	if _, port, err := net.SplitHostPort(listen); err == nil && !l.Document.NonEmpty("supervisor.listen") {
+		listen = net.JoinHostPort(everywhere, port)
+	}
+	management, err := override("MANAGEMENT_API_PORT", listen, host, getenv("MANAGEMENT_API_PORT"))
 	if err != nil {
 		return Addresses{}, err
 	}
-	declared := cmp.Or(m.Supervisor.MetricsListen, net.JoinHostPort("0.0.0.0", strconv.Itoa(m.Observability.MetricsPort)))
-	metrics, err := override("AGENTBOX_METRICS_PORT", declared, "", getenv("AGENTBOX_METRICS_PORT"))
+	declared := cmp.Or(m.Supervisor.MetricsListen, net.JoinHostPort(everywhere, strconv.Itoa(m.Observability.MetricsPort)))
+	metrics, err := override("AGENTBOX_METRICS_PORT", declared, host, getenv("AGENTBOX_METRICS_PORT"))
 	return Addresses{Management: management, Metrics: metrics}, err
+}
+
+// containerMarks are files that container engines put into every container:
+// Docker the first, Podman the second.
+var containerMarks = []string{"/.dockerenv", "/run/.containerenv"}
+
+// Contained tells whether this process is in a container, where only published
+// ports are reached from outside: it is PID 1, or it runs without --root and the
+// engine has left its mark (systemd's Container Interface defines the variable
+// "container"). agentinit is not PID 1 under "docker run --init" or in a pod with
+// a shared process namespace.
+func Contained(pid int, r Roots, getenv func(string) string) bool {
+	if pid == 1 {
+		return true
+	}
+	if r.Prefix != "" {
+		return false
+	}
+	return getenv("container") != "" || getenv("KUBERNETES_SERVICE_HOST") != "" || slices.ContainsFunc(containerMarks, func(name string) bool {
+		_, err := os.Lstat(name)
+		return err == nil
+	})
 }
 
 // override replaces the host and the port of an address where they are given.

@@ -16,25 +16,58 @@ import (
 
 func TestListenAddresses(t *testing.T) {
 	for _, c := range []struct {
-		listen, metrics string
+		listen, metrics string // "" is not written
+		contained       bool
 		env             []string
 		want            Addresses
 		code            Code
 	}{
-		{"0.0.0.0:9090", "", nil, Addresses{"0.0.0.0:9090", "0.0.0.0:9091"}, ExitOK},
-		{"127.0.0.1:1", "127.0.0.1:2", nil, Addresses{"127.0.0.1:1", "127.0.0.1:2"}, ExitOK},
-		{"0.0.0.0:9090", "", []string{"MANAGEMENT_API_HOST=::1", "MANAGEMENT_API_PORT=80", "AGENTBOX_METRICS_PORT=81"}, Addresses{"[::1]:80", "0.0.0.0:81"}, ExitOK},
-		{"off", "off", []string{"MANAGEMENT_API_PORT=80", "AGENTBOX_METRICS_PORT=81"}, Addresses{"off", "off"}, ExitOK},
-		{"0.0.0.0:9090", "", []string{"AGENTBOX_METRICS_PORT=http"}, Addresses{}, ExitManifest},
-		{"0.0.0.0:9090", "", []string{"MANAGEMENT_API_PORT=0"}, Addresses{}, ExitManifest},
-		{"nonsense", "", nil, Addresses{}, ExitManifest},
+		{"", "", true, nil, Addresses{"0.0.0.0:9090", "0.0.0.0:9091"}, ExitOK},
+		{"", "", false, nil, Addresses{"127.0.0.1:9090", "127.0.0.1:9091"}, ExitOK},
+		{"0.0.0.0:9090", "", false, nil, Addresses{"0.0.0.0:9090", "127.0.0.1:9091"}, ExitOK},
+		{"", "0.0.0.0:7", false, nil, Addresses{"127.0.0.1:9090", "0.0.0.0:7"}, ExitOK},
+		{"127.0.0.1:1", "127.0.0.1:2", true, nil, Addresses{"127.0.0.1:1", "127.0.0.1:2"}, ExitOK},
+		{"", "", true, []string{"MANAGEMENT_API_HOST=127.0.0.1"}, Addresses{"127.0.0.1:9090", "127.0.0.1:9091"}, ExitOK},
+		{"", "", false, []string{"MANAGEMENT_API_HOST=0.0.0.0"}, Addresses{"0.0.0.0:9090", "0.0.0.0:9091"}, ExitOK},
+		{"", "0.0.0.0:7", true, []string{"MANAGEMENT_API_HOST=::1", "MANAGEMENT_API_PORT=80", "AGENTBOX_METRICS_PORT=81"}, Addresses{"[::1]:80", "[::1]:81"}, ExitOK},
+		{"off", "off", true, []string{"MANAGEMENT_API_HOST=::1", "MANAGEMENT_API_PORT=80", "AGENTBOX_METRICS_PORT=81"}, Addresses{"off", "off"}, ExitOK},
+		{"", "", true, []string{"AGENTBOX_METRICS_PORT=http"}, Addresses{}, ExitManifest},
+		{"", "", true, []string{"MANAGEMENT_API_PORT=0"}, Addresses{}, ExitManifest},
 	} {
-		m := &schema.Manifest{Supervisor: schema.Supervisor{Listen: c.listen, MetricsListen: c.metrics}}
-		m.Observability.MetricsPort = 9091
+		text := "[supervisor]\n"
+		for key, value := range map[string]string{"listen": c.listen, "metrics_listen": c.metrics} {
+			if value != "" {
+				text += key + " = '" + value + "'\n"
+			}
+		}
+		m, doc, findings := schema.Load("test.toml", []byte(text))
+		if len(findings) > 0 {
+			t.Fatal(findings)
+		}
 		env := environMap(c.env)
-		got, err := ListenAddresses(m, func(k string) string { return env[k] })
+		got, err := ListenAddresses(&Loaded{Manifest: m, Document: doc}, c.contained, func(k string) string { return env[k] })
 		if ExitCode(err) != c.code || err == nil && got != c.want {
 			t.Errorf("%+v: got %+v %v", c, got, err)
+		}
+	}
+}
+
+func TestContained(t *testing.T) {
+	none := func(string) string { return "" }
+	for _, c := range []struct {
+		pid    int
+		prefix string
+		getenv func(string) string
+		want   bool
+	}{
+		{1, "", none, true},
+		{1, "/tmp/box", none, true},
+		{7, "/tmp/box", none, false},
+		{7, "/tmp/box", func(string) string { return "podman" }, false},
+		{7, "", func(string) string { return "podman" }, true},
+	} {
+		if got := Contained(c.pid, Roots{Prefix: c.prefix}, c.getenv); got != c.want {
+			t.Errorf("pid %d, root %q: got %v", c.pid, c.prefix, got)
 		}
 	}
 }

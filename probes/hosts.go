@@ -17,10 +17,6 @@ import (
 // Probes and metrics are asked by service names that the box does not know
 // either. There a name will do that nobody can hold in the public DNS.
 func (s *Server) onlyOurNames(next http.Handler) http.Handler {
-	names := map[string]bool{"localhost": true}
-	for _, n := range s.cfg.Names {
-		names[strings.ToLower(strings.TrimSuffix(n, "."))] = true
-	}
 	refuse := s.metrics.instrument(unmatched, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		// 421 (RFC 9110, 15.5.20): this server does not speak for that host.
 		problem(w, http.StatusMisdirectedRequest, codeValidation,
@@ -28,12 +24,24 @@ func (s *Server) onlyOurNames(next http.Handler) http.Handler {
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := hostName(r.Host)
-		if isAddress(name) || names[name] || s.isProbe(r.URL.Path) && (name == "" || isPrivateName(name)) {
+		if s.isOurName(name) || s.isProbe(r.URL.Path) && (name == "" || isPrivateName(name)) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		refuse.ServeHTTP(w, r)
 	})
+}
+
+// isOurName tells whether a host, in lower case, is an address or a name of the box.
+func (s *Server) isOurName(host string) bool { return isAddress(host) || s.names[host] }
+
+// ourNames are the names of the box, in lower case.
+func ourNames(configured []string) map[string]bool {
+	names := map[string]bool{"localhost": true}
+	for _, n := range configured {
+		names[strings.ToLower(strings.TrimSuffix(n, "."))] = true
+	}
+	return names
 }
 
 // hostName is a Host header (RFC 9110, 7.2) without its port, in lower case.

@@ -229,7 +229,7 @@ func writeVerboseReady(w http.ResponseWriter, status int, v Verdict) {
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	JSON(w, http.StatusOK, s.cfg.Health())
 }
-func (s *Server) meta(w http.ResponseWriter, _ *http.Request) { JSON(w, http.StatusOK, s.cfg.Meta()) }
+func (s *Server) meta(w http.ResponseWriter, r *http.Request) { JSON(w, http.StatusOK, s.cfg.Meta(r)) }
 
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Pods == nil {

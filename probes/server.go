@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"strconv"
 	"sync"
 	"time"
 
@@ -56,7 +58,8 @@ type Config struct {
 	Health func() Health
 	Pods   func() any
 	Relay  func() any
-	Meta   func() any
+	// Its argument is the request's.
+	Meta func(*http.Request) any
 
 	// Names are the host names of the box beside localhost and every address:
 	// requests to others are refused.
@@ -81,6 +84,7 @@ type Server struct {
 	keyless   []openRoute
 	metrics   *httpMetrics
 	anonymous anonymousLimit
+	names     map[string]bool // of the box
 
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -101,7 +105,7 @@ func NewServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: m, listeners: make(map[string]*listener)}
+	s := &Server{cfg: cfg, metrics: m, names: ourNames(cfg.Names), listeners: make(map[string]*listener)}
 	s.keyless = s.openRoutes()
 	s.router = s.routes()
 	if why := cfg.Auth.Limitation(); why != "" {
@@ -176,6 +180,25 @@ func (s *Server) Bound(name string) string {
 		}
 	}
 	return ""
+}
+
+// MetricsURL is where whoever made the request can fetch the metrics, "" while the
+// metrics listener is not served. If the listener has an address of its own, that
+// is the URL's host. If it listens on every address, the host is the one by which
+// the request reached the box, and loopback for a request over the control socket.
+func (s *Server) MetricsURL(r *http.Request) string {
+	bound, err := netip.ParseAddrPort(s.Bound("metrics"))
+	if err != nil {
+		return ""
+	}
+	host := bound.Addr().Unmap().String()
+	if bound.Addr().IsUnspecified() {
+		if host = hostName(r.Host); !s.isOurName(host) {
+			host = "127.0.0.1"
+		}
+	}
+	u := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(bound.Port()))), Path: "/metrics"}
+	return u.String()
 }
 
 func (s *Server) open(ctx context.Context, l *listener) error {

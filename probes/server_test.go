@@ -45,7 +45,7 @@ func newRig(t testing.TB, mode AuthMode, opts ...func(*Config)) *rig {
 		Bus: bus, Readiness: ready, Auth: auth, Gatherer: reg, Registerer: reg,
 		Liveness: NewLiveness(pingFunc(func(context.Context) error { return nil }), time.Now()),
 		Health:   func() Health { return NewHealth(Facts{Verdict: ready.Verdict()}) },
-		Meta:     func() any { return map[string]string{"version": "1"} },
+		Meta:     func(*http.Request) any { return map[string]string{"version": "1"} },
 	}
 	for _, o := range opts {
 		o(&cfg)
@@ -350,6 +350,44 @@ func TestListenersServe(t *testing.T) {
 		resp.Body.Close()
 		if resp.StatusCode != code {
 			t.Errorf("%s: %d", url, resp.StatusCode)
+		}
+	}
+}
+
+// Whoever reads the URL in /v1/meta can fetch it as it stands.
+func TestMetricsURL(t *testing.T) {
+	r := newRig(t, AuthBearer, func(c *Config) { c.Names = []string{"box.example"} })
+	ask := func(host string) *http.Request {
+		req := httptest.NewRequest("GET", "/v1/meta", nil)
+		req.Host = host
+		return req
+	}
+	if got := r.server.MetricsURL(ask("127.0.0.1:9090")); got != "" {
+		t.Errorf("without a listener: %q", got)
+	}
+	r.start(t)
+	got := r.server.MetricsURL(ask("box.example:9090"))
+	if want := "http://" + r.server.Bound("metrics") + "/metrics"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	resp, err := http.Get(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("%s: %s", got, resp.Status)
+	}
+	r.server.mu.Lock()
+	r.server.listeners["metrics"].bound = &net.TCPAddr{IP: net.IPv6unspecified, Port: 9091}
+	r.server.mu.Unlock()
+	for host, want := range map[string]string{
+		"Box.Example:9090": "http://box.example:9091/metrics", "10.1.2.3:9090": "http://10.1.2.3:9091/metrics",
+		"[fd00::1]:9090": "http://[fd00::1]:9091/metrics", "localhost": "http://localhost:9091/metrics",
+		"agentinit": "http://127.0.0.1:9091/metrics", "": "http://127.0.0.1:9091/metrics",
+	} {
+		if got := r.server.MetricsURL(ask(host)); got != want {
+			t.Errorf("asked as %q: got %q, want %q", host, got, want)
 		}
 	}
 }

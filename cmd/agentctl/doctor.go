@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -303,7 +304,7 @@ func listenerLinks(box *compose.Box, health boxHealth, meta boxMeta) []link {
 	if !portNumber(metrics) {
 		metrics = "off"
 	}
-	return append(out, compared("meta", "metrics_endpoint", metrics, cmp.Or(portOf(meta.Observability.Metrics), "off"),
+	return append(out, compared("meta", "metrics_endpoint", metrics, cmp.Or(urlPort(meta.Observability.Metrics), "off"),
 		"/v1/meta and the listener disagree: restart the box"))
 }
 
@@ -320,6 +321,15 @@ func declaredPort(box *compose.Box, name string) string {
 func portOf(address string) string {
 	_, port := catalog.SplitAddress(address)
 	return port
+}
+
+// urlPort is the port that a URL names, "" for a text that is no URL.
+func urlPort(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return ""
+	}
+	return u.Port()
 }
 
 func portNumber(s string) bool {

@@ -35,7 +35,7 @@ func agreed(t *testing.T) doctorFiles {
 	f := doctorFiles{
 		manifest: doctorManifest,
 		meta: `{"manifest_checksum": "sha256:` + hex.EncodeToString(sum[:]) + `", "federation_mode": "standalone",
-			"observability": {"metrics_endpoint": "[::]:9191", "otlp_endpoint": "http://collector:4318"},
+			"observability": {"metrics_endpoint": "http://127.0.0.1:9191/metrics", "otlp_endpoint": "http://collector:4318"},
 			"adapter_impls": {"beads": "local-sqlite", "pods": "off", "memory": "off", "events": "local-jsonl", "orchestrator": "off"},
 			"adapter_contract_versions": {"beads": "1.1", "pods": "1.1", "memory": "1.1", "events": "1.0", "orchestrator": "1.1"}}`,
 		health: `{"listeners": [{"name": "management", "address": "[::]:9090", "bound": true},
@@ -159,7 +159,7 @@ func TestDoctorSeesEachLink(t *testing.T) {
 			[]string{"bound metrics"}},
 		"a port that is not bound": {func(f *doctorFiles) {
 			swap(&f.health, `:9191", "bound": true`, `:9191", "bound": false, "reason": "address already in use"`)
-			swap(&f.meta, "[::]:9191", "")
+			swap(&f.meta, "http://127.0.0.1:9191/metrics", "")
 		}, []string{"bound metrics"}},
 		"a listener that is off":        {func(f *doctorFiles) { swap(&f.health, `"management"`, `"other"`) }, []string{"bound management"}},
 		"/v1/meta and the bound port":   {func(f *doctorFiles) { swap(&f.meta, ":9191", ":9092") }, []string{"meta metrics_endpoint"}},

@@ -71,7 +71,7 @@ func TestRefusalsAreOfOneTable(t *testing.T) {
 	readiness := probes.NewReadiness(b.bus)
 	if b.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: readiness, Liveness: probes.NewLiveness(stillPings{}, time.Now()), Auth: b.auth, Gatherer: b.registry, Registerer: b.registry,
-		Health: func() probes.Health { return probes.NewHealth(probes.Facts{}) }, Meta: func() any { return map[string]string{} },
+		Health: func() probes.Health { return probes.NewHealth(probes.Facts{}) }, Meta: func(*http.Request) any { return map[string]string{} },
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os/user"
 	"strconv"
 	"strings"
@@ -157,14 +158,14 @@ func (b *box) health() probes.Health {
 }
 
 // meta is /v1/meta: facts about the box that are nobody's secret.
-func (b *box) meta() any {
+func (b *box) meta(r *http.Request) any {
 	build := b.buildInfo()
 	m := b.manifest()
 	meta := map[string]any{
 		"version": build.Version, "boot_id": build.BootID, "image_hash": build.ImageHash,
 		"manifest_checksum": build.ManifestChecksum, "federation_mode": build.FederationMode,
 		"observability": map[string]any{
-			"metrics_endpoint": b.metricsBound(), "otlp_endpoint": schema.PublicURL(b.collector(m)),
+			"metrics_endpoint": b.server.MetricsURL(r), "otlp_endpoint": schema.PublicURL(b.collector(m)),
 		},
 		"runtime_closure": b.boot.Closure(),
 	}

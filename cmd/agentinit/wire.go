@@ -183,7 +183,7 @@ func systemName() string {
 // checkSettings refuses what only this file can judge, while nothing has been
 // started.
 func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
-	if b.addresses, err = bootstrap.ListenAddresses(m, b.getenv); err != nil {
+	if b.addresses, err = bootstrap.ListenAddresses(b.boot.Current(), bootstrap.Contained(os.Getpid(), b.roots, b.getenv), b.getenv); err != nil {
 		return err
 	}
 	if b.boundary, err = newBoundary(m, b.addresses.Management, b.getenv); err != nil {
