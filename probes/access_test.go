@@ -254,8 +254,17 @@ func TestRefusalsSayWhy(t *testing.T) {
 		if doc["reason"] != reason || doc["retryable"] != false {
 			t.Errorf("%q: %v", header, doc)
 		}
-		if c := w.Header().Values("WWW-Authenticate"); !slices.Equal(c, []string{"Bearer", "Nostr"}) {
+		if c := w.Header().Values("WWW-Authenticate"); !slices.Equal(c, []string{"Bearer"}) {
 			t.Errorf("%q: challenges %q", header, c)
+		}
+	}
+	// A scheme is offered where it can be verified.
+	for mode, want := range map[AuthMode][]string{AuthBearer: {"Bearer"}, AuthHybrid: {"Bearer", "Nostr"}, AuthNIP98: {"Nostr"}} {
+		signed := newRig(t, mode)
+		signed.auth.nostr = authenticatorFunc(func(*http.Request) (Principal, error) { return Principal{}, ErrBadCredential })
+		signed.server.Mount("/x", http.HandlerFunc(nothing))
+		if c := signed.ask(t, "GET", "/x/", nil).Header().Values("WWW-Authenticate"); !slices.Equal(c, want) {
+			t.Errorf("%s: challenges %q, want %q", mode, c, want)
 		}
 	}
 	stranger := newRig(t, AuthHybrid)

@@ -202,13 +202,14 @@ func reasonLabel(err error) string {
 	return "wrong"
 }
 
-// challenge is the value of WWW-Authenticate for the mode.
+// challenge is the value of WWW-Authenticate for the mode. Hybrid offers no scheme
+// that it cannot verify.
 func (a *Auth) challenge() []string {
-	switch a.mode {
-	case AuthBearer:
-		return []string{"Bearer"}
-	case AuthNIP98:
+	switch {
+	case a.mode == AuthNIP98:
 		return []string{"Nostr"}
+	case a.mode == AuthBearer || a.nostr == nil:
+		return []string{"Bearer"}
 	}
 	return []string{"Bearer", "Nostr"}
 }

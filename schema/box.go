@@ -87,6 +87,7 @@ type EventsSlot struct {
 	RetentionDays int64  `toml:"retention_days"` // 0 keeps for ever
 	MaxBytes      Size   `toml:"max_bytes"`      // of all journal files; 0 has no limit
 	SpoolBytes    Size   `toml:"spool_bytes"`
+	Format        string `toml:"format"` // cloudevents, json
 	Auth          string `toml:"auth"`
 	TokenEnv      string `toml:"token_env"`
 }

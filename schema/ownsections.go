@@ -302,6 +302,7 @@ func slotsShape() *shape {
 			field("retention_days", integer("Journal files older than this go; 0 keeps them.").between(0, 36500).def(30)),
 			field("max_bytes", size("Of all journal files; 0 has no limit.").def("1GiB")),
 			field("spool_bytes", size("Of what waits for an external sink.").def("64MiB")),
+			field("format", enum("What the sink of integrations.external_events.url is sent. cloudevents: CloudEvents 1.0 in JSON, one or a batch of up to 100 in each POST to URL/v1/events. json: one event as plain JSON in each POST to the URL exactly as it is written.", "cloudevents", "json").def("cloudevents")),
 		)),
 		field("orchestrator", with("Slot orchestrator.")),
 	)

@@ -126,7 +126,7 @@ func integrationsShape() *shape {
 		)),
 		field("external_events", table("Sinks for adapters.events = \"external\": at least one of url, relay_urls, mcp_endpoint (E005).",
 			field("enabled", onOff("Not read by any rule.")),
-			field("url", text("Event sink address.").eg("https://events.example.org/")),
+			field("url", text("Event sink. agentinit POSTs events to URL/v1/events as CloudEvents, in order and at least once, with a bearer token if one is set; any 2xx answer accepts them. A sink that describes itself at URL/v1/meta is another box; every other answer there is that of a plain sink. slots.events.format = \"json\" POSTs single events to the URL itself.").eg("https://events.example.org")),
 			field("relay_urls", texts("Nostr relays as event sink.").eg([]any{"wss://relay.example.org"})),
 			field("mcp_endpoint", text("MCP server as event sink.").eg("http://mcp:8000/mcp")),
 		)),

@@ -11,7 +11,7 @@ import (
 )
 
 func TestBackupHoldsWhatWasAcknowledged(t *testing.T) {
-	l, err := NewLocal(LocalConfig{Dir: t.TempDir(), Source: "urn:agentbox:test"})
+	l, err := NewLocal(LocalConfig{Dir: t.TempDir(), Source: testSource})
 	if err != nil {
 		t.Fatal(err)
 	}

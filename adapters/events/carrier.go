@@ -31,6 +31,8 @@ const (
 // it stood before any crash. One goroutine runs it.
 type carrier struct {
 	client      *wire.Client
+	path        string // below the client's base, where events are POSTed
+	plain       bool   // one event of ours per request, and no questions asked
 	journal     *journal
 	dir         string
 	wake        chan struct{}
@@ -45,25 +47,34 @@ type carrier struct {
 	err  error      // why the last attempt failed, nil when it worked
 }
 
-func newCarrier(client *wire.Client, j *journal, dir string) (*carrier, error) {
-	position, err := readPosition(dir)
+func newCarrier(cfg ExternalConfig, client *wire.Client, path string, j *journal) (*carrier, error) {
+	position, err := readPosition(cfg.Dir)
 	if err != nil {
 		return nil, adapters.Unavailable(err, "cannot read the spool's position")
 	}
 	if newest, _, _ := j.status(); position > newest {
 		position = 0 // the spool was removed and began anew; its number says nothing
 	}
-	return &carrier{client: client, journal: j, dir: dir, delivered: position, wake: make(chan struct{}, 1), done: make(chan struct{})}, nil
+	return &carrier{
+		client: client, path: path, plain: cfg.Format == FormatJSON, single: cfg.Format == FormatJSON, journal: j, dir: cfg.Dir,
+		delivered: position, wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}, nil
 }
 
+// handshake asks once what the sink is. A sink of the contract describes itself. A
+// sink that answers anything else, a page or a refusal, is one that only takes
+// events. A sink that is down is asked again.
 func (c *carrier) handshake(ctx context.Context) error {
 	c.mu.Lock()
 	known := c.peer != nil
 	c.mu.Unlock()
-	if known {
+	if known || c.plain {
 		return nil
 	}
 	p, err := c.client.Handshake(ctx)
+	if errors.Is(err, wire.ErrNoDescription) || err != nil && final(err) && !errors.Is(err, adapters.ErrContractMismatch) {
+		p, err = wire.Peer{}, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.err = err
@@ -147,7 +158,7 @@ func (c *carrier) carry(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if !c.single && len(batch) > 1 {
-		err := c.send(ctx, CloudBatchType, cloudBatch(batch))
+		err := c.send(ctx, adapters.CloudBatchType, cloudBatch(batch))
 		if err == nil {
 			return true, c.passed(batch[len(batch)-1].Seq)
 		}
@@ -158,7 +169,7 @@ func (c *carrier) carry(ctx context.Context) (more bool, err error) {
 		c.single = errors.Is(err, adapters.ErrUnsupported)
 	}
 	for _, e := range batch {
-		if err := c.send(ctx, CloudEventType, ToCloud(e)); err != nil {
+		if err := c.sendOne(ctx, e); err != nil {
 			if !final(err) {
 				return false, err
 			}
@@ -173,10 +184,10 @@ func (c *carrier) carry(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-func cloudBatch(batch []adapters.Event) []CloudEvent {
-	out := make([]CloudEvent, len(batch))
+func cloudBatch(batch []adapters.Event) []adapters.CloudEvent {
+	out := make([]adapters.CloudEvent, len(batch))
 	for i, e := range batch {
-		out[i] = ToCloud(e)
+		out[i] = e.Cloud()
 	}
 	return out
 }
@@ -188,8 +199,15 @@ func (c *carrier) send(ctx context.Context, contentType string, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return adapters.Errorf(adapters.CodeValidation, "the event cannot be written as JSON").Wrap(err)
 	}
-	_, err := c.client.Do(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/events", Body: body.Bytes(), ContentType: contentType, Keyed: true})
+	_, err := c.client.Do(ctx, wire.Request{Method: http.MethodPost, Path: c.path, Body: body.Bytes(), ContentType: contentType, Keyed: true})
 	return err
+}
+
+func (c *carrier) sendOne(ctx context.Context, e adapters.Event) error {
+	if c.plain {
+		return c.send(ctx, "application/json", e)
+	}
+	return c.send(ctx, adapters.CloudEventType, e.Cloud())
 }
 
 // final says that the sink will never take it: 4xx other than 408 and 429.

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,22 +22,38 @@ const DefaultSpoolBytes = 64 << 20
 
 // ExternalConfig of an External.
 type ExternalConfig struct {
-	URL string // of the sink; its path is /v1/events
-	Key string // the manifest key URL comes from
+	// URL of the sink. With FormatCloudEvents, events go to /v1/events below it;
+	// with FormatJSON, to the URL exactly as it is written.
+	URL    string
+	Key    string // the manifest key URL comes from
+	Format Format // "" = FormatCloudEvents
 	// MCPEndpoint alone is a target nobody has defined; it is refused.
 	MCPEndpoint string
-	Dir         string // of the spool
-	Source      string // default of Event.Source
+	Dir         string        // of the spool
+	Source      func() string // default of Event.Source; asked once a Connect
 	Auth        wire.Authorizer
 	UserAgent   string
 	SpoolBytes  int64 // 0 = DefaultSpoolBytes, at least 1 MiB
 }
+
+// Format is what one request to the sink carries.
+type Format string
+
+// The formats of a sink.
+const (
+	// FormatCloudEvents sends CloudEvents 1.0, in batches where the sink takes
+	// them, to a peer that may describe itself at /v1/meta.
+	FormatCloudEvents Format = "cloudevents"
+	// FormatJSON sends one event of ours as plain JSON, and nothing else.
+	FormatJSON Format = "json"
+)
 
 // External is class external: events are appended to a spool, which is the
 // receipt, and delivered to an HTTP sink in order and at least once.
 type External struct {
 	cfg    ExternalConfig
 	client *wire.Client
+	path   string // below the client's base, where events are POSTed
 
 	life sync.Mutex // serialises Connect and Disconnect
 	open atomic.Pointer[externalOpen]
@@ -48,6 +65,7 @@ var _ adapters.Events = (*External)(nil)
 type externalOpen struct {
 	journal *journal
 	carrier *carrier
+	source  string // default of Event.Source
 	stop    context.CancelFunc
 
 	mu   sync.Mutex // makes "seen before?" and append one step
@@ -69,11 +87,38 @@ func NewExternal(cfg ExternalConfig) (*External, error) {
 	if cfg.SpoolBytes == 0 {
 		cfg.SpoolBytes = DefaultSpoolBytes
 	}
-	c, err := wire.New(wire.Config{Slot: adapters.SlotEvents, BaseURL: cfg.URL, Key: cfg.Key, Auth: cfg.Auth, UserAgent: cfg.UserAgent})
+	base, path, err := target(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &External{cfg: cfg, client: c}, nil
+	c, err := wire.New(wire.Config{Slot: adapters.SlotEvents, BaseURL: base, Key: cfg.Key, Auth: cfg.Auth, UserAgent: cfg.UserAgent})
+	if err != nil {
+		return nil, err
+	}
+	return &External{cfg: cfg, client: c, path: path}, nil
+}
+
+// target splits the URL of the sink into the base of a client and the path of a
+// POST. A plain sink's path and query, which often holds its key, stay as they are
+// written.
+func target(cfg ExternalConfig) (base, path string, err error) {
+	switch cfg.Format {
+	case "", FormatCloudEvents:
+		return cfg.URL, "/v1/events", nil
+	case FormatJSON:
+	default:
+		return "", "", &adapters.ConfigError{Key: "slots.events.format", Message: `must be "cloudevents" or "json"`}
+	}
+	u, err := url.Parse(cfg.URL)
+	if err != nil {
+		return cfg.URL, "", nil // wire refuses it, and repeats no password
+	}
+	path = cmp.Or(u.EscapedPath(), "/")
+	if u.RawQuery != "" {
+		path += "?" + u.RawQuery
+	}
+	u.Path, u.RawPath, u.RawQuery = "", "", ""
+	return u.String(), path, nil
 }
 
 // Slot and the methods after it describe the adapter.
@@ -105,7 +150,7 @@ func (x *External) Connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, err := newCarrier(x.client, j, x.cfg.Dir)
+	c, err := newCarrier(x.cfg, x.client, x.path, j)
 	if err == nil {
 		err = c.handshake(ctx)
 	}
@@ -113,7 +158,7 @@ func (x *External) Connect(ctx context.Context) error {
 		return errors.Join(err, j.close())
 	}
 	life, stop := context.WithCancel(context.Background())
-	x.open.Store(&externalOpen{journal: j, carrier: c, stop: stop, ids: ids, subs: make(map[string]*remote)})
+	x.open.Store(&externalOpen{journal: j, carrier: c, source: sourceOf(x.cfg.Source), stop: stop, ids: ids, subs: make(map[string]*remote)})
 	go c.run(life)
 	return nil
 }
@@ -188,7 +233,7 @@ func (x *External) Dispatch(ctx context.Context, e adapters.Event) (adapters.Rec
 		return adapters.Receipt{}, adapters.AsError(err)
 	}
 	if e.Source == "" {
-		e.Source = x.cfg.Source
+		e.Source = o.source
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -229,6 +274,9 @@ func (x *External) Subscribe(ctx context.Context, filter adapters.EventFilter, f
 	o, err := x.opened()
 	if err != nil {
 		return nil, err
+	}
+	if o.carrier.plain {
+		return nil, adapters.Unsupported("stream", "the sink has no event stream")
 	}
 	q := filterQuery(filter).values()
 	if !from.Live {
@@ -333,7 +381,9 @@ func (x *External) History(ctx context.Context, filter adapters.EventFilter, opt
 	return wire.List[adapters.Event](res)
 }
 
-// readPosition is the number of the last event the sink has taken.
+// readPosition is the number of the last event the sink has taken. A file that
+// holds no number, which is how an older version could leave it at a power loss,
+// is as good as none: what the spool still has is delivered again, and none is lost.
 func readPosition(dir string) (uint64, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, positionFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -342,17 +392,36 @@ func readPosition(dir string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseUint(string(raw), 10, 64)
+	seq, err := strconv.ParseUint(string(raw), 10, 64)
+	if err != nil {
+		return 0, nil
+	}
+	return seq, nil
 }
 
 const positionFile = "delivered"
 
 // writePosition replaces the file by rename, so that a crash leaves the old
-// number or the new one. The old one means delivering again, never a loss.
+// number or the new one. The old one means delivering again, never a loss. The
+// content is on disk before the rename is: after a power loss a name without its
+// content is an empty file (rename(2) orders nothing).
 func writePosition(dir string, seq uint64) error {
 	tmp := filepath.Join(dir, positionFile+".new")
-	if err := os.WriteFile(tmp, []byte(strconv.FormatUint(seq, 10)), 0o640); err != nil {
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.FormatUint(seq, 10))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(tmp, filepath.Join(dir, positionFile))
+}
+
+// sourceOf asks for the default source, "" without anybody to ask.
+func sourceOf(source func() string) string {
+	if source == nil {
+		return ""
+	}
+	return source()
 }

@@ -67,17 +67,17 @@ func (s *sink) post(w http.ResponseWriter, r *http.Request) {
 	if f := s.fault.Load(); f != nil && (*f)(w, r, body) {
 		return
 	}
-	var batch []CloudEvent
-	if r.Header.Get("Content-Type") == CloudBatchType {
+	var batch []adapters.CloudEvent
+	if r.Header.Get("Content-Type") == adapters.CloudBatchType {
 		err = json.Unmarshal(body, &batch)
 	} else {
-		batch = make([]CloudEvent, 1)
+		batch = make([]adapters.CloudEvent, 1)
 		err = json.Unmarshal(body, &batch[0])
 	}
 	for _, c := range batch {
 		var e adapters.Event
 		if err == nil {
-			e, err = FromCloud(c)
+			e, err = c.Event()
 		}
 		if err == nil {
 			_, err = s.events.Dispatch(r.Context(), e)
@@ -137,7 +137,7 @@ func (s *sink) stream(w http.ResponseWriter, r *http.Request) {
 
 func newExternal(t testing.TB, url, dir string, more ...func(*ExternalConfig)) *External {
 	t.Helper()
-	cfg := ExternalConfig{URL: url, Key: "integrations.external_events.url", Dir: dir, Source: "urn:agentbox:test"}
+	cfg := ExternalConfig{URL: url, Key: "integrations.external_events.url", Dir: dir, Source: testSource}
 	for _, m := range more {
 		m(&cfg)
 	}
@@ -242,7 +242,7 @@ func TestASinkWithoutBatchesGetsSingles(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		types[r.Header.Get("Content-Type")]++
-		if r.Header.Get("Content-Type") == CloudEventType {
+		if r.Header.Get("Content-Type") == adapters.CloudEventType {
 			return false
 		}
 		w.WriteHeader(http.StatusUnsupportedMediaType)
@@ -267,7 +267,7 @@ func TestASinkWithoutBatchesGetsSingles(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if types[CloudEventType] != n || types[CloudBatchType] > 1 || x.DeadLetters() != 0 {
+	if types[adapters.CloudEventType] != n || types[adapters.CloudBatchType] > 1 || x.DeadLetters() != 0 {
 		t.Errorf("%v, %d dead letters", types, x.DeadLetters())
 	}
 }

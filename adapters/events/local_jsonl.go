@@ -24,8 +24,9 @@ const (
 // LocalConfig of a Local.
 type LocalConfig struct {
 	Dir string // by default $WORKSPACE/events
-	// Source is the default of Event.Source: urn:agentbox:<pubkey or box id>.
-	Source string
+	// Source tells the default of Event.Source: urn:agentbox:<pubkey or box id>. It
+	// is asked once a Connect; nil leaves the source empty.
+	Source func() string
 	// Fsync is "always" (before Dispatch returns) or "1s" (within a second;
 	// the default). Both survive kill -9, only "always" a loss of power.
 	Fsync         string
@@ -48,6 +49,7 @@ type localOpen struct {
 	journal *journal
 	cursors *adapters.Cursors
 	hub     *hub
+	source  string // default of Event.Source
 
 	mu  sync.Mutex // makes "seen before?" and append one step
 	ids *seen
@@ -99,7 +101,7 @@ func (l *Local) Connect(ctx context.Context) error {
 		return err
 	}
 	key := sha256.Sum256([]byte("events\x00" + l.cfg.Dir)) // cursors outlive the process
-	o := &localOpen{journal: j, cursors: adapters.NewCursors(key[:]), ids: ids, hub: newHub()}
+	o := &localOpen{journal: j, cursors: adapters.NewCursors(key[:]), ids: ids, hub: newHub(), source: sourceOf(l.cfg.Source)}
 	if err := o.retain(l.cfg); err != nil {
 		return err
 	}
@@ -164,7 +166,7 @@ func (l *Local) Dispatch(ctx context.Context, e adapters.Event) (adapters.Receip
 		return adapters.Receipt{}, adapters.AsError(err)
 	}
 	if e.Source == "" {
-		e.Source = l.cfg.Source
+		e.Source = o.source
 	}
 	o.mu.Lock()
 	if r, ok := o.ids.get(e.ID); ok {

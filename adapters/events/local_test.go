@@ -9,6 +9,8 @@ import (
 	"go.uber.org/goleak"
 )
 
+func testSource() string { return "urn:agentbox:test" }
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashEnv); dir != "" {
 		crashChild(dir)
@@ -18,8 +20,8 @@ func TestMain(m *testing.M) {
 
 func newLocal(t testing.TB, cfg LocalConfig) *Local {
 	t.Helper()
-	if cfg.Source == "" {
-		cfg.Source = "urn:agentbox:test"
+	if cfg.Source == nil {
+		cfg.Source = testSource
 	}
 	l, err := NewLocal(cfg)
 	if err != nil {

@@ -114,7 +114,6 @@ func TestGreeting(t *testing.T) {
 		code       int
 		want       adapters.Code
 	}{
-		{"a call before it", `{"jsonrpc":"2.0","id":"hi","method":"agent.list","params":{}}`, rpcInvalidRequest, ""},
 		{"another protocol", strings.Replace(hello, "agentbox.", "other.", 1), rpcInvalidParams, adapters.CodeValidation},
 		{"another MAJOR", strings.Replace(hello, `"1.1"`, `"2.0"`, 1), rpcOurs, adapters.CodeContractMismatch},
 		{"no version", strings.Replace(hello, `"1.1"`, `""`, 1), rpcOurs, adapters.CodeContractMismatch},
@@ -136,6 +135,19 @@ func TestGreeting(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a call before it", func(t *testing.T) {
+		w := attach(t, fakeBridge(t, &fakeSpawner{}))
+		for _, early := range []string{
+			`{"jsonrpc":"2.0","id":"no","method":"agent.list","params":{}}`, `{"jsonrpc":"2.0","id":"no","method":"ping"}`,
+		} {
+			w.say(early)
+			w.expect(`"no"`, rpcInvalidRequest)
+		}
+		w.say(`{"jsonrpc":"2.0","method":"initialize"}`)
+		w.expect("null", rpcInvalidRequest)
+		w.greet()
+		w.bye()
+	})
 	t.Run("a lower MINOR", func(t *testing.T) {
 		b := fakeBridge(t, &fakeSpawner{})
 		w := attach(t, b)
@@ -202,6 +214,38 @@ func TestPing(t *testing.T) {
 		if err := <-w.end; err == nil || b.Health(t.Context()).State != adapters.StateDegraded {
 			t.Errorf("attach: %v, health %+v", err, b.Health(t.Context()))
 		}
+		time.Sleep(lastWrite)
+	})
+}
+
+// A host that answers one ping of two stays, and the session does not remember the
+// others for ever.
+func TestUnansweredPingsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakeBridge(t, &fakeSpawner{})
+		w := attach(t, b)
+		w.greet()
+		for n := range 20 {
+			line, err := w.in.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, _ := decode([]byte(line)); n%2 == 1 {
+				w.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID))
+			}
+		}
+		synctest.Wait()
+		p, err := b.attached()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.mu.Lock()
+		n := len(p.pending)
+		p.mu.Unlock()
+		if n > pingsMissed {
+			t.Errorf("%d answers are still waited for", n)
+		}
+		w.bye()
 		time.Sleep(lastWrite)
 	})
 }

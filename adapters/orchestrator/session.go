@@ -148,8 +148,9 @@ func (s *session) take(line []byte) error {
 
 func (s *session) greet(m message) error {
 	if *m.Method != "initialize" || m.ID == nil {
-		err := invalid("initialize comes first")
-		return errors.Join(s.answer(m.ID, nil, err), err)
+		// The channel stays open: a host in another order is told so, and greetLimit
+		// bounds how long it has for the right one.
+		return s.answer(m.ID, nil, invalid("initialize comes first"))
 	}
 	result, err := s.handler.greet(m.Params)
 	if err != nil {
@@ -315,37 +316,41 @@ func (s *session) watch() {
 	}
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
-	for missed := 0; ; {
+	var unanswered []func() // forgets one ping each
+	for {
 		select {
 		case <-s.pong:
-			missed = 0
+			// An answer to one ping is as good as one to all before it.
+			for _, forget := range unanswered {
+				forget()
+			}
+			unanswered = nil
 		case <-tick.C:
-			if missed >= pingsMissed {
+			if len(unanswered) >= pingsMissed {
 				s.end(fmt.Errorf("the peer has not answered %d pings", pingsMissed))
 				return
 			}
-			missed++
-			s.ping()
+			unanswered = append(unanswered, s.ping())
 		case <-s.ctx.Done():
 			return
 		}
 	}
 }
 
-func (s *session) ping() {
+func (s *session) ping() (forget func()) {
 	method := "ping"
-	id, _ := s.expect(func(message) {
+	id, forget := s.expect(func(message) {
 		select {
 		case s.pong <- struct{}{}:
 		default:
 		}
 	})
 	s.hurry(mustJSON(message{JSONRPC: "2.0", ID: id, Method: &method}))
+	return forget
 }
 
-// expect registers for an answer, which is handed over once, by the reader. The
-// answers to pings that never come are forgotten with the session: there are
-// pingsMissed of them.
+// expect registers for an answer, which is handed over once, by the reader, unless
+// the caller forgets it first.
 func (s *session) expect(f func(message)) (id json.RawMessage, forget func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

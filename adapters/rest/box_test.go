@@ -52,7 +52,7 @@ func newBoxWith(t testing.TB, more map[adapters.Slot]adapters.Adapter, opts ...o
 	b := &box{t: t, memory: newMemoryFake(), agents: newAgentsFake()}
 	wanted := map[adapters.Slot]adapters.Adapter{
 		adapters.SlotBeads:        must(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))(t),
-		adapters.SlotEvents:       must(events.NewLocal(events.LocalConfig{Dir: t.TempDir(), Source: "urn:agentbox:test"}))(t),
+		adapters.SlotEvents:       must(events.NewLocal(events.LocalConfig{Dir: t.TempDir(), Source: func() string { return "urn:agentbox:test" }}))(t),
 		adapters.SlotMemory:       b.memory,
 		adapters.SlotOrchestrator: b.agents,
 	}
@@ -262,7 +262,7 @@ func TestExternalBeadsOverThisServer(t *testing.T) {
 func TestExternalEventsOverThisServer(t *testing.T) {
 	contract.Events(t, func(t testing.TB) adapters.Events {
 		b := newBox(t)
-		return must(events.NewExternal(events.ExternalConfig{URL: b.url, Dir: t.TempDir(), Source: "urn:agentbox:other", Auth: token("admin")}))(t)
+		return must(events.NewExternal(events.ExternalConfig{URL: b.url, Dir: t.TempDir(), Source: func() string { return "urn:agentbox:other" }, Auth: token("admin")}))(t)
 	})
 }
 
@@ -278,7 +278,7 @@ func TestSameEvents(t *testing.T) {
 	contract.SameEvents(t, func(t testing.TB) adapters.Events {
 		return must(events.NewLocal(events.LocalConfig{Dir: t.TempDir()}))(t)
 	}, func(t testing.TB) adapters.Events {
-		return must(events.NewExternal(events.ExternalConfig{URL: newBox(t, unlimited).url, Dir: t.TempDir(), Source: "urn:agentbox:other", Auth: token("admin")}))(t)
+		return must(events.NewExternal(events.ExternalConfig{URL: newBox(t, unlimited).url, Dir: t.TempDir(), Source: func() string { return "urn:agentbox:other" }, Auth: token("admin")}))(t)
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -24,16 +23,16 @@ func dispatchEvents(q *request) error {
 	}
 	// The content type decides; a structured event may repeat itself in headers.
 	switch {
-	case mt == cloudType:
+	case mt == adapters.CloudEventType:
 		return q.dispatchStructured()
-	case mt == cloudListType:
+	case mt == adapters.CloudBatchType:
 		return q.dispatchBatch()
 	case strings.HasPrefix(mt, cloudFormats):
-		return adapters.Errorf(adapters.CodeUnsupported, "CloudEvents come as %s or %s, or in binary mode", cloudType, cloudListType)
+		return adapters.Errorf(adapters.CodeUnsupported, "CloudEvents come as %s or %s, or in binary mode", adapters.CloudEventType, adapters.CloudBatchType)
 	case isBinaryCloudEvent(q.Header):
 		return q.dispatchBinary(mt)
 	case mt != "" && mt != jsonType:
-		return adapters.Errorf(adapters.CodeUnsupported, "events come as %s, %s, %s or in binary mode", jsonType, cloudType, cloudListType)
+		return adapters.Errorf(adapters.CodeUnsupported, "events come as %s, %s, %s or in binary mode", jsonType, adapters.CloudEventType, adapters.CloudBatchType)
 	}
 	var e adapters.Event
 	raw, err := q.body()
@@ -54,8 +53,8 @@ func (q *request) dispatchOne(e adapters.Event) error {
 	return q.reply(http.StatusAccepted, r)
 }
 
-func (q *request) dispatchCloud(c cloudEvent) error {
-	e, err := c.event()
+func (q *request) dispatchCloud(c adapters.CloudEvent) error {
+	e, err := c.Event()
 	if err != nil {
 		return err
 	}
@@ -67,7 +66,7 @@ func (q *request) dispatchStructured() error {
 	if err != nil {
 		return err
 	}
-	var c cloudEvent
+	var c adapters.CloudEvent
 	if err := unmarshal(raw, &c); err != nil {
 		return err
 	}
@@ -105,7 +104,7 @@ func (q *request) dispatchBatch() error {
 	if err != nil {
 		return err
 	}
-	var batch []cloudEvent
+	var batch []adapters.CloudEvent
 	if err := unmarshal(raw, &batch); err != nil {
 		return err
 	}
@@ -114,7 +113,7 @@ func (q *request) dispatchBatch() error {
 	}
 	events := make([]adapters.Event, len(batch))
 	for i, c := range batch {
-		e, err := c.event()
+		e, err := c.Event()
 		if err != nil {
 			return adapters.AsError(err).With("index", i)
 		}
@@ -134,47 +133,6 @@ func (q *request) dispatchBatch() error {
 	return q.reply(http.StatusAccepted, adapters.Page[adapters.Receipt]{Items: receipts})
 }
 
-// cloudEvent is an event in the JSON format of CloudEvents 1.0.
-type cloudEvent struct {
-	SpecVersion string          `json:"specversion"`
-	ID          string          `json:"id"`
-	Source      string          `json:"source"`
-	Type        string          `json:"type"`
-	Subject     string          `json:"subject"`
-	Time        string          `json:"time"` // checked, not kept: the box sets its own
-	Data        json.RawMessage `json:"data"`
-	DataBase64  *string         `json:"data_base64"`
-	SessionID   string          `json:"sessionid"`
-	ExecutionID string          `json:"executionid"`
-}
-
-// cloudPrefix is before our kinds in a CloudEvents type.
-const cloudPrefix = "agentbox."
-
-func (c cloudEvent) event() (adapters.Event, error) {
-	for _, required := range [][2]string{{"id", c.ID}, {"source", c.Source}, {"type", c.Type}} {
-		if required[1] == "" {
-			return adapters.Event{}, adapters.Invalid(required[0], "is required")
-		}
-	}
-	switch {
-	case !strings.HasPrefix(c.SpecVersion, "1."):
-		return adapters.Event{}, adapters.Invalid("specversion", "must be 1.0")
-	case c.DataBase64 != nil:
-		return adapters.Event{}, adapters.Errorf(adapters.CodeUnsupported, "binary data cannot be an event's payload")
-	}
-	if c.Time != "" {
-		if _, err := time.Parse(time.RFC3339Nano, c.Time); err != nil {
-			return adapters.Event{}, adapters.Invalid("time", "must be a time of RFC 3339")
-		}
-	}
-	return adapters.Event{
-		ID: c.ID, Kind: strings.TrimPrefix(c.Type, cloudPrefix), Source: c.Source, Subject: c.Subject,
-		SessionID: adapters.NullString(c.SessionID), ExecutionID: adapters.NullString(c.ExecutionID),
-		Payload: absentIfNull(c.Data),
-	}, nil
-}
-
 // headerCloud is before the name of an attribute in binary mode, as net/http
 // writes it.
 const headerCloud = "Ce-"
@@ -191,8 +149,8 @@ func isBinaryCloudEvent(h http.Header) bool {
 }
 
 // binaryCloudEvent reads the attributes from the headers.
-func binaryCloudEvent(h http.Header) (cloudEvent, error) {
-	var c cloudEvent
+func binaryCloudEvent(h http.Header) (adapters.CloudEvent, error) {
+	var c adapters.CloudEvent
 	for _, a := range []struct {
 		name string
 		to   *string

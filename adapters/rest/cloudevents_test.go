@@ -152,3 +152,33 @@ func TestBadCloudEvents(t *testing.T) {
 	// Without any attribute of an event it is one of ours, and says its kind itself.
 	b.do("host", "POST", "/v1/events", `{"kind":"x"}`, "ce-subject", "s").is(202)
 }
+
+// Stored events come as CloudEvents to whoever accepts those, page by page.
+func TestHistoryAsCloudEvents(t *testing.T) {
+	b := newBox(t)
+	for i := range 3 {
+		b.do("host", "POST", "/v1/events", fmt.Sprintf(`{"kind":"tool.used","id":"e-%d","session_id":"s-1","payload":{"n":%d}}`, i, i)).is(202)
+	}
+	for _, accept := range []string{adapters.CloudEventType, adapters.CloudBatchType, "application/json;q=0.5, " + adapters.CloudEventType} {
+		var got []adapters.CloudEvent
+		a := b.do("reader", "GET", "/v1/events?limit=2", "", "Accept", accept).is(200)
+		if err := json.Unmarshal(a.body, &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != 2 || got[0].SpecVersion != "1.0" || got[0].ID != "e-0" || got[0].Type != "agentbox.tool.used" || got[0].SessionID != "s-1" ||
+			string(got[0].Data) != `{"n":0}` || got[0].Time == "" {
+			t.Errorf("%s: %+v", accept, got)
+		}
+		if ct := a.header.Get("Content-Type"); ct != adapters.CloudBatchType {
+			t.Errorf("%s is answered with %s", accept, ct)
+		}
+		if a.header.Get("Link") == "" {
+			t.Errorf("%s: no link to the next page", accept)
+		}
+	}
+	var page adapters.Page[adapters.Event]
+	b.do("reader", "GET", "/v1/events?limit=2", "", "Accept", "*/*").is(200).into(&page)
+	if len(page.Items) != 2 || page.Items[1].ID != "e-1" {
+		t.Errorf("%+v", page)
+	}
+}

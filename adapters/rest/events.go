@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strconv"
 
@@ -25,7 +26,17 @@ func eventHistory(q *request) error {
 	if err != nil {
 		return err
 	}
-	return list(q, out)
+	q.w.Header().Set("Vary", "Accept")
+	if preferred(q.Header, jsonType, adapters.CloudBatchType, adapters.CloudEventType) == jsonType {
+		return list(q, out)
+	}
+	// Several events are a batch, whichever of the two media types was asked for.
+	batch := make([]adapters.CloudEvent, len(out.Items))
+	for i, e := range out.Items {
+		batch[i] = e.Cloud()
+	}
+	q.next(out.NextCursor)
+	return q.replyAs(adapters.CloudBatchType, http.StatusOK, batch)
 }
 
 // headerSubscription names the subscription behind a stream, for unsubscribe.

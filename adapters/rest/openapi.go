@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -82,7 +83,12 @@ func (s *schemas) responses(rt route) map[string]any {
 	}
 	switch {
 	case rt.Reply != nil:
-		ok["content"] = map[string]any{mt: map[string]any{"schema": s.of(reflect.TypeOf(rt.Reply))}}
+		answers := map[string][]any{mt: {s.of(reflect.TypeOf(rt.Reply))}}
+		for _, a := range rt.Also {
+			as := cmp.Or(a.Type, mt)
+			answers[as] = append(answers[as], s.of(reflect.TypeOf(a.Body)))
+		}
+		ok["content"] = contents(answers)
 	case rt.ReplyType != "":
 		ok["content"] = map[string]any{mt: map[string]any{}}
 	}
@@ -93,6 +99,20 @@ func (s *schemas) responses(rt route) map[string]any {
 			"content":     map[string]any{adapters.ProblemType: map[string]any{"schema": map[string]any{"$ref": s.at + "Problem"}}},
 		},
 	}
+}
+
+// contents says what an answer may be in each media type: one schema, or one of
+// several.
+func contents(answers map[string][]any) map[string]any {
+	content := make(map[string]any)
+	for mt, schemas := range answers {
+		if len(schemas) == 1 {
+			content[mt] = map[string]any{"schema": schemas[0]}
+			continue
+		}
+		content[mt] = map[string]any{"schema": map[string]any{"oneOf": schemas}}
+	}
+	return content
 }
 
 func parameters(rt route) []any {

@@ -194,12 +194,15 @@ func (q *request) begin(contentType string) http.Header {
 }
 
 // reply answers with a JSON document.
-func (q *request) reply(status int, v any) error {
+func (q *request) reply(status int, v any) error { return q.replyAs(jsonType, status, v) }
+
+// replyAs answers with a JSON document of another media type.
+func (q *request) replyAs(mediaType string, status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return adapters.Errorf(adapters.CodeInternal, "the answer cannot be written as JSON").Wrap(err)
 	}
-	h := q.begin(jsonType)
+	h := q.begin(mediaType)
 	h.Set("Content-Length", strconv.Itoa(len(body)+1))
 	q.w.WriteHeader(status)
 	// The status is out: a caller that has gone has nobody to tell.

@@ -10,12 +10,10 @@ import (
 
 // Media types.
 const (
-	jsonType      = "application/json"
-	linesType     = "application/x-ndjson"
-	sseType       = "text/event-stream"
-	cloudType     = "application/cloudevents+json"
-	cloudListType = "application/cloudevents-batch+json"
-	cloudFormats  = "application/cloudevents" // of any format, one or many
+	jsonType     = "application/json"
+	linesType    = "application/x-ndjson"
+	sseType      = "text/event-stream"
+	cloudFormats = "application/cloudevents" // of any format, one or many
 )
 
 // Bounds of bodies, in bytes.
@@ -42,13 +40,22 @@ type route struct {
 	// ReplyType is the media type of the answer, "" = JSON; Reply is then the
 	// type of one line or event.
 	ReplyType string
-	Status    int   // of success; 0 = 200
-	MaxBody   int64 // 0 = maxJSON
+	// Also are further answers of success: what Reply is for one thing, for a list
+	// of them, or in another media type.
+	Also    []also
+	Status  int   // of success; 0 = 200
+	MaxBody int64 // 0 = maxJSON
 
 	open    bool // needs no credential
 	ownHead bool // HEAD is a row of its own
 
 	handle func(*request) error
+}
+
+// also is an answer beside a row's Reply; Type "" is the row's own media type.
+type also struct {
+	Type string
+	Body any
 }
 
 // param is one parameter of the query.
@@ -182,9 +189,12 @@ func eventRoutes() []route {
 	}
 	return bySlot(adapters.SlotEvents, []route{
 		{Method: "POST", Path: "/v1/events", ID: "dispatch", Roles: agent | host, Body: adapters.Event{}, Reply: adapters.Receipt{}, Status: 202, MaxBody: maxBigJSON,
-			BodyTypes: []string{jsonType, cloudType, cloudListType},
-			Doc:       "Record one event, also as a CloudEvent in structured or binary (ce- headers) mode, or up to 500 as a CloudEvents batch (then the answer is a list).", handle: dispatchEvents},
-		{Method: "GET", Path: "/v1/events", ID: "history", Roles: everyone, Reply: adapters.Page[adapters.Event]{}, Query: query(pageParams, filter...), Doc: "Stored events by seq.", handle: eventHistory},
+			Also:      []also{{"", adapters.Page[adapters.Receipt]{}}},
+			BodyTypes: []string{jsonType, adapters.CloudEventType, adapters.CloudBatchType},
+			Doc:       "Record one event, also as a CloudEvent in structured or binary (ce- headers) mode, or up to 500 as a CloudEvents batch. The answer to a batch is a page of receipts in the batch's order.", handle: dispatchEvents},
+		{Method: "GET", Path: "/v1/events", ID: "history", Roles: everyone, Reply: adapters.Page[adapters.Event]{}, Query: query(pageParams, filter...),
+			Also: []also{{adapters.CloudBatchType, []adapters.CloudEvent{}}},
+			Doc:  "Stored events by seq. With Accept: application/cloudevents+json the answer is an array of CloudEvents; the next page is in Link.", handle: eventHistory},
 		{Method: "GET", Path: "/v1/events/stream", ID: "subscribe", Roles: everyone, Reply: adapters.Event{}, ReplyType: sseType, Query: query(streamParams, filter...),
 			Doc: "Events as they come (SSE or WebSocket). Its id is in Agentbox-Subscription.", handle: streamEvents},
 		{Method: "DELETE", Path: "/v1/events/stream/{id}", ID: "unsubscribe", Roles: adminOnly, Status: 204, Doc: "End a subscription.", handle: unsubscribe},

@@ -142,6 +142,13 @@ func (s *schemas) contractOf(rt route) map[string]any {
 	if rt.ReplyType != "" {
 		op["answerType"] = rt.ReplyType
 	}
+	for _, a := range rt.Also {
+		name := "answer of many"
+		if a.Type != "" {
+			name = "answer as " + a.Type
+		}
+		op[name] = s.of(reflect.TypeOf(a.Body))
+	}
 	return op
 }
 

@@ -11,6 +11,10 @@ import (
 // assumedVersion is the contract of a peer that has no /v1/meta.
 const assumedVersion = "1.0"
 
+// ErrNoDescription is in the error of a handshake whose peer answered /v1/meta
+// with something else than a description of itself: a page, or other JSON.
+var ErrNoDescription = errors.New("the peer does not describe itself at /v1/meta")
+
 // Peer is what a peer said of itself.
 type Peer struct {
 	Contract     string // MAJOR.MINOR of the client's slot
@@ -36,7 +40,7 @@ func (c *Client) Handshake(ctx context.Context) (Peer, error) {
 		Version      string                     `json:"version"`
 	}
 	if err := Decode(res, &meta); err != nil {
-		return Peer{}, err
+		return Peer{}, adapters.AsError(err).Wrap(ErrNoDescription)
 	}
 	peer := Peer{Contract: meta.Versions[c.cfg.Slot], Capabilities: meta.Capabilities[c.cfg.Slot], Version: meta.Version, Described: true}
 	if peer.Contract == "" {

@@ -116,7 +116,7 @@ func (l *lab) eventsLocal() target {
 	return target{
 		slot: "events", class: "local-jsonl", rows: eventRows(&e), close: func() { disconnect(e) },
 		open: func(ctx context.Context) error {
-			local, err := events.NewLocal(events.LocalConfig{Dir: filepath.Join(l.dir, "events"), Source: "urn:agentbox:bench"})
+			local, err := events.NewLocal(events.LocalConfig{Dir: filepath.Join(l.dir, "events"), Source: func() string { return "urn:agentbox:bench" }})
 			if err != nil {
 				return err
 			}
@@ -140,7 +140,7 @@ func (l *lab) eventsExternal() target {
 				return err
 			}
 			external, err := events.NewExternal(events.ExternalConfig{
-				URL: sink.url, Key: "url", Dir: dir, Source: "urn:agentbox:bench", Auth: wire.Bearer(sink.token),
+				URL: sink.url, Key: "url", Dir: dir, Source: func() string { return "urn:agentbox:bench" }, Auth: wire.Bearer(sink.token),
 			})
 			if err != nil {
 				return err

@@ -85,6 +85,25 @@ func newStateBox(t *testing.T, root string) *stateBox {
 	return &stateBox{b, t, b.api.Handler()}
 }
 
+// The default source of events names the box, not the boot.
+func TestEventSourceStays(t *testing.T) {
+	source := func(root string) string {
+		roots, err := bootstrap.NewRoots(root, func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return (&box{bus: event.NewBus(8), roots: roots, bootID: newBootID()}).eventSource()
+	}
+	root := t.TempDir()
+	first := source(root)
+	if again := source(root); again != first || len(first) != len("urn:agentbox:")+32 {
+		t.Errorf("%q, then %q", first, again)
+	}
+	if other := source(t.TempDir()); other == first {
+		t.Errorf("another box has the same source %q", other)
+	}
+}
+
 func newStack(t *testing.T) *middleware.Stack {
 	t.Helper()
 	s, err := middleware.New(middleware.Options{})

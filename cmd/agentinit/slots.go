@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -50,7 +51,7 @@ func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 // constructor. None of them does any I/O.
 func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Table {
 	agent := "agentinit/" + version
-	source := "urn:agentbox:" + b.bootID
+	source := sync.OnceValue(b.eventSource)
 	eventsDir := b.roots.Events()
 	return adapters.Table{
 		adapters.SlotBeads: {
@@ -143,6 +144,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 			"external": func() (adapters.Adapter, error) {
 				return adapter(events.NewExternal(events.ExternalConfig{
 					URL: cmp.Or(m.Integrations.ExternalEvents.URL, m.Federation.ExternalURL), Key: "integrations.external_events.url",
+					Format:      events.Format(m.Slots.Events.Format),
 					MCPEndpoint: m.Integrations.ExternalEvents.MCPEndpoint, Dir: eventsDir, Source: source,
 					Auth: b.token(adapters.SlotEvents, m.Slots.Events.TokenEnv), UserAgent: agent,
 					SpoolBytes: int64(m.Slots.Events.SpoolBytes),
@@ -150,6 +152,17 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 			},
 		},
 	}
+}
+
+// eventSource is the default source of events. Without a workspace to keep it in,
+// it lasts as long as the boot.
+func (b *box) eventSource() string {
+	id, err := bootstrap.BoxID(bootstrap.NewPolicy(b.roots), b.roots)
+	if err != nil {
+		b.apiTrouble("BoxIDNotKept", map[string]any{"error": err.Error()})
+		id = b.bootID
+	}
+	return "urn:agentbox:" + id
 }
 
 // podAddress is where the local pod server answers: its base_url, and where the

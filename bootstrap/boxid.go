@@ -1,0 +1,45 @@
+package bootstrap
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+)
+
+// boxIDPattern is what the file of the box id may hold.
+var boxIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// BoxID is the name of the box where it has no identity: the content of box-id in
+// the workspace, which the first start makes. It stays the same over restarts as
+// long as the workspace does. A file that holds no id is an error and is never
+// replaced: events that were recorded under the old id are kept elsewhere.
+func BoxID(p *Policy, r Roots) (string, error) {
+	path := filepath.Join(r.Workspace, "box-id")
+	id, err := readBoxID(p, path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return id, err
+	}
+	if err := p.MkdirAll(r.Workspace, 0o750); err != nil {
+		return "", err
+	}
+	id = randomHex(16)
+	if err = p.CreateFile(path, []byte(id+"\n"), 0o640); errors.Is(err, fs.ErrExist) {
+		return readBoxID(p, path) // another box on the same volume was faster
+	}
+	return id, err
+}
+
+func readBoxID(p *Policy, path string) (string, error) {
+	data, _, err := p.ReadFile(path, 128)
+	if err != nil {
+		return "", err
+	}
+	id := string(bytes.TrimSpace(data))
+	if !boxIDPattern.MatchString(id) {
+		return "", fmt.Errorf("%s does not hold 1 to 64 letters, digits, dots, dashes and underscores; remove the file to have a new id made", path)
+	}
+	return id, nil
+}
