@@ -100,7 +100,7 @@ func externalBeads(t testing.TB) adapters.Beads {
 
 func externalEvents(t testing.TB) adapters.Events {
 	return made[*events.External](t)(events.NewExternal(events.ExternalConfig{
-		URL: serving(t, withEvents).url(), Dir: t.TempDir(), Source: "urn:agentbox:client", Auth: admin(),
+		URL: serving(t, withEvents).url(), Dir: t.TempDir(), Source: func() string { return "urn:agentbox:client" }, Auth: admin(),
 	}))
 }
 

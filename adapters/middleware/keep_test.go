@@ -50,7 +50,7 @@ func openSlots(ctx context.Context, dir string, around adapters.Middleware) (*sl
 	if err != nil {
 		return nil, err
 	}
-	e, err := events.NewLocal(events.LocalConfig{Dir: filepath.Join(dir, "events"), Source: "urn:agentbox:test"})
+	e, err := events.NewLocal(events.LocalConfig{Dir: filepath.Join(dir, "events"), Source: func() string { return "urn:agentbox:test" }})
 	if err != nil {
 		return nil, err
 	}

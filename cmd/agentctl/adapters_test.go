@@ -38,7 +38,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := events.NewLocal(events.LocalConfig{Dir: filepath.Join(dir, "events"), Source: "urn:agentbox:test"})
+	e, err := events.NewLocal(events.LocalConfig{Dir: filepath.Join(dir, "events"), Source: func() string { return "urn:agentbox:test" }})
 	if err != nil {
 		t.Fatal(err)
 	}
