@@ -45,7 +45,7 @@ var arrows = map[string][]string{
 	"schema":                 {},
 	"schema/catalog":         {"schema"},
 	"schema/plan":            {"schema", "schema/catalog", "supervisor/program"},
-	"schema/rules":           {"schema", "schema/catalog", "schema/plan"},
+	"schema/rules":           {"schema", "schema/catalog", "schema/plan", "supervisor/program"},
 	"schema/compose":         {"schema", "schema/catalog", "schema/plan"},
 	"schema/supervisordconf": {"schema"},
 
@@ -72,7 +72,7 @@ var arrows = map[string][]string{
 	"adapters/federation":            {"adapters", "supervisor/event"},
 	"adapters/contract":              {"adapters"},
 
-	"probes":         {"supervisor/event", "probes/console", "internal/exchange"},
+	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "internal/exchange"},
 	"probes/console": {},
 
 	"telemetry": {"internal/exchange"},

@@ -43,11 +43,9 @@ type Config struct {
 
 	Runner   Runner
 	Starter  Starter
-	Programs Snapshotter
+	Programs program.Reader
 	// Identity nil means that this build has none: phase 3 says so.
 	Identity IdentityPreparer
-	// Reload names the events after which the set of programs may have changed.
-	Reload []string
 	// KeyKnown is called once, in phase 2, with the management key.
 	KeyKnown func(Secret)
 	// Sealed is called when the seal fires.
@@ -235,7 +233,7 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 		return Outcome{}, fail(ExitInternal, err, "cannot start the programs")
 	}
 	b.started = started
-	b.watcher = newWatcher(b.cfg.Bus, b.cfg.Programs, b.cfg.Reload)
+	b.watcher = newWatcher(b.cfg.Bus, b.cfg.Programs)
 	return done(), nil
 }
 
@@ -250,7 +248,7 @@ func (b *Boot) sealTimeout() time.Duration {
 		}
 		b.warn("BOOTSTRAP_SEAL_TIMEOUT is %q, which is no duration; the manifest's is used", truncate(text, 40))
 	}
-	return b.Current().Manifest.Bootstrap.SealTimeout.Std()
+	return b.Current().Plan.SealTimeout
 }
 
 func (b *Boot) setArtifacts(results []ArtifactResult) {

@@ -214,8 +214,8 @@ func TestFirstRunsAreRecordedOnce(t *testing.T) {
 
 func TestRecorderCatchesUp(t *testing.T) {
 	bus := event.NewBus(4)
-	sup := newFakeSupervisor(bus, ProgramState{Name: "a", State: program.Running, Ready: true, Run: 1, StartedAt: at(1), RunningAt: at(3)},
-		ProgramState{Name: "b", State: program.Running, Ready: true, Run: 3})
+	sup := newFakeSupervisor(bus, program.Status{Name: "a", State: program.Running, Ready: true, Run: 1, StartedAt: new(at(1)), RunningAt: new(at(3))},
+		program.Status{Name: "b", State: program.Running, Ready: true, Run: 3})
 	r := newRecorder(bus, sup, []program.Spec{{Name: "a", Autostart: true}, {Name: "b", Autostart: true}})
 	r.catchUp()
 	if got := r.Runs(); r.pending() || !got[0].Ready.Equal(at(3)) || !got[1].Ready.IsZero() {

@@ -12,7 +12,7 @@ import (
 // time. It stops by itself once every first run is over or ready: later
 // restarts are none of the boot's business.
 type recorder struct {
-	read   Snapshotter
+	read   program.Reader
 	events *event.Watcher
 
 	mu   sync.Mutex
@@ -21,7 +21,7 @@ type recorder struct {
 	open map[string]bool // first run not ready yet
 }
 
-func newRecorder(bus *event.Bus, read Snapshotter, specs []program.Spec) *recorder {
+func newRecorder(bus *event.Bus, read program.Reader, specs []program.Spec) *recorder {
 	r := &recorder{read: read, events: bus.Watch(bus.Seq()), at: make(map[string]int), open: make(map[string]bool)}
 	for i, s := range specs {
 		r.runs = append(r.runs, Run{Name: s.Name, Required: s.Required, Priority: s.Priority, Needs: s.Needs})
@@ -87,7 +87,7 @@ func (r *recorder) take(e event.Event) {
 
 // catchUp takes from the supervisor what lost events would have said.
 func (r *recorder) catchUp() {
-	_, programs := r.read.Snapshot()
+	_, programs := r.read.All()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range programs {
@@ -99,9 +99,9 @@ func (r *recorder) catchUp() {
 			delete(r.open, p.Name)
 			continue
 		}
-		r.runs[i].Started, r.runs[i].Running = p.StartedAt, p.RunningAt
-		if p.counts() {
-			r.runs[i].Ready = p.RunningAt
+		r.runs[i].Started, r.runs[i].Running = value(p.StartedAt), value(reached(p))
+		if p.Counts() {
+			r.runs[i].Ready = value(reached(p))
 			delete(r.open, p.Name)
 		}
 	}

@@ -13,115 +13,63 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// ProgramState is what the seal and the timeline know of one program.
-type ProgramState struct {
-	Name     string
-	Type     program.Type
-	State    program.State
-	Required bool
-	// Ready is true when the program is ready, or RUNNING without a declared
-	// readiness.
-	Ready     bool
-	Completed bool
-	Reason    string
-	PID       int
-	Run       uint64    // number of the latest run; 0 before the first
-	StartedAt time.Time // of the latest run; zero before the first
-	RunningAt time.Time // zero until it was RUNNING; of a oneshot, until it completed
-}
-
-// Snapshotter reads all programs, and the number of the newest event that the
-// answer contains. It must return within milliseconds.
-type Snapshotter interface {
-	Snapshot() (seq uint64, programs []ProgramState)
-}
-
-// counts tells whether the seal need not wait for the program any more. A
-// schedule waits for its time, which is no part of booting.
-func (p ProgramState) counts() bool {
-	switch {
-	case p.Completed, p.Type == program.Schedule:
-		return true
-	case p.Type == program.Oneshot:
-		return false
-	}
-	return p.State == program.Running && p.Ready
-}
-
 // watcher knows which required programs the seal still waits for. Each event
 // costs one look-up; only when events were lost, or one names a program not
 // seen before, are all programs read again.
 type watcher struct {
-	read        Snapshotter
+	read        program.Reader
 	bus         *event.Bus
-	reload      map[string]bool
 	events      *event.Watcher
-	known       map[string]ProgramState
+	known       map[string]program.Status
 	outstanding map[string]struct{}
-	fatal       string // a required program that gave up; empty while none has
+	gaveUp      string // why a required program cannot come; empty while each can
 }
 
-func newWatcher(bus *event.Bus, read Snapshotter, reload []string) *watcher {
-	w := &watcher{read: read, bus: bus, reload: map[string]bool{event.Lagged: true}}
-	for _, name := range reload {
-		w.reload[name] = true
-	}
+// reloads are the events after which every program is read again.
+var reloads = []string{event.ProgramsApplied, event.ProgramRemoved, event.Lagged}
+
+func newWatcher(bus *event.Bus, read program.Reader) *watcher {
+	w := &watcher{read: read, bus: bus}
 	w.readAll()
 	return w
 }
 
 func (w *watcher) readAll() {
-	seq, programs := w.read.Snapshot()
+	seq, programs := w.read.All()
 	w.events = w.bus.Watch(seq)
-	w.known = make(map[string]ProgramState, len(programs))
+	w.known = make(map[string]program.Status, len(programs))
 	w.outstanding = make(map[string]struct{})
-	w.fatal = ""
+	w.gaveUp = ""
 	for _, p := range programs {
 		w.put(p)
 	}
 }
 
 // put takes the present state of one program.
-func (w *watcher) put(p ProgramState) {
+func (w *watcher) put(p program.Status) {
 	w.known[p.Name] = p
-	if !p.Required {
-		return
-	}
-	if p.counts() {
+	switch {
+	case !p.Required || p.Counts():
 		delete(w.outstanding, p.Name)
-	} else {
+	default:
 		w.outstanding[p.Name] = struct{}{}
 	}
-	if p.State == program.Fatal && w.fatal == "" {
-		w.fatal = p.Name
+	if why := p.GaveUp(); why != "" && p.Required && w.gaveUp == "" {
+		w.gaveUp = why
 	}
 }
 
 func (w *watcher) take(e event.Event) {
-	if w.reload[e.Name] {
+	if slices.Contains(reloads, e.Name) {
 		w.readAll()
 		return
 	}
-	if e.Name != event.ProgramStateChanged || e.Change == nil {
+	if e.Name != event.ProgramStateChanged {
 		return
 	}
-	p, ok := w.known[e.Program]
-	if !ok {
-		w.readAll()
-		return
+	if p, ok := w.read.Status(e.Program); ok {
+		w.put(p)
 	}
-	if err := p.State.UnmarshalText([]byte(e.Change.To)); err != nil {
-		w.readAll() // a state we do not know: the snapshot is typed
-		return
-	}
-	p.Ready, p.Completed, p.Reason, p.PID = e.Change.Ready, e.Change.Completed, e.Change.Reason, e.Change.PID
-	if p.State == program.Starting {
-		p.StartedAt = e.Time
-	}
-	if p.counts() {
-		p.RunningAt = e.Time
-	}
-	w.put(p)
 }
 
 // waitingFor names the outstanding programs with their states, in order.
@@ -129,7 +77,7 @@ func (w *watcher) waitingFor() []string {
 	var out []string
 	for name := range w.outstanding {
 		p := w.known[name]
-		text := name + " " + p.State.String()
+		text := name + " " + p.Shown()
 		if p.State == program.Running && !p.Ready {
 			text += " (not ready)"
 		}
@@ -172,7 +120,7 @@ type Sentinel struct {
 // waitForPrograms returns the sealed programs once no required program is
 // outstanding and the start is complete. The error is a *Failure, or ctx's.
 func (b *Boot) waitForPrograms(ctx context.Context, w *watcher, started <-chan struct{}) (map[string]SealedProgram, error) {
-	if w.fatal == "" && len(w.required()) == 0 {
+	if w.gaveUp == "" && len(w.required()) == 0 {
 		select {
 		case <-started:
 		case <-ctx.Done():
@@ -182,9 +130,8 @@ func (b *Boot) waitForPrograms(ctx context.Context, w *watcher, started <-chan s
 		w.readAll()
 	}
 	for {
-		if w.fatal != "" {
-			p := w.known[w.fatal]
-			return nil, fail(ExitRequiredFatal, nil, "the required program %s is FATAL: %s", p.Name, p.Reason)
+		if w.gaveUp != "" {
+			return nil, fail(ExitRequiredFatal, nil, "the required program %s", w.gaveUp)
 		}
 		if len(w.outstanding) == 0 {
 			return sealed(w.known), nil
@@ -197,19 +144,34 @@ func (b *Boot) waitForPrograms(ctx context.Context, w *watcher, started <-chan s
 	}
 }
 
-func sealed(known map[string]ProgramState) map[string]SealedProgram {
+func sealed(known map[string]program.Status) map[string]SealedProgram {
 	out := make(map[string]SealedProgram)
 	for name, p := range known {
 		if !p.Required {
 			continue
 		}
 		s := SealedProgram{PID: p.PID}
-		if !p.StartedAt.IsZero() && p.RunningAt.After(p.StartedAt) {
-			s.TimeToRunningMS = milliseconds(p.RunningAt.Sub(p.StartedAt))
+		if from, to := value(p.StartedAt), value(reached(p)); !from.IsZero() && to.After(from) {
+			s.TimeToRunningMS = milliseconds(to.Sub(from))
 		}
 		out[name] = s
 	}
 	return out
+}
+
+// reached is when the program was RUNNING; of a oneshot, when it had completed.
+func reached(p program.Status) *time.Time {
+	if p.RunningAt == nil {
+		return p.EndedAt
+	}
+	return p.RunningAt
+}
+
+func value(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
 }
 
 // errSealTimeout is the cause of a context that the seal's timeout has ended.

@@ -23,29 +23,36 @@ type fakeSupervisor struct {
 	bus *event.Bus
 
 	mu       sync.Mutex
-	programs map[string]ProgramState
+	programs map[string]program.Status
 	reads    int
 	specs    []program.Spec
 	started  chan struct{}
 }
 
-func newFakeSupervisor(bus *event.Bus, programs ...ProgramState) *fakeSupervisor {
-	f := &fakeSupervisor{bus: bus, programs: make(map[string]ProgramState), started: make(chan struct{})}
+func newFakeSupervisor(bus *event.Bus, programs ...program.Status) *fakeSupervisor {
+	f := &fakeSupervisor{bus: bus, programs: make(map[string]program.Status), started: make(chan struct{})}
 	for _, p := range programs {
 		f.programs[p.Name] = p
 	}
 	return f
 }
 
-func (f *fakeSupervisor) Snapshot() (uint64, []ProgramState) {
+func (f *fakeSupervisor) All() (uint64, []program.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reads++
-	var out []ProgramState
+	var out []program.Status
 	for _, p := range f.programs {
 		out = append(out, p)
 	}
 	return f.bus.Seq(), out
+}
+
+func (f *fakeSupervisor) Status(name string) (program.Status, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, ok := f.programs[name]
+	return p, ok
 }
 
 func (f *fakeSupervisor) Start(_ context.Context, specs []program.Spec) (<-chan struct{}, error) {
@@ -53,7 +60,7 @@ func (f *fakeSupervisor) Start(_ context.Context, specs []program.Spec) (<-chan 
 	defer f.mu.Unlock()
 	f.specs = specs
 	for _, s := range specs {
-		f.programs[s.Name] = ProgramState{Name: s.Name, Type: s.Type, Required: s.Required}
+		f.programs[s.Name] = program.Status{Name: s.Name, Required: s.Required, Spec: &s}
 	}
 	return f.started, nil
 }
@@ -63,6 +70,13 @@ func (f *fakeSupervisor) become(name string, to program.State, ready bool, chang
 	p := f.programs[name]
 	from := p.State
 	p.State, p.Ready, p.Completed, p.Reason, p.PID = to, ready, change.Completed, change.Reason, change.PID
+	now := time.Now()
+	switch {
+	case to == program.Starting:
+		p.StartedAt = &now
+	case ready:
+		p.RunningAt = &now
+	}
 	f.programs[name] = p
 	f.mu.Unlock()
 	change.From, change.To, change.Ready = from.String(), to.String(), ready
@@ -82,14 +96,14 @@ type result struct {
 	err     error
 }
 
-func newSealRig(t *testing.T, on string, env []string, programs ...ProgramState) *sealRig {
+func newSealRig(t *testing.T, on string, env []string, programs ...program.Status) *sealRig {
 	t.Helper()
 	bus := event.NewBus(256)
 	sup := newFakeSupervisor(bus, programs...)
 	b := New(Config{Bus: bus, Roots: testRoots(t), Environ: env, Started: time.Now(), BootID: "b1", Programs: sup, Starter: sup})
 	b.Adopt(&Loaded{
-		Manifest: &schema.Manifest{Bootstrap: schema.Bootstrap{SealTimeout: schema.Duration(120 * time.Second), OnSealTimeout: on}},
-		Plan:     &plan.Plan{}, Checksum: "sha256:00",
+		Manifest: &schema.Manifest{Bootstrap: schema.Bootstrap{OnSealTimeout: on}},
+		Plan:     &plan.Plan{SealTimeout: 120 * time.Second}, Checksum: "sha256:00",
 	})
 	return &sealRig{bus: bus, sup: sup, boot: b, out: make(chan result, 1)}
 }
@@ -97,7 +111,7 @@ func newSealRig(t *testing.T, on string, env []string, programs ...ProgramState)
 // run starts the seal in the background.
 func (r *sealRig) run(ctx context.Context) {
 	r.boot.started = r.sup.started
-	r.boot.watcher = newWatcher(r.bus, r.sup, nil)
+	r.boot.watcher = newWatcher(r.bus, r.sup)
 	go func() {
 		o, err := seal(ctx, r.boot)
 		r.out <- result{o, err}
@@ -131,22 +145,22 @@ func (r *sealRig) events(name string) (out []event.Event) {
 	}
 }
 
-func service(name string) ProgramState {
-	return ProgramState{Name: name, Type: program.Service, Required: true}
+func service(name string) program.Status {
+	return program.Status{Name: name, Required: true}
 }
 
 func TestSealFiresWithTheLastRequiredProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		task := service("migrate")
-		task.Type = program.Oneshot
+		task.Spec = &program.Spec{Type: program.Oneshot}
 		r := newSealRig(t, "stay", nil, service("web"), service("db"), task,
-			ProgramState{Name: "side"}, ProgramState{Name: "nightly", Type: program.Schedule, Required: true})
+			program.Status{Name: "side"}, program.Status{Name: "nightly", Schedule: &program.ScheduleStatus{}, Required: true})
 		r.run(t.Context())
 		r.sup.become("web", program.Starting, false, event.Change{PID: 10})
 		time.Sleep(3 * time.Second)
 		r.sup.become("web", program.Running, false, event.Change{PID: 10}) // not ready yet
 		r.sup.become("db", program.Running, true, event.Change{PID: 11})
-		r.sup.become("migrate", program.Running, true, event.Change{PID: 12}) // running is not completed
+		r.sup.become("migrate", program.Starting, false, event.Change{PID: 12}) // under way is not completed
 		r.pending(t)
 		r.sup.become("migrate", program.Exited, false, event.Change{Completed: true})
 		r.pending(t)
@@ -179,7 +193,7 @@ func TestSealFiresWithTheLastRequiredProgram(t *testing.T) {
 
 func TestSealWithoutRequiredProgramsWaitsForTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newSealRig(t, "stay", nil, ProgramState{Name: "side"})
+		r := newSealRig(t, "stay", nil, program.Status{Name: "side"})
 		r.run(t.Context())
 		r.pending(t)
 		close(r.sup.started)
@@ -271,7 +285,7 @@ func TestSealTimeout(t *testing.T) {
 
 func TestRequiredFatalEndsTheBoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newSealRig(t, "stay", nil, service("web"), ProgramState{Name: "side"})
+		r := newSealRig(t, "stay", nil, service("web"), program.Status{Name: "side"})
 		r.run(t.Context())
 		r.sup.become("side", program.Fatal, false, event.Change{Reason: "no matter"})
 		r.pending(t)
@@ -281,6 +295,34 @@ func TestRequiredFatalEndsTheBoot(t *testing.T) {
 			t.Fatalf("got %v", got.err)
 		}
 	})
+}
+
+// TestARequiredProgramThatCannotComeEndsTheBoot: a oneshot that has failed for
+// good, and a program whose needs will not come.
+func TestARequiredProgramThatCannotComeEndsTheBoot(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*program.Status)
+		want   string
+	}{
+		"a oneshot": {func(p *program.Status) { p.State, p.Reason = program.Exited, "exited with code 3" }, "has ended for good: exited with code 3"},
+		"a dependent": {func(p *program.Status) {
+			p.State, p.Blocked, p.Reason = program.Stopped, true, "waits for db to be ready (it is FATAL: no disk)"
+		}, "cannot start: it waits for db"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newSealRig(t, "stay", nil, service("web"))
+			r.run(t.Context())
+			r.sup.mu.Lock()
+			p := r.sup.programs["web"]
+			c.change(&p)
+			r.sup.programs["web"] = p
+			r.sup.mu.Unlock()
+			r.bus.Publish(event.Event{Name: event.ProgramStateChanged, Program: "web"})
+			if got := <-r.out; ExitCode(got.err) != ExitRequiredFatal || !strings.Contains(got.err.Error(), c.want) {
+				t.Errorf("%s: %v", name, got.err)
+			}
+		})
+	}
 }
 
 func TestSealIsInterrupted(t *testing.T) {
@@ -301,7 +343,7 @@ func TestRequiredFatalIsNotAnInterruption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSealRig(t, "exit", nil, service("web"))
 		ctx, cancel := context.WithCancelCause(t.Context())
-		r.boot.started, r.boot.watcher = r.sup.started, newWatcher(r.bus, r.sup, nil)
+		r.boot.started, r.boot.watcher = r.sup.started, newWatcher(r.bus, r.sup)
 		r.sup.become("web", program.Fatal, false, event.Change{Reason: "exit 3"})
 		cancel(errors.New("the box is stopping"))
 		if _, err := seal(ctx, r.boot); ExitCode(err) != ExitRequiredFatal {

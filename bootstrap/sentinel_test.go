@@ -38,7 +38,7 @@ func sealedRig(t *testing.T, ctx context.Context, c changes) (r *sealRig, guarde
 	}
 	close(r.sup.started)
 	r.boot.started = r.sup.started
-	r.boot.watcher = newWatcher(r.bus, r.sup, nil)
+	r.boot.watcher = newWatcher(r.bus, r.sup)
 	if _, err := seal(t.Context(), r.boot); err != nil {
 		t.Fatal(err)
 	}

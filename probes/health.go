@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 	"time"
 )
 
@@ -55,7 +56,7 @@ type Facts struct {
 	Uptime    time.Duration
 	Verdict   Verdict
 	Phases    []PhaseState
-	Programs  []ProgramState
+	Programs  []program.Status
 	Adapters  []AdapterState
 	Drift     []Drift
 	Listeners []ListenerState
@@ -74,8 +75,8 @@ func NewHealth(f Facts) Health {
 		DegradedCount: len(f.Drift),
 	}
 	for _, p := range f.Programs {
-		h.Programs[p.State] = append(h.Programs[p.State], p.Name)
-		if p.State == "FATAL" {
+		h.Programs[p.State.String()] = append(h.Programs[p.State.String()], p.Name)
+		if p.State == program.Fatal {
 			h.DegradedCount++
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -111,29 +112,29 @@ func TestShutdownIsUnreadyForGood(t *testing.T) {
 type box struct {
 	mu    sync.Mutex
 	bus   *event.Bus
-	state map[string]ProgramState
+	state map[string]program.Status
 	order []string
 	reads int
 }
 
-func newBox(bus *event.Bus, programs ...ProgramState) *box {
-	b := &box{bus: bus, state: make(map[string]ProgramState)}
+func newBox(bus *event.Bus, programs ...program.Status) *box {
+	b := &box{bus: bus, state: make(map[string]program.Status)}
 	for _, p := range programs {
 		b.add(p)
 	}
 	return b
 }
 
-func (b *box) add(p ProgramState) {
+func (b *box) add(p program.Status) {
 	b.state[p.Name] = p
 	b.order = append(b.order, p.Name)
 }
 
-func (b *box) read() (uint64, []ProgramState) {
+func (b *box) All() (uint64, []program.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reads++
-	var out []ProgramState
+	var out []program.Status
 	for _, n := range b.order {
 		if p, ok := b.state[n]; ok {
 			out = append(out, p)
@@ -142,7 +143,14 @@ func (b *box) read() (uint64, []ProgramState) {
 	return b.bus.Seq(), out
 }
 
-func (b *box) set(name, state string, ready bool, reason string) {
+func (b *box) Status(name string) (program.Status, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, ok := b.state[name]
+	return p, ok
+}
+
+func (b *box) set(name string, state program.State, ready bool, reason string) {
 	b.mu.Lock()
 	p := b.state[name]
 	from := p.State
@@ -153,46 +161,60 @@ func (b *box) set(name, state string, ready bool, reason string) {
 	b.state[name] = p
 	b.mu.Unlock()
 	b.bus.Publish(event.Event{Name: event.ProgramStateChanged, Program: name,
-		Change: &event.Change{From: from, To: state, Ready: ready, Reason: reason}})
+		Change: &event.Change{From: from.String(), To: state.String(), Ready: ready, Reason: reason}})
 }
 
 func TestProgramsAreFollowedByEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := event.NewBus(64)
-		b := newBox(bus, ProgramState{Name: "web", State: "STARTING", Required: true}, ProgramState{Name: "side", State: "STOPPED"})
+		b := newBox(bus, program.Status{Name: "web", State: program.Starting, Required: true}, program.Status{Name: "side", State: program.Stopped})
 		r := NewReadiness(bus)
 		r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Met: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { r.Follow(ctx, b.read, "Applied"); close(done) }()
+		go func() { r.Follow(ctx, b); close(done) }()
 		synctest.Wait()
 		if v := r.Verdict(); v.Ready || v.Missing[0].ID != "program:web" || v.Missing[0].Reason != "STARTING" {
 			t.Fatalf("got %+v", v)
 		}
-		b.set("web", "RUNNING", false, "")
+		b.set("web", program.Running, false, "")
 		synctest.Wait()
 		if v := r.Verdict(); v.Missing[0].Reason != "RUNNING but not ready" {
 			t.Fatalf("got %+v", v)
 		}
 		begin := time.Now()
-		b.set("web", "RUNNING", true, "")
+		b.set("web", program.Running, true, "")
 		synctest.Wait()
 		if !r.Ready() || time.Since(begin) != 0 {
 			t.Fatalf("not ready at once: %+v", r.Verdict())
 		}
-		b.set("side", "FATAL", false, "")
+		b.set("side", program.Fatal, false, "")
 		synctest.Wait()
 		if !r.Ready() || b.reads != 1 {
 			t.Fatalf("an optional program matters, or the programs were read %d times", b.reads)
 		}
 		// A program that joins, and one that leaves with an apply.
 		b.mu.Lock()
-		b.add(ProgramState{Name: "late", State: "STOPPED", Required: true})
+		b.add(program.Status{Name: "late", State: program.Stopped, Required: true})
 		delete(b.state, "web")
 		b.mu.Unlock()
-		bus.Publish(event.Event{Name: "Applied"})
+		bus.Publish(event.Event{Name: event.ProgramsApplied})
 		synctest.Wait()
 		if v := r.Verdict(); v.Ready || len(v.Requirements) != 2 || v.Missing[0].ID != "program:late" {
+			t.Fatalf("got %+v", v)
+		}
+		// One that is being removed is required no longer, and what its end looks like
+		// must not be missed either.
+		b.mu.Lock()
+		late := b.state["late"]
+		late.Required = false
+		b.state["late"] = late
+		b.mu.Unlock()
+		bus.Publish(event.Event{Name: event.ProgramsApplied})
+		b.set("late", program.Stopping, false, "")
+		bus.Publish(event.Event{Name: event.ProgramRemoved, Program: "late"})
+		synctest.Wait()
+		if v := r.Verdict(); !v.Ready {
 			t.Fatalf("got %+v", v)
 		}
 		cancel()
@@ -203,13 +225,13 @@ func TestProgramsAreFollowedByEvents(t *testing.T) {
 func TestLaggedReaderReadsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := event.NewBus(4)
-		b := newBox(bus, ProgramState{Name: "web", State: "STARTING", Required: true})
-		f := follower{r: NewReadiness(bus), read: b.read, reload: map[string]bool{event.Lagged: true}}
+		b := newBox(bus, program.Status{Name: "web", State: program.Starting, Required: true})
+		f := follower{r: NewReadiness(bus), read: b}
 		f.readAll()
 		bus.Publish(event.Event{Name: "seen"})
 		e, _ := f.watch.TryNext()
 		f.take(e)
-		b.set("web", "RUNNING", true, "")
+		b.set("web", program.Running, true, "")
 		for range 20 {
 			bus.Publish(event.Event{Name: "noise"})
 		}
@@ -228,19 +250,20 @@ func TestLaggedReaderReadsAgain(t *testing.T) {
 
 func TestProgramMet(t *testing.T) {
 	for _, c := range []struct {
-		p    ProgramState
+		p    program.Status
 		met  bool
 		want string
 	}{
-		{ProgramState{State: "RUNNING", Ready: true}, true, ""},
-		{ProgramState{State: "RUNNING"}, false, "RUNNING but not ready"},
-		{ProgramState{State: "EXITED", Completed: true}, true, ""},
-		{ProgramState{State: "EXITED", Reason: "exit 1"}, false, "EXITED: exit 1"},
-		{ProgramState{State: "STOPPED", Scheduled: true}, true, ""},
-		{ProgramState{State: "FATAL", Scheduled: true}, false, "FATAL"},
-		{ProgramState{State: "BACKOFF", Reason: "exit 3, again in 2s"}, false, "BACKOFF: exit 3, again in 2s"},
+		{program.Status{State: program.Running, Ready: true}, true, ""},
+		{program.Status{State: program.Running}, false, "RUNNING but not ready"},
+		{program.Status{State: program.Exited, Completed: true}, true, ""},
+		{program.Status{State: program.Exited, Reason: "exit 1"}, false, "EXITED: exit 1"},
+		{program.Status{State: program.Exited, Reason: "exit 1", Schedule: &program.ScheduleStatus{}}, true, ""},
+		{program.Status{State: program.Stopped, Schedule: &program.ScheduleStatus{}}, true, ""},
+		{program.Status{State: program.Fatal, Schedule: &program.ScheduleStatus{}}, false, "FATAL"},
+		{program.Status{State: program.Backoff, Reason: "exit 3, again in 2s"}, false, "BACKOFF: exit 3, again in 2s"},
 	} {
-		if met, why := c.p.met(); met != c.met || why != c.want {
+		if met, why := met(c.p); met != c.met || why != c.want {
 			t.Errorf("%+v: got %v %q", c.p, met, why)
 		}
 	}

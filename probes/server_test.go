@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 type rig struct {
@@ -149,7 +150,7 @@ func TestOpenRoutesAndMethods(t *testing.T) {
 func TestHealthIsDegradedNotDown(t *testing.T) {
 	h := NewHealth(Facts{
 		Verdict:  Verdict{Report: Report{Ready: true}},
-		Programs: []ProgramState{{Name: "a", State: "RUNNING"}, {Name: "b", State: "FATAL"}},
+		Programs: []program.Status{{Name: "a", State: program.Running}, {Name: "b", State: program.Fatal}},
 		Adapters: []AdapterState{{Slot: "pods", Status: "degraded"}, {Slot: "memory", Status: "off"}},
 		Drift:    []Drift{{Surface: "x"}}, Listeners: []ListenerState{{Name: "metrics"}},
 	})

@@ -63,7 +63,7 @@ func programKeys() []key {
 		field("backoff", table("Wait before every restart.",
 			field("initial", duration("First wait; 0s restarts at once.").def("500ms")),
 			field("factor", number("Growth from wait to wait.").between(1, 1000).def(int64(2))),
-			field("max", duration("Longest wait.").def("30s")),
+			field("max", duration("Longest wait.").def("10s")),
 			field("jitter", number("Random share added or taken, 0.1 is ten per cent.").between(0, 1).def(0.1)),
 			field("reset_after", duration("So long in RUNNING and the waits begin anew.").def("30s")),
 		)),
@@ -273,7 +273,7 @@ func listen(doc string) *shape {
 func bootstrapShape() *shape {
 	return table("From exec to sealed.",
 		field("profile", enum("agentbox: all phases and mounts. none: a plain container with programs. auto: agentbox when the manifest has any section of an agentbox.", "auto", "agentbox", "none").def("auto")),
-		field("seal_timeout", duration("How long the required programs may take.").def("120s").overrides("BOOTSTRAP_SEAL_TIMEOUT")),
+		field("seal_timeout", duration("How long the required programs may take. Where it is not written it is longer if they may need longer to start or to be FATAL (W124).").def("120s").overrides("BOOTSTRAP_SEAL_TIMEOUT")),
 		field("on_seal_timeout", enum("exit ends the box with 68.", "stay", "exit").def("stay")),
 	)
 }

@@ -269,7 +269,7 @@ environment = { TOKEN = "secret", COLOUR = "blue", OTHER_TOKEN = "${T}" }
 		"programs.web.directory":                  {"/x", "catalogue", ""},
 		"programs.web.restart":                    {"always", "file", "agentbox.toml:9:1"},
 		"programs.web.kill":                       {"tree", "default", ""},
-		"programs.web.backoff.max":                {"30s", "default", ""},
+		"programs.web.backoff.max":                {"10s", "default", ""},
 		"programs.web.environment.TOKEN":          {Redacted, "file", "agentbox.toml:12:17"},
 		"programs.web.environment.COLOUR":         {"blue", "file", "agentbox.toml:12:35"},
 		"programs.web.environment.OTHER_TOKEN":    {"${T}", "file", "agentbox.toml:12:52"},

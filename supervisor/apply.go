@@ -4,22 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // ApplyResult is what a new set of specifications does or did.
 type ApplyResult struct {
 	Changes []program.SpecChange `json:"changes"`
+	// Troubles says, by name, which instance of a set did not return and which go on
+	// as they were because of that.
+	Troubles map[string]string `json:"troubles,omitempty"`
 	// RolledBack says that the old specifications are in force again, because of
 	// Reason.
 	RolledBack bool   `json:"rolled_back,omitempty"`
 	Reason     string `json:"reason,omitempty"`
 }
-
-// ErrApplying says that another Apply is under way.
-var ErrApplying = errors.New("another apply is under way")
 
 // Plan says what Apply would do, and does nothing. The errors are those of
 // Apply.
@@ -41,10 +43,15 @@ func (s *Supervisor) Plan(ctx context.Context, specs []program.Spec) (ApplyResul
 // not, the old specifications are put back. What was begun goes on when ctx
 // ends.
 //
-// Errors are those of program.Waves (nothing has changed), ErrApplying, ErrDone,
-// *Refused during a shutdown, and ctx's.
+// The instances of a set that have to restart do so one after the other, each
+// when the one before is ready again; the first that does not return ends that,
+// and the others keep running as they were.
+//
+// One apply comes after the other: a second waits for its turn. Errors are those
+// of program.Waves (nothing has changed), ErrDone, *Refused during a shutdown, and
+// ctx's.
 func (s *Supervisor) Apply(ctx context.Context, specs []program.Spec) (ApplyResult, error) {
-	return s.ApplyWith(ctx, specs, Steps{})
+	return s.ApplyWith(ctx, func() ([]program.Spec, Steps, error) { return specs, Steps{}, nil })
 }
 
 // Steps are what an apply does besides the programs. They belong to what goes on
@@ -71,16 +78,16 @@ func (x *Steps) fill() {
 	}
 }
 
-// ApplyWith is Apply with more steps. Its errors are also those of Begin.
-func (s *Supervisor) ApplyWith(ctx context.Context, specs []program.Spec, with Steps) (ApplyResult, error) {
-	with.fill()
-	if err := s.check(specs); err != nil {
-		return ApplyResult{}, err
-	}
+// ApplyWith is Apply of what read returns when it is this apply's turn, so that of
+// several the one that is asked for last reads last, and wins. Its errors are also
+// those of read and of Begin.
+func (s *Supervisor) ApplyWith(ctx context.Context, read func() ([]program.Spec, Steps, error)) (ApplyResult, error) {
 	select {
 	case s.applies <- struct{}{}:
-	default:
-		return ApplyResult{}, ErrApplying
+	case <-ctx.Done():
+		return ApplyResult{}, context.Cause(ctx)
+	case <-s.done:
+		return ApplyResult{}, ErrDone
 	}
 	type outcome struct {
 		result ApplyResult
@@ -89,7 +96,15 @@ func (s *Supervisor) ApplyWith(ctx context.Context, specs []program.Spec, with S
 	done := make(chan outcome, 1)
 	go func() {
 		defer func() { <-s.applies }()
-		r, err := s.apply(specs, with)
+		specs, with, err := read()
+		if err == nil {
+			err = s.check(specs)
+		}
+		var r ApplyResult
+		if err == nil {
+			with.fill()
+			r, err = s.apply(specs, with)
+		}
 		done <- outcome{r, err}
 	}()
 	select {
@@ -141,7 +156,9 @@ func (l *loop) specs() []program.Spec {
 	specs := make([]program.Spec, 0, len(l.order))
 	for _, e := range l.order {
 		if !e.removing {
-			specs = append(specs, *e.m.Newest())
+			spec := *e.m.Newest()
+			spec.Name = e.name
+			specs = append(specs, spec)
 		}
 	}
 	return specs
@@ -151,13 +168,16 @@ func (s *Supervisor) apply(specs []program.Spec, with Steps) (ApplyResult, error
 	if err := with.Begin(); err != nil {
 		return ApplyResult{}, err
 	}
-	before, changes, awaited, err := s.install(specs)
+	in, err := s.install(specs)
 	if err != nil {
 		with.Undo()
 		return ApplyResult{}, err
 	}
-	result := ApplyResult{Changes: changes}
-	failure := s.awaitReturn(awaited)
+	result := ApplyResult{Changes: in.changes}
+	failure := s.awaitReturns(in.awaited)
+	if failure == nil {
+		result.Troubles, failure = s.rollAll(in.rolls)
+	}
 	if failure == nil {
 		with.Commit()
 	}
@@ -165,11 +185,11 @@ func (s *Supervisor) apply(specs []program.Spec, with Steps) (ApplyResult, error
 		return result, failure
 	}
 	with.Undo()
-	if _, _, _, err := s.install(before); err != nil {
+	if _, err := s.install(in.before); err != nil {
 		return result, errors.Join(failure, err)
 	}
-	result.RolledBack, result.Reason = true, failure.Error()
-	s.in.post(func() { s.loop.tell("ApplyRolledBack", "", map[string]any{"reason": result.Reason}) })
+	result.RolledBack, result.Reason, result.Troubles = true, failure.Error(), nil
+	s.in.post(func() { s.loop.tell(event.ApplyRolledBack, "", map[string]any{"reason": result.Reason}) })
 	return result, nil
 }
 
@@ -180,65 +200,114 @@ type expectation struct {
 	limit time.Duration
 }
 
+// installed is what an install has done and what is left to do.
+type installed struct {
+	before  []program.Spec
+	changes []program.SpecChange
+	awaited []expectation
+	rolls   map[string]*roll // by group
+}
+
 // install puts specs in force on the loop, all at once.
-func (s *Supervisor) install(specs []program.Spec) (before []program.Spec, changes []program.SpecChange, awaited []expectation, err error) {
+func (s *Supervisor) install(specs []program.Spec) (in installed, err error) {
 	doErr := s.do(context.Background(), func() {
 		l := &s.loop
 		if l.ending.phase != notEnding {
 			err = &Refused{Verb: "apply", Reason: "the box is shutting down"}
 			return
 		}
-		before = l.specs()
-		changes = program.Diff(before, specs)
-		awaited, err = l.install(specs, changes)
+		in.before = l.specs()
+		in.changes = program.Diff(in.before, specs)
+		err = l.install(specs, &in)
 		l.settle()
 		l.advance()
 	})
 	if doErr != nil {
 		err = doErr
 	}
-	return before, changes, awaited, err
+	return in, err
 }
 
-func (l *loop) install(specs []program.Spec, changes []program.SpecChange) ([]expectation, error) {
+func (l *loop) install(specs []program.Spec, in *installed) error {
 	waves, err := program.Waves(specs)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	byName := make(map[string]*program.Spec, len(specs))
 	for i := range specs {
 		byName[specs[i].Name] = &specs[i]
 	}
-	back := make(map[string]bool) // programs that come back while being removed
+	back := l.renew(in.changes, byName)
+	l.arrange(waves, specs)
+	// Before the first program stops: who reads the box again because of this
+	// finds what is required from now on, not what was.
+	l.tell(event.ProgramsApplied, "", map[string]any{"changes": summary(in.changes)})
+	in.rolls = l.rolls(in.changes, byName)
+	for _, c := range in.changes {
+		e := l.entries[c.Program]
+		spec := byName[c.Program]
+		if r := in.rolls[e.spec().Group]; r != nil && r.later(c.Program) {
+			l.hold(e, spec)
+			continue
+		}
+		run := e.m.Run
+		if l.change(e, c.Kind, spec, back[c.Program]) && spec.Required {
+			in.awaited = append(in.awaited, expectation{c.Program, run, returnLimit(spec)})
+		}
+	}
+	return nil
+}
+
+// renew makes, renames and marks the entries, and stops none. It returns the
+// programs that come back while they are being removed.
+func (l *loop) renew(changes []program.SpecChange, byName map[string]*program.Spec) (back map[string]bool) {
+	back = make(map[string]bool)
 	for _, c := range changes {
-		switch e := l.entries[c.Program]; {
+		switch {
+		case c.Was != "":
+			l.rename(c.Was, c.Program)
+		case c.Kind == program.Add && l.entries[c.Program] == nil:
+			// It may be on its way out under its former name.
+			lane := laneOf(byName[c.Program])
+			if i := slices.IndexFunc(l.order, func(e *entry) bool { return e.removing && e.lane == lane }); i >= 0 {
+				l.rename(l.order[i].name, c.Program)
+			}
+		}
+	}
+	for _, c := range changes {
+		e, spec := l.entries[c.Program], byName[c.Program]
+		switch {
 		case c.Kind == program.Add && e == nil:
-			l.entries[c.Program] = l.newEntry(byName[c.Program])
+			e = l.newEntry(spec)
+			l.entries[c.Program] = e
 		case c.Kind == program.Add:
 			e.removing, back[c.Program] = false, true
 		case c.Kind == program.Remove:
 			e.removing = true
 		}
-	}
-	l.arrange(waves, specs)
-	var awaited []expectation
-	for _, c := range changes {
-		e := l.entries[c.Program]
-		spec := byName[c.Program]
-		run := e.m.Run
-		if l.change(e, c.Kind, spec, back[c.Program]) && spec.Required {
-			awaited = append(awaited, expectation{c.Program, run, returnLimit(spec)})
+		e.required = spec != nil && spec.Required
+		if e.status.Load() != nil {
+			e.status.Store(e.makeStatus())
 		}
 	}
-	l.tell("ProgramsApplied", "", map[string]any{"changes": summary(changes)})
-	return awaited, nil
+	return back
+}
+
+// rename gives an instance another name: "web" becomes "web:0" when it is no
+// longer the only one. Its process, run and output stay.
+func (l *loop) rename(was, name string) {
+	e := l.entries[was]
+	delete(l.entries, was)
+	l.former[was], l.entries[name], e.name = e, e, name
+	l.crew.submit(e.lane, func() { l.sup.cfg.Processes.Rename(was, name) })
+	l.tell(event.ProgramRenamed, name, map[string]any{"was": was})
 }
 
 // change carries out one change and tells whether the program is to run anew.
 func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, back bool) bool {
 	switch {
 	case kind == program.Remove:
-		e.wanted, e.again = false, false
+		e.wanted, e.blocked, e.again, e.halt = false, false, false, haltNone
 		l.step(e, program.Event{Kind: program.Stop})
 		return false
 	case kind == program.Live:
@@ -271,7 +340,10 @@ func (l *loop) replace(e *entry, spec *program.Spec) bool {
 	l.show(e)
 	l.touch(e)
 	if spec.Type == program.Schedule {
-		e.released = false
+		e.released = !spec.Autostart && !e.paused
+		if e.released {
+			l.timetable(e)
+		}
 		return false
 	}
 	if ran || tried && spec.Autostart {
@@ -281,25 +353,34 @@ func (l *loop) replace(e *entry, spec *program.Spec) bool {
 	return e.wanted
 }
 
-// awaitReturn waits for required programs.
-func (s *Supervisor) awaitReturn(awaited []expectation) error {
+// awaitReturns waits for required programs.
+func (s *Supervisor) awaitReturns(awaited []expectation) error {
 	begin := time.Now()
 	for _, x := range awaited {
-		ctx, cancel := context.WithDeadline(context.Background(), begin.Add(x.limit))
-		st, err := s.Await(ctx, x.name, func(st Status) bool {
-			// Until it runs anew it shows how its old run ended: FATAL there says
-			// nothing of what has been applied.
-			return st.Run > x.run && (st.State == program.Running || st.Completed || st.State == program.Fatal)
-		})
-		cancel()
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
-			return fmt.Errorf("required program %s did not return within %s: it is %s (%s)", x.name, x.limit, st.State, st.Reason)
-		case err != nil:
-			return err
-		case st.State == program.Fatal:
-			return fmt.Errorf("required program %s is FATAL: %s", x.name, st.Reason)
+		if err := s.awaitReturn(begin, x); err != nil {
+			return fmt.Errorf("required %w", err)
 		}
+	}
+	return nil
+}
+
+// awaitReturn waits until a program is RUNNING, and so ready where it declares
+// that, or has completed, within its limit from begin.
+func (s *Supervisor) awaitReturn(begin time.Time, x expectation) error {
+	ctx, cancel := context.WithDeadline(context.Background(), begin.Add(x.limit))
+	defer cancel()
+	st, err := s.Await(ctx, x.name, func(st Status) bool {
+		// Until it runs anew it shows how its old run ended: FATAL there says
+		// nothing of what has been applied.
+		return st.Run > x.run && (st.State == program.Running || st.State == program.Exited || st.State == program.Fatal)
+	})
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("program %s did not return within %s: it is %s (%s)", x.name, x.limit, st.Shown(), st.Reason)
+	case err != nil:
+		return err
+	case st.State != program.Running && !st.Completed:
+		return fmt.Errorf("program %s is %s: %s", x.name, st.Shown(), st.Reason)
 	}
 	return nil
 }

@@ -17,11 +17,18 @@ func (l *loop) boot() {
 	l.sup.setPhase(Running)
 	for _, e := range l.order {
 		if e.spec().Autostart && !e.released {
-			e.waiting = fmt.Sprintf("waits for its turn (priority %d)", e.spec().Priority)
+			e.waiting = l.turn(e)
 			e.status.Store(e.makeStatus())
 		}
 	}
 	l.advanceBoot()
+}
+
+func (l *loop) turn(e *entry) string {
+	if e.scheduled() {
+		return ""
+	}
+	return fmt.Sprintf("waits for its turn (priority %d)", e.spec().Priority)
 }
 
 // advanceBoot releases the next wave once the ones before are settled.
@@ -60,14 +67,14 @@ func (l *loop) release() bool {
 			continue
 		}
 		for _, e := range fresh {
-			e.released = true
+			asked := e.asked
+			e.released, e.asked = true, false
 			l.open = append(l.open, e)
-			if e.spec().Type == program.Schedule {
+			switch {
+			case e.scheduled() && !e.paused:
 				l.timetable(e)
-				continue
-			}
-			if !e.active() && e.m.Run == 0 {
-				l.want(e, false)
+			case !e.scheduled() && !e.active() && (asked || e.m.Run == 0):
+				l.want(e, asked)
 			}
 		}
 		return true
@@ -83,7 +90,7 @@ func (l *loop) allStarted() {
 	}
 	close(l.sup.started)
 	l.sup.cfg.Bus.Publish(event.Event{
-		Level: event.Info, Stage: stage, Name: "ProgramsStarted",
+		Level: event.Info, Stage: stage, Name: event.ProgramsStarted,
 		Fields: map[string]any{
 			"programs": len(l.order), "waves": len(l.waves),
 			"duration_ms": time.Since(l.bootedAt).Milliseconds(),
@@ -93,14 +100,24 @@ func (l *loop) allStarted() {
 }
 
 // want starts e as soon as its needs hold, and what it needs with it. Programs
-// that have given up are tried again only when somebody asked for e.
+// that have given up are tried again only when somebody asked for e, and so are
+// those that wait for such.
 func (l *loop) want(e *entry, asked bool) {
-	e.wanted = true
+	l.look++
+	l.wantFor(e, asked)
+}
+
+// wantFor visits each program once a look, however many paths lead to it.
+func (l *loop) wantFor(e *entry, asked bool) {
+	if e.visited == l.look {
+		return
+	}
+	e.visited, e.wanted = l.look, true
 	for _, need := range e.needs() {
 		n := l.entries[need.Program]
-		idle := !n.wanted && (n.m.State == program.Stopped && n.m.Run == 0 || asked && n.m.Resting())
+		idle := !n.wanted && n.m.State == program.Stopped && n.m.Run == 0 || asked && n.m.Resting()
 		if idle && !meets(n, need.Condition) {
-			l.want(n, asked)
+			l.wantFor(n, asked)
 		}
 	}
 	l.tryStart(e)
@@ -113,10 +130,11 @@ func (l *loop) tryStart(e *entry) {
 		if meets(n, need.Condition) {
 			continue
 		}
-		waiting := fmt.Sprintf("waits for %s to be %s (it is %s: %s)", n.name, need.Condition, n.m.State, n.ownReason())
-		if waiting != e.waiting {
-			e.waiting = waiting
-			e.status.Store(e.makeStatus())
+		waiting := fmt.Sprintf("waits for %s to be %s (it is %s: %s)", n.name, need.Condition, n.status.Load().Shown(), n.ownReason())
+		blocked := l.lost(e)
+		if waiting != e.waiting || blocked != e.blocked {
+			e.waiting, e.blocked = waiting, blocked
+			l.show(e)
 			l.touch(e)
 		}
 		return
@@ -124,16 +142,23 @@ func (l *loop) tryStart(e *entry) {
 	l.step(e, program.Event{Kind: program.Start})
 }
 
-// meets tells whether a needed program satisfies the condition.
-func meets(n *entry, c program.Condition) bool {
-	switch c {
-	case program.NeedStarted:
-		return n.m.Execed()
-	case program.NeedCompleted:
-		return n.m.Succeeded()
+// lost tells whether a wanted program waits for one that will not come without a
+// request: it rests, or waits itself for such a one.
+func (l *loop) lost(e *entry) bool {
+	for _, need := range e.needs() {
+		n := l.entries[need.Program]
+		switch {
+		case meets(n, need.Condition), n.active(), n.cron != nil, n.again:
+		case n.wanted && !n.blocked, !n.released && n.spec().Autostart:
+		default:
+			return true
+		}
 	}
-	return n.m.Ready || n.m.Completed
+	return false
 }
+
+// meets tells whether a needed program satisfies the condition.
+func meets(n *entry, c program.Condition) bool { return c.Met(n.status.Load()) }
 
 // settled tells whether the next wave need not wait for e: it has passed the
 // barrier or given up.
@@ -151,7 +176,7 @@ func (l *loop) settled(e *entry) bool {
 		return l.blocked(e)
 	}
 	return l.sup.cfg.Barrier == program.BarrierReady && spec.Type != program.Oneshot &&
-		len(spec.Readiness.Probes) == 0 && e.m.Execed()
+		len(spec.Readiness.Probes) == 0 && meets(e, program.NeedStarted)
 }
 
 // late tells whether e has had its start timeout, counted from its first start:

@@ -83,9 +83,6 @@ func (n *ending) init(l *loop) {
 	n.over.fire = func() { l.finished = true }
 }
 
-// reserve is what KILL and the flushing of logs may take of the budget.
-func reserve(grace time.Duration) time.Duration { return min(2*time.Second, grace/5) }
-
 // requestShutdown is a request from outside; each further one is more urgent.
 func (l *loop) requestShutdown(c Cause) {
 	n := &l.ending
@@ -112,17 +109,17 @@ func (l *loop) shutDown(c Cause) {
 	l.sup.setPhase(Draining)
 	for _, e := range l.order {
 		l.agenda.set(&e.cronD, time.Time{})
-		e.again = false
-		if e.wanted || e.waiting != "" {
+		e.again, e.asked, e.halt, e.cron = false, false, haltNone, nil
+		if e.wanted || e.waiting != "" || e.scheduled() {
 			l.unwant(e, "not started: the box is shutting down")
 		}
 	}
 	l.agenda.set(&l.barrier, time.Time{})
-	l.tell("ShutdownStarted", c.Program, map[string]any{
+	l.tell(event.ShutdownStarted, c.Program, map[string]any{
 		"cause": string(c.Kind), "detail": c.Detail, "code": c.Code,
 		"grace_ms": cfg.StopGrace.Milliseconds(), "drain_ms": cfg.Drain.Milliseconds(),
 	})
-	l.agenda.set(&n.kill, n.began.Add(cfg.StopGrace-reserve(cfg.StopGrace)))
+	l.agenda.set(&n.kill, n.began.Add(cfg.StopGrace-program.KillReserve(cfg.StopGrace)))
 	l.agenda.set(&n.over, n.began.Add(cfg.StopGrace))
 	if cfg.Drain > 0 {
 		l.agenda.set(&n.hold, n.began.Add(cfg.Drain))
@@ -260,12 +257,12 @@ func (n *ending) finishIfEmpty() {
 // cut to half of the reserve.
 func (n *ending) hurry() {
 	l := n.l
-	rest := reserve(l.sup.cfg.StopGrace) / 2
+	rest := program.KillReserve(l.sup.cfg.StopGrace) / 2
 	n.stopAll()
 	if n.phase != stopping {
 		return
 	}
-	l.tell("ShutdownHurried", "", map[string]any{"left": n.left, "rest_ms": rest.Milliseconds()})
+	l.tell(event.ShutdownHurried, "", map[string]any{"left": n.left, "rest_ms": rest.Milliseconds()})
 	if at := time.Now().Add(rest); at.Before(n.kill.at) {
 		l.agenda.set(&n.kill, at)
 	}
@@ -298,7 +295,7 @@ func (n *ending) killAll(why string) {
 			left = append(left, e.name)
 		}
 	}
-	l.tell("ShutdownKills", "", map[string]any{"programs": left, "why": why})
+	l.tell(event.ShutdownKills, "", map[string]any{"programs": left, "why": why})
 	l.agenda.set(&n.kill, time.Time{})
 	for _, e := range l.order {
 		if e.counted {
@@ -306,7 +303,7 @@ func (n *ending) killAll(why string) {
 			n.consider(e)
 		}
 	}
-	if at := time.Now().Add(reserve(l.sup.cfg.StopGrace)); at.Before(n.over.at) {
+	if at := time.Now().Add(program.KillReserve(l.sup.cfg.StopGrace)); at.Before(n.over.at) {
 		l.agenda.set(&n.over, at)
 	}
 	n.finishIfEmpty()
@@ -353,7 +350,7 @@ func (l *loop) finish() Result {
 		}
 	}
 	r.Programs = l.sup.Snapshot().Programs
-	l.tell("ShutdownCompleted", "", map[string]any{
+	l.tell(event.ShutdownCompleted, "", map[string]any{
 		"code": r.Code, "duration_ms": r.Took.Milliseconds(), "leftover": len(r.Leftover),
 	})
 	return r

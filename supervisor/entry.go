@@ -11,7 +11,8 @@ import (
 
 // entry is one program of the loop. Only the loop touches it, but for status.
 type entry struct {
-	name   string
+	name   string // changes with the number of instances; see loop.rename
+	lane   string // of the crew; never changes
 	m      program.Machine
 	status atomic.Pointer[Status]
 	due    item // the machine's deadline
@@ -24,20 +25,27 @@ type entry struct {
 
 	dependents []*entry
 	wave       int
+	required   bool   // as applied last; false once it is being removed
 	released   bool   // its wave has been started
+	asked      bool   // not released yet, by a start of the whole box
 	wanted     bool   // starts as soon as its needs hold
 	waiting    string // why it is not started yet
+	blocked    bool   // wanted, and what it needs will not come without a request
+	halt       halt
 	firstStart time.Time
 	dirty      bool // in the loop's list
 	removing   bool // goes once it is gone
 
+	visited       uint64 // the look that has wanted it
 	looked, timed uint64 // the look that found the two below
 	isBlocked     bool
 	gaveUp        time.Time
 
-	cron  *timetable
-	cronD item
-	again bool // overlap = queue: one more run is due
+	cron    *timetable // nil while the schedule is paused
+	cronD   item
+	paused  bool   // by a stop, or autostart = false
+	outcome string // of the latest finished run of a schedule
+	again   bool   // overlap = queue: one more run is due
 
 	stopAsked bool // by the shutdown
 	counted   bool // among those the shutdown waits for
@@ -66,8 +74,14 @@ func (e *entry) dropWatches() {
 
 // reason is the machine's, or why it has not been started.
 func (e *entry) reason() string {
+	if e.halting() {
+		return "stops after the programs that depend on it"
+	}
 	if e.m.Resting() && e.waiting != "" {
 		return e.waiting
+	}
+	if e.m.Resting() && e.scheduled() {
+		return e.agendaText()
 	}
 	if e.m.State == program.Starting && e.unready != "" {
 		return e.m.Reason + ": " + e.unready
@@ -87,14 +101,25 @@ func (e *entry) ownReason() string {
 
 func (e *entry) makeStatus() *Status {
 	m, spec := &e.m, e.spec()
-	return &Status{
+	s := &Status{
 		Name: e.name, Group: spec.Group, State: m.State,
-		Ready: m.Ready, Healthy: m.Healthy, Completed: m.Completed, Required: spec.Required,
+		Ready: m.Ready, Healthy: m.Healthy, Completed: m.Completed, Required: e.required,
+		Blocked: e.blocked && e.wanted, Halting: e.halting(),
 		Reason: e.reason(), Text: e.text, PID: m.PID, Run: m.Run, Restarts: m.Restarts,
 		Since: m.Since, StartedAt: instant(m.StartedAt), RunningAt: instant(m.RunningAt),
 		EndedAt: instant(m.EndedAt), Deadline: instant(m.Deadline), LastExit: m.LastExit, Spec: spec,
 	}
+	if e.scheduled() {
+		s.Schedule = &program.ScheduleStatus{Paused: e.paused, LastRun: s.StartedAt, LastResult: e.outcome}
+		if e.cron != nil {
+			s.Schedule.NextRun = instant(e.cron.at)
+		}
+	}
+	return s
 }
+
+// scheduled tells whether the program is a schedule.
+func (e *entry) scheduled() bool { return e.spec().Type == program.Schedule }
 
 func instant(t time.Time) *time.Time {
 	if t.IsZero() {
@@ -127,14 +152,17 @@ func sameFacts(a, b *Status) bool {
 		return true
 	}
 	return a.State == b.State && a.Run == b.Run && a.PID == b.PID &&
-		a.Ready == b.Ready && a.Healthy == b.Healthy && a.Completed == b.Completed
+		a.Ready == b.Ready && a.Healthy == b.Healthy && a.Completed == b.Completed &&
+		a.Blocked == b.Blocked && paused(a) == paused(b)
 }
+
+func paused(s *Status) bool { return s.Schedule != nil && s.Schedule.Paused }
 
 func levelOf(e *entry) event.Level {
 	switch {
 	case e.m.State == program.Fatal:
 		return event.Error
-	case e.m.State == program.Backoff,
+	case e.m.State == program.Backoff, e.blocked && e.wanted,
 		e.m.State == program.Exited && !e.m.Succeeded(),
 		e.m.State == program.Running && !e.m.Healthy:
 		return event.Warn

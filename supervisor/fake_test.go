@@ -125,8 +125,9 @@ func (k *kernel) end(p *fakeProc, after time.Duration, exit program.Exit) {
 		time.AfterFunc(p.emptyD, func() {
 			k.mu.Lock()
 			delete(k.live, p.name)
+			name := p.name
 			k.mu.Unlock()
-			k.notices <- Notice{Program: p.name, Run: p.run}
+			k.notices <- Notice{Program: name, Run: p.run}
 		})
 	})
 }
@@ -164,6 +165,17 @@ func (k *kernel) Forget(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.note("forget %s", name)
+}
+
+func (k *kernel) Rename(was, name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.note("rename %s %s", was, name)
+	if p := k.live[was]; p != nil {
+		delete(k.live, was)
+		k.live[name] = p
+		p.name = name
+	}
 }
 
 func (k *kernel) Notices() <-chan Notice { return k.notices }

@@ -1,10 +1,12 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -15,6 +17,7 @@ import (
 type loop struct {
 	sup     *Supervisor
 	entries map[string]*entry
+	former  map[string]*entry // names that entries had before a rename
 	order   []*entry
 	waves   [][]*entry
 	agenda  agenda
@@ -25,6 +28,7 @@ type loop struct {
 
 	booting  bool
 	bootedAt time.Time
+	halts    bool     // a program may have a halt
 	look     uint64   // number of the present walk along the needs
 	open     []*entry // of the released waves, not settled yet
 	barrier  item     // when one of them gives up
@@ -39,7 +43,7 @@ func (l *loop) init(s *Supervisor) {
 	l.sup = s
 	l.seed = s.cfg.Seed
 	l.clock = time.Now
-	l.entries = make(map[string]*entry)
+	l.entries, l.former = make(map[string]*entry), make(map[string]*entry)
 	l.barrier.fire = l.advanceBoot
 	l.ending.init(l)
 }
@@ -142,6 +146,7 @@ func (l *loop) consider(e *entry) {
 func (l *loop) advance() {
 	l.advanceBoot()
 	l.ending.advance()
+	l.advanceHalt()
 	l.checkAllExited()
 }
 
@@ -168,8 +173,14 @@ func (l *loop) step(e *entry, ev program.Event) {
 			e.firstStart = now
 		}
 	}
+	if e.m.PID == 0 && !e.m.Forking() {
+		e.text = "" // the process that said it has ended
+	}
 	if e.active() {
-		e.waiting, e.wanted = "", false
+		e.waiting, e.wanted, e.blocked = "", false, false
+	}
+	if e.scheduled() && e.m.Resting() && !before.Resting() {
+		e.outcome = e.m.Reason
 	}
 	l.verdict(e, before, ev)
 	l.show(e)
@@ -198,15 +209,16 @@ func (l *loop) verdict(e *entry, before program.Machine, ev program.Event) {
 // act carries out one action. What may block goes to the crew or to a goroutine
 // of its own and reports back.
 func (l *loop) act(e *entry, a program.Action) {
-	procs, spec := l.sup.cfg.Processes, e.spec()
+	// The name is taken here: a rename may change e.name while a job waits.
+	procs, spec, name := l.sup.cfg.Processes, e.spec(), e.name
 	switch a.Kind {
 	case program.Spawn:
 		e.early = nil
-		l.crew.submit(e.name, func() { l.spawn(e, spec, a.Run) })
+		l.crew.submit(e.lane, func() { l.spawn(e, spec, a.Run) })
 	case program.Signal:
-		l.crew.submit(e.name, func() { l.failedToSend(e, a.String(), procs.Signal(e.name, a.Run, a.Signal, spec.Kill)) })
+		l.crew.submit(e.lane, func() { l.failedToSend(name, a.String(), procs.Signal(name, a.Run, a.Signal, spec.Kill)) })
 	case program.KillAll:
-		l.crew.submit(e.name, func() { l.failedToSend(e, a.String(), procs.Kill(e.name, a.Run)) })
+		l.crew.submit(e.lane, func() { l.failedToSend(name, a.String(), procs.Kill(name, a.Run)) })
 	case program.RunHook:
 		l.runHook(e, a)
 	case program.CancelHook:
@@ -248,12 +260,12 @@ func shellStatus(err error) int {
 }
 
 // failedToSend runs beside the loop.
-func (l *loop) failedToSend(e *entry, what string, err error) {
+func (l *loop) failedToSend(name, what string, err error) {
 	if err == nil {
 		return
 	}
 	l.sup.cfg.Bus.Publish(event.Event{
-		Level: event.Warn, Stage: stage, Name: "SignalFailed", Program: e.name,
+		Level: event.Warn, Stage: stage, Name: event.SignalFailed, Program: name,
 		Fields: map[string]any{"action": what, "error": err.Error()},
 	})
 }
@@ -264,7 +276,7 @@ func (l *loop) runHook(e *entry, a program.Action) {
 		e.hooks = make(map[program.HookKind]context.CancelFunc)
 	}
 	e.hooks[a.Hook] = cancel
-	spec := e.spec()
+	spec, name := e.spec(), e.name
 	go func() {
 		defer cancel()
 		err := l.sup.cfg.Hooks.Run(ctx, spec, a.Run, a.Hook)
@@ -272,7 +284,7 @@ func (l *loop) runHook(e *entry, a program.Action) {
 		if err != nil {
 			ev.Reason = err.Error()
 			l.sup.cfg.Bus.Publish(event.Event{
-				Level: event.Warn, Stage: stage, Name: "HookFailed", Program: e.name, Run: a.Run,
+				Level: event.Warn, Stage: stage, Name: event.HookFailed, Program: name, Run: a.Run,
 				Fields: map[string]any{"hook": string(a.Hook), "error": ev.Reason},
 			})
 		}
@@ -294,7 +306,7 @@ func (l *loop) reporter(e *entry, run uint64) func(Report) {
 			case ReportExtend:
 				l.step(e, program.Event{Kind: program.Extend, Run: run, Extend: r.Extend})
 			case ReportText:
-				if e.m.Run == run {
+				if e.m.Run == run && (e.m.PID != 0 || e.m.Forking()) {
 					e.text = r.Text
 					l.show(e)
 				}
@@ -311,8 +323,8 @@ func (l *loop) reporter(e *entry, run uint64) func(Report) {
 // noticed takes the end of a leader or of a run. It may be quicker than the
 // answer to the start; then it waits for that.
 func (l *loop) noticed(n Notice) {
-	e, ok := l.entries[n.Program]
-	if !ok {
+	e := cmp.Or(l.entries[n.Program], l.former[n.Program])
+	if e == nil {
 		return
 	}
 	ev := program.Event{Kind: program.Emptied, Run: n.Run}
@@ -331,13 +343,13 @@ func (l *loop) noticed(n Notice) {
 func (l *loop) emergency(p any, stack []byte) Result {
 	detail := fmt.Sprintf("internal error in the supervisor: %v", p)
 	l.sup.cfg.Bus.Publish(event.Event{
-		Level: event.Error, Stage: stage, Name: "SupervisorPanicked",
+		Level: event.Error, Stage: stage, Name: event.SupervisorPanicked,
 		Fields: map[string]any{"error": detail, "stack": string(stack)},
 	})
 	for _, e := range l.order {
-		run := e.m.Run
+		run, name := e.m.Run, e.name
 		if e.m.Live() {
-			l.crew.submit(e.name, func() { l.failedToSend(e, "Kill", l.sup.cfg.Processes.Kill(e.name, run)) })
+			l.crew.submit(e.lane, func() { l.failedToSend(name, "Kill", l.sup.cfg.Processes.Kill(name, run)) })
 		}
 	}
 	return Result{Cause: Cause{Kind: CauseInternal, Code: 1, Detail: detail}, Code: 1, Programs: l.sup.Snapshot().Programs}
@@ -362,13 +374,28 @@ func (l *loop) adopt(specs []program.Spec) error {
 
 func (l *loop) newEntry(spec *program.Spec) *entry {
 	l.seed++
-	e := &entry{name: spec.Name, m: program.NewMachine(spec, l.seed*0x9e3779b97f4a7c15, time.Now())}
+	e := &entry{
+		name: spec.Name, lane: laneOf(spec), required: spec.Required,
+		m: program.NewMachine(spec, l.seed*0x9e3779b97f4a7c15, time.Now()),
+	}
 	e.due.fire = func() { l.step(e, program.Event{Kind: program.Tick, Reason: e.unready}) }
 	e.cronD.fire = func() { l.lookAtClock(e) }
-	if !spec.Autostart {
+	switch {
+	case spec.Autostart:
+	case spec.Type == program.Schedule:
+		e.paused = true
+	default:
 		e.waiting = "not started: autostart is off"
 	}
 	return e
+}
+
+// laneOf names an instance by what a rename leaves alone.
+func laneOf(spec *program.Spec) string {
+	if spec.Group == "" {
+		return spec.Name
+	}
+	return spec.Group + ":" + strconv.Itoa(spec.Instance)
 }
 
 // arrange puts the entries into waves, links the dependents and publishes the

@@ -7,7 +7,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Processes starts, signals and watches processes. Start, Signal, Kill and Forget are
+// Processes starts, signals and watches processes. Start, Signal, Kill, Rename and Forget are
 // called beside the loop and may block; calls for one program never overlap and
 // come in the order in which the loop wanted them.
 type Processes interface {
@@ -18,6 +18,9 @@ type Processes interface {
 	Signal(name string, run uint64, signal string, scope program.KillScope) error
 	// Kill sends KILL to everything in the run's kill scope.
 	Kill(name string, run uint64) error
+	// Rename makes name of what was is, its run included. Notices of runs that began
+	// before may have either name.
+	Rename(was, name string)
 	// Forget drops what is kept of a program that was removed. One of that name
 	// that is added again starts only after it.
 	Forget(name string)

@@ -75,6 +75,7 @@ func (s *System) target(spec *program.Spec, run uint64, pid int, report func(Rep
 	if r == nil {
 		return t
 	}
+	t.Program = r.born.name
 	r.report = report
 	if r.readyFD != nil {
 		t.ReadyFD, r.readyFD = r.readyFD, nil
@@ -104,7 +105,7 @@ func (s *System) heard(m ready.Message) {
 }
 
 func (s *System) refused(pid int, reason string) {
-	s.tell(event.Warn, "NotifyRefused", "", map[string]any{"pid": pid, "reason": reason})
+	s.tell(event.Warn, event.NotifyRefused, "", map[string]any{"pid": pid, "reason": reason})
 }
 
 // probeOutput is how much of an exec probe's output is kept.
@@ -144,7 +145,7 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 		err = fmt.Errorf("ended with status %d", res.Exit.ShellStatus())
 	}
 	s.cfg.Bus.Publish(event.Event{
-		Level: event.Info, Stage: stage, Name: "HookCompleted", Program: spec.Name, Run: run,
+		Level: event.Info, Stage: stage, Name: event.HookCompleted, Program: spec.Name, Run: run,
 		Fields: map[string]any{
 			"hook": string(kind), "duration_ms": time.Since(begin).Milliseconds(),
 			"status": res.Exit.ShellStatus(), "output": string(res.Output), "truncated": res.Truncated,

@@ -1,8 +1,10 @@
 package supervisor
 
 import (
+	"maps"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -10,48 +12,112 @@ func (l *loop) refuse(e *entry, verb, reason string) error {
 	return &Refused{Program: e.name, Verb: verb, State: e.m.State, Reason: reason}
 }
 
-func (l *loop) requestStart(e *entry) error {
+// changeable says why no request may change the program now.
+func (l *loop) changeable(e *entry, verb string) error {
 	switch {
 	case l.ending.phase != notEnding:
-		return l.refuse(e, "start", "the box is shutting down")
+		return l.refuse(e, verb, "the box is shutting down")
 	case e.removing:
-		return l.refuse(e, "start", "it is being removed")
+		return l.refuse(e, verb, "it is being removed")
+	}
+	return nil
+}
+
+// requestStart asks for a program to be up. For a schedule that means that its
+// runs come at their times again; requestRun is for a run now.
+func (l *loop) requestStart(e *entry) error {
+	if err := l.changeable(e, "start"); err != nil {
+		return err
+	}
+	if e.scheduled() {
+		if !e.paused {
+			return l.refuse(e, "start", "its schedule is active; `run` starts a run now")
+		}
+		l.resume(e)
+		return nil
+	}
+	return l.requestRun(e)
+}
+
+// requestRun asks for a run now. A program that waits for what it needs tries
+// that again.
+func (l *loop) requestRun(e *entry) error {
+	if err := l.changeable(e, "start"); err != nil {
+		return err
+	}
+	switch {
+	case e.halt == haltWaits:
+		e.halt = haltNone // the stop is called off
+		l.show(e)
 	case e.m.State == program.Running, e.m.State == program.Starting:
 		return l.refuse(e, "start", "it has been started already")
 	case e.m.State == program.Backoff, e.m.State == program.Stopping:
 		l.step(e, program.Event{Kind: program.Start})
-	case !e.wanted:
+	default:
 		l.want(e, true)
 	}
 	return nil
 }
 
+// requestStop asks for a program to be down; advanceHalt carries it out. A
+// schedule is paused.
 func (l *loop) requestStop(e *entry) error {
 	e.again = false
-	if e.wanted {
+	rests := e.m.Resting()
+	if e.scheduled() && !e.paused {
+		l.pause(e)
+		if rests && !e.wanted {
+			return nil
+		}
+	}
+	switch {
+	case e.asked && !e.released:
+		e.asked, e.released = false, true
 		l.unwant(e, "stopped by request before it was started")
-		return nil
-	}
-	if e.m.Resting() {
+	case e.wanted:
+		l.unwant(e, "stopped by request before it was started")
+	case rests:
 		return l.refuse(e, "stop", "it does not run")
+	case l.ending.phase != notEnding:
+		l.step(e, program.Event{Kind: program.Stop})
+	default:
+		e.halt, l.halts = haltWaits, true
+		l.show(e)
 	}
-	l.step(e, program.Event{Kind: program.Stop})
+	return nil
+}
+
+// requestStartAll asks for the programs to be started as at the boot, wave by
+// wave.
+func (l *loop) requestStartAll(e *entry) error {
+	if err := l.changeable(e, "start"); err != nil {
+		return err
+	}
+	if e.scheduled() || e.active() || !e.spec().Autostart || !l.booting {
+		return l.requestStart(e)
+	}
+	e.released, e.asked, e.firstStart = false, true, time.Time{}
+	e.waiting = l.turn(e)
+	e.status.Store(e.makeStatus())
+	l.touch(e)
 	return nil
 }
 
 // unwant gives up a start that waits for its needs.
 func (l *loop) unwant(e *entry, why string) {
-	e.wanted, e.waiting = false, why
+	e.wanted, e.blocked, e.waiting = false, false, why
 	e.status.Store(e.makeStatus())
 	l.touch(e)
 }
 
 func (l *loop) requestRestart(e *entry) error {
+	if err := l.changeable(e, "restart"); err != nil {
+		return err
+	}
+	e.halt = haltNone
 	switch {
-	case l.ending.phase != notEnding:
-		return l.refuse(e, "restart", "the box is shutting down")
-	case e.removing:
-		return l.refuse(e, "restart", "it is being removed")
+	case e.m.Resting() && e.scheduled():
+		return l.refuse(e, "restart", "it does not run; `run` starts a run now")
 	case e.m.Resting():
 		return l.requestStart(e)
 	}
@@ -69,9 +135,9 @@ func (l *loop) requestSignal(e *entry, signal string, sent chan<- error) error {
 	if e.m.PID == 0 {
 		return l.refuse(e, "signal", "it does not run")
 	}
-	run := e.m.Run
-	l.crew.submit(e.name, func() {
-		sent <- l.sup.cfg.Processes.Signal(e.name, run, signal, program.KillProcess)
+	run, name := e.m.Run, e.name
+	l.crew.submit(e.lane, func() {
+		sent <- l.sup.cfg.Processes.Signal(name, run, signal, program.KillProcess)
 	})
 	return nil
 }
@@ -82,6 +148,7 @@ func (l *loop) remove(e *entry) {
 	l.agenda.set(&e.cronD, time.Time{})
 	e.dropWatches()
 	delete(l.entries, e.name)
+	maps.DeleteFunc(l.former, func(_ string, other *entry) bool { return other == e })
 	for i, other := range l.order {
 		if other == e {
 			l.order = append(l.order[:i:i], l.order[i+1:]...)
@@ -89,6 +156,7 @@ func (l *loop) remove(e *entry) {
 		}
 	}
 	l.publishOrder()
-	l.crew.submit(e.name, func() { l.sup.cfg.Processes.Forget(e.name) })
-	l.tell("ProgramRemoved", e.name, nil)
+	name := e.name
+	l.crew.submit(e.lane, func() { l.sup.cfg.Processes.Forget(name) })
+	l.tell(event.ProgramRemoved, e.name, nil)
 }

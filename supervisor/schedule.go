@@ -6,6 +6,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -86,12 +87,45 @@ func (l *loop) timetable(e *entry) {
 
 func (l *loop) planNext(e *entry) {
 	e.cron.plan(l.clock())
-	e.waiting = ""
-	if !e.cron.at.IsZero() {
-		e.waiting = "waits for its next run at " + e.cron.at.In(e.cron.zone).Format(time.RFC3339)
-	}
 	e.status.Store(e.makeStatus())
 	l.awaitNext(e)
+}
+
+// pause keeps a schedule from starting runs until it is resumed.
+func (l *loop) pause(e *entry) {
+	e.paused, e.again, e.cron = true, false, nil
+	l.agenda.set(&e.cronD, time.Time{})
+	l.show(e)
+	l.touch(e)
+}
+
+// resume puts a paused schedule back on the agenda. Before the boot has come to
+// it, its wave does.
+func (l *loop) resume(e *entry) {
+	e.paused = false
+	if l.booting {
+		e.released = true
+		l.timetable(e)
+	}
+	l.show(e)
+	l.touch(e)
+}
+
+// agendaText is the reason of a schedule that rests.
+func (e *entry) agendaText() string {
+	text := "waits for its turn"
+	switch {
+	case e.paused:
+		text = "paused: no run comes before a start of the program"
+	case e.cron != nil && e.cron.at.IsZero():
+		text = "its schedule has no further run"
+	case e.cron != nil:
+		text = "waits for its next run at " + e.cron.at.In(e.cron.zone).Format(time.RFC3339)
+	}
+	if e.outcome != "" {
+		text += "; its latest run: " + e.outcome
+	}
+	return text
 }
 
 // awaitNext puts the next look at the clock on the agenda.
@@ -132,6 +166,6 @@ func (l *loop) scheduled(e *entry) {
 		l.step(e, program.Event{Kind: program.Stop})
 		l.step(e, program.Event{Kind: program.Start})
 	case program.OverlapSkip, "":
-		l.tell("ScheduleSkipped", e.name, map[string]any{"reason": "the run before still goes on"})
+		l.tell(event.ScheduleSkipped, e.name, map[string]any{"reason": "the run before still goes on"})
 	}
 }

@@ -34,32 +34,5 @@ const (
 	Done     Phase = "done"
 )
 
-// Status is one program as seen from outside. It is a value; Spec is shared and
-// must not be changed.
-type Status struct {
-	Name      string        `json:"name"`
-	Group     string        `json:"group"`
-	State     program.State `json:"state"`
-	Ready     bool          `json:"ready"`
-	Healthy   bool          `json:"healthy"`
-	Completed bool          `json:"completed"`
-	Required  bool          `json:"required"`
-	// Reason says in words why the program is not running or, while it is, why it
-	// is unhealthy; else it is empty.
-	Reason string `json:"reason,omitempty"`
-	// Text is what the program said of itself (sd_notify STATUS=).
-	Text     string `json:"text,omitempty"`
-	PID      int    `json:"pid,omitempty"`
-	Run      uint64 `json:"run"`      // number of the current or latest run; 0 = never started
-	Restarts uint64 `json:"restarts"` // starts made by the restart policy, ever
-
-	Since     time.Time  `json:"since"` // when State was entered
-	StartedAt *time.Time `json:"started_at,omitempty"`
-	RunningAt *time.Time `json:"running_at,omitempty"` // when the latest run became RUNNING
-	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	// Deadline is when the machine acts next by itself (restart, timeout).
-	Deadline *time.Time    `json:"deadline,omitempty"`
-	LastExit *program.Exit `json:"last_exit,omitempty"`
-
-	Spec *program.Spec `json:"-"`
-}
+// Status is one program as seen from outside.
+type Status = program.Status

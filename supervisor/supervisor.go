@@ -19,7 +19,7 @@ type Config struct {
 
 	// Barrier is what a wave waits for in the one before; "" is ready.
 	Barrier program.Barrier
-	// StopGrace bounds a whole shutdown, drain included; 0 is DefaultStopGrace.
+	// StopGrace bounds a whole shutdown, drain included; 0 is program.DefaultStopGrace.
 	StopGrace time.Duration
 	// Drain is how long a shutdown holds before it stops the first program.
 	Drain time.Duration
@@ -28,9 +28,6 @@ type Config struct {
 	// Seed decides the jitter of all back-offs.
 	Seed uint64
 }
-
-// DefaultStopGrace is below the 30 s that Kubernetes gives.
-const DefaultStopGrace = 25 * time.Second
 
 // Supervisor runs the programs. Its methods may be called from any goroutine,
 // before, during and after Run.
@@ -59,7 +56,7 @@ func New(cfg Config, specs []program.Spec) (*Supervisor, error) {
 		cfg.Barrier = program.BarrierReady
 	}
 	if cfg.StopGrace <= 0 {
-		cfg.StopGrace = DefaultStopGrace
+		cfg.StopGrace = program.DefaultStopGrace
 	}
 	s := &Supervisor{
 		cfg: cfg, in: newInbox(), done: make(chan struct{}), started: make(chan struct{}),
@@ -98,6 +95,12 @@ func (s *Supervisor) Status(name string) (Status, bool) {
 	return *e.status.Load(), true
 }
 
+// All implements program.Reader.
+func (s *Supervisor) All() (seq uint64, programs []Status) {
+	snap := s.Snapshot()
+	return snap.Seq, snap.Programs
+}
+
 // Phase returns what the supervisor as a whole is doing.
 func (s *Supervisor) Phase() Phase { return *s.phase.Load() }
 
@@ -132,7 +135,20 @@ func (s *Supervisor) Start(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestStart)
 }
 
-// Stop asks for the end of each program. It returns like Start.
+// StartAll is Start in the order of the boot: wave by wave.
+func (s *Supervisor) StartAll(ctx context.Context, names ...string) error {
+	return s.each(ctx, names, s.loop.requestStartAll)
+}
+
+// RunNow asks for a run of each program now, whatever a schedule says. It returns
+// like Start.
+func (s *Supervisor) RunNow(ctx context.Context, names ...string) error {
+	return s.each(ctx, names, s.loop.requestRun)
+}
+
+// Stop asks for the end of each program, in the reverse order of their start:
+// those that wait for their turn have Status.Halting. A schedule is paused. It
+// returns like Start.
 func (s *Supervisor) Stop(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestStop)
 }
@@ -210,8 +226,11 @@ func (s *Supervisor) each(ctx context.Context, names []string, request func(*ent
 			if err := request(e); err != nil {
 				errs = append(errs, err)
 			}
-			s.loop.settle()
 		}
+		// All requests first: what is asked for together has one order.
+		s.loop.settle()
+		s.loop.advance()
+		s.loop.settle()
 	})
 	if err != nil {
 		return err

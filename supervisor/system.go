@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -63,7 +64,8 @@ type runKey struct {
 
 // systemRun is one run from its exec until nothing is left of it.
 type systemRun struct {
-	key     runKey
+	key     runKey // of the program as it is named now; System.mu
+	born    runKey // as it was named when the run began: probes and notices know it so
 	spec    *program.Spec
 	proc    proc.Process
 	capture *logs.Capture
@@ -88,7 +90,7 @@ func NewSystem(cfg SystemConfig) *System {
 	})
 	if err != nil {
 		s.notifier = nil
-		s.tell(event.Warn, "NotifySocketUnavailable", "", map[string]any{"error": err.Error()})
+		s.tell(event.Warn, event.NotifySocketUnavailable, "", map[string]any{"error": err.Error()})
 	}
 	s.watcher = ready.New(ready.Config{Notifier: s.notifier, Logs: cfg.Logs, Exec: s.execProbe})
 	s.stopped.Add(1)
@@ -119,7 +121,8 @@ func (s *System) Notices() <-chan Notice { return s.notices }
 
 // Start implements Processes.
 func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
-	r := &systemRun{key: runKey{spec.Name, run}, spec: spec}
+	key := runKey{spec.Name, run}
+	r := &systemRun{key: key, born: key, spec: spec}
 	cmd, err := command(spec)
 	if err != nil {
 		return 0, err
@@ -129,7 +132,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 		return 0, err
 	}
 	if skipped != nil {
-		s.tell(event.Warn, "SandboxNotApplied", spec.Name, map[string]any{"reason": skipped.Error()})
+		s.tell(event.Warn, event.SandboxNotApplied, spec.Name, map[string]any{"reason": skipped.Error()})
 	}
 	childEnds, err := s.equip(r, &cmd)
 	defer closeAll(childEnds)
@@ -146,7 +149,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 		// program without capture still runs; its output is lost, and said so.
 		var lost error
 		if r.capture, lost = s.cfg.Logs.Open(logOptions(spec, run, r.proc.TTY)); lost != nil {
-			s.tell(event.Warn, "LogCaptureFailed", spec.Name, map[string]any{"error": lost.Error()})
+			s.tell(event.Warn, event.LogCaptureFailed, spec.Name, map[string]any{"error": lost.Error()})
 		}
 	}
 	if err == nil && r.capture != nil {
@@ -169,7 +172,7 @@ func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, e
 		cmd.Files[0] = os.Stdin
 	}
 	if !spec.TTY {
-		if r.capture, err = s.cfg.Logs.Open(logOptions(spec, r.key.run, nil)); err != nil {
+		if r.capture, err = s.cfg.Logs.Open(logOptions(spec, r.born.run, nil)); err != nil {
 			return nil, err
 		}
 		cmd.Files[1], cmd.Files[2] = r.capture.Stdout, r.capture.Stderr
@@ -276,12 +279,13 @@ func (s *System) sort(e proc.Exit) {
 	} else {
 		delete(s.byID, e.ID)
 		delete(s.runs, r.key)
+		delete(s.runs, r.born)
 		if !r.forgotten {
 			s.spent[r.key.name] += e.CPU
 		}
 		r.drop()
 		if e.Leaked > 0 {
-			s.tell(event.Warn, "ProcessesLeaked", r.key.name, map[string]any{"count": e.Leaked})
+			s.tell(event.Warn, event.ProcessesLeaked, r.key.name, map[string]any{"count": e.Leaked})
 		}
 	}
 	s.send(n)
@@ -370,6 +374,26 @@ func (s *System) Kill(name string, run uint64) error {
 	return nil
 }
 
+// Rename implements Processes.
+func (s *System) Rename(was, name string) {
+	s.mu.Lock()
+	for key, r := range maps.Clone(s.runs) {
+		if r.key.name == was {
+			r.key.name = name
+			s.runs[runKey{name, key.run}] = r
+		}
+	}
+	if c, ok := s.crashes[was]; ok {
+		c.Program = name
+		s.crashes[name] = c
+		delete(s.crashes, was)
+	}
+	s.spent[name] += s.spent[was]
+	delete(s.spent, was)
+	s.mu.Unlock()
+	s.cfg.Logs.Rename(was, name)
+}
+
 // Forget implements Processes: the program's output, crash record and CPU time
 // go. Runs that are left belong to what is forgotten: one that comes back starts
 // later.
@@ -377,13 +401,19 @@ func (s *System) Forget(name string) {
 	s.mu.Lock()
 	delete(s.crashes, name)
 	delete(s.spent, name)
+	names := []string{name}
 	for key, r := range s.runs {
-		r.forgotten = r.forgotten || key.name == name
+		if key.name == name {
+			r.forgotten = true
+			names = append(names, r.born.name)
+		}
 	}
 	s.mu.Unlock()
 	s.cfg.Logs.Remove(name)
 	if s.notifier != nil {
-		s.notifier.Forget(name)
+		for _, name := range names {
+			s.notifier.Forget(name)
+		}
 	}
 }
 
@@ -423,7 +453,7 @@ func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
 		s.mu.Unlock()
 		switch {
 		case r != nil:
-			return r.key.name, r.key.run, true
+			return r.born.name, r.born.run, true
 		case left <= 0:
 			return "", 0, false
 		}

@@ -230,7 +230,7 @@ func TestRealResolve(t *testing.T) {
 		return p
 	}
 	early, stranger := sleeper(), sleeper()
-	r := &systemRun{key: runKey{"early", 3}, spec: &program.Spec{Name: "early"}, proc: early}
+	r := &systemRun{key: runKey{"early", 3}, born: runKey{"early", 3}, spec: &program.Spec{Name: "early"}, proc: early}
 	b.sys.mu.Lock()
 	b.sys.starting[r] = time.Now()
 	b.sys.mu.Unlock()

@@ -15,23 +15,40 @@ import (
 type verb struct {
 	use, short, long string
 	done, already    string // "started", "already running"
+	named            bool   // it has no --all
 	ask              func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error)
 }
 
 func newStart(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
-		use: "start NAME...|--all", short: "Start programs", done: "started", already: "already running",
-		long: "Start programs and wait until each is RUNNING, has completed, or has failed.",
-		ask:  (*api.Client).Start,
+		use: "start NAME...|--all", short: "Start programs, resume schedules", done: "started", already: "already running",
+		long: `Start programs and wait until each is RUNNING, has completed, or has failed.
+A schedule that is paused is resumed: its next run comes at its time.
+
+With --all the programs start in the order of the boot. Oneshots that have
+completed and programs with autostart = false start only when they are named.`,
+		ask: (*api.Client).Start,
+	})
+	return cmd
+}
+
+func newRun(c *cli) *cobra.Command {
+	cmd, _ := c.newAction(verb{
+		use: "run NAME...", short: "Run schedules and oneshots now", done: "ran", already: "already running", named: true,
+		long: `Start a run now, of a schedule too, and wait until each program has completed,
+is RUNNING, or has failed. A schedule keeps its times; one that is paused stays so.`,
+		ask: (*api.Client).Run,
 	})
 	return cmd
 }
 
 func newStop(c *cli) *cobra.Command {
 	cmd, _ := c.newAction(verb{
-		use: "stop NAME...|--all", short: "Stop programs", done: "stopped", already: "not running",
-		long: "Stop programs and wait until their processes are gone.",
-		ask:  (*api.Client).Stop,
+		use: "stop NAME...|--all", short: "Stop programs, pause schedules", done: "stopped", already: "not running",
+		long: `Stop programs and wait until their processes are gone. Several stop in the
+reverse order of their start: those that depend on others first. A schedule is
+paused: no run comes before it is started.`,
+		ask: (*api.Client).Stop,
 	})
 	return cmd
 }
@@ -77,7 +94,9 @@ func (c *cli) newAction(v verb) (*cobra.Command, *api.ActionRequest) {
 			return c.runAction(cmd.Context(), v, *req)
 		},
 	}
-	cmd.Flags().BoolVar(&req.All, "all", false, "every program")
+	if !v.named {
+		cmd.Flags().BoolVar(&req.All, "all", false, "every program")
+	}
 	cmd.Flags().BoolVar(&req.NoWait, "no-wait", false, "do not wait for the outcome")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up waiting after this long (at most 10m, which is the default)")
 	return cmd, req
@@ -85,6 +104,9 @@ func (c *cli) newAction(v verb) (*cobra.Command, *api.ActionRequest) {
 
 func (c *cli) runAction(ctx context.Context, v verb, req api.ActionRequest) error {
 	if req.All == (len(req.Names) > 0) {
+		if v.named {
+			return usageError("give the names of programs")
+		}
 		return usageError("give either names or --all")
 	}
 	client := c.client()
@@ -114,7 +136,9 @@ func (c *cli) printResults(v verb, noWait bool, result api.ActionResult) {
 		case !p.Changed:
 			line(c.stdout, "%s: %s", name, v.already)
 		case noWait:
-			line(c.stdout, "%s: asked, now %s", name, p.State)
+			line(c.stdout, "%s: asked, now %s", name, p.Display())
+		case p.Display() == "PAUSED" || p.Display() == "SCHEDULED":
+			line(c.stdout, "%s: %s, now %s", name, v.done, p.Display())
 		case p.PID != 0 && v.done != "signalled":
 			line(c.stdout, "%s: %s, pid %d", name, v.done, p.PID)
 		default:

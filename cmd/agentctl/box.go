@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -38,7 +39,10 @@ func (c *cli) printWhy(why api.Why) {
 		line(c.stdout, "next:    %s", printable(why.Next))
 	}
 	if e := why.Program.LastExit; e != nil {
-		line(c.stdout, "last:    %s, restarted %d times", printable(e.String()), why.Program.Restarts)
+		line(c.stdout, "last:    %s, restarted %s", printable(e.String()), times(why.Program.Restarts))
+	}
+	if s := why.Program.Schedule; s != nil && s.LastRun != nil {
+		line(c.stdout, "run:     the latest began at %s%s", s.LastRun.Format(time.RFC3339), printable(joinedBy("", ": ", s.LastResult)))
 	}
 	if why.Program.Text != "" {
 		line(c.stdout, "says:    %s", printable(why.Program.Text))
@@ -60,6 +64,13 @@ func (c *cli) printWhy(why api.Why) {
 	for _, e := range why.Recent {
 		line(c.stdout, "event: %s", c.eventText(e))
 	}
+}
+
+func times(n uint64) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
 }
 
 func newReady(c *cli) *cobra.Command {

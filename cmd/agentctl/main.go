@@ -132,7 +132,7 @@ func newRoot(c *cli) *cobra.Command {
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else /run/agentbox/agentinit.sock)")
 	root.AddCommand(
-		newStatus(c), newStart(c), newStop(c), newRestart(c), newSignal(c),
+		newStatus(c), newStart(c), newRun(c), newStop(c), newRestart(c), newSignal(c),
 		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
 		newApply(c), newLogLevel(c), newMetrics(c), newShutdown(c), newVersion(c), newBridge(c),
 		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newDoctor(c),

@@ -53,11 +53,11 @@ func allRunning(programs []api.Program) bool {
 }
 
 func running(p api.Program) bool {
-	switch p.State {
-	case "RUNNING":
+	switch p.Display() {
+	case "RUNNING", "COMPLETED", "SCHEDULED":
 		return true
-	case "STOPPED", "EXITED":
-		return p.Completed || p.Type == "schedule" && p.PID == 0
+	case "EXITED": // the latest run of a schedule has failed; the next comes
+		return p.Schedule != nil && p.PID == 0
 	}
 	return false
 }
@@ -86,27 +86,22 @@ func (c *cli) printStatus(s api.Status) error {
 	return nil
 }
 
-// display is the state as people read it: what exited as it should is
-// COMPLETED.
+// display is the state as people read it, with its colour.
 func display(p api.Program) (state, colour string) {
-	switch p.State {
+	switch p.Display() {
 	case "RUNNING":
 		if !p.Ready || !p.Healthy {
-			return p.State, yellow
+			return p.Display(), yellow
 		}
-		return p.State, green
-	case "STARTING", "STOPPING", "BACKOFF":
-		return p.State, yellow
-	case "FATAL":
-		return p.State, red
+		return p.Display(), green
+	case "STARTING", "STOPPING", "BACKOFF", "PAUSED":
+		return p.Display(), yellow
+	case "FATAL", "EXITED":
+		return p.Display(), red
+	case "COMPLETED":
+		return p.Display(), green
 	}
-	if p.Completed {
-		return "COMPLETED", green
-	}
-	if p.State == "EXITED" {
-		return p.State, red
-	}
-	return p.State, dim
+	return p.Display(), dim
 }
 
 func info(p api.Program, now time.Time) string {
@@ -124,6 +119,10 @@ func info(p api.Program, now time.Time) string {
 	}
 	if p.State == "BACKOFF" && p.Deadline != nil {
 		text = joined(text, "again in "+api.Duration(p.Deadline.Sub(now)))
+	}
+	// A schedule that rests says it in its reason.
+	if s := p.Schedule; s != nil && s.NextRun != nil && p.PID != 0 {
+		text = joined(text, "next run at "+s.NextRun.Format(time.RFC3339))
 	}
 	if p.Text != "" {
 		text = joined(text, p.Text)

@@ -292,7 +292,7 @@ func TestDisconnectTime(t *testing.T) {
 		{25 * time.Second, 20 * time.Second, 5 * time.Second},
 		{25 * time.Second, 24 * time.Second, disconnectLeast},
 		{25 * time.Second, time.Hour, disconnectLeast},
-		{0, 0, supervisor.DefaultStopGrace},
+		{0, 0, program.DefaultStopGrace},
 	} {
 		if got := disconnectTime(c.grace, c.took); got != c.want {
 			t.Errorf("after %s of %s: %s, want %s", c.took, c.grace, got, c.want)

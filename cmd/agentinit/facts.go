@@ -50,43 +50,23 @@ func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct
 		return nil, err
 	}
 	s.b.sup.Boot()
+	close(s.b.programsGiven)
 	s.b.background(s.b.connectSlots)
 	return s.b.sup.Started(), nil
 }
 
-// snapshotter is the supervisor as the seal sees it.
-type snapshotter struct{ b *box }
+// programs are those of a supervisor that may not be there yet.
+type programs struct{ b *box }
 
-func (s snapshotter) Snapshot() (uint64, []bootstrap.ProgramState) {
-	snap := s.b.sup.Snapshot()
-	out := make([]bootstrap.ProgramState, len(snap.Programs))
-	for i, p := range snap.Programs {
-		out[i] = bootstrap.ProgramState{
-			Name: p.Name, Type: p.Spec.Type, State: p.State, Required: p.Required, Ready: p.Ready,
-			Completed: p.Completed, Reason: p.Reason, PID: p.PID, Run: p.Run, StartedAt: value(p.StartedAt), RunningAt: value(p.RunningAt),
-		}
-	}
-	return snap.Seq, out
-}
+func (p programs) All() (uint64, []program.Status) { return p.b.sup.All() }
+
+func (p programs) Status(name string) (program.Status, bool) { return p.b.sup.Status(name) }
 
 func value(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
 	return *t
-}
-
-// programStates is the supervisor as readiness sees it.
-func (b *box) programStates() (uint64, []probes.ProgramState) {
-	snap := b.sup.Snapshot()
-	out := make([]probes.ProgramState, len(snap.Programs))
-	for i, p := range snap.Programs {
-		out[i] = probes.ProgramState{
-			Name: p.Name, State: p.State.String(), Required: p.Required, Ready: p.Ready, Completed: p.Completed,
-			Scheduled: p.Spec.Type == program.Schedule, Reason: p.Reason,
-		}
-	}
-	return snap.Seq, out
 }
 
 // metricsPrograms is the box as a scrape sees it.
@@ -150,7 +130,7 @@ func (b *box) buildInfo() probes.Build {
 }
 
 func (b *box) health() probes.Health {
-	_, programs := b.programStates()
+	_, programs := b.sup.All()
 	return probes.NewHealth(probes.Facts{
 		Uptime: time.Since(b.started), Verdict: b.readiness.Verdict(), Phases: b.phases(), Programs: programs, Adapters: b.slotStates(),
 		Drift: b.drift.Current(), Listeners: b.server.Listeners(), Artifacts: b.boot.Artifacts(), Build: b.buildInfo(),
@@ -299,15 +279,11 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 		// The boot is about to start what it has read.
 		return api.ApplyResult{}, &supervisor.Refused{Verb: "apply", Reason: "the box is still booting"}
 	}
-	loaded, err := a.b.boot.Reread()
-	if err != nil {
-		return api.ApplyResult{}, invalid(err)
-	}
-	apply := a.apply
-	if dryRun {
-		apply = a.plan
-	}
-	result, err := apply(ctx, loaded)
+	return a.carryOut(ctx, dryRun, func() {})
+}
+
+func (a applier) carryOut(ctx context.Context, dryRun bool, begun func()) (api.ApplyResult, error) {
+	result, loaded, err := a.b.apply(ctx, dryRun, begun)
 	if err != nil {
 		return api.ApplyResult{}, err
 	}
@@ -316,31 +292,60 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 		Warnings: wireFindings(loaded.Warnings), NextBoot: a.b.boot.AtNextBoot(loaded),
 	}
 	for _, c := range result.Changes {
-		out.Changes = append(out.Changes, api.ApplyChange{Program: c.Program, Action: string(c.Kind), Keys: c.Fields})
+		out.Changes = append(out.Changes, api.ApplyChange{
+			Program: c.Program, Was: c.Was, Action: string(c.Kind), Keys: c.Fields, Error: result.Troubles[c.Program],
+		})
 	}
 	return out, nil
 }
 
-func (a applier) plan(ctx context.Context, l *bootstrap.Loaded) (supervisor.ApplyResult, error) {
-	return a.b.sup.Plan(ctx, l.Specs)
+// apply reads the manifest when it is this apply's turn, not when it is asked for:
+// of several, the last to be asked for reads last, and the newest manifest wins.
+// What the manifest says beyond its programs follows them, wherever the caller has
+// gone meanwhile. begun is called when the turn has come.
+func (b *box) apply(ctx context.Context, dryRun bool, begun func()) (result supervisor.ApplyResult, l *bootstrap.Loaded, err error) {
+	if dryRun {
+		begun()
+		if l, err = b.boot.Reread(); err != nil {
+			return result, nil, invalid(err)
+		}
+		result, err = b.sup.Plan(ctx, l.Specs)
+		return result, l, err
+	}
+	read := make(chan *bootstrap.Loaded, 1)
+	result, err = b.sup.ApplyWith(ctx, func() ([]program.Spec, supervisor.Steps, error) {
+		begun()
+		l, err := b.boot.Reread()
+		if err != nil {
+			return nil, supervisor.Steps{}, invalid(err)
+		}
+		read <- l
+		return l.Specs, b.steps(l), nil
+	})
+	if err != nil {
+		return result, nil, err
+	}
+	return result, <-read, nil
 }
 
-// apply has what the manifest says beyond its programs follow them, wherever the
-// caller has gone meanwhile.
-func (a applier) apply(ctx context.Context, l *bootstrap.Loaded) (supervisor.ApplyResult, error) {
+// steps are what an apply of l does besides the programs.
+func (b *box) steps(l *bootstrap.Loaded) supervisor.Steps {
 	var undo func() error
-	return a.b.sup.ApplyWith(ctx, l.Specs, supervisor.Steps{
+	return supervisor.Steps{
 		Begin: func() (err error) {
-			undo, err = a.b.boot.WriteConfigurations(l)
+			undo, err = b.boot.WriteConfigurations(l)
 			return err
 		},
-		Commit: func() { a.b.boot.Adopt(l) },
+		Commit: func() { b.boot.Adopt(l) },
 		Undo: func() {
+			if undo == nil {
+				return // Begin has failed
+			}
 			if err := undo(); err != nil {
-				a.b.publish(event.Warn, "ConfigurationsNotRestored", map[string]any{"message": err.Error()})
+				b.publish(event.Warn, "ConfigurationsNotRestored", map[string]any{"message": err.Error()})
 			}
 		},
-	})
+	}
 }
 
 // invalid makes a manifest's findings an answer of the control socket.
@@ -375,10 +380,20 @@ func (b *box) tellFindings(findings []api.Finding) {
 	}
 }
 
-// reapply is what SIGHUP does.
+// reapply is what SIGHUP does. One that has not begun to read the manifest stands
+// for all that come meanwhile. Before the programs are started it waits for that.
 func (b *box) reapply() {
-	result, err := applier{b}.Apply(b.stopped, false)
+	if b.reapplying.Swap(true) {
+		return
+	}
+	select {
+	case <-b.programsGiven:
+	case <-b.stopped.Done():
+		return
+	}
+	result, err := applier{b}.carryOut(b.stopped, false, func() { b.reapplying.Store(false) })
 	if err != nil {
+		b.reapplying.Store(false)
 		var refusal *api.Error
 		if errors.As(err, &refusal) {
 			b.tellFindings(refusal.Findings)

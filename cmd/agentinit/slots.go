@@ -27,8 +27,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
-	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // answersFile is the file of idempotency keys in the workspace.
@@ -196,7 +196,7 @@ func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
 	slices.Sort(granted)
 	b.agents.sandboxes = templateSandboxes(m)
 	b.agents.skipped = func(template string, what error) {
-		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "SandboxNotApplied", Fields: map[string]any{
+		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: event.SandboxNotApplied, Fields: map[string]any{
 			"template": template, "reason": what.Error(),
 		}})
 	}
@@ -382,7 +382,7 @@ const disconnectLeast = 2 * time.Second
 // disconnectTime is what the slots have for their end: the rest of the time for
 // stopping the box, after which whoever stops it has no patience left.
 func disconnectTime(grace, took time.Duration) time.Duration {
-	return max(cmp.Or(grace, supervisor.DefaultStopGrace)-took, disconnectLeast)
+	return max(cmp.Or(grace, program.DefaultStopGrace)-took, disconnectLeast)
 }
 
 // disconnectSlots ends the slots after the programs.

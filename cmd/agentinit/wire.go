@@ -82,9 +82,13 @@ type box struct {
 	slots     *adapters.Set
 	showing   sync.Mutex // of showSlots
 	dumping   atomic.Bool
-	stack     *middleware.Stack
-	agents    *agents
-	bridge    *orchestrator.Bridge // nil unless the manifest wants it
+	// programsGiven is closed when the supervisor has the programs of the boot;
+	// until then there is nothing to apply to.
+	programsGiven chan struct{}
+	reapplying    atomic.Bool // a SIGHUP's apply has not read the manifest yet
+	stack         *middleware.Stack
+	agents        *agents
+	bridge        *orchestrator.Bridge // nil unless the manifest wants it
 	// agentTokens knows the agents by their tokens; nil without a local one.
 	agentTokens *orchestrator.Local
 	tasks       *rest.Tasks
@@ -120,7 +124,7 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 
 // newBox makes what does not depend on the manifest.
 func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) {
-	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID()}
+	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{})}
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {
 			b.env[name] = value
@@ -141,7 +145,7 @@ func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) 
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
-		Runner: runner{b.owner}, Starter: starter{b}, Programs: snapshotter{b}, Reload: []string{"ProgramsApplied"},
+		Runner: runner{b.owner}, Starter: starter{b}, Programs: programs{b},
 		KeyKnown: func(key bootstrap.Secret) { b.auth.SetKey(key.Reveal()) },
 		Sealed: func(bootstrap.Sentinel) {
 			b.readiness.Set(probes.Requirement{ID: probes.SentinelID, Kind: probes.KindSentinel, Met: true})
@@ -382,7 +386,7 @@ func (b *box) listen() (*control.Socket, error) {
 
 // serve opens the listeners and answers there and on the control socket.
 func (b *box) serve(socket *control.Socket) {
-	b.background(func() { b.readiness.Follow(b.stopped, b.programStates, "ProgramsApplied") })
+	b.background(func() { b.readiness.Follow(b.stopped, b.sup) })
 	if mounts := b.boot.Mounts(); len(mounts) > 0 {
 		b.background(func() { b.readiness.FollowMounts(b.stopped, mounts, probes.CheckMount) })
 	}
@@ -428,7 +432,7 @@ func (b *box) watchShutdown() {
 		if err != nil {
 			return
 		}
-		if e.Name != "ShutdownStarted" {
+		if e.Name != event.ShutdownStarted {
 			continue
 		}
 		b.readiness.Shutdown()

@@ -144,7 +144,7 @@ func (b *builder) build(resolved *plan.Plan) error {
 		b.box.Network = n.Network
 	}
 	b.box.StopTimeout = wholeSeconds(m.Supervisor.StopGrace.Std()) + beyondGrace
-	b.box.SealTimeout = m.Bootstrap.SealTimeout.Std()
+	b.box.SealTimeout = resolved.SealTimeout
 	return nil
 }
 

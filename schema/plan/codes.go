@@ -32,10 +32,11 @@ var Codes = []Code{
 	{"E132", schema.Error, "broken feature catalogue", "The built-in catalogue contradicts the schema. This is a defect of agentinit."},
 	{UnknownAccount, schema.Error, "unknown user or group", "user, group or groups of a program names an account that neither /etc/passwd nor /etc/group of the box has. Only agentinit itself can tell, so it is reported at boot and by an apply. A number needs no entry."},
 	{"E141", schema.Error, "too many programs", "The programs and their instances together are more than 20,000, or their needs, counted for each pair of instances, more than 200,000. A few kilobytes of text could otherwise ask for more memory than the machine has."},
-	{"W120", schema.Warning, "stop ladders that do not fit", "The manifest declares stops, and those of a chain of programs that stop one after the other then take longer than [supervisor].stop_grace, less drain and the two seconds kept for KILL, allows. At shutdown every wait is shortened in proportion."},
+	{"W120", schema.Warning, "stop ladders that do not fit", "The manifest declares stops, and those of a chain of programs that stop one after the other then take longer than [supervisor].stop_grace, less drain and what is kept for KILL (two seconds, or a fifth of a shorter stop_grace), allows. At shutdown every wait is shortened in proportion."},
 	{"W121", schema.Warning, "readiness without a deadline", "A program declares readiness with neither a deadline nor a start_timeout: if it never becomes ready, whatever waits for it waits for ever."},
 	{"W122", schema.Warning, "needs completion of what never completes", "needs asks for the completion of a program that is restarted whenever it ends (restart = \"always\")."},
 	{"W123", schema.Warning, "shell syntax in a command", "A command holds a shell operator as a word of its own. No shell runs it; write [\"sh\", \"-c\", \"…\"] if one is wanted."},
+	{"W124", schema.Warning, "a failure that the seal does not wait for", "A required program that cannot run ends the box with status 67 when it is FATAL before the seal. The finding names one that is FATAL only after [bootstrap].seal_timeout, or never, so that the box stays unsealed instead. Without seal_timeout in the manifest the time for the seal is made long enough."},
 }
 
 func severityOf(code string) schema.Severity {

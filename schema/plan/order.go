@@ -31,6 +31,9 @@ func (r *resolver) needs() {
 				continue // no text that names a program, which schema.Load has said
 			}
 			names := r.instances[need.Program]
+			if set, first := strings.CutSuffix(need.Program, ":0"); first && len(r.instances[set]) == 1 {
+				names = r.instances[set] // the only instance is named as the set is
+			}
 			if _, exact := byName[need.Program]; exact {
 				names = []string{need.Program}
 			}
@@ -169,7 +172,7 @@ func (r *resolver) stop() {
 	}
 	sup := r.m.Supervisor
 	r.plan.StopPath, r.plan.StopTime = path, total
-	r.plan.StopBudget = max(sup.StopGrace.Std()-sup.Drain.Std()-ReservedForKill, 0)
+	r.plan.StopBudget = program.StopBudget(sup.StopGrace.Std(), sup.Drain.Std())
 	// Ladders that nobody wrote are elastic: that they shrink is no news.
 	i := slices.IndexFunc(path, func(name string) bool { return r.declared[name] != nil })
 	if total <= r.plan.StopBudget || i < 0 || !r.shaped {
@@ -179,13 +182,46 @@ func (r *resolver) stop() {
 	if !r.doc.Has("supervisor.stop_grace") {
 		keys = r.declared[path[i]]
 	}
-	want := schema.Duration(total + sup.Drain.Std() + ReservedForKill)
+	want := schema.Duration(program.GraceFor(total, sup.Drain.Std()))
 	r.report("W120", schema.Finding{
 		Value: sup.StopGrace.String(),
 		Message: fmt.Sprintf("the declared stops of %s take %s, but stop_grace leaves %s",
 			strings.Join(path, " → "), schema.Duration(total), schema.Duration(r.plan.StopBudget)),
 		Hint: "at shutdown every wait is shortened; stop_grace = " + schema.Quote(want.String()) + " fits them",
 	}, keys...)
+}
+
+// seal finds out how long the seal waits, and whether a required program that
+// fails again and again is FATAL before that.
+func (r *resolver) seal() {
+	specs := r.plan.Specs()
+	written := r.doc.Has("bootstrap.seal_timeout")
+	r.plan.SealTimeout = r.m.Bootstrap.SealTimeout.Std()
+	if !written {
+		r.plan.SealTimeout = program.SealTimeout(specs)
+	}
+	if !r.shaped {
+		return
+	}
+	for i := range specs {
+		s := &specs[i]
+		fatal, ok := program.GiveUpTime(s)
+		endless := !ok && r.m.Bootstrap.OnSealTimeout == "stay"
+		if !s.Required || s.Type == program.Schedule || !endless && (!ok || fatal <= r.plan.SealTimeout) {
+			continue
+		}
+		keys := []string{"bootstrap", "seal_timeout"}
+		message := fmt.Sprintf("the required program %s needs %s of failed starts to be FATAL, but the seal is given up after %s",
+			s.Name, schema.Duration(fatal), schema.Duration(r.plan.SealTimeout))
+		hint := "lower restart_limit or backoff of the program, or leave seal_timeout out"
+		if !ok {
+			keys = []string{"programs", s.Group, "restart_limit"}
+			message = fmt.Sprintf("the required program %s is never FATAL, however often it fails: its restart_limit has no count, or restarts are too slow for its window", s.Name)
+			hint = `write a restart_limit that can be reached, or on_seal_timeout = "exit"`
+		}
+		r.report("W124", schema.Finding{Value: s.Name, Message: message, Hint: hint}, keys...)
+		return // one program is enough to see it
+	}
 }
 
 // maxListed is how many places one finding spells out.

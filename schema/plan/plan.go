@@ -61,6 +61,9 @@ type Plan struct {
 	StopPath   []string      `json:"stop_path"`
 	StopTime   time.Duration `json:"stop_time"`
 	StopBudget time.Duration `json:"stop_budget"`
+	// SealTimeout is how long the required programs may take: [bootstrap].seal_timeout,
+	// or, where that is not written, what fits them.
+	SealTimeout time.Duration `json:"seal_timeout"`
 }
 
 // Program is one instance of a program, with what the machine has still to say.
@@ -126,10 +129,6 @@ func (p *Plan) Required() []string {
 	return names
 }
 
-// ReservedForKill is the end of the stop budget that belongs to KILL and to
-// flushing logs.
-const ReservedForKill = 2 * time.Second
-
 // Profile resolves [bootstrap].profile: "auto" is an agentbox when the document
 // has any section that only an agentbox has.
 func Profile(m *schema.Manifest, doc *schema.Document) string {
@@ -165,6 +164,7 @@ func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []sc
 	r.plan.Asked = slices.Sorted(maps.Keys(r.asked))
 	r.missingVariables()
 	r.order()
+	r.seal()
 	slices.SortStableFunc(r.findings, schema.Compare)
 	return r.plan, r.findings
 }

@@ -71,7 +71,7 @@ command = "server --listen ':80' a\\ b"
 		got.Kill != program.KillTree || got.OnFatal != program.FatalIgnore || got.Stdin != program.StdinNull || got.Logs.To != program.LogConsole {
 		t.Errorf("defaults: %+v", got)
 	}
-	if want := (program.BackoffPolicy{Initial: 500 * time.Millisecond, Factor: 2, Max: 30 * time.Second, Jitter: 0.1, ResetAfter: 30 * time.Second}); got.Backoff != want {
+	if want := (program.BackoffPolicy{Initial: 500 * time.Millisecond, Factor: 2, Max: 10 * time.Second, Jitter: 0.1, ResetAfter: 30 * time.Second}); got.Backoff != want {
 		t.Errorf("backoff %+v, want %+v", got.Backoff, want)
 	}
 	if want := (program.RestartLimit{Count: 10, Window: 5 * time.Minute}); got.RestartLimit != want {
@@ -591,5 +591,78 @@ func TestHintsOfUnknownNeedsAreBounded(t *testing.T) {
 	}
 	if len(findings) != 150 || hinted != 100 {
 		t.Errorf("%d findings, %d with the name; want 150 and 100", len(findings), hinted)
+	}
+}
+
+// TestTheOnlyInstanceHasANumberToo: its name does not change what needs mean.
+func TestTheOnlyInstanceHasANumberToo(t *testing.T) {
+	p := mustResolve(t, `
+[programs.db]
+command = ["db"]
+instances = 1
+[programs.web]
+command = ["web"]
+needs = ["db:0"]
+`, plan.Facts{})
+	if got := find(t, p, "web").Spec.Needs; !slices.Equal(got, []program.Need{{Program: "db", Condition: "ready"}}) {
+		t.Errorf("web needs %v", got)
+	}
+}
+
+// TestSchedulesAreNotRestarted unless they ask for it themselves.
+func TestSchedulesAreNotRestarted(t *testing.T) {
+	p := mustResolve(t, `
+[supervisor.defaults]
+restart = "always"
+[programs.plain]
+type = "schedule"
+schedule = "@hourly"
+command = ["plain"]
+[programs.asks]
+type = "schedule"
+schedule = "@hourly"
+command = ["asks"]
+restart = "on-failure"
+[programs.counts]
+type = "schedule"
+schedule = "@hourly"
+command = ["counts"]
+start_retries = 2
+[programs.service]
+command = ["service"]
+`, plan.Facts{})
+	for name, want := range map[string]program.RestartPolicy{
+		"plain": program.RestartNever, "asks": program.RestartOnFailure, "counts": program.RestartAlways, "service": program.RestartAlways,
+	} {
+		if got := find(t, p, name).Spec.Restart; got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestFatalFitsIntoTheSeal: W124 where it does not.
+func TestFatalFitsIntoTheSeal(t *testing.T) {
+	for _, c := range []struct {
+		text, want string
+		seal       time.Duration
+	}{
+		{"", "", 2 * time.Minute},
+		{"required = true", "", 2 * time.Minute},
+		{"required = true\nbackoff = {max = '30s'}", "", 179 * time.Second},
+		{"required = true\nstart_timeout = '10m'", "", 10 * time.Minute},
+		{"required = true\n[bootstrap]\nseal_timeout = '1m'", "W124", time.Minute},
+		{"[bootstrap]\nseal_timeout = '1m'", "", time.Minute},
+		{"required = true\nrestart_limit = {count = 0}", "W124", 2 * time.Minute},
+		{"required = true\nrestart_limit = {count = 0}\n[bootstrap]\non_seal_timeout = 'exit'", "", 2 * time.Minute},
+		{"required = true\nrestart_limit = {window = '30s'}", "W124", 2 * time.Minute},
+	} {
+		p, findings := resolve(t, "[programs.web]\ncommand = ['web']\n"+c.text, plan.Facts{})
+		got := ""
+		for _, f := range findings {
+			got += f.Code
+		}
+		if got != c.want || p.SealTimeout != c.seal {
+			t.Errorf("%s: %q %v, want %q %v", c.text, got, p.SealTimeout, c.want, c.seal)
+		}
 	}
 }

@@ -160,6 +160,10 @@ func (r *resolver) program(s *source, merged map[string]any) {
 		r.shellSyntax(s, words)
 	}
 	s.variables = hasDollar(merged)
+	if merged["type"] == string(program.Schedule) && !s.retries() {
+		// The next run is the next attempt, unless the program itself asks for more.
+		merged["restart"] = string(program.RestartNever)
+	}
 	p, findings := schema.DecodeProgram(merged)
 	r.undecodable(s, findings)
 	n := 1
@@ -188,6 +192,16 @@ func (r *resolver) program(s *source, merged map[string]any) {
 		r.instances[s.name] = append(r.instances[s.name], name)
 		r.instance(s, p, name, i, i == 0)
 	}
+}
+
+// retries tells whether a program asks for restarts in a table of its own. The
+// defaults of the box do not count: they are meant for services.
+func (s *source) retries() bool {
+	return slices.ContainsFunc(s.layers[1:], func(layer map[string]any) bool {
+		_, restart := layer["restart"]
+		_, retries := layer["start_retries"]
+		return restart || retries
+	})
 }
 
 // off says why a program is not part of the plan; empty: it is.

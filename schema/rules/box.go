@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 	"github.com/robfig/cron/v3"
 )
 
@@ -44,7 +45,7 @@ func boxRules() []Rule {
 			Doc:    "Two programs, or the instances of one, write the same log file: rotation would tear it.",
 			Remedy: "Give each its own path; ${INSTANCE} expands."},
 		{Code: "E110", Severity: schema.Error, Check: drainEatsBudget,
-			Doc:    "supervisor.drain leaves nothing of supervisor.stop_grace: two seconds belong to KILL.",
+			Doc:    "supervisor.drain leaves nothing of supervisor.stop_grace: two seconds, or a fifth of a shorter stop_grace, belong to KILL.",
 			Remedy: "Make drain shorter or stop_grace longer."},
 		{Code: "E111", Severity: schema.Error, Check: embedderWithoutURL,
 			Doc:    `slots.memory.embedder has kind = "http" without a url.`,
@@ -327,12 +328,9 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 	return out
 }
 
-// killReserve is what KILL and the last log lines need of the stop budget.
-const killReserve = 2 * time.Second
-
 func drainEatsBudget(d *schema.Document, _ Facts) []schema.Finding {
 	s := d.Manifest().Supervisor
-	if s.Drain == 0 || s.Drain.Std()+killReserve < s.StopGrace.Std() {
+	if s.Drain == 0 || program.StopBudget(s.StopGrace.Std(), s.Drain.Std()) > 0 {
 		return nil
 	}
 	return one(shown(d, "supervisor.drain", fmt.Sprintf("supervisor.drain = %s leaves no time to stop anything within supervisor.stop_grace = %s", s.Drain, s.StopGrace), "make drain shorter or stop_grace longer"))

@@ -20,10 +20,20 @@ type action struct {
 	// already reports whether a program is as asked, so that its refusal is no
 	// failure.
 	already func(supervisor.Status) bool
+	// all asks for the whole box instead of ask; nil: ask does.
+	all func(ctx context.Context, names ...string) error
+	// part tells whether a request for the whole box is about a program; nil: always.
+	part func(supervisor.Status) bool
 }
 
 func postStart(s *Server, r *http.Request) (any, error) {
-	return s.act(r, action{name: "start", ask: s.cfg.Supervisor.Start, goal: started, already: begun})
+	return s.act(r, action{
+		name: "start", ask: s.cfg.Supervisor.Start, all: s.cfg.Supervisor.StartAll, part: startsWithBox, goal: started, already: begun,
+	})
+}
+
+func postRun(s *Server, r *http.Request) (any, error) {
+	return s.act(r, action{name: "run", ask: s.cfg.Supervisor.RunNow, goal: ran, already: under})
 }
 
 func postStop(s *Server, r *http.Request) (any, error) {
@@ -31,7 +41,15 @@ func postStop(s *Server, r *http.Request) (any, error) {
 }
 
 func postRestart(s *Server, r *http.Request) (any, error) {
-	return s.act(r, action{name: "restart", ask: s.cfg.Supervisor.Restart, goal: restarted, already: never})
+	return s.act(r, action{name: "restart", ask: s.cfg.Supervisor.Restart, part: restartsWithBox, goal: restarted, already: never})
+}
+
+// startsWithBox: what somebody does not want to run by itself, or has done its
+// work, is started by its name alone.
+func startsWithBox(p supervisor.Status) bool { return !resting(p) || p.StartsWithBox() }
+
+func restartsWithBox(p supervisor.Status) bool {
+	return !resting(p) || p.Schedule == nil && p.StartsWithBox()
 }
 
 func never(supervisor.Status) bool { return false }
@@ -70,6 +88,18 @@ func (s *Server) act(r *http.Request, a action) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	ask := a.ask
+	if req.All {
+		if a.all != nil {
+			ask = a.all
+		}
+		if a.part != nil {
+			meant = slices.DeleteFunc(slices.Clone(meant), func(p supervisor.Status) bool { return !a.part(p) })
+		}
+	}
+	if req.All && a.name == "run" {
+		return nil, api.Errorf(api.CodeBadRequest, "run takes names")
+	}
 	if req.Rolling && a.name != "restart" {
 		return nil, api.Errorf(api.CodeBadRequest, "rolling is for restart")
 	}
@@ -79,7 +109,7 @@ func (s *Server) act(r *http.Request, a action) (any, error) {
 	if req.Rolling {
 		return s.roll(ctx, a, meant, w), nil
 	}
-	failures := refusals(a.ask(ctx, namesOf(meant)...), meant)
+	failures := refusals(ask(ctx, namesOf(meant)...), meant)
 	before, unchanged := s.moot(a, meant, failures)
 	if !req.NoWait {
 		s.await(ctx, w, a.goal, before, failures)
@@ -186,7 +216,7 @@ func (s *Server) settle(reached goal, pending map[string]subject, failures map[s
 
 func overdue(err error, p supervisor.Status) *api.Error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return about(api.CodeTimeout, p, "%s: still %s: %s", p.Name, p.State, reasonOf(p))
+		return about(api.CodeTimeout, p, "%s: still %s: %s", p.Name, p.Shown(), reasonOf(p))
 	}
 	return about(api.CodeConflict, p, "%s: the wait was broken off", p.Name)
 }
@@ -202,7 +232,7 @@ func (s *Server) results(meant []supervisor.Status, failures map[string]*api.Err
 		p := now[before.Name]
 		failure := failures[before.Name]
 		out.Results = append(out.Results, api.ProgramResult{
-			Name: before.Name, State: p.State.String(), PID: p.PID,
+			Name: before.Name, State: p.State.String(), Shown: shown(p), PID: p.PID,
 			Changed: failure == nil && changed(before.Name), Error: failure,
 		})
 	}

@@ -31,6 +31,10 @@ import (
 type Supervisor interface {
 	Snapshot() supervisor.Snapshot
 	Start(ctx context.Context, names ...string) error
+	// StartAll is Start in the order of the boot.
+	StartAll(ctx context.Context, names ...string) error
+	// RunNow starts a run, of schedules too.
+	RunNow(ctx context.Context, names ...string) error
 	Stop(ctx context.Context, names ...string) error
 	Restart(ctx context.Context, names ...string) error
 	Signal(ctx context.Context, signal string, names ...string) error

@@ -24,7 +24,7 @@ func toPrograms(programs []supervisor.Status) []api.Program {
 
 func toProgram(p supervisor.Status) api.Program {
 	out := api.Program{
-		Name: p.Name, Group: p.Group, State: p.State.String(),
+		Name: p.Name, Group: p.Group, State: p.State.String(), Shown: shown(p), Blocked: p.Blocked,
 		Ready: p.Ready, Healthy: p.Healthy, Completed: p.Completed, Required: p.Required,
 		Reason: p.Reason, Text: p.Text, PID: p.PID, Run: p.Run, Restarts: p.Restarts,
 		Since: p.Since, StartedAt: p.StartedAt, RunningAt: p.RunningAt, EndedAt: p.EndedAt, Deadline: p.Deadline,
@@ -32,10 +32,21 @@ func toProgram(p supervisor.Status) api.Program {
 	if p.Spec != nil {
 		out.Type = string(p.Spec.Type)
 	}
+	if s := p.Schedule; s != nil {
+		out.Schedule = &api.Schedule{Paused: s.Paused, NextRun: s.NextRun, LastRun: s.LastRun, LastResult: s.LastResult}
+	}
 	if e := p.LastExit; e != nil {
 		out.LastExit = &api.Exit{Code: e.Code, Signal: e.Signal, Core: e.Core}
 	}
 	return out
+}
+
+// shown is the word for people where it is not the state's name.
+func shown(p supervisor.Status) string {
+	if word := p.Shown(); word != p.State.String() {
+		return word
+	}
+	return ""
 }
 
 // toEvent goes by the event's JSON, so that the wire has one form of it.

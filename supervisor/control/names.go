@@ -63,6 +63,12 @@ func lookUp(name string, programs []supervisor.Status) ([]int, error) {
 	if found := where(programs, func(p supervisor.Status) bool { return p.Group == name }); len(found) > 0 {
 		return found, nil
 	}
+	// The only instance of a set is named as the set is, and means its number too.
+	if set, isFirst := strings.CutSuffix(name, ":0"); isFirst {
+		if i := slices.IndexFunc(programs, func(p supervisor.Status) bool { return p.Name == set }); i >= 0 {
+			return []int{i}, nil
+		}
+	}
 	if strings.ContainsAny(name, "*?[") {
 		if _, err := path.Match(name, ""); err != nil {
 			return nil, api.Errorf(api.CodeBadRequest, "%q is not a glob", name)

@@ -22,13 +22,24 @@ type subject struct {
 // that what contradicts the request came later and has overtaken it.
 type goal func(before subject, now supervisor.Status) (done bool, failure *api.Error)
 
-// started: RUNNING or completed. A new run that ended otherwise has failed,
-// also when another attempt follows: whoever asked wants to hear of it now.
+// started: RUNNING or completed; a schedule: resumed. A new run that ended
+// otherwise has failed, also when another attempt follows: whoever asked wants to
+// hear of it now.
 func started(before subject, now supervisor.Status) (bool, *api.Error) {
-	if now.State == program.Running {
-		return true, nil
+	if now.Schedule != nil {
+		return now.Scheduled(), nil
 	}
-	if now.Run <= before.Run {
+	return ran(before, now)
+}
+
+// ran is started by a run now, of a schedule too.
+func ran(before subject, now supervisor.Status) (bool, *api.Error) {
+	switch {
+	case now.State == program.Running:
+		return true, nil
+	case now.Run <= before.Run && now.Blocked:
+		return true, about(api.CodeConflict, now, "%s: %s", now.Name, reasonOf(now))
+	case now.Run <= before.Run:
 		return halted(before, now)
 	}
 	return ended(now)
@@ -40,11 +51,14 @@ func halted(before subject, now supervisor.Status) (bool, *api.Error) {
 	if !before.went || !resting(now) {
 		return false, nil
 	}
-	return true, about(api.CodeConflict, now, "%s: overtaken by a stop: it is %s: %s", now.Name, now.State, reasonOf(now))
+	return true, about(api.CodeConflict, now, "%s: overtaken by a stop: it is %s: %s", now.Name, now.Shown(), reasonOf(now))
 }
 
 // begun: a start has been asked for already and is under way or done.
-func begun(p supervisor.Status) bool {
+func begun(p supervisor.Status) bool { return under(p) || p.Scheduled() }
+
+// under: a run is under way.
+func under(p supervisor.Status) bool {
 	return p.State == program.Starting || p.State == program.Running
 }
 
@@ -77,12 +91,15 @@ func ended(now supervisor.Status) (bool, *api.Error) {
 			return true, nil
 		}
 	}
-	return true, about(api.CodeFailed, now, "%s: %s: %s", now.Name, now.State, reasonOf(now))
+	return true, about(api.CodeFailed, now, "%s: %s: %s", now.Name, now.Shown(), reasonOf(now))
 }
 
 // stopped: no process is left and none is about to come. A stop that has been
 // taken leads to rest and nowhere else, unless somebody asks for a start.
 func stopped(_ subject, now supervisor.Status) (bool, *api.Error) {
+	if now.Halting {
+		return false, nil // its turn comes
+	}
 	switch now.State {
 	case program.Starting, program.Running, program.Backoff:
 		return true, about(api.CodeConflict, now, "%s: overtaken by a start: it is %s", now.Name, now.State)

@@ -135,7 +135,13 @@ func TestExplain(t *testing.T) {
 	stopping := at(program.Stopping, 1, "")
 	stopping.Deadline = &soon
 	nightly := at(program.Exited, 1, "completed")
-	nightly.Spec, nightly.Deadline = &program.Spec{Type: program.Schedule}, &soon
+	nightly.Schedule = &program.ScheduleStatus{NextRun: &soon}
+	failed := at(program.Fatal, 1, "")
+	failed.Schedule = &program.ScheduleStatus{NextRun: &soon}
+	paused := at(program.Stopped, 1, "")
+	paused.Schedule = &program.ScheduleStatus{Paused: true}
+	blocked := at(program.Stopped, 0, "")
+	blocked.Blocked = true
 	for _, c := range []struct {
 		p    supervisor.Status
 		want string
@@ -143,11 +149,14 @@ func TestExplain(t *testing.T) {
 		{at(program.Running, 1, "ready"), "p has been RUNNING for 1m00s and is ready | "},
 		{waiting, "p has been RUNNING for 1m00s, but is not ready: it declares readiness by READY=1 on its notify socket or TCP :80 | "},
 		{sick, "p has been RUNNING for 1m00s, but is not healthy: because | "},
-		{backoff, "p has been BACKOFF for 1m00s: killed by SIGSEGV (core dumped) | it is started again in 2.1s"},
+		{backoff, "p has been BACKOFF for 1m00s: killed by SIGSEGV (core dumped) | agentinit starts it again in 2.1s"},
 		{stopping, "p has been STOPPING for 1m00s: because | the next step of its stop ladder comes in 2.1s"},
-		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | nothing: it stays FATAL until somebody starts it"},
-		{at(program.Exited, 1, "completed"), "p has been EXITED for 1m00s: it completed | "},
-		{nightly, "p has been EXITED for 1m00s: it completed | its schedule starts it in 2.1s"},
+		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | it stays FATAL until a start is asked for"},
+		{at(program.Exited, 1, "completed"), "p has been COMPLETED for 1m00s: because | "},
+		{nightly, "p has been COMPLETED for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z"},
+		{failed, "p has been FATAL for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z"},
+		{paused, "p has been PAUSED for 1m00s: because | its schedule is paused; `start` resumes it, `run` starts a run now"},
+		{blocked, "p has been STOPPED for 1m00s: because | it waits until what it needs is started; a start of it starts that too"},
 	} {
 		if got := describe(c.p); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
@@ -159,9 +168,10 @@ func TestExplainNeeds(t *testing.T) {
 	web := supervisor.Status{Name: "web", Spec: &program.Spec{Needs: []program.Need{
 		{Program: "db", Condition: program.NeedReady}, {Program: "job", Condition: program.NeedCompleted}, {Program: "tool", Condition: program.NeedStarted},
 	}}}
+	ended := time.Unix(1, 0)
 	programs := []supervisor.Status{
 		web, {Name: "db", State: program.Running, Reason: "no answer"},
-		{Name: "job", State: program.Exited, Completed: true}, {Name: "tool", State: program.Starting, PID: 5},
+		{Name: "job", State: program.Exited, EndedAt: &ended, LastExit: &program.Exit{}, Spec: &program.Spec{ExitCodes: []int{0}}}, {Name: "tool", State: program.Starting, PID: 5},
 	}
 	w := explain(web, supervisor.Snapshot{Programs: programs})
 	got := ""

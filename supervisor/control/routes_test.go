@@ -92,6 +92,13 @@ func TestContract(t *testing.T) {
 			equal(t, changed(r), []string{"idle"})
 			equal(t, r.Results[2].State, "RUNNING")
 		},
+		"POST /v1/run": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			r, err := c.Run(t.Context(), api.ActionRequest{Names: []string{"idle", "db"}})
+			must(t, err)
+			equal(t, changed(r), []string{"idle"})
+			_, err = c.Run(t.Context(), api.ActionRequest{All: true})
+			equal(t, api.CodeOf(err), api.CodeBadRequest)
+		},
 		"POST /v1/stop": func(t *testing.T, c *api.Client, _ *controltest.Box) {
 			r, err := c.Stop(t.Context(), api.ActionRequest{Names: []string{"idle", "db"}})
 			must(t, err)
@@ -410,7 +417,7 @@ func TestFollowersSeeTheEndAndTheBreak(t *testing.T) {
 
 func TestEveryWriteIsAudited(t *testing.T) {
 	bodies := map[string]string{
-		"/v1/start": `{"all":true}`, "/v1/stop": `{"all":true}`, "/v1/restart": `{"all":true}`,
+		"/v1/start": `{"all":true}`, "/v1/stop": `{"all":true}`, "/v1/restart": `{"all":true}`, "/v1/run": `{"names":["web"]}`,
 		"/v1/signal": `{"all":true,"signal":"HUP"}`, "/v1/log-level": `{"level":"debug"}`,
 	}
 	for _, rt := range control.RouteList() {

@@ -49,6 +49,8 @@ func (k *kernel) Kill(name string, run uint64) error {
 
 func (k *kernel) Forget(string) {}
 
+func (k *kernel) Rename(string, string) {}
+
 func (k *kernel) end(name string, run uint64) {
 	k.notices <- supervisor.Notice{Program: name, Run: run, Exit: &program.Exit{Code: 0}}
 	k.notices <- supervisor.Notice{Program: name, Run: run}

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
@@ -94,18 +95,24 @@ func (s *Server) waitBox(ctx context.Context, w *watch) (any, error) {
 	}
 }
 
+// missing says what a box that is not ready lacks: the report's reason, and what
+// that does not name.
 func missing(report api.Readiness) string {
-	text := report.Reason
-	for i, m := range report.Missing {
-		if i > 0 || text != "" {
-			text += "; "
+	var parts []string
+	if report.Reason != "" {
+		parts = append(parts, report.Reason)
+	}
+	for _, m := range report.Missing {
+		if strings.Contains(report.Reason, m.ID) {
+			continue
 		}
-		text += m.ID
+		text := m.ID
 		if m.Reason != "" {
 			text += ": " + m.Reason
 		}
+		parts = append(parts, text)
 	}
-	return text
+	return strings.Join(parts, "; ")
 }
 
 func (s *Server) waitPrograms(ctx context.Context, w *watch, req api.WaitQuery) (any, error) {
@@ -126,7 +133,7 @@ func (s *Server) waitPrograms(ctx context.Context, w *watch, req api.WaitQuery) 
 			return api.WaitResult{For: req.For, Programs: toPrograms(programs)}, nil
 		}
 		if w.next(ctx) != nil {
-			return nil, about(api.CodeTimeout, *open, "%s is not %s: it is %s%s", open.Name, req.For, open.State, because(*open))
+			return nil, about(api.CodeTimeout, *open, "%s is not %s: it is %s%s", open.Name, req.For, open.Shown(), because(*open))
 		}
 	}
 }
@@ -138,7 +145,7 @@ func firstOpen(programs []supervisor.Status, what string, holds condition) (*sup
 	for i, p := range programs {
 		ok, impossible := holds(p)
 		if impossible && !ok {
-			return nil, about(api.CodeConflict, p, "%s will not be %s: it is %s%s", p.Name, what, p.State, because(p))
+			return nil, about(api.CodeConflict, p, "%s will not be %s: it is %s%s", p.Name, what, p.Shown(), because(p))
 		}
 		if !ok && open == nil {
 			open = &programs[i]

@@ -71,24 +71,14 @@ func explainNeed(n program.Need, programs []supervisor.Status) api.WhyNeed {
 	out := api.WhyNeed{Program: n.Program, Condition: string(n.Condition)}
 	for _, p := range programs {
 		if p.Name == n.Program {
-			out.State, out.Reason, out.Met = p.State.String(), p.Reason, met(n.Condition, p)
+			out.State, out.Reason, out.Met = p.Shown(), p.Reason, n.Condition.Met(&p)
 		}
 	}
 	return out
 }
 
-func met(c program.Condition, p supervisor.Status) bool {
-	switch c {
-	case program.NeedStarted:
-		return p.PID != 0 || p.Completed
-	case program.NeedCompleted:
-		return p.Completed
-	}
-	return p.State == program.Running && p.Ready || p.Completed
-}
-
 func summary(p supervisor.Status, now time.Time) string {
-	text := fmt.Sprintf("%s has been %s for %s", p.Name, p.State, api.Duration(now.Sub(p.Since)))
+	text := fmt.Sprintf("%s has been %s for %s", p.Name, p.Shown(), api.Duration(now.Sub(p.Since)))
 	switch {
 	case p.State == program.Running && !p.Ready:
 		return text + ", but is not ready" + awaited(p)
@@ -96,8 +86,6 @@ func summary(p supervisor.Status, now time.Time) string {
 		return text + ", but is not healthy" + because(p)
 	case p.State == program.Running:
 		return text + " and is ready"
-	case p.Completed:
-		return text + ": it completed"
 	}
 	return text + ": " + reasonOf(p)
 }
@@ -151,27 +139,39 @@ func next(p supervisor.Status, now time.Time) string {
 	}
 	switch p.State {
 	case program.Backoff:
-		return "it is started again" + in
+		return "agentinit starts it again" + in
 	case program.Starting:
 		if in != "" {
-			return "unless it is RUNNING by itself, the supervisor decides about this start" + in
+			return "unless it is RUNNING before, agentinit decides about this start" + in
 		}
 	case program.Stopping:
 		if in != "" {
 			return "the next step of its stop ladder comes" + in
 		}
-	case program.Fatal:
-		return "nothing: it stays FATAL until somebody starts it"
-	case program.Exited, program.Stopped:
-		if p.Spec != nil && p.Spec.Type == program.Schedule && in != "" {
-			return "its schedule starts it" + in
-		}
-		if in != "" {
-			return "the supervisor acts" + in
-		}
-		if !p.Completed {
-			return "nothing: it stays so until somebody starts it, or what it waits for comes about"
-		}
+	}
+	if p.Schedule != nil {
+		return nextRun(*p.Schedule, now)
+	}
+	switch {
+	case p.State == program.Fatal:
+		return "it stays FATAL until a start is asked for"
+	case p.Blocked:
+		return "it waits until what it needs is started; a start of it starts that too"
+	case p.Completed:
+		return ""
+	case p.State == program.Exited, p.State == program.Stopped:
+		return "it starts when it is asked for, or when what it waits for comes about"
 	}
 	return ""
+}
+
+// nextRun says when a schedule runs next.
+func nextRun(s program.ScheduleStatus, now time.Time) string {
+	switch {
+	case s.Paused:
+		return "its schedule is paused; `start` resumes it, `run` starts a run now"
+	case s.NextRun == nil:
+		return ""
+	}
+	return fmt.Sprintf("its schedule starts a run in %s, at %s", api.Duration(max(0, s.NextRun.Sub(now))), s.NextRun.Format(time.RFC3339))
 }

@@ -38,6 +38,32 @@ const Lagged = "Lagged"
 // same for the latter. It carries Change.
 const ProgramStateChanged = "ProgramStateChanged"
 
+// The names of what the supervisor publishes besides. Who listens for one uses
+// the constant.
+const (
+	ProgramsStarted    = "ProgramsStarted" // every wave of the boot has been started
+	ProgramsApplied    = "ProgramsApplied" // another set of programs is in force
+	ProgramRemoved     = "ProgramRemoved"
+	ProgramRenamed     = "ProgramRenamed" // an instance, because their number has changed
+	ApplyRolledBack    = "ApplyRolledBack"
+	ScheduleSkipped    = "ScheduleSkipped"
+	HookCompleted      = "HookCompleted"
+	HookFailed         = "HookFailed"
+	SignalFailed       = "SignalFailed"
+	SupervisorPanicked = "SupervisorPanicked"
+
+	ShutdownStarted   = "ShutdownStarted"
+	ShutdownHurried   = "ShutdownHurried" // the rest of the grace is skipped
+	ShutdownKills     = "ShutdownKills"   // what is left gets KILL
+	ShutdownCompleted = "ShutdownCompleted"
+
+	NotifySocketUnavailable = "NotifySocketUnavailable"
+	NotifyRefused           = "NotifyRefused"
+	SandboxNotApplied       = "SandboxNotApplied"
+	LogCaptureFailed        = "LogCaptureFailed"
+	ProcessesLeaked         = "ProcessesLeaked"
+)
+
 // Change is the typed payload of ProgramStateChanged.
 type Change struct {
 	From      string `json:"from"`

@@ -21,6 +21,9 @@ const (
 type SpecChange struct {
 	Program string     `json:"program"`
 	Kind    ChangeKind `json:"kind"`
+	// Was is the name the instance had before, where their number has changed it
+	// ("web" of one, "web:0" of several); empty without a change.
+	Was string `json:"was,omitempty"`
 	// Fields names what differs, as in Spec's JSON ("env" for the environment,
 	// whose values are never shown).
 	Fields []string `json:"fields,omitempty"`
@@ -28,7 +31,7 @@ type SpecChange struct {
 
 // effect says what a change of one field of Spec takes.
 var effect = map[string]ChangeKind{
-	"Name": Restart, "Group": Restart, "Instance": Restart, "Type": Restart, "Argv": Restart,
+	"Name": Live, "Group": Restart, "Instance": Restart, "Type": Restart, "Argv": Restart,
 	"Credential": Restart, "Umask": Restart, "Directory": Restart, "Env": Restart, "Limits": Restart,
 	"Sandbox": Restart, "Stdin": Restart, "TTY": Restart, "Logs": Restart, "Readiness": Restart,
 	"Health": Restart, "Kill": Restart, "Schedule": Restart, "Overlap": Restart, "Timezone": Restart,
@@ -42,30 +45,48 @@ var effect = map[string]ChangeKind{
 // Diff compares two sets of specifications: one change for each program of
 // either, those of next in their order, then the removed ones.
 func Diff(before, next []Spec) []SpecChange {
-	old := make(map[string]*Spec, len(before))
+	old := make(map[identity]*Spec, len(before))
 	for i := range before {
-		old[before[i].Name] = &before[i]
+		old[identityOf(&before[i])] = &before[i]
 	}
 	changes := make([]SpecChange, 0, len(next))
 	for i := range next {
-		was, ok := old[next[i].Name]
+		id := identityOf(&next[i])
+		was, ok := old[id]
 		if !ok {
 			changes = append(changes, SpecChange{Program: next[i].Name, Kind: Add})
 			continue
 		}
-		delete(old, next[i].Name)
+		delete(old, id)
 		changes = append(changes, compare(was, &next[i]))
 	}
 	for i := range before {
-		if _, gone := old[before[i].Name]; gone {
+		if _, gone := old[identityOf(&before[i])]; gone {
 			changes = append(changes, SpecChange{Program: before[i].Name, Kind: Remove})
 		}
 	}
 	return changes
 }
 
+// identity is what makes two specifications those of one instance. The name does
+// not: the first instance of a set is "web" as long as there is no other.
+type identity struct {
+	group    string
+	instance int
+}
+
+func identityOf(s *Spec) identity {
+	if s.Group == "" {
+		return identity{group: s.Name}
+	}
+	return identity{s.Group, s.Instance}
+}
+
 func compare(a, b *Spec) SpecChange {
 	c := SpecChange{Program: b.Name, Kind: Unchanged}
+	if a.Name != b.Name {
+		c.Was = a.Name
+	}
 	va, vb := reflect.ValueOf(*a), reflect.ValueOf(*b)
 	for i := range va.NumField() {
 		field := va.Type().Field(i)

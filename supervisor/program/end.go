@@ -2,7 +2,6 @@ package program
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"time"
 )
@@ -83,7 +82,7 @@ func (t *transition) endedStarting(exit Exit) {
 
 // failOneshot ends a oneshot that is not restarted in EXITED: it did run.
 func (t *transition) failOneshot(why string) {
-	if t.spec.Restart == RestartNever && t.spec.StartRetries < 0 {
+	if t.spec.Restart == RestartNever && t.spec.StartRetries < 0 && t.spec.Type != Schedule {
 		t.rest(Exited, why+"; not restarted (restart = \"never\")")
 		return
 	}
@@ -178,6 +177,11 @@ func (t *transition) failStart(why string) {
 		t.wait(why, t.backoff(t.failures-1))
 		return
 	}
+	if t.spec.Restart == RestartNever && t.spec.Type == Schedule {
+		// Its next run is the next attempt.
+		t.rest(Exited, why)
+		return
+	}
 	if t.spec.Restart == RestartNever {
 		t.rest(Fatal, why+"; not started again (restart = \"never\")")
 		return
@@ -233,15 +237,11 @@ func (t *transition) wait(why string, delay time.Duration) {
 // backoff is the wait before the restart that follows n failures.
 func (t *transition) backoff(n int) time.Duration {
 	b := t.spec.Backoff
-	if b.Initial <= 0 {
+	base := b.base(n)
+	if base <= 0 {
 		return 0
 	}
-	base := float64(b.Initial) * math.Pow(max(b.Factor, 1), float64(n))
-	if b.Max > 0 {
-		base = min(base, float64(b.Max))
-	}
-	base = min(base, float64(math.MaxInt64/4))
-	return time.Duration(base * (1 + min(max(b.Jitter, 0), 1)*(2*t.random()-1)))
+	return time.Duration(base * (1 + b.share()*(2*t.random()-1)))
 }
 
 // random is a share in [0, 1) that follows from the seed alone (splitmix64).

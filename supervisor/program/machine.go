@@ -131,12 +131,10 @@ func (m Machine) Forking() bool { return m.spawning }
 // Live tells whether processes of the program exist or may come into being.
 func (m Machine) Live() bool { return m.spawning || m.tree || m.hook == PreStart || m.hook == PostExit }
 
-// Execed tells whether the latest run has been exec'ed, alive or not.
-func (m Machine) Execed() bool { return m.PID != 0 || !m.EndedAt.IsZero() }
-
 // Succeeded tells whether the program rests because it ended as expected.
 func (m Machine) Succeeded() bool {
-	return m.State == Exited && m.LastExit != nil && Expected(m.spec, *m.LastExit)
+	// EndedAt: LastExit of a run that was never exec'ed is that of the one before.
+	return m.State == Exited && !m.EndedAt.IsZero() && m.LastExit != nil && Expected(m.spec, *m.LastExit)
 }
 
 // Resting tells whether the program stays as it is until someone asks for a

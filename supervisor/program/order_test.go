@@ -39,30 +39,29 @@ func TestOrders(t *testing.T) {
 		name     string
 		specs    []Spec
 		waves    string
-		stop     string
 		critical string
 		total    time.Duration
 	}{
-		{"nothing", nil, "[]", "[]", "[]", 0},
+		{"nothing", nil, "[]", "[]", 0},
 		{
 			"priorities ascend, equal ones keep their order",
 			progs("c 30 - 1", "b 10 - 2", "a 10 - 3"),
-			"[[b a] [c]]", "[[c] [b a]]", "[c a]", 4 * time.Second,
+			"[[b a] [c]]", "[c a]", 4 * time.Second,
 		},
 		{
 			"edges inside a wave",
 			progs("web 999 db,cache 1", "db 999 - 5", "cache 999 - 2", "alone 999 - 3"),
-			"[[db cache alone web]]", "[[alone web] [db cache]]", "[web db]", 6 * time.Second,
+			"[[db cache alone web]]", "[web db]", 6 * time.Second,
 		},
 		{
 			"an edge to a later wave moves the dependent there",
 			progs("early 1 late 1", "middle 5 - 1", "late 9 - 1", "after 1 early 1"),
-			"[[middle] [late early after]]", "[[after] [early] [late] [middle]]", "[after early late middle]", 4 * time.Second,
+			"[[middle] [late early after]]", "[after early late middle]", 4 * time.Second,
 		},
 		{
 			"an edge to an earlier wave changes nothing",
 			progs("a 1 - 1", "b 2 a 1"),
-			"[[a] [b]]", "[[b] [a]]", "[b a]", 2 * time.Second,
+			"[[a] [b]]", "[b a]", 2 * time.Second,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -70,16 +69,12 @@ func TestOrders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stop, err := StopOrder(c.specs)
-			if err != nil {
-				t.Fatal(err)
-			}
 			critical, total, err := CriticalStop(c.specs)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := fmt.Sprint(waves, stop, critical, total)
-			if want := fmt.Sprint(c.waves, " ", c.stop, " ", c.critical, " ", c.total); got != want {
+			got := fmt.Sprint(waves, critical, total)
+			if want := fmt.Sprint(c.waves, " ", c.critical, " ", c.total); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
 			}
 		})
@@ -92,7 +87,7 @@ func TestOrderErrors(t *testing.T) {
 	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycle) != "[a b c a]" {
 		t.Errorf("%v", err)
 	}
-	_, err = StopOrder(progs("a 1 a 1"))
+	_, err = Waves(progs("a 1 a 1"))
 	if !errors.As(err, &cycle) || fmt.Sprint(cycle.Cycle) != "[a a]" {
 		t.Errorf("%v", err)
 	}
@@ -123,26 +118,34 @@ func TestLongChain(t *testing.T) {
 	}
 }
 
-func TestShrinkLadders(t *testing.T) {
-	hook := &Hook{Timeout: 10 * time.Second}
+func TestStopScaleFits(t *testing.T) {
 	specs := progs("web 999 db 10", "db 999 - 20")
-	specs[0].StopCommand = hook
-	ladders, err := ShrinkLadders(specs, 20*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string][]StopStep{
-		"web": {{Signal: "TERM", Wait: 5 * time.Second}, {Signal: "KILL"}},
-		"db":  {{Signal: "TERM", Wait: 10 * time.Second}, {Signal: "KILL"}},
-	}
-	if !reflect.DeepEqual(ladders, want) {
-		t.Errorf("%v", ladders)
-	}
-	if ladders, _ = ShrinkLadders(specs, time.Minute); ladders["db"][0].Wait != 20*time.Second {
-		t.Errorf("shrunk although it fits: %v", ladders)
+	specs[0].StopCommand = &Hook{Timeout: 10 * time.Second}
+	for budget, want := range map[time.Duration]float64{20 * time.Second: 0.5, 40 * time.Second: 1, time.Minute: 1} {
+		if scale, err := StopScale(specs, budget); err != nil || scale != want {
+			t.Errorf("%v: %v, %v", budget, scale, err)
+		}
 	}
 	if scale, _ := StopScale(specs, 0); scale <= 0 {
 		t.Errorf("scale %v", scale)
+	}
+}
+
+func TestStopBudget(t *testing.T) {
+	for _, c := range []struct{ grace, drain, want time.Duration }{
+		{25 * time.Second, 0, 23 * time.Second},
+		{25 * time.Second, 20 * time.Second, 3 * time.Second},
+		{5 * time.Second, 3500 * time.Millisecond, 500 * time.Millisecond},
+		{5 * time.Second, 4 * time.Second, 0},
+		{5 * time.Second, time.Minute, 0},
+	} {
+		got := StopBudget(c.grace, c.drain)
+		if got != c.want {
+			t.Errorf("%v less %v leaves %v", c.grace, c.drain, got)
+		}
+		if got > 0 && GraceFor(got, c.drain) != c.grace {
+			t.Errorf("%v after %v fit into %v", got, c.drain, GraceFor(got, c.drain))
+		}
 	}
 }
 
@@ -178,5 +181,43 @@ func TestDiffKnowsEveryField(t *testing.T) {
 	}
 	if len(effect) != spec.NumField() {
 		t.Errorf("%d effects for %d fields", len(effect), spec.NumField())
+	}
+}
+
+func TestGiveUpTime(t *testing.T) {
+	manifest := Spec{
+		Type: Service, Restart: RestartOnFailure, StartRetries: -1, RunningAfter: time.Second,
+		Backoff:      BackoffPolicy{Initial: 500 * time.Millisecond, Factor: 2, Max: 10 * time.Second, Jitter: 0.1},
+		RestartLimit: RestartLimit{Count: 10, Window: 5 * time.Minute},
+	}
+	for name, c := range map[string]struct {
+		change func(*Spec)
+		want   time.Duration
+		ok     bool
+	}{
+		"the manifest's defaults":   {func(*Spec) {}, 83050 * time.Millisecond, true},
+		"readiness":                 {func(s *Spec) { s.Readiness.Probes = []Probe{{TCP: ":1"}} }, 72050 * time.Millisecond, true},
+		"never restarted":           {func(s *Spec) { s.Restart = RestartNever }, time.Second, true},
+		"without limit":             {func(s *Spec) { s.RestartLimit.Count = 0 }, 0, false},
+		"too slow for the window":   {func(s *Spec) { s.RestartLimit.Window = time.Minute }, 0, false},
+		"supervisord's counting":    {func(s *Spec) { s.StartRetries, s.RestartLimit.Count = 2, 0 }, 4650 * time.Millisecond, true},
+		"at once, without back-off": {func(s *Spec) { s.Backoff.Initial, s.RunningAfter = 0, 0 }, 0, true},
+		"for ages":                  {func(s *Spec) { s.Backoff.Max, s.StartRetries = 0, 1000000 }, 0, false},
+	} {
+		s := manifest
+		c.change(&s)
+		if got, ok := GiveUpTime(&s); got != c.want || ok != c.ok {
+			t.Errorf("%s: %v %v, want %v", name, got, ok, c.want)
+		}
+	}
+	// The defaults fit together: a required program is FATAL before the seal is
+	// given up. One that asks for more makes the time for the seal longer.
+	manifest.Required = true
+	if got := SealTimeout([]Spec{manifest}); got != DefaultSealTimeout {
+		t.Errorf("got %v", got)
+	}
+	manifest.Backoff.Max = 30 * time.Second
+	if got, ok := GiveUpTime(&manifest); !ok || SealTimeout([]Spec{manifest}) <= got || got < DefaultSealTimeout {
+		t.Errorf("%v", got)
 	}
 }

@@ -5,50 +5,6 @@ import (
 	"time"
 )
 
-// StopOrder returns the names of the programs in the order of their stop: the
-// waves backwards, and inside a wave the dependents before what they need. All
-// programs of one group may stop at the same time. The errors are those of
-// Waves.
-func StopOrder(specs []Spec) ([][]string, error) {
-	g, err := newGraph(specs)
-	if err != nil {
-		return nil, err
-	}
-	height := g.heights()
-	var groups [][]string
-	waves := g.waves()
-	slices.Reverse(waves)
-	for _, wave := range waves {
-		for level := 0; ; level++ {
-			var group []int
-			for _, i := range wave {
-				if height[i] == level {
-					group = append(group, i)
-				}
-			}
-			if group == nil {
-				break
-			}
-			groups = append(groups, g.names(group))
-		}
-	}
-	return groups, nil
-}
-
-// heights counts the edges of the longest chain of dependents inside the own
-// wave.
-func (g *graph) heights() []int {
-	height := make([]int, len(g.specs))
-	for _, i := range slices.Backward(g.topo) {
-		for _, j := range g.needs[i] {
-			if g.wave[j] == g.wave[i] {
-				height[j] = max(height[j], height[i]+1)
-			}
-		}
-	}
-	return height
-}
-
 // StopTime is the longest that a stop of s takes before KILL: the timeouts of
 // pre_stop and stop_command and every wait of its ladder.
 func StopTime(s *Spec) time.Duration {
@@ -135,22 +91,25 @@ func StopScale(specs []Spec, budget time.Duration) (float64, error) {
 	return max(float64(budget)/float64(total), 1e-6), nil
 }
 
-// ShrinkLadders returns the stop ladder of each program, by name, with its waits
-// shrunk by StopScale. The errors are those of Waves.
-func ShrinkLadders(specs []Spec, budget time.Duration) (map[string][]StopStep, error) {
-	scale, err := StopScale(specs, budget)
-	if err != nil {
-		return nil, err
+// DefaultStopGrace is the whole shutdown's budget where nothing is declared: below
+// the 30 s of Kubernetes' terminationGracePeriodSeconds.
+const DefaultStopGrace = 25 * time.Second
+
+// KillReserve is the end of the budget that belongs to KILL and to flushing logs:
+// two seconds, and of a short budget a fifth.
+func KillReserve(grace time.Duration) time.Duration { return min(2*time.Second, grace/5) }
+
+// StopBudget is what a shutdown within grace leaves for stopping programs: without
+// the drain before it and the reserve for KILL after it. It is not below 0.
+func StopBudget(grace, drain time.Duration) time.Duration {
+	return max(grace-drain-KillReserve(grace), 0)
+}
+
+// GraceFor is the shortest budget of a shutdown that leaves stop for the programs.
+func GraceFor(stop, drain time.Duration) time.Duration {
+	// The reserve is a fifth up to 10 s, which is 8 s without it; see KillReserve.
+	if need := stop + drain; need > 8*time.Second {
+		return need + 2*time.Second
 	}
-	ladders := make(map[string][]StopStep, len(specs))
-	for i := range specs {
-		ladder := StopLadder(&specs[i])
-		for n := range ladder {
-			if scale < 1 {
-				ladder[n].Wait = time.Duration(float64(ladder[n].Wait) * scale)
-			}
-		}
-		ladders[specs[i].Name] = ladder
-	}
-	return ladders, nil
+	return (stop + drain) * 5 / 4
 }

@@ -282,6 +282,11 @@ func (c *Client) Start(ctx context.Context, req ActionRequest) (ActionResult, er
 	return c.action(ctx, "/v1/start", req)
 }
 
+// Run starts a run of programs now, of schedules too, and otherwise is Start.
+func (c *Client) Run(ctx context.Context, req ActionRequest) (ActionResult, error) {
+	return c.action(ctx, "/v1/run", req)
+}
+
 // Stop stops programs and, unless NoWait, returns when their processes are gone.
 func (c *Client) Stop(ctx context.Context, req ActionRequest) (ActionResult, error) {
 	return c.action(ctx, "/v1/stop", req)

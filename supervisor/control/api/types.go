@@ -6,6 +6,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -41,14 +42,19 @@ type Status struct {
 // Program is one program as seen from outside. State is supervisord's name of
 // the state: STOPPED STARTING RUNNING BACKOFF STOPPING EXITED FATAL.
 type Program struct {
-	Name      string `json:"name"`
-	Group     string `json:"group"`
-	Type      string `json:"type"` // service, oneshot, schedule
-	State     string `json:"state"`
+	Name  string `json:"name"`
+	Group string `json:"group"`
+	Type  string `json:"type"` // service, oneshot, schedule
+	State string `json:"state"`
+	// Shown is State as people read it, where that is another word: COMPLETED for what
+	// ended as it should, SCHEDULED and PAUSED for a schedule between runs. See Display.
+	Shown     string `json:"shown,omitempty"`
 	Ready     bool   `json:"ready"`
 	Healthy   bool   `json:"healthy"`
 	Completed bool   `json:"completed"`
 	Required  bool   `json:"required"`
+	// Blocked: it waits for a program that will not come without a request.
+	Blocked bool `json:"blocked,omitempty"`
 	// Reason says in words why the program is not running; empty while it is.
 	Reason string `json:"reason,omitempty"`
 	// Text is what the program said of itself (sd_notify STATUS=). It is the
@@ -65,6 +71,22 @@ type Program struct {
 	// Deadline is when the program is acted upon next without being asked.
 	Deadline *time.Time `json:"deadline,omitempty"`
 	LastExit *Exit      `json:"last_exit,omitempty"`
+	// Schedule is set for programs of the type schedule, in every state.
+	Schedule *Schedule `json:"schedule,omitempty"`
+}
+
+// Display is the state as people read it, the same word in every command.
+func (p Program) Display() string { return cmp.Or(p.Shown, p.State) }
+
+// Display is as that of Program.
+func (p ProgramResult) Display() string { return cmp.Or(p.Shown, p.State) }
+
+// Schedule is when a scheduled program runs and how its latest run ended.
+type Schedule struct {
+	Paused     bool       `json:"paused"`
+	NextRun    *time.Time `json:"next_run,omitempty"` // nil while it is paused
+	LastRun    *time.Time `json:"last_run,omitempty"` // start of the latest run
+	LastResult string     `json:"last_result,omitempty"`
 }
 
 // Exit is how a run ended: by an exit status, or by a signal (Code is then -1).
@@ -131,6 +153,7 @@ func (r ActionResult) Failed() bool {
 type ProgramResult struct {
 	Name    string `json:"name"`
 	State   string `json:"state"`
+	Shown   string `json:"shown,omitempty"` // as in Program
 	PID     int    `json:"pid,omitempty"`
 	Changed bool   `json:"changed"`
 	Error   *Error `json:"error,omitempty"`
@@ -207,10 +230,12 @@ type ApplyResult struct {
 // ApplyChange is what an apply means for one program; Keys are the manifest
 // keys that differ.
 type ApplyChange struct {
-	Program string   `json:"program"`
-	Action  string   `json:"action"`
-	Keys    []string `json:"keys,omitempty"`
-	Error   string   `json:"error,omitempty"`
+	Program string `json:"program"`
+	// Was is the name of the instance before, where their number has changed it.
+	Was    string   `json:"was,omitempty"`
+	Action string   `json:"action"`
+	Keys   []string `json:"keys,omitempty"`
+	Error  string   `json:"error,omitempty"`
 }
 
 // Finding is a complaint about the manifest, field by field schema.Finding.
@@ -263,7 +288,7 @@ type WhyNeed struct {
 	Program   string `json:"program"`
 	Condition string `json:"condition"` // started, ready, completed
 	Met       bool   `json:"met"`
-	State     string `json:"state"`
+	State     string `json:"state"` // as Program.Shown
 	Reason    string `json:"reason,omitempty"`
 }
 

@@ -65,7 +65,7 @@ func Program(name string) supervisor.Status {
 	return supervisor.Status{
 		Name: name, Group: name, State: program.Running, Ready: true, Healthy: true, PID: 100 + len(name), Run: 1,
 		Since: since, StartedAt: &since, RunningAt: &since,
-		Spec: &program.Spec{Name: name, Group: name, Type: program.Service, Argv: []string{"/bin/" + name}},
+		Spec: &program.Spec{Name: name, Group: name, Type: program.Service, Argv: []string{"/bin/" + name}, Autostart: true},
 	}
 }
 
@@ -186,7 +186,7 @@ func (b *Box) Remove(name string) {
 	b.mu.Lock()
 	b.programs = slices.DeleteFunc(b.programs, func(p supervisor.Status) bool { return p.Name == name })
 	b.mu.Unlock()
-	b.Bus.Publish(event.Event{Time: Epoch, Level: event.Info, Stage: "supervisor", Name: "ProgramRemoved", Program: name})
+	b.Bus.Publish(event.Event{Time: Epoch, Level: event.Info, Stage: "supervisor", Name: event.ProgramRemoved, Program: name})
 }
 
 // Release lets a held program finish what it is doing.
@@ -238,6 +238,12 @@ func (b *Box) Start(_ context.Context, names ...string) error {
 		return p.State == program.Running || p.State == program.Starting
 	}, b.start)
 }
+
+// StartAll is Start.
+func (b *Box) StartAll(ctx context.Context, names ...string) error { return b.Start(ctx, names...) }
+
+// RunNow is Start.
+func (b *Box) RunNow(ctx context.Context, names ...string) error { return b.Start(ctx, names...) }
 
 func (b *Box) start(p *supervisor.Status) {
 	p.Run++

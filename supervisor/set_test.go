@@ -1,0 +1,387 @@
+package supervisor
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// instances are the specifications of a set of n, as schema/plan names them.
+func instances(group string, n int, f ...func(*program.Spec)) []program.Spec {
+	specs := make([]program.Spec, n)
+	for i := range specs {
+		name := group
+		if n > 1 {
+			name = laneOf(&program.Spec{Group: group, Instance: i})
+		}
+		specs[i] = spec(name, f...)
+		specs[i].Group, specs[i].Instance = group, i
+		if specs[i].Argv[0] == name {
+			specs[i].Argv = []string{group}
+		}
+	}
+	return specs
+}
+
+func (b *box) apply(specs ...program.Spec) ApplyResult {
+	b.t.Helper()
+	r, err := b.sup.Apply(b.t.Context(), specs)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+// TestScalingKeepsProcesses: an instance that goes on existing keeps its process
+// and its run, also where its name changes.
+func TestScalingKeepsProcesses(t *testing.T) {
+	inBox(t, func(b *box) {
+		user := func(needs ...string) program.Spec { return spec("user", needsOf(needs)) }
+		b.boot(Config{}, append(instances("late", 1, required), user("late"))...)
+		b.pass(2 * time.Second)
+		pid := b.status("late").PID
+		b.k.forget()
+		r := b.apply(append(instances("late", 2, required), user("late:0", "late:1"))...)
+		b.pass(2 * time.Second)
+		if got := kinds(r); got != "late:0:live late:1:add user:live " || r.Changes[0].Was != "late" {
+			t.Errorf("%s %+v", got, r.Changes[0])
+		}
+		if st := b.status("late:0"); st.PID != pid || st.Run != 1 || st.State != program.Running {
+			t.Errorf("%+v", st)
+		}
+		if _, ok := b.sup.Status("late"); ok {
+			t.Error("late is still there")
+		}
+		b.askedTogether("rename late late:0", "start late:1")
+
+		// What ends under the new name is told of under it, whatever the notice says.
+		b.k.crash("late:0", 1)
+		b.pass(2 * time.Second)
+		b.is("late:0", program.Running, "")
+		if st := b.status("late:0"); st.Run != 2 {
+			t.Errorf("%+v", st)
+		}
+		b.pass(2 * time.Second)
+		pid = b.status("late:0").PID
+		b.k.forget()
+		b.apply(append(instances("late", 1, required), user("late"))...)
+		b.pass(15 * time.Second)
+		if st := b.status("late"); st.PID != pid || st.Run != 2 || st.State != program.Running {
+			t.Errorf("%+v", st)
+		}
+		b.askedTogether("rename late:0 late", "TERM late:1", "forget late:1")
+	})
+}
+
+// needsOf is needs of instances, whose names hold a colon.
+func needsOf(names []string) func(*program.Spec) {
+	return func(s *program.Spec) {
+		for _, name := range names {
+			s.Needs = append(s.Needs, program.Need{Program: name, Condition: program.NeedReady})
+		}
+	}
+}
+
+// TestARemovedProgramIsRequiredNoLonger from the first moment on, so that the box
+// does not become unready because of it.
+func TestARemovedProgramIsRequiredNoLonger(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.boot(Config{}, instances("web", 3, required)...)
+		b.pass(2 * time.Second)
+		seq := b.bus.Seq()
+		b.apply(instances("web", 2, required)...)
+		// Whoever follows the events reads again at ProgramsApplied, before the first
+		// program changes its state.
+		w := b.bus.Watch(seq)
+		e, _ := w.TryNext()
+		if e.Name != event.ProgramsApplied {
+			t.Errorf("the first event is %s", e.Name)
+		}
+		if st := b.status("web:2"); st.Required {
+			t.Errorf("%+v", st)
+		}
+		if len(b.events(event.ProgramRemoved)) != 0 {
+			t.Error("web:2 is gone already: the test shows nothing")
+		}
+	})
+}
+
+// TestApplyRollsASet: one instance after the other, each when the one before is
+// ready.
+func TestApplyRollsASet(t *testing.T) {
+	inBox(t, func(b *box) {
+		for _, name := range []string{"w:0", "w:1", "w:2"} {
+			b.p.after[name] = 5 * time.Second
+			b.k.habits[name] = dies(time.Second)
+		}
+		b.boot(Config{}, append(instances("w", 3, notify), spec("other"))...)
+		b.pass(10 * time.Second)
+		b.k.forget()
+		begin := time.Now()
+		least := 3
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			watch := b.bus.Watch(b.bus.Seq())
+			for {
+				up := 0
+				for _, p := range b.sup.Snapshot().Programs {
+					if p.Group == "w" && p.Ready {
+						up++
+					}
+				}
+				least = min(least, up)
+				if e, err := watch.Next(b.t.Context()); err != nil || e.Name == "over" {
+					return
+				}
+			}
+		}()
+		r := b.apply(append(instances("w", 3, notify, argv("new")), spec("other"))...)
+		b.bus.Publish(event.Event{Name: "over"})
+		<-done
+		if took := time.Since(begin); took != 18*time.Second || least != 2 || len(r.Troubles) > 0 {
+			t.Errorf("it took %v, at least %d instances were ready, troubles %v", took, least, r.Troubles)
+		}
+		b.asked("TERM w:0, start w:0, TERM w:1, start w:1, TERM w:2, start w:2")
+	})
+}
+
+// TestARollEndsAtTheFirstThatDoesNotReturn: the others go on as they were, and a
+// later apply takes them along.
+func TestARollEndsAtTheFirstThatDoesNotReturn(t *testing.T) {
+	inBox(t, func(b *box) {
+		never := func(s *program.Spec) { s.Restart = program.RestartNever }
+		b.boot(Config{}, instances("w", 3, never)...)
+		b.pass(2 * time.Second)
+		b.k.habits["w:1"] = habit{lives: time.Millisecond, code: 1}
+		r := b.apply(instances("w", 3, never, argv("new"))...)
+		if r.RolledBack || len(r.Troubles) != 2 || !strings.Contains(r.Troubles["w:1"], "FATAL") ||
+			!strings.Contains(r.Troubles["w:2"], "w:1 did not return") {
+			t.Errorf("%+v", r)
+		}
+		if st := b.status("w:2"); st.Run != 1 || st.Spec.Argv[0] != "w" {
+			t.Errorf("%+v", st)
+		}
+		delete(b.k.habits, "w:1")
+		r = b.apply(instances("w", 3, never, argv("new"))...)
+		if got := kinds(r); got != "w:0:unchanged w:1:unchanged w:2:restart " {
+			t.Error(got)
+		}
+		b.pass(20 * time.Second)
+		if st := b.status("w:2"); st.Spec.Argv[0] != "new" {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestTheLastApplyWins: one that comes during another waits, reads when its turn
+// has come, and is not lost.
+func TestTheLastApplyWins(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["web"] = habit{slow: 5 * time.Second}
+		b.boot(Config{}, spec("web", required))
+		b.pass(10 * time.Second)
+		var manifest atomic.Value
+		manifest.Store("first")
+		apply := func(done chan<- error) {
+			_, err := b.sup.ApplyWith(b.t.Context(), func() ([]program.Spec, Steps, error) {
+				return []program.Spec{spec("web", required, argv(manifest.Load().(string)))}, Steps{}, nil
+			})
+			done <- err
+		}
+		done := make(chan error, 2)
+		go apply(done)
+		b.pass(time.Second)
+		go apply(done)
+		b.pass(time.Second)
+		manifest.Store("second")
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if st := b.status("web"); st.Spec.Argv[0] != "second" {
+			t.Errorf("web runs %v", st.Spec.Argv)
+		}
+	})
+}
+
+// TestStopAllGoesBackwards: dependents first, and later waves before earlier ones.
+func TestStopAllGoesBackwards(t *testing.T) {
+	inBox(t, func(b *box) {
+		for _, name := range []string{"db", "web", "proxy", "late"} {
+			b.k.habits[name] = dies(time.Second)
+		}
+		b.boot(Config{}, spec("db", priority(1)), spec("web", priority(1), needs("db")), spec("proxy", priority(1), needs("web")), spec("late", priority(2)))
+		b.pass(10 * time.Second)
+		b.k.forget()
+		if err := b.sup.Stop(b.t.Context(), "db", "web", "proxy", "late"); err != nil {
+			t.Fatal(err)
+		}
+		if st := b.status("db"); st.State != program.Running || !st.Halting {
+			t.Errorf("%+v", st)
+		}
+		b.pass(500 * time.Millisecond)
+		b.asked("TERM late")
+		// A start calls the stop of one off.
+		if err := b.sup.Start(b.t.Context(), "db"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(5 * time.Second)
+		b.asked("TERM proxy, TERM web")
+		b.is("db", program.Running, "")
+	})
+}
+
+// TestStartAllGoesInWaves, and starts what the boot would.
+func TestStartAllGoesInWaves(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.p.after["db"] = 3 * time.Second
+		b.k.habits["migrate"] = habit{lives: time.Second}
+		specs := []program.Spec{spec("db", priority(1), notify), spec("migrate", priority(1), oneshot), spec("web", priority(2))}
+		b.boot(Config{}, specs...)
+		b.pass(10 * time.Second)
+		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(30 * time.Second)
+		b.k.forget()
+		if err := b.sup.StartAll(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(2 * time.Second)
+		b.asked("start db")
+		b.is("web", program.Stopped, "waits for its turn")
+		b.pass(2 * time.Second)
+		b.asked("start web")
+		if st := b.status("migrate"); st.StartsWithBox() || st.Run != 1 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestStartTriesTheNeedsAgain of a program that waits for one that has given up,
+// and says at once when that does not help.
+func TestStartTriesTheNeedsAgain(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["db"] = habit{lives: time.Millisecond, code: 1, good: 1}
+		once := func(s *program.Spec) { s.Restart = program.RestartNever }
+		b.boot(Config{}, spec("db", once), spec("mid", needs("db")), spec("web", needs("mid")))
+		b.pass(time.Second)
+		b.is("db", program.Fatal, "")
+		if st := b.status("web"); !st.Blocked || st.GaveUp() == "" {
+			t.Errorf("%+v", st)
+		}
+		if err := b.sup.Start(b.t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		if st := b.status("web"); st.Blocked {
+			t.Errorf("%+v", st)
+		}
+		b.pass(5 * time.Second)
+		b.is("web", program.Running, "")
+	})
+}
+
+func backup(f ...func(*program.Spec)) program.Spec {
+	return spec("job", append([]func(*program.Spec){func(s *program.Spec) {
+		s.Type, s.Schedule, s.StartTimeout, s.Restart = program.Schedule, "@every 10m", 0, program.RestartNever
+	}}, f...)...)
+}
+
+// TestSchedulePauses: a stop at rest pauses it, a start resumes it, and a run now
+// changes neither.
+func TestSchedulePauses(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["job"] = habit{lives: time.Second}
+		b.boot(Config{}, backup())
+		b.pass(time.Minute)
+		first := b.status("job").Schedule
+		if first == nil || first.Paused || first.NextRun == nil || first.LastRun != nil {
+			t.Fatalf("%+v", first)
+		}
+		do := func(request func(context.Context, ...string) error) {
+			t.Helper()
+			if err := request(b.t.Context(), "job"); err != nil {
+				t.Error(err)
+			}
+		}
+		do(b.sup.Stop)
+		b.is("job", program.Stopped, "paused")
+		if st := b.status("job"); !st.Schedule.Paused || st.Schedule.NextRun != nil || st.Shown() != program.ShownPaused {
+			t.Errorf("%+v", st.Schedule)
+		}
+		b.pass(time.Hour)
+		b.asked("")
+		do(b.sup.RunNow)
+		b.pass(2 * time.Second)
+		b.asked("start job, KILL job")
+		b.is("job", program.Exited, "paused")
+		if st := b.status("job"); st.Schedule.LastRun == nil || !strings.Contains(st.Schedule.LastResult, "completed") {
+			t.Errorf("%+v", st.Schedule)
+		}
+		b.pass(time.Hour)
+		b.asked("")
+		do(b.sup.Start)
+		b.pass(0)
+		b.asked("") // resumed, not run
+		b.is("job", program.Exited, "waits for its next run")
+		b.pass(10*time.Minute + 2*time.Second)
+		b.asked("start job, KILL job")
+		if err := b.sup.Start(b.t.Context(), "job"); err == nil {
+			t.Error("a start of an active schedule is taken")
+		}
+		// Stopped during a run it is paused too.
+		b.k.habits["job"] = habit{dies: time.Second}
+		do(b.sup.RunNow)
+		b.pass(time.Second)
+		do(b.sup.Stop)
+		b.pass(time.Hour)
+		b.asked("start job, TERM job")
+	})
+}
+
+// TestAFailedScheduleWaitsForItsNextTime, with the result of the latest run.
+func TestAFailedScheduleWaitsForItsNextTime(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["job"] = habit{lives: time.Second, code: 3}
+		b.boot(Config{}, backup())
+		b.pass(11 * time.Minute)
+		b.asked("start job, KILL job")
+		st := b.status("job")
+		if st.State != program.Exited || st.Restarts != 0 || !strings.Contains(st.Reason, "next run") ||
+			!strings.Contains(st.Schedule.LastResult, "code 3") || !st.Counts() {
+			t.Errorf("%+v %+v", st, st.Schedule)
+		}
+		b.pass(10 * time.Minute)
+		b.asked("start job, KILL job")
+		if st := b.status("job"); st.Run != 2 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+func TestTheWordsOfAProgramEndWithIt(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.p.after["web"] = 0
+		b.boot(Config{}, spec("web", notify))
+		b.pass(time.Second)
+		b.p.report("web", Report{Kind: ReportText, Text: "serving"})
+		b.pass(0)
+		if st := b.status("web"); st.Text != "serving" {
+			t.Errorf("%+v", st)
+		}
+		b.k.crash("web", 1)
+		b.pass(0)
+		b.p.report("web", Report{Kind: ReportText, Text: "late"})
+		b.pass(0)
+		if st := b.status("web"); st.Text != "" {
+			t.Errorf("after its end it says %q", st.Text)
+		}
+	})
+}
