@@ -51,6 +51,12 @@ func (p policy) authorize(peer Peer, need Access) *api.Error {
 	if peer.Abstract && peer.PID == 0 {
 		return api.Errorf(api.CodeForbidden, "refused: the peer's process is not visible in this box")
 	}
+	if peer.Principal != "" {
+		if peer.Granted < need {
+			return api.Errorf(api.CodeForbidden, "refused: the credential of %s entitles to %s, not to %s", peer.Principal, peer.Granted, need)
+		}
+		return nil
+	}
 	has, reason := p.byUser(peer)
 	switch {
 	case has < need:

@@ -95,6 +95,8 @@ type Config struct {
 	Readiness Readiness
 	Boot      BootRecord
 	LogLevel  LogLevel
+	// Usage reads what every program's processes use. It may take some milliseconds.
+	Usage func() []api.ProgramUsage
 	// Bridge takes the connections of orchestrator hosts.
 	Bridge Bridge
 	// Probes serves /livez, /ready, /health, /metrics and /v1/meta.

@@ -27,6 +27,10 @@ type Peer struct {
 	Abstract bool
 	// Uncertain: the process is gone already, so nobody can say whose it was.
 	Uncertain bool
+	// Principal names the holder of a checked credential who asks over HTTP, and
+	// Granted is what that credential entitles to. Such a peer is no process.
+	Principal string
+	Granted   Access
 }
 
 // Member reports whether the peer is in the group.

@@ -75,6 +75,12 @@ func TestContract(t *testing.T) {
 			must(t, json.Unmarshal(p.Spec, &spec))
 			equal(t, spec.Argv, []string{"/bin/web"})
 		},
+		"GET /v1/usage": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			u, err := c.Usage(t.Context())
+			must(t, err)
+			equal(t, len(u.Programs), 3)
+			equal(t, u.Programs[0].MemoryBytes, 4096)
+		},
 		"GET /v1/why": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			b.Set("web", func(p *supervisor.Status) { p.Reason = "told" })
 			w, err := c.Why(t.Context(), "web")

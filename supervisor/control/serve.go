@@ -15,8 +15,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// serveRoute is what every row has in common: authorisation, then the answer.
-func (s *Server) serveRoute(rt route) http.Handler {
+// serveRoute is what every row has in common: authorisation, then the answer. In
+// between, adapt makes of a request by another path one that the row understands.
+func (s *Server) serveRoute(rt route, adapt func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		exchange.SetRoute(r.Context(), rt.Path)
 		peer := peerOf(r.Context())
@@ -28,6 +29,10 @@ func (s *Server) serveRoute(rt route) http.Handler {
 		if rt.probe {
 			defer underWay(r)()
 			s.serveProbe(w, r)
+			return
+		}
+		if err := adapt(w, r); err != nil {
+			s.fail(w, asProblem(err))
 			return
 		}
 		if err := checkQuery(r.URL.RawQuery, rt.Query); err != nil {
@@ -49,6 +54,9 @@ func (s *Server) serveRoute(rt route) http.Handler {
 		}
 	})
 }
+
+// asItIs adapts nothing.
+func asItIs(http.ResponseWriter, *http.Request) error { return nil }
 
 // takeBody reads the whole body while its deadline runs, then lifts the
 // deadline: net/http would else take its passing for the peer's going away in

@@ -42,6 +42,7 @@ type Server struct {
 	quiet    throttle       // of refusals
 	noisy    throttle       // of trouble
 	lost     throttle       // of lost sockets
+	usage    sampler
 	upgraded sync.WaitGroup // handlers whose connections net/http has forgotten
 }
 
@@ -58,7 +59,7 @@ func (s *Server) layOut() *http.ServeMux {
 	mux := http.NewServeMux()
 	allowed := make(map[string][]string)
 	for _, rt := range routes() {
-		mux.Handle(rt.Method+" "+rt.Path, s.serveRoute(rt))
+		mux.Handle(rt.Method+" "+rt.Path, s.serveRoute(rt, asItIs))
 		allowed[rt.Path] = append(allowed[rt.Path], rt.Method)
 	}
 	for path, methods := range allowed {
@@ -256,6 +257,9 @@ func (s *Server) auditRefusal(r *http.Request, why *api.Error) {
 }
 
 func peerFields(p Peer) map[string]any {
+	if p.Principal != "" {
+		return map[string]any{"principal": p.Principal}
+	}
 	f := map[string]any{"peer_uid": p.UID, "peer_gid": p.GID, "peer_pid": p.PID}
 	if exe := executable(p.PID); exe != "" {
 		f["peer_exe"] = exe

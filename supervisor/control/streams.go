@@ -3,7 +3,10 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,16 +14,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// lines writes an answer of JSON lines. Close it before the handler returns.
+// lines writes an answer of JSON lines, or of server-sent events with one JSON
+// value each (HTML Living Standard, section 9.2). Close it before the handler
+// returns.
 type lines struct {
 	w     http.ResponseWriter
 	ctl   *http.ResponseController
 	bound time.Duration // for one line; 0 for none
+	sse   bool
 
 	mu    sync.Mutex // between the stream and its timer
 	begun bool
 	timer *time.Timer // pending flush
 }
+
+const eventStream = "text/event-stream"
 
 // flushDelay is how long a line may lie in the buffer for others to join it.
 const flushDelay = 5 * time.Millisecond
@@ -38,22 +46,43 @@ func (l *lines) begin() error {
 
 func (l *lines) header() error {
 	l.begun = true
-	l.w.Header().Set("Content-Type", "application/x-ndjson")
+	contentType := "application/x-ndjson"
+	if l.sse {
+		contentType = eventStream
+	}
+	l.w.Header().Set("Content-Type", contentType)
 	l.w.Header().Set("Cache-Control", "no-store")
 	l.w.WriteHeader(http.StatusOK)
 	// An earlier answer on the connection has left its deadline.
 	return l.arm()
 }
 
-func (l *lines) write(v any) error {
+// write sends one value. number is what a client resumes from; 0 is none.
+func (l *lines) write(v any, number uint64) error {
 	line, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return l.raw(line)
+	if !l.sse {
+		return l.raw(append(line, '\n'))
+	}
+	// JSON has no line breaks, so that one data field holds it all.
+	var event []byte
+	if number != 0 {
+		event = fmt.Appendf(event, "id: %d\n", number)
+	}
+	return l.raw(append(append(append(event, "data: "...), line...), "\n\n"...))
 }
 
-func (l *lines) raw(line []byte) error {
+// end tells the client that the stream is complete.
+func (l *lines) end() error {
+	if l.sse {
+		return l.raw([]byte("event: end\ndata: " + api.StreamEnd + "\n\n"))
+	}
+	return l.raw([]byte(api.StreamEnd + "\n"))
+}
+
+func (l *lines) raw(text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.begun {
@@ -64,7 +93,7 @@ func (l *lines) raw(line []byte) error {
 	if err := l.arm(); err != nil {
 		return err
 	}
-	_, err := l.w.Write(append(line, '\n'))
+	_, err := l.w.Write(text)
 	return err
 }
 
@@ -128,8 +157,8 @@ func serverEnding(ctx context.Context) bool {
 // belongs to a supervised program has to keep reading; others may stop their
 // terminal for as long as they like, since only their own place is held up.
 func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
-	out := &lines{w: w, ctl: http.NewResponseController(w)}
-	if peerOf(r.Context()).Program != "" {
+	out := &lines{w: w, ctl: http.NewResponseController(w), sse: strings.Contains(r.Header.Get("Accept"), eventStream)}
+	if peer := peerOf(r.Context()); peer.Program != "" || peer.Principal != "" {
 		out.bound = s.cfg.Limits.Write
 	}
 	defer out.close()
@@ -137,7 +166,7 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	switch {
 	case err == nil || serverEnding(r.Context()):
 		// The peer may be gone by now; then nobody misses the last line.
-		if out.raw([]byte(api.StreamEnd)) == nil {
+		if out.end() == nil {
 			_ = out.flush()
 		}
 	case !out.begun:
@@ -151,6 +180,10 @@ func getEvents(s *Server, r *http.Request, out *lines) error {
 	since, follow, err := decodeEvents(r.URL.Query())
 	if err != nil {
 		return err
+	}
+	// What a browser's EventSource sends when it reconnects.
+	if last, err := strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 63); err == nil {
+		since = last
 	}
 	w := s.cfg.Events.Watch(since)
 	if !follow {
@@ -170,7 +203,7 @@ func heldEvents(w *event.Watcher, last uint64, out *lines) error {
 		if !ok || e.Seq > last {
 			return nil
 		}
-		if err := out.write(e); err != nil {
+		if err := out.write(e, e.Seq); err != nil {
 			return err
 		}
 	}
@@ -189,7 +222,7 @@ func followEvents(ctx context.Context, w *event.Watcher, out *lines) error {
 				return err
 			}
 		}
-		if err := out.write(e); err != nil {
+		if err := out.write(e, e.Seq); err != nil {
 			return err
 		}
 	}
@@ -216,7 +249,7 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 		}
 	}
 	for line := range s.cfg.Logs.Read(r.Context(), q) {
-		if err := out.write(toLogLine(line)); err != nil {
+		if err := out.write(toLogLine(line), line.Seq); err != nil {
 			return err
 		}
 		if q.Follow {

@@ -276,6 +276,13 @@ func (c *Client) Program(ctx context.Context, name string) (ProgramDetail, error
 	return out, err
 }
 
+// Usage returns what the processes of every program use.
+func (c *Client) Usage(ctx context.Context) (Usage, error) {
+	var out Usage
+	err := c.quick(ctx, http.MethodGet, "/v1/usage", nil, nil, &out)
+	return out, err
+}
+
 // Start starts programs and, unless NoWait, returns when each is RUNNING, has
 // completed, or has failed. Per-program failures are in the result.
 func (c *Client) Start(ctx context.Context, req ActionRequest) (ActionResult, error) {

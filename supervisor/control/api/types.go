@@ -115,6 +115,25 @@ type ProgramDetail struct {
 	Spec json.RawMessage `json:"spec"`
 }
 
+// Usage is what the processes of every program used at one time.
+type Usage struct {
+	Time     time.Time      `json:"time"`
+	NextMS   int64          `json:"next_ms"` // a new reading is not made sooner
+	Programs []ProgramUsage `json:"programs"`
+}
+
+// ProgramUsage is the use of one program's whole process tree. CPUSeconds are
+// those of all its runs and never fall; memory that processes share counts for
+// each of them.
+type ProgramUsage struct {
+	Name        string  `json:"name"`
+	CPUSeconds  float64 `json:"cpu_seconds"`
+	MemoryBytes int64   `json:"memory_bytes"`
+	Processes   int     `json:"processes"`
+	Threads     int     `json:"threads"`
+	OpenFiles   int     `json:"open_files"`
+}
+
 // ActionRequest asks for a change of some programs. Names may be exact names,
 // names of groups, globs, or prefixes that fit one program alone; All stands
 // for every program and excludes Names.

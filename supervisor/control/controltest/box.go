@@ -82,6 +82,7 @@ func (b *Box) Config(uid, gid int) control.Config {
 	started := Epoch.Add(-time.Hour)
 	return control.Config{
 		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b, Bridge: b,
+		Usage: b.usage,
 		Owner: func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
 		Probes: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if text, ok := b.ProbeJSON[r.URL.Path]; ok {
@@ -324,6 +325,15 @@ func (b *Box) fitting(q logs.Query) []logs.Line {
 		fit = fit[max(0, len(fit)-max(0, q.Lines)):]
 	}
 	return fit
+}
+
+// usage is one process a program.
+func (b *Box) usage() []api.ProgramUsage {
+	var all []api.ProgramUsage
+	for _, p := range b.Snapshot().Programs {
+		all = append(all, api.ProgramUsage{Name: p.Name, CPUSeconds: 1.5, MemoryBytes: 4096, Processes: 1, Threads: 1})
+	}
+	return all
 }
 
 // Plan returns PlanJSON.

@@ -1,0 +1,128 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+
+	"github.com/dreamlab-ai/agentinit/internal/exchange"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// A remote client reaches a part of the control API over HTTP: the management
+// listener serves it below the paths of this file. The rows are the ones of the
+// control socket; what differs is who asks. On the socket the kernel names the
+// peer; here the listener has checked a credential and says what it grants.
+
+// remoteRoute maps a path of the management listener to a row of the route table.
+type remoteRoute struct {
+	Method, Path string
+	// row is the path of the row; its method is the same.
+	row string
+	// action: the program's name comes from the path and the rest of
+	// api.ActionRequest from the body. Elsewhere {name} becomes the query's name.
+	action bool
+	Doc    string
+}
+
+// remoteRoutes lists what is reachable over HTTP. Bridge, shutdown, the log level
+// and the adapters are not: the adapters have routes of their own there, and the
+// others are for who is in the box.
+func remoteRoutes() []remoteRoute {
+	return []remoteRoute{
+		{Method: "GET", Path: "/v1/programs", row: "/v1/status", Doc: "State of programs at one event number."},
+		{Method: "GET", Path: "/v1/programs/{name}", row: "/v1/program", Doc: "One program and the specification it runs by."},
+		{Method: "GET", Path: "/v1/programs/{name}/why", row: "/v1/why", Doc: "Why a program is in the state it is in, and what happens next."},
+		{Method: "GET", Path: "/v1/programs/{name}/logs", row: "/v1/logs", Doc: "Captured output of one program, as JSON lines or, with Accept: text/event-stream, as server-sent events."},
+		{Method: "POST", Path: "/v1/programs/{name}/start", row: "/v1/start", action: true, Doc: "Start a program and wait until it runs, has completed or has failed."},
+		{Method: "POST", Path: "/v1/programs/{name}/stop", row: "/v1/stop", action: true, Doc: "Stop a program and wait until its processes are gone."},
+		{Method: "POST", Path: "/v1/programs/{name}/restart", row: "/v1/restart", action: true, Doc: "Restart a program."},
+		{Method: "POST", Path: "/v1/programs/{name}/signal", row: "/v1/signal", action: true, Doc: "Send a signal to a program."},
+		{Method: "GET", Path: "/v1/logs", row: "/v1/logs", Doc: "Captured output of all programs, or of those named, as JSON lines or server-sent events."},
+		{Method: "GET", Path: "/v1/box/events", row: "/v1/events", Doc: "Events of the supervisor, as JSON lines or server-sent events; a Lagged event stands for lost ones."},
+		{Method: "GET", Path: "/v1/box/usage", row: "/v1/usage", Doc: "What each program's processes use."},
+		{Method: "GET", Path: "/v1/box/plan", row: "/v1/plan", Doc: "The resolved plan in force."},
+		{Method: "GET", Path: "/v1/box/boot", row: "/v1/boot", Doc: "Record of the boot: phases, artifacts, programs, critical chain."},
+		{Method: "GET", Path: "/v1/box/ready", row: "/v1/ready", Doc: "Whether the box is ready, and what is missing; always 200."},
+		{Method: "POST", Path: "/v1/box/apply", row: "/v1/apply", Doc: "Read the manifest again and carry out the difference; dry_run only shows it."},
+	}
+}
+
+// RemotePrefixes are the paths below which Remote has routes, for the listener that
+// mounts it.
+func RemotePrefixes() []string { return []string{"/v1/programs", "/v1/logs", "/v1/box"} }
+
+// Grant is what a credential of the management listener entitles to. Principal
+// names its holder in the audit trail.
+type Grant struct {
+	Access    Access
+	Principal string
+}
+
+// Remote serves the part of the control API that is reachable over HTTP. grant
+// tells what the credential of a request, which the listener has checked, entitles
+// to; it is called once for each request and must return from memory.
+func (s *Server) Remote(grant func(*http.Request) Grant) http.Handler {
+	rows := make(map[string]route)
+	for _, rt := range routes() {
+		rows[rt.Method+" "+rt.Path] = rt
+	}
+	mux := http.NewServeMux()
+	allowed := make(map[string][]string)
+	for _, remote := range remoteRoutes() {
+		mux.Handle(remote.Method+" "+remote.Path, s.serveRemote(remote, rows[remote.Method+" "+remote.row]))
+		allowed[remote.Path] = append(allowed[remote.Path], remote.Method)
+	}
+	for path, methods := range allowed {
+		mux.Handle(path, s.methodNotAllowed(methods))
+	}
+	mux.HandleFunc("/", s.noRoute)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g := grant(r)
+		peer := Peer{UID: noUser, GID: noUser, Granted: g.Access, Principal: g.Principal}
+		a := &answer{ResponseWriter: w}
+		r = r.WithContext(context.WithValue(r.Context(), peerKey{}, peer))
+		defer s.contain(a, r)
+		mux.ServeHTTP(a, r)
+	})
+}
+
+// noUser is a uid that no process has: (uid_t)-1.
+const noUser = ^uint32(0)
+
+func (s *Server) serveRemote(remote remoteRoute, rt route) http.Handler {
+	return s.serveRoute(rt, func(w http.ResponseWriter, r *http.Request) error {
+		exchange.SetRoute(r.Context(), remote.Path) // the later call wins
+		name := r.PathValue("name")
+		switch {
+		case name == "":
+			return nil
+		case remote.action:
+			return nameInBody(w, r, name)
+		}
+		q := r.URL.Query()
+		q.Set("name", name)
+		r.URL.RawQuery = q.Encode()
+		return nil
+	})
+}
+
+// nameInBody makes the program of the path the one name of the action.
+func nameInBody(w http.ResponseWriter, r *http.Request, name string) error {
+	req, err := decode[api.ActionRequest](http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return err
+	}
+	if len(req.Names) > 0 || req.All {
+		return api.Errorf(api.CodeBadRequest, "names and all are not for this path: it names the program")
+	}
+	req.Names = []string{name}
+	body, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
+}

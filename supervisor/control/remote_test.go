@@ -1,0 +1,149 @@
+package control_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+)
+
+// remoteServer serves the box over HTTP. A request's X-Role stands for the
+// credential that the management listener has checked.
+func remoteServer(t *testing.T, b *controltest.Box) *httptest.Server {
+	t.Helper()
+	grants := map[string]control.Grant{
+		"viewer":   {Access: control.Read, Principal: "key:view"},
+		"operator": {Access: control.Write, Principal: "key:op"},
+		"agent":    {Access: control.Open, Principal: "agent:a1"},
+	}
+	srv := httptest.NewServer(control.New(own(b)).Remote(func(r *http.Request) control.Grant { return grants[r.Header.Get("X-Role")] }))
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+func askRemote(t *testing.T, srv *httptest.Server, role, method, path, body string, out any) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, srv.URL+path, strings.NewReader(body))
+	must(t, err)
+	req.Header.Set("X-Role", role)
+	resp, err := srv.Client().Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	if out != nil {
+		must(t, json.NewDecoder(resp.Body).Decode(out))
+	}
+	return resp.StatusCode
+}
+
+func TestRemoteByRole(t *testing.T) {
+	for _, c := range []struct {
+		method, path, body      string
+		agent, viewer, operator int
+	}{
+		{"GET", "/v1/programs", "", 403, 200, 200},
+		{"GET", "/v1/programs/web", "", 403, 200, 200},
+		{"GET", "/v1/programs/web/why", "", 403, 200, 200},
+		{"GET", "/v1/programs/web/logs", "", 403, 200, 200},
+		{"GET", "/v1/programs/absent", "", 403, 404, 404},
+		{"GET", "/v1/logs?name=web", "", 403, 200, 200},
+		{"GET", "/v1/box/events", "", 403, 200, 200},
+		{"GET", "/v1/box/usage", "", 403, 200, 200},
+		{"GET", "/v1/box/ready", "", 200, 200, 200},
+		{"POST", "/v1/programs/web/restart", "", 403, 403, 200},
+		{"POST", "/v1/programs/web/signal", `{"signal":"HUP"}`, 403, 403, 200},
+		{"POST", "/v1/programs/web/stop", `{"names":["db"]}`, 403, 403, 400},
+		{"POST", "/v1/programs/web/stop", `{"all":true}`, 403, 403, 400},
+		{"POST", "/v1/programs/web/stop", `{"nonsense":1}`, 403, 403, 400},
+		{"POST", "/v1/box/apply", `{"dry_run":true}`, 403, 403, 200},
+		{"DELETE", "/v1/programs/web", "", 405, 405, 405},
+		{"POST", "/v1/box/shutdown", "", 404, 404, 404},
+	} {
+		t.Run(c.method+" "+c.path+c.body, func(t *testing.T) {
+			srv := remoteServer(t, controltest.New(controltest.Program("db"), controltest.Program("web")))
+			for role, want := range map[string]int{"agent": c.agent, "viewer": c.viewer, "operator": c.operator, "": 403} {
+				if role == "" && (want > c.viewer || c.path == "/v1/box/ready" || c.agent >= 404) {
+					continue
+				}
+				if got := askRemote(t, srv, role, c.method, c.path, c.body, nil); got != want {
+					t.Errorf("%q got %d, want %d", role, got, want)
+				}
+			}
+		})
+	}
+}
+
+// The name in the path decides: a body cannot widen it, and the audit trail names
+// the holder of the credential.
+func TestRemoteActsOnTheProgramOfThePath(t *testing.T) {
+	b := controltest.New(controltest.Program("db"), controltest.Program("web"))
+	srv := remoteServer(t, b)
+	var out api.ActionResult
+	if got := askRemote(t, srv, "operator", "POST", "/v1/programs/web/signal", `{"signal":"USR1"}`, &out); got != 200 {
+		t.Fatal(got)
+	}
+	equal(t, b.Signals(), []string{"web USR1"})
+	events := b.Bus.Watch(0)
+	for {
+		e, ok := events.TryNext()
+		if !ok {
+			t.Fatal("no audit event names the principal")
+		}
+		if e.Name == control.EventChange && e.Fields["principal"] == "key:op" {
+			return
+		}
+	}
+}
+
+func TestRemoteStreamsServerSentEvents(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	b.Lines = []logs.Line{{Seq: 7, Program: "web", Text: "one\ntwo </script>"}}
+	srv := remoteServer(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 3 {
+		b.Bus.Publish(event.Event{Name: "Tested"})
+	}
+	req, err := http.NewRequestWithContext(ctx, "GET", srv.URL+"/v1/box/events?follow=true", nil)
+	must(t, err)
+	req.Header.Set("X-Role", "viewer")
+	req.Header.Set("Accept", "text/event-stream")
+	req.Header.Set("Last-Event-ID", "2")
+	resp, err := srv.Client().Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	equal(t, resp.Header.Get("Content-Type"), "text/event-stream")
+	in := bufio.NewScanner(resp.Body)
+	var got []string
+	for len(got) < 2 && in.Scan() {
+		got = append(got, in.Text())
+	}
+	if len(got) < 2 || got[0] != "id: 3" || !strings.HasPrefix(got[1], "data: {") || !strings.Contains(got[1], `"seq":3,`) {
+		t.Errorf("resumed after 2 with %q", got)
+	}
+	cancel()
+
+	req, err = http.NewRequestWithContext(t.Context(), "GET", srv.URL+"/v1/logs", nil)
+	must(t, err)
+	req.Header.Set("X-Role", "viewer")
+	req.Header.Set("Accept", "text/event-stream")
+	resp, err = srv.Client().Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	in, got = bufio.NewScanner(resp.Body), nil
+	for in.Scan() {
+		got = append(got, in.Text())
+	}
+	if !slices.Contains(got, "id: 7") || !slices.Contains(got, "event: end") {
+		t.Errorf("the stream of logs is %q", got)
+	}
+}
