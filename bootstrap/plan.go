@@ -132,6 +132,16 @@ func (b *Boot) view(l *Loaded) catalog.View {
 	return plan.View(l.Manifest, l.Document, plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
 }
 
+// Effective lists every value of the manifest in force and where it comes from,
+// secrets redacted.
+func (b *Boot) Effective() []schema.Setting {
+	now := b.Current()
+	return schema.Effective(now.Document, func(name string) (string, bool) {
+		v, ok := b.env[name]
+		return v, ok
+	}, b.view(now).Programs())
+}
+
 // hints are the variables for login shells: where things are, and what the
 // manifest says in the catalogue's words; no secrets.
 func (b *Boot) hints() map[string]string {

@@ -26,7 +26,7 @@ var pathKeys = map[string]func(r Roots, l *Loaded) string{
 	"sovereign_mesh.relay.data_dir": nil, "linked_data.context_catalogue": nil,
 	"linked_data.viewer.bundle_path": nil, "linked_data.viewer.mount_path": nil, // the latter is a route
 	"artifacts.*.entry": nil, "artifacts.*.assets": nil, "templates.*.directory": nil,
-	"programs.*.directory": nil, "programs.*.env_file": nil, "programs.*.sandbox.read": nil,
+	"api.keys.*.file": nil, "programs.*.directory": nil, "programs.*.env_file": nil, "programs.*.sandbox.read": nil,
 	"programs.*.sandbox.write": nil, "programs.*.sandbox.execute": nil,
 	"programs.*.ready.unix": nil, "programs.*.ready.file": nil, "programs.*.health.unix": nil, "programs.*.health.file": nil,
 }

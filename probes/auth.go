@@ -43,6 +43,17 @@ type Principal struct {
 // RoleAdmin may do everything.
 const RoleAdmin = "admin"
 
+// Key is a bearer key beside the management key, known by its digest alone.
+type Key struct {
+	Digest [sha256.Size]byte
+	Holder Principal
+}
+
+// NewKey digests the key.
+func NewKey(key string, holder Principal) Key {
+	return Key{Digest: sha256.Sum256([]byte(key)), Holder: holder}
+}
+
 // Refusals of an Authenticator. Anything else it returns is answered 401 too.
 var (
 	ErrNoCredential  = errors.New("no credential was given")
@@ -75,9 +86,27 @@ type Auth struct {
 	digest   atomic.Pointer[[sha256.Size]byte]
 	nostr    Authenticator // nil: signed requests cannot be checked in this build
 	failures *prometheus.CounterVec
+	keys     atomic.Pointer[[]Key]
 	tokens   atomic.Pointer[TokenOwner]
 	tickets  atomic.Pointer[TicketOwner]
+	sessions atomic.Pointer[SessionOwner]
 }
+
+// SetKeys sets the bearer keys beside the management key, in place of those set
+// before.
+func (a *Auth) SetKeys(keys []Key) { a.keys.Store(&keys) }
+
+// SessionOwner tells whose console session a request without an Authorization
+// header belongs to; the error says why it counts for nothing. It may be called
+// from any goroutine.
+type SessionOwner func(r *http.Request) (Principal, error)
+
+// SetSessions lets such requests in.
+func (a *Auth) SetSessions(owner SessionOwner) { a.sessions.Store(&owner) }
+
+// Bearer tells who holds a bearer key, whatever the mode: the console's login
+// form takes no signature.
+func (a *Auth) Bearer(key string) (Principal, error) { return a.bearer(key) }
 
 // TokenOwner tells who holds a bearer token that is not the management key: a
 // spawned agent, for instance. It must take the same time for every token it
@@ -136,6 +165,13 @@ func (a *Auth) Authenticate(r *http.Request) (Principal, error) {
 				return p, nil
 			}
 		}
+		if owner := a.sessions.Load(); owner != nil {
+			p, err := (*owner)(r)
+			if err == nil {
+				return p, nil
+			}
+			return Principal{}, a.refuse("session", "refused", err)
+		}
 		return Principal{}, a.refuse("none", "missing", ErrNoCredential)
 	}
 	if len(headers) > 1 {
@@ -162,11 +198,18 @@ func (a *Auth) bearer(token string) (Principal, error) {
 			return p, nil
 		}
 	}
+	got := sha256.Sum256([]byte(token))
+	if keys := a.keys.Load(); keys != nil {
+		for _, k := range *keys {
+			if subtle.ConstantTimeCompare(got[:], k.Digest[:]) == 1 {
+				return k.Holder, nil
+			}
+		}
+	}
 	want := a.digest.Load()
 	if want == nil {
 		return Principal{}, a.refuse("bearer", "no_key_yet", ErrNoKeyYet)
 	}
-	got := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 		return Principal{}, a.refuse("bearer", "wrong", ErrBadCredential)
 	}

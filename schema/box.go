@@ -26,6 +26,7 @@ type Supervisor struct {
 	OnAllExited string         `toml:"on_all_exited"` // stay, exit
 	Defaults    map[string]any `toml:"defaults"`      // program keys as written; DecodeProgram merges
 	Log         BoxLog         `toml:"log"`
+	Console     ConsoleMode    `toml:"console"`
 }
 
 // BoxLog is supervisor.log: agentinit's own voice and the form of the console.
@@ -98,6 +99,15 @@ type API struct {
 	TrustedProxies []string `toml:"trusted_proxies"` // addresses or prefixes
 	CORSOrigins    []string `toml:"cors_origins"`
 	RateLimit      int      `toml:"rate_limit"` // requests a second and principal; 0 has no limit
+	// Keys are bearer keys beside the management key, by the name that audit shows.
+	Keys map[string]APIKey `toml:"keys"`
+}
+
+// APIKey is one [api.keys.<name>]: where the key is, and what it entitles to.
+type APIKey struct {
+	Role string `toml:"role"` // viewer, operator
+	Env  string `toml:"env"`  // variable that holds the key; else File is set
+	File string `toml:"file"` // file that holds the key
 }
 
 // Template is one [templates.<name>]: what tasks and intents may start.

@@ -254,12 +254,18 @@ func supervisorShape() *shape {
 		field("drain", duration("Hold between /ready going 503 and the first stop; counts toward the budget.").def("0s")),
 		field("barrier", enum("What a wave waits for of the wave before.", "ready", "running", "none").def("ready")),
 		field("on_all_exited", enum("exit ends the box when nothing is left to run.", "stay", "exit").def("stay")),
+		field("console", consoleShape()),
 		field("defaults", programDefaultsShape()),
 		field("log", table("agentinit's own voice and the form of the console.",
 			field("format", enum("auto: console on a terminal, else json.", "auto", "json", "console", "raw").def("auto")),
 			field("level", logLevel("Threshold of agentinit's own lines.")),
 		)),
 	)
+}
+
+func consoleShape() *shape {
+	s := &shape{kinds: kString | kBool, doc: "Web console at /ui of the management listener. It needs a key to log in with: the management key, or one of [api.keys]. \"read-only\" lets no session change anything."}
+	return s.match(`^read-only$`, `true, false or "read-only"`).def(false).formOf(decodes[ConsoleMode])
 }
 
 // portPattern is a number up to 65535. Nobody can listen on another, and a box
@@ -314,6 +320,11 @@ func apiShape() *shape {
 		field("trusted_proxies", list("Addresses or prefixes whose X-Forwarded-For or Forwarded counts; where both are there and differ, neither.", text("").formOf(decodesPrefix)).def([]string{}).eg([]any{"10.0.0.0/8"})),
 		field("cors_origins", list("Origins that browsers may call from, compared exactly.", text("").formOf(decodesOrigin)).def([]string{}).eg([]any{"https://app.example.org"})),
 		field("rate_limit", integer("Requests a second and principal; 0 has no limit.").between(0, 1000000).def(1000)),
+		field("keys", mapping("Bearer keys beside the management key, one table for each; the name stands in the audit trail.", programNames, table("One key. Exactly one of env and file says where it is; it has 16 characters or more.",
+			must("role", enum("viewer may read programs, logs, events and slots; operator may also start, stop, restart, signal and apply.", "viewer", "operator")),
+			field("env", text("Variable that holds the key; never the key itself.").nonEmpty().eg("CONSOLE_KEY")),
+			field("file", text("File that holds the key.").nonEmpty().eg("/run/secrets/console-key")),
+		))),
 	)
 }
 

@@ -327,6 +327,30 @@ func (p *PassEnvironment) fromTOML(v any) error {
 	return errors.New(`"safe", "all", "none", a boolean or an array of names`)
 }
 
+// ConsoleMode is supervisor.console: false, true or "read-only".
+type ConsoleMode string
+
+// The modes of the web console.
+const (
+	ConsoleOff      ConsoleMode = "off"
+	ConsoleOn       ConsoleMode = "on"
+	ConsoleReadOnly ConsoleMode = "read-only"
+)
+
+func (c *ConsoleMode) fromTOML(v any) error {
+	switch v {
+	case true:
+		*c = ConsoleOn
+	case false:
+		*c = ConsoleOff
+	case "read-only":
+		*c = ConsoleReadOnly
+	default:
+		return errors.New(`true, false or "read-only"`)
+	}
+	return nil
+}
+
 // Infinity is the limit that limits nothing (RLIM_INFINITY of getrlimit(2)).
 const Infinity = ^uint64(0)
 

@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/schema"
-	"github.com/dreamlab-ai/agentinit/schema/catalog"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/schema/rules"
 )
@@ -243,7 +242,7 @@ Exit status: 0, or 1 when the manifest is invalid.`,
 			if result.Document == nil {
 				return &exitError{code: exitFailure}
 			}
-			settings := schema.Effective(result.Document, c.lookupEnv, c.catalogueTables(result))
+			settings := schema.Effective(result.Document, c.lookupEnv, plan.View(result.Manifest, result.Document, c.planFacts()).Programs())
 			if written {
 				settings = slices.DeleteFunc(settings, func(s schema.Setting) bool { return s.Source == "default" })
 			}
@@ -258,42 +257,6 @@ Exit status: 0, or 1 when the manifest is invalid.`,
 	}
 	cmd.Flags().BoolVar(&written, "set", false, "leave out what holds by default")
 	return cmd
-}
-
-// catalogueTables are the program tables of the features that are on, with
-// their templates filled in.
-func (c *cli) catalogueTables(r rules.Result) map[string]map[string]any {
-	view := plan.View(r.Manifest, r.Document, c.planFacts())
-	out := map[string]map[string]any{}
-	for _, f := range catalog.Load().Active(view) {
-		for name, table := range f.Programs {
-			out[name] = filled(view, table).(map[string]any)
-		}
-	}
-	return out
-}
-
-func filled(view catalog.View, v any) any {
-	switch v := v.(type) {
-	case string:
-		if text, err := view.FillEscaped(v); err == nil {
-			return text
-		}
-		return v
-	case []any:
-		out := make([]any, len(v))
-		for i, e := range v {
-			out[i] = filled(view, e)
-		}
-		return out
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for k, e := range v {
-			out[k] = filled(view, e)
-		}
-		return out
-	}
-	return v
 }
 
 func (c *cli) printSettings(settings []schema.Setting) error {

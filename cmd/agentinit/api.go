@@ -62,7 +62,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		}
 		b.server.Mount(mount.Pattern, b.api.Handler(), options...)
 	}
-	return nil
+	return b.serveOperators(m)
 }
 
 func (b *box) apiTrouble(name string, fields map[string]any) {
@@ -157,6 +157,9 @@ func principal(ctx context.Context) (rest.Principal, bool) {
 		return rest.Principal{Role: rest.RoleReader, ID: "peer"}, true
 	}
 	p, ok := probes.PrincipalFrom(ctx)
+	if p.Role == roleViewer || p.Role == roleOperator {
+		p.Role = rest.RoleReader // what they may change are programs, not the slots
+	}
 	return rest.Principal{Role: p.Role, ID: p.ID}, ok
 }
 

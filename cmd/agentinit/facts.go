@@ -274,6 +274,15 @@ type applier struct{ b *box }
 
 func (a applier) Plan(context.Context) ([]byte, error) { return json.Marshal(a.b.boot.Current().Plan) }
 
+func (a applier) Manifest(context.Context) (api.Manifest, error) {
+	now := a.b.boot.Current()
+	out := api.Manifest{File: now.Document.Name, Findings: wireFindings(now.Warnings)}
+	for _, s := range a.b.boot.Effective() {
+		out.Settings = append(out.Settings, api.Setting{Path: s.Path, Value: s.Value, Source: s.Source, Detail: s.Detail})
+	}
+	return out, nil
+}
+
 func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error) {
 	if a.b.sup.Phase() == supervisor.Idle {
 		// The boot is about to start what it has read.

@@ -59,6 +59,9 @@ type Applier interface {
 	// Plan returns the plan in force as JSON.
 	Plan(ctx context.Context) ([]byte, error)
 	Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error)
+	// Manifest returns every value in force and where it comes from, secrets
+	// redacted, with the findings about the manifest.
+	Manifest(ctx context.Context) (api.Manifest, error)
 }
 
 // Readiness is the readiness of the box. A change must be visible in Report

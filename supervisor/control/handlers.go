@@ -42,6 +42,13 @@ func getPlan(s *Server, r *http.Request) (any, error) {
 	return json.RawMessage(plan), err
 }
 
+func getManifest(s *Server, r *http.Request) (any, error) {
+	if s.cfg.Applier == nil {
+		return nil, unsupported("manifest")
+	}
+	return s.cfg.Applier.Manifest(r.Context())
+}
+
 // postApply is audited when it may change something; a dry run is a question.
 func postApply(s *Server, r *http.Request) (any, error) {
 	req, err := decode[api.ApplyRequest](r.Body)

@@ -44,6 +44,7 @@ func remoteRoutes() []remoteRoute {
 		{Method: "GET", Path: "/v1/box/events", row: "/v1/events", Doc: "Events of the supervisor, as JSON lines or server-sent events; a Lagged event stands for lost ones."},
 		{Method: "GET", Path: "/v1/box/usage", row: "/v1/usage", Doc: "What each program's processes use."},
 		{Method: "GET", Path: "/v1/box/plan", row: "/v1/plan", Doc: "The resolved plan in force."},
+		{Method: "GET", Path: "/v1/box/manifest", row: "/v1/manifest", Doc: "Every value of the manifest in force, where it comes from, and the findings."},
 		{Method: "GET", Path: "/v1/box/boot", row: "/v1/boot", Doc: "Record of the boot: phases, artifacts, programs, critical chain."},
 		{Method: "GET", Path: "/v1/box/ready", row: "/v1/ready", Doc: "Whether the box is ready, and what is missing; always 200."},
 		{Method: "POST", Path: "/v1/box/apply", row: "/v1/apply", Doc: "Read the manifest again and carry out the difference; dry_run only shows it."},

@@ -82,6 +82,8 @@ func routes() []route {
 			Doc: "Answer when a condition holds. No name and ready: the box."},
 		{Method: "GET", Path: "/v1/plan", Access: Read, reply: getPlan, Reply: json.RawMessage{},
 			Doc: "The resolved plan in force."},
+		{Method: "GET", Path: "/v1/manifest", Access: Read, reply: getManifest, Reply: api.Manifest{},
+			Doc: "Every value of the manifest in force, where it comes from, and the findings."},
 		{Method: "POST", Path: "/v1/apply", Access: Write, reply: postApply, Body: api.ApplyRequest{}, Reply: api.ApplyResult{},
 			Doc: "Read the manifest again and carry out the difference."},
 		{Method: "GET", Path: "/v1/ready", Access: Open, reply: getReady, Reply: api.Readiness{},

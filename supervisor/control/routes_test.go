@@ -81,6 +81,11 @@ func TestContract(t *testing.T) {
 			equal(t, len(u.Programs), 3)
 			equal(t, u.Programs[0].MemoryBytes, 4096)
 		},
+		"GET /v1/manifest": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			m, err := c.Manifest(t.Context())
+			must(t, err)
+			equal(t, m.Settings, []api.Setting{{Path: "supervisor.barrier", Value: "ready", Source: "default"}})
+		},
 		"GET /v1/why": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			b.Set("web", func(p *supervisor.Status) { p.Reason = "told" })
 			w, err := c.Why(t.Context(), "web")

@@ -39,9 +39,9 @@ type Server struct {
 	cfg      Config
 	mux      func() *http.ServeMux
 	panics   atomic.Uint64
-	quiet    throttle       // of refusals
-	noisy    throttle       // of trouble
-	lost     throttle       // of lost sockets
+	quiet    throttle // of refusals
+	noisy    throttle // of trouble
+	lost     throttle // of lost sockets
 	usage    sampler
 	upgraded sync.WaitGroup // handlers whose connections net/http has forgotten
 }

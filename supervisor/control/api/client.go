@@ -283,6 +283,13 @@ func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	return out, err
 }
 
+// Manifest returns the manifest in force.
+func (c *Client) Manifest(ctx context.Context) (Manifest, error) {
+	var out Manifest
+	err := c.quick(ctx, http.MethodGet, "/v1/manifest", nil, nil, &out)
+	return out, err
+}
+
 // Start starts programs and, unless NoWait, returns when each is RUNNING, has
 // completed, or has failed. Per-program failures are in the result.
 func (c *Client) Start(ctx context.Context, req ActionRequest) (ActionResult, error) {

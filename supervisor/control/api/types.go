@@ -217,6 +217,23 @@ func (l LogLine) Bytes() []byte {
 	return []byte(l.Text)
 }
 
+// Manifest is the manifest in force: every value, written or not, and what the
+// rules say about it.
+type Manifest struct {
+	File     string    `json:"file"`
+	Settings []Setting `json:"settings"`
+	Findings []Finding `json:"findings,omitempty"`
+}
+
+// Setting is one value in force. Source is file, env, catalogue or default; Detail
+// is the place in the file or the variable. Secrets are redacted.
+type Setting struct {
+	Path   string `json:"path"`
+	Value  any    `json:"value"`
+	Source string `json:"source"`
+	Detail string `json:"detail,omitempty"`
+}
+
 // ApplyRequest asks for the manifest to be read again. DryRun only says what
 // would happen.
 type ApplyRequest struct {

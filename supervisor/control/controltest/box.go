@@ -349,6 +349,11 @@ func (b *Box) Apply(_ context.Context, dryRun bool) (api.ApplyResult, error) {
 	return out, b.ApplyErr
 }
 
+// Manifest is one setting.
+func (b *Box) Manifest(context.Context) (api.Manifest, error) {
+	return api.Manifest{File: "agentbox.toml", Settings: []api.Setting{{Path: "supervisor.barrier", Value: "ready", Source: "default"}}}, nil
+}
+
 // Report is the readiness.
 func (b *Box) Report() api.Readiness {
 	b.mu.Lock()

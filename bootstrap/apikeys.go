@@ -1,0 +1,51 @@
+package bootstrap
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// APIKey is one key of [api.keys].
+type APIKey struct {
+	Name, Role string
+	Key        Secret
+}
+
+// APIKeys reads the keys of the manifest, in the order of their names. A key that
+// cannot be read is a *Failure with ExitPrepare: without it, the one who holds it
+// would be locked out without a word.
+func APIKeys(m *schema.Manifest, getenv func(string) string) ([]APIKey, error) {
+	var keys []APIKey
+	for _, name := range slices.Sorted(maps.Keys(m.API.Keys)) {
+		k := m.API.Keys[name]
+		text, err := strings.TrimSpace(getenv(k.Env)), error(nil)
+		if k.File != "" {
+			text, err = readSecretFile(k.File)
+		}
+		if err == nil {
+			err = checkKey(text)
+		}
+		if err != nil {
+			return nil, fail(ExitPrepare, err, "cannot use api.keys.%s", name)
+		}
+		keys = append(keys, APIKey{Name: name, Role: k.Role, Key: NewSecret(text)})
+	}
+	return keys, nil
+}
+
+// readSecretFile reads a file that an engine or an operator has put there. One that
+// another user could replace is refused: that user would choose the key.
+func readSecretFile(path string) (string, error) {
+	text, weak, err := safeopen.ReadPrivate(path, maxKey)
+	if err != nil {
+		return "", err
+	}
+	if weak != nil {
+		return "", weak
+	}
+	return strings.TrimSpace(string(text)), nil
+}

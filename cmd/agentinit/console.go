@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/probes/console"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// The roles of [api.keys].
+const (
+	roleViewer   = console.RoleViewer
+	roleOperator = "operator"
+)
+
+// serveOperators puts programs, logs and events on the management listener, for
+// the management key and the keys of [api.keys], and the console if it is on.
+func (b *box) serveOperators(m *schema.Manifest) error {
+	keys, err := bootstrap.APIKeys(m, b.getenv)
+	if err != nil {
+		return err
+	}
+	held := make([]probes.Key, len(keys))
+	for i, k := range keys {
+		held[i] = probes.NewKey(k.Key.Reveal(), probes.Principal{Role: k.Role, ID: "key:" + k.Name})
+	}
+	b.auth.SetKeys(held)
+	// It listens nowhere: its rows are what the management listener serves.
+	remote := control.New(b.controlConfig()).Remote(func(r *http.Request) control.Grant { return grant(r.Context()) })
+	for _, prefix := range control.RemotePrefixes() {
+		b.server.Mount(prefix, remote)
+	}
+	if m.Supervisor.Console == schema.ConsoleOff {
+		return nil
+	}
+	c, err := console.New(console.Config{
+		Login:    func(_ *http.Request, key string) (console.Holder, error) { return b.logIn(key) },
+		ReadOnly: m.Supervisor.Console == schema.ConsoleReadOnly, Programs: b.consolePrograms, Version: version,
+	})
+	if err != nil {
+		return err
+	}
+	b.auth.SetSessions(func(r *http.Request) (probes.Principal, error) {
+		h, err := c.Holder(r)
+		return probes.Principal{Role: h.Role, ID: h.ID}, err
+	})
+	b.server.Mount(console.Prefix, c, probes.Open())
+	return nil
+}
+
+// grant is what a principal of the management listener may do with programs.
+// Agents and hosts have routes of their own.
+func grant(ctx context.Context) control.Grant {
+	p, _ := probes.PrincipalFrom(ctx)
+	g := control.Grant{Principal: p.ID}
+	switch p.Role {
+	case probes.RoleAdmin, roleOperator:
+		g.Access = control.Write
+	case roleViewer:
+		g.Access = control.Read
+	}
+	return g
+}
+
+// logIn lets those in who may at least look.
+func (b *box) logIn(key string) (console.Holder, error) {
+	p, err := b.auth.Bearer(key)
+	switch {
+	case errors.Is(err, probes.ErrNoKeyYet):
+		return console.Holder{}, err
+	case err != nil:
+		return console.Holder{}, errors.New("This key is not known.")
+	}
+	switch p.Role {
+	case probes.RoleAdmin, roleOperator, roleViewer:
+		return console.Holder{Role: p.Role, ID: p.ID}, nil
+	}
+	return console.Holder{}, errors.New("The token of an agent does not open the console.")
+}
+
+func (b *box) consolePrograms() []console.Program {
+	snap := b.sup.Snapshot()
+	out := make([]console.Program, len(snap.Programs))
+	for i, p := range snap.Programs {
+		out[i] = console.Program{Name: p.Name, State: p.State.String(), Reason: p.Reason, PID: p.PID, Restarts: p.Restarts}
+	}
+	return out
+}
+
+// programUsage reads what every program uses now.
+func (b *box) programUsage() []api.ProgramUsage {
+	snap := b.sup.Snapshot()
+	out := make([]api.ProgramUsage, len(snap.Programs))
+	for i, p := range snap.Programs {
+		u := b.system.Usage(p.Name, p.Run)
+		out[i] = api.ProgramUsage{
+			Name: p.Name, CPUSeconds: u.CPU.Seconds(), MemoryBytes: u.RSS, Processes: u.Members, Threads: u.Threads, OpenFiles: u.FDs,
+		}
+	}
+	return out
+}

@@ -1,0 +1,198 @@
+// Package console owns the web console of a box: its pages, its sessions and who
+// may log in to them.
+//
+// It must never act on the box itself: pages use the same routes, credentials and
+// roles as every other client of the management listener. It must never serve
+// anything from outside the binary, and nothing that a program of the box says
+// may become markup.
+package console
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+//go:embed static/*
+var static embed.FS
+
+//go:embed page.html login.html
+var pages embed.FS
+
+// Prefix is the path below which the console is served.
+const Prefix = "/ui"
+
+// Program is one row of the page that needs no JavaScript.
+type Program struct {
+	Name, State, Reason string
+	PID                 int
+	Restarts            uint64
+}
+
+// Config is what a Console works with. Its functions are called by many goroutines
+// at once and must return from memory.
+type Config struct {
+	// Login checks a key and returns whom it belongs to. The error is shown.
+	Login func(r *http.Request, key string) (Holder, error)
+	// ReadOnly gives every session the rights of a viewer.
+	ReadOnly bool
+	// Programs are listed on the page for browsers without JavaScript.
+	Programs func() []Program
+	// Version is shown at the foot of the page.
+	Version string
+}
+
+// Holder is whom a session belongs to.
+type Holder struct {
+	Role string
+	ID   string
+}
+
+// Console serves the pages and keeps the sessions. Its methods may be called from
+// any goroutine.
+type Console struct {
+	cfg      Config
+	sessions sessions
+	page     *template.Template
+	mux      *http.ServeMux
+}
+
+// New returns a console without sessions.
+func New(cfg Config) (*Console, error) {
+	page, err := template.ParseFS(pages, "page.html", "login.html")
+	if err != nil {
+		return nil, err
+	}
+	files, err := fs.Sub(static, "static")
+	if err != nil {
+		return nil, err
+	}
+	c := &Console{cfg: cfg, page: page, mux: http.NewServeMux()}
+	c.mux.Handle("GET "+Prefix+"/static/", http.StripPrefix(Prefix+"/static/", http.FileServerFS(files)))
+	c.mux.HandleFunc("GET "+Prefix, c.home)
+	c.mux.HandleFunc("GET "+Prefix+"/{$}", c.home)
+	c.mux.HandleFunc("POST "+Prefix+"/login", c.login)
+	c.mux.HandleFunc("POST "+Prefix+"/logout", c.logout)
+	return c, nil
+}
+
+// policy forbids scripts, styles and connections of anybody else's, and frames
+// (Content Security Policy Level 3).
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// ServeHTTP serves everything below Prefix.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	c.mux.ServeHTTP(w, r)
+}
+
+// view is what the pages are made of.
+type view struct {
+	Role, ID, Version string
+	CanChange         bool
+	Programs          []Program
+	Error             string
+}
+
+func (c *Console) home(w http.ResponseWriter, r *http.Request) {
+	s, ok := c.sessions.of(r, time.Now())
+	if !ok {
+		c.show(w, http.StatusOK, "login.html", view{Version: c.cfg.Version})
+		return
+	}
+	c.show(w, http.StatusOK, "page.html", view{
+		Role: s.Role, ID: s.ID, CanChange: s.Role != RoleViewer, Version: c.cfg.Version, Programs: c.cfg.Programs(),
+	})
+}
+
+func (c *Console) show(w http.ResponseWriter, status int, name string, v view) {
+	var body bytes.Buffer
+	if err := c.page.ExecuteTemplate(&body, name, v); err != nil {
+		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(body.Bytes()) // an error is the client's: it has gone
+}
+
+// RoleViewer is the role of who may only look.
+const RoleViewer = "viewer"
+
+func (c *Console) login(w http.ResponseWriter, r *http.Request) {
+	if !SameOrigin(r) {
+		c.show(w, http.StatusForbidden, "login.html", view{Error: "The login form was sent from another site.", Version: c.cfg.Version})
+		return
+	}
+	// FormValue reads at most what the listener lets through as a body.
+	holder, err := c.cfg.Login(r, strings.TrimSpace(r.PostFormValue("key")))
+	if err != nil {
+		c.show(w, http.StatusUnauthorized, "login.html", view{Error: err.Error(), Version: c.cfg.Version})
+		return
+	}
+	if c.cfg.ReadOnly {
+		holder.Role = RoleViewer
+	}
+	http.SetCookie(w, c.sessions.open(holder, time.Now(), isSecure(r)))
+	http.Redirect(w, r, Prefix+"/", http.StatusSeeOther)
+}
+
+func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
+	if SameOrigin(r) {
+		http.SetCookie(w, c.sessions.close(r))
+	}
+	http.Redirect(w, r, Prefix+"/", http.StatusSeeOther)
+}
+
+// isSecure tells whether the browser reached the box over TLS. A proxy that lies
+// about it only makes the cookie stricter.
+func isSecure(r *http.Request) bool {
+	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+}
+
+// Holder returns whom the session of a request belongs to. A request that may
+// change something counts only if a page of the box sent it.
+func (c *Console) Holder(r *http.Request) (Holder, error) {
+	s, ok := c.sessions.of(r, time.Now())
+	switch {
+	case !ok:
+		return Holder{}, ErrNoSession
+	case r.Method != http.MethodGet && r.Method != http.MethodHead && !SameOrigin(r):
+		return Holder{}, ErrCrossSite
+	}
+	return s, nil
+}
+
+// What Holder refuses.
+var (
+	ErrNoSession = errors.New("there is no console session, or it has expired: log in again")
+	ErrCrossSite = errors.New("a page of another site sent this request")
+)
+
+// SameOrigin tells whether a page of this very box sent the request, by
+// Sec-Fetch-Site (Fetch Metadata) and Origin (RFC 6454). Every browser sends one
+// of them with a POST.
+func SameOrigin(r *http.Request) bool {
+	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
+	if site != "" && site != "same-origin" || site == "" && origin == "" {
+		return false
+	}
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+}
