@@ -24,7 +24,9 @@ func newConsole(t *testing.T, readOnly bool) *Console {
 			return Holder{Role: "admin", ID: "management-key"}, nil
 		},
 		ReadOnly: readOnly, Version: "1.2.3",
-		Programs: func() []Program { return []Program{{Name: "web", State: "RUNNING", Reason: `<script>alert(1)</script>`, PID: 7}} },
+		Programs: func() []Program {
+			return []Program{{Name: "web", State: "RUNNING", Reason: `<script>alert(1)</script>`, PID: 7}}
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
