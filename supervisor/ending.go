@@ -47,6 +47,9 @@ type Result struct {
 	// Leftover names those that the budget did not suffice to stop.
 	Leftover []string      `json:"leftover,omitempty"`
 	Took     time.Duration `json:"took"`
+	// Grace is the budget that the shutdown had: that of the boot, whatever has been
+	// applied since.
+	Grace time.Duration `json:"grace"`
 }
 
 type endingPhase uint8
@@ -339,7 +342,7 @@ func (l *loop) allBooted() bool {
 // finish draws the result after the loop.
 func (l *loop) finish() Result {
 	n := &l.ending
-	r := Result{Cause: n.cause, Code: n.cause.Code, Took: time.Since(n.began)}
+	r := Result{Cause: n.cause, Code: n.cause.Code, Took: time.Since(n.began), Grace: l.sup.cfg.StopGrace}
 	for _, e := range l.order {
 		e.dropWatches()
 		for _, cancel := range e.hooks {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -55,9 +56,7 @@ func New(cfg Config, specs []program.Spec) (*Supervisor, error) {
 	if cfg.Barrier == "" {
 		cfg.Barrier = program.BarrierReady
 	}
-	if cfg.StopGrace <= 0 {
-		cfg.StopGrace = program.DefaultStopGrace
-	}
+	cfg.StopGrace = cmp.Or(cfg.StopGrace, program.DefaultStopGrace)
 	s := &Supervisor{
 		cfg: cfg, in: newInbox(), done: make(chan struct{}), started: make(chan struct{}),
 		applies: make(chan struct{}, 1),

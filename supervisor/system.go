@@ -202,6 +202,9 @@ func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, e
 
 func logOptions(spec *program.Spec, run uint64, pty *os.File) logs.Options {
 	l := spec.Logs
+	if l.Backups == 0 {
+		l.Backups = logs.NoBackups // a program's 0 means none
+	}
 	return logs.Options{
 		Program: spec.Name, Run: run, To: logs.To(l.To), PTY: pty, Path: l.Path, MaxBytes: l.MaxBytes,
 		Backups: l.Backups, MaxAge: l.MaxAge, Compress: l.Compress, TotalBytes: l.TotalBytes,

@@ -484,7 +484,7 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	if b.tasks != nil {
 		b.tasks.Close()
 	}
-	b.disconnectSlots(disconnectTime(b.manifest().Supervisor.StopGrace.Std(), result.Took))
+	b.disconnectSlots(disconnectTime(result.Grace, result.Took))
 	if left := b.owner.KillAll(orphanWait); left > 0 {
 		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})
 	}

@@ -91,6 +91,9 @@ func ended(now supervisor.Status) (bool, *api.Error) {
 			return true, nil
 		}
 	}
+	if now.Schedule != nil && now.Schedule.LastResult != "" {
+		return true, about(api.CodeFailed, now, "%s: %s", now.Name, now.Schedule.LastResult)
+	}
 	return true, about(api.CodeFailed, now, "%s: %s: %s", now.Name, now.Shown(), reasonOf(now))
 }
 

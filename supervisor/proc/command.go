@@ -188,8 +188,11 @@ func newToken() (string, error) {
 	return hex.EncodeToString(b[:]), nil
 }
 
-// tag is the value of EnvTag for one start.
+// tag is the value of EnvTag for one start, empty without one.
 func (o *Owner) tag(id uint64, token string) string {
+	if o.untagged {
+		return ""
+	}
 	t := strconv.FormatUint(id, 10) + "." + token
 	if o.tagPrefix != "" {
 		return o.tagPrefix + "/" + t
@@ -200,6 +203,9 @@ func (o *Owner) tag(id uint64, token string) string {
 // taggedEnv puts the tag first, where a reader of /proc/PID/environ meets it at
 // once, and drops one that the environment has already.
 func taggedEnv(env []string, tag string) []string {
+	if tag == "" {
+		return env
+	}
 	out := make([]string, 0, len(env)+1)
 	out = append(out, EnvTag+"="+tag)
 	for _, kv := range env {

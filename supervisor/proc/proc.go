@@ -44,6 +44,10 @@ type Options struct {
 	// writable. Membership is then known to the kernel, and a kill cannot be
 	// outrun. Elsewhere the Owner does without, and Report says so.
 	Cgroups bool
+	// Untagged leaves EnvTag out of environments, for an Owner whose processes must
+	// not see that it is there. Descendants that escape their session are then not
+	// found.
+	Untagged bool
 	// Report receives, at most once each and from any goroutine, what the kernel or
 	// the sandbox refused. nil discards it.
 	Report func(message string)
@@ -69,6 +73,7 @@ type Owner struct {
 	isInit       bool   // we are PID 1 of a namespace
 	selfPID      int    // our pid, as /proc names it
 	tagPrefix    string // our own tag when we run below another Owner
+	untagged     bool
 	ignored      uint64 // mask of the signals that were ignored when we were started
 	oomInChild   bool   // a new process may set its OOM score before its exec
 	suidDumpable bool   // a change of the user makes memory dumpable (proc(5))
@@ -157,6 +162,7 @@ func New(opts Options) (*Owner, error) {
 		report:       report,
 		selfPID:      os.Getpid(),
 		tagPrefix:    os.Getenv(EnvTag),
+		untagged:     opts.Untagged,
 		exits:        newExitQueue(),
 		sigchld:      make(chan os.Signal, 1),
 		sweepC:       make(chan struct{}, 1),
@@ -174,11 +180,10 @@ func New(opts Options) (*Owner, error) {
 	if o.killTimeout <= 0 {
 		o.killTimeout = 5 * time.Second
 	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return nil, fmt.Errorf("cannot open the null device that programs read from: %w", err)
+	var err error
+	if o.null, err = nullDevice(report); err != nil {
+		return nil, err
 	}
-	o.null = null
 	for fd := range 3 {
 		if ino, ok := pipeInode(fd); ok {
 			o.ownPipes = append(o.ownPipes, ino)
@@ -201,6 +206,22 @@ func New(opts Options) (*Owner, error) {
 	go o.reapLoop()
 	go o.sweepLoop()
 	return o, nil
+}
+
+// nullDevice is what programs have where they are given no file. A small image may
+// have no /dev at all: then it is a pipe without a writer, which reads as empty.
+func nullDevice(report func(string)) (*os.File, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err == nil {
+		return null, nil
+	}
+	report("programs get an empty pipe in place of the null device: " + err.Error())
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the file that programs read from: %w", err)
+	}
+	_ = w.Close() // nothing was written
+	return r, nil
 }
 
 func cgroupsWanted(wanted bool, report func(string)) func() *cgroupBase {

@@ -92,7 +92,7 @@ func (o *options) check() error {
 // run returns the exit status: the child's, 128 + n when signal n ended it,
 // 127 when it was not found, 126 when it could not be run.
 func run(opts options, env []string, stderr io.Writer) int {
-	owner, err := proc.New(proc.Options{})
+	owner, err := proc.New(proc.Options{Untagged: true})
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
 		return 126
@@ -147,9 +147,9 @@ func command(opts options, env []string) proc.Command {
 	return c
 }
 
-// ownSignals are about this process, not about the child: pipes and terminals
-// that we ourselves use.
-var ownSignals = []os.Signal{syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU}
+// ownSignals are about this process, not about the child: a terminal that we
+// ourselves use.
+var ownSignals = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU}
 
 func forward(owner *proc.Owner, id uint64, sig os.Signal, scope proc.Scope, stderr io.Writer) {
 	n, ok := sig.(syscall.Signal)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
 func TestParse(t *testing.T) {
@@ -132,7 +134,7 @@ func TestInitForwardsSignals(t *testing.T) {
 		}
 		// Without TERM, which ends it, what cannot be caught, what is not
 		// forwarded, and 27 and 32 to 34, which a Go program cannot be told of.
-		for _, n := range []int{1, 2, 3, 5, 6, 10, 12, 14, 16, 18, 24, 25, 26, 28, 29, 30, 35, 36, 37, 50, 63, 64} {
+		for _, n := range []int{1, 2, 3, 5, 6, 10, 12, 13, 14, 16, 18, 24, 25, 26, 28, 29, 30, 35, 36, 37, 50, 63, 64} {
 			if err := c.Process.Signal(syscall.Signal(n)); err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +142,7 @@ func TestInitForwardsSignals(t *testing.T) {
 				t.Fatalf("sent %d, the child reports %q", n, lines.Text())
 			}
 		}
-		for _, n := range []syscall.Signal{syscall.SIGURG, syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTERM} {
+		for _, n := range []syscall.Signal{syscall.SIGURG, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTERM} {
 			if err := c.Process.Signal(n); err != nil {
 				t.Fatal(err)
 			}
@@ -182,6 +184,46 @@ func TestInitReapsAndSaysGoodbye(t *testing.T) {
 	c.Stdout = &out
 	if code := exitCode(t, c.Run()); code != 3 || out.String() != "bye\n" {
 		t.Errorf("exit status %d, output %q", code, out.String())
+	}
+}
+
+// TestInitLeavesTheEnvironmentAlone: the child has what agentinit was given, and
+// the mark of an outer agentinit too.
+func TestInitLeavesTheEnvironmentAlone(t *testing.T) {
+	for _, env := range [][]string{{"A=b"}, {"A=b", proc.EnvTag + "=1.outer"}} {
+		c := initCmd("--", "/usr/bin/env")
+		c.Env = env
+		if out, err := c.Output(); err != nil || string(out) != strings.Join(env, "\n")+"\n" {
+			t.Errorf("given %q the child has %q, %v", env, out, err)
+		}
+	}
+}
+
+// TestInitNeedsNoDevices: the smallest image has a program and nothing else.
+func TestInitNeedsNoDevices(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to change the root directory")
+	}
+	root := t.TempDir()
+	for name, from := range map[string]string{"init": "/proc/self/exe", "prog": built.Path(t)} {
+		content, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(root, name), content, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := exec.Command("/init", "--", "/prog", "fds")
+	c.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+	var errors bytes.Buffer
+	c.Stderr = &errors
+	out, err := c.Output()
+	if os.IsNotExist(err) {
+		t.Skip("this test binary needs a dynamic linker: " + err.Error())
+	}
+	if code := exitCode(t, err); code == 126 || strings.Contains(errors.String(), "agentinit:") {
+		t.Errorf("exit status %d, %q, %s", code, out, &errors)
 	}
 }
 
