@@ -12,6 +12,7 @@ import (
 // entry is one program of the loop. Only the loop touches it, but for status.
 type entry struct {
 	name   string // changes with the number of instances; see loop.rename
+	former []string
 	lane   string // of the crew; never changes
 	m      program.Machine
 	status atomic.Pointer[Status]
@@ -102,7 +103,7 @@ func (e *entry) ownReason() string {
 func (e *entry) makeStatus() *Status {
 	m, spec := &e.m, e.spec()
 	s := &Status{
-		Name: e.name, Group: spec.Group, State: m.State,
+		Name: e.name, Group: spec.Group, Former: e.former, State: m.State,
 		Ready: m.Ready, Healthy: m.Healthy, Completed: m.Completed, Required: e.required,
 		Blocked: e.blocked && e.wanted, Halting: e.halting(),
 		Reason: e.reason(), Text: e.text, PID: m.PID, Run: m.Run, Restarts: m.Restarts,

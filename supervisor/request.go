@@ -156,7 +156,11 @@ func (l *loop) remove(e *entry) {
 		}
 	}
 	l.publishOrder()
-	name := e.name
-	l.crew.submit(e.lane, func() { l.sup.cfg.Processes.Forget(name) })
+	names := append([]string{e.name}, e.former...)
+	l.crew.submit(e.lane, func() {
+		for _, name := range names {
+			l.sup.cfg.Processes.Forget(name)
+		}
+	})
 	l.tell(event.ProgramRemoved, e.name, nil)
 }

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -57,6 +58,9 @@ func TestScalingKeepsProcesses(t *testing.T) {
 		if _, ok := b.sup.Status("late"); ok {
 			t.Error("late is still there")
 		}
+		if st := b.status("late:0"); !slices.Equal(st.Names(), []string{"late:0", "late"}) {
+			t.Errorf("its names are %q", st.Names())
+		}
 		b.askedTogether("rename late late:0", "start late:1")
 
 		// What ends under the new name is told of under it, whatever the notice says.
@@ -73,6 +77,9 @@ func TestScalingKeepsProcesses(t *testing.T) {
 		b.pass(15 * time.Second)
 		if st := b.status("late"); st.PID != pid || st.Run != 2 || st.State != program.Running {
 			t.Errorf("%+v", st)
+		}
+		if st := b.status("late"); !slices.Equal(st.Names(), []string{"late", "late:0"}) {
+			t.Errorf("its names are %q", st.Names())
 		}
 		b.askedTogether("rename late:0 late", "TERM late:1", "forget late:1")
 	})

@@ -202,9 +202,6 @@ func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, e
 
 func logOptions(spec *program.Spec, run uint64, pty *os.File) logs.Options {
 	l := spec.Logs
-	if l.Backups == 0 {
-		l.Backups = logs.NoBackups // a program's 0 means none
-	}
 	return logs.Options{
 		Program: spec.Name, Run: run, To: logs.To(l.To), PTY: pty, Path: l.Path, MaxBytes: l.MaxBytes,
 		Backups: l.Backups, MaxAge: l.MaxAge, Compress: l.Compress, TotalBytes: l.TotalBytes,
@@ -377,7 +374,8 @@ func (s *System) Kill(name string, run uint64) error {
 	return nil
 }
 
-// Rename implements Processes.
+// Rename implements Processes. Output keeps the name under which it came: see
+// Status.Names.
 func (s *System) Rename(was, name string) {
 	s.mu.Lock()
 	for key, r := range maps.Clone(s.runs) {
@@ -394,7 +392,6 @@ func (s *System) Rename(was, name string) {
 	s.spent[name] += s.spent[was]
 	delete(s.spent, was)
 	s.mu.Unlock()
-	s.cfg.Logs.Rename(was, name)
 }
 
 // Forget implements Processes: the program's output, crash record and CPU time

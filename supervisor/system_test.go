@@ -167,16 +167,6 @@ func TestRealPrograms(t *testing.T) {
 	}
 }
 
-// TestNoBackupsMeansNone: a manifest's backups = 0 keeps no rotated file.
-func TestNoBackupsMeansNone(t *testing.T) {
-	for manifest, want := range map[int]int{0: logs.NoBackups, 3: 3} {
-		spec := program.Spec{Logs: program.Logs{To: program.LogFile, Backups: manifest}}
-		if got := logOptions(&spec, 1, nil).Backups; got != want {
-			t.Errorf("backups = %d: %d", manifest, got)
-		}
-	}
-}
-
 func TestRealNotify(t *testing.T) {
 	b := newRealBox(t, Config{}, spec("p", notify, func(s *program.Spec) {
 		s.Argv, s.Umask = []string{os.Args[0]}, -1

@@ -94,7 +94,7 @@ func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 			end.Exit = "signal " + x.Signal
 		}
 	}
-	query := logs.Query{Programs: []string{p.Name}, Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run}
+	query := logs.Query{Programs: p.Names(), Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run}
 	for line := range b.plane.Read(b.stopped, query) {
 		end.Stderr = append(end.Stderr, line.Text)
 	}

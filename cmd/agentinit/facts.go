@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -85,6 +86,9 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 		out[i] = probes.ProgramFacts{
 			Name: p.Name, State: p.State.String(), Restarts: p.Restarts, StartedAt: value(p.StartedAt), Logs: streams[p.Name],
 		}
+		for _, former := range p.Former {
+			out[i].Logs = joined(out[i].Logs, streams[former])
+		}
 		if p.LastExit != nil {
 			status := p.LastExit.Status()
 			out[i].LastExit = &status
@@ -96,6 +100,20 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 		}
 	}
 	return out
+}
+
+// joined adds the counters of one name of a program to those of another.
+func joined(a, b []probes.StreamLogs) []probes.StreamLogs {
+	for _, s := range b {
+		i := slices.IndexFunc(a, func(of probes.StreamLogs) bool { return of.Stream == s.Stream })
+		if i < 0 {
+			a = append(a, s)
+			continue
+		}
+		a[i].Bytes += s.Bytes
+		a[i].Dropped += s.Dropped
+	}
+	return a
 }
 
 func (m metricsPrograms) Reaped() (programs, orphans uint64) {

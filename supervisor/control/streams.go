@@ -241,7 +241,10 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 		if err != nil {
 			return err
 		}
-		q.Programs = namesOf(programs)
+		q.Programs = nil
+		for _, p := range programs {
+			q.Programs = append(q.Programs, p.Names()...)
+		}
 	}
 	if q.Follow {
 		if err := out.begin(); err != nil {

@@ -25,7 +25,7 @@ type Options struct {
 	// The rest is for ToFile.
 	Path       string
 	MaxBytes   int64         // rotate above this; 0 never
-	Backups    int           // rotated files kept; 0 keeps all, NoBackups none
+	Backups    int           // rotated files kept; 0 keeps all
 	MaxAge     time.Duration // rotated files older than this go; 0 keeps all
 	Compress   bool          // gzip rotated files in the background
 	TotalBytes int64         // the file and its rotated ones together; 0 is no cap

@@ -117,9 +117,9 @@ func (c *console) encode(b *batch, s *stream, ln rawLine) []byte {
 	case FormatRaw:
 		return append(append(b.out, ln.text...), '\n')
 	case FormatConsole:
-		return c.appendConsole(b, s.program.name(), s.kind, ln.display())
+		return c.appendConsole(b, s.program.name, s.kind, ln.display())
 	}
-	return appendJSON(b, s.program.name(), s.kind, s.pid, ln.display(), ln.cut)
+	return appendJSON(b, s.program.name, s.kind, s.pid, ln.display(), ln.cut)
 }
 
 // mark is the line that says what was lost.

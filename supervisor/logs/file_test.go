@@ -128,11 +128,6 @@ func TestBackupsAgeAndTotal(t *testing.T) {
 	if names, _ := archives(t, path); len(names) != 1 || names[0] != other {
 		t.Errorf("with max_age = 1h: %v", names)
 	}
-	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 50_000, Backups: NoBackups}, numbered(10_000))
-	settle(t, p)
-	if names, _ := archives(t, path); len(names) != 1 || names[0] != other {
-		t.Errorf("without backups: %v", names)
-	}
 }
 
 func TestRunsAndProgramsShareAFile(t *testing.T) {

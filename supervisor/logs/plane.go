@@ -124,11 +124,11 @@ func (p *Plane) sinkFor(o Options, c *Capture) sink {
 func (p *Plane) Stats() []StreamStats {
 	var stats []StreamStats
 	list := p.list()
-	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name(), b.name()) })
+	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name, b.name) })
 	for _, pl := range list {
 		for i := range pl.rings {
 			stats = append(stats, StreamStats{
-				Program: pl.name(), Stream: Stream(i + 1),
+				Program: pl.name, Stream: Stream(i + 1),
 				Bytes: pl.bytes[i].Load(), Lines: pl.lines[i].Load(), Dropped: pl.dropped[i].Load(),
 			})
 		}

@@ -9,7 +9,7 @@ import (
 
 // programLog is what is kept of one program over all its runs.
 type programLog struct {
-	label atomic.Pointer[string] // see name
+	name string
 
 	bytes, lines, dropped [2]atomic.Uint64
 
@@ -18,38 +18,19 @@ type programLog struct {
 	subs  []*Subscription
 }
 
-// name is that of the program; Rename changes it.
-func (pl *programLog) name() string { return *pl.label.Load() }
-
 // program returns the log of a program, making it if need be.
 func (p *Plane) program(name string) *programLog {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pl := p.programs[name]
 	if pl == nil {
-		pl = &programLog{}
-		pl.label.Store(&name)
+		pl = &programLog{name: name}
 		for i := range pl.rings {
 			pl.rings[i] = ring{max: p.cfg.RingBytes, budget: &p.budget}
 		}
 		p.programs[name] = pl
 	}
 	return pl
-}
-
-// Rename gives the log of a program another name; what runs goes on writing to it.
-// A log that has the new name already is forgotten.
-func (p *Plane) Rename(was, name string) {
-	p.Remove(name)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	pl := p.programs[was]
-	if pl == nil {
-		return
-	}
-	delete(p.programs, was)
-	p.programs[name] = pl
-	pl.label.Store(&name)
 }
 
 // Remove forgets a program: its rings, counters and subscriptions. A capture that
@@ -78,7 +59,7 @@ func (pl *programLog) store(kind Stream, text []byte, rec record) {
 		return
 	}
 	pl.subs = slices.DeleteFunc(pl.subs, func(s *Subscription) bool {
-		return s.offer(pl.name(), kind, rec, text)
+		return s.offer(pl.name, kind, rec, text)
 	})
 }
 
@@ -91,7 +72,7 @@ func (pl *programLog) tail(kind Stream, n int, keep func(record, []byte) bool) [
 			return false
 		}
 		if keep(r, text) {
-			lines = append(lines, r.line(pl.name(), kind, text))
+			lines = append(lines, r.line(pl.name, kind, text))
 		}
 		return true
 	})
@@ -136,7 +117,7 @@ func (s *Subscription) searchRing() (found bool) {
 	for i := range s.log.rings {
 		ring := &s.log.rings[i]
 		ring.forward(ring.first(), func(rec record, text []byte) bool {
-			found = s.offer(s.log.name(), Stream(i+1), rec, text)
+			found = s.offer(s.log.name, Stream(i+1), rec, text)
 			return !found
 		})
 		if found {

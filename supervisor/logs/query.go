@@ -145,7 +145,7 @@ type reader struct {
 func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64) []Line) []Line {
 	var lines []Line
 	for _, pl := range r.plane.list() {
-		if !r.query.wantsProgram(pl.name()) {
+		if !r.query.wantsProgram(pl.name) {
 			continue
 		}
 		next := r.next[pl]
@@ -181,7 +181,7 @@ func (r *reader) history() []Line {
 				return false
 			}
 			if r.query.match(rec) {
-				taken = append(taken, rec.line(pl.name(), kind, text))
+				taken = append(taken, rec.line(pl.name, kind, text))
 			}
 			return true
 		})
@@ -195,12 +195,12 @@ func (r *reader) news() []Line {
 		var taken []Line
 		ring := &pl.rings[kind-1]
 		if first := ring.first(); first > *next {
-			taken = append(taken, lost(pl.name(), kind, first-*next))
+			taken = append(taken, lost(pl.name, kind, first-*next))
 			*next = first
 		}
 		ring.forward(*next, func(rec record, text []byte) bool {
 			if r.query.match(rec) {
-				taken = append(taken, rec.line(pl.name(), kind, text))
+				taken = append(taken, rec.line(pl.name, kind, text))
 			}
 			return true
 		})

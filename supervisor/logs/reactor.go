@@ -173,7 +173,7 @@ func (r *reactor) add(s *stream) {
 		return
 	}
 	if err := r.register(s); err != nil {
-		s.plane.trouble(s.program.name(), fmt.Errorf("cannot watch the %s of %s: %w", s.kind, s.program.name(), err))
+		s.plane.trouble(s.program.name, fmt.Errorf("cannot watch the %s of %s: %w", s.kind, s.program.name, err))
 		r.finish(s)
 	}
 }

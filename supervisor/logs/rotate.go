@@ -64,9 +64,6 @@ var archiveSuffix = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^\.\d{8}T\d{6}\.\d{9}Z(\.gz)?$`)
 })
 
-// NoBackups as Options.Backups keeps no rotated file.
-const NoBackups = -1
-
 const partSuffix = ".gz.part"
 
 // shift gives the current file its archive name.
@@ -208,7 +205,7 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 	}
 	var errs []error
 	for i, f := range files {
-		tooMany := o.Backups == NoBackups || o.Backups > 0 && len(files)-i > o.Backups
+		tooMany := o.Backups > 0 && len(files)-i > o.Backups
 		tooOld := o.MaxAge > 0 && now.Sub(f.modTime) > o.MaxAge
 		tooBig := o.TotalBytes > 0 && total > o.TotalBytes
 		if !tooMany && !tooOld && !tooBig {

@@ -8,13 +8,16 @@ import (
 // Status is one program as seen from outside. It is a value; Spec is shared and
 // must not be changed.
 type Status struct {
-	Name      string `json:"name"`
-	Group     string `json:"group"`
-	State     State  `json:"state"`
-	Ready     bool   `json:"ready"`
-	Healthy   bool   `json:"healthy"`
-	Completed bool   `json:"completed"`
-	Required  bool   `json:"required"`
+	Name  string `json:"name"`
+	Group string `json:"group"`
+	// Former are the names that this instance had before, as the number of instances
+	// changed. Output from then has them.
+	Former    []string `json:"former,omitempty"`
+	State     State    `json:"state"`
+	Ready     bool     `json:"ready"`
+	Healthy   bool     `json:"healthy"`
+	Completed bool     `json:"completed"`
+	Required  bool     `json:"required"`
 	// Blocked says that the program wants to start and cannot: a program that it
 	// needs will not come without a request. Reason says which.
 	Blocked bool `json:"blocked,omitempty"`
@@ -54,6 +57,9 @@ type ScheduleStatus struct {
 	// LastResult is how the latest finished run ended, in words; empty before.
 	LastResult string `json:"last_result,omitempty"`
 }
+
+// Names are all names that the program has had.
+func (s *Status) Names() []string { return append([]string{s.Name}, s.Former...) }
 
 // Scheduled tells whether the program is a schedule that will start a run by
 // itself.
