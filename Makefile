@@ -10,7 +10,7 @@ BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' VERSION 2>/dev/null)
 
-.PHONY: help build demo test lint race e2e console-test bench fuzz image image-test fmt generate vendor-hash clean deps
+.PHONY: help build demo test lint race e2e console-test docs bench fuzz image image-test fmt generate vendor-hash clean deps
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ e2e: deps image-test ## end to end: real PID 1, real containers (root)
 
 console-test: deps build ## the web console in a real browser (chromium); pictures of its pages in dist/console
 	cd test/console && go vet ./... && go test -count=1 -v ./...
+
+docs: deps-docs ## the documentation as a searchable static site in dist/docs (mkdocs)
+	./.ci/docs
 
 bench: deps-bench build bin/testprog ## measure, beside a bare C loop and the peers installed here (BENCHFLAGS: more flags)
 	@mkdir -p dist

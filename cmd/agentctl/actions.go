@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -176,11 +178,15 @@ Exit status 1: it did not come in time, or cannot come any more.`,
 	cmd.Flags().StringVar(&q.For, "for", api.ForReady, api.ForAny+", in letters of either case")
 	// It fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(api.Conditions(), cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().DurationVar(&q.Timeout, "timeout", 0, "give up after this long (default: never)")
+	cmd.Flags().DurationVar(&q.Timeout, "timeout", 0, "give up after this long (default: never); within it, also wait for agentinit to answer")
 	return cmd
 }
 
-// waitOn asks again where the server's own bound ended a wait that has none.
+// knockPause is the wait before agentinit is tried again that does not answer yet.
+const knockPause = 50 * time.Millisecond
+
+// waitOn asks again where the server's own bound ended a wait that has none, and,
+// within a timeout, until agentinit answers: scripts start it and wait at once.
 func waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (api.WaitResult, error) {
 	until := ctx
 	if q.Timeout > 0 {
@@ -190,7 +196,14 @@ func waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (api.WaitR
 		defer cancel()
 	}
 	for {
+		begun := time.Now()
 		result, err := client.Wait(until, q)
+		notYet := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+		if notYet && q.Timeout > knockPause {
+			time.Sleep(knockPause)
+			q.Timeout -= time.Since(begun)
+			continue
+		}
 		if q.Timeout > 0 || api.CodeOf(err) != api.CodeTimeout {
 			return result, err
 		}
