@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -153,12 +155,24 @@ func dedupe(findings []schema.Finding) []schema.Finding {
 func (b *Boot) facts(m *schema.Manifest, doc *schema.Document, users *Users) plan.Facts {
 	return plan.Facts{
 		Env:         b.environment(m, doc),
+		InBox:       true,
+		Lacks:       b.lacksThing,
 		ReadFileFor: func(path, user string) ([]byte, error) { return readEnvFile(path, user, users) },
 		Account:     users.account,
 		Main:        b.cfg.Main,
 		Version:     b.cfg.Version,
 		System:      b.cfg.System,
 	}
+}
+
+// lacksThing tells whether the box lacks a directory that no phase of the boot makes.
+// Accounts are looked up when the programs get their numbers.
+func (b *Boot) lacksThing(what plan.Thing, name string) bool {
+	if what != plan.Directory || NewPolicy(b.cfg.Roots).Check(name) == nil {
+		return false
+	}
+	_, err := os.Stat(name)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // readEnvFile reads an env_file, which its program's user may own: what agentinit

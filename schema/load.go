@@ -146,6 +146,19 @@ var stopKeys = map[string][]string{
 	"stop_timeout": {"stop"},
 }
 
+// withLogFile is the table logs with what its path implies: who names a file wants
+// the output in it.
+func withLogFile(v any) any {
+	logs, ok := v.(map[string]any)
+	path, _ := logs["path"].(string)
+	if _, said := logs["to"]; !ok || said || path == "" {
+		return v
+	}
+	logs = maps.Clone(logs)
+	logs["to"] = "file"
+	return logs
+}
+
 // MergeProgram lays program tables over each other, the last one winning key by
 // key. The layers are not changed; nil layers are fine.
 func MergeProgram(layers ...map[string]any) map[string]any {
@@ -159,6 +172,9 @@ func MergeProgram(layers ...map[string]any) map[string]any {
 			}
 		}
 		for name, v := range layer {
+			if name == "logs" {
+				v = withLogFile(v)
+			}
 			below, ok1 := out[name].(map[string]any)
 			above, ok2 := v.(map[string]any)
 			if ok1 && ok2 && mergedByKey[name] {

@@ -60,6 +60,9 @@ hooks.pre_start = ["a", "b"]
 hooks.post_exit = { command = "c d", timeout = "3s" }
 pass_environment = ["PATH"]
 sandbox = { read = ["/usr"] }
+[programs.filed]
+command = "x"
+logs.path = "/y"
 [programs.once]
 type = "oneshot"
 command = ["true"]
@@ -73,6 +76,7 @@ restart = "never"
 	nice := -5
 	mask := Mode(0o22)
 	want := map[string][2]any{
+		"log file":  {m.Programs["filed"].Logs.To, "file"},
 		"command":   {web.Command, Command{"server", "--port", "80 80", "a b"}},
 		"restart":   {web.Restart, "always"},
 		"stop":      {web.Stop, StopLadder{{"INT", Duration(5 * time.Second)}, {"TERM", 0}, {"KILL", 0}}},

@@ -132,10 +132,10 @@ func passShape() *shape {
 // probeKinds are the dialects both ready and health speak.
 func probeKinds() []key {
 	return []key{
-		field("http", text("URL that answers 2xx or 3xx.").eg("http://127.0.0.1:8000/healthz").nonEmpty()),
-		field("tcp", text("host:port that accepts.").eg("127.0.0.1:5432").nonEmpty()),
+		field("http", text("URL that answers 2xx or 3xx; it begins with http:// or https://.").eg("http://127.0.0.1:8000/healthz").nonEmpty().formOf(decodesProbeURL)),
+		field("tcp", text("host:port that accepts.").eg("127.0.0.1:5432").nonEmpty().formOf(decodesProbeAddress)),
 		field("unix", text("Socket path that accepts.").nonEmpty().eg("/run/db/.s.PGSQL.5432")),
-		field("grpc", text("host:port or host:port/service, grpc.health.v1.").nonEmpty().eg("127.0.0.1:50051")),
+		field("grpc", text("host:port or host:port/service, grpc.health.v1.").nonEmpty().eg("127.0.0.1:50051").formOf(decodesProbeAddress)),
 		field("exec", command("Exits 0.").eg([]any{"pg_isready", "-q"})),
 		field("file", text("Path that exists.").nonEmpty().eg("/run/web/ready")),
 	}
@@ -222,7 +222,7 @@ func sandboxShape() *shape {
 func logsShape() *shape {
 	return table("Where output goes besides its ring.",
 		field("to", enum("none keeps the ring alone.", "console", "file", "none").def("console")),
-		field("path", text("The file, with to = \"file\".").eg("/var/log/web.log")),
+		field("path", text("The file; it implies to = \"file\".").eg("/var/log/web.log")),
 		field("max_bytes", size("Rotate beyond this.").def("50MB")),
 		field("backups", integer("Rotated files that are kept.").between(0, 10000).def(10)),
 		field("max_age", duration("Rotated files older than this go; 0 has no limit.").def("0s")),

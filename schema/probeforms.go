@@ -4,9 +4,60 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/url"
 	"reflect"
+	"strings"
 	"sync"
 )
+
+// decodesProbeURL refuses an address that no HTTP probe can ask. A text with
+// variables is checked after their expansion, by CheckProbe.
+func decodesProbeURL(v any) error {
+	text := v.(string)
+	if strings.Contains(text, "$") {
+		return nil
+	}
+	example := "http://127.0.0.1:8000/healthz"
+	u, err := url.Parse(text)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" {
+		return nil
+	}
+	if with := "http://" + text; !strings.Contains(text, "://") {
+		if u, err := url.Parse(with); err == nil && u.Hostname() != "" {
+			example = with
+		}
+	}
+	return errors.New("a URL that begins with http:// or https://, such as " + Quote(example))
+}
+
+// decodesProbeAddress refuses what a TCP or gRPC probe cannot dial.
+func decodesProbeAddress(v any) error {
+	text := v.(string)
+	if strings.Contains(text, "$") {
+		return nil
+	}
+	address, _, _ := strings.Cut(text, "/")
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return errors.New(`host and port, such as "127.0.0.1:5432"`)
+	}
+	return nil
+}
+
+// CheckProbe says what is wrong with a probe whose variables are expanded; nil:
+// it can be asked. A dollar that is left stands for itself.
+func CheckProbe(p Probe) error {
+	literal := func(text string) any { return strings.ReplaceAll(text, "$", "_") }
+	switch {
+	case p.HTTP != "":
+		return decodesProbeURL(literal(p.HTTP))
+	case p.TCP != "":
+		return decodesProbeAddress(literal(p.TCP))
+	case p.GRPC != "":
+		return decodesProbeAddress(literal(p.GRPC))
+	}
+	return nil
+}
 
 // probeTable is one table of ready or health as written: it may state several
 // kinds at once, each of which becomes a Probe.

@@ -14,6 +14,7 @@ type validator struct {
 	path     []string
 	findings []Finding
 	unknown  int
+	ours     int // how many shapes on the way down are sections of our own
 }
 
 // validate checks a whole document against the shape of the manifest.
@@ -42,8 +43,18 @@ func (v *validator) report(m *mark, onKey bool, value any, secret bool, message,
 }
 
 func (v *validator) check(s *shape, value any, m *mark) {
+	if s.ours {
+		v.ours++
+		defer func() { v.ours-- }()
+	}
 	before := len(v.findings)
-	typed := v.checkType(s, value, m)
+	typed := v.typed(s, value)
+	// A section of the older manifest counts a wrong type and a value outside the
+	// list as two violations. In our own sections one mistake is one finding.
+	listed := s.enum != nil && v.ours > 0
+	if !typed && !listed {
+		v.wrongType(s, value, m)
+	}
 	v.checkEnum(s, value, m)
 	if !typed {
 		v.checkFloatRange(s, value, m)
@@ -99,10 +110,11 @@ func kindOf(value any) kind {
 	return 0
 }
 
-func (v *validator) checkType(s *shape, value any, m *mark) bool {
-	if s.kinds == 0 || s.kinds&kindOf(value) != 0 {
-		return true
-	}
+func (v *validator) typed(s *shape, value any) bool {
+	return s.kinds == 0 || s.kinds&kindOf(value) != 0
+}
+
+func (v *validator) wrongType(s *shape, value any, m *mark) {
 	hint := ""
 	if text, ok := value.(string); ok && s.kinds&(kString|kArray|kTable) == 0 {
 		if _, err := strconv.ParseFloat(text, 64); err == nil || text == "true" || text == "false" {
@@ -117,11 +129,9 @@ func (v *validator) checkType(s *shape, value any, m *mark) bool {
 		shown += " (" + c + ")"
 	}
 	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.kinds, shown), hint)
-	return false
 }
 
-// checkEnum also looks at values of a wrong type: type and list are two
-// constraints, and both are violated then.
+// checkEnum also looks at values of a wrong type.
 func (v *validator) checkEnum(s *shape, value any, m *mark) {
 	if s.enum == nil {
 		return

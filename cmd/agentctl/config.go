@@ -6,9 +6,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/renameio/v2"
@@ -157,8 +159,33 @@ func (c *cli) planFacts() plan.Facts {
 	return plan.Facts{
 		Env:      c.environ(),
 		ReadFile: func(path string) ([]byte, error) { return readBounded(path, plan.MaxEnvFile) },
+		Lacks:    lacks,
 		Version:  version, System: systemName(),
 	}
+}
+
+// lacks looks at this machine, which may be another than the box.
+func lacks(what plan.Thing, name string) bool {
+	var err error
+	_, noNumber := strconv.ParseUint(name, 10, 32)
+	switch what {
+	case plan.Directory:
+		info, err := os.Stat(name)
+		return err != nil || !info.IsDir()
+	case plan.User:
+		login, group, both := strings.Cut(name, ":")
+		if both && lacks(plan.Group, group) {
+			return true
+		}
+		if _, noNumber = strconv.ParseUint(login, 10, 32); noNumber != nil {
+			_, err = user.Lookup(login)
+		}
+	case plan.Group:
+		if noNumber != nil {
+			_, err = user.LookupGroup(name)
+		}
+	}
+	return err != nil
 }
 
 // environ is the whole environment as lookupEnv tells it.

@@ -95,11 +95,11 @@ const (
 )
 
 // New reads the manifest for the generators. Findings of severity error stop a
-// generation; E120 and E127 are not among them, because the variables and files
-// of the box need not be there where its description is made.
+// generation; E120 is not among them, because the variables of the box need not be
+// there where its description is made.
 func New(in Input) (*Box, []schema.Finding, error) {
 	resolved, findings := plan.Resolve(in.Manifest, in.Document, plan.Facts{Version: in.Version, System: in.System})
-	findings = slices.DeleteFunc(findings, func(f schema.Finding) bool { return f.Code == "E120" || f.Code == "E127" })
+	findings = slices.DeleteFunc(findings, func(f schema.Finding) bool { return f.Code == "E120" })
 	b := &builder{
 		view: catalog.View{Manifest: in.Manifest, Profile: resolved.Profile, Version: in.Version, System: in.System},
 		cat:  catalog.Load(), findings: findings,

@@ -78,6 +78,7 @@ type environment struct {
 	withheld []string
 	names    []string
 	list     []string // NAME=value
+	unread   bool     // an env_file could not be read: variables may be missing
 }
 
 // lookup is what ${X} reads in a program's table: the program's environment,
@@ -120,12 +121,13 @@ func (r *resolver) environment(s *source, p *schema.Program, number int, x *expa
 		return e
 	}
 	e.vars = maps.Clone(in.vars)
-	r.account(p, e, x)
+	r.home(p, e, x)
 	for _, file := range p.EnvFile {
 		x.at("env_file")
 		entries, err := r.readEnvFile(x.expand(file), (&expander{get: x.get}).expand(p.User))
-		if err != nil && first {
-			r.report("E127", schema.Finding{Message: "program " + s.name + ": " + err.Error()}, "programs", s.name, "env_file")
+		if err != nil {
+			e.unread = true
+			r.badEnvFile(s, err, first)
 		}
 		for _, v := range entries {
 			e.vars[v.Name] = v.Value
@@ -145,8 +147,8 @@ func (r *resolver) environment(s *source, p *schema.Program, number int, x *expa
 	return e
 }
 
-// account sets what follows the user.
-func (r *resolver) account(p *schema.Program, e *environment, x *expander) {
+// home sets what follows the user.
+func (r *resolver) home(p *schema.Program, e *environment, x *expander) {
 	if p.User == "" || r.facts.Account == nil {
 		return
 	}

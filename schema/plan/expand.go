@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,6 +27,7 @@ type missing struct {
 	Name    string
 	Message string // of ${X:?message}
 	Path    string // where it is asked for
+	Keys    []string
 }
 
 // expander replaces ${X}, ${X:-default}, ${X:?message} and $$ in texts, and
@@ -124,7 +126,7 @@ func (x *expander) variable(b *strings.Builder, inner string, depth int) error {
 	switch {
 	case rest == "":
 		if !set {
-			x.missing = append(x.missing, missing{Name: name, Path: x.path()})
+			x.lacks(name, "")
 		}
 	case strings.HasPrefix(rest, ":-"):
 		if value == "" {
@@ -132,13 +134,18 @@ func (x *expander) variable(b *strings.Builder, inner string, depth int) error {
 		}
 	case strings.HasPrefix(rest, ":?"):
 		if value == "" {
-			x.missing = append(x.missing, missing{Name: name, Message: rest[2:], Path: x.path()})
+			x.lacks(name, rest[2:])
 		}
 	default:
 		return fmt.Errorf("${%s} is not understood: write ${X}, ${X:-default} or ${X:?message}", inner)
 	}
 	b.WriteString(value)
 	return nil
+}
+
+// lacks notes that a variable has no value.
+func (x *expander) lacks(name, message string) {
+	x.missing = append(x.missing, missing{Name: name, Message: message, Path: x.path(), Keys: slices.Clone(x.where)})
 }
 
 // nameEnd returns the length of the variable name at the start of s: letters,

@@ -251,11 +251,17 @@ func (r *resolver) missingVariables() {
 			parts = append(parts, text+" in "+strings.Join(places[text][:min(3, len(places[text]))], ", "))
 		}
 	}
+	first := r.missing[0].Keys
+	for _, m := range r.missing {
+		if at, before := r.doc.KeyPos(m.Keys...), r.doc.KeyPos(first...); at.Line > 0 && (before.Line == 0 || at.Line < before.Line || at.Line == before.Line && at.Column < before.Column) {
+			first = m.Keys
+		}
+	}
 	r.report("E120", schema.Finding{
 		Value:   strings.Join(slices.Compact(names), ", "),
 		Message: "variables without a value: " + strings.Join(parts, "; "),
 		Hint:    "set them, or write ${X:-default}",
-	}, "programs")
+	}, first...)
 }
 
 // oneLine keeps a message of the manifest on one line.

@@ -22,13 +22,19 @@ import (
 type Facts struct {
 	// Env is agentinit's own environment: what ${X} reads and programs inherit.
 	Env map[string]string
+	// InBox tells that the plan is made in the box that will run it. What this
+	// machine lacks is an error then, and a warning otherwise.
+	InBox bool
 	// ReadFile returns the content of an env_file, at most MaxEnvFile bytes and
-	// one more. Nil makes every env_file a finding.
+	// one more. Nil: env_files are not read.
 	ReadFile func(path string) ([]byte, error)
 	// ReadFileFor is ReadFile for a reader that also checks who owns the file; user
 	// is the program's, "" for agentinit's own. Where it is set, ReadFile is not
 	// called.
 	ReadFileFor func(path, user string) ([]byte, error)
+	// Lacks tells whether this machine lacks a user, a group or a directory. Nil:
+	// it is not asked.
+	Lacks func(what Thing, name string) bool
 	// Account tells home and login name of a `user`, by name or number. Nil, or
 	// ok false, leaves HOME, USER and LOGNAME as inherited.
 	Account func(user string) (home, login string, ok bool)
@@ -39,6 +45,16 @@ type Facts struct {
 	// templates.
 	Version, System string
 }
+
+// Thing is what a program names and a machine may lack.
+type Thing string
+
+// The things of a machine.
+const (
+	User      Thing = "user"
+	Group     Thing = "group"
+	Directory Thing = "directory"
+)
 
 // Plan is the resolved box. It is immutable.
 type Plan struct {
@@ -164,6 +180,7 @@ func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []sc
 	r.plan.Asked = slices.Sorted(maps.Keys(r.asked))
 	r.missingVariables()
 	r.order()
+	r.machine()
 	r.seal()
 	slices.SortStableFunc(r.findings, schema.Compare)
 	return r.plan, r.findings

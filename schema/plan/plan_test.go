@@ -292,6 +292,12 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 		{"E126", "[programs.a]\ncommand=['a']\nwhen='gpu.backend'", "[programs.a]\ncommand=['a']\nwhen='desktop.enabled'", []string{"gpu.backend"}},
 		{"E126", "[programs.a]\ncommand=['a']\nwhen='desktop.enabld'", "[programs.a]\ncommand=['a']\nwhen='providers.x.enabled'", []string{"desktop.enabld"}},
 		{"E127", "[programs.a]\ncommand=['a']\nenv_file='/none'", "[programs.a]\ncommand=['a']\nenv_file='-/none'", []string{"/none"}},
+		{"E127", "[programs.a]\ncommand=['a']\nenv_file='/bad'", "[programs.a]\ncommand=['a']\nenv_file='/good'", []string{"line 1: NAME=value"}},
+		{"W127", "[programs.a]\ncommand=['a', '${OF_FILE}']\nenv_file='/none'", "[programs.a]\ncommand=['a']\nenv_file='-/none'", []string{"/none"}},
+		{"W140", "[programs.a]\ncommand=['a']\nuser='none'\ngroup='none'\ngroups=['some', 'none']", "[programs.a]\ncommand=['a']\nuser='some'", []string{`no user "none"`, `no group "none"`}},
+		{"E142", "[programs.a]\ncommand=['a']\nready={http='${U:-localhost:80/}'}\nhealth={tcp='${U:-80}'}", "[programs.a]\ncommand=['a']\nready={http='${U:-http://localhost:80/}'}", []string{"ready must be a URL", `"http://localhost:80/"`, "health must be host and port"}},
+		{"E143", "[programs.a]\ncommand=['a']\ndirectory='/none'", "[programs.a]\ncommand=['a']\ndirectory='/none'\nhooks.pre_start='mkdir /none'", []string{`"/none"`}},
+		{"W143", "[supervisor.defaults]\ndirectory='/none'\n[programs.a]\ncommand=['a']", "[programs.a]\ncommand=['a']\ndirectory='/none'\nneeds=['b']\n[programs.b]\ncommand=['mkdir', '/none']\ntype='oneshot'", []string{`agentbox.toml:2:1`}},
 		{"E128", "[programs.a]\ncommand=['${E:-}']", "[programs.a]\ncommand=['a', '']", []string{"empty"}},
 		{"E129", "[programs.management-api]\ncommand=['a']", "[programs.management]\ncommand=['a']", []string{"agentinit itself"}},
 		{"E130", "[programs.a]\ncommand=['a']\nenabled=false\nrequired=true", "[programs.a]\ncommand=['a']\nwhen='desktop.enabled'\nrequired=true", []string{"required and disabled"}},
@@ -306,7 +312,17 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 		{"W123", "[programs.a]\ncommand='a | b'", "[programs.a]\ncommand='sh -c \"a | b\"'", []string{`"|"`}},
 	} {
 		t.Run(c.code, func(t *testing.T) {
-			facts := plan.Facts{Env: map[string]string{}, ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist }}
+			facts := plan.Facts{
+				Env: map[string]string{}, InBox: c.code[0] == 'E',
+				ReadFile: func(path string) ([]byte, error) {
+					text, ok := map[string]string{"/bad": "X", "/good": "X=1"}[path]
+					if !ok {
+						return nil, fs.ErrNotExist
+					}
+					return []byte(text), nil
+				},
+				Lacks: func(_ plan.Thing, name string) bool { return strings.HasSuffix(name, "none") },
+			}
 			_, findings := resolve(t, c.trigger, facts)
 			var hits []schema.Finding
 			for _, f := range findings {
@@ -314,8 +330,8 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 					hits = append(hits, f)
 				}
 			}
-			if len(hits) == 0 {
-				t.Fatalf("no %s but %v", c.code, findings)
+			if len(hits) == 0 || len(hits) != len(findings) && c.code[0] == 'W' {
+				t.Fatalf("no %s, or more: %v", c.code, findings)
 			}
 			all := fmt.Sprint(hits)
 			for _, want := range c.says {
@@ -341,6 +357,27 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 				}
 			}
 		})
+	}
+}
+
+// E120 stands at the first key that asks, in the program's table or in the
+// defaults.
+func TestMissingVariablesStandAtTheKey(t *testing.T) {
+	for _, c := range []struct {
+		text         string
+		line, column int
+	}{
+		{"[programs.a]\ncommand = ['a', '${NO}']\n", 2, 17},
+		{"[programs.a]\ncommand = 'a ${NO}'\n", 2, 1},
+		{"[programs.a]\ncommand = 'a'\nready = {http = 'http://${NO}/'}\n", 3, 10},
+		{"[programs.a]\ncommand = 'a'\n[programs.a.environment]\nX = '${NO}'\n", 4, 1},
+		{"[supervisor.defaults]\ndirectory = '/${NO}'\n[programs.a]\ncommand = 'a'\n", 2, 1},
+		{"[programs.b]\ncommand = 'b'\ndirectory = '${LATER}'\n[programs.a]\ncommand = 'a ${NO}'\n", 3, 1},
+	} {
+		_, findings := resolve(t, c.text, plan.Facts{})
+		if len(findings) != 1 || findings[0].Code != "E120" || findings[0].Line != c.line || findings[0].Column != c.column {
+			t.Errorf("%q: findings %v, want one E120 at %d:%d", c.text, findings, c.line, c.column)
+		}
 	}
 }
 
@@ -569,7 +606,7 @@ func FuzzResolve(f *testing.F) {
 var errDenied = errors.New("denied")
 
 func TestUnreadableEnvFileIsNotOptional(t *testing.T) {
-	_, findings := resolve(t, "[programs.a]\ncommand=['a']\nenv_file='-/f'", plan.Facts{ReadFile: func(string) ([]byte, error) { return nil, errDenied }})
+	_, findings := resolve(t, "[programs.a]\ncommand=['a']\nenv_file='-/f'", plan.Facts{InBox: true, ReadFile: func(string) ([]byte, error) { return nil, errDenied }})
 	if len(findings) != 1 || findings[0].Code != "E127" {
 		t.Errorf("findings %v: a file that is there and cannot be read is a mistake", findings)
 	}

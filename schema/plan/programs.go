@@ -331,7 +331,7 @@ func (r *resolver) instance(s *source, p schema.Program, name string, number int
 	}
 	p.Environment = own
 	if first {
-		r.texts(s, x)
+		r.texts(s, x, env.unread)
 	}
 	spec := specOf(&p)
 	spec.Name, spec.Group, spec.Instance = name, s.name, number
@@ -339,6 +339,7 @@ func (r *resolver) instance(s *source, p schema.Program, name string, number int
 	r.declared[name] = r.statesStop(s)
 	if first {
 		r.checkInstance(s, &spec)
+		r.checkProbes(s, &p)
 	}
 	r.plan.Programs = append(r.plan.Programs, Program{
 		Spec: spec, User: p.User, Group: p.Group, Groups: p.Groups,
@@ -369,13 +370,35 @@ func scheduled(p *schema.Program, v string) string {
 	return v
 }
 
-// texts reports what an expansion could not do.
-func (r *resolver) texts(s *source, x *expander) {
+// written is where a key of a program stands in the document: in its own table, or
+// in the defaults. The index of a probe counts probes and not tables, so it is
+// left out where no such element is written.
+func (r *resolver) written(s *source, keys []string) []string {
+	for _, table := range [][]string{{"programs", s.name}, {"supervisor", "defaults"}} {
+		at := slices.Clone(table)
+		for _, key := range keys {
+			if _, ok := r.doc.At(append(at, key)...); ok {
+				at = append(at, key)
+			}
+		}
+		if len(at) > len(table) {
+			return at
+		}
+	}
+	return []string{"programs", s.name}
+}
+
+// texts reports what an expansion could not do; unread tells that variables may
+// be missing because an env_file could not be read.
+func (r *resolver) texts(s *source, x *expander, unread bool) {
 	for i := range x.missing {
 		s.violated[topKey(x.missing[i].Path)] = true // what has no value says nothing
+		x.missing[i].Keys = r.written(s, x.missing[i].Keys)
 		x.missing[i].Path = joinPath(s.name, x.missing[i].Path)
 	}
-	r.missing = append(r.missing, x.missing...)
+	if !unread || r.facts.InBox {
+		r.missing = append(r.missing, x.missing...)
+	}
 	if s.written != nil {
 		for _, name := range x.asked {
 			if _, own := s.own[name]; !own && name != "INSTANCE" {
@@ -414,7 +437,45 @@ func (r *resolver) checkInstance(s *source, spec *program.Spec) {
 	}
 }
 
+// checkProbes reports probes that the expansion of a variable has made useless.
+func (r *resolver) checkProbes(s *source, p *schema.Program) {
+	check := func(key string, probes []schema.Probe) {
+		for _, probe := range probes {
+			if err := schema.CheckProbe(probe); err != nil && !s.violated[key] {
+				r.report("E142", schema.Finding{
+					Message: "program " + s.name + ": a probe of " + key + " must be " + err.Error(), Hint: "see the values of its variables",
+				}, "programs", s.name, key)
+			}
+		}
+	}
+	if p.Ready != nil {
+		check("ready", p.Ready.Probes)
+	}
+	if p.Health != nil {
+		check("health", p.Health.Probes)
+	}
+}
+
 func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
+
+// errNotRead says that env_files are not read here, which is no finding.
+var errNotRead = errors.New("env_files are not read here")
+
+// unreadable is the error of an env_file that is not there or cannot be opened.
+type unreadable struct{ error }
+
+func (r *resolver) badEnvFile(s *source, err error, first bool) {
+	var closed unreadable
+	switch {
+	case !first || errors.Is(err, errNotRead):
+	case errors.As(err, &closed) && !r.facts.InBox:
+		r.report("W127", schema.Finding{
+			Message: "program " + s.name + ": " + err.Error(), Hint: "nothing to do if the box has the file",
+		}, "programs", s.name, "env_file")
+	default:
+		r.report("E127", schema.Finding{Message: "program " + s.name + ": " + err.Error()}, "programs", s.name, "env_file")
+	}
+}
 
 // readEnvFile returns the entries of one env_file.
 func (r *resolver) readEnvFile(path, user string) ([]variable, error) {
@@ -425,14 +486,14 @@ func (r *resolver) readEnvFile(path, user string) ([]variable, error) {
 	case r.facts.ReadFile != nil:
 		read = func(path, _ string) ([]byte, error) { return r.facts.ReadFile(path) }
 	default:
-		return nil, fmt.Errorf("cannot read %s: files are not read here", name)
+		return nil, errNotRead
 	}
 	text, err := read(name, user)
 	if optional && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read %s: %w", name, err)
+		return nil, unreadable{fmt.Errorf("cannot read %s: %w", name, err)}
 	}
 	entries, err := parseEnvFile(text)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 func boxRules() []Rule {
 	return []Rule{
 		{Code: "E101", Severity: schema.Error, Check: perProgram(fileLogWithoutPath),
-			Doc:    `A program's logs go to = "file", but no path is given.`,
+			Doc:    `The logs of a program have to = "file", and no path is given.`,
 			Remedy: "Write logs.path."},
 		{Code: "E102", Severity: schema.Error, Check: perProgram(unknownSignals),
 			Doc:    "stop or stop_signal names a signal that Linux does not have.",
@@ -59,6 +59,12 @@ func boxRules() []Rule {
 		{Code: "W103", Severity: schema.Warning, Check: perProgram(secretInText),
 			Doc:    "A variable whose name says that it is a secret has its value in the manifest.",
 			Remedy: "Take it from the environment: NAME = \"${NAME}\", or from an env_file."},
+		{Code: "W105", Severity: schema.Warning, Check: perProgram(pathWithoutFile),
+			Doc:    "logs has a path, and its to is not \"file\": nothing is written to the path.",
+			Remedy: "Drop to, because a path alone means to = \"file\", or drop path."},
+		{Code: "W106", Severity: schema.Warning, Check: perProgram(oneWordCommands),
+			Doc:    "A command is an array of one word with a blank in it. The whole word is the name of the program, and no such program exists as a rule.",
+			Remedy: "Write each argument as a string of its own, or the whole command as one string without the brackets."},
 		{Code: "W100", Severity: schema.Warning, Check: listenersCollide,
 			Doc:    "Two listeners that are on have the same port, defaults included. What E013, E025 and E028 report is not repeated.",
 			Remedy: "Give one of them another port."},
@@ -87,16 +93,12 @@ func (p programTable) finding(message, hint string, keys ...string) schema.Findi
 func programs(d *schema.Document) (out []programTable) {
 	defaults, _ := d.Table("supervisor.defaults")
 	if defaults != nil {
-		out = append(out, programTable{d, []string{"supervisor", "defaults"}, defaults, defaults})
+		out = append(out, programTable{d, []string{"supervisor", "defaults"}, defaults, schema.MergeProgram(defaults)})
 	}
 	for _, name := range d.Keys("programs") {
 		v, _ := d.At("programs", name)
 		if t, ok := v.(map[string]any); ok {
-			merged := t
-			if defaults != nil {
-				merged = schema.MergeProgram(defaults, t)
-			}
-			out = append(out, programTable{d, []string{"programs", name}, t, merged})
+			out = append(out, programTable{d, []string{"programs", name}, t, schema.MergeProgram(defaults, t)})
 		}
 	}
 	return out
@@ -126,6 +128,53 @@ func fileLogWithoutPath(p programTable) []schema.Finding {
 		return nil
 	}
 	return one(p.finding(`has to = "file" without a path`, `write path = "/var/log/NAME.log"`, "logs"))
+}
+
+func pathWithoutFile(p programTable) []schema.Finding {
+	logs := subtable(p.table, "logs")
+	path, _ := logs["path"].(string)
+	to, _ := logs["to"].(string)
+	if path == "" || to == "" || to == "file" {
+		return nil
+	}
+	return one(p.finding("has no effect with to = "+schema.Quote(to), `drop to: a path means to = "file"`, "logs", "path"))
+}
+
+// commandKeys are the keys of a program table that hold a command.
+var commandKeys = [][]string{
+	{"command"}, {"stop_command"}, {"hooks", "pre_start"}, {"hooks", "post_ready"}, {"hooks", "pre_stop"}, {"hooks", "post_exit"},
+}
+
+func oneWordCommands(p programTable) (out []schema.Finding) {
+	check := func(keys ...string) {
+		v, _ := p.d.At(p.path(keys...)...)
+		if t, ok := v.(map[string]any); ok { // a hook with a timeout
+			v, keys = t["command"], append(slices.Clone(keys), "command")
+		}
+		words, _ := v.([]any)
+		if len(words) != 1 {
+			return
+		}
+		word, _ := words[0].(string)
+		parts, err := schema.SplitCommand(word)
+		if err != nil || len(parts) < 2 {
+			return
+		}
+		quoted := make([]string, len(parts))
+		for i, part := range parts {
+			quoted[i] = schema.Quote(part)
+		}
+		f := p.finding("is one word with a blank, and all of it is taken for the name of the program",
+			"write ["+strings.Join(quoted, ", ")+"], or "+schema.Quote(word)+" without brackets", keys...)
+		out = append(out, valued(f, word))
+	}
+	for _, keys := range commandKeys {
+		check(keys...)
+	}
+	for _, key := range []string{"ready", "health"} {
+		probeTables(p, key, func(_ map[string]any, keys ...string) { check(append(keys, "exec")...) })
+	}
+	return out
 }
 
 var signalNames = strings.Fields(`HUP INT QUIT ILL TRAP ABRT IOT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD

@@ -253,6 +253,12 @@ var cases = []testCase{
 	{code: "W104", want: 2, text: "[security.exceptions.gaussian-splatting]\ninherits = ['gpu-cuda', 'gaussian-splatting']", says: "security.exceptions.gaussian-splatting.inherits gpu-cuda"},
 	{code: "W104", want: 0, text: "[security.exceptions.gpu-cuda]\n[security.exceptions.gaussian-splatting]\ninherits = ['gpu-cuda']"},
 	{code: "W103", want: 0, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = '${API_KEY}'}"},
+	{code: "W105", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'console', path = '/x'}", says: "programs.a.logs.path"},
+	{code: "W105", want: 0, text: "[supervisor.defaults]\nlogs = {to = 'none'}\n[programs.a]\ncommand = 'x'\nlogs = {path = '/x'}"},
+	{code: "W106", want: 3, text: "[programs.a]\ncommand = ['sleep 1']\nready = {exec = ['a b']}\nhooks.pre_start = {command = ['a b']}",
+		says: "programs.a.command programs.a.ready.exec programs.a.hooks.pre_start.command"},
+	{code: "W106", want: 0, text: "[programs.a]\ncommand = 'sleep 1'\nstop_command = ['sleep', '1 2']\nready = {exec = ['true']}"},
+	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {path = '/x'}\n[programs.b]\ncommand = 'x'\nlogs = {path = '/x'}", says: `"a"`},
 }
 
 func (c testCase) facts() Facts {
