@@ -59,10 +59,10 @@ func Parse(name string, data []byte) (*Document, *Finding) {
 	}
 	d.lines = lineStarts(data)
 	if p := lex(data); p != nil {
-		return nil, unreadable(name, d.at(uint32(p.offset)), p.cause)
+		return nil, d.otherFormat(unreadable(name, d.at(uint32(p.offset)), p.cause))
 	}
 	if err := toml.Unmarshal(data, &d.raw); err != nil {
-		return nil, d.refused(err)
+		return nil, d.otherFormat(d.refused(err))
 	}
 	if d.raw == nil {
 		d.raw = map[string]any{}
@@ -73,6 +73,16 @@ func Parse(name string, data []byte) (*Document, *Finding) {
 	}
 	d.marks = marks
 	return d, nil
+}
+
+// otherFormat says of a text in another format which one it is and what to do,
+// instead of what TOML does not like about it.
+func (d *Document) otherFormat(f *Finding) *Finding {
+	if format := foreignFormat(d.text); format != "" {
+		f.Message = "cannot read the manifest: it is " + format + ", and a manifest is TOML"
+		f.Hint = `write each program as [programs.NAME] with command = "…"; texts stand in quotes, comments behind #`
+	}
+	return f
 }
 
 func unreadable(name string, at Position, cause string) *Finding {

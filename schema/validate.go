@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -288,7 +289,7 @@ func (v *validator) unknownKey(s *shape, name string, m *mark) {
 	if parent != "" {
 		where = "in [" + parent + "]"
 	}
-	hint := retiredKeys[v.here()]
+	hint := cmp.Or(retiredKeys[v.here()], foreignHint(v.path))
 	if v.unknown++; hint == "" && v.unknown <= maxHints {
 		candidates := make([]string, len(s.keys))
 		for i, k := range s.keys {
@@ -318,4 +319,7 @@ var retiredValues = map[string]string{
 	"local-jss":  `retired; use "local-solid-rs"`,
 	"rnostr":     `dropped; use "nostr-rs-relay"`,
 	"local-rocm": `use "ollama-rocm"`,
+	// Words of supervisord and of container engines for a restart policy.
+	"unexpected":     `use "on-failure"`,
+	"unless-stopped": `use "always"`,
 }

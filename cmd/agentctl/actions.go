@@ -100,7 +100,7 @@ func (c *cli) newAction(v verb) (*cobra.Command, *api.ActionRequest) {
 		cmd.Flags().BoolVar(&req.All, "all", false, "every program")
 	}
 	cmd.Flags().BoolVar(&req.NoWait, "no-wait", false, "do not wait for the outcome")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up waiting after this long (at most 10m, which is the default)")
+	cmd.Flags().Var((*seconds)(&timeout), "timeout", "give up waiting after this long (at most 10m, which is the default)")
 	return cmd, req
 }
 
@@ -178,7 +178,7 @@ Exit status 1: it did not come in time, or cannot come any more.`,
 	cmd.Flags().StringVar(&q.For, "for", api.ForReady, api.ForAny+", in letters of either case")
 	// It fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(api.Conditions(), cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().DurationVar(&q.Timeout, "timeout", 0, "give up after this long (default: never); within it, also wait for agentinit to answer")
+	cmd.Flags().Var((*seconds)(&q.Timeout), "timeout", "give up after this long (default: never); within it, also wait for agentinit to answer")
 	return cmd
 }
 

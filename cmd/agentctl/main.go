@@ -71,6 +71,7 @@ func (c *cli) run(ctx context.Context, args []string, stdout io.Writer) int {
 	root.SetErr(c.stderr)
 	root.InitDefaultCompletionCmd() // it keeps the output it finds
 	refuseUnknown(root)
+	refuseForeign(root)
 	code := tell(c.stderr, out.reason(root.ExecuteContext(ctx)))
 	if out.err != nil {
 		return tell(c.stderr, &exitError{exitFailure, fmt.Errorf("cannot write the output: %w", out.err)})

@@ -17,7 +17,7 @@ import (
 func newLogs(c *cli) *cobra.Command {
 	q := api.LogQuery{}
 	var since string
-	var lines int
+	var lines lineCount
 	var times bool
 	cmd := &cobra.Command{
 		Use:   "logs [NAME...]",
@@ -30,7 +30,7 @@ On a terminal control characters are shown as escapes.`,
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Names = args
-			if err := parseLogFlags(&q, since, lines, cmd.Flags().Changed("lines")); err != nil {
+			if err := parseLogFlags(&q, since, int(lines)); err != nil {
 				return err
 			}
 			client := c.client()
@@ -41,21 +41,13 @@ On a terminal control characters are shown as escapes.`,
 	f.BoolVarP(&q.Follow, "follow", "f", false, "go on with new lines")
 	f.StringVar(&since, "since", "", "only lines of the last 10m, or since an RFC 3339 time")
 	f.StringVar(&q.Grep, "grep", "", "only lines that match this regular expression (RE2)")
-	f.IntVarP(&lines, "lines", "n", 0, "begin with the newest N lines")
+	f.VarP(&lines, "lines", "n", "begin with the newest `N` lines; all begins with the oldest")
 	f.StringVar(&q.Stream, "stream", "", "only stdout or only stderr")
 	f.BoolVarP(&times, "timestamps", "t", false, "put the time before each line")
 	return cmd
 }
 
-// parseLogFlags fills in what is written differently on the wire: there, 0
-// lines are all.
-func parseLogFlags(q *api.LogQuery, since string, lines int, linesGiven bool) error {
-	if lines < 0 {
-		return usageError("--lines is a number from 0")
-	}
-	if linesGiven && lines == 0 {
-		lines = -1
-	}
+func parseLogFlags(q *api.LogQuery, since string, lines int) error {
 	q.Lines = lines
 	if since == "" {
 		return nil

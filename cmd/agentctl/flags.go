@@ -1,0 +1,73 @@
+package main
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/schema"
+)
+
+// seconds is a duration flag in the manifest's own form: 10s, 1m30s, or a number
+// of seconds.
+type seconds time.Duration
+
+// Set reads a flag.
+func (s *seconds) Set(text string) error {
+	if n, err := strconv.ParseFloat(text, 64); err == nil && n >= 0 && n <= schema.MaxDuration.Seconds() {
+		*s = seconds(n * float64(time.Second))
+		return nil
+	}
+	d, err := schema.ParseDuration(text)
+	if err != nil {
+		return errors.New(`write a duration such as 10s, 1m30s, or a number of seconds`)
+	}
+	*s = seconds(d)
+	return nil
+}
+
+// String writes it as it can be read again; none is empty, which help leaves out.
+func (s *seconds) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return time.Duration(*s).String()
+}
+
+// Type is what help calls the value.
+func (*seconds) Type() string { return "duration" }
+
+// lineCount is a number of lines as the control socket counts them: 0 is all of
+// them, -1 none.
+type lineCount int
+
+// Set reads a number of lines from 0, or "all".
+func (n *lineCount) Set(text string) error {
+	if text == "all" {
+		*n = 0
+		return nil
+	}
+	v, err := strconv.Atoi(text)
+	if err != nil || v < 0 {
+		return errors.New("write a number from 0, or all")
+	}
+	if v == 0 {
+		v = -1
+	}
+	*n = lineCount(v)
+	return nil
+}
+
+// String writes it as it can be read again; all is empty, which help leaves out.
+func (n *lineCount) String() string {
+	switch {
+	case *n == 0:
+		return ""
+	case *n < 0:
+		return "0"
+	}
+	return strconv.Itoa(int(*n))
+}
+
+// Type is what help calls the value.
+func (*lineCount) Type() string { return "int" }

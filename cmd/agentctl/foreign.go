@@ -1,0 +1,58 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+)
+
+// foreignVerbs are words of other tools (supervisorctl, docker, systemctl) and
+// what does the same here. They are no aliases: what they print and how they exit
+// differs, so each says what to write.
+var foreignVerbs = [][2]string{
+	{"ps", "use: agentctl status"},
+	{"list", "use: agentctl status"},
+	{"ls", "use: agentctl status"},
+	{"show", "use: agentctl status --json NAME, or agentctl why NAME"},
+	{"pid", "use: agentctl status --json NAME"},
+	{"avail", "use: agentctl status, or agentctl plan for what the manifest says"},
+	{"tail", "use: agentctl logs -n 100 NAME, with -f to follow"},
+	{"maintail", "agentinit logs to its own output; use: agentctl events"},
+	{"clear", "logs rotate by themselves: see logs.max_bytes in the manifest"},
+	{"journal", "use: agentctl logs NAME"},
+	{"fg", "use: agentctl logs -f NAME"},
+	{"attach", "use: agentctl logs -f NAME"},
+	{"exec", "agentctl starts no processes; use the engine: docker exec, podman exec, kubectl exec"},
+	{"reread", "use: agentctl apply --dry-run"},
+	{"update", "use: agentctl apply"},
+	{"reload", "use: agentctl apply, or agentctl signal HUP NAME for one program"},
+	{"add", "write it into the manifest, then use: agentctl apply"},
+	{"remove", "set enabled = false in the manifest, then use: agentctl apply"},
+	{"rm", "set enabled = false in the manifest, then use: agentctl apply"},
+	{"scale", "set instances in the manifest, then use: agentctl apply"},
+	{"up", "use: agentctl start NAME, or agentctl start --all"},
+	{"down", "use: agentctl stop NAME, or agentctl shutdown for the whole box"},
+	{"kill", "use: agentctl signal KILL NAME, or agentctl stop NAME, which ends in KILL"},
+	{"poweroff", "use: agentctl shutdown"},
+	{"health", "use: agentctl ready, or agentctl status"},
+	{"check", "use: agentctl config validate"},
+	{"validate", "use: agentctl config validate"},
+	{"lint", "use: agentctl config validate"},
+}
+
+// refuseForeign has the words of other tools answered with ours. A word that is a
+// verb here stays one.
+func refuseForeign(root *cobra.Command) {
+	for _, row := range foreignVerbs {
+		word, hint := row[0], row[1]
+		if slices.ContainsFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == word || c.HasAlias(word) }) {
+			continue
+		}
+		root.AddCommand(&cobra.Command{
+			Use: word, Hidden: true, DisableFlagParsing: true, ValidArgsFunction: noFiles,
+			RunE: func(*cobra.Command, []string) error {
+				return usageError("unknown command %q for %q; %s", word, root.Name(), hint)
+			},
+		})
+	}
+}

@@ -1,0 +1,269 @@
+package schema
+
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
+// The words of other tools for what a manifest can say, and what to write for
+// them: supervisord, Docker Compose, Kubernetes, systemd, process-compose. Names
+// are compared in lower case without "_" and "-".
+
+// foreignProgramKeys are unknown keys of a program.
+var foreignProgramKeys = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"autorestart":           `use restart = "always", "on-failure" or "never"`,
+		"restartpolicy":         `use restart = "always", "on-failure" or "never"`,
+		"onfailure":             `use restart = "on-failure"`,
+		"availability":          `use restart and restart_limit`,
+		"numprocs":              `use instances`,
+		"numprocsstart":         `instances count from 0; ${INSTANCE} is the number`,
+		"replicas":              `use instances`,
+		"scale":                 `use instances`,
+		"processname":           `the name of the table is the name of the program; several are NAME:0, NAME:1 …`,
+		"containername":         `the name of the table is the name of the program`,
+		"name":                  `the name of the table is the name of the program: [programs.NAME]`,
+		"stdoutlogfile":         `use logs.path; without it the output goes to the console and to agentctl logs`,
+		"stderrlogfile":         `use logs.path; stdout and stderr go to the same file`,
+		"logfile":               `use logs.path`,
+		"loglocation":           `use logs.path`,
+		"logging":               `use logs`,
+		"stdoutlogfilemaxbytes": `use logs.max_bytes`,
+		"stderrlogfilemaxbytes": `use logs.max_bytes`,
+		"stdoutlogfilebackups":  `use logs.backups`,
+		"stderrlogfilebackups":  `use logs.backups`,
+		"redirectstderr":        `drop it: stderr is always logged beside stdout`,
+		"stopsignal":            `use stop_signal, or stop = ["TERM 10s", "KILL"]`,
+		"killsignal":            `use stop_signal, or stop = ["TERM 10s", "KILL"]`,
+		"stopwaitsecs":          `use stop_timeout`,
+		"stopgraceperiod":       `use stop_timeout`,
+		"timeoutstopsec":        `use stop_timeout`,
+		"shutdown":              `use stop and stop_command`,
+		"execstop":              `use stop_command`,
+		"stopasgroup":           `use kill = "group"; "tree", the default, reaches more`,
+		"killasgroup":           `use kill = "group"; "tree", the default, reaches more`,
+		"killmode":              `use kill = "tree", "group" or "process"`,
+		"startsecs":             `use start_seconds`,
+		"timeoutstartsec":       `use start_timeout`,
+		"startretries":          `use start_retries`,
+		"maxrestarts":           `use restart_limit`,
+		"startlimitburst":       `use restart_limit`,
+		"restartsec":            `use backoff`,
+		"exitcodes":             `use exit_codes`,
+		"successexitstatus":     `use exit_codes`,
+		"env":                   `use environment`,
+		"envs":                  `use environment`,
+		"environmentfile":       `use env_file`,
+		"envfiles":              `use env_file`,
+		"passenv":               `use pass_environment`,
+		"cwd":                   `use directory`,
+		"dir":                   `use directory`,
+		"chdir":                 `use directory`,
+		"workdir":               `use directory`,
+		"workingdir":            `use directory`,
+		"workingdirectory":      `use directory`,
+		"dependson":             `use needs = ["db", "migrate:completed"]`,
+		"depends":               `use needs = ["db", "migrate:completed"]`,
+		"requires":              `use needs = ["db", "migrate:completed"]`,
+		"wants":                 `use needs = ["db", "migrate:completed"]`,
+		"after":                 `use needs = ["db:started"]`,
+		"before":                `use needs in the other program`,
+		"waitfor":               `use needs`,
+		"healthcheck":           `use ready for the start and health for the time after`,
+		"livenessprobe":         `use health`,
+		"liveness":              `use health`,
+		"readinessprobe":        `use ready`,
+		"readiness":             `use ready`,
+		"startupprobe":          `use ready`,
+		"probe":                 `use ready or health`,
+		"watchdogsec":           `use health.watchdog`,
+		"image":                 `all programs run in the image of the box: use supervisor.image`,
+		"build":                 `all programs run in the image of the box: use supervisor.image`,
+		"expose":                `use ports`,
+		"port":                  `use ports`,
+		"publish":               `use ports`,
+		"mounts":                `use volumes`,
+		"volumemounts":          `use volumes`,
+		"tmpfs":                 `use writable`,
+		"entrypoint":            `use command`,
+		"cmd":                   `use command`,
+		"exec":                  `use command`,
+		"execstart":             `use command`,
+		"run":                   `use command`,
+		"args":                  `put the arguments into command`,
+		"arguments":             `put the arguments into command`,
+		"execstartpre":          `use hooks.pre_start`,
+		"execstartpost":         `use hooks.post_ready`,
+		"uid":                   `use user`,
+		"runas":                 `use user`,
+		"gid":                   `use group`,
+		"supplementarygroups":   `use groups`,
+		"ulimits":               `use limits`,
+		"rlimits":               `use limits`,
+		"limitnofile":           `use limits.nofile`,
+		"nice":                  `use limits.nice`,
+		"oomscoreadj":           `use limits.oom_score_adj`,
+		"capadd":                `use sandbox.capabilities`,
+		"capdrop":               `use sandbox.capabilities, which names what is kept`,
+		"capabilityboundingset": `use sandbox.capabilities`,
+		"nonewprivileges":       `use sandbox.no_new_privileges`,
+		"securityopt":           `use sandbox`,
+		"cron":                  `use type = "schedule" and schedule`,
+		"interval":              `use type = "schedule" and schedule = "@every 10m"`,
+		"oncalendar":            `use type = "schedule" and schedule`,
+		"disabled":              `use enabled = false`,
+		"daemon":                `drop it: programs stay in the foreground`,
+		"isdaemon":              `drop it: programs stay in the foreground`,
+		"pidfile":               `drop it: programs stay in the foreground`,
+		"ttyenabled":            `use tty`,
+		"istty":                 `use tty`,
+		"stdinopen":             `use stdin = "pipe" or "inherit"`,
+		"umask":                 `use umask`,
+		"stdoutcapturemaxbytes": `drop it`,
+		"stdouteventsenabled":   `drop it: agentctl events shows what happens`,
+		"stdoutsyslog":          `drop it: the output goes to the console`,
+		"notify":                `use ready = { notify = true }`,
+		"notifyaccess":          `use ready = { notify = true }`,
+		"notificationfd":        `use ready = { fd = 3 }`,
+		"readylogline":          `use ready = { log = "…" }`,
+	}
+})
+
+// foreignSupervisorKeys are unknown keys of [supervisor].
+var foreignSupervisorKeys = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"nodaemon":                      `drop it: agentinit stays in the foreground`,
+		"daemon":                        `drop it: agentinit stays in the foreground`,
+		"logfile":                       `drop it: agentinit logs to its own output`,
+		"loglevel":                      `use supervisor.log.level`,
+		"logformat":                     `use supervisor.log.format`,
+		"pidfile":                       `drop it: in a container agentinit has pid 1`,
+		"childlogdir":                   `use supervisor.defaults.logs`,
+		"stopwaitsecs":                  `use supervisor.stop_grace`,
+		"stopgraceperiod":               `use supervisor.stop_grace`,
+		"shutdowntimeout":               `use supervisor.stop_grace`,
+		"killgracetime":                 `use supervisor.stop_grace`,
+		"user":                          `use supervisor.defaults.user`,
+		"env":                           `use supervisor.defaults.environment`,
+		"environment":                   `use supervisor.defaults.environment`,
+		"directory":                     `use supervisor.defaults.directory`,
+		"umask":                         `use supervisor.defaults.umask`,
+		"restart":                       `use supervisor.defaults.restart`,
+		"expose":                        `use supervisor.ports`,
+		"publish":                       `use supervisor.ports`,
+		"mounts":                        `use supervisor.volumes`,
+		"tmpfs":                         `use supervisor.writable`,
+		"socketpath":                    `use supervisor.socket`,
+		"serverurl":                     `use supervisor.socket`,
+		"address":                       `use supervisor.listen`,
+		"port":                          `use supervisor.listen for agentinit itself, supervisor.ports for the box`,
+		"terminationgraceperiodseconds": `use supervisor.stop_grace`,
+	}
+})
+
+// foreignSections are unknown keys at the top of a manifest.
+var foreignSections = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"program":        `use [programs.NAME]`,
+		"process":        `use [programs.NAME]`,
+		"processes":      `use [programs.NAME]`,
+		"service":        `use [programs.NAME]`,
+		"services":       `use [programs.NAME]`,
+		"unit":           `use [programs.NAME]`,
+		"container":      `use [programs.NAME]`,
+		"containers":     `use [programs.NAME]`,
+		"job":            `use [programs.NAME] with type = "oneshot" or "schedule"`,
+		"jobs":           `use [programs.NAME] with type = "oneshot" or "schedule"`,
+		"cron":           `use [programs.NAME] with type = "schedule"`,
+		"supervisord":    `use [supervisor]`,
+		"supervisorctl":  `drop it; agentctl finds supervisor.socket by itself`,
+		"unixhttpserver": `use supervisor.socket`,
+		"inethttpserver": `use supervisor.listen`,
+		"rpcinterface":   `drop it`,
+		"eventlistener":  `drop it: agentctl events --follow shows what happens`,
+		"group":          `use needs between programs, or instances`,
+		"include":        `there is no include: write one manifest`,
+		"defaults":       `use [supervisor.defaults]`,
+		"env":            `use [supervisor.defaults.environment]`,
+		"environment":    `use [supervisor.defaults.environment]`,
+		"image":          `use supervisor.image`,
+		"ports":          `use supervisor.ports, or ports of a program`,
+		"volumes":        `use supervisor.volumes, or volumes of a program`,
+		"networks":       `use integrations.external_network`,
+		"log":            `use [supervisor.log]`,
+		"logging":        `use [supervisor.log]`,
+		"version":        `drop it: a manifest has no version`,
+	}
+})
+
+// foreignProbeKeys are unknown keys of ready and health.
+var foreignProbeKeys = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"test":                `use exec = ["command", "argument"]`,
+		"cmd":                 `use exec = ["command", "argument"]`,
+		"command":             `use exec = ["command", "argument"]`,
+		"url":                 `use http = "http://127.0.0.1:8080/healthz"`,
+		"httpget":             `use http = "http://127.0.0.1:8080/healthz"`,
+		"https":               `use http = "https://127.0.0.1:8443/healthz"`,
+		"port":                `use tcp = "127.0.0.1:5432"`,
+		"tcpsocket":           `use tcp = "127.0.0.1:5432"`,
+		"socket":              `use unix = "/run/app.sock"`,
+		"path":                `use file or unix`,
+		"sdnotify":            `use notify = true`,
+		"notificationfd":      `use fd = 3`,
+		"logline":             `use log`,
+		"regex":               `use log`,
+		"period":              `use interval`,
+		"periodseconds":       `use interval`,
+		"timeoutseconds":      `use timeout`,
+		"retries":             `use failures in health; ready tries until its deadline`,
+		"failurethreshold":    `use failures in health; ready tries until its deadline`,
+		"successthreshold":    `use successes`,
+		"startperiod":         `drop it: health begins when ready holds; see ready.deadline`,
+		"initialdelay":        `drop it: health begins when ready holds; see ready.deadline`,
+		"initialdelayseconds": `drop it: health begins when ready holds; see ready.deadline`,
+	}
+})
+
+var sameName = strings.NewReplacer("_", "", "-", "")
+
+// foreignHint says what to write for a key that another tool knows by this name;
+// empty: none does.
+func foreignHint(path []string) string {
+	path = slices.DeleteFunc(slices.Clone(path), func(k string) bool { _, element := indexOf(k); return element })
+	n := len(path)
+	name := sameName.Replace(strings.ToLower(path[n-1]))
+	switch {
+	case n == 1:
+		return foreignSections()[name]
+	case n == 2 && path[0] == "supervisor":
+		return foreignSupervisorKeys()[name]
+	case n == 3 && (path[0] == "programs" || path[0] == "supervisor" && path[1] == "defaults"):
+		return foreignProgramKeys()[name]
+	case n == 4 && (path[2] == "ready" || path[2] == "health"):
+		return foreignProbeKeys()[name]
+	}
+	return ""
+}
+
+// Patterns of texts in other formats that people hand over as a manifest.
+const (
+	iniText  = `(?mi)^\s*\[((program|group|eventlistener|fcgi-program|rpcinterface):[^\]]+|supervisord|unix_http_server|inet_http_server|supervisorctl)\]\s*(;.*)?$`
+	unitText = `(?m)^\s*(\[(Unit|Service|Install)\]\s*$|ExecStart\s*=)`
+	yamlText = `(?m)^(services|processes|programs|version|apiVersion):(\s|$)`
+	jsonText = `^\s*\{`
+)
+
+// foreignFormat names the format of a text that is no TOML; empty: it is not known.
+func foreignFormat(data []byte) string {
+	head := data[:min(len(data), 64<<10)]
+	for _, format := range []struct{ pattern, name string }{
+		{unitText, "a unit file of systemd"}, {iniText, "an INI file of supervisord"}, {yamlText, "YAML"}, {jsonText, "JSON"},
+	} {
+		if regular(format.pattern).Match(head) {
+			return format.name
+		}
+	}
+	return ""
+}
