@@ -75,7 +75,7 @@ func userFinding(p *plan.Program, doc *schema.Document, err error) schema.Findin
 	at := doc.KeyPos(keys...)
 	return schema.Finding{
 		Code: plan.UnknownAccount, Severity: schema.Error, File: doc.Name, Path: schema.Path(keys...), Line: at.Line, Column: at.Column,
-		Value: p.User, Message: "program " + p.Spec.Group + ": " + err.Error(), Hint: "write the numeric id, or add the account to the image",
+		Value: p.Spec.Hide(p.User), Message: "program " + p.Spec.Group + ": " + p.Spec.Hide(err.Error()), Hint: "write the numeric id, or add the account to the image",
 	}
 }
 
@@ -153,7 +153,7 @@ func (b *Boot) hints() map[string]string {
 		if _, set := out[name]; set || b.Current().Manifest.IsSecret(name) {
 			continue
 		}
-		if v := b.env[name]; v != "" {
+		if v := b.env[name]; v != "" && !schema.HoldsSecret(v) {
 			out[name] = v
 		} else if v, err := view.Fill(template); err == nil && v != "" {
 			out[name] = v

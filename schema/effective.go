@@ -273,6 +273,10 @@ func redactText(s string) string {
 	return regular(bearer).ReplaceAllString(s, "${1}"+Redacted)
 }
 
+// HoldsSecret tells whether a text has something in it that looks like a secret: a
+// password in an address, a key word such as "password=", a bearer token.
+func HoldsSecret(s string) bool { return redactText(s) != s }
+
 // RedactURL hides the password of an address with user information.
 func RedactURL(s string) string {
 	if !strings.Contains(s, "://") {

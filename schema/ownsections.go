@@ -44,7 +44,7 @@ func programDefaultsShape() *shape {
 
 func programKeys() []key {
 	keys := []key{
-		field("command", command("What to run: an argument vector, or one string that is split as a shell would but run by none. Required, unless the feature catalogue has it.").eg([]any{"/usr/bin/server", "--port", "8000"}, "server --port ${PORT:-8000}")),
+		field("command", command("What to run: an argument vector, or one string, which is split into words as a shell would; no shell runs it. ${X} is the value of a variable, ${X:-default} has a default for one that is unset or empty, ${X:?message} refuses the manifest without a value; $$ is a dollar, and so is a $ before anything else. A value is never split into words. Required, unless the feature catalogue has it.").eg([]any{"/usr/bin/server", "--port", "8000"}, "server --port ${PORT:-8000}")),
 		field("enabled", boolean("false leaves the program out.").def(true)),
 		field("when", text("Manifest path of a boolean that must be true, else the program is left out.").eg("desktop.enabled")),
 		field("type", enum("service runs on; oneshot is COMPLETED when it exits 0; schedule runs at times.", "service", "oneshot", "schedule").def("service")),
@@ -86,7 +86,7 @@ func programKeys() []key {
 		field("groups", list("Supplementary groups.", account("")).def([]string{})),
 		field("umask", mode("File mode creation mask, in octal; absent inherits.").eg("0022")),
 		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
-		field("environment", mapping("Variables. ${X}, ${X:-default} and ${X:?message} expand in the whole table, $$ is a dollar.", variableNames, text("").hidden())),
+		field("environment", mapping("Variables. ${X}, ${X:-default}, ${X:?message} and $$ mean the same as in command, in every text of the table.", variableNames, text("").hidden())),
 		field("env_file", stringOrList("Files of NAME=VALUE lines, read at start; a leading - makes one optional.").eg("/etc/app.env")),
 		field("pass_environment", passShape()),
 		field("limits", limitsShape()),

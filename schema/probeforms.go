@@ -11,6 +11,8 @@ import (
 	"sync"
 )
 
+var errProbeURL = errors.New(`a URL that begins with http:// or https://, such as "http://127.0.0.1:8000/healthz"`)
+
 // decodesProbeURL refuses an address that no HTTP probe can ask. A text with
 // variables is checked after their expansion, by CheckProbe.
 func decodesProbeURL(v any) error {
@@ -18,17 +20,16 @@ func decodesProbeURL(v any) error {
 	if strings.Contains(text, "$") {
 		return nil
 	}
-	example := "http://127.0.0.1:8000/healthz"
 	u, err := url.Parse(text)
 	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" {
 		return nil
 	}
 	if with := "http://" + text; !strings.Contains(text, "://") {
 		if u, err := url.Parse(with); err == nil && u.Hostname() != "" {
-			example = with
+			return errors.New("a URL that begins with http:// or https://, such as " + Quote(with))
 		}
 	}
-	return errors.New("a URL that begins with http:// or https://, such as " + Quote(example))
+	return errProbeURL
 }
 
 // decodesProbeAddress refuses what a TCP or gRPC probe cannot dial.
@@ -49,8 +50,8 @@ func decodesProbeAddress(v any) error {
 func CheckProbe(p Probe) error {
 	literal := func(text string) any { return strings.ReplaceAll(text, "$", "_") }
 	switch {
-	case p.HTTP != "":
-		return decodesProbeURL(literal(p.HTTP))
+	case p.HTTP != "" && decodesProbeURL(literal(p.HTTP)) != nil:
+		return errProbeURL // the address itself may hold a secret
 	case p.TCP != "":
 		return decodesProbeAddress(literal(p.TCP))
 	case p.GRPC != "":

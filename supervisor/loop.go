@@ -241,7 +241,7 @@ func (l *loop) spawn(e *entry, spec *program.Spec, run uint64) {
 	pid, err := l.sup.cfg.Processes.Start(spec, run)
 	ev := program.Event{Kind: program.Began, Run: run, PID: pid}
 	if err != nil {
-		ev = program.Event{Kind: program.Failed, Run: run, Reason: err.Error(), Status: shellStatus(err)}
+		ev = program.Event{Kind: program.Failed, Run: run, Reason: spec.Hide(err.Error()), Status: shellStatus(err)}
 	}
 	l.sup.in.post(func() {
 		l.step(e, ev)
@@ -282,7 +282,7 @@ func (l *loop) runHook(e *entry, a program.Action) {
 		err := l.sup.cfg.Hooks.Run(ctx, spec, a.Run, a.Hook)
 		ev := program.Event{Kind: program.HookDone, Run: a.Run, Hook: a.Hook}
 		if err != nil {
-			ev.Reason = err.Error()
+			ev.Reason = spec.Hide(err.Error())
 			l.sup.cfg.Bus.Publish(event.Event{
 				Level: event.Warn, Stage: stage, Name: event.HookFailed, Program: name, Run: a.Run,
 				Fields: map[string]any{"hook": string(a.Hook), "error": ev.Reason},

@@ -36,7 +36,7 @@ func (s *System) Ready(spec *program.Spec, run uint64, pid int, report func(Repo
 				report(Report{Kind: ReportReady})
 				return
 			}
-			report(Report{Kind: ReportWaiting, Reason: r.Reason})
+			report(Report{Kind: ReportWaiting, Reason: spec.Hide(r.Reason)})
 		})
 	})
 }
@@ -50,7 +50,7 @@ func (s *System) Health(spec *program.Spec, run uint64, pid int, report func(Rep
 				report(Report{Kind: ReportHealthy})
 				return
 			}
-			report(Report{Kind: ReportUnhealthy, Reason: r.Reason})
+			report(Report{Kind: ReportUnhealthy, Reason: spec.Hide(r.Reason)})
 		})
 	})
 }
@@ -148,7 +148,7 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 		Level: event.Info, Stage: stage, Name: event.HookCompleted, Program: spec.Name, Run: run,
 		Fields: map[string]any{
 			"hook": string(kind), "duration_ms": time.Since(begin).Milliseconds(),
-			"status": res.Exit.ShellStatus(), "output": string(res.Output), "truncated": res.Truncated,
+			"status": res.Exit.ShellStatus(), "output": spec.Hide(string(res.Output)), "truncated": res.Truncated,
 		},
 	})
 	return err

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -352,4 +353,22 @@ func TestParseSchedule(t *testing.T) {
 			t.Errorf("%q in %q is taken", bad[0], bad[1])
 		}
 	}
+}
+
+// The error of a start names the command, and so may hold what a variable was
+// replaced by.
+func TestAReasonHoldsNoSecret(t *testing.T) {
+	inBox(t, func(b *box) {
+		b.k.habits["p"] = habit{fail: errors.New("cannot exec /bin/s3cret: no such file or directory")}
+		b.boot(Config{}, spec("p", func(s *program.Spec) { s.Secrets = []program.Secret{{Name: "TOKEN", Value: "s3cret"}} }))
+		b.pass(0)
+		if st := b.status("p"); !strings.HasPrefix(st.Reason, "cannot exec /bin/${TOKEN}: no such file or directory") {
+			t.Errorf("the reason is %q", st.Reason)
+		}
+		for _, e := range b.events("ProgramStateChanged") {
+			if text := fmt.Sprintf("%+v", e); strings.Contains(text, "s3cret") {
+				t.Errorf("an event says %s", text)
+			}
+		}
+	})
 }

@@ -78,7 +78,7 @@ func printPlan(w io.Writer, p *plan.Plan) error {
 	fmt.Fprintln(t, "WAVE\tPROGRAM\tPRIORITY\tTYPE\tREADY\tNEEDS\tORIGIN\tCOMMAND")
 	wave := waveOf(p.Waves)
 	for _, prog := range p.Programs {
-		s := prog.Spec
+		s := prog.Shown().Spec
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", wave[s.Name], name(s), s.Priority, s.Type, readiness(s.Readiness),
 			needs(s.Needs), origin(prog), printable(strings.Join(s.Argv, " ")))
 	}

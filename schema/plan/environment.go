@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // defaultPath is what a program searches when nothing sets PATH: the same as
@@ -79,6 +80,9 @@ type environment struct {
 	names    []string
 	list     []string // NAME=value
 	unread   bool     // an env_file could not be read: variables may be missing
+	// hidden are variables that hold a secret although their name does not say so:
+	// those of env_files, and those made of a secret.
+	hidden map[string]bool
 }
 
 // lookup is what ${X} reads in a program's table: the program's environment,
@@ -90,6 +94,44 @@ func (e *environment) lookup(name string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+func (e *environment) hide(name string) {
+	if e.hidden == nil {
+		e.hidden = map[string]bool{}
+	}
+	e.hidden[name] = true
+}
+
+// secret tells whether the value of a variable may not be shown: its name or the
+// manifest says so, it comes from an env_file, it is made of a secret, or it looks
+// like one, such as an address with a password.
+func (r *resolver) secret(e *environment, name, value string) bool {
+	return value != "" && (r.m.IsSecret(name) || e.hidden[name] || schema.HoldsSecret(value))
+}
+
+// secretsOf are the secrets among the variables that have been asked for.
+func (r *resolver) secretsOf(e *environment, asked []string) []program.Secret {
+	var out []program.Secret
+	for _, name := range asked {
+		value, _ := e.lookup(name)
+		secret := program.Secret{Name: name, Value: value}
+		if r.secret(e, name, value) && !slices.Contains(out, secret) {
+			out = append(out, secret)
+		}
+	}
+	return out
+}
+
+// shownLookup is what ${X} reads where the result is shown.
+func (r *resolver) shownLookup(e *environment) lookup {
+	return func(name string) (string, bool) {
+		value, ok := e.lookup(name)
+		if r.secret(e, name, value) {
+			return "${" + name + "}", true
+		}
+		return value, ok
+	}
 }
 
 // written returns the variables by name, and as NAME=value. PATH is added when
@@ -131,12 +173,22 @@ func (r *resolver) environment(s *source, p *schema.Program, number int, x *expa
 		}
 		for _, v := range entries {
 			e.vars[v.Name] = v.Value
+			e.hide(v.Name)
 		}
 	}
+	var derived []string
 	own := make(map[string]string, len(p.Environment))
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
 		x.at("environment", name)
+		asked := len(x.asked)
 		own[name] = x.expand(p.Environment[name])
+		if len(r.secretsOf(e, x.asked[asked:])) > 0 {
+			derived = append(derived, name)
+		}
+	}
+	// Not before: one entry does not read another.
+	for _, name := range derived {
+		e.hide(name)
 	}
 	maps.Copy(e.vars, own)
 	e.withheld = slices.DeleteFunc(slices.Clone(e.withheld), func(name string) bool {

@@ -9,6 +9,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -103,6 +104,25 @@ type Program struct {
 	// environment that the program does not inherit.
 	Variables []string `json:"variables"`
 	Withheld  []string `json:"withheld,omitempty"`
+
+	shown *Program // with ${NAME} in place of secrets; nil: it names none
+}
+
+// Shown is the program as it may be printed: where a text of its table names a
+// secret, the name stands instead of the value.
+func (p *Program) Shown() Program {
+	if p.shown == nil {
+		return *p
+	}
+	out := *p.shown
+	out.Spec.Needs = p.Spec.Needs
+	return out
+}
+
+// MarshalJSON writes what Shown returns.
+func (p Program) MarshalJSON() ([]byte, error) {
+	type plain Program
+	return json.Marshal(plain(p.Shown()))
 }
 
 // Disabled is a program that is not started, and why.
@@ -182,6 +202,12 @@ func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []sc
 	r.order()
 	r.machine()
 	r.seal()
+	for i := range r.findings {
+		f := &r.findings[i]
+		for _, text := range []*string{&f.Value, &f.Message, &f.Hint} {
+			*text = program.HideAll(r.secrets, *text)
+		}
+	}
 	slices.SortStableFunc(r.findings, schema.Compare)
 	return r.plan, r.findings
 }
@@ -210,6 +236,7 @@ type resolver struct {
 	asked     map[string]bool
 	declared  map[string][]string    // instance → the key of the manifest that states its stop
 	inherited map[string]inheritance // by pass_environment
+	secrets   []program.Secret       // that any program names
 	findings  []schema.Finding
 }
 

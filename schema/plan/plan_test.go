@@ -295,7 +295,7 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 		{"E127", "[programs.a]\ncommand=['a']\nenv_file='/bad'", "[programs.a]\ncommand=['a']\nenv_file='/good'", []string{"line 1: NAME=value"}},
 		{"W127", "[programs.a]\ncommand=['a', '${OF_FILE}']\nenv_file='/none'", "[programs.a]\ncommand=['a']\nenv_file='-/none'", []string{"/none"}},
 		{"W140", "[programs.a]\ncommand=['a']\nuser='none'\ngroup='none'\ngroups=['some', 'none']", "[programs.a]\ncommand=['a']\nuser='some'", []string{`no user "none"`, `no group "none"`}},
-		{"E142", "[programs.a]\ncommand=['a']\nready={http='${U:-localhost:80/}'}\nhealth={tcp='${U:-80}'}", "[programs.a]\ncommand=['a']\nready={http='${U:-http://localhost:80/}'}", []string{"ready must be a URL", `"http://localhost:80/"`, "health must be host and port"}},
+		{"E142", "[programs.a]\ncommand=['a']\nready={http='${U:-localhost:80/}'}\nhealth={tcp='${U:-80}'}", "[programs.a]\ncommand=['a']\nready={http='${U:-http://localhost:80/}'}", []string{"ready must be a URL", "health must be host and port"}},
 		{"E143", "[programs.a]\ncommand=['a']\ndirectory='/none'", "[programs.a]\ncommand=['a']\ndirectory='/none'\nhooks.pre_start='mkdir /none'", []string{`"/none"`}},
 		{"W143", "[supervisor.defaults]\ndirectory='/none'\n[programs.a]\ncommand=['a']", "[programs.a]\ncommand=['a']\ndirectory='/none'\nneeds=['b']\n[programs.b]\ncommand=['mkdir', '/none']\ntype='oneshot'", []string{`agentbox.toml:2:1`}},
 		{"E128", "[programs.a]\ncommand=['${E:-}']", "[programs.a]\ncommand=['a', '']", []string{"empty"}},
@@ -378,6 +378,53 @@ func TestMissingVariablesStandAtTheKey(t *testing.T) {
 		if len(findings) != 1 || findings[0].Code != "E120" || findings[0].Line != c.line || findings[0].Column != c.column {
 			t.Errorf("%q: findings %v, want one E120 at %d:%d", c.text, findings, c.line, c.column)
 		}
+	}
+}
+
+// What a plan prints, and what it says of mistakes, holds the names of secrets and
+// never their values; what it starts holds the values.
+func TestSecretsAreNotShown(t *testing.T) {
+	text := `[programs.a]
+command = ["a", "--pw=${DB_PASSWORD}", "${FROM_FILE}", "${DERIVED}", "${DSN_LIKE}", "${PORT}", "$$${PORT}"]
+env_file = "/f"
+environment = { DERIVED = "x:${DB_PASSWORD}" }
+ready = { http = "http://localhost:${PORT}/?t=${API_TOKEN}", exec = ["check", "${API_TOKEN}"] }
+hooks.pre_start = "login ${API_TOKEN}"
+directory = "/${DB_PASSWORD}"
+user = "${API_TOKEN}"
+[programs.b]
+command = "b"
+needs = ["${API_TOKEN}"]
+health = { http = "${DSN_LIKE}" }
+`
+	facts := plan.Facts{
+		Env:      map[string]string{"DB_PASSWORD": "s3cret-1", "API_TOKEN": "s3cret-2", "PORT": "8080", "DSN_LIKE": "pg://u:s3cret-3@db/"},
+		ReadFile: func(string) ([]byte, error) { return []byte("FROM_FILE=s3cret-4\n"), nil },
+		Lacks:    func(plan.Thing, string) bool { return true },
+	}
+	p, findings := resolve(t, text, facts)
+	if len(findings) < 3 {
+		t.Errorf("findings %v: the user, the need and the probe are wrong", findings)
+	}
+	printed, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, said := range map[string]string{"the plan": string(printed), "the findings": fmt.Sprint(findings)} {
+		if strings.Contains(said, "s3cret") {
+			t.Errorf("%s shows a secret: %s", what, said)
+		}
+	}
+	a := find(t, p, "a")
+	if want := []string{"a", "--pw=s3cret-1", "s3cret-4", "x:s3cret-1", "pg://u:s3cret-3@db/", "8080", "$8080"}; !slices.Equal(a.Spec.Argv, want) {
+		t.Errorf("argv %q, want %q", a.Spec.Argv, want)
+	}
+	shown := a.Shown()
+	if want := []string{"a", "--pw=${DB_PASSWORD}", "${FROM_FILE}", "${DERIVED}", "${DSN_LIKE}", "8080", "$8080"}; !slices.Equal(shown.Spec.Argv, want) {
+		t.Errorf("shown as %q, want %q", shown.Spec.Argv, want)
+	}
+	if got := a.Spec.Hide("cannot exec --pw=s3cret-1: http http://localhost:8080/?t=s3cret-2"); strings.Contains(got, "s3cret") {
+		t.Errorf("a reason says %q", got)
 	}
 }
 

@@ -190,7 +190,7 @@ func (r *resolver) program(s *source, merged map[string]any) {
 			name += ":" + strconv.Itoa(i)
 		}
 		r.instances[s.name] = append(r.instances[s.name], name)
-		r.instance(s, p, name, i, i == 0)
+		r.instance(s, p, merged, name, i)
 	}
 }
 
@@ -316,9 +316,10 @@ func (r *resolver) shellSyntax(s *source, command string) {
 	}
 }
 
-// instance expands and converts one instance and adds it to the plan; first
-// tells whether mistakes are reported, which all instances share.
-func (r *resolver) instance(s *source, p schema.Program, name string, number int, first bool) {
+// instance expands and converts one instance and adds it to the plan. Mistakes are
+// reported of the first, because all instances share them.
+func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, name string, number int) {
+	first := number == 0
 	x := &expander{}
 	env := r.environment(s, &p, number, x, first)
 	x.get = env.lookup
@@ -326,27 +327,45 @@ func (r *resolver) instance(s *source, p schema.Program, name string, number int
 	own := p.Environment
 	s.own = own
 	p.Environment = nil
+	asked := len(x.asked)
 	if s.variables {
 		x.expandAll(reflect.ValueOf(&p).Elem())
 	}
 	p.Environment = own
+	secrets := r.secretsOf(env, x.asked[asked:])
+	r.secrets = append(r.secrets, r.secretsOf(env, x.asked)...)
 	if first {
 		r.texts(s, x, env.unread)
 	}
-	spec := specOf(&p)
-	spec.Name, spec.Group, spec.Instance = name, s.name, number
-	spec.Env = env.list
+	out := r.resolved(s, &p, env, name, number)
+	out.Spec.Secrets = secrets
+	if len(secrets) > 0 {
+		shown, _ := schema.DecodeProgram(merged) // its mistakes have been reported
+		shown.Environment = nil
+		y := &expander{get: r.shownLookup(env)}
+		y.expandAll(reflect.ValueOf(&shown).Elem())
+		as := r.resolved(s, &shown, env, name, number)
+		out.shown = &as
+	}
 	r.declared[name] = r.statesStop(s)
 	if first {
-		r.checkInstance(s, &spec)
+		r.checkInstance(s, &out.Spec)
 		r.checkProbes(s, &p)
 	}
-	r.plan.Programs = append(r.plan.Programs, Program{
+	r.plan.Programs = append(r.plan.Programs, out)
+}
+
+// resolved is an instance as it stands in the plan.
+func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name string, number int) Program {
+	spec := specOf(p)
+	spec.Name, spec.Group, spec.Instance = name, s.name, number
+	spec.Env = env.list
+	return Program{
 		Spec: spec, User: p.User, Group: p.Group, Groups: p.Groups,
 		Origin: s.origin, Feature: s.feature,
-		Overlap: scheduled(&p, p.Overlap), Timezone: scheduled(&p, p.Timezone),
+		Overlap: scheduled(p, p.Overlap), Timezone: scheduled(p, p.Timezone),
 		Variables: env.names, Withheld: env.withheld,
-	})
+	}
 }
 
 // statesStop returns the key of the manifest that says how long a stop may

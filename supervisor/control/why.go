@@ -100,7 +100,7 @@ func awaited(p supervisor.Status) string {
 	}
 	parts := make([]string, len(p.Spec.Readiness.Probes))
 	for i, probe := range p.Spec.Readiness.Probes {
-		parts[i] = probeText(probe)
+		parts[i] = p.Spec.Hide(probeText(probe))
 	}
 	joint := " and "
 	if p.Spec.Readiness.Any {

@@ -40,6 +40,9 @@ var effect = map[string]ChangeKind{
 	"OnFatal": Live, "Restart": Live, "ExitCodes": Live, "RunningAfter": Live, "StartTimeout": Live,
 	"Backoff": Live, "RestartLimit": Live, "StartRetries": Live, "Stop": Live, "StopCommand": Live,
 	"Hooks": Live, "Control": Live,
+
+	// A secret is part of another field, whose change tells.
+	"Secrets": Unchanged,
 }
 
 // Diff compares two sets of specifications: one change for each program of
@@ -90,7 +93,7 @@ func compare(a, b *Spec) SpecChange {
 	va, vb := reflect.ValueOf(*a), reflect.ValueOf(*b)
 	for i := range va.NumField() {
 		field := va.Type().Field(i)
-		if same(va.Field(i), vb.Field(i)) {
+		if effect[field.Name] == Unchanged || same(va.Field(i), vb.Field(i)) {
 			continue
 		}
 		c.Fields = append(c.Fields, fieldName(field))

@@ -322,6 +322,7 @@ type Spec struct {
 	Umask      int         `json:"umask"` // -1 inherits
 	Directory  string      `json:"directory,omitempty"`
 	Env        []string    `json:"-"` // complete; never printed: it may hold secrets
+	Secrets    []Secret    `json:"-"` // that other fields hold; see Hide
 	Limits     Limits      `json:"limits"`
 	Sandbox    *Sandbox    `json:"sandbox,omitempty"`
 	Stdin      Stdin       `json:"stdin"`
