@@ -132,7 +132,7 @@ func (p Prober) judge(ctx context.Context, a Artifact) (outcome ArtifactOutcome,
 		return ArtifactMissing, a.Entry, err.Error()
 	}
 	for _, asset := range a.Assets {
-		if _, err := p.find(asset); err != nil {
+		if _, err := p.locate(asset); err != nil {
 			return ArtifactMissing, path, "asset " + err.Error()
 		}
 	}
@@ -160,10 +160,7 @@ func (p Prober) entry(a Artifact) (string, error) {
 	if a.Entry == "" {
 		return "", nil
 	}
-	if !strings.Contains(a.Entry, "/") {
-		return lookPath(a.Entry, p.Env)
-	}
-	path, err := p.find(a.Entry)
+	path, err := p.locate(a.Entry)
 	if err != nil {
 		return "", err
 	}
@@ -175,6 +172,14 @@ func (p Prober) entry(a Artifact) (string, error) {
 		return "", fmt.Errorf("%s is not an executable file", path)
 	}
 	return path, nil
+}
+
+// locate finds a path or glob as find does, and a bare name on PATH.
+func (p Prober) locate(what string) (string, error) {
+	if strings.Contains(what, "/") {
+		return p.find(what)
+	}
+	return p.Roots.lookPath(what, p.Env)
 }
 
 // find returns the first existing path for a path or glob. Below a prefix the
@@ -196,15 +201,24 @@ func (p Prober) find(pattern string) (string, error) {
 	return "", fmt.Errorf("%s does not exist", candidates[0])
 }
 
-// lookPath finds a bare name in the PATH of env.
-func lookPath(name string, env []string) (string, error) {
+// lookPath finds a bare name in the PATH of env. Below a prefix the box's own
+// directories come first; what is not there may be the machine's.
+func (r Roots) lookPath(name string, env []string) (string, error) {
 	path := ""
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
 			path = v
 		}
 	}
-	for _, dir := range filepath.SplitList(path) {
+	dirs := filepath.SplitList(path)
+	if r.Prefix != "" {
+		own := make([]string, len(dirs))
+		for i, dir := range dirs {
+			own[i] = r.Path(dir)
+		}
+		dirs = append(own, dirs...)
+	}
+	for _, dir := range dirs {
 		file := filepath.Join(dir, name)
 		info, err := os.Stat(file)
 		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
@@ -227,10 +241,8 @@ func (p Prober) run(ctx context.Context, a Artifact) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	argv := append([]string(nil), a.Command...)
-	if strings.HasPrefix(argv[0], "/") {
-		if found, err := p.find(argv[0]); err == nil {
-			argv[0] = found
-		}
+	if found, err := p.locate(argv[0]); err == nil {
+		argv[0] = found
 	}
 	type ending struct {
 		result CommandResult

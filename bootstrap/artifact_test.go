@@ -45,6 +45,7 @@ func TestArtifactVerdicts(t *testing.T) {
 	write(t, r.Image+"/svc-1.2/data/a.bin", "x", 0o644)
 	write(t, r.Image+"/bin/tool", "x", 0o755)
 	write(t, r.Image+"/bin/plain", "x", 0o644)
+	write(t, r.Path("/usr/local/bin/onpath"), "x", 0o755)
 	runner := &fakeRunner{answers: map[string]func(context.Context) (CommandResult, error){
 		"fails": func(context.Context) (CommandResult, error) {
 			return CommandResult{Status: 3, Output: []byte("a\nno such device\n")}, nil
@@ -52,7 +53,7 @@ func TestArtifactVerdicts(t *testing.T) {
 		"absent":  func(context.Context) (CommandResult, error) { return CommandResult{}, os.ErrNotExist },
 		"forever": hang,
 	}}
-	p := Prober{Runner: runner, Roots: r, Env: []string{"PATH=" + r.Image + "/bin"}}
+	p := Prober{Runner: runner, Roots: r, Env: []string{"PATH=" + r.Image + "/bin:/usr/local/bin"}}
 	for _, c := range []struct {
 		a    Artifact
 		want ArtifactOutcome
@@ -64,6 +65,8 @@ func TestArtifactVerdicts(t *testing.T) {
 		{Artifact{Entry: "/opt/agentbox/[", Class: "D"}, ArtifactMissing, "is not a pattern"},
 		{Artifact{Entry: "/opt/agentbox/bin/tool", Class: "B"}, ArtifactPassed, ""},
 		{Artifact{Entry: "/opt/agentbox/bin/plain", Class: "B"}, ArtifactMissing, "not an executable"},
+		{Artifact{Entry: "onpath", Assets: []string{"onpath"}, Class: "B"}, ArtifactPassed, ""},
+		{Artifact{Entry: "onpath", Assets: []string{"no-such-tool"}, Class: "B"}, ArtifactMissing, "asset no-such-tool is not in PATH"},
 		{Artifact{Entry: "/opt/agentbox/bin/plain", Class: "C"}, ArtifactPassed, ""},
 		{Artifact{Entry: "tool", Class: "B"}, ArtifactPassed, ""},
 		{Artifact{Entry: "plain", Class: "B"}, ArtifactMissing, "not in PATH"},

@@ -87,7 +87,7 @@ type Boot struct {
 // phases is the boot.
 var phases = []Phase{
 	{Number: 0, Name: "load", Run: load},
-	{Number: 0.5, Name: "immutable-root", Run: immutableRoot, AgentboxOnly: true},
+	{Number: 0.5, Name: "immutable-root", Run: immutableRoot},
 	{Number: 1, Name: "directories", Run: makeDirectories, AgentboxOnly: true},
 	{Number: 2, Name: "management-key", Run: managementKey},
 	{Number: 3, Name: "identity", Run: identity, AgentboxOnly: true},

@@ -359,26 +359,57 @@ required = false
 
 func TestImmutableRoot(t *testing.T) {
 	for _, c := range []struct {
-		strict string
-		code   Code
-		status Status
-	}{{"", ExitOK, StatusWarning}, {"true", ExitImmutableRoot, ""}} {
+		manifest, strict string
+		image            bool
+		code             Code
+		status           Status
+	}{
+		{agentboxManifest, "", true, ExitOK, StatusWarning},
+		{agentboxManifest, "true", true, ExitImmutableRoot, ""},
+		{agentboxManifest, "true", false, ExitOK, StatusOff},
+		// A plain container is asked where it is wanted; its root stands for an
+		// image without /opt/agentbox.
+		{"", "", true, ExitOK, StatusOff},
+		{"", "true", true, ExitImmutableRoot, ""},
+		{"", "true", false, ExitImmutableRoot, ""},
+	} {
 		roots := testRoots(t)
-		if err := os.MkdirAll(roots.Image, 0o755); err != nil {
+		if c.image {
+			if err := os.MkdirAll(roots.Image, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := newBootRig(t, roots, c.manifest, func(b *Config) { b.Environ = append(b.Environ, "AGENTBOX_STRICT_IMMUTABLE="+c.strict) })
+		if err := r.Load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		r := newBootRig(t, roots, agentboxManifest, func(b *Config) { b.Environ = append(b.Environ, "AGENTBOX_STRICT_IMMUTABLE="+c.strict) })
 		o, err := immutableRoot(t.Context(), r.Boot)
 		if ExitCode(err) != c.code || o.Status != c.status {
-			t.Errorf("strict %q: %+v %v", c.strict, o, err)
+			t.Errorf("%q, strict %q, image %v: %+v %v", c.manifest, c.strict, c.image, o, err)
+		}
+		if !c.image {
+			continue
 		}
 		if left := tree(t, roots.Image); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	}
-	r := newBootRig(t, testRoots(t), agentboxManifest)
-	if o, err := immutableRoot(t.Context(), r.Boot); err != nil || o.Status != StatusOff {
-		t.Errorf("no image root: %+v %v", o, err)
+}
+
+// The directory of a catalogue program is the image's, and lies below the root; one
+// that the manifest writes is taken as written.
+func TestCatalogueDirectoriesLieBelowTheRoot(t *testing.T) {
+	roots := testRoots(t)
+	own := t.TempDir()
+	r := newBootRig(t, roots, "[skills.media]\nimagemagick = true\ncomfyui_builtin = true\n[programs.comfyui-builtin]\ndirectory = \""+own+"\"\n")
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"imagemagick-mcp": roots.Path("/opt/agentbox/skills/imagemagick"), "comfyui-builtin": own}
+	for _, s := range r.Current().Specs {
+		if s.Directory != want[s.Name] {
+			t.Errorf("%s runs in %q, want %q", s.Name, s.Directory, want[s.Name])
+		}
 	}
 }
 

@@ -99,7 +99,7 @@ func (b *Boot) lacks(p *plan.Program) []string {
 		case placeholder().MatchString(arg):
 			miss(fmt.Errorf("the build left the placeholder %s unresolved", placeholder().FindString(arg)))
 		case i == 0 && !strings.Contains(arg, "/"):
-			_, err := lookPath(arg, p.Spec.Env)
+			_, err := b.cfg.Roots.lookPath(arg, p.Spec.Env)
 			miss(err)
 		case i == 0 && strings.HasPrefix(arg, "/"), strings.HasPrefix(arg, "/opt/agentbox/"):
 			_, err := prober.find(arg)

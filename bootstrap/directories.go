@@ -12,9 +12,19 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// immutableRoot tries to write into the image. That must not work.
+// immutableRoot tries to write into the image. That must not work. A plain
+// container is asked only where AGENTBOX_STRICT_IMMUTABLE wants it, and its root
+// directory stands for an image that has no /opt/agentbox.
 func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
 	dir := b.cfg.Roots.Image
+	if !b.agentbox() {
+		if !b.strictRoot() {
+			return off(`profile "none"`), nil
+		}
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			dir = b.cfg.Roots.Path("/")
+		}
+	}
 	// The one file that is tried outside the write policy: the policy's reason.
 	f, err := os.CreateTemp(dir, ".agentinit-write-probe-")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -22,7 +22,7 @@ func (u *Users) account(name string) (home, login string, ok bool) {
 }
 
 // specs fills in what the machine says: who each program runs as. Every user
-// and group that does not exist is a finding. The log files lie below the root.
+// and group that does not exist is a finding. Log files, and the directories of the catalogue's programs, lie below the root.
 func (b *Boot) specs(p *plan.Plan, doc *schema.Document, users *Users) ([]program.Spec, []schema.Finding) {
 	var bad []schema.Finding
 	out := make([]program.Spec, len(p.Programs))
@@ -30,6 +30,9 @@ func (b *Boot) specs(p *plan.Plan, doc *schema.Document, users *Users) ([]progra
 		one := &p.Programs[i]
 		out[i] = one.Spec
 		out[i].Logs.Path = b.cfg.Roots.Output(one.Spec.Logs.Path)
+		if one.ImageDirectory {
+			out[i].Directory = b.cfg.Roots.Path(one.Spec.Directory)
+		}
 		if one.User == "" && one.Group == "" && len(one.Groups) == 0 {
 			continue
 		}

@@ -36,7 +36,7 @@ func gpuShape() *shape {
 }
 
 func desktopShape() *shape {
-	return table("A desktop reachable over VNC.",
+	return table("A desktop over VNC on port 5901. Xvnc asks for no password, so it listens inside the box alone and the port is not published: forward it (ssh -L, kubectl port-forward).",
 		field("enabled", onOff("Desktop on port 5901. Becomes ENABLE_DESKTOP. Wants [security.exceptions.desktop] (E021).")),
 		field("stack", enum("Wanted desktop flavour; the programs started are Xvnc with i3 whatever it says.", "hyprland-wayland", "x11-openbox").def("hyprland-wayland")),
 		field("resolution", text("Size of the virtual screen, WIDTHxHEIGHT in pixels.").match(`^[0-9]+x[0-9]+$`, `a size such as "1920x1080"`).def("1920x1080")),

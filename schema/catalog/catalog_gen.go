@@ -270,7 +270,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:    "solid-pod-rs",
 				Class: "A",
-				Entry: "/bin/solid-pod-rs-server",
+				Entry: "solid-pod-rs-server",
 			}},
 			Ports: []Port{Port{
 				Name:   "solid-pod",
@@ -329,8 +329,8 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "nostr-rs-relay",
 				Class:    "A",
-				Entry:    "/bin/nostr-rs-relay",
-				Command:  []string{"/bin/nostr-rs-relay", "--version"},
+				Entry:    "nostr-rs-relay",
+				Command:  []string{"nostr-rs-relay", "--version"},
 				Packages: []string{"nostr-rs-relay"},
 			}},
 			Ports: []Port{Port{
@@ -376,19 +376,19 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "xvnc",
 				Class:    "B",
-				Entry:    "/bin/Xvnc",
+				Entry:    "Xvnc",
 				Packages: []string{"tigervnc"},
 			}, Artifact{
 				ID:       "i3",
 				Class:    "B",
-				Entry:    "/bin/i3",
-				Command:  []string{"/bin/i3", "--version"},
+				Entry:    "i3",
+				Command:  []string{"i3", "--version"},
 				Packages: []string{"i3"},
 			}},
 			Ports: []Port{Port{
-				Name:   "vnc",
-				Port:   "5901",
-				Expose: true,
+				Name: "vnc",
+				Port: "5901",
+				Bind: "127.0.0.1",
 			}, Port{
 				Name:    "browser-debug",
 				Port:    "9222",
@@ -439,8 +439,8 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "agent-browser",
 				Class:    "B",
-				Entry:    "/bin/agent-browser",
-				Command:  []string{"/bin/agent-browser", "--version"},
+				Entry:    "agent-browser",
+				Command:  []string{"agent-browser", "--version"},
 				Packages: []string{"agent-browser"},
 			}},
 		}, Feature{
@@ -450,8 +450,8 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "ffmpeg",
 				Class:    "B",
-				Entry:    "/bin/ffmpeg",
-				Command:  []string{"/bin/ffmpeg", "-version"},
+				Entry:    "ffmpeg",
+				Command:  []string{"ffmpeg", "-version"},
 				Packages: []string{"ffmpeg"},
 			}},
 		}, Feature{
@@ -472,8 +472,8 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "imagemagick",
 				Class:    "B",
-				Entry:    "/bin/magick",
-				Command:  []string{"/bin/magick", "-version"},
+				Entry:    "magick",
+				Command:  []string{"magick", "-version"},
 				Packages: []string{"imagemagick"},
 			}, Artifact{
 				ID:    "imagemagick-mcp",
@@ -517,7 +517,7 @@ func generated() *Catalogue {
 			When:    []string{"skills.spatial_and_3d.qgis"},
 			Programs: map[string]map[string]interface{}{
 				"qgis-mcp": map[string]interface{}{
-					"command":   []interface{}{"python3", "/opt/agentbox/scripts/qgis-mcp.py"},
+					"command":   []interface{}{"python3", "/opt/agentbox/scripts/qgis_mcp_standalone.py"},
 					"directory": "/opt/agentbox/scripts",
 					"priority":  int64(230),
 					"restart":   "always",
@@ -526,12 +526,12 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "qgis",
 				Class:    "B",
-				Entry:    "/bin/qgis_process",
+				Entry:    "qgis_process",
 				Packages: []string{"qgis"},
 			}, Artifact{
 				ID:    "qgis-mcp",
 				Class: "C",
-				Entry: "/opt/agentbox/scripts/qgis-mcp.py",
+				Entry: "/opt/agentbox/scripts/qgis_mcp_standalone.py",
 			}},
 			Packages: []string{"python3"},
 		}, Feature{
@@ -540,7 +540,7 @@ func generated() *Catalogue {
 			When:    []string{"skills.spatial_and_3d.blender"},
 			Programs: map[string]map[string]interface{}{
 				"blender-mcp": map[string]interface{}{
-					"command":   []interface{}{"node", "/opt/agentbox/skills/blender/mcp-proxy.js"},
+					"command":   []interface{}{"node", "/opt/agentbox/skills/blender/tools/blender-mcp-proxy.js"},
 					"directory": "/opt/agentbox/skills/blender",
 					"environment": map[string]interface{}{
 						"HOME": "${WORKSPACE:-/workspace}",
@@ -552,13 +552,13 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "blender",
 				Class:    "B",
-				Entry:    "/bin/blender",
-				Command:  []string{"/bin/blender", "--version"},
+				Entry:    "blender",
+				Command:  []string{"blender", "--version"},
 				Packages: []string{"blender"},
 			}, Artifact{
 				ID:    "blender-mcp",
 				Class: "C",
-				Entry: "/opt/agentbox/skills/blender/mcp-proxy.js",
+				Entry: "/opt/agentbox/skills/blender/tools/blender-mcp-proxy.js",
 			}},
 			Packages: []string{"nodejs"},
 		}, Feature{
@@ -577,8 +577,8 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "pytorch",
 				Class:    "D",
-				Entry:    "/bin/python3",
-				Command:  []string{"/bin/python3", "-c", "import torch"},
+				Entry:    "python3",
+				Command:  []string{"python3", "-c", "import torch"},
 				Timeout:  "60s",
 				Packages: []string{"python3Packages.torch"},
 			}},
@@ -604,7 +604,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "jupyter-lab",
 				Class:    "B",
-				Entry:    "/bin/jupyter-lab",
+				Entry:    "jupyter-lab",
 				Packages: []string{"python3Packages.jupyterlab"},
 			}},
 			Ports: []Port{Port{
@@ -651,8 +651,8 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "latex",
 				Class:    "B",
-				Entry:    "/bin/pdflatex",
-				Command:  []string{"/bin/pdflatex", "--version"},
+				Entry:    "pdflatex",
+				Command:  []string{"pdflatex", "--version"},
 				Packages: []string{"texliveMedium"},
 			}},
 		}, Feature{
@@ -662,7 +662,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "mermaid",
 				Class:    "B",
-				Entry:    "/bin/mmdc",
+				Entry:    "mmdc",
 				Packages: []string{"mermaid-cli"},
 			}},
 		}, Feature{
@@ -672,8 +672,8 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "latex",
 				Class:    "B",
-				Entry:    "/bin/pdflatex",
-				Command:  []string{"/bin/pdflatex", "--version"},
+				Entry:    "pdflatex",
+				Command:  []string{"pdflatex", "--version"},
 				Packages: []string{"texliveMedium"},
 			}, Artifact{
 				ID:    "report-builder",
@@ -696,7 +696,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "claude",
 				Class:    "B",
-				Entry:    "/bin/claude",
+				Entry:    "claude",
 				Packages: []string{"claude-code"},
 			}},
 		}, Feature{
@@ -706,7 +706,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "claude",
 				Class:    "B",
-				Entry:    "/bin/claude",
+				Entry:    "claude",
 				Packages: []string{"claude-code"},
 			}},
 		}, Feature{
@@ -716,7 +716,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:    "ruflo",
 				Class: "B",
-				Entry: "/bin/ruflo",
+				Entry: "ruflo",
 			}},
 		}, Feature{
 			Name:    "claude-flow",
@@ -725,7 +725,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:    "claude-flow",
 				Class: "B",
-				Entry: "/bin/claude-flow",
+				Entry: "claude-flow",
 			}},
 		}, Feature{
 			Name:    "agentic-qe",
@@ -734,7 +734,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:    "agentic-qe",
 				Class: "B",
-				Entry: "/bin/agentic-qe",
+				Entry: "aqe",
 			}},
 		}, Feature{
 			Name:    "nagual-qe",
@@ -743,7 +743,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:    "nagual-qe",
 				Class: "B",
-				Entry: "/bin/nagual-qe",
+				Entry: "nagual-qe",
 			}},
 		}, Feature{
 			Name:    "codebase-memory",
@@ -752,7 +752,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:    "codebase-memory",
 				Class: "C",
-				Entry: "/bin/codebase-memory-mcp",
+				Entry: "codebase-memory-mcp",
 			}},
 		}, Feature{
 			Name:    "rust",
@@ -761,9 +761,9 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "rust",
 				Class:    "B",
-				Entry:    "/bin/cargo",
-				Assets:   []string{"/bin/rustc"},
-				Command:  []string{"/bin/cargo", "--version"},
+				Entry:    "cargo",
+				Assets:   []string{"rustc"},
+				Command:  []string{"cargo", "--version"},
 				Packages: []string{"cargo", "rustc"},
 			}},
 		}, Feature{
@@ -773,7 +773,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "gemini-cli",
 				Class:    "B",
-				Entry:    "/bin/gemini",
+				Entry:    "gemini",
 				Packages: []string{"gemini-cli"},
 			}},
 		}, Feature{
@@ -783,7 +783,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "codex",
 				Class:    "B",
-				Entry:    "/bin/codex",
+				Entry:    "codex",
 				Packages: []string{"codex"},
 			}},
 		}, Feature{
@@ -793,7 +793,7 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "code-server",
 				Class:    "B",
-				Entry:    "/bin/code-server",
+				Entry:    "code-server",
 				Packages: []string{"code-server"},
 			}},
 			Ports: []Port{Port{
@@ -807,8 +807,8 @@ func generated() *Catalogue {
 			Artifacts: []Artifact{Artifact{
 				ID:       "cuda",
 				Class:    "B",
-				Entry:    "/bin/nvcc",
-				Command:  []string{"/bin/nvcc", "--version"},
+				Entry:    "nvcc",
+				Command:  []string{"nvcc", "--version"},
 				Packages: []string{"cudaPackages.cudatoolkit"},
 			}},
 		}, Feature{

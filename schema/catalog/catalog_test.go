@@ -234,3 +234,25 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 		t.Error("a misspelt key was read")
 	}
 }
+
+// The names that the image has.
+func TestPathsOfTheImage(t *testing.T) {
+	found := map[string]bool{}
+	for _, f := range Load().Features {
+		for _, a := range f.Artifacts {
+			for _, path := range append([]string{a.Entry}, a.Assets...) {
+				found[path] = true
+			}
+			if strings.HasPrefix(a.Entry, "/bin/") || len(a.Command) > 0 && strings.Contains(a.Command[0], "/") {
+				t.Errorf("%s: a tool is found on PATH, so it has a bare name, not %s %v", a.ID, a.Entry, a.Command)
+			}
+		}
+	}
+	for _, want := range []string{
+		"/opt/agentbox/scripts/qgis_mcp_standalone.py", "/opt/agentbox/skills/blender/tools/blender-mcp-proxy.js", "aqe", "rustc",
+	} {
+		if !found[want] {
+			t.Errorf("no artifact has %s", want)
+		}
+	}
+}

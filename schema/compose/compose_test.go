@@ -288,7 +288,7 @@ func TestPublishedPorts(t *testing.T) {
 	for text, want := range map[string]string{
 		"":       "[9090:9090 9091:9091]",
 		"[core]": "[9090:9090 9091:9091 9700:9700]",
-		"[desktop]\nenabled = true\n[security.exceptions.desktop]":            "[9090:9090 9091:9091 9700:9700 5901:5901]",
+		"[desktop]\nenabled = true\n[security.exceptions.desktop]":            "[9090:9090 9091:9091 9700:9700]",
 		"[skills.data_science]\njupyter = true":                               "[9090:9090 9091:9091 9700:9700 8888:8888]",
 		"[toolchains]\ncode_server = true\n[security.exceptions.code-server]": "[9090:9090 9091:9091 9700:9700 8080:8080]",
 		"[skills.media]\ncomfyui_builtin = true":                              "[9090:9090 9091:9091 9700:9700]",

@@ -96,6 +96,9 @@ type Program struct {
 	// as is), "catalogue+manifest" (overridden key by key), "command line".
 	Origin  string `json:"origin"`
 	Feature string `json:"feature,omitempty"`
+	// ImageDirectory tells that Spec.Directory is the catalogue's: a path of the
+	// image, which lies below the root that agentinit is given.
+	ImageDirectory bool `json:"-"`
 
 	Overlap  string `json:"overlap,omitempty"`  // of a schedule: skip, queue, kill
 	Timezone string `json:"timezone,omitempty"` // of a schedule; empty is the box's own

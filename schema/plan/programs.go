@@ -364,8 +364,15 @@ func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name
 		Spec: spec, User: p.User, Group: p.Group, Groups: p.Groups,
 		Origin: s.origin, Feature: s.feature,
 		Overlap: scheduled(p, p.Overlap), Timezone: scheduled(p, p.Timezone),
-		Variables: env.names, Withheld: env.withheld,
+		Variables: env.names, Withheld: env.withheld, ImageDirectory: r.ofImage(s, p),
 	}
+}
+
+// ofImage tells whether the directory of a program is the catalogue's.
+func (r *resolver) ofImage(s *source, p *schema.Program) bool {
+	_, own := s.written["directory"]
+	_, byDefault := r.m.Supervisor.Defaults["directory"]
+	return s.feature != "" && p.Directory != "" && !own && !byDefault
 }
 
 // statesStop returns the key of the manifest that says how long a stop may
