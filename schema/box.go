@@ -27,6 +27,12 @@ type Supervisor struct {
 	Defaults    map[string]any `toml:"defaults"`      // program keys as written; DecodeProgram merges
 	Log         BoxLog         `toml:"log"`
 	Console     ConsoleMode    `toml:"console"`
+
+	// For generated descriptions; Image empty is none stated.
+	Image    string   `toml:"image"`
+	Ports    []Port   `toml:"ports"`
+	Volumes  []Volume `toml:"volumes"`
+	Writable []string `toml:"writable"`
 }
 
 // BoxLog is supervisor.log: agentinit's own voice and the form of the console.

@@ -34,7 +34,6 @@ var foreignProgramKeys = sync.OnceValue(func() map[string]string {
 		"stdoutlogfilebackups":  `use logs.backups`,
 		"stderrlogfilebackups":  `use logs.backups`,
 		"redirectstderr":        `drop it: stderr is always logged beside stdout`,
-		"stopsignal":            `use stop_signal, or stop = ["TERM 10s", "KILL"]`,
 		"killsignal":            `use stop_signal, or stop = ["TERM 10s", "KILL"]`,
 		"stopwaitsecs":          `use stop_timeout`,
 		"stopgraceperiod":       `use stop_timeout`,
@@ -46,11 +45,9 @@ var foreignProgramKeys = sync.OnceValue(func() map[string]string {
 		"killmode":              `use kill = "tree", "group" or "process"`,
 		"startsecs":             `use start_seconds`,
 		"timeoutstartsec":       `use start_timeout`,
-		"startretries":          `use start_retries`,
 		"maxrestarts":           `use restart_limit`,
 		"startlimitburst":       `use restart_limit`,
 		"restartsec":            `use backoff`,
-		"exitcodes":             `use exit_codes`,
 		"successexitstatus":     `use exit_codes`,
 		"env":                   `use environment`,
 		"envs":                  `use environment`,
@@ -119,7 +116,6 @@ var foreignProgramKeys = sync.OnceValue(func() map[string]string {
 		"ttyenabled":            `use tty`,
 		"istty":                 `use tty`,
 		"stdinopen":             `use stdin = "pipe" or "inherit"`,
-		"umask":                 `use umask`,
 		"stdoutcapturemaxbytes": `drop it`,
 		"stdouteventsenabled":   `drop it: agentctl events shows what happens`,
 		"stdoutsyslog":          `drop it: the output goes to the console`,
@@ -148,7 +144,6 @@ var foreignSupervisorKeys = sync.OnceValue(func() map[string]string {
 		"env":                           `use supervisor.defaults.environment`,
 		"environment":                   `use supervisor.defaults.environment`,
 		"directory":                     `use supervisor.defaults.directory`,
-		"umask":                         `use supervisor.defaults.umask`,
 		"restart":                       `use supervisor.defaults.restart`,
 		"expose":                        `use supervisor.ports`,
 		"publish":                       `use supervisor.ports`,
@@ -228,12 +223,25 @@ var foreignProbeKeys = sync.OnceValue(func() map[string]string {
 
 var sameName = strings.NewReplacer("_", "", "-", "")
 
-// foreignHint says what to write for a key that another tool knows by this name;
-// empty: none does.
-func foreignHint(path []string) string {
+// onlyMarks finds the key that differs from a word in "_", "-" and capitals alone.
+func onlyMarks(name string, keys []key) string {
+	for _, k := range keys {
+		if sameName.Replace(k.name) == name {
+			return "use " + k.name
+		}
+	}
+	return ""
+}
+
+// foreignHint says what to write for an unknown key that another tool knows by this
+// name, or that differs from one of keys in its marks alone; empty: neither.
+func foreignHint(path []string, keys []key) string {
 	path = slices.DeleteFunc(slices.Clone(path), func(k string) bool { _, element := indexOf(k); return element })
 	n := len(path)
 	name := sameName.Replace(strings.ToLower(path[n-1]))
+	if hint := onlyMarks(name, keys); hint != "" {
+		return hint
+	}
 	switch {
 	case n == 1:
 		return foreignSections()[name]

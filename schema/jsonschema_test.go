@@ -105,6 +105,8 @@ var countCases = []struct {
 	{"wrong type at a list, our section", "[programs.web]\ncommand = 'x'\nstdin = true", 1, 0},
 	{"probe without a scheme", "[programs.web]\ncommand = 'x'\nready = {http = 'localhost:8080/health'}\nhealth = {tcp = '80'}", 2, 2},
 	{"probe with a variable", "[programs.web]\ncommand = 'x'\nready = {http = '${URL}', tcp = ':80', grpc = '[::1]:1/a.B'}", 0, 0},
+	{"what a container has", "[supervisor]\nimage = 'x:1'\nports = [80, '80:8080', '127.0.0.1:80:8080', '[::1]:80:8080', '53/udp']\nvolumes = ['data:/data', './x:/etc/x:ro']\nwritable = ['/var/cache']\n[programs.a]\ncommand = 'a'\nports = ['1:2/tcp']", 0, 0},
+	{"what no container has", "[programs.a]\ncommand = 'a'\nports = [0, '0:1', 'http', '1:2:3', '80/sctp', 70000]\nvolumes = ['data', 'data:rel', 'a:/b:rx', '${X}:/a', 'a:/b/../c']\nwritable = ['rel', '/', '/a/', '/a:b']", 15, 13},
 	{"program keys", "[programs.web]\ncomand = 'x'\npriority = -1\nrestart = 'sometimes'\ninstances = 'two'", 4, 0},
 	{"program names", "[programs.Web]\ncommand = 'x'", 1, -1},
 	{"durations", "[programs.web]\nstart_seconds = 'soon'\nstart_timeout = -1\nstop_timeout = 2.5", 2, 0},

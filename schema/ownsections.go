@@ -32,7 +32,8 @@ func newManifestShape() *shape {
 }
 
 func programShape() *shape {
-	return table("One supervised program. Values come from here, else from the feature catalogue, else from [supervisor.defaults], else from the default.", programKeys()...).own()
+	keys := append(programKeys(), deploymentKeys("the program")...)
+	return table("One supervised program. Values come from here, else from the feature catalogue, else from [supervisor.defaults], else from the default.", keys...).own()
 }
 
 // programDefaultsShape is the same table with every key optional and without
@@ -244,7 +245,7 @@ func artifactShape() *shape {
 }
 
 func supervisorShape() *shape {
-	return table("agentinit itself.",
+	keys := []key{
 		field("socket", text("Control socket; a leading @ is abstract.").nonEmpty().def("/run/agentbox/agentinit.sock")),
 		field("socket_mode", mode("Its permission bits, in octal.").def("0660")),
 		field("socket_group", account("Group whose members may read.")),
@@ -260,7 +261,9 @@ func supervisorShape() *shape {
 			field("format", enum("auto: console on a terminal, else json.", "auto", "json", "console", "raw").def("auto")),
 			field("level", logLevel("Threshold of agentinit's own lines.")),
 		)),
-	)
+		field("image", text("Image of the box, for generated descriptions; absent: that of --image, else the local tag.").nonEmpty().eg("registry.example.org/web:1.2")),
+	}
+	return table("agentinit itself, and the box around the programs.", append(keys, deploymentKeys("the box")...)...)
 }
 
 func consoleShape() *shape {

@@ -56,6 +56,11 @@ type Program struct {
 	Stdin   string   `toml:"stdin"` // null, pipe, inherit
 	TTY     bool     `toml:"tty"`
 	Control bool     `toml:"control"`
+
+	// For generated descriptions.
+	Ports    []Port   `toml:"ports"`
+	Volumes  []Volume `toml:"volumes"`
+	Writable []string `toml:"writable"`
 }
 
 // Backoff is the wait before a restart.

@@ -289,7 +289,7 @@ func (v *validator) unknownKey(s *shape, name string, m *mark) {
 	if parent != "" {
 		where = "in [" + parent + "]"
 	}
-	hint := cmp.Or(retiredKeys[v.here()], foreignHint(v.path))
+	hint := cmp.Or(retiredKeys[v.here()], foreignHint(v.path, s.keys))
 	if v.unknown++; hint == "" && v.unknown <= maxHints {
 		candidates := make([]string, len(s.keys))
 		for i, k := range s.keys {

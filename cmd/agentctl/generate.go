@@ -32,7 +32,7 @@ type generator struct {
 // generateOptions are what the flags say.
 type generateOptions struct {
 	check, output string
-	system        string
+	system, image string
 	cluster       compose.Kubernetes
 }
 
@@ -54,7 +54,6 @@ func generators() []generator {
 				f := cmd.Flags()
 				f.StringVar(&o.cluster.Name, "name", "agentbox", "name of the objects")
 				f.StringVar(&o.cluster.Namespace, "namespace", "", "their namespace (default: that of kubectl apply)")
-				f.StringVar(&o.cluster.Image, "image", "", "image reference (default: the local tag)")
 				f.StringVar(&o.cluster.Storage, "storage", "10Gi", "size of each volume claim")
 				f.BoolVar(&o.cluster.PodMonitor, "pod-monitor", false, "add a PodMonitor of the Prometheus operator")
 			}},
@@ -106,6 +105,7 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 	cmd.Flags().StringVar(&o.check, "check", "", "compare with this `PATH` instead of printing; exit 1 and show the difference")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "write to this `PATH` instead of printing")
 	cmd.Flags().StringVar(&o.system, "system", systemName(), "system of the image, as Nix names it")
+	cmd.Flags().StringVar(&o.image, "image", "", "image `REFERENCE` of the box (default: supervisor.image, else the local tag)")
 	cmd.MarkFlagsMutuallyExclusive("check", "output")
 	if g.flags != nil {
 		g.flags(cmd, o)
@@ -127,7 +127,7 @@ func commandLine(cmd *cobra.Command, o *generateOptions) string {
 
 // generate renders a manifest; what is wrong with it goes to standard error.
 func (c *cli) generate(g generator, o *generateOptions, command, name string) ([]compose.File, error) {
-	box, text, err := c.box(name, o.system, command)
+	box, text, err := c.box(name, o.system, o.image, command)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (c *cli) generate(g generator, o *generateOptions, command, name string) ([
 
 // box reads a manifest for a description. Credentials of the operator are not
 // asked for: they are the business of the machine that will run the box.
-func (c *cli) box(name, system, command string) (*compose.Box, []byte, error) {
+func (c *cli) box(name, system, image, command string) (*compose.Box, []byte, error) {
 	text, err := c.readManifest(name)
 	if err != nil {
 		return nil, nil, c.refuse([]schema.Finding{schema.Unreadable(name, err)})
@@ -150,7 +150,7 @@ func (c *cli) box(name, system, command string) (*compose.Box, []byte, error) {
 	if rules.Errors(findings) {
 		return nil, nil, c.refuse(findings)
 	}
-	box, more, err := compose.New(compose.Input{Manifest: m, Document: doc, Command: command, Version: version, System: system})
+	box, more, err := compose.New(compose.Input{Manifest: m, Document: doc, Command: command, Version: version, System: system, Image: image})
 	if err != nil {
 		return nil, nil, &exitError{exitFailure, err}
 	}

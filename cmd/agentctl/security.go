@@ -23,7 +23,7 @@ SecurityProfileApplied.
 Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			box, _, err := c.box(manifestArg(args), systemName(), "")
+			box, _, err := c.box(manifestArg(args), systemName(), "", "")
 			if err != nil {
 				return err
 			}

@@ -38,6 +38,9 @@ type Baseline struct {
 	CapDrop     []string `toml:"cap_drop"`
 	SecurityOpt []string `toml:"security_opt"`
 	Tmpfs       []string `toml:"tmpfs"`
+	// PlainTmpfs are those of a box that is no agentbox: others belong to its image,
+	// and /var/run is a link to /run in most.
+	PlainTmpfs []string `toml:"plain_tmpfs"`
 }
 
 // GPU is one row of the dispatch table.

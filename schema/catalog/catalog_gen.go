@@ -14,6 +14,7 @@ func generated() *Catalogue {
 			CapDrop:     []string{"ALL"},
 			SecurityOpt: []string{"no-new-privileges:true", "seccomp=default"},
 			Tmpfs:       []string{"/tmp:mode=1777,size=256M", "/run:mode=1777,size=64M", "/var/run:mode=1777,size=16M", "/var/log:mode=1777,size=128M", "/var/log/supervisor:mode=1777,size=64M"},
+			PlainTmpfs:  []string{"/tmp:mode=1777,size=256M", "/run:mode=1777,size=64M"},
 		},
 		Environment: map[string]string{
 			"AGENTBOX_AGENT_ID":             "agentbox-core",

@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,7 @@ type Input struct {
 	Command string
 	Version string // of agentinit, for the image's environment
 	System  string // x86_64-linux, aarch64-linux
+	Image   string // image reference; empty: the manifest's, else the local tag
 }
 
 // Box is everything that a generated description says about a box, in no
@@ -53,9 +55,22 @@ type Box struct {
 // Port is a listening port.
 type Port struct {
 	Name      string
-	Number    int
+	Number    int // inside the box
 	Published bool
 	Exposed   bool // in the image's list
+	// Host is where the port is published, as engines read it. Empty: at the same
+	// number, on every address of the host.
+	Host     string
+	Outside  int    // port of the host; 0: the same number
+	Protocol string // empty: tcp
+}
+
+// publish is the port as container engines read it.
+func (p Port) publish() string {
+	if p.Host != "" {
+		return p.Host
+	}
+	return fmt.Sprintf("%d:%d", p.Number, p.Number)
 }
 
 // Mount is something mounted into the box. Source is a path of the operator
@@ -106,6 +121,7 @@ func New(in Input) (*Box, []schema.Finding, error) {
 		box: &Box{Input: in, Profile: resolved.Profile},
 	}
 	b.box.Security = Harden(b.view)
+	b.box.Input.Image = cmp.Or(in.Image, in.Manifest.Supervisor.Image)
 	if err := b.build(resolved); err != nil {
 		return nil, nil, err
 	}
@@ -131,6 +147,7 @@ func (b *builder) build(resolved *plan.Plan) error {
 	if err := b.environment(features); err != nil {
 		return err
 	}
+	b.declared(resolved)
 	b.operator(features, resolved)
 	m := b.view.Manifest
 	gpu := b.cat.Backend(m.GPU.Backend)
@@ -199,7 +216,9 @@ func (b *builder) add(p Port) {
 		b.box.Metrics = p.Number
 	}
 	// Validation complains of two ports of one number; a description has it once.
-	if !slices.ContainsFunc(b.box.Ports, func(q Port) bool { return q.Number == p.Number }) {
+	if !slices.ContainsFunc(b.box.Ports, func(q Port) bool {
+		return q.Number == p.Number && cmp.Or(q.Protocol, "tcp") == cmp.Or(p.Protocol, "tcp")
+	}) {
 		b.box.Ports = append(b.box.Ports, p)
 	}
 }
@@ -226,13 +245,58 @@ func (b *builder) mounts(features []catalog.Feature) error {
 		}
 		b.mount(Mount{Source: source, Target: target, ReadOnly: mode == "ro"})
 	}
+	b.box.Volumes = slices.Collect(maps.Keys(volumes))
+	b.declareVolumes()
+	return nil
+}
+
+// declareVolumes lists the volumes that mounts name.
+func (b *builder) declareVolumes() {
 	for _, m := range b.box.Mounts {
-		if m.Named() {
-			volumes[m.Source] = true
+		if m.Named() && !slices.Contains(b.box.Volumes, m.Source) {
+			b.box.Volumes = append(b.box.Volumes, m.Source)
 		}
 	}
-	b.box.Volumes = slices.Sorted(maps.Keys(volumes))
-	return nil
+	slices.Sort(b.box.Volumes)
+}
+
+// declared adds what the box and its programs ask for themselves.
+func (b *builder) declared(resolved *plan.Plan) {
+	s := b.view.Manifest.Supervisor
+	ports, volumes, writable := s.Ports, s.Volumes, s.Writable
+	for i := range resolved.Programs {
+		p := &resolved.Programs[i]
+		ports, volumes, writable = slices.Concat(ports, p.Ports), slices.Concat(volumes, p.Volumes), slices.Concat(writable, p.Writable)
+	}
+	for _, p := range ports {
+		b.add(Port{
+			Name: fmt.Sprintf("%s-%d", p.Protocol, p.Box), Number: p.Box, Published: true, Exposed: true,
+			Host: p.String(), Outside: p.Host, Protocol: p.Protocol,
+		})
+	}
+	for _, v := range volumes {
+		b.mount(Mount{Source: v.Source, Target: v.Target, ReadOnly: v.ReadOnly})
+	}
+	b.declareVolumes()
+	for _, dir := range writable {
+		b.box.Security.Effective.Tmpfs = withTmpfs(b.box.Security.Effective.Tmpfs, dir)
+	}
+	if b.box.Profile == "none" && slices.ContainsFunc(resolved.Programs, func(p plan.Program) bool {
+		return p.User != "" || p.Group != "" || len(p.Groups) > 0
+	}) {
+		// agentinit can give programs another user only as root, and as root without
+		// these it could neither change nor signal them.
+		b.box.Security.Effective.User = "0:0"
+		b.box.Security.Effective.CapAdd = unique(b.box.Security.Effective.CapAdd, []string{"KILL", "SETGID", "SETUID"})
+	}
+}
+
+// withTmpfs adds a tmpfs unless one is there already: engines refuse two.
+func withTmpfs(have []string, dir string) []string {
+	if slices.ContainsFunc(have, func(t string) bool { path, _, _ := strings.Cut(t, ":"); return path == dir }) {
+		return have
+	}
+	return append(slices.Clone(have), dir+":mode=1777,size=64M")
 }
 
 // mount adds a mount; one at the same target is replaced, because engines

@@ -1,7 +1,6 @@
 package compose
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -31,7 +30,7 @@ func (b *Box) composeServices() mapping {
 func (b *Box) composeBox() mapping {
 	p := b.Security.Effective
 	s := mapping{
-		{"image", "${AGENTBOX_IMAGE_REF:-agentbox:runtime-" + b.System + "}"},
+		{"image", b.composeImage()},
 		{"hostname", "agentbox"},
 		{"restart", "unless-stopped"},
 		{"stop_grace_period", seconds(b.StopTimeout)},
@@ -45,7 +44,7 @@ func (b *Box) composeBox() mapping {
 	var ports []string
 	for _, port := range b.Ports {
 		if port.Published {
-			ports = append(ports, fmt.Sprintf("%d:%d", port.Number, port.Number))
+			ports = append(ports, port.publish())
 		}
 	}
 	s.add("ports", ports)
@@ -61,9 +60,29 @@ func (b *Box) composeBox() mapping {
 	s.add("volumes", mounts)
 	s.add("tmpfs", literals(p.Tmpfs))
 	return append(s, pair{"healthcheck", mapping{
-		{"test", []string{"CMD", "/bin/agentctl", "ready"}},
+		{"test", []string{"CMD", b.agentctl(), "ready"}},
 		{"interval", "30s"}, {"timeout", "10s"}, {"retries", 5}, {"start_period", "60s"},
 	}})
+}
+
+// composeImage is the image that is asked for; the operator's environment may name
+// another one than the local tag.
+func (b *Box) composeImage() string {
+	if b.Input.Image != "" {
+		return literal(b.Input.Image)
+	}
+	return "${AGENTBOX_IMAGE_REF:-" + b.localTag() + "}"
+}
+
+func (b *Box) localTag() string { return "agentbox:runtime-" + b.System }
+
+// agentctl is where the health check finds it: the image of an agentbox has it in
+// /bin, any other somewhere on PATH.
+func (b *Box) agentctl() string {
+	if b.Profile == "agentbox" {
+		return "/bin/agentctl"
+	}
+	return "agentctl"
 }
 
 // composeHardening writes what engines know of a profile. "seccomp=default" is a

@@ -80,6 +80,9 @@ type wish struct{ exception, value string }
 func (m *merge) applied() Applied {
 	b := m.catalogue.Baseline
 	base := Profile{User: b.User, ReadOnly: b.ReadOnly, CapDrop: b.CapDrop, SecurityOpt: b.SecurityOpt, Tmpfs: b.Tmpfs}
+	if m.view.Profile == "none" {
+		base.Tmpfs = b.PlainTmpfs
+	}
 	out := Applied{Baseline: base, Exceptions: []Exception{}, Effective: base}
 	if s := m.gpu.Sidecar; s != nil {
 		out.Sidecar = &Profile{

@@ -15,7 +15,10 @@ func harden(t *testing.T, text string) compose.Applied {
 }
 
 func TestBaseline(t *testing.T) {
-	a := harden(t, "")
+	if got := harden(t, "").Effective.Tmpfs; len(got) != 2 {
+		t.Errorf("a box that is no agentbox has the tmpfs %q; /var/run is a link to /run in its image", got)
+	}
+	a := harden(t, "[core]")
 	p := a.Effective
 	if p.User != "1000:1000" || !p.ReadOnly || !slices.Equal(p.CapDrop, []string{"ALL"}) || len(p.CapAdd) != 0 ||
 		!slices.Equal(p.SecurityOpt, []string{"no-new-privileges:true", "seccomp=default"}) || len(p.Tmpfs) != 5 {

@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -35,7 +36,7 @@ func (b *Box) Image() ([]byte, error) {
 	}
 	for _, p := range b.Ports {
 		if p.Exposed {
-			config.ExposedPorts[fmt.Sprintf("%d/tcp", p.Number)] = struct{}{}
+			config.ExposedPorts[fmt.Sprintf("%d/%s", p.Number, cmp.Or(p.Protocol, "tcp"))] = struct{}{}
 		}
 	}
 	out, err := json.MarshalIndent(config, "", "  ")

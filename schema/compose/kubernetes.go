@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -18,7 +19,6 @@ import (
 type Kubernetes struct {
 	Name       string // of the objects; empty: agentbox
 	Namespace  string // empty: the one the objects are applied to
-	Image      string // empty: the compose file's fallback
 	Storage    string // size of each volume claim; empty: 10Gi
 	PodMonitor bool   // a PodMonitor of the Prometheus operator
 	// Text is the manifest that the ConfigMap carries.
@@ -32,9 +32,6 @@ func (b *Box) Kubernetes(k Kubernetes) ([]byte, []string) {
 	w := &cluster{Box: b, k: k}
 	if w.k.Name == "" {
 		w.k.Name = "agentbox"
-	}
-	if w.k.Image == "" {
-		w.k.Image = "agentbox:runtime-" + b.System
 	}
 	if w.k.Storage == "" {
 		w.k.Storage = "10Gi"
@@ -105,7 +102,9 @@ func (w *cluster) environments() []any {
 func (w *cluster) service() mapping {
 	var ports []any
 	for _, p := range w.published() {
-		ports = append(ports, mapping{{"name", p.Name}, {"port", p.Number}, {"targetPort", p.Name}})
+		port := mapping{{"name", p.Name}, {"port", cmp.Or(p.Outside, p.Number)}, {"targetPort", p.Name}}
+		port.add("protocol", kubernetesProtocol(p))
+		ports = append(ports, port)
 	}
 	spec := mapping{{"selector", w.labels()}}
 	if len(ports) == 0 {
@@ -113,6 +112,14 @@ func (w *cluster) service() mapping {
 	}
 	spec.add("ports", ports)
 	return w.object("v1", "Service", w.k.Name, pair{"spec", spec})
+}
+
+// kubernetesProtocol is empty for TCP, which is the default.
+func kubernetesProtocol(p Port) string {
+	if p.Protocol == "udp" {
+		return "UDP"
+	}
+	return ""
 }
 
 func (w *cluster) published() []Port {
@@ -240,14 +247,16 @@ func beyondPods(options []string) (out []string) {
 func (w *cluster) container() mapping {
 	c := mapping{
 		{"name", "agentbox"},
-		{"image", w.k.Image},
+		{"image", cmp.Or(w.Input.Image, w.localTag())},
 		{"securityContext", security(w.Security.Effective)},
 		{"envFrom", w.environments()},
 		{"env", w.env()},
 	}
 	var ports []any
 	for _, p := range w.published() {
-		ports = append(ports, mapping{{"name", p.Name}, {"containerPort", p.Number}})
+		port := mapping{{"name", p.Name}, {"containerPort", p.Number}}
+		port.add("protocol", kubernetesProtocol(p))
+		ports = append(ports, port)
 	}
 	c.add("ports", ports)
 	if w.Resource != "" {
@@ -279,7 +288,7 @@ const startupPeriod = 5
 // may take: a kubelet that gives up earlier kills a box that is still booting.
 func (w *cluster) probes() mapping {
 	failures := int(w.SealTimeout/(startupPeriod*time.Second)) + 3
-	ready := mapping{{"exec", mapping{{"command", []string{"/bin/agentctl", "ready"}}}}}
+	ready := mapping{{"exec", mapping{{"command", []string{w.agentctl(), "ready"}}}}}
 	var probes mapping
 	if w.Management != 0 {
 		ready = mapping{{"httpGet", mapping{{"path", "/ready"}, {"port", "management"}}}}

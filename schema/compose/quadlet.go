@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -61,12 +62,12 @@ func (b *Box) quadletBox() string {
 	u.section("Container")
 	u.set("ContainerName", "agentbox")
 	u.set("HostName", "agentbox")
-	u.set("Image", "agentbox:runtime-"+b.System)
+	u.set("Image", cmp.Or(b.Input.Image, b.localTag()))
 	b.quadletProfile(u, b.Security.Effective)
 	b.quadletEnvironment(u)
 	for _, p := range b.Ports {
 		if p.Published {
-			u.set("PublishPort", fmt.Sprintf("%d:%d", p.Number, p.Number))
+			u.set("PublishPort", p.publish())
 		}
 	}
 	u.set("Network", "agentbox.network")
@@ -90,7 +91,7 @@ func (b *Box) quadletBox() string {
 		}
 		fmt.Fprintf(u, "Volume=%s\n", text)
 	}
-	u.set("HealthCmd", "/bin/agentctl ready")
+	u.set("HealthCmd", b.agentctl()+" ready")
 	u.set("HealthInterval", "30s")
 	u.set("HealthTimeout", "10s")
 	u.set("HealthRetries", "5")

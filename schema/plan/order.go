@@ -173,20 +173,18 @@ func (r *resolver) stop() {
 	sup := r.m.Supervisor
 	r.plan.StopPath, r.plan.StopTime = path, total
 	r.plan.StopBudget = program.StopBudget(sup.StopGrace.Std(), sup.Drain.Std())
-	// Ladders that nobody wrote are elastic: that they shrink is no news.
-	i := slices.IndexFunc(path, func(name string) bool { return r.declared[name] != nil })
-	if total <= r.plan.StopBudget || i < 0 || !r.shaped {
+	if total <= r.plan.StopBudget || !r.shaped {
 		return
 	}
 	keys := []string{"supervisor", "stop_grace"}
 	if !r.doc.Has("supervisor.stop_grace") {
-		keys = r.declared[path[i]]
+		keys = r.stopKey(path)
 	}
 	want := schema.Duration(program.GraceFor(total, sup.Drain.Std()))
 	r.report("W120", schema.Finding{
 		Value: sup.StopGrace.String(),
-		Message: fmt.Sprintf("the declared stops of %s take %s, but stop_grace leaves %s",
-			strings.Join(path, " → "), schema.Duration(total), schema.Duration(r.plan.StopBudget)),
+		Message: fmt.Sprintf("the stops of %s, one after the other, may take %s, but stop_grace leaves %s",
+			chain(path), schema.Duration(total), schema.Duration(r.plan.StopBudget)),
 		Hint: "at shutdown every wait is shortened; stop_grace = " + schema.Quote(want.String()) + " fits them",
 	}, keys...)
 }
@@ -222,6 +220,32 @@ func (r *resolver) seal() {
 		r.report("W124", schema.Finding{Value: s.Name, Message: message, Hint: hint}, keys...)
 		return // one program is enough to see it
 	}
+}
+
+// stopKey is the first key of the manifest that states a stop of the chain, else
+// the first program of the chain that the manifest has.
+func (r *resolver) stopKey(path []string) []string {
+	for _, name := range path {
+		if keys := r.declared[name]; keys != nil {
+			return keys
+		}
+	}
+	for i := range r.plan.Programs {
+		p := &r.plan.Programs[i]
+		if slices.Contains(path, p.Spec.Name) && r.doc.KeyPos("programs", p.Spec.Group).Line > 0 {
+			return []string{"programs", p.Spec.Group}
+		}
+	}
+	return []string{"supervisor", "stop_grace"}
+}
+
+// chain writes a chain of programs, its middle left out when it is long.
+func chain(path []string) string {
+	const ends = 3
+	if len(path) > 2*ends {
+		path = slices.Concat(path[:ends], []string{"…"}, path[len(path)-ends:])
+	}
+	return strings.Join(path, " → ")
 }
 
 // maxListed is how many places one finding spells out.

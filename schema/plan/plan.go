@@ -103,6 +103,12 @@ type Program struct {
 	Overlap  string `json:"overlap,omitempty"`  // of a schedule: skip, queue, kill
 	Timezone string `json:"timezone,omitempty"` // of a schedule; empty is the box's own
 
+	// Ports, Volumes and Writable are what the program asks of the container around
+	// the box.
+	Ports    []schema.Port   `json:"ports,omitempty"`
+	Volumes  []schema.Volume `json:"volumes,omitempty"`
+	Writable []string        `json:"writable,omitempty"`
+
 	// Variables are the names in Spec.Env; Withheld the secrets of the box's
 	// environment that the program does not inherit.
 	Variables []string `json:"variables"`

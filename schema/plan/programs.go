@@ -364,6 +364,7 @@ func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name
 		Spec: spec, User: p.User, Group: p.Group, Groups: p.Groups,
 		Origin: s.origin, Feature: s.feature,
 		Overlap: scheduled(p, p.Overlap), Timezone: scheduled(p, p.Timezone),
+		Ports: p.Ports, Volumes: p.Volumes, Writable: p.Writable,
 		Variables: env.names, Withheld: env.withheld, ImageDirectory: r.ofImage(s, p),
 	}
 }

@@ -65,14 +65,23 @@ func metricsListener(m *schema.Manifest) listener {
 	return listener{path: metricsPort, label: "the metrics listener", port: int64(m.Observability.MetricsPort)}
 }
 
-// programListeners are the local ports at which programs say they become ready:
-// the manifest states no other port of a program.
+// programListeners are the ports that programs declare, and the local ports at which
+// they say they become ready.
 func programListeners(d *schema.Document) (out []listener) {
 	for _, p := range programs(d) {
 		if p.isDefaults() {
 			continue
 		}
 		var ports []int64
+		declared, _ := p.table["ports"].([]any)
+		for i, e := range declared {
+			text := fmt.Sprint(e)
+			if port, err := schema.ParsePort(text); err == nil && port.Protocol == "tcp" && !slices.Contains(ports, int64(port.Box)) {
+				ports = append(ports, int64(port.Box))
+				path := p.path("ports", "["+strconv.Itoa(i)+"]")
+				out = append(out, listener{schema.Path(path...), "program " + schema.Quote(p.keys[1]), int64(port.Box), path})
+			}
+		}
 		probeTables(p, "ready", func(t map[string]any, keys ...string) {
 			for _, kind := range []string{"tcp", "http"} {
 				text, _ := t[kind].(string)

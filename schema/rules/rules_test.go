@@ -253,6 +253,8 @@ var cases = []testCase{
 	{code: "W104", want: 2, text: "[security.exceptions.gaussian-splatting]\ninherits = ['gpu-cuda', 'gaussian-splatting']", says: "security.exceptions.gaussian-splatting.inherits gpu-cuda"},
 	{code: "W104", want: 0, text: "[security.exceptions.gpu-cuda]\n[security.exceptions.gaussian-splatting]\ninherits = ['gpu-cuda']"},
 	{code: "W103", want: 0, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = '${API_KEY}'}"},
+	{code: "W100", want: 2, text: "[programs.a]\ncommand = 'x'\nports = ['80:9090', 81]\n[programs.b]\ncommand = 'x'\nports = ['8081:81', '9091/udp']", says: "programs.a.ports[0] programs.b.ports[0]"},
+	{code: "W100", want: 0, text: "[programs.a]\ncommand = 'x'\nports = [8000]\nready = {tcp = ':8000'}"},
 	{code: "W105", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'console', path = '/x'}", says: "programs.a.logs.path"},
 	{code: "W105", want: 0, text: "[supervisor.defaults]\nlogs = {to = 'none'}\n[programs.a]\ncommand = 'x'\nlogs = {path = '/x'}"},
 	{code: "W106", want: 3, text: "[programs.a]\ncommand = ['sleep 1']\nready = {exec = ['a b']}\nhooks.pre_start = {command = ['a b']}",

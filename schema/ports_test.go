@@ -1,0 +1,56 @@
+package schema
+
+import "testing"
+
+// What a port is written as is how container engines read it.
+func TestPortsReadAsTheyAreWritten(t *testing.T) {
+	for text, want := range map[string]string{
+		"8080": "8080:8080", "80:8080": "80:8080", "127.0.0.1:80:8080": "127.0.0.1:80:8080", "[::1]:80:8080": "[::1]:80:8080",
+		"53/udp": "53:53/udp", "127.0.0.1:53:5353/udp": "127.0.0.1:53:5353/udp", "80/tcp": "80:80",
+	} {
+		p, err := ParsePort(text)
+		if err != nil || p.String() != want {
+			t.Errorf("%q reads as %+v (%v), want %s", text, p, err, want)
+		}
+		if again, err := ParsePort(p.String()); err != nil || again != p {
+			t.Errorf("%s reads as %+v (%v), want %+v", p, again, err, p)
+		}
+	}
+}
+
+func FuzzParsePort(f *testing.F) {
+	for _, seed := range []string{"80", "80:90", "127.0.0.1:1:2/udp", "[::1]:1:2", ":::", "/"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := ParsePort(text)
+		if err != nil {
+			return
+		}
+		if again, err := ParsePort(p.String()); err != nil || again != p {
+			t.Errorf("%q is %+v, which is written as %s and read as %+v (%v)", text, p, p, again, err)
+		}
+	})
+}
+
+// A hint names a key that exists, and no word of another tool is a key here.
+func TestForeignWords(t *testing.T) {
+	for _, c := range []struct {
+		words map[string]string
+		shape *shape
+	}{
+		{foreignProgramKeys(), programTable()}, {foreignSupervisorKeys(), supervisorShape()},
+		{foreignSections(), manifestShape()}, {foreignProbeKeys(), healthShape()},
+	} {
+		for _, k := range c.shape.keys {
+			if hint, clash := c.words[sameName.Replace(k.name)]; clash {
+				t.Errorf("%s is a key and has the hint %q", k.name, hint)
+			}
+		}
+		for word := range c.words {
+			if sameName.Replace(word) != word {
+				t.Errorf("%q can never be found: names are compared without marks", word)
+			}
+		}
+	}
+}
