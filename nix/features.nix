@@ -203,8 +203,9 @@ in
   );
   wantsPython = any (lib.hasPrefix "python3") wanted;
 
-  # An artifact outside /bin is a link to its package, or to an extension.
-  links = filter (a: !(lib.hasPrefix "/bin/" a.entry)) artifacts;
+  # An artifact with an absolute entry is a link to its package, or to an extension; a
+  # bare name is a tool, which its package brings to PATH.
+  links = filter (a: lib.hasPrefix "/" a.entry) artifacts;
 
   # The artifacts that nothing provides: no package, no extension of that id, and
   # not part of the skills tree.
