@@ -69,6 +69,16 @@ func (f *Failure) Error() string {
 	return text
 }
 
+// Summary is Error without the findings of a manifest, each of which is told by
+// itself.
+func (f *Failure) Summary() string {
+	var findings Findings
+	if errors.As(f.Err, &findings) {
+		return f.Reason
+	}
+	return f.Error()
+}
+
 // Unwrap returns what is underneath.
 func (f *Failure) Unwrap() error { return f.Err }
 

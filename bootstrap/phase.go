@@ -150,7 +150,7 @@ func (b *Boot) runPhases(ctx context.Context, phases []Phase) error {
 
 func (b *Boot) runPhase(ctx context.Context, p Phase) error {
 	b.journal.begin(p.Number)
-	b.publish(event.Info, EventPhaseStarted, map[string]any{"phase": p.Number, "name": p.Name})
+	b.publish(b.phaseLevel(StatusRunning), EventPhaseStarted, map[string]any{"phase": p.Number, "name": p.Name})
 	outcome, err := b.attempt(ctx, p)
 	if err != nil {
 		outcome = Outcome{Status: StatusFailed, Note: err.Error()}
@@ -160,13 +160,13 @@ func (b *Boot) runPhase(ctx context.Context, p Phase) error {
 	if outcome.Note != "" {
 		fields["note"] = outcome.Note
 	}
-	b.publish(levelOf(outcome.Status), EventPhaseCompleted, fields)
+	b.publish(b.phaseLevel(outcome.Status), EventPhaseCompleted, fields)
 	if err == nil {
 		return nil
 	}
 	f := asFailure(err)
 	f.Phase = p.Name
-	fields = map[string]any{"phase": p.Number, "name": p.Name, "reason": f.Error(), "exit_code": int(f.Code)}
+	fields = map[string]any{"phase": p.Number, "name": p.Name, "reason": f.Summary(), "exit_code": int(f.Code)}
 	if f.Capability != "" {
 		fields["capability"] = f.Capability
 	}
@@ -188,12 +188,15 @@ func (b *Boot) attempt(ctx context.Context, p Phase) (Outcome, error) {
 	return p.Run(ctx, b)
 }
 
-func levelOf(s Status) event.Level {
-	switch s {
-	case StatusFailed:
-		return event.Error
-	case StatusWarning:
+// phaseLevel is the level at which a phase is told. What a plain container leaves
+// out is no news, and of a phase that fails BootstrapFailed says more.
+func (b *Boot) phaseLevel(s Status) event.Level {
+	plain := b.booted != nil && !b.agentbox()
+	switch {
+	case s == StatusWarning:
 		return event.Warn
+	case s == StatusFailed, plain && (s == StatusOff || s == StatusRunning):
+		return event.Debug
 	}
 	return event.Info
 }

@@ -32,7 +32,10 @@ type ProgramEnd struct {
 // TerminationReport says why the box ended.
 type TerminationReport struct {
 	// Cause is the first cause in words, Program the one it concerns.
-	Cause    string       `json:"cause"`
+	Cause string `json:"cause"`
+	// Logged is Cause for the log, which has the findings of a manifest already;
+	// empty: the same.
+	Logged   string       `json:"-"`
 	Program  string       `json:"program,omitempty"`
 	Phase    string       `json:"phase,omitempty"`
 	Code     int          `json:"exit_code"`

@@ -128,14 +128,16 @@ func joinedBy(a, sep, b string) string {
 
 func newApply(c *cli) *cobra.Command {
 	req := api.ApplyRequest{}
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Read the manifest again and carry out the difference",
 		Long: `Read the manifest again and carry out the difference. Programs that are
 unchanged keep running; an invalid manifest changes nothing.
 
-With --dry-run it only says what would happen: for each program unchanged, live
-(takes the new values as it runs), restart, add or remove.
+Each program that changes is listed: live (takes the new values as it runs),
+restart, add or remove; with --all those that stay unchanged too. With --dry-run
+apply only says what would happen.
 
 With --json a refusal is printed too: a problem document (RFC 9457) that holds
 the findings of an invalid manifest.`,
@@ -150,7 +152,7 @@ the findings of an invalid manifest.`,
 			if c.json {
 				err = c.printJSON(result)
 			} else {
-				c.printApply(result)
+				c.printApply(result, all)
 			}
 			if err == nil && applyFailed(result) {
 				return &exitError{code: exitFailure}
@@ -159,6 +161,7 @@ the findings of an invalid manifest.`,
 		},
 	}
 	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would happen")
+	cmd.Flags().BoolVar(&all, "all", false, "list unchanged programs too")
 	return cmd
 }
 
@@ -184,16 +187,28 @@ func applyFailed(r api.ApplyResult) bool {
 	return r.RolledBack
 }
 
-func (c *cli) printApply(r api.ApplyResult) {
+func (c *cli) printApply(r api.ApplyResult, all bool) {
 	colour := map[string]string{
 		api.ApplyLive: cyan, api.ApplyRestart: yellow, api.ApplyAdd: green, api.ApplyRemove: red, api.ApplyUnchanged: dim,
 	}
-	rows := make([][]cell, len(r.Changes))
-	for i, ch := range r.Changes {
+	var rows [][]cell
+	unchanged := 0
+	for _, ch := range r.Changes {
+		if ch.Action == api.ApplyUnchanged && ch.Error == "" {
+			unchanged++
+			if !all {
+				continue
+			}
+		}
 		detail := joinedBy(strings.Join(ch.Keys, ", "), ": ", ch.Error)
-		rows[i] = []cell{{ch.Action, colour[ch.Action]}, {printable(ch.Program), noStyle}, {printable(detail), noStyle}}
+		rows = append(rows, []cell{{ch.Action, colour[ch.Action]}, {printable(ch.Program), noStyle}, {printable(detail), noStyle}})
 	}
-	c.table([]column{{title: "ACTION"}, {title: "NAME", max: 24}, {title: "KEYS"}}, rows)
+	if len(rows) > 0 {
+		c.table([]column{{title: "ACTION"}, {title: "NAME", max: 24}, {title: "KEYS"}}, rows)
+	}
+	if unchanged > 0 && !all {
+		line(c.stdout, "unchanged: %d", unchanged)
+	}
 	for _, w := range r.Warnings {
 		line(c.stderr, "%s", printable(w.String()))
 	}

@@ -83,7 +83,7 @@ compared all the same).`,
 }
 
 func (c *cli) doctor(ctx context.Context, o *doctorOptions, args []string) error {
-	name := c.boxManifest(args)
+	name := c.boxManifest(ctx, args)
 	box, text, err := c.box(name, o.system, "", "")
 	if err != nil {
 		return err
@@ -104,10 +104,16 @@ func (c *cli) doctor(ctx context.Context, o *doctorOptions, args []string) error
 	return nil
 }
 
-// boxManifest is the manifest of the box that is asked about.
-func (c *cli) boxManifest(args []string) string {
+// boxManifest is the manifest of the box that is asked about: the one named, else
+// that of the running box where it can be read here, else the usual places.
+func (c *cli) boxManifest(ctx context.Context, args []string) string {
 	if len(args) > 0 {
 		return args[0]
+	}
+	if boot, err := c.client().Boot(ctx); err == nil && boot.Manifest != "" {
+		if _, err := os.Stat(boot.Manifest); err == nil {
+			return boot.Manifest
+		}
 	}
 	if config, _ := c.lookupEnv("AGENTBOX_CONFIG"); config != "" {
 		return config

@@ -129,6 +129,8 @@ func set(ts *testscript.TestScript, b *controltest.Box, setting string) {
 		e := api.Errorf(api.CodeInvalid, "the manifest is invalid; nothing has been changed")
 		e.Findings = []api.Finding{{Code: "E016", Severity: "error", File: "agentbox.toml", Line: 3, Column: 1, Message: `unknown key "comand"`, Hint: `write "command"`}}
 		b.ApplyErr = e
+	case "manifest":
+		b.BootData.Manifest = value
 	case "meta":
 		b.ProbeJSON["/v1/meta"] = ts.ReadFile(value)
 	case "health":

@@ -51,7 +51,7 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 		r.Cause = bootErr.Error()
 		var failure *bootstrap.Failure
 		if errors.As(bootErr, &failure) {
-			r.Phase = failure.Phase
+			r.Phase, r.Logged = failure.Phase, failure.Summary()
 		}
 	}
 	programs := slices.Clone(result.Programs)
@@ -105,7 +105,9 @@ func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 // last line of the log.
 func (b *box) say(r bootstrap.TerminationReport) {
 	path := b.roots.TerminationLog(b.getenv)
-	short := r.Fit(maxReport - reportFrame)
+	short := r
+	short.Cause = cmp.Or(r.Logged, r.Cause)
+	short = short.Fit(maxReport - reportFrame)
 	fields := map[string]any{"message": short.Line(), "report": short}
 	if _, err := bootstrap.WriteTerminationReport(path, r.Render(maxReport)); err != nil {
 		fields["termination_log_error"] = err.Error()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -238,7 +239,10 @@ func requirements(in []probes.Requirement) []api.Requirement {
 type bootRecord struct{ b *box }
 
 func (r bootRecord) Boot() api.Boot {
-	out := api.Boot{ID: r.b.bootID, StartedAt: r.b.started, Outcome: "booting"}
+	out := api.Boot{ID: r.b.bootID, StartedAt: r.b.started, Outcome: "booting", Manifest: r.b.boot.ManifestFile()}
+	if abs, err := filepath.Abs(out.Manifest); err == nil {
+		out.Manifest = abs
+	}
 	if _, took, ok := r.b.boot.Sealed(); ok {
 		at := r.b.started.Add(took)
 		out.SealedAt, out.Outcome = &at, "sealed"
@@ -310,13 +314,14 @@ func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error
 }
 
 func (a applier) carryOut(ctx context.Context, dryRun bool, begun func()) (api.ApplyResult, error) {
+	told := a.b.boot.Current().Warnings
 	result, loaded, err := a.b.apply(ctx, dryRun, begun)
 	if err != nil {
 		return api.ApplyResult{}, err
 	}
 	out := api.ApplyResult{
 		DryRun: dryRun, RolledBack: result.RolledBack, Reason: result.Reason,
-		Warnings: wireFindings(loaded.Warnings), NextBoot: a.b.boot.AtNextBoot(loaded),
+		Warnings: wireFindings(newFindings(loaded.Warnings, told)), NextBoot: a.b.boot.AtNextBoot(loaded),
 	}
 	for _, c := range result.Changes {
 		out.Changes = append(out.Changes, api.ApplyChange{
@@ -384,6 +389,20 @@ func invalid(err error) error {
 	refusal := api.Errorf(api.CodeInvalid, "the manifest is invalid; nothing was changed")
 	refusal.Findings = wireFindings(findings)
 	return refusal
+}
+
+// newFindings are those of now that were not there before; where in the text they
+// stand does not count.
+func newFindings(now, before []schema.Finding) []schema.Finding {
+	same := func(f schema.Finding) schema.Finding {
+		f.Line, f.Column = 0, 0
+		return f
+	}
+	told := map[schema.Finding]bool{}
+	for _, f := range before {
+		told[same(f)] = true
+	}
+	return slices.DeleteFunc(slices.Clone(now), func(f schema.Finding) bool { return told[same(f)] })
 }
 
 func wireFindings(in []schema.Finding) []api.Finding {

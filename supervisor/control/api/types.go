@@ -391,8 +391,10 @@ type Boot struct {
 	StartedAt time.Time  `json:"started_at"`
 	SealedAt  *time.Time `json:"sealed_at,omitempty"`
 	// Outcome is "booting", "sealed", "timeout" or "failed".
-	Outcome   string         `json:"outcome"`
-	Reason    string         `json:"reason,omitempty"`
+	Outcome string `json:"outcome"`
+	Reason  string `json:"reason,omitempty"`
+	// Manifest is the absolute path of the manifest, as agentinit sees it.
+	Manifest  string         `json:"manifest,omitempty"`
 	Phases    []BootPhase    `json:"phases"`
 	Programs  []BootProgram  `json:"programs"`
 	Artifacts []BootArtifact `json:"artifacts,omitempty"`
