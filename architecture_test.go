@@ -60,7 +60,8 @@ var arrows = map[string][]string{
 	"adapters/wire":         {"adapters"},
 	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
-	"adapters/pods":         {"adapters", "adapters/wire"},
+	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase"},
+	"adapters/pods/rebase":  {}, // moves RDF from one address to another
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/events":       {"adapters", "adapters/wire"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},

@@ -45,11 +45,18 @@ const (
 // DefaultPodType is assumed when a Go caller names no content type.
 const DefaultPodType = "application/ld+json"
 
+// Public, in a Body, ReadOpt or PodPatch, is where the caller knows the pod's root:
+// an absolute URL that ends with "/". What RDF says of addresses below it is then
+// moved to the server's own on the way in, and back on the way out, which leaves
+// a JSON-LD document in its expanded form; RDF whose IRIs cannot be seen is
+// UNSUPPORTED. nil = the caller speaks of the server's addresses.
+
 // Body is a document on its way in.
 type Body struct {
 	ContentType string // "" = DefaultPodType
 	Reader      io.Reader
 	Size        int64 // bytes; < 0 when unknown
+	Public      *url.URL
 }
 
 // Cond are the conditions of a write. ETags are sent as they were read, quotes
@@ -64,6 +71,7 @@ type ReadOpt struct {
 	Accept      string
 	Range       string // as in the Range header, such as "bytes=0-99"
 	IfNoneMatch string
+	Public      *url.URL
 }
 
 // Resource is a document as read.
@@ -77,6 +85,8 @@ type Resource struct {
 	NotModified  bool   // IfNoneMatch matched (304): Body is empty
 	WACAllow     string // the WAC-Allow header, "" when not said
 	Links        []Link
+	AcceptPatch  string        // the Accept-Patch header (RFC 5789, 3.1), "" when not said
+	AcceptPost   string        // the Accept-Post header (LDP 1.0, 7.1), "" when not said
 	Body         io.ReadCloser // never nil after Read
 }
 
@@ -101,6 +111,7 @@ const (
 type PodPatch struct {
 	Dialect string
 	Body    []byte // at most MaxPodPatch
+	Public  *url.URL
 }
 
 // PodEntry is one member of a container.

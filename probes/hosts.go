@@ -44,6 +44,22 @@ func ourNames(configured []string) map[string]bool {
 	return names
 }
 
+// Origin is the origin by which a request has reached the box: a public one of the
+// configuration where the Host is its, else that of the listener itself. nil for a
+// request whose Host is none of the box's, as on the control socket.
+func (s *Server) Origin(r *http.Request) *url.URL {
+	if !s.isOurName(hostName(r.Host)) {
+		return nil
+	}
+	host := strings.ToLower(r.Host)
+	for _, origin := range s.cfg.PublicOrigins {
+		if u, err := url.Parse(origin); err == nil && strings.EqualFold(u.Host, host) {
+			return u
+		}
+	}
+	return &url.URL{Scheme: "http", Host: host}
+}
+
 // hostName is a Host header (RFC 9110, 7.2) without its port, in lower case.
 func hostName(host string) string {
 	return strings.ToLower(strings.TrimSuffix((&url.URL{Host: host}).Hostname(), "."))

@@ -64,6 +64,9 @@ type Config struct {
 	// Names are the host names of the box beside localhost and every address:
 	// requests to others are refused.
 	Names []string
+	// PublicOrigins are those at which the box is reached beside its listeners'
+	// addresses, behind a proxy for instance: "https://box.example.org".
+	PublicOrigins []string
 	// TrustedProxies are the peers whose X-Forwarded-For or Forwarded is believed.
 	TrustedProxies []netip.Prefix
 	// Origins are those whose pages may read answers, as a browser sends them:

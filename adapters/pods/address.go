@@ -3,6 +3,7 @@ package pods
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -67,87 +68,10 @@ func hostPort(u *url.URL) string {
 	return strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// maxLinks bounds the links kept of one answer.
-const maxLinks = 256
-
-// parseLinks reads the Link headers (RFC 8288, 3): one entry per relation. What
-// is broken ends its header line; what stood before it counts.
-func parseLinks(h http.Header) []adapters.Link {
-	var links []adapters.Link
-	for _, line := range h.Values("Link") {
-		for line != "" && len(links) < maxLinks {
-			var target, rel string
-			var ok bool
-			if target, rel, line, ok = nextLink(line); !ok {
-				break
-			}
-			for _, r := range strings.Fields(rel) {
-				links = append(links, adapters.Link{Rel: r, Target: target})
-			}
-		}
-	}
-	return links
-}
-
-// nextLink cuts one <target>; parameters off a header line.
-func nextLink(line string) (target, rel, rest string, ok bool) {
-	line = strings.TrimLeft(line, " \t,")
-	if !strings.HasPrefix(line, "<") {
-		return "", "", "", false
-	}
-	target, line, ok = strings.Cut(line[1:], ">")
-	for ok {
-		line = strings.TrimLeft(line, " \t")
-		if !strings.HasPrefix(line, ";") {
-			break
-		}
-		var name, value string
-		name, value, line, ok = nextParam(line[1:])
-		if name == "rel" && rel == "" {
-			rel = value
-		}
-	}
-	return target, rel, line, ok
-}
-
-// nextParam cuts name, name=token or name="quoted" off a header line.
-func nextParam(line string) (name, value, rest string, ok bool) {
-	line = strings.TrimLeft(line, " \t")
-	end := strings.IndexAny(line, "=;,")
-	if end < 0 {
-		return strings.ToLower(strings.TrimSpace(line)), "", "", true
-	}
-	name = strings.ToLower(strings.TrimSpace(line[:end]))
-	if line[end] != '=' {
-		return name, "", line[end:], true
-	}
-	line = strings.TrimLeft(line[end+1:], " \t")
-	if !strings.HasPrefix(line, `"`) {
-		end = strings.IndexAny(line, ";,")
-		if end < 0 {
-			end = len(line)
-		}
-		return name, strings.TrimSpace(line[:end]), line[end:], true
-	}
-	var text strings.Builder
-	for i := 1; i < len(line); i++ {
-		switch line[i] {
-		case '"':
-			return name, text.String(), line[i+1:], true
-		case '\\':
-			if i++; i == len(line) {
-				return name, "", "", false
-			}
-		}
-		text.WriteByte(line[i])
-	}
-	return name, "", "", false
-}
-
 // links are those of an answer to a request for path, their targets made pod
 // paths where they lie below the base and absolute URLs elsewhere.
 func (s *Solid) links(path string, h http.Header) []adapters.Link {
-	links := parseLinks(h)
+	links := adapters.ParseLinks(h)
 	for i, l := range links {
 		if p, ok := s.podRef(path, l.Target); ok {
 			links[i].Target = p
@@ -156,4 +80,13 @@ func (s *Solid) links(path string, h http.Header) []adapters.Link {
 		}
 	}
 	return links
+}
+
+// ofOthers drops the links to what the server has beside its pods: whoever reaches
+// those under another address does not reach the server.
+func (s *Solid) ofOthers(links []adapters.Link) []adapters.Link {
+	return slices.DeleteFunc(links, func(l adapters.Link) bool {
+		u, err := url.Parse(l.Target)
+		return err == nil && u.Host != "" && sameOrigin(u, s.base)
+	})
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
+// maxFound bounds what is kept of a description that a server gives of itself.
+const maxFound = 256
+
 const (
 	dialectAge  = 5 * time.Minute
 	maxDialects = 1024 // paths remembered
@@ -158,9 +161,9 @@ func (s *Solid) describe(ctx context.Context, c *session) error {
 	services := map[string]bool{}
 	err = parseRDF(mediaType(res.Header), res.Body, res.URL, func(t triple) {
 		switch {
-		case t.predicate == notifications+"subscription" && t.object.kind == iriTerm && len(channels) < maxLinks:
+		case t.predicate == notifications+"subscription" && t.object.kind == iriTerm && len(channels) < maxFound:
 			channels = append(channels, t.object.value)
-		case t.predicate == notifications+"channelType" && t.object.value == notifications+"WebSocketChannel2023" && len(services) < maxLinks:
+		case t.predicate == notifications+"channelType" && t.object.value == notifications+"WebSocketChannel2023" && len(services) < maxFound:
 			services[t.subject.value] = true
 		}
 	})

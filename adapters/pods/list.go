@@ -126,7 +126,7 @@ func (s *Solid) members(ctx context.Context, container, target string) ([]adapte
 // nextPage is the query of the page that follows: Link rel="next" within the
 // same container, else the member _cursor of a JSON answer.
 func (s *Solid) nextPage(target string, res *wire.Response) (url.Values, bool, error) {
-	for _, l := range parseLinks(res.Header) {
+	for _, l := range adapters.ParseLinks(res.Header) {
 		if !strings.EqualFold(l.Rel, "next") {
 			continue
 		}

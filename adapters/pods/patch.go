@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rebase"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	jsonpatch "github.com/evanphx/json-patch/v5"
 )
@@ -29,7 +31,13 @@ func (s *Solid) Patch(ctx context.Context, path string, patch adapters.PodPatch,
 		return adapters.Written{}, err
 	}
 	if patch.Dialect == adapters.DialectJSONPatch {
-		return s.jsonPatch(ctx, path, target, patch.Body, cond)
+		return s.jsonPatch(ctx, path, target, patch, cond)
+	}
+	if patch.Public != nil {
+		patch.Body, err = s.moveFrom(patch.Public).Document(adapters.PatchType(patch.Dialect), strings.TrimPrefix(target, "/"), patch.Body)
+		if err != nil {
+			return adapters.Written{}, unmovable(err)
+		}
 	}
 	return s.sendPatch(ctx, path, target, patch, cond)
 }
@@ -49,8 +57,8 @@ func (s *Solid) sendPatch(ctx context.Context, path, target string, patch adapte
 	return out, err
 }
 
-func (s *Solid) jsonPatch(ctx context.Context, path, target string, raw []byte, cond adapters.Cond) (adapters.Written, error) {
-	ops, err := decodePatch(raw)
+func (s *Solid) jsonPatch(ctx context.Context, path, target string, patch adapters.PodPatch, cond adapters.Cond) (adapters.Written, error) {
+	ops, err := decodePatch(patch.Body)
 	if err != nil {
 		return adapters.Written{}, err
 	}
@@ -58,14 +66,16 @@ func (s *Solid) jsonPatch(ctx context.Context, path, target string, raw []byte, 
 	if err != nil {
 		return adapters.Written{}, err
 	}
-	if takes {
-		out, err := s.sendPatch(ctx, path, target, adapters.PodPatch{Dialect: adapters.DialectJSONPatch, Body: raw}, cond)
+	// Whether the texts of a patch are IRIs, only the document tells: one that is to
+	// be moved is patched here, and refused for RDF.
+	if takes && patch.Public == nil {
+		out, err := s.sendPatch(ctx, path, target, patch, cond)
 		if !errors.Is(err, adapters.ErrUnsupported) {
 			return out, err
 		}
 	}
 	for round := 1; ; round++ {
-		out, err := s.patchRound(ctx, path, target, ops, cond)
+		out, err := s.patchRound(ctx, path, target, ops, cond, patch.Public != nil)
 		if !errors.Is(err, adapters.ErrPreconditionFailed) || cond != (adapters.Cond{}) {
 			return out, err
 		}
@@ -93,11 +103,14 @@ func decodePatch(raw []byte) (jsonpatch.Patch, error) {
 	return ops, nil
 }
 
-// patchRound is one read, apply, write. A lost race is PRECONDITION_FAILED.
-func (s *Solid) patchRound(ctx context.Context, path, target string, ops jsonpatch.Patch, cond adapters.Cond) (adapters.Written, error) {
+// patchRound is one read, apply, write; plain refuses a document that is RDF. A lost race is PRECONDITION_FAILED.
+func (s *Solid) patchRound(ctx context.Context, path, target string, ops jsonpatch.Patch, cond adapters.Cond, plain bool) (adapters.Written, error) {
 	doc, contentType, etag, err := s.fetchJSON(ctx, path, target, cond)
 	if err != nil {
 		return adapters.Written{}, err
+	}
+	if mt, _, _ := mime.ParseMediaType(contentType); plain && rebase.Concerns(mt) {
+		return adapters.Written{}, adapters.Unsupported(adapters.DialectJSONPatch, "a JSON Patch cannot change RDF under another address; send text/n3 or application/sparql-update")
 	}
 	opts := jsonpatch.NewApplyOptions()
 	opts.AccumulatedCopySizeLimit = maxPatchCopy

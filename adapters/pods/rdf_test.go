@@ -165,7 +165,7 @@ func FuzzLinks(f *testing.F) {
 	f.Add(`<a>; rel="next type"; title="x, y", <b>;rel=acl`)
 	f.Add(`<a>; rel="unfinished`)
 	f.Fuzz(func(t *testing.T, line string) {
-		for _, l := range parseLinks(http.Header{"Link": {line}}) {
+		for _, l := range adapters.ParseLinks(http.Header{"Link": {line}}) {
 			if l.Rel == "" || strings.ContainsAny(l.Target, ">") {
 				t.Fatalf("%+v", l)
 			}
@@ -174,7 +174,7 @@ func FuzzLinks(f *testing.F) {
 }
 
 func TestLinks(t *testing.T) {
-	got := parseLinks(http.Header{"Link": {
+	got := adapters.ParseLinks(http.Header{"Link": {
 		`<a>; rel="next type"; title="x, <y>; \"z\"", <b> ;REL=acl`, ` <c>;rel="first";rel="second",<d>`, `garbage`, `<e>; rel="open`,
 	}})
 	want := []adapters.Link{{Rel: "next", Target: "a"}, {Rel: "type", Target: "a"}, {Rel: "acl", Target: "b"}, {Rel: "first", Target: "c"}}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rebase"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
@@ -27,6 +28,12 @@ func (s *Solid) Read(ctx context.Context, path string, opt adapters.ReadOpt) (ad
 		return adapters.Resource{}, err
 	}
 	res, err := s.client.Open(ctx, readRequest(http.MethodGet, target, opt))
+	if err == nil && opt.Public != nil && opt.Range != "" && res.StatusCode == http.StatusPartialContent && rebase.Concerns(mediaType(res.Header)) {
+		// A part of a document cannot be moved; Range may be ignored (RFC 9110, 14.2).
+		res.Body.Close()
+		opt.Range = ""
+		res, err = s.client.Open(ctx, readRequest(http.MethodGet, target, opt))
+	}
 	if err != nil {
 		return adapters.Resource{}, about(err, path)
 	}
@@ -34,11 +41,17 @@ func (s *Solid) Read(ctx context.Context, path string, opt adapters.ReadOpt) (ad
 	if err == nil {
 		err = sized(res, &out)
 	}
+	if opt.Public != nil {
+		out.Links = s.ofOthers(out.Links)
+	}
 	if err != nil {
 		res.Body.Close()
 		return adapters.Resource{}, err
 	}
 	out.Body = newBody(res.Request.Context(), res.Body)
+	if opt.Public != nil && !out.NotModified && rebase.Concerns(mediaType(res.Header)) {
+		return s.outward(opt.Public, target, mediaType(res.Header), out)
+	}
 	return out, nil
 }
 
@@ -56,7 +69,13 @@ func (s *Solid) Head(ctx context.Context, path string, opt adapters.ReadOpt) (ad
 	if err != nil {
 		return adapters.Resource{}, err
 	}
+	if opt.Public != nil {
+		out.Links = s.ofOthers(out.Links)
+	}
 	out.Size = headerSize(res.Header)
+	if opt.Public != nil && rebase.Concerns(mediaType(res.Header)) {
+		out.Size = -1 // moved, it has another
+	}
 	out.Body = http.NoBody
 	return out, nil
 }
@@ -89,6 +108,7 @@ func (s *Solid) resource(path, target string, status int, h http.Header) (adapte
 	r := adapters.Resource{
 		Path: path, ContentType: h.Get("Content-Type"), ETag: h.Get("ETag"), Size: -1,
 		NotModified: status == http.StatusNotModified, WACAllow: h.Get("WAC-Allow"), Links: s.links(target, h),
+		AcceptPatch: strings.Join(h.Values("Accept-Patch"), ", "), AcceptPost: strings.Join(h.Values("Accept-Post"), ", "),
 	}
 	if at, err := http.ParseTime(h.Get("Last-Modified")); err == nil {
 		r.Modified = adapters.At(at)

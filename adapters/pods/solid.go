@@ -180,7 +180,7 @@ func solidSigns(h http.Header) bool {
 			return true
 		}
 	}
-	for _, l := range parseLinks(h) {
+	for _, l := range adapters.ParseLinks(h) {
 		if l.Rel == "type" && strings.HasPrefix(l.Target, "http://www.w3.org/ns/ldp#") {
 			return true
 		}

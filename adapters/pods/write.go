@@ -37,6 +37,9 @@ func (s *Solid) Write(ctx context.Context, path string, in adapters.Body, cond a
 		Method: http.MethodPut, Path: target, ContentType: in.ContentType, Header: conditions(cond), Accept: "*/*",
 		Expect: done, Keep: kept,
 	}
+	if in, err = s.inward(ctx, target, in); err != nil {
+		return adapters.Written{}, err
+	}
 	if err := load(ctx, in, &r); err != nil {
 		return adapters.Written{}, err
 	}

@@ -1,10 +1,15 @@
 package rest
 
 import (
+	"bytes"
+	"cmp"
+	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -32,7 +37,22 @@ func listPods(q *request) error {
 }
 
 func (q *request) readOpt() adapters.ReadOpt {
-	return adapters.ReadOpt{Accept: q.Header.Get("Accept"), Range: q.Header.Get("Range"), IfNoneMatch: q.Header.Get("If-None-Match")}
+	return adapters.ReadOpt{
+		Accept: strings.Join(q.Header.Values("Accept"), ", "), Range: q.Header.Get("Range"), IfNoneMatch: q.Header.Get("If-None-Match"), Public: q.podRoot(),
+	}
+}
+
+// podRoot is the root of the pods as the caller knows it; nil where the box cannot
+// know by which address it is reached, as on the control socket.
+func (q *request) podRoot() *url.URL {
+	if q.s.cfg.Origin == nil {
+		return nil
+	}
+	origin := q.s.cfg.Origin(q.Request)
+	if origin == nil {
+		return nil
+	}
+	return &url.URL{Scheme: origin.Scheme, Host: origin.Host, Path: "/pods/"}
 }
 
 func readPod(q *request) error {
@@ -80,8 +100,12 @@ func (q *request) describe(res adapters.Resource) int {
 		h.Set("Last-Modified", res.Modified.UTC().Format(http.TimeFormat))
 	}
 	for _, l := range res.Links {
+		if strings.HasPrefix(l.Target, "/") {
+			l.Target = "/pods" + l.Target
+		}
 		h.Add("Link", "<"+l.Target+`>; rel="`+l.Rel+`"`)
 	}
+	q.podMethods(res.Path, res.AcceptPatch, res.AcceptPost)
 	switch {
 	case res.NotModified:
 		return http.StatusNotModified
@@ -101,7 +125,7 @@ func writePod(q *request) error {
 	path := q.podPath()
 	pods := q.s.cfg.Slots.Pods()
 	if adapters.IsContainer(path) {
-		out, err := pods.CreateContainer(q.Context(), path)
+		out, err := q.makeContainer(path)
 		return q.written(out, err)
 	}
 	// The slot assumes a type for Go callers; on the wire it must be said.
@@ -112,8 +136,158 @@ func writePod(q *request) error {
 	q.readDeadline(transferLimit)
 	q.writeDeadline(transferLimit + answerLimit)
 	// The slot bounds the body and says what was too large.
-	out, err := pods.Write(q.Context(), path, adapters.Body{ContentType: contentType, Reader: q.Body, Size: q.ContentLength}, q.cond())
+	out, err := pods.Write(q.Context(), path, q.podBody(contentType), q.cond())
 	return q.written(out, err)
+}
+
+func (q *request) podBody(contentType string) adapters.Body {
+	return adapters.Body{ContentType: contentType, Reader: q.Body, Size: q.ContentLength, Public: q.podRoot()}
+}
+
+// makeContainer makes an empty container. What a caller says of it in a body would
+// be lost, so that a body is refused.
+func (q *request) makeContainer(path string) (adapters.Written, error) {
+	body, err := q.body()
+	if err != nil {
+		return adapters.Written{}, err
+	}
+	if len(bytes.TrimSpace(body)) > 0 {
+		return adapters.Written{}, adapters.Errorf(adapters.CodeUnsupported, "a container is made without a body; write its description to %s.meta", cut(path, 200))
+	}
+	out, err := q.s.cfg.Slots.Pods().CreateContainer(q.Context(), path)
+	if err == nil && !out.Created && q.Header.Get("If-None-Match") == "*" {
+		return out, adapters.Errorf(adapters.CodePreconditionFailed, "the container is there already")
+	}
+	return out, err
+}
+
+// createPod makes a resource, or a container, in a container (Solid Protocol, 5.3):
+// with the name that Slug asks for (RFC 5023, 9.7) where it is free, else with one
+// of the box's.
+func createPod(q *request) error {
+	container := q.podPath()
+	if !adapters.IsContainer(container) {
+		return adapters.Errorf(adapters.CodeUnsupported, "only a container takes a POST; its path ends with /")
+	}
+	pods := q.s.cfg.Slots.Pods()
+	if _, err := pods.Head(q.Context(), container, adapters.ReadOpt{}); err != nil {
+		return err
+	}
+	if q.wantsContainer() {
+		return q.createIn(container, "/", func(path string) (adapters.Written, error) {
+			out, err := q.makeContainer(path)
+			if err == nil && !out.Created {
+				err = adapters.ErrPreconditionFailed
+			}
+			return out, err
+		})
+	}
+	contentType := q.Header.Get("Content-Type")
+	if contentType == "" {
+		return adapters.Invalid("Content-Type", "is required")
+	}
+	q.readDeadline(transferLimit)
+	q.writeDeadline(transferLimit + answerLimit)
+	return q.createIn(container, "", func(path string) (adapters.Written, error) {
+		return pods.Write(q.Context(), path, q.podBody(contentType), adapters.Cond{IfNoneMatch: "*"})
+	})
+}
+
+// createIn makes something new under a free name.
+func (q *request) createIn(container, suffix string, make func(path string) (adapters.Written, error)) error {
+	id := adapters.NewID()
+	name := cmp.Or(slug(q.Header.Get("Slug")), id)
+	path := container + url.PathEscape(name) + suffix
+	pods := q.s.cfg.Slots.Pods()
+	// A name that is taken, also by the other kind of resource, is made unique before
+	// the body is read, which can be read only once.
+	for _, taken := range []string{strings.TrimSuffix(path, "/"), strings.TrimSuffix(path, "/") + "/"} {
+		_, err := pods.Head(q.Context(), taken, adapters.ReadOpt{})
+		if err == nil {
+			path = container + url.PathEscape(id+"-"+name) + suffix
+			break
+		}
+		if !errors.Is(err, adapters.ErrNotFound) {
+			return err
+		}
+	}
+	out, err := make(path)
+	if errors.Is(err, adapters.ErrPreconditionFailed) {
+		// Another request took the name meanwhile.
+		return adapters.Errorf(adapters.CodeConflict, "the name has just been taken; send the request again")
+	}
+	if err != nil {
+		return err
+	}
+	out.Created, out.Location = true, path
+	return q.written(out, nil)
+}
+
+// wantsContainer tells whether the Link header says that a container is meant.
+func (q *request) wantsContainer() bool {
+	for _, l := range adapters.ParseLinks(q.Header) {
+		if l.Rel == "type" && (l.Target == ldp+"BasicContainer" || l.Target == ldp+"Container") {
+			return true
+		}
+	}
+	return false
+}
+
+const ldp = "http://www.w3.org/ns/ldp#"
+
+// slug is the name that a Slug header asks for, without what no name may hold, ""
+// where nothing is left.
+func slug(header string) string {
+	name, err := url.PathUnescape(header)
+	if err != nil {
+		name = header
+	}
+	name = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '/' || r == '\\' || r == utf8.RuneError {
+			return -1
+		}
+		return r
+	}, name)
+	name = strings.Trim(name, " .")
+	if auxiliary := strings.HasSuffix(name, ".acl") || strings.HasSuffix(name, ".meta"); auxiliary || len(name) > 200 || adapters.CheckPodPath("/"+url.PathEscape(name)) != nil {
+		return ""
+	}
+	return name
+}
+
+// podOptions tells what may be done with a path, whether something is there or not.
+func podOptions(q *request) error {
+	path := q.podPath()
+	res, err := q.s.cfg.Slots.Pods().Head(q.Context(), path, adapters.ReadOpt{})
+	if err != nil && !errors.Is(err, adapters.ErrNotFound) {
+		return err
+	}
+	q.podMethods(path, res.AcceptPatch, res.AcceptPost)
+	return q.empty()
+}
+
+// podMethods writes the headers that say what a path takes.
+func (q *request) podMethods(path, patch, post string) {
+	h := q.w.Header()
+	h.Set("Accept-Patch", strings.Join(patchDialects(patch), ", "))
+	if !adapters.IsContainer(path) {
+		h.Set("Allow", "GET, HEAD, OPTIONS, PUT, PATCH, DELETE")
+		return
+	}
+	h.Set("Allow", "GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE")
+	h.Set("Accept-Post", cmp.Or(post, "*/*"))
+}
+
+// patchDialects are those of the box that the server has, all where it does not
+// say; a JSON Patch the box applies itself.
+func patchDialects(server string) []string {
+	var out []string
+	for _, dialect := range []string{adapters.DialectN3, adapters.DialectSPARQLUpdate} {
+		if mt := adapters.PatchType(dialect); server == "" || strings.Contains(strings.ToLower(server), mt) {
+			out = append(out, mt)
+		}
+	}
+	return append(out, adapters.PatchType(adapters.DialectJSONPatch))
 }
 
 func (q *request) written(out adapters.Written, err error) error {
@@ -145,7 +319,7 @@ func patchPod(q *request) error {
 		if err != nil {
 			return err
 		}
-		out, err := q.s.cfg.Slots.Pods().Patch(q.Context(), q.podPath(), adapters.PodPatch{Dialect: dialect, Body: raw}, q.cond())
+		out, err := q.s.cfg.Slots.Pods().Patch(q.Context(), q.podPath(), adapters.PodPatch{Dialect: dialect, Body: raw, Public: q.podRoot()}, q.cond())
 		return q.written(out, err)
 	}
 	return adapters.Errorf(adapters.CodeUnsupported, "no patch dialect %q", cut(mt, 100)).With("dialect", cut(mt, 100))

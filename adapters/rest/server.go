@@ -59,6 +59,9 @@ type Config struct {
 	// RateLimit is how many requests a second each principal may make, with
 	// twice as many at once; 0 is DefaultRateLimit, < 0 has no limit.
 	RateLimit int
+	// Origin tells by which origin the caller reaches the box, nil where it cannot be
+	// known; RDF of the pods is moved to addresses below it. nil = it never is.
+	Origin func(*http.Request) *url.URL
 	// Report is told of errors that a caller cannot see: a panic, an answer
 	// that could not be made. nil drops them.
 	Report func(route string, err error)

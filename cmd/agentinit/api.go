@@ -43,7 +43,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 	}
 	b.api, err = rest.New(rest.Config{
 		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
-		Origins: b.boundary.origins, RateLimit: rateLimit(m),
+		Origins: b.boundary.origins, Origin: b.server.Origin, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
 		},
@@ -86,6 +86,7 @@ func (b *box) backupParts() []rest.BackupPart {
 // boundary is what the management listener knows of the network around it.
 type boundary struct {
 	names   []string       // of the box
+	public  []string       // origins at which it is reached
 	proxies []netip.Prefix // whose forwarded headers count
 	origins []string       // whose pages may read
 }
@@ -98,6 +99,7 @@ func newBoundary(m *schema.Manifest, management string, getenv func(string) stri
 	if err != nil {
 		return o, err
 	}
+	o.public = public
 	for _, origin := range public {
 		u, err := url.Parse(origin)
 		if err != nil {

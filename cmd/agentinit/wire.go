@@ -326,7 +326,7 @@ func (b *box) build() error {
 	b.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
 		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
-		Names: b.boundary.names, TrustedProxies: b.boundary.proxies, Origins: b.boundary.origins,
+		Names: b.boundary.names, PublicOrigins: b.boundary.public, TrustedProxies: b.boundary.proxies, Origins: b.boundary.origins,
 		Wrap: b.traceRequests(), ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
 	if err != nil {

@@ -97,3 +97,9 @@ func PGlite(ctx context.Context) (*Server, error) {
 		})
 	})
 }
+
+// SolidClient is the interpreter and the package directory of Inrupt's client for
+// Solid servers, for scripts of tests.
+func SolidClient() (interpreter, module string, err error) {
+	return node("solid-client", "@inrupt/solid-client", "3.0.0")
+}
