@@ -33,13 +33,26 @@ func (p *port) plug(a Adapter, guard error) {
 	p.active.Store(&plug{adapter: a, guard: guard, calls: newInflight()})
 }
 
+// enter counts a call on the active plug. A plug that was replaced before the call
+// was counted may be taken for idle and disconnected, so that such a call enters
+// anew.
+func (p *port) enter() *plug {
+	for {
+		cur := p.active.Load()
+		cur.calls.add()
+		if p.active.Load() == cur {
+			return cur
+		}
+		cur.calls.done()
+	}
+}
+
 // via sends one call through the middleware to whatever adapter is active.
 func via[A Adapter, T any](ctx context.Context, p *port, c Call, f func(context.Context, A) (T, error)) (T, error) {
-	cur := p.active.Load()
+	cur := p.enter()
+	defer cur.calls.done()
 	a := cur.adapter
 	c.Slot, c.Impl, c.Class, c.Guard = p.slot, a.Impl(), a.Class(), cur.guard
-	cur.calls.add()
-	defer cur.calls.done()
 	return Do(ctx, p.mw, c, func(ctx context.Context) (T, error) { return f(ctx, a.(A)) })
 }
 

@@ -81,6 +81,19 @@ type SlotStatus struct {
 	ContractVersion string   `json:"contract_version"`
 	Capabilities    []string `json:"capabilities"`
 	Reconnects      uint64   `json:"reconnects"` // successful ones after boot
+	// Lost counts, by kind, what the adapter could not keep; see Lossy.
+	Lost map[string]uint64 `json:"lost,omitempty"`
+}
+
+// Lossy is an adapter that counts what it could not keep or deliver since Connect,
+// by kinds from a fixed set: "dead_letters", "torn_lines".
+type Lossy interface{ Lost() map[string]uint64 }
+
+func lost(a Adapter) map[string]uint64 {
+	if l, ok := a.(Lossy); ok {
+		return l.Lost()
+	}
+	return nil
 }
 
 // Ready says whether the slot is as the manifest wants it.

@@ -465,6 +465,58 @@ func TestReplaceLetsRunningCallsEnd(t *testing.T) {
 	})
 }
 
+// An adapter that still connects when it is replaced is disconnected after that,
+// not before: it would stay connected for ever.
+func TestReplaceWaitsForAPendingConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var order []string
+		old := beadsFake(&fake{impl: "local-sqlite",
+			connect:    func(context.Context) error { <-release; order = append(order, "connected"); return nil },
+			disconnect: func(context.Context) error { order = append(order, "disconnected"); return nil },
+		})
+		s := NewSet(resolved(t, old), Options{})
+		if err := s.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Replace(t.Context(), SlotBeads, beadsFake(&fake{impl: "external"})); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		if !slices.Equal(order, []string{"connected", "disconnected"}) {
+			t.Errorf("got %v", order)
+		}
+		_ = s.Disconnect(context.Background())
+	})
+}
+
+// A call that was about to begin on a replaced adapter begins on its successor.
+func TestACallEntersTheActivePlug(t *testing.T) {
+	p := newPort(SlotBeads, nil)
+	p.plug(beadsFake(&fake{impl: "local-sqlite"}), nil)
+	const calls = 1000
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range calls {
+			before := p.active.Load()
+			p.plug(beadsFake(&fake{impl: "external"}), nil)
+			before.calls.wait(context.Background())
+			before.adapter = nil // a call on it after the wait would fail
+		}
+	}()
+	for range calls {
+		cur := p.enter()
+		if cur.adapter == nil {
+			t.Fatal("a call is under way on an adapter that was drained")
+		}
+		cur.calls.done()
+	}
+	<-done
+}
+
 func TestDegradeHoldsUntilRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSet(resolved(t, beadsFake(&fake{})), Options{})

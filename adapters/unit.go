@@ -69,6 +69,7 @@ func (u *unit) status() SlotStatus {
 		Slot: u.port.slot, Wanted: u.wanted.Impl(), Active: u.port.Impl(), Class: u.wanted.Class(),
 		State: u.state, Since: At(u.since), LastError: u.lastErr, LastErrorAt: At(u.lastErrAt),
 		ContractVersion: u.wanted.ContractVersion(), Capabilities: u.wanted.Capabilities(), Reconnects: u.reconnects,
+		Lost: lost(u.wanted),
 	}
 }
 
@@ -304,6 +305,7 @@ func (u *unit) replace(ctx context.Context, a Adapter) error {
 	u.mu.Lock()
 	u.wanted, u.held = a, false
 	u.mu.Unlock()
+	connecting := u.pending // of the old one
 	u.pending = nil
 	before := u.port.active.Load()
 	err := u.attempt(ctx)
@@ -312,7 +314,7 @@ func (u *unit) replace(ctx context.Context, a Adapter) error {
 	} else {
 		u.swapIn(ctx, NoticeRecovered)
 	}
-	u.wg.Go(func() { drain(before, old) })
+	u.wg.Go(func() { drain(before, old, connecting) })
 	if err != nil {
 		return AsError(err)
 	}
@@ -320,11 +322,19 @@ func (u *unit) replace(ctx context.Context, a Adapter) error {
 }
 
 // drain disconnects an adapter that was taken out of its port. Its calls end
-// first, within drainLimit; their own limits still hold.
-func drain(p *plug, a Adapter) {
+// first, within drainLimit; their own limits still hold. So does a Connect that is
+// still under way (connecting, nil without): after it, a disconnected adapter would
+// be connected again.
+func drain(p *plug, a Adapter, connecting <-chan error) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
 	defer cancel()
 	p.calls.wait(ctx)
+	if connecting != nil {
+		select {
+		case <-connecting:
+		case <-ctx.Done():
+		}
+	}
 	last, cancelLast := context.WithTimeout(context.Background(), disconnectLimit)
 	defer cancelLast()
 	// Nobody is left to tell: the adapter is out of service already.

@@ -20,6 +20,8 @@ type AdapterState struct {
 	Impl   string `json:"impl"`
 	Status string `json:"status"` // healthy degraded unhealthy off
 	Reason string `json:"reason,omitempty"`
+	// Lost counts, by kind, what the adapter could not keep or deliver.
+	Lost map[string]uint64 `json:"lost,omitempty"`
 }
 
 // Build says what is running.

@@ -181,14 +181,15 @@ func (x *External) Health(context.Context) adapters.Health {
 	return adapters.Healthy()
 }
 
-// DeadLetters is how many events the sink has refused for good since Connect;
-// they are in dead-letter.jsonl.
-func (x *External) DeadLetters() uint64 {
+// Lost implements adapters.Lossy: events that the sink has refused for good are in
+// dead-letter.jsonl, and lines of the spool that crashes have torn are skipped.
+func (x *External) Lost() map[string]uint64 {
 	o, err := x.opened()
 	if err != nil {
-		return 0
+		return nil
 	}
-	return o.carrier.deadLetters.Load()
+	_, torn, _ := o.journal.status()
+	return map[string]uint64{"dead_letters": o.carrier.deadLetters.Load(), "torn_lines": torn}
 }
 
 // Disconnect stops the delivery and closes the spool. What has not been

@@ -225,7 +225,7 @@ func TestRefusedEventsAreBuriedAndTheOthersGoOn(t *testing.T) {
 			t.Fatalf("%+v %v", e, err)
 		}
 	}
-	if n := x.DeadLetters(); n != 1 {
+	if n := x.Lost()["dead_letters"]; n != 1 {
 		t.Errorf("%d dead letters", n)
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, deadLetterFile))
@@ -267,8 +267,8 @@ func TestASinkWithoutBatchesGetsSingles(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if types[adapters.CloudEventType] != n || types[adapters.CloudBatchType] > 1 || x.DeadLetters() != 0 {
-		t.Errorf("%v, %d dead letters", types, x.DeadLetters())
+	if types[adapters.CloudEventType] != n || types[adapters.CloudBatchType] > 1 || x.Lost()["dead_letters"] != 0 {
+		t.Errorf("%v, %d dead letters", types, x.Lost()["dead_letters"])
 	}
 }
 
@@ -382,7 +382,7 @@ func TestSinksThatMisbehaveLoseNothing(t *testing.T) {
 				if e, err := sub.Next(t.Context()); err != nil || e.ID != kind {
 					t.Fatalf("%+v, %v", e, err)
 				}
-				if n := x.DeadLetters(); n != 0 {
+				if n := x.Lost()["dead_letters"]; n != 0 {
 					t.Errorf("%d dead letters", n)
 				}
 			})

@@ -165,7 +165,7 @@ func TestTornLinesAreSkippedCountedAndKeptApart(t *testing.T) {
 		if cut == last {
 			want = 0
 		}
-		if got := l.Torn(); got != want {
+		if got := l.Lost()["torn_lines"]; got != want {
 			t.Errorf("cut at %d: %d torn lines", cut, got)
 		}
 		r, err := l.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: "after"})
@@ -339,7 +339,7 @@ func TestAFailedAppendIsAnErrorAndStillLive(t *testing.T) {
 	if err := l.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if l.Torn() != 0 {
+	if l.Lost()["torn_lines"] != 0 {
 		t.Errorf("half a line was left behind")
 	}
 }

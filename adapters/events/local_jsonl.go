@@ -124,14 +124,14 @@ func (l *Local) Health(context.Context) adapters.Health {
 	return adapters.Healthy()
 }
 
-// Torn is how many lines, torn by crashes, have been skipped since Connect.
-func (l *Local) Torn() uint64 {
+// Lost implements adapters.Lossy: lines that crashes have torn are skipped.
+func (l *Local) Lost() map[string]uint64 {
 	o, err := l.opened()
 	if err != nil {
-		return 0
+		return nil
 	}
 	_, torn, _ := o.journal.status()
-	return torn
+	return map[string]uint64{"torn_lines": torn}
 }
 
 // Disconnect syncs and closes the journal and ends all subscriptions.

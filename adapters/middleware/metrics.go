@@ -93,24 +93,26 @@ func (s *Stack) measure(next adapters.Handler) adapters.Handler {
 type statusCollector struct{ status func() []adapters.SlotStatus }
 
 // The descriptions of what it collects.
-func (statusCollector) descs() (health, info, reconnects *prometheus.Desc) {
+func (statusCollector) descs() (health, info, reconnects, lost *prometheus.Desc) {
 	return prometheus.NewDesc("agentbox_adapter_health", "Health of a slot's adapter: 0 unhealthy, 1 healthy, 2 degraded.", []string{"slot", "impl"}, nil),
 		prometheus.NewDesc("agentbox_adapter_info", "The implementation a slot is configured with.", []string{"slot", "impl", "class", "contract_version"}, nil),
-		prometheus.NewDesc("agentbox_adapter_reconnects_total", "Successful connects of a slot after boot.", []string{"slot"}, nil)
+		prometheus.NewDesc("agentbox_adapter_reconnects_total", "Successful connects of a slot after boot.", []string{"slot"}, nil),
+		prometheus.NewDesc("agentbox_adapter_lost_total", "What a slot's adapter could not keep or deliver since it connected, by kind.", []string{"slot", "kind"}, nil)
 }
 
 // Describe sends the descriptions.
 func (s statusCollector) Describe(out chan<- *prometheus.Desc) {
-	health, info, reconnects := s.descs()
+	health, info, reconnects, lost := s.descs()
 	out <- health
 	out <- info
 	out <- reconnects
+	out <- lost
 }
 
 // Collect sends one sample of each per slot; a slot that is off or still
 // connecting has no health.
 func (s statusCollector) Collect(out chan<- prometheus.Metric) {
-	health, info, reconnects := s.descs()
+	health, info, reconnects, lost := s.descs()
 	for _, st := range s.status() {
 		slot := string(st.Slot)
 		if v, ok := healthValue(st.State); ok {
@@ -118,6 +120,9 @@ func (s statusCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		out <- prometheus.MustNewConstMetric(info, prometheus.GaugeValue, 1, slot, st.Wanted, string(st.Class), st.ContractVersion)
 		out <- prometheus.MustNewConstMetric(reconnects, prometheus.CounterValue, float64(st.Reconnects), slot)
+		for kind, n := range st.Lost {
+			out <- prometheus.MustNewConstMetric(lost, prometheus.CounterValue, float64(n), slot, kind)
+		}
 	}
 }
 

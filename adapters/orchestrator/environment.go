@@ -21,11 +21,15 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // secretParts mark variables no manifest may grant to agents: the management
 // key, private keys and database addresses with their passwords.
-var secretParts = []string{"MANAGEMENT_API_KEY", "MANAGEMENT_KEY", "NSEC", "PRIVATE_KEY", "PRIVKEY", "CONNINFO", "DATABASE_URL", "_DSN"}
+var secretParts = []string{"MANAGEMENT_API_KEY", "MANAGEMENT_KEY", "PRIVATE_KEY", "PRIVKEY", "CONNINFO", "DATABASE_URL"}
+
+// secretWords mark them only as a whole word: CONSECUTIVE holds NSEC too.
+var secretWords = []string{"NSEC", "DSN"}
 
 func secret(name string) bool {
 	upper := strings.ToUpper(name)
-	return upper == "DSN" || slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(upper, part) })
+	words := strings.FieldsFunc(upper, func(r rune) bool { return (r < 'A' || r > 'Z') && (r < '0' || r > '9') })
+	return slices.ContainsFunc(secretWords, func(word string) bool { return slices.Contains(words, word) }) || slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(upper, part) })
 }
 
 // baseEnvironment picks from the box's environment what agents may have.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ const (
 	maxTaskText  = 256 << 10 // bytes
 	keptTasks    = 1000      // records; the oldest that have ended go first
 	maxTaskKeys  = 10000     // idempotency keys remembered
+	keySweep     = time.Minute
 	watchRetry   = time.Second
 	settleLimit  = 5 * time.Second // for the record after the agent's end
 	stopGrace    = 10 * time.Second
@@ -68,6 +70,7 @@ type Tasks struct {
 	mu    sync.Mutex
 	tasks map[string]*task
 	keys  map[string]taskKey
+	swept time.Time // when the expired keys were forgotten last
 	// starting counts the tasks that have a directory and no record in tasks yet.
 	starting int
 }
@@ -77,6 +80,12 @@ type taskKey struct {
 	request TaskRequest
 	id      string // "" while the first call is running
 	at      time.Time
+}
+
+// expired tells whether the key may be used for something else. That of a call that
+// is running may not, however long it takes.
+func (k taskKey) expired(now time.Time) bool {
+	return k.id != "" && now.Sub(k.at) > adapters.IdempotencyLife
 }
 
 // taskRecord is what of a task survives a restart.
@@ -283,12 +292,13 @@ func (t *Tasks) begin(key string, req TaskRequest) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	for k, v := range t.keys {
-		if now.Sub(v.at) > adapters.IdempotencyLife && v.id != "" {
-			delete(t.keys, k)
-		}
+	if now.Sub(t.swept) >= keySweep {
+		// Not at each start: there may be maxTaskKeys of them.
+		maps.DeleteFunc(t.keys, func(_ string, k taskKey) bool { return k.expired(now) })
+		t.swept = now
 	}
 	old, known := t.keys[key]
+	known = known && !old.expired(now)
 	switch {
 	case known && old.request != req:
 		return "", adapters.Errorf(adapters.CodeIdempotencyMismatch, "the idempotency key was used for another task").With("reason", "key reused")

@@ -360,7 +360,7 @@ func (b *box) require(slot adapters.Slot, state adapters.State, why string) {
 func (b *box) slotStates() []probes.AdapterState {
 	var out []probes.AdapterState
 	for _, s := range b.slots.Status() {
-		out = append(out, probes.AdapterState{Slot: string(s.Slot), Impl: s.Active, Status: string(s.State), Reason: s.LastError})
+		out = append(out, probes.AdapterState{Slot: string(s.Slot), Impl: s.Active, Status: string(s.State), Reason: s.LastError, Lost: s.Lost})
 	}
 	return out
 }
