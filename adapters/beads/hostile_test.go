@@ -281,7 +281,7 @@ func TestMigrationCopiesFirst(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	copies, err := filepath.Glob(path + ".v2-*")
+	copies, err := filepath.Glob(fmt.Sprintf("%s.v%d-*", path, len(migrations())))
 	if err != nil || len(copies) != 1 {
 		t.Fatalf("copies: %v %v", copies, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"io"
+	"maps"
+	"slices"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -39,10 +41,63 @@ type record struct {
 	Version      int64           `json:"version,omitempty"`
 }
 
+// recordDep is an edge. bd says more of one than its ends and type, such as
+// created_at, created_by and metadata: extra keeps that as it is.
 type recordDep struct {
+	IssueID     string
+	DependsOnID string
+	Type        string
+	extra       string // an object, "" = {}
+}
+
+// depMembers are the names recordDep knows; the others are extra.
+type depMembers struct {
 	IssueID     string `json:"issue_id"`
 	DependsOnID string `json:"depends_on_id"`
 	Type        string `json:"type"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *recordDep) UnmarshalJSON(raw []byte) error {
+	var known depMembers
+	if err := json.Unmarshal(raw, &known); err != nil {
+		return err
+	}
+	extra, err := membersBeside(raw, "issue_id", "depends_on_id", "type")
+	*d = recordDep{known.IssueID, known.DependsOnID, known.Type, extra}
+	return err
+}
+
+// MarshalJSON implements json.Marshaler.
+func (d recordDep) MarshalJSON() ([]byte, error) {
+	line, err := json.Marshal(depMembers{d.IssueID, d.DependsOnID, d.Type})
+	if err != nil {
+		return nil, err
+	}
+	return appendMembers(line, d.extra), nil
+}
+
+// membersBeside is an object without some of its members; the others are sorted.
+func membersBeside(raw []byte, known ...string) (string, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return "", err
+	}
+	maps.DeleteFunc(all, func(k string, _ json.RawMessage) bool { return slices.Contains(known, k) })
+	if len(all) == 0 {
+		return "{}", nil
+	}
+	extra, err := json.Marshal(all)
+	return string(extra), err
+}
+
+// appendMembers adds the members of one object to another that has some.
+func appendMembers(line []byte, extra string) []byte {
+	if extra == "" || extra == "{}" {
+		return line
+	}
+	more := bytes.TrimPrefix([]byte(extra), []byte("{"))
+	return append(append(line[:len(line)-1], ','), more...)
 }
 
 type recordComment struct {
@@ -73,17 +128,19 @@ var recordMembers = []string{
 }
 
 // Export writes all beads ordered by id. The order of members is fixed, so
-// that the output is the same byte for byte while nothing changes.
+// that the output is the same byte for byte while nothing changes. A bead that is
+// still as it was imported is written as it was: bd has words of its own, such as
+// a status "blocked", and finer times.
 func (l *Local) Export(ctx context.Context, w io.Writer) error {
 	return l.read(ctx, func(_ *opened, tx *sql.Tx) error {
 		after := ""
 		for {
-			records, extras, err := exportBatch(ctx, tx, after)
-			if err != nil || len(records) == 0 {
+			batch, err := exportBatch(ctx, tx, after)
+			if err != nil || len(batch) == 0 {
 				return err
 			}
-			for i, r := range records {
-				line, err := joinExtra(r, extras[i])
+			for _, x := range batch {
+				line, err := x.line()
 				if err != nil {
 					return err
 				}
@@ -91,44 +148,73 @@ func (l *Local) Export(ctx context.Context, w io.Writer) error {
 					return adapters.Unavailable(err, "cannot write the export")
 				}
 			}
-			after = records[len(records)-1].ID
+			after = batch[len(batch)-1].ID
 		}
 	})
 }
 
 const exportBatchSize = 500
 
-func exportBatch(ctx context.Context, tx *sql.Tx, after string) ([]record, []string, error) {
-	type row struct {
-		bead  adapters.Bead
-		extra string
+// exported is one bead on its way out.
+type exported struct {
+	record
+	extra  string
+	origin string // the line as it was imported, "" where it is not true any more
+}
+
+func (x exported) line() ([]byte, error) {
+	if x.origin != "" {
+		return []byte(x.origin), nil
 	}
-	rows, err := tx.QueryContext(ctx, `SELECT `+columns+`, b.extra FROM beads b WHERE b.id > ? ORDER BY b.id LIMIT ?`, after, exportBatchSize)
+	return joinExtra(x.record, x.extra)
+}
+
+func exportBatch(ctx context.Context, tx *sql.Tx, after string) ([]exported, error) {
+	type row struct {
+		bead                       adapters.Bead
+		extra, parentExtra, origin string
+	}
+	rows, err := tx.QueryContext(ctx, `SELECT `+columns+`, b.extra, b.parent_extra, iif(b.origin_version = b.version, b.origin, '')
+		FROM beads b WHERE b.id > ? ORDER BY b.id LIMIT ?`, after, exportBatchSize)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	got, err := collect(rows, func(r *sql.Rows) (x row, err error) {
-		x.bead, err = scanBead(scanFunc(func(dst ...any) error { return r.Scan(append(dst, &x.extra)...) }))
+		x.bead, err = scanBead(scanFunc(func(dst ...any) error { return r.Scan(append(dst, &x.extra, &x.parentExtra, &x.origin)...) }))
 		return x, err
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	beads, extras := make([]adapters.Bead, len(got)), make([]string, len(got))
+	out := make([]exported, len(got))
 	for i, x := range got {
-		beads[i], extras[i] = x.bead, x.extra
-	}
-	if err := edges(ctx, tx, beads); err != nil {
-		return nil, nil, err
-	}
-	records := make([]record, len(beads))
-	for i, b := range beads {
-		records[i] = toRecord(b)
-		if records[i].Comments, err = exportComments(ctx, tx, b.ID); err != nil {
-			return nil, nil, err
+		out[i] = exported{toRecord(x.bead), x.extra, x.origin}
+		if x.origin != "" {
+			continue
+		}
+		if out[i].Dependencies, err = exportDeps(ctx, tx, x.bead, x.parentExtra); err != nil {
+			return nil, err
+		}
+		if out[i].Comments, err = exportComments(ctx, tx, x.bead.ID); err != nil {
+			return nil, err
 		}
 	}
-	return records, extras, nil
+	return out, nil
+}
+
+// exportDeps are the edges of a bead, that to its parent first.
+func exportDeps(ctx context.Context, tx *sql.Tx, b adapters.Bead, parentExtra string) ([]recordDep, error) {
+	rows, err := tx.QueryContext(ctx, `SELECT from_id, to_id, type, extra FROM deps WHERE from_id = ? ORDER BY to_id, type`, b.ID)
+	if err != nil {
+		return nil, err
+	}
+	deps, err := collect(rows, func(r *sql.Rows) (d recordDep, err error) {
+		return d, r.Scan(&d.IssueID, &d.DependsOnID, &d.Type, &d.extra)
+	})
+	if err != nil || b.ParentID == "" {
+		return deps, err
+	}
+	return append([]recordDep{{b.ID, string(b.ParentID), adapters.DepParentChild, parentExtra}}, deps...), nil
 }
 
 type scanFunc func(...any) error
@@ -144,12 +230,6 @@ func toRecord(b adapters.Bead) record {
 	}
 	if b.Status == adapters.BeadClaimed {
 		r.Status = "in_progress"
-	}
-	if b.ParentID != "" {
-		r.Dependencies = append(r.Dependencies, recordDep{b.ID, string(b.ParentID), adapters.DepParentChild})
-	}
-	for _, d := range b.Deps {
-		r.Dependencies = append(r.Dependencies, recordDep{d.From, d.To, d.Type})
 	}
 	return r
 }
@@ -171,9 +251,8 @@ func exportComments(ctx context.Context, tx *sql.Tx, id string) ([]recordComment
 // joinExtra appends the unknown members, sorted, to a record's object.
 func joinExtra(r record, extra string) ([]byte, error) {
 	line, err := json.Marshal(r)
-	if err != nil || extra == "{}" {
-		return line, err
+	if err != nil {
+		return nil, err
 	}
-	more := bytes.TrimPrefix([]byte(extra), []byte("{"))
-	return append(append(line[:len(line)-1], ','), more...), nil
+	return appendMembers(line, extra), nil
 }

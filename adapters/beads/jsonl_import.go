@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,6 +49,9 @@ type imported struct {
 	parent string
 	depth  int
 	extra  string
+	// parentExtra is what the edge to the parent says beside its ends and type.
+	parentExtra string
+	origin      string // the line itself
 }
 
 func parseImport(r io.Reader) ([]imported, error) {
@@ -98,16 +100,10 @@ func parseLine(raw []byte) (rec imported, err error) {
 	if err := json.Unmarshal(raw, &rec.record); err != nil {
 		return rec, adapters.Invalid("line", "%v", err)
 	}
-	var all map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &all); err != nil {
+	if rec.extra, err = membersBeside(raw, recordMembers...); err != nil {
 		return rec, adapters.Invalid("line", "%v", err)
 	}
-	maps.DeleteFunc(all, func(k string, _ json.RawMessage) bool { return slices.Contains(recordMembers, k) })
-	extra, err := json.Marshal(all) // sorts the names
-	if err != nil {
-		return rec, adapters.Invalid("line", "%v", err)
-	}
-	rec.extra = string(extra)
+	rec.origin, rec.parentExtra = string(raw), "{}"
 	return rec, rec.check()
 }
 
@@ -221,7 +217,7 @@ func place(ctx context.Context, tx *sql.Tx, r *imported, byID map[string]*import
 	r.parent = ""
 	for _, d := range r.Dependencies {
 		if d.Type == adapters.DepParentChild && (d.IssueID == "" || d.IssueID == r.ID) {
-			r.parent = d.DependsOnID
+			r.parent, r.parentExtra = d.DependsOnID, d.extra
 		}
 	}
 	if r.parent == "" {
@@ -277,14 +273,17 @@ func upsert(ctx context.Context, tx *sql.Tx, r imported, res *adapters.ImportRes
 		r.Version = max(r.Version, version+1)
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO beads(id, title, description, kind, parent_id, depth, status, priority, actor, created_by, tags, outcome,
-			version, created_at, updated_at, claimed_at, closed_at, defer_until, lease_until, extra)
-		VALUES(?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			version, created_at, updated_at, claimed_at, closed_at, defer_until, lease_until, extra,
+			parent_extra, origin, origin_version)
+		VALUES(?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT(id) DO UPDATE SET title = excluded.title, description = excluded.description, kind = excluded.kind, parent_id = excluded.parent_id,
 			depth = excluded.depth, status = excluded.status, priority = excluded.priority, actor = excluded.actor, created_by = excluded.created_by,
 			tags = excluded.tags, outcome = excluded.outcome, version = excluded.version, created_at = excluded.created_at, updated_at = excluded.updated_at,
-			claimed_at = excluded.claimed_at, closed_at = excluded.closed_at, defer_until = excluded.defer_until, lease_until = excluded.lease_until, extra = excluded.extra`,
+			claimed_at = excluded.claimed_at, closed_at = excluded.closed_at, defer_until = excluded.defer_until, lease_until = excluded.lease_until, extra = excluded.extra,
+			parent_extra = excluded.parent_extra, origin = excluded.origin, origin_version = excluded.origin_version`,
 		r.ID, r.Title, r.Description, r.IssueType, r.parent, r.depth, r.Status, r.Priority, r.Assignee, r.CreatedBy, string(tags), r.CloseReason,
-		r.Version, toMS(r.CreatedAt), toMS(r.UpdatedAt), toMS(r.ClaimedAt), toMS(r.ClosedAt), toMS(r.DeferUntil), toMS(r.LeaseUntil), r.extra)
+		r.Version, toMS(r.CreatedAt), toMS(r.UpdatedAt), toMS(r.ClaimedAt), toMS(r.ClosedAt), toMS(r.DeferUntil), toMS(r.LeaseUntil), r.extra,
+		r.parentExtra, r.origin, r.Version)
 	if err != nil || r.parent == "" {
 		return true, err
 	}
@@ -341,6 +340,6 @@ func importDep(ctx context.Context, tx *sql.Tx, id string, d recordDep) error {
 			return err
 		}
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO deps(from_id, to_id, type) VALUES(?, ?, ?) ON CONFLICT DO NOTHING`, dep.From, dep.To, dep.Type)
+	_, err := tx.ExecContext(ctx, `INSERT INTO deps(from_id, to_id, type, extra) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING`, dep.From, dep.To, dep.Type, d.extra)
 	return err
 }

@@ -3,6 +3,7 @@ package beads
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"slices"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -21,10 +22,24 @@ func (l *Local) AddDep(ctx context.Context, dep adapters.Dep) (adapters.Dep, err
 				return err
 			}
 		}
-		res, err := tx.ExecContext(ctx, `INSERT INTO deps(from_id, to_id, type) VALUES(?, ?, ?) ON CONFLICT DO NOTHING`, dep.From, dep.To, dep.Type)
+		extra, err := madeNow(ctx)
+		if err != nil {
+			return err
+		}
+		res, err := tx.ExecContext(ctx, `INSERT INTO deps(from_id, to_id, type, extra) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING`, dep.From, dep.To, dep.Type, extra)
 		return touched(ctx, tx, dep.From, res, err)
 	})
 	return dep, err
+}
+
+// madeNow says, in the words of bd, when an edge was made and by whom.
+func madeNow(ctx context.Context) (string, error) {
+	made := map[string]any{"created_at": fromMS(now())}
+	if actor := adapters.MetaFrom(ctx).Actor; actor != "" {
+		made["created_by"] = actor
+	}
+	extra, err := json.Marshal(made)
+	return string(extra), err
 }
 
 // RemoveDep removes an edge; one that is not there changes nothing.

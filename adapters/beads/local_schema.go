@@ -59,6 +59,11 @@ CREATE TABLE made (
 	at   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX made_at ON made(at);
+`, `
+ALTER TABLE deps ADD COLUMN extra TEXT NOT NULL DEFAULT '{}';          -- members of the edge beside its ends and type
+ALTER TABLE beads ADD COLUMN parent_extra TEXT NOT NULL DEFAULT '{}';  -- those of the edge to parent_id
+ALTER TABLE beads ADD COLUMN origin TEXT NOT NULL DEFAULT '';          -- the line that was imported
+ALTER TABLE beads ADD COLUMN origin_version INTEGER NOT NULL DEFAULT 0; -- the version that origin is still true of
 `}
 }
 

@@ -113,9 +113,15 @@ func insert(ctx context.Context, tx *sql.Tx, id string, in adapters.NewBead, dep
 	if d := toMS(in.DeferUntil); d > t {
 		status, until = adapters.BeadDeferred, d
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO beads(id, title, description, kind, parent_id, depth, status, priority, created_by, tags, created_at, updated_at, defer_until)
-		VALUES(?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, in.Title, in.Description, kind, in.ParentID, depth, status, priority, in.CreatedBy, string(tags), t, t, until)
+	parentExtra := "{}"
+	if in.ParentID != "" {
+		if parentExtra, err = madeNow(ctx); err != nil {
+			return err
+		}
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO beads(id, title, description, kind, parent_id, depth, status, priority, created_by, tags, created_at, updated_at, defer_until, parent_extra)
+		VALUES(?, ?, ?, ?, nullif(?, ''), ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		id, in.Title, in.Description, kind, in.ParentID, depth, status, priority, in.CreatedBy, string(tags), t, t, until, parentExtra)
 	return err
 }
 
@@ -169,7 +175,7 @@ func reclaim(ctx context.Context, tx *sql.Tx, id, actor string, until int64) err
 	case holder != actor:
 		return adapters.Errorf(adapters.CodeAlreadyClaimed, "the bead is held by %s", holder).With("id", id, "actor", holder)
 	case until > 0:
-		_, err = tx.ExecContext(ctx, `UPDATE beads SET lease_until = ? WHERE id = ?`, until, id)
+		_, err = tx.ExecContext(ctx, `UPDATE beads SET lease_until = ?, origin_version = 0 WHERE id = ?`, until, id)
 		return err
 	}
 	return nil
