@@ -15,34 +15,85 @@ import (
 
 func getAdapters(q *request) error { return whole(q, q.s.cfg.Slots.Status()) }
 
-// getStatus answers what the original's clients read: times in milliseconds,
-// tasks and adapters in short.
+// Status is /v1/status as the original's clients read it.
+type Status struct {
+	Timestamp  int64                         `json:"timestamp"` // Unix milliseconds
+	API        APIStatus                     `json:"api"`
+	Tasks      TaskCounts                    `json:"tasks"`
+	System     SystemStatus                  `json:"system"`
+	GPU        GPUStatus                     `json:"gpu"`
+	Providers  map[string]ProviderStatus     `json:"providers"`
+	Adapters   map[adapters.Slot]SlotSummary `json:"adapters"`
+	Federation FederationSummary             `json:"federation"`
+}
+
+// APIStatus is the process that answers.
+type APIStatus struct {
+	Uptime  float64 `json:"uptime"` // seconds
+	Version string  `json:"version"`
+	PID     int     `json:"pid"`
+}
+
+// TaskCounts are the tasks in numbers.
+type TaskCounts struct {
+	Active int `json:"active"`
+}
+
+// SystemStatus is what the box runs on.
+type SystemStatus struct {
+	CPUs       int `json:"cpus"`
+	Goroutines int `json:"goroutines"`
+}
+
+// GPUStatus is what the manifest wants of a GPU.
+type GPUStatus struct {
+	Backend string `json:"backend"`
+}
+
+// ProviderStatus tells of a credential whether it is there, never what it is.
+type ProviderStatus struct {
+	Enabled bool `json:"enabled"`
+	Present bool `json:"present"`
+}
+
+// SlotSummary is a slot in short; /v1/adapters has the rest.
+type SlotSummary struct {
+	Wanted string         `json:"wanted"`
+	Active string         `json:"active"`
+	State  adapters.State `json:"state"`
+}
+
+// FederationSummary is the session in short.
+type FederationSummary struct {
+	Mode  string `json:"mode"`
+	State string `json:"state"`
+}
+
+// Facts are what only the manifest and the environment know.
+type Facts struct {
+	GPU       GPUStatus
+	Providers map[string]ProviderStatus
+}
+
 func getStatus(q *request) error {
-	doc := make(map[string]any)
-	if q.s.cfg.Status != nil {
-		for k, v := range q.s.cfg.Status() {
-			doc[k] = v
-		}
+	doc := Status{
+		Timestamp: time.Now().UnixMilli(),
+		API:       APIStatus{time.Since(q.s.started).Seconds(), q.s.cfg.Version, os.Getpid()},
+		System:    SystemStatus{runtime.NumCPU(), runtime.NumGoroutine()},
+		GPU:       q.s.cfg.Facts.GPU, Providers: q.s.cfg.Facts.Providers,
+		Adapters: map[adapters.Slot]SlotSummary{},
 	}
-	slots := make(map[string]any)
+	if doc.Providers == nil {
+		doc.Providers = map[string]ProviderStatus{}
+	}
 	for _, s := range q.s.cfg.Slots.Status() {
-		slots[string(s.Slot)] = map[string]any{"wanted": s.Wanted, "active": s.Active, "state": s.State}
+		doc.Adapters[s.Slot] = SlotSummary{s.Wanted, s.Active, s.State}
 	}
-	active := 0
 	if q.s.cfg.Tasks != nil {
-		active = q.s.cfg.Tasks.Running()
+		doc.Tasks.Active = q.s.cfg.Tasks.Running()
 	}
-	doc["timestamp"] = time.Now().UnixMilli()
-	doc["api"] = map[string]any{
-		"uptime": time.Since(q.s.started).Seconds(), "version": q.s.cfg.Version, "pid": os.Getpid(),
-	}
-	doc["tasks"] = map[string]any{"active": active}
-	doc["adapters"] = slots
 	federation := q.s.federation()
-	doc["federation"] = map[string]any{"mode": federation.Mode, "state": federation.State}
-	if doc["system"] == nil {
-		doc["system"] = map[string]any{"cpus": runtime.NumCPU(), "goroutines": runtime.NumGoroutine()}
-	}
+	doc.Federation = FederationSummary{federation.Mode, federation.State}
 	return q.reply(http.StatusOK, doc)
 }
 

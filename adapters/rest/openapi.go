@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 func openAPI(table []route, version string) map[string]any {
 	s := &schemas{defs: map[string]any{"Problem": problemSchema()}, at: "#/components/schemas/"}
 	paths := make(map[string]map[string]any)
-	for _, rt := range table {
+	for _, rt := range slices.Concat(table, elsewhere()) {
 		path := strings.Replace(rt.Path, "/*", "/{path}", 1)
 		if paths[path] == nil {
 			paths[path] = make(map[string]any)
@@ -26,20 +27,24 @@ func openAPI(table []route, version string) map[string]any {
 		"info": map[string]any{
 			"title": "agentbox management API", "version": version,
 			"description": "Slots of a box over HTTP, and what clients ask of it. x-roles says who may.",
+			"license":     map[string]any{"name": "MPL-2.0", "url": "https://www.mozilla.org/MPL/2.0/"},
 		},
+		// The box that serves the document, by whatever address it was reached.
+		"servers":  []any{map[string]any{"url": "/", "description": "this box"}},
 		"security": []any{map[string]any{"bearer": []string{}}},
 		"paths":    paths,
 		"components": map[string]any{
 			"schemas":         s.defs,
+			"responses":       problemAnswers(s.at),
 			"securitySchemes": map[string]any{"bearer": map[string]any{"type": "http", "scheme": "bearer"}},
 		},
 	}
 }
 
 func (s *schemas) operation(rt route) map[string]any {
-	id, tag := rt.ID, strings.TrimPrefix(rt.prefix(), "/v1")
+	id, tag := operationID(rt), strings.TrimPrefix(rt.prefix(), "/v1")
 	if rt.Slot != "" {
-		id, tag = string(rt.Slot)+"."+rt.ID, string(rt.Slot)
+		tag = string(rt.Slot)
 	}
 	op := map[string]any{
 		"operationId": id, "summary": rt.Doc, "tags": []string{strings.Trim(tag, "/")},
@@ -54,9 +59,31 @@ func (s *schemas) operation(rt route) map[string]any {
 		op["parameters"] = p
 	}
 	if rt.Body != nil || rt.BodyTypes != nil {
-		op["requestBody"] = map[string]any{"content": s.bodies(rt)}
+		op["requestBody"] = map[string]any{"content": s.bodies(rt), "required": s.needsBody(rt)}
 	}
 	return op
+}
+
+// operationID is the name of a row; of a slot's wire, the slot's method.
+func operationID(rt route) string {
+	if rt.Slot != "" {
+		return string(rt.Slot) + "." + rt.ID
+	}
+	return rt.ID
+}
+
+// needsBody tells whether a request without a body is refused: a container is made
+// without one, and JSON without required members may be left out.
+func (s *schemas) needsBody(rt route) bool {
+	if rt.Body == nil {
+		return rt.Slot != adapters.SlotPods || rt.ID == "patch"
+	}
+	t := reflect.TypeOf(rt.Body)
+	required, ok := looser[t]
+	if !ok {
+		required, _ = s.object(t)["required"].([]string)
+	}
+	return len(required) > 0
 }
 
 func (s *schemas) bodies(rt route) map[string]any {
@@ -69,6 +96,9 @@ func (s *schemas) bodies(rt route) map[string]any {
 		media := map[string]any{}
 		if i == 0 && rt.Body != nil {
 			media["schema"] = s.request(reflect.TypeOf(rt.Body))
+			if example := exampleOf(operationID(rt)); example != nil {
+				media["example"] = example
+			}
 		}
 		content[mt] = media
 	}
@@ -92,13 +122,18 @@ func (s *schemas) responses(rt route) map[string]any {
 	case rt.ReplyType != "":
 		ok["content"] = map[string]any{mt: map[string]any{}}
 	}
-	return map[string]any{
-		strconv.Itoa(rt.status()): ok,
-		"default": map[string]any{
-			"description": "refused or failed",
-			"content":     map[string]any{adapters.ProblemType: map[string]any{"schema": map[string]any{"$ref": s.at + "Problem"}}},
-		},
+	if headers := answerHeaders(rt); len(headers) > 0 {
+		ok["headers"] = headers
 	}
+	ref := func(name string) map[string]any { return map[string]any{"$ref": "#/components/responses/" + name} }
+	out := map[string]any{strconv.Itoa(rt.status()): ok, "default": ref("Refused")}
+	for _, status := range refusals(rt) {
+		out[strconv.Itoa(status)] = ref("Status" + strconv.Itoa(status))
+	}
+	if rt.probe {
+		out["503"] = map[string]any{"description": "not now", "content": ok["content"]}
+	}
+	return out
 }
 
 // contents says what an answer may be in each media type: one schema, or one of
@@ -128,6 +163,9 @@ func parameters(rt route) []any {
 	}
 	for _, p := range rt.Query {
 		out = append(out, map[string]any{"name": p.Name, "in": "query", "description": p.Doc, "schema": map[string]any{"type": p.Type}})
+	}
+	for _, p := range headersOf(rt) {
+		out = append(out, map[string]any{"name": p.Name, "in": "header", "description": p.Doc, "schema": map[string]any{"type": p.Type}})
 	}
 	return out
 }

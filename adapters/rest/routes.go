@@ -47,6 +47,7 @@ type route struct {
 	MaxBody int64 // 0 = maxJSON
 
 	open    bool // needs no credential
+	probe   bool // tells by 503 what a load balancer wants to know
 	ownHead bool // HEAD is a row of its own
 
 	handle func(*request) error
@@ -76,6 +77,8 @@ func (rt route) bodyLimit() int64 {
 	}
 	return rt.MaxBody
 }
+
+func (rt route) hasBody() bool { return rt.Body != nil || rt.BodyTypes != nil }
 
 // prefix is the first two parts of the path below /v1, the first elsewhere.
 func (rt route) prefix() string {
@@ -227,9 +230,9 @@ func agentRoutes() []route {
 func taskRoutes() []route {
 	return []route{
 		{Method: "POST", Path: "/v1/tasks", ID: "startTask", Roles: adminOnly, Body: TaskRequest{}, Reply: TaskAccepted{}, Status: 202, Doc: "Run a template of the manifest.", handle: startTask},
-		{Method: "GET", Path: "/v1/tasks", ID: "listTasks", Roles: reader, Reply: ActiveTasks{},
+		{Method: "GET", Path: "/v1/tasks", ID: "listTasks", Roles: reader, Reply: ActiveTasks{}, Also: []also{{"", adapters.Page[TaskStatus]{}}},
 			Query: query(pageParams, param{"status", "string", "all: every task, in pages, newest first"}),
-			Doc:   "Tasks that run.", handle: listTasks},
+			Doc:   "Tasks that run; with status=all a page of all.", handle: listTasks},
 		{Method: "GET", Path: "/v1/tasks/{id}", ID: "getTask", Roles: reader, Reply: TaskStatus{}, Doc: "One task and the end of its log.", handle: getTask},
 		{Method: "DELETE", Path: "/v1/tasks/{id}", ID: "stopTask", Roles: adminOnly, Reply: TaskStatus{}, Doc: "Stop a task; one that has ended is CONFLICT with currentStatus.", handle: stopTask},
 		{Method: "GET", Path: "/v1/tasks/{id}/logs/stream", ID: "streamTaskLog", Roles: reader, Reply: TaskLine{}, ReplyType: sseType, Query: streamParams,
@@ -254,7 +257,7 @@ func actionRoutes() []route {
 
 func boxRoutes() []route {
 	return []route{
-		{Method: "GET", Path: "/v1/status", ID: "status", Roles: everyone, Reply: map[string]any{}, Doc: "How the box is doing.", handle: getStatus},
+		{Method: "GET", Path: "/v1/status", ID: "status", Roles: everyone, Reply: Status{}, Doc: "How the box is doing.", handle: getStatus},
 		{Method: "GET", Path: "/v1/federation", ID: "federation", Roles: everyone, Reply: FederationStatus{}, Doc: "The box's session with a host.", handle: getFederation},
 		{Method: "GET", Path: "/v1/adapters", ID: "adapters", Roles: everyone, Reply: adapters.Page[adapters.SlotStatus]{}, Doc: "How the slots are doing.", handle: getAdapters},
 		{Method: "POST", Path: "/v1/tickets", ID: "ticket", Roles: everyone, Reply: Ticket{}, Status: 201, Doc: "A credential for one WebSocket of a browser: single use, 30 s.", handle: newTicket},

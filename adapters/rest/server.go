@@ -37,10 +37,8 @@ type Config struct {
 	Principal func(context.Context) (Principal, bool)
 	// Version is that of the program, for the documents.
 	Version string
-	// Status answers GET /v1/status beyond what this package knows itself:
-	// "system", "gpu", "providers". nil adds nothing. It must return from
-	// memory and name no secret.
-	Status func() map[string]any
+	// Facts are what GET /v1/status tells beyond what this package knows itself.
+	Facts Facts
 	// Federation answers GET /v1/federation; nil: the box stands alone. It must
 	// return from memory and name no secret.
 	Federation func() FederationStatus

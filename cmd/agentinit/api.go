@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -42,7 +41,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Status: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
 		Origins: b.boundary.origins, Origin: b.server.Origin, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
@@ -208,16 +207,12 @@ func federation(m *schema.Manifest) func() rest.FederationStatus {
 	return func() rest.FederationStatus { return f }
 }
 
-// statusFacts adds to /v1/status what only the manifest knows: names and
+// statusFacts are what only the manifest and the environment know: names and
 // presence of credentials, never a value.
-func (b *box) statusFacts(m *schema.Manifest) func() map[string]any {
-	providers := map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(m.Providers)) {
-		p := m.Providers[name]
-		providers[name] = map[string]any{"enabled": p.Enabled, "present": b.getenv(p.EnvVar) != ""}
+func (b *box) statusFacts(m *schema.Manifest) rest.Facts {
+	facts := rest.Facts{GPU: rest.GPUStatus{Backend: m.GPU.Backend}, Providers: map[string]rest.ProviderStatus{}}
+	for name, p := range m.Providers {
+		facts.Providers[name] = rest.ProviderStatus{Enabled: p.Enabled, Present: b.getenv(p.EnvVar) != ""}
 	}
-	facts := map[string]any{
-		"providers": providers, "gpu": map[string]any{"backend": m.GPU.Backend},
-	}
-	return func() map[string]any { return facts }
+	return facts
 }

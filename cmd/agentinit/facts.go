@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -160,15 +161,13 @@ func (b *box) health() probes.Health {
 func (b *box) meta(r *http.Request) any {
 	build := b.buildInfo()
 	m := b.manifest()
-	meta := map[string]any{
-		"version": build.Version, "boot_id": build.BootID, "image_hash": build.ImageHash,
-		"manifest_checksum": build.ManifestChecksum, "federation_mode": build.FederationMode,
-		"observability": map[string]any{
-			"metrics_endpoint": b.server.MetricsURL(r), "otlp_endpoint": schema.PublicURL(b.collector(m)),
-		},
-		"runtime_closure": b.boot.Closure(),
+	meta := rest.BoxMeta{
+		Version: build.Version, BootID: build.BootID, ImageHash: build.ImageHash,
+		ManifestChecksum: build.ManifestChecksum, FederationMode: build.FederationMode,
+		Observability:  rest.Observability{MetricsEndpoint: b.server.MetricsURL(r), OTLPEndpoint: schema.PublicURL(b.collector(m))},
+		RuntimeClosure: b.boot.Closure(),
 	}
-	b.slotMeta(meta)
+	meta.SetSlots(b.slots.Status())
 	return meta
 }
 

@@ -365,16 +365,6 @@ func (b *box) slotStates() []probes.AdapterState {
 	return out
 }
 
-// slotMeta adds to /v1/meta what the slots speak.
-func (b *box) slotMeta(meta map[string]any) {
-	versions, impls, capabilities := map[string]string{}, map[string]string{}, map[string][]string{}
-	for _, s := range b.slots.Status() {
-		versions[string(s.Slot)], impls[string(s.Slot)] = s.ContractVersion, s.Wanted
-		capabilities[string(s.Slot)] = append([]string{}, s.Capabilities...)
-	}
-	meta["adapter_contract_versions"], meta["adapter_impls"], meta["capabilities"] = versions, impls, capabilities
-}
-
 // disconnectLeast is what the slots have for their end however long the programs
 // took: as much as a stop keeps for KILL and the log.
 const disconnectLeast = 2 * time.Second

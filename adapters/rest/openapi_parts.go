@@ -1,0 +1,186 @@
+package rest
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// elsewhere are the routes of the management listener that another package
+// answers, so that the document tells of all there are. Probes tell their state by
+// the status alone: 200 or 503.
+func elsewhere() []route {
+	object := map[string]any{}
+	return []route{
+		{Method: "GET", Path: "/livez", ID: "livez", Reply: object, open: true, probe: true, Doc: "200 while the supervisor answers; 503 otherwise."},
+		{Method: "GET", Path: "/ready", ID: "ready", Reply: object, open: true, probe: true, Query: []param{{"verbose", "boolean", "name every requirement, not only those that are unmet"}},
+			Doc: "200 while all that the manifest requires is met; 503 with what is not."},
+		{Method: "GET", Path: "/health", ID: "health", Reply: object, open: true, Doc: "The state of every part of the box; always 200."},
+		{Method: "GET", Path: "/health/pods", ID: "healthPods", Reply: object, open: true, Doc: "The pod server; 404 in a box without one."},
+		{Method: "GET", Path: "/health/relay", ID: "healthRelay", Reply: object, open: true, Doc: "The relay; 404 in a box without one."},
+		{Method: "GET", Path: "/metrics", ID: "metrics", ReplyType: "text/plain", open: true, Doc: "Metrics in the text format of Prometheus."},
+		{Method: "GET", Path: "/v1/meta", ID: "meta", Reply: BoxMeta{}, open: true, Doc: "What the box is and which contracts it speaks."},
+		{Method: "GET", Path: "/", ID: "index", Reply: object, open: true, Doc: "Where everything is."},
+	}
+}
+
+// BoxMeta is /v1/meta: facts about the box that are no secret.
+type BoxMeta struct {
+	Version          string                     `json:"version"`
+	BootID           string                     `json:"boot_id"`
+	ImageHash        string                     `json:"image_hash"`
+	ManifestChecksum string                     `json:"manifest_checksum"`
+	FederationMode   string                     `json:"federation_mode"`
+	Contracts        map[adapters.Slot]string   `json:"adapter_contract_versions"`
+	Impls            map[adapters.Slot]string   `json:"adapter_impls"`
+	Capabilities     map[adapters.Slot][]string `json:"capabilities"`
+	Observability    Observability              `json:"observability"`
+	RuntimeClosure   any                        `json:"runtime_closure"`
+}
+
+// Observability says where the box tells of itself.
+type Observability struct {
+	MetricsEndpoint string `json:"metrics_endpoint"` // a URL, "" while the listener is off
+	OTLPEndpoint    string `json:"otlp_endpoint"`    // without credentials
+}
+
+// SetSlots fills in what the slots speak.
+func (m *BoxMeta) SetSlots(slots []adapters.SlotStatus) {
+	m.Contracts, m.Impls, m.Capabilities = map[adapters.Slot]string{}, map[adapters.Slot]string{}, map[adapters.Slot][]string{}
+	for _, s := range slots {
+		m.Contracts[s.Slot], m.Impls[s.Slot] = s.ContractVersion, s.Wanted
+		m.Capabilities[s.Slot] = append([]string{}, s.Capabilities...)
+	}
+}
+
+// headersOf are the headers of a request that mean something to a row.
+func headersOf(rt route) []param {
+	var out []param
+	switch rt.ID {
+	case "createEpic", "createChild", "comment", "dispatch", "spawnAgent", "startTask":
+		out = append(out, param{headerKey, "string", "1-255 visible ASCII characters. The same key with the same request within 24 h has the first answer again."})
+	case "update":
+		out = append(out, param{"If-Match", "string", "the ETag that the bead must still have"})
+	case "write", "patch", "del":
+		if rt.Slot == adapters.SlotPods {
+			out = append(out, param{"If-Match", "string", "the ETag that the resource must still have"})
+		}
+		if rt.ID == "write" {
+			out = append(out, param{"If-None-Match", "string", "* makes the resource only where there is none"})
+		}
+	case "read":
+		out = append(out, param{"If-None-Match", "string", "304 where the resource still has this ETag"}, param{"Range", "string", "bytes of a resource that is no RDF"})
+	case "create":
+		out = append(out, param{"Slug", "string", "the name that is asked for"}, param{"Link", "string", `rel="type" with ldp:BasicContainer makes a container`})
+	}
+	return out
+}
+
+// answerHeaders are the headers of success beside the usual ones.
+func answerHeaders(rt route) map[string]any {
+	header := func(doc string) map[string]any {
+		return map[string]any{"description": doc, "schema": map[string]any{"type": "string"}}
+	}
+	out := map[string]any{}
+	if slices.ContainsFunc(rt.Query, func(p param) bool { return p.Name == "cursor" }) {
+		out["Link"] = header(`rel="next" leads to the next page, where there is one`)
+	}
+	if rt.status() == http.StatusTemporaryRedirect || rt.status() == http.StatusCreated && (rt.Slot == adapters.SlotBeads || rt.Slot == adapters.SlotPods) {
+		out["Location"] = header("where it is")
+	}
+	switch rt.ID {
+	case "show", "update", "createEpic", "createChild", "read", "head", "write":
+		out["ETag"] = header("version, for If-Match")
+	}
+	return out
+}
+
+// refusals are the statuses of 4xx that a row answers with.
+func refusals(rt route) []int {
+	if rt.probe {
+		return []int{http.StatusMethodNotAllowed}
+	}
+	out := []int{http.StatusNotFound}
+	if len(rt.Query) > 0 || strings.Contains(rt.Path, "{") || rt.hasBody() {
+		out = append(out, http.StatusBadRequest)
+	}
+	if !rt.open {
+		out = append(out, http.StatusUnauthorized, http.StatusForbidden)
+	}
+	if rt.hasBody() {
+		out = append(out, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+	}
+	if rt.Method != http.MethodGet && rt.Method != http.MethodHead && rt.Method != http.MethodOptions {
+		out = append(out, http.StatusConflict)
+	}
+	for _, h := range headersOf(rt) {
+		switch h.Name {
+		case headerKey:
+			out = append(out, http.StatusUnprocessableEntity)
+		case "If-Match", "If-None-Match":
+			if rt.Method != http.MethodGet && !slices.Contains(out, http.StatusPreconditionFailed) {
+				out = append(out, http.StatusPreconditionFailed)
+			}
+		}
+	}
+	return append(out, http.StatusTooManyRequests)
+}
+
+// problemAnswers are the answers of components: one for each status, and one for
+// all others.
+func problemAnswers(schema string) map[string]any {
+	content := map[string]any{adapters.ProblemType: map[string]any{"schema": map[string]any{"$ref": schema + "Problem"}}}
+	out := map[string]any{"Refused": map[string]any{"description": "refused or failed", "content": content}}
+	for _, status := range []int{400, 401, 403, 404, 405, 409, 412, 413, 415, 422, 429} {
+		var codes []string
+		for _, row := range adapters.Codes() {
+			if row.HTTP == status {
+				codes = append(codes, string(row.Code))
+			}
+		}
+		text := http.StatusText(status)
+		if len(codes) > 0 {
+			text += ": " + strings.Join(codes, ", ")
+		}
+		out["Status"+strconv.Itoa(status)] = map[string]any{"description": text, "content": content}
+	}
+	return out
+}
+
+// examples are bodies as clients send them, by the operation's name.
+var examples = map[string]string{
+	"beads.createEpic":        `{"title": "Move the archive", "priority": 1, "tags": ["storage"]}`,
+	"beads.createChild":       `{"title": "Copy the files", "parent_id": "ab-7k2m4x"}`,
+	"beads.update":            `{"priority": 0, "tags": ["storage", "urgent"]}`,
+	"beads.claim":             `{"actor": "agent-7", "lease_s": 600}`,
+	"beads.close":             `{"outcome": "done"}`,
+	"beads.release":           `{"actor": "agent-7"}`,
+	"beads.addDep":            `{"to": "ab-7k2m4x.1", "type": "blocks"}`,
+	"beads.comment":           `{"text": "Half of the files are there."}`,
+	"memory.search":           `{"query": "where is the archive", "limit": 5}`,
+	"memory.store":            `{"value": "The archive is on disk 2.", "metadata": {"topic": "storage"}}`,
+	"events.dispatch":         `{"kind": "tool.used", "session_id": "s-1", "payload": {"tool": "grep"}}`,
+	"orchestrator.spawnAgent": `{"command": "/bin/sh", "args": ["-c", "echo hello"], "timeout_s": 60}`,
+	"orchestrator.sendInput":  `{"data": "yes\n"}`,
+	"startTask":               `{"agent": "coder", "task": "Mend the tests"}`,
+	"emitAgentAction":         `{"action_type": "query", "source_agent_id": "agent-7"}`,
+	"emitAgentActions":        `{"events": [{"action_type": "query", "source_agent_id": "agent-7"}]}`,
+	"hookAgentAction":         `{"tool_name": "Read", "session_id": "s-1"}`,
+}
+
+// exampleOf is the example of a body as a value, nil without one.
+func exampleOf(id string) any {
+	text, ok := examples[id]
+	if !ok {
+		return nil
+	}
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return nil // a test reads them all
+	}
+	return v
+}
