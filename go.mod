@@ -12,6 +12,7 @@ require (
 	github.com/google/renameio/v2 v2.0.2
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/klauspost/compress v1.20.1
 	github.com/nbd-wtf/go-nostr v0.38.2
 	github.com/pelletier/go-toml/v2 v2.4.3
 	github.com/piprate/json-gold v0.9.1

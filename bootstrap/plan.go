@@ -30,6 +30,7 @@ func (b *Boot) specs(p *plan.Plan, doc *schema.Document, users *Users) ([]progra
 		one := &p.Programs[i]
 		out[i] = one.Spec
 		out[i].Logs.Path = b.cfg.Roots.Output(one.Spec.Logs.Path)
+		out[i].Logs.StderrPath = b.cfg.Roots.Output(one.Spec.Logs.StderrPath)
 		if one.ImageDirectory {
 			out[i].Directory = b.cfg.Roots.Path(one.Spec.Directory)
 		}

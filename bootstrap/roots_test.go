@@ -16,6 +16,7 @@ import (
 var pathKeys = map[string]func(r Roots, l *Loaded) string{
 	"supervisor.socket":                      func(r Roots, l *Loaded) string { return r.Socket(l.Manifest) },
 	"programs.*.logs.path":                   func(_ Roots, l *Loaded) string { return l.Specs[0].Logs.Path },
+	"programs.*.logs.stderr_path":            func(_ Roots, l *Loaded) string { return l.Specs[0].Logs.StderrPath },
 	"supervisor.defaults.logs.path":          func(_ Roots, l *Loaded) string { return l.Specs[1].Logs.Path },
 	"slots.beads.path":                       func(r Roots, l *Loaded) string { return r.Beads(l.Manifest) },
 	"slots.memory.dir":                       func(r Roots, l *Loaded) string { return r.Memory(l.Manifest) },
@@ -60,7 +61,7 @@ path = "/data/supervisor.defaults.logs.path"
 [programs.a]
 command = ["/bin/true"]
 priority = 1
-logs = { to = "file", path = "/data/programs.*.logs.path" }
+logs = { to = "file", path = "/data/programs.*.logs.path", stderr_path = "/data/programs.*.logs.stderr_path" }
 [programs.b]
 command = ["/bin/true"]
 priority = 2

@@ -91,7 +91,7 @@ restart = "never"
 		"umask":     {web.Umask, &mask},
 		"user":      {web.User, "1000"},
 		"env_file":  {web.EnvFile, Strings{"x"}},
-		"logs":      {web.Logs, Logs{To: "file", Path: "/x", MaxBytes: 1 << 20, Backups: 10}},
+		"logs":      {web.Logs, Logs{To: "file", Path: "/x", MaxBytes: 1 << 20, Backups: 10, RateInterval: Duration(time.Second)}},
 		"pre_start": {web.Hooks.PreStart, &Hook{Command{"a", "b"}, Duration(10 * time.Second)}},
 		"post_exit": {web.Hooks.PostExit, &Hook{Command{"c", "d"}, Duration(3 * time.Second)}},
 		"pass":      {web.PassEnvironment, PassEnvironment{"list", []string{"PATH"}}},

@@ -224,12 +224,23 @@ func logsShape() *shape {
 	return table("Where output goes besides its ring.",
 		field("to", enum("none keeps the ring alone.", "console", "file", "none").def("console")),
 		field("path", text("The file; it implies to = \"file\".").eg("/var/log/web.log")),
-		field("max_bytes", size("Rotate beyond this.").def("50MB")),
-		field("backups", integer("Rotated files that are kept.").between(0, 10000).def(10)),
-		field("max_age", duration("Rotated files older than this go; 0 has no limit.").def("0s")),
-		field("compress", onOff("Compress rotated files.")),
-		field("total_bytes", size("Cap of all files of the program; 0 has no limit.").def(0)),
+		field("stderr_path", text("A file of its own for stderr; absent: path.").eg("/var/log/web.err")),
+		field("max_bytes", size("Rotate beyond this; 0 never rotates by size.").def("50MB")),
+		field("rotate_every", duration("Rotate a log that is this old; 0 never rotates by age.").def("0s").eg("24h")),
+		field("rotate_at", text("Rotate every day at this local time, HH:MM.").match(`^([01][0-9]|2[0-3]):[0-5][0-9]$`, `a time of day such as "03:30"`).eg("00:00")),
+		field("backups", integer("Rotated files that are kept; 0 keeps none.").between(0, 10000).def(10)),
+		field("max_age", duration("Rotated files older than this are removed; 0 has no limit.").def("0s")),
+		field("compress", compression()),
+		field("rate_lines", integer("Most lines of the program in rate_interval; the others are counted and dropped. 0 has no limit.").between(0, 1000000000).def(0)),
+		field("rate_bytes", size("Most bytes of the program in rate_interval; 0 has no limit.").def(0)),
+		field("rate_interval", duration("What rate_lines and rate_bytes count in.").def("1s")),
+		field("total_bytes", size("Most bytes of the file and its rotated files together; 0 has no limit.").def(0)),
 	)
+}
+
+func compression() *shape {
+	s := &shape{kinds: kString | kBool, doc: "Compress rotated logs in the background: \"gzip\", \"zstd\" or \"none\"; true is gzip."}
+	return s.match(`^(none|gzip|zstd)$`, `"gzip", "zstd", "none" or a boolean`).def(false).eg("zstd")
 }
 
 func artifactShape() *shape {

@@ -1,5 +1,7 @@
 package schema
 
+import "fmt"
+
 // Program is one [programs.NAME] with its defaults filled in. Text that may
 // hold ${X} is kept as written: expansion belongs to the plan.
 type Program struct {
@@ -144,13 +146,38 @@ type Sandbox struct {
 
 // Logs is the key logs: where output goes besides its ring.
 type Logs struct {
-	To         string   `toml:"to"` // console, file, none
-	Path       string   `toml:"path"`
-	MaxBytes   Size     `toml:"max_bytes"`
-	Backups    int      `toml:"backups"`
-	MaxAge     Duration `toml:"max_age"` // 0: no limit
-	Compress   bool     `toml:"compress"`
-	TotalBytes Size     `toml:"total_bytes"` // 0: no limit
+	To         string      `toml:"to"` // console, file, none
+	Path       string      `toml:"path"`
+	StderrPath string      `toml:"stderr_path"` // empty: path
+	MaxBytes   Size        `toml:"max_bytes"`
+	Every      Duration    `toml:"rotate_every"` // 0: never
+	At         string      `toml:"rotate_at"`    // HH:MM; empty: never
+	Backups    int         `toml:"backups"`
+	MaxAge     Duration    `toml:"max_age"` // 0: no limit
+	Compress   Compression `toml:"compress"`
+	TotalBytes Size        `toml:"total_bytes"` // 0: no limit
+
+	RateLines    int      `toml:"rate_lines"` // in RateInterval; 0: no limit
+	RateBytes    Size     `toml:"rate_bytes"` // the same
+	RateInterval Duration `toml:"rate_interval"`
+}
+
+// Compression is what rotated log files become: "", "gzip" or "zstd".
+type Compression string
+
+// fromTOML takes a boolean too: true is gzip.
+func (c *Compression) fromTOML(v any) error {
+	switch v {
+	case true:
+		*c = "gzip"
+	case false, "none":
+		*c = ""
+	case "gzip", "zstd":
+		*c = Compression(v.(string))
+	default:
+		return fmt.Errorf("%v is no compression: write gzip, zstd or none", v)
+	}
+	return nil
 }
 
 // Hooks are commands run around a program's life; nil means none.

@@ -203,8 +203,10 @@ func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, e
 func logOptions(spec *program.Spec, run uint64, pty *os.File) logs.Options {
 	l := spec.Logs
 	return logs.Options{
-		Program: spec.Name, Run: run, To: logs.To(l.To), PTY: pty, Path: l.Path, MaxBytes: l.MaxBytes,
-		Backups: l.Backups, MaxAge: l.MaxAge, Compress: l.Compress, TotalBytes: l.TotalBytes,
+		Program: spec.Name, Run: run, To: logs.To(l.To), PTY: pty, Path: l.Path, StderrPath: l.StderrPath,
+		MaxBytes: l.MaxBytes, Every: l.Every, At: l.At, Backups: l.Backups, MaxAge: l.MaxAge,
+		Compress: logs.Compression(l.Compress), TotalBytes: l.TotalBytes,
+		Rate: logs.Rate{Lines: l.RateLines, Bytes: l.RateBytes, Interval: l.RateInterval},
 	}
 }
 

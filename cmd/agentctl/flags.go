@@ -37,14 +37,16 @@ func (s *seconds) String() string {
 // Type is what help calls the value.
 func (*seconds) Type() string { return "duration" }
 
-// lineCount is a number of lines as the control socket counts them: 0 is all of
-// them, -1 none.
-type lineCount int
+// lineCount is a number of lines as the control socket counts them.
+type lineCount struct {
+	wanted int  // 0 is what agentinit keeps, -1 none
+	all    bool // with what only log files have
+}
 
 // Set reads a number of lines from 0, or "all".
 func (n *lineCount) Set(text string) error {
 	if text == "all" {
-		*n = 0
+		*n = lineCount{all: true}
 		return nil
 	}
 	v, err := strconv.Atoi(text)
@@ -54,19 +56,22 @@ func (n *lineCount) Set(text string) error {
 	if v == 0 {
 		v = -1
 	}
-	*n = lineCount(v)
+	*n = lineCount{wanted: v}
 	return nil
 }
 
-// String writes it as it can be read again; all is empty, which help leaves out.
+// String writes it as it can be read again; without a number it is empty, which help
+// leaves out.
 func (n *lineCount) String() string {
 	switch {
-	case *n == 0:
+	case n.all:
+		return "all"
+	case n.wanted == 0:
 		return ""
-	case *n < 0:
+	case n.wanted < 0:
 		return "0"
 	}
-	return strconv.Itoa(int(*n))
+	return strconv.Itoa(n.wanted)
 }
 
 // Type is what help calls the value.

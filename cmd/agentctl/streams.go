@@ -15,53 +15,89 @@ import (
 )
 
 func newLogs(c *cli) *cobra.Command {
-	q := api.LogQuery{}
-	var since string
-	var lines lineCount
-	var times bool
+	o := logFlags{}
 	cmd := &cobra.Command{
 		Use:   "logs [NAME...]",
 		Short: "Show what programs print",
-		Long: `Show what programs print, all of them without a NAME, as far as agentinit
-still has it in memory.
+		Long: `Show what programs print, all of them without a NAME.
 
-One program's lines come as they are, those of several with its name in front.
-On a terminal control characters are shown as escapes.`,
+agentinit keeps the newest output of each program. With -n all, --since or
+--until, and with -n when more lines are wanted than it keeps, the log files of
+the programs are read as well, rotated and compressed ones too. Lines from
+before agentinit started carry the time at which their file was rotated.
+
+One program's lines come as they are, those of several in the order in which
+they were read, with the name in front. On a terminal control characters are
+shown as escapes. With --json every line has a cursor; --after goes on there.`,
+		Example: `  agentctl logs -f --program 'web*' --stream stderr
+  agentctl logs db --since 1h --until 10m --grep 'ERROR|FATAL'
+  agentctl logs web --previous -n 50`,
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q.Names = args
-			if err := parseLogFlags(&q, since, int(lines)); err != nil {
+			if o.reopen {
+				if len(args) > 0 {
+					return usageError("--reopen takes no NAME: it reopens the log files of all programs")
+				}
+				return c.client().ReopenLogs(cmd.Context())
+			}
+			q, err := o.query(append(args, o.programs...), time.Now())
+			if err != nil {
 				return err
 			}
 			client := c.client()
-			return quietEnd(cmd.Context(), client.Logs(cmd.Context(), q, c.logPrinter(args, times)))
+			return quietEnd(cmd.Context(), client.Logs(cmd.Context(), q, c.logPrinter(q.Names, o.times)))
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&q.Follow, "follow", "f", false, "go on with new lines")
-	f.StringVar(&since, "since", "", "only lines of the last 10m, or since an RFC 3339 time")
-	f.StringVar(&q.Grep, "grep", "", "only lines that match this regular expression (RE2)")
-	f.VarP(&lines, "lines", "n", "begin with the newest `N` lines; all begins with the oldest")
-	f.StringVar(&q.Stream, "stream", "", "only stdout or only stderr")
-	f.BoolVarP(&times, "timestamps", "t", false, "put the time before each line")
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with new lines")
+	f.StringVar(&o.since, "since", "", "only lines of the last 10m, or since an RFC 3339 time")
+	f.StringVar(&o.until, "until", "", "only lines before 10m ago, or before an RFC 3339 time")
+	f.StringVar(&o.after, "after", "", "only lines after the one with this cursor")
+	f.StringVar(&o.grep, "grep", "", "only lines that match this regular expression (RE2)")
+	f.VarP(&o.lines, "lines", "n", "begin with the newest `N` lines; all reads the log files too")
+	f.StringVar(&o.stream, "stream", "", "only stdout or only stderr")
+	f.StringArrayVar(&o.programs, "program", nil, "the same as NAME: a name, glob or prefix; may be repeated")
+	f.BoolVarP(&o.previous, "previous", "p", false, "the latest run that has ended")
+	f.BoolVarP(&o.times, "timestamps", "t", false, "put the time before each line")
+	f.BoolVar(&o.reopen, "reopen", false, "close and open every log file by its path, and show nothing")
 	return cmd
 }
 
-func parseLogFlags(q *api.LogQuery, since string, lines int) error {
-	q.Lines = lines
-	if since == "" {
-		return nil
+// logFlags are the flags of logs as they are written.
+type logFlags struct {
+	since, until, after, grep, stream string
+	lines                             lineCount
+	programs                          []string
+	follow, previous, times, reopen   bool
+}
+
+// query makes of the flags what goes over the wire: there, 0 lines are all.
+func (o *logFlags) query(names []string, now time.Time) (api.LogQuery, error) {
+	q := api.LogQuery{
+		Names: names, Stream: o.stream, After: o.after, Grep: o.grep, Previous: o.previous, Follow: o.follow,
+		Lines: o.lines.wanted, All: o.lines.all,
 	}
-	if d, err := time.ParseDuration(since); err == nil {
-		q.Since = time.Now().Add(-d)
-		return nil
+	var err error
+	if q.Since, err = moment("--since", o.since, now); err != nil {
+		return q, err
 	}
-	t, err := time.Parse(time.RFC3339, since)
+	q.Until, err = moment("--until", o.until, now)
+	return q, err
+}
+
+// moment reads a duration before now, or a time; "" is the zero time.
+func moment(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		return now.Add(-d), nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return usageError("--since is a duration such as 10m, or a time such as 2026-01-02T15:04:05Z")
+		return t, usageError("%s is a duration such as 10m, or a time such as 2026-01-02T15:04:05Z", flag)
 	}
-	q.Since = t
-	return nil
+	return t, nil
 }
 
 // logPrinter prints lines. Only where it is sure that all lines are of the one

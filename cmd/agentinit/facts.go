@@ -350,6 +350,7 @@ func (b *box) apply(ctx context.Context, dryRun bool, begun func()) (result supe
 		if err != nil {
 			return nil, supervisor.Steps{}, invalid(err)
 		}
+		b.redact(l)
 		read <- l
 		return l.Specs, b.steps(l), nil
 	})

@@ -146,7 +146,10 @@ func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) 
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
 		Runner: runner{b.owner}, Starter: starter{b}, Programs: programs{b},
-		KeyKnown: func(key bootstrap.Secret) { b.auth.SetKey(key.Reveal()) },
+		KeyKnown: func(key bootstrap.Secret) {
+			b.plane.Redact(key.Reveal())
+			b.auth.SetKey(key.Reveal())
+		},
 		Sealed: func(bootstrap.Sentinel) {
 			b.readiness.Set(probes.Requirement{ID: probes.SentinelID, Kind: probes.KindSentinel, Met: true})
 		},
@@ -271,6 +274,9 @@ func (b *box) speak(loadErr error) {
 				Fields: map[string]any{"error": fmt.Sprint(err)}})
 		},
 	})
+	if loadErr == nil {
+		b.redact(b.boot.Current())
+	}
 	b.voice = newVoice(b.plane.Writer())
 	level := b.getenv("AGENTBOX_LOG_LEVEL")
 	if loadErr == nil {

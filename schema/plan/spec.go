@@ -31,8 +31,10 @@ func specOf(p *schema.Program) program.Spec {
 		Umask: -1, Directory: p.Directory, Limits: limitsOf(p.Limits), Sandbox: Sandbox(p.Sandbox),
 		Stdin: program.Stdin(p.Stdin), TTY: p.TTY, Control: p.Control,
 		Logs: program.Logs{
-			To: program.LogTo(p.Logs.To), Path: p.Logs.Path, MaxBytes: int64(p.Logs.MaxBytes), Backups: p.Logs.Backups,
-			MaxAge: p.Logs.MaxAge.Std(), Compress: p.Logs.Compress, TotalBytes: int64(p.Logs.TotalBytes),
+			To: program.LogTo(p.Logs.To), Path: p.Logs.Path, StderrPath: p.Logs.StderrPath,
+			MaxBytes: int64(p.Logs.MaxBytes), Every: p.Logs.Every.Std(), At: p.Logs.At, Backups: p.Logs.Backups,
+			MaxAge: p.Logs.MaxAge.Std(), Compress: string(p.Logs.Compress), TotalBytes: int64(p.Logs.TotalBytes),
+			RateLines: p.Logs.RateLines, RateBytes: int64(p.Logs.RateBytes), RateInterval: p.Logs.RateInterval.Std(),
 		},
 	}
 	if p.Type == string(program.Schedule) {

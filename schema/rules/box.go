@@ -361,18 +361,23 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 	writer := map[string]string{}
 	for _, p := range programs(d) {
 		logs := subtable(p.merged, "logs")
-		path, _ := logs["path"].(string)
-		if p.isDefaults() || logs["to"] != "file" || path == "" {
+		if p.isDefaults() || logs["to"] != "file" {
 			continue
 		}
 		n, _ := p.merged["instances"].(int64)
-		if n > 1 && !strings.Contains(path, "${INSTANCE") {
-			out = append(out, p.finding("is one file for "+strconv.FormatInt(n, 10)+" instances", "put ${INSTANCE} into the path", "logs", "path"))
+		for _, key := range []string{"path", "stderr_path"} {
+			path, _ := logs[key].(string)
+			if path == "" {
+				continue
+			}
+			if n > 1 && !strings.Contains(path, "${INSTANCE") {
+				out = append(out, p.finding("is one file for "+strconv.FormatInt(n, 10)+" instances", "put ${INSTANCE} into the path", "logs", key))
+			}
+			if other, taken := writer[path]; taken && other != p.keys[1] {
+				out = append(out, p.finding("is the log file of "+schema.Quote(other)+" too", "give each its own", "logs", key))
+			}
+			writer[path] = p.keys[1]
 		}
-		if other, taken := writer[path]; taken {
-			out = append(out, p.finding("is the log file of "+schema.Quote(other)+" too", "give each its own", "logs", "path"))
-		}
-		writer[path] = p.keys[1]
 	}
 	return out
 }

@@ -232,6 +232,8 @@ var cases = []testCase{
 	{code: "E108", want: 0, text: "[programs.a]\ncommand = 'x'\nready = {notify = true}\nhealth = {watchdog = '3s'}"},
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\ninstances = 2\nlogs = {to = 'file', path = '/x'}"},
 	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x'}\n[programs.b]\ncommand = 'x'\nlogs = {to = 'file', path = '/x'}", says: `"a"`},
+	{code: "E109", want: 1, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x', stderr_path = '/e'}\n[programs.b]\ncommand = 'x'\nlogs = {to = 'file', path = '/e'}", says: `"a"`},
+	{code: "E109", want: 0, text: "[programs.a]\ncommand = 'x'\nlogs = {to = 'file', path = '/x', stderr_path = '/x'}"},
 	{code: "E109", want: 0, text: "[programs.a]\ncommand = 'x'\ninstances = 2\nlogs = {to = 'file', path = '/x/${INSTANCE}'}"},
 	{code: "E110", want: 1, text: "[supervisor]\ndrain = '24s'"},
 	{code: "E110", want: 0, text: "[supervisor]\ndrain = '20s'"},

@@ -51,6 +51,8 @@ var (
 // likes: that must hold up nobody else.
 type Logs interface {
 	Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line]
+	// Reopen has every log file closed and opened by its path. It does not wait.
+	Reopen()
 }
 
 // Applier works on the manifest of the running box. An invalid manifest is an

@@ -59,10 +59,13 @@ func toEvent(e event.Event) (api.Event, error) {
 	return out, err
 }
 
-func toLogLine(l logs.Line) api.LogLine {
+func toLogLine(l logs.Line, boot string) api.LogLine {
 	out := api.LogLine{
 		Seq: l.Seq, Time: l.Time, Program: l.Program, Stream: l.Stream.String(), PID: l.PID, Run: l.Run,
 		Truncated: l.Truncated, Dropped: l.Dropped,
+	}
+	if l.Seq > 0 {
+		out.Cursor = cursor{boot, l.Seq, l.Time}.String()
 	}
 	if utf8.ValidString(l.Text) {
 		out.Text = l.Text

@@ -115,7 +115,7 @@ func indexParam(params []param, name string) int {
 }
 
 // decodeLogs reads the query of logs; its names are not resolved yet.
-func decodeLogs(q url.Values) (logs.Query, error) {
+func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 	out := logs.Query{Programs: q["name"]}
 	if err := checkNames(out.Programs); err != nil {
 		return out, err
@@ -128,14 +128,27 @@ func decodeLogs(q url.Values) (logs.Query, error) {
 		out.Streams = []logs.Stream{stream}
 	}
 	var err error
-	if v := q.Get("lines"); v != "" {
+	switch v := q.Get("lines"); v {
+	case "":
+	case "all":
+		out.Files = true
+	default:
 		if out.Lines, err = strconv.Atoi(v); err != nil {
-			return out, api.Errorf(api.CodeBadRequest, "lines is a number")
+			return out, api.Errorf(api.CodeBadRequest, "lines is a number or all")
+		}
+		out.Files = out.Lines > 0
+	}
+	for name, at := range map[string]*time.Time{"since": &out.Since, "until": &out.Until} {
+		if v := q.Get(name); v != "" {
+			if *at, err = time.Parse(time.RFC3339Nano, v); err != nil {
+				return out, api.Errorf(api.CodeBadRequest, "%s is an RFC 3339 instant", name)
+			}
+			out.Files = true
 		}
 	}
-	if v := q.Get("since"); v != "" {
-		if out.Since, err = time.Parse(time.RFC3339Nano, v); err != nil {
-			return out, api.Errorf(api.CodeBadRequest, "since is an RFC 3339 instant")
+	if v := q.Get("after"); v != "" {
+		if err := resume(&out, v, boot); err != nil {
+			return out, err
 		}
 	}
 	if out.Follow, err = boolParam(q, "follow"); err != nil {

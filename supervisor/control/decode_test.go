@@ -41,7 +41,7 @@ func FuzzRequests(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if l, err := decodeLogs(q); check(err) && len(l.Programs) > maxNames {
+		if l, err := decodeLogs(q, "b00t"); check(err) && len(l.Programs) > maxNames {
 			t.Fatalf("accepted %d names", len(l.Programs))
 		}
 		_, _, err = decodeEvents(q)

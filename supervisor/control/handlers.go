@@ -106,6 +106,15 @@ func putLogLevel(s *Server, r *http.Request) (any, error) {
 	return getLogLevel(s, r)
 }
 
+func postReopen(s *Server, r *http.Request) (any, error) {
+	if s.cfg.Logs == nil {
+		return nil, unsupported("captured output")
+	}
+	s.cfg.Logs.Reopen()
+	s.audit(r, "logs-reopen", nil)
+	return api.Accepted{}, nil
+}
+
 func postShutdown(s *Server, r *http.Request) (any, error) {
 	req, err := decode[api.ShutdownRequest](r.Body)
 	if err != nil {

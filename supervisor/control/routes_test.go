@@ -135,6 +135,22 @@ func TestContract(t *testing.T) {
 			equal(t, logTexts(t, c, api.LogQuery{}), []string{"hello", "\xff\x00", ""})
 			equal(t, logTexts(t, c, api.LogQuery{Names: []string{"web"}, Grep: "^h"}), []string{"hello"})
 			equal(t, logTexts(t, c, api.LogQuery{Lines: 1}), []string{""})
+
+			// A cursor goes on where it was taken, in this box and in the next.
+			for i := range b.Lines {
+				b.Lines[i].Seq, b.Lines[i].Time = uint64(i+1), controltest.Epoch.Add(time.Duration(i)*time.Second)
+			}
+			var cursors []string
+			must(t, c.Logs(t.Context(), api.LogQuery{}, func(l api.LogLine) error { cursors = append(cursors, l.Cursor); return nil }))
+			equal(t, logTexts(t, c, api.LogQuery{After: cursors[0]}), []string{"\xff\x00", ""})
+			equal(t, logTexts(t, c, api.LogQuery{After: "other" + cursors[1][4:]}), []string{""})
+			equal(t, logTexts(t, c, api.LogQuery{Until: controltest.Epoch.Add(time.Second)}), []string{"hello"})
+			b.Lines[0].Run, b.Lines[1].Run, b.Lines[2].Run = 1, 2, 1
+			equal(t, logTexts(t, c, api.LogQuery{Previous: true}), nil)
+		},
+		"POST /v1/logs/reopen": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			must(t, c.ReopenLogs(t.Context()))
+			equal(t, b.Reopened.Load(), 1)
 		},
 		"GET /v1/events": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			b.Bus.Publish(event.Event{Name: "One", Fields: map[string]any{"k": 1}})

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -228,17 +229,31 @@ func followEvents(ctx context.Context, w *event.Watcher, out *lines) error {
 	}
 }
 
+// previousRuns returns the latest run of each program that has ended.
+func previousRuns(programs []supervisor.Status) map[string]uint64 {
+	runs := make(map[string]uint64, len(programs))
+	for _, p := range programs {
+		switch {
+		case p.PID == 0 && p.Run > 0:
+			runs[p.Name] = p.Run
+		case p.Run > 1:
+			runs[p.Name] = p.Run - 1
+		}
+	}
+	return runs
+}
+
 func getLogs(s *Server, r *http.Request, out *lines) error {
 	if s.cfg.Logs == nil {
 		return unsupported("captured output")
 	}
-	q, err := decodeLogs(r.URL.Query())
+	q, err := decodeLogs(r.URL.Query(), s.cfg.Version.BootID)
 	if err != nil {
 		return err
 	}
+	programs := s.cfg.Supervisor.Snapshot().Programs
 	if len(q.Programs) > 0 {
-		programs, err := resolve(q.Programs, s.cfg.Supervisor.Snapshot().Programs)
-		if err != nil {
+		if programs, err = resolve(q.Programs, programs); err != nil {
 			return err
 		}
 		q.Programs = nil
@@ -246,13 +261,18 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 			q.Programs = append(q.Programs, p.Names()...)
 		}
 	}
+	if previous, err := boolParam(r.URL.Query(), "previous"); err != nil {
+		return err
+	} else if previous {
+		q.Runs = previousRuns(programs)
+	}
 	if q.Follow {
 		if err := out.begin(); err != nil {
 			return err
 		}
 	}
 	for line := range s.cfg.Logs.Read(r.Context(), q) {
-		if err := out.write(toLogLine(line), line.Seq); err != nil {
+		if err := out.write(toLogLine(line, s.cfg.Version.BootID), line.Seq); err != nil {
 			return err
 		}
 		if q.Follow {

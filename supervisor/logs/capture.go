@@ -22,12 +22,17 @@ type Options struct {
 	// reads a duplicate.
 	PTY *os.File
 
+	Rate Rate // of both streams together
+
 	// The rest is for ToFile.
 	Path       string
+	StderrPath string        // a file of its own for stderr; "" is Path
 	MaxBytes   int64         // rotate above this; 0 never
-	Backups    int           // rotated files kept; 0 keeps all
+	Every      time.Duration // rotate a file that has lived so long; 0 never
+	At         string        // rotate every day at this local time, "HH:MM"; "" never
+	Backups    int           // rotated files kept; 0 keeps none, negative keeps all
 	MaxAge     time.Duration // rotated files older than this go; 0 keeps all
-	Compress   bool          // gzip rotated files in the background
+	Compress   Compression   // of rotated files, in the background
 	TotalBytes int64         // the file and its rotated ones together; 0 is no cap
 }
 
@@ -52,7 +57,7 @@ type Capture struct {
 	program *programLog
 	run     uint64
 	streams []*stream
-	file    *fileSink
+	files   [2]*fileSink // of stdout and stderr; nil where there is none
 
 	once sync.Once
 	left atomic.Int32
@@ -71,12 +76,22 @@ type stream struct {
 	run     uint64
 	sink    sink
 
-	pid     int
-	started bool
-	watched bool // in the epoll set
-	split   splitter
-	backlog []byte // read but held by a full queue
-	ended   atomic.Bool
+	rated  bool   // the program\'s rate is limited
+	queue  *queue // of a file, whose goroutine may pump this stream; else nil
+	pumped bool   // it does so now; queue.mu
+
+	pid        int
+	started    bool
+	watched    bool // in the epoll set
+	abandoned  atomic.Bool
+	expected   atomic.Bool // in the reactor's partials
+	blocksSeen uint64      // of frame.blocks, by the reactor's last tick
+	grown      bool        // the pipe has been enlarged, or may not be
+	credit     int64       // of Plane.pipeBytes
+	frame      framer
+	piece      int    // most bytes that go to the sink at once
+	backlog    []byte // read but held by a full queue
+	ended      atomic.Bool
 }
 
 // Open prepares the capture of one run. It never waits for a disk: a log file is
@@ -96,12 +111,22 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 		return nil, fmt.Errorf("cannot capture the output of %s: %w", o.Program, err)
 	}
 	c.program = p.program(o.Program)
-	to := p.sinkFor(o, c)
+	c.program.limit.set(o.Rate)
 	for i, fd := range fds {
-		c.streams = append(c.streams, &stream{
+		to, file := p.sinkFor(o, Stream(i+1))
+		c.files[i] = file
+		s := &stream{
 			plane: p, program: c.program, kind: Stream(i + 1), capture: c, reactor: reactor,
-			fd: fd, run: o.Run, sink: to, split: splitter{max: p.cfg.MaxLine},
-		})
+			fd: fd, run: o.Run, sink: to, piece: consolePiece, frame: framer{max: p.cfg.MaxLine}, rated: o.Rate.limits(),
+		}
+		s.frame.held = func(text []byte) int { return p.secrets.Load().held(text) }
+		if file != nil {
+			s.piece = pumpSize
+			if !s.rated {
+				s.queue = file.queue
+			}
+		}
+		c.streams = append(c.streams, s)
 	}
 	c.left.Store(int32(len(fds)))
 	return c, nil
@@ -197,7 +222,7 @@ func (c *Capture) Done() <-chan struct{} { return c.done }
 // LastLines returns at most n of the newest lines of this run, oldest first. It
 // is complete once Done is closed.
 func (c *Capture) LastLines(kind Stream, n int) []Line {
-	return c.program.tail(kind, n, func(r record, _ []byte) bool { return r.run == c.run })
+	return c.program.tail(kind, c.run, n)
 }
 
 // dropped counts what did not reach the console or the file.
@@ -215,7 +240,36 @@ func (s *stream) read(buf []byte) (n int, open bool) {
 	return max(n, 0), err == nil && n > 0
 }
 
-// consume takes data through the splitter into the ring and the sink. It returns
+// owned says whether a pump has the stream.
+func (s *stream) owned() bool { return s.queue != nil && s.queue.owns(s) }
+
+// unfinished says whether there is a begun line that the reactor does not know of.
+func (s *stream) unfinished() bool {
+	return len(s.frame.carry) > 0 && s.plane.cfg.FlushAfter > 0 && !s.expected.Load()
+}
+
+// grownPipe is the capacity of a pipe that was found full: the program then writes
+// on while its output is on the way to the disk.
+const grownPipe = 256 << 10
+
+// enlarge makes the pipe larger, once, as long as the plane's share lasts: what
+// pipes may hold in all is limited for a user without CAP_SYS_RESOURCE (pipe(7),
+// pipe-user-pages-soft).
+func (s *stream) enlarge() {
+	if s.grown {
+		return
+	}
+	s.grown = true
+	if s.plane.pipeBytes.Add(grownPipe) > maxPipeBytes {
+		s.plane.pipeBytes.Add(-grownPipe)
+		return
+	}
+	s.credit = grownPipe
+	// Refused where the user's limit is used up; the pipe stays as it is.
+	_, _ = unix.FcntlInt(uintptr(s.fd), unix.F_SETPIPE_SZ, grownPipe)
+}
+
+// consume takes data through the framer into the ring and the sink. It returns
 // false when the sink is full: the rest waits in the backlog, and the sink
 // resumes the stream. With force nothing is held.
 func (s *stream) consume(data []byte, force bool) bool {
@@ -225,52 +279,61 @@ func (s *stream) consume(data []byte, force bool) bool {
 			s.backlog = append([]byte(nil), data...)
 			return false
 		}
-		data = s.batch(data, now)
+		blk, rest, ok := s.frame.next(data, s.piece)
+		data = rest
+		if ok {
+			s.take(blk, now)
+		}
 	}
-	s.split.trim()
+	s.frame.trim()
 	return true
 }
 
-// batch carries as many lines as fit a batch to ring and sink.
-func (s *stream) batch(data []byte, now time.Time) (rest []byte) {
+// take carries one block to ring and sink: what of it may be seen.
+func (s *stream) take(blk block, now time.Time) {
+	s.plane.secrets.Load().mask(blk.text)
+	if s.rated {
+		s.limited(blk, now)
+		return
+	}
+	s.pass(blk, now)
+}
+
+// pass is take of what has been looked at.
+func (s *stream) pass(blk block, now time.Time) {
+	s.store(blk, now)
+	if s.sink == nil {
+		s.plane.wakeFollowers()
+		return
+	}
 	b := s.plane.batches.Get().(*batch)
 	b.reset(now)
-	s.program.mu.Lock()
-	for len(data) > 0 && len(b.out) < batchSize {
-		ln, after, ok := s.split.next(data)
-		data = after
-		if ok {
-			s.emit(b, ln)
-		}
+	b.out = s.sink.encode(b, s, blk)
+	// What encodes to nothing is the newline of a line that was cut before.
+	if len(b.out) > 0 && !s.sink.put(s, b.out, len(blk.text)) {
+		s.dropped().Add(uint64(len(blk.text)))
 	}
-	s.program.mu.Unlock()
-	s.deliver(b)
-	return data
-}
-
-// emit puts one line into the ring and the batch. The caller holds program.mu.
-func (s *stream) emit(b *batch, ln rawLine) {
-	text := ln.display()
-	rec := record{
-		seq: s.plane.seq.Add(1), time: b.now.UnixNano(), run: s.run, pid: int32(s.pid), cut: ln.cut,
-	}
-	s.program.store(s.kind, text, rec)
-	b.lines++
-	if s.sink != nil {
-		b.rawBytes += ln.size()
-		b.out = s.sink.encode(b, s, ln)
-	}
-}
-
-func (s *stream) deliver(b *batch) {
-	if b.lines > 0 {
-		s.program.lines[s.kind-1].Add(uint64(b.lines))
-		if s.sink != nil && !s.sink.put(s, b.out, b.rawBytes) {
-			s.dropped().Add(uint64(b.rawBytes))
-		}
-		s.plane.wakeFollowers()
-	}
+	s.plane.wakeFollowers()
 	s.plane.putBatch(b)
+}
+
+// store puts a block into the ring and shows it to subscriptions.
+func (s *stream) store(blk block, now time.Time) {
+	c := s.chunk(blk, now)
+	s.program.mu.Lock()
+	s.program.rings[s.kind-1].append(blk.text, c)
+	s.program.show(s.kind, c, blk.text)
+	s.program.mu.Unlock()
+}
+
+// chunk describes a block of this stream and counts its lines.
+func (s *stream) chunk(blk block, now time.Time) chunk {
+	n := uint64(blk.lines)
+	s.program.lines[s.kind-1].Add(n)
+	return chunk{
+		seq: s.plane.seq.Add(n) - n + 1, time: now.UnixNano(), run: s.run, pid: int32(s.pid),
+		lines: int32(blk.lines), cut: blk.cut, cont: blk.cont,
+	}
 }
 
 // end passes on an unfinished last line and reports the stream as done. Whoever
@@ -281,17 +344,14 @@ func (s *stream) end() {
 		s.backlog = nil
 		s.consume(backlog, true)
 	}
-	if ln, ok := s.split.last(); ok {
-		b := s.plane.batches.Get().(*batch)
-		b.reset(time.Now())
-		s.program.mu.Lock()
-		s.emit(b, ln)
-		s.program.mu.Unlock()
-		s.deliver(b)
+	if blk, ok := s.frame.last(); ok {
+		s.take(blk, time.Now())
 	}
-	s.split.partial = nil
+	s.summarize()
 	if s.capture.left.Add(-1) == 0 {
-		s.plane.release(s.capture.file)
+		for _, f := range s.capture.files {
+			s.plane.release(f)
+		}
 		close(s.capture.done)
 	}
 }
@@ -306,19 +366,17 @@ func (s *stream) drop() {
 
 // batch is the scratch space for lines on their way out.
 type batch struct {
-	now      time.Time
-	stamped  time.Time // the time that stamp was made for
-	stamp    []byte
-	out      []byte
-	lines    int
-	rawBytes int
+	now     time.Time
+	stamped time.Time // the time that stamp was made for
+	stamp   []byte
+	out     []byte
 }
 
-const batchSize = 64 << 10
+// consolePiece is how much output is encoded at once. A batch of JSON may be a
+// hundred times as long.
+const consolePiece = 8 << 10
 
-func (b *batch) reset(now time.Time) {
-	b.now, b.out, b.lines, b.rawBytes = now, b.out[:0], 0, 0
-}
+func (b *batch) reset(now time.Time) { b.now, b.out = now, b.out[:0] }
 
 // timestamp formats b.now once for all lines of a batch.
 func (b *batch) timestamp(layout string, utc bool) []byte {

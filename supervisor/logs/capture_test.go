@@ -153,7 +153,7 @@ func TestCaptureToJSON(t *testing.T) {
 			t.Errorf("%q: got %v", msg, got[msg])
 		}
 	}
-	if x := got["x"]; x["stream"] != "stderr" || x["level"] != "warn" || x["app_program"] != "evil" {
+	if x := got["x"]; x["stream"] != "stderr" || x["app_level"] != "warn" || x["app_program"] != "evil" {
 		t.Errorf("passed-through object: got %v", x)
 	}
 	if lines := c.LastLines(Stdout, 2); fmt.Sprint(texts(lines)) != "[world no newline]" {
@@ -381,7 +381,7 @@ func TestBatchThatIsCut(t *testing.T) {
 	batch := bytes.Repeat([]byte("12345678\n"), 1<<20)
 	const taken = 1 << 20
 	lost := make(chan int)
-	go func() { lost <- fd.write(batch) }()
+	go func() { n, _ := fd.write(batch); lost <- n }()
 	if _, err := io.ReadFull(r, make([]byte, taken)); err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +452,7 @@ func TestLongLinesStayInTheRing(t *testing.T) {
 			if c.after != "" && !strings.HasSuffix(c.after, lines[len(lines)-1].Text+"\n") {
 				t.Errorf("a line of %d bytes and %s: the end is lost", size, c.name)
 			}
-			if used, most := p.budget.used.Load(), int64(ringBytes+max(size, ringBytes)+recordSize); used > most {
+			if used, most := p.budget.used.Load(), int64(ringBytes+max(size, ringBytes)+4*chunkSize); used > most {
 				t.Errorf("a line of %d bytes and %s: the ring holds %d bytes, more than %d", size, c.name, used, most)
 			}
 		}

@@ -30,8 +30,8 @@ const (
 type sink interface {
 	// admit says whether s may deliver a batch now; if not, s is resumed later.
 	admit(s *stream) bool
-	// encode appends a line to b.out.
-	encode(b *batch, s *stream, ln rawLine) []byte
+	// encode appends the lines of a block to b.out.
+	encode(b *batch, s *stream, blk block) []byte
 	// put delivers a batch of encoded lines, for which the program wrote raw
 	// bytes, and reports whether it was taken. What is lost later is counted.
 	put(s *stream, batch []byte, raw int) bool
@@ -112,14 +112,19 @@ func (c *console) put(s *stream, out []byte, raw int) bool {
 	return c.to(s.kind).put(s, out, raw)
 }
 
-func (c *console) encode(b *batch, s *stream, ln rawLine) []byte {
-	switch c.format {
-	case FormatRaw:
-		return append(append(b.out, ln.text...), '\n')
-	case FormatConsole:
-		return c.appendConsole(b, s.program.name, s.kind, ln.display())
-	}
-	return appendJSON(b, s.program.name, s.kind, s.pid, ln.display(), ln.cut)
+func (c *console) encode(b *batch, s *stream, blk block) []byte {
+	blk.eachLine(func(ln rawLine) bool {
+		switch c.format {
+		case FormatRaw:
+			b.out = append(append(b.out, ln.text...), '\n')
+		case FormatConsole:
+			b.out = c.appendConsole(b, s.program.name, s.kind, ln.display())
+		default:
+			b.out = appendJSON(b, s.program.name, s.kind, s.pid, ln.display(), ln.cut)
+		}
+		return true
+	})
+	return b.out
 }
 
 // mark is the line that says what was lost.
@@ -148,9 +153,9 @@ type fdWriter struct {
 
 // write is the queue's. What a descriptor that fails did not take is lost: it
 // may never work again.
-func (w *fdWriter) write(b []byte) (lost int) {
+func (w *fdWriter) write(b []byte) (lost, kept int) {
 	if len(b) == 0 || w.file == nil {
-		return 0
+		return 0, 0
 	}
 	rest, err := w.deliver(b)
 	w.lost += uint64(len(rest))
@@ -160,7 +165,7 @@ func (w *fdWriter) write(b []byte) (lost int) {
 		w.trouble("", nil)
 	}
 	w.failing = err != nil
-	return len(rest)
+	return len(rest), 0
 }
 
 // deliver says first what was lost before, when anything is taken again.
@@ -224,12 +229,19 @@ const selfName = "agentinit"
 // and puts them among the programs' lines. It never blocks and never fails; what
 // a stuck console cannot take is dropped and counted in the text. In the console
 // format a JSON line with a "message" is made readable.
-func (p *Plane) Writer() io.Writer { return ownWriter{p.console} }
+func (p *Plane) Writer() io.Writer { return ownWriter{p.console, &p.secrets} }
 
-type ownWriter struct{ c *console }
+type ownWriter struct {
+	c       *console
+	secrets *atomic.Pointer[redactor]
+}
 
 func (w ownWriter) Write(b []byte) (int, error) {
 	var out []byte
+	if secrets := w.secrets.Load(); secrets != nil {
+		b = bytes.Clone(b) // it is the caller's
+		secrets.mask(b)
+	}
 	for line := range bytes.Lines(b) {
 		line = bytes.TrimRight(line, "\r\n")
 		if len(line) == 0 {

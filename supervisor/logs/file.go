@@ -1,15 +1,19 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // fileHold is how long a disk that takes nothing may hold a program before the
@@ -20,22 +24,35 @@ const fileHold = 5 * time.Second
 // that name the same path share it. All file work is done by its queue's
 // goroutine, so that no other program waits for this disk.
 type fileSink struct {
+	plane   *Plane
 	path    string
 	options atomic.Pointer[Options]
 	queue   *queue
 	archive *archive
 	report  func(error)
-	refs    int // guarded by Plane.mu
+	refs    int                        // guarded by Plane.mu
+	kind    Stream                     // Stderr for a file of stderr alone; guarded by Plane.mu
+	current atomic.Pointer[generation] // gen, for readers
 
 	wantReopen, wantClose atomic.Bool
 
 	// The rest belongs to the queue's goroutine.
 	file      *os.File
+	gen       *generation
+	parts     []filePart // where deliver has put its last batch
 	size      int64
 	lineStart bool // the file is empty or ends with a newline
 	known     bool // it has been opened before
 	failing   bool
-	lost      uint64 // bytes not taken since it began to fail
+	due       time.Time // when time wants a rotation; zero: never
+	timer     *time.Timer
+}
+
+// filePart is a place in a file.
+type filePart struct {
+	gen *generation
+	off int64
+	n   int
 }
 
 // isConsolePath knows the paths by which people mean agentinit's own output.
@@ -51,20 +68,21 @@ func isConsolePath(path string) bool {
 // openFile returns the sink of a path. Of programs that share a path the options
 // of the newest run count. A sink stays known when its file is closed, so that a
 // path never has two writers; one at rest goes when another path is opened.
-func (p *Plane) openFile(o Options) *fileSink {
+func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 	path := filepath.Clean(o.Path)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.files[path]
 	if f == nil {
 		p.sweep()
-		f = &fileSink{path: path, lineStart: true}
+		f = &fileSink{plane: p, path: path, lineStart: true}
 		f.report = func(err error) { p.trouble(f.options.Load().Program, err) }
 		f.archive = &archive{path: path, report: f.report}
-		f.queue = &queue{limit: queueLimit, hold: fileHold, write: f.write, mark: fileMark}
+		f.queue = &queue{limit: queueLimit, hold: fileHold, write: f.write, pump: f.pump, mark: fileMark}
 		p.files[path] = f
 	}
 	f.refs++
+	f.kind = kind
 	f.options.Store(&o)
 	f.wantClose.Store(false)
 	f.queue.kick()
@@ -76,7 +94,7 @@ func (p *Plane) openFile(o Options) *fileSink {
 // which nothing can wake them.
 func (p *Plane) sweep() {
 	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
-		return f.refs == 0 && f.queue.atRest() && !f.failing && f.lost == 0 && f.archive.atRest()
+		return f.refs == 0 && f.queue.atRest() && !f.failing && f.archive.atRest()
 	})
 }
 
@@ -101,50 +119,94 @@ func (f *fileSink) reopen() {
 func (f *fileSink) admit(s *stream) bool                    { return f.queue.admit(s) }
 func (f *fileSink) put(s *stream, out []byte, raw int) bool { return f.queue.put(s, out, raw) }
 
-func (f *fileSink) encode(b *batch, _ *stream, ln rawLine) []byte {
-	out := append(b.out, ln.text...)
-	if ln.nl {
-		out = append(out, '\n')
-	}
-	return out
-}
+func (f *fileSink) encode(b *batch, _ *stream, blk block) []byte { return append(b.out, blk.text...) }
 
 func fileMark(dropped uint64) []byte {
 	return fmt.Appendf(nil, "agentinit: %d bytes of output dropped: this file did not take them in time\n", dropped)
 }
 
-// write is the queue's: it takes a batch to disk, whatever the disk's state.
-func (f *fileSink) write(b []byte) (lost int) {
-	if f.wantReopen.Swap(false) || f.vanished() {
-		f.close()
-	}
+// write is the queue's: it takes a batch to disk, whatever the disk's state. What
+// the disk does not take is kept: a disk that is full, read-only or gone may come
+// back.
+func (f *fileSink) write(b []byte) (lost, kept int) {
+	f.refresh()
 	closing := f.wantClose.Load()
 	if len(b) > 0 || !closing {
 		rest, err := f.deliver(b)
-		lost = len(rest)
-		f.judge(uint64(lost), err)
+		f.judge(err)
+		kept = len(rest)
+		f.noteQueued()
 	}
-	if closing {
+	if closing && kept == 0 {
 		f.close()
 	}
-	return lost
+	return 0, kept
 }
 
+// noteQueued tells the generations of what deliver has written for no ring.
+func (f *fileSink) noteQueued() {
+	for _, p := range f.parts {
+		p.gen.enqueue(p.off, p.n, f.plane.seq.Load())
+	}
+	f.parts = f.parts[:0]
+}
+
+// refresh gives up a file that has lost its name, or that somebody wants reopened,
+// and rotates one whose time has come.
+func (f *fileSink) refresh() {
+	if f.wantReopen.Swap(false) || f.vanished() {
+		f.abandon()
+	}
+	if f.file == nil || f.due.IsZero() {
+		return
+	}
+	// A line that is not finished comes first.
+	if f.lineStart && !time.Now().Before(f.due) {
+		if err := f.rotate(); err != nil {
+			f.judge(err)
+		}
+	}
+}
+
+// schedule sets the next rotation by time of a file that was begun then: an empty one
+// is not, so that a silent program costs no wake-up. The timer is
+// for a program that prints nothing at that moment. A clock that is set back makes a
+// rotation late by as much; one that is set forward lets the next output cause it.
+func (f *fileSink) schedule(begun time.Time) {
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
+	}
+	if f.size == 0 {
+		f.due = time.Time{}
+		return
+	}
+	if f.due = nextRotation(f.options.Load(), begun); !f.due.IsZero() {
+		f.timer = time.AfterFunc(max(time.Until(f.due), time.Millisecond), f.queue.kick)
+	}
+}
+
+// begun is when the file was made, as far as the file system knows (statx(2)).
+func begun(f *os.File, info os.FileInfo) time.Time {
+	var st unix.Statx_t
+	err := unix.Statx(fileno(f), "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &st)
+	if err == nil && st.Mask&unix.STATX_BTIME != 0 {
+		return time.Unix(st.Btime.Sec, int64(st.Btime.Nsec))
+	}
+	return info.ModTime()
+}
+
+// deliver appends b and notes in parts where it is.
 func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
+	f.parts = f.parts[:0]
 	if err := f.open(); err != nil {
 		return b, err
 	}
-	if f.lost > 0 && len(b) > 0 {
-		if _, err := f.append(fileMark(f.lost)); err != nil {
-			return b, err
-		}
-		f.lost = 0
-	}
 	limit := f.options.Load().MaxBytes
 	for len(b) > 0 {
-		cut := rotationCut(b, limit-f.size, f.lineStart, f.size == 0)
-		if limit <= 0 {
-			cut = len(b)
+		cut := len(b)
+		if limit > 0 {
+			cut = rotationCut(b, limit-f.size, f.lineStart, f.size == 0)
 		}
 		if cut == 0 {
 			if err := f.rotate(); err != nil {
@@ -153,6 +215,9 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 			continue
 		}
 		n, err := f.append(b[:cut])
+		if n > 0 {
+			f.parts = append(f.parts, filePart{f.gen, f.size - int64(n), n})
+		}
 		b = b[n:]
 		if err != nil {
 			return b, err
@@ -161,12 +226,10 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 	return nil, nil
 }
 
-// judge reports the first failure and the recovery, and sums up for the text what
-// is lost between.
-func (f *fileSink) judge(lost uint64, err error) {
+// judge reports the first failure and the recovery.
+func (f *fileSink) judge(err error) {
 	if err != nil {
 		f.close() // a later batch tries from the start
-		f.lost += lost
 	}
 	if (err != nil) != f.failing {
 		f.failing = err != nil
@@ -176,7 +239,11 @@ func (f *fileSink) judge(lost uint64, err error) {
 
 func (f *fileSink) append(b []byte) (int, error) {
 	n, err := f.file.Write(b)
+	first := f.size == 0 && n > 0
 	f.size += int64(n)
+	if first && f.options.Load().rotatesByTime() {
+		f.schedule(time.Now())
+	}
 	if n > 0 {
 		f.lineStart = b[n-1] == '\n'
 	}
@@ -187,28 +254,43 @@ func (f *fileSink) open() error {
 	if f.file != nil {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(f.path), 0o755); err != nil {
-		return fmt.Errorf("cannot open log file: %w", err)
-	}
-	// A program may own the directory: no link may lead elsewhere, and a FIFO
-	// must not make the open wait.
-	file, err := os.OpenFile(f.path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o640)
+	// A program may own the directory: no link may lead elsewhere, and a FIFO must not
+	// make the open wait.
+	dir, err := safeopen.MakeDirectory(filepath.Dir(f.path), 0o755)
 	if err != nil {
 		return fmt.Errorf("cannot open log file: %w", err)
 	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", f.path)
+	file, err := dir.OpenFile(filepath.Base(f.path), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o640)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return fmt.Errorf("cannot open log file: %w", err)
 	}
+	info, err := file.Stat()
 	if err != nil {
 		_ = file.Close() // nothing was written
 		return fmt.Errorf("cannot open log file: %w", err)
 	}
-	f.file, f.size, f.lineStart = file, info.Size(), true
+	f.adopt(file, info)
 	f.archive.tidy(f.options.Load(), f.size)
 	err = f.endOldLine()
 	f.known = true
 	return err
+}
+
+// adopt makes an open file the current one. One that was closed for a while is
+// still the same generation.
+func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
+	same := f.gen != nil && f.gen.ino == inode(info)
+	f.file, f.size = file, info.Size()
+	if !same {
+		f.gen, f.lineStart = &generation{ino: inode(info), inherited: f.size}, true
+	}
+	f.current.Store(f.gen)
+	if f.options.Load().rotatesByTime() {
+		f.schedule(begun(file, info))
+	}
+	f.gen.mu.Lock()
+	f.gen.file, f.gen.path = file, f.path
+	f.gen.mu.Unlock()
 }
 
 // endOldLine ends a line that an earlier agentinit left unfinished at the end of
@@ -241,9 +323,29 @@ func (f *fileSink) vanished() bool {
 	return ok && st.Nlink == 0
 }
 
+// close lets go of the file, which keeps its name.
 func (f *fileSink) close() {
-	if f.file == nil {
-		return
+	if f.file != nil {
+		f.gen.retire(f.path)
+		f.closeFile()
+	}
+}
+
+// abandon lets go of a file whose name is gone or not known any more. What the rings
+// have in there moves into memory.
+func (f *fileSink) abandon() {
+	if f.file != nil {
+		f.rescue()
+		f.gen.retire("")
+		f.gen = nil
+		f.closeFile()
+	}
+}
+
+func (f *fileSink) closeFile() {
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
 	}
 	if err := f.file.Close(); err != nil {
 		// Some file systems tell only now that they lost data.
@@ -253,9 +355,59 @@ func (f *fileSink) close() {
 }
 
 func (f *fileSink) rotate() error {
-	f.close()
-	if err := f.archive.shift(); err != nil {
+	name, err := f.archive.shift()
+	if err != nil {
 		return err
 	}
+	if name == "" || f.options.Load().Backups == 0 {
+		f.abandon()
+	} else {
+		f.gen.retire(name)
+		f.gen = nil
+		f.closeFile()
+	}
 	return f.open()
+}
+
+// rescue copies the newest of what the rings have in the current file into memory.
+func (f *fileSink) rescue() {
+	for _, pl := range f.plane.list() {
+		for i := range pl.rings {
+			pl.rescue(&pl.rings[i], f.gen)
+		}
+	}
+}
+
+// rescue reads without the lock: only the goroutine that calls it adds places in
+// this file.
+func (pl *programLog) rescue(ring *ring, gen *generation) {
+	pl.mu.Lock()
+	chunks := ring.chunks(nil, 0)
+	pl.mu.Unlock()
+	texts, room := map[uint64][]byte{}, ring.max
+	var files generationFiles
+	defer files.close()
+	for _, c := range slices.Backward(chunks) {
+		if c.file != gen || room < c.n {
+			if c.file == gen {
+				break
+			}
+			continue
+		}
+		text, err := c.read(&files)
+		if err != nil {
+			break
+		}
+		room -= c.n
+		texts[c.first] = text
+	}
+	if len(texts) == 0 && !slices.ContainsFunc(chunks, func(c chunk) bool { return c.file == gen }) {
+		return
+	}
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	ring.relocate(gen, func(c chunk) ([]byte, bool) {
+		text, ok := texts[c.first]
+		return text, ok
+	})
 }

@@ -2,7 +2,6 @@ package logs
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -58,9 +57,11 @@ func readLog(t *testing.T, name string) string {
 	}
 	defer f.Close()
 	var r io.Reader = f
-	if strings.HasSuffix(name, ".gz") {
-		if r, err = gzip.NewReader(f); err != nil {
-			t.Fatal(err)
+	for _, c := range compressors {
+		if strings.HasSuffix(name, c.suffix) {
+			if r, err = c.reader(f); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	b, err := io.ReadAll(r)
@@ -79,18 +80,18 @@ func numbered(n int) string {
 }
 
 func TestFileIsRawAndRotatesOnLines(t *testing.T) {
-	for _, compressed := range []bool{false, true} {
+	for suffix, compressed := range map[string]Compression{"Z": CompressNone, ".gz": CompressGzip, ".zst": CompressZstd} {
 		path := filepath.Join(t.TempDir(), "sub", "web.log")
 		p := newPlane(t, Config{})
 		text := numbered(20_000) + "binary \x00\xff\r\n"
-		capture(t, p, Options{Program: "web", Path: path, MaxBytes: 100_000, Compress: compressed}, text)
+		capture(t, p, Options{Program: "web", Path: path, MaxBytes: 100_000, Backups: -1, Compress: compressed}, text)
 		settle(t, p)
 		names, contents := archives(t, path)
 		if len(names) < 10 {
 			t.Fatalf("%d rotated files", len(names))
 		}
 		for i, c := range contents {
-			if len(c) > 100_000 || !strings.HasSuffix(c, "\n") || strings.HasSuffix(names[i], ".gz") != compressed {
+			if len(c) > 100_000 || !strings.HasSuffix(c, "\n") || !strings.HasSuffix(names[i], suffix) {
 				t.Errorf("%s: %d bytes, ends %q", names[i], len(c), c[len(c)-5:])
 			}
 		}
@@ -113,7 +114,7 @@ func TestBackupsAgeAndTotal(t *testing.T) {
 	if len(names) != 4 || names[3] != other {
 		t.Errorf("with backups = 3: %v", names)
 	}
-	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 50_000, TotalBytes: 120_000}, numbered(5_000))
+	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 50_000, Backups: -1, TotalBytes: 120_000}, numbered(5_000))
 	settle(t, p)
 	if names, _ := archives(t, path); len(names) != 2 {
 		t.Errorf("with total_bytes = 120000: %v", names)
@@ -123,7 +124,7 @@ func TestBackupsAgeAndTotal(t *testing.T) {
 	if err := os.Chtimes(names[0], old, old); err != nil {
 		t.Fatal(err)
 	}
-	capture(t, p, Options{Program: "web", Path: path, MaxAge: time.Hour}, "x\n")
+	capture(t, p, Options{Program: "web", Path: path, Backups: -1, MaxAge: time.Hour}, "x\n")
 	settle(t, p)
 	if names, _ := archives(t, path); len(names) != 1 || names[0] != other {
 		t.Errorf("with max_age = 1h: %v", names)
@@ -174,8 +175,8 @@ func TestFileMovedAwayAndReopened(t *testing.T) {
 	}
 }
 
-// A path that cannot be written loses nothing but the file: the program runs on,
-// the ring has it all, it is said once, and said when it works again.
+// A path that cannot be written loses nothing: the program runs on, the ring has it
+// all, it is said once, and said when it works again. The file then gets everything.
 func TestFileTroubleIsSaidOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "log")
@@ -193,8 +194,8 @@ func TestFileTroubleIsSaidOnce(t *testing.T) {
 	next, stop := pull(p, context.Background(), Query{Follow: true})
 	defer stop()
 	for range 3 {
-		write(t, stdout, "lost in the file\n")
-		if l := next(); l.Text != "lost in the file" {
+		write(t, stdout, "kept for the file\n")
+		if l := next(); l.Text != "kept for the file" {
 			t.Errorf("the ring has %q", l.Text)
 		}
 		flush(t, p)
@@ -213,41 +214,85 @@ func TestFileTroubleIsSaidOnce(t *testing.T) {
 	if err := <-reports; err != nil || len(reports) != 0 {
 		t.Errorf("second report = %v, %d more", err, len(reports))
 	}
-	if got := readLog(t, path); got != "agentinit: 51 bytes of output dropped: this file did not take them in time\nworks\n" {
+	if got := readLog(t, path); got != strings.Repeat("kept for the file\n", 3)+"works\n" {
 		t.Errorf("file = %q", got)
 	}
-	if s := p.Stats()[0]; s.Dropped != 51 || s.Bytes != 57 {
+	if s := p.Stats()[0]; s.Dropped != 0 || s.Bytes != 60 {
 		t.Errorf("stats = %+v", s)
 	}
 }
 
-// What a file loses is counted by whose it was: of programs that share it, of
-// either stream, and after one was removed and has come back.
+// What a file never takes is counted by whose it was, in the end and beyond what is
+// kept for it.
 func TestLossesOfASharedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shared.log")
 	if err := os.Mkdir(path, 0o700); err != nil { // nothing can be written
 		t.Fatal(err)
 	}
 	p := newPlane(t, Config{})
-	for range 2 {
-		a, aOut, aErr := open(t, p, Options{Program: "a", To: ToFile, Path: path})
-		b, bOut, bErr := open(t, p, Options{Program: "b", To: ToFile, Path: path})
-		write(t, aOut, "one\n")
-		write(t, bOut, "seven..\n")
-		write(t, bErr, "unfinished")
-		closeAll(t, aOut, aErr, bOut, bErr)
-		<-a.Done()
-		<-b.Done()
-		flush(t, p)
-		var got []uint64
+	a, aOut, aErr := open(t, p, Options{Program: "a", To: ToFile, Path: path})
+	b, bOut, bErr := open(t, p, Options{Program: "b", To: ToFile, Path: path})
+	write(t, aOut, "one\n")
+	write(t, bOut, "seven..\n")
+	write(t, bErr, "unfinished")
+	closeAll(t, aOut, aErr, bOut, bErr)
+	<-a.Done()
+	<-b.Done()
+	losses := func() (lost []uint64) {
 		for _, s := range p.Stats() {
-			got = append(got, s.Dropped)
+			lost = append(lost, s.Dropped)
 		}
-		if !slices.Equal(got, []uint64{4, 0, 8, 10}) {
-			t.Errorf("lost %v", got)
-		}
-		p.Remove("a")
-		p.Remove("b")
+		return lost
+	}
+	flush(t, p)
+	if got := losses(); !slices.Equal(got, make([]uint64, 4)) {
+		t.Errorf("lost %v while there is hope", got)
+	}
+	if err := p.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if got := losses(); !slices.Equal(got, []uint64{4, 0, 8, 10}) {
+		t.Errorf("lost %v", got)
+	}
+}
+
+// A disk that takes nothing holds a bounded number of bytes; the rest is counted, and
+// said in the file when it works again. The ring has had it all.
+func TestFileThatFailsForLong(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+	p.mu.Lock()
+	f := p.files[path]
+	p.mu.Unlock()
+	f.queue.mu.Lock()
+	f.queue.hold = time.Millisecond
+	f.queue.mu.Unlock()
+	text := numbered(100_000)
+	write(t, stdout, text)
+	write(t, stdout, "last\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	if lines := c.LastLines(Stdout, 1); len(lines) != 1 || lines[0].Text != "last" {
+		t.Errorf("the ring ends with %v", texts(lines))
+	}
+	lost := p.Stats()[0].Dropped
+	if lost == 0 || lost >= uint64(len(text)) {
+		t.Fatalf("%d of %d bytes dropped", lost, len(text))
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	capture(t, p, Options{Program: "web", Path: path}, "again\n")
+	got := readLog(t, path)
+	if !strings.HasPrefix(text, got[:100_000]) || !strings.HasSuffix(got, "again\n") {
+		t.Errorf("the file ends with %q", got[len(got)-100:])
+	}
+	if mark := string(fileMark(lost)); !strings.Contains(got, mark) {
+		t.Errorf("the file does not say %q", mark)
 	}
 }
 
@@ -287,7 +332,7 @@ func TestPathsOfThePastAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	capture(t, p, Options{Program: "bad", Path: bad}, "works\n")
-	if got := readLog(t, bad); !strings.HasPrefix(got, "agentinit: 5 bytes of output dropped") {
+	if got := readLog(t, bad); got != "lost\nworks\n" {
 		t.Errorf("the file that had failed holds %q", got)
 	}
 }
@@ -381,7 +426,7 @@ func TestArchiveNamesGrow(t *testing.T) {
 		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.shift(); err != nil {
+		if _, err := a.shift(); err != nil {
 			t.Fatal(err)
 		}
 		if a.newest <= before {
@@ -398,7 +443,7 @@ func TestMuchToFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "big.log")
 	p := newPlane(t, Config{})
 	chunk := []byte(numbered(20_000)) // about 1.2 MB
-	c, stdout, stderr := open(t, p, Options{Program: "big", To: ToFile, Path: path, MaxBytes: 10 << 20})
+	c, stdout, stderr := open(t, p, Options{Program: "big", To: ToFile, Path: path, MaxBytes: 10 << 20, Backups: -1})
 	const chunks = 55
 	for range chunks {
 		if _, err := stdout.Write(chunk); err != nil {

@@ -14,10 +14,10 @@ import (
 //	{"time":…,"program":…,"stream":…,"pid":…,"msg":…}
 //
 // A line that is a JSON object keeps its members and gets the first four added.
-// Members of its own with one of these names, in any spelling that a JSON reader
-// might take for them, are kept under "app_" + name: what a program prints cannot
-// pass for another program's line. A piece of a line over MaxLine is text with
-// "truncated":true.
+// Members of its own whose name agentinit gives a meaning, in any spelling that a
+// JSON reader might take for it, are kept under "app_" + name: what a program prints
+// can pass neither for another program's line nor for an event of agentinit. A piece
+// of a line over MaxLine is text with "truncated":true.
 func appendJSON(b *batch, program string, kind Stream, pid int, text []byte, cut bool) []byte {
 	out := append(b.out, `{"time":"`...)
 	out = append(out, b.timestamp("2006-01-02T15:04:05.000000Z07:00", true)...)
@@ -49,7 +49,11 @@ func objectMembers(text []byte) ([]byte, bool) {
 	return bytes.Trim(text[1:len(text)-1], " \t\r"), true
 }
 
-var ownKeys = []string{"time", "program", "stream", "pid"}
+// ownKeys are those of the envelope, and those by which agentinit's own lines are
+// known; every key that begins with ownPrefix is one too.
+var ownKeys = []string{"time", "program", "stream", "pid", "truncated", "level", "event", "dropped_bytes"}
+
+const ownPrefix = "agentbox."
 
 // appendMembers copies the members of a valid JSON object, renaming those that
 // carry one of our keys.
@@ -108,7 +112,17 @@ func appendKey(out, quoted []byte) []byte {
 			return append(append(append(out, `"app_`...), own...), '"')
 		}
 	}
+	if hasOwnPrefix(name) {
+		return append(append(append(out, `"app_`...), quoted[1:len(quoted)-1]...), '"')
+	}
 	return append(out, quoted...)
+}
+
+// hasOwnPrefix folds case as EqualFold does, in which some letters of other scripts
+// are equal to ASCII ones and longer.
+func hasOwnPrefix(name string) bool {
+	i := strings.IndexByte(name, '.')
+	return i >= 0 && strings.EqualFold(name[:i+1], ownPrefix)
 }
 
 const hexDigits = "0123456789abcdef"

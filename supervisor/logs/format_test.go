@@ -26,7 +26,8 @@ func TestAppendJSON(t *testing.T) {
 		{"quotes", `a"b\c` + "\t", `,"msg":"a\"b\\c\t"}`},
 		{"controls", "\x00\x1b[m\x7f", `,"msg":"\u0000\u001b[m\u007f"}`},
 		{"not UTF-8", "a\xffb", `,"msg":"a` + "\ufffd" + `b"}`},
-		{"object", `{"level":"info","n":{"pid":1},"l":["time",{"program":2}]}`, `,"level":"info","n":{"pid":1},"l":["time",{"program":2}]}`},
+		{"object", `{"user":"u","n":{"pid":1},"l":["time",{"program":2}]}`, `,"user":"u","n":{"pid":1},"l":["time",{"program":2}]}`},
+		{"agentinit's own", `{"level":"info","Event":"Sealed","agentbox.stage":"seal","AGENTBOX.x":1,"agentboxer":2}`, `,"app_level":"info","app_event":"Sealed","app_agentbox.stage":"seal","app_AGENTBOX.x":1,"agentboxer":2}`},
 		{"empty object", ` { } `, `}`},
 		{"spoofed", `{"program":"db","pid":1,"stream":"x","time":0,"k":1}`, `,"app_program":"db","app_pid":1,"app_stream":"x","app_time":0,"k":1}`},
 		{"spoofed by escapes", `{"pro\u0067ram":"db"}`, `,"app_program":"db"}`},
@@ -60,6 +61,15 @@ func FuzzAppendJSON(f *testing.F) {
 		out := appendJSON(&batch{now: noon}, "web", Stdout, 7, text, false)
 		if bytes.IndexByte(out, '\n') != len(out)-1 || !utf8.Valid(out) {
 			t.Fatalf("not one line of UTF-8: %q", out)
+		}
+		var members map[string]json.RawMessage
+		if err := json.Unmarshal(out, &members); err != nil {
+			t.Fatalf("%q: %v", out, err)
+		}
+		for key := range members {
+			if strings.EqualFold(key, "level") || strings.EqualFold(key, "event") || hasOwnPrefix(key) {
+				t.Fatalf("passes for an event of agentinit: %q", out)
+			}
 		}
 		var envelope struct {
 			Program, Stream string
@@ -212,35 +222,55 @@ func ownLine(t *testing.T, p *Plane, s string) {
 	}
 }
 
-func FuzzSplitter(f *testing.F) {
-	f.Add([]byte("a\nbb\r\n\n"), 16, 3)
-	f.Add([]byte("ééééééééééééééééééééé"), 17, 5)
-	f.Fuzz(func(t *testing.T, in []byte, limit, step int) {
-		limit, step = 16+abs(limit)%64, 1+abs(step)%50
-		s := splitter{max: limit}
+func FuzzFramer(f *testing.F) {
+	f.Add([]byte("a\nbb\r\n\n"), 16, 3, 7)
+	f.Add([]byte("ééééééééééééééééééééé"), 17, 5, 100)
+	f.Fuzz(func(t *testing.T, in []byte, limit, step, piece int) {
+		limit, step, piece = 16+abs(limit)%64, 1+abs(step)%50, 1+abs(piece)%100
+		s := framer{max: limit}
 		var out []byte
-		take := func(ln rawLine) {
-			if len(ln.text) > limit || bytes.IndexByte(ln.text, '\n') >= 0 || len(ln.text) == 0 && !ln.nl {
-				t.Fatalf("line %q (limit %d)", ln.text, limit)
+		cont := false
+		take := func(blk block) {
+			if len(blk.text) == 0 || blk.cont != cont || blk.cut && bytes.IndexByte(blk.text, '\n') >= 0 {
+				t.Fatalf("block %+v", blk)
 			}
-			out = append(out, ln.text...)
-			if ln.nl {
-				out = append(out, '\n')
+			cont = blk.cut
+			out = append(out, blk.text...)
+			if n, unfinished := linesOf(blk.text); int(n) != blk.lines && !blk.cut || unfinished && n != 1 {
+				t.Fatalf("block of %d lines says %d: %q", n, blk.lines, blk.text)
 			}
+			blk.eachLine(func(ln rawLine) bool {
+				if len(ln.text) > limit {
+					t.Fatalf("line %q (limit %d)", ln.text, limit)
+				}
+				return true
+			})
 		}
-		for rest := in; len(rest) > 0; {
+		for i, rest := 0, in; len(rest) > 0; i++ {
 			chunk := rest[:min(step, len(rest))]
 			rest = rest[len(chunk):]
+			if i%3 == 2 {
+				held := len(s.carry)
+				if blk, ok := s.whole(append(bytes.Clone(s.carry), chunk...), held); ok {
+					take(blk)
+					continue
+				}
+			}
 			for len(chunk) > 0 {
-				ln, after, ok := s.next(chunk)
+				blk, after, ok := s.next(chunk, piece)
 				if ok {
-					take(ln)
+					take(blk)
 				}
 				chunk = after
 			}
+			if i%5 == 4 {
+				if blk, ok := s.flush(); ok {
+					take(blk)
+				}
+			}
 		}
-		if ln, ok := s.last(); ok {
-			take(ln)
+		if blk, ok := s.last(); ok {
+			take(blk)
 		}
 		if !bytes.Equal(in, out) {
 			t.Fatalf("in %q\nout %q", in, out)
@@ -257,21 +287,20 @@ func abs(n int) int {
 
 func TestRing(t *testing.T) {
 	b := &budget{max: 1 << 30}
-	r := &ring{max: 4096, budget: b}
+	r := &ring{max: 8192, budget: b}
 	for i := range 10_000 {
-		r.append([]byte(strings.Repeat("x", i%100)), record{seq: uint64(i)})
+		r.append([]byte(strings.Repeat("x", i%100)+"\n"), chunk{seq: uint64(i)})
 		if r.bytes > r.max {
 			t.Fatalf("line %d: %d bytes", i, r.bytes)
 		}
 	}
 	next := r.first()
-	r.forward(next, func(rec record, text []byte) bool {
-		if rec.seq != next || len(text) != int(next%100) {
-			t.Fatalf("index %d holds line %d of %d bytes", next, rec.seq, len(text))
+	for _, c := range r.chunks(nil, next) {
+		if c.seq != next || c.first != next || len(c.text) != int(next%100)+1 {
+			t.Fatalf("index %d holds line %d of %d bytes", next, c.seq, len(c.text))
 		}
 		next++
-		return true
-	})
+	}
 	if next != 10_000 {
 		t.Errorf("the newest line is %d", next-1)
 	}
@@ -284,6 +313,22 @@ func TestRing(t *testing.T) {
 	}
 }
 
+// A block of many lines is forgotten by its lines, not at once.
+func TestRingOfBlocks(t *testing.T) {
+	b := &budget{max: 1 << 30}
+	r := &ring{max: 8192, budget: b}
+	text := strings.Repeat("0123456789\n", 5000)
+	r.append([]byte(text), chunk{seq: 1})
+	if r.next != 5000 || r.bytes > r.max || r.bytes < r.max/2 {
+		t.Fatalf("%d lines, %d bytes", r.next, r.bytes)
+	}
+	for _, c := range r.chunks(nil, 0) {
+		if c.seq != c.first+1 {
+			t.Errorf("the line with index %d has number %d", c.first, c.seq)
+		}
+	}
+}
+
 // Many loud programs share the budget; each keeps its newest lines.
 func TestRingBudget(t *testing.T) {
 	b := &budget{max: 256 << 10}
@@ -293,20 +338,18 @@ func TestRingBudget(t *testing.T) {
 	}
 	for i := range 2000 {
 		for _, r := range rings {
-			r.append([]byte(strings.Repeat("x", 100)), record{seq: uint64(i)})
+			r.append([]byte(strings.Repeat("x", 100)+"\n"), chunk{seq: uint64(i)})
 		}
 	}
 	if limit := b.max + int64(len(rings))*(8<<10); b.used.Load() > limit {
 		t.Errorf("%d bytes in all rings, want at most %d", b.used.Load(), limit)
 	}
 	for i, r := range rings {
-		newest := uint64(0)
-		r.backward(func(rec record, _ []byte) bool { newest = rec.seq; return false })
-		if newest != 1999 {
-			t.Errorf("ring %d ends with line %d", i, newest)
+		if newest := r.newest(); newest == nil || newest.seq != 1999 {
+			t.Errorf("ring %d ends with %+v", i, newest)
 		}
 	}
-	rings[0].append(make([]byte, 1<<20), record{})
+	rings[0].append(make([]byte, 1<<20), chunk{})
 	if rings[0].bytes > 64<<10 {
 		t.Errorf("a huge line took %d bytes of a spent budget", rings[0].bytes)
 	}

@@ -82,5 +82,7 @@ type StreamStats struct {
 	Stream  Stream
 	Bytes   uint64 // read from the program
 	Lines   uint64
-	Dropped uint64 // bytes that did not reach the console or the file; the ring had them
+	// Suppressed counts bytes over the program's rate: they are nowhere.
+	Suppressed uint64
+	Dropped    uint64 // bytes that did not reach the console or the file; the ring had them
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Config says how a Plane works. Zero values mean the defaults.
@@ -23,6 +24,9 @@ type Config struct {
 	RingBytes  int   // most bytes of one stream's ring besides one long line; default 256 KiB
 	TotalBytes int64 // of all rings together; above it rings shrink as they grow; default 64 MiB
 	MaxLine    int   // bytes; a longer line is cut into several; default 1 MiB
+	// FlushAfter is how long an unfinished line waits for its end; default 1 s,
+	// negative: for ever.
+	FlushAfter time.Duration
 
 	// OnTrouble hears once when a destination begins to fail, and once with a nil
 	// error when it works again; also once when rotated files cannot be tidied.
@@ -35,7 +39,13 @@ const (
 	defaultRingBytes  = 256 << 10
 	defaultTotalBytes = 64 << 20
 	defaultMaxLine    = 1 << 20
+	defaultFlushAfter = time.Second
 	maxReactors       = 2
+	// keepBatch is the size of scratch space worth keeping.
+	keepBatch = 256 << 10
+	// maxPipeBytes bounds the capacity of enlarged pipes; an unprivileged user has
+	// 64 MiB for all pipes unless an administrator says otherwise.
+	maxPipeBytes = 32 << 20
 )
 
 // Plane is the output of all programs of a box. Its methods may be called from
@@ -47,6 +57,9 @@ type Plane struct {
 	seq     atomic.Uint64
 	batches sync.Pool
 	follow  followers
+	secrets atomic.Pointer[redactor]
+
+	pipeBytes atomic.Int64 // of enlarged pipes
 
 	mu       sync.Mutex
 	programs map[string]*programLog
@@ -60,6 +73,7 @@ type Plane struct {
 func New(cfg Config) *Plane {
 	cfg.RingBytes = cmp.Or(max(cfg.RingBytes, 0), defaultRingBytes)
 	cfg.TotalBytes = cmp.Or(max(cfg.TotalBytes, 0), defaultTotalBytes)
+	cfg.FlushAfter = cmp.Or(cfg.FlushAfter, defaultFlushAfter)
 	cfg.MaxLine = max(cmp.Or(max(cfg.MaxLine, 0), defaultMaxLine), 16)
 	if cfg.OnTrouble == nil {
 		cfg.OnTrouble = func(string, error) {}
@@ -78,7 +92,7 @@ func (p *Plane) trouble(program string, err error) { p.cfg.OnTrouble(program, er
 
 // putBatch keeps scratch space for the next batch unless a huge line blew it up.
 func (p *Plane) putBatch(b *batch) {
-	if cap(b.out) <= 4*batchSize {
+	if cap(b.out) <= keepBatch {
 		p.batches.Put(b)
 	}
 }
@@ -108,16 +122,20 @@ func (p *Plane) pickReactor() (*reactor, error) {
 	return r, nil
 }
 
-// sinkFor chooses where a capture's lines go.
-func (p *Plane) sinkFor(o Options, c *Capture) sink {
+// sinkFor chooses where a stream's lines go; the sink is nil for nowhere.
+func (p *Plane) sinkFor(o Options, kind Stream) (sink, *fileSink) {
+	own := Stdout
+	if kind == Stderr && o.StderrPath != "" {
+		o.Path, own = o.StderrPath, Stderr
+	}
 	switch {
 	case o.To == ToNone:
-		return nil
+		return nil, nil
 	case o.To == ToFile && !isConsolePath(o.Path):
-		c.file = p.openFile(o)
-		return c.file
+		f := p.openFile(o, own)
+		return f, f
 	}
-	return p.console
+	return p.console, nil
 }
 
 // Stats returns the counters of all programs, by program and stream.
@@ -130,6 +148,7 @@ func (p *Plane) Stats() []StreamStats {
 			stats = append(stats, StreamStats{
 				Program: pl.name, Stream: Stream(i + 1),
 				Bytes: pl.bytes[i].Load(), Lines: pl.lines[i].Load(), Dropped: pl.dropped[i].Load(),
+				Suppressed: pl.suppressed[i].Load(),
 			})
 		}
 	}
@@ -192,6 +211,7 @@ func (p *Plane) Close(ctx context.Context) error {
 	files := slices.Collect(maps.Values(p.files))
 	p.mu.Unlock()
 	for _, f := range files {
+		f.queue.giveUp()
 		err = errors.Join(err, f.archive.wait(ctx))
 	}
 	return err

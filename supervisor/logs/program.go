@@ -11,7 +11,9 @@ import (
 type programLog struct {
 	name string
 
-	bytes, lines, dropped [2]atomic.Uint64
+	bytes, lines, dropped, suppressed [2]atomic.Uint64
+
+	limit limiter
 
 	mu    sync.Mutex
 	rings [2]ring
@@ -51,33 +53,38 @@ func (p *Plane) Remove(program string) {
 	pl.subs = nil
 }
 
-// store puts a line into its ring and shows it to subscriptions. The caller
-// holds mu.
-func (pl *programLog) store(kind Stream, text []byte, rec record) {
-	pl.rings[kind-1].append(text, rec)
+// show offers what was stored to subscriptions. The caller holds mu.
+func (pl *programLog) show(kind Stream, c chunk, text []byte) {
 	if len(pl.subs) == 0 {
 		return
 	}
 	pl.subs = slices.DeleteFunc(pl.subs, func(s *Subscription) bool {
-		return s.offer(pl.name, kind, rec, text)
+		return s.offer(pl.name, kind, c, text)
 	})
 }
 
-// tail returns the newest n lines that keep accepts, oldest first; n < 0 is all.
-func (pl *programLog) tail(kind Stream, n int, keep func(record, []byte) bool) []Line {
-	var lines []Line
+// tail returns the newest n lines of a run, oldest first; n < 0 is all.
+func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
+	r := &reader{query: Query{Run: run}}
+	defer r.files.close()
+	s := &chunkSource{reader: r, program: pl.name, kind: kind}
 	pl.mu.Lock()
-	pl.rings[kind-1].backward(func(r record, text []byte) bool {
-		if n >= 0 && len(lines) >= n {
-			return false
+	for _, c := range pl.rings[kind-1].chunks(nil, 0) {
+		if r.query.wants(pl.name, &c) {
+			s.chunks = append(s.chunks, c)
 		}
-		if keep(r, text) {
-			lines = append(lines, r.line(pl.name, kind, text))
-		}
-		return true
-	})
+	}
 	pl.mu.Unlock()
-	slices.Reverse(lines)
+	if n >= 0 {
+		s.trim(n)
+	}
+	var lines []Line
+	for it, ok := s.next(); ok; it, ok = s.next() {
+		lines = append(lines, it.Line)
+	}
+	if n >= 0 && len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
 	return lines
 }
 
@@ -113,27 +120,35 @@ func (p *Plane) Subscribe(program string, run uint64, match *regexp.Regexp) *Sub
 	return s
 }
 
-func (s *Subscription) searchRing() (found bool) {
+// searchRing looks at what was there before. The caller holds the program's mu.
+func (s *Subscription) searchRing() bool {
+	var files generationFiles
+	defer files.close()
 	for i := range s.log.rings {
-		ring := &s.log.rings[i]
-		ring.forward(ring.first(), func(rec record, text []byte) bool {
-			found = s.offer(s.log.name, Stream(i+1), rec, text)
-			return !found
-		})
-		if found {
-			break
+		for _, c := range s.log.rings[i].chunks(nil, 0) {
+			// A program that somebody waits for has only just begun to print.
+			text, err := c.read(&files)
+			if err == nil && s.offer(s.log.name, Stream(i+1), c, text) {
+				return true
+			}
 		}
 	}
-	return found
+	return false
 }
 
-// offer reports whether the line was the one waited for.
-func (s *Subscription) offer(program string, kind Stream, rec record, text []byte) bool {
-	if rec.run != s.run || !s.match.Match(text[:min(len(text), subscribedText)]) {
+// offer reports whether the line waited for is in the chunk.
+func (s *Subscription) offer(program string, kind Stream, c chunk, text []byte) (found bool) {
+	if c.run != s.run {
 		return false
 	}
-	s.c <- rec.line(program, kind, text) // room for one; a subscription ends with it
-	return true
+	c.eachLine(text, func(i int, ln rawLine) bool {
+		shown := ln.display()
+		if found = s.match.Match(shown[:min(len(shown), subscribedText)]); found {
+			s.c <- c.line(program, kind, i, ln) // room for one; a subscription ends with it
+		}
+		return !found
+	})
+	return found
 }
 
 // Close ends the subscription. It may be called more than once.

@@ -1,11 +1,10 @@
 package logs
 
 import (
-	"cmp"
+	"container/heap"
 	"context"
 	"fmt"
 	"iter"
-	"math"
 	"regexp"
 	"slices"
 	"sync"
@@ -13,13 +12,20 @@ import (
 	"time"
 )
 
-// Query selects lines. The zero value selects everything that is in the rings.
+// Query selects lines. The zero value selects everything that the rings know.
 type Query struct {
-	Programs []string  // exact names; empty means all, later ones included
-	Streams  []Stream  // empty means both
-	Run      uint64    // 0 means every run
-	Since    time.Time // lines read at or after; zero means all
-	After    uint64    // only lines with a larger Seq: resume where a reader stopped
+	Programs []string // exact names; empty means all, later ones included
+	Streams  []Stream // empty means both
+	Run      uint64   // 0 means every run
+	// Runs, when not nil, says for each program which run is wanted; others are not.
+	Runs  map[string]uint64
+	Since time.Time // lines read at or after; zero means all
+	Until time.Time // lines read before; zero means all
+	After uint64    // only lines with a larger Seq: resume where a reader stopped
+	// Files adds what only the log files have: lines from before agentinit started,
+	// and those that the rings have forgotten. Their Seq, Run and PID are 0, and
+	// their time is the last that is known of them: when their file was rotated.
+	Files bool
 	// Lines is how many of the newest matching lines to begin with: 0 means all,
 	// a negative number none.
 	Lines  int
@@ -27,27 +33,19 @@ type Query struct {
 	Follow bool           // go on with new lines until the context ends
 }
 
-// match is all but Grep: it runs while the ring is locked.
-func (q *Query) match(r record) bool {
-	return r.seq > q.After &&
-		(q.Run == 0 || r.run == q.Run) &&
-		(q.Since.IsZero() || r.time >= q.Since.UnixNano())
+// wants says whether a program's chunk may hold selected lines.
+func (q *Query) wants(program string, c *chunk) bool {
+	return c.seq+uint64(c.lines) > q.After+1 && (q.Run == 0 || c.run == q.Run) &&
+		(q.Runs == nil || c.run == q.Runs[program]) && q.inTime(c.time)
 }
 
-// grep applies Grep to copies, so that a dear pattern delays nobody else.
-func (q *Query) grep(lines []Line) []Line {
-	if q.Grep == nil {
-		return lines
-	}
-	return slices.DeleteFunc(lines, func(l Line) bool { return l.Dropped == 0 && !q.Grep.MatchString(l.Text) })
+func (q *Query) inTime(t int64) bool {
+	return (q.Since.IsZero() || t >= q.Since.UnixNano()) && (q.Until.IsZero() || t < q.Until.UnixNano())
 }
 
-// newest returns the last n lines as Lines means it.
-func (q *Query) newest(lines []Line) []Line {
-	if q.Lines > 0 && len(lines) > q.Lines {
-		return lines[len(lines)-q.Lines:]
-	}
-	return lines
+// matches is what can only be told of a line.
+func (q *Query) matches(seq uint64, text []byte) bool {
+	return seq > q.After && (q.Grep == nil || q.Grep.Match(text))
 }
 
 func (q *Query) wantsProgram(name string) bool {
@@ -108,24 +106,24 @@ func (p *Plane) wakeFollowers() {
 func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 	return func(yield func(Line) bool) {
 		r := &reader{plane: p, query: q, next: map[*programLog]*[2]uint64{}}
+		defer r.files.close()
 		var wake chan struct{}
 		if q.Follow {
 			wake = p.follow.add()
 			defer p.follow.remove(wake)
 		}
-		for _, ln := range r.history() {
-			if ctx.Err() != nil || !yield(ln) {
-				return
-			}
+		if !r.history(ctx, yield) {
+			return
 		}
-		for q.Follow {
+		for q.Follow && (q.Until.IsZero() || time.Now().Before(q.Until)) {
 			select {
 			case <-ctx.Done():
 				return
 			case <-wake:
 			}
-			for _, ln := range r.news() {
-				if ctx.Err() != nil || !yield(ln) {
+			r.files.close() // what is followed must not be held open by its reader
+			for it := range merge(r.news()) {
+				if ctx.Err() != nil || !yield(it.Line) {
 					return
 				}
 			}
@@ -137,13 +135,12 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 type reader struct {
 	plane *Plane
 	query Query
+	files generationFiles
 	next  map[*programLog]*[2]uint64
 }
 
-// each collects lines from every ring the query wants. take runs with the ring
-// locked.
-func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64) []Line) []Line {
-	var lines []Line
+// each calls take for every ring the query wants, with the ring locked.
+func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64)) {
 	for _, pl := range r.plane.list() {
 		if !r.query.wantsProgram(pl.name) {
 			continue
@@ -156,56 +153,203 @@ func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64) []Lin
 		for _, kind := range []Stream{Stdout, Stderr} {
 			if r.query.wantsStream(kind) {
 				pl.mu.Lock()
-				taken := take(pl, kind, &next[kind-1])
+				take(pl, kind, &next[kind-1])
 				pl.mu.Unlock()
-				lines = append(lines, r.query.grep(taken)...)
 			}
 		}
 	}
-	bySeq(lines)
-	return lines
 }
 
-// history returns the newest lines and puts the reader behind them.
-func (r *reader) history() []Line {
-	limit := r.query.Lines
-	if limit == 0 || limit > 0 && r.query.Grep != nil {
-		limit = math.MaxInt
+// history yields the newest lines and puts the reader behind them. False means that
+// the caller wants no more.
+func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
+	sources := r.sources()
+	if r.query.Lines < 0 {
+		return true
 	}
-	return r.query.newest(r.each(func(pl *programLog, kind Stream, next *uint64) []Line {
-		var taken []Line
-		ring := &pl.rings[kind-1]
-		*next = ring.next
-		ring.backward(func(rec record, text []byte) bool {
-			if len(taken) >= limit || rec.seq <= r.query.After {
+	lines := func(yield func(item) bool) {
+		for it := range merge(sources()) {
+			if ctx.Err() != nil || !yield(it) {
+				return
+			}
+		}
+	}
+	skip := 0
+	if n := r.query.Lines; n > keptLines {
+		// Too many to keep them: count first.
+		for range lines {
+			skip++
+		}
+		skip = max(skip-n, 0)
+	} else if n > 0 {
+		for _, it := range newest(lines, n) {
+			if ctx.Err() != nil || !yield(it.Line) {
 				return false
 			}
-			if r.query.match(rec) {
-				taken = append(taken, rec.line(pl.name, kind, text))
+		}
+		return ctx.Err() == nil
+	}
+	for it := range lines {
+		if skip > 0 {
+			skip--
+			continue
+		}
+		if !yield(it.Line) {
+			return false
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// keptLines is how many lines a reader may have in memory at once.
+const keptLines = 10_000
+
+// newest returns the last n items.
+func newest(items iter.Seq[item], n int) []item {
+	var kept []item
+	at := 0
+	for it := range items {
+		if len(kept) < n {
+			kept = append(kept, it)
+			continue
+		}
+		kept[at] = it
+		at = (at + 1) % n
+	}
+	return append(kept[at:], kept[:at]...)
+}
+
+// sources takes note of what there is now. The function may be called again, and
+// then gives the same lines anew.
+func (r *reader) sources() func() []source {
+	var rings []*chunkSource
+	held := 0
+	r.each(func(pl *programLog, kind Stream, next *uint64) {
+		ring := &pl.rings[kind-1]
+		*next = ring.next
+		s := &chunkSource{reader: r, program: pl.name, kind: kind}
+		for _, c := range ring.chunks(nil, 0) {
+			if r.query.wants(pl.name, &c) {
+				s.chunks = append(s.chunks, c)
+				held += int(c.lines)
 			}
-			return true
-		})
-		return taken
-	}))
+		}
+		rings = append(rings, s)
+	})
+	n := r.query.Lines
+	var gaps []*gapSource
+	if r.query.Files && (n == 0 || n > held || r.query.Grep != nil) {
+		gaps = r.gaps()
+	} else if n > 0 && r.query.Grep == nil {
+		for _, s := range rings {
+			s.trim(n)
+		}
+	}
+	return func() []source {
+		var all []source
+		for _, g := range gaps {
+			again := *g
+			all = append(all, &again)
+		}
+		for _, s := range rings {
+			again := *s
+			all = append(all, &again)
+		}
+		return all
+	}
 }
 
 // news returns the lines since the last call.
-func (r *reader) news() []Line {
-	return r.each(func(pl *programLog, kind Stream, next *uint64) []Line {
-		var taken []Line
+func (r *reader) news() []source {
+	var all []source
+	r.each(func(pl *programLog, kind Stream, next *uint64) {
 		ring := &pl.rings[kind-1]
+		s := &chunkSource{reader: r, program: pl.name, kind: kind, from: *next}
 		if first := ring.first(); first > *next {
-			taken = append(taken, lost(pl.name, kind, first-*next))
-			*next = first
+			s.lost, s.from = first-*next, first
 		}
-		ring.forward(*next, func(rec record, text []byte) bool {
-			if r.query.match(rec) {
-				taken = append(taken, rec.line(pl.name, kind, text))
+		for _, c := range ring.chunks(nil, s.from) {
+			if r.query.wants(pl.name, &c) {
+				s.chunks = append(s.chunks, c)
 			}
-			return true
-		})
+		}
 		*next = ring.next
-		return taken
+		if s.lost > 0 || len(s.chunks) > 0 {
+			all = append(all, s)
+		}
+	})
+	return all
+}
+
+// item is a line with its place in the order of all lines.
+type item struct {
+	Line
+	order uint64
+}
+
+func (a *item) before(b *item) bool {
+	if a.order != b.order {
+		return a.order < b.order
+	}
+	return a.order == 0 && a.Time.Before(b.Time)
+}
+
+// source gives the lines of one stream, or of one file, in their order.
+type source interface {
+	next() (item, bool)
+}
+
+// chunkSource gives the lines of chunks.
+type chunkSource struct {
+	reader  *reader
+	program string
+	kind    Stream
+	chunks  []chunk
+	from    uint64 // index of the first line that counts
+	lost    uint64 // lines that are gone before the first chunk
+	items   []item
+	at      int
+}
+
+// trim keeps the newest chunks with at least n lines.
+func (s *chunkSource) trim(n int) {
+	for i := len(s.chunks) - 1; i >= 0; i-- {
+		if n -= int(s.chunks[i].lines); n <= 0 {
+			s.chunks = s.chunks[i:]
+			return
+		}
+	}
+}
+
+func (s *chunkSource) next() (item, bool) {
+	if s.lost > 0 {
+		ln := lost(s.program, s.kind, s.lost)
+		s.lost = 0
+		return item{Line: ln}, true
+	}
+	for s.at == len(s.items) {
+		if len(s.chunks) == 0 {
+			return item{}, false
+		}
+		s.items, s.at = s.items[:0:0], 0
+		s.load(&s.chunks[0])
+		s.chunks = s.chunks[1:]
+	}
+	s.at++
+	return s.items[s.at-1], true
+}
+
+func (s *chunkSource) load(c *chunk) {
+	text, err := c.read(&s.reader.files)
+	if err != nil {
+		return // the file has been removed since: its lines are gone
+	}
+	c.eachLine(text, func(i int, ln rawLine) bool {
+		seq := c.seq + uint64(i)
+		if c.first+uint64(i) >= s.from && s.reader.query.matches(seq, ln.display()) {
+			s.items = append(s.items, item{Line: c.line(s.program, s.kind, i, ln), order: seq})
+		}
+		return true
 	})
 }
 
@@ -216,7 +360,48 @@ func lost(program string, kind Stream, n uint64) Line {
 	}
 }
 
-// bySeq sorts lines; marks of a loss (Seq 0) come first, where the loss is.
-func bySeq(lines []Line) {
-	slices.SortStableFunc(lines, func(a, b Line) int { return cmp.Compare(a.Seq, b.Seq) })
+// merge gives the items of all sources in their order. Marks of a loss come first,
+// where the loss is.
+func merge(sources []source) iter.Seq[item] {
+	return func(yield func(item) bool) {
+		var heads heads
+		for _, s := range sources {
+			if it, ok := s.next(); ok {
+				heads = append(heads, head{it, s})
+			}
+		}
+		heap.Init(&heads)
+		for len(heads) > 0 {
+			if !yield(heads[0].item) {
+				return
+			}
+			it, ok := heads[0].source.next()
+			if !ok {
+				heap.Pop(&heads)
+				continue
+			}
+			heads[0].item = it
+			heap.Fix(&heads, 0)
+		}
+	}
+}
+
+type head struct {
+	item   item
+	source source
+}
+
+// heads is a heap of the next item of each source.
+type heads []head
+
+func (h heads) Len() int           { return len(h) }
+func (h heads) Less(i, j int) bool { return h[i].item.before(&h[j].item) }
+func (h heads) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *heads) Push(x any)        { *h = append(*h, x.(head)) }
+func (h *heads) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	old[len(old)-1] = head{}
+	*h = old[:len(old)-1]
+	return last
 }

@@ -17,9 +17,12 @@ type queue struct {
 	limit int
 	hold  time.Duration
 	// write delivers a batch of whole lines and returns how many bytes at its end
-	// were not taken, and never will be. It may block; it is called by one
-	// goroutine at a time.
-	write func([]byte) (lost int)
+	// were not taken: lost ones never will be, kept ones wait for a later try. It
+	// may block; it is called by one goroutine at a time.
+	write func([]byte) (lost, kept int)
+	// pump, when set, moves a stream's output itself, on the queue's goroutine, as
+	// long as nothing is in the queue. It says whether the stream has more.
+	pump func(*stream) pumped
 	// mark returns a line that says how many bytes were dropped, by reason.
 	mark func(dropped uint64) []byte
 
@@ -39,7 +42,37 @@ type queue struct {
 	last    *stream
 	midLine bool          // the last batch did not end its line
 	idle    chan struct{} // closed when everything is written; nil when nobody waits
+
+	ready   []*stream // to be pumped
+	flight  flight    // what pump is writing
+	kept    bool      // pending begins with what write has kept
+	retry   time.Duration
+	retryAt *time.Timer
 }
+
+// flight is a block on its way from a pump into its file.
+type flight struct {
+	stream   *stream // nil: none
+	blk      block
+	begun    time.Time
+	detached bool        // it took too long: the stream has gone back to its reactor
+	gone     *stream     // the stream of the flight that was detached last, for pumpOne
+	watch    *time.Timer // nil: not armed
+}
+
+// pumped is how a pump has left a stream.
+type pumped uint8
+
+const (
+	pumpedMore  pumped = iota // there may be more at once
+	pumpedEmpty               // its reactor shall watch it
+	pumpedEnded               // its reactor shall finish it
+)
+
+const (
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 10 * time.Second
+)
 
 const (
 	queueLimit = 1 << 20
@@ -140,13 +173,19 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	q.last, q.midLine = s, batch[len(batch)-1] != '\n'
 	q.pending = append(q.pending, batch...)
 	if s != nil {
-		if q.shares == nil {
-			q.shares = make(shares)
-		}
-		q.shares[s.dropped()] += raw
+		q.share(s.dropped(), raw)
 	}
-	q.start()
+	if !q.kept {
+		q.start()
+	}
 	return true
+}
+
+func (q *queue) share(counter *atomic.Uint64, raw int) {
+	if q.shares == nil {
+		q.shares = make(shares)
+	}
+	q.shares[counter] += raw
 }
 
 // kick has write called once more, with nothing if nothing is pending: a file is
@@ -163,7 +202,7 @@ func (q *queue) kick() {
 func (q *queue) atRest() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return !q.running
+	return !q.running && !q.kept
 }
 
 func (q *queue) start() {
@@ -175,36 +214,86 @@ func (q *queue) start() {
 
 func (q *queue) run() {
 	for {
-		batch, waiters, done := q.take()
+		batch, s, waiters, done := q.take()
+		resume(waiters)
 		if done {
 			return
 		}
-		resume(waiters)
 		begin := time.Now()
-		q.writing.lose(q.write(batch), len(batch))
+		if s != nil {
+			q.pumpOne(s)
+			q.slow = time.Since(begin) > q.hold
+			continue
+		}
+		lost, kept := q.write(batch)
 		q.slow = time.Since(begin) > q.hold
+		if kept > 0 {
+			q.keep(batch, kept)
+			continue
+		}
+		q.writing.lose(lost, len(batch))
 		clear(q.writing)
 		q.mu.Lock()
+		q.kept, q.retry = false, 0
 		q.spare = batch[:0]
 		q.mu.Unlock()
 	}
 }
 
-// take swaps the buffers. That something can be taken, and in time, is the progress
-// that ends a stall.
-func (q *queue) take() (batch []byte, waiters []*stream, done bool) {
+// keep puts the last kept bytes of a batch back in front of what has come
+// meanwhile. They are tried again after a while, or when somebody flushes.
+func (q *queue) keep(batch []byte, kept int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	rest := batch[len(batch)-kept:]
+	n := copy(batch, rest)
+	q.pending, q.spare = append(batch[:n], q.pending...), nil
+	for counter, raw := range q.writing {
+		q.share(counter, (raw*kept+len(batch)-1)/len(batch))
+	}
+	clear(q.writing)
+	q.keepTrying()
+}
+
+// keepTrying has the queue try again later. The caller holds mu.
+func (q *queue) keepTrying() {
+	q.kept = true
+	q.retry = min(max(2*q.retry, retryFirst), retryMost)
+	if q.retryAt != nil {
+		q.retryAt.Stop()
+	}
+	q.retryAt = time.AfterFunc(q.retry, q.kick)
+}
+
+// take swaps the buffers. That something can be taken, and in time, is the progress
+// that ends a stall.
+func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.kept && !q.again {
+		// The streams wait here for admit, or go on without the file.
+		waiters = q.sendBack()
+		q.running, q.slow = false, false
+		q.wake()
+		return nil, nil, waiters, true
+	}
+	if len(q.pending) == 0 && !q.again && len(q.ready) > 0 {
+		s, q.ready = q.ready[0], q.ready[1:]
+		q.stalled = q.stalled && q.slow
+		waiters, q.waiters = q.waiters, nil
+		return nil, s, waiters, false
+	}
 	if len(q.pending) == 0 && !q.again {
 		q.running, q.stalled, q.slow = false, false, false
 		recycle(q.pending)
 		recycle(q.spare)
-		q.pending, q.spare = nil, nil
-		if q.idle != nil {
-			close(q.idle)
-			q.idle = nil
-		}
-		return nil, nil, true
+		q.pending, q.spare, q.ready = nil, nil, nil
+		q.wake()
+		return nil, nil, nil, true
+	}
+	if q.retryAt != nil {
+		q.retryAt.Stop()
+		q.retryAt = nil
 	}
 	batch, q.pending, q.spare = q.pending, q.spare, nil
 	q.shares, q.writing = q.writing, q.shares
@@ -215,12 +304,25 @@ func (q *queue) take() (batch []byte, waiters []*stream, done bool) {
 		q.timer.Stop()
 		q.timer = nil
 	}
-	return batch, waiters, false
+	return batch, nil, waiters, false
 }
 
-// flush waits until everything queued so far is written, or for ctx.
+// wake tells those who wait in flush. The caller holds mu.
+func (q *queue) wake() {
+	if q.idle != nil {
+		close(q.idle)
+		q.idle = nil
+	}
+}
+
+// flush waits until everything queued so far is written, or for ctx. What could not
+// be written is tried once more.
 func (q *queue) flush(ctx context.Context) error {
 	q.mu.Lock()
+	if q.kept && !q.running {
+		q.again = true
+		q.start()
+	}
 	if !q.running {
 		q.mu.Unlock()
 		return nil
@@ -238,8 +340,25 @@ func (q *queue) flush(ctx context.Context) error {
 	}
 }
 
+// giveUp counts what write has kept as lost, at the end of everything.
+func (q *queue) giveUp() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.retryAt != nil {
+		q.retryAt.Stop()
+		q.retryAt = nil
+	}
+	if q.kept && !q.running {
+		q.shares.lose(len(q.pending), len(q.pending))
+		q.pending, q.kept = nil, false
+		clear(q.shares)
+	}
+}
+
 func resume(streams []*stream) {
 	for _, s := range streams {
-		s.reactor.post(command{op: opResume, stream: s})
+		if !s.reactor.post(command{op: opResume, stream: s}) {
+			s.drop() // the plane has been closed
+		}
 	}
 }

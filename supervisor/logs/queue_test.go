@@ -16,7 +16,7 @@ func TestSlowReaderHoldsOnce(t *testing.T) {
 		pause.Store(int64(4 * hold))
 		q := &queue{
 			limit: 10, hold: hold, mark: func(uint64) []byte { return []byte("!\n") },
-			write: func([]byte) int { time.Sleep(time.Duration(pause.Load())); return 0 },
+			write: func([]byte) (int, int) { time.Sleep(time.Duration(pause.Load())); return 0, 0 },
 		}
 		s := &stream{program: &programLog{}, kind: Stdout, reactor: &reactor{wake: -1}}
 		line := []byte("0123456789\n")

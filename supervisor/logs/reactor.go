@@ -3,6 +3,7 @@ package logs
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -29,8 +30,10 @@ type reactor struct {
 	posted []command
 	closed bool
 
-	streams map[int32]*stream
-	done    chan struct{}
+	streams  map[int32]*stream
+	partials []*stream // with an unfinished line that may have to be flushed
+	ticking  bool      // the timer of partials runs
+	done     chan struct{}
 }
 
 type op uint8
@@ -39,6 +42,10 @@ const (
 	opAdd op = iota
 	opResume
 	opAbandon
+	opEnd     // a pump has read to the end
+	opPartial // a pump has left an unfinished line
+	opFlush   // look for unfinished lines
+	opSummary // tell what the rate has suppressed
 	opStop
 )
 
@@ -161,6 +168,16 @@ func (r *reactor) commands(buf []byte) (stop bool) {
 			r.resume(c.stream)
 		case opAbandon:
 			r.abandon(c.stream, buf)
+		case opEnd:
+			r.finish(c.stream)
+		case opPartial:
+			r.expectRest(c.stream)
+		case opSummary:
+			if !c.stream.ended.Load() {
+				c.stream.summarize()
+			}
+		case opFlush:
+			r.flushPartials()
 		case opStop:
 			stop = true
 		}
@@ -180,10 +197,30 @@ func (r *reactor) add(s *stream) {
 
 func (r *reactor) register(s *stream) error {
 	r.streams[int32(s.fd)] = s
-	err := unix.EpollCtl(r.epollFD(), unix.EPOLL_CTL_ADD, s.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd)})
+	if s.watched {
+		return r.arm(s)
+	}
+	err := unix.EpollCtl(r.epollFD(), unix.EPOLL_CTL_ADD, s.fd, s.interest())
 	s.watched = err == nil
 	return err
 }
+
+// interest is level-triggered, for one event only where a pump may take the stream:
+// what the pump leaves in the pipe must not wake the reactor meanwhile.
+func (s *stream) interest() *unix.EpollEvent {
+	e := &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd)}
+	if s.queue != nil {
+		e.Events |= unix.EPOLLONESHOT
+	}
+	return e
+}
+
+func (r *reactor) arm(s *stream) error {
+	return unix.EpollCtl(r.epollFD(), unix.EPOLL_CTL_MOD, s.fd, s.interest())
+}
+
+// rearm is arm for a pump. False: the reactor itself must take care of the stream.
+func (r *reactor) rearm(s *stream) bool { return !s.abandoned.Load() && r.arm(s) == nil }
 
 // epollFD does not use File.Fd, which would take the descriptor out of the
 // poller.
@@ -206,6 +243,9 @@ func (r *reactor) unregister(s *stream) {
 
 // readable reads once; a flooding program must not keep the others waiting.
 func (r *reactor) readable(s *stream, buf []byte) {
+	if s.queue != nil && s.queue.offer(s) {
+		return
+	}
 	n, open := s.read(buf)
 	if n > 0 && !s.consume(buf[:n], false) {
 		// A hang-up cannot be masked, so a held stream leaves the epoll set.
@@ -214,11 +254,68 @@ func (r *reactor) readable(s *stream, buf []byte) {
 	}
 	if !open {
 		r.finish(s)
+		return
+	}
+	r.expectRest(s)
+	if s.queue != nil {
+		r.add(s)
+	}
+}
+
+// expectRest remembers a stream that has begun a line: if nothing follows, what
+// there is of it is passed on after Config.FlushAfter.
+func (r *reactor) expectRest(s *stream) {
+	after := s.plane.cfg.FlushAfter
+	if after <= 0 || s.ended.Load() || s.owned() || len(s.frame.carry) == 0 || !s.expected.CompareAndSwap(false, true) {
+		return
+	}
+	s.blocksSeen = s.frame.blocks
+	r.partials = append(r.partials, s)
+	r.tick(after)
+}
+
+func (r *reactor) tick(after time.Duration) {
+	if !r.ticking {
+		r.ticking = true
+		time.AfterFunc(after, func() { r.post(command{op: opFlush}) })
+	}
+}
+
+// flushPartials passes on unfinished lines to which nothing was added since the last
+// tick.
+func (r *reactor) flushPartials() {
+	r.ticking = false
+	var after time.Duration
+	r.partials = slices.DeleteFunc(r.partials, func(s *stream) bool {
+		after = s.plane.cfg.FlushAfter
+		switch {
+		case s.ended.Load():
+			return true
+		case s.owned() || len(s.backlog) > 0:
+			return false
+		case len(s.frame.carry) > 0 && s.frame.blocks != s.blocksSeen:
+			s.blocksSeen = s.frame.blocks
+			return false
+		}
+		if blk, ok := s.frame.flush(); ok {
+			s.take(blk, time.Now())
+		}
+		s.expected.Store(false)
+		return true
+	})
+	if len(r.partials) > 0 {
+		r.tick(after)
 	}
 }
 
 func (r *reactor) resume(s *stream) {
-	if s.ended.Load() {
+	if s.ended.Load() || s.owned() {
+		return
+	}
+	if s.abandoned.Load() {
+		buf := readBuffers.Get().(*[readSize]byte)
+		r.abandon(s, buf[:])
+		readBuffers.Put(buf)
 		return
 	}
 	backlog := s.backlog
@@ -232,8 +329,9 @@ func (r *reactor) resume(s *stream) {
 // abandon takes what is in the pipe right now and lets go of it: somebody else
 // may hold the other end for ever.
 func (r *reactor) abandon(s *stream, buf []byte) {
-	if s.ended.Load() {
-		return
+	s.abandoned.Store(true)
+	if s.ended.Load() || s.owned() {
+		return // a pump that has the stream gives it back for this
 	}
 	if backlog := s.backlog; len(backlog) > 0 {
 		s.backlog = nil
@@ -274,11 +372,14 @@ func (r *reactor) shut() {
 	r.mu.Unlock()
 	for _, c := range left {
 		if c.stream != nil && !c.stream.ended.Load() {
-			r.finish(c.stream)
+			r.streams[int32(c.stream.fd)] = c.stream
 		}
 	}
 	for _, s := range r.streams {
-		r.finish(s)
+		// A pump that has the stream cannot give it back any more, and drops it.
+		if s.abandoned.Store(true); !s.owned() {
+			r.finish(s)
+		}
 	}
 	_ = r.epoll.Close()
 	_ = unix.Close(r.wake)

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"bytes"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -15,37 +16,43 @@ type budget struct {
 func (b *budget) add(n int)          { b.used.Add(int64(n)) }
 func (b *budget) exceeds(n int) bool { return b.used.Load()+int64(n) > b.max }
 
-// record is what a ring knows of a line beside its text.
-type record struct {
-	seq  uint64
-	time int64 // Unix nanoseconds
-	run  uint64
-	off  uint32
-	n    uint32
-	pid  int32
-	cut  bool
+// chunk is what came together from one stream: whole lines, or one piece of a
+// line. Lines are found in it only when somebody reads it. The text is in memory,
+// or in a log file that has taken it; it never changes.
+type chunk struct {
+	first uint64 // index in the ring of the first line
+	seq   uint64 // Line.Seq of the first line; the others count on
+	time  int64  // Unix nanoseconds
+	run   uint64
+	pid   int32
+	lines int32
+	cut   bool
+	cont  bool
+
+	text []byte      // nil when the text is in a file
+	file *generation // where text is not
+	off  int64
+	n    int
 }
 
-const recordSize = int(unsafe.Sizeof(record{}))
+const chunkSize = int(unsafe.Sizeof(chunk{}))
 
 // segment is the unit in which a ring forgets.
 type segment struct {
-	first uint64 // index in the ring of recs[0]
-	data  []byte
-	recs  []record
+	text   []byte // what the chunks in memory share
+	chunks []chunk
 }
 
-func (s *segment) size() int { return len(s.data) + len(s.recs)*recordSize }
+func (s *segment) size() int { return len(s.text) + len(s.chunks)*chunkSize }
 
 // ring keeps the newest lines of one stream. It holds at most max bytes besides
 // one long line, however long: that one goes only when what came after it fills
-// the ring, and not with the next line. A silent stream costs nothing. The owner
-// locks.
+// the ring, and not with the next line. Of text that is in a file it keeps only
+// the place. A silent stream costs nothing. The owner locks.
 type ring struct {
 	max    int
 	budget *budget
 	segs   []*segment
-	spare  *segment
 	bytes  int
 	next   uint64 // index of the next line; indices of a ring have no gaps
 	closed bool
@@ -55,28 +62,99 @@ const (
 	segmentsPerRing = 8
 	// starvedLine is what of a long line is kept when the plane's budget is used up.
 	starvedLine = 4 << 10
+	// mergeBytes and mergeTime bound what is one chunk of a file: a reader has it in
+	// memory at once, and its lines share one time.
+	mergeBytes = 256 << 10
+	mergeTime  = int64(10 * time.Millisecond)
 )
 
 func (r *ring) segmentMax() int { return r.max / segmentsPerRing }
 
-// append stores a line.
-func (r *ring) append(text []byte, rec record) {
+// append stores a copy of a block. c says all but what the ring itself knows.
+func (r *ring) append(text []byte, c chunk) {
+	for rest := text; len(rest) > 0 && !r.closed; {
+		text, rest = r.piece(rest)
+		c.lines = 1
+		if !c.cut {
+			c.lines = int32(max(bytes.Count(text, newline), 1))
+		}
+		taken := int(c.lines)
+		need := len(text) + chunkSize
+		r.evict(need)
+		stored := c
+		if r.budget.exceeds(need) && len(text) > starvedLine {
+			// piece has left one line here.
+			text, stored.cut = text[:runeBorder(text[:starvedLine])], true
+			need = len(text) + chunkSize
+		}
+		seg := r.segmentFor(need)
+		at := len(seg.text)
+		seg.text = append(seg.text, text...)
+		stored.text = seg.text[at:len(seg.text):len(seg.text)]
+		r.put(seg, stored, need)
+		c.seq += uint64(taken)
+		c.cont = false
+	}
+}
+
+// piece takes from text what fits a segment: whole lines, or one line.
+func (r *ring) piece(text []byte) (piece, rest []byte) {
+	most := max(r.segmentMax()-chunkSize, 1)
+	if r.budget.exceeds(len(text)) {
+		most = min(most, starvedLine)
+	}
+	if len(text) <= most {
+		return text, nil
+	}
+	if i := bytes.LastIndexByte(text[:most], '\n'); i >= 0 {
+		return text[:i+1], text[i+1:]
+	}
+	if i := bytes.IndexByte(text[most:], '\n'); i >= 0 {
+		return text[:most+i+1], text[most+i+1:]
+	}
+	return text, nil
+}
+
+// refer stores where a file has taken text.
+func (r *ring) refer(c chunk) {
 	if r.closed {
 		return
 	}
-	need := len(text) + recordSize
-	r.evict(need)
-	if r.budget.exceeds(need) && len(text) > starvedLine {
-		text, rec.cut = text[:runeBorder(text[:starvedLine])], true
-		need = len(text) + recordSize
+	if last := r.newest(); last != nil && last.follows(c) {
+		last.n += c.n
+		last.lines += c.lines
+		last.cut = c.cut
+		r.next += uint64(c.lines)
+		return
 	}
-	seg := r.segmentFor(need)
-	rec.off, rec.n = uint32(len(seg.data)), uint32(len(text))
-	seg.data = append(seg.data, text...)
-	seg.recs = append(seg.recs, rec)
-	r.next++
-	r.bytes += need
-	r.budget.add(need)
+	r.evict(chunkSize)
+	r.put(r.segmentFor(chunkSize), c, chunkSize)
+}
+
+// follows says whether c, which is newer, may be one chunk with l.
+func (l *chunk) follows(c chunk) bool {
+	return l.file != nil && l.file == c.file && l.off+int64(l.n) == c.off && l.run == c.run && l.pid == c.pid &&
+		l.seq+uint64(l.lines) == c.seq && c.time-l.time < mergeTime && c.time >= l.time &&
+		l.n+c.n <= mergeBytes && !l.cut && !c.cut && !c.cont
+}
+
+func (r *ring) put(seg *segment, c chunk, size int) {
+	c.first = r.next
+	r.next += uint64(c.lines)
+	seg.chunks = append(seg.chunks, c)
+	r.bytes += size
+	r.budget.add(size)
+}
+
+func (r *ring) newest() *chunk {
+	if len(r.segs) == 0 {
+		return nil
+	}
+	chunks := r.segs[len(r.segs)-1].chunks
+	if len(chunks) == 0 {
+		return nil
+	}
+	return &chunks[len(chunks)-1]
 }
 
 // evict forgets the oldest segments until need more bytes fit. A plane over its
@@ -105,11 +183,10 @@ func (r *ring) dropOldest() {
 	r.segs = r.segs[1:]
 	r.bytes -= seg.size()
 	r.budget.add(-seg.size())
-	if cap(seg.data) <= 2*r.segmentMax() {
-		r.spare = seg
-	}
 }
 
+// segmentFor returns the segment that takes need more bytes. Its text has room, or
+// grows: what is in it is copied then, and readers of the old array keep that.
 func (r *ring) segmentFor(need int) *segment {
 	if n := len(r.segs); n > 0 {
 		seg := r.segs[n-1]
@@ -117,16 +194,11 @@ func (r *ring) segmentFor(need int) *segment {
 			return seg
 		}
 	}
-	seg := r.spare
-	r.spare = nil
-	if seg == nil {
-		seg = &segment{}
-		if len(r.segs) > 0 {
-			// The stream has filled a segment before, so it will fill this one.
-			seg.data = make([]byte, 0, max(need, r.segmentMax()*3/4))
-		}
+	seg := &segment{}
+	if len(r.segs) > 0 && need > chunkSize {
+		// The stream has filled a segment before, so it will fill this one.
+		seg.text = make([]byte, 0, max(need-chunkSize, r.segmentMax()*3/4))
 	}
-	*seg = segment{first: r.next, data: seg.data[:0], recs: seg.recs[:0]}
 	r.segs = append(r.segs, seg)
 	return seg
 }
@@ -134,53 +206,82 @@ func (r *ring) segmentFor(need int) *segment {
 // close forgets everything and stores nothing more.
 func (r *ring) close() {
 	r.budget.add(-r.bytes)
-	r.segs, r.spare, r.bytes, r.closed = nil, nil, 0, true
+	r.segs, r.bytes, r.closed = nil, 0, true
 }
 
 // first is the index of the oldest line that is still there.
 func (r *ring) first() uint64 {
-	if len(r.segs) == 0 {
-		return r.next
-	}
-	return r.segs[0].first
-}
-
-// backward calls f from the newest line to the oldest until f returns false. The
-// text is valid only during the call.
-func (r *ring) backward(f func(record, []byte) bool) {
-	for i := len(r.segs) - 1; i >= 0; i-- {
-		seg := r.segs[i]
-		for j := len(seg.recs) - 1; j >= 0; j-- {
-			if rec := seg.recs[j]; !f(rec, seg.data[rec.off:rec.off+rec.n]) {
-				return
-			}
-		}
-	}
-}
-
-// forward calls f from the line with index from to the newest until f returns
-// false.
-func (r *ring) forward(from uint64, f func(record, []byte) bool) {
 	for _, seg := range r.segs {
-		if seg.first+uint64(len(seg.recs)) <= from {
-			continue
+		if len(seg.chunks) > 0 {
+			return seg.chunks[0].first
 		}
-		skip := uint64(0)
-		if from > seg.first {
-			skip = from - seg.first
-		}
-		for _, rec := range seg.recs[skip:] {
-			if !f(rec, seg.data[rec.off:rec.off+rec.n]) {
-				return
+	}
+	return r.next
+}
+
+// chunks appends to out the chunks that hold lines from index from on.
+func (r *ring) chunks(out []chunk, from uint64) []chunk {
+	for _, seg := range r.segs {
+		for _, c := range seg.chunks {
+			if c.first+uint64(c.lines) > from {
+				out = append(out, c)
 			}
 		}
 	}
+	return out
 }
 
-// line makes the public form of a record.
-func (r record) line(program string, stream Stream, text []byte) Line {
+// relocate replaces what is in a file by what edit makes of it: copies in memory,
+// when the file is about to go. What edit refuses is forgotten with all before it.
+func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
+	var kept []chunk
+	for _, c := range r.chunks(nil, 0) {
+		if c.file == gen {
+			text, ok := edit(c)
+			if !ok {
+				kept = kept[:0]
+				continue
+			}
+			c.text, c.file, c.off, c.n = text, nil, 0, 0
+		}
+		kept = append(kept, c)
+	}
+	r.budget.add(-r.bytes)
+	r.segs, r.bytes = nil, 0
+	next := r.next
+	for _, c := range kept {
+		size := chunkSize + len(c.text)
+		seg := r.segmentFor(size)
+		if c.file == nil {
+			at := len(seg.text)
+			seg.text = append(seg.text, c.text...)
+			c.text = seg.text[at:len(seg.text):len(seg.text)]
+		}
+		seg.chunks = append(seg.chunks, c)
+		r.bytes += size
+		r.budget.add(size)
+	}
+	r.next = next
+}
+
+// lines calls f for every line of the chunk, whose text is given, until f returns
+// false; i counts from 0.
+func (c *chunk) eachLine(text []byte, f func(i int, ln rawLine) bool) {
+	i := 0
+	if c.cont && int(c.lines) > 0 && len(text) > 0 && (text[0] == '\n' || bytes.HasPrefix(text, []byte("\r\n"))) {
+		i = 1 // the newline of a line that was cut before counts, and is none
+	}
+	block{text: text, cut: c.cut, cont: c.cont}.eachLine(func(ln rawLine) bool {
+		ok := f(i, ln)
+		i++
+		return ok
+	})
+}
+
+// line makes the public form of the i-th line of a chunk.
+func (c *chunk) line(program string, stream Stream, i int, ln rawLine) Line {
 	return Line{
-		Seq: r.seq, Time: time.Unix(0, r.time), Program: program, Stream: stream,
-		PID: int(r.pid), Run: r.run, Text: string(text), Truncated: r.cut,
+		Seq: c.seq + uint64(i), Time: time.Unix(0, c.time), Program: program, Stream: stream,
+		PID: int(c.pid), Run: c.run, Text: string(ln.display()), Truncated: ln.cut,
 	}
 }

@@ -2,20 +2,17 @@ package logs
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // rotationCut says how many bytes of b go into the current file when room bytes
@@ -40,9 +37,9 @@ func rotationCut(b []byte, room int64, lineStart, empty bool) int {
 }
 
 // archive keeps the rotated files of one path: PATH.20060102T150405.000000000Z,
-// with .gz when compressed. The names sort by age and never change, so rotation
-// costs one rename however many there are, and a slow compressor is in nobody's
-// way.
+// with .zst or .gz when compressed. The names sort by age and never change, so
+// rotation costs one rename however many there are, and a slow compressor is in
+// nobody's way.
 type archive struct {
 	path   string
 	report func(error)
@@ -61,30 +58,32 @@ type archive struct {
 const archiveLayout = "20060102T150405.000000000Z"
 
 var archiveSuffix = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^\.\d{8}T\d{6}\.\d{9}Z(\.gz)?$`)
+	return regexp.MustCompile(`^\.\d{8}T\d{6}\.\d{9}Z(\.gz|\.zst)?$`)
 })
 
-const partSuffix = ".gz.part"
-
-// shift gives the current file its archive name.
-func (a *archive) shift() error {
+// shift gives the current file its archive name and returns it; "" when somebody has
+// moved the file away, which is a rotation as well.
+func (a *archive) shift() (name string, err error) {
 	suffix := time.Now().UTC().Format(archiveLayout)
 	for suffix <= a.newest { // the clock was set back, or is coarse
 		t, err := time.Parse(archiveLayout, a.newest)
 		if err != nil {
-			return fmt.Errorf("cannot name a rotated log file: %w", err)
+			return "", fmt.Errorf("cannot name a rotated log file: %w", err)
 		}
 		suffix = t.Add(1).Format(archiveLayout)
 	}
 	a.newest = suffix
-	err := os.Rename(a.path, a.path+"."+suffix)
+	name = a.path + "." + suffix
+	err = inDirectory(a.path, func(d *safeopen.Directory, base string) error {
+		return d.Rename(base, filepath.Base(name))
+	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // somebody moved it away; that is a rotation as well
+		return "", nil
 	}
 	if err != nil {
-		return fmt.Errorf("cannot rotate log file: %w", err)
+		return "", fmt.Errorf("cannot rotate log file: %w", err)
 	}
-	return nil
+	return name, nil
 }
 
 // tidy compresses and removes rotated files in the background, one goroutine a
@@ -142,6 +141,16 @@ func (a *archive) wait(ctx context.Context) error {
 	}
 }
 
+// inDirectory opens the directory of path for f. A program may own a part of the
+// path: a link that it has put there leads nowhere (safeopen).
+func inDirectory(path string, f func(d *safeopen.Directory, base string) error) error {
+	d, err := safeopen.OpenDirectory(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(d, filepath.Base(path)), d.Close())
+}
+
 type archived struct {
 	path    string
 	size    int64
@@ -156,13 +165,14 @@ func (a *archive) clean(o *Options, size int64, now time.Time) error {
 		return err
 	}
 	files, err = prune(files, o, size, now)
-	if err != nil || !o.Compress {
+	pack := compressorOf(o.Compress)
+	if err != nil || pack == nil {
 		return err
 	}
 	var errs []error
 	for _, f := range files {
-		if !strings.HasSuffix(f.path, ".gz") {
-			errs = append(errs, compress(f.path))
+		if !isCompressed(f.path) {
+			errs = append(errs, pack.compress(f.path))
 		}
 	}
 	return errors.Join(errs...)
@@ -171,29 +181,29 @@ func (a *archive) clean(o *Options, size int64, now time.Time) error {
 // list returns the rotated files, oldest first. Only names that shift has made
 // count: nobody else's file is ever touched.
 func (a *archive) list() ([]archived, error) {
-	entries, err := os.ReadDir(filepath.Dir(a.path)) // sorted by name
+	var files []archived
+	err := inDirectory(a.path, func(d *safeopen.Directory, base string) error {
+		names, err := d.Names() // sorted
+		for _, name := range names {
+			suffix, ok := strings.CutPrefix(name, base)
+			if !ok || !archiveSuffix().MatchString(suffix) {
+				continue
+			}
+			e, err := d.Stat(name)
+			if errors.Is(err, fs.ErrNotExist) || err == nil && !e.Regular {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			files = append(files, archived{filepath.Join(filepath.Dir(a.path), name), e.Size, e.ModTime})
+		}
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	var files []archived
-	for _, e := range entries {
-		suffix, ok := strings.CutPrefix(e.Name(), filepath.Base(a.path))
-		if !ok || !e.Type().IsRegular() || !archiveSuffix().MatchString(suffix) {
-			continue
-		}
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, archived{filepath.Join(filepath.Dir(a.path), e.Name()), info.Size(), info.ModTime()})
-	}
-	return files, nil
+	return files, err
 }
 
 // prune removes the oldest files that backups, age or total size do not allow.
@@ -205,7 +215,7 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 	}
 	var errs []error
 	for i, f := range files {
-		tooMany := o.Backups > 0 && len(files)-i > o.Backups
+		tooMany := o.Backups >= 0 && len(files)-i > o.Backups
 		tooOld := o.MaxAge > 0 && now.Sub(f.modTime) > o.MaxAge
 		tooBig := o.TotalBytes > 0 && total > o.TotalBytes
 		if !tooMany && !tooOld && !tooBig {
@@ -213,52 +223,13 @@ func prune(files []archived, o *Options, size int64, now time.Time) (kept []arch
 			continue
 		}
 		total -= f.size
-		if err := os.Remove(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, inDirectory(f.path, removeIfThere))
 	}
 	return kept, errors.Join(errs...)
 }
 
-// compress replaces path by path.gz. A crash in between leaves the original and a
-// part that the next try overwrites.
-func compress(path string) error {
-	part := path + partSuffix
-	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := gzipTo(part, path); err != nil {
-		return errors.Join(err, removeIfThere(part))
-	}
-	if err := os.Rename(part, path+".gz"); err != nil {
-		return errors.Join(err, removeIfThere(part))
-	}
-	return removeIfThere(path)
-}
-
-func gzipTo(dst, src string) (err error) {
-	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer in.Close() // only read
-	out, err := os.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o640)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	zip, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(zip, in); err != nil {
-		return err
-	}
-	return zip.Close()
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func removeIfThere(d *safeopen.Directory, name string) error {
+	if err := d.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

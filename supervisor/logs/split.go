@@ -5,62 +5,139 @@ import (
 	"unicode/utf8"
 )
 
-// rawLine is a piece of output that goes through the box as one line.
-type rawLine struct {
-	text []byte // without the newline; valid until the splitter's next call
-	nl   bool   // a newline ended it
-	cut  bool   // MaxLine ended it; the rest of the line follows
+// block is a piece of output: whole lines, each ended by its newline, or one
+// piece of a line. The text is valid only until the framer's next call.
+type block struct {
+	text  []byte
+	lines int
+	// cut: the text is a piece of a line that goes on in the next block.
+	cut bool
+	// cont: the first line goes on from a block that was cut.
+	cont bool
 }
 
-// splitter cuts a byte stream into lines of at most max bytes. It copies only
-// what crosses the border of a read. The concatenation of all lines, with a
-// newline after each that has nl, is exactly what went in.
-type splitter struct {
-	max     int
-	partial []byte
+// framer cuts a byte stream into blocks of lines of at most max bytes. It copies
+// only what crosses the border of a read. The concatenation of all blocks is
+// exactly what went in.
+type framer struct {
+	max   int
+	carry []byte // an unfinished line
+	cont  bool   // the next block goes on with a line that was cut
+	// held says how many bytes at the end of a text must not be parted from what
+	// follows; nil: none.
+	held func([]byte) int
+
+	blocks uint64 // how many have been given out
 }
 
-// keepPartial is the size of carry-over buffer worth keeping between reads.
-const keepPartial = 4096
+// keepCarry is the size of carry-over buffer worth keeping between reads.
+const keepCarry = 4096
 
-// next takes one line from data. With ok false all of data is in the splitter
-// and more is needed.
-func (s *splitter) next(data []byte) (ln rawLine, rest []byte, ok bool) {
-	room := s.max - len(s.partial)
+// next takes one block of at most piece bytes from data, or one line. With ok
+// false what it took is in the carry, and more is needed.
+func (f *framer) next(data []byte, piece int) (b block, rest []byte, ok bool) {
+	if len(f.carry) > 0 {
+		return f.finishLine(data)
+	}
+	window := data[:min(len(data), max(piece, 1), f.max+1)]
+	if i := bytes.LastIndexByte(window, '\n'); i >= 0 {
+		return f.block(data[:i+1], false), data[i+1:], true
+	}
+	if len(window) > f.max {
+		take := f.cutAt(window[:f.max])
+		return f.block(data[:take], true), data[take:], true
+	}
+	f.carry = append(f.carry, window...)
+	return block{}, data[len(window):], false
+}
+
+// whole takes the whole lines of buf at once; its first held bytes are the carry. It
+// refuses what only next can do: long lines, and no newline at all.
+func (f *framer) whole(buf []byte, held int) (block, bool) {
+	i := bytes.LastIndexByte(buf[held:], '\n')
+	if i < 0 || len(buf) > f.max {
+		return block{}, false
+	}
+	text := buf[:held+i+1]
+	f.carry = append(f.carry[:0], buf[len(text):]...)
+	return f.block(text, false), true
+}
+
+// finishLine goes on with the line in the carry.
+func (f *framer) finishLine(data []byte) (b block, rest []byte, ok bool) {
+	room := max(f.max-len(f.carry), 0)
 	i := bytes.IndexByte(data[:min(len(data), room+1)], '\n')
 	switch {
 	case i >= 0:
-		return rawLine{text: s.join(data[:i]), nl: true}, data[i+1:], true
+		return f.block(f.join(data[:i+1]), false), data[i+1:], true
 	case len(data) <= room:
-		s.partial = append(s.partial, data...)
-		return rawLine{}, nil, false
+		f.carry = append(f.carry, data...)
+		return block{}, nil, false
 	}
-	take := runeBorder(data[:room])
-	return rawLine{text: s.join(data[:take]), cut: true}, data[take:], true
+	text := f.join(data[:room])
+	take := f.cutAt(text)
+	f.carry = append([]byte(nil), text[take:]...)
+	return f.block(text[:take:take], true), data[room:], true
 }
 
-// last returns what is left when the stream ends.
-func (s *splitter) last() (rawLine, bool) {
-	if len(s.partial) == 0 {
-		return rawLine{}, false
+func (f *framer) block(text []byte, cut bool) block {
+	b := block{text: text, cut: cut, cont: f.cont, lines: 1}
+	if !cut {
+		b.lines = bytes.Count(text, newline)
 	}
-	return rawLine{text: s.join(nil)}, true
+	f.cont = cut
+	f.blocks++
+	return b
 }
 
-func (s *splitter) join(tail []byte) []byte {
-	if len(s.partial) == 0 {
-		return tail
-	}
-	text := append(s.partial, tail...)
-	// The caller reads text before it calls again, so the array can be reused.
-	s.partial = text[:0]
+var newline = []byte{'\n'}
+
+// join returns the carry with tail. The caller reads the text before it calls
+// again, so the array can be reused.
+func (f *framer) join(tail []byte) []byte {
+	text := append(f.carry, tail...)
+	f.carry = text[:0]
 	return text
 }
 
+// cutAt is where text, a line without its end, is cut: not within a character, and
+// not within what may be a secret. Of a long line something is always taken.
+func (f *framer) cutAt(text []byte) int {
+	take := runeBorder(text)
+	if f.held == nil {
+		return take
+	}
+	if free := take - f.held(text[:take]); free > 0 || len(text) < f.max {
+		return free
+	}
+	return take
+}
+
+// flush gives out the unfinished line.
+func (f *framer) flush() (block, bool) {
+	n := f.cutAt(f.carry)
+	if n <= 0 {
+		return block{}, false
+	}
+	text := f.carry[:n:n]
+	f.carry = append([]byte(nil), f.carry[n:]...)
+	return f.block(text, true), true
+}
+
+// last returns what is left when the stream ends.
+func (f *framer) last() (block, bool) {
+	if len(f.carry) == 0 {
+		return block{}, false
+	}
+	b := block{text: f.carry, lines: 1, cont: f.cont}
+	f.carry, f.cont = nil, false
+	return b, true
+}
+
 // trim gives a large carry-over buffer back once it is empty.
-func (s *splitter) trim() {
-	if len(s.partial) == 0 && cap(s.partial) > keepPartial {
-		s.partial = nil
+func (f *framer) trim() {
+	if len(f.carry) == 0 && cap(f.carry) > keepCarry {
+		f.carry = nil
 	}
 }
 
@@ -82,6 +159,36 @@ func runeBorder(b []byte) int {
 	return len(b)
 }
 
+// rawLine is one line of a block.
+type rawLine struct {
+	text []byte // without the newline
+	nl   bool   // a newline ended it
+	cut  bool   // the rest of the line follows in another block
+}
+
+// eachLine calls f for every line of the block until it returns false. A line
+// that is only the newline of a line cut before is no line of its own.
+func (b block) eachLine(f func(rawLine) bool) {
+	text, cont := b.text, b.cont
+	for len(text) > 0 {
+		ln := rawLine{text: text, cut: b.cut}
+		if i := bytes.IndexByte(text, '\n'); i >= 0 {
+			ln = rawLine{text: text[:i], nl: true}
+			text = text[i+1:]
+		} else {
+			text = nil
+		}
+		if cont && ln.nl && len(ln.display()) == 0 {
+			cont = false
+			continue
+		}
+		cont = false
+		if !f(ln) {
+			return
+		}
+	}
+}
+
 // display returns the text of a line as people mean it: the carriage return of a
 // "\r\n" belongs to the line's end.
 func (l rawLine) display() []byte {
@@ -89,12 +196,4 @@ func (l rawLine) display() []byte {
 		return l.text[:n-1]
 	}
 	return l.text
-}
-
-// size is the number of bytes the program wrote for this line.
-func (l rawLine) size() int {
-	if l.nl {
-		return len(l.text) + 1
-	}
-	return len(l.text)
 }

@@ -266,11 +266,18 @@ const (
 type Logs struct {
 	To         LogTo         `json:"to"`
 	Path       string        `json:"path,omitempty"`
+	StderrPath string        `json:"stderr_path,omitempty"`
 	MaxBytes   int64         `json:"max_bytes,omitempty"`
+	Every      time.Duration `json:"rotate_every,omitempty"`
+	At         string        `json:"rotate_at,omitempty"` // HH:MM
 	Backups    int           `json:"backups,omitempty"`
 	MaxAge     time.Duration `json:"max_age,omitempty"`
-	Compress   bool          `json:"compress,omitempty"`
+	Compress   string        `json:"compress,omitempty"` // gzip, zstd or nothing
 	TotalBytes int64         `json:"total_bytes,omitempty"`
+
+	RateLines    int           `json:"rate_lines,omitempty"`
+	RateBytes    int64         `json:"rate_bytes,omitempty"`
+	RateInterval time.Duration `json:"rate_interval,omitempty"`
 }
 
 // Spec is everything the supervisor knows about one program instance before it

@@ -389,6 +389,12 @@ func (c *Client) Shutdown(ctx context.Context, req ShutdownRequest) error {
 	return c.quick(ctx, http.MethodPost, "/v1/shutdown", nil, req, nil)
 }
 
+// ReopenLogs has every log file closed and opened by its path, for whoever has moved
+// the files away.
+func (c *Client) ReopenLogs(ctx context.Context) error {
+	return c.quick(ctx, http.MethodPost, "/v1/logs/reopen", nil, nil, nil)
+}
+
 // Version returns what is answering.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	var out Version
@@ -440,11 +446,23 @@ func (q LogQuery) values() url.Values {
 	if !q.Since.IsZero() {
 		v.Set("since", q.Since.UTC().Format(time.RFC3339Nano))
 	}
+	if !q.Until.IsZero() {
+		v.Set("until", q.Until.UTC().Format(time.RFC3339Nano))
+	}
+	if q.After != "" {
+		v.Set("after", q.After)
+	}
 	if q.Grep != "" {
 		v.Set("grep", q.Grep)
 	}
-	if q.Lines != 0 {
+	switch {
+	case q.Lines != 0:
 		v.Set("lines", strconv.Itoa(q.Lines))
+	case q.All:
+		v.Set("lines", "all")
+	}
+	if q.Previous {
+		v.Set("previous", "true")
 	}
 	if q.Follow {
 		v.Set("follow", "true")

@@ -182,12 +182,18 @@ type ProgramResult struct {
 type LogQuery struct {
 	Names  []string  // as in ActionRequest; empty is all programs
 	Stream string    // "stdout", "stderr" or "" for both
-	Since  time.Time // zero is from the beginning
+	Since  time.Time // zero is from the beginning; else also lines that only log files have
+	Until  time.Time // only lines before; zero is no end
+	After  string    // LogLine.Cursor: only lines after that one
 	Grep   string    // RE2 that must match the line
-	// Lines is how many of the newest matching lines to begin with: 0 is all, a
-	// negative number none.
-	Lines  int
-	Follow bool
+	// Lines is how many of the newest matching lines to begin with: 0 is all that
+	// agentinit knows, a negative number none.
+	Lines int
+	// All also gives what only log files have, rotated and compressed ones too. It
+	// goes with Lines 0.
+	All      bool
+	Previous bool // the latest run of each program that has ended
+	Follow   bool
 }
 
 // LogLine is one line of output. At most one of Text and Data is set: Data when
@@ -203,6 +209,8 @@ type LogLine struct {
 	Run     uint64    `json:"run,omitempty"`
 	Text    string    `json:"text,omitempty"`
 	Data    []byte    `json:"data,omitempty"` // base64 on the wire
+	// Cursor is what LogQuery.After takes; "" in a line that only a log file has.
+	Cursor string `json:"cursor,omitempty"`
 	// Truncated: the program's line goes on in the next LogLine.
 	Truncated bool `json:"truncated,omitempty"`
 	// Dropped is how many lines the reader has missed here; Text says so.

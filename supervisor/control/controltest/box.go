@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +34,8 @@ var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // may be called from any goroutine.
 type Box struct {
 	Bus *event.Bus
+	// Reopened counts the requests to reopen log files.
+	Reopened atomic.Int64
 	// Hold keeps programs of these names in STARTING or STOPPING until Release.
 	Hold []string
 	// Fails names programs whose start ends in FATAL.
@@ -312,11 +315,15 @@ func (b *Box) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
 	}
 }
 
+// Reopen implements control.Logs.
+func (b *Box) Reopen() { b.Reopened.Add(1) }
+
 func (b *Box) fitting(q logs.Query) []logs.Line {
 	var fit []logs.Line
 	for _, l := range b.Lines {
 		if len(q.Programs) > 0 && !slices.Contains(q.Programs, l.Program) || len(q.Streams) > 0 && !slices.Contains(q.Streams, l.Stream) ||
-			l.Time.Before(q.Since) || q.Grep != nil && !q.Grep.MatchString(l.Text) {
+			l.Time.Before(q.Since) || !q.Until.IsZero() && !l.Time.Before(q.Until) || q.After > 0 && l.Seq <= q.After ||
+			q.Runs != nil && q.Runs[l.Program] != l.Run || q.Grep != nil && !q.Grep.MatchString(l.Text) {
 			continue
 		}
 		fit = append(fit, l)

@@ -1,0 +1,150 @@
+package logs
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
+)
+
+// Compression is what rotated files become.
+type Compression string
+
+// The compressions. CompressNone leaves rotated files as they are.
+const (
+	CompressNone Compression = ""
+	CompressGzip Compression = "gzip"
+	CompressZstd Compression = "zstd"
+)
+
+// compressor writes and reads one format.
+type compressor struct {
+	name   Compression
+	suffix string
+	writer func(io.Writer) (io.WriteCloser, error)
+	reader func(io.Reader) (io.ReadCloser, error)
+}
+
+var compressors = []*compressor{
+	{CompressZstd, ".zst", zstdWriter, zstdReader},
+	{CompressGzip, ".gz", gzipWriter, func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) }},
+}
+
+func gzipWriter(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriterLevel(w, gzip.BestSpeed) }
+
+// zstdWriter keeps to one thread and a small window: this is the background of a
+// supervisor, and a log compresses well enough in 1 MiB.
+func zstdWriter(w io.Writer) (io.WriteCloser, error) {
+	return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
+}
+
+func zstdReader(r io.Reader) (io.ReadCloser, error) {
+	// The file may be a program's own doing, so the window it asks for is bounded.
+	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, err
+	}
+	return d.IOReadCloser(), nil
+}
+
+func compressorOf(name Compression) *compressor {
+	for _, c := range compressors {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// isCompressed tells by its name.
+func isCompressed(path string) bool {
+	for _, c := range compressors {
+		if strings.HasSuffix(path, c.suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// partSuffix marks a compressed file that is being written.
+const partSuffix = ".part"
+
+// compressing bounds how many files are compressed at once in a box: ten thousand
+// rotated files must not become ten thousand compressors.
+var compressing = make(chan struct{}, 1)
+
+// compress replaces path by its compressed form. A crash in between leaves the
+// original and a part that the next try overwrites.
+func (c *compressor) compress(path string) error {
+	compressing <- struct{}{}
+	defer func() { <-compressing }()
+	return atLowPriority(func() error { return inDirectory(path, c.replace) })
+}
+
+func (c *compressor) replace(d *safeopen.Directory, name string) error {
+	part := name + c.suffix + partSuffix
+	if err := removeIfThere(d, part); err != nil {
+		return err
+	}
+	if err := c.pack(d, part, name); err != nil {
+		return errors.Join(err, removeIfThere(d, part))
+	}
+	if err := d.Rename(part, name+c.suffix); err != nil {
+		return errors.Join(err, removeIfThere(d, part))
+	}
+	return removeIfThere(d, name)
+}
+
+func (c *compressor) pack(d *safeopen.Directory, dst, src string) (err error) {
+	in, err := d.OpenFile(src, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer in.Close() // only read
+	out, err := d.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	w, err := c.writer(out)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(w, in); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	if err := w.Close(); err != nil {
+		return fmt.Errorf("cannot compress %s: %w", src, err)
+	}
+	return nil
+}
+
+// atLowPriority runs f on a thread that gives way to all others: nice 19 and the
+// idle I/O class (setpriority(2) and ioprio_set(2) go by thread). Going back up
+// needs CAP_SYS_NICE, so the thread ends with f: a goroutine that returns while it
+// is locked to its thread takes the thread along.
+func atLowPriority(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		tid := unix.Gettid()
+		// Refused in some sandboxes: then the work is done at the usual priority.
+		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, 19)
+		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(tid), ioprioClassIdle)
+		result <- f()
+	}()
+	return <-result
+}
+
+const (
+	ioprioWhoProcess = 1       // IOPRIO_WHO_PROCESS of linux/ioprio.h
+	ioprioClassIdle  = 3 << 13 // IOPRIO_CLASS_IDLE << IOPRIO_CLASS_SHIFT
+)

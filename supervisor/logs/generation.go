@@ -1,0 +1,237 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
+)
+
+// generation is one log file from its first byte until its last copy is gone:
+// under its own name, then rotated, then compressed. What a program wrote to a
+// file stays readable by its place in there.
+type generation struct {
+	mu   sync.RWMutex
+	file *os.File // nil once the sink has closed it
+	path string   // where it is found when file is nil; "" when that is unknown
+	ino  uint64
+
+	inherited int64  // bytes that were there when it was opened first
+	queued    []span // what went there through the queue, and no ring refers to
+}
+
+// queuedSpans bounds generation.queued.
+const queuedSpans = 1024
+
+// enqueue notes what went to the file from memory; seq is not below that of its lines.
+func (g *generation) enqueue(off int64, n int, seq uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	end := off + int64(n)
+	if last := len(g.queued) - 1; last >= 0 && g.queued[last].end == off {
+		g.queued[last].end, g.queued[last].seq = end, seq
+		return
+	}
+	if len(g.queued) == queuedSpans {
+		g.queued = g.queued[1:]
+	}
+	g.queued = append(g.queued, span{off: off, end: end, seq: seq})
+}
+
+// errGone says that the text is in no file any more.
+var errGone = errors.New("the log file is gone")
+
+// retire notes that the sink has closed the file, and where it is found now.
+func (g *generation) retire(path string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.file, g.path = nil, path
+}
+
+// moved notes the name that rotation gave to the file.
+func (g *generation) moved(path string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.path = path
+}
+
+// reader returns what reads the file where it is now.
+func (g *generation) reader() (*generationReader, error) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.file != nil {
+		// A descriptor of its own: the sink may close the other one at any time.
+		fd, err := unix.FcntlInt(uintptr(fileno(g.file)), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, os.NewSyscallError("fcntl", err)
+		}
+		return &generationReader{plain: os.NewFile(uintptr(fd), g.file.Name())}, nil
+	}
+	if g.path == "" {
+		return nil, errGone
+	}
+	return openLog(g.path, g.ino)
+}
+
+// openLog opens a log file, or what compression has made of it. With an inode it
+// must still be that file; what has been compressed is known by its name.
+func openLog(path string, ino uint64) (r *generationReader, err error) {
+	err = inDirectory(path, func(d *safeopen.Directory, base string) error {
+		if f, err := d.OpenFile(base, os.O_RDONLY, 0); err == nil {
+			r = &generationReader{plain: f}
+			return nil
+		}
+		for _, c := range compressors {
+			if f, err := d.OpenFile(base+c.suffix, os.O_RDONLY, 0); err == nil {
+				r = &generationReader{packed: f, compressor: c}
+				return nil
+			}
+		}
+		return errGone
+	})
+	if err != nil {
+		return nil, err
+	}
+	if r.plain != nil && ino != 0 && !isInode(r.plain, ino) {
+		r.close()
+		return nil, errGone
+	}
+	return r, nil
+}
+
+func isInode(f *os.File, ino uint64) bool {
+	info, err := f.Stat()
+	return err == nil && inode(info) == ino
+}
+
+func inode(info os.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Ino
+	}
+	return 0
+}
+
+// generationReader reads a file at places that mostly ascend.
+type generationReader struct {
+	plain      *os.File
+	packed     *os.File
+	compressor *compressor
+	unpacked   io.ReadCloser
+	at         int64 // of unpacked
+}
+
+// read returns n bytes from off on, fewer at the end of the file.
+func (r *generationReader) read(off int64, n int) ([]byte, error) {
+	buf := make([]byte, n)
+	if r.plain != nil {
+		m, err := r.plain.ReadAt(buf, off)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		return buf[:m], nil
+	}
+	if err := r.seek(off); err != nil {
+		return nil, err
+	}
+	m, err := io.ReadFull(r.unpacked, buf)
+	r.at += int64(m)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, fmt.Errorf("cannot read %s: %w", r.packed.Name(), err)
+	}
+	return buf[:m], nil
+}
+
+// seek goes on to off; backwards it begins anew.
+func (r *generationReader) seek(off int64) error {
+	if r.unpacked == nil || off < r.at {
+		if r.unpacked != nil {
+			_ = r.unpacked.Close() // only read
+		}
+		if _, err := r.packed.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		unpacked, err := r.compressor.reader(r.packed)
+		if err != nil {
+			return fmt.Errorf("cannot read %s: %w", r.packed.Name(), err)
+		}
+		r.unpacked, r.at = unpacked, 0
+	}
+	n, err := io.CopyN(io.Discard, r.unpacked, off-r.at)
+	r.at += n
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+func (r *generationReader) close() {
+	if r.unpacked != nil {
+		_ = r.unpacked.Close() // only read
+	}
+	for _, f := range []*os.File{r.plain, r.packed} {
+		if f != nil {
+			_ = f.Close() // only read
+		}
+	}
+}
+
+// read returns the chunk's text.
+func (c *chunk) read(files *generationFiles) ([]byte, error) {
+	if c.file == nil {
+		return c.text, nil
+	}
+	r, err := files.reader(c.file)
+	if err != nil {
+		return nil, err
+	}
+	text, err := r.read(c.off, c.n)
+	if err == nil && len(text) < c.n {
+		err = errGone // truncated by somebody else
+	}
+	return text, err
+}
+
+// generationFiles keeps a few files open for one reader. The zero value is ready.
+type generationFiles struct {
+	open []*openGeneration // newest use last
+}
+
+type openGeneration struct {
+	generation *generation
+	reader     *generationReader
+}
+
+// openPerReader bounds the descriptors that one reader holds.
+const openPerReader = 8
+
+func (f *generationFiles) reader(g *generation) (*generationReader, error) {
+	for i, o := range f.open {
+		if o.generation == g {
+			f.open = append(append(f.open[:i:i], f.open[i+1:]...), o)
+			return o.reader, nil
+		}
+	}
+	r, err := g.reader()
+	if err != nil {
+		return nil, err
+	}
+	if len(f.open) >= openPerReader {
+		f.open[0].reader.close()
+		f.open = f.open[1:]
+	}
+	f.open = append(f.open, &openGeneration{g, r})
+	return r, nil
+}
+
+func (f *generationFiles) close() {
+	for _, o := range f.open {
+		o.reader.close()
+	}
+	f.open = nil
+}

@@ -1,0 +1,238 @@
+package logs
+
+import (
+	"cmp"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What only the log files have: lines of an earlier agentinit, and lines that the
+// rings have forgotten. Everything in the files that no ring refers to is such a gap,
+// so that each byte of a file is given once.
+
+// span is a part of a file that some ring refers to.
+type span struct {
+	off, end int64
+	seq      uint64
+	time     int64
+}
+
+// logFile is one file of a sink, as it was when a reader began.
+type logFile struct {
+	path  string // without the suffix of compression
+	ended time.Time
+	size  int64 // bytes that count
+	spans []span
+}
+
+// gapSource gives the lines of one sink's files that no ring has.
+type gapSource struct {
+	reader  *reader
+	program string
+	kind    Stream
+	files   []logFile // oldest first
+
+	file  *generationReader
+	off   int64
+	frame framer
+	items []item
+	at    int
+}
+
+// gaps returns one source for each sink of the programs and streams asked for.
+func (r *reader) gaps() []*gapSource {
+	if r.query.Run != 0 || r.query.Runs != nil || r.query.After != 0 {
+		return nil // such lines have neither
+	}
+	r.plane.mu.Lock()
+	sinks := make([]*fileSink, 0, len(r.plane.files))
+	for _, f := range r.plane.files {
+		if r.query.wantsProgram(f.options.Load().Program) && r.query.wantsStream(f.kind) {
+			sinks = append(sinks, f)
+		}
+	}
+	r.plane.mu.Unlock()
+	if len(sinks) == 0 {
+		return nil
+	}
+	known := r.plane.spans()
+	var all []*gapSource
+	for _, f := range sinks {
+		files, err := f.logFiles(known, r.query.Since)
+		if err != nil {
+			continue // a directory that cannot be read has nothing to show
+		}
+		all = append(all, &gapSource{reader: r, program: f.options.Load().Program, kind: f.kind, files: files})
+	}
+	return all
+}
+
+// covered is what of a file needs not be read from it.
+type covered struct {
+	spans     []span
+	inherited int64 // bytes that were there when agentinit opened the file
+}
+
+// spans collects what all rings have, by the path of the file: what they refer to
+// in there, and what went to the file from memory and is still in memory.
+func (p *Plane) spans() map[string]*covered {
+	byGeneration := map[*generation][]span{}
+	oldest := uint64(math.MaxUint64)
+	for _, pl := range p.list() {
+		for i := range pl.rings {
+			pl.mu.Lock()
+			chunks := pl.rings[i].chunks(nil, 0)
+			pl.mu.Unlock()
+			if len(chunks) > 0 {
+				oldest = min(oldest, chunks[0].seq)
+			}
+			for _, c := range chunks {
+				if c.file != nil {
+					byGeneration[c.file] = append(byGeneration[c.file], span{c.off, c.off + int64(c.n), c.seq, c.time})
+				}
+			}
+		}
+	}
+	p.mu.Lock()
+	for _, f := range p.files {
+		if gen := f.current.Load(); gen != nil && byGeneration[gen] == nil {
+			byGeneration[gen] = []span{}
+		}
+	}
+	p.mu.Unlock()
+	all := map[string]*covered{}
+	for gen, spans := range byGeneration {
+		gen.mu.RLock()
+		for _, s := range gen.queued {
+			if s.seq >= oldest {
+				spans = append(spans, s)
+			}
+		}
+		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
+		all[gen.path] = &covered{spans, gen.inherited}
+		gen.mu.RUnlock()
+	}
+	return all
+}
+
+// limit is where the bytes begin that are newer than what the rings have.
+func (c *covered) limit() int64 {
+	end := c.inherited
+	for _, s := range c.spans {
+		end = max(end, s.end)
+	}
+	return end
+}
+
+// logFiles lists the files of a sink, oldest first, from those on that may have lines
+// of since.
+func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFile, error) {
+	archives, err := f.archive.list()
+	if err != nil {
+		return nil, err
+	}
+	var files []logFile
+	for _, a := range archives {
+		path := a.path
+		for _, c := range compressors {
+			path = strings.TrimSuffix(path, c.suffix)
+		}
+		ended, err := time.Parse(archiveLayout, strings.TrimPrefix(path, f.path+"."))
+		if err == nil && !ended.Before(since) {
+			file := logFile{path: path, ended: ended, size: math.MaxInt64}
+			if c := known[path]; c != nil {
+				file.spans = c.spans
+			}
+			files = append(files, file)
+		}
+	}
+	if info, err := os.Lstat(f.path); err == nil && info.Mode().IsRegular() {
+		file := logFile{path: f.path, ended: info.ModTime(), size: info.Size()}
+		if c := known[f.path]; c != nil {
+			file.spans, file.size = c.spans, min(file.size, c.limit())
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// gapRead is how much of a file is read at once.
+const gapRead = 64 << 10
+
+func (s *gapSource) next() (item, bool) {
+	for s.at == len(s.items) {
+		s.items, s.at = s.items[:0:0], 0
+		if !s.load() {
+			return item{}, false
+		}
+	}
+	s.at++
+	return s.items[s.at-1], true
+}
+
+// load reads on; false means that all files are at their end.
+func (s *gapSource) load() bool {
+	if len(s.files) == 0 {
+		return false
+	}
+	f := &s.files[0]
+	if s.file == nil {
+		var err error
+		if s.file, err = openLog(f.path, 0); err != nil {
+			s.files = s.files[1:] // removed meanwhile
+			return true
+		}
+		s.off, s.frame = 0, framer{max: s.reader.plane.cfg.MaxLine}
+	}
+	for len(f.spans) > 0 && f.spans[0].off <= s.off {
+		s.off = max(s.off, f.spans[0].end)
+		f.spans = f.spans[1:]
+	}
+	want := min(gapRead, f.size-s.off)
+	if len(f.spans) > 0 {
+		want = min(want, f.spans[0].off-s.off)
+	}
+	var text []byte
+	if want > 0 {
+		text, _ = s.file.read(s.off, int(want)) // what cannot be read ends the file
+	}
+	s.off += int64(len(text))
+	ended := want <= 0 || int64(len(text)) < want
+	for len(text) > 0 {
+		blk, rest, ok := s.frame.next(text, gapRead)
+		if text = rest; ok {
+			s.take(f, blk)
+		}
+	}
+	if ended || len(f.spans) > 0 && s.off == f.spans[0].off {
+		if blk, ok := s.frame.last(); ok {
+			s.take(f, blk)
+		}
+	}
+	if ended {
+		s.file.close()
+		s.file, s.files = nil, s.files[1:]
+	}
+	return true
+}
+
+func (s *gapSource) take(f *logFile, blk block) {
+	it := item{Line: Line{Time: f.ended, Program: s.program, Stream: s.kind}}
+	if len(f.spans) > 0 {
+		it.order, it.Time = f.spans[0].seq, time.Unix(0, f.spans[0].time)
+	}
+	q := &s.reader.query
+	if !q.inTime(it.Time.UnixNano()) {
+		return
+	}
+	blk.eachLine(func(ln rawLine) bool {
+		if text := ln.display(); q.Grep == nil || q.Grep.Match(text) {
+			it.Text, it.Truncated = string(text), ln.cut
+			s.items = append(s.items, it)
+		}
+		return true
+	})
+}

@@ -1,0 +1,282 @@
+package logs
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A stream whose output goes to a file is not carried through the queue: as long as
+// the disk keeps up, the goroutine of the file's queue reads the pipe and writes the
+// file, with one copy each way. The reactor only says when there is something. A
+// disk that hangs or fails gives the stream back to the reactor.
+
+// pumpSize is what a pump reads at once: a pipe that has been enlarged.
+const pumpSize = 256 << 10
+
+var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
+
+// pumpRounds is how often one stream is read before another gets its turn.
+const pumpRounds = 16
+
+// offer hands a stream that has output to the queue's goroutine. It refuses while
+// something waits in the queue: that comes first.
+func (q *queue) offer(s *stream) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.pump == nil || q.stalled || q.kept || len(q.pending) > 0 {
+		return false
+	}
+	s.pumped = true
+	q.ready = append(q.ready, s)
+	q.start()
+	return true
+}
+
+// owns says whether the queue's goroutine has the stream, and not its reactor.
+func (q *queue) owns(s *stream) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return s.pumped
+}
+
+func (q *queue) pumpOne(s *stream) {
+	state := q.pump(s)
+	q.mu.Lock()
+	if q.flight.gone == s {
+		q.flight.gone = nil // its reactor has had it since look
+		q.mu.Unlock()
+		return
+	}
+	if state == pumpedMore && !q.kept {
+		q.ready = append(q.ready, s)
+		q.mu.Unlock()
+		return
+	}
+	s.pumped = false
+	op := opResume
+	switch {
+	case state == pumpedEnded:
+		op = opEnd
+	case state == pumpedEmpty && s.unfinished():
+		op = opPartial
+		fallthrough
+	case state == pumpedEmpty:
+		if !s.reactor.rearm(s) {
+			op = opResume
+		} else if op == opResume {
+			q.mu.Unlock()
+			return
+		}
+	}
+	q.mu.Unlock()
+	if !s.reactor.post(command{op: op, stream: s}) {
+		s.drop() // the plane has been closed
+	}
+}
+
+// sendBack returns the streams that wait for the pump, for their reactors. The
+// caller holds mu.
+func (q *queue) sendBack() []*stream {
+	streams := q.ready
+	q.ready = nil
+	for _, s := range streams {
+		s.pumped = false
+	}
+	return append(streams, q.waiters...)
+}
+
+// takeOff notes that a block is being written, so that a write that never returns
+// costs its program no more than the hold.
+// It returns what has to come before the block: a mark of what was dropped, and the
+// end of a line that another stream has left unfinished.
+func (q *queue) takeOff(s *stream, blk block, now time.Time) (before []byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.last != s && q.midLine {
+		before = newline
+	}
+	if q.dropped > 0 {
+		before = append(slices.Clip(before), q.mark(q.dropped)...)
+		q.dropped = 0
+	}
+	q.last, q.midLine = s, blk.text[len(blk.text)-1] != '\n'
+	q.flight.stream, q.flight.blk, q.flight.begun, q.flight.detached = s, blk, now, false
+	if q.flight.watch == nil {
+		q.flight.watch = time.AfterFunc(q.hold, q.look)
+	}
+	return before
+}
+
+// land ends a flight and says whether it took too long: then the stream and the
+// block are not the pump's any more.
+func (q *queue) land() (detached bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if detached = q.flight.detached; detached {
+		q.flight.gone = q.flight.stream
+	}
+	q.flight.stream, q.flight.blk, q.flight.detached = nil, block{}, false
+	return detached
+}
+
+// look is the timer's: it gives up on a write that takes longer than hold.
+func (q *queue) look() {
+	q.mu.Lock()
+	fl := &q.flight
+	fl.watch = nil
+	if fl.stream == nil || fl.detached {
+		q.mu.Unlock()
+		return
+	}
+	if left := q.hold - time.Since(fl.begun); left > 0 {
+		fl.watch = time.AfterFunc(left, q.look)
+		q.mu.Unlock()
+		return
+	}
+	fl.detached, q.stalled = true, true
+	fl.stream.pumped = false
+	streams := append(q.sendBack(), fl.stream)
+	q.waiters = nil
+	// The pump cannot land before mu is free, so the block is still whole.
+	fl.stream.store(fl.blk, fl.begun)
+	q.mu.Unlock()
+	resume(streams)
+}
+
+// pump moves what one stream has into the file.
+func (f *fileSink) pump(s *stream) pumped {
+	f.refresh()
+	buf := pumpBuffers.Get().(*[pumpSize]byte)
+	defer pumpBuffers.Put(buf)
+	for range pumpRounds {
+		if s.abandoned.Load() {
+			return pumpedMore
+		}
+		held := copy(buf[:pumpSize/2], s.frame.carry)
+		if held < len(s.frame.carry) {
+			held = 0
+		}
+		n, open := s.read(buf[held:])
+		if n > 0 && !f.move(s, buf[:held+n], held) {
+			return pumpedMore // or back with its reactor already, which pumpOne knows
+		}
+		switch {
+		case !open:
+			return pumpedEnded
+		case n == 0:
+			return pumpedEmpty
+		case held+n == len(buf):
+			s.enlarge()
+		}
+		if f.queue.waiting() {
+			break
+		}
+	}
+	return pumpedMore
+}
+
+// waiting says whether something else is to be done first.
+func (q *queue) waiting() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.pending) > 0 || q.again || q.kept
+}
+
+// move writes the blocks in buf, of which the first held bytes are the carry. False
+// means that the pump must let go of the stream.
+func (f *fileSink) move(s *stream, buf []byte, held int) bool {
+	now := time.Now()
+	if held > 0 || len(s.frame.carry) == 0 {
+		if blk, ok := s.frame.whole(buf, held); ok {
+			return f.moveBlock(s, blk, now)
+		}
+	}
+	for rest := buf[held:]; len(rest) > 0; {
+		blk, after, ok := s.frame.next(rest, pumpSize)
+		rest = after
+		if !ok {
+			continue
+		}
+		// If the stream goes back to its reactor in the middle, it goes on from here.
+		s.backlog = append(s.backlog[:0], rest...)
+		if !f.moveBlock(s, blk, now) {
+			return false
+		}
+		s.backlog = s.backlog[:0]
+	}
+	return true
+}
+
+func (f *fileSink) moveBlock(s *stream, blk block, now time.Time) bool {
+	s.plane.secrets.Load().mask(blk.text)
+	var rest []byte
+	var err error
+	if before := f.queue.takeOff(s, blk, now); len(before) > 0 {
+		if rest, err = f.deliver(before); err == nil {
+			f.noteQueued()
+		}
+	}
+	if err != nil {
+		rest = append(slices.Clip(rest), blk.text...)
+	} else {
+		rest, err = f.deliver(blk.text)
+	}
+	detached := f.queue.land()
+	if !detached {
+		s.record(f.parts, blk, rest, now)
+	}
+	f.judge(err)
+	if len(rest) > 0 {
+		f.queue.keepFor(s, rest)
+	}
+	return !detached && err == nil
+}
+
+// keepFor puts what the file did not take in front of everything that waits.
+func (q *queue) keepFor(s *stream, rest []byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending = append(append([]byte(nil), rest...), q.pending...)
+	q.share(s.dropped(), len(rest))
+	q.keepTrying()
+}
+
+// record puts what a file has taken into the ring, as places, and the rest as text.
+func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time) {
+	c := s.chunk(blk, now)
+	s.program.mu.Lock()
+	ring, whole := &s.program.rings[s.kind-1], c
+	text := blk.text
+	if len(rest) > len(text) {
+		rest = text // what had to come before it is no line of this stream
+	}
+	for _, p := range parts {
+		c.file, c.off, c.n = p.gen, p.off, p.n
+		if p.n < len(blk.text) {
+			c.lines, c.cut = linesOf(text[:p.n])
+			c.cut = c.cut && (blk.cut || len(rest) > 0)
+		}
+		ring.refer(c)
+		text = text[p.n:]
+		c.seq += uint64(c.lines)
+		c.cont = c.cut
+	}
+	if len(rest) > 0 {
+		c.file, c.off, c.n, c.cut = nil, 0, 0, blk.cut
+		ring.append(rest, c)
+	}
+	s.program.show(s.kind, whole, blk.text)
+	s.program.mu.Unlock()
+	s.plane.wakeFollowers()
+}
+
+// linesOf counts the lines of a part of a block, and says whether the last has no end.
+func linesOf(text []byte) (n int32, cut bool) {
+	n = int32(bytes.Count(text, newline))
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		return n + 1, true
+	}
+	return n, false
+}

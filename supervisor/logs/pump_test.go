@@ -1,0 +1,302 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What went straight to a file is read from there: before and after rotation,
+// compressed, and by a reader that asks for everything.
+func TestReadingWhatIsInFiles(t *testing.T) {
+	for _, compress := range []Compression{CompressNone, CompressGzip, CompressZstd} {
+		path := filepath.Join(t.TempDir(), "web.log")
+		if err := os.WriteFile(path, []byte("of an earlier box\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := newPlane(t, Config{})
+		text := numbered(20_000)
+		capture(t, p, Options{Program: "web", Path: path, MaxBytes: 300_000, Backups: -1, Compress: compress}, text)
+		settle(t, p)
+		want := "of an earlier box\n" + text
+		got := strings.Join(texts(all(p, Query{Files: true})), "\n") + "\n"
+		if got != want {
+			t.Errorf("%q: read %d bytes, want %d", compress, len(got), len(want))
+		}
+		if held := all(p, Query{}); len(held) != 20_000 {
+			t.Errorf("%q: the ring knows %d lines", compress, len(held))
+		}
+		if last := all(p, Query{Lines: 3}); len(last) != 3 || last[2].Text != strings.TrimSuffix(numbered(20_000)[strings.LastIndex(numbered(20_000)[:len(text)-1], "\n")+1:], "\n") {
+			t.Errorf("%q: the last lines are %q", compress, texts(last))
+		}
+		if n := len(all(p, Query{Files: true, Lines: 15_000})); n != 15_000 {
+			t.Errorf("%q: %d of 15000 lines", compress, n)
+		}
+	}
+}
+
+// Lines that the ring has forgotten come from the files, each once.
+func TestReadingWhatTheRingForgot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	p := newPlane(t, Config{RingBytes: 4096})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path, MaxBytes: 20_000, Backups: -1, Compress: CompressZstd})
+	var want bytes.Buffer
+	for line := range bytes.Lines([]byte(numbered(2000))) {
+		want.Write(line)
+		if _, err := stdout.Write(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	settle(t, p)
+	got := strings.Join(texts(all(p, Query{Files: true})), "\n") + "\n"
+	if got != want.String() {
+		t.Errorf("read %d bytes, want %d", len(got), want.Len())
+	}
+}
+
+func TestBackupsZeroKeepsNone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	p := newPlane(t, Config{})
+	text := numbered(5000)
+	capture(t, p, Options{Program: "web", Path: path, MaxBytes: 50_000}, text)
+	settle(t, p)
+	if names, _ := archives(t, path); len(names) != 0 {
+		t.Errorf("backups = 0 keeps %v", names)
+	}
+	if held := all(p, Query{}); len(held) < 2000 || held[len(held)-1].Text+"\n" != text[strings.LastIndexByte(text[:len(text)-1], '\n')+1:] {
+		t.Errorf("the ring has %d lines", len(held))
+	}
+}
+
+func TestStderrFile(t *testing.T) {
+	dir := t.TempDir()
+	p := newPlane(t, Config{})
+	o := Options{Program: "web", To: ToFile, Path: filepath.Join(dir, "out"), StderrPath: filepath.Join(dir, "err")}
+	c, stdout, stderr := open(t, p, o)
+	write(t, stdout, "fine\n")
+	write(t, stderr, "bad\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	if out, err := readLog(t, o.Path), readLog(t, o.StderrPath); out != "fine\n" || err != "bad\n" {
+		t.Errorf("stdout %q, stderr %q", out, err)
+	}
+	if got := all(p, Query{Files: true, Streams: []Stream{Stderr}}); len(got) != 1 || got[0].Text != "bad" {
+		t.Errorf("stderr is read as %q", texts(got))
+	}
+}
+
+// A file whose disk never answers costs its program the hold and no more; the ring has
+// everything, and what was written in vain reaches the file in the end.
+func TestPumpLetsGoOfADiskThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &queue{limit: 1 << 20, hold: fileHold, write: func([]byte) (int, int) { return 0, 0 }, mark: fileMark}
+		p := &Plane{cfg: Config{MaxLine: 1 << 20}, budget: budget{max: 1 << 20}}
+		pl := &programLog{name: "web"}
+		for i := range pl.rings {
+			pl.rings[i] = ring{max: 64 << 10, budget: &p.budget}
+		}
+		s := &stream{plane: p, program: pl, kind: Stdout, reactor: &reactor{wake: -1}, queue: q}
+		release := make(chan struct{})
+		blk := block{text: []byte("stuck\n"), lines: 1}
+		q.pump = func(s *stream) pumped {
+			q.takeOff(s, blk, time.Now())
+			<-release
+			if !q.land() {
+				t.Error("the flight was not given up")
+			}
+			return pumpedMore
+		}
+		if !q.offer(s) {
+			t.Fatal("an idle queue refuses a stream")
+		}
+		time.Sleep(fileHold - time.Second)
+		synctest.Wait()
+		if !q.owns(s) {
+			t.Error("the stream is let go of too early")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if q.owns(s) || len(s.reactor.posted) != 1 || q.offer(s) {
+			t.Error("the stream is still the pump's")
+		}
+		if lines := pl.tail(Stdout, 0, -1); len(lines) != 1 || lines[0].Text != "stuck" {
+			t.Errorf("the ring has %q", texts(lines))
+		}
+		close(release)
+		synctest.Wait()
+		if !q.atRest() {
+			t.Error("the queue's goroutine has not ended")
+		}
+	})
+}
+
+// A prompt without a newline is shown after a while, and its line stays one in a file.
+func TestUnfinishedLineIsFlushed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	p := newPlane(t, Config{FlushAfter: 10 * time.Millisecond})
+	for _, o := range []Options{{Program: "ring", To: ToNone}, {Program: "file", To: ToFile, Path: path}} {
+		c, stdout, stderr := open(t, p, o)
+		next, stop := pull(p, context.Background(), Query{Programs: []string{o.Program}, Follow: true})
+		write(t, stdout, "password: ")
+		if l := next(); l.Text != "password: " || !l.Truncated {
+			t.Errorf("%s: prompt came as %+v", o.Program, l)
+		}
+		write(t, stdout, "\nnext\n")
+		if l := next(); l.Text != "next" || l.Truncated {
+			t.Errorf("%s: then came %+v", o.Program, l)
+		}
+		stop()
+		closeAll(t, stdout, stderr)
+		<-c.Done()
+	}
+	flush(t, p)
+	if got := readLog(t, path); got != "password: \nnext\n" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
+// Both streams into one file, faster than they are read, with lines that cross every
+// border: each line arrives whole.
+func TestPumpOfTwoStreams(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path, MaxBytes: 1 << 20, Backups: -1})
+	text := numbered(50_000)
+	var wg sync.WaitGroup
+	for _, w := range []*os.File{stdout, stderr} {
+		wg.Go(func() { write(t, w, text) })
+	}
+	wg.Wait()
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	_, contents := archives(t, path)
+	want := map[string]int{}
+	for line := range strings.Lines(text) {
+		want[line] += 2
+	}
+	for line := range strings.Lines(strings.Join(contents, "") + readLog(t, path)) {
+		want[line]--
+	}
+	for line, n := range want {
+		if n != 0 {
+			t.Fatalf("%q: %d missing", line, n)
+		}
+	}
+	for _, kind := range []Stream{Stdout, Stderr} {
+		var got strings.Builder
+		for l := range p.Read(context.Background(), Query{Streams: []Stream{kind}}) {
+			got.WriteString(l.Text + "\n")
+		}
+		if !strings.HasSuffix(text, got.String()) || got.Len() < len(text)/2 {
+			t.Errorf("%v: %d of %d bytes are read back", kind, got.Len(), len(text))
+		}
+	}
+}
+
+func TestNextRotation(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Skip("no time zones here: ", err)
+	}
+	at := func(text string) time.Time {
+		v, err := time.ParseInLocation("2006-01-02 15:04", text, berlin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for _, c := range []struct {
+		o           Options
+		begun, want string
+	}{
+		{Options{At: "03:30"}, "2026-01-01 00:00", "2026-01-01 03:30"},
+		{Options{At: "03:30"}, "2026-01-01 03:30", "2026-01-02 03:30"},
+		{Options{At: "00:00"}, "2026-12-31 12:00", "2027-01-01 00:00"},
+		{Options{At: "03:30", Every: time.Hour}, "2026-01-01 00:00", "2026-01-01 01:00"},
+		{Options{At: "03:30", Every: 24 * time.Hour}, "2026-01-01 00:00", "2026-01-01 03:30"},
+		{Options{At: "12:00"}, "2026-03-28 13:00", "2026-03-29 12:00"}, // the day has 23 hours
+		{Options{At: "12:00"}, "2026-10-24 13:00", "2026-10-25 12:00"}, // the day has 25 hours
+	} {
+		if got := nextRotation(&c.o, at(c.begun)); !got.Equal(at(c.want)) {
+			t.Errorf("%+v begun %s: %s, want %s", c.o, c.begun, got, c.want)
+		}
+	}
+	if got := nextRotation(&Options{}, at("2026-01-01 00:00")); !got.IsZero() {
+		t.Errorf("without either: %s", got)
+	}
+}
+
+func TestRotationByAge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	p := newPlane(t, Config{})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path, Every: time.Nanosecond, Backups: -1})
+	next, stop := pull(p, context.Background(), Query{Follow: true})
+	defer stop()
+	for range 3 {
+		write(t, stdout, "x\n")
+		next()
+		flush(t, p)
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	names, contents := archives(t, path)
+	rest, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) == 0 || strings.Join(contents, "")+string(rest) != "x\nx\nx\n" {
+		t.Errorf("%v: %q and %q", names, contents, rest)
+	}
+}
+
+// A program cannot lead root elsewhere by way of a link in the place of the directory.
+func TestLogDirectorySwappedForALink(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: links of other users are followed otherwise")
+	}
+	dir := t.TempDir()
+	for _, d := range []string{"mine", "secret"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, uid := range map[string]int{dir: 65534, filepath.Join(dir, "mine"): 65534} {
+		if err := os.Chown(path, uid, uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reports := make(chan error, 10)
+	p := newPlane(t, Config{OnTrouble: func(_ string, err error) { reports <- err }})
+	path := filepath.Join(dir, "mine", "log")
+	capture(t, p, Options{Program: "web", Path: path}, "x\n")
+	if err := os.Rename(filepath.Join(dir, "mine"), filepath.Join(dir, "was")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("secret", filepath.Join(dir, "mine")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Lchown(filepath.Join(dir, "mine"), 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	capture(t, p, Options{Program: "web", Path: path}, "y\n")
+	if err := <-reports; err == nil || !strings.Contains(err.Error(), "symbolic link") {
+		t.Errorf("report = %v", err)
+	}
+	if names, err := os.ReadDir(filepath.Join(dir, "secret")); err != nil || len(names) != 0 {
+		t.Errorf("root wrote %v, %v", names, err)
+	}
+}

@@ -1,0 +1,133 @@
+package logs
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Rate bounds what a program may print. Zero values bound nothing.
+type Rate struct {
+	Lines    int           // in Interval
+	Bytes    int64         // in Interval
+	Interval time.Duration // default 1 s
+}
+
+func (r Rate) limits() bool { return r.Lines > 0 || r.Bytes > 0 }
+
+// limiter counts the output of one program in windows of time. What is over the limit
+// is suppressed everywhere; a line says how much it was.
+type limiter struct {
+	mu     sync.Mutex
+	rate   Rate
+	begun  time.Time // of the window
+	lines  int
+	bytes  int64
+	lost   suppressed
+	timing bool // somebody will ask for the summary at the end of the window
+}
+
+// suppressed is what was not let through.
+type suppressed struct {
+	lines int
+	bytes int64
+}
+
+func (l *limiter) set(rate Rate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if rate.Interval <= 0 {
+		rate.Interval = time.Second
+	}
+	l.rate = rate
+}
+
+// admit says how many bytes of a block go through, whole lines from its begin; last is
+// what was suppressed before and is to be told first. With wait > 0 the caller has to
+// ask for the summary after that time.
+func (l *limiter) admit(blk block, now time.Time) (n int, last suppressed, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if age := now.Sub(l.begun); age < 0 || age >= l.rate.Interval {
+		l.begun, l.lines, l.bytes = now, 0, 0
+		last, l.lost = l.lost, suppressed{}
+	}
+	text := blk.text
+	for n < len(text) {
+		end := len(text)
+		if i := bytes.IndexByte(text[n:], '\n'); i >= 0 {
+			end = n + i + 1
+		}
+		if l.rate.Lines > 0 && l.lines >= l.rate.Lines || l.rate.Bytes > 0 && l.bytes+int64(end-n) > l.rate.Bytes {
+			break
+		}
+		l.lines++
+		l.bytes += int64(end - n)
+		n = end
+	}
+	if rest := text[n:]; len(rest) > 0 {
+		lines, _ := linesOf(rest)
+		l.lost.lines += int(lines)
+		l.lost.bytes += int64(len(rest))
+		if !l.timing {
+			l.timing = true
+			wait = max(l.rate.Interval-now.Sub(l.begun), time.Millisecond)
+		}
+	}
+	return n, last, wait
+}
+
+// summary takes what was suppressed until now.
+func (l *limiter) summary() suppressed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lost := l.lost
+	l.lost, l.timing = suppressed{}, false
+	return lost
+}
+
+func (l *limiter) text(s suppressed) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limit := fmt.Sprintf("%d lines", l.rate.Lines)
+	if l.rate.Lines == 0 {
+		limit = fmt.Sprintf("%d bytes", l.rate.Bytes)
+	} else if l.rate.Bytes > 0 {
+		limit += fmt.Sprintf(" or %d bytes", l.rate.Bytes)
+	}
+	return fmt.Appendf(nil, "agentinit: %d lines (%d bytes) suppressed: more than %s in %v\n", s.lines, s.bytes, limit, l.rate.Interval)
+}
+
+// limited carries of a block what the program's rate lets through.
+func (s *stream) limited(blk block, now time.Time) {
+	n, last, wait := s.program.limit.admit(blk, now)
+	if last.lines > 0 {
+		s.tellSuppressed(last, now)
+	}
+	if wait > 0 {
+		time.AfterFunc(wait, func() { s.reactor.post(command{op: opSummary, stream: s}) })
+	}
+	if lost := len(blk.text) - n; lost > 0 {
+		s.program.suppressed[s.kind-1].Add(uint64(lost))
+	}
+	if n > 0 {
+		part := block{text: blk.text[:n], cut: blk.cut && n == len(blk.text), cont: blk.cont}
+		lines, _ := linesOf(part.text)
+		part.lines = int(lines)
+		s.pass(part, now)
+	}
+}
+
+// summarize tells what was suppressed when the window is over, or the stream.
+func (s *stream) summarize() {
+	if s.rated {
+		if lost := s.program.limit.summary(); lost.lines > 0 {
+			s.tellSuppressed(lost, time.Now())
+		}
+	}
+}
+
+func (s *stream) tellSuppressed(lost suppressed, now time.Time) {
+	s.pass(block{text: s.program.limit.text(lost), lines: 1}, now)
+}

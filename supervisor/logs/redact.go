@@ -1,0 +1,180 @@
+package logs
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Secrets are masked in every line before it reaches the ring, the console or a file:
+// each byte becomes an asterisk, so that nothing moves and nothing is copied. Blocks
+// end at line ends, so that a secret is never cut by the border of a read; where a
+// line itself is cut, what may be the begin of a secret waits for the rest.
+
+// minSecret is the shortest secret that is looked for: shorter ones are words that
+// occur by chance, and masking them would make the output useless.
+const minSecret = 8
+
+// longSecret divides the secrets: long ones are found much faster on their own.
+const longSecret = 24
+
+// redactor looks for a set of secrets. It never changes.
+type redactor struct {
+	values   []string // as they were given
+	patterns [][]byte
+	longest  int
+	groups   []*matcher
+}
+
+// Redact adds secrets that are masked from now on, each also as JSON, URL and base64
+// would write it. Of a secret of several lines each line counts. Values that are
+// shorter than 8 bytes are ignored.
+func (p *Plane) Redact(values ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var known []string
+	if old := p.secrets.Load(); old != nil {
+		known = old.values
+	}
+	all := slices.Concat(known, values)
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) > len(known) {
+		p.secrets.Store(newRedactor(all))
+	}
+}
+
+func newRedactor(values []string) *redactor {
+	r := &redactor{values: values}
+	seen := map[string]bool{}
+	for _, value := range values {
+		for _, form := range forms(value) {
+			if len(form) >= minSecret && !seen[form] {
+				seen[form] = true
+				r.patterns = append(r.patterns, []byte(form))
+				r.longest = max(r.longest, len(form))
+			}
+		}
+	}
+	var short, long [][]byte
+	for _, p := range r.patterns {
+		if len(p) < longSecret {
+			short = append(short, p)
+		} else {
+			long = append(long, p)
+		}
+	}
+	for _, group := range [][][]byte{long, short} {
+		if len(group) > 0 {
+			r.groups = append(r.groups, newMatcher(group))
+		}
+	}
+	return r
+}
+
+// forms are the ways in which a secret appears in output.
+func forms(value string) []string {
+	out := []string{}
+	for line := range strings.Lines(value) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "-----") {
+			continue // the frame of a PEM block is no secret
+		}
+		out = append(out, line, url.QueryEscape(line), base64.RawStdEncoding.EncodeToString([]byte(line)))
+		if quoted, err := json.Marshal(line); err == nil {
+			out = append(out, string(quoted[1:len(quoted)-1]))
+		}
+	}
+	return append(out, base64.RawStdEncoding.EncodeToString([]byte(value)))
+}
+
+// mask masks all secrets in text.
+func (r *redactor) mask(text []byte) {
+	if r == nil {
+		return
+	}
+	for _, m := range r.groups {
+		m.mask(text)
+	}
+}
+
+// held is how many bytes at the end of text may be the begin of a secret.
+func (r *redactor) held(text []byte) int {
+	if r == nil {
+		return 0
+	}
+	for n := min(r.longest-1, len(text)); n > 0; n-- {
+		tail := text[len(text)-n:]
+		if slices.ContainsFunc(r.patterns, func(p []byte) bool { return len(p) > n && bytes.HasPrefix(p, tail) }) {
+			return n
+		}
+	}
+	return 0
+}
+
+// matcher finds any of its patterns by the algorithm of Wu and Manber ("A fast
+// algorithm for multi-pattern searching", 1994) with blocks of three bytes: where the
+// block at the end of a window occurs in no pattern, nearly the whole window is
+// skipped.
+type matcher struct {
+	size   int // of the window: the length of the shortest pattern
+	shift  [blockTable]uint8
+	bucket map[uint16][][]byte // patterns by the last block of their window, longest first
+}
+
+const blockTable = 1 << 12
+
+func blockAt(text []byte, end int) uint16 {
+	h := uint32(text[end])<<16 | uint32(text[end-1])<<8 | uint32(text[end-2])
+	return uint16(h * 2654435761 >> 20)
+}
+
+func newMatcher(patterns [][]byte) *matcher {
+	m := &matcher{size: 255, bucket: map[uint16][][]byte{}}
+	for _, p := range patterns {
+		m.size = min(m.size, len(p))
+	}
+	for i := range m.shift {
+		m.shift[i] = uint8(m.size - 2)
+	}
+	for _, p := range patterns {
+		for end := 2; end < m.size; end++ {
+			h := blockAt(p, end)
+			m.shift[h] = min(m.shift[h], uint8(m.size-1-end))
+		}
+		h := blockAt(p, m.size-1)
+		m.bucket[h] = append(m.bucket[h], p)
+	}
+	for _, b := range m.bucket {
+		slices.SortFunc(b, func(a, b []byte) int { return len(b) - len(a) })
+	}
+	return m
+}
+
+func (m *matcher) mask(text []byte) {
+	for end := m.size - 1; end < len(text); {
+		h := blockAt(text, end)
+		if skip := m.shift[h]; skip > 0 {
+			end += int(skip)
+			continue
+		}
+		begin := end - m.size + 1
+		n := 0
+		for _, p := range m.bucket[h] {
+			if bytes.HasPrefix(text[begin:], p) {
+				n = len(p)
+				break
+			}
+		}
+		if n == 0 {
+			end++
+			continue
+		}
+		for i := begin; i < begin+n; i++ {
+			text[i] = '*'
+		}
+		end += n
+	}
+}

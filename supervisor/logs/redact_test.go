@@ -1,0 +1,173 @@
+package logs
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const secret = "5f2c9a1be07d4436a8e1c3b59d7f0e62"
+
+// A secret reaches no place, however it is written: at once, in pieces, over the
+// borders of reads and of long lines, on either stream. Without Redact it does.
+func TestSecretsReachNoSink(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		var out string
+		for _, to := range []To{ToNone, ToConsole, ToFile} {
+			sink := newSinkhole(t)
+			p := New(Config{Stdout: sink.w, Format: FormatJSON, RingBytes: 4 << 20, MaxLine: 64 << 10, FlushAfter: time.Millisecond})
+			if known {
+				p.Redact(secret, "short", "-----BEGIN KEY-----\nMIIEvQIBADANBgkq\n-----END KEY-----\n")
+			}
+			path := filepath.Join(t.TempDir(), "log")
+			c, stdout, stderr := open(t, p, Options{Program: "web", To: to, Path: path})
+			write(t, stdout, "key="+secret+" short\n")
+			for i := range len(secret) {
+				write(t, stderr, secret[i:i+1])
+			}
+			write(t, stderr, "\nMIIEvQIBADANBgkq\n")
+			write(t, stdout, strings.Repeat("x", 64<<10-10)+secret+"\n")
+			write(t, stdout, strings.Repeat("line\n", 20_000)+secret+strings.Repeat("y", 300<<10)+"\n")
+			fmt.Fprintf(stdout, "Basic %s\n", base64.StdEncoding.EncodeToString([]byte(secret)))
+			closeAll(t, stdout, stderr)
+			<-c.Done()
+			if _, err := p.Writer().Write([]byte(`{"message":"` + secret + `"}` + "\n")); err != nil {
+				t.Error(err)
+			}
+			lines := strings.Join(texts(all(p, Query{})), "\n")
+			if err := p.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			lines += string(sink.bytes(t))
+			if to == ToFile {
+				data, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lines += string(data)
+			}
+			if !strings.Contains(lines, " short") || !strings.Contains(lines, "line") {
+				t.Errorf("%v: what is no secret is gone", to)
+			}
+			out += lines
+		}
+		for _, s := range []string{secret, "MIIEvQIBADANBgkq", base64.StdEncoding.EncodeToString([]byte(secret)), secret[:20]} {
+			if strings.Contains(out, s) == known {
+				t.Errorf("with redaction %v: %q is there %d times", known, s, strings.Count(out, s))
+			}
+		}
+	}
+}
+
+func FuzzMatcher(f *testing.F) {
+	f.Add([]byte("abc12345678xyz12345678"), []byte("12345678"), []byte("abcdefgh-long-enough-for-the-other"))
+	f.Add(bytes.Repeat([]byte("a"), 100), []byte("aaaaaaaa"), []byte("aaaaaaaaaaaaaaaaaaaaaaaaaaaaab"))
+	f.Fuzz(func(t *testing.T, text, one, two []byte) {
+		r := newRedactor([]string{string(one), string(two)})
+		got := bytes.Clone(text)
+		r.mask(got)
+		if len(got) != len(text) {
+			t.Fatal("the length has changed")
+		}
+		for _, p := range r.patterns {
+			if !bytes.Contains(p, []byte("*")) && bytes.Contains(got, p) {
+				t.Fatalf("%q is left in %q", p, got)
+			}
+		}
+		for i := range got {
+			if got[i] != text[i] && got[i] != '*' {
+				t.Fatalf("%q became %q", text, got)
+			}
+		}
+		// The negative twin: without a secret in it a text stays as it is.
+		has := false
+		for _, p := range r.patterns {
+			has = has || bytes.Contains(text, p)
+		}
+		if !has && !bytes.Equal(got, text) {
+			t.Fatalf("masked without a secret: %q", got)
+		}
+	})
+}
+
+func BenchmarkRedact(b *testing.B) {
+	text := []byte(strings.Repeat("2026-01-02T12:00:00Z INFO request path=/v1/agents status=200 ms=1.25 user=somebody\n", 800))
+	for name, secrets := range map[string][]string{
+		"none": nil, "key": {secret}, "10 long": {}, "10 short": {},
+	} {
+		for i := range 10 {
+			switch name {
+			case "10 long":
+				secrets = append(secrets, fmt.Sprintf("sk-%02d%s", i, secret))
+			case "10 short":
+				secrets = append(secrets, fmt.Sprintf("pw%02d-%d-zz", i, i*7919))
+			}
+		}
+		b.Run(name, func(b *testing.B) {
+			p := New(Config{})
+			p.Redact(secrets...)
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				p.secrets.Load().mask(text)
+			}
+		})
+	}
+}
+
+// A program over its rate is cut off, told so, and counted; what another prints is not
+// touched.
+func TestRateIsSummedUp(t *testing.T) {
+	for _, o := range []Options{
+		{To: ToNone, Rate: Rate{Lines: 3, Interval: time.Hour}},
+		{To: ToNone, Rate: Rate{Bytes: 12, Interval: time.Hour}},
+		{To: ToFile, Rate: Rate{Lines: 3, Bytes: 100, Interval: time.Hour}},
+	} {
+		o.Program, o.Path = "loud", filepath.Join(t.TempDir(), "log")
+		p := newPlane(t, Config{})
+		c, stdout, stderr := open(t, p, o)
+		calm, calmOut, calmErr := open(t, p, Options{Program: "calm", To: ToNone})
+		for i := range 10 {
+			write(t, stdout, fmt.Sprintf("%03d\n", i))
+			write(t, calmOut, "x\n")
+		}
+		closeAll(t, stdout, stderr, calmOut, calmErr)
+		<-c.Done()
+		<-calm.Done()
+		got := texts(all(p, Query{Programs: []string{"loud"}}))
+		if len(got) != 4 || got[2] != "002" || !strings.HasPrefix(got[3], "agentinit: 7 lines (28 bytes) suppressed: more than ") {
+			t.Errorf("%+v: %q", o.Rate, got)
+		}
+		if n := len(all(p, Query{Programs: []string{"calm"}})); n != 10 {
+			t.Errorf("the other program has %d lines", n)
+		}
+		if s := p.Stats()[2]; s.Suppressed != 28 || s.Bytes != 40 {
+			t.Errorf("stats %+v", s)
+		}
+	}
+}
+
+// The window goes by: the summary comes by itself, and output is let through again.
+func TestRateWindow(t *testing.T) {
+	l := &limiter{}
+	l.set(Rate{Lines: 2})
+	at := time.Unix(1000, 0)
+	blk := block{text: []byte("a\nb\nc\n"), lines: 3}
+	n, last, wait := l.admit(blk, at)
+	if n != 4 || last.lines != 0 || wait != time.Second {
+		t.Errorf("first: %d, %+v, %v", n, last, wait)
+	}
+	if n, _, wait = l.admit(blk, at.Add(time.Second/2)); n != 0 || wait != 0 {
+		t.Errorf("in the same window: %d, %v", n, wait)
+	}
+	if n, last, _ = l.admit(blk, at.Add(time.Second)); n != 4 || last.lines != 4 || last.bytes != 8 {
+		t.Errorf("in the next: %d, %+v", n, last)
+	}
+	if n, _, _ = l.admit(blk, at.Add(-time.Hour)); n != 4 {
+		t.Errorf("after the clock was set back: %d", n)
+	}
+}

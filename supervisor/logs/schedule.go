@@ -1,0 +1,30 @@
+package logs
+
+import "time"
+
+func (o *Options) rotatesByTime() bool { return o.Every > 0 || o.At != "" }
+
+// nextRotation says when a file that was begun then is due by its age or the time of
+// day; the zero time is never. A time of day that is none never comes.
+func nextRotation(o *Options, begun time.Time) (due time.Time) {
+	if at, err := time.Parse("15:04", o.At); err == nil {
+		due = nextTimeOfDay(begun, at.Hour(), at.Minute())
+	}
+	if o.Every > 0 {
+		if aged := begun.Add(o.Every); due.IsZero() || aged.Before(due) {
+			due = aged
+		}
+	}
+	return due
+}
+
+// nextTimeOfDay returns the first such moment after t, in t's zone. On a day whose
+// clock skips it, it is what time.Date makes of it.
+func nextTimeOfDay(t time.Time, hour, minute int) time.Time {
+	year, month, day := t.Date()
+	due := time.Date(year, month, day, hour, minute, 0, 0, t.Location())
+	if !due.After(t) {
+		due = time.Date(year, month, day+1, hour, minute, 0, 0, t.Location())
+	}
+	return due
+}
