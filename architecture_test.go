@@ -27,15 +27,16 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/supervisordconf",
 	},
-	"supervisor":             {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event"},
-	"supervisor/ready":       {"supervisor/program", "supervisor/proc", "supervisor/logs"},
-	"supervisor/control":     {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control/api", "internal/exchange"},
-	"supervisor/program":     {},
-	"supervisor/proc":        {"supervisor/proc/child"},
-	"supervisor/proc/child":  {}, // what it imports is initialised before it
-	"supervisor/logs":        {"internal/safeopen"},
-	"supervisor/event":       {},
-	"supervisor/control/api": {},
+	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event"},
+	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},
+	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control/api", "internal/exchange"},
+	"supervisor/program":      {},
+	"supervisor/proc":         {"supervisor/proc/child"},
+	"supervisor/proc/child":   {}, // what it imports is initialised before it
+	"supervisor/logs":         {"internal/safeopen"},
+	"supervisor/logs/forward": {"supervisor/logs"},
+	"supervisor/event":        {},
+	"supervisor/control/api":  {},
 	// A control server over a made-up supervisor: for tests of the server and of
 	// agentctl, part of no binary.
 	"supervisor/control/controltest": {

@@ -37,8 +37,22 @@ type Supervisor struct {
 
 // BoxLog is supervisor.log: agentinit's own voice and the form of the console.
 type BoxLog struct {
-	Format string `toml:"format"` // auto, json, console, raw
-	Level  string `toml:"level"`
+	Format  string                `toml:"format"` // auto, json, console, raw
+	Level   string                `toml:"level"`
+	Forward map[string]LogForward `toml:"forward"`
+}
+
+// LogForward is one table of supervisor.log.forward: a collector of what programs print.
+type LogForward struct {
+	Type       string            `toml:"type"` // syslog, loki, otlp, http
+	URL        string            `toml:"url"`
+	TokenEnv   string            `toml:"token_env"` // names a variable
+	Headers    map[string]string `toml:"headers"`
+	CAFile     string            `toml:"ca_file"`
+	Programs   []string          `toml:"programs"` // names and globs; empty: all
+	BatchLines int               `toml:"batch_lines"`
+	BatchWait  Duration          `toml:"batch_wait"`
+	Timeout    Duration          `toml:"timeout"`
 }
 
 // Bootstrap is [bootstrap].

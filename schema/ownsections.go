@@ -238,6 +238,20 @@ func logsShape() *shape {
 	)
 }
 
+func forwardShape() *shape {
+	return table("One collector. What it cannot take waits in the rings; what is forgotten there before it could be sent is counted.",
+		must("type", enum("syslog is RFC 5424, loki the push API, otlp OTLP/HTTP with JSON, http one JSON object a line.", "syslog", "loki", "otlp", "http")),
+		must("url", text("Where to: unix:///dev/log, udp://host:514, tcp://host:514 or tls://host:6514 for syslog, else http:// or https://.").match(`^(unix|udp|tcp|tls|http|https)://.+`, "a URL such as tcp://logs.example:514").eg("tls://logs.example:6514", "http://loki:3100")),
+		field("token_env", text("Variable that holds a bearer token; never the token itself. Not for syslog.").eg("LOKI_TOKEN")),
+		field("headers", mapping("Headers of every request, such as X-Scope-OrgID. Not for syslog.", nil, text("").hidden())),
+		field("ca_file", text("PEM certificates to trust in place of the system's.").eg("/etc/ssl/logs.pem")),
+		field("programs", texts("Names and globs of the programs; all without.").def([]string{}).eg([]any{"web", "worker:*"})),
+		field("batch_lines", integer("Most lines sent at once.").between(1, 100000).def(1000)),
+		field("batch_wait", duration("How long a line waits for others.").def("1s")),
+		field("timeout", duration("Of one attempt. A failed one is repeated after 0.5 s, then after twice as long each time, at most 30 s.").def("10s")),
+	)
+}
+
 func compression() *shape {
 	s := &shape{kinds: kString | kBool, doc: "Compress rotated logs in the background: \"gzip\", \"zstd\" or \"none\"; true is gzip."}
 	return s.match(`^(none|gzip|zstd)$`, `"gzip", "zstd", "none" or a boolean`).def(false).eg("zstd")
@@ -271,6 +285,7 @@ func supervisorShape() *shape {
 		field("log", table("agentinit's own voice and the form of the console.",
 			field("format", enum("auto: console on a terminal, else json.", "auto", "json", "console", "raw").def("auto")),
 			field("level", logLevel("Threshold of agentinit's own lines.")),
+			field("forward", mapping("Collectors to which the output of programs is sent, one table for each; none without. Changes hold from the next boot on.", programNames, forwardShape())),
 		)),
 		field("image", text("Image of the box, for generated descriptions; absent: that of --image, else the local tag.").nonEmpty().eg("registry.example.org/web:1.2")),
 	}

@@ -79,7 +79,7 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 	streams := map[string][]probes.StreamLogs{}
 	for _, s := range m.b.plane.Stats() {
 		streams[s.Program] = append(streams[s.Program], probes.StreamLogs{
-			Stream: s.Stream.String(), Bytes: s.Bytes, Dropped: s.Dropped,
+			Stream: s.Stream.String(), Bytes: s.Bytes, Dropped: s.Dropped + s.Suppressed,
 		})
 	}
 	snap := m.b.sup.Snapshot()

@@ -34,6 +34,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs/forward"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 	"github.com/dreamlab-ai/agentinit/telemetry"
@@ -62,6 +63,7 @@ type box struct {
 
 	bus       *event.Bus
 	plane     *logs.Plane
+	forwards  []*forward.Forwarder // none unless the manifest wants them
 	voice     *voice
 	owner     *proc.Owner
 	system    *supervisor.System
@@ -338,6 +340,9 @@ func (b *box) build() error {
 	if err != nil {
 		return err
 	}
+	if err := b.forward(m); err != nil {
+		return err
+	}
 	return b.serveAPI(m)
 }
 
@@ -512,6 +517,7 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	}
 	flushing, cancel := context.WithTimeout(context.Background(), flushWait)
 	defer cancel()
+	b.closeForwards(flushing)
 	if err := b.plane.Close(flushing); err != nil {
 		b.stderr.say(fmt.Appendln(nil, "agentinit: the end of the log may be missing:", err), nil)
 	}

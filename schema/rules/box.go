@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -44,6 +45,9 @@ func boxRules() []Rule {
 		{Code: "E109", Severity: schema.Error, Check: sharedLogFiles,
 			Doc:    "Two programs, or the instances of one, write the same log file: rotation would tear it.",
 			Remedy: "Give each its own path; ${INSTANCE} expands."},
+		{Code: "E160", Severity: schema.Error, Check: forwardURLs,
+			Doc:    "The url of a table of supervisor.log.forward does not go with its type.",
+			Remedy: "syslog is sent to unix://, udp://, tcp:// or tls://, the others to http:// or https://."},
 		{Code: "E110", Severity: schema.Error, Check: drainEatsBudget,
 			Doc:    "supervisor.drain leaves nothing of supervisor.stop_grace: two seconds, or a fifth of a shorter stop_grace, belong to KILL.",
 			Remedy: "Make drain shorter or stop_grace longer."},
@@ -377,6 +381,19 @@ func sharedLogFiles(d *schema.Document, _ Facts) (out []schema.Finding) {
 				out = append(out, p.finding("is the log file of "+schema.Quote(other)+" too", "give each its own", "logs", key))
 			}
 			writer[path] = p.keys[1]
+		}
+	}
+	return out
+}
+
+func forwardURLs(d *schema.Document, _ Facts) (out []schema.Finding) {
+	forwards := d.Manifest().Supervisor.Log.Forward
+	for _, name := range slices.Sorted(maps.Keys(forwards)) {
+		f := forwards[name]
+		scheme, _, _ := strings.Cut(f.URL, "://")
+		if web := scheme == "http" || scheme == "https"; web == (f.Type == "syslog") {
+			out = append(out, atKeys(d, []string{"supervisor", "log", "forward", name, "url"}, schema.Quote(f.URL)+" is no address for "+f.Type,
+				"syslog goes to unix://, udp://, tcp:// or tls://, the others to http:// or https://"))
 		}
 	}
 	return out

@@ -1,0 +1,289 @@
+// Package forward owns the way of captured output to log collectors outside the box:
+// syslog, Loki, OTLP and plain HTTP. It exists only where the manifest asks for it.
+//
+// A forwarder is one more reader of the log plane. While a collector is slow or away,
+// the lines wait where they are kept anyway, in the rings and log files; what is gone
+// from there before it could be sent is counted. The package must never hold up a
+// program or another reader, never keep more than one batch of its own, and never
+// write a token into an error.
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+)
+
+// Config describes one forwarder.
+type Config struct {
+	Name string // of the table in the manifest, for errors
+	// Kind is syslog, loki, otlp or http.
+	Kind string
+	// URL is where to: unix://, udp://, tcp:// and tls:// for syslog, else http(s)://.
+	URL      string
+	Token    string            // sent as a bearer token; "" none; not for syslog
+	Headers  map[string]string // sent with every request
+	CAFile   string            // PEM certificates to trust in place of the system's
+	Programs []string          // names and globs; empty means all
+	Host     string            // the name of this box, in syslog and as a label
+
+	BatchLines int           // default 1000
+	BatchWait  time.Duration // how long a line may wait for others; default 1 s
+	Timeout    time.Duration // of one attempt; default 10 s
+
+	// OnTrouble hears once when sending begins to fail, and once with nil when it
+	// works again. It must not block.
+	OnTrouble func(error)
+}
+
+const (
+	defaultBatchLines = 1000
+	defaultBatchWait  = time.Second
+	defaultTimeout    = 10 * time.Second
+	maxBatchBytes     = 1 << 20
+
+	retryFirst = 500 * time.Millisecond
+	retryMost  = 30 * time.Second
+)
+
+// Source is the log plane.
+type Source interface {
+	Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line]
+}
+
+// Stats counts lines since the start.
+type Stats struct {
+	Sent    uint64
+	Dropped uint64 // gone from the rings before they could be sent, or refused
+	Retries uint64 // attempts that failed and were repeated
+}
+
+// Forwarder sends what programs print to one collector. Its methods may be called from
+// any goroutine.
+type Forwarder struct {
+	cfg    Config
+	sender sender
+
+	sent, dropped, retries atomic.Uint64
+	failing                bool
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+	last uint64 // Seq of the newest line that was sent or given up; the loop's
+}
+
+// sender delivers a batch. An error that wraps errRefused is final; others are tried
+// again.
+type sender interface {
+	send(ctx context.Context, batch []logs.Line) error
+	close()
+}
+
+// errRefused is a batch that the collector will never take.
+var errRefused = errors.New("refused")
+
+// New checks the configuration. It opens no connection.
+func New(cfg Config) (*Forwarder, error) {
+	if cfg.BatchLines <= 0 {
+		cfg.BatchLines = defaultBatchLines
+	}
+	if cfg.BatchWait <= 0 {
+		cfg.BatchWait = defaultBatchWait
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.OnTrouble == nil {
+		cfg.OnTrouble = func(error) {}
+	}
+	for _, glob := range cfg.Programs {
+		if _, err := path.Match(glob, ""); err != nil {
+			return nil, fmt.Errorf("forward %s: %q is no glob", cfg.Name, glob)
+		}
+	}
+	f := &Forwarder{cfg: cfg}
+	var err error
+	if cfg.Kind == "syslog" {
+		f.sender, err = newSyslog(cfg)
+	} else {
+		f.sender, err = newPush(cfg)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("forward %s: %w", cfg.Name, err)
+	}
+	return f, nil
+}
+
+// Start begins with what the rings hold.
+func (f *Forwarder) Start(source Source) {
+	ctx, stop := context.WithCancel(context.Background())
+	f.stop = stop
+	lines := make(chan logs.Line, 64)
+	f.done.Go(func() {
+		defer close(lines)
+		for line := range source.Read(ctx, logs.Query{Follow: true}) {
+			if !f.wants(line) {
+				continue
+			}
+			select {
+			case lines <- line:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	f.done.Go(func() { f.run(ctx, lines) })
+}
+
+// Close sends what is left, until ctx ends: what programs have printed until now is
+// tried once more, not for ever.
+func (f *Forwarder) Close(ctx context.Context, source Source) {
+	if f.stop == nil {
+		return
+	}
+	f.stop()
+	f.done.Wait()
+	var b batch
+	flush := func() {
+		if len(b.lines) > 0 && ctx.Err() == nil && f.attempt(ctx, b.lines) == nil {
+			f.sent.Add(uint64(len(b.lines)))
+		} else {
+			f.dropped.Add(uint64(len(b.lines)))
+		}
+		b = batch{}
+	}
+	for line := range source.Read(ctx, logs.Query{After: f.last}) {
+		if f.wants(line) && f.take(&b, line) {
+			flush()
+		}
+	}
+	flush()
+	f.sender.close()
+}
+
+// Stats returns the counters.
+func (f *Forwarder) Stats() Stats {
+	return Stats{Sent: f.sent.Load(), Dropped: f.dropped.Load(), Retries: f.retries.Load()}
+}
+
+func (f *Forwarder) wants(line logs.Line) bool {
+	return len(f.cfg.Programs) == 0 || slices.ContainsFunc(f.cfg.Programs, func(glob string) bool {
+		ok, err := path.Match(glob, line.Program)
+		return err == nil && ok
+	})
+}
+
+type batch struct {
+	lines []logs.Line
+	bytes int
+}
+
+// take adds a line and says whether the batch is full. A mark of lines that this reader
+// has missed is counted, and no line.
+func (f *Forwarder) take(b *batch, line logs.Line) (full bool) {
+	if line.Dropped > 0 {
+		f.dropped.Add(line.Dropped)
+		return false
+	}
+	b.lines = append(b.lines, line)
+	b.bytes += len(line.Text)
+	return len(b.lines) >= f.cfg.BatchLines || b.bytes >= maxBatchBytes
+}
+
+func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
+	var b batch
+	var timer *time.Timer
+	var due <-chan time.Time
+	for {
+		full := false
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				return // Close reads from last on
+			}
+			full = f.take(&b, line)
+			if due == nil && len(b.lines) > 0 {
+				timer = time.NewTimer(f.cfg.BatchWait)
+				due = timer.C
+			}
+		case <-due:
+			full = true
+		}
+		if !full {
+			continue
+		}
+		if timer != nil {
+			timer.Stop()
+			due = nil
+		}
+		if !f.deliver(ctx, b.lines) {
+			return
+		}
+		b = batch{}
+	}
+}
+
+// deliver tries until the batch is taken or refused; false means that ctx has ended.
+func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
+	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
+		err := f.attempt(ctx, lines)
+		switch {
+		case err == nil:
+			f.sent.Add(uint64(len(lines)))
+			f.last = lines[len(lines)-1].Seq
+			return true
+		case ctx.Err() != nil:
+			return false
+		case errors.Is(err, errRefused):
+			f.dropped.Add(uint64(len(lines)))
+			f.last = lines[len(lines)-1].Seq
+			return true
+		}
+		f.retries.Add(1)
+		pause := time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
+		var later *laterError
+		if errors.As(err, &later) {
+			pause = max(pause, min(later.after, 10*retryMost))
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// laterError is an answer that says when to come back.
+type laterError struct {
+	error
+	after time.Duration
+}
+
+func (e *laterError) Unwrap() error { return e.error }
+
+// attempt sends once and reports the first failure and the recovery.
+func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
+	bounded, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
+	defer cancel()
+	err := f.sender.send(bounded, lines)
+	if ctx.Err() != nil && err != nil {
+		return err // our own end is no trouble
+	}
+	if (err != nil) != f.failing {
+		f.failing = err != nil
+		if err != nil {
+			err = fmt.Errorf("cannot forward logs to %s: %w", f.cfg.Name, err)
+		}
+		f.cfg.OnTrouble(err)
+	}
+	return err
+}

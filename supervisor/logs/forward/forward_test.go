@@ -1,0 +1,492 @@
+package forward
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/logs/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
+
+func line(seq uint64, program, text string) logs.Line {
+	return logs.Line{Seq: seq, Time: noon, Program: program, Stream: logs.Stdout, PID: 7, Run: 1, Text: text}
+}
+
+// source is a log plane that has lines and waits for more.
+type source struct {
+	mu    sync.Mutex
+	lines []logs.Line
+	more  chan struct{}
+}
+
+func newSource(lines ...logs.Line) *source {
+	return &source{lines: lines, more: make(chan struct{}, 1)}
+}
+
+func (s *source) add(lines ...logs.Line) {
+	s.mu.Lock()
+	s.lines = append(s.lines, lines...)
+	s.mu.Unlock()
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+func (s *source) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
+	return func(yield func(logs.Line) bool) {
+		for i := 0; ; {
+			s.mu.Lock()
+			lines := s.lines[i:]
+			s.mu.Unlock()
+			i += len(lines)
+			for _, l := range lines {
+				if (l.Seq > q.After || l.Dropped > 0 && q.After == 0) && (ctx.Err() != nil || !yield(l)) {
+					return
+				}
+			}
+			if !q.Follow {
+				return
+			}
+			select {
+			case <-s.more:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+func start(t *testing.T, cfg Config, s *source) *Forwarder {
+	t.Helper()
+	f, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Start(s)
+	return f
+}
+
+func finish(t *testing.T, f *Forwarder, s *source) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	f.Close(ctx, s)
+}
+
+// requests is a collector over HTTP that answers as told, then with 204.
+type requests struct {
+	*httptest.Server
+	bodies chan []byte
+	header chan http.Header
+}
+
+func newRequests(t *testing.T, tlsToo bool, answers ...int) *requests {
+	t.Helper()
+	r := &requests{bodies: make(chan []byte, 100), header: make(chan http.Header, 100)}
+	var mu sync.Mutex
+	handler := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return // hung up
+		}
+		mu.Lock()
+		status := http.StatusNoContent
+		if len(answers) > 0 {
+			status, answers = answers[0], answers[1:]
+		}
+		mu.Unlock()
+		req.Header.Set("Path", req.URL.Path)
+		if status/100 == 2 {
+			r.bodies <- body
+			r.header <- req.Header
+		}
+		w.Header().Set("Location", "http://127.0.0.1:1/")
+		w.WriteHeader(status)
+	})
+	r.Server = httptest.NewUnstartedServer(handler)
+	if tlsToo {
+		r.StartTLS()
+	} else {
+		r.Start()
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+func TestLokiPush(t *testing.T) {
+	r := newRequests(t, true)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw})
+	if err := os.WriteFile(ca, cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newSource(line(1, "web", "one"), line(2, "db", "two \xff"), line(3, "web", "three"), line(4, "other", "not wanted"))
+	f := start(t, Config{
+		Name: "l", Kind: "loki", URL: r.URL, Token: "t0ken", Headers: map[string]string{"X-Scope-OrgID": "me"}, CAFile: ca,
+		Host: "box", Programs: []string{"web", "d*"}, BatchLines: 3,
+	}, s)
+	body, header := <-r.bodies, <-r.header
+	finish(t, f, s)
+	var got struct {
+		Streams []struct {
+			Stream map[string]string
+			Values [][2]string
+		}
+	}
+	if err := json.Unmarshal(body, &got); err != nil {
+		t.Fatal(err)
+	}
+	at := strconv.FormatInt(noon.UnixNano(), 10)
+	want := `[{map[host:box program:web stream:stdout] [[` + at + ` one] [` + at + ` three]]} {map[host:box program:db stream:stdout] [[` + at + " two \ufffd]]}]"
+	if fmt.Sprint(got.Streams) != want {
+		t.Errorf("got  %v\nwant %s", got.Streams, want)
+	}
+	if header.Get("Path") != "/loki/api/v1/push" || header.Get("Authorization") != "Bearer t0ken" || header.Get("X-Scope-OrgID") != "me" {
+		t.Errorf("header %v", header)
+	}
+	if st := f.Stats(); st.Sent != 3 || st.Dropped != 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+// What the OpenTelemetry library makes of the body is what was printed.
+func TestOTLP(t *testing.T) {
+	r := newRequests(t, false)
+	bad := line(2, "web", "bad")
+	bad.Stream = logs.Stderr
+	s := newSource(line(1, "web", "good"), bad, line(3, "db", "x"))
+	f := start(t, Config{Name: "o", Kind: "otlp", URL: r.URL + "/custom/logs", Host: "box", BatchLines: 3}, s)
+	body, header := <-r.bodies, <-r.header
+	finish(t, f, s)
+	var got collector.LogsData
+	if err := protojson.Unmarshal(body, &got); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	if header.Get("Path") != "/custom/logs" || len(got.ResourceLogs) != 2 {
+		t.Fatalf("%s: %v", header.Get("Path"), &got)
+	}
+	records := got.ResourceLogs[0].ScopeLogs[0].LogRecords
+	if len(records) != 2 || records[0].Body.GetStringValue() != "good" || records[1].SeverityNumber != collector.SeverityNumber_SEVERITY_NUMBER_ERROR ||
+		records[0].TimeUnixNano != uint64(noon.UnixNano()) || records[0].Attributes[1].Value.GetIntValue() != 7 ||
+		got.ResourceLogs[0].Resource.Attributes[0].Value.GetStringValue() != "web" {
+		t.Errorf("got %v", &got)
+	}
+}
+
+func TestHTTPLines(t *testing.T) {
+	r := newRequests(t, false)
+	s := newSource(line(1, "web", `{"a":1}`), line(2, "web", "b"))
+	f := start(t, Config{Name: "h", Kind: "http", URL: r.URL, BatchLines: 2}, s)
+	body := <-r.bodies
+	finish(t, f, s)
+	var texts []string
+	for l := range strings.Lines(string(body)) {
+		var v struct{ Msg, Program string }
+		if err := json.Unmarshal([]byte(l), &v); err != nil || v.Program != "web" {
+			t.Errorf("%q: %v", l, err)
+		}
+		texts = append(texts, v.Msg)
+	}
+	if !slices.Equal(texts, []string{`{"a":1}`, "b"}) {
+		t.Errorf("got %q", texts)
+	}
+}
+
+// failing is a collector that fails as often as it is told.
+type failing struct {
+	errs []error
+	got  []logs.Line
+	at   []time.Duration
+	from time.Time
+}
+
+func (s *failing) send(_ context.Context, batch []logs.Line) error {
+	s.at = append(s.at, time.Since(s.from))
+	if len(s.errs) > 0 {
+		err := s.errs[0]
+		s.errs = s.errs[1:]
+		if err != nil {
+			return err
+		}
+	}
+	s.got = append(s.got, batch...)
+	return nil
+}
+
+func (s *failing) close() {}
+
+// A collector that fails is tried again, later and later; what it refuses for good is
+// counted; the first failure and the recovery are said, and nothing between.
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.New("away")
+		sink := &failing{from: time.Now(), errs: []error{away, away, away, &laterError{away, time.Minute}, nil, errRefused}}
+		var said []error
+		f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", BatchLines: 2, OnTrouble: func(err error) { said = append(said, err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.sender = sink
+		missed := line(0, "web", "7 lines dropped")
+		missed.Dropped = 7
+		s := newSource(missed, line(1, "web", "a"), line(2, "web", "b"), line(3, "web", "c"), line(4, "web", "d"), line(5, "web", "e"))
+		f.Start(s)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if len(sink.got) != 3 || sink.got[0].Text != "a" || sink.got[2].Text != "e" {
+			t.Errorf("got %v", sink.got)
+		}
+		if st := f.Stats(); st != (Stats{Sent: 3, Dropped: 9, Retries: 4}) {
+			t.Errorf("stats %+v", st)
+		}
+		for i, least := range []time.Duration{0, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond, time.Minute} {
+			if i > 0 && sink.at[i]-sink.at[i-1] < least {
+				t.Errorf("attempt %d after %v", i, sink.at[i]-sink.at[i-1])
+			}
+		}
+		if len(said) != 4 || said[0] == nil || said[1] != nil || said[2] == nil || said[3] != nil {
+			t.Errorf("said %v", said)
+		}
+		f.Close(t.Context(), s)
+	})
+}
+
+// The end sends once what the collector had not taken, and what came after it.
+func TestCloseSendsTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &failing{from: time.Now(), errs: []error{nil, errors.New("away"), errors.New("away")}}
+		f, err := New(Config{Name: "x", Kind: "http", URL: "http://x", BatchLines: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.sender = sink
+		s := newSource(line(1, "web", "a"), line(2, "web", "b"), line(3, "web", "c"))
+		f.Start(s)
+		time.Sleep(600 * time.Millisecond) // a is sent, b has failed twice
+		s.add(line(4, "web", "d"))
+		f.Close(t.Context(), s)
+		var got []string
+		for _, l := range sink.got {
+			got = append(got, l.Text)
+		}
+		if !slices.Equal(got, []string{"a", "b", "c", "d"}) {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestRefusedAnswersAreFinal(t *testing.T) {
+	r := newRequests(t, false, 400, 302, 503, 204)
+	s := newSource(line(1, "web", "a"), line(2, "web", "b"), line(3, "web", "c"))
+	f := start(t, Config{Name: "h", Kind: "http", URL: r.URL, BatchLines: 1, Token: "t0ken", OnTrouble: func(err error) {
+		if err != nil && strings.Contains(err.Error(), "t0ken") {
+			t.Errorf("the token is in %v", err)
+		}
+	}}, s)
+	if body := <-r.bodies; !strings.Contains(string(body), `"msg":"c"`) {
+		t.Errorf("got %s", body)
+	}
+	finish(t, f, s)
+	if st := f.Stats(); st != (Stats{Sent: 1, Dropped: 2, Retries: 1}) {
+		t.Errorf("stats %+v", st)
+	}
+}
+
+// frames reads messages as RFC 6587 counts them.
+func frames(t *testing.T, conn net.Conn, n int) (out []string) {
+	t.Helper()
+	in := bufio.NewReader(conn)
+	for range n {
+		size, err := in.ReadString(' ')
+		if err != nil {
+			t.Error(err)
+			return out
+		}
+		count, err := strconv.Atoi(strings.TrimSpace(size))
+		if err != nil {
+			t.Error(err)
+			return out
+		}
+		message := make([]byte, count)
+		if _, err := io.ReadFull(in, message); err != nil {
+			t.Error(err)
+		}
+		out = append(out, string(message))
+	}
+	return out
+}
+
+const wantMessage = "<14>1 2026-01-02T12:00:00.123456Z box web 7 stdout - "
+
+func TestSyslogOverStreams(t *testing.T) {
+	web := newRequests(t, true)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, scheme := range []string{"tcp", "tls"} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if scheme == "tls" {
+			listener = tls.NewListener(listener, &tls.Config{Certificates: web.TLS.Certificates})
+		}
+		s := newSource(line(1, "web", "one\ttwo \xff"), line(2, "web", ""))
+		f := start(t, Config{Name: "s", Kind: "syslog", URL: scheme + "://" + listener.Addr().String(), CAFile: ca, Host: "box", BatchLines: 2}, s)
+		conn, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := frames(t, conn, 2); !slices.Equal(got, []string{wantMessage + "one\ttwo \xff", wantMessage}) {
+			t.Errorf("%s: %q", scheme, got)
+		}
+		// A receiver that hangs up: the next batch goes over a new connection.
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		s.add(line(3, "web", "three"), line(4, "web", "four"))
+		if conn, err = listener.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		if got := frames(t, conn, 2); len(got) != 2 || got[1] != wantMessage+"four" {
+			t.Errorf("%s, again: %q", scheme, got)
+		}
+		finish(t, f, s)
+		if err := errors.Join(conn.Close(), listener.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSyslogOverDatagrams(t *testing.T) {
+	for _, network := range []string{"udp", "unixgram"} {
+		address, url := "127.0.0.1:0", ""
+		if network == "unixgram" {
+			address = filepath.Join(t.TempDir(), "log")
+			url = "unix://" + address
+		}
+		conn, err := net.ListenPacket(network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if url == "" {
+			url = "udp://" + conn.LocalAddr().String()
+		}
+		s := newSource(line(1, "we b\n", "hi"), line(2, "web", strings.Repeat("x", 100_000)))
+		f := start(t, Config{Name: "s", Kind: "syslog", URL: url, Host: "box", BatchLines: 2}, s)
+		buf := make([]byte, 1<<17)
+		for _, want := range []int{0, maxDatagram} {
+			n, _, err := conn.ReadFrom(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want == 0 && string(buf[:n]) != "<14>1 2026-01-02T12:00:00.123456Z box we_b_ 7 stdout - hi" || want > 0 && n != want {
+				t.Errorf("%s: %d bytes: %.80q", network, n, buf[:n])
+			}
+		}
+		finish(t, f, s)
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// rsyslog, the receiver that most have, understands what is sent.
+func TestRsyslog(t *testing.T) {
+	rsyslogd, err := exec.LookPath("rsyslogd")
+	if err != nil {
+		rsyslogd = "/usr/sbin/rsyslogd"
+	}
+	if _, err := os.Stat(rsyslogd); err != nil {
+		t.Skip("rsyslog is not installed")
+	}
+	dir := t.TempDir()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	out, conf := filepath.Join(dir, "out"), filepath.Join(dir, "conf")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, `global(workDirectory=%[1]q)
+module(load="imtcp")
+input(type="imtcp" port="%[2]d" address="127.0.0.1")
+template(name="t" type="string" string="%%app-name%%|%%procid%%|%%msgid%%|%%syslogseverity-text%%|%%timereported:::date-rfc3339%%|%%msg%%\n")
+action(type="omfile" file=%[3]q template="t")
+`, dir, port, out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(rsyslogd, "-n", "-f", conf, "-i", filepath.Join(dir, "pid"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // killed
+	}()
+	bad := line(2, "web", "second")
+	bad.Stream = logs.Stderr
+	s := newSource(line(1, "web", "first line"), bad)
+	// The forwarder itself waits for the receiver to come up.
+	f := start(t, Config{Name: "s", Kind: "syslog", URL: fmt.Sprintf("tcp://127.0.0.1:%d", port), Host: "box", BatchLines: 2}, s)
+	want := "web|7|stdout|info|2026-01-02T12:00:00.123456+00:00|first line\nweb|7|stderr|err|2026-01-02T12:00:00.123456+00:00|second\n"
+	deadline := time.Now().Add(30 * time.Second)
+	got := ""
+	for got != want && time.Now().Before(deadline) {
+		data, err := os.ReadFile(out)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		got = strings.ReplaceAll(string(data), "Z|", "+00:00|")
+		<-time.After(10 * time.Millisecond)
+	}
+	finish(t, f, s)
+	if got != want {
+		t.Errorf("rsyslog wrote %q", got)
+	}
+}
+
+func TestBadConfigurations(t *testing.T) {
+	for _, c := range []Config{
+		{Kind: "syslog", URL: "http://x"}, {Kind: "syslog", URL: "tcp://"}, {Kind: "syslog", URL: "unix://"}, {Kind: "loki", URL: "tcp://x:1"},
+		{Kind: "http", URL: "://"}, {Kind: "carrier pigeon", URL: "http://x"}, {Kind: "http", URL: "http://x", Programs: []string{"["}},
+		{Kind: "http", URL: "https://x", CAFile: "/nowhere"}, {Kind: "syslog", URL: "tls://x", CAFile: os.DevNull},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package forward
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+)
+
+// push posts batches over HTTP.
+type push struct {
+	url     string
+	headers http.Header
+	client  *http.Client
+	encode  func(host string, batch []logs.Line) ([]byte, error)
+	host    string
+}
+
+// protocols are the kinds that are spoken over HTTP.
+var protocols = map[string]struct {
+	path        string // where the URL has none
+	contentType string
+	encode      func(host string, batch []logs.Line) ([]byte, error)
+}{
+	"loki": {"/loki/api/v1/push", "application/json", lokiStreams},
+	"otlp": {"/v1/logs", "application/json", otlpLogs},
+	"http": {"/", "application/x-ndjson", jsonLines},
+}
+
+func newPush(cfg Config) (*push, error) {
+	p, ok := protocols[cfg.Kind]
+	if !ok {
+		return nil, fmt.Errorf("%q is no protocol: write syslog, loki, otlp or http", cfg.Kind)
+	}
+	u, err := url.Parse(cfg.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("%s needs an http:// or https:// url", cfg.Kind)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = p.path
+	}
+	roots, err := trusted(cfg.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	headers := http.Header{"Content-Type": {p.contentType}}
+	for name, value := range cfg.Headers {
+		headers.Set(name, value)
+	}
+	if cfg.Token != "" {
+		headers.Set("Authorization", "Bearer "+cfg.Token)
+	}
+	return &push{
+		url: u.String(), headers: headers, encode: p.encode, host: cfg.Host,
+		client: &http.Client{
+			Transport: &http.Transport{
+				Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+				MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
+			},
+			// A token must not follow a redirect to somebody else.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+func (p *push) close() { p.client.CloseIdleConnections() }
+
+func (p *push) send(ctx context.Context, batch []logs.Line) error {
+	body, err := p.encode(p.host, batch)
+	if err != nil {
+		return fmt.Errorf("%w: %v", errRefused, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("%w: %v", errRefused, err)
+	}
+	req.Header = p.headers.Clone()
+	resp, err := p.client.Do(req)
+	if err != nil {
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err // without the URL, which may hold a password
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for the error; the status decides
+	if resp.StatusCode/100 == 2 {
+		return nil
+	}
+	err = fmt.Errorf("%s: %s", resp.Status, strconv.QuoteToASCII(strings.TrimSpace(string(said))))
+	switch code := resp.StatusCode; {
+	case code == http.StatusTooManyRequests || code == http.StatusRequestTimeout || code >= 500:
+		if seconds, bad := strconv.Atoi(resp.Header.Get("Retry-After")); bad == nil && seconds > 0 {
+			return &laterError{err, time.Duration(seconds) * time.Second}
+		}
+		return err
+	}
+	return fmt.Errorf("%w: %w", errRefused, err)
+}
+
+// lokiStreams is the body of POST /loki/api/v1/push.
+func lokiStreams(host string, batch []logs.Line) ([]byte, error) {
+	type stream struct {
+		Stream map[string]string `json:"stream"`
+		Values [][2]string       `json:"values"`
+	}
+	var order []*stream
+	byLabels := map[[2]string]*stream{}
+	for _, l := range batch {
+		key := [2]string{l.Program, l.Stream.String()}
+		s := byLabels[key]
+		if s == nil {
+			s = &stream{Stream: map[string]string{"program": key[0], "stream": key[1], "host": host}}
+			byLabels[key] = s
+			order = append(order, s)
+		}
+		s.Values = append(s.Values, [2]string{strconv.FormatInt(l.Time.UnixNano(), 10), valid(l.Text)})
+	}
+	return json.Marshal(map[string]any{"streams": order})
+}
+
+// The severity numbers of the OpenTelemetry log data model.
+const (
+	otlpInfo  = 9
+	otlpError = 17
+)
+
+type otlpValue struct {
+	Text string `json:"stringValue,omitempty"`
+	Int  string `json:"intValue,omitempty"` // 64-bit numbers are strings in proto3 JSON
+}
+
+type otlpAttribute struct {
+	Key   string    `json:"key"`
+	Value otlpValue `json:"value"`
+}
+
+type otlpRecord struct {
+	Time       string          `json:"timeUnixNano"`
+	Observed   string          `json:"observedTimeUnixNano"`
+	Severity   int             `json:"severityNumber"`
+	Body       otlpValue       `json:"body"`
+	Attributes []otlpAttribute `json:"attributes"`
+}
+
+// otlpLogs is an ExportLogsServiceRequest in the JSON encoding of OTLP 1.0: one resource
+// for each program.
+func otlpLogs(host string, batch []logs.Line) ([]byte, error) {
+	type scope struct {
+		Scope   map[string]string `json:"scope"`
+		Records []otlpRecord      `json:"logRecords"`
+	}
+	type resource struct {
+		Resource map[string][]otlpAttribute `json:"resource"`
+		Scopes   []*scope                   `json:"scopeLogs"`
+	}
+	var order []*resource
+	byProgram := map[string]*scope{}
+	for _, l := range batch {
+		s := byProgram[l.Program]
+		if s == nil {
+			s = &scope{Scope: map[string]string{"name": "agentinit"}}
+			byProgram[l.Program] = s
+			order = append(order, &resource{
+				Resource: map[string][]otlpAttribute{"attributes": {
+					{"service.name", otlpValue{Text: l.Program}}, {"host.name", otlpValue{Text: host}},
+				}},
+				Scopes: []*scope{s},
+			})
+		}
+		severity := otlpInfo
+		if l.Stream == logs.Stderr {
+			severity = otlpError
+		}
+		at := strconv.FormatInt(l.Time.UnixNano(), 10)
+		s.Records = append(s.Records, otlpRecord{
+			Time: at, Observed: at, Severity: severity, Body: otlpValue{Text: valid(l.Text)},
+			Attributes: []otlpAttribute{
+				{"log.iostream", otlpValue{Text: l.Stream.String()}}, {"process.pid", otlpValue{Int: strconv.Itoa(l.PID)}},
+			},
+		})
+	}
+	return json.Marshal(map[string]any{"resourceLogs": order})
+}
+
+// jsonLines is one JSON object a line.
+func jsonLines(host string, batch []logs.Line) ([]byte, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	for _, l := range batch {
+		err := e.Encode(struct {
+			Time    time.Time   `json:"time"`
+			Host    string      `json:"host"`
+			Program string      `json:"program"`
+			Stream  logs.Stream `json:"stream"`
+			PID     int         `json:"pid"`
+			Run     uint64      `json:"run"`
+			Seq     uint64      `json:"seq"`
+			Text    string      `json:"msg"`
+		}{l.Time, host, l.Program, l.Stream, l.PID, l.Run, l.Seq, valid(l.Text)})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// valid replaces what is not UTF-8, which JSON cannot carry.
+func valid(text string) string { return strings.ToValidUTF8(text, "\ufffd") }

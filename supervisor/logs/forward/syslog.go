@@ -1,0 +1,180 @@
+package forward
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+)
+
+// syslog sends messages of RFC 5424: one in a datagram over unix and udp (RFC 5426),
+// with their length in front over tcp (RFC 6587, 3.4.1) and tls (RFC 5425).
+type syslog struct {
+	network, address string
+	host             string
+	tls              *tls.Config // nil without
+	conn             net.Conn
+}
+
+// The severities of RFC 5424, 6.2.1, with the facility "user" (1).
+const (
+	facilityUser = 1 << 3
+	severityErr  = 3
+	severityInfo = 6
+)
+
+// maxDatagram is below what one UDP datagram can hold over IPv4.
+const maxDatagram = 65000
+
+func newSyslog(cfg Config) (*syslog, error) {
+	u, err := url.Parse(cfg.URL)
+	if err != nil {
+		return nil, errors.New("the url cannot be parsed")
+	}
+	s := &syslog{network: u.Scheme, address: u.Host, host: printable(cfg.Host, 255)}
+	switch u.Scheme {
+	case "unix":
+		s.network, s.address = "unixgram", u.Path
+		if u.Path == "" {
+			return nil, errors.New("the url has no path: write unix:///dev/log")
+		}
+		return s, nil
+	case "udp", "tcp":
+		s.address = withPort(u, "514")
+	case "tls":
+		s.network, s.address = "tcp", withPort(u, "6514")
+		s.tls = &tls.Config{ServerName: u.Hostname(), MinVersion: tls.VersionTLS12}
+		if s.tls.RootCAs, err = trusted(cfg.CAFile); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fmt.Errorf("syslog over %q is not known: write unix://, udp://, tcp:// or tls://", u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return nil, errors.New("the url names no host")
+	}
+	return s, nil
+}
+
+func withPort(u *url.URL, port string) string {
+	if u.Port() != "" {
+		return u.Host
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// trusted reads certificates; nil is the system's.
+func trusted(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read ca_file: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("ca_file %s holds no certificate", file)
+	}
+	return pool, nil
+}
+
+func (s *syslog) send(ctx context.Context, batch []logs.Line) error {
+	if s.conn != nil && s.network == "tcp" && s.hungUp() {
+		s.close()
+	}
+	if s.conn == nil {
+		if err := s.dial(ctx); err != nil {
+			return err
+		}
+	}
+	deadline, _ := ctx.Deadline() // without one, none
+	err := s.conn.SetWriteDeadline(deadline)
+	if err == nil {
+		err = s.write(batch)
+	}
+	if err != nil {
+		s.close()
+	}
+	return err
+}
+
+// hungUp tells whether the other side has closed: what is written then is lost without
+// an error.
+func (s *syslog) hungUp() bool {
+	if s.conn.SetReadDeadline(time.Now().Add(time.Millisecond)) != nil {
+		return true
+	}
+	_, err := s.conn.Read(make([]byte, 1))
+	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+func (s *syslog) dial(ctx context.Context) (err error) {
+	if s.tls != nil {
+		d := tls.Dialer{Config: s.tls}
+		s.conn, err = d.DialContext(ctx, s.network, s.address)
+		return err
+	}
+	var d net.Dialer
+	s.conn, err = d.DialContext(ctx, s.network, s.address)
+	return err
+}
+
+func (s *syslog) write(batch []logs.Line) error {
+	if s.network != "tcp" {
+		for _, line := range batch {
+			m := s.message(line)
+			if _, err := s.conn.Write(m[:min(len(m), maxDatagram)]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var out []byte
+	for _, line := range batch {
+		m := s.message(line)
+		out = append(strconv.AppendInt(out, int64(len(m)), 10), ' ')
+		out = append(out, m...)
+	}
+	_, err := s.conn.Write(out)
+	return err
+}
+
+func (s *syslog) message(line logs.Line) []byte {
+	severity := severityInfo
+	if line.Stream == logs.Stderr {
+		severity = severityErr
+	}
+	return fmt.Appendf(nil, "<%d>1 %s %s %s %d %s - %s", facilityUser|severity,
+		line.Time.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), s.host, printable(line.Program, 48), line.PID, line.Stream, line.Text)
+}
+
+// printable makes a header field of RFC 5424: printable ASCII without spaces, at most n
+// of it, "-" for nothing.
+func printable(text string, n int) string {
+	out := []byte(text[:min(len(text), n)])
+	for i, c := range out {
+		if c <= ' ' || c > '~' {
+			out[i] = '_'
+		}
+	}
+	if len(out) == 0 {
+		return "-"
+	}
+	return string(out)
+}
+
+func (s *syslog) close() {
+	if s.conn != nil {
+		_ = s.conn.Close() // what it has not sent is sent again, or counted
+		s.conn = nil
+	}
+}
