@@ -55,11 +55,34 @@ bench: deps-bench build bin/testprog ## measure, beside a bare C loop and the pe
 fuzz: ## each fuzz target for FUZZTIME (default 60s)
 	./.ci/fuzz $${FUZZTIME:-60s}
 
-image: dist/agentbox-$(GOARCH).tar ## the container image as one tar
+# The image of a manifest: MANIFEST=agentbox.toml, SKILLS=directory for
+# /opt/agentbox/skills, IMAGEFLAGS for more files (go run ./image -h).
+MANIFEST ?= examples/minimal.toml
+NIXSYSTEM = $(if $(filter arm64,$(GOARCH)),aarch64-linux,x86_64-linux)
+# Of this machine, whatever architecture the image is for.
+HOST := env -u GOARCH -u GOOS go run -ldflags "$(LDFLAGS)"
+LABELS = -label org.opencontainers.image.version=$(VERSION) -label org.opencontainers.image.revision=$(COMMIT)
 
-dist/agentbox-$(GOARCH).tar: bin/agentinit bin/agentctl examples/minimal.toml image/oci.json
-	go run ./image -o $@ -arch $(GOARCH) -add bin/agentinit:/bin/agentinit -add bin/agentctl:/bin/agentctl \
-	  -add examples/minimal.toml:/etc/agentbox.toml
+image: ## the container image of MANIFEST for GOARCH as one tar, for docker, podman and containerd
+	@$(MAKE) -s dist/$(GOARCH)/agentinit dist/$(GOARCH)/agentctl
+	@$(HOST) ./cmd/agentctl config validate --system $(NIXSYSTEM) $(MANIFEST)
+	@$(HOST) ./cmd/agentctl generate image --system $(NIXSYSTEM) -o dist/$(GOARCH)/image.json $(MANIFEST) 2>/dev/null
+	@$(HOST) ./image -o dist/agentbox-$(GOARCH).tar -arch $(GOARCH) -ref localhost/agentbox:dev -ref localhost/agentbox:runtime-$(NIXSYSTEM) \
+	  -config dist/$(GOARCH)/image.json -roots $(LABELS) \
+	  -add dist/$(GOARCH)/agentinit:/bin/agentinit -add dist/$(GOARCH)/agentctl:/bin/agentctl \
+	  -add $(MANIFEST):/etc/agentbox.toml $(if $(SKILLS),-tree $(SKILLS):/opt/agentbox/skills) $(IMAGEFLAGS)
+
+images: ## both architectures, and one OCI archive with an index of them
+	@$(MAKE) -s image GOARCH=amd64
+	@$(MAKE) -s image GOARCH=arm64
+	@$(HOST) ./image -o dist/agentbox.oci.tar -ref localhost/agentbox:dev join dist/agentbox-amd64.tar dist/agentbox-arm64.tar
+
+define binaries
+dist/$(1)/agentinit dist/$(1)/agentctl: dist/$(1)/%: $$(SOURCES)
+	@mkdir -p dist/$(1)
+	GOARCH=$(1) $$(BUILD) -o $$@ ./cmd/$$*
+endef
+$(foreach arch,amd64 arm64,$(eval $(call binaries,$(arch))))
 
 image-test: bin/agentinit bin/agentctl bin/testprog ## the image the end-to-end tests run
 	go run ./image -o dist/agentbox-test.tar -arch $(GOARCH) -ref localhost/agentbox:test \

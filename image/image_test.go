@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -113,6 +114,105 @@ func TestArchiveIsBothOCIAndDocker(t *testing.T) {
 	}
 }
 
+// A manifest's environment and ports, labels, links, trees and root certificates
+// reach the image.
+func TestWhatTheManifestSaysIsInTheImage(t *testing.T) {
+	config := write(t, 0o644, `{"Env":["HOME=/elsewhere","B=2"],"ExposedPorts":{"7777/tcp":{}}}`)
+	tree := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"a/SKILL.md": 0o600, "a/run": 0o755} {
+		p := filepath.Join(tree, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("run", filepath.Join(tree, "a", "link")); err != nil {
+		t.Fatal(err)
+	}
+	_, files := untar(t, buildImage(t, "-config", config, "-env", "C=3", "-label", "org.example=1",
+		"-tree", tree+":/opt/agentbox/skills", "-link", "busybox:/bin/sh", "-roots"))
+	c, m := configOf(t, files)
+	if slices.Contains(c.Config.Env, "HOME=/workspace") || !slices.Contains(c.Config.Env, "HOME=/elsewhere") || !slices.Contains(c.Config.Env, "C=3") {
+		t.Errorf("environment %v", c.Config.Env)
+	}
+	if len(c.Config.ExposedPorts) != 1 || c.Config.Labels["org.example"] != "1" || m.Annotations["org.example"] != "1" || c.Config.Labels["org.opencontainers.image.title"] == "" {
+		t.Errorf("ports %v, labels %v, annotations %v", c.Config.ExposedPorts, c.Config.Labels, m.Annotations)
+	}
+	headers, layer := untar(t, files[blobPath(m.Layers[0])])
+	if h := headers["opt/agentbox/skills/a/run"]; h == nil || h.Mode != 0o755 {
+		t.Errorf("tree: %+v", h)
+	}
+	if h := headers["opt/agentbox/skills/a/SKILL.md"]; h == nil || h.Mode != 0o644 {
+		t.Errorf("a file of the tree that only its owner could read: %+v", h)
+	}
+	for name, target := range map[string]string{"opt/agentbox/skills/a/link": "run", "bin/sh": "busybox", rootsLink: "ca-bundle.crt"} {
+		if h := headers[name]; h == nil || h.Typeflag != tar.TypeSymlink || h.Linkname != target {
+			t.Errorf("%s: %+v", name, h)
+		}
+	}
+	if pool := x509.NewCertPool(); !pool.AppendCertsFromPEM(layer[rootsFile]) || bytes.Count(layer[rootsFile], []byte("BEGIN CERTIFICATE")) < 50 {
+		t.Error("the root certificates cannot be read")
+	}
+}
+
+func configOf(t *testing.T, files map[string][]byte) (imageConfig, manifest) {
+	t.Helper()
+	var idx index
+	mustUnmarshal(t, files["index.json"], &idx)
+	var m manifest
+	mustUnmarshal(t, files[blobPath(idx.Manifests[0])], &m)
+	var c imageConfig
+	mustUnmarshal(t, files[blobPath(m.Config)], &c)
+	return c, m
+}
+
+func TestJoinMakesAnIndexOfBothArchitectures(t *testing.T) {
+	dir := t.TempDir()
+	archive := func(arch string) string {
+		name := filepath.Join(dir, arch+".tar")
+		if err := run([]string{"-o", name, "-arch", arch, "-add", write(t, 0o755, arch) + ":/bin/agentinit"}, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	amd, arm, out := archive("amd64"), archive("arm64"), filepath.Join(dir, "both.tar")
+	if err := run([]string{"-o", out, "-ref", "localhost/x:y", "join", amd, arm}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, files := untar(t, data)
+	var outer, inner index
+	mustUnmarshal(t, files["index.json"], &outer)
+	if len(outer.Manifests) != 1 || outer.Manifests[0].MediaType != typeIndex || outer.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "localhost/x:y" {
+		t.Fatalf("%+v", outer)
+	}
+	mustUnmarshal(t, files[blobPath(outer.Manifests[0])], &inner)
+	for i, arch := range []string{"amd64", "arm64"} {
+		var m manifest
+		mustUnmarshal(t, files[blobPath(inner.Manifests[i])], &m)
+		var c imageConfig
+		mustUnmarshal(t, files[blobPath(m.Config)], &c)
+		if inner.Manifests[i].Platform.Architecture != arch || c.Architecture != arch || len(files[blobPath(m.Layers[0])]) == 0 {
+			t.Errorf("%s: %+v", arch, inner.Manifests[i])
+		}
+	}
+	for name, args := range map[string][]string{
+		"one architecture twice": {"join", amd, amd},
+		"not an archive":         {"join", write(t, 0o644, "x")},
+		"an index":               {"join", out},
+		"no archive":             {"join"},
+	} {
+		if err := run(append([]string{"-o", filepath.Join(dir, "x")}, args...), io.Discard); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
 func mustUnmarshal(t *testing.T, data []byte, v any) {
 	t.Helper()
 	if err := json.Unmarshal(data, v); err != nil {
@@ -130,6 +230,12 @@ func TestBadInput(t *testing.T) {
 		"twice":                {"-add", file + ":/a", "-add", file + ":/a"},
 		"architecture":         {"-arch", "vax"},
 		"stray argument":       {"x"},
+		"label without value":  {"-label", "x"},
+		"missing tree":         {"-tree", "/nonexistent:/a"},
+		"tree at the root":     {"-tree", filepath.Dir(file) + ":/"},
+		"missing config":       {"-config", "/nonexistent"},
+		"config is not JSON":   {"-config", file},
+		"link twice":           {"-link", "a:/a", "-link", "b:/a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := run(append([]string{"-o", filepath.Join(t.TempDir(), "x")}, args...), io.Discard); err == nil {

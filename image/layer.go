@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +20,7 @@ type entry struct {
 	name string // without a leading slash; a directory ends in one
 	mode int64
 	data []byte
+	link string // target of a symbolic link
 }
 
 // skeleton is what every image has besides its files. The sticky world-writable
@@ -50,12 +53,25 @@ var skeleton = []entry{
 // which some tools read as "unset".
 var layerTime = time.Unix(1, 0)
 
-// readEntry reads one "SOURCE:DESTINATION" argument.
-func readEntry(arg string) (entry, error) {
+// destination splits a "SOURCE:/DESTINATION" argument.
+func destination(arg string) (src, dst string, err error) {
 	src, dst, ok := strings.Cut(arg, ":")
-	if !ok || !path.IsAbs(dst) || path.Clean(dst) != dst {
-		return entry{}, fmt.Errorf("cannot use %q: want SOURCE:/absolute/destination", arg)
+	if !ok || !path.IsAbs(dst) || path.Clean(dst) != dst || dst == "/" {
+		return "", "", fmt.Errorf("cannot use %q: want SOURCE:/absolute/destination", arg)
 	}
+	return src, strings.TrimPrefix(dst, "/"), nil
+}
+
+// readEntry reads the file of one "SOURCE:/DESTINATION" argument.
+func readEntry(arg string) (entry, error) {
+	src, dst, err := destination(arg)
+	if err != nil {
+		return entry{}, err
+	}
+	return readFile(src, dst)
+}
+
+func readFile(src, name string) (entry, error) {
 	data, err := os.ReadFile(src)
 	if err != nil {
 		return entry{}, err
@@ -68,7 +84,47 @@ func readEntry(arg string) (entry, error) {
 	if info.Mode()&0o111 != 0 {
 		mode = 0o755
 	}
-	return entry{name: strings.TrimPrefix(dst, "/"), mode: mode, data: data}, nil
+	return entry{name: name, mode: mode, data: data}, nil
+}
+
+// readTree reads a directory of one "SOURCE:/DESTINATION" argument with all below
+// it. Links stay links, whatever they point at.
+func readTree(arg string) ([]entry, error) {
+	src, dst, err := destination(arg)
+	if err != nil {
+		return nil, err
+	}
+	var out []entry
+	err = filepath.WalkDir(src, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(src, p)
+		if err != nil {
+			return err
+		}
+		name := path.Join(dst, filepath.ToSlash(rel))
+		switch {
+		case d.IsDir():
+			out = append(out, entry{name: name + "/", mode: 0o755})
+		case d.Type()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(p)
+			if err != nil {
+				return err
+			}
+			out = append(out, entry{name: name, mode: 0o777, link: target})
+		case d.Type().IsRegular():
+			e, err := readFile(p, name)
+			if err != nil {
+				return err
+			}
+			out = append(out, e)
+		default:
+			return fmt.Errorf("%s: an image holds only files, links and directories", p)
+		}
+		return nil
+	})
+	return out, err
 }
 
 // layer returns an uncompressed ustar archive of the skeleton and the files,
@@ -77,7 +133,7 @@ func readEntry(arg string) (entry, error) {
 func layer(files []entry) ([]byte, error) {
 	byName := map[string]entry{}
 	for _, e := range slices.Concat(skeleton, files) {
-		if old, ok := byName[e.name]; ok && old.data != nil && !isSkeleton(old.name) {
+		if old, ok := byName[e.name]; ok && !strings.HasSuffix(old.name, "/") && !isSkeleton(old.name) {
 			return nil, fmt.Errorf("two files are to become /%s", e.name)
 		}
 		byName[e.name] = e
@@ -112,11 +168,14 @@ func isSkeleton(name string) bool {
 
 func writeEntry(w *tar.Writer, e entry) error {
 	kind := byte(tar.TypeReg)
-	if strings.HasSuffix(e.name, "/") {
+	switch {
+	case strings.HasSuffix(e.name, "/"):
 		kind = tar.TypeDir
+	case e.link != "":
+		kind = tar.TypeSymlink
 	}
 	err := w.WriteHeader(&tar.Header{
-		Name: e.name, Typeflag: kind, Mode: e.mode, Size: int64(len(e.data)),
+		Name: e.name, Linkname: e.link, Typeflag: kind, Mode: e.mode, Size: int64(len(e.data)),
 		ModTime: layerTime, Format: tar.FormatUSTAR,
 	})
 	if err != nil {

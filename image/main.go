@@ -1,6 +1,7 @@
 // Command image writes the container image of agentinit as one tar file: no
 // Dockerfile, no daemon, nothing fetched. The file is an OCI image layout and a
-// docker archive at once, so podman, docker, skopeo and containerd read it.
+// docker archive at once, so podman, docker, skopeo and containerd read it. `image
+// join` makes one OCI layout of images for several architectures.
 //
 // It owns how the image is laid out; what the container is started with stands
 // in oci.json, which the Nix build reads too. The same input gives the same
@@ -11,6 +12,7 @@
 package main
 
 import (
+	"compress/gzip"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -19,6 +21,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -39,50 +42,170 @@ type list []string
 func (l *list) String() string     { return strings.Join(*l, " ") }
 func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
+// options are what the command line says.
+type options struct {
+	out, arch, config                             string
+	refs, files, trees, links, env, ports, labels list
+	roots                                         bool
+}
+
+const usage = `image writes the container image of a box as one tar file.
+
+  image [flags]                     one architecture: docker archive and OCI layout
+  image [-o FILE] [-ref NAME] join ARCHIVE…
+                                    several of them as one OCI layout with an index
+`
+
 func run(args []string, stdout io.Writer) error {
-	var files, env, ports list
+	var o options
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	out := flags.String("o", "agentbox.tar", "write the image to this `file`")
-	arch := flags.String("arch", "amd64", "`architecture` of the binaries: amd64 or arm64")
-	ref := flags.String("ref", "localhost/agentbox:dev", "`name` under which docker and podman load it")
-	flags.Var(&files, "add", "add a file, as `SOURCE:/DESTINATION`; may be repeated")
-	flags.Var(&env, "env", "add a variable to the image's environment, as `KEY=VALUE`; may be repeated")
-	flags.Var(&ports, "expose", "declare a `PORT/tcp`; may be repeated")
+	flags.Usage = func() { fmt.Fprint(flags.Output(), usage); flags.PrintDefaults() }
+	flags.StringVar(&o.out, "o", "agentbox.tar", "write the image to this `file`")
+	flags.StringVar(&o.arch, "arch", "amd64", "`architecture` of the binaries: amd64 or arm64")
+	flags.StringVar(&o.config, "config", "", "take environment and ports from this `file`, made by agentctl generate image")
+	flags.BoolVar(&o.roots, "roots", false, "add the root certificates that go.mod pins")
+	flags.Var(&o.refs, "ref", "`name` under which engines load the image; may be repeated (default localhost/agentbox:dev)")
+	flags.Var(&o.files, "add", "add a file, as `SOURCE:/DESTINATION`; may be repeated")
+	flags.Var(&o.trees, "tree", "add a directory with all below it, as `SOURCE:/DESTINATION`; may be repeated")
+	flags.Var(&o.links, "link", "add a symbolic link, as `TARGET:/NAME`; may be repeated")
+	flags.Var(&o.env, "env", "set a variable of the image's environment, as `KEY=VALUE`; may be repeated")
+	flags.Var(&o.ports, "expose", "declare a `PORT/tcp`; may be repeated")
+	flags.Var(&o.labels, "label", "set a label and annotation, as `KEY=VALUE`; may be repeated")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if len(o.refs) == 0 {
+		o.refs = list{"localhost/agentbox:dev"}
+	}
+	if flags.Arg(0) == "join" && flags.NArg() > 1 {
+		archive, err := join(flags.Args()[1:], o.refs)
+		if err != nil {
+			return err
+		}
+		return o.write(stdout, archive, "index of "+strings.Join(flags.Args()[1:], ", "))
 	}
 	if flags.NArg() != 0 {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	var entries []entry
-	for _, f := range files {
-		e, err := readEntry(f)
-		if err != nil {
-			return err
-		}
-		entries = append(entries, e)
-	}
-	var base containerConfig
-	if err := json.Unmarshal(ociJSON, &base); err != nil {
-		return fmt.Errorf("oci.json: %w", err)
-	}
-	base.Env = append(base.Env, env...)
-	for _, p := range ports {
-		if base.ExposedPorts == nil {
-			base.ExposedPorts = map[string]struct{}{}
-		}
-		base.ExposedPorts[p] = struct{}{}
-	}
-	tarball, id, err := build(entries, base, *arch, *ref)
+	return o.image(stdout)
+}
+
+// image builds an image of one architecture and reports what is in it.
+func (o *options) image(stdout io.Writer) error {
+	entries, err := o.entries()
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
+	config, err := o.container()
+	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(*out, tarball, 0o644); err != nil {
+	archive, id, err := build(entries, config, o.arch, o.refs)
+	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s %s %s\n", *out, *ref, id)
+	for _, e := range entries {
+		if len(e.data) >= 100_000 {
+			fmt.Fprintf(stdout, "%8.1f MB  /%s\n", float64(len(e.data))/1e6, e.name)
+		}
+	}
+	fmt.Fprintf(stdout, "%8.1f MB  as a registry stores it (gzip)\n", float64(compressed(archive))/1e6)
+	return o.write(stdout, archive, id)
+}
+
+// compressed is the size that a registry stores and a node downloads. The archive
+// itself stays uncompressed, so that no version of gzip changes a digest.
+func compressed(data []byte) int64 {
+	var n counter
+	z := gzip.NewWriter(&n)
+	z.Write(data) // to a counter, which never fails
+	z.Close()
+	return int64(n)
+}
+
+type counter int64
+
+func (n *counter) Write(p []byte) (int, error) { *n += counter(len(p)); return len(p), nil }
+
+func (o *options) entries() ([]entry, error) {
+	var entries []entry
+	for _, f := range o.files {
+		e, err := readEntry(f)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	for _, t := range o.trees {
+		tree, err := readTree(t)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, tree...)
+	}
+	for _, l := range o.links {
+		target, name, err := destination(l)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, entry{name: name, mode: 0o777, link: target})
+	}
+	if o.roots {
+		entries = append(entries, roots()...)
+	}
+	return entries, nil
+}
+
+// container is oci.json, then what the manifest says, then the flags.
+func (o *options) container() (containerConfig, error) {
+	var c containerConfig
+	if err := json.Unmarshal(ociJSON, &c); err != nil {
+		return c, fmt.Errorf("oci.json: %w", err)
+	}
+	if o.config != "" {
+		data, err := os.ReadFile(o.config)
+		if err != nil {
+			return c, err
+		}
+		var more containerConfig
+		if err := json.Unmarshal(data, &more); err != nil {
+			return c, fmt.Errorf("%s: %w", o.config, err)
+		}
+		c.Env, c.ExposedPorts = override(c.Env, more.Env), more.ExposedPorts
+	}
+	c.Env = override(c.Env, o.env)
+	for _, p := range o.ports {
+		if c.ExposedPorts == nil {
+			c.ExposedPorts = map[string]struct{}{}
+		}
+		c.ExposedPorts[p] = struct{}{}
+	}
+	for _, l := range o.labels {
+		key, value, ok := strings.Cut(l, "=")
+		if !ok || key == "" {
+			return c, fmt.Errorf("cannot use the label %q: want KEY=VALUE", l)
+		}
+		c.Labels[key] = value
+	}
+	return c, nil
+}
+
+// override returns env with the variables of more, which win.
+func override(env, more []string) []string {
+	name := func(entry string) string { n, _, _ := strings.Cut(entry, "="); return n }
+	env = slices.DeleteFunc(slices.Clone(env), func(e string) bool {
+		return slices.ContainsFunc(more, func(m string) bool { return name(m) == name(e) })
+	})
+	return append(env, more...)
+}
+
+func (o *options) write(stdout io.Writer, archive []byte, id string) error {
+	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(o.out, archive, 0o644); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(stdout, "%8.1f MB  %s %s %s\n", float64(len(archive))/1e6, o.out, strings.Join(o.refs, " "), id)
 	return err
 }

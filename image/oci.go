@@ -7,7 +7,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 )
+
+// architectures are those that boxes are built for, in Go's words, which are also
+// those of OCI.
+var architectures = []string{"amd64", "arm64"}
 
 // containerConfig is the "config" of an OCI image configuration.
 type containerConfig struct {
@@ -15,6 +21,7 @@ type containerConfig struct {
 	Env          []string            `json:"Env"`
 	WorkingDir   string              `json:"WorkingDir"`
 	StopSignal   string              `json:"StopSignal"`
+	Labels       map[string]string   `json:"Labels,omitempty"`
 	ExposedPorts map[string]struct{} `json:"ExposedPorts,omitempty"`
 }
 
@@ -34,7 +41,13 @@ type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
 	Size        int               `json:"size"`
+	Platform    *platform         `json:"platform,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+type platform struct {
+	Architecture string `json:"architecture"`
+	OS           string `json:"os"`
 }
 
 type manifest struct {
@@ -42,6 +55,9 @@ type manifest struct {
 	MediaType     string       `json:"mediaType"`
 	Config        descriptor   `json:"config"`
 	Layers        []descriptor `json:"layers"`
+	// Annotations repeat the labels, which registries show without reading the
+	// configuration (OCI Image Format Specification 1.1, annotations).
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 type index struct {
@@ -82,9 +98,9 @@ func (b *blobs) addJSON(mediaType string, v any) (descriptor, error) {
 }
 
 // build returns the archive and the image id (the digest of the configuration).
-func build(files []entry, config containerConfig, arch, ref string) (archive []byte, id string, err error) {
-	if arch != "amd64" && arch != "arm64" {
-		return nil, "", fmt.Errorf("architecture %q: want amd64 or arm64", arch)
+func build(files []entry, config containerConfig, arch string, refs []string) (archive []byte, id string, err error) {
+	if !slices.Contains(architectures, arch) {
+		return nil, "", fmt.Errorf("architecture %q: want %s", arch, strings.Join(architectures, " or "))
 	}
 	data, err := layer(files)
 	if err != nil {
@@ -101,28 +117,40 @@ func build(files []entry, config containerConfig, arch, ref string) (archive []b
 		return nil, "", err
 	}
 	manifestDesc, err := b.addJSON(typeManifest, manifest{
-		SchemaVersion: 2, MediaType: typeManifest, Config: configDesc, Layers: []descriptor{layerDesc},
+		SchemaVersion: 2, MediaType: typeManifest, Config: configDesc, Layers: []descriptor{layerDesc}, Annotations: config.Labels,
 	})
 	if err != nil {
 		return nil, "", err
 	}
-	manifestDesc.Annotations = map[string]string{"org.opencontainers.image.ref.name": ref}
-	indexJSON, err := json.Marshal(index{SchemaVersion: 2, MediaType: typeIndex, Manifests: []descriptor{manifestDesc}})
-	if err != nil {
-		return nil, "", err
-	}
-	dockerJSON, err := json.Marshal([]dockerEntry{{
-		Config: blobPath(configDesc), RepoTags: []string{ref}, Layers: []string{blobPath(layerDesc)},
-	}})
-	if err != nil {
-		return nil, "", err
-	}
-	archive, err = pack(append(b.files,
-		entry{name: "index.json", mode: 0o644, data: indexJSON},
-		entry{name: "manifest.json", mode: 0o644, data: dockerJSON},
-		entry{name: "oci-layout", mode: 0o644, data: []byte(`{"imageLayoutVersion":"1.0.0"}`)},
-	))
+	manifestDesc.Platform = &platform{Architecture: arch, OS: "linux"}
+	docker := dockerEntry{Config: blobPath(configDesc), RepoTags: refs, Layers: []string{blobPath(layerDesc)}}
+	archive, err = b.archive(manifestDesc, refs, []dockerEntry{docker})
 	return archive, configDesc.Digest, err
+}
+
+// archive packs the blobs as an image layout whose index names one image, under
+// each reference. docker is what a docker archive needs besides; none for an index
+// of several architectures, which that format does not have.
+func (b *blobs) archive(image descriptor, refs []string, docker []dockerEntry) ([]byte, error) {
+	var named []descriptor
+	for _, ref := range refs {
+		d := image
+		d.Annotations = map[string]string{"org.opencontainers.image.ref.name": ref}
+		named = append(named, d)
+	}
+	indexJSON, err := json.Marshal(index{SchemaVersion: 2, MediaType: typeIndex, Manifests: named})
+	if err != nil {
+		return nil, err
+	}
+	files := append(slices.Clone(b.files), entry{name: "index.json", mode: 0o644, data: indexJSON})
+	if len(docker) > 0 {
+		dockerJSON, err := json.Marshal(docker)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, entry{name: "manifest.json", mode: 0o644, data: dockerJSON})
+	}
+	return pack(append(files, entry{name: "oci-layout", mode: 0o644, data: []byte(`{"imageLayoutVersion":"1.0.0"}`)}))
 }
 
 func blobPath(d descriptor) string { return "blobs/sha256/" + d.Digest[len("sha256:"):] }

@@ -158,11 +158,13 @@ func notifyFD(args []string) error {
 }
 
 func listen(args []string) error {
-	port, err := number(args, 0, 0)
-	if err != nil {
-		return err
+	network, address := "tcp", ":0"
+	if len(args) > 0 && strings.HasPrefix(args[0], "/") {
+		network, address = "unix", args[0]
+	} else if len(args) > 0 {
+		address = ":" + args[0]
 	}
-	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+	l, err := net.Listen(network, address)
 	if err != nil {
 		return err
 	}

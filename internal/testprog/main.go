@@ -53,7 +53,7 @@ func verbs() []verb {
 		{"notify-fds", "[N]", "send N messages full of descriptors to $NOTIFY_SOCKET, then READY=1, then stay", notifyFDs},
 		{"notify-flood", "[N]", "send N messages of nonsense to $NOTIFY_SOCKET, then READY=1, then stay", notifyFlood},
 		{"notify-as", "WORD", "speak for the process with WORD in its command line, then READY=1 for itself, then stay", notifyAs},
-		{"listen", "PORT", "accept and close TCP connections", listen},
+		{"listen", "PORT|PATH", "accept and close connections to a TCP port or a unix socket", listen},
 		{"flood", "N ADDRESS…", "N connections to each address (a path or host:port) with half a request on them, say \"held\" and how many, stay", flood},
 		{"http", "PORT", "answer 200 to every HTTP request", serveHTTP},
 		{"get", "URL", "print what that address answers", httpGet},
