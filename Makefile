@@ -84,6 +84,19 @@ dist/$(1)/agentinit dist/$(1)/agentctl: dist/$(1)/%: $$(SOURCES)
 endef
 $(foreach arch,amd64 arm64,$(eval $(call binaries,$(arch))))
 
+release: images ## dist/release: tarballs, Debian packages, SBOM, provenance, licences, checksums; then vulncheck
+	@rm -rf dist/release
+	@$(HOST) ./release -o dist/release -version $(VERSION) -modcache $$(go env GOMODCACHE) dist amd64 arm64
+	@cp dist/agentbox.oci.tar dist/release/agentbox-$(VERSION).oci.tar
+	@cd dist/release && sha256sum agentbox-$(VERSION).oci.tar >>SHA256SUMS && sha256sum --quiet -c SHA256SUMS
+	@./.ci/vulncheck
+
+licenses: dist/$(GOARCH)/agentinit dist/$(GOARCH)/agentctl ## the licences of all modules in the binaries, to standard output
+	@$(HOST) ./release -licenses -modcache $$(go env GOMODCACHE) dist $(GOARCH)
+
+vulncheck: ## known vulnerabilities in what the binaries call (needs vuln.go.dev or GOVULNDB)
+	./.ci/vulncheck
+
 image-test: bin/agentinit bin/agentctl bin/testprog ## the image the end-to-end tests run
 	go run ./image -o dist/agentbox-test.tar -arch $(GOARCH) -ref localhost/agentbox:test \
 	  -add bin/agentinit:/bin/agentinit -add bin/agentctl:/bin/agentctl -add bin/testprog:/bin/testprog \

@@ -83,6 +83,7 @@ var arrows = map[string][]string{
 
 	"image":                   {},
 	"nix/vendorhash":          {},
+	"release":                 {},
 	"internal/testprog":       {},
 	"internal/testprog/built": {}, // for tests, part of no binary
 	"internal/exchange":       {},

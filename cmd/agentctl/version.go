@@ -2,6 +2,7 @@ package main
 
 import (
 	"runtime"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -18,13 +19,42 @@ var (
 type versions struct {
 	Client api.Version  `json:"client"`
 	Server *api.Version `json:"server,omitempty"`
+	// Modules are those that this agentctl is linked with.
+	Modules []linkedModule `json:"modules,omitempty"`
+}
+
+// linkedModule is one Go module with the checksum that go.sum has of it
+// (Go Modules Reference, "go.sum files"). A module that is replaced by a
+// directory has none.
+type linkedModule struct {
+	Path    string `json:"path"`
+	Version string `json:"version"`
+	Sum     string `json:"sum,omitempty"`
+}
+
+// linkedModules reads what the linker wrote into this binary.
+func linkedModules() []linkedModule {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	out := make([]linkedModule, len(info.Deps))
+	for i, d := range info.Deps {
+		if d.Replace != nil {
+			d = d.Replace
+		}
+		out[i] = linkedModule{d.Path, d.Version, d.Sum}
+	}
+	return out
 }
 
 func newVersion(c *cli) *cobra.Command {
 	var clientOnly bool
 	cmd := &cobra.Command{
-		Use:               "version",
-		Short:             "Show the versions of agentctl and of the running agentinit",
+		Use:   "version",
+		Short: "Show the versions of agentctl and of the running agentinit",
+		Long: `Shows the versions of agentctl and of the running agentinit. With --json also the
+Go modules that agentctl is linked with, each with its checksum from go.sum.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,6 +79,7 @@ func newVersion(c *cli) *cobra.Command {
 
 func (c *cli) printVersions(v versions) error {
 	if c.json {
+		v.Modules = linkedModules()
 		return c.printJSON(v)
 	}
 	line(c.stdout, "agentctl  %s %s", v.Client.Version, v.Client.Go)
