@@ -126,6 +126,10 @@ func (w *cluster) published() []Port {
 	return slices.DeleteFunc(slices.Clone(w.Ports), func(p Port) bool { return !p.Published })
 }
 
+// digestShown is how many bytes of the manifest's digest the annotation holds: podman
+// kube play 4.3 refuses a value of more than 63 characters, and a digest has 64.
+const digestShown = 16
+
 func (w *cluster) statefulSet() mapping {
 	sum := sha256.Sum256(w.k.Text)
 	containers := []any{w.container()}
@@ -157,7 +161,7 @@ func (w *cluster) statefulSet() mapping {
 		{"template", mapping{
 			// A changed manifest makes new pods: a file mounted from a ConfigMap
 			// by subPath is never updated in a running one.
-			{"metadata", mapping{{"labels", w.labels()}, {"annotations", mapping{{"agentbox/manifest-sha256", hex.EncodeToString(sum[:])}}}}},
+			{"metadata", mapping{{"labels", w.labels()}, {"annotations", mapping{{"agentbox/manifest-sha256", hex.EncodeToString(sum[:digestShown])}}}}},
 			{"spec", pod},
 		}},
 	}
