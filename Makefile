@@ -72,6 +72,7 @@ image: ## the container image of MANIFEST for GOARCH as one tar, for docker, pod
 	  -add dist/$(GOARCH)/agentinit:/bin/agentinit -add dist/$(GOARCH)/agentctl:/bin/agentctl \
 	  -add $(MANIFEST):/etc/agentbox.toml $(if $(SKILLS),-tree $(SKILLS):/opt/agentbox/skills) $(IMAGEFLAGS)
 
+.PHONY: images release licenses vulncheck
 images: ## both architectures, and one OCI archive with an index of them
 	@$(MAKE) -s image GOARCH=amd64
 	@$(MAKE) -s image GOARCH=arm64
