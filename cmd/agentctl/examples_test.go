@@ -47,8 +47,9 @@ func TestExamples(t *testing.T) {
 // The generated examples are what the manifests say now.
 func TestGeneratedExamplesAreCurrent(t *testing.T) {
 	for file, args := range map[string][]string{
-		"docker-compose.yml":       {"generate", "compose", "--system=x86_64-linux", "../../examples/minimal.toml"},
-		"kubernetes/agentbox.yaml": {"generate", "kubernetes", "--system=x86_64-linux", "--pod-monitor=true", "../../examples/minimal.toml"},
+		"docker-compose.yml":           {"generate", "compose", "--system=x86_64-linux", "../../examples/minimal.toml"},
+		"../deploy/base/agentbox.yaml": {"generate", "kubernetes", "--system=x86_64-linux", "--image=agentbox", "../../examples/minimal.toml"},
+		"kubernetes/agentbox.yaml":     {"generate", "kubernetes", "--system=x86_64-linux", "--pod-monitor=true", "../../examples/minimal.toml"},
 	} {
 		path := filepath.Join("../../examples", file)
 		if os.Getenv("UPDATE_SCRIPTS") != "" {
