@@ -25,7 +25,7 @@ var arrows = map[string][]string{
 	"cmd/agentinit/initmode": {"cmd/agentinit/early", "supervisor/proc"},
 	"cmd/agentctl": {
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
-		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/supervisordconf",
+		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "schema/supervisordconf",
 	},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},
@@ -47,11 +47,12 @@ var arrows = map[string][]string{
 	"schema/catalog":         {"schema"},
 	"schema/plan":            {"schema", "schema/catalog", "supervisor/program"},
 	"schema/rules":           {"schema", "schema/catalog", "schema/plan", "supervisor/program"},
-	"schema/compose":         {"schema", "schema/catalog", "schema/plan"},
+	"schema/compose":         {"schema", "schema/catalog", "schema/plan", "schema/hardening"},
+	"schema/hardening":       {"schema", "schema/catalog"}, // apart from compose: PID 1 links no generators
 	"schema/supervisordconf": {"schema"},
 
 	"bootstrap": {
-		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose",
+		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/hardening",
 		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/safeopen",
 	},
 	"bootstrap/identity": {},
@@ -97,7 +98,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose"}
+var pure = []string{"supervisor/program", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

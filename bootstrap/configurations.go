@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-
-	"github.com/dreamlab-ai/agentinit/schema/compose"
 )
 
 // maxConfiguration bounds what is kept of a file that is written over.
@@ -30,17 +28,17 @@ func (b *Boot) WriteConfigurations(l *Loaded) (undo func() error, err error) {
 	if l.Plan.Profile != "agentbox" {
 		return undo, nil
 	}
-	files, err := compose.Configurations(b.view(l), b.ownKeys(l))
+	files, err := configurations(b.view(l), b.ownKeys(l))
 	if err != nil {
 		return undo, err
 	}
 	for _, f := range files {
-		path := b.cfg.Roots.configuration(f.Name)
+		path := b.cfg.Roots.configuration(f.path)
 		if err := b.policy.MkdirAll(b.cfg.Roots.Runtime, 0o755); err != nil {
 			return undo, errors.Join(fmt.Errorf("cannot make the directory of %s: %w", path, err), undo())
 		}
 		restore := b.restorer(path)
-		if err := b.policy.WriteFile(path, f.Content, 0o644); err != nil {
+		if err := b.policy.WriteFile(path, f.content, 0o644); err != nil {
 			return undo, errors.Join(fmt.Errorf("cannot write %s: %w", path, err), undo())
 		}
 		back = append(back, restore)

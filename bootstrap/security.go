@@ -4,22 +4,22 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dreamlab-ai/agentinit/schema/compose"
+	"github.com/dreamlab-ai/agentinit/schema/hardening"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// hardening is the security profile that the manifest leads to; ok is false in
+// hardened is the security profile that the manifest leads to; ok is false in
 // a plain container, of which the manifest promises nothing.
-func (b *Boot) hardening() (applied compose.Applied, ok bool) {
+func (b *Boot) hardened() (applied hardening.Applied, ok bool) {
 	if !b.agentbox() {
-		return compose.Applied{}, false
+		return hardening.Applied{}, false
 	}
-	return compose.Harden(b.view(b.Current())), true
+	return hardening.Harden(b.view(b.Current())), true
 }
 
 // securityApplied publishes the profile.
 func (b *Boot) securityApplied() {
-	a, ok := b.hardening()
+	a, ok := b.hardened()
 	if !ok {
 		return
 	}
@@ -39,7 +39,7 @@ type DeclaredSecurity struct {
 // Security is what the manifest promises of the running box; nil when it
 // promises nothing.
 func (b *Boot) Security() *DeclaredSecurity {
-	a, ok := b.hardening()
+	a, ok := b.hardened()
 	if !ok || !slices.Contains(a.Effective.CapDrop, "ALL") {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
-	"github.com/dreamlab-ai/agentinit/schema/compose"
+	"github.com/dreamlab-ai/agentinit/schema/hardening"
 )
 
 func newSecurity(c *cli) *cobra.Command {
@@ -36,7 +36,7 @@ Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 	return cmd
 }
 
-func printSecurity(w io.Writer, a compose.Applied) error {
+func printSecurity(w io.Writer, a hardening.Applied) error {
 	var b strings.Builder
 	writeProfile(&b, "baseline", a.Baseline)
 	for _, e := range a.Exceptions {
@@ -61,7 +61,7 @@ func printSecurity(w io.Writer, a compose.Applied) error {
 }
 
 // writeProfile writes what a profile says, or that it says nothing.
-func writeProfile(b *strings.Builder, title string, p compose.Profile) {
+func writeProfile(b *strings.Builder, title string, p hardening.Profile) {
 	b.WriteString(title + "\n")
 	before := b.Len()
 	entry := func(name string, values ...string) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/hardening"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
@@ -31,7 +32,7 @@ type Input struct {
 type Box struct {
 	Input
 	Profile  string // agentbox or none
-	Security Applied
+	Security hardening.Applied
 	Ports    []Port
 	Mounts   []Mount
 	Volumes  []string // names to declare, sorted
@@ -120,7 +121,7 @@ func New(in Input) (*Box, []schema.Finding, error) {
 		cat:  catalog.Load(), findings: findings,
 		box: &Box{Input: in, Profile: resolved.Profile},
 	}
-	b.box.Security = Harden(b.view)
+	b.box.Security = hardening.Harden(b.view)
 	b.box.Input.Image = cmp.Or(in.Image, in.Manifest.Supervisor.Image)
 	if err := b.build(resolved); err != nil {
 		return nil, nil, err
@@ -287,7 +288,7 @@ func (b *builder) declared(resolved *plan.Plan) {
 		// agentinit can give programs another user only as root, and as root without
 		// these it could neither change nor signal them.
 		b.box.Security.Effective.User = "0:0"
-		b.box.Security.Effective.CapAdd = unique(b.box.Security.Effective.CapAdd, []string{"KILL", "SETGID", "SETUID"})
+		b.box.Security.Effective.CapAdd = hardening.Union(b.box.Security.Effective.CapAdd, []string{"KILL", "SETGID", "SETUID"})
 	}
 }
 

@@ -1,3 +1,8 @@
+// Package compose renders a manifest: compose files, Kubernetes objects, the
+// image's environment, podman units.
+//
+// Everything is a pure function of its input, byte for byte the same each time.
+// It must never read files, the environment or a clock.
 package compose
 
 import (
@@ -8,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/hardening"
 )
 
 // Compose writes a compose file (the Compose Specification, without the top-level
@@ -88,7 +94,7 @@ func (b *Box) agentctl() string {
 // composeHardening writes what engines know of a profile. "seccomp=default" is a
 // word of the profile: engines take it for a file name, so their own default is
 // left in place by leaving it out.
-func composeHardening(p Profile) mapping {
+func composeHardening(p hardening.Profile) mapping {
 	var s mapping
 	s.add("user", p.User)
 	s.add("read_only", p.ReadOnly)
@@ -111,7 +117,7 @@ func composeHardening(p Profile) mapping {
 // engineOptions leaves out what only repeats the engine's default.
 func engineOptions(options []string) []string {
 	return slices.DeleteFunc(slices.Clone(options), func(o string) bool {
-		return strings.HasPrefix(o, "seccomp") && permissiveness(o) == 0
+		return strings.HasPrefix(o, "seccomp") && hardening.Permissiveness(o) == 0
 	})
 }
 
@@ -130,7 +136,7 @@ func devices(nodes []string) []string {
 func composeRequest(r catalog.DeviceRequest) mapping {
 	var caps []string
 	for _, set := range r.Capabilities {
-		caps = unique(caps, set)
+		caps = hardening.Union(caps, set)
 	}
 	if len(caps) == 0 {
 		caps = []string{"gpu"} // compose refuses a request without

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/hardening"
 )
 
 // Kubernetes is what a cluster has to say beyond the manifest.
@@ -180,7 +181,7 @@ func (w *cluster) podSecurity() mapping {
 	var groups []any
 	all := p.GroupAdd
 	if w.Sidecar != nil {
-		all = unique(all, w.Security.Sidecar.GroupAdd)
+		all = hardening.Union(all, w.Security.Sidecar.GroupAdd)
 	}
 	for _, g := range all {
 		n, err := strconv.Atoi(g)
@@ -198,7 +199,7 @@ func (w *cluster) podSecurity() mapping {
 }
 
 // security is the hardened profile of a container in a cluster's words.
-func security(p Profile) mapping {
+func security(p hardening.Profile) mapping {
 	var m mapping
 	uid, gid, _ := strings.Cut(p.User, ":")
 	if n, err := strconv.Atoi(uid); err == nil {
@@ -207,7 +208,9 @@ func security(p Profile) mapping {
 	if n, err := strconv.Atoi(gid); err == nil {
 		m = append(m, pair{"runAsGroup", n})
 	}
-	noNew := slices.ContainsFunc(p.SecurityOpt, func(o string) bool { return optionKey(o) == "no-new-privileges" && permissiveness(o) == 0 })
+	noNew := slices.ContainsFunc(p.SecurityOpt, func(o string) bool {
+		return hardening.OptionKey(o) == "no-new-privileges" && hardening.Permissiveness(o) == 0
+	})
 	m = append(m, pair{"allowPrivilegeEscalation", !noNew})
 	m.add("readOnlyRootFilesystem", p.ReadOnly)
 	var caps mapping
@@ -216,7 +219,7 @@ func security(p Profile) mapping {
 	m.add("capabilities", caps)
 	seccomp := mapping{{"type", "RuntimeDefault"}}
 	for _, o := range p.SecurityOpt {
-		switch optionKey(o) {
+		switch hardening.OptionKey(o) {
 		case "apparmor":
 			m.add("appArmorProfile", confinement(o))
 		case "seccomp":
@@ -228,7 +231,7 @@ func security(p Profile) mapping {
 
 // confinement writes a profile of seccomp or AppArmor.
 func confinement(option string) mapping {
-	switch permissiveness(option) {
+	switch hardening.Permissiveness(option) {
 	case 2:
 		return mapping{{"type", "Unconfined"}}
 	case 1:
@@ -241,7 +244,7 @@ func confinement(option string) mapping {
 // beyondPods are the security options that a pod has no field for.
 func beyondPods(options []string) (out []string) {
 	for _, o := range options {
-		if !slices.Contains([]string{"no-new-privileges", "seccomp", "apparmor"}, optionKey(o)) {
+		if !slices.Contains([]string{"no-new-privileges", "seccomp", "apparmor"}, hardening.OptionKey(o)) {
 			out = append(out, o)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/hardening"
 )
 
 // File is one generated file.
@@ -107,7 +108,7 @@ func (b *Box) quadletBox() string {
 }
 
 // quadletProfile writes a hardened profile in podman's words.
-func (b *Box) quadletProfile(u *unit, p Profile) {
+func (b *Box) quadletProfile(u *unit, p hardening.Profile) {
 	if uid, gid, ok := strings.Cut(p.User, ":"); p.User != "" {
 		u.set("User", uid)
 		if ok {
@@ -129,7 +130,7 @@ func (b *Box) quadletProfile(u *unit, p Profile) {
 		key, value := catalog.SecurityOption(o)
 		switch key {
 		case "no-new-privileges":
-			u.set("NoNewPrivileges", fmt.Sprint(permissiveness(o) == 0))
+			u.set("NoNewPrivileges", fmt.Sprint(hardening.Permissiveness(o) == 0))
 		case "seccomp":
 			u.set("SeccompProfile", value)
 		default:

@@ -1,10 +1,9 @@
-// Package compose renders a manifest: compose files, Kubernetes objects, the
-// image's environment, podman units. It also owns the merge of the security
-// exceptions into the hardened baseline.
+// Package hardening owns the security profile of a box: the hardened baseline, and
+// the merge of the manifest's exceptions into it.
 //
-// Everything is a pure function of its input, byte for byte the same each time.
-// It must never read files, the environment or a clock.
-package compose
+// It is a pure function of the manifest. It must never write a description of a
+// container: schema/compose does that, and PID 1 does not link it.
+package hardening
 
 import (
 	"cmp"
@@ -147,17 +146,18 @@ func requests(in []schema.DeviceRequest) []catalog.DeviceRequest {
 // union adds the lists of b to those of a without repeats; a runtime of b
 // replaces. Security options have rules of their own.
 func union(a, b Profile) Profile {
-	a.CapAdd = unique(a.CapAdd, b.CapAdd)
-	a.Tmpfs = unique(a.Tmpfs, b.Tmpfs)
-	a.WritableVolumes = unique(a.WritableVolumes, b.WritableVolumes)
-	a.Devices = unique(a.Devices, b.Devices)
-	a.GroupAdd = unique(a.GroupAdd, b.GroupAdd)
+	a.CapAdd = Union(a.CapAdd, b.CapAdd)
+	a.Tmpfs = Union(a.Tmpfs, b.Tmpfs)
+	a.WritableVolumes = Union(a.WritableVolumes, b.WritableVolumes)
+	a.Devices = Union(a.Devices, b.Devices)
+	a.GroupAdd = Union(a.GroupAdd, b.GroupAdd)
 	a.Runtime = cmp.Or(b.Runtime, a.Runtime)
 	a.DeviceRequests = uniteRequests(a.DeviceRequests, b.DeviceRequests)
 	return a
 }
 
-func unique(a, b []string) []string {
+// Union is a and what of b is not in it, in this order.
+func Union(a, b []string) []string {
 	out := slices.Clone(a)
 	for _, s := range b {
 		if !slices.Contains(out, s) {
@@ -179,15 +179,15 @@ func uniteRequests(a, b []catalog.DeviceRequest) []catalog.DeviceRequest {
 		}
 		var all []string
 		for _, set := range slices.Concat(out[i].Capabilities, r.Capabilities) {
-			all = unique(all, set)
+			all = Union(all, set)
 		}
 		out[i].Capabilities = [][]string{all}
 	}
 	return out
 }
 
-// optionKey is the key of a security option.
-func optionKey(option string) string {
+// OptionKey is the key of a security option.
+func OptionKey(option string) string {
 	key, _ := catalog.SecurityOption(option)
 	return key
 }
@@ -197,7 +197,7 @@ func optionKey(option string) string {
 func replaceOptions(base, over []string) []string {
 	out := slices.Clone(base)
 	for _, o := range over {
-		i := slices.IndexFunc(out, func(have string) bool { return optionKey(have) == optionKey(o) })
+		i := slices.IndexFunc(out, func(have string) bool { return OptionKey(have) == OptionKey(o) })
 		if i < 0 {
 			out = append(out, o)
 		} else {
@@ -209,7 +209,7 @@ func replaceOptions(base, over []string) []string {
 
 func (m *merge) wishes(exception string, d Profile) {
 	for _, o := range d.SecurityOpt {
-		m.options[optionKey(o)] = append(m.options[optionKey(o)], wish{exception, o})
+		m.options[OptionKey(o)] = append(m.options[OptionKey(o)], wish{exception, o})
 	}
 	if d.Runtime != "" {
 		m.options["runtime"] = append(m.options["runtime"], wish{exception, d.Runtime})
@@ -224,11 +224,11 @@ func (m *merge) settle(out *Applied) {
 		winner := wishes[0].value
 		conflict := Conflict{Option: key}
 		for _, w := range wishes {
-			if permissiveness(w.value) > permissiveness(winner) || key == "runtime" {
+			if Permissiveness(w.value) > Permissiveness(winner) || key == "runtime" {
 				winner = w.value
 			}
 			conflict.Exceptions = append(conflict.Exceptions, w.exception)
-			conflict.Values = unique(conflict.Values, []string{w.value})
+			conflict.Values = Union(conflict.Values, []string{w.value})
 		}
 		if key != "runtime" {
 			out.Effective.SecurityOpt = replaceOptions(out.Effective.SecurityOpt, []string{winner})
@@ -240,9 +240,9 @@ func (m *merge) settle(out *Applied) {
 	}
 }
 
-// permissiveness ranks the value of a security option: 2 switches the
+// Permissiveness ranks the value of a security option: 2 switches the
 // protection off, 1 is a profile of the operator's, 0 the engine's own.
-func permissiveness(option string) int {
+func Permissiveness(option string) int {
 	switch _, value := catalog.SecurityOption(option); value {
 	case "unconfined", "disable", "false":
 		return 2

@@ -1,4 +1,4 @@
-package compose_test
+package hardening_test
 
 import (
 	"fmt"
@@ -6,12 +6,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dreamlab-ai/agentinit/schema/compose"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/hardening"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-func harden(t *testing.T, text string) compose.Applied {
+func harden(t *testing.T, text string) hardening.Applied {
 	t.Helper()
-	return load(t, text).Security
+	m, doc, findings := schema.Load("agentbox.toml", []byte(text))
+	if m == nil {
+		t.Fatal(findings)
+	}
+	return hardening.Harden(plan.View(m, doc, plan.Facts{}))
 }
 
 func TestBaseline(t *testing.T) {

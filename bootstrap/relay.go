@@ -1,4 +1,4 @@
-package compose
+package bootstrap
 
 import (
 	"fmt"
@@ -8,11 +8,12 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/hardening"
 )
 
-// RelayConfig is where the nostr-relay program of the catalogue reads its
+// relayConfiguration is where the nostr-relay program of the catalogue reads its
 // configuration.
-const RelayConfig = "/run/agentbox/nostr-relay.toml"
+const relayConfiguration = "/run/agentbox/nostr-relay.toml"
 
 // relayFile is the configuration of nostr-rs-relay, as far as the manifest
 // speaks of it (its config.toml names the keys).
@@ -48,11 +49,18 @@ type relayRetention struct {
 	PersistDays int64 `toml:"persist_days"`
 }
 
-// Configurations are the files that programs of the catalogue read and that
-// follow from the manifest; Name is the path in the box. own are the public keys
+// configuration is a file that a program of the catalogue reads; path is that in
+// the box.
+type configuration struct {
+	path    string
+	content []byte
+}
+
+// configurations are the files that programs of the catalogue read and that
+// follow from the manifest. own are the public keys
 // of the box and its operator, 64 hex digits each: under the allowlist policy
 // they may always write.
-func Configurations(v catalog.View, own []string) ([]File, error) {
+func configurations(v catalog.View, own []string) ([]configuration, error) {
 	r := v.Manifest.SovereignMesh.Relay
 	if !r.Enabled || r.Implementation != "nostr-rs-relay" {
 		return nil, nil
@@ -61,7 +69,7 @@ func Configurations(v catalog.View, own []string) ([]File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot write the relay's configuration: %w", err)
 	}
-	return []File{{Name: RelayConfig, Content: text}}, nil
+	return []configuration{{path: relayConfiguration, content: text}}, nil
 }
 
 func relayConfig(r schema.Relay, own []string) relayFile {
@@ -75,7 +83,7 @@ func relayConfig(r schema.Relay, own []string) relayFile {
 	if r.IngressPolicy == "allowlist" {
 		// An empty list is written: without the key the relay would let
 		// everybody write.
-		keys := unique(unique(nil, own), r.AllowedPubkeys)
+		keys := hardening.Union(hardening.Union(nil, own), r.AllowedPubkeys)
 		if keys == nil {
 			keys = []string{}
 		}

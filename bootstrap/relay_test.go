@@ -1,4 +1,4 @@
-package compose_test
+package bootstrap
 
 import (
 	"path"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
-	"github.com/dreamlab-ai/agentinit/schema/compose"
 )
 
 // relay generates the relay's configuration and reads it back; nil without one.
@@ -20,7 +19,7 @@ func relay(t *testing.T, text string, own ...string) map[string]any {
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
-	files, err := compose.Configurations(catalog.View{Manifest: m}, own)
+	files, err := configurations(catalog.View{Manifest: m}, own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,8 +27,8 @@ func relay(t *testing.T, text string, own ...string) map[string]any {
 		return nil
 	}
 	var out map[string]any
-	if err := toml.Unmarshal(files[0].Content, &out); err != nil || files[0].Name != compose.RelayConfig {
-		t.Fatalf("%s: %v\n%s", files[0].Name, err, files[0].Content)
+	if err := toml.Unmarshal(files[0].content, &out); err != nil || files[0].path != relayConfiguration {
+		t.Fatalf("%s: %v\n%s", files[0].path, err, files[0].content)
 	}
 	return out
 }
@@ -92,7 +91,7 @@ func TestTheRelayReadsItsConfiguration(t *testing.T) {
 			for _, w := range p["command"].([]any) {
 				words = append(words, w.(string))
 			}
-			if !strings.Contains(strings.Join(words, " "), "--config ${AGENTBOX_RUNTIME_DIR:-"+path.Dir(compose.RelayConfig)+"}/"+path.Base(compose.RelayConfig)) {
+			if !strings.Contains(strings.Join(words, " "), "--config ${AGENTBOX_RUNTIME_DIR:-"+path.Dir(relayConfiguration)+"}/"+path.Base(relayConfiguration)) {
 				t.Errorf("the program runs %q", words)
 			}
 			return
