@@ -1,20 +1,15 @@
 package compose
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
-)
 
-// The YAML that is written here is a small, safe part of the language: block
-// mappings and lists whose keys keep their order, and scalars that are either
-// plain words no reader takes for anything else, or JSON strings, which YAML 1.2
-// includes. A library would bring its whole reader into every program that links
-// the profile; the tests read the output back with one.
+	library "go.yaml.in/yaml/v3"
+)
 
 // pair is one key of a mapping.
 type pair struct {
@@ -22,7 +17,7 @@ type pair struct {
 	value any
 }
 
-// mapping keeps its order. Values are mapping, []any, []string, string, int,
+// mapping keeps its order. Values are mapping, []any, []string, string, text, int,
 // int64, bool, or nil for null.
 type mapping []pair
 
@@ -62,63 +57,60 @@ func (m *mapping) add(key string, value any) {
 // yaml writes a document.
 func yaml(m mapping) string {
 	var b strings.Builder
-	writeMapping(&b, m, 0, false)
+	e := library.NewEncoder(&b)
+	e.SetIndent(2)
+	// Nodes of the kinds below can be written, and a strings.Builder takes all.
+	if err := e.Encode(node(m)); err != nil {
+		panic("compose: cannot write YAML: " + err.Error())
+	}
 	return b.String()
-}
-
-// writeMapping writes the keys, the first one on the line that has begun when
-// the mapping is an element of a list.
-func writeMapping(b *strings.Builder, m mapping, indent int, element bool) {
-	for i, p := range m {
-		if i > 0 || !element {
-			b.WriteString(strings.Repeat(" ", indent))
-		}
-		b.WriteString(scalar(p.key) + ":")
-		writeValue(b, p.value, indent)
-	}
-}
-
-func writeValue(b *strings.Builder, value any, indent int) {
-	switch v := value.(type) {
-	case mapping:
-		if len(v) == 0 {
-			b.WriteString(" {}\n")
-			return
-		}
-		b.WriteByte('\n')
-		writeMapping(b, v, indent+2, false)
-	case []string:
-		list := make([]any, len(v))
-		for i, s := range v {
-			list[i] = s
-		}
-		writeList(b, list, indent)
-	case []any:
-		writeList(b, v, indent)
-	case text:
-		writeText(b, string(v), indent+2)
-	default:
-		b.WriteString(" " + scalar(v) + "\n")
-	}
 }
 
 // text is a string of lines that people read, written as a literal block where
 // that is exact.
 type text string
 
-func writeText(b *strings.Builder, s string, indent int) {
-	lines := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
-	if !strings.HasSuffix(s, "\n") || !blockSafe(lines) {
-		b.WriteString(" " + quote(s) + "\n")
-		return
-	}
-	b.WriteString(" |\n")
-	for _, line := range lines {
-		if line != "" {
-			b.WriteString(strings.Repeat(" ", indent) + line)
+// node is a value as the library writes it. A text stands without quotes where it
+// is a plain word to the readers of either version of YAML.
+func node(value any) *library.Node {
+	n := new(library.Node)
+	switch v := value.(type) {
+	case mapping:
+		n.Kind = library.MappingNode
+		for _, p := range v {
+			n.Content = append(n.Content, node(p.key), node(p.value))
 		}
-		b.WriteByte('\n')
+		return n
+	case []string:
+		n.Kind = library.SequenceNode
+		for _, e := range v {
+			n.Content = append(n.Content, node(e))
+		}
+		return n
+	case []any:
+		n.Kind = library.SequenceNode
+		for _, e := range v {
+			n.Content = append(n.Content, node(e))
+		}
+		return n
+	case text:
+		lines := strings.Split(strings.TrimSuffix(string(v), "\n"), "\n")
+		if !strings.HasSuffix(string(v), "\n") || !blockSafe(lines) {
+			return node(string(v))
+		}
+		n.Kind, n.Tag, n.Value, n.Style = library.ScalarNode, "!!str", string(v), library.LiteralStyle
+		return n
+	case string:
+		n.Kind, n.Tag, n.Value = library.ScalarNode, "!!str", strings.ToValidUTF8(v, "�")
+		if !word().MatchString(v) || notWords[strings.ToLower(v)] || numeric(v) {
+			n.Style = library.DoubleQuotedStyle
+		}
+		return n
 	}
+	if err := n.Encode(value); err != nil {
+		panic(fmt.Sprintf("compose: a %T is not part of the YAML written here: %v", value, err))
+	}
+	return n
 }
 
 // blockSafe tells whether a literal block gives back exactly these lines: the
@@ -137,29 +129,6 @@ func blockSafe(lines []string) bool {
 	return true
 }
 
-func writeList(b *strings.Builder, list []any, indent int) {
-	if len(list) == 0 {
-		b.WriteString(" []\n")
-		return
-	}
-	b.WriteByte('\n')
-	for _, e := range list {
-		b.WriteString(strings.Repeat(" ", indent+2) + "- ")
-		if m, ok := e.(mapping); ok && len(m) > 0 {
-			writeMapping(b, m, indent+4, true)
-			continue
-		}
-		b.WriteString(strings.TrimPrefix(element(e), " ") + "\n")
-	}
-}
-
-func element(e any) string {
-	if m, ok := e.(mapping); ok && len(m) == 0 {
-		return "{}"
-	}
-	return scalar(e)
-}
-
 // word matches texts that are strings to every YAML reader, of either version.
 var word = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_/.][A-Za-z0-9_./-]*$`) })
 
@@ -169,54 +138,11 @@ var notWords = map[string]bool{
 	"null": true, "nan": true, ".nan": true, ".inf": true, ".": true, "..": true, "...": true,
 }
 
-func scalar(value any) string {
-	switch v := value.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return strconv.FormatBool(v)
-	case int:
-		return strconv.Itoa(v)
-	case int64:
-		return strconv.FormatInt(v, 10)
-	case string:
-		if word().MatchString(v) && !notWords[strings.ToLower(v)] && !numeric(v) {
-			return v
-		}
-		return quote(v)
-	}
-	panic(fmt.Sprintf("compose: a %T is not part of the YAML written here", value))
-}
-
 // numeric tells whether a word that begins with a point or an "e" could be a
 // float.
 func numeric(s string) bool {
 	_, err := strconv.ParseFloat(s, 64)
 	return err == nil
-}
-
-// quote writes a JSON string. Escaping HTML characters would be legal and ugly;
-// what JSON allows raw and YAML does not (DEL and the C1 controls) is escaped.
-func quote(s string) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(strings.ToValidUTF8(s, "�")); err != nil {
-		panic("compose: a string cannot be encoded: " + err.Error())
-	}
-	out := strings.TrimSuffix(b.String(), "\n")
-	if strings.IndexFunc(out, unprintable) < 0 {
-		return out
-	}
-	var escaped strings.Builder
-	for _, r := range out {
-		if unprintable(r) {
-			fmt.Fprintf(&escaped, `\u%04x`, r)
-		} else {
-			escaped.WriteRune(r)
-		}
-	}
-	return escaped.String()
 }
 
 // unprintable is what YAML 1.2 section 5.1 keeps out of a stream, and the line
