@@ -1,9 +1,7 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"reflect"
 	"slices"
@@ -484,47 +482,3 @@ func (r *resolver) checkProbes(s *source, p *schema.Program) {
 }
 
 func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
-
-// errNotRead says that env_files are not read here, which is no finding.
-var errNotRead = errors.New("env_files are not read here")
-
-// unreadable is the error of an env_file that is not there or cannot be opened.
-type unreadable struct{ error }
-
-func (r *resolver) badEnvFile(s *source, err error, first bool) {
-	var closed unreadable
-	switch {
-	case !first || errors.Is(err, errNotRead):
-	case errors.As(err, &closed) && !r.facts.InBox:
-		r.report("W127", schema.Finding{
-			Message: "program " + s.name + ": " + err.Error(), Hint: "nothing to do if the box has the file",
-		}, "programs", s.name, "env_file")
-	default:
-		r.report("E127", schema.Finding{Message: "program " + s.name + ": " + err.Error()}, "programs", s.name, "env_file")
-	}
-}
-
-// readEnvFile returns the entries of one env_file.
-func (r *resolver) readEnvFile(path, user string) ([]variable, error) {
-	name, optional := strings.CutPrefix(path, "-")
-	read := r.facts.ReadFileFor
-	switch {
-	case read != nil:
-	case r.facts.ReadFile != nil:
-		read = func(path, _ string) ([]byte, error) { return r.facts.ReadFile(path) }
-	default:
-		return nil, errNotRead
-	}
-	text, err := read(name, user)
-	if optional && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, unreadable{fmt.Errorf("cannot read %s: %w", name, err)}
-	}
-	entries, err := parseEnvFile(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return entries, nil
-}
