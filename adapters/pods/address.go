@@ -1,13 +1,31 @@
 package pods
 
 import (
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
+
+// ListenerURL is where a pod server of this box answers that listens on host and
+// port. One that listens everywhere is asked on the loopback interface.
+func ListenerURL(host string, port int) string {
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	switch {
+	case host == "" || err == nil && addr.Unmap().IsUnspecified() && addr.Unmap().Is4():
+		host = "127.0.0.1"
+	case err == nil && addr.IsUnspecified():
+		host = "::1"
+	case err == nil:
+		host = addr.String()
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(port))
+}
 
 // escapePath writes a checked pod path the one way this client writes it: each
 // segment decoded once and escaped once.

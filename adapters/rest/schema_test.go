@@ -22,7 +22,7 @@ import (
 var update = flag.Bool("update", false, "write the generated schemas anew")
 
 func schemaFile(slot adapters.Slot) string {
-	return filepath.Join("..", "..", "schemas", "adapter-contracts", rest.ContractFile(slot))
+	return filepath.Join("contracts", rest.ContractFile(slot))
 }
 
 // The committed schemas are what the Go types say. A change that an older peer

@@ -51,6 +51,19 @@ func (b Bearer) Authorize(r *http.Request, _ []byte) error {
 	return nil
 }
 
+// TokenOf is a slot's token by the environment: the variable that the manifest
+// names ("" none), else AGENTBOX_<SLOT>_TOKEN, else AGENTBOX_FEDERATION_TOKEN.
+func TokenOf(slot adapters.Slot, variable string, getenv func(string) string) Bearer {
+	return func() string {
+		for _, name := range []string{variable, "AGENTBOX_" + strings.ToUpper(string(slot)) + "_TOKEN", "AGENTBOX_FEDERATION_TOKEN"} {
+			if token := getenv(name); token != "" {
+				return token
+			}
+		}
+		return ""
+	}
+}
+
 // Config of a Client.
 type Config struct {
 	Slot    adapters.Slot

@@ -5,12 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +65,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 			"external": func() (adapters.Adapter, error) {
 				return adapter(beads.NewExternal(beads.ExternalConfig{
 					URL: m.Federation.ExternalURL, Key: "federation.external_url",
-					Auth: b.token(adapters.SlotBeads, m.Slots.Beads.TokenEnv), UserAgent: agent,
+					Auth: wire.TokenOf(adapters.SlotBeads, m.Slots.Beads.TokenEnv, b.getenv), UserAgent: agent,
 				}))
 			},
 		},
@@ -95,12 +91,12 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 		adapters.SlotPods: {
 			"local-solid-rs": func() (adapters.Adapter, error) {
 				return adapter(pods.NewLocal(pods.Config{
-					BaseURL: podAddress(m.Integrations.SolidPodRS, doc), Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
+					BaseURL: podBase(m.Integrations.SolidPodRS, doc), Auth: wire.TokenOf(adapters.SlotPods, m.Slots.Pods.TokenEnv, b.getenv), UserAgent: agent,
 				}))
 			},
 			"external": func() (adapters.Adapter, error) {
 				return adapter(pods.NewExternal(pods.Config{
-					BaseURL: m.Federation.ExternalURL, Auth: b.token(adapters.SlotPods, m.Slots.Pods.TokenEnv), UserAgent: agent,
+					BaseURL: m.Federation.ExternalURL, Auth: wire.TokenOf(adapters.SlotPods, m.Slots.Pods.TokenEnv, b.getenv), UserAgent: agent,
 				}))
 			},
 		},
@@ -146,7 +142,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 					URL: cmp.Or(m.Integrations.ExternalEvents.URL, m.Federation.ExternalURL), Key: "integrations.external_events.url",
 					Format:      events.Format(m.Slots.Events.Format),
 					MCPEndpoint: m.Integrations.ExternalEvents.MCPEndpoint, Dir: eventsDir, Source: source,
-					Auth: b.token(adapters.SlotEvents, m.Slots.Events.TokenEnv), UserAgent: agent,
+					Auth: wire.TokenOf(adapters.SlotEvents, m.Slots.Events.TokenEnv, b.getenv), UserAgent: agent,
 					SpoolBytes: int64(m.Slots.Events.SpoolBytes),
 				}))
 			},
@@ -165,24 +161,13 @@ func (b *box) eventSource() string {
 	return "urn:agentbox:" + id
 }
 
-// podAddress is where the local pod server answers: its base_url, and where the
-// manifest does not write one, the address and port that it listens on. One that
-// listens everywhere is asked on the loopback interface.
-func podAddress(p schema.SolidPodRS, doc *schema.Document) string {
+// podBase is the base URL of the local pod server: the one that the manifest
+// writes, else that of its listener.
+func podBase(p schema.SolidPodRS, doc *schema.Document) string {
 	if doc.NonEmpty("integrations.solid_pod_rs.base_url") {
 		return p.BaseURL
 	}
-	host := p.Bind
-	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	switch {
-	case host == "" || err == nil && addr.Unmap().IsUnspecified() && addr.Unmap().Is4():
-		host = "127.0.0.1"
-	case err == nil && addr.IsUnspecified():
-		host = "::1"
-	case err == nil:
-		host = addr.String()
-	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(p.Port))
+	return pods.ListenerURL(p.Bind, p.Port)
 }
 
 // processManager runs agents as children of the one owner of processes.
@@ -217,14 +202,6 @@ func adapter[T adapters.Adapter](a T, err error) (adapters.Adapter, error) {
 		return nil, err
 	}
 	return a, nil
-}
-
-// token is how an external class logs in: by the variable that the manifest
-// names, else AGENTBOX_<SLOT>_TOKEN, else AGENTBOX_FEDERATION_TOKEN.
-func (b *box) token(slot adapters.Slot, variable string) wire.Bearer {
-	return func() string {
-		return cmp.Or(b.getenv(variable), b.getenv("AGENTBOX_"+strings.ToUpper(string(slot))+"_TOKEN"), b.getenv("AGENTBOX_FEDERATION_TOKEN"))
-	}
 }
 
 func (b *box) leaseExpired(id, actor string) {

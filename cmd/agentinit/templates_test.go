@@ -122,7 +122,7 @@ func TestPodAddress(t *testing.T) {
 		`base_url = "https://pods.example/x/"`: "https://pods.example/x/",
 	} {
 		m, doc := manifestOf(t, "[integrations.solid_pod_rs]\n"+written)
-		if got := podAddress(m.Integrations.SolidPodRS, doc); got != want {
+		if got := podBase(m.Integrations.SolidPodRS, doc); got != want {
 			t.Errorf("%q: %s, want %s", written, got, want)
 		}
 	}

@@ -411,6 +411,11 @@ func (b *box) serve(socket *control.Socket) {
 	}
 	b.publish(event.Info, "ControlListening", map[string]any{"socket": socket.Name()})
 	server := control.New(b.controlConfig())
+	if err := b.registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "agentbox_control_panics_total", Help: "Handlers of the control socket that panicked.",
+	}, func() float64 { return float64(server.Panics()) })); err != nil {
+		b.publish(event.Warn, "MetricsIncomplete", map[string]any{"message": err.Error()})
+	}
 	b.background(func() {
 		if err := server.Serve(b.stopped, socket); err != nil {
 			b.publish(event.Error, "ControlEnded", map[string]any{"message": err.Error()})
