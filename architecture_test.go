@@ -61,13 +61,14 @@ var arrows = map[string][]string{
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters"},
 	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
+	"adapters/backup":       {"adapters"}, // state copied, checked and put back
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/events":       {"adapters", "adapters/wire"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
-	"adapters/rest":         {"adapters", "internal/exchange"},
+	"adapters/rest":         {"adapters", "adapters/backup", "internal/exchange"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},

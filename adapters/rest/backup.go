@@ -18,31 +18,10 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 )
 
 const tarType = "application/x-tar"
-
-// BackupPart is one piece of the box's state.
-type BackupPart struct {
-	// Name is its directory in the archive: one path element.
-	Name string
-	// Secret parts are left out unless they are asked for.
-	Secret bool
-	// Snapshot writes a consistent copy below dir, which is empty. What is
-	// written meanwhile may be in it or not, but nothing half. Nothing to copy
-	// is no error.
-	Snapshot func(ctx context.Context, dir string) error
-	// Serving says whether the state is in use now, so that replacing it must be
-	// asked for.
-	Serving func() bool
-	// Check judges a snapshot below dir, which may be written to: whole, and of
-	// no newer form than this program knows. Nothing else is touched.
-	Check func(ctx context.Context, dir string) error
-	// Restore puts a checked snapshot in place of what is there, which it keeps
-	// aside under a name with stamp, and returns that name, "" when nothing was
-	// there. With an error nothing has been replaced.
-	Restore func(ctx context.Context, dir, stamp string) (kept string, err error)
-}
 
 // backupList is the first entry of an archive: what else is in it.
 type backupList struct {
@@ -97,7 +76,7 @@ func getBackup(q *request) error {
 }
 
 // backupParts are those that the query wants.
-func (q *request) backupParts() (parts []BackupPart, skipped []string, err error) {
+func (q *request) backupParts() (parts []backup.Part, skipped []string, err error) {
 	v := q.URL.Query()
 	secrets, err := boolParam(v, "include_secrets")
 	if err != nil {
@@ -105,7 +84,7 @@ func (q *request) backupParts() (parts []BackupPart, skipped []string, err error
 	}
 	left := map[string]bool{}
 	for _, name := range v["skip"] {
-		if !slices.ContainsFunc(q.s.cfg.Backup, func(p BackupPart) bool { return p.Name == name }) {
+		if !slices.ContainsFunc(q.s.cfg.Backup, func(p backup.Part) bool { return p.Name == name }) {
 			return nil, nil, adapters.Invalid("skip", "this box keeps no %q", cut(name, 64))
 		}
 		left[name] = true
@@ -167,7 +146,7 @@ func sweepStaging(home string) error {
 
 // snapshots copies every part below dir. The error names all parts that cannot
 // be copied, so that whoever leaves them out knows what is lost.
-func snapshots(ctx context.Context, parts []BackupPart, dir string) error {
+func snapshots(ctx context.Context, parts []backup.Part, dir string) error {
 	var failed, why []string
 	var causes []error
 	for _, part := range parts {
@@ -191,7 +170,7 @@ func snapshots(ctx context.Context, parts []BackupPart, dir string) error {
 	return e.Wrap(errors.Join(causes...)).With("parts", failed)
 }
 
-func snapshot(ctx context.Context, part BackupPart, dir string) error {
+func snapshot(ctx context.Context, part backup.Part, dir string) error {
 	if !fs.ValidPath(part.Name) || strings.Contains(part.Name, "/") || part.Name == "." {
 		return fmt.Errorf("%q is no name of a part", part.Name)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 )
 
 // Bounds of an archive that is put back.
@@ -242,7 +243,7 @@ func compareLists(want, have []backupFile) error {
 // choose finds the parts of the archive that are to be put in place. What is in
 // it and has no place in this box is an error: leaving it out is for the caller
 // to say.
-func (s *Server) choose(o restoreOptions, list backupList, out *Restored) (chosen []BackupPart, err error) {
+func (s *Server) choose(o restoreOptions, list backupList, out *Restored) (chosen []backup.Part, err error) {
 	found := map[string]*RestoredPart{}
 	for _, f := range list.Files {
 		name, _, below := strings.Cut(f.Name, "/")
@@ -287,7 +288,7 @@ func (s *Server) choose(o restoreOptions, list backupList, out *Restored) (chose
 }
 
 // check judges every part before one is touched.
-func check(ctx context.Context, parts []BackupPart, dir string, o restoreOptions) error {
+func check(ctx context.Context, parts []backup.Part, dir string, o restoreOptions) error {
 	var serving []string
 	for _, part := range parts {
 		if part.Check != nil {
@@ -309,7 +310,7 @@ func check(ctx context.Context, parts []BackupPart, dir string, o restoreOptions
 
 // replaceParts puts the parts in place, one after the other. Where one fails
 // the error says which were replaced before it, and where their old state is.
-func replaceParts(ctx context.Context, parts []BackupPart, dir string, out *Restored) error {
+func replaceParts(ctx context.Context, parts []backup.Part, dir string, out *Restored) error {
 	stamp := time.Now().UTC().Format(stampFormat)
 	var done []string
 	for _, part := range parts {

@@ -15,6 +15,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 )
 
@@ -45,7 +46,7 @@ type Config struct {
 	// Tasks runs templates; nil makes the task routes answer ADAPTER_DISABLED.
 	Tasks *Tasks
 	// Backup are the parts of the box's state; empty: nothing to back up.
-	Backup []BackupPart
+	Backup []backup.Part
 	// Staging is a directory with room for a copy of all that state, where a
 	// backup and a restore keep one while they last; "" is the system's for
 	// temporary files, which is memory in many containers.

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/beads"
 	"github.com/dreamlab-ai/agentinit/adapters/events"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
@@ -72,7 +73,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 			}
 			return rest.Principal{}, false
 		},
-		Backup: []rest.BackupPart{
+		Backup: []backup.Part{
 			{Name: "beads", Snapshot: func(ctx context.Context, to string) error {
 				f, err := os.Create(filepath.Join(to, "beads.jsonl"))
 				if err != nil {

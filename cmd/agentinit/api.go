@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -70,15 +71,15 @@ func (b *box) apiTrouble(name string, fields map[string]any) {
 
 // backupParts are the slots' state, the tasks' records, and, only when asked
 // for, keys and identities, which are read at the next start.
-func (b *box) backupParts() []rest.BackupPart {
+func (b *box) backupParts() []backup.Part {
 	var tasks func(func() error) error
 	if b.tasks != nil {
 		tasks = b.tasks.Replace
 	}
 	return append(slices.Clone(b.backups),
-		treePart("tasks", filepath.Join(b.roots.Workspace, "tasks"), false, tasks),
-		treePart("profiles", filepath.Join(b.roots.Workspace, "profiles"), true, nil),
-		treePart("identities", b.roots.Identities, true, nil),
+		backup.Tree("tasks", filepath.Join(b.roots.Workspace, "tasks"), false, tasks),
+		backup.Tree("profiles", filepath.Join(b.roots.Workspace, "profiles"), true, nil),
+		backup.Tree("identities", b.roots.Identities, true, nil),
 	)
 }
 

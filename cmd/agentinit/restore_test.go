@@ -18,9 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -479,7 +478,7 @@ func TestRestoreRefusesANewerSchema(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "beads.db"), raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(newer.backups, func(p rest.BackupPart) bool { return p.Name == "beads" })
+	i := slices.IndexFunc(newer.backups, func(p backup.Part) bool { return p.Name == "beads" })
 	if err := newer.backups[i].Check(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "newer") {
 		t.Errorf("a newer schema: %v", err)
 	}
@@ -641,29 +640,3 @@ func (b *stateBox) names() map[string]map[string]bool {
 		}
 	}
 }
-
-// TestCopyTreeFollowsNothing: a program's tree may hold anything.
-func TestCopyTreeFollowsNothing(t *testing.T) {
-	from, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
-	for name, err := range map[string]error{
-		"secret":  os.WriteFile(secret, []byte("s"), 0o600),
-		"link":    os.Symlink(secret, filepath.Join(from, "link")),
-		"dirlink": os.Symlink(filepath.Dir(secret), filepath.Join(from, "dirlink")),
-		"pipe":    mkfifo(filepath.Join(from, "pipe")),
-		"file":    os.WriteFile(filepath.Join(from, "file"), []byte("f"), 0o640),
-	} {
-		if err != nil {
-			t.Fatal(name, err)
-		}
-	}
-	to := filepath.Join(t.TempDir(), "to")
-	if err := copyTree(t.Context(), from, to); err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(to)
-	if err != nil || len(entries) != 1 || entries[0].Name() != "file" {
-		t.Errorf("%v %v", entries, err)
-	}
-}
-
-func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }

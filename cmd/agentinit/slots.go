@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/beads"
 	"github.com/dreamlab-ai/agentinit/adapters/events"
 	"github.com/dreamlab-ai/agentinit/adapters/memory"
@@ -57,7 +58,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 					LeaseExpired: b.leaseExpired,
 				}
 				local, err := beads.NewLocal(cfg)
-				b.slotPart(adapters.SlotBeads, statePlace{cfg.Path, "beads.db"}, local.Backup, func(dir string) (adapters.Adapter, error) {
+				b.backs(adapters.SlotBeads, backup.Place{Path: cfg.Path, File: "beads.db"}, local.Backup, func(dir string) (adapters.Adapter, error) {
 					return adapter(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(dir, "beads.db")}))
 				})
 				return adapter(local, err)
@@ -108,7 +109,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 				}
 				cfg := memory.EmbeddedConfig{Dir: b.roots.Memory(m), Embedder: embedder}
 				local, err := memory.NewEmbedded(cfg)
-				b.slotPart(adapters.SlotMemory, statePlace{filepath.Join(cfg.Dir, "memory.db"), "memory.db"}, local.Backup, func(dir string) (adapters.Adapter, error) {
+				b.backs(adapters.SlotMemory, backup.Place{Path: filepath.Join(cfg.Dir, "memory.db"), File: "memory.db"}, local.Backup, func(dir string) (adapters.Adapter, error) {
 					return adapter(memory.NewEmbedded(memory.EmbeddedConfig{Dir: dir, Embedder: embedder}))
 				})
 				return adapter(local, err)
@@ -130,7 +131,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 					RetentionDays: int(m.Slots.Events.RetentionDays), MaxBytes: int64(m.Slots.Events.MaxBytes),
 				}
 				local, err := events.NewLocal(cfg)
-				b.slotPart(adapters.SlotEvents, statePlace{path: cfg.Dir}, local.Backup, func(dir string) (adapters.Adapter, error) {
+				b.backs(adapters.SlotEvents, backup.Place{Path: cfg.Dir}, local.Backup, func(dir string) (adapters.Adapter, error) {
 					apart := cfg
 					apart.Dir = dir
 					return adapter(events.NewLocal(apart))
@@ -148,6 +149,19 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 			},
 		},
 	}
+}
+
+// backs makes a slot's state part of backup and restore.
+func (b *box) backs(slot adapters.Slot, place backup.Place, snapshot func(ctx context.Context, to string) error, open func(dir string) (adapters.Adapter, error)) {
+	slots := backup.Slots{
+		Set: func() *adapters.Set { return b.slots }, Adapter: func(slot adapters.Slot) adapters.Adapter { return b.resolved.Adapter(slot) },
+		Forget: func(ctx context.Context) error { return b.stack.Forget(ctx) },
+		Restored: func(slot adapters.Slot, path, kept string) {
+			b.apiTrouble("StateRestored", map[string]any{"slot": string(slot), "path": path, "kept": kept})
+		},
+		Report: func(name string, err error) { b.apiTrouble(name, map[string]any{"error": err.Error()}) },
+	}
+	b.backups = append(b.backups, slots.Part(slot, place, snapshot, open))
 }
 
 // eventSource is the default source of events. Without a workspace to keep it in,

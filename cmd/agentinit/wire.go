@@ -22,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
@@ -94,7 +95,7 @@ type box struct {
 	// agentTokens knows the agents by their tokens; nil without a local one.
 	agentTokens *orchestrator.Local
 	tasks       *rest.Tasks
-	backups     []rest.BackupPart
+	backups     []backup.Part
 	api         *rest.Server
 	tracing     *telemetry.Pipeline // nil without a collector
 	tracer      trace.Tracer        // nil with it

@@ -1,4 +1,11 @@
-package main
+// Package backup owns how a piece of the box's local state is copied and put back:
+// staged beside its place, exchanged in one step, what was there kept aside. A slot
+// is out of service while its state is exchanged, and has its old state again if it
+// does not come back with the new one.
+//
+// It must never follow a link out of a tree, wait for a pipe in one, or replace
+// anything when it answers with an error.
+package backup
 
 import (
 	"cmp"
@@ -13,27 +20,61 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
-	"github.com/dreamlab-ai/agentinit/adapters/rest"
-	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// statePlace is where a part of the box's state lies.
-type statePlace struct {
-	path string // a file, or a directory with all below it
-	file string // the file's name in a backup, "" for a directory
+// Part is one piece of the box's state.
+type Part struct {
+	// Name is its directory in the archive: one path element.
+	Name string
+	// Secret parts are left out unless they are asked for.
+	Secret bool
+	// Snapshot writes a consistent copy below dir, which is empty. What is
+	// written meanwhile may be in it or not, but nothing half. Nothing to copy
+	// is no error.
+	Snapshot func(ctx context.Context, dir string) error
+	// Serving says whether the state is in use now, so that replacing it must be
+	// asked for.
+	Serving func() bool
+	// Check judges a snapshot below dir, which may be written to: whole, and of
+	// no newer form than this program knows. Nothing else is touched.
+	Check func(ctx context.Context, dir string) error
+	// Restore puts a checked snapshot in place of what is there, which it keeps
+	// aside under a name with stamp, and returns that name, "" when nothing was
+	// there. With an error nothing has been replaced.
+	Restore func(ctx context.Context, dir, stamp string) (kept string, err error)
+}
+
+// Place is where a part of the box's state lies.
+type Place struct {
+	Path string // a file, or a directory with all below it
+	File string // the file's name in a backup, "" for a directory
+}
+
+// Slots is what the state of a slot is exchanged through. Its functions are called
+// when a backup or a restore is asked for.
+type Slots struct {
+	Set     func() *adapters.Set
+	Adapter func(adapters.Slot) adapters.Adapter // that the manifest wants
+	// Forget drops what is remembered of calls: it tells of things that are no
+	// longer there.
+	Forget func(context.Context) error
+	// Restored is told of state that was put in place, Report of what went wrong
+	// beside it.
+	Restored func(slot adapters.Slot, path, kept string)
+	Report   func(name string, err error)
 }
 
 // in is what a snapshot below dir has for this place.
-func (p statePlace) in(dir string) string { return filepath.Join(dir, p.file) }
+func (p Place) in(dir string) string { return filepath.Join(dir, p.File) }
 
-// slotPart makes a slot's state part of backup and restore. open makes an
-// adapter of the same class over a snapshot: that it connects is the check.
-func (b *box) slotPart(slot adapters.Slot, place statePlace, snapshot func(ctx context.Context, to string) error,
-	open func(dir string) (adapters.Adapter, error)) {
-	b.backups = append(b.backups, rest.BackupPart{
+// Part makes a slot's state part of backup and restore. open makes an adapter of the
+// same class over a snapshot: that it connects is the check.
+func (s Slots) Part(slot adapters.Slot, place Place, snapshot func(ctx context.Context, to string) error,
+	open func(dir string) (adapters.Adapter, error)) Part {
+	return Part{
 		Name:     string(slot),
 		Snapshot: func(ctx context.Context, dir string) error { return snapshot(ctx, place.in(dir)) },
-		Serving:  func() bool { return b.slotStatus(slot).Active != string(adapters.ClassOff) },
+		Serving:  func() bool { return s.status(slot).Active != string(adapters.ClassOff) },
 		Check: func(ctx context.Context, dir string) error {
 			if _, err := os.Stat(place.in(dir)); err != nil {
 				return err
@@ -48,78 +89,75 @@ func (b *box) slotPart(slot adapters.Slot, place statePlace, snapshot func(ctx c
 			return a.Disconnect(ctx)
 		},
 		Restore: func(ctx context.Context, dir, stamp string) (string, error) {
-			return b.restoreSlot(ctx, slot, place, place.in(dir), stamp)
+			return s.restore(ctx, slot, place, place.in(dir), stamp)
 		},
-	})
+	}
 }
 
-func (b *box) slotStatus(slot adapters.Slot) adapters.SlotStatus {
-	for _, s := range b.slots.Status() {
-		if s.Slot == slot {
-			return s
+func (s Slots) status(slot adapters.Slot) adapters.SlotStatus {
+	for _, one := range s.Set().Status() {
+		if one.Slot == slot {
+			return one
 		}
 	}
 	return adapters.SlotStatus{}
 }
 
-// restoreSlot puts from in place while the slot is out of service. A slot that
+// restore puts from in place while the slot is out of service. A slot that
 // does not come back with it gets its old state again.
-func (b *box) restoreSlot(ctx context.Context, slot adapters.Slot, place statePlace, from, stamp string) (kept string, err error) {
-	staged, err := stage(ctx, from, place.path, stamp)
+func (s Slots) restore(ctx context.Context, slot adapters.Slot, place Place, from, stamp string) (kept string, err error) {
+	staged, err := stage(ctx, from, place.Path, stamp)
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(staged) // where it was put in place it is there no more
-	if err := b.slots.Degrade(ctx, slot, errors.New("its state is being restored")); err != nil {
+	if err := s.Set().Degrade(ctx, slot, errors.New("its state is being restored")); err != nil {
 		return "", err
 	}
 	// Whatever becomes of the caller, the slot comes back.
 	ctx = context.WithoutCancel(ctx)
-	adapter := b.resolved.Adapter(slot)
+	adapter := s.Adapter(slot)
 	err = adapter.Disconnect(ctx)
 	if err == nil {
 		err = unshared(place)
 	}
 	if err == nil {
-		kept, err = swapIn(staged, place.path, stamp)
+		kept, err = swapIn(staged, place.Path, stamp)
 	}
 	if err != nil {
-		return "", errors.Join(err, b.slots.Restore(ctx, slot))
+		return "", errors.Join(err, s.Set().Restore(ctx, slot))
 	}
-	if err := b.slots.Restore(ctx, slot); err != nil {
-		return "", errors.Join(fmt.Errorf("the slot does not connect: %w", err), b.undoRestore(ctx, slot, place, kept, stamp))
+	if err := s.Set().Restore(ctx, slot); err != nil {
+		return "", errors.Join(fmt.Errorf("the slot does not connect: %w", err), s.undo(ctx, slot, place, kept, stamp))
 	}
-	// What is remembered of calls tells of things that are no longer there.
-	if err := b.stack.Forget(ctx); err != nil {
-		b.apiTrouble("IdempotencyNotForgotten", map[string]any{"error": err.Error()})
+	if err := s.Forget(ctx); err != nil {
+		s.Report("IdempotencyNotForgotten", err)
 	}
-	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: "StateRestored", Fields: map[string]any{
-		"slot": string(slot), "path": place.path, "kept": kept,
-	}})
+	s.Restored(slot, place.Path, kept)
 	return kept, nil
 }
 
-// undoRestore puts the kept state back.
-func (b *box) undoRestore(ctx context.Context, slot adapters.Slot, place statePlace, kept, stamp string) error {
+// undo puts the kept state back.
+func (s Slots) undo(ctx context.Context, slot adapters.Slot, place Place, kept, stamp string) error {
 	if kept == "" {
 		return nil // there was nothing before
 	}
-	err := b.slots.Degrade(ctx, slot, errors.New("its state is being restored"))
+	err := s.Set().Degrade(ctx, slot, errors.New("its state is being restored"))
 	if err == nil {
-		_, err = swapIn(kept, place.path, stamp+".refused")
+		_, err = swapIn(kept, place.Path, stamp+".refused")
 	}
-	return errors.Join(err, b.slots.Restore(ctx, slot))
+	return errors.Join(err, s.Set().Restore(ctx, slot))
 }
 
 // unshared makes sure that nobody else has the database open: the last one to
 // close it removes its log, and a log beside another database would damage that.
-func unshared(place statePlace) error {
-	if place.file == "" {
+func unshared(place Place) error {
+	if place.File == "" {
 		return nil
 	}
 	for _, suffix := range []string{"-wal", "-shm"} {
-		if _, err := os.Lstat(place.path + suffix); err == nil {
-			return adapters.Errorf(adapters.CodeConflict, "another process has %s open", place.path)
+		if _, err := os.Lstat(place.Path + suffix); err == nil {
+			return adapters.Errorf(adapters.CodeConflict, "another process has %s open", place.Path)
 		}
 	}
 	return nil
@@ -246,13 +284,13 @@ func copyFrom(open func() (fs.File, error), to string, mode fs.FileMode) error {
 	return errors.Join(err, out.Chmod(mode.Perm()), out.Sync(), out.Close())
 }
 
-// treePart makes a directory part of backup and restore. swap, when set, runs
+// Tree makes a directory part of backup and restore. swap, when set, runs
 // what puts another directory in place of it.
-func treePart(name, path string, secret bool, swap func(func() error) error) rest.BackupPart {
+func Tree(name, path string, secret bool, swap func(func() error) error) Part {
 	if swap == nil {
 		swap = func(f func() error) error { return f() }
 	}
-	return rest.BackupPart{
+	return Part{
 		Name: name, Secret: secret,
 		Snapshot: func(ctx context.Context, dir string) error { return copyTree(ctx, path, dir) },
 		Serving: func() bool {
