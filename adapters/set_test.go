@@ -400,8 +400,12 @@ func TestSelfAwareHealthShowsAtOnce(t *testing.T) {
 			here.Store(want == StateHealthy)
 			beads.changed <- struct{}{}
 			synctest.Wait()
-			if st := statusOf(s, SlotBeads); st.State != want || st.Ready() != here.Load() {
+			st := statusOf(s, SlotBeads)
+			if st.State != want || st.Ready() != here.Load() {
 				t.Errorf("want %s: %+v", want, st)
+			}
+			if (st.LastError == "") != here.Load() || st.LastErrorAt.IsZero() != here.Load() {
+				t.Errorf("%s, and the last error is %q of %v", want, st.LastError, st.LastErrorAt)
 			}
 		}
 		if got := n.names(); got != "beads:Connected beads:Recovered beads:Degraded beads:Recovered" {

@@ -154,10 +154,10 @@ func (u *unit) tick(ctx context.Context) {
 
 func (u *unit) retry(ctx context.Context) {
 	if err := u.attempt(ctx); err != nil {
-		u.noteError(err)
 		u.mu.Lock()
 		u.nextBackoff = min(2*u.nextBackoff, retryMax)
 		u.mu.Unlock()
+		u.noteError(err)
 		return
 	}
 	if ctx.Err() == nil {
@@ -192,9 +192,8 @@ func ask(ctx context.Context, a Adapter) Health {
 
 func (u *unit) judge(h Health) {
 	u.mu.Lock()
-	if h.State != StateHealthy {
-		u.lastErr, u.lastErrAt = h.Message, time.Now()
-	}
+	other := h.State != StateHealthy && h.Message != u.lastErr // another cause
+	u.blame(h)
 	next := u.state
 	switch h.State {
 	case StateHealthy:
@@ -211,7 +210,7 @@ func (u *unit) judge(h Health) {
 		u.enter(next)
 	}
 	u.mu.Unlock()
-	if !changed {
+	if !changed && (!other || next == StateHealthy) {
 		return
 	}
 	if next == StateHealthy {
@@ -219,6 +218,15 @@ func (u *unit) judge(h Health) {
 		return
 	}
 	u.publish(NoticeDegraded, next, h.Message)
+}
+
+// blame records what is wrong; of a healthy slot nothing is. The caller holds mu.
+func (u *unit) blame(h Health) {
+	if h.State == StateHealthy {
+		u.lastErr, u.lastErrAt = "", time.Time{}
+		return
+	}
+	u.lastErr, u.lastErrAt = h.Message, time.Now()
 }
 
 // enter records a state. The caller holds mu.
@@ -241,11 +249,9 @@ func (u *unit) swapIn(ctx context.Context, notice string) {
 	if notice == NoticeRecovered {
 		u.reconnects++
 	}
-	if h.State != StateHealthy {
-		u.lastErr, u.lastErrAt = h.Message, time.Now()
-		if notice == NoticeRecovered {
-			notice = NoticeDegraded
-		}
+	u.blame(h)
+	if h.State != StateHealthy && notice == NoticeRecovered {
+		notice = NoticeDegraded
 	}
 	u.enter(h.State)
 	u.mu.Unlock()
@@ -267,10 +273,16 @@ func (u *unit) degrade(err error) {
 	u.publish(NoticeDegraded, StateDegraded, err.Error())
 }
 
+// noteError records why another attempt failed, and tells of it when that is not
+// what is known already.
 func (u *unit) noteError(err error) {
 	u.mu.Lock()
-	defer u.mu.Unlock()
+	other, state := err.Error() != u.lastErr, u.state
 	u.lastErr, u.lastErrAt = err.Error(), time.Now()
+	u.mu.Unlock()
+	if other {
+		u.publish(NoticeDegraded, state, err.Error())
+	}
 }
 
 func (u *unit) obey(ctx context.Context, c command) error {

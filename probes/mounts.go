@@ -78,8 +78,12 @@ func (p *mountProbe) look(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// FollowMounts checks the directories at once and then every Cycle until ctx
-// ends. It belongs before the seal: a requirement that is added later would let
+// missingCycle is the time between two looks at a directory that is not there or
+// not writable: the reason in /ready must not outlive its cause.
+const missingCycle = 500 * time.Millisecond
+
+// FollowMounts checks the directories at once and then every Cycle, a missing one
+// more often, until ctx ends. It belongs before the seal: a requirement that is added later would let
 // the box be ready without it for a moment. Each has its own goroutine, so one that hangs delays no other.
 func (r *Readiness) FollowMounts(ctx context.Context, paths []string, check MountCheck) {
 	done := make(chan struct{})
@@ -99,26 +103,31 @@ func (r *Readiness) FollowMounts(ctx context.Context, paths []string, check Moun
 
 func (r *Readiness) followMount(ctx context.Context, path string, check MountCheck) {
 	probe := &mountProbe{path: path, check: check}
-	r.every(ctx, func() {
+	r.every(ctx, func() time.Duration {
 		err := probe.look(ctx, MountTimeout)
 		if ctx.Err() != nil {
-			return
+			return Cycle
 		}
 		q := Requirement{ID: "mount:" + path, Kind: KindMount, Met: err == nil}
 		if err != nil {
 			q.Reason = err.Error()
 		}
 		r.Set(q)
+		if err != nil {
+			return missingCycle
+		}
+		return Cycle
 	})
 }
 
-// every calls f now, then each Cycle and at each Recheck, until ctx ends.
-func (r *Readiness) every(ctx context.Context, f func()) {
-	t := time.NewTicker(Cycle)
+// every calls f now, then each time after what f returns and at each Recheck, until
+// ctx ends.
+func (r *Readiness) every(ctx context.Context, f func() time.Duration) {
+	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
 		again := r.rechecked() // before f: a recheck during it must not be lost
-		f()
+		t.Reset(f())
 		select {
 		case <-ctx.Done():
 			return

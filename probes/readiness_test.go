@@ -342,6 +342,13 @@ func TestSealLooksAtMountsAtOnce(t *testing.T) {
 		if r.Ready() {
 			t.Fatal("the mount is gone and was looked at")
 		}
+		// Made later, it is seen long before the next cycle.
+		there.Store(true)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !r.Ready() {
+			t.Fatalf("it has been there for a second: %+v", r.Verdict())
+		}
 		cancel()
 		<-done
 	})

@@ -43,10 +43,10 @@ func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayD
 		return
 	}
 	last := ""
-	r.every(ctx, func() {
+	r.every(ctx, func() time.Duration {
 		url, err := anyRelay(ctx, urls, last, dial)
 		if ctx.Err() != nil {
-			return
+			return Cycle
 		}
 		last = url
 		q := Requirement{ID: RelayID, Kind: KindRelay, Met: err == nil}
@@ -54,6 +54,7 @@ func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayD
 			q.Reason = err.Error()
 		}
 		r.Set(q)
+		return Cycle
 	})
 }
 

@@ -154,6 +154,10 @@ func (a *agent) ended(e Ending) {
 	} else {
 		exit.Code = &e.Code
 	}
+	// What ends at once may be reaped before the start has been noted.
+	if started := a.view.StartedAt.Time; e.Time.Before(started) {
+		e.Time = started
+	}
 	a.view.ExitCode, a.view.Signal, a.view.EndedAt = exit.Code, exit.Signal, adapters.At(e.Time)
 	switch {
 	case !a.asked.IsZero() && !e.Time.Before(a.asked):

@@ -76,7 +76,9 @@ func (p *fakeProcess) Kill() error {
 
 func (p *fakeProcess) end(e Ending) {
 	p.once.Do(func() {
-		e.Time = time.Now()
+		if e.Time.IsZero() {
+			e.Time = time.Now()
+		}
 		go p.command.Ended(e)
 	})
 }

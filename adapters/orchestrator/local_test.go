@@ -83,6 +83,20 @@ func TestTimeoutFails(t *testing.T) {
 	})
 }
 
+// TestAnAgentEndsAfterItsStart, however quickly it was reaped.
+func TestAnAgentEndsAfterItsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeSpawner{}
+		l := fakeLocal(t, f)
+		a := spawn(t, l, adapters.AgentSpec{})
+		f.last().end(Ending{Time: time.Now().Add(-time.Second)})
+		synctest.Wait()
+		if got, err := l.GetAgent(t.Context(), a.AgentID); err != nil || got.EndedAt.Before(got.StartedAt.Time) {
+			t.Errorf("%+v: %v", got, err)
+		}
+	})
+}
+
 // TestRetention keeps ended agents for an hour, running ones for ever.
 func TestRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
