@@ -81,6 +81,9 @@ func referenceKeys(b *bytes.Buffer, path []string, s *shape) {
 				continue
 			}
 		}
+		if !head && isProgram(path) {
+			changesText(b)
+		}
 		if !head {
 			b.WriteString("| Key | Type | Default | Meaning |\n|---|---|---|---|\n")
 			head = true
@@ -93,6 +96,34 @@ func referenceKeys(b *bytes.Buffer, path []string, s *shape) {
 	for _, k := range sections {
 		referenceTable(b, append(append([]string{}, path...), k.name), k.shape)
 	}
+}
+
+func isProgram(path []string) bool { return slices.Equal(path, []string{"programs", "<name>"}) }
+
+// changesText says what a change of each key takes.
+func changesText(b *bytes.Buffer) {
+	b.WriteString("A set of one instance is named `NAME`, a set of several `NAME:0`, `NAME:1` and so on. In commands and in `needs`, `NAME` is the whole set, " +
+		"and `NAME:0` is the first instance of a set of one too. A change of `instances` starts or stops instances at the end of the set; those that remain keep " +
+		"their process, also when the first one gets another name.\n\n" +
+		"When the manifest is applied to a running box (`agentctl apply`, SIGHUP), a changed key takes this. Instances of a set restart one after the other, " +
+		"each when the one before is ready. Keys outside programs hold from the next boot on.\n\n")
+	for _, c := range []struct {
+		change Change
+		text   string
+	}{
+		{ChangeLive, "in force at once, the process goes on"},
+		{ChangeNextStart, "in force at the next start, the process goes on"},
+		{ChangeRestart, "the program is restarted"},
+	} {
+		var keys []string
+		for _, key := range ProgramKeys() {
+			if ProgramChange(key) == c.change {
+				keys = append(keys, "`"+key+"`")
+			}
+		}
+		fmt.Fprintf(b, "- **%s** (%s): %s\n", c.change, c.text, strings.Join(keys, ", "))
+	}
+	b.WriteString("\n")
 }
 
 func typeCell(s *shape) string {

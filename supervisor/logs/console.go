@@ -262,15 +262,15 @@ func (w ownWriter) Write(b []byte) (int, error) {
 
 // readable turns a structured log line into "LEVEL message key=value …".
 func readable(line []byte) []byte {
-	var fields map[string]any
+	var fields map[string]json.RawMessage
 	if json.Unmarshal(line, &fields) != nil {
 		return line
 	}
-	msg, ok := fields["message"].(string)
+	msg, ok := unquoted(fields["message"])
 	if !ok {
 		return line
 	}
-	level, _ := fields["level"].(string)
+	level, _ := unquoted(fields["level"])
 	out := fmt.Appendf(nil, "%-5s %s", level, msg)
 	keys := make([]string, 0, len(fields))
 	for k := range fields {
@@ -280,7 +280,20 @@ func readable(line []byte) []byte {
 	}
 	slices.Sort(keys)
 	for _, k := range keys {
-		out = fmt.Appendf(out, " %s=%v", k, fields[k])
+		text, ok := unquoted(fields[k])
+		if !ok {
+			text = string(fields[k]) // numbers, lists and tables as JSON writes them
+		}
+		out = fmt.Appendf(out, " %s=%s", k, text)
 	}
 	return out
+}
+
+// unquoted is a JSON string's text; ok is false for anything else.
+func unquoted(value json.RawMessage) (text string, ok bool) {
+	if len(value) == 0 || value[0] != '"' {
+		return "", false
+	}
+	err := json.Unmarshal(value, &text)
+	return text, err == nil
 }

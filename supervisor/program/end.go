@@ -56,7 +56,7 @@ func (t *transition) endedStarting(exit Exit) {
 	if after == 0 {
 		after = t.now.Sub(t.StartedAt)
 	}
-	after = after.Round(time.Millisecond)
+	after = rounded(after)
 	switch {
 	case t.oneshot() && Expected(t.spec, exit):
 		t.rest(Exited, "completed: "+exit.String())
@@ -229,7 +229,7 @@ func (t *transition) wait(why string, delay time.Duration) {
 		t.begin("starting again: " + why)
 		return
 	}
-	t.enter(Backoff, idle, fmt.Sprintf("%s; starts again %s later", why, delay.Round(time.Millisecond)))
+	t.enter(Backoff, idle, fmt.Sprintf("%s; starts again %s later", why, rounded(delay)))
 	t.cause = why
 	t.Deadline = t.now.Add(delay)
 }

@@ -139,11 +139,19 @@ func (t *transition) tooSlow(detail string) string {
 	case len(t.spec.Readiness.Probes) > 0:
 		what = "ready"
 	}
-	text := fmt.Sprintf("not %s within %s", what, t.startBy.Sub(t.StartedAt))
+	text := fmt.Sprintf("not %s within %s", what, rounded(t.startBy.Sub(t.StartedAt)))
 	if detail != "" {
 		text += ": " + detail
 	}
 	return text
+}
+
+// rounded is a duration as people want to read it.
+func rounded(d time.Duration) time.Duration {
+	if d >= time.Second {
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Millisecond)
 }
 
 func (t *transition) ready() {

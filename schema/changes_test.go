@@ -1,0 +1,44 @@
+package schema
+
+// Change says what a new value of a program's key takes when the manifest is
+// applied to a running box.
+type Change string
+
+// The kinds of change.
+const (
+	ChangeLive      Change = "live"       // in force at once, the process goes on
+	ChangeNextStart Change = "next start" // the process goes on; its next start has it
+	ChangeRestart   Change = "restart"    // the program is restarted
+)
+
+// programChanges is for the reference; applied_test.go keeps it true.
+var programChanges = map[string]Change{
+	// The set of programs: what is new starts, what is gone stops, the rest goes on.
+	"enabled": ChangeLive, "when": ChangeLive, "instances": ChangeLive,
+
+	"priority": ChangeLive, "needs": ChangeLive, "autostart": ChangeLive, "required": ChangeLive, "essential": ChangeLive,
+	"on_fatal": ChangeLive, "restart": ChangeLive, "exit_codes": ChangeLive, "backoff": ChangeLive, "restart_limit": ChangeLive,
+	"start_retries": ChangeLive, "stop": ChangeLive, "stop_signal": ChangeLive, "stop_timeout": ChangeLive,
+	"stop_command": ChangeLive, "hooks": ChangeLive, "control": ChangeLive,
+
+	"start_seconds": ChangeNextStart, "start_timeout": ChangeNextStart,
+
+	"command": ChangeRestart, "type": ChangeRestart, "schedule": ChangeRestart, "overlap": ChangeRestart, "timezone": ChangeRestart,
+	"ready": ChangeRestart, "health": ChangeRestart, "kill": ChangeRestart, "user": ChangeRestart, "group": ChangeRestart,
+	"groups": ChangeRestart, "umask": ChangeRestart, "directory": ChangeRestart, "environment": ChangeRestart,
+	"env_file": ChangeRestart, "pass_environment": ChangeRestart, "limits": ChangeRestart, "sandbox": ChangeRestart,
+	"logs": ChangeRestart, "stdin": ChangeRestart, "tty": ChangeRestart,
+}
+
+// ProgramChange is what a change of the key of a program takes; "" for a key that
+// says nothing of its process.
+func ProgramChange(key string) Change { return programChanges[key] }
+
+// ProgramKeys are the keys of a program, in the order of the reference.
+func ProgramKeys() []string {
+	var names []string
+	for _, k := range programKeys() {
+		names = append(names, k.name)
+	}
+	return names
+}
