@@ -105,7 +105,7 @@ func (s *System) heard(m ready.Message) {
 }
 
 func (s *System) refused(pid int, reason string) {
-	s.tell(event.Warn, event.NotifyRefused, "", map[string]any{"pid": pid, "reason": reason})
+	s.warn(event.NotifyRefused, "", map[string]any{"pid": pid, "reason": reason})
 }
 
 // probeOutput is how much of an exec probe's output is kept.

@@ -90,7 +90,7 @@ func NewSystem(cfg SystemConfig) *System {
 	})
 	if err != nil {
 		s.notifier = nil
-		s.tell(event.Warn, event.NotifySocketUnavailable, "", map[string]any{"error": err.Error()})
+		s.warn(event.NotifySocketUnavailable, "", map[string]any{"error": err.Error()})
 	}
 	s.watcher = ready.New(ready.Config{Notifier: s.notifier, Logs: cfg.Logs, Exec: s.execProbe})
 	s.stopped.Add(1)
@@ -112,8 +112,8 @@ func (s *System) Close() error {
 	return s.notifier.Close()
 }
 
-func (s *System) tell(level event.Level, name, about string, fields map[string]any) {
-	s.cfg.Bus.Publish(event.Event{Level: level, Stage: stage, Name: name, Program: about, Fields: fields})
+func (s *System) warn(name, about string, fields map[string]any) {
+	s.cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: name, Program: about, Fields: fields})
 }
 
 // Notices implements Processes.
@@ -132,7 +132,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 		return 0, err
 	}
 	if skipped != nil {
-		s.tell(event.Warn, event.SandboxNotApplied, spec.Name, map[string]any{"reason": skipped.Error()})
+		s.warn(event.SandboxNotApplied, spec.Name, map[string]any{"reason": skipped.Error()})
 	}
 	childEnds, err := s.equip(r, &cmd)
 	defer closeAll(childEnds)
@@ -149,7 +149,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 		// program without capture still runs; its output is lost, and said so.
 		var lost error
 		if r.capture, lost = s.cfg.Logs.Open(logOptions(spec, run, r.proc.TTY)); lost != nil {
-			s.tell(event.Warn, event.LogCaptureFailed, spec.Name, map[string]any{"error": lost.Error()})
+			s.warn(event.LogCaptureFailed, spec.Name, map[string]any{"error": lost.Error()})
 		}
 	}
 	if err == nil && r.capture != nil {
@@ -287,7 +287,7 @@ func (s *System) sort(e proc.Exit) {
 		}
 		r.drop()
 		if e.Leaked > 0 {
-			s.tell(event.Warn, event.ProcessesLeaked, r.key.name, map[string]any{"count": e.Leaked})
+			s.warn(event.ProcessesLeaked, r.key.name, map[string]any{"count": e.Leaked})
 		}
 	}
 	s.send(n)
