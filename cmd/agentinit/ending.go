@@ -34,11 +34,19 @@ func finalStatus(bootErr error, result supervisor.Result) int {
 // interrupted is not: the supervisor knows by what. Nor is one that failed when an
 // essential program had ended.
 func bootEndedIt(bootErr error, result supervisor.Result) bool {
-	if bootErr == nil || result.Cause.Kind == supervisor.CauseEssential {
+	if bootErr == nil || result.Cause.Kind == supervisor.CauseEssential || ranOut(result) {
 		return false
 	}
 	interrupted := bootstrap.ExitCode(bootErr) == bootstrap.ExitOK && result.Cause.Kind != ""
 	return !interrupted
+}
+
+// ranOut tells whether the box ended because nothing was left to run, with the status
+// of a program that had its turn; that of one in FATAL is the boot's to tell.
+func ranOut(result supervisor.Result) bool {
+	return result.Cause.Kind == supervisor.CauseAllExited && slices.ContainsFunc(result.Programs, func(p supervisor.Status) bool {
+		return p.Name == result.Cause.Program && p.State == program.Exited
+	})
 }
 
 // report tells why the box ended.
