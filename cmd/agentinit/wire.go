@@ -53,6 +53,10 @@ const orphanWait = 500 * time.Millisecond
 // then on a stderr that is.
 const flushWait = time.Second
 
+// atRest is how long after the seal the memory of the boot is given back: what
+// starts beside the programs would fetch it again before that.
+const atRest = time.Second
+
 // box is everything of one running agentinit, joined. It decides nothing: the
 // packages do.
 type box struct {
@@ -251,6 +255,11 @@ func (b *box) live(caught <-chan os.Signal) int {
 	}
 	b.afterBoot()
 	b.background(func() {
+		select {
+		case <-time.After(atRest):
+		case <-b.stopped.Done():
+			return
+		}
 		settleHeap()
 		if err := proc.ReleaseText(); err != nil {
 			b.publish(event.Debug, "TextNotReleased", map[string]any{"message": err.Error()})

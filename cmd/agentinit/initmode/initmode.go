@@ -36,6 +36,10 @@ const usage = "usage: agentinit [-g] [-s] -- CMD [ARGS…]\n" +
 // container ends. The kernel would give them none.
 const grace = 500 * time.Millisecond
 
+// textNeeded is how long the pages of the start are kept: a command that ends
+// sooner is not slowed down.
+const textNeeded = 500 * time.Millisecond
+
 // An init function, for the reason above; ARCHITECTURE.md, decision 6. It returns
 // where the command line asks for something else.
 func init() {
@@ -108,6 +112,9 @@ func run(opts options, env []string, stderr io.Writer) int {
 		return 126
 	}
 	proc.IgnoreTerminalStops()
+	// A command that runs on does not need the pages of its init's start. What
+	// fails here costs memory alone.
+	time.AfterFunc(textNeeded, func() { _ = proc.ReleaseText() })
 	scope := proc.ScopeProcess
 	if opts.group {
 		scope = proc.ScopeGroup
