@@ -123,6 +123,9 @@ func standIns(t testing.TB, name string) []string {
 	places := map[string]bool{"/bin/agentbox-indexer": true}
 	for _, a := range plan.Artifacts {
 		for _, p := range append(a.Assets, a.Entry) {
+			if !strings.HasPrefix(p, "/") { // looked up in PATH
+				p = "/bin/" + p
+			}
 			places[strings.ReplaceAll(p, "*", "-1")] = true
 		}
 	}
