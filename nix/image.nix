@@ -107,7 +107,7 @@ dockerTools.buildLayeredImage {
   ++ map attribute features.packages
   ++ lib.optional features.wantsPython python
   ++ builtins.attrValues (
-    lib.filterAttrs (id: _: builtins.any (a: a.id == id && !(lib.hasPrefix "/" a.entry)) features.artifacts) extensions
+    lib.filterAttrs (id: _: !(builtins.any (a: a.id == id) features.links)) extensions
   )
   ++ contents;
   # The manifest is a bind-mount target, so it must be a file and not a link into
