@@ -44,7 +44,7 @@ func (b *box) forward(m *schema.Manifest) error {
 			"retried": func(s forward.Stats) uint64 { return s.Retries },
 		} {
 			if err := b.registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
-				Name: "agentbox_log_forward_total", Help: "Lines sent and dropped, and attempts repeated, by collector.",
+				Name: "agentinit_log_forward_total", Help: "Lines sent and dropped, and attempts repeated, by collector.",
 				ConstLabels: prometheus.Labels{"forward": name, "result": result},
 			}, func() float64 { return float64(count(f.Stats())) })); err != nil {
 				return err

@@ -252,7 +252,20 @@ func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time)
 	if len(rest) > len(text) {
 		rest = text // what had to come before it is no line of this stream
 	}
+	if n := len(parts); n > 0 && len(rest) > 0 {
+		// The disk was full in the middle of a line, which stays one in the ring.
+		p := &parts[n-1]
+		written := text[:len(text)-len(rest)]
+		if tail := len(written) - 1 - bytes.LastIndexByte(written, '\n'); tail > 0 && tail <= p.n {
+			p.n -= tail
+			p.gen.enqueue(p.off+int64(p.n), tail, c.seq+uint64(c.lines))
+			rest = text[len(written)-tail:]
+		}
+	}
 	for _, p := range parts {
+		if p.n == 0 {
+			continue
+		}
 		c.file, c.off, c.n = p.gen, p.off, p.n
 		if p.n < len(blk.text) {
 			c.lines, c.cut = linesOf(text[:p.n])

@@ -300,3 +300,59 @@ func TestLogDirectorySwappedForALink(t *testing.T) {
 		t.Errorf("root wrote %v, %v", names, err)
 	}
 }
+
+// A full disk and a directory that is removed: said once each, nothing is lost that was
+// taken from the program, and it goes on by itself.
+func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to mount a small tmpfs")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skip("needs root: cannot mount a tmpfs: ", err)
+	}
+	defer func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 128<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan error, 10)
+	p := newPlane(t, Config{OnTrouble: func(_ string, err error) { reports <- err }})
+	path := filepath.Join(dir, "sub", "log")
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+	text := numbered(3600) // about 200 kB: more than fits now, less than fits later
+	write(t, stdout, text)
+	if err := <-reports; err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("the first report is %v", err)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-reports; err != nil { // by itself, without new output
+		t.Errorf("the second report is %v", err)
+	}
+	flush(t, p)
+	if got := readLog(t, path); got != text {
+		t.Errorf("the file has %d bytes, want %d", len(got), len(text))
+	}
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, stdout, "after\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	flush(t, p)
+	if got := readLog(t, path); got != "after\n" {
+		t.Errorf("the new directory's file has %q", got)
+	}
+	if lines := c.LastLines(Stdout, -1); len(lines) != 3601 {
+		t.Errorf("the ring has %d lines", len(lines))
+	}
+	if len(reports) != 0 {
+		t.Errorf("%d more reports", len(reports))
+	}
+}

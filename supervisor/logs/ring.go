@@ -41,6 +41,7 @@ const chunkSize = int(unsafe.Sizeof(chunk{}))
 type segment struct {
 	text   []byte // what the chunks in memory share
 	chunks []chunk
+	shared bool // a reader may have text: it must stay as it is
 }
 
 func (s *segment) size() int { return len(s.text) + len(s.chunks)*chunkSize }
@@ -53,6 +54,7 @@ type ring struct {
 	max    int
 	budget *budget
 	segs   []*segment
+	spare  *segment
 	bytes  int
 	next   uint64 // index of the next line; indices of a ring have no gaps
 	closed bool
@@ -183,6 +185,9 @@ func (r *ring) dropOldest() {
 	r.segs = r.segs[1:]
 	r.bytes -= seg.size()
 	r.budget.add(-seg.size())
+	if !seg.shared && cap(seg.text) <= 2*r.segmentMax() {
+		r.spare = seg
+	}
 }
 
 // segmentFor returns the segment that takes need more bytes. Its text has room, or
@@ -194,8 +199,13 @@ func (r *ring) segmentFor(need int) *segment {
 			return seg
 		}
 	}
-	seg := &segment{}
-	if len(r.segs) > 0 && need > chunkSize {
+	seg := r.spare
+	r.spare = nil
+	if seg == nil {
+		seg = &segment{}
+	}
+	*seg = segment{text: seg.text[:0], chunks: seg.chunks[:0]}
+	if cap(seg.text) == 0 && len(r.segs) > 0 && need > chunkSize {
 		// The stream has filled a segment before, so it will fill this one.
 		seg.text = make([]byte, 0, max(need-chunkSize, r.segmentMax()*3/4))
 	}
@@ -206,7 +216,7 @@ func (r *ring) segmentFor(need int) *segment {
 // close forgets everything and stores nothing more.
 func (r *ring) close() {
 	r.budget.add(-r.bytes)
-	r.segs, r.bytes, r.closed = nil, 0, true
+	r.segs, r.spare, r.bytes, r.closed = nil, nil, 0, true
 }
 
 // first is the index of the oldest line that is still there.
@@ -225,6 +235,7 @@ func (r *ring) chunks(out []chunk, from uint64) []chunk {
 		for _, c := range seg.chunks {
 			if c.first+uint64(c.lines) > from {
 				out = append(out, c)
+				seg.shared = true
 			}
 		}
 	}
