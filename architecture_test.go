@@ -43,7 +43,7 @@ var arrows = map[string][]string{
 		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control", "supervisor/control/api",
 	},
 
-	"schema":                 {},
+	"schema":                 {"supervisor/program"},
 	"schema/catalog":         {"schema"},
 	"schema/plan":            {"schema", "schema/catalog", "supervisor/program"},
 	"schema/rules":           {"schema", "schema/catalog", "schema/plan", "supervisor/program"},

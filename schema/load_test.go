@@ -100,7 +100,7 @@ restart = "never"
 		"any":       {web.Ready.Any, true},
 		"deadline":  {web.Ready.Deadline, Duration(30 * time.Second)},
 		"interval":  {web.Ready.Probes[2].Interval, Duration(250 * time.Millisecond)},
-		"health":    {web.Health.Probes, []Probe{{Exec: Command{"check", "it"}, Interval: Duration(10 * time.Second), Timeout: Duration(5 * time.Second), Successes: 1}}},
+		"health":    {web.Health.Probes, []Probe{{Dialect: "exec", Argv: Command{"check", "it"}, Interval: Duration(10 * time.Second), Timeout: Duration(5 * time.Second), Successes: 1}}},
 		"failures":  {web.Health.Failures, 2},
 		"action":    {web.Health.Action, "restart"},
 		"watchdog":  {web.Health.Watchdog, Duration(30 * time.Second)},

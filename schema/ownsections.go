@@ -1,5 +1,7 @@
 package schema
 
+import "github.com/dreamlab-ai/agentinit/supervisor/program"
+
 // The sections of our own: programs and the box around them.
 
 func newManifestShape() *shape {
@@ -130,16 +132,33 @@ func passShape() *shape {
 	return s.match(`^(safe|all|none)$`, `"safe", "all", "none", a boolean or an array of names`).def("safe").eg([]any{"PATH", "LC_*", "ANTHROPIC_API_KEY"})
 }
 
-// probeKinds are the dialects both ready and health speak.
-func probeKinds() []key {
-	return []key{
-		field("http", text("URL that answers 2xx or 3xx; it begins with http:// or https://.").eg("http://127.0.0.1:8000/healthz").nonEmpty().formOf(decodesProbeURL)),
-		field("tcp", text("host:port that accepts.").eg("127.0.0.1:5432").nonEmpty().formOf(decodesProbeAddress)),
-		field("unix", text("Socket path that accepts.").nonEmpty().eg("/run/db/.s.PGSQL.5432")),
-		field("grpc", text("host:port or host:port/service, grpc.health.v1.").nonEmpty().eg("127.0.0.1:50051").formOf(decodesProbeAddress)),
-		field("exec", command("Exits 0.").eg([]any{"pg_isready", "-q"})),
-		field("file", text("Path that exists.").nonEmpty().eg("/run/web/ready")),
+// dialectKeys are the keys of the dialects that ready, or health too, may use.
+func dialectKeys(health bool) []key {
+	var keys []key
+	for _, d := range program.Dialects {
+		if d.Health || !health {
+			keys = append(keys, field(d.Name, dialectShape(d)))
+		}
 	}
+	return keys
+}
+
+func dialectShape(d program.Dialect) *shape {
+	var s *shape
+	switch d.Value {
+	case program.FlagValue:
+		s = boolean(d.Doc)
+	case program.DescriptorValue:
+		s = integer(d.Doc).between(3, 255)
+	case program.CommandValue:
+		s = command(d.Doc)
+	default:
+		s = text(d.Doc).nonEmpty()
+	}
+	if d.Check != nil {
+		s = s.formOf(func(v any) error { return checkUnexpanded(d, v) })
+	}
+	return s.eg(d.Example)
 }
 
 func probeTiming(interval string) []key {
@@ -159,12 +178,7 @@ func oneOrMany(doc string, keys ...key) *shape {
 }
 
 func readyShape() *shape {
-	keys := append(probeKinds(),
-		field("notify", boolean("READY=1 on $NOTIFY_SOCKET (sd_notify).").eg(true)),
-		field("fd", integer("A newline on this descriptor (s6).").between(3, 255).eg(3)),
-		field("log", text("Regular expression (RE2) on a line of output.").nonEmpty().eg("listening on .*:8000")),
-	)
-	keys = append(keys, probeTiming("250ms")...)
+	keys := append(dialectKeys(false), probeTiming("250ms")...)
 	keys = append(keys,
 		field("any", boolean("One condition is enough; else all must hold.").def(false)),
 		field("deadline", duration("Not ready by then is a failed start; absent leaves it to start_timeout.").eg("30s")),
@@ -174,7 +188,7 @@ func readyShape() *shape {
 }
 
 func healthShape() *shape {
-	keys := append(probeKinds(), probeTiming("10s")...)
+	keys := append(dialectKeys(true), probeTiming("10s")...)
 	keys = append(keys,
 		field("failures", integer("Bad answers in a row before the action.").between(1, 1000).def(3)),
 		field("action", enum("What then happens.", "restart", "none", "shutdown").def("restart")),

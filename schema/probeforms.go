@@ -4,67 +4,40 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"net/url"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-var errProbeURL = errors.New(`a URL that begins with http:// or https://, such as "http://127.0.0.1:8000/healthz"`)
-
-// decodesProbeURL refuses an address that no HTTP probe can ask. A text with
-// variables is checked after their expansion, by CheckProbe.
-func decodesProbeURL(v any) error {
-	text := v.(string)
-	if strings.Contains(text, "$") {
+// checkUnexpanded checks a target as it is written. One with variables is checked
+// after their expansion, by CheckProbe.
+func checkUnexpanded(d program.Dialect, v any) error {
+	target, ok := v.(string)
+	if !ok || strings.Contains(target, "$") {
 		return nil
 	}
-	u, err := url.Parse(text)
-	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" {
-		return nil
-	}
-	if with := "http://" + text; !strings.Contains(text, "://") {
-		if u, err := url.Parse(with); err == nil && u.Hostname() != "" {
-			return errors.New("a URL that begins with http:// or https://, such as " + Quote(with))
-		}
-	}
-	return errProbeURL
-}
-
-// decodesProbeAddress refuses what a TCP or gRPC probe cannot dial.
-func decodesProbeAddress(v any) error {
-	text := v.(string)
-	if strings.Contains(text, "$") {
-		return nil
-	}
-	address, _, _ := strings.Cut(text, "/")
-	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
-		return errors.New(`host and port, such as "127.0.0.1:5432"`)
-	}
-	return nil
+	return d.Check(target)
 }
 
 // CheckProbe says what is wrong with a probe whose variables are expanded; nil:
-// it can be asked. A dollar that is left stands for itself.
+// it can be asked. A dollar that is left stands for itself. The error does not
+// repeat the target, which may hold a secret.
 func CheckProbe(p Probe) error {
-	literal := func(text string) any { return strings.ReplaceAll(text, "$", "_") }
-	switch {
-	case p.HTTP != "" && decodesProbeURL(literal(p.HTTP)) != nil:
-		return errProbeURL // the address itself may hold a secret
-	case p.TCP != "":
-		return decodesProbeAddress(literal(p.TCP))
-	case p.GRPC != "":
-		return decodesProbeAddress(literal(p.GRPC))
+	d, ok := program.Probe{Dialect: p.Dialect}.DialectOf()
+	if !ok || d.Check == nil || d.Check(strings.ReplaceAll(p.Target, "$", "_")) == nil {
+		return nil
 	}
-	return nil
+	return d.Check("") // says what is wanted
 }
 
 // probeTable is one table of ready or health as written: it may state several
 // kinds at once, each of which becomes a Probe.
 type probeTable struct {
-	probe    Probe
-	kinds    []string
+	timing   Probe
+	stated   map[string]any // the keys of dialects as written
 	any      bool
 	deadline Duration
 	failures int
@@ -86,12 +59,8 @@ func readProbeTable(s *shape, v any) (probeTable, error) {
 	full := defaultOf(s.asTable()).(map[string]any)
 	maps.Copy(full, raw)
 	var t probeTable
-	decodeTable(reflect.ValueOf(&t.probe).Elem(), s, full)
-	for _, kind := range []string{"notify", "fd", "http", "tcp", "unix", "grpc", "exec", "log", "file"} {
-		if v, ok := raw[kind]; ok && v != false {
-			t.kinds = append(t.kinds, kind)
-		}
-	}
+	decodeTable(reflect.ValueOf(&t.timing).Elem(), s, full)
+	t.stated = raw
 	t.any, _ = full["any"].(bool)
 	t.action, _ = full["action"].(string)
 	if n, ok := full["failures"].(int64); ok {
@@ -107,32 +76,32 @@ func readProbeTable(s *shape, v any) (probeTable, error) {
 	return t, nil
 }
 
-// split makes one Probe of each kind stated.
+// split makes one Probe of each dialect stated. A value of a wrong type is left
+// out: the validator reports it.
 func (t probeTable) split() []Probe {
 	var out []Probe
-	for _, kind := range t.kinds {
-		p := Probe{Interval: t.probe.Interval, Timeout: t.probe.Timeout, Successes: t.probe.Successes}
-		switch kind {
-		case "notify":
-			p.Notify = t.probe.Notify
-		case "fd":
-			p.FD = t.probe.FD
-		case "http":
-			p.HTTP = t.probe.HTTP
-		case "tcp":
-			p.TCP = t.probe.TCP
-		case "unix":
-			p.Unix = t.probe.Unix
-		case "grpc":
-			p.GRPC = t.probe.GRPC
-		case "exec":
-			p.Exec = t.probe.Exec
-		case "log":
-			p.Log = t.probe.Log
-		case "file":
-			p.File = t.probe.File
+	for _, d := range program.Dialects {
+		v, ok := t.stated[d.Name]
+		if !ok || v == false {
+			continue
 		}
-		out = append(out, p)
+		p := t.timing
+		p.Dialect = d.Name
+		switch d.Value {
+		case program.FlagValue:
+			ok = v == true
+		case program.DescriptorValue:
+			var n int64
+			n, ok = v.(int64)
+			p.Target = strconv.FormatInt(n, 10)
+		case program.CommandValue:
+			ok = p.Argv.fromTOML(v) == nil
+		default:
+			p.Target, ok = v.(string)
+		}
+		if ok {
+			out = append(out, p)
+		}
 	}
 	return out
 }

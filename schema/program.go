@@ -96,17 +96,11 @@ type Health struct {
 	Watchdog Duration // 0: off
 }
 
-// Probe is one condition; exactly one kind is set.
+// Probe is one condition, as program.Probe has it.
 type Probe struct {
-	Notify bool    `toml:"notify"`
-	FD     int     `toml:"fd"`
-	HTTP   string  `toml:"http"`
-	TCP    string  `toml:"tcp"`
-	Unix   string  `toml:"unix"`
-	GRPC   string  `toml:"grpc"`
-	Exec   Command `toml:"exec"`
-	Log    string  `toml:"log"`
-	File   string  `toml:"file"`
+	Dialect string  `toml:"-"`
+	Target  string  `toml:"-"`
+	Argv    Command `toml:"-"`
 
 	Interval  Duration `toml:"interval"`
 	Timeout   Duration `toml:"timeout"`

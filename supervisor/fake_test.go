@@ -410,7 +410,7 @@ func needs(edges ...string) func(*program.Spec) {
 	}
 }
 
-func notify(s *program.Spec) { s.Readiness.Probes = []program.Probe{{Notify: true}} }
+func notify(s *program.Spec) { s.Readiness.Probes = []program.Probe{{Dialect: "notify"}} }
 func oneshot(s *program.Spec) {
 	s.Type, s.StartTimeout = program.Oneshot, 0
 }

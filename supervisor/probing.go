@@ -19,7 +19,7 @@ func wantsNotify(spec *program.Spec) bool {
 	}
 	for _, probes := range [][]program.Probe{spec.Readiness.Probes, spec.Health.Probes} {
 		for _, p := range probes {
-			if p.Notify {
+			if p.Dialect == program.DialectNotify {
 				return true
 			}
 		}

@@ -148,7 +148,7 @@ func TestHooksAndProbes(t *testing.T) {
 		b.boot(Config{}, spec("p", notify, func(s *program.Spec) {
 			s.Hooks = program.Hooks{PreStart: hook, PostReady: hook, PreStop: hook, PostExit: hook}
 			s.StopCommand = hook
-			s.Health = program.Health{Probes: []program.Probe{{TCP: "x:1"}}, Failures: 1, Action: program.HealthRestart}
+			s.Health = program.Health{Probes: []program.Probe{{Dialect: "tcp", Target: "x:1"}}, Failures: 1, Action: program.HealthRestart}
 		}))
 		b.pass(0)
 		b.p.report("p", Report{Kind: ReportText, Text: "warming up"})

@@ -184,17 +184,18 @@ func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, e
 		}
 	}
 	for _, p := range spec.Readiness.Probes {
-		if p.FD < 3 {
+		fd := p.Descriptor()
+		if fd < 3 {
 			continue
 		}
 		var w *os.File
 		if r.readyFD, w, err = os.Pipe(); err != nil {
 			return nil, fmt.Errorf("cannot make the readiness pipe: %w", err)
 		}
-		for len(cmd.Files) <= p.FD {
+		for len(cmd.Files) <= fd {
 			cmd.Files = append(cmd.Files, nil)
 		}
-		cmd.Files[p.FD] = w
+		cmd.Files[fd] = w
 		return []*os.File{w}, nil
 	}
 	return nil, nil

@@ -100,7 +100,7 @@ func TestRealPrograms(t *testing.T) {
 	dir := t.TempDir()
 	b := newRealBox(t, Config{},
 		spec("fd", shell("sleep 0.2; echo >&3; exec sleep 1000"), func(s *program.Spec) {
-			s.Readiness.Probes = []program.Probe{{FD: 3}}
+			s.Readiness.Probes = []program.Probe{{Dialect: "fd", Target: "3"}}
 			s.Hooks.PreStart = &program.Hook{Argv: []string{"/bin/sh", "-c", "echo early > " + filepath.Join(dir, "hook")}, Timeout: patience}
 		}),
 		spec("crash", shell("echo doomed >&2; exit 3"), func(s *program.Spec) { s.StartRetries = 0; s.RunningAfter = time.Minute }),
@@ -268,7 +268,7 @@ func TestRealHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newRealBox(t, Config{}, spec("p", shell("exec sleep 1000"), func(s *program.Spec) {
-		check := program.Probe{Exec: []string{"/bin/sh", "-c", "test -e " + flag}, Interval: 20 * time.Millisecond, Timeout: patience}
+		check := program.Probe{Dialect: "exec", Argv: []string{"/bin/sh", "-c", "test -e " + flag}, Interval: 20 * time.Millisecond, Timeout: patience}
 		s.Readiness.Probes = []program.Probe{check}
 		s.Health = program.Health{Probes: []program.Probe{check}, Failures: 2, Action: program.HealthRestart}
 		s.Backoff.Initial = 0
@@ -312,7 +312,7 @@ func TestRealUsageIsThatOfAllRuns(t *testing.T) {
 	did := filepath.Join(t.TempDir(), "did")
 	work := "if [ ! -e " + did + " ]; then i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; : > " + did + "; fi; "
 	b := newRealBox(t, Config{}, spec("p", shell(work+"echo >&3; exec sleep 1000"), func(s *program.Spec) {
-		s.Readiness.Probes = []program.Probe{{FD: 3}}
+		s.Readiness.Probes = []program.Probe{{Dialect: "fd", Target: "3"}}
 		s.Backoff.Initial = 0
 	}))
 	b.sup.Boot()
@@ -356,7 +356,7 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 	pidfile := filepath.Join(t.TempDir(), "pid")
 	b := newRealBox(t, Config{}, spec("p",
 		shell("sleep 1000 & echo $! > "+pidfile+"; setsid sleep 1000 & echo $! >> "+pidfile+"; echo >&3; exec sleep 1000"),
-		func(s *program.Spec) { s.Readiness.Probes = []program.Probe{{FD: 3}} }))
+		func(s *program.Spec) { s.Readiness.Probes = []program.Probe{{Dialect: "fd", Target: "3"}} }))
 	b.sup.Boot()
 	b.await("p", in(program.Running))
 	if err := b.sup.Stop(t.Context(), "p"); err != nil {
@@ -422,7 +422,7 @@ func TestRealShutdown(t *testing.T) {
 	}
 	specs = append(specs, spec("deaf", shell("trap '' TERM; echo >&3; while :; do sleep 1000; done"), func(s *program.Spec) {
 		s.Stop = []program.StopStep{{Signal: "TERM", Wait: 100 * time.Millisecond}}
-		s.Readiness.Probes = []program.Probe{{FD: 3}}
+		s.Readiness.Probes = []program.Probe{{Dialect: "fd", Target: "3"}}
 	}))
 	b := newRealBox(t, Config{}, specs...)
 	b.sup.Boot()

@@ -111,14 +111,7 @@ func name(s program.Spec) string {
 func readiness(r program.Readiness) string {
 	var kinds []string
 	for _, p := range r.Probes {
-		for kind, on := range map[string]bool{
-			"notify": p.Notify, "fd": p.FD != 0, "http": p.HTTP != "", "tcp": p.TCP != "", "unix": p.Unix != "",
-			"grpc": p.GRPC != "", "exec": len(p.Exec) > 0, "log": p.Log != "", "file": p.File != "",
-		} {
-			if on {
-				kinds = append(kinds, kind)
-			}
-		}
+		kinds = append(kinds, p.Dialect)
 	}
 	return dash(strings.Join(kinds, "+"))
 }

@@ -185,6 +185,12 @@ func (x *expander) walk(v reflect.Value) {
 			x.walk(v.Elem())
 		}
 	case reflect.Struct:
+		if probe, ok := v.Addr().Interface().(*schema.Probe); ok {
+			// Its key in the manifest is the name of its dialect.
+			x.step(probe.Dialect, reflect.ValueOf(&probe.Target).Elem())
+			x.step(probe.Dialect, reflect.ValueOf(&probe.Argv).Elem())
+			return
+		}
 		for i := range v.NumField() {
 			x.step(v.Type().Field(i).Tag.Get("toml"), v.Field(i))
 		}

@@ -242,7 +242,7 @@ user = "${WHO}"
 		if want := []string{"run-" + n, "80" + n, "$HOME", "cost $5 c"}; !slices.Equal(got.Spec.Argv, want) {
 			t.Errorf("argv %q, want %q", got.Spec.Argv, want)
 		}
-		if got.Spec.Directory != "/srv/"+n || got.Spec.Readiness.Probes[0].HTTP != "http://localhost:80"+n+"/" ||
+		if got.Spec.Directory != "/srv/"+n || got.Spec.Readiness.Probes[0].Target != "http://localhost:80"+n+"/" ||
 			got.Spec.Logs.Path != "/log/"+n+".log" || got.Spec.Hooks.PreStart.Argv[1] != n || got.User != "1000" ||
 			got.Spec.Group != "w" || got.Spec.Instance != i {
 			t.Errorf("%s: %+v", name, got)

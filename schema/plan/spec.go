@@ -77,7 +77,7 @@ func probesOf(probes []schema.Probe) []program.Probe {
 	var out []program.Probe
 	for _, p := range probes {
 		out = append(out, program.Probe{
-			Notify: p.Notify, FD: p.FD, HTTP: p.HTTP, TCP: p.TCP, Unix: p.Unix, GRPC: p.GRPC, Exec: p.Exec, Log: p.Log, File: p.File,
+			Dialect: p.Dialect, Target: p.Target, Argv: p.Argv,
 			Interval: p.Interval.Std(), Timeout: p.Timeout.Std(), Successes: p.Successes,
 		})
 	}

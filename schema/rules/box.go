@@ -40,7 +40,7 @@ func boxRules() []Rule {
 			Doc:    "Two artifacts have the same id.",
 			Remedy: "Give each its own."},
 		{Code: "E108", Severity: schema.Error, Check: perProgram(emptyProbes),
-			Doc:    "A table of ready or health states no condition (http, tcp, unix, grpc, exec, file, and for ready notify, fd, log; for health watchdog).",
+			Doc:    "A table of ready or health states no condition: ready takes " + strings.Join(readyConditions, ", ") + "; health takes " + strings.Join(healthConditions, ", ") + ".",
 			Remedy: "State one, or remove the table."},
 		{Code: "E109", Severity: schema.Error, Check: sharedLogFiles,
 			Doc:    "Two programs, or the instances of one, write the same log file: rotation would tear it.",
@@ -343,9 +343,8 @@ func sameArtifactTwice(d *schema.Document, _ Facts) (out []schema.Finding) {
 }
 
 var (
-	probeConditions  = []string{"http", "tcp", "unix", "grpc", "exec", "file"}
-	readyConditions  = append([]string{"notify", "fd", "log"}, probeConditions...)
-	healthConditions = append([]string{"watchdog"}, probeConditions...)
+	readyConditions  = program.DialectNames(false)
+	healthConditions = append(program.DialectNames(true), "watchdog")
 )
 
 func emptyProbes(p programTable) (out []schema.Finding) {

@@ -127,7 +127,7 @@ func TestExplain(t *testing.T) {
 	}
 	waiting := at(program.Running, 1, "")
 	waiting.Reason = ""
-	waiting.Spec = &program.Spec{Readiness: program.Readiness{Any: true, Probes: []program.Probe{{Notify: true}, {TCP: ":80"}}}}
+	waiting.Spec = &program.Spec{Readiness: program.Readiness{Any: true, Probes: []program.Probe{{Dialect: "notify"}, {Dialect: "tcp", Target: ":80"}}}}
 	backoff := at(program.Backoff, 2, "")
 	backoff.Reason, backoff.Deadline, backoff.LastExit = "", &soon, &program.Exit{Code: -1, Signal: "SEGV", Core: true}
 	sick := at(program.Running, 1, "ready")

@@ -100,35 +100,13 @@ func awaited(p supervisor.Status) string {
 	}
 	parts := make([]string, len(p.Spec.Readiness.Probes))
 	for i, probe := range p.Spec.Readiness.Probes {
-		parts[i] = p.Spec.Hide(probeText(probe))
+		parts[i] = p.Spec.Hide(probe.String())
 	}
 	joint := " and "
 	if p.Spec.Readiness.Any {
 		joint = " or "
 	}
 	return ": it declares readiness by " + strings.Join(parts, joint)
-}
-
-func probeText(p program.Probe) string {
-	switch {
-	case p.Notify:
-		return "READY=1 on its notify socket"
-	case p.FD != 0:
-		return fmt.Sprintf("a newline on descriptor %d", p.FD)
-	case p.HTTP != "":
-		return "HTTP " + p.HTTP
-	case p.TCP != "":
-		return "TCP " + p.TCP
-	case p.Unix != "":
-		return "the socket " + p.Unix
-	case p.GRPC != "":
-		return "gRPC health of " + p.GRPC
-	case len(p.Exec) > 0:
-		return "the command " + strings.Join(p.Exec, " ")
-	case p.Log != "":
-		return fmt.Sprintf("a line of output that matches %q", p.Log)
-	}
-	return "the file " + p.File
 }
 
 // next says what happens without a further request.

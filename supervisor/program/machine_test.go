@@ -259,7 +259,7 @@ func TestOneshot(t *testing.T) {
 }
 
 func TestReadiness(t *testing.T) {
-	notify := func(s *Spec) { s.Readiness.Probes = []Probe{{Notify: true}} }
+	notify := func(s *Spec) { s.Readiness.Probes = []Probe{{Dialect: "notify"}} }
 	l := newLife(t, notify).start().began().did("StartReadiness").waits(time.Minute)
 	l.after(5*time.Second).is(Starting, "not ready yet").on(Event{Kind: Ready}).is(Running, "")
 	l = newLife(t, notify).start().began().due().is(Stopping, "not ready within 1m0s").did("StopProbes", "Signal TERM")

@@ -196,7 +196,7 @@ func TestGiveUpTime(t *testing.T) {
 		ok     bool
 	}{
 		"the manifest's defaults":   {func(*Spec) {}, 83050 * time.Millisecond, true},
-		"readiness":                 {func(s *Spec) { s.Readiness.Probes = []Probe{{TCP: ":1"}} }, 72050 * time.Millisecond, true},
+		"readiness":                 {func(s *Spec) { s.Readiness.Probes = []Probe{{Dialect: "tcp", Target: ":1"}} }, 72050 * time.Millisecond, true},
 		"never restarted":           {func(s *Spec) { s.Restart = RestartNever }, time.Second, true},
 		"without limit":             {func(s *Spec) { s.RestartLimit.Count = 0 }, 0, false},
 		"too slow for the window":   {func(s *Spec) { s.RestartLimit.Window = time.Minute }, 0, false},

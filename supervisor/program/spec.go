@@ -144,17 +144,11 @@ const (
 	KillProcess KillScope = "process"
 )
 
-// Probe is one readiness or health condition; exactly one kind is set.
+// Probe is one readiness or health condition.
 type Probe struct {
-	Notify bool     `json:"notify,omitempty"` // sd_notify READY=1
-	FD     int      `json:"fd,omitempty"`     // newline on that descriptor (s6)
-	HTTP   string   `json:"http,omitempty"`   // URL that answers 2xx or 3xx
-	TCP    string   `json:"tcp,omitempty"`    // host:port that accepts
-	Unix   string   `json:"unix,omitempty"`   // socket path that accepts
-	GRPC   string   `json:"grpc,omitempty"`   // host:port[/service], grpc.health.v1
-	Exec   []string `json:"exec,omitempty"`   // argv that exits 0
-	Log    string   `json:"log,omitempty"`    // RE2 on a line of output
-	File   string   `json:"file,omitempty"`   // path that exists
+	Dialect string   `json:"dialect"`          // Name of a row of Dialects
+	Target  string   `json:"target,omitempty"` // what is asked: an address, a path, a pattern
+	Argv    []string `json:"argv,omitempty"`   // of the dialect exec, in place of Target
 
 	Interval  time.Duration `json:"interval,omitempty"`
 	Timeout   time.Duration `json:"timeout,omitempty"`

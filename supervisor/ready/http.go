@@ -39,13 +39,13 @@ func probeClient(h2c bool) *http.Client {
 	}
 }
 
-func httpDialect(_ *Watcher, _ Target, p program.Probe) (dialect, bool) {
-	name := p.HTTP
-	if u, err := url.Parse(p.HTTP); err == nil {
+func httpDialect(_ *Watcher, _ Target, p program.Probe) dialect {
+	name := p.Target
+	if u, err := url.Parse(p.Target); err == nil {
 		name = u.Redacted()
 	}
-	poll := func(ctx context.Context) ([]byte, error) { return httpGet(ctx, p.HTTP) }
-	return dialect{name: "http " + name, poll: poll}, p.HTTP != ""
+	poll := func(ctx context.Context) ([]byte, error) { return httpGet(ctx, p.Target) }
+	return dialect{name: "http " + name, poll: poll}
 }
 
 func httpGet(ctx context.Context, target string) ([]byte, error) {
@@ -81,12 +81,12 @@ func withoutURL(err error) error {
 // grpcDialect asks grpc.health.v1.Health/Check over cleartext HTTP/2
 // (https://github.com/grpc/grpc/blob/master/doc/health-checking.md). The two
 // messages have one field each; a whole gRPC client is not needed for them.
-func grpcDialect(_ *Watcher, _ Target, p program.Probe) (dialect, bool) {
+func grpcDialect(_ *Watcher, _ Target, p program.Probe) dialect {
 	poll := func(ctx context.Context) ([]byte, error) {
-		address, service, _ := strings.Cut(p.GRPC, "/")
+		address, service, _ := strings.Cut(p.Target, "/")
 		return nil, grpcCheck(ctx, address, service)
 	}
-	return dialect{name: "grpc " + p.GRPC, poll: poll}, p.GRPC != ""
+	return dialect{name: "grpc " + p.Target, poll: poll}
 }
 
 func grpcCheck(ctx context.Context, address, service string) error {

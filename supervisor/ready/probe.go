@@ -23,19 +23,20 @@ type dialect struct {
 	wait func(ctx context.Context) error
 }
 
-// maker makes a dialect of a probe that has its kind set; ok is false otherwise.
-type maker func(w *Watcher, t Target, p program.Probe) (d dialect, ok bool)
+// maker makes a dialect ready to use.
+type maker func(w *Watcher, t Target, p program.Probe) dialect
 
-// makers has a row for every kind of probe.
-var makers = []maker{notifyDialect, fdDialect, logDialect, httpDialect, tcpDialect, unixDialect, grpcDialect, execDialect, fileDialect}
+// makers has a row for every row of program.Dialects.
+var makers = map[string]maker{
+	"notify": notifyDialect, "fd": fdDialect, "log": logDialect, "http": httpDialect, "tcp": tcpDialect, "unix": unixDialect,
+	"grpc": grpcDialect, "exec": execDialect, "file": fileDialect,
+}
 
 func (w *Watcher) dialect(t Target, p program.Probe) dialect {
-	for _, m := range makers {
-		if d, ok := m(w, t, p); ok {
-			return d
-		}
+	if make, ok := makers[p.Dialect]; ok {
+		return make(w, t, p)
 	}
-	return dialect{name: "probe", wait: func(context.Context) error { return errors.New("no kind of probe is set") }}
+	return dialect{name: "probe", wait: func(context.Context) error { return errors.New("no dialect is set") }}
 }
 
 var (
@@ -46,7 +47,7 @@ var (
 	errReplaced   = errors.New("a newer run has begun")
 )
 
-func notifyDialect(w *Watcher, t Target, p program.Probe) (dialect, bool) {
+func notifyDialect(w *Watcher, t Target, p program.Probe) dialect {
 	wait := func(ctx context.Context) error {
 		if w.cfg.Notifier == nil {
 			return errNoNotifier
@@ -66,12 +67,12 @@ func notifyDialect(w *Watcher, t Target, p program.Probe) (dialect, bool) {
 			}
 		}
 	}
-	return dialect{name: "notify", wait: wait}, p.Notify
+	return dialect{name: "notify", wait: wait}
 }
 
 // fdDialect waits for a newline (the s6 convention,
 // https://skarnet.org/software/s6/notifywhenup.html).
-func fdDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
+func fdDialect(_ *Watcher, t Target, p program.Probe) dialect {
 	wait := func(ctx context.Context) error {
 		if t.ReadyFD == nil {
 			return errNoFD
@@ -96,15 +97,15 @@ func fdDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
 			}
 		}
 	}
-	return dialect{name: fmt.Sprintf("fd %d", p.FD), wait: wait}, p.FD > 0
+	return dialect{name: "fd " + p.Target, wait: wait}
 }
 
-func logDialect(w *Watcher, t Target, p program.Probe) (dialect, bool) {
+func logDialect(w *Watcher, t Target, p program.Probe) dialect {
 	wait := func(ctx context.Context) error {
 		if w.cfg.Logs == nil {
 			return errNoLogs
 		}
-		re, err := regexp.Compile(p.Log)
+		re, err := regexp.Compile(p.Target)
 		if err != nil {
 			return err
 		}
@@ -117,17 +118,17 @@ func logDialect(w *Watcher, t Target, p program.Probe) (dialect, bool) {
 			return ctx.Err()
 		}
 	}
-	return dialect{name: fmt.Sprintf("log %q", p.Log), wait: wait}, p.Log != ""
+	return dialect{name: fmt.Sprintf("log %q", p.Target), wait: wait}
 }
 
-func tcpDialect(_ *Watcher, _ Target, p program.Probe) (dialect, bool) {
-	poll := func(ctx context.Context) ([]byte, error) { return nil, dial(ctx, "tcp", p.TCP) }
-	return dialect{name: "tcp " + p.TCP, poll: poll}, p.TCP != ""
+func tcpDialect(_ *Watcher, _ Target, p program.Probe) dialect {
+	poll := func(ctx context.Context) ([]byte, error) { return nil, dial(ctx, "tcp", p.Target) }
+	return dialect{name: "tcp " + p.Target, poll: poll}
 }
 
-func unixDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
+func unixDialect(_ *Watcher, t Target, p program.Probe) dialect {
 	poll := func(ctx context.Context) ([]byte, error) {
-		path := p.Unix
+		path := p.Target
 		if !strings.HasPrefix(path, "@") {
 			path = inDir(t.Dir, path)
 		}
@@ -139,7 +140,7 @@ func unixDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
 		}
 		return nil, err
 	}
-	return dialect{name: "unix " + p.Unix, poll: poll}, p.Unix != ""
+	return dialect{name: "unix " + p.Target, poll: poll}
 }
 
 func dial(ctx context.Context, network, addr string) error {
@@ -152,30 +153,30 @@ func dial(ctx context.Context, network, addr string) error {
 	return nil
 }
 
-func execDialect(w *Watcher, t Target, p program.Probe) (dialect, bool) {
+func execDialect(w *Watcher, t Target, p program.Probe) dialect {
 	poll := func(ctx context.Context) ([]byte, error) {
 		if w.cfg.Exec == nil {
 			return nil, errNoExec
 		}
-		status, output, err := w.cfg.Exec(ctx, t, p.Exec)
+		status, output, err := w.cfg.Exec(ctx, t, p.Argv)
 		if err == nil && status != 0 {
 			err = fmt.Errorf("exit status %d", status)
 		}
 		return output[:min(len(output), maxOutput)], err
 	}
-	return dialect{name: "exec " + strings.Join(p.Exec, " "), poll: poll}, len(p.Exec) > 0
+	return dialect{name: "exec " + strings.Join(p.Argv, " "), poll: poll}
 }
 
 // fileDialect asks for a path's existence. A file system that hangs holds one
 // goroutine, not one for each attempt.
-func fileDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
+func fileDialect(_ *Watcher, t Target, p program.Probe) dialect {
 	var pending chan error
 	poll := func(ctx context.Context) ([]byte, error) {
 		if pending == nil {
 			answer := make(chan error, 1)
 			pending = answer
 			go func() {
-				_, err := os.Stat(inDir(t.Dir, p.File))
+				_, err := os.Stat(inDir(t.Dir, p.Target))
 				answer <- err
 			}()
 		}
@@ -187,7 +188,7 @@ func fileDialect(_ *Watcher, t Target, p program.Probe) (dialect, bool) {
 			return nil, ctx.Err()
 		}
 	}
-	return dialect{name: "file " + p.File, poll: poll}, p.File != ""
+	return dialect{name: "file " + p.Target, poll: poll}
 }
 
 func inDir(dir, path string) string {

@@ -194,10 +194,10 @@ func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report 
 		w.judge(ctx, d, p, limit, found)
 	}
 	if h.Watchdog > 0 {
-		probes = append(probes, program.Probe{Notify: true, Timeout: h.Watchdog})
+		probes = append(probes, program.Probe{Dialect: "notify", Timeout: h.Watchdog})
 		pollers := check
 		check = func(ctx context.Context, d dialect, p program.Probe, found func(finding)) {
-			if p.Notify {
+			if p.Dialect == program.DialectNotify {
 				w.watchdog(ctx, t, p.Timeout, found)
 				return
 			}

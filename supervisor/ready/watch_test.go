@@ -43,7 +43,7 @@ func TestWatchAttempts(t *testing.T) {
 		s := &script{statuses: []int{1, 1, 0, 1, 0, 0}}
 		w := New(Config{Exec: s.exec})
 		began := time.Now()
-		probe := program.Probe{Exec: []string{"check"}, Interval: 2 * time.Second, Successes: 2}
+		probe := program.Probe{Dialect: "exec", Argv: []string{"check"}, Interval: 2 * time.Second, Successes: 2}
 		results := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{probe}})
 		last := results[len(results)-1]
 		if !last.Ready || !last.Final || last.Run != 3 || time.Since(began) != 10*time.Second {
@@ -62,7 +62,7 @@ func TestWatchDefaultInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{statuses: []int{1, 1, 1, 1, 1, 1, 1, 0}}
 		w := New(Config{Exec: s.exec})
-		watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Exec: []string{"x"}}}})
+		watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Dialect: "exec", Argv: []string{"x"}}}})
 		var gaps []time.Duration
 		for i := 1; i < len(s.times); i++ {
 			gaps = append(gaps, s.times[i].Sub(s.times[i-1]))
@@ -84,7 +84,7 @@ func TestWatchLeavesTheDeadlineToTheMachine(t *testing.T) {
 			done := make(chan []Result)
 			go func() {
 				done <- watch(ctx, New(Config{Notifier: n}), web,
-					program.Readiness{Deadline: 2 * time.Second, Probes: []program.Probe{{Notify: true}}})
+					program.Readiness{Deadline: 2 * time.Second, Probes: []program.Probe{{Dialect: "notify"}}})
 			}()
 			n.note(Message{Program: "web", Run: 3, Extend: 8 * time.Second})
 			time.Sleep(3500 * time.Millisecond)
@@ -111,7 +111,7 @@ func TestWatchTimeoutOfOneAttempt(t *testing.T) {
 			<-ctx.Done()
 			return 0, nil, ctx.Err()
 		}})
-		results := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Exec: []string{"x"}, Timeout: 7 * time.Second}}})
+		results := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Dialect: "exec", Argv: []string{"x"}, Timeout: 7 * time.Second}}})
 		if results[0].Reason != "exec x: no answer within 7s (attempt 1)" || !results[len(results)-1].Ready {
 			t.Errorf("results = %+v", results)
 		}
@@ -119,7 +119,7 @@ func TestWatchTimeoutOfOneAttempt(t *testing.T) {
 }
 
 func TestWatchAllAndAny(t *testing.T) {
-	probes := []program.Probe{{Exec: []string{"good"}}, {Exec: []string{"bad"}}}
+	probes := []program.Probe{{Dialect: "exec", Argv: []string{"good"}}, {Dialect: "exec", Argv: []string{"bad"}}}
 	exec := func(_ context.Context, _ Target, argv []string) (int, []byte, error) {
 		if argv[0] == "good" {
 			return 0, nil, nil
@@ -147,7 +147,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		s := &script{statuses: []int{1}}
-		for _, r := range watch(ctx, New(Config{Exec: s.exec}), web, program.Readiness{Probes: []program.Probe{{Exec: []string{"x"}}}}) {
+		for _, r := range watch(ctx, New(Config{Exec: s.exec}), web, program.Readiness{Probes: []program.Probe{{Dialect: "exec", Argv: []string{"x"}}}}) {
 			if r.Final {
 				t.Errorf("a cancelled watch reported %+v", r)
 			}
@@ -160,7 +160,7 @@ func TestWatchWithoutProbesOrMeans(t *testing.T) {
 	if r := watch(t.Context(), w, web, program.Readiness{}); len(r) != 1 || !r[0].Ready || !r[0].Final {
 		t.Errorf("no probes: %+v", r)
 	}
-	for _, p := range []program.Probe{{Notify: true}, {Log: "x"}, {FD: 3}, {Log: "("}, {}} {
+	for _, p := range []program.Probe{{Dialect: "notify"}, {Dialect: "log", Target: "x"}, {Dialect: "fd", Target: "3"}, {Dialect: "log", Target: "("}, {}} {
 		r := watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{p}})
 		if last := r[len(r)-1]; last.Ready || !last.Final || last.Reason == "" {
 			t.Errorf("%+v: %+v", p, last)
@@ -176,7 +176,7 @@ func TestNotifyAndWatchdog(t *testing.T) {
 		w := New(Config{Notifier: n})
 		done := make(chan []Result)
 		go func() {
-			done <- watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Notify: true}}})
+			done <- watch(t.Context(), w, web, program.Readiness{Probes: []program.Probe{{Dialect: "notify"}}})
 		}()
 		synctest.Wait()
 		n.note(Message{Program: "web", Run: 2, Ready: true}) // of an older run
@@ -227,7 +227,7 @@ func TestCheckCountsFailuresInARow(t *testing.T) {
 		var got []string
 		began := time.Now()
 		New(Config{Exec: s.exec}).Check(ctx, web, program.Health{
-			Probes: []program.Probe{{Exec: []string{"x"}, Interval: 10 * time.Second}}, Failures: 3,
+			Probes: []program.Probe{{Dialect: "exec", Argv: []string{"x"}, Interval: 10 * time.Second}}, Failures: 3,
 		}, func(r Result) { got = append(got, fmt.Sprint(time.Since(began), " ", r.Ready, " ", r.Failures)) })
 		if fmt.Sprint(got) != "[10s true 0 1m10s false 3 1m20s true 0]" {
 			t.Errorf("got %v", got)
@@ -261,7 +261,7 @@ func TestHTTP(t *testing.T) {
 	w := New(Config{})
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	for _, path := range []string{"/ok", "/moved"} {
-		if err := once(t, w, web, program.Probe{HTTP: srv.URL + path}); err != nil {
+		if err := once(t, w, web, program.Probe{Dialect: "http", Target: srv.URL + path}); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -274,12 +274,12 @@ func TestHTTP(t *testing.T) {
 	}
 	tlsSrv := httptest.NewTLSServer(mux)
 	defer tlsSrv.Close()
-	if err := once(t, w, web, program.Probe{HTTP: tlsSrv.URL + "/ok"}); err != nil {
+	if err := once(t, w, web, program.Probe{Dialect: "http", Target: tlsSrv.URL + "/ok"}); err != nil {
 		t.Errorf("https: %v", err)
 	}
 	srv.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	probe := program.Probe{HTTP: strings.Replace(srv.URL, "http://", "http://user:secret@", 1) + "/ok"}
+	probe := program.Probe{Dialect: "http", Target: strings.Replace(srv.URL, "http://", "http://user:secret@", 1) + "/ok"}
 	w.Watch(ctx, web, readiness(probe), func(r Result) {
 		if !strings.HasSuffix(r.Reason, ": connection refused (attempt 1)") || strings.Contains(r.Reason, "secret") {
 			t.Errorf("reason = %q", r.Reason)
@@ -304,7 +304,7 @@ func TestTCPAndUnix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := []program.Probe{{TCP: tcp.Addr().String()}, {Unix: "stream"}, {Unix: filepath.Join(dir, "dgram")}}
+	good := []program.Probe{{Dialect: "tcp", Target: tcp.Addr().String()}, {Dialect: "unix", Target: "stream"}, {Dialect: "unix", Target: filepath.Join(dir, "dgram")}}
 	for _, p := range good {
 		if err := once(t, w, tg, p); err != nil {
 			t.Errorf("%+v: %v", p, err)
@@ -325,7 +325,7 @@ func TestTCPAndUnix(t *testing.T) {
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	w := New(Config{})
-	p, tg := program.Probe{File: "up"}, Target{Program: "web", Dir: dir}
+	p, tg := program.Probe{Dialect: "file", Target: "up"}, Target{Program: "web", Dir: dir}
 	if err := once(t, w, tg, p); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
 	}
@@ -349,7 +349,7 @@ func TestFD(t *testing.T) {
 		if err := wr.Close(); err != nil {
 			t.Fatal(err)
 		}
-		results := watch(t.Context(), New(Config{}), Target{Program: "web", ReadyFD: r}, readiness(program.Probe{FD: 3}))
+		results := watch(t.Context(), New(Config{}), Target{Program: "web", ReadyFD: r}, readiness(program.Probe{Dialect: "fd", Target: "3"}))
 		if last := results[len(results)-1]; last.Ready != want || !last.Final {
 			t.Errorf("%q: %+v", text, last)
 		}
@@ -362,7 +362,7 @@ func TestFD(t *testing.T) {
 	defer wr.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if results := watch(ctx, New(Config{}), Target{Program: "web", ReadyFD: r}, readiness(program.Probe{FD: 3})); len(results) > 0 {
+	if results := watch(ctx, New(Config{}), Target{Program: "web", ReadyFD: r}, readiness(program.Probe{Dialect: "fd", Target: "3"})); len(results) > 0 {
 		t.Errorf("silent: %+v", results)
 	}
 }
@@ -378,7 +378,7 @@ func TestLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Started(1)
-	results := watch(t.Context(), New(Config{Logs: plane}), web, readiness(program.Probe{Log: `^listening on :\d+$`}))
+	results := watch(t.Context(), New(Config{Logs: plane}), web, readiness(program.Probe{Dialect: "log", Target: `^listening on :\d+$`}))
 	if last := results[len(results)-1]; !last.Ready {
 		t.Errorf("got %+v", last)
 	}
@@ -412,14 +412,14 @@ func TestGRPC(t *testing.T) {
 		want   string
 	}{{1, "0", ""}, {2, "0", "NOT_SERVING"}, {0, "0", "UNKNOWN"}, {1, "5", "grpc status 5"}, {9, "0", "serving status 9"}}
 	for _, tt := range tests {
-		err := once(t, w, web, program.Probe{GRPC: healthServer(t, tt.status, tt.code) + "/my.Service"})
+		err := once(t, w, web, program.Probe{Dialect: "grpc", Target: healthServer(t, tt.status, tt.code) + "/my.Service"})
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || strings.TrimSpace(err.Error()) != tt.want) {
 			t.Errorf("status %d, code %s: %v", tt.status, tt.code, err)
 		}
 	}
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
-	if err := once(t, w, web, program.Probe{GRPC: plain.Listener.Addr().String()}); err == nil {
+	if err := once(t, w, web, program.Probe{Dialect: "grpc", Target: plain.Listener.Addr().String()}); err == nil {
 		t.Error("an HTTP/1 server passed for gRPC")
 	}
 }

@@ -1,0 +1,130 @@
+package program
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Dialect is one way to find out whether a program is ready or well: a row of the
+// table below. A new one needs a row here, which gives it its key in the manifest,
+// its check, its documentation and its words, and a row in supervisor/ready, which
+// asks.
+type Dialect struct {
+	// Name is the key in the manifest.
+	Name string
+	// Health: it may also be asked while the program runs. The others can be
+	// fulfilled once only.
+	Health bool
+	// Value is what the key takes.
+	Value DialectValue
+	// Doc and Example are for the manifest's reference.
+	Doc     string
+	Example any
+	// Words say what is waited for; %s stands for the target.
+	Words string
+	// Check says what is wrong with a target; nil takes every one.
+	Check func(target string) error
+}
+
+// DialectValue is the type of a dialect's key.
+type DialectValue int
+
+// What a dialect's key may take.
+const (
+	TextValue       DialectValue = iota // a text, the target
+	FlagValue                           // true
+	DescriptorValue                     // a file descriptor from 3 to 255
+	CommandValue                        // an argument vector or a string to split
+	PatternValue                        // a regular expression (RE2)
+)
+
+// Dialects is every dialect, in the order of the manifest's reference.
+var Dialects = []Dialect{
+	{Name: "http", Health: true, Doc: "URL that answers 2xx or 3xx; it begins with http:// or https://.", Example: "http://127.0.0.1:8000/healthz", Words: "HTTP %s", Check: checkURL},
+	{Name: "tcp", Health: true, Doc: "host:port that accepts.", Example: "127.0.0.1:5432", Words: "TCP %s", Check: checkAddress},
+	{Name: "unix", Health: true, Doc: "Socket path that accepts.", Example: "/run/db/.s.PGSQL.5432", Words: "the socket %s"},
+	{Name: "grpc", Health: true, Doc: "host:port or host:port/service, grpc.health.v1.", Example: "127.0.0.1:50051", Words: "gRPC health of %s", Check: checkAddress},
+	{Name: "exec", Health: true, Value: CommandValue, Doc: "Exits 0.", Example: []any{"pg_isready", "-q"}, Words: "the command %s"},
+	{Name: "file", Health: true, Doc: "Path that exists.", Example: "/run/web/ready", Words: "the file %s"},
+	{Name: DialectNotify, Value: FlagValue, Doc: "READY=1 on $NOTIFY_SOCKET (sd_notify).", Example: true, Words: "READY=1 on its notify socket"},
+	{Name: "fd", Value: DescriptorValue, Doc: "A newline on this descriptor (s6).", Example: 3, Words: "a newline on descriptor %s"},
+	{Name: "log", Value: PatternValue, Doc: "Regular expression (RE2) on a line of output.", Example: "listening on .*:8000", Words: "a line of output that matches %s"},
+}
+
+// DialectNotify is sd_notify(3): its messages come over a socket that every program
+// with it shares.
+const DialectNotify = "notify"
+
+// DialectNames are the names of all dialects, or of those that health may use.
+func DialectNames(health bool) []string {
+	var names []string
+	for _, d := range Dialects {
+		if d.Health || !health {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+// DialectOf finds the row of a probe; ok is false for a probe without a dialect.
+func (p Probe) DialectOf() (d Dialect, ok bool) {
+	for _, d := range Dialects {
+		if d.Name == p.Dialect {
+			return d, true
+		}
+	}
+	return Dialect{}, false
+}
+
+// String says what the probe waits for.
+func (p Probe) String() string {
+	d, _ := p.DialectOf()
+	target := p.Target
+	switch d.Value {
+	case CommandValue:
+		target = strings.Join(p.Argv, " ")
+	case PatternValue:
+		target = strconv.Quote(p.Target)
+	}
+	return strings.Replace(d.Words, "%s", target, 1)
+}
+
+// Descriptor is the file descriptor of the dialect fd, 0 for every other.
+func (p Probe) Descriptor() int {
+	if d, _ := p.DialectOf(); d.Value != DescriptorValue {
+		return 0
+	}
+	n, err := strconv.Atoi(p.Target)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+var errProbeURL = errors.New(`a URL that begins with http:// or https://, such as "http://127.0.0.1:8000/healthz"`)
+
+// checkURL refuses an address that no HTTP probe can ask.
+func checkURL(target string) error {
+	u, err := url.Parse(target)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" {
+		return nil
+	}
+	if with := "http://" + target; !strings.Contains(target, "://") {
+		if u, err := url.Parse(with); err == nil && u.Hostname() != "" {
+			return errors.New("a URL that begins with http:// or https://, such as " + strconv.Quote(with))
+		}
+	}
+	return errProbeURL
+}
+
+// checkAddress refuses what a TCP or gRPC probe cannot dial.
+func checkAddress(target string) error {
+	address, _, _ := strings.Cut(target, "/")
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return errors.New(`host and port, such as "127.0.0.1:5432"`)
+	}
+	return nil
+}

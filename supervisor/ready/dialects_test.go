@@ -1,0 +1,19 @@
+package ready
+
+import (
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// Every dialect of the table can be asked, and nothing else is.
+func TestEveryDialectHasAMaker(t *testing.T) {
+	for _, d := range program.Dialects {
+		if makers[d.Name] == nil {
+			t.Errorf("nothing asks %s", d.Name)
+		}
+	}
+	if len(makers) != len(program.Dialects) {
+		t.Errorf("%d makers for %d dialects", len(makers), len(program.Dialects))
+	}
+}
