@@ -151,6 +151,7 @@ func BenchmarkStart(b *testing.B) {
 	}{
 		{"plain", func(*Command) {}},
 		{"limits", func(c *Command) { c.Rlimits, c.Umask, c.Nice, c.NoNewPrivs = limits, &umask, &nice, true }},
+		{"guard", func(c *Command) { c.Guard = GuardFull }},
 		{"score", func(c *Command) { c.OOMScoreAdj = &score }},
 		{"score,limits", func(c *Command) {
 			c.OOMScoreAdj, c.Rlimits, c.Umask, c.Nice, c.NoNewPrivs = &score, limits, &umask, &nice, true

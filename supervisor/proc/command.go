@@ -78,6 +78,8 @@ type Command struct {
 	// SameSession starts a process group in our session, without a terminal.
 	SameSession bool
 
+	Guard      Guard       // what of us it must not touch
+	Sandbox    *Sandbox    // what it may reach; nil is everything
 	Credential *Credential // nil stays who we are
 	Scope      Scope       // what Kill empties and Emptied speaks of
 

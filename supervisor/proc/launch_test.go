@@ -162,6 +162,7 @@ func TestDeadFileSystemHoldsUpOneStartOnly(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "its exec did not happen within 100ms") {
 			t.Errorf("got %v", err)
 		}
+		o.execPatience = execPatience
 		p := mustStart(t, o, shape(sh("exit 3")))
 		if e := next(t, o, p.ID, Exited); e.Code() != 3 {
 			t.Errorf("the start after it: %+v", e)

@@ -77,6 +77,9 @@ type Owner struct {
 	ignored      uint64 // mask of the signals that were ignored when we were started
 	oomInChild   bool   // a new process may set its OOM score before its exec
 	suidDumpable bool   // a change of the user makes memory dumpable (proc(5))
+	guard        *guard
+	landlockABI  int
+	lastCap      int // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), and CLONE_INTO_CGROUP.
 	noClone3, noCgroupClone atomic.Bool
 	null                    *os.File
@@ -272,6 +275,7 @@ func (o *Owner) Close() error {
 	o.loops.Wait()
 	o.exits.close()
 	o.children.close()
+	o.guard.close()
 	o.removeCgroups()
 	o.cgroups().close()
 	return o.null.Close()
@@ -319,6 +323,13 @@ func (o *Owner) lookAtSelf(report func(string)) {
 		unix.Close(fd)
 	}
 	o.oomInChild = err == nil
+	o.landlockABI = LandlockABI()
+	o.guard = newGuard(o.landlockABI)
+	if n, err := readNumber("/proc/sys/kernel/cap_last_cap"); err == nil {
+		o.lastCap = n
+	} else {
+		o.lastCap = maxCapability
+	}
 	b, err := os.ReadFile("/proc/sys/fs/suid_dumpable")
 	o.suidDumpable = err == nil && strings.TrimSpace(string(b)) != "0"
 }

@@ -201,8 +201,8 @@ func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *c
 	if p.pid == 0 {
 		o.endFork() // there is nothing to register any more
 	}
-	if err == nil && c.OOMScoreAdj != nil && !o.oomInChild {
-		err = p.adjustOOM(*c.OOMScoreAdj)
+	if score := o.guard.scoreOf(c); err == nil && score != nil && !o.oomInChild {
+		err = p.adjustOOM(*score)
 	}
 	if !errors.Is(err, errCgroupRefused) {
 		p.answered(err)

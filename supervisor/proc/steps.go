@@ -20,15 +20,22 @@ const (
 	opDescriptors = "descriptors"
 	opSignals     = "signals"
 	opOOM         = "oom_score_adj"
+	opGuard       = "guard"
 )
 
 var stepHints = map[string]string{
-	opFork:       "the limit of processes or memory is reached",
-	opCredential: "changing the user needs CAP_SETUID and CAP_SETGID",
-	"nice":       "below the present value needs CAP_SYS_NICE",
-	"ionice":     "the realtime class needs CAP_SYS_ADMIN or CAP_SYS_NICE",
-	opOOM:        "below the present value needs CAP_SYS_RESOURCE",
-	"cpus":       "at least one of them must be among the processors of the box",
+	opFork:                      "the limit of processes or memory is reached",
+	opCredential:                "changing the user needs CAP_SETUID and CAP_SETGID",
+	"nice":                      "below the present value needs CAP_SYS_NICE",
+	"ionice":                    "the realtime class needs CAP_SYS_ADMIN or CAP_SYS_NICE",
+	opOOM:                       "below the present value needs CAP_SYS_RESOURCE",
+	"cpus":                      "at least one of them must be among the processors of the box",
+	opGuard:                     "guard = false starts it without",
+	opSandbox + " read":         "a path that may be missing begins with \"-\"",
+	opSandbox + " write":        "a path that may be missing begins with \"-\"",
+	opSandbox + " execute":      "a path that may be missing begins with \"-\"",
+	opSandbox + " private_tmp":  "mounts of its own need CAP_SYS_ADMIN",
+	opSandbox + " capabilities": "agentinit has no capability that it could hand on",
 }
 
 // rlimitOrder is the order in which limits are set.
@@ -44,7 +51,8 @@ func (o *Owner) plan(c *Command, p *process, path string, env []string, io *chil
 		cgroup = -1
 	}
 	clone3 := !o.noClone3.Load()
-	oomHere := c.OOMScoreAdj != nil && o.oomInChild
+	score := o.guard.scoreOf(c)
+	oomHere := score != nil && o.oomInChild
 	l.viaHelper = oomHere || cgroup >= 0
 	l.cloneBy(clone3, cgroup)
 	if l.viaHelper {
@@ -57,9 +65,13 @@ func (o *Owner) plan(c *Command, p *process, path string, env []string, io *chil
 		}
 	}
 	if oomHere {
-		if err := l.addOOM(*c.OOMScoreAdj); err != nil {
+		if err := l.addOOM(*score); err != nil {
 			return nil, err
 		}
+	}
+	ruleset, err := o.openSandbox(l, c)
+	if err != nil {
+		return nil, err
 	}
 	addSession(l, c)
 	if err := addPriorities(l, c); err != nil {
@@ -72,7 +84,14 @@ func (o *Owner) plan(c *Command, p *process, path string, env []string, io *chil
 	if err := addLimits(l, c); err != nil {
 		return nil, err
 	}
-	o.addCredential(l, c.Credential)
+	o.guard.addGuardLimits(l, c)
+	if c.Sandbox != nil && c.Sandbox.Capabilities != nil {
+		c.Sandbox.dropBounding(l, o.lastCap)
+		o.addCredential(l, c.Credential)
+		c.Sandbox.keepCapabilities(l)
+	} else {
+		o.addCredential(l, c.Credential)
+	}
 	if c.Dir != "" {
 		dir, err := l.text(c.Dir)
 		if err != nil {
@@ -80,18 +99,38 @@ func (o *Owner) plan(c *Command, p *process, path string, env []string, io *chil
 		}
 		l.add(stepInfo{opDirectory, c.Dir}, unix.SYS_CHDIR, dir)
 	}
-	if c.NoNewPrivs {
+	if c.NoNewPrivs || c.Guard != GuardNone {
 		l.add(stepInfo{op: "no_new_privs"}, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
+	l.restrict(ruleset)
 	// Everything of ours is close-on-exec already; this is for what a library may
 	// have opened otherwise. Kernels before 5.11 do not know it.
 	l.try(unix.SYS_CLOSE_RANGE, uintptr(len(io.fds)), uintptr(^uint32(0)>>1), unix.CLOSE_RANGE_CLOEXEC)
+	if err := o.addGuard(l, c); err != nil {
+		return nil, err
+	}
+	if c.Sandbox != nil && c.Sandbox.Filter != nil {
+		l.addFilter(stepInfo{op: opSandbox + " seccomp"}, c.Sandbox.Filter)
+	}
 	l.add(stepInfo{op: opSignals}, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, addr(l, new(uint64)), 0, 8)
 	if err := addExec(l, path, c.argv(), env); err != nil {
 		return nil, err
 	}
 	l.seal()
 	return l, nil
+}
+
+// openSandbox does what must come before limits and the change of the user.
+func (o *Owner) openSandbox(l *launch, c *Command) (*landlock, error) {
+	if c.Sandbox == nil {
+		return nil, nil
+	}
+	if c.Sandbox.PrivateTmp {
+		if err := l.addPrivateTmp(); err != nil {
+			return nil, err
+		}
+	}
+	return l.addLandlock(c, o.landlockABI)
 }
 
 // addHelper makes the program's process as a sibling of the helper, which then ends.

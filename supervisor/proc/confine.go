@@ -1,0 +1,282 @@
+package proc
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sandbox is what a program may reach; the zero value is everything. A nil list
+// leaves its kind alone, an empty one forbids it.
+type Sandbox struct {
+	// Capabilities are those that are kept, by number (capabilities(7)).
+	Capabilities []int
+	// Read, Write and Execute are paths; what may be written or executed may be
+	// read, too.
+	Read, Write, Execute []string
+	// TCPBind and TCPConnect are ports.
+	TCPBind, TCPConnect []int
+	// Filter is a seccomp filter.
+	Filter []unix.SockFilter
+	// PrivateTmp gives the program /tmp and /var/tmp of its own, in memory.
+	PrivateTmp bool
+}
+
+// Landlock's rights to files (landlock(7)), by what they are good for.
+const (
+	landExecute = 1 << 0
+	landRead    = 1<<2 | 1<<3
+	// Writing, removing, making of all kinds: of ABI 1. REFER, TRUNCATE and
+	// IOCTL_DEV came with 2, 3 and 5.
+	landWrite    = 1<<1 | 0x1ff0
+	landRefer    = 1 << 13
+	landTruncate = 1 << 14
+	landIoctl    = 1 << 15
+	// What a rule about a file may hold; the rest is about directories.
+	landOfFile = landExecute | 1<<1 | 1<<2 | landTruncate | landIoctl
+
+	landBind, landConnect = 1 << 0, 1 << 1
+)
+
+// writeRights are those of a version.
+func writeRights(abi int) uint64 {
+	rights := uint64(landWrite)
+	for v, r := range map[int]uint64{2: landRefer, 3: landTruncate, 5: landIoctl} {
+		if abi >= v {
+			rights |= r
+		}
+	}
+	return rights
+}
+
+// devices are what every program may write to, whatever it may write else.
+var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
+
+// handled is what the sandbox forbids unless a rule allows it.
+func (s *Sandbox) handled(abi int) landlockAttr {
+	var a landlockAttr
+	if s == nil || abi == 0 {
+		return a
+	}
+	if s.Read != nil {
+		a.fs |= landRead
+	}
+	if s.Write != nil {
+		a.fs |= writeRights(abi)
+	}
+	if s.Execute != nil {
+		a.fs |= landExecute
+	}
+	if s.TCPBind != nil {
+		a.net |= landBind
+	}
+	if s.TCPConnect != nil {
+		a.net |= landConnect
+	}
+	return a
+}
+
+// scopes tells whether the sandbox has a Landlock domain of its own, which then also
+// scopes signals.
+func (s *Sandbox) scopes() bool {
+	a := s.handled(1)
+	return a.fs != 0 || a.net != 0
+}
+
+// Missing names what of a sandbox this kernel cannot enforce.
+func (s *Sandbox) Missing(abi int) []string {
+	var out []string
+	a := s.handled(1)
+	switch {
+	case a.fs != 0 && abi == 0:
+		out = append(out, "paths (the kernel has no Landlock, or forbids it here)")
+	case s.Write != nil && abi < 3:
+		out = append(out, fmt.Sprintf("truncation of files (Landlock ABI 3, Linux 6.2; this kernel has %d)", abi))
+	}
+	if a.net != 0 && abi < 4 {
+		out = append(out, fmt.Sprintf("TCP ports (Landlock ABI 4, Linux 6.7; this kernel has %d)", abi))
+	}
+	return out
+}
+
+// WithoutMissing is the sandbox without what Missing names.
+func (s Sandbox) WithoutMissing(abi int) Sandbox {
+	if abi == 0 {
+		s.Read, s.Write, s.Execute = nil, nil, nil
+	}
+	if abi < 4 {
+		s.TCPBind, s.TCPConnect = nil, nil
+	}
+	return s
+}
+
+const opSandbox = "sandbox"
+
+// landlock is a ruleset that the table makes: a path is opened by the new process,
+// for it may lie on a file system whose server is dead.
+type landlock struct{ ruleset int }
+
+// addLandlock makes the ruleset; restrict puts it into force.
+func (l *launch) addLandlock(c *Command, abi int) (*landlock, error) {
+	s := c.Sandbox
+	if !s.scopes() {
+		return nil, nil
+	}
+	attr := s.handled(abi)
+	if abi >= landlockScopeABI && c.Guard == GuardFull {
+		attr.scoped = landlockScopeSignal
+	}
+	r := &landlock{ruleset: len(l.steps)}
+	l.add(stepInfo{op: opSandbox}, unix.SYS_LANDLOCK_CREATE_RULESET, addr(l, &attr), attr.size(), 0)
+	add := func(key string, paths []string, rights uint64) error {
+		for _, path := range paths {
+			if err := l.addPath(r, stepInfo{opSandbox + " " + key, path}, path, rights&attr.fs); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	write := landRead | writeRights(abi)
+	for _, err := range []error{
+		add("read", s.Read, landRead), add("write", s.Write, write), add("execute", s.Execute, landRead|landExecute),
+		l.addDevices(r, (landRead|write)&attr.fs),
+	} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	for right, ports := range map[uint64][]int{landBind: s.TCPBind, landConnect: s.TCPConnect} {
+		for _, port := range ports {
+			rule := &[2]uint64{right, uint64(port)} // struct landlock_net_port_attr
+			l.toRuleset(r, stepInfo{op: opSandbox + " tcp"}, landlockRulePort, addr(l, rule))
+		}
+	}
+	return r, nil
+}
+
+// toRuleset adds one rule.
+func (l *launch) toRuleset(r *landlock, info stepInfo, kind, rule uintptr) {
+	l.add(info, unix.SYS_LANDLOCK_ADD_RULE, 0, kind, rule, 0)
+	l.stores = append(l.stores, store{from: r.ruleset, to: len(l.steps) - 1, arg: 0})
+}
+
+// addPath allows what lies beneath a path. A name that begins with "-" may be
+// missing. The kernel refuses rights that only directories have for a file; what
+// the path is turns out when the new process opens it.
+func (l *launch) addPath(r *landlock, info stepInfo, path string, rights uint64) error {
+	name, optional := strings.CutPrefix(path, "-")
+	text, err := l.text(name)
+	if err != nil {
+		return &StartError{Op: info.op, Path: path, Err: err}
+	}
+	if rights == 0 {
+		return nil
+	}
+	files, after := l.addRule(r, info, text, rights&landOfFile), 0
+	if rights&^landOfFile != 0 {
+		after = len(l.steps)
+		l.addRule(r, info, text, rights)
+		// It is a file: the kernel refuses what only directories have.
+		l.steps[len(l.steps)-1].OnError = uintptr(len(l.steps))
+	}
+	if optional {
+		l.steps[files].OnError = uintptr(len(l.steps))
+		if after > 0 {
+			l.steps[after].OnError = uintptr(len(l.steps))
+		}
+	}
+	return nil
+}
+
+// addRule opens a path and allows what lies beneath it. It returns the step that opens.
+func (l *launch) addRule(r *landlock, info stepInfo, path uintptr, rights uint64) (open int) {
+	rule := &[2]uint64{rights, 0} // struct landlock_path_beneath_attr: rights, descriptor
+	open = len(l.steps)
+	l.add(info, unix.SYS_OPENAT, atCWD, path, unix.O_PATH|unix.O_CLOEXEC, 0).Store = uintptr(unsafe.Pointer(&rule[1]))
+	l.toRuleset(r, info, landlockRulePath, addr(l, rule))
+	return open
+}
+
+// atCWD is AT_FDCWD of openat(2) as an argument.
+const atCWD = ^uintptr(99)
+
+// addDevices allows the devices that there are.
+func (l *launch) addDevices(r *landlock, rights uint64) error {
+	for _, path := range devices {
+		if err := l.addPath(r, stepInfo{}, "-"+path, rights&landOfFile); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restrict puts the ruleset into force.
+func (l *launch) restrict(r *landlock) {
+	if r != nil {
+		l.add(stepInfo{op: opSandbox}, unix.SYS_LANDLOCK_RESTRICT_SELF, 0, 0)
+		l.stores = append(l.stores, store{from: r.ruleset, to: len(l.steps) - 1, arg: 0})
+	}
+}
+
+// addPrivateTmp gives the program mounts of its own: that needs CAP_SYS_ADMIN.
+func (l *launch) addPrivateTmp() error {
+	info := stepInfo{op: opSandbox + " private_tmp"}
+	l.add(info, unix.SYS_UNSHARE, unix.CLONE_NEWNS)
+	text := func(s string) uintptr {
+		p, err := l.text(s)
+		if err != nil {
+			panic(err) // constants without NUL
+		}
+		return p
+	}
+	none, tmpfs, root := text("none"), text("tmpfs"), text("/")
+	// What is mounted outside still appears inside, and nothing the other way round.
+	l.add(info, unix.SYS_MOUNT, none, root, 0, unix.MS_REC|unix.MS_SLAVE, 0)
+	for _, dir := range []string{"/tmp", "/var/tmp"} {
+		info.path = dir
+		s := l.add(info, unix.SYS_MOUNT, tmpfs, text(dir), tmpfs, unix.MS_NOSUID|unix.MS_NODEV, text("mode=1777"))
+		if dir != "/tmp" {
+			s.OnError = uintptr(len(l.steps)) // a box need not have it
+		}
+	}
+	return nil
+}
+
+// Capability numbers end here for this kernel (/proc/sys/kernel/cap_last_cap).
+const maxCapability = 63
+
+// dropBounding removes what is not kept from what an exec can ever bring back. It needs
+// CAP_SETPCAP; without, no_new_privs does the same from the exec on.
+func (s *Sandbox) dropBounding(l *launch, lastCap int) {
+	for n := 0; n <= min(lastCap, maxCapability); n++ {
+		if !slices.Contains(s.Capabilities, n) {
+			l.try(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(n), 0, 0, 0)
+		}
+	}
+	if len(s.Capabilities) > 0 {
+		l.add(stepInfo{op: opSandbox + " capabilities"}, unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0, 0, 0)
+	}
+}
+
+// keepCapabilities comes after the change of the user.
+func (s *Sandbox) keepCapabilities(l *launch) {
+	info := stepInfo{op: opSandbox + " capabilities"}
+	var mask uint64
+	for _, n := range s.Capabilities {
+		mask |= 1 << n
+	}
+	header := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := &[2]unix.CapUserData{}
+	for i := range data {
+		part := uint32(mask >> (32 * i))
+		data[i] = unix.CapUserData{Effective: part, Permitted: part, Inheritable: part}
+	}
+	l.add(info, unix.SYS_CAPSET, addr(l, header), addr(l, data))
+	l.add(info, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+	for _, n := range s.Capabilities {
+		l.add(info, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(n), 0, 0)
+	}
+}

@@ -1,0 +1,268 @@
+package filter
+
+import (
+	"slices"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Guarded says whom the guard protects.
+type Guarded struct {
+	PID   int   // of agentinit
+	Tasks []int // its threads, the first one included
+	Group int   // its process group
+	// Scoped says that Landlock keeps signals inside the program's own tree, so that
+	// the filter need not. Otherwise what sends signals through descriptors fails with
+	// ENOSYS or EPERM, whatever it is aimed at.
+	Scoped bool
+	// Signals are those that the program may send to agentinit after all: control
+	// requests of a program with control = true.
+	Signals []int
+}
+
+// Numbers of what the kernel headers define and package unix does not.
+const (
+	ptraceAttach, ptraceSeize = 16, 0x4206
+	fSetOwn, fSetOwnEx        = 8, 15
+	fioSetOwn, siocSPGRP      = 0x8901, 0x8902
+	prioProcess, prioGroup    = 0, 1
+	ioprioProcess             = 1
+	x32Bit                    = 0x40000000
+)
+
+// calls are the numbers of the guarded system calls on one architecture; 0: none
+// there.
+type calls struct {
+	arch                                                                uint32
+	kill, tkill, tgkill, sigqueue, tgsigqueue, pidfdOpen, pidfdSend     uint32
+	prlimit, schedParam, schedScheduler, schedAffinity, schedAttr       uint32
+	setpriority, ioprio, ptrace, readv, writev, movePages, migratePages uint32
+	fcntl, fcntl64, ioctl, reboot                                       uint32
+}
+
+// The tables of seccomp(2) architectures: linux/audit.h, and the syscall tables of
+// arch/x86 and arch/arm.
+var (
+	callsAMD64 = calls{
+		arch: unix.AUDIT_ARCH_X86_64, kill: 62, tkill: 200, tgkill: 234, sigqueue: 129, tgsigqueue: 297, pidfdOpen: 434, pidfdSend: 424,
+		prlimit: 302, schedParam: 142, schedScheduler: 144, schedAffinity: 203, schedAttr: 314,
+		setpriority: 141, ioprio: 251, ptrace: 101, readv: 310, writev: 311, movePages: 279, migratePages: 256,
+		fcntl: 72, ioctl: 16, reboot: 169,
+	}
+	calls386 = calls{
+		arch: unix.AUDIT_ARCH_I386, kill: 37, tkill: 238, tgkill: 270, sigqueue: 178, tgsigqueue: 335, pidfdOpen: 434, pidfdSend: 424,
+		prlimit: 340, schedParam: 154, schedScheduler: 156, schedAffinity: 241, schedAttr: 351,
+		setpriority: 97, ioprio: 289, ptrace: 26, readv: 347, writev: 348, movePages: 317, migratePages: 294,
+		fcntl: 55, fcntl64: 221, ioctl: 54, reboot: 88,
+	}
+	callsARM64 = calls{
+		arch: unix.AUDIT_ARCH_AARCH64, kill: 129, tkill: 130, tgkill: 131, sigqueue: 138, tgsigqueue: 240, pidfdOpen: 434, pidfdSend: 424,
+		prlimit: 261, schedParam: 118, schedScheduler: 119, schedAffinity: 122, schedAttr: 274,
+		setpriority: 140, ioprio: 30, ptrace: 117, readv: 270, writev: 271, movePages: 239, migratePages: 238,
+		fcntl: 25, ioctl: 29, reboot: 142,
+	}
+	callsARM = calls{
+		arch: unix.AUDIT_ARCH_ARM, kill: 37, tkill: 238, tgkill: 268, sigqueue: 178, tgsigqueue: 363, pidfdOpen: 434, pidfdSend: 424,
+		prlimit: 369, schedParam: 154, schedScheduler: 156, schedAffinity: 241, schedAttr: 380,
+		setpriority: 97, ioprio: 314, ptrace: 26, readv: 376, writev: 377, movePages: 344, migratePages: 400,
+		fcntl: 55, fcntl64: 221, ioctl: 54, reboot: 88,
+	}
+)
+
+// tables are those of a machine: its own and that of its 32-bit programs.
+func tables(goarch string) []calls {
+	if goarch == "arm64" {
+		return []calls{callsARM64, callsARM}
+	}
+	return []calls{callsAMD64, calls386}
+}
+
+// Guard is the filter for one machine ("amd64" or "arm64"). Everything it does not
+// name is allowed; callers of other architectures, x32 among them, get ENOSYS.
+func Guard(goarch string, g Guarded) ([]unix.SockFilter, error) {
+	p := newProgram()
+	p.load(offArch)
+	all := tables(goarch)
+	for i, c := range all {
+		p.when(bpf.JumpEqual, c.arch, archLabel(i))
+	}
+	p.ret(errno(uint32(unix.ENOSYS)))
+	for i, c := range all {
+		p.label(archLabel(i))
+		p.dispatch(c, g)
+	}
+	p.handlers(g)
+	p.label("target") // the accumulator holds a process or thread id
+	for _, r := range taskRanges(g) {
+		next := p.unique()
+		p.when(bpf.JumpLessThan, uint32(r[0]), next)
+		p.when(bpf.JumpLessOrEqual, uint32(r[1]), "deny")
+		p.label(next)
+	}
+	p.label("allow")
+	p.ret(retAllow)
+	p.label("deny")
+	p.ret(errno(uint32(unix.EPERM)))
+	p.label("absent")
+	p.ret(errno(uint32(unix.ENOSYS)))
+	return p.assemble()
+}
+
+func archLabel(i int) string { return "arch" + string(rune('0'+i)) }
+
+// dispatch goes to the handler of the call.
+func (p *program) dispatch(c calls, g Guarded) {
+	p.load(offNr)
+	if c.arch == unix.AUDIT_ARCH_X86_64 {
+		p.when(bpf.JumpGreaterOrEqual, x32Bit, "absent")
+	}
+	type row struct {
+		nr    uint32
+		label string
+	}
+	rows := []row{
+		{c.kill, "kill"}, {c.tkill, "first"}, {c.tgkill, "both"}, {c.sigqueue, "kill"}, {c.tgsigqueue, "both"},
+		{c.pidfdOpen, "first"}, {c.prlimit, "prlimit"},
+		{c.schedParam, "first"}, {c.schedScheduler, "first"}, {c.schedAffinity, "first"}, {c.schedAttr, "first"},
+		{c.setpriority, "setpriority"}, {c.ioprio, "ioprio"}, {c.ptrace, "ptrace"}, {c.readv, "first"}, {c.writev, "first"},
+		{c.movePages, "first"}, {c.migratePages, "first"}, {c.reboot, "deny"},
+	}
+	if !g.Scoped {
+		rows = append(rows, row{c.pidfdSend, "absent"}, row{c.fcntl, "fcntl"}, row{c.fcntl64, "fcntl"}, row{c.ioctl, "ioctl"})
+	}
+	for _, r := range rows {
+		if r.nr != 0 {
+			p.when(bpf.JumpEqual, r.nr, r.label)
+		}
+	}
+	p.jump("allow")
+}
+
+// handlers look at the arguments. A pid is an int: its upper half does not count.
+func (p *program) handlers(g Guarded) {
+	p.label("kill")
+	if len(g.Signals) > 0 {
+		other := p.unique()
+		p.load(low(0))
+		p.when(bpf.JumpNotEqual, uint32(g.PID), other)
+		p.load(low(1))
+		for _, s := range g.Signals {
+			p.when(bpf.JumpEqual, uint32(s), "allow")
+		}
+		p.label(other)
+	}
+	p.load(low(0))
+	if !g.Scoped {
+		p.when(bpf.JumpEqual, ^uint32(0), "deny") // kill(-1) reaches everything
+	}
+	p.group(g)
+	p.jump("target")
+
+	p.label("both") // tgkill(tgid, tid, sig): either names a thread of agentinit
+	p.load(low(1))
+	for _, r := range taskRanges(g) {
+		next := p.unique()
+		p.when(bpf.JumpLessThan, uint32(r[0]), next)
+		p.when(bpf.JumpLessOrEqual, uint32(r[1]), "deny")
+		p.label(next)
+	}
+	p.label("first")
+	p.load(low(0))
+	p.jump("target")
+
+	p.label("prlimit") // of any other process: every thread id of agentinit names it
+	p.load(low(0))
+	p.when(bpf.JumpEqual, 0, "allow")
+	p.load(low(2))
+	p.when(bpf.JumpNotEqual, 0, "deny")
+	p.load(high(2))
+	p.when(bpf.JumpNotEqual, 0, "deny")
+	p.jump("allow")
+
+	p.label("setpriority")
+	p.which(prioProcess, prioGroup, g)
+	p.label("ioprio")
+	p.which(ioprioProcess, ioprioProcess+1, g)
+
+	p.label("ptrace")
+	p.load(low(0))
+	attach := p.unique()
+	p.when(bpf.JumpEqual, ptraceAttach, attach)
+	p.when(bpf.JumpEqual, ptraceSeize, attach)
+	p.jump("allow")
+	p.label(attach)
+	if g.Scoped { // Landlock keeps it inside the tree
+		p.load(low(1))
+		p.jump("target")
+	} else {
+		p.jump("deny")
+	}
+
+	if g.Scoped {
+		return
+	}
+	// A signal of one's choice goes to the owner of a descriptor (fcntl(2), F_SETSIG).
+	p.label("fcntl")
+	p.load(low(1))
+	own := p.unique()
+	p.when(bpf.JumpEqual, fSetOwnEx, "deny")
+	p.when(bpf.JumpEqual, fSetOwn, own)
+	p.jump("allow")
+	p.label(own)
+	p.load(low(2))
+	p.group(g)
+	p.jump("target")
+	p.label("ioctl")
+	p.load(low(1))
+	p.when(bpf.JumpEqual, fioSetOwn, "deny")
+	p.when(bpf.JumpEqual, siocSPGRP, "deny")
+	p.jump("allow")
+}
+
+// group denies the negative process group of agentinit.
+func (p *program) group(g Guarded) {
+	if g.Group > 0 {
+		p.when(bpf.JumpEqual, uint32(-g.Group), "deny")
+	}
+}
+
+// which handles setpriority(2) and ioprio_set(2): by process, by group or by user.
+// By user means everything of the user, agentinit included.
+func (p *program) which(process, group uint32, g Guarded) {
+	one, many := p.unique(), p.unique()
+	p.load(low(0))
+	p.when(bpf.JumpEqual, process, one)
+	p.when(bpf.JumpEqual, group, many)
+	p.jump("deny")
+	p.label(many)
+	p.load(low(1))
+	if g.Group > 0 {
+		p.when(bpf.JumpEqual, uint32(g.Group), "deny")
+	}
+	p.jump("allow")
+	p.label(one)
+	p.load(low(1))
+	p.jump("target")
+}
+
+// reserved is RESERVED_PIDS of kernel/pid.c: numbers below it are never given again once
+// the numbers have wrapped around.
+const reserved = 300
+
+// taskRanges are the thread ids as few ranges as possible. What lies between two
+// low ones belonged to the start of the box and to nobody since.
+func taskRanges(g Guarded) [][2]int {
+	ids := append(slices.Clone(g.Tasks), g.PID)
+	slices.Sort(ids)
+	var out [][2]int
+	for _, id := range ids {
+		last := len(out) - 1
+		if last >= 0 && (id <= out[last][1]+1 || g.PID == 1 && id < reserved) {
+			out[last][1] = id
+			continue
+		}
+		out = append(out, [2]int{id, id})
+	}
+	return out
+}

@@ -1,0 +1,231 @@
+package proc
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
+)
+
+// Guard says how a program is kept from harming us. It is for programs that the
+// kernel would let: those of our own user, and root's. A guarded program has
+// no_new_privs, because the kernel asks for that before it takes a filter from
+// an ordinary user, and a higher OOM score than ours.
+type Guard int
+
+// The guards.
+const (
+	GuardNone Guard = iota
+	// GuardFull keeps it from signalling, limiting, scheduling, tracing and
+	// re-prioritising our threads and, where the kernel has Landlock scopes
+	// (Linux 6.12), from signalling and tracing anything outside its own tree.
+	GuardFull
+	// GuardControl leaves it the signals that are requests to us.
+	GuardControl
+)
+
+// Requests are the signals that a program with GuardControl may send to us.
+var requests = []int{int(unix.SIGTERM), int(unix.SIGINT), int(unix.SIGHUP), int(unix.SIGQUIT), int(unix.SIGUSR1), int(unix.SIGUSR2)}
+
+// guard is what all guarded starts share.
+type guard struct {
+	scope    int // Landlock ruleset that scopes signals, or -1
+	score    int // OOM score of a guarded program
+	original int // our own when we were started
+	lowered  bool
+	group    int
+	pending  Rlimit // of queued signals, for programs
+	unscoped sync.Once
+
+	mu      sync.Mutex
+	threads uint64 // links of /proc/self/task when filters was made
+	filters map[Guard][]unix.SockFilter
+}
+
+// Constants of landlock(7) that package unix does not have under one name.
+const (
+	landlockVersion     = 1 // LANDLOCK_CREATE_RULESET_VERSION
+	landlockScopeSignal = 1 << 1
+	landlockScopeABI    = 6
+	landlockRulePath    = 1
+	landlockRulePort    = 2
+)
+
+// landlockAttr is struct landlock_ruleset_attr.
+type landlockAttr struct{ fs, net, scoped uint64 }
+
+// size is that of the struct in the kernel's ABI: an older one refuses more.
+func (a *landlockAttr) size() uintptr {
+	switch {
+	case a.scoped != 0:
+		return unsafe.Sizeof(*a)
+	case a.net != 0:
+		return 16
+	}
+	return 8
+}
+
+// LandlockABI is the version of Landlock that the kernel has; 0 is none, or one that
+// the sandbox around us forbids.
+func LandlockABI() int {
+	abi, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, landlockVersion)
+	if errno != 0 {
+		return 0
+	}
+	return int(abi)
+}
+
+// pendingReserve is how many queued signals a program of our user leaves to us. With a full
+// queue of the user the kernel drops who sent a signal (kernel/signal.c, __send_signal_locked).
+const pendingReserve = 1024
+
+func newGuard(abi int) *guard {
+	g := &guard{scope: -1, filters: map[Guard][]unix.SockFilter{}}
+	g.group, _ = unix.Getpgid(0) // never fails for the caller
+	if abi >= landlockScopeABI {
+		attr := landlockAttr{scoped: landlockScopeSignal}
+		fd, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), attr.size(), 0)
+		if errno == 0 {
+			g.scope = int(fd) // always close-on-exec
+		}
+	}
+	if own, err := readNumber(scoreFile); err == nil {
+		g.original = own
+	}
+	g.score = min(maxScore, max(g.original, 0)+scoreAboveOurs)
+	var lim unix.Rlimit
+	const sigpending = 11 // RLIMIT_SIGPENDING, getrlimit(2)
+	if unix.Getrlimit(sigpending, &lim) == nil && lim.Cur > 1 {
+		n := lim.Cur - min(pendingReserve, lim.Cur/2)
+		g.pending = Rlimit{n, n}
+	}
+	return g
+}
+
+func (g *guard) close() {
+	if g.scope >= 0 {
+		unix.Close(g.scope)
+	}
+}
+
+// The OOM killer takes the process with the highest score first. scoreAboveOurs
+// is what a guarded program has more than we had at our start; scoreLowered is ours
+// where we may lower it. 1000 is a tenth of a percent each of all memory (proc(5)).
+const (
+	maxScore       = 1000
+	scoreAboveOurs = 100
+	scoreLowered   = -900
+)
+
+const scoreFile = "/proc/self/oom_score_adj"
+
+// readNumber reads a file that holds one.
+func readNumber(file string) (int, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+// lower makes us the last that the OOM killer takes, as far as we may: that needs
+// CAP_SYS_RESOURCE, which containers seldom have. Every program is given a score of its own
+// from then on.
+func (g *guard) lower() {
+	if g.original > scoreLowered && os.WriteFile(scoreFile, []byte(strconv.Itoa(scoreLowered)), 0) == nil {
+		g.lowered = true
+	}
+}
+
+// scoreOf is the OOM score that a command is started with; nil leaves ours.
+func (g *guard) scoreOf(c *Command) *int {
+	switch {
+	case c.OOMScoreAdj != nil:
+		return c.OOMScoreAdj
+	case c.Guard != GuardNone:
+		return &g.score
+	case g.lowered:
+		return &g.original
+	}
+	return nil
+}
+
+// filter is the filter of a guard. It names our threads, so it is made anew
+// when their number has changed: a supervisor makes its threads at the start.
+func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/task", &st); err != nil {
+		st.Nlink = 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := uint64(st.Nlink); n != g.threads {
+		g.threads = n
+		clear(g.filters)
+	}
+	if f := g.filters[kind]; f != nil {
+		return f, nil
+	}
+	who := filter.Guarded{PID: pid, Group: g.group, Scoped: g.scope >= 0 && kind == GuardFull}
+	if kind == GuardControl {
+		who.Signals = requests
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		tasks = nil // no /proc: the first thread is the one that is known
+	}
+	for _, t := range tasks {
+		if n, err := strconv.Atoi(t.Name()); err == nil {
+			who.Tasks = append(who.Tasks, n)
+		}
+	}
+	f, err := filter.Guard(runtime.GOARCH, who)
+	if err == nil {
+		g.filters[kind] = f
+	}
+	return f, err
+}
+
+// addGuardLimits are the limits of a guarded program.
+func (g *guard) addGuardLimits(l *launch, c *Command) {
+	if c.Guard != GuardNone && g.pending.Hard != 0 {
+		const sigpending = 11
+		l.try(unix.SYS_PRLIMIT64, 0, sigpending, addr(l, &g.pending), 0)
+	}
+}
+
+// addGuard puts the guard into force.
+func (o *Owner) addGuard(l *launch, c *Command) error {
+	g := o.guard
+	if c.Guard == GuardNone {
+		return nil
+	}
+	if g.scope < 0 {
+		g.unscoped.Do(func() {
+			o.report("the kernel has no Landlock scope for signals (Linux 6.12), or forbids it here: guarded programs of one user can signal each other")
+		})
+	}
+	if g.scope >= 0 && c.Guard == GuardFull && !c.Sandbox.scopes() {
+		l.add(stepInfo{op: opGuard}, unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(g.scope), 0)
+	}
+	f, err := g.filter(c.Guard, o.selfPID)
+	if err != nil {
+		return &StartError{Op: opGuard, Err: err}
+	}
+	l.addFilter(stepInfo{op: opGuard}, f)
+	return nil
+}
+
+// addFilter installs a seccomp filter. Without the flag, kernels before 5.16 slow
+// down everything that the program does (PR_SPEC_STORE_BYPASS, seccomp(2)).
+func (l *launch) addFilter(info stepInfo, f []unix.SockFilter) {
+	prog := &unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
+	l.kept = append(l.kept, f)
+	l.add(info, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, addr(l, prog))
+}

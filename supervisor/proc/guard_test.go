@@ -1,0 +1,130 @@
+package proc
+
+import (
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
+)
+
+// attempts are those of testprog's tamper that a guard refuses. What it does not list must
+// work all the same.
+var attempts = []string{
+	"kill", "kill-thread", "tkill", "tgkill", "sigqueue", "tgsigqueue", "kill-term", "pidfd_open", "pidfd-of-proc",
+	"prlimit", "prlimit-thread", "affinity", "scheduler", "schedparam", "priority", "priority-user", "ioprio", "ioprio-user",
+}
+
+// attacked lets testprog try, against the test's own process, and returns what did
+// not work.
+func attacked(t *testing.T, o *Owner, bin string, guard Guard) []string {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := prog(bin, "tamper", strconv.Itoa(os.Getpid()), tasks[len(tasks)-1].Name())
+	c.Guard = guard
+	r, err := o.Run(t.Context(), c, 1<<16)
+	if err != nil || r.Exit.Code() != 0 {
+		t.Fatalf("%s %v", r.Output, err)
+	}
+	refused := map[string]bool{}
+	for line := range strings.Lines(string(r.Output)) {
+		what, answer, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if answer != "ok" {
+			refused[what] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(refused))
+}
+
+func TestGuard(t *testing.T) {
+	bin := built.Path(t)
+	without := func(list []string, names ...string) []string {
+		return slices.Sorted(slices.Values(slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(names, s) })))
+	}
+	for _, tc := range []struct {
+		name   string
+		guard  Guard
+		scoped bool
+		want   []string
+	}{
+		// The twin: without a guard everything works, or the test shows nothing.
+		{"none", GuardNone, true, nil},
+		{"full", GuardFull, true, without(attempts)},
+		{"full, without Landlock", GuardFull, false, without(attempts)},
+		{"control", GuardControl, true, without(attempts)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := newOwner(t, Options{})
+			if !tc.scoped && o.guard.scope >= 0 {
+				unix.Close(o.guard.scope)
+				o.guard.scope = -1
+			}
+			if got := attacked(t, o, bin, tc.guard); !slices.Equal(got, tc.want) {
+				t.Errorf("refused %v\nwant    %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// A guarded program signals its own descendants, and we signal it.
+func TestGuardLeavesTheTreeAlone(t *testing.T) {
+	o := newOwner(t, Options{})
+	c := sh("sleep 1000 & kill -TERM $!; wait $!; test $? = 143 || exit 1; setsid sleep 1000 & sleep 0; kill -0 $! || exit 2; exit 7")
+	c.Guard = GuardFull
+	r, err := o.Run(t.Context(), c, 1000)
+	if err != nil || r.Exit.Code() != 7 {
+		t.Errorf("%s %+v, %v", r.Output, r.Exit, err)
+	}
+	c = sh("sleep 1000")
+	c.Guard = GuardFull
+	p := mustStart(t, o, c)
+	if err := o.Signal(p.ID, unix.SIGTERM, ScopeTree); err != nil {
+		t.Error(err)
+	}
+	if e := next(t, o, p.ID, Exited); e.Signal() != unix.SIGTERM {
+		t.Errorf("got %+v", e)
+	}
+}
+
+// The limit of queued signals of a guarded program leaves room for ours.
+func TestGuardLimits(t *testing.T) {
+	o := newOwner(t, Options{})
+	c := sh("set -- $(grep 'pending signals' /proc/self/limits); echo $5; cat /proc/self/oom_score_adj; grep NoNewPrivs /proc/self/status")
+	c.Guard = GuardFull
+	r, err := o.Run(t.Context(), c, 1000)
+	want := strconv.FormatUint(o.guard.pending.Hard, 10) + "\n" + strconv.Itoa(o.guard.score) + "\nNoNewPrivs:\t1\n"
+	if err != nil || string(r.Output) != want {
+		t.Errorf("got %q, want %q; %v", r.Output, want, err)
+	}
+}
+
+// A program with control = true sends requests to us, and nothing else.
+func TestGuardOfControl(t *testing.T) {
+	o := newOwner(t, Options{})
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, unix.SIGUSR2)
+	defer signal.Stop(heard)
+	me := strconv.Itoa(os.Getpid())
+	for guard, script := range map[Guard]string{
+		GuardControl: "kill -USR2 " + me + " && ! kill -WINCH " + me,
+		GuardFull:    "! kill -USR2 " + me,
+	} {
+		c := sh(script)
+		c.Guard = guard
+		if r, err := o.Run(t.Context(), c, 1000); err != nil || r.Exit.Code() != 0 {
+			t.Errorf("%d: %s %+v, %v", guard, r.Output, r.Exit, err)
+		}
+	}
+	if sig := <-heard; sig != unix.SIGUSR2 || len(heard) > 0 {
+		t.Errorf("heard %v", sig)
+	}
+}
