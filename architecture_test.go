@@ -27,16 +27,17 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "schema/supervisordconf",
 	},
-	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event"},
+	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control/api", "internal/exchange"},
 	"supervisor/program":      {},
-	"supervisor/proc":         {"supervisor/proc/child"},
+	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
 	"supervisor/logs":         {"internal/safeopen"},
 	"supervisor/logs/forward": {"supervisor/logs"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
+	"supervisor/proc/filter":  {},
 	// A control server over a made-up supervisor: for tests of the server and of
 	// agentctl, part of no binary.
 	"supervisor/control/controltest": {
@@ -46,7 +47,7 @@ var arrows = map[string][]string{
 	"schema":                 {"supervisor/program"},
 	"schema/catalog":         {"schema"},
 	"schema/plan":            {"schema", "schema/catalog", "supervisor/program"},
-	"schema/rules":           {"schema", "schema/catalog", "schema/plan", "supervisor/program"},
+	"schema/rules":           {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter"},
 	"schema/compose":         {"schema", "schema/catalog", "schema/plan", "schema/hardening"},
 	"schema/hardening":       {"schema", "schema/catalog"}, // apart from compose: PID 1 links no generators
 	"schema/supervisordconf": {"schema"},

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"os"
 	"path/filepath"
 	"runtime"
 
@@ -18,6 +19,7 @@ func (b *Boot) checkRules(doc *schema.Document) []schema.Finding {
 	return rules.Run(doc, rules.Facts{
 		Env:      func(name string) (string, bool) { v, ok := b.env[name]; return v, ok },
 		Arch:     runtime.GOARCH,
+		Exists:   func(path string) bool { _, err := os.Stat(path); return err == nil },
 		Profiles: readProfiles(filepath.Join(b.cfg.Roots.Workspace, "profiles")),
 	})
 }

@@ -25,6 +25,7 @@ type Supervisor struct {
 	Barrier     string         `toml:"barrier"`       // ready, running, none
 	OnAllExited string         `toml:"on_all_exited"` // stay, exit
 	Defaults    map[string]any `toml:"defaults"`      // program keys as written; DecodeProgram merges
+	Agents      Confinement    `toml:"agents"`
 	Log         BoxLog         `toml:"log"`
 	Console     ConsoleMode    `toml:"console"`
 
@@ -33,6 +34,17 @@ type Supervisor struct {
 	Ports    []Port   `toml:"ports"`
 	Volumes  []Volume `toml:"volumes"`
 	Writable []string `toml:"writable"`
+}
+
+// Confinement is what an agent runs as and within: the same keys as a program's.
+type Confinement struct {
+	User    string   `toml:"user"` // empty inherits
+	Group   string   `toml:"group"`
+	Groups  []string `toml:"groups"`
+	Umask   *Mode    `toml:"umask"`
+	Limits  Limits   `toml:"limits"`
+	Guard   bool     `toml:"guard"`
+	Sandbox *Sandbox `toml:"sandbox"`
 }
 
 // BoxLog is supervisor.log: agentinit's own voice and the form of the console.
@@ -137,6 +149,12 @@ type Template struct {
 	Environment map[string]string `toml:"environment"`
 	Directory   string            `toml:"directory"`
 	Timeout     Duration          `toml:"timeout"` // 0 has no limit
+	User        string            `toml:"user"`    // empty: all that follows is as [supervisor.agents] has it, unless written
+	Group       string            `toml:"group"`
+	Groups      []string          `toml:"groups"`
+	Umask       *Mode             `toml:"umask"`
+	Limits      Limits            `toml:"limits"`
+	Guard       bool              `toml:"guard"`
 	Sandbox     *Sandbox          `toml:"sandbox"`
 	Stdin       string            `toml:"stdin"`
 }

@@ -93,6 +93,7 @@ func programKeys() []key {
 		field("env_file", stringOrList("Files of NAME=VALUE lines, read at start; a leading - makes one optional.").eg("/etc/app.env")),
 		field("pass_environment", passShape()),
 		field("limits", limitsShape()),
+		field("guard", guardShape()),
 		field("sandbox", sandboxShape()),
 		field("logs", logsShape()),
 		field("hooks", table("Commands around the program's life; they never block the supervisor.",
@@ -219,17 +220,25 @@ func limitsShape() *shape {
 	)
 }
 
+func guardShape() *shape {
+	return boolean("Where it runs as agentinit's user or as root: keeps it from signalling, limiting, scheduling and tracing agentinit, and from gaining privileges by exec.").def(true)
+}
+
 func sandboxShape() *shape {
 	ports := func(doc string) *shape { return list(doc, integer("").between(0, 65535)) }
 	return table("What the program may reach (Landlock, seccomp, capabilities); absent: everything.",
 		field("no_new_privileges", boolean("No gain of privileges by exec.").def(true)),
-		field("capabilities", texts("Capabilities that are kept.").eg([]any{"NET_BIND_SERVICE"})),
-		field("read", texts("Paths that may be read.").eg([]any{"/usr", "/etc"})),
-		field("write", texts("Paths that may be read and written.").eg([]any{"/workspace"})),
-		field("execute", texts("Paths that may be read and executed.").eg([]any{"/usr/bin"})),
-		field("tcp_bind", ports("Ports it may listen on.")),
-		field("tcp_connect", ports("Ports it may connect to.")),
-		field("seccomp", enum("System call filter.", "default", "strict")),
+		field("preset", enum("Values for what is not written here: of a web server, a Python or Node.js worker, an agent.", "web", "python", "node", "agent")),
+		field("capabilities", texts("Capabilities that are kept; absent changes none, an empty list keeps none.").eg([]any{"NET_BIND_SERVICE"})),
+		field("read", texts("Paths that may be read; absent means all. A path that may be missing begins with \"-\", here and below.").eg([]any{"/usr", "/etc"})),
+		field("write", texts("Paths that may be read and written; absent means all. /dev/null and the like are always among them.").eg([]any{"/workspace"})),
+		field("execute", texts("Paths that may be read and executed; absent means all. The dynamic loader is executed, too.").eg([]any{"/usr"})),
+		field("tcp_bind", ports("Ports it may listen on; absent means all.")),
+		field("tcp_connect", ports("Ports it may connect to; absent means all.")),
+		field("seccomp", enum("System call filter: default allows what container engines allow, strict less.", "default", "strict")),
+		field("allow_syscalls", texts("System calls that the filter lets pass besides.").eg([]any{"ptrace"})),
+		field("deny_syscalls", texts("System calls that fail with EPERM, with or without a filter.").eg([]any{"ptrace"})),
+		field("private_tmp", onOff("/tmp and /var/tmp of its own, in memory; needs CAP_SYS_ADMIN.")),
 		field("mode", enum("audit only reports what would be refused.", "enforce", "audit", "off").def("enforce")),
 	).absent()
 }
@@ -296,6 +305,15 @@ func supervisorShape() *shape {
 		field("on_all_exited", enum("exit ends the box when nothing is left to run.", "stay", "exit").def("stay")),
 		field("console", consoleShape()),
 		field("defaults", programDefaultsShape()),
+		field("agents", table("What agents run as and within, where their template does not say.",
+			field("user", account("User, by name or number; absent: under a root agentinit, a user id for each agent that nothing else has, else agentinit's own.").eg("worker", int64(1000))),
+			field("group", account("Group, by name or number; absent follows the user.")),
+			field("groups", list("Supplementary groups.", account("")).def([]string{})),
+			field("umask", mode("File mode creation mask, in octal; absent inherits.")),
+			field("limits", limitsShape()),
+			field("guard", guardShape()),
+			field("sandbox", sandboxShape()),
+		)),
 		field("log", table("agentinit's own voice and the form of the console.",
 			field("format", enum("auto: console on a terminal, else json.", "auto", "json", "console", "raw").def("auto")),
 			field("level", logLevel("Threshold of agentinit's own lines.")),
@@ -378,6 +396,12 @@ func templateShape() *shape {
 		field("environment", mapping("Variables.", variableNames, text("").hidden())),
 		field("directory", text("Working directory.")),
 		field("timeout", duration("Limit of one run; 0 has none.").def("0s")),
+		field("user", account("User, by name or number; absent follows [supervisor.agents].").eg("worker", int64(1000))),
+		field("group", account("Group, by name or number; absent follows the user.")),
+		field("groups", list("Supplementary groups.", account("")).def([]string{})),
+		field("umask", mode("File mode creation mask, in octal; absent follows [supervisor.agents].")),
+		field("limits", limitsShape()),
+		field("guard", guardShape()),
 		field("sandbox", sandboxShape()),
 		field("stdin", enum("Standard input.", "null", "pipe").def("null")),
 	)

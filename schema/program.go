@@ -52,6 +52,7 @@ type Program struct {
 	PassEnvironment PassEnvironment   `toml:"pass_environment"`
 
 	Limits  Limits   `toml:"limits"`
+	Guard   bool     `toml:"guard"`
 	Sandbox *Sandbox `toml:"sandbox"` // nil: none
 	Logs    Logs     `toml:"logs"`
 	Hooks   Hooks    `toml:"hooks"`
@@ -135,7 +136,11 @@ type Sandbox struct {
 	TCPBind         []int    `toml:"tcp_bind"`
 	TCPConnect      []int    `toml:"tcp_connect"`
 	Seccomp         string   `toml:"seccomp"` // default, strict, or empty: none
-	Mode            string   `toml:"mode"`    // enforce, audit, off
+	AllowSyscalls   []string `toml:"allow_syscalls"`
+	DenySyscalls    []string `toml:"deny_syscalls"`
+	PrivateTmp      bool     `toml:"private_tmp"`
+	Preset          string   `toml:"preset"` // web, python, node, agent, or empty
+	Mode            string   `toml:"mode"`   // enforce, audit, off
 }
 
 // Logs is the key logs: where output goes besides its ring.

@@ -3,10 +3,12 @@ package supervisor
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"os"
+	"runtime"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -29,67 +31,116 @@ func command(spec *program.Spec) (proc.Command, error) {
 	c := proc.Command{
 		Path: spec.Argv[0], Args: spec.Argv, Env: spec.Env[:len(spec.Env):len(spec.Env)], Dir: spec.Directory,
 		StdinPipe: spec.Stdin == program.StdinPipe && !spec.TTY, TTY: spec.TTY,
-		Scope: scopes[spec.Kill], Nice: spec.Limits.Nice, IONice: spec.Limits.IONice,
-		OOMScoreAdj: spec.Limits.OOMScoreAdj, CPUs: spec.Limits.CPUs,
+		Scope: scopes[spec.Kill],
 	}
+	dress(&c, spec)
+	return c, nil
+}
+
+// dress gives a command the user, the mask, the limits and the guard of a program.
+func dress(c *proc.Command, spec *program.Spec) {
 	if cr := spec.Credential; cr != nil {
 		c.Credential = &proc.Credential{UID: cr.UID, GID: cr.GID, Groups: cr.Groups}
 	}
 	if spec.Umask >= 0 {
 		c.Umask = &spec.Umask
 	}
-	if len(spec.Limits.Rlimits) > 0 {
-		c.Rlimits = make(map[string]proc.Rlimit, len(spec.Limits.Rlimits))
-		for name, l := range spec.Limits.Rlimits {
+	Bound(c, spec.Limits)
+	c.Guard = GuardOf(spec.Guard, spec.Control, c.Credential)
+}
+
+// Bound gives a command the limits.
+func Bound(c *proc.Command, limits program.Limits) {
+	c.Nice, c.IONice, c.OOMScoreAdj, c.CPUs = limits.Nice, limits.IONice, limits.OOMScoreAdj, limits.CPUs
+	if len(limits.Rlimits) > 0 {
+		c.Rlimits = make(map[string]proc.Rlimit, len(limits.Rlimits))
+		for name, l := range limits.Rlimits {
 			c.Rlimits[name] = proc.Rlimit{Soft: l.Soft, Hard: l.Hard}
 		}
 	}
-	return c, nil
 }
 
-// Confine applies a sandbox to a command, a program's or anybody else's. What
-// cannot be applied is an *UnsupportedError, and the command must not be
-// started; in mode audit it is skipped, and returned to be told.
-func Confine(c *proc.Command, s *program.Sandbox) (skipped, err error) {
-	err = confine(c, s)
-	if err != nil && s.Mode == "audit" {
-		return err, nil
+// GuardOf is the guard of a command that wants one: the kernel protects us from other
+// users, so that only programs of our own user and root's need it. control says that the program
+// may send us requests.
+func GuardOf(wanted, control bool, cr *proc.Credential) proc.Guard {
+	switch {
+	case !wanted || cr != nil && cr.UID != 0 && int(cr.UID) != os.Geteuid():
+		return proc.GuardNone
+	case control:
+		return proc.GuardControl
 	}
-	return nil, err
+	return proc.GuardFull
 }
 
-func confine(c *proc.Command, s *program.Sandbox) error {
+// Confine applies a sandbox to a command, a program's or anybody else's. What the
+// kernel cannot enforce is an *UnsupportedError, and the command must not be started, if the
+// sandbox says so; otherwise it is left out and returned as skipped, to be told.
+func Confine(c *proc.Command, s *program.Sandbox) (skipped, err error) {
 	if s == nil || s.Mode == "off" {
-		return nil
+		return nil, nil
 	}
 	c.NoNewPrivs = s.NoNewPrivileges
-	asked := map[string]bool{
-		"capabilities": s.Capabilities != nil,
-		"paths":        len(s.Read)+len(s.Write)+len(s.Execute) > 0,
-		"ports":        len(s.TCPBind)+len(s.TCPConnect) > 0,
-		"seccomp":      s.Seccomp != "",
+	box, err := sandboxOf(s)
+	if err != nil {
+		return nil, err
 	}
-	var missing []string
-	for what, is := range asked {
-		if is {
-			missing = append(missing, what)
-		}
+	if s.Mode == "audit" {
+		c.Sandbox = &proc.Sandbox{Filter: box.Filter}
+		return errors.New("mode is audit: the kernel logs the system calls that would be refused, nothing else is in force"), nil
 	}
+	enforced, missing := proc.Enforceable(box)
+	c.Sandbox = &enforced
 	if len(missing) == 0 {
-		return nil
+		return nil, nil
 	}
-	slices.Sort(missing)
-	return &UnsupportedError{What: fmt.Sprintf("a sandbox of %s", strings.Join(missing, ", "))}
+	what := &UnsupportedError{What: strings.Join(missing, "; ")}
+	if s.Required {
+		return nil, what
+	}
+	return what, nil
 }
 
-// beside is a command that runs beside a program: as the same user, in the same
-// place, and never longer than its context.
-func beside(spec *program.Spec, argv []string) proc.Command {
+// sandboxOf translates the words of the manifest.
+func sandboxOf(s *program.Sandbox) (proc.Sandbox, error) {
+	box := proc.Sandbox{
+		Read: s.Read, Write: s.Write, Execute: s.Execute, TCPBind: s.TCPBind, TCPConnect: s.TCPConnect, PrivateTmp: s.PrivateTmp,
+	}
+	var names []string
+	if s.Capabilities != nil {
+		box.Capabilities = []int{}
+		for _, name := range s.Capabilities {
+			n, ok := filter.Capability(name)
+			if !ok {
+				return box, fmt.Errorf("unknown capability %q", name)
+			}
+			box.Capabilities = append(box.Capabilities, n)
+			names = append(names, filter.CapabilityName(n))
+		}
+	}
+	if s.PrivateTmp && s.Write != nil {
+		box.Write = append(box.Write[:len(box.Write):len(box.Write)], "/tmp", "-/var/tmp")
+	}
+	if s.Seccomp == "" && len(s.DenySyscalls) == 0 {
+		return box, nil
+	}
+	var err error
+	box.Filter, err = filter.Compile(runtime.GOARCH, filter.Policy{
+		Preset: s.Seccomp, Allow: s.AllowSyscalls, Deny: s.DenySyscalls, Capabilities: names, Log: s.Mode == "audit",
+	})
+	return box, err
+}
+
+// beside is a command that runs beside a program: as the same user, under the same
+// limits and in the same sandbox, in the same place, and never longer than its context.
+func beside(spec *program.Spec, argv []string) (proc.Command, error) {
 	c := proc.Command{
 		Path: argv[0], Args: argv, Env: spec.Env[:len(spec.Env):len(spec.Env)], Dir: spec.Directory, Scope: proc.ScopeTree,
 	}
-	if cr := spec.Credential; cr != nil {
-		c.Credential = &proc.Credential{UID: cr.UID, GID: cr.GID, Groups: cr.Groups}
+	dress(&c, spec)
+	if c.Guard == proc.GuardFull {
+		c.Guard = proc.GuardBeside // "nginx -s quit" is a hook
 	}
-	return c
+	_, err := Confine(&c, spec.Sandbox) // what is skipped was told at the program's start
+	return c, err
 }

@@ -119,7 +119,11 @@ func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (
 	if r == nil || len(argv) == 0 {
 		return 0, nil, proc.ErrNoProcess
 	}
-	res, err := s.cfg.Owner.Run(ctx, beside(r.spec, argv), probeOutput)
+	c, err := beside(r.spec, argv)
+	if err != nil {
+		return 0, nil, err
+	}
+	res, err := s.cfg.Owner.Run(ctx, c, probeOutput)
 	return res.Exit.ShellStatus(), res.Output, err
 }
 
@@ -133,7 +137,10 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 	if h == nil || len(h.Argv) == 0 {
 		return errors.New("the command is empty")
 	}
-	c := beside(spec, h.Argv)
+	c, err := beside(spec, h.Argv)
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	if r := s.runs[runKey{spec.Name, run}]; r != nil {
 		c.Env = append(c.Env, fmt.Sprintf("MAINPID=%d", r.proc.PID))

@@ -112,7 +112,9 @@ func TestRealPrograms(t *testing.T) {
 			s.Limits.Rlimits = map[string]program.Limit{"nofile": {Soft: 77, Hard: 77}}
 		}),
 		spec("audited", shell("exec sleep 1000"), func(s *program.Spec) { s.Sandbox = &program.Sandbox{Read: []string{"/"}, Mode: "audit"} }),
-		spec("sandboxed", shell("true"), func(s *program.Spec) { s.Sandbox = &program.Sandbox{Read: []string{"/"}}; s.StartRetries = 0 }),
+		spec("sandboxed", shell("true"), func(s *program.Spec) {
+			s.Sandbox, s.StartRetries = &program.Sandbox{NoNewPrivileges: true, Write: []string{"/no/such/directory"}}, 0
+		}),
 	)
 	b.sup.Boot()
 	b.await("fd", in(program.Running))
@@ -126,7 +128,7 @@ func TestRealPrograms(t *testing.T) {
 		t.Error(st.Reason)
 	}
 	b.await("audited", in(program.Running))
-	if st := b.await("sandboxed", in(program.Fatal)); !strings.Contains(st.Reason, "not supported") {
+	if st := b.await("sandboxed", in(program.Fatal)); proc.LandlockABI() > 0 && !strings.Contains(st.Reason, "/no/such/directory: no such file") {
 		t.Error(st.Reason)
 	}
 	b.await("job", func(st Status) bool { return st.Completed })

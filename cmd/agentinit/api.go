@@ -182,7 +182,7 @@ func templateSandboxes(m *schema.Manifest) map[string]*program.Sandbox {
 	out := map[string]*program.Sandbox{}
 	for name, t := range m.Templates {
 		if t.Sandbox != nil {
-			out[name] = plan.Sandbox(t.Sandbox)
+			out[name] = plan.Sandbox(t.Sandbox, m.Security.Enforce)
 		}
 	}
 	return out

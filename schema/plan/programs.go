@@ -355,7 +355,7 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 
 // resolved is an instance as it stands in the plan.
 func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name string, number int) Program {
-	spec := specOf(p)
+	spec := specOf(p, r.m.Security.Enforce)
 	spec.Name, spec.Group, spec.Instance = name, s.name, number
 	spec.Env = env.list
 	return Program{

@@ -8,8 +8,9 @@ import (
 )
 
 // specOf converts a decoded and expanded program. Name, needs, environment and
-// credential are somebody else's.
-func specOf(p *schema.Program) program.Spec {
+// credential are somebody else's. required says that a sandbox must be in force as
+// a whole.
+func specOf(p *schema.Program, required bool) program.Spec {
 	s := program.Spec{
 		Type: program.Type(p.Type), Argv: p.Command, Priority: p.Priority, Needs: needsOf(p),
 		Autostart: p.Autostart, Required: p.Required, Essential: p.Essential, OnFatal: program.OnFatal(p.OnFatal),
@@ -28,7 +29,7 @@ func specOf(p *schema.Program) program.Spec {
 			PreStart: hookOf(p.Hooks.PreStart), PostReady: hookOf(p.Hooks.PostReady),
 			PreStop: hookOf(p.Hooks.PreStop), PostExit: hookOf(p.Hooks.PostExit),
 		},
-		Umask: -1, Directory: p.Directory, Limits: limitsOf(p.Limits), Sandbox: Sandbox(p.Sandbox),
+		Umask: -1, Directory: p.Directory, Limits: Limits(p.Limits), Guard: p.Guard, Sandbox: Sandbox(p.Sandbox, required),
 		Stdin: program.Stdin(p.Stdin), TTY: p.TTY, Control: p.Control,
 		Logs: program.Logs{
 			To: program.LogTo(p.Logs.To), Path: p.Logs.Path, StderrPath: p.Logs.StderrPath,
@@ -84,7 +85,9 @@ func probesOf(probes []schema.Probe) []program.Probe {
 	return out
 }
 
-func limitsOf(l schema.Limits) program.Limits {
+// Limits are the manifest's limits as programs, and whatever else is started, get
+// them.
+func Limits(l schema.Limits) program.Limits {
 	out := program.Limits{Nice: l.Nice, IONice: l.IONice, OOMScoreAdj: l.OOMScoreAdj, CPUs: l.CPUs}
 	for name, limit := range l.Rlimits() {
 		if out.Rlimits == nil {
@@ -96,12 +99,14 @@ func limitsOf(l schema.Limits) program.Limits {
 }
 
 // Sandbox is the manifest's sandbox as programs, and whatever else is started,
-// are confined by it; nil for none.
-func Sandbox(s *schema.Sandbox) *program.Sandbox {
+// are confined by it; nil for none. required is [security].enforce.
+func Sandbox(s *schema.Sandbox, required bool) *program.Sandbox {
 	if s == nil {
 		return nil
 	}
+	s = withPreset(s)
 	return &program.Sandbox{
+		AllowSyscalls: s.AllowSyscalls, DenySyscalls: s.DenySyscalls, PrivateTmp: s.PrivateTmp, Required: required,
 		NoNewPrivileges: s.NoNewPrivileges, Capabilities: s.Capabilities, Read: s.Read, Write: s.Write, Execute: s.Execute,
 		TCPBind: s.TCPBind, TCPConnect: s.TCPConnect, Seccomp: s.Seccomp, Mode: s.Mode,
 	}

@@ -54,9 +54,6 @@ func boxRules() []Rule {
 		{Code: "E111", Severity: schema.Error, Check: embedderWithoutURL,
 			Doc:    `slots.memory.embedder has kind = "http" without a url.`,
 			Remedy: "Write the base address of the embedder."},
-		{Code: "W101", Severity: schema.Warning, Check: unenforcedSandboxes,
-			Doc:    "A sandbox asks for more than no_new_privileges, which this version cannot apply. A program with mode = \"enforce\", the default, is refused and does not start; with \"audit\" it starts without, and says so.",
-			Remedy: "Drop the keys, or write mode = \"audit\" and do not rely on them."},
 		{Code: "W102", Severity: schema.Warning, Check: perProgram(endlessOneshot),
 			Doc:    `A oneshot has restart = "always": it would run for ever.`,
 			Remedy: `Use restart = "on-failure" or type = "service".`},
@@ -412,37 +409,6 @@ func embedderWithoutURL(d *schema.Document, _ Facts) []schema.Finding {
 		return nil
 	}
 	return one(shown(d, e+".kind", e+`.kind = "http" needs `+e+".url", "write the base address of the embedder"))
-}
-
-// sandboxes are where a sandbox may stand. * stands for any name.
-var sandboxes = []string{"programs.*.sandbox", "supervisor.defaults.sandbox", "templates.*.sandbox"}
-
-// unenforced are the keys of a sandbox that the schema accepts and this version
-// cannot apply; a key goes when it takes effect.
-var unenforced = []string{"capabilities", "read", "write", "execute", "tcp_bind", "tcp_connect", "seccomp"}
-
-func unenforcedSandboxes(d *schema.Document, _ Facts) (out []schema.Finding) {
-	for _, path := range sandboxes {
-		for _, keys := range matches(d, strings.Split(path, ".")) {
-			v, _ := d.At(keys...)
-			s, ok := v.(map[string]any)
-			if !ok || s["mode"] == "off" {
-				continue
-			}
-			asked := slices.DeleteFunc(slices.Clone(unenforced), func(key string) bool { return s[key] == nil })
-			if len(asked) == 0 {
-				continue
-			}
-			what := "so what it is for is refused and does not start"
-			hint := `drop these keys, or write mode = "audit" to start without them`
-			if s["mode"] == "audit" {
-				what, hint = "so what it is for starts without them, with a warning", "do not rely on it"
-			}
-			out = append(out, atKeys(d, keys, fmt.Sprintf("%s: this version cannot apply %s, %s",
-				schema.Path(keys...), strings.Join(asked, ", "), what), hint))
-		}
-	}
-	return out
 }
 
 // matches lists the paths of a document that fit a pattern with *.

@@ -19,6 +19,8 @@ type Facts struct {
 	// Arch is the host architecture in Go's or the kernel's words: amd64,
 	// arm64, aarch64.
 	Arch string
+	// Exists tells whether a path exists in the box; nil where nobody can tell.
+	Exists func(path string) bool
 	// Profiles are the profiles of the workspace that could be read.
 	Profiles []Profile
 }
@@ -58,7 +60,7 @@ type Rule struct {
 // All returns every rule in the order of evaluation.
 func All() []Rule {
 	return slices.Concat(readingRules(), adapterRules(), hardwareRules(), portRules(), credentialRules(),
-		consultantRules(), relayRules(), privacyRules(), securityRules(), linkedDataRules(), boxRules(), consoleRules(), planRules())
+		consultantRules(), relayRules(), privacyRules(), securityRules(), linkedDataRules(), boxRules(), consoleRules(), sandboxRules(), planRules())
 }
 
 // Run evaluates every rule on a document, whatever the schema found. The

@@ -246,12 +246,19 @@ var cases = []testCase{
 	{code: "W107", want: 0, text: "[supervisor]\nlisten = 'off'\nconsole = false"},
 	{code: "E111", want: 1, text: "[slots.memory.embedder]\nkind = 'http'"},
 	{code: "E111", want: 0, text: "[slots.memory.embedder]\nkind = 'http'\nurl = 'http://x'"},
-	{code: "W101", want: 1, text: "[templates.a]\ncommand = 'x'\nsandbox = {read = ['/']}"},
-	{code: "W101", want: 0, text: "[templates.a]\ncommand = 'x'"},
-	{code: "W101", want: 1, text: "[programs.a]\ncommand = 'x'\nsandbox = {seccomp = 'strict'}", says: "does not start"},
-	{code: "W101", want: 1, text: "[programs.a]\ncommand = 'x'\nsandbox = {seccomp = 'strict', mode = 'audit'}", says: "starts without them"},
-	{code: "W101", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {seccomp = 'strict', mode = 'off'}"},
-	{code: "W101", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {no_new_privileges = true}"},
+	{code: "E150", want: 3, text: "[programs.a]\ncommand = 'x'\nsandbox = {capabilities = ['CAP_CHOWN', 'FLY'], seccomp = 'strict', allow_syscalls = ['make_coffee'], deny_syscalls = ['ptrace', 'nope']}", says: "FLY"},
+	{code: "E150", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {capabilities = ['net_bind_service'], seccomp = 'strict', allow_syscalls = ['ptrace']}"},
+	{code: "E150", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {capabilities = ['FLY'], mode = 'off'}"},
+	{code: "E151", want: 1, text: "[templates.a]\ncommand = 'x'\nsandbox = {seccomp = 'strict', allow_syscalls = ['ptrace'], deny_syscalls = ['ptrace']}", says: "both name"},
+	{code: "E151", want: 1, text: "[programs.a]\ncommand = 'x'\nsandbox = {allow_syscalls = ['ptrace']}", says: "seccomp is not written"},
+	{code: "E151", want: 1, text: "[programs.a]\ncommand = 'x'\nsandbox = {no_new_privileges = false, read = ['/'], seccomp = 'strict'}", says: "contradicts seccomp"},
+	{code: "E151", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {no_new_privileges = false, capabilities = []}"},
+	{code: "W150", want: 2, text: "[supervisor.agents]\nguard = false\n[programs.a]\ncommand = 'x'\nguard = false", says: "trace agentinit"},
+	{code: "W150", want: 0, text: "[programs.a]\ncommand = 'x'\nguard = true"},
+	{code: "W151", want: 1, text: "[programs.a]\ncommand = 'x'\nsandbox = {read = ['/there', '/missing', '-/missing', '${X}/y']}", says: "/missing, which"},
+	{code: "W151", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {read = ['/there']}"},
+	{code: "W152", want: 1, text: "[programs.a]\ncommand = 'x'\nsandbox = {seccomp = 'strict', mode = 'audit'}"},
+	{code: "W152", want: 0, text: "[programs.a]\ncommand = 'x'\nsandbox = {seccomp = 'strict'}"},
 	{code: "W102", want: 1, text: "[supervisor.defaults]\nrestart = 'always'\n[programs.a]\ncommand = 'x'\ntype = 'oneshot'"},
 	{code: "W102", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'oneshot'"},
 	{code: "W103", want: 2, text: "[programs.a]\ncommand = 'x'\nenvironment = {API_KEY = 'hunter2', DB_PASSWORD = 'hunter2', KEYBOARD = 'de', OTHER_TOKEN = '${T}', SSL_KEY = '/etc/key'}", says: "API_KEY DB_PASSWORD"},
@@ -275,6 +282,7 @@ func (c testCase) facts() Facts {
 		env[name] = value
 	}
 	f := Facts{Arch: c.arch, Env: func(name string) (string, bool) { v, ok := env[name]; return v, ok }}
+	f.Exists = func(path string) bool { return path == "/there" }
 	for _, dir := range c.headless {
 		f.Profiles = append(f.Profiles, Profile{Dir: dir, HeadlessOnly: true})
 	}

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
 // Sandbox is what a program may reach; the zero value is everything. A nil list
@@ -115,25 +117,25 @@ func (s Sandbox) WithoutMissing(abi int) Sandbox {
 
 const opSandbox = "sandbox"
 
-// landlock is a ruleset that the table makes: a path is opened by the new process,
-// for it may lie on a file system whose server is dead.
-type landlock struct{ ruleset int }
-
-// addLandlock makes the ruleset; restrict puts it into force.
-func (l *launch) addLandlock(c *Command, abi int) (*landlock, error) {
+// addLandlock makes a ruleset; restrict puts it into force. The new process opens
+// the paths: they may lie on a file system whose server is dead.
+func (l *launch) addLandlock(c *Command, abi int) error {
 	s := c.Sandbox
 	if !s.scopes() {
-		return nil, nil
+		return nil
 	}
 	attr := s.handled(abi)
 	if abi >= landlockScopeABI && c.Guard == GuardFull {
 		attr.scoped = landlockScopeSignal
 	}
-	r := &landlock{ruleset: len(l.steps)}
-	l.add(stepInfo{op: opSandbox}, unix.SYS_LANDLOCK_CREATE_RULESET, addr(l, &attr), attr.size(), 0)
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), attr.size(), 0)
+	if errno != 0 {
+		return &StartError{Op: opSandbox, Err: errno}
+	}
+	l.ruleset = int(fd) // always close-on-exec
 	add := func(key string, paths []string, rights uint64) error {
 		for _, path := range paths {
-			if err := l.addPath(r, stepInfo{opSandbox + " " + key, path}, path, rights&attr.fs); err != nil {
+			if err := l.addPath(stepInfo{opSandbox + " " + key, path}, path, rights&attr.fs); err != nil {
 				return err
 			}
 		}
@@ -142,31 +144,30 @@ func (l *launch) addLandlock(c *Command, abi int) (*landlock, error) {
 	write := landRead | writeRights(abi)
 	for _, err := range []error{
 		add("read", s.Read, landRead), add("write", s.Write, write), add("execute", s.Execute, landRead|landExecute),
-		l.addDevices(r, (landRead|write)&attr.fs),
+		l.addDevices((landRead | write) & attr.fs),
 	} {
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for right, ports := range map[uint64][]int{landBind: s.TCPBind, landConnect: s.TCPConnect} {
 		for _, port := range ports {
 			rule := &[2]uint64{right, uint64(port)} // struct landlock_net_port_attr
-			l.toRuleset(r, stepInfo{op: opSandbox + " tcp"}, landlockRulePort, addr(l, rule))
+			l.toRuleset(stepInfo{op: opSandbox + " tcp"}, landlockRulePort, addr(l, rule))
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // toRuleset adds one rule.
-func (l *launch) toRuleset(r *landlock, info stepInfo, kind, rule uintptr) {
-	l.add(info, unix.SYS_LANDLOCK_ADD_RULE, 0, kind, rule, 0)
-	l.stores = append(l.stores, store{from: r.ruleset, to: len(l.steps) - 1, arg: 0})
+func (l *launch) toRuleset(info stepInfo, kind, rule uintptr) {
+	l.add(info, unix.SYS_LANDLOCK_ADD_RULE, uintptr(l.ruleset), kind, rule, 0)
 }
 
 // addPath allows what lies beneath a path. A name that begins with "-" may be
 // missing. The kernel refuses rights that only directories have for a file; what
 // the path is turns out when the new process opens it.
-func (l *launch) addPath(r *landlock, info stepInfo, path string, rights uint64) error {
+func (l *launch) addPath(info stepInfo, path string, rights uint64) error {
 	name, optional := strings.CutPrefix(path, "-")
 	text, err := l.text(name)
 	if err != nil {
@@ -175,10 +176,10 @@ func (l *launch) addPath(r *landlock, info stepInfo, path string, rights uint64)
 	if rights == 0 {
 		return nil
 	}
-	files, after := l.addRule(r, info, text, rights&landOfFile), 0
+	files, after := l.addRule(info, text, rights&landOfFile), 0
 	if rights&^landOfFile != 0 {
 		after = len(l.steps)
-		l.addRule(r, info, text, rights)
+		l.addRule(info, text, rights)
 		// It is a file: the kernel refuses what only directories have.
 		l.steps[len(l.steps)-1].OnError = uintptr(len(l.steps))
 	}
@@ -192,11 +193,11 @@ func (l *launch) addPath(r *landlock, info stepInfo, path string, rights uint64)
 }
 
 // addRule opens a path and allows what lies beneath it. It returns the step that opens.
-func (l *launch) addRule(r *landlock, info stepInfo, path uintptr, rights uint64) (open int) {
+func (l *launch) addRule(info stepInfo, path uintptr, rights uint64) (open int) {
 	rule := &[2]uint64{rights, 0} // struct landlock_path_beneath_attr: rights, descriptor
 	open = len(l.steps)
 	l.add(info, unix.SYS_OPENAT, atCWD, path, unix.O_PATH|unix.O_CLOEXEC, 0).Store = uintptr(unsafe.Pointer(&rule[1]))
-	l.toRuleset(r, info, landlockRulePath, addr(l, rule))
+	l.toRuleset(info, landlockRulePath, addr(l, rule))
 	return open
 }
 
@@ -204,9 +205,9 @@ func (l *launch) addRule(r *landlock, info stepInfo, path uintptr, rights uint64
 const atCWD = ^uintptr(99)
 
 // addDevices allows the devices that there are.
-func (l *launch) addDevices(r *landlock, rights uint64) error {
+func (l *launch) addDevices(rights uint64) error {
 	for _, path := range devices {
-		if err := l.addPath(r, stepInfo{}, "-"+path, rights&landOfFile); err != nil {
+		if err := l.addPath(stepInfo{op: opSandbox}, "-"+path, rights&landOfFile); err != nil {
 			return err
 		}
 	}
@@ -214,15 +215,14 @@ func (l *launch) addDevices(r *landlock, rights uint64) error {
 }
 
 // restrict puts the ruleset into force.
-func (l *launch) restrict(r *landlock) {
-	if r != nil {
-		l.add(stepInfo{op: opSandbox}, unix.SYS_LANDLOCK_RESTRICT_SELF, 0, 0)
-		l.stores = append(l.stores, store{from: r.ruleset, to: len(l.steps) - 1, arg: 0})
+func (l *launch) restrict() {
+	if l.ruleset >= 0 {
+		l.add(stepInfo{op: opSandbox}, unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(l.ruleset), 0)
 	}
 }
 
 // addPrivateTmp gives the program mounts of its own: that needs CAP_SYS_ADMIN.
-func (l *launch) addPrivateTmp() error {
+func (l *launch) addPrivateTmp() {
 	info := stepInfo{op: opSandbox + " private_tmp"}
 	l.add(info, unix.SYS_UNSHARE, unix.CLONE_NEWNS)
 	text := func(s string) uintptr {
@@ -242,7 +242,6 @@ func (l *launch) addPrivateTmp() error {
 			s.OnError = uintptr(len(l.steps)) // a box need not have it
 		}
 	}
-	return nil
 }
 
 // Capability numbers end here for this kernel (/proc/sys/kernel/cap_last_cap).
@@ -279,4 +278,37 @@ func (s *Sandbox) keepCapabilities(l *launch) {
 	for _, n := range s.Capabilities {
 		l.add(info, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(n), 0, 0)
 	}
+}
+
+// Enforceable is the sandbox without what the kernel, or the sandbox around us, cannot
+// enforce, and what that is.
+func Enforceable(s Sandbox) (Sandbox, []string) {
+	abi := LandlockABI()
+	missing := s.Missing(abi)
+	s = s.WithoutMissing(abi)
+	ours := ownCapabilities()
+	if s.PrivateTmp && ours&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		s.PrivateTmp = false
+		missing = append(missing, "private_tmp (mounts need CAP_SYS_ADMIN)")
+	}
+	kept := s.Capabilities[:0:0]
+	for _, n := range s.Capabilities {
+		if ours&(1<<n) == 0 {
+			missing = append(missing, fmt.Sprintf("capability %s (agentinit itself does not have it)", filter.CapabilityName(n)))
+			continue
+		}
+		kept = append(kept, n)
+	}
+	s.Capabilities = kept // not nil if it was not: it keeps none
+	return s, missing
+}
+
+// ownCapabilities is the mask of those that we may hand on.
+func ownCapabilities() (mask uint64) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&header, &data[0]) != nil {
+		return 0
+	}
+	return uint64(data[0].Permitted) | uint64(data[1].Permitted)<<32
 }

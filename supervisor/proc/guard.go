@@ -28,6 +28,9 @@ const (
 	GuardFull
 	// GuardControl leaves it the signals that are requests to us.
 	GuardControl
+	// GuardBeside is GuardFull without the scope: for a command that runs beside a
+	// program and may signal it, such as a hook.
+	GuardBeside
 )
 
 // Requests are the signals that a program with GuardControl may send to us.

@@ -128,3 +128,31 @@ func TestGuardOfControl(t *testing.T) {
 		t.Errorf("heard %v", sig)
 	}
 }
+
+// Where we lower our own score, no program inherits it.
+func TestLoweredScoreIsOurs(t *testing.T) {
+	if os.Geteuid() != 0 || ownCapabilities()&(1<<unix.CAP_SYS_RESOURCE) == 0 {
+		t.Skip("needs root and CAP_SYS_RESOURCE to lower a score")
+	}
+	before, err := readNumber(scoreFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.WriteFile(scoreFile, []byte(strconv.Itoa(before)), 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	o := newOwner(t, Options{LowerOOMScore: true})
+	if own, err := readNumber(scoreFile); err != nil || own != scoreLowered {
+		t.Errorf("our own score is %d, %v", own, err)
+	}
+	for guard, want := range map[Guard]int{GuardNone: before, GuardFull: o.guard.score} {
+		c := sh("cat /proc/self/oom_score_adj")
+		c.Guard = guard
+		r, err := o.Run(t.Context(), c, 100)
+		if err != nil || string(r.Output) != strconv.Itoa(want)+"\n" {
+			t.Errorf("guard %d: %q, want %d; %v", guard, r.Output, want, err)
+		}
+	}
+}

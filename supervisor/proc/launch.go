@@ -35,6 +35,8 @@ type launch struct {
 	first     cloneArgs // of the process that we make
 	second    cloneArgs // of the process that the helper makes
 
+	ruleset int // Landlock's, ours to close, or -1
+
 	steps  []child.Step
 	info   []stepInfo // what each step is for
 	stores []store
@@ -65,8 +67,16 @@ type cloneArgs struct {
 // newLaunch begins an empty table.
 func newLaunch() *launch {
 	return &launch{
-		done: 1, helperDone: 1,
+		done: 1, helperDone: 1, ruleset: -1,
 		steps: make([]child.Step, 0, 32), info: make([]stepInfo, 0, 32),
+	}
+}
+
+// release closes what the table needed; the new process has its own copies.
+func (l *launch) release() {
+	if l.ruleset >= 0 {
+		unix.Close(l.ruleset)
+		l.ruleset = -1
 	}
 }
 

@@ -48,6 +48,9 @@ type Options struct {
 	// not see that it is there. Descendants that escape their session are then not
 	// found.
 	Untagged bool
+	// LowerOOMScore makes us the last that the OOM killer takes, where the kernel lets us; programs
+	// keep the score that we were started with, or get a higher one.
+	LowerOOMScore bool
 	// Report receives, at most once each and from any goroutine, what the kernel or
 	// the sandbox refused. nil discards it.
 	Report func(message string)
@@ -196,6 +199,9 @@ func New(opts Options) (*Owner, error) {
 	o.adoptOrphans(report)
 	o.hardenSelf(report)
 	o.lookAtSelf(report)
+	if opts.LowerOOMScore && o.oomInChild { // else programs could not be given another
+		o.guard.lower()
+	}
 	if err := o.children.of(o.selfPID); err != nil {
 		report("cannot list own children quickly, walking /proc instead: " + err.Error())
 		o.children.absent = true

@@ -333,6 +333,7 @@ func (o *Owner) spawn(c *Command, p *process, path string, env []string, io *chi
 			return nil, 0, err
 		}
 		pid, errno := o.forkHere(l)
+		l.release()
 		switch {
 		case errno == 0:
 			return l, pid, nil

@@ -46,6 +46,15 @@ var rlimitOrder = []string{"core", "cpu", "data", "fsize", "memlock", "nofile", 
 // rest at the end.
 func (o *Owner) plan(c *Command, p *process, path string, env []string, io *childIO) (*launch, error) {
 	l := newLaunch()
+	if err := o.fill(l, c, p, path, env, io); err != nil {
+		l.release()
+		return nil, err
+	}
+	l.seal()
+	return l, nil
+}
+
+func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []string, io *childIO) error {
 	cgroup, hasCgroup := p.cgroup.fd()
 	if !hasCgroup || o.noCgroupClone.Load() {
 		cgroup = -1
@@ -61,28 +70,27 @@ func (o *Owner) plan(c *Command, p *process, path string, env []string, io *chil
 	o.addSignalActions(l, clone3)
 	if cgroup >= 0 && !clone3 {
 		if err := l.enterCgroup(cgroup); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if oomHere {
 		if err := l.addOOM(*score); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	ruleset, err := o.openSandbox(l, c)
-	if err != nil {
-		return nil, err
+	if err := o.openSandbox(l, c); err != nil {
+		return err
 	}
 	addSession(l, c)
 	if err := addPriorities(l, c); err != nil {
-		return nil, err
+		return err
 	}
 	addDescriptors(l, io)
 	if c.TTY {
 		l.add(stepInfo{op: opTerminal}, unix.SYS_IOCTL, uintptr(io.ctty), unix.TIOCSCTTY, 1)
 	}
 	if err := addLimits(l, c); err != nil {
-		return nil, err
+		return err
 	}
 	o.guard.addGuardLimits(l, c)
 	if c.Sandbox != nil && c.Sandbox.Capabilities != nil {
@@ -95,40 +103,34 @@ func (o *Owner) plan(c *Command, p *process, path string, env []string, io *chil
 	if c.Dir != "" {
 		dir, err := l.text(c.Dir)
 		if err != nil {
-			return nil, &StartError{Op: opDirectory, Path: c.Dir, Err: err}
+			return &StartError{Op: opDirectory, Path: c.Dir, Err: err}
 		}
 		l.add(stepInfo{opDirectory, c.Dir}, unix.SYS_CHDIR, dir)
 	}
 	if c.NoNewPrivs || c.Guard != GuardNone {
 		l.add(stepInfo{op: "no_new_privs"}, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
-	l.restrict(ruleset)
+	l.restrict()
 	// Everything of ours is close-on-exec already; this is for what a library may
 	// have opened otherwise. Kernels before 5.11 do not know it.
 	l.try(unix.SYS_CLOSE_RANGE, uintptr(len(io.fds)), uintptr(^uint32(0)>>1), unix.CLOSE_RANGE_CLOEXEC)
 	if err := o.addGuard(l, c); err != nil {
-		return nil, err
+		return err
 	}
 	if c.Sandbox != nil && c.Sandbox.Filter != nil {
 		l.addFilter(stepInfo{op: opSandbox + " seccomp"}, c.Sandbox.Filter)
 	}
 	l.add(stepInfo{op: opSignals}, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, addr(l, new(uint64)), 0, 8)
-	if err := addExec(l, path, c.argv(), env); err != nil {
-		return nil, err
-	}
-	l.seal()
-	return l, nil
+	return addExec(l, path, c.argv(), env)
 }
 
 // openSandbox does what must come before limits and the change of the user.
-func (o *Owner) openSandbox(l *launch, c *Command) (*landlock, error) {
+func (o *Owner) openSandbox(l *launch, c *Command) error {
 	if c.Sandbox == nil {
-		return nil, nil
+		return nil
 	}
 	if c.Sandbox.PrivateTmp {
-		if err := l.addPrivateTmp(); err != nil {
-			return nil, err
-		}
+		l.addPrivateTmp()
 	}
 	return l.addLandlock(c, o.landlockABI)
 }

@@ -33,7 +33,7 @@ type SpecChange struct {
 var effect = map[string]ChangeKind{
 	"Name": Live, "Group": Restart, "Instance": Restart, "Type": Restart, "Argv": Restart,
 	"Credential": Restart, "Umask": Restart, "Directory": Restart, "Env": Restart, "Limits": Restart,
-	"Sandbox": Restart, "Stdin": Restart, "TTY": Restart, "Logs": Restart, "Readiness": Restart,
+	"Guard": Restart, "Sandbox": Restart, "Stdin": Restart, "TTY": Restart, "Logs": Restart, "Readiness": Restart,
 	"Health": Restart, "Kill": Restart, "Schedule": Restart, "Overlap": Restart, "Timezone": Restart,
 
 	"Priority": Live, "Needs": Live, "Autostart": Live, "Required": Live, "Essential": Live,

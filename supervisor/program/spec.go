@@ -215,7 +215,8 @@ type Limits struct {
 	CPUs        []int            `json:"cpus,omitempty"`
 }
 
-// Sandbox is what a program may reach.
+// Sandbox is what a program may reach. A nil list leaves its kind alone, an empty
+// one forbids it.
 type Sandbox struct {
 	NoNewPrivileges bool     `json:"no_new_privileges,omitempty"`
 	Capabilities    []string `json:"capabilities,omitempty"`
@@ -225,7 +226,13 @@ type Sandbox struct {
 	TCPBind         []int    `json:"tcp_bind,omitempty"`
 	TCPConnect      []int    `json:"tcp_connect,omitempty"`
 	Seccomp         string   `json:"seccomp,omitempty"`
+	AllowSyscalls   []string `json:"allow_syscalls,omitempty"`
+	DenySyscalls    []string `json:"deny_syscalls,omitempty"`
+	PrivateTmp      bool     `json:"private_tmp,omitempty"`
 	Mode            string   `json:"mode,omitempty"` // enforce audit off
+	// Required refuses the start where the kernel cannot enforce a part; otherwise the
+	// program runs without that part, and an event says so.
+	Required bool `json:"required,omitempty"`
 }
 
 // Credential is who a program runs as. Nothing is looked up any more: ids are
@@ -325,10 +332,13 @@ type Spec struct {
 	Env        []string    `json:"-"` // complete; never printed: it may hold secrets
 	Secrets    []Secret    `json:"-"` // that other fields hold; see Hide
 	Limits     Limits      `json:"limits"`
-	Sandbox    *Sandbox    `json:"sandbox,omitempty"`
-	Stdin      Stdin       `json:"stdin"`
-	TTY        bool        `json:"tty"`
-	Logs       Logs        `json:"logs"`
+	// Guard keeps the program from harming the supervisor, where it runs as the
+	// supervisor's user or as root.
+	Guard   bool     `json:"guard"`
+	Sandbox *Sandbox `json:"sandbox,omitempty"`
+	Stdin   Stdin    `json:"stdin"`
+	TTY     bool     `json:"tty"`
+	Logs    Logs     `json:"logs"`
 
 	// Control: may processes of this program change things through the socket.
 	Control bool `json:"control"`

@@ -1,0 +1,118 @@
+package filter
+
+import (
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestPresetsNameSystemCalls(t *testing.T) {
+	for section, names := range sections() {
+		for _, name := range names {
+			if !Known(name) {
+				t.Errorf("[%s] names %q, which is no system call", section, name)
+			}
+		}
+	}
+	if len(sections()["default"]) < 300 || len(sections()["strict without"]) < 20 {
+		t.Error("lists are missing")
+	}
+	if Known("make_coffee") {
+		t.Error("every name is known")
+	}
+}
+
+func TestCompile(t *testing.T) {
+	const logged = retLog
+	for _, machine := range []string{"amd64", "arm64"} {
+		nr := numbers()[machine]
+		arch := tables(machine)[0].arch
+		for _, tc := range []struct {
+			pol  Policy
+			call string
+			args []uint64
+			want uint32
+		}{
+			{Policy{Preset: "default"}, "read", nil, retAllow},
+			{Policy{Preset: "default"}, "execve", nil, retAllow},
+			{Policy{Preset: "default"}, "rt_sigprocmask", nil, retAllow},
+			{Policy{Preset: "default"}, "mount", nil, refused},
+			{Policy{Preset: "default"}, "keyctl", nil, refused},
+			{Policy{Preset: "default"}, "clone", []uint64{17}, retAllow},
+			{Policy{Preset: "default"}, "clone", []uint64{0x10000000 | 17}, refused}, // CLONE_NEWUSER
+			{Policy{Preset: "default"}, "clone3", nil, missing},
+			{Policy{Preset: "default"}, "socket", []uint64{2}, retAllow},
+			{Policy{Preset: "default"}, "socket", []uint64{38}, refused},
+			{Policy{Preset: "default"}, "personality", []uint64{0}, retAllow},
+			{Policy{Preset: "default"}, "personality", []uint64{0x400000}, refused}, // READ_IMPLIES_EXEC
+			{Policy{Preset: "default"}, "ptrace", nil, retAllow},
+			{Policy{Preset: "strict"}, "ptrace", nil, refused},
+			{Policy{Preset: "strict"}, "socket", []uint64{17}, refused}, // AF_PACKET
+			{Policy{Preset: "strict"}, "execve", nil, retAllow},
+			{Policy{Preset: "strict"}, "rt_sigprocmask", nil, retAllow},
+			{Policy{Preset: "strict", Allow: []string{"ptrace"}}, "ptrace", nil, retAllow},
+			{Policy{Preset: "strict", Allow: []string{"ptrace"}, Deny: []string{"ptrace"}}, "ptrace", nil, refused},
+			{Policy{Preset: "default", Deny: []string{"socket"}}, "socket", []uint64{2}, refused},
+			{Policy{Deny: []string{"mount"}}, "mount", nil, refused},
+			{Policy{Deny: []string{"mount"}}, "keyctl", nil, retAllow},
+			{Policy{Preset: "default", Capabilities: []string{"SYS_ADMIN"}}, "mount", nil, retAllow},
+			{Policy{Preset: "default", Capabilities: []string{"SYS_ADMIN"}}, "clone3", nil, retAllow},
+			{Policy{Preset: "default", Log: true}, "mount", nil, logged},
+		} {
+			f, err := Compile(machine, tc.pol)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := answer(t, f, arch, uint32(nr[tc.call]), tc.args...); got != tc.want {
+				t.Errorf("%s %+v: %s %x: %#x, want %#x", machine, tc.pol, tc.call, tc.args, got, tc.want)
+			}
+		}
+		f, err := Compile(machine, Policy{Preset: "default"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := answer(t, f, arch, 9999); got != missing {
+			t.Errorf("%s: a call of the future: %#x", machine, got)
+		}
+		if got := answer(t, f, tables(machine)[1].arch, 3); got != missing {
+			t.Errorf("%s: a 32-bit caller: %#x", machine, got)
+		}
+		// Every number gets the answer of its name.
+		actions, err := Policy{Preset: "strict"}.actions(nr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, err = Compile(machine, Policy{Preset: "strict"}); err != nil {
+			t.Fatal(err)
+		}
+		for n, label := range actions {
+			want, ok := map[string]uint32{"allow": retAllow, "deny": refused, "absent": missing}[label]
+			if got := answer(t, f, arch, uint32(n)); ok && got != want {
+				t.Errorf("%s: call %d: %#x, want %s", machine, n, got, label)
+			}
+		}
+	}
+	for _, bad := range []Policy{{Preset: "none"}, {Preset: "strict", Allow: []string{"make_coffee"}}} {
+		if _, err := Compile("amd64", bad); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+	if _, err := Compile("mips", Policy{}); err == nil {
+		t.Error("mips was taken")
+	}
+}
+
+func TestCapability(t *testing.T) {
+	for name, want := range map[string]int{"CAP_CHOWN": unix.CAP_CHOWN, "net_bind_service": unix.CAP_NET_BIND_SERVICE, "CHECKPOINT_RESTORE": unix.CAP_CHECKPOINT_RESTORE} {
+		if n, ok := Capability(name); !ok || n != want {
+			t.Errorf("%s: %d, %v", name, n, ok)
+		}
+	}
+	if _, ok := Capability("FLY"); ok || CapabilityName(-1) != "" || CapabilityName(99) != "" {
+		t.Error("FLY is one")
+	}
+	if !slices.Equal([]string{CapabilityName(0), CapabilityName(unix.CAP_CHECKPOINT_RESTORE)}, []string{"CHOWN", "CHECKPOINT_RESTORE"}) {
+		t.Error("names")
+	}
+}
