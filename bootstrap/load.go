@@ -66,7 +66,7 @@ func (b *Boot) Read() (*Loaded, error) {
 	if err != nil {
 		return nil, Findings{unreadable(path, err)}
 	}
-	users, err := LoadUsers(b.cfg.Roots.etc("passwd"), b.cfg.Roots.etc("group"))
+	users, err := LoadUsers(b.cfg.Roots.Database("passwd"), b.cfg.Roots.Database("group"))
 	if err != nil {
 		return nil, err
 	}

@@ -113,7 +113,7 @@ func (b *Boot) finalSpecs() ([]program.Spec, error) {
 	if key := b.ManagementKey(); key.Empty() || b.getenv("MANAGEMENT_API_KEY") == key.Reveal() {
 		return b.Current().Specs, nil
 	}
-	users, err := LoadUsers(b.cfg.Roots.etc("passwd"), b.cfg.Roots.etc("group"))
+	users, err := LoadUsers(b.cfg.Roots.Database("passwd"), b.cfg.Roots.Database("group"))
 	if err != nil {
 		return nil, fail(ExitInternal, err, "cannot read the accounts")
 	}

@@ -165,9 +165,9 @@ func (r Roots) Environment() map[string]string {
 	}
 }
 
-// etc is a file of the box's /etc; below a prefix that has none of that name,
+// Database is a file of the box's /etc; below a prefix that has none of that name,
 // the machine's.
-func (r Roots) etc(name string) string {
+func (r Roots) Database(name string) string {
 	if r.Prefix != "" {
 		own := r.Path("/etc/" + name)
 		if _, err := os.Stat(own); err == nil {

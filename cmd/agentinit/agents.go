@@ -15,10 +15,8 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
-	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
-	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // agentsLog is the name under which the log plane has what all agents print;
@@ -37,14 +35,13 @@ const agentRead = 32 << 10
 // agents starts the orchestrator's agents as children of the one owner of
 // processes.
 type agents struct {
-	owner      *proc.Owner
-	plane      *logs.Plane      // nil: output goes to the orchestrator alone
-	credential *proc.Credential // nil: our own
-	tracer     trace.Tracer     // nil: no spans
-	// sandboxes holds for the agents of a template; whoever sets it does so before
-	// the first start. skipped is told of what mode audit leaves out.
-	sandboxes map[string]*program.Sandbox
-	skipped   func(template string, what error)
+	owner  *proc.Owner
+	plane  *logs.Plane  // nil: output goes to the orchestrator alone
+	tracer trace.Tracer // nil: no spans
+	// confinements holds by template, "" for agents without one; whoever sets it does
+	// so before the first start. skipped is told of what of a sandbox is left out.
+	confinements map[string]confinement
+	skipped      func(template string, what error)
 
 	runs atomic.Uint64 // of the log plane, so far
 }
@@ -95,16 +92,17 @@ func unlessGone(err error) error {
 func (a *agents) Spawn(ctx context.Context, c orchestrator.Command) (orchestrator.Process, error) {
 	cmd := proc.Command{
 		Path: c.Path, Args: c.Args, Env: c.Env, Dir: c.Dir, StdinPipe: c.StdinPipe,
-		Credential: a.credential, Scope: proc.ScopeTree, Rlimits: agentLimits(c.Limits),
+		Scope: proc.ScopeTree,
 	}
-	skipped, err := supervisor.Confine(&cmd, a.sandboxes[c.Template])
+	run := a.runs.Add(1)
+	skipped, err := a.confinement(c.Template).dress(&cmd, run, c.Limits)
 	if err != nil {
 		return nil, err
 	}
 	if skipped != nil && a.skipped != nil {
 		a.skipped(c.Template, skipped)
 	}
-	out, err := a.newOutput(c.Output)
+	out, err := a.newOutput(c.Output, run)
 	if err != nil {
 		return nil, err
 	}
@@ -127,17 +125,24 @@ func (a *agents) Spawn(ctx context.Context, c orchestrator.Command) (orchestrato
 	return p, nil
 }
 
-// agentLimits are the limits that were asked for, as setrlimit(2) has them.
-func agentLimits(l adapters.AgentLimits) map[string]proc.Rlimit {
-	limits := make(map[string]proc.Rlimit)
+// addLimits adds the limits that the agent's caller asked for. What the manifest
+// says stays the upper bound.
+func addLimits(cmd *proc.Command, l adapters.AgentLimits) {
+	if cmd.Rlimits == nil {
+		cmd.Rlimits = map[string]proc.Rlimit{}
+	}
 	for name, n := range map[string]int64{
 		"as": l.MemoryBytes, "nproc": l.Processes, "nofile": l.OpenFiles, "cpu": l.CPUSeconds, "fsize": l.FileBytes,
 	} {
-		if n > 0 {
-			limits[name] = proc.Rlimit{Soft: uint64(n), Hard: uint64(n)}
+		if n <= 0 {
+			continue
 		}
+		limit := uint64(n)
+		if bound, ok := cmd.Rlimits[name]; ok {
+			limit = min(limit, bound.Hard)
+		}
+		cmd.Rlimits[name] = proc.Rlimit{Soft: limit, Hard: limit}
 	}
-	return limits
 }
 
 // wait returns when nothing is left of the agent and its output is handed over.
@@ -168,7 +173,7 @@ type agentOutput struct {
 	readers sync.WaitGroup
 }
 
-func (a *agents) newOutput(deliver func(orchestrator.Stream, []byte)) (*agentOutput, error) {
+func (a *agents) newOutput(deliver func(orchestrator.Stream, []byte), run uint64) (*agentOutput, error) {
 	o := &agentOutput{deliver: deliver}
 	for s := range o.read {
 		var err error
@@ -180,7 +185,7 @@ func (a *agents) newOutput(deliver func(orchestrator.Stream, []byte)) (*agentOut
 	if a.plane == nil {
 		return o, nil
 	}
-	if err := o.tee(a.plane, a.runs.Add(1)); err != nil {
+	if err := o.tee(a.plane, run); err != nil {
 		o.abandon()
 		return nil, err
 	}

@@ -34,6 +34,8 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 		t.Fatal(err)
 	}
 	a := newAgents(owner, plane)
+	// As the test's own user: other users cannot enter its directories.
+	a.confinements = map[string]confinement{"": {guard: true}}
 	t.Cleanup(func() {
 		if s := owner.Stats(); s.Live != 0 || s.Adopted != 0 || s.Leaked != 0 {
 			t.Errorf("processes are left: %+v", s)

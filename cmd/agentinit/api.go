@@ -18,10 +18,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
-	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
-	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // serveAPI puts the slots and the client API on the management listener. A box
@@ -165,7 +163,7 @@ func principal(ctx context.Context) (rest.Principal, bool) {
 	return rest.Principal{Role: p.Role, ID: p.ID}, ok
 }
 
-// templates are what /v1/tasks may start, apart from their sandboxes.
+// templates are what /v1/tasks may start, apart from what confines their agents.
 func templates(m *schema.Manifest) orchestrator.Templates {
 	out := orchestrator.Templates{}
 	for name, t := range m.Templates {
@@ -173,26 +171,6 @@ func templates(m *schema.Manifest) orchestrator.Templates {
 			Command: t.Command, Args: t.Args, Environment: t.Environment, Directory: t.Directory,
 			Timeout: t.Timeout.Std(), StdinPipe: t.Stdin == "pipe",
 		}
-	}
-	return out
-}
-
-// templateSandboxes are what confines the agents of templates.
-func templateSandboxes(m *schema.Manifest) map[string]*program.Sandbox {
-	out := map[string]*program.Sandbox{}
-	for name, t := range m.Templates {
-		if t.Sandbox != nil {
-			out[name] = plan.Sandbox(t.Sandbox, m.Security.Enforce)
-		}
-	}
-	return out
-}
-
-// confinedTemplates are those whose agents may not start without their sandbox.
-func confinedTemplates(sandboxes map[string]*program.Sandbox) map[string]bool {
-	out := map[string]bool{}
-	for name, s := range sandboxes {
-		out[name] = s.Mode != "off" && s.Mode != "audit"
 	}
 	return out
 }

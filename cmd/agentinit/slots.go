@@ -83,7 +83,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 				}
 				bridge, err := orchestrator.NewBridge(orchestrator.BridgeConfig{
 					Protocol: m.Integrations.ExternalOrchestrator.Protocol, Local: adapters.WrapOrchestrator(local, nil),
-					Confined: confinedTemplates(b.agents.sandboxes),
+					Confined: confinedTemplates(b.agents.confinements),
 				})
 				b.agentTokens, b.bridge = local, bridge
 				return adapter(bridge, err)
@@ -193,7 +193,13 @@ func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
 		}
 	}
 	slices.Sort(granted)
-	b.agents.sandboxes = templateSandboxes(m)
+	users, err := bootstrap.LoadUsers(b.roots.Database("passwd"), b.roots.Database("group"))
+	if err != nil {
+		return nil, err
+	}
+	if b.agents.confinements, err = confinements(m, users); err != nil {
+		return nil, fmt.Errorf("cannot tell who agents run as: %w", err)
+	}
 	b.agents.skipped = func(template string, what error) {
 		b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: event.SandboxNotApplied, Fields: map[string]any{
 			"template": template, "reason": what.Error(),

@@ -12,6 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
@@ -41,6 +42,9 @@ timeout = "1s"
 [templates.caged]
 command = ["true"]
 sandbox = { seccomp = "strict" }
+[templates.misplaced]
+command = ["true"]
+sandbox = { write = ["/no/such/directory"] }
 [templates.audited]
 command = ["true"]
 sandbox = { seccomp = "strict", mode = "audit" }
@@ -54,11 +58,17 @@ sandbox = { seccomp = "strict", mode = "off" }
 func TestTemplates(t *testing.T) {
 	m, _ := manifestOf(t, templateManifest)
 	workspace := t.TempDir()
+	if err := os.Chmod(filepath.Dir(workspace), 0o755); err != nil { // agents have users of their own
+		t.Fatal(err)
+	}
 	if err := os.Mkdir(filepath.Join(workspace, "sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	spawner := nursery(t, nil)
-	spawner.sandboxes = templateSandboxes(m)
+	var err error
+	if spawner.confinements, err = confinements(m, bootstrap.ParseUsers(nil, nil)); err != nil {
+		t.Fatal(err)
+	}
 	skipped := make(chan string, 4)
 	spawner.skipped = func(template string, what error) { skipped <- template + ": " + what.Error() }
 	slot := connected(t, manager(t, orchestrator.LocalConfig{Spawner: spawner, Roots: []string{workspace}}))
@@ -93,7 +103,7 @@ func TestTemplates(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := tasks.Start(t.Context(), rest.TaskRequest{Agent: "caged", Task: "x"}); !errors.Is(err, adapters.ErrSpawn) || !strings.Contains(err.Error(), "seccomp") {
+	if _, _, err := tasks.Start(t.Context(), rest.TaskRequest{Agent: "misplaced", Task: "x"}); !errors.Is(err, adapters.ErrSpawn) || !strings.Contains(err.Error(), "/no/such/directory") {
 		t.Errorf("a sandbox that cannot be applied: %v", err)
 	}
 	close(skipped)
@@ -104,7 +114,7 @@ func TestTemplates(t *testing.T) {
 	if len(told) != 1 || !strings.HasPrefix(told[0], "audited: ") {
 		t.Errorf("told of %q", told)
 	}
-	if got := confinedTemplates(spawner.sandboxes); !got["shell"] || !got["caged"] || got["audited"] || got["open"] || got["piped"] {
+	if got := confinedTemplates(spawner.confinements); !got["shell"] || !got["caged"] || got["audited"] || got["open"] || got["piped"] {
 		t.Errorf("confined: %v", got)
 	}
 }

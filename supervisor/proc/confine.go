@@ -312,3 +312,9 @@ func ownCapabilities() (mask uint64) {
 	}
 	return uint64(data[0].Permitted) | uint64(data[1].Permitted)<<32
 }
+
+// MayChangeUser tells whether we may start processes as other users.
+func MayChangeUser() bool {
+	const both = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
+	return ownCapabilities()&both == both
+}

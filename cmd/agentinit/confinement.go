@@ -1,0 +1,168 @@
+package main
+
+import (
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/plan"
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// confinement is what the agents of one template run as and within.
+type confinement struct {
+	home       string           // of the credential's user
+	name       string           // of that user
+	credential *proc.Credential // nil: our own, or with ofItsOwn a new one each time
+	ofItsOwn   bool
+	umask      *int
+	limits     program.Limits
+	guard      bool
+	sandbox    *program.Sandbox
+}
+
+// confinement is that of a template; one that is not known has the strictest there is
+// without a manifest.
+func (a *agents) confinement(template string) confinement {
+	if c, ok := a.confinements[template]; ok {
+		return c
+	}
+	if c, ok := a.confinements[""]; ok {
+		return c
+	}
+	return confinement{guard: true, ofItsOwn: mayChangeUser()}
+}
+
+// mayChangeUser tells whether agents can run as somebody else.
+func mayChangeUser() bool { return os.Geteuid() == 0 && proc.MayChangeUser() }
+
+// Agents without a user of their own get one of these, each run another: systemd's
+// range for such users (systemd.exec(5), DynamicUser), which distributions leave free.
+const firstAgentUser, lastAgentUser = 61184, 65519
+
+// dress gives a command its user, limits, guard and sandbox.
+func (c confinement) dress(cmd *proc.Command, run uint64, asked adapters.AgentLimits) (skipped, err error) {
+	cmd.Credential, cmd.Umask = c.credential, c.umask
+	if cmd.Credential == nil && c.ofItsOwn {
+		id := uint32(firstAgentUser + run%(lastAgentUser-firstAgentUser+1))
+		cmd.Credential = &proc.Credential{UID: id, GID: id, Groups: groupOf(cmd.Dir)}
+		c.home, c.name = cmd.Dir, strconv.FormatUint(uint64(id), 10)
+	}
+	if cmd.Credential != nil {
+		cmd.Env = withUser(cmd.Env, c.home, c.name)
+	}
+	supervisor.Bound(cmd, c.limits)
+	addLimits(cmd, asked)
+	cmd.Guard = supervisor.GuardOf(c.guard, false, cmd.Credential)
+	return supervisor.Confine(cmd, c.sandbox)
+}
+
+// withUser says who the agent is, in place of what our own environment says of us; a
+// value that somebody chose stays.
+func withUser(env []string, home, name string) []string {
+	out := slices.Clone(env)
+	for key, value := range map[string]string{"HOME": home, "USER": name, "LOGNAME": name} {
+		ours, had := os.LookupEnv(key)
+		i := slices.Index(out, key+"="+ours)
+		switch {
+		case had && i >= 0:
+			out[i] = key + "=" + value
+		case !slices.ContainsFunc(out, func(kv string) bool { return strings.HasPrefix(kv, key+"=") }):
+			out = append(out, key+"="+value)
+		}
+	}
+	return out
+}
+
+// groupOf is the group of a directory, for the agent that works there: a workspace that
+// its group may write to is the agent's to write to. Root's group is not given away.
+func groupOf(dir string) []uint32 {
+	groups := []uint32{}
+	if gid, ok := directoryGroup(dir); ok && gid != 0 {
+		groups = append(groups, gid)
+	}
+	return groups
+}
+
+// confinements are those of the manifest's templates and, as "", of all other agents.
+func confinements(m *schema.Manifest, users *bootstrap.Users) (map[string]confinement, error) {
+	base := m.Supervisor.Agents
+	all, err := oneConfinement(m, base, users)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]confinement{"": all}
+	for name, t := range m.Templates {
+		c := base
+		if t.User != "" {
+			c.User, c.Group, c.Groups = t.User, t.Group, t.Groups
+		}
+		if t.Umask != nil {
+			c.Umask = t.Umask
+		}
+		if !reflect.ValueOf(t.Limits).IsZero() {
+			c.Limits = t.Limits
+		}
+		c.Guard = base.Guard && t.Guard
+		if t.Sandbox != nil {
+			c.Sandbox = t.Sandbox
+		}
+		if out[name], err = oneConfinement(m, c, users); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func oneConfinement(m *schema.Manifest, c schema.Confinement, users *bootstrap.Users) (confinement, error) {
+	out := confinement{
+		limits: plan.Limits(c.Limits), guard: c.Guard, sandbox: plan.Sandbox(c.Sandbox, m.Security.Enforce),
+		ofItsOwn: c.User == "" && mayChangeUser(),
+	}
+	if c.Umask != nil {
+		mask := int(*c.Umask)
+		out.umask = &mask
+	}
+	if c.User == "" {
+		return out, nil
+	}
+	id, err := users.Resolve(c.User, c.Group, c.Groups)
+	if err != nil {
+		return out, err
+	}
+	cr := id.Credential
+	out.home, out.name = id.Home, id.Name
+	out.credential = &proc.Credential{UID: cr.UID, GID: cr.GID, Groups: cr.Groups}
+	return out, nil
+}
+
+// confinedTemplates are those whose agents may not start without their sandbox.
+func confinedTemplates(all map[string]confinement) map[string]bool {
+	out := map[string]bool{}
+	for name, c := range all {
+		if name != "" && c.sandbox != nil {
+			out[name] = c.sandbox.Mode != "off" && c.sandbox.Mode != "audit"
+		}
+	}
+	return out
+}
+
+func directoryGroup(dir string) (gid uint32, ok bool) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return 0, false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return st.Gid, true
+}
