@@ -28,6 +28,7 @@ var pathKeys = map[string]func(r Roots, l *Loaded) string{
 	"linked_data.viewer.bundle_path": nil, "linked_data.viewer.mount_path": nil, // the latter is a route
 	"artifacts.*.entry": nil, "artifacts.*.assets": nil, "templates.*.directory": nil,
 	"api.keys.*.file": nil, "programs.*.directory": nil, "programs.*.env_file": nil, "programs.*.sandbox.read": nil,
+	"supervisor.agents.sandbox.read": nil, "supervisor.agents.sandbox.write": nil, "supervisor.agents.sandbox.execute": nil,
 	"programs.*.volumes": nil, "programs.*.writable": nil, "supervisor.volumes": nil, "supervisor.writable": nil,
 	"programs.*.sandbox.write": nil, "programs.*.sandbox.execute": nil,
 	"programs.*.ready.unix": nil, "programs.*.ready.file": nil, "programs.*.health.unix": nil, "programs.*.health.file": nil,

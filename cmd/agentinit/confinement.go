@@ -54,6 +54,7 @@ func (c confinement) dress(cmd *proc.Command, run uint64, asked adapters.AgentLi
 	if cmd.Credential == nil && c.ofItsOwn {
 		id := uint32(firstAgentUser + run%(lastAgentUser-firstAgentUser+1))
 		cmd.Credential = &proc.Credential{UID: id, GID: id, Groups: groupOf(cmd.Dir)}
+		cmd.EnterFirst = true // the workspace may lie in a directory of ours
 		c.home, c.name = cmd.Dir, strconv.FormatUint(uint64(id), 10)
 	}
 	if cmd.Credential != nil {

@@ -62,6 +62,9 @@ type Command struct {
 	// Env is the whole environment; the tag is added.
 	Env []string
 	Dir string // "" stays where we are
+	// EnterFirst enters Dir before the change of the user, who may then work there even
+	// though a directory above it is closed to him.
+	EnterFirst bool
 	// Files become descriptors 0, 1, 2, 3…; nil entries and the missing ones of
 	// the first three are /dev/null. The caller keeps and closes them.
 	Files []*os.File

@@ -92,6 +92,11 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	if err := addLimits(l, c); err != nil {
 		return err
 	}
+	if c.EnterFirst {
+		if err := l.enter(c.Dir); err != nil {
+			return err
+		}
+	}
 	o.guard.addGuardLimits(l, c)
 	if c.Sandbox != nil && c.Sandbox.Capabilities != nil {
 		c.Sandbox.dropBounding(l, o.lastCap)
@@ -100,12 +105,10 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	} else {
 		o.addCredential(l, c.Credential)
 	}
-	if c.Dir != "" {
-		dir, err := l.text(c.Dir)
-		if err != nil {
-			return &StartError{Op: opDirectory, Path: c.Dir, Err: err}
+	if !c.EnterFirst {
+		if err := l.enter(c.Dir); err != nil {
+			return err
 		}
-		l.add(stepInfo{opDirectory, c.Dir}, unix.SYS_CHDIR, dir)
 	}
 	if c.NoNewPrivs || c.Guard != GuardNone {
 		l.add(stepInfo{op: "no_new_privs"}, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -122,6 +125,19 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	}
 	l.add(stepInfo{op: opSignals}, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, addr(l, new(uint64)), 0, 8)
 	return addExec(l, path, c.argv(), env)
+}
+
+// enter changes the working directory.
+func (l *launch) enter(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	text, err := l.text(dir)
+	if err != nil {
+		return &StartError{Op: opDirectory, Path: dir, Err: err}
+	}
+	l.add(stepInfo{opDirectory, dir}, unix.SYS_CHDIR, text)
+	return nil
 }
 
 // openSandbox does what must come before limits and the change of the user.
