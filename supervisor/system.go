@@ -288,7 +288,7 @@ func (s *System) sort(e proc.Exit) {
 		}
 		r.drop()
 		if e.Leaked > 0 {
-			s.warn(event.ProcessesLeaked, r.key.name, map[string]any{"count": e.Leaked})
+			s.warn(event.ProcessesLeaked, r.key.name, map[string]any{"count": e.Leaked, "pids": e.Left})
 		}
 	}
 	s.send(n)

@@ -36,6 +36,7 @@ type Exit struct {
 	CPU    time.Duration      // Emptied: what all members used
 	ByUs   bool               // Exited: ended by a KILL that the Owner sent
 	Leaked int                // Emptied: members that could not be killed
+	Left   []int              // Emptied: their pids
 }
 
 // Code is the exit status, or -1 when a signal ended the process.

@@ -43,7 +43,8 @@ type guard struct {
 	original int // our own when we were started
 	lowered  bool
 	group    int
-	pending  Rlimit // of queued signals, for programs
+	pending  uint64 // limit of queued signals of programs; each has a little less, see mark.go
+	nproc    uint64 // limit of processes of programs, 0 for none of ours
 	unscoped sync.Once
 
 	mu      sync.Mutex
@@ -88,6 +89,13 @@ func LandlockABI() int {
 // queue of the user the kernel drops who sent a signal (kernel/signal.c, __send_signal_locked).
 const pendingReserve = 1024
 
+// rlimitSigpending is RLIMIT_SIGPENDING (getrlimit(2)).
+const rlimitSigpending = 11
+
+// nprocReserve is how many processes and threads a guarded program leaves to us: the kernel
+// holds the number of all of the user's against the limit of the one that asks for another.
+const nprocReserve = 64
+
 func newGuard(abi int) *guard {
 	g := &guard{scope: -1, filters: map[Guard][]unix.SockFilter{}}
 	g.group, _ = unix.Getpgid(0) // never fails for the caller
@@ -103,10 +111,11 @@ func newGuard(abi int) *guard {
 	}
 	g.score = min(maxScore, max(g.original, 0)+scoreAboveOurs)
 	var lim unix.Rlimit
-	const sigpending = 11 // RLIMIT_SIGPENDING, getrlimit(2)
-	if unix.Getrlimit(sigpending, &lim) == nil && lim.Cur > 1 {
-		n := lim.Cur - min(pendingReserve, lim.Cur/2)
-		g.pending = Rlimit{n, n}
+	if unix.Getrlimit(rlimitSigpending, &lim) == nil && lim.Cur > 1 {
+		g.pending = lim.Cur - min(pendingReserve, lim.Cur/2)
+	}
+	if unix.Getrlimit(unix.RLIMIT_NPROC, &lim) == nil && lim.Cur > 2*nprocReserve && lim.Cur != unix.RLIM_INFINITY {
+		g.nproc = lim.Cur - nprocReserve
 	}
 	return g
 }
@@ -193,14 +202,6 @@ func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
 		g.filters[kind] = f
 	}
 	return f, err
-}
-
-// addGuardLimits are the limits of a guarded program.
-func (g *guard) addGuardLimits(l *launch, c *Command) {
-	if c.Guard != GuardNone && g.pending.Hard != 0 {
-		const sigpending = 11
-		l.try(unix.SYS_PRLIMIT64, 0, sigpending, addr(l, &g.pending), 0)
-	}
 }
 
 // addGuard puts the guard into force.

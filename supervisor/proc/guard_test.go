@@ -101,7 +101,7 @@ func TestGuardLimits(t *testing.T) {
 	c := sh("set -- $(grep 'pending signals' /proc/self/limits); echo $5; cat /proc/self/oom_score_adj; grep NoNewPrivs /proc/self/status")
 	c.Guard = GuardFull
 	r, err := o.Run(t.Context(), c, 1000)
-	want := strconv.FormatUint(o.guard.pending.Hard, 10) + "\n" + strconv.Itoa(o.guard.score) + "\nNoNewPrivs:\t1\n"
+	want := strconv.FormatUint(o.marks.limit(0), 10) + "\n" + strconv.Itoa(o.guard.score) + "\nNoNewPrivs:\t1\n"
 	if err != nil || string(r.Output) != want {
 		t.Errorf("got %q, want %q; %v", r.Output, want, err)
 	}

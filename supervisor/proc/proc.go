@@ -109,16 +109,17 @@ type Owner struct {
 	adopted      map[int]*adoptee    // children of ours that we did not start, until reaped
 	fresh        []int               // adoptees nobody has begun to attribute
 	pending      int                 // adoptees not yet attributed, fresh ones included
-	lingering    map[*process]bool   // whose leader is gone and whose tree is not
-	seen         map[int]seenTask    // members met during kills, until their tree is empty
-	forks        int                 // starts between fork and registration
-	forking      chan struct{}       // closed when they are registered; nil without any
-	helpers      map[int]*launch     // processes that make programs' processes, until reaped
-	parked       map[int]parkedExit  // exits reaped while forks were in flight
-	parkedAt     []int               // pids of parked in the order they came
-	dirty        []*process          // to be looked at by settle
-	emptyCgroups []*cgroup           // to be removed by the sweeper
-	childers     []chan struct{}     // closed when we have no child left
+	marks        marks
+	lingering    map[*process]bool  // whose leader is gone and whose tree is not
+	seen         map[int]seenTask   // members met during kills, until their tree is empty
+	forks        int                // starts between fork and registration
+	forking      chan struct{}      // closed when they are registered; nil without any
+	helpers      map[int]*launch    // processes that make programs' processes, until reaped
+	parked       map[int]parkedExit // exits reaped while forks were in flight
+	parkedAt     []int              // pids of parked in the order they came
+	dirty        []*process         // to be looked at by settle
+	emptyCgroups []*cgroup          // to be removed by the sweeper
+	childers     []chan struct{}    // closed when we have no child left
 	children     childrenLists
 	departed     departures
 	stats        Stats
@@ -147,6 +148,9 @@ type process struct {
 	gone     bool // Emptied was delivered
 	adopted  int  // adoptees attributed to this process
 	pipes    []uint64
+	mark     int  // slot of Owner.marks, or -1
+	guarded  bool // the mark is a limit
+	grouped  bool // the mark is a group
 	cgroup   *cgroup
 	spent    Rusage // of members we reaped
 	peakCPU  time.Duration
@@ -331,6 +335,7 @@ func (o *Owner) lookAtSelf(report func(string)) {
 	o.oomInChild = err == nil
 	o.landlockABI = LandlockABI()
 	o.guard = newGuard(o.landlockABI)
+	o.marks = newMarks(o.guard.pending)
 	if n, err := readNumber("/proc/sys/kernel/cap_last_cap"); err == nil {
 		o.lastCap = n
 	} else {

@@ -152,7 +152,7 @@ func (o *Owner) settle() {
 			continue
 		}
 		if p.scope == ScopeProcess {
-			o.finish(p, 0)
+			o.finish(p)
 			continue
 		}
 		o.lingering[p] = true
@@ -166,18 +166,22 @@ func (o *Owner) settle() {
 		case p.adopted > 0:
 			p.rouse()
 		default:
-			o.finish(p, 0)
+			o.finish(p)
 		}
 	}
 }
 
-// finish reports a process as empty, but for leaked members, and forgets it.
-func (o *Owner) finish(p *process, leaked int) {
+// finish reports a process as empty, but for the members that are left, and forgets it.
+func (o *Owner) finish(p *process, left ...int) {
 	if p.gone {
 		return
 	}
 	p.gone = true
 	delete(o.byID, p.id)
+	leaked := len(left)
+	if leaked == 0 {
+		o.marks.release(p)
+	}
 	if o.byPID[p.pid] == p {
 		p.silent = true // cannot be killed; its end will find nobody
 	}
@@ -202,7 +206,7 @@ func (o *Owner) finish(p *process, leaked int) {
 	if !p.silent || leaked > 0 {
 		// What was seen of members that nobody could wait for counts, too.
 		cpu := max(p.peakCPU, p.spent.User+p.spent.System)
-		p.tell(Exit{Kind: Emptied, ID: p.id, PID: p.pid, Time: time.Now(), CPU: cpu, Leaked: leaked})
+		p.tell(Exit{Kind: Emptied, ID: p.id, PID: p.pid, Time: time.Now(), CPU: cpu, Leaked: leaked, Left: left})
 	}
 }
 

@@ -187,10 +187,13 @@ func (o *Owner) killUntilEmpty(p *process) {
 }
 
 func (o *Owner) giveUp(p *process) {
-	left := len(p.inScope(o.tree(p), p.scope))
+	var left []int
+	for _, t := range p.inScope(o.tree(p), p.scope) {
+		left = append(left, t.pid)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.finish(p, left)
+	o.finish(p, left...)
 }
 
 // killRound kills what is in scope now. As long as all of that is the group, one

@@ -61,8 +61,10 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 		emptied: make(chan struct{}), wake: make(chan struct{}, 1),
 		pipes: o.privatePipes(io.fds),
 	}
+	p.guarded = c.Guard != GuardNone
 	if c.Credential != nil {
 		p.uid = &c.Credential.UID
+		p.grouped = o.marks.group && !p.guarded && !c.Credential.isOurs()
 	}
 	if err := o.reserve(p); err != nil {
 		io.closeOurSide()
@@ -92,6 +94,10 @@ func (o *Owner) reserve(p *process) error {
 	}
 	o.lastID++
 	p.id = o.lastID
+	p.mark = -1
+	if p.guarded || p.grouped {
+		o.marks.take(p)
+	}
 	o.byID[p.id] = p
 	for _, inode := range p.pipes {
 		o.byPipe[inode] = p
@@ -107,6 +113,7 @@ func (o *Owner) unreserve(p *process) {
 		return
 	}
 	delete(o.byID, p.id)
+	o.marks.release(p)
 	for _, inode := range p.pipes {
 		if o.byPipe[inode] == p {
 			delete(o.byPipe, inode)

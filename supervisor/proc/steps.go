@@ -89,7 +89,7 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	if c.TTY {
 		l.add(stepInfo{op: opTerminal}, unix.SYS_IOCTL, uintptr(io.ctty), unix.TIOCSCTTY, 1)
 	}
-	if err := addLimits(l, c); err != nil {
+	if err := addLimits(l, c, o.guard.nproc); err != nil {
 		return err
 	}
 	if c.EnterFirst {
@@ -97,13 +97,13 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 			return err
 		}
 	}
-	o.guard.addGuardLimits(l, c)
+	mark := o.addMark(l, c, p)
 	if c.Sandbox != nil && c.Sandbox.Capabilities != nil {
 		c.Sandbox.dropBounding(l, o.lastCap)
-		o.addCredential(l, c.Credential)
+		o.addCredential(l, c.Credential, mark)
 		c.Sandbox.keepCapabilities(l)
 	} else {
-		o.addCredential(l, c.Credential)
+		o.addCredential(l, c.Credential, mark)
 	}
 	if !c.EnterFirst {
 		if err := l.enter(c.Dir); err != nil {
@@ -265,8 +265,9 @@ func addDescriptors(l *launch, io *childIO) {
 
 // addLimits sets what the command asks for. The limit of open files is always set:
 // package syscall raises the soft one of our own process (see child.OpenFiles), and a
-// program that calls select(2) depends on the low one.
-func addLimits(l *launch, c *Command) error {
+// program that calls select(2) depends on the low one. nproc, if it is not 0, is the limit
+// of processes of a guarded program that asks for none.
+func addLimits(l *launch, c *Command, nproc uint64) error {
 	for name := range c.Rlimits {
 		if _, ok := rlimits[name]; !ok {
 			return &StartError{Op: "limit " + name, Err: errors.New("no such limit")}
@@ -277,6 +278,8 @@ func addLimits(l *launch, c *Command) error {
 		switch {
 		case asked:
 			l.add(stepInfo{op: "limit " + name}, unix.SYS_PRLIMIT64, 0, uintptr(rlimits[name]), addr(l, &lim), 0)
+		case name == "nproc" && c.Guard != GuardNone && nproc != 0:
+			l.try(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, addr(l, &Rlimit{nproc, nproc}), 0)
 		case name == "nofile" && child.OpenFiles[0] != 0:
 			// It fails if somebody has lowered our own limit since; the program
 			// then inherits that.
@@ -286,12 +289,13 @@ func addLimits(l *launch, c *Command) error {
 	return nil
 }
 
-func (o *Owner) addCredential(l *launch, cr *Credential) {
+// addCredential changes the user; mark is a group besides his own.
+func (o *Owner) addCredential(l *launch, cr *Credential, mark []uint32) {
 	if cr == nil || cr.isOurs() {
 		return
 	}
 	info := stepInfo{opCredential, cr.String()}
-	groups := slices.Clone(cr.Groups)
+	groups := slices.Concat(cr.Groups, mark)
 	l.add(info, unix.SYS_SETGROUPS, uintptr(len(groups)), addrOf(l, groups))
 	l.add(info, unix.SYS_SETRESGID, uintptr(cr.GID), uintptr(cr.GID), uintptr(cr.GID))
 	l.add(info, unix.SYS_SETRESUID, uintptr(cr.UID), uintptr(cr.UID), uintptr(cr.UID))

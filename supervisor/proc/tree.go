@@ -128,7 +128,7 @@ func (o *Owner) sweep() {
 		switch {
 		case o.pending > 0: // whoever reads about those will kick again
 		case p.adopted == 0:
-			o.finish(p, 0)
+			o.finish(p)
 		case p.scope == ScopeGroup:
 			groups = append(groups, p)
 		default:
@@ -139,7 +139,7 @@ func (o *Owner) sweep() {
 	for _, p := range groups {
 		if left := p.inScope(o.tree(p), p.scope); len(left) == 0 {
 			o.mu.Lock()
-			o.finish(p, 0)
+			o.finish(p)
 			o.mu.Unlock()
 		} else {
 			p.rouse()
@@ -214,9 +214,13 @@ func (o *Owner) findOwners(asked map[int]*adoptee) map[int]*process {
 // ownerByKernel goes by what a process cannot forge.
 func (o *Owner) ownerByKernel(st *statInfo) *process {
 	cg := o.cgroups().idOf(st.pid)
+	limit, groups := readMarks(st.pid)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if p := o.byID[cg]; p != nil {
+		return p
+	}
+	if p := o.marked(limit, groups); p != nil {
 		return p
 	}
 	if p := o.bySID[st.sid]; p != nil {

@@ -29,6 +29,7 @@ const (
 	prioProcess, prioGroup    = 0, 1
 	ioprioProcess             = 1
 	x32Bit                    = 0x40000000
+	rlimitSigpending          = 11
 )
 
 // calls are the numbers of the guarded system calls on one architecture; 0: none
@@ -38,7 +39,7 @@ type calls struct {
 	kill, tkill, tgkill, sigqueue, tgsigqueue, pidfdOpen, pidfdSend     uint32
 	prlimit, schedParam, schedScheduler, schedAffinity, schedAttr       uint32
 	setpriority, ioprio, ptrace, readv, writev, movePages, migratePages uint32
-	fcntl, fcntl64, ioctl, reboot                                       uint32
+	fcntl, fcntl64, ioctl, reboot, setrlimit                            uint32
 }
 
 // The tables of seccomp(2) architectures: linux/audit.h, and the syscall tables of
@@ -48,25 +49,25 @@ var (
 		arch: unix.AUDIT_ARCH_X86_64, kill: 62, tkill: 200, tgkill: 234, sigqueue: 129, tgsigqueue: 297, pidfdOpen: 434, pidfdSend: 424,
 		prlimit: 302, schedParam: 142, schedScheduler: 144, schedAffinity: 203, schedAttr: 314,
 		setpriority: 141, ioprio: 251, ptrace: 101, readv: 310, writev: 311, movePages: 279, migratePages: 256,
-		fcntl: 72, ioctl: 16, reboot: 169,
+		fcntl: 72, ioctl: 16, reboot: 169, setrlimit: 160,
 	}
 	calls386 = calls{
 		arch: unix.AUDIT_ARCH_I386, kill: 37, tkill: 238, tgkill: 270, sigqueue: 178, tgsigqueue: 335, pidfdOpen: 434, pidfdSend: 424,
 		prlimit: 340, schedParam: 154, schedScheduler: 156, schedAffinity: 241, schedAttr: 351,
 		setpriority: 97, ioprio: 289, ptrace: 26, readv: 347, writev: 348, movePages: 317, migratePages: 294,
-		fcntl: 55, fcntl64: 221, ioctl: 54, reboot: 88,
+		fcntl: 55, fcntl64: 221, ioctl: 54, reboot: 88, setrlimit: 75,
 	}
 	callsARM64 = calls{
 		arch: unix.AUDIT_ARCH_AARCH64, kill: 129, tkill: 130, tgkill: 131, sigqueue: 138, tgsigqueue: 240, pidfdOpen: 434, pidfdSend: 424,
 		prlimit: 261, schedParam: 118, schedScheduler: 119, schedAffinity: 122, schedAttr: 274,
 		setpriority: 140, ioprio: 30, ptrace: 117, readv: 270, writev: 271, movePages: 239, migratePages: 238,
-		fcntl: 25, ioctl: 29, reboot: 142,
+		fcntl: 25, ioctl: 29, reboot: 142, setrlimit: 164,
 	}
 	callsARM = calls{
 		arch: unix.AUDIT_ARCH_ARM, kill: 37, tkill: 238, tgkill: 268, sigqueue: 178, tgsigqueue: 363, pidfdOpen: 434, pidfdSend: 424,
 		prlimit: 369, schedParam: 154, schedScheduler: 156, schedAffinity: 241, schedAttr: 380,
 		setpriority: 97, ioprio: 314, ptrace: 26, readv: 376, writev: 377, movePages: 344, migratePages: 400,
-		fcntl: 55, fcntl64: 221, ioctl: 54, reboot: 88,
+		fcntl: 55, fcntl64: 221, ioctl: 54, reboot: 88, setrlimit: 75,
 	}
 )
 
@@ -123,7 +124,7 @@ func (p *program) dispatch(c calls, g Guarded) {
 	}
 	rows := []row{
 		{c.kill, "kill"}, {c.tkill, "first"}, {c.tgkill, "both"}, {c.sigqueue, "kill"}, {c.tgsigqueue, "both"},
-		{c.pidfdOpen, "first"}, {c.prlimit, "prlimit"},
+		{c.pidfdOpen, "first"}, {c.prlimit, "prlimit"}, {c.setrlimit, "setrlimit"},
 		{c.schedParam, "first"}, {c.schedScheduler, "first"}, {c.schedAffinity, "first"}, {c.schedAttr, "first"},
 		{c.setpriority, "setpriority"}, {c.ioprio, "ioprio"}, {c.ptrace, "ptrace"}, {c.readv, "first"}, {c.writev, "first"},
 		{c.movePages, "first"}, {c.migratePages, "first"}, {c.reboot, "deny"},
@@ -173,11 +174,24 @@ func (p *program) handlers(g Guarded) {
 
 	p.label("prlimit") // of any other process: every thread id of agentinit names it
 	p.load(low(0))
-	p.when(bpf.JumpEqual, 0, "allow")
+	own := p.unique()
+	p.when(bpf.JumpEqual, 0, own)
 	p.load(low(2))
 	p.when(bpf.JumpNotEqual, 0, "deny")
 	p.load(high(2))
 	p.when(bpf.JumpNotEqual, 0, "deny")
+	p.jump("allow")
+	p.label(own)
+	p.load(low(1))
+	p.when(bpf.JumpNotEqual, rlimitSigpending, "allow")
+	p.load(low(2))
+	p.when(bpf.JumpNotEqual, 0, "deny")
+	p.load(high(2))
+	p.when(bpf.JumpNotEqual, 0, "deny")
+	p.jump("allow")
+	p.label("setrlimit") // the limit that marks the program's tree stays
+	p.load(low(0))
+	p.when(bpf.JumpEqual, rlimitSigpending, "deny")
 	p.jump("allow")
 
 	p.label("setpriority")
@@ -205,11 +219,11 @@ func (p *program) handlers(g Guarded) {
 	// A signal of one's choice goes to the owner of a descriptor (fcntl(2), F_SETSIG).
 	p.label("fcntl")
 	p.load(low(1))
-	own := p.unique()
+	owner := p.unique()
 	p.when(bpf.JumpEqual, fSetOwnEx, "deny")
-	p.when(bpf.JumpEqual, fSetOwn, own)
+	p.when(bpf.JumpEqual, fSetOwn, owner)
 	p.jump("allow")
-	p.label(own)
+	p.label(owner)
 	p.load(low(2))
 	p.group(g)
 	p.jump("target")

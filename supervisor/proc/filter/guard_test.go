@@ -67,6 +67,8 @@ func TestGuard(t *testing.T) {
 				{g, c.pidfdOpen, []uint64{1}, refused}, {g, c.pidfdSend, []uint64{5, 9}, missing}, {scoped, c.pidfdSend, []uint64{5, 9}, retAllow},
 				{g, c.prlimit, []uint64{0, 7, 1}, retAllow}, {g, c.prlimit, []uint64{1, 7, 0}, retAllow}, {g, c.prlimit, []uint64{1, 7, 0xffff}, refused},
 				{g, c.prlimit, []uint64{9999, 7, 1 << 40}, refused},
+				{g, c.prlimit, []uint64{0, 11, 1}, refused}, {g, c.prlimit, []uint64{0, 11, 0}, retAllow}, {g, c.setrlimit, []uint64{11, 1}, refused},
+				{g, c.setrlimit, []uint64{7, 1}, retAllow},
 				{g, c.schedAffinity, []uint64{6}, refused}, {g, c.schedScheduler, []uint64{0}, retAllow}, {g, c.schedAttr, []uint64{6}, refused},
 				{g, c.setpriority, []uint64{0, 6, 19}, refused}, {g, c.setpriority, []uint64{0, 600, 19}, retAllow}, {g, c.setpriority, []uint64{1, 1, 19}, refused},
 				{g, c.setpriority, []uint64{1, 0, 19}, retAllow}, {g, c.setpriority, []uint64{2, 0, 19}, refused},
