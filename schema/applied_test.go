@@ -19,7 +19,7 @@ func TestChangesAreAsDocumented(t *testing.T) {
 		"health": `{tcp = "127.0.0.1:1"}`, "stop": `["INT 1s"]`, "stop_signal": `"INT"`, "stop_timeout": `3`,
 		"stop_command": `["stop"]`, "kill": `"group"`, "essential": `true`, "on_fatal": `"shutdown"`, "umask": `"0027"`,
 		"directory": `"/srv"`, "environment": `{A = "b"}`, "pass_environment": `"none"`, "limits": `{nofile = 10}`,
-		"sandbox": `{no_new_privileges = true}`, "logs": `{to = "none"}`, "hooks": `{pre_start = ["x"]}`,
+		"guard": `false`, "sandbox": `{no_new_privileges = true}`, "logs": `{to = "none"}`, "hooks": `{pre_start = ["x"]}`,
 		"stdin": `"pipe"`, "tty": `true`, "control": `true`,
 	}
 	// Not part of a specification here: the set of programs, what files and accounts

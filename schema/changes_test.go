@@ -26,7 +26,7 @@ var programChanges = map[string]Change{
 	"command": ChangeRestart, "type": ChangeRestart, "schedule": ChangeRestart, "overlap": ChangeRestart, "timezone": ChangeRestart,
 	"ready": ChangeRestart, "health": ChangeRestart, "kill": ChangeRestart, "user": ChangeRestart, "group": ChangeRestart,
 	"groups": ChangeRestart, "umask": ChangeRestart, "directory": ChangeRestart, "environment": ChangeRestart,
-	"env_file": ChangeRestart, "pass_environment": ChangeRestart, "limits": ChangeRestart, "sandbox": ChangeRestart,
+	"env_file": ChangeRestart, "pass_environment": ChangeRestart, "limits": ChangeRestart, "guard": ChangeRestart, "sandbox": ChangeRestart,
 	"logs": ChangeRestart, "stdin": ChangeRestart, "tty": ChangeRestart,
 }
 
