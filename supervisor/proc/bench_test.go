@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
 // pauseProgram is the cheapest program there is to start: a static C one where a
@@ -143,6 +145,7 @@ func BenchmarkStart(b *testing.B) {
 			ballast[i][j] = 1
 		}
 	}
+	strict := compiled(b, filter.Policy{Preset: "strict"})
 	score, umask, nice := 200, 0o027, 5
 	limits := map[string]Rlimit{"nofile": {1000, 1000}, "core": {0, 0}, "nproc": {5000, 5000}}
 	for _, tc := range []struct {
@@ -152,6 +155,13 @@ func BenchmarkStart(b *testing.B) {
 		{"plain", func(*Command) {}},
 		{"limits", func(c *Command) { c.Rlimits, c.Umask, c.Nice, c.NoNewPrivs = limits, &umask, &nice, true }},
 		{"guard", func(c *Command) { c.Guard = GuardFull }},
+		{"guard,limits,sandbox", func(c *Command) {
+			c.Guard, c.Rlimits, c.Umask, c.Nice = GuardFull, limits, &umask, &nice
+			c.Sandbox = &Sandbox{
+				Read: []string{"/"}, Execute: []string{"/"}, Write: []string{"/tmp"}, TCPBind: []int{80}, TCPConnect: []int{443},
+				Capabilities: []int{}, Filter: strict,
+			}
+		}},
 		{"score", func(c *Command) { c.OOMScoreAdj = &score }},
 		{"score,limits", func(c *Command) {
 			c.OOMScoreAdj, c.Rlimits, c.Umask, c.Nice, c.NoNewPrivs = &score, limits, &umask, &nice, true
