@@ -1,8 +1,13 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // identities are those in which programs attack: how the box runs, and what its
@@ -109,4 +114,58 @@ control = true
 			t.Errorf("%v: ended with %d", how, code)
 		}
 	}
+}
+
+// fewPidsMax is room for agentinit's own threads and some tens of processes.
+const fewPidsMax = 150
+
+// pidsCgroup makes a cgroup for one box, of version 1 or 2.
+func pidsCgroup(t testing.TB) string {
+	t.Helper()
+	for _, base := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
+		dir := filepath.Join(base, fmt.Sprintf("agentinit-e2e-%d-%d", os.Getpid(), time.Now().UnixNano()))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		if os.WriteFile(filepath.Join(dir, "pids.max"), fmt.Append(nil, fewPidsMax), 0) != nil {
+			os.Remove(dir)
+			continue
+		}
+		t.Cleanup(func() {
+			waitFor(t, "the cgroup is empty", func() bool { return os.Remove(dir) == nil })
+		})
+		return dir
+	}
+	t.Skip("needs root and a pids cgroup")
+	return ""
+}
+
+// Attack 1: no pid is left while requests come on many connections at once. The Go
+// runtime ends a process that cannot have a thread it needs.
+func TestAttackByTakingEveryPid(t *testing.T) {
+	b := boot(t, fewPids, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+[programs.attacker]
+command = ["TESTPROG", "attack-pids"]
+autostart = false
+restart = "never"
+`)
+	b.sealed()
+	b.mustCtl("start", "attacker")
+	b.said("attacker", "full")
+	out, err := exec.Command(binary(t, "testprog"), "pester", "200", "5",
+		fmt.Sprintf("127.0.0.1:%d", b.port), fmt.Sprintf("127.0.0.1:%d", b.metrics)).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if status, body := b.get("/livez"); status != 200 {
+		t.Errorf("/livez: %d %s", status, body)
+	}
+	if p := b.programs()["web"]; p.State != "RUNNING" {
+		t.Errorf("web is %+v", p)
+	}
+	b.mustCtl("stop", "attacker")
+	b.unhurt(t)
 }

@@ -62,6 +62,7 @@ const (
 	unprivileged            // an ordinary process of another uid, a subreaper
 	scarce                  // as PID 1, with 1024 descriptors and no more
 	longUp                  // as PID 1 of a machine that has been up for a year
+	fewPids                 // as PID 1 in a pids cgroup of fewPidsMax
 	sameUser                // as PID 1 of another uid, which all its programs have
 	rootBare                // as PID 1 of root without capabilities
 )
@@ -133,6 +134,10 @@ func (b *box) start(args ...string) {
 	case asPID1:
 		needsRoot(t)
 		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
+	case fewPids:
+		needsRoot(t)
+		argv = append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(pidsCgroup(t), "cgroup.procs"),
+			"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
 	case sameUser:
 		needsRoot(t)
 		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
@@ -276,7 +281,7 @@ func (b *box) initPID() (int, error) {
 		return 0, err
 	}
 	if strings.TrimSpace(string(comm)) != "unshare" {
-		return pid, nil
+		return pid, nil // the shell of fewPids has become unshare by the time anything answers
 	}
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {

@@ -216,6 +216,8 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 // where to listen; everything that answers is up before phase 1.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
+	reserve := sync.OnceFunc(func() { reserveThreads(reservedThreads) })
+	go reserve()
 	// What does not wait for one another is done side by side: together it is a
 	// third of the time until the first program runs.
 	load := sync.OnceValue(func() error { return b.boot.Load(b.stopped) })
@@ -236,6 +238,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 		}
 		return b.neverStarted(err)
 	}
+	reserve() // before there is a program that could take what is left
 	b.background(func() { b.obey(caught, b.stopped.Done()) })
 	b.background(b.watchShutdown)
 	results := make(chan supervisor.Result, 1)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +30,64 @@ func serveHTTP(args []string) error {
 	}
 	fmt.Println("serving", server.Addr)
 	return server.ListenAndServe()
+}
+
+// pester keeps N connections to each address asking without pause, for that many
+// seconds, and says how many answers it got.
+func pester(args []string) error {
+	n, err := number(args, 0, 100)
+	if err != nil {
+		return err
+	}
+	seconds, err := number(args, 1, 10)
+	if err != nil {
+		return err
+	}
+	end := time.Now().Add(time.Duration(seconds) * time.Second)
+	var answers atomic.Int64
+	var all sync.WaitGroup
+	for i := range n {
+		for _, address := range args[2:] {
+			all.Go(func() {
+				for time.Now().Before(end) {
+					answers.Add(ask(address, []string{"/health", "/metrics", "/ready?verbose", "/livez"}[i%4], end))
+				}
+			})
+		}
+	}
+	all.Wait()
+	fmt.Println("answers", answers.Load())
+	return nil
+}
+
+// ask counts the answers on one connection until it fails.
+func ask(address, path string, end time.Time) (answers int64) {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		time.Sleep(10 * time.Millisecond)
+		return 0
+	}
+	defer c.Close()
+	if c.SetDeadline(end.Add(time.Second)) != nil {
+		return 0
+	}
+	r := bufio.NewReader(c)
+	for time.Now().Before(end) {
+		if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			return answers
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			return answers
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			return answers
+		}
+		answers++
+	}
+	return answers
 }
 
 // httpGet prints the body of an address; a status of 400 or above fails.

@@ -56,6 +56,7 @@ func verbs() []verb {
 		{"listen", "PORT|PATH", "accept and close connections to a TCP port or a unix socket", listen},
 		{"flood", "N ADDRESS…", "N connections to each address (a path or host:port) with half a request on them, say \"held\" and how many, stay", flood},
 		{"http", "PORT", "answer 200 to every HTTP request", serveHTTP},
+		{"pester", "N SECONDS ADDRESS…", "ask each address on N connections without pause; say how many answers", pester},
 		{"get", "URL", "print what that address answers", httpGet},
 		{"lease", "FILE", "take a write lease on the file, say \"held\", stay, keep it", lease},
 		{"tamper", "PID TID", "try what could hurt that process, harmlessly; say what each attempt answers", tamper},
@@ -65,7 +66,7 @@ func verbs() []verb {
 		{"kill", "PID SIGNAL", "send the signal by number", kill},
 		{"attack-signals", "[PID]", "send every signal that could hurt, in every way, to the parent; say \"taken\" and how many; stay", attackSignals},
 		{"attack-short", "", "send TERM to the parent from 50 processes that end at once, say \"sent\", stay", attackShort},
-		{"attack-pids", "[ADDRESS…]", "start processes until no more can be, while it asks each address in parallel; say \"full\" and how many; stay", attackThreads},
+		{"attack-pids", "", "fork until no more pid is to be had, say \"full\" and how many, take those that become free", attackPids},
 		{"memory", "MIB", "keep that much memory touched", memory},
 	}
 }

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestThreadsAreKept(t *testing.T) {
+	reserveThreads(reservedThreads)
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\nThreads:")
+	value, _, _ := strings.Cut(rest, "\n")
+	if n, err := strconv.Atoi(strings.TrimSpace(value)); err != nil || n < reservedThreads {
+		t.Errorf("%d threads %v, want %d at least", n, err, reservedThreads)
+	}
+}
