@@ -28,6 +28,7 @@ type CloudEvent struct {
 	SessionID       string          `json:"sessionid,omitempty"`   // extension
 	ExecutionID     string          `json:"executionid,omitempty"` // extension
 	Sequence        string          `json:"sequence,omitempty"`    // CloudEvents' sequence extension
+	Author          string          `json:"author,omitempty"`      // extension
 	Data            json.RawMessage `json:"data,omitempty"`
 	DataBase64      *string         `json:"data_base64,omitempty"` // only of others; refused
 }
@@ -37,7 +38,7 @@ func (e Event) Cloud() CloudEvent {
 	c := CloudEvent{
 		SpecVersion: "1.0", ID: e.ID, Source: e.Source, Type: cloudPrefix + e.Kind, Subject: e.Subject,
 		DataContentType: "application/json", SessionID: string(e.SessionID), ExecutionID: string(e.ExecutionID),
-		Sequence: strconv.FormatUint(e.Seq, 10), Data: e.Payload,
+		Sequence: strconv.FormatUint(e.Seq, 10), Author: e.Author, Data: e.Payload,
 	}
 	if !e.TS.IsZero() {
 		c.Time = e.TS.String()

@@ -49,6 +49,9 @@ type Event struct {
 	Seq         uint64          `json:"seq"` // set by the box, grows by one
 	Source      string          `json:"source,omitempty"`
 	Subject     string          `json:"subject,omitempty"`
+	// Author is who dispatched it, as the box found out: the caller's Meta.Actor.
+	// Unlike source and session it cannot be chosen. Set by the box.
+	Author string `json:"author,omitempty"`
 }
 
 // Receipt says that an event is taken.

@@ -29,8 +29,8 @@ func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 		e.Payload = json.RawMessage("{}")
 	}
 	e.Payload = slices.Clone(e.Payload)
-	e.TS, e.Seq = Time{}, 0 // the box's to set
-	args := e               // before an id is made, which no two calls share
+	e.TS, e.Seq, e.Author = Time{}, 0, m.Actor // the box's to set
+	args := e                                  // before an id is made, which no two calls share
 	made := e.ID == ""
 	if made {
 		e.ID = NewID()

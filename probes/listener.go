@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // connectionLimit is how many connections one listener may hold when the process
@@ -49,6 +51,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+		boundMemory(c)
 		b := &boundedConn{Conn: c, owner: l}
 		victim, ok := l.admit(b)
 		if victim != nil {
@@ -58,6 +61,29 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			return b, nil
 		}
 		c.Close()
+	}
+}
+
+// socketBuffer bounds what the kernel holds of one connection in each direction, in
+// bytes; it doubles the number (socket(7)). By itself it grows a buffer to megabytes
+// for whoever asks much and reads nothing.
+const socketBuffer = 128 << 10
+
+// boundMemory bounds how much kernel memory a connection can take, and for how long
+// it can hold answers that it does not read, also after it was closed here
+// (TCP_USER_TIMEOUT, tcp(7)). A kernel that refuses (gVisor knows not all options)
+// serves the connection as it always has.
+func boundMemory(c net.Conn) {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	_ = t.SetWriteBuffer(socketBuffer)
+	_ = t.SetReadBuffer(socketBuffer)
+	if raw, err := t.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(WriteTimeout.Milliseconds()))
+		})
 	}
 }
 

@@ -83,6 +83,7 @@ var sets = []string{"blocked_by", "deps"}
 func canonical(member string, v any, names *strings.Replacer) any {
 	switch x := v.(type) {
 	case map[string]any:
+		delete(x, "author") // who calls differs: the slot's own caller, and one over HTTP
 		for k, e := range x {
 			x[k] = canonical(k, e, names)
 		}

@@ -45,7 +45,31 @@ func dispatchEvents(q *request) error {
 	return q.dispatchOne(e)
 }
 
+// ownSource and ownKinds are how agentinit signs its own events: nobody else may.
+const ownSource = "agentinit"
+
+var ownKinds = []string{cloudPrefix, "box."}
+
+// cloudPrefix is before our kinds in a CloudEvents type.
+const cloudPrefix = "agentbox."
+
+// mayEmit refuses an event that would pass for agentinit's.
+func (q *request) mayEmit(e adapters.Event) error {
+	if strings.EqualFold(e.Source, ownSource) {
+		return adapters.Errorf(adapters.CodePermissionDenied, "only agentinit itself emits events of source %q", ownSource)
+	}
+	for _, own := range ownKinds {
+		if q.who.Role != RoleAdmin && strings.HasPrefix(strings.ToLower(e.Kind), own) {
+			return adapters.Errorf(adapters.CodePermissionDenied, "only agentinit itself emits kinds that begin with %q", own)
+		}
+	}
+	return nil
+}
+
 func (q *request) dispatchOne(e adapters.Event) error {
+	if err := q.mayEmit(e); err != nil {
+		return err
+	}
 	r, err := q.s.cfg.Slots.Events().Dispatch(q.Context(), e)
 	if err != nil {
 		return err
@@ -54,11 +78,20 @@ func (q *request) dispatchOne(e adapters.Event) error {
 }
 
 func (q *request) dispatchCloud(c adapters.CloudEvent) error {
-	e, err := c.Event()
+	e, err := q.fromCloud(c)
 	if err != nil {
 		return err
 	}
 	return q.dispatchOne(e)
+}
+
+// fromCloud is the event of ours. The prefix of our types is for those who pass
+// a box's events on; an agent's own event has a type of its own.
+func (q *request) fromCloud(c adapters.CloudEvent) (adapters.Event, error) {
+	if q.who.Role == RoleAgent && strings.HasPrefix(strings.ToLower(c.Type), cloudPrefix) {
+		return adapters.Event{}, adapters.Errorf(adapters.CodePermissionDenied, "only agentinit itself emits types that begin with %q", cloudPrefix)
+	}
+	return c.Event()
 }
 
 func (q *request) dispatchStructured() error {
@@ -113,7 +146,10 @@ func (q *request) dispatchBatch() error {
 	}
 	events := make([]adapters.Event, len(batch))
 	for i, c := range batch {
-		e, err := c.Event()
+		e, err := q.fromCloud(c)
+		if err == nil {
+			err = q.mayEmit(e)
+		}
 		if err != nil {
 			return adapters.AsError(err).With("index", i)
 		}

@@ -11,9 +11,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -57,6 +59,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		return nil, adapters.Unavailable(err, "cannot make the directory")
 	}
 	db := &DB{path: o.Path}
+	if err := create(o.Path); err != nil {
+		return nil, adapters.Unavailable(err, "cannot make the file")
+	}
 	var err error
 	more := "&_txlock=immediate"
 	if o.Relaxed {
@@ -70,6 +75,10 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		db.write.Close()
 		return nil, Error(err)
 	}
+	if err := db.keepPrivate(); err != nil {
+		db.write.Close()
+		return nil, adapters.Unavailable(err, "cannot keep other users out of the file")
+	}
 	if db.read, err = sql.Open("sqlite", dsn(o.Path, "&_pragma=query_only(1)")); err != nil {
 		db.write.Close()
 		return nil, Error(err)
@@ -77,6 +86,36 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	db.read.SetMaxOpenConns(readers)
 	db.read.SetMaxIdleConns(readers)
 	return db, nil
+}
+
+// create makes the file, for its owner alone: SQLite would make it by the umask, and
+// gives its other files the mode of this one. Whatever is there is left to SQLite.
+func create(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+const fileMode = 0o600
+
+// keepPrivate takes the rights of others on files that an older version made. A file
+// that is somebody else's keeps them.
+func (db *DB) keepPrivate() error {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		info, err := os.Stat(db.path + suffix)
+		if err != nil || info.Mode().Perm()&^fileMode == 0 {
+			continue
+		}
+		if err := os.Chmod(db.path+suffix, fileMode); err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+			return err
+		}
+	}
+	return nil
 }
 
 // dsn escapes the path, so that no file name can set an option.
@@ -117,6 +156,9 @@ func (db *DB) migrate(ctx context.Context, o Options, version int) error {
 		backup := fmt.Sprintf("%s.v%d-%s", o.Path, version, time.Now().UTC().Format("20060102T150405.000"))
 		if _, err := db.write.ExecContext(ctx, "VACUUM INTO ?", backup); err != nil {
 			return fmt.Errorf("cannot copy the file before its migration: %w", err)
+		}
+		if err := os.Chmod(backup, fileMode); err != nil {
+			return fmt.Errorf("cannot keep other users out of the copy: %w", err)
 		}
 	}
 	for ; version < len(o.Migrations); version++ {

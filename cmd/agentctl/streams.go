@@ -27,8 +27,9 @@ the programs are read as well, rotated and compressed ones too. Lines from
 before agentinit started carry the time at which their file was rotated.
 
 One program's lines come as they are, those of several in the order in which
-they were read, with the name in front. On a terminal control characters are
-shown as escapes. With --json every line has a cursor; --after goes on there.`,
+they were read, with the name in front. Control characters are shown as escapes,
+so that a program cannot write to your terminal; --raw prints the bytes as the
+program wrote them. With --json every line has a cursor; --after goes on there.`,
 		Example: `  agentctl logs -f --program 'web*' --stream stderr
   agentctl logs db --since 1h --until 10m --grep 'ERROR|FATAL'
   agentctl logs web --previous -n 50`,
@@ -45,7 +46,7 @@ shown as escapes. With --json every line has a cursor; --after goes on there.`,
 				return err
 			}
 			client := c.client()
-			return quietEnd(cmd.Context(), client.Logs(cmd.Context(), q, c.logPrinter(q.Names, o.times)))
+			return quietEnd(cmd.Context(), client.Logs(cmd.Context(), q, c.logPrinter(q.Names, o.times, o.raw)))
 		},
 	}
 	f := cmd.Flags()
@@ -58,6 +59,7 @@ shown as escapes. With --json every line has a cursor; --after goes on there.`,
 	f.StringVar(&o.stream, "stream", "", "only stdout or only stderr")
 	f.StringArrayVar(&o.programs, "program", nil, "the same as NAME: a name, glob or prefix; may be repeated")
 	f.BoolVarP(&o.previous, "previous", "p", false, "the latest run that has ended")
+	f.BoolVar(&o.raw, "raw", false, "do not escape control characters")
 	f.BoolVarP(&o.times, "timestamps", "t", false, "put the time before each line")
 	f.BoolVar(&o.reopen, "reopen", false, "close and open every log file by its path, and show nothing")
 	return cmd
@@ -65,10 +67,10 @@ shown as escapes. With --json every line has a cursor; --after goes on there.`,
 
 // logFlags are the flags of logs as they are written.
 type logFlags struct {
-	since, until, after, grep, stream string
-	lines                             lineCount
-	programs                          []string
-	follow, previous, times, reopen   bool
+	since, until, after, grep, stream    string
+	lines                                lineCount
+	programs                             []string
+	follow, previous, times, reopen, raw bool
 }
 
 // query makes of the flags what goes over the wire: there, 0 lines are all.
@@ -102,11 +104,10 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 
 // logPrinter prints lines. Only where it is sure that all lines are of the one
 // program asked for does it leave out the name.
-func (c *cli) logPrinter(args []string, times bool) func(api.LogLine) error {
+func (c *cli) logPrinter(args []string, times, raw bool) func(api.LogLine) error {
 	if c.json {
 		return func(l api.LogLine) error { return c.printJSONLine(l) }
 	}
-	_, tty := terminal(c.stdout)
 	colours := c.colours()
 	return func(l api.LogLine) error {
 		prefix := ""
@@ -117,7 +118,7 @@ func (c *cli) logPrinter(args []string, times bool) func(api.LogLine) error {
 			prefix += style(programColour(l.Program), printable(l.Program)+" |", colours) + " "
 		}
 		text := string(l.Bytes())
-		if tty {
+		if !raw {
 			text = printable(text)
 		}
 		_, err := fmt.Fprintln(c.stdout, prefix+text)

@@ -28,6 +28,9 @@ const (
 	// keepPause is the least time between two looks, however often programs
 	// change what is watched.
 	keepPause = 250 * time.Millisecond
+	// keepBlind is the time between two looks while the path cannot be watched: any
+	// user can take all the inotify instances of its own uid (inotify(7)).
+	keepBlind = time.Second
 	// keepAgain is the time until the next attempt where one has failed.
 	keepAgain = 5 * time.Second
 	// farewell is how long a listener whose file is gone still accepts who has
@@ -44,19 +47,23 @@ func (s *Server) keep(ctx context.Context, socket *Socket, a *admission) {
 	}
 	w := s.cfg.Watch(socket.Name())
 	defer w.Close()
-	said := ""
+	said, blindness := "", ""
 	for ctx.Err() == nil {
 		blind := w.Arm()
 		found, lost := socket.lost()
 		if !lost {
 			said = ""
-			if blind != nil {
-				s.trouble(fmt.Sprintf("the control socket is not watched: %v", blind))
-				return
+			if blind == nil {
+				blindness = ""
+				pause(ctx, keepPause)
+				blind = w.Wait(ctx)
 			}
-			pause(ctx, keepPause)
-			if w.Wait(ctx) != nil {
-				return
+			if blind != nil && ctx.Err() == nil {
+				if why := blind.Error(); why != blindness {
+					blindness = why
+					s.trouble(fmt.Sprintf("the control socket cannot be watched (%s): looking at it every %s", why, keepBlind))
+				}
+				pause(ctx, keepBlind)
 			}
 			continue
 		}

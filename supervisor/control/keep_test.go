@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
@@ -131,4 +133,31 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 			equal(t, len(s.Programs), 1)
 		})
 	}
+}
+
+// exhausted is a control.PathWatch of a uid that has no inotify instance left.
+type exhausted struct{}
+
+func (exhausted) Arm() error                 { return unix.EMFILE }
+func (exhausted) Close()                     {}
+func (exhausted) Wait(context.Context) error { return unix.EMFILE }
+
+// Who takes all inotify instances does not get the socket for good.
+func TestSocketThatCannotBeWatchedIsLookedAt(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	cfg := own(b)
+	cfg.Watch = func(string) control.PathWatch { return exhausted{} }
+	path := controltest.Serve(t, cfg, socketPath(t))
+	must(t, os.Remove(path))
+	events := b.Bus.Watch(0)
+	for {
+		e, err := events.Next(t.Context())
+		must(t, err)
+		if e.Name == control.EventSocketLost {
+			equal(t, e.Fields["restored"], any(true))
+			break
+		}
+	}
+	_, err := api.NewClient(path).Status(t.Context())
+	must(t, err)
 }
