@@ -29,7 +29,8 @@ var arrows = map[string][]string{
 	},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},
-	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control/api", "internal/exchange"},
+	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/exchange"},
+	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
@@ -41,7 +42,7 @@ var arrows = map[string][]string{
 	// A control server over a made-up supervisor: for tests of the server and of
 	// agentctl, part of no binary.
 	"supervisor/control/controltest": {
-		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/control", "supervisor/control/api",
+		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control", "supervisor/control/api",
 	},
 
 	"schema":                 {"supervisor/program"},

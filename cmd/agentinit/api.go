@@ -58,7 +58,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		if mount.Open {
 			options = append(options, probes.Open())
 		}
-		b.server.Mount(mount.Pattern, b.api.Handler(), options...)
+		b.server.Mount(mount.Pattern, auditRequests(b.audit, b.api.Handler()), options...)
 	}
 	return b.serveOperators(m)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -139,7 +140,7 @@ func (g *signalGate) note(r *refusal, now time.Time) map[string]any {
 	}
 	c.next = now.Add(tellAgain)
 	fields := map[string]any{
-		"signal": strings.TrimPrefix(unix.SignalName(r.sent.Signal), "SIG"), "reason": r.reason, "count": c.count,
+		"signal": signalName(r.sent.Signal), "reason": r.reason, "count": c.count,
 	}
 	if !r.sent.Forgeable && !r.sent.Outside {
 		fields["pid"], fields["uid"] = r.sent.PID, r.sent.UID
@@ -149,6 +150,8 @@ func (g *signalGate) note(r *refusal, now time.Time) map[string]any {
 	}
 	return fields
 }
+
+func signalName(s syscall.Signal) string { return strings.TrimPrefix(unix.SignalName(s), "SIG") }
 
 // commandShown is how much of a sender's command line is told, in bytes.
 const commandShown = 200

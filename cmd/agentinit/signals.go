@@ -32,9 +32,12 @@ func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {
 
 // received obeys a signal from whoever may send it, and tells of the others.
 func (b *box) received(s early.Sent) {
-	if why := b.gate.refuse(s); why == nil {
+	why := b.gate.refuse(s)
+	if why == nil {
+		auditSignal(b.audit, s, "", "")
 		b.signalled(s.Signal)
 	} else if fields := b.gate.note(why, time.Now()); fields != nil {
+		auditSignal(b.audit, s, why.program, "refused")
 		b.bus.Publish(event.Event{Level: event.Warn, Stage: "supervisor", Name: EventSignalRefused, Program: why.program, Fields: fields})
 	}
 }

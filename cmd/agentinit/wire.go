@@ -31,6 +31,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/audit"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -73,6 +74,7 @@ type box struct {
 	owner     *proc.Owner
 	system    *supervisor.System
 	gate      *signalGate
+	audit     *audit.Log
 	sup       *supervisor.Supervisor
 	boot      *bootstrap.Boot
 	roots     bootstrap.Roots
@@ -321,6 +323,7 @@ func (b *box) build() error {
 	b.system = supervisor.NewSystem(supervisor.SystemConfig{
 		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
 	})
+	b.audit = b.openAudit()
 	b.gate = newSignalGate(b.owner.IsInit(), b.system.Whose, b.mayControl)
 	var err error
 	b.sup, err = supervisor.New(supervisor.Config{
@@ -439,7 +442,8 @@ func (b *box) serve(socket *control.Socket) {
 func (b *box) controlConfig() control.Config {
 	config := control.Config{
 		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
-		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Usage: b.programUsage, Probes: b.server.Handler(), Adapters: b.api.Handler(),
+		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Usage: b.programUsage, Probes: b.server.Handler(),
+		Adapters: auditRequests(b.audit, b.api.Handler()), Audit: b.audit,
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},
@@ -524,6 +528,9 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	b.endTracing()
 	b.halt()
 	b.running.Wait()
+	if b.audit != nil {
+		b.audit.Flush()
+	}
 	b.boot.Wait()
 	if b.server != nil {
 		b.server.Wait()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/audit"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
@@ -110,6 +111,8 @@ type Config struct {
 	// bounds bodies and times itself, and finds what the peer may do by Granted.
 	Adapters http.Handler
 	Version  api.Version
+	// Audit records who asked for what; nil records nothing.
+	Audit *audit.Log
 	// Wrap is put around everything that is served; nil for nothing. Each handler
 	// names its route by exchange.SetRoute.
 	Wrap func(http.Handler) http.Handler

@@ -231,6 +231,21 @@ func TestContract(t *testing.T) {
 			must(t, c.Shutdown(t.Context(), api.ShutdownRequest{Reason: "test"}))
 			equal(t, b.Shutdowns(), []string{"test"})
 		},
+		"GET /v1/audit": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			must(t, c.Shutdown(t.Context(), api.ShutdownRequest{Reason: "test"}))
+			n := 0
+			must(t, c.Audit(t.Context(), 0, func(e api.AuditEntry) error {
+				n++
+				equal(t, e.Action, "shutdown")
+				return nil
+			}))
+			equal(t, n, 1)
+		},
+		"GET /v1/audit/check": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			r, err := c.AuditCheck(t.Context())
+			must(t, err)
+			equal(t, r.Problem, "")
+		},
 		"GET /v1/version": func(t *testing.T, c *api.Client, _ *controltest.Box) {
 			v, err := c.Version(t.Context())
 			must(t, err)

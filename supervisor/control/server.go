@@ -233,29 +233,6 @@ func (s *Server) mayControl(name string) bool {
 	return spec != nil && spec.Control
 }
 
-// audit publishes who asked for a change, before the change: what follows in
-// the event stream can then be read as its effect.
-func (s *Server) audit(r *http.Request, action string, fields map[string]any) {
-	e := peerFields(peerOf(r.Context()))
-	e["action"] = action
-	for k, v := range fields {
-		e[k] = v
-	}
-	s.publish(event.Info, EventChange, e)
-}
-
-func (s *Server) auditRefusal(r *http.Request, why *api.Error) {
-	n, ok := s.quiet.pass(time.Now())
-	if !ok {
-		return
-	}
-	e := peerFields(peerOf(r.Context()))
-	e["route"] = r.Pattern
-	e["reason"] = why.Message
-	e["suppressed"] = n
-	s.publish(event.Warn, EventRefused, e)
-}
-
 func peerFields(p Peer) map[string]any {
 	if p.Principal != "" {
 		return map[string]any{"principal": p.Principal}

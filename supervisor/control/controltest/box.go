@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/audit"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -49,6 +50,7 @@ type Box struct {
 	Result   api.ApplyResult
 	ApplyErr error
 	PlanJSON []byte
+	Audit    *audit.Log
 	// ProbeJSON are answers of the probe routes by path; the others tell their
 	// path.
 	ProbeJSON map[string]string
@@ -75,7 +77,7 @@ func Program(name string) supervisor.Status {
 // New returns a box of the programs.
 func New(programs ...supervisor.Status) *Box {
 	return &Box{
-		Bus: event.NewBus(1024), programs: programs, level: "info",
+		Bus: event.NewBus(1024), programs: programs, level: "info", Audit: audit.Open("", func(error) {}),
 		ready: api.Readiness{Ready: true, Since: &Epoch}, Owners: func(int) (string, bool) { return "", false },
 	}
 }
@@ -85,7 +87,7 @@ func (b *Box) Config(uid, gid int) control.Config {
 	started := Epoch.Add(-time.Hour)
 	return control.Config{
 		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b, Bridge: b,
-		Usage: b.usage,
+		Usage: b.usage, Audit: b.Audit,
 		Owner: func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
 		Probes: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if text, ok := b.ProbeJSON[r.URL.Path]; ok {

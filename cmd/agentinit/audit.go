@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strconv"
+
+	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
+	"github.com/dreamlab-ai/agentinit/internal/exchange"
+	"github.com/dreamlab-ai/agentinit/supervisor/audit"
+	"github.com/dreamlab-ai/agentinit/supervisor/control"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// auditFile is in the runtime directory, the one place that every box can write.
+const auditFile = "audit.jsonl"
+
+func (b *box) openAudit() *audit.Log {
+	return audit.Open(filepath.Join(b.roots.Runtime, auditFile), func(err error) {
+		b.publish(event.Warn, "AuditTrouble", map[string]any{"error": fmt.Sprint(err)})
+	})
+}
+
+// auditPath is how much of a request's path is recorded, in bytes.
+const auditPath = 256
+
+// auditRequests records every request to the slots and agents that may change
+// something, with who made it and what it was answered.
+func auditRequests(record *audit.Log, next http.Handler) http.Handler {
+	if record == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead, http.MethodOptions:
+			next.ServeHTTP(w, r)
+			return
+		}
+		answer := &exchange.Recorder{ResponseWriter: w}
+		// Also when the handler panics: what it changed until then is unknown.
+		defer func() {
+			path := r.URL.Path
+			e := audit.Entry{
+				Via: "http", Action: exchange.Method(r.Method, "other") + " " + path[:min(len(path), auditPath)],
+				Remote: r.RemoteAddr, Outcome: strconv.Itoa(answer.Status),
+			}
+			if who, ok := principal(r.Context()); ok {
+				e.Principal = who.Role + ":" + who.ID
+			}
+			if peer, ok := control.PeerOf(r.Context()); ok {
+				e.Via, e.Remote, e.Peer = "socket", "", peer.AuditPeer()
+			}
+			record.Append(e)
+		}()
+		next.ServeHTTP(answer, r)
+	})
+}
+
+// auditSignal records a signal that asks for something.
+func auditSignal(record *audit.Log, s early.Sent, program, outcome string) {
+	e := audit.Entry{Via: "signal", Action: "signal " + signalName(s.Signal), Outcome: outcome}
+	switch {
+	case s.Outside:
+		e.Details = map[string]any{"from": "outside the pid namespace"}
+	case !s.Forgeable:
+		e.Peer = &audit.Peer{PID: s.PID, UID: s.UID, Program: program}
+	}
+	record.Append(e)
+}

@@ -1,0 +1,140 @@
+package audit
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func open(t *testing.T, path string) *Log {
+	t.Helper()
+	return Open(path, func(err error) { t.Error(err) })
+}
+
+func fill(l *Log, n int) {
+	for i := range n {
+		l.Append(Entry{Via: "socket", Action: "stop", Peer: &Peer{PID: i, UID: 1000, Exe: "/bin/agentctl"}, Details: map[string]any{"programs": []string{"web"}}})
+	}
+	l.Flush()
+}
+
+func TestTheChainGoesOnAfterARestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "audit.jsonl")
+	first := open(t, path)
+	fill(first, 3)
+	second := open(t, path)
+	fill(second, 2)
+	if r, err := second.Check(); err != nil || r.Problem != "" || r.Lines != 5 || r.First != 1 || r.Last != 5 {
+		t.Errorf("%+v %v", r, err)
+	}
+	if n := len(second.Lines(0)); n != 2 {
+		t.Errorf("%d lines in memory", n)
+	}
+	if lines := second.Lines(4); len(lines) != 1 || !bytes.Contains(lines[0], []byte(`"seq":5,`)) {
+		t.Errorf("after 4: %s", lines)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+}
+
+// Whatever is done to the file is found.
+func TestEveryChangeIsFound(t *testing.T) {
+	for name, change := range map[string]func(lines []string) []string{
+		"a line changed":  func(l []string) []string { l[1] = strings.Replace(l[1], `"uid":1000`, `"uid":0`, 1); return l },
+		"a line removed":  func(l []string) []string { return append(l[:1:1], l[2:]...) },
+		"lines swapped":   func(l []string) []string { l[1], l[2] = l[2], l[1]; return l },
+		"the end cut off": func(l []string) []string { return l[:3] },
+		"a line cut":      func(l []string) []string { l[4] = l[4][:20]; return l },
+		"a line doubled":  func(l []string) []string { return append(l, l[4]) },
+		"all removed":     func([]string) []string { return nil },
+		"not JSON":        func(l []string) []string { l[0] = "x"; return l },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "audit.jsonl")
+			l := open(t, path)
+			fill(l, 5)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := change(strings.Split(strings.TrimSpace(string(text)), "\n"))
+			if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := l.Check(); err != nil || r.Problem == "" {
+				t.Errorf("not found: %+v %v", r, err)
+			}
+		})
+	}
+	// A whole chain of another's is as good as any by itself, and not the box's.
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l := open(t, path)
+	fill(l, 5)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	fill(open(t, path), 5)
+	if r, err := l.Check(); err != nil || r.Problem == "" {
+		t.Errorf("another chain: %+v %v", r, err)
+	}
+}
+
+func TestTheFileIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l := open(t, path)
+	big := map[string]any{"reason": strings.Repeat("x", 10_000)}
+	for i := range 3 * fileMost / 10_000 {
+		l.Append(Entry{Via: "http", Action: fmt.Sprint(i), Details: big})
+		l.Flush()
+	}
+	for _, name := range []string{path, path + ".1"} {
+		if info, err := os.Stat(name); err != nil || info.Size() > fileMost+20_000 {
+			t.Errorf("%v %v", info, err)
+		}
+	}
+	if r, err := l.Check(); err != nil || r.Problem != "" || r.First == 1 {
+		t.Errorf("%+v %v", r, err)
+	}
+	if n := len(l.Lines(0)); n != keptLines {
+		t.Errorf("%d lines in memory", n)
+	}
+}
+
+func TestADiskThatTakesNothingHoldsNobodyUp(t *testing.T) {
+	told := 0
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	if err := os.Mkdir(path, 0o755); err != nil { // a directory in its place
+		t.Fatal(err)
+	}
+	l := Open(path, func(error) { told++ })
+	before := told
+	for range pendingMost + 10 {
+		l.Append(Entry{Via: "socket", Action: "stop"})
+	}
+	l.Flush()
+	if told > before+1 {
+		t.Errorf("told %d times", told-before)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	l.Append(Entry{Via: "socket", Action: "stop"})
+	l.Flush()
+	if r, err := l.Check(); err != nil || !strings.Contains(r.Problem, "disk") {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+func FuzzVerify(f *testing.F) {
+	f.Add([]byte(`{"seq":1,"time":"2026-01-02T03:04:05Z","via":"socket","action":"stop","prev":"","hash":"00"}` + "\n"))
+	f.Add([]byte(`,"hash":""}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if r, err := Verify(bytes.NewReader(text)); err == nil && r.Problem == "" && r.Lines > 0 && r.Head == "" {
+			t.Errorf("%+v", r)
+		}
+	})
+}

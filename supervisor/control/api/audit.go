@@ -1,0 +1,67 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// AuditEntry is one request that changed something, or was refused.
+type AuditEntry struct {
+	Seq  uint64    `json:"seq"`
+	Time time.Time `json:"time"`
+	Via  string    `json:"via"` // socket, http, signal
+	// Action is what was asked for: stop, apply, signal TERM, POST /v1/agents.
+	Action string `json:"action"`
+	// Outcome is "refused", or of an HTTP request its status; else empty.
+	Outcome string `json:"outcome,omitempty"`
+	// Principal is who it was by key or token, Remote from where, over HTTP.
+	Principal string     `json:"principal,omitempty"`
+	Remote    string     `json:"remote,omitempty"`
+	Peer      *AuditPeer `json:"peer,omitempty"`
+	// Details are the request's own: the programs, the reason.
+	Details map[string]json.RawMessage `json:"details,omitempty"`
+	// Prev is the hash of the line before, Hash that of this one.
+	Prev string `json:"prev"`
+	Hash string `json:"hash"`
+}
+
+// AuditPeer is the process that asked, as the kernel told of it. PID 0 is a process
+// of another pid namespace.
+type AuditPeer struct {
+	PID     int    `json:"pid"`
+	UID     uint32 `json:"uid"`
+	Exe     string `json:"exe,omitempty"`
+	Program string `json:"program,omitempty"` // the supervised one it belongs to
+}
+
+// AuditReport is the result of checking the record's file.
+type AuditReport struct {
+	Lines int    `json:"lines"`
+	First uint64 `json:"first"` // numbers of the first and the last entry; 0 without any
+	Last  uint64 `json:"last"`
+	Head  string `json:"head"` // hash of the last line
+	// Problem says which line is not as it was written, or is missing; "" is none.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Audit calls each with the entries that agentinit has in memory after since, oldest
+// first.
+func (c *Client) Audit(ctx context.Context, since uint64, each func(AuditEntry) error) error {
+	q := url.Values{}
+	if since > 0 {
+		q.Set("since", strconv.FormatUint(since, 10))
+	}
+	return stream(ctx, c, "/v1/audit", q, each)
+}
+
+// AuditCheck checks the file of the record against itself and against what agentinit
+// remembers.
+func (c *Client) AuditCheck(ctx context.Context) (AuditReport, error) {
+	var out AuditReport
+	err := c.quick(ctx, http.MethodGet, "/v1/audit/check", nil, nil, &out)
+	return out, err
+}

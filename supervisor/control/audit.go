@@ -1,0 +1,85 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/audit"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// PeerOf returns the peer of a request that came by a control socket; ok is false
+// for any other.
+func PeerOf(ctx context.Context) (peer Peer, ok bool) {
+	peer, ok = ctx.Value(peerKey{}).(Peer)
+	return peer, ok
+}
+
+// AuditPeer is the peer as the record names it.
+func (p Peer) AuditPeer() *audit.Peer {
+	return &audit.Peer{PID: p.PID, UID: p.UID, Exe: executable(p.PID), Program: p.Program}
+}
+
+// audit publishes and records who asked for a change, before the change: what
+// follows in the event stream can then be read as its effect.
+func (s *Server) audit(r *http.Request, action string, fields map[string]any) {
+	peer := peerOf(r.Context())
+	e := peerFields(peer)
+	e["action"] = action
+	for k, v := range fields {
+		e[k] = v
+	}
+	s.publish(event.Info, EventChange, e)
+	s.record(audit.Entry{Via: "socket", Action: action, Peer: peer.AuditPeer(), Details: fields})
+}
+
+func (s *Server) auditRefusal(r *http.Request, why *api.Error) {
+	n, ok := s.quiet.pass(time.Now())
+	if !ok {
+		return
+	}
+	peer := peerOf(r.Context())
+	e := peerFields(peer)
+	e["route"] = r.Pattern
+	e["reason"] = why.Message
+	e["suppressed"] = n
+	s.publish(event.Warn, EventRefused, e)
+	s.record(audit.Entry{Via: "socket", Action: r.Pattern, Outcome: "refused", Peer: peer.AuditPeer(),
+		Details: map[string]any{"reason": why.Message, "suppressed": n}})
+}
+
+func (s *Server) record(e audit.Entry) {
+	if s.cfg.Audit != nil {
+		s.cfg.Audit.Append(e)
+	}
+}
+
+func getAudit(s *Server, r *http.Request, out *lines) error {
+	if s.cfg.Audit == nil {
+		return unsupported("audit record")
+	}
+	since, _, err := decodeEvents(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	for _, line := range s.cfg.Audit.Lines(since) {
+		if err := out.write(json.RawMessage(line), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func getAuditCheck(s *Server, _ *http.Request) (any, error) {
+	if s.cfg.Audit == nil {
+		return nil, unsupported("audit record")
+	}
+	report, err := s.cfg.Audit.Check()
+	if err != nil {
+		return nil, api.Errorf(api.CodeInternal, "cannot read the audit record: %v", err)
+	}
+	return api.AuditReport(report), nil
+}

@@ -1,0 +1,31 @@
+package control_test
+
+import (
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+)
+
+func TestChangesAndRefusalsAreRecorded(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	path := controltest.Serve(t, own(b), socketPath(t))
+	c := api.NewClient(path)
+	_, err := c.Stop(t.Context(), api.ActionRequest{Names: []string{"web"}})
+	must(t, err)
+	b.Owners = func(int) (string, bool) { return "web", true } // we are a program now
+	if _, err := api.NewClient(path).Stop(t.Context(), api.ActionRequest{Names: []string{"web"}}); err == nil {
+		t.Error("a program may stop others")
+	}
+	var got []api.AuditEntry
+	must(t, c.Audit(t.Context(), 0, func(e api.AuditEntry) error {
+		got = append(got, e)
+		return nil
+	}))
+	equal(t, len(got), 2)
+	equal(t, got[0].Action, "stop")
+	equal(t, string(got[0].Details["programs"]), `["web"]`)
+	equal(t, got[1].Outcome, "refused")
+	equal(t, got[1].Peer.Program, "web")
+	equal(t, got[1].Prev, got[0].Hash)
+}
