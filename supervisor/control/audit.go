@@ -33,7 +33,7 @@ func (s *Server) audit(r *http.Request, action string, fields map[string]any) {
 		e[k] = v
 	}
 	s.publish(event.Info, EventChange, e)
-	s.record(audit.Entry{Via: "socket", Action: action, Peer: peer.AuditPeer(), Details: fields})
+	s.record(r, audit.Entry{Action: action, Details: fields})
 }
 
 func (s *Server) auditRefusal(r *http.Request, why *api.Error) {
@@ -47,14 +47,20 @@ func (s *Server) auditRefusal(r *http.Request, why *api.Error) {
 	e["reason"] = why.Message
 	e["suppressed"] = n
 	s.publish(event.Warn, EventRefused, e)
-	s.record(audit.Entry{Via: "socket", Action: r.Pattern, Outcome: "refused", Peer: peer.AuditPeer(),
-		Details: map[string]any{"reason": why.Message, "suppressed": n}})
+	s.record(r, audit.Entry{Action: r.Pattern, Outcome: "refused", Details: map[string]any{"reason": why.Message, "suppressed": n}})
 }
 
-func (s *Server) record(e audit.Entry) {
-	if s.cfg.Audit != nil {
-		s.cfg.Audit.Append(e)
+// record adds who it was: a process on the socket, a principal over HTTP.
+func (s *Server) record(r *http.Request, e audit.Entry) {
+	if s.cfg.Audit == nil {
+		return
 	}
+	if peer := peerOf(r.Context()); peer.Principal != "" {
+		e.Via, e.Principal, e.Remote = "http", peer.Principal, r.RemoteAddr
+	} else {
+		e.Via, e.Peer = "socket", peer.AuditPeer()
+	}
+	s.cfg.Audit.Append(e)
 }
 
 func getAudit(s *Server, r *http.Request, out *lines) error {
