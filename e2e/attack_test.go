@@ -119,15 +119,23 @@ control = true
 // fewPidsMax is room for agentinit's own threads and some tens of processes.
 const fewPidsMax = 150
 
-// pidsCgroup makes a cgroup for one box, of version 1 or 2.
-func pidsCgroup(t testing.TB) string {
+// littleMemory is room for agentinit and small programs.
+const littleMemoryMax = 256 << 20
+
+// cgroup makes a cgroup for one box, of version 1 or 2, in which a file of the
+// controller's has the value.
+func cgroup(t testing.TB, controller string, limits map[string]int) string {
 	t.Helper()
-	for _, base := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
+	for _, base := range []string{"/sys/fs/cgroup/" + controller, "/sys/fs/cgroup"} {
 		dir := filepath.Join(base, fmt.Sprintf("agentinit-e2e-%d-%d", os.Getpid(), time.Now().UnixNano()))
 		if os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
-		if os.WriteFile(filepath.Join(dir, "pids.max"), fmt.Append(nil, fewPidsMax), 0) != nil {
+		limited := false
+		for file, value := range limits {
+			limited = limited || os.WriteFile(filepath.Join(dir, file), fmt.Append(nil, value), 0) == nil
+		}
+		if !limited {
 			os.Remove(dir)
 			continue
 		}
@@ -136,7 +144,7 @@ func pidsCgroup(t testing.TB) string {
 		})
 		return dir
 	}
-	t.Skip("needs root and a pids cgroup")
+	t.Skipf("needs root and a %s cgroup", controller)
 	return ""
 }
 

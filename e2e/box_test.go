@@ -63,6 +63,7 @@ const (
 	scarce                  // as PID 1, with 1024 descriptors and no more
 	longUp                  // as PID 1 of a machine that has been up for a year
 	fewPids                 // as PID 1 in a pids cgroup of fewPidsMax
+	littleMemory            // as PID 1 in a memory cgroup of littleMemoryMax
 	sameUser                // as PID 1 of another uid, which all its programs have
 	rootBare                // as PID 1 of root without capabilities
 )
@@ -134,9 +135,15 @@ func (b *box) start(args ...string) {
 	case asPID1:
 		needsRoot(t)
 		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
-	case fewPids:
+	case fewPids, littleMemory:
 		needsRoot(t)
-		argv = append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(pidsCgroup(t), "cgroup.procs"),
+		dir := ""
+		if b.mode == fewPids {
+			dir = cgroup(t, "pids", map[string]int{"pids.max": fewPidsMax})
+		} else {
+			dir = cgroup(t, "memory", map[string]int{"memory.limit_in_bytes": littleMemoryMax, "memory.max": littleMemoryMax})
+		}
+		argv = append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs"),
 			"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
 	case sameUser:
 		needsRoot(t)

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -53,6 +52,7 @@ type System struct {
 	parked    []proc.Exit              // notices that may belong to one of them
 	strangers map[uint64]bool          // processes that turned out to be none of them
 	crashes   map[string]Crash
+	oom       *oomWatch
 	waiting   []Notice                 // for room in notices
 	spent     map[string]time.Duration // CPU time of runs of which nothing is left
 }
@@ -82,7 +82,7 @@ func NewSystem(cfg SystemConfig) *System {
 		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
 		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
 		starting: make(map[*systemRun]time.Time), strangers: make(map[uint64]bool),
-		crashes: make(map[string]Crash), spent: make(map[string]time.Duration), answered: make(chan struct{}),
+		crashes: make(map[string]Crash), oom: newOOMWatch("/"), spent: make(map[string]time.Duration), answered: make(chan struct{}),
 	}
 	var err error
 	s.notifier, err = ready.Listen(ready.NotifierConfig{
@@ -277,6 +277,9 @@ func (s *System) sort(e proc.Exit) {
 	if e.Kind == proc.Exited {
 		exit := exitOf(e)
 		exit.Lived = e.Time.Sub(r.proc.Started)
+		if exit.Signal == "KILL" && !e.ByUs {
+			exit.Cause = s.oom.verdict(e.Time)
+		}
 		n.Exit = &exit
 		s.crashed(r, e, exit)
 	} else {
@@ -541,67 +544,4 @@ func (s *System) Usage(name string, run uint64) proc.Usage {
 	}
 	u.CPU += spent
 	return u
-}
-
-// lastLines is how much of its error output a crash record keeps.
-const lastLines = 20
-
-// Crash is how the latest run of a program ended that did not end as expected.
-type Crash struct {
-	Program string        `json:"program"`
-	Run     uint64        `json:"run"`
-	PID     int           `json:"pid"`
-	Time    time.Time     `json:"time"`
-	Uptime  time.Duration `json:"uptime"`
-	Exit    program.Exit  `json:"exit"`
-	// Killed says that the KILL was agentinit's own.
-	Killed bool        `json:"killed,omitempty"`
-	Rusage proc.Rusage `json:"rusage"`
-	Stderr []string    `json:"stderr,omitempty"` // the last lines
-}
-
-// Crashes returns the latest crash of each program that had one.
-func (s *System) Crashes() map[string]Crash {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make(map[string]Crash, len(s.crashes))
-	for name, c := range s.crashes {
-		all[name] = c
-	}
-	return all
-}
-
-// drainLimit is how long a crash record waits for the last lines.
-const drainLimit = time.Second
-
-// crashed keeps the record of an end that was not expected. The caller holds mu.
-func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
-	if program.Expected(r.spec, exit) {
-		return
-	}
-	c := Crash{
-		Program: r.key.name, Run: r.key.run, PID: e.PID, Time: e.Time, Uptime: exit.Lived,
-		Exit: exit, Killed: e.ByUs, Rusage: e.Rusage,
-	}
-	s.crashes[c.Program] = c
-	if r.capture == nil {
-		return
-	}
-	s.draining.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
-		defer cancel()
-		select {
-		case <-r.capture.Done():
-		case <-ctx.Done():
-		case <-s.stop:
-		}
-		for _, line := range r.capture.LastLines(logs.Stderr, lastLines) {
-			c.Stderr = append(c.Stderr, line.Text)
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.crashes[c.Program].Run == c.Run {
-			s.crashes[c.Program] = c
-		}
-	})
 }

@@ -101,6 +101,9 @@ func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 		if x.Signal != "" {
 			end.Exit = "signal " + x.Signal
 		}
+		if x.Cause != "" {
+			end.Exit += " (" + x.Cause + ")"
+		}
 	}
 	query := logs.Query{Programs: p.Names(), Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run}
 	for line := range b.plane.Read(b.stopped, query) {

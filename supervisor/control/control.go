@@ -111,6 +111,8 @@ type Config struct {
 	// bounds bodies and times itself, and finds what the peer may do by Granted.
 	Adapters http.Handler
 	Version  api.Version
+	// Crashes are the latest crash of each program that had one.
+	Crashes func() map[string]supervisor.Crash
 	// Audit records who asked for what; nil records nothing.
 	Audit *audit.Log
 	// Wrap is put around everything that is served; nil for nothing. Each handler

@@ -36,7 +36,7 @@ func toProgram(p supervisor.Status) api.Program {
 		out.Schedule = &api.Schedule{Paused: s.Paused, NextRun: s.NextRun, LastRun: s.LastRun, LastResult: s.LastResult}
 	}
 	if e := p.LastExit; e != nil {
-		out.LastExit = &api.Exit{Code: e.Code, Signal: e.Signal, Core: e.Core}
+		out.LastExit = &api.Exit{Code: e.Code, Signal: e.Signal, Core: e.Core, Cause: e.Cause}
 	}
 	return out
 }

@@ -231,6 +231,19 @@ func TestContract(t *testing.T) {
 			must(t, c.Shutdown(t.Context(), api.ShutdownRequest{Reason: "test"}))
 			equal(t, b.Shutdowns(), []string{"test"})
 		},
+		"GET /v1/crash": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			all, err := c.Crash(t.Context(), "")
+			must(t, err)
+			equal(t, len(all.Crashes), 0)
+			b.Crashes = map[string]supervisor.Crash{"web": {Program: "web", Exit: program.Exit{Code: -1, Signal: "KILL", Cause: "killed by the kernel: out of memory"}, Stderr: []string{"boom"}}}
+			one, err := c.Crash(t.Context(), "web")
+			must(t, err)
+			equal(t, one.Crashes[0].Exit.String(), "killed by the kernel: out of memory")
+			equal(t, one.Crashes[0].Stderr, []string{"boom"})
+			none, err := c.Crash(t.Context(), "db")
+			must(t, err)
+			equal(t, len(none.Crashes), 0)
+		},
 		"GET /v1/audit": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			must(t, c.Shutdown(t.Context(), api.ShutdownRequest{Reason: "test"}))
 			n := 0

@@ -351,12 +351,18 @@ type Exit struct {
 	// SignalNumber is the number behind Signal on this machine, 0 without one.
 	SignalNumber int  `json:"-"`
 	Core         bool `json:"core,omitempty"`
+	// Cause is what is known of the end beside the signal: that it was the kernel, for
+	// want of memory.
+	Cause string `json:"cause,omitempty"`
 	// Lived is the time from exec to the end, 0 where nobody knows.
 	Lived time.Duration `json:"-"`
 }
 
 // String says it in words, as reasons do.
 func (e Exit) String() string {
+	if e.Cause != "" {
+		return e.Cause
+	}
 	text := fmt.Sprintf("exited with code %d", e.Code)
 	if e.Signal != "" {
 		text = "ended by signal " + e.Signal

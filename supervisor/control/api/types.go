@@ -94,10 +94,16 @@ type Exit struct {
 	Code   int    `json:"code"`
 	Signal string `json:"signal,omitempty"` // "KILL", without "SIG"
 	Core   bool   `json:"core,omitempty"`
+	// Cause is what is known of the end beside the signal: "killed by the kernel: out of
+	// memory (limit 512 MiB)".
+	Cause string `json:"cause,omitempty"`
 }
 
 // String says it in words: "exit status 1", "killed by SIGKILL (core dumped)".
 func (e Exit) String() string {
+	if e.Cause != "" {
+		return e.Cause
+	}
 	if e.Signal == "" {
 		return fmt.Sprintf("exit status %d", e.Code)
 	}

@@ -51,6 +51,7 @@ type Box struct {
 	ApplyErr error
 	PlanJSON []byte
 	Audit    *audit.Log
+	Crashes  map[string]supervisor.Crash
 	// ProbeJSON are answers of the probe routes by path; the others tell their
 	// path.
 	ProbeJSON map[string]string
@@ -88,7 +89,8 @@ func (b *Box) Config(uid, gid int) control.Config {
 	return control.Config{
 		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b, Bridge: b,
 		Usage: b.usage, Audit: b.Audit,
-		Owner: func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
+		Crashes: func() map[string]supervisor.Crash { return b.Crashes },
+		Owner:   func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
 		Probes: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if text, ok := b.ProbeJSON[r.URL.Path]; ok {
 				fmt.Fprint(w, text)

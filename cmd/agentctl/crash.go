@@ -1,0 +1,60 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+func newCrash(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "crash [NAME]",
+		Short: "Show how programs ended that did not end as expected",
+		Long: `Show the latest crash of a program, or of every program that had one: exit
+status or signal, whether the kernel killed it for want of memory, where the core
+lies, what it used, and the last lines of its standard error.`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var name string
+			if len(args) > 0 {
+				name = args[0]
+			}
+			client := c.client()
+			out, err := client.Crash(cmd.Context(), name)
+			if err != nil {
+				return failed(err)
+			}
+			if c.json {
+				return c.printJSON(out)
+			}
+			for _, one := range out.Crashes {
+				c.printCrash(one)
+			}
+			if len(out.Crashes) == 0 {
+				line(c.stdout, "no crash")
+			}
+			return nil
+		},
+	}
+}
+
+func (c *cli) printCrash(x api.Crash) {
+	how := x.Exit.String()
+	if x.Killed {
+		how += " by agentinit"
+	}
+	line(c.stdout, "%s: %s after %s, at %s", printable(x.Program), printable(how),
+		api.Duration(time.Duration(x.UptimeMS)*time.Millisecond), x.Time.UTC().Format(event.TimeFormat))
+	line(c.stdout, "  run:    %d, pid %d", x.Run, x.PID)
+	if x.CoreAt != "" {
+		line(c.stdout, "  core:   %s", printable(x.CoreAt))
+	}
+	line(c.stdout, "  used:   %d ms user, %d ms system, %d MiB at most", x.UserMS, x.SystemMS, x.MaxRSSBytes>>20)
+	for _, l := range x.Stderr {
+		line(c.stdout, "  stderr: %s", printable(l))
+	}
+}

@@ -1,0 +1,42 @@
+package control
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+func getCrash(s *Server, r *http.Request) (any, error) {
+	if s.cfg.Crashes == nil {
+		return nil, unsupported("crash records")
+	}
+	crashes := s.cfg.Crashes()
+	names := slices.Sorted(maps.Keys(crashes))
+	if asked := r.URL.Query()["name"]; len(asked) > 0 {
+		programs, err := resolve(asked, s.cfg.Supervisor.Snapshot().Programs)
+		if err != nil {
+			return nil, err
+		}
+		names = slices.DeleteFunc(namesOf(programs), func(name string) bool {
+			_, crashed := crashes[name]
+			return !crashed
+		})
+	}
+	out := api.Crashes{Crashes: []api.Crash{}}
+	for _, name := range names {
+		out.Crashes = append(out.Crashes, toCrash(crashes[name]))
+	}
+	return out, nil
+}
+
+func toCrash(c supervisor.Crash) api.Crash {
+	return api.Crash{
+		Program: c.Program, Run: c.Run, PID: c.PID, Time: c.Time, UptimeMS: c.Uptime.Milliseconds(),
+		Exit:   api.Exit{Code: c.Exit.Code, Signal: c.Exit.Signal, Core: c.Exit.Core, Cause: c.Exit.Cause},
+		Killed: c.Killed, CoreAt: c.CoreAt, UserMS: c.Rusage.User.Milliseconds(), SystemMS: c.Rusage.System.Milliseconds(),
+		MaxRSSBytes: c.Rusage.MaxRSS, Stderr: c.Stderr,
+	}
+}

@@ -1,0 +1,144 @@
+package supervisor
+
+import (
+	"context"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// EventCrashed: a run of a program ended otherwise than expected.
+const EventCrashed = "ProgramCrashed"
+
+// lastLines is how much of its error output a crash record keeps.
+const lastLines = 50
+
+// Crash is how the latest run of a program ended that did not end as expected.
+type Crash struct {
+	Program string        `json:"program"`
+	Run     uint64        `json:"run"`
+	PID     int           `json:"pid"`
+	Time    time.Time     `json:"time"`
+	Uptime  time.Duration `json:"uptime"`
+	Exit    program.Exit  `json:"exit"`
+	// Killed says that the KILL was agentinit's own.
+	Killed bool `json:"killed,omitempty"`
+	// CoreAt is where the core lies, or which program got it, by core_pattern (core(5)).
+	CoreAt string      `json:"core_at,omitempty"`
+	Rusage proc.Rusage `json:"rusage"`
+	Stderr []string    `json:"stderr,omitempty"` // the last lines
+}
+
+// Crashes returns the latest crash of each program that had one.
+func (s *System) Crashes() map[string]Crash {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]Crash, len(s.crashes))
+	for name, c := range s.crashes {
+		all[name] = c
+	}
+	return all
+}
+
+// drainLimit is how long a crash record waits for the last lines.
+const drainLimit = time.Second
+
+// crashed keeps the record of an end that was not expected. The caller holds mu.
+func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
+	if program.Expected(r.spec, exit) {
+		return
+	}
+	c := Crash{
+		Program: r.key.name, Run: r.key.run, PID: e.PID, Time: e.Time, Uptime: exit.Lived,
+		Exit: exit, Killed: e.ByUs, Rusage: e.Rusage,
+	}
+	if exit.Core {
+		c.CoreAt = coreAt(r.spec, e.PID)
+	}
+	s.crashes[c.Program] = c
+	fields := map[string]any{
+		"pid": c.PID, "reason": exit.String(), "uptime_ms": c.Uptime.Milliseconds(), "max_rss_bytes": c.Rusage.MaxRSS,
+		"cpu_ms": (c.Rusage.User + c.Rusage.System).Milliseconds(), "oom": exit.Cause != "",
+	}
+	if c.CoreAt != "" {
+		fields["core"] = c.CoreAt
+	}
+	s.cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventCrashed, Program: c.Program, Run: c.Run, Fields: fields})
+	if r.capture == nil {
+		return
+	}
+	s.draining.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+		defer cancel()
+		select {
+		case <-r.capture.Done():
+		case <-ctx.Done():
+		case <-s.stop:
+		}
+		for _, line := range r.capture.LastLines(logs.Stderr, lastLines) {
+			c.Stderr = append(c.Stderr, line.Text)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.crashes[c.Program].Run == c.Run {
+			s.crashes[c.Program] = c
+		}
+	})
+}
+
+// coreAt says where the kernel has put a core, as far as core_pattern tells: %p and %e
+// are filled in, of other specifiers a "*" is left.
+func coreAt(spec *program.Spec, pid int) string {
+	text, err := os.ReadFile("/proc/sys/kernel/core_pattern")
+	if err != nil {
+		return ""
+	}
+	pattern := strings.TrimSpace(string(text))
+	if command, piped := strings.CutPrefix(pattern, "|"); piped {
+		command, _, _ = strings.Cut(command, " ")
+		return "given to " + command
+	}
+	var name string
+	if len(spec.Argv) > 0 {
+		name = path.Base(spec.Argv[0])
+	}
+	const commLen = 15 // TASK_COMM_LEN - 1 (proc_pid_comm(5))
+	at := expandCore(pattern, strconv.Itoa(pid), name[:min(len(name), commLen)])
+	if uses, err := os.ReadFile("/proc/sys/kernel/core_uses_pid"); err == nil &&
+		strings.TrimSpace(string(uses)) == "1" && !strings.Contains(pattern, "%p") {
+		at += "." + strconv.Itoa(pid)
+	}
+	if !path.IsAbs(at) {
+		at = path.Join("/", spec.Directory, at)
+	}
+	return at
+}
+
+func expandCore(pattern, pid, name string) string {
+	var b strings.Builder
+	for i := 0; i < len(pattern); i++ {
+		if pattern[i] != '%' || i+1 == len(pattern) {
+			b.WriteByte(pattern[i])
+			continue
+		}
+		i++
+		switch pattern[i] {
+		case '%':
+			b.WriteByte('%')
+		case 'p':
+			b.WriteString(pid)
+		case 'e':
+			b.WriteString(name)
+		default:
+			b.WriteByte('*')
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,86 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// files makes a made-up root.
+func files(t *testing.T, all map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range all {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestMemoryKillsAreRead(t *testing.T) {
+	const v1 = "sys/fs/cgroup/memory/"
+	for _, c := range []struct {
+		name         string
+		files        map[string]string
+		kills, limit uint64
+		ok           bool
+	}{
+		{"version 2", map[string]string{"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/memory.events": "low 0\noom 4\noom_kill 3\n", "sys/fs/cgroup/box/memory.max": "536870912\n"}, 3, 512 << 20, true},
+		{"version 2 without a limit", map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.events": "oom_kill 0\n", "sys/fs/cgroup/memory.max": "max\n"}, 0, 0, true},
+		{"version 1 in a container", map[string]string{"proc/self/cgroup": "9:pids:/a\n4:memory:/host/path\n0::/\n", v1 + "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n", v1 + "memory.limit_in_bytes": "1073741824\n"}, 7, 1 << 30, true},
+		{"version 1 without a limit", map[string]string{"proc/self/cgroup": "4:memory:/x\n", v1 + "x/memory.oom_control": "oom_kill 1\n", v1 + "x/memory.limit_in_bytes": "9223372036854771712\n"}, 1, 0, true},
+		{"no cgroups", map[string]string{"proc/self/cgroup": ""}, 0, 0, false},
+		{"not a number", map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.events": "oom_kill many\n"}, 0, 0, false},
+	} {
+		kills, limit, ok := readOOM(files(t, c.files))
+		if kills != c.kills || limit != c.limit || ok != c.ok {
+			t.Errorf("%s: %d %d %v", c.name, kills, limit, ok)
+		}
+	}
+}
+
+func TestEachKillOfTheKernelExplainsOneExit(t *testing.T) {
+	var kills uint64
+	w := &oomWatch{read: func() (uint64, uint64, bool) { return kills, 512 << 20, true }}
+	now := time.Unix(1e9, 0)
+	if got := w.verdict(now); got != "" {
+		t.Errorf("somebody's KILL: %q", got)
+	}
+	kills = 2
+	const want = "killed by the kernel: out of memory (limit 512 MiB)"
+	for i, expect := range []string{want, want, ""} {
+		if got := w.verdict(now); got != expect {
+			t.Errorf("exit %d: %q", i, got)
+		}
+	}
+	kills = 3 // of a child, perhaps: a KILL much later is not its
+	w.verdict(now)
+	kills = 5
+	w.verdict(now.Add(time.Second))
+	if got := w.verdict(now.Add(time.Minute)); got != "" {
+		t.Errorf("long after: %q", got)
+	}
+}
+
+func TestBinarySize(t *testing.T) {
+	for n, want := range map[uint64]string{512 << 20: "512 MiB", 1 << 30: "1 GiB", 1500 << 20: "1500 MiB", 4096: "4 KiB", 100: "100 bytes", 5<<20 + 1: "5 MiB"} {
+		if got := binarySize(n); got != want {
+			t.Errorf("%d: %s", n, got)
+		}
+	}
+}
+
+func TestExpandCore(t *testing.T) {
+	for pattern, want := range map[string]string{"core": "core", "/cores/%e.%p%%": "/cores/web.7%", "c.%t.%h": "c.*.*", "x%": "x%"} {
+		if got := expandCore(pattern, fmt.Sprint(7), "web"); got != want {
+			t.Errorf("%s: %s", pattern, got)
+		}
+	}
+}
