@@ -10,7 +10,7 @@ BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' VERSION 2>/dev/null)
 
-.PHONY: help build demo test lint race e2e console-test docs bench fuzz image image-test fmt generate vendor-hash clean deps
+.PHONY: help build demo test lint race e2e console-test docs chaos bench fuzz image image-test fmt generate vendor-hash clean deps
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ console-test: deps build ## the web console in a real browser (chromium); pictur
 
 docs: deps-docs ## the documentation as a searchable static site in dist/docs (mkdocs)
 	./.ci/docs
+
+chaos: build bin/testprog ## a box under random attack for CHAOSTIME (default 10m; root)
+	AGENTINIT_E2E=1 CHAOSTIME=$${CHAOSTIME:-10m} go test -count=1 -timeout 30m -v -run '^TestChaos$$' ./e2e
 
 bench: deps-bench build bin/testprog ## measure, beside a bare C loop and the peers installed here (BENCHFLAGS: more flags)
 	@mkdir -p dist
