@@ -12,17 +12,26 @@ import (
 )
 
 func newSecurity(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "security", Short: "What a manifest allows beyond the hardened baseline; needs no running agentinit"}
+	cmd := &cobra.Command{Use: "security", Short: "What a manifest allows beyond the hardened baseline, and how exposed a program is"}
 	cmd.AddCommand(&cobra.Command{
-		Use:   "show [FILE]",
-		Short: "Show the baseline, the exceptions with their reasons, and the effective profile",
-		Long: `Merges the security exceptions of FILE (default agentbox.toml, - is standard
+		Use:   "show [FILE|PROGRAM]",
+		Short: "Show the effective profile of a manifest, or how exposed a running program is",
+		Long: `With the name of a program, shows what bounds it in the running box, and a score
+from 0 (confined) to 10 (root without limits). Otherwise merges the security exceptions of FILE (default agentbox.toml, - is standard
 input) into the baseline. --json prints the content of the event
 SecurityProfileApplied.
 
 Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && isProgram(args[0]) {
+				client := c.client()
+				x, err := client.Confinement(cmd.Context(), args[0])
+				if err != nil {
+					return failed(err)
+				}
+				return c.printExposure(x)
+			}
 			box, _, err := c.box(manifestArg(args), systemName(), "", "")
 			if err != nil {
 				return err

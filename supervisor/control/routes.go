@@ -99,6 +99,8 @@ func routes() []route {
 			Doc: "Level of agentinit's own log."},
 		{Method: "PUT", Path: "/v1/log-level", Access: Write, reply: putLogLevel, Body: api.LogLevel{}, Reply: api.LogLevel{},
 			Doc: "Change the level of agentinit's own log."},
+		{Method: "GET", Path: "/v1/confinement", Access: Read, reply: getConfinement, Query: []param{oneName}, Reply: api.Confinement{},
+			Doc: "What bounds a program: user, capabilities, seccomp, sandbox, limits."},
 		{Method: "GET", Path: "/v1/crash", Access: Read, reply: getCrash, Query: []param{oneName}, Reply: api.Crashes{},
 			Doc: "How the latest run of a program ended that did not end as expected; without a name, of each."},
 		{Method: "GET", Path: "/v1/audit", Access: Read, stream: getAudit, Reply: api.AuditEntry{},

@@ -231,6 +231,20 @@ func TestContract(t *testing.T) {
 			must(t, c.Shutdown(t.Context(), api.ShutdownRequest{Reason: "test"}))
 			equal(t, b.Shutdowns(), []string{"test"})
 		},
+		"GET /v1/confinement": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			b.Set("web", func(p *supervisor.Status) {
+				p.PID = os.Getpid()
+				p.Spec = &program.Spec{Name: "web", Limits: program.Limits{Rlimits: map[string]program.Limit{"nproc": {}}}, Sandbox: &program.Sandbox{Read: []string{"/"}}}
+			})
+			x, err := c.Confinement(t.Context(), "web")
+			must(t, err)
+			equal(t, x.UID, uint32(os.Geteuid()))
+			equal(t, x.PID, os.Getpid())
+			equal(t, x.Paths, true)
+			equal(t, x.Ports, false)
+			equal(t, x.Limited, []string{"nproc"})
+			equal(t, len(x.Capabilities), 16)
+		},
 		"GET /v1/crash": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			all, err := c.Crash(t.Context(), "")
 			must(t, err)

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+func TestExposure(t *testing.T) {
+	root := api.Confinement{Capabilities: "000001ffffffffff", Bounding: "000001ffffffffff", Control: true}
+	confined := api.Confinement{UID: 20001, Capabilities: "0000000000000000", Bounding: "0", NoNewPrivs: true, Seccomp: 2, Paths: true, Ports: true, Limited: []string{"nproc"}}
+	same := confined
+	same.UID, same.BoxUID = 1000, 1000
+	for _, c := range []struct {
+		name    string
+		x       api.Confinement
+		score   float64
+		verdict string
+	}{{"root", root, 10, "UNSAFE"}, {"confined", confined, 0, "SAFE"}, {"of agentinit's user", same, 1, "OK"}} {
+		got := score(exposures(c.x))
+		if got != c.score || verdict(got) != c.verdict {
+			t.Errorf("%s: %v %s", c.name, got, verdict(got))
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package control
+
+import (
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func getConfinement(s *Server, r *http.Request) (any, error) {
+	p, err := resolveOne(r.URL.Query().Get("name"), s.cfg.Supervisor.Snapshot().Programs)
+	if err != nil {
+		return nil, err
+	}
+	c := declared(p.Spec)
+	c.Program, c.BoxUID, c.UID = p.Name, s.cfg.UID, s.cfg.UID
+	if p.Spec.Credential != nil {
+		c.UID = p.Spec.Credential.UID
+	}
+	if p.PID != 0 {
+		if text, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/status"); err == nil {
+			c.PID = p.PID
+			measured(&c, string(text))
+		}
+	}
+	return c, nil
+}
+
+// declared is what the specification says.
+func declared(spec *program.Spec) api.Confinement {
+	c := api.Confinement{Control: spec.Control, Limited: slices.Sorted(maps.Keys(spec.Limits.Rlimits))}
+	if c.Limited == nil {
+		c.Limited = []string{}
+	}
+	if b := spec.Sandbox; b != nil && b.Mode != "off" && b.Mode != "audit" {
+		c.Paths = len(b.Read)+len(b.Write)+len(b.Execute) > 0
+		c.Ports = len(b.TCPBind)+len(b.TCPConnect) > 0
+	}
+	return c
+}
+
+// measured is what the kernel says in /proc/PID/status.
+func measured(c *api.Confinement, status string) {
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch name {
+		case "Uid": // real, effective, saved, of the file system
+			if f := strings.Fields(value); len(f) > 1 {
+				if uid, err := strconv.ParseUint(f[1], 10, 32); err == nil {
+					c.UID = uint32(uid)
+				}
+			}
+		case "CapEff":
+			c.Capabilities = value
+		case "CapBnd":
+			c.Bounding = value
+		case "NoNewPrivs":
+			c.NoNewPrivs = value == "1"
+		case "Seccomp":
+			c.Seccomp, _ = strconv.Atoi(value) // the kernel writes a digit
+		}
+	}
+}
