@@ -54,11 +54,11 @@ func (g *generation) retire(path string) {
 	g.file, g.path = nil, path
 }
 
-// moved notes the name that rotation gave to the file.
-func (g *generation) moved(path string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.path = path
+// gone says that the file cannot be read any more.
+func (g *generation) gone() bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.file == nil && g.path == ""
 }
 
 // reader returns what reads the file where it is now.

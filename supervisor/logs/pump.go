@@ -49,7 +49,7 @@ func (q *queue) pumpOne(s *stream) {
 		q.mu.Unlock()
 		return
 	}
-	if state == pumpedMore && !q.kept {
+	if state == pumpedMore && !q.kept && !s.abandoned.Load() {
 		q.ready = append(q.ready, s)
 		q.mu.Unlock()
 		return
@@ -167,8 +167,8 @@ func (f *fileSink) pump(s *stream) pumped {
 			return pumpedEnded
 		case n == 0:
 			return pumpedEmpty
-		case held+n == len(buf):
-			s.enlarge()
+		case n >= readSize:
+			s.enlarge() // the pipe was full, as it is made
 		}
 		if f.queue.waiting() {
 			break
@@ -271,7 +271,12 @@ func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time)
 			c.lines, c.cut = linesOf(text[:p.n])
 			c.cut = c.cut && (blk.cut || len(rest) > 0)
 		}
-		ring.refer(c)
+		if p.gen.gone() { // rotated away with backups = 0 since
+			c.file, c.off, c.n = nil, 0, 0
+			ring.append(text[:p.n], c)
+		} else {
+			ring.refer(c)
+		}
 		text = text[p.n:]
 		c.seq += uint64(c.lines)
 		c.cont = c.cut

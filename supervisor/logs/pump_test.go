@@ -356,3 +356,32 @@ func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
 		t.Errorf("%d more reports", len(reports))
 	}
 }
+
+// A dead program's pipe that somebody else goes on filling is let go of.
+func TestAbandonOfAStreamThatIsPumped(t *testing.T) {
+	p := newPlane(t, Config{})
+	path := filepath.Join(t.TempDir(), "log")
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path, MaxBytes: 1 << 20})
+	var writer sync.WaitGroup
+	chunk := []byte(numbered(1000))
+	begun := make(chan struct{})
+	writer.Go(func() {
+		for i := 0; ; i++ {
+			if i == 10 {
+				close(begun)
+			}
+			if _, err := stdout.Write(chunk); err != nil {
+				return // EPIPE: nobody reads any more
+			}
+		}
+	})
+	<-begun
+	c.Abandon()
+	<-c.Done()
+	writer.Wait()
+	closeAll(t, stdout, stderr)
+	flush(t, p)
+	if len(c.LastLines(Stdout, 1)) != 1 {
+		t.Error("nothing was taken")
+	}
+}
