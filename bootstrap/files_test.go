@@ -336,3 +336,62 @@ func TestUsers(t *testing.T) {
 		t.Errorf("a box without passwd: %v", err)
 	}
 }
+
+func TestPolicyRenamesAndLinksWithinItsRoots(t *testing.T) {
+	roots := testRoots(t)
+	p := NewPolicy(roots)
+	old, now := filepath.Join(roots.SolidPods, "pods", "a"), filepath.Join(roots.SolidPods, "pods", "b")
+	write(t, filepath.Join(old, "f"), "x", 0o644)
+	if err := errors.Join(p.Rename(old, now), p.Symlink("b", old)); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := p.Lstat(old); err != nil || info.Mode()&fs.ModeSymlink == 0 || read(t, filepath.Join(old, "f")) != "x" {
+		t.Errorf("the link: %v, %v", info, err)
+	}
+	for name, err := range map[string]error{
+		"rename out of the root": p.Rename(now, filepath.Join(roots.Workspace, "b")),
+		"rename from nowhere":    p.Rename("/etc/passwd", now),
+		"absolute link":          p.Symlink("/etc", filepath.Join(roots.SolidPods, "l")),
+		"link that climbs":       p.Symlink("../../etc", filepath.Join(roots.SolidPods, "l")),
+		"link in the image":      p.Symlink("x", filepath.Join(roots.Image, "l")),
+	} {
+		if !errors.Is(err, ErrForbiddenWrite) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A crash between any two steps leaves a key file that opens what was encrypted.
+func TestRotateManagementKey(t *testing.T) {
+	roots := testRoots(t)
+	var known []string
+	r := newBootRig(t, roots, agentboxManifest, func(c *Config) { c.KeyKnown = func(s Secret) { known = append(known, s.Reveal()) } })
+	if err := r.boot(t); err != nil {
+		t.Fatal(err)
+	}
+	old := r.ManagementKey().Reveal()
+	resealed := errors.New("resealing failed")
+	if err := r.RotateManagementKey(func(Secret) error { return resealed }); !errors.Is(err, resealed) || r.ManagementKey().Reveal() != old {
+		t.Fatalf("a reseal that fails changes the key: %v", err)
+	}
+	if strings.TrimSpace(read(t, roots.ManagementKey())) != old {
+		t.Fatal("the file has another key")
+	}
+	err := r.RotateManagementKey(func(next Secret) error {
+		if strings.TrimSpace(read(t, roots.NextManagementKey())) != next.Reveal() || strings.TrimSpace(read(t, roots.PreviousManagementKey())) != old {
+			t.Error("the two keys are not on disk before the reseal")
+		}
+		return nil
+	})
+	now := strings.TrimSpace(read(t, roots.ManagementKey()))
+	if err != nil || now == old || r.ManagementKey().Reveal() != now || len(known) != 2 || known[1] != now {
+		t.Errorf("err %v, known %d", err, len(known))
+	}
+	fixed := newBootRig(t, testRoots(t), agentboxManifest, func(c *Config) { c.Environ = append(c.Environ, "MANAGEMENT_API_KEY=0123456789abcdef") })
+	if err := fixed.boot(t); err != nil {
+		t.Fatal(err)
+	}
+	if err := fixed.RotateManagementKey(func(Secret) error { return nil }); !errors.Is(err, ErrKeyElsewhere) {
+		t.Errorf("a key of the environment: %v", err)
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
 // KeyPlaceholder is what sample files hold in place of a management key.
@@ -114,4 +116,44 @@ func closeToOthers(p *Policy, path string) error {
 		return err
 	}
 	return errors.Join(f.Chmod(0o600), f.Close())
+}
+
+// ErrKeyElsewhere means that the management key is not agentinit's to change.
+var ErrKeyElsewhere = errors.New("the management key comes from MANAGEMENT_API_KEY: change it there, and start once with the former one in MANAGEMENT_API_KEY_PREVIOUS")
+
+// RotateManagementKey makes a new management key where the key lies in a file.
+// reseal encrypts with the new key what was encrypted with the old one. It comes
+// first: after a crash the boot finds both keys. KeyKnown is called with the new
+// key. Programs that were given the old key keep it until they restart.
+func (b *Boot) RotateManagementKey(reseal func(next Secret) error) error {
+	old := b.ManagementKey()
+	path, next := b.cfg.Roots.ManagementKey(), NewSecret(randomHex(32))
+	switch env := strings.TrimSpace(b.getenv("MANAGEMENT_API_KEY")); {
+	case old.Empty():
+		return ErrKeyElsewhere
+	case env != "" && env != KeyPlaceholder:
+		return ErrKeyElsewhere
+	}
+	for _, f := range []struct {
+		path string
+		key  Secret
+	}{{b.cfg.Roots.NextManagementKey(), next}, {b.cfg.Roots.PreviousManagementKey(), old}} {
+		if err := b.policy.WriteFile(f.path, []byte(f.key.Reveal()+"\n"), 0o600); err != nil {
+			return fmt.Errorf("cannot write %s: %w", f.path, err)
+		}
+	}
+	if err := reseal(next); err != nil {
+		return errors.Join(err, b.policy.Remove(b.cfg.Roots.NextManagementKey()))
+	}
+	if err := b.policy.WriteFile(path, []byte(next.Reveal()+"\n"), 0o600); err != nil {
+		return fmt.Errorf("cannot write the management key %s: %w", path, err)
+	}
+	b.mu.Lock()
+	b.key = next
+	b.mu.Unlock()
+	b.publish(event.Info, EventKeyRotated, map[string]any{"path": path})
+	if b.cfg.KeyKnown != nil {
+		b.cfg.KeyKnown(next)
+	}
+	return b.policy.Remove(b.cfg.Roots.NextManagementKey())
 }

@@ -22,6 +22,7 @@ const (
 	EventPhaseCompleted  = "PhaseCompleted"
 	EventWarning         = "BootstrapWarning"
 	EventKeyReady        = "ManagementKeyReady"
+	EventKeyRotated      = "ManagementKeyRotated"
 	EventValidated       = "CapabilityValidated"
 	EventOptionalMissing = "OptionalArtifactMissing"
 	EventMissing         = "MissingArtifactDetected"

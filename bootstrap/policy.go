@@ -206,6 +206,54 @@ func (p *Policy) removing(path string, remove func(r *os.Root, rel string) error
 	return remove(r, rel)
 }
 
+// Lstat describes a file below a legal root; a link is described, not followed.
+func (p *Policy) Lstat(path string) (info fs.FileInfo, err error) {
+	r, rel, err := p.open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return r.Lstat(rel)
+}
+
+// Rename gives a file or directory another name below the same legal root.
+func (p *Policy) Rename(from, to string) error {
+	r, rel, err := p.open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	root, err := p.rootOf(from)
+	if err != nil {
+		return err
+	}
+	target, err := filepath.Rel(root, to)
+	if err != nil || !below(filepath.Clean(to), root) {
+		return fmt.Errorf("%w: %s is not below %s", ErrForbiddenWrite, to, root)
+	}
+	if err := r.Rename(rel, target); err != nil {
+		return err
+	}
+	return syncDir(r, filepath.Dir(target))
+}
+
+// Symlink makes a link below a legal root. target is relative and stays below it:
+// whatever reads through the link must not be led out.
+func (p *Policy) Symlink(target, path string) error {
+	if !filepath.IsLocal(target) {
+		return fmt.Errorf("%w: a link to %s", ErrForbiddenWrite, target)
+	}
+	r, rel, err := p.open(path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := r.Symlink(target, rel); err != nil {
+		return err
+	}
+	return syncDir(r, filepath.Dir(rel))
+}
+
 // RemoveUnfinished removes what writes of a file have left that were killed. Nobody
 // may be writing it.
 func (p *Policy) RemoveUnfinished(path string) error {

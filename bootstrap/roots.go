@@ -134,6 +134,13 @@ func (r Roots) ManagementKey() string {
 	return filepath.Join(r.Workspace, "profiles", "default", "mgmt-key")
 }
 
+// NextManagementKey is the key that is about to replace that of ManagementKey,
+// while it does.
+func (r Roots) NextManagementKey() string { return r.ManagementKey() + ".next" }
+
+// PreviousManagementKey is the key that the last one has replaced.
+func (r Roots) PreviousManagementKey() string { return r.ManagementKey() + ".previous" }
+
 // EnvHints is the file that gives a login shell the resolved variables.
 func (r Roots) EnvHints() string { return filepath.Join(r.ProfileD, "agentbox-runtime.sh") }
 

@@ -40,7 +40,7 @@ const (
 
 // The cost of scrypt that is written: 32 MiB and about 70 ms. The management key
 // is normally 32 random bytes, for which any cost would do.
-const costLog2N, costR, costP = 15, 8, 1
+const defaultLog2N, costR, costP = 15, 8, 1
 
 // Bounds of the cost that is read: 256 MiB at most, or a planted file could end
 // PID 1 for want of memory.
@@ -64,10 +64,10 @@ var (
 )
 
 // sealKey encrypts k with the management key, as version 2.
-func sealKey(k *Key, managementKey string) ([]byte, error) {
+func sealKey(k *Key, managementKey string, log2N byte) ([]byte, error) {
 	header := make([]byte, 0, sealedSize)
 	header = append(header, magic...)
-	header = append(header, kdfScrypt, costLog2N, costR, costP)
+	header = append(header, kdfScrypt, log2N, costR, costP)
 	random := make([]byte, saltSize+nonceSize)
 	rand.Read(random) // never fails: it ends the program rather than return an error
 	header = append(header, random...)

@@ -58,6 +58,7 @@ func TestBoundary(t *testing.T) {
 // of one table and its status.
 func TestRefusalsAreOfOneTable(t *testing.T) {
 	b := &box{bus: event.NewBus(64), registry: prometheus.NewRegistry(), boundary: boundary{names: []string{"box"}, origins: []string{"https://app.example"}}}
+	b.self = &self{b: b}
 	var err error
 	if b.auth, err = probes.NewAuth(probes.AuthBearer, nil, b.registry); err != nil {
 		t.Fatal(err)

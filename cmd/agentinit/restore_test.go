@@ -49,6 +49,7 @@ func newStateBox(t *testing.T, root string) *stateBox {
 		t.Fatal(err)
 	}
 	b := &box{bus: event.NewBus(64), roots: roots, env: map[string]string{}}
+	b.self = &self{b: b}
 	if b.resolved, err = adapters.Resolve(slotsConfig(m, doc), b.slotsTable(m, doc)); err != nil {
 		t.Fatal(err)
 	}

@@ -167,6 +167,9 @@ func (b *box) backs(slot adapters.Slot, place backup.Place, snapshot func(ctx co
 // eventSource is the default source of events. Without a workspace to keep it in,
 // it lasts as long as the boot.
 func (b *box) eventSource() string {
+	if own, ok := b.self.current(); ok {
+		return "urn:agentbox:" + string(own.PublicKey)
+	}
 	id, err := bootstrap.BoxID(bootstrap.NewPolicy(b.roots), b.roots)
 	if err != nil {
 		b.apiTrouble("BoxIDNotKept", map[string]any{"error": err.Error()})

@@ -77,6 +77,7 @@ type box struct {
 	audit     *audit.Log
 	sup       *supervisor.Supervisor
 	boot      *bootstrap.Boot
+	self      *self
 	roots     bootstrap.Roots
 	readiness *probes.Readiness
 	registry  *prometheus.Registry
@@ -151,10 +152,11 @@ func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) 
 		return nil, err
 	}
 	b.agents = newAgents(b.owner, nil)
+	b.self = &self{b: b}
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
-		Runner: runner{b.owner}, Starter: starter{b}, Programs: programs{b},
+		Runner: runner{b.owner}, Starter: starter{b}, Programs: programs{b}, Identity: b.self,
 		KeyKnown: func(key bootstrap.Secret) {
 			b.plane.Redact(key.Reveal())
 			b.auth.SetKey(key.Reveal())

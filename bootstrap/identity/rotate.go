@@ -1,0 +1,138 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+)
+
+// adopt takes over the plaintext private key that the older runtime kept in the
+// identity file: it is encrypted first, then the file is written without it.
+func (s *Store) adopt(known *Identity, plaintext *Key, sealed []byte, managementKey string, older []string) (*Opened, error) {
+	if sealed != nil {
+		key, _, err := s.unseal(sealed, managementKey, older)
+		if err != nil {
+			return nil, err
+		}
+		if key.Public() != plaintext.Public() {
+			return nil, fmt.Errorf("the identity file %s holds a private key in the clear that is not the one in %s; remove the one that is not wanted",
+				s.identityFile(), s.keyFile())
+		}
+	} else if err := s.createSealed(plaintext, managementKey); err != nil {
+		return nil, err
+	}
+	o := &Opened{Identity: newIdentity(s.cfg.AgentID, plaintext.Public(), known.CreatedAt), Key: plaintext}
+	if known.CreatedAt.IsZero() {
+		o.CreatedAt = stamp(s.now())
+	}
+	o.RotatedAt = known.RotatedAt
+	o.note("the identity file held the private key in the clear; the key is now encrypted in " + s.keyFile() +
+		" and gone from the file. Whoever could read the file before may know it: consider agentctl identity rotate")
+	// The older runtime made the npub, which names the pod, from too many bytes.
+	if err := s.renamePod(known.Npub, o.Npub); err != nil {
+		return nil, err
+	}
+	return o, s.finish(o, true)
+}
+
+func (s *Store) createSealed(key *Key, managementKey string) error {
+	sealed, err := s.seal(key, managementKey)
+	if err != nil {
+		return err
+	}
+	if err := s.cfg.Files.MkdirAll(s.cfg.Layout.Profile, 0o700); err != nil {
+		return fmt.Errorf("cannot make the directory of the encrypted key: %w", err)
+	}
+	if err := s.cfg.Files.CreateFile(s.keyFile(), sealed, 0o600); err != nil {
+		return fmt.Errorf("cannot write the encrypted key: %w", err)
+	}
+	return nil
+}
+
+// Rotate replaces the key of an open identity. The old encrypted key and the old
+// identity file go to archive/<time>, and the pod moves to the new name, with a
+// link from the old one. Killed at any point, the next Open finds either the old
+// key or the new one in force.
+func (s *Store) Rotate(current *Opened, managementKey string) (*Opened, error) {
+	key, err := NewKey()
+	if err != nil {
+		return nil, err
+	}
+	sealed, err := s.seal(key, managementKey)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.archive(); err != nil {
+		return nil, fmt.Errorf("cannot archive the key that is to be replaced: %w", err)
+	}
+	now := stamp(s.now())
+	next := &Opened{Identity: newIdentity(s.cfg.AgentID, key.Public(), current.CreatedAt), Key: key}
+	next.RotatedAt, next.Previous = &now, current.PublicKey
+	if err := s.writeIdentity(next.Identity); err != nil {
+		return nil, err
+	}
+	// From here on the new key is in force.
+	if err := s.cfg.Files.WriteFile(s.keyFile(), sealed, 0o600); err != nil {
+		err = fmt.Errorf("cannot write the new encrypted key: %w", err)
+		return nil, errors.Join(err, s.writeIdentity(current.Identity))
+	}
+	return next, s.finish(next, false)
+}
+
+// archive copies the files of the key in force to a directory of their own.
+func (s *Store) archive() error {
+	dir := filepath.Join(s.cfg.Layout.Profile, "archive", stamp(s.now()).Format("20060102T150405.000Z"))
+	if err := s.cfg.Files.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		from, name string
+	}{{s.keyFile(), "nostr.key.enc"}, {s.identityFile(), "identity.json"}} {
+		data, _, err := s.cfg.Files.ReadFile(f.from, maxFile)
+		if err != nil {
+			return err
+		}
+		if err := s.cfg.Files.WriteFile(filepath.Join(dir, f.name), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// renamePod gives the pod directory its new name and leaves a relative link at
+// the old one. It does nothing where there is no directory of the old name, or
+// one of the new name already.
+func (s *Store) renamePod(from, to string) error {
+	if from == to || !podNames.MatchString(from) {
+		return nil
+	}
+	before, after := s.podDir(from), s.podDir(to)
+	info, err := s.cfg.Files.Lstat(before)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := s.cfg.Files.Lstat(after); err != nil {
+			return nil // neither: the tree will be made
+		}
+		// Killed between rename and link.
+		return s.linkPod(to, before)
+	}
+	if err != nil || !info.IsDir() {
+		return err // a link already
+	}
+	if _, err := s.cfg.Files.Lstat(after); err == nil {
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := s.cfg.Files.Rename(before, after); err != nil {
+		return fmt.Errorf("cannot rename the pod directory: %w", err)
+	}
+	return s.linkPod(to, before)
+}
+
+func (s *Store) linkPod(to, before string) error {
+	if err := s.cfg.Files.Symlink(to, before); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("cannot link the pod's old name to the new one: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package identity
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// podNames are the directory names of pods: an npub, also the overlong ones of
+// the older runtime.
+var podNames = regexp.MustCompile(`^npub1[02-9ac-hj-np-z]{1,200}$`)
+
+// podDirectories is the tree of a pod; docs: the mailbox lives below events.
+var podDirectories = []string{
+	"memory/episodic", "memory/semantic", "system/adrs", "system/prds", "events/inbox", "events/outbox", "events/intent-queue",
+}
+
+func (s *Store) podDir(name string) string { return filepath.Join(s.cfg.Layout.Pods, "pods", name) }
+
+// PodDir is the directory of the identity's pod.
+func (s *Store) PodDir(i Identity) string { return s.podDir(i.Npub) }
+
+// prepareTree makes the pod's directories and documents. What exists stays as it
+// is, except that a rotated key is replaced by its successor in the documents.
+func (s *Store) prepareTree(o *Opened) error {
+	if o.Previous != "" {
+		if err := s.renamePod(o.Previous.Npub(), o.Npub); err != nil {
+			return err
+		}
+	}
+	dir := s.podDir(o.Npub)
+	for _, sub := range podDirectories {
+		if err := s.cfg.Files.MkdirAll(filepath.Join(dir, sub), 0o750); err != nil {
+			return fmt.Errorf("cannot make the pod directory: %w", err)
+		}
+	}
+	for _, d := range s.documents(o.Identity) {
+		path := filepath.Join(dir, d.name)
+		if o.Previous != "" {
+			if err := s.succeed(path, o.Previous, o.PublicKey); err != nil {
+				return fmt.Errorf("cannot bring the pod's %s up to date: %w", d.name, err)
+			}
+		}
+		if err := s.cfg.Files.CreateFile(path, d.content, 0o640); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("cannot write the pod's %s: %w", d.name, err)
+		}
+	}
+	return nil
+}
+
+// succeed writes the new key wherever the document has the old one: an access
+// list that names the old key would shut out its owner.
+func (s *Store) succeed(path string, old, new PublicKey) error {
+	text, _, err := s.cfg.Files.ReadFile(path, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	next := strings.NewReplacer(string(old), string(new), old.Npub(), new.Npub()).Replace(string(text))
+	if next == string(text) {
+		return nil
+	}
+	return s.cfg.Files.WriteFile(path, []byte(next), 0o640)
+}
+
+type document struct {
+	name    string
+	content []byte
+}
+
+func (s *Store) documents(i Identity) []document {
+	out := []document{
+		{"profile.json", encode(i.Profile(s.cfg.PodBase))},
+		{"did-nostr.json", encode(i.DIDDocument(s.cfg.PodBase, s.cfg.Services))},
+		{".acl", i.acl()},
+	}
+	if s.cfg.QuotaBytes > 0 {
+		out = append(out, document{".quota.json", []byte(`{"limit": ` + strconv.FormatInt(s.cfg.QuotaBytes, 10) + "}\n")})
+	}
+	return out
+}
+
+// Service is one service endpoint of a DID document.
+type Service struct {
+	Type     string // SolidPod, NostrRelay
+	Endpoint string // URL
+}
+
+// profileURL is the WebID; empty without a pod server.
+func (i Identity) profileURL(podBase string) string {
+	if podBase == "" {
+		return ""
+	}
+	return strings.TrimSuffix(podBase, "/") + "/pods/" + i.Npub + "/profile.json#me"
+}
+
+// Profile is the profile document, JSON-LD.
+func (i Identity) Profile(podBase string) map[string]any {
+	id := "#me"
+	if url := i.profileURL(podBase); url != "" {
+		id = url
+	}
+	return map[string]any{
+		"@context": map[string]any{
+			"foaf": "http://xmlns.com/foaf/0.1/", "owl": "http://www.w3.org/2002/07/owl#", "schema": "https://schema.org/",
+			"name": "foaf:name", "sameAs": map[string]string{"@id": "owl:sameAs", "@type": "@id"},
+		},
+		"@id": id, "@type": "foaf:Agent", "name": i.AgentID, "sameAs": i.DID, "schema:identifier": i.Npub,
+	}
+}
+
+// DIDDocument is the DID document of the identity (DID Core 1.0): one Schnorr
+// key that authenticates and asserts.
+func (i Identity) DIDDocument(podBase string, services []Service) map[string]any {
+	key := i.DID + "#key-0"
+	doc := map[string]any{
+		"@context": []string{"https://www.w3.org/ns/did/v1", "https://w3id.org/security/suites/secp256k1-2019/v1"},
+		"id":       i.DID,
+		"verificationMethod": []any{map[string]any{
+			"id": key, "type": "SchnorrSecp256k1VerificationKey2019", "controller": i.DID, "publicKeyHex": string(i.PublicKey),
+		}},
+		"authentication":  []string{key},
+		"assertionMethod": []string{key},
+	}
+	if url := i.profileURL(podBase); url != "" {
+		doc["alsoKnownAs"] = []string{url}
+	}
+	var list []any
+	for _, s := range services {
+		list = append(list, map[string]any{"id": i.DID + "#" + strings.ToLower(s.Type), "type": s.Type, "serviceEndpoint": s.Endpoint})
+	}
+	if list != nil {
+		doc["service"] = list
+	}
+	return doc
+}
+
+// acl lets the owner do everything, by the key's name, and nobody else anything
+// (Solid WAC): messages enter events/ through the relay alone, where signatures
+// are checked.
+func (i Identity) acl() []byte {
+	return []byte(`@prefix acl: <http://www.w3.org/ns/auth/acl#>.
+
+<#owner> a acl:Authorization;
+    acl:agent <` + i.DID + `>;
+    acl:accessTo <./>;
+    acl:default <./>;
+    acl:mode acl:Read, acl:Write, acl:Append, acl:Control.
+`)
+}
+
+// encode writes JSON as people read it.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		panic("identity: strings, times and maps of them always encode: " + err.Error())
+	}
+	return b.Bytes()
+}

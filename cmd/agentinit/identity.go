@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// Events of the identity.
+const (
+	eventIdentityReady   = "IdentityReady"
+	eventIdentityWarning = "IdentityWarning"
+	eventKeyRotated      = "AgentKeyRotated"
+)
+
+// self is the box's own identity from phase 3 on. Its methods may be called from
+// any goroutine.
+type self struct {
+	b *box
+
+	mu      sync.Mutex // one change at a time; guards what follows
+	store   *identity.Store
+	opened  *identity.Opened // nil without an identity
+	signer  *identity.Signer // nil without an identity
+	podBase string
+	rotated []func(old, next identity.PublicKey)
+}
+
+// Prepare is phase 3: it implements bootstrap.IdentityPreparer.
+func (s *self) Prepare(_ context.Context, m *schema.Manifest, r bootstrap.Roots) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	doc := s.b.boot.Current().Document
+	s.podBase = podBase(m.Integrations.SolidPodRS, doc)
+	files := bootstrap.NewPolicy(r)
+	store, err := identity.NewStore(identity.Config{
+		Files: files, AgentID: s.b.getenv("AGENTBOX_AGENT_ID"), PodBase: s.podBase, Services: s.services(m),
+		QuotaBytes: int64(m.Integrations.SolidPodRS.QuotaDefaultBytes),
+		Layout: identity.Layout{
+			Identities: r.Identities, Profile: filepath.Dir(r.ManagementKey()), Pods: r.SolidPods,
+			Environment: filepath.Join(r.Runtime, "identity.env"),
+		},
+	})
+	if err != nil {
+		return "", err
+	}
+	older, err := formerKeys(files, r, s.b.getenv)
+	if err != nil {
+		return "", err
+	}
+	opened, err := store.Open(s.b.boot.ManagementKey().Reveal(), older...)
+	if err != nil {
+		return "", err
+	}
+	s.store, s.opened, s.signer = store, opened, identity.NewSigner(opened.Key)
+	s.tell(opened)
+	s.forgetFormerKeys(files, r)
+	s.b.background(func() { s.prune(s.b.stopped) })
+	s.b.publishIdentity(event.Info, eventIdentityReady, map[string]any{
+		"agent_id": opened.AgentID, "npub": opened.Npub, "did": opened.DID, "created": opened.Created,
+	})
+	return string(opened.PublicKey), nil
+}
+
+func (b *box) publishIdentity(level event.Level, name string, fields map[string]any) {
+	b.bus.Publish(event.Event{Level: level, Stage: "identity", Name: name, Fields: fields})
+}
+
+func (s *self) tell(o *identity.Opened) {
+	for _, note := range o.Notes {
+		s.b.publishIdentity(event.Warn, eventIdentityWarning, map[string]any{"message": note})
+	}
+}
+
+// services are the service endpoints of the DID document that the manifest lists.
+func (s *self) services(m *schema.Manifest) []identity.Service {
+	var out []identity.Service
+	for _, name := range m.LinkedData.DID.ServiceEndpoints {
+		switch {
+		case name == "pod" && s.podBase != "":
+			out = append(out, identity.Service{Type: "SolidPod", Endpoint: s.podBase})
+		case name == "relay":
+			relays, _ := s.b.boot.Relays()
+			for _, url := range relays[:min(len(relays), 1)] {
+				out = append(out, identity.Service{Type: "NostrRelay", Endpoint: url})
+			}
+		}
+	}
+	return out
+}
+
+// formerKeys are the management keys that the identity may still be encrypted
+// with: that of MANAGEMENT_API_KEY_PREVIOUS, and those of a change of the key
+// file that was interrupted.
+func formerKeys(files *bootstrap.Policy, r bootstrap.Roots, getenv func(string) string) ([]string, error) {
+	keys := []string{strings.TrimSpace(getenv(identity.PreviousKeyVariable))}
+	for _, path := range []string{r.NextManagementKey(), r.PreviousManagementKey()} {
+		text, _, err := files.ReadFile(path, 4096)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, strings.TrimSpace(string(text)))
+	}
+	return keys, nil
+}
+
+// forgetFormerKeys removes the files of a change of the management key that has
+// been made up for: nothing is encrypted with those keys any more.
+func (s *self) forgetFormerKeys(files *bootstrap.Policy, r bootstrap.Roots) {
+	for _, path := range []string{r.NextManagementKey(), r.PreviousManagementKey()} {
+		if err := files.Remove(path); err != nil {
+			s.tell(&identity.Opened{Notes: []string{"the former management key could not be removed: " + err.Error()}})
+		}
+	}
+}
+
+// Signer signs in the box's name; nil before phase 3 and without an identity.
+func (s *self) Signer() *identity.Signer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.signer
+}
+
+// current is the identity; ok is false without one.
+func (s *self) current() (identity.Identity, bool) {
+	if s == nil {
+		return identity.Identity{}, false // a part of a box, in tests
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.opened == nil {
+		return identity.Identity{}, false
+	}
+	return s.opened.Identity, true
+}
+
+// onRotation has f called after each rotation; before the box runs.
+func (s *self) onRotation(f func(old, next identity.PublicKey)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rotated = append(s.rotated, f)
+}
+
+// errNoIdentity is what every question about an identity gets in a box that has none.
+var errNoIdentity = errors.New("this box has no identity: sovereign_mesh.enabled is false, or boot has not reached phase 3")
+
+// Rotate replaces the key.
+func (s *self) Rotate() (identity.Identity, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.opened == nil {
+		return identity.Identity{}, errNoIdentity
+	}
+	old := s.opened.PublicKey
+	next, err := s.store.Rotate(s.opened, s.b.boot.ManagementKey().Reveal())
+	if next == nil {
+		return identity.Identity{}, err
+	}
+	if err != nil {
+		next.Notes = append(next.Notes, "the new key is in force, but: "+err.Error())
+	}
+	s.opened = next
+	s.signer.Replace(next.Key)
+	s.tell(next)
+	s.b.publishIdentity(event.Info, eventKeyRotated, map[string]any{
+		"agent_id": next.AgentID, "npub": next.Npub, "did": next.DID, "previous": old.DID(),
+	})
+	for _, f := range s.rotated {
+		f(old, next.PublicKey)
+	}
+	return next.Identity, nil
+}
+
+// Rekey makes a new management key, for a box whose key is in its file. The
+// identity is encrypted with it first; a crash in between leaves a key that the
+// next boot finds (formerKeys).
+func (s *self) Rekey() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.boot.RotateManagementKey(func(next bootstrap.Secret) error {
+		if s.opened == nil {
+			return nil
+		}
+		return s.store.Reseal(s.opened.Key, next.Reveal())
+	})
+}
+
+// pruneEvery is how often the encrypted file of before a change of the management
+// key is looked at.
+const pruneEvery = time.Hour
+
+// prune removes that file when its time has come.
+func (s *self) prune(ctx context.Context) {
+	tick := time.NewTicker(pruneEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		err := s.store.Prune()
+		s.mu.Unlock()
+		if err != nil {
+			s.b.publishIdentity(event.Warn, eventIdentityWarning, map[string]any{"message": "the old encrypted key could not be removed: " + err.Error()})
+		}
+	}
+}
