@@ -78,7 +78,8 @@ var arrows = map[string][]string{
 	"adapters/federation":            {"adapters", "supervisor/event"},
 	"adapters/contract":              {"adapters"},
 
-	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "internal/exchange"},
+	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange"},
+	"probes/nip98":   {},
 	"probes/console": {},
 
 	"telemetry": {"internal/exchange"},
@@ -101,7 +102,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening"}
+var pure = []string{"supervisor/program", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

@@ -184,7 +184,7 @@ func (a *Auth) Authenticate(r *http.Request) (Principal, error) {
 	case strings.EqualFold(scheme, "Nostr") && a.mode != AuthBearer && a.nostr != nil:
 		p, err := a.nostr.Authenticate(r)
 		if err != nil {
-			return Principal{}, a.refuse("nip98", reasonLabel(err), err)
+			return Principal{}, a.refuse("nip98", reasonOf(err), err)
 		}
 		return p, nil
 	}
@@ -234,13 +234,6 @@ func reasonOf(err error) string {
 	var r *refusal
 	if errors.As(err, &r) {
 		return r.reason
-	}
-	return "wrong"
-}
-
-func reasonLabel(err error) string {
-	if errors.Is(err, ErrForbidden) {
-		return "forbidden"
 	}
 	return "wrong"
 }

@@ -336,7 +336,11 @@ func (b *box) build() error {
 	if err != nil {
 		return err
 	}
-	if b.auth, err = probes.NewAuth(b.authMode, nil, b.registry); err != nil {
+	signed, err := b.signedRequests(m)
+	if err != nil {
+		return err
+	}
+	if b.auth, err = probes.NewAuth(b.authMode, signed, b.registry); err != nil {
 		return err
 	}
 	if err := b.traceMetrics(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,4 +103,17 @@ func PGlite(ctx context.Context) (*Server, error) {
 // Solid servers, for scripts of tests.
 func SolidClient() (interpreter, module string, err error) {
 	return node("solid-client", "@inrupt/solid-client", "3.0.0")
+}
+
+// NostrTools runs a script with node and nostr-tools, whose modules the script
+// finds in the directory that NOSTR_TOOLS names, and returns what it prints.
+func NostrTools(ctx context.Context, stdin io.Reader, script string, args ...string) ([]byte, error) {
+	interpreter, module, err := node("nostr-tools", "nostr-tools", "2.25.2")
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, interpreter, append([]string{script}, args...)...)
+	cmd.Env = append(os.Environ(), "NOSTR_TOOLS="+filepath.Dir(module))
+	cmd.Stdin, cmd.Stderr = stdin, os.Stderr
+	return cmd.Output()
 }
