@@ -75,7 +75,7 @@ var arrows = map[string][]string{
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
-	"adapters/federation":            {"adapters", "supervisor/event"},
+	"adapters/federation":            {"adapters"},
 	"adapters/contract":              {"adapters"},
 
 	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange"},

@@ -1,0 +1,304 @@
+package federation
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// maxAnswer bounds the answer of a host.
+const maxAnswer = 1 << 20
+
+// Authorizer puts credentials on a request. body is what will be sent.
+type Authorizer interface {
+	Authorize(r *http.Request, body []byte) error
+}
+
+// ClientConfig of a Client.
+type ClientConfig struct {
+	// BaseURL is federation.external_url.
+	BaseURL string
+	// Auth is how the box shows who it is when it registers; nil is anonymous.
+	Auth      Authorizer
+	UserAgent string
+	// Transport is for tests; nil makes one of our own.
+	Transport http.RoundTripper
+}
+
+// Client speaks the protocol to one host. Its methods may be called from any
+// goroutine; each makes one request and takes no longer than its context.
+type Client struct {
+	cfg  ClientConfig
+	base string
+	http *http.Client
+}
+
+// NewClient does no I/O.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	u, err := url.Parse(cfg.BaseURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, &adapters.ConfigError{Key: "federation.external_url", Message: "must be an http or https URL without credentials, query and fragment"}
+	}
+	if cfg.Transport == nil {
+		d := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 30 * time.Second}
+		cfg.Transport = &http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: d.DialContext, TLSHandshakeTimeout: 3 * time.Second,
+			MaxIdleConnsPerHost: 2, IdleConnTimeout: 60 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+		}
+	}
+	return &Client{cfg: cfg, base: strings.TrimSuffix(cfg.BaseURL, "/"), http: &http.Client{
+		Transport: cfg.Transport,
+		// A host does not move: credentials follow nobody elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Register makes a session. The result is a Registered or a Failed, with the
+// number of the call.
+func (c *Client) Register(ctx context.Context, call uint64, r Registration) Event {
+	var nonce [16]byte
+	rand.Read(nonce[:]) // never fails: it ends the program rather than return an error
+	r.Nonce = hex.EncodeToString(nonce[:])
+	a, err := c.post(ctx, RegisterPath, r, c.cfg.Auth)
+	if err != nil {
+		return Failed{Call: call, Reason: err.Error()}
+	}
+	if a.status != http.StatusOK && a.status != http.StatusCreated {
+		return a.failed(call)
+	}
+	var grant Grant
+	if err := a.decode(&grant); err != nil {
+		return Failed{Call: call, Reason: err.Error()}
+	}
+	return granted(call, grant, r)
+}
+
+// granted judges a grant.
+func granted(call uint64, g Grant, r Registration) Event {
+	switch {
+	case adapters.CheckID("session_id", g.SessionID) != nil:
+		return Failed{Call: call, Reason: "the host's answer has no valid session_id"}
+	case g.Nonce != r.Nonce:
+		return Failed{Call: call, Reason: "the host's answer has another nonce"}
+	}
+	if err := g.Endpoints.check(); err != nil {
+		return Failed{Call: call, Reason: "the host's answer cannot be used: " + err.Error()}
+	}
+	for slot, limits := range g.ContractRanges {
+		have, ok := r.Adapters[slot]
+		if !ok || have.ContractVersion == "" {
+			continue
+		}
+		if err := CheckRange(adapters.Slot(slot), limits, have.ContractVersion); err != nil {
+			return Failed{Call: call, Kind: Mismatch, Reason: err.Error()}
+		}
+	}
+	return Registered{
+		Call: call, ID: g.SessionID, Token: g.Token, Endpoints: g.Endpoints,
+		Interval: time.Duration(g.HeartbeatIntervalS) * time.Second,
+	}
+}
+
+// Heartbeat tells the host how the box is. The result is a Beaten, a Failed or
+// a Gone. token is the session's; without one the box's own credentials serve.
+func (c *Client) Heartbeat(ctx context.Context, call uint64, b Beat, token string) Event {
+	a, err := c.post(ctx, HeartbeatPath, b, c.auth(token))
+	if err != nil {
+		return Failed{Call: call, Reason: err.Error()}
+	}
+	switch a.status {
+	case http.StatusOK:
+	case http.StatusGone, http.StatusNotFound:
+		return a.gone(call)
+	case http.StatusUnauthorized:
+		if token != "" { // the host knows neither the session nor its token
+			return a.gone(call)
+		}
+		return a.failed(call)
+	default:
+		return a.failed(call)
+	}
+	var answer BeatAnswer
+	if err := a.decode(&answer); err != nil {
+		return Failed{Call: call, Reason: err.Error()}
+	}
+	if answer.Endpoints != nil {
+		if err := answer.Endpoints.check(); err != nil {
+			return Failed{Call: call, Reason: "the host's answer cannot be used: " + err.Error()}
+		}
+	}
+	return Beaten{Call: call, NextIn: time.Duration(answer.NextInS) * time.Second, Endpoints: answer.Endpoints}
+}
+
+// Deregister takes leave; what the host says changes nothing.
+func (c *Client) Deregister(ctx context.Context, call uint64, f Farewell, token string) Event {
+	// The session ends whatever becomes of this request.
+	_, _ = c.post(ctx, DeregisterPath, f, c.auth(token))
+	return Deregistered{Call: call}
+}
+
+// bearer is the session's own credential.
+type bearer string
+
+func (b bearer) Authorize(r *http.Request, _ []byte) error {
+	r.Header.Set("Authorization", "Bearer "+string(b))
+	return nil
+}
+
+func (c *Client) auth(token string) Authorizer {
+	if token == "" {
+		return c.cfg.Auth
+	}
+	return bearer(token)
+}
+
+// answer is what a host said.
+type answer struct {
+	status     int
+	retryAfter time.Duration
+	body       []byte
+}
+
+func (c *Client) post(ctx context.Context, path string, in any, auth Authorizer) (*answer, error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	if c.cfg.UserAgent != "" {
+		req.Header.Set("User-Agent", c.cfg.UserAgent)
+	}
+	if auth != nil {
+		if err := auth.Authorize(req, body); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, network(ctx, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, network(ctx, err)
+	}
+	if len(raw) > maxAnswer {
+		return nil, errors.New("the host's answer is larger than 1 MiB")
+	}
+	return &answer{resp.StatusCode, retryAfterOf(resp.Header), raw}, nil
+}
+
+// network says what went wrong without the URL, which stands in the status.
+func network(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errors.New("the host did not answer in time")
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return fmt.Errorf("the host cannot be reached: %w", err)
+}
+
+// retryAfterOf reads Retry-After as seconds (RFC 9110, 10.2.3); a date is not
+// taken, because the clocks may differ.
+func retryAfterOf(h http.Header) time.Duration {
+	n, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || n < 0 {
+		return 0
+	}
+	return time.Duration(min(n, int(maxRetryAfter/time.Second))) * time.Second
+}
+
+func (a *answer) decode(into any) error {
+	d := json.NewDecoder(bytes.NewReader(a.body))
+	if err := d.Decode(into); err != nil {
+		return errors.New("the host's answer is not the JSON it should be")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("the host's answer is followed by something else")
+	}
+	return nil
+}
+
+// problem is what an error says, as far as it can be read.
+type problem struct {
+	Code    adapters.Code `json:"code"`
+	Message string        `json:"message"`
+	Detail  string        `json:"detail"`
+	Error   string        `json:"error"`
+}
+
+func (a *answer) problem() problem {
+	var p problem
+	_ = json.Unmarshal(a.body, &p) // a host may answer errors in any form
+	return p
+}
+
+// failed sorts an answer that is no success.
+func (a *answer) failed(call uint64) Event {
+	p := a.problem()
+	reason := fmt.Sprintf("the host answered %d %s", a.status, http.StatusText(a.status))
+	for _, text := range []string{p.Message, p.Detail, p.Error} {
+		if text != "" {
+			reason += ": " + printable(text)
+			break
+		}
+	}
+	f := Failed{Call: call, Reason: reason, RetryAfter: a.retryAfter}
+	switch {
+	case a.status == http.StatusConflict && (p.Code == adapters.CodeContractMismatch || p.Code == ""):
+		f.Kind = Mismatch
+	case a.status == http.StatusBadRequest, a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
+		f.Kind = Rejected
+	}
+	return f
+}
+
+func (a *answer) gone(call uint64) Event {
+	var e Eviction
+	_ = json.Unmarshal(a.body, &e) // the status alone says it
+	g := Gone{Call: call, Reason: printable(e.Reason), Permanent: e.Permanent, RetryAfter: a.retryAfter}
+	if e.RetryAfterS > 0 {
+		g.RetryAfter = time.Duration(min(e.RetryAfterS, int(maxRetryAfter/time.Second))) * time.Second
+	}
+	if g.Reason == "" {
+		g.Reason = fmt.Sprintf("the host answered %d %s", a.status, http.StatusText(a.status))
+	}
+	return g
+}
+
+// printable cuts what a host says to one line that a log may have.
+func printable(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > 300 {
+		s = strings.ToValidUTF8(s[:300], "") + "…"
+	}
+	return s
+}
