@@ -233,7 +233,8 @@ func TestRateLimitIsPerPrincipal(t *testing.T) {
 
 func TestFederationIsHonest(t *testing.T) {
 	alone := newBox(t).do("reader", "GET", "/v1/federation", "").is(200).fields()
-	want := map[string]any{"mode": "standalone", "state": "idle", "host": nil, "session_id": nil, "last_heartbeat": nil, "evictions": 0.0}
+	want := map[string]any{"mode": "standalone", "state": "idle", "host": nil, "session_id": nil, "since": nil, "last_heartbeat": nil,
+		"heartbeats": 0.0, "missed": 0.0, "evictions": 0.0}
 	if !reflect.DeepEqual(alone, want) {
 		t.Errorf("%v", alone)
 	}

@@ -105,8 +105,13 @@ type FederationStatus struct {
 	Detail        string              `json:"detail,omitempty"`
 	Host          adapters.NullString `json:"host"` // base of its API
 	SessionID     adapters.NullString `json:"session_id"`
+	Since         adapters.Time       `json:"since"` // when State began
 	LastHeartbeat adapters.Time       `json:"last_heartbeat"`
-	Evictions     int                 `json:"evictions"` // since the start
+	Heartbeats    uint64              `json:"heartbeats"` // of this session
+	Missed        int                 `json:"missed"`     // in a row
+	Evictions     int                 `json:"evictions"`  // since the start
+	// Endpoints are where the host says that slots are, without credentials.
+	Endpoints map[string]string `json:"endpoints,omitempty"`
 }
 
 // federation is what the box says of its session; without one it stands alone.

@@ -40,7 +40,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Federation: federation(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Federation: b.federation(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
 		Origins: b.boundary.origins, Origin: b.server.Origin, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
@@ -175,15 +175,13 @@ func templates(m *schema.Manifest) orchestrator.Templates {
 	return out
 }
 
-// federation tells what there is of a session with a host: external slots talk
-// to federation.external_url by themselves, and nothing registers there.
-func federation(m *schema.Manifest) func() rest.FederationStatus {
-	f := rest.FederationStatus{Mode: cmp.Or(m.Federation.Mode, "standalone"), State: "idle"}
-	if f.Mode != "standalone" {
-		f.Host = adapters.NullString(schema.PublicURL(m.Federation.ExternalURL))
-		f.Detail = "external slots are reached directly; this version does not register with the host"
+// federation tells of the session with a host, or that the box stands alone.
+func (b *box) federation(m *schema.Manifest) func() rest.FederationStatus {
+	if b.member != nil {
+		return b.member.status
 	}
-	return func() rest.FederationStatus { return f }
+	alone := rest.FederationStatus{Mode: cmp.Or(m.Federation.Mode, "standalone"), State: "idle", Since: adapters.At(b.started)}
+	return func() rest.FederationStatus { return alone }
 }
 
 // statusFacts are what only the manifest and the environment know: names and

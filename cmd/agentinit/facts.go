@@ -318,6 +318,9 @@ func (a applier) carryOut(ctx context.Context, dryRun bool, begun func()) (api.A
 	if err != nil {
 		return api.ApplyResult{}, err
 	}
+	if !dryRun {
+		a.b.member.reload()
+	}
 	out := api.ApplyResult{
 		DryRun: dryRun, RolledBack: result.RolledBack, Reason: result.Reason,
 		Warnings: wireFindings(newFindings(loaded.Warnings, told)), NextBoot: a.b.boot.AtNextBoot(loaded),

@@ -20,7 +20,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/pods"
-	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -66,7 +65,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 			"external": func() (adapters.Adapter, error) {
 				return adapter(beads.NewExternal(beads.ExternalConfig{
 					URL: m.Federation.ExternalURL, Key: "federation.external_url",
-					Auth: wire.TokenOf(adapters.SlotBeads, m.Slots.Beads.TokenEnv, b.getenv), UserAgent: agent,
+					Auth: b.credential(adapters.SlotBeads, m.Slots.Beads.Auth, m.Slots.Beads.TokenEnv), UserAgent: agent,
 				}))
 			},
 		},
@@ -92,12 +91,12 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 		adapters.SlotPods: {
 			"local-solid-rs": func() (adapters.Adapter, error) {
 				return adapter(pods.NewLocal(pods.Config{
-					BaseURL: podBase(m.Integrations.SolidPodRS, doc), Auth: wire.TokenOf(adapters.SlotPods, m.Slots.Pods.TokenEnv, b.getenv), UserAgent: agent,
+					BaseURL: podBase(m.Integrations.SolidPodRS, doc), Auth: b.credential(adapters.SlotPods, m.Slots.Pods.Auth, m.Slots.Pods.TokenEnv), UserAgent: agent,
 				}))
 			},
 			"external": func() (adapters.Adapter, error) {
 				return adapter(pods.NewExternal(pods.Config{
-					BaseURL: m.Federation.ExternalURL, Auth: wire.TokenOf(adapters.SlotPods, m.Slots.Pods.TokenEnv, b.getenv), UserAgent: agent,
+					BaseURL: m.Federation.ExternalURL, Auth: b.credential(adapters.SlotPods, m.Slots.Pods.Auth, m.Slots.Pods.TokenEnv), UserAgent: agent,
 				}))
 			},
 		},
@@ -143,7 +142,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 					URL: cmp.Or(m.Integrations.ExternalEvents.URL, m.Federation.ExternalURL), Key: "integrations.external_events.url",
 					Format:      events.Format(m.Slots.Events.Format),
 					MCPEndpoint: m.Integrations.ExternalEvents.MCPEndpoint, Dir: eventsDir, Source: source,
-					Auth: wire.TokenOf(adapters.SlotEvents, m.Slots.Events.TokenEnv, b.getenv), UserAgent: agent,
+					Auth: b.credential(adapters.SlotEvents, m.Slots.Events.Auth, m.Slots.Events.TokenEnv), UserAgent: agent,
 					SpoolBytes: int64(m.Slots.Events.SpoolBytes),
 				}))
 			},
@@ -276,8 +275,14 @@ func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
 // with the status that says which adapter it was.
 func (b *box) connectSlots() {
 	b.keepAnswers()
+	if b.member != nil {
+		b.member.start(b.stopped)
+	}
 	err := b.slots.Connect(b.stopped)
 	b.showSlots()
+	if b.member != nil {
+		b.member.ready()
+	}
 	if err == nil || b.stopped.Err() != nil {
 		return
 	}

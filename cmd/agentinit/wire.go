@@ -78,6 +78,7 @@ type box struct {
 	sup       *supervisor.Supervisor
 	boot      *bootstrap.Boot
 	self      *self
+	member    *member // nil unless federation.mode is "client"
 	roots     bootstrap.Roots
 	readiness *probes.Readiness
 	registry  *prometheus.Registry
@@ -349,6 +350,9 @@ func (b *box) build() error {
 	if err := b.buildSlots(m); err != nil {
 		return err
 	}
+	if b.member, err = b.newMember(m); err != nil {
+		return err
+	}
 	b.drift = probes.NewDriftDetector(b.bus, b.readiness, b.declared, probes.Reality{
 		StatusFile: "/proc/self/status", Root: "/", Metrics: b.metricsBound, LookupEnv: b.getenv,
 		ImageRef: func() string { return b.getenv("AGENTBOX_IMAGE_HASH") }, Mounts: b.readiness.MountFaults,
@@ -523,6 +527,7 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	if b.tasks != nil {
 		b.tasks.Close()
 	}
+	b.member.leave()
 	b.disconnectSlots(disconnectTime(result.Grace, result.Took))
 	if left := b.owner.KillAll(orphanWait); left > 0 {
 		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})

@@ -1,0 +1,421 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/federation"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/probes/nip98"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// registerWait is how long a boot waits for the host; then it goes on without.
+const registerWait = 10 * time.Second
+
+// member is the box's side of federation.mode = "client": what the session does
+// to the slots. Its methods may be called from any goroutine.
+type member struct {
+	b      *box
+	m      *schema.Manifest
+	client *federation.Client
+	runner *federation.Runner
+	own    map[adapters.Slot]string // where the manifest says that the slots are
+	beats  *prometheus.CounterVec
+
+	granted   chan struct{} // closed at the first grant
+	connected chan struct{} // closed when the slots have had their first connect
+	once      sync.Once
+	begun     atomic.Bool
+
+	mu     sync.Mutex
+	urls   map[adapters.Slot]string           // what each slot behind the host was made with
+	placed map[adapters.Slot]adapters.Adapter // what has replaced the manifest's own
+	held   bool                               // Degrade has taken those slots out of service
+}
+
+// newMember is nil in a box that stands alone.
+func (b *box) newMember(m *schema.Manifest) (*member, error) {
+	if m.Federation.Mode != "client" {
+		return nil, nil
+	}
+	f := &member{
+		b: b, m: m, granted: make(chan struct{}), connected: make(chan struct{}), urls: map[adapters.Slot]string{}, placed: map[adapters.Slot]adapters.Adapter{},
+		beats: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "agentbox_federation_heartbeats_total", Help: "Heartbeats sent to the host, by outcome: ok, failed, gone.",
+		}, []string{"outcome"}),
+	}
+	var err error
+	f.client, err = federation.NewClient(federation.ClientConfig{
+		BaseURL: m.Federation.ExternalURL, Auth: f, UserAgent: "agentinit/" + version,
+	})
+	if err != nil {
+		return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "the host cannot be reached", Err: err}
+	}
+	for _, slot := range []adapters.Slot{adapters.SlotBeads, adapters.SlotPods, adapters.SlotEvents} {
+		f.urls[slot] = m.Federation.ExternalURL
+	}
+	if own := m.Integrations.ExternalEvents.URL; own != "" {
+		f.urls[adapters.SlotEvents] = own
+	}
+	f.urls[adapters.SlotMemory] = m.Integrations.RuvectorExternal.Conninfo
+	f.own = maps.Clone(f.urls)
+	f.runner = federation.NewRunner(f.client, f, seed())
+	return f, errors.Join(b.registry.Register(f.beats), b.registry.Register(f))
+}
+
+// Authorize shows the host who registers: the token of the federation, else the
+// box's own signature.
+func (f *member) Authorize(r *http.Request, body []byte) error {
+	if token := f.b.getenv("AGENTBOX_FEDERATION_TOKEN"); token != "" {
+		return wire.Bearer(func() string { return token }).Authorize(r, body)
+	}
+	if f.b.self.Signer() == nil {
+		return nil
+	}
+	return signedBy{f.b.self}.Authorize(r, body)
+}
+
+// credential is how an external class logs in: by the box's signature where the
+// manifest says so, else by the token that the session with the host gave, else by
+// the environment's.
+func (b *box) credential(slot adapters.Slot, auth, variable string) wire.Authorizer {
+	if auth == "nip98" {
+		return signedBy{b.self}
+	}
+	environment := wire.TokenOf(slot, variable, b.getenv)
+	return wire.Bearer(func() string { return cmp.Or(b.member.token(slot), environment()) })
+}
+
+// signedBy authorises requests with the box's signature (NIP-98).
+type signedBy struct{ self *self }
+
+// Authorize implements wire.Authorizer.
+func (s signedBy) Authorize(r *http.Request, body []byte) error {
+	signer := s.self.Signer()
+	if signer == nil {
+		return errNoIdentity
+	}
+	if body == nil && r.ContentLength != 0 {
+		return adapters.Unsupported("nip98", "a streamed body cannot be signed")
+	}
+	header, err := nip98.Authorization(signer, r.Method, r.URL.String(), body, time.Now())
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", header)
+	return nil
+}
+
+// start begins the session and waits a while for the host.
+func (f *member) start(ctx context.Context) {
+	f.begun.Store(true)
+	f.b.background(func() {
+		f.runner.Run(ctx)
+		f.client.Close()
+	})
+	limit := time.NewTimer(registerWait)
+	defer limit.Stop()
+	select {
+	case <-f.granted:
+	case <-f.runner.Registered():
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+}
+
+// ready says that the slots can be replaced from now on.
+func (f *member) ready() { close(f.connected) }
+
+// leave takes leave of the host.
+func (f *member) leave() {
+	if f == nil || !f.begun.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), federation.DeregisterLimit+time.Second)
+	defer cancel()
+	f.runner.Shutdown(ctx)
+}
+
+// reload has a session that was refused tried again.
+func (f *member) reload() {
+	if f != nil && f.begun.Load() {
+		f.runner.Reload()
+	}
+}
+
+// token is the session's credential for a slot; "" without a session.
+func (f *member) token(slot adapters.Slot) string {
+	if f == nil {
+		return ""
+	}
+	s := f.runner.Session()
+	return cmp.Or(endpointOf(s.Endpoints, slot).Token, s.Token)
+}
+
+func endpointOf(e federation.Endpoints, slot adapters.Slot) federation.Endpoint {
+	switch slot {
+	case adapters.SlotBeads:
+		return e.Beads
+	case adapters.SlotPods:
+		return e.Pods
+	case adapters.SlotEvents:
+		return e.Events
+	case adapters.SlotMemory:
+		return federation.Endpoint{URL: e.Memory.Conninfo}
+	}
+	return federation.Endpoint{}
+}
+
+// behind are the slots whose state is the host's: external ones that use its
+// address, or that it gave an endpoint.
+func (f *member) behind(e federation.Endpoints) []adapters.Slot {
+	var out []adapters.Slot
+	for _, s := range f.b.slots.Status() {
+		if s.Class != adapters.ClassExternal || s.Slot == adapters.SlotOrchestrator {
+			continue
+		}
+		own := s.Slot == adapters.SlotMemory || s.Slot == adapters.SlotEvents && f.m.Integrations.ExternalEvents.URL != ""
+		if endpointOf(e, s.Slot).URL != "" || !own {
+			out = append(out, s.Slot)
+		}
+	}
+	return out
+}
+
+// Registration implements federation.Box.
+func (f *member) Registration() federation.Registration {
+	build := f.b.buildInfo()
+	r := federation.Registration{
+		BoxID: f.b.boxName(), BootID: build.BootID, ImageHash: build.ImageHash, ManifestChecksum: build.ManifestChecksum,
+		Version: build.Version, Adapters: map[string]federation.AdapterReport{},
+	}
+	if own, ok := f.b.self.current(); ok {
+		r.DID = own.DID
+	}
+	if origins, err := bootstrap.PublicOrigins(f.m, f.b.getenv); err == nil && len(origins) > 0 {
+		r.MetaURL = origins[0] + "/v1/meta"
+	} else if at := f.b.server.Bound("management"); at != "" {
+		r.MetaURL = "http://" + at + "/v1/meta"
+	}
+	for _, s := range f.b.slots.Status() {
+		if s.Class == adapters.ClassOff {
+			continue
+		}
+		r.Adapters[string(s.Slot)] = federation.AdapterReport{Impl: s.Wanted, ContractVersion: s.ContractVersion, Capabilities: append([]string{}, s.Capabilities...)}
+	}
+	return r
+}
+
+// Beat implements federation.Box.
+func (f *member) Beat() federation.Beat {
+	verdict := f.b.readiness.Verdict()
+	beat := federation.Beat{
+		Status: "ok", Ready: verdict.Ready, Slots: map[string]string{}, UptimeS: int64(time.Since(f.b.started).Seconds()),
+	}
+	if !verdict.Ready {
+		beat.Status = "degraded"
+	}
+	for _, s := range f.b.slots.Status() {
+		beat.Slots[string(s.Slot)] = string(s.State)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	// A slot that cannot say has no agents to speak of.
+	if agents, err := f.b.slots.Orchestrator().ListAgents(ctx, adapters.AgentFilter{Status: "running"}); err == nil {
+		beat.Agents = len(agents)
+	}
+	return beat
+}
+
+// Connect implements federation.Box.
+func (f *member) Connect(ctx context.Context, e federation.Endpoints) {
+	f.once.Do(func() { close(f.granted) })
+	select {
+	case <-f.connected:
+	case <-ctx.Done():
+		return
+	}
+	f.mu.Lock()
+	held := f.held
+	f.held = false
+	f.mu.Unlock()
+	var all sync.WaitGroup
+	for _, slot := range f.behind(e) {
+		all.Go(func() {
+			if err := f.point(ctx, slot, endpointOf(e, slot).URL, held); err != nil {
+				f.trouble(slot, err)
+			}
+		})
+	}
+	all.Wait()
+	f.b.showSlots()
+}
+
+// point gives one slot the endpoint. Where that is the one it has, the slot only
+// comes back into service.
+func (f *member) point(ctx context.Context, slot adapters.Slot, url string, held bool) error {
+	f.mu.Lock()
+	url = cmp.Or(url, f.own[slot])
+	same := f.urls[slot] == url
+	f.mu.Unlock()
+	if same {
+		if held {
+			return f.b.slots.Restore(ctx, slot)
+		}
+		return nil
+	}
+	next, old, err := f.external(slot, url)
+	if err != nil {
+		return err
+	}
+	if slot == adapters.SlotEvents {
+		// Both would deliver from the one spool.
+		if err := old.Disconnect(ctx); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	f.urls[slot] = url
+	f.mu.Unlock()
+	return f.b.slots.Replace(ctx, slot, next)
+}
+
+// external makes the external adapter of a slot for another address; old is the
+// one that it replaces.
+func (f *member) external(slot adapters.Slot, url string) (next, old adapters.Adapter, err error) {
+	there := *f.m
+	word := "external"
+	switch slot {
+	case adapters.SlotMemory:
+		there.Integrations.RuvectorExternal.Conninfo, word = url, "external-pg"
+	case adapters.SlotEvents:
+		there.Integrations.ExternalEvents.URL = url
+	default:
+		there.Federation.ExternalURL = url
+	}
+	build := f.b.slotsTable(&there, f.b.boot.Current().Document)[slot][word]
+	if next, err = build(); err != nil {
+		return nil, nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old = f.placed[slot]; old == nil {
+		old = f.b.resolved.Adapter(slot)
+	}
+	f.placed[slot] = next
+	return next, old, nil
+}
+
+// Degrade implements federation.Box.
+func (f *member) Degrade(ctx context.Context, reason string) {
+	select {
+	case <-f.connected:
+	case <-ctx.Done():
+		return
+	}
+	f.mu.Lock()
+	f.held = true
+	f.mu.Unlock()
+	for _, slot := range f.behind(f.runner.Session().Endpoints) {
+		if err := f.b.slots.Degrade(ctx, slot, errors.New(reason)); err != nil {
+			f.trouble(slot, err)
+		}
+	}
+}
+
+func (f *member) trouble(slot adapters.Slot, err error) {
+	if f.b.stopped.Err() == nil {
+		f.b.bus.Publish(event.Event{Level: event.Warn, Stage: "federation", Name: "FederationSlotTrouble", Fields: map[string]any{
+			"slot": string(slot), "error": err.Error(),
+		}})
+	}
+}
+
+// Tell implements federation.Box.
+func (f *member) Tell(name, reason string, s federation.Session) {
+	level := event.Info
+	switch name {
+	case federation.NoticeSuspect, federation.NoticeLost, federation.NoticeEvicted, federation.NoticeRefused:
+		level = event.Warn
+	}
+	fields := map[string]any{"state": string(s.State), "host": schema.PublicURL(f.m.Federation.ExternalURL), "session_id": s.ID}
+	if reason != "" {
+		fields["reason"] = reason
+	}
+	f.b.bus.Publish(event.Event{Level: level, Stage: "federation", Name: name, Fields: fields})
+}
+
+// Fatal implements federation.Box.
+func (f *member) Fatal(reason string) {
+	select {
+	case <-f.connected:
+		return // the boot is over
+	default:
+	}
+	failure := &bootstrap.Failure{Code: bootstrap.ExitContractMismatch, Phase: "federation", Reason: "the host refuses this box: " + reason}
+	f.b.slotFailure.Store(failure)
+	f.b.sup.Shutdown(failure.Error())
+}
+
+// Counted implements federation.Box.
+func (f *member) Counted(outcome string) { f.beats.WithLabelValues(outcome).Inc() }
+
+// Descriptions of the metrics that are read from the session.
+func federationState() *prometheus.Desc {
+	return prometheus.NewDesc("agentbox_federation_state", "1 for the state that the session with the host is in.", []string{"state"}, nil)
+}
+
+func federationLastBeat() *prometheus.Desc {
+	return prometheus.NewDesc("agentbox_federation_last_heartbeat_timestamp_seconds", "When the host last answered a heartbeat.", nil, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (f *member) Describe(to chan<- *prometheus.Desc) {
+	to <- federationState()
+	to <- federationLastBeat()
+}
+
+// Collect implements prometheus.Collector.
+func (f *member) Collect(to chan<- prometheus.Metric) {
+	s := f.runner.Session()
+	for _, state := range federation.States() {
+		value := 0.0
+		if s.State == state {
+			value = 1
+		}
+		to <- prometheus.MustNewConstMetric(federationState(), prometheus.GaugeValue, value, string(state))
+	}
+	if !s.LastHeartbeat.IsZero() {
+		to <- prometheus.MustNewConstMetric(federationLastBeat(), prometheus.GaugeValue, float64(s.LastHeartbeat.UnixMilli())/1000)
+	}
+}
+
+// status is the session for GET /v1/federation; it names no token.
+func (f *member) status() rest.FederationStatus {
+	s := f.runner.Session()
+	out := rest.FederationStatus{
+		Mode: f.m.Federation.Mode, State: string(s.State), Detail: s.Reason, Since: adapters.At(s.Since),
+		Host: adapters.NullString(schema.PublicURL(f.m.Federation.ExternalURL)), SessionID: adapters.NullString(s.ID),
+		LastHeartbeat: adapters.At(s.LastHeartbeat), Heartbeats: s.Seq, Missed: s.Missed, Evictions: s.Evictions,
+		Endpoints: map[string]string{},
+	}
+	for _, slot := range adapters.Slots() {
+		if url := endpointOf(s.Endpoints, slot).URL; url != "" {
+			out.Endpoints[string(slot)] = schema.PublicURL(url)
+		}
+	}
+	return out
+}
