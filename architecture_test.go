@@ -26,6 +26,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl": {
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "schema/supervisordconf",
+		"bootstrap/identity", "probes/nip98", // to sign requests
 	},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},

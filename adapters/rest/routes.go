@@ -106,7 +106,7 @@ func routes() []route {
 	var all []route
 	for _, part := range [][]route{
 		beadRoutes(), podRoutes(), memoryRoutes(), eventRoutes(), agentRoutes(),
-		taskRoutes(), actionRoutes(), boxRoutes(),
+		taskRoutes(), actionRoutes(), boxRoutes(), identityRoutes(),
 	} {
 		all = append(all, part...)
 	}

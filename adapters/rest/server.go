@@ -43,6 +43,8 @@ type Config struct {
 	// Federation answers GET /v1/federation; nil: the box stands alone. It must
 	// return from memory and name no secret.
 	Federation func() FederationStatus
+	// Identity is the box's own; nil: it has none.
+	Identity Identity
 	// Tasks runs templates; nil makes the task routes answer ADAPTER_DISABLED.
 	Tasks *Tasks
 	// Backup are the parts of the box's state; empty: nothing to back up.

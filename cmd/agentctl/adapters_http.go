@@ -40,7 +40,7 @@ func (c *cli) ask(ctx context.Context, method, path string, query url.Values, in
 }
 
 func (c *cli) answered(ctx context.Context, req api.AdapterRequest) (json.RawMessage, error) {
-	resp, err := c.client().Adapters(ctx, req)
+	resp, err := c.adapters(ctx, req)
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -135,7 +135,7 @@ type streamed struct {
 // events follows an event stream and calls each until that says stop (true),
 // the stream ends or the user interrupts.
 func (c *cli) events(ctx context.Context, path string, query url.Values, each func(streamed) (stop bool, err error)) error {
-	resp, err := c.client().Adapters(ctx, api.AdapterRequest{
+	resp, err := c.adapters(ctx, api.AdapterRequest{
 		Method: http.MethodGet, Path: path, Query: query, Header: http.Header{"Accept": {"text/event-stream"}},
 	})
 	if err != nil {

@@ -57,6 +57,7 @@ type cli struct {
 	stdout, stderr io.Writer
 	json           bool   // --json
 	socket         string // --socket, else AGENTCTL_SOCKET, else the default
+	url, nostr     string // --url, --nostr
 }
 
 func (c *cli) run(ctx context.Context, args []string, stdout io.Writer) int {
@@ -132,12 +133,15 @@ func newRoot(c *cli) *cobra.Command {
 	}
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else /run/agentbox/agentinit.sock)")
+	root.PersistentFlags().StringVar(&c.url, "url", "", "ask the management listener at this address instead, about slots, identity and federation")
+	root.PersistentFlags().StringVar(&c.nostr, "nostr", "", "with --url: sign requests (NIP-98) with the nsec in this file; - is $NOSTR_NSEC")
 	root.AddCommand(
 		newStatus(c), newStart(c), newRun(c), newStop(c), newRestart(c), newSignal(c),
 		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
 		newApply(c), newLogLevel(c), newAudit(c), newCrash(c), newMetrics(c), newShutdown(c), newVersion(c), newBridge(c),
 		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newDoctor(c),
 		newAdapters(c), newBead(c), newMem(c), newPod(c), newEvent(c), newAgent(c), newBackup(c), newRestore(c),
+		newIdentity(c), newFederation(c),
 	)
 	return root
 }

@@ -40,7 +40,8 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Federation: b.federation(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
+		Federation: b.federation(m), Identity: identityAPI{b.self},
 		Origins: b.boundary.origins, Origin: b.server.Origin, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})

@@ -20,6 +20,7 @@ const (
 	eventIdentityReady   = "IdentityReady"
 	eventIdentityWarning = "IdentityWarning"
 	eventKeyRotated      = "AgentKeyRotated"
+	eventKeyExported     = "AgentKeyExported"
 )
 
 // self is the box's own identity from phase 3 on. Its methods may be called from
@@ -43,7 +44,7 @@ func (s *self) Prepare(_ context.Context, m *schema.Manifest, r bootstrap.Roots)
 	s.podBase = podBase(m.Integrations.SolidPodRS, doc)
 	files := bootstrap.NewPolicy(r)
 	store, err := identity.NewStore(identity.Config{
-		Files: files, AgentID: s.b.getenv("AGENTBOX_AGENT_ID"), PodBase: s.podBase, Services: s.services(m),
+		Files: files, AgentID: s.b.getenv("AGENTBOX_AGENT_ID"), PodBase: s.podBase, Services: s.services(m, s.podBase),
 		QuotaBytes: int64(m.Integrations.SolidPodRS.QuotaDefaultBytes),
 		Layout: identity.Layout{
 			Identities: r.Identities, Profile: filepath.Dir(r.ManagementKey()), Pods: r.SolidPods,
@@ -82,12 +83,12 @@ func (s *self) tell(o *identity.Opened) {
 }
 
 // services are the service endpoints of the DID document that the manifest lists.
-func (s *self) services(m *schema.Manifest) []identity.Service {
+func (s *self) services(m *schema.Manifest, podBase string) []identity.Service {
 	var out []identity.Service
 	for _, name := range m.LinkedData.DID.ServiceEndpoints {
 		switch {
-		case name == "pod" && s.podBase != "":
-			out = append(out, identity.Service{Type: "SolidPod", Endpoint: s.podBase})
+		case name == "pod" && podBase != "":
+			out = append(out, identity.Service{Type: "SolidPod", Endpoint: podBase})
 		case name == "relay":
 			relays, _ := s.b.boot.Relays()
 			for _, url := range relays[:min(len(relays), 1)] {

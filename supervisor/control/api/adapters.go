@@ -41,6 +41,12 @@ func (c *Client) Adapters(ctx context.Context, r AdapterRequest) (*http.Response
 	if err != nil {
 		return nil, c.lost(ctx, err)
 	}
+	return Answered(resp)
+}
+
+// Answered returns an answer that is a success. Any other is closed and becomes
+// its *Error.
+func Answered(resp *http.Response) (*http.Response, error) {
 	if resp.StatusCode < 300 {
 		return resp, nil
 	}

@@ -1,0 +1,107 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Identity is the box's own identity as the API shows it. Its methods may be
+// called from any goroutine. Without an identity they answer NOT_FOUND.
+type Identity interface {
+	Show() (IdentityReport, error)
+	// Rotate replaces the key.
+	Rotate(ctx context.Context) (IdentityReport, error)
+	// Export returns the private key, to those alone who may have it.
+	Export(ctx context.Context) (ExportedKey, error)
+	// Rekey makes a new management key and encrypts the private key with it.
+	Rekey(ctx context.Context) error
+	// Document is the DID document of a did:nostr name: any valid name has one.
+	Document(did string) (map[string]any, error)
+	// WellKnown is the box's own, if it is to be published.
+	WellKnown() (map[string]any, error)
+}
+
+// IdentityReport is what everybody may know of the identity.
+type IdentityReport struct {
+	AgentID   string     `json:"agent_id"`
+	CreatedAt time.Time  `json:"created_at"`
+	RotatedAt *time.Time `json:"rotated_at"` // null before the first rotation
+	PublicKey string     `json:"public_key_hex"`
+	Npub      string     `json:"npub"`
+	DID       string     `json:"did"`
+}
+
+// ExportedKey is a private key on its way to an operator.
+type ExportedKey struct {
+	Npub string `json:"npub"`
+	Nsec string `json:"nsec"`
+}
+
+func identityRoutes() []route {
+	return []route{
+		{Method: "GET", Path: "/v1/identity", ID: "identity", Roles: everyone, Reply: IdentityReport{}, Doc: "Who the box is.", handle: getIdentity},
+		{Method: "POST", Path: "/v1/identity/rotate", ID: "rotateIdentity", Roles: adminOnly, Reply: IdentityReport{}, Doc: "Replace the private key; the old one goes to the archive.", handle: rotateIdentity},
+		{Method: "POST", Path: "/v1/identity/export", ID: "exportIdentity", Roles: adminOnly, Reply: ExportedKey{}, Doc: "The private key; over the control socket alone.", handle: exportIdentity},
+		{Method: "POST", Path: "/v1/identity/rekey", ID: "rekeyIdentity", Roles: adminOnly, Status: 204, Doc: "Make a new management key where it lies in a file, and encrypt the private key with it.", handle: rekeyIdentity},
+		{Method: "GET", Path: "/v1/did/{did}", ID: "resolveDID", Roles: everyone, Reply: map[string]any{}, Doc: "The DID document of a did:nostr name.", handle: getDID},
+		{Method: "GET", Path: "/.well-known/did.json", ID: "wellKnownDID", Reply: map[string]any{}, open: true, Doc: "The box's DID document.", handle: getWellKnownDID},
+	}
+}
+
+// self is the identity, or why there is none.
+func (q *request) self() (Identity, error) {
+	if q.s.cfg.Identity == nil {
+		return nil, adapters.NotFound("identity", "")
+	}
+	return q.s.cfg.Identity, nil
+}
+
+// answer replies with what f says of the identity.
+func answer[T any](q *request, f func(Identity) (T, error)) error {
+	self, err := q.self()
+	if err != nil {
+		return err
+	}
+	out, err := f(self)
+	if err != nil {
+		return err
+	}
+	q.w.Header().Set("Cache-Control", "no-store")
+	return q.reply(http.StatusOK, out)
+}
+
+func getIdentity(q *request) error { return answer(q, Identity.Show) }
+
+func rotateIdentity(q *request) error {
+	return answer(q, func(i Identity) (IdentityReport, error) { return i.Rotate(q.Context()) })
+}
+
+func exportIdentity(q *request) error {
+	return answer(q, func(i Identity) (ExportedKey, error) { return i.Export(q.Context()) })
+}
+
+func rekeyIdentity(q *request) error {
+	self, err := q.self()
+	if err != nil {
+		return err
+	}
+	if err := self.Rekey(q.Context()); err != nil {
+		return err
+	}
+	q.begin("")
+	q.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func getDID(q *request) error {
+	did, err := q.param("did")
+	if err != nil {
+		return err
+	}
+	return answer(q, func(i Identity) (map[string]any, error) { return i.Document(did) })
+}
+
+func getWellKnownDID(q *request) error { return answer(q, Identity.WellKnown) }

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+)
+
+func newIdentity(c *cli) *cobra.Command {
+	return group("identity", "Show and change the key the box is known by",
+		newIdentityShow(c), newIdentityRotate(c), newIdentityExport(c), newIdentityRekey(c))
+}
+
+// identityReport is what the box says of itself.
+type identityReport struct {
+	AgentID   string  `json:"agent_id"`
+	CreatedAt string  `json:"created_at"`
+	RotatedAt *string `json:"rotated_at"`
+	PublicKey string  `json:"public_key_hex"`
+	Npub      string  `json:"npub"`
+	DID       string  `json:"did"`
+}
+
+func (c *cli) showIdentity(raw json.RawMessage, err error) error {
+	return show(c, raw, err, func(i identityReport) {
+		rotated := "never"
+		if i.RotatedAt != nil {
+			rotated = *i.RotatedAt
+		}
+		for _, row := range [][2]string{
+			{"agent id", i.AgentID}, {"npub", i.Npub}, {"public key", i.PublicKey}, {"did", i.DID}, {"created", i.CreatedAt}, {"rotated", rotated},
+		} {
+			fmt.Fprintf(c.stdout, "%-11s %s\n", row[0], printable(row[1]))
+		}
+	})
+}
+
+func newIdentityShow(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "show", Short: "Show the public key, the npub and the DID", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.showIdentity(c.ask(cmd.Context(), http.MethodGet, "/v1/identity", nil, nil))
+		},
+	}
+}
+
+func newIdentityRotate(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "rotate", Short: "Replace the private key; the old one goes to the archive", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.showIdentity(c.ask(cmd.Context(), http.MethodPost, "/v1/identity/rotate", nil, nil))
+		},
+	}
+}
+
+func newIdentityExport(c *cli) *cobra.Command {
+	var sure bool
+	cmd := &cobra.Command{
+		Use: "export --reveal", Short: "Print the private key (nsec), over the control socket alone", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !sure {
+				return usageError("identity export prints the private key: say --reveal, and send the output where nobody else reads it")
+			}
+			raw, err := c.ask(cmd.Context(), http.MethodPost, "/v1/identity/export", nil, nil)
+			return show(c, raw, err, func(k struct{ Npub, Nsec string }) { fmt.Fprintln(c.stdout, printable(k.Nsec)) })
+		},
+	}
+	cmd.Flags().BoolVar(&sure, "reveal", false, "print the private key")
+	return cmd
+}
+
+func newIdentityRekey(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "rekey", Short: "Make a new management key and encrypt the private key with it", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := c.ask(cmd.Context(), http.MethodPost, "/v1/identity/rekey", nil, nil)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.stderr, "the management key is new; programs that were given the old one need a restart")
+			return nil
+		},
+	}
+}

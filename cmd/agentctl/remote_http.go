@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/probes/nip98"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// Variables that hold credentials for --url.
+const (
+	envNsec = "NOSTR_NSEC"
+	envKey  = "MANAGEMENT_API_KEY"
+)
+
+// maxKeyFile bounds the file of an nsec.
+const maxKeyFile = 4096
+
+// adapters asks the slots, or what else the management listener has: over the
+// control socket, or with --url at the listener itself.
+func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Response, error) {
+	if c.url == "" {
+		if c.nostr != "" {
+			return nil, usageError("--nostr signs requests to --url; over the control socket nothing is signed")
+		}
+		return c.client().Adapters(ctx, r)
+	}
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(io.LimitReader(r.Body, maxInput+1)); err != nil {
+			return nil, err
+		}
+	}
+	target := strings.TrimSuffix(c.url, "/") + r.Path
+	if query := r.Query.Encode(); query != "" {
+		target += "?" + query
+	}
+	req, err := http.NewRequestWithContext(ctx, r.Method, target, bytes.NewReader(body))
+	if err != nil {
+		return nil, usageError("--url %q is no address: %v", c.url, err)
+	}
+	for name, values := range r.Header {
+		req.Header[name] = values
+	}
+	if err := c.authorize(req, body); err != nil {
+		return nil, err
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, &exitError{exitUnreachable, err}
+	}
+	return api.Answered(resp)
+}
+
+// authorize signs the request, or shows the management key of the environment.
+func (c *cli) authorize(req *http.Request, body []byte) error {
+	if c.nostr == "" {
+		if key, ok := c.lookupEnv(envKey); ok && key != "" {
+			req.Header.Set("Authorization", "Bearer "+key)
+		}
+		return nil
+	}
+	key, err := c.signingKey()
+	if err != nil {
+		return err
+	}
+	header, err := nip98.Authorization(key, req.Method, req.URL.String(), body, time.Now())
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	req.Header.Set("Authorization", header)
+	return nil
+}
+
+// signingKey reads the nsec. An error never quotes it.
+func (c *cli) signingKey() (*identity.Key, error) {
+	if c.nostr == "-" {
+		text, _ := c.lookupEnv(envNsec)
+		key, err := identity.ParseKey(strings.TrimSpace(text))
+		if err != nil {
+			return nil, usageError("%s holds no nsec: %v", envNsec, err)
+		}
+		return key, nil
+	}
+	f, err := os.Open(c.nostr)
+	if err != nil {
+		return nil, &exitError{exitFailure, fmt.Errorf("cannot read the key: %w", err)}
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	if err != nil {
+		return nil, &exitError{exitFailure, fmt.Errorf("cannot read the key: %w", err)}
+	}
+	key, err := identity.ParseKey(strings.TrimSpace(string(text)))
+	if err != nil {
+		return nil, usageError("%s holds no nsec: %v", c.nostr, err)
+	}
+	return key, nil
+}
