@@ -71,12 +71,13 @@ var arrows = map[string][]string{
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/events":       {"adapters", "adapters/wire"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
-	"adapters/rest":         {"adapters", "adapters/backup", "internal/exchange"},
+	"adapters/rest":         {"adapters", "adapters/backup", "adapters/federation", "adapters/federation/host", "internal/exchange"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
 	"adapters/federation":            {"adapters"},
+	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite"},
 	"adapters/contract":              {"adapters"},
 
 	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange"},

@@ -45,6 +45,10 @@ type Core struct {
 type Federation struct {
 	Mode        string `toml:"mode"`
 	ExternalURL string `toml:"external_url"`
+	// Of mode "host":
+	Registry       string   `toml:"registry"`
+	Heartbeat      Duration `toml:"heartbeat"`
+	AllowedPubkeys []string `toml:"allowed_pubkeys"`
 }
 
 // Adapters is [adapters]: the class of each durable-state slot.

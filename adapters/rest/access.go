@@ -14,6 +14,9 @@ const (
 	RoleAgent  = "agent"  // one spawned agent: its own stream and input, beads as itself, memory, events
 	RoleHost   = "host"   // the host of a federation session: agents and events
 	RoleReader = "reader" // reads only
+	RoleMember = "member" // a box that may register here, and nothing else
+	RoleBox    = "box"    // a registered box: beads, memory, events, for its own actors
+	RoleEnded  = "ended"  // a box whose session has ended: it may hear why
 )
 
 // Principal is who makes a request, as authentication found out.
@@ -31,6 +34,9 @@ const (
 	agent roles = 1 << iota
 	host
 	reader
+	member
+	box
+	ended
 	adminOnly roles = 0
 	everyone        = agent | host | reader
 )
@@ -45,6 +51,12 @@ func (s roles) admits(role string) bool {
 		return s&host != 0
 	case RoleReader:
 		return s&reader != 0
+	case RoleMember:
+		return s&member != 0
+	case RoleBox:
+		return s&box != 0
+	case RoleEnded:
+		return s&ended != 0
 	}
 	return false
 }
@@ -52,7 +64,7 @@ func (s roles) admits(role string) bool {
 // names lists the set for the documentation.
 func (s roles) names() []string {
 	out := []string{RoleAdmin}
-	for _, r := range []string{RoleAgent, RoleHost, RoleReader} {
+	for _, r := range []string{RoleAgent, RoleHost, RoleReader, RoleMember, RoleBox, RoleEnded} {
 		if s.admits(r) {
 			out = append(out, r)
 		}
@@ -108,7 +120,8 @@ func metaOf(h http.Header, who Principal) (adapters.Meta, error) {
 }
 
 func mayName(who Principal, actor string) error {
-	if who.Role != RoleAdmin && actor != who.ID {
+	// A registered box forwards the calls of its agents.
+	if who.Role != RoleAdmin && who.Role != RoleBox && actor != who.ID {
 		return adapters.Errorf(adapters.CodePermissionDenied, "only an admin may act as %q", cut(actor, 64))
 	}
 	return adapters.CheckText("actor", actor, adapters.MaxBeadActor)

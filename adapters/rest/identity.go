@@ -88,12 +88,7 @@ func rekeyIdentity(q *request) error {
 	if err != nil {
 		return err
 	}
-	if err := self.Rekey(q.Context()); err != nil {
-		return err
-	}
-	q.begin("")
-	q.w.WriteHeader(http.StatusNoContent)
-	return nil
+	return q.done(self.Rekey(q.Context()))
 }
 
 func getDID(q *request) error {

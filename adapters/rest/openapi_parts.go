@@ -169,6 +169,11 @@ var examples = map[string]string{
 	"startTask":               `{"agent": "coder", "task": "Mend the tests"}`,
 	"emitAgentAction":         `{"action_type": "query", "source_agent_id": "agent-7"}`,
 	"emitAgentActions":        `{"events": [{"action_type": "query", "source_agent_id": "agent-7"}]}`,
+	"register":                `{"box_id": "box-1", "boot_id": "8f3a", "image_hash": "", "manifest_checksum": "", "version": "1.0", "adapters": {"beads": {"impl": "external", "contract_version": "1.1", "capabilities": []}}, "did": "", "meta_url": "", "nonce": "5c1d"}`,
+	"heartbeat":               `{"session_id": "fs-1", "seq": 1, "status": "ok", "ready": true, "slots": {"beads": "healthy"}, "agents": 0, "uptime_s": 30}`,
+	"deregister":              `{"session_id": "fs-1", "reason": "shutdown"}`,
+	"evict":                   `{"box_id": "box-1", "reason": "maintenance", "permanent": false, "retry_after_s": 60}`,
+	"admit":                   `{"box_id": "box-1"}`,
 	"hookAgentAction":         `{"tool_name": "Read", "session_id": "s-1"}`,
 }
 

@@ -106,7 +106,7 @@ func routes() []route {
 	var all []route
 	for _, part := range [][]route{
 		beadRoutes(), podRoutes(), memoryRoutes(), eventRoutes(), agentRoutes(),
-		taskRoutes(), actionRoutes(), boxRoutes(), identityRoutes(),
+		taskRoutes(), actionRoutes(), boxRoutes(), identityRoutes(), federationRoutes(),
 	} {
 		all = append(all, part...)
 	}
@@ -276,8 +276,13 @@ func boxRoutes() []route {
 }
 
 func bySlot(slot adapters.Slot, rows []route) []route {
+	// A registered box does for its agents what they may do here themselves.
+	ofBoxes := slot == adapters.SlotBeads || slot == adapters.SlotMemory || slot == adapters.SlotEvents
 	for i := range rows {
 		rows[i].Slot = slot
+		if ofBoxes && rows[i].Roles&agent != 0 {
+			rows[i].Roles |= box
+		}
 	}
 	return rows
 }

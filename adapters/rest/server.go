@@ -43,6 +43,8 @@ type Config struct {
 	// Federation answers GET /v1/federation; nil: the box stands alone. It must
 	// return from memory and name no secret.
 	Federation func() FederationStatus
+	// Host takes other boxes in; nil: this box is no host.
+	Host Host
 	// Identity is the box's own; nil: it has none.
 	Identity Identity
 	// Tasks runs templates; nil makes the task routes answer ADAPTER_DISABLED.

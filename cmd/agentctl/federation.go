@@ -11,7 +11,64 @@ import (
 )
 
 func newFederation(c *cli) *cobra.Command {
-	return group("federation", "Show the session with the host of the mesh", newFederationStatus(c))
+	return group("federation", "Show the session with a host, or, on a host, its boxes", newFederationStatus(c), newFederationBoxes(c), newFederationEvict(c), newFederationAdmit(c))
+}
+
+func newFederationBoxes(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "boxes", Short: "List the boxes that are registered at this host", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/federation/boxes", nil, nil)
+			type row struct {
+				Box      string `json:"box_id"`
+				Session  string `json:"session_id"`
+				State    string
+				LastSeen string `json:"last_seen"`
+				Reason   string
+				Beat     struct{ Status string }
+			}
+			return show(c, raw, err, func(l items[row]) {
+				colour := map[string]string{"active": green, "silent": yellow, "evicted": red}
+				rows := make([][]cell, len(l.Items))
+				for i, b := range l.Items {
+					rows[i] = []cell{
+						{printable(b.Box), noStyle}, {printable(b.State), colour[b.State]}, {printable(b.Beat.Status), noStyle},
+						{printable(b.LastSeen), noStyle}, {printable(b.Session), noStyle}, {printable(b.Reason), noStyle},
+					}
+				}
+				c.table([]column{{title: "BOX"}, {title: "STATE"}, {title: "STATUS"}, {title: "LAST SEEN"}, {title: "SESSION"}, {title: "REASON"}}, rows)
+			})
+		},
+	}
+}
+
+func newFederationEvict(c *cli) *cobra.Command {
+	var reason string
+	var permanent bool
+	var retry int
+	cmd := &cobra.Command{
+		Use: "evict BOX", Short: "End the session of a box", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, err := c.ask(cmd.Context(), http.MethodPost, "/v1/federation/evict", nil, map[string]any{
+				"box_id": args[0], "reason": reason, "permanent": permanent, "retry_after_s": retry,
+			})
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "what the box is told")
+	cmd.Flags().BoolVar(&permanent, "permanent", false, "it may not register again until federation admit")
+	cmd.Flags().IntVar(&retry, "retry-after", 0, "seconds until it registers again, at most 3600")
+	return cmd
+}
+
+func newFederationAdmit(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "admit BOX", Short: "Let a box register again that was evicted for good", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, err := c.ask(cmd.Context(), http.MethodPost, "/v1/federation/admit", nil, map[string]any{"box_id": args[0]})
+			return err
+		},
+	}
 }
 
 func newFederationStatus(c *cli) *cobra.Command {

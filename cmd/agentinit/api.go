@@ -25,7 +25,7 @@ import (
 // serveAPI puts the slots and the client API on the management listener. A box
 // all of whose slots are off has them too: they say so.
 func (b *box) serveAPI(m *schema.Manifest) error {
-	b.auth.SetTokens(b.agentByToken)
+	b.auth.SetTokens(b.byToken)
 	var err error
 	if m.Adapters.Orchestrator != string(adapters.ClassOff) {
 		b.tasks, err = rest.NewTasks(rest.TasksConfig{
@@ -41,7 +41,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 	}
 	b.api, err = rest.New(rest.Config{
 		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
-		Federation: b.federation(m), Identity: identityAPI{b.self},
+		Federation: b.federation(m), Identity: identityAPI{b.self}, Host: b.hosting.api(),
 		Origins: b.boundary.origins, Origin: b.server.Origin, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
@@ -139,13 +139,14 @@ func rateLimit(m *schema.Manifest) int {
 	return m.API.RateLimit
 }
 
-// agentByToken lets a spawned agent in as itself.
-func (b *box) agentByToken(token string) (probes.Principal, bool) {
-	if b.agentTokens == nil {
-		return probes.Principal{}, false
+// byToken lets a spawned agent in as itself, and the boxes of a host.
+func (b *box) byToken(token string) (probes.Principal, bool) {
+	if b.agentTokens != nil {
+		if id, ok := b.agentTokens.AgentByToken(token); ok {
+			return probes.Principal{Role: rest.RoleAgent, ID: id}, true
+		}
 	}
-	id, ok := b.agentTokens.AgentByToken(token)
-	return probes.Principal{Role: rest.RoleAgent, ID: id}, ok
+	return b.hosting.principal(token)
 }
 
 // principal translates who the management listener, or the control socket, let

@@ -23,7 +23,7 @@ func (b *box) signedRequests(m *schema.Manifest) (*probes.Nostr, error) {
 			if own, ok := b.self.current(); operators[pubkey] || ok && pubkey == string(own.PublicKey) {
 				return probes.Principal{Role: probes.RoleAdmin, ID: pubkey}, true
 			}
-			return probes.Principal{}, false
+			return b.hosting.signer(pubkey)
 		},
 	}), nil
 }

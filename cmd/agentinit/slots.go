@@ -275,6 +275,9 @@ func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
 // with the status that says which adapter it was.
 func (b *box) connectSlots() {
 	b.keepAnswers()
+	if b.hosting != nil {
+		b.background(func() { b.hosting.open(b.stopped) })
+	}
 	if b.member != nil {
 		b.member.start(b.stopped)
 	}

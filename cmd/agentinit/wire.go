@@ -78,7 +78,8 @@ type box struct {
 	sup       *supervisor.Supervisor
 	boot      *bootstrap.Boot
 	self      *self
-	member    *member // nil unless federation.mode is "client"
+	member    *member  // nil unless federation.mode is "client"
+	hosting   *hosting // nil unless it is "host"
 	roots     bootstrap.Roots
 	readiness *probes.Readiness
 	registry  *prometheus.Registry
@@ -335,6 +336,9 @@ func (b *box) build() error {
 		Drain: m.Supervisor.Drain.Std(), ExitWhenAllExited: m.Supervisor.OnAllExited == "exit", Seed: seed(),
 	}, nil)
 	if err != nil {
+		return err
+	}
+	if b.hosting, err = b.newHosting(m); err != nil {
 		return err
 	}
 	signed, err := b.signedRequests(m)

@@ -1,0 +1,400 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/federation"
+)
+
+// Config of a Host.
+type Config struct {
+	// File is where SQLite keeps the registry; Conninfo, when set, is the
+	// PostgreSQL server that keeps it instead.
+	File, Conninfo string
+	// Interval is what boxes are asked to leave between two heartbeats; 30 s
+	// when 0.
+	Interval time.Duration
+	// Endpoints are handed out to boxes. It must return from memory.
+	Endpoints func() federation.Endpoints
+	Now       func() time.Time // time.Now when nil
+}
+
+// Limits of a host.
+const (
+	// maxRegistering is how many registrations go on at once; others are told to
+	// come back. A herd is as large as the mesh.
+	maxRegistering = 64
+	// patience is how long a registration waits for its turn.
+	patience = 2 * time.Second
+	// spread is over how much time those are sent away that do not fit in.
+	spread = 30
+	// keepEnded is how long a session that has ended is remembered.
+	keepEnded = 24 * time.Hour
+	// keepSilent is how long a session without heartbeats is kept: a host that
+	// was down for an hour must not forget its boxes.
+	keepSilent = 24 * time.Hour
+	// tokenLife is how long a token is believed without asking the registry.
+	// An eviction on another host takes so long to reach this one.
+	tokenLife = 5 * time.Second
+	maxTokens = 20_000
+	// silentAfter is how many intervals without a heartbeat make a box silent.
+	silentAfter = 3
+)
+
+// Host is the host's side. Its methods may be called from any goroutine.
+type Host struct {
+	cfg   Config
+	store store
+	gate  chan struct{}
+
+	mu     sync.Mutex
+	tokens map[string]believed // by hash
+}
+
+type believed struct {
+	member Member
+	until  time.Time
+}
+
+// Open opens the registry.
+func Open(ctx context.Context, cfg Config) (*Host, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	cfg.Interval = cmp.Or(cfg.Interval, federation.DefaultInterval)
+	h := &Host{cfg: cfg, gate: make(chan struct{}, maxRegistering), tokens: map[string]believed{}}
+	var err error
+	if cfg.Conninfo != "" {
+		h.store, err = openServer(ctx, cfg.Conninfo)
+	} else {
+		h.store, err = openFile(ctx, cfg.File)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// Close ends the connections to the registry.
+func (h *Host) Close() error { return h.store.close() }
+
+// Register makes a session. principal is who asks, as authentication found out:
+// a box id that another principal has registered is not given away.
+func (h *Host) Register(ctx context.Context, principal string, r federation.Registration) (federation.Grant, error) {
+	if err := check(r); err != nil {
+		return federation.Grant{}, err
+	}
+	if err := h.enter(ctx); err != nil {
+		return federation.Grant{}, err
+	}
+	defer func() { <-h.gate }()
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return federation.Grant{}, err
+	}
+	token, id := random(32), "fs-"+random(12)
+	now := h.cfg.Now().UnixMilli()
+	err = h.store.write(ctx, func(t tx) error {
+		if err := mayRegister(t, principal, r); err != nil {
+			return err
+		}
+		// The same box again: its old session is over, and needs no explanation.
+		if _, err := t.exec(`DELETE FROM federation_sessions WHERE box_id = ?1`, r.BoxID); err != nil {
+			return err
+		}
+		_, err := t.exec(`INSERT INTO federation_sessions
+			(id, box_id, boot_id, principal, token_hash, registered_at, last_seen, seq, registration, beat, ended_at, reason, permanent, retry_after_s)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, '{}', 0, '', 0, 0)`,
+			id, r.BoxID, r.BootID, principal, hash(token), now, now, string(raw))
+		return err
+	})
+	if err != nil {
+		return federation.Grant{}, typed(err)
+	}
+	return federation.Grant{
+		SessionID: id, Token: token, Nonce: r.Nonce, HeartbeatIntervalS: int(h.cfg.Interval.Seconds()),
+		ContractRanges: ranges(), Endpoints: h.cfg.Endpoints(),
+	}, nil
+}
+
+// check judges a registration before anything is written.
+func check(r federation.Registration) error {
+	for _, id := range [][2]string{{"box_id", r.BoxID}, {"boot_id", r.BootID}, {"nonce", r.Nonce}} {
+		if err := adapters.CheckID(id[0], id[1]); err != nil {
+			return err
+		}
+	}
+	for slot, have := range r.Adapters {
+		c, known := adapters.ContractOf(adapters.Slot(slot))
+		if !known || have.Impl != "external" {
+			continue // a slot of its own does not speak to us
+		}
+		if err := adapters.CheckVersion(c.Slot, c.Version, have.ContractVersion, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ranges are what this host speaks.
+func ranges() map[string]string {
+	out := map[string]string{}
+	for _, c := range adapters.Contracts() {
+		if v, err := adapters.ParseVersion(c.Version); err == nil {
+			out[string(c.Slot)] = fmt.Sprintf("^%d", v.Major)
+		}
+	}
+	return out
+}
+
+// enter waits for a turn. Those that have none in time come back at a time of
+// their own.
+func (h *Host) enter(ctx context.Context) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case h.gate <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return adapters.AsError(context.Cause(ctx))
+	case <-timer.C:
+		wait := time.Duration(1+mathrand.IntN(spread)) * time.Second
+		return adapters.Errorf(adapters.CodeUnavailable, "too many boxes register at once").WithRetryAfter(wait)
+	}
+}
+
+func mayRegister(t tx, principal string, r federation.Registration) error {
+	var reason string
+	err := t.row(`SELECT reason FROM federation_banned WHERE box_id = ?1`, r.BoxID).Scan(&reason)
+	if err == nil {
+		return adapters.Errorf(adapters.CodePermissionDenied, "this box was evicted for good: %s", reason)
+	}
+	if !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	var owner string
+	err = t.row(`SELECT principal FROM federation_sessions WHERE box_id = ?1 LIMIT 1`, r.BoxID).Scan(&owner)
+	if err == nil && owner != principal {
+		return adapters.Errorf(adapters.CodePermissionDenied, "another principal has registered this box id")
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	return err
+}
+
+// Heartbeat takes one. box is whose token came with it; gone is set when the
+// session has ended.
+func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (answer federation.BeatAnswer, gone *federation.Eviction, err error) {
+	raw, err := json.Marshal(b)
+	if err != nil {
+		return answer, nil, err
+	}
+	now := h.cfg.Now().UnixMilli()
+	err = h.store.write(ctx, func(t tx) error {
+		n, err := t.exec(`UPDATE federation_sessions SET last_seen = ?1, seq = ?2, beat = ?3 WHERE id = ?4 AND box_id = ?5 AND ended_at = 0`,
+			now, int64(b.Seq), string(raw), b.SessionID, box)
+		if err != nil || n > 0 {
+			return err
+		}
+		gone = &federation.Eviction{Reason: "the host does not know this session"}
+		err = t.row(`SELECT reason, permanent <> 0, retry_after_s FROM federation_sessions WHERE id = ?1 AND box_id = ?2`, b.SessionID, box).
+			Scan(&gone.Reason, &gone.Permanent, &gone.RetryAfterS)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err != nil || gone != nil {
+		return answer, gone, typed(err)
+	}
+	endpoints := h.cfg.Endpoints()
+	return federation.BeatAnswer{Endpoints: &endpoints}, nil, nil
+}
+
+// Deregister ends a session. One that is not there is fine.
+func (h *Host) Deregister(ctx context.Context, box string, f federation.Farewell) error {
+	h.forget(box)
+	return typed(h.store.write(ctx, func(t tx) error {
+		_, err := t.exec(`DELETE FROM federation_sessions WHERE id = ?1 AND box_id = ?2`, f.SessionID, box)
+		return err
+	}))
+}
+
+// Evict ends the session of a box; it hears of it at its next heartbeat. For
+// good: it may not register again until it is admitted.
+func (h *Host) Evict(ctx context.Context, box, reason string, permanent bool, retryAfter time.Duration) error {
+	reason = cmp.Or(reason, "evicted by an operator")
+	now := h.cfg.Now().UnixMilli()
+	err := h.store.write(ctx, func(t tx) error {
+		n, err := t.exec(`UPDATE federation_sessions SET ended_at = ?1, reason = ?2, permanent = ?3, retry_after_s = ?4 WHERE box_id = ?5 AND ended_at = 0`,
+			now, reason, boolean(permanent), int64(retryAfter.Seconds()), box)
+		if err != nil {
+			return err
+		}
+		if n == 0 && !permanent {
+			return adapters.NotFound("box", box)
+		}
+		if permanent {
+			_, err = t.exec(`INSERT INTO federation_banned (box_id, reason, at) VALUES (?1, ?2, ?3) ON CONFLICT (box_id) DO UPDATE SET reason = excluded.reason, at = excluded.at`, box, reason, now)
+		}
+		return err
+	})
+	h.forget(box)
+	return typed(err)
+}
+
+func boolean(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Admit lets a box register again that was evicted for good.
+func (h *Host) Admit(ctx context.Context, box string) error {
+	return typed(h.store.write(ctx, func(t tx) error {
+		n, err := t.exec(`DELETE FROM federation_banned WHERE box_id = ?1`, box)
+		if err == nil && n == 0 {
+			return adapters.NotFound("banned box", box)
+		}
+		return err
+	}))
+}
+
+// Member is who holds a session's token.
+type Member struct {
+	Box string
+	// Ended: the session is over. Its holder may only hear why.
+	Ended bool
+}
+
+// ByToken finds the holder of a token.
+func (h *Host) ByToken(ctx context.Context, token string) (Member, bool) {
+	key, now := hash(token), h.cfg.Now()
+	h.mu.Lock()
+	known, ok := h.tokens[key]
+	h.mu.Unlock()
+	if ok && now.Before(known.until) {
+		return known.member, true
+	}
+	var m Member
+	err := h.store.read(ctx, func(t tx) error {
+		return t.row(`SELECT box_id, ended_at <> 0 FROM federation_sessions WHERE token_hash = ?1`, key).Scan(&m.Box, &m.Ended)
+	})
+	if err != nil {
+		return Member{}, false // unknown, or the registry is away: nobody is let in
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.tokens) >= maxTokens {
+		clear(h.tokens)
+	}
+	h.tokens[key] = believed{m, now.Add(tokenLife)}
+	return m, true
+}
+
+// forget makes the next token of a box be looked up.
+func (h *Host) forget(box string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for key, b := range h.tokens {
+		if b.member.Box == box {
+			delete(h.tokens, key)
+		}
+	}
+}
+
+// BoxStatus is one registered box.
+type BoxStatus struct {
+	Box          string                  `json:"box_id"`
+	Session      string                  `json:"session_id"`
+	State        string                  `json:"state"` // active, silent, evicted
+	RegisteredAt adapters.Time           `json:"registered_at"`
+	LastSeen     adapters.Time           `json:"last_seen"`
+	Reason       string                  `json:"reason,omitempty"`
+	Registration federation.Registration `json:"registration"`
+	Beat         federation.Beat         `json:"beat"`
+}
+
+// Boxes lists the boxes by id.
+func (h *Host) Boxes(ctx context.Context) ([]BoxStatus, error) {
+	out := []BoxStatus{}
+	silent := h.cfg.Now().Add(-silentAfter * h.cfg.Interval)
+	err := h.store.read(ctx, func(t tx) error {
+		rows, err := t.rows(`SELECT id, box_id, registered_at, last_seen, ended_at <> 0, reason, registration, beat FROM federation_sessions ORDER BY box_id`)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var b BoxStatus
+			var registered, seen int64
+			var ended bool
+			var registration, beat string
+			if err := rows.Scan(&b.Session, &b.Box, &registered, &seen, &ended, &b.Reason, &registration, &beat); err != nil {
+				return err
+			}
+			b.RegisteredAt, b.LastSeen = adapters.At(time.UnixMilli(registered)), adapters.At(time.UnixMilli(seen))
+			switch {
+			case ended:
+				b.State = "evicted"
+			case time.UnixMilli(seen).Before(silent):
+				b.State = "silent"
+			default:
+				b.State = "active"
+			}
+			if err := errors.Join(json.Unmarshal([]byte(registration), &b.Registration), json.Unmarshal([]byte(beat), &b.Beat)); err != nil {
+				return err
+			}
+			b.Registration.Nonce = ""
+			out = append(out, b)
+		}
+		return rows.Err()
+	})
+	return out, typed(err)
+}
+
+// Sweep forgets sessions that ended, or fell silent, a day ago.
+func (h *Host) Sweep(ctx context.Context) error {
+	now := h.cfg.Now()
+	return typed(h.store.write(ctx, func(t tx) error {
+		_, err := t.exec(`DELETE FROM federation_sessions WHERE (ended_at <> 0 AND ended_at < ?1) OR last_seen < ?2`,
+			now.Add(-keepEnded).UnixMilli(), now.Add(-keepSilent).UnixMilli())
+		return err
+	}))
+}
+
+func typed(err error) error {
+	if err == nil {
+		return nil
+	}
+	var known *adapters.Error
+	if errors.As(err, &known) {
+		return known
+	}
+	return adapters.Unavailable(err, "the registry cannot be used")
+}
+
+func random(n int) string {
+	b := make([]byte, n)
+	rand.Read(b) // never fails: it ends the program rather than return an error
+	return hex.EncodeToString(b)
+}
+
+func hash(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,175 @@
+package host
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
+)
+
+// appID marks the file of a registry: "AFED".
+const appID = 0x41464544
+
+// migrations are the schema, for SQLite and PostgreSQL alike. A session that was
+// evicted stays for a day, so that its box hears why.
+func migrations() []string {
+	return []string{`
+CREATE TABLE federation_sessions (
+	id TEXT PRIMARY KEY,
+	box_id TEXT NOT NULL,
+	boot_id TEXT NOT NULL,
+	principal TEXT NOT NULL,
+	token_hash TEXT NOT NULL UNIQUE,
+	registered_at BIGINT NOT NULL,
+	last_seen BIGINT NOT NULL,
+	seq BIGINT NOT NULL,
+	registration TEXT NOT NULL,
+	beat TEXT NOT NULL,
+	ended_at BIGINT NOT NULL,
+	reason TEXT NOT NULL,
+	permanent BIGINT NOT NULL,
+	retry_after_s BIGINT NOT NULL
+);
+CREATE INDEX federation_sessions_box ON federation_sessions (box_id);
+CREATE TABLE federation_banned (
+	box_id TEXT PRIMARY KEY,
+	reason TEXT NOT NULL,
+	at BIGINT NOT NULL
+);`}
+}
+
+// store is a database. Queries are written with ?1, ?2 …
+type store interface {
+	write(ctx context.Context, f func(tx) error) error
+	read(ctx context.Context, f func(tx) error) error
+	close() error
+}
+
+// tx is a transaction whose queries are put into the database's words.
+type tx struct {
+	*sql.Tx
+	words func(string) string
+	ctx   context.Context
+}
+
+func (t tx) exec(query string, args ...any) (int64, error) {
+	result, err := t.ExecContext(t.ctx, t.words(query), args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (t tx) row(query string, args ...any) *sql.Row {
+	return t.QueryRowContext(t.ctx, t.words(query), args...)
+}
+
+func (t tx) rows(query string, args ...any) (*sql.Rows, error) {
+	return t.QueryContext(t.ctx, t.words(query), args...)
+}
+
+// file is SQLite.
+type file struct{ db *sqlite.DB }
+
+// openFile survives a loss of power with what was there a moment before: a box
+// whose session is gone registers again.
+func openFile(ctx context.Context, path string) (store, error) {
+	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: appID, Migrations: migrations(), Relaxed: true})
+	if err != nil {
+		return nil, err
+	}
+	return file{db}, nil
+}
+
+func same(query string) string { return query }
+
+func (f file) write(ctx context.Context, do func(tx) error) error {
+	return f.db.Write(ctx, func(t *sql.Tx) error { return do(tx{t, same, ctx}) })
+}
+
+func (f file) read(ctx context.Context, do func(tx) error) error {
+	return f.db.Read(ctx, func(t *sql.Tx) error { return do(tx{t, same, ctx}) })
+}
+
+func (f file) close() error { return f.db.Close() }
+
+// server is PostgreSQL.
+type server struct{ db *sql.DB }
+
+// maxConnections to PostgreSQL of one host.
+const maxConnections = 8
+
+func openServer(ctx context.Context, conninfo string) (store, error) {
+	config, err := pgx.ParseConfig(conninfo)
+	if err != nil {
+		// The text may hold a password: say nothing of it.
+		return nil, &adapters.ConfigError{Key: "federation.registry", Message: "is no PostgreSQL connection string"}
+	}
+	s := server{stdlib.OpenDB(*config)}
+	s.db.SetMaxOpenConns(maxConnections)
+	s.db.SetMaxIdleConns(maxConnections)
+	if err := s.migrate(ctx); err != nil {
+		return nil, errors.Join(adapters.Unavailable(err, "cannot use the registry"), s.db.Close())
+	}
+	return s, nil
+}
+
+// migrate makes the tables once; several hosts may start together, so one at a
+// time looks (pg_advisory_xact_lock).
+func (s server) migrate(ctx context.Context) error {
+	return s.write(ctx, func(t tx) error {
+		if _, err := t.exec(fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", appID)); err != nil {
+			return err
+		}
+		var there bool
+		if err := t.row("SELECT to_regclass('federation_sessions') IS NOT NULL").Scan(&there); err != nil || there {
+			return err
+		}
+		for _, step := range migrations() {
+			for statement := range strings.SplitSeq(step, ";") {
+				if strings.TrimSpace(statement) == "" {
+					continue
+				}
+				if _, err := t.exec(statement); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// numbered writes the parameters as PostgreSQL does.
+func numbered(query string) string { return strings.ReplaceAll(query, "?", "$") }
+
+func (s server) write(ctx context.Context, do func(tx) error) error {
+	t, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return adapters.Unavailable(err, "the registry cannot be reached")
+	}
+	if err := do(tx{t, numbered, ctx}); err != nil {
+		return errors.Join(err, rolledBack(t))
+	}
+	if err := t.Commit(); err != nil {
+		return adapters.Unavailable(err, "the registry did not take the change")
+	}
+	return nil
+}
+
+func rolledBack(t *sql.Tx) error {
+	if err := t.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return err
+	}
+	return nil
+}
+
+func (s server) read(ctx context.Context, do func(tx) error) error { return s.write(ctx, do) }
+
+func (s server) close() error { return s.db.Close() }

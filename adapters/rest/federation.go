@@ -1,0 +1,171 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/federation"
+	mesh "github.com/dreamlab-ai/agentinit/adapters/federation/host"
+)
+
+// Host is the host's side of federation; *Host of adapters/federation/host is it.
+type Host interface {
+	Register(ctx context.Context, principal string, r federation.Registration) (federation.Grant, error)
+	Heartbeat(ctx context.Context, box string, b federation.Beat) (federation.BeatAnswer, *federation.Eviction, error)
+	Deregister(ctx context.Context, box string, f federation.Farewell) error
+	Evict(ctx context.Context, box, reason string, permanent bool, retryAfter time.Duration) error
+	Admit(ctx context.Context, box string) error
+	Boxes(ctx context.Context) ([]mesh.BoxStatus, error)
+}
+
+var _ Host = (*mesh.Host)(nil)
+
+// EvictBody is the body of POST /v1/federation/evict.
+type EvictBody struct {
+	Box         string `json:"box_id"`
+	Reason      string `json:"reason"`
+	Permanent   bool   `json:"permanent"` // until it is admitted
+	RetryAfterS int    `json:"retry_after_s"`
+}
+
+// AdmitBody is the body of POST /v1/federation/admit.
+type AdmitBody struct {
+	Box string `json:"box_id"`
+}
+
+func federationRoutes() []route {
+	return []route{
+		{Method: "POST", Path: federation.RegisterPath, ID: "register", Roles: member, Body: federation.Registration{}, Reply: federation.Grant{}, Status: 201,
+			Doc: "Make a session for a box; the one it had before ends.", handle: postRegister},
+		{Method: "POST", Path: federation.HeartbeatPath, ID: "heartbeat", Roles: box | ended, Body: federation.Beat{}, Reply: federation.BeatAnswer{},
+			Doc: "Tell how the box is; 410 when its session has ended.", handle: postHeartbeat},
+		{Method: "POST", Path: federation.DeregisterPath, ID: "deregister", Roles: box | ended, Body: federation.Farewell{}, Status: 204,
+			Doc: "End the box's session.", handle: postDeregister},
+		{Method: "GET", Path: "/v1/federation/boxes", ID: "boxes", Roles: reader, Reply: adapters.Page[mesh.BoxStatus]{}, Doc: "The boxes that are registered here.", handle: getBoxes},
+		{Method: "POST", Path: "/v1/federation/evict", ID: "evict", Roles: adminOnly, Body: EvictBody{}, Status: 204, Doc: "End a box's session, for good if so said.", handle: postEvict},
+		{Method: "POST", Path: "/v1/federation/admit", ID: "admit", Roles: adminOnly, Body: AdmitBody{}, Status: 204, Doc: "Let a box register again that was evicted for good.", handle: postAdmit},
+	}
+}
+
+func (q *request) host() (Host, error) {
+	if q.s.cfg.Host == nil {
+		return nil, adapters.Unsupported("federation", `this box is no host: federation.mode is not "host"`)
+	}
+	return q.s.cfg.Host, nil
+}
+
+func postRegister(q *request) error {
+	h, err := q.host()
+	if err != nil {
+		return err
+	}
+	var in federation.Registration
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	// Who signs is who registers: nobody takes another key's name.
+	if isKey(q.who.ID) && in.BoxID != q.who.ID {
+		return adapters.Errorf(adapters.CodePermissionDenied, "box_id is not the key that signed the request")
+	}
+	grant, err := h.Register(q.Context(), q.who.Role+" "+q.who.ID, in)
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusCreated, grant)
+}
+
+// isKey tells a public key from another principal's id.
+func isKey(id string) bool {
+	if len(id) != 64 {
+		return false
+	}
+	for _, c := range []byte(id) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+func postHeartbeat(q *request) error {
+	h, err := q.host()
+	if err != nil {
+		return err
+	}
+	var in federation.Beat
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	answer, gone, err := h.Heartbeat(q.Context(), q.who.ID, in)
+	switch {
+	case err != nil:
+		return err
+	case gone != nil:
+		return adapters.Errorf(adapters.CodeSessionEvicted, "%s", gone.Reason).
+			With("reason", gone.Reason, "permanent", gone.Permanent, "retry_after_s", gone.RetryAfterS)
+	}
+	return q.reply(http.StatusOK, answer)
+}
+
+// done answers 204.
+func (q *request) done(err error) error {
+	if err != nil {
+		return err
+	}
+	q.begin("")
+	q.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func postDeregister(q *request) error {
+	h, err := q.host()
+	if err != nil {
+		return err
+	}
+	var in federation.Farewell
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	return q.done(h.Deregister(q.Context(), q.who.ID, in))
+}
+
+func getBoxes(q *request) error {
+	h, err := q.host()
+	if err != nil {
+		return err
+	}
+	boxes, err := h.Boxes(q.Context())
+	if err != nil {
+		return err
+	}
+	return whole(q, boxes)
+}
+
+func postEvict(q *request) error {
+	h, err := q.host()
+	if err != nil {
+		return err
+	}
+	var in EvictBody
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	if in.RetryAfterS < 0 || in.RetryAfterS > 3600 {
+		return adapters.Invalid("retry_after_s", "must be 0 to 3600")
+	}
+	return q.done(h.Evict(q.Context(), in.Box, in.Reason, in.Permanent, time.Duration(in.RetryAfterS)*time.Second))
+}
+
+func postAdmit(q *request) error {
+	h, err := q.host()
+	if err != nil {
+		return err
+	}
+	var in AdmitBody
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	return q.done(h.Admit(q.Context(), in.Box))
+}
