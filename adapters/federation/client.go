@@ -270,7 +270,9 @@ func (a *answer) failed(call uint64) Event {
 	switch {
 	case a.status == http.StatusConflict && (p.Code == adapters.CodeContractMismatch || p.Code == ""):
 		f.Kind = Mismatch
-	case a.status == http.StatusBadRequest, a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
+	case a.status == http.StatusBadRequest, a.status == http.StatusUnauthorized, a.status == http.StatusForbidden,
+		// There is a server, and it is no host: waiting does not make it one.
+		a.status == http.StatusNotFound, a.status == http.StatusMethodNotAllowed, a.status == http.StatusNotImplemented:
 		f.Kind = Rejected
 	}
 	return f

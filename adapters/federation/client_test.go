@@ -114,6 +114,8 @@ func TestAnswersToRegister(t *testing.T) {
 		"bad request":           {400, `{"message":"no"}`, nil, Failed{Kind: Rejected}, "no"},
 		"unauthorized":          {401, ``, nil, Failed{Kind: Rejected}, "401"},
 		"forbidden":             {403, ``, nil, Failed{Kind: Rejected}, "403"},
+		"no host":               {404, ``, nil, Failed{Kind: Rejected}, "404"},
+		"no host, either":       {501, ``, nil, Failed{Kind: Rejected}, "501"},
 		"redirect":              {302, ``, []string{"Location", "http://127.0.0.1:1/"}, Failed{}, "302"},
 		"gone":                  {410, ``, nil, Failed{}, "410"},
 		"too many":              {429, ``, []string{"Retry-After", "17"}, Failed{RetryAfter: 17 * sec}, "429"},
