@@ -65,9 +65,7 @@ var shortenings = []struct{ first, others, text int }{
 // 256. What does not fit is left out from the end: old lines of stderr first, then
 // long texts, then programs.
 func (r TerminationReport) Fit(limit int) TerminationReport {
-	// No program takes less than this, so more cannot fit however short.
-	const least = len(`{"name":"","state":""}`)
-	if most := limit / least; len(r.Programs) > most {
+	if most := r.mostPrograms(limit); len(r.Programs) > most {
 		r.Omitted += len(r.Programs) - most
 		r.Programs = r.Programs[:most]
 	}
@@ -85,6 +83,20 @@ func (r TerminationReport) Fit(limit int) TerminationReport {
 	}
 	// The most programs that fit: one more or less changes the size alone.
 	return with(sort.Search(len(all), func(n int) bool { return len(with(n+1).bytes()) > limit }))
+}
+
+// mostPrograms is how many programs fit at the most, however much is shortened. It
+// spares the attempts with all of them.
+func (r TerminationReport) mostPrograms(limit int) int {
+	const empty = len(`{"name":"","state":""}`)
+	// A text is cut to that and may lose a rune more.
+	shortest := shortenings[len(shortenings)-1].text - utf8.UTFMax - len("…")
+	for i, p := range r.Programs {
+		if limit -= empty + min(len(p.Name), shortest) + min(len(p.State), shortest); limit < 0 {
+			return i
+		}
+	}
+	return len(r.Programs)
 }
 
 // Render writes one readable line and then the report as one JSON object, in at

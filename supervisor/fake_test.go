@@ -132,7 +132,7 @@ func (k *kernel) end(p *fakeProc, after time.Duration, exit program.Exit) {
 	})
 }
 
-func (k *kernel) Signal(name string, run uint64, signal string, _ program.KillScope) error {
+func (k *kernel) Signal(name string, run uint64, signal string, _ program.KillScope, _ time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.note("%s %s", signal, name)

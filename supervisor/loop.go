@@ -216,7 +216,10 @@ func (l *loop) act(e *entry, a program.Action) {
 		e.early = nil
 		l.crew.submit(e.lane, func() { l.spawn(e, spec, a.Run) })
 	case program.Signal:
-		l.crew.submit(e.lane, func() { l.failedToSend(name, a.String(), procs.Signal(name, a.Run, a.Signal, spec.Kill)) })
+		asked := time.Now()
+		l.crew.submit(e.lane, func() {
+			l.failedToSend(name, a.String(), procs.Signal(name, a.Run, a.Signal, spec.Kill, asked))
+		})
 	case program.KillAll:
 		l.crew.submit(e.lane, func() { l.failedToSend(name, a.String(), procs.Kill(name, a.Run)) })
 	case program.RunHook:

@@ -14,8 +14,9 @@ type Processes interface {
 	// Start returns when the run has been exec'ed, or why it could not be. An
 	// error with a method ShellStatus() int says what a shell would report.
 	Start(spec *program.Spec, run uint64) (pid int, err error)
-	// Signal sends a signal (without "SIG") to what scope covers of the run.
-	Signal(name string, run uint64, signal string, scope program.KillScope) error
+	// Signal sends a signal (without "SIG") to what scope covered of the run when it
+	// was asked for, and to what has come since as far as it is seen.
+	Signal(name string, run uint64, signal string, scope program.KillScope, asked time.Time) error
 	// Kill sends KILL to everything in the run's kill scope.
 	Kill(name string, run uint64) error
 	// Rename makes name of what was is, its run included. Notices of runs that began

@@ -135,9 +135,9 @@ func (l *loop) requestSignal(e *entry, signal string, sent chan<- error) error {
 	if e.m.PID == 0 {
 		return l.refuse(e, "signal", "it does not run")
 	}
-	run, name := e.m.Run, e.name
+	run, name, asked := e.m.Run, e.name, time.Now()
 	l.crew.submit(e.lane, func() {
-		sent <- l.sup.cfg.Processes.Signal(name, run, signal, program.KillProcess)
+		sent <- l.sup.cfg.Processes.Signal(name, run, signal, program.KillProcess, asked)
 	})
 	return nil
 }

@@ -352,7 +352,7 @@ var scopes = map[program.KillScope]proc.Scope{
 
 // Signal implements Processes. A tree or group in which nothing is left is no
 // error.
-func (s *System) Signal(name string, run uint64, signal string, scope program.KillScope) error {
+func (s *System) Signal(name string, run uint64, signal string, scope program.KillScope, asked time.Time) error {
 	sig, err := proc.ParseSignal(signal)
 	if err != nil {
 		return err
@@ -361,7 +361,7 @@ func (s *System) Signal(name string, run uint64, signal string, scope program.Ki
 	if !ok {
 		return nil
 	}
-	err = s.cfg.Owner.Signal(id, sig, scopes[scope])
+	err = s.cfg.Owner.SignalAsked(id, sig, scopes[scope], asked)
 	if scope != program.KillProcess && errors.Is(err, proc.ErrNoProcess) {
 		return nil
 	}

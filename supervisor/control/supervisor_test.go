@@ -35,7 +35,7 @@ func (k *kernel) Start(spec *program.Spec, _ uint64) (int, error) {
 	return 100 + k.pid, nil
 }
 
-func (k *kernel) Signal(name string, run uint64, signal string, _ program.KillScope) error {
+func (k *kernel) Signal(name string, run uint64, signal string, _ program.KillScope, _ time.Time) error {
 	if signal == "TERM" && !k.deaf[name] {
 		k.end(name, run)
 	}

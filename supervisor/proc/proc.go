@@ -121,6 +121,8 @@ type Owner struct {
 	emptyCgroups []*cgroup          // to be removed by the sweeper
 	childers     []chan struct{}    // closed when we have no child left
 	children     childrenLists
+	lookedAt     time.Time     // when the latest look for adoptees began
+	lookTook     time.Duration // and how long it took
 	departed     departures
 	stats        Stats
 }

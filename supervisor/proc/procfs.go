@@ -185,6 +185,9 @@ func parsePIDs(b []byte) []int {
 	return pids
 }
 
+// childrenMost is the room that most lists of children fit in.
+const childrenMost = 512
+
 // childrenOf lists the children of all threads of another process. ok is false
 // where the kernel has no such list (CONFIG_PROC_CHILDREN).
 func childrenOf(st *statInfo) (pids []int, ok bool) {
@@ -201,7 +204,12 @@ func childrenOf(st *statInfo) (pids []int, ok bool) {
 		}
 	}
 	for _, t := range tasks {
-		b, err := os.ReadFile(dir + t + "/children")
+		var room [childrenMost]byte
+		b := room[:]
+		n, err := readProc(dir+t+"/children", b)
+		if b = b[:n]; n == len(room) {
+			b, err = os.ReadFile(dir + t + "/children")
+		}
 		if errors.Is(err, os.ErrNotExist) {
 			if _, statErr := os.Stat(dir + t); statErr == nil {
 				return nil, false

@@ -13,6 +13,13 @@ import (
 // the group at once, members elsewhere one by one. ErrNoProcess means that nothing
 // of it is left in that scope. Kill is the one to use for making it empty.
 func (o *Owner) Signal(id uint64, sig syscall.Signal, scope Scope) error {
+	return o.SignalAsked(id, sig, scope, time.Now())
+}
+
+// SignalAsked is Signal for what was asked for at that time and is carried out
+// only now: it reaches whoever was there then. Many that were asked for together
+// share what has to be read for them.
+func (o *Owner) SignalAsked(id uint64, sig syscall.Signal, scope Scope, asked time.Time) error {
 	p, err := o.lookup(id)
 	if err != nil {
 		return err
@@ -24,7 +31,7 @@ func (o *Owner) Signal(id uint64, sig syscall.Signal, scope Scope) error {
 	if scope == ScopeTree || !o.leads(p) {
 		// Looked up before the group is signalled: a leader that dies of it
 		// takes the path to its children along.
-		tasks = p.inScope(o.tree(p), scope)
+		tasks = p.inScope(o.treeSince(p, asked), scope)
 	}
 	groupErr := o.signalLeader(p, sig, true)
 	reached := groupErr == nil

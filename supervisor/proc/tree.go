@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // What belongs to a started process is found from the top down. Everything that
@@ -31,6 +32,8 @@ type seenTask struct {
 // program has made with CLONE_PARENT. A start that is not yet registered may be
 // among them, see register. Called with the mutex held.
 func (o *Owner) lookForAdoptees() {
+	o.lookedAt = time.Now()
+	defer func() { o.lookTook = time.Since(o.lookedAt) }()
 	for _, pid := range o.ownChildren() {
 		if o.byPID[pid] != nil || o.adopted[pid] != nil || o.helpers[pid] != nil {
 			continue
@@ -307,9 +310,16 @@ type task struct {
 
 // tree lists what is alive of p. Processes move while it looks; who must have
 // them all stops them and looks again.
-func (o *Owner) tree(p *process) []task {
+func (o *Owner) tree(p *process) []task { return o.treeSince(p, time.Now()) }
+
+// treeSince is tree where a look at our children serves that began after since:
+// for a thousand programs that are signalled together one is enough, and a
+// thousand looks at a thousand children are not what a shutdown has time for.
+func (o *Owner) treeSince(p *process, since time.Time) []task {
 	o.mu.Lock()
-	o.lookForAdoptees()
+	if !o.lookedAt.After(since) {
+		o.lookForAdoptees()
+	}
 	pending := o.pending > 0
 	o.mu.Unlock()
 	if pending {

@@ -577,3 +577,35 @@ func TestParseSignal(t *testing.T) {
 		}
 	}
 }
+
+// Who is asked to stop together is looked for together; who is asked later is not
+// judged by what was seen before.
+func TestSignalsAskedTogetherShareALook(t *testing.T) {
+	o := newOwner(t, Options{})
+	var ids []uint64
+	for range 3 {
+		p := mustStart(t, o, Command{Path: "/bin/sleep", Args: []string{"sleep", "60"}})
+		ids = append(ids, p.ID)
+	}
+	asked := time.Now()
+	looks := map[time.Time]bool{}
+	signal := func(id uint64, at time.Time) {
+		t.Helper()
+		if err := o.SignalAsked(id, syscall.SIGCONT, ScopeTree, at); err != nil {
+			t.Fatal(err)
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		looks[o.lookedAt] = true
+	}
+	for _, id := range ids {
+		signal(id, asked)
+	}
+	if len(looks) != 1 {
+		t.Errorf("%d looks for what was asked for at once", len(looks))
+	}
+	signal(ids[0], time.Now())
+	if len(looks) != 2 {
+		t.Error("an earlier look served a later request")
+	}
+}
