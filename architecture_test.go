@@ -80,6 +80,9 @@ var arrows = map[string][]string{
 	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite"},
 	"adapters/contract":              {"adapters"},
 
+	"mesh/nip01": {},
+	"mesh/relay": {"mesh/nip01", "adapters/sqlite"},
+
 	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange"},
 	"probes/nip98":   {},
 	"probes/console": {},
@@ -104,7 +107,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98"}
+var pure = []string{"supervisor/program", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

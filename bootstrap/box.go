@@ -120,8 +120,18 @@ func (b *Boot) Mounts() []string {
 	return mounts
 }
 
+// RelayAddress is where programs of the box reach its own relay: host:port.
+func RelayAddress(r schema.Relay) string {
+	host := strings.Trim(r.Bind, "[]")
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, strconv.Itoa(r.Port))
+}
+
 // Relays are the relays one of which must answer, and whether that is asked for
-// at all: those of NOSTR_RELAYS, else of the manifest. Known after Load.
+// at all: those of NOSTR_RELAYS, else of the manifest, and the box's own. Known
+// after Load.
 func (b *Boot) Relays() (urls []string, wanted bool) {
 	m := b.Current().Manifest
 	if !m.SovereignMesh.Enabled || !m.SovereignMesh.PublishAgentEvents {
@@ -134,6 +144,9 @@ func (b *Boot) Relays() (urls []string, wanted bool) {
 	}
 	if len(urls) == 0 {
 		urls = append(append(urls, m.SovereignMesh.Operator.RelayURLs...), m.Integrations.ExternalEvents.RelayURLs...)
+	}
+	if relay := m.SovereignMesh.Relay; relay.Enabled && (relay.Implementation == RelayEmbedded || relay.Implementation == relayProgram) {
+		urls = append(urls, "ws://"+RelayAddress(relay))
 	}
 	return urls, true
 }

@@ -229,3 +229,46 @@ func TestMessagesFitOneLine(t *testing.T) {
 		t.Fatalf("got %q", got)
 	}
 }
+
+// Without the relay's binary in the image and without a word in the manifest,
+// agentinit is the relay; a word is obeyed.
+func TestRelayOfTheBox(t *testing.T) {
+	for name, test := range map[string]struct {
+		key     string
+		binary  bool
+		want    string
+		program bool
+	}{
+		"nothing in the image": {"", false, RelayEmbedded, false},
+		"the image has one":    {"", true, "nostr-rs-relay", true},
+		"the manifest wants":   {"implementation = \"embedded\"\n", true, RelayEmbedded, false},
+		"the manifest insists": {"implementation = \"nostr-rs-relay\"\n", false, "nostr-rs-relay", true},
+	} {
+		roots := testRoots(t)
+		manifest := agentboxManifest + "[sovereign_mesh]\nenabled = true\npublish_agent_events = true\n[sovereign_mesh.relay]\nenabled = true\nport = 7000\n" +
+			test.key + "[security.exceptions.nostr-relay]\n"
+		r := newBootRig(t, roots, manifest, func(c *Config) {
+			bin := t.TempDir()
+			if test.binary {
+				write(t, filepath.Join(bin, "nostr-rs-relay"), "", 0o755)
+			}
+			c.Environ = append(c.Environ, "PATH="+bin)
+		})
+		if err := r.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l := r.Current()
+		if got := l.Manifest.SovereignMesh.Relay.Implementation; got != test.want {
+			t.Errorf("%s: the relay is %s, want %s", name, got, test.want)
+		}
+		if got := slices.ContainsFunc(l.Specs, func(s program.Spec) bool { return s.Name == "nostr-relay" }); got != test.program {
+			t.Errorf("%s: the program is there: %t", name, got)
+		}
+		if _, declared := r.DeclaredEnvironment()["AGENTBOX_RELAY_IMPL"]; declared != (test.key != "") {
+			t.Errorf("%s: AGENTBOX_RELAY_IMPL is declared: %t", name, declared)
+		}
+		if urls, _ := r.Relays(); !slices.Contains(urls, "ws://127.0.0.1:7000") {
+			t.Errorf("%s: /ready asks %v, not the box's own relay", name, urls)
+		}
+	}
+}

@@ -115,6 +115,7 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 	if doc == nil {
 		return nil, Findings(findings)
 	}
+	b.chooseRelay(m, doc)
 	l := &Loaded{Manifest: m, Document: doc}
 	var more, bad []schema.Finding
 	l.Plan, more = plan.Resolve(m, doc, b.facts(m, doc, users))
@@ -127,6 +128,25 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 	sum := sha256.Sum256(text)
 	l.Checksum = "sha256:" + hex.EncodeToString(sum[:])
 	return l, nil
+}
+
+const (
+	relayKey     = "sovereign_mesh.relay.implementation"
+	relayProgram = "nostr-rs-relay" // the relay of the catalogue, by the name of its binary
+
+	// RelayEmbedded is the implementation of a relay that is agentinit itself.
+	RelayEmbedded = "embedded"
+)
+
+// chooseRelay lets agentinit be the relay where the image has none and the
+// manifest does not name one.
+func (b *Boot) chooseRelay(m *schema.Manifest, doc *schema.Document) {
+	if m == nil || !m.SovereignMesh.Relay.Enabled || doc.NonEmpty(relayKey) {
+		return
+	}
+	if _, err := b.cfg.Roots.lookPath(relayProgram, b.cfg.Environ); err != nil {
+		m.SovereignMesh.Relay.Implementation = RelayEmbedded
+	}
 }
 
 func hasErrors(findings []schema.Finding) bool {

@@ -183,5 +183,8 @@ func (b *Boot) DeclaredEnvironment() map[string]string {
 			out[name] = v
 		}
 	}
+	if !b.Current().Document.NonEmpty(relayKey) {
+		delete(out, "AGENTBOX_RELAY_IMPL") // the boot has chosen it: chooseRelay
+	}
 	return out
 }

@@ -233,7 +233,7 @@ func meshShape() *shape {
 func relayShape() *shape {
 	return table("The embedded Nostr relay.",
 		field("enabled", onOff("Switches it on; exception nostr-relay.")),
-		field("implementation", enum("Which relay; only the first is started here.", "nostr-rs-relay", "external", "off").def("nostr-rs-relay")),
+		field("implementation", enum("Which relay. `nostr-rs-relay` is a program of the image; `embedded` is agentinit itself.", "nostr-rs-relay", "embedded", "external", "off").def("nostr-rs-relay")),
 		field("port", port("Port (E028).").def(7777)),
 		field("bind", text("Address (E029).").def("127.0.0.1")),
 		field("expose", onOff("Publish the port on the host.")),

@@ -90,6 +90,7 @@ type box struct {
 	readers   int // the group that may read on the control socket
 	boundary  boundary
 	authMode  probes.AuthMode
+	relay     meshRelay
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
 	showing   sync.Mutex // of showSlots
@@ -363,7 +364,7 @@ func (b *box) build() error {
 	}.Read)
 	b.server, err = probes.NewServer(probes.Config{
 		Bus: b.bus, Readiness: b.readiness, Liveness: probes.NewLiveness(b.sup, b.started), Auth: b.auth,
-		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta,
+		Gatherer: b.registry, Registerer: b.registry, Health: b.health, Meta: b.meta, Relay: b.relayHealth(m),
 		Names: b.boundary.names, PublicOrigins: b.boundary.public, TrustedProxies: b.boundary.proxies, Origins: b.boundary.origins,
 		Wrap: b.traceRequests(), ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
@@ -434,6 +435,7 @@ func (b *box) serve(socket *control.Socket) {
 	if relays, wanted := b.boot.Relays(); wanted {
 		b.background(func() { b.readiness.FollowRelays(b.stopped, relays, probes.DialRelay) })
 	}
+	b.serveRelay()
 	// A port that is taken is told of, tried again and shown in /health; programs
 	// run without it.
 	if err := b.server.Start(b.stopped); err != nil {

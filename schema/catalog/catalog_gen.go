@@ -310,7 +310,7 @@ func generated() *Catalogue {
 			Packages: []string{"nodejs"},
 		}, Feature{
 			Name:    "nostr-relay",
-			Summary: "Embedded Nostr relay",
+			Summary: "Nostr relay as a program of its own",
 			When:    []string{"sovereign_mesh.relay.enabled", "sovereign_mesh.relay.implementation = nostr-rs-relay"},
 			Programs: map[string]map[string]interface{}{
 				"nostr-relay": map[string]interface{}{
@@ -334,6 +334,17 @@ func generated() *Catalogue {
 				Command:  []string{"nostr-rs-relay", "--version"},
 				Packages: []string{"nostr-rs-relay"},
 			}},
+			Ports: []Port{Port{
+				Name: "nostr-relay",
+				Port: "{sovereign_mesh.relay.port}",
+				When: []string{"sovereign_mesh.relay.expose"},
+				Bind: "{sovereign_mesh.relay.bind}",
+			}},
+			Volumes: []string{"nostr-relay-data"},
+		}, Feature{
+			Name:    "embedded-relay",
+			Summary: "Nostr relay inside agentinit",
+			When:    []string{"sovereign_mesh.relay.enabled", "sovereign_mesh.relay.implementation = embedded"},
 			Ports: []Port{Port{
 				Name: "nostr-relay",
 				Port: "{sovereign_mesh.relay.port}",

@@ -42,7 +42,7 @@ func listeners(d *schema.Document) []listener {
 		{listener{path: "supervisor.listen", label: "the management listener", port: portOf(m.Supervisor.Listen)}, true},
 		{metricsListener(m), true},
 		{listener{path: podPort, label: "the pod server", port: int64(m.Integrations.SolidPodRS.Port)}, m.SovereignMesh.Enabled && m.Adapters.Pods == "local-solid-rs"},
-		{listener{path: relayPort, label: "the relay", port: int64(m.SovereignMesh.Relay.Port)}, m.SovereignMesh.Relay.Enabled && m.SovereignMesh.Relay.Implementation == "nostr-rs-relay"},
+		{listener{path: relayPort, label: "the relay", port: int64(m.SovereignMesh.Relay.Port)}, m.SovereignMesh.Relay.Enabled && slices.Contains([]string{"nostr-rs-relay", "embedded"}, m.SovereignMesh.Relay.Implementation)},
 		{listener{path: filterPort, label: "the privacy filter", port: int64(m.PrivacyFilter.Port)}, m.PrivacyFilter.Enabled},
 		{listener{path: "desktop.enabled", label: "desktop VNC", port: 5901}, m.Desktop.Enabled},
 		{listener{path: "toolchains.code_server", label: "code-server", port: 8080}, m.Toolchains.CodeServer},

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/mesh/relay"
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// Times of the box's own relay.
+const (
+	relayRetry  = 5 * time.Second // until a port or a database that cannot be had is tried again
+	relayStart  = 10 * time.Second
+	relayStatus = 2 * time.Second
+)
+
+// meshRelay is the relay inside agentinit; nil while there is none.
+type meshRelay struct{ running atomic.Pointer[relay.Relay] }
+
+// embedded tells whether agentinit is the box's relay.
+func embedded(m *schema.Manifest) bool {
+	r := m.SovereignMesh.Relay
+	return r.Enabled && r.Implementation == bootstrap.RelayEmbedded
+}
+
+// serveRelay runs the relay beside the programs. What keeps it from starting is
+// told and tried again: the box runs without a relay too.
+func (b *box) serveRelay() {
+	m := b.manifest()
+	if !embedded(m) {
+		return
+	}
+	b.background(func() {
+		for told := ""; ; {
+			err := b.runRelay(m)
+			if b.stopped.Err() != nil {
+				return
+			}
+			if why := err.Error(); why != told {
+				told = why
+				b.publish(event.Warn, "RelayUnavailable", map[string]any{"message": why})
+			}
+			select {
+			case <-time.After(relayRetry):
+			case <-b.stopped.Done():
+				return
+			}
+		}
+	})
+}
+
+// runRelay opens the relay and serves it until the box is stopped or it fails.
+func (b *box) runRelay(m *schema.Manifest) error {
+	settings := m.SovereignMesh.Relay
+	l, err := net.Listen("tcp", net.JoinHostPort(settings.Bind, strconv.Itoa(settings.Port)))
+	if err != nil {
+		return err
+	}
+	starting, cancel := context.WithTimeout(b.stopped, relayStart)
+	defer cancel()
+	r, err := relay.Start(starting, b.relayConfig(m))
+	if err != nil {
+		_ = l.Close() // nobody was served there
+		return err
+	}
+	b.relay.running.Store(r)
+	defer b.relay.running.Store(nil)
+	stop := context.AfterFunc(b.stopped, func() { b.closeRelay(r) })
+	defer stop()
+	b.publish(event.Info, "RelayListening", map[string]any{"address": l.Addr().String(), "ingress_policy": settings.IngressPolicy})
+	err = r.Serve(l)
+	b.closeRelay(r)
+	return err
+}
+
+func (b *box) closeRelay(r *relay.Relay) {
+	if err := r.Close(); err != nil {
+		b.publish(event.Warn, "RelayNotClosed", map[string]any{"message": err.Error()})
+	}
+}
+
+// relayConfig is the manifest as the relay wants it. Whose keys are the box's own
+// is asked at each message: a rotation changes it.
+func (b *box) relayConfig(m *schema.Manifest) relay.Config {
+	settings := m.SovereignMesh.Relay
+	kinds := make([]int, len(settings.AllowedKinds))
+	for i, k := range settings.AllowedKinds {
+		kinds[i] = int(k)
+	}
+	policy := relay.Policy{
+		Ingress: relay.Ingress(settings.IngressPolicy), Allowed: settings.AllowedPubkeys, Kinds: kinds, NIP04: settings.AllowNIP04,
+		MaxEventBytes: int(settings.MaxEventBytes), Hosts: b.boundary.names,
+	}
+	info := relay.Info{Name: "agentbox", Description: settings.InfoDescription, Contact: settings.InfoContact, Version: version}
+	return relay.Config{
+		Dir: b.roots.Path(settings.DataDir), MessagesPerSec: int(settings.MessagesPerSec), RetentionDays: int(settings.RetentionDays),
+		Kinds: kinds, Info: info, Registerer: b.registry,
+		Policy: func() relay.Policy {
+			p := policy
+			p.Own = slices.Clone(b.boot.OwnKeys())
+			return p
+		},
+		Report: func(what string, err error) {
+			b.publish(event.Warn, "RelayTrouble", map[string]any{"what": what, "message": err.Error()})
+		},
+	}
+}
+
+// relayHealth answers /health/relay; nil when agentinit is not the relay.
+func (b *box) relayHealth(m *schema.Manifest) func() any {
+	if !embedded(m) {
+		return nil
+	}
+	return func() any {
+		health := relayReport{State: "starting"}
+		r := b.relay.running.Load()
+		if r == nil {
+			return health
+		}
+		ctx, cancel := context.WithTimeout(b.stopped, relayStatus)
+		defer cancel()
+		var err error
+		if health.Status, err = r.Status(ctx); err != nil {
+			health.State, health.Error = "degraded", err.Error()
+			return health
+		}
+		health.State = "ok"
+		return health
+	}
+}
+
+// relayReport is the body of /health/relay.
+type relayReport struct {
+	State string `json:"status"`
+	relay.Status
+	Error string `json:"error,omitempty"`
+}

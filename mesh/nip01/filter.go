@@ -1,0 +1,167 @@
+package nip01
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// MaxFilterItems bounds the values of one filter, all its lists together.
+const MaxFilterItems = 2000
+
+// Filter selects events: all conditions that are set must hold. A list that is
+// there and empty selects nothing. The zero value selects every event.
+type Filter struct {
+	IDs, Authors []string // nil = any
+	Kinds        []int
+	Tags         map[string][]string // by the letter of the tag
+	Since, Until *int64              // seconds, inclusive
+	Limit        *int                // of the stored events that are asked for
+}
+
+// ParseFilter reads one filter. Conditions that it does not know are refused: an
+// event must not be sent to who asked for fewer.
+func ParseFilter(raw []byte) (f Filter, err error) {
+	fields, err := object(raw)
+	if err != nil {
+		return f, fmt.Errorf("the filter %w", err)
+	}
+	items := 0
+	for name, raw := range fields {
+		switch {
+		case name == "ids":
+			f.IDs, err = hexList(raw)
+			items += len(f.IDs)
+		case name == "authors":
+			f.Authors, err = hexList(raw)
+			items += len(f.Authors)
+		case name == "kinds":
+			f.Kinds, err = kindList(raw)
+			items += len(f.Kinds)
+		case name == "since":
+			f.Since, err = moment(raw)
+		case name == "until":
+			f.Until, err = moment(raw)
+		case name == "limit":
+			var n int64
+			n, err = integer(raw, maxCreatedAt)
+			limit := int(min(n, 1<<30))
+			f.Limit = &limit
+		case len(name) == 2 && name[0] == '#' && letter(name[1]):
+			var values []string
+			values, err = textList(raw)
+			if f.Tags == nil {
+				f.Tags = make(map[string][]string, 1)
+			}
+			f.Tags[name[1:]] = values
+			items += len(values)
+		default:
+			return f, fmt.Errorf("the filter's %.40q is not supported", name)
+		}
+		if err != nil {
+			return f, fmt.Errorf("the filter's %.40s %w", name, err)
+		}
+	}
+	if items > MaxFilterItems {
+		return f, fmt.Errorf("the filter has more than %d values", MaxFilterItems)
+	}
+	return f, nil
+}
+
+func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+
+func textList(raw json.RawMessage) ([]string, error) {
+	var list []*string
+	if err := json.Unmarshal(raw, &list); err != nil || list == nil {
+		return nil, errors.New("is no array of strings")
+	}
+	out := make([]string, len(list))
+	for i, s := range list {
+		if s == nil {
+			return nil, errors.New("is no array of strings")
+		}
+		out[i] = *s
+	}
+	return out, nil
+}
+
+func hexList(raw json.RawMessage) ([]string, error) {
+	list, err := textList(raw)
+	if err == nil && slices.ContainsFunc(list, func(s string) bool { return !lowerHex(s, hexIDSize) }) {
+		err = fmt.Errorf("has one that is not %d lower-case hexadecimal digits", hexIDSize)
+	}
+	return list, err
+}
+
+func kindList(raw json.RawMessage) ([]int, error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(raw, &list); err != nil || list == nil {
+		return nil, errors.New("is no array of numbers")
+	}
+	out := make([]int, len(list))
+	for i, raw := range list {
+		n, err := integer(raw, MaxKind)
+		if err != nil {
+			return nil, fmt.Errorf("has one that %w", err)
+		}
+		out[i] = int(n)
+	}
+	return out, nil
+}
+
+func moment(raw json.RawMessage) (*int64, error) {
+	n, err := integer(raw, maxCreatedAt)
+	return &n, err
+}
+
+// Matches tells whether the filter selects e; Limit has no part in it.
+func (f Filter) Matches(e *nostr.Event) bool {
+	if f.IDs != nil && !slices.Contains(f.IDs, e.ID) ||
+		f.Authors != nil && !slices.Contains(f.Authors, e.PubKey) ||
+		f.Kinds != nil && !slices.Contains(f.Kinds, e.Kind) ||
+		f.Since != nil && int64(e.CreatedAt) < *f.Since ||
+		f.Until != nil && int64(e.CreatedAt) > *f.Until {
+		return false
+	}
+	for name, values := range f.Tags {
+		if !slices.ContainsFunc(values, func(v string) bool { return HasTag(e, name, v) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// MatchesAny tells whether one of filters selects e.
+func MatchesAny(filters []Filter, e *nostr.Event) bool {
+	return slices.ContainsFunc(filters, func(f Filter) bool { return f.Matches(e) })
+}
+
+// MarshalJSON writes the filter as NIP-01 has it.
+func (f Filter) MarshalJSON() ([]byte, error) {
+	out := map[string]any{}
+	if f.IDs != nil {
+		out["ids"] = f.IDs
+	}
+	if f.Authors != nil {
+		out["authors"] = f.Authors
+	}
+	if f.Kinds != nil {
+		out["kinds"] = f.Kinds
+	}
+	for name, values := range f.Tags {
+		out["#"+name] = values
+	}
+	if f.Since != nil {
+		out["since"] = *f.Since
+	}
+	if f.Until != nil {
+		out["until"] = *f.Until
+	}
+	if f.Limit != nil {
+		out["limit"] = *f.Limit
+	}
+	return json.Marshal(out)
+}

@@ -1,0 +1,194 @@
+package relay
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+)
+
+// Ingress is who may write.
+type Ingress string
+
+// The ingress policies of sovereign_mesh.relay.ingress_policy.
+const (
+	Allowlist  Ingress = "allowlist"   // sessions of the listed keys, and of the own ones
+	SignedOnly Ingress = "signed-only" // sessions that have shown a key
+	Open       Ingress = "open"        // everybody
+)
+
+const (
+	challengeLife = 60 * time.Second
+	authSkew      = 60 * time.Second
+	futureSkew    = 15 * time.Minute
+)
+
+// ownKinds are what the box itself publishes besides the allowed kinds: its relay
+// lists (NIP-65, NIP-17) and the history of its events.
+var ownKinds = []int{10002, 10050, 1078}
+
+// Policy judges events and sessions. It is a value: nothing changes it.
+type Policy struct {
+	Ingress Ingress
+	Own     []string // public keys that may always write: the box's, the operator's
+	Allowed []string // further ones under Allowlist
+	Kinds   []int    // 38000 and 38100 each stand for a hundred
+	NIP04   bool     // direct messages of the older form
+	// MaxEventBytes bounds an event as it is sent.
+	MaxEventBytes int
+	// Hosts are names, with or without a port, under which clients know this relay
+	// besides the address of their connection (NIP-42, tag relay).
+	Hosts []string
+}
+
+// Refusal is why something is not done: one of NIP-01's machine-readable prefixes
+// and a text.
+type Refusal struct{ Prefix, Text string }
+
+func (r *Refusal) Error() string { return r.Prefix + ": " + r.Text }
+
+func refuse(prefix, format string, args ...any) *Refusal {
+	return &Refusal{prefix, fmt.Sprintf(format, args...)}
+}
+
+// AuthWanted tells whether a session has to show a key at all.
+func (p Policy) AuthWanted() bool { return p.Ingress != Open }
+
+// Writer judges who sends: key is what the session has shown, "" for nothing. A gift
+// wrap is signed by a throwaway key, so the event's own key says nothing.
+func (p Policy) Writer(key string) *Refusal {
+	switch {
+	case p.Ingress == Open:
+		return nil
+	case key == "":
+		return refuse("auth-required", "this relay takes events from sessions that have shown their key (NIP-42)")
+	case p.Ingress == SignedOnly, p.own(key), slices.Contains(p.Allowed, key):
+		return nil
+	}
+	return refuse("restricted", "the key of this session may not write here")
+}
+
+func (p Policy) own(key string) bool { return key != "" && slices.Contains(p.Own, key) }
+
+// Event judges an event that is parsed and not verified yet: the cheap part.
+func (p Policy) Event(key string, e *nostr.Event, size int, now time.Time) *Refusal {
+	switch {
+	case size > p.MaxEventBytes:
+		return refuse("invalid", "payload-too-large: the event has %d bytes, the limit is %d", size, p.MaxEventBytes)
+	case e.Kind == nip01.KindAuth:
+		return refuse("invalid", "kind 22242 is sent as AUTH")
+	case !p.kind(key, e.Kind):
+		return refuse("blocked", "kind-not-allowed: this relay does not take kind %d", e.Kind)
+	case nip01.Protected(e) && e.PubKey != key:
+		return refuse("auth-required", "a protected event (NIP-70) is taken from its author alone")
+	case nip01.Expired(e, now):
+		return refuse("invalid", "the event has expired")
+	case e.CreatedAt.Time().After(now.Add(futureSkew)):
+		return refuse("invalid", "created_at is more than %s ahead", futureSkew)
+	}
+	return nil
+}
+
+func (p Policy) kind(key string, kind int) bool {
+	return nip01.KindAllowed(p.Kinds, kind) || p.NIP04 && kind == nip01.KindNIP04 || p.own(key) && slices.Contains(ownKinds, kind)
+}
+
+// Request judges a subscription: who wants nothing but private kinds must have
+// shown a key.
+func (p Policy) Request(key string, filters []nip01.Filter) *Refusal {
+	if key != "" {
+		return nil
+	}
+	for _, f := range filters {
+		if f.Kinds == nil || slices.ContainsFunc(f.Kinds, func(k int) bool { return !nip01.Private(k) }) {
+			return nil
+		}
+	}
+	return refuse("auth-required", "direct messages are read by those they are for (NIP-42)")
+}
+
+// Readable tells whether a session may see e: private kinds are for their author
+// and those in p tags.
+func (p Policy) Readable(key string, e *nostr.Event) bool {
+	return !nip01.Private(e.Kind) || key != "" && (e.PubKey == key || nip01.HasTag(e, "p", key))
+}
+
+// Challenge is what a session was asked to sign (NIP-42), once.
+type Challenge struct {
+	Text   string
+	Issued time.Time
+}
+
+// Fresh tells whether the challenge may still be answered.
+func (c Challenge) Fresh(now time.Time) bool {
+	return c.Text != "" && now.Sub(c.Issued) <= challengeLife
+}
+
+// Auth judges the answer to a challenge, all but its signature. local is the
+// address of the connection at our end.
+func (p Policy) Auth(e *nostr.Event, c Challenge, local string, now time.Time) *Refusal {
+	skew := now.Sub(e.CreatedAt.Time()).Abs()
+	switch {
+	case e.Kind != nip01.KindAuth:
+		return refuse("invalid", "AUTH wants an event of kind 22242")
+	case !c.Fresh(now):
+		return refuse("invalid", "the challenge is older than %s or used; sign the new one", challengeLife)
+	case nip01.TagValue(e, "challenge") != c.Text:
+		return refuse("invalid", "the challenge is another one")
+	case skew > authSkew:
+		return refuse("invalid", "created_at is %s from this relay's clock, the limit is %s", skew.Round(time.Second), authSkew)
+	case !p.knownAs(nip01.TagValue(e, "relay"), local):
+		return refuse("invalid", "the relay tag names another relay")
+	}
+	return nil
+}
+
+// knownAs tells whether a relay URL means this relay: the address of the
+// connection itself, a loopback name with its port, or a configured host. The Host
+// header has no say: who passes our challenge on to somebody else writes it.
+func (p Policy) knownAs(raw, local string) bool {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return false
+	}
+	host := strings.ToLower(u.Hostname())
+	if slices.ContainsFunc(p.Hosts, func(h string) bool { return strings.EqualFold(h, host) || strings.EqualFold(h, u.Host) }) {
+		return true
+	}
+	localHost, port, err := net.SplitHostPort(local)
+	if err != nil || u.Port() != port {
+		return false
+	}
+	ip, localIP := net.ParseIP(host), net.ParseIP(localHost)
+	if localIP == nil {
+		return false
+	}
+	return ip != nil && ip.Equal(localIP) || host == "localhost" && localIP.IsLoopback()
+}
+
+// bucket is the rate of one connection: perSecond messages, twice as many at once.
+type bucket struct {
+	perSecond float64
+	tokens    float64
+	at        time.Time
+}
+
+func newBucket(perSecond int, now time.Time) bucket {
+	return bucket{perSecond: float64(perSecond), tokens: 2 * float64(perSecond), at: now}
+}
+
+func (b *bucket) take(now time.Time) bool {
+	b.tokens = min(b.tokens+now.Sub(b.at).Seconds()*b.perSecond, 2*b.perSecond)
+	b.at = now
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}

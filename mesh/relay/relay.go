@@ -1,0 +1,278 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+)
+
+// Bounds of all connections. Who has shown no key gets half of the places, so that
+// strangers cannot take those of the box's own.
+const (
+	maxConnections = 512
+	maxStrangers   = maxConnections / 2
+)
+
+const pruneEvery = time.Hour
+
+// Config of a Relay.
+type Config struct {
+	Dir    string // of the database
+	Policy func() Policy
+	// MessagesPerSec is the rate of a connection, and twice as many at once; the
+	// box's own keys have no limit.
+	MessagesPerSec int
+	// RetentionDays is how long events are kept that do not say when they expire;
+	// 0 = for ever.
+	RetentionDays int
+	Kinds         []int // that have a metric of their own
+	Info          Info
+	Registerer    prometheus.Registerer
+	// Report is told of trouble with the database.
+	Report func(what string, err error)
+}
+
+// Info is what the operator says of the relay (NIP-11).
+type Info struct {
+	Name, Description, Contact, PubKey, Version string
+}
+
+// Relay is a running relay. Its methods may be called from any goroutine.
+type Relay struct {
+	cfg     Config
+	store   *store
+	metrics *metrics
+
+	mu       sync.Mutex
+	sessions map[*session]bool // true = it has shown a key
+	closing  bool
+	running  sync.WaitGroup
+	stop     context.CancelFunc
+	stopped  context.Context
+}
+
+// Start opens the database and returns a relay that serves connections until Close.
+func Start(ctx context.Context, cfg Config) (*Relay, error) {
+	s, err := openStore(ctx, filepath.Join(cfg.Dir, "relay.db"))
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Registerer, cfg.Kinds)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	r := &Relay{cfg: cfg, store: s, metrics: m, sessions: map[*session]bool{}}
+	r.stopped, r.stop = context.WithCancel(context.Background())
+	r.running.Go(r.retain)
+	return r, nil
+}
+
+// Close ends all sessions and the database.
+func (r *Relay) Close() error {
+	r.mu.Lock()
+	if r.closing {
+		r.mu.Unlock()
+		return nil
+	}
+	r.closing = true
+	r.mu.Unlock()
+	r.stop()
+	r.running.Wait()
+	r.metrics.unregister(r.cfg.Registerer)
+	return r.store.close()
+}
+
+// Serve answers on l until Close.
+func (r *Relay) Serve(l net.Listener) error {
+	server := &http.Server{
+		Handler: r, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+	}
+	stop := context.AfterFunc(r.stopped, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// ServeHTTP answers a websocket, and a request for the relay's document (NIP-11).
+func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	switch {
+	case strings.Trim(req.URL.Path, "/") != "":
+		http.NotFound(w, req)
+	case strings.EqualFold(req.Header.Get("Upgrade"), "websocket"):
+		r.accept(w, req)
+	case strings.Contains(req.Header.Get("Accept"), "application/nostr+json"):
+		r.document(w)
+	default:
+		w.Header().Set("Upgrade", "websocket")
+		http.Error(w, "This is a Nostr relay: connect with a websocket (NIP-01).", http.StatusUpgradeRequired)
+	}
+}
+
+func (r *Relay) accept(w http.ResponseWriter, req *http.Request) {
+	policy := r.policy()
+	s := &session{
+		relay: r, out: newOutbound(), subs: map[string]*subscription{}, rate: newBucket(r.cfg.MessagesPerSec, time.Now()),
+	}
+	if a, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		s.local = a.String()
+	}
+	if !r.enter(s) {
+		w.Header().Set("Retry-After", "30")
+		http.Error(w, "The relay has too many connections.", http.StatusServiceUnavailable)
+		return
+	}
+	defer r.leave(s)
+	// Web pages of anywhere may connect, as to any relay: what they may do follows
+	// from the key they show.
+	conn, err := websocket.Accept(w, req, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	if err != nil {
+		return // it has answered
+	}
+	conn.SetReadLimit(int64(policy.MaxEventBytes + messageOverhead))
+	s.conn = conn
+	s.run(r.stopped)
+}
+
+func (r *Relay) policy() Policy { return r.cfg.Policy() }
+
+func (r *Relay) report(what string, err error) {
+	if r.cfg.Report != nil {
+		r.cfg.Report(what, err)
+	}
+}
+
+func (r *Relay) enter(s *session) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	strangers := 0
+	for _, shown := range r.sessions {
+		if !shown {
+			strangers++
+		}
+	}
+	if r.closing || len(r.sessions) >= maxConnections || strangers >= maxStrangers {
+		return false
+	}
+	r.sessions[s] = false
+	r.running.Add(1)
+	r.metrics.connections.WithLabelValues("unauthenticated").Inc()
+	return true
+}
+
+// moved says that the session has shown a key.
+func (r *Relay) moved(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.sessions[s] {
+		r.sessions[s] = true
+		r.metrics.connections.WithLabelValues("unauthenticated").Dec()
+		r.metrics.connections.WithLabelValues("authenticated").Inc()
+	}
+}
+
+func (r *Relay) leave(s *session) {
+	r.mu.Lock()
+	state := "unauthenticated"
+	if r.sessions[s] {
+		state = "authenticated"
+	}
+	delete(r.sessions, s)
+	r.mu.Unlock()
+	r.metrics.connections.WithLabelValues(state).Dec()
+	r.running.Done()
+}
+
+// broadcast offers an event to all sessions. It waits for none.
+func (r *Relay) broadcast(e *nostr.Event) {
+	policy := r.policy()
+	r.mu.Lock()
+	sessions := make([]*session, 0, len(r.sessions))
+	for s := range r.sessions {
+		sessions = append(sessions, s)
+	}
+	r.mu.Unlock()
+	for _, s := range sessions {
+		s.live(policy, e)
+	}
+}
+
+// Status is the relay at one moment.
+type Status struct {
+	Connections int   `json:"connections"`
+	Events      int64 `json:"events"`
+	Bytes       int64 `json:"bytes"`
+}
+
+// Status counts.
+func (r *Relay) Status(ctx context.Context) (Status, error) {
+	events, bytes, err := r.store.count(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Status{Connections: len(r.sessions), Events: events, Bytes: bytes}, err
+}
+
+// retain prunes at once and then every hour.
+func (r *Relay) retain() {
+	tick := time.NewTicker(pruneEvery)
+	defer tick.Stop()
+	for {
+		now := time.Now()
+		var keep time.Time
+		if r.cfg.RetentionDays > 0 {
+			keep = now.AddDate(0, 0, -r.cfg.RetentionDays)
+		}
+		deleted, err := r.store.prune(r.stopped, now, keep)
+		r.metrics.pruned.Add(float64(deleted))
+		if _, bytes, countErr := r.store.count(r.stopped); countErr == nil {
+			r.metrics.bytes.Set(float64(bytes))
+		}
+		if err != nil && r.stopped.Err() == nil {
+			r.report("RetentionFailed", err)
+		}
+		select {
+		case <-tick.C:
+		case <-r.stopped.Done():
+			return
+		}
+	}
+}
+
+// document is the relay information document of NIP-11.
+func (r *Relay) document(w http.ResponseWriter) {
+	p, info := r.policy(), r.cfg.Info
+	doc := map[string]any{
+		"name": info.Name, "description": info.Description, "software": "https://github.com/dreamlab-ai/agentinit",
+		"version": info.Version, "supported_nips": []int{1, 11, 40, 42, 70},
+		"limitation": map[string]any{
+			"max_message_length": p.MaxEventBytes + messageOverhead, "max_subscriptions": maxSubscriptions,
+			"max_filters": nip01.MaxFilters, "max_limit": maxLimit, "max_subid_length": nip01.MaxSubscriptionID, "max_event_tags": nip01.MaxTags,
+			"auth_required": false, "payment_required": false, "restricted_writes": p.Ingress != Open,
+		},
+	}
+	if info.PubKey != "" {
+		doc["pubkey"] = info.PubKey
+	}
+	if info.Contact != "" {
+		doc["contact"] = info.Contact
+	}
+	if r.cfg.RetentionDays > 0 {
+		doc["retention"] = []any{map[string]any{"time": r.cfg.RetentionDays * 24 * 3600}}
+	}
+	w.Header().Set("Content-Type", "application/nostr+json")
+	w.Header().Set("Access-Control-Allow-Origin", "*")
+	_ = json.NewEncoder(w).Encode(doc) // the client has gone otherwise
+}
