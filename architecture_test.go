@@ -82,6 +82,7 @@ var arrows = map[string][]string{
 
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite"},
+	"mesh/pool":  {"mesh/nip01"},
 
 	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange"},
 	"probes/nip98":   {},

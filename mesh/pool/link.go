@@ -1,0 +1,382 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+)
+
+// link is one relay: one goroutine dials, reads and waits.
+type link struct {
+	pool *Pool
+	url  string
+
+	mu        sync.Mutex
+	status    Status
+	conn      Conn // nil while there is none
+	challenge string
+	loginID   string        // of the AUTH that was sent
+	answer    chan struct{} // closed when the relay has answered it, or is gone
+	blocked   bool          // the reader of a subscription is behind
+	waiting   map[string]chan nip01.FromRelay
+}
+
+func (l *link) run(ctx context.Context) {
+	for try := 1; ; try++ {
+		lasted, err := l.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if lasted >= steadyAfter {
+			try = 1
+		}
+		wait := backoff(try, jitter())
+		l.change(func(s *Status) { s.State, s.Error, s.LoggedIn, s.Retries = Waiting, err.Error(), false, try })
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// once is one connection from its handshake to its end.
+func (l *link) once(ctx context.Context) (lasted time.Duration, err error) {
+	l.change(func(s *Status) { s.State = Connecting })
+	dialling, cancel := context.WithTimeout(ctx, dialLimit)
+	began := time.Now()
+	conn, err := l.pool.cfg.Dial(dialling, l.url)
+	cancel()
+	if err != nil {
+		return 0, err
+	}
+	connected := time.Now()
+	live, end := context.WithCancelCause(ctx)
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer end(nil)
+	l.mu.Lock()
+	l.conn, l.answer = conn, make(chan struct{})
+	l.mu.Unlock()
+	defer l.hangUp(conn)
+	took := connected.Sub(began)
+	l.change(func(s *Status) {
+		s.State, s.Error, s.Connect, s.LatencyMS = Connected, "", took, float64(took.Microseconds())/1000
+	})
+	tasks.Go(func() { l.ping(live, end, conn) })
+	for _, s := range l.pool.subscriptions() {
+		l.request(s)
+	}
+	err = l.read(live, conn)
+	if cause := context.Cause(live); cause != nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	return time.Since(connected), err
+}
+
+// hangUp ends the connection and tells everybody who waits for an answer.
+func (l *link) hangUp(conn Conn) {
+	_ = conn.Close() // it is over either way
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn, l.challenge, l.loginID = nil, "", ""
+	l.settle()
+	for id, c := range l.waiting {
+		close(c)
+		delete(l.waiting, id)
+	}
+}
+
+// settle lets go who waits for the login. The caller holds the lock.
+func (l *link) settle() {
+	if l.answer != nil {
+		close(l.answer)
+		l.answer = nil
+	}
+}
+
+func (l *link) ping(ctx context.Context, end context.CancelCauseFunc, conn Conn) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		limited, cancel := context.WithTimeout(ctx, sendLimit)
+		err := conn.Ping(limited)
+		cancel()
+		if l.behind() {
+			continue // it is we who do not read
+		}
+		if err != nil {
+			end(errors.New("the relay does not answer a ping"))
+			_ = conn.Close()
+			return
+		}
+	}
+}
+
+// read reads until the connection ends or the relay has lied too often.
+func (l *link) read(ctx context.Context, conn Conn) error {
+	bad := 0
+	rate := time.Now().Add(-time.Second) // as much at once
+	for {
+		raw, err := conn.Read(ctx)
+		if err != nil {
+			return err
+		}
+		// A relay that floods is read at our pace: what it sends waits at its end.
+		rate = later(rate, time.Now().Add(-time.Second)).Add(time.Second / eventsPerSecond)
+		if ahead := time.Until(rate); ahead > 0 {
+			select {
+			case <-time.After(ahead):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		m, err := nip01.ParseFromRelay(raw)
+		if err == nil {
+			err = l.message(ctx, m)
+		}
+		if err != nil {
+			l.change(func(s *Status) { s.Refused++ })
+			if bad++; bad >= badLimit {
+				return fmt.Errorf("the relay is not honest: %w", err)
+			}
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// message deals with one message; an error is one that no honest relay causes.
+func (l *link) message(ctx context.Context, m nip01.FromRelay) error {
+	switch m.Verb {
+	case nip01.VerbAuth:
+		l.mu.Lock()
+		l.challenge = m.Text
+		l.mu.Unlock()
+		return l.login(ctx)
+	case nip01.VerbOK:
+		l.answered(ctx, m)
+	case nip01.VerbClosed:
+		if s := l.pool.subscription(m.Subscription); s != nil && !strings.HasPrefix(m.Text, "auth-required:") {
+			l.change(func(st *Status) { st.Error = "refused a subscription: " + m.Text })
+		}
+	case nip01.VerbEvent:
+		return l.event(ctx, m)
+	}
+	return nil
+}
+
+func (l *link) event(ctx context.Context, m nip01.FromRelay) error {
+	s := l.pool.subscription(m.Subscription)
+	if s == nil {
+		return nil // closed meanwhile
+	}
+	if !nip01.MatchesAny(s.filters, m.Event) {
+		return errors.New("an event that was not asked for")
+	}
+	if err := nip01.Verify(m.Event); err != nil {
+		return err
+	}
+	l.change(func(st *Status) { st.Events++; st.LastEvent = time.Now() })
+	// Only what holds is remembered: a forged copy must not hide the real event.
+	if !l.pool.seen.add(s.id + m.Event.ID) {
+		return nil
+	}
+	l.setBehind(true)
+	defer l.setBehind(false)
+	select {
+	case s.events <- Event{m.Event, l.url}:
+	case <-s.done:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (l *link) setBehind(is bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.blocked = is
+}
+
+func (l *link) behind() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.blocked
+}
+
+// login answers the relay's challenge (NIP-42).
+func (l *link) login(ctx context.Context) error {
+	if l.pool.cfg.Signer == nil {
+		return nil
+	}
+	l.mu.Lock()
+	challenge := l.challenge
+	l.mu.Unlock()
+	e := &nostr.Event{Kind: nip01.KindAuth, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"relay", l.url}, {"challenge", challenge}}}
+	if err := l.pool.cfg.Signer.Sign(e); err != nil {
+		l.change(func(s *Status) { s.Error = "cannot log in: " + err.Error() })
+		return nil
+	}
+	l.mu.Lock()
+	l.loginID = e.ID
+	l.mu.Unlock()
+	l.send(ctx, nip01.Message(nip01.VerbAuth, e))
+	return nil
+}
+
+// answered hands OK to who waits for it. After a login, what was refused without
+// one is asked for again.
+func (l *link) answered(ctx context.Context, m nip01.FromRelay) {
+	l.mu.Lock()
+	login := m.ID == l.loginID
+	c, ok := l.waiting[m.ID]
+	delete(l.waiting, m.ID)
+	l.mu.Unlock()
+	if ok {
+		c <- m // buffered, and one answer
+	}
+	if !login {
+		return
+	}
+	l.change(func(s *Status) {
+		s.LoggedIn = m.Accepted
+		if !m.Accepted {
+			s.Error = "refused the login: " + m.Text
+		}
+	})
+	l.mu.Lock()
+	l.settle()
+	l.mu.Unlock()
+	if m.Accepted {
+		for _, s := range l.pool.subscriptions() {
+			l.request(s)
+		}
+	}
+}
+
+func (l *link) connected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn != nil
+}
+
+// publish sends an event and waits for OK; one that is refused for want of a login
+// is sent once more after it.
+func (l *link) publish(ctx context.Context, e *nostr.Event) Result {
+	l.mu.Lock()
+	login := l.answer
+	l.mu.Unlock()
+	m, err := l.ask(ctx, e)
+	if err == nil && !m.Accepted && strings.HasPrefix(m.Text, "auth-required:") && login != nil && l.pool.cfg.Signer != nil {
+		select {
+		case <-login:
+		case <-ctx.Done():
+		}
+		if l.snapshot().LoggedIn {
+			m, err = l.ask(ctx, e)
+		}
+	}
+	switch {
+	case err != nil:
+		return Result{URL: l.url, Reason: err.Error()}
+	case m.Accepted:
+		l.change(func(s *Status) { s.Published++ })
+	}
+	return Result{URL: l.url, Accepted: m.Accepted, Reason: m.Text}
+}
+
+func (l *link) ask(ctx context.Context, e *nostr.Event) (nip01.FromRelay, error) {
+	c := make(chan nip01.FromRelay, 1)
+	l.mu.Lock()
+	_, twice := l.waiting[e.ID]
+	gone := l.conn == nil
+	if !twice && !gone {
+		l.waiting[e.ID] = c
+	}
+	l.mu.Unlock()
+	switch {
+	case gone:
+		return nip01.FromRelay{}, errors.New("the connection ended")
+	case twice:
+		return nip01.FromRelay{}, errors.New("the event is being published already")
+	}
+	l.send(ctx, nip01.Message(nip01.VerbEvent, e))
+	select {
+	case m, ok := <-c:
+		if !ok {
+			return m, errors.New("the connection ended before an answer")
+		}
+		return m, nil
+	case <-ctx.Done():
+		l.mu.Lock()
+		if l.waiting[e.ID] == c {
+			delete(l.waiting, e.ID)
+		}
+		l.mu.Unlock()
+		return nip01.FromRelay{}, errors.New("no answer in time")
+	}
+}
+
+func (l *link) request(s *Subscription) {
+	parts := []any{nip01.VerbReq, s.id}
+	for _, f := range s.filters {
+		parts = append(parts, f)
+	}
+	l.send(l.pool.ctx, nip01.Message(parts...))
+}
+
+func (l *link) unsubscribe(id string) { l.send(l.pool.ctx, nip01.Message(nip01.VerbClose, id)) }
+
+// send writes a message where there is a connection. A relay that does not read
+// loses it.
+func (l *link) send(ctx context.Context, message []byte) {
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	if conn == nil {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, sendLimit)
+	defer cancel()
+	if err := conn.Write(limited, message); err != nil {
+		_ = conn.Close() // the reader says why and dials again
+	}
+}
+
+func (l *link) snapshot() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.status
+}
+
+// change changes the status, and tells of another state.
+func (l *link) change(f func(*Status)) {
+	l.mu.Lock()
+	before := l.status.State
+	f(&l.status)
+	if l.status.State != before || l.status.Since.IsZero() {
+		l.status.Since = time.Now()
+	}
+	now := l.status
+	l.mu.Unlock()
+	if now.State != before && l.pool.cfg.Notice != nil {
+		l.pool.cfg.Notice(now)
+	}
+}

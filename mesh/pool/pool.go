@@ -1,0 +1,328 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+)
+
+// Bounds of a pool and of each of its relays.
+const (
+	MaxRelays        = 32
+	maxSubscriptions = 16
+	maxMessage       = 1 << 20
+	seenIDs          = 8192 // events that several relays give are handed on once
+	eventsPerSecond  = 500  // read from one relay; what it says faster waits on its side
+	badLimit         = 10   // messages of one connection that are no honest relay's
+	dialLimit        = 10 * time.Second
+	sendLimit        = 10 * time.Second
+	answerLimit      = 10 * time.Second
+	pingEvery        = 30 * time.Second
+	backoffFirst     = time.Second
+	backoffMost      = 60 * time.Second
+	steadyAfter      = 30 * time.Second // a connection that lasted so long starts the backoff anew
+)
+
+// Signer signs as the box.
+type Signer interface {
+	Sign(*nostr.Event) error
+}
+
+// Conn is a connection to a relay: text messages both ways.
+type Conn interface {
+	Read(context.Context) ([]byte, error)
+	Write(context.Context, []byte) error
+	Ping(context.Context) error
+	Close() error
+}
+
+// Config of a Pool.
+type Config struct {
+	URLs []string // ws:// or wss://, at most MaxRelays
+	// Signer answers AUTH; nil answers none.
+	Signer Signer
+	// Dial connects; nil is Dial of this package.
+	Dial func(ctx context.Context, url string) (Conn, error)
+	// Notice is told of changes of a relay's state; it must not wait. nil drops them.
+	Notice func(Status)
+}
+
+// Pool keeps connections. Its methods may be called from any goroutine.
+type Pool struct {
+	cfg    Config
+	relays []*link
+	seen   *recent
+
+	mu   sync.Mutex
+	subs map[string]*Subscription
+	next int
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// Start dials all relays; it waits for none.
+func Start(cfg Config) (*Pool, error) {
+	urls := slices.Compact(slices.Sorted(slices.Values(cfg.URLs)))
+	if len(urls) > MaxRelays {
+		return nil, fmt.Errorf("%d relays are configured, the limit is %d", len(urls), MaxRelays)
+	}
+	for _, u := range urls {
+		if !nostr.IsValidRelayURL(u) {
+			return nil, fmt.Errorf("%.100q is no address of a relay (want ws:// or wss://)", u)
+		}
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = Dial
+	}
+	p := &Pool{cfg: cfg, seen: newRecent(seenIDs), subs: map[string]*Subscription{}}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	for _, u := range urls {
+		l := &link{pool: p, url: u, status: Status{URL: u, State: Connecting}, waiting: map[string]chan nip01.FromRelay{}}
+		p.relays = append(p.relays, l)
+		p.running.Go(func() { l.run(p.ctx) })
+	}
+	return p, nil
+}
+
+// Close ends all connections and subscriptions.
+func (p *Pool) Close() {
+	p.cancel()
+	p.running.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.subs {
+		s.end()
+	}
+	p.subs = nil
+}
+
+// State of a relay.
+type State string
+
+// States of a relay.
+const (
+	Connecting State = "connecting"
+	Connected  State = "connected"
+	Waiting    State = "waiting" // for the next try
+)
+
+// Status is one relay at one moment.
+type Status struct {
+	URL       string        `json:"url"`
+	State     State         `json:"state"`
+	Since     time.Time     `json:"since"`
+	LoggedIn  bool          `json:"logged_in"`
+	Connect   time.Duration `json:"-"`          // how long the last handshake took
+	LatencyMS float64       `json:"latency_ms"` // the same, in milliseconds
+	LastEvent time.Time     `json:"last_event,omitzero"`
+	Events    uint64        `json:"events"`
+	Published uint64        `json:"published"`
+	Refused   uint64        `json:"refused"` // messages that are no honest relay's
+	Retries   int           `json:"retries"`
+	Error     string        `json:"error,omitempty"`
+}
+
+// Status tells of all relays, by their address.
+func (p *Pool) Status() []Status {
+	out := make([]Status, len(p.relays))
+	for i, l := range p.relays {
+		out[i] = l.snapshot()
+	}
+	return out
+}
+
+// Result is what one relay said to an event.
+type Result struct {
+	URL      string `json:"url"`
+	Accepted bool   `json:"accepted"`
+	// Reason is the relay's text, or why it was not asked.
+	Reason string `json:"reason,omitempty"`
+}
+
+// ErrNoRelay means that no relay is connected.
+var ErrNoRelay = errors.New("no relay is connected")
+
+// Publish sends a signed event to all connected relays and returns when each has
+// answered or had its time. The error is ErrNoRelay, or nil; whether an event is
+// published is what the results say: by OK of a relay, not because bytes were sent.
+func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	var asked []*link
+	for _, l := range p.relays {
+		if l.connected() {
+			asked = append(asked, l)
+		}
+	}
+	if len(asked) == 0 {
+		return nil, ErrNoRelay
+	}
+	results := make([]Result, len(asked))
+	var tasks sync.WaitGroup
+	for i, l := range asked {
+		tasks.Go(func() { results[i] = l.publish(ctx, e) })
+	}
+	tasks.Wait()
+	return results, nil
+}
+
+// Subscription yields events of all relays, each once, in no order.
+type Subscription struct {
+	pool    *Pool
+	id      string
+	filters []nip01.Filter
+	events  chan Event
+	done    chan struct{}
+	once    sync.Once
+}
+
+// Event is one that a relay gave. It is verified.
+type Event struct {
+	*nostr.Event
+	Relay string
+}
+
+// Subscribe asks all relays, those that connect later too. buffer is how many
+// events wait for the reader; then the relays wait.
+func (p *Pool) Subscribe(filters []nip01.Filter, buffer int) (*Subscription, error) {
+	p.mu.Lock()
+	if p.subs == nil || len(p.subs) >= maxSubscriptions {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("there are %d subscriptions already, or the pool is closed", maxSubscriptions)
+	}
+	p.next++
+	s := &Subscription{pool: p, id: fmt.Sprintf("box%d", p.next), filters: filters, events: make(chan Event, buffer), done: make(chan struct{})}
+	p.subs[s.id] = s
+	p.mu.Unlock()
+	for _, l := range p.relays {
+		l.request(s)
+	}
+	return s, nil
+}
+
+// Next waits for the next event; its error is ctx's, or ErrClosed.
+func (s *Subscription) Next(ctx context.Context) (Event, error) {
+	select {
+	case e := <-s.events:
+		return e, nil
+	case <-s.done:
+		return Event{}, ErrClosed
+	case <-ctx.Done():
+		return Event{}, ctx.Err()
+	}
+}
+
+// ErrClosed means that a subscription is over.
+var ErrClosed = errors.New("the subscription is closed")
+
+// Close ends the subscription at all relays.
+func (s *Subscription) Close() {
+	s.pool.mu.Lock()
+	delete(s.pool.subs, s.id)
+	s.pool.mu.Unlock()
+	s.end()
+	for _, l := range s.pool.relays {
+		l.unsubscribe(s.id)
+	}
+}
+
+func (s *Subscription) end() { s.once.Do(func() { close(s.done) }) }
+
+func (p *Pool) subscription(id string) *Subscription {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.subs[id]
+}
+
+func (p *Pool) subscriptions() []*Subscription {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]*Subscription, 0, len(p.subs))
+	for _, s := range p.subs {
+		out = append(out, s)
+	}
+	return out
+}
+
+// backoff is how long the n-th try in a row waits, n from 1: doubling from 1 s to
+// 60 s, 20 % more or less by spread (0 to 1).
+func backoff(n int, spread float64) time.Duration {
+	d := backoffMost
+	if n < 7 {
+		d = min(backoffFirst<<(n-1), backoffMost)
+	}
+	return time.Duration(float64(d) * (0.8 + 0.4*spread))
+}
+
+func jitter() float64 { return rand.Float64() }
+
+// recent remembers the last ids.
+type recent struct {
+	mu   sync.Mutex
+	ids  map[string]struct{}
+	ring []string
+	at   int
+}
+
+func newRecent(n int) *recent {
+	return &recent{ids: make(map[string]struct{}, n), ring: make([]string, n)}
+}
+
+// add tells whether the id is new.
+func (r *recent) add(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, there := r.ids[id]; there {
+		return false
+	}
+	delete(r.ids, r.ring[r.at])
+	r.ring[r.at] = id
+	r.ids[id] = struct{}{}
+	r.at = (r.at + 1) % len(r.ring)
+	return true
+}
+
+// Dial is the Dial of the real network. A redirect is not followed.
+func Dial(ctx context.Context, url string) (Conn, error) {
+	client := &http.Client{
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	c, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client})
+	if err != nil {
+		if resp != nil {
+			return nil, fmt.Errorf("answered %s", resp.Status)
+		}
+		return nil, err
+	}
+	c.SetReadLimit(maxMessage)
+	return socket{c}, nil
+}
+
+type socket struct{ *websocket.Conn }
+
+func (s socket) Read(ctx context.Context) ([]byte, error) {
+	kind, raw, err := s.Conn.Read(ctx)
+	if err == nil && kind != websocket.MessageText {
+		err = errors.New("the relay sends binary messages")
+	}
+	return raw, err
+}
+
+func (s socket) Write(ctx context.Context, raw []byte) error {
+	return s.Conn.Write(ctx, websocket.MessageText, raw)
+}
+
+func (s socket) Close() error { return s.CloseNow() }

@@ -1,0 +1,341 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+	"github.com/dreamlab-ai/agentinit/mesh/relay"
+)
+
+func newKey(t testing.TB) *identity.Key {
+	t.Helper()
+	k, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func note(t testing.TB, k *identity.Key, content string) *nostr.Event {
+	t.Helper()
+	e := &nostr.Event{Kind: 1, CreatedAt: 1_700_000_000, Content: content}
+	if err := k.Sign(e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+var notes = []nip01.Filter{{Kinds: []int{1}}}
+
+// fake is a relay in memory: the test plays it.
+type fake struct {
+	to, from chan []byte // from the relay's point of view
+	closed   chan struct{}
+	once     sync.Once
+	deaf     bool // it answers no ping
+}
+
+func newFake() *fake {
+	return &fake{to: make(chan []byte, 64), from: make(chan []byte, 64), closed: make(chan struct{})}
+}
+
+func (f *fake) Read(ctx context.Context) ([]byte, error) {
+	select {
+	case raw := <-f.to:
+		return raw, nil
+	case <-f.closed:
+		return nil, errors.New("closed")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (f *fake) Write(ctx context.Context, raw []byte) error {
+	select {
+	case f.from <- raw:
+		return nil
+	case <-f.closed:
+		return errors.New("closed")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *fake) Ping(ctx context.Context) error {
+	if !f.deaf {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (f *fake) Close() error { f.once.Do(func() { close(f.closed) }); return nil }
+
+// heard is the next message of the pool: its verb and the second element.
+func (f *fake) heard(t testing.TB) (verb, second string, whole []json.RawMessage) {
+	t.Helper()
+	if err := json.Unmarshal(<-f.from, &whole); err != nil {
+		t.Fatal(err)
+	}
+	_ = json.Unmarshal(whole[0], &verb)
+	_ = json.Unmarshal(whole[1], &second) // an event is no string
+	return verb, second, whole
+}
+
+// dialled gives the pool one fake after the other, and errors when there is none.
+func dialled(fakes ...*fake) (func(context.Context, string) (Conn, error), func() int) {
+	var mu sync.Mutex
+	n := 0
+	return func(context.Context, string) (Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			n++
+			if n > len(fakes) || fakes[n-1] == nil {
+				return nil, errors.New("refused")
+			}
+			return fakes[n-1], nil
+		}, func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return n
+		}
+}
+
+func start(t *testing.T, c Config) *Pool {
+	t.Helper()
+	if c.URLs == nil {
+		c.URLs = []string{"ws://relay"}
+	}
+	p, err := Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestSubscriptionOutlivesAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newFake(), newFake()
+		dial, _ := dialled(first, nil, second)
+		p := start(t, Config{Dial: dial})
+		k := newKey(t)
+		s, err := p.Subscribe(notes, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		verb, id, _ := first.heard(t)
+		if verb != nip01.VerbReq {
+			t.Fatalf("the relay hears %s first", verb)
+		}
+		a, b := note(t, k, "a"), note(t, k, "b")
+		first.to <- nip01.Message(nip01.VerbEvent, id, a)
+		if got, err := s.Next(t.Context()); err != nil || got.ID != a.ID || got.Relay != "ws://relay" {
+			t.Fatal(got, err)
+		}
+		first.Close()
+		verb, id, _ = second.heard(t)
+		if verb != nip01.VerbReq {
+			t.Fatalf("the next connection hears %s first", verb)
+		}
+		second.to <- nip01.Message(nip01.VerbEvent, id, a) // again: handed on once
+		second.to <- nip01.Message(nip01.VerbEvent, id, b)
+		if got, err := s.Next(t.Context()); err != nil || got.ID != b.ID {
+			t.Fatal(got, err)
+		}
+		s.Close()
+		if verb, _, _ := second.heard(t); verb != nip01.VerbClose {
+			t.Errorf("the relay hears %s, not CLOSE", verb)
+		}
+		if _, err := s.Next(t.Context()); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		p.Close()
+	})
+}
+
+// A relay that lies is believed nothing, and left after a while.
+func TestLyingRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		liar := newFake()
+		dial, dials := dialled(liar)
+		p := start(t, Config{Dial: dial})
+		k := newKey(t)
+		s, err := p.Subscribe(notes, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, id, _ := liar.heard(t)
+		forged, other := note(t, k, "true"), note(t, k, "x")
+		forged.Content = "false"
+		other.Kind = 7
+		if err := k.Sign(other); err != nil {
+			t.Fatal(err)
+		}
+		unsigned := note(t, k, "true")
+		unsigned.Sig = strings.Repeat("0", 128)
+		for _, raw := range [][]byte{nip01.Message(nip01.VerbEvent, id, forged), nip01.Message(nip01.VerbEvent, id, other), nip01.Message(nip01.VerbEvent, id, unsigned), []byte("nonsense")} {
+			liar.to <- raw
+		}
+		// The real event is not hidden by the forged one of the same id.
+		liar.to <- nip01.Message(nip01.VerbEvent, id, note(t, k, "true"))
+		if got, err := s.Next(t.Context()); err != nil || got.Content != "true" {
+			t.Fatal(got, err)
+		}
+		for range badLimit {
+			liar.to <- []byte(`["EVENT"]`)
+		}
+		synctest.Wait()
+		status := p.Status()[0]
+		if status.State != Waiting || !strings.Contains(status.Error, "not honest") || status.Refused != badLimit {
+			t.Errorf("%+v", status)
+		}
+		if dials() != 1 {
+			t.Errorf("dialled %d times at once", dials())
+		}
+		p.Close()
+	})
+}
+
+func TestStallingRelayIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stalled := newFake()
+		stalled.deaf = true
+		dial, _ := dialled(stalled)
+		p := start(t, Config{Dial: dial})
+		synctest.Wait()
+		began := time.Now()
+		results, err := p.Publish(t.Context(), note(t, newKey(t), "x"))
+		if err != nil || len(results) != 1 || results[0].Accepted || results[0].Reason != "no answer in time" {
+			t.Errorf("%+v, %v", results, err)
+		}
+		if took := time.Since(began); took != answerLimit {
+			t.Errorf("Publish took %s", took)
+		}
+		time.Sleep(pingEvery + sendLimit - answerLimit + backoffFirst/2)
+		if status := p.Status()[0]; status.State != Waiting || !strings.Contains(status.Error, "ping") {
+			t.Errorf("%+v", status)
+		}
+		if _, err := p.Publish(t.Context(), note(t, newKey(t), "y")); !errors.Is(err, ErrNoRelay) {
+			t.Error(err)
+		}
+		p.Close()
+	})
+}
+
+// A relay that floods is read at our pace, and one that is behind keeps no other
+// from being read.
+func TestFloodingRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		flood := newFake()
+		dial, _ := dialled(flood)
+		p := start(t, Config{Dial: dial})
+		synctest.Wait()
+		began := time.Now()
+		const messages = 3 * eventsPerSecond
+		for range messages {
+			flood.to <- nip01.Message(nip01.VerbNotice, "spam")
+		}
+		if took := time.Since(began); took < time.Second {
+			t.Errorf("%d messages were read in %s", messages, took)
+		}
+		p.Close()
+	})
+}
+
+func TestBackoff(t *testing.T) {
+	for n, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 1000: time.Minute} {
+		if low, high := backoff(n, 0), backoff(n, 1); low != want*8/10 || high != want*12/10 {
+			t.Errorf("try %d waits %s to %s, want %s by 20%%", n, low, high, want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		dial, dials := dialled()
+		p := start(t, Config{Dial: dial})
+		time.Sleep(10 * time.Minute)
+		if n := dials(); n < 10 || n > 20 {
+			t.Errorf("dialled %d times in ten minutes", n)
+		}
+		p.Close()
+	})
+}
+
+func TestBadAddresses(t *testing.T) {
+	for _, urls := range [][]string{{"http://x"}, {"://"}} {
+		if p, err := Start(Config{URLs: urls}); err == nil {
+			p.Close()
+			t.Errorf("%q was taken", urls)
+		}
+	}
+	var many []string
+	for i := range MaxRelays + 1 {
+		many = append(many, fmt.Sprintf("ws://r%d", i))
+	}
+	if p, err := Start(Config{URLs: many}); err == nil {
+		p.Close()
+		t.Error("too many relays were taken")
+	}
+}
+
+// Against the box's own relay, which wants a login: publish and subscribe do what
+// they say without the caller's knowing of it.
+func TestWithTheBoxesRelay(t *testing.T) {
+	k := newKey(t)
+	policy := relay.Policy{Ingress: relay.Allowlist, Own: []string{string(k.Public())}, Kinds: []int{1, 1059}, MaxEventBytes: 1 << 16}
+	r, err := relay.Start(t.Context(), relay.Config{Dir: t.TempDir(), MessagesPerSec: 5, Policy: func() relay.Policy { return policy }, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.Serve(l) }()
+	defer func() {
+		if err := errors.Join(r.Close(), <-done); err != nil {
+			t.Error(err)
+		}
+	}()
+	connected := make(chan struct{}, 8)
+	p := start(t, Config{URLs: []string{"ws://" + l.Addr().String()}, Signer: k, Notice: func(s Status) {
+		if s.State == Connected {
+			connected <- struct{}{}
+		}
+	}})
+	defer p.Close()
+	<-connected
+	wrap := &nostr.Event{Kind: nip01.KindGiftWrap, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"p", string(k.Public())}}, Content: "x"}
+	if err := newKey(t).Sign(wrap); err != nil {
+		t.Fatal(err)
+	}
+	s, err := p.Subscribe([]nip01.Filter{{Kinds: []int{nip01.KindGiftWrap}, Tags: map[string][]string{"p": {string(k.Public())}}}}, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := p.Publish(t.Context(), wrap)
+	if err != nil || len(results) != 1 || !results[0].Accepted {
+		t.Fatalf("%+v, %v", results, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if e, err := s.Next(ctx); err != nil || e.ID != wrap.ID {
+		t.Fatal(e, err)
+	}
+	if status := p.Status()[0]; !status.LoggedIn || status.Published != 1 || status.Events != 1 {
+		t.Errorf("%+v", status)
+	}
+}
