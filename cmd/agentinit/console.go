@@ -75,13 +75,13 @@ func (b *box) logIn(key string) (console.Holder, error) {
 	case errors.Is(err, probes.ErrNoKeyYet):
 		return console.Holder{}, err
 	case err != nil:
-		return console.Holder{}, errors.New("This key is not known.")
+		return console.Holder{}, errors.New("this key is not known")
 	}
 	switch p.Role {
 	case probes.RoleAdmin, roleOperator, roleViewer:
 		return console.Holder{Role: p.Role, ID: p.ID}, nil
 	}
-	return console.Holder{}, errors.New("The token of an agent does not open the console.")
+	return console.Holder{}, errors.New("the token of an agent does not open the console")
 }
 
 func (b *box) consolePrograms() []console.Program {

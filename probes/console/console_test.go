@@ -2,7 +2,6 @@ package console
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -19,7 +18,7 @@ func newConsole(t *testing.T, readOnly bool) *Console {
 	c, err := New(Config{
 		Login: func(_ *http.Request, k string) (Holder, error) {
 			if k != key {
-				return Holder{}, errors.New("This key is not known.")
+				return Holder{}, errors.New("this key is not known")
 			}
 			return Holder{Role: "admin", ID: "management-key"}, nil
 		},
@@ -157,7 +156,7 @@ func FuzzSameOrigin(f *testing.F) {
 			return
 		}
 		if site != "" && site != "same-origin" || origin != "" && !strings.Contains(strings.ToLower(origin), strings.ToLower(host)) {
-			t.Error(fmt.Sprintf("origin %q, site %q passes for host %q", origin, site, host))
+			t.Errorf("origin %q, site %q passes for host %q", origin, site, host)
 		}
 	})
 }

@@ -15,6 +15,7 @@ package early
 import (
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -86,7 +87,7 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 		if expectAll() {
 			signal.Notify(caught, all()...)
 		}
-		pass = 1 // whoever reads the channel is told of faults that were sent
+		atomic.StoreUint32(&pass, 1) // whoever reads the channel is told of faults that were sent
 	}()
 	return caught, complete
 }
