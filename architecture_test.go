@@ -83,6 +83,8 @@ var arrows = map[string][]string{
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite"},
 	"mesh/pool":  {"mesh/nip01"},
+	// The cursor over the slot's journal, and what is published of an event.
+	"mesh/announce": {"adapters", "mesh/pool"},
 
 	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange"},
 	"probes/nip98":   {},

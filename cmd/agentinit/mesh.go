@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"net"
-	"slices"
+	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/mesh/announce"
+	"github.com/dreamlab-ai/agentinit/mesh/pool"
 	"github.com/dreamlab-ai/agentinit/mesh/relay"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -104,13 +107,68 @@ func (b *box) relayConfig(m *schema.Manifest) relay.Config {
 		Kinds: kinds, Info: info, Registerer: b.registry,
 		Policy: func() relay.Policy {
 			p := policy
-			p.Own = slices.Clone(b.boot.OwnKeys())
+			p.Own = b.boot.OwnKeys()
+			if self, ok := b.self.current(); ok {
+				p.Own = append(p.Own, string(self.PublicKey)) // a rotation came after phase 3
+			}
 			return p
 		},
 		Report: func(what string, err error) {
 			b.publish(event.Warn, "RelayTrouble", map[string]any{"what": what, "message": err.Error()})
 		},
 	}
+}
+
+// publishedFile says how far the agents' events are published, below the workspace.
+const publishedFile = "mesh/published.json"
+
+// announceEvents publishes what agents do where the manifest wants it, until the
+// box is stopped. It belongs after phase 3: the box signs.
+func (b *box) announceEvents() {
+	m := b.manifest()
+	relays, wanted := b.boot.Relays()
+	signer := b.self.Signer()
+	if !wanted || signer == nil || len(relays) == 0 || m.Adapters.Events == string(adapters.ClassOff) {
+		return
+	}
+	p, err := pool.Start(pool.Config{URLs: relays, Signer: signer, Notice: b.relayNotice})
+	if err != nil {
+		b.publish(event.Warn, "AgentEventsNotPublished", map[string]any{"message": err.Error()})
+		return
+	}
+	// It ends before the slots do; what comes then is published by the next boot.
+	ctx, cancel := context.WithCancel(b.stopped)
+	b.background(func() {
+		defer cancel()
+		select {
+		case <-b.sup.Done():
+		case <-b.stopped.Done():
+		}
+	})
+	b.background(func() {
+		defer p.Close()
+		announce.Run(ctx, announce.Config{
+			Events: b.slots.Events(), Signer: signer, Relays: p, Box: string(signer.Public()),
+			Cursor: filepath.Join(b.roots.Workspace, filepath.FromSlash(publishedFile)),
+			Report: func(what string, fields map[string]any) { b.publish(event.Warn, what, fields) },
+		})
+	})
+}
+
+// relayNotice tells of a relay that is reached, or not any more.
+func (b *box) relayNotice(s pool.Status) {
+	fields := map[string]any{"relay": schema.PublicURL(s.URL), "state": string(s.State)}
+	level := event.Debug
+	switch s.State {
+	case pool.Connected:
+		level, fields["latency_ms"] = event.Info, s.LatencyMS
+	case pool.Waiting:
+		fields["error"] = s.Error
+		if s.Retries == 1 { // the tries after it are no news
+			level = event.Warn
+		}
+	}
+	b.publish(level, "RelayState", fields)
 }
 
 // relayHealth answers /health/relay; nil when agentinit is not the relay.

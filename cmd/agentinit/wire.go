@@ -494,6 +494,7 @@ func (b *box) watchShutdown() {
 
 // afterBoot starts what watches a box that is up.
 func (b *box) afterBoot() {
+	b.announceEvents()
 	b.background(func() { b.boot.GuardSentinel(b.stopped) })
 	b.background(func() { b.drift.Run(b.stopped) })
 }

@@ -1,0 +1,218 @@
+// Package announce owns the events slot on Nostr: what agents do, published under
+// the box's key.
+//
+// The slot's journal is the record and the queue: a cursor says how far it is
+// published, so that a crash or a day without relays loses nothing. An event is
+// signed with the journal's time, so that publishing it again gives the same id. The
+// package must never hold up the slot, and never publish what came in from Nostr.
+package announce
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/mesh/pool"
+)
+
+// Kinds that are published: the newest state for each tag d, and a regular kind
+// that relays keep every one of.
+const (
+	KindState   = 30078 // NIP-78
+	KindHistory = 1078
+)
+
+// inbound is the prefix of events that came from Nostr: they may be private.
+const inbound = "nostr."
+
+// Times between tries.
+const (
+	retryFirst = time.Second
+	retryMost  = 60 * time.Second
+)
+
+// Events are the events of a box with its slot.
+type Events interface {
+	Subscribe(context.Context, adapters.EventFilter, adapters.From) (adapters.Subscription, error)
+}
+
+// Signer signs as the box.
+type Signer interface{ Sign(*nostr.Event) error }
+
+// Publisher sends to relays; *pool.Pool is one.
+type Publisher interface {
+	Publish(context.Context, *nostr.Event) ([]pool.Result, error)
+}
+
+// Config of Run. All but Report are required.
+type Config struct {
+	Events Events
+	Signer Signer
+	Relays Publisher
+	Box    string // its public key, part of the tag d
+	Cursor string // a file; its directory is made
+	// Report is told of what was given up or has to wait.
+	Report func(what string, fields map[string]any)
+}
+
+// Messages are what is published of an event: unsigned, and the same each time.
+func Messages(box string, e adapters.Event) ([]nostr.Event, error) {
+	content, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	of := string(e.ExecutionID)
+	if of == "" {
+		of = e.Kind
+	}
+	at := nostr.Timestamp(e.TS.Unix())
+	return []nostr.Event{
+		{Kind: KindHistory, CreatedAt: at, Content: string(content), Tags: nostr.Tags{{"t", e.Kind}}},
+		{Kind: KindState, CreatedAt: at, Content: string(content), Tags: nostr.Tags{{"d", "agentbox:" + box + ":" + of}, {"t", e.Kind}}},
+	}, nil
+}
+
+// Run publishes until ctx ends. The first run of a box begins with what comes from
+// then on.
+func Run(ctx context.Context, c Config) {
+	for n := 0; ctx.Err() == nil; n++ {
+		before, _ := readCursor(c.Cursor)
+		err := c.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if after, _ := readCursor(c.Cursor); after != before {
+			n = 0
+		}
+		c.Report("AgentEventsWait", map[string]any{"error": err.Error()})
+		pause(ctx, n)
+	}
+}
+
+// pause waits before the n-th try, n from 0.
+func pause(ctx context.Context, n int) {
+	select {
+	case <-time.After(min(retryFirst<<min(n, 10), retryMost)):
+	case <-ctx.Done():
+	}
+}
+
+func (c Config) follow(ctx context.Context) error {
+	from := adapters.From{Live: true}
+	switch seq, err := readCursor(c.Cursor); {
+	case err == nil:
+		from = adapters.From{After: seq}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("the cursor cannot be read; it is left as it is: %w", err)
+	}
+	s, err := c.Events.Subscribe(ctx, adapters.EventFilter{}, from)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for {
+		e, err := s.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if e.Kind != adapters.KindLagged && !strings.HasPrefix(e.Kind, inbound) {
+			if err := c.publish(ctx, e); err != nil {
+				return err
+			}
+		}
+		if err := writeCursor(c.Cursor, e.Seq); err != nil {
+			return err
+		}
+	}
+}
+
+// publish returns when a relay has each message, or all that answered will never
+// take it.
+func (c Config) publish(ctx context.Context, e adapters.Event) error {
+	messages, err := Messages(c.Box, e)
+	if err != nil {
+		return err
+	}
+	for i := range messages {
+		m := &messages[i]
+		if err := c.Signer.Sign(m); err != nil {
+			return err
+		}
+		for n := 0; ; n++ {
+			results, err := c.Relays.Publish(ctx, m)
+			published, refused := judge(results)
+			if published {
+				break
+			}
+			if err == nil && refused {
+				c.Report("AgentEventRefused", map[string]any{"event": e.ID, "kind": m.Kind, "reason": results[0].Reason})
+				break
+			}
+			pause(ctx, n)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// judge tells whether a relay has the message, or else whether all refused it for
+// good.
+func judge(results []pool.Result) (published, refused bool) {
+	refused = len(results) > 0
+	for _, r := range results {
+		if r.Accepted {
+			return true, false
+		}
+		refused = refused && terminal(r.Reason)
+	}
+	return false, refused
+}
+
+// terminal tells whether a relay's reason will be the same tomorrow.
+func terminal(reason string) bool {
+	for _, prefix := range []string{"invalid:", "blocked:", "payload-too-large", "kind-not-allowed"} {
+		if strings.HasPrefix(reason, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+type cursor struct {
+	Seq uint64 `json:"seq"`
+}
+
+func readCursor(path string) (uint64, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	var c cursor
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return c.Seq, nil
+}
+
+func writeCursor(path string, seq uint64) error {
+	raw, err := json.Marshal(cursor{seq})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return err
+	}
+	return renameio.WriteFile(path, raw, 0o640)
+}

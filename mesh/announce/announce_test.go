@@ -1,0 +1,175 @@
+package announce
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+	"github.com/dreamlab-ai/agentinit/mesh/pool"
+)
+
+// journal is a slot with events numbered from 1.
+type journal struct{ events []adapters.Event }
+
+type reader struct {
+	events []adapters.Event
+}
+
+func (j *journal) Subscribe(_ context.Context, _ adapters.EventFilter, from adapters.From) (adapters.Subscription, error) {
+	if from.Live {
+		return &reader{}, nil
+	}
+	return &reader{events: slices.Clone(j.events[from.After:])}, nil
+}
+
+func (r *reader) Next(ctx context.Context) (adapters.Event, error) {
+	if len(r.events) == 0 {
+		<-ctx.Done()
+		return adapters.Event{}, ctx.Err()
+	}
+	e := r.events[0]
+	r.events = r.events[1:]
+	return e, nil
+}
+
+func (*reader) ID() string   { return "r" }
+func (*reader) Close() error { return nil }
+
+// relays answers one publish after the other from a list, then accepts.
+type relays struct {
+	answers [][]pool.Result
+	errs    []error
+	took    []nostr.Event
+}
+
+func (r *relays) Publish(_ context.Context, e *nostr.Event) ([]pool.Result, error) {
+	if len(r.errs) > 0 {
+		err := r.errs[0]
+		r.errs = r.errs[1:]
+		return nil, err
+	}
+	if len(r.answers) > 0 {
+		a := r.answers[0]
+		r.answers = r.answers[1:]
+		return a, nil
+	}
+	r.took = append(r.took, *e)
+	return []pool.Result{{URL: "ws://a", Reason: "error: full"}, {URL: "ws://b", Accepted: true}}, nil
+}
+
+func numbered(kinds ...string) *journal {
+	j := &journal{}
+	for i, kind := range kinds {
+		j.events = append(j.events, adapters.Event{Kind: kind, ID: kind, Seq: uint64(i + 1), TS: adapters.At(time.Unix(1_700_000_000, 5e8)), Payload: []byte(`{}`)})
+	}
+	return j
+}
+
+func run(t *testing.T, j *journal, r *relays, cursorFile string, reports *[]string, k *identity.Key) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Run(ctx, Config{Events: j, Signer: k, Relays: r, Box: string(k.Public()), Cursor: cursorFile, Report: func(what string, _ map[string]any) { *reports = append(*reports, what) }})
+	}()
+	time.Sleep(10 * time.Minute)
+	cancel()
+	<-done
+}
+
+func TestEventsArePublishedFromTheCursorOn(t *testing.T) {
+	k, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "mesh", "published.json")
+	synctest.Test(t, func(t *testing.T) {
+		var reports []string
+		j := numbered("agent.old", "agent.spawned", "nostr.inbound", "agent.exited")
+		never := &relays{}
+		run(t, j, never, path, &reports, k)
+		if len(never.took) != 0 {
+			t.Fatal("the first run publishes what was before it")
+		}
+		if err := writeCursor(path, 1); err != nil {
+			t.Fatal(err)
+		}
+		// No relay, then one that has no room, then it works: nothing is lost.
+		r := &relays{errs: []error{pool.ErrNoRelay, pool.ErrNoRelay}, answers: [][]pool.Result{{{Reason: "error: full"}}, {{Reason: "blocked: no"}, {Reason: "no answer in time"}}}}
+		run(t, j, r, path, &reports, k)
+		var kinds []int
+		for i := range r.took {
+			if err := nip01.Verify(&r.took[i]); err != nil {
+				t.Error(err)
+			}
+			kinds = append(kinds, r.took[i].Kind)
+		}
+		if !slices.Equal(kinds, []int{KindHistory, KindState, KindHistory, KindState}) {
+			t.Errorf("published %v", kinds)
+		}
+		if d := nip01.TagValue(&r.took[1], "d"); d != "agentbox:"+string(k.Public())+":agent.spawned" {
+			t.Errorf("d is %q", d)
+		}
+		if seq, err := readCursor(path); seq != 4 || err != nil {
+			t.Errorf("the cursor is %d, %v", seq, err)
+		}
+		// After a crash before the cursor was written the same ids come again.
+		if err := writeCursor(path, 1); err != nil {
+			t.Fatal(err)
+		}
+		again := &relays{}
+		run(t, j, again, path, &reports, k)
+		for i := range r.took {
+			if again.took[i].ID != r.took[i].ID {
+				t.Errorf("%d has another id the second time", i)
+			}
+		}
+		if len(reports) != 0 {
+			t.Errorf("reported %v", reports)
+		}
+	})
+}
+
+func TestRefusedForGoodIsGivenUp(t *testing.T) {
+	k, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "published.json")
+	if err := writeCursor(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var reports []string
+		refused := []pool.Result{{Reason: "blocked: kind-not-allowed"}, {Reason: "invalid: no"}}
+		r := &relays{answers: [][]pool.Result{refused}}
+		run(t, numbered("a", "b"), r, path, &reports, k)
+		if len(r.took) != 3 || !slices.Equal(reports, []string{"AgentEventRefused"}) {
+			t.Errorf("published %d, reported %v", len(r.took), reports)
+		}
+	})
+}
+
+func TestUnreadableCursorIsLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "published.json")
+	if err := os.WriteFile(path, []byte("torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Events: numbered("a"), Cursor: path}
+	if err := c.follow(t.Context()); err == nil || errors.Is(err, context.Canceled) {
+		t.Error("a torn cursor was taken for one")
+	}
+	if raw, err := os.ReadFile(path); string(raw) != "torn" || err != nil {
+		t.Error("it was written over")
+	}
+}
