@@ -1,0 +1,41 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/foreign"
+)
+
+// nostr-tools logs in (NIP-42), publishes, reads back what it signed, and finds the
+// private messages (NIP-17) that are for it, and no others.
+func TestWithNostrTools(t *testing.T) {
+	_, url := serve(t, func(_ *Config, p *Policy) { p.Ingress = SignedOnly })
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	out, err := foreign.NostrTools(ctx, strings.NewReader(""), filepath.Join("testdata", "client.cjs"), url)
+	if missing := (*foreign.MissingError)(nil); errors.As(err, &missing) {
+		t.Skip(missing)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen struct {
+		Refused   string
+		Note      bool
+		Strangers int
+		Messages  []string
+	}
+	if err := json.Unmarshal(out, &seen); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if !strings.HasPrefix(seen.Refused, "auth-required:") || !seen.Note || seen.Strangers != 1 || !slices.Equal(seen.Messages, []string{"secret hello"}) {
+		t.Errorf("nostr-tools saw %+v", seen)
+	}
+}
