@@ -35,7 +35,7 @@ func newManifestShape() *shape {
 
 func programShape() *shape {
 	keys := append(programKeys(), deploymentKeys("the program")...)
-	return table("One supervised program. Values come from here, else from the feature catalogue, else from [supervisor.defaults], else from the default.", keys...).own()
+	return table("One supervised program. The value of a key comes from the first of these that has one: this table, the feature catalogue, [supervisor.defaults], the default.", keys...).own()
 }
 
 // programDefaultsShape is the same table with every key optional and without
@@ -47,42 +47,42 @@ func programDefaultsShape() *shape {
 
 func programKeys() []key {
 	keys := []key{
-		field("command", command("What to run: an argument vector, or one string, which is split into words as a shell would; no shell runs it. ${X} is the value of a variable, ${X:-default} has a default for one that is unset or empty, ${X:?message} refuses the manifest without a value; $$ is a dollar, and so is a $ before anything else. A value is never split into words. Required, unless the feature catalogue has it.").eg([]any{"/usr/bin/server", "--port", "8000"}, "server --port ${PORT:-8000}")),
+		field("command", command("The command: an argument vector, or one string. agentinit splits a string into words as a shell does, but runs no shell. ${X} is the value of a variable. ${X:-default} is the default if the variable is unset or empty; in that case ${X:?message} refuses the manifest. $$ is a dollar, and so is a $ before any other character. A value is never split into words. Required, unless the feature catalogue has it.").eg([]any{"/usr/bin/server", "--port", "8000"}, "server --port ${PORT:-8000}")),
 		field("enabled", boolean("false leaves the program out.").def(true)),
-		field("when", text("Manifest path of a boolean that must be true, else the program is left out.").eg("desktop.enabled")),
-		field("type", enum("service runs on; oneshot is COMPLETED when it exits 0; schedule runs at times.", "service", "oneshot", "schedule").def("service")),
-		field("schedule", text("When a schedule runs: five cron fields, @hourly and the like, or @every 10m. A run that fails waits for the next one, unless the program has restart or start_retries of its own.").eg("0 3 * * *", "@every 10m")),
-		field("overlap", enum("What a run does that comes due while the one before still runs.", "skip", "queue", "kill").def("skip")),
+		field("when", text("Manifest path of a boolean. If it is not true, the program is left out.").eg("desktop.enabled")),
+		field("type", enum("A service runs until it is stopped. A oneshot is COMPLETED when it exits 0. A schedule starts at its times.", "service", "oneshot", "schedule").def("service")),
+		field("schedule", text("When a schedule runs: five cron fields, @hourly and the like, or @every 10m. A failed run is not repeated before the next time, unless the program sets restart or start_retries.").eg("0 3 * * *", "@every 10m")),
+		field("overlap", enum("What happens if a run is due while the previous run is active: skip leaves it out, queue starts it afterwards, kill stops the previous run first.", "skip", "queue", "kill").def("skip")),
 		field("timezone", text("Time zone of the schedule (IANA name); empty is the box's own.").def("").eg("Europe/Berlin")),
-		field("priority", integer("Programs start ascending and stop descending; equal ones together.").between(0, 1000000).def(999)),
-		field("needs", list("Programs that come first: \"db\" (ready), \"db:started\", \"migrate:completed\". They rule over priorities.", text("").formOf(decodes[Need])).def([]string{}).eg([]any{"db", "migrate:completed"})),
-		field("instances", integer("How many: NAME, or NAME:0 … NAME:n-1 of several; ${INSTANCE} expands.").between(1, 10000).def(1)),
+		field("priority", integer("Programs start in ascending order of priority and stop in descending order; programs of equal priority start together.").between(0, 1000000).def(999)),
+		field("needs", list("Programs that this one waits for: \"db\" (ready), \"db:started\", \"migrate:completed\". needs takes precedence over priority.", text("").formOf(decodes[Need])).def([]string{}).eg([]any{"db", "migrate:completed"})),
+		field("instances", integer("Number of instances. One instance is called NAME, several are called NAME:0 … NAME:n-1; ${INSTANCE} is the number.").between(1, 10000).def(1)),
 		field("autostart", boolean("Start with the box.").def(true)),
-		field("required", onOff("Part of the seal and of /ready.")),
-		field("restart", enum("on-failure: after an unexpected exit code or a signal.", "always", "on-failure", "never").def("on-failure")),
+		field("required", onOff("The seal and /ready wait for the program.")),
+		field("restart", enum("When to restart a program that ended. on-failure: after an unexpected exit code or a signal.", "always", "on-failure", "never").def("on-failure")),
 		field("exit_codes", list("Expected exit codes.", integer("").between(0, 255)).def([]int{0})),
-		field("start_seconds", duration("Without ready: alive this long is RUNNING. An end before that is a failed start, with an expected exit code as well: what is to end by itself is type = \"oneshot\". 0 is RUNNING at once.").def("1s")),
-		field("start_timeout", duration("Not RUNNING by then is a failed start; 0 has no limit. A oneshot has one only when it is written.").def("60s")),
+		field("start_seconds", duration("A program without ready is RUNNING after this time. If it ends earlier, the start has failed, even with an expected exit code; use type = \"oneshot\" for a program that ends by itself. 0: RUNNING at once.").def("1s")),
+		field("start_timeout", duration("If the program is not RUNNING after this time, the start has failed. 0: no limit. The default does not apply to a oneshot.").def("60s")),
 		field("backoff", table("Wait before every restart.",
 			field("initial", duration("First wait; 0s restarts at once.").def("500ms")),
-			field("factor", number("Growth from wait to wait.").between(1, 1000).def(int64(2))),
+			field("factor", number("Each wait is this many times the previous one.").between(1, 1000).def(int64(2))),
 			field("max", duration("Longest wait.").def("10s")),
-			field("jitter", number("Random share added or taken, 0.1 is ten per cent.").between(0, 1).def(0.1)),
-			field("reset_after", duration("So long in RUNNING and the waits begin anew.").def("30s")),
+			field("jitter", number("Random share that is added or subtracted; 0.1 is ten per cent.").between(0, 1).def(0.1)),
+			field("reset_after", duration("After this time in RUNNING, the next wait is initial again.").def("30s")),
 		)),
 		field("restart_limit", table("More than count restarts within window are FATAL.",
 			field("count", integer("0 has no limit.").between(0, 1000000).def(10)),
 			field("window", duration("How far back restarts count.").def("5m")),
 		)),
-		field("start_retries", integer("supervisord's counting: failed starts in a row before FATAL; -1 leaves it to restart_limit.").between(-1, 1000000).def(-1)),
+		field("start_retries", integer("How many failed starts in a row are tried again, as supervisord counts them; one more is FATAL. -1: restart_limit counts instead.").between(-1, 1000000).def(-1)),
 		field("ready", readyShape()),
 		field("health", healthShape()),
 		field("stop", stopShape()),
-		field("stop_signal", text("Short form of stop, with stop_timeout.").match(`^(SIG)?[A-Z0-9+-]+$`, `a signal name such as "TERM"`).eg("INT")),
+		field("stop_signal", text("First signal of a stop; with stop_timeout, the short form of stop.").match(`^(SIG)?[A-Z0-9+-]+$`, `a signal name such as "TERM"`).eg("INT")),
 		field("stop_timeout", duration("Wait after stop_signal before KILL.").def("10s")),
-		field("stop_command", hook("Runs before the ladder.").eg("nginx -s quit")),
-		field("kill", enum("What a signal of the ladder reaches at last: the whole tree, the process group, the process.", "tree", "group", "process").def("tree")),
-		field("essential", onOff("Its exit stops the box, with its code.")),
+		field("stop_command", hook("Command that runs before the first signal of a stop.").eg("nginx -s quit")),
+		field("kill", enum("Which processes a stop signal and the final KILL reach: the whole tree, the process group or the process alone.", "tree", "group", "process").def("tree")),
+		field("essential", onOff("The exit of the program stops the box, which exits with the program's code.")),
 		field("on_fatal", enum("shutdown: FATAL stops the box.", "ignore", "shutdown").def("ignore")),
 		field("user", account("User, by name or number; absent inherits.").eg("www-data", int64(1000))),
 		field("group", account("Group, by name or number; absent follows the user.").eg("www-data")),
@@ -90,21 +90,21 @@ func programKeys() []key {
 		field("umask", mode("File mode creation mask, in octal; absent inherits.").eg("0022")),
 		field("directory", text("Working directory; absent inherits.").eg("/srv/app")),
 		field("environment", mapping("Variables. ${X}, ${X:-default}, ${X:?message} and $$ mean the same as in command, in every text of the table.", variableNames, text("").hidden())),
-		field("env_file", stringOrList("Files of NAME=VALUE lines, read at start; a leading - makes one optional.").eg("/etc/app.env")),
+		field("env_file", stringOrList("Files of NAME=VALUE lines, read at start. A leading - marks a file that may be missing.").eg("/etc/app.env")),
 		field("pass_environment", passShape()),
 		field("limits", limitsShape()),
 		field("guard", guardShape()),
 		field("sandbox", sandboxShape()),
 		field("logs", logsShape()),
 		field("hooks", table("Commands around the program's life; they never block the supervisor.",
-			field("pre_start", hook("Before each start; a failure is a failed start.").eg("mkdir -p /run/web")),
-			field("post_ready", hook("When it is ready.")),
-			field("pre_stop", hook("Before the ladder.")),
+			field("pre_start", hook("Before each start; if it fails, the start has failed.").eg("mkdir -p /run/web")),
+			field("post_ready", hook("When the program is ready.")),
+			field("pre_stop", hook("Before the first signal of a stop.")),
 			field("post_exit", hook("After each exit.")),
 		)),
 		field("stdin", enum("Standard input.", "null", "pipe", "inherit").def("null")),
-		field("tty", onOff("Gives it a terminal of its own.")),
-		field("control", onOff("Its processes may change things through the control socket.")),
+		field("tty", onOff("The program gets a terminal of its own.")),
+		field("control", onOff("Processes of the program may make changes through the control socket, such as starting and stopping programs.")),
 	}
 	return keys
 }
@@ -119,7 +119,7 @@ func stringOrList(doc string) *shape {
 
 func stopShape() *shape {
 	step := text("").formOf(decodesStep)
-	s := &shape{kinds: kArray | kString, doc: "Ladder of signals and waits; the last rung is KILL even when it is not written.", items: step, minItem: 1, minLen: 1}
+	s := &shape{kinds: kArray | kString, doc: "Signals to send and how long to wait after each; the last one is always KILL.", items: step, minItem: 1, minLen: 1}
 	return s.formOf(decodes[StopLadder]).def([]string{"TERM 10s", "KILL"}).eg([]any{"INT 5s", "TERM 10s", "KILL"})
 }
 
@@ -164,9 +164,9 @@ func dialectShape(d program.Dialect) *shape {
 
 func probeTiming(interval string) []key {
 	return []key{
-		field("interval", duration("Between two tries.").def(interval)),
-		field("timeout", duration("Of one try.").def("5s")),
-		field("successes", integer("Good answers in a row that are wanted.").between(1, 1000).def(1)),
+		field("interval", duration("Time between two tries.").def(interval)),
+		field("timeout", duration("Limit of one try.").def("5s")),
+		field("successes", integer("Number of good answers in a row that are needed.").between(1, 1000).def(1)),
 	}
 }
 
@@ -181,21 +181,21 @@ func oneOrMany(doc string, keys ...key) *shape {
 func readyShape() *shape {
 	keys := append(dialectKeys(false), probeTiming("250ms")...)
 	keys = append(keys,
-		field("any", boolean("One condition is enough; else all must hold.").def(false)),
-		field("deadline", duration("Not ready by then is a failed start; absent leaves it to start_timeout.").eg("30s")),
+		field("any", boolean("true: one condition is enough; false: all must hold.").def(false)),
+		field("deadline", duration("If the program is not ready after this time, the start has failed; absent: start_timeout is the limit.").eg("30s")),
 	)
-	return oneOrMany("When the program counts as ready: one table, or several that must all hold. Without it RUNNING is ready.", keys...).
+	return oneOrMany("When the program counts as ready: one table, or several that must all hold. Without ready, a RUNNING program is ready.", keys...).
 		eg(map[string]any{"http": "http://127.0.0.1:8000/healthz", "deadline": "30s"}).formOf(decodes[Ready])
 }
 
 func healthShape() *shape {
 	keys := append(dialectKeys(true), probeTiming("10s")...)
 	keys = append(keys,
-		field("failures", integer("Bad answers in a row before the action.").between(1, 1000).def(3)),
-		field("action", enum("What then happens.", "restart", "none", "shutdown").def("restart")),
+		field("failures", integer("Number of bad answers in a row before the action.").between(1, 1000).def(3)),
+		field("action", enum("What agentinit does after that many failures.", "restart", "none", "shutdown").def("restart")),
 		field("watchdog", duration("Expects WATCHDOG=1 on $NOTIFY_SOCKET at least this often; 0 is off.").def("0s")),
 	)
-	return oneOrMany("What is checked while RUNNING; without it nothing is.", keys...).
+	return oneOrMany("Checks of a RUNNING program; without health there are none.", keys...).
 		eg(map[string]any{"tcp": "127.0.0.1:5432", "action": "restart"}).formOf(decodes[Health])
 }
 
@@ -203,8 +203,8 @@ func limitsShape() *shape {
 	limit := func(doc string) *shape {
 		return (&shape{kinds: kString | kInteger, doc: doc}).from(0).formOf(decodes[Limit]).eg("1024:4096", "unlimited")
 	}
-	cpus := &shape{kinds: kString | kArray, doc: "Processors it may run on.", items: integer("").between(0, maxCPU), minItem: 1, minLen: 1}
-	return table("What the kernel bounds; absent inherits. A limit is a number, \"soft:hard\" or \"unlimited\" (setrlimit(2)).",
+	cpus := &shape{kinds: kString | kArray, doc: "Processors that the program may run on.", items: integer("").between(0, maxCPU), minItem: 1, minLen: 1}
+	return table("Limits that the kernel enforces; an absent limit is inherited. A limit is a number, \"soft:hard\" or \"unlimited\" (setrlimit(2)).",
 		field("nofile", limit("Open files.")),
 		field("nproc", limit("Processes of the user.")),
 		field("core", limit("Core file, bytes.")),
@@ -221,14 +221,14 @@ func limitsShape() *shape {
 }
 
 func guardShape() *shape {
-	return boolean("Where it runs as agentinit's user or as root: keeps it from signalling, limiting, scheduling and tracing agentinit, and from gaining privileges by exec.").def(true)
+	return boolean("For a program that runs as agentinit's user or as root: true prevents it from signalling, limiting, scheduling and tracing agentinit, and from gaining privileges by exec.").def(true)
 }
 
 func sandboxShape() *shape {
 	ports := func(doc string) *shape { return list(doc, integer("").between(0, 65535)) }
 	return table("What the program may reach (Landlock, seccomp, capabilities); absent: everything.",
-		field("no_new_privileges", boolean("No gain of privileges by exec.").def(true)),
-		field("preset", enum("Values for what is not written here: of a web server, a Python or Node.js worker, an agent.", "web", "python", "node", "agent")),
+		field("no_new_privileges", boolean("The program cannot gain privileges by exec.").def(true)),
+		field("preset", enum("Values for the keys that are not written here: for a web server, a Python or Node.js worker, or an agent.", "web", "python", "node", "agent")),
 		field("capabilities", texts("Capabilities that are kept; absent changes none, an empty list keeps none.").eg([]any{"NET_BIND_SERVICE"})),
 		field("read", texts("Paths that may be read; absent means all. A path that may be missing begins with \"-\", here and below.").eg([]any{"/usr", "/etc"})),
 		field("write", texts("Paths that may be read and written; absent means all. /dev/null and the like are always among them.").eg([]any{"/workspace"})),
@@ -236,16 +236,16 @@ func sandboxShape() *shape {
 		field("tcp_bind", ports("Ports it may listen on; absent means all.")),
 		field("tcp_connect", ports("Ports it may connect to; absent means all.")),
 		field("seccomp", enum("System call filter: default allows what container engines allow, strict less.", "default", "strict")),
-		field("allow_syscalls", texts("System calls that the filter lets pass besides.").eg([]any{"ptrace"})),
+		field("allow_syscalls", texts("System calls that the filter allows in addition.").eg([]any{"ptrace"})),
 		field("deny_syscalls", texts("System calls that fail with EPERM, with or without a filter.").eg([]any{"ptrace"})),
-		field("private_tmp", onOff("/tmp and /var/tmp of its own, in memory; needs CAP_SYS_ADMIN.")),
+		field("private_tmp", onOff("The program gets /tmp and /var/tmp of its own, in memory; needs CAP_SYS_ADMIN.")),
 		field("mode", enum("audit only reports what would be refused.", "enforce", "audit", "off").def("enforce")),
 	).absent()
 }
 
 func logsShape() *shape {
-	return table("Where output goes besides its ring.",
-		field("to", enum("none keeps the ring alone.", "console", "file", "none").def("console")),
+	return table("Where the output of the program goes, besides the ring in memory.",
+		field("to", enum("none: the output is in the ring only.", "console", "file", "none").def("console")),
 		field("path", text("The file; it implies to = \"file\".").eg("/var/log/web.log")),
 		field("stderr_path", text("A file of its own for stderr; absent: path.").eg("/var/log/web.err")),
 		field("max_bytes", size("Rotate beyond this; 0 never rotates by size.").def("50MB")),
@@ -256,13 +256,13 @@ func logsShape() *shape {
 		field("compress", compression()),
 		field("rate_lines", integer("Most lines of the program in rate_interval; the others are counted and dropped. 0 has no limit.").between(0, 1000000000).def(0)),
 		field("rate_bytes", size("Most bytes of the program in rate_interval; 0 has no limit.").def(0)),
-		field("rate_interval", duration("What rate_lines and rate_bytes count in.").def("1s")),
+		field("rate_interval", duration("Time in which rate_lines and rate_bytes count.").def("1s")),
 		field("total_bytes", size("Most bytes of the file and its rotated files together; 0 has no limit.").def(0)),
 	)
 }
 
 func forwardShape() *shape {
-	return table("One collector. What it cannot take waits in the rings; what is forgotten there before it could be sent is counted.",
+	return table("One collector. Lines that it cannot take wait in the rings; agentinit counts the lines that a ring drops before they are sent.",
 		must("type", enum("syslog is RFC 5424, loki the push API, otlp OTLP/HTTP with JSON, http one JSON object a line.", "syslog", "loki", "otlp", "http")),
 		must("url", text("Where to: unix:///dev/log, udp://host:514, tcp://host:514 or tls://host:6514 for syslog, else http:// or https://.").match(`^(unix|udp|tcp|tls|http|https)://.+`, "a URL such as tcp://logs.example:514").eg("tls://logs.example:6514", "http://loki:3100")),
 		field("token_env", text("Variable that holds a bearer token; never the token itself. Not for syslog.").eg("LOKI_TOKEN")),
@@ -288,21 +288,21 @@ func artifactShape() *shape {
 		field("assets", texts("Further paths or globs that must exist.").def([]string{})),
 		field("command", list("Argument vector that must exit 0; never a shell string.", text("")).def([]string{}).eg([]any{"tool", "--version"})),
 		field("timeout", duration("Of the command.").def("10s")),
-		field("required", onOff("Its absence fails the boot.")),
+		field("required", onOff("If the probe fails, the boot fails.")),
 	)
 }
 
 func supervisorShape() *shape {
 	keys := []key{
 		field("socket", text("Control socket; a leading @ is abstract.").nonEmpty().def("/run/agentbox/agentinit.sock")),
-		field("socket_mode", mode("Its permission bits, in octal.").def("0660")),
+		field("socket_mode", mode("Permission bits of the control socket, in octal.").def("0660")),
 		field("socket_group", account("Group whose members may read.")),
 		field("listen", listen("Management listener, host:port or off. When the key is absent and agentinit runs outside a container, the host is 127.0.0.1.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
-		field("metrics_listen", listen("Metrics listener, host:port or off. When the key is absent, the port is observability.metrics_port, and the host is 0.0.0.0 in a container and 127.0.0.1 outside one. MANAGEMENT_API_HOST and AGENTBOX_METRICS_PORT win over it.")),
+		field("metrics_listen", listen("Metrics listener, host:port or off. When the key is absent, the port is observability.metrics_port, and the host is 0.0.0.0 in a container and 127.0.0.1 outside one. MANAGEMENT_API_HOST and AGENTBOX_METRICS_PORT take precedence over it.")),
 		field("stop_grace", duration("Budget of the whole shutdown; more than 0.").def("25s").formOf(decodes[budget])),
-		field("drain", duration("Hold between /ready going 503 and the first stop; counts toward the budget.").def("0s")),
-		field("barrier", enum("What a wave waits for of the wave before.", "ready", "running", "none").def("ready")),
-		field("on_all_exited", enum("exit ends the box when nothing is left to run.", "stay", "exit").def("stay")),
+		field("drain", duration("Time between the first 503 of /ready and the first stop; part of stop_grace.").def("0s")),
+		field("barrier", enum("What each wave waits for in the previous wave.", "ready", "running", "none").def("ready")),
+		field("on_all_exited", enum("exit ends the box when all programs have ended and none will start again.", "stay", "exit").def("stay")),
 		field("console", consoleShape()),
 		field("defaults", programDefaultsShape()),
 		field("agents", table("What agents run as and within, where their template does not say.",
@@ -314,10 +314,10 @@ func supervisorShape() *shape {
 			field("guard", guardShape()),
 			field("sandbox", sandboxShape()),
 		)),
-		field("log", table("agentinit's own voice and the form of the console.",
+		field("log", table("agentinit's own log, and the format of the console.",
 			field("format", enum("auto: console on a terminal, else json.", "auto", "json", "console", "raw").def("auto")),
-			field("level", logLevel("Threshold of agentinit's own lines.")),
-			field("forward", mapping("Collectors to which the output of programs is sent, one table for each; none without. Changes hold from the next boot on.", programNames, forwardShape())),
+			field("level", logLevel("Lowest level of agentinit's own log lines.")),
+			field("forward", mapping("Collectors to which the output of programs is sent, one table for each. Changes take effect at the next boot.", programNames, forwardShape())),
 		)),
 		field("image", text("Image of the box, for generated descriptions; absent: that of --image, else the local tag.").nonEmpty().eg("registry.example.org/web:1.2")),
 	}
@@ -338,9 +338,9 @@ func listen(doc string) *shape {
 }
 
 func bootstrapShape() *shape {
-	return table("From exec to sealed.",
+	return table("The boot, from exec to seal.",
 		field("profile", enum("agentbox: all phases and mounts. none: a plain container with programs. auto: agentbox when the manifest has any section of an agentbox.", "auto", "agentbox", "none").def("auto")),
-		field("seal_timeout", duration("How long the required programs may take. Where it is not written it is longer if they may need longer to start or to be FATAL (W124).").def("120s").overrides("BOOTSTRAP_SEAL_TIMEOUT")),
+		field("seal_timeout", duration("Time in which the required programs must be ready. If it is not written, it is longer when they may need longer to start or to be FATAL (W124).").def("120s").overrides("BOOTSTRAP_SEAL_TIMEOUT")),
 		field("on_seal_timeout", enum("exit ends the box with 68.", "stay", "exit").def("stay")),
 	)
 }
@@ -366,9 +366,9 @@ func slotsShape() *shape {
 		)),
 		field("events", with("Slot events.",
 			field("fsync", text("always, or the longest time an event may wait for the disk.").match(`^(always|[0-9]+(\.[0-9]+)?(ms|s|m))$`, `"always" or a duration such as "1s"`).def("1s")),
-			field("retention_days", integer("Journal files older than this go; 0 keeps them.").between(0, 36500).def(30)),
-			field("max_bytes", size("Of all journal files; 0 has no limit.").def("1GiB")),
-			field("spool_bytes", size("Of what waits for an external sink.").def("64MiB")),
+			field("retention_days", integer("agentinit removes older journal files; 0 keeps all.").between(0, 36500).def(30)),
+			field("max_bytes", size("Most bytes of all journal files together; 0 has no limit.").def("1GiB")),
+			field("spool_bytes", size("Most bytes of events that wait for an external sink.").def("64MiB")),
 			field("format", enum("What the sink of integrations.external_events.url is sent. cloudevents: CloudEvents 1.0 in JSON, one or a batch of up to 100 in each POST to URL/v1/events. json: one event as plain JSON in each POST to the URL exactly as it is written.", "cloudevents", "json").def("cloudevents")),
 		)),
 		field("orchestrator", with("Slot orchestrator.")),
@@ -378,9 +378,9 @@ func slotsShape() *shape {
 func apiShape() *shape {
 	return table("The management listener as clients see it.",
 		field("public_urls", list("Origins at which the box is reached: their hosts are names of the box, and signed requests name them.", text("").formOf(decodesPublicURL)).def([]string{}).eg([]any{"https://box.example.org"}).overrides("MANAGEMENT_API_PUBLIC_URLS")),
-		field("trusted_proxies", list("Addresses or prefixes whose X-Forwarded-For or Forwarded counts; where both are there and differ, neither.", text("").formOf(decodesPrefix)).def([]string{}).eg([]any{"10.0.0.0/8"})),
+		field("trusted_proxies", list("Addresses or prefixes of proxies whose X-Forwarded-For or Forwarded header counts; if a request has both and they differ, neither counts.", text("").formOf(decodesPrefix)).def([]string{}).eg([]any{"10.0.0.0/8"})),
 		field("cors_origins", list("Origins that browsers may call from, compared exactly.", text("").formOf(decodesOrigin)).def([]string{}).eg([]any{"https://app.example.org"})),
-		field("rate_limit", integer("Requests a second and principal; 0 has no limit.").between(0, 1000000).def(1000)),
+		field("rate_limit", integer("Requests per second of each principal; 0 has no limit.").between(0, 1000000).def(1000)),
 		field("keys", mapping("Bearer keys beside the management key, one table for each; the name stands in the audit trail.", programNames, table("One key. Exactly one of env and file says where it is; it has 16 characters or more.",
 			must("role", enum("viewer may read programs, logs, events and slots; operator may also start, stop, restart, signal and apply.", "viewer", "operator")),
 			field("env", text("Variable that holds the key; never the key itself.").nonEmpty().eg("CONSOLE_KEY")),
@@ -391,7 +391,7 @@ func apiShape() *shape {
 
 func templateShape() *shape {
 	return table("One template.",
-		must("command", command("What to run.")),
+		must("command", command("The command.")),
 		field("args", texts("Further arguments.").def([]string{})),
 		field("environment", mapping("Variables.", variableNames, text("").hidden())),
 		field("directory", text("Working directory.")),
@@ -411,6 +411,6 @@ func compatShape() *shape {
 	slot := func(name string) key {
 		return field(name, text("Old contract version that is still spoken.").match(`^v[1-9][0-9]*$`, `a version such as "v1"`).eg("v1"))
 	}
-	return table("Old adapter contracts, for the days of a change.",
+	return table("Old adapter contracts, for the time of a migration.",
 		slot("beads"), slot("pods"), slot("memory"), slot("events"), slot("orchestrator"))
 }
