@@ -37,7 +37,12 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 	// As the test's own user: other users cannot enter its directories.
 	a.confinements = map[string]confinement{"": {guard: true}}
 	t.Cleanup(func() {
-		if s := owner.Stats(); s.Live != 0 || s.Adopted != 0 || s.Leaked != 0 {
+		// The end of a leader is told before its tree has been found empty.
+		s := owner.Stats()
+		for end := time.Now().Add(10 * time.Second); s.Live+s.Adopted != 0 && time.Now().Before(end); s = owner.Stats() {
+			<-time.After(5 * time.Millisecond)
+		}
+		if s.Live != 0 || s.Adopted != 0 || s.Leaked != 0 {
 			t.Errorf("processes are left: %+v", s)
 		}
 		if err := owner.Close(); err != nil {
