@@ -545,3 +545,18 @@ func (s *System) Usage(name string, run uint64) proc.Usage {
 	u.CPU += spent
 	return u
 }
+
+// Processes lists the living processes of a run, the program's own first.
+func (s *System) Processes(name string, run uint64) []proc.Member {
+	s.mu.Lock()
+	r := s.runs[runKey{name, run}]
+	s.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	list, err := s.cfg.Owner.Tree(r.proc.ID)
+	if err != nil {
+		return nil // it has ended meanwhile
+	}
+	return list
+}

@@ -38,8 +38,11 @@ func (c *cli) printWhy(why api.Why) {
 	if why.Next != "" {
 		line(c.stdout, "next:    %s", printable(why.Next))
 	}
-	if e := why.Program.LastExit; e != nil {
-		line(c.stdout, "last:    %s, restarted %s", printable(e.String()), times(why.Program.Restarts))
+	switch e := why.Program.LastExit; {
+	case why.Ending != "":
+		line(c.stdout, "last:    %s; restarted %s", printable(why.Ending), times(why.Program.Restarts))
+	case e != nil:
+		line(c.stdout, "last:    %s; restarted %s", printable(e.String()), times(why.Program.Restarts))
 	}
 	if s := why.Program.Schedule; s != nil && s.LastRun != nil {
 		line(c.stdout, "run:     the latest began at %s%s", s.LastRun.Format(time.RFC3339), printable(joinedBy("", ": ", s.LastResult)))
@@ -47,15 +50,7 @@ func (c *cli) printWhy(why api.Why) {
 	if why.Program.Text != "" {
 		line(c.stdout, "says:    %s", printable(why.Program.Text))
 	}
-	for _, n := range why.Needs {
-		holds := "holds"
-		if !n.Met {
-			holds = "does not hold"
-		}
-		text := fmt.Sprintf("%s:%s %s, %s is %s", n.Program, n.Condition, holds, n.Program, n.State)
-		if n.Reason != "" {
-			text += ": " + n.Reason
-		}
+	for _, text := range needTexts(why.Needs) {
 		line(c.stdout, "needs:   %s", printable(text))
 	}
 	for _, d := range why.Dependents {
@@ -64,6 +59,11 @@ func (c *cli) printWhy(why api.Why) {
 	for _, e := range why.Recent {
 		line(c.stdout, "event: %s", c.eventText(e))
 	}
+	if len(why.Output) > 0 {
+		line(c.stdout, "output of run %d:", why.Program.Run)
+		c.printOutput(why.Output)
+	}
+	c.printAdvice(why.Do, "")
 }
 
 func times(n uint64) string {

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,37 +14,173 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
+// programView is a program with what its processes use, as status shows it.
+type programView struct {
+	api.Program
+	Usage *api.ProgramUsage `json:"usage,omitempty"`
+	// share is the CPU used since the reading before, 1 is a whole processor; -1 is
+	// not known.
+	share float64
+}
+
+// statusView is api.Status with usage.
+type statusView struct {
+	Seq      uint64        `json:"seq"`
+	Time     time.Time     `json:"time"`
+	Phase    string        `json:"phase"`
+	Programs []programView `json:"programs"`
+}
+
+// statusFlags is how status shows what it shows.
+type statusFlags struct {
+	watch        bool
+	kind, format string // of -o
+	order        string // of --sort
+	asked        int    // how many names were given
+}
+
 func newStatus(c *cli) *cobra.Command {
-	var watch bool
+	var f statusFlags
+	var output string
 	cmd := &cobra.Command{
 		Use:   "status [NAME...]",
 		Short: "Show the state of programs",
-		Long: `Show the state of programs, all of them without a NAME.
+		Long: `Show the state of programs, all of them without a NAME: a table with the CPU
+time that all runs of a program have used, and the memory that its processes have
+now. One NAME that stands for one program shows a page about it, with its
+processes, limits, last runs and last output.
+
+-o wide adds columns to the table, for one program too. -o jsonpath takes a
+template as kubectl's: -o 'jsonpath={range .programs[*]}{.name}{"\n"}{end}'.
 
 Exit status 3: something asked about is not running. A oneshot that has
 completed and a schedule between two runs count as running; a program that is
 STARTING or in BACKOFF does not.`,
 		ValidArgsFunction: c.completeNames,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client := c.client()
-			if watch {
-				return quietEnd(cmd.Context(), c.watchStatus(cmd.Context(), client, args))
-			}
-			s, err := client.Status(cmd.Context(), args...)
-			if err != nil {
-				return failed(err)
-			}
-			if err := c.printStatus(s); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if f.kind, f.format, err = parseFormat(output); err != nil {
 				return err
 			}
-			if !allRunning(s.Programs) {
-				return &exitError{code: exitNotRunning}
+			if _, known := statusOrders[f.order]; !known {
+				return usageError("--sort %q is no column: write %s", f.order, strings.Join(statusOrderNames(), ", "))
 			}
-			return nil
+			if c.json && f.kind == "" {
+				f.kind = "json"
+			}
+			f.asked = len(args)
+			client := c.client()
+			if f.watch {
+				return quietEnd(cmd.Context(), c.watchStatus(cmd.Context(), client, f, args))
+			}
+			return c.status(cmd.Context(), client, f, args)
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever something changes")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "show it again whenever something changes")
+	cmd.Flags().StringVarP(&output, "output", "o", "", formatHelp)
+	cmd.Flags().StringVar(&f.order, "sort", "", "sort by `COLUMN`: "+strings.Join(statusOrderNames(), ", ")+" (default: order of start)")
+	// It fails only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(statusOrderNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml", "name", "jsonpath=", "go-template="}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return cmd
+}
+
+func (c *cli) status(ctx context.Context, client *api.Client, f statusFlags, names []string) error {
+	s, err := client.Status(ctx, names...)
+	if err != nil {
+		return failed(err)
+	}
+	view, err := readView(ctx, client, s, f)
+	if err != nil {
+		return failed(err)
+	}
+	if f.kind == "" && f.asked == 1 && len(s.Programs) == 1 {
+		err = failed(c.statusPage(ctx, client, view.Programs[0]))
+	} else {
+		err = c.printStatus(view, f)
+	}
+	if err != nil {
+		return err
+	}
+	if !allRunning(s.Programs) {
+		return &exitError{code: exitNotRunning}
+	}
+	return nil
+}
+
+// readView puts the use of resources to the programs. An agentinit that does not
+// account for it still has a status.
+func readView(ctx context.Context, client *api.Client, s api.Status, f statusFlags) (statusView, error) {
+	var usage api.Usage
+	if f.kind != "name" {
+		var err error
+		if usage, err = client.Usage(ctx); err != nil && !unaccounted(err) {
+			return statusView{}, err
+		}
+	}
+	return viewOf(s, usage, api.Usage{}, f.order), nil
+}
+
+func unaccounted(err error) bool {
+	code := api.CodeOf(err)
+	return code == api.CodeUnsupported || code == api.CodeNotFound
+}
+
+// viewOf joins a status and a reading of the use; before is an earlier reading.
+func viewOf(s api.Status, now, before api.Usage, order string) statusView {
+	used := make(map[string]*api.ProgramUsage, len(now.Programs))
+	for i := range now.Programs {
+		used[now.Programs[i].Name] = &now.Programs[i]
+	}
+	then := make(map[string]float64, len(before.Programs))
+	for _, p := range before.Programs {
+		then[p.Name] = p.CPUSeconds
+	}
+	out := statusView{Seq: s.Seq, Time: s.Time, Phase: s.Phase, Programs: make([]programView, len(s.Programs))}
+	span := now.Time.Sub(before.Time).Seconds()
+	for i, p := range s.Programs {
+		view := programView{Program: p, Usage: used[p.Name], share: -1}
+		if seconds, known := then[p.Name]; known && span > 0 && view.Usage != nil {
+			view.share = max(0, view.Usage.CPUSeconds-seconds) / span
+		}
+		out.Programs[i] = view
+	}
+	if less := statusOrders[order]; less != nil {
+		slices.SortStableFunc(out.Programs, less)
+	}
+	return out
+}
+
+// statusOrders compares by a column; what is most is first, where that is what one
+// looks for.
+var statusOrders = map[string]func(a, b programView) int{
+	"":      nil,
+	"name":  func(a, b programView) int { return cmp.Compare(a.Name, b.Name) },
+	"state": func(a, b programView) int { return cmp.Compare(a.Display(), b.Display()) },
+	"cpu": func(a, b programView) int {
+		return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(b.cpu(), a.cpu()))
+	},
+	"memory":   func(a, b programView) int { return cmp.Compare(b.memory(), a.memory()) },
+	"restarts": func(a, b programView) int { return cmp.Compare(b.Restarts, a.Restarts) },
+	"for":      func(a, b programView) int { return b.Since.Compare(a.Since) },
+	"pid":      func(a, b programView) int { return cmp.Compare(a.PID, b.PID) },
+}
+
+func statusOrderNames() []string {
+	return []string{"name", "state", "pid", "for", "cpu", "memory", "restarts"}
+}
+
+func (p programView) cpu() float64 {
+	if p.Usage == nil {
+		return -1
+	}
+	return p.Usage.CPUSeconds
+}
+
+func (p programView) memory() int64 {
+	if p.Usage == nil {
+		return -1
+	}
+	return p.Usage.MemoryBytes
 }
 
 func allRunning(programs []api.Program) bool {
@@ -62,28 +202,106 @@ func running(p api.Program) bool {
 	return false
 }
 
-func (c *cli) printStatus(s api.Status) error {
-	if c.json {
-		return c.printJSON(s)
+func (c *cli) printStatus(s statusView, f statusFlags) error {
+	switch f.kind {
+	case "":
+		c.statusTable(s, false)
+		return nil
+	case "wide":
+		c.statusTable(s, true)
+		return nil
+	case "name":
+		for _, p := range s.Programs {
+			line(c.stdout, "%s", printable(p.Name))
+		}
+		return nil
+	}
+	return c.printFormat(f.kind, f.format, s)
+}
+
+// statusTable fits 80 columns: what is left of the line is for INFO.
+func (c *cli) statusTable(s statusView, wide bool) {
+	nameWidth := 24
+	if width, tty := terminal(c.stdout); tty && width < 100 {
+		nameWidth = 14
 	}
 	columns := []column{
-		{title: "NAME", max: 24}, {title: "STATE"}, {title: "PID", right: true},
-		{title: "FOR", right: true}, {title: "RESTARTS", right: true}, {title: "INFO"},
+		{title: "NAME", max: nameWidth}, {title: "STATE"}, {title: "PID", right: true}, {title: "FOR", right: true},
+		{title: "CPU", right: true}, {title: "MEMORY", right: true}, {title: "RESTARTS", right: true},
 	}
+	if wide {
+		columns = append(columns, column{title: "TYPE"}, column{title: "RUN", right: true}, column{title: "PROCS", right: true},
+			column{title: "THREADS", right: true}, column{title: "FILES", right: true}, column{title: "LAST EXIT"})
+	}
+	columns = append(columns, column{title: "INFO"})
 	rows := make([][]cell, len(s.Programs))
 	for i, p := range s.Programs {
-		pid := "-"
-		if p.PID != 0 {
-			pid = strconv.Itoa(p.PID)
-		}
-		state, colour := display(p)
+		state, colour := display(p.Program)
 		rows[i] = []cell{
-			{printable(p.Name), noStyle}, {state, colour}, {pid, noStyle}, {api.Duration(s.Time.Sub(p.Since)), noStyle},
-			{strconv.FormatUint(p.Restarts, 10), noStyle}, {printable(info(p, s.Time)), noStyle},
+			{printable(p.Name), noStyle}, {state, colour}, {number(int64(p.PID)), noStyle}, {api.Duration(s.Time.Sub(p.Since)), noStyle},
+			{cpuText(p), noStyle}, {memoryText(p), noStyle}, {strconv.FormatUint(p.Restarts, 10), noStyle},
 		}
+		if wide {
+			rows[i] = append(rows[i], wideCells(p)...)
+		}
+		rows[i] = append(rows[i], cell{printable(info(p.Program, s.Time)), noStyle})
 	}
 	c.table(columns, rows)
-	return nil
+}
+
+func wideCells(p programView) []cell {
+	usage := api.ProgramUsage{}
+	if p.Usage != nil {
+		usage = *p.Usage
+	}
+	exit := "-"
+	if p.LastExit != nil {
+		exit = p.LastExit.String()
+	}
+	return []cell{
+		{dash(p.Type), noStyle}, {strconv.FormatUint(p.Run, 10), noStyle}, {number(int64(usage.Processes)), noStyle},
+		{number(int64(usage.Threads)), noStyle}, {number(int64(usage.OpenFiles)), noStyle}, {printable(exit), noStyle},
+	}
+}
+
+// number is "-" for 0.
+func number(n int64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// cpuText is the share of a processor where two readings tell it, else the time used.
+func cpuText(p programView) string {
+	switch {
+	case p.share >= 0:
+		return fmt.Sprintf("%.1f%%", 100*p.share)
+	case p.cpu() <= 0:
+		return "-"
+	case p.cpu() < 10:
+		return fmt.Sprintf("%.1fs", p.cpu())
+	}
+	return api.Duration(time.Duration(p.cpu() * float64(time.Second)))
+}
+
+func memoryText(p programView) string {
+	if p.memory() <= 0 {
+		return "-"
+	}
+	return byteText(p.memory())
+}
+
+// byteText has at most six characters: binary units, as free -h writes them.
+func byteText(n int64) string {
+	value, units := float64(n), "BKMGTPE"
+	for value >= 1023.5 && len(units) > 1 {
+		value, units = value/1024, units[1:]
+	}
+	if units[0] == 'B' || value >= 99.95 {
+		return fmt.Sprintf("%.0f%c", value, units[0])
+	}
+	return fmt.Sprintf("%.1f%c", value, units[0])
 }
 
 // display is the state as people read it, with its colour.
@@ -138,35 +356,118 @@ func joined(a, b string) string {
 }
 
 // watchStatus shows the state, then again after events that change it. On a
-// terminal it takes the same place each time.
-func (c *cli) watchStatus(ctx context.Context, client *api.Client, names []string) error {
-	s, err := client.Status(ctx, names...)
+// terminal it takes the same place each time, and CPU and memory are read again
+// as often as agentinit reads them.
+func (c *cli) watchStatus(ctx context.Context, client *api.Client, f statusFlags, names []string) error {
+	_, tty := terminal(c.stdout)
+	w := &statusWatch{cli: c, client: client, flags: f, names: names, redraw: tty && (f.kind == "" || f.kind == "wide")}
+	if err := w.show(ctx); err != nil {
+		return err
+	}
+	if !w.redraw {
+		return client.Events(ctx, w.seq, true, func(e api.Event) error {
+			if !w.changes(e) {
+				return nil
+			}
+			return w.show(ctx)
+		})
+	}
+	return w.follow(ctx)
+}
+
+// statusWatch is a status that is shown again and again.
+type statusWatch struct {
+	*cli
+	client       *api.Client
+	flags        statusFlags
+	names        []string
+	redraw       bool
+	seq          uint64
+	shown        bool
+	usage, older api.Usage
+	nextUsage    time.Time
+}
+
+// changes says whether an event may change what is shown.
+func (w *statusWatch) changes(e api.Event) bool {
+	return e.Seq > w.seq && (e.Program != "" || e.Name == api.EventLagged)
+}
+
+// follow draws at events, at most four times a second, and when a reading of the use
+// is due.
+func (w *statusWatch) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changed, ended := make(chan struct{}, 1), make(chan error, 1)
+	since := w.seq
+	go func() {
+		ended <- w.client.Events(ctx, since, true, func(e api.Event) error {
+			if e.Program != "" || e.Name == api.EventLagged {
+				select {
+				case changed <- struct{}{}:
+				default: // a drawing is due already
+				}
+			}
+			return nil
+		})
+	}()
+	pause := time.NewTicker(250 * time.Millisecond)
+	defer pause.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-changed:
+		case <-time.After(max(0, time.Until(w.nextUsage))):
+		}
+		if err := w.show(ctx); err != nil {
+			return err
+		}
+		select {
+		case err := <-ended:
+			return err
+		case <-pause.C:
+		}
+	}
+}
+
+// show reads what there is and prints it.
+func (w *statusWatch) show(ctx context.Context) error {
+	s, err := w.client.Status(ctx, w.names...)
 	if err != nil {
 		return err
 	}
-	_, tty := terminal(c.stdout)
-	show := func() error {
-		switch {
-		case c.json:
-			return c.printJSONLine(s)
-		case tty:
-			line(c.stdout, "\x1b[H\x1b[2J%s", style(dim, "agentctl status, "+s.Time.UTC().Format(time.TimeOnly)+" UTC, "+s.Phase, c.colours()))
-		}
-		return c.printStatus(s)
-	}
-	if err := show(); err != nil {
-		return err
-	}
-	return client.Events(ctx, s.Seq, true, func(e api.Event) error {
-		if e.Seq <= s.Seq || e.Program == "" && e.Name != api.EventLagged {
-			return nil // contained already, or not about a program
-		}
-		if s, err = client.Status(ctx, names...); err != nil {
+	w.seq = s.Seq
+	if w.flags.kind != "name" && !time.Now().Before(w.nextUsage) {
+		if err := w.readUsage(ctx); err != nil {
 			return err
 		}
-		if !tty && !c.json {
-			line(c.stdout, "")
-		}
-		return show()
-	})
+	}
+	view := viewOf(s, w.usage, w.older, w.flags.order)
+	if w.redraw {
+		line(w.stdout, "\x1b[H\x1b[2J%s", style(dim, "agentctl status, "+s.Time.UTC().Format(time.TimeOnly)+" UTC, "+s.Phase, w.colours()))
+	} else if w.shown && (w.flags.kind == "" || w.flags.kind == "wide") {
+		line(w.stdout, "")
+	}
+	w.shown = true
+	if w.flags.kind == "json" {
+		return w.printJSONLine(view)
+	}
+	return w.printStatus(view, w.flags)
+}
+
+func (w *statusWatch) readUsage(ctx context.Context) error {
+	usage, err := w.client.Usage(ctx)
+	switch {
+	case unaccounted(err):
+		w.nextUsage = time.Now().Add(time.Hour)
+		return nil
+	case err != nil:
+		return err
+	}
+	w.nextUsage = time.Now().Add(max(time.Second, time.Duration(usage.NextMS)*time.Millisecond))
+	if usage.Time.After(w.usage.Time) {
+		w.older, w.usage = w.usage, usage
+	}
+	return nil
 }

@@ -93,6 +93,12 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	if strings.Contains(plain, "\x1b") {
 		t.Errorf("colour in spite of NO_COLOR: %q", plain)
 	}
+	page := onTerminal(t, map[string]string{"TERM": "dumb"}, "--socket", socket, "status", strings.Repeat("n", 63))
+	for _, l := range strings.Split(page, "\n") {
+		if n := utf8.RuneCountInString(l); n > 80 && !strings.Contains(l, "agentctl ") || strings.Contains(l, "\x1b") {
+			t.Errorf("page: %d columns: %q", n, l)
+		}
+	}
 	coloured := onTerminal(t, map[string]string{"TERM": "xterm"}, "--socket", socket, "status")
 	if !strings.Contains(coloured, "\x1b[31mFATAL\x1b[0m") || !strings.Contains(coloured, "\x1b[32mRUNNING\x1b[0m") {
 		t.Errorf("no colours: %q", coloured)

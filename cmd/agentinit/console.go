@@ -105,3 +105,14 @@ func (b *box) programUsage() []api.ProgramUsage {
 	}
 	return out
 }
+
+// programProcesses lists the processes of a run.
+func (b *box) programProcesses(name string, run uint64) []api.Process {
+	out := []api.Process{}
+	for _, p := range b.system.Processes(name, run) {
+		out = append(out, api.Process{
+			PID: p.PID, PPID: p.PPID, Name: p.Name, State: string(p.State), CPUSeconds: p.CPU.Seconds(), MemoryBytes: p.RSS, Threads: p.Threads,
+		})
+	}
+	return out
+}

@@ -103,6 +103,8 @@ type Config struct {
 	LogLevel  LogLevel
 	// Usage reads what every program's processes use. It may take some milliseconds.
 	Usage func() []api.ProgramUsage
+	// Processes lists the living processes of a run. It may take some milliseconds.
+	Processes func(program string, run uint64) []api.Process
 	// Bridge takes the connections of orchestrator hosts.
 	Bridge Bridge
 	// Probes serves /livez, /ready, /health, /metrics and /v1/meta.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 func getStatus(s *Server, r *http.Request) (any, error) {
@@ -31,7 +32,24 @@ func getProgram(s *Server, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return api.ProgramDetail{Program: toProgram(p), Spec: spec}, nil
+	return api.ProgramDetail{Program: toProgram(p), Spec: hideInJSON(p.Spec, spec)}, nil
+}
+
+// hideInJSON hides the program's secrets in a JSON text, where they are written as
+// strings are.
+func hideInJSON(spec *program.Spec, text []byte) []byte {
+	if spec == nil {
+		return text
+	}
+	var escaped []program.Secret
+	for _, secret := range spec.Secrets {
+		value, err := json.Marshal(secret.Value)
+		if err == nil {
+			secret.Value = string(value[1 : len(value)-1])
+		}
+		escaped = append(escaped, secret)
+	}
+	return []byte(program.HideAll(escaped, string(text)))
 }
 
 func getPlan(s *Server, r *http.Request) (any, error) {

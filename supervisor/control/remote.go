@@ -35,6 +35,7 @@ func remoteRoutes() []remoteRoute {
 		{Method: "GET", Path: "/v1/programs", row: "/v1/status", Doc: "State of programs at one event number."},
 		{Method: "GET", Path: "/v1/programs/{name}", row: "/v1/program", Doc: "One program and the specification it runs by."},
 		{Method: "GET", Path: "/v1/programs/{name}/why", row: "/v1/why", Doc: "Why a program is in the state it is in, and what happens next."},
+		{Method: "GET", Path: "/v1/programs/{name}/processes", row: "/v1/processes", Doc: "The living processes of a program."},
 		{Method: "GET", Path: "/v1/programs/{name}/logs", row: "/v1/logs", Doc: "Captured output of one program, as JSON lines or, with Accept: text/event-stream, as server-sent events."},
 		{Method: "POST", Path: "/v1/programs/{name}/start", row: "/v1/start", action: true, Doc: "Start a program and wait until it runs, has completed or has failed."},
 		{Method: "POST", Path: "/v1/programs/{name}/stop", row: "/v1/stop", action: true, Doc: "Stop a program and wait until its processes are gone."},

@@ -52,6 +52,8 @@ func routes() []route {
 			Doc: "Why a program is in the state it is in, and what happens next."},
 		{Method: "GET", Path: "/v1/usage", Access: Read, reply: getUsage, Reply: api.Usage{},
 			Doc: "What each program's processes use. A reading is kept for next_ms, at least a second."},
+		{Method: "GET", Path: "/v1/processes", Access: Read, reply: getProcesses, Query: []param{oneName}, Reply: api.Processes{},
+			Doc: "The living processes of one program. A reading is kept for next_ms, at least a second."},
 		{Method: "POST", Path: "/v1/start", Access: Write, reply: postStart, Body: api.ActionRequest{}, Reply: api.ActionResult{},
 			Doc: "Start programs and wait until each runs, has completed or has failed; resume schedules. All starts what the boot starts, wave by wave."},
 		{Method: "POST", Path: "/v1/run", Access: Write, reply: postRun, Body: api.ActionRequest{}, Reply: api.ActionResult{},

@@ -68,18 +68,33 @@ func TestContract(t *testing.T) {
 			must(t, err)
 			equal(t, names(s.Programs), []string{"web", "idle"})
 		},
-		"GET /v1/program": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+		"GET /v1/program": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			p, err := c.Program(t.Context(), "web")
 			must(t, err)
 			var spec struct{ Argv []string }
 			must(t, json.Unmarshal(p.Spec, &spec))
 			equal(t, spec.Argv, []string{"/bin/web"})
+			b.Set("web", func(p *supervisor.Status) {
+				p.Spec = &program.Spec{Argv: []string{"web", `--key=hid"den\word`}, Secrets: []program.Secret{{Name: "KEY", Value: `hid"den\word`}}}
+			})
+			p, err = c.Program(t.Context(), "web")
+			must(t, err)
+			must(t, json.Unmarshal(p.Spec, &spec))
+			equal(t, spec.Argv, []string{"web", "--key=${KEY}"})
 		},
 		"GET /v1/usage": func(t *testing.T, c *api.Client, _ *controltest.Box) {
 			u, err := c.Usage(t.Context())
 			must(t, err)
 			equal(t, len(u.Programs), 3)
 			equal(t, u.Programs[0].MemoryBytes, 4096)
+		},
+		"GET /v1/processes": func(t *testing.T, c *api.Client, _ *controltest.Box) {
+			u, err := c.Processes(t.Context(), "web")
+			must(t, err)
+			equal(t, len(u.Processes), 2)
+			equal(t, u.Processes[1].PPID, u.Processes[0].PID)
+			_, err = c.Processes(t.Context(), "nosuch")
+			equal(t, api.CodeOf(err), api.CodeUnknownProgram)
 		},
 		"GET /v1/manifest": func(t *testing.T, c *api.Client, _ *controltest.Box) {
 			m, err := c.Manifest(t.Context())

@@ -42,7 +42,8 @@ type Server struct {
 	quiet    throttle // of refusals
 	noisy    throttle // of trouble
 	lost     throttle // of lost sockets
-	usage    sampler
+	usage    sampler[api.Usage]
+	trees    trees
 	upgraded sync.WaitGroup // handlers whose connections net/http has forgotten
 }
 

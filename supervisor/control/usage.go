@@ -18,24 +18,25 @@ const (
 )
 
 // sampler keeps the last reading for all who ask before the next one is due.
-type sampler struct {
+type sampler[T any] struct {
 	mu   sync.Mutex
-	last api.Usage
+	last T
 	due  time.Time
 }
 
-// sample reads again when that is due.
-func (u *sampler) sample(read func() []api.ProgramUsage) api.Usage {
+// sample reads again when that is due, and has stamp note the time until the next
+// reading.
+func (u *sampler[T]) sample(read func(at time.Time) T, stamp func(t *T, pause time.Duration)) T {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	began := time.Now()
 	if began.Before(u.due) {
 		return u.last
 	}
-	programs := read()
-	took := time.Since(began)
-	u.due = began.Add(max(usagePause, usageShare*took))
-	u.last = api.Usage{Time: began, NextMS: max(usagePause, usageShare*took).Milliseconds(), Programs: programs}
+	u.last = read(began)
+	pause := max(usagePause, usageShare*time.Since(began))
+	u.due = began.Add(pause)
+	stamp(&u.last, pause)
 	return u.last
 }
 
@@ -43,5 +44,55 @@ func getUsage(s *Server, _ *http.Request) (any, error) {
 	if s.cfg.Usage == nil {
 		return nil, unsupported("accounting of programs")
 	}
-	return s.usage.sample(s.cfg.Usage), nil
+	return s.usage.sample(
+		func(at time.Time) api.Usage { return api.Usage{Time: at, Programs: s.cfg.Usage()} },
+		func(u *api.Usage, pause time.Duration) { u.NextMS = pause.Milliseconds() },
+	), nil
+}
+
+// treeKey names a run, whose processes are read together.
+type treeKey struct {
+	program string
+	run     uint64
+}
+
+// trees holds a sampler for each run whose processes were asked for lately.
+type trees struct {
+	mu  sync.Mutex
+	all map[treeKey]*sampler[api.Processes]
+}
+
+// maxTrees is how many readings are kept at once.
+const maxTrees = 64
+
+// of finds the sampler of a run. When there are too many, all of them
+// are read anew.
+func (t *trees) of(key treeKey) *sampler[api.Processes] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if found := t.all[key]; found != nil {
+		return found
+	}
+	if t.all == nil || len(t.all) >= maxTrees {
+		t.all = make(map[treeKey]*sampler[api.Processes])
+	}
+	made := new(sampler[api.Processes])
+	t.all[key] = made
+	return made
+}
+
+func getProcesses(s *Server, r *http.Request) (any, error) {
+	p, err := resolveOne(r.URL.Query().Get("name"), s.cfg.Supervisor.Snapshot().Programs)
+	if err != nil {
+		return nil, err
+	}
+	if s.cfg.Processes == nil {
+		return nil, unsupported("accounting of programs")
+	}
+	return s.trees.of(treeKey{p.Name, p.Run}).sample(
+		func(at time.Time) api.Processes {
+			return api.Processes{Time: at, Program: p.Name, Processes: s.cfg.Processes(p.Name, p.Run)}
+		},
+		func(u *api.Processes, pause time.Duration) { u.NextMS = pause.Milliseconds() },
+	), nil
 }

@@ -22,6 +22,9 @@ func getWhy(s *Server, r *http.Request) (any, error) {
 		return nil, err
 	}
 	why := explain(p, snap)
+	if troubled(p) {
+		why.Output = s.lastOutput(r.Context(), p)
+	}
 	why.Recent, err = s.recent(p.Name)
 	return why, err
 }
@@ -52,29 +55,43 @@ func (s *Server) recent(name string) ([]api.Event, error) {
 func explain(p supervisor.Status, snap supervisor.Snapshot) api.Why {
 	why := api.Why{
 		Program: toProgram(p), Time: snap.Time,
-		Summary: summary(p, snap.Time), Next: next(p, snap.Time),
+		Summary: summary(p, snap.Time), Next: next(p, snap.Time), Ending: ending(p), Ready: readyBy(p), Do: advice(p, snap.Programs),
 	}
 	for _, other := range snap.Programs {
 		if other.Spec != nil && slices.ContainsFunc(other.Spec.Needs, func(n program.Need) bool { return n.Program == p.Name }) {
 			why.Dependents = append(why.Dependents, other.Name)
 		}
 	}
-	if p.Spec != nil {
-		for _, n := range p.Spec.Needs {
-			why.Needs = append(why.Needs, explainNeed(n, snap.Programs))
-		}
-	}
+	why.Needs = explainNeeds(p, snap.Programs, map[string]bool{p.Name: true})
 	return why
 }
 
-func explainNeed(n program.Need, programs []supervisor.Status) api.WhyNeed {
-	out := api.WhyNeed{Program: n.Program, Condition: string(n.Condition)}
-	for _, p := range programs {
-		if p.Name == n.Program {
-			out.State, out.Reason, out.Met = p.Shown(), p.Reason, n.Condition.Met(&p)
+// explainNeeds explains what p needs, and what an unmet need waits for in its turn.
+// told holds the programs that are explained already.
+func explainNeeds(p supervisor.Status, programs []supervisor.Status, told map[string]bool) []api.WhyNeed {
+	if p.Spec == nil {
+		return nil
+	}
+	var out []api.WhyNeed
+	for _, n := range p.Spec.Needs {
+		need := api.WhyNeed{Program: n.Program, Condition: string(n.Condition)}
+		for _, other := range programs {
+			if other.Name != n.Program {
+				continue
+			}
+			need.State, need.Reason, need.Met = other.Shown(), other.Reason, n.Condition.Met(&other)
+			if !need.Met && !told[other.Name] {
+				told[other.Name] = true
+				need.Needs = unmet(explainNeeds(other, programs, told))
+			}
 		}
+		out = append(out, need)
 	}
 	return out
+}
+
+func unmet(needs []api.WhyNeed) []api.WhyNeed {
+	return slices.DeleteFunc(needs, func(n api.WhyNeed) bool { return n.Met })
 }
 
 func summary(p supervisor.Status, now time.Time) string {
@@ -95,6 +112,14 @@ func awaited(p supervisor.Status) string {
 	if p.Reason != "" {
 		return ": " + p.Reason
 	}
+	if text := readyBy(p); text != "" {
+		return ": it declares readiness by " + text
+	}
+	return ""
+}
+
+// readyBy is what a program declares as its readiness.
+func readyBy(p supervisor.Status) string {
 	if p.Spec == nil || len(p.Spec.Readiness.Probes) == 0 {
 		return ""
 	}
@@ -106,7 +131,7 @@ func awaited(p supervisor.Status) string {
 	if p.Spec.Readiness.Any {
 		joint = " or "
 	}
-	return ": it declares readiness by " + strings.Join(parts, joint)
+	return strings.Join(parts, joint)
 }
 
 // next says what happens without a further request.

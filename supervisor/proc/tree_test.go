@@ -396,6 +396,11 @@ func TestUsage(t *testing.T) {
 	if err != nil || u.Members != 2 || u.RSS < 32<<20 || u.FDs < 6 && u.Blind == 0 || u.Threads < 2 {
 		t.Errorf("got %+v, %v", u, err)
 	}
+	tree, err := o.Tree(p.ID)
+	if err != nil || len(tree) != 2 || tree[0].PID != p.PID || tree[1].PPID != p.PID || tree[0].Name != "sh" || tree[1].Name != "testprog" ||
+		tree[1].RSS < 32<<20 || tree[1].Threads < 1 {
+		t.Errorf("got %+v, %v", tree, err)
+	}
 	if err := o.Kill(p.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -403,6 +408,9 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%v in the end, %v before", e.CPU, u.CPU)
 	}
 	if _, err := o.Usage(p.ID); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := o.Tree(p.ID); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -283,6 +283,13 @@ func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	return out, err
 }
 
+// Processes returns the processes of one program.
+func (c *Client) Processes(ctx context.Context, name string) (Processes, error) {
+	var out Processes
+	err := c.quick(ctx, http.MethodGet, "/v1/processes", url.Values{"name": {name}}, nil, &out)
+	return out, err
+}
+
 // Manifest returns the manifest in force.
 func (c *Client) Manifest(ctx context.Context) (Manifest, error) {
 	var out Manifest

@@ -140,6 +140,27 @@ type ProgramUsage struct {
 	OpenFiles   int     `json:"open_files"`
 }
 
+// Processes are the living processes of one program. A parent comes before its
+// children; the program's own process is the first while it lives.
+type Processes struct {
+	Time      time.Time `json:"time"`
+	NextMS    int64     `json:"next_ms"` // a new reading is not made sooner
+	Program   string    `json:"program"`
+	Processes []Process `json:"processes"` // never null
+}
+
+// Process is one process. Name is what the kernel calls it: at most 15 bytes that
+// the process can choose, so escape it before printing it on a terminal.
+type Process struct {
+	PID         int     `json:"pid"`
+	PPID        int     `json:"ppid"`
+	Name        string  `json:"name"`
+	State       string  `json:"state"`       // a letter of proc_pid_stat(5)
+	CPUSeconds  float64 `json:"cpu_seconds"` // without its children
+	MemoryBytes int64   `json:"memory_bytes"`
+	Threads     int     `json:"threads"`
+}
+
 // ActionRequest asks for a change of some programs. Names may be exact names,
 // names of groups, globs, or prefixes that fit one program alone; All stands
 // for every program and excludes Names.
@@ -325,6 +346,16 @@ type Why struct {
 	Summary string `json:"summary"`
 	// Next says what will happen without further request; empty: nothing.
 	Next string `json:"next,omitempty"`
+	// Ending says in words how the latest run ended, where it has ended.
+	Ending string `json:"ending,omitempty"`
+	// Ready says what the program declares as its readiness; empty: RUNNING is
+	// ready.
+	Ready string `json:"ready,omitempty"`
+	// Output is what the latest run of a program that is in trouble printed last,
+	// oldest first.
+	Output []LogLine `json:"output,omitempty"`
+	// Do are commands that help to go on, the most useful one first.
+	Do []string `json:"do,omitempty"`
 	// Needs are the programs it waits for or stands on.
 	Needs []WhyNeed `json:"needs,omitempty"`
 	// Dependents are the programs that need this one.
@@ -340,6 +371,9 @@ type WhyNeed struct {
 	Met       bool   `json:"met"`
 	State     string `json:"state"` // as Program.Shown
 	Reason    string `json:"reason,omitempty"`
+	// Needs are what that program waits for in its turn, where the need is not met.
+	// A program is explained once.
+	Needs []WhyNeed `json:"needs,omitempty"`
 }
 
 // What Wait can wait for.

@@ -88,7 +88,7 @@ func (b *Box) Config(uid, gid int) control.Config {
 	started := Epoch.Add(-time.Hour)
 	return control.Config{
 		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b, Bridge: b,
-		Usage: b.usage, Audit: b.Audit,
+		Usage: b.usage, Processes: b.processes, Audit: b.Audit,
 		Crashes: func() map[string]supervisor.Crash { return b.Crashes },
 		Owner:   func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
 		Probes: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -345,6 +345,19 @@ func (b *Box) usage() []api.ProgramUsage {
 		all = append(all, api.ProgramUsage{Name: p.Name, CPUSeconds: 1.5, MemoryBytes: 4096, Processes: 1, Threads: 1})
 	}
 	return all
+}
+
+// processes is the program and a child of it that has chosen a strange name.
+func (b *Box) processes(name string, _ uint64) []api.Process {
+	for _, p := range b.Snapshot().Programs {
+		if p.Name == name && p.PID != 0 {
+			return []api.Process{
+				{PID: p.PID, PPID: 1, Name: name, State: "S", CPUSeconds: 1.25, MemoryBytes: 3 << 20, Threads: 4},
+				{PID: p.PID + 1000, PPID: p.PID, Name: "odd\x1b[2J", State: "R", CPUSeconds: 0.25, MemoryBytes: 1 << 20, Threads: 1},
+			}
+		}
+	}
+	return []api.Process{}
 }
 
 // Plan returns PlanJSON.

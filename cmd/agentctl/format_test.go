@@ -1,0 +1,72 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestJSONPath(t *testing.T) {
+	data, err := generic(map[string]any{
+		"phase": "running", "seq": 12345678901234567,
+		"programs": []any{map[string]any{"name": "web", "pid": 7, "ready": true}, map[string]any{"name": "db", "share": 0.5}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ template, want string }{
+		{"$.programs[*].name", "web\ndb\n"},
+		{".seq", "12345678901234567\n"},
+		{"{.phase}", "running"},
+		{"{.programs[*].name}", "web db"},
+		{"{.programs[0]}", `{"name":"web","pid":7,"ready":true}`},
+		{`{range .programs[*]}{.name}{"\t"}{.pid}{"\n"}{end}done`, "web\t7\ndb\t\ndone"},
+		{`{.programs[?(@.name == 'web')].pid}`, "7"},
+		{`{.programs[?(@.name == "}")].pid}`, ""},
+		{`{range .none[*]}x{range .y}z{end}{end}`, ""},
+		{`{range .programs[*]}{range .name}[{.}]{end}{end}`, "[web][db]"},
+		{"{.none}", ""},
+		{"{$}", `{"phase":"running","programs":[{"name":"web","pid":7,"ready":true},{"name":"db","share":0.5}],"seq":12345678901234567}`},
+	} {
+		if got, err := jsonPath(c.template, data); got != c.want || err != nil {
+			t.Errorf("%s: got %q, %v, want %q", c.template, got, err, c.want)
+		}
+	}
+	for _, bad := range []string{"name", "{name}", "{.a", "{end}", "{range .programs[*]}", `{"a}`, "{.a[}", "$.[", `{"\q"}`} {
+		if got, err := jsonPath(bad, data); err == nil {
+			t.Errorf("%s: got %q and no error", bad, got)
+		}
+	}
+}
+
+func FuzzJSONPath(f *testing.F) {
+	for _, seed := range []string{"$.a[*]", "{range .a[*]}{.b}{end}", `{"\n"}`, "{.a[?(@.b == 'c')]}", "{"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, template string) {
+		if len(template) > 200 {
+			return
+		}
+		_, _ = jsonPath(template, map[string]any{"a": []any{map[string]any{"b": "c"}}})
+	})
+}
+
+func TestByteText(t *testing.T) {
+	for n, want := range map[int64]string{0: "0B", 1023: "1023B", 1024: "1.0K", 102348: "99.9K", 102400: "100K", 1 << 20: "1.0M", 1<<20 - 1: "1.0M", 3 << 40: "3.0T", 1 << 62: "4.0E"} {
+		if got := byteText(n); got != want || len(got) > 6 {
+			t.Errorf("%d: got %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestParseFormat(t *testing.T) {
+	for _, ok := range []string{"", "wide", "json", "yaml", "name", "jsonpath={.a}", "go-template={{.a}}"} {
+		if _, _, err := parseFormat(ok); err != nil {
+			t.Errorf("%s: %v", ok, err)
+		}
+	}
+	for _, bad := range []string{"xml", "json=x", "jsonpath", "jsonpath=", "go-template"} {
+		if _, _, err := parseFormat(bad); err == nil || !strings.Contains(err.Error(), "-o") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// pageLines is how many lines of output a page about a program ends with.
+const pageLines = 10
+
+// page is all that a page about one program is made of.
+type page struct {
+	programView
+	spec program.Spec
+	why  api.Why
+	tree api.Processes
+	logs []api.LogLine
+}
+
+func (c *cli) statusPage(ctx context.Context, client *api.Client, p programView) error {
+	pg := page{programView: p}
+	detail, err := client.Program(ctx, p.Name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(detail.Spec, &pg.spec); err != nil {
+		return fmt.Errorf("cannot read the specification of %s: %w", p.Name, err)
+	}
+	if pg.why, err = client.Why(ctx, p.Name); err != nil {
+		return err
+	}
+	if pg.tree, err = client.Processes(ctx, p.Name); err != nil && !unaccounted(err) {
+		return err
+	}
+	err = client.Logs(ctx, api.LogQuery{Names: []string{p.Name}, Lines: pageLines}, func(l api.LogLine) error {
+		pg.logs = append(pg.logs, l)
+		return nil
+	})
+	if err != nil && !unaccounted(err) {
+		return err
+	}
+	c.printPage(pg)
+	return nil
+}
+
+func (c *cli) printPage(pg page) {
+	state, colour := display(pg.Program)
+	line(c.stdout, "%s: %s", printable(pg.Name), style(colour, state, c.colours()))
+	row := func(name, text string) {
+		if text != "" {
+			c.cutLine(fmt.Sprintf("  %-10s %s", name+":", printable(text)))
+		}
+	}
+	row("state", pg.why.Summary)
+	row("next", pg.why.Next)
+	row("command", strings.Join(pg.spec.Argv, " "))
+	row("runs as", identityText(pg.spec))
+	row("ready", readyText(pg))
+	row("use", useText(pg.programView))
+	row("limits", limitsText(pg.spec.Limits))
+	row("sandbox", sandboxText(pg.spec.Sandbox))
+	row("restarts", restartText(pg))
+	row("ended", pg.why.Ending)
+	row("says", pg.Text)
+	for _, text := range needTexts(pg.why.Needs) {
+		row("needs", text)
+	}
+	row("needed by", strings.Join(pg.why.Dependents, ", "))
+	c.printProcesses(pg.tree)
+	c.printRuns(pg.why.Recent)
+	if len(pg.logs) > 0 {
+		line(c.stdout, "\nlast output:")
+		c.printOutput(pg.logs)
+	}
+	c.printAdvice(pg.why.Do, "\n")
+}
+
+// cutLine prints a line that is printable already; a terminal's width cuts it.
+func (c *cli) cutLine(text string) {
+	width, _ := terminal(c.stdout)
+	line(c.stdout, "%s", cut(text, width))
+}
+
+func identityText(s program.Spec) string {
+	var parts []string
+	if k := s.Credential; k != nil {
+		parts = append(parts, fmt.Sprintf("user %d, group %d", k.UID, k.GID))
+	}
+	if s.Directory != "" {
+		parts = append(parts, "in "+s.Directory)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func readyText(pg page) string {
+	how := "when it runs"
+	if pg.why.Ready != "" {
+		how = pg.why.Ready
+	}
+	switch {
+	case pg.Ready && pg.Healthy:
+		return "yes, by: " + how
+	case pg.PID == 0:
+		return "by: " + how
+	case pg.Reason != "":
+		return "no, " + pg.Reason + "; by: " + how
+	}
+	return "no; by: " + how
+}
+
+func useText(p programView) string {
+	if p.Usage == nil || p.PID == 0 && p.cpu() <= 0 {
+		return ""
+	}
+	u := p.Usage
+	if p.PID == 0 {
+		return fmt.Sprintf("CPU %.2fs in all runs", u.CPUSeconds)
+	}
+	return fmt.Sprintf("CPU %.2fs in all runs, memory %s, processes %d, threads %d, open files %d", u.CPUSeconds, byteText(u.MemoryBytes), u.Processes, u.Threads, u.OpenFiles)
+}
+
+func limitsText(l program.Limits) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(l.Rlimits)) {
+		parts = append(parts, name+"="+limitText(l.Rlimits[name]))
+	}
+	if l.Nice != nil {
+		parts = append(parts, "nice="+strconv.Itoa(*l.Nice))
+	}
+	if l.IONice != "" {
+		parts = append(parts, "ionice="+l.IONice)
+	}
+	if l.OOMScoreAdj != nil {
+		parts = append(parts, "oom_score_adj="+strconv.Itoa(*l.OOMScoreAdj))
+	}
+	if len(l.CPUs) > 0 {
+		parts = append(parts, fmt.Sprintf("cpus=%d", l.CPUs))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// limitText is "soft" or "soft:hard".
+func limitText(l program.Limit) string {
+	text := func(n uint64) string {
+		if n == program.Infinity {
+			return "unlimited"
+		}
+		return strconv.FormatUint(n, 10)
+	}
+	if l.Soft == l.Hard {
+		return text(l.Soft)
+	}
+	return text(l.Soft) + ":" + text(l.Hard)
+}
+
+func sandboxText(s *program.Sandbox) string {
+	if s == nil {
+		return "none"
+	}
+	var parts []string
+	add := func(name string, list []string) {
+		if len(list) > 0 {
+			parts = append(parts, name+" "+strings.Join(list, " "))
+		}
+	}
+	if s.Mode != "" {
+		parts = append(parts, s.Mode)
+	}
+	if s.NoNewPrivileges {
+		parts = append(parts, "no_new_privileges")
+	}
+	if s.Seccomp != "" {
+		parts = append(parts, "seccomp "+s.Seccomp)
+	}
+	add("capabilities", s.Capabilities)
+	add("read", s.Read)
+	add("write", s.Write)
+	add("execute", s.Execute)
+	if len(s.TCPBind) > 0 {
+		parts = append(parts, fmt.Sprintf("tcp_bind %d", s.TCPBind))
+	}
+	if len(s.TCPConnect) > 0 {
+		parts = append(parts, fmt.Sprintf("tcp_connect %d", s.TCPConnect))
+	}
+	return dash(strings.Join(parts, ", "))
+}
+
+func restartText(pg page) string {
+	text := fmt.Sprintf("%s, restarted %s", dash(string(pg.spec.Restart)), times(pg.Restarts))
+	if l := pg.spec.RestartLimit; l.Count > 0 {
+		text += fmt.Sprintf(", FATAL after %d within %s", l.Count, api.Duration(l.Window))
+	}
+	return text
+}
+
+// needTexts are the needs, and below an unmet one what that waits for.
+func needTexts(needs []api.WhyNeed) []string {
+	var out []string
+	for _, n := range needs {
+		holds := "holds"
+		if !n.Met {
+			holds = "does not hold"
+		}
+		text := fmt.Sprintf("%s:%s %s, %s is %s", n.Program, n.Condition, holds, n.Program, n.State)
+		out = append(out, joinedBy(text, ": ", n.Reason))
+		for _, below := range needTexts(n.Needs) {
+			out = append(out, "  "+below)
+		}
+	}
+	return out
+}
+
+// printProcesses prints the processes as a tree, at most maxTree of them.
+func (c *cli) printProcesses(t api.Processes) {
+	if len(t.Processes) == 0 {
+		return
+	}
+	depth := make(map[int]int, len(t.Processes))
+	line(c.stdout, "\nprocesses:")
+	c.cutLine(fmt.Sprintf("  %7s %c %9s %7s %4s  %s", "PID", 'S', "CPU", "MEMORY", "THR", "NAME"))
+	const maxTree = 40
+	for i, p := range treeOrder(t.Processes) {
+		if i == maxTree {
+			line(c.stdout, "  … and %d more", len(t.Processes)-maxTree)
+			return
+		}
+		if d, below := depth[p.PPID]; below {
+			depth[p.PID] = d + 1
+		} else {
+			depth[p.PID] = 0
+		}
+		branch := ""
+		if d := depth[p.PID]; d > 0 {
+			branch = strings.Repeat("  ", min(d, 12)-1) + "└ "
+		}
+		c.cutLine(fmt.Sprintf("  %7d %s %8.2fs %7s %4d  %s", p.PID, printable(p.State), p.CPUSeconds, byteText(p.MemoryBytes), p.Threads, branch+printable(p.Name)))
+	}
+}
+
+// treeOrder puts the children of each process right after it.
+func treeOrder(list []api.Process) []api.Process {
+	known, kids := make(map[int]bool, len(list)), make(map[int][]api.Process)
+	for _, p := range list {
+		known[p.PID] = true
+	}
+	var roots []api.Process
+	for _, p := range list {
+		if known[p.PPID] && p.PPID != p.PID {
+			kids[p.PPID] = append(kids[p.PPID], p)
+		} else {
+			roots = append(roots, p)
+		}
+	}
+	out := make([]api.Process, 0, len(list))
+	for stack := roots; len(stack) > 0; {
+		p := stack[0]
+		out = append(out, p)
+		stack = append(slices.Clone(kids[p.PID]), stack[1:]...)
+		delete(kids, p.PID)
+	}
+	return out
+}
+
+// printRuns prints how the latest runs ended, as far as the newest events tell.
+func (c *cli) printRuns(events []api.Event) {
+	var rows []string
+	for _, e := range events {
+		if ch := e.Change; ch != nil && ch.From != ch.To {
+			rows = append(rows, fmt.Sprintf("  %s  run %d  %s", e.Time.UTC().Format(event.TimeFormat), e.Run, changeText(*ch)))
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	line(c.stdout, "\nlast changes:")
+	for _, text := range rows {
+		c.cutLine(text)
+	}
+}
+
+// printOutput prints lines of one program; standard error is marked.
+func (c *cli) printOutput(lines []api.LogLine) {
+	for _, l := range lines {
+		mark := " "
+		if l.Stream == "stderr" {
+			mark = "!"
+		}
+		c.cutLine(fmt.Sprintf("  %s %s %s", l.Time.UTC().Format(time.TimeOnly), mark, printable(string(l.Bytes()))))
+	}
+}
+
+// printAdvice prints commands to go on with. They are never cut: they are there to
+// be copied.
+func (c *cli) printAdvice(do []string, before string) {
+	for i, command := range do {
+		label := "         "
+		if i == 0 {
+			label = before + "try:     "
+		}
+		line(c.stdout, "%s%s", label, style(cyan, printable(command), c.colours()))
+	}
+}

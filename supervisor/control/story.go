@@ -1,0 +1,116 @@
+package control
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// lastWords is how many lines of output an explanation shows.
+const lastWords = 5
+
+// troubled says whether what a program printed last may explain its state.
+func troubled(p supervisor.Status) bool {
+	switch p.State {
+	case program.Backoff, program.Fatal:
+		return true
+	case program.Starting:
+		return p.Restarts > 0 || p.Spec != nil && len(p.Spec.Readiness.Probes) > 0
+	case program.Exited:
+		return !p.Completed
+	}
+	return p.State == program.Running && !(p.Ready && p.Healthy)
+}
+
+// lastOutput is what the latest run printed last.
+func (s *Server) lastOutput(ctx context.Context, p supervisor.Status) []api.LogLine {
+	if s.cfg.Logs == nil || p.Run == 0 {
+		return nil
+	}
+	var out []api.LogLine
+	for line := range s.cfg.Logs.Read(ctx, logs.Query{Programs: []string{p.Name}, Run: p.Run, Lines: lastWords}) {
+		out = append(out, toLogLine(line, s.cfg.Version.BootID))
+	}
+	return out
+}
+
+// ending says in words how the latest run ended. A run that lasts has no ending.
+func ending(p supervisor.Status) string {
+	e := p.LastExit
+	if e == nil || p.PID != 0 {
+		return ""
+	}
+	text := api.Exit{Code: e.Code, Signal: e.Signal, Core: e.Core, Cause: e.Cause}.String()
+	if hint := meaning(e); hint != "" && e.Cause == "" {
+		text += " (" + hint + ")"
+	}
+	if p.EndedAt != nil && p.StartedAt != nil && p.EndedAt.After(*p.StartedAt) {
+		text += ", " + api.Duration(p.EndedAt.Sub(*p.StartedAt)) + " after its start"
+	}
+	return text
+}
+
+// meanings of exit statuses by convention: sh (POSIX 2.8.2), sysexits.h.
+var exitMeanings = map[int]string{
+	64: "command line usage error", 65: "data format error", 66: "cannot open input", 69: "service unavailable",
+	70: "internal software error", 71: "system error", 73: "cannot create output file", 74: "input/output error",
+	75: "temporary failure", 77: "permission denied", 78: "configuration error",
+	126: "command cannot be executed", 127: "command not found",
+	130: "interrupted, SIGINT", 134: "aborted, SIGABRT", 137: "killed, SIGKILL; often by the kernel for lack of memory",
+	139: "invalid memory access, SIGSEGV", 141: "wrote to a closed pipe, SIGPIPE", 143: "terminated, SIGTERM",
+}
+
+var signalMeanings = map[string]string{
+	"SEGV": "invalid memory access", "ABRT": "the program aborted itself", "BUS": "invalid memory access, or a file that shrank",
+	"ILL": "illegal instruction", "FPE": "arithmetic error, such as a division by zero", "PIPE": "it wrote to a closed pipe",
+	"XCPU": "CPU time limit", "XFSZ": "file size limit", "SYS": "a system call that the sandbox forbids",
+	"QUIT": "it was asked to quit and to leave a core dump",
+}
+
+func meaning(e *program.Exit) string {
+	if e.Signal != "" {
+		return signalMeanings[e.Signal]
+	}
+	return exitMeanings[e.Code]
+}
+
+// advice is what to type next, the most useful command first.
+func advice(p supervisor.Status, programs []supervisor.Status) []string {
+	ask := func(format string) string { return fmt.Sprintf("agentctl "+format, p.Name) }
+	switch {
+	case p.Blocked || p.State == program.Stopped && root(p, programs) != p.Name && wants(p):
+		return []string{"agentctl why " + root(p, programs), ask("start %s")}
+	case p.State == program.Fatal && p.Run == 0, p.State == program.Fatal && p.LastExit == nil:
+		return []string{"agentctl plan", ask("start %s")}
+	case p.State == program.Fatal:
+		return []string{ask("logs %s"), ask("start %s")}
+	case p.State == program.Backoff, p.State == program.Exited && !p.Completed:
+		return []string{ask("logs %s"), ask("restart %s")}
+	case p.State == program.Starting, p.State == program.Running && !(p.Ready && p.Healthy):
+		return []string{ask("logs -f %s"), ask("restart %s")}
+	case p.Schedule != nil && p.Schedule.Paused:
+		return []string{ask("start %s"), ask("run %s")}
+	case p.Schedule != nil && p.PID == 0:
+		return []string{ask("run %s")}
+	case p.State == program.Stopped:
+		return []string{ask("start %s")}
+	}
+	return nil
+}
+
+// wants says whether a program that rests is to start when its needs are met.
+func wants(p supervisor.Status) bool { return p.Spec != nil && p.Spec.Autostart && p.Run == 0 }
+
+// root follows unmet needs to the program that holds up p: p itself where none is
+// unmet.
+func root(p supervisor.Status, programs []supervisor.Status) string {
+	at := api.WhyNeed{Program: p.Name, Needs: unmet(explainNeeds(p, programs, map[string]bool{p.Name: true}))}
+	for len(at.Needs) > 0 {
+		at = at.Needs[0]
+	}
+	return at.Program
+}

@@ -1,0 +1,93 @@
+package control
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func TestEnding(t *testing.T) {
+	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	over := begun.Add(2100 * time.Millisecond)
+	for _, c := range []struct {
+		exit program.Exit
+		want string
+	}{
+		{program.Exit{Code: 1}, "exit status 1, 2.1s after its start"},
+		{program.Exit{Code: 127}, "exit status 127 (command not found), 2.1s after its start"},
+		{program.Exit{Code: -1, Signal: "SEGV", Core: true}, "killed by SIGSEGV (core dumped) (invalid memory access), 2.1s after its start"},
+		{program.Exit{Code: -1, Signal: "USR1"}, "killed by SIGUSR1, 2.1s after its start"},
+	} {
+		p := at(program.Backoff, 2, "")
+		p.PID, p.LastExit, p.StartedAt, p.EndedAt = 0, &c.exit, &begun, &over
+		if got := ending(p); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+		p.PID = 7
+		if got := ending(p); got != "" {
+			t.Errorf("a run under way has the ending %q", got)
+		}
+	}
+}
+
+// needing is a program that needs others.
+func needing(p supervisor.Status, name string, needs ...string) supervisor.Status {
+	p.Name, p.Spec = name, &program.Spec{Name: name, Autostart: true}
+	for _, n := range needs {
+		p.Spec.Needs = append(p.Spec.Needs, program.Need{Program: n, Condition: program.NeedReady})
+	}
+	return p
+}
+
+// TestWaitsForWhat: what holds a program up is followed to its root, a diamond is
+// told once, and needs that hold are not followed.
+func TestWaitsForWhat(t *testing.T) {
+	stopped, up, dead := at(program.Stopped, 0, ""), at(program.Running, 1, "ready"), at(program.Fatal, 1, "")
+	all := []supervisor.Status{
+		needing(dead, "db"), needing(up, "cache"), needing(stopped, "left", "db", "cache"), needing(stopped, "right", "db"),
+		needing(stopped, "web", "cache", "left", "right"),
+	}
+	why := explain(all[4], supervisor.Snapshot{Programs: all})
+	var text func([]api.WhyNeed) string
+	text = func(needs []api.WhyNeed) string {
+		var parts []string
+		for _, n := range needs {
+			parts = append(parts, n.Program+"("+text(n.Needs)+")")
+		}
+		return strings.Join(parts, " ")
+	}
+	if got, want := text(why.Needs), "cache() left(db()) right(db())"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := advice(all[4], all); !slices.Equal(got, []string{"agentctl why db", "agentctl start web"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAdvice(t *testing.T) {
+	failed := at(program.Fatal, 2, "")
+	failed.LastExit = &program.Exit{Code: 1}
+	paused := at(program.Stopped, 1, "")
+	paused.Schedule = &program.ScheduleStatus{Paused: true}
+	for _, c := range []struct {
+		p    supervisor.Status
+		want string
+	}{
+		{at(program.Running, 1, "ready"), ""},
+		{at(program.Running, 1, ""), "agentctl logs -f p, agentctl restart p"},
+		{failed, "agentctl logs p, agentctl start p"},
+		{at(program.Fatal, 0, ""), "agentctl plan, agentctl start p"},
+		{at(program.Backoff, 2, ""), "agentctl logs p, agentctl restart p"},
+		{paused, "agentctl start p, agentctl run p"},
+		{at(program.Stopped, 1, ""), "agentctl start p"},
+	} {
+		if got := strings.Join(advice(c.p, []supervisor.Status{c.p}), ", "); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.p.State, got, c.want)
+		}
+	}
+}
