@@ -52,6 +52,7 @@ func (e *exitError) Unwrap() error { return e.err }
 // cli is what every command needs of the world around it.
 type cli struct {
 	proc           string // where /proc is
+	tty            string // the terminal of top, /dev/tty when empty
 	lookupEnv      func(string) (string, bool)
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -136,7 +137,7 @@ func newRoot(c *cli) *cobra.Command {
 	root.PersistentFlags().StringVar(&c.url, "url", "", "ask the management listener at this address instead, about slots, identity and federation")
 	root.PersistentFlags().StringVar(&c.nostr, "nostr", "", "with --url: sign requests (NIP-98) with the nsec in this file; - is $NOSTR_NSEC")
 	root.AddCommand(
-		newStatus(c), newStart(c), newRun(c), newStop(c), newRestart(c), newSignal(c),
+		newStatus(c), newTop(c), newStart(c), newRun(c), newStop(c), newRestart(c), newSignal(c),
 		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
 		newApply(c), newLogLevel(c), newAudit(c), newCrash(c), newMetrics(c), newShutdown(c), newVersion(c), newBridge(c),
 		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newDoctor(c),
