@@ -65,7 +65,7 @@ var shortenings = []struct{ first, others, text int }{
 // 256. What does not fit is left out from the end: old lines of stderr first, then
 // long texts, then programs.
 func (r TerminationReport) Fit(limit int) TerminationReport {
-	if most := r.mostPrograms(limit); len(r.Programs) > most {
+	if most := r.Most(limit); len(r.Programs) > most {
 		r.Omitted += len(r.Programs) - most
 		r.Programs = r.Programs[:most]
 	}
@@ -85,9 +85,9 @@ func (r TerminationReport) Fit(limit int) TerminationReport {
 	return with(sort.Search(len(all), func(n int) bool { return len(with(n+1).bytes()) > limit }))
 }
 
-// mostPrograms is how many programs fit at the most, however much is shortened. It
-// spares the attempts with all of them.
-func (r TerminationReport) mostPrograms(limit int) int {
+// Most is how many of the programs Fit keeps at the most, however much it shortens:
+// whoever makes a report need not look up what the others wrote.
+func (r TerminationReport) Most(limit int) int {
 	const empty = len(`{"name":"","state":""}`)
 	// A text is cut to that and may lose a rune more.
 	shortest := shortenings[len(shortenings)-1].text - utf8.UTFMax - len("…")

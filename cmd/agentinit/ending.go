@@ -73,6 +73,9 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 		}
 		r.Programs = append(r.Programs, end)
 	}
+	for i := range r.Most(maxReport) {
+		r.Programs[i].Stderr = b.lastStderr(programs[i])
+	}
 	return r
 }
 
@@ -94,6 +97,14 @@ func (b *box) rank(p supervisor.Status, culprit string) int {
 // what does not fit.
 const stderrLines = 10
 
+func (b *box) lastStderr(p supervisor.Status) (lines []string) {
+	query := logs.Query{Programs: p.Names(), Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run}
+	for line := range b.plane.Read(b.stopped, query) {
+		lines = append(lines, line.Text)
+	}
+	return lines
+}
+
 func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 	end := bootstrap.ProgramEnd{Name: p.Name, State: p.State.String(), Reason: p.Reason}
 	if x := p.LastExit; x != nil {
@@ -104,10 +115,6 @@ func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 		if x.Cause != "" {
 			end.Exit += " (" + x.Cause + ")"
 		}
-	}
-	query := logs.Query{Programs: p.Names(), Streams: []logs.Stream{logs.Stderr}, Lines: stderrLines, Run: p.Run}
-	for line := range b.plane.Read(b.stopped, query) {
-		end.Stderr = append(end.Stderr, line.Text)
 	}
 	return end
 }

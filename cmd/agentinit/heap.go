@@ -8,6 +8,14 @@ import "runtime/debug"
 // when nobody waits. GOMEMLIMIT holds all the same.
 const bootGarbage = 400
 
+// endWithoutCollection is for a box that is about to be gone: what its end leaves
+// over is not worth collecting either.
+func endWithoutCollection(getenv func(string) string) {
+	if getenv("GOGC") == "" {
+		debug.SetGCPercent(bootGarbage)
+	}
+}
+
 // deferCollection begins a boot. What it returns ends it: the collector works as
 // the operator set it, and the garbage of the boot goes back to the kernel.
 func deferCollection(getenv func(string) string) (settle func()) {

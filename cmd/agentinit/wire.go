@@ -484,6 +484,7 @@ func (b *box) watchShutdown() {
 		if e.Name != event.ShutdownStarted {
 			continue
 		}
+		endWithoutCollection(b.getenv)
 		b.readiness.Shutdown()
 		if err := b.boot.Unseal(); err != nil {
 			b.publish(event.Warn, "SentinelNotRemoved", map[string]any{"message": err.Error()})
