@@ -104,7 +104,7 @@ func (s *Store) archive() error {
 // the old one. It does nothing where there is no directory of the old name, or
 // one of the new name already.
 func (s *Store) renamePod(from, to string) error {
-	if from == to || !podNames.MatchString(from) {
+	if from == to || !isPodName(from) {
 		return nil
 	}
 	before, after := s.podDir(from), s.podDir(to)

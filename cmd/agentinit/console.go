@@ -19,18 +19,23 @@ const (
 	roleOperator = "operator"
 )
 
-// serveOperators puts programs, logs and events on the management listener, for
-// the management key and the keys of [api.keys], and the console if it is on.
-func (b *box) serveOperators(m *schema.Manifest) error {
+// apiKeys reads what [api.keys] names.
+func (b *box) apiKeys(m *schema.Manifest) ([]probes.Key, error) {
 	keys, err := bootstrap.APIKeys(m, b.getenv)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	held := make([]probes.Key, len(keys))
 	for i, k := range keys {
 		held[i] = probes.NewKey(k.Key.Reveal(), probes.Principal{Role: k.Role, ID: "key:" + k.Name})
 	}
-	b.auth.SetKeys(held)
+	return held, nil
+}
+
+// serveOperators puts programs, logs and events on the management listener, for
+// the management key and the keys of [api.keys], and the console if it is on.
+func (b *box) serveOperators(m *schema.Manifest) error {
+	b.auth.SetKeys(b.keys)
 	// It listens nowhere: its rows are what the management listener serves.
 	remote := control.New(b.controlConfig()).Remote(func(r *http.Request) control.Grant { return grant(r.Context()) })
 	for _, prefix := range control.RemotePrefixes() {

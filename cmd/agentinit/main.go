@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 
+	_ "github.com/dreamlab-ai/agentinit/cmd/agentinit/ahead"
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	_ "github.com/dreamlab-ai/agentinit/cmd/agentinit/initmode"
 )

@@ -274,6 +274,10 @@ func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
 // connectSlots connects beside the programs. What must end the boot ends it,
 // with the status that says which adapter it was.
 func (b *box) connectSlots() {
+	<-b.serversBuilt
+	if b.slots == nil {
+		return // the box ends
+	}
 	b.keepAnswers()
 	if b.hosting != nil {
 		b.background(func() { b.hosting.open(b.stopped) })

@@ -107,8 +107,12 @@ type box struct {
 	tasks       *rest.Tasks
 	backups     []backup.Part
 	api         *rest.Server
-	tracing     *telemetry.Pipeline // nil without a collector
-	tracer      trace.Tracer        // nil with it
+	keys        []probes.Key // of [api.keys]
+	// serversBuilt is closed when buildServers has ended. What that makes is only for
+	// those who waited for this, or came with a request.
+	serversBuilt chan struct{}
+	tracing      *telemetry.Pipeline // nil without a collector
+	tracer       trace.Tracer        // nil with it
 
 	// slotFailure is what ended the box because of an adapter.
 	slotFailure atomic.Pointer[bootstrap.Failure]
@@ -126,7 +130,6 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 	if handled {
 		return code
 	}
-	go bootstrap.Preload()
 	b, err := newBox(o, environ, stdout, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
@@ -137,7 +140,7 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 
 // newBox makes what does not depend on the manifest.
 func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) {
-	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{})}
+	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{}), serversBuilt: make(chan struct{})}
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {
 			b.env[name] = value
@@ -220,7 +223,8 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 }
 
 // live is the life of the box. Phase 0 comes first, because the manifest says
-// where to listen; everything that answers is up before phase 1.
+// where to listen. The control socket is taken before phase 1; who connects waits
+// until what answers there is made, beside the boot.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
 	reserve := sync.OnceFunc(func() { reserveThreads(reservedThreads) })
@@ -251,14 +255,28 @@ func (b *box) live(caught <-chan os.Signal) int {
 	results := make(chan supervisor.Result, 1)
 	go func() { results <- b.sup.Run(context.Background()) }()
 
-	b.serve(socket)
+	b.follow()
 	booting, interrupt := context.WithCancelCause(b.stopped)
 	defer interrupt(nil)
+	serving := make(chan error, 1)
+	go func() {
+		err := b.buildServers()
+		if err == nil {
+			b.serve(socket)
+		} else {
+			err = errors.Join(err, socket.Close())
+			interrupt(err)
+		}
+		serving <- err
+	}()
 	go func() {
 		<-b.sup.Done()
 		interrupt(errors.New("the box is stopping"))
 	}()
 	bootErr := b.boot.Run(booting)
+	if err := <-serving; err != nil {
+		bootErr = err
+	}
 	b.traceBoot()
 	if bootErr != nil {
 		return b.end(bootErr, b.stopSupervisor(results, bootErr))
@@ -321,7 +339,8 @@ func (b *box) prepare() error {
 	return err
 }
 
-// build makes everything that depends on the manifest.
+// build makes what the programs need, and refuses what the manifest has wrong that
+// only its making shows.
 func (b *box) build() error {
 	m := b.manifest()
 	b.agents.plane, b.agents.tracer = b.plane, b.tracer
@@ -349,6 +368,18 @@ func (b *box) build() error {
 	if b.auth, err = probes.NewAuth(b.authMode, signed, b.registry); err != nil {
 		return err
 	}
+	if b.keys, err = b.apiKeys(m); err != nil {
+		return err
+	}
+	return b.forward(m)
+}
+
+// buildServers makes everything that serves requests. It runs beside the boot: no
+// program needs it to start, and what the manifest can have wrong was refused
+// before, so that an error here is a mistake of agentinit's.
+func (b *box) buildServers() (err error) {
+	defer close(b.serversBuilt)
+	m := b.manifest()
 	if err := b.traceMetrics(); err != nil {
 		return err
 	}
@@ -369,9 +400,6 @@ func (b *box) build() error {
 		Wrap: b.traceRequests(), ManagementAddress: b.addresses.Management, MetricsAddress: b.addresses.Metrics,
 	})
 	if err != nil {
-		return err
-	}
-	if err := b.forward(m); err != nil {
 		return err
 	}
 	return b.serveAPI(m)
@@ -426,8 +454,8 @@ func (b *box) listen() (*control.Socket, error) {
 	return socket, nil
 }
 
-// serve opens the listeners and answers there and on the control socket.
-func (b *box) serve(socket *control.Socket) {
+// follow keeps readiness true to what happens.
+func (b *box) follow() {
 	b.background(func() { b.readiness.Follow(b.stopped, b.sup) })
 	if mounts := b.boot.Mounts(); len(mounts) > 0 {
 		b.background(func() { b.readiness.FollowMounts(b.stopped, mounts, probes.CheckMount) })
@@ -435,6 +463,10 @@ func (b *box) serve(socket *control.Socket) {
 	if relays, wanted := b.boot.Relays(); wanted {
 		b.background(func() { b.readiness.FollowRelays(b.stopped, relays, probes.DialRelay) })
 	}
+}
+
+// serve opens the listeners and answers there and on the control socket.
+func (b *box) serve(socket *control.Socket) {
 	b.serveRelay()
 	// A port that is taken is told of, tried again and shown in /health; programs
 	// run without it.
