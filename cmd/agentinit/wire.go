@@ -371,6 +371,9 @@ func (b *box) build() error {
 	if b.keys, err = b.apiKeys(m); err != nil {
 		return err
 	}
+	if b.member, err = b.newMember(m); err != nil {
+		return err
+	}
 	return b.forward(m)
 }
 
@@ -384,9 +387,6 @@ func (b *box) buildServers() (err error) {
 		return err
 	}
 	if err := b.buildSlots(m); err != nil {
-		return err
-	}
-	if b.member, err = b.newMember(m); err != nil {
 		return err
 	}
 	b.drift = probes.NewDriftDetector(b.bus, b.readiness, b.declared, probes.Reality{
