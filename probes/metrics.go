@@ -51,6 +51,8 @@ type Programs interface {
 	Programs() []ProgramFacts
 	// Reaped counts the processes waited for: those of programs, and orphans.
 	Reaped() (programs, orphans uint64)
+	// ScoreRestored counts how often agentinit's OOM score was raised and restored.
+	ScoreRestored() uint64
 }
 
 // Boot reads what the metrics show of bootstrap.
@@ -109,6 +111,7 @@ var (
 	descLogBytes  = desc("agentinit_program_log_bytes_total", "Bytes of output read from the program.", "program", "stream")
 	descLogDrop   = desc("agentinit_program_log_dropped_bytes_total", "Bytes of output that were dropped.", "program", "stream")
 	descReaped    = desc("agentinit_reaped_processes_total", "Processes waited for.", "kind")
+	descScore     = desc("agentinit_oom_score_restored_total", "Times that agentinit's own oom_score_adj was raised and restored.")
 	descEvents    = desc("agentinit_events_total", "Events published.", "event")
 	descPhase     = desc("agentinit_boot_phase_duration_seconds", "Duration of a finished boot phase.", "phase")
 	descBoot      = desc("agentinit_boot_duration_seconds", "Time from the start to the seal; absent before it.")
@@ -124,7 +127,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descBuild, descState, descUp, descRestarts, descStart, descExit, descCPU, descMemory, descFDs, descLogBytes,
-		descLogDrop, descReaped, descEvents, descPhase, descBoot, descReady, descReadyItem,
+		descLogDrop, descReaped, descScore, descEvents, descPhase, descBoot, descReady, descReadyItem,
 	} {
 		ch <- d
 	}
@@ -154,6 +157,7 @@ func (m *Metrics) collectPrograms(ch chan<- prometheus.Metric) {
 	programs, orphans := m.cfg.Programs.Reaped()
 	counter(ch, descReaped, float64(programs), "program")
 	counter(ch, descReaped, float64(orphans), "orphan")
+	counter(ch, descScore, float64(m.cfg.Programs.ScoreRestored()))
 	list := m.cfg.Programs.Programs()
 	m.forget(list)
 	for _, p := range list {

@@ -502,6 +502,8 @@ func (f *fakePrograms) Programs() []ProgramFacts {
 }
 func (*fakePrograms) Reaped() (uint64, uint64) { return 3, 20000 }
 
+func (*fakePrograms) ScoreRestored() uint64 { return 2 }
+
 type fakeBoot struct{}
 
 func (fakeBoot) Phases() []PhaseState {
@@ -546,6 +548,7 @@ func TestMetricsNamesAreGoldenAndClean(t *testing.T) {
 		`agentinit_program_cpu_seconds_total{program="job"} 2.5`,
 		`agentinit_program_open_fds{program="web"} 7`,
 		`agentinit_reaped_processes_total{kind="orphan"} 20000`,
+		`agentinit_oom_score_restored_total 2`,
 		`agentinit_boot_phase_duration_seconds{phase="0.5"} 0.002`,
 		`agentinit_boot_duration_seconds 1.5`,
 		`agentinit_ready 1`,

@@ -123,6 +123,8 @@ func (m metricsPrograms) Reaped() (programs, orphans uint64) {
 	return s.Exited, s.Orphans
 }
 
+func (m metricsPrograms) ScoreRestored() uint64 { return m.b.owner.Stats().Scores }
+
 // bootMetrics is the boot as a scrape sees it.
 type bootMetrics struct{ b *box }
 

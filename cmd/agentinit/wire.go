@@ -152,7 +152,7 @@ func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) 
 	}
 	b.stopped, b.halt = context.WithCancel(context.Background())
 	b.bus = event.NewBus(eventsHeld)
-	if b.owner, err = proc.New(proc.Options{Cgroups: true, LowerOOMScore: true, Report: func(message string) {
+	if b.owner, err = proc.New(proc.Options{Cgroups: true, LowerOOMScore: true, ScoreRaised: b.scoreRaised, Report: func(message string) {
 		b.publish(event.Warn, "Degraded", map[string]any{"message": message})
 	}}); err != nil {
 		return nil, err

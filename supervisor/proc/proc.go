@@ -51,6 +51,10 @@ type Options struct {
 	// LowerOOMScore makes us the last that the OOM killer takes, where the kernel lets us; programs
 	// keep the score that we were started with, or get a higher one.
 	LowerOOMScore bool
+	// ScoreRaised makes the Owner watch its own OOM score and restore it. It is told when
+	// somebody has raised the score, from any goroutine, and again at most once a minute; it
+	// must not block.
+	ScoreRaised func(ScoreRaised)
 	// Report receives, at most once each and from any goroutine, what the kernel or
 	// the sandbox refused. nil discards it.
 	Report func(message string)
@@ -63,6 +67,7 @@ type Stats struct {
 	Exited  uint64 // started processes reaped
 	Orphans uint64 // adopted processes reaped
 	Leaked  uint64 // members given up on by Kill
+	Scores  uint64 // times that our OOM score was raised and restored
 	Live    int    // started processes that have not ended
 	Adopted int    // adopted processes seen alive at the last look
 }
@@ -81,6 +86,7 @@ type Owner struct {
 	oomInChild   bool   // a new process may set its OOM score before its exec
 	suidDumpable bool   // a change of the user makes memory dumpable (proc(5))
 	guard        *guard
+	score        *scoreKeeper // nil: nobody asked for it, or the kernel refuses it
 	landlockABI  int
 	lastCap      int // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), and CLONE_INTO_CGROUP.
@@ -203,11 +209,17 @@ func New(opts Options) (*Owner, error) {
 	}
 	o.isInit = o.selfPID == 1
 	o.adoptOrphans(report)
+	if opts.ScoreRaised != nil { // before our files become root's
+		if o.score, err = newScoreKeeper(opts.ScoreRaised); err != nil {
+			report("own OOM score is not watched: " + err.Error())
+		}
+	}
 	o.hardenSelf(report)
 	o.lookAtSelf(report)
 	if opts.LowerOOMScore && o.oomInChild { // else programs could not be given another
 		o.guard.lower()
 	}
+	o.watchScore(report)
 	if err := o.children.of(o.selfPID); err != nil {
 		report("cannot list own children quickly, walking /proc instead: " + err.Error())
 		o.children.absent = true
@@ -272,6 +284,20 @@ func (o *Owner) hardenSelf(report func(string)) {
 	}
 }
 
+// watchScore begins to keep our OOM score where it is now.
+func (o *Owner) watchScore(report func(string)) {
+	if o.score == nil {
+		return
+	}
+	o.score.keep()
+	if err := o.score.watch(); err != nil {
+		report("writes to our own OOM score are not watched, so it is looked at only now and then: " + err.Error())
+	}
+	if o.score.ep != nil {
+		o.loops.Go(o.score.run)
+	}
+}
+
 // Close stops reaping and releases what New took. Processes are left alone.
 // It is for tests and for the very end of a box.
 func (o *Owner) Close() error {
@@ -284,7 +310,9 @@ func (o *Owner) Close() error {
 	close(o.stop)
 	o.mu.Unlock()
 	signal.Stop(o.sigchld)
+	o.score.stop()
 	o.loops.Wait()
+	o.score.close()
 	o.exits.close()
 	o.children.close()
 	o.guard.close()
@@ -305,7 +333,7 @@ func (o *Owner) Stats() Stats {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s := o.stats
-	s.Live, s.Adopted = len(o.byPID), len(o.adopted)
+	s.Live, s.Adopted, s.Scores = len(o.byPID), len(o.adopted), o.score.restored()
 	return s
 }
 

@@ -25,6 +25,7 @@ func (o *Owner) reapLoop() {
 	defer o.loops.Done()
 	for {
 		o.drain()
+		o.score.active()
 		select {
 		case <-o.sigchld:
 		case <-o.stop:

@@ -30,6 +30,7 @@ func (o *Owner) StartTo(c Command, deliver func(Exit)) (Process, error) {
 }
 
 func (o *Owner) start(c Command, deliver func(Exit)) (Process, error) {
+	o.score.active()
 	proc, err := o.tryStart(&c, deliver)
 	o.mu.Lock()
 	if err != nil {

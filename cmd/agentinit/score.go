@@ -1,0 +1,18 @@
+package main
+
+import (
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+)
+
+// EventOOMScoreRestored: somebody raised agentinit's own oom_score_adj. It carries error where
+// it could not be restored.
+const EventOOMScoreRestored = "OOMScoreRestored"
+
+func (b *box) scoreRaised(s proc.ScoreRaised) {
+	fields := map[string]any{"was": s.Was, "now": s.Now, "count": s.Count}
+	if s.Err != nil {
+		fields["error"] = s.Err.Error()
+	}
+	b.publish(event.Warn, EventOOMScoreRestored, fields)
+}
