@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
@@ -52,7 +53,7 @@ func (c *cli) top(ctx context.Context) error {
 	defer cancel()
 	t := newTopState(screen.Size())
 	t.colours = c.colours()
-	t.blocks = screen.CanDisplay('█', false)
+	t.blocks = strings.EqualFold(screen.CharacterSet(), "UTF-8")
 	t.setStatus(first)
 	r := &topRunner{ctx: ctx, client: client, screen: screen, state: t, did: make(chan func(*topState), 64)}
 	return quietEnd(ctx, r.run(first.Seq))

@@ -33,7 +33,6 @@ type self struct {
 	opened  *identity.Opened // nil without an identity
 	signer  *identity.Signer // nil without an identity
 	podBase string
-	rotated []func(old, next identity.PublicKey)
 }
 
 // Prepare is phase 3: it implements bootstrap.IdentityPreparer.
@@ -147,13 +146,6 @@ func (s *self) current() (identity.Identity, bool) {
 	return s.opened.Identity, true
 }
 
-// onRotation has f called after each rotation; before the box runs.
-func (s *self) onRotation(f func(old, next identity.PublicKey)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rotated = append(s.rotated, f)
-}
-
 // errNoIdentity is what every question about an identity gets in a box that has none.
 var errNoIdentity = errors.New("this box has no identity: sovereign_mesh.enabled is false, or boot has not reached phase 3")
 
@@ -178,9 +170,6 @@ func (s *self) Rotate() (identity.Identity, error) {
 	s.b.publishIdentity(event.Info, eventKeyRotated, map[string]any{
 		"agent_id": next.AgentID, "npub": next.Npub, "did": next.DID, "previous": old.DID(),
 	})
-	for _, f := range s.rotated {
-		f(old, next.PublicKey)
-	}
 	return next.Identity, nil
 }
 
