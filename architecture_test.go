@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/exchange"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {},
-	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter"},
+	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
 	"supervisor/logs":         {"internal/safeopen"},
 	"supervisor/logs/forward": {"supervisor/logs"},
@@ -57,7 +57,7 @@ var arrows = map[string][]string{
 
 	"bootstrap": {
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/hardening",
-		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/safeopen",
+		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/safeopen", "internal/lateclose",
 	},
 	"bootstrap/identity": {},
 
@@ -101,6 +101,7 @@ var arrows = map[string][]string{
 	"internal/testprog":       {},
 	"internal/testprog/built": {}, // for tests, part of no binary
 	"internal/exchange":       {},
+	"internal/lateclose":      {},
 	"internal/safeopen":       {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,
 	// and connections in memory.

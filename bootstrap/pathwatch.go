@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
 // pathWatch tells when a path may have begun to name something else, or what it
@@ -145,31 +147,11 @@ func (w *pathWatch) wait(ctx context.Context) {
 	}
 }
 
-// closeElsewhere makes a thread of the kernel the one that closes what fd refers
-// to, once every descriptor of it is closed. The last close of an inotify instance
-// waits until the kernel has forgotten what was watched, 15 to 50 ms, and an exit
-// waits for the close: several times what the stop of a hundred programs takes.
-//
-// It sends the descriptor, with one of the receiving socket, to a socket that nobody
-// has any more when it returns. Such sockets, with what is under way to them, are
-// closed by the kernel's collector for them (net/unix/garbage.c), since Linux 6.10
-// in a thread of its own. Before, it ran in the close of a socket: no time is lost
-// either.
-func closeElsewhere(fd int) error {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	err = unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(fd, pair[1]), nil, unix.MSG_DONTWAIT)
-	// The order matters: the close of the first starts the collector.
-	return errors.Join(err, unix.Close(pair[1]), unix.Close(pair[0]))
-}
-
 func (w *pathWatch) close() {
 	close(w.stop)
 	if w.inotify != nil {
 		// It only saves time: the file is closed below in any case.
-		_ = closeElsewhere(w.fd)
+		_ = lateclose.Hand(w.fd)
 	}
 	for _, f := range []*os.File{w.inotify, w.mounts} {
 		if f != nil {

@@ -4,6 +4,8 @@ import (
 	"io"
 	"os"
 	"testing"
+
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
 // The kernel's collector does close what is left to it: else each watch would be
@@ -14,7 +16,7 @@ func TestWhatIsClosedElsewhereIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if err := closeElsewhere(int(w.Fd())); err != nil {
+	if err := lateclose.Hand(int(w.Fd())); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Write([]byte("still open")); err != nil {

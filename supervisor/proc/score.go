@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
 // scoreKeeper undoes what raises our OOM score. A program with uid 0 may write our
@@ -214,7 +215,16 @@ func (k *scoreKeeper) watchThreads() {
 		return
 	}
 	k.threads = uint64(st.Nlink)
-	files, _ := filepath.Glob("/proc/self/task/*/oom_score_adj") // the pattern is well formed
+	// Not filepath.Glob: the import would move the initialisation of this package,
+	// and with it init mode, behind most others.
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return
+	}
+	var files []string
+	for _, e := range entries {
+		files = append(files, "/proc/self/task/"+e.Name()+"/oom_score_adj")
+	}
 	for file, fd := range k.watched {
 		if strings.HasPrefix(file, "/proc/self/task/") && !slices.Contains(files, file) {
 			unix.Close(fd)
@@ -293,6 +303,7 @@ func (k *scoreKeeper) close() {
 	defer k.mu.Unlock()
 	_ = k.file.Close() // each write was answered
 	if k.events >= 0 {
+		_ = lateclose.Hand(k.events) // it only saves time
 		unix.Close(k.events)
 		k.events = -1
 	}
