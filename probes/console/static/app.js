@@ -196,7 +196,7 @@ const findings = (list) => table([['Code'], ['Where'], ['Message'], ['Hint']], l
   el('th', {scope: 'row'}, f.code), el('td', {}, f.path || f.file || ''), el('td', {}, f.message), el('td', {}, f.hint ?? ''))));
 
 function manifestPage() {
-  const place = el('div'), outcome = el('div', {role: 'status'});
+  const place = el('div'), outcome = el('div', {role: 'status'}), complaints = el('div');
   const search = el('input', {type: 'search', placeholder: 'Key or value', 'aria-label': 'Filter settings'});
   let settings = [];
   const draw = () => {
@@ -220,10 +220,10 @@ function manifestPage() {
     const m = await ask('GET', '/v1/box/manifest');
     settings = m.settings;
     draw();
-    if (m.findings?.length) outcome.replaceChildren(findings(m.findings));
+    complaints.replaceChildren(...(m.findings?.length ? [findings(m.findings)] : []));
   };
   return {title: 'Manifest', start: show, node: el('div', {}, el('div', {class: 'bar'}, search,
-    box.canChange ? el('button', {type: 'button', onclick: apply}, 'Apply the file…') : null), outcome, place)};
+    box.canChange ? el('button', {type: 'button', onclick: apply}, 'Apply the file…') : null), outcome, complaints, place)};
 }
 
 const pages = [['', 'Programs', programsPage], ['logs', 'Logs', logsPage], ['events', 'Events', eventsPage], ['boot', 'Boot', bootPage], ['graph', 'Graph', graphPage],
