@@ -8,7 +8,7 @@ GOARCH  ?= $(shell go env GOARCH)
 LDFLAGS := -s -w -buildid= -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' VERSION 2>/dev/null)
+SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' 'probes/console/*' VERSION 2>/dev/null)
 
 .PHONY: help build demo test lint race e2e console-test docs chaos bench fuzz image image-test fmt generate vendor-hash clean deps
 
