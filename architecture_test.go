@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"cmd/agentinit/initmode": {"cmd/agentinit/early", "supervisor/proc"},
 	"cmd/agentctl": {
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
-		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "schema/supervisordconf",
+		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
 	},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
@@ -47,13 +47,12 @@ var arrows = map[string][]string{
 		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control", "supervisor/control/api",
 	},
 
-	"schema":                 {"supervisor/program"},
-	"schema/catalog":         {"schema"},
-	"schema/plan":            {"schema", "schema/catalog", "supervisor/program"},
-	"schema/rules":           {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter"},
-	"schema/compose":         {"schema", "schema/catalog", "schema/plan", "schema/hardening"},
-	"schema/hardening":       {"schema", "schema/catalog"}, // apart from compose: PID 1 links no generators
-	"schema/supervisordconf": {"schema"},
+	"schema":           {"supervisor/program"},
+	"schema/catalog":   {"schema"},
+	"schema/plan":      {"schema", "schema/catalog", "supervisor/program"},
+	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter"},
+	"schema/compose":   {"schema", "schema/catalog", "schema/plan", "schema/hardening"},
+	"schema/hardening": {"schema", "schema/catalog"}, // apart from compose: PID 1 links no generators
 
 	"bootstrap": {
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/hardening",
@@ -187,6 +186,22 @@ func TestImportArrows(t *testing.T) {
 				continue
 			}
 			t.Errorf("%s: %s may not import %s (ARCHITECTURE.md, Arrows): declare a small interface and let cmd/agentinit/wire.go join them", at, s.pkg, ours)
+		}
+	}
+}
+
+// A row without a package is a plan, not a map.
+func TestTheMapHasNoPhantoms(t *testing.T) {
+	_, all := sources(t)
+	there := map[string]bool{}
+	for _, s := range all {
+		there[s.pkg] = true
+	}
+	for pkg, allowed := range arrows {
+		for _, p := range append([]string{pkg}, allowed...) {
+			if p != "*" && !there[p] {
+				t.Errorf("the row of %s names %s, which does not exist", pkg, p)
+			}
 		}
 	}
 }
