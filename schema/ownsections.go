@@ -365,7 +365,7 @@ func slotsShape() *shape {
 			)),
 		)),
 		field("events", with("Slot events.",
-			field("fsync", text("always, or the longest time an event may wait for the disk.").match(`^(always|[0-9]+(\.[0-9]+)?(ms|s|m))$`, `"always" or a duration such as "1s"`).def("1s")),
+			field("fsync", enum("When an event reaches the disk: always is before the answer, 1s is within a second.", "1s", "always").def("1s")),
 			field("retention_days", integer("agentinit removes older journal files; 0 keeps all.").between(0, 36500).def(30)),
 			field("max_bytes", size("Most bytes of all journal files together; 0 has no limit.").def("1GiB")),
 			field("spool_bytes", size("Most bytes of events that wait for an external sink.").def("64MiB")),
