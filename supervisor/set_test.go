@@ -98,6 +98,7 @@ func needsOf(names []string) func(*program.Spec) {
 // does not become unready because of it.
 func TestARemovedProgramIsRequiredNoLonger(t *testing.T) {
 	inBox(t, func(b *box) {
+		b.k.habits["web:2"] = dies(time.Second) // or it could be gone before the first look
 		b.boot(Config{}, instances("web", 3, required)...)
 		b.pass(2 * time.Second)
 		seq := b.bus.Seq()

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -9,11 +10,13 @@ import (
 
 func TestChangesAndRefusalsAreRecorded(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
+	var inside atomic.Bool
+	b.Owners = func(int) (string, bool) { return "web", inside.Load() }
 	path := controltest.Serve(t, own(b), socketPath(t))
 	c := api.NewClient(path)
 	_, err := c.Stop(t.Context(), api.ActionRequest{Names: []string{"web"}})
 	must(t, err)
-	b.Owners = func(int) (string, bool) { return "web", true } // we are a program now
+	inside.Store(true) // we are a program now
 	if _, err := api.NewClient(path).Stop(t.Context(), api.ActionRequest{Names: []string{"web"}}); err == nil {
 		t.Error("a program may stop others")
 	}
