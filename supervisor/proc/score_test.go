@@ -159,6 +159,9 @@ func TestScoreOfAnOrdinaryUser(t *testing.T) {
 	}
 	told := make(chan ScoreRaised, 1)
 	o := newOwner(t, Options{ScoreRaised: func(s ScoreRaised) { told <- s }})
+	if o.score == nil {
+		t.Skip("needs a process whose files in /proc are still its own: an earlier Owner has made them root's")
+	}
 	r, err := o.Run(t.Context(), sh("echo 700 > /proc/"+strconv.Itoa(os.Getpid())+"/oom_score_adj"), 1000)
 	if err != nil || r.Exit.Code() == 0 {
 		t.Errorf("a program of our uid raised our score: %s %v", r.Output, err)

@@ -431,7 +431,9 @@ func TestStartSets(t *testing.T) {
 		"Max open files 100 100", "Max core file size 0 0", "Max address space 4294967296 4294967296",
 		"umask 027", "nice 7", "oom_score_adj 500", "NoNewPrivs 1", "Cpus_allowed_list 0",
 	} {
-		if !strings.Contains(text, want) {
+		// An ordinary user's program gets its score when it runs already:
+		// TestOOMScoreIsTheProgramsAlone waits for it.
+		if late := strings.HasPrefix(want, "oom") && !o.oomInChild; !late && !strings.Contains(text, want) {
 			t.Errorf("no %q in %s", want, text)
 		}
 	}
