@@ -226,7 +226,16 @@ func (p *process) adjustOOM(score int) error {
 	if p.reaped {
 		return nil
 	}
-	err := os.WriteFile("/proc/"+strconv.Itoa(p.pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
+	err := os.ErrPermission
+	// We hear of the exec a moment before the kernel makes the new memory dumpable
+	// (begin_new_exec in fs/exec.c); until then the file is root's.
+	for range 50 {
+		err = os.WriteFile("/proc/"+strconv.Itoa(p.pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
+		if !errors.Is(err, os.ErrPermission) {
+			break
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
 	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || score > 0 && errors.Is(err, os.ErrPermission) {
 		return nil
 	}
