@@ -202,7 +202,7 @@ func checkHardening(t *testing.T, s types.ServiceConfig) {
 	if !s.ReadOnly || s.User != "1000:1000" || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
 		t.Errorf("read_only %v, user %s, cap_drop %v, security_opt %v", s.ReadOnly, s.User, s.CapDrop, s.SecurityOpt)
 	}
-	if s.HealthCheck == nil || !slices.Equal(s.HealthCheck.Test, []string{"CMD", "/bin/agentctl", "ready"}) {
+	if s.HealthCheck == nil || !slices.Equal(s.HealthCheck.Test, []string{"CMD", "agentctl", "ready"}) {
 		t.Errorf("healthcheck %+v", s.HealthCheck)
 	}
 }
