@@ -210,8 +210,17 @@ func (c *chaos) apply() {
 
 // answers checks what must always work.
 func (c *chaos) answers() {
-	if status, _, err := get(c.port, "/livez"); err != nil || status != 200 {
-		c.t.Errorf("/livez: %d %v", status, err)
+	// As the kubelet asks: three times before it restarts a container (failureThreshold).
+	status, _, err := get(c.port, "/livez")
+	for range 2 {
+		if err == nil && status == 200 {
+			break
+		}
+		<-time.After(2 * time.Second)
+		status, _, err = get(c.port, "/livez")
+	}
+	if err != nil || status != 200 {
+		c.t.Errorf("/livez three times in a row: %d %v", status, err)
 	}
 	if len(c.programs()) == 0 {
 		c.t.Error("status shows no program")
