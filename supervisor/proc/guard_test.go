@@ -132,7 +132,7 @@ func TestGuardOfControl(t *testing.T) {
 // Where we lower our own score, no program inherits it.
 func TestLoweredScoreIsOurs(t *testing.T) {
 	if os.Geteuid() != 0 || ownCapabilities()&(1<<unix.CAP_SYS_RESOURCE) == 0 {
-		t.Skip("needs root and CAP_SYS_RESOURCE to lower a score")
+		t.Skip("needs CAP_SYS_RESOURCE to lower a score")
 	}
 	before, err := readNumber(scoreFile)
 	if err != nil {

@@ -26,6 +26,10 @@ func newOwner(t testing.TB, opts Options) *Owner {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		// All tests are one process: what one leaves is a child that the next cannot explain.
+		if left := o.KillAll(0); left != 0 {
+			t.Errorf("the test leaves %d processes", left)
+		}
 		if err := o.Close(); err != nil {
 			t.Error(err)
 		}

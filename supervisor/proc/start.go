@@ -158,14 +158,9 @@ func (cr *Credential) isOurs() bool {
 // may be dead.
 const execPatience = 10 * time.Second
 
-// While a start waits for its exec it looks, and sends SIGCONT, after each of these
-// times: often at first, since a program that stops all others in a loop would
-// otherwise keep every start from ever happening.
-const (
-	prodEvery     = 2 * time.Millisecond
-	prodOftenFor  = time.Second
-	prodRareEvery = 50 * time.Millisecond
-)
+// prodEvery is how often a start that waits for its exec looks and sends SIGCONT: a
+// program that stops all others in a loop leaves the new process little time to run.
+const prodEvery = 2 * time.Millisecond
 
 // launch makes the process, waits for its exec and registers it. The mutex is not
 // held meanwhile: that may take long, and many may do it at once. An exit that the
@@ -288,19 +283,16 @@ func (p *process) tell(e Exit) {
 // then stays registered, or a helper, until it is reaped.
 func (o *Owner) awaitExec(l *launch, p *process, pid int, path string) error {
 	began := time.Now()
-	for every := prodEvery; ; {
-		l.wait(every)
+	for {
+		l.wait(prodEvery)
 		waited := time.Since(began)
 		late := waited >= o.execPatience
 		if l.finished() || waited >= o.execPatience+time.Second {
 			if late {
-				return &StartError{Op: opCommand, Path: path, Err: fmt.Errorf("its exec did not happen within %v", o.execPatience),
+				return &StartError{Op: opCommand, Path: path, Err: fmt.Errorf("%w within %v", errNoExec, o.execPatience),
 					Hint: "something holds up the program file, or stops the process"}
 			}
 			return nil
-		}
-		if waited >= prodOftenFor {
-			every = prodRareEvery
 		}
 		sig := syscall.SIGCONT
 		if late {
@@ -319,6 +311,9 @@ func (o *Owner) awaitExec(l *launch, p *process, pid int, path string) error {
 		o.mu.Unlock()
 	}
 }
+
+// errNoExec is the end of the patience with a process.
+var errNoExec = errors.New("its exec did not happen")
 
 // errKilled is the end of a process before its exec.
 var errKilled = errors.New("the process was killed before it could execute the program")
