@@ -82,6 +82,9 @@ type Boot struct {
 	seal      *Sentinel
 	elapsed   time.Duration
 	unsealed  string // why it was given up
+	// recorded tells that KeepRecord was called, and recordErr why it failed.
+	recorded  bool
+	recordErr error
 }
 
 // phases is the boot.

@@ -2,7 +2,11 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,31 +14,160 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
+// bootForm is how `boot` shows the record.
+type bootForm struct {
+	svg, trace bool
+	compare    string // a file, previousBoot, or empty
+}
+
+// previousBoot is what --compare without a FILE means.
+const previousBoot = "the boot before"
+
+// maxBootRecord bounds what is read of a file that `boot --json` wrote. A thousand
+// programs need about 300 KiB.
+const maxBootRecord = 64 << 20
+
 func newBoot(c *cli) *cobra.Command {
-	return &cobra.Command{
+	var form bootForm
+	cmd := &cobra.Command{
 		Use:   "boot",
 		Short: "Show how the box booted",
 		Long: `Show how the box booted: the phases, the programs in the order in which they
 were started, what took longest (blame), and the chain of programs that the
-boot waited for (critical chain).`,
+boot waited for (critical chain).
+
+--svg draws the boot as a waterfall. --trace writes it for chrome://tracing and
+https://ui.perfetto.dev. --compare shows which phases and programs took longer
+or shorter than in the boot before; --compare=FILE compares with a record that
+"agentctl boot --json" wrote.`,
+		Example: `  agentctl boot --svg > boot.svg
+  agentctl boot --json > today.json
+  agentctl boot --compare=today.json`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			client := c.client()
-			boot, err := client.Boot(cmd.Context())
+			boot, err := c.client().Boot(cmd.Context())
 			if err != nil {
 				return failed(err)
 			}
-			if c.json {
-				return c.printJSON(boot)
-			}
-			c.printBoot(boot)
-			return nil
+			return c.showBoot(cmd.Context(), boot, form)
 		},
 	}
+	f := cmd.Flags()
+	f.BoolVar(&form.svg, "svg", false, "draw the boot as an SVG waterfall")
+	f.BoolVar(&form.trace, "trace", false, "write the boot in the Trace Event Format")
+	f.StringVar(&form.compare, "compare", "", "compare with the boot before, or with the record in `FILE`")
+	f.Lookup("compare").NoOptDefVal = previousBoot
+	cmd.MarkFlagsMutuallyExclusive("svg", "trace", "compare")
+	return cmd
+}
+
+func (c *cli) showBoot(ctx context.Context, boot api.Boot, form bootForm) error {
+	switch {
+	case form.svg:
+		return c.write([]byte(picture.Waterfall(boot)))
+	case form.trace:
+		out, err := picture.Trace(boot)
+		return cmp.Or(failure(err), c.write(out))
+	case form.compare != "":
+		before, err := c.bootBefore(ctx, form.compare)
+		if err != nil {
+			return err
+		}
+		return c.printComparison(boot, before)
+	case c.json:
+		return c.printJSON(boot)
+	}
+	c.printBoot(boot)
+	return nil
+}
+
+// write prints a finished text.
+func (c *cli) write(text []byte) error {
+	_, err := c.stdout.Write(text)
+	return failure(err)
+}
+
+// bootBefore is the record to compare with: of agentinit, or in a file.
+func (c *cli) bootBefore(ctx context.Context, from string) (api.Boot, error) {
+	if from == previousBoot {
+		boot, err := c.client().PreviousBoot(ctx)
+		if err != nil {
+			err = failed(err)
+		}
+		return boot, err
+	}
+	var boot api.Boot
+	text, err := readAtMost(from, maxBootRecord)
+	if err != nil {
+		return boot, failure(err)
+	}
+	if err := json.Unmarshal(text, &boot); err != nil || boot.StartedAt.IsZero() {
+		return boot, failure(fmt.Errorf("%s is not a boot record; write one with: agentctl boot --json > FILE", from))
+	}
+	return boot, nil
+}
+
+func readAtMost(name string, limit int64) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = fmt.Errorf("%s is larger than %d bytes", name, limit)
+	}
+	return text, err
+}
+
+func (c *cli) printComparison(now, before api.Boot) error {
+	steps := picture.Compare(now, before)
+	if c.json {
+		return c.printJSON(steps)
+	}
+	line(c.stdout, "boot of %s compared with that of %s", now.StartedAt.UTC().Format(time.RFC3339), before.StartedAt.UTC().Format(time.RFC3339))
+	line(c.stdout, "")
+	rows := make([][]cell, len(steps))
+	for i, s := range steps {
+		rows[i] = []cell{
+			{s.Kind, noStyle}, {dash(printable(s.Name)), noStyle}, {tookMS(s.BeforeMS), noStyle}, {tookMS(s.NowMS), noStyle}, changed(s),
+		}
+	}
+	c.table([]column{{title: "KIND"}, {title: "NAME", max: 28}, {title: "BEFORE", right: true}, {title: "NOW", right: true}, {title: "CHANGE", right: true}}, rows)
+	return nil
+}
+
+func tookMS(ms *float64) string {
+	if ms == nil {
+		return "-"
+	}
+	return picture.Milliseconds(*ms)
+}
+
+// changed is red where a step took longer by a tenth and 10 ms, green where it took
+// that much less: smaller differences are noise.
+func changed(s picture.Step) cell {
+	by, both := s.Change()
+	switch {
+	case s.BeforeMS == nil:
+		return cell{"new", noStyle}
+	case !both:
+		return cell{"gone", noStyle}
+	}
+	size := max(by, -by)
+	text, style := "+"+picture.Milliseconds(size), red
+	if by < 0 {
+		text, style = "-"+picture.Milliseconds(size), green
+	}
+	if size < 10 || size < *s.BeforeMS/10 {
+		style = noStyle
+	}
+	return cell{text, style}
 }
 
 func (c *cli) printBoot(b api.Boot) {
@@ -64,7 +197,7 @@ func phaseRows(b api.Boot) [][]cell {
 	for i, p := range b.Phases {
 		rows[i] = []cell{
 			{strconv.FormatFloat(p.Number, 'f', -1, 64), noStyle}, {printable(p.Name), noStyle},
-			{offset(b.StartedAt, &p.StartedAt), noStyle}, {milliseconds(p.DurationMS), noStyle},
+			{offset(b.StartedAt, &p.StartedAt), noStyle}, {picture.Milliseconds(p.DurationMS), noStyle},
 			{printable(joinedBy(p.Outcome, ": ", p.Detail)), colour[p.Outcome]},
 		}
 	}
@@ -100,16 +233,7 @@ func offset(from time.Time, at *time.Time) string {
 	if at == nil {
 		return "-"
 	}
-	return "+" + milliseconds(float64(at.Sub(from))/float64(time.Millisecond))
-}
-
-// milliseconds is finer than api.Duration below ten milliseconds: a boot is
-// made of such.
-func milliseconds(ms float64) string {
-	if ms < 10 {
-		return fmt.Sprintf("%.1fms", max(0, ms))
-	}
-	return api.Duration(time.Duration(ms * float64(time.Millisecond)))
+	return "+" + picture.Milliseconds(float64(at.Sub(from))/float64(time.Millisecond))
 }
 
 // blame names the five programs that took longest from start to ready.
@@ -127,7 +251,7 @@ func blame(b api.Boot) []string {
 	slices.SortStableFunc(all, func(x, y share) int { return cmp.Compare(y.took, x.took) })
 	var out []string
 	for _, s := range all[:min(len(all), 5)] {
-		out = append(out, s.name+" "+milliseconds(float64(s.took)/float64(time.Millisecond)))
+		out = append(out, s.name+" "+picture.Milliseconds(float64(s.took)/float64(time.Millisecond)))
 	}
 	return out
 }

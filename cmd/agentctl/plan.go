@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/schema/rules"
@@ -18,6 +20,7 @@ import (
 
 func newPlan(c *cli) *cobra.Command {
 	var mainArgs []string
+	var graph string
 	cmd := &cobra.Command{
 		Use:   "plan [FILE] [-- COMMAND ARG...]",
 		Short: "Show what a manifest would start, in which order, without starting anything",
@@ -25,6 +28,9 @@ func newPlan(c *cli) *cobra.Command {
 environment and prints the waves, the programs with where they come from, the
 edges, and the chain of stops that takes longest. A COMMAND after -- is the
 program "main" of agentinit --manifest FILE -- COMMAND.
+
+--graph draws the dependency graph instead: an arrow leads from a program to the
+one that waits for it. dot is for Graphviz, mermaid for Markdown, svg is a picture.
 
 Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -35,13 +41,23 @@ Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 			return cobra.MaximumNArgs(1)(cmd, args)
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			return c.plan(manifestArg(args[:len(args)-len(mainArgs)]), mainArgs)
+			draw, ok := graphs[graph]
+			if graph != "" && !ok {
+				return fmt.Errorf("unknown form %q of a graph: write dot, mermaid or svg", graph)
+			}
+			return c.plan(manifestArg(args[:len(args)-len(mainArgs)]), mainArgs, draw)
 		},
 	}
+	cmd.Flags().StringVar(&graph, "graph", "", "draw the dependency graph as `FORM`: dot, mermaid or svg")
+	_ = cmd.RegisterFlagCompletionFunc("graph", cobra.FixedCompletions(slices.Sorted(maps.Keys(graphs)), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func (c *cli) plan(name string, mainArgs []string) error {
+// graphs are the forms of plan --graph.
+var graphs = map[string]func(picture.Graph) string{"dot": picture.Graph.DOT, "mermaid": picture.Graph.Mermaid, "svg": picture.Graph.SVG}
+
+// plan prints the plan, or the graph that draw makes of it.
+func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) string) error {
 	text, err := c.readManifest(name)
 	if err != nil {
 		return c.refuse([]schema.Finding{schema.Unreadable(name, err)})
@@ -60,9 +76,12 @@ func (c *cli) plan(name string, mainArgs []string) error {
 	}
 	printFindings(c.stderr, findings)
 	// The plan of a manifest with mistakes is still worth looking at.
-	if c.json {
+	switch {
+	case draw != nil:
+		err = c.write([]byte(draw(picture.NewGraph(p))))
+	case c.json:
 		err = c.printJSON(p)
-	} else {
+	default:
 		err = printPlan(c.stdout, p)
 	}
 	if err == nil && rules.Errors(findings) {

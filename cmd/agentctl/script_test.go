@@ -61,7 +61,7 @@ type boxKey struct{}
 
 // box is `box WORD...`: it serves a box and points AGENTCTL_SOCKET to it. A
 // word is a program, NAME or NAME=STATE or NAME=STATE:REASON, or a setting:
-// +fails=NAME, +hold=NAME, +refuse=NAME, +unready, +invalid, +rollback,
+// +fails=NAME, +hold=NAME, +refuse=NAME, +unready, +invalid, +rollback, +before,
 // +meta=FILE, +health=FILE.
 func box(ts *testscript.TestScript, neg bool, args []string) {
 	b := controltest.New()
@@ -135,6 +135,11 @@ func set(ts *testscript.TestScript, b *controltest.Box, setting string) {
 		b.ProbeJSON["/v1/meta"] = ts.ReadFile(value)
 	case "health":
 		b.ProbeJSON["/health"] = ts.ReadFile(value)
+	case "before":
+		b.BootBefore = b.BootData
+		b.BootBefore.StartedAt = b.BootData.StartedAt.Add(-time.Hour)
+		sealed := b.BootBefore.StartedAt.Add(2 * time.Second)
+		b.BootBefore.SealedAt = &sealed
 	case "rollback":
 		b.Result.RolledBack, b.Result.Reason = true, "web did not return"
 	default:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gdamore/tcell/v2"
 
+	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -287,14 +288,14 @@ func bootLines(b *api.Boot, width int, blocks bool) []string {
 	if blocks {
 		bar = "█"
 	}
-	out := []string{fmt.Sprintf("%s, %s from the first step to the last", b.Outcome, milliseconds(float64(end.Sub(b.StartedAt))/1e6))}
+	out := []string{fmt.Sprintf("%s, %s from the first step to the last", b.Outcome, picture.Milliseconds(float64(end.Sub(b.StartedAt))/1e6))}
 	for _, p := range b.Programs {
 		row := slices.Repeat([]string{" "}, span)
 		took := "-"
 		if p.StartedAt != nil {
 			last := end
 			if p.ReadyAt != nil {
-				last, took = *p.ReadyAt, milliseconds(float64(p.ReadyAt.Sub(*p.StartedAt))/1e6)
+				last, took = *p.ReadyAt, picture.Milliseconds(float64(p.ReadyAt.Sub(*p.StartedAt))/1e6)
 			}
 			for i := column(*p.StartedAt); i <= column(last); i++ {
 				row[i] = "."

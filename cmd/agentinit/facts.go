@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"os/user"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -232,55 +231,6 @@ func requirements(in []probes.Requirement) []api.Requirement {
 	out := make([]api.Requirement, len(in))
 	for i, q := range in {
 		out[i] = api.Requirement{ID: q.ID, Kind: string(q.Kind), OK: q.Met, Reason: q.Reason}
-	}
-	return out
-}
-
-// bootRecord is the boot as the control socket shows it.
-type bootRecord struct{ b *box }
-
-func (r bootRecord) Boot() api.Boot {
-	out := api.Boot{ID: r.b.bootID, StartedAt: r.b.started, Outcome: "booting", Manifest: r.b.boot.ManifestFile()}
-	if abs, err := filepath.Abs(out.Manifest); err == nil {
-		out.Manifest = abs
-	}
-	if _, took, ok := r.b.boot.Sealed(); ok {
-		at := r.b.started.Add(took)
-		out.SealedAt, out.Outcome = &at, "sealed"
-	} else if why := r.b.boot.GivenUp(); why != "" {
-		out.Outcome, out.Reason = "timeout", why
-	}
-	for _, p := range r.b.boot.Records() {
-		if p.Status == bootstrap.StatusPending {
-			continue
-		}
-		if p.Status == bootstrap.StatusFailed {
-			out.Outcome, out.Reason = "failed", p.Note
-		}
-		out.Phases = append(out.Phases, api.BootPhase{
-			Number: p.Number, Name: p.Name, StartedAt: p.Started, Outcome: string(p.Status), Detail: p.Note,
-			DurationMS: float64(p.Duration.Microseconds()) / 1000,
-		})
-	}
-	for _, a := range r.b.boot.Artifacts() {
-		out.Artifacts = append(out.Artifacts, api.BootArtifact{
-			ID: a.ID, Class: a.Class, Required: a.Required, OK: a.Outcome == bootstrap.ArtifactPassed, Reason: a.Reason,
-			DurationMS: a.DurationMS,
-		})
-	}
-	runs := r.b.boot.Runs()
-	for _, run := range runs {
-		p := api.BootProgram{
-			Name: run.Name, Required: run.Required,
-			StartedAt: pointer(run.Started), RunningAt: pointer(run.Running), ReadyAt: pointer(run.Ready),
-		}
-		for _, n := range run.Needs {
-			p.Needs = append(p.Needs, n.Program)
-		}
-		out.Programs = append(out.Programs, p)
-	}
-	for _, link := range bootstrap.CriticalChain(runs) {
-		out.CriticalChain = append(out.CriticalChain, link.Name)
 	}
 	return out
 }

@@ -527,6 +527,7 @@ func (b *box) watchShutdown() {
 
 // afterBoot starts what watches a box that is up.
 func (b *box) afterBoot() {
+	b.background(b.keepBoot)
 	b.announceEvents()
 	b.background(func() { b.boot.GuardSentinel(b.stopped) })
 	b.background(func() { b.drift.Run(b.stopped) })

@@ -77,6 +77,9 @@ type Readiness interface {
 // CriticalChain.
 type BootRecord interface {
 	Boot() api.Boot
+	// Previous is the record of the boot before this one; the error says why there
+	// is none.
+	Previous() (api.Boot, error)
 }
 
 // LogLevel reads and changes the level of agentinit's own log. Set refuses a

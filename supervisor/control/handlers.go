@@ -87,9 +87,18 @@ func getReady(s *Server, _ *http.Request) (any, error) {
 	return s.cfg.Readiness.Report(), nil
 }
 
-func getBoot(s *Server, _ *http.Request) (any, error) {
+func getBoot(s *Server, r *http.Request) (any, error) {
 	if s.cfg.Boot == nil {
 		return nil, unsupported("boot record")
+	}
+	if previous, err := boolParam(r.URL.Query(), "previous"); err != nil {
+		return nil, err
+	} else if previous {
+		boot, err := s.cfg.Boot.Previous()
+		if err != nil {
+			return nil, api.Errorf(api.CodeUnsupported, "%v", err)
+		}
+		return boot, nil
 	}
 	boot := s.cfg.Boot.Boot()
 	if boot.CriticalChain == nil {

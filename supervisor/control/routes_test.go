@@ -204,6 +204,12 @@ func TestContract(t *testing.T) {
 			boot, err := c.Boot(t.Context())
 			must(t, err)
 			equal(t, boot.CriticalChain, []string{"db"})
+			_, err = c.PreviousBoot(t.Context())
+			code(t, err, api.CodeUnsupported)
+			b.BootBefore = api.Boot{Outcome: "timeout", StartedAt: controltest.Epoch}
+			boot, err = c.PreviousBoot(t.Context())
+			must(t, err)
+			equal(t, boot, b.BootBefore)
 		},
 		"GET /v1/log-level": func(t *testing.T, c *api.Client, _ *controltest.Box) {
 			l, err := c.LogLevel(t.Context())

@@ -377,6 +377,13 @@ func (c *Client) Boot(ctx context.Context) (Boot, error) {
 	return out, err
 }
 
+// PreviousBoot returns the record of the boot before.
+func (c *Client) PreviousBoot(ctx context.Context) (Boot, error) {
+	var out Boot
+	err := c.quick(ctx, http.MethodGet, "/v1/boot", url.Values{"previous": {"true"}}, nil, &out)
+	return out, err
+}
+
 // LogLevel returns the level of agentinit's own log.
 func (c *Client) LogLevel(ctx context.Context) (LogLevel, error) {
 	var out LogLevel

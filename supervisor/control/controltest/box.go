@@ -47,11 +47,13 @@ type Box struct {
 	Owners   func(pid int) (string, bool)
 	Lines    []logs.Line
 	BootData api.Boot
-	Result   api.ApplyResult
-	ApplyErr error
-	PlanJSON []byte
-	Audit    *audit.Log
-	Crashes  map[string]supervisor.Crash
+	// BootBefore is the boot before; without StartedAt there was none.
+	BootBefore api.Boot
+	Result     api.ApplyResult
+	ApplyErr   error
+	PlanJSON   []byte
+	Audit      *audit.Log
+	Crashes    map[string]supervisor.Crash
 	// ProbeJSON are answers of the probe routes by path; the others tell their
 	// path.
 	ProbeJSON map[string]string
@@ -395,6 +397,14 @@ func (b *Box) SetReadiness(r api.Readiness) {
 
 // Boot returns BootData.
 func (b *Box) Boot() api.Boot { return b.BootData }
+
+// Previous returns BootBefore.
+func (b *Box) Previous() (api.Boot, error) {
+	if b.BootBefore.StartedAt.IsZero() {
+		return api.Boot{}, errors.New("no boot before this one is recorded")
+	}
+	return b.BootBefore, nil
+}
 
 // Level is the log level.
 func (b *Box) Level() string {

@@ -1,0 +1,52 @@
+package bootstrap
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Each boot finds the record of the boot before, before and after it leaves its
+// own; the first boot finds none.
+func TestRecordOfTheBootBefore(t *testing.T) {
+	first := newSealRig(t, "stay", nil).boot
+	roots := first.cfg.Roots
+	if _, err := first.PreviousRecord(); err == nil || !strings.Contains(err.Error(), "no boot before this one is recorded in ") {
+		t.Errorf("the first boot found %v", err)
+	}
+	first.KeepRecord([]byte("one"))
+	if _, err := first.PreviousRecord(); err == nil {
+		t.Error("the first boot takes its own record for that of the boot before")
+	}
+	for _, boot := range []struct{ record, before string }{{"two", "one"}, {"three", "two"}} {
+		b := newSealRig(t, "stay", nil).boot
+		b.cfg.Roots, b.policy = roots, first.policy
+		for _, when := range []string{"before", "after"} {
+			if got, err := b.PreviousRecord(); err != nil || string(got) != boot.before {
+				t.Errorf("boot %s found %q, %v %s it left its own; want %q", boot.record, got, err, when, boot.before)
+			}
+			if when == "before" {
+				b.KeepRecord([]byte(boot.record))
+			}
+		}
+	}
+}
+
+// A boot that cannot leave a record says why when it is asked for the one before.
+func TestRecordCannotBeKept(t *testing.T) {
+	b := newSealRig(t, "stay", nil).boot
+	if err := os.MkdirAll(filepath.Dir(b.cfg.Roots.Runtime), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(b.cfg.Roots.Runtime, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.KeepRecord([]byte("one"))
+	if _, err := b.PreviousRecord(); err == nil {
+		t.Error("a record was found below a file")
+	}
+	if b.recordErr == nil {
+		t.Error("the record was kept below a file")
+	}
+}
