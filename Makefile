@@ -8,6 +8,8 @@ GOARCH  ?= $(shell go env GOARCH)
 LDFLAGS := -s -w -buildid= -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+DEADCODE := golang.org/x/tools/cmd/deadcode@v0.50.0
+UNPARAM  := mvdan.cc/unparam@v0.0.0-20260823230713-2fa3d841b0c8
 SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' 'probes/console/*' VERSION 2>/dev/null)
 
 .PHONY: help build demo test lint race e2e console-test docs chaos bench fuzz image image-test fmt generate vendor-hash clean deps
@@ -34,10 +36,18 @@ test: deps ## unit and script tests of everything
 race: deps-test ## the same tests with the race detector (RACEFLAGS: more flags of go test)
 	CGO_ENABLED=1 go test -race -shuffle=on $(RACEFLAGS) ./...
 
-lint: ## gofmt, vet, staticcheck
+# Only tests call these: they wrap one adapter for the contract suites, and the
+# client has a method for each route of the control socket.
+TESTS_ONLY := adapters/port_|supervisor/control/api/client\.go
+
+lint: ## gofmt, vet, staticcheck, functions and parameters without use
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	go run $(UNPARAM) ./...
+	@out=$$(go run $(DEADCODE) -test ./...) || exit 1; if [ -n "$$out" ]; then echo "neither a program nor a test calls:"; echo "$$out"; exit 1; fi
+	@out=$$(go run $(DEADCODE) ./cmd/... ./image ./release ./nix/vendorhash) || exit 1; \
+	  out=$$(echo "$$out" | grep -vE '^($(TESTS_ONLY))' || true); if [ -n "$$out" ]; then echo "only tests call:"; echo "$$out"; exit 1; fi
 
 e2e: deps image-test ## end to end: real PID 1, real containers (root)
 	AGENTINIT_E2E=1 go test -count=1 -v ./e2e/...

@@ -195,15 +195,6 @@ func (d Dep) Blocking() bool {
 	return d.Type == DepBlocks || d.Type == DepConditionalBlocks || d.Type == DepWaitsFor
 }
 
-// FailureOutcome says whether an outcome releases conditional-blocks edges.
-func FailureOutcome(outcome string) bool {
-	switch strings.ToLower(outcome) {
-	case "failed", "rejected", "cancelled", "aborted", "timeout", "error", "wontfix":
-		return true
-	}
-	return false
-}
-
 // BeadComment is one remark on a bead.
 type BeadComment struct {
 	ID        string     `json:"id"`

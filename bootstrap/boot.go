@@ -103,9 +103,6 @@ var phases = []Phase{
 	{Number: 10, Name: "seal", Run: seal},
 }
 
-// Phases is the table of the boot, for those who show or document it.
-func Phases() []Phase { return append([]Phase(nil), phases...) }
-
 // New prepares a boot; nothing happens yet.
 func New(cfg Config) *Boot {
 	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}

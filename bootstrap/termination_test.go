@@ -210,14 +210,3 @@ func TestCriticalChain(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 }
-
-func TestBlame(t *testing.T) {
-	got := BlameOf(
-		[]Record{{Number: 5, Name: "artifacts", Duration: 2 * time.Second}, {Number: 10, Name: "seal", Duration: time.Minute}, {Number: 7}},
-		[]Run{{Name: "web", Started: at(0), Ready: at(3)}, {Name: "no", Started: at(0)}, {Name: "a", Started: at(0), Ready: at(2)}},
-	)
-	want := []Blame{{"web", 3 * time.Second}, {"a", 2 * time.Second}, {"phase 5 artifacts", 2 * time.Second}}
-	if !slices.Equal(got, want) {
-		t.Fatalf("got %+v", got)
-	}
-}

@@ -1,7 +1,6 @@
 package bootstrap
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -87,30 +86,4 @@ func predecessor(of Run, runs []Run) *Run {
 		}
 	}
 	return best
-}
-
-// Blame is how long one program, or phase, took by itself.
-type Blame struct {
-	Name string
-	Took time.Duration
-}
-
-// BlameOf lists phases and programs by the time they took, the longest first.
-// The phases start and seal are left out: they are the programs' time.
-func BlameOf(phases []Record, runs []Run) []Blame {
-	var out []Blame
-	for _, p := range phases {
-		if p.Number < 9 && p.Duration > 0 {
-			out = append(out, Blame{Name: "phase " + p.Label() + " " + p.Name, Took: p.Duration})
-		}
-	}
-	for _, r := range runs {
-		if !r.Started.IsZero() && r.Ready.After(r.Started) {
-			out = append(out, Blame{Name: r.Name, Took: r.Ready.Sub(r.Started)})
-		}
-	}
-	slices.SortStableFunc(out, func(a, b Blame) int {
-		return cmp.Or(cmp.Compare(b.Took, a.Took), cmp.Compare(a.Name, b.Name))
-	})
-	return out
 }

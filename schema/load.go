@@ -106,18 +106,6 @@ func stopLadder(p Program, merged map[string]any) StopLadder {
 	return ladder
 }
 
-// Defaults returns the schema's default of every program key that has one, for
-// those who show where a value came from.
-func ProgramDefaults() map[string]any {
-	out := map[string]any{}
-	for _, k := range programTable().keys {
-		if v := defaultOf(k.shape); v != nil {
-			out[k.name] = v
-		}
-	}
-	return out
-}
-
 // defaultOf is the default of a key, tables built from the defaults inside.
 func defaultOf(s *shape) any {
 	if s.value != nil || s.kinds != kTable || s.optional || s.entry != nil {

@@ -332,7 +332,7 @@ func importDep(ctx context.Context, tx *sql.Tx, id string, d recordDep) error {
 	if err := adapters.CheckName("dependencies", dep.Type, adapters.MaxDepType); err != nil {
 		return err
 	}
-	if _, err := load(ctx, tx, dep.To, "bead"); err != nil {
+	if _, err := load(ctx, tx, dep.To); err != nil {
 		return err
 	}
 	if dep.Blocking() {

@@ -13,7 +13,7 @@ import (
 func (l *Local) AddDep(ctx context.Context, dep adapters.Dep) (adapters.Dep, error) {
 	err := l.write(ctx, func(tx *sql.Tx) error {
 		for _, id := range []string{dep.From, dep.To} {
-			if _, err := load(ctx, tx, id, "bead"); err != nil {
+			if _, err := load(ctx, tx, id); err != nil {
 				return err
 			}
 		}
@@ -46,7 +46,7 @@ func madeNow(ctx context.Context) (string, error) {
 func (l *Local) RemoveDep(ctx context.Context, dep adapters.Dep) error {
 	return l.write(ctx, func(tx *sql.Tx) error {
 		for _, id := range []string{dep.From, dep.To} {
-			if _, err := load(ctx, tx, id, "bead"); err != nil {
+			if _, err := load(ctx, tx, id); err != nil {
 				return err
 			}
 		}

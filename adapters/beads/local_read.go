@@ -56,11 +56,11 @@ func toMS(t adapters.Time) int64 {
 	return t.UnixMilli()
 }
 
-// load reads one bead with its edges; NOT_FOUND as resource.
-func load(ctx context.Context, tx *sql.Tx, id, resource string) (adapters.Bead, error) {
+// load reads one bead with its edges.
+func load(ctx context.Context, tx *sql.Tx, id string) (adapters.Bead, error) {
 	b, err := scanBead(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM beads b WHERE b.id = ?`, id))
 	if errors.Is(err, sql.ErrNoRows) {
-		return b, adapters.NotFound(resource, id)
+		return b, adapters.NotFound("bead", id)
 	}
 	if err != nil {
 		return b, err
@@ -119,7 +119,7 @@ func edges(ctx context.Context, tx *sql.Tx, beads []adapters.Bead) error {
 // Show reads one bead.
 func (l *Local) Show(ctx context.Context, id string) (b adapters.Bead, err error) {
 	err = l.read(ctx, func(_ *opened, tx *sql.Tx) error {
-		b, err = load(ctx, tx, id, "bead")
+		b, err = load(ctx, tx, id)
 		return err
 	})
 	return b, err

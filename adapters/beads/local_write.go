@@ -54,7 +54,7 @@ func (l *Local) create(ctx context.Context, f func(*sql.Tx) (id string, err erro
 		if err != nil {
 			return err
 		}
-		b, err = load(ctx, tx, id, "bead")
+		b, err = load(ctx, tx, id)
 		return err
 	})
 	return b, err
@@ -154,7 +154,7 @@ func (l *Local) Claim(ctx context.Context, id, actor string, opt ...adapters.Cla
 				return err
 			}
 		}
-		b, err = load(ctx, tx, id, "bead")
+		b, err = load(ctx, tx, id)
 		return err
 	})
 	return b, err
@@ -184,14 +184,14 @@ func reclaim(ctx context.Context, tx *sql.Tx, id, actor string, until int64) err
 // change runs f on a bead that exists and answers it as it is afterwards.
 func (l *Local) change(ctx context.Context, id string, f func(*sql.Tx, adapters.Bead) error) (b adapters.Bead, err error) {
 	err = l.write(ctx, func(tx *sql.Tx) error {
-		old, err := load(ctx, tx, id, "bead")
+		old, err := load(ctx, tx, id)
 		if err != nil {
 			return err
 		}
 		if err := f(tx, old); err != nil {
 			return err
 		}
-		b, err = load(ctx, tx, id, "bead")
+		b, err = load(ctx, tx, id)
 		return err
 	})
 	return b, err

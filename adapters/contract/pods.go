@@ -449,11 +449,11 @@ const insertN3 = `@prefix solid: <http://www.w3.org/ns/solid/terms#>.
 _:p a solid:InsertDeletePatch; solid:inserts { <http://a.test/s> <http://a.test/p> "new". }.`
 
 func podsN3(t *testing.T, ctx context.Context, p adapters.Pods) {
-	apply := func(path, body string) error {
-		_, err := p.Patch(ctx, path, patch(adapters.DialectN3, body), adapters.Cond{})
+	apply := func(body string) error {
+		_, err := p.Patch(ctx, "/n3.ttl", patch(adapters.DialectN3, body), adapters.Cond{})
 		return err
 	}
-	if err := apply("/n3.ttl", insertN3); err != nil {
+	if err := apply(insertN3); err != nil {
 		if !slices.Contains(p.Capabilities(), "n3-patch") {
 			want(t, "n3 without the capability", err, adapters.CodeUnsupported)
 			return
@@ -471,11 +471,11 @@ func podsN3(t *testing.T, ctx context.Context, p adapters.Pods) {
 _:p a solid:InsertDeletePatch; solid:where { ?s <http://a.test/p> "` + where + `". };
   solid:deletes { ?s <http://a.test/p> "` + where + `". }; solid:inserts { ?s <http://a.test/p> "newer". }.`
 	}
-	if err := apply("/n3.ttl", change("new")); err != nil {
+	if err := apply(change("new")); err != nil {
 		t.Errorf("change: %v", err)
 	}
-	want(t, "no match", apply("/n3.ttl", change("new")), adapters.CodeConflict)
-	want(t, "malformed", apply("/n3.ttl", "this is no N3"), adapters.CodeValidation)
+	want(t, "no match", apply(change("new")), adapters.CodeConflict)
+	want(t, "malformed", apply("this is no N3"), adapters.CodeValidation)
 	if _, body := getPod(t, ctx, p, "/n3.ttl", adapters.ReadOpt{Accept: "text/turtle"}); !strings.Contains(body, `"newer"`) {
 		t.Errorf("changed: %q", body)
 	}

@@ -43,7 +43,7 @@ func (s *Solid) Subscribe(ctx context.Context, topic string) (adapters.PodSubscr
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.ctx, cancel)
-	conn, err := s.channel(ctx, c, topic, target)
+	conn, err := s.channel(ctx, c, target)
 	if err != nil {
 		stop()
 		cancel()
@@ -56,8 +56,8 @@ func (s *Solid) Subscribe(ctx context.Context, topic string) (adapters.PodSubscr
 	return sub, nil
 }
 
-// channel asks for a channel on a topic and connects to it.
-func (s *Solid) channel(ctx context.Context, c *session, topic, target string) (*websocket.Conn, error) {
+// channel asks for a channel on target and connects to it.
+func (s *Solid) channel(ctx context.Context, c *session, target string) (*websocket.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, channelLimit)
 	defer cancel()
 	ask, err := json.Marshal(map[string]any{

@@ -130,7 +130,7 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 	if handled {
 		return code
 	}
-	b, err := newBox(o, environ, stdout, stderr)
+	b, err := newBox(o, environ, stderr)
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
 		return int(bootstrap.ExitCode(err))
@@ -139,7 +139,7 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 }
 
 // newBox makes what does not depend on the manifest.
-func newBox(o options, environ []string, stdout, stderr *os.File) (*box, error) {
+func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{}), serversBuilt: make(chan struct{})}
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {

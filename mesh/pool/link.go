@@ -172,7 +172,7 @@ func (l *link) message(ctx context.Context, m nip01.FromRelay) error {
 		l.mu.Unlock()
 		return l.login(ctx)
 	case nip01.VerbOK:
-		l.answered(ctx, m)
+		l.answered(m)
 	case nip01.VerbClosed:
 		if s := l.pool.subscription(m.Subscription); s != nil && !strings.HasPrefix(m.Text, "auth-required:") {
 			l.change(func(st *Status) { st.Error = "refused a subscription: " + m.Text })
@@ -243,7 +243,7 @@ func (l *link) login(ctx context.Context) error {
 
 // answered hands OK to who waits for it. After a login, what was refused without
 // one is asked for again.
-func (l *link) answered(ctx context.Context, m nip01.FromRelay) {
+func (l *link) answered(m nip01.FromRelay) {
 	l.mu.Lock()
 	login := m.ID == l.loginID
 	c, ok := l.waiting[m.ID]

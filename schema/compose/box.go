@@ -368,9 +368,9 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 		}
 	}
 	m := b.view.Manifest
-	need := func(name string, optional bool) {
+	need := func(name string) {
 		if _, known := vars[name]; !known && schema.VariableName(name) {
-			vars[name] = Variable{Name: name, Optional: optional}
+			vars[name] = Variable{Name: name, Optional: true}
 		}
 	}
 	for _, p := range m.Providers {
@@ -383,21 +383,21 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 			vars[p.EnvVar] = Variable{Name: p.EnvVar}
 		}
 		for _, name := range p.OptionalEnvVars {
-			need(name, true)
+			need(name)
 		}
 	}
 	for _, name := range []string{
 		m.Slots.Beads.TokenEnv, m.Slots.Pods.TokenEnv, m.Slots.Memory.TokenEnv, m.Slots.Memory.Embedder.KeyEnv,
 		m.Slots.Events.TokenEnv, m.Slots.Orchestrator.TokenEnv,
 	} {
-		need(name, true)
+		need(name)
 	}
 	for _, name := range resolved.Asked {
 		if _, fixed := b.box.Environment[name]; !fixed {
-			need(name, true)
+			need(name)
 		}
 	}
-	need("MANAGEMENT_API_KEY", true)
+	need("MANAGEMENT_API_KEY")
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		b.box.Operator = append(b.box.Operator, vars[name])
 	}

@@ -382,7 +382,7 @@ func (f *fileSink) rescue() {
 // this file.
 func (pl *programLog) rescue(ring *ring, gen *generation) {
 	pl.mu.Lock()
-	chunks := ring.chunks(nil, 0)
+	chunks := ring.chunks(0)
 	pl.mu.Unlock()
 	texts, room := map[uint64][]byte{}, ring.max
 	var files generationFiles

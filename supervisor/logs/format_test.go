@@ -295,7 +295,7 @@ func TestRing(t *testing.T) {
 		}
 	}
 	next := r.first()
-	for _, c := range r.chunks(nil, next) {
+	for _, c := range r.chunks(next) {
 		if c.seq != next || c.first != next || len(c.text) != int(next%100)+1 {
 			t.Fatalf("index %d holds line %d of %d bytes", next, c.seq, len(c.text))
 		}
@@ -322,7 +322,7 @@ func TestRingOfBlocks(t *testing.T) {
 	if r.next != 5000 || r.bytes > r.max || r.bytes < r.max/2 {
 		t.Fatalf("%d lines, %d bytes", r.next, r.bytes)
 	}
-	for _, c := range r.chunks(nil, 0) {
+	for _, c := range r.chunks(0) {
 		if c.seq != c.first+1 {
 			t.Errorf("the line with index %d has number %d", c.first, c.seq)
 		}

@@ -84,7 +84,7 @@ func (p *Plane) spans() map[string]*covered {
 	for _, pl := range p.list() {
 		for i := range pl.rings {
 			pl.mu.Lock()
-			chunks := pl.rings[i].chunks(nil, 0)
+			chunks := pl.rings[i].chunks(0)
 			pl.mu.Unlock()
 			if len(chunks) > 0 {
 				oldest = min(oldest, chunks[0].seq)

@@ -69,7 +69,7 @@ func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
 	defer r.files.close()
 	s := &chunkSource{reader: r, program: pl.name, kind: kind}
 	pl.mu.Lock()
-	for _, c := range pl.rings[kind-1].chunks(nil, 0) {
+	for _, c := range pl.rings[kind-1].chunks(0) {
 		if r.query.wants(pl.name, &c) {
 			s.chunks = append(s.chunks, c)
 		}
@@ -125,7 +125,7 @@ func (s *Subscription) searchRing() bool {
 	var files generationFiles
 	defer files.close()
 	for i := range s.log.rings {
-		for _, c := range s.log.rings[i].chunks(nil, 0) {
+		for _, c := range s.log.rings[i].chunks(0) {
 			// A program that somebody waits for has only just begun to print.
 			text, err := c.read(&files)
 			if err == nil && s.offer(s.log.name, Stream(i+1), c, text) {

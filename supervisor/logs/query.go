@@ -228,7 +228,7 @@ func (r *reader) sources() func() []source {
 		ring := &pl.rings[kind-1]
 		*next = ring.next
 		s := &chunkSource{reader: r, program: pl.name, kind: kind}
-		for _, c := range ring.chunks(nil, 0) {
+		for _, c := range ring.chunks(0) {
 			if r.query.wants(pl.name, &c) {
 				s.chunks = append(s.chunks, c)
 				held += int(c.lines)
@@ -268,7 +268,7 @@ func (r *reader) news() []source {
 		if first := ring.first(); first > *next {
 			s.lost, s.from = first-*next, first
 		}
-		for _, c := range ring.chunks(nil, s.from) {
+		for _, c := range ring.chunks(s.from) {
 			if r.query.wants(pl.name, &c) {
 				s.chunks = append(s.chunks, c)
 			}

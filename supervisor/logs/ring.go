@@ -229,8 +229,9 @@ func (r *ring) first() uint64 {
 	return r.next
 }
 
-// chunks appends to out the chunks that hold lines from index from on.
-func (r *ring) chunks(out []chunk, from uint64) []chunk {
+// chunks returns the chunks that hold lines from index from on.
+func (r *ring) chunks(from uint64) []chunk {
+	var out []chunk
 	for _, seg := range r.segs {
 		for _, c := range seg.chunks {
 			if c.first+uint64(c.lines) > from {
@@ -246,7 +247,7 @@ func (r *ring) chunks(out []chunk, from uint64) []chunk {
 // when the file is about to go. What edit refuses is forgotten with all before it.
 func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
 	var kept []chunk
-	for _, c := range r.chunks(nil, 0) {
+	for _, c := range r.chunks(0) {
 		if c.file == gen {
 			text, ok := edit(c)
 			if !ok {

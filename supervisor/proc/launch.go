@@ -90,10 +90,9 @@ func (l *launch) add(info stepInfo, nr uintptr, args ...uintptr) *child.Step {
 }
 
 // try appends a step whose failure changes nothing: the one after it follows.
-func (l *launch) try(nr uintptr, args ...uintptr) *child.Step {
+func (l *launch) try(nr uintptr, args ...uintptr) {
 	s := l.add(stepInfo{}, nr, args...)
 	s.OnError = uintptr(len(l.steps)) // an index until seal
-	return s
 }
 
 // addr keeps a value reachable and returns its address.

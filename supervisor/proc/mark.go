@@ -139,7 +139,7 @@ func readMarks(pid int) (limit uint64, groups []int) {
 }
 
 // addMark puts the mark of p on a command; it returns the groups that the command gets.
-func (o *Owner) addMark(l *launch, c *Command, p *process) []uint32 {
+func (o *Owner) addMark(l *launch, p *process) []uint32 {
 	if p.mark < 0 {
 		return nil
 	}

@@ -97,7 +97,7 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 			return err
 		}
 	}
-	mark := o.addMark(l, c, p)
+	mark := o.addMark(l, p)
 	if c.Sandbox != nil && c.Sandbox.Capabilities != nil {
 		c.Sandbox.dropBounding(l, o.lastCap)
 		o.addCredential(l, c.Credential, mark)

@@ -32,7 +32,7 @@ func agentPath(id string) string { return agentsPath + "/" + url.PathEscape(id) 
 
 // SpawnAgent implements adapters.Orchestrator.
 func (a *Agents) SpawnAgent(ctx context.Context, spec adapters.AgentSpec) (out adapters.Agent, err error) {
-	_, err = a.json(ctx, wire.Request{Method: http.MethodPost, Path: agentsPath, Keyed: true}, spec, &out)
+	err = a.json(ctx, wire.Request{Method: http.MethodPost, Path: agentsPath, Keyed: true}, spec, &out)
 	return out, err
 }
 
@@ -46,7 +46,7 @@ func (a *Agents) ListAgents(ctx context.Context, f adapters.AgentFilter) ([]adap
 		q.Add("label", name+"="+value)
 	}
 	var out adapters.Page[adapters.Agent]
-	_, err := a.json(ctx, wire.Request{Method: http.MethodGet, Path: agentsPath, Query: q}, nil, &out)
+	err := a.json(ctx, wire.Request{Method: http.MethodGet, Path: agentsPath, Query: q}, nil, &out)
 	return out.Items, err
 }
 
@@ -57,13 +57,13 @@ func (a *Agents) TerminateAgent(ctx context.Context, id string, grace time.Durat
 	if grace >= 0 {
 		q.Set("grace_s", strconv.Itoa(int((grace+time.Second-1)/time.Second)))
 	}
-	_, err = a.json(ctx, wire.Request{Method: http.MethodDelete, Path: agentPath(id), Query: q}, nil, &out)
+	err = a.json(ctx, wire.Request{Method: http.MethodDelete, Path: agentPath(id), Query: q}, nil, &out)
 	return out, err
 }
 
 // GetAgent implements adapters.Orchestrator.
 func (a *Agents) GetAgent(ctx context.Context, id string) (out adapters.Agent, err error) {
-	_, err = a.json(ctx, wire.Request{Method: http.MethodGet, Path: agentPath(id)}, nil, &out)
+	err = a.json(ctx, wire.Request{Method: http.MethodGet, Path: agentPath(id)}, nil, &out)
 	return out, err
 }
 
@@ -73,6 +73,6 @@ func (a *Agents) SendInput(ctx context.Context, id string, data []byte, eof bool
 	if !utf8.Valid(data) {
 		body.Data, body.Encoding = base64.StdEncoding.EncodeToString(data), "base64"
 	}
-	_, err := a.json(ctx, wire.Request{Method: http.MethodPost, Path: agentPath(id) + "/input"}, body, nil)
+	err := a.json(ctx, wire.Request{Method: http.MethodPost, Path: agentPath(id) + "/input"}, body, nil)
 	return err
 }

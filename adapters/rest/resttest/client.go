@@ -80,12 +80,13 @@ func (r *remote) Disconnect(context.Context) error {
 }
 
 // json makes one call that is answered with JSON.
-func (r *remote) json(ctx context.Context, q wire.Request, in, out any) (*wire.Response, error) {
+func (r *remote) json(ctx context.Context, q wire.Request, in, out any) error {
 	if err := ctx.Err(); err != nil {
-		return nil, adapters.AsError(err)
+		return adapters.AsError(err)
 	}
 	if r.peer.Load() == nil {
-		return nil, adapters.Closed(r.slot)
+		return adapters.Closed(r.slot)
 	}
-	return r.client.JSON(ctx, q, in, out)
+	_, err := r.client.JSON(ctx, q, in, out)
+	return err
 }

@@ -35,13 +35,13 @@ func (m *Memory) Store(ctx context.Context, key, value, ns string, opt adapters.
 		s := int64(opt.TTL / time.Second)
 		body.TTLS = &s
 	}
-	_, err = m.json(ctx, wire.Request{Method: http.MethodPut, Path: entryPath(ns, key)}, body, &out)
+	err = m.json(ctx, wire.Request{Method: http.MethodPut, Path: entryPath(ns, key)}, body, &out)
 	return out, err
 }
 
 // Retrieve implements adapters.Memory: 404 is an answer.
 func (m *Memory) Retrieve(ctx context.Context, key, ns string) (out adapters.MemoryEntry, ok bool, err error) {
-	_, err = m.json(ctx, wire.Request{Method: http.MethodGet, Path: entryPath(ns, key)}, nil, &out)
+	err = m.json(ctx, wire.Request{Method: http.MethodGet, Path: entryPath(ns, key)}, nil, &out)
 	if errors.Is(err, adapters.ErrNotFound) {
 		return adapters.MemoryEntry{}, false, nil
 	}
@@ -55,14 +55,14 @@ func (m *Memory) Search(ctx context.Context, query string, opt adapters.SearchOp
 		body.Limit = &opt.Limit
 	}
 	var out adapters.Page[adapters.Hit]
-	_, err := m.json(ctx, wire.Request{Method: http.MethodPost, Path: nsPath(opt.Namespace) + "/search"}, body, &out)
+	err := m.json(ctx, wire.Request{Method: http.MethodPost, Path: nsPath(opt.Namespace) + "/search"}, body, &out)
 	return out.Items, err
 }
 
 // Del implements adapters.Memory.
 func (m *Memory) Del(ctx context.Context, key, ns string) (bool, error) {
 	var out rest.Deleted
-	_, err := m.json(ctx, wire.Request{Method: http.MethodDelete, Path: entryPath(ns, key)}, nil, &out)
+	err := m.json(ctx, wire.Request{Method: http.MethodDelete, Path: entryPath(ns, key)}, nil, &out)
 	return out.Deleted, err
 }
 
@@ -75,13 +75,13 @@ func (m *Memory) List(ctx context.Context, ns string, page adapters.PageOpt) (ou
 	if page.Cursor != "" {
 		q.Set("cursor", page.Cursor)
 	}
-	_, err = m.json(ctx, wire.Request{Method: http.MethodGet, Path: nsPath(ns), Query: q}, nil, &out)
+	err = m.json(ctx, wire.Request{Method: http.MethodGet, Path: nsPath(ns), Query: q}, nil, &out)
 	return out, err
 }
 
 // Namespaces implements adapters.Memory.
 func (m *Memory) Namespaces(ctx context.Context) ([]adapters.Namespace, error) {
 	var out adapters.Page[adapters.Namespace]
-	_, err := m.json(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/memory"}, nil, &out)
+	err := m.json(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/memory"}, nil, &out)
 	return out.Items, err
 }
