@@ -1,12 +1,11 @@
 package proc
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,33 +15,50 @@ import (
 // MADV_DONTNEED). They are read-only: whatever is needed after all comes from the
 // page cache with a minor fault. Writable mappings are left alone.
 func ReleaseText() error {
-	exe, err := os.Readlink("/proc/self/exe")
+	mapped, err := ownText()
 	if err != nil {
 		return err
+	}
+	// Whatever runs from here on is mapped again, and each fault maps sixteen pages:
+	// as little as can be.
+	var failed syscall.Errno
+	for _, m := range mapped {
+		if _, _, errno := unix.RawSyscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
+			failed = errno
+		}
+	}
+	if failed != 0 {
+		return fmt.Errorf("madvise: %w", failed)
+	}
+	return nil
+}
+
+// mapping is a range of addresses.
+type mapping struct{ from, to uintptr }
+
+// ownText lists the mappings of our own program file that are not writable.
+func ownText() ([]mapping, error) {
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return nil, err
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var errs []error
-	lines := bufio.NewScanner(bytes.NewReader(maps))
-	for lines.Scan() {
+	var all []mapping
+	for line := range strings.Lines(string(maps)) {
 		// address perms offset dev inode path (proc(5))
-		fields := strings.Fields(lines.Text())
+		fields := strings.Fields(line)
 		if len(fields) < 6 || fields[5] != exe || strings.Contains(fields[1], "w") {
 			continue
 		}
-		from, to, ok := strings.Cut(fields[0], "-")
+		from, to, _ := strings.Cut(fields[0], "-")
 		begin, err1 := strconv.ParseUint(from, 16, 64)
 		end, err2 := strconv.ParseUint(to, 16, 64)
-		if !ok || err1 != nil || err2 != nil || end <= begin {
-			continue
-		}
-		addr := uintptr(begin)
-		_, _, errno := unix.Syscall(unix.SYS_MADVISE, addr, uintptr(end-begin), unix.MADV_DONTNEED)
-		if errno != 0 {
-			errs = append(errs, errno)
+		if err1 == nil && err2 == nil && begin < end {
+			all = append(all, mapping{uintptr(begin), uintptr(end)})
 		}
 	}
-	return errors.Join(append(errs, lines.Err())...)
+	return all, nil
 }
