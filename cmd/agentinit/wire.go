@@ -227,7 +227,7 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 // until what answers there is made, beside the boot.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
-	reserve := sync.OnceFunc(func() { reserveThreads(reservedThreads) })
+	reserve := sync.OnceFunc(func() { reserveThreads(quietThreads) })
 	go reserve()
 	// What does not wait for one another is done side by side: together it is a
 	// third of the time until the first program runs.
@@ -238,6 +238,10 @@ func (b *box) live(caught <-chan os.Signal) int {
 	b.speak(loadErr)
 	if err := cmp.Or(loadErr, prepareErr); err != nil {
 		return b.neverStarted(err)
+	}
+	if b.listens() {
+		reserve = sync.OnceFunc(func() { reserveThreads(servingThreads) })
+		go reserve()
 	}
 	open := sync.OnceValues(b.claim)
 	go open()
