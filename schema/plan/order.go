@@ -203,7 +203,7 @@ func (r *resolver) seal() {
 	}
 	for i := range specs {
 		s := &specs[i]
-		fatal, ok := program.GiveUpTime(s)
+		fatal, ok := program.GiveUpTime(s, false)
 		endless := !ok && r.m.Bootstrap.OnSealTimeout == "stay"
 		if !s.Required || s.Type == program.Schedule || !endless && (!ok || fatal <= r.plan.SealTimeout) {
 			continue
@@ -214,8 +214,8 @@ func (r *resolver) seal() {
 		hint := "lower restart_limit or backoff of the program, or leave seal_timeout out"
 		if !ok {
 			keys = []string{"programs", s.Group, "restart_limit"}
-			message = fmt.Sprintf("the required program %s is never FATAL, however often it fails: its restart_limit has no count, or restarts are too slow for its window", s.Name)
-			hint = `write a restart_limit that can be reached, or on_seal_timeout = "exit"`
+			message = fmt.Sprintf("the required program %s is never FATAL, however often it fails: its restart_limit has no count", s.Name)
+			hint = `write a restart_limit with a count, or on_seal_timeout = "exit"`
 		}
 		r.report("W124", schema.Finding{Value: s.Name, Message: message, Hint: hint}, keys...)
 		return // one program is enough to see it

@@ -741,7 +741,10 @@ func TestFatalFitsIntoTheSeal(t *testing.T) {
 		{"[bootstrap]\nseal_timeout = '1m'", "", time.Minute},
 		{"required = true\nrestart_limit = {count = 0}", "W124", 2 * time.Minute},
 		{"required = true\nrestart_limit = {count = 0}\n[bootstrap]\non_seal_timeout = 'exit'", "", 2 * time.Minute},
-		{"required = true\nrestart_limit = {window = '30s'}", "W124", 2 * time.Minute},
+		{"required = true\nrestart_limit = {window = '30s'}", "", 2 * time.Minute},
+		{"required = true\nready = {tcp = ':80'}\nstop = ['TERM 10s']", "", 11*70*time.Second + 73*time.Second},
+		{"required = true\nready = {tcp = ':80', deadline = '2s'}\nstop = ['TERM 2s']", "", 2 * time.Minute},
+		{"required = true\nready = {tcp = ':80'}\n[bootstrap]\nseal_timeout = '2m'", "", 2 * time.Minute},
 	} {
 		p, findings := resolve(t, "[programs.web]\ncommand = ['web']\n"+c.text, plan.Facts{})
 		got := ""

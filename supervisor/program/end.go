@@ -61,7 +61,7 @@ func (t *transition) endedStarting(exit Exit) {
 	case t.oneshot() && Expected(t.spec, exit):
 		t.rest(Exited, "completed: "+exit.String())
 		t.Completed = true
-		t.failures = 0
+		t.failures, t.missed = 0, 0
 	case t.oneshot():
 		t.failOneshot(exit.String())
 	case len(t.spec.Readiness.Probes) > 0:
@@ -90,6 +90,7 @@ func (t *transition) failOneshot(why string) {
 }
 
 func (t *transition) endedRunning(exit Exit) {
+	t.missed = 0
 	if t.now.Sub(t.RunningAt) >= t.spec.Backoff.ResetAfter {
 		t.failures = 0
 	}
@@ -186,14 +187,22 @@ func (t *transition) failStart(why string) {
 		t.rest(Fatal, why+"; not started again (restart = \"never\")")
 		return
 	}
+	t.missed++
 	t.restart(why)
 }
 
 // restart starts again after a back-off unless the limit is used up.
 func (t *transition) restart(why string) {
-	if t.spec.StartRetries < 0 && !t.withinLimit() {
-		l := t.spec.RestartLimit
+	l := t.spec.RestartLimit
+	switch {
+	case t.spec.StartRetries >= 0:
+	case !t.withinLimit():
 		t.rest(Fatal, fmt.Sprintf("%s; gave up: %s within %s", why, count(l.Count, "restart"), l.Window))
+		return
+	case l.Count > 0 && t.missed > l.Count:
+		// Whatever the window: if each start takes its whole start_timeout, fewer
+		// than Count of them fit into it.
+		t.rest(Fatal, fmt.Sprintf("%s; gave up after %s in a row", why, count(t.missed, "failed start")))
 		return
 	}
 	t.wait(why, t.backoff(t.failures))

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// GiveUpTime is how long after its first start a program is FATAL whose every run
-// fails, each just before it would have been RUNNING and after the longest back-off;
-// a program that declares readiness fails at once. ok is false when its restarts
-// have no limit, or are too slow to reach it within the limit's window.
-func GiveUpTime(s *Spec) (d time.Duration, ok bool) {
+// GiveUpTime is how long after its first start a program is FATAL whose every start
+// fails, after the longest back-off each time. A program that declares readiness, or
+// is a oneshot, fails at once; with slow, it uses all the time that it has for its
+// start, and for the stop that follows. ok is false when its restarts have no limit.
+func GiveUpTime(s *Spec, slow bool) (d time.Duration, ok bool) {
 	restarts := s.RestartLimit.Count
 	switch {
 	case s.StartRetries >= 0:
@@ -19,22 +19,29 @@ func GiveUpTime(s *Spec) (d time.Duration, ok bool) {
 	case restarts <= 0:
 		return 0, false
 	}
-	attempt := s.RunningAfter
-	if s.Type != Service || len(s.Readiness.Probes) > 0 {
-		attempt = 0
-	}
-	total := float64(attempt)
+	attempt := float64(s.startTime(slow))
+	total := attempt
 	for n := range restarts {
-		total += float64(attempt) + s.Backoff.base(n)*(1+s.Backoff.share())
+		total += attempt + s.Backoff.base(n)*(1+s.Backoff.share())
 		if total > float64(math.MaxInt64/4) {
 			return 0, false
 		}
 	}
-	counted := s.StartRetries < 0 && s.Restart != RestartNever
-	if d = time.Duration(total); counted && d-attempt >= s.RestartLimit.Window {
-		return 0, false
+	return time.Duration(total), true
+}
+
+// startTime is how long one failed start takes; 0 where the program alone decides.
+func (s *Spec) startTime(slow bool) time.Duration {
+	limit := s.StartTimeout
+	if probed := len(s.Readiness.Probes) > 0; !probed && s.Type == Service {
+		return s.RunningAfter
+	} else if d := s.Readiness.Deadline; probed && d > 0 && (limit <= 0 || d < limit) {
+		limit = d
 	}
-	return d, true
+	if !slow || limit <= 0 {
+		return 0
+	}
+	return limit + StopTime(s)
 }
 
 // base is the wait before the restart that follows n failures, without jitter, in
@@ -58,8 +65,8 @@ func (b BackoffPolicy) share() float64 { return min(max(b.Jitter, 0), 1) }
 const DefaultSealTimeout = 2 * time.Minute
 
 // SealTimeout is the seal timeout that fits the required programs of specs: not
-// below DefaultSealTimeout, longer than each needs until it is FATAL, and than each
-// may take to start.
+// below DefaultSealTimeout, longer than each needs until it is FATAL even if each of
+// its starts takes all its time, and than each may take to start.
 func SealTimeout(specs []Spec) time.Duration {
 	fits := DefaultSealTimeout
 	for i := range specs {
@@ -68,7 +75,7 @@ func SealTimeout(specs []Spec) time.Duration {
 			continue
 		}
 		fits = max(fits, s.StartTimeout)
-		if d, ok := GiveUpTime(s); ok {
+		if d, ok := GiveUpTime(s, true); ok {
 			fits = max(fits, d.Round(time.Second)+time.Second)
 		}
 	}

@@ -98,6 +98,7 @@ type Machine struct {
 
 	failures int         // for the back-off, and for StartRetries
 	restarts []time.Time // within RestartLimit.Window
+	missed   int         // failed starts since the program was last RUNNING, for RestartLimit
 	seed     uint64
 }
 

@@ -196,6 +196,17 @@ func TestRestartLimit(t *testing.T) {
 	for range 5 {
 		slow.began().due().after(31*time.Second).exit(1).emptied().is(Backoff, "").due()
 	}
+	// Starts that fail count whatever the window, until one leads to RUNNING.
+	stuck := newLife(t, func(s *Spec) { limit(s); s.Readiness.Probes = []Probe{{Dialect: "notify"}} }).start()
+	late := func() *life { return stuck.began().due().is(Stopping, "").exit(0).emptied() }
+	late().is(Backoff, "").due()
+	late().is(Backoff, "").due()
+	stuck.began().on(Event{Kind: Ready}).is(Running, "").after(time.Hour).exit(1).emptied().is(Backoff, "").due()
+	late().is(Backoff, "").due()
+	late().is(Backoff, "").due()
+	late().is(Fatal, "gave up after 3 failed starts in a row")
+	stuck.start()
+	late().is(Backoff, "")
 	newLife(t, func(s *Spec) { s.RestartLimit.Count = 0 }).start().began().exit(1).is(Backoff, "")
 }
 

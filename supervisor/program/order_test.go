@@ -190,24 +190,43 @@ func TestGiveUpTime(t *testing.T) {
 		Backoff:      BackoffPolicy{Initial: 500 * time.Millisecond, Factor: 2, Max: 10 * time.Second, Jitter: 0.1},
 		RestartLimit: RestartLimit{Count: 10, Window: 5 * time.Minute},
 	}
+	probed := func(s *Spec) { s.Readiness.Probes = []Probe{{Dialect: "tcp", Target: ":1"}} }
 	for name, c := range map[string]struct {
 		change func(*Spec)
 		want   time.Duration
 		ok     bool
 	}{
 		"the manifest's defaults":   {func(*Spec) {}, 83050 * time.Millisecond, true},
-		"readiness":                 {func(s *Spec) { s.Readiness.Probes = []Probe{{Dialect: "tcp", Target: ":1"}} }, 72050 * time.Millisecond, true},
+		"readiness":                 {probed, 72050 * time.Millisecond, true},
 		"never restarted":           {func(s *Spec) { s.Restart = RestartNever }, time.Second, true},
 		"without limit":             {func(s *Spec) { s.RestartLimit.Count = 0 }, 0, false},
-		"too slow for the window":   {func(s *Spec) { s.RestartLimit.Window = time.Minute }, 0, false},
+		"whatever the window":       {func(s *Spec) { s.RestartLimit.Window = time.Minute }, 83050 * time.Millisecond, true},
 		"supervisord's counting":    {func(s *Spec) { s.StartRetries, s.RestartLimit.Count = 2, 0 }, 4650 * time.Millisecond, true},
 		"at once, without back-off": {func(s *Spec) { s.Backoff.Initial, s.RunningAfter = 0, 0 }, 0, true},
 		"for ages":                  {func(s *Spec) { s.Backoff.Max, s.StartRetries = 0, 1000000 }, 0, false},
 	} {
 		s := manifest
 		c.change(&s)
-		if got, ok := GiveUpTime(&s); got != c.want || ok != c.ok {
+		if got, ok := GiveUpTime(&s, false); got != c.want || ok != c.ok {
 			t.Errorf("%s: %v %v, want %v", name, got, ok, c.want)
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*Spec)
+		want   time.Duration
+	}{
+		"no readiness":           {func(*Spec) {}, 83050 * time.Millisecond},
+		"start_timeout and stop": {probed, 11*70*time.Second + 72050*time.Millisecond},
+		"deadline":               {func(s *Spec) { probed(s); s.Readiness.Deadline = 20 * time.Second }, 11*30*time.Second + 72050*time.Millisecond},
+		"long deadline":          {func(s *Spec) { probed(s); s.Readiness.Deadline = time.Hour }, 11*70*time.Second + 72050*time.Millisecond},
+		"no limit":               {func(s *Spec) { probed(s); s.StartTimeout = 0 }, 72050 * time.Millisecond},
+		"oneshot":                {func(s *Spec) { s.Type = Oneshot }, 11*70*time.Second + 72050*time.Millisecond},
+	} {
+		s := manifest
+		s.StartTimeout, s.Stop = time.Minute, []StopStep{{Signal: "TERM", Wait: 10 * time.Second}}
+		c.change(&s)
+		if got, ok := GiveUpTime(&s, true); got != c.want || !ok {
+			t.Errorf("slow, %s: %v %v, want %v", name, got, ok, c.want)
 		}
 	}
 	// The defaults fit together: a required program is FATAL before the seal is
@@ -217,7 +236,7 @@ func TestGiveUpTime(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	manifest.Backoff.Max = 30 * time.Second
-	if got, ok := GiveUpTime(&manifest); !ok || SealTimeout([]Spec{manifest}) <= got || got < DefaultSealTimeout {
+	if got, ok := GiveUpTime(&manifest, true); !ok || SealTimeout([]Spec{manifest}) <= got || got < DefaultSealTimeout {
 		t.Errorf("%v", got)
 	}
 }

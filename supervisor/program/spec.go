@@ -121,7 +121,8 @@ type BackoffPolicy struct {
 	ResetAfter time.Duration `json:"reset_after"`
 }
 
-// RestartLimit ends in FATAL when more than Count restarts fall in Window.
+// RestartLimit ends in FATAL when more than Count restarts fall in Window, or
+// when more than Count starts in a row do not lead to RUNNING, however long they take.
 // Count 0 is unlimited.
 type RestartLimit struct {
 	Count  int           `json:"count"`

@@ -11,7 +11,7 @@ func (t *transition) start(ev Event) {
 	}
 	switch t.State {
 	case Stopped, Exited, Fatal, Backoff:
-		t.failures, t.restarts = 0, nil
+		t.failures, t.missed, t.restarts = 0, 0, nil
 		t.begin("starting")
 	case Stopping:
 		t.sequel = thenStart
@@ -163,6 +163,7 @@ func (t *transition) ready() {
 func (t *transition) run() {
 	t.enter(Running, idle, "")
 	t.RunningAt = t.now
+	t.missed = 0
 	t.Ready, t.Healthy = true, true
 	if t.spec.StartRetries >= 0 {
 		t.failures = 0

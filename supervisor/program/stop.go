@@ -196,7 +196,7 @@ func (t *transition) finish() {
 	case thenRest:
 		t.rest(Stopped, why)
 	case thenStart:
-		t.failures, t.restarts = 0, nil
+		t.failures, t.missed, t.restarts = 0, 0, nil
 		t.begin("starting")
 	case thenFailedStart:
 		t.failStart(why)

@@ -1,0 +1,27 @@
+package supervisor
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// TestAHangingStartIsFatalBeforeTheSeal: each start uses all of start_timeout, and
+// fewer than restart_limit's count of them fit into its window.
+func TestAHangingStartIsFatalBeforeTheSeal(t *testing.T) {
+	inBox(t, func(b *box) {
+		web := spec("web", notify, func(s *program.Spec) { s.Required, s.Backoff.Max = true, 10*time.Second })
+		timeout := program.SealTimeout([]program.Spec{web})
+		b.boot(Config{}, web)
+		b.pass(timeout / 2)
+		if st := b.status("web"); st.State == program.Fatal || st.GaveUp() != "" {
+			t.Errorf("after half of the time: %v (%s)", st.State, st.Reason)
+		}
+		b.pass(timeout/2 - time.Second)
+		b.is("web", program.Fatal, "gave up after 11 failed starts in a row")
+		if st := b.status("web"); st.GaveUp() == "" { // the seal ends the box with status 67
+			t.Error("the seal goes on waiting for web")
+		}
+	})
+}
