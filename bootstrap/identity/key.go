@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/btcsuite/btcd/btcec/v2"
 	"github.com/btcsuite/btcd/btcec/v2/schnorr"
@@ -149,10 +150,18 @@ func ParseKey(text string) (*Key, error) {
 func (k *Key) Public() PublicKey { return k.public }
 
 // Nsec returns the private key itself in the form of NIP-19. Only an export that
-// an operator asked for may call it.
+// an operator asked for, and Spellings, may call it.
 func (k *Key) Nsec() string {
 	raw := k.private.Key.Bytes()
 	return encodeBech32("nsec", raw[:])
+}
+
+// Spellings returns the private key in every form in which a program may print it. They
+// are for the log plane, which masks them.
+func (k *Key) Spellings() []string {
+	raw := k.bytes()
+	digits := hex.EncodeToString(raw)
+	return []string{k.Nsec(), strings.ToUpper(k.Nsec()), digits, strings.ToUpper(digits), string(raw)}
 }
 
 func (k *Key) bytes() []byte {

@@ -22,6 +22,12 @@ func (b *box) forward(m *schema.Manifest) error {
 		host = "agentbox"
 	}
 	for name, table := range m.Supervisor.Log.Forward {
+		b.plane.Redact(b.getenv(table.TokenEnv))
+		for header, value := range table.Headers {
+			if schema.SecretName(header) {
+				b.plane.Redact(value)
+			}
+		}
 		f, err := forward.New(forward.Config{
 			Name: name, Kind: table.Type, URL: table.URL, Token: b.getenv(table.TokenEnv), Headers: table.Headers,
 			CAFile: table.CAFile, Programs: table.Programs, Host: host,

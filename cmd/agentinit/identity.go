@@ -61,6 +61,7 @@ func (s *self) Prepare(_ context.Context, m *schema.Manifest, r bootstrap.Roots)
 	if err != nil {
 		return "", err
 	}
+	s.b.plane.Redact(opened.Key.Spellings()...)
 	s.store, s.opened, s.signer = store, opened, identity.NewSigner(opened.Key)
 	s.tell(opened)
 	s.forgetFormerKeys(files, r)
@@ -165,6 +166,7 @@ func (s *self) Rotate() (identity.Identity, error) {
 		next.Notes = append(next.Notes, "the new key is in force, but: "+err.Error())
 	}
 	s.opened = next
+	s.b.plane.Redact(next.Key.Spellings()...)
 	s.signer.Replace(next.Key)
 	s.tell(next)
 	s.b.publishIdentity(event.Info, eventKeyRotated, map[string]any{

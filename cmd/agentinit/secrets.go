@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/url"
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
@@ -18,8 +19,12 @@ func (b *box) redact(l *bootstrap.Loaded) {
 				continue
 			}
 			seen[kv] = true
-			if name, value, ok := strings.Cut(kv, "="); ok && value != "" && l.Manifest.IsSecret(name) {
+			name, value, ok := strings.Cut(kv, "=")
+			if ok && value != "" && l.Manifest.IsSecret(name) {
 				values = append(values, value)
+			}
+			if password := passwordOf(value); password != "" {
+				values = append(values, password)
 			}
 		}
 	}
@@ -28,4 +33,20 @@ func (b *box) redact(l *bootstrap.Loaded) {
 		look(spec.Env)
 	}
 	b.plane.Redact(values...)
+}
+
+// passwordOf returns the password in an address such as DATABASE_URL. One that equals
+// the user name, as in the examples of most databases, is a word that occurs anyway.
+func passwordOf(value string) string {
+	if !strings.Contains(value, "://") || !strings.Contains(value, "@") {
+		return ""
+	}
+	u, err := url.Parse(value)
+	if err != nil || u.User == nil {
+		return ""
+	}
+	if password, ok := u.User.Password(); ok && password != u.User.Username() {
+		return password
+	}
+	return ""
 }

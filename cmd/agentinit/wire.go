@@ -318,6 +318,7 @@ func (b *box) speak(loadErr error) {
 				Fields: map[string]any{"error": fmt.Sprint(err)}})
 		},
 	})
+	b.bus.SetMask(b.plane.Mask)
 	if loadErr == nil {
 		b.redact(b.boot.Current())
 	}

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -129,6 +130,7 @@ type Bus struct {
 	counts map[string]uint64
 	wake   chan struct{} // closed and replaced by Publish while someone waits
 	waits  bool
+	mask   atomic.Pointer[func(string) string]
 }
 
 // NewBus returns a ring that holds the newest capacity events.
@@ -145,6 +147,9 @@ func NewBus(capacity int) *Bus {
 func (b *Bus) Publish(e Event) uint64 {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
+	}
+	if mask := b.mask.Load(); mask != nil {
+		e = masked(e, *mask)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

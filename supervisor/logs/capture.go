@@ -345,6 +345,7 @@ func (s *stream) end() {
 		s.consume(backlog, true)
 	}
 	if blk, ok := s.frame.last(); ok {
+		s.plane.secrets.Load().maskBegun(blk.text)
 		s.take(blk, time.Now())
 	}
 	s.summarize()

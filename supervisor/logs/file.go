@@ -258,16 +258,16 @@ func (f *fileSink) open() error {
 	// make the open wait.
 	dir, err := safeopen.MakeDirectory(filepath.Dir(f.path), 0o755)
 	if err != nil {
-		return fmt.Errorf("cannot open log file: %w", err)
+		return fmt.Errorf("cannot open log file %s: %w", f.path, err)
 	}
 	file, err := dir.OpenFile(filepath.Base(f.path), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o640)
 	if err = errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("cannot open log file: %w", err)
+		return fmt.Errorf("cannot open log file %s: %w", f.path, err)
 	}
 	info, err := file.Stat()
 	if err != nil {
 		_ = file.Close() // nothing was written
-		return fmt.Errorf("cannot open log file: %w", err)
+		return fmt.Errorf("cannot open log file %s: %w", f.path, err)
 	}
 	f.adopt(file, info)
 	f.archive.tidy(f.options.Load(), f.size)
@@ -301,7 +301,7 @@ func (f *fileSink) endOldLine() error {
 	}
 	var last [1]byte
 	if _, err := f.file.ReadAt(last[:], f.size-1); err != nil {
-		return fmt.Errorf("cannot read the end of the log file: %w", err)
+		return fmt.Errorf("cannot read the end of the log file %s: %w", f.path, err)
 	}
 	if last[0] == '\n' {
 		return nil
@@ -349,7 +349,7 @@ func (f *fileSink) closeFile() {
 	}
 	if err := f.file.Close(); err != nil {
 		// Some file systems tell only now that they lost data.
-		f.report(fmt.Errorf("cannot close log file: %w", err))
+		f.report(fmt.Errorf("cannot close log file %s: %w", f.path, err))
 	}
 	f.file = nil
 }

@@ -31,7 +31,7 @@ type redactor struct {
 
 // Redact adds secrets that are masked from now on, each also as JSON, URL and base64
 // would write it. Of a secret of several lines each line counts. Values that are
-// shorter than 8 bytes are ignored.
+// shorter than 8 bytes are ignored. What a Plane has masked it never shows again.
 func (p *Plane) Redact(values ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,6 +44,18 @@ func (p *Plane) Redact(values ...string) {
 	if all = slices.Compact(all); len(all) > len(known) {
 		p.secrets.Store(newRedactor(all))
 	}
+}
+
+// Mask returns text with every byte of the known secrets replaced by an asterisk. It is
+// for what leaves the box without being a line of output, such as events.
+func (p *Plane) Mask(text string) string {
+	r := p.secrets.Load()
+	if r == nil || len(text) < minSecret {
+		return text
+	}
+	masked := []byte(text)
+	r.mask(masked)
+	return string(masked)
 }
 
 func newRedactor(values []string) *redactor {
@@ -76,18 +88,36 @@ func newRedactor(values []string) *redactor {
 
 // forms are the ways in which a secret appears in output.
 func forms(value string) []string {
-	out := []string{}
+	out := base64Forms(value)
 	for line := range strings.Lines(value) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "-----") {
 			continue // the frame of a PEM block is no secret
 		}
-		out = append(out, line, url.QueryEscape(line), base64.RawStdEncoding.EncodeToString([]byte(line)))
+		out = append(out, line, url.QueryEscape(line), url.PathEscape(line))
+		out = append(out, base64Forms(line)...)
 		if quoted, err := json.Marshal(line); err == nil {
 			out = append(out, string(quoted[1:len(quoted)-1]))
 		}
 	}
-	return append(out, base64.RawStdEncoding.EncodeToString([]byte(value)))
+	return out
+}
+
+// base64Forms are the characters of base64 (RFC 4648, sections 4 and 5) that depend on
+// the value alone, wherever in the encoded text the value begins: HTTP's Basic
+// authentication puts a user name before it.
+func base64Forms(value string) (out []string) {
+	for before := range 3 {
+		padded := append(make([]byte, before), value...)
+		begin, end := (before*8+5)/6, len(padded)*8/6 // whole characters of the value's own bits
+		if end-begin < minSecret {
+			continue
+		}
+		for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			out = append(out, encoding.EncodeToString(padded)[begin:end])
+		}
+	}
+	return out
 }
 
 // mask masks all secrets in text.
@@ -97,6 +127,14 @@ func (r *redactor) mask(text []byte) {
 	}
 	for _, m := range r.groups {
 		m.mask(text)
+	}
+}
+
+// maskBegun masks the begin of a secret at the end of text, for a program that dies in
+// the middle of one.
+func (r *redactor) maskBegun(text []byte) {
+	if n := r.held(text); n >= minSecret {
+		copy(text[len(text)-n:], bytes.Repeat([]byte{'*'}, n))
 	}
 }
 

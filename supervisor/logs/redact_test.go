@@ -3,7 +3,9 @@ package logs
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,6 +61,67 @@ func TestSecretsReachNoSink(t *testing.T) {
 		for _, s := range []string{secret, "MIIEvQIBADANBgkq", base64.StdEncoding.EncodeToString([]byte(secret)), secret[:20]} {
 			if strings.Contains(out, s) == known {
 				t.Errorf("with redaction %v: %q is there %d times", known, s, strings.Count(out, s))
+			}
+		}
+	}
+}
+
+// A secret is found in every form in which tools write it, and its neighbours stay.
+func TestFormsOfSecrets(t *testing.T) {
+	const value = `p/w+"d<1>&é=end`
+	quoted, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	p.Redact(value)
+	for name, text := range map[string]string{
+		"plain": value, "query": url.QueryEscape(value), "path": url.PathEscape(value), "json": string(quoted),
+		"base64": base64.StdEncoding.EncodeToString([]byte(value)), "base64url": base64.RawURLEncoding.EncodeToString([]byte(value)),
+		"basic 1": base64.StdEncoding.EncodeToString([]byte("u:" + value)),
+		"basic 2": base64.StdEncoding.EncodeToString([]byte("user:" + value + ":more")),
+		"basic 3": base64.StdEncoding.EncodeToString([]byte("admin:" + value)),
+	} {
+		got := p.Mask("before " + text + " after")
+		if stars := strings.Count(got, "*"); stars < len(value)-2 || len(got) != len(text)+len("before  after") {
+			t.Errorf("%s: %q became %q", name, text, got)
+		}
+		if !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
+			t.Errorf("%s: the neighbours of %q are gone: %q", name, text, got)
+		}
+	}
+	for _, text := range []string{value[:7], "p/w+", "nothing secret here", base64.StdEncoding.EncodeToString([]byte("user:other"))} {
+		if got := p.Mask(text); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// However a program's output is cut into writes, and wherever a long line is cut, no
+// place has a part of a secret that is longer than what a short secret would be.
+func TestSecretsCutAnywhere(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		path := filepath.Join(t.TempDir(), "log")
+		p := newPlane(t, Config{MaxLine: 100, FlushAfter: time.Millisecond, RingBytes: 1 << 20})
+		if known {
+			p.Redact(secret)
+		}
+		c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+		for cut := range len(secret) + 1 {
+			// The line is cut after 100 bytes, in the middle of the secret.
+			write(t, stdout, strings.Repeat("x", 100-cut)+secret[:cut])
+			write(t, stdout, secret[cut:]+"\n")
+			write(t, stderr, secret[:cut])
+			write(t, stderr, secret[cut:]+"\n")
+		}
+		write(t, stderr, "it dies here: "+secret[:len(secret)-1])
+		closeAll(t, stdout, stderr)
+		<-c.Done()
+		flush(t, p)
+		kept := readLog(t, path) + strings.Join(texts(all(p, Query{})), "")
+		for at := range len(secret) - minSecret {
+			if part := secret[at : at+minSecret]; strings.Contains(kept, part) == known {
+				t.Fatalf("with redaction %v: %q is there %d times", known, part, strings.Count(kept, part))
 			}
 		}
 	}

@@ -81,7 +81,7 @@ func (a *archive) shift() (name string, err error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot rotate log file: %w", err)
+		return "", fmt.Errorf("cannot rotate log file %s: %w", a.path, err)
 	}
 	return name, nil
 }
@@ -112,7 +112,7 @@ func (a *archive) run() {
 		a.mu.Unlock()
 		err := a.clean(options, size, time.Now())
 		if err != nil && !a.failing {
-			a.report(fmt.Errorf("cannot tidy rotated log files: %w", err))
+			a.report(fmt.Errorf("cannot tidy the rotated files of %s: %w", a.path, err))
 		}
 		a.failing = err != nil
 	}

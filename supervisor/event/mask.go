@@ -1,0 +1,64 @@
+package event
+
+import (
+	"encoding/json"
+	"maps"
+)
+
+// SetMask has every text in the reason and the fields of an event pass through mask
+// before the event is stored, so that a secret in a path or in an error reaches no
+// reader. The events that are already held are masked too. mask must be safe for
+// concurrent use.
+func (b *Bus) SetMask(mask func(string) string) {
+	b.mask.Store(&mask)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.ring {
+		b.ring[i] = masked(b.ring[i], mask)
+	}
+}
+
+// masked returns the event with its texts masked. It changes neither the fields nor the
+// change of the event that it was given, because their publisher may still have them.
+func masked(e Event, mask func(string) string) Event {
+	if e.Change != nil {
+		if reason := mask(e.Change.Reason); reason != e.Change.Reason {
+			change := *e.Change
+			change.Reason = reason
+			e.Change = &change
+		}
+	}
+	cloned := false
+	for key, value := range e.Fields {
+		other, changed := maskedValue(value, mask)
+		if !changed {
+			continue
+		}
+		if !cloned {
+			e.Fields, cloned = maps.Clone(e.Fields), true
+		}
+		e.Fields[key] = other
+	}
+	return e
+}
+
+// maskedValue masks a field. Lists and tables that hold a secret become what JSON makes
+// of them.
+func maskedValue(value any, mask func(string) string) (other any, changed bool) {
+	switch v := value.(type) {
+	case nil, bool, int, int32, int64, uint32, uint64, float64:
+		return value, false
+	case string:
+		text := mask(v)
+		return text, text != v
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		return value, false // then no reader can write it either
+	}
+	text := mask(string(data))
+	if text != string(data) && !json.Valid([]byte(text)) {
+		return text, true // a secret that begins with the n of "\\n" has its n masked
+	}
+	return json.RawMessage(text), text != string(data)
+}
