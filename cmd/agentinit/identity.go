@@ -57,6 +57,7 @@ func (s *self) Prepare(_ context.Context, m *schema.Manifest, r bootstrap.Roots)
 	if err != nil {
 		return "", err
 	}
+	s.b.plane.Redact(older...)
 	opened, err := store.Open(s.b.boot.ManagementKey().Reveal(), older...)
 	if err != nil {
 		return "", err

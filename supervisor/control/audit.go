@@ -72,7 +72,7 @@ func getAudit(s *Server, r *http.Request, out *lines) error {
 		return err
 	}
 	for _, line := range s.cfg.Audit.Lines(since) {
-		if err := out.write(json.RawMessage(line), 0); err != nil {
+		if err := out.write(json.RawMessage(line), ""); err != nil {
 			return err
 		}
 	}

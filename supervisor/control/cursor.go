@@ -24,7 +24,7 @@ func (c cursor) String() string {
 	return fmt.Sprintf("%.8s.%s.%s", cmp.Or(c.boot, "-"), strconv.FormatUint(c.seq, 36), strconv.FormatInt(c.time.UnixNano(), 36))
 }
 
-// resume makes q go on after the cursor.
+// resume makes q go on after the cursor, in place of where it was to begin.
 func resume(q *logs.Query, text, boot string) error {
 	parts := strings.Split(text, ".")
 	if len(parts) != 3 {
@@ -42,7 +42,7 @@ func resume(q *logs.Query, text, boot string) error {
 		q.After = seq
 		return nil
 	}
-	q.Files = true
+	q.After, q.Files = 0, true
 	if after := time.Unix(0, nanoseconds+1); after.After(q.Since) {
 		q.Since = after
 	}

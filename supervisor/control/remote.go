@@ -41,7 +41,7 @@ func remoteRoutes() []remoteRoute {
 		{Method: "POST", Path: "/v1/programs/{name}/stop", row: "/v1/stop", action: true, Doc: "Stop a program and wait until its processes are gone."},
 		{Method: "POST", Path: "/v1/programs/{name}/restart", row: "/v1/restart", action: true, Doc: "Restart a program."},
 		{Method: "POST", Path: "/v1/programs/{name}/signal", row: "/v1/signal", action: true, Doc: "Send a signal to a program."},
-		{Method: "GET", Path: "/v1/logs", row: "/v1/logs", Doc: "Captured output of all programs, or of those named, as JSON lines or server-sent events."},
+		{Method: "GET", Path: "/v1/logs", row: "/v1/logs", Doc: "Captured output of all programs, or of those named, as JSON lines or server-sent events. An event's id is the line's cursor; Last-Event-ID goes on after it."},
 		{Method: "GET", Path: "/v1/box/events", row: "/v1/events", Doc: "Events of the supervisor, as JSON lines or server-sent events; a Lagged event stands for lost ones."},
 		{Method: "GET", Path: "/v1/box/usage", row: "/v1/usage", Doc: "What each program's processes use."},
 		{Method: "GET", Path: "/v1/box/plan", row: "/v1/plan", Doc: "The resolved plan in force."},

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -143,7 +145,57 @@ func TestRemoteStreamsServerSentEvents(t *testing.T) {
 	for in.Scan() {
 		got = append(got, in.Text())
 	}
-	if !slices.Contains(got, "id: 7") || !slices.Contains(got, "event: end") {
+	if !slices.ContainsFunc(got, isLogID) || !slices.Contains(got, "event: end") {
 		t.Errorf("the stream of logs is %q", got)
+	}
+}
+
+func isLogID(line string) bool { return strings.HasPrefix(line, "id: ") }
+
+// A client of the stream of logs that comes back says what it has seen last, and gets
+// what it has missed once, also when agentinit has been started anew meanwhile.
+func TestLogStreamResumes(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	for i := range 5 {
+		b.Lines = append(b.Lines, logs.Line{
+			Seq: uint64(i + 1), Time: controltest.Epoch.Add(time.Duration(i) * time.Second), Program: "web", Text: fmt.Sprint("line ", i+1),
+		})
+	}
+	srv := remoteServer(t, b)
+	read := func(query, last string) (status int, ids, lines []string) {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", srv.URL+"/v1/logs"+query, nil)
+		must(t, err)
+		req.Header.Set("X-Role", "viewer")
+		req.Header.Set("Accept", "text/event-stream")
+		if last != "" {
+			req.Header.Set("Last-Event-ID", last)
+		}
+		resp, err := srv.Client().Do(req)
+		must(t, err)
+		defer resp.Body.Close()
+		for in := bufio.NewScanner(resp.Body); in.Scan(); {
+			if id, ok := strings.CutPrefix(in.Text(), "id: "); ok {
+				ids = append(ids, id)
+			}
+			var line api.LogLine
+			if data, ok := strings.CutPrefix(in.Text(), "data: {"); ok && json.Unmarshal([]byte("{"+data), &line) == nil && line.Text != "" {
+				lines = append(lines, line.Text)
+			}
+		}
+		return resp.StatusCode, ids, lines
+	}
+	_, ids, lines := read("", "")
+	equal(t, len(ids), 5)
+	equal(t, len(lines), 5)
+	_, _, lines = read("?lines=1", ids[1])
+	equal(t, lines, []string{"line 3", "line 4", "line 5"})
+	_, _, lines = read("?after="+ids[0], ids[3]) // the address stays that of the first request
+	equal(t, lines, []string{"line 5"})
+	_, _, lines = read("", "another0"+ids[2][strings.Index(ids[2], "."):])
+	equal(t, lines, []string{"line 4", "line 5"})
+	_, _, lines = read("", "3") // the seq in a line's JSON
+	equal(t, lines, []string{"line 4", "line 5"})
+	if status, _, _ := read("", "x17"); status != http.StatusBadRequest {
+		t.Errorf("an id that this stream never gave: %d", status)
 	}
 }

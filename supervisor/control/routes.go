@@ -74,7 +74,7 @@ func routes() []route {
 				{Name: "lines", Type: "string", Doc: "begin with the newest so many that match; negative: none; all: also what only log files have"},
 				{Name: "previous", Type: "boolean", Doc: "the latest run of each program that has ended"},
 				{Name: "follow", Type: "boolean", Doc: "go on with lines as they come"}},
-			Doc: "Captured output as JSON lines, in the order in which it was read."},
+			Doc: "Captured output as JSON lines or server-sent events, in the order in which it was read. An event's id is the line's cursor; Last-Event-ID goes on after it."},
 		{Method: "POST", Path: "/v1/logs/reopen", Access: Write, reply: postReopen, Reply: api.Accepted{},
 			Doc: "Close and open every log file by its path; answers at once."},
 		{Method: "GET", Path: "/v1/events", Access: Read, stream: getEvents, Reply: api.Event{},

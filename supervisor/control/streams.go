@@ -58,8 +58,8 @@ func (l *lines) header() error {
 	return l.arm()
 }
 
-// write sends one value. number is what a client resumes from; 0 is none.
-func (l *lines) write(v any, number uint64) error {
+// write sends one value. id is what a client resumes from; "" is none.
+func (l *lines) write(v any, id string) error {
 	line, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -69,8 +69,8 @@ func (l *lines) write(v any, number uint64) error {
 	}
 	// JSON has no line breaks, so that one data field holds it all.
 	var event []byte
-	if number != 0 {
-		event = fmt.Appendf(event, "id: %d\n", number)
+	if id != "" {
+		event = fmt.Appendf(event, "id: %s\n", id)
 	}
 	return l.raw(append(append(append(event, "data: "...), line...), "\n\n"...))
 }
@@ -204,7 +204,7 @@ func heldEvents(w *event.Watcher, last uint64, out *lines) error {
 		if !ok || e.Seq > last {
 			return nil
 		}
-		if err := out.write(e, e.Seq); err != nil {
+		if err := out.write(e, strconv.FormatUint(e.Seq, 10)); err != nil {
 			return err
 		}
 	}
@@ -223,7 +223,7 @@ func followEvents(ctx context.Context, w *event.Watcher, out *lines) error {
 				return err
 			}
 		}
-		if err := out.write(e, e.Seq); err != nil {
+		if err := out.write(e, strconv.FormatUint(e.Seq, 10)); err != nil {
 			return err
 		}
 	}
@@ -251,6 +251,16 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 	if err != nil {
 		return err
 	}
+	// What a browser's EventSource sends when it reconnects. It wants all that it has
+	// missed, however few lines it began with.
+	if last := r.Header.Get("Last-Event-ID"); last != "" && out.sse {
+		if q.After, err = strconv.ParseUint(last, 10, 63); err != nil { // no seq: a cursor
+			if err := resume(&q, last, s.cfg.Version.BootID); err != nil {
+				return err
+			}
+		}
+		q.Lines = 0
+	}
 	programs := s.cfg.Supervisor.Snapshot().Programs
 	if len(q.Programs) > 0 {
 		if programs, err = resolve(q.Programs, programs); err != nil {
@@ -272,7 +282,8 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 		}
 	}
 	for line := range s.cfg.Logs.Read(r.Context(), q) {
-		if err := out.write(toLogLine(line, s.cfg.Version.BootID), line.Seq); err != nil {
+		l := toLogLine(line, s.cfg.Version.BootID)
+		if err := out.write(l, l.Cursor); err != nil {
 			return err
 		}
 		if q.Follow {
