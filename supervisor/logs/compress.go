@@ -64,14 +64,12 @@ func compressorOf(name Compression) *compressor {
 	return nil
 }
 
-// isCompressed tells by its name.
-func isCompressed(path string) bool {
+// uncompressed is the name that a compressed file had before.
+func uncompressed(path string) string {
 	for _, c := range compressors {
-		if strings.HasSuffix(path, c.suffix) {
-			return true
-		}
+		path = strings.TrimSuffix(path, c.suffix)
 	}
-	return false
+	return path
 }
 
 // partSuffix marks a compressed file that is being written.

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -42,10 +43,13 @@ type fileSink struct {
 	parts     []filePart // where deliver has put its last batch
 	size      int64
 	lineStart bool // the file is empty or ends with a newline
+	lineBytes int  // of the unfinished line at the end, up to Config.MaxLine
 	known     bool // it has been opened before
 	failing   bool
+	begun     time.Time // when the file was, as far as rotation by time goes
 	due       time.Time // when time wants a rotation; zero: never
 	timer     *time.Timer
+	expired   *atomic.Bool // the timer has fired; one for each timer
 }
 
 // filePart is a place in a file.
@@ -74,12 +78,17 @@ func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 	defer p.mu.Unlock()
 	f := p.files[path]
 	if f == nil {
-		p.sweep()
+		if p.unused > 0 { // a look at every file for every file that is opened is too much
+			p.sweep()
+		}
 		f = &fileSink{plane: p, path: path, lineStart: true}
 		f.report = func(err error) { p.trouble(f.options.Load().Program, err) }
-		f.archive = &archive{path: path, report: f.report}
+		f.archive = &archive{path: path, report: f.report, listings: &p.listings}
 		f.queue = &queue{limit: queueLimit, hold: fileHold, write: f.write, pump: f.pump, mark: fileMark}
 		p.files[path] = f
+	}
+	if f.refs == 0 && f.options.Load() != nil {
+		p.unused--
 	}
 	f.refs++
 	f.kind = kind
@@ -94,7 +103,11 @@ func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 // which nothing can wake them.
 func (p *Plane) sweep() {
 	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
-		return f.refs == 0 && f.queue.atRest() && !f.failing && f.archive.atRest()
+		if f.refs != 0 || !f.queue.atRest() || f.failing || !f.archive.atRest() {
+			return false
+		}
+		p.unused--
+		return true
 	})
 }
 
@@ -106,6 +119,7 @@ func (p *Plane) release(f *fileSink) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f.refs--; f.refs == 0 {
+		p.unused++
 		f.wantClose.Store(true)
 		f.queue.kick()
 	}
@@ -160,8 +174,14 @@ func (f *fileSink) refresh() {
 	if f.file == nil || f.due.IsZero() {
 		return
 	}
-	// A line that is not finished comes first.
-	if f.lineStart && !time.Now().Before(f.due) {
+	switch now := time.Now(); {
+	case now.Round(0).Before(f.begun.Round(0)):
+		f.schedule(now) // the clock was set back
+	case now.Before(f.due):
+		if f.expired.Load() {
+			f.schedule(f.begun) // the clock was set back a little
+		}
+	case f.lineStart: // a line that is not finished comes first
 		if err := f.rotate(); err != nil {
 			f.judge(err)
 		}
@@ -169,9 +189,10 @@ func (f *fileSink) refresh() {
 }
 
 // schedule sets the next rotation by time of a file that was begun then: an empty one
-// is not, so that a silent program costs no wake-up. The timer is
-// for a program that prints nothing at that moment. A clock that is set back makes a
-// rotation late by as much; one that is set forward lets the next output cause it.
+// is not, so that a silent program costs no wake-up. The timer is for a program that
+// prints nothing at that moment. A clock that jumps cannot keep a file from rotating:
+// an age goes by the monotonic clock (time.Time), and a file that would be younger than
+// now is taken for begun now. After a jump ahead the next output causes the rotation.
 func (f *fileSink) schedule(begun time.Time) {
 	if f.timer != nil {
 		f.timer.Stop()
@@ -181,9 +202,19 @@ func (f *fileSink) schedule(begun time.Time) {
 		f.due = time.Time{}
 		return
 	}
-	if f.due = nextRotation(f.options.Load(), begun); !f.due.IsZero() {
-		f.timer = time.AfterFunc(max(time.Until(f.due), time.Millisecond), f.queue.kick)
+	if now := time.Now(); begun.After(now) {
+		begun = now
 	}
+	f.begun, f.due = begun, nextRotation(f.options.Load(), begun)
+	if f.due.IsZero() {
+		return
+	}
+	expired := new(atomic.Bool)
+	f.expired = expired
+	f.timer = time.AfterFunc(max(time.Until(f.due), time.Millisecond), func() {
+		expired.Store(true)
+		f.queue.kick()
+	})
 }
 
 // begun is when the file was made, as far as the file system knows (statx(2)).
@@ -206,7 +237,10 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 	for len(b) > 0 {
 		cut := len(b)
 		if limit > 0 {
-			cut = rotationCut(b, limit-f.size, f.lineStart, f.size == 0)
+			// A line over the longest is in pieces everywhere: it may be cut here too, so
+			// that a program that never ends its line does not fill the disk.
+			endless := f.lineBytes >= f.plane.cfg.MaxLine
+			cut = rotationCut(b, limit-f.size, f.lineStart || endless, f.size == 0)
 		}
 		if cut == 0 {
 			if err := f.rotate(); err != nil {
@@ -245,7 +279,11 @@ func (f *fileSink) append(b []byte) (int, error) {
 		f.schedule(time.Now())
 	}
 	if n > 0 {
-		f.lineStart = b[n-1] == '\n'
+		end := bytes.LastIndexByte(b[:n], '\n') + 1
+		if f.lineStart = end == n; end > 0 {
+			f.lineBytes = 0
+		}
+		f.lineBytes = min(f.lineBytes+n-end, f.plane.cfg.MaxLine)
 	}
 	return n, err
 }
@@ -282,7 +320,7 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 	same := f.gen != nil && f.gen.ino == inode(info)
 	f.file, f.size = file, info.Size()
 	if !same {
-		f.gen, f.lineStart = &generation{ino: inode(info), inherited: f.size}, true
+		f.gen, f.lineStart, f.lineBytes = &generation{ino: inode(info), inherited: f.size}, true, 0
 	}
 	f.current.Store(f.gen)
 	if f.options.Load().rotatesByTime() {

@@ -420,7 +420,7 @@ func TestRotationCut(t *testing.T) {
 
 func TestArchiveNamesGrow(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
-	a := &archive{path: path, newest: "20990101T000000.999999999Z"} // the clock was set back
+	a := &archive{path: path, newest: "20990101T000000.999999999Z", listings: &listings{}} // the clock was set back
 	for range 3 {
 		before := a.newest
 		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {

@@ -149,6 +149,9 @@ func appendJSONString(out, text []byte) []byte {
 		if r == utf8.RuneError && size == 1 {
 			out = append(append(out, text[start:i]...), "\ufffd"...)
 			start = i + 1
+		} else if r <= 0x9f { // C1 controls, which a terminal obeys as it obeys ESC
+			out = append(append(out, text[start:i]...), '\\', 'u', '0', '0', hexDigits[r>>4], hexDigits[r&15])
+			start = i + size
 		}
 		i += size
 	}

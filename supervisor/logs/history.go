@@ -136,10 +136,7 @@ func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFi
 	}
 	var files []logFile
 	for _, a := range archives {
-		path := a.path
-		for _, c := range compressors {
-			path = strings.TrimSuffix(path, c.suffix)
-		}
+		path := uncompressed(a.path)
 		ended, err := time.Parse(archiveLayout, strings.TrimPrefix(path, f.path+"."))
 		if err == nil && !ended.Before(since) {
 			file := logFile{path: path, ended: ended, size: math.MaxInt64}

@@ -60,10 +60,12 @@ type Plane struct {
 	secrets atomic.Pointer[redactor]
 
 	pipeBytes atomic.Int64 // of enlarged pipes
+	listings  listings
 
 	mu       sync.Mutex
 	programs map[string]*programLog
 	files    map[string]*fileSink
+	unused   int // files without a program
 	reactors []*reactor
 	nextUp   int
 	closed   bool

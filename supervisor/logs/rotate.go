@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +16,8 @@ import (
 )
 
 // rotationCut says how many bytes of b go into the current file when room bytes
-// are left in it: as many whole lines as fit. 0 means rotate first. A line is
-// never cut: one that fits no file has one to itself.
+// are left in it: as many whole lines as fit. 0 means rotate first, which lineStart
+// allows. A line is not cut: one that fits no file has one to itself.
 func rotationCut(b []byte, room int64, lineStart, empty bool) int {
 	if int64(len(b)) <= room {
 		return len(b)
@@ -41,9 +41,10 @@ func rotationCut(b []byte, room int64, lineStart, empty bool) int {
 // rotation costs one rename however many there are, and a slow compressor is in
 // nobody's way.
 type archive struct {
-	path   string
-	report func(error)
-	newest string // queue's goroutine: the last suffix given out
+	path     string
+	report   func(error)
+	listings *listings
+	newest   string // queue's goroutine: the last suffix given out
 
 	failing bool // run's goroutine: the last cleaning failed
 
@@ -58,17 +59,20 @@ type archive struct {
 const archiveLayout = "20060102T150405.000000000Z"
 
 var archiveSuffix = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^\.\d{8}T\d{6}\.\d{9}Z(\.gz|\.zst)?$`)
+	return regexp.MustCompile(`\.\d{8}T\d{6}\.\d{9}Z(\.gz|\.zst)?$`)
 })
 
 // shift gives the current file its archive name and returns it; "" when somebody has
 // moved the file away, which is a rotation as well.
 func (a *archive) shift() (name string, err error) {
+	if a.newest == "" {
+		a.newest = a.last()
+	}
 	suffix := time.Now().UTC().Format(archiveLayout)
-	for suffix <= a.newest { // the clock was set back, or is coarse
+	if suffix <= a.newest { // the clock was set back, or is coarse
 		t, err := time.Parse(archiveLayout, a.newest)
 		if err != nil {
-			return "", fmt.Errorf("cannot name a rotated log file: %w", err)
+			return "", fmt.Errorf("cannot rotate log file %s: %w", a.path, err)
 		}
 		suffix = t.Add(1).Format(archiveLayout)
 	}
@@ -84,6 +88,20 @@ func (a *archive) shift() (name string, err error) {
 		return "", fmt.Errorf("cannot rotate log file %s: %w", a.path, err)
 	}
 	return name, nil
+}
+
+// last is the suffix of the newest rotated file that is there, because the clock may have
+// been set back since an earlier agentinit rotated; "0" when there is none, or when the
+// directory may be written but not read.
+func (a *archive) last() string {
+	names, _ := a.listings.names(a.path) // tidy reports the error
+	for _, name := range slices.Backward(names) {
+		suffix := uncompressed(name)[len(filepath.Base(a.path))+1:]
+		if _, err := time.Parse(archiveLayout, suffix); err == nil {
+			return suffix
+		}
+	}
+	return "0" // sorts before every suffix
 }
 
 // tidy compresses and removes rotated files in the background, one goroutine a
@@ -171,7 +189,7 @@ func (a *archive) clean(o *Options, size int64, now time.Time) error {
 	}
 	var errs []error
 	for _, f := range files {
-		if !isCompressed(f.path) {
+		if uncompressed(f.path) == f.path {
 			errs = append(errs, pack.compress(f.path))
 		}
 	}
@@ -181,14 +199,13 @@ func (a *archive) clean(o *Options, size int64, now time.Time) error {
 // list returns the rotated files, oldest first. Only names that shift has made
 // count: nobody else's file is ever touched.
 func (a *archive) list() ([]archived, error) {
+	names, err := a.listings.names(a.path)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
 	var files []archived
-	err := inDirectory(a.path, func(d *safeopen.Directory, base string) error {
-		names, err := d.Names() // sorted
+	err = inDirectory(a.path, func(d *safeopen.Directory, _ string) error {
 		for _, name := range names {
-			suffix, ok := strings.CutPrefix(name, base)
-			if !ok || !archiveSuffix().MatchString(suffix) {
-				continue
-			}
 			e, err := d.Stat(name)
 			if errors.Is(err, fs.ErrNotExist) || err == nil && !e.Regular {
 				continue
@@ -198,7 +215,7 @@ func (a *archive) list() ([]archived, error) {
 			}
 			files = append(files, archived{filepath.Join(filepath.Dir(a.path), name), e.Size, e.ModTime})
 		}
-		return err
+		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
