@@ -36,6 +36,7 @@ type carrier struct {
 	journal     *journal
 	dir         string
 	wake        chan struct{}
+	again       chan struct{} // ends a backoff
 	done        chan struct{}
 	deadLetters atomic.Uint64
 
@@ -57,7 +58,7 @@ func newCarrier(cfg ExternalConfig, client *wire.Client, path string, j *journal
 	}
 	return &carrier{
 		client: client, path: path, plain: cfg.Format == FormatJSON, single: cfg.Format == FormatJSON, journal: j, dir: cfg.Dir,
-		delivered: position, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		delivered: position, wake: make(chan struct{}, 1), again: make(chan struct{}, 1), done: make(chan struct{}),
 	}, nil
 }
 
@@ -96,9 +97,14 @@ func (c *carrier) hasHistory() bool {
 	return c.peer != nil && c.peer.AtLeast(1) && slices.Contains(c.peer.Capabilities, adapters.CapHistory)
 }
 
-func (c *carrier) signal() {
+func (c *carrier) signal() { signal(c.wake) }
+
+// retry has a delivery tried at once that waits out a backoff, which begins anew.
+func (c *carrier) retry() { signal(c.again) }
+
+func signal(c chan<- struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -118,8 +124,11 @@ func (c *carrier) run(ctx context.Context) {
 		c.mu.Unlock()
 		switch {
 		case err != nil:
-			wait(ctx, backoff/2+rand.N(backoff/2+1), nil)
-			backoff = min(2*backoff, carryMax)
+			if wait(ctx, backoff/2+rand.N(backoff/2+1), c.again) {
+				backoff = carryFirst
+			} else {
+				backoff = min(2*backoff, carryMax)
+			}
 		case more:
 			backoff = carryFirst
 		default:
@@ -129,8 +138,8 @@ func (c *carrier) run(ctx context.Context) {
 	}
 }
 
-// wait sleeps d, or with d = 0 until wake.
-func wait(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+// wait sleeps d, or with d = 0 until wake; woken says that wake ended it.
+func wait(ctx context.Context, d time.Duration, wake <-chan struct{}) (woken bool) {
 	var after <-chan time.Time
 	if d > 0 {
 		timer := time.NewTimer(d)
@@ -141,7 +150,9 @@ func wait(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	case <-ctx.Done():
 	case <-after:
 	case <-wake:
+		return true
 	}
+	return false
 }
 
 // carry delivers one batch; more says that there was one.

@@ -138,11 +138,13 @@ func (x *External) Capabilities() []string {
 
 // Connect opens the spool and asks the sink which contract it speaks. A sink
 // that cannot be reached is no failure: that is what the spool is for; Health
-// says degraded until it answers.
+// says degraded until it answers. Another Connect ends the pause before the next
+// attempt at a delivery.
 func (x *External) Connect(ctx context.Context) error {
 	x.life.Lock()
 	defer x.life.Unlock()
-	if x.open.Load() != nil {
+	if o := x.open.Load(); o != nil {
+		o.carrier.retry() // whoever connects again expects the sink to be back
 		return nil
 	}
 	ids := newSeen()

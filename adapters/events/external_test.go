@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
@@ -389,3 +391,49 @@ func TestSinksThatMisbehaveLoseNothing(t *testing.T) {
 		})
 	}
 }
+
+// Whoever connects again has heard that the sink is back: what waits is delivered
+// soon, not after the longest pause between two attempts.
+func TestConnectAgainEndsTheBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newExternal(t, "http://sink.test", t.TempDir())
+		var down atomic.Bool
+		down.Store(true)
+		arrived := make(chan struct{}, 1)
+		client, err := wire.New(wire.Config{Slot: adapters.SlotEvents, BaseURL: "http://sink.test", Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if down.Load() {
+				return nil, errors.New("no answer")
+			}
+			if r.Method == http.MethodPost {
+				arrived <- struct{}{}
+			}
+			return &http.Response{StatusCode: http.StatusAccepted, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.client = client
+		w := connected(t, x)
+		if _, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		down.Store(false)
+		back := time.Now()
+		if err := x.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-arrived
+		// The client leaves a peer alone for 5 s that has failed just now.
+		if took := time.Since(back); took > 10*time.Second {
+			t.Errorf("delivered after %s", took)
+		}
+		if err := x.Disconnect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -409,16 +409,16 @@ func (m *machine) notRegistered(e Failed) {
 		m.do(Tell{NoticeRefused, e.Reason})
 	default:
 		m.enter(Registering, e.Reason)
-		m.Next = m.now.Add(m.backoff(m.Attempt, e.RetryAfter))
+		m.Next = m.now.Add(m.backoff(m.Attempt, backoffMax, e.RetryAfter))
 		m.Attempt++
 	}
 }
 
-// backoff is 1 s, doubled with each failure, a minute at most, ±20 %; and not
-// less than the host asked for, with as much spread on top: all its boxes were
-// told the same.
-func (m *machine) backoff(failures int, asked time.Duration) time.Duration {
-	d := m.jitter(min(backoffFirst<<min(failures, 10), backoffMax), 20)
+// backoff is 1 s, doubled with each failure up to limit, ±20 %. If the host asked
+// for a longer pause, backoff is that pause and up to a fifth more: all its boxes
+// were told the same.
+func (m *machine) backoff(failures int, limit, asked time.Duration) time.Duration {
+	d := m.jitter(min(backoffFirst<<min(failures, 10), limit), 20)
 	if asked = retryAfter(asked); asked > 0 {
 		d = max(d, asked+m.upTo(asked/5))
 	}
@@ -442,7 +442,9 @@ func (m *machine) missed(e Failed) {
 		m.degrade("the host is lost: " + e.Reason)
 	}
 	m.enter(Lost, e.Reason)
-	m.Next = m.now.Add(m.backoff(m.Missed+1, e.RetryAfter)) // from 16 s on
+	// From 16 s on, and no longer than between the heartbeats that the host can
+	// bear at any time: it has its boxes back within one of them.
+	m.Next = m.now.Add(m.backoff(m.Missed+1, min(m.Interval, backoffMax), e.RetryAfter))
 }
 
 func (m *machine) degrade(reason string) {

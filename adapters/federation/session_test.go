@@ -124,13 +124,13 @@ func TestRows(t *testing.T) {
 		c.want(c.due(10*sec, 10*sec), "Heartbeat ", Suspect)
 		c.want(c.send(Failed{Call: c.s.Call}), "FederationLost Degrade ", Lost)
 		for range 5 {
-			c.want(c.due(12*sec, 72*sec), "Heartbeat ", Lost)
+			c.want(c.due(12*sec, 36*sec), "Heartbeat ", Lost)
 			c.want(c.send(Failed{Call: c.s.Call}), "", Lost)
 		}
 		if c.s.ID != "s1" || c.s.Token != "t1" {
 			t.Error("a lost host takes the session with it")
 		}
-		c.want(c.due(48*sec, 72*sec), "Heartbeat ", Lost)
+		c.want(c.due(24*sec, 36*sec), "Heartbeat ", Lost)
 		c.want(c.send(Beaten{Call: c.s.Call}), "Connect FederationRecovered ", Active)
 		c.want(c.due(27*sec, 33*sec), "Heartbeat ", Active)
 	})
