@@ -65,13 +65,21 @@ func TestExamplesForEditors(t *testing.T) {
 	if err != nil || len(files) < 3 {
 		t.Fatal("no examples", err)
 	}
+	mesh, err := filepath.Glob("../examples/mesh/*.toml")
+	if err != nil || len(mesh) < 3 {
+		t.Fatal("no mesh", err)
+	}
 	s := compiled(t)
-	for _, file := range files {
+	for _, file := range append(files, mesh...) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.HasPrefix(string(text), "#:schema ../schema/agentbox.toml.schema.json\n") {
+		root, err := filepath.Rel(filepath.Dir(file), "..")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(string(text), "#:schema "+root+"/schema/agentbox.toml.schema.json\n") {
 			t.Errorf("%s does not name the schema in its first line", file)
 		}
 		_, d, findings := Load(file, text)

@@ -84,7 +84,7 @@ compared all the same).`,
 
 func (c *cli) doctor(ctx context.Context, o *doctorOptions, args []string) error {
 	name := c.boxManifest(ctx, args)
-	box, text, err := c.box(name, o.system, "", "")
+	box, text, err := c.box(compose.Input{System: o.system}, name)
 	if err != nil {
 		return err
 	}

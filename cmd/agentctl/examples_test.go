@@ -27,6 +27,11 @@ func TestExamples(t *testing.T) {
 	if err != nil || len(files) < 2 {
 		t.Fatal("no examples", err)
 	}
+	mesh, err := filepath.Glob("../../examples/mesh/*.toml")
+	if err != nil || len(mesh) < 3 {
+		t.Fatal("no mesh", err)
+	}
+	files = append(files, mesh...)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			if _, stderr, code := agentctl(t, "config", "validate", file); code != exitOK {
@@ -46,7 +51,16 @@ func TestExamples(t *testing.T) {
 
 // The generated examples are what the manifests say now.
 func TestGeneratedExamplesAreCurrent(t *testing.T) {
+	const mesh = "../../examples/mesh/"
+	kubernetes := func(name string) []string {
+		return []string{"generate", "kubernetes", "--system=x86_64-linux", "--name=" + name, mesh + name + ".toml"}
+	}
 	for file, args := range map[string][]string{
+		"mesh/docker-compose.yml":        {"generate", "compose", "--system=x86_64-linux", mesh + "mesh-host.toml", mesh + "box-a.toml", mesh + "box-b.toml"},
+		"mesh/kubernetes/mesh-host.yaml": kubernetes("mesh-host"),
+		"mesh/kubernetes/box-a.yaml":     kubernetes("box-a"),
+		"mesh/kubernetes/box-b.yaml":     kubernetes("box-b"),
+
 		"docker-compose.yml":           {"generate", "compose", "--system=x86_64-linux", "../../examples/minimal.toml"},
 		"../deploy/base/agentbox.yaml": {"generate", "kubernetes", "--system=x86_64-linux", "--image=agentbox", "../../examples/minimal.toml"},
 		"kubernetes/agentbox.yaml":     {"generate", "kubernetes", "--system=x86_64-linux", "--pod-monitor=true", "../../examples/minimal.toml"},
@@ -59,6 +73,40 @@ func TestGeneratedExamplesAreCurrent(t *testing.T) {
 		}
 		if out, stderr, code := agentctl(t, append(args, "--check", path)...); code != exitOK {
 			t.Errorf("%s is stale; UPDATE_SCRIPTS=1 makes it again: %d\n%s%s", path, code, stderr, out)
+		}
+	}
+}
+
+// Several manifests are several boxes of one compose file; what cannot be told apart
+// is refused.
+func TestGenerateSeveralBoxes(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string) string {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("[programs.true]\ncommand = [\"true\"]\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	one, two := write("one.toml"), write("two.toml")
+	out, stderr, code := agentctl(t, "generate", "compose", one, two)
+	if code != exitOK || !strings.Contains(out, "\n  one:\n") || !strings.Contains(out, "\n  two:\n") || !strings.Contains(out, `"./two.toml:/etc/agentbox.toml:ro"`) {
+		t.Errorf("%d %s\n%s", code, stderr, out)
+	}
+	if n := strings.Count(out, `"9090:9090"`); n != 1 {
+		t.Errorf("port 9090 of the host is given %d times", n)
+	}
+	for want, args := range map[string][]string{
+		"are both the box \"one\"": {"compose", one, write("other/one.toml")},
+		"names the box \"Two_2\"":  {"compose", one, write("Two_2.toml")},
+		"accepts at most 1 arg":    {"kubernetes", one, two},
+		"cannot read":              {"compose", one, filepath.Join(dir, "none.toml")},
+	} {
+		if out, stderr, code := agentctl(t, append([]string{"generate"}, args...)...); code == exitOK || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%v: %d, %s%s; want %q", args, code, out, stderr, want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -26,6 +27,7 @@ import (
 type generator struct {
 	name, short string
 	render      func(*compose.Box, *generateOptions) ([]compose.File, error)
+	several     func([]*compose.Box) compose.File // of more than one manifest; nil: the format takes one
 	flags       func(*cobra.Command, *generateOptions)
 }
 
@@ -44,6 +46,8 @@ func generators() []generator {
 	return []generator{
 		{name: "compose", short: "a compose file", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
 			return one("docker-compose.yml", b.Compose(), nil)
+		}, several: func(boxes []*compose.Box) compose.File {
+			return compose.File{Name: "docker-compose.yml", Content: compose.Compose(boxes...)}
 		}},
 		{name: "kubernetes", short: "ConfigMap, Service, StatefulSet and, if asked for, PodMonitor",
 			render: func(b *compose.Box, o *generateOptions) ([]compose.File, error) {
@@ -81,18 +85,23 @@ func newGenerate(c *cli) *cobra.Command {
 
 func newGenerator(c *cli, g generator) *cobra.Command {
 	o := &generateOptions{}
+	use, args, more := " [FILE]", cobra.MaximumNArgs(1), ""
+	if g.several != nil {
+		use, args = " [FILE]...", cobra.ArbitraryArgs
+		more = "Several FILEs are several boxes, each named after its file without the extension.\n"
+	}
 	cmd := &cobra.Command{
-		Use:   g.name + " [FILE]",
+		Use:   g.name + use,
 		Short: "Generate " + g.short,
 		Long: `Generates ` + g.short + ` from FILE (default agentbox.toml, - is standard input).
 Several files are printed one after the other, or written into the directory
 that -o names.
-
+` + more + `
 Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 2 wrong command line.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := c.generate(g, o, commandLine(cmd, o), manifestArg(args))
+			files, err := c.generateFrom(g, o, cmd, args)
 			if err != nil {
 				return err
 			}
@@ -115,19 +124,52 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 
 // commandLine is what makes the same files again anywhere: the system is part
 // of it, the places of the manifest and of the result are not.
-func commandLine(cmd *cobra.Command, o *generateOptions) string {
+func commandLine(cmd *cobra.Command, o *generateOptions, manifests ...string) string {
 	words := []string{cmd.CommandPath(), "--system=" + o.system}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if !slices.Contains([]string{"system", "check", "output", "json", "socket"}, f.Name) {
 			words = append(words, "--"+f.Name+"="+f.Value.String())
 		}
 	})
-	return strings.Join(append(words, "MANIFEST"), " ")
+	return strings.Join(append(words, manifests...), " ")
 }
+
+// generateFrom renders one manifest, or several into one description.
+func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, args []string) ([]compose.File, error) {
+	if len(args) < 2 {
+		return c.generate(g, o, commandLine(cmd, o, "MANIFEST"), manifestArg(args))
+	}
+	var boxes []*compose.Box
+	names := map[string]string{} // the file of each box
+	bases := make([]string, len(args))
+	for i, file := range args {
+		bases[i] = filepath.Base(file)
+	}
+	for i, file := range args {
+		name := strings.TrimSuffix(bases[i], filepath.Ext(bases[i]))
+		if other, taken := names[name]; taken {
+			return nil, usageError("%s and %s are both the box %q; give the files different names", other, file, name)
+		}
+		if !boxName.MatchString(name) {
+			return nil, usageError("%s names the box %q; a name has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit", file, name)
+		}
+		names[name] = file
+		box, _, err := c.box(compose.Input{Name: name, System: o.system, Image: o.image, Command: commandLine(cmd, o, bases...)}, file)
+		if err != nil {
+			return nil, err
+		}
+		boxes = append(boxes, box)
+	}
+	return []compose.File{g.several(boxes)}, nil
+}
+
+// boxName is what can be the name of a host (RFC 1123, 2.1): other boxes reach it by
+// that name.
+var boxName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // generate renders a manifest; what is wrong with it goes to standard error.
 func (c *cli) generate(g generator, o *generateOptions, command, name string) ([]compose.File, error) {
-	box, text, err := c.box(name, o.system, o.image, command)
+	box, text, err := c.box(compose.Input{System: o.system, Image: o.image, Command: command}, name)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +183,7 @@ func (c *cli) generate(g generator, o *generateOptions, command, name string) ([
 
 // box reads a manifest for a description. Credentials of the operator are not
 // asked for: they are the business of the machine that will run the box.
-func (c *cli) box(name, system, image, command string) (*compose.Box, []byte, error) {
+func (c *cli) box(in compose.Input, name string) (*compose.Box, []byte, error) {
 	text, err := c.readManifest(name)
 	if err != nil {
 		return nil, nil, c.refuse([]schema.Finding{schema.Unreadable(name, err)})
@@ -150,7 +192,8 @@ func (c *cli) box(name, system, image, command string) (*compose.Box, []byte, er
 	if rules.Errors(findings) {
 		return nil, nil, c.refuse(findings)
 	}
-	box, more, err := compose.New(compose.Input{Manifest: m, Document: doc, Command: command, Version: version, System: system, Image: image})
+	in.Manifest, in.Document, in.Version = m, doc, version
+	box, more, err := compose.New(in)
 	if err != nil {
 		return nil, nil, &exitError{exitFailure, err}
 	}

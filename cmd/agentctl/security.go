@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
+	"github.com/dreamlab-ai/agentinit/schema/compose"
 	"github.com/dreamlab-ai/agentinit/schema/hardening"
 )
 
@@ -32,7 +33,7 @@ Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 				}
 				return c.printExposure(x)
 			}
-			box, _, err := c.box(manifestArg(args), systemName(), "", "")
+			box, _, err := c.box(compose.Input{System: systemName()}, manifestArg(args))
 			if err != nil {
 				return err
 			}

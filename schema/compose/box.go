@@ -24,6 +24,8 @@ type Input struct {
 	Version string // of agentinit, for the image's environment
 	System  string // x86_64-linux, aarch64-linux
 	Image   string // image reference; empty: the manifest's, else the local tag
+	// Name is that of the box where a compose file has several; empty: agentbox.
+	Name string
 }
 
 // Box is everything that a generated description says about a box, in no
@@ -103,7 +105,8 @@ type Sidecar struct {
 
 // Facts of the descriptions that have no key in the manifest.
 const (
-	volumePrefix = "agentbox-" // of volume names outside of the description
+	defaultName  = "agentbox"
+	volumePrefix = defaultName + "-" // of volume names outside of the description
 	sidecarPort  = 11434
 	// beyondGrace is what the engine waits beyond the box's own budget before it
 	// kills, so that the box's own KILL comes first.
@@ -395,6 +398,12 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 	for _, name := range resolved.Asked {
 		if _, fixed := b.box.Environment[name]; !fixed {
 			need(name)
+		}
+	}
+	if mode := m.Federation.Mode; mode == "host" || mode == "client" {
+		need("AGENTBOX_FEDERATION_TOKEN")
+		if mode == "host" {
+			need("AGENTBOX_FEDERATION_REGISTRY")
 		}
 	}
 	need("MANAGEMENT_API_KEY")

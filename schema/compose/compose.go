@@ -6,6 +6,7 @@
 package compose
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -18,26 +19,72 @@ import (
 
 // Compose writes a compose file (the Compose Specification, without the top-level
 // name that older tools refuse).
-func (b *Box) Compose() []byte {
-	doc := mapping{{"services", b.composeServices()}}
-	doc.add("networks", b.composeNetworks())
-	doc.add("volumes", b.composeVolumes())
-	return []byte(b.header() + "\n" + yaml(doc))
-}
+func (b *Box) Compose() []byte { return Compose(b) }
 
-func (b *Box) composeServices() mapping {
-	services := mapping{{"agentbox", b.composeBox()}}
-	if b.Sidecar != nil {
-		services = append(services, pair{"ollama", b.composeSidecar()})
+// Compose writes one compose file of several boxes, each a service of its own name.
+// A port of the host, a network and a model server are there once: the first box
+// that asks for them has them.
+func Compose(boxes ...*Box) []byte {
+	var services, networks, volumes mapping
+	ports := map[string]bool{}
+	for _, b := range boxes {
+		services = append(services, pair{b.name(), b.composeBox(ports)})
+		if b.Sidecar != nil {
+			services = services.once("ollama", func() any { return b.composeSidecar() })
+		}
+		for _, n := range b.composeNetworks() {
+			networks = networks.once(n.key, func() any { return n.value })
+		}
+		volumes = append(volumes, b.composeVolumes()...)
 	}
-	return services
+	doc := mapping{{"services", services}}
+	doc.add("networks", networks)
+	doc.add("volumes", volumes)
+	return []byte(boxes[0].header() + "\n" + yaml(doc))
 }
 
-func (b *Box) composeBox() mapping {
+// once adds a pair unless the key is there.
+func (m mapping) once(key string, value func() any) mapping {
+	if slices.ContainsFunc(m, func(p pair) bool { return p.key == key }) {
+		return m
+	}
+	return append(m, pair{key, value()})
+}
+
+func (b *Box) name() string { return cmp.Or(b.Input.Name, defaultName) }
+
+// volume is a volume of the box in the compose file, which several boxes may share.
+func (b *Box) volume(v string) string {
+	if b.Input.Name == "" {
+		return v
+	}
+	return b.Input.Name + "-" + v
+}
+
+// source is where a mount comes from. A box with a name has a manifest of that name
+// and a directory of that name for its other files.
+func (b *Box) source(m Mount) string {
+	relative, isRelative := strings.CutPrefix(m.Source, "./")
+	switch {
+	case b.Input.Name == "":
+		return m.Source
+	case m.Named():
+		return b.volume(m.Source)
+	case m.Source == "./agentbox.toml":
+		return "./" + b.Input.Name + ".toml"
+	case isRelative:
+		return "./" + b.Input.Name + "/" + relative
+	}
+	return m.Source
+}
+
+// composeBox is the service. published are the ports of the host that are taken, and
+// become more.
+func (b *Box) composeBox(published map[string]bool) mapping {
 	p := b.Security.Effective
 	s := mapping{
 		{"image", b.composeImage()},
-		{"hostname", "agentbox"},
+		{"hostname", b.name()},
 		{"restart", "unless-stopped"},
 		{"stop_grace_period", seconds(b.StopTimeout)},
 	}
@@ -49,15 +96,16 @@ func (b *Box) composeBox() mapping {
 	s.add("extra_hosts", []string{"host.docker.internal:host-gateway"})
 	var ports []string
 	for _, port := range b.Ports {
-		if port.Published {
-			ports = append(ports, port.publish())
+		if text := port.publish(); port.Published && !published[text] {
+			published[text] = true
+			ports = append(ports, text)
 		}
 	}
 	s.add("ports", ports)
 	s.add("networks", b.networks())
 	var mounts []string
 	for _, m := range b.Mounts {
-		text := m.Source + ":" + m.Target
+		text := b.source(m) + ":" + m.Target
 		if m.ReadOnly {
 			text += ":ro"
 		}
@@ -219,7 +267,7 @@ func (b *Box) composeNetworks() mapping {
 func (b *Box) composeVolumes() mapping {
 	var m mapping
 	for _, v := range b.Volumes {
-		m = append(m, pair{v, mapping{{"name", volumePrefix + v}}})
+		m = append(m, pair{b.volume(v), mapping{{"name", b.name() + "-" + v}}})
 	}
 	return m
 }
@@ -233,7 +281,7 @@ func (b *Box) composeSidecar() mapping {
 	port := strconv.Itoa(sidecarPort)
 	s.add("ports", []string{port + ":" + port})
 	s.add("networks", []string{"agentbox"})
-	s.add("volumes", []string{"ollama:/root/.ollama"})
+	s.add("volumes", []string{b.volume("ollama") + ":/root/.ollama"})
 	return append(s, pair{"healthcheck", mapping{
 		{"test", []string{"CMD", "ollama", "list"}}, {"interval", "30s"}, {"timeout", "10s"}, {"retries", 5}, {"start_period", "60s"},
 	}})

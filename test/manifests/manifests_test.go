@@ -128,6 +128,7 @@ func cases(t *testing.T) map[string]string {
 	for name, file := range map[string]string{
 		"all on": "schema/plan/testdata/all.toml", "standalone": "schema/compose/testdata/standalone.toml",
 		"minimal": "examples/minimal.toml", "webapp": "examples/webapp.toml", "agentbox": "examples/agentbox.toml",
+		"mesh host": "examples/mesh/mesh-host.toml", "mesh box": "examples/mesh/box-a.toml",
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(file)))
 		if errors.Is(err, os.ErrNotExist) && name == "agentbox" {
@@ -192,6 +193,39 @@ func TestComposeFilesLoad(t *testing.T) {
 			checkHardening(t, box)
 			checkMounts(t, p, box)
 		})
+	}
+}
+
+// The compose file of the mesh has three boxes that share a network and no volume.
+func TestComposeFileOfTheMesh(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "examples", "mesh", "docker-compose.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := project(t, text, "AGENTBOX_FEDERATION_TOKEN=shared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]string{} // volume or directory: its box
+	for _, name := range []string{"mesh-host", "box-a", "box-b"} {
+		box, err := p.GetService(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkHardening(t, box)
+		checkMounts(t, p, box)
+		if token := box.Environment["AGENTBOX_FEDERATION_TOKEN"]; token == nil || *token != "shared" || box.Hostname != name {
+			t.Errorf("%s: token %v, hostname %s", name, token, box.Hostname)
+		}
+		if _, shared := box.Networks["agentbox"]; !shared {
+			t.Errorf("%s is not in the network", name)
+		}
+		for _, v := range box.Volumes {
+			if other := used[v.Source]; other != "" {
+				t.Errorf("%s and %s share %s", other, name, v.Source)
+			}
+			used[v.Source] = name
+		}
 	}
 }
 
