@@ -30,6 +30,13 @@ type ProgramFacts struct {
 	CPUSeconds float64
 	Usage      *Usage // nil while nothing runs
 	Logs       []StreamLogs
+	Refused    []RefusedCalls
+}
+
+// RefusedCalls counts the system calls that were refused to a program.
+type RefusedCalls struct {
+	By    string // guard, seccomp; audit for those that went on
+	Count uint64
 }
 
 // Usage is what a program's whole process tree uses now.
@@ -110,6 +117,7 @@ var (
 	descFDs       = desc("agentinit_program_open_fds", "Open file descriptors of the whole process tree.", "program")
 	descLogBytes  = desc("agentinit_program_log_bytes_total", "Bytes of output read from the program.", "program", "stream")
 	descLogDrop   = desc("agentinit_program_log_dropped_bytes_total", "Bytes of output that were dropped.", "program", "stream")
+	descRefused   = desc("agentinit_program_refused_calls_total", "System calls that the guard or the sandbox refused, or in audit mode would have refused.", "program", "by")
 	descReaped    = desc("agentinit_reaped_processes_total", "Processes waited for.", "kind")
 	descScore     = desc("agentinit_oom_score_restored_total", "Times that agentinit's own oom_score_adj was raised and restored.")
 	descEvents    = desc("agentinit_events_total", "Events published.", "event")
@@ -127,7 +135,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descBuild, descState, descUp, descRestarts, descStart, descExit, descCPU, descMemory, descFDs, descLogBytes,
-		descLogDrop, descReaped, descScore, descEvents, descPhase, descBoot, descReady, descReadyItem,
+		descLogDrop, descRefused, descReaped, descScore, descEvents, descPhase, descBoot, descReady, descReadyItem,
 	} {
 		ch <- d
 	}
@@ -181,6 +189,9 @@ func (m *Metrics) collectPrograms(ch chan<- prometheus.Metric) {
 		for _, l := range p.Logs {
 			counter(ch, descLogBytes, float64(l.Bytes), p.Name, l.Stream)
 			counter(ch, descLogDrop, float64(l.Dropped), p.Name, l.Stream)
+		}
+		for _, r := range p.Refused {
+			counter(ch, descRefused, float64(r.Count), p.Name, r.By)
 		}
 	}
 }

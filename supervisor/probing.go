@@ -123,6 +123,7 @@ func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (
 	if err != nil {
 		return 0, nil, err
 	}
+	c.Refused = s.tally(r)
 	res, err := s.cfg.Owner.Run(ctx, c, probeOutput)
 	return res.Exit.ShellStatus(), res.Output, err
 }
@@ -144,6 +145,7 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 	s.mu.Lock()
 	if r := s.runs[runKey{spec.Name, run}]; r != nil {
 		c.Env = append(c.Env, fmt.Sprintf("MAINPID=%d", r.proc.PID))
+		c.Refused = s.tally(r)
 	}
 	s.mu.Unlock()
 	begin := time.Now()

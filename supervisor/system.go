@@ -52,6 +52,7 @@ type System struct {
 	parked    []proc.Exit              // notices that may belong to one of them
 	strangers map[uint64]bool          // processes that turned out to be none of them
 	crashes   map[string]Crash
+	refusals  tallies
 	oom       *oomWatch
 	waiting   []Notice                 // for room in notices
 	spent     map[string]time.Duration // CPU time of runs of which nothing is left
@@ -82,7 +83,7 @@ func NewSystem(cfg SystemConfig) *System {
 		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
 		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
 		starting: make(map[*systemRun]time.Time), strangers: make(map[uint64]bool),
-		crashes: make(map[string]Crash), oom: newOOMWatch("/"), spent: make(map[string]time.Duration), answered: make(chan struct{}),
+		crashes: make(map[string]Crash), refusals: tallies{}, oom: newOOMWatch("/"), spent: make(map[string]time.Duration), answered: make(chan struct{}),
 	}
 	var err error
 	s.notifier, err = ready.Listen(ready.NotifierConfig{
@@ -134,6 +135,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	if skipped != nil {
 		s.warn(event.SandboxNotApplied, spec.Name, map[string]any{"reason": skipped.Error()})
 	}
+	cmd.Refused = s.tally(r)
 	childEnds, err := s.equip(r, &cmd)
 	defer closeAll(childEnds)
 	if err != nil {
@@ -395,6 +397,7 @@ func (s *System) Rename(was, name string) {
 		s.crashes[name] = c
 		delete(s.crashes, was)
 	}
+	s.refusals.rename(was, name)
 	s.spent[name] += s.spent[was]
 	delete(s.spent, was)
 	s.mu.Unlock()
@@ -407,6 +410,7 @@ func (s *System) Forget(name string) {
 	s.mu.Lock()
 	delete(s.crashes, name)
 	delete(s.spent, name)
+	delete(s.refusals, name)
 	names := []string{name}
 	for key, r := range s.runs {
 		if key.name == name {

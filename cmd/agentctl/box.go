@@ -56,6 +56,9 @@ func (c *cli) printWhy(why api.Why) {
 	for _, d := range why.Dependents {
 		line(c.stdout, "needed:  by %s", printable(d))
 	}
+	for _, r := range why.Refused {
+		line(c.stdout, "refused: %s", printable(r.String()))
+	}
 	for _, e := range why.Recent {
 		line(c.stdout, "event: %s", c.eventText(e))
 	}

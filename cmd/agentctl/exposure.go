@@ -98,6 +98,9 @@ func (c *cli) printExposure(x api.Confinement) error {
 		}
 		fmt.Fprintf(&b, "%s %-18s %-52s %.1f\n", mark, e.Check, printable(e.Found), e.Exposed)
 	}
+	for _, r := range x.Refused {
+		fmt.Fprintf(&b, "  refused: %s\n", printable(r.String()))
+	}
 	measured := fmt.Sprintf("pid %d", x.PID)
 	if x.PID == 0 {
 		measured = "it does not run: only what its specification says"

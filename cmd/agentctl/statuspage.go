@@ -69,6 +69,9 @@ func (c *cli) printPage(pg page) {
 	row("use", useText(pg.programView))
 	row("limits", limitsText(pg.spec.Limits))
 	row("sandbox", sandboxText(pg.spec.Sandbox))
+	for _, r := range pg.why.Refused {
+		row("refused", r.String())
+	}
 	row("restarts", restartText(pg))
 	row("ended", pg.why.Ending)
 	row("says", pg.Text)

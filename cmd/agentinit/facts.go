@@ -94,11 +94,29 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 			status := p.LastExit.Status()
 			out[i].LastExit = &status
 		}
+		out[i].Refused = refusedCalls(m.b.system.Refusals(p.Name))
 		u := m.b.system.Usage(p.Name, p.Run)
 		out[i].CPUSeconds = u.CPU.Seconds()
 		if u.Members > 0 {
 			out[i].Usage = &probes.Usage{ResidentBytes: uint64(u.RSS), OpenFDs: u.FDs}
 		}
+	}
+	return out
+}
+
+// refusedCalls adds up the kinds by what refused them.
+func refusedCalls(kinds []supervisor.Refusal) []probes.RefusedCalls {
+	var out []probes.RefusedCalls
+	for _, k := range kinds {
+		by := k.By
+		if k.Allowed {
+			by = "audit"
+		}
+		i := slices.IndexFunc(out, func(r probes.RefusedCalls) bool { return r.By == by })
+		if i < 0 {
+			out, i = append(out, probes.RefusedCalls{By: by}), len(out)
+		}
+		out[i].Count += k.Count
 	}
 	return out
 }

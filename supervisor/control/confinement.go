@@ -22,6 +22,7 @@ func getConfinement(s *Server, r *http.Request) (any, error) {
 	if p.Spec.Credential != nil {
 		c.UID = p.Spec.Credential.UID
 	}
+	c.Refused = s.refusals(p.Name)
 	if p.PID != 0 {
 		if text, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/status"); err == nil {
 			c.PID = p.PID
@@ -29,6 +30,26 @@ func getConfinement(s *Server, r *http.Request) (any, error) {
 		}
 	}
 	return c, nil
+}
+
+// refusals are what was refused to a program.
+func (s *Server) refusals(name string) []api.Refusal {
+	if s.cfg.Refusals == nil {
+		return nil
+	}
+	var out []api.Refusal
+	for _, r := range s.cfg.Refusals(name) {
+		out = append(out, api.Refusal{By: r.By, Call: r.Call, Allowed: r.Allowed, Count: r.Count, PID: r.PID, Last: r.Last, Command: r.Command})
+	}
+	return out
+}
+
+// refusedCalls counts them.
+func (s *Server) refusedCalls(name string) (n uint64) {
+	for _, r := range s.refusals(name) {
+		n += r.Count
+	}
+	return n
 }
 
 // declared is what the specification says.

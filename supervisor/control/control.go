@@ -118,6 +118,8 @@ type Config struct {
 	Version  api.Version
 	// Crashes are the latest crash of each program that had one.
 	Crashes func() map[string]supervisor.Crash
+	// Refusals are the system calls that were refused to a program, by kind.
+	Refusals func(program string) []supervisor.Refusal
 	// Audit records who asked for what; nil records nothing.
 	Audit *audit.Log
 	// Wrap is put around everything that is served; nil for nothing. Each handler

@@ -20,7 +20,11 @@ func getStatus(s *Server, r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	return toStatus(snap, programs), nil
+	out := toStatus(snap, programs)
+	for i := range out.Programs {
+		out.Programs[i].Refused = s.refusedCalls(out.Programs[i].Name)
+	}
+	return out, nil
 }
 
 func getProgram(s *Server, r *http.Request) (any, error) {
@@ -32,7 +36,9 @@ func getProgram(s *Server, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return api.ProgramDetail{Program: toProgram(p), Spec: hideInJSON(p.Spec, spec)}, nil
+	out := api.ProgramDetail{Program: toProgram(p), Spec: hideInJSON(p.Spec, spec)}
+	out.Refused = s.refusedCalls(p.Name)
+	return out, nil
 }
 
 // hideInJSON hides the program's secrets in a JSON text, where they are written as

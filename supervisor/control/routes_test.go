@@ -265,6 +265,16 @@ func TestContract(t *testing.T) {
 			equal(t, x.Ports, false)
 			equal(t, x.Limited, []string{"nproc"})
 			equal(t, len(x.Capabilities), 16)
+			b.Refusals = map[string][]supervisor.Refusal{"web": {{By: "guard", Call: "kill", Count: 3, PID: 71, Command: "sh"}, {By: "seccomp", Call: "mount", Count: 2}}}
+			x, err = c.Confinement(t.Context(), "web")
+			must(t, err)
+			equal(t, x.Refused[0].String(), "guard: kill ×3, last by pid 71 (sh)")
+			why, err := c.Why(t.Context(), "web")
+			must(t, err)
+			equal(t, len(why.Refused), 2)
+			status, err := c.Status(t.Context(), "web")
+			must(t, err)
+			equal(t, status.Programs[0].Refused, uint64(5))
 		},
 		"GET /v1/crash": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			all, err := c.Crash(t.Context(), "")

@@ -25,6 +25,8 @@ func getWhy(s *Server, r *http.Request) (any, error) {
 	if troubled(p) {
 		why.Output = s.lastOutput(r.Context(), p)
 	}
+	why.Refused = s.refusals(p.Name)
+	why.Program.Refused = s.refusedCalls(p.Name)
 	why.Recent, err = s.recent(p.Name)
 	return why, err
 }

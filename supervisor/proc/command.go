@@ -81,6 +81,9 @@ type Command struct {
 	// SameSession starts a process group in our session, without a terminal.
 	SameSession bool
 
+	// Refused is told each system call that the guard or the sandbox refuses to the process
+	// or its descendants, where the kernel can tell. It must neither block nor call the Owner.
+	Refused    func(Refusal)
 	Guard      Guard       // what of us it must not touch
 	Sandbox    *Sandbox    // what it may reach; nil is everything
 	Credential *Credential // nil stays who we are

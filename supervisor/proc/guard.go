@@ -204,11 +204,23 @@ func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
 	return f, err
 }
 
-// addGuard puts the guard into force.
-func (o *Owner) addGuard(l *launch, c *Command) error {
+// guardFilter is the filter of a command's guard, nil without a guard.
+func (o *Owner) guardFilter(c *Command) ([]unix.SockFilter, error) {
+	if c.Guard == GuardNone {
+		return nil, nil
+	}
+	f, err := o.guard.filter(c.Guard, o.selfPID)
+	if err != nil {
+		return nil, &StartError{Op: opGuard, Err: err}
+	}
+	return f, nil
+}
+
+// addScope puts the guard's scope into force.
+func (o *Owner) addScope(l *launch, c *Command) {
 	g := o.guard
 	if c.Guard == GuardNone {
-		return nil
+		return
 	}
 	if g.scope < 0 {
 		g.unscoped.Do(func() {
@@ -218,12 +230,6 @@ func (o *Owner) addGuard(l *launch, c *Command) error {
 	if g.scope >= 0 && c.Guard == GuardFull && !c.Sandbox.scopes() {
 		l.add(stepInfo{op: opGuard}, unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(g.scope), 0)
 	}
-	f, err := g.filter(c.Guard, o.selfPID)
-	if err != nil {
-		return &StartError{Op: opGuard, Err: err}
-	}
-	l.addFilter(stepInfo{op: opGuard}, f)
-	return nil
 }
 
 // addFilter installs a seccomp filter. Without the flag, kernels before 5.16 slow

@@ -36,6 +36,10 @@ type launch struct {
 	second    cloneArgs // of the process that the helper makes
 
 	ruleset int // Landlock's, ours to close, or -1
+	// message sends the listener of the filter, nil if there is none; jump is the step that
+	// leaves out the filters without one.
+	message *message
+	jump    int
 
 	steps  []child.Step
 	info   []stepInfo // what each step is for

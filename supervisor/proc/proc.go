@@ -89,8 +89,12 @@ type Owner struct {
 	score        *scoreKeeper // nil: nobody asked for it, or the kernel refuses it
 	landlockABI  int
 	lastCap      int // the last capability that the kernel knows
-	// What the kernel has refused once: clone3(2), and CLONE_INTO_CGROUP.
+	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP,
+	// and the listener of a filter.
 	noClone3, noCgroupClone atomic.Bool
+	noListener              atomic.Bool
+	refusalsOnce            sync.Once
+	refused                 atomic.Pointer[refusals] // nil until it is needed, and where the kernel refuses it
 	null                    *os.File
 	ownPipes                []uint64           // inodes of our own standard streams that are pipes or sockets
 	cgroups                 func() *cgroupBase // waits for it; its result may be nil
@@ -311,8 +315,12 @@ func (o *Owner) Close() error {
 	o.mu.Unlock()
 	signal.Stop(o.sigchld)
 	o.score.stop()
+	o.refusalsOnce.Do(func() {}) // none is made from here on
+	refused := o.refused.Load()
+	refused.stop()
 	o.loops.Wait()
 	o.score.close()
+	refused.close()
 	o.exits.close()
 	o.children.close()
 	o.guard.close()

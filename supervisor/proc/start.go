@@ -76,6 +76,7 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	err = o.launch(c, p, path, env, io)
 	p.cgroup.started()
 	if err != nil {
+		o.refused.Load().forget(p.id)
 		o.unreserve(p)
 		p.cgroup.remove()
 		io.closeOurSide()
@@ -194,6 +195,9 @@ func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *c
 	err = o.awaitExec(l, p, pid, path)
 	if err == nil {
 		err = l.verdict(c, path)
+	}
+	if err == nil {
+		o.listening(l, p.id)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -117,11 +117,9 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	// Everything of ours is close-on-exec already; this is for what a library may
 	// have opened otherwise. Kernels before 5.11 do not know it.
 	l.try(unix.SYS_CLOSE_RANGE, uintptr(len(io.fds)), uintptr(^uint32(0)>>1), unix.CLOSE_RANGE_CLOEXEC)
-	if err := o.addGuard(l, c); err != nil {
+	o.addScope(l, c)
+	if err := o.addFilters(l, c, p.id); err != nil {
 		return err
-	}
-	if c.Sandbox != nil && c.Sandbox.Filter != nil {
-		l.addFilter(stepInfo{op: opSandbox + " seccomp"}, c.Sandbox.Filter)
 	}
 	l.add(stepInfo{op: opSignals}, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, addr(l, new(uint64)), 0, 8)
 	return addExec(l, path, c.argv(), env)

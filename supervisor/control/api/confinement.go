@@ -29,6 +29,8 @@ type Confinement struct {
 	Limited []string `json:"limited"`
 	// Control: it may change the box.
 	Control bool `json:"control"`
+	// Refused are the kinds of system calls that were refused, the most frequent first.
+	Refused []Refusal `json:"refused,omitempty"`
 }
 
 // Confinement returns what bounds one program.

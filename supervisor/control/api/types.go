@@ -71,6 +71,9 @@ type Program struct {
 	// Deadline is when the program is acted upon next without being asked.
 	Deadline *time.Time `json:"deadline,omitempty"`
 	LastExit *Exit      `json:"last_exit,omitempty"`
+	// Refused counts the system calls that the guard or the sandbox refused to the
+	// program's processes, or in audit mode would have refused.
+	Refused uint64 `json:"refused,omitempty"`
 	// Schedule is set for programs of the type schedule, in every state.
 	Schedule *Schedule `json:"schedule,omitempty"`
 }
@@ -360,8 +363,40 @@ type Why struct {
 	Needs []WhyNeed `json:"needs,omitempty"`
 	// Dependents are the programs that need this one.
 	Dependents []string `json:"dependents,omitempty"`
+	// Refused are the kinds of system calls that were refused, the most frequent first.
+	Refused []Refusal `json:"refused,omitempty"`
 	// Recent are the newest events about the program, oldest first.
 	Recent []Event `json:"recent,omitempty"`
+}
+
+// Refusal is one kind of system call that was refused to a program.
+type Refusal struct {
+	// By is what refused: "guard" (what protects agentinit) or "seccomp" (the sandbox).
+	By   string `json:"by"`
+	Call string `json:"call"` // name of the system call; "other" for all further kinds
+	// Allowed: the sandbox audits, so the call went on.
+	Allowed bool      `json:"allowed,omitempty"`
+	Count   uint64    `json:"count"`
+	PID     int       `json:"pid"` // of the last process, 0 if it cannot be told
+	Last    time.Time `json:"last"`
+	// Command is the name of the process that the latest event told of. It is the
+	// program's own word: escape it before printing it on a terminal.
+	Command string `json:"command,omitempty"`
+}
+
+// String says it in words: "guard: kill ×3, last by pid 71 (sh)".
+func (r Refusal) String() string {
+	s := fmt.Sprintf("%s: %s ×%d", r.By, r.Call, r.Count)
+	if r.Allowed {
+		s += " (audit: allowed)"
+	}
+	if r.PID != 0 {
+		s += fmt.Sprintf(", last by pid %d", r.PID)
+	}
+	if r.Command != "" {
+		s += " (" + r.Command + ")"
+	}
+	return s
 }
 
 // WhyNeed is one edge of the dependency graph and whether it holds.

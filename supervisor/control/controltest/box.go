@@ -54,6 +54,7 @@ type Box struct {
 	PlanJSON   []byte
 	Audit      *audit.Log
 	Crashes    map[string]supervisor.Crash
+	Refusals   map[string][]supervisor.Refusal
 	// ProbeJSON are answers of the probe routes by path; the others tell their
 	// path.
 	ProbeJSON map[string]string
@@ -91,8 +92,9 @@ func (b *Box) Config(uid, gid int) control.Config {
 	return control.Config{
 		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b, Bridge: b,
 		Usage: b.usage, Processes: b.processes, Audit: b.Audit,
-		Crashes: func() map[string]supervisor.Crash { return b.Crashes },
-		Owner:   func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
+		Crashes:  func() map[string]supervisor.Crash { return b.Crashes },
+		Refusals: func(name string) []supervisor.Refusal { return b.Refusals[name] },
+		Owner:    func(pid int) (string, bool) { return b.Owners(pid) }, UID: uint32(uid), GID: uint32(gid),
 		Probes: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if text, ok := b.ProbeJSON[r.URL.Path]; ok {
 				fmt.Fprint(w, text)

@@ -1,0 +1,425 @@
+package proc
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
+)
+
+// Refusal is one system call that a filter of a process refused, or would have refused.
+type Refusal struct {
+	PID int // as we see it; 0 if the process is in a pid namespace beside ours
+	// By is what refused: RefusedByGuard, or RefusedBySeccomp.
+	By   string
+	Call string // name of the system call
+	// Allowed says that the call went on all the same: the sandbox only audits.
+	Allowed bool
+}
+
+// Who refuses.
+const (
+	RefusedByGuard   = "guard"
+	RefusedBySeccomp = "seccomp"
+)
+
+// refusals answers what the filters of guarded and sandboxed processes refuse
+// (seccomp_unotify(2)), and tells about it. A new process installs its filter and sends the
+// descriptor of the filter's listener through a socket; the kernel then asks here about each
+// call that the filter refuses, and the process waits for the answer. The answer repeats
+// what the filter says, so it never allows more than the filter would.
+//
+// One goroutine serves all listeners. A process that makes refused calls in a loop waits
+// for the next second once it has used up its budget, so that it cannot keep us busy.
+type refusals struct {
+	ep           *os.File // epoll of sock and all listeners
+	sock, remote int      // remote is the end that new processes send through
+
+	mu        sync.Mutex
+	closed    bool
+	expected  map[uint64]*watched // by process, until its listener arrives
+	listeners map[int]*watched    // by descriptor
+}
+
+// watched is one filter with a listener.
+type watched struct {
+	guard, sandbox *filterJudge // nil without
+	tell           func(Refusal)
+	fd             int
+	// Calls answered in the second that began at since; refusals.mu.
+	since time.Time
+	calls int
+}
+
+// refusalBudget is how many refused calls a second are answered at once, for each started
+// process and its descendants together. An answer takes some ten microseconds.
+const refusalBudget = 2000
+
+// filterJudge prepares the judge of a filter when the first refusal asks for it.
+type filterJudge struct {
+	f    []unix.SockFilter
+	once sync.Once
+	j    *filter.Judge
+}
+
+func newFilterJudge(f []unix.SockFilter) *filterJudge {
+	if f == nil {
+		return nil
+	}
+	return &filterJudge{f: f}
+}
+
+func (fj *filterJudge) decide(d filter.Data) (refused syscall.Errno, logged bool) {
+	if fj == nil {
+		return 0, false
+	}
+	fj.once.Do(func() { fj.j, _ = filter.NewJudge(fj.f) }) // the kernel has read the same filter
+	if fj.j == nil {
+		return unix.EPERM, false
+	}
+	return fj.j.Decide(d)
+}
+
+// newRefusals opens what the goroutine waits on.
+func newRefusals() (*refusals, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	r := &refusals{sock: pair[0], remote: pair[1], expected: map[uint64]*watched{}, listeners: map[int]*watched{}}
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err == nil {
+		err = errors.Join(
+			unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, r.sock, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(r.sock)}),
+			unix.SetNonblock(ep, true)) // or package os would not poll it
+		r.ep = os.NewFile(uintptr(ep), "epoll")
+	}
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// stop makes run return.
+func (r *refusals) stop() {
+	if r != nil {
+		_ = r.ep.Close() // nothing is written to it
+	}
+}
+
+// close releases what is left after run has returned. The kernel answers ENOSYS to
+// refused calls from then on.
+func (r *refusals) close() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	if r.ep != nil {
+		_ = r.ep.Close() // stop may have closed it
+	}
+	for fd := range r.listeners {
+		unix.Close(fd)
+	}
+	unix.Close(r.sock)
+	unix.Close(r.remote)
+}
+
+// expect announces a listener; forget takes that back.
+func (r *refusals) expect(id uint64, w *watched) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expected[id] = w
+}
+
+func (r *refusals) forget(id uint64) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.expected, id)
+}
+
+// run serves the listeners until stop.
+func (r *refusals) run() {
+	conn, err := r.ep.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	// The function never says that it is done: so no event between a look and the
+	// next wait is lost. The error is that of stop.
+	_ = conn.Read(func(ep uintptr) bool {
+		for {
+			var ready [16]unix.EpollEvent
+			n, err := unix.EpollWait(int(ep), ready[:], 0)
+			if err == unix.EINTR {
+				continue
+			}
+			if n <= 0 {
+				return false
+			}
+			for _, e := range ready[:n] {
+				r.serve(int(ep), e)
+			}
+		}
+	})
+}
+
+func (r *refusals) serve(ep int, e unix.EpollEvent) {
+	fd := int(e.Fd)
+	if fd == r.sock {
+		r.receive(ep)
+		return
+	}
+	r.mu.Lock()
+	w := r.listeners[fd]
+	r.mu.Unlock()
+	switch {
+	case w == nil:
+	case e.Events&unix.EPOLLIN != 0:
+		r.answer(ep, w)
+	default: // EPOLLHUP: no process has the filter any more
+		r.mu.Lock()
+		delete(r.listeners, fd)
+		r.mu.Unlock()
+		unix.Close(fd)
+	}
+}
+
+// receive takes a listener that a new process has sent. Its message is the id of the process.
+func (r *refusals) receive(ep int) {
+	var id [8]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := unix.Recvmsg(r.sock, id[:], oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	if err != nil || n != len(id) {
+		return
+	}
+	fd := -1
+	if msgs, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(msgs) == 1 {
+		if fds, err := unix.ParseUnixRights(&msgs[0]); err == nil && len(fds) == 1 {
+			fd = fds[0]
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := binary.NativeEndian.Uint64(id[:])
+	w := r.expected[key]
+	delete(r.expected, key)
+	if fd < 0 { // we have no descriptor left: refused calls get ENOSYS
+		return
+	}
+	if w == nil || r.closed || unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}) != nil {
+		unix.Close(fd)
+		return
+	}
+	w.fd = fd
+	r.listeners[fd] = w
+}
+
+// notification and response are struct seccomp_notif and struct seccomp_notif_resp.
+type (
+	notification struct {
+		id         uint64
+		pid, flags uint32
+		data       filter.Data
+	}
+	response struct {
+		id    uint64
+		value int64
+		errno int32
+		flags uint32
+	}
+)
+
+// answer takes one call and answers it.
+func (r *refusals) answer(ep int, w *watched) {
+	var n notification
+	// ENOENT: the process has been killed meanwhile.
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
+		return
+	}
+	refusal, resp := w.judge(&n)
+	w.tell(refusal) // before the answer: who hears that the process has ended has heard this
+	r.reply(w.fd, &resp)
+	if r.spend(w, time.Now()) {
+		r.rest(ep, w)
+	}
+}
+
+// reply may come too late: the process is gone then.
+func (r *refusals) reply(fd int, resp *response) {
+	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(resp)))
+}
+
+// judge repeats what the filters say. Only what the sandbox audits goes on.
+func (w *watched) judge(n *notification) (Refusal, response) {
+	out := Refusal{PID: int(n.pid), By: RefusedByGuard, Call: filter.CallName(runtime.GOARCH, n.data)}
+	resp := response{id: n.id}
+	refused, _ := w.guard.decide(n.data)
+	if refused == 0 {
+		out.By = RefusedBySeccomp
+		refused, out.Allowed = w.sandbox.decide(n.data)
+	}
+	switch {
+	case out.Allowed:
+		resp.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
+	case refused != 0:
+		resp.errno = -int32(refused)
+	default: // the filters that were installed say otherwise
+		resp.errno = -int32(unix.EPERM)
+	}
+	return out, resp
+}
+
+// spend tells whether the budget of this second is used up.
+func (r *refusals) spend(w *watched, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now.Sub(w.since) >= time.Second {
+		w.since, w.calls = now, 0
+	}
+	w.calls++
+	return w.calls >= refusalBudget
+}
+
+// rest leaves a listener alone until the second is over.
+func (r *refusals) rest(ep int, w *watched) {
+	fd := w.fd
+	if unix.EpollCtl(ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Fd: int32(fd)}) != nil {
+		return
+	}
+	time.AfterFunc(time.Until(w.since.Add(time.Second)), func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.closed && r.listeners[fd] == w { // else the number is somebody else's
+			_ = unix.EpollCtl(ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}) // it was there before
+		}
+	})
+}
+
+// refusals is what answers refused calls; nil if the kernel refuses what it needs.
+func (o *Owner) refusals() *refusals {
+	o.refusalsOnce.Do(func() {
+		r, err := newRefusals()
+		if err != nil {
+			o.report("what programs are refused is not counted: " + err.Error())
+			return
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.closed {
+			r.close()
+			return
+		}
+		o.refused.Store(r)
+		o.loops.Go(r.run)
+	})
+	return o.refused.Load()
+}
+
+// message is the msghdr with which a new process sends its listener (sendmsg(2), cmsg(3)).
+type message struct {
+	header  unix.Msghdr
+	body    unix.Iovec
+	id      uint64
+	control struct {
+		unix.Cmsghdr
+		fd uint64 // an int; the step stores a whole word
+	}
+}
+
+// unset is message.control.fd while no listener has been made.
+const unset = ^uint64(0)
+
+// addFilters puts the filters of the guard and of the sandbox into force, as one with a
+// listener if somebody wants to hear of refusals.
+func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
+	guard, err := o.guardFilter(c)
+	if err != nil {
+		return err
+	}
+	var sandbox []unix.SockFilter
+	if c.Sandbox != nil {
+		sandbox = c.Sandbox.Filter
+	}
+	var r *refusals
+	if c.Refused != nil && (guard != nil || sandbox != nil) && !o.noListener.Load() {
+		r = o.refusals()
+	}
+	if r == nil {
+		l.addPlainFilters(guard, sandbox)
+		return nil
+	}
+	all := guard
+	if sandbox != nil {
+		all = filter.Chain(sandbox, guard)
+		if guard == nil {
+			all = sandbox
+		}
+	}
+	r.expect(id, &watched{guard: newFilterJudge(guard), sandbox: newFilterJudge(sandbox), tell: c.Refused})
+	l.addListener(filter.Notify(all), id, r.remote)
+	l.addPlainFilters(guard, sandbox)
+	l.steps[l.jump].OnError = uintptr(len(l.steps))
+	return nil
+}
+
+func (l *launch) addPlainFilters(guard, sandbox []unix.SockFilter) {
+	if guard != nil {
+		l.addFilter(stepInfo{op: opGuard}, guard)
+	}
+	if sandbox != nil {
+		l.addFilter(stepInfo{op: opSandbox + " seccomp"}, sandbox)
+	}
+}
+
+// addListener installs a filter with a listener and sends it. The steps after it are for a
+// kernel that refuses the listener: before Linux 5.19, and where a filter around us has one. A
+// filter that keeps the process from sending leaves the start with a listener that nobody
+// has; its refusals are ENOSYS then.
+func (l *launch) addListener(f []unix.SockFilter, id uint64, sock int) {
+	m := &message{id: id}
+	l.message = m
+	m.control.fd = unset
+	m.control.Level, m.control.Type = unix.SOL_SOCKET, unix.SCM_RIGHTS
+	m.control.SetLen(unix.CmsgLen(4))
+	m.body.Base = (*byte)(unsafe.Pointer(&m.id))
+	m.body.SetLen(8)
+	m.header.Iov, m.header.Control = &m.body, (*byte)(unsafe.Pointer(&m.control))
+	m.header.SetIovlen(1)
+	m.header.SetControllen(unix.CmsgSpace(4))
+
+	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
+	prog := &unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
+	l.kept = append(l.kept, f)
+	install := len(l.steps)
+	l.add(stepInfo{}, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, addr(l, prog)).Store = uintptr(unsafe.Pointer(&m.control.fd))
+	l.try(unix.SYS_SENDMSG, uintptr(sock), addr(l, m), unix.MSG_NOSIGNAL)
+	// A step that fails always is a jump.
+	l.jump = len(l.steps)
+	l.add(stepInfo{}, unix.SYS_CLOSE, ^uintptr(0))
+	l.steps[install].OnError = uintptr(len(l.steps))
+}
+
+// listening takes note of whether a process that runs has a listener.
+func (o *Owner) listening(l *launch, id uint64) {
+	if l.message == nil || atomic.LoadUint64(&l.message.control.fd) != unset {
+		return
+	}
+	o.refused.Load().forget(id)
+	if !o.noListener.Swap(true) {
+		o.report("the kernel refuses listeners of seccomp filters (Linux 5.19), or a filter around agentinit has one: what programs are refused is not counted")
+	}
+}

@@ -1,0 +1,180 @@
+package proc
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
+)
+
+// listened runs a command and returns what was refused to it, in order. It skips where the
+// kernel has no listeners.
+func listened(t *testing.T, o *Owner, c Command, reports *reports) (Result, []Refusal) {
+	t.Helper()
+	heard := make(chan Refusal, 10_000)
+	c.Refused, c.NoNewPrivs = func(r Refusal) { heard <- r }, true
+	res, err := o.Run(t.Context(), c, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reports.has("listeners") {
+		t.Skip("needs a kernel with listeners of seccomp filters")
+	}
+	var out []Refusal
+	for range len(heard) {
+		out = append(out, <-heard)
+	}
+	return res, out
+}
+
+// reports keeps what an Owner reports.
+type reports struct{ c chan string }
+
+func newReports() *reports { return &reports{make(chan string, 100)} }
+
+func (r *reports) add(s string) { r.c <- s }
+
+func (r *reports) has(part string) bool {
+	for range len(r.c) {
+		if s := <-r.c; strings.Contains(s, part) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestRefusalsAreTold(t *testing.T) {
+	deny := filter.Policy{Preset: "default"}
+	audit := deny
+	audit.Log = true
+	for _, tc := range []struct {
+		name    string
+		guard   Guard
+		policy  *filter.Policy
+		command string
+		fails   bool
+		want    string // by and name of the call that must be among those told
+	}{
+		{"guard", GuardFull, nil, "renice -n 5 -p " + self(), true, "guard setpriority"},
+		{"sandbox", GuardNone, &deny, "unshare --user true", true, "seccomp unshare"},
+		{"both: guard", GuardFull, &deny, "renice -n 5 -p " + self(), true, "guard setpriority"},
+		{"both: sandbox", GuardFull, &deny, "unshare --user true", true, "seccomp unshare"},
+		{"audit", GuardFull, &audit, "swapoff /nonexistent", true, "seccomp swapoff allowed"},
+		{"audit: guard", GuardFull, &audit, "renice -n 5 -p " + self(), true, "guard setpriority"},
+		{"nothing refused", GuardFull, &deny, "ls /", false, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reports := newReports()
+			o := newOwner(t, Options{Report: reports.add})
+			c := sh(tc.command)
+			c.Guard = tc.guard
+			if tc.policy != nil {
+				c.Sandbox = &Sandbox{Filter: compiled(t, *tc.policy)}
+			}
+			res, told := listened(t, o, c, reports)
+			if failed := res.Exit.Code() != 0; failed != tc.fails {
+				t.Errorf("%s %+v", res.Output, res.Exit)
+			}
+			var all []string
+			for _, r := range told {
+				text := r.By + " " + r.Call
+				if r.Allowed {
+					text += " allowed"
+				}
+				if r.PID == 0 {
+					t.Errorf("%+v has no pid", r)
+				}
+				all = append(all, text)
+			}
+			switch got := strings.Join(all, ", "); {
+			case tc.want == "" && got != "":
+				t.Errorf("told %q", got)
+			case !strings.Contains(got, tc.want):
+				t.Errorf("told %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// self is a pid that a guarded program must not touch: ours.
+func self() string { return strconv.Itoa(os.Getpid()) }
+
+// A kernel that refuses the listener leaves the filters in force.
+func TestFiltersWithoutAListener(t *testing.T) {
+	o := newOwner(t, Options{})
+	o.noListener.Store(true)
+	c := sh("renice -n 5 -p " + self())
+	c.Guard = GuardFull
+	c.Refused = func(r Refusal) { t.Errorf("told %+v", r) }
+	if res, err := o.Run(t.Context(), c, 1000); err != nil || res.Exit.Code() == 0 {
+		t.Errorf("%s %+v, %v", res.Output, res.Exit, err)
+	}
+}
+
+// The judge answers as the filter does, and a chain as both of its parts.
+func TestChainRefusesWhatEitherRefuses(t *testing.T) {
+	guard, err := filter.Guard(runtime.GOARCH, filter.Guarded{PID: 4711, Scoped: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox := compiled(t, filter.Policy{Deny: []string{"mount"}})
+	j, err := filter.NewJudge(filter.Chain(sandbox, guard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	arch := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+	for _, tc := range []struct {
+		nr   int32
+		arg  uint64
+		want bool
+	}{{unix.SYS_MOUNT, 0, true}, {unix.SYS_KILL, 4711, true}, {unix.SYS_KILL, 4712, false}, {unix.SYS_READ, 0, false}} {
+		d := filter.Data{Nr: tc.nr, Arch: arch}
+		d.Args[0] = tc.arg
+		if errno, _ := j.Decide(d); (errno != 0) != tc.want {
+			t.Errorf("%s(%d): %v", filter.CallName(runtime.GOARCH, d), tc.arg, errno)
+		}
+	}
+}
+
+// A process that makes refused calls in a loop uses up its budget, and gets it back.
+func TestRefusalBudget(t *testing.T) {
+	var r refusals
+	w, now := &watched{}, time.Unix(1000, 0)
+	for range 3 {
+		for n := 1; n < refusalBudget; n++ {
+			if r.spend(w, now) {
+				t.Fatalf("used up after %d", n)
+			}
+		}
+		if !r.spend(w, now.Add(time.Millisecond)) {
+			t.Fatal("never used up")
+		}
+		now = now.Add(time.Second)
+	}
+}
+
+// A flood of refused calls is answered, and does not hold up another process's.
+func TestFloodOfRefusals(t *testing.T) {
+	reports := newReports()
+	o := newOwner(t, Options{Report: reports.add})
+	flood := sh("while :; do kill -0 " + self() + "; done 2>/dev/null")
+	flood.Guard, flood.Refused = GuardFull, func(Refusal) {}
+	p, err := o.Start(flood)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := sh("renice -n 5 -p " + self())
+	c.Guard = GuardFull
+	if _, told := listened(t, o, c, reports); len(told) == 0 {
+		t.Error("nothing was told")
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Error(err)
+	}
+}
