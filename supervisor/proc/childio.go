@@ -18,6 +18,45 @@ type childIO struct {
 	ctty  int        // with tty: the child's descriptor that is the terminal
 }
 
+// descriptorReserve is how many descriptors a start leaves to us at least, or a quarter of
+// the limit if that is less: connections, probes, hooks and stops need some. A command that
+// Run runs may use half of them.
+const descriptorReserve = 64
+
+// descriptorsOfStart is more than a start takes at once: pipes, a terminal, a ruleset.
+const descriptorsOfStart = 8
+
+// checkDescriptors refuses a start that would take the last descriptors.
+func (o *Owner) checkDescriptors(beside bool) error {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return nil // it never fails for ourselves
+	}
+	reserve := min(o.descriptors, limit.Cur/4)
+	if beside {
+		reserve /= 2
+	}
+	// The kernel gives the lowest numbers that are free: as long as these lie below the
+	// reserve, a start does not touch it.
+	var free [descriptorsOfStart]int
+	var err error
+	last, taken := 0, 0
+	for ; taken < len(free) && err == nil; taken++ {
+		if last, err = unix.FcntlInt(o.null.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			break
+		}
+		free[taken] = last
+	}
+	for _, fd := range free[:taken] {
+		unix.Close(fd)
+	}
+	if err == nil && uint64(last) < limit.Cur-reserve {
+		return nil
+	}
+	return &StartError{Op: opDescriptors, Err: unix.EMFILE,
+		Hint: fmt.Sprintf("agentinit keeps the last %d of its %d for itself; raise the limit of open files of the container", reserve, limit.Cur)}
+}
+
 func (o *Owner) openIO(c *Command) (*childIO, error) {
 	if c.TTY && (c.Foreground || c.SameSession) {
 		return nil, &StartError{Op: "terminal", Err: errors.New("a new terminal needs a session of its own")}

@@ -78,6 +78,7 @@ type Stats struct {
 type Owner struct {
 	killTimeout  time.Duration
 	execPatience time.Duration
+	descriptors  uint64 // how many a start leaves to us
 	isInit       bool   // we are PID 1 of a namespace
 	selfPID      int    // our pid, as /proc names it
 	tagPrefix    string // our own tag when we run below another Owner
@@ -89,10 +90,9 @@ type Owner struct {
 	score        *scoreKeeper // nil: nobody asked for it, or the kernel refuses it
 	landlockABI  int
 	lastCap      int // the last capability that the kernel knows
-	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP,
-	// and the listener of a filter.
+	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP.
 	noClone3, noCgroupClone atomic.Bool
-	noListener              atomic.Bool
+	noListener              atomic.Bool // the kernel refused a listener, and we have said so
 	refusalsOnce            sync.Once
 	refused                 atomic.Pointer[refusals] // nil until it is needed, and where the kernel refuses it
 	null                    *os.File
@@ -181,6 +181,7 @@ func New(opts Options) (*Owner, error) {
 	o := &Owner{
 		killTimeout:  opts.KillTimeout,
 		execPatience: execPatience,
+		descriptors:  descriptorReserve,
 		report:       report,
 		selfPID:      os.Getpid(),
 		tagPrefix:    os.Getenv(EnvTag),

@@ -355,7 +355,7 @@ func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
 		sandbox = c.Sandbox.Filter
 	}
 	var r *refusals
-	if c.Refused != nil && (guard != nil || sandbox != nil) && !o.noListener.Load() {
+	if c.Refused != nil && (guard != nil || sandbox != nil) {
 		r = o.refusals()
 	}
 	if r == nil {
@@ -420,6 +420,6 @@ func (o *Owner) listening(l *launch, id uint64) {
 	}
 	o.refused.Load().forget(id)
 	if !o.noListener.Swap(true) {
-		o.report("the kernel refuses listeners of seccomp filters (Linux 5.19), or a filter around agentinit has one: what programs are refused is not counted")
+		o.report("no listener for the seccomp filter of a program (needs Linux 5.19, no filter around agentinit that has one, and a free descriptor): what it is refused is not counted")
 	}
 }

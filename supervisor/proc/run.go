@@ -37,7 +37,7 @@ func (o *Owner) Run(ctx context.Context, c Command, maxOutput int) (Result, erro
 	}
 	defer out.close()
 	notices := make(chan Exit, 2) // Exited and Emptied: the reaper never waits
-	p, err := o.start(c, func(e Exit) { notices <- e })
+	p, err := o.start(c, func(e Exit) { notices <- e }, true)
 	out.started()
 	if err != nil {
 		return Result{}, err

@@ -19,19 +19,23 @@ import (
 // when it has not. Files are inherited as declared; nothing else is, and the
 // signal mask and dispositions are the default ones.
 func (o *Owner) Start(c Command) (Process, error) {
-	return o.start(c, o.exits.push)
+	return o.start(c, o.exits.push, false)
 }
 
 // StartTo is Start for one who takes the notices of this process himself: the at
 // most two of them go to deliver and not to Exits, perhaps before StartTo returns.
 // deliver must neither block nor call the Owner: the reaper waits for it.
 func (o *Owner) StartTo(c Command, deliver func(Exit)) (Process, error) {
-	return o.start(c, deliver)
+	return o.start(c, deliver, false)
 }
 
-func (o *Owner) start(c Command, deliver func(Exit)) (Process, error) {
+// start also serves Run; beside says so.
+func (o *Owner) start(c Command, deliver func(Exit), beside bool) (Process, error) {
 	o.score.active()
-	proc, err := o.tryStart(&c, deliver)
+	proc, err := Process{}, o.checkDescriptors(beside)
+	if err == nil {
+		proc, err = o.tryStart(&c, deliver)
+	}
 	o.mu.Lock()
 	if err != nil {
 		o.stats.Failed++

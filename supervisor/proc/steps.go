@@ -327,5 +327,9 @@ func explainStep(c *Command, path string, info stepInfo, errno syscall.Errno) er
 			return e
 		}
 	}
-	return &StartError{Op: info.op, Path: info.path, Err: errno, Hint: stepHints[info.op]}
+	hint := stepHints[info.op]
+	if errno == unix.EMFILE || errno == unix.ENFILE {
+		hint = "the limit of open files is reached"
+	}
+	return &StartError{Op: info.op, Path: info.path, Err: errno, Hint: hint}
 }

@@ -1,0 +1,73 @@
+package proc
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Starts leave the last descriptors to us: with as many programs as the limit allows, files
+// can be opened, commands run and programs stopped. Without the reserve they cannot.
+func TestStartsLeaveDescriptors(t *testing.T) {
+	inside, output, failed := asPID1(t) // the limit is of the whole process
+	if !inside {
+		if failed {
+			t.Errorf("%s", output)
+		}
+		return
+	}
+	o := newOwner(t, Options{})
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	var running []Process
+	fill := func() error {
+		for {
+			c := Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}, StdinPipe: true}
+			p, err := o.Start(c)
+			if err != nil {
+				return err
+			}
+			running = append(running, p)
+		}
+	}
+	spare := func() (n int) {
+		var files []*os.File
+		for {
+			f, err := os.Open("/dev/null")
+			if err != nil {
+				break
+			}
+			files = append(files, f)
+		}
+		for _, f := range files {
+			f.Close()
+		}
+		return len(files)
+	}
+	var refused *StartError
+	if err := fill(); !errors.As(err, &refused) || !errors.Is(err, unix.EMFILE) || refused.Hint == "" {
+		t.Fatalf("refused with %v", err)
+	}
+	if n := spare(); n < 20 || len(running) < 10 {
+		t.Errorf("%d descriptors are left beside %d programs", n, len(running))
+	}
+	if r, err := o.Run(t.Context(), sh("echo hello"), 100); err != nil || string(r.Output) != "hello\n" {
+		t.Errorf("a command beside the programs: %q, %v", r.Output, err)
+	}
+	o.descriptors = 0
+	if err := fill(); !errors.Is(err, unix.EMFILE) {
+		t.Errorf("refused with %v", err)
+	}
+	if n := spare(); n >= 20 {
+		t.Errorf("without a reserve %d descriptors are left: the test shows nothing", n)
+	}
+	for _, p := range running {
+		if err := o.Kill(p.ID); err != nil {
+			t.Errorf("cannot stop a program: %v", err)
+		}
+		p.Stdin.Close()
+	}
+}
