@@ -309,7 +309,7 @@ func (l *loop) rename(was, name string) {
 func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, back bool) bool {
 	switch {
 	case kind == program.Remove:
-		e.wanted, e.blocked, e.again, e.halt = false, false, false, haltNone
+		e.wanted, e.blocked, e.again, e.revive, e.halt = false, false, false, false, haltNone
 		l.step(e, program.Event{Kind: program.Stop})
 		return false
 	case kind == program.Live:

@@ -112,7 +112,7 @@ func (l *loop) shutDown(c Cause) {
 	l.sup.setPhase(Draining)
 	for _, e := range l.order {
 		l.agenda.set(&e.cronD, time.Time{})
-		e.again, e.asked, e.halt, e.cron = false, false, haltNone, nil
+		e.again, e.revive, e.asked, e.halt, e.cron = false, false, false, haltNone, nil
 		if e.wanted || e.waiting != "" || e.scheduled() {
 			l.unwant(e, "not started: the box is shutting down")
 		}
@@ -319,7 +319,7 @@ func (l *loop) checkAllExited() {
 	}
 	l.look++
 	for _, e := range l.order {
-		if e.active() || e.cron != nil || e.again || e.wanted && !l.blocked(e) {
+		if e.active() || e.cron != nil || e.again || e.revive || e.asked || e.wanted && !l.blocked(e) {
 			return
 		}
 	}

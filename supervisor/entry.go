@@ -33,6 +33,7 @@ type entry struct {
 	waiting    string // why it is not started yet
 	blocked    bool   // wanted, and what it needs will not come without a request
 	halt       halt
+	revive     bool // starts when all programs have stopped: a restart of the box
 	firstStart time.Time
 	dirty      bool // in the loop's list
 	removing   bool // goes once it is gone
@@ -62,6 +63,9 @@ func (e *entry) needs() []program.Need { return e.m.Newest().Needs }
 // active tells whether something runs or will run without being asked for.
 func (e *entry) active() bool { return !e.m.Resting() }
 
+// queued tells whether a request has e start later.
+func (e *entry) queued() bool { return e.revive || e.asked || e.wanted && !e.blocked }
+
 // gone tells whether no process is left and none will come.
 func (e *entry) gone() bool { return e.m.Resting() && !e.m.Live() }
 
@@ -77,6 +81,9 @@ func (e *entry) dropWatches() {
 func (e *entry) reason() string {
 	if e.halting() {
 		return "stops after the programs that depend on it"
+	}
+	if e.m.Resting() && e.revive {
+		return "starts again when all programs have stopped"
 	}
 	if e.m.Resting() && e.waiting != "" {
 		return e.waiting
@@ -105,7 +112,7 @@ func (e *entry) makeStatus() *Status {
 	s := &Status{
 		Name: e.name, Group: spec.Group, Former: e.former, State: m.State,
 		Ready: m.Ready, Healthy: m.Healthy, Completed: m.Completed, Required: e.required,
-		Blocked: e.blocked && e.wanted, Halting: e.halting(),
+		Blocked: e.blocked && e.wanted, Halting: e.halting(), Queued: e.queued(),
 		Reason: e.reason(), Text: e.text, PID: m.PID, Run: m.Run, Restarts: m.Restarts,
 		Since: m.Since, StartedAt: instant(m.StartedAt), RunningAt: instant(m.RunningAt),
 		EndedAt: instant(m.EndedAt), Deadline: instant(m.Deadline), LastExit: m.LastExit, Spec: spec,

@@ -32,12 +32,32 @@ func (l *loop) advanceHalt() {
 		}
 	}
 	l.halts = last >= 0
+	if !l.halts {
+		l.reviveAll()
+	}
 	for _, e := range l.order {
 		if e.halt != haltWaits || e.wave != last || l.inTheWay(e) {
 			continue
 		}
 		e.halt = haltAsked
 		l.step(e, program.Event{Kind: program.Stop})
+	}
+}
+
+// reviveAll starts, in the order of the boot, what a restart of the box has stopped.
+func (l *loop) reviveAll() {
+	for _, e := range l.order {
+		if !e.revive {
+			continue
+		}
+		e.revive = false
+		request := l.requestStartAll
+		if e.scheduled() {
+			request = l.requestRun
+		}
+		if err := request(e); err != nil {
+			l.show(e) // it has been started meanwhile, or is being removed
+		}
 	}
 }
 

@@ -62,7 +62,7 @@ func (l *loop) requestRun(e *entry) error {
 // requestStop asks for a program to be down; advanceHalt carries it out. A
 // schedule is paused.
 func (l *loop) requestStop(e *entry) error {
-	e.again = false
+	e.again, e.revive = false, false
 	rests := e.m.Resting()
 	if e.scheduled() && !e.paused {
 		l.pause(e)
@@ -127,6 +127,24 @@ func (l *loop) requestRestart(e *entry) error {
 		return nil
 	}
 	l.step(e, program.Event{Kind: program.Start})
+	return nil
+}
+
+// requestRestartAll stops the program in the order of a stop of the box. When all
+// that were asked are down, they start as at the boot.
+func (l *loop) requestRestartAll(e *entry) error {
+	if err := l.changeable(e, "restart"); err != nil {
+		return err
+	}
+	if e.scheduled() && e.m.Resting() {
+		return l.refuse(e, "restart", "it does not run; `run` starts a run now")
+	}
+	e.revive, l.halts = true, true
+	if e.active() {
+		e.halt = haltWaits
+	}
+	l.show(e)
+	l.touch(e)
 	return nil
 }
 

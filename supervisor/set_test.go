@@ -273,6 +273,65 @@ func TestStartAllGoesInWaves(t *testing.T) {
 	})
 }
 
+// TestRestartAllStopsAllFirst: backwards, then it starts in waves.
+func TestRestartAllStopsAllFirst(t *testing.T) {
+	inBox(t, func(b *box) {
+		for _, name := range []string{"db", "web", "late"} {
+			b.k.habits[name] = dies(time.Second)
+		}
+		b.p.after["db"] = 3 * time.Second
+		b.boot(Config{ExitWhenAllExited: true},
+			spec("db", priority(1), notify), spec("web", priority(1), needs("db")), spec("late", priority(2)), spec("idle", manual))
+		b.pass(10 * time.Second)
+		b.k.forget()
+		if err := b.sup.RestartAll(b.t.Context(), "db", "web", "late"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(500 * time.Millisecond)
+		b.asked("TERM late")
+		b.pass(time.Second)
+		b.asked("TERM web")
+		b.is("late", program.Stopped, "starts again when all programs have stopped")
+		if st := b.status("late"); !st.Queued {
+			t.Errorf("%+v", st)
+		}
+		b.pass(time.Second)
+		b.asked("TERM db")
+		b.pass(time.Second)
+		b.asked("start db")
+		b.is("late", program.Stopped, "waits for its turn")
+		b.pass(10 * time.Second)
+		b.asked("start web, start late")
+		for _, name := range []string{"db", "web", "late"} {
+			if st := b.status(name); st.State != program.Running || st.Run != 2 || st.Queued {
+				t.Errorf("%s: %+v", name, st)
+			}
+		}
+		b.is("idle", program.Stopped, "")
+	})
+}
+
+// TestRestartAllGivesWayToAStop: what is stopped meanwhile stays so.
+func TestRestartAllGivesWayToAStop(t *testing.T) {
+	inBox(t, func(b *box) {
+		for _, name := range []string{"db", "web"} {
+			b.k.habits[name] = dies(time.Second)
+		}
+		b.boot(Config{}, spec("db"), spec("web", needs("db")))
+		b.pass(10 * time.Second)
+		if err := b.sup.RestartAll(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(500 * time.Millisecond)
+		if err := b.sup.Stop(b.t.Context(), "db", "web"); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Minute)
+		b.is("db", program.Stopped, "")
+		b.is("web", program.Stopped, "")
+	})
+}
+
 // TestStartTriesTheNeedsAgain of a program that waits for one that has given up,
 // and says at once when that does not help.
 func TestStartTriesTheNeedsAgain(t *testing.T) {

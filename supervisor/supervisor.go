@@ -158,6 +158,12 @@ func (s *Supervisor) Restart(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestRestart)
 }
 
+// RestartAll is Restart in the order of the box: all of the programs stop as with
+// Stop, then they start as with StartAll.
+func (s *Supervisor) RestartAll(ctx context.Context, names ...string) error {
+	return s.each(ctx, names, s.loop.requestRestartAll)
+}
+
 // Signal sends a signal (a name, with or without "SIG", or a number) to the
 // leader of each program and returns when it has been sent. Errors are those of
 // Start, and what the kernel says.

@@ -41,7 +41,7 @@ func postStop(s *Server, r *http.Request) (any, error) {
 }
 
 func postRestart(s *Server, r *http.Request) (any, error) {
-	return s.act(r, action{name: "restart", ask: s.cfg.Supervisor.Restart, part: restartsWithBox, goal: restarted, already: never})
+	return s.act(r, action{name: "restart", ask: s.cfg.Supervisor.Restart, all: s.cfg.Supervisor.RestartAll, part: restartsWithBox, goal: restarted, already: never})
 }
 
 // startsWithBox: what somebody does not want to run by itself, or has done its

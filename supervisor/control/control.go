@@ -38,6 +38,8 @@ type Supervisor interface {
 	RunNow(ctx context.Context, names ...string) error
 	Stop(ctx context.Context, names ...string) error
 	Restart(ctx context.Context, names ...string) error
+	// RestartAll is Stop of all of them, then StartAll.
+	RestartAll(ctx context.Context, names ...string) error
 	Signal(ctx context.Context, signal string, names ...string) error
 	// Shutdown asks for an orderly stop of the whole box and returns at once.
 	Shutdown(reason string)

@@ -64,7 +64,12 @@ func under(p supervisor.Status) bool {
 
 // restarted is started by a run that is new.
 func restarted(before subject, now supervisor.Status) (bool, *api.Error) {
-	if now.Run <= before.Run {
+	switch {
+	case now.Run <= before.Run && now.Queued:
+		return false, nil // all stop first, or it waits for what it needs
+	case now.Run <= before.Run && now.Blocked:
+		return true, about(api.CodeConflict, now, "%s: %s", now.Name, reasonOf(now))
+	case now.Run <= before.Run:
 		return halted(before, now)
 	}
 	if now.State == program.Running {

@@ -101,6 +101,15 @@ func TestWithTheRealLoop(t *testing.T) {
 	r, err = c.Restart(ctx, api.ActionRequest{Names: []string{"db", "web"}, Rolling: true})
 	must(t, err)
 	equal(t, changed(r), []string{"db", "web"})
+	before := sup.Snapshot().Programs
+	r, err = c.Restart(ctx, api.ActionRequest{All: true})
+	must(t, err)
+	equal(t, changed(r), []string{"db", "web"})
+	for i, p := range sup.Snapshot().Programs {
+		if p.Name != "bad" && (p.Run != before[i].Run+1 || p.State != program.Running) {
+			t.Errorf("after a restart of all, %s is %v in run %d", p.Name, p.State, p.Run)
+		}
+	}
 	r, err = c.Stop(ctx, api.ActionRequest{All: true})
 	must(t, err)
 	if r.Failed() {

@@ -24,6 +24,9 @@ type Status struct {
 	// Halting says that a stop was asked for and waits until the programs that
 	// depend on this one have stopped.
 	Halting bool `json:"halting,omitempty"`
+	// Queued says that the program starts without another request: when its turn
+	// comes, or what it needs.
+	Queued bool `json:"queued,omitempty"`
 	// Reason says in words why the program is not running or, while it is, why it
 	// is unhealthy; else it is empty.
 	Reason string `json:"reason,omitempty"`

@@ -283,6 +283,9 @@ func (b *Box) Restart(_ context.Context, names ...string) error {
 	return b.each(names, willing, b.start)
 }
 
+// RestartAll is Restart.
+func (b *Box) RestartAll(ctx context.Context, names ...string) error { return b.Restart(ctx, names...) }
+
 // Signal notes what was sent.
 func (b *Box) Signal(_ context.Context, signal string, names ...string) error {
 	return b.each(names, willing, func(p *supervisor.Status) { b.signals = append(b.signals, p.Name+" "+signal) })
