@@ -36,12 +36,13 @@ func Caught() <-chan os.Signal {
 
 // CaughtAll is Caught with every signal that can be caught. Left out, so that a
 // storm of them cannot push a TERM out of the channel: SIGCHLD, which belongs to
-// supervisor/proc, and SIGURG, which Go's scheduler sends itself. Also left out are
-// the runtime's own: SIGPROF, and 32 to 34 of the C libraries, which programs know
-// as SIGRTMIN.
+// supervisor/proc, and SIGURG, which Go's scheduler sends itself, and 32 and 33, which
+// the C libraries use between their threads. SIGPROF and 34 come as Relay.
 func CaughtAll() <-chan os.Signal {
 	Also(all()...)
-	return Caught()
+	signals := Caught()
+	installRelays()
+	return signals
 }
 
 func all() []os.Signal {
@@ -86,6 +87,7 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 		)
 		if expectAll() {
 			signal.Notify(caught, all()...)
+			installRelays()
 		}
 		atomic.StoreUint32(&pass, 1) // whoever reads the channel is told of faults that were sent
 	}()

@@ -41,6 +41,11 @@ var (
 	next    [65]uintptr // the runtime's handlers
 	pass    uint32      // 1: faults that were sent go on to the runtime, as messages
 
+	// Signals that the runtime keeps to itself: the one as which it is told of
+	// them, and how many came.
+	relayAs [65]uint32
+	relayed [65]uint64
+
 	handlerAddress uintptr // of the handler; set in handler_*.s
 )
 
@@ -75,6 +80,44 @@ func install() {
 		act.handler = handlerAddress
 		rtSigaction(sig, &act, nil)
 	}
+}
+
+// Relay is the signal that the channel of CaughtAll has instead of SIGPROF and 34;
+// Relayed then says which came.
+const Relay = syscall.Signal(64)
+
+// relays are the signals that os/signal cannot be asked for, and Relay itself. The
+// runtime takes SIGPROF for its own profiler, and leaves 34, which the GNU C library
+// knows as SIGRTMIN, to the C library (runtime/sigtab_linux_generic.go).
+var relays = [...]syscall.Signal{syscall.SIGPROF, 34, Relay}
+
+// installRelays has the runtime told of relays. It takes flags, mask and restorer from
+// the runtime's own handler of SIGTERM, and does nothing where SIGTERM is ignored.
+func installRelays() {
+	var act sigaction
+	if next[syscall.SIGTERM] == 0 || rtSigaction(syscall.SIGTERM, nil, &act) != 0 {
+		return
+	}
+	next[Relay] = next[syscall.SIGTERM] // the runtime has one handler for all
+	for _, sig := range relays {
+		atomic.StoreUint32(&relayAs[sig], uint32(Relay))
+		rtSigaction(sig, &act, nil)
+	}
+}
+
+var relaysTaken [65]uint64
+
+// Relayed returns which of the relayed signals came since the last call. Only one
+// goroutine may call it.
+func Relayed() []syscall.Signal {
+	var came []syscall.Signal
+	for _, sig := range relays {
+		if n := atomic.LoadUint64(&relayed[sig]); n != relaysTaken[sig] {
+			relaysTaken[sig] = n
+			came = append(came, sig)
+		}
+	}
+	return came
 }
 
 // sigsetSize is that of the kernel's sigset_t, in bytes.

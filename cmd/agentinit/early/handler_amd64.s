@@ -11,6 +11,11 @@ DATA ·handlerAddress(SB)/8, $·handler(SB)
 GLOBL ·handlerAddress(SB), NOPTR, $8
 
 TEXT ·handler(SB),NOSPLIT|NOFRAME,$0
+	LEAQ	·relayAs(SB), R10
+	MOVL	DI, CX
+	MOVL	(R10)(CX*4), AX
+	TESTL	AX, AX
+	JNZ	relay
 	MOVL	8(SI), R9       // si_code
 	MOVL	FAULTS, R8
 	BTL	DI, R8
@@ -73,3 +78,10 @@ chain:
 
 drop:
 	RET
+
+relay:
+	LEAQ	·relayed(SB), R10
+	LOCK
+	INCQ	(R10)(CX*8)
+	MOVL	AX, DI          // for the runtime, this signal came
+	JMP	chain

@@ -11,6 +11,10 @@ DATA ·handlerAddress(SB)/8, $·handler(SB)
 GLOBL ·handlerAddress(SB), NOPTR, $8
 
 TEXT ·handler(SB),NOSPLIT|NOFRAME,$0
+	MOVD	$·relayAs(SB), R10
+	ADD	R0<<2, R10, R10
+	MOVWU	(R10), R9
+	CBNZ	R9, relay
 	MOVW	8(R1), R9       // si_code
 	MOVD	FAULTS, R8
 	LSR	R0, R8, R8
@@ -72,3 +76,14 @@ chain:
 
 drop:
 	RET
+
+relay:
+	MOVD	$·relayed(SB), R10
+	ADD	R0<<3, R10, R10
+count:
+	LDAXR	(R10), R11
+	ADD	$1, R11
+	STLXR	R11, (R10), R12
+	CBNZ	R12, count
+	MOVD	R9, R0          // for the runtime, this signal came
+	B	chain

@@ -134,3 +134,21 @@ func TestAFloodIsCounted(t *testing.T) {
 		t.Errorf("%d records, %d lost, the last %+v", len(sent), lost, sent[len(sent)-1])
 	}
 }
+
+// TestSignalsThatTheRuntimeKeepsAreRelayed, and so is the one that stands for them.
+func TestSignalsThatTheRuntimeKeepsAreRelayed(t *testing.T) {
+	signals := CaughtAll()
+	for _, sig := range relays {
+		if err := syscall.Kill(os.Getpid(), sig); err != nil {
+			t.Fatal(err)
+		}
+		for got := range signals {
+			if got == Relay {
+				break
+			}
+		}
+		if came := Relayed(); len(came) != 1 || came[0] != sig {
+			t.Errorf("sent %v, got %v", sig, came)
+		}
+	}
+}

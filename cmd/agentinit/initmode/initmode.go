@@ -122,7 +122,13 @@ func run(opts options, env []string, stderr io.Writer) int {
 	for {
 		select {
 		case sig := <-signals:
-			forward(owner, child.ID, sig, scope, stderr)
+			if sig != early.Relay {
+				forward(owner, child.ID, sig, scope, stderr)
+				continue
+			}
+			for _, came := range early.Relayed() {
+				forward(owner, child.ID, came, scope, stderr)
+			}
 		case e := <-owner.Exits():
 			if e.Kind != proc.Exited || e.ID != child.ID {
 				continue

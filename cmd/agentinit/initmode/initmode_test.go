@@ -133,7 +133,8 @@ func TestInitForwardsSignals(t *testing.T) {
 			t.Fatalf("got %q", lines.Text())
 		}
 		// Without TERM, which ends it, what cannot be caught, what is not
-		// forwarded, and 27 and 32 to 34, which a Go program cannot be told of.
+		// forwarded, and 27 and 32 to 34, which a Go program cannot be told of: see
+		// TestInitForwardsWhatGoCannotCatch.
 		for _, n := range []int{1, 2, 3, 5, 6, 10, 12, 13, 14, 16, 18, 24, 25, 26, 28, 29, 30, 35, 36, 37, 50, 63, 64} {
 			if err := c.Process.Signal(syscall.Signal(n)); err != nil {
 				t.Fatal(err)
@@ -162,6 +163,40 @@ func TestInitForwardsSignals(t *testing.T) {
 		if code := exitCode(t, c.Wait()); code != 0 {
 			t.Errorf("exit status %d", code)
 		}
+	}
+}
+
+// TestInitForwardsWhatGoCannotCatch: SIGPROF and 34, glibc's SIGRTMIN, and the one
+// that stands for them inside agentinit. The child is a shell.
+func TestInitForwardsWhatGoCannotCatch(t *testing.T) {
+	c := initCmd("--", "sh", "-c",
+		`for n in 27 34 64; do trap "echo $n" $n; done; trap 'kill $!; exit 5' TERM; sleep 1000 & echo ready; while :; do wait; done`)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	watchdog := time.AfterFunc(30*time.Second, func() { c.Process.Kill(); out.Close() })
+	defer watchdog.Stop()
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() || lines.Text() != "ready" {
+		t.Fatalf("got %q", lines.Text())
+	}
+	for _, n := range []int{27, 34, 64, 34, 64, 27} {
+		if err := c.Process.Signal(syscall.Signal(n)); err != nil {
+			t.Fatal(err)
+		}
+		if !lines.Scan() || lines.Text() != strconv.Itoa(n) {
+			t.Fatalf("sent %d, the child reports %q", n, lines.Text())
+		}
+	}
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(t, c.Wait()); code != 5 {
+		t.Errorf("exit status %d", code)
 	}
 }
 
