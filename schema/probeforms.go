@@ -43,6 +43,7 @@ type probeTable struct {
 	failures int
 	action   string
 	watchdog Duration
+	wedge    Wedge
 }
 
 var (
@@ -66,7 +67,11 @@ func readProbeTable(s *shape, v any) (probeTable, error) {
 	if n, ok := full["failures"].(int64); ok {
 		t.failures = int(n)
 	}
-	for name, dst := range map[string]*Duration{"deadline": &t.deadline, "watchdog": &t.watchdog} {
+	t.wedge.StackSignal, _ = full["stack_signal"].(string)
+	for name, dst := range map[string]*Duration{
+		"deadline": &t.deadline, "watchdog": &t.watchdog,
+		"no_output": &t.wedge.NoOutput, "spinning": &t.wedge.Spinning, "blocked": &t.wedge.Blocked,
+	} {
 		if v, ok := full[name]; ok {
 			if err := dst.fromTOML(v); err != nil {
 				return t, fmt.Errorf("%s: %w", name, err)
@@ -128,9 +133,8 @@ func (r *Ready) fromTOML(v any) error {
 	return nil
 }
 
-// fromTOML reads one table or an array of them. failures, action and watchdog
-// hold for all: the fewest failures, the shortest watchdog, the last action
-// that is written.
+// fromTOML reads one table or an array of them. What is no probe holds for all: the fewest
+// failures, the shortest of each duration, the last action and signal that are written.
 func (h *Health) fromTOML(v any) error {
 	h.Action = "restart"
 	for _, e := range tablesOf(v) {
@@ -145,8 +149,15 @@ func (h *Health) fromTOML(v any) error {
 		if raw, ok := e.(map[string]any); ok && raw["action"] != nil {
 			h.Action = t.action
 		}
-		if t.watchdog > 0 && (h.Watchdog == 0 || t.watchdog < h.Watchdog) {
-			h.Watchdog = t.watchdog
+		for dst, d := range map[*Duration]Duration{
+			&h.Watchdog: t.watchdog, &h.Wedge.NoOutput: t.wedge.NoOutput, &h.Wedge.Spinning: t.wedge.Spinning, &h.Wedge.Blocked: t.wedge.Blocked,
+		} {
+			if d > 0 && (*dst == 0 || d < *dst) {
+				*dst = d
+			}
+		}
+		if t.wedge.StackSignal != "" {
+			h.Wedge.StackSignal = t.wedge.StackSignal
 		}
 	}
 	return nil

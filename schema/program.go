@@ -95,6 +95,15 @@ type Health struct {
 	Failures int
 	Action   string   // restart, none, shutdown
 	Watchdog Duration // 0: off
+	Wedge    Wedge
+}
+
+// Wedge are the keys of health that say when a program is wedged; a duration of 0 is off.
+type Wedge struct {
+	NoOutput    Duration `toml:"no_output"`
+	Spinning    Duration `toml:"spinning"`
+	Blocked     Duration `toml:"blocked"`
+	StackSignal string   `toml:"stack_signal"`
 }
 
 // Probe is one condition, as program.Probe has it.

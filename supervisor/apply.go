@@ -127,7 +127,7 @@ func (s *Supervisor) check(specs []program.Spec) error {
 
 // canRun tells whether everything is there that spec needs.
 func (c *Config) canRun(spec *program.Spec) error {
-	probes := len(spec.Readiness.Probes)+len(spec.Health.Probes) > 0 || spec.Health.Watchdog > 0
+	probes := len(spec.Readiness.Probes) > 0 || spec.Health.On()
 	if probes && c.Prober == nil {
 		return fmt.Errorf("program %s declares probes, which this supervisor cannot run", spec.Name)
 	}

@@ -44,6 +44,14 @@ func (s *System) Ready(spec *program.Spec, run uint64, pid int, report func(Repo
 // Health implements Prober.
 func (s *System) Health(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func()) {
 	target := s.target(spec, run, pid, report)
+	if spec.Health.Wedge.On() {
+		return s.watchWedge(spec, run, target, report)
+	}
+	return s.check(spec, target, report)
+}
+
+// check reports what the probes and the watchdog find.
+func (s *System) check(spec *program.Spec, target ready.Target, report func(Report)) (stop func()) {
 	return s.watch(func(ctx context.Context) {
 		s.watcher.Check(ctx, target, spec.Health, func(r ready.Result) {
 			if r.Ready {

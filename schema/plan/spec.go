@@ -50,6 +50,9 @@ func specOf(p *schema.Program, required bool) program.Spec {
 	if h := p.Health; h != nil {
 		s.Health = program.Health{
 			Probes: probesOf(h.Probes), Failures: h.Failures, Action: program.HealthAction(h.Action), Watchdog: h.Watchdog.Std(),
+			Wedge: program.Wedge{
+				NoOutput: h.Wedge.NoOutput.Std(), Spinning: h.Wedge.Spinning.Std(), Blocked: h.Wedge.Blocked.Std(), StackSignal: h.Wedge.StackSignal,
+			},
 		}
 	}
 	for _, step := range p.Stop {

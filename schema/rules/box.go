@@ -22,7 +22,7 @@ func boxRules() []Rule {
 			Doc:    `The logs of a program have to = "file", and no path is given.`,
 			Remedy: "Write logs.path."},
 		{Code: "E102", Severity: schema.Error, Check: perProgram(unknownSignals),
-			Doc:    "stop or stop_signal names a signal that Linux does not have.",
+			Doc:    "stop, stop_signal or health.stack_signal names a signal that Linux does not have.",
 			Remedy: "Use a name of signal(7), with or without SIG, RTMIN+n, or a number from 1 to 64."},
 		{Code: "E103", Severity: schema.Error, Check: perProgram(badLogPattern),
 			Doc:    "ready.log is not a regular expression in RE2 syntax.",
@@ -221,6 +221,11 @@ func unknownSignals(p programTable) (out []schema.Finding) {
 	if text, ok := p.table["stop_signal"].(string); ok {
 		check(text, "stop_signal")
 	}
+	probeTables(p, "health", func(t map[string]any, keys ...string) {
+		if text, ok := t["stack_signal"].(string); ok {
+			check(text, append(keys, "stack_signal")...)
+		}
+	})
 	return out
 }
 
@@ -341,7 +346,7 @@ func sameArtifactTwice(d *schema.Document, _ Facts) (out []schema.Finding) {
 
 var (
 	readyConditions  = program.DialectNames(false)
-	healthConditions = append(program.DialectNames(true), "watchdog")
+	healthConditions = append(program.DialectNames(true), "watchdog", "no_output", "spinning", "blocked")
 )
 
 func emptyProbes(p programTable) (out []schema.Finding) {

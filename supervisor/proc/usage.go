@@ -2,6 +2,8 @@ package proc
 
 import (
 	"os"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -46,6 +48,38 @@ func (o *Owner) Usage(id uint64) (Usage, error) {
 	p.peakCPU = max(p.peakCPU, cpu)
 	u.CPU = p.peakCPU
 	return u, nil
+}
+
+// Runnable is how long the threads of the living members have run or waited for a processor.
+// Unlike the CPU time, it grows as fast as the clock for a thread that spins on a loaded machine
+// or under a CPU quota (Documentation/scheduler/sched-stats.rst). It is 0 where the kernel
+// does not tell, and falls when a member ends.
+func (o *Owner) Runnable(id uint64) time.Duration {
+	p, err := o.lookup(id)
+	if err != nil {
+		return 0 // nothing is left of it
+	}
+	var sum time.Duration
+	for _, t := range o.tree(p) {
+		dir := "/proc/" + strconv.Itoa(t.pid) + "/task"
+		threads, err := os.ReadDir(dir)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		for _, thread := range threads {
+			text, err := os.ReadFile(dir + "/" + thread.Name() + "/schedstat")
+			fields := strings.Fields(string(text))
+			if err != nil || len(fields) < 2 {
+				continue
+			}
+			for _, f := range fields[:2] { // nanoseconds on a processor, and waiting for one
+				if ns, err := strconv.ParseInt(f, 10, 64); err == nil {
+					sum += time.Duration(ns)
+				}
+			}
+		}
+	}
+	return sum
 }
 
 func ticks(n uint64) time.Duration {

@@ -180,7 +180,11 @@ type Health struct {
 	Failures int           `json:"failures,omitempty"` // in a row
 	Action   HealthAction  `json:"action,omitempty"`
 	Watchdog time.Duration `json:"watchdog,omitempty"` // expects WATCHDOG=1 within
+	Wedge    Wedge         `json:"wedge,omitzero"`
 }
+
+// On tells whether anything is checked.
+func (h Health) On() bool { return len(h.Probes) > 0 || h.Watchdog > 0 || h.Wedge.On() }
 
 // Hook is a command run beside a program's life; it never blocks the loop.
 type Hook struct {

@@ -168,7 +168,7 @@ func (t *transition) run() {
 	if t.spec.StartRetries >= 0 {
 		t.failures = 0
 	}
-	if len(t.spec.Health.Probes) > 0 || t.spec.Health.Watchdog > 0 {
+	if t.spec.Health.On() {
 		t.probing = true
 		t.do(Action{Kind: StartHealth})
 	}
