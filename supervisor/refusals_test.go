@@ -2,10 +2,14 @@ package supervisor
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // Each kind is told at its first refusal and then once a minute; the kinds are bounded.
@@ -39,5 +43,43 @@ func TestTallies(t *testing.T) {
 	}
 	if n := len(all["web:0"]); n != maxRefused+1 || sum != 107 || all["web"] != nil {
 		t.Errorf("%d kinds of %d calls, %v", n, sum, all["web"])
+	}
+}
+
+// A trial runs in the sandbox of the program, and tells what was refused.
+func TestTrial(t *testing.T) {
+	needsListeners(t)
+	b := newRealBox(t, Config{})
+	run := spec("web", shell("true"), func(s *program.Spec) {
+		s.Env = append(s.Env, "GREETING=hello")
+		s.Sandbox = &program.Sandbox{NoNewPrivileges: true, Seccomp: "default"}
+	})
+	got, err := b.sys.Try(t.Context(), &run, []string{"/bin/sh", "-c", "echo $GREETING; unshare -U true"})
+	if err != nil || got.Status == 0 || !strings.HasPrefix(string(got.Output), "hello\n") || got.Skipped != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if len(got.Refused) != 1 || got.Refused[0].Call != "unshare" {
+		t.Errorf("refused %+v", got.Refused)
+	}
+	run.Sandbox.Mode = "audit"
+	got, err = b.sys.Try(t.Context(), &run, []string{"/bin/sh", "-c", "swapoff /none"})
+	if err != nil || got.Skipped == "" || len(got.Refused) == 0 || !got.Refused[0].Allowed {
+		t.Errorf("audit: %+v, %v", got, err)
+	}
+}
+
+// needsListeners skips where the kernel has no listeners that this package uses (Linux 5.19).
+func needsListeners(t *testing.T) {
+	t.Helper()
+	var name unix.Utsname
+	var major, minor int
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	if major < 5 || major == 5 && minor < 19 {
+		t.Skip("needs Linux 5.19")
 	}
 }

@@ -140,7 +140,7 @@ func newRoot(c *cli) *cobra.Command {
 		newStatus(c), newTop(c), newStart(c), newRun(c), newStop(c), newRestart(c), newSignal(c),
 		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
 		newApply(c), newLogLevel(c), newAudit(c), newCrash(c), newMetrics(c), newShutdown(c), newVersion(c), newBridge(c),
-		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newDoctor(c),
+		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newSandbox(c), newDoctor(c),
 		newAdapters(c), newBead(c), newMem(c), newPod(c), newEvent(c), newAgent(c), newBackup(c), newRestore(c),
 		newIdentity(c), newFederation(c),
 	)

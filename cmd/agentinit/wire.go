@@ -496,7 +496,7 @@ func (b *box) controlConfig() control.Config {
 	config := control.Config{
 		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
 		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Usage: b.programUsage, Processes: b.programProcesses, Probes: b.server.Handler(),
-		Adapters: auditRequests(b.audit, b.api.Handler()), Audit: b.audit, Crashes: b.system.Crashes, Refusals: b.system.Refusals,
+		Adapters: auditRequests(b.audit, b.api.Handler()), Audit: b.audit, Crashes: b.system.Crashes, Refusals: b.system.Refusals, Try: b.system.Try,
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,
 		},

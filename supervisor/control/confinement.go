@@ -37,11 +37,7 @@ func (s *Server) refusals(name string) []api.Refusal {
 	if s.cfg.Refusals == nil {
 		return nil
 	}
-	var out []api.Refusal
-	for _, r := range s.cfg.Refusals(name) {
-		out = append(out, api.Refusal{By: r.By, Call: r.Call, Allowed: r.Allowed, Count: r.Count, PID: r.PID, Last: r.Last, Command: r.Command})
-	}
-	return out
+	return toRefusals(s.cfg.Refusals(name))
 }
 
 // refusedCalls counts them.

@@ -19,6 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // Supervisor is what control asks of the loop. A change must be visible in
@@ -122,6 +123,8 @@ type Config struct {
 	Crashes func() map[string]supervisor.Crash
 	// Refusals are the system calls that were refused to a program, by kind.
 	Refusals func(program string) []supervisor.Refusal
+	// Try runs a command within the bounds of a program.
+	Try func(ctx context.Context, spec *program.Spec, argv []string) (supervisor.Trial, error)
 	// Audit records who asked for what; nil records nothing.
 	Audit *audit.Log
 	// Wrap is put around everything that is served; nil for nothing. Each handler

@@ -104,6 +104,8 @@ func routes() []route {
 			Doc: "Change the level of agentinit's own log."},
 		{Method: "GET", Path: "/v1/confinement", Access: Read, reply: getConfinement, Query: []param{oneName}, Reply: api.Confinement{},
 			Doc: "What bounds a program: user, capabilities, seccomp, sandbox, limits."},
+		{Method: "POST", Path: "/v1/sandbox/test", Access: Write, reply: postSandboxTest, Body: api.SandboxTest{}, Reply: api.SandboxTestResult{},
+			Doc: "Run a command as a program would be run, and tell what was refused to it. Only for processes outside all programs."},
 		{Method: "GET", Path: "/v1/crash", Access: Read, reply: getCrash, Query: []param{oneName}, Reply: api.Crashes{},
 			Doc: "How the latest run of a program ended that did not end as expected; without a name, of each."},
 		{Method: "GET", Path: "/v1/audit", Access: Read, stream: getAudit, Reply: api.AuditEntry{},

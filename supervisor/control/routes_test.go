@@ -276,6 +276,22 @@ func TestContract(t *testing.T) {
 			must(t, err)
 			equal(t, status.Programs[0].Refused, uint64(5))
 		},
+		"POST /v1/sandbox/test": func(t *testing.T, c *api.Client, b *controltest.Box) {
+			b.Set("web", func(p *supervisor.Status) { p.Spec = &program.Spec{Name: "web"} })
+			x, err := c.SandboxTest(t.Context(), api.SandboxTest{Program: "web", Command: []string{"true"}})
+			must(t, err)
+			equal(t, x.Output, "web true")
+			equal(t, x.Status, 3)
+			equal(t, x.Refused[0].Call, "mount")
+			_, err = c.SandboxTest(t.Context(), api.SandboxTest{Program: "web"})
+			equal(t, api.CodeOf(err), api.CodeBadRequest)
+			_, err = c.SandboxTest(t.Context(), api.SandboxTest{Program: "web", Command: []string{"true"}, TimeoutMS: 600_001})
+			equal(t, api.CodeOf(err), api.CodeBadRequest)
+			b.Owners = func(int) (string, bool) { return "web", true }
+			b.Set("web", func(p *supervisor.Status) { p.Spec = &program.Spec{Name: "web", Control: true} })
+			_, err = c.SandboxTest(t.Context(), api.SandboxTest{Program: "web", Command: []string{"true"}})
+			equal(t, api.CodeOf(err), api.CodeForbidden)
+		},
 		"GET /v1/crash": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			all, err := c.Crash(t.Context(), "")
 			must(t, err)
@@ -519,6 +535,7 @@ func TestEveryWriteIsAudited(t *testing.T) {
 	bodies := map[string]string{
 		"/v1/start": `{"all":true}`, "/v1/stop": `{"all":true}`, "/v1/restart": `{"all":true}`, "/v1/run": `{"names":["web"]}`,
 		"/v1/signal": `{"all":true,"signal":"HUP"}`, "/v1/log-level": `{"level":"debug"}`,
+		"/v1/sandbox/test": `{"program":"web","command":["true"]}`,
 	}
 	for _, rt := range control.RouteList() {
 		t.Run(rt.Method+rt.Path, func(t *testing.T) {

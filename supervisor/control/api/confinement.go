@@ -33,6 +33,34 @@ type Confinement struct {
 	Refused []Refusal `json:"refused,omitempty"`
 }
 
+// SandboxTest asks for a command to be run exactly as a program would be run: as its user, with
+// its environment, limits, guard and sandbox.
+type SandboxTest struct {
+	Program   string   `json:"program"`
+	Command   []string `json:"command"`
+	TimeoutMS int64    `json:"timeout_ms,omitempty"` // default 60,000, at most 600,000
+}
+
+// SandboxTestResult is how that command ended.
+type SandboxTestResult struct {
+	Program string `json:"program"`
+	Status  int    `json:"status"` // as a shell reports it: 128 + n for signal n
+	// Output is the first 256 KiB of standard output and error. It is the command's own
+	// words: escape it before printing it on a terminal.
+	Output    string `json:"output"`
+	Truncated bool   `json:"truncated,omitempty"` // there was more
+	// Skipped is what of the sandbox was not in force; empty for nothing.
+	Skipped string    `json:"skipped,omitempty"`
+	Refused []Refusal `json:"refused,omitempty"`
+}
+
+// SandboxTest runs a command within the bounds of a program.
+func (c *Client) SandboxTest(ctx context.Context, req SandboxTest) (SandboxTestResult, error) {
+	var out SandboxTestResult
+	err := c.do(ctx, http.MethodPost, "/v1/sandbox/test", nil, req, &out)
+	return out, err
+}
+
 // Confinement returns what bounds one program.
 func (c *Client) Confinement(ctx context.Context, name string) (Confinement, error) {
 	var out Confinement

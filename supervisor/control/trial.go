@@ -1,0 +1,66 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+// Times of a trial: unless the request says otherwise, and at most.
+const (
+	defaultTrial = time.Minute
+	longestTrial = 10 * time.Minute
+)
+
+// postSandboxTest runs a command of the caller's choice as the program's user. Only a process
+// outside all programs may ask for that, and nobody over HTTP: a program with control = true would
+// get the rights of another.
+func postSandboxTest(s *Server, r *http.Request) (any, error) {
+	if s.cfg.Try == nil {
+		return nil, unsupported("way to run commands")
+	}
+	req, err := decode[api.SandboxTest](r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if peer := peerOf(r.Context()); peer.Principal != "" || peer.Program != "" {
+		return nil, api.Errorf(api.CodeForbidden, "refused: only a process outside all programs may run a command in a program's sandbox")
+	}
+	if len(req.Command) == 0 {
+		return nil, api.Errorf(api.CodeBadRequest, "command is empty; write the command to run")
+	}
+	limit := time.Duration(req.TimeoutMS) * time.Millisecond
+	if limit < 0 || limit > longestTrial {
+		return nil, api.Errorf(api.CodeBadRequest, "timeout_ms is %d; write a number from 0 to %d", req.TimeoutMS, longestTrial.Milliseconds())
+	}
+	setDefault(&limit, defaultTrial)
+	p, err := resolveOne(req.Program, s.cfg.Supervisor.Snapshot().Programs)
+	if err != nil {
+		return nil, err
+	}
+	s.audit(r, "sandbox-test", map[string]any{"programs": []string{p.Name}, "command": req.Command})
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	defer cancel()
+	trial, err := s.cfg.Try(ctx, p.Spec, req.Command)
+	if ctx.Err() != nil {
+		return nil, api.Errorf(api.CodeTimeout, "the command did not end within %v and was killed", limit)
+	}
+	if err != nil {
+		return nil, api.Errorf(api.CodeFailed, "%v", err)
+	}
+	return api.SandboxTestResult{
+		Program: p.Name, Status: trial.Status, Output: string(trial.Output), Truncated: trial.Truncated, Skipped: trial.Skipped,
+		Refused: toRefusals(trial.Refused),
+	}, nil
+}
+
+func toRefusals(list []supervisor.Refusal) []api.Refusal {
+	var out []api.Refusal
+	for _, r := range list {
+		out = append(out, api.Refusal{By: r.By, Call: r.Call, Allowed: r.Allowed, Count: r.Count, PID: r.PID, Last: r.Last, Command: r.Command})
+	}
+	return out
+}

@@ -1,0 +1,60 @@
+package supervisor
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// Trial is how a command ended that ran within the bounds of a program.
+type Trial struct {
+	Status    int    // as a shell reports it
+	Output    []byte // standard output and error
+	Truncated bool   // there was more
+	// Skipped is what of the sandbox was not in force; "" for nothing.
+	Skipped string
+	Refused []Refusal // in the order of the first of each kind
+}
+
+// trialOutput is how much of a trial's output is kept.
+const trialOutput = 256 << 10
+
+// Try runs a command exactly as the program would be run: as its user, with its
+// environment, limits, guard and sandbox. The program itself is left alone.
+func (s *System) Try(ctx context.Context, spec *program.Spec, argv []string) (Trial, error) {
+	as := *spec
+	as.Argv = argv
+	c, err := command(&as)
+	if err != nil {
+		return Trial{}, err
+	}
+	c.StdinPipe, c.TTY, c.Scope = false, false, proc.ScopeTree
+	skipped, err := Confine(&c, spec.Sandbox)
+	if err != nil {
+		return Trial{}, err
+	}
+	var mu sync.Mutex
+	refused := tallies{}
+	c.Refused = func(x proc.Refusal) {
+		mu.Lock()
+		defer mu.Unlock()
+		refused.add("", x, time.Now())
+	}
+	res, err := s.cfg.Owner.Run(ctx, c, trialOutput)
+	if err != nil {
+		return Trial{}, err
+	}
+	out := Trial{Status: res.Exit.ShellStatus(), Output: []byte(spec.Hide(string(res.Output))), Truncated: res.Truncated}
+	if skipped != nil {
+		out.Skipped = skipped.Error()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, r := range refused[""] {
+		out.Refused = append(out.Refused, *r)
+	}
+	return out, nil
+}
