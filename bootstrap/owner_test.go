@@ -102,7 +102,7 @@ func TestATerminationLogThatIsALinkOverwritesNothing(t *testing.T) {
 	}
 	give(t, filepath.Dir(log))
 	give(t, log)
-	if written, err := WriteTerminationReport(log, []byte("report")); written || !errors.Is(err, safeopen.ErrUnsafe) {
+	if written, err := WriteTerminationReport(log, func() []byte { return []byte("report") }); written || !errors.Is(err, safeopen.ErrUnsafe) {
 		t.Errorf("%v %v", written, err)
 	}
 	if text, err := os.ReadFile(target); err != nil || string(text) != "precious" {

@@ -69,11 +69,16 @@ func (r TerminationReport) Fit(limit int) TerminationReport {
 		r.Omitted += len(r.Programs) - most
 		r.Programs = r.Programs[:most]
 	}
-	var short TerminationReport
-	for _, s := range shortenings {
-		if short = r.shortened(s.first, s.others, s.text); len(short.bytes()) <= limit {
-			return short
-		}
+	// The first step that is enough: each makes it shorter than the one before.
+	step := func(i int) TerminationReport {
+		s := shortenings[i]
+		return r.shortened(s.first, s.others, s.text)
+	}
+	last := len(shortenings) - 1
+	enough := sort.Search(last, func(i int) bool { return len(step(i).bytes()) <= limit })
+	short := step(enough)
+	if enough < last || len(short.bytes()) <= limit {
+		return short
 	}
 	all := short.Programs
 	with := func(keep int) TerminationReport {
@@ -178,12 +183,12 @@ func runeBorder(s string, n int) int {
 	return n
 }
 
-// WriteTerminationReport writes the report to path if that exists and is
+// WriteTerminationReport writes what render returns to path if that exists and is
 // writable; it never creates it. written is false when there was nothing to
 // write to. A pipe without a reader is left alone rather than waited for, and one
 // that is full too: this is among the last things that PID 1 does. A symbolic link
 // that another user put there is an error, because root would overwrite its target.
-func WriteTerminationReport(path string, report []byte) (written bool, err error) {
+func WriteTerminationReport(path string, render func() []byte) (written bool, err error) {
 	f, err := safeopen.OpenAny(path, os.O_WRONLY)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENXIO) {
 		return false, nil
@@ -195,7 +200,7 @@ func WriteTerminationReport(path string, report []byte) (written bool, err error
 	if errors.Is(err, errInvalid) { // a FIFO, a device
 		err = nil
 	}
-	if err = errors.Join(err, writeNow(f, report), f.Close()); err != nil {
+	if err = errors.Join(err, writeNow(f, render()), f.Close()); err != nil {
 		return false, fmt.Errorf("cannot write the termination report: %w", err)
 	}
 	return true, nil

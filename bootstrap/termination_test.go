@@ -115,38 +115,41 @@ func TestTruncate(t *testing.T) {
 	}
 }
 
+// text renders itself.
+func text(s string) func() []byte { return func() []byte { return []byte(s) } }
+
 func TestWriteTerminationReport(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "log")
-	if ok, err := WriteTerminationReport(file, []byte("x")); ok || err != nil {
+	if ok, err := WriteTerminationReport(file, text("x")); ok || err != nil {
 		t.Fatalf("created: %v %v", ok, err)
 	}
 	write(t, file, "an older and longer report", 0o644)
-	if ok, err := WriteTerminationReport(file, []byte("new")); !ok || err != nil || read(t, file) != "new" {
+	if ok, err := WriteTerminationReport(file, text("new")); !ok || err != nil || read(t, file) != "new" {
 		t.Fatalf("%v %v", ok, err)
 	}
 	fifo := filepath.Join(dir, "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := WriteTerminationReport(fifo, []byte("new")); ok || err != nil {
+	if ok, err := WriteTerminationReport(fifo, text("new")); ok || err != nil {
 		t.Fatalf("a pipe without a reader: %v %v", ok, err)
 	}
 	full := fullPipe(t, fifo)
-	if ok, err := WriteTerminationReport(fifo, []byte("new")); ok || !errors.Is(err, syscall.EAGAIN) {
+	if ok, err := WriteTerminationReport(fifo, text("new")); ok || !errors.Is(err, syscall.EAGAIN) {
 		t.Fatalf("a pipe that is full: %v %v", ok, err)
 	}
 	if _, err := full.Read(make([]byte, 1<<16)); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := WriteTerminationReport(fifo, []byte("new")); !ok || err != nil {
+	if ok, err := WriteTerminationReport(fifo, text("new")); !ok || err != nil {
 		t.Fatalf("a pipe that is read: %v %v", ok, err)
 	}
 	if os.Geteuid() != 0 {
 		if err := os.Chmod(file, 0o400); err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := WriteTerminationReport(file, nil); ok || err != nil {
+		if ok, err := WriteTerminationReport(file, text("")); ok || err != nil {
 			t.Fatalf("not writable: %v %v", ok, err)
 		}
 	}

@@ -127,7 +127,8 @@ func (b *box) say(r bootstrap.TerminationReport) {
 	short.Cause = cmp.Or(r.Logged, r.Cause)
 	short = short.Fit(maxReport - reportFrame)
 	fields := map[string]any{"message": short.Line(), "report": short}
-	if _, err := bootstrap.WriteTerminationReport(path, []byte(b.plane.Mask(string(r.Render(maxReport))))); err != nil {
+	render := func() []byte { return []byte(b.plane.Mask(string(r.Render(maxReport)))) }
+	if _, err := bootstrap.WriteTerminationReport(path, render); err != nil {
 		fields["termination_log_error"] = err.Error()
 	}
 	b.bus.Publish(event.Event{Level: event.Info, Stage: "supervisor", Name: "Terminated", Fields: fields})

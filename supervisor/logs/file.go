@@ -409,7 +409,7 @@ func (f *fileSink) rotate() error {
 
 // rescue copies the newest of what the rings have in the current file into memory.
 func (f *fileSink) rescue() {
-	for _, pl := range f.plane.list() {
+	for _, pl := range f.plane.list(nil) {
 		for i := range pl.rings {
 			pl.rescue(&pl.rings[i], f.gen)
 		}

@@ -81,7 +81,7 @@ type covered struct {
 func (p *Plane) spans() map[string]*covered {
 	byGeneration := map[*generation][]span{}
 	oldest := uint64(math.MaxUint64)
-	for _, pl := range p.list() {
+	for _, pl := range p.list(nil) {
 		for i := range pl.rings {
 			pl.mu.Lock()
 			chunks := pl.rings[i].chunks(0)

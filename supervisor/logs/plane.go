@@ -143,7 +143,7 @@ func (p *Plane) sinkFor(o Options, kind Stream) (sink, *fileSink) {
 // Stats returns the counters of all programs, by program and stream.
 func (p *Plane) Stats() []StreamStats {
 	var stats []StreamStats
-	list := p.list()
+	list := p.list(nil)
 	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name, b.name) })
 	for _, pl := range list {
 		for i := range pl.rings {
@@ -157,10 +157,19 @@ func (p *Plane) Stats() []StreamStats {
 	return stats
 }
 
-// list returns the programs in no order.
-func (p *Plane) list() []*programLog {
+// list returns the programs of these names, all without names, in no order.
+func (p *Plane) list(names []string) []*programLog {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(names) > 0 {
+		var list []*programLog
+		for i, name := range names {
+			if pl := p.programs[name]; pl != nil && !slices.Contains(names[:i], name) {
+				list = append(list, pl)
+			}
+		}
+		return list
+	}
 	list := make([]*programLog, 0, len(p.programs))
 	for _, pl := range p.programs {
 		list = append(list, pl)

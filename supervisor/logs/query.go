@@ -141,10 +141,7 @@ type reader struct {
 
 // each calls take for every ring the query wants, with the ring locked.
 func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64)) {
-	for _, pl := range r.plane.list() {
-		if !r.query.wantsProgram(pl.name) {
-			continue
-		}
+	for _, pl := range r.plane.list(r.query.Programs) {
 		next := r.next[pl]
 		if next == nil {
 			next = new([2]uint64)
