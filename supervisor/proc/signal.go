@@ -28,12 +28,19 @@ func (o *Owner) SignalAsked(id uint64, sig syscall.Signal, scope Scope, asked ti
 		return o.signalLeader(p, sig, false)
 	}
 	var tasks []task
+	alone := false // its group is all there is of it
 	if scope == ScopeTree || !o.leads(p) {
 		// Looked up before the group is signalled: a leader that dies of it
 		// takes the path to its children along.
-		tasks = p.inScope(o.treeSince(p, asked), scope)
+		roots := o.rootsSince(p, asked)
+		if alone = len(roots) == 1 && roots[0] == p.pid && childless(p.pid); !alone {
+			tasks = p.inScope(descend(roots), scope)
+		}
 	}
 	groupErr := o.signalLeader(p, sig, true)
+	if alone && groupErr != nil { // it has moved to another group
+		tasks = p.inScope(descend([]int{p.pid}), scope)
+	}
 	reached := groupErr == nil
 	errs := []error{}
 	if groupErr != nil && !errors.Is(groupErr, ErrNoProcess) {

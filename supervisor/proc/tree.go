@@ -310,12 +310,13 @@ type task struct {
 
 // tree lists what is alive of p. Processes move while it looks; who must have
 // them all stops them and looks again.
-func (o *Owner) tree(p *process) []task { return o.treeSince(p, time.Now()) }
+func (o *Owner) tree(p *process) []task { return descend(o.rootsSince(p, time.Now())) }
 
-// treeSince is tree where a look at our children serves that began after since:
+// rootsSince lists what of p is our child: itself while it lives, and what of its
+// tree has become an orphan. A look at our children serves that began after since:
 // for a thousand programs that are signalled together one is enough, and a
 // thousand looks at a thousand children are not what a shutdown has time for.
-func (o *Owner) treeSince(p *process, since time.Time) []task {
+func (o *Owner) rootsSince(p *process, since time.Time) []int {
 	o.mu.Lock()
 	if !o.lookedAt.After(since) {
 		o.lookForAdoptees()
@@ -338,7 +339,7 @@ func (o *Owner) treeSince(p *process, since time.Time) []task {
 		}
 	}
 	o.mu.Unlock()
-	return descend(roots)
+	return roots
 }
 
 // descend lists the roots and everything below them that is alive.

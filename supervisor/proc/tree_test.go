@@ -619,3 +619,28 @@ func TestSignalsAskedTogetherShareALook(t *testing.T) {
 		t.Error("an earlier look served a later request")
 	}
 }
+
+// Only a process with one thread and no children may be signalled without a look at
+// what is below it.
+func TestChildless(t *testing.T) {
+	o := newOwner(t, Options{})
+	lone := mustStart(t, o, Command{Path: "/bin/sleep", Args: []string{"sleep", "60"}})
+	if !childless(lone.PID) {
+		t.Error("sleep has children or threads")
+	}
+	parent := startTester(t, o, sh("sleep 60 & echo $!; wait"))
+	parent.number(t)
+	if childless(parent.PID) {
+		t.Error("a shell with a child is childless")
+	}
+	if childless(os.Getpid()) {
+		t.Error("a program of Go has one thread")
+	}
+	if err := o.Kill(lone.ID); err != nil {
+		t.Fatal(err)
+	}
+	next(t, o, lone.ID, Emptied)
+	if childless(lone.PID) {
+		t.Error("who is gone is childless")
+	}
+}
