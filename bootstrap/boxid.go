@@ -7,10 +7,11 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"sync"
 )
 
 // boxIDPattern is what the file of the box id may hold.
-var boxIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var boxIDPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`) })
 
 // BoxID is the name of the box where it has no identity: the content of box-id in
 // the workspace, which the first start makes. It stays the same over restarts as
@@ -38,7 +39,7 @@ func readBoxID(p *Policy, path string) (string, error) {
 		return "", err
 	}
 	id := string(bytes.TrimSpace(data))
-	if !boxIDPattern.MatchString(id) {
+	if !boxIDPattern().MatchString(id) {
 		return "", fmt.Errorf("%s does not hold 1 to 64 letters, digits, dots, dashes and underscores; remove the file to have a new id made", path)
 	}
 	return id, nil

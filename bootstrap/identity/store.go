@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -101,7 +102,7 @@ type Store struct {
 }
 
 // agentIDs are the names an identity may have: they become file names.
-var agentIDs = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+var agentIDs = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`) })
 
 // NewStore returns a Store; nothing is read yet.
 func NewStore(cfg Config) (*Store, error) {
@@ -111,7 +112,7 @@ func NewStore(cfg Config) (*Store, error) {
 	if cfg.Log2N == 0 {
 		cfg.Log2N = defaultLog2N
 	}
-	if !agentIDs.MatchString(cfg.AgentID) {
+	if !agentIDs().MatchString(cfg.AgentID) {
 		return nil, fmt.Errorf("AGENTBOX_AGENT_ID is %q; use 1 to 64 letters, digits, '.', '_' and '-', not beginning with a mark", cfg.AgentID)
 	}
 	s := &Store{cfg: cfg, now: cfg.Now}

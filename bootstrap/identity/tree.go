@@ -10,16 +10,17 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // podNames are the directory names of pods: an npub, also the overlong ones of
 // the older runtime. The length is looked at apart: counted in the expression, it
 // takes 3400 allocations of every start.
-var podNames = regexp.MustCompile(`^npub1[02-9ac-hj-np-z]+$`)
+var podNames = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^npub1[02-9ac-hj-np-z]+$`) })
 
 const podNameMost = len("npub1") + 200
 
-func isPodName(name string) bool { return len(name) <= podNameMost && podNames.MatchString(name) }
+func isPodName(name string) bool { return len(name) <= podNameMost && podNames().MatchString(name) }
 
 // podDirectories is the tree of a pod; docs: the mailbox lives below events.
 var podDirectories = []string{

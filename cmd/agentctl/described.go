@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -118,14 +119,16 @@ func (d *described) port(text string) {
 }
 
 // variable is $$, ${NAME}, ${NAME:-fallback}, ${NAME-fallback} or $NAME.
-var variable = regexp.MustCompile(`\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(:?-([^}]*))?\}|([A-Za-z_][A-Za-z0-9_]*))`)
+var variable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(:?-([^}]*))?\}|([A-Za-z_][A-Za-z0-9_]*))`)
+})
 
 func interpolate(text string, lookup func(string) (string, bool)) string {
-	return variable.ReplaceAllStringFunc(text, func(match string) string {
+	return variable().ReplaceAllStringFunc(text, func(match string) string {
 		if match == "$$" {
 			return "$"
 		}
-		part := variable.FindStringSubmatch(match)
+		part := variable().FindStringSubmatch(match)
 		value, set := lookup(part[1] + part[4])
 		if !set || value == "" && strings.HasPrefix(part[2], ":") {
 			return part[3]

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/renameio/v2"
 	"github.com/rogpeppe/go-internal/diff"
@@ -150,7 +151,7 @@ func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, 
 		if other, taken := names[name]; taken {
 			return nil, usageError("%s and %s are both the box %q; give the files different names", other, file, name)
 		}
-		if !boxName.MatchString(name) {
+		if !boxName().MatchString(name) {
 			return nil, usageError("%s names the box %q; a name has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit", file, name)
 		}
 		names[name] = file
@@ -165,7 +166,7 @@ func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, 
 
 // boxName is what can be the name of a host (RFC 1123, 2.1): other boxes reach it by
 // that name.
-var boxName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var boxName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) })
 
 // generate renders a manifest; what is wrong with it goes to standard error.
 func (c *cli) generate(g generator, o *generateOptions, command, name string) ([]compose.File, error) {

@@ -13,7 +13,7 @@ import (
 // allocations that may take. Whoever needs more pays with the start of every box:
 // first see whether what is new can be made when it is used. The test binary has
 // about twenty packages of its own.
-var initBudget = struct{ packages, allocs int }{260, 7000}
+var initBudget = struct{ packages, allocs int }{255, 5500}
 
 // What a box does before its first program starts, in counts, which no load of the
 // machine changes.
