@@ -17,7 +17,6 @@ import (
 // programView is a program with what its processes use, as status shows it.
 type programView struct {
 	api.Program
-	Usage *api.ProgramUsage `json:"usage,omitempty"`
 	// share is the CPU used since the reading before, 1 is a whole processor; -1 is
 	// not known.
 	share float64
@@ -85,11 +84,7 @@ STARTING or in BACKOFF does not.`,
 }
 
 func (c *cli) status(ctx context.Context, client *api.Client, f statusFlags, names []string) error {
-	s, err := client.Status(ctx, names...)
-	if err != nil {
-		return failed(err)
-	}
-	view, err := readView(ctx, client, s, f)
+	s, view, err := readStatus(ctx, client, f, names)
 	if err != nil {
 		return failed(err)
 	}
@@ -105,6 +100,23 @@ func (c *cli) status(ctx context.Context, client *api.Client, f statusFlags, nam
 		return &exitError{code: exitNotRunning}
 	}
 	return nil
+}
+
+// readStatus asks for no more than is shown. An agentinit that does not know of tables
+// is asked as before.
+func readStatus(ctx context.Context, client *api.Client, f statusFlags, names []string) (api.Status, statusView, error) {
+	if f.kind == "" && f.asked != 1 {
+		s, err := client.Table(ctx, names...)
+		if api.CodeOf(err) != api.CodeBadRequest {
+			return s, viewOf(s, api.Usage{}, api.Usage{}, f.order), err
+		}
+	}
+	s, err := client.Status(ctx, names...)
+	if err != nil {
+		return s, statusView{}, err
+	}
+	view, err := readView(ctx, client, s, f)
+	return s, view, err
 }
 
 // readView puts the use of resources to the programs. An agentinit that does not
@@ -138,7 +150,10 @@ func viewOf(s api.Status, now, before api.Usage, order string) statusView {
 	out := statusView{Seq: s.Seq, Time: s.Time, Phase: s.Phase, Programs: make([]programView, len(s.Programs))}
 	span := now.Time.Sub(before.Time).Seconds()
 	for i, p := range s.Programs {
-		view := programView{Program: p, Usage: used[p.Name], share: -1}
+		view := programView{Program: p, share: -1}
+		if now := used[p.Name]; now != nil {
+			view.Usage = now
+		}
 		if seconds, known := then[p.Name]; known && span > 0 && view.Usage != nil {
 			view.share = max(0, view.Usage.CPUSeconds-seconds) / span
 		}

@@ -131,9 +131,12 @@ func (c *cli) table(columns []column, rows [][]cell) {
 	for i, col := range columns {
 		titles[i] = cell{col.title, dim}
 	}
+	var all strings.Builder // written at once: a write costs more than a row
 	for _, row := range append([][]cell{titles}, rows...) {
-		fmt.Fprintln(c.stdout, formatRow(columns, widths, row, width, colours))
+		all.WriteString(formatRow(columns, widths, row, width, colours))
+		all.WriteByte('\n')
 	}
+	fmt.Fprint(c.stdout, all.String())
 }
 
 func formatRow(columns []column, widths []int, row []cell, width int, colours bool) string {

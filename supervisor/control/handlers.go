@@ -21,6 +21,13 @@ func getStatus(s *Server, r *http.Request) (any, error) {
 		}
 	}
 	out := toStatus(snap, programs)
+	table, err := boolParam(r.URL.Query(), "table")
+	switch {
+	case err != nil:
+		return nil, err
+	case table:
+		return toTable(out, s.readUsage().Programs), nil
+	}
 	for i := range out.Programs {
 		out.Programs[i].Refused = s.refusedCalls(out.Programs[i].Name)
 	}

@@ -44,7 +44,9 @@ var (
 // routes is the control API: who may do what, where, and what answers.
 func routes() []route {
 	return []route{
-		{Method: "GET", Path: "/v1/status", Access: Read, reply: getStatus, Query: []param{manyNames}, Reply: api.Status{},
+		{Method: "GET", Path: "/v1/status", Access: Read, reply: getStatus, Reply: api.Status{},
+			Query: []param{manyNames,
+				{Name: "table", Type: "boolean", Doc: "only what a table shows: members that are false, empty or of earlier runs are left out, and usage is in it"}},
 			Doc: "State of programs at one event number."},
 		{Method: "GET", Path: "/v1/program", Access: Read, reply: getProgram, Query: []param{oneName}, Reply: api.ProgramDetail{},
 			Doc: "One program and the specification it runs by."},

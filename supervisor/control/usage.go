@@ -44,10 +44,18 @@ func getUsage(s *Server, _ *http.Request) (any, error) {
 	if s.cfg.Usage == nil {
 		return nil, unsupported("accounting of programs")
 	}
+	return s.readUsage(), nil
+}
+
+// readUsage is empty where nobody accounts for programs.
+func (s *Server) readUsage() api.Usage {
+	if s.cfg.Usage == nil {
+		return api.Usage{}
+	}
 	return s.usage.sample(
 		func(at time.Time) api.Usage { return api.Usage{Time: at, Programs: s.cfg.Usage()} },
 		func(u *api.Usage, pause time.Duration) { u.NextMS = pause.Milliseconds() },
-	), nil
+	)
 }
 
 // treeKey names a run, whose processes are read together.

@@ -269,6 +269,15 @@ func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	return out, err
 }
 
+// Table is Status with what a table shows alone, and with the use of the processes:
+// half of the answer, or less. An agentinit that does not know of it refuses it with
+// CodeBadRequest.
+func (c *Client) Table(ctx context.Context, names ...string) (Status, error) {
+	var out Status
+	err := c.quick(ctx, http.MethodGet, "/v1/status", url.Values{"name": names, "table": {"true"}}, nil, &out)
+	return out, err
+}
+
 // Program returns one program and its specification.
 func (c *Client) Program(ctx context.Context, name string) (ProgramDetail, error) {
 	var out ProgramDetail

@@ -76,6 +76,8 @@ type Program struct {
 	Refused uint64 `json:"refused,omitempty"`
 	// Schedule is set for programs of the type schedule, in every state.
 	Schedule *Schedule `json:"schedule,omitempty"`
+	// Usage is what its processes use, where that was asked for too.
+	Usage *ProgramUsage `json:"usage,omitempty"`
 }
 
 // Display is the state as people read it, the same word in every command.

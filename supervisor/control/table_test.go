@@ -1,0 +1,43 @@
+package control_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// TestTable: what a table shows is in the short answer as it is in the long one.
+func TestTable(t *testing.T) {
+	b := controltest.New(controltest.Program("db"), controltest.Program("web"), stoppedProgram("idle"))
+	b.Set("web", func(p *supervisor.Status) {
+		soon := controltest.Epoch.Add(time.Second)
+		p.State, p.PID, p.Ready, p.Reason, p.Text, p.Restarts, p.Deadline = program.Backoff, 0, false, "exit status 1", "said so", 4, &soon
+	})
+	c := dial(t, own(b))
+	long, err := c.Status(t.Context())
+	must(t, err)
+	usage, err := c.Usage(t.Context())
+	must(t, err)
+	short, err := c.Table(t.Context())
+	must(t, err)
+	equal(t, names(short.Programs), names(long.Programs))
+	for i, p := range short.Programs {
+		whole := long.Programs[i]
+		equal(t, p.Usage.CPUSeconds, usage.Programs[i].CPUSeconds)
+		equal(t, p.Usage.MemoryBytes, usage.Programs[i].MemoryBytes)
+		p.Usage = nil
+		equal(t, p, api.Program{
+			Name: whole.Name, State: whole.State, Shown: whole.Shown, Ready: whole.Ready, Healthy: whole.Healthy, Reason: whole.Reason,
+			Text: whole.Text, PID: whole.PID, Restarts: whole.Restarts, Since: whole.Since, Deadline: whole.Deadline, LastExit: whole.LastExit,
+		})
+	}
+	some, err := c.Table(t.Context(), "w*")
+	must(t, err)
+	equal(t, names(some.Programs), []string{"web"})
+	_, err = c.Table(t.Context(), "nobody")
+	equal(t, api.CodeOf(err), api.CodeUnknownProgram)
+}
