@@ -97,9 +97,10 @@ func getStatus(q *request) error {
 	return q.reply(http.StatusOK, doc)
 }
 
-// FederationStatus is the box's session with a host (federation.mode "client").
+// FederationStatus is the box's session with a host (federation.mode "client"), or
+// how many boxes a host has.
 type FederationStatus struct {
-	Mode  string `json:"mode"`  // standalone or client
+	Mode  string `json:"mode"`  // standalone, client or host
 	State string `json:"state"` // idle, registering, connecting, active, suspect, lost, evicted, quarantined, refused, deregistering or closed
 	// Detail says in words what the state alone does not.
 	Detail        string              `json:"detail,omitempty"`
@@ -112,6 +113,8 @@ type FederationStatus struct {
 	Evictions     int                 `json:"evictions"`  // since the start
 	// Endpoints are where the host says that slots are, without credentials.
 	Endpoints map[string]string `json:"endpoints,omitempty"`
+	// Boxes are those of a host, by state: active, silent, evicted.
+	Boxes map[string]int `json:"boxes,omitempty"`
 }
 
 // federation is what the box says of its session; without one it stands alone.

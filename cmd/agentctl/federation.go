@@ -84,6 +84,7 @@ func newFederationStatus(c *cli) *cobra.Command {
 				Heartbeats, Missed        int
 				Evictions                 int
 				Endpoints                 map[string]string
+				Boxes                     map[string]int
 			}
 			return show(c, raw, err, func(s status) {
 				row := func(name, value string) {
@@ -92,6 +93,11 @@ func newFederationStatus(c *cli) *cobra.Command {
 					}
 				}
 				row("mode", s.Mode)
+				if s.Mode == "host" {
+					row("detail", s.Detail)
+					row("boxes", fmt.Sprintf("%d active, %d silent, %d evicted", s.Boxes["active"], s.Boxes["silent"], s.Boxes["evicted"]))
+					return
+				}
 				row("state", strings.TrimSpace(s.State+" since "+s.Since))
 				row("detail", s.Detail)
 				row("host", s.Host)

@@ -182,6 +182,9 @@ func (b *box) federation(m *schema.Manifest) func() rest.FederationStatus {
 	if b.member != nil {
 		return b.member.status
 	}
+	if b.hosting != nil {
+		return b.hosting.status
+	}
 	alone := rest.FederationStatus{Mode: cmp.Or(m.Federation.Mode, "standalone"), State: "idle", Since: adapters.At(b.started)}
 	return func() rest.FederationStatus { return alone }
 }

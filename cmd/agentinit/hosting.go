@@ -101,7 +101,7 @@ func (h *hosting) sweep(ctx context.Context, host *mesh.Host) {
 }
 
 func (h *hosting) tell(name string, err error) {
-	h.b.bus.Publish(event.Event{Level: event.Warn, Stage: "federation", Name: name, Fields: map[string]any{"error": err.Error()}})
+	h.publish(event.Warn, name, map[string]any{"error": err.Error()})
 }
 
 // endpoints are the slots of this box that others can use over HTTP.
@@ -171,5 +171,60 @@ func (h *hosting) api() rest.Host {
 	if h == nil {
 		return nil
 	}
-	return h.lateHost
+	return h
+}
+
+// Register and the three after it add an event to what the host does.
+func (h *hosting) Register(ctx context.Context, principal string, r federation.Registration) (federation.Grant, error) {
+	grant, err := h.lateHost.Register(ctx, principal, r)
+	switch code := adapters.CodeOf(err); {
+	case err == nil:
+		h.publish(event.Info, "FederationBoxRegistered", map[string]any{"box": r.BoxID, "session_id": grant.SessionID, "version": r.Version})
+	case code == adapters.CodePermissionDenied || code == adapters.CodeContractMismatch:
+		h.publish(event.Warn, "FederationBoxRefused", map[string]any{"box": r.BoxID, "reason": err.Error()})
+	}
+	return grant, err
+}
+
+func (h *hosting) Deregister(ctx context.Context, box string, f federation.Farewell) error {
+	err := h.lateHost.Deregister(ctx, box, f)
+	if err == nil {
+		h.publish(event.Info, "FederationBoxLeft", map[string]any{"box": box, "session_id": f.SessionID, "reason": f.Reason})
+	}
+	return err
+}
+
+func (h *hosting) Evict(ctx context.Context, box, reason string, permanent bool, retryAfter time.Duration) error {
+	err := h.lateHost.Evict(ctx, box, reason, permanent, retryAfter)
+	if err == nil {
+		h.publish(event.Warn, "FederationBoxEvicted", map[string]any{"box": box, "reason": reason, "permanent": permanent})
+	}
+	return err
+}
+
+func (h *hosting) Admit(ctx context.Context, box string) error {
+	err := h.lateHost.Admit(ctx, box)
+	if err == nil {
+		h.publish(event.Info, "FederationBoxAdmitted", map[string]any{"box": box})
+	}
+	return err
+}
+
+func (h *hosting) publish(level event.Level, name string, fields map[string]any) {
+	h.b.bus.Publish(event.Event{Level: level, Stage: "federation", Name: name, Fields: fields})
+}
+
+// status is the host for GET /v1/federation.
+func (h *hosting) status() rest.FederationStatus {
+	out := rest.FederationStatus{Mode: h.m.Federation.Mode, State: string(federation.Idle), Since: adapters.At(h.b.started)}
+	host, err := h.ready()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), tokenLimit)
+		defer cancel()
+		out.Boxes, err = host.Count(ctx)
+	}
+	if err != nil {
+		out.Boxes, out.Detail = nil, err.Error()
+	}
+	return out
 }

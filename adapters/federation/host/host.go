@@ -332,7 +332,7 @@ type BoxStatus struct {
 // Boxes lists the boxes by id.
 func (h *Host) Boxes(ctx context.Context) ([]BoxStatus, error) {
 	out := []BoxStatus{}
-	silent := h.cfg.Now().Add(-silentAfter * h.cfg.Interval)
+	silent := h.silentSince()
 	err := h.store.read(ctx, func(t tx) error {
 		rows, err := t.rows(`SELECT id, box_id, registered_at, last_seen, ended_at <> 0, reason, registration, beat FROM federation_sessions ORDER BY box_id`)
 		if err != nil {
@@ -366,6 +366,19 @@ func (h *Host) Boxes(ctx context.Context) ([]BoxStatus, error) {
 	})
 	return out, typed(err)
 }
+
+// Count counts the boxes by state: active, silent, evicted.
+func (h *Host) Count(ctx context.Context) (map[string]int, error) {
+	var all, evicted, silent int
+	err := h.store.read(ctx, func(t tx) error {
+		return t.row(`SELECT COUNT(*), COUNT(CASE WHEN ended_at <> 0 THEN 1 END), COUNT(CASE WHEN ended_at = 0 AND last_seen < ?1 THEN 1 END) FROM federation_sessions`,
+			h.silentSince().UnixMilli()).Scan(&all, &evicted, &silent)
+	})
+	return map[string]int{"active": all - evicted - silent, "silent": silent, "evicted": evicted}, typed(err)
+}
+
+// silentSince is when a box must have been heard last to be silent.
+func (h *Host) silentSince() time.Time { return h.cfg.Now().Add(-silentAfter * h.cfg.Interval) }
 
 // Sweep forgets sessions that ended, or fell silent, a day ago.
 func (h *Host) Sweep(ctx context.Context) error {

@@ -134,6 +134,9 @@ func TestEviction(t *testing.T) {
 		if boxes, err := a.Boxes(t.Context()); err != nil || len(boxes) != 1 || boxes[0].State != "evicted" || boxes[0].Registration.BootID != "boot-1" {
 			t.Errorf("%+v %v", boxes, err)
 		}
+		if n, err := a.Count(t.Context()); err != nil || n["evicted"] != 1 || n["active"] != 0 {
+			t.Errorf("%v %v", n, err)
+		}
 		g = register(t, a, "box-1", "boot-1")
 		if err := b.Evict(t.Context(), "box-1", "bad", true, 0); err != nil {
 			t.Fatal(err)
@@ -244,6 +247,9 @@ func TestSweep(t *testing.T) {
 		boxes, err := h.Boxes(t.Context())
 		if err != nil || len(boxes) != c.left || c.left > 0 && boxes[0].State != c.state {
 			t.Errorf("after %v: %+v %v", c.later, boxes, err)
+		}
+		if n, err := h.Count(t.Context()); err != nil || n["active"]+n["silent"]+n["evicted"] != c.left || c.left > 0 && n[c.state] != 1 {
+			t.Errorf("after %v: %v %v", c.later, n, err)
 		}
 	}
 }
