@@ -20,6 +20,12 @@ const boxKey = "0123456789abcdef0123456789abcdef"
 // call asks the management API as admin and decodes the answer into out.
 func (b *box) call(method, path string, in, out any) (int, error) {
 	b.t.Helper()
+	return b.callKeyed("", method, path, in, out)
+}
+
+// callKeyed is call with an idempotency key; "" sends none.
+func (b *box) callKeyed(key, method, path string, in, out any) (int, error) {
+	b.t.Helper()
 	var body io.Reader
 	if in != nil {
 		raw, err := json.Marshal(in)
@@ -34,8 +40,10 @@ func (b *box) call(method, path string, in, out any) (int, error) {
 	}
 	req.Header.Set("Authorization", "Bearer "+boxKey)
 	req.Header.Set("Content-Type", "application/json")
-	client := http.Client{Timeout: 30 * time.Second}
-	resp, err := client.Do(req)
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	resp, err := b.client(30 * time.Second).Do(req)
 	if err != nil {
 		return 0, err
 	}
@@ -59,7 +67,7 @@ func (b *box) mustCall(method, path string, in, out any, want int) {
 }
 
 func (b *box) ready() bool {
-	status, _, err := get(b.port, "/ready")
+	status, _, err := getBy(b.client(20*time.Second), b.port, "/ready")
 	return err == nil && status == 200
 }
 

@@ -80,6 +80,8 @@ type box struct {
 	port     int
 	metrics  int
 	unread   *os.File            // its output where nobody reads it; nil otherwise
+	node     *node               // the network it is in; nil: that of the test
+	env      []string            // added to the test's own
 	events   chan map[string]any // what it printed, parsed
 	exited   chan struct{}
 	exitCode int
@@ -121,7 +123,7 @@ func place(t testing.TB, mode how, manifest string) *box {
 // again boots a box that has ended, on what it left behind.
 func (b *box) again() *box {
 	b.t.Helper()
-	next := &box{t: b.t, dir: b.dir, mode: b.mode, port: b.port, metrics: b.metrics}
+	next := &box{t: b.t, dir: b.dir, mode: b.mode, port: b.port, metrics: b.metrics, node: b.node, env: b.env}
 	next.start()
 	return next
 }
@@ -167,8 +169,11 @@ func (b *box) start(args ...string) {
 			argv = append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"}, argv...)
 		}
 	}
+	if b.node != nil {
+		argv = append([]string{"ip", "netns", "exec", b.node.name}, argv...)
+	}
 	b.cmd = exec.Command(argv[0], argv[1:]...)
-	b.cmd.Env = append(os.Environ(), "MANAGEMENT_API_HOST=127.0.0.1")
+	b.cmd.Env = append(append(os.Environ(), "MANAGEMENT_API_HOST=127.0.0.1"), b.env...)
 	if b.unread != nil {
 		b.cmd.Stdout, b.cmd.Stderr = b.unread, b.unread
 		if err := b.cmd.Start(); err != nil {
@@ -373,10 +378,18 @@ func (b *box) mustCtl(args ...string) string {
 	return out
 }
 
+// client makes requests from the box's own network.
+func (b *box) client(limit time.Duration) *http.Client {
+	if b.node == nil {
+		return &http.Client{Timeout: limit}
+	}
+	return &http.Client{Timeout: limit, Transport: b.node.transport}
+}
+
 // get asks the management listener.
 func (b *box) get(path string) (int, string) {
 	b.t.Helper()
-	status, body, err := get(b.port, path)
+	status, body, err := getBy(b.client(20*time.Second), b.port, path)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -384,7 +397,10 @@ func (b *box) get(path string) (int, string) {
 }
 
 func get(port int, path string) (int, string, error) {
-	client := http.Client{Timeout: 20 * time.Second}
+	return getBy(&http.Client{Timeout: 20 * time.Second}, port, path)
+}
+
+func getBy(client *http.Client, port int, path string) (int, string, error) {
 	resp, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 	if err != nil {
 		return 0, "", err
