@@ -37,6 +37,7 @@ type carrier struct {
 	dir         string
 	wake        chan struct{}
 	again       chan struct{} // ends a backoff
+	stop        context.CancelFunc
 	done        chan struct{}
 	deadLetters atomic.Uint64
 
@@ -60,6 +61,29 @@ func newCarrier(cfg ExternalConfig, client *wire.Client, path string, j *journal
 		client: client, path: path, plain: cfg.Format == FormatJSON, single: cfg.Format == FormatJSON, journal: j, dir: cfg.Dir,
 		delivered: position, wake: make(chan struct{}, 1), again: make(chan struct{}, 1), done: make(chan struct{}),
 	}, nil
+}
+
+// successor goes on where c has ended, to another sink.
+func (c *carrier) successor(client *wire.Client, path string) *carrier {
+	next := &carrier{
+		client: client, path: path, plain: c.plain, single: c.plain, journal: c.journal, dir: c.dir,
+		delivered: c.delivered, wake: make(chan struct{}, 1), again: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	next.deadLetters.Store(c.deadLetters.Load())
+	return next
+}
+
+// start begins to deliver.
+func (c *carrier) start() {
+	var ctx context.Context
+	ctx, c.stop = context.WithCancel(context.Background())
+	go c.run(ctx)
+}
+
+// end returns when the delivery has ended.
+func (c *carrier) end() {
+	c.stop()
+	<-c.done
 }
 
 // handshake asks once what the sink is. A sink of the contract describes itself. A

@@ -51,11 +51,12 @@ const (
 // External is class external: events are appended to a spool, which is the
 // receipt, and delivered to an HTTP sink in order and at least once.
 type External struct {
-	cfg    ExternalConfig
-	client *wire.Client
-	path   string // below the client's base, where events are POSTed
+	cfg ExternalConfig
 
-	life sync.Mutex // serialises Connect and Disconnect
+	life   sync.Mutex   // serialises Connect, Move and Disconnect; guards what follows
+	client *wire.Client // of the next Connect
+	path   string       // below the client's base, where events are POSTed
+
 	open atomic.Pointer[externalOpen]
 }
 
@@ -64,9 +65,8 @@ var _ adapters.Events = (*External)(nil)
 // externalOpen is everything that exists between Connect and Disconnect.
 type externalOpen struct {
 	journal *journal
-	carrier *carrier
-	source  string // default of Event.Source
-	stop    context.CancelFunc
+	carrier atomic.Pointer[carrier] // stored under mu
+	source  string                  // default of Event.Source
 
 	mu   sync.Mutex // makes "seen before?" and append one step
 	ids  *seen
@@ -87,15 +87,21 @@ func NewExternal(cfg ExternalConfig) (*External, error) {
 	if cfg.SpoolBytes == 0 {
 		cfg.SpoolBytes = DefaultSpoolBytes
 	}
+	x := &External{cfg: cfg}
+	var err error
+	if x.client, x.path, err = cfg.client(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+func (cfg ExternalConfig) client() (c *wire.Client, path string, err error) {
 	base, path, err := target(cfg)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	c, err := wire.New(wire.Config{Slot: adapters.SlotEvents, BaseURL: base, Key: cfg.Key, Auth: cfg.Auth, UserAgent: cfg.UserAgent})
-	if err != nil {
-		return nil, err
-	}
-	return &External{cfg: cfg, client: c, path: path}, nil
+	c, err = wire.New(wire.Config{Slot: adapters.SlotEvents, BaseURL: base, Key: cfg.Key, Auth: cfg.Auth, UserAgent: cfg.UserAgent})
+	return c, path, err
 }
 
 // target splits the URL of the sink into the base of a client and the path of a
@@ -130,7 +136,7 @@ func (x *External) ContractVersion() string { return "1.1" }
 
 // Capabilities are those of the sink that this code knows.
 func (x *External) Capabilities() []string {
-	if o := x.open.Load(); o != nil && o.carrier.hasHistory() {
+	if o := x.open.Load(); o != nil && o.carrier.Load().hasHistory() {
 		return []string{adapters.CapHistory}
 	}
 	return []string{}
@@ -144,7 +150,7 @@ func (x *External) Connect(ctx context.Context) error {
 	x.life.Lock()
 	defer x.life.Unlock()
 	if o := x.open.Load(); o != nil {
-		o.carrier.retry() // whoever connects again expects the sink to be back
+		o.carrier.Load().retry() // whoever connects again expects the sink to be back
 		return nil
 	}
 	ids := newSeen()
@@ -159,9 +165,41 @@ func (x *External) Connect(ctx context.Context) error {
 	if err != nil && (c == nil || errors.Is(err, adapters.ErrContractMismatch)) {
 		return errors.Join(err, j.close())
 	}
-	life, stop := context.WithCancel(context.Background())
-	x.open.Store(&externalOpen{journal: j, carrier: c, source: sourceOf(x.cfg.Source), stop: stop, ids: ids, subs: make(map[string]*remote)})
-	go c.run(life)
+	o := &externalOpen{journal: j, source: sourceOf(x.cfg.Source), ids: ids, subs: make(map[string]*remote)}
+	o.carrier.Store(c)
+	x.open.Store(o)
+	c.start()
+	return nil
+}
+
+// Move delivers to the sink at url from now on. Dispatch goes on meanwhile: the spool
+// takes what it is given. A sink that speaks another contract is refused, and the
+// former one stays.
+func (x *External) Move(ctx context.Context, url string) error {
+	x.life.Lock()
+	defer x.life.Unlock()
+	cfg := x.cfg
+	cfg.URL = url
+	client, path, err := cfg.client()
+	if err != nil {
+		return err
+	}
+	o := x.open.Load()
+	if o != nil {
+		if _, err := client.Handshake(ctx); errors.Is(err, adapters.ErrContractMismatch) {
+			return err
+		}
+		// Two would deliver from the one spool.
+		former := o.carrier.Load()
+		former.end()
+		next := former.successor(client, path)
+		o.mu.Lock() // an event is either in the spool by now, or signalled to next
+		o.carrier.Store(next)
+		o.mu.Unlock()
+		next.start()
+	}
+	x.client.Close()
+	x.client, x.path = client, path
 	return nil
 }
 
@@ -177,7 +215,7 @@ func (x *External) Health(context.Context) adapters.Health {
 			return adapters.Unhealthy(adapters.Unavailable(err, "cannot write the spool"))
 		}
 	}
-	if err := o.carrier.trouble(); err != nil {
+	if err := o.carrier.Load().trouble(); err != nil {
 		return adapters.Health{State: adapters.StateDegraded, Message: err.Error()}
 	}
 	return adapters.Healthy()
@@ -191,7 +229,7 @@ func (x *External) Lost() map[string]uint64 {
 		return nil
 	}
 	_, torn, _ := o.journal.status()
-	return map[string]uint64{"dead_letters": o.carrier.deadLetters.Load(), "torn_lines": torn}
+	return map[string]uint64{"dead_letters": o.carrier.Load().deadLetters.Load(), "torn_lines": torn}
 }
 
 // Disconnect stops the delivery and closes the spool. What has not been
@@ -203,8 +241,7 @@ func (x *External) Disconnect(context.Context) error {
 	if o == nil {
 		return nil
 	}
-	o.stop()
-	<-o.carrier.done
+	o.carrier.Load().end()
 	o.mu.Lock()
 	subs := o.subs
 	o.subs = nil
@@ -252,7 +289,7 @@ func (x *External) Dispatch(ctx context.Context, e adapters.Event) (adapters.Rec
 		return adapters.Receipt{}, err
 	}
 	o.ids.add(e)
-	o.carrier.signal()
+	o.carrier.Load().signal()
 	return receipt(e, true), nil
 }
 
@@ -278,14 +315,15 @@ func (x *External) Subscribe(ctx context.Context, filter adapters.EventFilter, f
 	if err != nil {
 		return nil, err
 	}
-	if o.carrier.plain {
+	sink := o.carrier.Load()
+	if sink.plain {
 		return nil, adapters.Unsupported("stream", "the sink has no event stream")
 	}
 	q := filterQuery(filter).values()
 	if !from.Live {
 		q.Set("after", strconv.FormatUint(from.After, 10))
 	}
-	stream, err := x.client.Events(ctx, "/v1/events/stream", q, "")
+	stream, err := sink.client.Events(ctx, "/v1/events/stream", q, "")
 	if errors.Is(err, adapters.ErrNotFound) {
 		err = adapters.Unsupported("stream", "the sink has no event stream")
 	}
@@ -369,7 +407,8 @@ func (x *External) History(ctx context.Context, filter adapters.EventFilter, opt
 	if err != nil {
 		return page, err
 	}
-	if !o.carrier.hasHistory() {
+	sink := o.carrier.Load()
+	if !sink.hasHistory() {
 		return page, adapters.Unsupported(adapters.CapHistory, "the sink keeps no history")
 	}
 	q := filterQuery(filter).values()
@@ -377,7 +416,7 @@ func (x *External) History(ctx context.Context, filter adapters.EventFilter, opt
 	if opt.Cursor != "" {
 		q.Set("cursor", opt.Cursor)
 	}
-	res, err := x.client.Do(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/events", Query: q})
+	res, err := sink.client.Do(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/events", Query: q})
 	if err != nil {
 		return page, err
 	}

@@ -437,3 +437,59 @@ func TestConnectAgainEndsTheBackoff(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// The sink changes while events are dispatched: none is refused, and each arrives at
+// one of the two.
+func TestMoveRefusesNoEvent(t *testing.T) {
+	first, second := newSink(t), newSink(t)
+	x := newExternal(t, first.url, t.TempDir())
+	w := connected(t, x)
+	const events = 300
+	var writers sync.WaitGroup
+	half := make(chan struct{})
+	writers.Go(func() {
+		for i := range events {
+			if i == events/2 {
+				close(half)
+			}
+			if _, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: fmt.Sprintf("id-%d", i)}); err != nil {
+				t.Errorf("event %d: %v", i, err)
+			}
+		}
+	})
+	<-half
+	if err := x.Move(t.Context(), second.url); err != nil {
+		t.Fatal(err)
+	}
+	writers.Wait()
+	if _, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: "last"}); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	sub, err := second.events.Subscribe(t.Context(), adapters.EventFilter{}, adapters.From{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for !got["last"] {
+		e, err := sub.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[e.ID] = true
+	}
+	page, err := first.events.History(t.Context(), adapters.EventFilter{}, adapters.PageOpt{Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range page.Items {
+		got[e.ID] = true
+	}
+	for i := range events {
+		if id := fmt.Sprintf("id-%d", i); !got[id] {
+			t.Errorf("%s is lost", id)
+		}
+	}
+	if err := x.Move(t.Context(), "ftp://nowhere"); err == nil {
+		t.Error("moved to what is no HTTP URL")
+	}
+}

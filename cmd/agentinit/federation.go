@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/events"
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
@@ -40,10 +41,9 @@ type member struct {
 	once      sync.Once
 	begun     atomic.Bool
 
-	mu     sync.Mutex
-	urls   map[adapters.Slot]string           // what each slot behind the host was made with
-	placed map[adapters.Slot]adapters.Adapter // what has replaced the manifest's own
-	held   bool                               // Degrade has taken those slots out of service
+	mu   sync.Mutex
+	urls map[adapters.Slot]string // what each slot behind the host was made with
+	held bool                     // Degrade has taken those slots out of service
 }
 
 // newMember is nil in a box that stands alone.
@@ -52,7 +52,7 @@ func (b *box) newMember(m *schema.Manifest) (*member, error) {
 		return nil, nil
 	}
 	f := &member{
-		b: b, m: m, granted: make(chan struct{}), connected: make(chan struct{}), urls: map[adapters.Slot]string{}, placed: map[adapters.Slot]adapters.Adapter{},
+		b: b, m: m, granted: make(chan struct{}), connected: make(chan struct{}), urls: map[adapters.Slot]string{},
 		beats: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "agentbox_federation_heartbeats_total", Help: "Heartbeats sent to the host, by outcome: ok, failed, gone.",
 		}, []string{"outcome"}),
@@ -277,46 +277,50 @@ func (f *member) point(ctx context.Context, slot adapters.Slot, url string, held
 		}
 		return nil
 	}
-	next, old, err := f.external(slot, url)
+	if slot == adapters.SlotEvents {
+		return f.moveEvents(ctx, url, held)
+	}
+	next, err := f.external(slot, url)
 	if err != nil {
 		return err
 	}
-	if slot == adapters.SlotEvents {
-		// Both would deliver from the one spool.
-		if err := old.Disconnect(ctx); err != nil {
-			return err
-		}
-	}
-	f.mu.Lock()
-	f.urls[slot] = url
-	f.mu.Unlock()
+	f.pointed(slot, url)
 	return f.b.slots.Replace(ctx, slot, next)
 }
 
-// external makes the external adapter of a slot for another address; old is the
-// one that it replaces.
-func (f *member) external(slot adapters.Slot, url string) (next, old adapters.Adapter, err error) {
-	there := *f.m
-	word := "external"
-	switch slot {
-	case adapters.SlotMemory:
-		there.Integrations.RuvectorExternal.Conninfo, word = url, "external-pg"
-	case adapters.SlotEvents:
-		there.Integrations.ExternalEvents.URL = url
-	default:
-		there.Federation.ExternalURL = url
-	}
-	build := f.b.slotsTable(&there, f.b.boot.Current().Document)[slot][word]
-	if next, err = build(); err != nil {
-		return nil, nil, err
-	}
+func (f *member) pointed(slot adapters.Slot, url string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if old = f.placed[slot]; old == nil {
-		old = f.b.resolved.Adapter(slot)
+	f.urls[slot] = url
+}
+
+// moveEvents changes the sink behind the one spool: two adapters would both deliver
+// from it.
+func (f *member) moveEvents(ctx context.Context, url string, held bool) error {
+	sink, ok := f.b.resolved.Adapter(adapters.SlotEvents).(*events.External)
+	if !ok {
+		return adapters.Unsupported("events", "this class of the events slot has no sink to move")
 	}
-	f.placed[slot] = next
-	return next, old, nil
+	if err := sink.Move(ctx, url); err != nil {
+		return err
+	}
+	f.pointed(adapters.SlotEvents, url)
+	if held {
+		return f.b.slots.Restore(ctx, adapters.SlotEvents)
+	}
+	return nil
+}
+
+// external makes the external adapter of a slot for another address.
+func (f *member) external(slot adapters.Slot, url string) (adapters.Adapter, error) {
+	there := *f.m
+	word := "external"
+	if slot == adapters.SlotMemory {
+		there.Integrations.RuvectorExternal.Conninfo, word = url, "external-pg"
+	} else {
+		there.Federation.ExternalURL = url
+	}
+	return f.b.slotsTable(&there, f.b.boot.Current().Document)[slot][word]()
 }
 
 // Degrade implements federation.Box.
