@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -53,6 +54,11 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		}
 		boundMemory(c)
 		b := &boundedConn{Conn: c, owner: l}
+		if l.full() {
+			// Those that were accepted before read their requests first: on one
+			// processor a burst would otherwise close all of them unread.
+			runtime.Gosched()
+		}
 		victim, ok := l.admit(b)
 		if victim != nil {
 			victim.Close()
@@ -85,6 +91,12 @@ func boundMemory(c net.Conn) {
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(WriteTimeout.Milliseconds()))
 		})
 	}
+}
+
+func (l *boundedListener) full() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.conns) >= l.max
 }
 
 // admit adds b; the victim is to be closed to make room.

@@ -1,7 +1,11 @@
 package probes
 
 import (
+	"io"
 	"net"
+	"net/http"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -48,4 +52,45 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	if bounded >= unbounded || bounded > 4*socketBuffer {
 		t.Errorf("the kernel took %d bytes, %d without the bound", bounded, unbounded)
 	}
+}
+
+// A burst of more connections than the listener holds, on one processor: the
+// connections that were accepted get to send their requests before they are closed to
+// make room.
+func TestBurstIsServed(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const limit, burst = 8, 200
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ConnContext: connContext, Handler: markBusy(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}))}
+	// All of them have sent their requests before the first is accepted.
+	conns := make([]net.Conn, burst)
+	for i := range conns {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = c
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(newBoundedListener(inner, limit)) }()
+	answered := 0
+	for _, c := range conns {
+		if answer, err := io.ReadAll(c); err == nil && strings.HasPrefix(string(answer), "HTTP/1.1 200") {
+			answered++
+		}
+	}
+	if answered < burst/2 {
+		t.Errorf("%d of %d connections were answered", answered, burst)
+	}
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
+	<-served
 }

@@ -49,7 +49,10 @@ func federationRoutes() []route {
 	}
 }
 
+// host is the host's side. Its boxes come back after half a minute: meanwhile their
+// connections would take the place of others', so that each exchange ends its own.
 func (q *request) host() (Host, error) {
+	q.w.Header().Set("Connection", "close")
 	if q.s.cfg.Host == nil {
 		return nil, adapters.Unsupported("federation", `this box is no host: federation.mode is not "host"`)
 	}
