@@ -110,6 +110,7 @@ var arrows = map[string][]string{
 	"internal/pipenet": {},
 	"bench":            {"*"},
 	"bench/adapters":   {"*"},
+	"bench/federation": {"*"},
 }
 
 // pure packages compute; time comes in as an argument.
@@ -123,7 +124,7 @@ var processCalls = []string{
 
 // mayFork are the packages that run processes: their owner, and those of tests
 // and benchmarks that are never part of a box's own binaries.
-var mayFork = []string{"supervisor/proc", "bench", "bench/adapters", "internal/testprog", "internal/testprog/built", "internal/foreign"}
+var mayFork = []string{"supervisor/proc", "bench", "bench/adapters", "bench/federation", "internal/testprog", "internal/testprog/built", "internal/foreign"}
 
 type source struct {
 	pkg  string // directory below the module, "." for the root

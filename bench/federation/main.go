@@ -1,0 +1,148 @@
+// Command federation measures one host with many registered boxes: the host is a
+// real agentinit on one processor, each box is the real session of a box with a
+// connection and an address of its own, and all of that is on this machine. It
+// measures a herd that registers within a second, heartbeats at rest, and the same
+// boxes when the host was away. It prints; nothing passes or fails, except that it
+// exits 1 if a session is lost.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+)
+
+func main() {
+	os.Exit(run())
+}
+
+func run() int {
+	var o options
+	flag.IntVar(&o.boxes, "boxes", 10_000, "boxes, 1 to 60000")
+	flag.DurationVar(&o.rest, "rest", time.Minute, "how long heartbeats are measured at rest")
+	flag.DurationVar(&o.away, "away", 5*time.Minute, "how long the host is away; 0 leaves that part out")
+	flag.StringVar(&o.bin, "bin", "bin", "directory of agentinit")
+	flag.Parse()
+	if o.boxes < 1 || o.boxes > 60_000 || flag.NArg() > 0 {
+		flag.Usage()
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := measure(ctx, os.Stdout, o); err != nil {
+		fmt.Fprintln(os.Stderr, "federation:", err)
+		return 1
+	}
+	return 0
+}
+
+type options struct {
+	boxes      int
+	rest, away time.Duration
+	bin        string
+}
+
+func measure(ctx context.Context, out io.Writer, o options) error {
+	if err := machine(o.boxes); err != nil {
+		return err
+	}
+	h, err := newHost(o.bin)
+	if err != nil {
+		return err
+	}
+	defer h.remove()
+	if err := h.start(ctx); err != nil {
+		return err
+	}
+	c, err := newCrowd(o.boxes, h.url())
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	alone := h.usage()
+
+	begun := time.Now()
+	c.start(ctx)
+	if err := c.await(ctx, o.boxes); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "herd: %d boxes started within a second are all registered after %.1f s\n", o.boxes, time.Since(begun).Seconds())
+	report(out, c.take(), "register")
+	herd := h.usage()
+	fmt.Fprintf(out, "      host: %.1f s of CPU, RSS %.1f MiB (%.1f before the first box), registry %.1f MiB\n\n",
+		(herd.cpu - alone.cpu).Seconds(), mib(herd.rss), mib(alone.rss), mib(herd.registry))
+
+	if err := sleep(ctx, o.rest); err != nil {
+		return err
+	}
+	rest, s := h.usage(), c.take()
+	fmt.Fprintf(out, "rest: %.0f s of heartbeats, %.0f a second\n", o.rest.Seconds(), float64(len(s.took["heartbeat"]))/o.rest.Seconds())
+	report(out, s, "heartbeat")
+	beats := float64(max(len(s.took["heartbeat"]), 1))
+	fmt.Fprintf(out, "      host: %.0f %% of one processor, RSS %.1f MiB, registry %.1f MiB; a heartbeat is %.0f bytes sent and %.0f received\n\n",
+		100*float64(rest.cpu-herd.cpu)/float64(o.rest), mib(rest.rss), mib(rest.registry), float64(s.sent)/beats, float64(s.received)/beats)
+	if o.away == 0 {
+		return nil
+	}
+	return absence(ctx, out, o, h, c)
+}
+
+// absence kills the host and starts it again after a while.
+func absence(ctx context.Context, out io.Writer, o options, h *host, c *crowd) error {
+	before := c.sessions()
+	h.kill()
+	if err := sleep(ctx, o.away); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "away: the host was killed; %s later the boxes are %v\n", o.away, c.states())
+	c.take()
+	if err := h.start(ctx); err != nil {
+		return err
+	}
+	begun := time.Now()
+	if err := c.await(ctx, o.boxes); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "      all are active again %.1f s after the host answers\n", time.Since(begun).Seconds())
+	report(out, c.take(), "heartbeat")
+	u := h.usage()
+	fmt.Fprintf(out, "      host: %.1f s of CPU, RSS %.1f MiB, at most %.1f MiB\n", u.cpu.Seconds(), mib(u.rss), mib(u.peak))
+	lost := 0
+	for i, id := range c.sessions() {
+		if id != before[i] {
+			lost++
+		}
+	}
+	fmt.Fprintf(out, "      %d of %d sessions lost\n", lost, o.boxes)
+	if lost > 0 {
+		return errors.New("sessions were lost")
+	}
+	return nil
+}
+
+// report prints the times of one kind of request, and the failures by reason.
+func report(out io.Writer, s sample, kind string) {
+	q := func(p float64) float64 { return float64(s.quantile(kind, p).Microseconds()) / 1000 }
+	fmt.Fprintf(out, "      %s: %d answered, p50 %.1f ms, p95 %.1f ms, p99 %.1f ms, slowest %.1f ms\n", kind, len(s.took[kind]), q(0.5), q(0.95), q(0.99), q(1))
+	for _, f := range s.failures() {
+		fmt.Fprintf(out, "      %d times: %s\n", s.failed[f], f)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+func mib(n int64) float64 { return float64(n) / (1 << 20) }
