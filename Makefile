@@ -10,7 +10,7 @@ BUILD   := CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -ldflags 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 DEADCODE := golang.org/x/tools/cmd/deadcode@v0.50.0
 UNPARAM  := mvdan.cc/unparam@v0.0.0-20260823230713-2fa3d841b0c8
-SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' 'probes/console/*' VERSION 2>/dev/null)
+SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' 'probes/console/*' 'docs/*.md' VERSION 2>/dev/null)
 
 .PHONY: help build demo test lint race e2e console-test docs chaos bench fuzz image image-test fmt generate vendor-hash clean deps
 

@@ -28,7 +28,7 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"cmd/agentctl/picture",
+		"cmd/agentctl/picture", "internal/manual", "docs",
 	},
 	"cmd/agentctl/picture":   {"schema/plan", "supervisor/program", "supervisor/control/api"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
@@ -108,6 +108,11 @@ var arrows = map[string][]string{
 	// and connections in memory.
 	"internal/foreign": {},
 	"internal/pipenet": {},
+
+	"docs":            {},
+	"internal/manual": {},
+	// For tests, part of no binary.
+	"internal/manual/manpage": {},
 	"bench":            {"*"},
 	"bench/adapters":   {"*"},
 	"bench/federation": {"*"},

@@ -62,6 +62,19 @@ func targz(prefix string, files map[string]file) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// gzipped packs one text; the same text gives the same bytes.
+func gzipped(text []byte) ([]byte, error) {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	if _, err := z.Write(text); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
 // deb makes a Debian binary package (deb(5)): an ar archive of a version, the
 // control files and the data.
 func deb(version, arch string, files map[string]file) ([]byte, error) {
@@ -70,6 +83,12 @@ func deb(version, arch string, files map[string]file) ([]byte, error) {
 		switch {
 		case strings.HasPrefix(name, "bin/"):
 			placed["usr/"+name] = f
+		case strings.HasPrefix(name, "share/man/"):
+			packed, err := gzipped(f.data) // Debian Policy 12.1
+			if err != nil {
+				return nil, err
+			}
+			placed["usr/"+name+".gz"] = file{data: packed, mode: f.mode}
 		case name == "LICENSES.txt":
 			placed["usr/share/doc/agentinit/copyright"] = f // Debian Policy 12.5
 		default:

@@ -168,7 +168,7 @@ func sorted[V any](m map[string]V) []string {
 }
 
 // tree is what a tarball and a package hold, by name below their top: binaries,
-// documents, examples.
+// documents, man pages, examples.
 func (o *options) tree(b build, licenses *licenses) (map[string]file, error) {
 	files := map[string]file{"LICENSES.txt": {data: licenses.text(), mode: 0o644}}
 	for name, data := range b.files {
@@ -191,6 +191,17 @@ func (o *options) tree(b build, licenses *licenses) (map[string]file, error) {
 			return nil, err
 		}
 		files["examples/"+filepath.Base(name)] = file{data: data, mode: 0o644}
+	}
+	pages, err := filepath.Glob(filepath.Join(o.root, "docs", "man", "*.[0-9]"))
+	if err != nil || len(pages) == 0 {
+		return nil, fmt.Errorf("no man pages in %s: %w", o.root, err)
+	}
+	for _, name := range pages {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		files["share/man/man"+strings.TrimPrefix(filepath.Ext(name), ".")+"/"+filepath.Base(name)] = file{data: data, mode: 0o644}
 	}
 	return files, nil
 }

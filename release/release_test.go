@@ -25,7 +25,7 @@ func dist(t *testing.T, license string) (o options, builds []build) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"root/LICENSE": "Mozilla Public License Version 2.0", "root/README.md": "read me", "root/examples/minimal.toml": "",
+		"root/LICENSE": "Mozilla Public License Version 2.0", "root/README.md": "read me", "root/examples/minimal.toml": "", "root/docs/man/agentctl.1": ".TH agentctl 1",
 		"cache/example.org/!mod/v2@v2.0.1/LICENSE": license,
 	} {
 		p := filepath.Join(dir, filepath.FromSlash(name))
@@ -109,7 +109,7 @@ func TestTarballHoldsTheBinariesAndTheLicences(t *testing.T) {
 			t.Errorf("%+v", h)
 		}
 	}
-	for name, mode := range map[string]int64{"bin/agentinit": 0o755, "bin/agentctl": 0o755, "LICENSE": 0o644, "LICENSES.txt": 0o644, "examples/minimal.toml": 0o644} {
+	for name, mode := range map[string]int64{"bin/agentinit": 0o755, "bin/agentctl": 0o755, "LICENSE": 0o644, "LICENSES.txt": 0o644, "examples/minimal.toml": 0o644, "share/man/man1/agentctl.1": 0o644} {
 		if modes[name] != mode {
 			t.Errorf("%s has mode %o", name, modes[name])
 		}
@@ -132,6 +132,9 @@ func TestPackageIsADebianPackage(t *testing.T) {
 		dir := t.TempDir()
 		if out, err := exec.Command(dpkg, "-x", file, dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "usr/share/man/man1/agentctl.1.gz")); err != nil {
+			t.Errorf("%s: %v", arch, err)
 		}
 		if data, err := os.ReadFile(filepath.Join(dir, "usr/bin/agentinit")); err != nil || string(data) != "agentinit for "+arch {
 			t.Errorf("%v %q", err, data)

@@ -161,7 +161,7 @@ func agentPath(id, action string) string { return "/v1/agents/" + url.PathEscape
 
 func newAgentLogs(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "logs ID", Short: "Print what an agent wrote, and go on until it ends", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		Use: "logs ID", Short: "Print the output of an agent until it ends", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error { return c.followAgent(cmd.Context(), args[0]) },
 	}
 }
@@ -231,7 +231,7 @@ func (c *cli) verbatim(text string) string {
 func newAgentKill(c *cli) *cobra.Command {
 	var grace int
 	cmd := &cobra.Command{
-		Use: "kill ID...", Short: "End agents and all they started", Args: cobra.MinimumNArgs(1), ValidArgsFunction: noFiles,
+		Use: "kill ID...", Short: "Kill agents and every process that they started", Args: cobra.MinimumNArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := url.Values{}
 			if cmd.Flags().Changed("grace") {
@@ -252,7 +252,7 @@ func newAgentKill(c *cli) *cobra.Command {
 
 func newAgentAttach(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "attach ID", Short: "Follow an agent and send it our standard input", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		Use: "attach ID", Short: "Follow the output of an agent and send it standard input", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()

@@ -104,7 +104,7 @@ func newBeadClaim(c *cli) *cobra.Command {
 		LeaseS int    `json:"lease_s,omitempty"`
 	}
 	cmd := &cobra.Command{
-		Use: "claim ID", Short: "Become the holder of a bead", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		Use: "claim ID", Short: "Claim a bead: no one else can claim it until the lease ends", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodPost, beadPath(args[0], "/claim"), nil, in)
 			return show(c, raw, err, func(b bead) { line(c.stdout, "%s is held by %s", printable(b.ID), printable(b.Actor)) })
@@ -240,7 +240,7 @@ func newBeadExport(c *cli) *cobra.Command {
 func newBeadImport(c *cli) *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
-		Use: "import FILE|-", Short: "Take in what export or bd wrote", Args: cobra.ExactArgs(1),
+		Use: "import FILE|-", Short: "Read beads from JSON lines that export or bd wrote", Args: cobra.ExactArgs(1),
 		Long: "Take in what export or bd wrote. Of a bead that is there already the newer wins; a file with an error changes nothing.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			raw, err := c.input(args[0])

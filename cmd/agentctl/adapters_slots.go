@@ -16,7 +16,7 @@ import (
 
 func newAdapters(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "adapters", Short: "Show the slots and what stands in them", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "adapters", Short: "Show the adapter slots, their classes and their health", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/adapters", nil, nil)
 			type row struct {

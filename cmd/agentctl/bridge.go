@@ -13,7 +13,7 @@ import (
 func newBridge(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "bridge",
-		Short: "Be the channel between the orchestrator's host and the box",
+		Short: "Connect the orchestrator's host to the box, over standard input and output",
 		Long: `Join standard input and output to the box's orchestrator, for a host that runs
 
   docker exec -i BOX agentctl bridge

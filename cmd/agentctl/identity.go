@@ -9,7 +9,7 @@ import (
 )
 
 func newIdentity(c *cli) *cobra.Command {
-	return group("identity", "Show and change the key the box is known by",
+	return group("identity", "Show and change the keys of the box",
 		newIdentityShow(c), newIdentityRotate(c), newIdentityExport(c), newIdentityRekey(c))
 }
 

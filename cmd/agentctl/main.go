@@ -111,8 +111,11 @@ func tell(stderr io.Writer, err error) int {
 const rootHelp = `agentctl asks a running agentinit over its control socket, and works on
 manifests without one.
 
-Names of programs may be whole names, names of groups, globs ("worker:*"), or
-prefixes that fit one program alone.
+A NAME of a program is its whole name, the name of a group, a glob ("worker:*"),
+or a prefix that only one program has.
+
+agentctl help TOPIC shows the reference: the manifest, its rules, states,
+signals, environment, files and more; agentctl help help lists the topics.
 
 Exit status:
   0  done
@@ -120,7 +123,7 @@ Exit status:
   2  the command line is wrong
   3  status: something asked about is not running
   4  agentinit cannot be reached, or there is no such program
-ready, made for health checks, knows 0 and 1 alone.`
+The verb ready is made for health checks and exits with 0 or 1 only.`
 
 // newRoot builds the command tree. Each command is built by a function of its
 // own that takes the cli; adding a command is adding a row here.
@@ -136,13 +139,37 @@ func newRoot(c *cli) *cobra.Command {
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else /run/agentbox/agentinit.sock)")
 	root.PersistentFlags().StringVar(&c.url, "url", "", "ask the management listener at this address instead, about slots, identity and federation")
 	root.PersistentFlags().StringVar(&c.nostr, "nostr", "", "with --url: sign requests (NIP-98) with the nsec in this file; - is $NOSTR_NSEC")
-	root.AddCommand(
-		newStatus(c), newTop(c), newStart(c), newRun(c), newStop(c), newRestart(c), newSignal(c),
-		newLogs(c), newEvents(c), newWhy(c), newWait(c), newReady(c), newBoot(c),
-		newApply(c), newLogLevel(c), newAudit(c), newCrash(c), newMetrics(c), newShutdown(c), newVersion(c), newBridge(c),
-		newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newSandbox(c), newDoctor(c),
-		newAdapters(c), newBead(c), newMem(c), newPod(c), newEvent(c), newAgent(c), newBackup(c), newRestore(c),
-		newIdentity(c), newFederation(c),
-	)
+	for _, g := range groups(c) {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.SetHelpCommand(newHelp(c))
 	return root
+}
+
+// verbs are the commands that the help lists under one title.
+type verbs struct {
+	title    string
+	commands []*cobra.Command
+}
+
+// groups are all commands in the order of the help.
+func groups(c *cli) []verbs {
+	return []verbs{
+		{"See programs and the box", []*cobra.Command{
+			newStatus(c), newTop(c), newWhy(c), newLogs(c), newEvents(c), newCrash(c), newBoot(c), newMetrics(c), newAudit(c), newVersion(c),
+		}},
+		{"Change programs and the box", []*cobra.Command{
+			newStart(c), newStop(c), newRestart(c), newRun(c), newSignal(c), newApply(c), newLogLevel(c), newShutdown(c),
+		}},
+		{"Wait and check", []*cobra.Command{newReady(c), newWait(c), newDoctor(c)}},
+		{"Work on manifests, without a running agentinit", []*cobra.Command{newConfig(c), newPlan(c), newGenerate(c), newSecurity(c), newSandbox(c)}},
+		{"Agents and their data", []*cobra.Command{
+			newAdapters(c), newAgent(c), newBead(c), newMem(c), newPod(c), newEvent(c), newBridge(c), newBackup(c), newRestore(c),
+		}},
+		{"Identity and other boxes", []*cobra.Command{newIdentity(c), newFederation(c)}},
+	}
 }

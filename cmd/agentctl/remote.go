@@ -101,7 +101,7 @@ func (c *cli) completeNames(cmd *cobra.Command, _ []string, prefix string) ([]st
 	var names []string
 	for _, p := range status.Programs {
 		if strings.HasPrefix(p.Name, prefix) {
-			names = append(names, p.Name)
+			names = append(names, cobra.CompletionWithDesc(p.Name, p.State))
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

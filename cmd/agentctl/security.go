@@ -13,7 +13,7 @@ import (
 )
 
 func newSecurity(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "security", Short: "What a manifest allows beyond the hardened baseline, and how exposed a program is"}
+	cmd := &cobra.Command{Use: "security", Short: "Show what a manifest allows beyond the hardened baseline, and how exposed a program is"}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "show [FILE|PROGRAM]",
 		Short: "Show the effective profile of a manifest, or how exposed a running program is",

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/docs"
+	"github.com/dreamlab-ai/agentinit/internal/manual"
+)
+
+// helpColumns is the width of a topic where the output is no terminal.
+const helpColumns = 80
+
+func newHelp(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND...|TOPIC [SECTION]]",
+		Short: "Show the help of a command, or a topic of the reference",
+		Long: "Show the help of a command, or a topic of the reference. With SECTION it shows\n" +
+			"only the sections of the topic whose title begins with this word.\n\nTopics:\n" + topicList(),
+		Example: "  agentctl help restart\n  agentctl help manifest programs\n  agentctl help rules E016",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return completeHelp(cmd.Root(), args, prefix), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				for _, t := range docs.Topics() {
+					if t.Name == args[0] {
+						return c.showTopic(t, args[1:])
+					}
+				}
+			}
+			target, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return fmt.Errorf("there is no command and no topic %q; agentctl help help lists the topics", strings.Join(args, " "))
+			}
+			target.InitDefaultHelpFlag()
+			return target.Help()
+		},
+	}
+}
+
+func topicList() string {
+	var b strings.Builder
+	for _, t := range docs.Topics() {
+		fmt.Fprintf(&b, "  %-14s  %s\n", t.Name, t.Short)
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+// showTopic prints a document, or the section of it that is asked for.
+func (c *cli) showTopic(t docs.Topic, section []string) error {
+	text := t.Text
+	if len(section) > 0 {
+		found, headings, ok := "", []string(nil), false
+		if found, headings, ok = manual.Section(text, strings.Join(section, " ")); !ok {
+			return fmt.Errorf("the topic %s has no section %q; its sections are: %s", t.Name, strings.Join(section, " "), strings.Join(headings, ", "))
+		}
+		text = found
+	}
+	columns := helpColumns
+	if wide, ok := terminal(c.stdout); ok {
+		columns = min(wide, 100)
+	}
+	return c.write([]byte(manual.Terminal(text, columns)))
+}
+
+// completeHelp offers commands, or subcommands of those before, and topics.
+func completeHelp(root *cobra.Command, args []string, prefix string) (out []string) {
+	parent, _, err := root.Find(args)
+	if err != nil {
+		return nil
+	}
+	for _, cmd := range parent.Commands() {
+		if cmd.IsAvailableCommand() && strings.HasPrefix(cmd.Name(), prefix) {
+			out = append(out, cobra.CompletionWithDesc(cmd.Name(), cmd.Short))
+		}
+	}
+	for _, t := range docs.Topics() {
+		if len(args) == 0 && strings.HasPrefix(t.Name, prefix) {
+			out = append(out, cobra.CompletionWithDesc(t.Name, t.Short))
+		}
+	}
+	return out
+}

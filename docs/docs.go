@@ -1,0 +1,52 @@
+// Package docs holds the reference documents that agentctl shows (agentctl help
+// TOPIC) and that the man pages are made of. It holds texts and must import
+// nothing of ours.
+package docs
+
+import _ "embed"
+
+// Topic is one document of the reference.
+type Topic struct {
+	Name  string // as in agentctl help NAME
+	Short string // one sentence
+	File  string // below docs/
+	Text  string // Markdown
+}
+
+//go:embed manifest.md
+var manifest string
+
+//go:embed rules.md
+var rules string
+
+//go:embed states.md
+var states string
+
+//go:embed reference/exit-statuses.md
+var exitStatuses string
+
+//go:embed reference/signals.md
+var signals string
+
+//go:embed reference/environment.md
+var environment string
+
+//go:embed reference/files.md
+var files string
+
+//go:embed reference/api.md
+var api string
+
+// Topics are the documents in the order in which agentctl help lists them.
+func Topics() []Topic {
+	return []Topic{
+		{"manifest", "Every section and key of the manifest, agentbox.toml", "manifest.md", manifest},
+		{"rules", "Every error and warning about a manifest, and what to do", "rules.md", rules},
+		{"states", "The states of a program and what leads from one to another", "states.md", states},
+		{"exit-statuses", "Exit statuses of agentinit and agentctl", "reference/exit-statuses.md", exitStatuses},
+		{"signals", "What each signal to agentinit does", "reference/signals.md", signals},
+		{"environment", "Environment variables that are read and set", "reference/environment.md", environment},
+		{"files", "Files that agentinit reads and writes", "reference/files.md", files},
+		{"api", "The HTTP API, with a first request", "reference/api.md", api},
+	}
+}

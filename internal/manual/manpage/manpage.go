@@ -1,0 +1,164 @@
+// Package manpage makes the man pages and the generated reference documents, and
+// compares them with what is in the repository. It serves tests and must be part
+// of no binary.
+package manpage
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/cpuguy83/go-md2man/v2/md2man"
+)
+
+// Check compares a generated file with the one in the repository. With
+// UPDATE_GOLDEN in the environment it writes the file.
+func Check(t *testing.T, file string, want []byte) {
+	t.Helper()
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want) {
+		t.Errorf("%s is not what the code says now; make generate writes it anew", file)
+	}
+}
+
+// Page is one man page.
+type Page struct {
+	Name    string // agentctl-status
+	Section int
+	Short   string // the line of whatis(1)
+	Body    string // Markdown after NAME; its sections are headings of level 1
+}
+
+var (
+	comment = regexp.MustCompile(`(?s)<!--.*?-->\n*`)
+	anchor  = regexp.MustCompile(`<a [^>]*></a>`)
+	link    = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+// Roff writes the page in the macros of man(7). No date: the same source gives the
+// same bytes.
+func (p Page) Roff() []byte {
+	head := fmt.Sprintf("%s %d \"\" \"agentinit\" \"agentinit manual\"\n===\n\n# NAME\n\n%s - %s\n\n", p.Name, p.Section, p.Name, p.Short)
+	body := link.ReplaceAllString(anchor.ReplaceAllString(comment.ReplaceAllString(p.Body, ""), ""), "$1")
+	return md2man.Render([]byte(head + strings.ReplaceAll(lists(body), "&lt;", `\<`)))
+}
+
+var border = regexp.MustCompile(`^\|[ :|-]+\|$`)
+
+// lists writes tables as lists: tbl(1) cannot fit sentences into the columns of a
+// terminal.
+func lists(markdown string) string {
+	var b strings.Builder
+	var header []string
+	for line := range strings.Lines(markdown) {
+		row := strings.TrimSpace(line)
+		switch {
+		case !strings.HasPrefix(row, "|"):
+			header = nil
+			b.WriteString(line)
+		case header == nil:
+			header = cells(row)
+		case !border.MatchString(row):
+			b.WriteString(entry(header, cells(row)))
+		}
+	}
+	return b.String()
+}
+
+func cells(row string) []string {
+	row = strings.ReplaceAll(strings.Trim(row, "|"), `\|`, "\x00")
+	out := strings.Split(row, "|")
+	for n := range out {
+		out[n] = strings.TrimSpace(strings.ReplaceAll(out[n], "\x00", "|"))
+	}
+	return out
+}
+
+// entry is one row: the first cell, those between with the title of their column,
+// and the last.
+func entry(header, row []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "- **%s**", strings.Trim(row[0], "`"))
+	for n, cell := range row[1:] {
+		switch last := n == len(row)-2; {
+		case cell == "" || cell == "–":
+		case last:
+			b.WriteString(": " + cell)
+		case n+1 < len(header):
+			fmt.Fprintf(&b, ", %s %s", strings.ToLower(header[n+1]), cell)
+		}
+	}
+	return b.String() + "\n"
+}
+
+// Chapter takes a document into a page: its title becomes the section title, and
+// its headings go one level down.
+func Chapter(title, markdown string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n", strings.ToUpper(title))
+	code := false
+	for line := range strings.Lines(comment.ReplaceAllString(markdown, "")) {
+		code = code != strings.HasPrefix(line, "```")
+		if !code && strings.HasPrefix(line, "# ") {
+			continue
+		}
+		b.WriteString(line)
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+var special = regexp.MustCompile("([\\\\`*_{}\\[\\]<>#|])")
+
+// Escape writes plain text as Markdown.
+func Escape(text string) string { return special.ReplaceAllString(text, `\$1`) }
+
+// Prose writes help text as Markdown: paragraphs, and indented lines as code.
+func Prose(text string) string {
+	var b strings.Builder
+	code := false
+	fence := func(on bool) {
+		if code != on {
+			b.WriteString("```\n")
+			code = on
+			if !on {
+				b.WriteString("\n")
+			}
+		}
+	}
+	for line := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
+		indented := strings.HasPrefix(line, "  ")
+		if strings.TrimSpace(line) == "" {
+			fence(false)
+			b.WriteString("\n")
+			continue
+		}
+		if indented && !code {
+			b.WriteString("\n")
+		}
+		fence(indented)
+		if indented {
+			b.WriteString(strings.TrimPrefix(line, "  "))
+		} else {
+			b.WriteString(Escape(line))
+		}
+	}
+	fence(false)
+	return b.String() + "\n"
+}

@@ -1,0 +1,200 @@
+// Package manual writes the Markdown of the reference for a terminal. It knows the
+// Markdown that these documents use (headings, paragraphs, lists, tables, code)
+// and must never be given anything else: it is no general renderer.
+package manual
+
+import (
+	"html"
+	"regexp"
+	"strings"
+
+	"github.com/rivo/uniseg"
+)
+
+var (
+	comment = regexp.MustCompile(`(?s)<!--.*?-->\n*`)
+	anchor  = regexp.MustCompile(`<a [^>]*></a>`)
+	link    = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
+	heading = regexp.MustCompile(`^#{1,6} +`)
+	rule    = regexp.MustCompile(`^\|[ :|-]+\|$`)
+	strong  = regexp.MustCompile(`^\*([A-Za-z ]+:)\*`)
+	item    = regexp.MustCompile(`^( *)([-*]|[0-9]+\.) +`)
+)
+
+// Section is the part of a document below the first heading that names what, and
+// the headings that it has, for a message when there is none.
+func Section(markdown, what string) (text string, headings []string, found bool) {
+	var out []string
+	depth, code := 0, false
+	for line := range strings.Lines(comment.ReplaceAllString(markdown, "")) {
+		code = code != strings.HasPrefix(line, "```")
+		if h := heading.FindString(line); h != "" && !code {
+			title := strings.TrimSpace(plain(line[len(h):]))
+			level := len(strings.TrimSpace(h))
+			if level > 1 {
+				headings = append(headings, title)
+			}
+			switch {
+			case depth == 0 && level > 1 && names(title, what):
+				depth = level
+			case depth > 0 && level <= depth && !names(title, what):
+				return strings.Join(out, ""), headings, true
+			}
+		}
+		if depth > 0 {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, ""), headings, depth > 0
+}
+
+// names tells whether a heading is about what: "[programs.<name>.ready]" is about
+// programs, E016 stands at the beginning of its heading.
+func names(title, what string) bool {
+	title = strings.ToLower(strings.Trim(title, "[]"))
+	what = strings.ToLower(strings.Trim(what, "[]"))
+	rest, ok := strings.CutPrefix(title, what)
+	return ok && what != "" && (rest == "" || !isWord(rest[0]))
+}
+
+func isWord(b byte) bool {
+	return b == '_' || b == '-' || b >= '0' && b <= '9' || b >= 'a' && b <= 'z'
+}
+
+// plain is a line of Markdown without its marks.
+func plain(s string) string {
+	s = strong.ReplaceAllString(s, "$1")
+	s = link.ReplaceAllString(anchor.ReplaceAllString(s, ""), "$1")
+	s = strings.NewReplacer("`", "", "**", "", `\|`, "|", `\`, "").Replace(s)
+	return html.UnescapeString(s)
+}
+
+// Terminal lays a document out in so many columns. Code keeps its lines.
+func Terminal(markdown string, columns int) string {
+	p := &page{columns: max(columns, 20)}
+	code := false
+	for line := range strings.Lines(comment.ReplaceAllString(markdown, "")) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "```"):
+			p.flush()
+			code = !code
+		case code:
+			p.raw("    " + line)
+		default:
+			p.line(line)
+		}
+	}
+	p.flush()
+	return strings.TrimLeft(p.b.String(), "\n")
+}
+
+// page is a document that is being laid out.
+type page struct {
+	b       strings.Builder
+	columns int
+	words   []string // of the paragraph or list item under way
+	first   string   // its first line begins with this
+	indent  string   // and the others with this
+	header  []string // of the table under way
+}
+
+func (p *page) line(line string) {
+	switch {
+	case strings.HasPrefix(line, "|"):
+		p.flush()
+		p.row(line)
+		return
+	case strings.TrimSpace(line) == "":
+		p.flush()
+		p.header = nil
+		p.blank()
+		return
+	}
+	p.header = nil
+	if h := heading.FindString(line); h != "" {
+		p.flush()
+		p.blank()
+		title := plain(line[len(h):])
+		if strings.TrimSpace(h) == "#" {
+			title = strings.ToUpper(title)
+		}
+		p.raw(title)
+		p.blank()
+		return
+	}
+	if m := item.FindStringSubmatch(line); m != nil {
+		p.flush()
+		p.first = m[1] + m[2] + " "
+		p.indent = strings.Repeat(" ", len(p.first))
+		line = line[len(m[0]):]
+	} else if strings.HasPrefix(line, "    ") && len(p.words) == 0 {
+		p.raw(line)
+		return
+	}
+	p.words = append(p.words, strings.Fields(plain(line))...)
+}
+
+// row writes a row of a table as an entry: the first cell, and below it the others,
+// each with the title of its column unless it is the last.
+func (p *page) row(line string) {
+	if rule.MatchString(line) {
+		return
+	}
+	cells := splitRow(line)
+	if p.header == nil {
+		p.header = cells
+		return
+	}
+	p.raw("  " + cells[0])
+	for n, cell := range cells[1:] {
+		if cell == "" || cell == "–" {
+			continue
+		}
+		if last := n == len(cells)-2; !last && n+1 < len(p.header) {
+			cell = p.header[n+1] + ": " + cell
+		}
+		p.first, p.indent, p.words = "      ", "      ", strings.Fields(cell)
+		p.flush()
+	}
+}
+
+// splitRow is the cells of a row; \| is no border.
+func splitRow(line string) []string {
+	line = strings.ReplaceAll(strings.Trim(line, "|"), `\|`, "\x00")
+	cells := strings.Split(line, "|")
+	for n, cell := range cells {
+		cells[n] = strings.TrimSpace(plain(strings.ReplaceAll(cell, "\x00", "|")))
+	}
+	return cells
+}
+
+func (p *page) raw(line string) { p.b.WriteString(line + "\n") }
+
+// blank writes one empty line, and not a second one.
+func (p *page) blank() {
+	if text := p.b.String(); text != "" && !strings.HasSuffix(text, "\n\n") {
+		p.raw("")
+	}
+}
+
+// flush writes the words of the paragraph, wrapped.
+func (p *page) flush() {
+	line, width := p.first, uniseg.StringWidth(p.first)
+	begun := false
+	for _, word := range p.words {
+		w := uniseg.StringWidth(word)
+		if begun && width+1+w > p.columns {
+			p.raw(line)
+			line, width, begun = p.indent, len(p.indent), false
+		}
+		if begun {
+			line, width = line+" ", width+1
+		}
+		line, width, begun = line+word, width+w, true
+	}
+	if len(p.words) > 0 {
+		p.raw(line)
+	}
+	p.words, p.first, p.indent = nil, "", ""
+}
