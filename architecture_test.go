@@ -30,7 +30,7 @@ var arrows = map[string][]string{
 		"bootstrap/identity", "probes/nip98", // to sign requests
 		"cmd/agentctl/picture", "internal/manual", "docs",
 	},
-	"cmd/agentctl/picture":   {"schema/plan", "supervisor/program", "supervisor/control/api"},
+	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/exchange"},
@@ -113,9 +113,9 @@ var arrows = map[string][]string{
 	"internal/manual": {},
 	// For tests, part of no binary.
 	"internal/manual/manpage": {},
-	"bench":            {"*"},
-	"bench/adapters":   {"*"},
-	"bench/federation": {"*"},
+	"bench":                   {"*"},
+	"bench/adapters":          {"*"},
+	"bench/federation":        {"*"},
 }
 
 // pure packages compute; time comes in as an argument.

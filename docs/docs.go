@@ -34,6 +34,12 @@ var environment string
 //go:embed reference/files.md
 var files string
 
+//go:embed reference/events.md
+var events string
+
+//go:embed reference/metrics.md
+var metrics string
+
 //go:embed reference/api.md
 var api string
 
@@ -47,6 +53,8 @@ func Topics() []Topic {
 		{"signals", "What each signal to agentinit does", "reference/signals.md", signals},
 		{"environment", "Environment variables that are read and set", "reference/environment.md", environment},
 		{"files", "Files that agentinit reads and writes", "reference/files.md", files},
+		{"event-names", "Every event: when it is published, and its fields", "reference/events.md", events},
+		{"metric-names", "Every metric: type, unit, labels, meaning", "reference/metrics.md", metrics},
 		{"api", "The HTTP API, with a first request", "reference/api.md", api},
 	}
 }
