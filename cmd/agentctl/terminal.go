@@ -9,6 +9,10 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/rivo/uniseg"
+
+	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
 )
 
 // terminal says whether w is one, and how wide; without a terminal nothing is
@@ -93,13 +97,13 @@ func unprintable(r rune) bool {
 	return r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == 0x2028 || r == 0x2029)
 }
 
-// cut shortens a text to so many characters; 0 is any number.
+// cut shortens a text to so many columns of a terminal; 0 is any number. A wide
+// character (East Asian Width, UAX #11) takes two, a combining one none.
 func cut(s string, width int) string {
-	if width <= 0 || utf8.RuneCountInString(s) <= width {
+	if width <= 0 {
 		return s
 	}
-	r := []rune(s)
-	return string(r[:max(0, width-1)]) + "…"
+	return picture.Shorten(s, width)
 }
 
 // column is one column of a table.
@@ -119,9 +123,9 @@ func (c *cli) table(columns []column, rows [][]cell) {
 	colours := c.colours()
 	widths := make([]int, len(columns))
 	for i, col := range columns {
-		widths[i] = utf8.RuneCountInString(col.title)
+		widths[i] = uniseg.StringWidth(col.title)
 		for _, row := range rows {
-			widths[i] = max(widths[i], utf8.RuneCountInString(row[i].text))
+			widths[i] = max(widths[i], uniseg.StringWidth(row[i].text))
 		}
 		if tty && col.max > 0 {
 			widths[i] = min(widths[i], max(col.max, len(col.title)))
@@ -156,7 +160,7 @@ func formatRow(columns []column, widths []int, row []cell, width int, colours bo
 		if width > 0 {
 			text = cut(text, widths[i])
 		}
-		pad := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(text)))
+		pad := strings.Repeat(" ", max(0, widths[i]-uniseg.StringWidth(text)))
 		if columns[i].right {
 			b.WriteString(pad + style(f.style, text, colours) + "  ")
 		} else {

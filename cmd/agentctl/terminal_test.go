@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/creack/pty"
+	"github.com/rivo/uniseg"
 
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
@@ -86,16 +87,27 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	socket := serveBox(t, controltest.New(long, controltest.Program("web")))
 	plain := onTerminal(t, map[string]string{"NO_COLOR": "1"}, "--socket", socket, "status")
 	for _, l := range strings.Split(plain, "\n") {
-		if n := utf8.RuneCountInString(l); n > 80 {
+		if n := uniseg.StringWidth(l); n > 80 {
 			t.Errorf("%d columns: %s", n, l)
 		}
 	}
 	if strings.Contains(plain, "\x1b") {
 		t.Errorf("colour in spite of NO_COLOR: %q", plain)
 	}
+	cjk := controltest.Program("db")
+	cjk.State, cjk.Reason = program.Fatal, strings.Repeat("数据库 e\u0301 ", 30)
+	wide := onTerminal(t, map[string]string{"NO_COLOR": "1"}, "--socket", serveBox(t, controltest.New(cjk)), "status")
+	for _, l := range strings.Split(wide, "\n") {
+		if n := uniseg.StringWidth(l); n > 80 {
+			t.Errorf("%d columns: %s", n, l)
+		}
+	}
+	if !strings.Contains(wide, "数据库") {
+		t.Errorf("the reason is missing:\n%s", wide)
+	}
 	page := onTerminal(t, map[string]string{"TERM": "dumb"}, "--socket", socket, "status", strings.Repeat("n", 63))
 	for _, l := range strings.Split(page, "\n") {
-		if n := utf8.RuneCountInString(l); n > 80 && !strings.Contains(l, "agentctl ") || strings.Contains(l, "\x1b") {
+		if n := uniseg.StringWidth(l); n > 80 && !strings.Contains(l, "agentctl ") || strings.Contains(l, "\x1b") {
 			t.Errorf("page: %d columns: %q", n, l)
 		}
 	}
@@ -138,4 +150,22 @@ type waiter struct{ shown chan string }
 func (w *waiter) Write(p []byte) (int, error) {
 	w.shown <- string(p)
 	return len(p), nil
+}
+
+// Columns stand below each other whatever the width of the characters in them.
+func TestWideCharactersAreAligned(t *testing.T) {
+	columns := []column{{title: "NAME"}, {title: "CPU", right: true}, {title: "INFO"}}
+	for _, width := range []int{0, 60} {
+		for _, name := range []string{"web", "数据库", "e\u0301te\u0301", "👩‍👩‍👧 x"} {
+			row := formatRow(columns, []int{12, 8, 0}, []cell{{name, noStyle}, {"値", noStyle}, {"#", noStyle}}, width, false)
+			if at := uniseg.StringWidth(row[:strings.Index(row, "#")]); at != 24 {
+				t.Errorf("%q: the last column begins at %d: %q", name, at, row)
+			}
+		}
+	}
+	for text, want := range map[string]string{"数据库": "数…", "abcd": "abcd", "abcde": "abc…", "e\u0301e\u0301e\u0301e\u0301": "e\u0301e\u0301e\u0301e\u0301"} {
+		if got := cut(text, 4); got != want {
+			t.Errorf("cut(%q, 4) = %q, want %q", text, got, want)
+		}
+	}
 }

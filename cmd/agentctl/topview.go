@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gdamore/tcell/v2"
+	"github.com/rivo/uniseg"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -169,7 +170,7 @@ func (t *topState) drawPrograms(v canvas) {
 	list := t.shown()
 	nameWidth := 8
 	for _, p := range list {
-		nameWidth = max(nameWidth, len([]rune(printable(p.Name))))
+		nameWidth = max(nameWidth, uniseg.StringWidth(printable(p.Name)))
 	}
 	nameWidth = min(nameWidth, max(8, v.width-56), 32)
 	head := fmt.Sprintf("  %-*s %-9s %6s %7s %4s %6s", nameWidth, "NAME", "STATE", "CPU", "MEMORY", "RST", "FOR")
@@ -278,7 +279,7 @@ func bootLines(b *api.Boot, width int, blocks bool) []string {
 	for _, p := range b.Programs {
 		latest(p.StartedAt)
 		latest(p.ReadyAt)
-		nameWidth = max(nameWidth, min(24, len([]rune(printable(p.Name)))))
+		nameWidth = max(nameWidth, min(24, uniseg.StringWidth(printable(p.Name))))
 	}
 	span := max(10, width-nameWidth-10)
 	column := func(at time.Time) int {

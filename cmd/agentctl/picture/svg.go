@@ -95,9 +95,12 @@ func escape(s string) string {
 	return b.String()
 }
 
-// shorten cuts text to so many columns and marks the cut.
-func shorten(s string, columns int) string {
-	s = visible(s)
+// shorten makes text visible and cuts it to so many columns.
+func shorten(s string, columns int) string { return Shorten(visible(s), columns) }
+
+// Shorten cuts text to so many columns, in which a wide character takes two, and
+// marks the cut.
+func Shorten(s string, columns int) string {
 	if uniseg.StringWidth(s) <= columns {
 		return s
 	}
