@@ -85,6 +85,8 @@ var arrows = map[string][]string{
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite"},
 	"mesh/pool":  {"mesh/nip01"},
+	// The box's key opens and makes gift wraps.
+	"mesh/mailbox": {"mesh/nip01", "mesh/pool", "bootstrap/identity"},
 	// The cursor over the slot's journal, and what is published of an event.
 	"mesh/announce": {"adapters", "mesh/pool"},
 

@@ -137,6 +137,51 @@ func (b *Boot) Relays() (urls []string, wanted bool) {
 	if !m.SovereignMesh.Enabled || !m.SovereignMesh.PublishAgentEvents {
 		return nil, false
 	}
+	for _, r := range b.MeshRelays() {
+		if r.Publish {
+			urls = append(urls, r.URL)
+		}
+	}
+	return urls, true
+}
+
+// MeshRelay is a relay that the box is connected to.
+type MeshRelay struct {
+	URL       string
+	Own       bool // it is the box's own
+	Publish   bool // the box's events go there
+	Subscribe bool // what it has for the box is taken
+}
+
+// MeshRelays are the relays that the box is connected to: its own, and the outside
+// ones where agent events are published, the Nostr bridge is on, or the fan-out of
+// the box's relay wants them. Known after Load.
+func (b *Boot) MeshRelays() []MeshRelay {
+	m := b.Current().Manifest
+	mesh := m.SovereignMesh
+	if !mesh.Enabled {
+		return nil
+	}
+	fanout := "off"
+	if mesh.Relay.Enabled {
+		fanout = mesh.Relay.ExternalFanout
+	}
+	publish := mesh.PublishAgentEvents || mesh.NostrBridge || fanout == "bidirectional" || fanout == "publish-only"
+	subscribe := mesh.NostrBridge || fanout == "bidirectional" || fanout == "subscribe-only"
+	var out []MeshRelay
+	if publish || subscribe {
+		for _, url := range b.outsideRelays(m) {
+			out = append(out, MeshRelay{URL: url, Publish: publish, Subscribe: subscribe})
+		}
+	}
+	if relay := mesh.Relay; relay.Enabled && (relay.Implementation == RelayEmbedded || relay.Implementation == relayProgram) {
+		out = append(out, MeshRelay{URL: "ws://" + RelayAddress(relay), Own: true, Publish: true, Subscribe: true})
+	}
+	return out
+}
+
+// outsideRelays are those of NOSTR_RELAYS, else of the manifest.
+func (b *Boot) outsideRelays(m *schema.Manifest) (urls []string) {
 	for url := range strings.SplitSeq(b.getenv("NOSTR_RELAYS"), ",") {
 		if url = strings.TrimSpace(url); url != "" {
 			urls = append(urls, url)
@@ -145,8 +190,5 @@ func (b *Boot) Relays() (urls []string, wanted bool) {
 	if len(urls) == 0 {
 		urls = append(append(urls, m.SovereignMesh.Operator.RelayURLs...), m.Integrations.ExternalEvents.RelayURLs...)
 	}
-	if relay := m.SovereignMesh.Relay; relay.Enabled && (relay.Implementation == RelayEmbedded || relay.Implementation == relayProgram) {
-		urls = append(urls, "ws://"+RelayAddress(relay))
-	}
-	return urls, true
+	return urls
 }

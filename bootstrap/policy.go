@@ -190,6 +190,21 @@ func (p *Policy) ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
 	return readBounded(r, rel, limit)
 }
 
+// ReadDir lists the names in a directory below a legal root, in no order.
+func (p *Policy) ReadDir(path string) ([]string, error) {
+	r, rel, err := p.open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	d, err := r.Open(rel)
+	if err != nil {
+		return nil, err
+	}
+	names, err := d.Readdirnames(-1)
+	return names, errors.Join(err, d.Close())
+}
+
 // Remove removes a file; one that is not there is fine.
 func (p *Policy) Remove(path string) error { return p.removing(path, removeIfThere) }
 

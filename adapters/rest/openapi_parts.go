@@ -173,6 +173,7 @@ var examples = map[string]string{
 	"heartbeat":               `{"session_id": "fs-1", "seq": 1, "status": "ok", "ready": true, "slots": {"beads": "healthy"}, "agents": 0, "uptime_s": 30}`,
 	"deregister":              `{"session_id": "fs-1", "reason": "shutdown"}`,
 	"evict":                   `{"box_id": "box-1", "reason": "maintenance", "permanent": false, "retry_after_s": 60}`,
+	"meshPublish":             `{"kind": 1, "content": "the build is green", "tags": [["t", "build"]]}`,
 	"admit":                   `{"box_id": "box-1"}`,
 	"hookAgentAction":         `{"tool_name": "Read", "session_id": "s-1"}`,
 }

@@ -106,7 +106,7 @@ func routes() []route {
 	var all []route
 	for _, part := range [][]route{
 		beadRoutes(), podRoutes(), memoryRoutes(), eventRoutes(), agentRoutes(),
-		taskRoutes(), actionRoutes(), boxRoutes(), identityRoutes(), federationRoutes(),
+		taskRoutes(), actionRoutes(), boxRoutes(), identityRoutes(), federationRoutes(), meshRoutes(),
 	} {
 		all = append(all, part...)
 	}

@@ -47,6 +47,8 @@ type Config struct {
 	Host Host
 	// Identity is the box's own; nil: it has none.
 	Identity Identity
+	// Mesh is the box among relays; nil: it is not.
+	Mesh Mesh
 	// Tasks runs templates; nil makes the task routes answer ADAPTER_DISABLED.
 	Tasks *Tasks
 	// Backup are the parts of the box's state; empty: nothing to back up.

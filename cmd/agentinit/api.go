@@ -41,7 +41,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 	}
 	b.api, err = rest.New(rest.Config{
 		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
-		Federation: b.federation(m), Identity: identityAPI{b.self}, Host: b.hosting.api(),
+		Federation: b.federation(m), Identity: identityAPI{b.self}, Host: b.hosting.api(), Mesh: &b.mesh,
 		Origins: b.boundary.origins, Origin: b.server.Origin, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})

@@ -148,6 +148,13 @@ func (s *self) current() (identity.Identity, bool) {
 	return s.opened.Identity, true
 }
 
+// podDir is the directory of the identity's pod. A rotation leaves a link there.
+func (s *self) podDir() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.PodDir(s.opened.Identity)
+}
+
 // errNoIdentity is what every question about an identity gets in a box that has none.
 var errNoIdentity = errors.New("this box has no identity: sovereign_mesh.enabled is false, or boot has not reached phase 3")
 
@@ -169,6 +176,7 @@ func (s *self) Rotate() (identity.Identity, error) {
 	s.opened = next
 	s.b.plane.Redact(next.Key.Spellings()...)
 	s.signer.Replace(next.Key)
+	s.b.mesh.rotated()
 	s.tell(next)
 	s.b.publishIdentity(event.Info, eventKeyRotated, map[string]any{
 		"agent_id": next.AgentID, "npub": next.Npub, "did": next.DID, "previous": old.DID(),

@@ -3,14 +3,11 @@ package main
 import (
 	"context"
 	"net"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
-	"github.com/dreamlab-ai/agentinit/mesh/announce"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 	"github.com/dreamlab-ai/agentinit/mesh/relay"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -122,39 +119,6 @@ func (b *box) relayConfig(m *schema.Manifest) relay.Config {
 // publishedFile says how far the agents' events are published, below the workspace.
 const publishedFile = "mesh/published.json"
 
-// announceEvents publishes what agents do where the manifest wants it, until the
-// box is stopped. It belongs after phase 3: the box signs.
-func (b *box) announceEvents() {
-	m := b.manifest()
-	relays, wanted := b.boot.Relays()
-	signer := b.self.Signer()
-	if !wanted || signer == nil || len(relays) == 0 || m.Adapters.Events == string(adapters.ClassOff) {
-		return
-	}
-	p, err := pool.Start(pool.Config{URLs: relays, Signer: signer, Notice: b.relayNotice})
-	if err != nil {
-		b.publish(event.Warn, "AgentEventsNotPublished", map[string]any{"message": err.Error()})
-		return
-	}
-	// It ends before the slots do; what comes then is published by the next boot.
-	ctx, cancel := context.WithCancel(b.stopped)
-	b.background(func() {
-		defer cancel()
-		select {
-		case <-b.sup.Done():
-		case <-b.stopped.Done():
-		}
-	})
-	b.background(func() {
-		defer p.Close()
-		announce.Run(ctx, announce.Config{
-			Events: b.slots.Events(), Signer: signer, Relays: p, Box: string(signer.Public()),
-			Cursor: filepath.Join(b.roots.Workspace, filepath.FromSlash(publishedFile)),
-			Report: func(what string, fields map[string]any) { b.publish(event.Warn, what, fields) },
-		})
-	})
-}
-
 // relayNotice tells of a relay that is reached, or not any more.
 func (b *box) relayNotice(s pool.Status) {
 	fields := map[string]any{"relay": schema.PublicURL(s.URL), "state": string(s.State)}
@@ -190,6 +154,16 @@ func (b *box) relayHealth(m *schema.Manifest) func() any {
 			return health
 		}
 		health.State = "ok"
+		if mesh, err := b.mesh.Status(); err == nil {
+			for _, r := range mesh.Relays {
+				if !r.Own && r.State == string(pool.Connected) {
+					health.FanoutUp++
+				}
+			}
+			if mesh.Mailbox != nil {
+				health.OutboxPending = mesh.Mailbox.Pending
+			}
+		}
 		return health
 	}
 }
@@ -198,5 +172,7 @@ func (b *box) relayHealth(m *schema.Manifest) func() any {
 type relayReport struct {
 	State string `json:"status"`
 	relay.Status
-	Error string `json:"error,omitempty"`
+	OutboxPending int    `json:"outbox_pending"`
+	FanoutUp      int    `json:"fanout_up"` // outside relays that are connected
+	Error         string `json:"error,omitempty"`
 }

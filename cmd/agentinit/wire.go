@@ -91,6 +91,7 @@ type box struct {
 	boundary  boundary
 	authMode  probes.AuthMode
 	relay     meshRelay
+	mesh      neighbours
 	resolved  *adapters.Resolved
 	slots     *adapters.Set
 	showing   sync.Mutex // of showSlots
@@ -158,7 +159,7 @@ func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 		return nil, err
 	}
 	b.agents = newAgents(b.owner, nil)
-	b.self = &self{b: b}
+	b.self, b.mesh.b = &self{b: b}, b
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
@@ -466,7 +467,7 @@ func (b *box) follow() {
 		b.background(func() { b.readiness.FollowMounts(b.stopped, mounts, probes.CheckMount) })
 	}
 	if relays, wanted := b.boot.Relays(); wanted {
-		b.background(func() { b.readiness.FollowRelays(b.stopped, relays, probes.DialRelay) })
+		b.background(func() { b.readiness.FollowRelays(b.stopped, relays, b.relayReachable) })
 	}
 }
 
@@ -533,7 +534,7 @@ func (b *box) watchShutdown() {
 // afterBoot starts what watches a box that is up.
 func (b *box) afterBoot() {
 	b.background(b.keepBoot)
-	b.announceEvents()
+	b.joinMesh()
 	b.background(func() { b.boot.GuardSentinel(b.stopped) })
 	b.background(func() { b.drift.Run(b.stopped) })
 }

@@ -150,7 +150,7 @@ func (c Config) publish(ctx context.Context, e adapters.Event) error {
 		}
 		for n := 0; ; n++ {
 			results, err := c.Relays.Publish(ctx, m)
-			published, refused := judge(results)
+			published, refused := pool.Verdict(results)
 			if published {
 				break
 			}
@@ -165,29 +165,6 @@ func (c Config) publish(ctx context.Context, e adapters.Event) error {
 		}
 	}
 	return nil
-}
-
-// judge tells whether a relay has the message, or else whether all refused it for
-// good.
-func judge(results []pool.Result) (published, refused bool) {
-	refused = len(results) > 0
-	for _, r := range results {
-		if r.Accepted {
-			return true, false
-		}
-		refused = refused && terminal(r.Reason)
-	}
-	return false, refused
-}
-
-// terminal tells whether a relay's reason will be the same tomorrow.
-func terminal(reason string) bool {
-	for _, prefix := range []string{"invalid:", "blocked:", "payload-too-large", "kind-not-allowed"} {
-		if strings.HasPrefix(reason, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 type cursor struct {

@@ -15,8 +15,10 @@ import (
 
 // link is one relay: one goroutine dials, reads and waits.
 type link struct {
-	pool *Pool
-	url  string
+	pool       *Pool
+	url        string
+	publishes  bool
+	subscribes bool
 
 	mu        sync.Mutex
 	status    Status
@@ -71,6 +73,9 @@ func (l *link) once(ctx context.Context) (lasted time.Duration, err error) {
 		s.State, s.Error, s.Connect, s.LatencyMS = Connected, "", took, float64(took.Microseconds())/1000
 	})
 	tasks.Go(func() { l.ping(live, end, conn) })
+	if l.pool.cfg.Document != nil {
+		tasks.Go(func() { l.introduce(live) })
+	}
 	for _, s := range l.pool.subscriptions() {
 		l.request(s)
 	}
@@ -281,8 +286,11 @@ func (l *link) connected() bool {
 // is sent once more after it.
 func (l *link) publish(ctx context.Context, e *nostr.Event) Result {
 	l.mu.Lock()
-	login := l.answer
+	login, most := l.answer, l.status.Document.MaxMessage
 	l.mu.Unlock()
+	if size := len(nip01.Message(nip01.VerbEvent, e)); most > 0 && size > most {
+		return Result{URL: l.url, Reason: fmt.Sprintf("payload-too-large: the message has %d bytes, the relay takes %d", size, most)}
+	}
 	m, err := l.ask(ctx, e)
 	if err == nil && !m.Accepted && strings.HasPrefix(m.Text, "auth-required:") && login != nil && l.pool.cfg.Signer != nil {
 		select {
@@ -334,7 +342,20 @@ func (l *link) ask(ctx context.Context, e *nostr.Event) (nip01.FromRelay, error)
 	}
 }
 
+// introduce asks the relay what it is; one that does not say is a relay all the
+// same.
+func (l *link) introduce(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	if d, err := l.pool.cfg.Document(limited, l.url); err == nil {
+		l.change(func(s *Status) { s.Document = d })
+	}
+}
+
 func (l *link) request(s *Subscription) {
+	if !l.subscribes {
+		return
+	}
 	parts := []any{nip01.VerbReq, s.id}
 	for _, f := range s.filters {
 		parts = append(parts, f)
@@ -342,7 +363,11 @@ func (l *link) request(s *Subscription) {
 	l.send(l.pool.ctx, nip01.Message(parts...))
 }
 
-func (l *link) unsubscribe(id string) { l.send(l.pool.ctx, nip01.Message(nip01.VerbClose, id)) }
+func (l *link) unsubscribe(id string) {
+	if l.subscribes {
+		l.send(l.pool.ctx, nip01.Message(nip01.VerbClose, id))
+	}
+}
 
 // send writes a message where there is a connection. A relay that does not read
 // loses it.

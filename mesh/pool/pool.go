@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,8 +51,13 @@ type Config struct {
 	URLs []string // ws:// or wss://, at most MaxRelays
 	// Signer answers AUTH; nil answers none.
 	Signer Signer
+	// Publishes and Subscribes tell whether a relay gets events, and is asked for
+	// them; nil: all are.
+	Publishes, Subscribes func(url string) bool
 	// Dial connects; nil is Dial of this package.
 	Dial func(ctx context.Context, url string) (Conn, error)
+	// Document asks a relay what it is (NIP-11); nil asks none.
+	Document func(ctx context.Context, url string) (Document, error)
 	// Notice is told of changes of a relay's state; it must not wait. nil drops them.
 	Notice func(Status)
 }
@@ -89,7 +94,10 @@ func Start(cfg Config) (*Pool, error) {
 	p := &Pool{cfg: cfg, seen: newRecent(seenIDs), subs: map[string]*Subscription{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	for _, u := range urls {
-		l := &link{pool: p, url: u, status: Status{URL: u, State: Connecting}, waiting: map[string]chan nip01.FromRelay{}}
+		l := &link{
+			pool: p, url: u, publishes: cfg.Publishes == nil || cfg.Publishes(u), subscribes: cfg.Subscribes == nil || cfg.Subscribes(u),
+			status: Status{URL: u, State: Connecting}, waiting: map[string]chan nip01.FromRelay{},
+		}
 		p.relays = append(p.relays, l)
 		p.running.Go(func() { l.run(p.ctx) })
 	}
@@ -106,6 +114,20 @@ func (p *Pool) Close() {
 		s.end()
 	}
 	p.subs = nil
+}
+
+// Reconnect ends all connections; they are dialled again within a second or so. It
+// is for a signer that has another key: a relay knows a connection by the key it
+// has logged in with.
+func (p *Pool) Reconnect() {
+	for _, l := range p.relays {
+		l.mu.Lock()
+		conn := l.conn
+		l.mu.Unlock()
+		if conn != nil {
+			_ = conn.Close() // the reader says why and dials again
+		}
+	}
 }
 
 // State of a relay.
@@ -132,6 +154,7 @@ type Status struct {
 	Refused   uint64        `json:"refused"` // messages that are no honest relay's
 	Retries   int           `json:"retries"`
 	Error     string        `json:"error,omitempty"`
+	Document  Document      `json:"document,omitzero"` // what it says of itself
 }
 
 // Status tells of all relays, by their address.
@@ -154,7 +177,7 @@ type Result struct {
 // ErrNoRelay means that no relay is connected.
 var ErrNoRelay = errors.New("no relay is connected")
 
-// Publish sends a signed event to all connected relays and returns when each has
+// Publish sends a signed event to all connected relays that get events, and returns when each has
 // answered or had its time. The error is ErrNoRelay, or nil; whether an event is
 // published is what the results say: by OK of a relay, not because bytes were sent.
 func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
@@ -162,7 +185,7 @@ func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
 	defer cancel()
 	var asked []*link
 	for _, l := range p.relays {
-		if l.connected() {
+		if l.publishes && l.connected() {
 			asked = append(asked, l)
 		}
 	}
@@ -176,6 +199,29 @@ func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
 	}
 	tasks.Wait()
 	return results, nil
+}
+
+// Verdict tells whether a relay has the event, or else whether every relay that
+// was asked refused it for good.
+func Verdict(results []Result) (published, refused bool) {
+	refused = len(results) > 0
+	for _, r := range results {
+		if r.Accepted || strings.HasPrefix(r.Reason, "duplicate:") {
+			return true, false
+		}
+		refused = refused && terminal(r.Reason)
+	}
+	return false, refused
+}
+
+// terminal tells whether a relay's reason will be the same tomorrow.
+func terminal(reason string) bool {
+	for _, prefix := range []string{"invalid:", "blocked:", "payload-too-large", "kind-not-allowed"} {
+		if strings.HasPrefix(reason, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // Subscription yields events of all relays, each once, in no order.
@@ -296,11 +342,7 @@ func (r *recent) add(id string) bool {
 
 // Dial is the Dial of the real network. A redirect is not followed.
 func Dial(ctx context.Context, url string) (Conn, error) {
-	client := &http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	c, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client})
+	c, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client()})
 	if err != nil {
 		if resp != nil {
 			return nil, fmt.Errorf("answered %s", resp.Status)

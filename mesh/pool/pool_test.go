@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -338,4 +341,138 @@ func TestWithTheBoxesRelay(t *testing.T) {
 	if status := p.Status()[0]; !status.LoggedIn || status.Published != 1 || status.Events != 1 {
 		t.Errorf("%+v", status)
 	}
+}
+
+// An event goes only where the box publishes, a question only where it subscribes.
+func TestDirections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, out := newFake(), newFake()
+		p := start(t, Config{
+			URLs:       []string{"ws://in", "ws://out"},
+			Publishes:  func(url string) bool { return url == "ws://out" },
+			Subscribes: func(url string) bool { return url == "ws://in" },
+			Dial: func(_ context.Context, url string) (Conn, error) {
+				return map[string]*fake{"ws://in": in, "ws://out": out}[url], nil
+			},
+		})
+		synctest.Wait()
+		s, err := p.Subscribe(notes, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		results, err := p.Publish(t.Context(), note(t, newKey(t), "x"))
+		if err != nil || len(results) != 1 || results[0].URL != "ws://out" {
+			t.Errorf("%+v, %v", results, err)
+		}
+		for _, want := range []string{nip01.VerbReq, nip01.VerbClose} {
+			if verb, _, _ := in.heard(t); verb != want {
+				t.Errorf("the relay to subscribe at hears %s, not %s", verb, want)
+			}
+		}
+		if verb, _, _ := out.heard(t); verb != nip01.VerbEvent || len(in.from)+len(out.from) != 0 {
+			t.Errorf("the relay to publish at hears %s, and %d more are said", verb, len(in.from)+len(out.from))
+		}
+		p.Close()
+	})
+}
+
+// What a relay says it does not take is not sent there.
+func TestDocumentLimitsWhatIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFake()
+		dial, _ := dialled(r)
+		p := start(t, Config{Dial: dial, Document: func(context.Context, string) (Document, error) {
+			return Document{Name: "small", MaxMessage: 400}, nil
+		}})
+		synctest.Wait()
+		results, err := p.Publish(t.Context(), note(t, newKey(t), strings.Repeat("x", 400)))
+		if err != nil || !strings.HasPrefix(results[0].Reason, "payload-too-large") || len(r.from) != 0 {
+			t.Errorf("%+v, %v", results, err)
+		}
+		if _, refused := Verdict(results); !refused {
+			t.Error("it would be tried for ever")
+		}
+		if got := p.Status()[0].Document.Name; got != "small" {
+			t.Errorf("the relay's name is %q", got)
+		}
+		p.Close()
+	})
+}
+
+func TestParseDocument(t *testing.T) {
+	long := strings.Repeat("\u20ac", 60)
+	for text, want := range map[string]Document{
+		`{}`: {},
+		`{"name":"n","supported_nips":[1,42],"limitation":{"max_message_length":10,"auth_required":true},"x":1}`: {Name: "n", NIPs: []int{1, 42}, MaxMessage: 10, LoginRequired: true},
+		`{"limitation":{"max_message_length":-1}}`:                                                               {},
+		`{"name":"` + long + `"}`: {Name: long[:99]},
+	} {
+		got, err := ParseDocument([]byte(text))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%.60s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{``, `[]`, `{"name":1}`, `{"supported_nips":"all"}`, `{"limitation":{"max_message_length":1e99}}`} {
+		if got, err := ParseDocument([]byte(text)); err == nil {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+}
+
+func FuzzParseDocument(f *testing.F) {
+	f.Add([]byte(`{"name":"n","supported_nips":[1],"limitation":{"max_message_length":10}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		d, err := ParseDocument(raw)
+		if err == nil && (len(d.Name) > 100 || len(d.NIPs) > 100 || d.MaxMessage < 0) {
+			t.Fatalf("%+v", d)
+		}
+	})
+}
+
+func TestFetchDocument(t *testing.T) {
+	answers := map[string]func(http.ResponseWriter){
+		"/redirect": func(w http.ResponseWriter) { w.Header().Set("Location", "/"); w.WriteHeader(302) },
+		"/page":     func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) },
+		"/large": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", documentType)
+			_, _ = w.Write([]byte(strings.Repeat(" ", maxDocument) + "{}"))
+		},
+		"/": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", documentType+"; charset=utf-8")
+			_, _ = w.Write([]byte(`{"name":"here"}`))
+		},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") != documentType {
+			w.WriteHeader(http.StatusUpgradeRequired)
+			return
+		}
+		answers[r.URL.Path](w)
+	}))
+	defer server.Close()
+	base := "ws" + strings.TrimPrefix(server.URL, "http")
+	if d, err := FetchDocument(t.Context(), base+"/"); err != nil || d.Name != "here" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for _, path := range []string{"/redirect", "/page", "/large"} {
+		if d, err := FetchDocument(t.Context(), base+path); err == nil {
+			t.Errorf("%s: %+v", path, d)
+		}
+	}
+}
+
+func TestReconnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newFake(), newFake()
+		dial, dials := dialled(first, second)
+		p := start(t, Config{Dial: dial})
+		synctest.Wait()
+		p.Reconnect()
+		time.Sleep(2 * time.Second)
+		if status := p.Status()[0]; dials() != 2 || status.State != Connected {
+			t.Errorf("dialled %d times, %+v", dials(), status)
+		}
+		p.Close()
+	})
 }

@@ -1,0 +1,242 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Mesh is the box among relays: its connections, its mailbox, and what relays have.
+// Its methods may be called from any goroutine. Without connections they answer
+// UNSUPPORTED.
+type Mesh interface {
+	Status() (MeshStatus, error)
+	// Publish queues a message and waits until it is not pending any more, no longer
+	// than wait.
+	Publish(ctx context.Context, m MeshMessage, wait time.Duration) (MeshReceipt, error)
+	// Receipt is what has become of a message; NOT_FOUND when it is unknown.
+	Receipt(pendingID string) (MeshReceipt, error)
+	// Subscribe asks all relays. The stream begins with what they have stored.
+	Subscribe(ctx context.Context, f MeshFilter) (MeshStream, error)
+}
+
+// MeshStream yields events until closed. Next may be called by one goroutine at a
+// time.
+type MeshStream interface {
+	Next(ctx context.Context) (MeshEvent, error)
+	Close()
+}
+
+// MeshStatus is the box among relays at one moment.
+type MeshStatus struct {
+	PublicKey string      `json:"public_key_hex"`
+	Npub      string      `json:"npub"`
+	Relays    []MeshRelay `json:"relays"`
+	// Mailbox is null while it is being read, or when it cannot be.
+	Mailbox *MeshMailbox `json:"mailbox"`
+}
+
+// MeshRelay is one relay.
+type MeshRelay struct {
+	URL        string    `json:"url"`
+	Own        bool      `json:"own"`   // it is the box's
+	State      string    `json:"state"` // connecting, connected, waiting
+	Since      time.Time `json:"since"`
+	LoggedIn   bool      `json:"logged_in"`
+	Publishes  bool      `json:"publishes"`
+	Subscribes bool      `json:"subscribes"`
+	LatencyMS  float64   `json:"latency_ms"` // of the last handshake
+	LastEvent  time.Time `json:"last_event,omitzero"`
+	Events     uint64    `json:"events"`    // received and verified
+	Published  uint64    `json:"published"` // accepted by the relay
+	Refused    uint64    `json:"refused"`   // messages that are no honest relay's
+	Retries    int       `json:"retries"`
+	Name       string    `json:"name,omitempty"` // by NIP-11
+	Software   string    `json:"software,omitempty"`
+	Error      string    `json:"error,omitempty"`
+}
+
+// MeshMailbox counts the messages of the pod.
+type MeshMailbox struct {
+	Receiving bool `json:"receiving"`
+	Inbox     int  `json:"inbox"`
+	Untold    int  `json:"untold"` // of these, not yet in the events slot
+	Pending   int  `json:"pending"`
+	Published int  `json:"published"`
+	Failed    int  `json:"failed"`
+}
+
+// MeshMessage is what is to be published under the box's key.
+type MeshMessage struct {
+	Kind    int        `json:"kind"`
+	Content string     `json:"content"`
+	Tags    [][]string `json:"tags,omitempty"`
+	// To is the public key of who alone may read it: the message is encrypted and put
+	// in a gift wrap (NIP-17, NIP-59).
+	To string `json:"to,omitempty"`
+}
+
+// MeshReceipt is a message of the outbox.
+type MeshReceipt struct {
+	PendingID   string     `json:"pending_id"`
+	Status      string     `json:"status"`   // pending, published, failed
+	EventID     string     `json:"event_id"` // "" until it is signed
+	Tries       int        `json:"tries"`
+	Reason      string     `json:"reason,omitempty"`
+	PublishedAt *time.Time `json:"published_at"`
+}
+
+// MeshFilter selects events. Zero fields do not.
+type MeshFilter struct {
+	Kinds   []int
+	Authors []string
+	To      []string // tag p
+	Since   int64    // seconds
+	Limit   int      // of the stored events, for each relay; < 0 = as many as it gives
+}
+
+// MeshEvent is an event that a relay gave; id and signature hold.
+type MeshEvent struct {
+	Relay string          `json:"relay"`
+	Event json.RawMessage `json:"event"`
+}
+
+// meshWait is how long a caller may wait for a relay.
+const meshWait = 60 * time.Second
+
+func meshRoutes() []route {
+	return []route{
+		{Method: "GET", Path: "/v1/mesh", ID: "mesh", Roles: reader, Reply: MeshStatus{}, Doc: "The relays that the box is connected to, and its mailbox.", handle: getMesh},
+		{Method: "POST", Path: "/v1/mesh/publish", ID: "meshPublish", Roles: adminOnly, Body: MeshMessage{}, Reply: MeshReceipt{}, Status: 202,
+			Query: []param{{"wait_s", "integer", "seconds to wait until a relay has it, 0-60, default 0"}},
+			Doc:   "Sign an event with the box's key and publish it.", handle: postMeshPublish},
+		{Method: "GET", Path: "/v1/mesh/outbox/{id}", ID: "meshReceipt", Roles: reader, Reply: MeshReceipt{}, Doc: "What has become of a message.", handle: getMeshReceipt},
+		{Method: "GET", Path: "/v1/mesh/events", ID: "meshSubscribe", Roles: reader, Reply: MeshEvent{}, ReplyType: sseType,
+			Query: []param{
+				{"kind", "integer", "of this kind; may be repeated"}, {"author", "string", "of this public key (hex or npub); may be repeated"},
+				{"to", "string", "addressed to this public key (tag p); may be repeated"}, {"since", "integer", "created at this time or later, Unix seconds"},
+				{"limit", "integer", "stored events of each relay, default 100; -1 for as many as it gives"},
+			},
+			Doc: "Events of all relays, the stored ones first (SSE or WebSocket).", handle: streamMesh},
+	}
+}
+
+func (q *request) mesh() (Mesh, error) {
+	if q.s.cfg.Mesh == nil {
+		return nil, adapters.Unsupported("mesh", "this box has no mesh")
+	}
+	return q.s.cfg.Mesh, nil
+}
+
+func getMesh(q *request) error {
+	m, err := q.mesh()
+	if err != nil {
+		return err
+	}
+	status, err := m.Status()
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusOK, status)
+}
+
+func postMeshPublish(q *request) error {
+	m, err := q.mesh()
+	if err != nil {
+		return err
+	}
+	var in MeshMessage
+	if err := q.json(&in); err != nil {
+		return err
+	}
+	wait, err := whole64(q.URL.Query(), "wait_s", 0, 0, int64(meshWait/time.Second))
+	if err != nil {
+		return err
+	}
+	q.writeDeadline(time.Duration(wait)*time.Second + pieceLimit)
+	receipt, err := m.Publish(q.Context(), in, time.Duration(wait)*time.Second)
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusAccepted, receipt)
+}
+
+// whole64 is a whole number of the query.
+func whole64(values url.Values, name string, otherwise, least, most int64) (int64, error) {
+	text := values.Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, adapters.Invalid(name, "must be a whole number from %d to %d", least, most)
+	}
+	return n, nil
+}
+
+func getMeshReceipt(q *request) error {
+	m, err := q.mesh()
+	if err != nil {
+		return err
+	}
+	id, err := q.param("id")
+	if err != nil {
+		return err
+	}
+	receipt, err := m.Receipt(id)
+	if err != nil {
+		return err
+	}
+	return q.reply(http.StatusOK, receipt)
+}
+
+// meshFilter reads the query of a subscription.
+func meshFilter(values url.Values) (f MeshFilter, err error) {
+	f.Authors, f.To = values["author"], values["to"]
+	for _, text := range values["kind"] {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > 65535 {
+			return f, adapters.Invalid("kind", "must be a whole number from 0 to 65535")
+		}
+		f.Kinds = append(f.Kinds, n)
+	}
+	if f.Since, err = whole64(values, "since", 0, 0, 1<<53-1); err != nil {
+		return f, err
+	}
+	limit, err := whole64(values, "limit", 100, -1, 5000)
+	f.Limit = int(limit)
+	return f, err
+}
+
+func streamMesh(q *request) error {
+	m, err := q.mesh()
+	if err != nil {
+		return err
+	}
+	f, err := meshFilter(q.URL.Query())
+	if err != nil {
+		return err
+	}
+	return q.follow(func(ctx context.Context) (feed, error) {
+		s, err := m.Subscribe(ctx, f)
+		if err != nil {
+			return feed{}, err
+		}
+		return feed{close: func() error { s.Close(); return nil }, next: func(ctx context.Context) (message, error) {
+			e, err := s.Next(ctx)
+			if err != nil {
+				return message{}, err
+			}
+			data, err := json.Marshal(e)
+			if err != nil {
+				return message{}, adapters.Errorf(adapters.CodeInternal, "the event cannot be written as JSON").Wrap(err)
+			}
+			return message{Data: data}, nil
+		}}, nil
+	})
+}

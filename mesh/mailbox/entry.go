@@ -1,0 +1,166 @@
+package mailbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+	"github.com/dreamlab-ai/agentinit/mesh/pool"
+)
+
+// Status of a message of the outbox.
+type Status string
+
+// Statuses of a message of the outbox.
+const (
+	Pending   Status = "pending"
+	Published Status = "published"
+	Failed    Status = "failed" // every relay that was asked refused it for good
+)
+
+// Times between two attempts to publish.
+const (
+	retryFirst  = time.Second
+	retryMost   = 60 * time.Second
+	retrySpread = 500 * time.Millisecond
+)
+
+// maxAttempts is how many attempts a file remembers, the last ones.
+const maxAttempts = 16
+
+// Attempt is one try to publish.
+type Attempt struct {
+	At      time.Time     `json:"at"`
+	Results []pool.Result `json:"results"`
+}
+
+// Entry is a message of the outbox, as its file has it. It is a value: its methods
+// return what it becomes.
+type Entry struct {
+	PendingID string `json:"pending_id"`
+	Status    Status `json:"status"`
+	// To is whom a private message is for; empty for a public event.
+	To string `json:"to,omitempty"`
+	// Draft is what is to be published, unsigned: of a private message the rumor.
+	Draft json.RawMessage `json:"draft"`
+	// Event is the signed event; absent until it is signed.
+	Event        json.RawMessage `json:"event,omitempty"`
+	EventID      string          `json:"event_id,omitempty"`
+	FinalEventID string          `json:"final_event_id,omitempty"` // the id that a relay has
+	Reason       string          `json:"reason,omitempty"`         // why it failed, or waits
+	Tries        int             `json:"tries"`
+	Attempts     []Attempt       `json:"attempts"` // the last ones, each later than the one before
+	CreatedAt    time.Time       `json:"created_at"`
+	PublishedAt  *time.Time      `json:"published_at,omitempty"`
+}
+
+// Signed is the entry with its event.
+func (e Entry) Signed(event *nostr.Event) Entry {
+	e.Event, e.EventID = json.RawMessage(event.String()), event.ID
+	return e
+}
+
+// Unsigned is the entry whose signature a rotation of the key has voided.
+func (e Entry) Unsigned(draft *nostr.Event) Entry {
+	e.Draft, e.Event, e.EventID = json.RawMessage(draft.String()), nil, ""
+	return e
+}
+
+// Tried is the entry after the answers of relays.
+func (e Entry) Tried(now time.Time, results []pool.Result) Entry {
+	if n := len(e.Attempts); n > 0 && !now.After(e.Attempts[n-1].At) {
+		now = e.Attempts[n-1].At.Add(time.Millisecond) // a clock that was set back
+	}
+	e.Attempts = append(e.Attempts[max(0, len(e.Attempts)+1-maxAttempts):len(e.Attempts):len(e.Attempts)], Attempt{At: now, Results: results})
+	e.Tries++
+	published, refused := pool.Verdict(results)
+	switch {
+	case published:
+		e.Status, e.FinalEventID, e.PublishedAt, e.Reason = Published, e.EventID, &now, ""
+	case refused:
+		e.Status, e.Reason = Failed, reasons(results)
+	default:
+		e.Reason = reasons(results)
+	}
+	return e
+}
+
+func reasons(results []pool.Result) string {
+	var out []string
+	for _, r := range results {
+		out = append(out, fmt.Sprintf("%s: %.200s", r.URL, r.Reason))
+	}
+	return strings.Join(out, "; ")
+}
+
+// Backoff is how long the next attempt waits after n without success, n from 1:
+// doubling from 1 s to 60 s, and up to half a second more by spread (0 to 1).
+func Backoff(n int, spread float64) time.Duration {
+	d := retryMost
+	if n < 7 {
+		d = min(retryFirst<<(n-1), retryMost)
+	}
+	return d + time.Duration(spread*float64(retrySpread))
+}
+
+// ParseEntry reads a file of the outbox. The event in it is verified, and must be
+// the one that the entry names: other programs may be able to write there.
+func ParseEntry(raw []byte) (e Entry, draft, event *nostr.Event, err error) {
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return e, nil, nil, fmt.Errorf("is no message of an outbox: %w", err)
+	}
+	if e.Status != Pending && e.Status != Published && e.Status != Failed {
+		return e, nil, nil, fmt.Errorf("has the unknown status %.20q", e.Status)
+	}
+	if !isPendingID(e.PendingID) {
+		return e, nil, nil, fmt.Errorf("has no pending_id")
+	}
+	if draft, err = nip01.ParseRumor(e.Draft); err != nil {
+		return e, nil, nil, err
+	}
+	if e.Event == nil {
+		if e.Status == Published || e.EventID != "" {
+			return e, nil, nil, fmt.Errorf("names an event that it does not have")
+		}
+		return e, draft, nil, nil
+	}
+	if event, err = nip01.ParseEvent(e.Event); err != nil {
+		return e, nil, nil, err
+	}
+	if err := nip01.Verify(event); err != nil {
+		return e, nil, nil, err
+	}
+	switch {
+	case event.ID != e.EventID:
+		err = fmt.Errorf("holds another event than it names")
+	case e.To == "" && event.ID != draft.ID:
+		err = fmt.Errorf("holds another event than its draft")
+	case e.To != "" && (event.Kind != nip01.KindGiftWrap || !nip01.HasTag(event, "p", e.To)):
+		err = fmt.Errorf("holds an event that is no gift wrap for %s", e.To)
+	}
+	return e, draft, event, err
+}
+
+// pendingPrefix begins a pending id; 32 hexadecimal digits follow.
+const pendingPrefix = "p-"
+
+func isPendingID(s string) bool {
+	digits, ok := strings.CutPrefix(s, pendingPrefix)
+	return ok && isHex(digits, 32)
+}
+
+func isHex(s string, size int) bool {
+	if len(s) != size {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,344 @@
+package mailbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+)
+
+const (
+	inboxDir  = "inbox"
+	outboxDir = "outbox"
+	queueDir  = "intent-queue"
+)
+
+// Record is a message of the inbox, as its file has it.
+type Record struct {
+	Event             json.RawMessage `json:"event"`             // as the relay gave it
+	Message           json.RawMessage `json:"message,omitempty"` // what a gift wrap held, decrypted
+	Sender            string          `json:"sender"`            // public key of who wrote the message
+	RecipientNpub     string          `json:"recipient_npub"`
+	ReceivedAt        time.Time       `json:"received_at"`
+	PersistedAt       time.Time       `json:"persisted_at"`
+	RelayURL          string          `json:"relay_url"`
+	SignatureVerified bool            `json:"signature_verified"`
+	ToldAt            *time.Time      `json:"told_at,omitempty"` // when the events slot had it
+}
+
+// ParseRecord reads a file of the inbox. The event is verified; message is the
+// event, or what its gift wrap held.
+func ParseRecord(raw []byte) (r Record, event, message *nostr.Event, err error) {
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, nil, nil, fmt.Errorf("is no message of an inbox: %w", err)
+	}
+	if event, err = nip01.ParseEvent(r.Event); err != nil {
+		return r, nil, nil, err
+	}
+	if err := nip01.Verify(event); err != nil {
+		return r, nil, nil, err
+	}
+	if event.Kind != nip01.KindGiftWrap {
+		return r, event, event, nil
+	}
+	message, err = nip01.ParseRumor(r.Message)
+	return r, event, message, err
+}
+
+func (m *Mailbox) loadInbox() error {
+	names, err := m.names(inboxDir, func(name string) bool { return isHex(name, 64) }, MaxInbox)
+	if err != nil {
+		return err
+	}
+	policy := m.cfg.Policy()
+	for _, name := range names {
+		raw, _, err := m.cfg.Files.ReadFile(m.path(inboxDir, name+".json"), maxFile)
+		if err != nil {
+			return fmt.Errorf("cannot read the inbox: %w", err)
+		}
+		r, event, message, err := ParseRecord(raw)
+		if err == nil && event.ID != name {
+			err = errors.New("holds another event than its name says")
+		}
+		if err != nil {
+			m.unreadable(inboxDir, name, err) // a relay that has the event brings it back
+			continue
+		}
+		m.remember(event, message, r.ReceivedAt, policy, r.ToldAt != nil)
+	}
+	return nil
+}
+
+func (m *Mailbox) remember(event, message *nostr.Event, received time.Time, p Policy, told bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inbox[event.ID] = &letter{
+		message: message.ID, created: event.CreatedAt.Time(), received: received, expires: nip01.Expires(event),
+		stranger: !p.trusts(message.PubKey), told: told,
+	}
+	m.messages[message.ID] = event.ID
+}
+
+// receive takes what relays have for the box. It asks them anew now and then: what
+// could not be written is still there.
+func (m *Mailbox) receive(ctx context.Context) {
+	wait := sweepEvery
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, wait)
+		m.mu.Lock()
+		m.renewed = cancel
+		m.mu.Unlock()
+		wait = sweepEvery
+		if failed := m.receiveUntil(limited); failed {
+			wait = sweepSoon
+		}
+		cancel()
+	}
+}
+
+// receiveUntil takes events until ctx ends. failed: a message could not be written,
+// or the relays could not be asked.
+func (m *Mailbox) receiveUntil(ctx context.Context) (failed bool) {
+	s, err := m.cfg.Relays.Subscribe(m.cfg.Policy().Filters(), subscription)
+	if err != nil {
+		m.cfg.Report("MailboxNotReceiving", map[string]any{"message": err.Error()})
+		<-ctx.Done()
+		return true
+	}
+	defer s.Close()
+	for {
+		e, err := s.Next(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				<-ctx.Done() // the pool is closed
+			}
+			return failed
+		}
+		var refusal *Refusal
+		if err := m.Take(ctx, e.Event, e.Relay, time.Now()); errors.As(err, &refusal) && (refusal.Reason == ReasonWrite || refusal.Reason == ReasonFull) {
+			failed = true
+		}
+	}
+}
+
+// Take puts an event that a relay gave into the inbox: judged, verified, and on
+// disk before anything is told of it. An event that is there already is no error.
+func (m *Mailbox) Take(ctx context.Context, e *nostr.Event, relay string, now time.Time) error {
+	if m.has(e.ID) {
+		m.metrics.writes.WithLabelValues(inboxDir, "duplicate").Inc()
+		return nil
+	}
+	policy, key := m.cfg.Policy(), m.cfg.Key()
+	raw := e.String()
+	message, err := policy.Admit(e, len(raw), now, key)
+	if err == nil {
+		if m.hasMessage(message.ID) {
+			m.metrics.writes.WithLabelValues(inboxDir, "duplicate").Inc()
+			return nil
+		}
+		err = m.room(policy, message)
+	}
+	if err == nil {
+		err = m.persist(e, message, raw, relay, key.Public(), now)
+	}
+	if err != nil {
+		m.refused(e, err)
+		return err
+	}
+	m.remember(e, message, now, policy, false)
+	m.metrics.writes.WithLabelValues(inboxDir, "stored").Inc()
+	_ = m.tell(ctx, e.ID) // reported, and tried again
+	return nil
+}
+
+func (m *Mailbox) has(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.inbox[id] != nil
+}
+
+func (m *Mailbox) hasMessage(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.messages[id] != ""
+}
+
+// room keeps half of the inbox free of strangers.
+func (m *Mailbox) room(p Policy, message *nostr.Event) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	strangers := 0
+	for _, l := range m.inbox {
+		if l.stranger {
+			strangers++
+		}
+	}
+	if len(m.inbox) >= MaxInbox || !p.trusts(message.PubKey) && strangers >= MaxInbox/2 {
+		return refuse(ReasonFull, "the inbox has no room: %d messages, %d of them of strangers", len(m.inbox), strangers)
+	}
+	return nil
+}
+
+func (m *Mailbox) persist(e, message *nostr.Event, raw, relay string, own identity.PublicKey, now time.Time) error {
+	r := Record{
+		Event: json.RawMessage(raw), Sender: message.PubKey, RecipientNpub: own.Npub(), ReceivedAt: now.UTC(), PersistedAt: time.Now().UTC(),
+		RelayURL: relay, SignatureVerified: true,
+	}
+	if message != e {
+		r.Message = json.RawMessage(message.String())
+	}
+	return m.writeRecord(e.ID, r)
+}
+
+func (m *Mailbox) writeRecord(id string, r Record) error {
+	raw, err := json.Marshal(r)
+	if err == nil {
+		err = m.cfg.Files.WriteFile(m.path(inboxDir, id+".json"), raw, fileMode)
+	}
+	if err != nil {
+		return &Refusal{ReasonWrite, fmt.Errorf("cannot write the message %s to the inbox: %w", id, err)}
+	}
+	return nil
+}
+
+func (m *Mailbox) refused(e *nostr.Event, err error) {
+	reason := ReasonWrite
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		reason = refusal.Reason
+	}
+	m.metrics.writes.WithLabelValues(inboxDir, "refused").Inc()
+	m.metrics.failures.WithLabelValues(reason).Inc()
+	switch reason {
+	case ReasonWrite, ReasonFull, ReasonSeal, ReasonSender:
+		m.cfg.Report("MessageRefused", map[string]any{"event_id": e.ID, "kind": e.Kind, "reason": reason, "message": err.Error()})
+	}
+}
+
+// tellAll tells what has not been told, the oldest first.
+func (m *Mailbox) tellAll(ctx context.Context) {
+	m.mu.Lock()
+	untold := slices.DeleteFunc(slices.Collect(maps.Keys(m.inbox)), func(id string) bool { return m.inbox[id].told })
+	slices.SortFunc(untold, func(a, b string) int { return m.inbox[a].received.Compare(m.inbox[b].received) })
+	m.mu.Unlock()
+	for _, id := range untold {
+		if ctx.Err() != nil || errors.Is(m.tell(ctx, id), errNotTaken) {
+			return
+		}
+	}
+}
+
+// errNotTaken means that who is told has not taken the notice.
+var errNotTaken = errors.New("the events slot did not take the notice")
+
+// tell hands a notice on, queues an intent, and says in the file that it was done.
+// Killed before that, the next start tells again: the notice names the same event.
+func (m *Mailbox) tell(ctx context.Context, id string) error {
+	m.files.Lock()
+	defer m.files.Unlock()
+	err := m.telling(ctx, id)
+	if err != nil && ctx.Err() == nil {
+		m.cfg.Report("MessageNotTold", map[string]any{"event_id": id, "message": err.Error()})
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.inbox[id]
+	switch {
+	case l == nil:
+	case err == nil:
+		l.told = true
+	case errors.Is(err, fs.ErrNotExist): // removed by hand; a relay that has it brings it back
+		delete(m.messages, l.message)
+		delete(m.inbox, id)
+	}
+	return err
+}
+
+func (m *Mailbox) telling(ctx context.Context, id string) error {
+	raw, _, err := m.cfg.Files.ReadFile(m.path(inboxDir, id+".json"), maxFile)
+	if err != nil {
+		return err
+	}
+	r, event, message, err := ParseRecord(raw)
+	if err != nil {
+		return err
+	}
+	if r.ToldAt != nil {
+		return nil
+	}
+	n := Notice{
+		EventID: event.ID, MessageID: message.ID, Kind: message.Kind, Sender: message.PubKey, Private: event != message,
+		File: id + ".json", Received: r.ReceivedAt,
+	}
+	if m.cfg.Tell != nil {
+		limited, cancel := context.WithTimeout(ctx, tellLimit)
+		err := m.cfg.Tell(limited, n)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%w: %w", errNotTaken, err)
+		}
+	}
+	if nip01.IsIntent(message.Kind) {
+		if err := m.queue(n); err != nil {
+			return err
+		}
+	}
+	now := time.Now().UTC()
+	r.ToldAt = &now
+	return m.writeRecord(id, r)
+}
+
+// Intent is a marker of the intent queue. Who works on the intent moves its status
+// on, from pending to accepted and then to done or failed.
+type Intent struct {
+	Notice
+	Status string `json:"status"`
+}
+
+// queue makes the marker of an intent; one that is there keeps its status.
+func (m *Mailbox) queue(n Notice) error {
+	raw, err := json.Marshal(Intent{n, "pending"})
+	if err != nil {
+		return err
+	}
+	err = m.cfg.Files.CreateFile(m.path(queueDir, n.EventID+".json"), raw, fileMode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+func (m *Mailbox) pruneInbox(now time.Time) error {
+	policy := m.cfg.Policy()
+	m.files.Lock()
+	defer m.files.Unlock()
+	m.mu.Lock()
+	var old []string
+	for id, l := range m.inbox {
+		if policy.Prunable(l.created, l.received, l.expires, now) {
+			old = append(old, id)
+		}
+	}
+	m.mu.Unlock()
+	for _, id := range old {
+		err := errors.Join(m.cfg.Files.Remove(m.path(queueDir, id+".json")), m.cfg.Files.Remove(m.path(inboxDir, id+".json")))
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		delete(m.messages, m.inbox[id].message)
+		delete(m.inbox, id)
+		m.mu.Unlock()
+		m.metrics.writes.WithLabelValues(inboxDir, "pruned").Inc()
+	}
+	return nil
+}

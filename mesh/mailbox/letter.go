@@ -1,0 +1,197 @@
+package mailbox
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+)
+
+// Kinds of messages inside a gift wrap that need not be listed as allowed: chat
+// messages and files (NIP-17), and reactions to them (NIP-25).
+const (
+	KindChat     = 14
+	kindFile     = 15
+	kindReaction = 7
+)
+
+const (
+	futureSkew = 15 * time.Minute
+	// wrapSkew is how far back the date of a seal and of a gift wrap may lie (NIP-59).
+	wrapSkew = 48 * time.Hour
+)
+
+// Reasons of a Refusal; they are label values of a metric.
+const (
+	ReasonSize      = "size"
+	ReasonKind      = "kind"
+	ReasonRecipient = "recipient"
+	ReasonExpired   = "expired"
+	ReasonStale     = "stale"
+	ReasonFuture    = "future"
+	ReasonSignature = "signature"
+	ReasonSeal      = "seal"
+	ReasonSender    = "sender"
+	ReasonFull      = "full"
+	ReasonWrite     = "write"
+)
+
+// Refusal is why an event does not get into the inbox.
+type Refusal struct {
+	Reason string // one of the constants
+	Err    error
+}
+
+func (r *Refusal) Error() string { return r.Reason + ": " + r.Err.Error() }
+
+func (r *Refusal) Unwrap() error { return r.Err }
+
+func refuse(reason, format string, args ...any) error {
+	return &Refusal{reason, fmt.Errorf(format, args...)}
+}
+
+// Decrypter reads what was encrypted for the box (NIP-44); *identity.Key is one.
+type Decrypter interface {
+	Decrypt(payload string, from identity.PublicKey) (string, error)
+}
+
+// Unwrap opens a gift wrap (NIP-59) and returns the message in it. The seal must
+// be signed, and by the author of the message: a rumor has no signature of its own.
+func Unwrap(wrap *nostr.Event, key Decrypter) (*nostr.Event, error) {
+	text, err := key.Decrypt(wrap.Content, identity.PublicKey(wrap.PubKey))
+	if err != nil {
+		return nil, fmt.Errorf("cannot decrypt the gift wrap: %w", err)
+	}
+	seal, err := nip01.ParseEvent([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("in the gift wrap, %w", err)
+	}
+	if seal.Kind != nip01.KindSeal || len(seal.Tags) > 0 {
+		return nil, errors.New("the gift wrap holds no seal: an event of kind 13 without tags")
+	}
+	if err := nip01.Verify(seal); err != nil {
+		return nil, fmt.Errorf("of the seal, %w", err)
+	}
+	if text, err = key.Decrypt(seal.Content, identity.PublicKey(seal.PubKey)); err != nil {
+		return nil, fmt.Errorf("cannot decrypt the seal: %w", err)
+	}
+	rumor, err := nip01.ParseRumor([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("in the seal, %w", err)
+	}
+	if rumor.PubKey != seal.PubKey {
+		return nil, errors.New("the message in the seal names an author who did not sign the seal")
+	}
+	return rumor, nil
+}
+
+// Policy judges what may get into the inbox. It is a value: nothing changes it.
+type Policy struct {
+	Own       string   // the box's public key: events must be addressed to it
+	Trusted   []string // keys that may always write: the box's, the operator's, the listed ones
+	Strangers bool     // other keys may write too, into half of the inbox
+	Kinds     []int    // allowed; 38000 and 38100 each stand for a hundred
+	NIP04     bool     // direct messages of the older form
+	// MaxEventBytes bounds an event as JSON.
+	MaxEventBytes int
+	// Retention is how long messages are kept; 0 = for ever.
+	Retention time.Duration
+}
+
+// Event judges an event that is not verified yet: the cheap part.
+func (p Policy) Event(e *nostr.Event, size int, now time.Time) error {
+	at := e.CreatedAt.Time()
+	switch {
+	case size > p.MaxEventBytes:
+		return refuse(ReasonSize, "the event has %d bytes, the limit is %d", size, p.MaxEventBytes)
+	case !nip01.KindAllowed(p.Kinds, e.Kind) && !(p.NIP04 && e.Kind == nip01.KindNIP04):
+		return refuse(ReasonKind, "kind %d is not one of sovereign_mesh.relay.allowed_kinds", e.Kind)
+	case !nip01.HasTag(e, "p", p.Own):
+		return refuse(ReasonRecipient, "the event is not addressed to this box")
+	case nip01.Expired(e, now):
+		return refuse(ReasonExpired, "the event has expired")
+	case at.After(now.Add(futureSkew)):
+		return refuse(ReasonFuture, "created_at is more than %s ahead", futureSkew)
+	case p.stale(at, now):
+		return refuse(ReasonStale, "the event is older than what the inbox keeps")
+	}
+	return nil
+}
+
+// stale tells whether an event of that date is refused for its age. Whatever
+// Prunable lets go is stale: a relay that still has it does not bring it back.
+func (p Policy) stale(at, now time.Time) bool {
+	return p.Retention > 0 && at.Add(p.Retention+wrapSkew).Before(now)
+}
+
+// Prunable tells whether a message may go: it has expired, or was received longer
+// ago than the retention and would be refused for its age today.
+func (p Policy) Prunable(created, received, expires, now time.Time) bool {
+	if !expires.IsZero() && !now.Before(expires) {
+		return true
+	}
+	return p.stale(created, now) && received.Add(p.Retention).Before(now)
+}
+
+// Message judges who wrote a message, and, of one from a gift wrap, its kind.
+func (p Policy) Message(m *nostr.Event, wrapped bool) error {
+	if wrapped && !slices.Contains([]int{KindChat, kindFile, kindReaction}, m.Kind) && !nip01.KindAllowed(p.Kinds, m.Kind) {
+		return refuse(ReasonKind, "kind %d in a gift wrap is not one of sovereign_mesh.relay.allowed_kinds", m.Kind)
+	}
+	if !p.Strangers && !p.trusts(m.PubKey) {
+		return refuse(ReasonSender, "the key %s may not write to this box", m.PubKey)
+	}
+	return nil
+}
+
+func (p Policy) trusts(key string) bool { return slices.Contains(p.Trusted, key) }
+
+// Admit judges an event altogether, the costly part last, and returns the message
+// in it: the event itself, or what its gift wrap holds.
+func (p Policy) Admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*nostr.Event, error) {
+	if err := p.Event(e, size, now); err != nil {
+		return nil, err
+	}
+	wrapped := e.Kind == nip01.KindGiftWrap
+	if !wrapped { // of a gift wrap the key is a throwaway one
+		if err := p.Message(e, false); err != nil {
+			return nil, err
+		}
+	}
+	if err := nip01.Verify(e); err != nil {
+		return nil, &Refusal{ReasonSignature, err}
+	}
+	if !wrapped {
+		return e, nil
+	}
+	rumor, err := Unwrap(e, key)
+	if err != nil {
+		return nil, &Refusal{ReasonSeal, err}
+	}
+	return rumor, p.Message(rumor, true)
+}
+
+// Filters ask a relay for what the policy may admit. They have no since: the date
+// of a gift wrap lies up to two days back.
+func (p Policy) Filters() []nip01.Filter {
+	var kinds []int
+	for _, k := range p.Kinds {
+		n := 1
+		if k == nip01.KindIntent || k == nip01.KindAnswer {
+			n = 100
+		}
+		for i := range n {
+			kinds = append(kinds, k+i)
+		}
+	}
+	if p.NIP04 {
+		kinds = append(kinds, nip01.KindNIP04)
+	}
+	slices.Sort(kinds)
+	return []nip01.Filter{{Kinds: slices.Compact(kinds), Tags: map[string][]string{"p": {p.Own}}}}
+}

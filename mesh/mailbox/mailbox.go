@@ -1,0 +1,250 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+	"github.com/dreamlab-ai/agentinit/mesh/pool"
+)
+
+// Bounds of a mailbox.
+const (
+	MaxInbox     = 10_000 // messages; strangers get half
+	MaxPending   = 1000   // messages that wait to be published
+	maxDone      = 5000   // messages of the outbox that are done
+	maxOutbox    = 10_000 // files of the outbox
+	maxFile      = 4 << 20
+	fileMode     = 0o640
+	subscription = 64 // events that wait for the inbox; then the relays wait
+	parallel     = 16 // messages that are being published
+)
+
+// Times of a mailbox.
+const (
+	sweepEvery   = 10 * time.Minute // until all that relays have is compared with the inbox
+	sweepSoon    = time.Minute      // the same, after a failed write
+	pruneEvery   = time.Hour
+	tellAgain    = 30 * time.Second
+	tellLimit    = 10 * time.Second
+	publishLimit = 20 * time.Second
+	noRelayWait  = time.Second
+)
+
+// Files are where a mailbox keeps its messages: bootstrap.Policy is one. WriteFile
+// and CreateFile are one step, also in a crash, and durable when they return.
+type Files interface {
+	ReadDir(path string) ([]string, error)
+	ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
+	WriteFile(path string, data []byte, mode fs.FileMode) error
+	CreateFile(path string, data []byte, mode fs.FileMode) error
+	Rename(from, to string) error
+	Remove(path string) error
+}
+
+// Relays are the box's connections; *pool.Pool is one.
+type Relays interface {
+	Publish(context.Context, *nostr.Event) ([]pool.Result, error)
+	Subscribe(filters []nip01.Filter, buffer int) (*pool.Subscription, error)
+}
+
+// Notice tells of a message in the inbox. It names the message and holds none of
+// its text.
+type Notice struct {
+	EventID   string    `json:"event_id"`
+	MessageID string    `json:"message_id"` // of a gift wrap, the id of what it held
+	Kind      int       `json:"kind"`       // of the message
+	Sender    string    `json:"sender"`     // public key
+	Private   bool      `json:"private"`    // it came in a gift wrap
+	File      string    `json:"file"`       // name in the inbox
+	Received  time.Time `json:"received_at"`
+}
+
+// Config of a Mailbox. All but Tell, Report and Registerer are required.
+type Config struct {
+	Dir    string // events of the pod; inbox, outbox and intent-queue are in it
+	Files  Files
+	Relays Relays
+	// Key is the box's key in force; a rotation changes it.
+	Key func() *identity.Key
+	// Policy judges what comes in; it is asked for at each event.
+	Policy func() Policy
+	// Receive is false in a box whose inbox takes nothing.
+	Receive bool
+	// Tell hands a notice on, at least once for each message; it must be idempotent by
+	// the event's id. After an error it is called again. nil tells nobody.
+	Tell func(context.Context, Notice) error
+	// Report is told of trouble. nil drops it.
+	Report     func(what string, fields map[string]any)
+	Registerer prometheus.Registerer
+}
+
+// Mailbox is the inbox and the outbox of a box. Its methods may be called from any
+// goroutine.
+type Mailbox struct {
+	cfg     Config
+	metrics *metrics
+	wake    chan struct{} // the outbox has something new
+
+	files sync.Mutex // held while files of the inbox are written again or removed
+
+	mu       sync.Mutex
+	inbox    map[string]*letter // by event id
+	messages map[string]string  // event id by message id: one message in two wraps is one
+	outbox   map[string]*slot   // by pending id
+	changed  chan struct{}      // closed at the next change of the outbox
+	quiet    time.Time          // until then no relay is asked: none was connected
+	renewed  context.CancelFunc // asks the relays anew
+}
+
+// letter is what is remembered of a message in the inbox.
+type letter struct {
+	message                    string // its id
+	created, received, expires time.Time
+	stranger, told             bool
+}
+
+// Open reads what is there. It reads every file, at most MaxInbox and maxOutbox of
+// them, and repairs what a crash has left half done.
+func Open(cfg Config) (*Mailbox, error) {
+	if cfg.Report == nil {
+		cfg.Report = func(string, map[string]any) {}
+	}
+	m := &Mailbox{
+		cfg: cfg, metrics: newMetrics(), wake: make(chan struct{}, 1), inbox: map[string]*letter{}, messages: map[string]string{},
+		outbox: map[string]*slot{}, changed: make(chan struct{}),
+	}
+	if err := m.loadInbox(); err != nil {
+		return nil, err
+	}
+	if err := m.loadOutbox(); err != nil {
+		return nil, err
+	}
+	return m, m.metrics.register(cfg.Registerer, m)
+}
+
+// Run receives and publishes until ctx ends.
+func (m *Mailbox) Run(ctx context.Context) {
+	var tasks sync.WaitGroup
+	tasks.Go(func() { m.send(ctx) })
+	tasks.Go(func() { m.housekeep(ctx) })
+	if m.cfg.Receive {
+		tasks.Go(func() { m.receive(ctx) })
+	}
+	tasks.Wait()
+	m.metrics.unregister(m.cfg.Registerer, m)
+}
+
+// housekeep tells what could not be told before, and prunes.
+func (m *Mailbox) housekeep(ctx context.Context) {
+	again := time.NewTicker(tellAgain)
+	defer again.Stop()
+	prune := time.NewTicker(pruneEvery)
+	defer prune.Stop()
+	m.Prune(time.Now())
+	for {
+		m.tellAll(ctx)
+		select {
+		case <-again.C:
+		case <-prune.C:
+			m.Prune(time.Now())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Prune removes what the retention lets go.
+func (m *Mailbox) Prune(now time.Time) {
+	if err := errors.Join(m.pruneInbox(now), m.pruneOutbox(now)); err != nil {
+		m.cfg.Report("MailboxNotPruned", map[string]any{"message": err.Error()})
+	}
+}
+
+// Rotated says that the key has changed: the relays are asked for events to the new
+// one, and what waits in the outbox is signed with it when its turn comes.
+func (m *Mailbox) Rotated() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.renewed != nil {
+		m.renewed()
+	}
+}
+
+// Counts is a mailbox at one moment.
+type Counts struct {
+	Inbox     int `json:"inbox"`
+	Untold    int `json:"untold"` // not yet in the events slot
+	Pending   int `json:"pending"`
+	Published int `json:"published"`
+	Failed    int `json:"failed"`
+}
+
+// Counts counts the messages.
+func (m *Mailbox) Counts() Counts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := Counts{Inbox: len(m.inbox)}
+	for _, l := range m.inbox {
+		if !l.told {
+			c.Untold++
+		}
+	}
+	for _, s := range m.outbox {
+		switch s.status {
+		case Pending:
+			c.Pending++
+		case Published:
+			c.Published++
+		case Failed:
+			c.Failed++
+		}
+	}
+	return c
+}
+
+func (m *Mailbox) path(parts ...string) string {
+	return filepath.Join(append([]string{m.cfg.Dir}, parts...)...)
+}
+
+// names lists the files of a directory without ".json", and removes what writes
+// have left that were killed.
+func (m *Mailbox) names(dir string, wanted func(string) bool, most int) ([]string, error) {
+	all, err := m.cfg.Files.ReadDir(m.path(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the mailbox: %w", err)
+	}
+	var out []string
+	for _, file := range all {
+		name, ok := strings.CutSuffix(file, ".json")
+		switch {
+		case ok && wanted(name):
+			if out = append(out, name); len(out) > most {
+				return nil, fmt.Errorf("%s holds more than %d messages; move some of them away", m.path(dir), most)
+			}
+		case strings.Contains(file, ".json.tmp-"):
+			if err := m.cfg.Files.Remove(m.path(dir, file)); err != nil {
+				return nil, fmt.Errorf("cannot remove an unfinished file: %w", err)
+			}
+		}
+	}
+	return out, nil
+}
+
+// unreadable tells of a file that is left as it is.
+func (m *Mailbox) unreadable(dir, name string, err error) {
+	m.cfg.Report("MailboxFileIgnored", map[string]any{"file": m.path(dir, name+".json"), "message": err.Error()})
+}

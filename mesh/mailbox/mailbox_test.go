@@ -1,0 +1,727 @@
+package mailbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+	"github.com/dreamlab-ai/agentinit/mesh/pool"
+)
+
+var errKilled = errors.New("killed")
+
+// disk is Files in memory. From the write number mortal on, every write fails, as of
+// a process that was killed there; 0 lives.
+type disk struct {
+	mu      sync.Mutex
+	files   map[string]string
+	mortal  int
+	writes  int
+	broken  error // of every write
+	onWrite func(path string)
+}
+
+func newDisk() *disk { return &disk{files: map[string]string{}} }
+
+func (d *disk) step(path string) error {
+	d.writes++
+	if d.mortal > 0 && d.writes >= d.mortal {
+		if d.writes == d.mortal { // in the middle of it
+			d.files[path+".tmp-0123"] = "half"
+		}
+		return errKilled
+	}
+	return d.broken
+}
+
+func (d *disk) ReadDir(dir string) ([]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var out []string
+	for name := range d.files {
+		if path.Dir(name) == dir {
+			out = append(out, path.Base(name))
+		}
+	}
+	return out, nil
+}
+
+func (d *disk) ReadFile(name string, _ int64) ([]byte, fs.FileInfo, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	text, ok := d.files[name]
+	if !ok {
+		return nil, nil, fs.ErrNotExist
+	}
+	return []byte(text), nil, nil
+}
+
+func (d *disk) WriteFile(name string, data []byte, _ fs.FileMode) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.step(name); err != nil {
+		return err
+	}
+	d.files[name] = string(data)
+	return nil
+}
+
+func (d *disk) CreateFile(name string, data []byte, mode fs.FileMode) error {
+	if _, _, err := d.ReadFile(name, 0); err == nil {
+		return fs.ErrExist
+	}
+	return d.WriteFile(name, data, mode)
+}
+
+func (d *disk) Rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.step(to); err != nil {
+		return err
+	}
+	d.files[to] = d.files[from]
+	delete(d.files, from)
+	return nil
+}
+
+func (d *disk) Remove(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.step(name); err != nil {
+		return err
+	}
+	delete(d.files, name)
+	return nil
+}
+
+// in lists a directory of the mailbox, sorted.
+func (d *disk) in(dir string) []string {
+	names, _ := d.ReadDir("/pod/events/" + dir)
+	slices.Sort(names)
+	return names
+}
+
+// relays are Relays that answer one publish after the other from a list, then
+// accept. They remember the ids they were asked to publish.
+type relays struct {
+	mu      sync.Mutex
+	answers []answer
+	asked   []string
+}
+
+type answer struct {
+	results []pool.Result
+	err     error
+}
+
+func (r *relays) Publish(_ context.Context, e *nostr.Event) ([]pool.Result, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := nip01.Verify(e); err != nil {
+		return nil, err
+	}
+	if len(r.answers) > 0 {
+		a := r.answers[0]
+		r.answers = r.answers[1:]
+		if a.err == nil {
+			r.asked = append(r.asked, e.ID)
+		}
+		return a.results, a.err
+	}
+	r.asked = append(r.asked, e.ID)
+	return []pool.Result{{URL: "ws://a", Accepted: true}}, nil
+}
+
+func (*relays) Subscribe([]nip01.Filter, int) (*pool.Subscription, error) {
+	return nil, errors.New("this test receives by Take")
+}
+
+// world is a box's mailbox over a disk that outlives it.
+type world struct {
+	disk        *disk
+	relays      *relays
+	own, friend *identity.Key
+	key         *identity.Key // in force
+	told        []Notice
+	tellErr     error
+	reports     []string
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{disk: newDisk(), relays: &relays{}, own: newKey(t), friend: newKey(t)}
+	w.key = w.own
+	return w
+}
+
+func (w *world) open(t testing.TB) *Mailbox {
+	t.Helper()
+	m, err := Open(Config{
+		Dir: "/pod/events", Files: w.disk, Relays: w.relays, Key: func() *identity.Key { return w.key },
+		Policy:     func() Policy { return allows(w.key, w.key, w.friend) },
+		Tell:       w.tell,
+		Report:     func(what string, fields map[string]any) { w.reports = append(w.reports, fmt.Sprint(what, fields)) },
+		Registerer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (w *world) tell(_ context.Context, n Notice) error {
+	if w.tellErr != nil {
+		return w.tellErr
+	}
+	w.disk.mu.Lock()
+	_, there := w.disk.files["/pod/events/inbox/"+n.File]
+	w.disk.mu.Unlock()
+	if !there {
+		panic("told of a message that is not on disk")
+	}
+	w.told = append(w.told, n)
+	return nil
+}
+
+func (w *world) record(t testing.TB, id string) Record {
+	t.Helper()
+	raw, _, err := w.disk.ReadFile("/pod/events/inbox/"+id+".json", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _, _, err := ParseRecord(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestTake(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	e := gift(t, w.friend, rumor(w.friend, KindChat, "the secret", w.own), w.own)
+	for range 2 { // the second time is no-op
+		if err := m.Take(t.Context(), e, "wss://relay", now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := w.record(t, e.ID)
+	if r.RelayURL != "wss://relay" || r.RecipientNpub != w.own.Public().Npub() || !r.SignatureVerified || r.ToldAt == nil ||
+		r.Sender != string(w.friend.Public()) || !r.ReceivedAt.Equal(now) || !strings.Contains(string(r.Message), "the secret") {
+		t.Errorf("the record is %+v", r)
+	}
+	if len(w.told) != 1 || w.told[0].EventID != e.ID || !w.told[0].Private || w.told[0].Kind != KindChat {
+		t.Errorf("told %+v", w.told)
+	}
+	if raw, _ := json.Marshal(w.told); strings.Contains(string(raw), "secret") {
+		t.Error("the notice holds the text of a private message")
+	}
+	// The same message in another wrap is the same message, after a restart too.
+	m = w.open(t)
+	again := gift(t, w.friend, rumor(w.friend, KindChat, "the secret", w.own), w.own)
+	if err := m.Take(t.Context(), again, "wss://relay", now); err != nil || again.ID == e.ID {
+		t.Fatal(err)
+	}
+	if got := w.disk.in(inboxDir); len(got) != 1 || len(w.told) != 1 {
+		t.Errorf("the inbox holds %v, told %d times", got, len(w.told))
+	}
+	if c := m.Counts(); c.Inbox != 1 || c.Untold != 0 {
+		t.Errorf("counts are %+v", c)
+	}
+}
+
+func TestRefusedIsNotWritten(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	forged := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: "a"})
+	good := *forged
+	forged.Content = "b"
+	if reason := reasonOf(t, m.Take(t.Context(), forged, "ws://a", now)); reason != ReasonSignature {
+		t.Fatalf("refused for %q", reason)
+	}
+	if w.disk.writes != 0 || len(w.told) != 0 {
+		t.Fatal("a forged event was written, or told of")
+	}
+	// It does not stand in the way of the real one.
+	if err := m.Take(t.Context(), &good, "ws://a", now); err != nil || len(w.disk.in(inboxDir)) != 1 {
+		t.Fatal(err)
+	}
+}
+
+func TestDiskFull(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	w.disk.broken = errors.New("no space left on device")
+	e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}})
+	if reason := reasonOf(t, m.Take(t.Context(), e, "ws://a", now)); reason != ReasonWrite || len(w.told) != 0 {
+		t.Fatalf("refused for %q, told %v", reason, w.told)
+	}
+	if _, err := m.Send(Outgoing{Kind: 1, Content: "x", Key: "k"}, now); err == nil {
+		t.Fatal("a message that is not on disk was accepted")
+	}
+	w.disk.broken = nil
+	if err := m.Take(t.Context(), e, "ws://a", now); err != nil || len(w.told) != 1 {
+		t.Fatal("the relay's copy was not taken later: ", err)
+	}
+	if _, err := m.Send(Outgoing{Kind: 1, Content: "x", Key: "k"}, now); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An intent comes in; the box is killed at its n-th write; the next start and the
+// relay's copy make up for it: one record, one marker, and notices of one event.
+func TestInboxKilledBetweenAnyTwoWrites(t *testing.T) {
+	for n := 1; ; n++ {
+		w := newWorld(t)
+		w.disk.mortal = n
+		e := gift(t, w.friend, rumor(w.friend, 38005, `{"do":"it"}`, w.own), w.own)
+		err := w.open(t).Take(t.Context(), e, "ws://a", now)
+		whole := err == nil && w.disk.writes < n
+		w.disk.mortal = 0
+		m := w.open(t)
+		m.tellAll(t.Context())
+		if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+			t.Fatalf("killed at write %d: %v", n, err)
+		}
+		if got := w.disk.in(inboxDir); !slices.Equal(got, []string{e.ID + ".json"}) || w.record(t, e.ID).ToldAt == nil {
+			t.Fatalf("killed at write %d: the inbox holds %v", n, got)
+		}
+		if got := w.disk.in(queueDir); !slices.ContainsFunc(got, func(s string) bool { return s == e.ID+".json" }) {
+			t.Fatalf("killed at write %d: the queue holds %v", n, got)
+		}
+		var marker Intent
+		raw, _, _ := w.disk.ReadFile("/pod/events/intent-queue/"+e.ID+".json", 0)
+		if err := json.Unmarshal(raw, &marker); err != nil || marker.Status != "pending" || marker.Kind != 38005 {
+			t.Fatalf("killed at write %d: the marker is %s", n, raw)
+		}
+		if len(w.told) == 0 || slices.ContainsFunc(w.told, func(n Notice) bool { return n.EventID != e.ID }) {
+			t.Fatalf("killed at write %d: told %+v", n, w.told)
+		}
+		if whole {
+			if n < 4 {
+				t.Fatalf("the whole took %d writes only: the test does not see them", n-1)
+			}
+			return
+		}
+	}
+}
+
+// A marker that somebody has moved on is left as it is.
+func TestMarkerKeepsItsStatus(t *testing.T) {
+	w := newWorld(t)
+	e := signed(t, w.friend, nostr.Event{Kind: 38000, Tags: nostr.Tags{{"p", string(w.own.Public())}, {"d", "1"}}})
+	marker := "/pod/events/intent-queue/" + e.ID + ".json"
+	w.disk.files[marker] = `{"status":"accepted"}`
+	if err := w.open(t).Take(t.Context(), e, "ws://a", now); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.disk.files[marker]; got != `{"status":"accepted"}` {
+		t.Errorf("the marker is %s", got)
+	}
+}
+
+func TestUntoldIsToldLater(t *testing.T) {
+	w := newWorld(t)
+	w.tellErr = errors.New("the slot is away")
+	m := w.open(t)
+	e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}})
+	if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+		t.Fatal(err)
+	}
+	if c := m.Counts(); c.Untold != 1 {
+		t.Errorf("counts are %+v", c)
+	}
+	w.tellErr = nil
+	m.tellAll(t.Context())
+	m.tellAll(t.Context())
+	if c := m.Counts(); c.Untold != 0 || len(w.told) != 1 {
+		t.Errorf("counts are %+v, told %d times", c, len(w.told))
+	}
+}
+
+// Files that other programs have changed are left as they are and not acted upon.
+func TestForeignFiles(t *testing.T) {
+	w := newWorld(t)
+	e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: "real"})
+	if err := w.open(t).Take(t.Context(), e, "ws://a", now); err != nil {
+		t.Fatal(err)
+	}
+	w.told = nil
+	file := "/pod/events/inbox/" + e.ID + ".json"
+	torn := strings.Replace(strings.Replace(w.disk.files[file], "real", "fake", 1), "told_at", "gone", 1)
+	out := "/pod/events/outbox/" + pendingID("x") + ".json"
+	draft := rumor(w.friend, 1, "in another's name", w.own)
+	planted, _ := json.Marshal(Entry{PendingID: pendingID("x"), Status: Pending, Draft: json.RawMessage(draft.String()), Event: json.RawMessage(e.String()), EventID: e.ID})
+	w.disk.files[file], w.disk.files[out], w.disk.files["/pod/events/inbox/README"] = torn, string(planted), "hello"
+	before := maps.Clone(w.disk.files)
+	m := w.open(t)
+	m.tellAll(t.Context())
+	if !maps.Equal(before, w.disk.files) || len(w.told) != 0 || len(w.reports) != 2 {
+		t.Errorf("told %v, reported %v", w.told, w.reports)
+	}
+	if c := m.Counts(); c.Inbox != 0 || c.Pending != 0 {
+		t.Errorf("counts are %+v", c)
+	}
+	// The relay's copy repairs what was changed.
+	if err := m.Take(t.Context(), e, "ws://a", now); err != nil || !strings.Contains(w.disk.files[file], "real") {
+		t.Error("it was not repaired: ", err)
+	}
+}
+
+func TestInboxIsBounded(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	p := allows(w.own, w.own, w.friend)
+	p.Strangers = true
+	m.cfg.Policy = func() Policy { return p }
+	fill := func(n int, stranger bool) {
+		for i := range n {
+			m.inbox[fmt.Sprint(stranger, i)] = &letter{stranger: stranger, told: true}
+		}
+	}
+	to := nostr.Tags{{"p", string(w.own.Public())}}
+	fill(MaxInbox/2, true)
+	if reason := reasonOf(t, m.Take(t.Context(), signed(t, newKey(t), nostr.Event{Kind: 1, Tags: to}), "", now)); reason != ReasonFull {
+		t.Errorf("a stranger too many: %q", reason)
+	}
+	if err := m.Take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to}), "", now); err != nil {
+		t.Errorf("strangers kept a friend out: %v", err)
+	}
+	fill(MaxInbox/2, false)
+	if reason := reasonOf(t, m.Take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to, Content: "2"}), "", now)); reason != ReasonFull {
+		t.Errorf("a message too many: %q", reason)
+	}
+}
+
+func TestPruned(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	to := nostr.Tags{{"p", string(w.own.Public())}}
+	old := signed(t, w.friend, nostr.Event{Kind: 38000, Tags: append(nostr.Tags{{"d", "x"}}, to...)})
+	if err := m.Take(t.Context(), old, "", now); err != nil {
+		t.Fatal(err)
+	}
+	later := now.AddDate(0, 0, 31)
+	fresh := signed(t, w.friend, nostr.Event{Kind: 1, Tags: to, CreatedAt: nostr.Timestamp(later.Unix())})
+	if err := m.Take(t.Context(), fresh, "", later); err != nil {
+		t.Fatal(err)
+	}
+	m.Prune(later)
+	if got := w.disk.in(inboxDir); len(got) != 2 {
+		t.Errorf("pruned before the dates of gift wraps allow it: %v", got)
+	}
+	m.Prune(later.AddDate(0, 0, 2))
+	if got := w.disk.in(inboxDir); !slices.Equal(got, []string{fresh.ID + ".json"}) || len(w.disk.in(queueDir)) != 0 {
+		t.Errorf("left are %v and %v", got, w.disk.in(queueDir))
+	}
+	if reason := reasonOf(t, m.Take(t.Context(), old, "", later.AddDate(0, 0, 2))); reason != ReasonStale {
+		t.Errorf("a relay brought it back: %q", reason)
+	}
+}
+
+// runFor runs the mailbox for a time of the bubble.
+func runFor(t *testing.T, m *Mailbox, d time.Duration) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); m.Run(ctx) }()
+	time.Sleep(d)
+	cancel()
+	<-done
+}
+
+func TestPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		silent := []pool.Result{{URL: "ws://a", Reason: "no answer in time"}}
+		w.relays.answers = []answer{{err: pool.ErrNoRelay}, {err: pool.ErrNoRelay}, {results: silent}, {results: silent}, {results: []pool.Result{{Reason: "duplicate: have it"}, {Reason: "blocked: no"}}}}
+		m := w.open(t)
+		began := time.Now()
+		e, err := m.Send(Outgoing{Kind: 1, Content: "hello"}, began)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := w.disk.in(outboxDir); !slices.Equal(got, []string{e.PendingID + ".json"}) || e.EventID == "" {
+			t.Fatalf("before it is published the outbox holds %v", got)
+		}
+		waited := make(chan Entry, 1)
+		go func() {
+			e, _, err := m.Wait(t.Context(), e.PendingID)
+			if err != nil {
+				t.Error(err)
+			}
+			waited <- e
+		}()
+		runFor(t, m, time.Minute)
+		got := <-waited
+		if got.Status != Published || got.FinalEventID != e.EventID || len(got.Attempts) != 3 {
+			t.Errorf("it became %+v", got)
+		}
+		for i := range got.Attempts[1:] {
+			wait := got.Attempts[i+1].At.Sub(got.Attempts[i].At)
+			if least := Backoff(i+1, 0); wait < least || wait > least+retrySpread {
+				t.Errorf("between attempts %d and %d it waited %s", i+1, i+2, wait)
+			}
+		}
+		if left := w.disk.in(outboxDir); !slices.Equal(left, []string{e.EventID + ".json"}) {
+			t.Errorf("the outbox holds %v", left)
+		}
+		if slices.ContainsFunc(w.relays.asked, func(id string) bool { return id != e.EventID }) {
+			t.Errorf("relays were asked for %v", w.relays.asked)
+		}
+	})
+}
+
+func TestRefusedByAllRelaysFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.relays.answers = []answer{{results: []pool.Result{{URL: "ws://a", Reason: "blocked: not you"}}}}
+		m := w.open(t)
+		e, err := m.Send(Outgoing{Kind: 1, Content: "hello"}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		runFor(t, m, time.Hour)
+		got, there, err := m.Entry(e.PendingID)
+		if err != nil || !there || got.Status != Failed || !strings.Contains(got.Reason, "not you") || len(w.relays.asked) != 1 {
+			t.Errorf("%+v, %v, %v", got, there, err)
+		}
+	})
+}
+
+// A message is sent; the box is killed at its n-th write; the next start publishes
+// it, and no relay has ever seen a second id of it.
+func TestOutboxKilledBetweenAnyTwoWrites(t *testing.T) {
+	for _, private := range []bool{false, true} {
+		for n, whole := 1, false; !whole; n++ {
+			w := newWorld(t)
+			o := Outgoing{Kind: 1, Content: "hello", Key: "once"}
+			if private {
+				o.Kind, o.To = KindChat, w.friend.Public()
+			}
+			w.relays.answers = []answer{{results: []pool.Result{{Reason: "no answer in time"}}}} // it may have arrived
+			w.disk.mortal = n
+			m := w.open(t)
+			_, err := m.Send(o, now)
+			if err == nil {
+				for range 2 {
+					_, _ = m.attempt(t.Context(), pendingID("once"))
+				}
+			}
+			whole = w.disk.writes < n
+			w.disk.mortal = 0
+			m = w.open(t)
+			e, err := m.Send(o, now.Add(time.Hour)) // who has had no answer asks again
+			if err != nil {
+				t.Fatalf("killed at write %d: %v", n, err)
+			}
+			for range 2 {
+				if e.Status == Published {
+					break
+				}
+				if e, err = m.attempt(t.Context(), e.PendingID); err != nil {
+					t.Fatalf("killed at write %d: %v", n, err)
+				}
+			}
+			asked := slices.Compact(slices.Clone(w.relays.asked))
+			if len(asked) != 1 || e.FinalEventID != asked[0] {
+				t.Fatalf("killed at write %d: relays saw %v, the entry says %+v", n, asked, e)
+			}
+			if got := w.disk.in(outboxDir); !slices.Equal(got, []string{asked[0] + ".json"}) {
+				t.Fatalf("killed at write %d: the outbox holds %v", n, got)
+			}
+			if whole && n < 5 {
+				t.Fatalf("the whole took %d writes only: the test does not see them", n-1)
+			}
+		}
+	}
+}
+
+func TestRotationSignsAnew(t *testing.T) {
+	for _, to := range []bool{false, true} {
+		w := newWorld(t)
+		m := w.open(t)
+		o := Outgoing{Kind: 1, Content: "x"}
+		if to {
+			o = Outgoing{Kind: KindChat, Content: "x", To: w.friend.Public()}
+		}
+		before, err := m.Send(o, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.key = newKey(t)
+		m.Rotated()
+		after, err := m.attempt(t.Context(), before.PendingID)
+		if err != nil || after.Status != Published || after.EventID == before.EventID {
+			t.Fatalf("%+v, %v", after, err)
+		}
+		draft, err := nip01.ParseRumor(after.Draft)
+		if err != nil || draft.PubKey != string(w.key.Public()) || draft.CreatedAt != nostr.Timestamp(now.Unix()) {
+			t.Errorf("the draft is %v, %v", draft, err)
+		}
+	}
+}
+
+func TestSendRefuses(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	friend := w.friend.Public()
+	for _, row := range []struct {
+		o     Outgoing
+		field string
+	}{
+		{Outgoing{Kind: nip01.KindAuth}, "kind"},
+		{Outgoing{Kind: 27235}, "kind"},
+		{Outgoing{Kind: nip01.KindGiftWrap}, "kind"},
+		{Outgoing{Kind: KindChat, Content: "to whom?"}, "kind"},
+		{Outgoing{Kind: -1}, "event"},
+		{Outgoing{Kind: 65536}, "event"},
+		{Outgoing{Kind: 1, Tags: nostr.Tags{{}}}, "event"},
+		{Outgoing{Kind: 1, Content: strings.Repeat("x", 9000)}, "content"},
+		{Outgoing{Kind: KindChat, To: friend, Content: strings.Repeat("x", maxRumor)}, "content"},
+	} {
+		var invalid *InvalidError
+		if _, err := m.Send(row.o, now); !errors.As(err, &invalid) || invalid.Field != row.field {
+			t.Errorf("%.40v: %v", row.o, err)
+		}
+	}
+	if w.disk.writes != 0 {
+		t.Error("something was written")
+	}
+	if _, err := m.Send(Outgoing{Kind: 1, Content: "a", Key: "k"}, now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Send(Outgoing{Kind: 1, Content: "b", Key: "k"}, now); !errors.Is(err, ErrMismatch) {
+		t.Errorf("the key of another message: %v", err)
+	}
+	for i := range MaxPending {
+		m.outbox[fmt.Sprint(i)] = &slot{status: Pending}
+	}
+	if _, err := m.Send(Outgoing{Kind: 1}, now); !errors.Is(err, ErrFull) {
+		t.Errorf("a message too many: %v", err)
+	}
+}
+
+// The largest private message that is accepted can be encrypted and read.
+func TestLargestPrivateMessage(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	p := allows(w.own)
+	p.MaxEventBytes = 128 << 10
+	m.cfg.Policy = func() Policy { return p }
+	e, err := m.Send(Outgoing{Kind: KindChat, To: w.friend.Public(), Content: strings.Repeat("x", maxRumor-400)}, now)
+	if err != nil || e.Event == nil {
+		t.Fatal("not signed: ", err, w.reports)
+	}
+	event, err := nip01.ParseEvent(e.Event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := Unwrap(event, w.friend)
+	if err != nil || len(message.Content) != maxRumor-400 || message.PubKey != string(w.own.Public()) {
+		t.Fatal(err)
+	}
+}
+
+// An addressable event without a d of its own would replace the one before it.
+func TestAddressableEventsGetADTag(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	seen := map[string]bool{}
+	for range 3 {
+		e, err := m.Send(Outgoing{Kind: 38000, Content: "{}"}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		event, err := nip01.ParseEvent(e.Event)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[nip01.TagValue(event, "d")] = true
+	}
+	if len(seen) != 3 || seen[""] {
+		t.Errorf("d tags are %v", seen)
+	}
+}
+
+func TestTried(t *testing.T) {
+	refused, silent := pool.Result{URL: "ws://a", Reason: "blocked: no"}, pool.Result{URL: "ws://b", Reason: "rate-limited: slow down"}
+	e := Entry{Status: Pending, EventID: "id"}
+	for range 3 * maxAttempts {
+		e = e.Tried(now, []pool.Result{refused, silent})
+	}
+	if e.Status != Pending || e.Tries != 3*maxAttempts || len(e.Attempts) != maxAttempts || e.Reason == "" {
+		t.Errorf("%+v", e)
+	}
+	for i := range e.Attempts[1:] {
+		if !e.Attempts[i+1].At.After(e.Attempts[i].At) {
+			t.Error("attempts are not strictly later each time")
+		}
+	}
+	if got := e.Tried(now, []pool.Result{refused}); got.Status != Failed {
+		t.Errorf("%+v", got)
+	}
+	if got := e.Tried(now, []pool.Result{refused, {Accepted: true}}); got.Status != Published || got.FinalEventID != "id" || got.PublishedAt == nil {
+		t.Errorf("%+v", got)
+	}
+	if Backoff(1, 0) != time.Second || Backoff(3, 0) != 4*time.Second || Backoff(1000, 1) != retryMost+retrySpread {
+		t.Error("backoff")
+	}
+}
+
+func FuzzParseEntry(f *testing.F) {
+	w := newWorld(f)
+	m := w.open(f)
+	for _, o := range []Outgoing{{Kind: 1, Content: "x"}, {Kind: KindChat, Content: "x", To: w.friend.Public()}} {
+		e, err := m.Send(o, now)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, e := range []Entry{e, e.Tried(now, []pool.Result{{Accepted: true}})} {
+			raw, _ := json.Marshal(e)
+			f.Add(raw)
+		}
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		e, draft, event, err := ParseEntry(raw)
+		if err != nil {
+			return
+		}
+		if draft == nil || event == nil && e.Status == Published || event != nil && (nip01.Verify(event) != nil || event.ID != e.EventID) {
+			t.Fatalf("accepted %s", raw)
+		}
+	})
+}
+
+func FuzzParseRecord(f *testing.F) {
+	w := newWorld(f)
+	m := w.open(f)
+	for _, e := range []*nostr.Event{
+		signed(f, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}}),
+		gift(f, w.friend, rumor(w.friend, KindChat, "x", w.own), w.own),
+	} {
+		if err := m.Take(f.Context(), e, "ws://a", now); err != nil {
+			f.Fatal(err)
+		}
+		f.Add([]byte(w.disk.files["/pod/events/inbox/"+e.ID+".json"]))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		_, event, message, err := ParseRecord(raw)
+		if err == nil && (message == nil || nip01.Verify(event) != nil) {
+			t.Fatalf("accepted %s", raw)
+		}
+	})
+}

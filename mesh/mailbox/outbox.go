@@ -1,0 +1,476 @@
+package mailbox
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip59"
+
+	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+	"github.com/dreamlab-ai/agentinit/mesh/pool"
+)
+
+// Outgoing is what is to be published.
+type Outgoing struct {
+	Kind    int
+	Tags    nostr.Tags
+	Content string
+	// To is whom a private message is for: it is published in a gift wrap (NIP-59).
+	To identity.PublicKey
+	// Key makes a repeated call the same message; "" is a message of its own.
+	Key string
+}
+
+// Errors of Send.
+var (
+	ErrFull     = errors.New("the outbox has no room")
+	ErrMismatch = errors.New("the idempotency key was used for another message")
+)
+
+// InvalidError is what is wrong with a message.
+type InvalidError struct{ Field, Reason string }
+
+func (e *InvalidError) Error() string { return e.Field + " " + e.Reason }
+
+// maxRumor bounds a private message as JSON: encrypted twice and padded it must
+// not exceed the 65535 bytes that NIP-44 encrypts.
+const maxRumor = 40 << 10
+
+// slot is what is remembered of a message of the outbox.
+type slot struct {
+	file    string // without .json: the pending id, once published the event id
+	status  Status
+	due     time.Time
+	created time.Time
+	sending bool
+}
+
+func (m *Mailbox) loadOutbox() error {
+	names, err := m.names(outboxDir, func(name string) bool { return isPendingID(name) || isHex(name, 64) }, maxOutbox)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		e, err := m.readEntry(name)
+		if err != nil {
+			m.unreadable(outboxDir, name, err)
+			continue
+		}
+		s := &slot{file: name, status: e.Status, created: e.CreatedAt}
+		if e.Status == Published && name == e.PendingID { // killed before the rename
+			if s.file, err = m.rename(e); err != nil {
+				return err
+			}
+		}
+		m.outbox[e.PendingID] = s
+	}
+	return nil
+}
+
+func (m *Mailbox) readEntry(name string) (Entry, error) {
+	raw, _, err := m.cfg.Files.ReadFile(m.path(outboxDir, name+".json"), maxFile)
+	if err != nil {
+		return Entry{}, err
+	}
+	e, _, _, err := ParseEntry(raw)
+	if err == nil && name != e.PendingID && name != e.FinalEventID {
+		err = errors.New("holds another message than its name says")
+	}
+	return e, err
+}
+
+func (m *Mailbox) writeEntry(name string, e Entry) error {
+	raw, err := json.Marshal(e)
+	if err == nil {
+		err = m.cfg.Files.WriteFile(m.path(outboxDir, name+".json"), raw, fileMode)
+	}
+	if err != nil {
+		m.metrics.failures.WithLabelValues(ReasonWrite).Inc()
+		return fmt.Errorf("cannot write the message %s to the outbox: %w", e.PendingID, err)
+	}
+	return nil
+}
+
+// rename gives a published message its event's name.
+func (m *Mailbox) rename(e Entry) (string, error) {
+	err := m.cfg.Files.Rename(m.path(outboxDir, e.PendingID+".json"), m.path(outboxDir, e.FinalEventID+".json"))
+	return e.FinalEventID, err
+}
+
+// Send puts a message into the outbox: when it returns, the signed event is on
+// disk, and it is published as soon as a relay takes it. Its id is that of the
+// draft, fixed here: the date and the key are part of it.
+func (m *Mailbox) Send(o Outgoing, now time.Time) (Entry, error) {
+	key := m.cfg.Key()
+	e := Entry{PendingID: pendingID(o.Key), Status: Pending, To: string(o.To), Attempts: []Attempt{}, CreatedAt: now.UTC()}
+	draft, err := draftOf(o, e.PendingID, key.Public(), now, m.cfg.Policy())
+	if err != nil {
+		return Entry{}, err
+	}
+	e.Draft = json.RawMessage(draft.String())
+	if known, err := m.again(e, draft); known.PendingID != "" || err != nil {
+		return known, err
+	}
+	if m.crowded() {
+		if err := m.pruneOutbox(now); err != nil {
+			return Entry{}, err
+		}
+	}
+	if err := m.reserve(e); err != nil {
+		return Entry{}, err
+	}
+	// Killed here, there is no message. From the write on there is one, and signing
+	// its draft gives the same id.
+	if err := m.writeEntry(e.PendingID, e); err != nil {
+		m.drop(e.PendingID)
+		return Entry{}, err
+	}
+	if signed, err := m.sign(e, draft, key); err != nil {
+		m.cfg.Report("MessageNotSigned", map[string]any{"pending_id": e.PendingID, "message": err.Error()})
+	} else {
+		e = signed
+	}
+	m.metrics.writes.WithLabelValues(outboxDir, "queued").Inc()
+	m.settle(e, time.Time{})
+	return e, nil
+}
+
+// pendingID is random, or the same for the same key.
+func pendingID(key string) string {
+	var id [16]byte
+	if key == "" {
+		_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the process instead
+	} else {
+		sum := sha256.Sum256([]byte(key))
+		copy(id[:], sum[:])
+	}
+	return pendingPrefix + hex.EncodeToString(id[:])
+}
+
+func draftOf(o Outgoing, pendingID string, own identity.PublicKey, now time.Time, p Policy) (*nostr.Event, error) {
+	d := &nostr.Event{PubKey: string(own), CreatedAt: nostr.Timestamp(now.Unix()), Kind: o.Kind, Tags: slices.Clone(o.Tags), Content: o.Content}
+	if d.Tags == nil {
+		d.Tags = nostr.Tags{}
+	}
+	if o.To != "" && !nip01.HasTag(d, "p", string(o.To)) {
+		d.Tags = append(d.Tags, nostr.Tag{"p", string(o.To)})
+	}
+	// Of addressable events a relay keeps only the newest for each d (NIP-01).
+	if d.IsAddressable() && !slices.ContainsFunc(d.Tags, func(t nostr.Tag) bool { return len(t) > 1 && t[0] == "d" }) {
+		d.Tags = append(d.Tags, nostr.Tag{"d", pendingID})
+	}
+	d.ID = d.GetID()
+	raw := d.String()
+	_, err := nip01.ParseRumor([]byte(raw))
+	switch {
+	case err != nil:
+		return nil, &InvalidError{"event", "is not valid: " + err.Error()}
+	case o.To == "" && (d.Kind == nip01.KindSeal || d.Kind == nip01.KindGiftWrap || d.Kind == KindChat || d.Kind == kindFile):
+		return nil, &InvalidError{"kind", fmt.Sprintf("%d is private; say to whom", d.Kind)}
+	case d.Kind == nip01.KindAuth || d.Kind == 27235:
+		return nil, &InvalidError{"kind", fmt.Sprintf("%d proves who the box is and is never published", d.Kind)}
+	case o.To != "" && len(raw) > maxRumor:
+		return nil, &InvalidError{"content", fmt.Sprintf("makes a private message of %d bytes, the limit is %d", len(raw), maxRumor)}
+	case len(raw) > p.MaxEventBytes:
+		return nil, &InvalidError{"content", fmt.Sprintf("makes an event of %d bytes, the limit is %d", len(raw), p.MaxEventBytes)}
+	}
+	return d, nil
+}
+
+// again is the message that the same idempotency key has made before.
+func (m *Mailbox) again(e Entry, draft *nostr.Event) (Entry, error) {
+	m.mu.Lock()
+	s := m.outbox[e.PendingID]
+	var file string
+	if s != nil {
+		file = s.file
+	}
+	m.mu.Unlock()
+	if s == nil {
+		return Entry{}, nil
+	}
+	known, err := m.readEntry(file)
+	if err != nil {
+		return Entry{}, err
+	}
+	before, err := nip01.ParseRumor(known.Draft)
+	if err != nil {
+		return Entry{}, err
+	}
+	before.CreatedAt, before.PubKey = draft.CreatedAt, draft.PubKey
+	if known.To != e.To || before.GetID() != draft.ID {
+		return Entry{}, ErrMismatch
+	}
+	return known, nil
+}
+
+// reserve takes a place in the outbox. One of two calls with the same key gets it.
+func (m *Mailbox) reserve(e Entry) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	pending := 0
+	for _, s := range m.outbox {
+		if s.status == Pending {
+			pending++
+		}
+	}
+	if m.outbox[e.PendingID] != nil {
+		return fmt.Errorf("%w: a call with the same key is running", ErrFull)
+	}
+	if pending >= MaxPending {
+		return fmt.Errorf("%w: %d messages wait to be published", ErrFull, pending)
+	}
+	m.outbox[e.PendingID] = &slot{file: e.PendingID, status: Pending, created: e.CreatedAt, sending: true}
+	return nil
+}
+
+func (m *Mailbox) drop(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.outbox, id)
+}
+
+// sign makes the event and writes it: it is published only after that, so that a
+// gift wrap, which is another each time, is never published as two.
+func (m *Mailbox) sign(e Entry, draft *nostr.Event, key *identity.Key) (Entry, error) {
+	if draft.PubKey != string(key.Public()) { // the key was rotated
+		draft.PubKey = string(key.Public())
+		draft.ID = draft.GetID()
+		e = e.Unsigned(draft)
+	}
+	event := *draft
+	if e.To == "" {
+		if err := key.Sign(&event); err != nil {
+			return e, err
+		}
+	} else {
+		to := identity.PublicKey(e.To)
+		encrypt := func(text string) (string, error) { return key.Encrypt(text, to) }
+		var err error
+		if event, err = nip59.GiftWrap(*draft, e.To, encrypt, key.Sign, nil); err != nil {
+			return e, err
+		}
+	}
+	e = e.Signed(&event)
+	return e, m.writeEntry(e.PendingID, e)
+}
+
+// settle is the end of one step with a message: what it is now, and when it is
+// next looked at.
+func (m *Mailbox) settle(e Entry, due time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.outbox[e.PendingID]; s != nil {
+		s.status, s.due, s.sending = e.Status, due, false
+		if e.Status == Published {
+			s.file = e.FinalEventID
+		}
+	}
+	close(m.changed)
+	m.changed = make(chan struct{})
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send publishes what is due until ctx ends.
+func (m *Mailbox) send(ctx context.Context) {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	places := make(chan struct{}, parallel)
+	for {
+		id, wait := m.next(time.Now())
+		if id == "" {
+			select {
+			case <-m.wake:
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		tasks.Go(func() {
+			defer func() { <-places }()
+			m.publish(ctx, id)
+		})
+	}
+}
+
+// next is the message that is due, the oldest first, and marks it; without one,
+// how long to wait.
+func (m *Mailbox) next(now time.Time) (id string, wait time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ahead := m.quiet.Sub(now); ahead > 0 {
+		return "", ahead
+	}
+	wait = retryMost
+	for candidate, s := range m.outbox {
+		if s.status != Pending || s.sending {
+			continue
+		}
+		if ahead := s.due.Sub(now); ahead > 0 {
+			wait = min(wait, ahead)
+			continue
+		}
+		if id == "" || s.created.Before(m.outbox[id].created) {
+			id = candidate
+		}
+	}
+	if id != "" {
+		m.outbox[id].sending = true
+	}
+	return id, wait
+}
+
+// publish makes one attempt with a message that next has marked.
+func (m *Mailbox) publish(ctx context.Context, id string) {
+	e, err := m.attempt(ctx, id)
+	now := time.Now()
+	switch {
+	case errors.Is(err, pool.ErrNoRelay) || ctx.Err() != nil:
+		m.mu.Lock()
+		m.quiet = now.Add(noRelayWait)
+		m.mu.Unlock()
+		m.settle(Entry{PendingID: id, Status: Pending}, now)
+	case err != nil:
+		m.cfg.Report("MessageNotPublished", map[string]any{"pending_id": id, "message": err.Error()})
+		m.settle(Entry{PendingID: id, Status: Pending}, now.Add(retryMost))
+	default:
+		if e.Status != Pending {
+			m.metrics.writes.WithLabelValues(outboxDir, string(e.Status)).Inc()
+		}
+		if e.Status == Failed {
+			m.cfg.Report("MessageRefusedByRelays", map[string]any{"pending_id": id, "message": e.Reason})
+		}
+		m.settle(e, now.Add(Backoff(e.Tries, mathrand.Float64())))
+	}
+}
+
+// attempt asks the relays once. After an error the file is as it was, or holds the
+// signed event that the next attempt takes.
+func (m *Mailbox) attempt(ctx context.Context, id string) (Entry, error) {
+	raw, _, err := m.cfg.Files.ReadFile(m.path(outboxDir, id+".json"), maxFile)
+	if err != nil {
+		return Entry{}, err
+	}
+	e, draft, event, err := ParseEntry(raw)
+	if err != nil {
+		return Entry{}, err
+	}
+	if e.Status == Published { // the rename failed
+		_, err := m.rename(e)
+		return e, err
+	}
+	if key := m.cfg.Key(); event == nil || draft.PubKey != string(key.Public()) {
+		if e, err = m.sign(e, draft, key); err != nil {
+			return Entry{}, err
+		}
+		if event, err = nip01.ParseEvent(e.Event); err != nil {
+			return Entry{}, err
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	results, err := m.cfg.Relays.Publish(limited, event)
+	if err != nil {
+		return Entry{}, err
+	}
+	e = e.Tried(time.Now().UTC(), results)
+	if err := m.writeEntry(id, e); err != nil {
+		return Entry{}, err
+	}
+	if e.Status == Published {
+		_, err = m.rename(e)
+	}
+	return e, err
+}
+
+// Entry is a message of the outbox; false without one.
+func (m *Mailbox) Entry(id string) (Entry, bool, error) {
+	m.mu.Lock()
+	s := m.outbox[id]
+	var file string
+	if s != nil {
+		file = s.file
+	}
+	m.mu.Unlock()
+	if s == nil {
+		return Entry{}, false, nil
+	}
+	e, err := m.readEntry(file)
+	return e, true, err
+}
+
+// Wait returns the message as soon as it is not pending any more, or as it is when
+// ctx ends.
+func (m *Mailbox) Wait(ctx context.Context, id string) (Entry, bool, error) {
+	for {
+		m.mu.Lock()
+		s, changed := m.outbox[id], m.changed
+		waits := s != nil && s.status == Pending
+		m.mu.Unlock()
+		if !waits {
+			return m.Entry(id)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return m.Entry(id)
+		}
+	}
+}
+
+// crowded tells whether messages that are done must go before their time.
+func (m *Mailbox) crowded() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.outbox) >= maxDone+MaxPending
+}
+
+// pruneOutbox removes what was done longer ago than the retention, and the oldest
+// of what is done where that is too much.
+func (m *Mailbox) pruneOutbox(now time.Time) error {
+	keep := m.cfg.Policy().Retention
+	m.mu.Lock()
+	files := map[string]string{}
+	var done []string // pending ids, the newest first
+	for id, s := range m.outbox {
+		if s.status != Pending && !s.sending {
+			done, files[id] = append(done, id), s.file
+		}
+	}
+	slices.SortFunc(done, func(a, b string) int { return m.outbox[b].created.Compare(m.outbox[a].created) })
+	var old []string
+	for i, id := range done {
+		if i >= maxDone || keep > 0 && m.outbox[id].created.Add(keep).Before(now) {
+			old = append(old, id)
+		}
+	}
+	m.mu.Unlock()
+	for _, id := range old {
+		if err := m.cfg.Files.Remove(m.path(outboxDir, files[id]+".json")); err != nil {
+			return err
+		}
+		m.drop(id)
+		m.metrics.writes.WithLabelValues(outboxDir, "pruned").Inc()
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+)
+
+// maxDocument bounds the document of a relay, in bytes.
+const maxDocument = 64 << 10
+
+const documentType = "application/nostr+json"
+
+// Document is what a relay says of itself (NIP-11), as far as it is used. It is a
+// claim: only MaxMessage is acted upon, and only to send less.
+type Document struct {
+	Name          string `json:"name,omitempty"`
+	Software      string `json:"software,omitempty"`
+	Version       string `json:"version,omitempty"`
+	NIPs          []int  `json:"supported_nips,omitempty"`
+	MaxMessage    int    `json:"max_message_length,omitempty"` // bytes; 0 = it does not say
+	LoginRequired bool   `json:"auth_required,omitempty"`
+}
+
+// IsZero tells whether nothing is known.
+func (d Document) IsZero() bool {
+	return d.Name == "" && d.Software == "" && d.Version == "" && len(d.NIPs) == 0 && d.MaxMessage == 0 && !d.LoginRequired
+}
+
+// ParseDocument reads the document. Fields of another type than NIP-11 says make
+// it invalid.
+func ParseDocument(raw []byte) (Document, error) {
+	var in struct {
+		Document
+		Limitation struct {
+			MaxMessage    int  `json:"max_message_length"`
+			LoginRequired bool `json:"auth_required"`
+		} `json:"limitation"`
+	}
+	if err := json.Unmarshal(raw, &in); err != nil {
+		return Document{}, fmt.Errorf("the relay's document is invalid: %w", err)
+	}
+	d := in.Document
+	d.MaxMessage, d.LoginRequired = max(0, in.Limitation.MaxMessage), in.Limitation.LoginRequired
+	d.Name, d.Software, d.Version = short(d.Name), short(d.Software), short(d.Version)
+	d.NIPs = d.NIPs[:min(len(d.NIPs), 100)]
+	return d, nil
+}
+
+func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), 100)], "") }
+
+// FetchDocument is the Document of the real network. A redirect is not followed.
+func FetchDocument(ctx context.Context, url string) (Document, error) {
+	address, ok := strings.CutPrefix(url, "ws") // ws:// and wss://
+	if !ok {
+		return Document{}, fmt.Errorf("%.100q is no address of a relay", url)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http"+address, nil)
+	if err != nil {
+		return Document{}, err
+	}
+	req.Header.Set("Accept", documentType)
+	resp, err := client().Do(req)
+	if err != nil {
+		return Document{}, err
+	}
+	defer resp.Body.Close()
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); resp.StatusCode != http.StatusOK || err != nil || kind != documentType {
+		return Document{}, fmt.Errorf("the relay answered %s, %.100q", resp.Status, resp.Header.Get("Content-Type"))
+	}
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
+	if err != nil {
+		return Document{}, err
+	}
+	if len(raw) > maxDocument {
+		return Document{}, errors.New("the relay's document is too large")
+	}
+	return ParseDocument(raw)
+}
+
+// client follows no redirect and leaves no idle connection behind.
+func client() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
