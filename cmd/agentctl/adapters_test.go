@@ -30,6 +30,7 @@ type slotsBox struct {
 	restored map[string]string
 	// broken is why the identity cannot be copied; nil: it can.
 	broken error
+	mesh   *fakeMesh
 }
 
 func newSlotsBox(t *testing.T) *slotsBox {
@@ -54,7 +55,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 	if err := set.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	box := &slotsBox{t: t, restored: map[string]string{}}
+	box := &slotsBox{t: t, restored: map[string]string{}, mesh: &fakeMesh{}}
 	restore := func(part, file string) func(context.Context, string, string) (string, error) {
 		return func(_ context.Context, dir, stamp string) (string, error) {
 			raw, err := os.ReadFile(filepath.Join(dir, file))
@@ -63,7 +64,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 		}
 	}
 	server, err := rest.New(rest.Config{
-		Slots: set,
+		Slots: set, Mesh: box.mesh,
 		Principal: func(ctx context.Context) (rest.Principal, bool) {
 			switch control.Granted(ctx) {
 			case control.Write:
