@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -88,44 +89,38 @@ func (m *Mailbox) remember(event, message *nostr.Event, received time.Time, p Po
 	m.messages[message.ID] = event.ID
 }
 
-// receive takes what relays have for the box. It asks them anew now and then: what
-// could not be written is still there.
+// receive takes what relays have for the box. It asks them anew now and then, and
+// soon after a failure: what could not be written is still there.
 func (m *Mailbox) receive(ctx context.Context) {
-	wait := sweepEvery
 	for ctx.Err() == nil {
-		limited, cancel := context.WithTimeout(ctx, wait)
+		limited, cancel := context.WithTimeout(ctx, sweepEvery)
 		m.mu.Lock()
 		m.renewed = cancel
 		m.mu.Unlock()
-		wait = sweepEvery
-		if failed := m.receiveUntil(limited); failed {
-			wait = sweepSoon
-		}
+		m.receiveUntil(limited, sync.OnceFunc(func() { time.AfterFunc(sweepSoon, cancel) }))
 		cancel()
 	}
 }
 
-// receiveUntil takes events until ctx ends. failed: a message could not be written,
-// or the relays could not be asked.
-func (m *Mailbox) receiveUntil(ctx context.Context) (failed bool) {
+// receiveUntil takes events until ctx ends; soon has it end soon.
+func (m *Mailbox) receiveUntil(ctx context.Context, soon func()) {
 	s, err := m.cfg.Relays.Subscribe(m.cfg.Policy().Filters(), subscription)
 	if err != nil {
 		m.cfg.Report("MailboxNotReceiving", map[string]any{"message": err.Error()})
+		soon()
 		<-ctx.Done()
-		return true
+		return
 	}
 	defer s.Close()
 	for {
 		e, err := s.Next(ctx)
 		if err != nil {
-			if ctx.Err() == nil {
-				<-ctx.Done() // the pool is closed
-			}
-			return failed
+			<-ctx.Done() // the pool is closed, if not ctx
+			return
 		}
 		var refusal *Refusal
 		if err := m.Take(ctx, e.Event, e.Relay, time.Now()); errors.As(err, &refusal) && (refusal.Reason == ReasonWrite || refusal.Reason == ReasonFull) {
-			failed = true
+			soon()
 		}
 	}
 }

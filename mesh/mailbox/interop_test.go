@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -123,6 +124,70 @@ func TestTwoBoxes(t *testing.T) {
 		t.Errorf("a has read %q, %+v", got, n)
 	}
 }
+
+// A message that cannot be written stays at the relay, and is asked for again.
+func TestFailedWriteIsMadeUpFor(t *testing.T) {
+	own, friend := newKey(t), newKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		conn := &script{lines: make(chan []byte, 16), asked: make(chan string, 16)}
+		p, err := pool.Start(pool.Config{URLs: []string{"ws://a"}, Dial: func(context.Context, string) (pool.Conn, error) { return conn, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t)
+		w.own, w.key, w.friend, w.disk.broken = own, own, friend, errors.New("no space left on device")
+		m := w.open(t)
+		m.cfg.Relays, m.cfg.Receive = p, true
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); m.Run(ctx) }()
+		e := signed(t, friend, nostr.Event{Kind: 1, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"p", string(own.Public())}}})
+		began := time.Now()
+		conn.lines <- nip01.Message(nip01.VerbEvent, <-conn.asked, e)
+		synctest.Wait()
+		w.disk.mu.Lock()
+		w.disk.broken = nil
+		w.disk.mu.Unlock()
+		conn.lines <- nip01.Message(nip01.VerbEvent, <-conn.asked, e)
+		synctest.Wait()
+		if took := time.Since(began); took != sweepSoon || len(w.told) != 1 {
+			t.Errorf("after %s it was told %d times", took, len(w.told))
+		}
+		cancel()
+		<-done
+		p.Close()
+	})
+}
+
+// script is a relay that says what the test says.
+type script struct {
+	lines chan []byte
+	asked chan string // the subscriptions of REQ
+}
+
+func (s *script) Read(ctx context.Context) ([]byte, error) {
+	select {
+	case raw := <-s.lines:
+		return raw, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *script) Write(_ context.Context, raw []byte) error {
+	var parts []json.RawMessage
+	var verb, id string
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return err
+	}
+	if err := errors.Join(json.Unmarshal(parts[0], &verb), json.Unmarshal(parts[1], &id)); err == nil && verb == nip01.VerbReq {
+		s.asked <- id
+	}
+	return nil
+}
+
+func (*script) Ping(context.Context) error { return nil }
+func (*script) Close() error               { return nil }
 
 // nostr-tools reads what the box sends privately (NIP-17), and the box what
 // nostr-tools sends.
