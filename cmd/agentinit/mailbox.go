@@ -347,31 +347,45 @@ func (r relayed) Next(ctx context.Context) (rest.MeshEvent, error) {
 	return rest.MeshEvent{Relay: schema.PublicURL(e.Relay), Event: json.RawMessage(e.Event.String())}, nil
 }
 
+// relayMetric is a metric of one connection; known is false while there is no value.
+type relayMetric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(pool.Status) (v float64, known bool)
+}
+
 // relayMetrics are the metrics of the connections, by the relay's address.
-var relayMetrics = []struct {
-	name, help string
-	kind       prometheus.ValueType
-	value      func(pool.Status) (v float64, known bool)
-}{
-	{"agentbox_mesh_relay_up", "1 while the box is connected to the relay.", prometheus.GaugeValue, func(s pool.Status) (float64, bool) {
-		if s.State == pool.Connected {
-			return 1, true
-		}
-		return 0, true
-	}},
-	{"agentbox_mesh_relay_connect_seconds", "How long the last handshake with the relay took.", prometheus.GaugeValue, func(s pool.Status) (float64, bool) { return s.Connect.Seconds(), s.Connect > 0 }},
-	{"agentbox_mesh_relay_last_event_timestamp_seconds", "When the relay last gave an event.", prometheus.GaugeValue, func(s pool.Status) (float64, bool) {
-		return float64(s.LastEvent.UnixMilli()) / 1000, !s.LastEvent.IsZero()
-	}},
-	{"agentbox_mesh_relay_received_total", "Verified events that the relay gave.", prometheus.CounterValue, func(s pool.Status) (float64, bool) { return float64(s.Events), true }},
-	{"agentbox_mesh_relay_published_total", "Events that the relay accepted.", prometheus.CounterValue, func(s pool.Status) (float64, bool) { return float64(s.Published), true }},
-	{"agentbox_mesh_relay_refused_total", "Messages of the relay that no honest relay sends.", prometheus.CounterValue, func(s pool.Status) (float64, bool) { return float64(s.Refused), true }},
+func relayMetrics() []relayMetric {
+	count := func(n func(pool.Status) uint64) func(pool.Status) (float64, bool) {
+		return func(s pool.Status) (float64, bool) { return float64(n(s)), true }
+	}
+	return []relayMetric{
+		{prometheus.NewDesc("agentbox_mesh_relay_up", "1 while the box is connected to the relay.", []string{"relay"}, nil), prometheus.GaugeValue,
+			func(s pool.Status) (float64, bool) {
+				if s.State == pool.Connected {
+					return 1, true
+				}
+				return 0, true
+			}},
+		{prometheus.NewDesc("agentbox_mesh_relay_connect_seconds", "How long the last handshake with the relay took.", []string{"relay"}, nil), prometheus.GaugeValue,
+			func(s pool.Status) (float64, bool) { return s.Connect.Seconds(), s.Connect > 0 }},
+		{prometheus.NewDesc("agentbox_mesh_relay_last_event_timestamp_seconds", "When the relay last gave an event.", []string{"relay"}, nil), prometheus.GaugeValue,
+			func(s pool.Status) (float64, bool) {
+				return float64(s.LastEvent.UnixMilli()) / 1000, !s.LastEvent.IsZero()
+			}},
+		{prometheus.NewDesc("agentbox_mesh_relay_received_total", "Verified events that the relay gave.", []string{"relay"}, nil), prometheus.CounterValue,
+			count(func(s pool.Status) uint64 { return s.Events })},
+		{prometheus.NewDesc("agentbox_mesh_relay_published_total", "Events that the relay accepted.", []string{"relay"}, nil), prometheus.CounterValue,
+			count(func(s pool.Status) uint64 { return s.Published })},
+		{prometheus.NewDesc("agentbox_mesh_relay_refused_total", "Messages of the relay that no honest relay sends.", []string{"relay"}, nil), prometheus.CounterValue,
+			count(func(s pool.Status) uint64 { return s.Refused })},
+	}
 }
 
 // Describe implements prometheus.Collector.
 func (n *neighbours) Describe(to chan<- *prometheus.Desc) {
-	for _, m := range relayMetrics {
-		to <- prometheus.NewDesc(m.name, m.help, []string{"relay"}, nil)
+	for _, m := range relayMetrics() {
+		to <- m.desc
 	}
 }
 
@@ -382,15 +396,15 @@ func (n *neighbours) Collect(to chan<- prometheus.Metric) {
 	if p == nil {
 		return
 	}
-	seen := map[string]int{}
+	metrics, seen := relayMetrics(), map[string]int{}
 	for _, s := range p.Status() {
 		name := schema.PublicURL(s.URL)
 		if seen[name]++; seen[name] > 1 {
 			name = fmt.Sprintf("%s#%d", name, seen[name])
 		}
-		for _, m := range relayMetrics {
+		for _, m := range metrics {
 			if v, known := m.value(s); known {
-				to <- prometheus.MustNewConstMetric(prometheus.NewDesc(m.name, m.help, []string{"relay"}, nil), m.kind, v, name)
+				to <- prometheus.MustNewConstMetric(m.desc, m.kind, v, name)
 			}
 		}
 	}
