@@ -141,6 +141,37 @@ relay_urls = ["wss://op"]
 	}
 }
 
+// Outside relays are for boxes that ask for them, each direction apart.
+func TestMeshRelays(t *testing.T) {
+	const own, outside = "ws://127.0.0.1:7000", "wss://op"
+	for name, test := range map[string]struct {
+		mesh, relay string
+		want        []MeshRelay
+	}{
+		"identity alone":    {},
+		"own relay":         {relay: "enabled = true", want: []MeshRelay{{own, true, true, true}}},
+		"bridge":            {mesh: "nostr_bridge = true", want: []MeshRelay{{outside, false, true, true}}},
+		"agent events":      {mesh: "publish_agent_events = true", want: []MeshRelay{{outside, false, true, false}}},
+		"fan-out out":       {relay: "enabled = true\nexternal_fanout = 'publish-only'", want: []MeshRelay{{outside, false, true, false}, {own, true, true, true}}},
+		"fan-out in":        {relay: "enabled = true\nexternal_fanout = 'subscribe-only'", want: []MeshRelay{{outside, false, false, true}, {own, true, true, true}}},
+		"fan-out both":      {relay: "enabled = true\nexternal_fanout = 'bidirectional'", want: []MeshRelay{{outside, false, true, true}, {own, true, true, true}}},
+		"fan-out, no relay": {relay: "external_fanout = 'bidirectional'"},
+	} {
+		exception := ""
+		if strings.HasPrefix(test.relay, "enabled") {
+			exception = "[security.exceptions.nostr-relay]\nreason = 'relay'\n"
+		}
+		r := newBootRig(t, testRoots(t), "[federation]\nmode = 'standalone'\n[adapters]\n[sovereign_mesh]\nenabled = true\n"+test.mesh+
+			"\n[sovereign_mesh.operator]\nrelay_urls = ['"+outside+"']\n[sovereign_mesh.relay]\nport = 7000\nimplementation = 'embedded'\n"+test.relay+"\n"+exception)
+		if err := r.Load(t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := r.MeshRelays(); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, test.want)
+		}
+	}
+}
+
 func TestSecurityProfileIsPublished(t *testing.T) {
 	r := newBootRig(t, testRoots(t), agentboxManifest+"[skills.browser]\nplaywright = true\n[security.exceptions.playwright]\ncap_add = [\"SYS_ADMIN\"]\nreason = \"the browser's sandbox\"\n")
 	if err := r.Load(t.Context()); err != nil {
