@@ -70,7 +70,7 @@ func (l *link) once(ctx context.Context) (lasted time.Duration, err error) {
 	defer l.hangUp(conn)
 	took := connected.Sub(began)
 	l.change(func(s *Status) {
-		s.State, s.Error, s.Connect, s.LatencyMS = Connected, "", took, float64(took.Microseconds())/1000
+		s.State, s.Error, s.Connect, s.LatencyMS, s.Retries = Connected, "", took, float64(took.Microseconds())/1000, 0
 	})
 	tasks.Go(func() { l.ping(live, end, conn) })
 	if l.pool.cfg.Document != nil {
