@@ -62,6 +62,7 @@ type LogForward struct {
 	Headers    map[string]string `toml:"headers"`
 	CAFile     string            `toml:"ca_file"`
 	Programs   []string          `toml:"programs"` // names and globs; empty: all
+	Events     bool              `toml:"events"`   // agentinit's own too
 	BatchLines int               `toml:"batch_lines"`
 	BatchWait  Duration          `toml:"batch_wait"`
 	Timeout    Duration          `toml:"timeout"`

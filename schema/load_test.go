@@ -39,6 +39,20 @@ func TestEmptyManifestHasDefaults(t *testing.T) {
 	}
 }
 
+// The longest line and the flush time have bounds; a value beyond them is refused.
+func TestLineBounds(t *testing.T) {
+	for text, ok := range map[string]bool{
+		`max_line = "1KiB"`: true, `max_line = "16MiB"`: true, `max_line = 1000`: false, `max_line = "17MiB"`: false,
+		`flush_after = "10ms"`: true, `flush_after = 0`: true, `flush_after = "1h"`: true,
+		`flush_after = "9ms"`: false, `flush_after = "61m"`: false,
+	} {
+		_, _, findings := load(t, "[programs.web]\ncommand = \"x\"\nlogs."+text+"\n")
+		if (len(findings) == 0) != ok {
+			t.Errorf("%s: %v", text, findings)
+		}
+	}
+}
+
 func TestProgramForms(t *testing.T) {
 	m, _, findings := load(t, `
 [supervisor.defaults]
@@ -91,7 +105,7 @@ restart = "never"
 		"umask":     {web.Umask, &mask},
 		"user":      {web.User, "1000"},
 		"env_file":  {web.EnvFile, Strings{"x"}},
-		"logs":      {web.Logs, Logs{To: "file", Path: "/x", MaxBytes: 1 << 20, Backups: 10, RateInterval: Duration(time.Second)}},
+		"logs":      {web.Logs, Logs{To: "file", Path: "/x", MaxBytes: 1 << 20, Backups: 10, RateInterval: Duration(time.Second), MaxLine: 1 << 20, FlushAfter: Duration(time.Second)}},
 		"pre_start": {web.Hooks.PreStart, &Hook{Command{"a", "b"}, Duration(10 * time.Second)}},
 		"post_exit": {web.Hooks.PostExit, &Hook{Command{"c", "d"}, Duration(3 * time.Second)}},
 		"pass":      {web.PassEnvironment, PassEnvironment{"list", []string{"PATH"}}},

@@ -262,6 +262,8 @@ func logsShape() *shape {
 		field("rate_bytes", size("Most bytes of the program in rate_interval; 0 has no limit.").def(0)),
 		field("rate_interval", duration("Time in which rate_lines and rate_bytes count.").def("1s")),
 		field("total_bytes", size("Most bytes of the file and its rotated files together; 0 has no limit.").def(0)),
+		field("max_line", size("Longest line, 1KiB to 16MiB: a longer one becomes several, marked as truncated.").def("1MiB").formOf(decodes[lineSize])),
+		field("flush_after", duration("How long a line without its newline waits for the rest before what there is of it is shown, 10ms to 1h; 0 waits until the line ends.").def("1s").formOf(decodes[flushTime])),
 	)
 }
 
@@ -273,6 +275,7 @@ func forwardShape() *shape {
 		field("headers", mapping("Headers of every request, such as X-Scope-OrgID. Not for syslog.", nil, text("").hidden())),
 		field("ca_file", text("PEM certificates to trust in place of the system's.").eg("/etc/ssl/logs.pem")),
 		field("programs", texts("Names and globs of the programs; all without.").def([]string{}).eg([]any{"web", "worker:*"})),
+		field("events", boolean("Send agentinit's own events too, as lines of the program \"agentinit\" in JSON, from supervisor.log.level on.").def(false)),
 		field("batch_lines", integer("Most lines sent at once.").between(1, 100000).def(1000)),
 		field("batch_wait", duration("How long a line waits for others.").def("1s")),
 		field("timeout", duration("Of one attempt. A failed one is repeated after 0.5 s, then after twice as long each time, at most 30 s.").def("10s")),

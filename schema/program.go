@@ -168,6 +168,9 @@ type Logs struct {
 	RateLines    int      `toml:"rate_lines"` // in RateInterval; 0: no limit
 	RateBytes    Size     `toml:"rate_bytes"` // the same
 	RateInterval Duration `toml:"rate_interval"`
+
+	MaxLine    Size     `toml:"max_line"`
+	FlushAfter Duration `toml:"flush_after"` // 0: never
 }
 
 // Compression is what rotated log files become: "", "gzip" or "zstd".

@@ -90,6 +90,28 @@ type Size int64
 
 var errSize = errors.New(`a number of bytes or a string such as "64MiB" or "50MB"`)
 
+// lineSize is the Size of the longest line: a short one would make every line many, and
+// a long one is held in memory as a whole.
+type lineSize struct{ Size }
+
+func (l *lineSize) fromTOML(v any) error {
+	if err := l.Size.fromTOML(v); err != nil || l.Size < 1<<10 || l.Size > 16<<20 {
+		return errors.New("a size from 1KiB to 16MiB")
+	}
+	return nil
+}
+
+// flushTime is the Duration after which an unfinished line is shown; 0 is never.
+type flushTime struct{ Duration }
+
+func (f *flushTime) fromTOML(v any) error {
+	err := f.Duration.fromTOML(v)
+	if d := f.Duration.Std(); err != nil || d != 0 && (d < 10*time.Millisecond || d > time.Hour) {
+		return errors.New("0 or a duration from 10ms to 1h")
+	}
+	return nil
+}
+
 // sizeUnits goes from the longest suffix to the shortest: "MiB" ends in "B".
 var sizeUnits = []struct {
 	suffix string

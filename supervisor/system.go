@@ -209,7 +209,8 @@ func logOptions(spec *program.Spec, run uint64, pty *os.File) logs.Options {
 		Program: spec.Name, Run: run, To: logs.To(l.To), PTY: pty, Path: l.Path, StderrPath: l.StderrPath,
 		MaxBytes: l.MaxBytes, Every: l.Every, At: l.At, Backups: l.Backups, MaxAge: l.MaxAge,
 		Compress: logs.Compression(l.Compress), TotalBytes: l.TotalBytes,
-		Rate: logs.Rate{Lines: l.RateLines, Bytes: l.RateBytes, Interval: l.RateInterval},
+		Rate:    logs.Rate{Lines: l.RateLines, Bytes: l.RateBytes, Interval: l.RateInterval},
+		MaxLine: l.MaxLine, FlushAfter: l.FlushAfter,
 	}
 }
 

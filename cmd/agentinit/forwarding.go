@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"iter"
 	"os"
 	"sync"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs/forward"
 )
 
@@ -28,45 +31,124 @@ func (b *box) forward(m *schema.Manifest) error {
 				b.plane.Redact(value)
 			}
 		}
-		f, err := forward.New(forward.Config{
-			Name: name, Kind: table.Type, URL: table.URL, Token: b.getenv(table.TokenEnv), Headers: table.Headers,
-			CAFile: table.CAFile, Programs: table.Programs, Host: host,
-			BatchLines: table.BatchLines, BatchWait: table.BatchWait.Std(), Timeout: table.Timeout.Std(),
-			OnTrouble: func(err error) {
-				fields := map[string]any{"forward": name, "message": fmt.Sprintf("forwarding logs to %s works again", name)}
-				level := event.Info
-				if err != nil {
-					level, fields["message"] = event.Warn, err.Error()
-				}
-				b.publish(level, "LogForwarding", fields)
-			},
-		})
+		if err := b.forwardTo(name, table, host); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forwardTo starts what sends to one collector: a reader of the programs' output, and one
+// of agentinit's own events where the table asks for them.
+func (b *box) forwardTo(name string, table schema.LogForward, host string) error {
+	config := forward.Config{
+		Name: name, Kind: table.Type, URL: table.URL, Token: b.getenv(table.TokenEnv), Headers: table.Headers,
+		CAFile: table.CAFile, Programs: table.Programs, Host: host,
+		BatchLines: table.BatchLines, BatchWait: table.BatchWait.Std(), Timeout: table.Timeout.Std(),
+		OnTrouble: func(err error) { b.forwardTrouble(name, err) },
+	}
+	readers := []forwarding{{source: b.plane}}
+	if table.Events {
+		readers = append(readers, forwarding{source: ownEvents{b}})
+	}
+	for i := range readers {
+		f, err := forward.New(config)
 		if err != nil {
 			return &bootstrap.Failure{Code: bootstrap.ExitPrepare, Reason: "log forwarding", Err: err}
 		}
-		for result, count := range map[string]func(forward.Stats) uint64{
-			"sent":    func(s forward.Stats) uint64 { return s.Sent },
-			"dropped": func(s forward.Stats) uint64 { return s.Dropped },
-			"retried": func(s forward.Stats) uint64 { return s.Retries },
-		} {
-			if err := b.registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
-				Name: "agentinit_log_forward_total", Help: "Lines sent and dropped, and attempts repeated, by collector.",
-				ConstLabels: prometheus.Labels{"forward": name, "result": result},
-			}, func() float64 { return float64(count(f.Stats())) })); err != nil {
-				return err
+		readers[i].Forwarder = f
+		config.Programs = nil // the second reader has one program, agentinit
+	}
+	for result, count := range map[string]func(forward.Stats) uint64{
+		"sent":    func(s forward.Stats) uint64 { return s.Sent },
+		"dropped": func(s forward.Stats) uint64 { return s.Dropped },
+		"retried": func(s forward.Stats) uint64 { return s.Retries },
+	} {
+		if err := b.registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "agentinit_log_forward_total", Help: "Lines sent and dropped, and attempts repeated, by collector.",
+			ConstLabels: prometheus.Labels{"forward": name, "result": result},
+		}, func() (sum float64) {
+			for _, r := range readers {
+				sum += float64(count(r.Stats()))
+			}
+			return sum
+		})); err != nil {
+			return err
+		}
+	}
+	for _, r := range readers {
+		r.Start(r.source)
+	}
+	b.forwards = append(b.forwards, readers...)
+	return nil
+}
+
+func (b *box) forwardTrouble(name string, err error) {
+	fields := map[string]any{"forward": name, "message": fmt.Sprintf("forwarding logs to %s works again", name)}
+	level := event.Info
+	if err != nil {
+		level, fields["message"] = event.Warn, err.Error()
+	}
+	b.publish(level, eventLogForwarding, fields)
+}
+
+// eventLogForwarding is not forwarded: it tells of the sending itself.
+const eventLogForwarding = "LogForwarding"
+
+// forwarding is a forwarder and what it reads.
+type forwarding struct {
+	*forward.Forwarder
+	source forward.Source
+}
+
+// ownEvents shows agentinit's events as lines of a program: it implements
+// forward.Source. A line's Seq is the number of its event.
+type ownEvents struct{ b *box }
+
+func (o ownEvents) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
+	return func(yield func(logs.Line) bool) {
+		for events := o.b.bus.Watch(q.After); ; {
+			e, ok := events.TryNext()
+			if !ok {
+				if !q.Follow {
+					return
+				}
+				var err error
+				if e, err = events.Next(ctx); err != nil {
+					return
+				}
+			}
+			if line, ok := o.line(e); ok && !yield(line) {
+				return
 			}
 		}
-		f.Start(b.plane)
-		b.forwards = append(b.forwards, f)
 	}
-	return nil
+}
+
+// line is false for an event that is not sent.
+func (o ownEvents) line(e event.Event) (logs.Line, bool) {
+	line := logs.Line{Seq: e.Seq, Time: e.Time, Program: "agentinit", Stream: logs.Stdout, PID: os.Getpid(), Run: 1}
+	if e.Name == event.Lagged {
+		dropped, _ := e.Fields["dropped"].(uint64)
+		line.Seq, line.Dropped = 0, dropped
+		return line, true
+	}
+	if e.Name == eventLogForwarding || !o.b.voice.speaks(e) {
+		return line, false
+	}
+	if e.Level == event.Warn || e.Level == event.Error {
+		line.Stream = logs.Stderr // which collectors take for a severity
+	}
+	text, err := json.Marshal(e)
+	line.Text = string(text)
+	return line, err == nil
 }
 
 // closeForwards sends what is left, as long as ctx lasts, to all collectors at once.
 func (b *box) closeForwards(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, f := range b.forwards {
-		all.Go(func() { f.Close(ctx, b.plane) })
+		all.Go(func() { f.Close(ctx, f.source) })
 	}
 	all.Wait()
 }

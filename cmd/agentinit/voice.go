@@ -69,12 +69,20 @@ func (v *voice) follow(ctx context.Context, events *event.Watcher) {
 	}
 }
 
-func (v *voice) write(e event.Event) {
+// speaks tells whether the event is of the level in force or above.
+func (v *voice) speaks(e event.Event) bool { return severity(e) >= zerolog.Level(v.level.Load()) }
+
+func severity(e event.Event) zerolog.Level {
 	level, ok := levels[string(e.Level)]
 	if !ok {
-		level = zerolog.ErrorLevel // an unknown level is a mistake: show it
+		return zerolog.ErrorLevel // an unknown level is a mistake: show it
 	}
-	if level < zerolog.Level(v.level.Load()) {
+	return level
+}
+
+func (v *voice) write(e event.Event) {
+	level := severity(e)
+	if !v.speaks(e) {
 		return
 	}
 	line := v.log.WithLevel(level).

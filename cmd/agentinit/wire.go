@@ -36,7 +36,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
-	"github.com/dreamlab-ai/agentinit/supervisor/logs/forward"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 	"github.com/dreamlab-ai/agentinit/telemetry"
@@ -69,7 +68,7 @@ type box struct {
 
 	bus       *event.Bus
 	plane     *logs.Plane
-	forwards  []*forward.Forwarder // none unless the manifest wants them
+	forwards  []forwarding // none unless the manifest wants them
 	voice     *voice
 	owner     *proc.Owner
 	system    *supervisor.System

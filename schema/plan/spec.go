@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -36,6 +37,7 @@ func specOf(p *schema.Program, required bool) program.Spec {
 			MaxBytes: int64(p.Logs.MaxBytes), Every: p.Logs.Every.Std(), At: p.Logs.At, Backups: p.Logs.Backups,
 			MaxAge: p.Logs.MaxAge.Std(), Compress: string(p.Logs.Compress), TotalBytes: int64(p.Logs.TotalBytes),
 			RateLines: p.Logs.RateLines, RateBytes: int64(p.Logs.RateBytes), RateInterval: p.Logs.RateInterval.Std(),
+			MaxLine: int(p.Logs.MaxLine), FlushAfter: cmp.Or(p.Logs.FlushAfter.Std(), -1),
 		},
 	}
 	if p.Type == string(program.Schedule) {

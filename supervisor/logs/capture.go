@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -23,6 +24,9 @@ type Options struct {
 	PTY *os.File
 
 	Rate Rate // of both streams together
+
+	MaxLine    int           // bytes; 0 is Config.MaxLine
+	FlushAfter time.Duration // 0 is Config.FlushAfter; negative: never
 
 	// The rest is for ToFile.
 	Path       string
@@ -76,7 +80,10 @@ type stream struct {
 	run     uint64
 	sink    sink
 
-	rated  bool   // the program\'s rate is limited
+	flushAfter time.Duration // of an unfinished line; negative: never
+	flushAt    time.Time     // when the reactor looks at the unfinished line
+
+	rated  bool   // the program's rate is limited
 	queue  *queue // of a file, whose goroutine may pump this stream; else nil
 	pumped bool   // it does so now; queue.mu
 
@@ -85,7 +92,7 @@ type stream struct {
 	watched    bool // in the epoll set
 	abandoned  atomic.Bool
 	expected   atomic.Bool // in the reactor's partials
-	blocksSeen uint64      // of frame.blocks, by the reactor's last tick
+	blocksSeen uint64      // of frame.blocks, when flushAt was set
 	grown      bool        // the pipe has been enlarged, or may not be
 	credit     int64       // of Plane.pipeBytes
 	frame      framer
@@ -105,6 +112,8 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.MaxLine = max(cmp.Or(max(o.MaxLine, 0), p.cfg.MaxLine), leastLine)
+	o.FlushAfter = cmp.Or(o.FlushAfter, p.cfg.FlushAfter)
 	c := &Capture{run: o.Run, done: make(chan struct{})}
 	fds, err := c.pipes(o.PTY)
 	if err != nil {
@@ -117,7 +126,8 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 		c.files[i] = file
 		s := &stream{
 			plane: p, program: c.program, kind: Stream(i + 1), capture: c, reactor: reactor,
-			fd: fd, run: o.Run, sink: to, piece: consolePiece, frame: framer{max: p.cfg.MaxLine}, rated: o.Rate.limits(),
+			fd: fd, run: o.Run, sink: to, piece: consolePiece, frame: framer{max: o.MaxLine}, rated: o.Rate.limits(),
+			flushAfter: o.FlushAfter,
 		}
 		s.frame.held = func(text []byte) int { return p.secrets.Load().held(text) }
 		if file != nil {
@@ -245,7 +255,7 @@ func (s *stream) owned() bool { return s.queue != nil && s.queue.owns(s) }
 
 // unfinished says whether there is a begun line that the reactor does not know of.
 func (s *stream) unfinished() bool {
-	return len(s.frame.carry) > 0 && s.plane.cfg.FlushAfter > 0 && !s.expected.Load()
+	return len(s.frame.carry) > 0 && s.flushAfter > 0 && !s.expected.Load()
 }
 
 // grownPipe is the capacity of a pipe that was found full: the program then writes

@@ -43,7 +43,7 @@ type fileSink struct {
 	parts     []filePart // where deliver has put its last batch
 	size      int64
 	lineStart bool // the file is empty or ends with a newline
-	lineBytes int  // of the unfinished line at the end, up to Config.MaxLine
+	lineBytes int  // of the unfinished line at the end, up to Options.MaxLine
 	known     bool // it has been opened before
 	failing   bool
 	begun     time.Time // when the file was, as far as rotation by time goes
@@ -239,7 +239,7 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 		if limit > 0 {
 			// A line over the longest is in pieces everywhere: it may be cut here too, so
 			// that a program that never ends its line does not fill the disk.
-			endless := f.lineBytes >= f.plane.cfg.MaxLine
+			endless := f.lineBytes >= f.options.Load().MaxLine
 			cut = rotationCut(b, limit-f.size, f.lineStart || endless, f.size == 0)
 		}
 		if cut == 0 {
@@ -283,7 +283,7 @@ func (f *fileSink) append(b []byte) (int, error) {
 		if f.lineStart = end == n; end > 0 {
 			f.lineBytes = 0
 		}
-		f.lineBytes = min(f.lineBytes+n-end, f.plane.cfg.MaxLine)
+		f.lineBytes = min(f.lineBytes+n-end, f.options.Load().MaxLine)
 	}
 	return n, err
 }

@@ -33,6 +33,7 @@ type gapSource struct {
 	reader  *reader
 	program string
 	kind    Stream
+	maxLine int
 	files   []logFile // oldest first
 
 	file  *generationReader
@@ -65,7 +66,7 @@ func (r *reader) gaps() []*gapSource {
 		if err != nil {
 			continue // a directory that cannot be read has nothing to show
 		}
-		all = append(all, &gapSource{reader: r, program: f.options.Load().Program, kind: f.kind, files: files})
+		all = append(all, &gapSource{reader: r, program: f.options.Load().Program, kind: f.kind, maxLine: f.options.Load().MaxLine, files: files})
 	}
 	return all
 }
@@ -182,7 +183,7 @@ func (s *gapSource) load() bool {
 			s.files = s.files[1:] // removed meanwhile
 			return true
 		}
-		s.off, s.frame = 0, framer{max: s.reader.plane.cfg.MaxLine}
+		s.off, s.frame = 0, framer{max: s.maxLine}
 	}
 	for len(f.spans) > 0 && f.spans[0].off <= s.off {
 		s.off = max(s.off, f.spans[0].end)

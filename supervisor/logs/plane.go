@@ -25,7 +25,7 @@ type Config struct {
 	TotalBytes int64 // of all rings together; above it rings shrink as they grow; default 64 MiB
 	MaxLine    int   // bytes; a longer line is cut into several; default 1 MiB
 	// FlushAfter is how long an unfinished line waits for its end; default 1 s,
-	// negative: for ever.
+	// negative: for ever. Options may say otherwise for a program.
 	FlushAfter time.Duration
 
 	// OnTrouble hears once when a destination begins to fail, and once with a nil
@@ -40,6 +40,7 @@ const (
 	defaultTotalBytes = 64 << 20
 	defaultMaxLine    = 1 << 20
 	defaultFlushAfter = time.Second
+	leastLine         = 16 // that the framer can cut without looking at less than a character
 	maxReactors       = 2
 	// keepBatch is the size of scratch space worth keeping.
 	keepBatch = 256 << 10
@@ -76,7 +77,7 @@ func New(cfg Config) *Plane {
 	cfg.RingBytes = cmp.Or(max(cfg.RingBytes, 0), defaultRingBytes)
 	cfg.TotalBytes = cmp.Or(max(cfg.TotalBytes, 0), defaultTotalBytes)
 	cfg.FlushAfter = cmp.Or(cfg.FlushAfter, defaultFlushAfter)
-	cfg.MaxLine = max(cmp.Or(max(cfg.MaxLine, 0), defaultMaxLine), 16)
+	cfg.MaxLine = max(cmp.Or(max(cfg.MaxLine, 0), defaultMaxLine), leastLine)
 	if cfg.OnTrouble == nil {
 		cfg.OnTrouble = func(string, error) {}
 	}

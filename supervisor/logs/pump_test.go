@@ -167,6 +167,39 @@ func TestUnfinishedLineIsFlushed(t *testing.T) {
 	}
 }
 
+// Each program has a longest line and a flush time of its own.
+func TestLineOptionsOfAProgram(t *testing.T) {
+	for _, to := range []To{ToNone, ToFile} {
+		p := newPlane(t, Config{})
+		dir := t.TempDir()
+		programs := []Options{
+			{Program: "default"}, {Program: "prompt", FlushAfter: time.Millisecond}, {Program: "patient", FlushAfter: -1},
+			{Program: "short", FlushAfter: -1, MaxLine: 20},
+		}
+		var ends []*os.File
+		for _, o := range programs {
+			o.To, o.Path = to, filepath.Join(dir, o.Program)
+			_, stdout, stderr := open(t, p, o)
+			write(t, stdout, strings.Repeat("0123456789", 3))
+			ends = append(ends, stdout, stderr)
+		}
+		next, stop := pull(p, t.Context(), Query{Follow: true, Lines: 0})
+		got := map[string]Line{}
+		for len(got) < 3 { // the default comes after a second
+			line := next()
+			got[line.Program] = line
+		}
+		stop()
+		if _, ok := got["patient"]; ok || len(got["prompt"].Text) != 30 || len(got["default"].Text) != 30 || len(got["short"].Text) != 20 {
+			t.Errorf("%s: %+v", to, got)
+		}
+		if !got["short"].Truncated || got["default"].Time.Sub(got["prompt"].Time) < 500*time.Millisecond {
+			t.Errorf("%s: %+v", to, got)
+		}
+		closeAll(t, ends...)
+	}
+}
+
 // Both streams into one file, faster than they are read, with lines that cross every
 // border: each line arrives whole.
 func TestPumpOfTwoStreams(t *testing.T) {

@@ -32,7 +32,8 @@ type reactor struct {
 
 	streams  map[int32]*stream
 	partials []*stream // with an unfinished line that may have to be flushed
-	ticking  bool      // the timer of partials runs
+	timer    *time.Timer
+	tickAt   time.Time // when timer fires for partials; zero: it does not run
 	done     chan struct{}
 }
 
@@ -263,48 +264,59 @@ func (r *reactor) readable(s *stream, buf []byte) {
 }
 
 // expectRest remembers a stream that has begun a line: if nothing follows, what
-// there is of it is passed on after Config.FlushAfter.
+// there is of it is passed on after Options.FlushAfter.
 func (r *reactor) expectRest(s *stream) {
-	after := s.plane.cfg.FlushAfter
-	if after <= 0 || s.ended.Load() || s.owned() || len(s.frame.carry) == 0 || !s.expected.CompareAndSwap(false, true) {
+	if s.flushAfter <= 0 || s.ended.Load() || s.owned() || len(s.frame.carry) == 0 || !s.expected.CompareAndSwap(false, true) {
 		return
 	}
-	s.blocksSeen = s.frame.blocks
+	s.blocksSeen, s.flushAt = s.frame.blocks, time.Now().Add(s.flushAfter)
 	r.partials = append(r.partials, s)
-	r.tick(after)
+	r.tick(s.flushAt)
 }
 
-func (r *reactor) tick(after time.Duration) {
-	if !r.ticking {
-		r.ticking = true
-		time.AfterFunc(after, func() { r.post(command{op: opFlush}) })
+// tick has flushPartials called then, or earlier.
+func (r *reactor) tick(at time.Time) {
+	if !r.tickAt.IsZero() && !at.Before(r.tickAt) {
+		return
 	}
+	r.tickAt = at
+	if r.timer != nil {
+		r.timer.Reset(time.Until(at))
+		return
+	}
+	r.timer = time.AfterFunc(time.Until(at), func() { r.post(command{op: opFlush}) })
 }
 
-// flushPartials passes on unfinished lines to which nothing was added since the last
-// tick.
+// flushPartials passes on the unfinished lines whose time has come, and to which
+// nothing was added meanwhile.
 func (r *reactor) flushPartials() {
-	r.ticking = false
-	var after time.Duration
+	now := time.Now()
+	r.tickAt = time.Time{}
+	var next time.Time
 	r.partials = slices.DeleteFunc(r.partials, func(s *stream) bool {
-		after = s.plane.cfg.FlushAfter
-		switch {
-		case s.ended.Load():
+		if s.ended.Load() {
 			return true
-		case s.owned() || len(s.backlog) > 0:
-			return false
+		}
+		switch held := s.owned() || len(s.backlog) > 0; {
+		case now.Before(s.flushAt):
+		case held:
+			s.flushAt = now.Add(s.flushAfter)
 		case len(s.frame.carry) > 0 && s.frame.blocks != s.blocksSeen:
-			s.blocksSeen = s.frame.blocks
-			return false
+			s.blocksSeen, s.flushAt = s.frame.blocks, now.Add(s.flushAfter)
+		default:
+			if blk, ok := s.frame.flush(); ok {
+				s.take(blk, now)
+			}
+			s.expected.Store(false)
+			return true
 		}
-		if blk, ok := s.frame.flush(); ok {
-			s.take(blk, time.Now())
+		if next.IsZero() || s.flushAt.Before(next) {
+			next = s.flushAt
 		}
-		s.expected.Store(false)
-		return true
+		return false
 	})
-	if len(r.partials) > 0 {
-		r.tick(after)
+	if !next.IsZero() {
+		r.tick(next)
 	}
 }
 

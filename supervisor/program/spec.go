@@ -284,6 +284,9 @@ type Logs struct {
 	RateLines    int           `json:"rate_lines,omitempty"`
 	RateBytes    int64         `json:"rate_bytes,omitempty"`
 	RateInterval time.Duration `json:"rate_interval,omitempty"`
+
+	MaxLine    int           `json:"max_line,omitempty"`    // bytes; 0: the default
+	FlushAfter time.Duration `json:"flush_after,omitempty"` // 0: the default; negative: never
 }
 
 // Spec is everything the supervisor knows about one program instance before it
