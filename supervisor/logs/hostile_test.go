@@ -231,4 +231,7 @@ func TestClockJumps(t *testing.T) {
 	if got := strings.Join(contents, "") + readLog(t, path); got != "first\nsecond\nthird\nfourth\nfifth\nsixth\n" {
 		t.Errorf("the files have %q in this order", got)
 	}
+	if got := strings.Join(texts(all(p, Query{Files: true})), " "); got != "first second third fourth fifth sixth" {
+		t.Errorf("they are read as %q", got)
+	}
 }

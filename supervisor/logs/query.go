@@ -21,7 +21,10 @@ type Query struct {
 	Runs  map[string]uint64
 	Since time.Time // lines read at or after; zero means all
 	Until time.Time // lines read before; zero means all
-	After uint64    // only lines with a larger Seq: resume where a reader stopped
+	// After selects lines with a larger Seq: resume where a reader stopped. A Line with
+	// Dropped set comes first where a ring has forgotten lines after it; its number is
+	// then the most that it can be.
+	After uint64
 	// Files adds what only the log files have: lines from before agentinit started,
 	// and those that the rings have forgotten. Their Seq, Run and PID are 0, and
 	// their time is the last that is known of them: when their file was rotated.
@@ -225,6 +228,9 @@ func (r *reader) sources() func() []source {
 		ring := &pl.rings[kind-1]
 		*next = ring.next
 		s := &chunkSource{reader: r, program: pl.name, kind: kind}
+		if r.query.Run == 0 && r.query.Runs == nil {
+			s.lost, s.why = ring.forgotten(r.query.After), "not in memory any more; read the log file with since"
+		}
 		for _, c := range ring.chunks(0) {
 			if r.query.wants(pl.name, &c) {
 				s.chunks = append(s.chunks, c)
@@ -261,7 +267,7 @@ func (r *reader) news() []source {
 	var all []source
 	r.each(func(pl *programLog, kind Stream, next *uint64) {
 		ring := &pl.rings[kind-1]
-		s := &chunkSource{reader: r, program: pl.name, kind: kind, from: *next}
+		s := &chunkSource{reader: r, program: pl.name, kind: kind, from: *next, why: "dropped: this reader is too slow"}
 		if first := ring.first(); first > *next {
 			s.lost, s.from = first-*next, first
 		}
@@ -304,6 +310,7 @@ type chunkSource struct {
 	chunks  []chunk
 	from    uint64 // index of the first line that counts
 	lost    uint64 // lines that are gone before the first chunk
+	why     string // they are
 	items   []item
 	at      int
 }
@@ -320,7 +327,7 @@ func (s *chunkSource) trim(n int) {
 
 func (s *chunkSource) next() (item, bool) {
 	if s.lost > 0 {
-		ln := lost(s.program, s.kind, s.lost)
+		ln := lost(s.program, s.kind, s.lost, s.why)
 		s.lost = 0
 		return item{Line: ln}, true
 	}
@@ -350,10 +357,10 @@ func (s *chunkSource) load(c *chunk) {
 	})
 }
 
-func lost(program string, kind Stream, n uint64) Line {
+func lost(program string, kind Stream, n uint64, why string) Line {
 	return Line{
 		Time: time.Now(), Program: program, Stream: kind, Dropped: n,
-		Text: fmt.Sprintf("%d lines dropped: this reader is too slow", n),
+		Text: fmt.Sprintf("%d lines %s", n, why),
 	}
 }
 

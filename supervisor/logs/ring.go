@@ -57,6 +57,7 @@ type ring struct {
 	spare  *segment
 	bytes  int
 	next   uint64 // index of the next line; indices of a ring have no gaps
+	forgot uint64 // Line.Seq of the newest line that is not here any more
 	closed bool
 }
 
@@ -181,6 +182,9 @@ func (r *ring) counted() int {
 
 func (r *ring) dropOldest() {
 	seg := r.segs[0]
+	if n := len(seg.chunks); n > 0 {
+		r.forgot = seg.chunks[n-1].lastSeq()
+	}
 	r.segs[0] = nil // the array behind it lives on, a long line must not
 	r.segs = r.segs[1:]
 	r.bytes -= seg.size()
@@ -251,7 +255,7 @@ func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
 		if c.file == gen {
 			text, ok := edit(c)
 			if !ok {
-				kept = kept[:0]
+				kept, r.forgot = kept[:0], c.lastSeq()
 				continue
 			}
 			c.text, c.file, c.off, c.n = text, nil, 0, 0
@@ -274,6 +278,18 @@ func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
 		r.budget.add(size)
 	}
 	r.next = next
+}
+
+// lastSeq is the Line.Seq of the last line.
+func (c *chunk) lastSeq() uint64 { return c.seq + uint64(c.lines) - 1 }
+
+// forgotten is how many lines with a larger Seq than after are not here any more, at
+// most: it is not known how many of them are another stream's.
+func (r *ring) forgotten(after uint64) uint64 {
+	if after == 0 || r.forgot <= after {
+		return 0
+	}
+	return min(r.forgot-after, r.first())
 }
 
 // lines calls f for every line of the chunk, whose text is given, until f returns

@@ -154,9 +154,7 @@ func (f *Forwarder) Close(ctx context.Context, source Source) {
 	f.done.Wait()
 	var b batch
 	flush := func() {
-		if len(b.lines) > 0 && ctx.Err() == nil && f.attempt(ctx, b.lines) == nil {
-			f.sent.Add(uint64(len(b.lines)))
-		} else {
+		if len(b.lines) == 0 || ctx.Err() != nil || !f.settle(b.lines, f.attempt(ctx, b.lines)) {
 			f.dropped.Add(uint64(len(b.lines)))
 		}
 		b = batch{}
@@ -236,17 +234,11 @@ func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
 func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		err := f.attempt(ctx, lines)
-		switch {
-		case err == nil:
-			f.sent.Add(uint64(len(lines)))
-			f.last = lines[len(lines)-1].Seq
+		if f.settle(lines, err) {
 			return true
-		case ctx.Err() != nil:
+		}
+		if ctx.Err() != nil {
 			return false
-		case errors.Is(err, errRefused):
-			f.dropped.Add(uint64(len(lines)))
-			f.last = lines[len(lines)-1].Seq
-			return true
 		}
 		f.retries.Add(1)
 		pause := time.Duration(float64(wait) * (0.8 + 0.4*rand.Float64()))
@@ -260,6 +252,31 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
 			return false
 		}
 	}
+}
+
+// settle counts a batch whose fate is known. False: it is to be tried again.
+func (f *Forwarder) settle(lines []logs.Line, err error) bool {
+	var part *partError
+	rejected := 0
+	switch {
+	case err == nil:
+	case errors.As(err, &part):
+		rejected = min(part.rejected, len(lines))
+	case errors.Is(err, errRefused):
+		rejected = len(lines)
+	default:
+		return false
+	}
+	f.sent.Add(uint64(len(lines) - rejected))
+	f.dropped.Add(uint64(rejected))
+	f.last = lines[len(lines)-1].Seq
+	return true
+}
+
+// partError is an answer that takes a part of a batch, and the rest never.
+type partError struct {
+	error
+	rejected int
 }
 
 // laterError is an answer that says when to come back.

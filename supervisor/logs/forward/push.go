@@ -19,11 +19,12 @@ import (
 
 // push posts batches over HTTP.
 type push struct {
-	url     string
-	headers http.Header
-	client  *http.Client
-	encode  func(host string, batch []logs.Line) ([]byte, error)
-	host    string
+	accepted func(body []byte) error // what a good status means
+	url      string
+	headers  http.Header
+	client   *http.Client
+	encode   func(host string, batch []logs.Line) ([]byte, error)
+	host     string
 }
 
 // protocols are the kinds that are spoken over HTTP.
@@ -31,10 +32,32 @@ var protocols = map[string]struct {
 	path        string // where the URL has none
 	contentType string
 	encode      func(host string, batch []logs.Line) ([]byte, error)
+	accepted    func(body []byte) error
 }{
-	"loki": {"/loki/api/v1/push", "application/json", lokiStreams},
-	"otlp": {"/v1/logs", "application/json", otlpLogs},
-	"http": {"/", "application/x-ndjson", jsonLines},
+	"loki": {"/loki/api/v1/push", "application/json", lokiStreams, wholly},
+	"otlp": {"/v1/logs", "application/json", otlpLogs, otlpAccepted},
+	"http": {"/", "application/x-ndjson", jsonLines, wholly},
+}
+
+func wholly([]byte) error { return nil }
+
+// otlpAccepted reads how many records a collector has rejected (OTLP 1.0, "Partial
+// Success"); it may answer 200 and reject all.
+func otlpAccepted(body []byte) error {
+	var answer struct {
+		Partial struct {
+			Rejected json.Number `json:"rejectedLogRecords"` // in proto3 JSON a string, from some a number
+			Message  string      `json:"errorMessage"`
+		} `json:"partialSuccess"`
+	}
+	if json.Unmarshal(body, &answer) != nil {
+		return nil // the body is optional
+	}
+	rejected, err := strconv.Atoi(answer.Partial.Rejected.String())
+	if err != nil || rejected <= 0 {
+		return nil
+	}
+	return &partError{fmt.Errorf("%d records rejected: %s", rejected, strconv.QuoteToASCII(answer.Partial.Message)), rejected}
 }
 
 func newPush(cfg Config) (*push, error) {
@@ -61,11 +84,11 @@ func newPush(cfg Config) (*push, error) {
 		headers.Set("Authorization", "Bearer "+cfg.Token)
 	}
 	return &push{
-		url: u.String(), headers: headers, encode: p.encode, host: cfg.Host,
+		url: u.String(), headers: headers, encode: p.encode, accepted: p.accepted, host: cfg.Host,
 		client: &http.Client{
 			Transport: &http.Transport{
 				Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-				MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
+				MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
 			},
 			// A token must not follow a redirect to somebody else.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -96,7 +119,7 @@ func (p *push) send(ctx context.Context, batch []logs.Line) error {
 	defer resp.Body.Close()
 	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for the error; the status decides
 	if resp.StatusCode/100 == 2 {
-		return nil
+		return p.accepted(said)
 	}
 	err = fmt.Errorf("%s: %s", resp.Status, strconv.QuoteToASCII(strings.TrimSpace(string(said))))
 	switch code := resp.StatusCode; {

@@ -1,0 +1,109 @@
+package forward
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Collectors that stall, reset, cut off, flood or lie: each gets the line at the second
+// attempt, is told of once, and costs a bounded time and memory.
+func TestHostileCollectors(t *testing.T) {
+	hijack := func(w http.ResponseWriter, use func(net.Conn)) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		use(conn)
+	}
+	for name, first := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"stalls": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"resets": func(w http.ResponseWriter, _ *http.Request) {
+			hijack(w, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }) // close then sends RST
+		},
+		"closes": func(w http.ResponseWriter, _ *http.Request) { hijack(w, func(net.Conn) {}) },
+		"is no HTTP server": func(w http.ResponseWriter, _ *http.Request) {
+			hijack(w, func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ESMTP\r\n") })
+		},
+		"floods headers": func(w http.ResponseWriter, _ *http.Request) {
+			hijack(w, func(c net.Conn) {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nX: ")
+				for range 100 {
+					if _, err := io.WriteString(c, strings.Repeat("x", 64<<10)); err != nil {
+						return
+					}
+				}
+			})
+		},
+		"floods an error": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			for range 1000 {
+				if _, err := io.WriteString(w, strings.Repeat("x", 64<<10)); err != nil {
+					return
+				}
+			}
+		},
+		"is full":         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInsufficientStorage) },
+		"is overwhelmed":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
+		"answers at once": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests, said atomic.Int32
+			taken := make(chan struct{}, 1)
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if _, err := io.Copy(io.Discard, r.Body); err != nil {
+					return
+				}
+				if requests.Add(1) == 1 {
+					first(w, r)
+					return
+				}
+				select {
+				case taken <- struct{}{}:
+				default: // a machine under load may need another attempt
+				}
+			}))
+			defer srv.Close()
+			s := newSource(line(1, "web", "a"))
+			timeout := 10 * time.Second
+			if name == "stalls" {
+				timeout = time.Second
+			}
+			f := start(t, Config{Name: "x", Kind: "http", URL: srv.URL, BatchLines: 1, Timeout: timeout,
+				OnTrouble: func(error) { said.Add(1) }}, s)
+			<-taken
+			finish(t, f, s)
+			if st := f.Stats(); st.Sent != 1 || st.Dropped != 0 || st.Retries == 0 || said.Load() != 2 {
+				t.Errorf("stats %+v, said %d times", st, said.Load())
+			}
+		})
+	}
+}
+
+// A collector of OTLP may say 200 and reject a part, or all.
+func TestOTLPPartialSuccess(t *testing.T) {
+	for body, want := range map[string]Stats{
+		`{"partialSuccess":{"rejectedLogRecords":"1","errorMessage":"too old"}}`: {Sent: 1, Dropped: 1},
+		`{"partialSuccess":{"rejectedLogRecords":9}}`:                            {Dropped: 2},
+		`{"partialSuccess":{"errorMessage":"a warning"}}`:                        {Sent: 2},
+		`{}`: {Sent: 2}, "": {Sent: 2}, "<html>": {Sent: 2},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
+		var said atomic.Int32
+		s := newSource(line(1, "web", "a"), line(2, "web", "b"))
+		f := start(t, Config{Name: "x", Kind: "otlp", URL: srv.URL, BatchLines: 2, OnTrouble: func(error) { said.Add(1) }}, s)
+		finish(t, f, s)
+		srv.Close()
+		if st := f.Stats(); st != want || (said.Load() > 0) != (want.Dropped > 0) {
+			t.Errorf("%s: stats %+v, want %+v; said %d times", body, st, want, said.Load())
+		}
+	}
+}

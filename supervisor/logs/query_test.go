@@ -1,0 +1,84 @@
+package logs
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Two programs print over several runs while their files rotate and are compressed,
+// between two pages of a reader and in the middle of one: each line comes once, in the
+// order in which it was read, whatever the clock does.
+func TestPagesAcrossRotation(t *testing.T) {
+	const rounds = 6
+	dir := t.TempDir()
+	p := newPlane(t, Config{})
+	var want []string
+	print := func(round int) {
+		for _, program := range []string{"a", "b"} {
+			var text strings.Builder
+			for i := range 40 {
+				fmt.Fprintf(&text, "%s round %d line %d\n", program, round, i)
+			}
+			capture(t, p, Options{
+				Program: program, Run: uint64(round + 1), Path: filepath.Join(dir, program), MaxBytes: 300, Backups: -1, Compress: CompressZstd,
+			}, text.String())
+			want = append(want, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
+		}
+		settle(t, p)
+		for _, pl := range p.list() { // the clock is set back by an hour in each round
+			pl.mu.Lock()
+			for _, seg := range pl.rings[Stdout-1].segs {
+				for i := range seg.chunks {
+					if seg.chunks[i].run == uint64(round+1) {
+						seg.chunks[i].time -= int64(round) * int64(time.Hour)
+					}
+				}
+			}
+			pl.mu.Unlock()
+		}
+	}
+	var got []string
+	var after uint64
+	for round := range rounds {
+		print(round)
+		n := 0
+		for line := range p.Read(t.Context(), Query{After: after}) {
+			got, after = append(got, line.Text), line.Seq
+			if n++; n == 17 && round%2 == 0 {
+				print(round + 10) // these lines are for the next page
+			}
+		}
+	}
+	got = append(got, texts(all(p, Query{After: after}))...)
+	if !slices.Equal(got, want) {
+		t.Errorf("%d lines, want %d: %q", len(got), len(want), got[:min(len(got), 10)])
+	}
+	if names, _ := archives(t, filepath.Join(dir, "a")); len(names) < rounds {
+		t.Errorf("only %v were rotated", names)
+	}
+}
+
+// A reader that comes back after the ring went round is told so.
+func TestCursorOfForgottenLines(t *testing.T) {
+	p := newPlane(t, Config{RingBytes: 4096})
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone})
+	write(t, stdout, numbered(1000))
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	lines := all(p, Query{After: 10})
+	if len(lines) < 2 {
+		t.Fatalf("the lines are %+v", lines)
+	}
+	if gap := lines[1].Seq - 11; lines[0].Dropped != gap || gap == 0 {
+		t.Errorf("%d lines are said to be gone, want %d", lines[0].Dropped, gap)
+	}
+	for _, after := range []uint64{0, lines[1].Seq} {
+		if lines := all(p, Query{After: after}); len(lines) == 0 || lines[0].Dropped != 0 {
+			t.Errorf("after %d: %+v", after, lines[:min(len(lines), 1)])
+		}
+	}
+}
