@@ -10,11 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
-
-// StateNames are the program states in the order of their numbers, as the
-// metrics spell them.
-var StateNames = []string{"STOPPED", "STARTING", "RUNNING", "BACKOFF", "STOPPING", "EXITED", "FATAL"}
 
 // ProgramFacts is what the metrics say of one program.
 type ProgramFacts struct {
@@ -169,10 +166,10 @@ func (m *Metrics) collectPrograms(ch chan<- prometheus.Metric) {
 	list := m.cfg.Programs.Programs()
 	m.forget(list)
 	for _, p := range list {
-		for _, s := range StateNames {
-			gauge(ch, descState, truth(p.State == s), p.Name, s)
+		for _, s := range program.States {
+			gauge(ch, descState, truth(p.State == s.String()), p.Name, s.String())
 		}
-		gauge(ch, descUp, truth(p.State == "RUNNING"), p.Name)
+		gauge(ch, descUp, truth(p.State == program.Running.String()), p.Name)
 		counter(ch, descRestarts, float64(p.Restarts), p.Name)
 		if !p.StartedAt.IsZero() {
 			gauge(ch, descStart, float64(p.StartedAt.UnixMilli())/1000, p.Name)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // verb is one of the commands that change programs.
@@ -141,7 +142,7 @@ func (c *cli) printResults(v verb, noWait bool, result api.ActionResult) {
 			line(c.stdout, "%s: %s", name, v.already)
 		case noWait:
 			line(c.stdout, "%s: asked, now %s", name, p.Display())
-		case p.Display() == "PAUSED" || p.Display() == "SCHEDULED":
+		case p.Display() == program.ShownPaused || p.Display() == program.ShownScheduled:
 			line(c.stdout, "%s: %s, now %s", name, v.done, p.Display())
 		case p.PID != 0 && v.done != "signalled":
 			line(c.stdout, "%s: %s, pid %d", name, v.done, p.PID)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // programView is a program with what its processes use, as status shows it.
@@ -198,20 +199,23 @@ func (p programView) memory() int64 {
 	return p.Usage.MemoryBytes
 }
 
+// The states that more than one place asks for.
+var running, backoff = program.Running.String(), program.Backoff.String()
+
 func allRunning(programs []api.Program) bool {
 	for _, p := range programs {
-		if !running(p) {
+		if !runs(p) {
 			return false
 		}
 	}
 	return true
 }
 
-func running(p api.Program) bool {
+func runs(p api.Program) bool {
 	switch p.Display() {
-	case "RUNNING", "COMPLETED", "SCHEDULED":
+	case running, program.ShownCompleted, program.ShownScheduled:
 		return true
-	case "EXITED": // the latest run of a schedule has failed; the next comes
+	case program.Exited.String(): // the latest run of a schedule has failed; the next comes
 		return p.Schedule != nil && p.PID == 0
 	}
 	return false
@@ -322,16 +326,16 @@ func byteText(n int64) string {
 // display is the state as people read it, with its colour.
 func display(p api.Program) (state, colour string) {
 	switch p.Display() {
-	case "RUNNING":
+	case running:
 		if !p.Ready || !p.Healthy {
 			return p.Display(), yellow
 		}
 		return p.Display(), green
-	case "STARTING", "STOPPING", "BACKOFF", "PAUSED":
+	case program.Starting.String(), program.Stopping.String(), backoff, program.ShownPaused:
 		return p.Display(), yellow
-	case "FATAL", "EXITED":
+	case program.Fatal.String(), program.Exited.String():
 		return p.Display(), red
-	case "COMPLETED":
+	case program.ShownCompleted:
 		return p.Display(), green
 	}
 	return p.Display(), dim
@@ -340,17 +344,17 @@ func display(p api.Program) (state, colour string) {
 func info(p api.Program, now time.Time) string {
 	var text string
 	switch {
-	case p.State == "RUNNING" && !p.Ready:
+	case p.State == running && !p.Ready:
 		text = joined("not ready", p.Reason)
-	case p.State == "RUNNING" && !p.Healthy:
+	case p.State == running && !p.Healthy:
 		text = joined("not healthy", p.Reason)
-	case p.State != "RUNNING":
+	case p.State != running:
 		text = p.Reason
 		if text == "" && p.LastExit != nil {
 			text = p.LastExit.String()
 		}
 	}
-	if p.State == "BACKOFF" && p.Deadline != nil {
+	if p.State == backoff && p.Deadline != nil {
 		text = joined(text, "again in "+api.Duration(p.Deadline.Sub(now)))
 	}
 	// A schedule that rests says it in its reason.

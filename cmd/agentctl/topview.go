@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // cells is what top draws on: a tcell.Screen.
@@ -98,9 +98,9 @@ func (t *topState) title() string {
 		count[p.Display()]++
 	}
 	var parts []string
-	for _, state := range []string{"RUNNING", "STARTING", "STOPPING", "BACKOFF", "EXITED", "FATAL"} {
-		if count[state] > 0 {
-			parts = append(parts, strconv.Itoa(count[state])+" "+state)
+	for _, state := range []program.State{program.Running, program.Starting, program.Stopping, program.Backoff, program.Exited, program.Fatal} {
+		if n := count[state.String()]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %v", n, state))
 		}
 	}
 	text := fmt.Sprintf("agentctl top  %s  %s  %d programs: %s", t.now.UTC().Format(time.TimeOnly), t.phase, len(t.programs), strings.Join(parts, ", "))

@@ -6,29 +6,33 @@ func (v View) Programs() map[string]map[string]any {
 	out := map[string]map[string]any{}
 	for _, f := range Load().Active(v) {
 		for name, table := range f.Programs {
-			out[name] = v.filled(table).(map[string]any)
+			out[name] = v.Filled(table, func(error) {}).(map[string]any)
 		}
 	}
 	return out
 }
 
-// filled is a copy of the value; a template that cannot be filled stays as it is.
-func (v View) filled(value any) any {
+// Filled is a copy of a value of the catalogue with its templates replaced. A template
+// that cannot be filled is handed to failed and stays as it is.
+func (v View) Filled(value any, failed func(error)) any {
 	switch value := value.(type) {
 	case string:
-		if text, err := v.FillEscaped(value); err == nil {
-			return text
+		text, err := v.FillEscaped(value)
+		if err != nil {
+			failed(err)
+			return value
 		}
+		return text
 	case []any:
 		out := make([]any, len(value))
 		for i, e := range value {
-			out[i] = v.filled(e)
+			out[i] = v.Filled(e, failed)
 		}
 		return out
 	case map[string]any:
 		out := make(map[string]any, len(value))
 		for k, e := range value {
-			out[k] = v.filled(e)
+			out[k] = v.Filled(e, failed)
 		}
 		return out
 	}

@@ -67,10 +67,11 @@ func (r *resolver) sources() map[string]*source {
 		}
 		return s
 	}
+	failed := func(err error) { r.report("E132", schema.Finding{Message: err.Error()}) }
 	for _, f := range r.cat.Active(r.view) {
 		for name, table := range f.Programs {
 			s := add(name)
-			s.layers = append(s.layers, r.filled(table).(map[string]any))
+			s.layers = append(s.layers, r.view.Filled(table, failed).(map[string]any))
 			s.origin, s.feature = "catalogue", f.Name
 		}
 	}
@@ -107,31 +108,6 @@ func (r *resolver) sources() map[string]*source {
 		s.origin = "command line"
 	}
 	return sources
-}
-
-// filled is a catalogue value with its templates replaced.
-func (r *resolver) filled(v any) any {
-	switch v := v.(type) {
-	case string:
-		s, err := r.view.FillEscaped(v)
-		if err != nil {
-			r.report("E132", schema.Finding{Message: err.Error()})
-		}
-		return s
-	case []any:
-		out := make([]any, len(v))
-		for i, e := range v {
-			out[i] = r.filled(e)
-		}
-		return out
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for k, e := range v {
-			out[k] = r.filled(e)
-		}
-		return out
-	}
-	return v
 }
 
 // maxPrograms bounds the programs of a plan, instances included: each takes some
