@@ -73,7 +73,7 @@ var arrows = map[string][]string{
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/events":       {"adapters", "adapters/wire"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
-	"adapters/rest":         {"adapters", "adapters/backup", "adapters/federation", "adapters/federation/host", "internal/exchange"},
+	"adapters/rest":         {"adapters", "adapters/backup", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/rate"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
@@ -83,14 +83,14 @@ var arrows = map[string][]string{
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
-	"mesh/relay": {"mesh/nip01", "adapters/sqlite"},
+	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/rate"},
 	"mesh/pool":  {"mesh/nip01"},
 	// The box's key opens and makes gift wraps.
 	"mesh/mailbox": {"mesh/nip01", "mesh/pool", "bootstrap/identity"},
 	// The cursor over the slot's journal, and what is published of an event.
 	"mesh/announce": {"adapters", "mesh/pool"},
 
-	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange"},
+	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/rate"},
 	"probes/nip98":   {},
 	"probes/console": {},
 
@@ -106,6 +106,7 @@ var arrows = map[string][]string{
 	"internal/exchange":       {},
 	"internal/lateclose":      {},
 	"internal/safeopen":       {},
+	"internal/rate":           {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,
 	// and connections in memory.
 	"internal/foreign": {},

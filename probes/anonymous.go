@@ -3,8 +3,9 @@ package probes
 import (
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
 // Limits of what one address may ask without a valid credential: a burst, and
@@ -17,47 +18,8 @@ const (
 	anonymousAddresses = 4096
 )
 
-// anonymousLimit is a bucket of tokens per address that refills with time.
-type anonymousLimit struct {
-	mu      sync.Mutex
-	buckets map[string]bucket
-}
-
-type bucket struct {
-	tokens float64
-	at     time.Time
-}
-
-// empty tells whether the address has no token left.
-func (l *anonymousLimit) empty(address string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b, known := l.buckets[address]
-	return known && b.refilled(now) < 1
-}
-
-// take takes a token of the address; false when it has none.
-func (l *anonymousLimit) take(address string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b, known := l.buckets[address]
-	if !known {
-		if l.buckets == nil || len(l.buckets) >= anonymousAddresses {
-			l.buckets = make(map[string]bucket)
-		}
-		b = bucket{tokens: anonymousBurst, at: now}
-	}
-	left := b.refilled(now)
-	ok := left >= 1
-	if ok {
-		left--
-	}
-	l.buckets[address] = bucket{tokens: left, at: now}
-	return ok
-}
-
-func (b bucket) refilled(now time.Time) float64 {
-	return min(anonymousBurst, b.tokens+now.Sub(b.at).Seconds()*anonymousPerSec)
+func newAnonymous() *rate.Callers {
+	return rate.NewCallers(rate.Limit{PerSecond: anonymousPerSec, Burst: anonymousBurst}, anonymousAddresses)
 }
 
 // limitAnonymous bounds how often a handler that needs no credential is asked
@@ -71,7 +33,7 @@ func (s *Server) limitAnonymous(next http.Handler) http.Handler {
 				return
 			}
 		}
-		if !s.anonymous.take(bucketOf(s.client(r)), time.Now()) {
+		if _, ok := s.anonymous.Take(bucketOf(s.client(r)), time.Now()); !ok {
 			s.tooMany(w)
 			return
 		}

@@ -129,7 +129,7 @@ func (s *Server) Authenticated(h http.Handler) http.Handler { return s.authentic
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := bucketOf(s.client(r))
-		if isSigned(r) && s.anonymous.empty(from, time.Now()) {
+		if isSigned(r) && s.anonymous.Empty(from, time.Now()) {
 			s.tooMany(w)
 			return
 		}
@@ -141,9 +141,11 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), p)))
 		case errors.Is(err, ErrNoKeyYet):
 			retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, err.Error())
-		case !s.anonymous.take(from, time.Now()):
-			s.tooMany(w)
 		default:
+			if _, ok := s.anonymous.Take(from, time.Now()); !ok {
+				s.tooMany(w)
+				return
+			}
 			s.refuse(w, err)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -86,7 +87,7 @@ type Server struct {
 	router    chi.Router
 	keyless   []openRoute
 	metrics   *httpMetrics
-	anonymous anonymousLimit
+	anonymous *rate.Callers
 	names     map[string]bool // of the box
 
 	mu        sync.Mutex
@@ -108,7 +109,7 @@ func NewServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: m, names: ourNames(cfg.Names), listeners: make(map[string]*listener)}
+	s := &Server{cfg: cfg, metrics: m, anonymous: newAnonymous(), names: ourNames(cfg.Names), listeners: make(map[string]*listener)}
 	s.keyless = s.openRoutes()
 	s.router = s.routes()
 	if why := cfg.Auth.Limitation(); why != "" {

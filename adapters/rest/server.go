@@ -17,6 +17,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
 // Slots are the wrapped slots of a box; *adapters.Set is them.
@@ -85,7 +86,7 @@ type Server struct {
 	cfg     Config
 	router  func() chi.Router // made for the first caller
 	started time.Time
-	limits  limiter
+	limits  *rate.Callers
 	tickets tickets
 	actions *actions // the agents' recent actions
 	openapi func() ([]byte, error)
@@ -98,6 +99,9 @@ type Server struct {
 	open    sync.WaitGroup
 }
 
+// maxPrincipals bounds how many callers the rate limit remembers.
+const maxPrincipals = 10000
+
 // New starts nothing, and leaves the routes and the document to their first
 // caller: the programs of a box start before anybody asks.
 func New(cfg Config) (*Server, error) {
@@ -108,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.RateLimit = DefaultRateLimit
 	}
 	s := &Server{cfg: cfg, started: time.Now(), actions: newActions()}
-	s.limits.rate = float64(cfg.RateLimit)
+	s.limits = rate.NewCallers(rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)
 	s.openapi = sync.OnceValues(func() ([]byte, error) { return json.Marshal(openAPI(routes(), cfg.Version)) })
@@ -213,7 +217,7 @@ func (s *Server) admit(q *request) error {
 		return adapters.Errorf(adapters.CodeUnauthenticated, "no credential was given").With("reason", "missing")
 	}
 	q.who = who
-	if wait, ok := s.limits.take(who.Role+" "+who.ID, time.Now()); !ok {
+	if wait, ok := s.limits.Take(who.Role+" "+who.ID, time.Now()); !ok {
 		return adapters.Errorf(adapters.CodeRateLimited, "more than %d requests a second", s.cfg.RateLimit).WithRetryAfter(wait)
 	}
 	if !q.row.Roles.admits(who.Role) {

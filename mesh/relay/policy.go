@@ -10,6 +10,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
@@ -172,23 +173,7 @@ func (p Policy) knownAs(raw, local string) bool {
 	return ip != nil && ip.Equal(localIP) || host == "localhost" && localIP.IsLoopback()
 }
 
-// bucket is the rate of one connection: perSecond messages, twice as many at once.
-type bucket struct {
-	perSecond float64
-	tokens    float64
-	at        time.Time
-}
-
-func newBucket(perSecond int, now time.Time) bucket {
-	return bucket{perSecond: float64(perSecond), tokens: 2 * float64(perSecond), at: now}
-}
-
-func (b *bucket) take(now time.Time) bool {
-	b.tokens = min(b.tokens+now.Sub(b.at).Seconds()*b.perSecond, 2*b.perSecond)
-	b.at = now
-	if b.tokens < 1 {
-		return false
-	}
-	b.tokens--
-	return true
+// messageRate is the rate of one connection: perSecond messages, twice as many at once.
+func messageRate(perSecond int) rate.Limit {
+	return rate.Limit{PerSecond: float64(perSecond), Burst: 2 * float64(perSecond)}
 }

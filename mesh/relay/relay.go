@@ -15,6 +15,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
@@ -125,7 +126,7 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (r *Relay) accept(w http.ResponseWriter, req *http.Request) {
 	policy := r.policy()
 	s := &session{
-		relay: r, out: newOutbound(), subs: map[string]*subscription{}, rate: newBucket(r.cfg.MessagesPerSec, time.Now()),
+		relay: r, out: newOutbound(), subs: map[string]*subscription{}, rate: rate.Full(messageRate(r.cfg.MessagesPerSec), time.Now()),
 	}
 	if a, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		s.local = a.String()

@@ -11,6 +11,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
 
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
@@ -38,7 +39,7 @@ type session struct {
 	ending sync.Once
 	tasks  sync.WaitGroup
 
-	rate    bucket
+	rate    rate.Bucket
 	refused int
 
 	mu        sync.Mutex
@@ -163,9 +164,11 @@ func (s *session) handle(ctx context.Context, raw []byte) {
 	now := time.Now()
 	m, err := nip01.ParseFromClient(raw)
 	policy := s.relay.policy()
-	if !policy.own(s.shown()) && !s.rate.take(now) {
-		s.overRate(m)
-		return
+	if !policy.own(s.shown()) {
+		if _, ok := s.rate.Take(now); !ok {
+			s.overRate(m)
+			return
+		}
 	}
 	s.refused = 0
 	switch {

@@ -135,29 +135,6 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-func TestRate(t *testing.T) {
-	now := time.Unix(0, 0)
-	b := newBucket(5, now)
-	took := 0
-	for range 100 {
-		if b.take(now) {
-			took++
-		}
-	}
-	if took != 10 {
-		t.Errorf("%d messages at once, want 10", took)
-	}
-	for range 50 {
-		now = now.Add(100 * time.Millisecond)
-		if b.take(now) {
-			took++
-		}
-	}
-	if took != 10+25 {
-		t.Errorf("%d messages after 5 s more, want 25 more", took-10)
-	}
-}
-
 func TestChallengeIsFreshForAMinute(t *testing.T) {
 	issued := time.Unix(1000, 0)
 	c := Challenge{"x", issued}

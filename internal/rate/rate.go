@@ -1,0 +1,78 @@
+// Package rate owns the token bucket by which servers bound how often they are
+// asked: one for a connection, or one for each of many callers. It reads no clock:
+// the time is an argument. It must never decide what follows from a refusal.
+package rate
+
+import (
+	"sync"
+	"time"
+)
+
+// Limit is how fast a bucket refills, in tokens a second, and how many it holds.
+type Limit struct{ PerSecond, Burst float64 }
+
+// Bucket is the tokens of one caller. Make it with Full.
+type Bucket struct {
+	limit  Limit
+	tokens float64
+	at     time.Time
+}
+
+// Full returns a bucket with all its tokens.
+func Full(l Limit, now time.Time) Bucket { return Bucket{limit: l, tokens: l.Burst, at: now} }
+
+// Take takes a token, or tells how long until there is one.
+func (b *Bucket) Take(now time.Time) (wait time.Duration, ok bool) {
+	b.tokens, b.at = b.left(now), now
+	if b.tokens < 1 {
+		return time.Duration((1 - b.tokens) / b.limit.PerSecond * float64(time.Second)), false
+	}
+	b.tokens--
+	return 0, true
+}
+
+// left is how many tokens there are at now.
+func (b *Bucket) left(now time.Time) float64 {
+	return min(b.limit.Burst, b.tokens+now.Sub(b.at).Seconds()*b.limit.PerSecond)
+}
+
+// Callers is a bucket for each caller. Its methods may be called from any goroutine.
+type Callers struct {
+	limit Limit
+	most  int
+
+	mu      sync.Mutex
+	buckets map[string]Bucket
+}
+
+// NewCallers returns the buckets of at most that many callers. Beyond it the table
+// starts anew: it forgives rather than grows. A limit of no tokens a second lets
+// everybody through.
+func NewCallers(l Limit, most int) *Callers { return &Callers{limit: l, most: most} }
+
+// Take takes a token of who, or tells how long until there is one.
+func (c *Callers) Take(who string, now time.Time) (wait time.Duration, ok bool) {
+	if c.limit.PerSecond <= 0 {
+		return 0, true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b, known := c.buckets[who]
+	if !known {
+		if c.buckets == nil || len(c.buckets) >= c.most {
+			c.buckets = make(map[string]Bucket)
+		}
+		b = Full(c.limit, now)
+	}
+	wait, ok = b.Take(now)
+	c.buckets[who] = b
+	return wait, ok
+}
+
+// Empty tells whether who has no token left.
+func (c *Callers) Empty(who string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b, known := c.buckets[who]
+	return known && b.left(now) < 1
+}
