@@ -8,13 +8,15 @@
 package console
 
 import (
-	"bytes"
 	"embed"
 	"errors"
-	"html/template"
+	"fmt"
+	"html"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -22,8 +24,12 @@ import (
 //go:embed static/*
 var static embed.FS
 
-//go:embed page.html login.html
-var pages embed.FS
+var (
+	//go:embed page.html
+	homePage string
+	//go:embed login.html
+	loginPage string
+)
 
 // Prefix is the path below which the console is served.
 const Prefix = "/ui"
@@ -59,21 +65,16 @@ type Holder struct {
 type Console struct {
 	cfg      Config
 	sessions sessions
-	page     *template.Template
 	mux      *http.ServeMux
 }
 
 // New returns a console without sessions.
 func New(cfg Config) (*Console, error) {
-	page, err := template.ParseFS(pages, "page.html", "login.html")
-	if err != nil {
-		return nil, err
-	}
 	files, err := fs.Sub(static, "static")
 	if err != nil {
 		return nil, err
 	}
-	c := &Console{cfg: cfg, page: page, mux: http.NewServeMux()}
+	c := &Console{cfg: cfg, mux: http.NewServeMux()}
 	c.mux.Handle("GET "+Prefix+"/static/", http.StripPrefix(Prefix+"/static/", http.FileServerFS(files)))
 	c.mux.HandleFunc("GET "+Prefix, c.home)
 	c.mux.HandleFunc("GET "+Prefix+"/{$}", c.home)
@@ -110,23 +111,42 @@ type view struct {
 func (c *Console) home(w http.ResponseWriter, r *http.Request) {
 	s, ok := c.sessions.of(r, time.Now())
 	if !ok {
-		c.show(w, http.StatusOK, "login.html", view{Version: c.cfg.Version})
+		c.show(w, http.StatusOK, loginPage, view{Version: c.cfg.Version})
 		return
 	}
-	c.show(w, http.StatusOK, "page.html", view{
+	c.show(w, http.StatusOK, homePage, view{
 		Role: s.Role, ID: s.ID, CanChange: s.Role != RoleViewer, Version: c.cfg.Version, Programs: c.cfg.Programs(),
 	})
 }
 
-func (c *Console) show(w http.ResponseWriter, status int, name string, v view) {
-	var body bytes.Buffer
-	if err := c.page.ExecuteTemplate(&body, name, v); err != nil {
-		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
-		return
-	}
+func (c *Console) show(w http.ResponseWriter, status int, page string, v view) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(body.Bytes()) // an error is the client's: it has gone
+	_, _ = io.WriteString(w, v.fill(page)) // an error is the client's: it has gone
+}
+
+// fill puts the view into the places that a page has for it, in text or in quoted
+// attributes alone. All text is escaped here. It does without html/template, which
+// calls methods by name: the linker would keep every exported method of the binary
+// for it, some megabytes.
+func (v view) fill(page string) string {
+	var alert string
+	if v.Error != "" {
+		alert = `<p class="error" role="alert">` + html.EscapeString(v.Error) + "</p>"
+	}
+	var rows strings.Builder
+	for _, p := range v.Programs {
+		pid := ""
+		if p.PID != 0 {
+			pid = strconv.Itoa(p.PID)
+		}
+		fmt.Fprintf(&rows, `<tr><th scope="row">%s</th><td>%s</td><td>%s</td><td>%d</td><td>%s</td></tr>`+"\n",
+			html.EscapeString(p.Name), html.EscapeString(p.State), pid, p.Restarts, html.EscapeString(p.Reason))
+	}
+	return strings.NewReplacer(
+		"{{Error}}", alert, "{{Programs}}", rows.String(), "{{CanChange}}", strconv.FormatBool(v.CanChange),
+		"{{ID}}", html.EscapeString(v.ID), "{{Role}}", html.EscapeString(v.Role), "{{Version}}", html.EscapeString(v.Version),
+	).Replace(page)
 }
 
 // RoleViewer is the role of who may only look.
@@ -134,13 +154,13 @@ const RoleViewer = "viewer"
 
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	if !SameOrigin(r) {
-		c.show(w, http.StatusForbidden, "login.html", view{Error: "The login form was sent from another site.", Version: c.cfg.Version})
+		c.show(w, http.StatusForbidden, loginPage, view{Error: "The login form was sent from another site.", Version: c.cfg.Version})
 		return
 	}
 	// FormValue reads at most what the listener lets through as a body.
 	holder, err := c.cfg.Login(r, strings.TrimSpace(r.PostFormValue("key")))
 	if err != nil {
-		c.show(w, http.StatusUnauthorized, "login.html", view{Error: err.Error(), Version: c.cfg.Version})
+		c.show(w, http.StatusUnauthorized, loginPage, view{Error: err.Error(), Version: c.cfg.Version})
 		return
 	}
 	if c.cfg.ReadOnly {
