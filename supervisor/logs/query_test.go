@@ -29,7 +29,7 @@ func TestPagesAcrossRotation(t *testing.T) {
 			want = append(want, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 		}
 		settle(t, p)
-		for _, pl := range p.list() { // the clock is set back by an hour in each round
+		for _, pl := range p.list(nil) { // the clock is set back by an hour in each round
 			pl.mu.Lock()
 			for _, seg := range pl.rings[Stdout-1].segs {
 				for i := range seg.chunks {
