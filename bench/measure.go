@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -117,7 +120,7 @@ func memories(o options) []measurement {
 			measurement{fmt.Sprintf("own memory with %d programs, listeners and slots on", n), []Column{{Name: "PSS", Unit: "MiB", Goals: []Goal{{Times: size.full}}}}, min(o.rounds, 3), isOurs,
 				func(ctx context.Context, l *lab, p peer) ([]float64, error) {
 					p.setup = l.agentinitFull
-					return memory(ctx, l, p, n)
+					return memory(ctx, l, p, n, ready)
 				}})
 	}
 	return all
@@ -309,13 +312,35 @@ func idle(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	return one(float64(after-before), errors.Join(err, b.kill()))
 }
 
-func memory(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
+// atRest is what an init gets to give back what only its start needed.
+const atRest = 2 * time.Second
+
+// memory waits until each of until holds, then for rest.
+func memory(ctx context.Context, l *lab, p peer, n int, until ...func(context.Context, *box) error) ([]float64, error) {
 	b, err := settled(ctx, l, p, n)
 	if err != nil {
 		return nil, err
 	}
+	for _, holds := range until {
+		if err := holds(ctx, b); err != nil {
+			return nil, errors.Join(err, b.kill())
+		}
+	}
+	time.Sleep(atRest)
 	kib, err := pss(b.pid(), "prog")
 	return one(float64(kib)/1024, errors.Join(err, b.kill()))
+}
+
+// ready waits until a box of agentinitFull has said that it is ready: its slots are
+// connected then. It reads the log, because who asks is part of what would be measured.
+func ready(ctx context.Context, b *box) error {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		log, err := os.ReadFile(filepath.Join(b.dir, "log"))
+		if err != nil || bytes.Contains(log, []byte(`"ReadinessReached"`)) {
+			return err
+		}
+	}
+	return errors.New("the box is not ready within a minute")
 }
 
 func shutdown(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
