@@ -155,6 +155,7 @@ func BenchmarkStart(b *testing.B) {
 		{"plain", func(*Command) {}},
 		{"limits", func(c *Command) { c.Rlimits, c.Umask, c.Nice, c.NoNewPrivs = limits, &umask, &nice, true }},
 		{"guard", func(c *Command) { c.Guard = GuardFull }},
+		{"guard, refusals told", func(c *Command) { c.Guard, c.Refused = GuardFull, func(Refusal) {} }},
 		{"guard,limits,sandbox", func(c *Command) {
 			c.Guard, c.Rlimits, c.Umask, c.Nice = GuardFull, limits, &umask, &nice
 			c.Sandbox = &Sandbox{
