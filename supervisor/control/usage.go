@@ -2,19 +2,22 @@ package control
 
 import (
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
 // Reading the use of all programs costs some microseconds of /proc for each
 // process. Whoever watches a large box must not notice that at its programs: the
-// next reading waits usageShare times as long as the last one took, and never less
-// than usagePause.
+// next reading waits usageShare times the processor time of the last one, and never
+// less than usagePause.
 const (
 	usagePause = time.Second
-	usageShare = 200 // at most half a per cent of one processor
+	usageShare = 125 // at most 0.8 per cent of one processor
 )
 
 // sampler keeps the last reading for all who ask before the next one is due.
@@ -33,11 +36,29 @@ func (u *sampler[T]) sample(read func(at time.Time) T, stamp func(t *T, pause ti
 	if began.Before(u.due) {
 		return u.last
 	}
-	u.last = read(began)
-	pause := max(usagePause, usageShare*time.Since(began))
+	spent := processorTime(func() { u.last = read(began) })
+	pause := max(usagePause, usageShare*spent)
 	u.due = began.Add(pause)
 	stamp(&u.last, pause)
 	return u.last
+}
+
+// processorTime is what f uses of the processor, on its own thread (getrusage(2),
+// RUSAGE_THREAD). On a busy machine f takes much longer than that.
+func processorTime(f func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadTime()
+	f()
+	return threadTime() - before
+}
+
+func threadTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {
+		return 0 // it fails for a bad address alone
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func getUsage(s *Server, _ *http.Request) (any, error) {
