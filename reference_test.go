@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -207,7 +208,7 @@ func eventsInCode(t *testing.T) map[string][]string {
 				v := spec.(*ast.ValueSpec)
 				for i, name := range v.Names {
 					if i < len(v.Values) && eventName.MatchString(literal(v.Values[i])) {
-						constants[name.Name] = literal(v.Values[i])
+						constants[path.Base(s.pkg)+"."+name.Name] = literal(v.Values[i])
 					}
 				}
 			}
@@ -234,7 +235,7 @@ func eventsInCode(t *testing.T) map[string][]string {
 			}
 			name, keys := "", []string(nil)
 			for _, part := range parts {
-				name = cmp.Or(name, eventNamed(part, constants))
+				name = cmp.Or(name, eventNamed(part, path.Base(s.pkg), constants))
 				keys = append(keys, mapKeys(part)...)
 			}
 			if _, known := names[name]; known {
@@ -246,13 +247,15 @@ func eventsInCode(t *testing.T) map[string][]string {
 	return names
 }
 
-// eventNamed is the name that an expression stands for, "" for none.
-func eventNamed(e ast.Expr, constants map[string]string) string {
+// eventNamed is the name that an expression of a package stands for, "" for none.
+func eventNamed(e ast.Expr, pkg string, constants map[string]string) string {
 	switch e := e.(type) {
 	case *ast.Ident:
-		return constants[e.Name]
+		return constants[pkg+"."+e.Name]
 	case *ast.SelectorExpr:
-		return constants[e.Sel.Name]
+		if from, ok := e.X.(*ast.Ident); ok {
+			return constants[from.Name+"."+e.Sel.Name]
+		}
 	case *ast.BasicLit:
 		if text := literal(e); eventName.MatchString(text) {
 			return text
@@ -370,4 +373,40 @@ func base(series string, metrics map[string]metric) string {
 		}
 	}
 	return series
+}
+
+var variableName = regexp.MustCompile(`^[A-Z][A-Z0-9]*(_[A-Z0-9]+)*$`)
+
+// docs/reference/environment.md names every variable that the binaries read by a
+// name written out.
+func TestEnvironmentReference(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("docs", "reference", "environment.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, all := sources(t)
+	found := map[string]bool{}
+	for _, s := range all {
+		if s.test || !strings.HasPrefix(s.pkg, "cmd/") && s.pkg != "bootstrap" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 || !slices.Contains([]string{"getenv", "Getenv", "lookupEnv", "LookupEnv", "at"}, callee(call)) {
+				return true
+			}
+			if name := literal(call.Args[0]); variableName.MatchString(name) {
+				found[name] = true
+			}
+			return true
+		})
+	}
+	if len(found) < 25 {
+		t.Fatalf("only %d variables were found", len(found))
+	}
+	for name := range found {
+		if !strings.Contains(string(text), "`"+name+"`") {
+			t.Errorf("docs/reference/environment.md does not say what %s is for", name)
+		}
+	}
 }

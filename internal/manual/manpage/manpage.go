@@ -56,7 +56,9 @@ var (
 func (p Page) Roff() []byte {
 	head := fmt.Sprintf("%s %d \"\" \"agentinit\" \"agentinit manual\"\n===\n\n# NAME\n\n%s - %s\n\n", p.Name, p.Section, p.Name, p.Short)
 	body := link.ReplaceAllString(anchor.ReplaceAllString(comment.ReplaceAllString(p.Body, ""), ""), "$1")
-	return md2man.Render([]byte(head + strings.ReplaceAll(lists(body), "&lt;", `\<`)))
+	page := md2man.Render([]byte(head + strings.ReplaceAll(lists(body), "&lt;", `\<`)))
+	// Flush left: troff cannot adjust a line of long names.
+	return bytes.Replace(page, []byte("\n.SH NAME"), []byte("\n.ad l\n.SH NAME"), 1)
 }
 
 var border = regexp.MustCompile(`^\|[ :|-]+\|$`)
