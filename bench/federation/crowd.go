@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -159,12 +160,15 @@ func (c *crowd) take() sample {
 	return s
 }
 
+// between is the addresses in a reason, which differ from box to box.
+var between = regexp.MustCompile(` 127[0-9.:]+->127[0-9.:]+`)
+
 func (c *crowd) note(kind string, began time.Time, e federation.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch e := e.(type) {
 	case federation.Failed:
-		c.sample.failed[kind+": "+e.Reason]++
+		c.sample.failed[kind+": "+between.ReplaceAllString(e.Reason, "")]++
 	case federation.Gone:
 		c.sample.failed[kind+": gone: "+e.Reason]++
 	default:
