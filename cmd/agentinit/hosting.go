@@ -142,20 +142,34 @@ func (h *hosting) principal(token string) (probes.Principal, bool) {
 			return probes.Principal{Role: rest.RoleMember, ID: "federation-token"}, true
 		}
 	}
-	host := h.get()
-	if host == nil {
-		return probes.Principal{}, false
+	m, ok := mesh.Member{Unknown: true}, true
+	if host := h.get(); host != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), tokenLimit)
+		defer cancel()
+		m, ok = host.ByToken(ctx, token)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), tokenLimit)
-	defer cancel()
-	m, ok := host.ByToken(ctx, token)
 	if !ok {
 		return probes.Principal{}, false
+	}
+	if m.Unknown {
+		// A box that hears 401 gives its session up: it must hear 503.
+		return probes.Principal{Role: rest.RoleEnded, ID: unknownBox}, true
 	}
 	if m.Ended {
 		return probes.Principal{Role: rest.RoleEnded, ID: m.Box}, true
 	}
 	return probes.Principal{Role: rest.RoleBox, ID: m.Box}, true
+}
+
+// unknownBox holds a token that cannot be looked up now. It is no valid box id.
+const unknownBox = "?"
+
+// Heartbeat implements rest.Host.
+func (h *hosting) Heartbeat(ctx context.Context, box string, b federation.Beat) (federation.BeatAnswer, *federation.Eviction, error) {
+	if box == unknownBox {
+		return federation.BeatAnswer{}, nil, adapters.Errorf(adapters.CodeUnavailable, "the registry of boxes cannot be asked now").WithRetryAfter(notYet)
+	}
+	return h.lateHost.Heartbeat(ctx, box, b)
 }
 
 // signer is who may register with a signature.

@@ -279,6 +279,8 @@ type Member struct {
 	Box string
 	// Ended: the session is over. Its holder may only hear why.
 	Ended bool
+	// Unknown: the registry cannot be asked now. Its holder may only hear that.
+	Unknown bool
 }
 
 // ByToken finds the holder of a token.
@@ -291,11 +293,17 @@ func (h *Host) ByToken(ctx context.Context, token string) (Member, bool) {
 		return known.member, true
 	}
 	var m Member
+	missing := false
 	err := h.store.read(ctx, func(t tx) error {
-		return t.row(`SELECT box_id, ended_at <> 0 FROM federation_sessions WHERE token_hash = ?1`, key).Scan(&m.Box, &m.Ended)
+		err := t.row(`SELECT box_id, ended_at <> 0 FROM federation_sessions WHERE token_hash = ?1`, key).Scan(&m.Box, &m.Ended)
+		missing = errors.Is(err, sql.ErrNoRows)
+		return err
 	})
+	if missing {
+		return Member{}, false
+	}
 	if err != nil {
-		return Member{}, false // unknown, or the registry is away: nobody is let in
+		return Member{Unknown: true}, true
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

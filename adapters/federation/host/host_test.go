@@ -253,3 +253,18 @@ func TestSweep(t *testing.T) {
 		}
 	}
 }
+
+// A registry that cannot be asked is not one that does not know the token.
+func TestTokenWhileTheRegistryIsAway(t *testing.T) {
+	h, err := Open(t.Context(), Config{File: filepath.Join(t.TempDir(), "f.db"), Endpoints: func() federation.Endpoints { return federation.Endpoints{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := register(t, h, "box-1", "boot-1")
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if m, ok := h.ByToken(t.Context(), g.Token); !ok || m != (Member{Unknown: true}) {
+		t.Errorf("%+v %v", m, ok)
+	}
+}
