@@ -76,20 +76,22 @@ type Stats struct {
 // nobody else in the process may start or wait for children. All methods may be
 // called from several goroutines.
 type Owner struct {
-	killTimeout  time.Duration
-	execPatience time.Duration
-	descriptors  uint64 // how many a start leaves to us
-	isInit       bool   // we are PID 1 of a namespace
-	selfPID      int    // our pid, as /proc names it
-	tagPrefix    string // our own tag when we run below another Owner
-	untagged     bool
-	ignored      uint64 // mask of the signals that were ignored when we were started
-	oomInChild   bool   // a new process may set its OOM score before its exec
-	suidDumpable bool   // a change of the user makes memory dumpable (proc(5))
-	guard        *guard
-	score        *scoreKeeper // nil: nobody asked for it, or the kernel refuses it
-	landlockABI  int
-	lastCap      int // the last capability that the kernel knows
+	killTimeout    time.Duration
+	execPatience   time.Duration
+	tracerPatience time.Duration
+	deaths         deaths
+	descriptors    uint64 // how many a start leaves to us
+	isInit         bool   // we are PID 1 of a namespace
+	selfPID        int    // our pid, as /proc names it
+	tagPrefix      string // our own tag when we run below another Owner
+	untagged       bool
+	ignored        uint64 // mask of the signals that were ignored when we were started
+	oomInChild     bool   // a new process may set its OOM score before its exec
+	suidDumpable   bool   // a change of the user makes memory dumpable (proc(5))
+	guard          *guard
+	score          *scoreKeeper // nil: nobody asked for it, or the kernel refuses it
+	landlockABI    int
+	lastCap        int // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP.
 	noClone3, noCgroupClone atomic.Bool
 	noListener              atomic.Bool // the kernel refused a listener, and we have said so
@@ -163,6 +165,7 @@ type process struct {
 	mark     int  // slot of Owner.marks, or -1
 	guarded  bool // the mark is a limit
 	grouped  bool // the mark is a group
+	pidfd    int  // in Owner.deaths; 0: none
 	cgroup   *cgroup
 	spent    Rusage // of members we reaped
 	peakCPU  time.Duration
@@ -179,26 +182,27 @@ func New(opts Options) (*Owner, error) {
 		report = func(string) {}
 	}
 	o := &Owner{
-		killTimeout:  opts.KillTimeout,
-		execPatience: execPatience,
-		descriptors:  descriptorReserve,
-		report:       report,
-		selfPID:      os.Getpid(),
-		tagPrefix:    os.Getenv(EnvTag),
-		untagged:     opts.Untagged,
-		exits:        newExitQueue(),
-		sigchld:      make(chan os.Signal, 1),
-		sweepC:       make(chan struct{}, 1),
-		stop:         make(chan struct{}),
-		byID:         map[uint64]*process{},
-		byPID:        map[int]*process{},
-		bySID:        map[int]*process{},
-		byPipe:       map[uint64]*process{},
-		adopted:      map[int]*adoptee{},
-		seen:         map[int]seenTask{},
-		lingering:    map[*process]bool{},
-		parked:       map[int]parkedExit{},
-		helpers:      map[int]*launch{},
+		killTimeout:    opts.KillTimeout,
+		execPatience:   execPatience,
+		tracerPatience: tracerPatience,
+		descriptors:    descriptorReserve,
+		report:         report,
+		selfPID:        os.Getpid(),
+		tagPrefix:      os.Getenv(EnvTag),
+		untagged:       opts.Untagged,
+		exits:          newExitQueue(),
+		sigchld:        make(chan os.Signal, 1),
+		sweepC:         make(chan struct{}, 1),
+		stop:           make(chan struct{}),
+		byID:           map[uint64]*process{},
+		byPID:          map[int]*process{},
+		bySID:          map[int]*process{},
+		byPipe:         map[uint64]*process{},
+		adopted:        map[int]*adoptee{},
+		seen:           map[int]seenTask{},
+		lingering:      map[*process]bool{},
+		parked:         map[int]parkedExit{},
+		helpers:        map[int]*launch{},
 	}
 	if o.killTimeout <= 0 {
 		o.killTimeout = 5 * time.Second
@@ -225,6 +229,9 @@ func New(opts Options) (*Owner, error) {
 		o.guard.lower()
 	}
 	o.watchScore(report)
+	if o.deaths = newDeaths(); o.deaths.ep != nil {
+		o.loops.Go(func() { o.deaths.run(o) })
+	}
 	if err := o.children.of(o.selfPID); err != nil {
 		report("cannot list own children quickly, walking /proc instead: " + err.Error())
 		o.children.absent = true
@@ -313,9 +320,13 @@ func (o *Owner) Close() error {
 	}
 	o.closed = true
 	close(o.stop)
+	for _, p := range o.byPID {
+		o.forgetDeath(p)
+	}
 	o.mu.Unlock()
 	signal.Stop(o.sigchld)
 	o.score.stop()
+	o.deaths.close()
 	o.refusalsOnce.Do(func() {}) // none is made from here on
 	refused := o.refused.Load()
 	refused.stop()

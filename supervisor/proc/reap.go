@@ -144,6 +144,7 @@ func (o *Owner) forgetParked() {
 func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	delete(o.byPID, p.pid)
 	p.reaped, p.launch = true, nil
+	o.forgetDeath(p)
 	p.spent.add(e.usage)
 	o.stats.Exited++
 	if !p.silent {

@@ -173,6 +173,9 @@ func (o *Owner) Kill(id uint64) error {
 	return nil
 }
 
+// longestPause is that between two looks at what was killed.
+const longestPause = 320 * time.Millisecond
+
 // killUntilEmpty waits for the end of what was killed and kills what turned up
 // since. The reaper and the sweeper rouse it; the ticks, which grow, are for
 // members that are nobody's children of ours and die unseen.
@@ -193,7 +196,10 @@ func (o *Owner) killUntilEmpty(p *process) {
 			return
 		case <-p.wake:
 		case <-tick.C:
-			pause = min(2*pause, 320*time.Millisecond)
+			if pause == longestPause {
+				o.freeKilled(p)
+			}
+			pause = min(2*pause, longestPause)
 			tick.Reset(pause)
 		}
 		o.killRound(p)

@@ -438,6 +438,8 @@ func (o *Owner) register(p *process, pid int) {
 		o.stats.Orphans-- // it was none
 		o.leaderEnded(p, e)
 		o.settle()
+	} else {
+		o.watchDeath(p)
 	}
 	o.endFork()
 }

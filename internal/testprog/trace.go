@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// trace makes the process ours to trace (ptrace(2), PTRACE_SEIZE) and keeps its end to
+// ourselves, unless it is to wait for it.
+func trace(args []string) error {
+	runtime.LockOSThread() // the kernel takes a thread for the tracer
+	pid, err := number(args, 0, 1)
+	if err != nil {
+		return err
+	}
+	options := uintptr(0)
+	if has(args, "at-exit") {
+		options = unix.PTRACE_O_TRACEEXIT
+	}
+	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, options, 0, 0); errno != 0 {
+		fmt.Println("refused", errno)
+		return forever()
+	}
+	fmt.Println("seized")
+	if has(args, "wait") {
+		var status unix.WaitStatus
+		if _, err := unix.Wait4(pid, &status, 0, nil); err != nil {
+			return err
+		}
+		fmt.Println("waited")
+	}
+	return forever()
+}
