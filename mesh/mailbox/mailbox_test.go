@@ -28,12 +28,11 @@ var errKilled = errors.New("killed")
 // disk is Files in memory. From the write number mortal on, every write fails, as of
 // a process that was killed there; 0 lives.
 type disk struct {
-	mu      sync.Mutex
-	files   map[string]string
-	mortal  int
-	writes  int
-	broken  error // of every write
-	onWrite func(path string)
+	mu     sync.Mutex
+	files  map[string]string
+	mortal int
+	writes int
+	broken error // of every write
 }
 
 func newDisk() *disk { return &disk{files: map[string]string{}} }

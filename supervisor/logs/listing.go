@@ -78,7 +78,11 @@ func readRotated(dir string) (map[string][]string, error) {
 		return nil, err
 	}
 	names, err := d.Names() // sorted
-	if err = errors.Join(err, d.Close()); err != nil {
+	err = errors.Join(err, d.Close())
+	if errors.Is(err, fs.ErrNotExist) { // removed after it was opened
+		return nil, nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	rotated := map[string][]string{}
