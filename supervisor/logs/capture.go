@@ -174,6 +174,10 @@ func pipe() (r, w int, err error) {
 	if err := unix.SetNonblock(p[0], true); err != nil {
 		return 0, 0, joinClose(os.NewSyscallError("fcntl", err), p[0], p[1])
 	}
+	// A program that opens /dev/stdout (nginx, Apache) opens the pipe again, with the permissions of its inode: proc(5),
+	// /proc/pid/fd. A pipe is its maker's, mode 0600, and the program may be another user: it may write and never read.
+	// If the kernel refuses this, the program still has its descriptors.
+	_ = unix.Fchmod(p[1], 0o622)
 	return p[0], p[1], nil
 }
 
