@@ -110,11 +110,11 @@ func (c *cli) printExposure(x api.Confinement) error {
 	return err
 }
 
-// isProgram tells the name of a program from that of a manifest.
+// isProgram tells the name of a program from that of a manifest. A directory is no manifest.
 func isProgram(arg string) bool {
 	if arg == "-" || strings.ContainsRune(arg, '/') || strings.HasSuffix(arg, ".toml") {
 		return false
 	}
-	_, err := os.Stat(arg)
-	return err != nil
+	info, err := os.Stat(arg)
+	return err != nil || info.IsDir()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -20,6 +21,24 @@ func TestExposure(t *testing.T) {
 		got := score(exposures(c.x))
 		if got != c.score || verdict(got) != c.verdict {
 			t.Errorf("%s: %v %s", c.name, got, verdict(got))
+		}
+	}
+}
+
+// A directory that is named like a program does not hide the program.
+func TestIsProgram(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("web", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("manifest", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for arg, want := range map[string]bool{
+		"web": true, "db": true, "app:0": true, "manifest": false, "box.toml": false, "./web": false, "-": false,
+	} {
+		if got := isProgram(arg); got != want {
+			t.Errorf("isProgram(%q) = %t", arg, got)
 		}
 	}
 }
