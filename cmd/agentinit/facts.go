@@ -297,10 +297,24 @@ func (a applier) carryOut(ctx context.Context, dryRun bool, begun func()) (api.A
 	}
 	for _, c := range result.Changes {
 		out.Changes = append(out.Changes, api.ApplyChange{
-			Program: c.Program, Was: c.Was, Action: string(c.Kind), Keys: c.Fields, Error: result.Troubles[c.Program],
+			Program: c.Program, Was: c.Was, Action: string(c.Kind), Keys: manifestKeys(c.Fields), Error: result.Troubles[c.Program],
 		})
 	}
 	return out, nil
+}
+
+// keyOf is the manifest's key of each field of program.Spec that has another name in JSON.
+var keyOf = map[string]string{
+	"argv": "command", "env": "environment", "credential": "user", "readiness": "ready", "name": "instances",
+}
+
+// manifestKeys are the keys of the manifest that decide about the fields.
+func manifestKeys(fields []string) []string {
+	keys := slices.Clone(fields)
+	for i, field := range keys {
+		keys[i] = cmp.Or(keyOf[field], field)
+	}
+	return keys
 }
 
 // apply reads the manifest when it is this apply's turn, not when it is asked for:

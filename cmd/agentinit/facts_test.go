@@ -1,9 +1,12 @@
 package main
 
 import (
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // An apply tells what is new: a warning of the boot that has only moved is not.
@@ -14,5 +17,34 @@ func TestWarningsAreToldOnce(t *testing.T) {
 	got := newFindings([]schema.Finding{moved, fresh}, []schema.Finding{old})
 	if len(got) != 1 || got[0] != fresh {
 		t.Errorf("told %v, want %v alone", got, fresh)
+	}
+}
+
+// What an apply names as changed is a key that people can find in the manifest.
+func TestChangedFieldsAreManifestKeys(t *testing.T) {
+	unknown := func(key string) bool {
+		_, _, findings := schema.Load("agentbox.toml", []byte("[programs.web]\n"+key+" = 0\n"))
+		for _, f := range findings {
+			if strings.Contains(f.Message, "unknown key") {
+				return true
+			}
+		}
+		return false
+	}
+	if !unknown("no_such_key") {
+		t.Fatal("the manifest accepts every key")
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[program.Spec]()) {
+		switch field.Name {
+		case "Group", "Instance", "Secrets":
+			continue // the identity of an instance, and what another field tells
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name == "-" {
+			name = strings.ToLower(field.Name)
+		}
+		if key := manifestKeys([]string{name})[0]; unknown(key) {
+			t.Errorf("a change of Spec.%s is told as %q, which is no key of a program", field.Name, key)
+		}
 	}
 }
