@@ -96,6 +96,7 @@ type Owner struct {
 	noClone3, noCgroupClone atomic.Bool
 	noListener              atomic.Bool // the kernel refused a listener, and we have said so
 	refusalsOnce            sync.Once
+	mute                    sync.Once                // said that a filter keeps its listener from us
 	refused                 atomic.Pointer[refusals] // nil until it is needed, and where the kernel refuses it
 	null                    *os.File
 	ownPipes                []uint64           // inodes of our own standard streams that are pipes or sockets

@@ -194,6 +194,9 @@ func (r *refusals) serve(ep int, e unix.EpollEvent) {
 		r.mu.Lock()
 		delete(r.listeners, fd)
 		r.mu.Unlock()
+		// Closing it is not enough while a child that is not at its exec yet has it, too: it
+		// would be ready all the time, and as the next listener that gets its number.
+		_ = unix.EpollCtl(ep, unix.EPOLL_CTL_DEL, fd, nil) // it is there
 		unix.Close(fd)
 	}
 }
@@ -355,7 +358,7 @@ func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
 		sandbox = c.Sandbox.Filter
 	}
 	var r *refusals
-	if c.Refused != nil && (guard != nil || sandbox != nil) {
+	if c.Refused != nil && (guard != nil || sandbox != nil) && o.maySend(sandbox) {
 		r = o.refusals()
 	}
 	if r == nil {
@@ -376,6 +379,18 @@ func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
 	return nil
 }
 
+// maySend tells whether a process with the filter can send its listener. If not, it would wait
+// for an answer to that very call, and nobody would have the listener to give one.
+func (o *Owner) maySend(sandbox []unix.SockFilter) bool {
+	if sandbox == nil || filter.Passes(runtime.GOARCH, sandbox, unix.SYS_SENDMSG) {
+		return true
+	}
+	o.mute.Do(func() {
+		o.report("the seccomp filter of a program refuses or audits sendmsg(2): what such programs are refused is not counted")
+	})
+	return false
+}
+
 func (l *launch) addPlainFilters(guard, sandbox []unix.SockFilter) {
 	if guard != nil {
 		l.addFilter(stepInfo{op: opGuard}, guard)
@@ -386,9 +401,7 @@ func (l *launch) addPlainFilters(guard, sandbox []unix.SockFilter) {
 }
 
 // addListener installs a filter with a listener and sends it. The steps after it are for a
-// kernel that refuses the listener: before Linux 5.19, and where a filter around us has one. A
-// filter that keeps the process from sending leaves the start with a listener that nobody
-// has; its refusals are ENOSYS then.
+// kernel that refuses the listener: before Linux 5.19, and where a filter around us has one.
 func (l *launch) addListener(f []unix.SockFilter, id uint64, sock int) {
 	m := &message{id: id}
 	l.message = m

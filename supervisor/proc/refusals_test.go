@@ -1,6 +1,8 @@
 package proc
 
 import (
+	"context"
+	"encoding/binary"
 	"os"
 	"runtime"
 	"strconv"
@@ -181,5 +183,75 @@ func TestFloodOfRefusals(t *testing.T) {
 	}
 	if err := o.Kill(p.ID); err != nil {
 		t.Error(err)
+	}
+}
+
+// A filter that refuses what the listener is sent with must not make the process wait for
+// an answer that nobody can give.
+func TestFilterThatRefusesSending(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		log  bool
+	}{{"denied", false}, {"audited", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			reports := newReports()
+			o := newOwner(t, Options{Report: reports.add})
+			c := sh("exit 7")
+			c.NoNewPrivs = true
+			c.Sandbox = &Sandbox{Filter: compiled(t, filter.Policy{Preset: "default", Deny: []string{"sendmsg"}, Log: tc.log})}
+			c.Refused = func(Refusal) {}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			res, err := o.Run(ctx, c, 100)
+			if err != nil || res.Exit.Code() != 7 {
+				t.Errorf("got %+v, %v", res.Exit, err)
+			}
+			if !reports.has("sendmsg") {
+				t.Error("that nothing is counted was not reported")
+			}
+		})
+	}
+}
+
+// A listener whose processes are gone is gone, also while a new process that is not at its
+// exec yet holds a copy of it.
+func TestListenerThatIsHeldElsewhere(t *testing.T) {
+	r, err := newRefusals()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	var pipe [2]int // its reading end is ready as a listener is when the writing end closes
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[0])
+	r.expect(1, &watched{})
+	id := [8]byte{}
+	binary.NativeEndian.PutUint64(id[:], 1)
+	if err := unix.Sendmsg(r.remote, id[:], unix.UnixRights(pipe[0]), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	ep := int(r.ep.Fd())
+	step := func() int {
+		var ready [1]unix.EpollEvent
+		n, err := unix.EpollWait(ep, ready[:], 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			r.serve(ep, ready[0])
+		}
+		return n
+	}
+	if step() != 1 || len(r.listeners) != 1 {
+		t.Fatalf("the listener did not arrive: %v", r.listeners)
+	}
+	unix.Close(pipe[1])
+	if step() != 1 || len(r.listeners) != 0 {
+		t.Fatalf("its end was not noticed: %v", r.listeners)
+	}
+	if step() != 0 {
+		t.Error("the copy of the listener is still waited for")
 	}
 }

@@ -101,6 +101,17 @@ func (j *Judge) Decide(d Data) (refused syscall.Errno, logged bool) {
 	return unix.EPERM, false
 }
 
+// Passes tells whether f neither refuses nor logs a native call with this number, all of whose
+// arguments are 0.
+func Passes(goarch string, f []unix.SockFilter, nr int32) bool {
+	j, err := NewJudge(f)
+	if err != nil {
+		return false
+	}
+	refused, logged := j.Decide(Data{Nr: nr, Arch: tables(goarch)[0].arch})
+	return refused == 0 && !logged
+}
+
 // names are the system calls of each machine by number.
 var names = sync.OnceValue(func() map[string]map[int]string {
 	out := map[string]map[int]string{}
