@@ -4,8 +4,10 @@ import (
 	"context"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -52,7 +54,7 @@ const drainLimit = time.Second
 
 // crashed keeps the record of an end that was not expected. The caller holds mu.
 func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
-	if program.Expected(r.spec, exit) {
+	if program.Expected(r.spec, exit) || r.asked && asAsked(r.spec, exit, e.ByUs) {
 		return
 	}
 	c := Crash{
@@ -91,6 +93,26 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 			s.crashes[c.Program] = c
 		}
 	})
+}
+
+// asAsked tells whether a run that was to end has ended by a signal that stops programs, or
+// with the status that says so. A SEGV meanwhile is a crash all the same.
+func asAsked(spec *program.Spec, exit program.Exit, byUs bool) bool {
+	number := exit.SignalNumber
+	if number == 0 {
+		number = exit.Code - 128 // as shells and many programs put it
+	}
+	switch sig := syscall.Signal(number); sig {
+	case syscall.SIGKILL:
+		return byUs
+	case syscall.SIGTERM, syscall.SIGINT: // also by a stop_command
+		return true
+	default:
+		return slices.ContainsFunc(program.StopLadder(spec), func(rung program.StopStep) bool {
+			sent, err := proc.ParseSignal(rung.Signal)
+			return err == nil && sent == sig
+		})
+	}
 }
 
 // coreAt says where the kernel has put a core, as far as core_pattern tells: %p and %e

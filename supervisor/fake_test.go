@@ -157,6 +157,8 @@ func (k *kernel) Kill(name string, run uint64) error {
 	return nil
 }
 
+func (k *kernel) Asked(string, uint64) {}
+
 func (k *kernel) Forget(name string) {
 	k.mu.Lock()
 	h := k.habits[name]

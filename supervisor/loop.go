@@ -163,6 +163,9 @@ func (l *loop) step(e *entry, ev program.Event) {
 	before := e.m
 	var actions []program.Action
 	e.m, actions = before.Step(now, ev)
+	if e.m.Asked() {
+		l.sup.cfg.Processes.Asked(e.name, e.m.Run)
+	}
 	for _, a := range actions {
 		l.act(e, a)
 	}

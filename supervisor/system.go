@@ -74,6 +74,8 @@ type systemRun struct {
 	report  func(Report)
 	// forgotten says that the program went before this run did. System.mu.
 	forgotten bool
+	// asked says that somebody has asked for the end of the run. System.mu.
+	asked bool
 }
 
 // NewSystem begins to read the owner's exits. Trouble with the notification
@@ -381,6 +383,15 @@ func (s *System) Kill(name string, run uint64) error {
 		return err
 	}
 	return nil
+}
+
+// Asked implements Processes. A run that is not known yet has not been sent anything.
+func (s *System) Asked(name string, run uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[runKey{name, run}]; r != nil {
+		r.asked = true
+	}
 }
 
 // Rename implements Processes. Output keeps the name under which it came: see

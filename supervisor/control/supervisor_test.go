@@ -47,6 +47,8 @@ func (k *kernel) Kill(name string, run uint64) error {
 	return nil
 }
 
+func (k *kernel) Asked(string, uint64) {}
+
 func (k *kernel) Forget(string) {}
 
 func (k *kernel) Rename(string, string) {}

@@ -129,6 +129,9 @@ func (m Machine) WithSpec(spec *Spec) Machine {
 // Forking tells whether Spawn has not answered yet.
 func (m Machine) Forking() bool { return m.spawning }
 
+// Asked tells whether the run is being stopped because somebody asked for it.
+func (m Machine) Asked() bool { return m.State == Stopping && m.cause == byRequest }
+
 // Live tells whether processes of the program exist or may come into being.
 func (m Machine) Live() bool { return m.spawning || m.tree || m.hook == PreStart || m.hook == PostExit }
 

@@ -1,0 +1,68 @@
+package supervisor
+
+import (
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+func TestAsAsked(t *testing.T) {
+	byTerm := &program.Spec{}
+	byUsr2 := &program.Spec{Stop: []program.StopStep{{Signal: "USR2"}}}
+	for _, tc := range []struct {
+		name string
+		spec *program.Spec
+		exit program.Exit
+		byUs bool
+		want bool
+	}{
+		{"the ladder's signal", byTerm, program.Exit{Signal: "TERM", SignalNumber: 15}, false, true},
+		{"the status of it", byTerm, program.Exit{Code: 143}, false, true},
+		{"a ladder of its own", byUsr2, program.Exit{Signal: "USR2", SignalNumber: 12}, false, true},
+		{"not of another ladder", byTerm, program.Exit{Signal: "USR2", SignalNumber: 12}, false, false},
+		{"our KILL", byTerm, program.Exit{Signal: "KILL", SignalNumber: 9}, true, true},
+		{"the kernel's KILL", byTerm, program.Exit{Signal: "KILL", SignalNumber: 9}, false, false},
+		{"a SEGV meanwhile", byTerm, program.Exit{Signal: "SEGV", SignalNumber: 11}, false, false},
+		{"a status of its own", byTerm, program.Exit{Code: 3}, false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := asAsked(tc.spec, tc.exit, tc.byUs); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+// A program that is stopped has not crashed. Its twins have: one that somebody else ends, and
+// one that crashes while it is stopped.
+func TestAskedEndIsNoCrash(t *testing.T) {
+	const sleeps = "exec sleep 1000"
+	b := newRealBox(t, Config{}, spec("stopped", shell(sleeps)), spec("killed", shell(sleeps)),
+		spec("broken", shell("trap 'kill -SEGV $$' TERM; echo up; while :; do sleep 0.01; done"), func(s *program.Spec) {
+			s.Readiness.Probes = []program.Probe{{Dialect: "log", Target: "^up$"}}
+		}),
+		spec("deaf", shell("trap '' TERM; echo up; while :; do sleep 0.01; done"), func(s *program.Spec) {
+			s.Stop = []program.StopStep{{Signal: "TERM", Wait: 1}}
+			s.Readiness.Probes = []program.Probe{{Dialect: "log", Target: "^up$"}}
+		}))
+	b.sup.Boot()
+	for _, name := range []string{"stopped", "killed", "broken", "deaf"} {
+		b.await(name, in(program.Running))
+	}
+	if err := b.sup.Signal(t.Context(), "TERM", "killed"); err != nil {
+		t.Fatal(err)
+	}
+	b.await("killed", func(st Status) bool { return st.LastExit != nil })
+	for _, name := range []string{"stopped", "broken", "deaf"} {
+		if err := b.sup.Stop(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		b.await(name, in(program.Stopped))
+	}
+	crashes := b.sys.Crashes()
+	for name, want := range map[string]bool{"stopped": false, "deaf": false, "killed": true, "broken": true} {
+		if c, got := crashes[name]; got != want {
+			t.Errorf("%s: a crash: %v (%+v)", name, got, c.Exit)
+		}
+	}
+}
