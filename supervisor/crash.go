@@ -66,8 +66,11 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 	}
 	s.crashes[c.Program] = c
 	fields := map[string]any{
-		"pid": c.PID, "reason": exit.String(), "uptime_ms": c.Uptime.Milliseconds(), "max_rss_bytes": c.Rusage.MaxRSS,
+		"pid": c.PID, "reason": exit.String(), "uptime_ms": c.Uptime.Milliseconds(),
 		"cpu_ms": (c.Rusage.User + c.Rusage.System).Milliseconds(), "oom": exit.Cause != "",
+	}
+	if c.Rusage.MaxRSS > 0 {
+		fields["max_rss_bytes"] = c.Rusage.MaxRSS
 	}
 	if c.CoreAt != "" {
 		fields["core"] = c.CoreAt

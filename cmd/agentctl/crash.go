@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,7 +54,11 @@ func (c *cli) printCrash(x api.Crash) {
 	if x.CoreAt != "" {
 		line(c.stdout, "  core:   %s", printable(x.CoreAt))
 	}
-	line(c.stdout, "  used:   %d ms user, %d ms system, %d MiB at most", x.UserMS, x.SystemMS, x.MaxRSSBytes>>20)
+	memory := "memory not known" // see api.Crash
+	if x.MaxRSSBytes > 0 {
+		memory = fmt.Sprintf("%d MiB at most", x.MaxRSSBytes>>20)
+	}
+	line(c.stdout, "  used:   %d ms user, %d ms system, %s", x.UserMS, x.SystemMS, memory)
 	for _, l := range x.Stderr {
 		line(c.stdout, "  stderr: %s", printable(l))
 	}

@@ -22,7 +22,10 @@ const (
 // had waited for.
 type Rusage struct {
 	User, System time.Duration
-	MaxRSS       int64 // bytes, of the largest
+	// MaxRSS is the most memory that the largest process had resident, in bytes. Before
+	// its exec a process shares our memory, and the kernel counts that: what is not
+	// clearly more is 0, not known.
+	MaxRSS int64
 }
 
 // Exit is one notice of the stream.

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -211,4 +214,23 @@ func TestStdinPipeAndTTY(t *testing.T) {
 		t.Errorf("got %q, %v", b, err)
 	}
 	next(t, o, p.ID, Emptied)
+}
+
+// The kernel counts our memory as that of a new process, which shares it until its exec. Only
+// what is more than ours is known.
+func TestLargestMemory(t *testing.T) {
+	o := newOwner(t, Options{})
+	p := mustStart(t, o, sh("exit 0"))
+	if e := next(t, o, p.ID, Exited); e.Rusage.MaxRSS != 0 {
+		t.Errorf("a shell: %d MiB", e.Rusage.MaxRSS>>20)
+	}
+	size := sharedRSS()>>20 + 64
+	large := startTester(t, o, prog(built.Path(t), "memory", strconv.FormatInt(size, 10)))
+	large.line(t)
+	if err := o.Kill(large.ID); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, large.ID, Exited); e.Rusage.MaxRSS>>20 < size || e.Rusage.MaxRSS>>20 > 4*size {
+		t.Errorf("one of %d MiB: %d MiB", size, e.Rusage.MaxRSS>>20)
+	}
 }

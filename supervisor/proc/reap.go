@@ -145,6 +145,9 @@ func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	delete(o.byPID, p.pid)
 	p.reaped, p.launch = true, nil
 	o.forgetDeath(p)
+	if e.usage.MaxRSS <= sharedRSS() {
+		e.usage.MaxRSS = 0
+	}
 	p.spent.add(e.usage)
 	o.stats.Exited++
 	if !p.silent {
@@ -243,6 +246,18 @@ func rusage(ru *syscall.Rusage) Rusage {
 		User: time.Duration(ru.Utime.Nano()), System: time.Duration(ru.Stime.Nano()),
 		MaxRSS: ru.Maxrss << 10, // the kernel counts KiB
 	}
+}
+
+// sharedRSS is what the maximum of a process of ours may be of our own memory, which it shared
+// until its exec. An eighth more: the kernel counts resident pages roughly (percpu_counter in
+// mm/memory.c).
+func sharedRSS() int64 {
+	var own syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &own) != nil {
+		return 0 // it never fails for ourselves
+	}
+	peak := rusage(&own).MaxRSS
+	return peak + peak/8
 }
 
 func (r *Rusage) add(x Rusage) {

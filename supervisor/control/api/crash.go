@@ -24,7 +24,9 @@ type Crash struct {
 	Killed bool `json:"killed,omitempty"`
 	// CoreAt is where the core lies, or which program got it, by core_pattern (core(5)).
 	CoreAt string `json:"core_at,omitempty"`
-	// What its processes used: CPU time, and the resident memory of the largest.
+	// What its processes used: CPU time, and the resident memory of the largest. The
+	// kernel counts agentinit's own memory at the start of a program as its: MaxRSSBytes is
+	// 0, not known, for one that never had clearly more than agentinit.
 	UserMS      int64 `json:"user_ms"`
 	SystemMS    int64 `json:"system_ms"`
 	MaxRSSBytes int64 `json:"max_rss_bytes"`
