@@ -59,7 +59,7 @@ func verbs() []verb {
 		{"pester", "N SECONDS ADDRESS…", "ask each address on N connections without pause; say how many answers", pester},
 		{"get", "URL", "print what that address answers", httpGet},
 		{"lease", "FILE", "take a write lease on the file, say \"held\", stay, keep it", lease},
-		{"trace", "PID [at-exit] [wait]", "trace that process, say \"seized\", and do not wait for its end, unless told to; stop it at its exit", trace},
+		{"trace", "PID [thread] [at-exit] [wait]", "trace that process, or another thread of it than the first, say \"seized\", and do not wait for its end, unless told to; stop it at its exit", trace},
 		{"tamper", "PID TID", "try what could hurt that process, harmlessly; say what each attempt answers", tamper},
 		{"shed-mark", "", "lower the limit of queued signals, by either call; say \"shed\" if that works", shedMark},
 		{"stop-storm", "", "as a child of PID 1, say \"storm\" and stop every other process of the namespace, again and again", stopStorm},

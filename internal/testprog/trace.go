@@ -2,24 +2,33 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"runtime"
+	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// trace makes the process ours to trace (ptrace(2), PTRACE_SEIZE) and keeps its end to
-// ourselves, unless it is to wait for it.
+// trace makes the process, or one of its other threads, ours to trace (ptrace(2),
+// PTRACE_SEIZE) and keeps its end to ourselves, unless it is to wait for it.
 func trace(args []string) error {
 	runtime.LockOSThread() // the kernel takes a thread for the tracer
 	pid, err := number(args, 0, 1)
 	if err != nil {
 		return err
 	}
+	tid := pid
+	if has(args, "thread") {
+		if tid, err = lastThread(pid); err != nil {
+			return err
+		}
+	}
 	options := uintptr(0)
 	if has(args, "at-exit") {
 		options = unix.PTRACE_O_TRACEEXIT
 	}
-	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, options, 0, 0); errno != 0 {
+	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, options, 0, 0); errno != 0 {
 		fmt.Println("refused", errno)
 		return forever()
 	}
@@ -32,4 +41,18 @@ func trace(args []string) error {
 		fmt.Println("waited")
 	}
 	return forever()
+}
+
+// lastThread is a thread of the process that is not its first, as soon as it has one.
+func lastThread(pid int) (int, error) {
+	for {
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			return 0, err
+		}
+		if last := threads[len(threads)-1].Name(); last != strconv.Itoa(pid) {
+			return strconv.Atoi(last)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }

@@ -137,20 +137,37 @@ func (o *Owner) freeKilled(p *process) {
 	tasks := o.tree(p)
 	o.mu.Lock()
 	if !p.reaped {
-		told = append(told, o.endTracer(p.pid))
+		told = append(told, o.endTracers(p.pid)...)
 	}
 	o.mu.Unlock()
 	for _, t := range p.inScope(tasks, p.scope) {
-		told = append(told, o.endTracer(t.pid))
+		told = append(told, o.endTracers(t.pid)...)
 	}
 	for _, message := range told {
-		if message != "" {
-			o.report(message)
-		}
+		o.report(message)
 	}
 }
 
-// endTracer kills the tracer of a process, if it has one that descends from us, and returns
+// endTracers does endTracer for each thread of a process: as long as a tracer keeps the end
+// of one to itself, the kernel tells nobody of the end of the process.
+func (o *Owner) endTracers(pid int) (told []string) {
+	threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	if err != nil {
+		return nil // gone
+	}
+	for _, thread := range threads {
+		tid, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			continue
+		}
+		if message := o.endTracer(tid); message != "" {
+			told = append(told, message)
+		}
+	}
+	return told
+}
+
+// endTracer kills the tracer of a thread, if it has one that descends from us, and returns
 // what to tell of that.
 func (o *Owner) endTracer(pid int) string {
 	tracer := tracerOf(pid)
@@ -190,7 +207,7 @@ func (o *Owner) descends(pid int) bool {
 	return false
 }
 
-// tracerOf is the process that traces another; 0 for none, or one that we do not see.
+// tracerOf is the process that traces a thread; 0 for none, or one that we do not see.
 func tracerOf(pid int) int {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

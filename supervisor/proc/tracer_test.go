@@ -83,6 +83,17 @@ func TestTracerCannotHoldWhatIsKilled(t *testing.T) {
 	}
 }
 
+// Nor does one that traces another thread than the first: the process is dead, and yet not
+// over for anybody.
+func TestTracerOfAThread(t *testing.T) {
+	o := newOwner(t, Options{})
+	victim, _ := traced(t, o, "thread")
+	if err := o.Kill(victim.ID); err != nil {
+		t.Fatal(err)
+	}
+	next(t, o, victim.ID, Exited)
+}
+
 // A tracer that waits is a debugger, and is left alone.
 func TestTracerThatWaitsLives(t *testing.T) {
 	o := newOwner(t, Options{})
