@@ -122,6 +122,9 @@ func ParseEntry(raw []byte) (e Entry, draft, event *nostr.Event, err error) {
 	if draft, err = nip01.ParseRumor(e.Draft); err != nil {
 		return e, nil, nil, err
 	}
+	if provesIdentity(draft.Kind) { // who can write here must not get one signed
+		return e, nil, nil, fmt.Errorf("has kind %d, which proves who the box is and is never published", draft.Kind)
+	}
 	if e.Event == nil {
 		if e.Status == Published || e.EventID != "" {
 			return e, nil, nil, fmt.Errorf("names an event that it does not have")

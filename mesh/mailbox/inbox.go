@@ -63,8 +63,9 @@ func (m *Mailbox) loadInbox() error {
 	policy := m.cfg.Policy()
 	for _, name := range names {
 		raw, _, err := m.cfg.Files.ReadFile(m.path(inboxDir, name+".json"), maxFile)
-		if err != nil {
-			return fmt.Errorf("cannot read the inbox: %w", err)
+		if err != nil { // one file must not close the mailbox
+			m.unreadable(inboxDir, name, err)
+			continue
 		}
 		r, event, message, err := ParseRecord(raw)
 		if err == nil && event.ID != name {

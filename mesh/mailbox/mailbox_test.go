@@ -33,6 +33,8 @@ type disk struct {
 	mortal int
 	writes int
 	broken error // of every write
+	// unreadable is a file that cannot be read.
+	unreadable string
 }
 
 func newDisk() *disk { return &disk{files: map[string]string{}} }
@@ -64,8 +66,11 @@ func (d *disk) ReadFile(name string, _ int64) ([]byte, fs.FileInfo, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	text, ok := d.files[name]
-	if !ok {
+	switch {
+	case !ok:
 		return nil, nil, fs.ErrNotExist
+	case name == d.unreadable:
+		return nil, nil, fs.ErrPermission
 	}
 	return []byte(text), nil, nil
 }
@@ -379,6 +384,77 @@ func TestForeignFiles(t *testing.T) {
 	if err := m.Take(t.Context(), e, "ws://a", now); err != nil || !strings.Contains(w.disk.files[file], "real") {
 		t.Error("it was not repaired: ", err)
 	}
+}
+
+// A draft that somebody has put into the outbox must not make the box log in for them.
+func TestPlantedProofIsNotSigned(t *testing.T) {
+	w := newWorld(t)
+	for _, kind := range []int{nip01.KindAuth, 27235} {
+		draft := rumor(w.own, kind, "", w.friend)
+		planted, err := json.Marshal(Entry{PendingID: pendingID("x"), Status: Pending, Draft: json.RawMessage(draft.String())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.disk.files["/pod/events/outbox/"+pendingID("x")+".json"] = string(planted)
+		m := w.open(t)
+		if _, err := m.attempt(t.Context(), pendingID("x")); err == nil || m.Counts().Pending != 0 || len(w.relays.asked) != 0 {
+			t.Errorf("kind %d: %v, counts %+v, published %v", kind, err, m.Counts(), w.relays.asked)
+		}
+	}
+}
+
+// Files that cannot be read, or not be renamed, are told of and leave the rest at work.
+func TestOneFileDoesNotCloseTheMailbox(t *testing.T) {
+	w := newWorld(t)
+	m := w.open(t)
+	e, err := m.Send(Outgoing{Kind: 1, Content: "hello"}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.disk.mortal = w.disk.writes + 2 // at the rename of the event that a relay has
+	if _, err := m.attempt(t.Context(), e.PendingID); !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	bad := "/pod/events/inbox/" + strings.Repeat("ab", 32) + ".json"
+	w.disk.mortal, w.disk.broken, w.disk.unreadable, w.disk.files[bad] = 0, errors.New("read-only"), bad, ""
+	delete(w.disk.files, "/pod/events/outbox/"+e.EventID+".json.tmp-0123")
+	m = w.open(t)
+	if c := m.Counts(); c.Pending != 1 || len(w.reports) != 2 {
+		t.Errorf("counts %+v, reports %v", c, w.reports)
+	}
+	w.disk.broken = nil
+	if e, err = m.attempt(t.Context(), e.PendingID); err != nil || e.Status != Published || len(w.relays.asked) != 1 {
+		t.Errorf("%+v, %v; relays were asked for %v", e, err, w.relays.asked)
+	}
+}
+
+// Who asks for a message whose file is being made or renamed waits for that.
+func TestEntryWaitsForItsFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		m := w.open(t)
+		e, err := m.Send(Outgoing{Kind: 1, Content: "hello", Key: "k"}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.outbox[e.PendingID].sending = true // as next does
+		if e, err = m.attempt(t.Context(), e.PendingID); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan Entry, 1)
+		go func() {
+			again, err := m.Send(Outgoing{Kind: 1, Content: "hello", Key: "k"}, now)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- again
+		}()
+		synctest.Wait()
+		m.settle(e, now)
+		if again := <-got; again.FinalEventID != e.EventID {
+			t.Errorf("got %+v", again)
+		}
+	})
 }
 
 func TestInboxIsBounded(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	mathrand "math/rand/v2"
 	"slices"
 	"sync"
@@ -69,8 +70,11 @@ func (m *Mailbox) loadOutbox() error {
 		}
 		s := &slot{file: name, status: e.Status, created: e.CreatedAt}
 		if e.Status == Published && name == e.PendingID { // killed before the rename
-			if s.file, err = m.rename(e); err != nil {
-				return err
+			if file, err := m.rename(e); err == nil {
+				s.file = file
+			} else { // attempt tries again
+				m.unreadable(outboxDir, name, err)
+				s.status = Pending
 			}
 		}
 		m.outbox[e.PendingID] = s
@@ -178,7 +182,7 @@ func draftOf(o Outgoing, pendingID string, own identity.PublicKey, now time.Time
 		return nil, &InvalidError{"event", "is not valid: " + err.Error()}
 	case o.To == "" && (d.Kind == nip01.KindSeal || d.Kind == nip01.KindGiftWrap || d.Kind == KindChat || d.Kind == kindFile):
 		return nil, &InvalidError{"kind", fmt.Sprintf("%d is private; say to whom", d.Kind)}
-	case d.Kind == nip01.KindAuth || d.Kind == 27235:
+	case provesIdentity(d.Kind):
 		return nil, &InvalidError{"kind", fmt.Sprintf("%d proves who the box is and is never published", d.Kind)}
 	case o.To != "" && len(raw) > maxRumor:
 		return nil, &InvalidError{"content", fmt.Sprintf("makes a private message of %d bytes, the limit is %d", len(raw), maxRumor)}
@@ -188,20 +192,14 @@ func draftOf(o Outgoing, pendingID string, own identity.PublicKey, now time.Time
 	return d, nil
 }
 
+// provesIdentity tells whether an event of the kind logs its author in: at relays (NIP-42), at
+// HTTP servers (NIP-98).
+func provesIdentity(kind int) bool { return kind == nip01.KindAuth || kind == 27235 }
+
 // again is the message that the same idempotency key has made before.
 func (m *Mailbox) again(e Entry, draft *nostr.Event) (Entry, error) {
-	m.mu.Lock()
-	s := m.outbox[e.PendingID]
-	var file string
-	if s != nil {
-		file = s.file
-	}
-	m.mu.Unlock()
-	if s == nil {
-		return Entry{}, nil
-	}
-	known, err := m.readEntry(file)
-	if err != nil {
+	known, there, err := m.Entry(e.PendingID)
+	if err != nil || !there {
 		return Entry{}, err
 	}
 	before, err := nip01.ParseRumor(known.Draft)
@@ -239,6 +237,13 @@ func (m *Mailbox) drop(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.outbox, id)
+	m.tellChanged()
+}
+
+// tellChanged is called with the mutex held.
+func (m *Mailbox) tellChanged() {
+	close(m.changed)
+	m.changed = make(chan struct{})
 }
 
 // sign makes the event and writes it: it is published only after that, so that a
@@ -277,8 +282,7 @@ func (m *Mailbox) settle(e Entry, due time.Time) {
 			s.file = e.FinalEventID
 		}
 	}
-	close(m.changed)
-	m.changed = make(chan struct{})
+	m.tellChanged()
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -403,20 +407,27 @@ func (m *Mailbox) attempt(ctx context.Context, id string) (Entry, error) {
 	return e, err
 }
 
-// Entry is a message of the outbox; false without one.
+// Entry is a message of the outbox; false without one. It waits while the message's
+// file is being made or renamed.
 func (m *Mailbox) Entry(id string) (Entry, bool, error) {
-	m.mu.Lock()
-	s := m.outbox[id]
-	var file string
-	if s != nil {
-		file = s.file
+	for {
+		m.mu.Lock()
+		s, changed := m.outbox[id], m.changed
+		var file string
+		var sending bool
+		if s != nil {
+			file, sending = s.file, s.sending
+		}
+		m.mu.Unlock()
+		if s == nil {
+			return Entry{}, false, nil
+		}
+		e, err := m.readEntry(file)
+		if !sending || !errors.Is(err, fs.ErrNotExist) {
+			return e, true, err
+		}
+		<-changed // the step that is under way ends with settle or drop
 	}
-	m.mu.Unlock()
-	if s == nil {
-		return Entry{}, false, nil
-	}
-	e, err := m.readEntry(file)
-	return e, true, err
 }
 
 // Wait returns the message as soon as it is not pending any more, or as it is when
