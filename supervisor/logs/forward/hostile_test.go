@@ -94,6 +94,8 @@ func TestOTLPPartialSuccess(t *testing.T) {
 		`{"partialSuccess":{"rejectedLogRecords":"1","errorMessage":"too old"}}`: {Sent: 1, Dropped: 1},
 		`{"partialSuccess":{"rejectedLogRecords":9}}`:                            {Dropped: 2},
 		`{"partialSuccess":{"errorMessage":"a warning"}}`:                        {Sent: 2},
+		// A message longer than what is shown of it.
+		`{"partialSuccess":{"errorMessage":"` + strings.Repeat("x", 2000) + `","rejectedLogRecords":2}}`: {Dropped: 2},
 		`{}`: {Sent: 2}, "": {Sent: 2}, "<html>": {Sent: 2},
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))

@@ -39,6 +39,9 @@ var protocols = map[string]struct {
 	"http": {"/", "application/x-ndjson", jsonLines, wholly},
 }
 
+// maxAnswer bounds what is read of an answer that takes a batch, in bytes.
+const maxAnswer = 64 << 10
+
 func wholly([]byte) error { return nil }
 
 // otlpAccepted reads how many records a collector has rejected (OTLP 1.0, "Partial
@@ -57,7 +60,7 @@ func otlpAccepted(body []byte) error {
 	if err != nil || rejected <= 0 {
 		return nil
 	}
-	return &partError{fmt.Errorf("%d records rejected: %s", rejected, strconv.QuoteToASCII(answer.Partial.Message)), rejected}
+	return &partError{fmt.Errorf("%d records rejected: %s", rejected, strconv.QuoteToASCII(fmt.Sprintf("%.512s", answer.Partial.Message))), rejected}
 }
 
 func newPush(cfg Config) (*push, error) {
@@ -117,10 +120,11 @@ func (p *push) send(ctx context.Context, batch []logs.Line) error {
 		return err
 	}
 	defer resp.Body.Close()
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for the error; the status decides
 	if resp.StatusCode/100 == 2 {
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // the status has decided
 		return p.accepted(said)
 	}
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for the error; the status decides
 	err = fmt.Errorf("%s: %s", resp.Status, strconv.QuoteToASCII(strings.TrimSpace(string(said))))
 	switch code := resp.StatusCode; {
 	case code == http.StatusTooManyRequests || code == http.StatusRequestTimeout || code >= 500:
