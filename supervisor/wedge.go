@@ -58,7 +58,7 @@ func (t *twoJudges) say(judge int, r Report) {
 // lookForWedge looks until ctx ends.
 func (s *System) lookForWedge(ctx context.Context, spec *program.Spec, run uint64, report func(Report)) {
 	rules := spec.Health.Wedge
-	name, first := s.vitals(spec.Name, run)
+	name, first := s.vitals(rules, spec.Name, run)
 	watch := program.NewWedgeWatch(rules, time.Now(), first)
 	tick := time.NewTicker(rules.Every())
 	defer tick.Stop()
@@ -69,7 +69,7 @@ func (s *System) lookForWedge(ctx context.Context, spec *program.Spec, run uint6
 			return
 		case <-tick.C:
 		}
-		now, v := s.vitals(name, run)
+		now, v := s.vitals(rules, name, run)
 		name = now
 		why := watch.Look(time.Now(), v)
 		switch {
@@ -86,8 +86,9 @@ func (s *System) lookForWedge(ctx context.Context, spec *program.Spec, run uint6
 	}
 }
 
-// vitals takes a look. name is what the program is called now.
-func (s *System) vitals(was string, run uint64) (name string, v program.Vitals) {
+// vitals takes a look at what the rules need: a program decides how many processes and
+// threads there are to look at. name is what the program is called now.
+func (s *System) vitals(rules program.Wedge, was string, run uint64) (name string, v program.Vitals) {
 	s.mu.Lock()
 	r := s.runs[runKey{was, run}]
 	var born string
@@ -99,15 +100,18 @@ func (s *System) vitals(was string, run uint64) (name string, v program.Vitals) 
 	if r == nil {
 		return name, v
 	}
-	for _, stream := range s.cfg.Logs.Stats() {
-		if stream.Program == born {
-			v.Output += stream.Bytes
+	for _, stream := range s.cfg.Logs.Stats(born) {
+		v.Output += stream.Bytes
+	}
+	if rules.Spinning > 0 {
+		if u, err := s.cfg.Owner.Usage(r.proc.ID); err == nil { // else it has ended
+			v.CPU = u.CPU
 		}
+		v.Runnable = s.cfg.Owner.Runnable(r.proc.ID)
 	}
-	if u, err := s.cfg.Owner.Usage(r.proc.ID); err == nil { // else it has ended
-		v.CPU = u.CPU
+	if rules.Blocked <= 0 {
+		return name, v
 	}
-	v.Runnable = s.cfg.Owner.Runnable(r.proc.ID)
 	for _, m := range s.Processes(name, run) {
 		if m.State == 'D' {
 			v.Blocked = append(v.Blocked, m.PID)

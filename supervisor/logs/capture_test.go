@@ -572,6 +572,9 @@ func TestReadMergesFiltersAndFollows(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
+	if rows := p.Stats("b"); len(rows) != 2 || rows[0].Program != "b" || rows[1].Program != "b" {
+		t.Errorf("Stats of b: %+v", rows)
+	}
 	p.Remove("a")
 	if got := fmt.Sprint(texts(all(p, Query{}))); got != "[line 1 line 3]" {
 		t.Errorf("after Remove: %s", got)

@@ -141,10 +141,11 @@ func (p *Plane) sinkFor(o Options, kind Stream) (sink, *fileSink) {
 	return p.console, nil
 }
 
-// Stats returns the counters of all programs, by program and stream.
-func (p *Plane) Stats() []StreamStats {
+// Stats returns the counters of the programs of these names, of all without names, by
+// program and stream.
+func (p *Plane) Stats(programs ...string) []StreamStats {
 	var stats []StreamStats
-	list := p.list(nil)
+	list := p.list(programs)
 	slices.SortFunc(list, func(a, b *programLog) int { return cmp.Compare(a.name, b.name) })
 	for _, pl := range list {
 		for i := range pl.rings {
