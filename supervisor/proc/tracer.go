@@ -134,37 +134,47 @@ func (o *Owner) freeDead(p *process) {
 // a process at the door (PTRACE_O_TRACEEXIT), where a second KILL is dropped.
 func (o *Owner) freeKilled(p *process) {
 	var told []string
+	end := func(traced []int) {
+		for _, tid := range traced {
+			if message := o.endTracer(tid); message != "" {
+				told = append(told, message)
+			}
+		}
+	}
 	tasks := o.tree(p)
+	leader := tracedThreads(p.pid) // not with the mutex held: it may have very many
 	o.mu.Lock()
 	if !p.reaped {
-		told = append(told, o.endTracers(p.pid)...)
+		end(leader)
 	}
 	o.mu.Unlock()
 	for _, t := range p.inScope(tasks, p.scope) {
-		told = append(told, o.endTracers(t.pid)...)
+		end(tracedThreads(t.pid))
 	}
 	for _, message := range told {
 		o.report(message)
 	}
 }
 
-// endTracers does endTracer for each thread of a process: as long as a tracer keeps the end
-// of one to itself, the kernel tells nobody of the end of the process.
-func (o *Owner) endTracers(pid int) (told []string) {
+// tracedThreads lists one thread of a process for each of its tracers: as long as a tracer
+// keeps the end of a thread to itself, the kernel tells nobody of the end of the process.
+func tracedThreads(pid int) (tids []int) {
 	threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
 		return nil // gone
 	}
+	seen := map[int]bool{0: true}
 	for _, thread := range threads {
 		tid, err := strconv.Atoi(thread.Name())
 		if err != nil {
 			continue
 		}
-		if message := o.endTracer(tid); message != "" {
-			told = append(told, message)
+		if tracer := tracerOf(tid); !seen[tracer] {
+			seen[tracer] = true
+			tids = append(tids, tid)
 		}
 	}
-	return told
+	return tids
 }
 
 // endTracer kills the tracer of a thread, if it has one that descends from us, and returns
