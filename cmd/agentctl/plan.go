@@ -69,11 +69,10 @@ func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) stri
 	facts := c.planFacts()
 	facts.Main = mainArgs
 	p, more := plan.Resolve(m, doc, facts)
-	misshapen := rules.Errors(findings)
-	findings = rules.WarningsFirst(slices.Concat(findings, more))
-	if misshapen {
-		return c.refuse(findings)
+	if rules.Errors(findings) { // misshapen
+		return c.refuse(rules.WarningsFirst(slices.Concat(findings, more)))
 	}
+	findings = rules.WarningsFirst(slices.Concat(findings, rules.Run(doc, c.ruleFacts()), more))
 	printFindings(c.stderr, findings)
 	// The plan of a manifest with mistakes is still worth looking at.
 	switch {
