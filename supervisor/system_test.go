@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -371,7 +372,17 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 	}
 	for pid := range strings.FieldsSeq(string(pids)) {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
-		if err == nil && !strings.Contains(string(stat), ") Z ") {
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest)
+		const exiting = 0x4 // PF_EXITING: its end has begun and nothing takes it back
+		flags, err := strconv.ParseUint(fields[6], 10, 64)
+		if err != nil {
+			t.Fatalf("%q: %v", stat, err)
+		}
+		if fields[0] != "Z" && flags&exiting == 0 {
 			t.Errorf("process %s outlives the stop: %s", pid, stat)
 		}
 	}
