@@ -112,32 +112,38 @@ func Guard(goarch string, g Guarded) ([]unix.SockFilter, error) {
 
 func archLabel(i int) string { return "arch" + string(rune('0'+i)) }
 
-// dispatch goes to the handler of the call.
+// dispatch goes to the handler of the call. It searches by halves: at the installation of a
+// filter the kernel works through it once for every number of a system call, to learn which
+// ones need no filter later (seccomp_cache_prepare in kernel/seccomp.c).
 func (p *program) dispatch(c calls, g Guarded) {
 	p.load(offNr)
 	if c.arch == unix.AUDIT_ARCH_X86_64 {
 		p.when(bpf.JumpGreaterOrEqual, x32Bit, "absent")
 	}
-	type row struct {
-		nr    uint32
-		label string
-	}
-	rows := []row{
-		{c.kill, "kill"}, {c.tkill, "first"}, {c.tgkill, "both"}, {c.sigqueue, "kill"}, {c.tgsigqueue, "both"},
-		{c.pidfdOpen, "first"}, {c.prlimit, "prlimit"}, {c.setrlimit, "setrlimit"},
-		{c.schedParam, "first"}, {c.schedScheduler, "first"}, {c.schedAffinity, "first"}, {c.schedAttr, "first"},
-		{c.setpriority, "setpriority"}, {c.ioprio, "ioprio"}, {c.ptrace, "ptrace"}, {c.readv, "first"}, {c.writev, "first"},
-		{c.movePages, "first"}, {c.migratePages, "first"}, {c.reboot, "deny"},
-	}
-	if !g.Scoped {
-		rows = append(rows, row{c.pidfdSend, "absent"}, row{c.fcntl, "fcntl"}, row{c.fcntl64, "fcntl"}, row{c.ioctl, "ioctl"})
-	}
-	for _, r := range rows {
-		if r.nr != 0 {
-			p.when(bpf.JumpEqual, r.nr, r.label)
+	handlers := map[int]string{}
+	handle := func(label string, numbers ...uint32) {
+		for _, n := range numbers {
+			if n != 0 {
+				handlers[int(n)] = label
+			}
 		}
 	}
-	p.jump("allow")
+	handle("kill", c.kill, c.sigqueue)
+	handle("both", c.tgkill, c.tgsigqueue)
+	handle("first", c.tkill, c.pidfdOpen, c.schedParam, c.schedScheduler, c.schedAffinity, c.schedAttr,
+		c.readv, c.writev, c.movePages, c.migratePages)
+	handle("prlimit", c.prlimit)
+	handle("setrlimit", c.setrlimit)
+	handle("setpriority", c.setpriority)
+	handle("ioprio", c.ioprio)
+	handle("ptrace", c.ptrace)
+	handle("deny", c.reboot)
+	if !g.Scoped {
+		handle("absent", c.pidfdSend)
+		handle("fcntl", c.fcntl, c.fcntl64)
+		handle("ioctl", c.ioctl)
+	}
+	p.search(ranges(handlers, true))
 }
 
 // handlers look at the arguments. A pid is an int: its upper half does not count.

@@ -220,8 +220,7 @@ func (p *program) search(spans []span) {
 func (p *program) conditions(pol Policy) {
 	p.label("clone")
 	p.load(low(0))
-	p.code = append(p.code, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: namespaceFlags, SkipFalse: 1})
-	p.jump("deny")
+	p.when(bpf.JumpBitsSet, namespaceFlags, "deny")
 	p.jump("allow")
 	p.label("personality")
 	p.load(low(0))

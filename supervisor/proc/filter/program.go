@@ -7,6 +7,7 @@ package filter
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -32,55 +33,86 @@ const (
 
 func errno(e uint32) uint32 { return retErrno | e }
 
-// program is a filter in the making. Jumps go to labels, which may lie ahead; a
-// conditional jump of BPF reaches 255 instructions, so each is a short one around a
-// long one.
+// program is a filter in the making. Jumps go to labels, which must lie ahead.
 type program struct {
-	code   []bpf.Instruction
-	jumps  map[int]string // index of a bpf.Jump to its label
-	labels map[string]int
+	code   []instruction
+	labels map[int][]string // by the index of the instruction that follows
 	fresh  int
 }
 
-func newProgram() *program {
-	return &program{jumps: map[int]string{}, labels: map[string]int{}}
+// instruction is one of BPF; a bpf.Jump or bpf.JumpIf goes to a label.
+type instruction struct {
+	bpf.Instruction
+	to string
 }
 
-func (p *program) label(name string) { p.labels[name] = len(p.code) }
+func newProgram() *program { return &program{labels: map[int][]string{}} }
 
-// unique makes a label that nobody else uses.
+func (p *program) label(name string) {
+	p.labels[len(p.code)] = append(p.labels[len(p.code)], name)
+}
+
+// unique makes a label that nothing else uses.
 func (p *program) unique() string {
 	p.fresh++
 	return fmt.Sprintf("#%d", p.fresh)
 }
 
-func (p *program) load(off uint32) {
-	p.code = append(p.code, bpf.LoadAbsolute{Off: off, Size: 4})
+func (p *program) add(i bpf.Instruction, to string) {
+	p.code = append(p.code, instruction{i, to})
 }
 
-func (p *program) ret(action uint32) { p.code = append(p.code, bpf.RetConstant{Val: action}) }
+func (p *program) load(off uint32) { p.add(bpf.LoadAbsolute{Off: off, Size: 4}, "") }
 
-func (p *program) jump(label string) {
-	p.jumps[len(p.code)] = label
-	p.code = append(p.code, bpf.Jump{})
-}
+func (p *program) ret(action uint32) { p.add(bpf.RetConstant{Val: action}, "") }
+
+func (p *program) jump(label string) { p.add(bpf.Jump{}, label) }
 
 // when jumps if the accumulator compares so with val.
 func (p *program) when(cond bpf.JumpTest, val uint32, label string) {
-	p.code = append(p.code, bpf.JumpIf{Cond: cond, Val: val, SkipFalse: 1})
-	p.jump(label)
+	p.add(bpf.JumpIf{Cond: cond, Val: val}, label)
 }
 
-// assemble resolves the labels.
+// longestSkip is how many instructions a conditional jump of BPF can skip.
+const longestSkip = 255
+
+// assemble resolves the labels. It goes from the end to the beginning, where the length of
+// every jump is known.
 func (p *program) assemble() ([]unix.SockFilter, error) {
-	for at, label := range p.jumps {
-		to, ok := p.labels[label]
-		if !ok || to <= at {
-			return nil, fmt.Errorf("no label %q after instruction %d", label, at)
+	var reversed []bpf.Instruction
+	behind := map[string]int{} // how many instructions follow a label
+	for i := len(p.code); ; i-- {
+		for _, name := range p.labels[i] {
+			behind[name] = len(reversed)
 		}
-		p.code[at] = bpf.Jump{Skip: uint32(to - at - 1)}
+		if i == 0 {
+			break
+		}
+		x := p.code[i-1]
+		to, ok := behind[x.to]
+		if !ok && x.to != "" {
+			return nil, fmt.Errorf("no label %q after instruction %d", x.to, i-1)
+		}
+		skip := len(reversed) - to
+		switch jump := x.Instruction.(type) {
+		case bpf.Jump:
+			if skip > 0 {
+				reversed = append(reversed, bpf.Jump{Skip: uint32(skip)})
+			}
+		case bpf.JumpIf:
+			if skip <= longestSkip {
+				jump.SkipTrue = uint8(skip)
+			} else { // a short jump around a long one
+				reversed = append(reversed, bpf.Jump{Skip: uint32(skip)})
+				jump.SkipFalse = 1
+			}
+			reversed = append(reversed, jump)
+		default:
+			reversed = append(reversed, jump)
+		}
 	}
-	raw, err := bpf.Assemble(p.code)
+	slices.Reverse(reversed)
+	raw, err := bpf.Assemble(reversed)
 	if err != nil {
 		return nil, err
 	}
