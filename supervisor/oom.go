@@ -1,7 +1,10 @@
 package supervisor
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"strconv"
@@ -14,9 +17,14 @@ import (
 // processes of the box died of that: memory.events of version 2, which counts those
 // of the cgroups below as well, or memory.oom_control of version 1 (cgroups(7),
 // Documentation/admin-guide/cgroup-v2.rst). Without either nothing can be told.
+//
+// The file of the counter stays open, because a program that was killed waits for its restart
+// meanwhile.
 type oomWatch struct {
-	read func() (kills uint64, limit uint64, ok bool)
-	seen uint64
+	kills func() (uint64, bool)
+	limit func() uint64 // 0 for none
+	file  *os.File      // what kills reads; nil if there is nothing to read
+	seen  uint64
 	// Each kill explains one exit, soon after it.
 	credit int
 	until  time.Time
@@ -25,15 +33,27 @@ type oomWatch struct {
 // oomWindow is how long after a count the exit it explains may be noticed.
 const oomWindow = 5 * time.Second
 
+// newOOMWatch finds the files below a root directory.
 func newOOMWatch(root string) *oomWatch {
-	w := &oomWatch{read: func() (uint64, uint64, bool) { return readOOM(root) }}
-	w.seen, _, _ = w.read()
+	events, most := memoryFiles(root)
+	w := &oomWatch{
+		kills: func() (uint64, bool) { return killsIn(events) },
+		limit: func() uint64 { return memoryLimit(most) },
+		file:  events,
+	}
+	w.seen, _ = w.kills()
 	return w
+}
+
+func (w *oomWatch) close() {
+	if w.file != nil {
+		_ = w.file.Close() // it was only read
+	}
 }
 
 // verdict is why a process was killed, "" when nothing says that it was for memory.
 func (w *oomWatch) verdict(now time.Time) string {
-	kills, limit, ok := w.read()
+	kills, ok := w.kills()
 	if !ok {
 		return ""
 	}
@@ -48,6 +68,7 @@ func (w *oomWatch) verdict(now time.Time) string {
 		return ""
 	}
 	w.credit--
+	limit := w.limit()
 	if limit == 0 {
 		return "killed by the kernel: out of memory"
 	}
@@ -67,45 +88,51 @@ func binarySize(n uint64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// readOOM reads the counter and the limit, 0 for none, below a root directory.
-func readOOM(root string) (kills, limit uint64, ok bool) {
+// memoryFiles finds the counter, nil for none, and the file of the limit.
+func memoryFiles(root string) (events *os.File, most string) {
 	text, err := os.ReadFile(path.Join(root, "proc/self/cgroup"))
 	if err != nil {
-		return 0, 0, false
+		return nil, ""
 	}
 	for line := range strings.Lines(string(text)) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(fields) != 3 {
 			continue
 		}
-		dirs, events, most := []string{}, "memory.events", "memory.max"
+		dirs, counter, most := []string{}, "memory.events", "memory.max"
 		switch {
 		case fields[0] == "0":
 			dirs = []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"}
 		case fields[1] == "memory":
-			dirs, events, most = []string{"sys/fs/cgroup/memory"}, "memory.oom_control", "memory.limit_in_bytes"
+			dirs, counter, most = []string{"sys/fs/cgroup/memory"}, "memory.oom_control", "memory.limit_in_bytes"
 		}
 		for _, dir := range dirs {
 			// In a container the path may be the host's, and the mount its end.
 			for _, at := range []string{path.Join(root, dir, fields[2]), path.Join(root, dir)} {
-				if kills, ok := counter(path.Join(at, events), "oom_kill"); ok {
-					return kills, memoryLimit(path.Join(at, most)), true
+				file, err := os.Open(path.Join(at, counter))
+				if err != nil {
+					continue
 				}
+				if _, ok := killsIn(file); ok {
+					return file, path.Join(at, most)
+				}
+				_ = file.Close() // it was only read
 			}
 		}
 	}
-	return 0, 0, false
+	return nil, ""
 }
 
-// counter reads one line "NAME N".
-func counter(file, name string) (uint64, bool) {
-	text, err := os.ReadFile(file)
-	if err != nil {
+// killsIn reads the line "oom_kill N".
+func killsIn(file *os.File) (uint64, bool) {
+	var buf [1024]byte // the longest of these files has a dozen short lines
+	n, err := file.ReadAt(buf[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) { // also os.ErrInvalid of a nil file
 		return 0, false
 	}
-	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(line, name+" "); found {
-			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+	for line := range bytes.Lines(buf[:n]) {
+		if value, found := bytes.CutPrefix(line, []byte("oom_kill ")); found {
+			n, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 10, 64)
 			return n, err == nil
 		}
 	}

@@ -39,7 +39,10 @@ func TestMemoryKillsAreRead(t *testing.T) {
 		{"no cgroups", map[string]string{"proc/self/cgroup": ""}, 0, 0, false},
 		{"not a number", map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.events": "oom_kill many\n"}, 0, 0, false},
 	} {
-		kills, limit, ok := readOOM(files(t, c.files))
+		w := newOOMWatch(files(t, c.files))
+		kills, ok := w.kills()
+		limit := w.limit()
+		w.close()
 		if kills != c.kills || limit != c.limit || ok != c.ok {
 			t.Errorf("%s: %d %d %v", c.name, kills, limit, ok)
 		}
@@ -48,7 +51,7 @@ func TestMemoryKillsAreRead(t *testing.T) {
 
 func TestEachKillOfTheKernelExplainsOneExit(t *testing.T) {
 	var kills uint64
-	w := &oomWatch{read: func() (uint64, uint64, bool) { return kills, 512 << 20, true }}
+	w := &oomWatch{kills: func() (uint64, bool) { return kills, true }, limit: func() uint64 { return 512 << 20 }}
 	now := time.Unix(1e9, 0)
 	if got := w.verdict(now); got != "" {
 		t.Errorf("somebody's KILL: %q", got)

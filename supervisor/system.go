@@ -109,6 +109,7 @@ func (s *System) Close() error {
 	s.mu.Unlock()
 	s.stopped.Wait()
 	s.draining.Wait()
+	s.oom.close()
 	if s.notifier == nil {
 		return nil
 	}

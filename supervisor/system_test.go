@@ -396,7 +396,7 @@ func TestNoticesThatNobodyReads(t *testing.T) {
 		const programs = 1000
 		s := &System{
 			notices: make(chan Notice, 256), stop: make(chan struct{}),
-			runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun), spent: make(map[string]time.Duration),
+			runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun), spent: make(map[string]time.Duration), oom: newOOMWatch(t.TempDir()),
 		}
 		for id := range uint64(programs) {
 			p := spec(fmt.Sprint("p", id))
