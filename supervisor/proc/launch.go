@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -15,25 +14,15 @@ import (
 // launch is one start: the table of system calls that the new process carries out
 // before its exec, and what the kernel and the new process tell about it.
 //
-// Where the program's process must differ from ours before its exec in something
-// that belongs to the shared memory (the OOM score, and the cgroup whose limit picks
-// a victim), the new process is a helper that makes the program's process as its
-// sibling (CLONE_PARENT) and waits for its exec in the kernel (CLONE_VFORK). The
-// kernel treats a process somebody waits for like this as one with a memory of its
-// own: a change of its score leaves ours alone (fs/proc/base.c, __set_oom_adj), and it
-// is no victim of the OOM killer, which would kill everything that shares the memory
-// (mm/oom_kill.c, oom_badness).
+// The new process shares our memory until its exec, and the thread that made it waits for
+// that in the kernel (CLONE_VFORK). The kernel treats a process somebody waits for like this
+// as one with a memory of its own: a change of its OOM score leaves ours alone
+// (fs/proc/base.c, __set_oom_adj), and it is no victim of the OOM killer, which would kill
+// everything that shares the memory (mm/oom_kill.c, oom_badness).
 type launch struct {
 	block child.Block
-	// done becomes 0 when the program's process has executed the program or has
-	// ended (CLONE_CHILD_CLEARTID), helperDone when the helper has ended. pid is
-	// the program's process; with a helper the kernel writes it.
-	done, helperDone, pid uint32
-
-	helper    int // pid of the helper, 0 without one
-	viaHelper bool
-	first     cloneArgs // of the process that we make
-	second    cloneArgs // of the process that the helper makes
+	pid   uint32 // of the new process; the kernel writes it before that runs
+	clone cloneArgs
 
 	ruleset int // Landlock's, ours to close, or -1
 	// message sends the listener of the filter, nil if there is none; jump is the step that
@@ -70,10 +59,7 @@ type cloneArgs struct {
 
 // newLaunch begins an empty table.
 func newLaunch() *launch {
-	return &launch{
-		done: 1, helperDone: 1, ruleset: -1,
-		steps: make([]child.Step, 0, 32), info: make([]stepInfo, 0, 32),
-	}
+	return &launch{ruleset: -1, steps: make([]child.Step, 0, 32), info: make([]stepInfo, 0, 32)}
 }
 
 // release closes what the table needed; the new process has its own copies.
@@ -169,26 +155,18 @@ func (l *launch) reached() int {
 	return int((at - l.block.First) / child.StepSize)
 }
 
-// cloneBy fills in how the processes are made. The old system call takes fewer
-// flags: the table then resets the signal handlers and enters the cgroup itself.
+// cloneBy fills in how the process is made. The old system call takes fewer flags: the table
+// then resets the signal handlers and enters the cgroup itself.
 func (l *launch) cloneBy(clone3 bool, cgroup int) {
-	const shared = unix.CLONE_VM | unix.CLONE_CHILD_CLEARTID
-	word := func(p *uint32) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
-	l.first = cloneArgs{flags: shared | cloneClearSighand, childTID: word(&l.done), exitSignal: uint64(unix.SIGCHLD)}
-	if l.viaHelper {
-		l.first.childTID = word(&l.helperDone)
-		l.second = cloneArgs{
-			flags:    shared | cloneClearSighand | unix.CLONE_VFORK | unix.CLONE_PARENT | unix.CLONE_PARENT_SETTID,
-			childTID: word(&l.done), parentTID: word(&l.pid),
-		}
-		if cgroup >= 0 {
-			l.second.flags |= cloneIntoCgroup
-			l.second.cgroup = uint64(cgroup)
-		}
+	l.clone = cloneArgs{
+		flags:     unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID | cloneClearSighand,
+		parentTID: uint64(uintptr(unsafe.Pointer(&l.pid))), exitSignal: uint64(unix.SIGCHLD),
 	}
-	nr, args := l.first.call(clone3)
-	l.block.CloneNr = nr
-	l.block.CloneArgs = args
+	if cgroup >= 0 {
+		l.clone.flags |= cloneIntoCgroup
+		l.clone.cgroup = uint64(cgroup)
+	}
+	l.block.CloneNr, l.block.CloneArgs = l.clone.call(clone3)
 	l.block.AllSignals = ^uint64(0)
 }
 
@@ -204,35 +182,18 @@ func (a *cloneArgs) call(clone3 bool) (nr uintptr, args [5]uintptr) {
 	return unix.SYS_CLONE, [5]uintptr{flags, 0, uintptr(a.parentTID), uintptr(a.childTID), 0}
 }
 
-// spawn makes the first process.
-func (l *launch) spawn() (pid int, errno syscall.Errno) {
-	pid = child.Spawn(&l.block)
+// spawn makes the process and waits for its exec or its end.
+func (l *launch) spawn() syscall.Errno {
+	pid := child.Spawn(&l.block)
+	runtime.KeepAlive(l) // the new process has read what the table points to
 	if pid < 0 {
-		return 0, syscall.Errno(-pid)
+		return syscall.Errno(-pid)
 	}
-	return pid, 0
+	return 0
 }
 
-// finished tells whether no process walks through the table any more.
-func (l *launch) finished() bool {
-	if atomic.LoadUint32(&l.done) == 0 {
-		return true
-	}
-	return l.viaHelper && atomic.LoadUint32(&l.helperDone) == 0 && atomic.LoadUint32(&l.pid) == 0
-}
-
-// wait waits for the end of the table, at most that long. The system call gives up
-// the processor, so that nothing in agentinit waits along. The word is shared
-// with another process, so the futex is not a private one (futex(2)).
-func (l *launch) wait(d time.Duration) {
-	if l.finished() {
-		return
-	}
-	ts := unix.NsecToTimespec(int64(d))
-	const futexWait = 0
-	// EAGAIN, EINTR and ETIMEDOUT all mean: look again.
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&l.done)), futexWait, 1, uintptr(unsafe.Pointer(&ts)), 0, 0)
-}
+// made is the pid of the new process, 0 before there is one.
+func (l *launch) made() int { return int(atomic.LoadUint32(&l.pid)) }
 
 // failure returns the step that failed and why. ok is false when none did: the
 // program runs, or the process was killed; started tells the two apart.

@@ -22,10 +22,10 @@ import (
 // ways are the ways in which a process can come about.
 var ways = []struct {
 	name   string
-	helper bool // a helper makes the program's process
+	scored bool // with an OOM score of its own
 	old    bool // without clone3(2)
 }{
-	{"plain", false, false}, {"helper", true, false}, {"plain, old clone", false, true}, {"helper, old clone", true, true},
+	{"plain", false, false}, {"score", true, false}, {"plain, old clone", false, true}, {"score, old clone", true, true},
 }
 
 // inEachWay runs a test with an Owner and a Command for each way.
@@ -35,7 +35,7 @@ func inEachWay(t *testing.T, opts Options, f func(t *testing.T, o *Owner, shape 
 			o := newOwner(t, opts)
 			o.noClone3.Store(way.old)
 			f(t, o, func(c Command) Command {
-				if way.helper {
+				if way.scored {
 					score := 500
 					c.OOMScoreAdj = &score
 				}
@@ -162,6 +162,11 @@ func TestDeadFileSystemHoldsUpOneStartOnly(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "its exec did not happen within 100ms") {
 			t.Errorf("got %v", err)
 		}
+		o.hung.Add(maxHung - 1)
+		if _, err := o.Start(shape(sh("exit 3"))); err == nil || !strings.Contains(err.Error(), "8 starts hang in the kernel") {
+			t.Errorf("with every thread for that in use: %v", err)
+		}
+		o.hung.Add(1 - maxHung)
 		o.execPatience = execPatience
 		p := mustStart(t, o, shape(sh("exit 3")))
 		if e := next(t, o, p.ID, Exited); e.Code() != 3 {
@@ -206,9 +211,6 @@ func TestPID1StopStorm(t *testing.T) {
 		after := mustStart(t, o, shape(sh("exit 3")))
 		if e := next(t, o, after.ID, Exited); e.Code() != 3 {
 			t.Errorf("the start after the storm: %+v", e)
-		}
-		if n := len(o.helpers); n != 0 {
-			t.Errorf("%d helpers left", n)
 		}
 	})
 }

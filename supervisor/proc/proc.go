@@ -94,7 +94,8 @@ type Owner struct {
 	lastCap        int // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP.
 	noClone3, noCgroupClone atomic.Bool
-	noListener              atomic.Bool // the kernel refused a listener, and we have said so
+	hung                    atomic.Int32 // starts that were given up and still hang in the kernel
+	noListener              atomic.Bool  // the kernel refused a listener, and we have said so
 	refusalsOnce            sync.Once
 	mute                    sync.Once                // said that a filter keeps its listener from us
 	refused                 atomic.Pointer[refusals] // nil until it is needed, and where the kernel refuses it
@@ -127,7 +128,6 @@ type Owner struct {
 	seen         map[int]seenTask   // members met during kills, until their tree is empty
 	forks        int                // starts between fork and registration
 	forking      chan struct{}      // closed when they are registered; nil without any
-	helpers      map[int]*launch    // processes that make programs' processes, until reaped
 	parked       map[int]parkedExit // exits reaped while forks were in flight
 	parkedAt     []int              // pids of parked in the order they came
 	dirty        []*process         // to be looked at by settle
@@ -153,11 +153,10 @@ type process struct {
 	wake    chan struct{} // tells the killer that members were found
 
 	// The rest is guarded by Owner.mu.
-	reaped   bool    // the leader is gone and its pid may be somebody else's
-	silent   bool    // a start that failed after the fork: nobody hears of its end
-	starting bool    // Start has not been answered
-	held     []Exit  // notices of a start that has not been answered
-	launch   *launch // its memory is in use until the program runs or the process is reaped
+	reaped   bool   // the leader is gone and its pid may be somebody else's
+	silent   bool   // a start that failed after the fork: nobody hears of its end
+	starting bool   // Start has not been answered
+	held     []Exit // notices of a start that has not been answered
 	sentKill bool
 	killing  bool
 	gone     bool // Emptied was delivered
@@ -203,7 +202,6 @@ func New(opts Options) (*Owner, error) {
 		seen:           map[int]seenTask{},
 		lingering:      map[*process]bool{},
 		parked:         map[int]parkedExit{},
-		helpers:        map[int]*launch{},
 	}
 	if o.killTimeout <= 0 {
 		o.killTimeout = 5 * time.Second

@@ -149,7 +149,7 @@ func TestStartErrors(t *testing.T) {
 	lost := write("lost", "#!/no/such/shell\n", 0o755)
 	bare := write("bare", "\x01\x02", 0o755)
 	score := 5
-	for _, helper := range []bool{false, true} {
+	for _, scored := range []bool{false, true} {
 		for _, tc := range []struct {
 			name string
 			c    Command
@@ -167,13 +167,13 @@ func TestStartErrors(t *testing.T) {
 			{"no directory", Command{Path: "/bin/sh", Dir: "/no/dir"}, "directory /no/dir: no such file or directory", 126},
 			{"file as directory", Command{Path: "/bin/sh", Dir: plain}, "directory " + plain + ": not a directory", 126},
 		} {
-			if helper {
+			if scored {
 				tc.c.OOMScoreAdj = &score
 			}
 			_, err := o.Start(tc.c)
 			var se *StartError
 			if !errors.As(err, &se) || !strings.Contains(err.Error(), tc.want) || se.ShellStatus() != tc.code {
-				t.Errorf("%s (helper %v): got %v", tc.name, helper, err)
+				t.Errorf("%s (score %v): got %v", tc.name, scored, err)
 			}
 		}
 	}

@@ -102,10 +102,6 @@ func (o *Owner) reaped(pid int, status syscall.WaitStatus, ru *syscall.Rusage) {
 		o.leaderEnded(p, parkedExit{status, rusage(ru), time.Now()})
 		return
 	}
-	if o.helpers[pid] != nil {
-		delete(o.helpers, pid)
-		return
-	}
 	if o.forks > 0 {
 		o.park(pid, parkedExit{status, rusage(ru), time.Now()})
 	}
@@ -143,7 +139,7 @@ func (o *Owner) forgetParked() {
 // leaderEnded is the one place where the end of a started process is noticed.
 func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	delete(o.byPID, p.pid)
-	p.reaped, p.launch = true, nil
+	p.reaped = true
 	o.forgetDeath(p)
 	if e.usage.MaxRSS <= sharedRSS() {
 		e.usage.MaxRSS = 0

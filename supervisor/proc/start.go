@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -167,36 +165,46 @@ const execPatience = 10 * time.Second
 // program that stops all others in a loop leaves the new process little time to run.
 const prodEvery = 2 * time.Millisecond
 
+// maxHung is how many starts may hang in the kernel, where not even SIGKILL ends them: each
+// keeps a thread of ours.
+const maxHung = 8
+
 // launch makes the process, waits for its exec and registers it. The mutex is not
 // held meanwhile: that may take long, and many may do it at once. An exit that the
 // reaper meets before it knows whose it is is parked and claimed in register.
 func (o *Owner) launch(c *Command, p *process, path string, env []string, io *childIO) error {
+	if n := o.hung.Load(); n >= maxHung {
+		return &StartError{Op: opFork, Err: fmt.Errorf("%d starts hang in the kernel", n),
+			Hint: "the server of a file system with program files does not answer"}
+	}
 	for {
 		err := o.attempt(c, p, path, env, io)
-		if !errors.Is(err, errCgroupRefused) {
+		switch {
+		case errors.Is(err, errNoClone3):
+			o.noClone3.Store(true)
+		case errors.Is(err, errCgroupRefused):
+			if !o.noCgroupClone.Swap(true) {
+				o.report("the kernel refuses to start processes in cgroups of their own: " + err.Error())
+			}
+		default:
 			return err
-		}
-		if !o.noCgroupClone.Swap(true) {
-			o.report("the kernel refuses to start processes in cgroups of their own: " + err.Error())
 		}
 	}
 }
 
+// These errors mean: another attempt, in another way.
+var (
+	errNoClone3      = errors.New("clone3")
+	errCgroupRefused = errors.New("CLONE_INTO_CGROUP")
+)
+
 func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *childIO) error {
 	o.beginFork()
-	l, pid, err := o.spawn(c, p, path, env, io)
-	o.mu.Lock()
-	if err != nil {
-		o.endFork()
-		o.mu.Unlock()
-		return err
+	l, err := o.plan(c, p, path, env, io)
+	if err == nil {
+		err = o.execute(l, p, path)
+		l.release()
 	}
-	p.launch = l
-	if l.viaHelper {
-		o.registerHelper(pid, l)
-	}
-	o.mu.Unlock()
-	err = o.awaitExec(l, p, pid, path)
 	if err == nil {
 		err = l.verdict(c, path)
 	}
@@ -205,9 +213,8 @@ func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *c
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.dismissHelper(l)
-	if program := l.program(pid); p.pid == 0 && program != 0 {
-		o.register(p, program)
+	if l != nil && p.pid == 0 && l.made() != 0 {
+		o.register(p, l.made())
 	}
 	if p.pid == 0 {
 		o.endFork() // there is nothing to register any more
@@ -215,10 +222,92 @@ func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *c
 	if score := o.guard.scoreOf(c); err == nil && score != nil && !o.oomInChild {
 		err = p.adjustOOM(*score)
 	}
-	if !errors.Is(err, errCgroupRefused) {
+	if !errors.Is(err, errNoClone3) && !errors.Is(err, errCgroupRefused) {
 		p.answered(err)
 	}
 	return err
+}
+
+// execute makes the process and waits until it has executed the program or is dead. At the end
+// of its patience it kills the process, and waits a little for the kernel to do so. What hangs
+// in the kernel even then stays registered until it is reaped.
+func (o *Owner) execute(l *launch, p *process, path string) error {
+	done := make(chan syscall.Errno, 1)
+	go func() { done <- o.forkHere(l) }()
+	began := time.Now()
+	look := time.NewTicker(prodEvery)
+	defer look.Stop()
+	late := false
+	for {
+		select {
+		case errno := <-done:
+			if late && errno == 0 {
+				return o.errLate(path)
+			}
+			return l.cloneError(errno)
+		case <-look.C:
+		}
+		waited := time.Since(began)
+		late = waited >= o.execPatience
+		if waited >= o.execPatience+time.Second {
+			o.hung.Add(1)
+			go func() { <-done; o.hung.Add(-1) }()
+			return o.errLate(path)
+		}
+		o.mu.Lock()
+		if p.pid == 0 && l.made() != 0 {
+			o.register(p, l.made())
+		}
+		if p.pid != 0 && !p.reaped {
+			sig := syscall.SIGCONT
+			if late {
+				sig = syscall.SIGKILL
+			}
+			_ = unix.Kill(p.pid, sig) // EPERM: it has another user by now, and we may not; the end of the patience tells
+		}
+		o.mu.Unlock()
+	}
+}
+
+func (o *Owner) errLate(path string) error {
+	return &StartError{Op: opCommand, Path: path, Err: fmt.Errorf("%w within %v", errNoExec, o.execPatience),
+		Hint: "something holds up the program file, or stops the process"}
+}
+
+// cloneError is nil if there was a process. clone3(2) is ENOSYS on old kernels and EPERM under
+// old seccomp profiles, and a cgroup may refuse to be entered.
+func (l *launch) cloneError(errno syscall.Errno) error {
+	switch errno {
+	case 0:
+		return nil
+	case syscall.EAGAIN, syscall.ENOMEM:
+	case syscall.ENOSYS, syscall.EPERM, syscall.EINVAL:
+		if l.block.CloneNr == unix.SYS_CLONE3 {
+			return fmt.Errorf("%w: %w", errNoClone3, errno)
+		}
+	default:
+		if l.clone.cgroup != 0 {
+			return fmt.Errorf("%w: %w", errCgroupRefused, errno)
+		}
+	}
+	return &StartError{Op: opFork, Err: errno, Hint: stepHints[opFork]}
+}
+
+// forkHere forks from a thread whose children are listed: what a program makes with
+// CLONE_PARENT (clone(2)) is a child of that very thread.
+func (o *Owner) forkHere(l *launch) (errno syscall.Errno) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	o.mu.Lock()
+	err := o.children.of(unix.Gettid())
+	o.mu.Unlock()
+	if err != nil && !errors.As(err, &errno) {
+		errno = syscall.EIO
+	}
+	if errno != 0 {
+		return errno
+	}
+	return l.spawn()
 }
 
 // adjustOOM sets the score of a program that runs: our files in /proc belong to root,
@@ -251,15 +340,6 @@ func (p *process) adjustOOM(score int) error {
 	return &StartError{Op: opOOM, Err: err, Hint: stepHints[opOOM]}
 }
 
-// program is the pid of the program's process: the one we made or, once there is
-// one, the one its helper made.
-func (l *launch) program(made int) int {
-	if l.viaHelper {
-		return int(atomic.LoadUint32(&l.pid))
-	}
-	return made
-}
-
 // answered decides what becomes of the notices of a start: they are the caller's if
 // it went well, and nobody's if not.
 func (p *process) answered(err error) {
@@ -269,7 +349,7 @@ func (p *process) answered(err error) {
 		p.silent = true
 		return
 	}
-	p.started, p.launch = time.Now(), nil
+	p.started = time.Now()
 	for _, e := range held {
 		p.deliver(e)
 	}
@@ -285,101 +365,21 @@ func (p *process) tell(e Exit) {
 	p.deliver(e)
 }
 
-// awaitExec waits until the process has executed the program or is dead. At the end
-// of its patience it kills the process, and waits a little for the kernel to do so: a
-// helper may just be making the program's process. What hangs in the kernel even
-// then stays registered, or a helper, until it is reaped.
-func (o *Owner) awaitExec(l *launch, p *process, pid int, path string) error {
-	began := time.Now()
-	for {
-		l.wait(prodEvery)
-		waited := time.Since(began)
-		late := waited >= o.execPatience
-		if l.finished() || waited >= o.execPatience+time.Second {
-			if late {
-				return &StartError{Op: opCommand, Path: path, Err: fmt.Errorf("%w within %v", errNoExec, o.execPatience),
-					Hint: "something holds up the program file, or stops the process"}
-			}
-			return nil
-		}
-		sig := syscall.SIGCONT
-		if late {
-			sig = syscall.SIGKILL
-		}
-		o.mu.Lock()
-		if program := l.program(pid); p.pid == 0 && program != 0 {
-			o.register(p, program)
-		}
-		if p.pid != 0 && !p.reaped {
-			_ = unix.Kill(p.pid, sig) // EPERM: it has another user by now, and we may not; the end of the patience tells
-		}
-		if o.helpers[l.helper] == l {
-			_ = unix.Kill(l.helper, sig)
-		}
-		o.mu.Unlock()
-	}
-}
-
 // errNoExec is the end of the patience with a process.
 var errNoExec = errors.New("its exec did not happen")
 
 // errKilled is the end of a process before its exec.
 var errKilled = errors.New("the process was killed before it could execute the program")
 
-// errCgroupRefused is the refusal of CLONE_INTO_CGROUP.
-var errCgroupRefused = errors.New("CLONE_INTO_CGROUP")
-
 // verdict is nil when the program runs.
 func (l *launch) verdict(c *Command, path string) error {
 	if info, errno, failed := l.failure(); failed {
-		if l.second.cgroup != 0 && info.op == opFork && errno != syscall.EAGAIN && errno != syscall.ENOMEM {
-			return fmt.Errorf("%w: %w", errCgroupRefused, errno)
-		}
 		return explainStep(c, path, info, errno)
 	}
 	if !l.executing() {
 		return &StartError{Op: opCommand, Path: path, Err: errKilled}
 	}
 	return nil
-}
-
-// spawn makes the process, without what the kernel refuses for good: clone3(2) is
-// ENOSYS on old kernels and EPERM under old seccomp profiles, and a cgroup may refuse
-// to be entered.
-func (o *Owner) spawn(c *Command, p *process, path string, env []string, io *childIO) (*launch, int, error) {
-	for {
-		l, err := o.plan(c, p, path, env, io)
-		if err != nil {
-			return nil, 0, err
-		}
-		pid, errno := o.forkHere(l)
-		l.release()
-		switch {
-		case errno == 0:
-			return l, pid, nil
-		case l.block.CloneNr == unix.SYS_CLONE3 && slices.Contains([]syscall.Errno{syscall.ENOSYS, syscall.EPERM, syscall.EINVAL}, errno):
-			o.noClone3.Store(true)
-		default:
-			return nil, 0, &StartError{Op: opFork, Err: errno, Hint: stepHints[opFork]}
-		}
-	}
-}
-
-// forkHere forks from a thread whose children are listed: what a program makes with
-// CLONE_PARENT (clone(2)) is a child of that very thread.
-func (o *Owner) forkHere(l *launch) (pid int, errno syscall.Errno) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	o.mu.Lock()
-	err := o.children.of(unix.Gettid())
-	o.mu.Unlock()
-	if err != nil && !errors.As(err, &errno) {
-		errno = syscall.EIO
-	}
-	if errno != 0 {
-		return 0, errno
-	}
-	return l.spawn()
 }
 
 // beginFork and endFork bracket the time in which an exit may be that of a process
@@ -400,28 +400,6 @@ func (o *Owner) endFork() {
 		o.forking = make(chan struct{})
 	} else {
 		o.forgetParked()
-	}
-}
-
-// registerHelper notes a helper, unless it is dead and reaped by now.
-func (o *Owner) registerHelper(pid int, l *launch) {
-	if a := o.adopted[pid]; a != nil {
-		o.dropAdoptee(pid, a)
-	}
-	if _, ok := o.parked[pid]; ok && !isChild(pid) {
-		delete(o.parked, pid)
-		o.stats.Orphans--
-		return
-	}
-	l.helper = pid
-	o.helpers[pid] = l
-}
-
-// dismissHelper ends a helper whose work is done. It ends by itself, unless
-// somebody stopped it.
-func (o *Owner) dismissHelper(l *launch) {
-	if l.helper != 0 && o.helpers[l.helper] == l {
-		_ = unix.Kill(l.helper, syscall.SIGKILL) // ours and unreaped: it cannot fail
 	}
 }
 

@@ -62,11 +62,7 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	clone3 := !o.noClone3.Load()
 	score := o.guard.scoreOf(c)
 	oomHere := score != nil && o.oomInChild
-	l.viaHelper = oomHere || cgroup >= 0
 	l.cloneBy(clone3, cgroup)
-	if l.viaHelper {
-		l.addHelper(clone3)
-	}
 	o.addSignalActions(l, clone3)
 	if cgroup >= 0 && !clone3 {
 		if err := l.enterCgroup(cgroup); err != nil {
@@ -149,12 +145,6 @@ func (o *Owner) openSandbox(l *launch, c *Command) error {
 	return l.addLandlock(c, o.landlockABI)
 }
 
-// addHelper makes the program's process as a sibling of the helper, which then ends.
-func (l *launch) addHelper(clone3 bool) {
-	nr, args := l.second.call(clone3)
-	l.add(stepInfo{op: opFork}, nr, args[:]...).Forks = 1
-}
-
 // addSignalActions gives every signal its default action that has another one here:
 // the ignored ones, which outlive an exec, and without clone3 those with a handler,
 // which would run on our memory.
@@ -185,8 +175,7 @@ func (l *launch) writeFile(info stepInfo, dirfd int, name, text string) error {
 	return nil
 }
 
-// addOOM sets the score. It must come from the process of the program, and never from
-// a process that shares our memory without a helper: see launch.
+// addOOM sets the score. It must come from the new process itself: see launch.
 func (l *launch) addOOM(score int) error {
 	return l.writeFile(stepInfo{op: opOOM}, unix.AT_FDCWD, "/proc/self/oom_score_adj", strconv.Itoa(score))
 }

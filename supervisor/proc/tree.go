@@ -35,7 +35,7 @@ func (o *Owner) lookForAdoptees() {
 	o.lookedAt = time.Now()
 	defer func() { o.lookTook = time.Since(o.lookedAt) }()
 	for _, pid := range o.ownChildren() {
-		if o.byPID[pid] != nil || o.adopted[pid] != nil || o.helpers[pid] != nil {
+		if o.byPID[pid] != nil || o.adopted[pid] != nil {
 			continue
 		}
 		o.adopted[pid] = &adoptee{pending: true}

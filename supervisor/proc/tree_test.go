@@ -453,9 +453,9 @@ func TestNothingLeaksIntoPrograms(t *testing.T) {
 	defer syscall.Close(fd)
 	o := newOwner(t, Options{})
 	score := 1
-	for _, helper := range []bool{false, true} {
+	for _, scored := range []bool{false, true} {
 		c := prog(bin, "fds")
-		if helper {
+		if scored {
 			c.OOMScoreAdj = &score
 		}
 		if r, err := o.Run(t.Context(), c, 1000); err != nil || string(r.Output) != "0\n1\n2\n" {
@@ -482,10 +482,10 @@ func TestCredential(t *testing.T) {
 	bin := built.Path(t)
 	o := newOwner(t, Options{})
 	score := 1
-	for _, helper := range []bool{false, true} {
+	for _, scored := range []bool{false, true} {
 		c := prog(bin, "ids")
 		c.Credential = &Credential{UID: 12345, GID: 23456, Groups: []uint32{7, 8}}
-		if helper {
+		if scored {
 			c.OOMScoreAdj = &score
 		}
 		r, err := o.Run(t.Context(), c, 1000)

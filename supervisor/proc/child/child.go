@@ -1,10 +1,10 @@
 // Package child is what a new process does between clone(2) and execve(2).
 //
-// The new process shares the memory of agentinit until its exec (CLONE_VM) and runs
-// while agentinit runs (no CLONE_VFORK): whatever happens to the new process
-// meanwhile, agentinit goes on. Go code cannot run there. The new process executes
-// one assembly function that walks through a table of system calls, uses no stack and
-// ends in execve or exit_group.
+// The new process shares the memory of agentinit until its exec (CLONE_VM). The thread that
+// makes it waits for that in the kernel (CLONE_VFORK), without a processor of the Go runtime:
+// whatever happens to the new process meanwhile, agentinit goes on. Go code cannot run there.
+// The new process executes one assembly function that walks through a table of system calls,
+// uses no stack and ends in execve or exit_group.
 //
 // The package must never import anything but unsafe. Package initialisation order
 // then puts it before package syscall, which raises the soft limit of open files of
@@ -24,9 +24,6 @@ type Step struct {
 	// OnError is the address of the Step that follows an error; 0 gives up: the
 	// error number goes to Block.Errno, and the process exits with status 127.
 	OnError uintptr
-	// Forks says, if it is not 0, that the call is a clone: the process that gets a
-	// pid exits, the one that gets 0 goes on with the next Step.
-	Forks uintptr
 }
 
 // Block is the memory that agentinit and the new process share about one start.
@@ -46,8 +43,9 @@ type Block struct {
 }
 
 // Spawn makes the new process and returns its pid. A negative result is an error
-// number. The Block must not be on a stack, which moves. The calling thread gives up
-// its processor for the time of the clone: the kernel can hold it up.
+// number. With CLONE_VFORK it returns when the new process has executed its program or has
+// ended. The Block must not be on a stack, which moves. The calling thread gives up its
+// processor meanwhile.
 //
 //go:nosplit
 //go:norace

@@ -69,27 +69,6 @@ func TestAnErrorEndsTheProcess(t *testing.T) {
 	}
 }
 
-// The process that gets a pid is done, the one that gets 0 goes on.
-func TestForkingEndsTheParent(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := []byte("x")
-	steps := []Step{
-		{Nr: syscall.SYS_CLONE, Args: [6]uintptr{uintptr(syscall.SIGCHLD)}, Forks: 1},
-		{Nr: syscall.SYS_WRITE, Args: [6]uintptr{w.Fd(), uintptr(unsafe.Pointer(&text[0])), 1}},
-		{Nr: syscall.SYS_EXIT_GROUP, Args: [6]uintptr{9}},
-	}
-	if status := run(t, steps); status.ExitStatus() != 0 {
-		t.Errorf("ended with %v", status)
-	}
-	w.Close()
-	if b, err := io.ReadAll(r); err != nil || string(b) != "x" {
-		t.Errorf("wrote %q, %v", b, err)
-	}
-}
-
 func TestOpenFiles(t *testing.T) {
 	var now syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &now); err != nil {

@@ -60,12 +60,6 @@ step:
 	JEQ	stored
 	MOVQ	AX, (BX)
 stored:
-	MOVQ	Step_Forks(R13), BX
-	TESTQ	BX, BX
-	JEQ	next
-	TESTQ	AX, AX
-	JNE	forked
-next:
 	ADDQ	$Step__size, R13
 	JMP	step
 failed:
@@ -77,12 +71,8 @@ failed:
 giveup:
 	NEGQ	AX
 	MOVQ	AX, Block_Errno(R12)
-	MOVQ	$127, BX
-	JMP	exit
-forked:
-	MOVQ	$0, BX
 exit:
-	MOVQ	BX, DI
+	MOVQ	$127, DI
 	MOVQ	$SYS_exit_group, AX
 	SYSCALL
 	JMP	exit

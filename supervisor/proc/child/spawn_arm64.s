@@ -55,10 +55,6 @@ step:
 	CBZ	R21, stored
 	MOVD	R0, (R21)
 stored:
-	MOVD	Step_Forks(R20), R21
-	CBZ	R21, next
-	CBNZ	R0, forked
-next:
 	ADD	$Step__size, R20
 	B	step
 failed:
@@ -69,12 +65,8 @@ failed:
 giveup:
 	NEG	R0, R0
 	MOVD	R0, Block_Errno(R19)
-	MOVD	$127, R21
-	B	exit
-forked:
-	MOVD	$0, R21
 exit:
-	MOVD	R21, R0
+	MOVD	$127, R0
 	MOVD	$SYS_exit_group, R8
 	SVC
 	B	exit
