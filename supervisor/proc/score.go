@@ -307,6 +307,9 @@ func (k *scoreKeeper) close() {
 		unix.Close(k.events)
 		k.events = -1
 	}
+	if fd, ok := k.watched[psiFile]; ok {
+		_ = lateclose.Hand(fd) // the close of a trigger waits for an RCU grace period
+	}
 	for _, fd := range k.watched {
 		unix.Close(fd)
 	}
