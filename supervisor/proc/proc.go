@@ -130,6 +130,8 @@ type Owner struct {
 	forking      chan struct{}      // closed when they are registered; nil without any
 	parked       map[int]parkedExit // exits reaped while forks were in flight
 	parkedAt     []int              // pids of parked in the order they came
+	reaping      bool               // a batch is under way
+	reapedNow    []notice           // of that batch
 	dirty        []*process         // to be looked at by settle
 	emptyCgroups []*cgroup          // to be removed by the sweeper
 	childers     []chan struct{}    // closed when we have no child left

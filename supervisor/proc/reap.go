@@ -57,14 +57,27 @@ func (o *Owner) gather() {
 func (o *Owner) drain() {
 	for more := true; more; {
 		o.mu.Lock()
+		o.reaping = true
 		for range reapBatch {
 			if more = o.reapOne(); !more {
 				break
 			}
 		}
+		o.reaping = false
+		for _, n := range o.reapedNow {
+			n.deliver(n.exit)
+		}
+		o.reapedNow = o.reapedNow[:0]
 		o.settle()
 		o.mu.Unlock()
 	}
+}
+
+// notice is one that waits for the end of a batch: a reader that slept would be woken for
+// each of many that end together.
+type notice struct {
+	deliver func(Exit)
+	exit    Exit
 }
 
 // reapOne frees one pid and, in the same critical section, forgets it. Zero,
@@ -147,10 +160,15 @@ func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	p.spent.add(e.usage)
 	o.stats.Exited++
 	if !p.silent {
-		p.tell(Exit{
+		exit := Exit{
 			Kind: Exited, ID: p.id, PID: p.pid, Time: e.at, Status: e.status, Rusage: e.usage,
 			ByUs: p.sentKill && e.status.Signaled() && e.status.Signal() == syscall.SIGKILL,
-		})
+		}
+		if o.reaping {
+			o.reapedNow = append(o.reapedNow, notice{p.tell, exit})
+		} else {
+			p.tell(exit)
+		}
 	}
 	o.dirty = append(o.dirty, p)
 }
