@@ -12,7 +12,7 @@ DEADCODE := golang.org/x/tools/cmd/deadcode@v0.50.0
 UNPARAM  := mvdan.cc/unparam@v0.0.0-20260823230713-2fa3d841b0c8
 SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' 'probes/console/*' 'docs/*.md' VERSION 2>/dev/null)
 
-.PHONY: help build demo test lint race e2e console-test docs chaos bench fuzz image image-test fmt generate vendor-hash clean deps
+.PHONY: help build demo test lint race e2e console-test kubelet-test docs chaos bench fuzz image image-test fmt generate vendor-hash clean deps
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ e2e: deps image-test ## end to end: real PID 1, real containers (root)
 
 console-test: deps build ## the web console in a real browser (chromium); pictures of its pages in dist/console
 	cd test/console && go vet ./... && go test -count=1 -v ./...
+
+kubelet-test: deps build ## the probes of a generated pod, asked by the kubelet's own prober (root)
+	cd test/kubelet && go vet ./... && go test -count=1 -v ./...
 
 docs: deps-docs ## the documentation as a searchable static site in dist/docs (mkdocs)
 	./.ci/docs
