@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -52,14 +53,11 @@ func TestExamples(t *testing.T) {
 // The generated examples are what the manifests say now.
 func TestGeneratedExamplesAreCurrent(t *testing.T) {
 	const mesh = "../../examples/mesh/"
-	kubernetes := func(name string) []string {
-		return []string{"generate", "kubernetes", "--system=x86_64-linux", "--name=" + name, mesh + name + ".toml"}
-	}
+	fleet := []string{"generate", "kubernetes", "--system=x86_64-linux", "--image=agentbox"}
 	for file, args := range map[string][]string{
-		"mesh/docker-compose.yml":        {"generate", "compose", "--system=x86_64-linux", mesh + "mesh-host.toml", mesh + "box-a.toml", mesh + "box-b.toml"},
-		"mesh/kubernetes/mesh-host.yaml": kubernetes("mesh-host"),
-		"mesh/kubernetes/box-a.yaml":     kubernetes("box-a"),
-		"mesh/kubernetes/box-b.yaml":     kubernetes("box-b"),
+		"mesh/docker-compose.yml":   {"generate", "compose", "--system=x86_64-linux", mesh + "mesh-host.toml", mesh + "box-a.toml", mesh + "box-b.toml"},
+		"../deploy/fleet/host.yaml": slices.Concat(fleet, []string{"--name=mesh-host", mesh + "mesh-host.toml"}),
+		"../deploy/fleet/box.yaml":  slices.Concat(fleet, []string{mesh + "box-a.toml"}),
 
 		"docker-compose.yml":           {"generate", "compose", "--system=x86_64-linux", "../../examples/minimal.toml"},
 		"../deploy/base/agentbox.yaml": {"generate", "kubernetes", "--system=x86_64-linux", "--image=agentbox", "../../examples/minimal.toml"},

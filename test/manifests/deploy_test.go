@@ -1,11 +1,15 @@
 package manifests_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,58 +41,84 @@ func kustomized(t *testing.T, dir string) (objects []any, monitors int) {
 	return objects, monitors
 }
 
-func find[T any](t *testing.T, objects []any) T {
+// named is the object of a kind and a name.
+func named[T metav1.Object](t *testing.T, objects []any, name string) T {
 	t.Helper()
 	for _, o := range objects {
-		if o, ok := o.(T); ok {
+		if o, ok := o.(T); ok && o.GetName() == name {
 			return o
 		}
 	}
 	var none T
-	t.Fatalf("no %T among %T", none, objects)
+	t.Fatalf("no %T %s among %T", none, name, objects)
 	return none
 }
 
 func TestKustomizeBaseIsOneBox(t *testing.T) {
 	objects, _ := kustomized(t, "base")
-	set := find[*appsv1.StatefulSet](t, objects)
+	set := named[*appsv1.StatefulSet](t, objects, "agentbox")
 	checkPod(t, set, 25, 120)
 	if *set.Spec.Replicas != 1 || set.Spec.Template.Spec.Containers[0].Image != "localhost/agentbox:dev" {
 		t.Errorf("%d replicas of %s", *set.Spec.Replicas, set.Spec.Template.Spec.Containers[0].Image)
 	}
 }
 
-// Every object of the fleet speaks of the very pods of the StatefulSet, and of ports
+// Every object of the fleet speaks of the very pods of the StatefulSets, and of ports
 // that these have.
 func TestKustomizeFleet(t *testing.T) {
 	objects, monitors := kustomized(t, "fleet")
-	set := find[*appsv1.StatefulSet](t, objects)
-	checkPod(t, set, 25, 120)
-	pod := labels.Set(set.Spec.Template.Labels)
-	selects := func(what string, s *metav1.LabelSelector) {
-		t.Helper()
-		selector, err := metav1.LabelSelectorAsSelector(s)
-		if err != nil || selector.Empty() || !selector.Matches(pod) {
-			t.Errorf("%s selects %v, the pods are %v (%v)", what, selector, pod, err)
+	boxes, host := named[*appsv1.StatefulSet](t, objects, "agentbox"), named[*appsv1.StatefulSet](t, objects, "mesh-host")
+	for _, set := range []*appsv1.StatefulSet{boxes, host} {
+		checkPod(t, set, 25, 120)
+		checkService(t, named[*corev1.Service](t, objects, set.Name), set)
+		if image := set.Spec.Template.Spec.Containers[0].Image; image != "localhost/agentbox:dev" {
+			t.Errorf("%s runs %s", set.Name, image)
 		}
 	}
-	selects("the budget", find[*policyv1.PodDisruptionBudget](t, objects).Spec.Selector)
-	policy := find[*networkingv1.NetworkPolicy](t, objects)
-	selects("the policy", &policy.Spec.PodSelector)
-	spread := set.Spec.Template.Spec.TopologySpreadConstraints
-	if *set.Spec.Replicas < 2 || len(spread) != 1 || monitors != 1 {
-		t.Fatalf("%d replicas, spread %v, %d monitors", *set.Spec.Replicas, spread, monitors)
+	selects := func(what string, s *metav1.LabelSelector, set *appsv1.StatefulSet, want bool) {
+		t.Helper()
+		selector, err := metav1.LabelSelectorAsSelector(s)
+		if err != nil || selector.Empty() || selector.Matches(labels.Set(set.Spec.Template.Labels)) != want {
+			t.Errorf("%s selects %v, the pods of %s are %v (%v)", what, selector, set.Name, set.Spec.Template.Labels, err)
+		}
 	}
-	selects("the spread", spread[0].LabelSelector)
-	ports := map[string]bool{}
-	for _, p := range set.Spec.Template.Spec.Containers[0].Ports {
-		ports[p.Name] = true
+	budget := named[*policyv1.PodDisruptionBudget](t, objects, "agentbox").Spec.Selector
+	selects("the budget", budget, boxes, true)
+	selects("the budget", budget, host, false)
+	policy := named[*networkingv1.NetworkPolicy](t, objects, "agentbox")
+	selects("the policy", &policy.Spec.PodSelector, boxes, true)
+	selects("the policy", &policy.Spec.PodSelector, host, true)
+	spread := boxes.Spec.Template.Spec.TopologySpreadConstraints
+	if *boxes.Spec.Replicas < 2 || *host.Spec.Replicas != 1 || len(spread) != 1 || monitors != 1 {
+		t.Fatalf("%d boxes, %d hosts, spread %v, %d monitors", *boxes.Spec.Replicas, *host.Spec.Replicas, spread, monitors)
 	}
+	selects("the spread", spread[0].LabelSelector, boxes, true)
 	for _, rule := range policy.Spec.Ingress {
 		for _, p := range rule.Ports {
-			if !ports[p.Port.StrVal] {
+			if !slices.ContainsFunc(boxes.Spec.Template.Spec.Containers[0].Ports, func(c corev1.ContainerPort) bool { return c.Name == p.Port.StrVal }) {
 				t.Errorf("the policy opens port %s, which the box does not have", p.Port.StrVal)
 			}
 		}
 	}
+}
+
+// The boxes of the fleet register with its host: its mode, by the name and the port of
+// its Service.
+func TestTheFleetsBoxesFindItsHost(t *testing.T) {
+	objects, _ := kustomized(t, "fleet")
+	manifest := func(name string) string { return named[*corev1.ConfigMap](t, objects, name).Data["agentbox.toml"] }
+	if !strings.Contains(manifest("mesh-host"), "\nmode = \"host\"\n") || !strings.Contains(manifest("agentbox"), "\nmode = \"client\"\n") {
+		t.Error("the host is no host, or a box is no client")
+	}
+	service := named[*corev1.Service](t, objects, "mesh-host")
+	for _, p := range service.Spec.Ports {
+		if p.Name == "management" {
+			address := fmt.Sprintf("\"http://%s:%d\"", service.Name, p.Port)
+			if !strings.Contains(manifest("agentbox"), "\nexternal_url = "+address+"\n") || !strings.Contains(manifest("mesh-host"), "\npublic_urls = ["+address+"]\n") {
+				t.Errorf("the host is at %s, which its manifest or that of the boxes does not say", address)
+			}
+			return
+		}
+	}
+	t.Errorf("the Service has the ports %v", service.Spec.Ports)
 }
