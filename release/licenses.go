@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -63,19 +64,26 @@ func collect(cache, root string, builds []build) (*licenses, error) {
 func licensed(cache string, d *debug.Module) (module, error) {
 	m := module{path: d.Path, version: d.Version, sum: d.Sum}
 	dir := filepath.Join(cache, filepath.FromSlash(escaped(d.Path)+"@"+escaped(d.Version)))
-	for _, name := range []string{"LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "COPYING", "License"} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			continue
-		}
-		if m.license = classify(text); m.license == "" {
-			return m, fmt.Errorf("%s: the licence is not recognised; look at it and teach release/licenses.go", filepath.Join(dir, name))
-		}
-		m.text = text
-		return m, nil
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return m, err
 	}
-	return m, fmt.Errorf("%s %s: no licence file in %s", d.Path, d.Version, dir)
+	i := slices.IndexFunc(files, func(f os.DirEntry) bool { return licenceFile.MatchString(f.Name()) })
+	if i < 0 {
+		return m, fmt.Errorf("%s %s: no licence file in %s", d.Path, d.Version, dir)
+	}
+	file := filepath.Join(dir, files[i].Name())
+	if m.text, err = os.ReadFile(file); err != nil {
+		return m, err
+	}
+	if m.license = classify(m.text); m.license == "" {
+		return m, fmt.Errorf("%s: the licence is not recognised; look at it and teach release/licenses.go", file)
+	}
+	return m, nil
 }
+
+// licenceFile is how modules name the file of their licence.
+var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)(\.(md|txt))?$`)
 
 // escaped is how the module cache spells a path: a capital is an exclamation mark
 // and the small letter (Go Modules Reference, "Module cache").

@@ -177,11 +177,25 @@ func TestUnknownLicencesStopARelease(t *testing.T) {
 	if _, err := collect(o.cache, o.root, builds); err == nil || !strings.Contains(err.Error(), "not recognised") {
 		t.Errorf("an unknown licence: %v", err)
 	}
-	if err := os.RemoveAll(filepath.Join(o.cache, "example.org")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := collect(o.cache, o.root, builds); err == nil || !strings.Contains(err.Error(), "example.org/Mod/v2 v2.0.1: no licence file") {
-		t.Errorf("a missing licence: %v", err)
+}
+
+// Modules name the file of their licence in many ways.
+func TestLicenceFiles(t *testing.T) {
+	o, builds := dist(t, mit)
+	dir := filepath.Join(o.cache, "example.org", "!mod", "v2@v2.0.1")
+	last := "LICENSE"
+	for _, c := range []struct {
+		name string
+		ok   bool
+	}{{"license.md", true}, {"License.txt", true}, {"LICENCE", true}, {"COPYING", true}, {"LICENSE-DOCS", false}, {"license.go", false}} {
+		if err := os.Rename(filepath.Join(dir, last), filepath.Join(dir, c.name)); err != nil {
+			t.Fatal(err)
+		}
+		last = c.name
+		_, err := collect(o.cache, o.root, builds)
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "example.org/Mod/v2 v2.0.1: no licence file") {
+			t.Errorf("%s: %v", c.name, err)
+		}
 	}
 }
 
