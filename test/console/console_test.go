@@ -32,7 +32,7 @@ const hostile = `<img src=x onerror="window.broken=1"><script>window.broken=1</s
 
 const manifest = `
 [supervisor]
-listen = %q
+listen = %s
 metrics_listen = "off"
 console = %s
 [api.keys.watcher]
@@ -54,8 +54,17 @@ instances = 3
 needs = ["db", "web:started"]
 `
 
-// box starts agentinit and returns the address of its management listener.
+// box starts agentinit with the manifest of most tests and returns the address of
+// its management listener.
 func box(t *testing.T, console string) (base string) {
+	t.Helper()
+	base, _ = start(t, console, fmt.Sprintf(manifest, "%q", "%s", hostile))
+	return base
+}
+
+// start starts agentinit with a manifest that has places for the address of the
+// management listener and the console.
+func start(t testing.TB, console, manifest string) (base string, pid int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -68,7 +77,7 @@ func box(t *testing.T, console string) (base string) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "agentbox.toml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, manifest, address, console, hostile), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, manifest, address, console), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("../../bin/agentinit", "--root", dir, "--manifest", file)
@@ -94,7 +103,7 @@ func box(t *testing.T, console string) (base string) {
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
-				return base
+				return base, cmd.Process.Pid
 			}
 		}
 		if time.Now().After(deadline) {
@@ -105,7 +114,7 @@ func box(t *testing.T, console string) (base string) {
 }
 
 // browser is one tab of a new headless Chromium.
-func browser(t *testing.T) context.Context {
+func browser(t testing.TB) context.Context {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
@@ -122,7 +131,7 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-func do(t *testing.T, ctx context.Context, what string, actions ...chromedp.Action) {
+func do(t testing.TB, ctx context.Context, what string, actions ...chromedp.Action) {
 	t.Helper()
 	if err := chromedp.Run(ctx, actions...); err != nil {
 		var page string
@@ -131,7 +140,7 @@ func do(t *testing.T, ctx context.Context, what string, actions ...chromedp.Acti
 	}
 }
 
-func login(t *testing.T, ctx context.Context, base, key string) {
+func login(t testing.TB, ctx context.Context, base, key string) {
 	t.Helper()
 	do(t, ctx, "login", chromedp.Navigate(base+"/ui/"), chromedp.SendKeys("#key", key+"\r", chromedp.ByID),
 		chromedp.WaitReady("nav a", chromedp.ByQuery))

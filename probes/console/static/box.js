@@ -81,20 +81,44 @@ export async function refresh() {
   }
 }
 
-// follow keeps the state true. EventSource connects again by itself and says which event was the last.
+// stream reads a stream of server-sent events for as long as the page wants it, and returns a function that closes it.
+// EventSource connects again by itself after a broken connection. It gives up after an answer that is no stream, such as
+// 503, and the box ends its streams when it stops: then stream opens another one, which goes on after the last event.
+// resume is the parameter that says after which event; on has open, error and message.
+export function stream(path, query, resume, on) {
+  let source, timer, closed = false;
+  const again = () => {
+    source.close();
+    on.error?.();
+    if (!closed) timer = setTimeout(open, 3000);
+  };
+  const open = () => {
+    source = new EventSource(path + '?' + query);
+    source.onopen = () => on.open?.();
+    source.onerror = () => { if (source.readyState === EventSource.CLOSED) again(); else on.error?.(); };
+    source.onmessage = (message) => {
+      if (message.lastEventId) query.set(resume, message.lastEventId);
+      on.message(JSON.parse(message.data));
+    };
+    source.addEventListener('end', again);
+  };
+  open();
+  return () => { closed = true; clearTimeout(timer); source.close(); };
+}
+
+// follow keeps the state true.
 export async function follow() {
   await refresh();
-  const source = new EventSource('/v1/box/events?follow=true&since=' + Math.max(0, box.seq - 200));
-  source.onopen = () => { box.connected = true; refresh(); };
-  source.onerror = () => { box.connected = false; changed(); };
-  source.onmessage = (message) => {
-    const event = JSON.parse(message.data);
-    box.events.push(event);
-    if (box.events.length > keptEvents) box.events.shift();
-    if (event.seq > box.seq) refresh();
-    changed();
-  };
-  source.addEventListener('end', () => source.close()); // the box stops
+  stream('/v1/box/events', new URLSearchParams({follow: true, since: Math.max(0, box.seq - 200)}), 'since', {
+    open: () => { box.connected = true; refresh(); },
+    error: () => { box.connected = false; changed(); },
+    message: (event) => {
+      box.events.push(event);
+      if (box.events.length > keptEvents) box.events.shift();
+      if (event.seq > box.seq) refresh();
+      changed();
+    },
+  });
   measure();
 }
 

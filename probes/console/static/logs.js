@@ -1,5 +1,6 @@
 // A view of output that follows: at most keptLines lines are on the page, and a search hides the others.
 import {el} from './dom.js';
+import {stream} from './box.js';
 
 const keptLines = 2000;
 
@@ -21,18 +22,18 @@ export function logView(names) {
   const search = el('input', {type: 'search', placeholder: 'Search', 'aria-label': 'Search the output'});
   const count = el('span', {class: 'muted', role: 'status'});
   const follow = el('input', {type: 'checkbox', id: 'follow', checked: true});
-  const stream = el('select', {'aria-label': 'Stream'}, ['both streams', 'stdout', 'stderr'].map((s, i) => el('option', {value: i ? s : ''}, s)));
-  const matches = (node) => node.textContent.toLowerCase().includes(search.value.toLowerCase()) && (!stream.value || node.dataset.stream === stream.value);
+  const which = el('select', {'aria-label': 'Stream'}, ['both streams', 'stdout', 'stderr'].map((s, i) => el('option', {value: i ? s : ''}, s)));
+  const matches = (node) => node.textContent.toLowerCase().includes(search.value.toLowerCase()) && (!which.value || node.dataset.stream === which.value);
   const sift = () => {
     let shown = 0;
     for (const node of lines.children) {
       node.hidden = !matches(node);
       if (!node.hidden) shown++;
     }
-    count.textContent = search.value || stream.value ? shown + ' lines match' : '';
+    count.textContent = search.value || which.value ? shown + ' lines match' : '';
   };
   search.addEventListener('input', sift);
-  stream.addEventListener('change', sift);
+  which.addEventListener('change', sift);
 
   let waiting = [];
   const flush = () => {
@@ -49,15 +50,11 @@ export function logView(names) {
     if (follow.checked) lines.scrollTop = lines.scrollHeight;
   };
   const query = new URLSearchParams([...names.map((n) => ['name', n]), ['follow', 'true'], ['lines', '500']]);
-  const source = new EventSource('/v1/logs?' + query);
-  source.onmessage = (message) => {
+  const close = stream('/v1/logs', query, 'after', {message: (line) => {
     if (waiting.length === 0) requestAnimationFrame(flush);
-    waiting.push(JSON.parse(message.data));
+    waiting.push(line);
     if (waiting.length > keptLines) waiting.shift();
-  };
-  // A new connection begins with the newest lines again.
-  source.onerror = () => { if (source.readyState === EventSource.CONNECTING) lines.replaceChildren(); };
-  source.addEventListener('end', () => source.close());
-  const node = el('section', {}, el('div', {class: 'bar'}, search, stream, el('label', {for: 'follow'}, follow, ' follow'), count), lines);
-  return {node, close: () => source.close()};
+  }});
+  const node = el('section', {}, el('div', {class: 'bar'}, search, which, el('label', {for: 'follow'}, follow, ' follow'), count), lines);
+  return {node, close};
 }
