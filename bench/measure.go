@@ -123,7 +123,13 @@ func memories(o options) []measurement {
 					return memory(ctx, l, p, n, ready)
 				}})
 	}
-	return all
+	most := 1000
+	if o.quick {
+		most = 100
+	}
+	return append(all, measurement{fmt.Sprintf("%d programs, listeners on, the console off and on", most), []Column{
+		{Name: "all run, off", Unit: "ms"}, {Name: "all run, on", Unit: "ms"}, {Name: "PSS off", Unit: "MiB"}, {Name: "PSS on", Unit: "MiB"}},
+		o.rounds, isOurs, func(ctx context.Context, l *lab, p peer) ([]float64, error) { return console(ctx, l, p, most) }})
 }
 
 func captures(o options) []measurement {
@@ -329,6 +335,24 @@ func memory(ctx context.Context, l *lab, p peer, n int, until ...func(context.Co
 	time.Sleep(atRest)
 	kib, err := pss(b.pid(), "prog")
 	return one(float64(kib)/1024, errors.Join(err, b.kill()))
+}
+
+// console compares boxes that differ in the console alone. Nobody logs in to it.
+func console(ctx context.Context, l *lab, p peer, programs int) ([]float64, error) {
+	var times, sizes []float64
+	for _, on := range []bool{false, true} {
+		p.setup = l.agentinitConsole(on)
+		took, err := boot(ctx, l, p, programs)
+		if err != nil {
+			return nil, err
+		}
+		size, err := memory(ctx, l, p, programs, ready)
+		if err != nil {
+			return nil, err
+		}
+		times, sizes = append(times, took...), append(sizes, size...)
+	}
+	return append(times, sizes...), nil
 }
 
 // ready waits until a box of agentinitFull has said that it is ready: its slots are

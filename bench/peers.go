@@ -128,6 +128,20 @@ func (l *lab) agentinit(dir string, n int, command []string) ([]string, error) {
 
 // agentinitFull is agentinit with its listeners, and a local class in every slot.
 func (l *lab) agentinitFull(dir string, n int, command []string) ([]string, error) {
+	return l.agentinitWith(dir, n, command, "",
+		"[adapters]\nbeads = \"local-sqlite\"\nmemory = \"embedded-ruvector\"\nevents = \"local-jsonl\"\norchestrator = \"local-process-manager\"\n")
+}
+
+// agentinitConsole is agentinit with its listeners and the console on or off.
+func (l *lab) agentinitConsole(on bool) func(string, int, []string) ([]string, error) {
+	return func(dir string, n int, command []string) ([]string, error) {
+		return l.agentinitWith(dir, n, command, fmt.Sprintf("console = %t\n", on), "")
+	}
+}
+
+// agentinitWith is agentinit with its listeners, with more keys of [supervisor] and
+// more sections.
+func (l *lab) agentinitWith(dir string, n int, command []string, keys, sections string) ([]string, error) {
 	argv, err := l.agentinit(dir, n, command)
 	if err != nil {
 		return nil, err
@@ -137,8 +151,8 @@ func (l *lab) agentinitFull(dir string, n int, command []string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	full := strings.NewReplacer(`listen = "off"`, `listen = "127.0.0.1:0"`).Replace(string(text)) +
-		"[bootstrap]\nprofile = \"none\"\n[adapters]\nbeads = \"local-sqlite\"\nmemory = \"embedded-ruvector\"\nevents = \"local-jsonl\"\norchestrator = \"local-process-manager\"\n"
+	full := strings.NewReplacer("listen = \"off\"\nmetrics_listen = \"off\"\n", "listen = \"127.0.0.1:0\"\nmetrics_listen = \"127.0.0.1:0\"\n"+keys).Replace(string(text)) +
+		"[bootstrap]\nprofile = \"none\"\n" + sections
 	return append(argv, "--root", dir), os.WriteFile(file, []byte(full), 0o644)
 }
 
