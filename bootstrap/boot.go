@@ -260,6 +260,7 @@ func (b *Boot) setArtifacts(results []ArtifactResult) {
 func (b *Boot) setSealed(s Sentinel, elapsed time.Duration) {
 	b.mu.Lock()
 	b.seal, b.elapsed = &s, elapsed
+	b.endRecording()
 	b.mu.Unlock()
 	if b.cfg.Sealed != nil {
 		b.cfg.Sealed(s)
@@ -270,6 +271,15 @@ func (b *Boot) setUnsealed(reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unsealed = reason
+	b.endRecording()
+}
+
+// endRecording ends the record of the boot with what has happened so far. The caller
+// holds mu.
+func (b *Boot) endRecording() {
+	if b.recorder != nil { // phase 9 made it
+		b.recorder.finish(b.cfg.Bus.Seq())
+	}
 }
 
 // Records returns the phases as they went so far.
@@ -299,8 +309,8 @@ func (b *Boot) GivenUp() string {
 	return b.unsealed
 }
 
-// Runs returns the first run of each program, in the order of the start; nil
-// before phase 9.
+// Runs returns when each program was first started and ready, in the order of the
+// start; nil before phase 9.
 func (b *Boot) Runs() []Run {
 	b.mu.Lock()
 	r := b.recorder

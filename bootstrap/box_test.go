@@ -228,6 +228,8 @@ func TestFirstRunsAreRecordedOnce(t *testing.T) {
 		say("bad", 0, event.Change{To: "FATAL"})
 		time.Sleep(time.Second)
 		say("b", 1, event.Change{To: "STARTING", PID: 7})
+		r.finish(bus.Seq())
+		say("manual", 1, event.Change{To: "RUNNING", Ready: true}) // no part of the boot any more
 		say("b", 1, event.Change{To: "EXITED", Completed: true})
 		<-done // it stops by itself
 		got := r.Runs()
@@ -243,11 +245,54 @@ func TestFirstRunsAreRecordedOnce(t *testing.T) {
 	})
 }
 
+// Until the box is sealed an operator may mend what holds it up. What is ready by an
+// apply, a start or a later run is part of the boot, as the seal waits for it.
+func TestWhatIsMendedBeforeTheSealIsRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := event.NewBus(64)
+		added := program.Spec{Name: "added", Required: true, Autostart: true, Needs: []program.Need{{Program: "a"}}}
+		sup := newFakeSupervisor(bus, program.Status{Name: "added", Spec: &added})
+		r := newRecorder(bus, sup, []program.Spec{{Name: "a", Autostart: true, Required: true}, {Name: "manual"}})
+		done := make(chan struct{})
+		go func() { r.follow(t.Context()); close(done) }()
+		begin := time.Now()
+		say := func(name string, run uint64, c event.Change) {
+			bus.Publish(event.Event{Name: event.ProgramStateChanged, Program: name, Run: run, Change: &c})
+		}
+		say("a", 1, event.Change{To: "STARTING", PID: 5})
+		say("a", 1, event.Change{To: "FATAL"})
+		say("manual", 1, event.Change{To: "RUNNING", PID: 6, Ready: true})
+		say("removed", 1, event.Change{To: "RUNNING", PID: 7, Ready: true})
+		time.Sleep(time.Second)
+		say("added", 1, event.Change{To: "RUNNING", PID: 8, Ready: true})
+		say("a", 2, event.Change{To: "RUNNING", PID: 9, Ready: true})
+		r.finish(bus.Seq()) // before it has read the last events
+		bus.Publish(event.Event{Name: "Tested"})
+		<-done
+		got := r.Runs()
+		if len(got) != 3 {
+			t.Fatalf("got %+v", got)
+		}
+		if a := got[0]; a.Started != begin || a.Ready.Sub(begin) != time.Second {
+			t.Errorf("a: %+v", a)
+		}
+		if manual := got[1]; manual.Ready != begin {
+			t.Errorf("manual: %+v", manual)
+		}
+		if added := got[2]; added.Name != "added" || !added.Required || len(added.Needs) != 1 || added.Ready.Sub(begin) != time.Second {
+			t.Errorf("added: %+v", added)
+		}
+	})
+}
+
 func TestRecorderCatchesUp(t *testing.T) {
 	bus := event.NewBus(4)
 	sup := newFakeSupervisor(bus, program.Status{Name: "a", State: program.Running, Ready: true, Run: 1, StartedAt: new(at(1)), RunningAt: new(at(3))},
 		program.Status{Name: "b", State: program.Running, Ready: true, Run: 3})
 	r := newRecorder(bus, sup, []program.Spec{{Name: "a", Autostart: true}, {Name: "b", Autostart: true}})
+	bus.Publish(event.Event{Name: "Tested"})
+	r.finish(bus.Seq())
+	bus.Publish(event.Event{Name: "Tested"})
 	r.catchUp()
 	if got := r.Runs(); r.pending() || !got[0].Ready.Equal(at(3)) || !got[1].Ready.IsZero() {
 		t.Fatalf("got %+v", got)

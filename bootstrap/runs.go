@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -9,8 +10,9 @@ import (
 )
 
 // recorder notes when each program was started, RUNNING and ready for the first
-// time. It stops by itself once every first run is over or ready: later
-// restarts are none of the boot's business.
+// time. Until the boot is over it takes every run and every program, also what was
+// added or started on request: the seal may have waited for it. Then it follows the
+// first runs that are still under way, and stops by itself after the last of them.
 type recorder struct {
 	read   program.Reader
 	events *event.Watcher
@@ -18,19 +20,34 @@ type recorder struct {
 	mu   sync.Mutex
 	runs []Run
 	at   map[string]int  // index in runs
-	open map[string]bool // first run not ready yet
+	open map[string]bool // started by the boot, and its first run not ready yet
+	seen uint64          // newest event that was taken
+	over uint64          // newest event of the boot; 0 before its end
 }
 
 func newRecorder(bus *event.Bus, read program.Reader, specs []program.Spec) *recorder {
 	r := &recorder{read: read, events: bus.Watch(bus.Seq()), at: make(map[string]int), open: make(map[string]bool)}
-	for i, s := range specs {
-		r.runs = append(r.runs, Run{Name: s.Name, Required: s.Required, Priority: s.Priority, Needs: s.Needs})
-		r.at[s.Name] = i
-		if s.Autostart && s.Type != program.Schedule {
-			r.open[s.Name] = true
-		}
+	for i := range specs {
+		r.add(&specs[i])
 	}
 	return r
+}
+
+// add is for the goroutine that made r, or for who holds mu.
+func (r *recorder) add(s *program.Spec) *Run {
+	r.at[s.Name] = len(r.runs)
+	r.runs = append(r.runs, Run{Name: s.Name, Required: s.Required, Priority: s.Priority, Needs: s.Needs})
+	if s.Autostart && s.Type != program.Schedule {
+		r.open[s.Name] = true
+	}
+	return &r.runs[len(r.runs)-1]
+}
+
+// finish says that the boot is over, and ended with the event of that number.
+func (r *recorder) finish(seq uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = seq
 }
 
 // Runs returns what is known so far.
@@ -46,31 +63,48 @@ func (r *recorder) follow(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		switch {
-		case e.Name == event.Lagged:
+		if e.Name == event.Lagged {
 			r.catchUp()
-		case e.Name == event.ProgramStateChanged && e.Change != nil:
-			r.take(e)
+			continue
 		}
+		r.take(e)
 	}
 }
 
 func (r *recorder) pending() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.open) > 0
+	return r.over == 0 || r.seen < r.over || len(r.open) > 0
+}
+
+// runOf returns the entry of a program if the given run of it is one to record. seq
+// is the event up to which all is known now.
+func (r *recorder) runOf(name string, run, seq uint64) *Run {
+	if r.over != 0 && seq > r.over && (!r.open[name] || run > 1) {
+		delete(r.open, name)
+		return nil
+	}
+	if i, ok := r.at[name]; ok {
+		if !r.runs[i].Ready.IsZero() {
+			return nil
+		}
+		return &r.runs[i]
+	}
+	if p, ok := r.read.Status(name); ok && p.Spec != nil {
+		return r.add(p.Spec)
+	}
+	return nil // it has been removed already
 }
 
 func (r *recorder) take(e event.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, ok := r.at[e.Program]
-	if !ok || !r.open[e.Program] {
+	r.seen = e.Seq
+	if e.Name != event.ProgramStateChanged || e.Change == nil {
 		return
 	}
-	run := &r.runs[i]
-	if e.Run > 1 || e.Change.To == program.Fatal.String() {
-		delete(r.open, e.Program)
+	run := r.runOf(e.Program, e.Run, e.Seq)
+	if run == nil {
 		return
 	}
 	if e.Change.PID != 0 && run.Started.IsZero() {
@@ -81,27 +115,28 @@ func (r *recorder) take(e event.Event) {
 	}
 	if e.Change.Ready || e.Change.Completed {
 		run.Ready = e.Time
+	}
+	if !run.Ready.IsZero() || e.Change.To == program.Fatal.String() {
 		delete(r.open, e.Program)
 	}
 }
 
 // catchUp takes from the supervisor what lost events would have said.
 func (r *recorder) catchUp() {
-	_, programs := r.read.All()
+	seq, programs := r.read.All()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.seen = max(r.seen, seq)
 	for _, p := range programs {
-		i, ok := r.at[p.Name]
-		if !ok || !r.open[p.Name] {
+		run := r.runOf(p.Name, p.Run, seq)
+		if run == nil {
 			continue
 		}
-		if p.Run > 1 || p.State == program.Fatal {
-			delete(r.open, p.Name)
-			continue
-		}
-		r.runs[i].Started, r.runs[i].Running = value(p.StartedAt), value(reached(p))
+		run.Started, run.Running = cmp.Or(run.Started, value(p.StartedAt)), cmp.Or(run.Running, value(reached(p)))
 		if p.Counts() {
-			r.runs[i].Ready = value(reached(p))
+			run.Ready = value(reached(p))
+		}
+		if p.Counts() || p.State == program.Fatal {
 			delete(r.open, p.Name)
 		}
 	}

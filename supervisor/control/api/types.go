@@ -499,7 +499,7 @@ type BootPhase struct {
 	Detail     string  `json:"detail,omitempty"`
 }
 
-// BootProgram is the first run of one program: when it was started, was
+// BootProgram is when a program was first started, was
 // RUNNING, was ready (a oneshot: completed). A nil time has not come yet.
 type BootProgram struct {
 	Name      string     `json:"name"`
