@@ -165,7 +165,7 @@ func (r *resolver) stop() {
 	if len(specs) == 0 {
 		return
 	}
-	path, total, err := program.CriticalStop(specs)
+	path, total, err := program.PlannedStop(specs)
 	if err != nil {
 		r.unordered(err)
 		return

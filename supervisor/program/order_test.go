@@ -81,6 +81,52 @@ func TestOrders(t *testing.T) {
 	}
 }
 
+// A oneshot that has completed before its dependents run is not stopped after them;
+// while it runs, they are not there.
+func TestPlannedStop(t *testing.T) {
+	specs := func(condition Condition, kind Type, text ...string) []Spec {
+		all := progs(text...)
+		for i := range all {
+			if all[i].Name == "migrate" {
+				all[i].Type = kind
+			}
+			for k := range all[i].Needs {
+				if all[i].Needs[k].Program == "migrate" {
+					all[i].Needs[k].Condition = condition
+				}
+			}
+		}
+		return all
+	}
+	chain := []string{"db 1 - 5", "migrate 1 db 3", "web 1 migrate 4"}
+	waves := []string{"migrate 1 - 3", "web 2 migrate 4"}
+	for _, c := range []struct {
+		name  string
+		specs []Spec
+		want  string
+	}{
+		{"completed", specs(NeedCompleted, Oneshot, chain...), "[web db] 9s"},
+		{"ready, which is completed of a oneshot", specs(NeedReady, Oneshot, chain...), "[web db] 9s"},
+		{"started: both may run", specs(NeedStarted, Oneshot, chain...), "[web migrate db] 12s"},
+		{"no oneshot", specs(NeedCompleted, Service, chain...), "[web migrate db] 12s"},
+		{"the oneshot takes longer than its dependent", specs(NeedCompleted, Oneshot, "db 1 - 5", "migrate 1 db 6", "web 1 migrate 4"), "[migrate db] 11s"},
+		{"nobody needs it", specs(NeedCompleted, Oneshot, "db 1 - 5", "migrate 1 db 3"), "[migrate db] 8s"},
+		{"in an earlier wave", specs(NeedCompleted, Oneshot, waves...), "[web] 4s"},
+		{"in an earlier wave, both may run", specs(NeedStarted, Oneshot, waves...), "[web migrate] 7s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path, total, err := PlannedStop(c.specs)
+			if got := fmt.Sprint(path, " ", total); err != nil || got != c.want {
+				t.Errorf("got %s, %v; want %s", got, err, c.want)
+			}
+		})
+	}
+	// Who stops a box asks for those that run: an operator may have run it again.
+	if path, total, err := CriticalStop(specs(NeedCompleted, Oneshot, chain...)); err != nil || fmt.Sprint(path, " ", total) != "[web migrate db] 12s" {
+		t.Errorf("of running programs: %v, %v, %v", path, total, err)
+	}
+}
+
 func TestOrderErrors(t *testing.T) {
 	_, err := Waves(progs("x 1 a 1", "a 1 b 1", "b 1 c 1", "c 1 a 1"))
 	var cycle *CycleError

@@ -26,6 +26,17 @@ func StopTime(s *Spec) time.Duration {
 // the other, take longest when all of specs are stopped, in the order of the
 // stop, and how long that is. The errors are those of Waves.
 func CriticalStop(specs []Spec) ([]string, time.Duration, error) {
+	return criticalStop(specs, false)
+}
+
+// PlannedStop is CriticalStop of a box that runs as declared: a oneshot whose
+// completion another program needs is over when that program runs, so that the two
+// are never stopped one after the other.
+func PlannedStop(specs []Spec) ([]string, time.Duration, error) {
+	return criticalStop(specs, true)
+}
+
+func criticalStop(specs []Spec, planned bool) ([]string, time.Duration, error) {
 	g, err := newGraph(specs)
 	if err != nil {
 		return nil, 0, err
@@ -34,18 +45,20 @@ func CriticalStop(specs []Spec) ([]string, time.Duration, error) {
 	var total time.Duration
 	waves := g.waves()
 	slices.Reverse(waves)
-	cost, before := g.stopCosts()
+	stops := g.stops(planned)
 	for _, wave := range waves {
 		last := wave[0]
 		for _, i := range wave {
-			if cost[i] > cost[last] {
+			if stops[i].cost > stops[last].cost {
 				last = i
 			}
 		}
-		total += cost[last]
+		total += stops[last].cost
 		var chain []int
-		for i := last; i >= 0; i = before[i] {
-			chain = append(chain, i)
+		for i := last; i >= 0; i = stops[i].after {
+			if !stops[i].over {
+				chain = append(chain, i)
+			}
 		}
 		slices.Reverse(chain)
 		path = append(path, g.names(chain)...)
@@ -53,27 +66,53 @@ func CriticalStop(specs []Spec) ([]string, time.Duration, error) {
 	return path, total, nil
 }
 
-// stopCosts returns for each program how long it takes until it is stopped,
-// counted from the begin of its wave's stop, and which dependent it waits for
-// longest (-1: none).
-func (g *graph) stopCosts() (cost []time.Duration, before []int) {
-	cost = make([]time.Duration, len(g.specs))
-	before = make([]int, len(g.specs))
-	for i := range before {
-		before[i] = -1
+// stopOf is the stop of one program.
+type stopOf struct {
+	cost  time.Duration // until it is stopped, counted from the begin of its wave's stop
+	after int           // the dependent that it waits for longest; -1: none
+	over  bool          // it has completed before that
+}
+
+// stops works out the stop of each program.
+func (g *graph) stops(planned bool) []stopOf {
+	// Of each program, the dependents in its wave that take longest: all of them, and
+	// those that run beside it. beyond is the longest stop of one that runs after it.
+	all, beside := make([]int, len(g.specs)), make([]int, len(g.specs))
+	beyond := make([]time.Duration, len(g.specs))
+	for i := range g.specs {
+		all[i], beside[i], beyond[i] = -1, -1, -1
+	}
+	out := make([]stopOf, len(g.specs))
+	longer := func(found *int, i int) {
+		if *found < 0 || out[i].cost > out[*found].cost {
+			*found = i
+		}
 	}
 	for _, i := range slices.Backward(g.topo) {
-		if before[i] >= 0 {
-			cost[i] = cost[before[i]]
+		own := StopTime(&g.specs[i])
+		if beyond[i] >= own {
+			out[i] = stopOf{after: all[i], over: true}
+		} else {
+			out[i] = stopOf{cost: own, after: beside[i]}
 		}
-		cost[i] += StopTime(&g.specs[i])
-		for _, j := range g.needs[i] {
-			if g.wave[j] == g.wave[i] && (before[j] < 0 || cost[i] > cost[before[j]]) {
-				before[j] = i
+		if before := out[i].after; before >= 0 {
+			out[i].cost += out[before].cost
+		}
+		for k, j := range g.needs[i] {
+			completes := planned && g.specs[j].Type == Oneshot && g.specs[i].Needs[k].Condition != NeedStarted
+			if completes {
+				beyond[j] = max(beyond[j], out[i].cost)
+			}
+			if g.wave[j] != g.wave[i] {
+				continue
+			}
+			longer(&all[j], i)
+			if !completes {
+				longer(&beside[j], i)
 			}
 		}
 	}
-	return cost, before
+	return out
 }
 
 // StopScale is the share of every declared wait that is left when the stop of
