@@ -26,8 +26,8 @@ func terminal(w io.Writer) (width int, ok bool) {
 		return 0, false
 	}
 	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil || width < 20 {
-		width = 80
+	if err != nil || width < 40 {
+		width = 80 // the terminal wraps what it has no room for
 	}
 	return width, true
 }
@@ -37,7 +37,7 @@ func (c *cli) colours() bool {
 	if v, ok := c.lookupEnv("NO_COLOR"); ok && v != "" {
 		return false
 	}
-	if v, _ := c.lookupEnv("TERM"); v == "dumb" {
+	if v, _ := c.lookupEnv("TERM"); v == "" || v == "dumb" {
 		return false
 	}
 	_, ok := terminal(c.stdout)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -47,12 +48,17 @@ func FuzzPrintable(f *testing.F) {
 // returns what the terminal got.
 func onTerminal(t *testing.T, env map[string]string, args ...string) string {
 	t.Helper()
+	return onTerminalOf(t, 80, 24, env, args...)
+}
+
+func onTerminalOf(t *testing.T, columns, rows uint16, env map[string]string, args ...string) string {
+	t.Helper()
 	ptmx, tty, err := pty.Open()
 	if err != nil {
 		t.Skipf("needs a pseudo-terminal: %v", err)
 	}
 	defer ptmx.Close()
-	if err := pty.Setsize(ptmx, &pty.Winsize{Cols: 80, Rows: 24}); err != nil {
+	if err := pty.Setsize(ptmx, &pty.Winsize{Cols: columns, Rows: rows}); err != nil {
 		t.Fatal(err)
 	}
 	lookup := func(k string) (string, bool) { v, ok := env[k]; return v, ok }
@@ -114,6 +120,58 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	coloured := onTerminal(t, map[string]string{"TERM": "xterm"}, "--socket", socket, "status")
 	if !strings.Contains(coloured, "\x1b[31mFATAL\x1b[0m") || !strings.Contains(coloured, "\x1b[32mRUNNING\x1b[0m") {
 		t.Errorf("no colours: %q", coloured)
+	}
+}
+
+// TestEveryTerminal: whatever the terminal is, the names and states of all programs
+// are on it. A wide one gets the whole reason, one without a TERM no colour.
+func TestEveryTerminal(t *testing.T) {
+	ill := controltest.Program("ill")
+	ill.State, ill.Reason = program.Fatal, strings.Repeat("reason ", 30)+"end"
+	b := controltest.New(ill, controltest.Program("web"))
+	furnish(b)
+	socket := serveBox(t, b)
+	for _, verb := range [][]string{{"status"}, {"status", "ill"}, {"why", "ill"}, {"boot"}, {"events"}, {"logs"}, {"crash"}, {"help", "states"}} {
+		for _, size := range [][2]uint16{{20, 5}, {80, 24}, {300, 50}} {
+			text := onTerminalOf(t, size[0], size[1], map[string]string{}, append([]string{"--socket", socket}, verb...)...)
+			if text == "" || strings.Contains(text, "\x1b") {
+				t.Errorf("%v on %v without TERM: %q", verb, size, text)
+			}
+			if verb[0] != "status" || len(verb) > 1 {
+				continue
+			}
+			for _, want := range []string{"ill", "FATAL", "web", "RUNNING"} {
+				if !strings.Contains(text, want) {
+					t.Errorf("no %s on %v:\n%s", want, size, text)
+				}
+			}
+			if wide := size[0] == 300; strings.Contains(text, " end") != wide {
+				t.Errorf("the end of the reason on %v: %t\n%s", size, !wide, text)
+			}
+		}
+	}
+}
+
+// TestStatusOfTenThousand: a pipe gets every program, one a line, nothing cut.
+func TestStatusOfTenThousand(t *testing.T) {
+	programs := make([]supervisor.Status, 10_000)
+	for i := range programs {
+		programs[i] = controltest.Program(fmt.Sprintf("crowd:%d", i))
+		programs[i].Reason = strings.Repeat("long ", 50) + "end"
+		programs[i].State = program.Fatal
+	}
+	socket := serveBox(t, controltest.New(programs...))
+	var stdout, stderr bytes.Buffer
+	none := func(string) (string, bool) { return "", false }
+	run(t.Context(), []string{"--socket", socket, "status"}, none, strings.NewReader(""), &stdout, &stderr)
+	rows := strings.Split(strings.TrimSuffix(stdout.String(), "\n"), "\n")
+	if len(rows) != 1+len(programs) || stderr.Len() > 0 {
+		t.Fatalf("%d rows, %s", len(rows), &stderr)
+	}
+	for i, row := range rows[1:] {
+		if !strings.HasPrefix(row, programs[i].Name+" ") || !strings.HasSuffix(row, " end") {
+			t.Fatalf("row %d: %s", i, row)
+		}
 	}
 }
 
