@@ -17,6 +17,10 @@ type Call struct {
 	// Creates says that repeating the call would make a second thing, so an
 	// idempotency key is honoured.
 	Creates bool
+	// Idle says that a slot which the manifest turns off takes the call and does
+	// nothing. A slot that is out of service refuses it: an event that is to be kept
+	// must not disappear unnoticed.
+	Idle bool
 	// Args is everything the caller asked for, as JSON can show it; set when
 	// Creates, for the hash that a key is kept with.
 	Args any
@@ -68,8 +72,7 @@ func Chain(mw ...Middleware) Middleware {
 	}
 }
 
-// Guarded is the middleware that turns a call away when its slot cannot take
-// it. Class off lets through what it answers by itself.
+// Guarded is the middleware that refuses a call when its slot cannot take it.
 func Guarded(next Handler) Handler {
 	return func(ctx context.Context, c Call) error {
 		if c.Guard != nil {

@@ -18,6 +18,7 @@ type port struct {
 type plug struct {
 	adapter Adapter
 	guard   error // nil = calls go through
+	idle    bool  // the manifest wants the slot off
 	calls   *inflight
 }
 
@@ -25,12 +26,27 @@ func newPort(slot Slot, mw Middleware) *port {
 	if mw == nil {
 		mw = Basic
 	}
-	p := &port{slot: slot, mw: mw}
+	return &port{slot: slot, mw: mw}
+}
+
+// wrapped is a port around one adapter; around nil it is off.
+func wrapped(slot Slot, a Adapter, mw Middleware) *port {
+	p := newPort(slot, mw)
+	if a == nil {
+		p.plugOff()
+	} else {
+		p.plug(a, nil)
+	}
 	return p
 }
 
 func (p *port) plug(a Adapter, guard error) {
 	p.active.Store(&plug{adapter: a, guard: guard, calls: newInflight()})
+}
+
+// plugOff turns the slot off, as the manifest wants it.
+func (p *port) plugOff() {
+	p.active.Store(&plug{adapter: Off(p.slot), guard: Disabled(p.slot, false), idle: true, calls: newInflight()})
 }
 
 // enter counts a call on the active plug. A plug that was replaced before the call
@@ -47,13 +63,17 @@ func (p *port) enter() *plug {
 	}
 }
 
-// via sends one call through the middleware to whatever adapter is active.
+// via sends one call through the middleware to the adapter that is active. An idle
+// slot passes the zero A to f: no adapter carries out what it takes.
 func via[A Adapter, T any](ctx context.Context, p *port, c Call, f func(context.Context, A) (T, error)) (T, error) {
 	cur := p.enter()
 	defer cur.calls.done()
-	a := cur.adapter
-	c.Slot, c.Impl, c.Class, c.Guard = p.slot, a.Impl(), a.Class(), cur.guard
-	return Do(ctx, p.mw, c, func(ctx context.Context) (T, error) { return f(ctx, a.(A)) })
+	c.Slot, c.Impl, c.Class, c.Guard = p.slot, cur.adapter.Impl(), cur.adapter.Class(), cur.guard
+	if cur.idle && c.Idle {
+		c.Guard = nil
+	}
+	a, _ := cur.adapter.(A)
+	return Do(ctx, p.mw, c, func(ctx context.Context) (T, error) { return f(ctx, a) })
 }
 
 // exec is via for methods without a result.

@@ -6,12 +6,10 @@ import (
 	"time"
 )
 
-// WrapBeads puts mw (nil = Basic) around one implementation. Consumers get the
-// wrapped slots of a Set; this one is for tests and tools.
+// WrapBeads puts mw (nil = Basic) around one implementation (nil = the slot is off).
+// Consumers get the wrapped slots of a Set; this one is for tests and tools.
 func WrapBeads(a Beads, mw Middleware) Beads {
-	p := newPort(SlotBeads, mw)
-	p.plug(a, nil)
-	return beadsPort{p}
+	return beadsPort{wrapped(SlotBeads, a, mw)}
 }
 
 type beadsPort struct{ *port }

@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"time"
 )
 
 // WrapEvents puts mw (nil = Basic) around one implementation; see WrapBeads.
 func WrapEvents(a Events, mw Middleware) Events {
-	p := newPort(SlotEvents, mw)
-	p.plug(a, nil)
-	return eventsPort{p}
+	return eventsPort{wrapped(SlotEvents, a, mw)}
 }
 
 type eventsPort struct{ *port }
@@ -36,11 +35,14 @@ func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 		e.ID = NewID()
 	}
 	c := Call{
-		Method: "dispatch", Write: true, Creates: true, Args: args,
+		Method: "dispatch", Write: true, Creates: true, Idle: true, Args: args,
 		Check: func() error { return e.check() },
 		Text:  []Text{{Name: "payload", JSON: &e.Payload}},
 	}
 	return via(ctx, p.port, c, func(ctx context.Context, a Events) (Receipt, error) {
+		if a == nil { // the slot is off
+			return Receipt{ID: e.ID, TS: At(time.Now()), Kind: e.Kind}, nil
+		}
 		// The id is what an event is known by for 24 h, here and at every sink.
 		if once := MetaFrom(ctx).Once; made && once != "" {
 			e.ID = "once-" + once

@@ -8,9 +8,7 @@ import (
 
 // WrapMemory puts mw (nil = Basic) around one implementation; see WrapBeads.
 func WrapMemory(a Memory, mw Middleware) Memory {
-	p := newPort(SlotMemory, mw)
-	p.plug(a, nil)
-	return memoryPort{p}
+	return memoryPort{wrapped(SlotMemory, a, mw)}
 }
 
 type memoryPort struct{ *port }

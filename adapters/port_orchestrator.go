@@ -10,9 +10,7 @@ import (
 // WrapOrchestrator puts mw (nil = Basic) around one implementation; see
 // WrapBeads.
 func WrapOrchestrator(a Orchestrator, mw Middleware) Orchestrator {
-	p := newPort(SlotOrchestrator, mw)
-	p.plug(a, nil)
-	return orchestratorPort{p}
+	return orchestratorPort{wrapped(SlotOrchestrator, a, mw)}
 }
 
 type orchestratorPort struct{ *port }

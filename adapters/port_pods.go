@@ -10,9 +10,7 @@ import (
 
 // WrapPods puts mw (nil = Basic) around one implementation; see WrapBeads.
 func WrapPods(a Pods, mw Middleware) Pods {
-	p := newPort(SlotPods, mw)
-	p.plug(a, nil)
-	return podsPort{p}
+	return podsPort{wrapped(SlotPods, a, mw)}
 }
 
 type podsPort struct{ *port }

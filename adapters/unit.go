@@ -47,7 +47,7 @@ func newUnit(slot Slot, wanted Adapter, o Options, wg *sync.WaitGroup) *unit {
 	}
 	if u.off() {
 		u.state = StateOff
-		u.port.plug(wanted, nil)
+		u.port.plugOff()
 		return u
 	}
 	u.port.plug(wanted, Errorf(CodeUnavailable, "the %s adapter is connecting", slot))
@@ -265,7 +265,7 @@ func (u *unit) degrade(err error) {
 		u.mu.Unlock()
 		return
 	}
-	u.port.plug(newOff(u.port.slot, true), Disabled(u.port.slot, true))
+	u.port.plug(Off(u.port.slot), Disabled(u.port.slot, true))
 	u.connected = false
 	u.lastErr, u.lastErrAt = err.Error(), time.Now()
 	u.enter(StateDegraded)

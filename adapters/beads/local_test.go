@@ -35,7 +35,7 @@ func TestContractLocal(t *testing.T) {
 }
 
 func TestContractOff(t *testing.T) {
-	contract.Beads(t, func(testing.TB) adapters.Beads { return adapters.Off(adapters.SlotBeads).(adapters.Beads) })
+	contract.Beads(t, func(testing.TB) adapters.Beads { return adapters.WrapBeads(nil, nil) })
 }
 
 // TestBdRoundTrip: what bd has exported and nobody has touched comes out as it went

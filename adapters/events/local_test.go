@@ -39,5 +39,5 @@ func TestContractLocal(t *testing.T) {
 }
 
 func TestContractOff(t *testing.T) {
-	contract.Events(t, func(testing.TB) adapters.Events { return adapters.Off(adapters.SlotEvents).(adapters.Events) })
+	contract.Events(t, func(testing.TB) adapters.Events { return adapters.WrapEvents(nil, nil) })
 }

@@ -34,7 +34,7 @@ type beads struct {
 	create func(context.Context, adapters.NewBead) (adapters.Bead, error)
 }
 
-func newBeads() *beads { return &beads{Beads: adapters.Off(adapters.SlotBeads).(adapters.Beads)} }
+func newBeads() *beads { return &beads{Beads: adapters.WrapBeads(nil, nil)} }
 
 func (b *beads) Impl() string          { return "local-sqlite" }
 func (b *beads) Class() adapters.Class { return adapters.ClassLocal }
