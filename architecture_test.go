@@ -66,14 +66,15 @@ var arrows = map[string][]string{
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters"},
 	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
-	"adapters/backup":       {"adapters"}, // state copied, checked and put back
+	"adapters/backup":       {"adapters"}, // state copied, archived, checked and put back
+	"adapters/tasks":        {"adapters"}, // templates run once, with their records and logs
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/events":       {"adapters", "adapters/wire"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
-	"adapters/rest":         {"adapters", "adapters/backup", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/rate"},
+	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/rate"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},

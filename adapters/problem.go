@@ -147,7 +147,7 @@ func fromBody(status int, header http.Header, body []byte) *Error {
 func firstString(m map[string]any, keys ...string) string {
 	for _, k := range keys {
 		if s, _ := m[k].(string); s != "" {
-			return cut(s, maxForeignDetail)
+			return Cut(s, maxForeignDetail)
 		}
 	}
 	return "the peer gave no reason"
@@ -160,7 +160,7 @@ func plainDetail(header http.Header, body []byte) string {
 		if json.Unmarshal(body, &m) == nil && len(m) > 0 {
 			for _, k := range []string{"detail", "message", "error", "title"} {
 				if s, _ := m[k].(string); s != "" {
-					return printable(cut(s, maxForeignDetail))
+					return printable(Cut(s, maxForeignDetail))
 				}
 			}
 		}
@@ -169,7 +169,7 @@ func plainDetail(header http.Header, body []byte) string {
 	if mt != "text/plain" {
 		return ""
 	}
-	return printable(strings.TrimSpace(cut(string(body), maxForeignDetail)))
+	return printable(strings.TrimSpace(Cut(string(body), maxForeignDetail)))
 }
 
 // printable keeps a peer's text from drawing lines or colours in a log.
@@ -182,7 +182,8 @@ func printable(s string) string {
 	}, strings.ToValidUTF8(s, " "))
 }
 
-func cut(s string, n int) string {
+// Cut returns the first n bytes of a text that is longer, with a mark.
+func Cut(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

@@ -122,7 +122,7 @@ func metaOf(h http.Header, who Principal) (adapters.Meta, error) {
 func mayName(who Principal, actor string) error {
 	// A registered box forwards the calls of its agents.
 	if who.Role != RoleAdmin && who.Role != RoleBox && actor != who.ID {
-		return adapters.Errorf(adapters.CodePermissionDenied, "only an admin may act as %q", cut(actor, 64))
+		return adapters.Errorf(adapters.CodePermissionDenied, "only an admin may act as %q", adapters.Cut(actor, 64))
 	}
 	return adapters.CheckText("actor", actor, adapters.MaxBeadActor)
 }
@@ -148,11 +148,4 @@ func checkContract(h http.Header, slot adapters.Slot) error {
 	}
 	contract, _ := adapters.ContractOf(slot)
 	return adapters.CheckVersion(slot, version, contract.Version, false)
-}
-
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
 }

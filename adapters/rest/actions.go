@@ -278,7 +278,7 @@ func (h ActionHook) action() (Action, error) {
 	if n.ActionType == "" {
 		kind, known := hookKinds[h.ToolName]
 		if !known {
-			return Action{}, adapters.Invalid("tool_name", "%q is no tool whose action is known: say action_type", cut(h.ToolName, 64))
+			return Action{}, adapters.Invalid("tool_name", "%q is no tool whose action is known: say action_type", adapters.Cut(h.ToolName, 64))
 		}
 		n.ActionType = ActionKind(kind)
 	}
@@ -288,7 +288,7 @@ func (h ActionHook) action() (Action, error) {
 	if n.TargetNodeID == "" {
 		n.TargetNodeID = targetOf(h.ToolInput)
 	}
-	meta, err := json.Marshal(map[string]string{"tool": cut(h.ToolName, 256), "hook": cut(h.HookEventName, 256)})
+	meta, err := json.Marshal(map[string]string{"tool": adapters.Cut(h.ToolName, 256), "hook": adapters.Cut(h.HookEventName, 256)})
 	if err != nil {
 		return Action{}, fmt.Errorf("cannot write metadata: %w", err)
 	}
@@ -316,6 +316,6 @@ func targetOf(input json.RawMessage) Ref {
 
 func quoted(s string) Ref {
 	// A string always marshals.
-	b, _ := json.Marshal(cut(s, maxActionRef/2))
+	b, _ := json.Marshal(adapters.Cut(s, maxActionRef/2))
 	return Ref(b)
 }

@@ -338,7 +338,7 @@ func importBeads(q *request) error {
 	switch mt {
 	case linesType, jsonType, "text/plain", "application/jsonl", "":
 	default:
-		return adapters.Errorf(adapters.CodeUnsupported, "the body must be %s, not %s", linesType, cut(mt, 100))
+		return adapters.Errorf(adapters.CodeUnsupported, "the body must be %s, not %s", linesType, adapters.Cut(mt, 100))
 	}
 	dry, err := boolParam(q.URL.Query(), "dry_run")
 	if err != nil {

@@ -90,7 +90,7 @@ func getStatus(q *request) error {
 		doc.Adapters[s.Slot] = SlotSummary{s.Wanted, s.Active, s.State}
 	}
 	if q.s.cfg.Tasks != nil {
-		doc.Tasks.Active = q.s.cfg.Tasks.Running()
+		doc.Tasks.Active = len(q.s.cfg.Tasks.Active())
 	}
 	federation := q.s.federation()
 	doc.Federation = FederationSummary{federation.Mode, federation.State}
@@ -151,7 +151,7 @@ func resolveName(q *request) error {
 	}
 	target := place(urn)
 	if target == "" {
-		return adapters.NotFound("name", cut(urn, 200))
+		return adapters.NotFound("name", adapters.Cut(urn, 200))
 	}
 	q.begin("").Set("Location", target)
 	q.w.WriteHeader(http.StatusTemporaryRedirect)

@@ -110,7 +110,7 @@ func (q *request) dispatchStructured() error {
 // the body, of the media type given.
 func (q *request) dispatchBinary(mediaType string) error {
 	if mediaType != "" && mediaType != jsonType && !strings.HasSuffix(mediaType, "+json") {
-		return adapters.Errorf(adapters.CodeUnsupported, "the data of an event is %s here, not %s", jsonType, cut(mediaType, 100))
+		return adapters.Errorf(adapters.CodeUnsupported, "the data of an event is %s here, not %s", jsonType, adapters.Cut(mediaType, 100))
 	}
 	c, err := binaryCloudEvent(q.Header)
 	if err != nil {

@@ -36,7 +36,7 @@ type AdmitBody struct {
 }
 
 func federationRoutes() []route {
-	return []route{
+	return needing(needsHost, []route{
 		{Method: "POST", Path: federation.RegisterPath, ID: "register", Roles: member, Body: federation.Registration{}, Reply: federation.Grant{}, Status: 201,
 			Doc: "Make a session for a box; the one it had before ends.", handle: postRegister},
 		{Method: "POST", Path: federation.HeartbeatPath, ID: "heartbeat", Roles: box | ended, Body: federation.Beat{}, Reply: federation.BeatAnswer{},
@@ -46,33 +46,29 @@ func federationRoutes() []route {
 		{Method: "GET", Path: "/v1/federation/boxes", ID: "boxes", Roles: reader, Reply: adapters.Page[mesh.BoxStatus]{}, Doc: "The boxes that are registered here.", handle: getBoxes},
 		{Method: "POST", Path: "/v1/federation/evict", ID: "evict", Roles: adminOnly, Body: EvictBody{}, Status: 204, Doc: "End a box's session, for good if so said.", handle: postEvict},
 		{Method: "POST", Path: "/v1/federation/admit", ID: "admit", Roles: adminOnly, Body: AdmitBody{}, Status: 204, Doc: "Let a box register again that was evicted for good.", handle: postAdmit},
-	}
+	})
 }
 
-// host is the host's side. Its boxes come back after half a minute: meanwhile their
-// connections would take the place of others', so that each exchange ends its own.
-func (q *request) host() (Host, error) {
+// needsHost also ends the connection of each exchange. A host's boxes come back
+// after half a minute: meanwhile their idle connections would take the place of others.
+func needsHost(q *request) error {
 	q.w.Header().Set("Connection", "close")
 	if q.s.cfg.Host == nil {
-		return nil, adapters.Unsupported("federation", `this box is no host: federation.mode is not "host"`)
+		return adapters.Unsupported("federation", `this box is no host: federation.mode is not "host"`)
 	}
-	return q.s.cfg.Host, nil
+	return nil
 }
 
 func postRegister(q *request) error {
-	h, err := q.host()
-	if err != nil {
-		return err
-	}
 	var in federation.Registration
 	if err := q.json(&in); err != nil {
 		return err
 	}
-	// Who signs is who registers: nobody takes another key's name.
+	// A box registers under the key that signed its request, never under another's.
 	if isKey(q.who.ID) && in.BoxID != q.who.ID {
 		return adapters.Errorf(adapters.CodePermissionDenied, "box_id is not the key that signed the request")
 	}
-	grant, err := h.Register(q.Context(), q.who.Role+" "+q.who.ID, in)
+	grant, err := q.s.cfg.Host.Register(q.Context(), q.who.Role+" "+q.who.ID, in)
 	if err != nil {
 		return err
 	}
@@ -93,15 +89,11 @@ func isKey(id string) bool {
 }
 
 func postHeartbeat(q *request) error {
-	h, err := q.host()
-	if err != nil {
-		return err
-	}
 	var in federation.Beat
 	if err := q.json(&in); err != nil {
 		return err
 	}
-	answer, gone, err := h.Heartbeat(q.Context(), q.who.ID, in)
+	answer, gone, err := q.s.cfg.Host.Heartbeat(q.Context(), q.who.ID, in)
 	switch {
 	case err != nil:
 		return err
@@ -123,23 +115,15 @@ func (q *request) done(err error) error {
 }
 
 func postDeregister(q *request) error {
-	h, err := q.host()
-	if err != nil {
-		return err
-	}
 	var in federation.Farewell
 	if err := q.json(&in); err != nil {
 		return err
 	}
-	return q.done(h.Deregister(q.Context(), q.who.ID, in))
+	return q.done(q.s.cfg.Host.Deregister(q.Context(), q.who.ID, in))
 }
 
 func getBoxes(q *request) error {
-	h, err := q.host()
-	if err != nil {
-		return err
-	}
-	boxes, err := h.Boxes(q.Context())
+	boxes, err := q.s.cfg.Host.Boxes(q.Context())
 	if err != nil {
 		return err
 	}
@@ -147,10 +131,6 @@ func getBoxes(q *request) error {
 }
 
 func postEvict(q *request) error {
-	h, err := q.host()
-	if err != nil {
-		return err
-	}
 	var in EvictBody
 	if err := q.json(&in); err != nil {
 		return err
@@ -158,17 +138,13 @@ func postEvict(q *request) error {
 	if in.RetryAfterS < 0 || in.RetryAfterS > 3600 {
 		return adapters.Invalid("retry_after_s", "must be 0 to 3600")
 	}
-	return q.done(h.Evict(q.Context(), in.Box, in.Reason, in.Permanent, time.Duration(in.RetryAfterS)*time.Second))
+	return q.done(q.s.cfg.Host.Evict(q.Context(), in.Box, in.Reason, in.Permanent, time.Duration(in.RetryAfterS)*time.Second))
 }
 
 func postAdmit(q *request) error {
-	h, err := q.host()
-	if err != nil {
-		return err
-	}
 	var in AdmitBody
 	if err := q.json(&in); err != nil {
 		return err
 	}
-	return q.done(h.Admit(q.Context(), in.Box))
+	return q.done(q.s.cfg.Host.Admit(q.Context(), in.Box))
 }

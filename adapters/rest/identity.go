@@ -41,31 +41,26 @@ type ExportedKey struct {
 }
 
 func identityRoutes() []route {
-	return []route{
+	return needing(needsIdentity, []route{
 		{Method: "GET", Path: "/v1/identity", ID: "identity", Roles: everyone, Reply: IdentityReport{}, Doc: "Who the box is.", handle: getIdentity},
 		{Method: "POST", Path: "/v1/identity/rotate", ID: "rotateIdentity", Roles: adminOnly, Reply: IdentityReport{}, Doc: "Replace the private key; the old one goes to the archive.", handle: rotateIdentity},
 		{Method: "POST", Path: "/v1/identity/export", ID: "exportIdentity", Roles: adminOnly, Reply: ExportedKey{}, Doc: "The private key; over the control socket alone.", handle: exportIdentity},
 		{Method: "POST", Path: "/v1/identity/rekey", ID: "rekeyIdentity", Roles: adminOnly, Status: 204, Doc: "Make a new management key where it lies in a file, and encrypt the private key with it.", handle: rekeyIdentity},
 		{Method: "GET", Path: "/v1/did/{did}", ID: "resolveDID", Roles: everyone, Reply: map[string]any{}, Doc: "The DID document of a did:nostr name.", handle: getDID},
 		{Method: "GET", Path: "/.well-known/did.json", ID: "wellKnownDID", Reply: map[string]any{}, open: true, Doc: "The box's DID document.", handle: getWellKnownDID},
-	}
+	})
 }
 
-// self is the identity, or why there is none.
-func (q *request) self() (Identity, error) {
+func needsIdentity(q *request) error {
 	if q.s.cfg.Identity == nil {
-		return nil, adapters.NotFound("identity", "")
+		return adapters.NotFound("identity", "")
 	}
-	return q.s.cfg.Identity, nil
+	return nil
 }
 
 // answer replies with what f says of the identity.
 func answer[T any](q *request, f func(Identity) (T, error)) error {
-	self, err := q.self()
-	if err != nil {
-		return err
-	}
-	out, err := f(self)
+	out, err := f(q.s.cfg.Identity)
 	if err != nil {
 		return err
 	}
@@ -84,11 +79,7 @@ func exportIdentity(q *request) error {
 }
 
 func rekeyIdentity(q *request) error {
-	self, err := q.self()
-	if err != nil {
-		return err
-	}
-	return q.done(self.Rekey(q.Context()))
+	return q.done(q.s.cfg.Identity.Rekey(q.Context()))
 }
 
 func getDID(q *request) error {

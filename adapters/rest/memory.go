@@ -86,7 +86,7 @@ func retrieveMemory(q *request) error {
 		return err
 	}
 	if !found {
-		return adapters.NotFound("entry", cut(key, adapters.MaxMemoryKey)).At(adapters.SlotMemory, "retrieve")
+		return adapters.NotFound("entry", adapters.Cut(key, adapters.MaxMemoryKey)).At(adapters.SlotMemory, "retrieve")
 	}
 	return q.reply(http.StatusOK, e)
 }

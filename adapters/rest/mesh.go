@@ -110,7 +110,7 @@ type MeshEvent struct {
 const meshWait = 60 * time.Second
 
 func meshRoutes() []route {
-	return []route{
+	return needing(needsMesh, []route{
 		{Method: "GET", Path: "/v1/mesh", ID: "mesh", Roles: reader, Reply: MeshStatus{}, Doc: "The relays that the box is connected to, and its mailbox.", handle: getMesh},
 		{Method: "POST", Path: "/v1/mesh/publish", ID: "meshPublish", Roles: adminOnly, Body: MeshMessage{}, Reply: MeshReceipt{}, Status: 202,
 			Query: []param{{"wait_s", "integer", "seconds to wait until a relay has it, 0-60, default 0"}},
@@ -123,22 +123,18 @@ func meshRoutes() []route {
 				{"limit", "integer", "stored events of each relay, default 100; -1 for as many as it gives"},
 			},
 			Doc: "Events of all relays, the stored ones first (SSE or WebSocket).", handle: streamMesh},
-	}
+	})
 }
 
-func (q *request) mesh() (Mesh, error) {
+func needsMesh(q *request) error {
 	if q.s.cfg.Mesh == nil {
-		return nil, adapters.Unsupported("mesh", "this box has no mesh")
+		return adapters.Unsupported("mesh", "this box has no mesh")
 	}
-	return q.s.cfg.Mesh, nil
+	return nil
 }
 
 func getMesh(q *request) error {
-	m, err := q.mesh()
-	if err != nil {
-		return err
-	}
-	status, err := m.Status()
+	status, err := q.s.cfg.Mesh.Status()
 	if err != nil {
 		return err
 	}
@@ -146,10 +142,6 @@ func getMesh(q *request) error {
 }
 
 func postMeshPublish(q *request) error {
-	m, err := q.mesh()
-	if err != nil {
-		return err
-	}
 	var in MeshMessage
 	if err := q.json(&in); err != nil {
 		return err
@@ -159,7 +151,7 @@ func postMeshPublish(q *request) error {
 		return err
 	}
 	q.writeDeadline(time.Duration(wait)*time.Second + pieceLimit)
-	receipt, err := m.Publish(q.Context(), in, time.Duration(wait)*time.Second)
+	receipt, err := q.s.cfg.Mesh.Publish(q.Context(), in, time.Duration(wait)*time.Second)
 	if err != nil {
 		return err
 	}
@@ -180,15 +172,11 @@ func whole64(values url.Values, name string, otherwise, least, most int64) (int6
 }
 
 func getMeshReceipt(q *request) error {
-	m, err := q.mesh()
-	if err != nil {
-		return err
-	}
 	id, err := q.param("id")
 	if err != nil {
 		return err
 	}
-	receipt, err := m.Receipt(id)
+	receipt, err := q.s.cfg.Mesh.Receipt(id)
 	if err != nil {
 		return err
 	}
@@ -214,16 +202,12 @@ func meshFilter(values url.Values) (f MeshFilter, err error) {
 }
 
 func streamMesh(q *request) error {
-	m, err := q.mesh()
-	if err != nil {
-		return err
-	}
 	f, err := meshFilter(q.URL.Query())
 	if err != nil {
 		return err
 	}
 	return q.follow(func(ctx context.Context) (feed, error) {
-		s, err := m.Subscribe(ctx, f)
+		s, err := q.s.cfg.Mesh.Subscribe(ctx, f)
 		if err != nil {
 			return feed{}, err
 		}

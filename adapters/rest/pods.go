@@ -152,7 +152,7 @@ func (q *request) makeContainer(path string) (adapters.Written, error) {
 		return adapters.Written{}, err
 	}
 	if len(bytes.TrimSpace(body)) > 0 {
-		return adapters.Written{}, adapters.Errorf(adapters.CodeUnsupported, "a container is made without a body; write its description to %s.meta", cut(path, 200))
+		return adapters.Written{}, adapters.Errorf(adapters.CodeUnsupported, "a container is made without a body; write its description to %s.meta", adapters.Cut(path, 200))
 	}
 	out, err := q.s.cfg.Slots.Pods().CreateContainer(q.Context(), path)
 	if err == nil && !out.Created && q.Header.Get("If-None-Match") == "*" {
@@ -322,7 +322,7 @@ func patchPod(q *request) error {
 		out, err := q.s.cfg.Slots.Pods().Patch(q.Context(), q.podPath(), adapters.PodPatch{Dialect: dialect, Body: raw, Public: q.podRoot()}, q.cond())
 		return q.written(out, err)
 	}
-	return adapters.Errorf(adapters.CodeUnsupported, "no patch dialect %q", cut(mt, 100)).With("dialect", cut(mt, 100))
+	return adapters.Errorf(adapters.CodeUnsupported, "no patch dialect %q", adapters.Cut(mt, 100)).With("dialect", adapters.Cut(mt, 100))
 }
 
 func deletePod(q *request) error {

@@ -103,7 +103,7 @@ func (q *request) json(out any) error {
 		return err
 	}
 	if mt != "" && mt != jsonType && !strings.HasSuffix(mt, "+json") {
-		return adapters.Errorf(adapters.CodeUnsupported, "the body must be %s, not %s", jsonType, cut(mt, 100))
+		return adapters.Errorf(adapters.CodeUnsupported, "the body must be %s, not %s", jsonType, adapters.Cut(mt, 100))
 	}
 	raw, err := q.body()
 	if err != nil {
@@ -133,7 +133,7 @@ func unmarshal(raw []byte, out any) error {
 		if field == "" {
 			field = "body"
 		}
-		return adapters.Invalid(field, "must not be a JSON %s", cut(wrong.Value, 32))
+		return adapters.Invalid(field, "must not be a JSON %s", adapters.Cut(wrong.Value, 32))
 	}
 	return adapters.Errorf(adapters.CodeValidation, "the body is not JSON of the contract: %v", err).With("field", "body")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/backup"
 )
 
 // Media types.
@@ -50,6 +51,9 @@ type route struct {
 	probe   bool // tells by 503 what a load balancer wants to know
 	ownHead bool // HEAD is a row of its own
 
+	// needs answers for the routes of a part that this box does not have; nil: it is
+	// always there.
+	needs  func(*request) error
 	handle func(*request) error
 }
 
@@ -228,7 +232,7 @@ func agentRoutes() []route {
 }
 
 func taskRoutes() []route {
-	return []route{
+	return needing(needsTasks, []route{
 		{Method: "POST", Path: "/v1/tasks", ID: "startTask", Roles: adminOnly, Body: TaskRequest{}, Reply: TaskAccepted{}, Status: 202, Doc: "Run a template of the manifest.", handle: startTask},
 		{Method: "GET", Path: "/v1/tasks", ID: "listTasks", Roles: reader, Reply: ActiveTasks{}, Also: []also{{"", adapters.Page[TaskStatus]{}}},
 			Query: query(pageParams, param{"status", "string", "all: every task, in pages, newest first"}),
@@ -237,7 +241,7 @@ func taskRoutes() []route {
 		{Method: "DELETE", Path: "/v1/tasks/{id}", ID: "stopTask", Roles: adminOnly, Reply: TaskStatus{}, Doc: "Stop a task; one that has ended is CONFLICT with currentStatus.", handle: stopTask},
 		{Method: "GET", Path: "/v1/tasks/{id}/logs/stream", ID: "streamTaskLog", Roles: reader, Reply: TaskLine{}, ReplyType: sseType, Query: streamParams,
 			Doc: "A task's log from its beginning, then as it grows; ends with task-complete.", handle: streamTaskLog},
-	}
+	})
 }
 
 func actionRoutes() []route {
@@ -262,10 +266,10 @@ func boxRoutes() []route {
 		{Method: "GET", Path: "/v1/adapters", ID: "adapters", Roles: everyone, Reply: adapters.Page[adapters.SlotStatus]{}, Doc: "How the slots are doing.", handle: getAdapters},
 		{Method: "POST", Path: "/v1/tickets", ID: "ticket", Roles: everyone, Reply: Ticket{}, Status: 201, Doc: "A credential for one WebSocket of a browser: single use, 30 s.", handle: newTicket},
 		{Method: "GET", Path: "/v1/uri/{urn}", ID: "resolve", Roles: everyone, Status: 307, Doc: "Where a urn:agentbox: or did:nostr: name leads.", handle: resolveName},
-		{Method: "GET", Path: "/v1/backup", ID: "backup", Roles: adminOnly, ReplyType: tarType,
+		{Method: "GET", Path: "/v1/backup", ID: "backup", needs: needsBackup, Roles: adminOnly, ReplyType: tarType,
 			Query: []param{{"include_secrets", "boolean", "with keys and identities"}, {"skip", "string", "without this part; may be repeated"}},
 			Doc:   "A consistent copy of all local state, as a tar.", handle: getBackup},
-		{Method: "POST", Path: "/v1/restore", ID: "restore", Roles: adminOnly, BodyTypes: []string{tarType}, MaxBody: maxRestored, Reply: Restored{},
+		{Method: "POST", Path: "/v1/restore", ID: "restore", needs: needsBackup, Roles: adminOnly, BodyTypes: []string{tarType}, MaxBody: backup.MaxArchive, Reply: backup.Restored{},
 			Query: []param{
 				{"dry_run", "boolean", "check everything, touch nothing"}, {"replace", "boolean", "also what is in use; it is kept aside"},
 				{"include_secrets", "boolean", "with keys and identities"}, {"part", "string", "this part alone; may be repeated"},
@@ -273,6 +277,14 @@ func boxRoutes() []route {
 			Doc: "Put a backup back in place.", handle: postRestore},
 		{Method: "GET", Path: "/openapi.json", ID: "openapi", Reply: json.RawMessage{}, open: true, Doc: "This table as OpenAPI 3.1.", handle: getOpenAPI},
 	}
+}
+
+// needing makes rows of a part that a box may not have.
+func needing(part func(*request) error, rows []route) []route {
+	for i := range rows {
+		rows[i].needs = part
+	}
+	return rows
 }
 
 func bySlot(slot adapters.Slot, rows []route) []route {

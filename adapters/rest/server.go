@@ -16,6 +16,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/backup"
+	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
@@ -50,14 +51,10 @@ type Config struct {
 	Identity Identity
 	// Mesh is the box among relays; nil: it is not.
 	Mesh Mesh
-	// Tasks runs templates; nil makes the task routes answer ADAPTER_DISABLED.
-	Tasks *Tasks
-	// Backup are the parts of the box's state; empty: nothing to back up.
-	Backup []backup.Part
-	// Staging is a directory with room for a copy of all that state, where a
-	// backup and a restore keep one while they last; "" is the system's for
-	// temporary files, which is memory in many containers.
-	Staging string
+	// Tasks runs templates; nil: the box runs none.
+	Tasks *tasks.Manager
+	// Backup is the box's local state; nil: it keeps none.
+	Backup *backup.State
 
 	// Origins are the browser origins that may open a WebSocket beside the
 	// box's own, as a browser sends them.
@@ -91,8 +88,7 @@ type Server struct {
 	actions *actions // the agents' recent actions
 	openapi func() ([]byte, error)
 
-	streams   atomic.Int64
-	restoring sync.Mutex // held by the one restore
+	streams atomic.Int64
 
 	closing context.Context
 	close   context.CancelFunc
@@ -191,11 +187,14 @@ func (s *Server) serve(rt route) http.Handler {
 			}
 			s.panicked(q, v)
 		}()
-		if err := s.admit(q); err != nil {
-			s.fail(q, err)
-			return
+		err := s.admit(q)
+		if err == nil && rt.needs != nil {
+			err = rt.needs(q)
 		}
-		if err := rt.handle(q); err != nil {
+		if err == nil {
+			err = rt.handle(q)
+		}
+		if err != nil {
 			s.fail(q, err)
 		}
 	})
@@ -271,7 +270,7 @@ func (s *Server) tell(rt route, err error) {
 
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 	adapters.WriteProblem(w, adapters.Errorf(adapters.CodeNotFound, "there is nothing at this path; /openapi.json says what there is").
-		With("resource", "path", "id", cut(r.URL.Path, 200)))
+		With("resource", "path", "id", adapters.Cut(r.URL.Path, 200)))
 }
 
 // methodNotAllowed answers 405 (RFC 9110, 15.5.6), which a client of ours maps
@@ -283,7 +282,7 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 			allow = append(allow, m)
 		}
 	}
-	e := adapters.Errorf(adapters.CodeUnsupported, "this path does not take %s", cut(r.Method, 20)).With("method", cut(r.Method, 20))
+	e := adapters.Errorf(adapters.CodeUnsupported, "this path does not take %s", adapters.Cut(r.Method, 20)).With("method", adapters.Cut(r.Method, 20))
 	_, body := adapters.Problem(e)
 	var doc map[string]any
 	if json.Unmarshal(body, &doc) == nil {

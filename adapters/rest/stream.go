@@ -244,7 +244,7 @@ func (h *handshake) refusal(err error) error {
 	if why := errors.Unwrap(err); why != nil {
 		err = why // without what the library says around it
 	}
-	text := cut(err.Error(), 200)
+	text := adapters.Cut(err.Error(), 200)
 	switch h.status {
 	case http.StatusSwitchingProtocols:
 		return nil
@@ -299,7 +299,7 @@ func (q *request) hangUp(c *websocket.Conn, err error) {
 		code, reason = websocket.StatusGoingAway, "the box is shutting down"
 	case errors.Is(err, io.EOF), err == nil, errors.Is(err, context.Canceled):
 	case errors.Is(err, errPolicy):
-		code, reason = websocket.StatusPolicyViolation, cut(err.Error(), 100)
+		code, reason = websocket.StatusPolicyViolation, adapters.Cut(err.Error(), 100)
 	case errors.Is(err, adapters.ErrUnavailable), errors.Is(err, adapters.ErrRateLimited):
 		code, reason = websocket.StatusTryAgainLater, string(adapters.CodeOf(err))
 	default:

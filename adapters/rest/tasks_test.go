@@ -9,6 +9,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 )
 
 // oneTemplate knows "coder" alone.
@@ -26,14 +27,14 @@ func newTaskBox(t *testing.T, dir string) *box {
 	t.Helper()
 	b := &box{t: t, agents: newAgentsFake()}
 	set := newSet(t, map[adapters.Slot]adapters.Adapter{adapters.SlotOrchestrator: b.agents})
-	tasks, err := rest.NewTasks(rest.TasksConfig{
+	manager, err := tasks.New(tasks.Config{
 		Dir: dir, Templates: oneTemplate{}, Orchestrator: set.Orchestrator(), Report: func(id string, err error) { t.Errorf("task %s: %v", id, err) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(tasks.Close)
-	b.serve(set, func(c *rest.Config) { c.Tasks = tasks })
+	t.Cleanup(manager.Close)
+	b.serve(set, func(c *rest.Config) { c.Tasks = manager })
 	return b
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -28,7 +29,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 	b.auth.SetTokens(b.byToken)
 	var err error
 	if m.Adapters.Orchestrator != string(adapters.ClassOff) {
-		b.tasks, err = rest.NewTasks(rest.TasksConfig{
+		b.tasks, err = tasks.New(tasks.Config{
 			Dir: filepath.Join(b.roots.Workspace, "tasks"), Templates: templates(m), Orchestrator: b.slots.Orchestrator(),
 			Report: func(task string, err error) {
 				b.apiTrouble("TaskTrouble", map[string]any{"task": task, "error": err.Error()})
@@ -40,7 +41,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Backup: b.backupParts(), Staging: b.roots.Workspace,
+		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Backup: b.localState(),
 		Federation: b.federation(m), Identity: identityAPI{b.self}, Host: b.hosting.api(), Mesh: &b.mesh,
 		Origins: b.boundary.origins, Origin: b.server.Origin, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
@@ -68,18 +69,18 @@ func (b *box) apiTrouble(name string, fields map[string]any) {
 	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: name, Fields: fields})
 }
 
-// backupParts are the slots' state, the tasks' records, and, only when asked
+// localState is the state of the slots, the tasks' records, and, only when asked
 // for, keys and identities, which are read at the next start.
-func (b *box) backupParts() []backup.Part {
-	var tasks func(func() error) error
+func (b *box) localState() *backup.State {
+	var swap func(func() error) error
 	if b.tasks != nil {
-		tasks = b.tasks.Replace
+		swap = b.tasks.Replace
 	}
-	return append(slices.Clone(b.backups),
-		backup.Tree("tasks", filepath.Join(b.roots.Workspace, "tasks"), false, tasks),
+	return &backup.State{Version: version, Staging: b.roots.Workspace, Parts: append(slices.Clone(b.backups),
+		backup.Tree("tasks", filepath.Join(b.roots.Workspace, "tasks"), false, swap),
 		backup.Tree("profiles", filepath.Join(b.roots.Workspace, "profiles"), true, nil),
 		backup.Tree("identities", b.roots.Identities, true, nil),
-	)
+	)}
 }
 
 // boundary is what the management listener knows of the network around it.

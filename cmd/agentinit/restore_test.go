@@ -22,6 +22,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -61,13 +62,13 @@ func newStateBox(t *testing.T, root string) *stateBox {
 	if err := b.slots.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if b.tasks, err = rest.NewTasks(rest.TasksConfig{
+	if b.tasks, err = tasks.New(tasks.Config{
 		Dir: filepath.Join(roots.Workspace, "tasks"), Templates: templates(m), Orchestrator: b.slots.Orchestrator(),
 	}); err != nil {
 		t.Fatal(err)
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Backup: b.backupParts(), Staging: roots.Workspace, Tasks: b.tasks, Version: "1.2.3",
+		Slots: b.slots, Backup: b.localState(), Tasks: b.tasks, Version: "1.2.3",
 		Principal: func(context.Context) (rest.Principal, bool) {
 			return rest.Principal{Role: rest.RoleAdmin, ID: "operator"}, true
 		},
@@ -211,7 +212,7 @@ func TestBackupWipeRestore(t *testing.T) {
 	}
 	// A key that was used on the old state says nothing of the new one.
 	empty.do(201, "POST", "/v1/beads/epics", []byte(`{"title":"keyed"}`), "Content-Type", "application/json", "Idempotency-Key", "k")
-	var out rest.Restored
+	var out backup.Restored
 	if err := json.Unmarshal(empty.restore(200, "?replace=true", archive), &out); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +281,7 @@ func TestBackupWithoutABrokenSlot(t *testing.T) {
 	if got := other.restore(400, "?replace=true&part=memory", archive); !bytes.Contains(got, []byte("memory")) {
 		t.Errorf("%s", got)
 	}
-	var out rest.Restored
+	var out backup.Restored
 	if err := json.Unmarshal(other.restore(200, "?replace=true", archive), &out); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
-	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/schema"
 )
@@ -72,14 +72,14 @@ func TestTemplates(t *testing.T) {
 	skipped := make(chan string, 4)
 	spawner.skipped = func(template string, what error) { skipped <- template + ": " + what.Error() }
 	slot := connected(t, manager(t, orchestrator.LocalConfig{Spawner: spawner, Roots: []string{workspace}}))
-	tasks, err := rest.NewTasks(rest.TasksConfig{
+	manager, err := tasks.New(tasks.Config{
 		Dir: filepath.Join(workspace, "tasks"), Templates: templates(m), Orchestrator: slot,
 		Report: func(id string, err error) { t.Errorf("task %s: %v", id, err) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tasks.Close()
+	defer manager.Close()
 	for name, c := range map[string]struct{ task, prints, status string }{
 		"shell":   {"it's $(me)", "hello in sub: it's $(me)\nNoNewPrivs:\t1\n", adapters.AgentExited},
 		"piped":   {"by the pipe", "by the pipe", adapters.AgentExited},
@@ -88,11 +88,11 @@ func TestTemplates(t *testing.T) {
 		"open":    {"x", "", adapters.AgentExited},
 	} {
 		t.Run(name, func(t *testing.T) {
-			accepted, _, err := tasks.Start(t.Context(), rest.TaskRequest{Agent: name, Task: c.task})
+			accepted, err := manager.Start(t.Context(), tasks.Request{Agent: name, Task: c.task})
 			if err != nil {
 				t.Fatal(err)
 			}
-			list, err := slot.ListAgents(t.Context(), adapters.AgentFilter{Labels: map[string]string{"task": accepted.TaskID}})
+			list, err := slot.ListAgents(t.Context(), adapters.AgentFilter{Labels: map[string]string{"task": accepted.ID}})
 			if err != nil || len(list) != 1 {
 				t.Fatalf("%v %v", list, err)
 			}
@@ -103,7 +103,7 @@ func TestTemplates(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := tasks.Start(t.Context(), rest.TaskRequest{Agent: "misplaced", Task: "x"}); !errors.Is(err, adapters.ErrSpawn) || !strings.Contains(err.Error(), "/no/such/directory") {
+	if _, err := manager.Start(t.Context(), tasks.Request{Agent: "misplaced", Task: "x"}); !errors.Is(err, adapters.ErrSpawn) || !strings.Contains(err.Error(), "/no/such/directory") {
 		t.Errorf("a sandbox that cannot be applied: %v", err)
 	}
 	close(skipped)

@@ -26,6 +26,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/middleware"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
+	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
@@ -104,7 +105,7 @@ type box struct {
 	bridge        *orchestrator.Bridge // nil unless the manifest wants it
 	// agentTokens knows the agents by their tokens; nil without a local one.
 	agentTokens *orchestrator.Local
-	tasks       *rest.Tasks
+	tasks       *tasks.Manager
 	backups     []backup.Part
 	api         *rest.Server
 	keys        []probes.Key // of [api.keys]

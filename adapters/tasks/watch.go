@@ -1,4 +1,4 @@
-package rest
+package tasks
 
 import (
 	"encoding/json"
@@ -12,20 +12,20 @@ import (
 
 // watch copies the agent's output into the log until its end, and then writes
 // how it ended.
-func (t *Tasks) watch(one *task) {
+func (m *Manager) watch(one *task) {
 	id := one.record.TaskID
-	log, err := openTaskLog(filepath.Join(t.cfg.Dir, id, logFile))
+	log, err := openLog(filepath.Join(m.cfg.Dir, id, logFile))
 	if err != nil {
-		t.tell(id, err) // the task counts, its output is lost
+		m.tell(id, err) // the task goes on, its output is lost
 	}
-	exit, err := t.copy(one, log)
+	exit, err := m.copy(one, log)
 	if err := log.close(); err != nil {
-		t.tell(id, err)
+		m.tell(id, err)
 	}
-	if t.life.Err() != nil {
-		return // the record stays "running": the next start settles it
+	if m.life.Err() != nil {
+		return // the record stays "running": the next start of the box settles it
 	}
-	t.settle(one, exit, err)
+	m.settle(one, exit, err)
 }
 
 // exitPayload is the payload of an agent's last event.
@@ -36,13 +36,13 @@ type exitPayload struct {
 
 // copy follows the agent's events to the last one. A stream that breaks is
 // opened again where it broke.
-func (t *Tasks) copy(one *task, log *taskLog) (exitPayload, error) {
+func (m *Manager) copy(one *task, log *logWriter) (exitPayload, error) {
 	next := uint64(0)
 	for {
-		st, err := t.cfg.Orchestrator.StreamEvents(t.life, one.record.AgentID, next)
+		st, err := m.cfg.Orchestrator.StreamEvents(m.life, one.record.AgentID, next)
 		if err == nil {
 			var exit *exitPayload
-			exit, err = t.drain(one, st, log, &next)
+			exit, err = m.drain(one, st, log, &next)
 			if exit != nil {
 				return *exit, nil
 			}
@@ -52,16 +52,16 @@ func (t *Tasks) copy(one *task, log *taskLog) (exitPayload, error) {
 		}
 		select {
 		case <-time.After(watchRetry):
-		case <-t.life.Done():
-			return exitPayload{}, t.life.Err()
+		case <-m.life.Done():
+			return exitPayload{}, m.life.Err()
 		}
 	}
 }
 
-func (t *Tasks) drain(one *task, st adapters.AgentStream, log *taskLog, next *uint64) (*exitPayload, error) {
+func (m *Manager) drain(one *task, st adapters.AgentStream, log *logWriter, next *uint64) (*exitPayload, error) {
 	defer st.Close()
 	for {
-		e, err := st.Next(t.life)
+		e, err := st.Next(m.life)
 		if errors.Is(err, io.EOF) {
 			// Without an exit event: it was read before the stream broke.
 			return &exitPayload{}, nil
@@ -78,45 +78,45 @@ func (t *Tasks) drain(one *task, st adapters.AgentStream, log *taskLog, next *ui
 			return &exit, nil
 		}
 		if err := log.write(e); err != nil {
-			t.tell(one.record.TaskID, err)
+			m.tell(one.record.TaskID, err)
 		}
-		t.wake(one)
+		m.wake(one)
 	}
 }
 
-func (t *Tasks) wake(one *task) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (m *Manager) wake(one *task) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	close(one.news)
 	one.news = make(chan struct{})
 }
 
 // settle writes the end of a task.
-func (t *Tasks) settle(one *task, exit exitPayload, err error) {
-	t.mu.Lock()
+func (m *Manager) settle(one *task, exit exitPayload, err error) {
+	m.mu.Lock()
 	r := one.record
 	r.ExitTime = time.Now().UnixMilli()
 	r.ExitCode = exit.Code
 	switch {
 	case one.stopped:
-		r.Status = TaskStopped
+		r.Status = Stopped
 	case err != nil:
-		r.Status, r.Reason = TaskFailed, "its agent was lost: "+adapters.AsError(err).Message
+		r.Status, r.Reason = Failed, "its agent was lost: "+adapters.AsError(err).Message
 	case exit.Code != nil && *exit.Code == 0:
-		r.Status = TaskCompleted
+		r.Status = Completed
 	case exit.Signal != "":
-		r.Status, r.Reason = TaskFailed, exit.Signal
+		r.Status, r.Reason = Failed, exit.Signal
 	default:
-		r.Status = TaskFailed
+		r.Status = Failed
 	}
-	t.mu.Unlock()
-	if err := t.save(r); err != nil {
-		t.tell(r.TaskID, err)
+	m.mu.Unlock()
+	if err := m.save(r); err != nil {
+		m.tell(r.TaskID, err)
 	}
-	t.mu.Lock()
+	m.mu.Lock()
 	one.record = r
 	close(one.news)
 	one.news = make(chan struct{})
-	t.mu.Unlock()
+	m.mu.Unlock()
 	close(one.ended)
 }

@@ -1,4 +1,4 @@
-package rest
+package backup
 
 import (
 	"archive/tar"
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,15 +15,15 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
-	"github.com/dreamlab-ai/agentinit/adapters/backup"
 )
 
 // Bounds of an archive that is put back.
 const (
-	maxRestored      = 64 << 30 // bytes in all
-	maxRestoredFiles = 200_000
-	maxBackupList    = 64 << 20 // bytes of backup.json
-	stampFormat      = "20060102T150405Z"
+	// MaxArchive is how many bytes an archive may have.
+	MaxArchive  = 64 << 30
+	maxFiles    = 200_000
+	maxList     = 64 << 20 // bytes of backup.json
+	stampFormat = "20060102T150405Z"
 )
 
 // Restored is what became of a backup.
@@ -53,69 +52,41 @@ const (
 	partSkipped  = "not in the backup" // its maker has left it out
 )
 
-// restoreOptions are the query of a restore.
-type restoreOptions struct {
-	dry, replace, secrets bool
-	parts                 []string // empty: all
+// RestoreOptions say what a restore may do.
+type RestoreOptions struct {
+	DryRun  bool     // check everything, replace nothing
+	Replace bool     // also what is in use
+	Secrets bool     // also the secret parts
+	Parts   []string // these alone; empty: all
 }
 
-func (q *request) restoreOptions() (o restoreOptions, err error) {
-	v := q.URL.Query()
-	for name, to := range map[string]*bool{"dry_run": &o.dry, "replace": &o.replace, "include_secrets": &o.secrets} {
-		if *to, err = boolParam(v, name); err != nil {
-			return o, err
-		}
-	}
-	o.parts = v["part"]
-	return o, nil
-}
-
-// postRestore unpacks the archive apart, judges all of it, and only then
+// Restore unpacks the archive beside the state, judges all of it, and only then
 // replaces anything.
-func postRestore(q *request) error {
-	o, err := q.restoreOptions()
-	if err != nil {
-		return err
+func (s *State) Restore(ctx context.Context, archive io.Reader, o RestoreOptions) (Restored, error) {
+	if !s.restoring.TryLock() {
+		return Restored{}, adapters.Errorf(adapters.CodeConflict, "another restore is under way")
 	}
-	mt, err := q.mediaType()
-	if err != nil {
-		return err
-	}
-	if mt != tarType {
-		return adapters.Errorf(adapters.CodeUnsupported, "the body must be %s", tarType)
-	}
-	if !q.s.restoring.TryLock() {
-		return adapters.Errorf(adapters.CodeConflict, "another restore is under way")
-	}
-	defer q.s.restoring.Unlock()
-	ctx, cancel := context.WithTimeout(q.Context(), backupLimit)
+	defer s.restoring.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	q.readDeadline(0)
-	q.writeDeadline(0)
-	dir, err := q.s.staging("restore")
+	dir, err := s.staging("restore")
 	if err != nil {
-		return err
+		return Restored{}, err
 	}
 	defer os.RemoveAll(dir)
-	list, err := unpack(http.MaxBytesReader(q.w, q.Body, q.row.bodyLimit()), dir)
+	list, err := unpack(archive, dir)
 	if err != nil {
-		return err
+		return Restored{}, err
 	}
-	out := Restored{DryRun: o.dry, Version: list.Version, Created: list.Created, Parts: []RestoredPart{}}
-	chosen, err := q.s.choose(o, list, &out)
-	if err != nil {
-		return err
+	out := Restored{DryRun: o.DryRun, Version: list.Version, Created: list.Created, Parts: []RestoredPart{}}
+	chosen, err := s.choose(o, list, &out)
+	if err == nil {
+		err = check(ctx, chosen, dir, o)
 	}
-	if err := check(ctx, chosen, dir, o); err != nil {
-		return err
+	if err == nil && !o.DryRun {
+		err = replaceParts(ctx, chosen, dir, &out)
 	}
-	if o.dry {
-		return q.reply(http.StatusOK, out)
-	}
-	if err := replaceParts(ctx, chosen, dir, &out); err != nil {
-		return err
-	}
-	return q.reply(http.StatusOK, out)
+	return out, err
 }
 
 // damaged refuses an archive.
@@ -125,7 +96,7 @@ func damaged(format string, args ...any) error {
 
 // unpack writes the archive below dir and compares every file with the list at
 // its head. Below a root descriptor no name can lead out, whatever it says.
-func unpack(r io.Reader, dir string) (list backupList, err error) {
+func unpack(r io.Reader, dir string) (list archiveList, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return list, adapters.Unavailable(err, "cannot unpack")
@@ -143,8 +114,8 @@ func unpack(r io.Reader, dir string) (list backupList, err error) {
 		if err != nil {
 			return list, damaged("%w", err)
 		}
-		if entries > 2*maxRestoredFiles {
-			return list, adapters.OverLimit("files", maxRestoredFiles)
+		if entries > 2*maxFiles {
+			return list, adapters.OverLimit("files", maxFiles)
 		}
 		if err := unpackOne(root, h, t); err != nil {
 			return list, err
@@ -157,26 +128,26 @@ func unpack(r io.Reader, dir string) (list backupList, err error) {
 	return list, compareLists(list.Files, files)
 }
 
-func readList(t *tar.Reader) (list backupList, err error) {
+func readList(t *tar.Reader) (list archiveList, err error) {
 	h, err := t.Next()
 	if err != nil {
 		return list, damaged("%w", err)
 	}
-	if h.Name != backupListName || h.Size > maxBackupList {
-		return list, damaged("it does not begin with %s", backupListName)
+	if h.Name != listName || h.Size > maxList {
+		return list, damaged("it does not begin with %s", listName)
 	}
 	raw, err := io.ReadAll(t)
 	if err != nil {
 		return list, damaged("%w", err)
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return list, damaged("%s: %w", backupListName, err)
+		return list, damaged("%s: %w", listName, err)
 	}
-	if list.Format != backupFormat {
-		return list, damaged("its format is %d, this program knows %d", list.Format, backupFormat)
+	if list.Format != format {
+		return list, damaged("its format is %d, this program knows %d", list.Format, format)
 	}
-	if len(list.Files) > maxRestoredFiles || len(list.Skipped) > maxRestoredFiles {
-		return list, adapters.OverLimit("files", maxRestoredFiles)
+	if len(list.Files) > maxFiles || len(list.Skipped) > maxFiles {
+		return list, adapters.OverLimit("files", maxFiles)
 	}
 	return list, nil
 }
@@ -184,7 +155,7 @@ func readList(t *tar.Reader) (list backupList, err error) {
 func unpackOne(root *os.Root, h *tar.Header, r io.Reader) error {
 	name := filepath.Clean(strings.TrimSuffix(h.Name, "/"))
 	if !filepath.IsLocal(name) {
-		return damaged("%q leads out of it", cut(h.Name, 200))
+		return damaged("%q leads out of it", adapters.Cut(h.Name, 200))
 	}
 	mode := os.FileMode(h.Mode) & 0o777
 	switch h.Typeflag {
@@ -195,7 +166,7 @@ func unpackOne(root *os.Root, h *tar.Header, r io.Reader) error {
 		return nil
 	case tar.TypeReg:
 	default:
-		return damaged("%q is neither a file nor a directory", cut(h.Name, 200))
+		return damaged("%q is neither a file nor a directory", adapters.Cut(h.Name, 200))
 	}
 	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
@@ -213,14 +184,14 @@ func unpackOne(root *os.Root, h *tar.Header, r io.Reader) error {
 func unpackError(name string, err error) error {
 	disk := []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS}
 	if slices.ContainsFunc(disk, func(e error) bool { return errors.Is(err, e) }) {
-		return adapters.Unavailable(err, "cannot unpack %q", cut(name, 200))
+		return adapters.Unavailable(err, "cannot unpack %q", adapters.Cut(name, 200))
 	}
-	return damaged("%q: %w", cut(name, 200), err)
+	return damaged("%q: %w", adapters.Cut(name, 200), err)
 }
 
-// compareLists wants the same files with the same content.
-func compareLists(want, have []backupFile) error {
-	byName := make(map[string]backupFile, len(have))
+// compareLists refuses archives whose files differ from their list.
+func compareLists(want, have []archivedFile) error {
+	byName := make(map[string]archivedFile, len(have))
 	for _, f := range have {
 		byName[f.Name] = f
 	}
@@ -228,27 +199,26 @@ func compareLists(want, have []backupFile) error {
 		got, ok := byName[f.Name]
 		switch {
 		case !ok:
-			return damaged("%q is missing", cut(f.Name, 200))
+			return damaged("%q is missing", adapters.Cut(f.Name, 200))
 		case got != f:
-			return damaged("%q is damaged: its checksum is another", cut(f.Name, 200))
+			return damaged("%q is damaged: its checksum is another", adapters.Cut(f.Name, 200))
 		}
 		delete(byName, f.Name)
 	}
 	for name := range byName {
-		return damaged("%q is not on its list", cut(name, 200))
+		return damaged("%q is not on its list", adapters.Cut(name, 200))
 	}
 	return nil
 }
 
 // choose finds the parts of the archive that are to be put in place. What is in
-// it and has no place in this box is an error: leaving it out is for the caller
-// to say.
-func (s *Server) choose(o restoreOptions, list backupList, out *Restored) (chosen []backup.Part, err error) {
+// it and has no place in this box is an error: the caller must name the other parts.
+func (s *State) choose(o RestoreOptions, list archiveList, out *Restored) (chosen []Part, err error) {
 	found := map[string]*RestoredPart{}
 	for _, f := range list.Files {
 		name, _, below := strings.Cut(f.Name, "/")
 		if !below {
-			return nil, damaged("%q belongs to no part", cut(f.Name, 200))
+			return nil, damaged("%q belongs to no part", adapters.Cut(f.Name, 200))
 		}
 		if found[name] == nil {
 			found[name] = &RestoredPart{Name: name, State: partLeftOut}
@@ -257,28 +227,28 @@ func (s *Server) choose(o restoreOptions, list backupList, out *Restored) (chose
 		found[name].Bytes += f.Size
 	}
 	for _, name := range list.Skipped {
-		out.Parts = append(out.Parts, RestoredPart{Name: cut(name, 64), State: partSkipped})
+		out.Parts = append(out.Parts, RestoredPart{Name: adapters.Cut(name, 64), State: partSkipped})
 	}
-	for _, name := range o.parts {
+	for _, name := range o.Parts {
 		if found[name] == nil {
-			return nil, adapters.Invalid("part", "the backup has no %q", cut(name, 64))
+			return nil, adapters.Invalid("part", "the backup has no %q", adapters.Cut(name, 64))
 		}
 	}
-	for _, part := range s.cfg.Backup {
+	for _, part := range s.Parts {
 		f := found[part.Name]
 		if f == nil {
 			continue
 		}
 		delete(found, part.Name)
-		if asked := len(o.parts) == 0 || slices.Contains(o.parts, part.Name); asked && (o.secrets || !part.Secret) {
+		if asked := len(o.Parts) == 0 || slices.Contains(o.Parts, part.Name); asked && (o.Secrets || !part.Secret) {
 			f.State = partChecked
 			chosen = append(chosen, part)
 		}
 		out.Parts = append(out.Parts, *f)
 	}
 	for name := range found {
-		if len(o.parts) == 0 || slices.Contains(o.parts, name) {
-			return nil, adapters.Invalid("part", "this box keeps no %q: name the parts to restore", cut(name, 64))
+		if len(o.Parts) == 0 || slices.Contains(o.Parts, name) {
+			return nil, adapters.Invalid("part", "this box keeps no %q: name the parts to restore", adapters.Cut(name, 64))
 		}
 	}
 	if len(chosen) == 0 {
@@ -288,7 +258,7 @@ func (s *Server) choose(o restoreOptions, list backupList, out *Restored) (chose
 }
 
 // check judges every part before one is touched.
-func check(ctx context.Context, parts []backup.Part, dir string, o restoreOptions) error {
+func check(ctx context.Context, parts []Part, dir string, o RestoreOptions) error {
 	var serving []string
 	for _, part := range parts {
 		if part.Check != nil {
@@ -300,7 +270,7 @@ func check(ctx context.Context, parts []backup.Part, dir string, o restoreOption
 			serving = append(serving, part.Name)
 		}
 	}
-	if len(serving) > 0 && !o.replace && !o.dry {
+	if len(serving) > 0 && !o.Replace && !o.DryRun {
 		e := adapters.Errorf(adapters.CodeConflict, "%s: in use; replacing it must be asked for", strings.Join(serving, ", ")).With("parts", serving)
 		e.Retryable = false
 		return e
@@ -310,7 +280,7 @@ func check(ctx context.Context, parts []backup.Part, dir string, o restoreOption
 
 // replaceParts puts the parts in place, one after the other. Where one fails
 // the error says which were replaced before it, and where their old state is.
-func replaceParts(ctx context.Context, parts []backup.Part, dir string, out *Restored) error {
+func replaceParts(ctx context.Context, parts []Part, dir string, out *Restored) error {
 	stamp := time.Now().UTC().Format(stampFormat)
 	var done []string
 	for _, part := range parts {

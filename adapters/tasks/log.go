@@ -1,7 +1,6 @@
-package rest
+package tasks
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
@@ -18,31 +17,31 @@ import (
 
 // Bounds of a task's log.
 const (
-	maxTaskLog  = 64 << 20 // bytes; what comes after is counted, not kept
-	maxTaskLine = 64 << 10 // bytes; a longer line is broken
-	tailLines   = 50
-	tailBytes   = 256 << 10
+	maxLog    = 64 << 20 // bytes; what comes after is counted, not kept
+	maxLine   = 64 << 10 // bytes; a longer line is broken
+	tailLines = 50
+	tailBytes = 256 << 10
 )
 
-// taskLog writes an agent's output as lines, each after its time. It is used by
+// logWriter writes an agent's output as lines, each after its time. It is used by
 // one goroutine. A nil one takes everything and keeps nothing.
-type taskLog struct {
+type logWriter struct {
 	file    *os.File
 	size    int64
 	lost    int64
 	partial map[string][]byte // by stream: a line that has not ended
 }
 
-func openTaskLog(path string) (*taskLog, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, taskFileMode)
+func openLog(path string) (*logWriter, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, fileMode)
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep the task's log: %w", err)
 	}
-	return &taskLog{file: f, partial: make(map[string][]byte)}, nil
+	return &logWriter{file: f, partial: make(map[string][]byte)}, nil
 }
 
 // write takes one event of the agent.
-func (l *taskLog) write(e adapters.AgentEvent) error {
+func (l *logWriter) write(e adapters.AgentEvent) error {
 	if l == nil {
 		return nil
 	}
@@ -69,17 +68,17 @@ func (l *taskLog) write(e adapters.AgentEvent) error {
 	return nil
 }
 
-func (l *taskLog) output(stream string, at adapters.Time, data []byte) error {
+func (l *logWriter) output(stream string, at adapters.Time, data []byte) error {
 	rest := append(l.partial[stream], data...)
 	for {
 		i := bytes.IndexByte(rest, '\n')
-		if i < 0 && len(rest) <= maxTaskLine {
+		if i < 0 && len(rest) <= maxLine {
 			l.partial[stream] = bytes.Clone(rest)
 			return nil
 		}
 		skip := 1
-		if i < 0 || i > maxTaskLine {
-			i, skip = maxTaskLine, 0
+		if i < 0 || i > maxLine {
+			i, skip = maxLine, 0
 		}
 		if err := l.line(at, rest[:i]); err != nil {
 			return err
@@ -88,7 +87,7 @@ func (l *taskLog) output(stream string, at adapters.Time, data []byte) error {
 	}
 }
 
-func (l *taskLog) line(at adapters.Time, text []byte) error {
+func (l *logWriter) line(at adapters.Time, text []byte) error {
 	if at.IsZero() {
 		at = adapters.At(time.Now())
 	}
@@ -96,7 +95,7 @@ func (l *taskLog) line(at adapters.Time, text []byte) error {
 	if !utf8.Valid(text) {
 		text = bytes.ToValidUTF8(text, []byte("\uFFFD"))
 	}
-	if l.size+int64(len(text)) > maxTaskLog {
+	if l.size+int64(len(text)) > maxLog {
 		l.lost += int64(len(text))
 		return nil
 	}
@@ -106,7 +105,7 @@ func (l *taskLog) line(at adapters.Time, text []byte) error {
 }
 
 // close writes lines that never ended, and how much was lost.
-func (l *taskLog) close() error {
+func (l *logWriter) close() error {
 	if l == nil {
 		return nil
 	}
@@ -133,8 +132,16 @@ func splitLine(line string) (text string, at time.Time) {
 	return text, at
 }
 
-// tail is the last lines of a log, without their times; none when there is no
-// log.
+// Tail returns the last lines of a task's log, without their times.
+func (m *Manager) Tail(id string) ([]string, error) {
+	lines, err := tail(m.logPath(id))
+	if err != nil {
+		return nil, adapters.Unavailable(err, "the log cannot be read")
+	}
+	return lines, nil
+}
+
+// tail returns no lines when there is no log.
 func tail(path string) ([]string, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -165,36 +172,4 @@ func tail(path string) ([]string, error) {
 		}
 	}
 	return out, nil
-}
-
-// logReader reads whole lines from a byte position on.
-type logReader struct {
-	file *os.File
-	buf  *bufio.Reader
-	at   int64 // behind the last whole line
-	part string
-}
-
-func newLogReader(path string, at int64) (*logReader, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := f.Seek(at, io.SeekStart); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return &logReader{file: f, buf: bufio.NewReader(f), at: at}, nil
-}
-
-// next returns the next whole line, io.EOF when there is none yet.
-func (r *logReader) next() (string, error) {
-	text, err := r.buf.ReadString('\n')
-	r.part += text
-	if err != nil {
-		return "", err
-	}
-	line := r.part
-	r.part = ""
-	r.at += int64(len(line))
-	return strings.TrimSuffix(line, "\n"), nil
 }

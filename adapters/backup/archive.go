@@ -1,0 +1,272 @@
+package backup
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// archiveList is the first entry of an archive: what else is in it.
+type archiveList struct {
+	Format  int            `json:"format"`
+	Version string         `json:"version"` // of the program that wrote it
+	Created adapters.Time  `json:"created_at"`
+	Skipped []string       `json:"skipped,omitempty"` // parts left out because that was asked for
+	Files   []archivedFile `json:"files"`
+}
+
+type archivedFile struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"` // hex
+}
+
+const (
+	listName = "backup.json"
+	format   = 1
+)
+
+// limit bounds a backup, and a restore.
+const limit = 10 * time.Minute
+
+// State is all local state of a box. Its methods may be called from any goroutine.
+type State struct {
+	Version string // of the program, for the archive
+	Parts   []Part
+	// Staging is a directory with room for a copy of the state, where a backup and a
+	// restore keep one while they last; "" is the system's directory for temporary
+	// files, which is memory in many containers.
+	Staging string
+
+	restoring sync.Mutex // held by the one restore
+}
+
+// CopyOptions choose what goes into an archive.
+type CopyOptions struct {
+	Secrets bool     // also the secret parts
+	Skip    []string // parts to leave out
+}
+
+// Copy is a copy of the box's state on its way into an archive.
+type Copy struct {
+	dir  string
+	list archiveList
+}
+
+// Copy takes all snapshots before the first byte is written, so that a part that
+// fails is an error and not an archive that lacks it.
+func (s *State) Copy(ctx context.Context, o CopyOptions) (*Copy, error) {
+	parts, skipped, err := s.selected(o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	dir, err := s.staging("backup")
+	if err != nil {
+		return nil, err
+	}
+	c := &Copy{dir, archiveList{Format: format, Version: s.Version, Created: adapters.At(time.Now()), Skipped: skipped}}
+	if err := snapshots(ctx, parts, dir); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Close removes the copy.
+func (c *Copy) Close() error { return os.RemoveAll(c.dir) }
+
+// selected are the parts that the options choose.
+func (s *State) selected(o CopyOptions) (parts []Part, skipped []string, err error) {
+	for _, name := range o.Skip {
+		if !slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Name == name }) {
+			return nil, nil, adapters.Invalid("skip", "this box keeps no %q", adapters.Cut(name, 64))
+		}
+	}
+	for _, part := range s.Parts {
+		switch {
+		case slices.Contains(o.Skip, part.Name):
+			skipped = append(skipped, part.Name)
+		case o.Secrets || !part.Secret:
+			parts = append(parts, part)
+		}
+	}
+	if len(parts) == 0 {
+		return nil, nil, adapters.Invalid("skip", "nothing is left to back up")
+	}
+	return parts, skipped, nil
+}
+
+// staging makes a directory for a copy of the box's state.
+func (s *State) staging(purpose string) (string, error) {
+	home := cmp.Or(s.Staging, os.TempDir())
+	err := os.MkdirAll(home, 0o750)
+	if err == nil {
+		err = sweepStaging(home)
+	}
+	if err != nil {
+		return "", adapters.Unavailable(err, "cannot make a place for the copy")
+	}
+	dir, err := os.MkdirTemp(home, stagingPrefix+purpose+"-")
+	if err != nil {
+		return "", adapters.Unavailable(err, "there is no room for the copy")
+	}
+	return dir, nil
+}
+
+const stagingPrefix = ".agentbox-staging-"
+
+// sweepStaging removes the copies that a killed box has left. No copy that is in
+// use is as old.
+func sweepStaging(home string) error {
+	entries, err := os.ReadDir(home)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), stagingPrefix) || !e.IsDir() {
+			continue
+		}
+		info, err := e.Info()
+		if err == nil && time.Since(info.ModTime()) > 2*limit {
+			err = os.RemoveAll(filepath.Join(home, e.Name()))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// snapshots copies every part below dir. The error names all parts that cannot
+// be copied, so that the operator knows what an archive without them lacks.
+func snapshots(ctx context.Context, parts []Part, dir string) error {
+	var failed, why []string
+	var causes []error
+	for _, part := range parts {
+		if err := snapshot(ctx, part, filepath.Join(dir, part.Name)); err != nil {
+			failed, causes = append(failed, part.Name), append(causes, err)
+			text := err.Error()
+			var coded *adapters.Error
+			if errors.As(err, &coded) {
+				text = coded.Message // the answer has a code of its own
+			}
+			why = append(why, fmt.Sprintf("cannot copy %s: %s", part.Name, text))
+		}
+		if err := ctx.Err(); err != nil {
+			return adapters.AsError(err)
+		}
+	}
+	if failed == nil {
+		return nil
+	}
+	e := adapters.Errorf(adapters.CodeUnavailable, "%s; a backup without must be asked for (skip)", strings.Join(why, "; "))
+	return e.Wrap(errors.Join(causes...)).With("parts", failed)
+}
+
+func snapshot(ctx context.Context, part Part, dir string) error {
+	if !fs.ValidPath(part.Name) || strings.Contains(part.Name, "/") || part.Name == "." {
+		return fmt.Errorf("%q cannot be the name of a part", part.Name)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return part.Snapshot(ctx, dir)
+}
+
+// Archive writes the copy as a tar, after a list of its files. File and directory
+// modes are kept; the owner will be the user that restores.
+func (c *Copy) Archive(w io.Writer) error {
+	dir, list := c.dir, c.list
+	var err error
+	if list.Files, err = listFiles(dir); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	t := tar.NewWriter(w)
+	h := &tar.Header{Name: listName, Mode: 0o600, Size: int64(len(raw)), ModTime: list.Created.Time, Format: tar.FormatPAX, Typeflag: tar.TypeReg}
+	if err := t.WriteHeader(h); err != nil {
+		return err
+	}
+	if _, err := t.Write(raw); err != nil {
+		return err
+	}
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		return archiveOne(t, dir, path, d)
+	})
+	return errors.Join(err, t.Close())
+}
+
+// listFiles are the files below dir with their checksums, by name.
+func listFiles(dir string) (files []archivedFile, err error) {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		h := sha256.New()
+		n, err := io.Copy(h, f)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		files = append(files, archivedFile{Name: filepath.ToSlash(name), Size: n, SHA256: hex.EncodeToString(h.Sum(nil))})
+		return err
+	})
+	return files, err
+}
+
+func archiveOne(t *tar.Writer, dir, path string, d fs.DirEntry) error {
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() && !info.IsDir() {
+		return fmt.Errorf("%s is neither a file nor a directory", name)
+	}
+	h := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX, Typeflag: tar.TypeDir}
+	if info.IsDir() {
+		h.Name += "/"
+		return t.WriteHeader(h)
+	}
+	h.Typeflag, h.Size = tar.TypeReg, info.Size()
+	if err := t.WriteHeader(h); err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(t, f)
+	return err
+}

@@ -1,0 +1,505 @@
+// Package tasks owns the tasks of a box: a template of the manifest, run once
+// through the orchestrator slot, with a record and a log in a directory of its own.
+//
+// It must never start the same task twice for one idempotency key, keep records or
+// logs without a bound, or report an agent as running after its box has ended.
+package tasks
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// Bounds of tasks.
+const (
+	maxText     = 256 << 10 // bytes
+	maxKept     = 1000      // records; the oldest that have ended go first
+	maxKeys     = 10000     // idempotency keys remembered
+	keySweep    = time.Minute
+	watchRetry  = time.Second
+	settleLimit = 5 * time.Second // for the record after the agent's end
+	stopGrace   = 10 * time.Second
+	recordFile  = "task.json"
+	logFile     = "task.log"
+	dirMode     = 0o750
+	fileMode    = 0o640
+)
+
+// The values of a task's status.
+const (
+	Running   = "running"
+	Completed = "completed" // exit 0
+	Failed    = "failed"
+	Stopped   = "stopped" // when asked for
+)
+
+// Templates says what to spawn for a task; NOT_FOUND for an unknown name.
+type Templates interface {
+	Spec(name, task string) (adapters.AgentSpec, error)
+}
+
+// Config of a Manager; all fields but Report are required.
+type Config struct {
+	// Dir holds a directory for each task: its record and its log.
+	Dir          string
+	Templates    Templates
+	Orchestrator adapters.Orchestrator
+	// Report is told of a record or log that cannot be written.
+	Report func(task string, err error)
+}
+
+// Manager runs templates through the orchestrator slot and remembers how they
+// ended. It may be used from any goroutine.
+type Manager struct {
+	cfg     Config
+	cursors *adapters.Cursors
+	life    context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu    sync.Mutex
+	tasks map[string]*task
+	keys  map[string]usedKey
+	swept time.Time // when the expired keys were forgotten last
+	// starting counts the tasks that have a directory and no record in tasks yet.
+	starting int
+}
+
+// usedKey is what an idempotency key was used for.
+type usedKey struct {
+	request Request
+	id      string // "" while the first call is running
+	at      time.Time
+}
+
+// expired tells whether the key may be used for something else. That of a call that
+// is running may not, however long it takes.
+func (k usedKey) expired(now time.Time) bool {
+	return k.id != "" && now.Sub(k.at) > adapters.IdempotencyLife
+}
+
+// Record is what is known of a task after a restart.
+type Record struct {
+	TaskID    string `json:"taskId"`
+	Agent     string `json:"agent"`
+	Task      string `json:"task"`
+	Provider  string `json:"provider,omitempty"`
+	AgentID   string `json:"agentId"`
+	Status    string `json:"status"`
+	StartTime int64  `json:"startTime"` // Unix milliseconds
+	ExitTime  int64  `json:"exitTime,omitempty"`
+	ExitCode  *int   `json:"exitCode,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+	// Key is the hash of the caller and the idempotency key that asked for it.
+	Key string `json:"key,omitempty"`
+}
+
+// task is one record with what its followers wait for.
+type task struct {
+	record  Record
+	stopped bool          // its end was requested
+	news    chan struct{} // closed when there is more in the log, or it has ended
+	ended   chan struct{}
+}
+
+// New reads the records that are there. A task that ran when the box ended has
+// failed: an agent does not outlive its box.
+func New(cfg Config) (*Manager, error) {
+	m := &Manager{cfg: cfg, cursors: adapters.NewCursors(nil), tasks: make(map[string]*task), keys: make(map[string]usedKey)}
+	m.life, m.stop = context.WithCancel(context.Background())
+	if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
+		return nil, fmt.Errorf("cannot keep tasks: %w", err)
+	}
+	if err := m.loadAll(); err != nil {
+		return nil, err
+	}
+	m.prune()
+	return m, nil
+}
+
+func (m *Manager) loadAll() error {
+	entries, err := os.ReadDir(m.cfg.Dir)
+	if err != nil {
+		return fmt.Errorf("cannot read the tasks: %w", err)
+	}
+	for _, e := range entries {
+		if err := m.load(e.Name()); err != nil {
+			m.tell(e.Name(), err)
+		}
+	}
+	return nil
+}
+
+// Replace lets swap put another directory in place of the records, and reads
+// them anew. While a task runs, or is being started, it is CONFLICT.
+func (m *Manager) Replace(swap func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, one := range m.tasks {
+		if one.record.Status == Running {
+			return adapters.Errorf(adapters.CodeConflict, "tasks are running")
+		}
+	}
+	if m.starting > 0 {
+		return adapters.Errorf(adapters.CodeConflict, "tasks are being started")
+	}
+	if err := swap(); err != nil {
+		return err
+	}
+	m.tasks, m.keys = make(map[string]*task), make(map[string]usedKey)
+	return m.loadAll()
+}
+
+func (m *Manager) tell(id string, err error) {
+	if m.cfg.Report != nil {
+		m.cfg.Report(id, err)
+	}
+}
+
+func (m *Manager) load(id string) error {
+	raw, err := os.ReadFile(filepath.Join(m.cfg.Dir, id, recordFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // not a task of ours, or one that never began
+	}
+	if err != nil {
+		return err
+	}
+	var r Record
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("the record of task %s cannot be read: %w", adapters.Cut(id, 64), err)
+	}
+	if r.TaskID != id {
+		return fmt.Errorf("the record of task %s is that of %q", adapters.Cut(id, 64), adapters.Cut(r.TaskID, 64))
+	}
+	one := &task{record: r, news: make(chan struct{}), ended: make(chan struct{})}
+	close(one.ended)
+	m.tasks[id] = one
+	if r.Key != "" {
+		m.keys[r.Key] = usedKey{request: Request{Agent: r.Agent, Task: r.Task, Provider: r.Provider}, id: id, at: time.UnixMilli(r.StartTime)}
+	}
+	if r.Status != Running {
+		return nil
+	}
+	one.record.Status, one.record.Reason = Failed, "the box ended while it ran"
+	one.record.ExitTime = time.Now().UnixMilli()
+	return m.save(one.record)
+}
+
+func (m *Manager) save(r Record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(filepath.Join(m.cfg.Dir, r.TaskID, recordFile), append(raw, '\n'), fileMode)
+}
+
+// Close ends the watching of tasks, not the tasks.
+func (m *Manager) Close() {
+	m.stop()
+	m.running.Wait()
+}
+
+// Active are the records of the tasks that run, oldest first.
+func (m *Manager) Active() []Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []Record
+	for _, id := range m.sorted() {
+		if r := m.tasks[id].record; r.Status == Running {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Request asks for a task.
+type Request struct {
+	Agent    string // name of a template
+	Task     string // what to do
+	Provider string // "" = none named
+}
+
+// Started is a task that runs.
+type Started struct {
+	ID, Dir, Log string
+	// Replayed: an earlier call with the same idempotency key started it.
+	Replayed bool
+}
+
+func (r Request) check() error {
+	if err := adapters.CheckID("agent", r.Agent); err != nil {
+		return err
+	}
+	if err := adapters.CheckName("task", r.Task, maxText); err != nil {
+		return err
+	}
+	if r.Provider == "" {
+		return nil
+	}
+	return adapters.CheckID("provider", r.Provider)
+}
+
+// Start spawns the template's agent. With an idempotency key in ctx, the same
+// request answers with the first task again.
+func (m *Manager) Start(ctx context.Context, req Request) (Started, error) {
+	if err := req.check(); err != nil {
+		return Started{}, err
+	}
+	meta := adapters.MetaFrom(ctx)
+	if err := adapters.CheckIdempotencyKey(meta.IdempotencyKey); err != nil {
+		return Started{}, err
+	}
+	key := ""
+	if meta.IdempotencyKey != "" {
+		sum := sha256.Sum256([]byte(meta.Actor + "\x00" + meta.IdempotencyKey))
+		key = hex.EncodeToString(sum[:])
+		id, err := m.begin(key, req)
+		if err != nil {
+			return Started{}, err
+		}
+		if id != "" {
+			return m.started(id, true), nil
+		}
+	}
+	// The slot's own memory of keys would see another request each time.
+	meta.IdempotencyKey = ""
+	id, err := m.spawn(adapters.WithMeta(ctx, meta), req, key)
+	if key != "" {
+		m.finish(key, id)
+	}
+	if err != nil {
+		return Started{}, err
+	}
+	return m.started(id, false), nil
+}
+
+func (m *Manager) started(id string, replayed bool) Started {
+	return Started{ID: id, Dir: filepath.Join(m.cfg.Dir, id), Log: m.logPath(id), Replayed: replayed}
+}
+
+func (m *Manager) logPath(id string) string { return filepath.Join(m.cfg.Dir, id, logFile) }
+
+// begin returns the task a key made already, or "" and the key is taken.
+func (m *Manager) begin(key string, req Request) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if now.Sub(m.swept) >= keySweep {
+		// Not at each start: there may be maxKeys of them.
+		maps.DeleteFunc(m.keys, func(_ string, k usedKey) bool { return k.expired(now) })
+		m.swept = now
+	}
+	old, known := m.keys[key]
+	known = known && !old.expired(now)
+	switch {
+	case known && old.request != req:
+		return "", adapters.Errorf(adapters.CodeIdempotencyMismatch, "the idempotency key was used for another task").With("reason", "key reused")
+	case known && old.id == "":
+		return "", adapters.Errorf(adapters.CodeConflict, "the first call with this idempotency key is still running")
+	case known:
+		return old.id, nil
+	case len(m.keys) >= maxKeys:
+		return "", adapters.Errorf(adapters.CodeRateLimited, "too many idempotency keys are remembered")
+	}
+	m.keys[key] = usedKey{request: req, at: now}
+	return "", nil
+}
+
+func (m *Manager) finish(key, id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if id == "" {
+		delete(m.keys, key)
+		return
+	}
+	k := m.keys[key]
+	k.id = id
+	m.keys[key] = k
+}
+
+// spawn makes the task's directory and record, starts its agent and watches it.
+// The record comes first: a box that ends in between has a task that failed, and
+// not an agent's work that a repeated request would do again.
+func (m *Manager) spawn(ctx context.Context, req Request, key string) (id string, err error) {
+	spec, err := m.cfg.Templates.Spec(req.Agent, req.Task)
+	if err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	m.starting++
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.starting--
+	}()
+	id = adapters.NewID()
+	dir := filepath.Join(m.cfg.Dir, id)
+	if err := os.Mkdir(dir, dirMode); err != nil {
+		return "", adapters.Unavailable(err, "cannot make the task's directory")
+	}
+	m.dress(&spec, id, dir, req)
+	r := Record{
+		TaskID: id, Agent: req.Agent, Task: req.Task, Provider: req.Provider, Status: Running, StartTime: time.Now().UnixMilli(),
+		Key: key,
+	}
+	if err := m.save(r); err != nil {
+		return "", errors.Join(adapters.Unavailable(err, "cannot write the task's record"), os.RemoveAll(dir))
+	}
+	agent, err := m.cfg.Orchestrator.SpawnAgent(ctx, spec)
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	r.AgentID = agent.AgentID
+	if err := m.save(r); err != nil {
+		// The task runs all the same. Its record lacks the agent's id, which is of no
+		// use after a restart.
+		m.tell(id, err)
+	}
+	one := &task{record: r, news: make(chan struct{}), ended: make(chan struct{})}
+	m.mu.Lock()
+	m.tasks[id] = one
+	m.mu.Unlock()
+	m.prune()
+	m.running.Go(func() { m.watch(one) })
+	return id, nil
+}
+
+// dress tells the agent which task it is.
+func (m *Manager) dress(spec *adapters.AgentSpec, id, dir string, req Request) {
+	if spec.Env == nil {
+		spec.Env = make(map[string]string)
+	}
+	if spec.Labels == nil {
+		spec.Labels = make(map[string]string)
+	}
+	spec.Labels["task"] = id
+	spec.Env["AGENTBOX_TASK_ID"], spec.Env["AGENTBOX_TASK_DIR"] = id, dir
+	if req.Provider != "" {
+		spec.Env["AGENTBOX_PROVIDER"], spec.Labels["provider"] = req.Provider, req.Provider
+	}
+}
+
+// prune forgets the oldest tasks that have ended, with their files.
+func (m *Manager) prune() {
+	m.mu.Lock()
+	var old []string
+	for _, id := range m.sorted() {
+		if len(m.tasks)-len(old) <= maxKept {
+			break
+		}
+		if m.tasks[id].record.Status != Running {
+			old = append(old, id)
+		}
+	}
+	for _, id := range old {
+		delete(m.tasks, id)
+	}
+	m.mu.Unlock()
+	for _, id := range old {
+		if err := os.RemoveAll(filepath.Join(m.cfg.Dir, id)); err != nil {
+			m.tell(id, err)
+		}
+	}
+}
+
+// sorted are the ids, oldest first: they sort by time of making.
+func (m *Manager) sorted() []string {
+	ids := make([]string, 0, len(m.tasks))
+	for id := range m.tasks {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Get returns the record of a task.
+func (m *Manager) Get(id string) (Record, error) {
+	r, _, err := m.get(id)
+	return r, err
+}
+
+// get returns a copy of the record and what to wait for.
+func (m *Manager) get(id string) (r Record, news <-chan struct{}, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	one, ok := m.tasks[id]
+	if !ok {
+		return Record{}, nil, adapters.NotFound("task", adapters.Cut(id, 128))
+	}
+	return one.record, one.news, nil
+}
+
+// Page returns records, newest first, and the next cursor.
+func (m *Manager) Page(opt adapters.PageOpt) (adapters.Page[Record], error) {
+	position, err := m.cursors.Open("tasks", opt.Cursor, 1)
+	if err != nil {
+		return adapters.Page[Record]{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ids := m.sorted()
+	slices.Reverse(ids)
+	if position != nil {
+		at, _ := slices.BinarySearchFunc(ids, position[0], func(id, before string) int { return -cmp.Compare(id, before) })
+		if at < len(ids) && ids[at] == position[0] {
+			at++
+		}
+		ids = ids[at:]
+	}
+	var out adapters.Page[Record]
+	for i, id := range ids {
+		if i == opt.Rows() {
+			out.NextCursor = m.cursors.Seal("tasks", ids[i-1])
+			break
+		}
+		out.Items = append(out.Items, m.tasks[id].record)
+	}
+	return out, nil
+}
+
+// Stop ends a running task: SIGTERM, 10 s, SIGKILL. One that has ended is
+// CONFLICT with its currentStatus.
+func (m *Manager) Stop(ctx context.Context, id string) error {
+	m.mu.Lock()
+	one, ok := m.tasks[id]
+	if !ok {
+		m.mu.Unlock()
+		return adapters.NotFound("task", adapters.Cut(id, 128))
+	}
+	if one.record.Status != Running {
+		status := one.record.Status
+		m.mu.Unlock()
+		e := adapters.Errorf(adapters.CodeConflict, "the task is %s", status).With("currentStatus", status)
+		e.Retryable = false
+		return e
+	}
+	one.stopped = true
+	m.mu.Unlock()
+	if _, err := m.cfg.Orchestrator.TerminateAgent(ctx, one.record.AgentID, stopGrace); err != nil && !errors.Is(err, adapters.ErrNotFound) {
+		return err
+	}
+	select {
+	case <-one.ended:
+	case <-time.After(settleLimit):
+		return adapters.Errorf(adapters.CodeTimeout, "the agent is gone, its record is not written yet")
+	case <-ctx.Done():
+		return adapters.AsError(ctx.Err())
+	}
+	return nil
+}
