@@ -64,68 +64,75 @@ func beadsRelease(t *testing.T, ctx context.Context, b adapters.Beads) {
 	}
 }
 
+// graph makes edges between beads, and says which beads are ready.
+type graph struct {
+	t   *testing.T
+	ctx context.Context
+	b   adapters.Beads
+}
+
+func (g graph) add(from, to adapters.Bead, kind string) {
+	g.t.Helper()
+	ok[adapters.Dep](g.t, "addDep")(g.b.AddDep(g.ctx, adapters.Dep{From: from.ID, To: to.ID, Type: kind}))
+}
+
+func (g graph) close(one adapters.Bead, outcome string) {
+	g.t.Helper()
+	ok[adapters.Bead](g.t, "close")(g.b.Close(g.ctx, one.ID, outcome))
+}
+
+func (g graph) reopen(one adapters.Bead) {
+	g.t.Helper()
+	ok[adapters.Bead](g.t, "reopen")(g.b.Reopen(g.ctx, one.ID))
+}
+
+func (g graph) ready(when string, one adapters.Bead, want bool) {
+	g.t.Helper()
+	equal(g.t, one.Title+" is ready "+when, slices.Contains(readyIDs(g.t, g.ctx, g.b, adapters.ReadyFilter{}), one.ID), want)
+}
+
 func beadsDeps(t *testing.T, ctx context.Context, b adapters.Beads) {
-	add := func(from, to, kind string) {
-		t.Helper()
-		ok[adapters.Dep](t, "addDep")(b.AddDep(ctx, adapters.Dep{From: from, To: to, Type: kind}))
-	}
-	isReady := func(id string) bool { return slices.Contains(readyIDs(t, ctx, b, adapters.ReadyFilter{}), id) }
+	g := graph{t, ctx, b}
 	a, x := epic(t, ctx, b, "a"), epic(t, ctx, b, "x")
 	kid := child(t, ctx, b, a.ID, "kid of a")
-	add(a.ID, x.ID, "")
-	add(a.ID, x.ID, "blocks") // again: no change
+	g.add(a, x, "")
+	g.add(a, x, "blocks") // again: no change
 	shown := ok[adapters.Bead](t, "show")(b.Show(ctx, a.ID))
-	if len(shown.Deps) != 1 || shown.Deps[0].Type != adapters.DepBlocks || !slices.Equal(shown.BlockedBy, []string{x.ID}) || shown.Version != 2 {
-		t.Errorf("blocked: %+v", shown)
-	}
-	if k := ok[adapters.Bead](t, "show")(b.Show(ctx, kid.ID)); isReady(kid.ID) || !slices.Equal(k.BlockedBy, []string{x.ID}) {
-		t.Errorf("a blocked parent does not block its child: %+v", k)
-	}
-	if !isReady(x.ID) {
-		t.Error("the blocker is not ready")
-	}
-	ok[adapters.Bead](t, "close")(b.Close(ctx, x.ID, ""))
-	if !isReady(kid.ID) {
-		t.Error("not released by the close")
-	}
-	ok[adapters.Bead](t, "reopen")(b.Reopen(ctx, x.ID))
-	if err := b.RemoveDep(ctx, adapters.Dep{From: a.ID, To: x.ID}); err != nil || !isReady(kid.ID) {
-		t.Errorf("not released by removal: %v", err)
-	}
-	if err := b.RemoveDep(ctx, adapters.Dep{From: a.ID, To: x.ID}); err != nil {
-		t.Errorf("removed twice: %v", err)
+	equal(t, "edges", shown.Deps, []adapters.Dep{{From: a.ID, To: x.ID, Type: adapters.DepBlocks}})
+	equal(t, "blockers", shown.BlockedBy, []string{x.ID})
+	equal(t, "version", shown.Version, 2)
+	equal(t, "blockers of the child", ok[adapters.Bead](t, "show")(b.Show(ctx, kid.ID)).BlockedBy, []string{x.ID})
+	g.ready("while its parent is blocked", kid, false)
+	g.ready("as a blocker", x, true)
+	g.close(x, "")
+	g.ready("after the close of the blocker", kid, true)
+	g.reopen(x)
+	for range 2 { // a second removal changes nothing
+		succeed(t, "remove", b.RemoveDep(ctx, adapters.Dep{From: a.ID, To: x.ID}))
+		g.ready("after the removal of the edge", kid, true)
 	}
 
 	plan, fallback := epic(t, ctx, b, "plan"), epic(t, ctx, b, "fallback")
-	add(fallback.ID, plan.ID, adapters.DepConditionalBlocks)
-	ok[adapters.Bead](t, "close")(b.Close(ctx, plan.ID, "done"))
-	if isReady(fallback.ID) {
-		t.Error("conditional-blocks was released by a success")
-	}
-	ok[adapters.Bead](t, "reopen")(b.Reopen(ctx, plan.ID))
-	ok[adapters.Bead](t, "close")(b.Close(ctx, plan.ID, "Failed"))
-	if !isReady(fallback.ID) {
-		t.Error("conditional-blocks was not released by a failure")
-	}
+	g.add(fallback, plan, adapters.DepConditionalBlocks)
+	g.close(plan, "done")
+	g.ready("after a success of what it is conditional on", fallback, false)
+	g.reopen(plan)
+	g.close(plan, "Failed")
+	g.ready("after a failure of what it is conditional on", fallback, true)
 
 	fan, gather := epic(t, ctx, b, "fan"), epic(t, ctx, b, "gather")
 	k1, k2 := child(t, ctx, b, fan.ID, "1"), child(t, ctx, b, fan.ID, "2")
-	add(gather.ID, fan.ID, adapters.DepWaitsFor)
-	ok[adapters.Bead](t, "close")(b.Close(ctx, k1.ID, ""))
-	if isReady(gather.ID) {
-		t.Error("waits-for did not wait for the second child")
-	}
-	ok[adapters.Bead](t, "close")(b.Close(ctx, k2.ID, ""))
-	if !isReady(gather.ID) {
-		t.Error("waits-for waits on")
-	}
+	g.add(gather, fan, adapters.DepWaitsFor)
+	g.close(k1, "")
+	g.ready("after the first child that it waits for", gather, false)
+	g.close(k2, "")
+	g.ready("after the last child that it waits for", gather, true)
 
 	r1, r2 := epic(t, ctx, b, "r1"), epic(t, ctx, b, "r2")
-	add(r1.ID, r2.ID, "related")
-	add(r2.ID, r1.ID, "caused-by") // informs, so no cycle
-	if !isReady(r1.ID) || !isReady(r2.ID) {
-		t.Error("an informing edge blocks")
-	}
+	g.add(r1, r2, "related")
+	g.add(r2, r1, "caused-by") // informs, so no cycle
+	g.ready("with an edge that informs", r1, true)
+	g.ready("with an edge that informs", r2, true)
 	_, err := b.AddDep(ctx, adapters.Dep{From: r1.ID, To: "ab-nobody"})
 	want(t, "unknown target", err, adapters.CodeNotFound)
 	_, err = b.AddDep(ctx, adapters.Dep{From: r1.ID, To: r2.ID, Type: long(51)})
@@ -208,36 +215,25 @@ func beadsImport(t *testing.T, ctx context.Context, b adapters.Beads) {
 	load := func(s string, dry bool) (adapters.ImportResult, error) {
 		return b.Import(ctx, strings.NewReader(s), adapters.ImportOpt{DryRun: dry})
 	}
-	dry := ok[adapters.ImportResult](t, "dry run")(load(file, true))
-	if dry.Created != 3 || !dry.DryRun {
-		t.Errorf("dry run: %+v", dry)
-	}
+	gives(t, "dry run", adapters.ImportResult{Created: 3, DryRun: true})(load(file, true))
 	_, err := b.Show(ctx, "bd-1")
 	want(t, "after a dry run", err, adapters.CodeNotFound)
-	if r := ok[adapters.ImportResult](t, "import")(load(file, false)); r.Created != 3 || r.Updated != 0 {
-		t.Errorf("import: %+v", r)
-	}
+	gives(t, "import", adapters.ImportResult{Created: 3})(load(file, false))
 	kid := ok[adapters.Bead](t, "show")(b.Show(ctx, "bd-1.3"))
-	if kid.Status != adapters.BeadClaimed || kid.Actor != "ann" || kid.ParentID != "bd-1" || len(kid.Deps) != 1 {
-		t.Errorf("kid: %+v", kid)
-	}
-	if done := ok[adapters.Bead](t, "show")(b.Show(ctx, "bd-2")); done.Outcome != "fixed" || done.Kind != "bug" {
-		t.Errorf("done: %+v", done)
-	}
-	if next := child(t, ctx, b, "bd-1", "next"); next.ID != "bd-1.4" {
-		t.Errorf("a child's number was used twice or skipped: %s", next.ID)
-	}
-	if r := ok[adapters.ImportResult](t, "again")(load(file, false)); r.Unchanged != 3 {
-		t.Errorf("import again: %+v", r)
-	}
+	equal(t, "kid", [3]string{kid.Status, string(kid.Actor), string(kid.ParentID)}, [3]string{adapters.BeadClaimed, "ann", "bd-1"})
+	equal(t, "edges of the kid", len(kid.Deps), 1)
+	done := ok[adapters.Bead](t, "show")(b.Show(ctx, "bd-2"))
+	equal(t, "done", [2]string{string(done.Outcome), done.Kind}, [2]string{"fixed", "bug"})
+	equal(t, "the number of the next child", child(t, ctx, b, "bd-1", "next").ID, "bd-1.4")
+	gives(t, "import again", adapters.ImportResult{Unchanged: 3})(load(file, false))
 	newer := strings.Replace(strings.Replace(file, "from bd", "newer", 1), `"updated_at":"2026-01-02T03:04:05Z","labels"`, `"updated_at":"2030-01-02T03:04:05Z","labels"`, 1)
-	if r := ok[adapters.ImportResult](t, "newer")(load(newer, false)); r.Updated != 1 || r.Unchanged != 2 {
-		t.Errorf("newer: %+v", r)
-	}
+	gives(t, "newer", adapters.ImportResult{Updated: 1, Unchanged: 2})(load(newer, false))
 	var out bytes.Buffer
-	if err := b.Export(ctx, &out); err != nil || !strings.Contains(out.String(), `"estimated_minutes":30`) || !strings.Contains(out.String(), `"title":"newer"`) {
-		t.Errorf("unknown fields are lost (%v):\n%s", err, out.String())
-	}
+	succeed(t, "export", b.Export(ctx, &out))
+	holds(t, out.String(), facts{
+		"an unknown field is kept": strings.Contains(out.String(), `"estimated_minutes":30`),
+		"the title is the newer":   strings.Contains(out.String(), `"title":"newer"`),
+	})
 	for name, bad := range map[string]string{
 		"not JSON": "{", "no title": `{"id":"bd-9","status":"open","created_at":"2026-01-02T03:04:05Z","updated_at":"2026-01-02T03:04:05Z"}`,
 		"unknown status": strings.Replace(file, `"open"`, `"someday"`, 1), "twice": file + file,

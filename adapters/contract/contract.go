@@ -13,6 +13,7 @@ package contract
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,35 @@ func ok[T any](t *testing.T, what string) func(T, error) T {
 	}
 }
 
+// equal fails the test unless got is want.
+func equal[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: %+v, want %+v", what, got, want)
+	}
+}
+
+// gives checks the answer of a call: gives(t, "delete", true)(m.Del(ctx, "k", "n")).
+func gives[T any](t *testing.T, what string, want T) func(T, error) {
+	return func(got T, err error) {
+		t.Helper()
+		equal(t, what, ok[T](t, what)(got, err), want)
+	}
+}
+
+// facts is what must hold of a thing, by name.
+type facts map[string]bool
+
+// holds fails the test for each fact that does not hold of v.
+func holds(t *testing.T, v any, all facts) {
+	t.Helper()
+	for name, is := range all {
+		if !is {
+			t.Errorf("%s does not hold of %+v", name, v)
+		}
+	}
+}
+
 // describe checks what every adapter says of itself.
 func describe(t *testing.T, a adapters.Adapter, slot adapters.Slot) {
 	t.Helper()
@@ -105,45 +135,24 @@ func life(t *testing.T, a adapters.Adapter, call func(context.Context) error) {
 		want(t, "call on off", call(ctx), adapters.CodeDisabled)
 		return
 	}
-	want(t, "call before connect", call(ctx), adapters.CodeUnavailable)
-	for range 2 {
-		if err := a.Connect(ctx); err != nil {
-			t.Fatalf("connect: %v", err)
+	twice := func(what string, f func(context.Context) error) {
+		t.Helper()
+		for range 2 {
+			succeed(t, what, f(ctx))
 		}
 	}
-	if h := a.Health(ctx); h.State != adapters.StateHealthy {
-		t.Errorf("health after connect: %+v", h)
-	}
-	if err := call(ctx); err != nil && adapters.CodeOf(err) != adapters.CodeNotFound {
-		t.Errorf("call after connect: %v", err)
-	}
+	want(t, "call before connect", call(ctx), adapters.CodeUnavailable)
+	twice("connect", a.Connect)
+	equal(t, "health after connect", a.Health(ctx).State, adapters.StateHealthy)
+	succeed(t, "call after connect", foundOrNot(call(ctx)))
 	expired, stop := context.WithCancel(ctx)
 	stop()
 	want(t, "call with an ended context", call(expired), adapters.CodeTimeout)
 
-	done := make(chan error)
-	for range 4 {
-		go func() {
-			for range 50 {
-				if err := call(ctx); err != nil {
-					switch adapters.CodeOf(err) {
-					case adapters.CodeNotFound:
-					default:
-						done <- err
-						return
-					}
-				}
-			}
-			done <- nil
-		}()
-	}
-	for range 2 {
-		if err := a.Disconnect(ctx); err != nil {
-			t.Errorf("disconnect: %v", err)
-		}
-	}
-	for range 4 {
-		if err := <-done; err != nil {
+	crowd := callers(ctx, call)
+	twice("disconnect", a.Disconnect)
+	for range callerCount {
+		if err := <-crowd; err != nil {
 			want(t, "call during disconnect", err, adapters.CodeUnavailable)
 		}
 	}
@@ -151,15 +160,42 @@ func life(t *testing.T, a adapters.Adapter, call func(context.Context) error) {
 	if h := a.Health(ctx); h.State == adapters.StateHealthy {
 		t.Error("healthy after disconnect")
 	}
-	if err := a.Connect(ctx); err != nil {
-		t.Fatalf("connect again: %v", err)
+	succeed(t, "connect again", a.Connect(ctx))
+	succeed(t, "call after reconnect", foundOrNot(call(ctx)))
+	succeed(t, "disconnect at the end", a.Disconnect(ctx))
+}
+
+// succeed ends the test with an error.
+func succeed(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
-	if err := call(ctx); err != nil && adapters.CodeOf(err) != adapters.CodeNotFound {
-		t.Errorf("call after reconnect: %v", err)
+}
+
+// foundOrNot is the error of a read, nil when the thing is only not there.
+func foundOrNot(err error) error {
+	if adapters.CodeOf(err) == adapters.CodeNotFound {
+		return nil
 	}
-	if err := a.Disconnect(ctx); err != nil {
-		t.Error(err)
+	return err
+}
+
+const callerCount = 4
+
+// callers makes many calls at once. Each caller ends with its first error, or nil.
+func callers(ctx context.Context, call func(context.Context) error) <-chan error {
+	done := make(chan error)
+	for range callerCount {
+		go func() {
+			var err error
+			for i := 0; i < 50 && err == nil; i++ {
+				err = foundOrNot(call(ctx))
+			}
+			done <- err
+		}()
 	}
+	return done
 }
 
 func long(n int) string { return strings.Repeat("x", n) }

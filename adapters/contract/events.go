@@ -111,21 +111,21 @@ func eventsDispatch(t *testing.T, ctx context.Context, e adapters.Events) {
 	s := subscribe(t, ctx, e, adapters.EventFilter{}, adapters.From{})
 	meta := adapters.WithMeta(ctx, adapters.Meta{SessionID: "s1", ExecutionID: "e1"})
 	before := time.Now().Add(-time.Second)
-	first := dispatch(t, meta, e, adapters.Event{Kind: "agent.spawned", Subject: "a-1", Payload: json.RawMessage(`{"n":1.50,"t":"<ü>"}`)})
+	payload := json.RawMessage(`{"n":1.50,"t":"<ü>"}`)
+	first := dispatch(t, meta, e, adapters.Event{Kind: "agent.spawned", Subject: "a-1", Payload: payload})
 	second := dispatch(t, ctx, e, adapters.Event{Kind: "agent.exit", ID: "mine", SessionID: "s2", Source: "urn:x"})
-	if first.ID == "" || first.Kind != "agent.spawned" || first.TS.Before(before) || second.ID != "mine" || second.Seq != first.Seq+1 {
-		t.Errorf("receipts %+v %+v", first, second)
-	}
+	holds(t, first, facts{"id": first.ID != "", "kind": first.Kind == "agent.spawned", "time": !first.TS.Before(before)})
+	equal(t, "id", second.ID, "mine")
+	equal(t, "number", second.Seq, first.Seq+1)
 	a, b := next(t, ctx, s), next(t, ctx, s)
-	if a.ID != first.ID || a.Seq != first.Seq || a.SessionID != "s1" || a.ExecutionID != "e1" || a.Subject != "a-1" || a.Source == "" || !first.Queued && a.TS != first.TS {
-		t.Errorf("first: %+v", a)
-	}
-	if !sameJSON(a.Payload, json.RawMessage(`{"n":1.50,"t":"<ü>"}`)) {
-		t.Errorf("payload %s", a.Payload)
-	}
-	if b.ID != "mine" || b.SessionID != "s2" || b.Source != "urn:x" || string(b.Payload) != `{}` {
-		t.Errorf("second: %+v", b)
-	}
+	holds(t, a, facts{"source": a.Source != "", "time": first.Queued || a.TS == first.TS, "payload": sameJSON(a.Payload, payload)})
+	equal(t, "first", a, adapters.Event{
+		ID: first.ID, Seq: first.Seq, TS: a.TS, Kind: "agent.spawned", Source: a.Source, Subject: "a-1",
+		SessionID: "s1", ExecutionID: "e1", Payload: a.Payload, Author: a.Author,
+	})
+	equal(t, "second", b, adapters.Event{
+		ID: "mine", Seq: b.Seq, TS: b.TS, Kind: "agent.exit", Source: "urn:x", SessionID: "s2", Payload: json.RawMessage(`{}`), Author: b.Author,
+	})
 }
 
 func eventsLimits(t *testing.T, ctx context.Context, e adapters.Events) {

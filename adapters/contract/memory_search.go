@@ -1,8 +1,8 @@
 package contract
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -22,32 +22,26 @@ func memorySearch(t *testing.T, class MemoryClass) {
 	for k, v := range texts {
 		remember(ctx, t, m, k, v, "n")
 	}
-	hits, err := m.Search(ctx, "the cat sat on the mat", adapters.SearchOpt{Namespace: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(hits) != 4 || hits[0].Key != "cat" || hits[1].Key != "cats" || math.Abs(hits[0].Score-1) > 1e-6 {
-		t.Errorf("hits %+v", hits)
-	}
+	const query = "the cat sat on the mat"
+	hits := search(ctx, t, m, query, adapters.SearchOpt{})
+	equal(t, "hits", len(hits), 4)
+	equal(t, "the best hits", hitKeys(hits[:2]), []string{"cat", "cats"})
+	equal(t, "the score of the text itself is 1", math.Abs(hits[0].Score-1) <= 1e-6, true)
 	for i, h := range hits {
-		if h.Score < -1 || h.Score > 1 || i > 0 && h.Score > hits[i-1].Score || h.Value != texts[h.Key] || string(h.Metadata) != "{}" {
-			t.Errorf("hit %d: %+v", i, h)
-		}
+		holds(t, h, facts{
+			"score in range": h.Score >= -1 && h.Score <= 1, "falling score": i == 0 || h.Score <= hits[i-1].Score,
+			"value": h.Value == texts[h.Key], "metadata": string(h.Metadata) == "{}",
+		})
 	}
 	least := hits[1].Score
-	hits, err = m.Search(ctx, "the cat sat on the mat", adapters.SearchOpt{Namespace: "n", MinScore: &least, Limit: 3})
-	if err != nil || len(hits) != 2 {
-		t.Errorf("with a least score: %v, %v", hits, err)
-	}
+	equal(t, "hits with a least score", len(search(ctx, t, m, query, adapters.SearchOpt{MinScore: &least, Limit: 3})), 2)
 	// Equal scores go by key, and the limit cuts after that.
 	for i := range 40 {
 		remember(ctx, t, m, fmt.Sprintf("tie %02d", (i*17)%40), "exactly this", "ties")
 	}
-	for _, mode := range []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} {
-		hits, err = m.Search(ctx, "exactly this", adapters.SearchOpt{Namespace: "ties", Limit: 3, Mode: mode})
-		if want := []string{"tie 00", "tie 01", "tie 02"}; err != nil || !slices.Equal(hitKeys(hits), want) {
-			t.Errorf("ties in mode %s: %v, %v", mode, hitKeys(hits), err)
-		}
+	for _, mode := range modes() {
+		ties := search(ctx, t, m, "exactly this", adapters.SearchOpt{Namespace: "ties", Limit: 3, Mode: mode})
+		equal(t, "ties in mode "+mode, hitKeys(ties), []string{"tie 00", "tie 01", "tie 02"})
 	}
 }
 
@@ -56,54 +50,39 @@ func memoryGiven(t *testing.T, class MemoryClass) {
 	vectors := map[string][]float32{"x": {10, 0, 0}, "y": {0, 0.5, 0}, "xy": {1, 1, 0}, "-x": {-3, 0, 0}}
 	for k, v := range vectors {
 		mine := slices.Clone(v)
-		s, err := m.Store(ctx, k, "value of "+k, "n", adapters.StoreOpt{Embedding: mine})
-		if err != nil || s.Dim != 3 || s.Embedder == "hash-v1" {
-			t.Fatalf("store %s: %+v, %v", k, s, err)
-		}
+		s := ok[adapters.Stored](t, "store "+k)(m.Store(ctx, k, "value of "+k, "n", adapters.StoreOpt{Embedding: mine}))
+		holds(t, s, facts{"dimension": s.Dim == 3, "embedder": s.Embedder != "hash-v1"})
 		mine[0], mine[1] = 77, 77 // not the adapter's any more
 	}
-	hits, err := m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: []float32{2, 0, 0}})
-	if want := []string{"x", "xy", "y", "-x"}; err != nil || !slices.Equal(hitKeys(hits), want) {
-		t.Fatalf("hits %v, %v", hits, err)
+	hits := search(ctx, t, m, "", adapters.SearchOpt{Embedding: []float32{2, 0, 0}})
+	equal(t, "hits", hitKeys(hits), []string{"x", "xy", "y", "-x"})
+	for i, score := range []float64{1, math.Sqrt(0.5), 0, -1} {
+		holds(t, hits[i], facts{fmt.Sprintf("score %v", score): math.Abs(hits[i].Score-score) <= 1e-6})
 	}
-	for i, want := range []float64{1, math.Sqrt(0.5), 0, -1} {
-		if math.Abs(hits[i].Score-want) > 1e-6 {
-			t.Errorf("score of %s is %v, want %v", hits[i].Key, hits[i].Score, want)
-		}
-	}
-	_, err = m.Store(ctx, "z", "v", "n", adapters.StoreOpt{Embedding: []float32{1, 2}})
-	notMixed(t, "a vector of another dimension", err)
-	_, err = m.Store(ctx, "z", "v", "n", adapters.StoreOpt{})
-	notMixed(t, "a text among given vectors", err)
-	_, err = m.Search(ctx, "text", adapters.SearchOpt{Namespace: "n"})
-	notMixed(t, "a text query among given vectors", err)
-	_, err = m.Search(ctx, "", adapters.SearchOpt{Namespace: "n", Embedding: []float32{1}})
-	notMixed(t, "a query of another dimension", err)
-	if _, ok, err := m.Retrieve(ctx, "z", "n"); ok || err != nil {
-		t.Errorf("a refused store left something: %v, %v", ok, err)
-	}
+	memoryNotMixed(t, ctx, m)
 	for k := range vectors {
-		if _, err := m.Del(ctx, k, "n"); err != nil {
-			t.Fatal(err)
-		}
+		gives(t, "delete "+k, true)(m.Del(ctx, k, "n"))
 	}
 	remember(ctx, t, m, "z", "a text", "n")
-	hits, err = m.Search(ctx, "a text", adapters.SearchOpt{Namespace: "n"})
-	if err != nil || !slices.Equal(hitKeys(hits), []string{"z"}) {
-		t.Errorf("an emptied namespace keeps its pin: %v, %v", hits, err)
-	}
+	equal(t, "an emptied namespace takes another embedder", hitKeys(search(ctx, t, m, "a text", adapters.SearchOpt{})), []string{"z"})
 	// A given vector that fits the embedder goes among its own.
-	if s, err := m.Store(ctx, "g", "v", "n", adapters.StoreOpt{Embedding: slices.Repeat([]float32{1}, 256)}); err != nil || s.Embedder != "hash-v1" {
-		t.Errorf("a given vector that fits: %+v, %v", s, err)
-	}
+	fits := ok[adapters.Stored](t, "a given vector that fits")(m.Store(ctx, "g", "v", "n", adapters.StoreOpt{Embedding: ones(256)}))
+	equal(t, "its embedder", fits.Embedder, "hash-v1")
 }
 
-func notMixed(t *testing.T, what string, err error) {
-	t.Helper()
-	e := adapters.AsError(err)
-	if !errors.Is(err, adapters.ErrConflict) || e.Retryable {
-		t.Errorf("%s: %v, want CONFLICT that is not retryable", what, err)
+// memoryNotMixed checks that a namespace of given vectors takes no others.
+func memoryNotMixed(t *testing.T, ctx context.Context, m adapters.Memory) {
+	store := func(opt adapters.StoreOpt) error { _, err := m.Store(ctx, "z", "v", "n", opt); return err }
+	ask := func(query string, opt adapters.SearchOpt) error { _, err := m.Search(ctx, query, opt); return err }
+	for name, err := range map[string]error{
+		"a vector of another dimension":    store(adapters.StoreOpt{Embedding: []float32{1, 2}}),
+		"a text among given vectors":       store(adapters.StoreOpt{}),
+		"a text query among given vectors": ask("text", adapters.SearchOpt{Namespace: "n"}),
+		"a query of another dimension":     ask("", adapters.SearchOpt{Namespace: "n", Embedding: []float32{1}}),
+	} {
+		equal(t, name+" is worth a retry", want(t, name, err, adapters.CodeConflict).Retryable, false)
 	}
+	absent(ctx, t, m, "z", "n")
 }
 
 func memoryFilter(t *testing.T, class MemoryClass) {
@@ -134,19 +113,14 @@ func memoryFilter(t *testing.T, class MemoryClass) {
 		`{}`:                              {"a", "b", "c", "d", "e", "f"},
 		`{"lang":"go","lang2":"nothing"}`: {},
 	} {
-		for _, mode := range []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} {
-			hits, err := m.Search(ctx, "same text", adapters.SearchOpt{Namespace: "n", Filter: json.RawMessage(filter), Mode: mode})
-			if err != nil || !slices.Equal(hitKeys(hits), want) {
-				t.Errorf("filter %s in mode %s: %v, %v; want %v", filter, mode, hitKeys(hits), err, want)
-			}
+		for _, mode := range modes() {
+			hits := search(ctx, t, m, "same text", adapters.SearchOpt{Filter: json.RawMessage(filter), Mode: mode})
+			equal(t, "filter "+filter+" in mode "+mode, hitKeys(hits), want)
 		}
 	}
 	// An upsert moves an entry out of the filter's reach.
 	remember(ctx, t, m, "a", "same text", "n")
-	hits, err := m.Search(ctx, "same text", adapters.SearchOpt{Namespace: "n", Filter: json.RawMessage(`{"lang":"go"}`)})
-	if err != nil || !slices.Equal(hitKeys(hits), []string{"b"}) {
-		t.Errorf("after an upsert: %v, %v", hitKeys(hits), err)
-	}
+	equal(t, "after an upsert", hitKeys(search(ctx, t, m, "same text", adapters.SearchOpt{Filter: json.RawMessage(`{"lang":"go"}`)})), []string{"b"})
 }
 
 func memoryText(t *testing.T, class MemoryClass) {
@@ -162,8 +136,7 @@ func memoryText(t *testing.T, class MemoryClass) {
 	} {
 		remember(ctx, t, m, key, value, "n")
 	}
-	for query, want := range map[string][]string{
-		"wolken":               {"often", "one", "both"},
+	for query, keys := range map[string][]string{
 		"FREIHEIT grenzenlos":  {"both"},
 		"uber":                 {"both"},
 		"Café":                 {"accent"},
@@ -172,31 +145,18 @@ func memoryText(t *testing.T, class MemoryClass) {
 		"absent":               {},
 		`" OR key:* NEAR( - %`: {"quote"},
 	} {
-		hits, err := m.Search(ctx, query, adapters.SearchOpt{Namespace: "n", Mode: adapters.ModeText})
-		if err != nil {
-			t.Errorf("query %q: %v", query, err)
-			continue
-		}
-		got := hitKeys(hits)
-		if query == "wolken" {
-			slices.Sort(got)
-			slices.Sort(want)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("query %q: %v, want %v", query, got, want)
-		}
-		for i, h := range hits {
-			if h.Score <= 0 || h.Score >= 1 || i > 0 && h.Score > hits[i-1].Score {
-				t.Errorf("query %q: score %v", query, h.Score)
-			}
-		}
+		equal(t, "query "+query, hitKeys(search(ctx, t, m, query, adapters.SearchOpt{Mode: adapters.ModeText})), keys)
 	}
-	hits, err := m.Search(ctx, "die Wolken", adapters.SearchOpt{Namespace: "n", Mode: adapters.ModeHybrid})
-	if err != nil || len(hits) == 0 || hits[0].Key != "one" || hits[0].Score != 1 {
-		t.Errorf("hybrid: %v, %v", hits, err)
+	wolken := search(ctx, t, m, "wolken", adapters.SearchOpt{Mode: adapters.ModeText})
+	for i, h := range wolken {
+		holds(t, h, facts{"score": h.Score > 0 && h.Score < 1, "falling score": i == 0 || h.Score <= wolken[i-1].Score})
 	}
+	keys := hitKeys(wolken)
+	slices.Sort(keys)
+	equal(t, "query wolken, in any order", keys, []string{"both", "often", "one"})
+	best := search(ctx, t, m, "die Wolken", adapters.SearchOpt{Mode: adapters.ModeHybrid})[:1]
+	equal(t, "the best hit of a hybrid search", hitKeys(best), []string{"one"})
+	equal(t, "its score", best[0].Score, 1)
 	remember(ctx, t, m, "one", "something else", "n")
-	if hits, err := m.Search(ctx, "wolken", adapters.SearchOpt{Namespace: "n", Mode: adapters.ModeText}); err != nil || len(hits) != 2 {
-		t.Errorf("an upsert left its old words: %v, %v", hitKeys(hits), err)
-	}
+	equal(t, "hits of a word that an upsert removed", len(search(ctx, t, m, "wolken", adapters.SearchOpt{Mode: adapters.ModeText})), 2)
 }

@@ -105,25 +105,21 @@ func getPod(t *testing.T, ctx context.Context, p adapters.Pods, path string, opt
 }
 
 func podsWrite(t *testing.T, ctx context.Context, p adapters.Pods) {
-	if w := putPod(t, ctx, p, "/a/b/doc.txt", text("one")); !w.Created || w.Location != "" && w.Location != "/a/b/doc.txt" {
-		t.Errorf("first write: %+v", w)
-	}
-	r, body := getPod(t, ctx, p, "/a/b/doc.txt", adapters.ReadOpt{})
-	if body != "one" || !strings.HasPrefix(r.ContentType, "text/plain") || r.Path != "/a/b/doc.txt" || r.ETag == "" || r.Size != 3 && r.Size != -1 {
-		t.Errorf("%q, %+v", body, r)
-	}
+	const doc = "/a/b/doc.txt"
+	w := putPod(t, ctx, p, doc, text("one"))
+	holds(t, w, facts{"created": w.Created, "location": w.Location == "" || w.Location == doc})
+	r, body := getPod(t, ctx, p, doc, adapters.ReadOpt{})
+	equal(t, "body", body, "one")
+	holds(t, r, facts{
+		"type": strings.HasPrefix(r.ContentType, "text/plain"), "path": r.Path == doc, "ETag": r.ETag != "", "size": r.Size == 3 || r.Size == -1,
+	})
 	for range 2 {
-		if w := putPod(t, ctx, p, "/a/b/doc.txt", text("two")); w.Created {
-			t.Errorf("overwrite: %+v", w)
-		}
+		equal(t, "an overwrite creates", putPod(t, ctx, p, doc, text("two")).Created, false)
 	}
-	if _, body = getPod(t, ctx, p, "/a/b/doc.txt", adapters.ReadOpt{}); body != "two" {
-		t.Errorf("after overwrite: %q", body)
-	}
+	_, body = getPod(t, ctx, p, doc, adapters.ReadOpt{})
+	equal(t, "after overwrite", body, "two")
 	for _, there := range []bool{true, false} {
-		if was := ok[bool](t, "delete")(p.Del(ctx, "/a/b/doc.txt", adapters.Cond{})); was != there {
-			t.Errorf("deleted: %v, want %v", was, there)
-		}
+		gives(t, "delete", there)(p.Del(ctx, doc, adapters.Cond{}))
 	}
 	_, err := p.Read(ctx, "/a/b/doc.txt", adapters.ReadOpt{})
 	if e := want(t, "read of nothing", err, adapters.CodeNotFound); e.Fields["id"] != "/a/b/doc.txt" || e.Fields["resource"] == nil {
@@ -326,22 +322,18 @@ func podsList(t *testing.T, ctx context.Context, p adapters.Pods) {
 	}
 	all := []string{"/l/B", "/l/a%20b", "/l/b.json", "/l/c/", "/l/" + long(200)}
 	for _, limit := range []int{0, 1, 2, 5, 1000} {
-		if names := podNames(t, ctx, p, "/l/", limit); !slices.Equal(names, all) {
-			t.Errorf("limit %d: %v", limit, names)
-		}
+		equal(t, fmt.Sprintf("limit %d", limit), podNames(t, ctx, p, "/l/", limit), all)
 	}
 	page := ok[adapters.Page[adapters.PodEntry]](t, "list")(p.List(ctx, "/l/", adapters.PageOpt{}))
 	for _, e := range page.Items {
-		if e.Container != strings.HasSuffix(e.Path, "/") || !e.Container && e.Size != 7 && e.Size != -1 || e.Modified.IsZero() {
-			t.Errorf("entry %+v", e)
-		}
-		if !e.Container && e.ContentType != "" && e.ContentType != "application/json" {
-			t.Errorf("content type %+v", e)
-		}
-		if _, body := getPod(t, ctx, p, "/l/a%20b", adapters.ReadOpt{}); body != `{"a":1}` {
-			t.Errorf("a listed path leads to %q", body)
-		}
+		holds(t, e, facts{
+			"container": e.Container == strings.HasSuffix(e.Path, "/"), "modified": !e.Modified.IsZero(),
+			"size": e.Container || e.Size == 7 || e.Size == -1,
+			"type": e.Container || slices.Contains([]string{"", "application/json"}, e.ContentType),
+		})
 	}
+	_, body := getPod(t, ctx, p, "/l/a%20b", adapters.ReadOpt{})
+	equal(t, "a listed path", body, `{"a":1}`)
 	first := ok[adapters.Page[adapters.PodEntry]](t, "list")(p.List(ctx, "/l/", adapters.PageOpt{Limit: 1}))
 	for name, opt := range map[string]adapters.PageOpt{
 		"foreign": {Cursor: "AAAA"}, "long": {Cursor: long(513)}, "limit": {Limit: 1001}, "negative": {Limit: -1},
