@@ -25,12 +25,12 @@ import (
 
 // serveAPI puts the slots and the client API on the management listener. A box
 // all of whose slots are off has them too: they say so.
-func (b *box) serveAPI(m *schema.Manifest) error {
+func (b *box) serveAPI(m *schema.Manifest, s *servers) error {
 	b.auth.SetTokens(b.byToken)
 	var err error
 	if m.Adapters.Orchestrator != string(adapters.ClassOff) {
-		b.tasks, err = tasks.New(tasks.Config{
-			Dir: filepath.Join(b.roots.Workspace, "tasks"), Templates: templates(m), Orchestrator: b.slots.Orchestrator(),
+		s.tasks, err = tasks.New(tasks.Config{
+			Dir: filepath.Join(b.roots.Workspace, "tasks"), Templates: templates(m), Orchestrator: s.slots.Orchestrator(),
 			Report: func(task string, err error) {
 				b.apiTrouble("TaskTrouble", map[string]any{"task": task, "error": err.Error()})
 			},
@@ -40,10 +40,10 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		// Without a place for their records there are no tasks; all else works.
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
-	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Principal: principal, Version: version, Tasks: b.tasks, Facts: b.statusFacts(m), Backup: b.localState(),
+	s.api, err = rest.New(rest.Config{
+		Slots: s.slots, Principal: principal, Version: version, Tasks: s.tasks, Facts: b.statusFacts(m), Backup: b.localState(s.tasks),
 		Federation: b.federation(m), Identity: identityAPI{b.self}, Host: b.hosting.api(), Mesh: &b.mesh,
-		Origins: b.boundary.origins, Origin: b.server.Origin, RateLimit: rateLimit(m),
+		Origins: b.boundary.origins, Origin: s.server.Origin, RateLimit: rateLimit(m),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
 		},
@@ -52,7 +52,7 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		return err
 	}
 	b.auth.SetTickets(func(r *http.Request) (probes.Principal, bool) {
-		p, ok := b.api.Redeem(r)
+		p, ok := s.api.Redeem(r)
 		return probes.Principal{Role: p.Role, ID: p.ID}, ok
 	})
 	for _, mount := range rest.Mounts() {
@@ -60,9 +60,9 @@ func (b *box) serveAPI(m *schema.Manifest) error {
 		if mount.Open {
 			options = append(options, probes.Open())
 		}
-		b.server.Mount(mount.Pattern, auditRequests(b.audit, b.api.Handler()), options...)
+		s.server.Mount(mount.Pattern, auditRequests(b.audit, s.api.Handler()), options...)
 	}
-	return b.serveOperators(m)
+	return b.serveOperators(m, s)
 }
 
 func (b *box) apiTrouble(name string, fields map[string]any) {
@@ -71,10 +71,10 @@ func (b *box) apiTrouble(name string, fields map[string]any) {
 
 // localState is the state of the slots, the tasks' records, and, only when asked
 // for, keys and identities, which are read at the next start.
-func (b *box) localState() *backup.State {
+func (b *box) localState(t *tasks.Manager) *backup.State {
 	var swap func(func() error) error
-	if b.tasks != nil {
-		swap = b.tasks.Replace
+	if t != nil {
+		swap = t.Replace
 	}
 	return &backup.State{Version: version, Staging: b.roots.Workspace, Parts: append(slices.Clone(b.backups),
 		backup.Tree("tasks", filepath.Join(b.roots.Workspace, "tasks"), false, swap),

@@ -57,7 +57,8 @@ func TestBoundary(t *testing.T) {
 // Whoever refuses, the listener or the handlers behind it, does so with a code
 // of one table and its status.
 func TestRefusalsAreOfOneTable(t *testing.T) {
-	b := &box{bus: event.NewBus(64), registry: prometheus.NewRegistry(), boundary: boundary{names: []string{"box"}, origins: []string{"https://app.example"}}}
+	b := &box{bus: event.NewBus(64), registry: prometheus.NewRegistry(), core: &core{}, servers: &servers{}}
+	b.boundary = boundary{names: []string{"box"}, origins: []string{"https://app.example"}}
 	b.self = &self{b: b}
 	var err error
 	if b.auth, err = probes.NewAuth(probes.AuthBearer, nil, b.registry); err != nil {
@@ -76,7 +77,7 @@ func TestRefusalsAreOfOneTable(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.serveAPI(&schema.Manifest{Adapters: schema.Adapters{Orchestrator: "off"}}); err != nil {
+	if err := b.serveAPI(&schema.Manifest{Adapters: schema.Adapters{Orchestrator: "off"}}, b.servers); err != nil {
 		t.Fatal(err)
 	}
 	defer b.api.Close()

@@ -34,12 +34,12 @@ func (b *box) apiKeys(m *schema.Manifest) ([]probes.Key, error) {
 
 // serveOperators puts programs, logs and events on the management listener, for
 // the management key and the keys of [api.keys], and the console if it is on.
-func (b *box) serveOperators(m *schema.Manifest) error {
+func (b *box) serveOperators(m *schema.Manifest, s *servers) error {
 	b.auth.SetKeys(b.keys)
 	// It listens nowhere: its rows are what the management listener serves.
-	remote := control.New(b.controlConfig()).Remote(func(r *http.Request) control.Grant { return grant(r.Context()) })
+	remote := control.New(b.controlConfig(s)).Remote(func(r *http.Request) control.Grant { return grant(r.Context()) })
 	for _, prefix := range control.RemotePrefixes() {
-		b.server.Mount(prefix, remote)
+		s.server.Mount(prefix, remote)
 	}
 	if m.Supervisor.Console == schema.ConsoleOff {
 		return nil
@@ -55,7 +55,7 @@ func (b *box) serveOperators(m *schema.Manifest) error {
 		h, err := c.Holder(r)
 		return probes.Principal{Role: h.Role, ID: h.ID}, err
 	})
-	b.server.Mount(console.Prefix, c, probes.Open())
+	s.server.Mount(console.Prefix, c, probes.Open())
 	return nil
 }
 

@@ -261,7 +261,7 @@ func (f *member) Connect(ctx context.Context, e federation.Endpoints) {
 		})
 	}
 	all.Wait()
-	f.b.showSlots()
+	f.b.showSlots(f.b.slots)
 }
 
 // point gives one slot the endpoint. Where that is the one it has, the slot only

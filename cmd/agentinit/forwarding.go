@@ -19,7 +19,7 @@ import (
 
 // forward starts what sends the output of programs to collectors. Without such a table
 // in the manifest it does nothing.
-func (b *box) forward(m *schema.Manifest) error {
+func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "agentbox"
@@ -31,16 +31,18 @@ func (b *box) forward(m *schema.Manifest) error {
 				b.plane.Redact(value)
 			}
 		}
-		if err := b.forwardTo(name, table, host); err != nil {
-			return err
+		readers, err := b.forwardTo(name, table, host)
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, readers...)
 	}
-	return nil
+	return all, nil
 }
 
 // forwardTo starts what sends to one collector: a reader of the programs' output, and one
 // of agentinit's own events where the table asks for them.
-func (b *box) forwardTo(name string, table schema.LogForward, host string) error {
+func (b *box) forwardTo(name string, table schema.LogForward, host string) ([]forwarding, error) {
 	config := forward.Config{
 		Name: name, Kind: table.Type, URL: table.URL, Token: b.getenv(table.TokenEnv), Headers: table.Headers,
 		CAFile: table.CAFile, Programs: table.Programs, Host: host,
@@ -54,7 +56,7 @@ func (b *box) forwardTo(name string, table schema.LogForward, host string) error
 	for i := range readers {
 		f, err := forward.New(config)
 		if err != nil {
-			return &bootstrap.Failure{Code: bootstrap.ExitPrepare, Reason: "log forwarding", Err: err}
+			return nil, &bootstrap.Failure{Code: bootstrap.ExitPrepare, Reason: "log forwarding", Err: err}
 		}
 		readers[i].Forwarder = f
 		config.Programs = nil // the second reader has one program, agentinit
@@ -73,14 +75,13 @@ func (b *box) forwardTo(name string, table schema.LogForward, host string) error
 			}
 			return sum
 		})); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, r := range readers {
 		r.Start(r.source)
 	}
-	b.forwards = append(b.forwards, readers...)
-	return nil
+	return readers, nil
 }
 
 func (b *box) forwardTrouble(name string, err error) {
@@ -145,9 +146,9 @@ func (o ownEvents) line(e event.Event) (logs.Line, bool) {
 }
 
 // closeForwards sends what is left, as long as ctx lasts, to all collectors at once.
-func (b *box) closeForwards(ctx context.Context) {
+func closeForwards(ctx context.Context, forwards []forwarding) {
 	var all sync.WaitGroup
-	for _, f := range b.forwards {
+	for _, f := range forwards {
 		all.Go(func() { f.Close(ctx, f.source) })
 	}
 	all.Wait()

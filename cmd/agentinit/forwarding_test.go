@@ -42,10 +42,11 @@ func TestOwnEventsAreForwarded(t *testing.T) {
 		}
 		m := &schema.Manifest{}
 		m.Supervisor.Log.Forward = map[string]schema.LogForward{"x": {Type: "http", URL: srv.URL, Programs: []string{"web"}, Events: wanted}}
-		if err := b.forward(m); err != nil {
+		forwards, err := b.forward(m)
+		if err != nil {
 			t.Fatal(err)
 		}
-		b.closeForwards(t.Context())
+		closeForwards(t.Context(), forwards)
 		srv.Close()
 		want := []string{"agentinit stdout First", "agentinit stderr Last"}
 		if !wanted {

@@ -49,7 +49,7 @@ func newStateBox(t *testing.T, root string) *stateBox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{bus: event.NewBus(64), roots: roots, env: map[string]string{}}
+	b := &box{bus: event.NewBus(64), roots: roots, env: map[string]string{}, servers: &servers{}}
 	b.self = &self{b: b}
 	if b.resolved, err = adapters.Resolve(slotsConfig(m, doc), b.slotsTable(m, doc)); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func newStateBox(t *testing.T, root string) *stateBox {
 		t.Fatal(err)
 	}
 	b.api, err = rest.New(rest.Config{
-		Slots: b.slots, Backup: b.localState(), Tasks: b.tasks, Version: "1.2.3",
+		Slots: b.slots, Backup: b.localState(b.tasks), Tasks: b.tasks, Version: "1.2.3",
 		Principal: func(context.Context) (rest.Principal, bool) {
 			return rest.Principal{Role: rest.RoleAdmin, ID: "operator"}, true
 		},

@@ -11,7 +11,7 @@ import (
 )
 
 // signedRequests checks requests that are signed by a Nostr key (NIP-98).
-func (b *box) signedRequests(m *schema.Manifest) (*probes.Nostr, error) {
+func (b *box) signedRequests(m *schema.Manifest, h *hosting) (*probes.Nostr, error) {
 	public, err := bootstrap.PublicOrigins(m, b.getenv)
 	if err != nil {
 		return nil, err
@@ -23,7 +23,7 @@ func (b *box) signedRequests(m *schema.Manifest) (*probes.Nostr, error) {
 			if own, ok := b.self.current(); operators[pubkey] || ok && pubkey == string(own.PublicKey) {
 				return probes.Principal{Role: probes.RoleAdmin, ID: pubkey}, true
 			}
-			return b.hosting.signer(pubkey)
+			return h.signer(pubkey)
 		},
 	}), nil
 }

@@ -242,7 +242,7 @@ func (b *box) resolveSlots(m *schema.Manifest) error {
 }
 
 // buildSlots plugs the adapters in behind the one chain of middleware.
-func (b *box) buildSlots(m *schema.Manifest) error {
+func (b *box) buildSlots(m *schema.Manifest) (*middleware.Stack, *adapters.Set, error) {
 	var redactor middleware.Redactor
 	if m.PrivacyFilter.Enabled {
 		redactor = middleware.NewSidecar(m.PrivacyFilter.Port)
@@ -254,12 +254,11 @@ func (b *box) buildSlots(m *schema.Manifest) error {
 		},
 	})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	b.stack = stack
-	b.slots = adapters.NewSet(b.resolved, adapters.Options{Middleware: stack.Middleware(), Publisher: slotNotices{b}})
-	b.showSlots()
-	return stack.Watch(b.slots.Status)
+	set := adapters.NewSet(b.resolved, adapters.Options{Middleware: stack.Middleware(), Publisher: slotNotices{b}})
+	b.showSlots(set)
+	return stack, set, stack.Watch(set.Status)
 }
 
 func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
@@ -275,7 +274,7 @@ func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
 // with the status that says which adapter it was.
 func (b *box) connectSlots() {
 	<-b.serversBuilt
-	if b.slots == nil {
+	if b.servers == nil {
 		return // the box ends
 	}
 	b.keepAnswers()
@@ -286,7 +285,7 @@ func (b *box) connectSlots() {
 		b.member.start(b.stopped)
 	}
 	err := b.slots.Connect(b.stopped)
-	b.showSlots()
+	b.showSlots(b.slots)
 	if b.member != nil {
 		b.member.ready()
 	}
@@ -341,15 +340,15 @@ func (s slotNotices) Publish(n adapters.Notice) {
 		fields["error"] = n.Error
 	}
 	s.b.bus.Publish(event.Event{Level: level, Stage: "adapters", Name: n.Name, Fields: fields})
-	s.b.showSlots()
+	s.b.showSlots(s.b.slots)
 }
 
 // showSlots tells readiness how all slots are. One at a time, and each looks
 // anew: what a slower one has seen must not replace what is true now.
-func (b *box) showSlots() {
+func (b *box) showSlots(slots *adapters.Set) {
 	b.showing.Lock()
 	defer b.showing.Unlock()
-	for _, s := range b.slots.Status() {
+	for _, s := range slots.Status() {
 		b.require(s.Slot, s.State, s.LastError)
 	}
 }
@@ -389,9 +388,6 @@ func disconnectTime(grace, took time.Duration) time.Duration {
 
 // disconnectSlots ends the slots after the programs.
 func (b *box) disconnectSlots(limit time.Duration) {
-	if b.slots == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	if err := b.slots.Disconnect(ctx); err != nil {

@@ -1,17 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
 
+	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
 // voice writes the events of the box as JSON lines. It is one more reader of the
@@ -146,4 +150,35 @@ func words(name string) string {
 		b.WriteRune(r)
 	}
 	return strings.ToLower(b.String())
+}
+
+// speak opens the console in the format that the manifest wants, or the default
+// one when there is no manifest to ask.
+func (b *box) speak(loadErr error) {
+	settings := schema.BoxLog{}
+	if loadErr == nil {
+		settings = b.manifest().Supervisor.Log
+	}
+	b.plane = logs.New(logs.Config{
+		Stdout: os.Stdout, Stderr: os.Stderr, Format: logs.Format(settings.Format),
+		Color: b.getenv("NO_COLOR") == "",
+		OnTrouble: func(program string, err error) {
+			b.bus.Publish(event.Event{Level: event.Warn, Stage: "supervisor", Name: "LogTrouble", Program: program,
+				Fields: map[string]any{"error": fmt.Sprint(err)}})
+		},
+	})
+	b.bus.SetMask(b.plane.Mask)
+	if loadErr == nil {
+		b.redact(b.boot.Current())
+	}
+	b.voice = newVoice(b.plane.Writer())
+	level := b.getenv("AGENTBOX_LOG_LEVEL")
+	if loadErr == nil {
+		level = cmp.Or(level, settings.Level, b.manifest().Observability.LogLevel)
+	}
+	if err := b.voice.SetLevel(cmp.Or(level, "info")); err != nil {
+		b.publish(event.Warn, "BadLogLevel", map[string]any{"message": err.Error()})
+	}
+	events := b.bus.Watch(0)
+	b.background(func() { b.voice.follow(b.stopped, events) })
 }
