@@ -74,7 +74,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 			}
 			return rest.Principal{}, false
 		},
-		Backup: []backup.Part{
+		Backup: &backup.State{Parts: []backup.Part{
 			{Name: "beads", Snapshot: func(ctx context.Context, to string) error {
 				f, err := os.Create(filepath.Join(to, "beads.jsonl"))
 				if err != nil {
@@ -89,7 +89,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 				}
 				return os.WriteFile(filepath.Join(to, "key"), []byte("secret"), 0o600)
 			}, Restore: restore("identity", "key")},
-		},
+		}},
 	})
 	if err != nil {
 		t.Fatal(err)
