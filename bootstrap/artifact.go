@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -26,9 +27,6 @@ type Artifact struct {
 	Required bool
 	Feature  string // what asks for it; empty when the manifest does itself
 }
-
-// DefaultProbeTimeout bounds a probe command that names no timeout.
-const DefaultProbeTimeout = 10 * time.Second
 
 // probeLimit is how many probes run at once: they start real tools, which a
 // small machine would otherwise start all together.
@@ -236,7 +234,7 @@ const maxProbeOutput = 2048
 func (p Prober) run(ctx context.Context, a Artifact) error {
 	timeout := a.Timeout
 	if timeout <= 0 {
-		timeout = DefaultProbeTimeout
+		timeout = schema.DefaultArtifactTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -1,6 +1,13 @@
 package schema
 
-import "github.com/dreamlab-ai/agentinit/supervisor/program"
+import (
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// DefaultArtifactTimeout bounds the command of an artifact.
+const DefaultArtifactTimeout = 10 * time.Second
 
 // The sections of our own: programs and the box around them.
 
@@ -79,7 +86,7 @@ func programKeys() []key {
 		field("health", healthShape()),
 		field("stop", stopShape()),
 		field("stop_signal", text("First signal of a stop; with stop_timeout, the short form of stop.").match(`^(SIG)?[A-Z0-9+-]+$`, `a signal name such as "TERM"`).eg("INT")),
-		field("stop_timeout", duration("Wait after stop_signal before KILL.").def("10s")),
+		field("stop_timeout", duration("Wait after stop_signal before KILL.").def(program.DefaultStopWait)),
 		field("stop_command", hook("Command that runs before the first signal of a stop.").eg("nginx -s quit")),
 		field("kill", enum("Which processes a stop signal and the final KILL reach: the whole tree, the process group or the process alone.", "tree", "group", "process").def("tree")),
 		field("essential", onOff("The exit of the program stops the box, which exits with the program's code.")),
@@ -120,7 +127,7 @@ func stringOrList(doc string) *shape {
 func stopShape() *shape {
 	step := text("").formOf(decodesStep)
 	s := &shape{kinds: kArray | kString, doc: "Signals to send and how long to wait after each; the last one is always KILL.", items: step, minItem: 1, minLen: 1}
-	return s.formOf(decodes[StopLadder]).def([]string{"TERM 10s", "KILL"}).eg([]any{"INT 5s", "TERM 10s", "KILL"})
+	return s.formOf(decodes[StopLadder]).def([]any{"TERM " + asRead(program.DefaultStopWait).(string), "KILL"}).eg([]any{"INT 5s", "TERM 10s", "KILL"})
 }
 
 func decodesStep(v any) error {
@@ -162,10 +169,10 @@ func dialectShape(d program.Dialect) *shape {
 	return s.eg(d.Example)
 }
 
-func probeTiming(interval string) []key {
+func probeTiming(interval time.Duration) []key {
 	return []key{
 		field("interval", duration("Time between two tries.").def(interval)),
-		field("timeout", duration("Limit of one try.").def("5s")),
+		field("timeout", duration("Limit of one try.").def(program.DefaultProbeTimeout)),
 		field("successes", integer("Number of good answers in a row that are needed.").between(1, 1000).def(1)),
 	}
 }
@@ -179,7 +186,7 @@ func oneOrMany(doc string, keys ...key) *shape {
 }
 
 func readyShape() *shape {
-	keys := append(dialectKeys(false), probeTiming("250ms")...)
+	keys := append(dialectKeys(false), probeTiming(250*time.Millisecond)...)
 	keys = append(keys,
 		field("any", boolean("true: one condition is enough; false: all must hold.").def(false)),
 		field("deadline", duration("If the program is not ready after this time, the start has failed; absent: start_timeout is the limit.").eg("30s")),
@@ -189,9 +196,9 @@ func readyShape() *shape {
 }
 
 func healthShape() *shape {
-	keys := append(dialectKeys(true), probeTiming("10s")...)
+	keys := append(dialectKeys(true), probeTiming(program.DefaultHealthInterval)...)
 	keys = append(keys,
-		field("failures", integer("Number of bad answers in a row before the action.").between(1, 1000).def(3)),
+		field("failures", integer("Number of bad answers in a row before the action.").between(1, 1000).def(program.DefaultHealthFailures)),
 		field("action", enum("What agentinit does after that many failures.", "restart", "none", "shutdown").def("restart")),
 		field("watchdog", duration("Expects WATCHDOG=1 on $NOTIFY_SOCKET at least this often; 0 is off.").def("0s")),
 		field("no_output", duration("The program is wedged if it writes nothing to standard output and error for this long; 0 is off.").def("0s")),
@@ -294,7 +301,7 @@ func artifactShape() *shape {
 		field("entry", text("Entry point path; globs allowed.").eg("/opt/agentbox/bin/tool")),
 		field("assets", texts("Further paths or globs that must exist.").def([]string{})),
 		field("command", list("Argument vector that must exit 0; never a shell string.", text("")).def([]string{}).eg([]any{"tool", "--version"})),
-		field("timeout", duration("Of the command.").def("10s")),
+		field("timeout", duration("Of the command.").def(DefaultArtifactTimeout)),
 		field("required", onOff("If the probe fails, the boot fails.")),
 	)
 }
@@ -306,7 +313,7 @@ func supervisorShape() *shape {
 		field("socket_group", account("Group whose members may read.")),
 		field("listen", listen("Management listener, host:port or off. When the key is absent and agentinit runs outside a container, the host is 127.0.0.1.").def("0.0.0.0:9090").overrides("MANAGEMENT_API_HOST, MANAGEMENT_API_PORT")),
 		field("metrics_listen", listen("Metrics listener, host:port or off. When the key is absent, the port is observability.metrics_port, and the host is 0.0.0.0 in a container and 127.0.0.1 outside one. MANAGEMENT_API_HOST and AGENTBOX_METRICS_PORT take precedence over it.")),
-		field("stop_grace", duration("Budget of the whole shutdown; more than 0.").def("25s").formOf(decodes[budget])),
+		field("stop_grace", duration("Budget of the whole shutdown; more than 0.").def(program.DefaultStopGrace).formOf(decodes[budget])),
 		field("drain", duration("Time between the first 503 of /ready and the first stop; part of stop_grace.").def("0s")),
 		field("barrier", enum("What each wave waits for in the previous wave.", "ready", "running", "none").def("ready")),
 		field("on_all_exited", enum("exit ends the box when all programs have ended and none will start again.", "stay", "exit").def("stay")),
@@ -347,7 +354,7 @@ func listen(doc string) *shape {
 func bootstrapShape() *shape {
 	return table("The boot, from exec to seal.",
 		field("profile", enum("agentbox: all phases and mounts. none: a plain container with programs. auto: agentbox when the manifest has any section of an agentbox.", "auto", "agentbox", "none").def("auto")),
-		field("seal_timeout", duration("Time in which the required programs must be ready. If it is not written, it is longer when they may need longer to start or to be FATAL (W124).").def("120s").overrides("BOOTSTRAP_SEAL_TIMEOUT")),
+		field("seal_timeout", duration("Time in which the required programs must be ready. If it is not written, it is longer when they may need longer to start or to be FATAL (W124).").def(program.DefaultSealTimeout).overrides("BOOTSTRAP_SEAL_TIMEOUT")),
 		field("on_seal_timeout", enum("exit ends the box with 68.", "stay", "exit").def("stay")),
 	)
 }

@@ -1,9 +1,13 @@
 package schema
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // kind is a set of TOML types a value may have.
@@ -141,7 +145,7 @@ func command(doc string) *shape {
 func hook(doc string) *shape {
 	s := table(doc,
 		must("command", command("What to run.")),
-		field("timeout", duration("It is killed, with its children, after this.").def("10s")),
+		field("timeout", duration("It is killed, with its children, after this.").def(program.DefaultHookTimeout)),
 	)
 	s.kinds |= kString | kArray
 	s.items, s.minItem, s.minLen = text(""), 1, 1
@@ -175,6 +179,11 @@ func asRead(v any) any {
 	switch v := v.(type) {
 	case int:
 		return int64(v)
+	case time.Duration:
+		if v < time.Second {
+			return v.String()
+		}
+		return fmt.Sprintf("%gs", v.Seconds())
 	case []string:
 		list := make([]any, len(v))
 		for i, e := range v {

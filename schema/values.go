@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // Duration is a length of time, written as a Go-like string ("1m30s") or as a
@@ -481,11 +483,8 @@ type Hook struct {
 	Timeout Duration `toml:"timeout"`
 }
 
-// defaultHookTimeout bounds a hook whose manifest does not.
-const defaultHookTimeout = Duration(10 * time.Second)
-
 func (h *Hook) fromTOML(v any) error {
-	h.Timeout = defaultHookTimeout
+	h.Timeout = Duration(program.DefaultHookTimeout)
 	table, ok := v.(map[string]any)
 	if !ok {
 		return h.Command.fromTOML(v)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
 func main() { os.Exit(start("/proc")) }
@@ -136,7 +138,7 @@ func newRoot(c *cli) *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON")
-	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else /run/agentbox/agentinit.sock)")
+	root.PersistentFlags().StringVar(&c.socket, "socket", "", "control socket (default $AGENTCTL_SOCKET, else "+api.DefaultSocket+")")
 	root.PersistentFlags().StringVar(&c.url, "url", "", "ask the management listener at this address instead, about slots, identity and federation")
 	root.PersistentFlags().StringVar(&c.nostr, "nostr", "", "with --url: sign requests (NIP-98) with the nsec in this file; - is $NOSTR_NSEC")
 	for _, g := range groups(c) {

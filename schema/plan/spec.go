@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"time"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -137,7 +136,7 @@ func (r *resolver) artifacts() {
 			if err != nil {
 				r.report("E132", schema.Finding{Message: err.Error()})
 			}
-			timeout := defaultProbeTimeout
+			timeout := schema.DefaultArtifactTimeout
 			if d, err := schema.ParseDuration(a.Timeout); err == nil {
 				timeout = d.Std()
 			}
@@ -154,6 +153,3 @@ func (r *resolver) artifacts() {
 		})
 	}
 }
-
-// defaultProbeTimeout bounds an artifact's command that does not say.
-const defaultProbeTimeout = 10 * time.Second

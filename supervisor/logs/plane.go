@@ -35,11 +35,16 @@ type Config struct {
 	OnTrouble func(program string, err error)
 }
 
+// Values of a Config, or of a program's settings, that has none. The manifest's keys have
+// the same defaults.
+const (
+	DefaultMaxLine    = 1 << 20
+	DefaultFlushAfter = time.Second
+)
+
 const (
 	defaultRingBytes  = 256 << 10
 	defaultTotalBytes = 64 << 20
-	defaultMaxLine    = 1 << 20
-	defaultFlushAfter = time.Second
 	leastLine         = 16 // that the framer can cut without looking at less than a character
 	maxReactors       = 2
 	// keepBatch is the size of scratch space worth keeping.
@@ -76,8 +81,8 @@ type Plane struct {
 func New(cfg Config) *Plane {
 	cfg.RingBytes = cmp.Or(max(cfg.RingBytes, 0), defaultRingBytes)
 	cfg.TotalBytes = cmp.Or(max(cfg.TotalBytes, 0), defaultTotalBytes)
-	cfg.FlushAfter = cmp.Or(cfg.FlushAfter, defaultFlushAfter)
-	cfg.MaxLine = max(cmp.Or(max(cfg.MaxLine, 0), defaultMaxLine), leastLine)
+	cfg.FlushAfter = cmp.Or(cfg.FlushAfter, DefaultFlushAfter)
+	cfg.MaxLine = max(cmp.Or(max(cfg.MaxLine, 0), DefaultMaxLine), leastLine)
 	if cfg.OnTrouble == nil {
 		cfg.OnTrouble = func(string, error) {}
 	}

@@ -60,10 +60,6 @@ func (b BackoffPolicy) base(n int) float64 {
 // share is the jitter as a share of the wait.
 func (b BackoffPolicy) share() float64 { return min(max(b.Jitter, 0), 1) }
 
-// DefaultSealTimeout is how long the required programs may take where nothing is
-// declared. SealTimeout makes it longer where they need longer to give up.
-const DefaultSealTimeout = 2 * time.Minute
-
 // SealTimeout is the seal timeout that fits the required programs of specs: not
 // below DefaultSealTimeout, longer than each needs until it is FATAL even if each of
 // its starts takes all its time, and than each may take to start.

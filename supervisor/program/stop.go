@@ -18,10 +18,6 @@ func StopLadder(s *Spec) []StopStep {
 	return append(ladder, StopStep{Signal: killSignal})
 }
 
-// DefaultStopWait is how long a program without a declared ladder has to follow
-// TERM.
-const DefaultStopWait = 10 * time.Second
-
 const killSignal = "KILL"
 
 const byRequest = "stopped by request"

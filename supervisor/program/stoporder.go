@@ -130,10 +130,6 @@ func StopScale(specs []Spec, budget time.Duration) (float64, error) {
 	return max(float64(budget)/float64(total), 1e-6), nil
 }
 
-// DefaultStopGrace is the whole shutdown's budget where nothing is declared: below
-// the 30 s of Kubernetes' terminationGracePeriodSeconds.
-const DefaultStopGrace = 25 * time.Second
-
 // KillReserve is the end of the budget that belongs to KILL and to flushing logs:
 // two seconds, and of a short budget a fifth.
 func KillReserve(grace time.Duration) time.Duration { return min(2*time.Second, grace/5) }

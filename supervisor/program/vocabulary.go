@@ -158,9 +158,6 @@ func (a Action) String() string {
 	return a.Kind.String()
 }
 
-// DefaultHookTimeout bounds a hook that declares no timeout.
-const DefaultHookTimeout = 30 * time.Second
-
 // Limit is how long the hook may take.
 func (h *Hook) Limit() time.Duration {
 	if h.Timeout <= 0 {

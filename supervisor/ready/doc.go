@@ -78,10 +78,7 @@ const (
 	// firstInterval is the pause after the first failed attempt of a readiness
 	// probe; it doubles up to maxInterval, so that a quick program is seen at once
 	// and a slow one costs little.
-	firstInterval   = 50 * time.Millisecond
-	maxInterval     = time.Second
-	healthInterval  = 10 * time.Second
-	defaultTimeout  = 3 * time.Second
-	minInterval     = 10 * time.Millisecond
-	defaultFailures = 3
+	firstInterval = 50 * time.Millisecond
+	maxInterval   = time.Second
+	minInterval   = 10 * time.Millisecond
 )

@@ -147,7 +147,7 @@ const maxOutput = 512
 func try(ctx context.Context, d dialect, p program.Probe) ([]byte, error) {
 	timeout := p.Timeout
 	if timeout <= 0 {
-		timeout = defaultTimeout
+		timeout = program.DefaultProbeTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -188,7 +188,7 @@ func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report 
 	probes := slices.Clone(h.Probes)
 	limit := h.Failures
 	if limit <= 0 {
-		limit = defaultFailures
+		limit = program.DefaultHealthFailures
 	}
 	check := func(ctx context.Context, d dialect, p program.Probe, found func(finding)) {
 		w.judge(ctx, d, p, limit, found)
@@ -226,7 +226,7 @@ func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit i
 	}
 	interval := p.Interval
 	if interval <= 0 {
-		interval = healthInterval
+		interval = program.DefaultHealthInterval
 	}
 	healthy, first, successes, failures := true, true, 0, 0
 	for attempt := 1; sleep(ctx, max(interval, minInterval)); attempt++ {

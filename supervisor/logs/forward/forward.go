@@ -45,11 +45,15 @@ type Config struct {
 	OnTrouble func(error)
 }
 
+// Values of a Config that has none. The manifest's keys have the same defaults.
 const (
-	defaultBatchLines = 1000
-	defaultBatchWait  = time.Second
-	defaultTimeout    = 10 * time.Second
-	maxBatchBytes     = 1 << 20
+	DefaultBatchLines = 1000
+	DefaultBatchWait  = time.Second
+	DefaultTimeout    = 10 * time.Second
+)
+
+const (
+	maxBatchBytes = 1 << 20
 
 	retryFirst = 500 * time.Millisecond
 	retryMost  = 30 * time.Second
@@ -94,13 +98,13 @@ var errRefused = errors.New("refused")
 // New checks the configuration. It opens no connection.
 func New(cfg Config) (*Forwarder, error) {
 	if cfg.BatchLines <= 0 {
-		cfg.BatchLines = defaultBatchLines
+		cfg.BatchLines = DefaultBatchLines
 	}
 	if cfg.BatchWait <= 0 {
-		cfg.BatchWait = defaultBatchWait
+		cfg.BatchWait = DefaultBatchWait
 	}
 	if cfg.Timeout <= 0 {
-		cfg.Timeout = defaultTimeout
+		cfg.Timeout = DefaultTimeout
 	}
 	if cfg.OnTrouble == nil {
 		cfg.OnTrouble = func(error) {}
