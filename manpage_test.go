@@ -1,8 +1,6 @@
 package agentinit_test
 
 import (
-	"go/ast"
-	"go/token"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,16 +19,8 @@ func usageOfAgentinit(t *testing.T) string {
 		if s.name != filepath.Join("cmd", "agentinit", "main.go") {
 			continue
 		}
-		for _, d := range s.file.Decls {
-			g, ok := d.(*ast.GenDecl)
-			if !ok || g.Tok != token.CONST {
-				continue
-			}
-			for _, spec := range g.Specs {
-				if v := spec.(*ast.ValueSpec); v.Names[0].Name == "usageText" {
-					return literal(v.Values[0])
-				}
-			}
+		if text, ok := constants(s.file)["usageText"]; ok {
+			return text
 		}
 	}
 	t.Fatal("cmd/agentinit/main.go has no usageText")

@@ -186,12 +186,32 @@ var publishers = []string{
 // subjects of derived identities, names in an OpenAPI document.
 var otherWords = []string{"CapBnd", "CapEff", "NoNewPrivs", "SolidPod", "NostrRelay", "GiB", "KiB", "MiB", "CapInh", "CapPrm", "SigBlk", "SigIgn"}
 
+// constants are the constants of a file that are written as one literal.
+func constants(f *ast.File) map[string]string {
+	all := map[string]string{}
+	for _, d := range f.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.CONST {
+			continue
+		}
+		for _, spec := range g.Specs {
+			v := spec.(*ast.ValueSpec)
+			for i, value := range v.Values {
+				if text := literal(value); text != "" {
+					all[v.Names[i].Name] = text
+				}
+			}
+		}
+	}
+	return all
+}
+
 // eventsInCode are the names of the events, each with the fields that stand beside
 // the name where it is published.
 func eventsInCode(t *testing.T) map[string][]string {
 	t.Helper()
 	_, all := sources(t)
-	names, constants := map[string][]string{}, map[string]string{}
+	names, events := map[string][]string{}, map[string]string{}
 	watched := func(s source) bool {
 		return !s.test && (slices.Contains(publishers, s.pkg) || slices.Contains(publishers, s.pkg+"/"+filepath.Base(s.name)))
 	}
@@ -199,18 +219,9 @@ func eventsInCode(t *testing.T) map[string][]string {
 		if !watched(s) {
 			continue
 		}
-		for _, d := range s.file.Decls {
-			g, ok := d.(*ast.GenDecl)
-			if !ok || g.Tok != token.CONST {
-				continue
-			}
-			for _, spec := range g.Specs {
-				v := spec.(*ast.ValueSpec)
-				for i, name := range v.Names {
-					if i < len(v.Values) && eventName.MatchString(literal(v.Values[i])) {
-						constants[path.Base(s.pkg)+"."+name.Name] = literal(v.Values[i])
-					}
-				}
+		for name, value := range constants(s.file) {
+			if eventName.MatchString(value) {
+				events[path.Base(s.pkg)+"."+name] = value
 			}
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -235,7 +246,7 @@ func eventsInCode(t *testing.T) map[string][]string {
 			}
 			name, keys := "", []string(nil)
 			for _, part := range parts {
-				name = cmp.Or(name, eventNamed(part, path.Base(s.pkg), constants))
+				name = cmp.Or(name, eventNamed(part, path.Base(s.pkg), events))
 				keys = append(keys, mapKeys(part)...)
 			}
 			if _, known := names[name]; known {

@@ -55,11 +55,7 @@ func (s *Store) createSealed(key *Key, managementKey string) error {
 // link from the old one. Killed at any point, the next Open finds either the old
 // key or the new one in force.
 func (s *Store) Rotate(current *Opened, managementKey string) (*Opened, error) {
-	key, err := NewKey()
-	if err != nil {
-		return nil, err
-	}
-	sealed, err := s.seal(key, managementKey)
+	key, sealed, err := s.newKey(managementKey)
 	if err != nil {
 		return nil, err
 	}

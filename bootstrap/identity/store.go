@@ -206,14 +206,19 @@ func (s *Store) readIdentity() (known *Identity, plaintext *Key, err error) {
 	return known, nil, nil
 }
 
+// newKey makes a key and encrypts it.
+func (s *Store) newKey(managementKey string) (key *Key, sealed []byte, err error) {
+	if key, err = NewKey(); err != nil {
+		return nil, nil, err
+	}
+	sealed, err = s.seal(key, managementKey)
+	return key, sealed, err
+}
+
 // create makes a new identity. When another box on the same volume was faster,
 // its identity is the one that holds.
 func (s *Store) create(managementKey string) (*Opened, error) {
-	key, err := NewKey()
-	if err != nil {
-		return nil, err
-	}
-	sealed, err := s.seal(key, managementKey)
+	key, sealed, err := s.newKey(managementKey)
 	if err != nil {
 		return nil, err
 	}

@@ -76,26 +76,31 @@ func (g Graph) members(wave int) (out []int) {
 	return out
 }
 
+// writeWaves writes the nodes wave by wave. If there are several waves, each stands
+// between begin, a format for its number, and end.
+func (g Graph) writeWaves(b *strings.Builder, begin, end string, writeNode func(n int)) {
+	for wave := 0; wave <= g.waves; wave++ {
+		members := g.members(wave)
+		clustered := g.waves > 1 && wave > 0 && len(members) > 0
+		if clustered {
+			fmt.Fprintf(b, begin, wave)
+		}
+		for _, n := range members {
+			writeNode(n)
+		}
+		if clustered {
+			b.WriteString(end)
+		}
+	}
+}
+
 // DOT writes the graph for Graphviz. A wave is a cluster if there are several.
 func (g Graph) DOT() string {
 	var b strings.Builder
 	b.WriteString("digraph programs {\n  rankdir=LR;\n  node [shape=box, fontname=\"monospace\"];\n  edge [fontname=\"monospace\"];\n")
-	for wave := 0; wave <= g.waves; wave++ {
-		members := g.members(wave)
-		if len(members) == 0 {
-			continue
-		}
-		clustered := g.waves > 1 && wave > 0
-		if clustered {
-			fmt.Fprintf(&b, "  subgraph cluster_%d {\n    label=\"wave %d\";\n", wave, wave)
-		}
-		for _, n := range members {
-			fmt.Fprintf(&b, "  n%d [label=%s%s];\n", n, quoteDOT(g.nodes[n].caption()), g.nodes[n].dotStyle())
-		}
-		if clustered {
-			b.WriteString("  }\n")
-		}
-	}
+	g.writeWaves(&b, "  subgraph cluster_%[1]d {\n    label=\"wave %[1]d\";\n", "  }\n", func(n int) {
+		fmt.Fprintf(&b, "  n%d [label=%s%s];\n", n, quoteDOT(g.nodes[n].caption()), g.nodes[n].dotStyle())
+	})
 	for _, e := range g.edges {
 		fmt.Fprintf(&b, "  n%d -> n%d", e.from, e.to)
 		if e.label != "" {
@@ -138,22 +143,9 @@ func quoteDOT(s string) string {
 func (g Graph) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("flowchart LR\n")
-	for wave := 0; wave <= g.waves; wave++ {
-		members := g.members(wave)
-		if len(members) == 0 {
-			continue
-		}
-		clustered := g.waves > 1 && wave > 0
-		if clustered {
-			fmt.Fprintf(&b, "  subgraph wave%d[\"wave %d\"]\n", wave, wave)
-		}
-		for _, n := range members {
-			fmt.Fprintf(&b, "  n%d[\"%s\"]\n", n, quoteMermaid(g.nodes[n].caption()))
-		}
-		if clustered {
-			b.WriteString("  end\n")
-		}
-	}
+	g.writeWaves(&b, "  subgraph wave%[1]d[\"wave %[1]d\"]\n", "  end\n", func(n int) {
+		fmt.Fprintf(&b, "  n%d[\"%s\"]\n", n, quoteMermaid(g.nodes[n].caption()))
+	})
 	for _, e := range g.edges {
 		if e.label == "" {
 			fmt.Fprintf(&b, "  n%d --> n%d\n", e.from, e.to)

@@ -112,50 +112,70 @@ func TestInitExitStatus(t *testing.T) {
 	}
 }
 
+// reporting is an init whose child prints the signals that it gets.
+type reporting struct {
+	*exec.Cmd
+	out   io.ReadCloser
+	lines *bufio.Scanner
+}
+
+// startReady starts an init and returns when its child has printed "ready".
+func startReady(t *testing.T, args ...string) reporting {
+	t.Helper()
+	c := initCmd(args...)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// A signal that does not come through must fail the test, not hang it.
+	watchdog := time.AfterFunc(30*time.Second, func() { c.Process.Kill(); out.Close() })
+	t.Cleanup(func() { watchdog.Stop() })
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() || lines.Text() != "ready" {
+		t.Fatalf("got %q", lines.Text())
+	}
+	return reporting{c, out, lines}
+}
+
+// forwards sends a signal and wants the child to report it.
+func (c reporting) forwards(t *testing.T, n int) {
+	t.Helper()
+	if err := c.Process.Signal(syscall.Signal(n)); err != nil {
+		t.Fatal(err)
+	}
+	if !c.lines.Scan() || c.lines.Text() != strconv.Itoa(n) {
+		t.Fatalf("sent %d, the child reports %q", n, c.lines.Text())
+	}
+}
+
 // TestInitForwardsSignals sends every signal that can be forwarded and compares
 // what the child reports.
 func TestInitForwardsSignals(t *testing.T) {
 	prog := built.Path(t)
 	for _, group := range []string{"-s", "-g"} {
-		c := initCmd(group, "--", prog, "report-signals")
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		// A signal that does not come through must fail the test, not hang it.
-		watchdog := time.AfterFunc(30*time.Second, func() { c.Process.Kill(); out.Close() })
-		defer watchdog.Stop()
-		lines := bufio.NewScanner(out)
-		if !lines.Scan() || lines.Text() != "ready" {
-			t.Fatalf("got %q", lines.Text())
-		}
+		c := startReady(t, group, "--", prog, "report-signals")
 		// Without TERM, which ends it, what cannot be caught, what is not
 		// forwarded, and 27 and 32 to 34, which a Go program cannot be told of: see
 		// TestInitForwardsWhatGoCannotCatch.
 		for _, n := range []int{1, 2, 3, 5, 6, 10, 12, 13, 14, 16, 18, 24, 25, 26, 28, 29, 30, 35, 36, 37, 50, 63, 64} {
-			if err := c.Process.Signal(syscall.Signal(n)); err != nil {
-				t.Fatal(err)
-			}
-			if !lines.Scan() || lines.Text() != strconv.Itoa(n) {
-				t.Fatalf("sent %d, the child reports %q", n, lines.Text())
-			}
+			c.forwards(t, n)
 		}
 		for _, n := range []syscall.Signal{syscall.SIGURG, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTERM} {
 			if err := c.Process.Signal(n); err != nil {
 				t.Fatal(err)
 			}
 		}
-		rest, err := io.ReadAll(out)
+		rest, err := io.ReadAll(c.out)
 		// Scanner may have read ahead.
 		if err != nil {
 			t.Fatal(err)
 		}
 		tail := ""
-		for lines.Scan() {
-			tail += lines.Text() + " "
+		for c.lines.Scan() {
+			tail += c.lines.Text() + " "
 		}
 		if got := strings.Fields(tail + string(rest)); len(got) != 1 || got[0] != "15" {
 			t.Errorf("after the signals that are not forwarded and TERM the child reports %q", got)
@@ -169,28 +189,10 @@ func TestInitForwardsSignals(t *testing.T) {
 // TestInitForwardsWhatGoCannotCatch: SIGPROF and 34, glibc's SIGRTMIN, and the one
 // that stands for them inside agentinit. The child is a shell.
 func TestInitForwardsWhatGoCannotCatch(t *testing.T) {
-	c := initCmd("--", "sh", "-c",
+	c := startReady(t, "--", "sh", "-c",
 		`for n in 27 34 64; do trap "echo $n" $n; done; trap 'kill $!; exit 5' TERM; sleep 1000 & echo ready; while :; do wait; done`)
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	watchdog := time.AfterFunc(30*time.Second, func() { c.Process.Kill(); out.Close() })
-	defer watchdog.Stop()
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() || lines.Text() != "ready" {
-		t.Fatalf("got %q", lines.Text())
-	}
 	for _, n := range []int{27, 34, 64, 34, 64, 27} {
-		if err := c.Process.Signal(syscall.Signal(n)); err != nil {
-			t.Fatal(err)
-		}
-		if !lines.Scan() || lines.Text() != strconv.Itoa(n) {
-			t.Fatalf("sent %d, the child reports %q", n, lines.Text())
-		}
+		c.forwards(t, n)
 	}
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
