@@ -86,6 +86,8 @@ var arrows = map[string][]string{
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/rate"},
 	"mesh/pool":  {"mesh/nip01"},
+	// The relay for the tests of its clients: part of no binary.
+	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
 	// The box's key opens and makes gift wraps.
 	"mesh/mailbox": {"mesh/nip01", "mesh/pool", "bootstrap/identity"},
 	// The cursor over the slot's journal, and what is published of an event.

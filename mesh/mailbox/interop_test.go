@@ -5,42 +5,25 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"net"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 	"github.com/dreamlab-ai/agentinit/mesh/relay"
+	"github.com/dreamlab-ai/agentinit/mesh/relay/relaytest"
 )
 
 // served is the box's relay for those who log in, and a pool of own at it.
 func served(t *testing.T, own *identity.Key) (string, *pool.Pool) {
 	t.Helper()
-	policy := relay.Policy{Ingress: relay.SignedOnly, Own: []string{string(own.Public())}, Kinds: []int{1, 1059, 38000}, MaxEventBytes: 1 << 16}
-	r, err := relay.Start(t.Context(), relay.Config{Dir: t.TempDir(), MessagesPerSec: 100, Policy: func() relay.Policy { return policy }, Registerer: prometheus.NewRegistry()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- r.Serve(l) }()
-	t.Cleanup(func() {
-		if err := errors.Join(r.Close(), <-done); err != nil {
-			t.Error(err)
-		}
-	})
-	url := "ws://" + l.Addr().String()
+	url := relaytest.Serve(t, own, relay.SignedOnly, 1, 1059, 38000)
 	p, err := pool.Start(pool.Config{URLs: []string{url}, Signer: own, Document: pool.FetchDocument})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +89,7 @@ func received(t *testing.T, d *disk, told <-chan Notice) (message string, n Noti
 
 // Two boxes at one relay write to each other, in the clear and privately.
 func TestTwoBoxes(t *testing.T) {
-	a, b := newKey(t), newKey(t)
+	a, b := relaytest.NewKey(t), relaytest.NewKey(t)
 	url, pa := served(t, a)
 	pb, err := pool.Start(pool.Config{URLs: []string{url}, Signer: b})
 	if err != nil {
@@ -127,7 +110,7 @@ func TestTwoBoxes(t *testing.T) {
 
 // A message that cannot be written stays at the relay, and is asked for again.
 func TestFailedWriteIsMadeUpFor(t *testing.T) {
-	own, friend := newKey(t), newKey(t)
+	own, friend := relaytest.NewKey(t), relaytest.NewKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		conn := &script{lines: make(chan []byte, 16), asked: make(chan string, 16)}
 		p, err := pool.Start(pool.Config{URLs: []string{"ws://a"}, Dial: func(context.Context, string) (pool.Conn, error) { return conn, nil }})
@@ -197,7 +180,7 @@ func TestWithNostrTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := newKey(t)
+	own := relaytest.NewKey(t)
 	url, p := served(t, own)
 	m, d, told := live(t, own, peer.Public(), p)
 	const text = "hello peer \u20ac \U0001f600 \u2028 \"q\" \\ \n"

@@ -11,18 +11,10 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
+	"github.com/dreamlab-ai/agentinit/mesh/relay/relaytest"
 )
 
 var now = time.Unix(1_700_000_000, 0)
-
-func newKey(t testing.TB) *identity.Key {
-	t.Helper()
-	k, err := identity.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
 
 func signed(t testing.TB, k *identity.Key, e nostr.Event) *nostr.Event {
 	t.Helper()
@@ -52,7 +44,7 @@ func rumor(k *identity.Key, kind int, content string, to *identity.Key) nostr.Ev
 
 // wrapped is a gift wrap around the text of a seal.
 func wrapped(t testing.TB, seal string, to *identity.Key) *nostr.Event {
-	once := newKey(t)
+	once := relaytest.NewKey(t)
 	return signed(t, once, nostr.Event{Kind: nip01.KindGiftWrap, Tags: nostr.Tags{{"p", string(to.Public())}}, Content: encrypt(t, once, seal, to)})
 }
 
@@ -84,7 +76,7 @@ func reasonOf(t *testing.T, err error) string {
 // Each row is a good event that one thing was done to; the first rows show that
 // without it the event is admitted.
 func TestPolicyAdmit(t *testing.T) {
-	own, friend, stranger := newKey(t), newKey(t), newKey(t)
+	own, friend, stranger := relaytest.NewKey(t), relaytest.NewKey(t), relaytest.NewKey(t)
 	to := nostr.Tags{{"p", string(own.Public())}}
 	note := func(e nostr.Event) *nostr.Event {
 		if e.Kind == 0 {
@@ -170,7 +162,7 @@ func TestPolicyAdmit(t *testing.T) {
 
 // A relay may keep longer than the inbox: what was let go must not come back.
 func TestWhatIsPrunedIsRefused(t *testing.T) {
-	own := newKey(t)
+	own := relaytest.NewKey(t)
 	rapid.Check(t, func(t *rapid.T) {
 		p := Policy{Own: string(own.Public()), Kinds: []int{1}, MaxEventBytes: 1 << 20, Retention: time.Duration(rapid.IntRange(0, 40*24).Draw(t, "hours")) * time.Hour}
 		created := now.Add(time.Duration(rapid.IntRange(-100*24, 0).Draw(t, "created")) * time.Hour)
@@ -189,7 +181,7 @@ func TestWhatIsPrunedIsRefused(t *testing.T) {
 }
 
 func TestFilters(t *testing.T) {
-	own, friend := newKey(t), newKey(t)
+	own, friend := relaytest.NewKey(t), relaytest.NewKey(t)
 	p := allows(own, friend)
 	filters := p.Filters()
 	for _, kind := range []int{1, 1059, 38000, 38099} {
@@ -212,7 +204,7 @@ func FuzzUnwrap(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	friend := newKey(f)
+	friend := relaytest.NewKey(f)
 	r := rumor(friend, KindChat, "hello", own)
 	seal := signed(f, friend, nostr.Event{Kind: nip01.KindSeal, Content: encrypt(f, friend, r.String(), own)})
 	f.Add(seal.String())

@@ -21,6 +21,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
+	"github.com/dreamlab-ai/agentinit/mesh/relay/relaytest"
 )
 
 var errKilled = errors.New("killed")
@@ -167,7 +168,7 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	w := &world{disk: newDisk(), relays: &relays{}, own: newKey(t), friend: newKey(t)}
+	w := &world{disk: newDisk(), relays: &relays{}, own: relaytest.NewKey(t), friend: relaytest.NewKey(t)}
 	w.key = w.own
 	return w
 }
@@ -470,7 +471,7 @@ func TestInboxIsBounded(t *testing.T) {
 	}
 	to := nostr.Tags{{"p", string(w.own.Public())}}
 	fill(MaxInbox/2, true)
-	if reason := reasonOf(t, m.Take(t.Context(), signed(t, newKey(t), nostr.Event{Kind: 1, Tags: to}), "", now)); reason != ReasonFull {
+	if reason := reasonOf(t, m.Take(t.Context(), signed(t, relaytest.NewKey(t), nostr.Event{Kind: 1, Tags: to}), "", now)); reason != ReasonFull {
 		t.Errorf("a stranger too many: %q", reason)
 	}
 	if err := m.Take(t.Context(), signed(t, w.friend, nostr.Event{Kind: 1, Tags: to}), "", now); err != nil {
@@ -637,7 +638,7 @@ func TestRotationSignsAnew(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.key = newKey(t)
+		w.key = relaytest.NewKey(t)
 		m.Rotated()
 		after, err := m.attempt(t.Context(), before.PendingID)
 		if err != nil || after.Status != Published || after.EventID == before.EventID {

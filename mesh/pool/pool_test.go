@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -16,21 +15,12 @@ import (
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 	"github.com/dreamlab-ai/agentinit/mesh/relay"
+	"github.com/dreamlab-ai/agentinit/mesh/relay/relaytest"
 )
-
-func newKey(t testing.TB) *identity.Key {
-	t.Helper()
-	k, err := identity.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
 
 func note(t testing.TB, k *identity.Key, content string) *nostr.Event {
 	t.Helper()
@@ -135,7 +125,7 @@ func TestSubscriptionOutlivesAConnection(t *testing.T) {
 		first, second := newFake(), newFake()
 		dial, _ := dialled(first, nil, second)
 		p := start(t, Config{Dial: dial})
-		k := newKey(t)
+		k := relaytest.NewKey(t)
 		s, err := p.Subscribe(notes, 4)
 		if err != nil {
 			t.Fatal(err)
@@ -176,7 +166,7 @@ func TestLyingRelay(t *testing.T) {
 		liar := newFake()
 		dial, dials := dialled(liar)
 		p := start(t, Config{Dial: dial})
-		k := newKey(t)
+		k := relaytest.NewKey(t)
 		s, err := p.Subscribe(notes, 4)
 		if err != nil {
 			t.Fatal(err)
@@ -221,7 +211,7 @@ func TestStallingRelayIsLeft(t *testing.T) {
 		p := start(t, Config{Dial: dial})
 		synctest.Wait()
 		began := time.Now()
-		results, err := p.Publish(t.Context(), note(t, newKey(t), "x"))
+		results, err := p.Publish(t.Context(), note(t, relaytest.NewKey(t), "x"))
 		if err != nil || len(results) != 1 || results[0].Accepted || results[0].Reason != "no answer in time" {
 			t.Errorf("%+v, %v", results, err)
 		}
@@ -232,7 +222,7 @@ func TestStallingRelayIsLeft(t *testing.T) {
 		if status := p.Status()[0]; status.State != Waiting || !strings.Contains(status.Error, "ping") {
 			t.Errorf("%+v", status)
 		}
-		if _, err := p.Publish(t.Context(), note(t, newKey(t), "y")); !errors.Is(err, ErrNoRelay) {
+		if _, err := p.Publish(t.Context(), note(t, relaytest.NewKey(t), "y")); !errors.Is(err, ErrNoRelay) {
 			t.Error(err)
 		}
 		p.Close()
@@ -296,25 +286,10 @@ func TestBadAddresses(t *testing.T) {
 // Against the box's own relay, which wants a login: publish and subscribe do what
 // they say without the caller's knowing of it.
 func TestWithTheBoxesRelay(t *testing.T) {
-	k := newKey(t)
-	policy := relay.Policy{Ingress: relay.Allowlist, Own: []string{string(k.Public())}, Kinds: []int{1, 1059}, MaxEventBytes: 1 << 16}
-	r, err := relay.Start(t.Context(), relay.Config{Dir: t.TempDir(), MessagesPerSec: 5, Policy: func() relay.Policy { return policy }, Registerer: prometheus.NewRegistry()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- r.Serve(l) }()
-	defer func() {
-		if err := errors.Join(r.Close(), <-done); err != nil {
-			t.Error(err)
-		}
-	}()
+	k := relaytest.NewKey(t)
+	url := relaytest.Serve(t, k, relay.Allowlist, 1, 1059)
 	connected := make(chan struct{}, 8)
-	p := start(t, Config{URLs: []string{"ws://" + l.Addr().String()}, Signer: k, Notice: func(s Status) {
+	p := start(t, Config{URLs: []string{url}, Signer: k, Notice: func(s Status) {
 		if s.State == Connected {
 			connected <- struct{}{}
 		}
@@ -322,7 +297,7 @@ func TestWithTheBoxesRelay(t *testing.T) {
 	defer p.Close()
 	<-connected
 	wrap := &nostr.Event{Kind: nip01.KindGiftWrap, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"p", string(k.Public())}}, Content: "x"}
-	if err := newKey(t).Sign(wrap); err != nil {
+	if err := relaytest.NewKey(t).Sign(wrap); err != nil {
 		t.Fatal(err)
 	}
 	s, err := p.Subscribe([]nip01.Filter{{Kinds: []int{nip01.KindGiftWrap}, Tags: map[string][]string{"p": {string(k.Public())}}}}, 4)
@@ -338,7 +313,9 @@ func TestWithTheBoxesRelay(t *testing.T) {
 	if e, err := s.Next(ctx); err != nil || e.ID != wrap.ID {
 		t.Fatal(e, err)
 	}
-	if status := p.Status()[0]; !status.LoggedIn || status.Published != 1 || status.Events != 1 {
+	// The event comes twice if the login, after which the pool asks again, falls
+	// between the publishing and the first answer.
+	if status := p.Status()[0]; !status.LoggedIn || status.Published != 1 || status.Events < 1 {
 		t.Errorf("%+v", status)
 	}
 }
@@ -361,7 +338,7 @@ func TestDirections(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Close()
-		results, err := p.Publish(t.Context(), note(t, newKey(t), "x"))
+		results, err := p.Publish(t.Context(), note(t, relaytest.NewKey(t), "x"))
 		if err != nil || len(results) != 1 || results[0].URL != "ws://out" {
 			t.Errorf("%+v, %v", results, err)
 		}
@@ -386,7 +363,7 @@ func TestDocumentLimitsWhatIsSent(t *testing.T) {
 			return Document{Name: "small", MaxMessage: 400}, nil
 		}})
 		synctest.Wait()
-		results, err := p.Publish(t.Context(), note(t, newKey(t), strings.Repeat("x", 400)))
+		results, err := p.Publish(t.Context(), note(t, relaytest.NewKey(t), strings.Repeat("x", 400)))
 		if err != nil || !strings.HasPrefix(results[0].Reason, "payload-too-large") || len(r.from) != 0 {
 			t.Errorf("%+v, %v", results, err)
 		}
