@@ -230,7 +230,7 @@ func New(opts Options) (*Owner, error) {
 		o.guard.lower()
 	}
 	o.watchScore(report)
-	if o.deaths = newDeaths(); o.deaths.ep != nil {
+	if o.deaths = newDeaths(); o.deaths.ep.ok() {
 		o.loops.Go(func() { o.deaths.run(o) })
 	}
 	if err := o.children.of(o.selfPID); err != nil {
@@ -306,7 +306,7 @@ func (o *Owner) watchScore(report func(string)) {
 	if err := o.score.watch(); err != nil {
 		report("writes to our own OOM score are not watched, so it is looked at only now and then: " + err.Error())
 	}
-	if o.score.ep != nil {
+	if o.score.ep.ok() {
 		o.loops.Go(o.score.run)
 	}
 }
@@ -327,7 +327,7 @@ func (o *Owner) Close() error {
 	o.mu.Unlock()
 	signal.Stop(o.sigchld)
 	o.score.stop()
-	o.deaths.close()
+	o.deaths.ep.close()
 	o.refusalsOnce.Do(func() {}) // none is made from here on
 	refused := o.refused.Load()
 	refused.stop()

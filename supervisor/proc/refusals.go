@@ -2,7 +2,6 @@ package proc
 
 import (
 	"encoding/binary"
-	"errors"
 	"os"
 	"runtime"
 	"sync"
@@ -41,8 +40,8 @@ const (
 // One goroutine serves all listeners. A process that makes refused calls in a loop waits
 // for the next second once it has used up its budget, so that it cannot keep us busy.
 type refusals struct {
-	ep           *os.File // epoll of sock and all listeners
-	sock, remote int      // remote is the end that new processes send through
+	ep           epoll // of sock and all listeners
+	sock, remote int   // remote is the end that new processes send through
 
 	mu        sync.Mutex
 	closed    bool
@@ -96,12 +95,8 @@ func newRefusals() (*refusals, error) {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
 	r := &refusals{sock: pair[0], remote: pair[1], expected: map[uint64]*watched{}, listeners: map[int]*watched{}}
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err == nil {
-		err = errors.Join(
-			unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, r.sock, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(r.sock)}),
-			unix.SetNonblock(ep, true)) // or package os would not poll it
-		r.ep = os.NewFile(uintptr(ep), "epoll")
+	if r.ep, err = newEpoll(); err == nil {
+		err = r.ep.watch(r.sock, unix.EPOLLIN)
 	}
 	if err != nil {
 		r.close()
@@ -113,7 +108,7 @@ func newRefusals() (*refusals, error) {
 // stop makes run return.
 func (r *refusals) stop() {
 	if r != nil {
-		_ = r.ep.Close() // nothing is written to it
+		r.ep.close()
 	}
 }
 
@@ -126,9 +121,7 @@ func (r *refusals) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	if r.ep != nil {
-		_ = r.ep.Close() // stop may have closed it
-	}
+	r.ep.close() // stop may have closed it
 	for fd := range r.listeners {
 		unix.Close(fd)
 	}
@@ -154,33 +147,17 @@ func (r *refusals) forget(id uint64) {
 
 // run serves the listeners until stop.
 func (r *refusals) run() {
-	conn, err := r.ep.SyscallConn()
-	if err != nil {
-		return // closed
-	}
-	// The function never says that it is done: so no event between a look and the
-	// next wait is lost. The error is that of stop.
-	_ = conn.Read(func(ep uintptr) bool {
-		for {
-			var ready [16]unix.EpollEvent
-			n, err := unix.EpollWait(int(ep), ready[:], 0)
-			if err == unix.EINTR {
-				continue
-			}
-			if n <= 0 {
-				return false
-			}
-			for _, e := range ready[:n] {
-				r.serve(int(ep), e)
-			}
+	r.ep.each(func(ready []unix.EpollEvent) {
+		for _, e := range ready {
+			r.serve(e)
 		}
 	})
 }
 
-func (r *refusals) serve(ep int, e unix.EpollEvent) {
+func (r *refusals) serve(e unix.EpollEvent) {
 	fd := int(e.Fd)
 	if fd == r.sock {
-		r.receive(ep)
+		r.receive()
 		return
 	}
 	r.mu.Lock()
@@ -189,20 +166,20 @@ func (r *refusals) serve(ep int, e unix.EpollEvent) {
 	switch {
 	case w == nil:
 	case e.Events&unix.EPOLLIN != 0:
-		r.answer(ep, w)
+		r.answer(w)
 	default: // EPOLLHUP: no process has the filter any more
 		r.mu.Lock()
 		delete(r.listeners, fd)
 		r.mu.Unlock()
 		// Closing it is not enough while a child that is not at its exec yet has it, too: it
 		// would be ready all the time, and as the next listener that gets its number.
-		_ = unix.EpollCtl(ep, unix.EPOLL_CTL_DEL, fd, nil) // it is there
+		_ = r.ep.control(unix.EPOLL_CTL_DEL, fd, nil) // it is there
 		unix.Close(fd)
 	}
 }
 
 // receive takes a listener that a new process has sent. Its message is the id of the process.
-func (r *refusals) receive(ep int) {
+func (r *refusals) receive() {
 	var id [8]byte
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := unix.Recvmsg(r.sock, id[:], oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
@@ -223,7 +200,7 @@ func (r *refusals) receive(ep int) {
 	if fd < 0 { // we have no descriptor left: refused calls get ENOSYS
 		return
 	}
-	if w == nil || r.closed || unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}) != nil {
+	if w == nil || r.closed || r.ep.watch(fd, unix.EPOLLIN) != nil {
 		unix.Close(fd)
 		return
 	}
@@ -247,7 +224,7 @@ type (
 )
 
 // answer takes one call and answers it.
-func (r *refusals) answer(ep int, w *watched) {
+func (r *refusals) answer(w *watched) {
 	var n notification
 	// ENOENT: the process has been killed meanwhile.
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
@@ -257,7 +234,7 @@ func (r *refusals) answer(ep int, w *watched) {
 	w.tell(refusal) // before the answer: who hears that the process has ended has heard this
 	r.reply(w.fd, &resp)
 	if r.spend(w, time.Now()) {
-		r.rest(ep, w)
+		r.rest(w)
 	}
 }
 
@@ -298,16 +275,16 @@ func (r *refusals) spend(w *watched, now time.Time) bool {
 }
 
 // rest leaves a listener alone until the second is over.
-func (r *refusals) rest(ep int, w *watched) {
+func (r *refusals) rest(w *watched) {
 	fd := w.fd
-	if unix.EpollCtl(ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Fd: int32(fd)}) != nil {
+	if r.ep.control(unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Fd: int32(fd)}) != nil {
 		return
 	}
 	time.AfterFunc(time.Until(w.since.Add(time.Second)), func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if !r.closed && r.listeners[fd] == w { // else the number is somebody else's
-			_ = unix.EpollCtl(ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}) // it was there before
+		if !r.closed && r.listeners[fd] == w { // else the number is another's
+			_ = r.ep.control(unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}) // it was there before
 		}
 	})
 }

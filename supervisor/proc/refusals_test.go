@@ -232,7 +232,7 @@ func TestListenerThatIsHeldElsewhere(t *testing.T) {
 	if err := unix.Sendmsg(r.remote, id[:], unix.UnixRights(pipe[0]), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	ep := int(r.ep.Fd())
+	ep := int(r.ep.file.Fd())
 	step := func() int {
 		var ready [1]unix.EpollEvent
 		n, err := unix.EpollWait(ep, ready[:], 0)
@@ -240,7 +240,7 @@ func TestListenerThatIsHeldElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n > 0 {
-			r.serve(ep, ready[0])
+			r.serve(ready[0])
 		}
 		return n
 	}

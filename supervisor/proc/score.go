@@ -28,7 +28,7 @@ import (
 type scoreKeeper struct {
 	file *os.File // ours, open since before PR_SET_DUMPABLE made it root's
 	tell func(ScoreRaised)
-	ep   *os.File // epoll(7) of what wakes run
+	ep   epoll // of what wakes run
 
 	mu      sync.Mutex
 	events  int // inotify(7), or -1
@@ -43,7 +43,7 @@ type scoreKeeper struct {
 
 // ScoreRaised says that our OOM score was raised.
 type ScoreRaised struct {
-	Was   int    // what somebody set
+	Was   int    // what a program set
 	Now   int    // what it is after we restored it
 	Count uint64 // how often it has been restored since the start
 	Err   error  // why it could not be restored; Now is then Was
@@ -55,7 +55,7 @@ const scoreToldAgain = time.Minute
 // scoreSettles is when threads that a start or a reaping needed have been made.
 const scoreSettles = time.Second
 
-// psiTrigger asks to be woken where some task waited for memory 150 ms within 2 s, both in
+// psiTrigger asks to be woken when some task waited for memory 150 ms within 2 s, both in
 // µs. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s
 // (Documentation/accounting/psi.rst).
 const (
@@ -160,27 +160,21 @@ func (k *scoreKeeper) restored() uint64 {
 
 // watch prepares run. What it returns is why writes are not watched. PSI may be missing
 // without a word: it only stands in for the files that are not watched.
-func (k *scoreKeeper) watch() error {
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("epoll: %w", err)
-	}
-	if err := unix.SetNonblock(ep, true); err != nil { // or package os would not poll it
-		unix.Close(ep)
+func (k *scoreKeeper) watch() (err error) {
+	if k.ep, err = newEpoll(); err != nil {
 		return err
 	}
-	k.ep = os.NewFile(uintptr(ep), "epoll")
-	k.watchPressure(ep)
-	return k.watchWrites(ep)
+	k.watchPressure()
+	return k.watchWrites()
 }
 
-func (k *scoreKeeper) watchWrites(ep int) error {
+func (k *scoreKeeper) watchWrites() error {
 	in, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
 	k.events = in
-	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, in, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
+	if err := k.ep.watch(in, unix.EPOLLIN); err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
 	k.mu.Lock()
@@ -238,14 +232,14 @@ func (k *scoreKeeper) watchThreads() {
 	}
 }
 
-func (k *scoreKeeper) watchPressure(ep int) {
+func (k *scoreKeeper) watchPressure() {
 	fd, err := openFlags(psiFile, unix.O_RDWR)
 	if err != nil {
 		return
 	}
 	_, err = unix.Write(fd, append([]byte(psiTrigger), 0))
 	if err == nil {
-		err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLPRI})
+		err = k.ep.watch(fd, unix.EPOLLPRI)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -254,21 +248,13 @@ func (k *scoreKeeper) watchPressure(ep int) {
 	k.watched[psiFile] = fd
 }
 
-// run looks whenever the kernel has something to tell, until close. The epoll in between
-// is there because package os does not wait for EPOLLPRI, which is how PSI tells.
+// run looks whenever the kernel has something to tell, until close. The epoll is also
+// there because package os does not wait for EPOLLPRI, which is how PSI tells.
 func (k *scoreKeeper) run() {
-	conn, err := k.ep.SyscallConn()
-	if err != nil {
-		return // closed
-	}
-	// The function never says that it is done: so no event between a look and the
-	// next wait is lost. The error is that of close.
-	_ = conn.Read(func(fd uintptr) bool {
-		var ready [2]unix.EpollEvent
-		_, _ = unix.EpollWait(int(fd), ready[:], 0) // takes note of a trigger; the look follows in any case
+	k.look()
+	k.ep.each(func([]unix.EpollEvent) {
 		k.drain()
 		k.look()
-		return false
 	})
 }
 
@@ -289,8 +275,8 @@ func (k *scoreKeeper) drain() {
 
 // stop makes run return.
 func (k *scoreKeeper) stop() {
-	if k != nil && k.ep != nil {
-		_ = k.ep.Close() // nothing is written to it
+	if k != nil {
+		k.ep.close()
 	}
 }
 

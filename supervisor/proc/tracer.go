@@ -17,28 +17,24 @@ import (
 //
 // Guarded programs of our own user need none: they cannot trace each other.
 type deaths struct {
-	ep *os.File // epoll(7) of pidfds, or nil: the kernel has none
+	ep epoll // of pidfds; the kernel may have none
 }
 
 // tracerPatience is how long a tracer may take to wait for the end of one of our processes.
 const tracerPatience = time.Second
 
 func newDeaths() deaths {
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	ep, err := newEpoll()
 	if err != nil {
-		return deaths{}
+		return deaths{} // a held end is met when the program is stopped
 	}
-	if err := unix.SetNonblock(ep, true); err != nil { // or package os would not poll it
-		unix.Close(ep)
-		return deaths{}
-	}
-	return deaths{os.NewFile(uintptr(ep), "deaths")}
+	return deaths{ep}
 }
 
 // watchDeath is called for a process that is registered and not reaped, with the mutex
 // held. Without a descriptor to spare a held end is met when the program is stopped.
 func (o *Owner) watchDeath(p *process) {
-	if o.deaths.ep == nil || p.guarded || p.reaped {
+	if !o.deaths.ep.ok() || p.guarded || p.reaped {
 		return
 	}
 	fd, err := unix.PidfdOpen(p.pid, 0)
@@ -47,8 +43,7 @@ func (o *Owner) watchDeath(p *process) {
 	}
 	// Once: a child of ours that is not at its exec yet has the descriptor, too.
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(uint32(p.id)), Pad: int32(uint32(p.id >> 32))}
-	err = o.deaths.control(func(ep int) error { return unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &ev) })
-	if err != nil {
+	if err := o.deaths.ep.control(unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		unix.Close(fd)
 		return
 	}
@@ -61,49 +56,18 @@ func (o *Owner) forgetDeath(p *process) {
 		return
 	}
 	// Closing it is not enough while a child has it. It fails after Close.
-	_ = o.deaths.control(func(ep int) error { return unix.EpollCtl(ep, unix.EPOLL_CTL_DEL, p.pidfd, nil) })
+	_ = o.deaths.ep.control(unix.EPOLL_CTL_DEL, p.pidfd, nil)
 	unix.Close(p.pidfd)
 	p.pidfd = 0
 }
 
-func (d deaths) control(do func(ep int) error) error {
-	conn, err := d.ep.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var result error
-	err = conn.Control(func(fd uintptr) { result = do(int(fd)) })
-	if err != nil {
-		return err
-	}
-	return result
-}
-
-// run looks, a while after each end, whether it was reaped; until close.
+// run looks, a while after each end, whether it was reaped; until the epoll is closed.
 func (d deaths) run(o *Owner) {
-	conn, err := d.ep.SyscallConn()
-	if err != nil {
-		return // closed
-	}
-	var ready [64]unix.EpollEvent
-	// The function never says that it is done; the error is that of close.
-	_ = conn.Read(func(fd uintptr) bool {
-		for {
-			n, err := unix.EpollWait(int(fd), ready[:], 0)
-			if n <= 0 || err != nil {
-				return false
-			}
-			for _, ev := range ready[:n] {
-				o.ended(uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32)
-			}
+	d.ep.each(func(ready []unix.EpollEvent) {
+		for _, ev := range ready {
+			o.ended(uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32)
 		}
 	})
-}
-
-func (d deaths) close() {
-	if d.ep != nil {
-		_ = d.ep.Close() // nothing is written to it
-	}
 }
 
 func (o *Owner) ended(id uint64) {

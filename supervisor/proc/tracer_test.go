@@ -48,7 +48,7 @@ func TestTracerCannotHideAnEnd(t *testing.T) {
 // tracer. A KILL of ours frees it all the same.
 func TestTracerHidesAnEnd(t *testing.T) {
 	o := newOwner(t, Options{})
-	o.deaths.close()
+	o.deaths.ep.close()
 	victim, _ := traced(t, o)
 	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
