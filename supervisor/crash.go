@@ -19,7 +19,7 @@ import (
 // EventCrashed: a run of a program ended otherwise than expected.
 const EventCrashed = "ProgramCrashed"
 
-// lastLines is how much of its error output a crash record keeps.
+// lastLines is how much of its output a crash record keeps.
 const lastLines = 50
 
 // Crash is how the latest run of a program ended that did not end as expected.
@@ -35,7 +35,7 @@ type Crash struct {
 	// CoreAt is where the core lies, or which program got it, by core_pattern (core(5)).
 	CoreAt string      `json:"core_at,omitempty"`
 	Rusage proc.Rusage `json:"rusage"`
-	Stderr []string    `json:"stderr,omitempty"` // the last lines
+	Output []logs.Line `json:"output,omitempty"` // the last lines, of both streams
 }
 
 // Crashes returns the latest crash of each program that had one.
@@ -87,9 +87,7 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 		case <-ctx.Done():
 		case <-s.stop:
 		}
-		for _, line := range r.capture.LastLines(logs.Stderr, lastLines) {
-			c.Stderr = append(c.Stderr, line.Text)
-		}
+		c.Output = r.capture.Tail(lastLines)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.crashes[c.Program].Run == c.Run {

@@ -104,7 +104,7 @@ func TestRealPrograms(t *testing.T) {
 			s.Readiness.Probes = []program.Probe{{Dialect: "fd", Target: "3"}}
 			s.Hooks.PreStart = &program.Hook{Argv: []string{"/bin/sh", "-c", "echo early > " + filepath.Join(dir, "hook")}, Timeout: patience}
 		}),
-		spec("crash", shell("echo doomed >&2; exit 3"), func(s *program.Spec) { s.StartRetries = 0; s.RunningAfter = time.Minute }),
+		spec("crash", shell("echo a panic; echo doomed >&2; exit 3"), func(s *program.Spec) { s.StartRetries = 0; s.RunningAfter = time.Minute }),
 		spec("nosuch", func(s *program.Spec) { s.Argv = []string{"no-such-command"}; s.StartRetries = 0; s.Umask = -1 }),
 		spec("job", oneshot, shell("exit 0")),
 		spec("after", shell("exec sleep 1000"), needs("job:completed", "fd")),
@@ -162,8 +162,13 @@ func TestRealPrograms(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	b.sys.draining.Wait()
-	if c := b.sys.Crashes()["crash"]; !slices.Equal(c.Stderr, []string{"doomed"}) {
-		t.Errorf("the crash record has %q", c.Stderr)
+	var said []string
+	for _, l := range b.sys.Crashes()["crash"].Output {
+		said = append(said, l.Stream.String()+": "+l.Text)
+	}
+	slices.Sort(said) // the two pipes may be read in any order
+	if !slices.Equal(said, []string{"stderr: doomed", "stdout: a panic"}) {
+		t.Errorf("the crash record has %q", said)
 	}
 	if _, ok := b.sys.Crashes()["job"]; ok {
 		t.Error("a completed job has a crash record")

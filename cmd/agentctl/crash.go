@@ -16,7 +16,7 @@ func newCrash(c *cli) *cobra.Command {
 		Short: "Show how programs ended that did not end as expected",
 		Long: `Show the latest crash of a program, or of every program that had one: exit
 status or signal, whether the kernel killed it for want of memory, where the core
-lies, what it used, and the last lines of its standard error.`,
+lies, what it used, and the last lines of its output; "!" marks standard error.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,7 +59,10 @@ func (c *cli) printCrash(x api.Crash) {
 		memory = fmt.Sprintf("%d MiB at most", x.MaxRSSBytes>>20)
 	}
 	line(c.stdout, "  used:   %d ms user, %d ms system, %s", x.UserMS, x.SystemMS, memory)
-	for _, l := range x.Stderr {
-		line(c.stdout, "  stderr: %s", printable(l))
+	if len(x.Output) > 0 {
+		line(c.stdout, "  output:")
+	}
+	for _, l := range x.Output {
+		line(c.stdout, "  %s", outputText(l))
 	}
 }

@@ -18,8 +18,9 @@ func newHelp(c *cli) *cobra.Command {
 		Use:   "help [COMMAND...|TOPIC [SECTION]]",
 		Short: "Show the help of a command, or a topic of the reference",
 		Long: "Show the help of a command, or a topic of the reference. With SECTION it shows\n" +
-			"only the sections of the topic whose title begins with this word.\n\nTopics:\n" + topicList(),
-		Example: "  agentctl help restart\n  agentctl help manifest programs\n  agentctl help rules E016",
+			"only the sections of the topic whose title begins with this word. The name of a\n" +
+			"program may be left out: programs.logs is the section [programs.<name>.logs].\n\nTopics:\n" + topicList(),
+		Example: "  agentctl help restart\n  agentctl help manifest programs.logs\n  agentctl help rules E016",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			return completeHelp(cmd.Root(), args, prefix), cobra.ShellCompDirectiveNoFileComp
 		},
@@ -55,7 +56,8 @@ func (c *cli) showTopic(t docs.Topic, section []string) error {
 	if len(section) > 0 {
 		found, headings, ok := "", []string(nil), false
 		if found, headings, ok = manual.Section(text, strings.Join(section, " ")); !ok {
-			return fmt.Errorf("the topic %s has no section %q; its sections are: %s", t.Name, strings.Join(section, " "), strings.Join(headings, ", "))
+			what := strings.Join(section, " ")
+			return fmt.Errorf("the topic %[1]s has no section %[2]q%[3]s; agentctl help %[1]s shows all", t.Name, what, nearest(headings, what))
 		}
 		text = found
 	}
@@ -64,6 +66,29 @@ func (c *cli) showTopic(t docs.Topic, section []string) error {
 		columns = min(wide, 100)
 	}
 	return c.write([]byte(manual.Terminal(text, columns)))
+}
+
+// nearest names the sections that begin as what was asked for does.
+func nearest(headings []string, what string) string {
+	const most = 8
+	what = strings.ToLower(strings.Trim(what, "[]"))
+	best, found := 1, []string(nil) // one letter is no likeness
+	for _, h := range headings {
+		title, n := strings.ToLower(strings.Trim(h, "[]")), 0
+		for n < min(len(title), len(what)) && title[n] == what[n] {
+			n++
+		}
+		if n > best {
+			best, found = n, nil
+		}
+		if n == best && n > 1 && len(found) < most {
+			found = append(found, h)
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "; the nearest are " + strings.Join(found, ", ")
 }
 
 // completeHelp offers commands, or subcommands of those before, and topics.

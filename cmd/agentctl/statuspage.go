@@ -294,12 +294,17 @@ func (c *cli) printRuns(events []api.Event) {
 // printOutput prints lines of one program; standard error is marked.
 func (c *cli) printOutput(lines []api.LogLine) {
 	for _, l := range lines {
-		mark := " "
-		if l.Stream == "stderr" {
-			mark = "!"
-		}
-		c.cutLine(fmt.Sprintf("  %s %s %s", l.Time.UTC().Format(time.TimeOnly), mark, printable(string(l.Bytes()))))
+		c.cutLine(outputText(l))
 	}
+}
+
+// outputText is a line of output in the story of a program; "!" marks stderr.
+func outputText(l api.LogLine) string {
+	mark := " "
+	if l.Stream == "stderr" {
+		mark = "!"
+	}
+	return fmt.Sprintf("  %s %s %s", l.Time.UTC().Format(time.TimeOnly), mark, printable(string(l.Bytes())))
 }
 
 // printAdvice prints commands to go on with. They are never cut: they are there to

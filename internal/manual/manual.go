@@ -6,6 +6,7 @@ package manual
 import (
 	"html"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/rivo/uniseg"
@@ -22,11 +23,22 @@ var (
 )
 
 // Section is the part of a document below the first heading that names what, and
-// the headings that it has, for a message when there is none.
+// the headings that it has, for a message when there is none. A heading that leaves
+// out its <name> takes precedence: programs.ready is no program called ready.
 func Section(markdown, what string) (text string, headings []string, found bool) {
+	lines := slices.Collect(strings.Lines(comment.ReplaceAllString(markdown, "")))
+	if text, headings, found = section(lines, what, false); !found {
+		text, headings, found = section(lines, what, true)
+	}
+	return text, headings, found
+}
+
+// section is Section; named tells whether a <name> stands for a part of what, or is
+// left out.
+func section(lines []string, what string, named bool) (text string, headings []string, found bool) {
 	var out []string
 	depth, code := 0, false
-	for line := range strings.Lines(comment.ReplaceAllString(markdown, "")) {
+	for _, line := range lines {
 		code = code != strings.HasPrefix(line, "```")
 		if h := heading.FindString(line); h != "" && !code {
 			title := strings.TrimSpace(plain(line[len(h):]))
@@ -35,9 +47,9 @@ func Section(markdown, what string) (text string, headings []string, found bool)
 				headings = append(headings, title)
 			}
 			switch {
-			case depth == 0 && level > 1 && names(title, what):
+			case depth == 0 && level > 1 && names(title, what, named):
 				depth = level
-			case depth > 0 && level <= depth && !names(title, what):
+			case depth > 0 && level <= depth && !names(title, what, named):
 				return strings.Join(out, ""), headings, true
 			}
 		}
@@ -49,12 +61,29 @@ func Section(markdown, what string) (text string, headings []string, found bool)
 }
 
 // names tells whether a heading is about what: "[programs.<name>.ready]" is about
-// programs, E016 stands at the beginning of its heading.
-func names(title, what string) bool {
+// programs, programs.ready and programs.web.ready, and E016 stands at the beginning of
+// its heading.
+func names(title, what string, named bool) bool {
 	title = strings.ToLower(strings.Trim(title, "[]"))
 	what = strings.ToLower(strings.Trim(what, "[]"))
-	rest, ok := strings.CutPrefix(title, what)
-	return ok && what != "" && (rest == "" || !isWord(rest[0]))
+	return what != "" && begins(strings.Split(title, "."), strings.Split(what, "."), named)
+}
+
+// begins tells whether the parts of a heading begin with those of what.
+func begins(title, what []string, named bool) bool {
+	if len(what) == 0 || len(title) == 0 {
+		return len(what) == 0
+	}
+	rest, ok := strings.CutPrefix(title[0], what[0])
+	switch {
+	case ok && (rest == "" || len(what) == 1 && !isWord(rest[0])):
+		return begins(title[1:], what[1:], named)
+	case !strings.HasPrefix(title[0], "<"):
+		return false
+	case named:
+		return begins(title[1:], what[1:], named)
+	}
+	return begins(title[1:], what, named)
 }
 
 func isWord(b byte) bool {

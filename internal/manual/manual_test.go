@@ -88,6 +88,11 @@ func TestSection(t *testing.T) {
 		"not a heading":   "",
 		"":                "",
 		"programs.<name>": "[programs.<name>] deeper [programs.<name>.ready]",
+		"programs.web":    "[programs.<name>] deeper [programs.<name>.ready]",
+
+		"programs.ready":     "[programs.<name>.ready]",
+		"programs.web.ready": "[programs.<name>.ready]",
+		"programs.web.wrong": "",
 	} {
 		text, headings, found := Section(document, what)
 		var have []string

@@ -27,16 +27,20 @@ func getCrash(s *Server, r *http.Request) (any, error) {
 	}
 	out := api.Crashes{Crashes: []api.Crash{}}
 	for _, name := range names {
-		out.Crashes = append(out.Crashes, toCrash(crashes[name]))
+		out.Crashes = append(out.Crashes, toCrash(crashes[name], s.cfg.Version.BootID))
 	}
 	return out, nil
 }
 
-func toCrash(c supervisor.Crash) api.Crash {
-	return api.Crash{
+func toCrash(c supervisor.Crash, boot string) api.Crash {
+	out := api.Crash{
 		Program: c.Program, Run: c.Run, PID: c.PID, Time: c.Time, UptimeMS: c.Uptime.Milliseconds(),
 		Exit:   api.Exit{Code: c.Exit.Code, Signal: c.Exit.Signal, Core: c.Exit.Core, Cause: c.Exit.Cause},
 		Killed: c.Killed, CoreAt: c.CoreAt, UserMS: c.Rusage.User.Milliseconds(), SystemMS: c.Rusage.System.Milliseconds(),
-		MaxRSSBytes: c.Rusage.MaxRSS, Stderr: c.Stderr,
+		MaxRSSBytes: c.Rusage.MaxRSS,
 	}
+	for _, l := range c.Output {
+		out.Output = append(out.Output, toLogLine(l, boot))
+	}
+	return out
 }

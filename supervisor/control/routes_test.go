@@ -292,11 +292,12 @@ func TestContract(t *testing.T) {
 			all, err := c.Crash(t.Context(), "")
 			must(t, err)
 			equal(t, len(all.Crashes), 0)
-			b.Crashes = map[string]supervisor.Crash{"web": {Program: "web", Exit: program.Exit{Code: -1, Signal: "KILL", Cause: "killed by the kernel: out of memory"}, Stderr: []string{"boom"}}}
+			b.Crashes = map[string]supervisor.Crash{"web": {Program: "web", Exit: program.Exit{Code: -1, Signal: "KILL", Cause: "killed by the kernel: out of memory"}, Output: []logs.Line{{Stream: logs.Stdout, Text: "boom"}}}}
 			one, err := c.Crash(t.Context(), "web")
 			must(t, err)
 			equal(t, one.Crashes[0].Exit.String(), "killed by the kernel: out of memory")
-			equal(t, one.Crashes[0].Stderr, []string{"boom"})
+			equal(t, len(one.Crashes[0].Output), 1)
+			equal(t, one.Crashes[0].Output[0].Stream+": "+one.Crashes[0].Output[0].Text, "stdout: boom")
 			none, err := c.Crash(t.Context(), "db")
 			must(t, err)
 			equal(t, len(none.Crashes), 0)

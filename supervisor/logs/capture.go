@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -237,6 +238,14 @@ func (c *Capture) Done() <-chan struct{} { return c.done }
 // is complete once Done is closed.
 func (c *Capture) LastLines(kind Stream, n int) []Line {
 	return c.program.tail(kind, c.run, n)
+}
+
+// Tail returns at most n of the newest lines of this run on both streams, in the
+// order in which they were read.
+func (c *Capture) Tail(n int) []Line {
+	all := append(c.LastLines(Stdout, n), c.LastLines(Stderr, n)...)
+	slices.SortStableFunc(all, func(a, b Line) int { return cmp.Compare(a.Seq, b.Seq) })
+	return all[max(0, len(all)-n):]
 }
 
 // dropped counts what did not reach the console or the file.

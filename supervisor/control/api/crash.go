@@ -30,9 +30,9 @@ type Crash struct {
 	UserMS      int64 `json:"user_ms"`
 	SystemMS    int64 `json:"system_ms"`
 	MaxRSSBytes int64 `json:"max_rss_bytes"`
-	// Stderr is the last lines it wrote there, the newest last. They are the program's
+	// Output is the last lines that it wrote, the newest last. They are the program's
 	// own words: escape them before printing them on a terminal.
-	Stderr []string `json:"stderr,omitempty"`
+	Output []LogLine `json:"output,omitempty"`
 }
 
 // Crash returns the crash of one program, or with "" those of all.
