@@ -50,7 +50,10 @@ func newStop(c *cli) *cobra.Command {
 		use: "stop NAME...|--all", short: "Stop programs, pause schedules", done: "stopped", already: "not running",
 		long: `Stop programs and wait until their processes are gone. Several stop in the
 reverse order of their start: those that depend on others first. A schedule is
-paused: no run comes before it is started.`,
+paused: no run comes before it is started.
+
+Before the seal a stop can end the box: if a required program needs a program
+that was stopped, the boot fails with exit status 67.`,
 		ask: (*api.Client).Stop,
 	})
 	return cmd
@@ -126,6 +129,9 @@ func (c *cli) runAction(ctx context.Context, v verb, req api.ActionRequest) erro
 	} else {
 		c.printResults(v, req.NoWait, result)
 	}
+	if result.Note != "" {
+		line(c.stderr, "agentctl: %s", printable(result.Note))
+	}
 	if result.Failed() {
 		return &exitError{code: exitFailure}
 	}
@@ -158,7 +164,8 @@ func newWait(c *cli) *cobra.Command {
 		Use:   "wait [NAME...]",
 		Short: "Wait until programs, or the box, are in a state",
 		Long: `Wait until every program named is in a state. Without a NAME, --for ready
-waits for the readiness of the box, and any other state for every program.
+waits for the readiness of the box, and any other state for every program. If
+agentinit does not answer yet, wait says so and waits for it, too.
 
 stopped is every state that lasts without a process: STOPPED, EXITED or FATAL.
 A state that is over within milliseconds may pass unseen.
@@ -168,7 +175,7 @@ Exit status 1: it did not come in time, or cannot come any more.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Names = args
 			client := c.client()
-			result, err := waitOn(cmd.Context(), client, q)
+			result, err := c.waitOn(cmd.Context(), client, q)
 			if err != nil {
 				return failed(err)
 			}
@@ -181,16 +188,17 @@ Exit status 1: it did not come in time, or cannot come any more.`,
 	cmd.Flags().StringVar(&q.For, "for", api.ForReady, api.ForAny+", in letters of either case")
 	// It fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(api.Conditions(), cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().Var((*seconds)(&q.Timeout), "timeout", "give up after this long (default: never); within it, also wait for agentinit to answer")
+	cmd.Flags().Var((*seconds)(&q.Timeout), "timeout", "give up after this long (default: never)")
 	return cmd
 }
 
 // knockPause is the wait before agentinit is tried again that does not answer yet.
 const knockPause = 50 * time.Millisecond
 
-// waitOn asks again where the server's own bound ended a wait that has none, and,
-// within a timeout, until agentinit answers: scripts start it and wait at once.
-func waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (api.WaitResult, error) {
+// waitOn asks again where the server's own bound ended a wait that has none, and
+// until agentinit answers: scripts start it and wait at once. A wrong --socket would
+// look the same, so it says what it waits for.
+func (c *cli) waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (api.WaitResult, error) {
 	until := ctx
 	if q.Timeout > 0 {
 		// A little later than the server, whose answer says what is missing.
@@ -198,13 +206,23 @@ func waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (api.WaitR
 		until, cancel = context.WithTimeoutCause(ctx, q.Timeout+5*time.Second, errors.New("no answer in time"))
 		defer cancel()
 	}
-	for {
+	for said := false; ; {
 		begun := time.Now()
 		result, err := client.Wait(until, q)
 		notYet := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
-		if notYet && q.Timeout > knockPause {
-			time.Sleep(knockPause)
-			q.Timeout -= time.Since(begun)
+		if notYet && (q.Timeout == 0 || q.Timeout > knockPause) {
+			if !said {
+				line(c.stderr, "agentctl: %s; waiting for agentinit", printable(err.Error()))
+			}
+			said = true
+			select {
+			case <-time.After(knockPause):
+			case <-ctx.Done():
+				return result, err
+			}
+			if q.Timeout > 0 {
+				q.Timeout = max(q.Timeout-time.Since(begun), 1)
+			}
 			continue
 		}
 		if q.Timeout > 0 || api.CodeOf(err) != api.CodeTimeout {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +16,33 @@ import (
 
 // TestImpostor: in a box whose PID 1 is agentinit nobody else can say on its
 // socket that the box is ready; a socket named by hand is the user's choice.
+// A wait without a timeout waits for an agentinit that does not answer yet, and says so.
+func TestWaitForTheSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "ctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	read, write := io.Pipe()
+	code := make(chan int, 1)
+	go func() {
+		none := func(string) (string, bool) { return "", false }
+		code <- run(t.Context(), []string{"--socket", dir + "/s", "wait", "web"}, none, strings.NewReader(""), io.Discard, write)
+		write.Close()
+	}()
+	said := bufio.NewScanner(read)
+	if !said.Scan() || !strings.HasSuffix(said.Text(), "; waiting for agentinit") {
+		t.Fatalf("it says %q", said.Text())
+	}
+	controltest.Serve(t, controltest.New(controltest.Program("web")).Config(os.Geteuid(), os.Getegid()), dir+"/s")
+	for said.Scan() {
+		t.Errorf("it says %q, too", said.Text())
+	}
+	if got := <-code; got != exitOK {
+		t.Errorf("exit status %d", got)
+	}
+}
+
 func TestImpostor(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ctl")
 	if err != nil {

@@ -14,22 +14,22 @@ import (
 type bootRecord struct{ b *box }
 
 func (r bootRecord) Boot() api.Boot {
-	out := api.Boot{ID: r.b.bootID, StartedAt: r.b.started, Outcome: "booting", Manifest: r.b.boot.ManifestFile()}
+	out := api.Boot{ID: r.b.bootID, StartedAt: r.b.started, Outcome: api.BootUnderWay, Manifest: r.b.boot.ManifestFile()}
 	if abs, err := filepath.Abs(out.Manifest); err == nil {
 		out.Manifest = abs
 	}
 	if _, took, ok := r.b.boot.Sealed(); ok {
 		at := r.b.started.Add(took)
-		out.SealedAt, out.Outcome = &at, "sealed"
+		out.SealedAt, out.Outcome = &at, api.BootSealed
 	} else if why := r.b.boot.GivenUp(); why != "" {
-		out.Outcome, out.Reason = "timeout", why
+		out.Outcome, out.Reason = api.BootTimeout, why
 	}
 	for _, p := range r.b.boot.Records() {
 		if p.Status == bootstrap.StatusPending {
 			continue
 		}
 		if p.Status == bootstrap.StatusFailed {
-			out.Outcome, out.Reason = "failed", p.Note
+			out.Outcome, out.Reason = api.BootFailed, p.Note
 		}
 		out.Phases = append(out.Phases, api.BootPhase{
 			Number: p.Number, Name: p.Name, StartedAt: p.Started, Outcome: string(p.Status), Detail: p.Note,

@@ -37,7 +37,29 @@ func postRun(s *Server, r *http.Request) (any, error) {
 }
 
 func postStop(s *Server, r *http.Request) (any, error) {
-	return s.act(r, action{name: "stop", ask: s.cfg.Supervisor.Stop, goal: stopped, already: resting})
+	out, err := s.act(r, action{name: "stop", ask: s.cfg.Supervisor.Stop, goal: stopped, already: resting})
+	if result, ok := out.(api.ActionResult); ok {
+		result.Note = s.bootFails()
+		return result, err
+	}
+	return out, err
+}
+
+// bootFails says that the box ends because a required program cannot become ready any
+// more before the seal; it is empty otherwise.
+func (s *Server) bootFails() string {
+	if s.cfg.Boot == nil {
+		return ""
+	}
+	if boot := s.cfg.Boot.Boot(); boot.Outcome != api.BootUnderWay && boot.Outcome != api.BootFailed {
+		return ""
+	}
+	for _, p := range s.cfg.Supervisor.Snapshot().Programs {
+		if why := p.GaveUp(); p.Required && why != "" {
+			return "the box is not sealed yet and ends with status 67: the required program " + why
+		}
+	}
+	return ""
 }
 
 func postRestart(s *Server, r *http.Request) (any, error) {

@@ -417,6 +417,28 @@ func TestStartReportsEachProgram(t *testing.T) {
 	equal(t, r.Results[2].Error.State, "STOPPED")
 }
 
+// Before the seal a stop can take from a required program what it needs: then the box
+// ends, and the answer says so.
+func TestStopSaysThatTheBootFails(t *testing.T) {
+	web := controltest.Program("web")
+	web.State, web.PID, web.Ready, web.Required, web.Blocked, web.Reason = program.Stopped, 0, false, true, true, "waits for db to be ready"
+	for outcome, want := range map[string]string{
+		api.BootUnderWay: "the box is not sealed yet and ends with status 67: the required program web cannot start: it waits for db to be ready",
+		api.BootFailed:   "the box is not sealed yet and ends with status 67: the required program web cannot start: it waits for db to be ready",
+		api.BootSealed:   "",
+		api.BootTimeout:  "",
+	} {
+		t.Run(outcome, func(t *testing.T) {
+			b := controltest.New(controltest.Program("db"), web)
+			b.BootData.Outcome = outcome
+			c := api.NewClient(controltest.Serve(t, own(b), socketPath(t)))
+			result, err := c.Stop(t.Context(), api.ActionRequest{Names: []string{"db"}})
+			must(t, err)
+			equal(t, result.Note, want)
+		})
+	}
+}
+
 func TestStartWaitsForTheEvent(t *testing.T) {
 	b := controltest.New(stoppedProgram("slow"))
 	b.Hold = []string{"slow"}

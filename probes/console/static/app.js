@@ -25,7 +25,8 @@ async function act(name, verb, body = {}) {
   notice.textContent = '';
   try {
     const result = await ask('POST', `/v1/programs/${encodeURIComponent(name)}/${verb}`, body);
-    notice.textContent = result.results.filter((r) => r.error).map((r) => r.error.detail || r.error.message || r.name + ' failed').join('; ');
+    notice.textContent = result.results.filter((r) => r.error).map((r) => r.error.detail || r.error.message || r.name + ' failed')
+      .concat(result.note ?? []).join('; ');
   } catch (error) {
     notice.textContent = error.message;
   }

@@ -187,6 +187,8 @@ type ActionRequest struct {
 // ActionResult is the outcome for every program that was meant, in start order.
 type ActionResult struct {
 	Results []ProgramResult `json:"results"`
+	// Note is what the request does to the box besides.
+	Note string `json:"note,omitempty"`
 }
 
 // Failed reports whether the outcome of any program is an error.
@@ -475,7 +477,7 @@ type Boot struct {
 	ID        string     `json:"id,omitempty"`
 	StartedAt time.Time  `json:"started_at"`
 	SealedAt  *time.Time `json:"sealed_at,omitempty"`
-	// Outcome is "booting", "sealed", "timeout" or "failed".
+	// Outcome is one of the words below.
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
 	// Manifest is the absolute path of the manifest, as agentinit sees it.
@@ -487,6 +489,14 @@ type Boot struct {
 	// order; the last is the required program that became ready last.
 	CriticalChain []string `json:"critical_chain,omitempty"`
 }
+
+// The outcomes of a boot.
+const (
+	BootUnderWay = "booting"
+	BootSealed   = "sealed"
+	BootTimeout  = "timeout"
+	BootFailed   = "failed"
+)
 
 // BootPhase is one phase of bootstrap.
 type BootPhase struct {
