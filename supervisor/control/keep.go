@@ -17,7 +17,8 @@ import (
 )
 
 // PathWatch tells when a path may have begun to name another file. Whoever arms
-// it before a look misses nothing. An error of Wait is its end.
+// it before a look misses nothing. An error of Wait is its end; context.Canceled is
+// the end that comes with that of the box.
 type PathWatch interface {
 	Arm() error
 	Wait(ctx context.Context) error
@@ -59,7 +60,7 @@ func (s *Server) keep(ctx context.Context, socket *Socket, a *admission) {
 				blind = w.Wait(ctx)
 			}
 			if blind != nil && ctx.Err() == nil {
-				if why := blind.Error(); why != blindness {
+				if why := blind.Error(); why != blindness && !errors.Is(blind, context.Canceled) {
 					blindness = why
 					s.trouble(fmt.Sprintf("the control socket cannot be watched (%s): looking at it every %s", why, keepBlind))
 				}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -141,6 +142,46 @@ type exhausted struct{}
 func (exhausted) Arm() error                 { return unix.EMFILE }
 func (exhausted) Close()                     {}
 func (exhausted) Wait(context.Context) error { return unix.EMFILE }
+
+// ended is a control.PathWatch whose first wait has ended with an error.
+type ended struct {
+	err    error
+	waited chan struct{} // closed by the first wait
+	once   *sync.Once
+}
+
+func (ended) Arm() error { return nil }
+func (ended) Close()     {}
+
+func (e ended) Wait(context.Context) error {
+	e.once.Do(func() { close(e.waited) })
+	return e.err
+}
+
+// That the watch ends with the box is no trouble; that it ends before is.
+func TestTheEndOfTheBoxIsNoTrouble(t *testing.T) {
+	for err, want := range map[error]bool{context.Canceled: false, unix.EMFILE: true} {
+		t.Run(err.Error(), func(t *testing.T) {
+			b := controltest.New(controltest.Program("web"))
+			cfg, watch := own(b), ended{err, make(chan struct{}), new(sync.Once)}
+			cfg.Watch = func(string) control.PathWatch { return watch }
+			path := controltest.Serve(t, cfg, socketPath(t))
+			<-watch.waited
+			// The next look finds the socket gone; what there was to say came before.
+			must(t, os.Remove(path))
+			troubled := false
+			for events := b.Bus.Watch(0); ; {
+				e, err := events.Next(t.Context())
+				must(t, err)
+				troubled = troubled || e.Name == control.EventTrouble
+				if e.Name == control.EventSocketLost {
+					break
+				}
+			}
+			equal(t, troubled, want)
+		})
+	}
+}
 
 // Who takes all inotify instances does not get the socket for good.
 func TestSocketThatCannotBeWatchedIsLookedAt(t *testing.T) {
