@@ -301,7 +301,7 @@ func TestRecorderCatchesUp(t *testing.T) {
 
 func TestMessagesFitOneLine(t *testing.T) {
 	f := Findings{{Code: "E016", File: "f", Line: 1, Column: 2, Message: "a"}, {Code: "E017", Message: "b"}}
-	if got := f.Error(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "f:1:2: E016 a") {
+	if got := f.Error(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "E016 f:1:2: a") {
 		t.Fatalf("got %q", got)
 	}
 }

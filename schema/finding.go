@@ -36,26 +36,9 @@ type Finding struct {
 	Hint    string `json:"hint,omitempty"` // what to write instead
 }
 
-// Error returns the finding on one line: file:line:column: CODE message (hint).
+// Error returns the finding as everything prints it: CODE file:line:column: message
+// (hint), on one line whatever the names in it are.
 func (f Finding) Error() string {
-	var b strings.Builder
-	if f.File != "" {
-		b.WriteString(f.File)
-		if f.Line > 0 {
-			fmt.Fprintf(&b, ":%d:%d", f.Line, f.Column)
-		}
-		b.WriteString(": ")
-	}
-	b.WriteString(f.Code + " " + f.Message)
-	if f.Hint != "" {
-		b.WriteString(" (" + f.Hint + ")")
-	}
-	return b.String()
-}
-
-// Text returns the finding as the validator prints it: CODE file:line:column:
-// message (hint), on one line whatever the names in it are.
-func (f Finding) Text() string {
 	var b strings.Builder
 	b.WriteString(f.Code + " ")
 	if f.File != "" {

@@ -95,7 +95,7 @@ func TestHugeDocuments(t *testing.T) {
 				t.Errorf("%d findings, want %d", len(findings), c.want)
 			}
 			for _, f := range findings {
-				if n := len(f.Text()); n > 1000 {
+				if n := len(f.Error()); n > 1000 {
 					t.Fatalf("a message of %d bytes", n)
 				}
 			}
@@ -320,7 +320,7 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("manifest %v, document %v, %d findings", m != nil, d != nil, len(findings))
 		}
 		for _, one := range findings {
-			if strings.ContainsAny(one.Text(), "\n\r\x00") || one.Line > len(bytes.Split(text, []byte("\n"))) {
+			if strings.ContainsAny(one.Error(), "\n\r\x00") || one.Line > len(bytes.Split(text, []byte("\n"))) {
 				t.Errorf("%+v", one)
 			}
 		}

@@ -21,7 +21,7 @@ var reports = map[string]report{"text": reportText, "json": reportJSON, "sarif":
 func printFindings(w io.Writer, findings []schema.Finding) {
 	var out strings.Builder
 	for _, f := range findings {
-		out.WriteString(f.Text() + "\n")
+		out.WriteString(f.Error() + "\n")
 	}
 	// A closed standard error leaves nobody to tell; the exit status stands.
 	_, _ = io.WriteString(w, out.String())
@@ -65,7 +65,7 @@ func reportGitHub(c *cli, _ string, findings []schema.Finding, _ bool) error {
 		if f.Line > 0 {
 			place = fmt.Sprintf(",line=%d,col=%d", f.Line, f.Column)
 		}
-		if _, err := fmt.Fprintf(c.stdout, "::%s file=%s%s,title=%s::%s\n", f.Severity, property.Replace(f.File), place, f.Code, data.Replace(f.Text())); err != nil {
+		if _, err := fmt.Fprintf(c.stdout, "::%s file=%s%s,title=%s::%s\n", f.Severity, property.Replace(f.File), place, f.Code, data.Replace(f.Error())); err != nil {
 			return err
 		}
 	}

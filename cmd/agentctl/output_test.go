@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
@@ -23,6 +25,20 @@ func (f *full) Write(p []byte) (int, error) {
 		return n, errFull
 	}
 	return n, nil
+}
+
+// A finding reads the same from the validator, from a running box and in its log.
+func TestFindingHasOneForm(t *testing.T) {
+	for _, f := range []schema.Finding{
+		{Code: "E016", File: "agentbox.toml", Line: 3, Column: 1, Message: "no such key", Hint: "did you mean needs?"},
+		{Code: "E000", File: "agentbox.toml", Message: "cannot read"},
+		{Code: "W120", Message: "long"},
+	} {
+		said := api.Finding{Code: f.Code, File: f.File, Line: f.Line, Column: f.Column, Message: f.Message, Hint: f.Hint}
+		if said.String() != f.Error() {
+			t.Errorf("%q and %q", said, f.Error())
+		}
+	}
 }
 
 // TestOutputThatCannotBeWritten: no command ends with 0 when what it had to say

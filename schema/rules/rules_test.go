@@ -404,7 +404,7 @@ func TestPlaceholders(t *testing.T) {
 		found := false
 		for _, f := range Run(d, facts) {
 			found = found || f.Code == "E018"
-			if strings.Contains(f.Text(), value) {
+			if strings.Contains(f.Error(), value) {
 				t.Errorf("a message shows the value %q", value)
 			}
 		}
@@ -444,9 +444,9 @@ command = "x"
 		t.Fatalf("only %d findings", len(r.Findings))
 	}
 	for _, f := range r.Findings {
-		for _, c := range f.Text() {
+		for _, c := range f.Error() {
 			if c < ' ' || c == 0x7f || c == 0x2028 {
-				t.Errorf("control character in %q", f.Text())
+				t.Errorf("control character in %q", f.Error())
 			}
 		}
 	}

@@ -116,7 +116,7 @@ func FuzzValidate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r := Validate("f\n", text, Facts{}, planFacts())
 		for _, one := range r.Findings {
-			if line := one.Text(); strings.ContainsAny(line, "\n\r\x00\x1b") || one.Code == "" || one.Severity == "" {
+			if line := one.Error(); strings.ContainsAny(line, "\n\r\x00\x1b") || one.Code == "" || one.Severity == "" {
 				t.Errorf("%q", line)
 			}
 		}

@@ -329,16 +329,17 @@ type Finding struct {
 	Hint     string `json:"hint,omitempty"`
 }
 
-// String returns the finding on one line: file:line:column: CODE message (hint).
+// String returns the finding on one line: CODE file:line:column: message (hint).
 func (f Finding) String() string {
-	s := f.Code + " " + f.Message
+	s := f.Code + " "
 	if f.File != "" {
-		place := f.File
+		s += f.File
 		if f.Line > 0 {
-			place = fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
+			s += fmt.Sprintf(":%d:%d", f.Line, f.Column)
 		}
-		s = place + ": " + s
+		s += ": "
 	}
+	s += f.Message
 	if f.Hint != "" {
 		s += " (" + f.Hint + ")"
 	}
