@@ -65,7 +65,7 @@ func WithReport(ctx context.Context, r *Report) context.Context {
 	return context.WithValue(ctx, reportKey{}, r)
 }
 
-// ReportFrom returns the report ctx carries, or one nobody reads.
+// ReportFrom returns the report of ctx, or an unused one.
 func ReportFrom(ctx context.Context) *Report {
 	if r, ok := ctx.Value(reportKey{}).(*Report); ok {
 		return r

@@ -78,7 +78,7 @@ func WriteProblem(w http.ResponseWriter, err error) {
 		h.Set("Retry-After", "1")
 	}
 	w.WriteHeader(status)
-	// The status is out; a caller that went away has nobody to tell.
+	// The status is sent already: an error of the connection cannot be answered.
 	_, _ = w.Write(body)
 }
 

@@ -61,7 +61,7 @@ type Notice struct {
 // Publisher takes notices. Publish must not block.
 type Publisher interface{ Publish(Notice) }
 
-// Options of a Set. The zero value works: basic middleware, nobody told.
+// Options of a Set. The zero value works: basic middleware, no notices.
 type Options struct {
 	Middleware Middleware
 	Publisher  Publisher

@@ -233,7 +233,7 @@ func (u *unit) blame(h Health) {
 func (u *unit) enter(s State) { u.state, u.since = s, time.Now() }
 
 // swapIn puts the connected adapter in place. It is healthy, unless it knows
-// better: a bridge is open before anybody has come over it.
+// better: a bridge is open before a host has attached.
 func (u *unit) swapIn(ctx context.Context, notice string) {
 	h := Healthy()
 	if a, ok := u.target().(SelfAware); ok {
@@ -349,7 +349,7 @@ func drain(p *plug, a Adapter, connecting <-chan error) {
 	}
 	last, cancelLast := context.WithTimeout(context.Background(), disconnectLimit)
 	defer cancelLast()
-	// Nobody is left to tell: the adapter is out of service already.
+	// The adapter is out of service already, so its error changes nothing.
 	_ = bounded(last, 0, a.Disconnect)
 }
 

@@ -13,7 +13,7 @@ const maxConfiguration = 1 << 20
 
 // WriteConfigurations writes the files that programs of the catalogue read and
 // that follow from the manifest, before those programs start: one of them that
-// starts without its file would run with settings nobody chose. undo puts back
+// starts without its file would run with its own defaults. undo puts back
 // what was there before, for an apply that is taken back; after an error that has
 // been done.
 func (b *Boot) WriteConfigurations(l *Loaded) (undo func() error, err error) {

@@ -50,7 +50,7 @@ func (b *Boot) strictRoot() bool { return b.getenv("AGENTBOX_STRICT_IMMUTABLE") 
 type directory struct {
 	path func(Roots) string
 	mode fs.FileMode
-	// needed says which enabled thing cannot do without it; "" is nobody.
+	// needed names an enabled feature that cannot work without it; "" if there is none.
 	needed func(*schema.Manifest) string
 	// when false, the directory is not even tried; nil is always.
 	when func(*schema.Manifest) bool
@@ -69,11 +69,11 @@ var directories = []directory{
 	{path: func(r Roots) string { return r.Identities }, mode: 0o700, needed: func(m *schema.Manifest) string {
 		return ifSet(m.SovereignMesh.Enabled, "sovereign_mesh.enabled")
 	}},
-	{path: func(r Roots) string { return r.ProgramLogs }, mode: 0o755, needed: nobody},
-	{path: func(r Roots) string { return r.VarRun }, mode: 0o755, needed: nobody},
-	{path: func(r Roots) string { return r.Screenshots }, mode: 0o755, needed: nobody},
-	{path: func(r Roots) string { return r.Runtime }, mode: 0o755, needed: nobody},
-	{path: func(r Roots) string { return r.Consultations }, mode: 0o755, needed: nobody,
+	{path: func(r Roots) string { return r.ProgramLogs }, mode: 0o755, needed: optional},
+	{path: func(r Roots) string { return r.VarRun }, mode: 0o755, needed: optional},
+	{path: func(r Roots) string { return r.Screenshots }, mode: 0o755, needed: optional},
+	{path: func(r Roots) string { return r.Runtime }, mode: 0o755, needed: optional},
+	{path: func(r Roots) string { return r.Consultations }, mode: 0o755, needed: optional,
 		when: func(m *schema.Manifest) bool { return m.Consultants.Enabled }},
 	{path: func(r Roots) string { return r.X11 }, mode: 0o777 | fs.ModeSticky,
 		needed: func(*schema.Manifest) string { return "desktop.enabled" },
@@ -84,7 +84,7 @@ func always(what string) func(*schema.Manifest) string {
 	return func(*schema.Manifest) string { return what }
 }
 
-func nobody(*schema.Manifest) string { return "" }
+func optional(*schema.Manifest) string { return "" }
 
 func ifSet(on bool, what string) string {
 	if on {

@@ -53,7 +53,7 @@ type Loaded struct {
 
 // ManifestFile is where the manifest is read from: the flag, else
 // AGENTBOX_CONFIG, else /etc/agentbox.toml below the root. The first two are
-// taken as written: whoever names a file knows where it is.
+// taken as written, without the root.
 func (b *Boot) ManifestFile() string {
 	return cmp.Or(b.cfg.ManifestFile, b.getenv("AGENTBOX_CONFIG"), b.cfg.Roots.Manifest)
 }

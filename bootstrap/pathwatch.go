@@ -29,8 +29,8 @@ type pathWatch struct {
 	mounts  *os.File
 	armed   map[uint32]bool // by the latest arm
 
-	// changed has nobody waiting before something happened, so that the readers,
-	// who send to it, are as slow as who receives. An error ends the watch.
+	// changed is unbuffered, so that the readers of the kernel's events are not faster
+	// than the receiver. An error ends the watch.
 	changed chan error
 	stop    chan struct{}
 	readers sync.WaitGroup
@@ -60,8 +60,8 @@ func newPathWatch(path string) *pathWatch {
 	return w
 }
 
-// arm makes the watch one of what the path leads to now. Whoever arms before it
-// looks misses nothing. fs.ErrNotExist means that there is no directory to watch.
+// arm makes the watch one of what the path leads to now. A caller that arms first and
+// looks then misses no change. fs.ErrNotExist means that there is no directory to watch.
 func (w *pathWatch) arm() error {
 	if w.broken != nil {
 		return w.broken

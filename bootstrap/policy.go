@@ -269,8 +269,8 @@ func (p *Policy) Symlink(target, path string) error {
 	return syncDir(r, filepath.Dir(rel))
 }
 
-// RemoveUnfinished removes what writes of a file have left that were killed. Nobody
-// may be writing it.
+// RemoveUnfinished removes the temporary files of writes that were killed. The file
+// must not be written meanwhile.
 func (p *Policy) RemoveUnfinished(path string) error {
 	return p.removing(path, func(r *os.Root, rel string) error {
 		names, err := fs.Glob(r.FS(), globEscaper.Replace(filepath.ToSlash(rel))+unfinished+"*")

@@ -81,8 +81,8 @@ func relayConfig(r schema.Relay, own []string) relayFile {
 	c.Limits.MaxWSMessageBytes, c.Limits.MaxWSFrameBytes = r.MaxEventBytes, r.MaxEventBytes
 	c.Limits.EventKindAllowlist = relayKinds(r)
 	if r.IngressPolicy == "allowlist" {
-		// An empty list is written: without the key the relay would let
-		// everybody write.
+		// An empty list is written, too: without the key the relay would let all
+		// clients write.
 		keys := hardening.Union(hardening.Union(nil, own), r.AllowedPubkeys)
 		if keys == nil {
 			keys = []string{}

@@ -14,7 +14,7 @@ import (
 // SentinelCycle is the time between two looks at the sentinel while sealed where
 // the kernel cannot tell of a change (inotify instances and watches are few per
 // user and shared with every program of the same uid), and while the sentinel
-// cannot be restored. Otherwise nobody looks until something has happened to it.
+// cannot be restored. Otherwise it is looked at only after the kernel reported a change.
 const SentinelCycle = 5 * time.Second
 
 // sentinelPause is the least time between two looks, however often programs

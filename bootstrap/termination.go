@@ -91,7 +91,7 @@ func (r TerminationReport) Fit(limit int) TerminationReport {
 }
 
 // Most is how many of the programs Fit keeps at the most, however much it shortens:
-// whoever makes a report need not look up what the others wrote.
+// the output of the others need not be looked up.
 func (r TerminationReport) Most(limit int) int {
 	const empty = len(`{"name":"","state":""}`)
 	// A text is cut to that and may lose a rune more.

@@ -15,8 +15,8 @@ func (b *Boot) WatchPath(path string) *PathWatch {
 	return &PathWatch{newPathWatch(path), b.sentinel.guarded}
 }
 
-// Arm makes the watch one of what the path leads to now. Whoever arms before it
-// looks misses nothing.
+// Arm makes the watch one of what the path leads to now. A caller that arms first and
+// looks then misses no change.
 func (w *PathWatch) Arm() error { return w.watch.arm() }
 
 // Wait returns when something may have changed since Arm. An error says that the
@@ -29,5 +29,5 @@ func (w *PathWatch) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close is to be called once, by whoever waited.
+// Close must be called once, when Wait is not called any more.
 func (w *PathWatch) Close() { w.watch.close() }

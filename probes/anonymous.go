@@ -9,7 +9,7 @@ import (
 )
 
 // Limits of what one address may ask without a valid credential: a burst, and
-// then so many a second. Whoever has a credential is not concerned.
+// then so many a second. They do not apply to callers with a credential.
 const (
 	anonymousBurst  = 20
 	anonymousPerSec = 20
@@ -23,7 +23,7 @@ func newAnonymous() *rate.Callers {
 }
 
 // limitAnonymous bounds how often a handler that needs no credential is asked
-// from one address. Whoever shows a valid key is let through all the same: a
+// from one address. A caller with a valid key is let through all the same: a
 // program of the box must not shut out the operator who shares its address.
 func (s *Server) limitAnonymous(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,7 +15,7 @@ import (
 // client of a published port by the host's, which the box cannot know.
 //
 // Probes and metrics are asked by service names that the box does not know
-// either. There a name will do that nobody can hold in the public DNS.
+// either. There a name is accepted that cannot be registered in the public DNS.
 func (s *Server) onlyOurNames(next http.Handler) http.Handler {
 	refuse := s.metrics.instrument(unmatched, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		// 421 (RFC 9110, 15.5.20): this server does not speak for that host.

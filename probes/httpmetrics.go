@@ -15,8 +15,8 @@ import (
 // unmatched is the pattern of what no route takes.
 const unmatched = "unmatched"
 
-// httpMetrics counts requests by route pattern, never by path: a path is chosen
-// by whoever asks.
+// httpMetrics counts requests by route pattern, never by path: the
+// caller chooses the path.
 type httpMetrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec

@@ -72,7 +72,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 
 // socketBuffer bounds what the kernel holds of one connection in each direction, in
 // bytes; it doubles the number (socket(7)). By itself it grows a buffer to megabytes
-// for whoever asks much and reads nothing.
+// for a client that asks much and reads nothing.
 const socketBuffer = 128 << 10
 
 // boundMemory bounds how much kernel memory a connection can take, and for how long

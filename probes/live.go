@@ -75,8 +75,8 @@ func (l *Liveness) join() *flight {
 	f := &flight{done: make(chan struct{})}
 	l.flight = f
 	go func() {
-		// Not the request's context: whoever joins must not lose the answer
-		// because the first to ask went away.
+		// Not the request's context: the callers that joined must not lose the answer
+		// because the first caller went away.
 		ctx, cancel := context.WithTimeout(context.Background(), PingTimeout)
 		defer cancel()
 		if err := l.pinger.Ping(ctx); err != nil {

@@ -15,7 +15,7 @@ import (
 // gone answers late or never.
 const MountTimeout = 2 * time.Second
 
-// notChecked is the reason of a requirement that nobody has looked at so far.
+// notChecked is the reason of a requirement that has not been checked so far.
 const notChecked = "not checked yet"
 
 // MountCheck says why a directory is not present and writable; nil when it is.

@@ -8,7 +8,7 @@ import (
 
 // Codes of the refusals that a listener answers by itself. They are rows of the
 // adapters' error table, which this package does not know: a client reads one
-// set of codes, whoever answers.
+// set of codes in all handlers.
 const (
 	codeValidation       = "VALIDATION_ERROR"
 	codeUnauthenticated  = "UNAUTHENTICATED"

@@ -186,7 +186,7 @@ func (s *Server) Bound(name string) string {
 	return ""
 }
 
-// MetricsURL is where whoever made the request can fetch the metrics, "" while the
+// MetricsURL is where the client of a request can fetch the metrics, "" while the
 // metrics listener is not served. If the listener has an address of its own, that
 // is the URL's host. If it listens on every address, the host is the one by which
 // the request reached the box, and loopback for a request over the control socket.

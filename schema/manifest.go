@@ -4,7 +4,7 @@ package schema
 // filled in. Keys whose absence has a meaning of its own (federation.mode,
 // adapters of a document) are empty here when absent; ask the Document whether
 // something was written. A Manifest is plain data: copy it, share it, but do
-// not change one that somebody else reads.
+// not change one that another goroutine reads.
 type Manifest struct {
 	Core          Core                `toml:"core"`
 	Federation    Federation          `toml:"federation"`

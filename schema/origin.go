@@ -39,7 +39,7 @@ func ParseOrigin(s string) (string, error) {
 
 var impliedPort = map[string]string{"http": ":80", "https": ":443"}
 
-// PublicURL is an address as anybody may see it: without user information, query
+// PublicURL is an address without its secrets: without user information, query
 // and fragment, which can hold a password or a token. What is no address with a
 // host is shown as nothing. It is for a value that is an address; RedactURL
 // finds addresses inside a text.

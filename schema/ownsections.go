@@ -343,7 +343,7 @@ func consoleShape() *shape {
 	return s.match(`^read-only$`, `true, false or "read-only"`).def(false).formOf(decodes[ConsoleMode])
 }
 
-// portPattern is a number up to 65535. Nobody can listen on another, and a box
+// portPattern is a number up to 65535. A box could never listen on a higher one, and
 // would try for ever.
 const portPattern = `([0-9]{1,4}|[0-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])`
 

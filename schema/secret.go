@@ -23,7 +23,7 @@ const (
 	marks     = "_.-"
 )
 
-// publicEnds are keys that everybody may have.
+// publicEnds are ends of names whose values are public.
 var publicEnds = []string{"PUBLIC_KEY", "PUBLICKEY"}
 
 // SecretName reports whether a variable of this name holds a secret. It is the

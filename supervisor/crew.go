@@ -18,7 +18,7 @@ const stuckAfter = time.Second
 type crew struct {
 	mu    sync.Mutex
 	lanes map[string]*lane // of the programs that have work
-	ready []*lane          // nobody is at it
+	ready []*lane          // no worker is at it
 	busy  int
 }
 

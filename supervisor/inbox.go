@@ -2,7 +2,7 @@ package supervisor
 
 import "sync"
 
-// inbox carries work to the loop. Sending never waits: whoever reaps or watches
+// inbox carries work to the loop. Sending never waits: a goroutine that reaps or watches
 // must not be held up by the loop, nor the loop by them.
 type inbox struct {
 	mu    sync.Mutex

@@ -19,7 +19,7 @@ type Processes interface {
 	Signal(name string, run uint64, signal string, scope program.KillScope, asked time.Time) error
 	// Kill sends KILL to everything in the run's kill scope.
 	Kill(name string, run uint64) error
-	// Asked says that somebody has asked for the end of the run: it is no crash if the
+	// Asked says that the end of the run was requested: it is no crash if the
 	// run ends as it was asked to. It may be said again.
 	Asked(name string, run uint64)
 	// Rename makes name of what was is, its run included. Notices of runs that began

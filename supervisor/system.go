@@ -74,7 +74,7 @@ type systemRun struct {
 	report  func(Report)
 	// forgotten says that the program went before this run did. System.mu.
 	forgotten bool
-	// asked says that somebody has asked for the end of the run. System.mu.
+	// asked says that the end of the run was requested. System.mu.
 	asked bool
 }
 

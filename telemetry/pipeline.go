@@ -159,7 +159,7 @@ func (g gate) OnEnd(s sdk.ReadOnlySpan) {
 	}
 	room := int64(QueueSize)
 	if s.SpanKind() == trace.SpanKindServer {
-		room /= 2 // whoever asks decides how many of these there are
+		room /= 2 // the clients decide how many of these there are
 	}
 	if g.p.held.Add(1) > room {
 		g.p.held.Add(-1)

@@ -149,7 +149,7 @@ func (s Slots) undo(ctx context.Context, slot adapters.Slot, place Place, kept, 
 	return errors.Join(err, s.Set().Restore(ctx, slot))
 }
 
-// unshared makes sure that nobody else has the database open: the last one to
+// unshared makes sure that no other process has the database open: the last one to
 // close it removes its log, and a log beside another database would damage that.
 func unshared(place Place) error {
 	if place.File == "" {

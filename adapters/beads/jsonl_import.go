@@ -149,7 +149,7 @@ func (r *imported) checkStatus() error {
 	switch r.Status {
 	case "in_progress", adapters.BeadClaimed:
 		r.Status = adapters.BeadClaimed
-		if r.Assignee == "" { // nobody could ever release it
+		if r.Assignee == "" { // no actor could release it
 			r.Status = adapters.BeadOpen
 		}
 	case "blocked", "": // computed here

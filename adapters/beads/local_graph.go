@@ -76,7 +76,7 @@ func touched(ctx context.Context, tx *sql.Tx, id string, res sql.Result, err err
 //	gate(c)  comes after gate(parent)    a blocked parent blocks its children
 //	end(p)   comes after end(c)          a parent closes after its children
 //
-// A cycle in it is work that nobody could ever do, and only that is refused:
+// A cycle in it is work that can never be done, and only that is refused:
 // so a parent that waits for its own child is a cycle, two epics whose
 // children wait crosswise but not in a circle are none.
 type moment struct {

@@ -244,7 +244,7 @@ func (l *Local) settle(ctx context.Context, o *opened) error {
 	return nil
 }
 
-// watch ends leases when nobody calls. It sleeps until the next one is due and
+// watch ends leases also while there are no calls. It sleeps until the next one is due and
 // does not wake otherwise.
 func (l *Local) watch(ctx context.Context, o *opened) {
 	defer close(o.done)

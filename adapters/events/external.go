@@ -27,7 +27,7 @@ type ExternalConfig struct {
 	URL    string
 	Key    string // the manifest key URL comes from
 	Format Format // "" = FormatCloudEvents
-	// MCPEndpoint alone is a target nobody has defined; it is refused.
+	// MCPEndpoint alone is not a defined target; it is refused.
 	MCPEndpoint string
 	Dir         string        // of the spool
 	Source      func() string // default of Event.Source; asked once a Connect
@@ -150,7 +150,7 @@ func (x *External) Connect(ctx context.Context) error {
 	x.life.Lock()
 	defer x.life.Unlock()
 	if o := x.open.Load(); o != nil {
-		o.carrier.Load().retry() // whoever connects again expects the sink to be back
+		o.carrier.Load().retry() // the caller connects again because it expects the sink to be back
 		return nil
 	}
 	ids := newSeen()
@@ -460,7 +460,7 @@ func writePosition(dir string, seq uint64) error {
 	return os.Rename(tmp, filepath.Join(dir, positionFile))
 }
 
-// sourceOf asks for the default source, "" without anybody to ask.
+// sourceOf asks for the default source, "" if the configuration has none.
 func sourceOf(source func() string) string {
 	if source == nil {
 		return ""

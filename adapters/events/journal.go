@@ -260,7 +260,7 @@ func (j *journal) roll(day string) error {
 		return errors.Join(err, f.Close())
 	}
 	if j.file != nil {
-		// The old segment must be on disk before nobody remembers to sync it.
+		// The old segment must be on disk before it is forgotten here.
 		err := errors.Join(j.file.Sync(), j.file.Close())
 		if err != nil {
 			return errors.Join(err, f.Close())

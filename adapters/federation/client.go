@@ -31,22 +31,22 @@ type Authorizer interface {
 type ClientConfig struct {
 	// BaseURL is federation.external_url.
 	BaseURL string
-	// Auth is how the box shows who it is when it registers; nil is anonymous.
+	// Auth adds the credentials of a registration; nil: there are none.
 	Auth      Authorizer
 	UserAgent string
 	// Transport is for tests; nil makes one of our own.
 	Transport http.RoundTripper
 }
 
-// Client speaks the protocol to one host. Its methods may be called from any
-// goroutine; each makes one request and takes no longer than its context.
+// Client sends the requests of a session to one host. Its methods may be called from
+// any goroutine; each makes one request and returns when its context ends at the latest.
 type Client struct {
 	cfg  ClientConfig
 	base string
 	http *http.Client
 }
 
-// NewClient does no I/O.
+// NewClient makes a Client. It connects to nothing.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	u, err := url.Parse(cfg.BaseURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -61,7 +61,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	return &Client{cfg: cfg, base: strings.TrimSuffix(cfg.BaseURL, "/"), http: &http.Client{
 		Transport: cfg.Transport,
-		// A host does not move: credentials follow nobody elsewhere.
+		// A redirect is not followed: the credentials are for this host alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
@@ -146,7 +146,7 @@ func (c *Client) Heartbeat(ctx context.Context, call uint64, b Beat, token strin
 	return Beaten{Call: call, NextIn: time.Duration(answer.NextInS) * time.Second, Endpoints: answer.Endpoints}
 }
 
-// Deregister takes leave; what the host says changes nothing.
+// Deregister tells the host that the session ends. The answer of the host does not matter.
 func (c *Client) Deregister(ctx context.Context, call uint64, f Farewell, token string) Event {
 	// The session ends whatever becomes of this request.
 	_, _ = c.post(ctx, DeregisterPath, f, c.auth(token))
@@ -209,7 +209,7 @@ func (c *Client) post(ctx context.Context, path string, in any, auth Authorizer)
 	return &answer{resp.StatusCode, retryAfterOf(resp.Header), raw}, nil
 }
 
-// network says what went wrong without the URL, which stands in the status.
+// network is the error of a request without the URL, which the status shows.
 func network(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("the host did not answer in time")
@@ -234,15 +234,15 @@ func retryAfterOf(h http.Header) time.Duration {
 func (a *answer) decode(into any) error {
 	d := json.NewDecoder(bytes.NewReader(a.body))
 	if err := d.Decode(into); err != nil {
-		return errors.New("the host's answer is not the JSON it should be")
+		return errors.New("the host's answer is not valid JSON of the protocol")
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("the host's answer is followed by something else")
+		return errors.New("the host's answer has data after its JSON document")
 	}
 	return nil
 }
 
-// problem is what an error says, as far as it can be read.
+// problem is the body of an error answer; fields that cannot be read stay empty.
 type problem struct {
 	Code    adapters.Code `json:"code"`
 	Message string        `json:"message"`
@@ -256,7 +256,7 @@ func (a *answer) problem() problem {
 	return p
 }
 
-// failed sorts an answer that is no success.
+// failed turns an answer that is no success into the event for the session.
 func (a *answer) failed(call uint64) Event {
 	p := a.problem()
 	reason := fmt.Sprintf("the host answered %d %s", a.status, http.StatusText(a.status))
@@ -271,7 +271,7 @@ func (a *answer) failed(call uint64) Event {
 	case a.status == http.StatusConflict && (p.Code == adapters.CodeContractMismatch || p.Code == ""):
 		f.Kind = Mismatch
 	case a.status == http.StatusBadRequest, a.status == http.StatusUnauthorized, a.status == http.StatusForbidden,
-		// There is a server, and it is no host: waiting does not make it one.
+		// The server does not have this path, so it is no host: trying again does not help.
 		a.status == http.StatusNotFound, a.status == http.StatusMethodNotAllowed, a.status == http.StatusNotImplemented:
 		f.Kind = Rejected
 	}
@@ -291,7 +291,7 @@ func (a *answer) gone(call uint64) Event {
 	return g
 }
 
-// printable cuts what a host says to one line that a log may have.
+// printable shortens a text of the host to one line for the log.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

@@ -106,7 +106,7 @@ func TestAnswersToRegister(t *testing.T) {
 		"no session":            {200, `{"nonce":"NONCE"}`, nil, Failed{}, "session_id"},
 		"session with newline":  {200, `{"session_id":"s\nx","nonce":"NONCE"}`, nil, Failed{}, "session_id"},
 		"garbage":               {200, "<html>", nil, Failed{}, "JSON"},
-		"two objects":           {200, `{"session_id":"s","nonce":"NONCE"}{}`, nil, Failed{}, "followed"},
+		"two objects":           {200, `{"session_id":"s","nonce":"NONCE"}{}`, nil, Failed{}, "data after"},
 		"endpoint is a file":    {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"beads":{"url":"file:///etc"}}}`, nil, Failed{}, "beads"},
 		"range of another":      {200, `{"session_id":"s","nonce":"NONCE","contract_ranges":{"beads":"^2"}}`, nil, Failed{Kind: Mismatch}, "beads speaks contract 1.1, wanted 2"},
 		"mismatch":              {409, `{"code":"CONTRACT_MISMATCH","message":"beads: host ^2, box 1.1"}`, nil, Failed{Kind: Mismatch}, "host ^2, box 1.1"},
@@ -148,7 +148,7 @@ func TestAnswersToHeartbeat(t *testing.T) {
 		"ok":         {200, `{"next_in_s":9}`, Beaten{Call: 3, NextIn: 9 * sec}},
 		"gone":       {410, `{"reason":"full","permanent":true,"retry_after_s":5}`, Gone{Call: 3, Reason: "full", Permanent: true, RetryAfter: 5 * sec}},
 		"not found":  {404, `x`, Gone{Call: 3, Reason: "the host answered 404 Not Found"}},
-		"empty":      {200, ``, Failed{Call: 3, Reason: "the host's answer is not the JSON it should be"}},
+		"empty":      {200, ``, Failed{Call: 3, Reason: "the host's answer is not valid JSON of the protocol"}},
 		"no content": {204, ``, Failed{Call: 3, Reason: "the host answered 204 No Content"}},
 	} {
 		if got := hostThat(t, c.status, c.body).Heartbeat(t.Context(), 3, Beat{}, "t"); got != c.want {

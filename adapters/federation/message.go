@@ -41,7 +41,7 @@ type Grant struct {
 	Nonce     string `json:"nonce"`
 	// HeartbeatIntervalS is 5 to 300; 30 without.
 	HeartbeatIntervalS int `json:"heartbeat_interval_s,omitempty"`
-	// ContractRanges are what the host speaks, such as "^1", by slot.
+	// ContractRanges are the contract versions that the host supports, such as "^1", by slot.
 	ContractRanges map[string]string `json:"contract_ranges,omitempty"`
 	Endpoints      Endpoints         `json:"endpoints"`
 }
@@ -73,7 +73,7 @@ type Protocol struct {
 	Protocol string `json:"protocol,omitempty"`
 }
 
-// check refuses endpoints that no adapter could use.
+// check refuses endpoints that no adapter can use.
 func (e Endpoints) check() error {
 	for _, one := range []struct{ name, url string }{
 		{"beads", e.Beads.URL}, {"pods", e.Pods.URL}, {"memory", e.Memory.URL}, {"events", e.Events.URL},

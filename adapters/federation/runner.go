@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Host answers the requests of a session; *Client is it.
+// Host answers the requests of a session. *Client implements it.
 type Host interface {
 	Register(ctx context.Context, call uint64, r Registration) Event
 	Heartbeat(ctx context.Context, call uint64, b Beat, token string) Event
 	Deregister(ctx context.Context, call uint64, f Farewell, token string) Event
 }
 
-// Box is what the session does to the box, and asks of it. Its methods may be
+// Box is what the session needs of the box. Its methods may be
 // called from any goroutine.
 type Box interface {
 	// Registration is what the box is; the session adds the nonce.
@@ -49,7 +49,7 @@ type Runner struct {
 	done       chan struct{}
 }
 
-// NewRunner starts nothing.
+// NewRunner makes a Runner. Run starts it.
 func NewRunner(host Host, box Box, seed uint64) *Runner {
 	return &Runner{
 		host: host, box: box, events: make(chan Event, 16), wishes: make(chan struct{}, 1), session: New(seed, time.Now()),
@@ -71,7 +71,7 @@ func (r *Runner) Registered() <-chan struct{} { return r.registered }
 // Reload has a refused session tried again.
 func (r *Runner) Reload() { r.post(Reloaded{}) }
 
-// Shutdown takes leave of the host and returns when that is done, after
+// Shutdown deregisters the box and returns when that is done, after
 // DeregisterLimit at the latest, or when ctx ends.
 func (r *Runner) Shutdown(ctx context.Context) {
 	r.post(Shutdown{})
@@ -140,8 +140,8 @@ func untilNext(s Session) time.Duration {
 	return max(time.Until(s.Next), 0)
 }
 
-// apply steps and carries the actions out: each in a goroutine of its own, except
-// those that only tell.
+// apply gives an event to Step and carries out the actions: each in a goroutine of
+// its own, except those that only publish an event.
 func (r *Runner) apply(ctx context.Context, s Session, e Event, now time.Time) Session {
 	next, actions := Step(s, e, now)
 	r.mu.Lock()
@@ -218,13 +218,13 @@ func (r *Runner) request(ctx context.Context, limit time.Duration, f func(contex
 	})
 }
 
-// wish is how the slots behind the host should be.
+// wish is the state that the slots behind the host should get.
 type wish struct {
 	connect *Endpoints
 	degrade string
 }
 
-// wish replaces what is wished and has not been begun.
+// wish replaces a wish that slots has not begun to carry out.
 func (r *Runner) wish(w wish) {
 	r.mu.Lock()
 	r.wanted = &w

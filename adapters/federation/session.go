@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State is where a session is.
+// State is the state of a session.
 type State string
 
 // The states of a session.
@@ -80,8 +80,8 @@ type Session struct {
 	random        uint64      // state of the jitter
 }
 
-// New is a session that has not begun. The seed spreads the jitter: many boxes
-// that start at once must not knock in step.
+// New returns a session that has not begun. The seed makes the jitter of each box
+// different: many boxes that start at once must not register at the same moment.
 func New(seed uint64, now time.Time) Session {
 	return Session{State: Idle, Since: now, Interval: DefaultInterval, random: seed}
 }
@@ -115,7 +115,7 @@ type (
 		NextIn    time.Duration // 0 = the session's interval
 		Endpoints *Endpoints    // nil = as before
 	}
-	// Failed answers Register or Heartbeat: no answer, or one that is none.
+	// Failed answers Register or Heartbeat: there was no answer, or an unusable one.
 	Failed struct {
 		Call       uint64
 		Kind       Failure
@@ -152,11 +152,12 @@ type Failure int
 
 // The kinds of failure.
 const (
-	// Unreached: time-out, 408, 429, 5xx, network, garbage: trying again helps.
+	// Unreached: time-out, 408, 429, 5xx, network error, unusable answer. The session
+	// tries again.
 	Unreached Failure = iota
-	// Rejected: 400, 401, 403: a person must change something.
+	// Rejected: 400, 401, 403. An operator must change the configuration.
 	Rejected
-	// Mismatch: 409 CONTRACT_MISMATCH: the two versions will never agree.
+	// Mismatch: 409 CONTRACT_MISMATCH. Trying again does not help.
 	Mismatch
 )
 
@@ -203,9 +204,9 @@ const (
 	NoticeClosed     = "FederationClosed"
 )
 
-// Step is the whole behaviour: what becomes of the session, and what is to be
-// done. It changes nothing but the value it returns. Answers to a request that
-// is not the one in flight are ignored: they come from before a time-out.
+// Step is the whole behaviour: it returns the next session and the actions to carry
+// out, and has no other effect. Answers to a request that
+// is not the one in flight are ignored: they belong to a request that has timed out.
 func Step(s Session, e Event, now time.Time) (Session, []Action) {
 	m := machine{Session: s, now: now}
 	m.Recent = slices.Clone(s.Recent)
@@ -308,8 +309,8 @@ func (m *machine) tick() {
 	}
 }
 
-// resumed sends a heartbeat, or tries again, at once: what was planned for a
-// time that has been slept through is due, and the host may have given up.
+// resumed sends a heartbeat, or tries again, at once: the planned time may have passed
+// while the box was suspended, and the host may have ended the session.
 func (m *machine) resumed() {
 	switch {
 	case m.Call != 0:
@@ -338,7 +339,7 @@ func (m *machine) registered(e Registered) {
 	m.do(Connect{e.Endpoints})
 }
 
-// interval is what a host may ask for, 0 being the default.
+// interval limits the heartbeat interval that a host asks for; 0 is the default.
 func interval(d time.Duration) time.Duration {
 	if d == 0 {
 		return DefaultInterval
@@ -442,8 +443,8 @@ func (m *machine) missed(e Failed) {
 		m.degrade("the host is lost: " + e.Reason)
 	}
 	m.enter(Lost, e.Reason)
-	// From 16 s on, and no longer than between the heartbeats that the host can
-	// bear at any time: it has its boxes back within one of them.
+	// The pauses begin at 16 s and are at most as long as the heartbeat interval. The host
+	// can serve all its boxes once in an interval, so all are back within one.
 	m.Next = m.now.Add(m.backoff(m.Missed+1, min(m.Interval, backoffMax), e.RetryAfter))
 }
 
@@ -488,13 +489,13 @@ func (m *machine) close() {
 	m.do(Tell{NoticeClosed, ""})
 }
 
-// jitter is d, up to so many per cent more or less.
+// jitter returns d, changed at random by up to so many per cent.
 func (m *machine) jitter(d time.Duration, percent int64) time.Duration {
 	span := d * time.Duration(percent) / 100
 	return d - span + m.upTo(2*span)
 }
 
-// upTo is between 0 and d. SplitMix64 (Steele, Lea, Flood 2014): the state is one
+// upTo returns a random duration between 0 and d. SplitMix64 (Steele, Lea, Flood 2014): the state is one
 // number, so that a Session stays a value and a run can be repeated.
 func (m *machine) upTo(d time.Duration) time.Duration {
 	m.random += 0x9e3779b97f4a7c15

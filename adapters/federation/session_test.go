@@ -150,7 +150,7 @@ func TestRows(t *testing.T) {
 		}
 		c.want(c.due(5*sec, 10*sec), "Register ", Registering)
 	})
-	t.Run("evicted for good", func(t *testing.T) {
+	t.Run("evicted permanently", func(t *testing.T) {
 		c := newScript(t).active()
 		c.due(0, time.Minute)
 		c.want(c.send(Gone{Call: c.s.Call, Permanent: true}), "FederationEvicted Degrade ", Quarantined)

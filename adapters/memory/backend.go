@@ -113,7 +113,7 @@ type entry struct {
 	words                 int
 }
 
-// row is a stored entry. vec is nil where nobody asked.
+// row is a stored entry. vec is nil unless it was asked for.
 type row struct {
 	id, rev         int64
 	key, value      string

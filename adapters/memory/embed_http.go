@@ -230,7 +230,7 @@ type embedAnswer struct {
 func (e *httpEmbedder) read(body []byte, n int) ([][]float32, error) {
 	var a embedAnswer
 	if err := json.Unmarshal(body, &a); err != nil {
-		return nil, lied("is not the JSON it should be")
+		return nil, lied("is not valid JSON of the protocol")
 	}
 	if len(a.Data) != n {
 		return nil, lied("holds %d vectors instead of %d", len(a.Data), n)

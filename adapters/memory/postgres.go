@@ -129,7 +129,7 @@ func asPostgres(err error) error {
 func (p *postgres) secret() []byte    { return p.key }
 func (p *postgres) approximate() bool { return p.vector }
 
-// ping asks for what may go wrong while we run: somebody dropped a table, or a
+// ping checks what may change while we run: an operator dropped a table, or a
 // newer program has changed the schema beneath us.
 func (p *postgres) ping(ctx context.Context) error {
 	var raw []byte
@@ -199,7 +199,7 @@ func pgEach(ctx context.Context, q interface {
 const (
 	pgSpace = "SELECT id, embedder, dim, rev, floor, entries FROM memory_spaces WHERE name = $1"
 	pgLive  = "(expires_at IS NULL OR expires_at > $1::timestamptz)"
-	// pgIndexed leaves out what a foreign program wrote and nobody indexed yet.
+	// pgIndexed leaves out what a foreign program wrote and is not indexed yet.
 	pgIndexed = "indexed_at = stored_at"
 )
 

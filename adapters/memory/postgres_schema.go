@@ -101,7 +101,7 @@ func (p *postgres) migrate(ctx context.Context) error {
 // pgColumn is a column of memory_entries as it is there.
 type pgColumn struct {
 	kind     string // without its length
-	required bool   // whoever inserts must name it
+	required bool   // an INSERT must name it
 }
 
 func pgColumns(ctx context.Context, tx pgx.Tx) (map[string]pgColumn, error) {

@@ -170,7 +170,7 @@ func pgBury(ctx context.Context, tx pgx.Tx, sp space, ids []int64) error {
 	return err
 }
 
-// maintain removes what has expired, forgets deletions that everybody has seen,
+// maintain removes what has expired, forgets deletions that all boxes have seen,
 // indexes what other programs wrote, and builds the indexes that large
 // namespaces need.
 func (p *postgres) maintain(ctx context.Context, now int64) error {
@@ -331,7 +331,7 @@ func (p *postgres) buildIndex(ctx context.Context, dim int) error {
 		"SET statement_timeout = " + statementTimeout,
 	} {
 		if _, err := conn.Exec(ctx, q); err != nil {
-			// Whatever state the connection is in, nobody else shall have it.
+			// The state of the connection is unknown: it must not be used again.
 			return asPostgres(errors.Join(err, conn.Conn().Close(context.WithoutCancel(ctx))))
 		}
 	}

@@ -333,7 +333,7 @@ func (q *search) read(ctx context.Context, sp space, list []candidate, last bool
 
 // stale makes the next round look anew. An entry that changed has a later
 // revision, which the slab picks up by itself; one that is gone without a
-// revision was removed by somebody who knows nothing of revisions.
+// revision was removed by a program that knows nothing of revisions.
 func (s *session) stale(sp space, present bool) {
 	if !present {
 		s.cache.forget(sp.name)

@@ -371,7 +371,7 @@ func (b *file) keys(ctx context.Context, sp space, ids []int64) (map[int64]strin
 }
 
 // maintain removes expired entries, a batch at a time so that no caller waits
-// long for the writer, and tombstones that nobody needs.
+// long for the writer, and tombstones that are not needed any more.
 func (b *file) maintain(ctx context.Context, now int64) error {
 	for more := true; more; {
 		err := b.db.Write(ctx, func(tx *sql.Tx) (err error) {

@@ -7,7 +7,7 @@ import (
 	"errors"
 )
 
-// fileID is "mem1" as PRAGMA application_id: a file of somebody else is refused.
+// fileID is "mem1" as PRAGMA application_id: a file of another program is refused.
 const fileID = 0x6d656d31
 
 // fileMigrations bring the file from the version of their index to the next;

@@ -95,7 +95,7 @@ func (d *document) rewrite() (out []byte, changed bool) {
 var errNotText = errors.New("a body is binary or larger than can be checked")
 
 // gather finds the texts of a call. A body that cannot be looked at is an
-// error, and is still whole for whoever lets it through.
+// error, and the text is still whole, should a policy let it through.
 func gather(texts []adapters.Text) (*pieces, error) {
 	p := &pieces{byText: make(map[string]*piece)}
 	for _, t := range texts {

@@ -72,7 +72,7 @@ func shown(spec adapters.AgentSpec) []string {
 	return out
 }
 
-// snapshot is the agent as the contract shows it. Nobody changes it after.
+// snapshot is the agent as the contract shows it. It is not changed afterwards.
 func (a *agent) snapshot() adapters.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -185,7 +185,7 @@ func (a *agent) fault(code adapters.Code, message string) {
 	a.events.append(adapters.AgentEventError, mustJSON(map[string]string{"code": string(code), "message": message}))
 }
 
-// expire ends an agent that has used up its time. Nobody asked for that, so it
+// expire ends an agent that has used up its time. No request asked for that, so it
 // has failed.
 func (a *agent) expire(seconds int) {
 	a.fault(adapters.CodeTimeout, fmt.Sprintf("still running after %d s", seconds))

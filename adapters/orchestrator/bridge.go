@@ -32,7 +32,7 @@ type Bridge struct {
 
 	mu        sync.Mutex
 	connected bool
-	taken     bool // somebody is attached, or about to be
+	taken     bool // a host is attached, or about to be
 	peer      *peer
 	ending    context.CancelFunc // of the session
 	gone      chan struct{}      // closed when taken becomes false
@@ -124,7 +124,7 @@ func (b *Bridge) HealthChanged() <-chan struct{} { return b.changed }
 func (b *Bridge) tell() {
 	select {
 	case b.changed <- struct{}{}:
-	default: // whoever takes the token that is there sees this change, too
+	default: // the reader of the token that is there sees this change, too
 	}
 }
 

@@ -27,7 +27,7 @@ func newInput(w io.WriteCloser, first string, open bool) *input {
 	return &input{w: w, queue: []byte(first), eof: !open, change: make(chan struct{})}
 }
 
-// changed wakes whoever waits. The caller holds mu.
+// changed wakes the callers that wait. The caller holds mu.
 func (in *input) changed() {
 	close(in.change)
 	in.change = make(chan struct{})

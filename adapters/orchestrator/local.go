@@ -221,7 +221,7 @@ func (l *Local) start(ctx context.Context, a *agent, spec adapters.AgentSpec) er
 		return adapters.Errorf(adapters.CodeSpawn, "%w", err).With("reason", err.Error())
 	}
 	a.started(p, spec)
-	// Nobody will hear of an agent whose caller has gone, nor keep one that
+	// An agent whose caller has gone would run unnoticed, as would one that
 	// came after Disconnect.
 	if err := l.enter(ctx); err != nil {
 		a.kill()

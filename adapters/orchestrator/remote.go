@@ -235,7 +235,7 @@ func (r *remoteStream) drop() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastWrite)
 	defer cancel()
-	// A host that does not hear of it sends events that nobody takes.
+	// A host that does not get this request sends events that are dropped here.
 	_ = p.notify(ctx, rpcUnsubscribe, subscription{r.agentID, name})
 }
 

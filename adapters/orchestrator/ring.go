@@ -15,7 +15,7 @@ const (
 )
 
 // entry is one event as the ring holds it. Output is turned into JSON only for
-// a reader, so that an agent nobody watches costs a copy.
+// a reader, so that an agent without readers costs one copy.
 type entry struct {
 	at   time.Time
 	kind string
@@ -65,7 +65,7 @@ func mustJSON(v any) json.RawMessage {
 }
 
 // ring holds an agent's newest events. Its readers each have a place of their
-// own, and whoever appends waits for none of them.
+// own, and append waits for none of them.
 type ring struct {
 	agentID string
 
@@ -74,7 +74,7 @@ type ring struct {
 	entries []entry
 	bytes   int
 	closed  bool          // the exit event is in: nothing comes after it
-	news    chan struct{} // closed at the next append; nil while nobody waits
+	news    chan struct{} // closed at the next append; nil while no reader waits
 }
 
 func newRing(agentID string) *ring { return &ring{agentID: agentID, first: 1} }
@@ -155,7 +155,7 @@ func (r *ring) next(place *uint64) (e adapters.AgentEvent, news <-chan struct{},
 	return e, r.news, false
 }
 
-// lagged has the seq of the last lost event, so that whoever resumes after it
+// lagged has the seq of the last lost event, so that a reader that resumes after it
 // misses nothing more.
 func (r *ring) lagged(dropped uint64) adapters.AgentEvent {
 	return adapters.AgentEvent{

@@ -45,7 +45,7 @@ func metaOf(ctx context.Context) meta {
 	return meta{m.SessionID, m.ExecutionID, m.Actor, m.IdempotencyKey, m.TraceParent}
 }
 
-// actorHost is who calls when a host names nobody.
+// actorHost is the actor of a host's call that names none.
 const actorHost = "host"
 
 // context carries the metadata of a peer's call. The control socket lets only
@@ -286,7 +286,7 @@ func (v *server) leave(name string) {
 	}
 }
 
-// pump sends events until the exit, or until nobody wants them any more. A slow
+// pump sends events until the exit, or until the caller unsubscribes. A slow
 // peer makes it wait, and the agent's ring says what was lost.
 func (v *server) pump(ctx context.Context, s *session, stream adapters.AgentStream, sub subscription) {
 	for {

@@ -25,7 +25,7 @@ const (
 	linesQueued = 64
 )
 
-// errDetached is the end that is nobody's fault: the peer closed the channel.
+// errDetached is the ordinary end of a session: the peer closed the channel.
 var errDetached = errors.New("the peer has closed the channel")
 
 // handler serves a peer's calls. Exactly one of result and err counts; after,
@@ -205,7 +205,7 @@ func (s *session) serve(m message) {
 	if err != nil && !errors.As(err, &failed) {
 		failed = toRPC(err)
 	}
-	// An error is the session's end, which whoever reads tells.
+	// An error ends the session; the reading side reports it.
 	if s.answer(m.ID, result, failed) == nil && after != nil {
 		s.running.Go(after)
 	}
@@ -277,7 +277,7 @@ func (s *session) writeLines() {
 			s.write(line)
 		case <-s.ctx.Done():
 			s.flush()
-			// Nobody is left who could be told that it did not close well.
+			// The session is over: an error of closing it changes nothing.
 			_ = s.rwc.Close()
 			return
 		}
@@ -364,7 +364,7 @@ func (s *session) expect(f func(message)) (id json.RawMessage, forget func()) {
 	}
 }
 
-// settle hands an answer to whoever waits; one that nobody waits for any more is
+// settle hands an answer to the call that waits for it; one without such a call is
 // dropped.
 func (s *session) settle(m message) {
 	n, err := strconv.ParseUint(string(m.ID), 10, 64)

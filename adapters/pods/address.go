@@ -100,7 +100,7 @@ func (s *Solid) links(path string, h http.Header) []adapters.Link {
 	return links
 }
 
-// ofOthers drops the links to what the server has beside its pods: whoever reaches
+// ofOthers drops the links to what the server has beside its pods: a client that reaches
 // those under another address does not reach the server.
 func (s *Solid) ofOthers(links []adapters.Link) []adapters.Link {
 	return slices.DeleteFunc(links, func(l adapters.Link) bool {

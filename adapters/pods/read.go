@@ -167,7 +167,7 @@ func newBody(ctx context.Context, inner io.ReadCloser) *body {
 		close(b.slow)
 		b.Close()
 	})
-	b.idle.Stop() // it runs only while somebody reads
+	b.idle.Stop() // it runs only during a read
 	return b
 }
 

@@ -64,7 +64,7 @@ type session struct {
 
 // NewLocal makes the client of class local-solid-rs, the pod server of this
 // box, without any I/O. While that server still starts, Connect answers
-// UNAVAILABLE: whoever connects tries again.
+// UNAVAILABLE: the caller tries again.
 func NewLocal(cfg Config) (*Solid, error) {
 	return newSolid(cfg, "local-solid-rs", adapters.ClassLocal, "integrations.solid_pod_rs.base_url")
 }

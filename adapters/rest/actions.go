@@ -92,8 +92,8 @@ func (k *ActionKind) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// number is the kind's number. An unknown kind is refused: taken for a query, as
-// it once was, it would be a lie in everybody's picture.
+// number is the kind's number. An unknown kind is refused: counted as a query, it
+// would be wrong in every view of the actions.
 func (k ActionKind) number() (int, error) {
 	names := actionTypes()
 	if i := slices.Index(names, string(k)); i >= 0 {
@@ -165,7 +165,7 @@ func (f ActionFilter) matches(a Action) bool {
 }
 
 // actions is a ring of the newest. Each follower has a place of its own in it:
-// a slow one loses actions and is told, and nobody waits for it.
+// a slow one loses actions and is told of that; no other follower waits for it.
 type actions struct {
 	mu        sync.Mutex
 	ring      []Action

@@ -310,7 +310,7 @@ func (l *lateWriter) Write(p []byte) (int, error) {
 }
 
 // finish ends the answer. An error after the first byte cuts the connection:
-// nobody must take the part for the whole.
+// the caller must see that the answer is incomplete.
 func (l *lateWriter) finish(err error) error {
 	switch {
 	case err == nil && !l.begun:

@@ -133,7 +133,7 @@ func getOpenAPI(q *request) error {
 		return err
 	}
 	q.begin(jsonType)
-	_, _ = q.w.Write(doc) // a caller that has gone has nobody to tell
+	_, _ = q.w.Write(doc) // the status is sent: an error cannot be answered
 	return nil
 }
 
@@ -191,7 +191,7 @@ func place(urn string) string {
 func (s *Server) panicked(q *request, v any) {
 	s.tell(q.row, fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
 	if q.begun {
-		// Nobody must take the part for the whole.
+		// The caller must see that the answer is incomplete.
 		panic(http.ErrAbortHandler)
 	}
 	s.fail(q, adapters.Errorf(adapters.CodeInternal, "the handler failed").With("error_id", adapters.NewID()))

@@ -45,7 +45,7 @@ func dispatchEvents(q *request) error {
 	return q.dispatchOne(e)
 }
 
-// ownSource and ownKinds are how agentinit signs its own events: nobody else may.
+// ownSource and ownKinds are how agentinit signs its own events: no caller may use them.
 const ownSource = "agentinit"
 
 var ownKinds = []string{cloudPrefix, "box."}

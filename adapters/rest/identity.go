@@ -24,7 +24,7 @@ type Identity interface {
 	WellKnown() (map[string]any, error)
 }
 
-// IdentityReport is what everybody may know of the identity.
+// IdentityReport is the public part of the identity.
 type IdentityReport struct {
 	AgentID   string     `json:"agent_id"`
 	CreatedAt time.Time  `json:"created_at"`

@@ -87,7 +87,7 @@ func headPod(q *request) error {
 }
 
 // describe writes the headers of a resource and returns the status. A document
-// of a pod is anybody's: a browser must not take it for a page of the box.
+// of a pod may come from any writer: a browser must not treat it as a page of the box.
 func (q *request) describe(res adapters.Resource) int {
 	h := q.begin(res.ContentType)
 	h.Set("Content-Security-Policy", "sandbox")

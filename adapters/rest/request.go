@@ -205,7 +205,7 @@ func (q *request) replyAs(mediaType string, status int, v any) error {
 	h := q.begin(mediaType)
 	h.Set("Content-Length", strconv.Itoa(len(body)+1))
 	q.w.WriteHeader(status)
-	// The status is out: a caller that has gone has nobody to tell.
+	// The status is sent already: an error of the connection cannot be answered.
 	_, _ = q.w.Write(append(body, '\n'))
 	return nil
 }

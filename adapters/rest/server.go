@@ -99,7 +99,7 @@ type Server struct {
 const maxPrincipals = 10000
 
 // New starts nothing, and leaves the routes and the document to their first
-// caller: the programs of a box start before anybody asks.
+// caller: that work must not delay the start of the programs.
 func New(cfg Config) (*Server, error) {
 	if cfg.Slots == nil || cfg.Principal == nil {
 		return nil, errors.New("rest: Slots and Principal are required")
@@ -293,6 +293,6 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	h.Set("Allow", strings.Join(allow, ", "))
 	h.Set("Content-Type", adapters.ProblemType)
 	w.WriteHeader(http.StatusMethodNotAllowed)
-	// The status is out; a caller that has gone has nobody to tell.
+	// The status is sent already: an error of the connection cannot be answered.
 	_, _ = w.Write(append(body, '\n'))
 }

@@ -129,7 +129,7 @@ func pump(ctx context.Context, f feed) *pumped {
 // end closes the feed and waits for its goroutine.
 func (p *pumped) end(cancel context.CancelFunc) {
 	cancel()
-	// What a subscription says when it ends is of no use to anybody any more.
+	// The stream has ended: an error of closing it changes nothing.
 	_ = p.close()
 	<-p.done
 }

@@ -14,7 +14,7 @@ import (
 // ticketLife is how long a ticket may be used.
 const ticketLife = 30 * time.Second
 
-// maxTickets bounds those that nobody has used yet.
+// maxTickets bounds the tickets that have not been used yet.
 const maxTickets = 4096
 
 // Ticket opens one WebSocket, as its query parameter "ticket": a browser

@@ -104,7 +104,7 @@ func create(path string) error {
 const fileMode = 0o600
 
 // keepPrivate takes the rights of others on files that an older version made. A file
-// that is somebody else's keeps them.
+// of another program keeps them.
 func (db *DB) keepPrivate() error {
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		info, err := os.Stat(db.path + suffix)

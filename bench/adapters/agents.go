@@ -31,7 +31,7 @@ func emit(out io.Writer) {
 	defer tick.Stop()
 	for {
 		if _, err := fmt.Fprintln(out, time.Now().UnixNano()); err != nil {
-			return // nobody reads any more
+			return // there is no reader any more
 		}
 		<-tick.C
 	}
@@ -212,7 +212,7 @@ func (l *lab) attach(ctx context.Context, b *box) (*host, error) {
 
 func (h *host) leave() {
 	h.in.Close()
-	// However it ended, nobody asks it any more.
+	// It is not asked any more, however it ended.
 	_ = h.cmd.Wait()
 }
 
@@ -265,7 +265,7 @@ func (h *host) take(m message, params json.RawMessage) error {
 	case m.Method == "agent.event":
 		select {
 		case h.events <- params:
-		default: // nobody listens
+		default: // there is no listener
 		}
 	case m.Method == "agent.spawn":
 		a := adapters.Agent{AgentID: "far", Status: adapters.AgentRunning, StartedAt: adapters.At(time.Now()), Command: []string{spawned.Command}, Labels: map[string]string{}}

@@ -27,8 +27,8 @@ func (s *Store) adopt(known *Identity, plaintext *Key, sealed []byte, management
 		o.CreatedAt = stamp(s.now())
 	}
 	o.RotatedAt = known.RotatedAt
-	o.note("the identity file held the private key in the clear; the key is now encrypted in " + s.keyFile() +
-		" and gone from the file. Whoever could read the file before may know it: consider agentctl identity rotate")
+	o.note("the identity file held the private key unencrypted; the key is now encrypted in " + s.keyFile() +
+		" and removed from the identity file. Every user that could read the file may know the key: consider agentctl identity rotate")
 	// The older runtime made the npub, which names the pod, from too many bytes.
 	if err := s.renamePod(known.Npub, o.Npub); err != nil {
 		return nil, err

@@ -149,7 +149,7 @@ func (i Identity) DIDDocument(podBase string, services []Service) map[string]any
 	return doc
 }
 
-// acl lets the owner do everything, by the key's name, and nobody else anything
+// acl lets the owner, named by the key, do everything, and all others nothing
 // (Solid WAC): messages enter events/ through the relay alone, where signatures
 // are checked.
 func (i Identity) acl() []byte {

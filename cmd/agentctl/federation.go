@@ -63,7 +63,7 @@ func newFederationEvict(c *cli) *cobra.Command {
 
 func newFederationAdmit(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "admit BOX", Short: "Let a box register again that was evicted for good", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		Use: "admit BOX", Short: "Let a box register again that was evicted permanently", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			_, err := c.ask(cmd.Context(), http.MethodPost, "/v1/federation/admit", nil, map[string]any{"box_id": args[0]})
 			return err

@@ -23,7 +23,7 @@ func printFindings(w io.Writer, findings []schema.Finding) {
 	for _, f := range findings {
 		out.WriteString(f.Error() + "\n")
 	}
-	// A closed standard error leaves nobody to tell; the exit status stands.
+	// If standard error is closed, the exit status alone tells of the error.
 	_, _ = io.WriteString(w, out.String())
 }
 

@@ -61,7 +61,7 @@ func newIdentityExport(c *cli) *cobra.Command {
 		Use: "export --reveal", Short: "Print the private key (nsec), over the control socket alone", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !sure {
-				return usageError("identity export prints the private key: say --reveal, and send the output where nobody else reads it")
+				return usageError("identity export prints the private key: add --reveal, and send the output to a file that only you can read")
 			}
 			raw, err := c.ask(cmd.Context(), http.MethodPost, "/v1/identity/export", nil, nil)
 			return show(c, raw, err, func(k struct{ Npub, Nsec string }) { fmt.Fprintln(c.stdout, printable(k.Nsec)) })

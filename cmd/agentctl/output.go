@@ -9,7 +9,7 @@ import (
 // output is agentctl's stdout. It remembers the first write that failed, so that
 // no command can end with 0 having said nothing: a full disk behind `>` would
 // else look like an empty answer. Nothing is written after a failure, and end
-// ends a stream that nobody takes any more.
+// ends a stream that has lost its reader.
 //
 // A reader that has gone (`| head`) is no failure of ours: the write raises
 // SIGPIPE, as it does for every other tool. Who has SIGPIPE ignored gets the

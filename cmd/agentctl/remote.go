@@ -16,8 +16,8 @@ import (
 )
 
 // client returns a client of the socket that the command line, the environment
-// or the default names, in this order. Whoever names one by hand knows who
-// listens there; in a box anything else is PID 1's.
+// or the default names, in this order. A socket from the command line is trusted;
+// in a box, any other must be PID 1's.
 func (c *cli) client() *api.Client {
 	if c.socket != "" {
 		return api.NewClient(c.socket)
@@ -132,6 +132,6 @@ func noFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirecti
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// line writes one line; stdout remembers an error of its own, and of stderr's
-// there is nobody left to tell.
+// line writes one line; stdout remembers an error of its own, and an error of
+// stderr cannot be reported anywhere.
 func line(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }

@@ -38,8 +38,8 @@ type agents struct {
 	owner  *proc.Owner
 	plane  *logs.Plane  // nil: output goes to the orchestrator alone
 	tracer trace.Tracer // nil: no spans
-	// confinements holds by template, "" for agents without one; whoever sets it does
-	// so before the first start. skipped is told of what of a sandbox is left out.
+	// confinements holds by template, "" for agents without one; it is
+	// set before the first start. skipped is told of what of a sandbox is left out.
 	confinements map[string]confinement
 	skipped      func(template string, what error)
 
@@ -258,7 +258,7 @@ func (o *agentOutput) pump(s orchestrator.Stream) {
 // finish takes what the dead have written and closes everything.
 func (o *agentOutput) finish() {
 	for _, f := range o.read {
-		// Without a deadline, a pipe held by somebody else would be waited for;
+		// Without a deadline, a pipe that another process holds would be waited for;
 		// a pipe always takes one.
 		_ = f.SetReadDeadline(time.Now().Add(agentDrain))
 	}

@@ -41,7 +41,7 @@ func (a *agents) confinement(template string) confinement {
 	return confinement{guard: true, ofItsOwn: mayChangeUser()}
 }
 
-// mayChangeUser tells whether agents can run as somebody else.
+// mayChangeUser tells whether agents can run as another user.
 func mayChangeUser() bool { return os.Geteuid() == 0 && proc.MayChangeUser() }
 
 // Agents without a user of their own get one of these, each run another: systemd's
@@ -67,7 +67,7 @@ func (c confinement) dress(cmd *proc.Command, run uint64, asked adapters.AgentLi
 }
 
 // withUser says who the agent is, in place of what our own environment says of us; a
-// value that somebody chose stays.
+// value that the template or the caller chose stays.
 func withUser(env []string, home, name string) []string {
 	out := slices.Clone(env)
 	for key, value := range map[string]string{"HOME": home, "USER": name, "LOGNAME": name} {

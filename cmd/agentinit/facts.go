@@ -176,7 +176,7 @@ func (b *box) health() probes.Health {
 	})
 }
 
-// meta is /v1/meta: facts about the box that are nobody's secret.
+// meta is /v1/meta: facts about the box, none of them secret.
 func (b *box) meta(r *http.Request) any {
 	build := b.buildInfo()
 	m := b.manifest()

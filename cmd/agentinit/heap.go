@@ -5,7 +5,7 @@ import "runtime/debug"
 // bootGarbage is the collector's percentage while the box boots. The smallest
 // heap that is collected is then 16 MB instead of 4, which a boot of a hundred
 // programs does not reach: what it leaves is collected once, after the seal,
-// when nobody waits. GOMEMLIMIT holds all the same.
+// when no program waits to start. GOMEMLIMIT holds all the same.
 const bootGarbage = 400
 
 // endWithoutCollection is for a box that is about to be gone: what its end leaves

@@ -44,7 +44,7 @@ func (a identityAPI) Rotate(context.Context) (rest.IdentityReport, error) {
 	return report(i), err
 }
 
-// Export implements rest.Identity. The network never gets the key, whoever asks:
+// Export implements rest.Identity. A request over the network never gets the key, with any credential:
 // only a peer of the control socket that may change things.
 func (a identityAPI) Export(ctx context.Context) (rest.ExportedKey, error) {
 	if control.Granted(ctx) != control.Write {

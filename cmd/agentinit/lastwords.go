@@ -7,9 +7,9 @@ import (
 )
 
 // lastWords go to stderr past the log plane: those that come after its end, and the
-// dump of a box that is stuck. They are written beside whoever says them, because
-// a pipe that nobody reads takes none for ever, and PID 1 has to go on, to its end
-// at last.
+// dump of a box that is stuck. They are written by a goroutine of their own: a
+// pipe without a reader blocks the write for ever, and PID 1 must go on, at last to its
+// end.
 type lastWords struct {
 	to      io.Writer // a file, which keeps each of them whole
 	pending sync.WaitGroup

@@ -144,7 +144,7 @@ func (b *box) afterBoot() {
 }
 
 // watchShutdown makes /ready 503 and takes the sentinel away the moment a
-// shutdown begins, whoever asked for it.
+// shutdown begins, for whatever reason.
 func (b *box) watchShutdown() {
 	events := b.bus.Watch(0)
 	for {

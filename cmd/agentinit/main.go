@@ -27,8 +27,8 @@ var (
 func main() {
 	// Signals have been caught since before main: see early. What arrives before
 	// that ends agentinit; and before the Go runtime has handlers at all, the
-	// kernel drops it for a PID 1, so that whoever stops the container waits for
-	// the whole of its timeout. No line of ours can precede the runtime.
+	// kernel drops it for a PID 1, so that stopping the container takes the
+	// whole of its timeout. No line of ours can precede the runtime.
 	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, early.Caught()))
 }
 

@@ -67,7 +67,7 @@ func (b *box) runRelay(m *schema.Manifest) error {
 	defer cancel()
 	r, err := relay.Start(starting, b.relayConfig(m))
 	if err != nil {
-		_ = l.Close() // nobody was served there
+		_ = l.Close() // no client was served there
 		return err
 	}
 	b.relay.running.Store(r)

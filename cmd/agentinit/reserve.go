@@ -14,7 +14,7 @@ import (
 // program starts (supervisor's crew), scrapes. A thread that has nothing to do costs
 // about 20 KB, and 20 µs of the start.
 const (
-	quietThreads   = 24 // nobody asks but over the control socket
+	quietThreads   = 24 // requests come only over the control socket
 	servingThreads = 64
 )
 

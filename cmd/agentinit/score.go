@@ -5,7 +5,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
-// EventOOMScoreRestored: somebody raised agentinit's own oom_score_adj. It carries error where
+// EventOOMScoreRestored: a program raised agentinit's own oom_score_adj. It carries error where
 // it could not be restored.
 const EventOOMScoreRestored = "OOMScoreRestored"
 

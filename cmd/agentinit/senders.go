@@ -24,7 +24,7 @@ type signalGate struct {
 	init bool // we are PID 1 of a namespace
 	uid  uint32
 	// whose tells to which program a process belongs; ours without a name is a
-	// descendant of nobody knows which.
+	// descendant of an unknown program.
 	whose      func(pid int) (program string, ours, gone bool)
 	mayControl func(program string) bool
 	// lostInfo tells whether the kernel may have lost who sent a signal.
@@ -53,7 +53,7 @@ func (g *signalGate) refuse(s early.Sent) *refusal {
 	}
 	switch {
 	case s.Fault:
-		// Whoever sent it, agentinit has made no such mistake.
+		// A real fault of agentinit would not come as a signal that a process sent.
 		return no("", "it is a fault that was sent and did not happen")
 	case s.Forgeable:
 		return no("", "it was sent in a way (sigqueue, F_SETSIG) by which the sender can name any other")
@@ -98,8 +98,8 @@ func signalQueueFull() bool {
 	return !found || err1 != nil || err2 != nil || n+sigqueueSlack >= most
 }
 
-// sigqueueSlack is how near the limit counts as full: whoever fills the queue cannot
-// hold it there to the last place.
+// sigqueueSlack is how near the limit counts as full: a program that fills the queue
+// cannot keep it full to the last place.
 const sigqueueSlack = 64
 
 // refusalKey is what one row of reports is about.

@@ -30,7 +30,7 @@ func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {
 	}
 }
 
-// received obeys a signal from whoever may send it, and tells of the others.
+// received obeys a signal whose sender may control the box, and reports the others.
 func (b *box) received(s early.Sent) {
 	why := b.gate.refuse(s)
 	if why == nil {
@@ -68,8 +68,8 @@ func (b *box) signalled(s os.Signal) {
 }
 
 // dumpGoroutines writes every goroutine's stack to stderr, at most 1 MiB. It does
-// not wait for that: a dump is for a box that is stuck, and so may be whoever reads
-// it. One at a time: where the first is not read, nor is the second.
+// not wait for that: a dump is for a box that is stuck, and the reader of stderr may be
+// stuck, too. One at a time: while the first is not read, the second would not be.
 func (b *box) dumpGoroutines() {
 	if b.dumping.Swap(true) {
 		return

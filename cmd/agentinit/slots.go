@@ -381,7 +381,7 @@ func (b *box) slotStates() []probes.AdapterState {
 const disconnectLeast = 2 * time.Second
 
 // disconnectTime is what the slots have for their end: the rest of the time for
-// stopping the box, after which whoever stops it has no patience left.
+// stopping the box, after which the container engine kills it.
 func disconnectTime(grace, took time.Duration) time.Duration {
 	return max(cmp.Or(grace, program.DefaultStopGrace)-took, disconnectLeast)
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // claim takes the control socket, which a second agentinit in the same place does
-// not get, and clears away what an earlier box has left of the seal. Nobody answers
-// there before serve.
+// not get, and clears away what an earlier box has left of the seal. There are no
+// answers before serve.
 func (b *box) claim() (*control.Socket, error) {
 	socket, err := b.listen()
 	if errors.Is(err, control.ErrInUse) {
@@ -32,7 +32,7 @@ func (b *box) claim() (*control.Socket, error) {
 func (b *box) listen() (*control.Socket, error) {
 	m := b.manifest()
 	path := b.roots.Socket(m)
-	// Only the box's own directory is made here; somebody else's must exist.
+	// Only the box's own directory is made here; any other must exist.
 	if filepath.Dir(path) == b.roots.Runtime {
 		if err := os.MkdirAll(b.roots.Runtime, 0o755); err != nil {
 			b.publish(event.Warn, "RuntimeDirectory", map[string]any{"message": err.Error()})

@@ -115,7 +115,7 @@ func (s *Server) await(ctx context.Context) error {
 		done()
 		select {
 		case <-s.ended:
-			return errEnded // whoever has answered, it was another
+			return errEnded // another process has answered
 		default:
 		}
 		if err == nil {
@@ -172,7 +172,7 @@ func Answers(url string) func(context.Context) error {
 	}
 }
 
-// FreePort is a TCP port of the loopback interface that nobody had just now.
+// FreePort is a TCP port of the loopback interface that was free just now.
 func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -19,7 +19,7 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// Listen returns a listener that nobody has dialled yet.
+// Listen returns a listener without connections.
 func Listen() *Listener {
 	return &Listener{conns: make(chan net.Conn), closed: make(chan struct{})}
 }
@@ -40,7 +40,7 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// Addr is no address that anybody could dial.
+// Addr is an address that cannot be dialled.
 func (*Listener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 // DialContext has the form that http.Transport wants; network and address do not

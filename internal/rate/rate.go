@@ -47,7 +47,7 @@ type Callers struct {
 
 // NewCallers returns the buckets of at most that many callers. Beyond it the table
 // starts anew: it forgives rather than grows. A limit of no tokens a second lets
-// everybody through.
+// every caller through.
 func NewCallers(l Limit, most int) *Callers { return &Callers{limit: l, most: most} }
 
 // Take takes a token of who, or tells how long until there is one.

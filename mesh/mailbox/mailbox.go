@@ -82,7 +82,7 @@ type Config struct {
 	// Receive is false in a box whose inbox takes nothing.
 	Receive bool
 	// Tell hands a notice on, at least once for each message; it must be idempotent by
-	// the event's id. After an error it is called again. nil tells nobody.
+	// the event's id. After an error it is called again. nil: inbound messages are not reported.
 	Tell func(context.Context, Notice) error
 	// Report is told of trouble. nil drops it.
 	Report     func(what string, fields map[string]any)

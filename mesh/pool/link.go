@@ -86,7 +86,7 @@ func (l *link) once(ctx context.Context) (lasted time.Duration, err error) {
 	return time.Since(connected), err
 }
 
-// hangUp ends the connection and tells everybody who waits for an answer.
+// hangUp ends the connection and tells every caller that waits for an answer.
 func (l *link) hangUp(conn Conn) {
 	_ = conn.Close() // it is over either way
 	l.mu.Lock()

@@ -14,14 +14,14 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// Ingress is who may write.
+// Ingress says which sessions may write.
 type Ingress string
 
 // The ingress policies of sovereign_mesh.relay.ingress_policy.
 const (
 	Allowlist  Ingress = "allowlist"   // sessions of the listed keys, and of the own ones
 	SignedOnly Ingress = "signed-only" // sessions that have shown a key
-	Open       Ingress = "open"        // everybody
+	Open       Ingress = "open"        // every session
 )
 
 const (
@@ -152,7 +152,8 @@ func (p Policy) Auth(e *nostr.Event, c Challenge, local string, now time.Time) *
 
 // knownAs tells whether a relay URL means this relay: the address of the
 // connection itself, a loopback name with its port, or a configured host. The Host
-// header has no say: who passes our challenge on to somebody else writes it.
+// header does not count: it is written by the client, which may have got its answer
+// to our challenge from a third party.
 func (p Policy) knownAs(raw, local string) bool {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {

@@ -83,7 +83,7 @@ func New(cfg Config) (*Console, error) {
 	return c, nil
 }
 
-// policy forbids scripts, styles and connections of anybody else's, and frames
+// policy forbids scripts, styles and connections of other origins, and frames
 // (Content Security Policy Level 3).
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"

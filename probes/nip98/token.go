@@ -11,7 +11,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// Signer signs events in somebody's name.
+// Signer signs events with a key of its own.
 type Signer interface{ Sign(*nostr.Event) error }
 
 // Authorization is the value of the header for one request: method, absolute URL

@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// Catalogue is the whole table of facts. It is shared: nobody changes it.
+// Catalogue is the whole table of facts. It is shared and must not be changed.
 type Catalogue struct {
 	Profile     Profiles          `toml:"profile"`
 	Baseline    Baseline          `toml:"baseline"`

@@ -96,7 +96,7 @@ func (w *cluster) environments() []any {
 	if len(w.fallbacks()) > 0 {
 		list = append(list, mapping{{"configMapRef", mapping{{"name", w.k.Name + "-env"}}}})
 	}
-	// Credentials: whoever applies this makes the Secret.
+	// Credentials: the operator makes the Secret.
 	return append(list, mapping{{"secretRef", mapping{{"name", w.k.Name + "-secrets"}, {"optional", true}}}})
 }
 

@@ -14,7 +14,7 @@ type Code struct {
 // UnknownAccount is the code of a user or group that the box does not have.
 const UnknownAccount = "E140"
 
-// Codes lists every finding that Resolve can make, and those of whoever fills in
+// Codes lists every finding that Resolve can make, and those of the code that fills in
 // what the machine says. They speak of our own sections only.
 var Codes = []Code{
 	{"E120", schema.Error, "variables without a value", "Program tables ask for environment variables that are not set and have no default. One finding lists all of them with the places that ask. Set them, or write ${X:-default}."},

@@ -234,7 +234,7 @@ type resolver struct {
 	// may seem off, or a wait seem long, that is only written wrongly.
 	shaped bool
 	// faulty are programs that are not part of the plan because of what has been
-	// reported of them; that somebody needs one is no further mistake.
+	// reported of them; a program that needs one is no further mistake.
 	faulty map[string]bool
 
 	instances map[string][]string // program → names of its instances

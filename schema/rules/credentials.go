@@ -77,7 +77,7 @@ func variableMissing(p provider, f Facts) (string, string) {
 	return p.where() + " is enabled, but its variable is not set", "set the variable, or disable the provider"
 }
 
-// placeholder matches a whole value that somebody forgot to replace.
+// placeholder matches a whole value that was not replaced by a real one.
 var placeholder = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)^(?:change[-_]?this|your[-_]?key[-_]?here|sk[-_]?x{3,}|AKIA[A-Z0-9]{12}EXAMPLE|<[^>]+>|PLACEHOLDER|TODO)$`)
 })

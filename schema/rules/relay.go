@@ -16,10 +16,10 @@ func relayRules() []Rule {
 			Doc:    `sovereign_mesh.relay.bind is "0.0.0.0", but sovereign_mesh.relay.expose is not on.`,
 			Remedy: `Bind to "127.0.0.1", or set expose = true.`},
 		{Code: "E030", Severity: schema.Error, Check: withRelay(openBothWays),
-			Doc:    `sovereign_mesh.relay.ingress_policy is "open" and external_fanout is "bidirectional": anybody could make the box publish.`,
+			Doc:    `sovereign_mesh.relay.ingress_policy is "open" and external_fanout is "bidirectional": any client of the relay could make the box publish.`,
 			Remedy: `Use "signed-only" or "allowlist", or another fan-out.`},
 		{Code: "W030", Severity: schema.Warning, Check: withRelay(openIngress),
-			Doc:    `sovereign_mesh.relay.ingress_policy is "open": anybody may write. With two-way fan-out it is E030 instead.`,
+			Doc:    `sovereign_mesh.relay.ingress_policy is "open": every client may write. With two-way fan-out it is E030 instead.`,
 			Remedy: `Use "signed-only" or "allowlist".`},
 		{Code: "W031", Severity: schema.Warning, Check: withRelay(nip04),
 			Doc:    "sovereign_mesh.relay.allow_nip04 is on: the older direct messages leak who talks with whom.",
@@ -76,7 +76,7 @@ func openIngress(d *schema.Document) []schema.Finding {
 	if !d.Is(relay+".ingress_policy", "open") || openAndBidirectional(d) {
 		return nil
 	}
-	return one(shown(d, relay+".ingress_policy", relay+`.ingress_policy = "open" lets anybody write`, `use "signed-only" or "allowlist"`))
+	return one(shown(d, relay+".ingress_policy", relay+`.ingress_policy = "open" lets every client write`, `use "signed-only" or "allowlist"`))
 }
 
 func nip04(d *schema.Document) []schema.Finding {

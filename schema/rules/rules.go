@@ -19,7 +19,7 @@ type Facts struct {
 	// Arch is the host architecture in Go's or the kernel's words: amd64,
 	// arm64, aarch64.
 	Arch string
-	// Exists tells whether a path exists in the box; nil where nobody can tell.
+	// Exists tells whether a path exists in the box; nil where that cannot be known.
 	Exists func(path string) bool
 	// Profiles are the profiles of the workspace that could be read.
 	Profiles []Profile

@@ -4,8 +4,8 @@
 //
 // The newest lines are in memory, all of them in a file where there is one. The
 // package must never hold up who is recorded: a disk that takes nothing costs the
-// file lines, which Check then misses, and nobody time. It decides nothing about
-// anybody's rights.
+// file lines, which Check then misses, and costs its callers no time. It decides
+// nothing about rights.
 package audit
 
 import (

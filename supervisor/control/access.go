@@ -11,7 +11,7 @@ type Access int
 
 // The levels of access; each contains the ones before it.
 const (
-	// Open routes answer whoever can connect: what they say stands on the
+	// Open routes answer every peer that can connect: what they say stands on the
 	// public probe port as well.
 	Open Access = iota
 	// Read shows programs, logs and events.

@@ -52,7 +52,7 @@ var (
 )
 
 // Logs reads captured output; logs.Plane is one. A reader may be as slow as it
-// likes: that must hold up nobody else.
+// likes: no other client must wait for that.
 type Logs interface {
 	Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line]
 	// Reopen has every log file closed and opened by its path. It does not wait.
@@ -132,7 +132,7 @@ type Config struct {
 	Wrap func(http.Handler) http.Handler
 
 	// Watch tells when the file of the socket may be another one, so that it can
-	// be published anew. Without it nobody looks.
+	// be published anew. Without it the files are not looked at.
 	Watch func(path string) PathWatch
 
 	// UID is agentinit's own user: it and root may change things. Members of

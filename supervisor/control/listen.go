@@ -173,7 +173,7 @@ func (s *Socket) publish(temp string, cfg SocketConfig) error {
 func maskPermission(err error) error { return errors.New(err.Error()) }
 
 // checkFree removes the file of a dead listener. It connects first: only a
-// refused connection proves that nobody is there.
+// refused connection proves that no server is there.
 func checkFree(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -25,7 +25,7 @@ type Peer struct {
 	Program string
 	// Abstract: it came by a socket that has no file, so no mode kept it out.
 	Abstract bool
-	// Uncertain: the process is gone already, so nobody can say whose it was.
+	// Uncertain: the process is gone already, so its program is not known.
 	Uncertain bool
 	// Principal names the holder of a checked credential who asks over HTTP, and
 	// Granted is what that credential entitles to. Such a peer is no process.

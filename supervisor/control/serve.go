@@ -86,7 +86,7 @@ func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serveReply(w http.ResponseWriter, r *http.Request, rt route) {
 	v, err := rt.reply(s, r)
 	if r.Context().Err() != nil {
-		return // the peer has gone; there is nobody to answer
+		return // the peer has gone
 	}
 	if err != nil {
 		s.fail(w, asProblem(err))

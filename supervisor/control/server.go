@@ -176,7 +176,7 @@ func (s *Server) contain(w *answer, r *http.Request) {
 		"panic": fmt.Sprint(v), "route": r.Pattern, "stack": string(shorten(debug.Stack(), 4096)),
 	})
 	if w.begun {
-		// Cut the connection: nobody must take the fragment for the whole.
+		// Cut the connection: the caller must see that the answer is incomplete.
 		panic(http.ErrAbortHandler)
 	}
 	s.fail(w, api.Errorf(api.CodeInternal, "the request met a defect of agentinit; its log says more"))

@@ -166,7 +166,7 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	err := rt.stream(s, r, out)
 	switch {
 	case err == nil || serverEnding(r.Context()):
-		// The peer may be gone by now; then nobody misses the last line.
+		// The peer may be gone by now; then the last line is lost, which changes nothing.
 		if out.end() == nil {
 			_ = out.flush()
 		}

@@ -192,7 +192,7 @@ func (c *chunk) read(files *generationFiles) ([]byte, error) {
 	}
 	text, err := r.read(c.off, c.n)
 	if err == nil && len(text) < c.n {
-		err = errGone // truncated by somebody else
+		err = errGone // truncated by another process
 	}
 	return text, err
 }

@@ -52,7 +52,7 @@ func (l *listings) names(path string) ([]string, error) {
 	return r.rotated[base], r.err
 }
 
-// run reads dir until nobody waits for it.
+// run reads dir until no caller waits for it.
 func (l *listings) run(dir string, d *listing) {
 	for {
 		l.mu.Lock()

@@ -41,7 +41,7 @@ type queue struct {
 	dropped uint64 // since the last mark
 	last    *stream
 	midLine bool          // the last batch did not end its line
-	idle    chan struct{} // closed when everything is written; nil when nobody waits
+	idle    chan struct{} // closed when everything is written; nil when no caller waits
 
 	ready   []*stream // to be pumped
 	flight  flight    // what pump is writing
@@ -241,7 +241,7 @@ func (q *queue) run() {
 }
 
 // keep puts the last kept bytes of a batch back in front of what has come
-// meanwhile. They are tried again after a while, or when somebody flushes.
+// meanwhile. They are tried again after a while, or at the next flush.
 func (q *queue) keep(batch []byte, kept int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -25,7 +25,7 @@ type limiter struct {
 	lines  int
 	bytes  int64
 	lost   suppressed
-	timing bool // somebody will ask for the summary at the end of the window
+	timing bool // a timer will ask for the summary at the end of the window
 }
 
 // suppressed is what was not let through.

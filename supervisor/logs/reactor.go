@@ -17,7 +17,7 @@ import (
 // and never wakes up.
 //
 // Only its goroutine touches a stream's reading state and closes its descriptor;
-// everybody else posts commands.
+// all others post commands.
 type reactor struct {
 	epoll *os.File
 	raw   syscall.RawConn

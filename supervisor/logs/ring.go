@@ -17,7 +17,7 @@ func (b *budget) add(n int)          { b.used.Add(int64(n)) }
 func (b *budget) exceeds(n int) bool { return b.used.Load()+int64(n) > b.max }
 
 // chunk is what came together from one stream: whole lines, or one piece of a
-// line. Lines are found in it only when somebody reads it. The text is in memory,
+// line. Lines are found in it only when it is read. The text is in memory,
 // or in a log file that has taken it; it never changes.
 type chunk struct {
 	first uint64 // index in the ring of the first line

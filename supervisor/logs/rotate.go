@@ -197,7 +197,7 @@ func (a *archive) clean(o *Options, size int64, now time.Time) error {
 }
 
 // list returns the rotated files, oldest first. Only names that shift has made
-// count: nobody else's file is ever touched.
+// count: no file of another is ever touched.
 func (a *archive) list() ([]archived, error) {
 	names, err := a.listings.names(a.path)
 	if err != nil || len(names) == 0 {

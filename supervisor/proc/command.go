@@ -185,7 +185,7 @@ const (
 	maxSignal   = 64
 )
 
-// newToken is what nobody can guess. It asks the kernel itself: crypto/rand and
+// newToken is a value that cannot be guessed. It asks the kernel itself: crypto/rand and
 // path/filepath, of all things, are initialised after most of what a box links, and
 // this package would be initialised after them, and with it init mode.
 func newToken() (string, error) {

@@ -8,7 +8,7 @@ import (
 )
 
 // Duplicate opens a second descriptor of a pipe's end, for a caller whose first
-// one is about to be closed by somebody else. It does not block and is closed
+// one is about to be closed by another goroutine. It does not block and is closed
 // on exec, and so neither does the first one from now on: they share the flag
 // (dup(2)).
 func Duplicate(f *os.File) (*os.File, error) {

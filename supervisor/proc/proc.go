@@ -89,7 +89,7 @@ type Owner struct {
 	oomInChild     bool   // a new process may set its OOM score before its exec
 	suidDumpable   bool   // a change of the user makes memory dumpable (proc(5))
 	guard          *guard
-	score          *scoreKeeper // nil: nobody asked for it, or the kernel refuses it
+	score          *scoreKeeper // nil: it is not configured, or the kernel refuses it
 	landlockABI    int
 	lastCap        int // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP.
@@ -121,7 +121,7 @@ type Owner struct {
 	bySID        map[int]*process    // until emptied; the session a process leads
 	byPipe       map[uint64]*process // until emptied; inode of a pipe that only it was given
 	adopted      map[int]*adoptee    // children of ours that we did not start, until reaped
-	fresh        []int               // adoptees nobody has begun to attribute
+	fresh        []int               // adoptees that have not been attributed yet
 	pending      int                 // adoptees not yet attributed, fresh ones included
 	marks        marks
 	lingering    map[*process]bool  // whose leader is gone and whose tree is not
@@ -155,8 +155,8 @@ type process struct {
 	wake    chan struct{} // tells the killer that members were found
 
 	// The rest is guarded by Owner.mu.
-	reaped   bool   // the leader is gone and its pid may be somebody else's
-	silent   bool   // a start that failed after the fork: nobody hears of its end
+	reaped   bool   // the leader is gone and its pid may be another's
+	silent   bool   // a start that failed after the fork: its end is not reported
 	starting bool   // Start has not been answered
 	held     []Exit // notices of a start that has not been answered
 	sentKill bool

@@ -324,7 +324,7 @@ type message struct {
 const unset = ^uint64(0)
 
 // addFilters puts the filters of the guard and of the sandbox into force, as one with a
-// listener if somebody wants to hear of refusals.
+// listener if the caller wants to hear of refusals.
 func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
 	guard, err := o.guardFilter(c)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 
 // adoptee is a child of ours that we did not start.
 type adoptee struct {
-	pending bool     // nobody knows yet whose it is
-	owner   *process // nil: nobody's, as far as evidence goes
+	pending bool     // its program is not known yet
+	owner   *process // nil: no program's, as far as evidence goes
 }
 
 // seenTask remembers, from a look during a kill, whose a process is: when its
@@ -305,7 +305,7 @@ func (o *Owner) onlyOneOfUser(pid int) *process {
 // task is one member of a tree at the moment of a look.
 type task struct {
 	statInfo
-	child bool // ours: nobody but us can free its pid
+	child bool // ours: only we can free its pid
 }
 
 // tree lists what is alive of p. Processes move while it looks; who must have

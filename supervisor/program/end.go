@@ -44,7 +44,7 @@ func (t *transition) ended(exit Exit) {
 	}
 }
 
-// leftovers kills what a leader that nobody asked to end has left behind.
+// leftovers kills what a leader that ended without a request has left behind.
 func (t *transition) leftovers() {
 	if t.spec.Kill != KillProcess {
 		t.do(Action{Kind: KillAll})

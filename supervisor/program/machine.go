@@ -129,7 +129,7 @@ func (m Machine) WithSpec(spec *Spec) Machine {
 // Forking tells whether Spawn has not answered yet.
 func (m Machine) Forking() bool { return m.spawning }
 
-// Asked tells whether the run is being stopped because somebody asked for it.
+// Asked tells whether the run is being stopped by request.
 func (m Machine) Asked() bool { return m.State == Stopping && m.cause == byRequest }
 
 // Live tells whether processes of the program exist or may come into being.

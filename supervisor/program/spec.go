@@ -362,7 +362,7 @@ type Exit struct {
 	// Cause is what is known of the end beside the signal: that it was the kernel, for
 	// want of memory.
 	Cause string `json:"cause,omitempty"`
-	// Lived is the time from exec to the end, 0 where nobody knows.
+	// Lived is the time from exec to the end, 0 where it is unknown.
 	Lived time.Duration `json:"-"`
 }
 

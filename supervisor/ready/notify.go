@@ -63,7 +63,7 @@ type notified struct {
 // abstract socket nor one in Dir could be made.
 func Listen(cfg NotifierConfig) (*Notifier, error) {
 	if cfg.Resolve == nil {
-		return nil, errors.New("cannot listen for notifications: nobody can tell whose process sends them")
+		return nil, errors.New("cannot listen for notifications: there is no way to find out which program a sender belongs to")
 	}
 	n := &Notifier{cfg: cfg, done: make(chan struct{}), runs: map[string]*notified{}}
 	n.refusals = bucket{rate: 10, burst: 10}

@@ -33,20 +33,21 @@ type Config struct {
 
 // Limits of a host.
 const (
-	// maxRegistering is how many registrations go on at once; others are told to
-	// come back. A herd is as large as the mesh.
+	// maxRegistering is how many registrations are served at once; the others are told
+	// to try again. After an outage all boxes of the mesh register at once.
 	maxRegistering = 64
 	// patience is how long a registration waits for its turn.
 	patience = 2 * time.Second
-	// spread is over how much time those are sent away that do not fit in.
+	// spread is the range, in seconds, of the random pause after which a refused box
+	// is told to try again.
 	spread = 30
 	// keepEnded is how long a session that has ended is remembered.
 	keepEnded = 24 * time.Hour
 	// keepSilent is how long a session without heartbeats is kept: a host that
 	// was down for an hour must not forget its boxes.
 	keepSilent = 24 * time.Hour
-	// tokenLife is how long a token is believed without asking the registry.
-	// An eviction on another host takes so long to reach this one.
+	// tokenLife is how long a token is accepted without asking the registry: an
+	// eviction by another host takes effect here after that time at the latest.
 	tokenLife = 5 * time.Second
 	maxTokens = 20_000
 	// silentAfter is how many intervals without a heartbeat make a box silent.
@@ -90,8 +91,8 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 // Close ends the connections to the registry.
 func (h *Host) Close() error { return h.store.close() }
 
-// Register makes a session. principal is who asks, as authentication found out:
-// a box id that another principal has registered is not given away.
+// Register makes a session. principal is the authenticated caller: a box id that
+// another principal has registered is refused.
 func (h *Host) Register(ctx context.Context, principal string, r federation.Registration) (federation.Grant, error) {
 	if err := check(r); err != nil {
 		return federation.Grant{}, err
@@ -148,7 +149,7 @@ func check(r federation.Registration) error {
 	return nil
 }
 
-// ranges are what this host speaks.
+// ranges are the contract versions that this host supports.
 func ranges() map[string]string {
 	out := map[string]string{}
 	for _, c := range adapters.Contracts() {
@@ -159,8 +160,8 @@ func ranges() map[string]string {
 	return out
 }
 
-// enter waits for a turn. Those that have none in time come back at a time of
-// their own.
+// enter waits until the registration may begin. A box that must wait too long is told
+// to try again after a random pause.
 func (h *Host) enter(ctx context.Context) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -179,7 +180,7 @@ func mayRegister(t tx, principal string, r federation.Registration) error {
 	var reason string
 	err := t.row(`SELECT reason FROM federation_banned WHERE box_id = ?1`, r.BoxID).Scan(&reason)
 	if err == nil {
-		return adapters.Errorf(adapters.CodePermissionDenied, "this box was evicted for good: %s", reason)
+		return adapters.Errorf(adapters.CodePermissionDenied, "this box was evicted permanently: %s", reason)
 	}
 	if !errors.Is(err, sql.ErrNoRows) {
 		return err
@@ -195,8 +196,8 @@ func mayRegister(t tx, principal string, r federation.Registration) error {
 	return err
 }
 
-// Heartbeat takes one. box is whose token came with it; gone is set when the
-// session has ended.
+// Heartbeat records a heartbeat. box is the holder of the token that came with it;
+// gone is set when the session has ended.
 func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (answer federation.BeatAnswer, gone *federation.Eviction, err error) {
 	raw, err := json.Marshal(b)
 	if err != nil {
@@ -224,7 +225,7 @@ func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (an
 	return federation.BeatAnswer{Endpoints: &endpoints}, nil, nil
 }
 
-// Deregister ends a session. One that is not there is fine.
+// Deregister ends a session. It is no error if there is none.
 func (h *Host) Deregister(ctx context.Context, box string, f federation.Farewell) error {
 	h.forget(box)
 	return typed(h.store.write(ctx, func(t tx) error {
@@ -233,8 +234,8 @@ func (h *Host) Deregister(ctx context.Context, box string, f federation.Farewell
 	}))
 }
 
-// Evict ends the session of a box; it hears of it at its next heartbeat. For
-// good: it may not register again until it is admitted.
+// Evict ends the session of a box, which learns it from the answer to its next
+// heartbeat. If permanent, the box may not register again until it is admitted.
 func (h *Host) Evict(ctx context.Context, box, reason string, permanent bool, retryAfter time.Duration) error {
 	reason = cmp.Or(reason, "evicted by an operator")
 	now := h.cfg.Now().UnixMilli()
@@ -263,7 +264,7 @@ func boolean(b bool) int64 {
 	return 0
 }
 
-// Admit lets a box register again that was evicted for good.
+// Admit lets a box register again that was evicted permanently.
 func (h *Host) Admit(ctx context.Context, box string) error {
 	return typed(h.store.write(ctx, func(t tx) error {
 		n, err := t.exec(`DELETE FROM federation_banned WHERE box_id = ?1`, box)
@@ -274,7 +275,7 @@ func (h *Host) Admit(ctx context.Context, box string) error {
 	}))
 }
 
-// Member is who holds a session's token.
+// Member is the holder of a session's token.
 type Member struct {
 	Box string
 	// Ended: the session is over. Its holder may only hear why.
@@ -314,7 +315,7 @@ func (h *Host) ByToken(ctx context.Context, token string) (Member, bool) {
 	return m, true
 }
 
-// forget makes the next token of a box be looked up.
+// forget drops the remembered token of a box: the next one is looked up in the registry.
 func (h *Host) forget(box string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -385,7 +386,7 @@ func (h *Host) Count(ctx context.Context) (map[string]int, error) {
 	return map[string]int{"active": all - evicted - silent, "silent": silent, "evicted": evicted}, typed(err)
 }
 
-// silentSince is when a box must have been heard last to be silent.
+// silentSince is the time before which the last heartbeat of a silent box was.
 func (h *Host) silentSince() time.Time { return h.cfg.Now().Add(-silentAfter * h.cfg.Interval) }
 
 // Sweep forgets sessions that ended, or fell silent, a day ago.

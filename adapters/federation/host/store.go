@@ -78,8 +78,8 @@ func (t tx) rows(query string, args ...any) (*sql.Rows, error) {
 // file is SQLite.
 type file struct{ db *sqlite.DB }
 
-// openFile survives a loss of power with what was there a moment before: a box
-// whose session is gone registers again.
+// openFile opens SQLite. After a power failure the newest changes may be missing: a box
+// whose session is lost registers again.
 func openFile(ctx context.Context, path string) (store, error) {
 	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: appID, Migrations: migrations(), Relaxed: true})
 	if err != nil {
@@ -109,7 +109,7 @@ const maxConnections = 8
 func openServer(ctx context.Context, conninfo string) (store, error) {
 	config, err := pgx.ParseConfig(conninfo)
 	if err != nil {
-		// The text may hold a password: say nothing of it.
+		// The error text may contain the password of the connection string.
 		return nil, &adapters.ConfigError{Key: "federation.registry", Message: "is no PostgreSQL connection string"}
 	}
 	s := server{stdlib.OpenDB(*config)}

@@ -69,7 +69,7 @@ func (h *Host) say(m rpc) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// The box may have gone meanwhile; then nobody hears it.
+	// The box may have gone meanwhile: then the message is lost.
 	_, _ = h.conn.Write(append(line, '\n'))
 }
 

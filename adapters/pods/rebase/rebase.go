@@ -100,7 +100,7 @@ func (m Move) frame(path string) (frame, error) {
 func (m Move) moved(f frame, ref string) string {
 	from, err := f.from.Parse(ref)
 	if err != nil {
-		return ref // whoever reads the document refuses it
+		return ref // the reader of the document refuses it
 	}
 	absolute := ref
 	if !strings.Contains(ref, "://") || !hasScheme(ref) {

@@ -71,7 +71,7 @@ func Also(more ...os.Signal) {
 	signal.Notify(caught, more...)
 }
 
-// listen asks for the signals that would end or stop agentinit if nobody asked for
+// listen asks for the signals that would end or stop agentinit without a handler for
 // them: the runtime ignores the others (runtime/sigtab_linux_generic.go). It waits
 // for those that people and container engines send; the others are asked for
 // beside the initialisation of what follows, long before a program could send one.
@@ -94,7 +94,7 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 			signal.Notify(caught, all()...)
 			installRelays()
 		}
-		atomic.StoreUint32(&pass, 1) // whoever reads the channel is told of faults that were sent
+		atomic.StoreUint32(&pass, 1) // the reader of the channel is told of faults that were sent
 	}()
 	return caught, complete
 }

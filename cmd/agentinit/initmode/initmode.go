@@ -3,8 +3,8 @@
 //
 // It acts when it is initialised, and the process ends with the command: what a
 // box is made of is initialised after it and so costs it nothing. It must never
-// import more of ours than it does, or anything that would move it back. Whoever
-// imports it, for that effect alone, has init mode.
+// import more of ours than it does, or anything that would be initialised before it. A
+// binary that imports it has init mode; the import has no other use.
 package initmode
 
 import (

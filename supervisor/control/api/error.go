@@ -87,7 +87,7 @@ func (e *Error) Error() string {
 	return e.Message + " (" + e.Hint + ")"
 }
 
-// UnreachableError says that nobody answers on the socket.
+// UnreachableError says that there is no server at the socket.
 type UnreachableError struct {
 	Socket string
 	Err    error

@@ -52,7 +52,7 @@ func (p *program) label(name string) {
 	p.labels[len(p.code)] = append(p.labels[len(p.code)], name)
 }
 
-// unique makes a label that nothing else uses.
+// unique makes a label that is not used yet.
 func (p *program) unique() string {
 	p.fresh++
 	return fmt.Sprintf("#%d", p.fresh)
