@@ -59,6 +59,7 @@ const scoreSettles = time.Second
 // µs. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s
 // (Documentation/accounting/psi.rst).
 const (
+	ownDir     = "/proc/self/" // with the slash: the entry itself is a link
 	psiFile    = "/proc/pressure/memory"
 	psiTrigger = "some 150000 2000000"
 )
@@ -179,28 +180,28 @@ func (k *scoreKeeper) watchWrites() error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.watchFile(scoreFile)
+	return k.watchDir(ownDir)
 }
 
-// watchFile adds one place where the kernel shows the score. It is held open because a watch
-// ends when the kernel forgets an entry of /proc that nobody uses, as it does when
-// memory is short.
-func (k *scoreKeeper) watchFile(file string) error {
-	fd, err := openFlags(file, unix.O_PATH)
+// watchDir adds one directory with files that set the score: oom_score_adj, and oom_adj, which is
+// older. It is held open because a watch ends when the kernel forgets an entry of /proc that
+// nobody uses, as it does when memory is short.
+func (k *scoreKeeper) watchDir(dir string) error {
+	fd, err := openFlags(dir, unix.O_PATH)
 	if err != nil {
 		return err
 	}
-	if _, err := unix.InotifyAddWatch(k.events, file, unix.IN_MODIFY); err != nil {
+	if _, err := unix.InotifyAddWatch(k.events, dir, unix.IN_MODIFY); err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("inotify: %w", err)
 	}
-	k.watched[file] = fd
+	k.watched[dir] = fd
 	return nil
 }
 
-// watchThreads watches the files of our threads as well: the score is one, and each file of
-// it an inode of its own. Where that is refused or a thread has ended meanwhile, the other
-// files stay watched.
+// watchThreads watches the directories of our threads as well: the score is one, and each file
+// of it an inode of its own. Where that is refused or a thread has ended meanwhile, the others
+// stay watched.
 func (k *scoreKeeper) watchThreads() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -215,19 +216,19 @@ func (k *scoreKeeper) watchThreads() {
 	if err != nil {
 		return
 	}
-	var files []string
+	var dirs []string
 	for _, e := range entries {
-		files = append(files, "/proc/self/task/"+e.Name()+"/oom_score_adj")
+		dirs = append(dirs, "/proc/self/task/"+e.Name())
 	}
-	for file, fd := range k.watched {
-		if strings.HasPrefix(file, "/proc/self/task/") && !slices.Contains(files, file) {
+	for dir, fd := range k.watched {
+		if strings.HasPrefix(dir, "/proc/self/task/") && !slices.Contains(dirs, dir) {
 			unix.Close(fd)
-			delete(k.watched, file)
+			delete(k.watched, dir)
 		}
 	}
-	for _, file := range files {
-		if _, ok := k.watched[file]; !ok {
-			_ = k.watchFile(file)
+	for _, dir := range dirs {
+		if _, ok := k.watched[dir]; !ok {
+			_ = k.watchDir(dir)
 		}
 	}
 }
