@@ -2,11 +2,13 @@ package probes
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +27,43 @@ func descriptors() uint64 {
 		return 1024 // what is usual
 	}
 	return limit.Cur
+}
+
+// acceptAgain is the wait after a connection that could not be accepted, and acceptTold how long
+// such failures are then told of no more.
+const (
+	acceptAgain = 50 * time.Millisecond
+	acceptTold  = time.Minute
+)
+
+// steadyListener accepts until it is closed. net/http closes a listener for every failure that it
+// does not know as passing, and a program of agentinit's user can cause such ones: it takes all
+// that epoll(7) watches for the user (ENOSPC). The port would then be free for that program.
+type steadyListener struct {
+	net.Listener
+	failed func(error)
+	quiet  time.Time // when failures are told of again; of the goroutine that accepts
+}
+
+// Steady returns a listener whose Accept fails only once it is closed. failed is told of the
+// first failure, and after a minute again. Only one goroutine may accept.
+func Steady(l net.Listener, failed func(error)) net.Listener {
+	return &steadyListener{Listener: l, failed: failed}
+}
+
+// Accept implements net.Listener.
+func (l *steadyListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return c, err
+		}
+		if now := time.Now(); now.After(l.quiet) {
+			l.quiet = now.Add(acceptTold)
+			l.failed(err)
+		}
+		time.Sleep(acceptAgain)
+	}
 }
 
 // boundedListener holds at most max connections. When one more arrives, the

@@ -1,11 +1,13 @@
 package probes
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -51,6 +53,63 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	unbounded, bounded := held(inner), held(newBoundedListener(inner, 8))
 	if bounded >= unbounded || bounded > 4*socketBuffer {
 		t.Errorf("the kernel took %d bytes, %d without the bound", bounded, unbounded)
+	}
+}
+
+// failing is a listener whose kernel has no room to watch some connections.
+type failing struct {
+	net.Listener
+	left int
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	if f.left > 0 {
+		f.left--
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: syscall.ENOSPC}
+	}
+	return f.Listener.Accept()
+}
+
+// What net/http would close a listener for, a steady one outlives.
+func TestSteadyListener(t *testing.T) {
+	serve := func(steady bool) (told []error, ended error) {
+		inner, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var l net.Listener = &failing{Listener: inner, left: 3}
+		if steady {
+			l = Steady(l, func(err error) { told = append(told, err) })
+		}
+		served, answered := make(chan error, 1), make(chan error, 1)
+		srv := &http.Server{Handler: http.NotFoundHandler()}
+		go func() { served <- srv.Serve(l) }()
+		go func() {
+			resp, err := http.Get("http://" + inner.Addr().String())
+			if err == nil {
+				err = resp.Body.Close()
+			}
+			answered <- err
+		}()
+		select {
+		case ended = <-served:
+			_ = inner.Close()
+			<-answered
+		case err := <-answered:
+			if err != nil {
+				t.Error(err)
+			}
+			_ = srv.Close()
+			<-served
+		}
+		return told, ended
+	}
+	if told, err := serve(true); err != nil || len(told) != 1 || !errors.Is(told[0], syscall.ENOSPC) {
+		t.Errorf("ended with %v, told %v", err, told)
+	}
+	// The twin: net/http gives up.
+	if _, err := serve(false); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("ended with %v", err)
 	}
 }
 

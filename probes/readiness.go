@@ -16,6 +16,7 @@ const (
 	EventShuttingDown  = "ReadinessShutdown"
 	EventListening     = "ListenerOpened"
 	EventListenFailed  = "ListenerFailed"
+	EventAcceptFailed  = "ListenerAcceptFailed" // connections wait until the cause is gone
 	EventHandlerPanic  = "HandlerPanicked"
 	EventAuthMode      = "ManagementAuthMode"
 	EventContractDrift = "ContractDriftDetected"

@@ -255,7 +255,10 @@ func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the %s listener: %w", l.name, err)
 	}
-	return newBoundedListener(n, connectionLimit(descriptors())), nil
+	steady := Steady(n, func(err error) {
+		s.publish(event.Warn, EventAcceptFailed, map[string]any{"listener": l.name, "address": l.address, "reason": err.Error()})
+	})
+	return newBoundedListener(steady, connectionLimit(descriptors())), nil
 }
 
 // shutdownGrace is how long answers under way may take when ctx ends.

@@ -10,6 +10,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 	"github.com/dreamlab-ai/agentinit/mesh/relay"
+	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -75,7 +76,9 @@ func (b *box) runRelay(m *schema.Manifest) error {
 	stop := context.AfterFunc(b.stopped, func() { b.closeRelay(r) })
 	defer stop()
 	b.publish(event.Info, "RelayListening", map[string]any{"address": l.Addr().String(), "ingress_policy": settings.IngressPolicy})
-	err = r.Serve(l)
+	err = r.Serve(probes.Steady(l, func(err error) {
+		b.publish(event.Warn, "RelayAcceptFailed", map[string]any{"address": l.Addr().String(), "reason": err.Error()})
+	}))
 	b.closeRelay(r)
 	return err
 }
