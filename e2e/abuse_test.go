@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -238,5 +239,74 @@ required = true
 	}
 	if code := b.stop(); code != 0 {
 		t.Errorf("the first one ended with %d", code)
+	}
+}
+
+// On a disk that is full, the box supervises, answers and ends as ever. With room again, it
+// writes again.
+func TestFullDisk(t *testing.T) {
+	needsRoot(t)
+	b := place(t, asPID1, header+`
+[programs.web]
+command = ["sh", "-c", "while :; do echo still here; sleep 0.05; done"]
+required = true
+backoff = { initial = "50ms" }
+logs = { to = "file", path = "/var/log/web.log", max_bytes = 65536, backups = 2 }
+`)
+	manifest := b.manifest()
+	if err := syscall.Mount("tmpfs", b.dir, "tmpfs", 0, "size=2m,mode=777"); err != nil {
+		t.Skipf("needs root: cannot mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(b.dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	b.write(manifest)
+	b.start()
+	b.sealed()
+	filler := filepath.Join(b.dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	for range 2 {
+		was := b.programs()["web"]
+		if err := syscall.Kill(b.hostPIDs()[was.PID], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "web runs again", func() bool {
+			now := b.programs()["web"]
+			return now.State == "RUNNING" && now.PID != was.PID
+		})
+	}
+	b.mustCtl("restart", "web")
+	if out := b.mustCtl("logs", "web"); !strings.Contains(out, "still here") {
+		t.Errorf("logs: %s", out)
+	}
+	if out, code := b.ctl("apply"); code != 0 {
+		t.Errorf("apply: %d %s", code, out)
+	}
+	if status, body := b.get("/livez"); status != 200 {
+		t.Errorf("/livez: %d %s", status, body)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(b.dir, "var/log/web.log")
+	size := func() int64 {
+		info, err := os.Stat(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	was := size()
+	waitFor(t, "the log is written again", func() bool { return size() > was })
+	// Ends with a full disk, too.
+	if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	if code := b.stop(); code != 0 {
+		t.Errorf("ended with %d", code)
 	}
 }

@@ -241,9 +241,11 @@ func (b *box) cleanup() {
 	select {
 	case <-b.exited:
 	default:
-		// --kill-child takes the namespace along.
+		// --kill-child takes the namespace along, unless agentinit changed its user meanwhile
+		// (prctl(2), PR_SET_PDEATHSIG).
+		pid, err := b.initPID()
 		_ = b.cmd.Process.Kill()
-		if pid, err := b.initPID(); err == nil {
+		if err == nil {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		<-b.exited

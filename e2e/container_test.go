@@ -73,13 +73,30 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-func containerLives(t *testing.T, options []string) {
+// container is one that runs.
+type container struct {
+	t  *testing.T
+	id string
+}
+
+var imageLoaded bool
+
+// loadTestImage fills the store once for the run.
+func loadTestImage(t testing.TB) {
 	t.Helper()
+	if imageLoaded {
+		return
+	}
 	image, err := filepath.Abs(filepath.Join("..", "dist", "agentbox-test.tar"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustPodman(t, "load", "-q", "-i", image)
+	imageLoaded = true
+}
+
+func runContainer(t *testing.T, options []string) container {
+	t.Helper()
 	id := mustPodman(t, append(slices.Concat([]string{"run", "-d"}, limits, options), "localhost/agentbox:test")...)
 	id = id[strings.LastIndex(id, "\n")+1:]
 	t.Cleanup(func() {
@@ -89,14 +106,24 @@ func containerLives(t *testing.T, options []string) {
 		}
 		mustPodman(t, "rm", "-f", "-t", "0", id)
 	})
-	inside := func(args ...string) string {
-		t.Helper()
-		return mustPodman(t, append([]string{"exec", id}, args...)...)
-	}
+	c := container{t, id}
 	waitFor(t, "agentctl answers", func() bool {
 		_, err := podman(t, "exec", id, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "60s")
 		return err == nil
 	})
+	return c
+}
+
+func (c container) inside(args ...string) string {
+	c.t.Helper()
+	return mustPodman(c.t, append([]string{"exec", c.id}, args...)...)
+}
+
+func containerLives(t *testing.T, options []string) {
+	t.Helper()
+	loadTestImage(t)
+	c := runContainer(t, options)
+	id, inside := c.id, c.inside
 	inside("/bin/agentctl", "wait", "adversary", "--for", "running")
 	if out := inside("/bin/agentctl", "status"); !strings.Contains(out, "web") || !strings.Contains(out, "RUNNING") {
 		t.Errorf("status: %s", out)

@@ -68,6 +68,7 @@ func verbs() []verb {
 		{"attack-signals", "[PID]", "send every signal that could hurt, in every way, to the parent; say \"taken\" and how many; stay", attackSignals},
 		{"attack-short", "", "send TERM to the parent from 50 processes that end at once, say \"sent\", stay", attackShort},
 		{"attack-pids", "", "fork until no more pid is to be had, say \"full\" and how many, take those that become free", attackPids},
+		{"assault", "PID [last]", "try every way to hurt or read that agentinit, say for each what the kernel answers, or those that could end the box; say \"done\", stay", assault},
 		{"memory", "MIB", "keep that much memory touched", memory},
 	}
 }
