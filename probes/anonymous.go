@@ -42,7 +42,7 @@ func (s *Server) limitAnonymous(next http.Handler) http.Handler {
 }
 
 func (s *Server) tooMany(w http.ResponseWriter) {
-	retryProblem(w, http.StatusTooManyRequests, codeRateLimited, "too many requests without a valid credential from this address")
+	retryProblem(w, http.StatusTooManyRequests, codeRateLimited, 1, "too many requests without a valid credential from this address")
 }
 
 // bucketOf is what an address is counted by. Who has one address of an IPv6

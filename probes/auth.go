@@ -63,6 +63,8 @@ var (
 	// ErrNoKeyYet: the key is made by a phase of bootstrap that has not run yet,
 	// or the box has none.
 	ErrNoKeyYet = errors.New("there is no management key: boot is still going on, or MANAGEMENT_API_KEY is not set")
+	// ErrCannotTell: the credential may be right, and what knows it cannot be asked.
+	ErrCannotTell = errors.New("the credential cannot be checked now")
 )
 
 // Authenticator finds out who makes a request. It must not read the body
@@ -108,10 +110,11 @@ func (a *Auth) SetSessions(owner SessionOwner) { a.sessions.Store(&owner) }
 // form takes no signature.
 func (a *Auth) Bearer(key string) (Principal, error) { return a.bearer(key) }
 
-// TokenOwner tells who holds a bearer token that is not the management key: a
-// spawned agent, for instance. It must take the same time for every token it
-// does not know, and may be called from any goroutine.
-type TokenOwner func(token string) (Principal, bool)
+// TokenOwner tells who holds a bearer token that is none of the keys: a spawned
+// agent, for instance. ErrBadCredential: nobody does; ErrCannotTell: perhaps somebody
+// does. It must take the same time for every token it does not know, and may be called
+// from any goroutine.
+type TokenOwner func(token string) (Principal, error)
 
 // SetTokens adds bearer tokens beside the management key.
 func (a *Auth) SetTokens(owner TokenOwner) { a.tokens.Store(&owner) }
@@ -193,11 +196,6 @@ func (a *Auth) Authenticate(r *http.Request) (Principal, error) {
 
 // bearer compares digests, not keys: equal lengths, and so constant time.
 func (a *Auth) bearer(token string) (Principal, error) {
-	if owner := a.tokens.Load(); owner != nil {
-		if p, ok := (*owner)(token); ok {
-			return p, nil
-		}
-	}
 	got := sha256.Sum256([]byte(token))
 	if keys := a.keys.Load(); keys != nil {
 		for _, k := range *keys {
@@ -207,13 +205,22 @@ func (a *Auth) bearer(token string) (Principal, error) {
 		}
 	}
 	want := a.digest.Load()
+	if want != nil && subtle.ConstantTimeCompare(got[:], want[:]) == 1 {
+		return Principal{Role: RoleAdmin, ID: "management-key"}, nil
+	}
+	if owner := a.tokens.Load(); owner != nil {
+		p, err := (*owner)(token)
+		switch {
+		case err == nil:
+			return p, nil
+		case errors.Is(err, ErrCannotTell):
+			return Principal{}, a.refuse("bearer", "unknown_now", err)
+		}
+	}
 	if want == nil {
 		return Principal{}, a.refuse("bearer", "no_key_yet", ErrNoKeyYet)
 	}
-	if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-		return Principal{}, a.refuse("bearer", "wrong", ErrBadCredential)
-	}
-	return Principal{Role: RoleAdmin, ID: "management-key"}, nil
+	return Principal{}, a.refuse("bearer", "wrong", ErrBadCredential)
 }
 
 func (a *Auth) refuse(mode, reason string, err error) error {

@@ -3,9 +3,10 @@ package probes
 import (
 	"context"
 	"errors"
+	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -66,22 +67,39 @@ func (l *steadyListener) Accept() (net.Conn, error) {
 	}
 }
 
-// boundedListener holds at most max connections. When one more arrives, the
-// oldest that is not inside a handler is closed: a flood of connections that
-// send nothing, or send it slowly, cannot lock out the kubelet, and accepting
-// never stops. When all are inside handlers, the newcomer is closed.
+// boundedListener holds at most max connections, and all but reserve of them may have
+// a request at work: what comes beyond is answered 503, so that connections come free
+// as fast as they are refused. When one more connection arrives than there is room
+// for, the one that has been idle longest is closed: a flood of connections that send
+// nothing, or send it slowly, cannot lock out the kubelet. Those stay that are idle for
+// less than unread, because their requests or the last bytes of their answers may be on
+// their way, and those whose requests have come, but had no processor yet. Meanwhile
+// newcomers wait in the kernel's queue.
 type boundedListener struct {
 	net.Listener
-	max int
+	max     int
+	reserve int
+	freed   chan struct{} // a token: there may be room
 
-	mu    sync.Mutex
-	conns map[*boundedConn]struct{}
-	first *boundedConn // oldest
-	last  *boundedConn // newest
+	mu      sync.Mutex
+	conns   map[*boundedConn]struct{}
+	working int          // connections with a request at work
+	first   *boundedConn // idle longest
+	last    *boundedConn
 }
 
+// Limits of closing connections to make room.
+const (
+	// unread is how long a connection may be idle and yet stay.
+	unread = 50 * time.Millisecond
+	// queued is how long a newcomer waits at most.
+	queued = time.Second
+)
+
 func newBoundedListener(l net.Listener, limit int) *boundedListener {
-	return &boundedListener{Listener: l, max: limit, conns: make(map[*boundedConn]struct{}, limit)}
+	return &boundedListener{
+		Listener: l, max: limit, reserve: (limit + 7) / 8, freed: make(chan struct{}, 1), conns: make(map[*boundedConn]struct{}, limit),
+	}
 }
 
 // Accept implements net.Listener.
@@ -91,22 +109,51 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		boundMemory(c)
-		b := &boundedConn{Conn: c, owner: l}
-		if l.full() {
-			// Those that were accepted before read their requests first: on one
-			// processor a burst would otherwise close all of them unread.
-			runtime.Gosched()
-		}
-		victim, ok := l.admit(b)
-		if victim != nil {
-			victim.Close()
-		}
-		if ok {
+		b := &boundedConn{Conn: c, owner: l, raw: rawOf(c)}
+		b.boundMemory()
+		if l.admit(b) {
 			return b, nil
 		}
 		c.Close()
 	}
+}
+
+// admit finds room for b. If that takes too long, the connection that is idle longest
+// goes, whatever it has sent; without any, b is refused.
+func (l *boundedListener) admit(b *boundedConn) bool {
+	begun := time.Now()
+	for {
+		left := queued - time.Since(begun)
+		victim, ok := l.place(b, left <= 0)
+		if victim != nil {
+			victim.Conn.Close()
+		}
+		if ok || left <= 0 {
+			return ok
+		}
+		timer := time.NewTimer(min(unread, left))
+		select {
+		case <-timer.C:
+		case <-l.freed:
+			timer.Stop()
+		}
+	}
+}
+
+// place adds b, if need be in place of a victim, which is to be closed; now takes one
+// that may have sent a request.
+func (l *boundedListener) place(b *boundedConn, now bool) (victim *boundedConn, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.conns) >= l.max {
+		if victim = l.silent(now); victim == nil {
+			return nil, false
+		}
+		l.forget(victim)
+	}
+	l.conns[b] = struct{}{}
+	l.rest(b)
+	return victim, true
 }
 
 // socketBuffer bounds what the kernel holds of one connection in each direction, in
@@ -118,62 +165,72 @@ const socketBuffer = 128 << 10
 // it can hold answers that it does not read, also after it was closed here
 // (TCP_USER_TIMEOUT, tcp(7)). A kernel that refuses (gVisor knows not all options)
 // serves the connection as it always has.
-func boundMemory(c net.Conn) {
-	t, ok := c.(*net.TCPConn)
-	if !ok {
+func (c *boundedConn) boundMemory() {
+	if c.raw == nil {
 		return
 	}
-	_ = t.SetWriteBuffer(socketBuffer)
-	_ = t.SetReadBuffer(socketBuffer)
-	if raw, err := t.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(WriteTimeout.Milliseconds()))
-		})
-	}
+	_ = c.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, socketBuffer)
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBuffer)
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(WriteTimeout.Milliseconds()))
+	})
 }
 
-func (l *boundedListener) full() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.conns) >= l.max
-}
-
-// admit adds b; the victim is to be closed to make room.
-func (l *boundedListener) admit(b *boundedConn) (victim *boundedConn, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.conns) >= l.max {
-		if victim = l.oldestIdle(); victim == nil {
-			return nil, false
-		}
-		l.unlink(victim)
-	}
-	l.conns[b] = struct{}{}
-	b.prev = l.last
-	if l.last != nil {
-		l.last.next = b
-	} else {
-		l.first = b
-	}
-	l.last = b
-	return victim, true
-}
-
-func (l *boundedListener) oldestIdle() *boundedConn {
-	for c := l.first; c != nil; c = c.next {
-		if c.busy == 0 {
-			return c
+// rawOf is the descriptor of a TCP connection; nil for others.
+func rawOf(c net.Conn) syscall.RawConn {
+	if t, ok := c.(*net.TCPConn); ok {
+		if raw, err := t.SyscallConn(); err == nil {
+			return raw
 		}
 	}
 	return nil
 }
 
-// unlink forgets c; calling it again does nothing.
-func (l *boundedListener) unlink(c *boundedConn) {
-	if _, ok := l.conns[c]; !ok {
-		return
+// hasAsked tells whether bytes have come that nobody has read: the reader waits for a
+// processor. A kernel that does not know says no.
+func (c *boundedConn) hasAsked() (asked bool) {
+	if c.raw == nil {
+		return false
 	}
-	delete(l.conns, c)
+	// The error is that of a closed connection, which has asked nothing.
+	_ = c.raw.Control(func(fd uintptr) {
+		n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+		asked = err == nil && n > 0
+	})
+	return asked
+}
+
+// silent is the connection that is idle longest and may be closed; nil without one. now
+// takes one that may have sent a request.
+func (l *boundedListener) silent(now bool) *boundedConn {
+	for c := l.first; c != nil; c = l.first {
+		switch {
+		case now:
+			return c
+		case time.Since(c.idleSince) < unread:
+			return nil // as all after it
+		case !c.hasAsked():
+			return c
+		}
+		l.unlink(c)
+		l.rest(c) // once more
+	}
+	return nil
+}
+
+// rest makes c the newest idle connection.
+func (l *boundedListener) rest(c *boundedConn) {
+	c.idleSince, c.prev = time.Now(), l.last
+	if l.last != nil {
+		l.last.next = c
+	} else {
+		l.first = c
+	}
+	l.last = c
+}
+
+// unlink takes c out of the idle connections.
+func (l *boundedListener) unlink(c *boundedConn) {
 	if c.prev != nil {
 		c.prev.next = c.next
 	} else {
@@ -187,26 +244,70 @@ func (l *boundedListener) unlink(c *boundedConn) {
 	c.prev, c.next = nil, nil
 }
 
-// boundedConn is one connection; its list fields belong to the owner's lock.
+// forget makes room of c; calling it again does nothing.
+func (l *boundedListener) forget(c *boundedConn) {
+	if _, ok := l.conns[c]; !ok {
+		return
+	}
+	delete(l.conns, c)
+	if c.working {
+		l.working--
+		c.working = false
+	} else {
+		l.unlink(c)
+	}
+	l.tell()
+}
+
+func (l *boundedListener) tell() {
+	select {
+	case l.freed <- struct{}{}:
+	default: // there is a token already
+	}
+}
+
+// boundedConn is one connection; its fields belong to the owner's lock.
 type boundedConn struct {
 	net.Conn
 	owner      *boundedListener
-	prev, next *boundedConn
-	busy       int // handlers at work for it
+	raw        syscall.RawConn // nil unless it is TCP
+	idleSince  time.Time
+	prev, next *boundedConn // among the idle ones
+	working    bool         // has a request at work
 }
 
 // Close implements net.Conn.
 func (c *boundedConn) Close() error {
 	c.owner.mu.Lock()
-	c.owner.unlink(c)
+	c.owner.forget(c)
 	c.owner.mu.Unlock()
 	return c.Conn.Close()
 }
 
-func (c *boundedConn) work(delta int) {
-	c.owner.mu.Lock()
-	c.busy += delta
-	c.owner.mu.Unlock()
+// begin says that a request is at work; ok is false when there are too many. end must
+// follow in any case.
+func (c *boundedConn) begin() (ok bool) {
+	l := c.owner
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, here := l.conns[c]; here && !c.working {
+		l.unlink(c)
+		l.working++
+		c.working = true
+	}
+	return l.working <= l.max-l.reserve
+}
+
+func (c *boundedConn) end() {
+	l := c.owner
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.working {
+		l.working--
+		c.working = false
+		l.rest(c)
+		l.tell()
+	}
 }
 
 type connKey struct{}
@@ -216,12 +317,25 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// markBusy keeps the connection from being closed while its handler works.
-func markBusy(next http.Handler) http.Handler {
+// comeBack is over how many seconds those are spread who are told to come back.
+const comeBack = 5
+
+// bounded keeps a connection from being closed while its handler works. If too many
+// requests are at work, only those that exempt holds for are served.
+func bounded(exempt func(*http.Request) bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
-			c.work(1)
-			defer c.work(-1)
+			room := c.begin()
+			defer c.end()
+			if !room && !exempt(r) {
+				// It is idle from here on. The kernel resets a connection that is closed with
+				// bytes unread (RFC 1122, 4.2.2.13), and the answer may be lost with it.
+				c.end()
+				_, _ = io.CopyN(io.Discard, r.Body, MaxHeaderBytes) // who sends more is cut off
+				w.Header().Set("Connection", "close")
+				retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, 1+rand.IntN(comeBack), "too many requests are being answered")
+				return
+			}
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -6,10 +6,16 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/pipenet"
 )
 
 func TestConnectionsLeaveDescriptorsForPrograms(t *testing.T) {
@@ -123,7 +129,7 @@ func TestBurstIsServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ConnContext: connContext, Handler: markBusy(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}))}
+	server := &http.Server{ConnContext: connContext, Handler: bounded(func(*http.Request) bool { return false }, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}
 	// All of them have sent their requests before the first is accepted.
 	conns := make([]net.Conn, burst)
 	for i := range conns {
@@ -152,4 +158,144 @@ func TestBurstIsServed(t *testing.T) {
 		t.Error(err)
 	}
 	<-served
+}
+
+// served8 serves over pipes a listener that holds 8 connections, 7 of them with a
+// request at work; the returned function makes a request of its own connection. Within
+// a bubble of synctest.
+func served8(t *testing.T, work http.HandlerFunc) func(path string) (status int, header http.Header, err error) {
+	t.Helper()
+	p := pipenet.Listen()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/work", work)
+	mux.HandleFunc("/livez", func(http.ResponseWriter, *http.Request) {})
+	server := &http.Server{ConnContext: connContext, Handler: bounded(func(r *http.Request) bool { return r.URL.Path == "/livez" }, mux)}
+	ended := make(chan error)
+	go func() { ended <- server.Serve(newBoundedListener(p, 8)) }()
+	t.Cleanup(func() {
+		server.Close()
+		<-ended
+	})
+	return func(path string) (int, http.Header, error) {
+		client := &http.Client{Transport: &http.Transport{DialContext: p.DialContext, DisableKeepAlives: true}}
+		r, err := client.Post("http://box"+path, "text/plain", strings.NewReader("a body that nobody reads"))
+		if err != nil {
+			return 0, nil, err
+		}
+		return r.StatusCode, r.Header, r.Body.Close()
+	}
+}
+
+// toldToComeBack tells whether an answer is a 503 that says when.
+func toldToComeBack(status int, header http.Header) bool {
+	after, err := strconv.Atoi(header.Get("Retry-After"))
+	return status == http.StatusServiceUnavailable && err == nil && after >= 1 && after <= comeBack
+}
+
+// All requests beyond the bound are told to come back, probes are answered, and what
+// comes when the others have ended is served.
+func TestRequestsBeyondTheBoundAreToldToComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		ask := served8(t, func(http.ResponseWriter, *http.Request) { <-release })
+		answers := make(chan int)
+		for range 7 {
+			go func() {
+				status, _, err := ask("/work")
+				if err != nil {
+					t.Error(err)
+				}
+				answers <- status
+			}()
+		}
+		synctest.Wait()
+		for range 20 {
+			if status, header, err := ask("/work"); err != nil || !toldToComeBack(status, header) {
+				t.Errorf("the eighth request: %d %v %v", status, header, err)
+			}
+			if status, _, err := ask("/livez"); err != nil || status != http.StatusOK {
+				t.Errorf("a probe meanwhile: %d %v", status, err)
+			}
+		}
+		close(release)
+		for range 7 {
+			if status := <-answers; status != http.StatusOK {
+				t.Errorf("one of the seven: %d", status)
+			}
+		}
+		if status, _, err := ask("/work"); err != nil || status != http.StatusOK {
+			t.Errorf("afterwards: %d %v", status, err)
+		}
+	})
+}
+
+// A herd of connections, each of which asks at once: every one has an answer.
+func TestHerdIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ask := served8(t, func(http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) })
+		var served, refused, cut atomic.Int64
+		var herd sync.WaitGroup
+		for range 500 {
+			herd.Go(func() {
+				status, header, err := ask("/work")
+				switch {
+				case err != nil:
+					t.Log(err)
+					cut.Add(1)
+				case status == http.StatusOK:
+					served.Add(1)
+				case toldToComeBack(status, header):
+					refused.Add(1)
+				}
+			})
+		}
+		herd.Wait()
+		if served.Load() < 7 || served.Load()+refused.Load() != 500 {
+			t.Errorf("%d served, %d told to come back, %d cut off, of 500", served.Load(), refused.Load(), cut.Load())
+		}
+	})
+}
+
+// A connection whose request has come stays, even if it is not read for long.
+func TestUnreadRequestsStay(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	l := newBoundedListener(inner, 2)
+	accept := func(sends string) (peer net.Conn, c *boundedConn) {
+		peer, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { peer.Close() })
+		if _, err := io.WriteString(peer, sends); err != nil {
+			t.Fatal(err)
+		}
+		accepted, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { accepted.Close() })
+		c = accepted.(*boundedConn)
+		for sends != "" && !c.hasAsked() {
+			runtime.Gosched()
+		}
+		return peer, c
+	}
+	_, asks := accept("GET /")
+	silent, _ := accept("")
+	_, next := accept("")
+	if n, err := silent.Read(make([]byte, 1)); err == nil {
+		t.Errorf("the silent connection is still open: %d bytes", n)
+	}
+	if len(l.conns) != 2 || l.first == nil {
+		t.Fatalf("%d connections", len(l.conns))
+	}
+	for _, c := range []*boundedConn{asks, next} {
+		if _, here := l.conns[c]; !here {
+			t.Errorf("closed: one that has asked %v", c.hasAsked())
+		}
+	}
 }

@@ -3,6 +3,7 @@ package probes
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -40,8 +41,8 @@ func problem(w http.ResponseWriter, status int, code, detail string, pairs ...st
 	send(w, append(body, '\n'))
 }
 
-// retryProblem is a problem that a second may mend.
-func retryProblem(w http.ResponseWriter, status int, code, detail string) {
-	w.Header().Set("Retry-After", "1")
+// retryProblem is a problem that so many seconds may mend.
+func retryProblem(w http.ResponseWriter, status int, code string, after int, detail string) {
+	w.Header().Set("Retry-After", strconv.Itoa(after))
 	problem(w, status, code, detail)
 }

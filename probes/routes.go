@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -139,8 +140,8 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		switch {
 		case err == nil:
 			next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), p)))
-		case errors.Is(err, ErrNoKeyYet):
-			retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, err.Error())
+		case errors.Is(err, ErrNoKeyYet), errors.Is(err, ErrCannotTell):
+			retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, 1+rand.IntN(comeBack), err.Error())
 		default:
 			if _, ok := s.anonymous.Take(from, time.Now()); !ok {
 				s.tooMany(w)
@@ -165,7 +166,7 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 // contain keeps a panic of a handler from being anything but a 500: it is
 // counted and published, with the stack, and the process goes on.
 func (s *Server) contain(next http.Handler) http.Handler {
-	return markBusy(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return bounded(func(r *http.Request) bool { return s.isProbe(r.URL.Path) }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			v := recover()
 			if v == nil {

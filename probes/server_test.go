@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -217,6 +218,38 @@ func TestMountedRoutesNeedTheKey(t *testing.T) {
 		t.Errorf("a body over the limit: %d", w.Code)
 	}
 	r.wantMetric(t, `agentbox_http_requests_total{code="200",method="GET",route="/v1/beads/{id}"} 1`)
+}
+
+// While what knows a token cannot be asked, its holder is told to come back; the keys
+// are known without it.
+func TestTokensThatCannotBeCheckedNow(t *testing.T) {
+	r := newRig(t, AuthHybrid)
+	r.server.Mount("/who", http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		p, _ := PrincipalFrom(q.Context())
+		fmt.Fprint(w, p.ID)
+	}))
+	r.auth.SetTokens(func(token string) (Principal, error) {
+		switch token {
+		case "held":
+			return Principal{Role: "box", ID: "box-1"}, nil
+		case "wrong":
+			return Principal{}, ErrBadCredential
+		}
+		return Principal{}, fmt.Errorf("the database is away: %w", ErrCannotTell)
+	})
+	check := func(token string, status int, says string) {
+		t.Helper()
+		w := r.do(t, "GET", "/who/", "Authorization", "Bearer "+token)
+		if w.Code != status || !strings.Contains(w.Body.String(), says) || (w.Header().Get("Retry-After") != "") != (status == 503) {
+			t.Errorf("%s: %d %v %s", token, w.Code, w.Header(), w.Body)
+		}
+	}
+	check("wrong", 503, "no management key")
+	r.auth.SetKey("the-key")
+	check("held", 200, "box-1")
+	check("wrong", 401, "UNAUTHENTICATED")
+	check("any", 503, "UNAVAILABLE")
+	check("the-key", 200, "management-key")
 }
 
 func TestFailuresAreLimitedByAddress(t *testing.T) {
@@ -459,29 +492,39 @@ func TestSlowConnectionsLockNobodyOut(t *testing.T) {
 }
 
 func TestBusyConnectionsAreNotEvicted(t *testing.T) {
-	l := newBoundedListener(nil, 2)
-	pipe := func() *boundedConn {
-		a, b := net.Pipe()
-		t.Cleanup(func() { a.Close(); b.Close() })
-		return &boundedConn{Conn: a, owner: l}
-	}
-	a, b, c, d := pipe(), pipe(), pipe(), pipe()
-	l.admit(a)
-	a.work(1)
-	l.admit(b)
-	if victim, ok := l.admit(c); victim != b || !ok {
-		t.Fatal("the idle one should make room")
-	}
-	c.work(1)
-	if victim, ok := l.admit(d); victim != nil || ok {
-		t.Fatal("a connection whose handler works was given up")
-	}
-	a.work(-1)
-	a.Close()
-	a.Close()
-	if _, ok := l.admit(d); !ok || len(l.conns) != 2 || l.first != c || l.last != d {
-		t.Fatalf("the list is wrong: %d", len(l.conns))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := newBoundedListener(nil, 2)
+		pipe := func() *boundedConn {
+			a, b := net.Pipe()
+			t.Cleanup(func() { a.Close(); b.Close() })
+			return &boundedConn{Conn: a, owner: l}
+		}
+		begun := time.Now()
+		a, b, c, d := pipe(), pipe(), pipe(), pipe()
+		l.admit(a)
+		a.begin()
+		l.admit(b)
+		if !l.admit(c) || time.Since(begun) != unread {
+			t.Fatalf("the idle one should make room when its request could have come, and not before: %s", time.Since(begun))
+		}
+		if _, err := b.Write([]byte{0}); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("the idle one is still open: %v", err)
+		}
+		c.begin()
+		if l.admit(d) {
+			t.Fatal("a connection whose handler works was given up")
+		}
+		time.AfterFunc(time.Millisecond, func() { a.Close() })
+		begun = time.Now()
+		if !l.admit(d) || time.Since(begun) != time.Millisecond {
+			t.Fatalf("no room after %s", time.Since(begun))
+		}
+		a.Close()
+		c.end()
+		if len(l.conns) != 2 || l.working != 0 || l.first != d || l.last != c {
+			t.Fatalf("the list is wrong: %d connections, %d at work", len(l.conns), l.working)
+		}
+	})
 }
 
 type fakePrograms struct {

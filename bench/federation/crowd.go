@@ -122,11 +122,14 @@ func (c *crowd) stop() {
 // awaitLimit is far above what any host needs.
 const awaitLimit = 20 * time.Minute
 
-// await waits until that many boxes are active.
-func (c *crowd) await(ctx context.Context, n int) error {
+// await waits until the host has answered each box since then, and all are active.
+func (c *crowd) await(ctx context.Context, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()
-	for c.states()[federation.Active] < n {
+	for slices.ContainsFunc(c.boxes, func(b *box) bool {
+		s := b.runner.Session()
+		return s.State != federation.Active || s.LastHeartbeat.Before(since)
+	}) {
 		if err := sleep(ctx, 50*time.Millisecond); err != nil {
 			return fmt.Errorf("the boxes are %v: %w", c.states(), err)
 		}
@@ -148,6 +151,17 @@ func (c *crowd) sessions() []string {
 		out[i] = b.runner.Session().ID
 	}
 	return out
+}
+
+// lost counts the boxes that have another session than before.
+func (c *crowd) lost(before []string) int {
+	n := 0
+	for i, id := range c.sessions() {
+		if id != before[i] {
+			n++
+		}
+	}
+	return n
 }
 
 // take returns what was measured and begins anew.

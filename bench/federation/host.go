@@ -65,7 +65,7 @@ type host struct {
 	server   *foreign.Server
 }
 
-func newHost(bin string) (*host, error) {
+func newHost(bin string, heartbeat time.Duration) (*host, error) {
 	bin, err := filepath.Abs(filepath.Join(bin, "agentinit"))
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func newHost(bin string) (*host, error) {
 		return nil, err
 	}
 	h := &host{dir: dir, bin: bin, port: port}
-	manifest := fmt.Sprintf("[supervisor]\nlisten = \"127.0.0.1:%d\"\nmetrics_listen = \"off\"\n[federation]\nmode = \"host\"\n[adapters]\n", port)
+	manifest := fmt.Sprintf("[supervisor]\nlisten = \"127.0.0.1:%d\"\nmetrics_listen = \"off\"\n[federation]\nmode = \"host\"\nheartbeat = %q\n[adapters]\n", port, heartbeat)
 	return h, os.WriteFile(filepath.Join(dir, "agentbox.toml"), []byte(manifest), 0o644)
 }
 

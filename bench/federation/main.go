@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters/federation"
 )
 
 func main() {
@@ -24,11 +26,12 @@ func main() {
 func run() int {
 	var o options
 	flag.IntVar(&o.boxes, "boxes", 10_000, "boxes, 1 to 60000")
+	flag.DurationVar(&o.heartbeat, "heartbeat", federation.DefaultInterval, "what the host asks boxes to leave between two heartbeats, 5s to 5m")
 	flag.DurationVar(&o.rest, "rest", time.Minute, "how long heartbeats are measured at rest")
 	flag.DurationVar(&o.away, "away", 5*time.Minute, "how long the host is away; 0 leaves that part out")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of agentinit")
 	flag.Parse()
-	if o.boxes < 1 || o.boxes > 60_000 || flag.NArg() > 0 {
+	if o.boxes < 1 || o.boxes > 60_000 || o.heartbeat < federation.MinInterval || o.heartbeat > federation.MaxInterval || flag.NArg() > 0 {
 		flag.Usage()
 		return 2
 	}
@@ -42,16 +45,16 @@ func run() int {
 }
 
 type options struct {
-	boxes      int
-	rest, away time.Duration
-	bin        string
+	boxes                 int
+	heartbeat, rest, away time.Duration
+	bin                   string
 }
 
 func measure(ctx context.Context, out io.Writer, o options) error {
 	if err := machine(o.boxes); err != nil {
 		return err
 	}
-	h, err := newHost(o.bin)
+	h, err := newHost(o.bin, o.heartbeat)
 	if err != nil {
 		return err
 	}
@@ -68,12 +71,12 @@ func measure(ctx context.Context, out io.Writer, o options) error {
 
 	begun := time.Now()
 	c.start(ctx)
-	if err := c.await(ctx, o.boxes); err != nil {
+	if err := c.await(ctx, begun); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "herd: %d boxes started within a second are all registered after %.1f s\n", o.boxes, time.Since(begun).Seconds())
 	report(out, c.take(), "register")
-	herd := h.usage()
+	herd, sessions := h.usage(), c.sessions()
 	fmt.Fprintf(out, "      host: %.1f s of CPU, RSS %.1f MiB (%.1f before the first box), registry %.1f MiB\n\n",
 		(herd.cpu - alone.cpu).Seconds(), mib(herd.rss), mib(alone.rss), mib(herd.registry))
 
@@ -86,15 +89,21 @@ func measure(ctx context.Context, out io.Writer, o options) error {
 	beats := float64(max(len(s.took["heartbeat"]), 1))
 	fmt.Fprintf(out, "      host: %.0f %% of one processor, RSS %.1f MiB, registry %.1f MiB; a heartbeat is %.0f bytes sent and %.0f received\n\n",
 		100*float64(rest.cpu-herd.cpu)/float64(o.rest), mib(rest.rss), mib(rest.registry), float64(s.sent)/beats, float64(s.received)/beats)
-	if o.away == 0 {
-		return nil
+	if o.away > 0 {
+		if err := absence(ctx, out, o, h, c); err != nil {
+			return err
+		}
 	}
-	return absence(ctx, out, o, h, c)
+	lost := c.lost(sessions)
+	fmt.Fprintf(out, "%d of %d sessions lost since the herd\n", lost, o.boxes)
+	if lost > 0 {
+		return errors.New("sessions were lost")
+	}
+	return nil
 }
 
 // absence kills the host and starts it again after a while.
 func absence(ctx context.Context, out io.Writer, o options, h *host, c *crowd) error {
-	before := c.sessions()
 	h.kill()
 	if err := sleep(ctx, o.away); err != nil {
 		return err
@@ -105,23 +114,13 @@ func absence(ctx context.Context, out io.Writer, o options, h *host, c *crowd) e
 		return err
 	}
 	begun := time.Now()
-	if err := c.await(ctx, o.boxes); err != nil {
+	if err := c.await(ctx, begun); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "      all are active again %.1f s after the host answers\n", time.Since(begun).Seconds())
 	report(out, c.take(), "heartbeat")
 	u := h.usage()
-	fmt.Fprintf(out, "      host: %.1f s of CPU, RSS %.1f MiB, at most %.1f MiB\n", u.cpu.Seconds(), mib(u.rss), mib(u.peak))
-	lost := 0
-	for i, id := range c.sessions() {
-		if id != before[i] {
-			lost++
-		}
-	}
-	fmt.Fprintf(out, "      %d of %d sessions lost\n", lost, o.boxes)
-	if lost > 0 {
-		return errors.New("sessions were lost")
-	}
+	fmt.Fprintf(out, "      host: %.1f s of CPU, RSS %.1f MiB, at most %.1f MiB\n\n", u.cpu.Seconds(), mib(u.rss), mib(u.peak))
 	return nil
 }
 

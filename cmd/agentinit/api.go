@@ -141,10 +141,10 @@ func rateLimit(m *schema.Manifest) int {
 }
 
 // byToken lets a spawned agent in as itself, and the boxes of a host.
-func (b *box) byToken(token string) (probes.Principal, bool) {
+func (b *box) byToken(token string) (probes.Principal, error) {
 	if b.agentTokens != nil {
 		if id, ok := b.agentTokens.AgentByToken(token); ok {
-			return probes.Principal{Role: rest.RoleAgent, ID: id}, true
+			return probes.Principal{Role: rest.RoleAgent, ID: id}, nil
 		}
 	}
 	return b.hosting.principal(token)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/dreamlab-ai/agentinit/adapters/federation"
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 	"github.com/dreamlab-ai/agentinit/supervisor/audit"
@@ -26,7 +27,9 @@ func (b *box) openAudit() *audit.Log {
 const auditPath = 256
 
 // auditRequests records every request to the slots and agents that may change
-// something, with who made it and what it was answered.
+// something, with who made it and what it was answered. Heartbeats are recorded only
+// if the caller is at fault: those of ten thousand boxes would leave no room for the
+// rest of a day.
 func auditRequests(record *audit.Log, next http.Handler) http.Handler {
 	if record == nil {
 		return next
@@ -41,6 +44,9 @@ func auditRequests(record *audit.Log, next http.Handler) http.Handler {
 		// Also when the handler panics: what it changed until then is unknown.
 		defer func() {
 			path := r.URL.Path
+			if path == federation.HeartbeatPath && (answer.Status < 400 || answer.Status >= 500) {
+				return
+			}
 			e := audit.Entry{
 				Via: "http", Action: exchange.Method(r.Method, "other") + " " + path[:min(len(path), auditPath)],
 				Remote: r.RemoteAddr, Outcome: strconv.Itoa(answer.Status),

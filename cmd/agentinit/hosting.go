@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"path/filepath"
 	"time"
 
@@ -66,6 +67,7 @@ func (h *hosting) open(ctx context.Context) {
 			File:     filepath.Join(h.b.roots.Workspace, registryFile),
 			Conninfo: cmp.Or(h.b.getenv("AGENTBOX_FEDERATION_REGISTRY"), h.m.Federation.Registry),
 			Interval: h.m.Federation.Heartbeat.Std(), Endpoints: h.endpoints,
+			Trouble: func(err error) { h.tell("FederationRegistryUnavailable", err) },
 		})
 		cancel()
 		if err == nil {
@@ -131,45 +133,34 @@ func (b *box) publicBase(m *schema.Manifest) string {
 	return ""
 }
 
-// principal is who holds a token of the federation.
-func (h *hosting) principal(token string) (probes.Principal, bool) {
+// principal is who holds a token of the federation. A box that hears 401 gives its
+// session up: while the registry cannot be asked, it must hear 503.
+func (h *hosting) principal(token string) (probes.Principal, error) {
 	if h == nil {
-		return probes.Principal{}, false
+		return probes.Principal{}, probes.ErrBadCredential
 	}
 	if shared := h.b.getenv("AGENTBOX_FEDERATION_TOKEN"); shared != "" {
 		a, b := sha256.Sum256([]byte(shared)), sha256.Sum256([]byte(token))
 		if subtle.ConstantTimeCompare(a[:], b[:]) == 1 {
-			return probes.Principal{Role: rest.RoleMember, ID: "federation-token"}, true
+			return probes.Principal{Role: rest.RoleMember, ID: "federation-token"}, nil
 		}
 	}
-	m, ok := mesh.Member{Unknown: true}, true
-	if host := h.get(); host != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), tokenLimit)
-		defer cancel()
-		m, ok = host.ByToken(ctx, token)
+	host := h.get()
+	if host == nil {
+		return probes.Principal{}, probes.ErrCannotTell
 	}
-	if !ok {
-		return probes.Principal{}, false
+	ctx, cancel := context.WithTimeout(context.Background(), tokenLimit)
+	defer cancel()
+	m, err := host.ByToken(ctx, token)
+	switch {
+	case errors.Is(err, adapters.ErrNotFound):
+		return probes.Principal{}, probes.ErrBadCredential
+	case err != nil:
+		return probes.Principal{}, probes.ErrCannotTell
+	case m.Ended:
+		return probes.Principal{Role: rest.RoleEnded, ID: m.Box}, nil
 	}
-	if m.Unknown {
-		// A box that hears 401 gives its session up: it must hear 503.
-		return probes.Principal{Role: rest.RoleEnded, ID: unknownBox}, true
-	}
-	if m.Ended {
-		return probes.Principal{Role: rest.RoleEnded, ID: m.Box}, true
-	}
-	return probes.Principal{Role: rest.RoleBox, ID: m.Box}, true
-}
-
-// unknownBox holds a token that cannot be looked up now. It is no valid box id.
-const unknownBox = "?"
-
-// Heartbeat implements rest.Host.
-func (h *hosting) Heartbeat(ctx context.Context, box string, b federation.Beat) (federation.BeatAnswer, *federation.Eviction, error) {
-	if box == unknownBox {
-		return federation.BeatAnswer{}, nil, adapters.Errorf(adapters.CodeUnavailable, "the registry of boxes cannot be asked now").WithRetryAfter(notYet)
-	}
-	return h.lateHost.Heartbeat(ctx, box, b)
+	return probes.Principal{Role: rest.RoleBox, ID: m.Box}, nil
 }
 
 // signer is who may register with a signature.

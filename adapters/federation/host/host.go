@@ -12,6 +12,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -28,7 +29,9 @@ type Config struct {
 	Interval time.Duration
 	// Endpoints are handed out to boxes. It must return from memory.
 	Endpoints func() federation.Endpoints
-	Now       func() time.Time // time.Now when nil
+	// Trouble is told when heartbeats can no longer be written; nil drops it.
+	Trouble func(error)
+	Now     func() time.Time // time.Now when nil
 }
 
 // Limits of a host.
@@ -36,8 +39,10 @@ const (
 	// maxRegistering is how many registrations are served at once; the others are told
 	// to try again. After an outage all boxes of the mesh register at once.
 	maxRegistering = 64
-	// patience is how long a registration waits for its turn.
-	patience = 2 * time.Second
+	// maxWaiting is how many registrations wait for their turn, because the host also
+	// serves others. patience is how long one waits.
+	maxWaiting = 128
+	patience   = 2 * time.Second
 	// spread is the range, in seconds, of the random pause after which a refused box
 	// is told to try again.
 	spread = 30
@@ -49,7 +54,13 @@ const (
 	// tokenLife is how long a token is accepted without asking the registry: an
 	// eviction by another host takes effect here after that time at the latest.
 	tokenLife = 5 * time.Second
-	maxTokens = 20_000
+	// sessionLife is the same for a heartbeat: it is how a box hears of an eviction.
+	sessionLife = time.Second
+	maxTokens   = 20_000
+	// writeEvery is how often heartbeats are written: what the registry says of them
+	// is as old, at most, after a host was killed.
+	writeEvery = time.Second
+	writeLimit = 10 * time.Second
 	// silentAfter is how many intervals without a heartbeat make a box silent.
 	silentAfter = 3
 )
@@ -58,15 +69,31 @@ const (
 type Host struct {
 	cfg   Config
 	store store
-	gate  chan struct{}
+	gate  chan struct{} // a token: one registers
+	queue chan struct{} // a token: one waits to
+
+	stop    context.CancelFunc
+	writing sync.WaitGroup
+	failing atomic.Bool // heartbeats could not be written the last time
 
 	mu     sync.Mutex
-	tokens map[string]believed // by hash
+	tokens map[string]*believed // by hash
+	boxes  map[string]*believed // the same by box
+	beats  map[string]heard     // to be written, by box
 }
 
+// believed is what the registry said a moment ago of a token.
 type believed struct {
-	member Member
-	until  time.Time
+	hash, session string
+	member        Member
+	asked         time.Time
+}
+
+// heard is a heartbeat.
+type heard struct {
+	session, beat string
+	seq           uint64
+	at            int64
 }
 
 // Open opens the registry.
@@ -75,7 +102,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 		cfg.Now = time.Now
 	}
 	cfg.Interval = cmp.Or(cfg.Interval, federation.DefaultInterval)
-	h := &Host{cfg: cfg, gate: make(chan struct{}, maxRegistering), tokens: map[string]believed{}}
+	h := newHost(cfg)
 	var err error
 	if cfg.Conninfo != "" {
 		h.store, err = openServer(ctx, cfg.Conninfo)
@@ -85,11 +112,27 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	h.stop = stop
+	h.writing.Go(func() { h.keepWriting(running) })
 	return h, nil
 }
 
-// Close ends the connections to the registry.
-func (h *Host) Close() error { return h.store.close() }
+// newHost is a host without its registry.
+func newHost(cfg Config) *Host {
+	return &Host{
+		cfg: cfg, gate: make(chan struct{}, maxRegistering), queue: make(chan struct{}, maxWaiting),
+		tokens: map[string]*believed{}, boxes: map[string]*believed{}, beats: map[string]heard{},
+	}
+}
+
+// Close writes the heartbeats that are not written yet and ends the connections to
+// the registry.
+func (h *Host) Close() error {
+	h.stop()
+	h.writing.Wait()
+	return h.store.close()
+}
 
 // Register makes a session. principal is the authenticated caller: a box id that
 // another principal has registered is refused.
@@ -124,6 +167,7 @@ func (h *Host) Register(ctx context.Context, principal string, r federation.Regi
 	if err != nil {
 		return federation.Grant{}, typed(err)
 	}
+	h.forget(r.BoxID)
 	return federation.Grant{
 		SessionID: id, Token: token, Nonce: r.Nonce, HeartbeatIntervalS: int(h.cfg.Interval.Seconds()),
 		ContractRanges: ranges(), Endpoints: h.cfg.Endpoints(),
@@ -160,9 +204,20 @@ func ranges() map[string]string {
 	return out
 }
 
-// enter waits until the registration may begin. A box that must wait too long is told
-// to try again after a random pause.
+// enter waits until the registration may begin, if not too many wait already. A box that
+// must wait too long is told to try again after a random pause.
 func (h *Host) enter(ctx context.Context) error {
+	select {
+	case h.gate <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case h.queue <- struct{}{}:
+		defer func() { <-h.queue }()
+	default:
+		return comeBack()
+	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -171,9 +226,13 @@ func (h *Host) enter(ctx context.Context) error {
 	case <-ctx.Done():
 		return adapters.AsError(context.Cause(ctx))
 	case <-timer.C:
-		wait := time.Duration(1+mathrand.IntN(spread)) * time.Second
-		return adapters.Errorf(adapters.CodeUnavailable, "too many boxes register at once").WithRetryAfter(wait)
+		return comeBack()
 	}
+}
+
+func comeBack() error {
+	wait := time.Duration(1+mathrand.IntN(spread)) * time.Second
+	return adapters.Errorf(adapters.CodeUnavailable, "too many boxes register at once").WithRetryAfter(wait)
 }
 
 func mayRegister(t tx, principal string, r federation.Registration) error {
@@ -197,17 +256,23 @@ func mayRegister(t tx, principal string, r federation.Registration) error {
 }
 
 // Heartbeat records a heartbeat. box is the holder of the token that came with it;
-// gone is set when the session has ended.
+// gone is set when the session has ended. The heartbeat of a session whose token the registry
+// has just confirmed is written later, together with others.
 func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (answer federation.BeatAnswer, gone *federation.Eviction, err error) {
 	raw, err := json.Marshal(b)
 	if err != nil {
 		return answer, nil, err
 	}
-	now := h.cfg.Now().UnixMilli()
+	endpoints := h.cfg.Endpoints()
+	answer.Endpoints = &endpoints
+	now := h.cfg.Now()
+	beat := heard{b.SessionID, string(raw), b.Seq, now.UnixMilli()}
+	if h.note(box, beat, now) {
+		return answer, nil, nil
+	}
 	err = h.store.write(ctx, func(t tx) error {
-		n, err := t.exec(`UPDATE federation_sessions SET last_seen = ?1, seq = ?2, beat = ?3 WHERE id = ?4 AND box_id = ?5 AND ended_at = 0`,
-			now, int64(b.Seq), string(raw), b.SessionID, box)
-		if err != nil || n > 0 {
+		known, err := beat.write(t, box)
+		if err != nil || known {
 			return err
 		}
 		gone = &federation.Eviction{Reason: "the host does not know this session"}
@@ -219,10 +284,9 @@ func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (an
 		return err
 	})
 	if err != nil || gone != nil {
-		return answer, gone, typed(err)
+		return federation.BeatAnswer{}, gone, typed(err)
 	}
-	endpoints := h.cfg.Endpoints()
-	return federation.BeatAnswer{Endpoints: &endpoints}, nil, nil
+	return answer, nil, nil
 }
 
 // Deregister ends a session. It is no error if there is none.
@@ -280,49 +344,55 @@ type Member struct {
 	Box string
 	// Ended: the session is over. Its holder may only hear why.
 	Ended bool
-	// Unknown: the registry cannot be asked now. Its holder may only hear that.
-	Unknown bool
 }
 
-// ByToken finds the holder of a token.
-func (h *Host) ByToken(ctx context.Context, token string) (Member, bool) {
+// ByToken finds the holder of a token. The error is NOT_FOUND only if the registry
+// says so.
+func (h *Host) ByToken(ctx context.Context, token string) (Member, error) {
 	key, now := hash(token), h.cfg.Now()
 	h.mu.Lock()
 	known, ok := h.tokens[key]
 	h.mu.Unlock()
-	if ok && now.Before(known.until) {
-		return known.member, true
+	if ok && now.Before(known.asked.Add(tokenLife)) {
+		return known.member, nil
 	}
-	var m Member
+	b := &believed{hash: key, asked: now}
 	missing := false
 	err := h.store.read(ctx, func(t tx) error {
-		err := t.row(`SELECT box_id, ended_at <> 0 FROM federation_sessions WHERE token_hash = ?1`, key).Scan(&m.Box, &m.Ended)
+		err := t.row(`SELECT id, box_id, ended_at <> 0 FROM federation_sessions WHERE token_hash = ?1`, key).Scan(&b.session, &b.member.Box, &b.member.Ended)
 		missing = errors.Is(err, sql.ErrNoRows)
 		return err
 	})
 	if missing {
-		return Member{}, false
+		return Member{}, adapters.NotFound("session", "of this token")
 	}
 	if err != nil {
-		return Member{Unknown: true}, true
+		return Member{}, typed(err)
 	}
+	h.believe(b)
+	return b.member, nil
+}
+
+func (h *Host) believe(b *believed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.tokens) >= maxTokens {
 		clear(h.tokens)
+		clear(h.boxes)
 	}
-	h.tokens[key] = believed{m, now.Add(tokenLife)}
-	return m, true
+	if old := h.boxes[b.member.Box]; old != nil {
+		delete(h.tokens, old.hash)
+	}
+	h.tokens[b.hash], h.boxes[b.member.Box] = b, b
 }
 
 // forget drops the remembered token of a box: the next one is looked up in the registry.
 func (h *Host) forget(box string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for key, b := range h.tokens {
-		if b.member.Box == box {
-			delete(h.tokens, key)
-		}
+	if b := h.boxes[box]; b != nil {
+		delete(h.tokens, b.hash)
+		delete(h.boxes, box)
 	}
 }
 
@@ -340,6 +410,9 @@ type BoxStatus struct {
 
 // Boxes lists the boxes by id.
 func (h *Host) Boxes(ctx context.Context) ([]BoxStatus, error) {
+	if err := h.writeBeats(ctx); err != nil {
+		return nil, typed(err)
+	}
 	out := []BoxStatus{}
 	silent := h.silentSince()
 	err := h.store.read(ctx, func(t tx) error {
@@ -378,6 +451,9 @@ func (h *Host) Boxes(ctx context.Context) ([]BoxStatus, error) {
 
 // Count counts the boxes by state: active, silent, evicted.
 func (h *Host) Count(ctx context.Context) (map[string]int, error) {
+	if err := h.writeBeats(ctx); err != nil {
+		return nil, typed(err)
+	}
 	var all, evicted, silent int
 	err := h.store.read(ctx, func(t tx) error {
 		return t.row(`SELECT COUNT(*), COUNT(CASE WHEN ended_at <> 0 THEN 1 END), COUNT(CASE WHEN ended_at = 0 AND last_seen < ?1 THEN 1 END) FROM federation_sessions`,

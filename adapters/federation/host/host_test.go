@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -89,20 +90,21 @@ func TestSession(t *testing.T) {
 			t.Errorf("%+v", g)
 		}
 		for _, h := range []*Host{a, b} {
-			if m, ok := h.ByToken(t.Context(), g.Token); !ok || m != (Member{Box: "box-1"}) {
-				t.Errorf("the token is %v's, %v", m, ok)
+			if m, err := h.ByToken(t.Context(), g.Token); err != nil || m != (Member{Box: "box-1"}) {
+				t.Errorf("the token is %v's, %v", m, err)
 			}
 			if gone := beat(t, h, "box-1", g); gone != nil {
 				t.Errorf("%+v", gone)
 			}
 		}
-		if _, ok := a.ByToken(t.Context(), "another"); ok {
-			t.Error("an unknown token is somebody's")
+		if _, err := a.ByToken(t.Context(), "another"); !errors.Is(err, adapters.ErrNotFound) {
+			t.Errorf("an unknown token: %v", err)
 		}
 		if _, gone, err := a.Heartbeat(t.Context(), "box-2", federation.Beat{SessionID: g.SessionID}); err != nil || gone == nil {
 			t.Errorf("another box's heartbeat: %v %v", gone, err)
 		}
 		next := register(t, b, "box-1", "boot-2")
+		a.forget("box-1") // as a second later
 		if gone := beat(t, a, "box-1", g); gone == nil || gone.Permanent {
 			t.Errorf("the replaced session: %+v", gone)
 		}
@@ -128,8 +130,8 @@ func TestEviction(t *testing.T) {
 		if gone := beat(t, a, "box-1", g); gone == nil || *gone != (federation.Eviction{Reason: "maintenance", RetryAfterS: 9}) {
 			t.Errorf("%+v", gone)
 		}
-		if m, ok := b.ByToken(t.Context(), g.Token); !ok || !m.Ended {
-			t.Errorf("%+v %v", m, ok)
+		if m, err := b.ByToken(t.Context(), g.Token); err != nil || !m.Ended {
+			t.Errorf("%+v %v", m, err)
 		}
 		if boxes, err := a.Boxes(t.Context()); err != nil || len(boxes) != 1 || boxes[0].State != "evicted" || boxes[0].Registration.BootID != "boot-1" {
 			t.Errorf("%+v %v", boxes, err)
@@ -254,6 +256,146 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// Heartbeats of a session that was just confirmed are written together, soon after; a
+// host that goes in good order leaves none unwritten.
+func TestHeartbeatsAreWrittenTogether(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
+		a, b := open(t), open(t)
+		g := register(t, a, "box-1", "boot-1")
+		noted := func() int {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return len(a.beats)
+		}
+		status := func(h *Host) string {
+			boxes, err := h.Boxes(t.Context())
+			if err != nil || len(boxes) != 1 {
+				t.Fatalf("%v %v", boxes, err)
+			}
+			return boxes[0].Beat.Status
+		}
+		a.stop() // what writes every second does not interfere
+		a.writing.Wait()
+		if beat(t, a, "box-1", g); noted() != 0 || status(b) != "ok" {
+			t.Errorf("that of a session nobody has asked the registry for waits: %d, %q", noted(), status(b))
+		}
+		if _, err := a.ByToken(t.Context(), g.Token); err != nil {
+			t.Fatal(err)
+		}
+		if _, gone, err := a.Heartbeat(t.Context(), "box-1", federation.Beat{SessionID: g.SessionID, Seq: 2, Status: "degraded"}); gone != nil || err != nil {
+			t.Fatalf("%v %v", gone, err)
+		}
+		if noted() != 1 || status(b) != "ok" {
+			t.Errorf("%d wait, and the other host reads %q", noted(), status(b))
+		}
+		if got := status(a); got != "degraded" || noted() != 0 || status(b) != "degraded" {
+			t.Errorf("the list of the host that heard it has %q, %d wait", got, noted())
+		}
+		// Another box, and an ended session, are never taken from memory.
+		if _, gone, err := a.Heartbeat(t.Context(), "box-2", federation.Beat{SessionID: g.SessionID}); gone == nil || err != nil {
+			t.Errorf("another box: %v %v", gone, err)
+		}
+		if err := a.Evict(t.Context(), "box-1", "maintenance", false, 0); err != nil {
+			t.Fatal(err)
+		}
+		if gone := beat(t, a, "box-1", g); gone == nil {
+			t.Error("an evicted box is not told")
+		}
+		if _, err := a.ByToken(t.Context(), g.Token); err != nil {
+			t.Fatal(err)
+		}
+		if gone := beat(t, a, "box-1", g); gone == nil || noted() != 0 {
+			t.Error("an evicted box is not told once its token was looked up")
+		}
+	})
+}
+
+// A registry that cannot be written for a while has the heartbeats later, the newest of
+// each box; somebody is told, once.
+func TestHeartbeatsOutliveATrouble(t *testing.T) {
+	told := make(chan error, 10)
+	h, err := Open(t.Context(), Config{
+		File: filepath.Join(t.TempDir(), "f.db"), Trouble: func(err error) { told <- err },
+		Endpoints: func() federation.Endpoints { return federation.Endpoints{} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	g := register(t, h, "box-1", "boot-1")
+	h.stop()
+	h.writing.Wait()
+	works := h.store
+	h.store = broken{works}
+	for seq := range uint64(3) {
+		if _, err := h.ByToken(t.Context(), g.Token); err != nil {
+			t.Fatal(err)
+		}
+		if _, gone, err := h.Heartbeat(t.Context(), "box-1", federation.Beat{SessionID: g.SessionID, Seq: seq}); gone != nil || err != nil {
+			t.Fatalf("%v %v", gone, err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		h.keepWriting(ended)
+	}
+	if len(told) != 1 {
+		t.Errorf("told %d times", len(told))
+	}
+	h.store = works
+	if boxes, err := h.Boxes(t.Context()); err != nil || len(boxes) != 1 || boxes[0].Beat.Seq != 2 {
+		t.Errorf("%+v %v", boxes, err)
+	}
+}
+
+// broken is a store that takes no changes.
+type broken struct{ store }
+
+func (broken) write(context.Context, func(tx) error) error {
+	return adapters.Errorf(adapters.CodeUnavailable, "the disk is full")
+}
+
+// So many register at once, some more wait for their turn, and all others are told at
+// once to come back, at different times.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(Config{})
+		for range maxRegistering {
+			if err := h.enter(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begun := time.Now()
+		waited := make(chan error, maxWaiting)
+		for range maxWaiting {
+			go func() { waited <- h.enter(t.Context()) }()
+		}
+		synctest.Wait()
+		later := map[time.Duration]bool{}
+		for range 100 {
+			var e *adapters.Error
+			if err := h.enter(t.Context()); !errors.As(err, &e) || e.Code != adapters.CodeUnavailable || e.RetryAfter() < time.Second || e.RetryAfter() > spread*time.Second {
+				t.Fatalf("%v", err)
+			}
+			later[e.RetryAfter()] = true
+		}
+		if time.Since(begun) != 0 || len(later) < 10 {
+			t.Errorf("told after %s to come back at %d different times", time.Since(begun), len(later))
+		}
+		<-h.gate // one is done
+		if err := <-waited; err != nil {
+			t.Errorf("the one whose turn it is: %v", err)
+		}
+		for range maxWaiting - 1 {
+			if err := <-waited; !errors.Is(err, adapters.ErrUnavailable) {
+				t.Errorf("one that had no turn: %v", err)
+			}
+		}
+		if time.Since(begun) != patience || len(h.queue) != 0 {
+			t.Errorf("after %s, %d wait", time.Since(begun), len(h.queue))
+		}
+	})
+}
+
 // A registry that cannot be asked is not one that does not know the token.
 func TestTokenWhileTheRegistryIsAway(t *testing.T) {
 	h, err := Open(t.Context(), Config{File: filepath.Join(t.TempDir(), "f.db"), Endpoints: func() federation.Endpoints { return federation.Endpoints{} }})
@@ -264,7 +406,7 @@ func TestTokenWhileTheRegistryIsAway(t *testing.T) {
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if m, ok := h.ByToken(t.Context(), g.Token); !ok || m != (Member{Unknown: true}) {
-		t.Errorf("%+v %v", m, ok)
+	if m, err := h.ByToken(t.Context(), g.Token); !errors.Is(err, adapters.ErrUnavailable) {
+		t.Errorf("%+v %v", m, err)
 	}
 }
