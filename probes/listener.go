@@ -156,6 +156,16 @@ func (l *boundedListener) place(b *boundedConn, now bool) (victim *boundedConn, 
 	return victim, true
 }
 
+// deferAccept leaves connections to the kernel until they have sent something, or for
+// as long as a request may take to come (TCP_DEFER_ACCEPT, tcp(7)): those that are
+// accepted can be answered at once, and silent ones cost neither descriptor nor memory
+// here. A kernel that refuses hands them over at once.
+func deferAccept(_, _ string, raw syscall.RawConn) error {
+	return raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, int(ReadHeaderTimeout.Seconds()))
+	})
+}
+
 // socketBuffer bounds what the kernel holds of one connection in each direction, in
 // bytes; it doubles the number (socket(7)). By itself it grows a buffer to megabytes
 // for a client that asks much and reads nothing.

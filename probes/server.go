@@ -236,7 +236,7 @@ func (s *Server) keep(ctx context.Context, l *listener, n net.Listener) {
 }
 
 func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
-	n, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
+	n, err := (&net.ListenConfig{Control: deferAccept}).Listen(ctx, "tcp", l.address)
 	s.mu.Lock()
 	same := err != nil && l.reason == err.Error()
 	if err != nil {

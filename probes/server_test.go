@@ -448,6 +448,35 @@ func TestTakenPortIsSaidAndTriedAgain(t *testing.T) {
 	s.Wait()
 }
 
+// Connections that send nothing stay in the kernel; those that ask are served at once.
+func TestSilentConnectionsAreNotAccepted(t *testing.T) {
+	r := newRig(t, AuthBearer)
+	n, err := r.server.bind(t.Context(), &listener{name: "management", address: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", n.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	dial()
+	asks := dial()
+	fmt.Fprint(asks, "GET / HTTP/1.1\r\n")
+	c, err := n.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.RemoteAddr().String() != asks.LocalAddr().String() {
+		t.Errorf("%s was accepted, %s has asked", c.RemoteAddr(), asks.LocalAddr())
+	}
+}
+
 // A flood of connections that send a byte and wait must not lock anyone out.
 func TestSlowConnectionsLockNobodyOut(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
