@@ -81,8 +81,8 @@ HOST := env -u GOARCH -u GOOS go run -ldflags "$(LDFLAGS)"
 LABELS = -label org.opencontainers.image.version=$(VERSION) -label org.opencontainers.image.revision=$(COMMIT)
 
 image: ## the container image of MANIFEST for GOARCH as one tar, for docker, podman and containerd
-	@$(MAKE) -s dist/$(GOARCH)/agentinit dist/$(GOARCH)/agentctl
 	@$(HOST) ./cmd/agentctl config validate --system $(NIXSYSTEM) $(MANIFEST)
+	@$(MAKE) -s dist/$(GOARCH)/agentinit dist/$(GOARCH)/agentctl
 	@$(HOST) ./cmd/agentctl generate image --system $(NIXSYSTEM) -o dist/$(GOARCH)/image.json $(MANIFEST) 2>/dev/null
 	@$(HOST) ./image -o dist/agentbox-$(GOARCH).tar -arch $(GOARCH) -ref localhost/agentbox:dev -ref localhost/agentbox:runtime-$(NIXSYSTEM) \
 	  -config dist/$(GOARCH)/image.json -roots $(LABELS) \
