@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,19 +12,13 @@ import (
 
 // The pods that we hand to Kubernetes run under podman kube play, which reads the
 // same objects: the example that is written by hand, and what `agentctl generate
-// kubernetes` makes. podman 4.3 knows neither StatefulSet nor subPath: the template
-// becomes a pod, and the manifest is that of the image instead of the ConfigMap's.
+// kubernetes` makes.
 func TestKubePlay(t *testing.T) {
 	needsPodman(t)
 	dir := t.TempDir()
 	makeImage(t, dir, example(t, "minimal"), nil)
 	image := "localhost/agentbox:runtime-" + system()
-	// podman raises limits unless it is told which: not every machine lets it.
-	conf := filepath.Join(dir, "containers.conf")
-	if err := os.WriteFile(conf, []byte("[containers]\ndefault_ulimits = [\"nofile=4096:4096\", \"nproc=4096:4096\"]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("CONTAINERS_CONF", conf)
+	fewerLimits(t)
 	written, err := os.ReadFile(filepath.Join("..", "examples", "kubernetes", "pod.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -33,14 +26,27 @@ func TestKubePlay(t *testing.T) {
 	generated := output(t, binary(t, "agentctl"), "generate", "kubernetes", "--system", system(), "--image", image, example(t, "minimal"))
 	for name, objects := range map[string][]byte{
 		"written":   bytes.ReplaceAll(written, []byte("image: agentbox:dev"), []byte("image: "+image)),
-		"generated": podOf(t, generated),
+		"generated": podOf(t, generated, "agentbox", image),
 	} {
 		t.Run(name, func(t *testing.T) { played(t, objects) })
 	}
 }
 
-// podOf makes a pod of the StatefulSet and keeps the ConfigMaps.
-func podOf(t *testing.T, objects []byte) []byte {
+// fewerLimits tells podman which limits a pod gets: it would raise them, and not every
+// machine lets it.
+func fewerLimits(t *testing.T) {
+	t.Helper()
+	conf := filepath.Join(t.TempDir(), "containers.conf")
+	if err := os.WriteFile(conf, []byte("[containers]\ndefault_ulimits = [\"nofile=4096:4096\", \"nproc=4096:4096\"]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CONTAINERS_CONF", conf)
+}
+
+// podOf makes a pod of the StatefulSet and keeps the ConfigMaps. podman 4.3 knows
+// neither StatefulSet nor subPath: the manifest is in a directory of its own, and the
+// claims become memory.
+func podOf(t *testing.T, objects []byte, name, image string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := yaml.NewEncoder(&out)
@@ -52,13 +58,36 @@ func podOf(t *testing.T, objects []byte) []byte {
 		}
 		switch o["kind"] {
 		case "StatefulSet":
-			template := o["spec"].(map[string]any)["template"].(map[string]any)
+			spec := o["spec"].(map[string]any)
+			template := spec["template"].(map[string]any)
 			template["apiVersion"], template["kind"] = "v1", "Pod"
-			template["metadata"].(map[string]any)["name"] = "agentbox"
-			for _, c := range template["spec"].(map[string]any)["containers"].([]any) {
+			template["metadata"].(map[string]any)["name"] = name
+			pod := template["spec"].(map[string]any)
+			for _, c := range pod["containers"].([]any) {
 				c := c.(map[string]any)
-				c["imagePullPolicy"] = "Never"
-				c["volumeMounts"] = slices.DeleteFunc(c["volumeMounts"].([]any), func(m any) bool { return m.(map[string]any)["subPath"] != nil })
+				c["image"], c["imagePullPolicy"] = image, "Never"
+				for _, p := range c["ports"].([]any) {
+					p.(map[string]any)["hostPort"] = freePort(t) // else podman takes the box's own
+				}
+				for _, m := range c["volumeMounts"].([]any) {
+					m := m.(map[string]any)
+					m["name"] = name + "-" + m["name"].(string)
+					if m["subPath"] != nil {
+						c["env"] = append(c["env"].([]any), map[string]any{"name": "AGENTBOX_CONFIG", "value": "/manifest/" + m["subPath"].(string)})
+						m["mountPath"] = "/manifest"
+						delete(m, "subPath")
+					}
+				}
+			}
+			claims, _ := spec["volumeClaimTemplates"].([]any)
+			for _, c := range claims {
+				pod["volumes"] = append(pod["volumes"].([]any), map[string]any{
+					"name": c.(map[string]any)["metadata"].(map[string]any)["name"], "emptyDir": map[string]any{"medium": "Memory"},
+				})
+			}
+			for _, v := range pod["volumes"].([]any) { // which all pods of podman share by their names
+				v := v.(map[string]any)
+				v["name"] = name + "-" + v["name"].(string)
 			}
 			pods++
 			o = template
@@ -104,5 +133,49 @@ func played(t *testing.T, objects []byte) {
 	mustPodman(t, "stop", "-t", "30", c)
 	if code := mustPodman(t, "inspect", "--format", "{{.State.ExitCode}}", c); code != "0" {
 		t.Errorf("ended with %s", code)
+	}
+}
+
+// The host and two boxes of deploy/fleet find each other by the names of their
+// objects. podman 4.3 does not read the token from a Secret, so it is in the
+// environment.
+func TestFleet(t *testing.T) {
+	needsPodman(t)
+	fewerLimits(t)
+	makeImage(t, t.TempDir(), example(t, "minimal"), nil)
+	mustPodman(t, "network", "create", "fleet")
+	t.Cleanup(func() { mustPodman(t, "network", "rm", "-f", "fleet") })
+	pod := func(file, name string) (container string) {
+		t.Helper()
+		objects, err := os.ReadFile(filepath.Join("..", "deploy", "fleet", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := []byte("          env:\n")
+		objects = bytes.Replace(objects, env, append(env, "            - name: AGENTBOX_FEDERATION_TOKEN\n              value: "+meshToken+"\n"...), 1)
+		path := filepath.Join(t.TempDir(), "pod.yaml")
+		if err := os.WriteFile(path, podOf(t, objects, name, "localhost/agentbox:runtime-"+system()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		container = name + "-agentbox"
+		t.Cleanup(func() {
+			if t.Failed() {
+				logs, err := podman(t, "logs", container)
+				t.Logf("logs of %s (%v):\n%s", name, err, logs)
+			}
+			mustPodman(t, "kube", "down", path)
+		})
+		mustPodman(t, "kube", "play", "--network", "fleet", path)
+		return container
+	}
+	host := pod("host.yaml", "mesh-host")
+	mustPodman(t, "exec", host, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "80s")
+	boxes := []string{pod("box.yaml", "agentbox-0"), pod("box.yaml", "agentbox-1")}
+	comesTo(t, "the host knows both boxes", func() bool {
+		out, err := podman(t, "exec", host, "/bin/agentctl", "federation", "status")
+		return err == nil && strings.Contains(out, "2 active, 0 silent, 0 evicted")
+	})
+	for _, c := range boxes {
+		mustPodman(t, "exec", c, "/bin/agentctl", "wait", "--for", "ready", "--timeout", "80s")
 	}
 }
