@@ -63,11 +63,11 @@ func newRestart(c *cli) *cobra.Command {
 	cmd, req := c.newAction(verb{
 		use: "restart NAME...|--all", short: "Restart programs", done: "restarted", already: "not restarted",
 		long: `Restart programs and wait until each is RUNNING, has completed, or has failed.
-With --all, every program stops first, those that depend on others before these;
-then they start in the order of the boot.
+With --all, every program stops first, in the reverse order of the boot; then
+they start in the order of the boot.
 
-With --rolling one program after the other is restarted, each when the one
-before is ready again; the first that does not return ends it.`,
+With --rolling, programs restart one after the other, each when the one before is
+ready again. If one does not become ready, the rest are not restarted.`,
 		ask: (*api.Client).Restart,
 	})
 	cmd.Flags().BoolVar(&req.Rolling, "rolling", false, "one after the other, each when the one before is ready")

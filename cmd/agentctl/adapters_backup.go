@@ -21,12 +21,13 @@ func newBackup(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "backup FILE|-", Short: "Write a consistent copy of all local state", Args: cobra.ExactArgs(1),
 		Long: `Write a consistent copy of all local state of the running box as a tar: beads,
-memory, events, tasks. Keys and identities are left out unless asked for; a file
-that holds them is as secret as they are. FILE appears when it is complete.
+memory, events, tasks. Keys and identities are left out unless you ask for them
+with --include-secrets; keep such a backup secret. FILE appears when it is
+complete.
 
-Where something cannot be copied, because its slot is degraded for instance,
-there is no backup and the error says what it is. --skip leaves it out, and the
-backup says so of itself.`,
+If a part cannot be copied, for example because its slot is degraded, there is no
+backup, and the error names the part. --skip leaves a part out; the backup
+records that.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := api.AdapterRequest{Method: http.MethodGet, Path: "/v1/backup", Query: url.Values{"skip": skip}}
 			if secrets {
@@ -82,15 +83,15 @@ func newRestore(c *cli) *cobra.Command {
 	var parts []string
 	cmd := &cobra.Command{
 		Use: "restore FILE|-", Short: "Put a backup back in place", Args: cobra.ExactArgs(1),
-		Long: `Put a backup back in place in the running box. The whole of it is checked before
-anything is touched: every checksum, and that each part opens and is of no newer
-form than the box knows. A slot whose state is replaced is out of service
-meanwhile; what it had is kept beside it as NAME.before-TIME. State that is in
-use is replaced only with --replace, and none while tasks run.
+		Long: `Put a backup back in place in the running box. agentinit checks the whole backup
+before it changes anything: every checksum, and that this version can open each
+part. While the state of a slot is replaced, the slot is out of service. Its
+former state is kept beside it as NAME.before-TIME. Restore replaces state that
+is in use only with --replace, and not while tasks run.
 
-A box whose state is lost is started empty, and then restored. Keys and
-identities are put back only with --include-secrets; they are read at the next
-start. Programs on the same files must be stopped first.`,
+If a box has lost its state, start it empty, then restore. Keys and identities
+are put back only with --include-secrets; agentinit reads them at its next start.
+First stop the programs that use the same files.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := io.NopCloser(c.stdin)
 			if args[0] != "-" {

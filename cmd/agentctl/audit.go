@@ -20,9 +20,9 @@ func newAudit(c *cli) *cobra.Command {
 		Use:   "audit",
 		Short: "Show who asked agentinit for what",
 		Long: `Show every request that changed something or was refused: over the control
-socket, over HTTP, by a signal. Each entry has the hash of the one before. The
-whole record is in audit.jsonl in the runtime directory (/run/agentbox); here are
-the newest entries, from agentinit's memory.
+socket, over HTTP, by a signal. Each entry has the hash of the entry before it.
+audit shows the newest entries, from agentinit's memory. The file audit.jsonl in
+the runtime directory (/run/agentbox) has all of them.
 
 --verify has agentinit check the file against itself and against what it
 remembers.

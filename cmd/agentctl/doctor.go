@@ -62,17 +62,17 @@ func newDoctor(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [FILE]",
 		Short: "Compare the manifest, its descriptions and the running box, link by link",
-		Long: `Follows what FILE declares through the compose file, the image, the listeners
-of the running box, /v1/meta and the adapters that serve, adds what the box itself reports as contract
-drift, and prints every difference with what to do about it.
+		Long: `Compare what FILE declares with the compose file, the image, and the running box:
+its listeners, /v1/meta and the adapters in use. Show every difference, those
+that the box itself has found (contract drift) too, and what to do about it.
 
 FILE is by default $AGENTBOX_CONFIG, else agentbox.toml, else
 /etc/agentbox.toml. The compose file is by default docker-compose.yml or
 compose.yaml beside FILE, when there is one.
 
 Exit status: 0 nothing differs, 1 something does or the manifest is invalid,
-2 wrong command line, 4 the box cannot be reached (what needs no box is
-compared all the same).`,
+2 wrong command line, 4 the box cannot be reached (doctor compares the files all
+the same).`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.doctor(cmd.Context(), o, args) },
 	}

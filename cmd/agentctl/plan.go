@@ -24,10 +24,10 @@ func newPlan(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan [FILE] [-- COMMAND ARG...]",
 		Short: "Show what a manifest would start, in which order, without starting anything",
-		Long: `Resolves FILE (default agentbox.toml, - is standard input) against this
-environment and prints the waves, the programs with where they come from, the
-edges, and the chain of stops that takes longest. A COMMAND after -- is the
-program "main" of agentinit --manifest FILE -- COMMAND.
+		Long: `Show what agentinit would run for FILE (default agentbox.toml, - is standard
+input) in this environment: the waves, the programs, where each comes from, what
+each needs, and the chain of stops that takes longest. A COMMAND after -- is the
+program "main", as in agentinit --manifest FILE -- COMMAND.
 
 --graph draws the dependency graph instead: an arrow leads from a program to the
 one that waits for it. dot is for Graphviz, mermaid for Markdown, svg is a picture.

@@ -53,7 +53,7 @@ func newVersion(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of agentctl and of the running agentinit",
-		Long: `Shows the versions of agentctl and of the running agentinit. With --json also the
+		Long: `Show the versions of agentctl and of the running agentinit. --json also lists the
 Go modules that agentctl is linked with, each with its checksum from go.sum.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: noFiles,
