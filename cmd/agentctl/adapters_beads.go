@@ -71,7 +71,7 @@ func newBeadCreate(c *cli) *cobra.Command {
 func newBeadReady(c *cli) *cobra.Command {
 	var parent, tag, kind string
 	cmd := &cobra.Command{
-		Use: "ready", Short: "List what can be claimed now", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
+		Use: "ready", Short: "List the beads that can be claimed now", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/beads/ready", params("parent_id", parent, "tag", tag, "kind", kind, "limit", "1000"), nil)
 			return show(c, raw, err, func(l items[bead]) { c.printBeads(l.Items) })
@@ -241,7 +241,7 @@ func newBeadImport(c *cli) *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
 		Use: "import FILE|-", Short: "Read beads from JSON lines that export or bd wrote", Args: cobra.ExactArgs(1),
-		Long: "Take in what export or bd wrote. Of a bead that is there already the newer wins; a file with an error changes nothing.",
+		Long: "Import beads that export or bd wrote. If a bead exists already, the newer one is kept. A file with an error changes nothing.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			raw, err := c.input(args[0])
 			if err != nil {

@@ -92,7 +92,7 @@ func newMemSearch(c *cli, ns *string) *cobra.Command {
 	var mode string
 	limit := 10
 	cmd := &cobra.Command{
-		Use: "search QUERY", Short: "Find what is like a text", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
+		Use: "search QUERY", Short: "Find values that are similar to a text", Args: cobra.ExactArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := map[string]any{"query": args[0], "limit": limit}
 			if mode != "" {

@@ -20,7 +20,8 @@ func newConfigCatalogue(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "catalogue",
 		Short: "Print the feature catalogue as JSON: gates, packages, artifacts, environment, ports",
-		Long: `Prints what each switch of a manifest leads to, with the keys of catalog.toml.
+		Long: `Print the programs, artifacts and settings that each feature of a manifest adds,
+with the keys of catalog.toml.
 "defaults" is the value of every manifest path that the catalogue names, as an
 empty manifest has it. The Nix build reads this as nix/catalogue.json.`,
 		Args: cobra.NoArgs,

@@ -38,7 +38,7 @@ func newConfigValidate(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [FILE]",
 		Short: "Check a manifest against the schema, every rule and the plan",
-		Long: `Checks FILE (default agentbox.toml, - is standard input) and prints one finding
+		Long: `Check FILE (default agentbox.toml, - is standard input) and print one finding
 a line on standard error, warnings first. The formats json, sarif and github go
 to standard output instead.
 
@@ -255,8 +255,8 @@ func newConfigShow(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Print the effective manifest and where each value comes from",
-		Long: `Prints every value that holds: as written, overridden by the environment, from
-the feature catalogue, or by default. Secrets are redacted.
+		Long: `Print every value in force: from the manifest, the environment, the feature
+catalogue, or the default. Secrets are redacted.
 
 Exit status: 0, or 1 when the manifest is invalid.`,
 		Args: cobra.MaximumNArgs(1),
@@ -308,7 +308,7 @@ func newConfigFmt(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fmt [FILE]",
 		Short: "Write a manifest in its canonical layout, comments kept",
-		Long: `Rewrites FILE (default agentbox.toml) in place; - formats standard input to
+		Long: `Rewrite FILE (default agentbox.toml) in place; - formats standard input to
 standard output. Keys, values, comments and their order stay as they are.
 
 Exit status: 0, or 1 when the file cannot be formatted or, with --check, is not
@@ -369,7 +369,7 @@ func newConfigSchema(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the manifest",
-		Long: `Prints the JSON Schema (draft-07). Editors with Taplo take it from a first line
+		Long: `Print the JSON Schema (draft-07). Editors with Taplo take it from a first line
 such as:
 
     #:schema ./agentbox.toml.schema.json`,

@@ -94,7 +94,7 @@ func newGenerator(c *cli, g generator) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   g.name + use,
 		Short: "Generate " + g.short,
-		Long: `Generates ` + g.short + ` from FILE (default agentbox.toml, - is standard input).
+		Long: `Generate ` + g.short + ` from FILE (default agentbox.toml, - is standard input).
 Several files are printed one after the other, or written into the directory
 that -o names.
 ` + more + `

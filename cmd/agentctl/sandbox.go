@@ -16,7 +16,7 @@ func newSandbox(c *cli) *cobra.Command {
 		Use:   "test PROGRAM -- COMMAND [ARG...]",
 		Short: "Run a command in the sandbox of a program and show what was refused",
 		Long: `Run a command exactly as the program would be run: as its user, with its environment,
-limits, guard and sandbox. The program itself is left alone. Shows the output of
+limits, guard and sandbox. The program itself is not touched. Show the output of
 the command, its exit status, and the system calls that were refused. Paths and
 ports that the sandbox forbids show as "Permission denied" in the output, because the
 kernel tells only the command.

@@ -17,9 +17,10 @@ func newSecurity(c *cli) *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use:   "show [FILE|PROGRAM]",
 		Short: "Show the effective profile of a manifest, or how exposed a running program is",
-		Long: `With the name of a program, shows what bounds it in the running box, and a score
-from 0 (confined) to 10 (root without limits). Otherwise merges the security exceptions of FILE (default agentbox.toml, - is standard
-input) into the baseline. --json prints the content of the event
+		Long: `With the name of a program, show what bounds it in the running box, and a score
+from 0 (confined) to 10 (root without limits). Without a name, show the security
+profile of FILE (default agentbox.toml, - is standard input): the baseline with
+the exceptions that FILE makes. --json prints the content of the event
 SecurityProfileApplied.
 
 Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
