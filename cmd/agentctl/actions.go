@@ -165,7 +165,8 @@ func newWait(c *cli) *cobra.Command {
 		Short: "Wait until programs, or the box, are in a state",
 		Long: `Wait until every program named is in a state. Without a NAME, --for ready
 waits for the readiness of the box, and any other state for every program. If
-agentinit does not answer yet, wait says so and waits for it, too.
+agentinit does not answer yet, wait waits for it, too, and says so after two
+seconds.
 
 stopped is every state that lasts without a process: STOPPED, EXITED or FATAL.
 A state that is over within milliseconds may pass unseen.
@@ -192,8 +193,12 @@ Exit status 1: it did not come in time, or cannot come any more.`,
 	return cmd
 }
 
-// knockPause is the wait before agentinit is tried again that does not answer yet.
-const knockPause = 50 * time.Millisecond
+// An agentinit that does not answer yet is tried again after knockPause. After
+// quietKnocks wait says what it waits for; one that was just started answers sooner.
+const (
+	knockPause  = 50 * time.Millisecond
+	quietKnocks = 2 * time.Second
+)
 
 // waitOn asks again where the server's own bound ended a wait that has none, and
 // until agentinit answers: scripts start it and wait at once. A wrong --socket would
@@ -206,15 +211,16 @@ func (c *cli) waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (
 		until, cancel = context.WithTimeoutCause(ctx, q.Timeout+5*time.Second, errors.New("no answer in time"))
 		defer cancel()
 	}
+	asked := time.Now()
 	for said := false; ; {
 		begun := time.Now()
 		result, err := client.Wait(until, q)
 		notYet := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 		if notYet && (q.Timeout == 0 || q.Timeout > knockPause) {
-			if !said {
+			if !said && time.Since(asked) >= quietKnocks {
 				line(c.stderr, "agentctl: %s; waiting for agentinit", printable(err.Error()))
+				said = true
 			}
-			said = true
 			select {
 			case <-time.After(knockPause):
 			case <-ctx.Done():
