@@ -142,6 +142,10 @@ func TestExplain(t *testing.T) {
 	paused.Schedule = &program.ScheduleStatus{Paused: true}
 	blocked := at(program.Stopped, 0, "")
 	blocked.Blocked = true
+	queued := at(program.Stopped, 0, "")
+	queued.Queued = true
+	starting := at(program.Starting, 1, "")
+	starting.Deadline = &soon
 	for _, c := range []struct {
 		p    supervisor.Status
 		want string
@@ -150,13 +154,16 @@ func TestExplain(t *testing.T) {
 		{waiting, "p has been RUNNING for 1m00s, but is not ready: it declares readiness by READY=1 on its notify socket or TCP :80 | "},
 		{sick, "p has been RUNNING for 1m00s, but is not healthy: because | "},
 		{backoff, "p has been BACKOFF for 1m00s: killed by SIGSEGV (core dumped) | agentinit starts it again in 2.1s"},
+		{queued, "p has been STOPPED for 1m00s: because | agentinit starts it when its turn comes and what it needs holds"},
+		{at(program.Stopped, 1, ""), "p has been STOPPED for 1m00s: because | it starts when a start is asked for"},
+		{starting, "p has been STARTING for 1m00s: because | within 2.1s it is RUNNING, or this start has failed"},
 		{stopping, "p has been STOPPING for 1m00s: because | the next step of its stop ladder comes in 2.1s"},
 		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | it stays FATAL until a start is asked for"},
 		{at(program.Exited, 1, "completed"), "p has been COMPLETED for 1m00s: because | "},
 		{nightly, "p has been COMPLETED for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z"},
 		{failed, "p has been FATAL for 1m00s: because | its schedule starts a run in 2.1s, at 2026-01-02T03:04:07Z"},
 		{paused, "p has been PAUSED for 1m00s: because | its schedule is paused; `start` resumes it, `run` starts a run now"},
-		{blocked, "p has been STOPPED for 1m00s: because | it waits until what it needs is started; a start of it starts that too"},
+		{blocked, "p has been STOPPED for 1m00s: because | what it needs does not start by itself; a start of this program starts that, too"},
 	} {
 		if got := describe(c.p); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)

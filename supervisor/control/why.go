@@ -147,7 +147,7 @@ func next(p supervisor.Status, now time.Time) string {
 		return "agentinit starts it again" + in
 	case program.Starting:
 		if in != "" {
-			return "unless it is RUNNING before, agentinit decides about this start" + in
+			return "within" + strings.TrimPrefix(in, " in") + " it is RUNNING, or this start has failed"
 		}
 	case program.Stopping:
 		if in != "" {
@@ -161,11 +161,13 @@ func next(p supervisor.Status, now time.Time) string {
 	case p.State == program.Fatal:
 		return "it stays FATAL until a start is asked for"
 	case p.Blocked:
-		return "it waits until what it needs is started; a start of it starts that too"
+		return "what it needs does not start by itself; a start of this program starts that, too"
 	case p.Completed:
 		return ""
+	case p.Queued:
+		return "agentinit starts it when its turn comes and what it needs holds"
 	case p.State == program.Exited, p.State == program.Stopped:
-		return "it starts when it is asked for, or when what it waits for comes about"
+		return "it starts when a start is asked for"
 	}
 	return ""
 }
