@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},
-	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/exchange"},
+	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/edits", "internal/exchange"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
@@ -49,7 +49,7 @@ var arrows = map[string][]string{
 		"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control", "supervisor/control/api",
 	},
 
-	"schema":           {"supervisor/program"},
+	"schema":           {"supervisor/program", "internal/edits"},
 	"schema/catalog":   {"schema"},
 	"schema/plan":      {"schema", "schema/catalog", "supervisor/program"},
 	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter"},
@@ -106,6 +106,7 @@ var arrows = map[string][]string{
 	"release":                 {},
 	"internal/testprog":       {},
 	"internal/testprog/built": {}, // for tests, part of no binary
+	"internal/edits":          {},
 	"internal/exchange":       {},
 	"internal/lateclose":      {},
 	"internal/safeopen":       {},

@@ -3,7 +3,6 @@ package schema
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -392,23 +391,6 @@ func FuzzSplitCommand(f *testing.F) {
 			t.Errorf("%q → %q → %q (%v)", line, words, again, err)
 		}
 	})
-}
-
-func TestEditDistanceIsSymmetric(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	word := func() string {
-		b := make([]byte, r.IntN(8))
-		for i := range b {
-			b[i] = 'a' + byte(r.IntN(3))
-		}
-		return string(b)
-	}
-	for range 2000 {
-		a, b := word(), word()
-		if x, y := editDistance(a, b, 100), editDistance(b, a, 100); x != y || (x == 0) != (a == b) {
-			t.Fatalf("%q %q: %d %d", a, b, x, y)
-		}
-	}
 }
 
 // The code of a rule for names says what its pattern says.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/internal/edits"
 )
 
 // Path joins keys into a dotted path, quoting what TOML would quote; array
@@ -161,42 +163,11 @@ func Nearest(word string, candidates []string) (string, bool) {
 		if c == word || len(c)-len(word) >= distance || len(word)-len(c) >= distance {
 			continue
 		}
-		if d := editDistance(strings.ToLower(word), strings.ToLower(c), distance); d < distance {
+		if d := edits.Distance(strings.ToLower(word), strings.ToLower(c)); d < distance {
 			best, distance = c, d
 		}
 	}
 	return best, best != ""
-}
-
-// editDistance counts insertions, deletions, replacements and swaps of
-// neighbours (optimal string alignment), giving up at limit.
-func editDistance(a, b string, limit int) int {
-	before := make([]int, len(b)+1)
-	last := make([]int, len(b)+1)
-	row := make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		smallest := i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-			smallest = min(smallest, row[j])
-		}
-		if smallest >= limit {
-			return limit
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }
 
 // TOML writes a value in TOML's inline syntax, on one line.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/edits"
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -144,7 +145,7 @@ func nearest(name string, programs []supervisor.Status) []string {
 			if max(len(name)-len(candidate), len(candidate)-len(name)) > limit {
 				continue // at least as many edits as the lengths differ
 			}
-			d := distance(name, candidate)
+			d := edits.Distance(name, candidate)
 			if d <= limit && !slices.ContainsFunc(found, func(n near) bool { return n.name == candidate }) {
 				found = append(found, near{candidate, d})
 			}
@@ -156,30 +157,6 @@ func nearest(name string, programs []supervisor.Status) []string {
 		out = append(out, n.name)
 	}
 	return out
-}
-
-// distance is the number of single-byte insertions, deletions, substitutions
-// and swaps of neighbours between two names (optimal string alignment).
-func distance(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }
 
 func namesOf(programs []supervisor.Status) []string {

@@ -73,17 +73,6 @@ func TestResolveOne(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"web", "web", 0}, {"wbe", "web", 1}, {"kitten", "sitting", 3}, {"ca", "abc", 3}} {
-		if d := distance(c.a, c.b); d != c.want || d != distance(c.b, c.a) {
-			t.Errorf("distance(%q, %q) = %d, want %d, and %d the other way", c.a, c.b, d, c.want, distance(c.b, c.a))
-		}
-	}
-}
-
 func FuzzResolve(f *testing.F) {
 	programs := programsNamed("postgres", "web", "worker:0", "worker:1")
 	for _, seed := range []string{"web", "w*", "[a-", "worker", "\\", "*[*", "\xff"} {
