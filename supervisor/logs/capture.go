@@ -91,6 +91,7 @@ type stream struct {
 	pid        int
 	started    bool
 	watched    bool // in the epoll set
+	polled     bool // it could not be watched at least once
 	abandoned  atomic.Bool
 	expected   atomic.Bool // in the reactor's partials
 	blocksSeen uint64      // of frame.blocks, when flushAt was set

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -516,6 +517,41 @@ func TestReactorWithoutPoller(t *testing.T) {
 	<-c.Done()
 	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[one]" {
 		t.Errorf("lines = %q", got)
+	}
+}
+
+// A pipe that the kernel does not watch is read all the same, and its writer lives on: a program
+// of our user can take all that epoll(7) watches. Here the kernel refuses what is watched already.
+func TestStreamThatCannotBeWatched(t *testing.T) {
+	told := make(chan error, 9)
+	p := newPlane(t, Config{OnTrouble: func(_ string, err error) { told <- err }})
+	c, err := p.Open(Options{Program: "web", To: ToNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr := dup(t, c.Stdout), dup(t, c.Stderr)
+	s := c.streams[0]
+	if err := unix.EpollCtl(s.reactor.epollFD(), unix.EPOLL_CTL_ADD, s.fd, &unix.EpollEvent{}); err != nil {
+		t.Fatal(err)
+	}
+	lines := p.Subscribe("web", s.run, regexp.MustCompile("^polled$"))
+	defer lines.Close()
+	c.Started(4242)
+	if err := <-told; !errors.Is(err, unix.EEXIST) {
+		t.Errorf("told %v", err)
+	}
+	write(t, stdout, "polled\n")
+	if l := <-lines.C; l.Text != "polled" {
+		t.Errorf("got %+v", l)
+	}
+	if err := unix.EpollCtl(s.reactor.epollFD(), unix.EPOLL_CTL_DEL, s.fd, nil); err != nil {
+		t.Fatal(err)
+	}
+	write(t, stdout, "again\n")
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	if got := texts(c.LastLines(Stdout, 9)); fmt.Sprint(got) != "[polled again]" || len(told) > 0 {
+		t.Errorf("lines = %q, told %d times more", got, len(told))
 	}
 }
 

@@ -191,8 +191,30 @@ func (r *reactor) add(s *stream) {
 		return
 	}
 	if err := r.register(s); err != nil {
-		s.plane.trouble(s.program.name, fmt.Errorf("cannot watch the %s of %s: %w", s.kind, s.program.name, err))
+		r.poll(s, err)
+	}
+}
+
+// pollEvery is the time between two reads of a stream that the kernel does not watch for us.
+const pollEvery = 100 * time.Millisecond
+
+// poll reads a stream that cannot be watched, and has add try again. A program of our user can
+// take all that epoll(7) watches for that user; closing the pipe would end the other programs at
+// their next write.
+func (r *reactor) poll(s *stream, why error) {
+	if !s.polled {
+		s.polled = true
+		s.plane.trouble(s.program.name, fmt.Errorf("cannot watch the %s of %s: %w; reading it every %s", s.kind, s.program.name, why, pollEvery))
+	}
+	buf := readBuffers.Get().(*[readSize]byte)
+	defer readBuffers.Put(buf)
+	n, open := s.read(buf[:])
+	switch {
+	case n > 0 && !s.consume(buf[:n], false): // resume adds it again
+	case !open:
 		r.finish(s)
+	default:
+		time.AfterFunc(pollEvery, func() { r.post(command{op: opAdd, stream: s}) })
 	}
 }
 
