@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -43,25 +44,39 @@ const (
 type steadyListener struct {
 	net.Listener
 	failed func(error)
-	quiet  time.Time // when failures are told of again; of the goroutine that accepts
+	watch  func(*os.File) (net.Conn, error) // net.FileConn, but for tests
+
+	// Of the goroutine that accepts.
+	quiet     time.Time // failures are told of again from then on
+	unwatched time.Time // until then, connections are accepted that cannot be watched
+	polled    []*polledConn
 }
 
 // Steady returns a listener whose Accept fails only once it is closed. failed is told of the
 // first failure, and after a minute again. Only one goroutine may accept.
 func Steady(l net.Listener, failed func(error)) net.Listener {
-	return &steadyListener{Listener: l, failed: failed}
+	return &steadyListener{Listener: l, failed: failed, watch: net.FileConn}
 }
 
 // Accept implements net.Listener.
 func (l *steadyListener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
+		accept := l.Listener.Accept
+		if time.Now().Before(l.unwatched) {
+			accept = l.acceptUnwatched
+		}
+		c, err := accept()
 		if err == nil || errors.Is(err, net.ErrClosed) {
 			return c, err
 		}
-		if now := time.Now(); now.After(l.quiet) {
+		now := time.Now()
+		if now.After(l.quiet) {
 			l.quiet = now.Add(acceptTold)
 			l.failed(err)
+		}
+		if _, ok := l.Listener.(syscall.Conn); ok && errors.Is(err, unix.ENOSPC) {
+			l.unwatched = now.Add(acceptTold)
+			continue
 		}
 		time.Sleep(acceptAgain)
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -97,16 +98,18 @@ func TestSteadyListener(t *testing.T) {
 			}
 			answered <- err
 		}()
-		select {
-		case ended = <-served:
+		if !steady {
+			ended = <-served
 			_ = inner.Close()
 			<-answered
-		case err := <-answered:
-			if err != nil {
-				t.Error(err)
-			}
-			_ = srv.Close()
-			<-served
+			return nil, ended
+		}
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+		_ = srv.Close()
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			ended = err
 		}
 		return told, ended
 	}
@@ -116,6 +119,65 @@ func TestSteadyListener(t *testing.T) {
 	// The twin: net/http gives up.
 	if _, err := serve(false); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// Where the kernel watches no more connections, requests are answered all the same.
+func TestConnectionsThatCannotBeWatched(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Steady(inner, func(error) {}).(*steadyListener)
+	l.unwatched = time.Now().Add(time.Hour)
+	l.watch = func(*os.File) (net.Conn, error) { return nil, syscall.ENOSPC }
+	big := strings.Repeat("all of it", 1<<17)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if host, _, err := net.SplitHostPort(r.RemoteAddr); err != nil || host != "127.0.0.1" {
+			t.Errorf("asked by %q, %v", r.RemoteAddr, err)
+		}
+		_, _ = io.WriteString(w, big) // the peer sees whether it is whole
+	})}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(newBoundedListener(l, 100)) }()
+	address := "http://" + inner.Addr().String()
+	// Two on one connection, and after more idle ones than there may be.
+	client := http.Client{Transport: &http.Transport{}}
+	ask := func() {
+		t.Helper()
+		resp, err := client.Get(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if resp.Body.Close() != nil || err != nil || string(body) != big {
+			t.Fatalf("got %d bytes of %d, %v", len(body), len(big), err)
+		}
+	}
+	ask()
+	ask()
+	var idle []net.Conn
+	for range 3 * mostPolled {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, c)
+	}
+	if _, err := idle[0].Read(make([]byte, 1)); err == nil { // closed to make room
+		t.Error("an idle connection was sent something")
+	}
+	client.CloseIdleConnections()
+	ask()
+	client.CloseIdleConnections()
+	for _, c := range idle {
+		_ = c.Close()
+	}
+	if err := srv.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
 	}
 }
 
