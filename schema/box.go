@@ -158,6 +158,7 @@ type Template struct {
 	Guard       bool              `toml:"guard"`
 	Sandbox     *Sandbox          `toml:"sandbox"`
 	Stdin       string            `toml:"stdin"`
+	Intents     []int64           `toml:"intents"`
 }
 
 // AdaptersCompat is [adapters_compat]: which old contract MAJOR a slot still

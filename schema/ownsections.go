@@ -418,6 +418,7 @@ func templateShape() *shape {
 		field("guard", guardShape()),
 		field("sandbox", sandboxShape()),
 		field("stdin", enum("Standard input.", "null", "pipe").def("null")),
+		field("intents", list("Kinds of intents in the mailbox that start it, with the message on standard input.", integer("").between(38000, 38099)).def([]int{}).eg([]int{38000})),
 	)
 }
 

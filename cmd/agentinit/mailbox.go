@@ -107,7 +107,7 @@ func (b *box) runMailbox(ctx context.Context, p *pool.Pool, signer *identity.Sig
 	box, err := mailbox.Open(mailbox.Config{
 		Dir: filepath.Join(b.self.podDir(), "events"), Files: bootstrap.NewPolicy(b.roots), Relays: p, Key: signer.Key,
 		Policy:  func() mailbox.Policy { return b.mailPolicy(m, signer.Public()) },
-		Receive: receives(m, relays), Tell: b.tellInbound, Report: b.meshTrouble, Registerer: b.registry,
+		Receive: receives(m, relays), Tell: b.tellInbound, Work: b.intentWork(m), Report: b.meshTrouble, Registerer: b.registry,
 	})
 	if err != nil {
 		b.meshTrouble("MailboxUnavailable", map[string]any{"message": err.Error()})

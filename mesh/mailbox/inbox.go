@@ -293,26 +293,6 @@ func (m *Mailbox) telling(ctx context.Context, id string) error {
 	return m.writeRecord(id, r)
 }
 
-// Intent is a marker of the intent queue. Who works on the intent moves its status
-// on, from pending to accepted and then to done or failed.
-type Intent struct {
-	Notice
-	Status string `json:"status"`
-}
-
-// queue makes the marker of an intent; one that is there keeps its status.
-func (m *Mailbox) queue(n Notice) error {
-	raw, err := json.Marshal(Intent{n, "pending"})
-	if err != nil {
-		return err
-	}
-	err = m.cfg.Files.CreateFile(m.path(queueDir, n.EventID+".json"), raw, fileMode)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	return err
-}
-
 func (m *Mailbox) pruneInbox(now time.Time) error {
 	policy := m.cfg.Policy()
 	m.files.Lock()

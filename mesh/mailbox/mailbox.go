@@ -70,7 +70,7 @@ type Notice struct {
 	Received  time.Time `json:"received_at"`
 }
 
-// Config of a Mailbox. All but Tell, Report and Registerer are required.
+// Config of a Mailbox. All but Tell, Work, Report and Registerer are required.
 type Config struct {
 	Dir    string // events of the pod; inbox, outbox and intent-queue are in it
 	Files  Files
@@ -84,6 +84,8 @@ type Config struct {
 	// Tell hands a notice on, at least once for each message; it must be idempotent by
 	// the event's id. After an error it is called again. nil: inbound messages are not reported.
 	Tell func(context.Context, Notice) error
+	// Work is what intents start; nil leaves them to other programs.
+	Work Work
 	// Report is told of trouble. nil drops it.
 	Report     func(what string, fields map[string]any)
 	Registerer prometheus.Registerer
@@ -95,6 +97,7 @@ type Mailbox struct {
 	cfg     Config
 	metrics *metrics
 	wake    chan struct{} // the outbox has something new
+	asked   chan struct{} // there is an intent to look at
 
 	files sync.Mutex // held while files of the inbox are written again or removed
 
@@ -102,6 +105,7 @@ type Mailbox struct {
 	inbox    map[string]*letter // by event id
 	messages map[string]string  // event id by message id: one message in two wraps is one
 	outbox   map[string]*slot   // by pending id
+	intents  map[string]bool    // not at their end, by event id
 	changed  chan struct{}      // closed at the next change of the outbox
 	quiet    time.Time          // until then no relay is asked: none was connected
 	renewed  context.CancelFunc // asks the relays anew
@@ -121,13 +125,16 @@ func Open(cfg Config) (*Mailbox, error) {
 		cfg.Report = func(string, map[string]any) {}
 	}
 	m := &Mailbox{
-		cfg: cfg, metrics: newMetrics(), wake: make(chan struct{}, 1), inbox: map[string]*letter{}, messages: map[string]string{},
-		outbox: map[string]*slot{}, changed: make(chan struct{}),
+		cfg: cfg, metrics: newMetrics(), wake: make(chan struct{}, 1), asked: make(chan struct{}, 1), inbox: map[string]*letter{}, messages: map[string]string{},
+		outbox: map[string]*slot{}, intents: map[string]bool{}, changed: make(chan struct{}),
 	}
 	if err := m.loadInbox(); err != nil {
 		return nil, err
 	}
 	if err := m.loadOutbox(); err != nil {
+		return nil, err
+	}
+	if err := m.loadIntents(); err != nil {
 		return nil, err
 	}
 	return m, m.metrics.register(cfg.Registerer, m)
@@ -138,6 +145,9 @@ func (m *Mailbox) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { m.send(ctx) })
 	tasks.Go(func() { m.housekeep(ctx) })
+	if m.cfg.Work != nil {
+		tasks.Go(func() { m.work(ctx) })
+	}
 	if m.cfg.Receive {
 		tasks.Go(func() { m.receive(ctx) })
 	}

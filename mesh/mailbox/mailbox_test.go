@@ -165,6 +165,8 @@ type world struct {
 	told        []Notice
 	tellErr     error
 	reports     []string
+	work        *work
+	strangers   bool // may write
 }
 
 func newWorld(t testing.TB) *world {
@@ -175,13 +177,21 @@ func newWorld(t testing.TB) *world {
 
 func (w *world) open(t testing.TB) *Mailbox {
 	t.Helper()
-	m, err := Open(Config{
+	cfg := Config{
 		Dir: "/pod/events", Files: w.disk, Relays: w.relays, Key: func() *identity.Key { return w.key },
-		Policy:     func() Policy { return allows(w.key, w.key, w.friend) },
+		Policy: func() Policy {
+			p := allows(w.key, w.key, w.friend)
+			p.Strangers = w.strangers
+			return p
+		},
 		Tell:       w.tell,
 		Report:     func(what string, fields map[string]any) { w.reports = append(w.reports, fmt.Sprint(what, fields)) },
 		Registerer: prometheus.NewRegistry(),
-	})
+	}
+	if w.work != nil {
+		cfg.Work = w.work
+	}
+	m, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ type Rule struct {
 // All returns every rule in the order of evaluation.
 func All() []Rule {
 	return slices.Concat(readingRules(), adapterRules(), hardwareRules(), portRules(), credentialRules(),
-		consultantRules(), relayRules(), privacyRules(), securityRules(), linkedDataRules(), boxRules(), consoleRules(), sandboxRules(), planRules())
+		consultantRules(), relayRules(), privacyRules(), securityRules(), linkedDataRules(), boxRules(), consoleRules(), sandboxRules(), intentRules(), planRules())
 }
 
 // Run evaluates every rule on a document, whatever the schema found. The

@@ -1,0 +1,141 @@
+package mailbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"github.com/dreamlab-ai/agentinit/mesh/relay/relaytest"
+)
+
+// work is Work that starts intents of kind 38005, each once.
+type work struct {
+	started map[string]string // task by event id
+	message string            // the last one
+	err     error
+	state   TaskState
+}
+
+func (w *work) Start(_ context.Context, n Notice, message []byte) (string, error) {
+	if w.err != nil || n.Kind != 38005 {
+		return "", w.err
+	}
+	w.message = string(message)
+	if w.started[n.EventID] == "" {
+		w.started[n.EventID] = fmt.Sprint("task-", len(w.started))
+	}
+	return w.started[n.EventID], nil
+}
+
+func (w *work) State(string) TaskState { return w.state }
+
+func (w *world) marker(t *testing.T, id string) (i Intent) {
+	t.Helper()
+	raw, _, err := w.disk.ReadFile("/pod/events/intent-queue/"+id+".json", 0)
+	if err == nil {
+		err = json.Unmarshal(raw, &i)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func TestIntentsStartWork(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind     int
+		stranger bool
+		err      error
+		state    TaskState
+		status   string
+		starts   int
+		reason   string
+	}{
+		"runs":                       {kind: 38005, state: TaskRuns, status: intentAccepted, starts: 1},
+		"is done":                    {kind: 38005, state: TaskDone, status: intentDone, starts: 1},
+		"has failed":                 {kind: 38005, state: TaskFailed, status: intentFailed, starts: 1, reason: "the task has failed"},
+		"of a kind without template": {kind: 38006, status: intentPending},
+		"of a stranger":              {kind: 38005, stranger: true, status: intentPending},
+		"not now":                    {kind: 38005, err: fmt.Errorf("no orchestrator: %w", ErrLater), status: intentPending},
+		"never":                      {kind: 38005, err: errors.New("too large"), status: intentFailed, reason: "too large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.work = &work{started: map[string]string{}, err: c.err}
+			w.strangers = true
+			from := w.friend
+			if c.stranger {
+				from = relaytest.NewKey(t)
+			}
+			m := w.open(t)
+			e := gift(t, from, rumor(from, c.kind, `{"do":"it"}`, w.own), w.own)
+			if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+				t.Fatal(err)
+			}
+			m.workOnAll(t.Context())
+			w.work.state = c.state
+			m = w.open(t) // a restart forgets nothing
+			m.workOnAll(t.Context())
+			if got := w.marker(t, e.ID); got.Status != c.status || got.Reason != c.reason || (got.Task != "") != (c.starts > 0) || got.EventID != e.ID {
+				t.Errorf("the marker is %+v", got)
+			}
+			if len(w.work.started) != c.starts || c.starts > 0 && !strings.Contains(w.work.message, `"content":"{\"do\":\"it\"}"`) {
+				t.Errorf("started %v with %q", w.work.started, w.work.message)
+			}
+			if w.work.err = nil; errors.Is(c.err, ErrLater) {
+				m.workOnAll(t.Context())
+				if got := w.marker(t, e.ID); got.Status != intentAccepted {
+					t.Errorf("later it is %+v", got)
+				}
+			}
+		})
+	}
+}
+
+// Killed between the start and the marker, the next boot asks for the same event's
+// task: there is one. A marker that another program has taken is left to it.
+func TestIntentsAreStartedOnce(t *testing.T) {
+	for n := 1; n < 8; n++ {
+		w := newWorld(t)
+		w.work = &work{started: map[string]string{}}
+		w.disk.mortal = n
+		e := signed(t, w.friend, nostr.Event{Kind: 38005, Tags: nostr.Tags{{"p", string(w.own.Public())}, {"d", "1"}}})
+		m := w.open(t)
+		_ = m.Take(t.Context(), e, "ws://a", now) // it is killed
+		m.workOnAll(t.Context())
+		w.disk.mortal = 0
+		m = w.open(t)
+		m.tellAll(t.Context())
+		if err := m.Take(t.Context(), e, "ws://a", now); err != nil {
+			t.Fatal(err)
+		}
+		m.workOnAll(t.Context())
+		if got := w.marker(t, e.ID); got.Status != intentAccepted || got.Task != "task-0" || len(w.work.started) != 1 {
+			t.Errorf("killed at write %d: %+v, started %v", n, got, w.work.started)
+		}
+	}
+	w := newWorld(t)
+	e := signed(t, w.friend, nostr.Event{Kind: 38005, Tags: nostr.Tags{{"p", string(w.own.Public())}, {"d", "1"}}})
+	if err := w.open(t).Take(t.Context(), e, "ws://a", now); err != nil {
+		t.Fatal(err)
+	}
+	i := w.marker(t, e.ID)
+	i.Status = intentAccepted
+	raw, err := json.Marshal(i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.disk.WriteFile("/pod/events/intent-queue/"+e.ID+".json", raw, 0); err != nil {
+		t.Fatal(err)
+	}
+	w.work = &work{started: map[string]string{}, state: TaskDone}
+	w.open(t).workOnAll(t.Context())
+	if got := w.marker(t, e.ID); got != i || len(w.work.started) != 0 {
+		t.Errorf("another program's intent is %+v, started %v", got, w.work.started)
+	}
+}
