@@ -53,8 +53,17 @@ var ownKinds = []string{cloudPrefix, "box."}
 // cloudPrefix is before our kinds in a CloudEvents type.
 const cloudPrefix = "agentbox."
 
-// mayEmit refuses an event that would pass for agentinit's.
-func (q *request) mayEmit(e adapters.Event) error {
+// boxSources begin the sources that name a box.
+var boxSources = []string{"urn:agentbox:", "did:nostr:"}
+
+// mayEmit refuses an event that would pass for agentinit's, or for another box's. An
+// event of a box that names no source is its own.
+func (q *request) mayEmit(e *adapters.Event) error {
+	if q.who.Role == RoleBox {
+		if err := q.ownSource(e); err != nil {
+			return err
+		}
+	}
 	if strings.EqualFold(e.Source, ownSource) {
 		return adapters.Errorf(adapters.CodePermissionDenied, "only agentinit itself emits events of source %q", ownSource)
 	}
@@ -66,8 +75,37 @@ func (q *request) mayEmit(e adapters.Event) error {
 	return nil
 }
 
+// ownSource lets a box emit as itself, and as a box that is not registered here: it may
+// have had another key before.
+func (q *request) ownSource(e *adapters.Event) error {
+	if e.Source == "" {
+		e.Source = boxSources[0] + q.who.ID
+		return nil
+	}
+	for _, prefix := range boxSources {
+		if len(e.Source) < len(prefix) || !strings.EqualFold(e.Source[:len(prefix)], prefix) || q.s.cfg.Host == nil {
+			continue
+		}
+		name, _, _ := strings.Cut(e.Source[len(prefix):], ":")
+		if strings.EqualFold(name, q.who.ID) {
+			continue
+		}
+		known, err := q.s.cfg.Host.Known(q.Context(), name)
+		if lower := strings.ToLower(name); err == nil && !known && lower != name {
+			known, err = q.s.cfg.Host.Known(q.Context(), lower) // a public key in capitals is the same key
+		}
+		if err != nil {
+			return err
+		}
+		if known {
+			return adapters.Errorf(adapters.CodePermissionDenied, "only that box itself emits events of source %q", adapters.Cut(e.Source, 128))
+		}
+	}
+	return nil
+}
+
 func (q *request) dispatchOne(e adapters.Event) error {
-	if err := q.mayEmit(e); err != nil {
+	if err := q.mayEmit(&e); err != nil {
 		return err
 	}
 	r, err := q.s.cfg.Slots.Events().Dispatch(q.Context(), e)
@@ -148,7 +186,7 @@ func (q *request) dispatchBatch() error {
 	for i, c := range batch {
 		e, err := q.fromCloud(c)
 		if err == nil {
-			err = q.mayEmit(e)
+			err = q.mayEmit(&e)
 		}
 		if err != nil {
 			return adapters.AsError(err).With("index", i)

@@ -1,12 +1,16 @@
 package rest_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/rest"
 )
 
 // stored is the newest event of the box.
@@ -180,5 +184,60 @@ func TestHistoryAsCloudEvents(t *testing.T) {
 	b.do("reader", "GET", "/v1/events?limit=2", "", "Accept", "*/*").is(200).into(&page)
 	if len(page.Items) != 2 || page.Items[1].ID != "e-1" {
 		t.Errorf("%+v", page)
+	}
+}
+
+// registry is a host that knows some boxes.
+type registry struct {
+	rest.Host
+	boxes []string
+	err   error
+}
+
+func (r registry) Known(_ context.Context, box string) (bool, error) {
+	return slices.Contains(r.boxes, box), r.err
+}
+
+// A box emits as itself, whatever form its event has, and never as another one.
+func TestBoxesEmitAsThemselves(t *testing.T) {
+	key := strings.Repeat("ab", 32)
+	b := newBox(t, func(c *rest.Config) { c.Host = registry{boxes: []string{"test", "box-1", "box-2", key}} })
+	away := newBox(t, func(c *rest.Config) {
+		c.Host = registry{err: adapters.Errorf(adapters.CodeUnavailable, "the registry cannot be used")}
+	})
+	for i, c := range []struct {
+		who, source string
+		status      int
+		stored      string
+		away        int // while the registry cannot be asked
+	}{
+		{"box:box-1", "", 202, "urn:agentbox:box-1", 202},
+		{"box:box-1", "urn:agentbox:box-1", 202, "urn:agentbox:box-1", 202},
+		{"box:box-1", "urn:agentbox:box-1:agent-7", 202, "urn:agentbox:box-1:agent-7", 202},
+		{"box:box-1", "/agents/7", 202, "/agents/7", 202},
+		{"box:box-1", "urn:agentbox:a-key-it-had-before", 202, "urn:agentbox:a-key-it-had-before", 503},
+		{"box:box-1", "urn:agentbox:box-2", 403, "", 503},
+		{"box:box-1", "URN:AgentBox:box-2", 403, "", 503},
+		{"box:box-1", "urn:agentbox:box-2:agent-7", 403, "", 503},
+		{"box:box-1", "did:nostr:" + key, 403, "", 503},
+		{"box:box-1", "did:nostr:" + strings.ToUpper(key), 403, "", 503},
+		{"box:box-1", "urn:agentbox:test", 403, "", 503},
+		{"box:" + key, "did:nostr:" + key, 202, "did:nostr:" + key, 202},
+		{"host", "urn:agentbox:box-2", 202, "urn:agentbox:box-2", 202},
+	} {
+		body := fmt.Sprintf(`{"kind":"x","source":%q}`, c.source)
+		b.do(c.who, "POST", "/v1/events", body).is(c.status)
+		if c.status == 202 {
+			if got := b.stored().Source; got != c.stored {
+				t.Errorf("%s as %q: stored as of %q", c.who, c.source, got)
+			}
+		}
+		away.do(c.who, "POST", "/v1/events", body).is(c.away)
+		if c.source == "" {
+			continue // CloudEvents name one
+		}
+		cloud := fmt.Sprintf(`{"specversion":"1.0","id":"c-%d","source":%q,"type":"x"}`, i, c.source)
+		b.do(c.who, "POST", "/v1/events", "["+cloud+"]", "Content-Type", "application/cloudevents-batch+json").is(c.status)
+		b.do(c.who, "POST", "/v1/events", cloud, "Content-Type", "application/cloudevents+json").is(c.status)
 	}
 }

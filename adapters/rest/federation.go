@@ -18,6 +18,8 @@ type Host interface {
 	Evict(ctx context.Context, box, reason string, permanent bool, retryAfter time.Duration) error
 	Admit(ctx context.Context, box string) error
 	Boxes(ctx context.Context) ([]mesh.BoxStatus, error)
+	// Known tells whether a box is registered here.
+	Known(ctx context.Context, box string) (bool, error)
 }
 
 var _ Host = (*mesh.Host)(nil)

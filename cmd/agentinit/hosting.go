@@ -215,6 +215,14 @@ func (h *hosting) Admit(ctx context.Context, box string) error {
 	return err
 }
 
+// Known implements rest.Host: the host itself is known, too.
+func (h *hosting) Known(ctx context.Context, box string) (bool, error) {
+	if box == h.b.boxName() {
+		return true, nil
+	}
+	return h.lateHost.Known(ctx, box)
+}
+
 func (h *hosting) publish(level event.Level, name string, fields map[string]any) {
 	h.b.bus.Publish(event.Event{Level: level, Stage: "federation", Name: name, Fields: fields})
 }

@@ -75,3 +75,11 @@ func (l *lateHost) Boxes(ctx context.Context) ([]mesh.BoxStatus, error) {
 	}
 	return h.Boxes(ctx)
 }
+
+func (l *lateHost) Known(ctx context.Context, box string) (bool, error) {
+	h, err := l.ready()
+	if err != nil {
+		return false, err
+	}
+	return h.Known(ctx, box)
+}

@@ -449,6 +449,14 @@ func (h *Host) Boxes(ctx context.Context) ([]BoxStatus, error) {
 	return out, typed(err)
 }
 
+// Known tells whether a box has a session here, be it over or not.
+func (h *Host) Known(ctx context.Context, box string) (known bool, err error) {
+	err = h.store.read(ctx, func(t tx) error {
+		return t.row(`SELECT COUNT(*) > 0 FROM federation_sessions WHERE box_id = ?1`, box).Scan(&known)
+	})
+	return known, typed(err)
+}
+
 // Count counts the boxes by state: active, silent, evicted.
 func (h *Host) Count(ctx context.Context) (map[string]int, error) {
 	if err := h.writeBeats(ctx); err != nil {

@@ -117,6 +117,12 @@ func TestSession(t *testing.T) {
 		if boxes, err := b.Boxes(t.Context()); err != nil || len(boxes) != 0 {
 			t.Errorf("%v %v", boxes, err)
 		}
+		register(t, a, "box-3", "boot-1")
+		for id, want := range map[string]bool{"box-1": false, "box-3": true} {
+			if known, err := b.Known(t.Context(), id); err != nil || known != want {
+				t.Errorf("%s is known %v, %v", id, known, err)
+			}
+		}
 	})
 }
 
