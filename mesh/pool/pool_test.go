@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,6 +265,36 @@ func TestBackoff(t *testing.T) {
 		}
 		p.Close()
 	})
+}
+
+// A relay that takes every connection and ends it at once is dialled as seldom as one
+// that refuses; one that ends a connection after a while is dialled anew soon.
+func TestReconnectStorm(t *testing.T) {
+	for name, c := range map[string]struct {
+		lasts       time.Duration
+		least, most int // dials in ten minutes
+	}{
+		"at once":        {0, 10, 20},
+		"after a moment": {steadyAfter - time.Second, 10, 20},
+		"after a while":  {steadyAfter, int(10*time.Minute/(steadyAfter+2*time.Second)) - 1, int(10 * time.Minute / steadyAfter)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var dials atomic.Int64
+				p := start(t, Config{Dial: func(context.Context, string) (Conn, error) {
+					dials.Add(1)
+					f := newFake()
+					time.AfterFunc(c.lasts, func() { _ = f.Close() })
+					return f, nil
+				}})
+				time.Sleep(10 * time.Minute)
+				if n := int(dials.Load()); n < c.least || n > c.most {
+					t.Errorf("dialled %d times in ten minutes, want %d to %d", n, c.least, c.most)
+				}
+				p.Close()
+			})
+		})
+	}
 }
 
 func TestBadAddresses(t *testing.T) {
