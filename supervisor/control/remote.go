@@ -38,6 +38,7 @@ func remoteRoutes() []remoteRoute {
 		{Method: "GET", Path: "/v1/programs/{name}/processes", row: "/v1/processes", Doc: "The living processes of a program."},
 		{Method: "GET", Path: "/v1/programs/{name}/logs", row: "/v1/logs", Doc: "Captured output of one program, as JSON lines or, with Accept: text/event-stream, as server-sent events."},
 		{Method: "POST", Path: "/v1/programs/{name}/start", row: "/v1/start", action: true, Doc: "Start a program and wait until it runs, has completed or has failed."},
+		{Method: "POST", Path: "/v1/programs/{name}/run", row: "/v1/run", action: true, Doc: "Start a run of a program now, of a schedule too, and wait until it runs, has completed or has failed."},
 		{Method: "POST", Path: "/v1/programs/{name}/stop", row: "/v1/stop", action: true, Doc: "Stop a program and wait until its processes are gone."},
 		{Method: "POST", Path: "/v1/programs/{name}/restart", row: "/v1/restart", action: true, Doc: "Restart a program."},
 		{Method: "POST", Path: "/v1/programs/{name}/signal", row: "/v1/signal", action: true, Doc: "Send a signal to a program."},

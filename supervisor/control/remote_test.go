@@ -62,6 +62,7 @@ func TestRemoteByRole(t *testing.T) {
 		{"GET", "/v1/box/usage", "", 403, 200, 200},
 		{"GET", "/v1/box/ready", "", 200, 200, 200},
 		{"POST", "/v1/programs/web/restart", "", 403, 403, 200},
+		{"POST", "/v1/programs/web/run", "", 403, 403, 200},
 		{"POST", "/v1/programs/web/signal", `{"signal":"HUP"}`, 403, 403, 200},
 		{"POST", "/v1/programs/web/stop", `{"names":["db"]}`, 403, 403, 400},
 		{"POST", "/v1/programs/web/stop", `{"all":true}`, 403, 403, 400},

@@ -237,6 +237,25 @@ func TestOperatorActs(t *testing.T) {
 		chromedp.Evaluate(`document.getElementById("ask-yes").click()`, nil), until(`document.body.innerText.includes("Applied.")`))
 }
 
+// A schedule can be run at once, besides its times.
+func TestRunOfASchedule(t *testing.T) {
+	base, _ := start(t, "true", `
+[supervisor]
+listen = %q
+metrics_listen = "off"
+console = %s
+[programs.nightly]
+command = ["/bin/echo", "good night"]
+type = "schedule"
+schedule = "0 3 * * *"
+`)
+	ctx := browser(t)
+	login(t, ctx, base, adminKey)
+	do(t, ctx, "run", until(`document.querySelector('[aria-label="run nightly"]') !== null`),
+		chromedp.Evaluate(`document.querySelector('[aria-label="run nightly"]').click()`, nil),
+		open("#/program/nightly"), until(`document.querySelector(".log").textContent.includes("good night")`))
+}
+
 func TestViewerAndReadOnlyOnlyLook(t *testing.T) {
 	for _, c := range []struct{ name, console, key string }{{"viewer", "true", viewKey}, {"read-only", `"read-only"`, adminKey}} {
 		t.Run(c.name, func(t *testing.T) {

@@ -38,6 +38,7 @@ function buttons(p) {
   const button = (verb, ask) => el('button', {type: 'button', 'aria-label': `${verb} ${p.name}`, onclick: async () => {
     if (!ask || await confirm(ask)) act(p.name, verb);
   }}, verb);
+  if (!p.pid && p.schedule) return [button('run'), ' ', p.schedule.paused ? button('start') : null];
   return p.pid ? [button('restart', `Restart ${p.name}?`), ' ', button('stop', `Stop ${p.name}?`)] : button('start');
 }
 
