@@ -228,7 +228,7 @@ func (r *topRunner) perform(a topAction) {
 		"start": (*api.Client).Start, "stop": (*api.Client).Stop, "restart": (*api.Client).Restart, "signal": (*api.Client).Signal,
 	}[a.verb]
 	result, err := ask(r.client, r.ctx, api.ActionRequest{Names: []string{a.program}, Signal: a.signal})
-	text := a.verb + " " + a.program + ": done"
+	text := joinedBy(a.verb+" "+a.program+": done", "; ", result.Note)
 	for _, p := range result.Results {
 		if p.Error != nil {
 			text = describe(p.Error)

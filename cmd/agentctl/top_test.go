@@ -301,6 +301,12 @@ func TestTopFollowsEvents(t *testing.T) {
 		t.Errorf("got %+v", p)
 	}
 	state.event(api.Event{Program: "unknown", Change: &api.Change{To: "RUNNING"}})
+	// Who has fallen behind reads everything again.
+	state.stale = false
+	state.event(api.Event{Name: api.EventLagged})
+	if !state.stale {
+		t.Error("lost events are not made up for")
+	}
 	for i := range 3 {
 		state.setUsage(api.Usage{Time: controltest.Epoch.Add(time.Duration(i) * time.Second), Programs: []api.ProgramUsage{{Name: "web", CPUSeconds: float64(i) / 2}}})
 	}
