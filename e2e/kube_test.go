@@ -66,8 +66,9 @@ func podOf(t *testing.T, objects []byte, name, image string) []byte {
 			for _, c := range pod["containers"].([]any) {
 				c := c.(map[string]any)
 				c["image"], c["imagePullPolicy"] = image, "Never"
-				for _, p := range c["ports"].([]any) {
-					p.(map[string]any)["hostPort"] = freePort(t) // else podman takes the box's own
+				// It would take the ports on the host too; its probes name them, and need curl.
+				for _, key := range []string{"ports", "startupProbe", "readinessProbe", "livenessProbe"} {
+					delete(c, key)
 				}
 				for _, m := range c["volumeMounts"].([]any) {
 					m := m.(map[string]any)
