@@ -106,7 +106,7 @@ type boundedListener struct {
 // Limits of closing connections to make room.
 const (
 	// unread is how long a connection may be idle and yet stay.
-	unread = 50 * time.Millisecond
+	unread = 200 * time.Millisecond
 	// queued is how long a newcomer waits at most.
 	queued = time.Second
 )
