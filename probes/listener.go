@@ -335,6 +335,12 @@ func (c *boundedConn) end() {
 	}
 }
 
+// tooMuch tells callers to come back, each at a time of its own.
+func tooMuch(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Connection", "close")
+	retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, 1+rand.IntN(comeBack), "too many requests are being answered")
+}
+
 type connKey struct{}
 
 // connContext lets a handler find the connection it works for.
@@ -346,8 +352,8 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 const comeBack = 5
 
 // bounded keeps a connection from being closed while its handler works. If too many
-// requests are at work, only those that exempt holds for are served.
-func bounded(exempt func(*http.Request) bool, next http.Handler) http.Handler {
+// requests are at work, refuse answers all but those that exempt holds for.
+func bounded(exempt func(*http.Request) bool, refuse, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
 			room := c.begin()
@@ -357,8 +363,7 @@ func bounded(exempt func(*http.Request) bool, next http.Handler) http.Handler {
 				// bytes unread (RFC 1122, 4.2.2.13), and the answer may be lost with it.
 				c.end()
 				_, _ = io.CopyN(io.Discard, r.Body, MaxHeaderBytes) // who sends more is cut off
-				w.Header().Set("Connection", "close")
-				retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, 1+rand.IntN(comeBack), "too many requests are being answered")
+				refuse.ServeHTTP(w, r)
 				return
 			}
 		}

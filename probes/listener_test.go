@@ -191,7 +191,7 @@ func TestBurstIsServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ConnContext: connContext, Handler: bounded(func(*http.Request) bool { return false }, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}
+	server := &http.Server{ConnContext: connContext, Handler: bounded(func(*http.Request) bool { return false }, http.HandlerFunc(tooMuch), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}
 	// All of them have sent their requests before the first is accepted.
 	conns := make([]net.Conn, burst)
 	for i := range conns {
@@ -231,7 +231,7 @@ func served8(t *testing.T, work http.HandlerFunc) func(path string) (status int,
 	mux := http.NewServeMux()
 	mux.HandleFunc("/work", work)
 	mux.HandleFunc("/livez", func(http.ResponseWriter, *http.Request) {})
-	server := &http.Server{ConnContext: connContext, Handler: bounded(func(r *http.Request) bool { return r.URL.Path == "/livez" }, mux)}
+	server := &http.Server{ConnContext: connContext, Handler: bounded(func(r *http.Request) bool { return r.URL.Path == "/livez" }, http.HandlerFunc(tooMuch), mux)}
 	ended := make(chan error)
 	go func() { ended <- server.Serve(newBoundedListener(p, 8)) }()
 	t.Cleanup(func() {

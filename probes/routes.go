@@ -166,7 +166,8 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 // contain keeps a panic of a handler from being anything but a 500: it is
 // counted and published, with the stack, and the process goes on.
 func (s *Server) contain(next http.Handler) http.Handler {
-	return bounded(func(r *http.Request) bool { return s.isProbe(r.URL.Path) }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	probe := func(r *http.Request) bool { return s.isProbe(r.URL.Path) }
+	return bounded(probe, s.metrics.instrument(unmatched, http.HandlerFunc(tooMuch)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			v := recover()
 			if v == nil {
