@@ -118,15 +118,12 @@ func orchestratorStatus(t *testing.T, o orchestra) {
 		a := o.start(t, adapters.AgentSpec{Command: o.prog, Args: c.args, Name: "n", Labels: map[string]string{"k": "v"}})
 		o.follow(t, a.AgentID, 0)
 		got := ok[adapters.Agent](t, "get")(o.GetAgent(o.ctx, a.AgentID))
-		if got.Status != c.status || (got.ExitCode == nil) != (c.code == nil) || got.Signal != c.signal || got.EndedAt.IsZero() {
-			t.Errorf("%v: %+v", c.args, got)
-		}
-		if c.code != nil && got.ExitCode != nil && *got.ExitCode != *c.code {
-			t.Errorf("%v: exit code %d", c.args, *got.ExitCode)
-		}
-		if got.Name != "n" || got.Labels["k"] != "v" || !slices.Equal(got.Command, append([]string{o.prog}, c.args...)) || got.PID != a.PID {
-			t.Errorf("%v: %+v", c.args, got)
-		}
+		what := fmt.Sprint(c.args)
+		equal(t, what+" status", got.Status, c.status)
+		equal(t, what+" exit code", got.ExitCode, c.code)
+		equal(t, what+" signal", got.Signal, c.signal)
+		equal(t, what+" command", got.Command, append([]string{o.prog}, c.args...))
+		holds(t, got, facts{"name": got.Name == "n", "label": got.Labels["k"] == "v", "pid": got.PID == a.PID, "end": !got.EndedAt.IsZero()})
 	}
 }
 
