@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},
-	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/edits", "internal/exchange"},
+	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/edits", "internal/exchange", "internal/polled"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
@@ -93,7 +93,7 @@ var arrows = map[string][]string{
 	// The cursor over the slot's journal, and what is published of an event.
 	"mesh/announce": {"adapters", "mesh/pool"},
 
-	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/rate"},
+	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/rate", "internal/polled"},
 	"probes/nip98":   {},
 	"probes/console": {},
 
@@ -109,6 +109,7 @@ var arrows = map[string][]string{
 	"internal/edits":          {},
 	"internal/exchange":       {},
 	"internal/lateclose":      {},
+	"internal/polled":         {},
 	"internal/safeopen":       {},
 	"internal/rate":           {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/polled"
 )
 
 // connectionLimit is how many connections one listener may hold when the process
@@ -44,42 +46,51 @@ const (
 type steadyListener struct {
 	net.Listener
 	failed func(error)
-	watch  func(*os.File) (net.Conn, error) // net.FileConn, but for tests
+	polled *polled.Listener // nil for a listener without a descriptor
 
 	// Of the goroutine that accepts.
 	quiet     time.Time // failures are told of again from then on
 	unwatched time.Time // until then, connections are accepted that cannot be watched
-	polled    []*polledConn
 }
 
 // Steady returns a listener whose Accept fails only once it is closed. failed is told of the
 // first failure, and after a minute again. Only one goroutine may accept.
 func Steady(l net.Listener, failed func(error)) net.Listener {
-	return &steadyListener{Listener: l, failed: failed, watch: net.FileConn}
+	steady := &steadyListener{Listener: l, failed: failed}
+	if socket, ok := l.(polled.Socket); ok {
+		steady.polled = polled.New(socket, nil)
+	}
+	return steady
 }
 
 // Accept implements net.Listener.
 func (l *steadyListener) Accept() (net.Conn, error) {
 	for {
-		accept := l.Listener.Accept
-		if time.Now().Before(l.unwatched) {
-			accept = l.acceptUnwatched
-		}
-		c, err := accept()
-		if err == nil || errors.Is(err, net.ErrClosed) {
+		c, err := l.acceptNow()
+		switch {
+		case err == nil || errors.Is(err, net.ErrClosed):
 			return c, err
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue // epoll is tried again
 		}
 		now := time.Now()
 		if now.After(l.quiet) {
 			l.quiet = now.Add(acceptTold)
 			l.failed(err)
 		}
-		if _, ok := l.Listener.(syscall.Conn); ok && errors.Is(err, unix.ENOSPC) {
-			l.unwatched = now.Add(acceptTold)
+		if l.polled != nil && polled.Needed(err) {
+			l.unwatched = now.Add(polled.For)
 			continue
 		}
 		time.Sleep(acceptAgain)
 	}
+}
+
+func (l *steadyListener) acceptNow() (net.Conn, error) {
+	if time.Now().Before(l.unwatched) {
+		return l.polled.Accept(l.unwatched)
+	}
+	return l.Listener.Accept()
 }
 
 // boundedListener holds at most max connections, and all but reserve of them may have

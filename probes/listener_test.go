@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/pipenet"
+	"github.com/dreamlab-ai/agentinit/internal/polled"
 )
 
 func TestConnectionsLeaveDescriptorsForPrograms(t *testing.T) {
@@ -130,7 +131,7 @@ func TestConnectionsThatCannotBeWatched(t *testing.T) {
 	}
 	l := Steady(inner, func(error) {}).(*steadyListener)
 	l.unwatched = time.Now().Add(time.Hour)
-	l.watch = func(*os.File) (net.Conn, error) { return nil, syscall.ENOSPC }
+	l.polled = polled.New(inner.(polled.Socket), func(*os.File) (net.Conn, error) { return nil, syscall.ENOSPC })
 	big := strings.Repeat("all of it", 1<<17)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if host, _, err := net.SplitHostPort(r.RemoteAddr); err != nil || host != "127.0.0.1" {
@@ -157,7 +158,7 @@ func TestConnectionsThatCannotBeWatched(t *testing.T) {
 	ask()
 	ask()
 	var idle []net.Conn
-	for range 3 * mostPolled {
+	for range 3 * polled.Most {
 		c, err := net.Dial("tcp", inner.Addr().String())
 		if err != nil {
 			t.Fatal(err)

@@ -12,12 +12,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/polled"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
 // peerConn is a connection whose peer is known.
 type peerConn struct {
-	*net.UnixConn
+	net.Conn
 	peer Peer
 	done func()
 	once sync.Once
@@ -31,7 +32,7 @@ type peerConn struct {
 // Close closes the connection and gives its places back.
 func (c *peerConn) Close() error {
 	c.crowd.leave(c)
-	err := c.UnixConn.Close()
+	err := c.Conn.Close()
 	c.once.Do(c.done)
 	return err
 }
@@ -111,11 +112,20 @@ func (a *admission) Close() error {
 func (a *admission) loop(listener *net.UnixListener) {
 	// Also one that is on its way out.
 	defer context.AfterFunc(a.ctx, func() { listener.Close() })()
+	unwatched := polled.New(listener, nil)
+	var until time.Time // connections are accepted that epoll cannot watch
 	for {
-		conn, err := listener.AcceptUnix()
+		polling := time.Now().Before(until)
+		conn, err := accept(listener, unwatched, until)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if polling {
+				continue
+			}
 			listener.Close()
 			return
+		}
+		if polled.Needed(err) {
+			until = time.Now().Add(polled.For)
 		}
 		if err != nil {
 			if !a.pause(err) {
@@ -130,6 +140,13 @@ func (a *admission) loop(listener *net.UnixListener) {
 		// Off the loop, because owner may have to look around in /proc.
 		a.running.Go(func() { a.greet(conn) })
 	}
+}
+
+func accept(listener *net.UnixListener, unwatched *polled.Listener, until time.Time) (net.Conn, error) {
+	if time.Now().Before(until) {
+		return unwatched.Accept(until)
+	}
+	return listener.Accept()
 }
 
 // pause waits a moment after a failed accept (out of descriptors, most likely)
@@ -147,7 +164,7 @@ func (a *admission) pause(err error) bool {
 	}
 }
 
-func (a *admission) greet(conn *net.UnixConn) {
+func (a *admission) greet(conn net.Conn) {
 	peer, err := identify(conn, a.abstract, a.owner)
 	if err != nil {
 		a.failed(err)
@@ -166,7 +183,7 @@ func (a *admission) greet(conn *net.UnixConn) {
 			return
 		}
 	}
-	c := &peerConn{UnixConn: conn, peer: peer, done: release, crowd: &a.crowd}
+	c := &peerConn{Conn: conn, peer: peer, done: release, crowd: &a.crowd}
 	a.crowd.rest(c)
 	select {
 	case a.ready <- c:
@@ -176,7 +193,7 @@ func (a *admission) greet(conn *net.UnixConn) {
 }
 
 // turnAway answers without reading: the peer learns why if it still listens.
-func turnAway(conn *net.UnixConn) {
+func turnAway(conn net.Conn) {
 	defer conn.Close()
 	problem := api.Errorf(api.CodeBusy, "too many connections by supervised programs")
 	body, err := json.Marshal(problem)

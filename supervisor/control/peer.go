@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -55,8 +56,12 @@ const nobodysProgram = "(none)"
 // taken first and asked last: if the process still lives then, the pid meant
 // the same process all the while, and owner's answer is about it and not about
 // a later process that was given the same number.
-func identify(conn *net.UnixConn, abstract bool, owner func(int) (string, bool)) (Peer, error) {
-	raw, err := conn.SyscallConn()
+func identify(conn net.Conn, abstract bool, owner func(int) (string, bool)) (Peer, error) {
+	socket, ok := conn.(syscall.Conn)
+	if !ok {
+		return Peer{}, fmt.Errorf("%T has no descriptor", conn)
+	}
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return Peer{}, err
 	}

@@ -1,0 +1,220 @@
+// Package polled accepts and serves connections without epoll(7). A program can take all that
+// epoll watches for its user (fs.epoll.max_user_watches); package net then closes each new
+// connection of every other process of that user.
+package polled
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Most is how many connections of a listener may do without epoll at once: each takes a thread
+// while it waits. A further one has the oldest closed.
+const Most = 8
+
+// For is how long connections are accepted by this package after package net has failed to.
+const For = time.Minute
+
+// slice is how long a connection waits in the kernel before it looks whether it was closed, or
+// its deadline changed.
+const slice = 20 * time.Millisecond
+
+// Needed says that package net has closed a connection because the kernel does not watch it.
+func Needed(err error) bool { return errors.Is(err, unix.ENOSPC) }
+
+// Socket is a listener of package net.
+type Socket interface {
+	syscall.Conn
+	Addr() net.Addr
+}
+
+// Listener accepts from a socket that package net accepts from at other times.
+type Listener struct {
+	socket Socket
+	watch  func(*os.File) (net.Conn, error) // net.FileConn, but for tests
+	conns  []*Conn
+}
+
+// New returns one. Watch makes a connection of package net, if the kernel watches it; nil is
+// net.FileConn.
+func New(socket Socket, watch func(*os.File) (net.Conn, error)) *Listener {
+	if watch == nil {
+		watch = net.FileConn
+	}
+	return &Listener{socket: socket, watch: watch}
+}
+
+// Accept returns the next connection: one of package net where the kernel watches it, else a
+// *Conn. Its error is os.ErrDeadlineExceeded after the deadline. Only one goroutine may call it.
+func (l *Listener) Accept(deadline time.Time) (net.Conn, error) {
+	fd, peer, err := l.accept(deadline)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "connection")
+	if c, err := l.watch(file); err == nil {
+		return c, file.Close()
+	}
+	if len(l.conns) >= Most {
+		_ = l.conns[0].Close() // whoever it was can come again
+		l.conns = l.conns[1:]
+	}
+	c := &Conn{file: file, fd: fd, local: l.socket.Addr(), remote: peer}
+	l.conns = append(l.conns, c)
+	return c, nil
+}
+
+// accept lets go of the socket now and then, so that it can be closed.
+func (l *Listener) accept(deadline time.Time) (fd int, peer net.Addr, err error) {
+	raw, err := l.socket.SyscallConn()
+	if err != nil {
+		return -1, nil, err
+	}
+	for time.Now().Before(deadline) {
+		var from unix.Sockaddr
+		var failed error
+		err := raw.Control(func(listener uintptr) {
+			if fd, from, failed = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC); failed == unix.EAGAIN {
+				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}, int(slice.Milliseconds()))
+			}
+		})
+		switch {
+		case err != nil:
+			return -1, nil, err
+		case failed == nil:
+			return fd, address(from), nil
+		case failed != unix.EAGAIN && failed != unix.EINTR && failed != unix.ECONNABORTED:
+			return -1, nil, os.NewSyscallError("accept4", failed)
+		}
+	}
+	return -1, nil, os.ErrDeadlineExceeded
+}
+
+func address(from unix.Sockaddr) net.Addr {
+	switch from := from.(type) {
+	case *unix.SockaddrInet4:
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4(from.Addr), uint16(from.Port)))
+	case *unix.SockaddrInet6:
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom16(from.Addr).Unmap(), uint16(from.Port)))
+	case *unix.SockaddrUnix:
+		return &net.UnixAddr{Net: "unix", Name: from.Name}
+	}
+	return &net.UnixAddr{Net: "unix"}
+}
+
+// Conn is a connection that waits by poll(2).
+type Conn struct {
+	file          *os.File
+	fd            int // file's own, as long as the connection is open
+	local, remote net.Addr
+
+	open sync.RWMutex // held for reading while the descriptor is used
+	done bool
+
+	mu          sync.Mutex
+	read, write time.Time // deadlines
+}
+
+// Read implements net.Conn.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.try(unix.POLLIN, &c.read, func() (int, error) { return unix.Read(c.fd, b) })
+	if n == 0 && err == nil && len(b) > 0 {
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(b []byte) (written int, err error) {
+	for written < len(b) && err == nil {
+		var n int
+		n, err = c.try(unix.POLLOUT, &c.write, func() (int, error) {
+			return unix.SendmsgN(c.fd, b[written:], nil, nil, unix.MSG_NOSIGNAL)
+		})
+		written += n
+	}
+	return written, err
+}
+
+// try does it as soon as the kernel says that it can be done, and not after the deadline.
+func (c *Conn) try(event int16, deadline *time.Time, do func() (int, error)) (int, error) {
+	for {
+		n, again, err := c.once(event, deadline, do)
+		if !again {
+			return n, err
+		}
+	}
+}
+
+func (c *Conn) once(event int16, deadline *time.Time, do func() (int, error)) (n int, again bool, err error) {
+	c.open.RLock()
+	defer c.open.RUnlock()
+	c.mu.Lock()
+	until := *deadline
+	c.mu.Unlock()
+	switch {
+	case c.done:
+		return 0, false, net.ErrClosed
+	case !until.IsZero() && !time.Now().Before(until):
+		return 0, false, os.ErrDeadlineExceeded
+	}
+	n, err = do()
+	if err == nil {
+		return n, false, nil
+	}
+	if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+		return max(n, 0), false, err
+	}
+	// Whatever it answers, the next attempt tells.
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: event}}, int(slice.Milliseconds()))
+	return 0, true, nil
+}
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	c.open.Lock()
+	defer c.open.Unlock()
+	c.done = true
+	return c.file.Close()
+}
+
+// SyscallConn implements syscall.Conn.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.file.SyscallConn() }
+
+// LocalAddr implements net.Conn.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read, c.write = t, t
+	return nil
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read = t
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.write = t
+	return nil
+}
