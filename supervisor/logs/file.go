@@ -307,6 +307,9 @@ func (f *fileSink) open() error {
 		_ = file.Close() // nothing was written
 		return fmt.Errorf("cannot open log file %s: %w", f.path, err)
 	}
+	if f.gen == nil && !f.known {
+		f.gen = f.plane.remembered(f.options.Load().Program, f.path, info)
+	}
 	f.adopt(file, info)
 	f.archive.tidy(f.options.Load(), f.size)
 	err = f.endOldLine()
@@ -329,6 +332,26 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 	f.gen.mu.Lock()
 	f.gen.file, f.gen.path = file, f.path
 	f.gen.mu.Unlock()
+}
+
+// remembered is the generation of a file in which the program's rings have lines, from a sink
+// that was forgotten since; nil without one. Rotation must go on to tell it where the file is.
+func (p *Plane) remembered(program, path string, info os.FileInfo) *generation {
+	ino := inode(info)
+	for _, pl := range p.list([]string{program}) {
+		for i := range pl.rings {
+			pl.mu.Lock()
+			chunks := pl.rings[i].chunks(0)
+			pl.mu.Unlock()
+			for _, c := range slices.Backward(chunks) {
+				// A file that is shorter is another one, whose number was given again.
+				if c.file != nil && c.file.ino == ino && c.off+int64(c.n) <= info.Size() && c.file.isAt(path) {
+					return c.file
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // endOldLine ends a line that an earlier agentinit left unfinished at the end of

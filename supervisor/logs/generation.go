@@ -54,6 +54,13 @@ func (g *generation) retire(path string) {
 	g.file, g.path = nil, path
 }
 
+// isAt says that the sink has closed the file and left it there.
+func (g *generation) isAt(path string) bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.file == nil && g.path == path
+}
+
 // gone says that the file cannot be read any more.
 func (g *generation) gone() bool {
 	g.mu.RLock()

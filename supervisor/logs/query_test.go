@@ -3,6 +3,7 @@ package logs
 import (
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -59,6 +60,36 @@ func TestPagesAcrossRotation(t *testing.T) {
 	}
 	if names, _ := archives(t, filepath.Join(dir, "a")); len(names) < rounds {
 		t.Errorf("only %v were rotated", names)
+	}
+}
+
+// A program comes back after its file was forgotten: the rings still have lines of its earlier
+// run in that file, also once it is rotated.
+func TestFileIsForgottenBetweenRuns(t *testing.T) {
+	p := newPlane(t, Config{})
+	o := Options{Program: "web", Path: filepath.Join(t.TempDir(), "web"), MaxBytes: 30, Backups: -1, Compress: CompressZstd}
+	var want []string
+	for run := range 3 {
+		o.Run = uint64(run + 1)
+		text := fmt.Sprintf("run %d line 0\nrun %d line 1\n", run, run)
+		capture(t, p, o, text)
+		want = append(want, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+		settle(t, p)
+		for _, f := range p.files {
+			for !f.queue.atRest() {
+				runtime.Gosched() // the file is being closed
+			}
+		}
+		p.mu.Lock()
+		p.sweep()
+		left := len(p.files)
+		p.mu.Unlock()
+		if left != 0 {
+			t.Fatalf("%d files are known", left)
+		}
+	}
+	if got := texts(all(p, Query{})); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
