@@ -326,6 +326,9 @@ func (p *process) adjustOOM(score int) error {
 		if !errors.Is(err, os.ErrPermission) {
 			break
 		}
+		if st, err := readStat(p.pid); err == nil && st.dead() {
+			return nil // its files are root's again
+		}
 		time.Sleep(100 * time.Microsecond)
 	}
 	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || score > 0 && errors.Is(err, os.ErrPermission) {
