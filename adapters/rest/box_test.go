@@ -160,6 +160,9 @@ func principalOf(token string) (rest.Principal, bool) {
 	case "host":
 		return rest.Principal{Role: rest.RoleHost, ID: "host"}, true
 	}
+	if id, ok := strings.CutPrefix(token, "ended:"); ok {
+		return rest.Principal{Role: rest.RoleEnded, ID: id}, true
+	}
 	if id, ok := strings.CutPrefix(token, "box:"); ok {
 		return rest.Principal{Role: rest.RoleBox, ID: id}, true
 	}

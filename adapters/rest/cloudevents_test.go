@@ -198,6 +198,17 @@ func (r registry) Known(_ context.Context, box string) (bool, error) {
 	return slices.Contains(r.boxes, box), r.err
 }
 
+// A box whose session has ended is told to come back, not refused for good: its events wait in
+// its spool until it has registered again.
+func TestEndedSessionIsToldToComeBack(t *testing.T) {
+	b := newBox(t)
+	a := b.do("ended:box-1", "POST", "/v1/events", `{"kind":"x.y"}`).is(503)
+	if a.header.Get("Retry-After") == "" {
+		t.Errorf("no Retry-After: %s", a.body)
+	}
+	b.do("reader", "POST", "/v1/events", `{"kind":"x.y"}`).is(403)
+}
+
 // A box emits as itself, whatever form its event has, and never as another one.
 func TestBoxesEmitAsThemselves(t *testing.T) {
 	key := strings.Repeat("ab", 32)

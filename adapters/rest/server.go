@@ -219,7 +219,13 @@ func (s *Server) admit(q *request) error {
 	if wait, ok := s.limits.Take(who.Role+" "+who.ID, time.Now()); !ok {
 		return adapters.Errorf(adapters.CodeRateLimited, "more than %d requests a second", s.cfg.RateLimit).WithRetryAfter(wait)
 	}
-	if !q.row.Roles.admits(who.Role) {
+	switch {
+	case q.row.Roles.admits(who.Role):
+	case who.Role == RoleEnded:
+		// The box registers again as soon as it hears of it, and comes with another token. A refusal
+		// for good would have it give up what it wants to deliver.
+		return adapters.Errorf(adapters.CodeUnavailable, "the session of this box has ended").WithRetryAfter(endedAgain)
+	default:
 		return adapters.Errorf(adapters.CodePermissionDenied, "role %q may not do that", who.Role)
 	}
 	if err := checkContract(q.Header, q.row.Slot); err != nil {
@@ -233,6 +239,9 @@ func (s *Server) admit(q *request) error {
 	q.Request = q.WithContext(ctx)
 	return nil
 }
+
+// endedAgain is when a box whose session has ended may ask again.
+const endedAgain = time.Second
 
 // mayConnect tells whether a WebSocket may be opened from where it is: by what
 // is no browser, by a page of the box itself, or of a listed origin. CORS does
