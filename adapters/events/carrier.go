@@ -205,7 +205,9 @@ func (c *carrier) carry(ctx context.Context) (more bool, err error) {
 	}
 	for _, e := range batch {
 		if err := c.sendOne(ctx, e); err != nil {
-			if !final(err) {
+			// A credential that the sink does not know is no fault of the event: a host that has
+			// just started, or a box that is about to register again, knows it in a moment.
+			if !final(err) || errors.Is(err, adapters.ErrUnauthenticated) {
 				return false, err
 			}
 			if err := c.bury(e, err); err != nil {
