@@ -337,7 +337,7 @@ func memory(ctx context.Context, l *lab, p peer, n int, until ...func(context.Co
 	return one(float64(kib)/1024, errors.Join(err, b.kill()))
 }
 
-// console compares boxes that differ in the console alone. Nobody logs in to it.
+// console compares boxes that differ in the console alone. No user logs in to it.
 func console(ctx context.Context, l *lab, p peer, programs int) ([]float64, error) {
 	var times, sizes []float64
 	for _, on := range []bool{false, true} {

@@ -73,7 +73,7 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// container is one that runs.
+// container is a running container.
 type container struct {
 	t  *testing.T
 	id string

@@ -110,10 +110,10 @@ func (a *Auth) SetSessions(owner SessionOwner) { a.sessions.Store(&owner) }
 // form takes no signature.
 func (a *Auth) Bearer(key string) (Principal, error) { return a.bearer(key) }
 
-// TokenOwner tells who holds a bearer token that is none of the keys: a spawned
-// agent, for instance. ErrBadCredential: nobody does; ErrCannotTell: perhaps somebody
-// does. It must take the same time for every token it does not know, and may be called
-// from any goroutine.
+// TokenOwner tells who holds a bearer token that is none of the keys: a spawned agent, for
+// instance. The error is ErrBadCredential for a token without an owner, and ErrCannotTell
+// if that cannot be found out now. It must take the same time for every token it does not
+// know, and may be called from any goroutine.
 type TokenOwner func(token string) (Principal, error)
 
 // SetTokens adds bearer tokens beside the management key.

@@ -52,7 +52,7 @@ func TestConn(t *testing.T) {
 	if n, err := peer.Read(b); err != nil || string(b[:n]) != "answered" {
 		t.Errorf("the peer read %q, %v", b[:n], err)
 	}
-	// A deadline that is set while somebody waits counts.
+	// A deadline also ends a read that waits when the deadline is set.
 	waited := make(chan error, 1)
 	go func() { _, err := c.Read(make([]byte, 1)); waited <- err }()
 	if err := c.SetReadDeadline(time.Unix(1, 0)); err != nil {

@@ -283,7 +283,7 @@ func TestHeartbeatsAreWrittenTogether(t *testing.T) {
 		a.stop() // what writes every second does not interfere
 		a.writing.Wait()
 		if beat(t, a, "box-1", g); noted() != 0 || status(b) != "ok" {
-			t.Errorf("that of a session nobody has asked the registry for waits: %d, %q", noted(), status(b))
+			t.Errorf("the heartbeat of a session that was not confirmed by the registry waits: %d, %q", noted(), status(b))
 		}
 		if _, err := a.ByToken(t.Context(), g.Token); err != nil {
 			t.Fatal(err)
@@ -317,7 +317,7 @@ func TestHeartbeatsAreWrittenTogether(t *testing.T) {
 }
 
 // A registry that cannot be written for a while has the heartbeats later, the newest of
-// each box; somebody is told, once.
+// each box; Trouble is called once.
 func TestHeartbeatsOutliveATrouble(t *testing.T) {
 	told := make(chan error, 10)
 	h, err := Open(t.Context(), Config{
