@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// agenda holds what is due at an instant. The loop arms one timer for the
-// earliest, so nothing wakes it between. The instants come from time.Now and have
-// its monotonic reading: one by the clock alone would trade places with others
-// when the clock is set, and what is behind it would wait.
+// agenda holds the deadlines of the loop. The loop sets one timer for the earliest deadline, so it
+// does not wake before. All instants come from time.Now and have its monotonic reading. Instants
+// without it would change their order when the clock is set, and those behind them would wait too
+// long.
 type agenda []*item
 
-// item is one appointment. It is made once and set as often as need be.
+// item is one deadline. It is made once and set again as often as needed.
 type item struct {
 	at   time.Time
-	pos  int // in the heap, plus one; 0 is not in it
+	pos  int // its index in the heap plus one; 0 means not in the heap
 	fire func()
 }
 
@@ -41,7 +41,7 @@ func (a *agenda) Pop() any {
 	return it
 }
 
-// set moves the appointment to at; the zero time cancels it.
+// set moves the deadline to at; the zero time cancels it.
 func (a *agenda) set(it *item, at time.Time) {
 	switch {
 	case at.IsZero() && it.pos > 0:
@@ -56,8 +56,7 @@ func (a *agenda) set(it *item, at time.Time) {
 	}
 }
 
-// due removes and returns the earliest item that now has reached, nil when there
-// is none.
+// due removes and returns the earliest item if its time has come; otherwise it returns nil.
 func (a *agenda) due(now time.Time) *item {
 	if len(*a) == 0 || now.Before((*a)[0].at) {
 		return nil

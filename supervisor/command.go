@@ -12,18 +12,18 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// UnsupportedError says that a program asks for something that cannot be given;
-// starting it without would be worse than not starting it.
+// UnsupportedError says that a program needs something that is not available here. It is then not
+// started, because a start without it would be worse.
 type UnsupportedError struct {
 	What string
 }
 
 func (e *UnsupportedError) Error() string { return e.What + " is not supported" }
 
-// ShellStatus is that of a command that cannot be run.
+// ShellStatus is the status for a command that cannot be run.
 func (e *UnsupportedError) ShellStatus() int { return 126 }
 
-// command translates a specification. Descriptors are added by the caller.
+// command translates a specification. The caller adds the descriptors.
 func command(spec *program.Spec) (proc.Command, error) {
 	if len(spec.Argv) == 0 {
 		return proc.Command{}, errors.New("the command is empty")
@@ -37,7 +37,7 @@ func command(spec *program.Spec) (proc.Command, error) {
 	return c, nil
 }
 
-// dress gives a command the user, the mask, the limits and the guard of a program.
+// dress gives a command the user, the umask, the limits and the guard of a program.
 func dress(c *proc.Command, spec *program.Spec) {
 	if cr := spec.Credential; cr != nil {
 		c.Credential = &proc.Credential{UID: cr.UID, GID: cr.GID, Groups: cr.Groups}
@@ -60,9 +60,9 @@ func Bound(c *proc.Command, limits program.Limits) {
 	}
 }
 
-// GuardOf is the guard of a command that wants one: the kernel protects us from other
-// users, so that only programs of our own user and root's need it. control says that the program
-// may send us requests.
+// GuardOf is the guard of a command. The kernel protects agentinit from other users, so only
+// programs of agentinit's own user and of root need a guard. control says that the program may send
+// requests to agentinit.
 func GuardOf(wanted, control bool, cr *proc.Credential) proc.Guard {
 	switch {
 	case !wanted || cr != nil && cr.UID != 0 && int(cr.UID) != os.Geteuid():
@@ -73,9 +73,9 @@ func GuardOf(wanted, control bool, cr *proc.Credential) proc.Guard {
 	return proc.GuardFull
 }
 
-// Confine applies a sandbox to a command, a program's or anybody else's. What the
-// kernel cannot enforce is an *UnsupportedError, and the command must not be started, if the
-// sandbox says so; otherwise it is left out and returned as skipped, to be told.
+// Confine applies a sandbox to a command. If the kernel cannot enforce a part of it, the sandbox
+// decides. Either the error is an *UnsupportedError and the command must not be started, or that
+// part is left out and returned as skipped, to be reported.
 func Confine(c *proc.Command, s *program.Sandbox) (skipped, err error) {
 	if s == nil || s.Mode == "off" {
 		return nil, nil
@@ -131,16 +131,16 @@ func sandboxOf(s *program.Sandbox) (proc.Sandbox, error) {
 	return box, err
 }
 
-// beside is a command that runs beside a program: as the same user, under the same
-// limits and in the same sandbox, in the same place, and never longer than its context.
+// beside is a command that runs beside a program: with the same user, directory, limits and
+// sandbox. It must end when its context ends.
 func beside(spec *program.Spec, argv []string) (proc.Command, error) {
 	c := proc.Command{
 		Path: argv[0], Args: argv, Env: spec.Env[:len(spec.Env):len(spec.Env)], Dir: spec.Directory, Scope: proc.ScopeTree,
 	}
 	dress(&c, spec)
 	if c.Guard == proc.GuardFull {
-		c.Guard = proc.GuardBeside // "nginx -s quit" is a hook
+		c.Guard = proc.GuardBeside // a hook such as "nginx -s quit" must signal the program
 	}
-	_, err := Confine(&c, spec.Sandbox) // what is skipped was told at the program's start
+	_, err := Confine(&c, spec.Sandbox) // what is skipped was reported at the program's start
 	return c, err
 }

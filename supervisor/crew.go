@@ -8,22 +8,22 @@ import (
 // crewSize is how many programs are started or signalled at the same time.
 const crewSize = 4
 
-// stuckAfter is when a job no longer counts towards crewSize: a start that hangs
-// on a dead file system must not hold up the others.
+// stuckAfter is when a job no longer counts towards crewSize: a start that hangs on a dead file
+// system must not delay the others.
 const stuckAfter = time.Second
 
-// crew does the work that may block. Jobs of one program run in their order and
-// never at the same time; programs take turns in the order in which they asked.
-// It has goroutines only while there is work.
+// crew does the work that may block. Jobs of one program run in order and never at the same time.
+// Programs take turns in the order of their requests. The crew has goroutines only while there is
+// work.
 type crew struct {
 	mu    sync.Mutex
 	lanes map[string]*lane // of the programs that have work
-	ready []*lane          // no worker is at it
+	ready []*lane          // lanes that no worker serves
 	busy  int
 }
 
-// lane is the jobs of one program. It belongs to the name: a program that was
-// removed and comes back must not start before what it was has been forgotten.
+// lane is the job queue of one program. It belongs to the program's name: if a program is removed
+// and added again, its start comes after the old one was forgotten.
 type lane struct {
 	name string
 	jobs []func()
@@ -76,8 +76,7 @@ func (c *crew) work() {
 	}
 }
 
-// stuck does the job and tells whether it took so long that the worker's place
-// has been given to another.
+// stuck does the job and tells whether it took so long that another worker has replaced this one.
 func (c *crew) stuck(job func()) bool {
 	guard := time.AfterFunc(stuckAfter, func() {
 		c.mu.Lock()

@@ -10,9 +10,9 @@ import (
 // ErrDone says that the supervisor has ended.
 var ErrDone = errors.New("the supervisor has ended")
 
-// Refused says that a request was not carried out because of the state it met.
+// Refused says that a request was not carried out because of the present state.
 type Refused struct {
-	Program string // "" when it was about the whole box
+	Program string // "" if the request was for the whole box
 	Verb    string // start, stop, restart, signal, apply
 	State   program.State
 	Reason  string
@@ -35,5 +35,5 @@ type UnknownProgram struct {
 
 func (e *UnknownProgram) Error() string { return fmt.Sprintf("no program is named %q", e.Program) }
 
-// ProgramName returns the name that was asked for.
+// ProgramName returns the name in the request.
 func (e *UnknownProgram) ProgramName() string { return e.Program }

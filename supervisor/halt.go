@@ -2,18 +2,18 @@ package supervisor
 
 import "github.com/dreamlab-ai/agentinit/supervisor/program"
 
-// halt is where a program is in a stop that was asked for. Programs that are asked
-// to stop together stop in the order of the box: the last wave first, and inside a
-// wave those that depend on others before these.
+// halt is the progress of a requested stop of one program. Programs that are asked to stop together
+// stop in the order of the box: the last wave first, and in a wave, dependents before the programs
+// that they need.
 type halt uint8
 
 const (
 	haltNone  halt = iota
-	haltWaits      // its turn has not come
-	haltAsked      // it stops
+	haltWaits      // its turn has not come yet
+	haltAsked      // it is stopping
 )
 
-// halting tells whether the program is to be stopped and its turn has not come.
+// halting tells whether the program must be stopped but its turn has not come yet.
 func (e *entry) halting() bool { return e.halt == haltWaits && e.active() }
 
 // advanceHalt stops the programs whose turn has come.
@@ -44,7 +44,7 @@ func (l *loop) advanceHalt() {
 	}
 }
 
-// reviveAll starts, in the order of the boot, what a restart of the box has stopped.
+// reviveAll starts, in the order of the boot, the programs that a restart of the box has stopped.
 func (l *loop) reviveAll() {
 	for _, e := range l.order {
 		if !e.revive {
@@ -56,12 +56,12 @@ func (l *loop) reviveAll() {
 			request = l.requestRun
 		}
 		if err := request(e); err != nil {
-			l.show(e) // it has been started meanwhile, or is being removed
+			l.show(e) // it was started meanwhile, or is being removed
 		}
 	}
 }
 
-// inTheWay tells whether a dependent of e, of the same wave, is still to stop.
+// inTheWay tells whether a dependent of e in the same wave must stop first.
 func (l *loop) inTheWay(e *entry) bool {
 	for _, d := range e.dependents {
 		if d.halt != haltNone && d.wave == e.wave && !d.gone() {

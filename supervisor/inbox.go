@@ -2,8 +2,8 @@ package supervisor
 
 import "sync"
 
-// inbox carries work to the loop. Sending never waits: a goroutine that reaps or watches
-// must not be held up by the loop, nor the loop by them.
+// inbox carries work to the loop. Sending never waits: a goroutine that reaps or watches must not
+// wait for the loop, and the loop must not wait for such a goroutine.
 type inbox struct {
 	mu    sync.Mutex
 	queue []func()
@@ -22,7 +22,7 @@ func (b *inbox) post(f func()) {
 	}
 }
 
-// take returns what has been posted and hands spent back as the next queue.
+// take returns the posted functions and reuses spent as the next queue.
 func (b *inbox) take(spent []func()) []func() {
 	clear(spent)
 	b.mu.Lock()

@@ -12,8 +12,8 @@ import (
 
 // roll is the restart of the instances of one set, one after the other.
 type roll struct {
-	first expectation     // restarted by the install
-	specs []*program.Spec // of those that follow
+	first expectation     // restarted by install
+	specs []*program.Spec // of the instances that follow
 }
 
 func (r *roll) later(name string) bool {
@@ -43,8 +43,8 @@ func (l *loop) rolls(changes []program.SpecChange, byName map[string]*program.Sp
 	return rolls
 }
 
-// hold lets an instance that follows later go on with its process and what is in
-// force of the rest.
+// hold marks an instance that restarts later. Until then it keeps its process and its old
+// specification.
 func (l *loop) hold(e *entry, next *program.Spec) {
 	spec := *e.m.Newest()
 	spec.Name, spec.Needs, spec.Required = next.Name, next.Needs, next.Required
@@ -52,9 +52,9 @@ func (l *loop) hold(e *entry, next *program.Spec) {
 	l.show(e)
 }
 
-// rollAll restarts what the install has left, each set on its own. The error is
-// that of a required program, or ErrDone; troubles tells of the other instances
-// that did not return, and of those that go on as they were because of that.
+// rollAll restarts the instances that install has left, each set on its own. The error is about a
+// required program, or ErrDone. troubles says which other instances did not become ready again, and
+// which therefore keep running unchanged.
 func (s *Supervisor) rollAll(rolls map[string]*roll) (troubles map[string]string, failure error) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -80,7 +80,7 @@ func (s *Supervisor) rollAll(rolls map[string]*roll) (troubles map[string]string
 	return troubles, failure
 }
 
-// roll returns the first instance that does not return, and those that are left.
+// roll returns the first instance that does not become ready again, and the instances after it.
 func (s *Supervisor) roll(r *roll) (culprit string, left []*program.Spec, err error) {
 	before := r.first
 	for i, spec := range r.specs {

@@ -1,9 +1,9 @@
 // Package supervisor owns the one loop that runs all programs.
 //
-// One goroutine owns every program.Machine: it feeds them events, carries out
-// the actions they return and publishes what changed. It must never block on a
-// file, a socket, a subscriber, a slow program or DNS; whatever can block runs
-// beside it and reports back as an event.
+// One goroutine owns every program.Machine. It gives events to the machines, carries out the
+// actions that they return, and publishes the changes. It must never block on a file, a socket, a
+// subscriber, a slow program or DNS. Work that can block runs outside the loop and reports back as
+// an event.
 package supervisor
 
 import (
@@ -12,9 +12,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Snapshot is the state of all programs at one event number. A reader goes on
-// from it with event.Bus.Watch(Seq): events after Seq may already be contained,
-// none is missing.
+// Snapshot is the state of all programs at one event number. A reader continues with
+// event.Bus.Watch(Seq). The snapshot may already contain later events, but misses none.
 type Snapshot struct {
 	Seq      uint64    `json:"seq"`
 	Time     time.Time `json:"time"`
@@ -27,9 +26,9 @@ type Phase string
 
 // The phases of a supervisor.
 const (
-	Idle     Phase = "idle"     // nothing started yet
+	Idle     Phase = "idle"     // nothing was started yet
 	Running  Phase = "running"  // programs are being started or run
-	Draining Phase = "draining" // shutdown asked for, drain hold
+	Draining Phase = "draining" // shutdown requested, the drain is under way
 	Stopping Phase = "stopping"
 	Done     Phase = "done"
 )

@@ -18,20 +18,20 @@ type Config struct {
 	Hooks     HookRunner // nil: no program declares hooks
 	Bus       *event.Bus
 
-	// Barrier is what a wave waits for in the one before; "" is ready.
+	// Barrier is what the next wave waits for in a wave; "" is ready.
 	Barrier program.Barrier
 	// StopGrace bounds a whole shutdown, drain included; 0 is program.DefaultStopGrace.
 	StopGrace time.Duration
 	// Drain is how long a shutdown holds before it stops the first program.
 	Drain time.Duration
-	// ExitWhenAllExited shuts down once nothing is left to run.
+	// ExitWhenAllExited starts a shutdown when no program is left to run.
 	ExitWhenAllExited bool
-	// Seed decides the jitter of all back-offs.
+	// Seed determines the jitter of all back-offs.
 	Seed uint64
 }
 
-// Supervisor runs the programs. Its methods may be called from any goroutine,
-// before, during and after Run.
+// Supervisor runs the programs. Its methods may be called from any goroutine, before, during and
+// after Run.
 type Supervisor struct {
 	cfg  Config
 	in   *inbox
@@ -40,15 +40,15 @@ type Supervisor struct {
 	order   atomic.Pointer[[]*entry] // in start order, for Snapshot
 	index   atomic.Pointer[map[string]*entry]
 	phase   atomic.Pointer[Phase]
-	started chan struct{} // closed when every wave has been started and settled
+	started chan struct{} // closed when every wave was started and is settled
 	result  atomic.Pointer[Result]
 	applies chan struct{} // a token: one apply at a time
 
 	loop loop
 }
 
-// New returns a supervisor of specs that has started nothing. The error is one
-// of program.Waves, or says which schedule cannot be read.
+// New returns a supervisor of specs that has started no program. The error is one of program.Waves,
+// or names the schedule that cannot be parsed.
 func New(cfg Config, specs []program.Spec) (*Supervisor, error) {
 	if cfg.Processes == nil || cfg.Bus == nil {
 		return nil, errors.New("supervisor: Processes and Bus are required")
@@ -74,7 +74,7 @@ func New(cfg Config, specs []program.Spec) (*Supervisor, error) {
 
 func (s *Supervisor) setPhase(p Phase) { s.phase.Store(&p) }
 
-// Snapshot returns the state of all programs. It waits for nothing.
+// Snapshot returns the state of all programs. It never waits.
 func (s *Supervisor) Snapshot() Snapshot {
 	snap := Snapshot{Seq: s.cfg.Bus.Seq(), Time: time.Now(), Phase: *s.phase.Load()}
 	order := *s.order.Load()
@@ -85,7 +85,7 @@ func (s *Supervisor) Snapshot() Snapshot {
 	return snap
 }
 
-// Status returns one program. It waits for nothing.
+// Status returns one program. It never waits.
 func (s *Supervisor) Status(name string) (Status, bool) {
 	e, ok := (*s.index.Load())[name]
 	if !ok {
@@ -103,15 +103,15 @@ func (s *Supervisor) All() (seq uint64, programs []Status) {
 // Phase returns what the supervisor as a whole is doing.
 func (s *Supervisor) Phase() Phase { return *s.phase.Load() }
 
-// Ping returns once the loop has answered. Its error is ctx's, or ErrDone.
+// Ping returns when the loop has answered. Its error is ctx's, or ErrDone.
 func (s *Supervisor) Ping(ctx context.Context) error { return s.do(ctx, func() {}) }
 
-// Boot starts the programs with autostart, wave by wave. It returns at once;
-// Started tells when the last wave is settled.
+// Boot starts the programs with autostart, wave by wave. It returns at once; Started tells when the
+// last wave is settled.
 func (s *Supervisor) Boot() { s.in.post(s.loop.boot) }
 
-// Started is closed when Boot has started every wave and each program of the
-// last has passed the barrier or given up.
+// Started is closed when Boot has started every wave and each program of the last wave has passed
+// the barrier or given up.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
 // Done is closed when the supervisor has ended; Result then says how.
@@ -126,10 +126,9 @@ func (s *Supervisor) Result() (result Result, ok bool) {
 	return *r, true
 }
 
-// Start asks for a run of each program; what it needs is started first. It
-// returns when the loop has taken or refused the requests: the joined errors are
-// *Refused and *UnknownProgram, or one of ctx or ErrDone. Use Await for the
-// outcome.
+// Start requests a run of each program; the programs that it needs start first. It returns when the
+// loop has taken or refused the requests. The joined errors are *Refused and *UnknownProgram, or
+// one of ctx or ErrDone. Use Await for the outcome.
 func (s *Supervisor) Start(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestStart)
 }
@@ -139,15 +138,13 @@ func (s *Supervisor) StartAll(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestStartAll)
 }
 
-// RunNow asks for a run of each program now, whatever a schedule says. It returns
-// like Start.
+// RunNow requests a run of each program now, even for a schedule. It returns like Start.
 func (s *Supervisor) RunNow(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestRun)
 }
 
-// Stop asks for the end of each program, in the reverse order of their start:
-// those that wait for their turn have Status.Halting. A schedule is paused. It
-// returns like Start.
+// Stop requests the end of each program, in the reverse order of their start. Programs that wait
+// for their turn have Status.Halting. A schedule is paused. It returns like Start.
 func (s *Supervisor) Stop(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestStop)
 }
@@ -158,15 +155,14 @@ func (s *Supervisor) Restart(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestRestart)
 }
 
-// RestartAll is Restart in the order of the box: all of the programs stop as with
-// Stop, then they start as with StartAll.
+// RestartAll is Restart in the order of the box: all the programs stop as with Stop, then they
+// start as with StartAll.
 func (s *Supervisor) RestartAll(ctx context.Context, names ...string) error {
 	return s.each(ctx, names, s.loop.requestRestartAll)
 }
 
-// Signal sends a signal (a name, with or without "SIG", or a number) to the
-// leader of each program and returns when it has been sent. Errors are those of
-// Start, and what the kernel says.
+// Signal sends a signal (a name, with or without "SIG", or a number) to the leader of each program.
+// It returns when the signal was sent. Its errors are those of Start, and those of the kernel.
 func (s *Supervisor) Signal(ctx context.Context, signal string, names ...string) error {
 	sent := make(chan error, len(names))
 	err := s.each(ctx, names, func(e *entry) error { return s.loop.requestSignal(e, signal, sent) })
@@ -184,15 +180,14 @@ func (s *Supervisor) Signal(ctx context.Context, signal string, names ...string)
 	return errors.Join(errs...)
 }
 
-// Shutdown asks for an orderly stop of the box and returns at once. The second
-// call skips the rest of the grace, the third kills.
+// Shutdown requests an orderly stop of the box and returns at once. The second call skips the rest
+// of the grace; the third kills.
 func (s *Supervisor) Shutdown(reason string) {
 	s.in.post(func() { s.loop.requestShutdown(Cause{Kind: CauseRequested, Detail: reason}) })
 }
 
-// Await waits until the program's status satisfies until, and returns it. The
-// error is ctx's, ErrDone, or *UnknownProgram when the program is not there or no
-// longer.
+// Await waits until the function until accepts the program's status, and returns that status. The
+// error is ctx's, ErrDone, or *UnknownProgram if the program does not exist or was removed.
 func (s *Supervisor) Await(ctx context.Context, name string, until func(Status) bool) (Status, error) {
 	watch := s.cfg.Bus.Watch(s.cfg.Bus.Seq())
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -218,7 +213,7 @@ func (s *Supervisor) Await(ctx context.Context, name string, until func(Status) 
 	}
 }
 
-// each runs one request for every name on the loop.
+// each runs one request for each name on the loop.
 func (s *Supervisor) each(ctx context.Context, names []string, request func(*entry) error) error {
 	var errs []error
 	err := s.do(ctx, func() {
@@ -232,7 +227,7 @@ func (s *Supervisor) each(ctx context.Context, names []string, request func(*ent
 				errs = append(errs, err)
 			}
 		}
-		// All requests first: what is asked for together has one order.
+		// All requests first, because requests made together share one order.
 		s.loop.settle()
 		s.loop.advance()
 		s.loop.settle()
@@ -260,7 +255,7 @@ func (s *Supervisor) do(ctx context.Context, f func()) error {
 	}
 }
 
-// flatten takes joined errors apart.
+// flatten splits joined errors.
 func flatten(err error) []error {
 	if err == nil {
 		return nil

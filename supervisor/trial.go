@@ -9,21 +9,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Trial is how a command ended that ran within the bounds of a program.
+// Trial is how a command ended that ran with the restrictions of a program.
 type Trial struct {
 	Status    int    // as a shell reports it
 	Output    []byte // standard output and error
-	Truncated bool   // there was more
-	// Skipped is what of the sandbox was not in force; "" for nothing.
+	Truncated bool   // the command wrote more
+	// Skipped names the parts of the sandbox that were not in force; "" means none.
 	Skipped string
-	Refused []Refusal // in the order of the first of each kind
+	Refused []Refusal // in the order in which each kind first occurred
 }
 
 // trialOutput is how much of a trial's output is kept.
 const trialOutput = 256 << 10
 
-// Try runs a command exactly as the program would be run: as its user, with its
-// environment, limits, guard and sandbox. The program itself is left alone.
+// Try runs a command exactly as the program would run: with its user, environment, limits, guard
+// and sandbox. The program itself is not affected.
 func (s *System) Try(ctx context.Context, spec *program.Spec, argv []string) (Trial, error) {
 	as := *spec
 	as.Argv = argv

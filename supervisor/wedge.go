@@ -11,13 +11,14 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/ready"
 )
 
-// EventWedged: a program lives and does not work any more, by a rule of its manifest.
+// EventWedged: a program lives but does no work any more, by a rule of its manifest.
 const EventWedged = "ProgramWedged"
 
-// stackTime is what a wedged program gets to write its stacks.
+// stackTime is how long a wedged program may take to write its stacks.
 const stackTime = time.Second
 
-// watchWedge looks at the run by the rules of health, beside the checks if there are any.
+// watchWedge checks the run by the rules of wedge, in addition to the health checks if there are
+// any.
 func (s *System) watchWedge(spec *program.Spec, run uint64, target ready.Target, report func(Report)) (stop func()) {
 	both := &twoJudges{report: report}
 	stopChecks := func() {}
@@ -31,12 +32,12 @@ func (s *System) watchWedge(spec *program.Spec, run uint64, target ready.Target,
 	}
 }
 
-// twoJudges joins what two judges of health say: it is healthy if both say so.
+// twoJudges combines two judges of health: the program is healthy if both say so.
 type twoJudges struct {
 	report func(Report)
 
 	mu  sync.Mutex
-	bad [2]string // reason of each, "" for healthy
+	bad [2]string // each judge's reason, "" if healthy
 }
 
 func (t *twoJudges) say(judge int, r Report) {
@@ -55,7 +56,7 @@ func (t *twoJudges) say(judge int, r Report) {
 	t.report(r)
 }
 
-// lookForWedge looks until ctx ends.
+// lookForWedge checks until ctx ends.
 func (s *System) lookForWedge(ctx context.Context, spec *program.Spec, run uint64, report func(Report)) {
 	rules := spec.Health.Wedge
 	name, first := s.vitals(rules, spec.Name, run)
@@ -86,8 +87,8 @@ func (s *System) lookForWedge(ctx context.Context, spec *program.Spec, run uint6
 	}
 }
 
-// vitals takes a look at what the rules need: a program decides how many processes and
-// threads there are to look at. name is what the program is called now.
+// vitals reads the values that the rules need. It may take long, because a program decides how many
+// processes and threads it has. name is the program's present name.
 func (s *System) vitals(rules program.Wedge, was string, run uint64) (name string, v program.Vitals) {
 	s.mu.Lock()
 	r := s.runs[runKey{was, run}]
@@ -104,7 +105,7 @@ func (s *System) vitals(rules program.Wedge, was string, run uint64) (name strin
 		v.Output += stream.Bytes
 	}
 	if rules.Spinning > 0 {
-		if u, err := s.cfg.Owner.Usage(r.proc.ID); err == nil { // else it has ended
+		if u, err := s.cfg.Owner.Usage(r.proc.ID); err == nil { // otherwise the program has ended
 			v.CPU = u.CPU
 		}
 		v.Runnable = s.cfg.Owner.Runnable(r.proc.ID)
@@ -120,7 +121,7 @@ func (s *System) vitals(rules program.Wedge, was string, run uint64) (name strin
 	return name, v
 }
 
-// wedged tells of a wedged program and lets it write its stacks. It returns false if ctx ended
+// wedged reports a wedged program and lets it write its stacks. It returns false if ctx ended
 // meanwhile.
 func (s *System) wedged(ctx context.Context, spec *program.Spec, name string, run uint64, why string) bool {
 	fields := map[string]any{"reason": why, "action": string(spec.Health.Action)}
@@ -133,12 +134,12 @@ func (s *System) wedged(ctx context.Context, spec *program.Spec, name string, ru
 		return true
 	}
 	id, ok := s.id(name, run)
-	sig, err := proc.ParseSignal(signal) // the manifest was checked
+	sig, err := proc.ParseSignal(signal) // the manifest was checked, so there is no error
 	if !ok || err != nil {
 		return true
 	}
 	if err := s.cfg.Owner.Signal(id, sig, proc.ScopeProcess); err != nil {
-		return true // it has ended meanwhile
+		return true // the program has ended meanwhile
 	}
 	select {
 	case <-ctx.Done():

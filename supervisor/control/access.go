@@ -6,13 +6,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// Access is what a route asks of a peer, and what a peer has.
+// Access is what a route requires of a peer, and what a peer is allowed.
 type Access int
 
 // The levels of access; each contains the ones before it.
 const (
-	// Open routes answer every peer that can connect: what they say stands on the
-	// public probe port as well.
+	// Open routes answer every peer that can connect: the public probe port gives the same
+	// information.
 	Open Access = iota
 	// Read shows programs, logs and events.
 	Read
@@ -25,15 +25,15 @@ var accessNames = map[Access]string{Open: "open", Read: "read", Write: "write"}
 // String returns "open", "read" or "write".
 func (a Access) String() string { return accessNames[a] }
 
-// policy is what decides about a peer.
+// policy decides what a peer may do.
 type policy struct {
 	uid, gid uint32
 	// mayControl reports whether a program's processes may change things.
 	mayControl func(program string) bool
 }
 
-// byUser returns what the peer's user and groups give it and, when that is less
-// than Write, why.
+// byUser returns the access that the peer's user and groups give. If it is less than Write, byUser
+// also says why.
 func (p policy) byUser(peer Peer) (Access, string) {
 	switch {
 	case peer.UID == 0 || peer.UID == p.uid:
@@ -44,9 +44,9 @@ func (p policy) byUser(peer Peer) (Access, string) {
 	return Open, fmt.Sprintf("user %d is neither root nor user %d nor in group %d", peer.UID, p.uid, p.gid)
 }
 
-// authorize refuses what the peer may not do. A peer on an abstract socket that
-// is outside the box's pid namespace is refused everything: the network
-// namespace it shares with the box says nothing about trust.
+// authorize refuses what the peer may not do. A peer on an abstract socket whose process is outside
+// the box's pid namespace is refused everything: sharing the box's network namespace does not make
+// it trusted.
 func (p policy) authorize(peer Peer, need Access) *api.Error {
 	if peer.Abstract && peer.PID == 0 {
 		return api.Errorf(api.CodeForbidden, "refused: the peer's process is not visible in this box")

@@ -9,16 +9,16 @@ import (
 
 type grantedKey struct{}
 
-// Granted returns what the peer of a request to Config.Adapters may do: Read or
-// Write. Open means that the request did not come by a control socket.
+// Granted returns what the peer of a request to Config.Adapters may do: Read or Write. Open means
+// that the request did not come through a control socket.
 func Granted(ctx context.Context) Access {
 	a, _ := ctx.Value(grantedKey{}).(Access)
 	return a
 }
 
-// serveAdapters hands requests below api.AdaptersPrefix to Config.Adapters, by
-// the paths that handler has elsewhere. Its own table says which of its routes
-// take more than Read; a peer that may not even read comes no further.
+// serveAdapters passes requests below api.AdaptersPrefix to Config.Adapters, with the prefix cut
+// off. That handler's own table says which of its routes need more than Read. A peer without Read
+// is refused here.
 func (s *Server) serveAdapters() http.Handler {
 	return http.StripPrefix(api.AdaptersPrefix, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer := peerOf(r.Context())
@@ -35,7 +35,7 @@ func (s *Server) serveAdapters() http.Handler {
 			s.fail(w, unsupported("adapters"))
 			return
 		}
-		defer underWay(r)() // their own bounds hold from here on
+		defer underWay(r)() // the handler's own time limits apply from here on
 		s.bound(w)
 		s.cfg.Adapters.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), grantedKey{}, granted)))
 	}))

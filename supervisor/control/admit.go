@@ -24,12 +24,12 @@ type peerConn struct {
 	once sync.Once
 
 	crowd  *crowd
-	place  *list.Element // in the crowd; with the two below under its lock
+	place  *list.Element // in the crowd; the crowd's lock guards this field and the next two
 	since  time.Time
 	closed bool
 }
 
-// Close closes the connection and gives its places back.
+// Close closes the connection and frees its places.
 func (c *peerConn) Close() error {
 	c.crowd.leave(c)
 	err := c.Conn.Close()
@@ -37,16 +37,15 @@ func (c *peerConn) Close() error {
 	return err
 }
 
-// admission is the net.Listener the HTTP server accepts from. It bounds the
-// connections: beyond the whole number one that says nothing makes room or the
-// kernel's queue holds them, and supervised programs together have a share of
-// their own, so that a program that opens all the connections it can get does not
-// keep an operator out.
+// admission is the net.Listener from which the HTTP server accepts. It bounds the number of
+// connections. If the limit is reached, it closes an idle connection; otherwise new ones wait in
+// the kernel's queue. All supervised programs together have a smaller limit of their own. So a
+// program that opens many connections does not keep an operator out.
 type admission struct {
 	addr     net.Addr
 	abstract bool
 	owner    func(int) (string, bool)
-	failed   func(error) // told about accepts that did not work
+	failed   func(error) // called for each accept that failed
 
 	slots, guests chan struct{}
 	ready         chan *peerConn
@@ -61,7 +60,7 @@ type admission struct {
 
 func admit(socket *Socket, limits Limits, owner func(int) (string, bool), failed func(error)) *admission {
 	ctx, stop := context.WithCancel(context.Background())
-	first := socket.listener // the socket may have another one soon
+	first := socket.listener // the socket may get another listener soon
 	a := &admission{
 		addr: first.Addr(), current: first, abstract: socket.Abstract(), owner: owner, failed: failed,
 		slots: make(chan struct{}, limits.Connections), guests: make(chan struct{}, limits.Guests),
@@ -71,14 +70,14 @@ func admit(socket *Socket, limits Limits, owner func(int) (string, bool), failed
 	return a
 }
 
-// turnTo accepts from another listener. The one before goes on for a moment, for
-// those who are in its queue.
+// turnTo accepts from another listener. The listener before it goes on for a moment, for the
+// connections in its queue.
 func (a *admission) turnTo(next *net.UnixListener) {
 	a.mu.Lock()
 	before := a.current
 	a.current = next
 	a.mu.Unlock()
-	// It fails on a listener that is closed, which is what is meant.
+	// It fails if the listener is closed, and then there is nothing to end.
 	_ = before.SetDeadline(time.Now().Add(farewell))
 	a.running.Go(func() { a.loop(next) })
 }
@@ -96,7 +95,7 @@ func (a *admission) Accept() (net.Conn, error) {
 // Addr is the listener's address.
 func (a *admission) Addr() net.Addr { return a.addr }
 
-// Close stops admitting and waits until nothing is under way.
+// Close stops admitting and waits until no connection is being checked.
 func (a *admission) Close() error {
 	a.stop()
 	a.mu.Lock()
@@ -110,10 +109,10 @@ func (a *admission) Close() error {
 }
 
 func (a *admission) loop(listener *net.UnixListener) {
-	// Also one that is on its way out.
+	// This also closes a listener that turnTo has replaced.
 	defer context.AfterFunc(a.ctx, func() { listener.Close() })()
 	unwatched := polled.New(listener, nil)
-	var until time.Time // connections are accepted that epoll cannot watch
+	var until time.Time // until then, accepting works without epoll, which could not watch
 	for {
 		polling := time.Now().Before(until)
 		conn, err := accept(listener, unwatched, until)
@@ -137,7 +136,7 @@ func (a *admission) loop(listener *net.UnixListener) {
 			conn.Close()
 			return
 		}
-		// Off the loop, because owner may have to look around in /proc.
+		// In a goroutine, because owner may have to read /proc.
 		a.running.Go(func() { a.greet(conn) })
 	}
 }
@@ -149,8 +148,8 @@ func accept(listener *net.UnixListener, unwatched *polled.Listener, until time.T
 	return listener.Accept()
 }
 
-// pause waits a moment after a failed accept (out of descriptors, most likely)
-// and reports whether to go on.
+// pause waits a moment after a failed accept, mostly because no descriptor is free. It reports
+// whether to continue.
 func (a *admission) pause(err error) bool {
 	if a.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 		return false
@@ -192,7 +191,7 @@ func (a *admission) greet(conn net.Conn) {
 	}
 }
 
-// turnAway answers without reading: the peer learns why if it still listens.
+// turnAway answers without reading the request: the peer learns why, if it still reads.
 func turnAway(conn net.Conn) {
 	defer conn.Close()
 	problem := api.Errorf(api.CodeBusy, "too many connections by supervised programs")
@@ -205,6 +204,6 @@ func turnAway(conn net.Conn) {
 	}
 	header := "HTTP/1.1 503 " + http.StatusText(http.StatusServiceUnavailable) +
 		"\r\nContent-Type: application/problem+json\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
-	// The peer is being refused; that it does not hear why changes nothing.
+	// The peer is refused in any case, even if it cannot read why.
 	_, _ = conn.Write(append([]byte(header), body...))
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// PeerOf returns the peer of a request that came by a control socket; ok is false
-// for any other.
+// PeerOf returns the peer of a request that came through a control socket; ok is false for other
+// requests.
 func PeerOf(ctx context.Context) (peer Peer, ok bool) {
 	peer, ok = ctx.Value(peerKey{}).(Peer)
 	return peer, ok
 }
 
-// AuditPeer is the peer as the record names it.
+// AuditPeer is the peer in the form of the audit record.
 func (p Peer) AuditPeer() *audit.Peer {
 	return &audit.Peer{PID: p.PID, UID: p.UID, Exe: executable(p.PID), Program: p.Program}
 }
 
-// audit publishes and records who asked for a change, before the change: what
-// follows in the event stream can then be read as its effect.
+// audit publishes and records who requested a change, before the change is made. So the events
+// after it can be read as its effect.
 func (s *Server) audit(r *http.Request, action string, fields map[string]any) {
 	peer := peerOf(r.Context())
 	e := peerFields(peer)
@@ -50,7 +50,7 @@ func (s *Server) auditRefusal(r *http.Request, why *api.Error) {
 	s.record(r, audit.Entry{Action: r.Pattern, Outcome: "refused", Details: map[string]any{"reason": why.Message, "suppressed": n}})
 }
 
-// record adds who it was: a process on the socket, a principal over HTTP.
+// record adds who made the request: a process on the socket, or a principal over HTTP.
 func (s *Server) record(r *http.Request, e audit.Entry) {
 	if s.cfg.Audit == nil {
 		return

@@ -6,9 +6,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// criticalChain is the chain of programs that the boot waited for: the required
-// program that was ready last (of all programs when none is required), before
-// it the one of its needs that was ready last, and so on.
+// criticalChain is the chain of programs that the boot waited for. Its end is the required program
+// that was ready last, or the last of all if none is required. Before each program comes the one of
+// its needs that was ready last.
 func criticalChain(programs []api.BootProgram) []string {
 	byName := make(map[string]api.BootProgram, len(programs))
 	var required, all []string
@@ -31,8 +31,8 @@ func criticalChain(programs []api.BootProgram) []string {
 	return chain
 }
 
-// latest is the name whose program was ready last; one that never was ready is
-// later than all.
+// latest is the name of the program that was ready last. A program that was never ready counts as
+// last.
 func latest(names []string, programs map[string]api.BootProgram) string {
 	found := ""
 	for _, name := range names {

@@ -32,7 +32,7 @@ func getConfinement(s *Server, r *http.Request) (any, error) {
 	return c, nil
 }
 
-// refusals are what was refused to a program.
+// refusals are the system calls that were refused to a program.
 func (s *Server) refusals(name string) []api.Refusal {
 	if s.cfg.Refusals == nil {
 		return nil
@@ -40,7 +40,7 @@ func (s *Server) refusals(name string) []api.Refusal {
 	return toRefusals(s.cfg.Refusals(name))
 }
 
-// refusedCalls counts them.
+// refusedCalls is the number of system calls that were refused to a program.
 func (s *Server) refusedCalls(name string) (n uint64) {
 	for _, r := range s.refusals(name) {
 		n += r.Count
@@ -48,7 +48,7 @@ func (s *Server) refusedCalls(name string) (n uint64) {
 	return n
 }
 
-// declared is what the specification says.
+// declared is the part that the specification gives.
 func declared(spec *program.Spec) api.Confinement {
 	c := api.Confinement{Control: spec.Control, Limited: slices.Sorted(maps.Keys(spec.Limits.Rlimits))}
 	if c.Limited == nil {
@@ -61,7 +61,7 @@ func declared(spec *program.Spec) api.Confinement {
 	return c
 }
 
-// measured is what the kernel says in /proc/PID/status.
+// measured fills in the part that the kernel shows in /proc/PID/status.
 func measured(c *api.Confinement, status string) {
 	for line := range strings.Lines(status) {
 		name, value, _ := strings.Cut(line, ":")

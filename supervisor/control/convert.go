@@ -41,7 +41,7 @@ func toProgram(p supervisor.Status) api.Program {
 	return out
 }
 
-// shown is the word for people where it is not the state's name.
+// shown is the word for people, if it differs from the state's name.
 func shown(p supervisor.Status) string {
 	if word := p.Shown(); word != p.State.String() {
 		return word
@@ -49,7 +49,7 @@ func shown(p supervisor.Status) string {
 	return ""
 }
 
-// toEvent goes by the event's JSON, so that the wire has one form of it.
+// toEvent uses the event's JSON, so that the wire has one form of it.
 func toEvent(e event.Event) (api.Event, error) {
 	var out api.Event
 	data, err := json.Marshal(e)

@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// patience is how long a connection may be without a whole request before it has
-// to make room, when there is none: a client sends its request as it connects.
+// patience is how long a connection may stay idle if the limit is reached. A client normally sends
+// its request when it connects.
 const patience = 250 * time.Millisecond
 
-// crowd knows the connections for which nothing is being done, the one that has
-// been so the longest first: half a request has come, or none since the last.
-// They are the ones that can be given up when there are too many.
+// crowd knows the idle connections, the one idle longest first. A connection is idle if no whole
+// request has come since the last answer. These connections can be closed when there are too many.
 type crowd struct {
 	mu   sync.Mutex
 	idle list.List // of *peerConn
 }
 
-// rest notes that nothing is being done for c.
+// rest records that c is idle.
 func (w *crowd) rest(c *peerConn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -29,7 +28,7 @@ func (w *crowd) rest(c *peerConn) {
 	}
 }
 
-// work notes that a whole request has come by c.
+// work records that a whole request has come on c.
 func (w *crowd) work(c *peerConn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,7 +49,7 @@ func (w *crowd) take(c *peerConn) {
 	}
 }
 
-// thin closes the connection that has rested the longest, if that is long enough.
+// thin closes the connection that has been idle longest, if it was idle for at least patience.
 func (w *crowd) thin() {
 	w.mu.Lock()
 	var oldest *peerConn
@@ -64,8 +63,8 @@ func (w *crowd) thin() {
 	}
 }
 
-// room takes a place for a connection, another one's if it must. It reports
-// whether there is one before the server ends.
+// room takes a place for a connection; if there is none, it waits or closes an idle connection. It
+// returns false if the server ends first.
 func (a *admission) room() bool {
 	select {
 	case a.slots <- struct{}{}:
@@ -89,7 +88,7 @@ func (a *admission) room() bool {
 
 type connKey struct{}
 
-// underWay notes that a whole request has come, until what it returns is called.
+// underWay records that a whole request has come. The returned function ends that.
 func underWay(r *http.Request) (done func()) {
 	c, ok := r.Context().Value(connKey{}).(*peerConn)
 	if !ok {

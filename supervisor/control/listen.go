@@ -19,8 +19,7 @@ import (
 // ErrInUse says that another process listens on the socket and answers.
 var ErrInUse = errors.New("another process listens there; stop it, or choose another place (supervisor.socket, --root)")
 
-// maxSocketPath is what fits in sockaddr_un.sun_path with its final NUL
-// (unix(7)).
+// maxSocketPath is the longest path that fits in sockaddr_un.sun_path with its final NUL (unix(7)).
 const maxSocketPath = 107
 
 // SocketConfig says where to listen.
@@ -29,7 +28,7 @@ type SocketConfig struct {
 	Path string
 	// Mode is the file's mode; an abstract socket has none.
 	Mode fs.FileMode
-	// GID is the file's group, -1 leaves it.
+	// GID is the file's group; -1 leaves the group unchanged.
 	GID int
 }
 
@@ -44,12 +43,10 @@ type Socket struct {
 // Name is where the socket can be reached: the path or the abstract name.
 func (s *Socket) Name() string { return s.name }
 
-// Abstract reports whether the socket has no file, so that its mode and
-// directory keep nobody out.
+// Abstract tells whether the socket has no file. Then file permissions do not protect it.
 func (s *Socket) Abstract() bool { return s.file == nil }
 
-// Close stops listening and removes the file, unless another one has taken its
-// place.
+// Close stops listening and removes the file, unless another file has replaced it.
 func (s *Socket) Close() error {
 	err := s.listener.Close()
 	if errors.Is(err, net.ErrClosed) {
@@ -65,10 +62,10 @@ func (s *Socket) Close() error {
 	return errors.Join(err, os.Remove(s.name))
 }
 
-// Listen opens the control socket. A socket file left by a dead process is
-// replaced; a live listener is ErrInUse and stays undisturbed. Where the file
-// cannot be made because its directory is missing or not writable, it listens
-// on api.AbstractFallback of the path and returns the reason as warning.
+// Listen opens the control socket. It replaces a socket file left by a dead process. If a process
+// listens there, Listen returns ErrInUse and leaves that socket alone. If the file cannot be made
+// because its directory is missing or not writable, Listen uses api.AbstractFallback of the path
+// and returns the reason as warning.
 func Listen(ctx context.Context, cfg SocketConfig) (socket *Socket, warning, err error) {
 	if strings.HasPrefix(cfg.Path, "@") {
 		socket, err = listenAbstract(cfg.Path)
@@ -83,8 +80,8 @@ func Listen(ctx context.Context, cfg SocketConfig) (socket *Socket, warning, err
 	return socket, warning, err
 }
 
-// unwritable tells "no place to put a file" from everything else that can go
-// wrong; only the former has a remedy.
+// unwritable tells a missing or read-only directory from all other failures. Only then the abstract
+// socket can help.
 func unwritable(err error) bool {
 	for _, cause := range []error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOSPC, unix.EDQUOT} {
 		if errors.Is(err, cause) {
@@ -108,9 +105,9 @@ func listenAbstract(name string) (*Socket, error) {
 	return &Socket{listener: l, name: name}, nil
 }
 
-// listenFile binds under a temporary name and renames, so that the socket has
-// its mode and group from the first moment it can be found. The lock on the
-// directory keeps two starting processes from both taking a stale file away.
+// listenFile binds under a temporary name and renames the file, so that the socket has its mode and
+// group as soon as it can be found. The lock on the directory prevents two starting processes from
+// both removing a stale file.
 func listenFile(ctx context.Context, cfg SocketConfig) (*Socket, error) {
 	dir := filepath.Dir(cfg.Path)
 	if max(len(cfg.Path), len(tempName(cfg.Path))) > maxSocketPath {
@@ -127,7 +124,7 @@ func listenFile(ctx context.Context, cfg SocketConfig) (*Socket, error) {
 	return bind(cfg)
 }
 
-// bind puts a new listener in the place of whatever file is at the path.
+// bind puts a new listener in the place of the file at the path.
 func bind(cfg SocketConfig) (*Socket, error) {
 	temp := tempName(cfg.Path)
 	if err := removeSocket(temp); err != nil {
@@ -167,13 +164,12 @@ func (s *Socket) publish(temp string, cfg SocketConfig) error {
 	return os.Rename(temp, cfg.Path)
 }
 
-// maskPermission keeps a refused chown from looking like a directory that is
-// not writable: falling back to an abstract socket would hide a wrong
-// socket_group.
+// maskPermission hides the type of a refused chown. Otherwise it would look like a directory that
+// is not writable, and the fallback to an abstract socket would hide a wrong socket_group.
 func maskPermission(err error) error { return errors.New(err.Error()) }
 
-// checkFree removes the file of a dead listener. It connects first: only a
-// refused connection proves that no server is there.
+// checkFree removes the file of a dead listener. It connects first: only a refused connection
+// proves that no server is there.
 func checkFree(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

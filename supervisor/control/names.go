@@ -11,10 +11,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// resolve returns the programs the names mean, each once and in the order of
-// programs. A name is looked at as a whole name, a group, a glob (path.Match),
-// and a prefix, in this order; the first that fits counts. Names that fit
-// nothing are one CodeUnknownProgram error together.
+// resolve returns the programs that the names mean, each once and in the order of programs. A name
+// is tried as a whole name, a group, a glob (path.Match), and a prefix, in this order; the first
+// match counts. All names without a match give one CodeUnknownProgram error.
 func resolve(names []string, programs []supervisor.Status) ([]supervisor.Status, error) {
 	meant := make([]bool, len(programs))
 	var unknown []string
@@ -42,7 +41,7 @@ func resolve(names []string, programs []supervisor.Status) ([]supervisor.Status,
 	return out, nil
 }
 
-// resolveOne is resolve for what can have one program only.
+// resolveOne is resolve for a name that must mean exactly one program.
 func resolveOne(name string, programs []supervisor.Status) (supervisor.Status, error) {
 	if name == "" {
 		return supervisor.Status{}, api.Errorf(api.CodeBadRequest, "no name is given")
@@ -64,7 +63,7 @@ func lookUp(name string, programs []supervisor.Status) ([]int, error) {
 	if found := where(programs, func(p supervisor.Status) bool { return p.Group == name }); len(found) > 0 {
 		return found, nil
 	}
-	// The only instance of a set is named as the set is, and means its number too.
+	// The only instance of a set has the set's name, but can also be named with its number.
 	if set, isFirst := strings.CutSuffix(name, ":0"); isFirst {
 		if i := slices.IndexFunc(programs, func(p supervisor.Status) bool { return p.Name == set }); i >= 0 {
 			return []int{i}, nil
@@ -131,8 +130,8 @@ func unknownNames(names []string, programs []supervisor.Status) *api.Error {
 	return e
 }
 
-// nearest returns the up to three names that are fewest edits away, as long as
-// that is at most a third of the name.
+// nearest returns up to three names with the fewest edits, if these are at most a third of the
+// name's length.
 func nearest(name string, programs []supervisor.Status) []string {
 	type near struct {
 		name     string
@@ -143,7 +142,7 @@ func nearest(name string, programs []supervisor.Status) []string {
 		for _, candidate := range []string{p.Name, p.Group} {
 			limit := max(1, len(candidate)/3)
 			if max(len(name)-len(candidate), len(candidate)-len(name)) > limit {
-				continue // at least as many edits as the lengths differ
+				continue // the number of edits is at least the difference in length
 			}
 			d := edits.Distance(name, candidate)
 			if d <= limit && !slices.ContainsFunc(found, func(n near) bool { return n.name == candidate }) {

@@ -9,9 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// openAPI writes the route table as an OpenAPI 3.1 document. Schemas come from
-// the wire types by reflection, so that the document cannot differ from what is
-// sent.
+// openAPI writes the route table as an OpenAPI 3.1 document. Reflection makes the schemas from the
+// wire types, so the document always agrees with the answers.
 func openAPI(table []route, version string) map[string]any {
 	s := schemas{}
 	paths := make(map[string]map[string]any)
@@ -93,7 +92,7 @@ var (
 	eventType = reflect.TypeFor[api.Event]()
 )
 
-// of returns the schema of a type; structs are named and referred to.
+// of returns the schema of a type. A struct becomes a named schema and a reference to it.
 func (s schemas) of(t reflect.Type) map[string]any {
 	switch t {
 	case timeType:
@@ -123,7 +122,7 @@ func (s schemas) of(t reflect.Type) map[string]any {
 	return map[string]any{"type": "integer"}
 }
 
-// named puts a placeholder first, so that a type that contains itself ends.
+// named first stores a placeholder, so that a type that contains itself does not recurse for ever.
 func (s schemas) named(name string, build func() map[string]any) map[string]any {
 	if _, known := s[name]; !known {
 		s[name] = nil
@@ -153,7 +152,7 @@ func (s schemas) object(t reflect.Type) map[string]any {
 	return out
 }
 
-// eventSchema is that of event.Event's flat JSON form.
+// eventSchema is the schema of event.Event's flat JSON form.
 func eventSchema() map[string]any {
 	text, number := map[string]any{"type": "string"}, map[string]any{"type": "integer"}
 	return map[string]any{

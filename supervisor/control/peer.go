@@ -14,22 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who is at the other end of a connection, as the kernel recorded it at
-// connect(2). PID 0 is a process that cannot be seen from this pid namespace.
+// Peer is the process at the other end of a connection, as the kernel recorded it at connect(2).
+// PID 0 means a process that is not visible in this pid namespace.
 type Peer struct {
 	PID    int
 	UID    uint32
 	GID    uint32
 	Groups []uint32 // supplementary
-	// Program is the supervised program whose tree the peer belongs to, "" for
-	// none and nobodysProgram for a descendant of the box in no program's tree.
+	// Program is the supervised program whose tree the peer belongs to. It is "" for a process
+	// outside the box, and nobodysProgram for a descendant of agentinit that belongs to no
+	// program's tree.
 	Program string
-	// Abstract: it came by a socket that has no file, so no mode kept it out.
+	// Abstract says that the peer came through a socket without a file, so no file mode was
+	// checked.
 	Abstract bool
-	// Uncertain: the process is gone already, so its program is not known.
+	// Uncertain says that the process has already ended, so its program is not known.
 	Uncertain bool
-	// Principal names the holder of a checked credential who asks over HTTP, and
-	// Granted is what that credential entitles to. Such a peer is no process.
+	// Principal names the holder of a checked credential over HTTP, and Granted is what the
+	// credential allows. Such a peer has no process.
 	Principal string
 	Granted   Access
 }
@@ -47,15 +49,14 @@ func (p Peer) Member(gid uint32) bool {
 	return false
 }
 
-// nobodysProgram stands for the program of a process that descends from the box
-// but from no program of the manifest: an agent, a probe's command, an escapee.
-// It must not pass for an operator; no program can have the name.
+// nobodysProgram is the program name of a process that descends from agentinit but from no program
+// of the manifest: an agent, a probe's command, an escaped process. It must not be treated as an
+// operator. No program can have this name.
 const nobodysProgram = "(none)"
 
-// identify reads the peer's credentials and asks owner about it. The witness is
-// taken first and asked last: if the process still lives then, the pid meant
-// the same process all the while, and owner's answer is about it and not about
-// a later process that was given the same number.
+// identify reads the peer's credentials and asks owner about the peer. The witness is taken first
+// and checked last. If the process still lives then, the pid meant the same process all the time.
+// So owner's answer is not about a later process with the same pid.
 func identify(conn net.Conn, abstract bool, owner func(int) (string, bool)) (Peer, error) {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {
@@ -101,17 +102,16 @@ func readPeer(fd int, peer *Peer) error {
 	return nil
 }
 
-// witness remembers a process, to tell later whether its pid still means it.
+// witness remembers a process, to check later whether its pid still means that process.
 type witness struct {
 	pidfd   int // -1: none
 	pid     int
-	started string // start time in /proc/PID/stat; "" = the process is gone
+	started string // start time in /proc/PID/stat; "" means that the process has ended
 }
 
-// witnessOf asks the socket for a pidfd, which names the very process that
-// connected (SO_PEERPIDFD, Linux 6.5). An older kernel knows only the number,
-// so that the moment between connect and accept stays open; a kernel without
-// pidfds is asked for the start time.
+// witnessOf asks the socket for a pidfd, which names the process that connected (SO_PEERPIDFD,
+// Linux 6.5). On an older kernel it opens a pidfd by number, so a change between connect and accept
+// stays unnoticed. Without pidfds it reads the start time.
 func witnessOf(fd, pid int) witness {
 	pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	if errors.Is(err, unix.ENOPROTOOPT) {
@@ -187,7 +187,7 @@ func peerGroups(fd int) ([]uint32, error) {
 		case errno == 0:
 			return groups[:size/4], nil
 		case errno == unix.ENOPROTOOPT:
-			return nil, nil // before Linux 4.13: the primary group alone counts
+			return nil, nil // before Linux 4.13: only the primary group counts
 		case errno == unix.ERANGE && int(size/4) > len(groups):
 			groups = make([]uint32, size/4)
 		default:
@@ -196,8 +196,8 @@ func peerGroups(fd int) ([]uint32, error) {
 	}
 }
 
-// executable is the peer's program file for the audit trail, "" when the
-// kernel does not tell.
+// executable is the peer's program file, for the audit trail. It is "" if the kernel does not give
+// it.
 func executable(pid int) string {
 	exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
 	if err != nil {

@@ -9,24 +9,24 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// route is one row of the control API. Exactly one of reply, stream, upgrade and
-// probe serves it.
+// route is one row of the control API. Exactly one of reply, stream, upgrade and probe is set and
+// serves it.
 type route struct {
 	Method, Path string
 	Access       Access
 	Doc          string
 	Query        []param
-	// Body and Reply are zero values of the request's and the answer's types,
-	// for the documentation; a stream's Reply is the type of one line.
+	// Body and Reply are zero values of the types of request and answer, for the documentation. A
+	// stream's Reply is the type of one line.
 	Body, Reply any
 
 	reply  func(*Server, *http.Request) (any, error)
 	stream func(*Server, *http.Request, *lines) error
-	// upgrade takes the connection over, once the peer has asked for Protocol.
+	// upgrade takes over the connection after the peer has asked for Protocol.
 	upgrade  func(*Server, context.Context, io.ReadWriteCloser) error
-	ready    func(*Server) error // nil when upgrade can be served
+	ready    func(*Server) error // nil if upgrade can always be served
 	Protocol string
-	// probe: the handler is Config.Probes.
+	// probe: Config.Probes serves it.
 	probe bool
 }
 
@@ -41,7 +41,7 @@ var (
 	oneName   = param{Name: "name", Type: "string", Doc: "name or unambiguous prefix of one program"}
 )
 
-// routes is the control API: who may do what, where, and what answers.
+// routes is the control API: for each path, who may use it and what serves it.
 func routes() []route {
 	return []route{
 		{Method: "GET", Path: "/v1/status", Access: Read, reply: getStatus, Reply: api.Status{},

@@ -15,8 +15,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// serveRoute is what every row has in common: authorisation, then the answer. In
-// between, adapt makes of a request by another path one that the row understands.
+// serveRoute does what all rows have in common: it checks the rights, then answers. In between,
+// adapt turns a request from another path into one that the row understands.
 func (s *Server) serveRoute(rt route, adapt func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		exchange.SetRoute(r.Context(), rt.Path)
@@ -55,12 +55,12 @@ func (s *Server) serveRoute(rt route, adapt func(http.ResponseWriter, *http.Requ
 	})
 }
 
-// asItIs adapts nothing.
+// asItIs changes nothing.
 func asItIs(http.ResponseWriter, *http.Request) error { return nil }
 
-// takeBody reads the whole body while its deadline runs, then lifts the
-// deadline: net/http would else take its passing for the peer's going away in
-// the middle of a long wait.
+// takeBody reads the whole body within its deadline and then removes the deadline. Otherwise
+// net/http would take the end of the deadline for a disconnected peer, in the middle of a long
+// wait.
 func takeBody(w http.ResponseWriter, r *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var tooLarge *http.MaxBytesError
@@ -86,7 +86,7 @@ func (s *Server) serveProbe(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serveReply(w http.ResponseWriter, r *http.Request, rt route) {
 	v, err := rt.reply(s, r)
 	if r.Context().Err() != nil {
-		return // the peer has gone
+		return // the peer has disconnected
 	}
 	if err != nil {
 		s.fail(w, asProblem(err))
@@ -95,8 +95,8 @@ func (s *Server) serveReply(w http.ResponseWriter, r *http.Request, rt route) {
 	s.write(w, http.StatusOK, "application/json", v)
 }
 
-// fail answers with a problem document. The code alone decides the status: an
-// error that came from outside this package may not have one.
+// fail answers with a problem document. Only the code decides the status, because an error from
+// outside this package may have no status.
 func (s *Server) fail(w http.ResponseWriter, problem *api.Error) {
 	told := *problem
 	told.Status = told.Code.HTTPStatus()
@@ -107,24 +107,24 @@ func (s *Server) fail(w http.ResponseWriter, problem *api.Error) {
 func (s *Server) write(w http.ResponseWriter, status int, contentType string, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // the wire types always encode; contain reports it
+		panic(err) // the wire types always encode; ServeHTTP reports this panic
 	}
 	s.bound(w)
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	// An error here is the peer's: it has gone or does not read.
+	// An error here means that the peer has disconnected or does not read.
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// bound gives the peer a limited time to take the answer.
+// bound limits the time in which the peer must read the answer.
 func (s *Server) bound(w http.ResponseWriter) {
-	// It fails on a connection that is closed already, where nothing is lost.
+	// It fails only on a closed connection, where that does not matter.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.Write))
 }
 
-// asProblem is the one place where an error becomes an answer.
+// asProblem is the one place that turns an error into an answer.
 func asProblem(err error) *api.Error {
 	var problem *api.Error
 	var tooLarge *http.MaxBytesError

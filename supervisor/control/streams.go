@@ -24,18 +24,18 @@ type lines struct {
 	bound time.Duration // for one line; 0 for none
 	sse   bool
 
-	mu    sync.Mutex // between the stream and its timer
+	mu    sync.Mutex // shared by the stream and its timer
 	begun bool
 	timer *time.Timer // pending flush
 }
 
 const eventStream = "text/event-stream"
 
-// flushDelay is how long a line may lie in the buffer for others to join it.
+// flushDelay is how long a line may wait in the buffer for more lines.
 const flushDelay = 5 * time.Millisecond
 
-// begin sends the header. A follower sends it before the first line, so that
-// its peer knows that nothing is missed from now on.
+// begin sends the header. A follower sends it before the first line, so that the client knows that
+// it misses nothing from now on.
 func (l *lines) begin() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,11 +54,11 @@ func (l *lines) header() error {
 	l.w.Header().Set("Content-Type", contentType)
 	l.w.Header().Set("Cache-Control", "no-store")
 	l.w.WriteHeader(http.StatusOK)
-	// An earlier answer on the connection has left its deadline.
+	// An earlier answer on the same connection has set another deadline.
 	return l.arm()
 }
 
-// write sends one value. id is what a client resumes from; "" is none.
+// write sends one value. A client resumes from id; "" means none.
 func (l *lines) write(v any, id string) error {
 	line, err := json.Marshal(v)
 	if err != nil {
@@ -67,7 +67,7 @@ func (l *lines) write(v any, id string) error {
 	if !l.sse {
 		return l.raw(append(line, '\n'))
 	}
-	// JSON has no line breaks, so that one data field holds it all.
+	// JSON has no line breaks, so one data field holds the whole value.
 	var event []byte
 	if id != "" {
 		event = fmt.Appendf(event, "id: %s\n", id)
@@ -107,7 +107,7 @@ func (l *lines) flush() error {
 	return l.ctl.Flush()
 }
 
-// flushSoon is for a stream that cannot tell whether more is about to come.
+// flushSoon is for a stream that cannot know whether more lines will come soon.
 func (l *lines) flushSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,11 +124,11 @@ func (l *lines) flushDue() {
 	}
 	l.timer = nil
 	if l.arm() == nil {
-		_ = l.ctl.Flush() // the stream's own next write meets the same error
+		_ = l.ctl.Flush() // the next write of the stream gets the same error
 	}
 }
 
-// close makes sure that no timer touches the answer any more.
+// close ensures that the timer no longer uses the answer.
 func (l *lines) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,15 +148,15 @@ func (l *lines) arm() error {
 
 type baseKey struct{}
 
-// serverEnding reports whether a request's context ended from this side.
+// serverEnding tells whether the server, not the client, has ended a request's context.
 func serverEnding(ctx context.Context) bool {
 	base, ok := ctx.Value(baseKey{}).(context.Context)
 	return ok && base.Err() != nil
 }
 
-// serveStream answers with lines until the stream or the peer ends. A peer that
-// belongs to a supervised program has to keep reading; others may stop their
-// terminal for as long as they like, since only their own place is held up.
+// serveStream answers with lines until the stream or the peer ends. A peer of a supervised program
+// must keep reading. Others may pause their terminal as long as they like, because they only block
+// their own connection.
 func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	out := &lines{w: w, ctl: http.NewResponseController(w), sse: strings.Contains(r.Header.Get("Accept"), eventStream)}
 	if peer := peerOf(r.Context()); peer.Program != "" || peer.Principal != "" {
@@ -166,14 +166,14 @@ func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	err := rt.stream(s, r, out)
 	switch {
 	case err == nil || serverEnding(r.Context()):
-		// The peer may be gone by now; then the last line is lost, which changes nothing.
+		// If the peer has disconnected, the last line is lost, which does not matter.
 		if out.end() == nil {
 			_ = out.flush()
 		}
 	case !out.begun:
 		s.fail(w, asProblem(err))
 	case r.Context().Err() == nil:
-		panic(http.ErrAbortHandler) // a fragment must not look like the whole
+		panic(http.ErrAbortHandler) // an incomplete answer must not look complete
 	}
 }
 
@@ -182,7 +182,7 @@ func getEvents(s *Server, r *http.Request, out *lines) error {
 	if err != nil {
 		return err
 	}
-	// What a browser's EventSource sends when it reconnects.
+	// A browser's EventSource sends this when it reconnects.
 	if last, err := strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 63); err == nil {
 		since = last
 	}
@@ -196,8 +196,7 @@ func getEvents(s *Server, r *http.Request, out *lines) error {
 	return followEvents(r.Context(), w, out)
 }
 
-// heldEvents writes what was published up to last; with what comes meanwhile
-// the stream might have no end.
+// heldEvents writes the events up to number last. With later events, the stream might never end.
 func heldEvents(w *event.Watcher, last uint64, out *lines) error {
 	for {
 		e, ok := w.TryNext()
@@ -210,7 +209,7 @@ func heldEvents(w *event.Watcher, last uint64, out *lines) error {
 	}
 }
 
-// followEvents sends what it has before it waits for more.
+// followEvents flushes its buffer before it waits for more events.
 func followEvents(ctx context.Context, w *event.Watcher, out *lines) error {
 	for {
 		e, ok := w.TryNext()
@@ -251,10 +250,10 @@ func getLogs(s *Server, r *http.Request, out *lines) error {
 	if err != nil {
 		return err
 	}
-	// What a browser's EventSource sends when it reconnects. It wants all that it has
-	// missed, however few lines it began with.
+	// A browser's EventSource sends this when it reconnects. It needs all lines that it has missed,
+	// even if it began with only a few.
 	if last := r.Header.Get("Last-Event-ID"); last != "" && out.sse {
-		if q.After, err = strconv.ParseUint(last, 10, 63); err != nil { // no seq: a cursor
+		if q.After, err = strconv.ParseUint(last, 10, 63); err != nil { // without seq it is a cursor
 			if err := resume(&q, last, s.cfg.Version.BootID); err != nil {
 				return err
 			}

@@ -6,9 +6,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// table is api.Status for who prints a table of all programs, as health checks and
-// people do all the time: a reader of api.Status understands it, and writing, sending
-// and reading it takes a third of the time.
+// table is a smaller api.Status for clients that print a table of all programs, as health checks
+// often do. A reader of api.Status understands it. Writing, sending and reading it takes a third of
+// the time.
 type table struct {
 	Seq      uint64    `json:"seq"`
 	Time     time.Time `json:"time"`
@@ -16,7 +16,7 @@ type table struct {
 	Programs []row     `json:"programs"`
 }
 
-// row has the members of api.Program that a table shows.
+// row has those fields of api.Program that a table shows.
 type row struct {
 	Name     string        `json:"name"`
 	State    string        `json:"state"`

@@ -9,15 +9,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// Times of a trial: unless the request says otherwise, and at most.
+// The time limits of a trial: the default and the maximum.
 const (
 	defaultTrial = time.Minute
 	longestTrial = 10 * time.Minute
 )
 
 // postSandboxTest runs a command of the caller's choice as the program's user. Only a process
-// outside all programs may ask for that, and nobody over HTTP: a program with control = true would
-// get the rights of another.
+// outside all programs may request that, and HTTP clients may not: otherwise a program with control
+// = true could get the rights of another program.
 func postSandboxTest(s *Server, r *http.Request) (any, error) {
 	if s.cfg.Try == nil {
 		return nil, unsupported("way to run commands")

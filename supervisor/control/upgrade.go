@@ -14,9 +14,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// Bridge is the orchestrator's end of the channel to its host. Attach serves
-// conn until the host or ctx ends it, closes it and returns why it ended; nil
-// when the host did.
+// Bridge is the orchestrator's end of the channel to its host. Attach serves conn until the host or
+// ctx ends it, and closes it. It returns why the channel ended, or nil if the host ended it.
 type Bridge interface {
 	Attach(ctx context.Context, conn io.ReadWriteCloser) error
 }
@@ -34,8 +33,8 @@ func attachBridge(s *Server, ctx context.Context, conn io.ReadWriteCloser) error
 	return s.cfg.Bridge.Attach(ctx, conn)
 }
 
-// serveUpgrade hands the connection over after 101 (RFC 9110, 7.8). It keeps
-// its place among the connections until it is closed, and ends with the server.
+// serveUpgrade hands the connection over after status 101 (RFC 9110, 7.8). The connection counts as
+// a connection until it is closed, and ends with the server.
 func (s *Server) serveUpgrade(w http.ResponseWriter, r *http.Request, rt route) {
 	s.audit(r, strings.TrimPrefix(rt.Path, "/v1/"), nil)
 	if !strings.EqualFold(r.Header.Get("Upgrade"), rt.Protocol) {
@@ -70,7 +69,7 @@ func (s *Server) serveUpgrade(w http.ResponseWriter, r *http.Request, rt route) 
 	s.publish(event.Info, EventUpgradeEnded, fields)
 }
 
-// switchOver answers 101; from then on no deadline of HTTP holds.
+// switchOver answers 101 and removes the deadlines of HTTP.
 func (s *Server) switchOver(conn net.Conn, protocol string) error {
 	if err := conn.SetDeadline(time.Now().Add(s.cfg.Limits.Write)); err != nil {
 		return err
@@ -81,7 +80,7 @@ func (s *Server) switchOver(conn net.Conn, protocol string) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// upgraded is a connection of which HTTP may have read a little too much.
+// upgraded is a connection from which HTTP may already have read some bytes of the new protocol.
 type upgraded struct {
 	net.Conn
 	r *bufio.Reader

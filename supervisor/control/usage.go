@@ -11,24 +11,22 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// Reading the use of all programs costs some microseconds of /proc for each
-// process. Whoever watches a large box must not notice that at its programs: the
-// next reading waits usageShare times the processor time of the last one, and never
-// less than usagePause.
+// To read the use of all programs takes some microseconds of /proc for each process. A client that
+// polls a large box must not slow down its programs. So the next reading waits usageShare times the
+// processor time of the last one, and at least usagePause.
 const (
 	usagePause = time.Second
 	usageShare = 125 // at most 0.8 per cent of one processor
 )
 
-// sampler keeps the last reading for all who ask before the next one is due.
+// sampler keeps the last reading for all requests that come before the next one is due.
 type sampler[T any] struct {
 	mu   sync.Mutex
 	last T
 	due  time.Time
 }
 
-// sample reads again when that is due, and has stamp note the time until the next
-// reading.
+// sample reads again if a reading is due. stamp records in the reading how long it stays valid.
 func (u *sampler[T]) sample(read func(at time.Time) T, stamp func(t *T, pause time.Duration)) T {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -43,8 +41,8 @@ func (u *sampler[T]) sample(read func(at time.Time) T, stamp func(t *T, pause ti
 	return u.last
 }
 
-// processorTime is what f uses of the processor, on its own thread (getrusage(2),
-// RUSAGE_THREAD). On a busy machine f takes much longer than that.
+// processorTime is the processor time of f on its own thread (getrusage(2), RUSAGE_THREAD). On a
+// busy machine the elapsed time of f is much longer.
 func processorTime(f func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -56,7 +54,7 @@ func processorTime(f func()) time.Duration {
 func threadTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {
-		return 0 // it fails for a bad address alone
+		return 0 // it fails only for a bad address
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
@@ -68,7 +66,7 @@ func getUsage(s *Server, _ *http.Request) (any, error) {
 	return s.readUsage(), nil
 }
 
-// readUsage is empty where nobody accounts for programs.
+// readUsage is empty if Config.Usage is nil.
 func (s *Server) readUsage() api.Usage {
 	if s.cfg.Usage == nil {
 		return api.Usage{}
@@ -79,13 +77,13 @@ func (s *Server) readUsage() api.Usage {
 	)
 }
 
-// treeKey names a run, whose processes are read together.
+// treeKey names a run. The processes of a run are read together.
 type treeKey struct {
 	program string
 	run     uint64
 }
 
-// trees holds a sampler for each run whose processes were asked for lately.
+// trees holds a sampler for each run whose processes were requested lately.
 type trees struct {
 	mu  sync.Mutex
 	all map[treeKey]*sampler[api.Processes]
@@ -94,8 +92,7 @@ type trees struct {
 // maxTrees is how many readings are kept at once.
 const maxTrees = 64
 
-// of finds the sampler of a run. When there are too many, all of them
-// are read anew.
+// of finds the sampler of a run. If there are too many, all are dropped and read again.
 func (t *trees) of(key treeKey) *sampler[api.Processes] {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,28 +11,28 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// watch tells when it is worth looking at the state again. It reads the event
-// stream, so a wait costs nothing while nothing happens.
+// watch tells when it makes sense to read the state again. It reads the event stream, so a wait
+// uses no CPU time while nothing happens.
 type watch struct {
 	events *event.Watcher
-	looks  int       // looks that may follow one another at once
-	last   time.Time // when looks was counted
+	looks  int       // how many reads of the state may follow one another at once
+	last   time.Time // when looks was last counted
 }
 
-// A look copies the state of all programs, and a program can make events as
-// fast as it likes: after some looks in a row, only one each lookEvery.
+// A read copies the state of all programs, and a program can cause events very fast. So after some
+// reads in a row, only one is allowed each lookEvery.
 const (
 	lookBurst = 16
 	lookEvery = 20 * time.Millisecond
 )
 
-// watch begins now: take it before the snapshot that it is to go on from.
+// watch begins now: call it before the snapshot that it continues from.
 func (s *Server) watch() *watch {
 	return &watch{events: s.cfg.Events.Watch(s.cfg.Events.Seq()), looks: lookBurst, last: time.Now()}
 }
 
-// next returns after the next event, and takes all that have come by then as
-// one, so that a storm of events is not a storm of snapshots.
+// next returns after the next event. It counts all events that have come by then as one, so that
+// many events do not cause many snapshots.
 func (w *watch) next(ctx context.Context) error {
 	if _, err := w.events.Next(ctx); err != nil {
 		return err
@@ -95,8 +95,8 @@ func (s *Server) waitBox(ctx context.Context, w *watch) (any, error) {
 	}
 }
 
-// missing says what a box that is not ready lacks: the report's reason, and what
-// that does not name.
+// missing says what a box that is not ready lacks: the reason in the report, and the requirements
+// that the reason does not name.
 func missing(report api.Readiness) string {
 	var parts []string
 	if report.Reason != "" {
@@ -138,8 +138,8 @@ func (s *Server) waitPrograms(ctx context.Context, w *watch, req api.WaitQuery) 
 	}
 }
 
-// firstOpen returns the first program for which the condition does not hold, or
-// an error when there is one for which it cannot.
+// firstOpen returns the first program for which the condition does not hold. It returns an error if
+// the condition cannot hold for a program.
 func firstOpen(programs []supervisor.Status, what string, holds condition) (*supervisor.Status, error) {
 	var open *supervisor.Status
 	for i, p := range programs {

@@ -12,7 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// recentEvents is how many events an explanation ends with.
+// recentEvents is how many events an explanation shows at its end.
 const recentEvents = 10
 
 func getWhy(s *Server, r *http.Request) (any, error) {
@@ -68,8 +68,8 @@ func explain(p supervisor.Status, snap supervisor.Snapshot) api.Why {
 	return why
 }
 
-// explainNeeds explains what p needs, and what an unmet need waits for in its turn.
-// told holds the programs that are explained already.
+// explainNeeds explains what p needs, and what an unmet need waits for itself. told holds the
+// programs that are already explained.
 func explainNeeds(p supervisor.Status, programs []supervisor.Status, told map[string]bool) []api.WhyNeed {
 	if p.Spec == nil {
 		return nil
@@ -109,7 +109,7 @@ func summary(p supervisor.Status, now time.Time) string {
 	return text + ": " + reasonOf(p)
 }
 
-// awaited says what a program that is not ready has declared.
+// awaited says which declared readiness a program has not reached.
 func awaited(p supervisor.Status) string {
 	if p.Reason != "" {
 		return ": " + p.Reason

@@ -5,10 +5,9 @@ import (
 	"maps"
 )
 
-// SetMask has every text in the reason and the fields of an event pass through mask
-// before the event is stored, so that a secret in a path or in an error reaches no
-// reader. The events that are already held are masked too. mask must be safe for
-// concurrent use.
+// SetMask passes every text in the reason and the fields of an event through mask before the event
+// is stored. So a secret in a path or in an error reaches no reader. Events that are already held
+// are masked too. mask must be safe for concurrent use.
 func (b *Bus) SetMask(mask func(string) string) {
 	b.mask.Store(&mask)
 	b.mu.Lock()
@@ -18,8 +17,8 @@ func (b *Bus) SetMask(mask func(string) string) {
 	}
 }
 
-// masked returns the event with its texts masked. It changes neither the fields nor the
-// change of the event that it was given, because their publisher may still have them.
+// masked returns the event with its texts masked. It does not change the given event's fields and
+// change, because the publisher may still use them.
 func masked(e Event, mask func(string) string) Event {
 	if e.Change != nil {
 		if reason := mask(e.Change.Reason); reason != e.Change.Reason {
@@ -42,8 +41,7 @@ func masked(e Event, mask func(string) string) Event {
 	return e
 }
 
-// maskedValue masks a field. Lists and tables that hold a secret become what JSON makes
-// of them.
+// maskedValue masks a field. A list or table that contains a secret becomes its JSON text.
 func maskedValue(value any, mask func(string) string) (other any, changed bool) {
 	switch v := value.(type) {
 	case nil, bool, int, int32, int64, uint32, uint64, float64:
@@ -54,11 +52,11 @@ func maskedValue(value any, mask func(string) string) (other any, changed bool) 
 	}
 	data, err := json.Marshal(value)
 	if err != nil {
-		return value, false // then no reader can write it either
+		return value, false // such a value cannot be written for any reader either
 	}
 	text := mask(string(data))
 	if text != string(data) && !json.Valid([]byte(text)) {
-		return text, true // a secret that begins with the n of "\\n" has its n masked
+		return text, true // if a secret begins with the n of "\\n", that n is masked too
 	}
 	return json.RawMessage(text), text != string(data)
 }

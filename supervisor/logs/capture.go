@@ -19,29 +19,28 @@ type Options struct {
 	Run     uint64
 	To      To
 
-	// PTY, when set, is the master side of the program's terminal: its output is
-	// captured as stdout and no pipes are made. The caller keeps PTY; the capture
-	// reads a duplicate.
+	// PTY, if set, is the master side of the program's terminal. Its output is captured as stdout,
+	// and no pipes are made. The caller keeps PTY; the capture reads a duplicate.
 	PTY *os.File
 
-	Rate Rate // of both streams together
+	Rate Rate // limit for both streams together
 
 	MaxLine    int           // bytes; 0 is Config.MaxLine
 	FlushAfter time.Duration // 0 is Config.FlushAfter; negative: never
 
-	// The rest is for ToFile.
+	// The fields below are for ToFile.
 	Path       string
-	StderrPath string        // a file of its own for stderr; "" is Path
+	StderrPath string        // a separate file for stderr; "" means Path
 	MaxBytes   int64         // rotate above this; 0 never
-	Every      time.Duration // rotate a file that has lived so long; 0 never
+	Every      time.Duration // rotate a file of this age; 0 never
 	At         string        // rotate every day at this local time, "HH:MM"; "" never
-	Backups    int           // rotated files kept; 0 keeps none, negative keeps all
-	MaxAge     time.Duration // rotated files older than this go; 0 keeps all
+	Backups    int           // rotated files to keep; 0 keeps none, negative keeps all
+	MaxAge     time.Duration // rotated files older than this are removed; 0 keeps all
 	Compress   Compression   // of rotated files, in the background
-	TotalBytes int64         // the file and its rotated ones together; 0 is no cap
+	TotalBytes int64         // for the file and its rotated files together; 0 is no limit
 }
 
-// To is where lines go besides the ring.
+// To says where lines go in addition to the ring.
 type To string
 
 // The destinations.
@@ -51,9 +50,9 @@ const (
 	ToNone    To = "none"
 )
 
-// Capture reads what one run of a program prints. Give Stdout and Stderr to the
-// child, then call Started when it runs, or Abandon when it could not be started.
-// All methods may be called from any goroutine.
+// Capture reads what one run of a program prints. Give Stdout and Stderr to the child. Then call
+// Started when it runs, or Abandon if it could not be started. All methods may be called from any
+// goroutine.
 type Capture struct {
 	// Stdout and Stderr are the child's ends. They are nil with Options.PTY, and
 	// closed by Started and Abandon.
@@ -62,15 +61,15 @@ type Capture struct {
 	program *programLog
 	run     uint64
 	streams []*stream
-	files   [2]*fileSink // of stdout and stderr; nil where there is none
+	files   [2]*fileSink // of stdout and stderr; nil if there is no file
 
 	once sync.Once
 	left atomic.Int32
 	done chan struct{}
 }
 
-// stream is the reading side of one pipe. Its reactor's goroutine owns every
-// field that changes after the start.
+// stream is the reading side of one pipe. Only its reactor's goroutine uses the fields that change
+// after the start.
 type stream struct {
 	plane   *Plane
 	program *programLog
@@ -81,31 +80,31 @@ type stream struct {
 	run     uint64
 	sink    sink
 
-	flushAfter time.Duration // of an unfinished line; negative: never
-	flushAt    time.Time     // when the reactor looks at the unfinished line
+	flushAfter time.Duration // how long an unfinished line waits; negative: for ever
+	flushAt    time.Time     // when the reactor checks the unfinished line
 
-	rated  bool   // the program's rate is limited
-	queue  *queue // of a file, whose goroutine may pump this stream; else nil
-	pumped bool   // it does so now; queue.mu
+	rated  bool   // whether the program's rate is limited
+	queue  *queue // the queue of a file, whose goroutine may pump this stream; otherwise nil
+	pumped bool   // the pump has the stream now; guarded by queue.mu
 
 	pid        int
 	started    bool
 	watched    bool // in the epoll set
-	polled     bool // it could not be watched at least once
+	polled     bool // whether it was ever impossible to watch it
 	abandoned  atomic.Bool
-	expected   atomic.Bool // in the reactor's partials
-	blocksSeen uint64      // of frame.blocks, when flushAt was set
-	grown      bool        // the pipe has been enlarged, or may not be
-	credit     int64       // of Plane.pipeBytes
+	expected   atomic.Bool // whether it is in the reactor's partials
+	blocksSeen uint64      // frame.blocks when flushAt was set
+	grown      bool        // the pipe was enlarged, or must not be
+	credit     int64       // what was taken of Plane.pipeBytes
 	frame      framer
-	piece      int    // most bytes that go to the sink at once
-	backlog    []byte // read but held by a full queue
+	piece      int    // the most bytes that go to the sink at once
+	backlog    []byte // read, but held back by a full queue
 	ended      atomic.Bool
 }
 
-// Open prepares the capture of one run. It never waits for a disk: a log file is
-// opened in the background, and if that fails Config.OnTrouble hears of it while
-// the ring goes on. An error means that the kernel gave no pipe or no reader.
+// Open prepares the capture of one run. It never waits for a disk: a log file is opened in the
+// background. If that fails, Config.OnTrouble is called and the ring still works. An error means
+// that the kernel gave no pipe or no reader.
 func (p *Plane) Open(o Options) (*Capture, error) {
 	if o.Program == "" {
 		return nil, errors.New("cannot capture output: the program has no name")
@@ -166,8 +165,8 @@ func (c *Capture) pipes(pty *os.File) ([]int, error) {
 	return []int{outR, errR}, nil
 }
 
-// pipe makes a pipe whose read end does not block and whose write end does:
-// programs do not expect EAGAIN from their stdout.
+// pipe makes a pipe whose read end does not block. The write end blocks, because programs do not
+// expect EAGAIN from their stdout.
 func pipe() (r, w int, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -176,9 +175,10 @@ func pipe() (r, w int, err error) {
 	if err := unix.SetNonblock(p[0], true); err != nil {
 		return 0, 0, joinClose(os.NewSyscallError("fcntl", err), p[0], p[1])
 	}
-	// A program that opens /dev/stdout (nginx, Apache) opens the pipe again, with the permissions of its inode: proc(5),
-	// /proc/pid/fd. A pipe is its maker's, mode 0600, and the program may be another user: it may write and never read.
-	// If the kernel refuses this, the program still has its descriptors.
+	// A program that opens /dev/stdout (nginx, Apache) opens the pipe again, with the permissions
+	// of its inode (/proc/pid/fd in proc(5)). The pipe belongs to agentinit and has mode 0600, but
+	// the program may run as another user. With this mode it may write but not read. If the kernel
+	// refuses the change, the program still has its descriptors.
 	_ = unix.Fchmod(p[1], 0o622)
 	return p[0], p[1], nil
 }
@@ -197,8 +197,8 @@ func duplicate(f *os.File) (fd int, err error) {
 	return fd, errors.Join(ctlErr, err)
 }
 
-// Started closes this process's copies of the child's ends and begins to read.
-// pid is what the lines are labelled with. Only the first call counts.
+// Started closes this process's copies of the child's ends and begins to read. The lines are
+// labelled with pid. Only the first call has an effect.
 func (c *Capture) Started(pid int) {
 	c.once.Do(func() {
 		c.closeWriteEnds()
@@ -211,9 +211,9 @@ func (c *Capture) Started(pid int) {
 	})
 }
 
-// Abandon stops reading: what the pipes hold at this moment is still taken, then
-// Done closes. It is for a start that failed, and for a dead program whose pipe
-// somebody outside its tree still holds.
+// Abandon stops reading: what the pipes hold at this moment is still taken, then Done closes. It is
+// for a failed start, and for a dead program whose pipe is still held by a process outside its
+// tree.
 func (c *Capture) Abandon() {
 	c.once.Do(c.closeWriteEnds)
 	for _, s := range c.streams {
@@ -226,17 +226,17 @@ func (c *Capture) Abandon() {
 func (c *Capture) closeWriteEnds() {
 	for _, f := range []*os.File{c.Stdout, c.Stderr} {
 		if f != nil {
-			_ = f.Close() // the write end of a pipe we never wrote to
+			_ = f.Close() // agentinit never writes to this write end
 		}
 	}
 }
 
-// Done is closed when everything the run printed is in the ring and handed to
-// the console or file: all write ends are closed, or Abandon was called.
+// Done is closed when all output of the run is in the ring and was handed to the console or file.
+// By then all write ends are closed, or Abandon was called.
 func (c *Capture) Done() <-chan struct{} { return c.done }
 
-// LastLines returns at most n of the newest lines of this run, oldest first. It
-// is complete once Done is closed.
+// LastLines returns at most n of the newest lines of this run, oldest first. The result is complete
+// once Done is closed.
 func (c *Capture) LastLines(kind Stream, n int) []Line {
 	return c.program.tail(kind, c.run, n)
 }
@@ -249,10 +249,10 @@ func (c *Capture) Tail(n int) []Line {
 	return all[max(0, len(all)-n):]
 }
 
-// dropped counts what did not reach the console or the file.
+// dropped counts the bytes that did not reach the console or the file.
 func (s *stream) dropped() *atomic.Uint64 { return &s.program.dropped[s.kind-1] }
 
-// read takes what one read gives; open is false at the end of the stream.
+// read reads once and processes the result; open is false at the end of the stream.
 func (s *stream) read(buf []byte) (n int, open bool) {
 	var err error
 	retry(func() error { n, err = unix.Read(s.fd, buf); return err })
@@ -260,25 +260,24 @@ func (s *stream) read(buf []byte) (n int, open bool) {
 		return 0, true
 	}
 	s.program.bytes[s.kind-1].Add(uint64(max(n, 0)))
-	// A terminal whose last user is gone answers EIO; that is its end.
+	// When no process has a terminal open any more, reading its master gives EIO: that is the end.
 	return max(n, 0), err == nil && n > 0
 }
 
-// owned says whether a pump has the stream.
+// owned tells whether a pump has the stream.
 func (s *stream) owned() bool { return s.queue != nil && s.queue.owns(s) }
 
-// unfinished says whether there is a begun line that the reactor does not know of.
+// unfinished tells whether there is an unfinished line that is not in the reactor's list yet.
 func (s *stream) unfinished() bool {
 	return len(s.frame.carry) > 0 && s.flushAfter > 0 && !s.expected.Load()
 }
 
-// grownPipe is the capacity of a pipe that was found full: the program then writes
-// on while its output is on the way to the disk.
+// grownPipe is the size to which a full pipe is enlarged. The program can then go on writing while
+// its output is on the way to the disk.
 const grownPipe = 256 << 10
 
-// enlarge makes the pipe larger, once, as long as the plane's share lasts: what
-// pipes may hold in all is limited for a user without CAP_SYS_RESOURCE (pipe(7),
-// pipe-user-pages-soft).
+// enlarge makes the pipe larger, once, as long as the plane's budget lasts: for a user without
+// CAP_SYS_RESOURCE the kernel limits all pipes together (pipe(7), pipe-user-pages-soft).
 func (s *stream) enlarge() {
 	if s.grown {
 		return
@@ -289,13 +288,13 @@ func (s *stream) enlarge() {
 		return
 	}
 	s.credit = grownPipe
-	// Refused where the user's limit is used up; the pipe stays as it is.
+	// The kernel refuses this if the user's limit is used up; the pipe then stays as it is.
 	_, _ = unix.FcntlInt(uintptr(s.fd), unix.F_SETPIPE_SZ, grownPipe)
 }
 
-// consume takes data through the framer into the ring and the sink. It returns
-// false when the sink is full: the rest waits in the backlog, and the sink
-// resumes the stream. With force nothing is held.
+// consume passes data through the framer to the ring and the sink. It returns false if the sink is
+// full: the rest then waits in the backlog, and the sink resumes the stream. With force, all data
+// passes.
 func (s *stream) consume(data []byte, force bool) bool {
 	now := time.Now()
 	for len(data) > 0 {
@@ -313,7 +312,7 @@ func (s *stream) consume(data []byte, force bool) bool {
 	return true
 }
 
-// take carries one block to ring and sink: what of it may be seen.
+// take sends one block to ring and sink, after its secrets are masked and its rate is checked.
 func (s *stream) take(blk block, now time.Time) {
 	s.plane.secrets.Load().mask(blk.text)
 	if s.rated {
@@ -323,7 +322,7 @@ func (s *stream) take(blk block, now time.Time) {
 	s.pass(blk, now)
 }
 
-// pass is take of what has been looked at.
+// pass is take for a block that was masked and checked.
 func (s *stream) pass(blk block, now time.Time) {
 	s.store(blk, now)
 	if s.sink == nil {
@@ -333,7 +332,7 @@ func (s *stream) pass(blk block, now time.Time) {
 	b := s.plane.batches.Get().(*batch)
 	b.reset(now)
 	b.out = s.sink.encode(b, s, blk)
-	// What encodes to nothing is the newline of a line that was cut before.
+	// A block encodes to no bytes if it is only the newline of a line that was cut before.
 	if len(b.out) > 0 && !s.sink.put(s, b.out, len(blk.text)) {
 		s.dropped().Add(uint64(len(blk.text)))
 	}
@@ -341,7 +340,7 @@ func (s *stream) pass(blk block, now time.Time) {
 	s.plane.putBatch(b)
 }
 
-// store puts a block into the ring and shows it to subscriptions.
+// store puts a block into the ring and offers it to subscriptions.
 func (s *stream) store(blk block, now time.Time) {
 	c := s.chunk(blk, now)
 	s.program.mu.Lock()
@@ -360,8 +359,8 @@ func (s *stream) chunk(blk block, now time.Time) chunk {
 	}
 }
 
-// end passes on an unfinished last line and reports the stream as done. Whoever
-// set ended calls it, once, after closing the descriptor.
+// end passes on an unfinished last line and reports the stream as done. The caller that set ended
+// calls it, once, after closing the descriptor.
 func (s *stream) end() {
 	if len(s.backlog) > 0 {
 		backlog := s.backlog
@@ -389,16 +388,16 @@ func (s *stream) drop() {
 	}
 }
 
-// batch is the scratch space for lines on their way out.
+// batch is the scratch space for lines that are being encoded.
 type batch struct {
 	now     time.Time
-	stamped time.Time // the time that stamp was made for
+	stamped time.Time // the time that stamp shows
 	stamp   []byte
 	out     []byte
 }
 
-// consolePiece is how much output is encoded at once. A batch of JSON may be a
-// hundred times as long.
+// consolePiece is how much output is encoded at once. In JSON it may become a hundred times as
+// long.
 const consolePiece = 8 << 10
 
 func (b *batch) reset(now time.Time) { b.now, b.out = now, b.out[:0] }

@@ -15,7 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
-// Compression is what rotated files become.
+// Compression is the format into which rotated files are compressed.
 type Compression string
 
 // The compressions. CompressNone leaves rotated files as they are.
@@ -40,14 +40,14 @@ var compressors = []*compressor{
 
 func gzipWriter(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriterLevel(w, gzip.BestSpeed) }
 
-// zstdWriter keeps to one thread and a small window: this is the background of a
-// supervisor, and a log compresses well enough in 1 MiB.
+// zstdWriter uses one thread and a small window, because it runs in the background of a supervisor.
+// A log compresses well enough with 1 MiB.
 func zstdWriter(w io.Writer) (io.WriteCloser, error) {
 	return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
 }
 
 func zstdReader(r io.Reader) (io.ReadCloser, error) {
-	// The file may be a program's own doing, so the window it asks for is bounded.
+	// A program may have written the file itself, so the window that it asks for is bounded.
 	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func compressorOf(name Compression) *compressor {
 	return nil
 }
 
-// uncompressed is the name that a compressed file had before.
+// uncompressed is the name of a compressed file before its compression.
 func uncompressed(path string) string {
 	for _, c := range compressors {
 		path = strings.TrimSuffix(path, c.suffix)
@@ -75,12 +75,12 @@ func uncompressed(path string) string {
 // partSuffix marks a compressed file that is being written.
 const partSuffix = ".part"
 
-// compressing bounds how many files are compressed at once in a box: ten thousand
-// rotated files must not become ten thousand compressors.
+// compressing bounds how many files are compressed at once: ten thousand rotated files must not
+// start ten thousand compressors.
 var compressing = make(chan struct{}, 1)
 
-// compress replaces path by its compressed form. A crash in between leaves the
-// original and a part that the next try overwrites.
+// compress replaces path by its compressed form. After a crash in between, the original is still
+// there, and the next attempt overwrites the unfinished part.
 func (c *compressor) compress(path string) error {
 	compressing <- struct{}{}
 	defer func() { <-compressing }()
@@ -106,7 +106,7 @@ func (c *compressor) pack(d *safeopen.Directory, dst, src string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer in.Close() // only read
+	defer in.Close() // the file was only read
 	out, err := d.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return err
@@ -125,16 +125,16 @@ func (c *compressor) pack(d *safeopen.Directory, dst, src string) (err error) {
 	return nil
 }
 
-// atLowPriority runs f on a thread that gives way to all others: nice 19 and the
-// idle I/O class (setpriority(2) and ioprio_set(2) go by thread). Going back up
-// needs CAP_SYS_NICE, so the thread ends with f: a goroutine that returns while it
-// is locked to its thread takes the thread along.
+// atLowPriority runs f on a thread with the lowest priority: nice 19 and the idle I/O class.
+// setpriority(2) and ioprio_set(2) change one thread. To raise the priority again needs
+// CAP_SYS_NICE, so the thread must end with f: the runtime ends a thread if a goroutine returns
+// while it is locked to that thread.
 func atLowPriority(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		tid := unix.Gettid()
-		// Refused in some sandboxes: then the work is done at the usual priority.
+		// Some sandboxes refuse this; then the work runs at the usual priority.
 		_ = unix.Setpriority(unix.PRIO_PROCESS, tid, 19)
 		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(tid), ioprioClassIdle)
 		result <- f()

@@ -17,8 +17,7 @@ import (
 // Format is how lines look on the console.
 type Format string
 
-// The formats. json and console write everything to stdout; raw keeps stdout and
-// stderr apart.
+// The formats. json and console write all lines to stdout; raw keeps stdout and stderr apart.
 const (
 	FormatAuto    Format = "auto" // console on a terminal, else json
 	FormatJSON    Format = "json"
@@ -26,14 +25,14 @@ const (
 	FormatRaw     Format = "raw"
 )
 
-// sink is where lines go besides the ring.
+// sink is where lines go in addition to the ring.
 type sink interface {
-	// admit says whether s may deliver a batch now; if not, s is resumed later.
+	// admit tells whether s may deliver a batch now. If not, s is resumed later.
 	admit(s *stream) bool
 	// encode appends the lines of a block to b.out.
 	encode(b *batch, s *stream, blk block) []byte
-	// put delivers a batch of encoded lines, for which the program wrote raw
-	// bytes, and reports whether it was taken. What is lost later is counted.
+	// put delivers a batch of encoded lines and reports whether it was taken. raw is how many bytes
+	// the program wrote for the batch. Bytes that are lost later are counted.
 	put(s *stream, batch []byte, raw int) bool
 }
 
@@ -42,12 +41,12 @@ type console struct {
 	format Format
 	color  bool
 	out    *queue
-	err    *queue // the same as out unless raw and two different files
+	err    *queue // the same as out, except for raw with two different files
 	width  atomic.Int32
 }
 
-// consoleHold is how long a full console may hold a program: a reader that takes
-// a megabyte in that time is not slow.
+// consoleHold is how long a full console may hold a program: a reader that takes a megabyte in that
+// time is fast enough.
 const consoleHold = 250 * time.Millisecond
 
 func newConsole(cfg Config, trouble func(string, error)) *console {
@@ -74,8 +73,8 @@ func (c *console) queue(f *os.File, trouble func(string, error)) *queue {
 	}}
 }
 
-// sameFile says whether two descriptors end in the same file, pipe or terminal.
-// Then one queue must write to both, or batches would cut into each other.
+// sameFile tells whether two descriptors lead to the same file, pipe or terminal. Then one queue
+// must write to both, or their batches would mix.
 func sameFile(a, b *os.File) bool {
 	var sa, sb unix.Stat_t
 	if a == nil || b == nil || unix.Fstat(fileno(a), &sa) != nil || unix.Fstat(fileno(b), &sb) != nil {
@@ -84,8 +83,8 @@ func sameFile(a, b *os.File) bool {
 	return sa.Dev == sb.Dev && sa.Ino == sb.Ino
 }
 
-// fileno reads a descriptor's number without File.Fd, which would make an
-// inherited non-blocking file blocking for every process that shares it.
+// fileno reads a descriptor's number without File.Fd. File.Fd would make an inherited non-blocking
+// file blocking for every process that shares it.
 func fileno(f *os.File) (fd int) {
 	if f == nil {
 		return -1
@@ -127,7 +126,7 @@ func (c *console) encode(b *batch, s *stream, blk block) []byte {
 	return b.out
 }
 
-// mark is the line that says what was lost.
+// mark is the line that reports lost bytes.
 func (c *console) mark(dropped uint64, why string) []byte {
 	msg := fmt.Sprintf("%d bytes of output dropped: %s", dropped, why)
 	b := &batch{now: time.Now()}
@@ -147,12 +146,12 @@ type fdWriter struct {
 	trouble func(string, error)
 	mark    func(lost uint64, why string) []byte
 	failing bool
-	lost    uint64 // bytes not taken since it began to fail
-	midLine bool   // the last byte that was taken ends no line
+	lost    uint64 // bytes not written since it began to fail
+	midLine bool   // the last byte that was written does not end a line
 }
 
-// write is the queue's. What a descriptor that fails did not take is lost: it
-// may never work again.
+// write is called by the queue. Bytes that a failing descriptor does not take are lost, because the
+// descriptor may never work again.
 func (w *fdWriter) write(b []byte) (lost, kept int) {
 	if len(b) == 0 || w.file == nil {
 		return 0, 0
@@ -168,7 +167,7 @@ func (w *fdWriter) write(b []byte) (lost, kept int) {
 	return len(rest), 0
 }
 
-// deliver says first what was lost before, when anything is taken again.
+// deliver first reports what was lost before, then writes b.
 func (w *fdWriter) deliver(b []byte) (rest []byte, err error) {
 	if w.lost > 0 {
 		mark := w.mark(w.lost, "writing to this stream failed")
@@ -183,9 +182,9 @@ func (w *fdWriter) deliver(b []byte) (rest []byte, err error) {
 	return w.writeAll(b)
 }
 
-// writeAll does not use File.Write: for descriptors 1 and 2 that turns EPIPE into
-// a SIGPIPE that kills the process. It never changes the descriptor's blocking
-// mode, which other processes share.
+// writeAll does not use File.Write: for descriptors 1 and 2, File.Write turns EPIPE into a SIGPIPE
+// that kills the process. writeAll does not change the descriptor's blocking mode, because other
+// processes share it.
 func (w *fdWriter) writeAll(b []byte) (rest []byte, err error) {
 	raw, err := w.file.SyscallConn()
 	for err == nil && len(b) > 0 {
@@ -225,10 +224,10 @@ func writeSome(raw interface {
 
 const selfName = "agentinit"
 
-// Writer takes agentinit's own log lines, one or more whole lines in each Write,
-// and puts them among the programs' lines. It never blocks and never fails; what
-// a stuck console cannot take is dropped and counted in the text. In the console
-// format a JSON line with a "message" is made readable.
+// Writer takes agentinit's own log lines, one or more whole lines in each Write, and puts them
+// among the programs' lines. Write never blocks and never fails. Lines that a stuck console cannot
+// take are dropped, and a later line gives their number of bytes. The console format turns a JSON
+// line with a "message" into readable text.
 func (p *Plane) Writer() io.Writer { return ownWriter{p.console, &p.secrets} }
 
 type ownWriter struct {
@@ -239,7 +238,7 @@ type ownWriter struct {
 func (w ownWriter) Write(b []byte) (int, error) {
 	var out []byte
 	if secrets := w.secrets.Load(); secrets != nil {
-		b = bytes.Clone(b) // it is the caller's
+		b = bytes.Clone(b) // b belongs to the caller
 		secrets.mask(b)
 	}
 	for line := range bytes.Lines(b) {
@@ -282,14 +281,14 @@ func readable(line []byte) []byte {
 	for _, k := range keys {
 		text, ok := unquoted(fields[k])
 		if !ok {
-			text = string(fields[k]) // numbers, lists and tables as JSON writes them
+			text = string(fields[k]) // numbers, lists and tables stay as in JSON
 		}
 		out = fmt.Appendf(out, " %s=%s", k, text)
 	}
 	return out
 }
 
-// unquoted is a JSON string's text; ok is false for anything else.
+// unquoted is the text of a JSON string; ok is false for other values.
 func unquoted(value json.RawMessage) (text string, ok bool) {
 	if len(value) == 0 || value[0] != '"' {
 		return "", false

@@ -13,11 +13,10 @@ import (
 //
 //	{"time":…,"program":…,"stream":…,"pid":…,"msg":…}
 //
-// A line that is a JSON object keeps its members and gets the first four added.
-// Members of its own whose name agentinit gives a meaning, in any spelling that a
-// JSON reader might take for it, are kept under "app_" + name: what a program prints
-// can pass neither for another program's line nor for an event of agentinit. A piece
-// of a line over MaxLine is text with "truncated":true.
+// A line that is a JSON object keeps its members and gets the first four added. If a member has a
+// name that agentinit uses, in any spelling that a JSON reader might accept for it, it is renamed
+// to "app_" + name. So the output of a program cannot look like another program's line or like an
+// event of agentinit. A piece of a line over MaxLine is text with "truncated":true.
 func appendJSON(b *batch, program string, kind Stream, pid int, text []byte, cut bool) []byte {
 	out := append(b.out, `{"time":"`...)
 	out = append(out, b.timestamp("2006-01-02T15:04:05.000000Z07:00", true)...)
@@ -39,8 +38,7 @@ func appendJSON(b *batch, program string, kind Stream, pid int, text []byte, cut
 	return append(appendJSONString(out, text), '}', '\n')
 }
 
-// objectMembers returns what stands between the braces of a line that is one
-// valid JSON object.
+// objectMembers returns the text between the braces of a line that is one valid JSON object.
 func objectMembers(text []byte) ([]byte, bool) {
 	text = bytes.Trim(text, " \t\r")
 	if len(text) < 2 || text[0] != '{' || text[len(text)-1] != '}' || !utf8.Valid(text) || !json.Valid(text) {
@@ -49,14 +47,14 @@ func objectMembers(text []byte) ([]byte, bool) {
 	return bytes.Trim(text[1:len(text)-1], " \t\r"), true
 }
 
-// ownKeys are those of the envelope, and those by which agentinit's own lines are
-// known; every key that begins with ownPrefix is one too.
+// ownKeys are the keys of the envelope and of agentinit's own lines. Every key that begins with
+// ownPrefix belongs to them too.
 var ownKeys = []string{"time", "program", "stream", "pid", "truncated", "level", "event", "dropped_bytes"}
 
 const ownPrefix = "agentbox."
 
-// appendMembers copies the members of a valid JSON object, renaming those that
-// carry one of our keys.
+// appendMembers copies the members of a valid JSON object and renames those that use one of
+// agentinit's keys.
 func appendMembers(out, members []byte) []byte {
 	depth, key := 0, true
 	for i := 0; i < len(members); {
@@ -106,8 +104,8 @@ func appendKey(out, quoted []byte) []byte {
 		}
 	}
 	for _, own := range ownKeys {
-		// Readers that fold case (Go's encoding/json does) would let "Program"
-		// win over "program".
+		// Readers that ignore case, as Go's encoding/json does, would let "Program" win over
+		// "program".
 		if strings.EqualFold(name, own) {
 			return append(append(append(out, `"app_`...), own...), '"')
 		}
@@ -118,8 +116,8 @@ func appendKey(out, quoted []byte) []byte {
 	return append(out, quoted...)
 }
 
-// hasOwnPrefix folds case as EqualFold does, in which some letters of other scripts
-// are equal to ASCII ones and longer.
+// hasOwnPrefix ignores case as EqualFold does. By that rule, some longer letters of other scripts
+// equal ASCII letters.
 func hasOwnPrefix(name string) bool {
 	i := strings.IndexByte(name, '.')
 	return i >= 0 && strings.EqualFold(name[:i+1], ownPrefix)
@@ -127,8 +125,8 @@ func hasOwnPrefix(name string) bool {
 
 const hexDigits = "0123456789abcdef"
 
-// appendJSONString appends text as a JSON string. Bytes that are not UTF-8 become
-// U+FFFD, as JSON has no way to carry them; the ring keeps them as they are.
+// appendJSONString appends text as a JSON string. Bytes that are not UTF-8 become U+FFFD, because
+// JSON cannot carry them. The ring keeps the original bytes.
 func appendJSONString(out, text []byte) []byte {
 	out = append(out, '"')
 	start := 0
@@ -149,7 +147,7 @@ func appendJSONString(out, text []byte) []byte {
 		if r == utf8.RuneError && size == 1 {
 			out = append(append(out, text[start:i]...), "\ufffd"...)
 			start = i + 1
-		} else if r <= 0x9f { // C1 controls, which a terminal obeys as it obeys ESC
+		} else if r <= 0x9f { // C1 controls act on a terminal as ESC does
 			out = append(append(out, text[start:i]...), '\\', 'u', '0', '0', hexDigits[r>>4], hexDigits[r&15])
 			start = i + size
 		}
@@ -174,12 +172,12 @@ func appendJSONEscape(out []byte, c byte) []byte {
 
 const maxNameWidth = 24
 
-// palette are the 256-colour numbers that read well on dark and light.
+// palette holds the 256-colour numbers that are readable on dark and light backgrounds.
 var palette = []int{33, 35, 37, 64, 69, 97, 100, 130, 133, 136, 167, 172}
 
-// appendConsole appends "15:04:05.000 name | text". Only agentinit writes escape
-// sequences: whatever in the text could move the cursor, set colours or reorder
-// what is shown is made visible instead.
+// appendConsole appends "15:04:05.000 name | text". Only agentinit writes escape sequences.
+// Characters of the text that could move the cursor, set colours or reorder the display are written
+// as visible escapes.
 func (c *console) appendConsole(b *batch, program string, kind Stream, text []byte) []byte {
 	out := append(append(b.out, b.timestamp("15:04:05.000", false)...), ' ')
 	if c.color {
@@ -202,7 +200,7 @@ func (c *console) appendConsole(b *batch, program string, kind Stream, text []by
 	return append(appendVisible(append(out, ' '), text), '\n')
 }
 
-// align returns the width of the name column, which grows with the names.
+// align returns the width of the name column, which grows with the longest name.
 func (c *console) align(n int) int32 {
 	n = min(n, maxNameWidth)
 	for {
@@ -215,11 +213,11 @@ func (c *console) align(n int) int32 {
 
 func hash(s string) uint32 {
 	h := fnv.New32a()
-	h.Write([]byte(s)) // a hash does not fail
+	h.Write([]byte(s)) // a hash never fails
 	return h.Sum32()
 }
 
-// appendVisible copies text with everything a terminal would obey written out.
+// appendVisible copies text and writes out the characters that a terminal would act on.
 func appendVisible(out, text []byte) []byte {
 	for i := 0; i < len(text); {
 		c := text[i]
@@ -248,8 +246,8 @@ func appendVisible(out, text []byte) []byte {
 	return out
 }
 
-// obeyed says whether a terminal acts on r instead of showing it: C1 controls,
-// line separators, and the marks that reorder text.
+// obeyed tells whether a terminal acts on r instead of showing it. That applies to C1 controls,
+// line separators, and the characters that reorder text.
 func obeyed(r rune) bool {
 	return r >= 0x80 && r <= 0x9f || r == 0x2028 || r == 0x2029 ||
 		r >= 0x200e && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069

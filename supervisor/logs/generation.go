@@ -13,23 +13,23 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
-// generation is one log file from its first byte until its last copy is gone:
-// under its own name, then rotated, then compressed. What a program wrote to a
-// file stays readable by its place in there.
+// generation is one log file from its first byte until its last copy is removed: first under its
+// own name, then rotated, then compressed. Text in it stays readable by its offset.
 type generation struct {
 	mu   sync.RWMutex
 	file *os.File // nil once the sink has closed it
-	path string   // where it is found when file is nil; "" when that is unknown
+	path string   // where to find the file if file is nil; "" if that is unknown
 	ino  uint64
 
-	inherited int64  // bytes that were there when it was opened first
-	queued    []span // what went there through the queue, and no ring refers to
+	inherited int64  // bytes that were in the file when it was first opened
+	queued    []span // places written from the queue's memory that no ring refers to
 }
 
 // queuedSpans bounds generation.queued.
 const queuedSpans = 1024
 
-// enqueue notes what went to the file from memory; seq is not below that of its lines.
+// enqueue records what was written to the file from the queue's memory; seq is at least that of its
+// newest line.
 func (g *generation) enqueue(off int64, n int, seq uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -44,36 +44,36 @@ func (g *generation) enqueue(off int64, n int, seq uint64) {
 	g.queued = append(g.queued, span{off: off, end: end, seq: seq})
 }
 
-// errGone says that the text is in no file any more.
+// errGone says that no file has the text any more.
 var errGone = errors.New("the log file is gone")
 
-// retire notes that the sink has closed the file, and where it is found now.
+// retire records that the sink has closed the file, and where it is now.
 func (g *generation) retire(path string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.file, g.path = nil, path
 }
 
-// isAt says that the sink has closed the file and left it there.
+// isAt tells whether the sink has closed the file and left it at path.
 func (g *generation) isAt(path string) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.file == nil && g.path == path
 }
 
-// gone says that the file cannot be read any more.
+// gone tells whether the file cannot be read any more.
 func (g *generation) gone() bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.file == nil && g.path == ""
 }
 
-// reader returns what reads the file where it is now.
+// reader opens the file where it is now.
 func (g *generation) reader() (*generationReader, error) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	if g.file != nil {
-		// A descriptor of its own: the sink may close the other one at any time.
+		// A separate descriptor, because the sink may close the other one at any time.
 		fd, err := unix.FcntlInt(uintptr(fileno(g.file)), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			return nil, os.NewSyscallError("fcntl", err)
@@ -86,8 +86,8 @@ func (g *generation) reader() (*generationReader, error) {
 	return openLog(g.path, g.ino)
 }
 
-// openLog opens a log file, or what compression has made of it. With an inode it
-// must still be that file; what has been compressed is known by its name.
+// openLog opens a log file or its compressed form. If ino is given, an uncompressed file must have
+// that inode. A compressed file is identified by its name alone.
 func openLog(path string, ino uint64) (r *generationReader, err error) {
 	err = inDirectory(path, func(d *safeopen.Directory, base string) error {
 		if f, err := d.OpenFile(base, os.O_RDONLY, 0); err == nil {
@@ -124,13 +124,13 @@ func inode(info os.FileInfo) uint64 {
 	return 0
 }
 
-// generationReader reads a file at places that mostly ascend.
+// generationReader reads a file at offsets that mostly ascend.
 type generationReader struct {
 	plain      *os.File
 	packed     *os.File
 	compressor *compressor
 	unpacked   io.ReadCloser
-	at         int64 // of unpacked
+	at         int64 // offset in unpacked
 }
 
 // read returns n bytes from off on, fewer at the end of the file.
@@ -154,11 +154,11 @@ func (r *generationReader) read(off int64, n int) ([]byte, error) {
 	return buf[:m], nil
 }
 
-// seek goes on to off; backwards it begins anew.
+// seek moves to off. To go backwards, it reads from the start again.
 func (r *generationReader) seek(off int64) error {
 	if r.unpacked == nil || off < r.at {
 		if r.unpacked != nil {
-			_ = r.unpacked.Close() // only read
+			_ = r.unpacked.Close() // the file was only read
 		}
 		if _, err := r.packed.Seek(0, io.SeekStart); err != nil {
 			return err
@@ -179,11 +179,11 @@ func (r *generationReader) seek(off int64) error {
 
 func (r *generationReader) close() {
 	if r.unpacked != nil {
-		_ = r.unpacked.Close() // only read
+		_ = r.unpacked.Close() // the file was only read
 	}
 	for _, f := range []*os.File{r.plain, r.packed} {
 		if f != nil {
-			_ = f.Close() // only read
+			_ = f.Close() // the file was only read
 		}
 	}
 }
@@ -199,14 +199,14 @@ func (c *chunk) read(files *generationFiles) ([]byte, error) {
 	}
 	text, err := r.read(c.off, c.n)
 	if err == nil && len(text) < c.n {
-		err = errGone // truncated by another process
+		err = errGone // another process has truncated the file
 	}
 	return text, err
 }
 
 // generationFiles keeps a few files open for one reader. The zero value is ready.
 type generationFiles struct {
-	open []*openGeneration // newest use last
+	open []*openGeneration // most recently used last
 }
 
 type openGeneration struct {

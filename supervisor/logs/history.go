@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// What only the log files have: lines of an earlier agentinit, and lines that the
-// rings have forgotten. Everything in the files that no ring refers to is such a gap,
-// so that each byte of a file is given once.
+// This file reads the lines that only the log files have: those of an earlier agentinit, and those
+// that the rings have forgotten. A part of a file that no ring refers to is called a gap. So each
+// byte of a file is returned once.
 
 // span is a part of a file that some ring refers to.
 type span struct {
@@ -24,11 +24,11 @@ type span struct {
 type logFile struct {
 	path  string // without the suffix of compression
 	ended time.Time
-	size  int64 // bytes that count
+	size  int64 // how many bytes of it to read
 	spans []span
 }
 
-// gapSource gives the lines of one sink's files that no ring has.
+// gapSource yields the lines of one sink's files that no ring has.
 type gapSource struct {
 	reader  *reader
 	program string
@@ -46,7 +46,7 @@ type gapSource struct {
 // gaps returns one source for each sink of the programs and streams asked for.
 func (r *reader) gaps() []*gapSource {
 	if r.query.Run != 0 || r.query.Runs != nil || r.query.After != 0 {
-		return nil // such lines have neither
+		return nil // lines in files have no run and no sequence number
 	}
 	r.plane.mu.Lock()
 	sinks := make([]*fileSink, 0, len(r.plane.files))
@@ -64,21 +64,22 @@ func (r *reader) gaps() []*gapSource {
 	for _, f := range sinks {
 		files, err := f.logFiles(known, r.query.Since)
 		if err != nil {
-			continue // a directory that cannot be read has nothing to show
+			continue // a directory that cannot be read yields no lines
 		}
 		all = append(all, &gapSource{reader: r, program: f.options.Load().Program, kind: f.kind, maxLine: f.options.Load().MaxLine, files: files})
 	}
 	return all
 }
 
-// covered is what of a file needs not be read from it.
+// covered lists the parts of a file that need not be read from it.
 type covered struct {
 	spans     []span
 	inherited int64 // bytes that were there when agentinit opened the file
 }
 
-// spans collects what all rings have, by the path of the file: what they refer to
-// in there, and what went to the file from memory and is still in memory.
+// spans collects, by the path of each file, what all rings have. That is the text that the rings
+// refer to in the file, and the text that was written to the file from memory and is still in
+// memory.
 func (p *Plane) spans() map[string]*covered {
 	byGeneration := map[*generation][]span{}
 	oldest := uint64(math.MaxUint64)
@@ -119,7 +120,7 @@ func (p *Plane) spans() map[string]*covered {
 	return all
 }
 
-// limit is where the bytes begin that are newer than what the rings have.
+// limit is the offset from which on the bytes are newer than those in the rings.
 func (c *covered) limit() int64 {
 	end := c.inherited
 	for _, s := range c.spans {
@@ -128,8 +129,8 @@ func (c *covered) limit() int64 {
 	return end
 }
 
-// logFiles lists the files of a sink, oldest first, from those on that may have lines
-// of since.
+// logFiles lists the files of a sink, oldest first. It begins with the first file that may have
+// lines since the given time.
 func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFile, error) {
 	archives, err := f.archive.list()
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *gapSource) next() (item, bool) {
 	return s.items[s.at-1], true
 }
 
-// load reads on; false means that all files are at their end.
+// load reads the next piece. It returns false at the end of all files.
 func (s *gapSource) load() bool {
 	if len(s.files) == 0 {
 		return false
@@ -180,7 +181,7 @@ func (s *gapSource) load() bool {
 	if s.file == nil {
 		var err error
 		if s.file, err = openLog(f.path, 0); err != nil {
-			s.files = s.files[1:] // removed meanwhile
+			s.files = s.files[1:] // the file was removed meanwhile
 			return true
 		}
 		s.off, s.frame = 0, framer{max: s.maxLine}
@@ -195,7 +196,7 @@ func (s *gapSource) load() bool {
 	}
 	var text []byte
 	if want > 0 {
-		text, _ = s.file.read(s.off, int(want)) // what cannot be read ends the file
+		text, _ = s.file.read(s.off, int(want)) // if reading fails, the file counts as ended
 	}
 	s.off += int64(len(text))
 	ended := want <= 0 || int64(len(text)) < want

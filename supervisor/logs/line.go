@@ -2,15 +2,13 @@
 // through, the rings it is kept in, and the ways out of the box (the inherited
 // stdout and stderr, or rotated files).
 //
-// One line written by a program is one line in every place it goes to; lines of
-// different programs never mix. A program is never held up by somebody who reads
-// its logs slowly: what cannot be delivered is dropped, counted and marked in
-// the text. The package must never open /dev/stdout (it fails for pipes of other
-// users and for sockets), never let what a program prints look like another
-// program's line, and never keep more than a bounded number of bytes.
+// One line written by a program is one line in every place it goes to; lines of different programs
+// never mix. A slow reader of the logs never delays a program: what cannot be delivered is dropped,
+// counted and marked in the text. The package must never open /dev/stdout, because that fails for
+// sockets and for pipes of other users. It must never let a program's output look like another
+// program's line. It must never keep more than a bounded number of bytes.
 //
-// It starts no process and knows nothing of a program but its name, run number
-// and pid.
+// It starts no process. Of a program it knows only the name, the run number and the pid.
 package logs
 
 import (
@@ -56,22 +54,21 @@ func (s *Stream) UnmarshalText(text []byte) error {
 
 // Line is one line of output.
 type Line struct {
-	// Seq orders all lines of the box; it only grows. 0 in a line that marks a
-	// loss.
+	// Seq orders all lines of the box and only grows. It is 0 in a line that marks a loss.
 	Seq     uint64    `json:"seq"`
 	Time    time.Time `json:"time"` // when agentinit read it
 	Program string    `json:"program"`
 	Stream  Stream    `json:"stream"`
-	PID     int       `json:"pid"` // of the program's first process, 0 when unknown
+	PID     int       `json:"pid"` // of the program's first process, 0 if unknown
 	Run     uint64    `json:"run"`
 	// Text is what the program wrote without the newline (and without the
 	// carriage return before it). It may hold any bytes.
 	Text string `json:"text"`
-	// Truncated says that the text does not end where the program's line ended:
-	// a line over Config.MaxLine goes on in the next Line.
+	// Truncated says that the program's line is longer than this text: a line over Config.MaxLine
+	// continues in the next Line.
 	Truncated bool `json:"truncated,omitempty"`
-	// Dropped, when not 0, is how many lines this reader has missed here because
-	// the ring went round before it came; Text then says so in words.
+	// Dropped, if not 0, is how many lines this reader has missed at this place, because the ring
+	// had already overwritten them. Text then says so in words.
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 
@@ -82,7 +79,7 @@ type StreamStats struct {
 	Stream  Stream
 	Bytes   uint64 // read from the program
 	Lines   uint64
-	// Suppressed counts bytes over the program's rate: they are nowhere.
+	// Suppressed counts bytes above the program's rate limit; they are kept nowhere.
 	Suppressed uint64
-	Dropped    uint64 // bytes that did not reach the console or the file; the ring had them
+	Dropped    uint64 // bytes that did not reach the console or the file, but were in the ring
 }

@@ -9,28 +9,27 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
-// listings reads directories for the archives of a plane. Whoever asks for a directory
-// while it is being read gets what the next reading finds, together with all others who
-// ask meanwhile: ten thousand files that rotate at once in one directory cost a few
-// readings, not ten thousand. The zero value is ready.
+// listings reads directories for the archives of a plane. If a directory is just being read, all
+// callers that ask meanwhile share the next reading. So if ten thousand files rotate at once in one
+// directory, it is read only a few times. The zero value is ready to use.
 type listings struct {
 	mu   sync.Mutex
-	dirs map[string]*listing // those being read
+	dirs map[string]*listing // the directories that are being read
 }
 
 type listing struct {
-	next *reading // for those who ask now; nil while there are none
+	next *reading // for callers that ask now; nil if there are none
 }
 
-// reading is one look at a directory.
+// reading is one reading of a directory.
 type reading struct {
-	rotated map[string][]string // names of rotated files by that of their current file, sorted
+	rotated map[string][]string // the sorted names of rotated files, by the name of their current file
 	err     error
 	done    chan struct{}
 }
 
-// names returns the names of the rotated files of path, oldest first. Their directory
-// may be missing: then there are none.
+// names returns the names of the rotated files of path, oldest first. If their directory is
+// missing, there are none.
 func (l *listings) names(path string) ([]string, error) {
 	dir, base := filepath.Split(path)
 	l.mu.Lock()

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// programLog is what is kept of one program over all its runs.
+// programLog is what is kept about one program over all its runs.
 type programLog struct {
 	name string
 
@@ -20,7 +20,7 @@ type programLog struct {
 	subs  []*Subscription
 }
 
-// program returns the log of a program, making it if need be.
+// program returns the log of a program. It makes one if there is none.
 func (p *Plane) program(name string) *programLog {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,8 +35,8 @@ func (p *Plane) program(name string) *programLog {
 	return pl
 }
 
-// Remove forgets a program: its rings, counters and subscriptions. A capture that
-// still runs keeps delivering to console or file.
+// Remove forgets a program: its rings, counters and subscriptions. A capture that still runs goes
+// on delivering to the console or the file.
 func (p *Plane) Remove(program string) {
 	p.mu.Lock()
 	pl := p.programs[program]
@@ -53,7 +53,7 @@ func (p *Plane) Remove(program string) {
 	pl.subs = nil
 }
 
-// show offers what was stored to subscriptions. The caller holds mu.
+// show offers a stored chunk to the subscriptions. The caller holds mu.
 func (pl *programLog) show(kind Stream, c chunk, text []byte) {
 	if len(pl.subs) == 0 {
 		return
@@ -63,7 +63,7 @@ func (pl *programLog) show(kind Stream, c chunk, text []byte) {
 	})
 }
 
-// tail returns the newest n lines of a run, oldest first; n < 0 is all.
+// tail returns the newest n lines of a run, oldest first; if n < 0, it returns all.
 func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
 	r := &reader{query: Query{Run: run}}
 	defer r.files.close()
@@ -88,9 +88,8 @@ func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
 	return lines
 }
 
-// Subscription waits for the first line of a run that matches. The match is made
-// as the line passes, so a program that prints much after the line cannot hide
-// it.
+// Subscription waits for the first line of a run that matches. Each line is tested when it arrives,
+// so the line is not missed even if much output follows.
 type Subscription struct {
 	// C receives the matching line, at most one.
 	C <-chan Line
@@ -101,13 +100,13 @@ type Subscription struct {
 	match *regexp.Regexp
 }
 
-// subscribedText is how much of a line a subscription looks at: matching happens
-// on the goroutine that reads all programs.
+// subscribedText is how much of a line is tested, because the test runs on the goroutine that reads
+// all programs.
 const subscribedText = 16 << 10
 
-// Subscribe looks for the first line of the program's run, on either stream, that
-// matches. Lines of the run that came before and are still in the ring count.
-// Only the first 16 KiB of a line are looked at. Close ends it.
+// Subscribe looks for the first line of the program's run, on either stream, that matches. Earlier
+// lines of the run that are still in the ring count too. Only the first 16 KiB of a line are
+// tested. Close ends the subscription.
 func (p *Plane) Subscribe(program string, run uint64, match *regexp.Regexp) *Subscription {
 	pl := p.program(program)
 	c := make(chan Line, 1)
@@ -120,13 +119,13 @@ func (p *Plane) Subscribe(program string, run uint64, match *regexp.Regexp) *Sub
 	return s
 }
 
-// searchRing looks at what was there before. The caller holds the program's mu.
+// searchRing tests the lines that are already in the ring. The caller holds the program's mu.
 func (s *Subscription) searchRing() bool {
 	var files generationFiles
 	defer files.close()
 	for i := range s.log.rings {
 		for _, c := range s.log.rings[i].chunks(0) {
-			// A program that somebody waits for has only just begun to print.
+			// This reads little: a program that is waited for has only just begun to print.
 			text, err := c.read(&files)
 			if err == nil && s.offer(s.log.name, Stream(i+1), c, text) {
 				return true
@@ -136,7 +135,7 @@ func (s *Subscription) searchRing() bool {
 	return false
 }
 
-// offer reports whether the line waited for is in the chunk.
+// offer tests the lines of a chunk and reports whether one matches.
 func (s *Subscription) offer(program string, kind Stream, c chunk, text []byte) (found bool) {
 	if c.run != s.run {
 		return false
@@ -144,7 +143,7 @@ func (s *Subscription) offer(program string, kind Stream, c chunk, text []byte) 
 	c.eachLine(text, func(i int, ln rawLine) bool {
 		shown := ln.display()
 		if found = s.match.Match(shown[:min(len(shown), subscribedText)]); found {
-			s.c <- c.line(program, kind, i, ln) // room for one; a subscription ends with it
+			s.c <- c.line(program, kind, i, ln) // the channel has room for one line, and this line ends the subscription
 		}
 		return !found
 	})

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// A stream whose output goes to a file is not carried through the queue: as long as
-// the disk keeps up, the goroutine of the file's queue reads the pipe and writes the
-// file, with one copy each way. The reactor only says when there is something. A
-// disk that hangs or fails gives the stream back to the reactor.
+// This file is the fast way of a stream to its log file, without the queue. As long as the disk
+// keeps up, the goroutine of the file's queue reads the pipe and writes the file, with one copy
+// each way. The reactor only reports that there is output. If a write hangs or fails, the stream
+// returns to the reactor.
 
-// pumpSize is what a pump reads at once: a pipe that has been enlarged.
+// pumpSize is how much a pump reads at once: the content of an enlarged pipe.
 const pumpSize = 256 << 10
 
 var pumpBuffers = sync.Pool{New: func() any { return new([pumpSize]byte) }}
 
-// pumpRounds is how often one stream is read before another gets its turn.
+// pumpRounds is how often one stream is read before another stream is served.
 const pumpRounds = 16
 
-// offer hands a stream that has output to the queue's goroutine. It refuses while
-// something waits in the queue: that comes first.
+// offer hands a stream that has output to the queue's goroutine. It refuses while data waits in the
+// queue, because that data must be written first.
 func (q *queue) offer(s *stream) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -34,7 +34,7 @@ func (q *queue) offer(s *stream) bool {
 	return true
 }
 
-// owns says whether the queue's goroutine has the stream, and not its reactor.
+// owns tells whether the queue's goroutine has the stream, instead of its reactor.
 func (q *queue) owns(s *stream) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -45,7 +45,7 @@ func (q *queue) pumpOne(s *stream) {
 	state := q.pump(s)
 	q.mu.Lock()
 	if q.flight.gone == s {
-		q.flight.gone = nil // its reactor has had it since look
+		q.flight.gone = nil // its reactor has had the stream since look
 		q.mu.Unlock()
 		return
 	}
@@ -76,7 +76,7 @@ func (q *queue) pumpOne(s *stream) {
 	}
 }
 
-// sendBack returns the streams that wait for the pump, for their reactors. The
+// sendBack returns the streams that wait for the pump, so that their reactors can serve them. The
 // caller holds mu.
 func (q *queue) sendBack() []*stream {
 	streams := q.ready
@@ -87,10 +87,9 @@ func (q *queue) sendBack() []*stream {
 	return append(streams, q.waiters...)
 }
 
-// takeOff notes that a block is being written, so that a write that never returns
-// costs its program no more than the hold.
-// It returns what has to come before the block: a mark of what was dropped, and the
-// end of a line that another stream has left unfinished.
+// takeOff records that a block is being written. If the write hangs, its program then waits no
+// longer than hold. It returns what must be written before the block: a mark of what was dropped,
+// and the end of a line that another stream has left unfinished.
 func (q *queue) takeOff(s *stream, blk block, now time.Time) (before []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,8 +108,8 @@ func (q *queue) takeOff(s *stream, blk block, now time.Time) (before []byte) {
 	return before
 }
 
-// land ends a flight and says whether it took too long: then the stream and the
-// block are not the pump's any more.
+// land ends the write of a block and tells whether it took too long. If it did, the stream and the
+// block no longer belong to the pump.
 func (q *queue) land() (detached bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -121,7 +120,7 @@ func (q *queue) land() (detached bool) {
 	return detached
 }
 
-// look is the timer's: it gives up on a write that takes longer than hold.
+// look is called by the timer: it gives up on a write that takes longer than hold.
 func (q *queue) look() {
 	q.mu.Lock()
 	fl := &q.flight
@@ -139,13 +138,13 @@ func (q *queue) look() {
 	fl.stream.pumped = false
 	streams := append(q.sendBack(), fl.stream)
 	q.waiters = nil
-	// The pump cannot land before mu is free, so the block is still whole.
+	// The pump cannot call land before mu is free, so the block is still unchanged.
 	fl.stream.store(fl.blk, fl.begun)
 	q.mu.Unlock()
 	resume(streams)
 }
 
-// pump moves what one stream has into the file.
+// pump moves the output of one stream into the file.
 func (f *fileSink) pump(s *stream) pumped {
 	f.refresh()
 	buf := pumpBuffers.Get().(*[pumpSize]byte)
@@ -160,7 +159,7 @@ func (f *fileSink) pump(s *stream) pumped {
 		}
 		n, open := s.read(buf[held:])
 		if n > 0 && !f.move(s, buf[:held+n], held) {
-			return pumpedMore // or back with its reactor already, which pumpOne knows
+			return pumpedMore // or its reactor has the stream already, which pumpOne checks
 		}
 		switch {
 		case !open:
@@ -168,7 +167,7 @@ func (f *fileSink) pump(s *stream) pumped {
 		case n == 0:
 			return pumpedEmpty
 		case n >= readSize:
-			s.enlarge() // the pipe was full, as it is made
+			s.enlarge() // the pipe was full at its first size
 		}
 		if f.queue.waiting() {
 			break
@@ -177,15 +176,15 @@ func (f *fileSink) pump(s *stream) pumped {
 	return pumpedMore
 }
 
-// waiting says whether something else is to be done first.
+// waiting tells whether other work must be done first.
 func (q *queue) waiting() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.pending) > 0 || q.again || q.kept
 }
 
-// move writes the blocks in buf, of which the first held bytes are the carry. False
-// means that the pump must let go of the stream.
+// move writes the blocks in buf; its first held bytes are the carry. False means that the pump must
+// give the stream back.
 func (f *fileSink) move(s *stream, buf []byte, held int) bool {
 	now := time.Now()
 	if held > 0 || len(s.frame.carry) == 0 {
@@ -199,7 +198,7 @@ func (f *fileSink) move(s *stream, buf []byte, held int) bool {
 		if !ok {
 			continue
 		}
-		// If the stream goes back to its reactor in the middle, it goes on from here.
+		// If the stream returns to its reactor now, the reactor continues with these bytes.
 		s.backlog = append(s.backlog[:0], rest...)
 		if !f.moveBlock(s, blk, now) {
 			return false
@@ -234,7 +233,7 @@ func (f *fileSink) moveBlock(s *stream, blk block, now time.Time) bool {
 	return !detached && err == nil
 }
 
-// keepFor puts what the file did not take in front of everything that waits.
+// keepFor puts the bytes that the file did not take in front of the waiting data.
 func (q *queue) keepFor(s *stream, rest []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -243,17 +242,17 @@ func (q *queue) keepFor(s *stream, rest []byte) {
 	q.keepTrying()
 }
 
-// record puts what a file has taken into the ring, as places, and the rest as text.
+// record puts a block into the ring: as places what the file has taken, and as text the rest.
 func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time) {
 	c := s.chunk(blk, now)
 	s.program.mu.Lock()
 	ring, whole := &s.program.rings[s.kind-1], c
 	text := blk.text
 	if len(rest) > len(text) {
-		rest = text // what had to come before it is no line of this stream
+		rest = text // the bytes written before the block do not belong to this stream
 	}
 	if n := len(parts); n > 0 && len(rest) > 0 {
-		// The disk was full in the middle of a line, which stays one in the ring.
+		// The disk became full in the middle of a line. In the ring it stays one line.
 		p := &parts[n-1]
 		written := text[:len(text)-len(rest)]
 		if tail := len(written) - 1 - bytes.LastIndexByte(written, '\n'); tail > 0 && tail <= p.n {
@@ -271,7 +270,7 @@ func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time)
 			c.lines, c.cut = linesOf(text[:p.n])
 			c.cut = c.cut && (blk.cut || len(rest) > 0)
 		}
-		if p.gen.gone() { // rotated away with backups = 0 since
+		if p.gen.gone() { // the file was rotated with backups = 0 meanwhile
 			c.file, c.off, c.n = nil, 0, 0
 			ring.append(text[:p.n], c)
 		} else {
@@ -290,7 +289,7 @@ func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time)
 	s.plane.wakeFollowers()
 }
 
-// linesOf counts the lines of a part of a block, and says whether the last has no end.
+// linesOf counts the lines of a part of a block and tells whether the last one is unfinished.
 func linesOf(text []byte) (n int32, cut bool) {
 	n = int32(bytes.Count(text, newline))
 	if len(text) > 0 && text[len(text)-1] != '\n' {

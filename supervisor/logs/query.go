@@ -12,31 +12,30 @@ import (
 	"time"
 )
 
-// Query selects lines. The zero value selects everything that the rings know.
+// Query selects lines. The zero value selects all lines in the rings.
 type Query struct {
-	Programs []string // exact names; empty means all, later ones included
+	Programs []string // exact names; empty means all programs, later ones too
 	Streams  []Stream // empty means both
 	Run      uint64   // 0 means every run
-	// Runs, when not nil, says for each program which run is wanted; others are not.
+	// Runs, if not nil, names the wanted run of each program; other programs are left out.
 	Runs  map[string]uint64
 	Since time.Time // lines read at or after; zero means all
 	Until time.Time // lines read before; zero means all
-	// After selects lines with a larger Seq: resume where a reader stopped. A Line with
-	// Dropped set comes first where a ring has forgotten lines after it; its number is
-	// then the most that it can be.
+	// After selects lines with a larger Seq: a reader resumes where it stopped. If a ring has
+	// forgotten lines after it, a Line with Dropped set comes first. Its number is an upper bound.
 	After uint64
-	// Files adds what only the log files have: lines from before agentinit started,
-	// and those that the rings have forgotten. Their Seq, Run and PID are 0, and
-	// their time is the last that is known of them: when their file was rotated.
+	// Files adds the lines that only the log files have: those from before agentinit started, and
+	// those that the rings have forgotten. Their Seq, Run and PID are 0. Their time is the latest
+	// possible one: when their file was rotated.
 	Files bool
-	// Lines is how many of the newest matching lines to begin with: 0 means all,
-	// a negative number none.
+	// Lines is how many of the newest matching lines to return first. 0 means all, a negative
+	// number none.
 	Lines  int
-	Grep   *regexp.Regexp // on the text
-	Follow bool           // go on with new lines until the context ends
+	Grep   *regexp.Regexp // applied to the text
+	Follow bool           // continue with new lines until the context ends
 }
 
-// wants says whether a program's chunk may hold selected lines.
+// wants tells whether a program's chunk may hold selected lines.
 func (q *Query) wants(program string, c *chunk) bool {
 	return c.seq+uint64(c.lines) > q.After+1 && (q.Run == 0 || c.run == q.Run) &&
 		(q.Runs == nil || c.run == q.Runs[program]) && q.inTime(c.time)
@@ -46,7 +45,7 @@ func (q *Query) inTime(t int64) bool {
 	return (q.Since.IsZero() || t >= q.Since.UnixNano()) && (q.Until.IsZero() || t < q.Until.UnixNano())
 }
 
-// matches is what can only be told of a line.
+// matches applies the conditions that need the single line.
 func (q *Query) matches(seq uint64, text []byte) bool {
 	return seq > q.After && (q.Grep == nil || q.Grep.Match(text))
 }
@@ -59,7 +58,7 @@ func (q *Query) wantsStream(s Stream) bool {
 	return len(q.Streams) == 0 || slices.Contains(q.Streams, s)
 }
 
-// followers are the readers that wait for new lines.
+// followers is the set of readers that wait for new lines.
 type followers struct {
 	mu   sync.Mutex
 	list atomic.Pointer[[]chan struct{}]
@@ -88,7 +87,7 @@ func (f *followers) change(edit func([]chan struct{}) []chan struct{}) {
 	f.list.Store(&list)
 }
 
-// wakeFollowers never waits: a follower that is busy will look again.
+// wakeFollowers never waits: a follower that is busy checks again later.
 func (p *Plane) wakeFollowers() {
 	list := p.follow.list.Load()
 	if list == nil {
@@ -102,10 +101,9 @@ func (p *Plane) wakeFollowers() {
 	}
 }
 
-// Read returns the selected lines in the order they were read. With Query.Follow
-// it goes on until ctx ends; a follower that is so slow that a ring went round
-// gets a Line with Dropped set in place of what it missed. Reading never delays
-// a program.
+// Read returns the selected lines in the order they were read. With Query.Follow it continues until
+// ctx ends. If a follower is so slow that a ring has overwritten lines, it gets a Line with Dropped
+// set in their place. Reading never delays a program.
 func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 	return func(yield func(Line) bool) {
 		r := &reader{plane: p, query: q, next: map[*programLog]*[2]uint64{}}
@@ -124,7 +122,7 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 				return
 			case <-wake:
 			}
-			r.files.close() // what is followed must not be held open by its reader
+			r.files.close() // a waiting reader must not keep files open
 			for it := range merge(r.news()) {
 				if ctx.Err() != nil || !yield(it.Line) {
 					return
@@ -142,7 +140,7 @@ type reader struct {
 	next  map[*programLog]*[2]uint64
 }
 
-// each calls take for every ring the query wants, with the ring locked.
+// each calls take for every ring that the query wants. The ring is locked meanwhile.
 func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64)) {
 	for _, pl := range r.plane.list(r.query.Programs) {
 		next := r.next[pl]
@@ -160,8 +158,8 @@ func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64)) {
 	}
 }
 
-// history yields the newest lines and puts the reader behind them. False means that
-// the caller wants no more.
+// history yields the newest lines and moves the reader behind them. It returns false if the caller
+// wants no more lines.
 func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
 	sources := r.sources()
 	if r.query.Lines < 0 {
@@ -176,7 +174,7 @@ func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
 	}
 	skip := 0
 	if n := r.query.Lines; n > keptLines {
-		// Too many to keep them: count first.
+		// They are too many to keep, so count them first.
 		for range lines {
 			skip++
 		}
@@ -219,8 +217,8 @@ func newest(items iter.Seq[item], n int) []item {
 	return append(kept[at:], kept[:at]...)
 }
 
-// sources takes note of what there is now. The function may be called again, and
-// then gives the same lines anew.
+// sources records which lines there are now. Each call of the returned function yields the same
+// lines again.
 func (r *reader) sources() func() []source {
 	var rings []*chunkSource
 	held := 0
@@ -262,7 +260,7 @@ func (r *reader) sources() func() []source {
 	}
 }
 
-// news returns the lines since the last call.
+// news returns the chunks that are new since the last call.
 func (r *reader) news() []source {
 	var all []source
 	r.each(func(pl *programLog, kind Stream, next *uint64) {
@@ -284,7 +282,7 @@ func (r *reader) news() []source {
 	return all
 }
 
-// item is a line with its place in the order of all lines.
+// item is a line with its position in the order of all lines.
 type item struct {
 	Line
 	order uint64
@@ -297,20 +295,20 @@ func (a *item) before(b *item) bool {
 	return a.order == 0 && a.Time.Before(b.Time)
 }
 
-// source gives the lines of one stream, or of one file, in their order.
+// source yields the lines of one stream, or of one file, in order.
 type source interface {
 	next() (item, bool)
 }
 
-// chunkSource gives the lines of chunks.
+// chunkSource yields the lines of chunks.
 type chunkSource struct {
 	reader  *reader
 	program string
 	kind    Stream
 	chunks  []chunk
-	from    uint64 // index of the first line that counts
-	lost    uint64 // lines that are gone before the first chunk
-	why     string // they are
+	from    uint64 // index of the first wanted line
+	lost    uint64 // lines that were forgotten before the first chunk
+	why     string // why these lines are missing
 	items   []item
 	at      int
 }
@@ -346,7 +344,7 @@ func (s *chunkSource) next() (item, bool) {
 func (s *chunkSource) load(c *chunk) {
 	text, err := c.read(&s.reader.files)
 	if err != nil {
-		return // the file has been removed since: its lines are gone
+		return // the file was removed meanwhile: its lines are lost
 	}
 	c.eachLine(text, func(i int, ln rawLine) bool {
 		seq := c.seq + uint64(i)
@@ -364,8 +362,8 @@ func lost(program string, kind Stream, n uint64, why string) Line {
 	}
 }
 
-// merge gives the items of all sources in their order. Marks of a loss come first,
-// where the loss is.
+// merge yields the items of all sources in order. The mark of a loss comes at the place of the
+// loss.
 func merge(sources []source) iter.Seq[item] {
 	return func(yield func(item) bool) {
 		var heads heads
@@ -395,7 +393,7 @@ type head struct {
 	source source
 }
 
-// heads is a heap of the next item of each source.
+// heads is a heap with the next item of each source.
 type heads []head
 
 func (h heads) Len() int           { return len(h) }

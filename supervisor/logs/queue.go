@@ -7,21 +7,20 @@ import (
 	"time"
 )
 
-// queue stands between the programs and one slow thing: the reader of stdout, or
-// a disk. It holds at most limit bytes waiting (and as many being written). When
-// it is full, streams are held for at most hold; if nothing has moved by then the
-// queue is stalled and drops what comes until a batch has been taken in less time:
-// a reader that is only slow must not hold programs again and again. Its goroutine
-// lives only while there is something to write.
+// queue stands between the programs and one slow destination: the reader of stdout, or a disk. At
+// most limit bytes wait in it, and at most as many are being written. When it is full, it holds
+// streams for at most hold. If no data has moved by then, the queue is stalled: it drops new data
+// until a batch is taken in less time than hold. So a slow reader does not hold programs again and
+// again. Its goroutine runs only while there is data to write.
 type queue struct {
 	limit int
 	hold  time.Duration
-	// write delivers a batch of whole lines and returns how many bytes at its end
-	// were not taken: lost ones never will be, kept ones wait for a later try. It
-	// may block; it is called by one goroutine at a time.
+	// write delivers a batch of whole lines. It returns how many bytes at the end of the batch were
+	// not taken: lost bytes are never delivered, kept bytes wait for a later attempt. It may block;
+	// it is called by one goroutine at a time.
 	write func([]byte) (lost, kept int)
-	// pump, when set, moves a stream's output itself, on the queue's goroutine, as
-	// long as nothing is in the queue. It says whether the stream has more.
+	// pump, if set, moves a stream's output itself, on the queue's goroutine, as long as the queue
+	// is empty. It tells whether the stream has more output.
 	pump func(*stream) pumped
 	// mark returns a line that says how many bytes were dropped, by reason.
 	mark func(dropped uint64) []byte
@@ -29,44 +28,44 @@ type queue struct {
 	mu      sync.Mutex
 	pending []byte
 	spare   []byte
-	shares  shares // of pending
-	writing shares // of the batch being written; belongs to the goroutine
+	shares  shares // of the bytes in pending
+	writing shares // of the batch being written; only the goroutine uses it
 	waiters []*stream
 	timer   *time.Timer
-	epoch   uint64 // counts batches; an old timer must not stall a new one
+	epoch   uint64 // counts batches, so that an old timer does not stall a newer batch
 	stalled bool
-	slow    bool // the last batch took longer than hold; belongs to the goroutine
+	slow    bool // the last batch took longer than hold; only the goroutine uses it
 	running bool
-	again   bool   // call write once more, even with nothing
+	again   bool   // call write once more, even without data
 	dropped uint64 // since the last mark
 	last    *stream
-	midLine bool          // the last batch did not end its line
-	idle    chan struct{} // closed when everything is written; nil when no caller waits
+	midLine bool          // the last batch did not end with a newline
+	idle    chan struct{} // closed when all data is written; nil if no caller waits
 
-	ready   []*stream // to be pumped
-	flight  flight    // what pump is writing
-	kept    bool      // pending begins with what write has kept
+	ready   []*stream // streams to be pumped
+	flight  flight    // the block that pump is writing
+	kept    bool      // pending begins with bytes that write has kept
 	retry   time.Duration
 	retryAt *time.Timer
 }
 
-// flight is a block on its way from a pump into its file.
+// flight is a block that a pump is writing into its file.
 type flight struct {
-	stream   *stream // nil: none
+	stream   *stream // nil if there is none
 	blk      block
 	begun    time.Time
-	detached bool        // it took too long: the stream has gone back to its reactor
+	detached bool        // the write took too long: the stream has returned to its reactor
 	gone     *stream     // the stream of the flight that was detached last, for pumpOne
-	watch    *time.Timer // nil: not armed
+	watch    *time.Timer // nil if it is not armed
 }
 
-// pumped is how a pump has left a stream.
+// pumped is the state in which a pump leaves a stream.
 type pumped uint8
 
 const (
-	pumpedMore  pumped = iota // there may be more at once
-	pumpedEmpty               // its reactor shall watch it
-	pumpedEnded               // its reactor shall finish it
+	pumpedMore  pumped = iota // the stream may have more output already
+	pumpedEmpty               // its reactor must watch it
+	pumpedEnded               // its reactor must finish it
 )
 
 const (
@@ -76,13 +75,12 @@ const (
 
 const (
 	queueLimit = 1 << 20
-	// queueReserve is for agentinit's own lines when programs have filled the
-	// queue.
+	// queueReserve is room for agentinit's own lines when programs have filled the queue.
 	queueReserve = 256 << 10
 )
 
-// queueBuffers keeps the buffers of idle queues until the next garbage
-// collection: a busy queue is idle for a moment all the time.
+// queueBuffers keeps the buffers of idle queues until the next garbage collection, because even a
+// busy queue is often idle for a moment.
 var queueBuffers sync.Pool
 
 func recycle(b []byte) {
@@ -99,12 +97,12 @@ func recycled() []byte {
 	return nil
 }
 
-// shares is how many bytes of a batch came from whom, by the counter of what
-// that stream loses.
+// shares says how many bytes of a batch came from each stream. The key is the stream's counter of
+// lost bytes.
 type shares map[*atomic.Uint64]int
 
-// lose counts what write did not take of a batch. Of a batch that was cut, each
-// stream bears its part: which line is whose is not known any more.
+// lose counts the bytes of a batch that write did not take. The loss is divided among the streams
+// of the batch, because it is no longer known which line came from which stream.
 func (s shares) lose(lost, size int) {
 	if lost == 0 {
 		return
@@ -114,7 +112,7 @@ func (s shares) lose(lost, size int) {
 	}
 }
 
-// admit says whether s may produce a batch now. If not, s is resumed later.
+// admit tells whether s may produce a batch now. If not, s is resumed later.
 func (q *queue) admit(s *stream) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -129,7 +127,7 @@ func (q *queue) admit(s *stream) bool {
 	return false
 }
 
-// stall gives up on holding programs: nothing was taken for the whole hold.
+// stall stops holding programs, because no data was taken during the whole hold.
 func (q *queue) stall(epoch uint64) {
 	q.mu.Lock()
 	if q.epoch != epoch {
@@ -143,9 +141,9 @@ func (q *queue) stall(epoch uint64) {
 	resume(waiters)
 }
 
-// put queues a batch of lines from s, never an empty one, and reports whether it
-// was taken; raw is how many bytes the program wrote for it. s is nil for
-// agentinit's own lines, which may use the reserve.
+// put queues a non-empty batch of lines from s and reports whether it was taken. raw is how many
+// bytes the program wrote for the batch. s is nil for agentinit's own lines, which may use the
+// reserve.
 func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -153,7 +151,7 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	if s != nil && q.stalled {
 		limit = q.limit
 	} else if s != nil {
-		// admit has let this batch in; only ends of streams come unasked.
+		// admit has allowed this batch; only the ends of streams come without admit.
 		limit = 2 * q.limit
 	}
 	if len(q.pending) >= limit {
@@ -188,8 +186,8 @@ func (q *queue) share(counter *atomic.Uint64, raw int) {
 	q.shares[counter] += raw
 }
 
-// kick has write called once more, with nothing if nothing is pending: a file is
-// created before its first line and closed after its last.
+// kick causes one more call of write, even without data: a file is created before its first line
+// and closed after its last.
 func (q *queue) kick() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -197,8 +195,8 @@ func (q *queue) kick() {
 	q.start()
 }
 
-// atRest tells whether the goroutine has ended, and everything is written. What
-// belonged to it may then be looked at.
+// atRest tells whether the goroutine has ended and all data is written. Then the caller may read
+// the goroutine's fields.
 func (q *queue) atRest() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -240,8 +238,8 @@ func (q *queue) run() {
 	}
 }
 
-// keep puts the last kept bytes of a batch back in front of what has come
-// meanwhile. They are tried again after a while, or at the next flush.
+// keep puts the last kept bytes of a batch back in front of the newer data. They are tried again
+// after a while, or at the next flush.
 func (q *queue) keep(batch []byte, kept int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -255,7 +253,7 @@ func (q *queue) keep(batch []byte, kept int) {
 	q.keepTrying()
 }
 
-// keepTrying has the queue try again later. The caller holds mu.
+// keepTrying makes the queue try again later. The caller holds mu.
 func (q *queue) keepTrying() {
 	q.kept = true
 	q.retry = min(max(2*q.retry, retryFirst), retryMost)
@@ -265,13 +263,12 @@ func (q *queue) keepTrying() {
 	q.retryAt = time.AfterFunc(q.retry, q.kick)
 }
 
-// take swaps the buffers. That something can be taken, and in time, is the progress
-// that ends a stall.
+// take swaps the buffers. A stall ends when a batch is taken in time.
 func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.kept && !q.again {
-		// The streams wait here for admit, or go on without the file.
+		// The streams wait here for admit, or continue without the file.
 		waiters = q.sendBack()
 		q.running, q.slow = false, false
 		q.wake()
@@ -307,7 +304,7 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 	return batch, nil, waiters, false
 }
 
-// wake tells those who wait in flush. The caller holds mu.
+// wake wakes the callers that wait in flush. The caller holds mu.
 func (q *queue) wake() {
 	if q.idle != nil {
 		close(q.idle)
@@ -315,8 +312,8 @@ func (q *queue) wake() {
 	}
 }
 
-// flush waits until everything queued so far is written, or for ctx. What could not
-// be written is tried once more.
+// flush waits until all queued data is written, or until ctx ends. Data that could not be written
+// is tried once more.
 func (q *queue) flush(ctx context.Context) error {
 	q.mu.Lock()
 	if q.kept && !q.running {
@@ -340,7 +337,7 @@ func (q *queue) flush(ctx context.Context) error {
 	}
 }
 
-// giveUp counts what write has kept as lost, at the end of everything.
+// giveUp counts the bytes that write has kept as lost. It is called when the plane closes.
 func (q *queue) giveUp() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -358,7 +355,7 @@ func (q *queue) giveUp() {
 func resume(streams []*stream) {
 	for _, s := range streams {
 		if !s.reactor.post(command{op: opResume, stream: s}) {
-			s.drop() // the plane has been closed
+			s.drop() // the plane was closed
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Rate bounds what a program may print. Zero values bound nothing.
+// Rate bounds what a program may print. A zero value sets no bound.
 type Rate struct {
 	Lines    int           // in Interval
 	Bytes    int64         // in Interval
@@ -16,19 +16,19 @@ type Rate struct {
 
 func (r Rate) limits() bool { return r.Lines > 0 || r.Bytes > 0 }
 
-// limiter counts the output of one program in windows of time. What is over the limit
-// is suppressed everywhere; a line says how much it was.
+// limiter counts the output of one program in windows of time. Output above the limit is suppressed
+// everywhere; a line reports how much it was.
 type limiter struct {
 	mu     sync.Mutex
 	rate   Rate
-	begun  time.Time // of the window
+	begun  time.Time // start of the window
 	lines  int
 	bytes  int64
 	lost   suppressed
 	timing bool // a timer will ask for the summary at the end of the window
 }
 
-// suppressed is what was not let through.
+// suppressed is how much output was suppressed.
 type suppressed struct {
 	lines int
 	bytes int64
@@ -43,9 +43,9 @@ func (l *limiter) set(rate Rate) {
 	l.rate = rate
 }
 
-// admit says how many bytes of a block go through, whole lines from its begin; last is
-// what was suppressed before and is to be told first. With wait > 0 the caller has to
-// ask for the summary after that time.
+// admit tells how many bytes of a block may pass: whole lines from its start. last is what was
+// suppressed before and must be reported first. If wait > 0, the caller must ask for the summary
+// after that time.
 func (l *limiter) admit(blk block, now time.Time) (n int, last suppressed, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *limiter) admit(blk block, now time.Time) (n int, last suppressed, wait 
 	return n, last, wait
 }
 
-// summary takes what was suppressed until now.
+// summary returns what was suppressed until now, and resets it.
 func (l *limiter) summary() suppressed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +99,7 @@ func (l *limiter) text(s suppressed) []byte {
 	return fmt.Appendf(nil, "agentinit: %d lines (%d bytes) suppressed: more than %s in %v\n", s.lines, s.bytes, limit, l.rate.Interval)
 }
 
-// limited carries of a block what the program's rate lets through.
+// limited passes on as much of a block as the program's rate allows.
 func (s *stream) limited(blk block, now time.Time) {
 	n, last, wait := s.program.limit.admit(blk, now)
 	if last.lines > 0 {
@@ -119,7 +119,7 @@ func (s *stream) limited(blk block, now time.Time) {
 	}
 }
 
-// summarize tells what was suppressed when the window is over, or the stream.
+// summarize reports what was suppressed, at the end of the window or of the stream.
 func (s *stream) summarize() {
 	if s.rated {
 		if lost := s.program.limit.summary(); lost.lines > 0 {

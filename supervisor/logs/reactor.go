@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reactor reads many pipes with one goroutine. Two thousand silent pipes cost two
-// thousand descriptors and small structs, no goroutines and no buffers. The epoll
-// instance itself sits in Go's poller, so that an idle reactor holds no thread
-// and never wakes up.
+// reactor reads many pipes with one goroutine. Two thousand silent pipes cost two thousand
+// descriptors and small structs, but no goroutines and no buffers. Go's poller watches the epoll
+// instance itself, so an idle reactor occupies no thread and never wakes up.
 //
-// Only its goroutine touches a stream's reading state and closes its descriptor;
-// all others post commands.
+// Only this goroutine uses a stream's reading state and closes its descriptor. All others post
+// commands.
 type reactor struct {
 	epoll *os.File
 	raw   syscall.RawConn
-	// blocking says that the poller refused the epoll descriptor (a sandbox
-	// without nested epoll): then the goroutine holds a thread in epoll_wait.
+	// blocking says that the poller refused the epoll descriptor, as in a sandbox without nested
+	// epoll. Then the goroutine occupies a thread in epoll_wait.
 	blocking bool
 	wake     int // eventfd
 
@@ -31,9 +30,9 @@ type reactor struct {
 	closed bool
 
 	streams  map[int32]*stream
-	partials []*stream // with an unfinished line that may have to be flushed
+	partials []*stream // streams with an unfinished line that may have to be flushed
 	timer    *time.Timer
-	tickAt   time.Time // when timer fires for partials; zero: it does not run
+	tickAt   time.Time // when timer fires for partials; zero: it is not set
 	done     chan struct{}
 }
 
@@ -43,10 +42,10 @@ const (
 	opAdd op = iota
 	opResume
 	opAbandon
-	opEnd     // a pump has read to the end
+	opEnd     // a pump has read to the end of the stream
 	opPartial // a pump has left an unfinished line
-	opFlush   // look for unfinished lines
-	opSummary // tell what the rate has suppressed
+	opFlush   // check the unfinished lines
+	opSummary // report what the rate limit has suppressed
 	opStop
 )
 
@@ -55,7 +54,7 @@ type command struct {
 	stream *stream
 }
 
-// readSize is what one read asks for: the default capacity of a pipe.
+// readSize is how much one read asks for: the default capacity of a pipe.
 const readSize = 64 << 10
 
 var readBuffers = sync.Pool{New: func() any { return new([readSize]byte) }}
@@ -72,7 +71,7 @@ func newReactor() (*reactor, error) {
 	}
 	err = unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(wake)})
 	if err == nil {
-		// os.NewFile asks the poller only for descriptors in non-blocking mode.
+		// os.NewFile uses the poller only for descriptors in non-blocking mode.
 		err = unix.SetNonblock(epfd, true)
 	}
 	if err != nil {
@@ -88,7 +87,7 @@ func newReactor() (*reactor, error) {
 	return r, nil
 }
 
-// post hands a command to the goroutine; false means that it has ended.
+// post hands a command to the goroutine. It returns false if the goroutine has ended.
 func (r *reactor) post(c command) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +103,7 @@ func (r *reactor) post(c command) bool {
 	return true
 }
 
-// stop ends the goroutine; streams still open are abandoned.
+// stop ends the goroutine. Streams that are still open are abandoned.
 func (r *reactor) stop() {
 	r.post(command{op: opStop})
 	<-r.done
@@ -116,8 +115,8 @@ func (r *reactor) run() {
 	for {
 		n, err := r.wait(events[:])
 		if err != nil {
-			// Only a descriptor closed under our feet gets here; without it no
-			// program's output can be read, so let their writers see EPIPE
+			// This happens only if other code has closed one of the reactor's descriptors. Without
+			// them no program's output can be read. So close the pipes: the writers get EPIPE
 			// instead of blocking for ever.
 			r.shut()
 			return
@@ -195,12 +194,12 @@ func (r *reactor) add(s *stream) {
 	}
 }
 
-// pollEvery is the time between two reads of a stream that the kernel does not watch for us.
+// pollEvery is the time between two reads of a stream that the kernel does not watch.
 const pollEvery = 100 * time.Millisecond
 
-// poll reads a stream that cannot be watched, and has add try again. A program of our user can
-// take all that epoll(7) watches for that user; closing the pipe would end the other programs at
-// their next write.
+// poll reads a stream that cannot be watched, and then tries again to watch it. A program of
+// agentinit's user can use up all watches that epoll(7) allows that user. To close the pipe instead
+// would end the other programs at their next write.
 func (r *reactor) poll(s *stream, why error) {
 	if !s.polled {
 		s.polled = true
@@ -210,7 +209,7 @@ func (r *reactor) poll(s *stream, why error) {
 	defer readBuffers.Put(buf)
 	n, open := s.read(buf[:])
 	switch {
-	case n > 0 && !s.consume(buf[:n], false): // resume adds it again
+	case n > 0 && !s.consume(buf[:n], false): // resume tries again to watch it
 	case !open:
 		r.finish(s)
 	default:
@@ -228,8 +227,8 @@ func (r *reactor) register(s *stream) error {
 	return err
 }
 
-// interest is level-triggered, for one event only where a pump may take the stream:
-// what the pump leaves in the pipe must not wake the reactor meanwhile.
+// interest is level-triggered. If a pump may take the stream, it is for one event only: output that
+// the pump has not read yet must not wake the reactor meanwhile.
 func (s *stream) interest() *unix.EpollEvent {
 	e := &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd)}
 	if s.queue != nil {
@@ -242,11 +241,10 @@ func (r *reactor) arm(s *stream) error {
 	return unix.EpollCtl(r.epollFD(), unix.EPOLL_CTL_MOD, s.fd, s.interest())
 }
 
-// rearm is arm for a pump. False: the reactor itself must take care of the stream.
+// rearm is arm for a pump. False means that the reactor itself must handle the stream.
 func (r *reactor) rearm(s *stream) bool { return !s.abandoned.Load() && r.arm(s) == nil }
 
-// epollFD does not use File.Fd, which would take the descriptor out of the
-// poller.
+// epollFD does not use File.Fd, which would remove the descriptor from the poller.
 func (r *reactor) epollFD() (fd int) {
 	if err := r.raw.Control(func(p uintptr) { fd = int(p) }); err != nil {
 		return -1
@@ -259,19 +257,19 @@ func (r *reactor) unregister(s *stream) {
 		return
 	}
 	s.watched = false
-	// The descriptor is ours and open, so this cannot fail in a way that matters:
-	// closing it would remove it as well.
+	// The descriptor is open and belongs to this reactor, so an error does not matter: the close
+	// would remove it as well.
 	_ = unix.EpollCtl(r.epollFD(), unix.EPOLL_CTL_DEL, s.fd, nil)
 }
 
-// readable reads once; a flooding program must not keep the others waiting.
+// readable reads once, so that a program with much output does not keep the others waiting.
 func (r *reactor) readable(s *stream, buf []byte) {
 	if s.queue != nil && s.queue.offer(s) {
 		return
 	}
 	n, open := s.read(buf)
 	if n > 0 && !s.consume(buf[:n], false) {
-		// A hang-up cannot be masked, so a held stream leaves the epoll set.
+		// EPOLLHUP cannot be masked, so a held stream leaves the epoll set.
 		r.unregister(s)
 		return
 	}
@@ -285,8 +283,8 @@ func (r *reactor) readable(s *stream, buf []byte) {
 	}
 }
 
-// expectRest remembers a stream that has begun a line: if nothing follows, what
-// there is of it is passed on after Options.FlushAfter.
+// expectRest remembers a stream with an unfinished line. If no more text follows, the line is
+// passed on after Options.FlushAfter.
 func (r *reactor) expectRest(s *stream) {
 	if s.flushAfter <= 0 || s.ended.Load() || s.owned() || len(s.frame.carry) == 0 || !s.expected.CompareAndSwap(false, true) {
 		return
@@ -296,7 +294,7 @@ func (r *reactor) expectRest(s *stream) {
 	r.tick(s.flushAt)
 }
 
-// tick has flushPartials called then, or earlier.
+// tick makes the timer call flushPartials at that time or earlier.
 func (r *reactor) tick(at time.Time) {
 	if !r.tickAt.IsZero() && !at.Before(r.tickAt) {
 		return
@@ -309,8 +307,8 @@ func (r *reactor) tick(at time.Time) {
 	r.timer = time.AfterFunc(time.Until(at), func() { r.post(command{op: opFlush}) })
 }
 
-// flushPartials passes on the unfinished lines whose time has come, and to which
-// nothing was added meanwhile.
+// flushPartials passes on the unfinished lines whose time has come and to which no text was added
+// meanwhile.
 func (r *reactor) flushPartials() {
 	now := time.Now()
 	r.tickAt = time.Time{}
@@ -360,19 +358,19 @@ func (r *reactor) resume(s *stream) {
 	r.add(s)
 }
 
-// abandon takes what is in the pipe right now and lets go of it: somebody else
-// may hold the other end for ever.
+// abandon reads what is in the pipe now and closes it, because another process may hold the other
+// end for ever.
 func (r *reactor) abandon(s *stream, buf []byte) {
 	s.abandoned.Store(true)
 	if s.ended.Load() || s.owned() {
-		return // a pump that has the stream gives it back for this
+		return // a pump that has the stream will return it for this
 	}
 	if backlog := s.backlog; len(backlog) > 0 {
 		s.backlog = nil
 		s.consume(backlog, true)
 	}
-	// A pipe holds at most /proc/sys/fs/pipe-max-size (1 MiB unless an
-	// administrator says more) and its writer may be faster than we are.
+	// A pipe holds at most /proc/sys/fs/pipe-max-size, 1 MiB unless an administrator changed that.
+	// Its writer may be faster than this loop.
 	for taken := 0; s.started && taken < 1<<20; {
 		n, open := s.read(buf)
 		if n > 0 {
@@ -394,7 +392,7 @@ func (r *reactor) finish(s *stream) {
 	if r.streams[int32(s.fd)] == s {
 		delete(r.streams, int32(s.fd))
 	}
-	_ = unix.Close(s.fd) // the read end of a pipe: nothing can be lost by closing it
+	_ = unix.Close(s.fd) // closing the read end of a pipe loses no data
 	s.end()
 }
 
@@ -410,7 +408,7 @@ func (r *reactor) shut() {
 		}
 	}
 	for _, s := range r.streams {
-		// A pump that has the stream cannot give it back any more, and drops it.
+		// A pump that has the stream can no longer return it, and drops it.
 		if s.abandoned.Store(true); !s.owned() {
 			r.finish(s)
 		}
@@ -419,7 +417,7 @@ func (r *reactor) shut() {
 	_ = unix.Close(r.wake)
 }
 
-// retry repeats a system call that a signal has interrupted.
+// retry repeats a system call that a signal interrupted.
 func retry(f func() error) {
 	for f() == unix.EINTR {
 	}

@@ -9,29 +9,29 @@ import (
 	"strings"
 )
 
-// Secrets are masked in every line before it reaches the ring, the console or a file:
-// each byte becomes an asterisk, so that nothing moves and nothing is copied. Blocks
-// end at line ends, so that a secret is never cut by the border of a read; where a
-// line itself is cut, what may be the begin of a secret waits for the rest.
+// Secrets are masked in every line before it reaches the ring, the console or a file. Each byte
+// becomes an asterisk, so the text keeps its length and is not copied. Blocks end at line ends, so
+// the end of a read never splits a secret. If a line itself is cut, bytes at its end that may begin
+// a secret wait for the rest.
 
-// minSecret is the shortest secret that is looked for: shorter ones are words that
-// occur by chance, and masking them would make the output useless.
+// minSecret is the shortest secret that is masked. Shorter ones occur by chance as words, and
+// masking them would make the output useless.
 const minSecret = 8
 
-// longSecret divides the secrets: long ones are found much faster on their own.
+// longSecret divides short from long secrets: a search for long ones alone is much faster.
 const longSecret = 24
 
-// redactor looks for a set of secrets. It never changes.
+// redactor searches for a set of secrets. It is immutable.
 type redactor struct {
-	values   []string // as they were given
+	values   []string // as the caller gave them
 	patterns [][]byte
 	longest  int
 	groups   []*matcher
 }
 
-// Redact adds secrets that are masked from now on, each also as JSON, URL and base64
-// would write it. Of a secret of several lines each line counts. Values that are
-// shorter than 8 bytes are ignored. What a Plane has masked it never shows again.
+// Redact adds secrets that are masked from now on, also in the forms that JSON, URLs and base64
+// give them. Of a secret with several lines, each line is masked. Values shorter than 8 bytes are
+// ignored. What was masked cannot be recovered.
 func (p *Plane) Redact(values ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,8 +46,8 @@ func (p *Plane) Redact(values ...string) {
 	}
 }
 
-// Mask returns text with every byte of the known secrets replaced by an asterisk. It is
-// for what leaves the box without being a line of output, such as events.
+// Mask returns text with every byte of the known secrets replaced by an asterisk. It is for text
+// that leaves the box but is not program output, such as events.
 func (p *Plane) Mask(text string) string {
 	r := p.secrets.Load()
 	if r == nil || len(text) < minSecret {
@@ -86,13 +86,13 @@ func newRedactor(values []string) *redactor {
 	return r
 }
 
-// forms are the ways in which a secret appears in output.
+// forms lists the ways in which a secret may appear in output.
 func forms(value string) []string {
 	out := base64Forms(value)
 	for line := range strings.Lines(value) {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "-----") {
-			continue // the frame of a PEM block is no secret
+			continue // the BEGIN and END lines of a PEM block are not secret
 		}
 		out = append(out, line, url.QueryEscape(line), url.PathEscape(line))
 		out = append(out, base64Forms(line)...)
@@ -103,13 +103,13 @@ func forms(value string) []string {
 	return out
 }
 
-// base64Forms are the characters of base64 (RFC 4648, sections 4 and 5) that depend on
-// the value alone, wherever in the encoded text the value begins: HTTP's Basic
+// base64Forms returns the base64 characters (RFC 4648, sections 4 and 5) that depend on the value
+// alone. It covers each position at which the value can begin in the encoded text: HTTP's Basic
 // authentication puts a user name before it.
 func base64Forms(value string) (out []string) {
 	for before := range 3 {
 		padded := append(make([]byte, before), value...)
-		begin, end := (before*8+5)/6, len(padded)*8/6 // whole characters of the value's own bits
+		begin, end := (before*8+5)/6, len(padded)*8/6 // the characters whose bits all come from the value
 		if end-begin < minSecret {
 			continue
 		}
@@ -130,15 +130,15 @@ func (r *redactor) mask(text []byte) {
 	}
 }
 
-// maskBegun masks the begin of a secret at the end of text, for a program that dies in
-// the middle of one.
+// maskBegun masks the start of a secret at the end of text. A program may die while it prints a
+// secret.
 func (r *redactor) maskBegun(text []byte) {
 	if n := r.held(text); n >= minSecret {
 		copy(text[len(text)-n:], bytes.Repeat([]byte{'*'}, n))
 	}
 }
 
-// held is how many bytes at the end of text may be the begin of a secret.
+// held is how many bytes at the end of text may be the start of a secret.
 func (r *redactor) held(text []byte) int {
 	if r == nil {
 		return 0
@@ -152,12 +152,11 @@ func (r *redactor) held(text []byte) int {
 	return 0
 }
 
-// matcher finds any of its patterns by the algorithm of Wu and Manber ("A fast
-// algorithm for multi-pattern searching", 1994) with blocks of three bytes: where the
-// block at the end of a window occurs in no pattern, nearly the whole window is
-// skipped.
+// matcher finds any of its patterns with the algorithm of Wu and Manber ("A fast algorithm for
+// multi-pattern searching", 1994), with blocks of three bytes. If the block at the end of a window
+// occurs in no pattern, nearly the whole window is skipped.
 type matcher struct {
-	size   int // of the window: the length of the shortest pattern
+	size   int // length of the window: that of the shortest pattern
 	shift  [blockTable]uint8
 	bucket map[uint16][][]byte // patterns by the last block of their window, longest first
 }

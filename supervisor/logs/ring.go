@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// budget is the number of bytes all rings of a plane may hold together.
+// budget is the number of bytes that all rings of a plane may hold together.
 type budget struct {
 	max  int64
 	used atomic.Int64
@@ -16,12 +16,12 @@ type budget struct {
 func (b *budget) add(n int)          { b.used.Add(int64(n)) }
 func (b *budget) exceeds(n int) bool { return b.used.Load()+int64(n) > b.max }
 
-// chunk is what came together from one stream: whole lines, or one piece of a
-// line. Lines are found in it only when it is read. The text is in memory,
-// or in a log file that has taken it; it never changes.
+// chunk is text that arrived together from one stream: whole lines, or one piece of a line. It is
+// divided into lines only when it is read. The text is in memory or in a log file, and never
+// changes.
 type chunk struct {
 	first uint64 // index in the ring of the first line
-	seq   uint64 // Line.Seq of the first line; the others count on
+	seq   uint64 // Line.Seq of the first line; each further line has one more
 	time  int64  // Unix nanoseconds
 	run   uint64
 	pid   int32
@@ -30,50 +30,50 @@ type chunk struct {
 	cont  bool
 
 	text []byte      // nil when the text is in a file
-	file *generation // where text is not
+	file *generation // the file with the text, if text is nil
 	off  int64
 	n    int
 }
 
 const chunkSize = int(unsafe.Sizeof(chunk{}))
 
-// segment is the unit in which a ring forgets.
+// segment is the unit that a ring forgets at once.
 type segment struct {
-	text   []byte // what the chunks in memory share
+	text   []byte // memory that its chunks share
 	chunks []chunk
-	shared bool // a reader may have text: it must stay as it is
+	shared bool // a reader may use text, so it must not be overwritten
 }
 
 func (s *segment) size() int { return len(s.text) + len(s.chunks)*chunkSize }
 
-// ring keeps the newest lines of one stream. It holds at most max bytes besides
-// one long line, however long: that one goes only when what came after it fills
-// the ring, and not with the next line. Of text that is in a file it keeps only
-// the place. A silent stream costs nothing. The owner locks.
+// ring keeps the newest lines of one stream. It holds at most max bytes plus one long line of any
+// length. The long line is forgotten only when newer lines fill the ring, not with the next line.
+// For text in a file, it keeps only the place. A silent stream uses no memory. The caller must hold
+// the lock.
 type ring struct {
 	max    int
 	budget *budget
 	segs   []*segment
 	spare  *segment
 	bytes  int
-	next   uint64 // index of the next line; indices of a ring have no gaps
-	forgot uint64 // Line.Seq of the newest line that is not here any more
+	next   uint64 // index of the next line; the indexes in a ring have no gaps
+	forgot uint64 // Line.Seq of the newest line that was forgotten
 	closed bool
 }
 
 const (
 	segmentsPerRing = 8
-	// starvedLine is what of a long line is kept when the plane's budget is used up.
+	// starvedLine is how much of a long line is kept when the plane's budget is used up.
 	starvedLine = 4 << 10
-	// mergeBytes and mergeTime bound what is one chunk of a file: a reader has it in
-	// memory at once, and its lines share one time.
+	// mergeBytes and mergeTime bound one chunk of a file: a reader has the whole chunk in memory,
+	// and its lines share one time.
 	mergeBytes = 256 << 10
 	mergeTime  = int64(10 * time.Millisecond)
 )
 
 func (r *ring) segmentMax() int { return r.max / segmentsPerRing }
 
-// append stores a copy of a block. c says all but what the ring itself knows.
+// append stores a copy of a block. c holds the fields that the ring cannot fill in itself.
 func (r *ring) append(text []byte, c chunk) {
 	for rest := text; len(rest) > 0 && !r.closed; {
 		text, rest = r.piece(rest)
@@ -86,7 +86,7 @@ func (r *ring) append(text []byte, c chunk) {
 		r.evict(need)
 		stored := c
 		if r.budget.exceeds(need) && len(text) > starvedLine {
-			// piece has left one line here.
+			// piece has returned one line here.
 			text, stored.cut = text[:runeBorder(text[:starvedLine])], true
 			need = len(text) + chunkSize
 		}
@@ -100,7 +100,7 @@ func (r *ring) append(text []byte, c chunk) {
 	}
 }
 
-// piece takes from text what fits a segment: whole lines, or one line.
+// piece takes from text as much as fits a segment: whole lines, or one line.
 func (r *ring) piece(text []byte) (piece, rest []byte) {
 	most := max(r.segmentMax()-chunkSize, 1)
 	if r.budget.exceeds(len(text)) {
@@ -118,7 +118,7 @@ func (r *ring) piece(text []byte) (piece, rest []byte) {
 	return text, nil
 }
 
-// refer stores where a file has taken text.
+// refer stores the place of a text in a file.
 func (r *ring) refer(c chunk) {
 	if r.closed {
 		return
@@ -134,7 +134,7 @@ func (r *ring) refer(c chunk) {
 	r.put(r.segmentFor(chunkSize), c, chunkSize)
 }
 
-// follows says whether c, which is newer, may be one chunk with l.
+// follows tells whether c, which is newer, may be joined to l.
 func (l *chunk) follows(c chunk) bool {
 	return l.file != nil && l.file == c.file && l.off+int64(l.n) == c.off && l.run == c.run && l.pid == c.pid &&
 		l.seq+uint64(l.lines) == c.seq && c.time-l.time < mergeTime && c.time >= l.time &&
@@ -160,8 +160,8 @@ func (r *ring) newest() *chunk {
 	return &chunks[len(chunks)-1]
 }
 
-// evict forgets the oldest segments until need more bytes fit. A plane over its
-// budget makes the ring that grows pay, down to one segment.
+// evict forgets the oldest segments until need more bytes fit. If the plane is over its budget, the
+// ring that grows must forget more, down to one segment.
 func (r *ring) evict(need int) {
 	for len(r.segs) > 0 && r.counted()+need > r.max {
 		r.dropOldest()
@@ -171,8 +171,8 @@ func (r *ring) evict(need int) {
 	}
 }
 
-// counted is what counts towards max: all but a long line at the old end. A
-// segment over its size is one such line alone.
+// counted is the size that counts towards max: all text except a long line at the old end. A
+// segment over its normal size holds only one such line.
 func (r *ring) counted() int {
 	if oldest := r.segs[0].size(); oldest > r.segmentMax() {
 		return r.bytes - oldest
@@ -185,7 +185,7 @@ func (r *ring) dropOldest() {
 	if n := len(seg.chunks); n > 0 {
 		r.forgot = seg.chunks[n-1].lastSeq()
 	}
-	r.segs[0] = nil // the array behind it lives on, a long line must not
+	r.segs[0] = nil // the array behind the slice stays in memory; the long line must not
 	r.segs = r.segs[1:]
 	r.bytes -= seg.size()
 	r.budget.add(-seg.size())
@@ -194,8 +194,8 @@ func (r *ring) dropOldest() {
 	}
 }
 
-// segmentFor returns the segment that takes need more bytes. Its text has room, or
-// grows: what is in it is copied then, and readers of the old array keep that.
+// segmentFor returns the segment that takes need more bytes. Its text has room, or is copied into a
+// larger array; readers keep the old array.
 func (r *ring) segmentFor(need int) *segment {
 	if n := len(r.segs); n > 0 {
 		seg := r.segs[n-1]
@@ -210,20 +210,20 @@ func (r *ring) segmentFor(need int) *segment {
 	}
 	*seg = segment{text: seg.text[:0], chunks: seg.chunks[:0]}
 	if cap(seg.text) == 0 && len(r.segs) > 0 && need > chunkSize {
-		// The stream has filled a segment before, so it will fill this one.
+		// The stream has filled a segment before, so it will probably fill this one.
 		seg.text = make([]byte, 0, max(need-chunkSize, r.segmentMax()*3/4))
 	}
 	r.segs = append(r.segs, seg)
 	return seg
 }
 
-// close forgets everything and stores nothing more.
+// close forgets all lines and stores no more.
 func (r *ring) close() {
 	r.budget.add(-r.bytes)
 	r.segs, r.spare, r.bytes, r.closed = nil, nil, 0, true
 }
 
-// first is the index of the oldest line that is still there.
+// first is the index of the oldest line in the ring.
 func (r *ring) first() uint64 {
 	for _, seg := range r.segs {
 		if len(seg.chunks) > 0 {
@@ -233,7 +233,7 @@ func (r *ring) first() uint64 {
 	return r.next
 }
 
-// chunks returns the chunks that hold lines from index from on.
+// chunks returns the chunks that hold lines at or after index from.
 func (r *ring) chunks(from uint64) []chunk {
 	var out []chunk
 	for _, seg := range r.segs {
@@ -247,8 +247,8 @@ func (r *ring) chunks(from uint64) []chunk {
 	return out
 }
 
-// relocate replaces what is in a file by what edit makes of it: copies in memory,
-// when the file is about to go. What edit refuses is forgotten with all before it.
+// relocate replaces text in a file by the result of edit: copies in memory, when the file is about
+// to be removed. If edit refuses a chunk, that chunk and all older ones are forgotten.
 func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
 	var kept []chunk
 	for _, c := range r.chunks(0) {
@@ -283,8 +283,8 @@ func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
 // lastSeq is the Line.Seq of the last line.
 func (c *chunk) lastSeq() uint64 { return c.seq + uint64(c.lines) - 1 }
 
-// forgotten is how many lines with a larger Seq than after are not here any more, at
-// most: it is not known how many of them are another stream's.
+// forgotten is an upper bound of how many lines with a Seq above after were forgotten: some of
+// these numbers belong to other streams.
 func (r *ring) forgotten(after uint64) uint64 {
 	if after == 0 || r.forgot <= after {
 		return 0
@@ -292,12 +292,12 @@ func (r *ring) forgotten(after uint64) uint64 {
 	return min(r.forgot-after, r.first())
 }
 
-// lines calls f for every line of the chunk, whose text is given, until f returns
-// false; i counts from 0.
+// eachLine calls f for every line of the chunk, whose text is given, until f returns false. i
+// counts from 0.
 func (c *chunk) eachLine(text []byte, f func(i int, ln rawLine) bool) {
 	i := 0
 	if c.cont && int(c.lines) > 0 && len(text) > 0 && (text[0] == '\n' || bytes.HasPrefix(text, []byte("\r\n"))) {
-		i = 1 // the newline of a line that was cut before counts, and is none
+		i = 1 // the newline of a line that was cut before takes a number, but is not a line
 	}
 	block{text: text, cut: c.cut, cont: c.cont}.eachLine(func(ln rawLine) bool {
 		ok := f(i, ln)
@@ -306,7 +306,7 @@ func (c *chunk) eachLine(text []byte, f func(i int, ln rawLine) bool) {
 	})
 }
 
-// line makes the public form of the i-th line of a chunk.
+// line makes a Line of the i-th line of a chunk.
 func (c *chunk) line(program string, stream Stream, i int, ln rawLine) Line {
 	return Line{
 		Seq: c.seq + uint64(i), Time: time.Unix(0, c.time), Program: program, Stream: stream,

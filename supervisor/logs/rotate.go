@@ -15,9 +15,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
-// rotationCut says how many bytes of b go into the current file when room bytes
-// are left in it: as many whole lines as fit. 0 means rotate first, which lineStart
-// allows. A line is not cut: one that fits no file has one to itself.
+// rotationCut tells how many bytes of b go into the current file, which has room for room more
+// bytes: as many whole lines as fit. 0 means that the file must be rotated first, which is possible
+// only at a line start. Lines are not cut: a line larger than a file gets a file for itself.
 func rotationCut(b []byte, room int64, lineStart, empty bool) int {
 	if int64(len(b)) <= room {
 		return len(b)
@@ -36,17 +36,16 @@ func rotationCut(b []byte, room int64, lineStart, empty bool) int {
 	return len(b)
 }
 
-// archive keeps the rotated files of one path: PATH.20060102T150405.000000000Z,
-// with .zst or .gz when compressed. The names sort by age and never change, so
-// rotation costs one rename however many there are, and a slow compressor is in
-// nobody's way.
+// archive keeps the rotated files of one path: PATH.20060102T150405.000000000Z, with .zst or .gz if
+// compressed. The names sort by age and never change. So a rotation takes one rename, however many
+// files there are, and it does not wait for a slow compressor.
 type archive struct {
 	path     string
 	report   func(error)
 	listings *listings
-	newest   string // queue's goroutine: the last suffix given out
+	newest   string // the last suffix used; only the queue's goroutine uses it
 
-	failing bool // run's goroutine: the last cleaning failed
+	failing bool // the last cleaning failed; only run's goroutine uses it
 
 	mu      sync.Mutex
 	running bool
@@ -62,14 +61,14 @@ var archiveSuffix = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\.\d{8}T\d{6}\.\d{9}Z(\.gz|\.zst)?$`)
 })
 
-// shift gives the current file its archive name and returns it; "" when somebody has
-// moved the file away, which is a rotation as well.
+// shift gives the current file its archive name and returns that name. It returns "" if another
+// process has moved the file away, which counts as a rotation too.
 func (a *archive) shift() (name string, err error) {
 	if a.newest == "" {
 		a.newest = a.last()
 	}
 	suffix := time.Now().UTC().Format(archiveLayout)
-	if suffix <= a.newest { // the clock was set back, or is coarse
+	if suffix <= a.newest { // the clock was set back, or its resolution is coarse
 		t, err := time.Parse(archiveLayout, a.newest)
 		if err != nil {
 			return "", fmt.Errorf("cannot rotate log file %s: %w", a.path, err)
@@ -90,9 +89,8 @@ func (a *archive) shift() (name string, err error) {
 	return name, nil
 }
 
-// last is the suffix of the newest rotated file that is there, because the clock may have
-// been set back since an earlier agentinit rotated; "0" when there is none, or when the
-// directory may be written but not read.
+// last is the suffix of the newest rotated file, because the clock may have been set back since an
+// earlier agentinit rotated. It is "0" if there is none, or if the directory cannot be read.
 func (a *archive) last() string {
 	names, _ := a.listings.names(a.path) // tidy reports the error
 	for _, name := range slices.Backward(names) {
@@ -101,11 +99,11 @@ func (a *archive) last() string {
 			return suffix
 		}
 	}
-	return "0" // sorts before every suffix
+	return "0" // sorts before every real suffix
 }
 
-// tidy compresses and removes rotated files in the background, one goroutine a
-// path and only while there is work.
+// tidy compresses and removes rotated files in the background. One goroutine for each path does
+// that, only while there is work.
 func (a *archive) tidy(o *Options, size int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,14 +134,14 @@ func (a *archive) run() {
 	}
 }
 
-// atRest tells whether nothing is being tidied.
+// atRest tells whether no tidying is under way.
 func (a *archive) atRest() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.running
 }
 
-// wait returns when nothing is being tidied, or when ctx ends.
+// wait returns when no tidying is under way, or when ctx ends.
 func (a *archive) wait(ctx context.Context) error {
 	a.mu.Lock()
 	idle, running := a.idle, a.running
@@ -159,8 +157,8 @@ func (a *archive) wait(ctx context.Context) error {
 	}
 }
 
-// inDirectory opens the directory of path for f. A program may own a part of the
-// path: a link that it has put there leads nowhere (safeopen).
+// inDirectory opens the directory of path for f. A program may own a part of the path, so its links
+// are not followed (safeopen).
 func inDirectory(path string, f func(d *safeopen.Directory, base string) error) error {
 	d, err := safeopen.OpenDirectory(filepath.Dir(path))
 	if err != nil {
@@ -175,8 +173,8 @@ type archived struct {
 	modTime time.Time
 }
 
-// clean first removes what is too much, so that nothing is compressed in vain,
-// then compresses, then looks at the total once more.
+// clean first removes the files above the limits, so that they are not compressed in vain. Then it
+// compresses, and checks the total size once more.
 func (a *archive) clean(o *Options, size int64, now time.Time) error {
 	files, err := a.list()
 	if err != nil {
@@ -196,8 +194,8 @@ func (a *archive) clean(o *Options, size int64, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// list returns the rotated files, oldest first. Only names that shift has made
-// count: no file of another is ever touched.
+// list returns the rotated files, oldest first. Only names that shift makes are included, so other
+// files are never changed.
 func (a *archive) list() ([]archived, error) {
 	names, err := a.listings.names(a.path)
 	if err != nil || len(names) == 0 {
@@ -223,9 +221,9 @@ func (a *archive) list() ([]archived, error) {
 	return files, err
 }
 
-// prune removes the oldest files that backups, age or total size do not allow.
+// prune removes the oldest files that the limits for number, age or total size do not allow.
 func prune(files []archived, o *Options, size int64, now time.Time) (kept []archived, err error) {
-	// The current file may yet grow to its limit.
+	// The current file may still grow to its limit.
 	total := max(size, o.MaxBytes)
 	for _, f := range files {
 		total += f.size

@@ -4,8 +4,8 @@ import "time"
 
 func (o *Options) rotatesByTime() bool { return o.Every > 0 || o.At != "" }
 
-// nextRotation says when a file that was begun then is due by its age or the time of
-// day; the zero time is never. A time of day that is none never comes.
+// nextRotation tells when a file with that begin must be rotated, by its age or the time of day;
+// the zero time means never. An invalid time of day means never.
 func nextRotation(o *Options, begun time.Time) (due time.Time) {
 	if at, err := time.Parse("15:04", o.At); err == nil {
 		due = nextTimeOfDay(begun, at.Hour(), at.Minute())
@@ -18,8 +18,8 @@ func nextRotation(o *Options, begun time.Time) (due time.Time) {
 	return due
 }
 
-// nextTimeOfDay returns the first such moment after t, in t's zone. On a day whose
-// clock skips it, it is what time.Date makes of it.
+// nextTimeOfDay returns the first such moment after t, in t's zone. If the clock skips that moment
+// on a day, it is what time.Date computes for it.
 func nextTimeOfDay(t time.Time, hour, minute int) time.Time {
 	year, month, day := t.Date()
 	due := time.Date(year, month, day, hour, minute, 0, 0, t.Location())

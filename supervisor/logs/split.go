@@ -5,36 +5,35 @@ import (
 	"unicode/utf8"
 )
 
-// block is a piece of output: whole lines, each ended by its newline, or one
-// piece of a line. The text is valid only until the framer's next call.
+// block is a piece of output: whole lines, each with its newline, or one piece of a line. The text
+// is valid only until the framer's next call.
 type block struct {
 	text  []byte
 	lines int
-	// cut: the text is a piece of a line that goes on in the next block.
+	// cut: the text is a piece of a line that continues in the next block.
 	cut bool
-	// cont: the first line goes on from a block that was cut.
+	// cont: the first line continues one that was cut in the block before.
 	cont bool
 }
 
-// framer cuts a byte stream into blocks of lines of at most max bytes. It copies
-// only what crosses the border of a read. The concatenation of all blocks is
-// exactly what went in.
+// framer cuts a byte stream into blocks of lines of at most max bytes. It copies only text that two
+// reads share. All blocks together are exactly the input.
 type framer struct {
 	max   int
 	carry []byte // an unfinished line
-	cont  bool   // the next block goes on with a line that was cut
-	// held says how many bytes at the end of a text must not be parted from what
-	// follows; nil: none.
+	cont  bool   // the next block continues a line that was cut
+	// held tells how many bytes at the end of a text must not be separated from what follows; nil
+	// means none.
 	held func([]byte) int
 
-	blocks uint64 // how many have been given out
+	blocks uint64 // how many blocks were returned
 }
 
-// keepCarry is the size of carry-over buffer worth keeping between reads.
+// keepCarry is the largest carry-over buffer that is kept between reads.
 const keepCarry = 4096
 
-// next takes one block of at most piece bytes from data, or one line. With ok
-// false what it took is in the carry, and more is needed.
+// next takes one block of at most piece bytes from data, or one line. If ok is false, the framer
+// has put data into the carry and needs more.
 func (f *framer) next(data []byte, piece int) (b block, rest []byte, ok bool) {
 	if len(f.carry) > 0 {
 		return f.finishLine(data)
@@ -51,8 +50,8 @@ func (f *framer) next(data []byte, piece int) (b block, rest []byte, ok bool) {
 	return block{}, data[len(window):], false
 }
 
-// whole takes the whole lines of buf at once; its first held bytes are the carry. It
-// refuses what only next can do: long lines, and no newline at all.
+// whole takes all whole lines of buf at once; its first held bytes are the carry. It refuses what
+// only next can handle: long lines, and data without a newline.
 func (f *framer) whole(buf []byte, held int) (block, bool) {
 	i := bytes.LastIndexByte(buf[held:], '\n')
 	if i < 0 || len(buf) > f.max {
@@ -63,7 +62,7 @@ func (f *framer) whole(buf []byte, held int) (block, bool) {
 	return f.block(text, false), true
 }
 
-// finishLine goes on with the line in the carry.
+// finishLine continues the line in the carry.
 func (f *framer) finishLine(data []byte) (b block, rest []byte, ok bool) {
 	room := max(f.max-len(f.carry), 0)
 	i := bytes.IndexByte(data[:min(len(data), room+1)], '\n')
@@ -92,16 +91,16 @@ func (f *framer) block(text []byte, cut bool) block {
 
 var newline = []byte{'\n'}
 
-// join returns the carry with tail. The caller reads the text before it calls
-// again, so the array can be reused.
+// join returns the carry with tail. The array can be reused, because the caller reads the text
+// before its next call.
 func (f *framer) join(tail []byte) []byte {
 	text := append(f.carry, tail...)
 	f.carry = text[:0]
 	return text
 }
 
-// cutAt is where text, a line without its end, is cut: not within a character, and
-// not within what may be a secret. Of a long line something is always taken.
+// cutAt tells where to cut text, a line without its end: not within a character, and not within a
+// possible secret. If a line is long, the result is never 0.
 func (f *framer) cutAt(text []byte) int {
 	take := runeBorder(text)
 	if f.held == nil {
@@ -113,7 +112,7 @@ func (f *framer) cutAt(text []byte) int {
 	return take
 }
 
-// flush gives out the unfinished line.
+// flush returns the unfinished line.
 func (f *framer) flush() (block, bool) {
 	n := f.cutAt(f.carry)
 	if n <= 0 {
@@ -124,7 +123,7 @@ func (f *framer) flush() (block, bool) {
 	return f.block(text, true), true
 }
 
-// last returns what is left when the stream ends.
+// last returns the rest when the stream ends.
 func (f *framer) last() (block, bool) {
 	if len(f.carry) == 0 {
 		return block{}, false
@@ -134,7 +133,7 @@ func (f *framer) last() (block, bool) {
 	return b, true
 }
 
-// trim gives a large carry-over buffer back once it is empty.
+// trim frees a large carry-over buffer once it is empty.
 func (f *framer) trim() {
 	if len(f.carry) == 0 && cap(f.carry) > keepCarry {
 		f.carry = nil
@@ -166,8 +165,8 @@ type rawLine struct {
 	cut  bool   // the rest of the line follows in another block
 }
 
-// eachLine calls f for every line of the block until it returns false. A line
-// that is only the newline of a line cut before is no line of its own.
+// eachLine calls f for every line of the block until f returns false. A text that is only the
+// newline of a line cut before is not a line.
 func (b block) eachLine(f func(rawLine) bool) {
 	text, cont := b.text, b.cont
 	for len(text) > 0 {
@@ -189,8 +188,8 @@ func (b block) eachLine(f func(rawLine) bool) {
 	}
 }
 
-// display returns the text of a line as people mean it: the carriage return of a
-// "\r\n" belongs to the line's end.
+// display returns the text of a line as people expect it: the carriage return of a "\r
+// " belongs to the line's end.
 func (l rawLine) display() []byte {
 	if n := len(l.text); l.nl && n > 0 && l.text[n-1] == '\r' {
 		return l.text[:n-1]

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childIO are the two sides of what a process gets as descriptors.
+// childIO holds both sides of the descriptors that a process gets.
 type childIO struct {
-	fds   []uintptr  // for the child, in order
-	child []*os.File // ours to close after the fork
-	stdin *os.File   // the caller's
-	tty   *os.File   // the caller's
-	ctty  int        // with tty: the child's descriptor that is the terminal
+	fds   []uintptr  // the descriptors of the new process, in order
+	child []*os.File // agentinit closes these after the fork
+	stdin *os.File   // the end that the caller gets
+	tty   *os.File   // the end that the caller gets
+	ctty  int        // if there is a tty: which of the new process's descriptors is the terminal
 }
 
-// descriptorReserve is how many descriptors a start leaves to us at least, or a quarter of
-// the limit if that is less: connections, probes, hooks and stops need some. A command that
-// Run runs may use half of them.
+// descriptorReserve is how many descriptors a start leaves free for agentinit: this many, or a
+// quarter of the limit if that is less. Connections, probes, hooks and stops need descriptors. A
+// command that Run runs may use half of the reserve.
 const descriptorReserve = 64
 
 // descriptorsOfStart is more than a start takes at once: pipes, a terminal, a ruleset.
@@ -30,14 +30,14 @@ const descriptorsOfStart = 8
 func (o *Owner) checkDescriptors(beside bool) error {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
-		return nil // it never fails for ourselves
+		return nil // getrlimit never fails for the calling process itself
 	}
 	reserve := min(o.descriptors, limit.Cur/4)
 	if beside {
 		reserve /= 2
 	}
-	// The kernel gives the lowest numbers that are free: as long as these lie below the
-	// reserve, a start does not touch it.
+	// The kernel always gives the lowest free numbers. So a start does not use the reserve as long
+	// as the lowest free numbers lie below it.
 	var free [descriptorsOfStart]int
 	var err error
 	last, taken := 0, 0
@@ -98,8 +98,8 @@ func (o *Owner) openIO(c *Command) (*childIO, error) {
 		if f == nil {
 			f = o.null
 		}
-		// Fd also makes the description blocking, which is what a program
-		// expects of its standard streams.
+		// Fd also makes the open file description blocking, as programs expect of their standard
+		// streams.
 		io.fds[i] = f.Fd()
 	}
 	return io, nil
@@ -120,9 +120,9 @@ func (io *childIO) closeOurSide() {
 	}
 }
 
-// privatePipes returns the inodes of pipes and sockets among the first three
-// descriptors that are not our own standard streams: holding one of those is
-// evidence of belonging to the process that was given it.
+// privatePipes returns the inodes of those pipes and sockets among the first three descriptors that
+// are not agentinit's own standard streams. A process that holds one of them probably belongs to
+// the program that it was made for.
 func (o *Owner) privatePipes(fds []uintptr) []uint64 {
 	var out []uint64
 	for _, fd := range fds[:3] {

@@ -11,39 +11,38 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
-// Sandbox is what a program may reach; the zero value is everything. A nil list
-// leaves its kind alone, an empty one forbids it.
+// Sandbox is what a program may reach; the zero value allows everything. A nil list restricts
+// nothing of its kind; an empty list forbids all of it.
 type Sandbox struct {
-	// Capabilities are those that are kept, by number (capabilities(7)).
+	// Capabilities are the numbers of the capabilities that the program keeps (capabilities(7)).
 	Capabilities []int
-	// Read, Write and Execute are paths; what may be written or executed may be
-	// read, too.
+	// Read, Write and Execute are paths. What may be written or executed may also be read.
 	Read, Write, Execute []string
 	// TCPBind and TCPConnect are ports.
 	TCPBind, TCPConnect []int
 	// Filter is a seccomp filter.
 	Filter []unix.SockFilter
-	// PrivateTmp gives the program /tmp and /var/tmp of its own, in memory.
+	// PrivateTmp gives the program its own /tmp and /var/tmp, in memory.
 	PrivateTmp bool
 }
 
-// Landlock's rights to files (landlock(7)), by what they are good for.
+// Landlock's rights to files (landlock(7)), grouped by purpose.
 const (
 	landExecute = 1 << 0
 	landRead    = 1<<2 | 1<<3
-	// Writing, removing, making of all kinds: of ABI 1. REFER, TRUNCATE and
-	// IOCTL_DEV came with 2, 3 and 5.
+	// ABI 1: write, remove, and make all kinds of files. REFER came with ABI 2, TRUNCATE with ABI 3
+	// and IOCTL_DEV with ABI 5.
 	landWrite    = 1<<1 | 0x1ff0
 	landRefer    = 1 << 13
 	landTruncate = 1 << 14
 	landIoctl    = 1 << 15
-	// What a rule about a file may hold; the rest is about directories.
+	// The rights that a rule about a file may hold. All others are for directories only.
 	landOfFile = landExecute | 1<<1 | 1<<2 | landTruncate | landIoctl
 
 	landBind, landConnect = 1 << 0, 1 << 1
 )
 
-// writeRights are those of a version.
+// writeRights returns the rights of writing that an ABI version knows.
 func writeRights(abi int) uint64 {
 	rights := uint64(landWrite)
 	for v, r := range map[int]uint64{2: landRefer, 3: landTruncate, 5: landIoctl} {
@@ -54,10 +53,10 @@ func writeRights(abi int) uint64 {
 	return rights
 }
 
-// devices are what every program may write to, whatever it may write else.
+// devices are the devices to which every program may write, even in a sandbox.
 var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
 
-// handled is what the sandbox forbids unless a rule allows it.
+// handled returns what the sandbox forbids unless a rule allows it.
 func (s *Sandbox) handled(abi int) landlockAttr {
 	var a landlockAttr
 	if s == nil || abi == 0 {
@@ -81,14 +80,14 @@ func (s *Sandbox) handled(abi int) landlockAttr {
 	return a
 }
 
-// scopes tells whether the sandbox has a Landlock domain of its own, which then also
-// scopes signals.
+// scopes tells whether the sandbox makes a Landlock domain of its own. That domain then also scopes
+// signals.
 func (s *Sandbox) scopes() bool {
 	a := s.handled(1)
 	return a.fs != 0 || a.net != 0
 }
 
-// Missing names what of a sandbox this kernel cannot enforce.
+// Missing names the parts of a sandbox that this kernel cannot enforce.
 func (s *Sandbox) Missing(abi int) []string {
 	var out []string
 	a := s.handled(1)
@@ -117,8 +116,8 @@ func (s Sandbox) WithoutMissing(abi int) Sandbox {
 
 const opSandbox = "sandbox"
 
-// addLandlock makes a ruleset; restrict puts it into force. The new process opens
-// the paths: they may lie on a file system whose server is dead.
+// addLandlock makes a ruleset; restrict puts it into force. The new process, not agentinit, opens
+// the paths, because they can lie on a file system whose server does not answer.
 func (l *launch) addLandlock(c *Command, abi int) error {
 	s := c.Sandbox
 	if !s.scopes() {
@@ -159,14 +158,14 @@ func (l *launch) addLandlock(c *Command, abi int) error {
 	return nil
 }
 
-// toRuleset adds one rule.
+// toRuleset adds one rule to the ruleset.
 func (l *launch) toRuleset(info stepInfo, kind, rule uintptr) {
 	l.add(info, unix.SYS_LANDLOCK_ADD_RULE, uintptr(l.ruleset), kind, rule, 0)
 }
 
-// addPath allows what lies beneath a path. A name that begins with "-" may be
-// missing. The kernel refuses rights that only directories have for a file; what
-// the path is turns out when the new process opens it.
+// addPath allows what lies below a path. A path that begins with "-" may be missing. For a file,
+// the kernel refuses the rights that only directories have. Whether the path is a file turns out
+// only when the new process opens it.
 func (l *launch) addPath(info stepInfo, path string, rights uint64) error {
 	name, optional := strings.CutPrefix(path, "-")
 	text, err := l.text(name)
@@ -180,7 +179,8 @@ func (l *launch) addPath(info stepInfo, path string, rights uint64) error {
 	if rights&^landOfFile != 0 {
 		after = len(l.steps)
 		l.addRule(info, text, rights)
-		// It is a file: the kernel refuses what only directories have.
+		// If the path is a file, the kernel refuses this rule. The rule with the rights of files,
+		// added above, is then enough.
 		l.steps[len(l.steps)-1].OnError = uintptr(len(l.steps))
 	}
 	if optional {
@@ -192,7 +192,8 @@ func (l *launch) addPath(info stepInfo, path string, rights uint64) error {
 	return nil
 }
 
-// addRule opens a path and allows what lies beneath it. It returns the step that opens.
+// addRule opens a path and allows what lies below it. It returns the index of the step that opens
+// the path.
 func (l *launch) addRule(info stepInfo, path uintptr, rights uint64) (open int) {
 	rule := &[2]uint64{rights, 0} // struct landlock_path_beneath_attr: rights, descriptor
 	open = len(l.steps)
@@ -204,7 +205,7 @@ func (l *launch) addRule(info stepInfo, path uintptr, rights uint64) (open int) 
 // atCWD is AT_FDCWD of openat(2) as an argument.
 const atCWD = ^uintptr(99)
 
-// addDevices allows the devices that there are.
+// addDevices allows those of the devices that exist.
 func (l *launch) addDevices(rights uint64) error {
 	for _, path := range devices {
 		if err := l.addPath(stepInfo{op: opSandbox}, "-"+path, rights&landOfFile); err != nil {
@@ -221,7 +222,7 @@ func (l *launch) restrict() {
 	}
 }
 
-// addPrivateTmp gives the program mounts of its own: that needs CAP_SYS_ADMIN.
+// addPrivateTmp gives the program mounts of its own. That needs CAP_SYS_ADMIN.
 func (l *launch) addPrivateTmp() {
 	info := stepInfo{op: opSandbox + " private_tmp"}
 	l.add(info, unix.SYS_UNSHARE, unix.CLONE_NEWNS)
@@ -233,13 +234,13 @@ func (l *launch) addPrivateTmp() {
 		return p
 	}
 	none, tmpfs, root := text("none"), text("tmpfs"), text("/")
-	// What is mounted outside still appears inside, and nothing the other way round.
+	// New mounts outside still appear inside, but mounts inside do not appear outside.
 	l.add(info, unix.SYS_MOUNT, none, root, 0, unix.MS_REC|unix.MS_SLAVE, 0)
 	for _, dir := range []string{"/tmp", "/var/tmp"} {
 		info.path = dir
 		s := l.add(info, unix.SYS_MOUNT, tmpfs, text(dir), tmpfs, unix.MS_NOSUID|unix.MS_NODEV, text("mode=1777"))
 		if dir != "/tmp" {
-			s.OnError = uintptr(len(l.steps)) // a box need not have it
+			s.OnError = uintptr(len(l.steps)) // /var/tmp may be missing in a box
 		}
 	}
 }
@@ -247,8 +248,8 @@ func (l *launch) addPrivateTmp() {
 // Capability numbers end here for this kernel (/proc/sys/kernel/cap_last_cap).
 const maxCapability = 63
 
-// dropBounding removes what is not kept from what an exec can ever bring back. It needs
-// CAP_SETPCAP; without, no_new_privs does the same from the exec on.
+// dropBounding removes all other capabilities from the bounding set, so that no exec can regain
+// them. That needs CAP_SETPCAP. Without it, no_new_privs has the same effect from the exec on.
 func (s *Sandbox) dropBounding(l *launch, lastCap int) {
 	for n := 0; n <= min(lastCap, maxCapability); n++ {
 		if !slices.Contains(s.Capabilities, n) {
@@ -260,7 +261,7 @@ func (s *Sandbox) dropBounding(l *launch, lastCap int) {
 	}
 }
 
-// keepCapabilities comes after the change of the user.
+// keepCapabilities must run after the change of the user, which clears the capabilities.
 func (s *Sandbox) keepCapabilities(l *launch) {
 	info := stepInfo{op: opSandbox + " capabilities"}
 	var mask uint64
@@ -280,8 +281,8 @@ func (s *Sandbox) keepCapabilities(l *launch) {
 	}
 }
 
-// Enforceable is the sandbox without what the kernel, or the sandbox around us, cannot
-// enforce, and what that is.
+// Enforceable returns the part of the sandbox that can be enforced here, and names the rest. The
+// kernel, or the sandbox around agentinit, can make a part impossible.
 func Enforceable(s Sandbox) (Sandbox, []string) {
 	abi := LandlockABI()
 	missing := s.Missing(abi)
@@ -299,11 +300,11 @@ func Enforceable(s Sandbox) (Sandbox, []string) {
 		}
 		kept = append(kept, n)
 	}
-	s.Capabilities = kept // not nil if it was not: it keeps none
+	s.Capabilities = kept // stays non-nil if it was: an empty list keeps no capability
 	return s, missing
 }
 
-// ownCapabilities is the mask of those that we may hand on.
+// ownCapabilities is the mask of the capabilities that agentinit can pass on.
 func ownCapabilities() (mask uint64) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -313,7 +314,7 @@ func ownCapabilities() (mask uint64) {
 	return uint64(data[0].Permitted) | uint64(data[1].Permitted)<<32
 }
 
-// MayChangeUser tells whether we may start processes as other users.
+// MayChangeUser tells whether agentinit may start processes as other users.
 func MayChangeUser() bool {
 	const both = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
 	return ownCapabilities()&both == both

@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Duplicate opens a second descriptor of a pipe's end, for a caller whose first
-// one is about to be closed by another goroutine. It does not block and is closed
-// on exec, and so neither does the first one from now on: they share the flag
-// (dup(2)).
+// Duplicate opens a second descriptor of a pipe's end. It is for a caller whose first descriptor
+// another goroutine may close at any time. The new descriptor does not block and is closed on exec.
+// The first descriptor becomes non-blocking too, because both share that flag (dup(2)).
 func Duplicate(f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// epoll waits for events of descriptors (epoll(7)). Its own descriptor is polled by
-// package os, so that waiting takes no thread. The zero value watches nothing.
+// epoll waits for events of descriptors (epoll(7)). The Go runtime polls epoll's own descriptor, so
+// that waiting occupies no thread. The zero value watches no descriptor.
 type epoll struct{ file *os.File }
 
 func newEpoll() (epoll, error) {
@@ -15,7 +15,7 @@ func newEpoll() (epoll, error) {
 	if err != nil {
 		return epoll{}, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // or package os would not poll it
+	if err := unix.SetNonblock(fd, true); err != nil { // otherwise the runtime does not poll it
 		unix.Close(fd)
 		return epoll{}, os.NewSyscallError("fcntl", err)
 	}
@@ -24,7 +24,7 @@ func newEpoll() (epoll, error) {
 
 func (e epoll) ok() bool { return e.file != nil }
 
-// control is epoll_ctl(2). After close it is an error.
+// control calls epoll_ctl(2). After close it returns an error.
 func (e epoll) control(op, fd int, ev *unix.EpollEvent) error {
 	conn, err := e.file.SyscallConn()
 	if err != nil {
@@ -37,20 +37,20 @@ func (e epoll) control(op, fd int, ev *unix.EpollEvent) error {
 	return result
 }
 
-// watch adds a descriptor, which the events then name.
+// watch adds a descriptor. Its events then carry the descriptor's number.
 func (e epoll) watch(fd int, events uint32) error {
 	return e.control(unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
-// each calls f with the events as they come, until close.
+// each calls f with the events as they come, until close is called.
 func (e epoll) each(f func([]unix.EpollEvent)) {
 	conn, err := e.file.SyscallConn()
 	if err != nil {
 		return // closed
 	}
 	var ready [64]unix.EpollEvent
-	// The function never says that it is done: so no event between a look and the
-	// next wait is lost. The error is that of close.
+	// The function always returns false. So no event is lost between one epoll_wait and the next
+	// wait for the descriptor. Read returns only an error, that of close.
 	_ = conn.Read(func(ep uintptr) bool {
 		for {
 			n, err := unix.EpollWait(int(ep), ready[:], 0)
@@ -65,9 +65,9 @@ func (e epoll) each(f func([]unix.EpollEvent)) {
 	})
 }
 
-// close makes each return. It may be called again.
+// close makes each return. It may be called more than once.
 func (e epoll) close() {
 	if e.ok() {
-		_ = e.file.Close() // nothing is written to it
+		_ = e.file.Close() // the descriptor has no unwritten data
 	}
 }

@@ -13,42 +13,42 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
-// Guard says how a program is kept from harming us. It is for programs that the
-// kernel would let: those of our own user, and root's. A guarded program has
-// no_new_privs, because the kernel asks for that before it takes a filter from
-// an ordinary user, and a higher OOM score than ours.
+// Guard says how a program is kept from harming agentinit. It is for programs that the kernel would
+// allow to harm agentinit: those of agentinit's own user, and those of root. A guarded program has
+// no_new_privs, because an ordinary user may not install a filter without it, and a higher OOM
+// score than agentinit.
 type Guard int
 
 // The guards.
 const (
 	GuardNone Guard = iota
-	// GuardFull keeps it from signalling, limiting, scheduling, tracing and
-	// re-prioritising our threads and, where the kernel has Landlock scopes
-	// (Linux 6.12), from signalling and tracing anything outside its own tree.
+	// GuardFull refuses to signal, limit, schedule, trace and re-prioritise agentinit's threads. If
+	// the kernel has Landlock scopes (Linux 6.12), GuardFull also refuses to signal or trace
+	// processes outside the program's own tree.
 	GuardFull
-	// GuardControl leaves it the signals that are requests to us.
+	// GuardControl is GuardFull, but allows the signals that are requests to agentinit.
 	GuardControl
-	// GuardBeside is GuardFull without the scope: for a command that runs beside a
+	// GuardBeside is GuardFull without the Landlock scope. It is for a command that runs beside a
 	// program and may signal it, such as a hook.
 	GuardBeside
 )
 
-// Requests are the signals that a program with GuardControl may send to us.
+// Requests are the signals that a program with GuardControl may send to agentinit.
 var requests = []int{int(unix.SIGTERM), int(unix.SIGINT), int(unix.SIGHUP), int(unix.SIGQUIT), int(unix.SIGUSR1), int(unix.SIGUSR2)}
 
 // guard is what all guarded starts share.
 type guard struct {
 	scope    int // Landlock ruleset that scopes signals, or -1
 	score    int // OOM score of a guarded program
-	original int // our own when we were started
+	original int // agentinit's own when it was started
 	lowered  bool
 	group    int
-	pending  uint64 // limit of queued signals of programs; each has a little less, see mark.go
-	nproc    uint64 // limit of processes of programs, 0 for none of ours
+	pending  uint64 // highest limit of queued signals for programs; each program gets a little less, see mark.go
+	nproc    uint64 // limit of processes for programs; 0 sets none
 	unscoped sync.Once
 
 	mu      sync.Mutex
-	threads uint64 // links of /proc/self/task when filters was made
+	threads uint64 // the number of links of /proc/self/task when the filters were made
 	filters map[Guard][]unix.SockFilter
 }
 
@@ -64,7 +64,8 @@ const (
 // landlockAttr is struct landlock_ruleset_attr.
 type landlockAttr struct{ fs, net, scoped uint64 }
 
-// size is that of the struct in the kernel's ABI: an older one refuses more.
+// size returns the size of the struct for the ABI of this kernel: an older kernel refuses a larger
+// struct.
 func (a *landlockAttr) size() uintptr {
 	switch {
 	case a.scoped != 0:
@@ -75,8 +76,8 @@ func (a *landlockAttr) size() uintptr {
 	return 8
 }
 
-// LandlockABI is the version of Landlock that the kernel has; 0 is none, or one that
-// the sandbox around us forbids.
+// LandlockABI is the version of Landlock that the kernel has. It is 0 if the kernel has no Landlock
+// or the sandbox around agentinit forbids it.
 func LandlockABI() int {
 	abi, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, landlockVersion)
 	if errno != 0 {
@@ -85,15 +86,16 @@ func LandlockABI() int {
 	return int(abi)
 }
 
-// pendingReserve is how many queued signals a program of our user leaves to us. With a full
-// queue of the user the kernel drops who sent a signal (kernel/signal.c, __send_signal_locked).
+// pendingReserve is how many queued signals a program of agentinit's user leaves to agentinit. If
+// the user's queue is full, the kernel no longer records who sent a signal (kernel/signal.c,
+// __send_signal_locked).
 const pendingReserve = 1024
 
 // rlimitSigpending is RLIMIT_SIGPENDING (getrlimit(2)).
 const rlimitSigpending = 11
 
-// nprocReserve is how many processes and threads a guarded program leaves to us: the kernel
-// holds the number of all of the user's against the limit of the one that asks for another.
+// nprocReserve is how many processes and threads a guarded program leaves to agentinit. The kernel
+// counts all processes of the user against the limit of the process that forks.
 const nprocReserve = 64
 
 func newGuard(abi int) *guard {
@@ -126,9 +128,9 @@ func (g *guard) close() {
 	}
 }
 
-// The OOM killer takes the process with the highest score first. scoreAboveOurs
-// is what a guarded program has more than we had at our start; scoreLowered is ours
-// where we may lower it. 1000 is a tenth of a percent each of all memory (proc(5)).
+// The OOM killer first kills the process with the highest score. A guarded program gets
+// scoreAboveOurs more than agentinit had at its start. scoreLowered is agentinit's own score if
+// agentinit may lower it. The full range, 1000, stands for all memory (proc(5)).
 const (
 	maxScore       = 1000
 	scoreAboveOurs = 100
@@ -137,7 +139,7 @@ const (
 
 const scoreFile = "/proc/self/oom_score_adj"
 
-// readNumber reads a file that holds one.
+// readNumber reads a file that holds one number.
 func readNumber(file string) (int, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -146,16 +148,15 @@ func readNumber(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-// lower makes us the last that the OOM killer takes, as far as we may: that needs
-// CAP_SYS_RESOURCE, which containers seldom have. Every program is given a score of its own
-// from then on.
+// lower makes agentinit the last process that the OOM killer kills. That needs CAP_SYS_RESOURCE,
+// which containers seldom have. From then on every program gets an explicit score.
 func (g *guard) lower() {
 	if g.original > scoreLowered && os.WriteFile(scoreFile, []byte(strconv.Itoa(scoreLowered)), 0) == nil {
 		g.lowered = true
 	}
 }
 
-// scoreOf is the OOM score that a command is started with; nil leaves ours.
+// scoreOf is the OOM score for a command; nil keeps agentinit's score.
 func (g *guard) scoreOf(c *Command) *int {
 	switch {
 	case c.OOMScoreAdj != nil:
@@ -168,8 +169,8 @@ func (g *guard) scoreOf(c *Command) *int {
 	return nil
 }
 
-// filter is the filter of a guard. It names our threads, so it is made anew
-// when their number has changed: a supervisor makes its threads at the start.
+// filter returns the filter of a guard. The filter names agentinit's threads, so a new one is made
+// when their number has changed. That is rare: a supervisor makes its threads at the start.
 func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/task", &st); err != nil {
@@ -190,7 +191,7 @@ func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
 	}
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
-		tasks = nil // no /proc: the first thread is the one that is known
+		tasks = nil // without /proc only the first thread is known
 	}
 	for _, t := range tasks {
 		if n, err := strconv.Atoi(t.Name()); err == nil {
@@ -216,7 +217,7 @@ func (o *Owner) guardFilter(c *Command) ([]unix.SockFilter, error) {
 	return f, nil
 }
 
-// addScope puts the guard's scope into force.
+// addScope puts the Landlock scope of the guard into force.
 func (o *Owner) addScope(l *launch, c *Command) {
 	g := o.guard
 	if c.Guard == GuardNone {
@@ -232,8 +233,8 @@ func (o *Owner) addScope(l *launch, c *Command) {
 	}
 }
 
-// addFilter installs a seccomp filter. Without the flag, kernels before 5.16 slow
-// down everything that the program does (PR_SPEC_STORE_BYPASS, seccomp(2)).
+// addFilter installs a seccomp filter with SECCOMP_FILTER_FLAG_SPEC_ALLOW. Without this flag,
+// kernels before 5.16 slow down the whole program (PR_SPEC_STORE_BYPASS, seccomp(2)).
 func (l *launch) addFilter(info stepInfo, f []unix.SockFilter) {
 	prog := &unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
 	l.kept = append(l.kept, f)

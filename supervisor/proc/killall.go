@@ -8,31 +8,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KillAll ends everything: TERM to all, up to wait for them to go, KILL to what
-// is left, and reaping until we have no child any more. As PID 1 that is every
-// process of the namespace, otherwise everything that descends from us. It
-// returns how many could not be ended within KillTimeout after the KILL; 0 means
-// that the kernel knows no child of ours. Starts must have stopped before.
+// KillAll ends all processes: it sends TERM to all, waits up to wait for their end, sends KILL to
+// the rest, and reaps until agentinit has no child left. As PID 1 it ends all processes of the
+// namespace, otherwise all descendants of agentinit. It returns how many did not end within
+// KillTimeout after the KILL; 0 means that the kernel knows no child of agentinit. Starts must have
+// stopped before.
 func (o *Owner) KillAll(wait time.Duration) (left int) {
 	o.signalAll(syscall.SIGTERM)
 	if o.awaitNoChildren(wait) {
 		return 0
 	}
 	deadline := time.Now().Add(o.killTimeout)
-	// What is forked between the look and the signal is met by the next round;
-	// kill(-1) misses nobody, so PID 1 needs one only.
+	// A process that is forked between the listing and the signal is killed in the next round.
+	// kill(-1) misses no process, so PID 1 needs only one round.
 	for pause := 10 * time.Millisecond; time.Now().Before(deadline); pause = min(2*pause, time.Second) {
 		o.signalAll(syscall.SIGKILL)
 		if o.awaitNoChildren(min(pause, time.Until(deadline))) {
 			return 0
 		}
 	}
-	// The kernel still knows a child, be it one that we do not see.
+	// The kernel still knows a child, even if /proc does not show it.
 	return max(1, len(o.everything()))
 }
 
-// signalAll never uses kill(-1) unless we are PID 1: elsewhere that is everybody
-// else's processes.
+// signalAll uses kill(-1) only as PID 1. Otherwise kill(-1) would also reach the processes of
+// others.
 func (o *Owner) signalAll(sig syscall.Signal) {
 	if sig == syscall.SIGKILL {
 		o.mu.Lock()
@@ -42,7 +42,7 @@ func (o *Owner) signalAll(sig syscall.Signal) {
 		o.mu.Unlock()
 	}
 	if o.isInit {
-		// ESRCH: nobody is there. EPERM: nobody whom we may signal.
+		// ESRCH: there is no process. EPERM: agentinit may signal none of them.
 		_ = unix.Kill(-1, sig)
 		return
 	}
@@ -53,16 +53,16 @@ func (o *Owner) signalAll(sig syscall.Signal) {
 		}
 	}
 	for _, t := range tasks {
-		// Who cannot be signalled is counted by the caller in the end.
+		// KillAll counts the processes that cannot be signalled.
 		_ = o.signalTask(&t, sig)
 	}
 }
 
-// everything lists all living descendants.
+// everything lists all living descendants of agentinit.
 func (o *Owner) everything() []task {
 	o.mu.Lock()
 	o.lookForAdoptees()
-	o.kickSweep() // whose they are matters to somebody else, perhaps
+	o.kickSweep() // the Owner still has to find the programs of new adoptees
 	roots := make([]int, 0, len(o.byPID)+len(o.adopted))
 	for pid := range o.byPID {
 		roots = append(roots, pid)
@@ -74,12 +74,12 @@ func (o *Owner) everything() []task {
 	return descend(roots)
 }
 
-// awaitNoChildren waits until wait4(2) says ECHILD.
+// awaitNoChildren waits until wait4(2) reports ECHILD, at most for wait.
 func (o *Owner) awaitNoChildren(wait time.Duration) bool {
 	none := make(chan struct{})
 	o.mu.Lock()
 	o.childers = append(o.childers, none)
-	// The reaper asks the kernel at the next exit; there may be none to come.
+	// The reaper asks the kernel only at the next exit. If there is no child, no exit will come.
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); errors.Is(err, unix.ECHILD) {
 		o.noChildren()
 	}

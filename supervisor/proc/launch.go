@@ -11,35 +11,35 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/child"
 )
 
-// launch is one start: the table of system calls that the new process carries out
-// before its exec, and what the kernel and the new process tell about it.
+// launch is one start. It holds the table of system calls that the new process runs before its
+// exec, and what the kernel and the new process report about it.
 //
-// The new process shares our memory until its exec, and the thread that made it waits for
-// that in the kernel (CLONE_VFORK). The kernel treats a process somebody waits for like this
-// as one with a memory of its own: a change of its OOM score leaves ours alone
-// (fs/proc/base.c, __set_oom_adj), and it is no victim of the OOM killer, which would kill
-// everything that shares the memory (mm/oom_kill.c, oom_badness).
+// The new process shares agentinit's memory until its exec. The thread that made it waits for that
+// in the kernel (CLONE_VFORK). Because of this wait, the kernel treats the new process like one
+// with its own memory in two cases. A change of its OOM score does not change agentinit's
+// (fs/proc/base.c, __set_oom_adj). And the OOM killer, which would kill all processes that share
+// the memory, does not choose it (mm/oom_kill.c, oom_badness).
 type launch struct {
 	block child.Block
-	pid   uint32 // of the new process; the kernel writes it before that runs
+	pid   uint32 // of the new process; the kernel writes it before the new process runs
 	clone cloneArgs
 
-	ruleset int // Landlock's, ours to close, or -1
-	// message sends the listener of the filter, nil if there is none; jump is the step that
-	// leaves out the filters without one.
+	ruleset int // of Landlock; release closes it; -1 if there is none
+	// message sends the descriptor of the filter's listener; nil if there is no listener. jump is
+	// the step that skips the filters that have no listener.
 	message *message
 	jump    int
 
 	steps  []child.Step
 	info   []stepInfo // what each step is for
 	stores []store
-	kept   []any // what the addresses in steps point to
+	kept   []any // keeps the values reachable whose addresses are in steps
 }
 
 // store puts the result of one step into an argument of a later one.
 type store struct{ from, to, arg int }
 
-// stepInfo says what a step is for, in the words of a StartError.
+// stepInfo says what a step is for. StartError shows these words.
 type stepInfo struct {
 	op   string
 	path string
@@ -62,7 +62,7 @@ func newLaunch() *launch {
 	return &launch{ruleset: -1, steps: make([]child.Step, 0, 32), info: make([]stepInfo, 0, 32)}
 }
 
-// release closes what the table needed; the new process has its own copies.
+// release closes the descriptors of the table; the new process has its own copies.
 func (l *launch) release() {
 	if l.ruleset >= 0 {
 		unix.Close(l.ruleset)
@@ -79,13 +79,13 @@ func (l *launch) add(info stepInfo, nr uintptr, args ...uintptr) *child.Step {
 	return &l.steps[len(l.steps)-1]
 }
 
-// try appends a step whose failure changes nothing: the one after it follows.
+// try appends a step whose failure is ignored: the next step follows in any case.
 func (l *launch) try(nr uintptr, args ...uintptr) {
 	s := l.add(stepInfo{}, nr, args...)
 	s.OnError = uintptr(len(l.steps)) // an index until seal
 }
 
-// addr keeps a value reachable and returns its address.
+// addr keeps a value reachable for the garbage collector and returns its address.
 func addr[T any](l *launch, v *T) uintptr {
 	l.kept = append(l.kept, v)
 	return uintptr(unsafe.Pointer(v))
@@ -99,7 +99,7 @@ func addrOf[T any](l *launch, s []T) uintptr {
 	return addr(l, &s[0])
 }
 
-// text is a C string.
+// text returns the address of a C string.
 func (l *launch) text(s string) (uintptr, error) {
 	b, err := unix.ByteSliceFromString(s)
 	if err != nil {
@@ -108,13 +108,13 @@ func (l *launch) text(s string) (uintptr, error) {
 	return addrOf(l, b), nil
 }
 
-// texts is an array of C strings that ends with a null pointer.
+// texts returns the address of an array of C strings that ends with a null pointer.
 func (l *launch) texts(list []string) (uintptr, error) {
 	n := 0
 	for _, s := range list {
 		n += len(s) + 1
 	}
-	// One piece of memory for all: an environment has dozens of entries.
+	// One allocation for all strings: an environment has dozens of entries.
 	text := make([]byte, 0, max(1, n))
 	ptrs := make([]uintptr, 0, len(list)+1)
 	base := uintptr(unsafe.Pointer(unsafe.SliceData(text)))
@@ -132,7 +132,7 @@ func (l *launch) texts(list []string) (uintptr, error) {
 	return addrOf(l, ptrs), nil
 }
 
-// seal turns indexes into addresses; no step may be added afterwards.
+// seal turns the indexes in OnError into addresses. No step may be added after it.
 func (l *launch) seal() {
 	base := uintptr(unsafe.Pointer(unsafe.SliceData(l.steps)))
 	for i := range l.steps {
@@ -155,8 +155,8 @@ func (l *launch) reached() int {
 	return int((at - l.block.First) / child.StepSize)
 }
 
-// cloneBy fills in how the process is made. The old system call takes fewer flags: the table
-// then resets the signal handlers and enters the cgroup itself.
+// cloneBy fills in how the process is made. The old clone(2) has fewer flags: with it, steps of the
+// table reset the signal handlers and enter the cgroup.
 func (l *launch) cloneBy(clone3 bool, cgroup int) {
 	l.clone = cloneArgs{
 		flags:     unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID | cloneClearSighand,
@@ -170,13 +170,13 @@ func (l *launch) cloneBy(clone3 bool, cgroup int) {
 	l.block.AllSignals = ^uint64(0)
 }
 
-// call is the system call with its arguments.
+// call returns the number and the arguments of the system call.
 func (a *cloneArgs) call(clone3 bool) (nr uintptr, args [5]uintptr) {
 	if clone3 {
 		return unix.SYS_CLONE3, [5]uintptr{uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a)}
 	}
 	flags := uintptr(a.flags&^(cloneClearSighand|cloneIntoCgroup) | a.exitSignal)
-	if runtime.GOARCH == "arm64" { // the order of the last two differs, clone(2)
+	if runtime.GOARCH == "arm64" { // the last two arguments are swapped, see clone(2)
 		return unix.SYS_CLONE, [5]uintptr{flags, 0, uintptr(a.parentTID), 0, uintptr(a.childTID)}
 	}
 	return unix.SYS_CLONE, [5]uintptr{flags, 0, uintptr(a.parentTID), uintptr(a.childTID), 0}
@@ -185,7 +185,7 @@ func (a *cloneArgs) call(clone3 bool) (nr uintptr, args [5]uintptr) {
 // spawn makes the process and waits for its exec or its end.
 func (l *launch) spawn() syscall.Errno {
 	pid := child.Spawn(&l.block)
-	runtime.KeepAlive(l) // the new process has read what the table points to
+	runtime.KeepAlive(l) // the new process has read the memory that the table points to
 	if pid < 0 {
 		return syscall.Errno(-pid)
 	}
@@ -195,8 +195,8 @@ func (l *launch) spawn() syscall.Errno {
 // made is the pid of the new process, 0 before there is one.
 func (l *launch) made() int { return int(atomic.LoadUint32(&l.pid)) }
 
-// failure returns the step that failed and why. ok is false when none did: the
-// program runs, or the process was killed; started tells the two apart.
+// failure returns the step that failed and why. ok is false if no step failed. Then either the
+// program runs or the process was killed; started tells which.
 func (l *launch) failure() (info stepInfo, errno syscall.Errno, ok bool) {
 	n := atomic.LoadUintptr(&l.block.Errno)
 	i := l.reached()

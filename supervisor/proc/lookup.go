@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartError is why a process could not be started.
+// StartError says why a process could not be started.
 type StartError struct {
 	Op   string // what failed: "command", "directory", "credential", "umask"…
-	Path string // the file or directory, if one is to blame
+	Path string // the file or directory that caused the failure, if any
 	Hint string // what to do about it, may be empty
-	Err  error  // the cause; errors.Is works on it
+	Err  error  // the cause; errors.Is finds it
 }
 
 // Error says what failed, with what, why, and what to do.
@@ -57,11 +57,10 @@ var (
 	errNotExec  = fmt.Errorf("not executable: %w", fs.ErrPermission)
 )
 
-// defaultPath is searched when the environment has no PATH, as a shell's would.
+// defaultPath is searched if the environment has no PATH, as a shell does.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// lookPath finds the file to execute. The search is ours, not the kernel's, and
-// uses the program's PATH, not our own.
+// lookPath finds the file to execute. It searches the program's PATH, not agentinit's.
 func lookPath(c *Command) (string, error) {
 	if c.Path == "" {
 		return "", &StartError{Op: opCommand, Err: errors.New("no command given")}
@@ -72,7 +71,7 @@ func lookPath(c *Command) (string, error) {
 	path := defaultPath
 	for _, kv := range c.Env {
 		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
-			path = v // the last one counts, as for execvp(3) after putenv
+			path = v // as in execvp(3), the last PATH entry counts
 		}
 	}
 	var denied string
@@ -96,7 +95,7 @@ func lookPath(c *Command) (string, error) {
 	return "", &StartError{Op: opCommand, Path: c.Path, Err: errNotFound, Hint: "searched in PATH=" + path}
 }
 
-// inDir is where the kernel will look for path after chdir to dir.
+// inDir returns where the kernel will look for path after a chdir to dir.
 func inDir(dir, path string) string {
 	if dir == "" || strings.HasPrefix(path, "/") {
 		return path
@@ -104,7 +103,7 @@ func inDir(dir, path string) string {
 	return dir + "/" + path
 }
 
-// String is "uid:gid".
+// String returns "uid:gid".
 func (cr *Credential) String() string { return fmt.Sprintf("%d:%d", cr.UID, cr.GID) }
 
 func explainDir(dir string, errno syscall.Errno) error {
@@ -145,8 +144,8 @@ func explainFile(path string, errno syscall.Errno) error {
 	return e
 }
 
-// interpreterError: the file exists, what should run it does not. It is not
-// "not found": a shell reports 126 here.
+// interpreterError means that the file exists, but its interpreter does not. That is not "command
+// not found": a shell reports 126 here.
 type interpreterError struct {
 	name  string
 	cause error
@@ -177,7 +176,7 @@ func interpreter(path string) string {
 	return scriptInterpreter(head[:n])
 }
 
-// scriptInterpreter is what a #! line names, "" without one.
+// scriptInterpreter returns what a #! line names, or "" if there is no such line.
 func scriptInterpreter(head []byte) string {
 	line, ok := strings.CutPrefix(string(head), "#!")
 	if !ok {

@@ -8,49 +8,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mark is what every descendant of a program inherits and none can shed, so that an
-// orphan without environment, session and descriptors is still known to be the program's.
-// Without cgroups there are two:
+// A mark is a property that every descendant of a program inherits and cannot remove. It identifies
+// an orphan that has no environment tag, session or descriptors of its program. Without cgroups
+// there are two kinds:
 //
-//   - The hard limit of queued signals (RLIMIT_SIGPENDING) of a guarded program: each start has
-//     another one, a little below what agentinit keeps, and the guard's filter refuses to change
-//     it. Everybody may read it (/proc/PID/limits).
-//   - A supplementary group of its own, where root starts an unguarded program as another
-//     user: dropping a group needs CAP_SETGID.
+//   - The hard limit of queued signals (RLIMIT_SIGPENDING) of a guarded program. Each start has a
+//     different limit, a little lower than agentinit's, and the guard's filter refuses to change
+//     it. All processes may read it (/proc/PID/limits).
+//   - A supplementary group of its own, if root starts an unguarded program as another user: a
+//     process needs CAP_SETGID to drop a group.
 //
-// What has neither (guard = false under agentinit's own user) is known by its session, its
-// environment and its descriptors only.
+// A program that can have neither (guard = false under agentinit's own user) is recognised only by
+// its session, its environment and its descriptors.
 
-// Marks are taken in turn, so that what outlives its program is not taken for the next
-// one's. There are at most so many at once; a start beyond that has none.
+// Marks are given out in turn. So an orphan of an ended program is not taken for one of the next
+// program. At most this many are in use at once; a start beyond that has no mark.
 const markSlots = 8192
 
-// firstMarkGroup begins the groups: above what accounts have, within the 65536 that a user
-// namespace usually maps, below systemd's dynamic users.
+// firstMarkGroup is the first of the groups. They lie above the groups of accounts, below systemd's
+// dynamic users, and within the 65536 that a user namespace usually maps.
 const (
 	firstMarkGroup = 52000
 	markGroups     = 8192
 )
 
-// marks are those in use; guarded by Owner.mu.
+// marks are the marks in use; guarded by Owner.mu.
 type marks struct {
 	next  int
 	used  map[int]*process
-	top   uint64 // slot 0 has this limit, each further one less
+	top   uint64 // the limit of slot 0; each further slot has one less
 	slots int
-	group bool // groups can be set
+	group bool // whether groups can be set
 }
 
 func newMarks(limit uint64) marks {
 	m := marks{used: map[int]*process{}, top: limit, slots: markSlots}
 	if limit < 2*markSlots {
-		m.slots = int(limit / 4) // programs keep most of it
+		m.slots = int(limit / 4) // programs keep at least three quarters of the limit
 	}
 	m.group = os.Geteuid() == 0 && MayChangeUser() && mapsGroups()
 	return m
 }
 
-// mapsGroups tells whether our user namespace has the groups (user_namespaces(7)).
+// mapsGroups tells whether agentinit's user namespace maps the groups of the marks
+// (user_namespaces(7)).
 func mapsGroups() bool {
 	b, err := os.ReadFile("/proc/self/gid_map")
 	if err != nil {
@@ -70,7 +71,7 @@ func mapsGroups() bool {
 	return false
 }
 
-// take gives p a mark.
+// take gives p a mark, if one is free.
 func (m *marks) take(p *process) {
 	p.mark = -1
 	for range m.slots {
@@ -92,7 +93,7 @@ func (m *marks) release(p *process) {
 // limit is the limit of queued signals of a slot.
 func (m *marks) limit(slot int) uint64 { return m.top - uint64(max(0, slot)) }
 
-// marked returns whose mark a process has. The mutex is held.
+// marked returns the started process whose mark is given, or nil. The caller holds the mutex.
 func (o *Owner) marked(limit uint64, groups []int) *process {
 	if slot := int(o.marks.top) - int(limit); limit <= o.marks.top && slot < o.marks.slots {
 		if p := o.marks.used[slot]; p != nil && p.guarded {
@@ -109,7 +110,7 @@ func (o *Owner) marked(limit uint64, groups []int) *process {
 	return nil
 }
 
-// readMarks reads what marked asks for.
+// readMarks reads from /proc what marked needs.
 func readMarks(pid int) (limit uint64, groups []int) {
 	limit = ^uint64(0)
 	if b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits"); err == nil {
@@ -138,7 +139,7 @@ func readMarks(pid int) (limit uint64, groups []int) {
 	return limit, groups
 }
 
-// addMark puts the mark of p on a command; it returns the groups that the command gets.
+// addMark puts the mark of p on its command. It returns the groups that the command gets.
 func (o *Owner) addMark(l *launch, p *process) []uint32 {
 	if p.mark < 0 {
 		return nil

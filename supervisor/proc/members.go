@@ -10,8 +10,9 @@ import (
 // Member is one living member of a started process's tree.
 type Member struct {
 	PID, PPID int
-	// Name is what the kernel calls it, at most 15 bytes that it chose itself
-	// (proc_pid_comm(5)). Its arguments are not read: that can wait for its memory.
+	// Name is the name in the kernel, at most 15 bytes, which the process can choose itself
+	// (proc_pid_comm(5)). The arguments are not read, because reading them can block on the memory
+	// of the process.
 	Name    string
 	State   byte          // proc_pid_stat(5): R, S, D, T, Z
 	CPU     time.Duration // without its children
@@ -19,8 +20,8 @@ type Member struct {
 	Threads int
 }
 
-// Tree lists what is alive of a started process, itself first while it lives. It
-// reads /proc at the call, some microseconds for each member.
+// Tree lists the living members of a started process, the process itself first if it lives. Each
+// call reads /proc, which takes some microseconds for each member.
 func (o *Owner) Tree(id uint64) ([]Member, error) {
 	p, err := o.lookup(id)
 	if err != nil {
@@ -37,7 +38,7 @@ func (o *Owner) Tree(id uint64) ([]Member, error) {
 	return out, nil
 }
 
-// nameOf is empty for a process that has gone.
+// nameOf returns "" for a process that has ended.
 func nameOf(pid int) string {
 	var buf [64]byte
 	n, err := readProc("/proc/"+strconv.Itoa(pid)+"/comm", buf[:])

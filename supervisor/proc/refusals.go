@@ -17,53 +17,54 @@ import (
 
 // Refusal is one system call that a filter of a process refused, or would have refused.
 type Refusal struct {
-	PID int // as we see it; 0 if the process is in a pid namespace beside ours
-	// By is what refused: RefusedByGuard, or RefusedBySeccomp.
+	PID int // in agentinit's pid namespace; 0 if the process is not in it or below it
+	// By names the filter: RefusedByGuard or RefusedBySeccomp.
 	By   string
 	Call string // name of the system call
-	// Allowed says that the call went on all the same: the sandbox only audits.
+	// Allowed says that the call was carried out nevertheless, because the sandbox only audits.
 	Allowed bool
 }
 
-// Who refuses.
+// The values of Refusal.By.
 const (
 	RefusedByGuard   = "guard"
 	RefusedBySeccomp = "seccomp"
 )
 
-// refusals answers what the filters of guarded and sandboxed processes refuse
-// (seccomp_unotify(2)), and tells about it. A new process installs its filter and sends the
-// descriptor of the filter's listener through a socket; the kernel then asks here about each
-// call that the filter refuses, and the process waits for the answer. The answer repeats
-// what the filter says, so it never allows more than the filter would.
+// refusals answers and reports the calls that the filters of guarded and sandboxed processes refuse
+// (seccomp_unotify(2)). A new process installs its filter and sends the descriptor of the filter's
+// listener through a socket. From then on the kernel asks here about each call that the filter
+// refuses, and the calling process waits for the answer. The answer repeats the decision of the
+// filter, so it never allows more than the filter would.
 //
-// One goroutine serves all listeners. A process that makes refused calls in a loop waits
-// for the next second once it has used up its budget, so that it cannot keep us busy.
+// One goroutine serves all listeners. A process that makes refused calls in a loop has a budget for
+// each second. When it has used the budget up, it waits for the next second, so that it cannot keep
+// agentinit busy.
 type refusals struct {
-	ep           epoll // of sock and all listeners
+	ep           epoll // watches sock and all listeners
 	sock, remote int   // remote is the end that new processes send through
 
 	mu        sync.Mutex
 	closed    bool
-	expected  map[uint64]*watched // by process, until its listener arrives
+	expected  map[uint64]*watched // by id of the process, until its listener arrives
 	listeners map[int]*watched    // by descriptor
 }
 
 // watched is one filter with a listener.
 type watched struct {
-	guard, sandbox *filterJudge // nil without
+	guard, sandbox *filterJudge // nil if there is no such filter
 	tell           func(Refusal)
 	fd             int
-	// Calls answered in the second that began at since; refusals.mu.
+	// Number of calls answered in the second that began at since; refusals.mu guards both.
 	since time.Time
 	calls int
 }
 
-// refusalBudget is how many refused calls a second are answered at once, for each started
-// process and its descendants together. An answer takes some ten microseconds.
+// refusalBudget is how many refused calls in a second are answered at once. A started process and
+// its descendants share one budget. An answer takes some ten microseconds.
 const refusalBudget = 2000
 
-// filterJudge prepares the judge of a filter when the first refusal asks for it.
+// filterJudge makes the judge of a filter when the first refusal needs it.
 type filterJudge struct {
 	f    []unix.SockFilter
 	once sync.Once
@@ -88,7 +89,7 @@ func (fj *filterJudge) decide(d filter.Data) (refused syscall.Errno, logged bool
 	return fj.j.Decide(d)
 }
 
-// newRefusals opens what the goroutine waits on.
+// newRefusals opens the descriptors that the goroutine waits on.
 func newRefusals() (*refusals, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -112,8 +113,8 @@ func (r *refusals) stop() {
 	}
 }
 
-// close releases what is left after run has returned. The kernel answers ENOSYS to
-// refused calls from then on.
+// close releases the rest after run has returned. From then on the kernel answers refused calls
+// with ENOSYS.
 func (r *refusals) close() {
 	if r == nil {
 		return
@@ -129,7 +130,7 @@ func (r *refusals) close() {
 	unix.Close(r.remote)
 }
 
-// expect announces a listener; forget takes that back.
+// expect announces a listener; forget withdraws that.
 func (r *refusals) expect(id uint64, w *watched) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,18 +168,19 @@ func (r *refusals) serve(e unix.EpollEvent) {
 	case w == nil:
 	case e.Events&unix.EPOLLIN != 0:
 		r.answer(w)
-	default: // EPOLLHUP: no process has the filter any more
+	default: // EPOLLHUP: no process has this filter any more
 		r.mu.Lock()
 		delete(r.listeners, fd)
 		r.mu.Unlock()
-		// Closing it is not enough while a child that is not at its exec yet has it, too: it
-		// would be ready all the time, and as the next listener that gets its number.
-		_ = r.ep.control(unix.EPOLL_CTL_DEL, fd, nil) // it is there
+		// It is removed from the epoll before it is closed. A child before its exec may still hold
+		// a copy. Then the closed descriptor would be ready all the time, also under the number of
+		// the next listener.
+		_ = r.ep.control(unix.EPOLL_CTL_DEL, fd, nil) // it was added in receive
 		unix.Close(fd)
 	}
 }
 
-// receive takes a listener that a new process has sent. Its message is the id of the process.
+// receive takes a listener that a new process has sent. The message holds the id of that process.
 func (r *refusals) receive() {
 	var id [8]byte
 	oob := make([]byte, unix.CmsgSpace(4))
@@ -197,7 +199,7 @@ func (r *refusals) receive() {
 	key := binary.NativeEndian.Uint64(id[:])
 	w := r.expected[key]
 	delete(r.expected, key)
-	if fd < 0 { // we have no descriptor left: refused calls get ENOSYS
+	if fd < 0 { // agentinit has no free descriptor: refused calls then get ENOSYS
 		return
 	}
 	if w == nil || r.closed || r.ep.watch(fd, unix.EPOLLIN) != nil {
@@ -223,27 +225,27 @@ type (
 	}
 )
 
-// answer takes one call and answers it.
+// answer receives one call and answers it.
 func (r *refusals) answer(w *watched) {
 	var n notification
-	// ENOENT: the process has been killed meanwhile.
+	// ENOENT: the process was killed meanwhile.
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return
 	}
 	refusal, resp := w.judge(&n)
-	w.tell(refusal) // before the answer: who hears that the process has ended has heard this
+	w.tell(refusal) // before the answer, so that the refusal is reported before the end of the process
 	r.reply(w.fd, &resp)
 	if r.spend(w, time.Now()) {
 		r.rest(w)
 	}
 }
 
-// reply may come too late: the process is gone then.
+// reply sends the answer. An error means that the process has ended meanwhile.
 func (r *refusals) reply(fd int, resp *response) {
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(resp)))
 }
 
-// judge repeats what the filters say. Only what the sandbox audits goes on.
+// judge repeats what the filters say. A call is carried out only if the sandbox audits it.
 func (w *watched) judge(n *notification) (Refusal, response) {
 	out := Refusal{PID: int(n.pid), By: RefusedByGuard, Call: filter.CallName(runtime.GOARCH, n.data)}
 	resp := response{id: n.id}
@@ -257,7 +259,7 @@ func (w *watched) judge(n *notification) (Refusal, response) {
 		resp.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
 	case refused != 0:
 		resp.errno = -int32(refused)
-	default: // the filters that were installed say otherwise
+	default: // the installed filters do not refuse this call
 		resp.errno = -int32(unix.EPERM)
 	}
 	return out, resp
@@ -274,7 +276,7 @@ func (r *refusals) spend(w *watched, now time.Time) bool {
 	return w.calls >= refusalBudget
 }
 
-// rest leaves a listener alone until the second is over.
+// rest stops serving a listener until the second is over.
 func (r *refusals) rest(w *watched) {
 	fd := w.fd
 	if r.ep.control(unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Fd: int32(fd)}) != nil {
@@ -283,13 +285,13 @@ func (r *refusals) rest(w *watched) {
 	time.AfterFunc(time.Until(w.since.Add(time.Second)), func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if !r.closed && r.listeners[fd] == w { // else the number is another's
+		if !r.closed && r.listeners[fd] == w { // otherwise the number belongs to another listener
 			_ = r.ep.control(unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}) // it was there before
 		}
 	})
 }
 
-// refusals is what answers refused calls; nil if the kernel refuses what it needs.
+// refusals returns the server of refused calls; nil if the kernel refuses what it needs.
 func (o *Owner) refusals() *refusals {
 	o.refusalsOnce.Do(func() {
 		r, err := newRefusals()
@@ -320,11 +322,11 @@ type message struct {
 	}
 }
 
-// unset is message.control.fd while no listener has been made.
+// unset is the value of message.fd as long as no listener was made.
 const unset = ^uint64(0)
 
-// addFilters puts the filters of the guard and of the sandbox into force, as one with a
-// listener if the caller wants to hear of refusals.
+// addFilters puts the filters of the guard and of the sandbox into force. If the caller wants
+// refusals reported, they become one filter with a listener.
 func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
 	guard, err := o.guardFilter(c)
 	if err != nil {
@@ -356,8 +358,9 @@ func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
 	return nil
 }
 
-// maySend tells whether a process with the filter can send its listener. If not, it would wait
-// for an answer to that very call, and nobody would have the listener to give one.
+// maySend tells whether a process can send its listener under its own filter. If the filter refuses
+// sendmsg, the process would wait for ever: it waits for an answer to that call, but no one has the
+// listener yet.
 func (o *Owner) maySend(sandbox []unix.SockFilter) bool {
 	if sandbox == nil || filter.Passes(runtime.GOARCH, sandbox, unix.SYS_SENDMSG) {
 		return true
@@ -377,8 +380,9 @@ func (l *launch) addPlainFilters(guard, sandbox []unix.SockFilter) {
 	}
 }
 
-// addListener installs a filter with a listener and sends it. The steps after it are for a
-// kernel that refuses the listener: before Linux 5.19, and where a filter around us has one.
+// addListener installs a filter with a listener and sends the listener. The steps after it are for
+// a kernel that refuses the listener: before Linux 5.19, or if a filter around agentinit already
+// has one.
 func (l *launch) addListener(f []unix.SockFilter, id uint64, sock int) {
 	m := &message{id: id}
 	l.message = m
@@ -397,13 +401,13 @@ func (l *launch) addListener(f []unix.SockFilter, id uint64, sock int) {
 	install := len(l.steps)
 	l.add(stepInfo{}, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, addr(l, prog)).Store = uintptr(unsafe.Pointer(&m.control.fd))
 	l.try(unix.SYS_SENDMSG, uintptr(sock), addr(l, m), unix.MSG_NOSIGNAL)
-	// A step that fails always is a jump.
+	// A step that always fails works as a jump.
 	l.jump = len(l.steps)
 	l.add(stepInfo{}, unix.SYS_CLOSE, ^uintptr(0))
 	l.steps[install].OnError = uintptr(len(l.steps))
 }
 
-// listening takes note of whether a process that runs has a listener.
+// listening records whether a running process has a listener.
 func (o *Owner) listening(l *launch, id uint64) {
 	if l.message == nil || atomic.LoadUint64(&l.message.control.fd) != unset {
 		return

@@ -12,21 +12,20 @@ import (
 // Result is how a one-shot command ended.
 type Result struct {
 	Exit      Exit
-	Output    []byte        // standard output and error as they came, at most what was asked for
-	Truncated bool          // there was more
+	Output    []byte        // standard output and error in the order they came, at most maxOutput bytes
+	Truncated bool          // the command wrote more
 	Duration  time.Duration // from start to the end of the process itself
 	Leaked    int           // members of its tree that could not be killed
 }
 
-// Run runs a command to its end and returns what it printed, up to maxOutput
-// bytes; more is read and thrown away. Descriptors 1 and 2 that Files sets are
-// not captured. When ctx ends first, the whole tree is killed and the error is
-// the context's. Whatever the command leaves running in its scope is killed too:
-// a probe that forgot a child must not do so every five seconds. A child that
-// cannot be killed and holds the pipe does not hold up Run.
+// Run runs a command to its end and returns what it printed, up to maxOutput bytes; more is read
+// and dropped. Descriptors 1 and 2 are not captured if Files sets them. If ctx ends first, the
+// whole tree is killed and the error is the context's. Processes that the command leaves running in
+// its scope are killed too: otherwise a probe that forgets a child would leave one more with each
+// run. A child that cannot be killed and holds the pipe does not delay Run.
 //
-// The error tells that the command could not be started or was cut short; how a
-// command ended that ran is in Result.Exit.
+// The error says that the command could not be started or was cut short. If the command ended by
+// itself, Result.Exit says how.
 func (o *Owner) Run(ctx context.Context, c Command, maxOutput int) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
@@ -36,7 +35,7 @@ func (o *Owner) Run(ctx context.Context, c Command, maxOutput int) (Result, erro
 		return Result{}, err
 	}
 	defer out.close()
-	notices := make(chan Exit, 2) // Exited and Emptied: the reaper never waits
+	notices := make(chan Exit, 2) // room for Exited and Emptied, so that the reaper never waits
 	p, err := o.start(c, func(e Exit) { notices <- e }, true)
 	out.started()
 	if err != nil {
@@ -58,7 +57,7 @@ func (o *Owner) await(ctx context.Context, p Process, notices <-chan Exit) (Resu
 	var cut error
 	done := ctx.Done()
 	kill := func() {
-		// ErrNoProcess: it is empty already, and the notice is on its way.
+		// ErrNoProcess: the tree is empty already, and its notice comes.
 		if err := o.Kill(p.ID); err != nil && !errors.Is(err, ErrNoProcess) {
 			cut = errors.Join(cut, err)
 		}
@@ -88,7 +87,7 @@ type capture struct {
 	r, w *os.File
 	max  int
 
-	done chan struct{} // the reading goroutine has ended
+	done chan struct{} // closed when the reading goroutine has ended
 
 	mu   sync.Mutex
 	buf  []byte
@@ -114,17 +113,17 @@ func newCapture(c *Command, maxOutput int) (*capture, error) {
 	return k, nil
 }
 
-// started closes our copy of the write end and begins to read.
+// started closes agentinit's copy of the write end and begins to read.
 func (k *capture) started() {
 	k.w.Close()
 	go func() {
 		defer close(k.done)
-		// The error is the end of the pipe or our deadline: nothing to tell.
+		// The error is the end of the pipe or the deadline set in finish: neither matters.
 		_, _ = io.Copy(k, k.r)
 	}()
 }
 
-// Write keeps what fits.
+// Write keeps as much as fits.
 func (k *capture) Write(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -136,8 +135,8 @@ func (k *capture) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// finish takes what is in the pipe and no more: everything the command itself
-// wrote is there when it is dead, and a leaked child may write for ever.
+// finish reads what is in the pipe and no more. When the command is dead, the pipe holds everything
+// it wrote. But a leaked child may write for ever.
 func (k *capture) finish() ([]byte, bool) {
 	if k.r.SetReadDeadline(time.Now()) == nil {
 		<-k.done
@@ -148,8 +147,8 @@ func (k *capture) finish() ([]byte, bool) {
 	return k.buf, k.more
 }
 
-// pipeMost is the largest capacity an unprivileged process can give a pipe
-// (/proc/sys/fs/pipe-max-size); no dead writer has left more.
+// pipeMost is the largest capacity that an unprivileged process can give a pipe
+// (/proc/sys/fs/pipe-max-size). A dead writer cannot have left more than that.
 const pipeMost = 1 << 20
 
 func (k *capture) takeRest() {

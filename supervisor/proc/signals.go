@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IgnoreTerminalStops makes terminal access from the background fail or succeed
-// instead of stopping us (SIGTTIN, SIGTTOU). An ignored signal is inherited
-// by programs, so this is for a process that has started all it will ever start.
+// IgnoreTerminalStops makes terminal access from the background succeed or fail instead of stopping
+// agentinit (SIGTTIN, SIGTTOU). Programs inherit an ignored signal. So it must be called only after
+// the last start.
 func IgnoreTerminalStops() { signal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU) }
 
-// ForegroundTerminal tells whether fd is our controlling terminal and we are in
-// its foreground group: only then it is ours to hand over.
+// ForegroundTerminal tells whether fd is the controlling terminal and agentinit is in its
+// foreground group. Only then may agentinit hand the terminal over.
 func ForegroundTerminal(fd int) bool {
 	pgrp, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
 	return err == nil && pgrp == unix.Getpgrp()
 }
 
-// StopSelf stops the calling process until SIGCONT, as the terminal's stop key
-// would. PID 1 is immune to it.
+// StopSelf stops the calling process until SIGCONT, as the terminal's stop key would. It has no
+// effect on PID 1.
 func StopSelf() error { return unix.Kill(os.Getpid(), unix.SIGSTOP) }

@@ -10,17 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseText gives back the pages of our own program file that are mapped and
-// will hardly be needed again, such as those of the start (madvise(2),
-// MADV_DONTNEED). They are read-only: whatever is needed after all comes from the
-// page cache with a minor fault. Writable mappings are left alone.
+// ReleaseText gives back the mapped pages of agentinit's program file that are rarely needed again,
+// such as those of the start (madvise(2), MADV_DONTNEED). They are read-only: a page that is needed
+// after all comes back from the page cache with a minor fault. Writable mappings stay as they are.
 func ReleaseText() error {
 	mapped, err := ownText()
 	if err != nil {
 		return err
 	}
-	// Whatever runs from here on is mapped again, and each fault maps sixteen pages:
-	// as little as can be.
+	// The code that runs from here on is mapped again, and each fault maps sixteen pages. So this
+	// loop calls as little as possible.
 	var failed syscall.Errno
 	for _, m := range mapped {
 		if _, _, errno := unix.RawSyscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
@@ -36,7 +35,7 @@ func ReleaseText() error {
 // mapping is a range of addresses.
 type mapping struct{ from, to uintptr }
 
-// ownText lists the mappings of our own program file that are not writable.
+// ownText lists the mappings of agentinit's program file that are not writable.
 func ownText() ([]mapping, error) {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Usage is what the living members of a started process use now, and what all of
-// them, the dead ones too, have used since its start.
+// Usage is what the living members of a started process use now, and the CPU time that all its
+// members, dead ones included, have used since its start.
 type Usage struct {
-	// CPU never falls. Members that a parent of theirs inside the tree waited
-	// for are in it; those that nobody could wait for (SIGCHLD ignored) are not.
+	// CPU never falls. It includes members whose parent inside the tree waited for them. It does
+	// not include ended members that no process waited for (SIGCHLD ignored).
 	CPU     time.Duration
-	RSS     int64 // bytes, pages shared between members counted for each
-	FDs     int   // open descriptors of members that we may look at
+	RSS     int64 // bytes; a page that several members share counts for each
+	FDs     int   // open descriptors of the members whose descriptors can be counted
 	Members int
 	Threads int
-	Blind   int // members whose descriptors we may not count
+	Blind   int // members whose descriptors cannot be counted
 }
 
-// Usage reads /proc at the call; it costs some microseconds for each member.
+// Usage reads /proc at each call, which takes some microseconds for each member.
 func (o *Owner) Usage(id uint64) (Usage, error) {
 	p, err := o.lookup(id)
 	if err != nil {
@@ -43,28 +43,28 @@ func (o *Owner) Usage(id uint64) (Usage, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	cpu += p.spent.User + p.spent.System
-	// A member that died between the reading of it and of the sum is in neither,
-	// and ticks are coarser than rusage: the highest seen stands.
+	// A member that died between the two readings is in neither, and ticks are coarser than rusage.
+	// So the highest value seen counts.
 	p.peakCPU = max(p.peakCPU, cpu)
 	u.CPU = p.peakCPU
 	return u, nil
 }
 
-// Runnable is how long the threads of the living members have run or waited for a processor.
-// Unlike the CPU time, it grows as fast as the clock for a thread that spins on a loaded machine
-// or under a CPU quota (Documentation/scheduler/sched-stats.rst). It is 0 where the kernel
-// does not tell, and falls when a member ends.
+// Runnable is how long the threads of the living members have run or waited for a processor. Unlike
+// the CPU time, it grows as fast as the clock for a thread that spins on a loaded machine or under
+// a CPU quota (Documentation/scheduler/sched-stats.rst). It is 0 if the kernel does not report it,
+// and falls when a member ends.
 func (o *Owner) Runnable(id uint64) time.Duration {
 	p, err := o.lookup(id)
 	if err != nil {
-		return 0 // nothing is left of it
+		return 0 // no member is left
 	}
 	var sum time.Duration
 	for _, t := range o.tree(p) {
 		dir := "/proc/" + strconv.Itoa(t.pid) + "/task"
 		threads, err := os.ReadDir(dir)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the thread has ended meanwhile
 		}
 		for _, thread := range threads {
 			text, err := os.ReadFile(dir + "/" + thread.Name() + "/schedstat")
@@ -72,7 +72,7 @@ func (o *Owner) Runnable(id uint64) time.Duration {
 			if err != nil || len(fields) < 2 {
 				continue
 			}
-			for _, f := range fields[:2] { // nanoseconds on a processor, and waiting for one
+			for _, f := range fields[:2] { // nanoseconds on a processor, and nanoseconds waiting for one
 				if ns, err := strconv.ParseInt(f, 10, 64); err == nil {
 					sum += time.Duration(ns)
 				}

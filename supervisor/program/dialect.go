@@ -8,31 +8,30 @@ import (
 	"strings"
 )
 
-// Dialect is one way to find out whether a program is ready or well: a row of the
-// table below. A new one needs a row here, which gives it its key in the manifest,
-// its check, its documentation and its words, and a row in supervisor/ready, which
-// asks.
+// Dialect is one way to find out whether a program is ready or healthy: a row of the table below. A
+// new dialect needs a row here and a row in supervisor/ready. The row here gives the manifest its
+// key, check, documentation and words. The row in supervisor/ready makes the probe.
 type Dialect struct {
 	// Name is the key in the manifest.
 	Name string
-	// Health: it may also be asked while the program runs. The others can be
-	// fulfilled once only.
+	// Health says that it may also be used while the program runs. Other dialects can report
+	// success only once.
 	Health bool
-	// Value is what the key takes.
+	// Value is the type of the key's value.
 	Value DialectValue
 	// Doc and Example are for the manifest's reference.
 	Doc     string
 	Example any
-	// Words say what is waited for; %s stands for the target.
+	// Words say what the program waits for; %s stands for the target.
 	Words string
-	// Check says what is wrong with a target; nil takes every one.
+	// Check says what is wrong with a target; nil accepts all targets.
 	Check func(target string) error
 }
 
 // DialectValue is the type of a dialect's key.
 type DialectValue int
 
-// What a dialect's key may take.
+// The types of a dialect's key.
 const (
 	TextValue       DialectValue = iota // a text, the target
 	FlagValue                           // true
@@ -54,8 +53,8 @@ var Dialects = []Dialect{
 	{Name: "log", Value: PatternValue, Doc: "Regular expression (RE2) on a line of output.", Example: "listening on .*:8000", Words: "a line of output that matches %s"},
 }
 
-// DialectNotify is sd_notify(3): its messages come over a socket that every program
-// with it shares.
+// DialectNotify is sd_notify(3). Its messages come through one socket that all programs with this
+// dialect share.
 const DialectNotify = "notify"
 
 // DialectNames are the names of all dialects, or of those that health may use.
@@ -69,7 +68,7 @@ func DialectNames(health bool) []string {
 	return names
 }
 
-// DialectOf finds the row of a probe; ok is false for a probe without a dialect.
+// DialectOf finds the row of a probe; ok is false if the probe has no dialect.
 func (p Probe) DialectOf() (d Dialect, ok bool) {
 	for _, d := range Dialects {
 		if d.Name == p.Dialect {
@@ -92,7 +91,7 @@ func (p Probe) String() string {
 	return strings.Replace(d.Words, "%s", target, 1)
 }
 
-// Descriptor is the file descriptor of the dialect fd, 0 for every other.
+// Descriptor is the file descriptor of the dialect fd; 0 for other dialects.
 func (p Probe) Descriptor() int {
 	if d, _ := p.DialectOf(); d.Value != DescriptorValue {
 		return 0
@@ -106,7 +105,7 @@ func (p Probe) Descriptor() int {
 
 var errProbeURL = errors.New(`a URL that begins with http:// or https://, such as "http://127.0.0.1:8000/healthz"`)
 
-// checkURL refuses an address that no HTTP probe can ask.
+// checkURL refuses an address that an HTTP probe cannot use.
 func checkURL(target string) error {
 	u, err := url.Parse(target)
 	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" {
@@ -120,7 +119,7 @@ func checkURL(target string) error {
 	return errProbeURL
 }
 
-// checkAddress refuses what a TCP or gRPC probe cannot dial.
+// checkAddress refuses an address that a TCP or gRPC probe cannot dial.
 func checkAddress(target string) error {
 	address, _, _ := strings.Cut(target, "/")
 	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// ChangeKind says what a new set of specifications does to one program.
+// ChangeKind says what a new set of specifications means for one program.
 type ChangeKind string
 
 // The kinds of change.
 const (
 	Unchanged ChangeKind = "unchanged"
-	Live      ChangeKind = "live"    // in force at once, the process goes on
+	Live      ChangeKind = "live"    // in force at once, the process keeps running
 	Restart   ChangeKind = "restart" // needs a new process
 	Add       ChangeKind = "add"
 	Remove    ChangeKind = "remove"
@@ -21,15 +21,15 @@ const (
 type SpecChange struct {
 	Program string     `json:"program"`
 	Kind    ChangeKind `json:"kind"`
-	// Was is the name the instance had before, where their number has changed it
-	// ("web" of one, "web:0" of several); empty without a change.
+	// Was is the former name of the instance, if a changed number of instances renamed it ("web"
+	// alone, "web:0" among several); otherwise empty.
 	Was string `json:"was,omitempty"`
-	// Fields names what differs, as in Spec's JSON ("env" for the environment,
-	// whose values are never shown).
+	// Fields names the fields that differ, as in Spec's JSON ("env" for the environment, whose
+	// values are never shown).
 	Fields []string `json:"fields,omitempty"`
 }
 
-// effect says what a change of one field of Spec takes.
+// effect says what a change of each field of Spec needs.
 var effect = map[string]ChangeKind{
 	"Name": Live, "Group": Restart, "Instance": Restart, "Type": Restart, "Argv": Restart,
 	"Credential": Restart, "Umask": Restart, "Directory": Restart, "Env": Restart, "Limits": Restart,
@@ -41,12 +41,12 @@ var effect = map[string]ChangeKind{
 	"Backoff": Live, "RestartLimit": Live, "StartRetries": Live, "Stop": Live, "StopCommand": Live,
 	"Hooks": Live, "Control": Live,
 
-	// A secret is part of another field, whose change tells.
+	// A secret is part of another field, and that field changes too.
 	"Secrets": Unchanged,
 }
 
-// Diff compares two sets of specifications: one change for each program of
-// either, those of next in their order, then the removed ones.
+// Diff compares two sets of specifications. It returns one change for each program: first those of
+// next in their order, then the removed ones.
 func Diff(before, next []Spec) []SpecChange {
 	old := make(map[identity]*Spec, len(before))
 	for i := range before {
@@ -71,8 +71,8 @@ func Diff(before, next []Spec) []SpecChange {
 	return changes
 }
 
-// identity is what makes two specifications those of one instance. The name does
-// not: the first instance of a set is "web" as long as there is no other.
+// identity tells whether two specifications belong to the same instance. The name does not: the
+// first instance of a set is called "web" as long as it is the only one.
 type identity struct {
 	group    string
 	instance int
@@ -104,7 +104,7 @@ func compare(a, b *Spec) SpecChange {
 	return c
 }
 
-// same compares deeply; an empty slice or map is the same as none.
+// same compares deeply; an empty slice or map equals a nil one.
 func same(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Slice, reflect.Map:

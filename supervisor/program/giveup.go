@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// GiveUpTime is how long after its first start a program is FATAL whose every start
-// fails, after the longest back-off each time. A program that declares readiness, or
-// is a oneshot, fails at once; with slow, it uses all the time that it has for its
-// start, and for the stop that follows. ok is false when its restarts have no limit.
+// GiveUpTime is how long after its first start a program becomes FATAL if every start fails and
+// every back-off has its longest value. Without slow, a program that declares readiness, or is a
+// oneshot, fails at once. With slow, each start takes the whole time that it may take, and so does
+// the stop after it. ok is false if its restarts have no limit.
 func GiveUpTime(s *Spec, slow bool) (d time.Duration, ok bool) {
 	restarts := s.RestartLimit.Count
 	switch {
@@ -30,7 +30,7 @@ func GiveUpTime(s *Spec, slow bool) (d time.Duration, ok bool) {
 	return time.Duration(total), true
 }
 
-// startTime is how long one failed start takes; 0 where the program alone decides.
+// startTime is how long one failed start takes; 0 if only the program decides that.
 func (s *Spec) startTime(slow bool) time.Duration {
 	limit := s.StartTimeout
 	if probed := len(s.Readiness.Probes) > 0; !probed && s.Type == Service {
@@ -44,8 +44,7 @@ func (s *Spec) startTime(slow bool) time.Duration {
 	return limit + StopTime(s)
 }
 
-// base is the wait before the restart that follows n failures, without jitter, in
-// nanoseconds.
+// base is the wait before the restart after n failures, without jitter, in nanoseconds.
 func (b BackoffPolicy) base(n int) float64 {
 	if b.Initial <= 0 {
 		return 0
@@ -57,12 +56,12 @@ func (b BackoffPolicy) base(n int) float64 {
 	return min(base, float64(math.MaxInt64/4))
 }
 
-// share is the jitter as a share of the wait.
+// share is the jitter as a fraction of the wait.
 func (b BackoffPolicy) share() float64 { return min(max(b.Jitter, 0), 1) }
 
-// SealTimeout is the seal timeout that fits the required programs of specs: not
-// below DefaultSealTimeout, longer than each needs until it is FATAL even if each of
-// its starts takes all its time, and than each may take to start.
+// SealTimeout is the seal timeout that fits the required programs of specs. It is at least
+// DefaultSealTimeout. It is longer than any of them may take to start, and longer than any needs
+// until it is FATAL, even if each of its starts takes all its time.
 func SealTimeout(specs []Spec) time.Duration {
 	fits := DefaultSealTimeout
 	for i := range specs {

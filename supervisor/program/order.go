@@ -12,15 +12,14 @@ type Barrier string
 
 // The barriers.
 const (
-	BarrierReady   Barrier = "ready"   // exec'ed and, where declared, ready; a oneshot: completed
+	BarrierReady   Barrier = "ready"   // exec'ed and, if declared, ready; a oneshot: completed
 	BarrierRunning Barrier = "running" // RUNNING; a oneshot: completed
-	BarrierNone    Barrier = "none"    // nothing
+	BarrierNone    Barrier = "none"    // does not wait
 )
 
-// CycleError says that programs need each other in a circle.
+// CycleError says that the needs of some programs form a cycle.
 type CycleError struct {
-	// Cycle names the programs, each needing the next; the first is repeated at
-	// the end.
+	// Cycle names the programs; each needs the next. The first is repeated at the end.
 	Cycle []string
 }
 
@@ -52,7 +51,7 @@ type graph struct {
 	at    map[string]int
 	needs [][]int
 	wave  []int // priority in force
-	topo  []int // needed ones first
+	topo  []int // needed programs first
 }
 
 func newGraph(specs []Spec) (*graph, error) {
@@ -84,8 +83,8 @@ func newGraph(specs []Spec) (*graph, error) {
 	return g, nil
 }
 
-// sort fills topo by a depth-first search that keeps its own stack: a chain of
-// needs may be as long as there are programs.
+// sort fills topo by a depth-first search with its own stack: a chain of needs may be as long as
+// the list of programs.
 func (g *graph) sort() error {
 	const (
 		fresh = iota
@@ -131,8 +130,8 @@ func (g *graph) cycle(stack []int, again int) error {
 	return &CycleError{Cycle: append(names, g.specs[again].Name)}
 }
 
-// waves groups the programs by the priority in force, ascending. Inside a wave
-// needed programs come first, otherwise the given order is kept.
+// waves groups the programs by the priority in force, ascending. In a wave, needed programs come
+// first; otherwise the given order stays.
 func (g *graph) waves() [][]int {
 	depth := g.depths()
 	order := make([]int, len(g.specs))
@@ -152,7 +151,7 @@ func (g *graph) waves() [][]int {
 	return waves
 }
 
-// depths counts the edges of the longest chain of needs inside the own wave.
+// depths counts the edges of the longest chain of needs inside each program's wave.
 func (g *graph) depths() []int {
 	depth := make([]int, len(g.specs))
 	for _, i := range g.topo {
@@ -173,10 +172,10 @@ func (g *graph) names(set []int) []string {
 	return names
 }
 
-// Waves returns the names of the programs in the order of their start. A wave
-// holds the programs of one priority; one that needs a program of a later wave
-// moves into that wave, because edges rule over priorities. Inside a wave the
-// needed ones stand first and only the edges decide who waits for whom.
+// Waves returns the names of the programs in the order of their start. A wave holds the programs of
+// one priority. If a program needs one of a later wave, it moves into that wave, because needs take
+// precedence over priorities. In a wave, needed programs come first, and only the needs decide
+// which program waits for which.
 //
 // The error is a *CycleError, *UnknownNeedError or *DuplicateError.
 func Waves(specs []Spec) ([][]string, error) {

@@ -5,17 +5,16 @@ import (
 	"strings"
 )
 
-// Secret is the value of a variable that a program's table names and that nobody
-// may be shown.
+// Secret is the value of a variable in a program's manifest table that must not be shown.
 type Secret struct{ Name, Value string }
 
-// shortestHidden is the length, in bytes, below which a value is not looked for in
-// a text: "1" stands in every text, and hiding it there would tell what it is.
+// shortestHidden is the shortest length in bytes of a value that is hidden. A shorter value, such
+// as "1", occurs in almost every text, and hiding it there would reveal it.
 const shortestHidden = 4
 
-// Hide puts ${NAME} in place of the values of the program's secrets. Whatever is
-// said of a program that may hold a text of its table goes through it: reasons,
-// the output of hooks, events.
+// Hide replaces the values of the program's secrets by ${NAME}. It must be applied to every text
+// about a program that may contain a part of its manifest table: reasons, the output of hooks,
+// events.
 func (s *Spec) Hide(text string) string {
 	if s == nil {
 		return text
@@ -23,8 +22,8 @@ func (s *Spec) Hide(text string) string {
 	return HideAll(s.Secrets, text)
 }
 
-// HideAll is Hide for a list of secrets. The longest value goes first, because one
-// may be a part of another.
+// HideAll is Hide for a list of secrets. The longest value comes first, because it may contain
+// another.
 func HideAll(secrets []Secret, text string) string {
 	if len(secrets) > 1 {
 		secrets = slices.SortedFunc(slices.Values(secrets), func(a, b Secret) int { return len(b.Value) - len(a.Value) })

@@ -1,9 +1,8 @@
 // Package program decides what happens to one supervised program.
 //
-// It is arithmetic on values: Machine.Step takes the time and an event and
-// returns the next machine and the actions to carry out. It must never start a
-// goroutine, read a clock, send a signal or do any other I/O; the supervisor's
-// loop does all of that.
+// It computes with values: Machine.Step takes the time and an event, and returns the next machine
+// and the actions to carry out. It must never start a goroutine, read a clock, send a signal or do
+// any other I/O. The supervisor's loop does all of that.
 package program
 
 import (
@@ -11,7 +10,7 @@ import (
 	"time"
 )
 
-// State is where a program is in its life. Names and numbers are supervisord's.
+// State is the state of a program. Names and numbers are those of supervisord.
 type State int
 
 // The states of a program.
@@ -65,15 +64,14 @@ const (
 	Schedule Type = "schedule"
 )
 
-// Overlap says what happens when a scheduled run is due while the one before
-// still goes on.
+// Overlap says what happens if a scheduled run is due while the one before still runs.
 type Overlap string
 
 // The kinds of overlap; the empty one means skip.
 const (
 	OverlapSkip  Overlap = "skip"
-	OverlapQueue Overlap = "queue" // one run follows at once
-	OverlapKill  Overlap = "kill"  // the old one is stopped
+	OverlapQueue Overlap = "queue" // one run follows when the old one has ended
+	OverlapKill  Overlap = "kill"  // the old run is stopped
 )
 
 // Condition is what a dependent waits for.
@@ -82,7 +80,7 @@ type Condition string
 // The conditions of a need.
 const (
 	NeedStarted   Condition = "started"   // exec'ed
-	NeedReady     Condition = "ready"     // RUNNING and, where declared, ready; for a oneshot: completed
+	NeedReady     Condition = "ready"     // RUNNING and, if declared, ready; for a oneshot: completed
 	NeedCompleted Condition = "completed" // exited with an expected code
 )
 
@@ -102,7 +100,7 @@ const (
 	RestartNever     RestartPolicy = "never"
 )
 
-// OnFatal says what FATAL means for the box.
+// OnFatal says what FATAL of a program means for the box.
 type OnFatal string
 
 // What a program in FATAL does to the box.
@@ -111,8 +109,8 @@ const (
 	FatalShutdown OnFatal = "shutdown"
 )
 
-// BackoffPolicy is the wait before a restart: initial × factor^n, at most Max,
-// ± Jitter (a share, 0.1 = 10 %), counted anew after ResetAfter in RUNNING.
+// BackoffPolicy is the wait before a restart: initial × factor^n, at most Max, ± Jitter (a
+// fraction, 0.1 = 10 %). After ResetAfter in RUNNING, n starts again at 0.
 type BackoffPolicy struct {
 	Initial    time.Duration `json:"initial"`
 	Factor     float64       `json:"factor"`
@@ -121,9 +119,8 @@ type BackoffPolicy struct {
 	ResetAfter time.Duration `json:"reset_after"`
 }
 
-// RestartLimit ends in FATAL when more than Count restarts fall in Window, or
-// when more than Count starts in a row do not lead to RUNNING, however long they take.
-// Count 0 is unlimited.
+// RestartLimit makes a program FATAL if more than Count restarts fall in Window, or if more than
+// Count starts in a row do not lead to RUNNING, however long they take. Count 0 is unlimited.
 type RestartLimit struct {
 	Count  int           `json:"count"`
 	Window time.Duration `json:"window"`
@@ -135,7 +132,7 @@ type StopStep struct {
 	Wait   time.Duration `json:"wait"`
 }
 
-// KillScope says what a signal of the stop ladder and the final KILL reach.
+// KillScope says which processes a signal of the stop ladder and the final KILL reach.
 type KillScope string
 
 // The kill scopes.
@@ -148,23 +145,22 @@ const (
 // Probe is one readiness or health condition.
 type Probe struct {
 	Dialect string   `json:"dialect"`          // Name of a row of Dialects
-	Target  string   `json:"target,omitempty"` // what is asked: an address, a path, a pattern
-	Argv    []string `json:"argv,omitempty"`   // of the dialect exec, in place of Target
+	Target  string   `json:"target,omitempty"` // what the probe checks: an address, a path, a pattern
+	Argv    []string `json:"argv,omitempty"`   // for the dialect exec, instead of Target
 
 	Interval  time.Duration `json:"interval,omitempty"`
 	Timeout   time.Duration `json:"timeout,omitempty"`
 	Successes int           `json:"successes,omitempty"`
 }
 
-// Readiness is what must hold before a program counts as ready. No probes means
-// that RUNNING is ready.
+// Readiness is what must hold before a program counts as ready. Without probes, RUNNING is ready.
 type Readiness struct {
 	Probes   []Probe       `json:"probes,omitempty"`
 	Any      bool          `json:"any,omitempty"` // one probe is enough
 	Deadline time.Duration `json:"deadline,omitempty"`
 }
 
-// HealthAction is what happens when a health check has failed too often.
+// HealthAction is what happens if a health check has failed too often.
 type HealthAction string
 
 // The health actions.
@@ -174,25 +170,25 @@ const (
 	HealthShutdown HealthAction = "shutdown"
 )
 
-// Health is what is checked while a program is RUNNING.
+// Health says what is checked while a program is RUNNING.
 type Health struct {
 	Probes   []Probe       `json:"probes,omitempty"`
 	Failures int           `json:"failures,omitempty"` // in a row
 	Action   HealthAction  `json:"action,omitempty"`
-	Watchdog time.Duration `json:"watchdog,omitempty"` // expects WATCHDOG=1 within
+	Watchdog time.Duration `json:"watchdog,omitempty"` // the program must send WATCHDOG=1 within this time
 	Wedge    Wedge         `json:"wedge,omitzero"`
 }
 
-// On tells whether anything is checked.
+// On tells whether there is any check.
 func (h Health) On() bool { return len(h.Probes) > 0 || h.Watchdog > 0 || h.Wedge.On() }
 
-// Hook is a command run beside a program's life; it never blocks the loop.
+// Hook is a command that runs at one point of a program's life; it never blocks the loop.
 type Hook struct {
 	Argv    []string      `json:"argv"`
 	Timeout time.Duration `json:"timeout"`
 }
 
-// Hooks are the commands run around a program's life; nil means none.
+// Hooks are the hooks of a program; nil means none.
 type Hooks struct {
 	PreStart  *Hook `json:"pre_start,omitempty"`
 	PostReady *Hook `json:"post_ready,omitempty"`
@@ -206,13 +202,13 @@ type Limit struct {
 	Hard uint64 `json:"hard"`
 }
 
-// Infinity is the resource limit that limits nothing (RLIM_INFINITY).
+// Infinity means no limit (RLIM_INFINITY).
 const Infinity = ^uint64(0)
 
-// Limits are what the kernel bounds; a nil pointer or empty map inherits.
+// Limits are the kernel's limits for a program; a nil pointer or empty map inherits.
 type Limits struct {
 	// Rlimits is keyed by the manifest's name: nofile nproc core as cpu fsize
-	// memlock stack.
+	// memlock stack pids memory.
 	Rlimits     map[string]Limit `json:"rlimits,omitempty"`
 	Nice        *int             `json:"nice,omitempty"`
 	IONice      string           `json:"ionice,omitempty"` // "idle", "best-effort:4", "realtime:0"
@@ -220,8 +216,8 @@ type Limits struct {
 	CPUs        []int            `json:"cpus,omitempty"`
 }
 
-// Sandbox is what a program may reach. A nil list leaves its kind alone, an empty
-// one forbids it.
+// Sandbox is what a program may reach. A nil list restricts nothing of its kind; an empty list
+// forbids all of it.
 type Sandbox struct {
 	NoNewPrivileges bool     `json:"no_new_privileges,omitempty"`
 	Capabilities    []string `json:"capabilities,omitempty"`
@@ -235,13 +231,12 @@ type Sandbox struct {
 	DenySyscalls    []string `json:"deny_syscalls,omitempty"`
 	PrivateTmp      bool     `json:"private_tmp,omitempty"`
 	Mode            string   `json:"mode,omitempty"` // enforce audit off
-	// Required refuses the start where the kernel cannot enforce a part; otherwise the
-	// program runs without that part, and an event says so.
+	// Required refuses the start if the kernel cannot enforce a part. Otherwise the program runs
+	// without that part, and an event reports that.
 	Required bool `json:"required,omitempty"`
 }
 
-// Credential is who a program runs as. Nothing is looked up any more: ids are
-// numbers.
+// Credential is the user and groups of a program. All ids are numbers, so no name is looked up.
 type Credential struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
@@ -258,14 +253,14 @@ const (
 	StdinInherit Stdin = "inherit"
 )
 
-// LogTo is where a program's output goes besides its ring.
+// LogTo is where a program's output goes in addition to its ring.
 type LogTo string
 
 // Where output goes.
 const (
 	LogConsole LogTo = "console"
 	LogFile    LogTo = "file"
-	LogNone    LogTo = "none" // the ring alone
+	LogNone    LogTo = "none" // only the ring
 )
 
 // Logs says how a program's output is kept.
@@ -301,8 +296,8 @@ type Spec struct {
 	Argv     []string `json:"argv"` // Argv[0] is looked up in the program's PATH at each start
 	Priority int      `json:"priority"`
 	Needs    []Need   `json:"needs,omitempty"`
-	// Schedule is five-field cron, a descriptor such as @hourly, or "@every 10m",
-	// read in Timezone; it is set for the type schedule alone.
+	// Schedule is five-field cron, a descriptor such as @hourly, or "@every 10m", in Timezone. Only
+	// the type schedule has it.
 	Schedule string  `json:"schedule,omitempty"`
 	Overlap  Overlap `json:"overlap,omitempty"`
 	Timezone string  `json:"timezone,omitempty"` // IANA name, empty for local time
@@ -314,15 +309,15 @@ type Spec struct {
 
 	Restart   RestartPolicy `json:"restart"`
 	ExitCodes []int         `json:"exit_codes"`
-	// RunningAfter is start_seconds: alive this long is RUNNING, where no readiness
-	// is declared.
+	// RunningAfter is start_seconds. If no readiness is declared, a program that lives this long is
+	// RUNNING.
 	RunningAfter time.Duration `json:"start_seconds"`
 	// StartTimeout 0 means no limit.
 	StartTimeout time.Duration `json:"start_timeout"`
 	Backoff      BackoffPolicy `json:"backoff"`
 	RestartLimit RestartLimit  `json:"restart_limit"`
-	// StartRetries is supervisord's counting (retries after the first failed
-	// start); -1 leaves RestartLimit in force.
+	// StartRetries is the number of retries after the first failed start, as in supervisord. -1
+	// means that RestartLimit applies.
 	StartRetries int `json:"start_retries"`
 
 	Readiness Readiness `json:"readiness"`
@@ -337,10 +332,10 @@ type Spec struct {
 	Credential *Credential `json:"credential,omitempty"`
 	Umask      int         `json:"umask"` // -1 inherits
 	Directory  string      `json:"directory,omitempty"`
-	Env        []string    `json:"-"` // complete; never printed: it may hold secrets
-	Secrets    []Secret    `json:"-"` // that other fields hold; see Hide
+	Env        []string    `json:"-"` // the complete environment; never printed, because it may hold secrets
+	Secrets    []Secret    `json:"-"` // secrets that other fields contain; see Hide
 	Limits     Limits      `json:"limits"`
-	// Guard keeps the program from harming the supervisor, where it runs as the
+	// Guard keeps the program from harming the supervisor. It applies if the program runs as the
 	// supervisor's user or as root.
 	Guard   bool     `json:"guard"`
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
@@ -348,25 +343,25 @@ type Spec struct {
 	TTY     bool     `json:"tty"`
 	Logs    Logs     `json:"logs"`
 
-	// Control: may processes of this program change things through the socket.
+	// Control says that processes of this program may make changes through the socket.
 	Control bool `json:"control"`
 }
 
 // Exit is how one run of a program ended.
 type Exit struct {
-	Code   int    `json:"code"`             // exit status; -1 when a signal ended it
+	Code   int    `json:"code"`             // exit status; -1 if a signal ended the run
 	Signal string `json:"signal,omitempty"` // "KILL", without "SIG"
-	// SignalNumber is the number behind Signal on this machine, 0 without one.
+	// SignalNumber is the number of Signal on this machine, 0 if there was none.
 	SignalNumber int  `json:"-"`
 	Core         bool `json:"core,omitempty"`
-	// Cause is what is known of the end beside the signal: that it was the kernel, for
-	// want of memory.
+	// Cause is what is known about the end in addition to the signal, such as a kill by the kernel
+	// because memory was short.
 	Cause string `json:"cause,omitempty"`
-	// Lived is the time from exec to the end, 0 where it is unknown.
+	// Lived is the time from exec to the end, 0 if unknown.
 	Lived time.Duration `json:"-"`
 }
 
-// String says it in words, as reasons do.
+// String describes the exit in words, as in reasons.
 func (e Exit) String() string {
 	if e.Cause != "" {
 		return e.Cause

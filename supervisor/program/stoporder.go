@@ -22,16 +22,16 @@ func StopTime(s *Spec) time.Duration {
 	return d
 }
 
-// CriticalStop returns the chain of programs whose declared stops, one after
-// the other, take longest when all of specs are stopped, in the order of the
-// stop, and how long that is. The errors are those of Waves.
+// CriticalStop stops all of specs and returns the chain of programs whose declared stops take
+// longest one after the other, in the order of the stop, and how long that is. The errors are those
+// of Waves.
 func CriticalStop(specs []Spec) ([]string, time.Duration, error) {
 	return criticalStop(specs, false)
 }
 
-// PlannedStop is CriticalStop of a box that runs as declared: a oneshot whose
-// completion another program needs is over when that program runs, so that the two
-// are never stopped one after the other.
+// PlannedStop is CriticalStop of a box that runs as declared. If another program needs the
+// completion of a oneshot, the oneshot is over when that program runs. So the two are never stopped
+// one after the other.
 func PlannedStop(specs []Spec) ([]string, time.Duration, error) {
 	return criticalStop(specs, true)
 }
@@ -68,15 +68,16 @@ func criticalStop(specs []Spec, planned bool) ([]string, time.Duration, error) {
 
 // stopOf is the stop of one program.
 type stopOf struct {
-	cost  time.Duration // until it is stopped, counted from the begin of its wave's stop
+	cost  time.Duration // until it is stopped, counted from the start of its wave's stop
 	after int           // the dependent that it waits for longest; -1: none
-	over  bool          // it has completed before that
+	over  bool          // it has completed before the stop
 }
 
-// stops works out the stop of each program.
+// stops computes the stop of each program.
 func (g *graph) stops(planned bool) []stopOf {
-	// Of each program, the dependents in its wave that take longest: all of them, and
-	// those that run beside it. beyond is the longest stop of one that runs after it.
+	// For each program: all is the dependent in its wave whose stop takes longest, and beside the
+	// longest of those that run at the same time. beyond is the longest stop of a program that runs
+	// only after this one.
 	all, beside := make([]int, len(g.specs)), make([]int, len(g.specs))
 	beyond := make([]time.Duration, len(g.specs))
 	for i := range g.specs {
@@ -115,10 +116,9 @@ func (g *graph) stops(planned bool) []stopOf {
 	return out
 }
 
-// StopScale is the share of every declared wait that is left when the stop of
-// all of specs has to fit into budget: 1 when it fits as declared. It is never
-// 0, so that each rung still comes before the next. The errors are those of
-// Waves.
+// StopScale is the fraction of every declared wait that is left if the stop of all of specs must
+// fit into budget: 1 if it fits as declared. It is never 0, so that the rungs keep their order. The
+// errors are those of Waves.
 func StopScale(specs []Spec, budget time.Duration) (float64, error) {
 	_, total, err := CriticalStop(specs)
 	if err != nil {
@@ -130,19 +130,19 @@ func StopScale(specs []Spec, budget time.Duration) (float64, error) {
 	return max(float64(budget)/float64(total), 1e-6), nil
 }
 
-// KillReserve is the end of the budget that belongs to KILL and to flushing logs:
-// two seconds, and of a short budget a fifth.
+// KillReserve is the last part of the budget, for KILL and for flushing logs: two seconds, or a
+// fifth of a budget below ten seconds.
 func KillReserve(grace time.Duration) time.Duration { return min(2*time.Second, grace/5) }
 
-// StopBudget is what a shutdown within grace leaves for stopping programs: without
-// the drain before it and the reserve for KILL after it. It is not below 0.
+// StopBudget is the part of grace that is left for stopping programs, without the drain before it
+// and the reserve for KILL after it. It is not below 0.
 func StopBudget(grace, drain time.Duration) time.Duration {
 	return max(grace-drain-KillReserve(grace), 0)
 }
 
 // GraceFor is the shortest budget of a shutdown that leaves stop for the programs.
 func GraceFor(stop, drain time.Duration) time.Duration {
-	// The reserve is a fifth up to 10 s, which is 8 s without it; see KillReserve.
+	// The reserve is a fifth of a budget up to 10 s, of which 8 s are left; see KillReserve.
 	if need := stop + drain; need > 8*time.Second {
 		return need + 2*time.Second
 	}

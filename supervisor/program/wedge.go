@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// Wedge says when a RUNNING program counts as wedged: it lives, and does not work any more. A
-// zero duration switches its rule off.
+// Wedge says when a RUNNING program counts as wedged: it lives but does no work any more. A zero
+// duration switches its rule off.
 type Wedge struct {
-	NoOutput    time.Duration `json:"no_output,omitempty"`    // no byte on standard output or error
-	Spinning    time.Duration `json:"spinning,omitempty"`     // a whole processor or more wanted, and no output
-	Blocked     time.Duration `json:"blocked,omitempty"`      // one process in an uninterruptible sleep (state D)
+	NoOutput    time.Duration `json:"no_output,omitempty"`    // no output on standard output or error for this long
+	Spinning    time.Duration `json:"spinning,omitempty"`     // no output for this long, while it uses or waits for at least about one processor
+	Blocked     time.Duration `json:"blocked,omitempty"`      // one process in an uninterruptible sleep (state D) for this long
 	StackSignal string        `json:"stack_signal,omitempty"` // sent first, so that the program writes its stacks
 }
 
-// On tells whether any rule is.
+// On tells whether any rule is on.
 func (w Wedge) On() bool { return w.NoOutput > 0 || w.Spinning > 0 || w.Blocked > 0 }
 
-// The least and the longest time between two looks at a program.
+// The shortest and the longest time between two checks of a program.
 const (
 	minWedgeLook = 250 * time.Millisecond
 	maxWedgeLook = 30 * time.Second
 )
 
-// Every is how often the program must be looked at: four times within the shortest rule.
+// Every is how often the program must be checked: four times within the shortest rule.
 func (w Wedge) Every() time.Duration {
 	shortest := 4 * maxWedgeLook
 	for _, d := range []time.Duration{w.NoOutput, w.Spinning, w.Blocked} {
@@ -35,36 +35,36 @@ func (w Wedge) Every() time.Duration {
 	return max(shortest/4, minWedgeLook)
 }
 
-// Vitals is one look at the processes of a run.
+// Vitals is one reading of the processes of a run.
 type Vitals struct {
 	Output   uint64        // bytes written so far
 	CPU      time.Duration // used so far
-	Runnable time.Duration // CPU and waiting for a processor so far, of what lives; 0 if it is not known
+	Runnable time.Duration // CPU time and time spent waiting for a processor so far, of living members; 0 if unknown
 	Blocked  []int         // pids in an uninterruptible sleep
 }
 
-// spinningShare is how much of a processor a program uses or waits for at least while it
-// spins.
+// spinningShare is how much of a processor a program uses or waits for at least when it counts as
+// spinning.
 const spinningShare = 0.9
 
-// WedgeWatch judges the looks at one run.
+// WedgeWatch judges the readings of one run.
 type WedgeWatch struct {
 	rules Wedge
 	last  Vitals
 	at    time.Time
 
-	wrote, calm time.Time         // last output; last time that it was not spinning
-	blocked     map[int]time.Time // since when each process has been seen blocked
+	wrote, calm time.Time         // time of the last output; last time that it was not spinning
+	blocked     map[int]time.Time // since when each process has been blocked
 }
 
-// NewWedgeWatch begins with the first look.
+// NewWedgeWatch begins with the first reading.
 func NewWedgeWatch(rules Wedge, now time.Time, v Vitals) *WedgeWatch {
 	w := &WedgeWatch{rules: rules, last: v, at: now, wrote: now, calm: now}
 	w.block(now, v)
 	return w
 }
 
-// block takes note of the processes that are blocked.
+// block records the processes that are blocked.
 func (w *WedgeWatch) block(now time.Time, v Vitals) {
 	since := make(map[int]time.Time, len(v.Blocked))
 	for _, pid := range v.Blocked {
@@ -76,7 +76,7 @@ func (w *WedgeWatch) block(now time.Time, v Vitals) {
 	w.blocked = since
 }
 
-// Look takes a later look. It returns why the program is wedged, "" while it is not.
+// Look judges a further reading. It returns why the program is wedged, or "" if it is not.
 func (w *WedgeWatch) Look(now time.Time, v Vitals) string {
 	if v.Output != w.last.Output {
 		w.wrote, w.calm = now, now
@@ -100,7 +100,8 @@ func (w *WedgeWatch) Look(now time.Time, v Vitals) string {
 	return ""
 }
 
-// longest is the process that has been blocked longest, the lowest pid of several; 0 for none.
+// longest is the process that has been blocked longest, of several the one with the lowest pid; 0
+// if there is none.
 func (w *WedgeWatch) longest() (pid int) {
 	for p, since := range w.blocked {
 		if was, ok := w.blocked[pid]; !ok || cmp.Or(since.Compare(was), cmp.Compare(p, pid)) < 0 {

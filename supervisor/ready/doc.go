@@ -1,11 +1,10 @@
-// Package ready finds out whether a program that runs is ready and healthy: by
-// what it says (sd_notify, a newline on a descriptor, a line in its log) and by
-// asking it (http, tcp, unix, grpc, exec, file).
+// Package ready finds out whether a running program is ready and healthy. The program reports it
+// (sd_notify, a newline on a descriptor, a line in its log), or a probe asks (http, tcp, unix,
+// grpc, exec, file).
 //
-// It reports facts with a reason in words; what follows from them is decided
-// elsewhere. It must never signal or start a process itself, never believe a
-// message whose sender the kernel has not vouched for, and never wait without
-// bound for anything a program controls.
+// It reports facts with a reason in words; other packages decide what follows. It must never signal
+// or start a process itself. It must never believe a message whose sender the kernel has not
+// confirmed. It must never wait without limit for anything that a program controls.
 package ready
 
 import (
@@ -15,20 +14,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// Config is what a Watcher needs from its surroundings.
+// Config is what a Watcher needs from other packages.
 type Config struct {
-	// Notifier receives sd_notify messages; nil makes notify probes and watchdogs
-	// fail with a reason.
+	// Notifier receives sd_notify messages. If it is nil, notify probes and watchdogs fail with a
+	// reason.
 	Notifier *Notifier
-	// Logs is where log probes look; nil makes them fail with a reason.
+	// Logs is what log probes read; nil makes them fail with a reason.
 	Logs *logs.Plane
-	// Exec runs the command of an exec probe for t's program and returns its exit
-	// status and the beginning of its output. It must end what it started when
-	// ctx ends. nil makes exec probes fail with a reason.
+	// Exec runs the command of an exec probe for t's program and returns its exit status and the
+	// start of its output. When ctx ends, it must end what it started. nil makes exec probes fail
+	// with a reason.
 	Exec func(ctx context.Context, t Target, argv []string) (status int, output []byte, err error)
 }
 
-// Target is the run of a program that is watched.
+// Target is the run that is watched.
 type Target struct {
 	Program string
 	Run     uint64
@@ -36,8 +35,8 @@ type Target struct {
 	Env     []string
 	Dir     string // relative paths of file and unix probes start here
 
-	// ReadyFD is the read end of the pipe that an fd probe waits on, as os.Pipe
-	// gives it (deadlines must work). Watch closes it when it returns.
+	// ReadyFD is the read end of the pipe for an fd probe. It must support deadlines, as a file of
+	// os.Pipe does. Watch closes it when it returns.
 	ReadyFD ReadFD
 }
 
@@ -48,22 +47,20 @@ type ReadFD interface {
 	Close() error
 }
 
-// Result is what is known of a target.
+// Result is the present result for a target.
 type Result struct {
 	Program string
 	Run     uint64
-	// Ready is the answer: of Watch, whether the readiness condition holds; of
-	// Check, whether the program is healthy.
+	// Ready is the answer. For Watch, it tells whether the readiness condition holds; for Check,
+	// whether the program is healthy.
 	Ready bool
-	// Final is set in the last result of a Watch: ready, or never will be.
+	// Final is set in the last result of a Watch: the target is ready, or will never be.
 	Final bool
-	// Reason says in words what was found: "http http://…: connection refused
-	// (attempt 5)".
+	// Reason describes the result in words: "http http://…: connection refused (attempt 5)".
 	Reason string
 	// Failures is how many attempts of the probe behind Reason failed in a row.
 	Failures int
-	// Output is the beginning of what the probe got to read, at most 512 bytes,
-	// printable.
+	// Output is the start of what the probe read, at most 512 bytes, printable.
 	Output string
 }
 
@@ -73,11 +70,10 @@ type Watcher struct{ cfg Config }
 // New makes a Watcher.
 func New(cfg Config) *Watcher { return &Watcher{cfg: cfg} }
 
-// Times used where the manifest says nothing.
+// The times used if the manifest sets none.
 const (
-	// firstInterval is the pause after the first failed attempt of a readiness
-	// probe; it doubles up to maxInterval, so that a quick program is seen at once
-	// and a slow one costs little.
+	// firstInterval is the pause after the first failed attempt of a readiness probe. It doubles up
+	// to maxInterval. So a quick program is ready at once, and a slow one causes little work.
 	firstInterval = 50 * time.Millisecond
 	maxInterval   = time.Second
 	minInterval   = 10 * time.Millisecond

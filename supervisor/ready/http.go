@@ -16,10 +16,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// probeClient asks programs of this box directly: no proxy, no kept connections
-// that a probe would have to trust, no redirect followed (a redirect is an answer
-// and could lead anywhere), headers bounded. Certificates are not verified, as
-// kubelet does not: the question is whether the program answers.
+// probeClient makes a client that asks programs of this box directly. It uses no proxy and keeps no
+// connections. It follows no redirect: a redirect is an answer, and its target could be anywhere.
+// The size of headers is limited. Certificates are not verified, as in the kubelet, because the
+// question is only whether the program answers.
 func probeClient(h2c bool) *http.Client {
 	transport := &http.Transport{
 		DisableKeepAlives:      true,
@@ -60,16 +60,16 @@ func httpGet(ctx context.Context, target string) ([]byte, error) {
 	if err != nil {
 		return nil, withoutURL(err)
 	}
-	defer resp.Body.Close() // only read
+	defer resp.Body.Close() // the body was only read
 	if resp.StatusCode >= 200 && resp.StatusCode < 400 {
 		return nil, nil
 	}
-	// A body that breaks off is no worse than the status already is.
+	// If the body breaks off, the status already decides.
 	output, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
 	return output, errors.New("status " + resp.Status)
 }
 
-// withoutURL drops the URL, which may hold a password and is in the name anyway.
+// withoutURL removes the URL, which may hold a password and is already in the probe's name.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -78,9 +78,9 @@ func withoutURL(err error) error {
 	return err
 }
 
-// grpcDialect asks grpc.health.v1.Health/Check over cleartext HTTP/2
-// (https://github.com/grpc/grpc/blob/master/doc/health-checking.md). The two
-// messages have one field each; a whole gRPC client is not needed for them.
+// grpcDialect calls grpc.health.v1.Health/Check over cleartext HTTP/2
+// (https://github.com/grpc/grpc/blob/master/doc/health-checking.md). It needs no gRPC client,
+// because the two messages have one field each.
 func grpcDialect(_ *Watcher, _ Target, p program.Probe) dialect {
 	poll := func(ctx context.Context) ([]byte, error) {
 		address, service, _ := strings.Cut(p.Target, "/")
@@ -106,7 +106,7 @@ func grpcCheck(ctx context.Context, address, service string) error {
 	if err != nil {
 		return withoutURL(err)
 	}
-	defer resp.Body.Close() // only read
+	defer resp.Body.Close() // the body was only read
 	if resp.StatusCode != http.StatusOK {
 		return errors.New("status " + resp.Status)
 	}
@@ -120,11 +120,11 @@ func grpcCheck(ctx context.Context, address, service string) error {
 	return servingStatus(body)
 }
 
-// maxHealthResponse bounds a message that needs seven bytes.
+// maxHealthResponse is the limit for a message that needs seven bytes.
 const maxHealthResponse = 1 << 10
 
-// grpcStatus reads the status from the trailers, or from the headers of a
-// response that has nothing else.
+// grpcStatus reads the status from the trailers, or from the headers if the response has only
+// headers.
 func grpcStatus(resp *http.Response) error {
 	for _, h := range []http.Header{resp.Trailer, resp.Header} {
 		if code := h.Get("Grpc-Status"); code != "" && code != "0" {
@@ -167,8 +167,8 @@ func servingStatus(frame []byte) error {
 
 var errBadMessage = errors.New("the answer is not a HealthCheckResponse")
 
-// statusField walks a protobuf message for field 1, a varint; it is 0 when
-// absent. Other fields are skipped, as protobuf wants.
+// statusField searches a protobuf message for field 1, a varint. It returns 0 if the field is
+// absent, and skips other fields, as protobuf requires.
 func statusField(msg []byte) (status uint64, err error) {
 	for len(msg) > 0 {
 		tag, n := binary.Uvarint(msg)

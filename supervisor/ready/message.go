@@ -22,27 +22,26 @@ type Message struct {
 	Ready     bool
 	Reloading bool
 	Stopping  bool
-	Status    *string // STATUS=, printable, at most 1024 bytes; nil when absent
-	Errno     int     // ERRNO=, 0 when absent
-	// MainPID is the pid that the program wants to be judged by, 0 when absent.
-	// It has been checked to belong to the same run.
+	Status    *string // STATUS=, printable, at most 1024 bytes; nil if absent
+	Errno     int     // ERRNO=, 0 if absent
+	// MainPID is the process that the program declares as its main process, 0 if absent. It belongs
+	// to the same run: this was checked.
 	MainPID int
-	// Extend is EXTEND_TIMEOUT_USEC=: from now, this long is still needed.
+	// Extend is EXTEND_TIMEOUT_USEC=: how much longer the program needs, from now on.
 	Extend time.Duration
 
 	Watchdog        bool          // WATCHDOG=1: a sign of life
-	WatchdogTrigger bool          // WATCHDOG=trigger: the program asks to be seen as failed
-	WatchdogTimeout time.Duration // WATCHDOG_USEC=: a new timeout, 0 when absent
+	WatchdogTrigger bool          // WATCHDOG=trigger: the program reports its own failure
+	WatchdogTimeout time.Duration // WATCHDOG_USEC=: a new timeout, 0 if absent
 }
 
-// maxMessage is systemd's bound for a datagram (PIPE_BUF).
+// maxMessage is systemd's limit for a datagram (PIPE_BUF).
 const maxMessage = 4096
 
 const maxStatus = 1024
 
-// parseMessage reads the text of a datagram. Unknown keys are skipped, as
-// sd_notify(3) wants; a known key with a value that makes no sense is an error,
-// and nothing of such a datagram counts.
+// parseMessage reads the text of a datagram. It skips unknown keys, as sd_notify(3) requires. A
+// known key with an invalid value is an error, and the whole datagram is then ignored.
 func parseMessage(b []byte) (Message, error) {
 	var m Message
 	if len(b) > maxMessage {
@@ -130,8 +129,8 @@ func microseconds(v string) (time.Duration, error) {
 	return time.Duration(n) * time.Microsecond, err
 }
 
-// printable makes text of a program fit to be shown: valid UTF-8 without control
-// or formatting characters, at most limit bytes.
+// printable turns text of a program into valid UTF-8 without control or formatting characters, at
+// most limit bytes.
 func printable(s string, limit int) string {
 	var out strings.Builder
 	for _, r := range s {

@@ -15,15 +15,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// dialect is one probe made ready to use. Either poll asks once, or wait returns
-// when the program has said so itself.
+// dialect is one probe that is ready to use. Either poll asks once, or wait returns when the
+// program has reported its readiness.
 type dialect struct {
 	name string
 	poll func(ctx context.Context) (output []byte, err error)
 	wait func(ctx context.Context) error
 }
 
-// maker makes a dialect ready to use.
+// maker makes the dialect of a probe.
 type maker func(w *Watcher, t Target, p program.Probe) dialect
 
 // makers has a row for every row of program.Dialects.
@@ -78,8 +78,8 @@ func fdDialect(_ *Watcher, t Target, p program.Probe) dialect {
 			return errNoFD
 		}
 		stop := context.AfterFunc(ctx, func() {
-			// Ends a read that waits. It fails only for a closed descriptor, whose
-			// read has ended too.
+			// This ends a waiting read. It fails only for a closed descriptor, where the read has
+			// ended too.
 			_ = t.ReadyFD.SetReadDeadline(time.Unix(1, 0))
 		})
 		defer stop()
@@ -149,7 +149,7 @@ func dial(ctx context.Context, network, addr string) error {
 	if err != nil {
 		return err
 	}
-	_ = conn.Close() // that it was accepted is all we wanted to know
+	_ = conn.Close() // the probe only checks that the connection is accepted
 	return nil
 }
 
@@ -167,8 +167,8 @@ func execDialect(w *Watcher, t Target, p program.Probe) dialect {
 	return dialect{name: "exec " + strings.Join(p.Argv, " "), poll: poll}
 }
 
-// fileDialect asks for a path's existence. A file system that hangs holds one
-// goroutine, not one for each attempt.
+// fileDialect checks whether a path exists. If the file system hangs, only one goroutine hangs, not
+// one for each attempt.
 func fileDialect(_ *Watcher, t Target, p program.Probe) dialect {
 	var pending chan error
 	poll := func(ctx context.Context) ([]byte, error) {
@@ -198,7 +198,7 @@ func inDir(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// plain takes the layers off an error that repeat what the probe's name says.
+// plain removes those layers of an error that repeat the probe's name.
 func plain(err error) string {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {

@@ -10,26 +10,24 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// finding is what one probe has found out.
+// finding is the result of one probe.
 type finding struct {
 	probe    int
 	ok       bool
-	final    bool // a probe that cannot succeed any more, or need not
+	final    bool // the probe cannot succeed any more, or has succeeded
 	reason   string
 	output   string
 	failures int
 }
 
-// Watch finds out when t becomes ready and returns when that is known: all (or
-// any) of r's probes have succeeded, none can any more, or ctx ended. r's
-// deadline is not for Watch to keep: the program may be granted more time
-// (EXTEND_TIMEOUT_USEC), so whoever grants it ends ctx. report gets a result
-// whenever there is something new to say; the last one has Final set, unless ctx
-// ended. It is called by one goroutine at a time and must not block. Without
-// probes the target is ready at once.
+// Watch finds out when t becomes ready. It returns when all (or any) of r's probes have succeeded,
+// when none can succeed any more, or when ctx has ended. Watch does not apply r's deadline: the
+// caller may grant the program more time (EXTEND_TIMEOUT_USEC), so the caller ends ctx. report gets
+// each new result; the last one has Final set, unless ctx ended. report is called by one goroutine
+// at a time and must not block. Without probes the target is ready at once.
 func (w *Watcher) Watch(ctx context.Context, t Target, r program.Readiness, report func(Result)) {
 	if t.ReadyFD != nil {
-		defer t.ReadyFD.Close() // only ever read
+		defer t.ReadyFD.Close() // the descriptor is only read
 	}
 	state := make([]finding, len(r.Probes))
 	last := Result{Program: t.Program, Run: t.Run}
@@ -65,8 +63,8 @@ func summarize(t Target, state []finding, latest finding, anyOne bool) Result {
 	return res
 }
 
-// findings runs every probe in its own goroutine and yields what they find. When
-// the loop over it ends, or ctx does, all of them are ended.
+// findings runs every probe in its own goroutine and yields their results. All probes end when the
+// loop over findings ends, or when ctx ends.
 func (w *Watcher) findings(ctx context.Context, t Target, probes []program.Probe,
 	run func(ctx context.Context, d dialect, p program.Probe, found func(finding))) func(func(finding) bool) {
 	return func(yield func(finding) bool) {
@@ -180,10 +178,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Check judges the health of t until ctx ends. A probe that fails h.Failures
-// times in a row (3 when 0) makes the target unhealthy, its Successes in a row
-// (1 when 0) make it healthy again; a missed watchdog makes it unhealthy at once.
-// report gets the first judgement and every change; it must not block.
+// Check judges the health of t until ctx ends. If a probe fails h.Failures times in a row (3 if 0),
+// the target is unhealthy. After its Successes in a row (1 if 0), the target is healthy again. A
+// missed watchdog makes it unhealthy at once. report gets the first result and every change; it
+// must not block.
 func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report func(Result)) {
 	probes := slices.Clone(h.Probes)
 	limit := h.Failures
@@ -219,10 +217,10 @@ func (w *Watcher) Check(ctx context.Context, t Target, h program.Health, report 
 	}
 }
 
-// judge tries one probe for ever and says when its verdict may have changed.
+// judge repeats one probe and reports each result that may change the verdict.
 func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit int, found func(finding)) {
 	if d.poll == nil {
-		return // a notification is said once; it tells nothing of health
+		return // a notification comes only once and says nothing about health
 	}
 	interval := p.Interval
 	if interval <= 0 {
@@ -252,7 +250,7 @@ func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit i
 	}
 }
 
-// watchdog expects a WATCHDOG=1 in every timeout.
+// watchdog expects a WATCHDOG=1 within every timeout.
 func (w *Watcher) watchdog(ctx context.Context, t Target, timeout time.Duration, found func(finding)) {
 	if w.cfg.Notifier == nil {
 		found(finding{reason: "watchdog: " + errNoNotifier.Error()})

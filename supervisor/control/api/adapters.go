@@ -8,8 +8,8 @@ import (
 	"net/url"
 )
 
-// AdaptersPrefix is before the paths of the management API on the control
-// socket, which has events and a status of its own.
+// AdaptersPrefix precedes the paths of the management API on the control socket, because the socket
+// has its own events and status.
 const AdaptersPrefix = "/adapters"
 
 // AdapterRequest is one request to the slots of the box.
@@ -21,9 +21,8 @@ type AdapterRequest struct {
 	Body   io.Reader // nil = none
 }
 
-// Adapters sends r and returns the answer when it is a success; the caller
-// closes its body. A refusal is *Error; its code is one of the slots' then, such
-// as NOT_FOUND.
+// Adapters sends r and returns the answer if it is a success. The caller closes its body. A refusal
+// is an *Error with a code of the slots, such as NOT_FOUND.
 func (c *Client) Adapters(ctx context.Context, r AdapterRequest) (*http.Response, error) {
 	target, err := url.Parse("http://agentinit" + AdaptersPrefix + r.Path)
 	if err != nil {
@@ -44,8 +43,7 @@ func (c *Client) Adapters(ctx context.Context, r AdapterRequest) (*http.Response
 	return Answered(resp)
 }
 
-// Answered returns an answer that is a success. Any other is closed and becomes
-// its *Error.
+// Answered returns a successful answer. For any other, it closes the answer and returns its *Error.
 func Answered(resp *http.Response) (*http.Response, error) {
 	if resp.StatusCode < 300 {
 		return resp, nil

@@ -14,37 +14,37 @@ type AuditEntry struct {
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"`
 	Via  string    `json:"via"` // socket, http, signal
-	// Action is what was asked for: stop, apply, signal TERM, POST /v1/agents.
+	// Action is what was requested: stop, apply, signal TERM, POST /v1/agents.
 	Action string `json:"action"`
-	// Outcome is "refused", or of an HTTP request its status; else empty.
+	// Outcome is "refused", or the status of an HTTP request; otherwise it is empty.
 	Outcome string `json:"outcome,omitempty"`
-	// Principal is who it was by key or token, Remote from where, over HTTP.
+	// Over HTTP, Principal is the holder of the key or token, and Remote the address.
 	Principal string     `json:"principal,omitempty"`
 	Remote    string     `json:"remote,omitempty"`
 	Peer      *AuditPeer `json:"peer,omitempty"`
-	// Details are the request's own: the programs, the reason.
+	// Details are fields of the request, such as the programs and the reason.
 	Details map[string]json.RawMessage `json:"details,omitempty"`
-	// Prev is the hash of the line before, Hash that of this one.
+	// Prev is the hash of the line before, Hash the hash of this line.
 	Prev string `json:"prev"`
 	Hash string `json:"hash"`
 }
 
-// AuditPeer is the process that asked, as the kernel told of it. PID 0 is a process
+// AuditPeer is the process that made the request, as the kernel reported it. PID 0 means a process
 // of another pid namespace.
 type AuditPeer struct {
 	PID     int    `json:"pid"`
 	UID     uint32 `json:"uid"`
 	Exe     string `json:"exe,omitempty"`
-	Program string `json:"program,omitempty"` // the supervised one it belongs to
+	Program string `json:"program,omitempty"` // the supervised program that it belongs to
 }
 
 // AuditReport is the result of checking the record's file.
 type AuditReport struct {
 	Lines int    `json:"lines"`
-	First uint64 `json:"first"` // numbers of the first and the last entry; 0 without any
+	First uint64 `json:"first"` // numbers of the first and the last entry; 0 if there are none
 	Last  uint64 `json:"last"`
 	Head  string `json:"head"` // hash of the last line
-	// Problem says which line is not as it was written, or is missing; "" is none.
+	// Problem says which line was changed or is missing; "" means none.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -58,8 +58,8 @@ func (c *Client) Audit(ctx context.Context, since uint64, each func(AuditEntry) 
 	return stream(ctx, c, "/v1/audit", q, each)
 }
 
-// AuditCheck checks the file of the record against itself and against what agentinit
-// remembers.
+// AuditCheck checks the file of the record for consistency, and compares it with what agentinit has
+// in memory.
 func (c *Client) AuditCheck(ctx context.Context) (AuditReport, error) {
 	var out AuditReport
 	err := c.quick(ctx, http.MethodGet, "/v1/audit/check", nil, nil, &out)

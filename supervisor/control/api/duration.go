@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Duration writes a length of time for people, in at most two units and rounded
-// down: 350ms, 2.1s, 45s, 3m12s, 2h05m, 3d04h. Negative is 0s.
+// Duration formats a length of time for people, in at most two units and rounded down: 350ms, 2.1s,
+// 45s, 3m12s, 2h05m, 3d04h. A negative one is 0s.
 func Duration(d time.Duration) string {
 	switch {
 	case d <= 0:

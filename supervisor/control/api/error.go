@@ -15,11 +15,11 @@ const (
 	CodeUnknownProgram Code = "unknown_program" // no program has that name
 	CodeAmbiguous      Code = "ambiguous_name"  // a prefix fits several programs
 	CodeForbidden      Code = "forbidden"       // the peer may not do this
-	CodeConflict       Code = "conflict"        // not possible in the state met
+	CodeConflict       Code = "conflict"        // not possible in the present state
 	CodeInvalid        Code = "invalid"         // the manifest is invalid; see Findings
-	CodeTimeout        Code = "timeout"         // what was waited for did not come in time
-	CodeFailed         Code = "failed"          // tried, and did not work
-	CodeShuttingDown   Code = "shutting_down"   // nothing is started any more
+	CodeTimeout        Code = "timeout"         // the condition did not hold in time
+	CodeFailed         Code = "failed"          // it was tried and failed
+	CodeShuttingDown   Code = "shutting_down"   // no program is started any more
 	CodeUnsupported    Code = "unsupported"     // this agentinit does not offer it
 	CodeNotFound       Code = "not_found"       // no such route
 	CodeMethod         Code = "method_not_allowed"
@@ -28,7 +28,7 @@ const (
 	CodeInternal       Code = "internal"
 )
 
-// codeStatus is the one place where a code becomes an HTTP status.
+// codeStatus is the one place that maps a code to an HTTP status.
 var codeStatus = map[Code]int{
 	CodeBadRequest:     http.StatusBadRequest,
 	CodeUnknownProgram: http.StatusNotFound,
@@ -47,7 +47,7 @@ var codeStatus = map[Code]int{
 	CodeInternal:       http.StatusInternalServerError,
 }
 
-// HTTPStatus is the status a failure of this kind is answered with.
+// HTTPStatus is the HTTP status of an answer with this code.
 func (c Code) HTTPStatus() int {
 	if s, ok := codeStatus[c]; ok {
 		return s
@@ -64,11 +64,10 @@ type Error struct {
 	Message string `json:"detail"`
 	Code    Code   `json:"code"`
 	Hint    string `json:"hint,omitempty"`
-	// Program and State are the program the error is about and the state it
-	// was met in.
+	// Program and State are the program that the error is about, and its state at that time.
 	Program string `json:"program,omitempty"`
 	State   string `json:"state,omitempty"`
-	// Candidates are the names that may have been meant.
+	// Candidates are names that the user may have meant.
 	Candidates []string  `json:"candidates,omitempty"`
 	Findings   []Finding `json:"findings,omitempty"`
 }
@@ -87,7 +86,7 @@ func (e *Error) Error() string {
 	return e.Message + " (" + e.Hint + ")"
 }
 
-// UnreachableError says that there is no server at the socket.
+// UnreachableError says that no server answers on the socket.
 type UnreachableError struct {
 	Socket string
 	Err    error
@@ -99,7 +98,7 @@ func (e *UnreachableError) Error() string {
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// CodeOf returns the code of the Error in err's chain, or "" without one.
+// CodeOf returns the code of the Error in err's chain, or "" if there is none.
 func CodeOf(err error) Code {
 	var e *Error
 	if errors.As(err, &e) {

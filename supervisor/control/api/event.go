@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Event is one event as it travels: a flat JSON object whose unknown keys are
-// Fields. It encodes to the very bytes it was decoded from.
+// Event is one event as it is sent: a flat JSON object whose unknown keys become Fields. It encodes
+// to exactly the bytes it was decoded from.
 type Event struct {
 	Seq     uint64
 	Time    time.Time
@@ -32,11 +32,11 @@ type Change struct {
 	Reason    string `json:"reason,omitempty"`
 }
 
-// EventLagged is the name of the event that stands for those the ring had
-// already given up when they should have been read.
+// EventLagged is the name of the event that replaces the events that the ring had already
+// overwritten.
 const EventLagged = "Lagged"
 
-// UnmarshalJSON reads the flat form; only what is no object is an error.
+// UnmarshalJSON reads the flat form. It fails only if data is not an object.
 func (e *Event) UnmarshalJSON(data []byte) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
@@ -55,14 +55,14 @@ func (e *Event) UnmarshalJSON(data []byte) error {
 		if !ok {
 			continue
 		}
-		// A key of another type than usual stays a field: one strange event must
-		// not end a stream of good ones.
+		// A key with an unusual type stays in Fields, so that one strange event does not end the
+		// stream.
 		if json.Unmarshal(value, k.to) == nil {
 			delete(fields, k.key)
 		}
 	}
 	if _, strange := fields["change"]; strange {
-		e.Change = nil // what a failed decoding has begun
+		e.Change = nil // a failed decoding may have set it
 	}
 	if len(fields) > 0 {
 		e.Fields = fields
@@ -70,8 +70,8 @@ func (e *Event) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON returns the bytes the event was read from; an event that was
-// never read is an error.
+// MarshalJSON returns the bytes from which the event was read. It fails for an event that was not
+// read.
 func (e Event) MarshalJSON() ([]byte, error) {
 	if e.raw == nil {
 		return nil, fmt.Errorf("event %d was not read from the wire", e.Seq)

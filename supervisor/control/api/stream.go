@@ -11,16 +11,15 @@ import (
 	"strconv"
 )
 
-// Logs calls each for every line of output that q selects, in order of time.
-// It returns nil when the stream has ended, each's error when that returns one.
-// A stream that breaks off in the middle is *UnreachableError.
+// Logs calls each for every line of output that q selects, in order of time. It returns nil at the
+// end of the stream, or the error that each returns. If the stream breaks off, the error is
+// *UnreachableError.
 func (c *Client) Logs(ctx context.Context, q LogQuery, each func(LogLine) error) error {
 	return stream(ctx, c, "/v1/logs", q.values(), each)
 }
 
-// Events calls each for every event after number since that the ring still
-// holds, and with follow for every later one. A Lagged event stands for events
-// that are gone.
+// Events calls each for every event after number since that the ring still holds. With follow, it
+// continues with later events. A Lagged event stands for events that were overwritten.
 func (c *Client) Events(ctx context.Context, since uint64, follow bool, each func(Event) error) error {
 	v := url.Values{"since": {strconv.FormatUint(since, 10)}}
 	if follow {
@@ -29,8 +28,8 @@ func (c *Client) Events(ctx context.Context, since uint64, follow bool, each fun
 	return stream(ctx, c, "/v1/events", v, each)
 }
 
-// stream reads JSON lines. An empty line is a sign of life and nothing more;
-// the last line is an empty object, so that an end can be told from a break.
+// stream reads JSON lines. An empty line only shows that the server is alive. The last line is an
+// empty object, which tells a complete stream from a broken one.
 func stream[T any](ctx context.Context, c *Client, path string, query url.Values, each func(T) error) error {
 	resp, err := c.send(ctx, http.MethodGet, path, query, nil)
 	if err != nil {

@@ -1,8 +1,7 @@
-// Package controltest is a box for tests of the control socket and its clients:
-// a supervisor whose programs do at once what they are told, with logs, a boot
-// record and the rest in memory.
+// Package controltest is a fake box for tests of the control socket and its clients. Its supervisor
+// carries out each request at once. Logs, boot record and the rest are in memory.
 //
-// It must never start a process, and nothing but tests may import it.
+// It must not start a process, and only tests may import it.
 package controltest
 
 import (
@@ -28,11 +27,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Epoch is the time at which a Box stands.
+// Epoch is the time at which the clock of a Box stands.
 var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// Box is the fake. Its exported fields are set before it is used; its methods
-// may be called from any goroutine.
+// Box is the fake box. Set its exported fields before you use it. Its methods may be called from
+// any goroutine.
 type Box struct {
 	Bus *event.Bus
 	// Reopened counts the requests to reopen log files.
@@ -41,13 +40,13 @@ type Box struct {
 	Hold []string
 	// Fails names programs whose start ends in FATAL.
 	Fails []string
-	// Refuse names programs about which every request is refused.
+	// Refuse names programs for which every request is refused.
 	Refuse []string
 	// Owners maps a pid to the program whose tree it is in.
 	Owners   func(pid int) (string, bool)
 	Lines    []logs.Line
 	BootData api.Boot
-	// BootBefore is the boot before; without StartedAt there was none.
+	// BootBefore is the record of the boot before; if StartedAt is not set, there was none.
 	BootBefore api.Boot
 	Result     api.ApplyResult
 	ApplyErr   error
@@ -55,8 +54,8 @@ type Box struct {
 	Audit      *audit.Log
 	Crashes    map[string]supervisor.Crash
 	Refusals   map[string][]supervisor.Refusal
-	// ProbeJSON are answers of the probe routes by path; the others tell their
-	// path.
+	// ProbeJSON holds the answers of the probe routes by path. A route without an entry answers
+	// with its path.
 	ProbeJSON map[string]string
 
 	mu        sync.Mutex
@@ -178,7 +177,7 @@ func (b *Box) Add(p supervisor.Status) {
 	b.programs = append(b.programs, p)
 }
 
-// Set changes one program and tells of it.
+// Set changes one program and publishes an event about it.
 func (b *Box) Set(name string, change func(*supervisor.Status)) {
 	b.mu.Lock()
 	i := slices.IndexFunc(b.programs, func(p supervisor.Status) bool { return p.Name == name })
@@ -215,7 +214,7 @@ func (b *Box) Release(name string) {
 	})
 }
 
-// each acts on the programs, but not on those whose state refuses it.
+// each acts on those programs whose state does not refuse it.
 func (b *Box) each(names []string, refuses func(supervisor.Status) bool, act func(*supervisor.Status)) error {
 	var errs []error
 	for _, name := range names {
@@ -247,7 +246,7 @@ func (b *Box) state(name string) program.State {
 
 func willing(supervisor.Status) bool { return false }
 
-// Start makes programs RUNNING, or what Hold and Fails say.
+// Start makes programs RUNNING, or what Hold and Fails demand.
 func (b *Box) Start(_ context.Context, names ...string) error {
 	return b.each(names, func(p supervisor.Status) bool {
 		return p.State == program.Running || p.State == program.Starting
@@ -281,7 +280,7 @@ func (b *Box) Stop(_ context.Context, names ...string) error {
 	})
 }
 
-// Restart is Start of whatever it is.
+// Restart is Start in every state.
 func (b *Box) Restart(_ context.Context, names ...string) error {
 	return b.each(names, willing, b.start)
 }
@@ -315,7 +314,7 @@ func (b *Box) Shutdowns() []string {
 	return slices.Clone(b.shutdowns)
 }
 
-// Read gives the lines that fit, then waits for the end when following.
+// Read gives the selected lines. When following, it then waits for the end of the context.
 func (b *Box) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
 	return func(yield func(logs.Line) bool) {
 		for _, l := range b.fitting(q) {
@@ -348,7 +347,7 @@ func (b *Box) fitting(q logs.Query) []logs.Line {
 	return fit
 }
 
-// usage is one process a program.
+// usage reports one process for each program.
 func (b *Box) usage() []api.ProgramUsage {
 	var all []api.ProgramUsage
 	for _, p := range b.Snapshot().Programs {
@@ -357,7 +356,7 @@ func (b *Box) usage() []api.ProgramUsage {
 	return all
 }
 
-// processes is the program and a child of it that has chosen a strange name.
+// processes returns the program's process and a child with a strange name.
 func (b *Box) processes(name string, _ uint64) []api.Process {
 	for _, p := range b.Snapshot().Programs {
 		if p.Name == name && p.PID != 0 {

@@ -15,12 +15,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// syslog sends messages of RFC 5424: one in a datagram over unix and udp (RFC 5426),
-// with their length in front over tcp (RFC 6587, 3.4.1) and tls (RFC 5425).
+// syslog sends messages of RFC 5424. Over unix and udp, one datagram holds one message (RFC 5426).
+// Over tcp (RFC 6587, 3.4.1) and tls (RFC 5425), the length comes before each message.
 type syslog struct {
 	network, address string
 	host             string
-	tls              *tls.Config // nil without
+	tls              *tls.Config // nil if tls is not used
 	conn             net.Conn
 }
 
@@ -31,7 +31,7 @@ const (
 	severityInfo = 6
 )
 
-// maxDatagram is below what one UDP datagram can hold over IPv4.
+// maxDatagram is a little less than one UDP datagram can hold over IPv4.
 const maxDatagram = 65000
 
 func newSyslog(cfg Config) (*syslog, error) {
@@ -71,7 +71,7 @@ func withPort(u *url.URL, port string) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// trusted reads certificates; nil is the system's.
+// trusted reads certificates; nil means those of the system.
 func trusted(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -107,8 +107,8 @@ func (s *syslog) send(ctx context.Context, batch []logs.Line) error {
 	return err
 }
 
-// hungUp tells whether the other side has closed: what is written then is lost without
-// an error.
+// hungUp tells whether the other side has closed the connection. Data written after that would be
+// lost without an error.
 func (s *syslog) hungUp() bool {
 	if s.conn.SetReadDeadline(time.Now().Add(time.Millisecond)) != nil {
 		return true
@@ -157,8 +157,8 @@ func (s *syslog) message(line logs.Line) []byte {
 		line.Time.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), s.host, printable(line.Program, 48), line.PID, line.Stream, line.Text)
 }
 
-// printable makes a header field of RFC 5424: printable ASCII without spaces, at most n
-// of it, "-" for nothing.
+// printable makes a header field of RFC 5424: at most n characters of printable ASCII without
+// spaces, "-" if there are none.
 func printable(text string, n int) string {
 	out := []byte(text[:min(len(text), n)])
 	for i, c := range out {
@@ -174,7 +174,7 @@ func printable(text string, n int) string {
 
 func (s *syslog) close() {
 	if s.conn != nil {
-		_ = s.conn.Close() // what it has not sent is sent again, or counted
+		_ = s.conn.Close() // messages that were not sent are sent again, or counted
 		s.conn = nil
 	}
 }

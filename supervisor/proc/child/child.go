@@ -1,51 +1,50 @@
 // Package child is what a new process does between clone(2) and execve(2).
 //
-// The new process shares the memory of agentinit until its exec (CLONE_VM). The thread that
-// makes it waits for that in the kernel (CLONE_VFORK), without a processor of the Go runtime:
-// whatever happens to the new process meanwhile, agentinit goes on. Go code cannot run there.
-// The new process executes one assembly function that walks through a table of system calls,
-// uses no stack and ends in execve or exit_group.
+// The new process shares the memory of agentinit until its exec (CLONE_VM). The thread that makes
+// it waits for that in the kernel (CLONE_VFORK), without a processor of the Go runtime. So
+// agentinit goes on, even if the new process hangs. Go code cannot run in the new process. It
+// executes one assembly function, which goes through a table of system calls, uses no stack and
+// ends in execve or exit_group.
 //
-// The package must never import anything but unsafe. Package initialisation order
-// then puts it before package syscall, which raises the soft limit of open files of
-// the calling process; OpenFiles holds the limit that agentinit was started with.
+// The package must import only unsafe. Go then initialises it before package syscall, which raises
+// the soft limit of open files. OpenFiles holds the limit that agentinit was started with.
 package child
 
 import "unsafe"
 
-// Step is one system call of the table. The addresses in it are not pointers to the
-// garbage collector: the caller keeps what they point to reachable until the new
-// process has ended or has executed the program.
+// Step is one system call of the table. The garbage collector does not see the addresses in it as
+// pointers. So the caller must keep their targets reachable until the new process has ended or has
+// executed the program.
 type Step struct {
 	Nr   uintptr
 	Args [6]uintptr
 	// Store is the address of the word that receives the result; 0 discards it.
 	Store uintptr
-	// OnError is the address of the Step that follows an error; 0 gives up: the
-	// error number goes to Block.Errno, and the process exits with status 127.
+	// OnError is the address of the Step that follows after an error. 0 means to give up: the error
+	// number goes to Block.Errno, and the process exits with status 127.
 	OnError uintptr
 }
 
-// Block is the memory that agentinit and the new process share about one start.
+// Block is the memory that agentinit and the new process share for one start.
 type Block struct {
 	// First is the address of the first Step.
 	First uintptr
-	// At is the address of the Step that the new process has begun.
+	// At is the address of the Step that the new process has begun last.
 	At uintptr
-	// Errno is the error number of the Step at At, once it has failed.
+	// Errno is the error number of the Step at At, if that failed.
 	Errno uintptr
 	// CloneNr and CloneArgs are the system call that makes the new process.
 	CloneNr   uintptr
 	CloneArgs [5]uintptr
-	// AllSignals is the mask in force from before the clone on; OldSignals
-	// receives the mask of the calling thread.
+	// AllSignals is the signal mask that is set before the clone. OldSignals receives the mask that
+	// the calling thread had.
 	AllSignals, OldSignals uint64
 }
 
-// Spawn makes the new process and returns its pid. A negative result is an error
-// number. With CLONE_VFORK it returns when the new process has executed its program or has
-// ended. The Block must not be on a stack, which moves. The calling thread gives up its
-// processor meanwhile.
+// Spawn makes the new process and returns its pid. A negative result is an error number. With
+// CLONE_VFORK it returns when the new process has executed its program or has ended. The Block must
+// not be on a stack, because stacks move. The calling thread gives up its processor of the Go
+// runtime meanwhile.
 //
 //go:nosplit
 //go:norace
@@ -56,7 +55,7 @@ func Spawn(b *Block) int {
 	return pid
 }
 
-// spawn is Spawn without the runtime's knowledge of it.
+// spawn is Spawn, but the runtime does not know of the wait.
 //
 //go:noescape
 func spawn(b *Block) int
@@ -75,8 +74,8 @@ func exitsyscall()
 // rlimitNofile is RLIMIT_NOFILE (getrlimit(2)), the same number on both processors.
 const rlimitNofile = 7
 
-// OpenFiles is the soft and the hard limit of open files that this process was
-// started with; the soft one is 0 if the kernel refused to tell.
+// OpenFiles is the soft and the hard limit of open files that this process was started with. The
+// soft limit is 0 if the kernel refused to give it.
 var OpenFiles = openFiles()
 
 func openFiles() (limit [2]uint64) {
@@ -86,5 +85,5 @@ func openFiles() (limit [2]uint64) {
 	return limit
 }
 
-// StepSize is the distance of two Steps of a table.
+// StepSize is the distance between two Steps in a table.
 const StepSize = unsafe.Sizeof(Step{})

@@ -11,7 +11,7 @@ var capabilities = strings.Fields(`
 	AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ
 	PERFMON BPF CHECKPOINT_RESTORE`)
 
-// Capability is the number of a capability, with or without "CAP_", in either case.
+// Capability is the number of a capability, with or without "CAP_", in upper or lower case.
 func Capability(name string) (number int, ok bool) {
 	name = strings.TrimPrefix(strings.ToUpper(name), "CAP_")
 	for i, c := range capabilities {
@@ -22,7 +22,7 @@ func Capability(name string) (number int, ok bool) {
 	return 0, false
 }
 
-// CapabilityName is the name of a number, without "CAP_"; "" for one that has none.
+// CapabilityName is the name of a capability number, without "CAP_"; "" for an unknown number.
 func CapabilityName(number int) string {
 	if number < 0 || number >= len(capabilities) {
 		return ""

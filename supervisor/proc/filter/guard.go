@@ -7,21 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guarded says whom the guard protects.
+// Guarded says which process the guard protects.
 type Guarded struct {
 	PID   int   // of agentinit
 	Tasks []int // its threads, the first one included
 	Group int   // its process group
-	// Scoped says that Landlock keeps signals inside the program's own tree, so that
-	// the filter need not. Otherwise what sends signals through descriptors fails with
-	// ENOSYS or EPERM, whatever it is aimed at.
+	// Scoped says that Landlock keeps signals inside the program's own tree, so the filter need
+	// not. If it is false, calls that can send signals through descriptors fail with ENOSYS or
+	// EPERM, whatever their target.
 	Scoped bool
-	// Signals are those that the program may send to agentinit after all: control
-	// requests of a program with control = true.
+	// Signals are those that the program may nevertheless send to agentinit: the control requests
+	// of a program with control = true.
 	Signals []int
 }
 
-// Numbers of what the kernel headers define and package unix does not.
+// Numbers that the kernel headers define but package unix does not.
 const (
 	ptraceAttach, ptraceSeize = 16, 0x4206
 	fSetOwn, fSetOwnEx        = 8, 15
@@ -32,8 +32,8 @@ const (
 	rlimitSigpending          = 11
 )
 
-// calls are the numbers of the guarded system calls on one architecture; 0: none
-// there.
+// calls are the numbers of the guarded system calls on one architecture; 0 means that the
+// architecture does not have the call.
 type calls struct {
 	arch                                                                uint32
 	kill, tkill, tgkill, sigqueue, tgsigqueue, pidfdOpen, pidfdSend     uint32
@@ -71,7 +71,7 @@ var (
 	}
 )
 
-// tables are those of a machine: its own and that of its 32-bit programs.
+// tables are the tables of a machine: one for native programs and one for 32-bit programs.
 func tables(goarch string) []calls {
 	if goarch == "arm64" {
 		return []calls{callsARM64, callsARM}
@@ -79,8 +79,8 @@ func tables(goarch string) []calls {
 	return []calls{callsAMD64, calls386}
 }
 
-// Guard is the filter for one machine ("amd64" or "arm64"). Everything it does not
-// name is allowed; callers of other architectures, x32 among them, get ENOSYS.
+// Guard is the filter for one machine ("amd64" or "arm64"). It allows all calls that it does not
+// name. Callers of other architectures, x32 among them, get ENOSYS.
 func Guard(goarch string, g Guarded) ([]unix.SockFilter, error) {
 	p := newProgram()
 	p.load(offArch)
@@ -112,9 +112,9 @@ func Guard(goarch string, g Guarded) ([]unix.SockFilter, error) {
 
 func archLabel(i int) string { return "arch" + string(rune('0'+i)) }
 
-// dispatch goes to the handler of the call. It searches by halves: at the installation of a
-// filter the kernel works through it once for every number of a system call, to learn which
-// ones need no filter later (seccomp_cache_prepare in kernel/seccomp.c).
+// dispatch jumps to the handler of the call, by binary search. A short path matters: when a filter
+// is installed, the kernel runs it once for every system call number, to learn which calls need no
+// filter later (seccomp_cache_prepare in kernel/seccomp.c).
 func (p *program) dispatch(c calls, g Guarded) {
 	p.load(offNr)
 	if c.arch == unix.AUDIT_ARCH_X86_64 {
@@ -146,7 +146,7 @@ func (p *program) dispatch(c calls, g Guarded) {
 	p.search(ranges(handlers, true))
 }
 
-// handlers look at the arguments. A pid is an int: its upper half does not count.
+// handlers check the arguments. A pid is an int, so its upper half is ignored.
 func (p *program) handlers(g Guarded) {
 	p.label("kill")
 	if len(g.Signals) > 0 {
@@ -161,12 +161,12 @@ func (p *program) handlers(g Guarded) {
 	}
 	p.load(low(0))
 	if !g.Scoped {
-		p.when(bpf.JumpEqual, ^uint32(0), "deny") // kill(-1) reaches everything
+		p.when(bpf.JumpEqual, ^uint32(0), "deny") // kill(-1) reaches all processes
 	}
 	p.group(g)
 	p.jump("target")
 
-	p.label("both") // tgkill(tgid, tid, sig): either names a thread of agentinit
+	p.label("both") // tgkill(tgid, tid, sig): each of the two ids may name agentinit's thread
 	p.load(low(1))
 	for _, r := range taskRanges(g) {
 		next := p.unique()
@@ -178,7 +178,7 @@ func (p *program) handlers(g Guarded) {
 	p.load(low(0))
 	p.jump("target")
 
-	p.label("prlimit") // of any other process: every thread id of agentinit names it
+	p.label("prlimit") // prlimit of another process: every thread id of agentinit names agentinit
 	p.load(low(0))
 	own := p.unique()
 	p.when(bpf.JumpEqual, 0, own)
@@ -195,7 +195,7 @@ func (p *program) handlers(g Guarded) {
 	p.load(high(2))
 	p.when(bpf.JumpNotEqual, 0, "deny")
 	p.jump("allow")
-	p.label("setrlimit") // the limit that marks the program's tree stays
+	p.label("setrlimit") // the limit that is the mark of the program must not change
 	p.load(low(0))
 	p.when(bpf.JumpEqual, rlimitSigpending, "deny")
 	p.jump("allow")
@@ -212,7 +212,7 @@ func (p *program) handlers(g Guarded) {
 	p.when(bpf.JumpEqual, ptraceSeize, attach)
 	p.jump("allow")
 	p.label(attach)
-	if g.Scoped { // Landlock keeps it inside the tree
+	if g.Scoped { // Landlock already keeps it inside the tree
 		p.load(low(1))
 		p.jump("target")
 	} else {
@@ -222,7 +222,7 @@ func (p *program) handlers(g Guarded) {
 	if g.Scoped {
 		return
 	}
-	// A signal of one's choice goes to the owner of a descriptor (fcntl(2), F_SETSIG).
+	// With fcntl(2), F_SETSIG, the owner of a descriptor can be sent any signal.
 	p.label("fcntl")
 	p.load(low(1))
 	owner := p.unique()
@@ -247,8 +247,8 @@ func (p *program) group(g Guarded) {
 	}
 }
 
-// which handles setpriority(2) and ioprio_set(2): by process, by group or by user.
-// By user means everything of the user, agentinit included.
+// which handles setpriority(2) and ioprio_set(2): by process, by group or by user. By user reaches
+// all processes of the user, agentinit included.
 func (p *program) which(process, group uint32, g Guarded) {
 	one, many := p.unique(), p.unique()
 	p.load(low(0))
@@ -266,12 +266,12 @@ func (p *program) which(process, group uint32, g Guarded) {
 	p.jump("target")
 }
 
-// reserved is RESERVED_PIDS of kernel/pid.c: numbers below it are never given again once
-// the numbers have wrapped around.
+// reserved is RESERVED_PIDS of kernel/pid.c: after the numbers have wrapped around, the kernel
+// never gives out lower numbers again.
 const reserved = 300
 
-// taskRanges are the thread ids as few ranges as possible. What lies between two
-// low ones belonged to the start of the box and to nobody since.
+// taskRanges are the thread ids in as few ranges as possible. Numbers between two low ids may be
+// included: they belonged to the start of the box, and no process has them now.
 func taskRanges(g Guarded) [][2]int {
 	ids := append(slices.Clone(g.Tasks), g.PID)
 	slices.Sort(ids)

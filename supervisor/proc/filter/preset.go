@@ -19,12 +19,12 @@ var presetText string
 //go:embed syscalls.txt
 var syscallText string
 
-// Policy is a filter in the words of the manifest.
+// Policy describes a filter in the words of the manifest.
 type Policy struct {
 	Preset       string   // "default" or "strict"; "" allows everything but Deny
 	Allow, Deny  []string // names of system calls; Deny wins
-	Capabilities []string // without CAP_: what the program keeps opens what it is for
-	// Log lets pass what would be refused, and has the kernel write it to its log.
+	Capabilities []string // without CAP_; each allows the calls that it is for
+	// Log allows the calls that would be refused, and makes the kernel log them.
 	Log bool
 }
 
@@ -48,8 +48,8 @@ var sections = sync.OnceValue(func() map[string][]string {
 	return out
 })
 
-// numbers are the system calls of a machine by name; what only another machine has
-// is there with a negative number.
+// numbers are the system calls of a machine by name. A call that only another machine has gets a
+// negative number.
 var numbers = sync.OnceValue(func() map[string]map[string]int {
 	out := map[string]map[string]int{"amd64": {}, "arm64": {}}
 	for line := range strings.Lines(syscallText) {
@@ -74,23 +74,23 @@ func Known(name string) bool {
 	return ok
 }
 
-// What the presets say about arguments.
+// Constants for the checks of arguments.
 const (
 	// namespaceFlags of clone(2) make new namespaces.
 	namespaceFlags = 0x7e020000
 	afAlg, afVsock = 38, 40
 )
 
-// personalities are those that change nothing about security: Linux, 32 bits of
-// address space, and the question (personality(2)).
+// personalities are those without effect on security: Linux, the limit to 32 bits of address space,
+// and the value that only queries (personality(2)).
 var personalities = []uint32{0, 8, 0x20000, 0x20008, 0xffffffff}
 
-// strictFamilies are the kinds of sockets that "strict" leaves.
+// strictFamilies are the kinds of sockets that "strict" allows.
 var strictFamilies = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
-// Compile makes the filter of a policy for a machine. Only native system calls get through:
-// a 32-bit program does not run under it. A call that no supported kernel knows gets ENOSYS,
-// as from a kernel without it, all others that are not allowed EPERM.
+// Compile makes the filter of a policy for a machine. Only native system calls pass: a 32-bit
+// program does not run under it. A call that no supported kernel knows gets ENOSYS, as from a
+// kernel without it. All other calls that are not allowed get EPERM.
 func Compile(goarch string, pol Policy) ([]unix.SockFilter, error) {
 	known := numbers()[goarch]
 	if known == nil {
@@ -125,7 +125,7 @@ func Compile(goarch string, pol Policy) ([]unix.SockFilter, error) {
 	return p.assemble()
 }
 
-// actions says for each known number which label decides about it.
+// actions gives for each known number the label that decides about it.
 func (pol Policy) actions(known map[string]int) (map[int]string, error) {
 	out := map[int]string{}
 	set := func(names []string, label string) error {
@@ -161,7 +161,7 @@ func (pol Policy) actions(known map[string]int) (map[int]string, error) {
 			return nil, err
 		}
 		out[known["socket"]], out[known["personality"]] = "socket", "personality"
-		out[known["clone"]], out[known["clone3"]] = "clone", "absent" // its flags lie in memory
+		out[known["clone"]], out[known["clone3"]] = "clone", "absent" // its flags are in memory, which a filter cannot read
 		if admin {
 			out[known["clone"]], out[known["clone3"]] = "allow", "allow"
 		}
@@ -172,13 +172,13 @@ func (pol Policy) actions(known map[string]int) (map[int]string, error) {
 	return out, set(pol.Deny, "deny")
 }
 
-// span is a run of numbers with one answer.
+// span is a range of numbers with the same answer.
 type span struct {
 	first int
 	label string
 }
 
-// ranges covers all numbers from 0 on.
+// ranges covers all numbers, starting at 0.
 func ranges(actions map[int]string, open bool) []span {
 	gap, end := "absent", "absent"
 	if open {
@@ -216,7 +216,7 @@ func (p *program) search(spans []span) {
 	p.search(spans[middle:])
 }
 
-// conditions look at arguments.
+// conditions check the arguments.
 func (p *program) conditions(pol Policy) {
 	p.label("clone")
 	p.load(low(0))

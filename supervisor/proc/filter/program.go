@@ -1,8 +1,8 @@
 // Package filter assembles seccomp filters: the guard that keeps programs from harming
 // agentinit, and the presets of the manifest's key sandbox.seccomp.
 //
-// It is pure: what the filters depend on comes in as arguments, and installing them is
-// supervisor/proc's. It must never make a system call.
+// It is pure: everything that the filters depend on is an argument, and supervisor/proc installs
+// the filters. It must never make a system call.
 package filter
 
 import (
@@ -33,7 +33,7 @@ const (
 
 func errno(e uint32) uint32 { return retErrno | e }
 
-// program is a filter in the making. Jumps go to labels, which must lie ahead.
+// program is a filter under construction. Jumps go to labels, which must come later in the filter.
 type program struct {
 	code   []instruction
 	labels map[int][]string // by the index of the instruction that follows
@@ -68,7 +68,7 @@ func (p *program) ret(action uint32) { p.add(bpf.RetConstant{Val: action}, "") }
 
 func (p *program) jump(label string) { p.add(bpf.Jump{}, label) }
 
-// when jumps if the accumulator compares so with val.
+// when jumps to label if the comparison of the accumulator with val is true.
 func (p *program) when(cond bpf.JumpTest, val uint32, label string) {
 	p.add(bpf.JumpIf{Cond: cond, Val: val}, label)
 }
@@ -76,8 +76,8 @@ func (p *program) when(cond bpf.JumpTest, val uint32, label string) {
 // longestSkip is how many instructions a conditional jump of BPF can skip.
 const longestSkip = 255
 
-// assemble resolves the labels. It goes from the end to the beginning, where the length of
-// every jump is known.
+// assemble resolves the labels. It works from the end to the start, where the length of every jump
+// is known.
 func (p *program) assemble() ([]unix.SockFilter, error) {
 	var reversed []bpf.Instruction
 	behind := map[string]int{} // how many instructions follow a label

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retNotify hands a system call to the listener of the filter (seccomp_unotify(2)).
+// retNotify passes a system call to the listener of the filter (seccomp_unotify(2)).
 const retNotify = 0x7fc00000
 
 // Instructions that Chain and Notify look for (linux/bpf_common.h).
@@ -19,9 +19,9 @@ const (
 	bpfJA   = 0x05
 )
 
-// Chain is one filter that does what first does, except that second decides about what
-// first allows. Two installed filters would do the same, but only one filter of a process
-// can have a listener (seccomp_unotify(2)).
+// Chain joins two filters into one: first decides, and second decides about what first allows. Two
+// installed filters would do the same, but only one filter of a process can have a listener
+// (seccomp_unotify(2)).
 func Chain(first, second []unix.SockFilter) []unix.SockFilter {
 	out := make([]unix.SockFilter, 0, len(first)+len(second))
 	for i, x := range first {
@@ -33,8 +33,8 @@ func Chain(first, second []unix.SockFilter) []unix.SockFilter {
 	return append(out, second...)
 }
 
-// Notify is the filter that asks its listener about what f refuses with EPERM or only logs.
-// ENOSYS stays: libraries ask for absent system calls all the time, and go on without.
+// Notify is the filter that asks its listener about calls that f refuses with EPERM or only logs.
+// ENOSYS stays, because libraries often try absent system calls and work without them.
 func Notify(f []unix.SockFilter) []unix.SockFilter {
 	out := make([]unix.SockFilter, len(f))
 	for i, x := range f {
@@ -54,7 +54,7 @@ type Data struct {
 	Args [6]uint64
 }
 
-// Judge answers in this process what a filter would answer in the kernel.
+// Judge computes in this process what a filter would answer in the kernel.
 type Judge struct {
 	mu sync.Mutex
 	vm *bpf.VM
@@ -74,10 +74,10 @@ func NewJudge(f []unix.SockFilter) (*Judge, error) {
 	return &Judge{vm: vm}, err
 }
 
-// Decide returns the error that the filter answers, 0 if it lets the call pass; logged says
-// that it only logs the call.
+// Decide returns the error that the filter gives, or 0 if it lets the call pass; logged says that
+// it only logs the call.
 func (j *Judge) Decide(d Data) (refused syscall.Errno, logged bool) {
-	// The machine reads big-endian words where the kernel reads its own.
+	// The BPF machine of package bpf reads big-endian words; the kernel reads its own byte order.
 	var data [offArgs + 6*8]byte
 	binary.BigEndian.PutUint32(data[offNr:], uint32(d.Nr))
 	binary.BigEndian.PutUint32(data[offArch:], d.Arch)
@@ -90,7 +90,7 @@ func (j *Judge) Decide(d Data) (refused syscall.Errno, logged bool) {
 	j.mu.Unlock()
 	switch action := uint32(n); {
 	case err != nil:
-		return unix.EPERM, false // it cannot happen: the kernel has checked the same program
+		return unix.EPERM, false // it cannot happen: the kernel has checked the same filter
 	case action == retAllow:
 		return 0, false
 	case action == retLog:
@@ -101,8 +101,8 @@ func (j *Judge) Decide(d Data) (refused syscall.Errno, logged bool) {
 	return unix.EPERM, false
 }
 
-// Passes tells whether f neither refuses nor logs a native call with this number, all of whose
-// arguments are 0.
+// Passes tells whether f neither refuses nor logs a native call with this number and with all
+// arguments 0.
 func Passes(goarch string, f []unix.SockFilter, nr int32) bool {
 	j, err := NewJudge(f)
 	if err != nil {
@@ -126,8 +126,8 @@ var names = sync.OnceValue(func() map[string]map[int]string {
 	return out
 })
 
-// CallName is the name of the system call, or its number where it has none. The names of
-// 32-bit callers are not known.
+// CallName is the name of the system call, or its number if it has no name. The names of calls by
+// 32-bit programs are not known.
 func CallName(goarch string, d Data) string {
 	if d.Arch != tables(goarch)[0].arch {
 		return fmt.Sprintf("32-bit system call %d", d.Nr)
