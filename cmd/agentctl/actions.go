@@ -193,16 +193,16 @@ Exit status 1: it did not come in time, or cannot come any more.`,
 	return cmd
 }
 
-// An agentinit that does not answer yet is tried again after knockPause. After
-// quietKnocks wait says what it waits for; one that was just started answers sooner.
+// If agentinit does not answer yet, wait tries again after knockPause. After quietKnocks, wait
+// prints what it waits for; an agentinit that was just started answers before that.
 const (
 	knockPause  = 50 * time.Millisecond
 	quietKnocks = 2 * time.Second
 )
 
-// waitOn asks again where the server's own bound ended a wait that has none, and
-// until agentinit answers: scripts start it and wait at once. A wrong --socket would
-// look the same, so it says what it waits for.
+// waitOn repeats the request if the server's own limit ended a wait without a time limit. It also
+// repeats until agentinit answers, because scripts start agentinit and wait at once. A wrong
+// --socket would look the same, so waitOn prints what it waits for.
 func (c *cli) waitOn(ctx context.Context, client *api.Client, q api.WaitQuery) (api.WaitResult, error) {
 	until := ctx
 	if q.Timeout > 0 {

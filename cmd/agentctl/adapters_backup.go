@@ -57,8 +57,8 @@ records that.`,
 	return cmd
 }
 
-// copyTar copies an archive. One that the box had to cut short ends in an error
-// of the connection.
+// copyTar copies an archive. If the box had to cut the archive short, the connection ends with an
+// error.
 func copyTar(w io.Writer, r io.Reader) error {
 	if _, err := io.Copy(w, r); err != nil {
 		return fmt.Errorf("the backup is not whole: %w", err)
@@ -66,7 +66,7 @@ func copyTar(w io.Writer, r io.Reader) error {
 	return nil
 }
 
-// restored is what became of a backup.
+// restored is the result of restoring a backup.
 type restored struct {
 	DryRun bool `json:"dry_run"`
 	Parts  []struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// bead is what agentctl shows of one.
+// bead holds what agentctl shows of a bead.
 type bead struct {
 	ID          string   `json:"id"`
 	Title       string   `json:"title"`
@@ -189,7 +189,7 @@ func newBeadTree(c *cli) *cobra.Command {
 	}
 }
 
-// maxTree is deeper than beads can be: a peer's circle must end.
+// maxTree is deeper than any tree of beads. It ends a cycle in the data of a peer.
 const maxTree = 16
 
 func (c *cli) printTree(children map[string][]bead, parent string, depth int) {
@@ -210,8 +210,7 @@ func beadLine(b bead) string {
 	return printable(fmt.Sprintf("%s [%s] %s", b.ID, joinedBy(b.Status, " ", b.Actor), b.Title))
 }
 
-// below are the beads whose id is root or, as the hierarchy shows in the id,
-// begins with it.
+// below are the beads whose id is root or begins with it: the id shows the hierarchy.
 func below(all []bead, root string) []bead {
 	out := []bead{}
 	for _, b := range all {

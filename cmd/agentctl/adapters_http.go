@@ -18,15 +18,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// Bounds of what is taken from the box and from the user.
+// Limits for data from the box and from the user.
 const (
 	maxAnswer = 64 << 20
 	maxInput  = 64 << 20
 	maxEvent  = 1 << 20 // bytes of one line of an event stream
 )
 
-// ask sends one request to the slots. in is JSON (nil = no body). It returns the
-// answer as it came.
+// ask sends one request to the slots. in is JSON; nil means no body. It returns the answer
+// unchanged.
 func (c *cli) ask(ctx context.Context, method, path string, query url.Values, in any) (json.RawMessage, error) {
 	req := api.AdapterRequest{Method: method, Path: path, Query: query}
 	if in != nil {
@@ -55,7 +55,7 @@ func (c *cli) answered(ctx context.Context, req api.AdapterRequest) (json.RawMes
 	return raw, nil
 }
 
-// show prints an answer: as it came with --json, else as text makes of it.
+// show prints an answer: unchanged with --json, otherwise with the function text.
 func show[T any](c *cli, raw json.RawMessage, err error, text func(T)) error {
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func show[T any](c *cli, raw json.RawMessage, err error, text func(T)) error {
 	return nil
 }
 
-// items is a list as the box answers it: in an envelope, or bare.
+// items is a list in an answer of the box: with an envelope or without.
 type items[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next_cursor"`
@@ -85,7 +85,7 @@ func (l *items[T]) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*plain)(l))
 }
 
-// pages asks for one page after the other, up to limit rows (0 = all).
+// pages requests one page after the other, up to limit rows (0 = all).
 func pages[T any](ctx context.Context, c *cli, path string, query url.Values, limit int, each func(T, json.RawMessage) error) error {
 	for {
 		query.Set("limit", "1000")
@@ -116,7 +116,7 @@ func pages[T any](ctx context.Context, c *cli, path string, query url.Values, li
 	}
 }
 
-// collect is pages into a slice.
+// collect returns the rows of all pages as a slice.
 func collect[T any](ctx context.Context, c *cli, path string, query url.Values) ([]T, error) {
 	all := []T{}
 	err := pages(ctx, c, path, query, 0, func(v T, _ json.RawMessage) error {
@@ -132,8 +132,8 @@ type streamed struct {
 	data      []byte
 }
 
-// events follows an event stream and calls each until that says stop (true),
-// the stream ends or the user interrupts.
+// events follows an event stream and calls each until each returns stop, the stream ends or the
+// user interrupts.
 func (c *cli) events(ctx context.Context, path string, query url.Values, each func(streamed) (stop bool, err error)) error {
 	resp, err := c.adapters(ctx, api.AdapterRequest{
 		Method: http.MethodGet, Path: path, Query: query, Header: http.Header{"Accept": {"text/event-stream"}},
@@ -181,7 +181,7 @@ func problemOf(data []byte) error {
 	return &e
 }
 
-// input is the content of a file, of standard input for "-".
+// input is the content of a file, or of standard input for "-".
 func (c *cli) input(name string) ([]byte, error) {
 	r := io.NopCloser(c.stdin)
 	if name != "-" {
@@ -202,7 +202,7 @@ func (c *cli) input(name string) ([]byte, error) {
 	return raw, nil
 }
 
-// group is a command that only holds others.
+// group is a command that only contains other commands.
 func group(use, short string, sub ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		return usageError("%s: name one of its commands", cmd.CommandPath())

@@ -24,11 +24,11 @@ type bootForm struct {
 	compare    string // a file, previousBoot, or empty
 }
 
-// previousBoot is what --compare without a FILE means.
+// previousBoot is the meaning of --compare without a FILE.
 const previousBoot = "the boot before"
 
-// maxBootRecord bounds what is read of a file that `boot --json` wrote. A thousand
-// programs need about 300 KiB.
+// maxBootRecord limits the size of a file that `boot --json` wrote. A thousand programs need about
+// 300 KiB.
 const maxBootRecord = 64 << 20
 
 func newBoot(c *cli) *cobra.Command {
@@ -93,7 +93,7 @@ func (c *cli) write(text []byte) error {
 	return failure(err)
 }
 
-// bootBefore is the record to compare with: of agentinit, or in a file.
+// bootBefore is the record to compare with: from agentinit or from a file.
 func (c *cli) bootBefore(ctx context.Context, from string) (api.Boot, error) {
 	if from == previousBoot {
 		boot, err := c.client().PreviousBoot(ctx)
@@ -150,8 +150,8 @@ func tookMS(ms *float64) string {
 	return picture.Milliseconds(*ms)
 }
 
-// changed is red where a step took longer by a tenth and 10 ms, green where it took
-// that much less: smaller differences are noise.
+// changed is red if a step took at least a tenth and 10 ms longer, and green if it took that much
+// less. Smaller differences are noise.
 func changed(s picture.Step) cell {
 	by, both := s.Change()
 	switch {
@@ -229,7 +229,7 @@ func (c *cli) printArtifacts(artifacts []api.BootArtifact) {
 	}
 }
 
-// offset is a moment as time since the boot began, "-" when it has not come.
+// offset is the time from the start of the boot to a moment, or "-" if the moment has not come.
 func offset(from time.Time, at *time.Time) string {
 	if at == nil {
 		return "-"

@@ -168,8 +168,8 @@ the findings of an invalid manifest.`,
 	return cmd
 }
 
-// applyRefused prints a refusal for programs, whose findings are more than a
-// line, and leaves the one sentence about it for stderr.
+// applyRefused prints a refusal about programs, whose findings take several lines. It leaves one
+// sentence about it for stderr.
 func (c *cli) applyRefused(err error) error {
 	var refused *api.Error
 	if !c.json || !errors.As(err, &refused) {
@@ -269,7 +269,7 @@ func newShutdown(c *cli) *cobra.Command {
 				return failed(err)
 			}
 			if wait {
-				// The stream of events ends with agentinit; in what way does not matter.
+				// The stream of events ends with agentinit; its error does not matter.
 				err := client.Events(cmd.Context(), 0, true, func(api.Event) error { return nil })
 				if cmd.Context().Err() != nil {
 					return failed(err)

@@ -35,15 +35,14 @@ while a host is attached.`,
 	}
 }
 
-// joinBridge copies both ways until the box closes the channel, which it also
-// does when it has heard that the host is done.
+// joinBridge copies in both directions until the box closes the channel. The box also closes it
+// after the host has ended its side.
 func (c *cli) joinBridge(ctx context.Context, conn *api.BridgeConn) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	hostDone := make(chan struct{})
 	go func() {
-		// An error is the end of one side or the other, and both are told apart
-		// below.
+		// An error means that one of the two sides has ended; the code below finds out which.
 		_, _ = io.Copy(conn, c.stdin)
 		close(hostDone)
 		_ = conn.CloseWrite()
@@ -51,7 +50,7 @@ func (c *cli) joinBridge(ctx context.Context, conn *api.BridgeConn) error {
 	_, err := io.Copy(c.stdout, conn)
 	select {
 	case <-hostDone:
-		return nil // detached, as the host wished
+		return nil // the host has detached, as it wanted
 	default:
 	}
 	if ctx.Err() != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/rules"
 )
 
-// What the image build asks of agentctl: the catalogue as data, and whether a
-// manifest is valid for a box of some system that runs on another machine.
+// This file has what the image build needs of agentctl: the catalogue as data, and whether a
+// manifest is valid for a box on another machine or system.
 
 func newConfigCatalogue(c *cli) *cobra.Command {
 	return &cobra.Command{
@@ -36,16 +36,15 @@ empty manifest has it. The Nix build reads this as nix/catalogue.json.`,
 	}
 }
 
-// architectures are the systems that boxes are built for, as Nix names them,
-// with Go's names of their processors.
+// architectures are the systems that boxes are built for, by Nix's name, with Go's name of the
+// processor.
 var architectures = map[string]string{"x86_64-linux": "amd64", "aarch64-linux": "arm64"}
 
-// ofThisMachine are the codes about the machine that validates: its credentials,
+// ofThisMachine are the codes about the machine on which agentctl runs: its credentials,
 // environment, files and profiles. The plan's E120 and E127 are among them.
 var ofThisMachine = slices.DeleteFunc(append(slices.Clone(notHere), "E120", "E127"), func(code string) bool { return code == "E008" })
 
-// validateHereOr checks a manifest for this machine, or for a system that --system
-// names.
+// validateHereOr checks a manifest for this machine, or for the system in --system.
 func (c *cli) validateHereOr(system, name string) (rules.Result, error) {
 	if system == "" {
 		return c.validate(name), nil
@@ -53,7 +52,7 @@ func (c *cli) validateHereOr(system, name string) (rules.Result, error) {
 	return c.validateFor(name, system)
 }
 
-// validateFor checks a manifest for a box of a system that runs elsewhere.
+// validateFor checks a manifest for a box on another system.
 func (c *cli) validateFor(name, system string) (rules.Result, error) {
 	arch, ok := architectures[system]
 	if !ok {

@@ -22,7 +22,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/rules"
 )
 
-// defaultManifest is the manifest of the verbs that get no argument.
+// defaultManifest is the manifest for commands without that argument.
 const defaultManifest = "agentbox.toml"
 
 func newConfig(c *cli) *cobra.Command {
@@ -83,7 +83,7 @@ func manifestArg(args []string) string {
 	return args[0]
 }
 
-// validate runs every stage on a file with the facts of this machine.
+// validate runs all checks on a file with the facts of this machine.
 func (c *cli) validate(name string) rules.Result {
 	text, err := c.readManifest(name)
 	if err != nil {
@@ -92,8 +92,8 @@ func (c *cli) validate(name string) rules.Result {
 	return rules.Validate(name, text, c.ruleFacts(), c.planFacts())
 }
 
-// readManifest reads at most one byte more than a manifest may have, so that
-// Parse can tell that there is more.
+// readManifest reads at most one byte more than the maximum, so that Parse can detect a manifest
+// that is too large.
 func (c *cli) readManifest(name string) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(io.LimitReader(c.stdin, schema.MaxBytes+1))
@@ -111,7 +111,7 @@ func readBounded(name string, limit int64) ([]byte, error) {
 	return text, withoutPath(err)
 }
 
-// withoutPath drops the path from a file error: findings name the file already.
+// withoutPath removes the path from a file error, because findings name the file already.
 func withoutPath(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -124,11 +124,11 @@ func (c *cli) ruleFacts() rules.Facts {
 	return rules.Facts{Env: c.lookupEnv, Arch: runtime.GOARCH, Profiles: c.profiles()}
 }
 
-// maxSmallFile bounds profiles and env files.
+// maxSmallFile limits the size of profiles and env files.
 const maxSmallFile = 1 << 20
 
-// profiles reads the profiles of the workspace; one that cannot be read or
-// parsed is skipped, as E010 says.
+// profiles reads the profiles of the workspace. One that cannot be read or parsed is skipped; E010
+// reports it.
 func (c *cli) profiles() []rules.Profile {
 	workspace := "/workspace"
 	if w, _ := c.lookupEnv("WORKSPACE"); w != "" {
@@ -164,7 +164,7 @@ func (c *cli) planFacts() plan.Facts {
 	}
 }
 
-// lacks looks at this machine, which may be another than the box.
+// lacks checks this machine, which may not be the one of the box.
 func lacks(what plan.Thing, name string) bool {
 	var err error
 	_, noNumber := strconv.ParseUint(name, 10, 32)
@@ -188,7 +188,7 @@ func lacks(what plan.Thing, name string) bool {
 	return err != nil
 }
 
-// environ is the whole environment as lookupEnv tells it.
+// environ is the whole environment that lookupEnv knows.
 func (c *cli) environ() map[string]string {
 	env := map[string]string{}
 	for _, e := range os.Environ() {
@@ -200,7 +200,7 @@ func (c *cli) environ() map[string]string {
 	return env
 }
 
-// systemName is this machine as Nix names it.
+// systemName is Nix's name of this machine's system.
 func systemName() string {
 	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	if arch == "" {

@@ -40,10 +40,10 @@ type linkState string
 const (
 	linkOK      linkState = "ok"
 	linkDrift   linkState = "drift"
-	linkSkipped linkState = "skipped" // there was nothing to compare with
+	linkSkipped linkState = "skipped" // there was no value to compare with
 )
 
-// compared is a link whose two sides should say the same.
+// compared is a link whose two sides should be equal.
 func compared(name, what, expected, actual, hint string) link {
 	if expected == actual {
 		return link{Link: name, What: what, State: linkOK, Expected: expected, Actual: actual}
@@ -104,8 +104,8 @@ func (c *cli) doctor(ctx context.Context, o *doctorOptions, args []string) error
 	return nil
 }
 
-// boxManifest is the manifest of the box that is asked about: the one named, else
-// that of the running box where it can be read here, else the usual places.
+// boxManifest is the manifest of the box: the named one, otherwise that of the running box if it
+// can be read here, otherwise one in the usual places.
 func (c *cli) boxManifest(ctx context.Context, args []string) string {
 	if len(args) > 0 {
 		return args[0]
@@ -124,8 +124,7 @@ func (c *cli) boxManifest(ctx context.Context, args []string) string {
 	return defaultManifest
 }
 
-// composeBeside is the compose file in the manifest's directory, "" when there
-// is none.
+// composeBeside is the compose file in the manifest's directory, or "" if there is none.
 func composeBeside(manifest string) string {
 	for _, name := range []string{"docker-compose.yml", "compose.yaml"} {
 		path := filepath.Join(filepath.Dir(manifest), name)
@@ -175,7 +174,7 @@ func (c *cli) composeLinks(box *compose.Box, path string, asked bool) []link {
 	return out
 }
 
-// portLinks compares two sets of ports, a link for each port of either.
+// portLinks compares two sets of ports. Each port of either set gets a link.
 func portLinks(name, word string, want, have []int, hint string) []link {
 	all := slices.Concat(want, have)
 	slices.Sort(all)
@@ -246,7 +245,7 @@ type boxMeta struct {
 	Contracts map[string]string `json:"adapter_contract_versions"`
 }
 
-// runningLinks compares with the box that answers on the control socket.
+// runningLinks compares the manifest with the box that answers on the control socket.
 func (c *cli) runningLinks(ctx context.Context, box *compose.Box, text []byte) ([]link, error) {
 	client := c.client()
 	rawMeta, err := client.Meta(ctx)
@@ -286,8 +285,7 @@ func metaLinks(box *compose.Box, text []byte, meta boxMeta) []link {
 	}
 }
 
-// listenerLinks compares the ports of the manifest with those that are bound,
-// and /v1/meta with both.
+// listenerLinks compares the ports of the manifest with the bound ports, and /v1/meta with both.
 func listenerLinks(box *compose.Box, health boxHealth, meta boxMeta) []link {
 	bound := map[string]string{}
 	for _, l := range health.Listeners {
@@ -314,7 +312,7 @@ func listenerLinks(box *compose.Box, health boxHealth, meta boxMeta) []link {
 		"/v1/meta and the listener disagree: restart the box"))
 }
 
-// declaredPort is the port of one of agentinit's own listeners, "off" without.
+// declaredPort is the port of one of agentinit's own listeners, or "off".
 func declaredPort(box *compose.Box, name string) string {
 	for _, p := range box.Ports {
 		if p.Name == name {
@@ -329,7 +327,7 @@ func portOf(address string) string {
 	return port
 }
 
-// urlPort is the port that a URL names, "" for a text that is no URL.
+// urlPort is the port in a URL, or "" for a text that is not a URL.
 func urlPort(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -343,8 +341,8 @@ func portNumber(s string) bool {
 	return err == nil
 }
 
-// driftLinks is what the box itself found to differ from its contract: the
-// environment it was given, capabilities, root, mounts, image.
+// driftLinks are the differences that the box itself has found between it and its contract:
+// environment, capabilities, root, mounts, image.
 func driftLinks(health boxHealth) []link {
 	if len(health.Drift) == 0 {
 		return []link{{Link: "contract", What: "drift detector", State: linkOK}}
@@ -395,7 +393,7 @@ func (c *cli) printLinks(manifest string, links []link) error {
 	return nil
 }
 
-// short cuts a checksum to what tells two of them apart.
+// short shortens a checksum to a part that is enough to tell two apart.
 func short(text string) string {
 	const prefix, digits = "sha256:", 12
 	if strings.HasPrefix(text, prefix) && len(text) > len(prefix)+digits {

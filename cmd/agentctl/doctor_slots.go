@@ -7,20 +7,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// spoken is the MAJOR of the slots' contracts that the commands of this program
-// (bead, mem, pod, event, agent) speak.
+// spoken is the MAJOR version of the slots' contracts that this agentctl's commands (bead, mem,
+// pod, event, agent) use.
 const spoken = "v1"
 
 // slotHealth is one slot in /health.
 type slotHealth struct {
 	Slot   string `json:"slot"`
-	Impl   string `json:"impl"` // that serves now
+	Impl   string `json:"impl"` // the implementation that serves now
 	Status string `json:"status"`
 	Reason string `json:"reason"`
 }
 
-// slotLinks follows each slot from the manifest to what the box wants, to what
-// serves it now, to the contract it speaks.
+// slotLinks follows each slot from the manifest to the configured implementation, to the one that
+// serves now, and to the version of its contract.
 func slotLinks(m *schema.Manifest, meta boxMeta, health boxHealth) []link {
 	const name = "adapters"
 	serving := map[string]string{}

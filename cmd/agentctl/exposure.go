@@ -12,8 +12,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// exposure is one row of the table: what is checked, what was found, and how much of
-// the weight the program is exposed by.
+// exposure is one row of the table: what is checked, what was found, and how much of the weight
+// counts as exposed.
 type exposure struct {
 	Check   string  `json:"check"`
 	Found   string  `json:"found"`
@@ -21,7 +21,7 @@ type exposure struct {
 	Exposed float64 `json:"exposed"` // from 0 to Weight
 }
 
-// exposures judges what bounds a program.
+// exposures judges the restrictions of a program.
 func exposures(c api.Confinement) []exposure {
 	row := func(check string, weight float64, bad bool, good, poor string) exposure {
 		e := exposure{Check: check, Found: good, Weight: weight}
@@ -69,7 +69,7 @@ func score(rows []exposure) float64 {
 	return 10 * exposed / all
 }
 
-// verdicts are the words of systemd-analyze security, by the least score.
+// verdicts are the words of systemd-analyze security, each with its lowest score.
 var verdicts = []struct {
 	from float64
 	word string
@@ -110,7 +110,8 @@ func (c *cli) printExposure(x api.Confinement) error {
 	return err
 }
 
-// isProgram tells the name of a program from that of a manifest. A directory is no manifest.
+// isProgram tells whether arg is the name of a program or of a manifest. A directory is not a
+// manifest.
 func isProgram(arg string) bool {
 	if arg == "-" || strings.ContainsRune(arg, '/') || strings.HasSuffix(arg, ".toml") {
 		return false

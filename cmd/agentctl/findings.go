@@ -17,13 +17,13 @@ type report func(c *cli, name string, findings []schema.Finding, failed bool) er
 // reports are the formats of `config validate`.
 var reports = map[string]report{"text": reportText, "json": reportJSON, "sarif": reportSARIF, "github": reportGitHub}
 
-// printFindings writes one finding a line: the code, one blank, the message.
+// printFindings writes one finding on each line: the code, one blank, the message.
 func printFindings(w io.Writer, findings []schema.Finding) {
 	var out strings.Builder
 	for _, f := range findings {
 		out.WriteString(f.Error() + "\n")
 	}
-	// If standard error is closed, the exit status alone tells of the error.
+	// If standard error is closed, only the exit status reports the error.
 	_, _ = io.WriteString(w, out.String())
 }
 
@@ -55,8 +55,7 @@ func reportJSON(c *cli, name string, findings []schema.Finding, failed bool) err
 	}{name, !failed, findings})
 }
 
-// reportGitHub writes workflow commands, which show up at the lines of a
-// change.
+// reportGitHub writes GitHub's workflow commands, which GitHub shows at the changed lines.
 func reportGitHub(c *cli, _ string, findings []schema.Finding, _ bool) error {
 	data := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
 	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")

@@ -8,8 +8,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// seconds is a duration flag in the manifest's own form: 10s, 1m30s, or a number
-// of seconds.
+// seconds is a duration flag in the manifest's form: 10s, 1m30s, or a number of seconds.
 type seconds time.Duration
 
 // Set reads a flag.
@@ -26,7 +25,7 @@ func (s *seconds) Set(text string) error {
 	return nil
 }
 
-// String writes it as it can be read again; none is empty, which help leaves out.
+// String writes it so that Set can read it; 0 is empty, and help then shows no default.
 func (s *seconds) String() string {
 	if *s == 0 {
 		return ""
@@ -34,13 +33,13 @@ func (s *seconds) String() string {
 	return time.Duration(*s).String()
 }
 
-// Type is what help calls the value.
+// Type is the name of the value in help.
 func (*seconds) Type() string { return "duration" }
 
-// lineCount is a number of lines as the control socket counts them.
+// lineCount is a number of lines in the meaning of the control socket.
 type lineCount struct {
-	wanted int  // 0 is what agentinit keeps, -1 none
-	all    bool // with what only log files have
+	wanted int  // 0 means all that agentinit keeps, -1 none
+	all    bool // including lines that only log files have
 }
 
 // Set reads a number of lines from 0, or "all".
@@ -60,8 +59,8 @@ func (n *lineCount) Set(text string) error {
 	return nil
 }
 
-// String writes it as it can be read again; without a number it is empty, which help
-// leaves out.
+// String writes it so that Set can read it. Without a number it is empty, and help then shows no
+// default.
 func (n *lineCount) String() string {
 	switch {
 	case n.all:
@@ -74,5 +73,5 @@ func (n *lineCount) String() string {
 	return strconv.Itoa(n.wanted)
 }
 
-// Type is what help calls the value.
+// Type is the name of the value in help.
 func (*lineCount) Type() string { return "int" }

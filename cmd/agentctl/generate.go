@@ -28,18 +28,18 @@ import (
 type generator struct {
 	name, short string
 	render      func(*compose.Box, *generateOptions) ([]compose.File, error)
-	several     func([]*compose.Box) compose.File // of more than one manifest; nil: the format takes one
+	several     func([]*compose.Box) compose.File // for more than one manifest; nil: the format accepts only one
 	flags       func(*cobra.Command, *generateOptions)
 }
 
-// generateOptions are what the flags say.
+// generateOptions are the values of the flags.
 type generateOptions struct {
 	check, output string
 	system, image string
 	cluster       compose.Kubernetes
 }
 
-// generators are the formats, a row each.
+// generators are the formats, one row each.
 func generators() []generator {
 	one := func(name string, content []byte, err error) ([]compose.File, error) {
 		return []compose.File{{Name: name, Content: content}}, err
@@ -123,8 +123,8 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 	return cmd
 }
 
-// commandLine is what makes the same files again anywhere: the system is part
-// of it, the places of the manifest and of the result are not.
+// commandLine is a command that makes the same files anywhere. So it includes the system, but not
+// the paths of the manifest and of the result.
 func commandLine(cmd *cobra.Command, o *generateOptions, manifests ...string) string {
 	words := []string{cmd.CommandPath(), "--system=" + o.system}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -135,13 +135,13 @@ func commandLine(cmd *cobra.Command, o *generateOptions, manifests ...string) st
 	return strings.Join(append(words, manifests...), " ")
 }
 
-// generateFrom renders one manifest, or several into one description.
+// generateFrom generates files from one manifest, or one description from several.
 func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, args []string) ([]compose.File, error) {
 	if len(args) < 2 {
 		return c.generate(g, o, commandLine(cmd, o, "MANIFEST"), manifestArg(args))
 	}
 	var boxes []*compose.Box
-	names := map[string]string{} // the file of each box
+	names := map[string]string{} // the file that defines each box
 	bases := make([]string, len(args))
 	for i, file := range args {
 		bases[i] = filepath.Base(file)
@@ -164,11 +164,10 @@ func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, 
 	return []compose.File{g.several(boxes)}, nil
 }
 
-// boxName is what can be the name of a host (RFC 1123, 2.1): other boxes reach it by
-// that name.
+// boxName matches what can be a host name (RFC 1123, 2.1), because other boxes use it as one.
 var boxName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) })
 
-// generate renders a manifest; what is wrong with it goes to standard error.
+// generate generates the files of a manifest; findings go to standard error.
 func (c *cli) generate(g generator, o *generateOptions, command, name string) ([]compose.File, error) {
 	box, text, err := c.box(compose.Input{System: o.system, Image: o.image, Command: command}, name)
 	if err != nil {
@@ -182,8 +181,8 @@ func (c *cli) generate(g generator, o *generateOptions, command, name string) ([
 	return files, nil
 }
 
-// box reads a manifest for a description. Credentials of the operator are not
-// asked for: they are the business of the machine that will run the box.
+// box reads a manifest for a description. It does not check the operator's credentials, because
+// they are needed only on the machine that runs the box.
 func (c *cli) box(in compose.Input, name string) (*compose.Box, []byte, error) {
 	text, err := c.readManifest(name)
 	if err != nil {
@@ -206,8 +205,8 @@ func (c *cli) box(in compose.Input, name string) (*compose.Box, []byte, error) {
 	return box, text, nil
 }
 
-// notHere are the rules that speak of the machine that runs the box: its
-// credentials, its processor, its profiles.
+// notHere are the rules about the machine that runs the box: its credentials, its processor, its
+// profiles.
 var notHere = []string{"E008", "E010", "E014", "E017", "E018", "W038"}
 
 func ruled(doc *schema.Document) []schema.Finding {
@@ -222,7 +221,7 @@ func (c *cli) refuse(findings []schema.Finding) error {
 	return &exitError{code: exitFailure}
 }
 
-// concatenated is how several files are printed.
+// concatenated is how several files are printed on stdout.
 func concatenated(files []compose.File) []byte {
 	if len(files) == 1 {
 		return files[0].Content
@@ -237,8 +236,8 @@ func concatenated(files []compose.File) []byte {
 	return b.Bytes()
 }
 
-// target is where a file is written or compared: the path itself, or below it
-// when there are several.
+// target is the path at which a file is written or compared: the path itself, or a file below it if
+// there are several.
 func target(files []compose.File, f compose.File, path string) string {
 	if len(files) == 1 {
 		return path
@@ -271,14 +270,14 @@ func failure(err error) error {
 	return &exitError{exitFailure, err}
 }
 
-// sameJSON reports whether two JSON documents say the same in another layout: the
-// Nix build writes image.json in one line.
+// sameJSON reports whether two JSON documents are equal except for their layout: the Nix build
+// writes image.json on one line.
 func sameJSON(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// checkFiles compares with what is there and shows the difference.
+// checkFiles compares the files with those on disk and shows the differences.
 func (c *cli) checkFiles(files []compose.File, path string) error {
 	drift := false
 	for _, f := range files {

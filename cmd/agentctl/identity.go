@@ -13,7 +13,7 @@ func newIdentity(c *cli) *cobra.Command {
 		newIdentityShow(c), newIdentityRotate(c), newIdentityExport(c), newIdentityRekey(c))
 }
 
-// identityReport is what the box says of itself.
+// identityReport is what the box reports about itself.
 type identityReport struct {
 	AgentID   string  `json:"agent_id"`
 	CreatedAt string  `json:"created_at"`

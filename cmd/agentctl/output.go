@@ -6,14 +6,12 @@ import (
 	"io"
 )
 
-// output is agentctl's stdout. It remembers the first write that failed, so that
-// no command can end with 0 having said nothing: a full disk behind `>` would
-// else look like an empty answer. Nothing is written after a failure, and end
-// ends a stream that has lost its reader.
+// output is agentctl's stdout. It remembers the first write that failed. So no command can exit
+// with 0 after its output was lost: with a full disk behind `>`, the file would otherwise look like
+// an empty answer. After a failure nothing more is written, and end ends a stream without a reader.
 //
-// A reader that has gone (`| head`) is no failure of ours: the write raises
-// SIGPIPE, as it does for every other tool. Who has SIGPIPE ignored gets the
-// error, as from coreutils.
+// A reader that has ended (`| head`) is not an error: the write raises SIGPIPE, as in other tools.
+// If SIGPIPE is ignored, the error is reported, as coreutils do.
 type output struct {
 	io.Writer
 	end context.CancelFunc
@@ -32,7 +30,8 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// reason is why a command failed beside its output, nil if that alone is it.
+// reason is the reason why a command failed in addition to its output; nil if only the output
+// failed.
 func (o *output) reason(err error) error {
 	if o.err != nil && (errors.Is(err, o.err) || errors.Is(err, context.Canceled)) {
 		return nil

@@ -56,7 +56,7 @@ Exit status: 0 done, 1 the manifest is invalid, 2 wrong command line.`,
 // graphs are the forms of plan --graph.
 var graphs = map[string]func(picture.Graph) string{"dot": picture.Graph.DOT, "mermaid": picture.Graph.Mermaid, "svg": picture.Graph.SVG}
 
-// plan prints the plan, or the graph that draw makes of it.
+// plan prints the plan, or the graph that draw makes from it.
 func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) string) error {
 	text, err := c.readManifest(name)
 	if err != nil {
@@ -69,12 +69,12 @@ func (c *cli) plan(name string, mainArgs []string, draw func(picture.Graph) stri
 	facts := c.planFacts()
 	facts.Main = mainArgs
 	p, more := plan.Resolve(m, doc, facts)
-	if rules.Errors(findings) { // misshapen
+	if rules.Errors(findings) { // the shape of the manifest is wrong
 		return c.refuse(rules.WarningsFirst(slices.Concat(findings, more)))
 	}
 	findings = rules.WarningsFirst(slices.Concat(findings, rules.Run(doc, c.ruleFacts()), more))
 	printFindings(c.stderr, findings)
-	// The plan of a manifest with mistakes is still worth looking at.
+	// The plan of a manifest with mistakes is still useful.
 	switch {
 	case draw != nil:
 		err = c.write([]byte(draw(picture.NewGraph(p))))
@@ -114,7 +114,7 @@ func waveOf(waves [][]string) map[string]string {
 	return of
 }
 
-// name marks what the seal waits for and what starts only by hand.
+// name marks programs that the seal waits for and programs that only a request starts.
 func name(s program.Spec) string {
 	text := s.Name
 	if s.Required {

@@ -15,9 +15,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// client returns a client of the socket that the command line, the environment
-// or the default names, in this order. A socket from the command line is trusted;
-// in a box, any other must be PID 1's.
+// client returns a client of the socket: the one on the command line, otherwise the one in the
+// environment, otherwise the default. A socket on the command line is trusted. In a box, any other
+// socket must belong to PID 1.
 func (c *cli) client() *api.Client {
 	if c.socket != "" {
 		return api.NewClient(c.socket)
@@ -28,7 +28,7 @@ func (c *cli) client() *api.Client {
 	return api.NewClient("").ExpectInit(c.proc)
 }
 
-// failed is the one place where a failed request becomes an exit status.
+// failed is the one place that gives a failed request its exit status.
 func failed(err error) error {
 	if err == nil {
 		return nil
@@ -62,7 +62,7 @@ func describe(e *api.Error) string {
 	return text
 }
 
-// usageError is a mistake on the command line that cobra cannot see.
+// usageError is an error on the command line that cobra does not detect.
 func usageError(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
@@ -82,8 +82,7 @@ func (c *cli) printJSONLine(v any) error {
 	return e.Encode(v)
 }
 
-// quietEnd takes the end of a followed stream by the user's own interrupt for
-// what it is.
+// quietEnd returns nil if the user's own interrupt ended a followed stream.
 func quietEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -91,7 +90,7 @@ func quietEnd(ctx context.Context, err error) error {
 	return failed(err)
 }
 
-// completeNames offers the names of the programs of the running box.
+// completeNames offers the names of the running box's programs.
 func (c *cli) completeNames(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	client := c.client()
 	status, err := client.Status(cmd.Context())
@@ -112,7 +111,7 @@ func (c *cli) completeSignal(cmd *cobra.Command, args []string, prefix string) (
 	if len(args) > 0 {
 		return c.completeNames(cmd, args, prefix)
 	}
-	// Shells compare letters exactly, so the offer begins as the word does.
+	// Shells compare letters exactly, so the offer has the same prefix as the word.
 	short := !strings.HasPrefix(prefix, "SIG")
 	var names []string
 	for n := syscall.Signal(1); n < 32; n++ {
@@ -127,11 +126,11 @@ func (c *cli) completeSignal(cmd *cobra.Command, args []string, prefix string) (
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// noFiles is the completion of commands without arguments.
+// noFiles is the completion for commands without arguments.
 func noFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// line writes one line; stdout remembers an error of its own, and an error of
-// stderr cannot be reported anywhere.
+// line writes one line. stdout remembers its own error; an error of stderr cannot be reported
+// anywhere.
 func line(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }

@@ -71,7 +71,7 @@ func printSecurity(w io.Writer, a hardening.Applied) error {
 	return err
 }
 
-// writeProfile writes what a profile says, or that it says nothing.
+// writeProfile writes the settings of a profile, or that it has none.
 func writeProfile(b *strings.Builder, title string, p hardening.Profile) {
 	b.WriteString(title + "\n")
 	before := b.Len()

@@ -15,8 +15,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
 )
 
-// terminal says whether w is one, and how wide; without a terminal nothing is
-// cut or coloured.
+// terminal tells whether w is a terminal, and its width. Otherwise output is neither cut nor
+// coloured.
 func terminal(w io.Writer) (width int, ok bool) {
 	if o, ok := w.(*output); ok {
 		w = o.Writer
@@ -27,7 +27,7 @@ func terminal(w io.Writer) (width int, ok bool) {
 	}
 	width, _, err := term.GetSize(int(f.Fd()))
 	if err != nil || width < 40 {
-		width = 80 // the terminal wraps what it has no room for
+		width = 80 // the width is unknown; a narrower terminal wraps the lines
 	}
 	return width, true
 }
@@ -61,9 +61,9 @@ func style(code, text string, on bool) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// printable makes a program's own words harmless on a terminal: control
-// characters, which could move the cursor, retitle the window or fake output,
-// and characters that reorder text are written as escapes. A tab stays.
+// printable makes a program's text harmless on a terminal. It writes two kinds of characters as
+// escapes: control characters, which could move the cursor, change the window's title or fake
+// output, and characters that reorder text. A tab stays.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, unprintable) && utf8.ValidString(s) {
 		return s
@@ -97,8 +97,8 @@ func unprintable(r rune) bool {
 	return r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == 0x2028 || r == 0x2029)
 }
 
-// cut shortens a text to so many columns of a terminal; 0 is any number. A wide
-// character (East Asian Width, UAX #11) takes two, a combining one none.
+// cut shortens a text to a number of columns of a terminal; 0 means no limit. A wide character
+// (East Asian Width, UAX #11) takes two columns, a combining one none.
 func cut(s string, width int) string {
 	if width <= 0 {
 		return s
@@ -109,15 +109,14 @@ func cut(s string, width int) string {
 // column is one column of a table.
 type column struct {
 	title string
-	right bool // flush right
-	max   int  // on a terminal; 0 is any width
+	right bool // aligned to the right
+	max   int  // on a terminal; 0 means no limit
 }
 
 // cell is one field: its text, and its colour.
 type cell struct{ text, style string }
 
-// table prints rows under their titles. On a terminal the last column is cut at
-// the edge.
+// table prints rows under their titles. On a terminal the last column is cut at the right edge.
 func (c *cli) table(columns []column, rows [][]cell) {
 	width, tty := terminal(c.stdout)
 	colours := c.colours()
@@ -135,7 +134,7 @@ func (c *cli) table(columns []column, rows [][]cell) {
 	for i, col := range columns {
 		titles[i] = cell{col.title, dim}
 	}
-	var all strings.Builder // written at once: a write costs more than a row
+	var all strings.Builder // written with one call: a write takes longer than a row
 	for _, row := range append([][]cell{titles}, rows...) {
 		all.WriteString(formatRow(columns, widths, row, width, colours))
 		all.WriteByte('\n')

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/gdamore/tcell/v2/terminfo"
-	_ "github.com/gdamore/tcell/v2/terminfo/extended" // descriptions of terminals
+	_ "github.com/gdamore/tcell/v2/terminfo/extended" // terminal descriptions
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
@@ -34,7 +34,7 @@ It needs a terminal: with TERM=dumb or through a pipe use agentctl status -w.`,
 	}
 }
 
-// top runs until q is pressed or agentinit is gone.
+// top runs until the user presses q or agentinit ends.
 func (c *cli) top(ctx context.Context) error {
 	if _, tty := terminal(c.stdout); !tty {
 		return usageError("top needs a terminal; use agentctl status -w here")
@@ -42,7 +42,7 @@ func (c *cli) top(ctx context.Context) error {
 	client := c.client()
 	first, err := client.Status(ctx)
 	if err != nil {
-		return failed(err) // before the screen is taken
+		return failed(err) // before the screen is switched
 	}
 	screen, err := c.screen()
 	if err != nil {
@@ -59,8 +59,8 @@ func (c *cli) top(ctx context.Context) error {
 	return quietEnd(ctx, r.run(first.Seq))
 }
 
-// screen takes the terminal over. The built-in descriptions are used, because
-// agentctl starts no infocmp; a terminal that has none is taken for an xterm.
+// screen takes over the terminal. It uses built-in descriptions, because agentctl starts no
+// infocmp. An unknown terminal is treated as an xterm.
 func (c *cli) screen() (tcell.Screen, error) {
 	name, _ := c.lookupEnv("TERM")
 	if name == "" || name == "dumb" {
@@ -90,8 +90,8 @@ func (c *cli) screen() (tcell.Screen, error) {
 	return screen, nil
 }
 
-// topRunner connects the state of top with the terminal and agentinit. One
-// goroutine owns the state; others hand it functions through did.
+// topRunner connects the state of top with the terminal and agentinit. One goroutine owns the
+// state; the others send it functions through did.
 type topRunner struct {
 	ctx        context.Context
 	client     *api.Client
@@ -103,7 +103,7 @@ type topRunner struct {
 	nextStatus time.Time
 }
 
-// topPause is the least time between two questions of one kind to agentinit.
+// topPause is the least time between two requests of one kind to agentinit.
 const topPause = time.Second
 
 func (r *topRunner) run(seq uint64) error {
@@ -137,7 +137,7 @@ func (r *topRunner) run(seq uint64) error {
 	}
 }
 
-// drain takes what else has come, so that one drawing shows all of it.
+// drain processes the other messages that have come, so that one redraw shows them all.
 func (r *topRunner) drain() {
 	for range cap(r.did) {
 		select {
@@ -163,7 +163,7 @@ func (r *topRunner) follow(seq uint64) error {
 	})
 }
 
-// refresh asks agentinit for what is due. An answer comes through did.
+// refresh requests the data that is due. The answer comes through did.
 func (r *topRunner) refresh() {
 	now := time.Now()
 	if r.state.stale && now.After(r.nextStatus) {
@@ -174,7 +174,7 @@ func (r *topRunner) refresh() {
 		}()
 	}
 	if now.After(r.nextUsage) {
-		r.nextUsage = now.Add(time.Hour) // until the answer is there
+		r.nextUsage = now.Add(time.Hour) // until the answer comes
 		go func() {
 			u, err := r.client.Usage(r.ctx)
 			r.post(func(t *topState) {
@@ -204,7 +204,7 @@ func (r *topRunner) refresh() {
 	}
 }
 
-// followLogs follows the output of the programs named, and of no others any more.
+// followLogs follows the output of the named programs only.
 func (r *topRunner) followLogs(names []string) {
 	if r.stopLogs != nil {
 		r.stopLogs()
@@ -222,7 +222,7 @@ func (r *topRunner) followLogs(names []string) {
 	}()
 }
 
-// perform carries out what was confirmed.
+// perform carries out a confirmed action.
 func (r *topRunner) perform(a topAction) {
 	ask := map[string]func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error){
 		"start": (*api.Client).Start, "stop": (*api.Client).Stop, "restart": (*api.Client).Restart, "signal": (*api.Client).Signal,
@@ -237,7 +237,7 @@ func (r *topRunner) perform(a topAction) {
 	r.post(func(t *topState) { t.took(err, func() { t.message = text }); t.stale = true })
 }
 
-// key takes what the terminal says; true is the end.
+// key handles an event of the terminal; true means to quit.
 func (r *topRunner) key(ev tcell.Event) (quit bool) {
 	switch ev := ev.(type) {
 	case *tcell.EventResize:
@@ -245,7 +245,7 @@ func (r *topRunner) key(ev tcell.Event) (quit bool) {
 		r.screen.Sync()
 	case *tcell.EventKey:
 		return r.state.key(ev.Key(), ev.Rune())
-	case nil: // the terminal is gone
+	case nil: // the terminal is closed
 		return true
 	}
 	return false

@@ -19,11 +19,11 @@ const (
 	viewHelp
 )
 
-// topAction is something to be done to a program.
+// topAction is an action for a program.
 type topAction struct{ verb, program, signal string }
 
-// topState is all that top shows. It does nothing itself: what it wants from
-// agentinit is in the want fields and act, which topRunner takes.
+// topState is everything that top shows. It does no I/O: its requests to agentinit are in the want
+// fields and in act, and topRunner carries them out.
 type topState struct {
 	width, height   int
 	colours, blocks bool // blocks: the terminal shows block characters
@@ -34,21 +34,21 @@ type topState struct {
 	index    map[string]int
 	usage    map[string]api.ProgramUsage
 	usageAt  time.Time
-	shares   map[string][]float64 // newest last, 1 is a whole processor
+	shares   map[string][]float64 // newest last; 1 is a whole processor
 
 	view     int
-	order    int // of topOrders
+	order    int // index in topOrders
 	filter   string
 	selected string // program
-	offset   int    // first row that is shown, in every view but programs
+	offset   int    // first visible row, in every view but programs
 
 	lines   []api.LogLine
 	logsOf  []string
-	pending string // what is typed after prompt
+	pending string // text typed after prompt
 	prompt  rune   // '/' '&' 'k' or 0
 	search  string
 	only    string
-	back    int // how many matching lines above the newest the logs stand
+	back    int // how many matching lines are below the visible logs
 
 	boot     *api.Boot
 	confirm  *topAction
@@ -59,19 +59,19 @@ type topState struct {
 	act      *topAction
 }
 
-// topOrders are the orders of the list of programs, as status sorts.
+// topOrders are the sort orders of the list of programs, as in status.
 var topOrders = []string{"", "cpu", "memory", "restarts", "state", "name"}
 
 const (
-	shareCount = 10   // of the sparkline
-	maxTopLogs = 5000 // lines kept
+	shareCount = 10   // length of the sparkline
+	maxTopLogs = 5000 // how many lines are kept
 )
 
 func newTopState(width, height int) *topState {
 	return &topState{width: width, height: height, usage: map[string]api.ProgramUsage{}, shares: map[string][]float64{}}
 }
 
-// took shows an error, or does what an answer is for.
+// took shows an error, or runs f with the answer.
 func (t *topState) took(err error, f func()) {
 	if err != nil {
 		t.message = printable(err.Error())
@@ -109,8 +109,8 @@ func (t *topState) setUsage(u api.Usage) {
 	t.usageAt = u.Time
 }
 
-// event takes over what an event says of a program. What it does not say (counts,
-// deadlines) comes with the next status.
+// event applies the data of an event about a program. The rest (counts, deadlines) comes with the
+// next status.
 func (t *topState) event(e api.Event) {
 	if e.Program == "" && e.Name != api.EventLagged {
 		return
@@ -129,7 +129,7 @@ func (t *topState) event(e api.Event) {
 
 func (t *topState) addLine(l api.LogLine, of []string) {
 	if !slices.Equal(of, t.logsOf) {
-		return // of what was shown before
+		return // it belongs to a program that is not shown any more
 	}
 	t.lines = append(t.lines, l)
 	if len(t.lines) > maxTopLogs {
@@ -137,7 +137,7 @@ func (t *topState) addLine(l api.LogLine, of []string) {
 	}
 }
 
-// shown are the programs that the filter leaves, in the order chosen.
+// shown are the programs that pass the filter, in the chosen order.
 func (t *topState) shown() []programView {
 	var out []programView
 	for _, p := range t.programs {
@@ -159,12 +159,12 @@ func (t *topState) shown() []programView {
 	return out
 }
 
-// at is the place of the selected program.
+// at is the index of the selected program.
 func (t *topState) at(list []programView) int {
 	return max(0, slices.IndexFunc(list, func(p programView) bool { return p.Name == t.selected }))
 }
 
-// shownLines are the lines that the filter of the logs leaves.
+// shownLines are the lines that pass the filter of the logs.
 func (t *topState) shownLines() []api.LogLine {
 	if t.only == "" {
 		return t.lines
@@ -182,10 +182,10 @@ func contains(l api.LogLine, text string) bool {
 	return strings.Contains(strings.ToLower(string(l.Bytes())), strings.ToLower(text))
 }
 
-// rows is how many rows are between the first line and the last.
+// rows is the number of rows between the first and the last line of the screen.
 func (t *topState) rows() int { return max(1, t.height-2) }
 
-// key takes a key; true is the end.
+// key handles a key; true means to quit.
 func (t *topState) key(key tcell.Key, ch rune) (quit bool) {
 	if key == tcell.KeyCtrlC {
 		return true
@@ -296,7 +296,7 @@ func (t *topState) move(n int) {
 	}
 }
 
-// typed takes a key of the prompt.
+// typed handles a key of the prompt.
 func (t *topState) typed(key tcell.Key, ch rune) {
 	switch key {
 	case tcell.KeyEscape:
@@ -335,8 +335,7 @@ func (t *topState) entered() {
 	}
 }
 
-// find goes to the next older line that has the text searched for, or the next
-// newer one.
+// find goes to the next older line with the searched text, or to the next newer one.
 func (t *topState) find(newer bool) {
 	lines := t.shownLines()
 	if t.search == "" || len(lines) == 0 {

@@ -14,21 +14,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// cells is what top draws on: a tcell.Screen.
+// cells is the surface that top draws on: a tcell.Screen.
 type cells interface {
 	Clear()
 	Put(x, y int, text string, style tcell.Style) (rest string, width int)
 }
 
-// canvas draws printable text within the width of the terminal.
+// canvas draws printable text within the terminal's width.
 type canvas struct {
 	to            cells
 	width, height int
 	colours       bool
 }
 
-// put writes text from column x and returns the column after it. A text never
-// reaches the terminal as it is: what could control it is written as an escape.
+// put writes text from column x on and returns the column after it. Text never reaches the terminal
+// unchanged: control characters are written as escapes.
 func (v canvas) put(x, y int, text string, style tcell.Style) int {
 	if y < 0 || y >= v.height {
 		return x
@@ -44,13 +44,13 @@ func (v canvas) put(x, y int, text string, style tcell.Style) int {
 	return x
 }
 
-// fill writes text and blanks up to the edge.
+// fill writes text, and blanks up to the right edge.
 func (v canvas) fill(y int, text string, style tcell.Style) {
 	x := v.put(0, y, text, style)
 	v.put(x, y, strings.Repeat(" ", max(0, v.width-x)), style)
 }
 
-// ink is one of the SGR colours as tcell has it.
+// ink is an SGR colour as a tcell style.
 func (v canvas) ink(code string) tcell.Style {
 	style := tcell.StyleDefault
 	if !v.colours {
@@ -217,7 +217,7 @@ func (t *topState) drawProgram(v canvas, y, nameWidth int, p programView, select
 	}
 }
 
-// sparkline draws shares of a processor, a whole one at full height.
+// sparkline draws shares of a processor; a whole processor has full height.
 func sparkline(shares []float64, blocks bool) string {
 	levels := []rune("_.,-=+*#")
 	if blocks {
@@ -254,7 +254,7 @@ func (t *topState) drawLogs(v canvas) {
 	}
 }
 
-// drawText draws lines from the offset on, which stops at the end of them.
+// drawText draws lines from the offset on; the offset is limited to the last page.
 func (t *topState) drawText(v canvas, lines []string) {
 	t.offset = min(t.offset, max(0, len(lines)-t.rows()))
 	for i, text := range lines[t.offset:min(len(lines), t.offset+t.rows())] {
@@ -262,8 +262,7 @@ func (t *topState) drawText(v canvas, lines []string) {
 	}
 }
 
-// bootLines is the waterfall of the boot: dots from start to RUNNING, a bar to
-// ready.
+// bootLines is the waterfall of the boot: dots from the start to RUNNING, a bar until ready.
 func bootLines(b *api.Boot, width int, blocks bool) []string {
 	if b == nil {
 		return []string{"…"}
@@ -313,8 +312,8 @@ func bootLines(b *api.Boot, width int, blocks bool) []string {
 	return out
 }
 
-// graphLines are the programs under those that they need. A program is drawn below
-// each of its needs; what is below it, only once.
+// graphLines lists the programs below those that they need. A program is drawn below each of its
+// needs, but the programs below it only once.
 func graphLines(b *api.Boot) []string {
 	if b == nil {
 		return []string{"…"}

@@ -15,24 +15,23 @@ var (
 	commit  = ""
 )
 
-// versions is what `agentctl version --json` prints.
+// versions is the output of `agentctl version --json`.
 type versions struct {
 	Client api.Version  `json:"client"`
 	Server *api.Version `json:"server,omitempty"`
-	// Modules are those that this agentctl is linked with.
+	// Modules are the modules linked into this agentctl.
 	Modules []linkedModule `json:"modules,omitempty"`
 }
 
-// linkedModule is one Go module with the checksum that go.sum has of it
-// (Go Modules Reference, "go.sum files"). A module that is replaced by a
-// directory has none.
+// linkedModule is one Go module with its checksum from go.sum (Go Modules Reference, "go.sum
+// files"). A module that a directory replaces has no checksum.
 type linkedModule struct {
 	Path    string `json:"path"`
 	Version string `json:"version"`
 	Sum     string `json:"sum,omitempty"`
 }
 
-// linkedModules reads what the linker wrote into this binary.
+// linkedModules reads the build information in this binary.
 func linkedModules() []linkedModule {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

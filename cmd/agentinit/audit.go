@@ -14,7 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// auditFile is in the runtime directory, the one place that every box can write.
+// auditFile is in the runtime directory, because that is writable in every box.
 const auditFile = "audit.jsonl"
 
 func (b *box) openAudit() *audit.Log {
@@ -23,13 +23,12 @@ func (b *box) openAudit() *audit.Log {
 	})
 }
 
-// auditPath is how much of a request's path is recorded, in bytes.
+// auditPath is how many bytes of a request's path are recorded.
 const auditPath = 256
 
-// auditRequests records every request to the slots and agents that may change
-// something, with who made it and what it was answered. Heartbeats are recorded only
-// if the caller is at fault: those of ten thousand boxes would leave no room for the
-// rest of a day.
+// auditRequests records every request to the slots and agents that may change something, with the
+// caller and the status of the answer. A heartbeat is recorded only if it failed because of the
+// caller: the heartbeats of ten thousand boxes would soon fill the record.
 func auditRequests(record *audit.Log, next http.Handler) http.Handler {
 	if record == nil {
 		return next
@@ -41,7 +40,7 @@ func auditRequests(record *audit.Log, next http.Handler) http.Handler {
 			return
 		}
 		answer := &exchange.Recorder{ResponseWriter: w}
-		// Also when the handler panics: what it changed until then is unknown.
+		// Also if the handler panics, because it may have made a change before.
 		defer func() {
 			path := r.URL.Path
 			if path == federation.HeartbeatPath && (answer.Status < 400 || answer.Status >= 500) {
@@ -63,7 +62,7 @@ func auditRequests(record *audit.Log, next http.Handler) http.Handler {
 	})
 }
 
-// auditSignal records a signal that asks for something.
+// auditSignal records a signal that is a request.
 func auditSignal(record *audit.Log, s early.Sent, program, outcome string) {
 	e := audit.Entry{Via: "signal", Action: "signal " + signalName(s.Signal), Outcome: outcome}
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// bootRecord is the boot as the control socket shows it.
+// bootRecord is the record of the boot for the control socket.
 type bootRecord struct{ b *box }
 
 func (r bootRecord) Boot() api.Boot {
@@ -59,7 +59,7 @@ func (r bootRecord) Boot() api.Boot {
 	return out
 }
 
-// Previous is the record that the boot before has left.
+// Previous is the record that the boot before this one has left.
 func (r bootRecord) Previous() (api.Boot, error) {
 	var out api.Boot
 	text, err := r.b.boot.PreviousRecord()
@@ -72,7 +72,7 @@ func (r bootRecord) Previous() (api.Boot, error) {
 	return out, nil
 }
 
-// keepBoot leaves the record of this boot for the boots after it.
+// keepBoot stores the record of this boot for later boots.
 func (b *box) keepBoot() {
 	text, err := json.Marshal(bootRecord{b}.Boot())
 	if err != nil {

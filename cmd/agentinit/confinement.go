@@ -17,11 +17,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// confinement is what the agents of one template run as and within.
+// confinement is the user, the limits and the sandbox of the agents of one template.
 type confinement struct {
 	home       string           // of the credential's user
 	name       string           // of that user
-	credential *proc.Credential // nil: our own, or with ofItsOwn a new one each time
+	credential *proc.Credential // nil: agentinit's own, or with ofItsOwn a new user each time
 	ofItsOwn   bool
 	umask      *int
 	limits     program.Limits
@@ -29,8 +29,8 @@ type confinement struct {
 	sandbox    *program.Sandbox
 }
 
-// confinement is that of a template; one that is not known has the strictest there is
-// without a manifest.
+// confinement returns the confinement of a template. An unknown template gets the strictest one
+// that is possible without a manifest.
 func (a *agents) confinement(template string) confinement {
 	if c, ok := a.confinements[template]; ok {
 		return c
@@ -44,8 +44,8 @@ func (a *agents) confinement(template string) confinement {
 // mayChangeUser tells whether agents can run as another user.
 func mayChangeUser() bool { return os.Geteuid() == 0 && proc.MayChangeUser() }
 
-// Agents without a user of their own get one of these, each run another: systemd's
-// range for such users (systemd.exec(5), DynamicUser), which distributions leave free.
+// Each agent without a configured user gets another user of this range: systemd's range for such
+// users (systemd.exec(5), DynamicUser), which distributions keep free.
 const firstAgentUser, lastAgentUser = 61184, 65519
 
 // dress gives a command its user, limits, guard and sandbox.
@@ -54,7 +54,7 @@ func (c confinement) dress(cmd *proc.Command, run uint64, asked adapters.AgentLi
 	if cmd.Credential == nil && c.ofItsOwn {
 		id := uint32(firstAgentUser + run%(lastAgentUser-firstAgentUser+1))
 		cmd.Credential = &proc.Credential{UID: id, GID: id, Groups: groupOf(cmd.Dir)}
-		cmd.EnterFirst = true // the workspace may lie in a directory of ours
+		cmd.EnterFirst = true // the workspace may lie in a directory that only agentinit may enter
 		c.home, c.name = cmd.Dir, strconv.FormatUint(uint64(id), 10)
 	}
 	if cmd.Credential != nil {
@@ -66,8 +66,8 @@ func (c confinement) dress(cmd *proc.Command, run uint64, asked adapters.AgentLi
 	return supervisor.Confine(cmd, c.sandbox)
 }
 
-// withUser says who the agent is, in place of what our own environment says of us; a
-// value that the template or the caller chose stays.
+// withUser sets the variables about the user to those of the agent, instead of agentinit's. A value
+// that the template or the caller chose stays.
 func withUser(env []string, home, name string) []string {
 	out := slices.Clone(env)
 	for key, value := range map[string]string{"HOME": home, "USER": name, "LOGNAME": name} {
@@ -83,8 +83,8 @@ func withUser(env []string, home, name string) []string {
 	return out
 }
 
-// groupOf is the group of a directory, for the agent that works there: a workspace that
-// its group may write to is the agent's to write to. Root's group is not given away.
+// groupOf is the group of a directory, for the agent that works there. So the agent can write to a
+// workspace that its group may write to. Root's group is never given.
 func groupOf(dir string) []uint32 {
 	groups := []uint32{}
 	if gid, ok := directoryGroup(dir); ok && gid != 0 {
@@ -93,7 +93,7 @@ func groupOf(dir string) []uint32 {
 	return groups
 }
 
-// confinements are those of the manifest's templates and, as "", of all other agents.
+// confinements are those of the manifest's templates and, under "", that of all other agents.
 func confinements(m *schema.Manifest, users *bootstrap.Users) (map[string]confinement, error) {
 	base := m.Supervisor.Agents
 	all, err := oneConfinement(m, base, users)
@@ -145,7 +145,7 @@ func oneConfinement(m *schema.Manifest, c schema.Confinement, users *bootstrap.U
 	return out, nil
 }
 
-// confinedTemplates are those whose agents may not start without their sandbox.
+// confinedTemplates are the templates whose agents must not start without their sandbox.
 func confinedTemplates(all map[string]confinement) map[string]bool {
 	out := map[string]bool{}
 	for name, c := range all {

@@ -19,7 +19,7 @@ const (
 	roleOperator = "operator"
 )
 
-// apiKeys reads what [api.keys] names.
+// apiKeys reads the keys that [api.keys] names.
 func (b *box) apiKeys(m *schema.Manifest) ([]probes.Key, error) {
 	keys, err := bootstrap.APIKeys(m, b.getenv)
 	if err != nil {
@@ -36,7 +36,7 @@ func (b *box) apiKeys(m *schema.Manifest) ([]probes.Key, error) {
 // the management key and the keys of [api.keys], and the console if it is on.
 func (b *box) serveOperators(m *schema.Manifest, s *servers) error {
 	b.auth.SetKeys(b.keys)
-	// It listens nowhere: its rows are what the management listener serves.
+	// It does not listen: the management listener serves its rows.
 	remote := control.New(b.controlConfig(s)).Remote(func(r *http.Request) control.Grant { return grant(r.Context()) })
 	for _, prefix := range control.RemotePrefixes() {
 		s.server.Mount(prefix, remote)
@@ -59,8 +59,8 @@ func (b *box) serveOperators(m *schema.Manifest, s *servers) error {
 	return nil
 }
 
-// grant is what a principal of the management listener may do with programs.
-// Agents and hosts have routes of their own.
+// grant is what a principal of the management listener may do with programs. Agents and hosts have
+// their own routes.
 func grant(ctx context.Context) control.Grant {
 	p, _ := probes.PrincipalFrom(ctx)
 	g := control.Grant{Principal: p.ID}
@@ -73,7 +73,7 @@ func grant(ctx context.Context) control.Grant {
 	return g
 }
 
-// logIn lets those in who may at least look.
+// logIn admits holders of a key that may at least read.
 func (b *box) logIn(key string) (console.Holder, error) {
 	p, err := b.auth.Bearer(key)
 	switch {

@@ -14,15 +14,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// maxReport is what Kubernetes takes of a termination message, and what the last
-// line of the log may have. reportFrame is what that line adds to the report.
+// maxReport is the most that Kubernetes accepts as termination message; the last line of the log
+// has the same limit. reportFrame is what that line adds to the report.
 const (
 	maxReport   = bootstrap.MaxTerminationReport
 	reportFrame = 512
 )
 
-// finalStatus is the one place that decides the status of the process: that of the
-// boot where it ended the box, else that of the supervisor.
+// finalStatus alone decides the exit status of the process. It is the status of the boot if the
+// boot ended the box, otherwise that of the supervisor.
 func finalStatus(bootErr error, result supervisor.Result) int {
 	if bootEndedIt(bootErr, result) {
 		return int(bootstrap.ExitCode(bootErr))
@@ -30,9 +30,9 @@ func finalStatus(bootErr error, result supervisor.Result) int {
 	return result.Code
 }
 
-// bootEndedIt tells whether the boot is why the box ended. One that was merely
-// interrupted is not: the supervisor knows by what. Nor is one that failed when an
-// essential program had ended.
+// bootEndedIt tells whether the boot is the reason why the box ended. An interrupted boot is not:
+// the supervisor knows the cause. A boot that failed after an essential program had ended is not
+// either.
 func bootEndedIt(bootErr error, result supervisor.Result) bool {
 	if bootErr == nil || result.Cause.Kind == supervisor.CauseEssential || ranOut(result) {
 		return false
@@ -41,8 +41,8 @@ func bootEndedIt(bootErr error, result supervisor.Result) bool {
 	return !interrupted
 }
 
-// ranOut tells whether the box ended because nothing was left to run, with the status
-// of a program that had its turn; that of one in FATAL is the boot's to tell.
+// ranOut tells whether the box ended because no program was left to run, with the status of a
+// program that has run. If a program is FATAL, the boot reports that instead.
 func ranOut(result supervisor.Result) bool {
 	return result.Cause.Kind == supervisor.CauseAllExited && slices.ContainsFunc(result.Programs, func(p supervisor.Status) bool {
 		return p.Name == result.Cause.Program && p.State == program.Exited
@@ -69,7 +69,7 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 	for _, p := range programs {
 		end := b.programEnd(p)
 		if p.Name == r.Program {
-			end.Reason = result.Cause.Detail // not that it was then stopped
+			end.Reason = result.Cause.Detail // the cause of the shutdown, not the stop that followed
 		}
 		r.Programs = append(r.Programs, end)
 	}
@@ -79,8 +79,8 @@ func (b *box) report(code int, bootErr error, result supervisor.Result) bootstra
 	return r
 }
 
-// rank puts first what a reader of the report wants to know first: the program
-// that ended the box, then those that gave up, then those that ended badly.
+// rank orders the programs for a reader of the report: first the program that ended the box, then
+// those that gave up, then those that ended badly.
 func (b *box) rank(p supervisor.Status, culprit string) int {
 	switch {
 	case p.Name == culprit:
@@ -93,8 +93,8 @@ func (b *box) rank(p supervisor.Status, culprit string) int {
 	return 3
 }
 
-// stderrLines is how many of a program's last lines the report offers; it drops
-// what does not fit.
+// stderrLines is how many of a program's last lines are offered to the report, which drops what
+// does not fit.
 const stderrLines = 10
 
 func (b *box) lastStderr(p supervisor.Status) (lines []string) {
@@ -119,8 +119,8 @@ func (b *box) programEnd(p supervisor.Status) bootstrap.ProgramEnd {
 	return end
 }
 
-// say writes the termination report where Kubernetes looks for it, and as the
-// last line of the log.
+// say writes the termination report to the file that Kubernetes reads, and as the last line of the
+// log.
 func (b *box) say(r bootstrap.TerminationReport) {
 	path := b.roots.TerminationLog(b.getenv)
 	short := r

@@ -17,8 +17,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs/forward"
 )
 
-// forward starts what sends the output of programs to collectors. Without such a table
-// in the manifest it does nothing.
+// forward starts the forwarders that send the output of programs to collectors. It does nothing if
+// the manifest has no such table.
 func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -40,8 +40,8 @@ func (b *box) forward(m *schema.Manifest) (all []forwarding, err error) {
 	return all, nil
 }
 
-// forwardTo starts what sends to one collector: a reader of the programs' output, and one
-// of agentinit's own events where the table asks for them.
+// forwardTo starts the forwarders for one collector: one for the programs' output and, if the table
+// asks for it, one for agentinit's own events.
 func (b *box) forwardTo(name string, table schema.LogForward, host string) ([]forwarding, error) {
 	config := forward.Config{
 		Name: name, Kind: table.Type, URL: table.URL, Token: b.getenv(table.TokenEnv), Headers: table.Headers,
@@ -93,7 +93,7 @@ func (b *box) forwardTrouble(name string, err error) {
 	b.publish(level, eventLogForwarding, fields)
 }
 
-// eventLogForwarding is not forwarded: it tells of the sending itself.
+// eventLogForwarding is not forwarded, because it reports the forwarding itself.
 const eventLogForwarding = "LogForwarding"
 
 // forwarding is a forwarder and what it reads.
@@ -102,8 +102,8 @@ type forwarding struct {
 	source forward.Source
 }
 
-// ownEvents shows agentinit's events as lines of a program: it implements
-// forward.Source. A line's Seq is the number of its event.
+// ownEvents presents agentinit's events as lines of a program: it implements forward.Source. The
+// Seq of a line is the number of its event.
 type ownEvents struct{ b *box }
 
 func (o ownEvents) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
@@ -126,7 +126,7 @@ func (o ownEvents) Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line] {
 	}
 }
 
-// line is false for an event that is not sent.
+// line returns false for an event that is not sent.
 func (o ownEvents) line(e event.Event) (logs.Line, bool) {
 	line := logs.Line{Seq: e.Seq, Time: e.Time, Program: "agentinit", Stream: logs.Stdout, PID: os.Getpid(), Run: 1}
 	if e.Name == event.Lagged {
@@ -138,14 +138,14 @@ func (o ownEvents) line(e event.Event) (logs.Line, bool) {
 		return line, false
 	}
 	if e.Level == event.Warn || e.Level == event.Error {
-		line.Stream = logs.Stderr // which collectors take for a severity
+		line.Stream = logs.Stderr // collectors derive the severity from the stream
 	}
 	text, err := json.Marshal(e)
 	line.Text = string(text)
 	return line, err == nil
 }
 
-// closeForwards sends what is left, as long as ctx lasts, to all collectors at once.
+// closeForwards sends the remaining lines to all collectors at once, until ctx ends.
 func closeForwards(ctx context.Context, forwards []forwarding) {
 	var all sync.WaitGroup
 	for _, f := range forwards {

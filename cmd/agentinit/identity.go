@@ -28,10 +28,10 @@ const (
 type self struct {
 	b *box
 
-	mu      sync.Mutex // one change at a time; guards what follows
+	mu      sync.Mutex // one change at a time; guards the fields below
 	store   *identity.Store
-	opened  *identity.Opened // nil without an identity
-	signer  *identity.Signer // nil without an identity
+	opened  *identity.Opened // nil if there is no identity
+	signer  *identity.Signer // nil if there is no identity
 	podBase string
 }
 
@@ -100,9 +100,8 @@ func (s *self) services(m *schema.Manifest, podBase string) []identity.Service {
 	return out
 }
 
-// formerKeys are the management keys that the identity may still be encrypted
-// with: that of MANAGEMENT_API_KEY_PREVIOUS, and those of a change of the key
-// file that was interrupted.
+// formerKeys are the management keys with which the identity may still be encrypted:
+// MANAGEMENT_API_KEY_PREVIOUS, and those of an interrupted change of the key file.
 func formerKeys(files *bootstrap.Policy, r bootstrap.Roots, getenv func(string) string) ([]string, error) {
 	keys := []string{strings.TrimSpace(getenv(identity.PreviousKeyVariable))}
 	for _, path := range []string{r.NextManagementKey(), r.PreviousManagementKey()} {
@@ -118,8 +117,8 @@ func formerKeys(files *bootstrap.Policy, r bootstrap.Roots, getenv func(string) 
 	return keys, nil
 }
 
-// forgetFormerKeys removes the files of a change of the management key that has
-// been made up for: nothing is encrypted with those keys any more.
+// forgetFormerKeys removes the files of an interrupted change of the management key after it was
+// completed: no file is encrypted with those keys any more.
 func (s *self) forgetFormerKeys(files *bootstrap.Policy, r bootstrap.Roots) {
 	for _, path := range []string{r.NextManagementKey(), r.PreviousManagementKey()} {
 		if err := files.Remove(path); err != nil {
@@ -128,17 +127,17 @@ func (s *self) forgetFormerKeys(files *bootstrap.Policy, r bootstrap.Roots) {
 	}
 }
 
-// Signer signs in the box's name; nil before phase 3 and without an identity.
+// Signer signs in the box's name; it is nil before phase 3 and if there is no identity.
 func (s *self) Signer() *identity.Signer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.signer
 }
 
-// current is the identity; ok is false without one.
+// current is the identity; ok is false if there is none.
 func (s *self) current() (identity.Identity, bool) {
 	if s == nil {
-		return identity.Identity{}, false // a part of a box, in tests
+		return identity.Identity{}, false // in tests that make only a part of a box
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,14 +147,14 @@ func (s *self) current() (identity.Identity, bool) {
 	return s.opened.Identity, true
 }
 
-// podDir is the directory of the identity's pod. A rotation leaves a link there.
+// podDir is the directory of the identity's pod. After a rotation, its former path is a link.
 func (s *self) podDir() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.store.PodDir(s.opened.Identity)
 }
 
-// errNoIdentity is what every question about an identity gets in a box that has none.
+// errNoIdentity answers every question about an identity in a box that has none.
 var errNoIdentity = errors.New("this box has no identity: sovereign_mesh.enabled is false, or boot has not reached phase 3")
 
 // Rotate replaces the key.
@@ -184,9 +183,8 @@ func (s *self) Rotate() (identity.Identity, error) {
 	return next.Identity, nil
 }
 
-// Rekey makes a new management key, for a box whose key is in its file. The
-// identity is encrypted with it first; a crash in between leaves a key that the
-// next boot finds (formerKeys).
+// Rekey makes a new management key, for a box whose key is in a file. It encrypts the identity with
+// the new key first. After a crash in between, the next boot finds the right key (formerKeys).
 func (s *self) Rekey() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,11 +196,11 @@ func (s *self) Rekey() error {
 	})
 }
 
-// pruneEvery is how often the encrypted file of before a change of the management
-// key is looked at.
+// pruneEvery is how often prune checks the encrypted file that was kept from before a change of the
+// management key.
 const pruneEvery = time.Hour
 
-// prune removes that file when its time has come.
+// prune removes that file when its retention is over.
 func (s *self) prune(ctx context.Context) {
 	tick := time.NewTicker(pruneEvery)
 	defer tick.Stop()

@@ -10,14 +10,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// intentTasks runs the templates that the manifest names for intents. It implements
-// mailbox.Work.
+// intentTasks starts the templates that the manifest names for intents. It implements mailbox.Work.
 type intentTasks struct {
 	b         *box
 	templates map[int]string // by kind
 }
 
-// intentWork is nil if no template has intents.
+// intentWork returns nil if no template has intents.
 func (b *box) intentWork(m *schema.Manifest) mailbox.Work {
 	w := intentTasks{b: b, templates: map[int]string{}}
 	for name, t := range m.Templates {
@@ -31,7 +30,7 @@ func (b *box) intentWork(m *schema.Manifest) mailbox.Work {
 	return w
 }
 
-// Start implements mailbox.Work: the tasks remember the event's id.
+// Start implements mailbox.Work. The tasks remember the event's id.
 func (w intentTasks) Start(ctx context.Context, n mailbox.Notice, message []byte) (string, error) {
 	name := w.templates[n.Kind]
 	if name == "" {

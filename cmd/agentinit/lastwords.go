@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// lastWords go to stderr past the log plane: those that come after its end, and the
-// dump of a box that is stuck. They are written by a goroutine of their own: a
-// pipe without a reader blocks the write for ever, and PID 1 must go on, at last to its
-// end.
+// lastWords writes to stderr without the log plane: text after the end of the plane, and the dump
+// of a box that is stuck. A separate goroutine writes, because a pipe without a reader blocks a
+// write for ever, and PID 1 must continue.
 type lastWords struct {
-	to      io.Writer // a file, which keeps each of them whole
+	to      io.Writer // a file, which writes each text as a whole
 	pending sync.WaitGroup
 }
 
-// say begins to write. said, which may be nil, hears how it went.
+// say begins to write. said may be nil; it is called with the result.
 func (w *lastWords) say(text []byte, said func(error)) {
 	w.pending.Go(func() {
 		_, err := w.to.Write(text)
@@ -25,7 +24,7 @@ func (w *lastWords) say(text []byte, said func(error)) {
 	})
 }
 
-// wait returns when all has been written, or after limit.
+// wait returns when everything was written, or after limit.
 func (w *lastWords) wait(limit time.Duration) {
 	written := make(chan struct{})
 	go func() {

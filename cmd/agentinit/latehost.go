@@ -10,7 +10,7 @@ import (
 	mesh "github.com/dreamlab-ai/agentinit/adapters/federation/host"
 )
 
-// lateHost answers UNAVAILABLE until its registry is open: boxes come back.
+// lateHost answers UNAVAILABLE until its registry is open; boxes then try again.
 type lateHost struct{ host atomic.Pointer[mesh.Host] }
 
 func newLateHost() *lateHost { return new(lateHost) }

@@ -16,20 +16,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
-// orphanWait is how long the processes that belong to no program have between
-// the last TERM and the last KILL.
+// orphanWait is the time between the last TERM and the last KILL for processes that belong to no
+// program.
 const orphanWait = 500 * time.Millisecond
 
-// flushWait bounds what the end of the box spends on a console that is stuck, and
-// then on a stderr that is.
+// flushWait bounds how long the end of the box waits for a console that is stuck, and then for
+// stderr.
 const flushWait = time.Second
 
-// atRest is how long after the seal the memory of the boot is given back: what
-// starts beside the programs would fetch it again before that.
+// atRest is how long after the seal the memory of the boot is given back. Earlier, work that begins
+// after the seal would need it again.
 const atRest = time.Second
 
-// run boots the box and returns the exit status when it has ended. caught are the
-// signals to it.
+// run boots the box and returns the exit status when it has ended. caught delivers the signals to
+// the box.
 func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signal) int {
 	o, code, handled := parseOptions(args, stdout, stderr)
 	if handled {
@@ -43,15 +43,15 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 	return b.live(caught)
 }
 
-// live is the life of the box. Phase 0 comes first, because the manifest says
-// where to listen. The control socket is taken before phase 1; who connects waits
-// until what answers there is made, beside the boot.
+// live is the life of the box. Phase 0 comes first, because the manifest says where to listen. The
+// control socket is opened before phase 1. Clients wait until the code that answers them was made,
+// in parallel with the boot.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
 	reserve := sync.OnceFunc(func() { reserveThreads(quietThreads) })
 	go reserve()
-	// What does not wait for one another is done side by side: together it is a
-	// third of the time until the first program runs.
+	// Steps that do not depend on each other run in parallel. Together they are a third of the time
+	// until the first program runs.
 	load := sync.OnceValue(func() error { return b.boot.Load(b.stopped) })
 	go load()
 	prepareErr := b.prepare()
@@ -74,7 +74,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 		}
 		return b.neverStarted(err)
 	}
-	reserve() // before there is a program that could take what is left
+	reserve() // before a program can use up the last threads
 	b.background(func() { b.obey(caught, b.stopped.Done()) })
 	b.background(b.watchShutdown)
 	results := make(chan supervisor.Result, 1)
@@ -124,7 +124,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 // background runs f until the box is stopped; the end waits for it.
 func (b *box) background(f func()) { b.running.Go(f) }
 
-// follow keeps readiness true to what happens.
+// follow updates readiness from the events.
 func (b *box) follow() {
 	b.background(func() { b.readiness.Follow(b.stopped, b.sup) })
 	if mounts := b.boot.Mounts(); len(mounts) > 0 {
@@ -135,7 +135,7 @@ func (b *box) follow() {
 	}
 }
 
-// afterBoot starts what watches a box that is up.
+// afterBoot starts the checks of a box that is up.
 func (b *box) afterBoot() {
 	b.background(b.keepBoot)
 	b.joinMesh()
@@ -143,8 +143,8 @@ func (b *box) afterBoot() {
 	b.background(func() { b.drift.Run(b.stopped) })
 }
 
-// watchShutdown makes /ready 503 and takes the sentinel away the moment a
-// shutdown begins, for whatever reason.
+// watchShutdown makes /ready answer 503 and removes the sentinel as soon as a shutdown begins,
+// whatever its cause.
 func (b *box) watchShutdown() {
 	events := b.bus.Watch(0)
 	for {
@@ -164,7 +164,7 @@ func (b *box) watchShutdown() {
 	}
 }
 
-// stopSupervisor ends what has been started because err ended the boot.
+// stopSupervisor stops the programs because the boot failed with err.
 func (b *box) stopSupervisor(results <-chan supervisor.Result, err error) supervisor.Result {
 	b.readiness.Shutdown()
 	select {
@@ -176,7 +176,7 @@ func (b *box) stopSupervisor(results <-chan supervisor.Result, err error) superv
 	return <-results
 }
 
-// neverStarted ends a box that has not come to starting anything.
+// neverStarted ends a box in which no program was started.
 func (b *box) neverStarted(err error) int {
 	var findings bootstrap.Findings
 	if errors.As(err, &findings) {
@@ -186,8 +186,8 @@ func (b *box) neverStarted(err error) int {
 	return b.end(err, supervisor.Result{})
 }
 
-// end takes the box down after its programs: what is left of processes, the
-// listeners, the log; then it says why.
+// end takes the box down after its programs: the remaining processes, the listeners, the log. Then
+// it reports why the box ended.
 func (b *box) end(bootErr error, result supervisor.Result) int {
 	if failure := b.slotFailure.Load(); failure != nil {
 		bootErr = failure

@@ -1,9 +1,9 @@
 // Command agentinit is PID 1 of the box: it reads the manifest, boots, supervises
 // the manifest's programs, answers the probes and stops everything in order.
 //
-// Called as "agentinit -- CMD" it is a plain init for one child instead, and ends
-// before main: see initmode. main.go only reads the command line; wire.go builds the
-// box and is the only file that knows all packages.
+// Called as "agentinit -- CMD", it is a plain init for one child and ends before main: see
+// initmode. main.go only reads the command line. wire.go builds the box and is the only file that
+// knows all packages.
 package main
 
 import (
@@ -25,16 +25,15 @@ var (
 )
 
 func main() {
-	// Signals have been caught since before main: see early. What arrives before
-	// that ends agentinit; and before the Go runtime has handlers at all, the
-	// kernel drops it for a PID 1, so that stopping the container takes the
-	// whole of its timeout. No line of ours can precede the runtime.
+	// Signals are caught even before main: see early. An earlier signal ends agentinit. And before
+	// the Go runtime has installed its handlers, the kernel drops a signal to PID 1, so that
+	// stopping the container takes its whole time limit. No code of this module can run earlier.
 	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, early.Caught()))
 }
 
 // options are what the command line says.
 type options struct {
-	manifest string   // --manifest; empty: the environment or the default decides
+	manifest string   // --manifest; empty: the environment or the default applies
 	root     string   // --root: prefix of every path
 	command  []string // after "--": runs as the essential program "main"
 }
@@ -59,8 +58,8 @@ exit: 0 asked to stop · 1 internal error · 2 usage · 64 manifest invalid · 6
   70 adapter contract · 73 directory, socket, key or identity · else the status of the program that ended the box
 `
 
-// parseOptions reads the command line. handled is true when it asked for help or
-// the version, or was wrong; code is then the exit status.
+// parseOptions reads the command line. handled is true if it asked for help or the version, or was
+// wrong. code is then the exit status.
 func parseOptions(args []string, stdout, stderr io.Writer) (o options, code int, handled bool) {
 	flags := flag.NewFlagSet("agentinit", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -79,7 +78,7 @@ func parseOptions(args []string, stdout, stderr io.Writer) (o options, code int,
 		fmt.Fprintf(stdout, "agentinit %s (%s)\n", version, commit)
 		return o, 0, true
 	}
-	// flag stops at "--" and drops it; without it, words are a mistake.
+	// The flag package drops "--"; words without it are an error.
 	rest := flags.Args()
 	if len(rest) > 0 {
 		before := args[:len(args)-len(rest)]

@@ -7,23 +7,23 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 )
 
-// How many threads agentinit takes at its start. The Go runtime ends the process when
-// it needs one more and the kernel refuses (a full pids cgroup, RLIMIT_NPROC), and
-// never gives one back: with these, work goes on as long as fewer goroutines are inside
-// the kernel at once. What bounds them: requests (probes.Config, control.Limits),
-// program starts (supervisor's crew), scrapes. A thread that has nothing to do costs
-// about 20 KB, and 20 µs of the start.
+// How many threads agentinit creates at its start. If the Go runtime needs another thread and the
+// kernel refuses (a full pids cgroup, RLIMIT_NPROC), the runtime ends the process. It never gives a
+// thread back. With this reserve, agentinit works as long as fewer goroutines are inside the kernel
+// at once. Their number is bounded by the limits for requests (probes.Config, control.Limits),
+// program starts (supervisor's crew) and scrapes. An idle thread costs about 20 KB, and 20 µs of
+// the start.
 const (
 	quietThreads   = 24 // requests come only over the control socket
 	servingThreads = 64
 )
 
-// listens tells whether others than the clients of the control socket can ask.
+// listens tells whether there are listeners in addition to the control socket.
 func (b *box) listens() bool {
 	return b.addresses.Management != bootstrap.Off || b.addresses.Metrics != bootstrap.Off || embedded(b.manifest())
 }
 
-// reserveThreads has n goroutines each hold a thread of its own at the same time.
+// reserveThreads makes n goroutines hold one thread each at the same time.
 func reserveThreads(n int) {
 	var here, gone sync.WaitGroup
 	here.Add(n)

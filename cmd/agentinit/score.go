@@ -5,8 +5,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
-// EventOOMScoreRestored: a program raised agentinit's own oom_score_adj. It carries error where
-// it could not be restored.
+// EventOOMScoreRestored: a program raised agentinit's oom_score_adj. The event has an error if the
+// score could not be restored.
 const EventOOMScoreRestored = "OOMScoreRestored"
 
 func (b *box) scoreRaised(s proc.ScoreRaised) {

@@ -7,12 +7,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 )
 
-// redact has the values of the secrets that are known so far masked in everything that
-// leaves the box as a log line: those of agentinit's own environment, and those that
-// programs are given.
+// redact masks the known secrets in every log line that leaves the box: those in agentinit's own
+// environment, and those that programs are given.
 func (b *box) redact(l *bootstrap.Loaded) {
 	var values []string
-	seen := map[string]bool{} // most programs have most of their variables in common
+	seen := map[string]bool{} // most programs have mostly the same variables
 	look := func(environment []string) {
 		for _, kv := range environment {
 			if seen[kv] {
@@ -35,8 +34,9 @@ func (b *box) redact(l *bootstrap.Loaded) {
 	b.plane.Redact(values...)
 }
 
-// passwordOf returns the password in an address such as DATABASE_URL. One that equals
-// the user name, as in the examples of most databases, is a word that occurs anyway.
+// passwordOf returns the password in an address such as DATABASE_URL. A password that equals the
+// user name, as in the examples of most databases, is not returned, because that word occurs
+// anyway.
 func passwordOf(value string) string {
 	if !strings.Contains(value, "://") || !strings.Contains(value, "@") {
 		return ""

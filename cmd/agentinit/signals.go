@@ -10,7 +10,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// obey carries out what signals ask for, until done is closed.
+// obey carries out the requests of signals until done is closed.
 func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {
 	early.Also(syscall.SIGUSR1, syscall.SIGUSR2)
 	for {
@@ -18,7 +18,7 @@ func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {
 		case <-done:
 			return
 		case <-caught:
-			// Which one it was, the handler has noted with its sender.
+			// The handler has recorded which signal it was, and its sender.
 			sent, lost := early.Take()
 			for _, s := range sent {
 				b.received(s)
@@ -56,8 +56,8 @@ func (b *box) signalled(s os.Signal) {
 		b.sup.Shutdown("signal " + s.String())
 		b.dumpGoroutines()
 	case syscall.SIGHUP:
-		// Beside the loop of signals: an apply may take as long as a program's
-		// start, and a TERM must not wait for it.
+		// In a goroutine: an apply may take as long as a program's start, and a TERM must not wait
+		// for it.
 		go b.reapply()
 	case syscall.SIGUSR1:
 		b.dumpStatus()
@@ -67,9 +67,9 @@ func (b *box) signalled(s os.Signal) {
 	}
 }
 
-// dumpGoroutines writes every goroutine's stack to stderr, at most 1 MiB. It does
-// not wait for that: a dump is for a box that is stuck, and the reader of stderr may be
-// stuck, too. One at a time: while the first is not read, the second would not be.
+// dumpGoroutines writes every goroutine's stack to stderr, at most 1 MiB. It does not wait for the
+// write: a dump is for a box that is stuck, and the reader of stderr may be stuck too. Only one
+// dump is written at a time.
 func (b *box) dumpGoroutines() {
 	if b.dumping.Swap(true) {
 		return

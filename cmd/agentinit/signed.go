@@ -28,7 +28,7 @@ func (b *box) signedRequests(m *schema.Manifest, h *hosting) (*probes.Nostr, err
 	}), nil
 }
 
-// operators are the keys of the people whom the box belongs to.
+// operators are the keys of the owners of the box.
 func (b *box) operators(m *schema.Manifest) map[string]bool {
 	keys := map[string]bool{}
 	for _, text := range []string{m.SovereignMesh.Operator.PubkeyHex, m.SovereignMesh.Operator.NPub} {

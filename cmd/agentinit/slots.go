@@ -30,7 +30,7 @@ import (
 // answersFile is the file of idempotency keys in the workspace.
 const answersFile = "idempotency.db"
 
-// slotsConfig is what the manifest wants in the slots.
+// slotsConfig is the manifest's configuration of the slots.
 func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 	words := map[adapters.Slot]string{
 		adapters.SlotBeads: m.Adapters.Beads, adapters.SlotPods: m.Adapters.Pods, adapters.SlotMemory: m.Adapters.Memory,
@@ -43,8 +43,8 @@ func slotsConfig(m *schema.Manifest, doc *schema.Document) adapters.Config {
 	return adapters.Config{Slots: words, Lines: lines}
 }
 
-// slotsTable lists every implementation there is: slot, manifest's word,
-// constructor. None of them does any I/O.
+// slotsTable lists all implementations: slot, the manifest's word, constructor. A constructor does
+// no I/O.
 func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Table {
 	agent := "agentinit/" + version
 	source := sync.OnceValue(b.eventSource)
@@ -150,7 +150,7 @@ func (b *box) slotsTable(m *schema.Manifest, doc *schema.Document) adapters.Tabl
 	}
 }
 
-// backs makes a slot's state part of backup and restore.
+// backs includes a slot's state in backup and restore.
 func (b *box) backs(slot adapters.Slot, place backup.Place, snapshot func(ctx context.Context, to string) error, open func(dir string) (adapters.Adapter, error)) {
 	slots := backup.Slots{
 		Set: func() *adapters.Set { return b.slots }, Adapter: func(slot adapters.Slot) adapters.Adapter { return b.resolved.Adapter(slot) },
@@ -163,8 +163,8 @@ func (b *box) backs(slot adapters.Slot, place backup.Place, snapshot func(ctx co
 	b.backups = append(b.backups, slots.Part(slot, place, snapshot, open))
 }
 
-// eventSource is the default source of events. Without a workspace to keep it in,
-// it lasts as long as the boot.
+// eventSource is the default source of events. Without a workspace to store it in, it changes with
+// each boot.
 func (b *box) eventSource() string {
 	if own, ok := b.self.current(); ok {
 		return "urn:agentbox:" + string(own.PublicKey)
@@ -177,8 +177,8 @@ func (b *box) eventSource() string {
 	return "urn:agentbox:" + id
 }
 
-// podBase is the base URL of the local pod server: the one that the manifest
-// writes, else that of its listener.
+// podBase is the base URL of the local pod server: the one in the manifest, otherwise that of its
+// listener.
 func podBase(p schema.SolidPodRS, doc *schema.Document) string {
 	if doc.NonEmpty("integrations.solid_pod_rs.base_url") {
 		return p.BaseURL
@@ -212,13 +212,13 @@ func (b *box) processManager(m *schema.Manifest) (*orchestrator.Local, error) {
 	})
 }
 
-// embedder is the one that both classes of memory use.
+// embedder is the embedder that both classes of memory use.
 func (b *box) embedder(m *schema.Manifest) (memory.Embedder, error) {
 	e := m.Slots.Memory.Embedder
 	return memory.NewEmbedder(memory.EmbedderConfig{Kind: e.Kind, URL: e.URL, Model: e.Model, KeyEnv: e.KeyEnv})
 }
 
-// adapter keeps a nil pointer from becoming an adapter that is not nil.
+// adapter turns a nil pointer into a nil interface.
 func adapter[T adapters.Adapter](a T, err error) (adapters.Adapter, error) {
 	if err != nil {
 		return nil, err
@@ -241,7 +241,7 @@ func (b *box) resolveSlots(m *schema.Manifest) error {
 	return nil
 }
 
-// buildSlots plugs the adapters in behind the one chain of middleware.
+// buildSlots puts the adapters behind the one chain of middleware.
 func (b *box) buildSlots(m *schema.Manifest) (*middleware.Stack, *adapters.Set, error) {
 	var redactor middleware.Redactor
 	if m.PrivacyFilter.Enabled {
@@ -270,12 +270,12 @@ func policies(p schema.PrivacyPolicy) map[adapters.Slot]middleware.Policy {
 	}
 }
 
-// connectSlots connects beside the programs. What must end the boot ends it,
-// with the status that says which adapter it was.
+// connectSlots connects the slots in parallel with the programs. A failure that must end the boot
+// ends it, with the status of that adapter.
 func (b *box) connectSlots() {
 	<-b.serversBuilt
 	if b.servers == nil {
-		return // the box ends
+		return // the box is ending
 	}
 	b.keepAnswers()
 	if b.hosting != nil {
@@ -304,12 +304,11 @@ func (b *box) connectSlots() {
 	b.sup.Shutdown(failure.Error())
 }
 
-// keepLimit bounds the opening of the file of idempotency keys: the slots wait
-// for it.
+// keepLimit bounds the opening of the file of idempotency keys, because the slots wait for it.
 const keepLimit = 5 * time.Second
 
-// keepAnswers makes idempotency keys survive a restart, where there is a slot
-// that honours them and a place to write.
+// keepAnswers makes idempotency keys survive a restart, if a slot uses them and there is a place to
+// write.
 func (b *box) keepAnswers() {
 	honoured := []adapters.Slot{adapters.SlotBeads, adapters.SlotEvents, adapters.SlotOrchestrator}
 	if !slices.ContainsFunc(b.slots.Status(), func(s adapters.SlotStatus) bool {
@@ -326,8 +325,7 @@ func (b *box) keepAnswers() {
 	}
 }
 
-// slotNotices hands what happens to the slots to the ring, and to readiness at
-// once.
+// slotNotices publishes what happens to the slots as events, and updates readiness at once.
 type slotNotices struct{ b *box }
 
 func (s slotNotices) Publish(n adapters.Notice) {
@@ -343,8 +341,8 @@ func (s slotNotices) Publish(n adapters.Notice) {
 	s.b.showSlots(s.b.slots)
 }
 
-// showSlots tells readiness how all slots are. One at a time, and each looks
-// anew: what a slower one has seen must not replace what is true now.
+// showSlots updates readiness with the state of all slots. Only one call runs at a time, and each
+// reads the state again, so that an old state does not replace a newer one.
 func (b *box) showSlots(slots *adapters.Set) {
 	b.showing.Lock()
 	defer b.showing.Unlock()
@@ -353,7 +351,7 @@ func (b *box) showSlots(slots *adapters.Set) {
 	}
 }
 
-// require makes a slot that is wanted a requirement of /ready.
+// require makes a configured slot a requirement of /ready.
 func (b *box) require(slot adapters.Slot, state adapters.State, why string) {
 	if state == adapters.StateOff {
 		return
@@ -367,7 +365,7 @@ func (b *box) require(slot adapters.Slot, state adapters.State, why string) {
 	})
 }
 
-// slotStates are the slots as /health shows them.
+// slotStates are the slots in the form of /health.
 func (b *box) slotStates() []probes.AdapterState {
 	var out []probes.AdapterState
 	for _, s := range b.slots.Status() {
@@ -376,12 +374,12 @@ func (b *box) slotStates() []probes.AdapterState {
 	return out
 }
 
-// disconnectLeast is what the slots have for their end however long the programs
-// took: as much as a stop keeps for KILL and the log.
+// disconnectLeast is the least time that the slots get for their end, even if the programs took
+// long. It is as long as the reserve of a stop for KILL and the log.
 const disconnectLeast = 2 * time.Second
 
-// disconnectTime is what the slots have for their end: the rest of the time for
-// stopping the box, after which the container engine kills it.
+// disconnectTime is the time that the slots get for their end: the rest of the budget for stopping
+// the box, after which the container engine kills it.
 func disconnectTime(grace, took time.Duration) time.Duration {
 	return max(cmp.Or(grace, program.DefaultStopGrace)-took, disconnectLeast)
 }

@@ -14,15 +14,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// claim takes the control socket, which a second agentinit in the same place does
-// not get, and clears away what an earlier box has left of the seal. There are no
-// answers before serve.
+// claim takes the control socket and removes the sentinel of an earlier box. A second agentinit in
+// the same place does not get the socket. Requests are answered only after serve.
 func (b *box) claim() (*control.Socket, error) {
 	socket, err := b.listen()
 	if errors.Is(err, control.ErrInUse) {
 		return nil, err
 	}
-	// Not earlier: the sentinel of a box that lives is not stale.
+	// Not earlier: the sentinel of a running box is not stale.
 	if err := b.boot.RemoveStaleSentinel(); err != nil {
 		b.publish(event.Warn, "StaleSentinel", map[string]any{"message": err.Error()})
 	}
@@ -59,8 +58,8 @@ func (b *box) listen() (*control.Socket, error) {
 // serve opens the listeners and answers there and on the control socket.
 func (b *box) serve(socket *control.Socket) {
 	b.serveRelay()
-	// A port that is taken is told of, tried again and shown in /health; programs
-	// run without it.
+	// A port that is in use is reported, tried again and shown in /health; the programs run without
+	// it.
 	if err := b.server.Start(b.stopped); err != nil {
 		b.publish(event.Warn, "ListenersIncomplete", map[string]any{"message": err.Error()})
 	}

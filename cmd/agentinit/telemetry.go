@@ -18,8 +18,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/telemetry"
 )
 
-// startTracing makes the way to the collector at endpoint; without one there is
-// no exporter and no cost. Nothing is dialled here.
+// startTracing makes the exporter to the collector at endpoint. Without an endpoint there is no
+// exporter and no cost. It does not dial.
 func (b *box) startTracing(endpoint string) error {
 	if endpoint == "" {
 		return nil
@@ -37,7 +37,7 @@ func (b *box) startTracing(endpoint string) error {
 	return nil
 }
 
-// traceMetrics shows what came of the spans; nothing without a collector.
+// traceMetrics adds the metrics about spans; it adds none without a collector.
 func (b *box) traceMetrics() error {
 	if b.tracing == nil {
 		return nil
@@ -50,7 +50,7 @@ func (b *box) traceMetrics() error {
 	return nil
 }
 
-// traceRequests is what goes around the servers; nil without a collector.
+// traceRequests wraps the servers; nil without a collector.
 func (b *box) traceRequests() func(http.Handler) http.Handler {
 	if b.tracing == nil {
 		return nil
@@ -58,9 +58,8 @@ func (b *box) traceRequests() func(http.Handler) http.Handler {
 	return b.tracing.Handler
 }
 
-// traceBoot makes the spans of the boot from its record: there is no collector
-// before the manifest has been read. What the phases say of themselves stays out,
-// since it may quote the manifest.
+// traceBoot makes the spans of the boot from its record, because there is no collector before the
+// manifest was read. The messages of the phases are left out, because they may quote the manifest.
 func (b *box) traceBoot() {
 	if b.tracer == nil {
 		return
@@ -94,8 +93,8 @@ func (b *box) traceBoot() {
 	boot.End(trace.WithTimestamp(ended))
 }
 
-// trace begins the span of an agent's life; what it returns ends it. The command
-// line is no part of it: anything may stand there.
+// trace begins the span of an agent's life; the returned function ends it. The command line is left
+// out, because it may contain anything.
 func (a *agents) trace(ctx context.Context, id string, p *agentProcess) func(orchestrator.Ending) {
 	if a.tracer == nil {
 		return func(orchestrator.Ending) {}
@@ -119,13 +118,13 @@ func (a *agents) trace(ctx context.Context, id string, p *agentProcess) func(orc
 		}
 		end := e.Time
 		if end.Before(p.Started()) {
-			end = p.Started() // it was gone before its start was known to us
+			end = p.Started() // it ended before its start was recorded here
 		}
 		span.End(trace.WithTimestamp(end))
 	}
 }
 
-// endTracing sends what spans are left, for as long as the log has too.
+// endTracing sends the remaining spans within the same time limit as the log.
 func (b *box) endTracing() {
 	if b.tracing == nil {
 		return

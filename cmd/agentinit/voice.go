@@ -18,14 +18,14 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// voice writes the events of the box as JSON lines. It is one more reader of the
-// ring: a console that does not keep up loses lines, never holds up the box.
+// voice writes the events of the box as JSON lines. It is one more reader of the ring: a slow
+// console loses lines but never delays the box.
 type voice struct {
 	log   zerolog.Logger
 	level atomic.Int32
 }
 
-// levels are the names that --log-level, the manifest and the API take.
+// levels are the names that --log-level, the manifest and the API accept.
 var levels = map[string]zerolog.Level{
 	"trace": zerolog.TraceLevel, "debug": zerolog.DebugLevel, "info": zerolog.InfoLevel,
 	"warn": zerolog.WarnLevel, "error": zerolog.ErrorLevel,
@@ -37,7 +37,7 @@ func newVoice(w io.Writer) *voice {
 	return v
 }
 
-// SetLevel changes what is written from now on.
+// SetLevel changes which events are written from now on.
 func (v *voice) SetLevel(name string) error {
 	level, ok := levels[name]
 	if !ok {
@@ -52,14 +52,14 @@ func (v *voice) Level() string {
 	return zerolog.Level(v.level.Load()).String()
 }
 
-// Run makes the level in force hold for loggers that write on their own.
+// Run applies the present level to loggers that write themselves.
 func (v *voice) Run(e *zerolog.Event, level zerolog.Level, _ string) {
 	if level < zerolog.Level(v.level.Load()) {
 		e.Discard()
 	}
 }
 
-// follow writes every event until ctx ends, then those that are already there.
+// follow writes every event until ctx ends, and then those that were published before that.
 func (v *voice) follow(ctx context.Context, events *event.Watcher) {
 	for {
 		e, err := events.Next(ctx)
@@ -73,13 +73,13 @@ func (v *voice) follow(ctx context.Context, events *event.Watcher) {
 	}
 }
 
-// speaks tells whether the event is of the level in force or above.
+// speaks tells whether the event has at least the present level.
 func (v *voice) speaks(e event.Event) bool { return severity(e) >= zerolog.Level(v.level.Load()) }
 
 func severity(e event.Event) zerolog.Level {
 	level, ok := levels[string(e.Level)]
 	if !ok {
-		return zerolog.ErrorLevel // an unknown level is a mistake: show it
+		return zerolog.ErrorLevel // an unknown level is a mistake, so show the event
 	}
 	return level
 }
@@ -109,7 +109,7 @@ func (v *voice) write(e event.Event) {
 	line.Msg(message(e))
 }
 
-// field writes the usual kinds without reflection.
+// field writes the usual types without reflection.
 func field(line *zerolog.Event, key string, value any) *zerolog.Event {
 	switch v := value.(type) {
 	case string:
@@ -130,7 +130,7 @@ func message(e event.Event) string {
 	if c := e.Change; c != nil {
 		text := e.Program + " " + c.From + " → " + c.To
 		if c.From == c.To {
-			text = e.Program + " " + c.To // another fact than the state
+			text = e.Program + " " + c.To // a fact has changed, not the state
 		}
 		if c.Reason != "" {
 			text += ": " + c.Reason
@@ -140,7 +140,7 @@ func message(e event.Event) string {
 	return words(e.Name)
 }
 
-// words takes CamelCase apart: "PhaseStarted" becomes "phase started".
+// words splits CamelCase: "PhaseStarted" becomes "phase started".
 func words(name string) string {
 	var b strings.Builder
 	for i, r := range name {
@@ -152,8 +152,7 @@ func words(name string) string {
 	return strings.ToLower(b.String())
 }
 
-// speak opens the console in the format that the manifest wants, or the default
-// one when there is no manifest to ask.
+// speak opens the console in the manifest's format, or in the default one if there is no manifest.
 func (b *box) speak(loadErr error) {
 	settings := schema.BoxLog{}
 	if loadErr == nil {

@@ -15,7 +15,7 @@ import (
 // span is one bar of a boot: from and to are milliseconds since the boot began.
 type span struct {
 	from, to float64
-	class    string // of the SVG
+	class    string // class in the SVG
 	what     string // "starting", "until ready", a phase's outcome
 }
 
@@ -27,8 +27,8 @@ type bar struct {
 	spans       []span
 }
 
-// bars are the rows of a boot in the order in which they began; extent is its
-// length in milliseconds.
+// bars are the rows of a boot in the order of their start. extent is the length of the boot in
+// milliseconds.
 func bars(b api.Boot) (rows []bar, extent float64) {
 	since := func(t time.Time) float64 { return max(0, float64(t.Sub(b.StartedAt))/float64(time.Millisecond)) }
 	extent = 1
@@ -61,7 +61,7 @@ func bars(b api.Boot) (rows []bar, extent float64) {
 	return rows, extent
 }
 
-// phaseClass is the class of an outcome: one of those that the style knows.
+// phaseClass is the style's class for an outcome.
 func phaseClass(outcome string) string {
 	if slices.Contains([]string{"ok", "warning", "failed"}, outcome) {
 		return outcome
@@ -69,7 +69,7 @@ func phaseClass(outcome string) string {
 	return "running"
 }
 
-// begun puts programs that have not been started last.
+// begun puts programs that were not started last.
 func begun(p api.BootProgram, since func(time.Time) float64) float64 {
 	if p.StartedAt == nil {
 		return math.Inf(1)
@@ -87,7 +87,7 @@ func waits(p api.BootProgram) string {
 	return ""
 }
 
-// programSpans are the time until RUNNING and the time from there until ready.
+// programSpans are the time from the start until RUNNING, and from there until ready.
 func programSpans(p api.BootProgram, since func(time.Time) float64, extent float64) []span {
 	if p.StartedAt == nil {
 		return nil
@@ -116,8 +116,8 @@ const (
 	rowHeight    = 20
 )
 
-// Waterfall draws a boot as SVG: a row for each phase and each program, the
-// critical chain framed, a line at the seal.
+// Waterfall draws a boot as SVG: a row for each phase and each program, a frame around the critical
+// chain, and a line at the seal.
 func Waterfall(b api.Boot) string {
 	rows, extent := bars(b)
 	scale := plotWidth / extent
@@ -202,8 +202,8 @@ func ticks(extent float64) []float64 {
 	return out
 }
 
-// Milliseconds writes a time for people, with tenths below ten milliseconds: a
-// boot is made of such.
+// Milliseconds writes a time for people. Times below ten milliseconds have tenths, because many
+// steps of a boot are that short.
 func Milliseconds(ms float64) string {
 	if ms < 10 {
 		return fmt.Sprintf("%.1fms", max(0, ms))
@@ -225,8 +225,8 @@ type traceEvent struct {
 	Args      map[string]string `json:"args,omitempty"`
 }
 
-// Trace writes a boot in the Trace Event Format (a JSON object): process 1 is the
-// phases, process 2 the programs, a thread for each row.
+// Trace writes a boot in the Trace Event Format (a JSON object). Process 1 has the phases, process
+// 2 the programs; each row is a thread.
 func Trace(b api.Boot) ([]byte, error) {
 	rows, _ := bars(b)
 	named := func(kind string, pid, tid int, name string) traceEvent {

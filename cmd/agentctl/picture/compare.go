@@ -14,14 +14,14 @@ import (
 type Step struct {
 	Kind string `json:"kind"` // boot, phase or program
 	Name string `json:"name,omitempty"`
-	// BeforeMS and NowMS are milliseconds; nil: that boot did not have it, or did
-	// not come to its end.
+	// BeforeMS and NowMS are milliseconds; nil means that the boot did not have the step or did not
+	// finish it.
 	BeforeMS *float64 `json:"before_ms,omitempty"`
 	NowMS    *float64 `json:"now_ms,omitempty"`
 }
 
-// Change is how much longer the step took, in milliseconds; false if one of the
-// boots lacks it.
+// Change is how much longer the step took, in milliseconds. It returns false if one of the boots
+// lacks the step.
 func (s Step) Change() (float64, bool) {
 	if s.BeforeMS == nil || s.NowMS == nil {
 		return 0, false
@@ -58,7 +58,7 @@ func Compare(now, before api.Boot) []Step {
 	return out
 }
 
-// weight orders steps: the boot, then by how far the two boots differ.
+// weight orders steps: the boot first, then by the size of the difference.
 func weight(s Step) float64 {
 	if s.Kind == "boot" {
 		return 1e18

@@ -17,7 +17,7 @@ type node struct {
 	name, note       string
 	required, manual bool
 	wave             int // from 1
-	layer, row       int // the place in the SVG
+	layer, row       int // position in the SVG
 }
 
 // edge leads from a program to the one that waits for it.
@@ -34,8 +34,8 @@ type Graph struct {
 	waves int
 }
 
-// NewGraph takes the graph out of a plan. A need that names no program of the plan
-// is left out: the plan's findings speak of it.
+// NewGraph makes the graph of a plan. A need that names no program of the plan is left out; the
+// findings of the plan report it.
 func NewGraph(p *plan.Plan) Graph {
 	g := Graph{waves: len(p.Waves)}
 	wave := map[string]int{}
@@ -112,8 +112,7 @@ func (g Graph) DOT() string {
 	return b.String()
 }
 
-// caption is a node's text in one line: the name, and the type unless it is a
-// service.
+// caption is a node's text on one line: the name, and the type unless it is a service.
 func (n node) caption() string {
 	text := n.name
 	if n.note != string(program.Service) && n.note != "" {
@@ -180,8 +179,8 @@ func quoteMermaid(s string) string {
 	return b.String()
 }
 
-// place gives every node a column, behind those that it waits for and behind the
-// wave before, and a row near those that it waits for.
+// place gives every node a column and a row. The column is after those of its needs and after the
+// wave before; the row is near those of its needs.
 func (g *Graph) place() (layers [][]int) {
 	first := 0
 	for wave := 0; wave <= g.waves; wave++ {
@@ -189,7 +188,7 @@ func (g *Graph) place() (layers [][]int) {
 		for _, n := range members {
 			g.nodes[n].layer = first
 		}
-		// As many rounds as the longest chain can have; a cycle ends with them.
+		// As many rounds as the longest chain can need; this also ends a cycle.
 		for range members {
 			if !g.push() {
 				break
@@ -224,7 +223,7 @@ func (g *Graph) place() (layers [][]int) {
 	return layers
 }
 
-// push moves each program behind what it needs and tells whether one moved.
+// push moves each program behind its needs and tells whether one moved.
 func (g *Graph) push() bool {
 	moved := false
 	for _, e := range g.edges {
@@ -236,7 +235,7 @@ func (g *Graph) push() bool {
 	return moved
 }
 
-// middle is the mean row of programs; those without a row yet stand in row 0.
+// middle is the mean row of programs; a program without a row counts as row 0.
 func (g *Graph) middle(of []int) float64 {
 	sum := 0
 	for _, n := range of {
@@ -278,7 +277,7 @@ func (g Graph) SVG() string {
 	for _, e := range g.edges {
 		from, to := g.nodes[e.from].layer, g.nodes[e.to].layer
 		sag := 0.0
-		if to > from+1 { // below the programs between
+		if to > from+1 { // pass below the programs in between
 			sag = nodeHeight + rowGap
 		}
 		d.arrow(left[from]+width[from], top(e.from)+nodeHeight/2, left[to], top(e.to)+nodeHeight/2, sag, e.label)
@@ -308,8 +307,8 @@ func (d *drawing) node(n node, x, y, width float64) {
 	d.text(x+10, y+nodeHeight/2+4, "", shorten(n.caption(), nodeColumns))
 }
 
-// arrow draws a curve from one point to another, which hangs down by sag, with its
-// head at the second.
+// arrow draws a curve from one point to another, bent downwards by sag, with its head at the second
+// point.
 func (d *drawing) arrow(x1, y1, x2, y2, sag float64, label string) {
 	bend := layerGap / 2.0
 	fmt.Fprintf(&d.b, `<path d="M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f" class="edge"/>`+"\n", x1, y1, x1+bend, y1+sag, x2-bend, y2+sag, x2-6, y2)

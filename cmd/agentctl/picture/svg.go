@@ -1,7 +1,6 @@
-// Package picture draws a boot record and a plan: as SVG, as a Chrome trace, as
-// Graphviz DOT and as Mermaid. It computes text from values, and escapes every
-// name and reason for the language that it writes. It must never read a file,
-// ask agentinit, or look at a clock.
+// Package picture draws a boot record and a plan as SVG, Chrome trace, Graphviz DOT and Mermaid. It
+// computes text from values, and escapes every name and reason for the output language. It must
+// never read a file, ask agentinit, or read a clock.
 package picture
 
 import (
@@ -13,8 +12,8 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// style colours a picture for a light and for a dark page. A viewer that knows no
-// media queries shows the light one.
+// style sets the colours for a light and for a dark page. A viewer without media queries shows the
+// light colours.
 const style = `<style>
 svg{background:#fff}
 text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1f2328}
@@ -36,8 +35,7 @@ text{fill:#e6edf3}
 </style>
 `
 
-// charWidth and charHeight are those of one column of the pictures' font, in
-// pixels.
+// charWidth and charHeight are the size in pixels of one character of the pictures' font.
 const (
 	charWidth  = 7.3
 	charHeight = 18
@@ -46,7 +44,7 @@ const (
 // drawing is an SVG document that is being written.
 type drawing struct{ b strings.Builder }
 
-// begin writes the head. The title is what a screen reader says of the picture.
+// begin writes the head. A screen reader reads the title.
 func (d *drawing) begin(width, height float64, title string) {
 	fmt.Fprintf(&d.b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" viewBox="0 0 %g %g" role="img">`+"\n", width, height, width, height)
 	fmt.Fprintf(&d.b, "<title>%s</title>\n%s", escape(title), style)
@@ -75,7 +73,7 @@ func (d *drawing) line(x1, y1, x2, y2 float64, class string) {
 	fmt.Fprintf(&d.b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="%s"/>`+"\n", x1, y1, x2, y2, class)
 }
 
-// visible replaces what must not stand in a picture's text: control characters and
+// visible replaces characters that must not be in a picture's text: control characters and
 // characters that reorder text.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
@@ -90,16 +88,15 @@ func visible(s string) string {
 func escape(s string) string {
 	var b strings.Builder
 	if err := xml.EscapeText(&b, []byte(visible(s))); err != nil {
-		return "" // a strings.Builder takes every write
+		return "" // a strings.Builder accepts every write
 	}
 	return b.String()
 }
 
-// shorten makes text visible and cuts it to so many columns.
+// shorten makes text visible and cuts it to a number of columns.
 func shorten(s string, columns int) string { return Shorten(visible(s), columns) }
 
-// Shorten cuts text to so many columns, in which a wide character takes two, and
-// marks the cut.
+// Shorten cuts text to a number of columns and marks the cut. A wide character takes two columns.
 func Shorten(s string, columns int) string {
 	if uniseg.StringWidth(s) <= columns {
 		return s
