@@ -16,42 +16,41 @@ type Beads interface {
 
 	// CreateEpic makes a bead without a parent.
 	CreateEpic(ctx context.Context, in NewBead) (Bead, error)
-	// CreateChild makes a bead below in.ParentID. NOT_FOUND when there is no
-	// such parent, CONFLICT when it is closed.
+	// CreateChild makes a bead below in.ParentID. It returns NOT_FOUND if there is no such parent,
+	// and CONFLICT if the parent is closed.
 	CreateChild(ctx context.Context, in NewBead) (Bead, error)
-	// Claim makes actor the holder, atomically; claiming again as the same
-	// actor changes nothing but renews a lease. ALREADY_CLAIMED names another
-	// holder, NOT_CLAIMABLE means closed or deferred.
+	// Claim makes actor the holder, atomically. If the same actor claims again, only a lease is
+	// renewed. ALREADY_CLAIMED names another holder; NOT_CLAIMABLE means that the bead is closed or
+	// deferred.
 	Claim(ctx context.Context, id, actor string, opt ...ClaimOpt) (Bead, error)
-	// Close ends the bead; a second close answers the first outcome. Closing
-	// what another holds needs admin or Force, as does (CONFLICT) an epic with
-	// open children. An empty outcome is "done".
+	// Close ends the bead; a second close returns the first outcome. To close a bead that another
+	// actor holds needs admin or Force. To close an epic with open children needs them too, and
+	// otherwise fails with CONFLICT. An empty outcome means "done".
 	Close(ctx context.Context, id, outcome string, opt ...CloseOpt) (Bead, error)
 	// GetReady lists what can be claimed now, ordered by priority, created_at
 	// and id.
 	GetReady(ctx context.Context, filter ReadyFilter) (Page[Bead], error)
 	Show(ctx context.Context, id string) (Bead, error)
 
-	// The rest is contract 1.1, capability "graph".
+	// The methods below are contract 1.1, capability "graph".
 
 	List(ctx context.Context, filter BeadFilter) (Page[Bead], error)
 	Update(ctx context.Context, id string, change BeadChange) (Bead, error)
-	// Release gives up a claim; only the holder or an admin may. Releasing
-	// what nobody holds changes nothing.
+	// Release gives up a claim; only the holder or an admin may do that. If no actor holds the
+	// bead, nothing changes.
 	Release(ctx context.Context, id, actor string) (Bead, error)
-	// Reopen clears outcome and holder of a closed bead; an open one is left
-	// as it is.
+	// Reopen clears outcome and holder of a closed bead. An open bead stays unchanged.
 	Reopen(ctx context.Context, id string) (Bead, error)
-	// AddDep and RemoveDep are idempotent. A cycle among blocking edges is
+	// AddDep and RemoveDep are idempotent. If blocking edges would form a cycle, AddDep returns
 	// DEPENDENCY_CYCLE with the path.
 	AddDep(ctx context.Context, dep Dep) (Dep, error)
 	RemoveDep(ctx context.Context, dep Dep) error
 	Comment(ctx context.Context, id string, text string) (BeadComment, error)
-	// Export writes all beads as JSON lines ordered by id, in the field names
-	// of bd; byte-identical when nothing changed.
+	// Export writes all beads as JSON lines ordered by id, with the field names of bd. If nothing
+	// changed, the output is byte-identical.
 	Export(ctx context.Context, w io.Writer) error
-	// Import upserts what Export or bd wrote: newer updated_at wins, all or
-	// nothing.
+	// Import upserts the output of Export or bd: the newer updated_at wins. Either all beads are
+	// imported or none.
 	Import(ctx context.Context, r io.Reader, opt ImportOpt) (ImportResult, error)
 }
 
@@ -114,11 +113,11 @@ type Bead struct {
 	LeaseUntil  Time       `json:"lease_until"`
 }
 
-// NewBead is what a caller may say about a bead to be made.
+// NewBead is the input for a new bead.
 type NewBead struct {
 	Title       string   `json:"title"`
 	Description string   `json:"description,omitempty"`
-	Kind        string   `json:"kind,omitempty"` // "" = task, of an epic epic
+	Kind        string   `json:"kind,omitempty"` // "" means task, or epic for an epic
 	ParentID    string   `json:"parent_id,omitempty"`
 	Priority    *int     `json:"priority,omitempty"` // nil = DefaultPriority
 	Tags        []string `json:"tags,omitempty"`
@@ -133,24 +132,23 @@ func BeadKinds() []string {
 
 // ClaimOpt adjusts a claim.
 type ClaimOpt struct {
-	// Lease reopens the bead when it runs out unrenewed; 0 = no lease, else
-	// 30 s - 24 h.
+	// Lease reopens the bead when it ends without renewal; 0 means no lease, otherwise 30 s - 24 h.
 	Lease time.Duration
 }
 
 // CloseOpt adjusts a close.
 type CloseOpt struct{ Force bool }
 
-// ReadyFilter narrows GetReady. Zero fields do not.
+// ReadyFilter narrows GetReady. Zero fields do not filter.
 type ReadyFilter struct {
 	ParentID    string // direct children only
 	Tag         string
 	Kind        string
-	PriorityMax *int // 0-4, this priority and more urgent ones
+	PriorityMax *int // 0-4: this priority and more urgent ones
 	PageOpt
 }
 
-// BeadFilter narrows List. Zero fields do not.
+// BeadFilter narrows List. Zero fields do not filter.
 type BeadFilter struct {
 	ParentID string
 	Status   string
@@ -169,13 +167,11 @@ type BeadChange struct {
 	Tags        *[]string `json:"tags,omitempty"`
 	// DeferUntil defers an open bead; the zero Time ends a deferral.
 	DeferUntil *Time `json:"defer_until,omitempty"`
-	// IfVersion, when not 0, must be the bead's version, else
-	// PRECONDITION_FAILED.
+	// IfVersion, if not 0, must be the bead's version; otherwise the result is PRECONDITION_FAILED.
 	IfVersion int64 `json:"-"`
 }
 
-// Dep is an edge: From is about To. With type "blocks", From is blocked until
-// To is closed.
+// Dep is an edge from From to To. With type "blocks", From is blocked until To is closed.
 type Dep struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -190,7 +186,7 @@ const (
 	DepParentChild       = "parent-child"
 )
 
-// Blocking says whether the edge can keep From from being ready.
+// Blocking tells whether the edge can keep From from being ready.
 func (d Dep) Blocking() bool {
 	return d.Type == DepBlocks || d.Type == DepConditionalBlocks || d.Type == DepWaitsFor
 }
@@ -211,7 +207,7 @@ type ImportOpt struct{ DryRun bool }
 type ImportResult struct {
 	Created   int  `json:"created"`
 	Updated   int  `json:"updated"`
-	Unchanged int  `json:"unchanged"` // ours is as new or newer
+	Unchanged int  `json:"unchanged"` // the stored bead is as new or newer
 	DryRun    bool `json:"dry_run"`
 }
 

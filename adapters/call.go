@@ -6,60 +6,57 @@ import (
 	"time"
 )
 
-// Call describes one crossing into a slot to the middleware. The wrapped slots
-// make it; middleware reads it and must not keep it.
+// Call describes one call of a slot to the middleware. The wrapped slots make it. Middleware reads
+// it and must not keep it.
 type Call struct {
 	Slot   Slot
 	Method string // as in Contract.Methods
-	Impl   string // of the adapter that is active now, "off" while degraded
+	Impl   string // of the active adapter, "off" while degraded
 	Class  Class
-	Write  bool // changes something: subject to privacy
-	// Creates says that repeating the call would make a second thing, so an
-	// idempotency key is honoured.
+	Write  bool // the call changes something, so privacy applies
+	// Creates says that a repeated call would create a second thing. So the call may have an
+	// idempotency key.
 	Creates bool
-	// Idle says that a slot which the manifest turns off takes the call and does
-	// nothing. A slot that is out of service refuses it: an event that is to be kept
-	// must not disappear unnoticed.
+	// Idle says that the manifest turns the slot off: the slot accepts the call and does nothing. A
+	// slot that is only out of service refuses the call instead, so that no event that must be kept
+	// is lost silently.
 	Idle bool
-	// Args is everything the caller asked for, as JSON can show it; set when
-	// Creates, for the hash that a key is kept with.
+	// Args is the whole input of the call in a form for JSON. It is set if Creates is set, for the
+	// hash that is stored with a key.
 	Args any
-	// Text lists what privacy may rewrite before the adapter sees it.
+	// Text lists the texts that privacy may rewrite before the adapter gets them.
 	Text []Text
-	// Check judges the input against the contract's limits, before any I/O.
+	// Check compares the input with the contract's limits, before any I/O.
 	Check func() error
-	// Guard is why the call cannot go to the adapter at all: the slot is off,
-	// degraded or disconnected. nil when it can.
+	// Guard is the reason why the call cannot go to the adapter: the slot is off, degraded or
+	// disconnected. It is nil if the call can go.
 	Guard error
-	// Limit bounds the call in addition to the caller's deadline; 0 leaves the
-	// middleware's default.
+	// Limit bounds the call in addition to the caller's deadline; 0 means the middleware's default.
 	Limit time.Duration
-	// Cancel is set for calls that return a stream. Their context must outlive
-	// the call, so a time limit is put on the opening alone, through this.
+	// Cancel is set for calls that return a stream. Their context must outlive the call, so a time
+	// limit applies only to the opening, through Cancel.
 	Cancel context.CancelCauseFunc
 
 	result any // pointer to the T of Do
 }
 
-// Result is a pointer to where the call's answer lies once the inner handler
-// has returned nil. Middleware may marshal it, or unmarshal into it to answer
-// in the adapter's place.
+// Result points to the call's answer after the inner handler has returned nil. Middleware may
+// marshal it. To answer instead of the adapter, middleware may unmarshal into it.
 func (c Call) Result() any { return c.result }
 
-// Text is one piece of a call's input that people may have written. Exactly one
-// of String, JSON and Body is set.
+// Text is one part of a call's input that people may have written. Exactly one of String, JSON and
+// Body is set.
 type Text struct {
 	Name   string           // field, for the log
 	String *string          // plain text
-	JSON   *json.RawMessage // string leaves are text; keys and structure are not
-	Body   *Body            // decided by its content type
+	JSON   *json.RawMessage // string values are text; keys and structure are not
+	Body   *Body            // its content type says what is text
 }
 
 // Handler carries out a call.
 type Handler func(ctx context.Context, c Call) error
 
-// Middleware wraps a handler in another. It must call next at most once, from
-// the goroutine it was called on.
+// Middleware wraps a handler in another. It must call next at most once, on its own goroutine.
 type Middleware func(next Handler) Handler
 
 // Chain joins middleware, outermost first. Chain() changes nothing.
@@ -100,12 +97,12 @@ func Limits(next Handler) Handler {
 	}
 }
 
-// Basic is the least middleware a slot may have: guard and limits. It is what
-// a nil Middleware stands for, so that no adapter ever sees unchecked input.
+// Basic is the least middleware that a slot may have: guard and limits. It is used for a nil
+// Middleware, so that no adapter gets unchecked input.
 func Basic(next Handler) Handler { return Guarded(Limits(next)) }
 
-// Do carries one call through mw to f. The error, if any, is always an *Error
-// that names slot and method; the result is then the zero T.
+// Do passes one call through mw to f. The error, if any, is always an *Error that names slot and
+// method; the result is then the zero T.
 func Do[T any](ctx context.Context, mw Middleware, c Call, f func(context.Context) (T, error)) (T, error) {
 	if mw == nil {
 		mw = Basic

@@ -13,7 +13,7 @@ const (
 	CloudBatchType = "application/cloudevents-batch+json"
 )
 
-// cloudPrefix is before our kinds in a CloudEvents type.
+// cloudPrefix precedes agentbox's kinds in a CloudEvents type.
 const cloudPrefix = "agentbox."
 
 // CloudEvent is an Event in the JSON format of CloudEvents 1.0.
@@ -30,7 +30,7 @@ type CloudEvent struct {
 	Sequence        string          `json:"sequence,omitempty"`    // CloudEvents' sequence extension
 	Author          string          `json:"author,omitempty"`      // extension
 	Data            json.RawMessage `json:"data,omitempty"`
-	DataBase64      *string         `json:"data_base64,omitempty"` // only of others; refused
+	DataBase64      *string         `json:"data_base64,omitempty"` // only sent by others; it is refused
 }
 
 // Cloud is the event as a CloudEvent.
@@ -46,9 +46,9 @@ func (e Event) Cloud() CloudEvent {
 	return c
 }
 
-// Event is a CloudEvent of a peer as an event to dispatch. A type without our
-// prefix is the kind itself, whose limits Dispatch checks. The peer's time is
-// checked and dropped: the box sets its own.
+// Event converts a peer's CloudEvent to an event for Dispatch. A type without agentbox's prefix is
+// the kind itself; Dispatch checks its limits. The peer's time is checked and dropped, because the
+// box sets its own.
 func (c CloudEvent) Event() (Event, error) {
 	for _, required := range [][2]string{{"id", c.ID}, {"source", c.Source}, {"type", c.Type}} {
 		if required[1] == "" {

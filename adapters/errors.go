@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Code is the machine's name of an error, stable across versions.
+// Code identifies an error for programs. It is stable across versions.
 type Code string
 
-// All codes an adapter, the middleware or the API can answer.
+// All codes that an adapter, the middleware or the API can return.
 const (
 	CodeValidation          Code = "VALIDATION_ERROR"
 	CodeUnauthenticated     Code = "UNAUTHENTICATED"
@@ -41,14 +41,13 @@ const (
 // CodeRow is one line of the code table.
 type CodeRow struct {
 	Code      Code
-	HTTP      int  // status it is answered with
-	Retryable bool // whether the same call may succeed later unchanged
+	HTTP      int  // the HTTP status of its answer
+	Retryable bool // whether the same call may succeed later
 	Title     string
 }
 
-// Codes is the whole table. Two codes depend on more than themselves and are
-// adjusted by Error.HTTPStatus: UNSUPPORTED is 501 when it is about a method or
-// capability, ADAPTER_DISABLED is 503 and retryable when degraded.
+// Codes is the whole table. Error.HTTPStatus adjusts two codes: UNSUPPORTED is 501 if it is about a
+// method or capability, and ADAPTER_DISABLED is 503 and retryable if the slot is degraded.
 func Codes() []CodeRow {
 	return []CodeRow{
 		{CodeValidation, http.StatusBadRequest, false, "bad input"},
@@ -84,7 +83,7 @@ var codeRows = func() map[Code]CodeRow {
 	return m
 }()
 
-// Row returns the table's line for c; an unknown code is treated as INTERNAL.
+// Row returns the table's row for c. An unknown code gets the row of INTERNAL.
 func (c Code) Row() CodeRow {
 	if r, ok := codeRows[c]; ok {
 		return r
@@ -92,11 +91,11 @@ func (c Code) Row() CodeRow {
 	return codeRows[CodeInternal]
 }
 
-// Known says whether the table has c.
+// Known tells whether the table has c.
 func (c Code) Known() bool { _, ok := codeRows[c]; return ok }
 
-// Error is the only kind of error that leaves a slot. It is a value: With,
-// Wrap and At return changed copies.
+// Error is the only type of error that leaves a slot. It is immutable: With, Wrap and At return
+// changed copies.
 type Error struct {
 	Code      Code
 	Message   string // for people, one sentence, no secrets
@@ -110,8 +109,7 @@ type Error struct {
 	cause error
 }
 
-// Targets for errors.Is: they match any Error of their code, whatever else it
-// says and however it is wrapped.
+// Targets for errors.Is: each matches every Error with its code, even a wrapped one.
 var (
 	ErrValidation          = &Error{Code: CodeValidation}
 	ErrUnauthenticated     = &Error{Code: CodeUnauthenticated}
@@ -161,8 +159,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, if any.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is makes errors.Is(err, ErrNotFound) match by code. A target with a message
-// is compared by identity instead.
+// Is makes errors.Is(err, ErrNotFound) compare codes. A target with a message is compared by
+// identity instead.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Message == "" && t.Slot == "" && t.Code == e.Code
@@ -181,15 +179,15 @@ func (e *Error) With(pairs ...any) *Error {
 	return &c
 }
 
-// Wrap returns a copy whose cause is err: visible to errors.Is and the log,
-// not to the caller over the wire.
+// Wrap returns a copy with the cause err. errors.Is and the log see the cause; the caller over the
+// wire does not.
 func (e *Error) Wrap(err error) *Error {
 	c := *e
 	c.cause = err
 	return &c
 }
 
-// At returns a copy that names slot and method, where they were not named yet.
+// At returns a copy that names slot and method, unless they are named already.
 func (e *Error) At(slot Slot, method string) *Error {
 	if e.Slot != "" && e.Method != "" {
 		return e
@@ -204,7 +202,7 @@ func (e *Error) At(slot Slot, method string) *Error {
 	return &c
 }
 
-// RetryAfter is how long the caller should wait, 0 when the error does not say.
+// RetryAfter is how long the caller should wait, 0 if unknown.
 func (e *Error) RetryAfter() time.Duration {
 	switch s := e.Fields[fieldRetryAfter].(type) {
 	case int:
@@ -223,7 +221,7 @@ func (e *Error) WithRetryAfter(d time.Duration) *Error {
 
 const fieldRetryAfter = "retry_after_s"
 
-// HTTPStatus is the status the error is answered with.
+// HTTPStatus is the HTTP status of the answer.
 func (e *Error) HTTPStatus() int {
 	switch e.Code {
 	case CodeUnsupported:
@@ -238,7 +236,7 @@ func (e *Error) HTTPStatus() int {
 	return e.Code.Row().HTTP
 }
 
-// CodeOf returns the code of err, INTERNAL when it has none, "" for nil.
+// CodeOf returns the code of err, INTERNAL if err has none, "" for nil.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""
@@ -246,9 +244,9 @@ func CodeOf(err error) Code {
 	return AsError(err).Code
 }
 
-// AsError returns err as an *Error, nil for nil. An expired deadline becomes
-// ADAPTER_TIMEOUT, as does a cancelled call, whose caller no longer listens;
-// anything else without a code becomes INTERNAL with err as its cause.
+// AsError returns err as an *Error, nil for nil. An expired deadline becomes ADAPTER_TIMEOUT. So
+// does a cancelled call, because its caller no longer waits. Any other error without a code becomes
+// INTERNAL with err as its cause.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
@@ -311,8 +309,8 @@ func Closed(slot Slot) *Error {
 	return Errorf(CodeUnavailable, "the %s adapter is not connected", slot).With("slot", slot)
 }
 
-// Disabled is ADAPTER_DISABLED: the slot is off by manifest, or degraded to
-// off, which the caller may wait out.
+// Disabled is ADAPTER_DISABLED: the manifest turns the slot off, or the slot is degraded and may
+// come back.
 func Disabled(slot Slot, degraded bool) *Error {
 	if !degraded {
 		return Errorf(CodeDisabled, "the %s slot is off", slot).With("slot", slot, "degraded", false)
@@ -323,6 +321,6 @@ func Disabled(slot Slot, degraded bool) *Error {
 	return e
 }
 
-// degradedRetryAfter is what callers of a degraded slot are told to wait; its
-// reconnects are up to a minute apart, but a recovery may come any second.
+// degradedRetryAfter is how long callers of a degraded slot should wait. Reconnects are up to a
+// minute apart, but the slot may recover at any moment.
 const degradedRetryAfter = 5 * time.Second

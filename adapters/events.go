@@ -9,12 +9,12 @@ import (
 type Events interface {
 	Adapter
 
-	// Dispatch records one event. When it returns without error the event is
-	// as durable as the class promises. The same id again within 24 h is a
-	// no-op with the first receipt. It never waits for a subscriber.
+	// Dispatch records one event. When it returns without error, the event is as durable as the
+	// class promises. A repeated id within 24 h has no effect and returns the first receipt.
+	// Dispatch never waits for a subscriber.
 	Dispatch(ctx context.Context, e Event) (Receipt, error)
-	// Subscribe follows events in seq order: at least once from a seq, at most
-	// once when live.
+	// Subscribe follows events in seq order: at least once if it starts at a seq, at most once if
+	// it is live.
 	Subscribe(ctx context.Context, filter EventFilter, from From) (Subscription, error)
 	// Unsubscribe ends a subscription by its id; NOT_FOUND when there is none.
 	Unsubscribe(ctx context.Context, id string) error
@@ -34,11 +34,11 @@ const (
 	MaxEventSource  = 512
 )
 
-// KindLagged is the kind of the event a subscriber gets instead of those it
-// was too slow for; its payload is {"dropped", "resume_from"}.
+// KindLagged is the kind of the event that replaces events for which the subscriber was too slow.
+// Its payload is {"dropped", "resume_from"}.
 const KindLagged = "lagged"
 
-// Event is one thing an agent, or the box, did.
+// Event is one thing that an agent or the box did.
 type Event struct {
 	TS          Time            `json:"ts"` // set by the box
 	SessionID   NullString      `json:"session_id"`
@@ -46,25 +46,25 @@ type Event struct {
 	Kind        string          `json:"kind"`
 	Payload     json.RawMessage `json:"payload"` // an object
 	ID          string          `json:"id"`
-	Seq         uint64          `json:"seq"` // set by the box, grows by one
+	Seq         uint64          `json:"seq"` // set by the box, increases by one
 	Source      string          `json:"source,omitempty"`
 	Subject     string          `json:"subject,omitempty"`
-	// Author is who dispatched it, as the box found out: the caller's Meta.Actor.
-	// Unlike source and session it cannot be chosen. Set by the box.
+	// Author is the authenticated caller (Meta.Actor) that dispatched it. Unlike source and
+	// session, the caller cannot choose it. Set by the box.
 	Author string `json:"author,omitempty"`
 }
 
-// Receipt says that an event is taken.
+// Receipt confirms that an event was accepted.
 type Receipt struct {
 	ID   string `json:"id"`
 	Seq  uint64 `json:"seq"`
 	TS   Time   `json:"ts"`
 	Kind string `json:"kind"`
-	// Queued: it is in the spool and not yet at its sink.
+	// Queued says that it is in the spool and has not reached its sink yet.
 	Queued bool `json:"queued"`
 }
 
-// EventFilter narrows what is seen. Zero fields do not.
+// EventFilter narrows the result. Zero fields do not filter.
 type EventFilter struct {
 	Kinds       []string `json:"kinds,omitempty"` // any of these; "agent." is a prefix
 	SessionID   string   `json:"session_id,omitempty"`
@@ -73,7 +73,7 @@ type EventFilter struct {
 	Subject     string   `json:"subject,omitempty"`
 }
 
-// Matches says whether e passes the filter. Lagged notices always pass.
+// Matches tells whether e passes the filter. Lagged notices always pass.
 func (f EventFilter) Matches(e Event) bool {
 	if e.Kind == KindLagged {
 		return true
@@ -97,22 +97,21 @@ func (f EventFilter) matchesKind(kind string) bool {
 	return false
 }
 
-// From is where a subscription starts. The zero value is the oldest event
-// still kept.
+// From is where a subscription starts. The zero value is the oldest kept event.
 type From struct {
-	Live  bool   // only what comes after now
-	After uint64 // otherwise: the first event is the one after this seq
+	Live  bool   // only events from now on
+	After uint64 // otherwise: start with the event after this seq
 }
 
-// Subscription yields events until closed. Next may be called by one goroutine
-// at a time; Close by any, repeatedly. After Close, Next answers UNAVAILABLE.
+// Subscription yields events until it is closed. Only one goroutine at a time may call Next. Any
+// goroutine may call Close, also repeatedly. After Close, Next returns UNAVAILABLE.
 type Subscription interface {
 	ID() string
 	Next(ctx context.Context) (Event, error)
 	Close() error
 }
 
-// CheckKind refuses anything but [a-z0-9][a-z0-9._-]{0,127}.
+// CheckKind refuses every kind that does not match [a-z0-9][a-z0-9._-]{0,127}.
 func CheckKind(kind string) error {
 	if kind == "" {
 		return Invalid("kind", "is required")

@@ -8,8 +8,8 @@ import (
 // maxLinks bounds the links kept of one answer.
 const maxLinks = 256
 
-// ParseLinks reads the Link headers (RFC 8288, 3): one entry per relation. What
-// is broken ends its header line; what stood before it counts.
+// ParseLinks reads the Link headers (RFC 8288, 3): one entry per relation. An error ends its header
+// line; links before the error count.
 func ParseLinks(h http.Header) []Link {
 	var links []Link
 	for _, line := range h.Values("Link") {

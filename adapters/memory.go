@@ -10,14 +10,15 @@ import (
 type Memory interface {
 	Adapter
 
-	// Store is an upsert, last writer wins; value, metadata and vector become
-	// visible together or not at all.
+	// Store is an upsert, and the last writer wins. Value, metadata and vector become visible
+	// together.
 	Store(ctx context.Context, key, value, namespace string, opt StoreOpt) (Stored, error)
-	// Retrieve answers false, not an error, when there is nothing.
+	// Retrieve returns false, not an error, if there is no value.
 	Retrieve(ctx context.Context, key, namespace string) (MemoryEntry, bool, error)
-	// Search answers the best hits, score descending, ties by key; never nil.
+	// Search returns the best hits, with descending score; equal scores are ordered by key. It is
+	// never nil.
 	Search(ctx context.Context, query string, opt SearchOpt) ([]Hit, error)
-	// Del answers false, not an error, when there was nothing.
+	// Del returns false, not an error, if there was no value.
 	Del(ctx context.Context, key, namespace string) (bool, error)
 	List(ctx context.Context, namespace string, page PageOpt) (Page[MemoryKey], error)
 	Namespaces(ctx context.Context) ([]Namespace, error)
@@ -48,21 +49,21 @@ const (
 type StoreOpt struct {
 	Metadata  json.RawMessage `json:"metadata,omitempty"`  // an object, nil = {}
 	TTL       time.Duration   `json:"-"`                   // 0 = for ever, else 1 s - 10 y
-	Embedding []float32       `json:"embedding,omitempty"` // given: the embedder is not asked
+	Embedding []float32       `json:"embedding,omitempty"` // if it is set, the embedder is not called
 }
 
 // Stored is the receipt of a store.
 type Stored struct {
 	Key       string `json:"key"`
 	Namespace string `json:"namespace"`
-	Created   bool   `json:"created"` // false: an earlier value was replaced
+	Created   bool   `json:"created"` // false: it replaced an earlier value
 	StoredAt  Time   `json:"stored_at"`
 	Embedder  string `json:"embedder"`
 	Dim       int    `json:"dim"`
 	ExpiresAt Time   `json:"expires_at"`
 }
 
-// MemoryEntry is one value with what is known of it.
+// MemoryEntry is one value with its properties.
 type MemoryEntry struct {
 	Key       string          `json:"key"`
 	Namespace string          `json:"namespace"`
@@ -80,7 +81,7 @@ type SearchOpt struct {
 	Namespace string          `json:"namespace,omitempty"`
 	Limit     int             `json:"limit,omitempty"` // 1-100
 	MinScore  *float64        `json:"min_score,omitempty"`
-	Filter    json.RawMessage `json:"filter,omitempty"` // an object: metadata keys equal these values
+	Filter    json.RawMessage `json:"filter,omitempty"` // an object: the metadata must have these values
 	Embedding []float32       `json:"embedding,omitempty"`
 	Mode      string          `json:"mode,omitempty"`
 }
@@ -101,7 +102,7 @@ type MemoryKey struct {
 	Size      int64  `json:"size"` // bytes of the value
 }
 
-// Namespace says what a namespace holds.
+// Namespace describes the content of a namespace.
 type Namespace struct {
 	Name     string `json:"name"`
 	Entries  int64  `json:"entries"`

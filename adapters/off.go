@@ -2,9 +2,9 @@ package adapters
 
 import "context"
 
-// off stands in a slot that has no adapter: the manifest wants none, or the one that
-// it wants is out of service. It has none of the slot's methods, because the guard of
-// its port refuses every call. An event is different: see Call.Idle.
+// off is the adapter of a slot without a real one: the manifest turns the slot off, or its adapter
+// is out of service. It has none of the slot's methods, because the guard of its port refuses every
+// call. For events, see Call.Idle.
 type off struct{ slot Slot }
 
 // Off returns the class-off adapter of a slot.

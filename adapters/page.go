@@ -15,11 +15,10 @@ const (
 	maxCursor        = 512
 )
 
-// PageOpt asks for one page of a list. The zero value asks for the first
-// DefaultPageLimit rows.
+// PageOpt selects one page of a list. The zero value selects the first DefaultPageLimit rows.
 type PageOpt struct {
 	Limit  int    // 1-1000, 0 = 100
-	Cursor string // opaque, from Page.NextCursor; "" = the beginning
+	Cursor string // opaque, from Page.NextCursor; "" = the first page
 }
 
 // Check refuses a limit outside 1-1000 and an overlong cursor.
@@ -56,16 +55,15 @@ func (p Page[T]) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(p))
 }
 
-// Cursors makes and checks opaque cursors. A cursor holds the keyset position
-// of the last row given out, authenticated together with the scope it is good
-// for (list and filter), so that a foreign, altered or stale one is refused.
-// Safe for concurrent use.
+// Cursors makes and checks opaque cursors. A cursor holds the position of the last returned row. It
+// is authenticated together with its scope (list and filter), so that a cursor of another list, or
+// a changed one, is refused. Safe for concurrent use.
 type Cursors struct{ key []byte }
 
 const cursorMAC = 16
 
-// NewCursors returns a maker with the given key; nil means a random one, whose
-// cursors end with the process. A store that outlives it keeps a key instead.
+// NewCursors returns a maker with the given key. With nil it uses a random key, and its cursors
+// become invalid when the process ends. A store that outlives the process must store a key.
 func NewCursors(key []byte) *Cursors {
 	if key == nil {
 		key = make([]byte, 32)
@@ -75,9 +73,8 @@ func NewCursors(key []byte) *Cursors {
 	return &Cursors{key: append([]byte(nil), key...)}
 }
 
-// Seal packs a position, the sort keys of the last row, into a cursor. The
-// keys together must stay below about 350 bytes; store long ones by hash or
-// row number.
+// Seal packs a position (the sort keys of the last row) into a cursor. The keys together must stay
+// below about 350 bytes; use a hash or a row number for long ones.
 func (c *Cursors) Seal(scope string, position ...string) NullString {
 	body, err := json.Marshal(position)
 	if err != nil {
@@ -87,8 +84,8 @@ func (c *Cursors) Seal(scope string, position ...string) NullString {
 	return NullString(base64.RawURLEncoding.EncodeToString(raw))
 }
 
-// Open returns the n sort keys of a cursor made by Seal for the same scope;
-// nil for the empty cursor. Anything else is VALIDATION_ERROR.
+// Open returns the n sort keys of a cursor made by Seal for the same scope; nil for the empty
+// cursor. Every other cursor is VALIDATION_ERROR.
 func (c *Cursors) Open(scope, cursor string, n int) ([]string, error) {
 	if cursor == "" {
 		return nil, nil

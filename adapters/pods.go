@@ -14,18 +14,18 @@ import (
 type Pods interface {
 	Adapter
 
-	// Write makes or replaces a resource, atomically; missing parent
-	// containers are made. The body is read to its end or to the first error.
+	// Write creates or replaces a resource, atomically. It creates missing parent containers. The
+	// body is read to its end or to the first error.
 	Write(ctx context.Context, path string, body Body, cond Cond) (Written, error)
 	// Read opens a resource; the caller closes Resource.Body.
 	Read(ctx context.Context, path string, opt ReadOpt) (Resource, error)
 	Patch(ctx context.Context, path string, patch PodPatch, cond Cond) (Written, error)
-	// Del answers false, not an error, when there was nothing.
+	// Del returns false, not an error, if the resource did not exist.
 	Del(ctx context.Context, path string, cond Cond) (bool, error)
-	// List answers the members of a container sorted by path, without itself.
+	// List returns the members of a container sorted by path, without the container itself.
 	List(ctx context.Context, container string, page PageOpt) (Page[PodEntry], error)
 
-	// The rest is contract 1.1.
+	// The methods below are contract 1.1.
 
 	// Head is Read without the body.
 	Head(ctx context.Context, path string, opt ReadOpt) (Resource, error)
@@ -42,16 +42,15 @@ const (
 	MaxPodSegment = 255
 )
 
-// DefaultPodType is assumed when a Go caller names no content type.
+// DefaultPodType is used if a Go caller gives no content type.
 const DefaultPodType = "application/ld+json"
 
-// Public, in a Body, ReadOpt or PodPatch, is where the caller knows the pod's root:
-// an absolute URL that ends with "/". What RDF says of addresses below it is then
-// moved to the server's own on the way in, and back on the way out, which leaves
-// a JSON-LD document in its expanded form; RDF whose IRIs cannot be seen is
-// UNSUPPORTED. nil = the caller speaks of the server's addresses.
+// Public, in a Body, ReadOpt or PodPatch, is the caller's address of the pod's root: an absolute
+// URL that ends with "/". Addresses below it in RDF are then changed to the server's own on the way
+// in, and back on the way out. That turns a JSON-LD document into its expanded form. RDF whose IRIs
+// cannot be read is UNSUPPORTED. nil means that the caller uses the server's addresses.
 
-// Body is a document on its way in.
+// Body is a document that is sent.
 type Body struct {
 	ContentType string // "" = DefaultPodType
 	Reader      io.Reader
@@ -59,14 +58,14 @@ type Body struct {
 	Public      *url.URL
 }
 
-// Cond are the conditions of a write. ETags are sent as they were read, quotes
-// included; two of different representations must not be compared.
+// Cond are the conditions of a write. ETags are sent unchanged, including their quotes. ETags of
+// different representations must not be compared.
 type Cond struct {
 	IfMatch     string // "" = none
 	IfNoneMatch string // "" or "*"
 }
 
-// ReadOpt adjusts a read. Empty fields do not.
+// ReadOpt adjusts a read. Empty fields have no effect.
 type ReadOpt struct {
 	Accept      string
 	Range       string // as in the Range header, such as "bytes=0-99"
@@ -74,7 +73,7 @@ type ReadOpt struct {
 	Public      *url.URL
 }
 
-// Resource is a document as read.
+// Resource is a document that was read.
 type Resource struct {
 	Path         string
 	ContentType  string
@@ -83,10 +82,10 @@ type Resource struct {
 	Size         int64  // of the whole resource, < 0 when unknown
 	ContentRange string // set when Body is only a part (206)
 	NotModified  bool   // IfNoneMatch matched (304): Body is empty
-	WACAllow     string // the WAC-Allow header, "" when not said
+	WACAllow     string // the WAC-Allow header, "" if absent
 	Links        []Link
-	AcceptPatch  string        // the Accept-Patch header (RFC 5789, 3.1), "" when not said
-	AcceptPost   string        // the Accept-Post header (LDP 1.0, 7.1), "" when not said
+	AcceptPatch  string        // the Accept-Patch header (RFC 5789, 3.1), "" if absent
+	AcceptPost   string        // the Accept-Post header (LDP 1.0, 7.1), "" if absent
 	Body         io.ReadCloser // never nil after Read
 }
 
@@ -97,7 +96,7 @@ type Link struct{ Rel, Target string }
 type Written struct {
 	Created  bool   `json:"created"`
 	ETag     string `json:"etag,omitempty"`
-	Location string `json:"location,omitempty"` // path, when the server said one
+	Location string `json:"location,omitempty"` // path, if the server returned one
 }
 
 // The patch dialects.
@@ -124,7 +123,7 @@ type PodEntry struct {
 	ETag        NullString `json:"etag"`
 }
 
-// PodNotice says that something changed.
+// PodNotice reports a change.
 type PodNotice struct {
 	Type  string `json:"type"` // Create, Update, Delete, Add, Remove
 	Path  string `json:"path"`
@@ -132,18 +131,18 @@ type PodNotice struct {
 	TS    Time   `json:"ts"`
 }
 
-// PodSubscription yields notices until closed. Next may be called by one
-// goroutine at a time; Close by any, repeatedly.
+// PodSubscription yields notices until it is closed. Only one goroutine at a time may call Next.
+// Any goroutine may call Close, also repeatedly.
 type PodSubscription interface {
 	Next(ctx context.Context) (PodNotice, error)
 	Close() error
 }
 
-// CheckPodPath refuses what may not name a resource: it must start with "/", be
-// at most 1024 bytes with segments of at most 255, and after percent-decoding
-// hold no empty, "." or ".." segment, NUL, control character or backslash.
-// Names starting with a dot are refused but for those ending in .acl or .meta
-// (auxiliary resources). A trailing "/" names a container.
+// CheckPodPath refuses a path that must not name a resource. It must start with "/" and have at
+// most 1024 bytes, with segments of at most 255. After percent-decoding it must not contain an
+// empty, "." or ".." segment, NUL, a control character or a backslash. Names that start with a dot
+// are refused, except those ending in .acl or .meta (auxiliary resources). A trailing "/" names a
+// container.
 func CheckPodPath(path string) error {
 	if !strings.HasPrefix(path, "/") {
 		return Invalid("path", "must start with /")
@@ -184,12 +183,12 @@ func checkPodSegment(segment string) error {
 	return nil
 }
 
-// PodAuxiliary says whether a name is that of an auxiliary resource.
+// PodAuxiliary tells whether a name is that of an auxiliary resource.
 func PodAuxiliary(name string) bool {
 	return strings.HasSuffix(name, ".acl") || strings.HasSuffix(name, ".meta")
 }
 
-// IsContainer says whether a path names a container.
+// IsContainer tells whether a path names a container.
 func IsContainer(path string) bool { return strings.HasSuffix(path, "/") }
 
 func (b Body) check(path string) error {
@@ -227,7 +226,7 @@ func (o ReadOpt) check(path string) error {
 	return nil
 }
 
-// checkHeader refuses what could break out of a header line.
+// checkHeader refuses characters that could end a header line.
 func checkHeader(field, v string) error {
 	if len(v) > 1024 {
 		return OverLimit(field+" (bytes)", 1024).With("field", field)

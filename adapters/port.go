@@ -5,20 +5,20 @@ import (
 	"sync/atomic"
 )
 
-// port is where a slot's active adapter is plugged in. The wrapped types share
-// it; the Set swaps the adapter behind it while calls are under way: those end
-// on the adapter they began with.
+// port is the place where a slot's active adapter is plugged in. The wrapped types share it. The
+// Set can replace the adapter while calls are under way: such calls end on the adapter on which
+// they began.
 type port struct {
 	slot   Slot
 	mw     Middleware
 	active atomic.Pointer[plug]
 }
 
-// plug is one adapter in a port, with what stands in the way of calling it.
+// plug is one adapter in a port, and the reason why it cannot be called, if any.
 type plug struct {
 	adapter Adapter
 	guard   error // nil = calls go through
-	idle    bool  // the manifest wants the slot off
+	idle    bool  // the manifest turns the slot off
 	calls   *inflight
 }
 
@@ -29,7 +29,7 @@ func newPort(slot Slot, mw Middleware) *port {
 	return &port{slot: slot, mw: mw}
 }
 
-// wrapped is a port around one adapter; around nil it is off.
+// wrapped is a port with one adapter; nil means off.
 func wrapped(slot Slot, a Adapter, mw Middleware) *port {
 	p := newPort(slot, mw)
 	if a == nil {
@@ -44,14 +44,13 @@ func (p *port) plug(a Adapter, guard error) {
 	p.active.Store(&plug{adapter: a, guard: guard, calls: newInflight()})
 }
 
-// plugOff turns the slot off, as the manifest wants it.
+// plugOff turns the slot off, as the manifest says.
 func (p *port) plugOff() {
 	p.active.Store(&plug{adapter: Off(p.slot), guard: Disabled(p.slot, false), idle: true, calls: newInflight()})
 }
 
-// enter counts a call on the active plug. A plug that was replaced before the call
-// was counted may be taken for idle and disconnected, so that such a call enters
-// anew.
+// enter counts a call on the active plug. If the plug is replaced before the call is counted, the
+// plug may be disconnected as idle. So such a call enters again on the new plug.
 func (p *port) enter() *plug {
 	for {
 		cur := p.active.Load()
@@ -63,8 +62,8 @@ func (p *port) enter() *plug {
 	}
 }
 
-// via sends one call through the middleware to the adapter that is active. An idle
-// slot passes the zero A to f: no adapter carries out what it takes.
+// via sends one call through the middleware to the active adapter. An idle slot passes the zero A
+// to f, because no adapter carries out the call.
 func via[A Adapter, T any](ctx context.Context, p *port, c Call, f func(context.Context, A) (T, error)) (T, error) {
 	cur := p.enter()
 	defer cur.calls.done()
@@ -82,8 +81,7 @@ func exec[A Adapter](ctx context.Context, p *port, c Call, f func(context.Contex
 	return err
 }
 
-// Slot, Impl, Class, Enabled, ContractVersion and Capabilities answer for the
-// adapter that is active now.
+// Slot, Impl, Class, Enabled, ContractVersion and Capabilities describe the active adapter.
 
 func (p *port) Slot() Slot              { return p.slot }
 func (p *port) Impl() string            { return p.active.Load().adapter.Impl() }
@@ -95,15 +93,15 @@ func (p *port) Enabled() bool {
 	return cur.guard == nil && cur.adapter.Enabled()
 }
 
-// Connect, Health and Disconnect reach the active adapter directly. A slot of a
-// Set is connected, watched and disconnected by the Set.
+// Connect, Health and Disconnect reach the active adapter directly. For a slot of a Set, the Set
+// calls them.
 
 func (p *port) Connect(ctx context.Context) error    { return p.active.Load().adapter.Connect(ctx) }
 func (p *port) Health(ctx context.Context) Health    { return p.active.Load().adapter.Health(ctx) }
 func (p *port) Disconnect(ctx context.Context) error { return p.active.Load().adapter.Disconnect(ctx) }
 
-// inflight counts the calls under way on one plug, so that an adapter that was
-// replaced can be disconnected when the last of them has ended.
+// inflight counts the calls under way on one plug. A replaced adapter is disconnected when the last
+// of them has ended.
 type inflight struct {
 	n    atomic.Int64
 	idle chan struct{} // gets a token when n falls to 0
@@ -122,7 +120,7 @@ func (i *inflight) done() {
 	}
 }
 
-// wait returns when no call is under way or ctx ends.
+// wait returns when no call is under way, or when ctx ends.
 func (i *inflight) wait(ctx context.Context) {
 	for i.n.Load() > 0 {
 		select {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// WrapBeads puts mw (nil = Basic) around one implementation (nil = the slot is off).
-// Consumers get the wrapped slots of a Set; this one is for tests and tools.
+// WrapBeads wraps one implementation (nil = the slot is off) in mw (nil = Basic). Consumers get the
+// wrapped slots of a Set; WrapBeads is for tests and tools.
 func WrapBeads(a Beads, mw Middleware) Beads {
 	return beadsPort{wrapped(SlotBeads, a, mw)}
 }

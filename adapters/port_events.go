@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// WrapEvents puts mw (nil = Basic) around one implementation; see WrapBeads.
+// WrapEvents wraps one implementation in mw (nil = Basic); see WrapBeads.
 func WrapEvents(a Events, mw Middleware) Events {
 	return eventsPort{wrapped(SlotEvents, a, mw)}
 }
@@ -28,8 +28,8 @@ func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 		e.Payload = json.RawMessage("{}")
 	}
 	e.Payload = slices.Clone(e.Payload)
-	e.TS, e.Seq, e.Author = Time{}, 0, m.Actor // the box's to set
-	args := e                                  // before an id is made, which no two calls share
+	e.TS, e.Seq, e.Author = Time{}, 0, m.Actor // the box sets these fields
+	args := e                                  // before an id is made: ids differ between calls
 	made := e.ID == ""
 	if made {
 		e.ID = NewID()
@@ -43,7 +43,7 @@ func (p eventsPort) Dispatch(ctx context.Context, e Event) (Receipt, error) {
 		if a == nil { // the slot is off
 			return Receipt{ID: e.ID, TS: At(time.Now()), Kind: e.Kind}, nil
 		}
-		// The id is what an event is known by for 24 h, here and at every sink.
+		// For 24 h, the box and every sink recognise an event by its id.
 		if once := MetaFrom(ctx).Once; made && once != "" {
 			e.ID = "once-" + once
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// WrapMemory puts mw (nil = Basic) around one implementation; see WrapBeads.
+// WrapMemory wraps one implementation in mw (nil = Basic); see WrapBeads.
 func WrapMemory(a Memory, mw Middleware) Memory {
 	return memoryPort{wrapped(SlotMemory, a, mw)}
 }

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// WrapOrchestrator puts mw (nil = Basic) around one implementation; see
-// WrapBeads.
+// WrapOrchestrator wraps one implementation in mw (nil = Basic); see WrapBeads.
 func WrapOrchestrator(a Orchestrator, mw Middleware) Orchestrator {
 	return orchestratorPort{wrapped(SlotOrchestrator, a, mw)}
 }
@@ -77,7 +76,7 @@ func (p orchestratorPort) TerminateAgent(ctx context.Context, agentID string, gr
 	})
 }
 
-// terminateSlack is what SIGKILL and reaping may take after the grace period.
+// terminateSlack is the time for SIGKILL and reaping after the grace period.
 const terminateSlack = 20 * time.Second
 
 func (p orchestratorPort) GetAgent(ctx context.Context, agentID string) (Agent, error) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// WrapPods puts mw (nil = Basic) around one implementation; see WrapBeads.
+// WrapPods wraps one implementation in mw (nil = Basic); see WrapBeads.
 func WrapPods(a Pods, mw Middleware) Pods {
 	return podsPort{wrapped(SlotPods, a, mw)}
 }
@@ -32,11 +32,11 @@ func (p podsPort) Write(ctx context.Context, path string, body Body, cond Cond) 
 	})
 }
 
-// transferLimit bounds calls that move one large body.
+// transferLimit bounds calls that transfer one large body.
 const transferLimit = 2 * time.Minute
 
-// boundedReader fails, instead of ending, when there is more than the limit: a
-// document must never be cut short silently.
+// boundedReader returns an error if there is more data than the limit, so that a document is never
+// truncated silently.
 type boundedReader struct {
 	r     io.Reader
 	limit int64
@@ -70,7 +70,7 @@ func (p podsPort) Read(ctx context.Context, path string, opt ReadOpt) (Resource,
 	return res, nil
 }
 
-// CancelOnClose is body, whose context ends when the reader is done with it.
+// CancelOnClose is body; its context ends when the reader closes it.
 func CancelOnClose(body io.ReadCloser, cancel context.CancelCauseFunc) io.ReadCloser {
 	return &cancelBody{ReadCloser: body, cancel: cancel}
 }
@@ -111,7 +111,7 @@ var patchTypes = map[string]string{
 	DialectJSONPatch: "application/json-patch+json", DialectN3: "text/n3", DialectSPARQLUpdate: "application/sparql-update",
 }
 
-// PatchType returns the media type of a patch dialect, "" when unknown.
+// PatchType returns the media type of a patch dialect, "" if it is unknown.
 func PatchType(dialect string) string { return patchTypes[dialect] }
 
 func (p podsPort) Del(ctx context.Context, path string, cond Cond) (bool, error) {
@@ -152,7 +152,7 @@ type podStream struct {
 
 func (s *podStream) Close() error { return s.once() }
 
-// onceCancel closes a stream and ends its context, once for all callers.
+// onceCancel closes a stream and ends its context, only once for all callers.
 func onceCancel(cancel context.CancelCauseFunc, closeStream func() error) func() error {
 	return sync.OnceValue(func() error {
 		err := closeStream()

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Times of the life of a slot.
+// Time limits for the life of a slot.
 const (
 	connectLimit    = 10 * time.Second // for one attempt of one slot
 	connectGrace    = 500 * time.Millisecond
 	healthEvery     = 10 * time.Second
 	healthLimit     = 2 * time.Second
-	unhealthyAfter  = 3 // bad answers in a row
+	unhealthyAfter  = 3 // failed checks in a row
 	retryFirst      = time.Second
 	retryMax        = time.Minute
-	drainLimit      = 5 * time.Second // for calls on an adapter that was replaced
+	drainLimit      = 5 * time.Second // for running calls on a replaced adapter
 	disconnectLimit = 5 * time.Second // for all slots together
 )
 
-// Exit codes a FatalError asks for, from sysexits.h.
+// Exit codes in a FatalError, from sysexits.h.
 const (
 	ExitUnavailable = 69 // EX_UNAVAILABLE: the configured orchestrator cannot connect
 	ExitSoftware    = 70 // EX_SOFTWARE: contract versions do not match
@@ -39,7 +39,7 @@ func (e *FatalError) Error() string {
 	return fmt.Sprintf("cannot connect adapter %s = %q: %v", e.Slot, e.Impl, e.Err)
 }
 
-// Unwrap returns what Connect answered.
+// Unwrap returns the error of Connect.
 func (e *FatalError) Unwrap() error { return e.Err }
 
 // Names of the notices a Set publishes.
@@ -53,12 +53,12 @@ const (
 type Notice struct {
 	Name  string
 	Slot  Slot
-	Impl  string // the wanted one
+	Impl  string // the configured one
 	State State  // the new one
-	Error string // why, "" on recovery
+	Error string // the cause; "" on recovery
 }
 
-// Publisher takes notices. Publish must not block.
+// Publisher receives notices. Publish must not block.
 type Publisher interface{ Publish(Notice) }
 
 // Options of a Set. The zero value works: basic middleware, no notices.
@@ -67,26 +67,25 @@ type Options struct {
 	Publisher  Publisher
 }
 
-// SlotStatus is what /ready, /health, /v1/meta, metrics and agentctl show of
-// one slot.
+// SlotStatus is the state of one slot for /ready, /health, /v1/meta, metrics and agentctl.
 type SlotStatus struct {
 	Slot            Slot     `json:"slot"`
 	Wanted          string   `json:"wanted"`
 	Active          string   `json:"active"`
-	Class           Class    `json:"class"` // of the wanted implementation
+	Class           Class    `json:"class"` // of the configured implementation
 	State           State    `json:"state"`
 	Since           Time     `json:"since"`
 	LastError       string   `json:"last_error,omitempty"`
 	LastErrorAt     Time     `json:"last_error_at"`
 	ContractVersion string   `json:"contract_version"`
 	Capabilities    []string `json:"capabilities"`
-	Reconnects      uint64   `json:"reconnects"` // successful ones after boot
-	// Lost counts, by kind, what the adapter could not keep; see Lossy.
+	Reconnects      uint64   `json:"reconnects"` // successful reconnects after the boot
+	// Lost counts, by kind, the data that the adapter could not keep; see Lossy.
 	Lost map[string]uint64 `json:"lost,omitempty"`
 }
 
-// Lossy is an adapter that counts what it could not keep or deliver since Connect,
-// by kinds from a fixed set: "dead_letters", "torn_lines".
+// Lossy is an adapter that counts the data that it could not keep or deliver since Connect. The
+// kinds are a fixed set: "dead_letters", "torn_lines".
 type Lossy interface{ Lost() map[string]uint64 }
 
 func lost(a Adapter) map[string]uint64 {
@@ -96,12 +95,12 @@ func lost(a Adapter) map[string]uint64 {
 	return nil
 }
 
-// Ready says whether the slot is as the manifest wants it.
+// Ready tells whether the slot is in the state that the manifest asks for.
 func (s SlotStatus) Ready() bool { return s.State == StateOff || s.State == StateHealthy }
 
-// Set owns the five slots from connect to disconnect. Its methods may be called
-// from any goroutine; the wrapped slots it hands out are good from the start
-// (UNAVAILABLE before Connect) to the end (UNAVAILABLE again).
+// Set owns the five slots from connect to disconnect. Its methods may be called from any goroutine.
+// The wrapped slots can be used at any time; before Connect and after Disconnect they return
+// UNAVAILABLE.
 type Set struct {
 	units []*unit // in connect order
 
@@ -111,7 +110,7 @@ type Set struct {
 	once sync.Once
 }
 
-// NewSet plugs the resolved adapters in. Nothing is dialled before Connect.
+// NewSet plugs in the resolved adapters. It dials nothing before Connect.
 func NewSet(r *Resolved, o Options) *Set {
 	s := &Set{}
 	s.life, s.stop = context.WithCancel(context.Background())
@@ -130,8 +129,8 @@ func (s *Set) unit(slot Slot) *unit {
 	return nil
 }
 
-// Beads, Pods, Memory, Events and Orchestrator are the wrapped slots, the only
-// way to the adapters.
+// Beads, Pods, Memory, Events and Orchestrator are the wrapped slots. They are the only way to the
+// adapters.
 
 func (s *Set) Beads() Beads               { return beadsPort{s.unit(SlotBeads).port} }
 func (s *Set) Pods() Pods                 { return podsPort{s.unit(SlotPods).port} }
@@ -139,7 +138,7 @@ func (s *Set) Memory() Memory             { return memoryPort{s.unit(SlotMemory)
 func (s *Set) Events() Events             { return eventsPort{s.unit(SlotEvents).port} }
 func (s *Set) Orchestrator() Orchestrator { return orchestratorPort{s.unit(SlotOrchestrator).port} }
 
-// Status tells how the slots are doing, in connect order. It reads memory only.
+// Status returns the state of the slots, in connect order. It reads only memory.
 func (s *Set) Status() []SlotStatus {
 	out := make([]SlotStatus, len(s.units))
 	for i, u := range s.units {
@@ -148,11 +147,10 @@ func (s *Set) Status() []SlotStatus {
 	return out
 }
 
-// Connect connects all slots at once, 10 s each, and returns within 11 s
-// whatever they do. The error is a *FatalError (joined, if several) when the
-// configured orchestrator failed or a contract's MAJOR does not match; the
-// caller then disconnects and exits. Any other failure degrades its slot, which
-// goes on trying. Connect is called once; the Set watches the slots until
+// Connect connects all slots at the same time, with 10 s for each, and always returns within 11 s.
+// If the configured orchestrator failed or the MAJOR of a contract does not match, the error is a
+// *FatalError (joined, if several). The caller must then disconnect and exit. Any other failure
+// degrades its slot, which keeps trying. Connect is called once; the Set watches the slots until
 // Disconnect.
 func (s *Set) Connect(ctx context.Context) error {
 	var wg sync.WaitGroup
@@ -174,7 +172,7 @@ func (s *Set) Connect(ctx context.Context) error {
 	return nil
 }
 
-// fatal collects what must end the boot, mismatches first.
+// fatal collects the errors that must end the boot, mismatches first.
 func (s *Set) fatal() error {
 	var mismatch, lost []error
 	for _, u := range s.units {
@@ -190,10 +188,10 @@ func (s *Set) fatal() error {
 	return errors.Join(append(mismatch, lost...)...)
 }
 
-// Replace swaps a slot's implementation for a new one: a is connected, put in place, and the
-// old one disconnected when its running calls have ended or 5 s have passed. If
-// a cannot connect the slot is degraded and a keeps trying; the error tells.
-// It must not be called before Connect has returned.
+// Replace swaps a slot's implementation for a new one. It connects a and plugs it in. It
+// disconnects the old one when its running calls have ended or 5 s have passed. If a cannot
+// connect, the slot is degraded, a keeps trying, and Replace returns the error. It must not be
+// called before Connect has returned.
 func (s *Set) Replace(ctx context.Context, slot Slot, a Adapter) error {
 	u := s.unit(slot)
 	if u == nil || !fits(slot, a) {
@@ -205,14 +203,13 @@ func (s *Set) Replace(ctx context.Context, slot Slot, a Adapter) error {
 	return s.command(ctx, u, command{replace: a})
 }
 
-// Degrade takes a slot out of service although its adapter works, because the
-// host behind it is gone. It stays so, without retries, until Restore or
-// Replace.
+// Degrade takes a slot out of service although its adapter works, because the host behind it is
+// gone. The slot does not retry until Restore or Replace.
 func (s *Set) Degrade(ctx context.Context, slot Slot, why error) error {
 	return s.command(ctx, s.unit(slot), command{degrade: why})
 }
 
-// Restore ends a Degrade: the adapter connects again and is put in place.
+// Restore ends a Degrade: the adapter connects again and is plugged in.
 func (s *Set) Restore(ctx context.Context, slot Slot) error {
 	return s.command(ctx, s.unit(slot), command{restore: true})
 }
@@ -239,10 +236,9 @@ func (s *Set) command(ctx context.Context, u *unit, c command) error {
 	}
 }
 
-// Disconnect turns new calls away and disconnects the adapters in reverse
-// order. It takes 5 s at most: each slot gets an equal share of what is left,
-// so that one that hangs does not take the others' time. Further calls do
-// nothing.
+// Disconnect refuses new calls and disconnects the adapters in reverse order. It takes at most 5 s.
+// Each slot gets an equal share of the remaining time, so that one that hangs does not use up the
+// time of the others. Further calls have no effect.
 func (s *Set) Disconnect(ctx context.Context) error {
 	var err error
 	s.once.Do(func() { err = s.disconnect(ctx) })
@@ -283,15 +279,14 @@ func (s *Set) disconnect(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// bounded runs f and returns no later than grace after ctx ends, even when f
-// ignores it: an adapter that hangs must not hang the box. A panic of f is its
-// error.
+// bounded runs f and returns at most grace after ctx has ended, even if f ignores ctx: an adapter
+// that hangs must not hang the box. A panic of f becomes an error.
 func bounded(ctx context.Context, grace time.Duration, f func(context.Context) error) error {
 	err, _ := await(ctx, grace, launch(ctx, f))
 	return err
 }
 
-// launch runs f in a goroutine of its own; the channel yields its result.
+// launch runs f in a new goroutine; the channel yields its result.
 func launch(ctx context.Context, f func(context.Context) error) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -305,8 +300,8 @@ func launch(ctx context.Context, f func(context.Context) error) <-chan error {
 	return done
 }
 
-// await returns the result of launch and true, or ADAPTER_TIMEOUT and false
-// once ctx has ended and grace has passed; f is still running then.
+// await returns the result of launch and true. If ctx has ended and grace has passed, it returns
+// ADAPTER_TIMEOUT and false, and f still runs.
 func await(ctx context.Context, grace time.Duration, done <-chan error) (result error, ended bool) {
 	select {
 	case err := <-done:

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Slot names one of the five places an adapter can stand in.
+// Slot names one of the five slots for adapters.
 type Slot string
 
 // The five slots.
@@ -20,7 +20,7 @@ const (
 	SlotOrchestrator Slot = "orchestrator"
 )
 
-// Class says where the durable thing behind an adapter lives.
+// Class says where the data behind an adapter lives.
 type Class string
 
 // The three classes. "stdio-bridge" and "external-pg" are of class external.
@@ -30,11 +30,11 @@ const (
 	ClassOff      Class = "off"
 )
 
-// State is how a slot is doing.
+// State is the state of a slot.
 type State string
 
-// The states of a slot. An adapter's own Health answers healthy, degraded or
-// unhealthy; connecting and off are said by the Set alone.
+// The states of a slot. An adapter's Health returns healthy, degraded or unhealthy. Only the Set
+// uses connecting and off.
 const (
 	StateConnecting State = "connecting"
 	StateHealthy    State = "healthy"
@@ -43,65 +43,64 @@ const (
 	StateOff        State = "off"
 )
 
-// Health is one answer to "how are you".
+// Health is the result of one health check.
 type Health struct {
 	State   State  `json:"state"`
 	Message string `json:"message,omitempty"` // for people; no secrets
 }
 
-// Healthy is the answer of an adapter that works.
+// Healthy is the result for an adapter that works.
 func Healthy() Health { return Health{State: StateHealthy} }
 
-// Unhealthy is the answer of an adapter that does not, with the reason.
+// Unhealthy is the result for an adapter that does not work, with the reason.
 func Unhealthy(err error) Health { return Health{State: StateUnhealthy, Message: err.Error()} }
 
-// Adapter is what all implementations of all slots share.
+// Adapter has the methods that all implementations of all slots share.
 //
-// Connect and Disconnect are idempotent and safe to call concurrently with the
-// slot's methods; after Disconnect every method answers UNAVAILABLE. All
-// methods may be called from any goroutine, honour the deadline of ctx within
-// 100 ms of its expiry and never keep a slice they were given.
+// Connect and Disconnect are idempotent and may run concurrently with the slot's methods. After
+// Disconnect every method returns UNAVAILABLE. All methods may be called from any goroutine. They
+// must return within 100 ms after the deadline of ctx, and must not keep a slice that they were
+// given.
 type Adapter interface {
 	Slot() Slot
-	// Impl is the word the manifest uses, such as "local-sqlite".
+	// Impl is the manifest's word for the implementation, such as "local-sqlite".
 	Impl() string
 	Class() Class
 	// Enabled is false for class off, and while a slot is degraded to off.
 	Enabled() bool
-	// ContractVersion is MAJOR.MINOR of the slot's contract that is spoken.
+	// ContractVersion is the version of the slot's contract, MAJOR.MINOR.
 	ContractVersion() string
-	// Capabilities are the optional parts that work, sorted; never nil.
+	// Capabilities are the optional parts that are available, sorted; never nil.
 	Capabilities() []string
-	// Connect opens files and connections. An error of code
-	// CONTRACT_MISMATCH means a wrong configuration, not an outage.
+	// Connect opens files and connections. An error with the code CONTRACT_MISMATCH means a wrong
+	// configuration, not an outage.
 	Connect(ctx context.Context) error
 	Health(ctx context.Context) Health
 	Disconnect(ctx context.Context) error
 }
 
-// SelfAware is an Adapter that hears of a change of its health without asking
-// anybody, such as one whose peer comes and goes. Its Health reads memory only.
-// The Set asks it right after Connect and at every change, not only every 10 s.
+// SelfAware is an Adapter that notices changes of its health itself, for example because its peer
+// connects and disconnects. Its Health reads only memory. The Set calls Health right after Connect
+// and at every change, not only every 10 s.
 type SelfAware interface {
 	Adapter
-	// HealthChanged has a token whenever Health may answer something new. It is
-	// the same channel on every call.
+	// HealthChanged has a token whenever the result of Health may have changed. Every call returns
+	// the same channel.
 	HealthChanged() <-chan struct{}
 }
 
-// Contract describes one slot once, for every table that is made from it.
+// Contract describes one slot. All tables about slots are made from it.
 type Contract struct {
 	Slot Slot
 	// Version is the newest contract this code knows, MAJOR.MINOR.
 	Version string
-	// Methods are the method names as metrics, spans and errors spell them.
+	// Methods are the method names in metrics, spans and errors.
 	Methods []string
 	// Impls are the words the manifest may use, "off" excluded.
 	Impls []string
 }
 
-// Contracts lists the five slots in the order they are connected; they are
-// disconnected in the reverse one.
+// Contracts lists the five slots in connect order. They are disconnected in the reverse order.
 func Contracts() []Contract {
 	return []Contract{
 		{SlotBeads, "1.1", []string{
@@ -146,8 +145,8 @@ func ContractOf(slot Slot) (Contract, bool) {
 // Version is MAJOR.MINOR of a contract.
 type Version struct{ Major, Minor int }
 
-// ParseVersion reads MAJOR.MINOR or MAJOR.MINOR.PATCH, with or without a
-// leading "v"; the patch does not matter to a contract.
+// ParseVersion reads MAJOR.MINOR or MAJOR.MINOR.PATCH, with or without a leading "v". The patch is
+// ignored.
 func ParseVersion(s string) (Version, error) {
 	parts := strings.Split(strings.TrimPrefix(s, "v"), ".")
 	if len(parts) < 1 || len(parts) > 3 {
@@ -164,9 +163,8 @@ func ParseVersion(s string) (Version, error) {
 	return Version{n[0], n[1]}, nil
 }
 
-// CheckVersion compares what a peer or an implementation has with what is
-// wanted: the same MAJOR is required, and have must not be older in MINOR when
-// exact is true. The error has code CONTRACT_MISMATCH.
+// CheckVersion compares the contract of a peer or an implementation with the wanted one. MAJOR must
+// be equal. If exact is true, MINOR must not be older. The error has the code CONTRACT_MISMATCH.
 func CheckVersion(slot Slot, want, have string, exact bool) error {
 	w, err := ParseVersion(want)
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package backup owns how a piece of the box's local state is copied and put back:
-// staged beside its place, exchanged in one step, what was there kept aside. A slot
-// is out of service while its state is exchanged, and has its old state again if it
-// does not come back with the new one.
+// Package backup copies and restores parts of the box's local state. A restored part is first
+// written beside its place, then exchanged in one step; the old state is kept under another name.
+// While its state is exchanged, a slot is out of service. If the slot does not work with the new
+// state, it gets its old state back.
 //
-// It must never follow a link out of a tree, wait for a pipe in one, or replace
-// anything when it answers with an error.
+// It must never follow a link out of a tree, wait for a pipe in one, or replace state and then
+// return an error.
 package backup
 
 import (
@@ -28,19 +28,18 @@ type Part struct {
 	Name string
 	// Secret parts are left out unless they are asked for.
 	Secret bool
-	// Snapshot writes a consistent copy below dir, which is empty. What is
-	// written meanwhile may be in it or not, but nothing half. Nothing to copy
-	// is no error.
+	// Snapshot writes a consistent copy below dir, which is empty. Data written meanwhile may be
+	// missing, but never in part. If there is nothing to copy, that is no error.
 	Snapshot func(ctx context.Context, dir string) error
-	// Serving says whether the state is in use now, so that replacing it must be
-	// asked for.
+	// Serving tells whether the state is in use now. Then a restore must ask explicitly to replace
+	// it.
 	Serving func() bool
-	// Check judges a snapshot below dir, which may be written to: whole, and of
-	// no newer form than this program knows. Nothing else is touched.
+	// Check checks a snapshot below dir, which may be written to: it must be complete, and its
+	// format not newer than this program knows. Check changes nothing else.
 	Check func(ctx context.Context, dir string) error
-	// Restore puts a checked snapshot in place of what is there, which it keeps
-	// aside under a name with stamp, and returns that name, "" when nothing was
-	// there. With an error nothing has been replaced.
+	// Restore puts a checked snapshot in place of the present state. It keeps the present state
+	// under a name with stamp and returns that name, or "" if there was none. If it returns an
+	// error, nothing was replaced.
 	Restore func(ctx context.Context, dir, stamp string) (kept string, err error)
 }
 
@@ -55,11 +54,10 @@ type Place struct {
 type Slots struct {
 	Set     func() *adapters.Set
 	Adapter func(adapters.Slot) adapters.Adapter // that the manifest wants
-	// Forget drops what is remembered of calls: it tells of things that are no
-	// longer there.
+	// Forget drops the remembered answers to calls, because the things in them no longer exist.
 	Forget func(context.Context) error
-	// Restored is told of state that was put in place, Report of what went wrong
-	// beside it.
+	// Restored is called with each restored state, Report with each problem that does not fail the
+	// restore.
 	Restored func(slot adapters.Slot, path, kept string)
 	Report   func(name string, err error)
 }
@@ -110,11 +108,11 @@ func (s Slots) restore(ctx context.Context, slot adapters.Slot, place Place, fro
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(staged) // where it was put in place it is there no more
+	defer os.RemoveAll(staged) // if the state was put in place, there is nothing to remove here
 	if err := s.Set().Degrade(ctx, slot, errors.New("its state is being restored")); err != nil {
 		return "", err
 	}
-	// Whatever becomes of the caller, the slot comes back.
+	// Even if the caller has ended, the slot must come back.
 	ctx = context.WithoutCancel(ctx)
 	adapter := s.Adapter(slot)
 	err = adapter.Disconnect(ctx)
@@ -140,7 +138,7 @@ func (s Slots) restore(ctx context.Context, slot adapters.Slot, place Place, fro
 // undo puts the kept state back.
 func (s Slots) undo(ctx context.Context, slot adapters.Slot, place Place, kept, stamp string) error {
 	if kept == "" {
-		return nil // there was nothing before
+		return nil // there was no state before
 	}
 	err := s.Set().Degrade(ctx, slot, errors.New("its state is being restored"))
 	if err == nil {
@@ -184,7 +182,7 @@ func stage(ctx context.Context, from, path, stamp string) (staged string, err er
 	return staged, nil
 }
 
-// swapIn puts staged at path, in one step, and keeps what was there aside.
+// swapIn puts staged at path in one step and keeps the old state under another name.
 func swapIn(staged, path, stamp string) (kept string, err error) {
 	defer func() { err = errors.Join(err, syncDir(filepath.Dir(path))) }()
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -198,8 +196,8 @@ func swapIn(staged, path, stamp string) (kept string, err error) {
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return "", fmt.Errorf("cannot put %s in place: %w", path, err)
 	}
-	// A file system without the exchange (rename(2), RENAME_EXCHANGE): for a
-	// moment nothing is at path.
+	// The file system cannot exchange (rename(2), RENAME_EXCHANGE): for a moment there is nothing
+	// at path.
 	if err := os.Rename(path, kept); err != nil {
 		return "", err
 	}
@@ -217,10 +215,9 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// copyTree copies the files and directories below from with their modes to a
-// directory that is made. A tree that is not there is an empty one. What else
-// lies there is left out: the tree may be a program's own, and a name in it that
-// leads elsewhere, or to a pipe, must neither be followed nor waited for.
+// copyTree copies the files and directories below from, with their modes, to a new directory. A
+// missing tree counts as empty. Everything else is left out. The tree may belong to a program, so
+// copyTree must not follow a link in it or wait for a pipe.
 func copyTree(ctx context.Context, from, to string) error {
 	root, err := os.OpenRoot(from)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,8 +1,7 @@
-// Package beads owns the implementations of the beads slot: local-sqlite, a
-// SQLite file of our own, and external, a host or another box over HTTP.
+// Package beads implements the beads slot in two classes: local-sqlite uses a SQLite file of the
+// box; external uses a host or another box over HTTP.
 //
-// A bead is a receipt of agent work; the contract is adapters.Beads, and the
-// suite in adapters/contract holds both to it. The package must never check
-// who may call (the edge does), and must never answer a write as done before
-// it is on disk.
+// A bead is a receipt of agent work. The contract is adapters.Beads, and the suite in
+// adapters/contract tests both classes. The package does not check the rights of the caller: the
+// API does. It must never report a write as done before it is on disk.
 package beads

@@ -41,14 +41,14 @@ func NewExternal(cfg ExternalConfig) (*External, error) {
 	return &External{client: c}, nil
 }
 
-// Slot and the methods after it describe the adapter; version and capabilities
-// are the peer's once it has told them.
+// Slot and the methods after it describe the adapter. Version and capabilities are those of the
+// peer, once known.
 func (x *External) Slot() adapters.Slot   { return adapters.SlotBeads }
 func (x *External) Impl() string          { return "external" }
 func (x *External) Class() adapters.Class { return adapters.ClassExternal }
 func (x *External) Enabled() bool         { return true }
 
-// ContractVersion is the newest both ends speak.
+// ContractVersion is the newest version that both sides know.
 func (x *External) ContractVersion() string {
 	if p := x.peer.Load(); p != nil && !p.AtLeast(1) {
 		return "1.0"
@@ -56,7 +56,7 @@ func (x *External) ContractVersion() string {
 	return "1.1"
 }
 
-// Capabilities are those of the peer that this code knows.
+// Capabilities are those of the peer that this code supports.
 func (x *External) Capabilities() []string {
 	if p := x.peer.Load(); p != nil && p.AtLeast(1) && slices.Contains(p.Capabilities, adapters.CapGraph) {
 		return []string{adapters.CapGraph}
@@ -64,7 +64,7 @@ func (x *External) Capabilities() []string {
 	return []string{}
 }
 
-// Connect asks the peer which contract it speaks.
+// Connect asks the peer for the version of its contract.
 func (x *External) Connect(ctx context.Context) error {
 	if x.peer.Load() != nil {
 		return nil
@@ -177,7 +177,7 @@ func (x *External) beads(ctx context.Context, minor int, method, path string, q 
 	return page, err
 }
 
-// notA is the peer's answer that is JSON, and of success, and says nothing.
+// notA is the error for a successful JSON answer that is not the expected object.
 func notA(what string) *adapters.Error {
 	e := adapters.Unavailable(nil, "the peer answered something that is no %s", what)
 	e.Retryable = false

@@ -41,8 +41,8 @@ type record struct {
 	Version      int64           `json:"version,omitempty"`
 }
 
-// recordDep is an edge. bd says more of one than its ends and type, such as
-// created_at, created_by and metadata: extra keeps that as it is.
+// recordDep is an edge. bd stores more about an edge than its ends and type, such as created_at,
+// created_by and metadata; extra keeps that unchanged.
 type recordDep struct {
 	IssueID     string
 	DependsOnID string
@@ -127,10 +127,9 @@ var recordMembers = []string{
 	"claimed_at", "closed_at", "defer_until", "lease_until", "close_reason", "labels", "dependencies", "comments", "version",
 }
 
-// Export writes all beads ordered by id. The order of members is fixed, so
-// that the output is the same byte for byte while nothing changes. A bead that is
-// still as it was imported is written as it was: bd has words of its own, such as
-// a status "blocked", and finer times.
+// Export writes all beads ordered by id. The order of members is fixed, so the output is
+// byte-identical while nothing changes. A bead that was not changed since its import is written as
+// it was imported, because bd has words of its own, such as a status "blocked", and finer times.
 func (l *Local) Export(ctx context.Context, w io.Writer) error {
 	return l.read(ctx, func(_ *opened, tx *sql.Tx) error {
 		after := ""
@@ -159,7 +158,7 @@ const exportBatchSize = 500
 type exported struct {
 	record
 	extra  string
-	origin string // the line as it was imported, "" where it is not true any more
+	origin string // the imported line, "" if the bead was changed since
 }
 
 func (x exported) line() ([]byte, error) {

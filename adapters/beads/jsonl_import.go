@@ -15,8 +15,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Import upserts the beads of an export, ours or bd's. It is one transaction:
-// any complaint names its line and leaves everything as it was.
+// Import upserts the beads of an export of agentinit or bd. It is one transaction: an error names
+// its line, and then nothing is changed.
 func (l *Local) Import(ctx context.Context, r io.Reader, opt adapters.ImportOpt) (res adapters.ImportResult, err error) {
 	records, err := parseImport(r)
 	if err != nil {
@@ -49,7 +49,7 @@ type imported struct {
 	parent string
 	depth  int
 	extra  string
-	// parentExtra is what the edge to the parent says beside its ends and type.
+	// parentExtra is what the edge to the parent contains in addition to its ends and type.
 	parentExtra string
 	origin      string // the line itself
 }
@@ -107,7 +107,7 @@ func parseLine(raw []byte) (rec imported, err error) {
 	return rec, rec.check()
 }
 
-// check applies the limits of the contract and brings bd's words into ours.
+// check applies the limits of the contract and translates bd's words.
 func (r *imported) check() error {
 	if err := adapters.CheckID("id", r.ID); err != nil {
 		return err
@@ -240,7 +240,7 @@ func place(ctx context.Context, tx *sql.Tx, r *imported, byID map[string]*import
 	return err
 }
 
-// parentByID is what stands before a final ".N".
+// parentByID is the part of an id before a final ".N".
 func parentByID(id string) string {
 	i := strings.LastIndexByte(id, '.')
 	if i <= 0 {
@@ -252,7 +252,7 @@ func parentByID(id string) string {
 	return id[:i]
 }
 
-// upsert writes a record that is new, or newer than ours.
+// upsert writes a record if it is new, or newer than the stored one.
 func upsert(ctx context.Context, tx *sql.Tx, r imported, res *adapters.ImportResult) (bool, error) {
 	tags, err := json.Marshal(adapters.TagSet(r.Labels))
 	if err != nil {
@@ -287,8 +287,7 @@ func upsert(ctx context.Context, tx *sql.Tx, r imported, res *adapters.ImportRes
 	if err != nil || r.parent == "" {
 		return true, err
 	}
-	// Numbers of children are never used twice, those of imported ones
-	// included.
+	// The number of a child is never used twice, not even that of an imported one.
 	if n, perr := strconv.ParseUint(strings.TrimPrefix(r.ID, r.parent+"."), 10, 31); perr == nil {
 		_, err = tx.ExecContext(ctx, `UPDATE beads SET next_child = max(next_child, ?) WHERE id = ?`, int64(n)+1, r.parent)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// AddDep adds an edge; one that exists already changes nothing.
+// AddDep adds an edge. If the edge exists already, nothing changes.
 func (l *Local) AddDep(ctx context.Context, dep adapters.Dep) (adapters.Dep, error) {
 	err := l.write(ctx, func(tx *sql.Tx) error {
 		for _, id := range []string{dep.From, dep.To} {
@@ -32,7 +32,7 @@ func (l *Local) AddDep(ctx context.Context, dep adapters.Dep) (adapters.Dep, err
 	return dep, err
 }
 
-// madeNow says, in the words of bd, when an edge was made and by whom.
+// madeNow returns, in bd's words, when and by whom an edge was made.
 func madeNow(ctx context.Context) (string, error) {
 	made := map[string]any{"created_at": fromMS(now())}
 	if actor := adapters.MetaFrom(ctx).Actor; actor != "" {
@@ -42,7 +42,7 @@ func madeNow(ctx context.Context) (string, error) {
 	return string(extra), err
 }
 
-// RemoveDep removes an edge; one that is not there changes nothing.
+// RemoveDep removes an edge. If there is no such edge, nothing changes.
 func (l *Local) RemoveDep(ctx context.Context, dep adapters.Dep) error {
 	return l.write(ctx, func(tx *sql.Tx) error {
 		for _, id := range []string{dep.From, dep.To} {
@@ -66,8 +66,8 @@ func touched(ctx context.Context, tx *sql.Tx, id string, res sql.Result, err err
 	return set(ctx, tx, id, `status = status`)
 }
 
-// Waiting is a relation between two moments of a bead, when it may start
-// (gate) and when it is closed (end):
+// The waiting of beads is a relation between two moments of a bead, when it may start (gate) and
+// when it is closed (end):
 //
 //	end(x)   comes after gate(x)
 //	gate(x)  comes after end(y)          for an edge x blocks-on y
@@ -76,9 +76,9 @@ func touched(ctx context.Context, tx *sql.Tx, id string, res sql.Result, err err
 //	gate(c)  comes after gate(parent)    a blocked parent blocks its children
 //	end(p)   comes after end(c)          a parent closes after its children
 //
-// A cycle in it is work that can never be done, and only that is refused:
-// so a parent that waits for its own child is a cycle, two epics whose
-// children wait crosswise but not in a circle are none.
+// A cycle in this relation is work that can never be done, and only that is refused. So a parent
+// that waits for its own child is a cycle. Two epics whose children wait for children of the other
+// epic are a cycle only if those waits form a circle.
 type moment struct {
 	id   string
 	what byte // 'g'ate, 'e'nd, 'k'ids

@@ -1,6 +1,6 @@
 package beads
 
-// appID marks our files: "abd1" in PRAGMA application_id.
+// appID marks agentinit's own files: "abd1" in PRAGMA application_id.
 const appID = 0x61626431
 
 // migrations are the steps of the schema; a step that has shipped never
@@ -67,8 +67,8 @@ ALTER TABLE beads ADD COLUMN origin_version INTEGER NOT NULL DEFAULT 0; -- the v
 `}
 }
 
-// blocking is true of an edge d (from_id waits) whose target t still blocks.
-// conditional-blocks waits for a failure: any other end of t does not release.
+// blocking is true for an edge d (from_id waits) whose target t still blocks. conditional-blocks
+// waits for a failure of t, so another end of t does not release it.
 const blocking = `(
 	(d.type = 'blocks' AND t.status <> 'closed')
 	OR (d.type = 'conditional-blocks' AND NOT (t.status = 'closed' AND lower(t.outcome) IN

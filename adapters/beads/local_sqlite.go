@@ -17,8 +17,8 @@ import (
 type LocalConfig struct {
 	// Path of the database file, by default $WORKSPACE/beads.db.
 	Path string
-	// LeaseExpired, when set, is told whose claim ran out. It is called
-	// outside all locks and must not block.
+	// LeaseExpired, if set, is called for each claim whose lease has ended. It is called outside
+	// all locks and must not block.
 	LeaseExpired func(beadID, actor string)
 }
 
@@ -59,8 +59,8 @@ func (l *Local) Enabled() bool           { return true }
 func (l *Local) ContractVersion() string { return "1.1" }
 func (l *Local) Capabilities() []string  { return []string{adapters.CapGraph} }
 
-// Connect opens the file, or makes it. A file that is corrupt, newer or not
-// ours is an error and is left as it is.
+// Connect opens or creates the file. A file that is corrupt, newer or of another program is an
+// error and stays unchanged.
 func (l *Local) Connect(ctx context.Context) error {
 	l.life.Lock()
 	defer l.life.Unlock()
@@ -160,7 +160,7 @@ func (l *Local) ready(ctx context.Context) (*opened, error) {
 	return o, nil
 }
 
-// write runs f in the write transaction and then looks up what ends next.
+// write runs f in the write transaction and then finds the next lease or deferral to end.
 func (l *Local) write(ctx context.Context, f func(*sql.Tx) error) error {
 	o, err := l.ready(ctx)
 	if err != nil {
@@ -257,8 +257,7 @@ func (l *Local) watch(ctx context.Context, o *opened) {
 		case <-o.wake:
 		case <-timer.C:
 			if err := l.settle(ctx, o); err != nil && ctx.Err() == nil {
-				// The next call settles too and reports what it meets; here
-				// it is only tried again.
+				// The next call settles too and reports an error; here it is only tried again.
 				o.due.CompareAndSwap(o.due.Load(), now()+settleRetry.Milliseconds())
 			}
 		}
@@ -268,8 +267,8 @@ func (l *Local) watch(ctx context.Context, o *opened) {
 
 const (
 	settleRetry = 10 * time.Second
-	// idleWatch is how long the watch sleeps when nothing is due here; it then
-	// looks for leases that another process wrote.
+	// idleWatch is how long the watch sleeps if nothing is due. It then looks for leases that
+	// another process wrote.
 	idleWatch = 10 * time.Minute
 )
 

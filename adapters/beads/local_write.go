@@ -24,9 +24,9 @@ func newID() string {
 	return "ab-" + idEncoding.EncodeToString(b[:])[:6]
 }
 
-// once runs f, which makes something and returns its id, unless the same call
-// has made it before: then that id comes back. The name of the call is written
-// with what it made, so that no end of the box can come between.
+// once runs f, which makes something and returns its id. If the same call has made it before, once
+// returns that id instead. The name of the call is stored in the same transaction, so a crash of
+// the box cannot separate the two.
 func once(ctx context.Context, tx *sql.Tx, f func() (id string, err error)) (id string, err error) {
 	name := adapters.MetaFrom(ctx).Once
 	if name == "" {
@@ -125,8 +125,7 @@ func insert(ctx context.Context, tx *sql.Tx, id string, in adapters.NewBead, dep
 	return err
 }
 
-// Claim makes actor the holder in one statement; only when that changes
-// nothing does it look why.
+// Claim makes actor the holder in one statement. Only if that changes nothing, it finds out why.
 func (l *Local) Claim(ctx context.Context, id, actor string, opt ...adapters.ClaimOpt) (b adapters.Bead, err error) {
 	var lease int64
 	for _, o := range opt {
@@ -160,8 +159,8 @@ func (l *Local) Claim(ctx context.Context, id, actor string, opt ...adapters.Cla
 	return b, err
 }
 
-// reclaim explains a claim that found nothing free. A holder who claims again
-// renews a lease and changes nothing else.
+// reclaim explains a claim that found no free bead. If the holder claims again, a lease is renewed
+// and nothing else changes.
 func reclaim(ctx context.Context, tx *sql.Tx, id, actor string, until int64) error {
 	var status, holder string
 	err := tx.QueryRowContext(ctx, `SELECT status, actor FROM beads WHERE id = ?`, id).Scan(&status, &holder)

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 )
 
-// Backup copies the journal into dir, which must exist: every event that was
-// acknowledged before the call, whole lines only. A segment that retention
-// removes meanwhile is left out.
+// Backup copies the journal into dir, which must exist. The copy has every event that was
+// acknowledged before the call, and whole lines only. A segment that retention removes meanwhile is
+// left out.
 func (l *Local) Backup(ctx context.Context, dir string) error {
 	o, err := l.opened()
 	if err != nil {
@@ -39,8 +39,8 @@ func (l *Local) Backup(ctx context.Context, dir string) error {
 	return nil
 }
 
-// copyPrefix copies the first n bytes: segments only grow, so what lies beyond
-// was written after the backup began.
+// copyPrefix copies the first n bytes. Segments only grow, so later bytes were written after the
+// backup began.
 func copyPrefix(from, to string, n int64) (err error) {
 	src, err := os.Open(from)
 	if err != nil {

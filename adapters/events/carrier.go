@@ -22,31 +22,31 @@ const (
 	carryFirst     = time.Second // backoff while the sink is down
 	carryMax       = time.Minute
 	carryBatch     = 100
-	carryBytes     = 512 << 10 // peers take bodies of 1 MiB
+	carryBytes     = 512 << 10 // peers accept bodies of 1 MiB
 	deadLetterFile = "dead-letter.jsonl"
-	deadLetterMax  = 64 << 20 // bytes; then the file is renamed once and begun anew
+	deadLetterMax  = 64 << 20 // bytes; then the file is renamed once and a new one begins
 )
 
-// carrier delivers the spool to the sink: in order, at least once, from where
-// it stood before any crash. One goroutine runs it.
+// carrier delivers the spool to the sink: in order, at least once, and after a crash from the
+// stored position. One goroutine runs it.
 type carrier struct {
 	client      *wire.Client
 	path        string // below the client's base, where events are POSTed
-	plain       bool   // one event of ours per request, and no questions asked
+	plain       bool   // one event of agentbox per request, without a handshake
 	journal     *journal
 	dir         string
 	wake        chan struct{}
-	again       chan struct{} // ends a backoff
+	again       chan struct{} // a token ends the backoff
 	stop        context.CancelFunc
 	done        chan struct{}
 	deadLetters atomic.Uint64
 
-	delivered uint64 // owned by run
-	single    bool   // the sink takes no batches; owned by run
+	delivered uint64 // only run uses it
+	single    bool   // the sink accepts no batches; only run uses it
 
 	mu   sync.Mutex
-	peer *wire.Peer // nil until the sink has said who it is
-	err  error      // why the last attempt failed, nil when it worked
+	peer *wire.Peer // nil until the sink has described itself
+	err  error      // why the last attempt failed, nil if it succeeded
 }
 
 func newCarrier(cfg ExternalConfig, client *wire.Client, path string, j *journal) (*carrier, error) {
@@ -55,7 +55,7 @@ func newCarrier(cfg ExternalConfig, client *wire.Client, path string, j *journal
 		return nil, adapters.Unavailable(err, "cannot read the spool's position")
 	}
 	if newest, _, _ := j.status(); position > newest {
-		position = 0 // the spool was removed and began anew; its number says nothing
+		position = 0 // the spool was removed and started again, so the old number has no meaning
 	}
 	return &carrier{
 		client: client, path: path, plain: cfg.Format == FormatJSON, single: cfg.Format == FormatJSON, journal: j, dir: cfg.Dir,
@@ -63,7 +63,7 @@ func newCarrier(cfg ExternalConfig, client *wire.Client, path string, j *journal
 	}, nil
 }
 
-// successor goes on where c has ended, to another sink.
+// successor continues for another sink where c has ended.
 func (c *carrier) successor(client *wire.Client, path string) *carrier {
 	next := &carrier{
 		client: client, path: path, plain: c.plain, single: c.plain, journal: c.journal, dir: c.dir,
@@ -86,9 +86,9 @@ func (c *carrier) end() {
 	<-c.done
 }
 
-// handshake asks once what the sink is. A sink of the contract describes itself. A
-// sink that answers anything else, a page or a refusal, is one that only takes
-// events. A sink that is down is asked again.
+// handshake asks once what the sink is. A sink of the contract describes itself. A sink that
+// answers with something else, such as a page or a refusal, only accepts events. If the sink is
+// down, it is asked again later.
 func (c *carrier) handshake(ctx context.Context) error {
 	c.mu.Lock()
 	known := c.peer != nil
@@ -123,7 +123,8 @@ func (c *carrier) hasHistory() bool {
 
 func (c *carrier) signal() { signal(c.wake) }
 
-// retry has a delivery tried at once that waits out a backoff, which begins anew.
+// retry ends the present backoff, so that the delivery is tried at once. The backoff then starts
+// again from its shortest pause.
 func (c *carrier) retry() { signal(c.again) }
 
 func signal(c chan<- struct{}) {
@@ -133,8 +134,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// run delivers until ctx ends. It sleeps without waking while there is nothing
-// to do.
+// run delivers until ctx ends. It does not wake up while there is no event to deliver.
 func (c *carrier) run(ctx context.Context) {
 	defer close(c.done)
 	backoff := carryFirst
@@ -162,7 +162,7 @@ func (c *carrier) run(ctx context.Context) {
 	}
 }
 
-// wait sleeps d, or with d = 0 until wake; woken says that wake ended it.
+// wait sleeps d, or with d = 0 until wake; woken says that wake ended the sleep.
 func wait(ctx context.Context, d time.Duration, wake <-chan struct{}) (woken bool) {
 	var after <-chan time.Time
 	if d > 0 {
@@ -200,13 +200,13 @@ func (c *carrier) carry(ctx context.Context) (more bool, err error) {
 		if !final(err) {
 			return false, err
 		}
-		// One of them, or batches as such, were refused: one by one tells.
+		// An event of the batch was refused, or batches as such. Single deliveries show which.
 		c.single = errors.Is(err, adapters.ErrUnsupported)
 	}
 	for _, e := range batch {
 		if err := c.sendOne(ctx, e); err != nil {
-			// A credential that the sink does not know is no fault of the event: a host that has
-			// just started, or a box that is about to register again, knows it in a moment.
+			// An unknown credential is not a fault of the event: a host that has just started, or
+			// with which the box must register again, will know it soon.
 			if !final(err) || errors.Is(err, adapters.ErrUnauthenticated) {
 				return false, err
 			}
@@ -247,21 +247,21 @@ func (c *carrier) sendOne(ctx context.Context, e adapters.Event) error {
 	return c.send(ctx, adapters.CloudEventType, e.Cloud())
 }
 
-// final says that the sink will never take it: 4xx other than 408 and 429.
+// final says that the sink will never accept the event: 4xx other than 408 and 429.
 func final(err error) bool {
 	e := adapters.AsError(err)
 	switch e.Code {
 	case adapters.CodeTimeout, adapters.CodeRateLimited, adapters.CodeUnavailable, adapters.CodeInternal,
 		adapters.CodeDisabled, adapters.CodePrivacyRejected, adapters.CodeEmbedding:
 		return false
-	case adapters.CodeConflict: // the same key is still running there
+	case adapters.CodeConflict: // an earlier request with the same key is still running at the sink
 		return e.Fields["peer_status"] != nil
 	}
 	return true
 }
 
-// passed remembers that the sink has taken everything up to seq, and drops
-// segments that are wholly delivered.
+// passed records that the sink has accepted all events up to seq, and drops the segments that were
+// delivered completely.
 func (c *carrier) passed(seq uint64) error {
 	c.delivered = seq
 	if err := writePosition(c.dir, seq); err != nil {
@@ -270,8 +270,8 @@ func (c *carrier) passed(seq uint64) error {
 	return c.journal.drop(func(s segmentInfo) bool { return s.last <= seq })
 }
 
-// bury writes an event that the sink refused to the dead-letter file. Only
-// when it is there does delivery go on.
+// bury writes an event that the sink refused to the dead-letter file. The delivery continues only
+// after that write.
 func (c *carrier) bury(e adapters.Event, why error) error {
 	path := filepath.Join(c.dir, deadLetterFile)
 	if info, err := os.Stat(path); err == nil && info.Size() > deadLetterMax {

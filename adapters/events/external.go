@@ -17,44 +17,44 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// DefaultSpoolBytes bounds what waits for the sink.
+// DefaultSpoolBytes bounds the events that wait for the sink.
 const DefaultSpoolBytes = 64 << 20
 
-// ExternalConfig of an External.
+// ExternalConfig configures an External.
 type ExternalConfig struct {
-	// URL of the sink. With FormatCloudEvents, events go to /v1/events below it;
-	// with FormatJSON, to the URL exactly as it is written.
+	// URL of the sink. With FormatCloudEvents, events go to /v1/events below it; with FormatJSON,
+	// exactly to this URL.
 	URL    string
-	Key    string // the manifest key URL comes from
+	Key    string // the manifest key that contains URL
 	Format Format // "" = FormatCloudEvents
-	// MCPEndpoint alone is not a defined target; it is refused.
+	// MCPEndpoint alone is not a valid target; it is refused.
 	MCPEndpoint string
 	Dir         string        // of the spool
-	Source      func() string // default of Event.Source; asked once a Connect
+	Source      func() string // default of Event.Source; called once for each Connect
 	Auth        wire.Authorizer
 	UserAgent   string
 	SpoolBytes  int64 // 0 = DefaultSpoolBytes, at least 1 MiB
 }
 
-// Format is what one request to the sink carries.
+// Format is the body of one request to the sink.
 type Format string
 
 // The formats of a sink.
 const (
-	// FormatCloudEvents sends CloudEvents 1.0, in batches where the sink takes
-	// them, to a peer that may describe itself at /v1/meta.
+	// FormatCloudEvents sends CloudEvents 1.0 to a peer that may describe itself at /v1/meta. It
+	// sends batches if the sink accepts them.
 	FormatCloudEvents Format = "cloudevents"
-	// FormatJSON sends one event of ours as plain JSON, and nothing else.
+	// FormatJSON sends each event as plain JSON, without an envelope.
 	FormatJSON Format = "json"
 )
 
-// External is class external: events are appended to a spool, which is the
-// receipt, and delivered to an HTTP sink in order and at least once.
+// External is class external. An event is appended to a spool, and then Dispatch returns. The spool
+// is delivered to an HTTP sink in order and at least once.
 type External struct {
 	cfg ExternalConfig
 
-	life   sync.Mutex   // serialises Connect, Move and Disconnect; guards what follows
-	client *wire.Client // of the next Connect
+	life   sync.Mutex   // serialises Connect, Move and Disconnect; guards the fields below
+	client *wire.Client // used by the next Connect
 	path   string       // below the client's base, where events are POSTed
 
 	open atomic.Pointer[externalOpen]
@@ -68,7 +68,7 @@ type externalOpen struct {
 	carrier atomic.Pointer[carrier] // stored under mu
 	source  string                  // default of Event.Source
 
-	mu   sync.Mutex // makes "seen before?" and append one step
+	mu   sync.Mutex // the check for a repeated event and the append are one step
 	ids  *seen
 	subs map[string]*remote
 }
@@ -104,9 +104,8 @@ func (cfg ExternalConfig) client() (c *wire.Client, path string, err error) {
 	return c, path, err
 }
 
-// target splits the URL of the sink into the base of a client and the path of a
-// POST. A plain sink's path and query, which often holds its key, stay as they are
-// written.
+// target splits the URL of the sink into the base of a client and the path of a POST. A plain
+// sink's path and query often contain its key, so they stay unchanged.
 func target(cfg ExternalConfig) (base, path string, err error) {
 	switch cfg.Format {
 	case "", FormatCloudEvents:
@@ -117,7 +116,7 @@ func target(cfg ExternalConfig) (base, path string, err error) {
 	}
 	u, err := url.Parse(cfg.URL)
 	if err != nil {
-		return cfg.URL, "", nil // wire refuses it, and repeats no password
+		return cfg.URL, "", nil // wire refuses it without repeating a password
 	}
 	path = cmp.Or(u.EscapedPath(), "/")
 	if u.RawQuery != "" {
@@ -134,7 +133,7 @@ func (x *External) Class() adapters.Class   { return adapters.ClassExternal }
 func (x *External) Enabled() bool           { return true }
 func (x *External) ContractVersion() string { return "1.1" }
 
-// Capabilities are those of the sink that this code knows.
+// Capabilities are those of the sink that this code supports.
 func (x *External) Capabilities() []string {
 	if o := x.open.Load(); o != nil && o.carrier.Load().hasHistory() {
 		return []string{adapters.CapHistory}
@@ -142,15 +141,14 @@ func (x *External) Capabilities() []string {
 	return []string{}
 }
 
-// Connect opens the spool and asks the sink which contract it speaks. A sink
-// that cannot be reached is no failure: that is what the spool is for; Health
-// says degraded until it answers. Another Connect ends the pause before the next
-// attempt at a delivery.
+// Connect opens the spool and asks the sink for its contract. If the sink cannot be reached,
+// Connect still succeeds, because the spool keeps the events; Health is degraded until the sink
+// answers. A further Connect ends the pause before the next delivery.
 func (x *External) Connect(ctx context.Context) error {
 	x.life.Lock()
 	defer x.life.Unlock()
 	if o := x.open.Load(); o != nil {
-		o.carrier.Load().retry() // the caller connects again because it expects the sink to be back
+		o.carrier.Load().retry() // the caller connects again because the sink is probably back
 		return nil
 	}
 	ids := newSeen()
@@ -172,9 +170,8 @@ func (x *External) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Move delivers to the sink at url from now on. Dispatch goes on meanwhile: the spool
-// takes what it is given. A sink that speaks another contract is refused, and the
-// former one stays.
+// Move delivers to the sink at url from now on. Dispatch continues meanwhile into the spool. If the
+// new sink has another contract, it is refused, and the former sink stays.
 func (x *External) Move(ctx context.Context, url string) error {
 	x.life.Lock()
 	defer x.life.Unlock()
@@ -189,11 +186,11 @@ func (x *External) Move(ctx context.Context, url string) error {
 		if _, err := client.Handshake(ctx); errors.Is(err, adapters.ErrContractMismatch) {
 			return err
 		}
-		// Two would deliver from the one spool.
+		// Otherwise two carriers would deliver from the same spool.
 		former := o.carrier.Load()
 		former.end()
 		next := former.successor(client, path)
-		o.mu.Lock() // an event is either in the spool by now, or signalled to next
+		o.mu.Lock() // under the lock, an event is either in the spool already or wakes next
 		o.carrier.Store(next)
 		o.mu.Unlock()
 		next.start()
@@ -203,8 +200,8 @@ func (x *External) Move(ctx context.Context, url string) error {
 	return nil
 }
 
-// Health is unhealthy when the spool cannot be written, degraded while the
-// sink cannot be reached.
+// Health is unhealthy if the spool cannot be written, and degraded while the sink cannot be
+// reached.
 func (x *External) Health(context.Context) adapters.Health {
 	o, err := x.opened()
 	if err != nil {
@@ -221,8 +218,8 @@ func (x *External) Health(context.Context) adapters.Health {
 	return adapters.Healthy()
 }
 
-// Lost implements adapters.Lossy: events that the sink has refused for good are in
-// dead-letter.jsonl, and lines of the spool that crashes have torn are skipped.
+// Lost implements adapters.Lossy. Events that the sink has refused for good are in
+// dead-letter.jsonl. Lines of the spool that a crash has torn are skipped.
 func (x *External) Lost() map[string]uint64 {
 	o, err := x.opened()
 	if err != nil {
@@ -232,8 +229,8 @@ func (x *External) Lost() map[string]uint64 {
 	return map[string]uint64{"dead_letters": o.carrier.Load().deadLetters.Load(), "torn_lines": torn}
 }
 
-// Disconnect stops the delivery and closes the spool. What has not been
-// delivered waits for the next Connect.
+// Disconnect stops the delivery and closes the spool. The remaining events wait for the next
+// Connect.
 func (x *External) Disconnect(context.Context) error {
 	x.life.Lock()
 	defer x.life.Unlock()
@@ -309,7 +306,7 @@ func (f filterQuery) values() url.Values {
 // filterQuery writes a filter as the query of the wire.
 type filterQuery adapters.EventFilter
 
-// Subscribe follows the sink's own stream. Without "after" it is live.
+// Subscribe follows the sink's own stream. Without "after" it begins with the next event.
 func (x *External) Subscribe(ctx context.Context, filter adapters.EventFilter, from adapters.From) (adapters.Subscription, error) {
 	o, err := x.opened()
 	if err != nil {
@@ -369,11 +366,11 @@ func (r *remote) Next(ctx context.Context) (adapters.Event, error) {
 		if json.Unmarshal(e.Data, &ev) == nil && ev.Kind != "" {
 			return ev, nil
 		}
-		if e.Type == adapters.KindLagged { // the bare notice
-			seq, _ := strconv.ParseUint(e.ID, 10, 64) // without an id it has no number
+		if e.Type == adapters.KindLagged { // a notice without an event
+			seq, _ := strconv.ParseUint(e.ID, 10, 64) // without an id, the number is 0
 			return adapters.Event{Kind: adapters.KindLagged, Payload: json.RawMessage(e.Data), Seq: seq}, nil
 		}
-		// Not an event of the contract: a newer peer may send other things.
+		// It is not an event of the contract: a newer peer may send other things.
 	}
 }
 
@@ -400,7 +397,7 @@ func (x *External) Unsubscribe(_ context.Context, id string) error {
 	return s.Close()
 }
 
-// History reads the sink's.
+// History returns the sink's history.
 func (x *External) History(ctx context.Context, filter adapters.EventFilter, opt adapters.PageOpt) (adapters.Page[adapters.Event], error) {
 	var page adapters.Page[adapters.Event]
 	o, err := x.opened()
@@ -423,9 +420,9 @@ func (x *External) History(ctx context.Context, filter adapters.EventFilter, opt
 	return wire.List[adapters.Event](res)
 }
 
-// readPosition is the number of the last event the sink has taken. A file that
-// holds no number, which is how an older version could leave it at a power loss,
-// is as good as none: what the spool still has is delivered again, and none is lost.
+// readPosition is the number of the last event that the sink has accepted. An older version could
+// leave a file without a number after a power loss. Such a file counts as missing: the events in
+// the spool are delivered again, and none is lost.
 func readPosition(dir string) (uint64, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, positionFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -443,10 +440,9 @@ func readPosition(dir string) (uint64, error) {
 
 const positionFile = "delivered"
 
-// writePosition replaces the file by rename, so that a crash leaves the old
-// number or the new one. The old one means delivering again, never a loss. The
-// content is on disk before the rename is: after a power loss a name without its
-// content is an empty file (rename(2) orders nothing).
+// writePosition replaces the file by a rename, so a crash leaves the old or the new number. With
+// the old number, events are delivered again, but none is lost. The content is synced before the
+// rename: rename(2) orders nothing, and after a power loss the file could otherwise be empty.
 func writePosition(dir string, seq uint64) error {
 	tmp := filepath.Join(dir, positionFile+".new")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
@@ -460,7 +456,7 @@ func writePosition(dir string, seq uint64) error {
 	return os.Rename(tmp, filepath.Join(dir, positionFile))
 }
 
-// sourceOf asks for the default source, "" if the configuration has none.
+// sourceOf returns the default source, or "" if the configuration has none.
 func sourceOf(source func() string) string {
 	if source == nil {
 		return ""

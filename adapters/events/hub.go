@@ -13,8 +13,8 @@ const (
 	catchUpBytes     = 1 << 20 // read from the journal at a time
 )
 
-// hub hands live events to subscriptions. Publishing never waits: who is
-// slower than its buffer is told what it missed.
+// hub sends live events to subscriptions. Publishing never waits: a subscription whose buffer is
+// full gets a notice of what it missed.
 type hub struct {
 	mu     sync.Mutex
 	subs   map[string]*subscription
@@ -23,7 +23,7 @@ type hub struct {
 
 func newHub() *hub { return &hub{subs: make(map[string]*subscription)} }
 
-// publish is called with the journal's lock held, which orders the events.
+// publish is called with the journal's lock held, so the events are in order.
 func (h *hub) publish(e adapters.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -34,7 +34,7 @@ func (h *hub) publish(e adapters.Event) {
 
 func (h *hub) subscribe(j *journal, filter adapters.EventFilter, from adapters.From) (*subscription, error) {
 	s := &subscription{id: adapters.NewID(), hub: h, journal: j, filter: filter, wake: make(chan struct{}, 1), done: make(chan struct{})}
-	// The journal's lock stops publishing, so that "now" is one moment.
+	// The journal's lock stops publishing, so "now" is one moment for all.
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	h.mu.Lock()
@@ -71,27 +71,27 @@ func (h *hub) close() {
 	}
 }
 
-// subscription is one reader. It begins in the journal, if it wants what has
-// been, and goes live when it has read all of it.
+// subscription is one reader. If it wants past events, it begins in the journal. When it has read
+// all of the journal, it becomes live.
 type subscription struct {
 	id      string
 	hub     *hub
 	journal *journal
 	filter  adapters.EventFilter
-	wake    chan struct{} // has a token when there may be something new
+	wake    chan struct{} // has a token if there may be new events
 	done    chan struct{}
 	once    sync.Once
 
 	mu      sync.Mutex
 	live    bool
 	buffer  []adapters.Event
-	dropped uint64 // since the buffer was full; 0 = it is not
-	resume  uint64 // number after the newest dropped one
-	after   uint64 // catching up: the last number passed
+	dropped uint64 // number of events dropped since the buffer was full; 0 = it is not full
+	resume  uint64 // the number after the newest dropped event
+	after   uint64 // while catching up: the last number read
 	pending []adapters.Event
 }
 
-// start places the reader. The caller holds the journal's lock.
+// start sets the reader's position. The caller holds the journal's lock.
 func (s *subscription) start(from adapters.From, j *journal) {
 	if from.Live {
 		s.live = true
@@ -100,8 +100,8 @@ func (s *subscription) start(from adapters.From, j *journal) {
 	s.after = from.After
 	switch oldest := oldestLocked(j); {
 	case from.After > j.seq:
-		// A number we have not given yet: another journal's. What it missed
-		// cannot be known.
+		// This number was not given out yet, so it comes from another journal. What the reader
+		// missed cannot be known.
 		s.live = true
 		s.pending = append(s.pending, lagged(0, j.seq+1))
 	case from.After > 0 && from.After+1 < oldest:
@@ -132,7 +132,7 @@ func (s *subscription) push(e adapters.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.live {
-		s.signal() // it is in the journal
+		s.signal() // the event is in the journal
 		return
 	}
 	if s.dropped > 0 || len(s.buffer) >= subscriberBuffer {
@@ -181,8 +181,8 @@ func (s *subscription) Next(ctx context.Context) (adapters.Event, error) {
 	}
 }
 
-// take returns what is there: events from the journal first, then live ones,
-// then, when some were dropped, the notice of it.
+// take returns the next event: first those of the journal, then live ones and, if events were
+// dropped, a notice about that.
 func (s *subscription) take() (adapters.Event, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,8 +201,8 @@ func (s *subscription) take() (adapters.Event, bool) {
 	return adapters.Event{}, false
 }
 
-// catchUp reads on in the journal. When there is no more it goes live, under
-// the journal's lock, so that no event falls between; more says to look again.
+// catchUp reads the next part of the journal. At its end it makes the subscription live, under the
+// journal's lock, so that no event is missed. more says that there is more to read.
 func (s *subscription) catchUp(ctx context.Context) (more bool, err error) {
 	s.mu.Lock()
 	live, after := s.live, s.after
@@ -211,7 +211,7 @@ func (s *subscription) catchUp(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	if oldest := s.journal.oldest(); after > 0 && after+1 < oldest {
-		// Retention overtook us.
+		// Retention has removed the segment meanwhile.
 		s.mu.Lock()
 		s.pending = append(s.pending, lagged(oldest-after-1, oldest))
 		s.after = oldest - 1
@@ -235,8 +235,8 @@ func (s *subscription) catchUp(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// It read all there was, and since then nothing has come: numbers that it
-	// did not meet are appends that failed.
+	// It has read the whole journal, and no event has come since. Missing numbers are appends that
+	// failed.
 	s.live = end && s.journal.seq == before
 	return !s.live || len(batch) > 0, nil
 }

@@ -21,41 +21,40 @@ import (
 
 const (
 	maxLine    = 1 << 20   // bytes; a payload is at most 64 KiB
-	indexEvery = 256 << 10 // bytes of a segment between two remembered places
+	indexEvery = 256 << 10 // bytes of a segment between two entries of the index
 	syncWithin = time.Second
 	dayFormat  = "2006-01-02"
 	suffix     = ".jsonl"
 )
 
-// journal is a directory of numbered events: one segment a UTC day, more when
-// a day is large. Lines are appended with one write each, so that a crash can
-// tear only the last one; such a line is ended, skipped and counted. All
-// methods may be called from any goroutine.
+// journal is a directory of numbered events: one segment for each UTC day, or several for a large
+// day. Each line is appended with one write, so a crash can tear only the last line. A torn line is
+// ended, skipped and counted. All methods may be called from any goroutine.
 type journal struct {
 	dir    string
 	always bool  // fsync before append returns
-	split  int64 // bytes after which a segment is followed by another
+	split  int64 // bytes after which a new segment begins
 
 	mu       sync.Mutex
 	segments []*segment // oldest first; the last one is written to
 	file     *os.File   // of the last segment, nil before the first append
 	seq      uint64     // of the newest event
-	torn     uint64     // lines that were skipped
-	failed   error      // of the last append or sync, nil when it worked
-	dirty    bool       // written since the last sync
+	torn     uint64     // number of skipped lines
+	failed   error      // of the last append or sync, nil if it succeeded
+	dirty    bool       // there are writes since the last sync
 	timer    *time.Timer
 	closed   bool
 
-	syncMu sync.Mutex // held around fsync, outside mu
+	syncMu sync.Mutex // held during fsync; lock it before mu
 }
 
-// segment is one file. What is below size is whole lines.
+// segment is one file. The first size bytes of it are whole lines.
 type segment struct {
 	day   string
-	n     int // 0 for the first of its day
+	n     int // 0 for the first segment of its day
 	first uint64
 	size  int64
-	index []mark // places in it, in order
+	index []mark // offsets in it, in order
 }
 
 // mark says that the line of event seq begins at offset.
@@ -92,9 +91,8 @@ func parseName(name string) (*segment, bool) {
 	return s, true
 }
 
-// openJournal reads what is there: the newest number, the segments' first
-// ones, and a torn tail, which it ends. each, if not nil, sees every event of
-// the segments of the last two days.
+// openJournal reads what exists: the newest number, the first numbers of the segments, and a torn
+// tail, which it ends. each, if not nil, gets every event in the segments of the last two days.
 func openJournal(ctx context.Context, dir string, always bool, split int64, each func(adapters.Event)) (*journal, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the directory")
@@ -148,7 +146,7 @@ func (j *journal) recover(ctx context.Context, each func(adapters.Event)) error 
 			}
 		}
 		if s.first == 0 && !last {
-			continue // nothing of it can be read: leave the file, forget it
+			continue // no line of it can be read: leave the file and ignore it
 		}
 		kept = append(kept, s)
 	}
@@ -159,7 +157,7 @@ func (j *journal) recover(ctx context.Context, each func(adapters.Event)) error 
 	return nil
 }
 
-// scanSegment learns the first number of s, and unless firstOnly all the rest.
+// scanSegment finds the first number of s. Unless firstOnly is set, it also reads the rest.
 func (j *journal) scanSegment(ctx context.Context, s *segment, firstOnly bool, each func(adapters.Event)) error {
 	f, err := os.Open(filepath.Join(j.dir, s.name()))
 	if err != nil {
@@ -230,11 +228,11 @@ func (s *segment) mark(seq uint64, offset int64) {
 	}
 }
 
-// reopen opens the last segment for appending. The caller holds mu, or is the
-// only one.
+// reopen opens the last segment for appending. The caller holds mu, or no other goroutine uses the
+// journal yet.
 func (j *journal) reopen() error {
 	if len(j.segments) == 0 {
-		// Fail now, not at the first event, when nothing can be written here.
+		// If the directory is not writable, fail now and not at the first event.
 		return j.roll(time.Now().UTC().Format(dayFormat))
 	}
 	s := j.segments[len(j.segments)-1]
@@ -260,7 +258,7 @@ func (j *journal) roll(day string) error {
 		return errors.Join(err, f.Close())
 	}
 	if j.file != nil {
-		// The old segment must be on disk before it is forgotten here.
+		// The old segment must be on disk before its file is closed here for good.
 		err := errors.Join(j.file.Sync(), j.file.Close())
 		if err != nil {
 			return errors.Join(err, f.Close())
@@ -280,9 +278,9 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// append numbers e, writes its line and hands it to live, under the lock that
-// orders all events. live sees the event even when the write failed; the error
-// says so to the caller. Seq is consumed either way.
+// append numbers e, writes its line and passes it to live, under the lock that orders all events.
+// live gets the event even if the write failed; the error tells the caller. The number is used in
+// both cases.
 func (j *journal) append(e adapters.Event, live func(adapters.Event)) (adapters.Event, error) {
 	j.mu.Lock()
 	if j.closed {
@@ -303,8 +301,8 @@ func (j *journal) append(e adapters.Event, live func(adapters.Event)) (adapters.
 	return e, nil
 }
 
-// settle makes what was appended as durable as was promised. It is apart from
-// append so that many dispatches share one fsync.
+// settle makes the appended events as durable as promised. It is separate from append, so that many
+// dispatches share one fsync.
 func (j *journal) settle() error {
 	if !j.always {
 		return nil
@@ -321,7 +319,7 @@ func (j *journal) write(e adapters.Event) error {
 		return err
 	}
 	s := j.segments[len(j.segments)-1]
-	day := max(e.TS.Format(dayFormat), s.day) // a clock set back does not go back here
+	day := max(e.TS.Format(dayFormat), s.day) // if the clock was set back, the day does not go back
 	if day != s.day || s.size > 0 && s.size+int64(len(line)) > j.split {
 		if err := j.roll(day); err != nil {
 			return err
@@ -343,9 +341,8 @@ func (j *journal) write(e adapters.Event) error {
 	return nil
 }
 
-// unwrite takes back the part of a line that was written before the disk was
-// full. When even that fails the part is ended like any torn line, at the next
-// write.
+// unwrite removes the part of a line that was written before the disk was full. If even that fails,
+// the next write ends the part like any torn line.
 func (j *journal) unwrite(s *segment, n int) error {
 	if n == 0 {
 		return nil
@@ -384,12 +381,12 @@ func parseEvent(line []byte) (adapters.Event, error) {
 }
 
 func (j *journal) background() {
-	// What it meets is kept in failed, where Health finds it.
+	// An error is kept in failed, where Health finds it.
 	_ = j.sync()
 }
 
-// sync brings all that was appended before the call to disk. Concurrent calls
-// share one fsync where they can.
+// sync writes all events appended before the call to disk. Concurrent calls share one fsync if
+// possible.
 func (j *journal) sync() error {
 	j.syncMu.Lock()
 	defer j.syncMu.Unlock()
@@ -413,15 +410,14 @@ func (j *journal) sync() error {
 	return err
 }
 
-// status is the newest number, the lines skipped and the last failure.
+// status returns the newest number, the number of skipped lines and the last failure.
 func (j *journal) status() (seq, torn uint64, failed error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.seq, j.torn, j.failed
 }
 
-// probe finds out whether the directory can be written again, and forgets the
-// last failure if so.
+// probe checks whether the directory is writable again. If so, it clears the last failure.
 func (j *journal) probe() error {
 	f, err := os.CreateTemp(j.dir, ".probe-*")
 	if err != nil {
@@ -447,8 +443,8 @@ func (j *journal) size() (total int64) {
 	return total
 }
 
-// drop removes the oldest segments while unwanted says so; the newest one
-// stays, because it knows the number to go on from.
+// drop removes the oldest segments as long as unwanted returns true. The newest segment stays,
+// because it contains the last number.
 func (j *journal) drop(unwanted func(s segmentInfo) bool) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -475,7 +471,7 @@ func (j *journal) drop(unwanted func(s segmentInfo) bool) error {
 	return syncDir(j.dir)
 }
 
-// segmentInfo is what drop's judge is told of the oldest segment.
+// segmentInfo describes the oldest segment for drop's function.
 type segmentInfo struct {
 	day   string
 	last  uint64 // number of its last event; huge when the next is empty yet

@@ -13,8 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// oldest is the number of the first event that can still be read, seq+1 when
-// there is none.
+// oldest is the number of the oldest readable event, or seq+1 if there is none.
 func (j *journal) oldest() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -26,9 +25,9 @@ func (j *journal) oldest() uint64 {
 	return j.seq + 1
 }
 
-// read calls f for the events after a number, in order, until f returns false,
-// ctx ends, about limit bytes are read, or there are no more. It returns the
-// number of the last event it passed, and whether it came to the end.
+// read calls f for the events after a number, in order, until f returns false, ctx ends, about
+// limit bytes were read, or there are no more. It returns the number of the last event that was
+// read, and whether it reached the end.
 func (j *journal) read(ctx context.Context, after uint64, limit int64, f func(adapters.Event) bool) (last uint64, end bool, err error) {
 	last = after
 	for limit > 0 {
@@ -46,8 +45,7 @@ func (j *journal) read(ctx context.Context, after uint64, limit int64, f func(ad
 			return last, false, nil
 		}
 		if !more {
-			// All that was there when locate looked; a later line is for the
-			// next read.
+			// These are all lines that existed when locate ran; later lines are for the next read.
 			return last, true, nil
 		}
 		last = max(last, j.before(s))
@@ -68,8 +66,8 @@ func (j *journal) before(s *segment) uint64 {
 	return 0
 }
 
-// locate finds the segment that holds the event after a number, where in it to
-// begin, its size, and whether another one follows it.
+// locate finds the segment with the event after a number, the offset at which to begin, its size,
+// and whether another segment follows.
 func (j *journal) locate(after uint64) (s *segment, offset, size int64, more bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -101,7 +99,7 @@ func (j *journal) readSegment(ctx context.Context, s *segment, offset, size int6
 	last = after
 	file, err := os.Open(filepath.Join(j.dir, s.name()))
 	if errors.Is(err, fs.ErrNotExist) {
-		return last, 0, false, nil // retention was faster
+		return last, 0, false, nil // retention has removed it meanwhile
 	}
 	if err != nil {
 		return last, 0, false, adapters.Unavailable(err, "cannot read the journal")
@@ -130,8 +128,8 @@ func (j *journal) readSegment(ctx context.Context, s *segment, offset, size int6
 	return last, lines.offset, false, nil
 }
 
-// lines iterates over whole lines and knows where each begins. A line longer
-// than maxLine is skipped.
+// lines iterates over whole lines and gives the offset of each. A line longer than maxLine is
+// skipped.
 type lines struct {
 	r      *bufio.Reader
 	bytes  []byte

@@ -18,17 +18,17 @@ const (
 	DefaultMaxBytes      = 1 << 30
 	minMaxBytes          = 1 << 20
 	maxSubscriptions     = 256
-	historyScan          = 64 << 20 // bytes looked at for one page
+	historyScan          = 64 << 20 // bytes that are read for one page at most
 )
 
-// LocalConfig of a Local.
+// LocalConfig configures a Local.
 type LocalConfig struct {
 	Dir string // by default $WORKSPACE/events
-	// Source tells the default of Event.Source: urn:agentbox:<pubkey or box id>. It
-	// is asked once a Connect; nil leaves the source empty.
+	// Source returns the default of Event.Source: urn:agentbox:<pubkey or box id>. It is called
+	// once for each Connect; nil leaves the source empty.
 	Source func() string
-	// Fsync is "always" (before Dispatch returns) or "1s" (within a second;
-	// the default). Both survive kill -9, only "always" a loss of power.
+	// Fsync is "always" (before Dispatch returns) or "1s" (within a second; the default). Both
+	// survive kill -9, but only "always" survives a loss of power.
 	Fsync         string
 	RetentionDays int   // 0 = DefaultRetentionDays
 	MaxBytes      int64 // of all segments; 0 = DefaultMaxBytes, at least 1 MiB
@@ -51,7 +51,7 @@ type localOpen struct {
 	hub     *hub
 	source  string // default of Event.Source
 
-	mu  sync.Mutex // makes "seen before?" and append one step
+	mu  sync.Mutex // the check for a repeated event and the append are one step
 	ids *seen
 	day string // of the last retention run
 }
@@ -85,8 +85,7 @@ func (l *Local) Enabled() bool           { return true }
 func (l *Local) ContractVersion() string { return "1.1" }
 func (l *Local) Capabilities() []string  { return []string{adapters.CapHistory} }
 
-// Connect reads where the journal stands. It fails where nothing could be
-// written.
+// Connect reads the position of the journal. It fails if the directory is not writable.
 func (l *Local) Connect(ctx context.Context) error {
 	l.life.Lock()
 	defer l.life.Unlock()
@@ -94,8 +93,8 @@ func (l *Local) Connect(ctx context.Context) error {
 		return nil
 	}
 	ids := newSeen()
-	// Segments are a quarter of the limit, so that what retention removes at
-	// once is never most of what there is.
+	// A segment is a quarter of the limit, so that retention never removes most of the events at
+	// once.
 	j, err := openJournal(ctx, l.cfg.Dir, l.cfg.Fsync == "always", l.cfg.MaxBytes/4, func(e adapters.Event) { ids.add(e) })
 	if err != nil {
 		return err
@@ -109,8 +108,7 @@ func (l *Local) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Health is good when the last append and sync worked, or the directory can be
-// written again.
+// Health is good if the last append and sync succeeded, or if the directory is writable again.
 func (l *Local) Health(context.Context) adapters.Health {
 	o, err := l.opened()
 	if err != nil {
@@ -124,7 +122,7 @@ func (l *Local) Health(context.Context) adapters.Health {
 	return adapters.Healthy()
 }
 
-// Lost implements adapters.Lossy: lines that crashes have torn are skipped.
+// Lost implements adapters.Lossy: lines that a crash has torn are skipped.
 func (l *Local) Lost() map[string]uint64 {
 	o, err := l.opened()
 	if err != nil {
@@ -171,7 +169,7 @@ func (l *Local) Dispatch(ctx context.Context, e adapters.Event) (adapters.Receip
 	o.mu.Lock()
 	if r, ok := o.ids.get(e.ID); ok {
 		o.mu.Unlock()
-		return r, o.journal.settle() // the first call may not have done so yet
+		return r, o.journal.settle() // the first call may not have synced yet
 	}
 	if err := o.retainDaily(l.cfg); err != nil {
 		o.mu.Unlock()
@@ -195,8 +193,8 @@ func receipt(e adapters.Event, queued bool) adapters.Receipt {
 	return adapters.Receipt{ID: e.ID, Seq: e.Seq, TS: e.TS, Kind: e.Kind, Queued: queued}
 }
 
-// retainDaily applies the retention once a day and whenever the segments have
-// outgrown their limit. The caller holds mu.
+// retainDaily applies the retention once a day, and whenever the segments are larger than their
+// limit. The caller holds mu.
 func (o *localOpen) retainDaily(cfg LocalConfig) error {
 	if o.day == time.Now().UTC().Format(dayFormat) && o.journal.size() <= cfg.MaxBytes {
 		return nil
@@ -229,9 +227,8 @@ func (l *Local) Unsubscribe(_ context.Context, id string) error {
 	return o.hub.unsubscribe(id)
 }
 
-// History reads stored events in seq order. A page may come back short, even
-// empty, with a cursor to go on: a filter that matches little must not read
-// the whole journal in one call.
+// History reads stored events in seq order. A page may be short or even empty and still have a
+// cursor: a filter that matches little must not read the whole journal in one call.
 func (l *Local) History(ctx context.Context, filter adapters.EventFilter, opt adapters.PageOpt) (page adapters.Page[adapters.Event], err error) {
 	o, err := l.opened()
 	if err != nil {
@@ -265,7 +262,7 @@ func (l *Local) History(ctx context.Context, filter adapters.EventFilter, opt ad
 	if err != nil {
 		return adapters.Page[adapters.Event]{}, err
 	}
-	if full { // last is the first event that found no room
+	if full { // last is the first event that did not fit
 		last = page.Items[len(page.Items)-1].Seq
 	}
 	if full || !end {

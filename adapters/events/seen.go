@@ -6,13 +6,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// maxSeen bounds the ids that are remembered; beyond it the oldest are forgotten
-// first.
+// maxSeen bounds how many ids are remembered; the oldest are forgotten first.
 const maxSeen = 200_000
 
-// seen remembers the receipts of recent events by id, so that a second
-// dispatch of an id is answered with the first receipt. It is not safe for
-// concurrent use.
+// seen remembers the receipts of recent events by id. A second dispatch of an id gets the first
+// receipt. It is not safe for concurrent use.
 type seen struct {
 	byID  map[string]adapters.Receipt
 	order []string // ring of ids, oldest at head
@@ -46,11 +44,10 @@ func (s *seen) add(e adapters.Event) {
 	s.byID[e.ID] = receipt(e, false)
 }
 
-// forgetOld gives up to two entries per call back, so that no call pays for
-// all of them.
+// forgetOld removes up to two entries in each call, so that no single call takes long.
 func (s *seen) forgetOld() {
 	if s.head != 0 || len(s.order) == maxSeen {
-		return // the ring is full and turns over by itself
+		return // the ring is full, so each new entry replaces an old one
 	}
 	for range 2 {
 		if len(s.order) == 0 || time.Since(s.byID[s.order[0]].TS.Time) < adapters.IdempotencyLife {

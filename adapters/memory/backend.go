@@ -6,9 +6,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// backend is where a class keeps its rows. Instants are Unix milliseconds, 0
-// for never; now decides what has expired. Every method honours ctx; its
-// errors are *adapters.Error or become INTERNAL.
+// backend is the storage of a class. Instants are Unix milliseconds, 0 means never; now decides
+// what has expired. Every method honours ctx. An error that is not an *adapters.Error becomes
+// INTERNAL.
 type backend interface {
 	// put stores one entry, its terms and its vector in one transaction, under
 	// the pin that settle decides.
@@ -27,15 +27,15 @@ type backend interface {
 	postings(ctx context.Context, sp space, t term, max int, now int64, yield func(posting)) error
 	// stats counts the live entries and the words indexed of them.
 	stats(ctx context.Context, sp space, now int64) (stats, error)
-	// fetch returns those of the entries that are live, in any order.
+	// fetch returns the live ones of the entries, in any order.
 	fetch(ctx context.Context, sp space, ids []int64, now int64) ([]row, error)
-	// keys returns the keys of those of the entries that exist.
+	// keys returns the keys of the existing ones of the entries.
 	keys(ctx context.Context, sp space, ids []int64) (map[int64]string, error)
 
 	// secret returns the key that cursors are authenticated with, the same for
 	// the life of the store.
 	secret() []byte
-	// maintain removes what has expired and does what else is due.
+	// maintain removes expired entries and does other regular work.
 	maintain(ctx context.Context, now int64) error
 	ping(ctx context.Context) error
 	close(ctx context.Context) error
@@ -43,15 +43,15 @@ type backend interface {
 
 // proposer is a backend that can propose near entries without looking at all.
 type proposer interface {
-	// approximate says whether it can at all.
+	// approximate tells whether propose is available.
 	approximate() bool
-	// propose returns about n entries near q, best first, some possibly missed;
-	// ok is false when it cannot, and the caller looks at all.
+	// propose returns about n entries near q, best first; it may miss some. If ok is false, it
+	// cannot do this, and the caller scans all entries.
 	propose(ctx context.Context, sp space, q []float32, n int, now int64) (ids []int64, ok bool, err error)
 }
 
-// revision names a state of a namespace. Two with different dims or embedders
-// have nothing in common.
+// revision names a state of a namespace. Two revisions with different dims or embedders cannot be
+// compared.
 type revision struct {
 	pin pin
 	rev int64
@@ -59,12 +59,12 @@ type revision struct {
 
 // pin is what a namespace's vectors were made with.
 type pin struct {
-	embedder string // "" = nothing stored yet
+	embedder string // "" = no entry was stored yet
 	dim      int
 }
 
-// embedderGiven pins a namespace whose vectors the callers brought along and
-// which do not fit the configured embedder.
+// embedderGiven marks a namespace whose vectors came from the callers and do not fit the configured
+// embedder.
 const embedderGiven = "given"
 
 // space is one namespace as the backend knows it.
@@ -73,21 +73,21 @@ type space struct {
 	name string
 	pin  pin
 	rev  int64 // grows with every change
-	// floor: changes up to here are no longer told apart; who knows less
-	// starts anew.
+	// floor: changes up to this revision are no longer recorded one by one. A reader at an older
+	// revision must load everything.
 	floor int64
 	rows  int64 // about how many entries there are
 }
 
 func (s space) revision() revision { return revision{s.pin, s.rev} }
 
-// continues says whether a reader at r can go on with the changes after it.
+// continues tells whether a reader at r can continue with the later changes.
 func (s space) continues(r revision) bool {
 	return r.pin == s.pin && r.rev >= s.floor && r.rev <= s.rev
 }
 
-// sink takes a namespace or its changes. begin comes first; all says that what
-// follows is everything.
+// sink receives a namespace or its changes. begin comes first; all says that the whole namespace
+// follows.
 type sink interface {
 	begin(sp space, all bool)
 	upsert(v vectorRow)
@@ -124,8 +124,8 @@ type row struct {
 	pin             pin
 }
 
-// stats are what BM25 needs to know of a whole namespace. They hold until the
-// next change, or until an entry expires (0 = none will).
+// stats are the values that BM25 needs about a whole namespace. They are valid until the next
+// change, or until an entry expires (0 = none will).
 type stats struct{ entries, words, until int64 }
 
 // posting is one entry that holds a term.
@@ -135,9 +135,9 @@ type posting struct {
 	words int
 }
 
-// settle decides which pin an entry is stored under. empty says that the
-// namespace has no live entry, so that nothing binds it. A vector that the
-// caller brought counts as made by the namespace's embedder if it fits.
+// settle decides the pin under which an entry is stored. empty says that the namespace has no live
+// entry, so the pin can change. A vector from the caller counts as made by the namespace's embedder
+// if it fits.
 func settle(sp space, empty bool, e entry) (pin, error) {
 	if empty || sp.pin.embedder == "" || sp.pin == e.pin || e.given && sp.pin.dim == e.pin.dim {
 		if !empty && sp.pin.embedder != "" {

@@ -49,11 +49,10 @@ func NewEmbedder(c EmbedderConfig) (Embedder, error) {
 
 const keyEmbedder = "slots.memory.embedder"
 
-// hashV1 is the built-in embedder. It is lexical: texts are near each other
-// when they share words, or parts of words; it knows nothing of meaning. Words
-// and their trigrams are hashed (FNV-1a) with a sign into 256 places, weighted
-// by 1 + log2 of their count. Integers throughout, so that every machine
-// computes the same vector. A change of any of this is a new name, hash-v2.
+// hashV1 is the built-in embedder. It is lexical: texts are near each other if they share words or
+// parts of words. It does not know meanings. Words and their trigrams are hashed (FNV-1a) with a
+// sign into 256 places, weighted by 1 + log2 of their count. It computes with integers only, so
+// every machine gets the same vector. If any of this changes, it needs a new name, hash-v2.
 type hashV1 struct{}
 
 const (
@@ -106,7 +105,7 @@ func add(sum *[hashDim]int64, feature string, w int64) {
 	f := fnv.New64a()
 	f.Write([]byte(feature))
 	h := f.Sum64()
-	h ^= h >> 29 // the low bits of FNV alone mix poorly for short features
+	h ^= h >> 29 // without this, the low bits of FNV mix poorly for short features
 	if h&hashDim != 0 {
 		w = -w
 	}

@@ -32,8 +32,8 @@ const (
 	maxEmbedAnswer = 16 << 20 // bytes
 )
 
-// httpEmbedder speaks POST /v1/embeddings as OpenAI defines it. It sends the
-// texts and the key, and none of our own headers: the server may be a stranger.
+// httpEmbedder uses POST /v1/embeddings as OpenAI defines it. It sends the texts and the key, but
+// none of agentbox's own headers, because another party may run the server.
 type httpEmbedder struct {
 	endpoint string
 	model    string
@@ -52,7 +52,7 @@ func newHTTPEmbedder(c EmbedderConfig) (*httpEmbedder, error) {
 	case c.URL == "":
 		return nil, adapters.Missing(keyEmbedder+".url", "the embedder is http")
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		// The text may hold a password: say nothing of it.
+		// The text may hold a password, so the error does not repeat it.
 		return nil, bad("url", "must be an http or https URL")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return nil, bad("url", "must have no credentials, query or fragment; use key_env")
@@ -135,8 +135,8 @@ func (e *httpEmbedder) batch(ctx context.Context, texts []string) ([][]float32, 
 	}
 }
 
-// attempt posts once. wait < 0 says that trying again is of no use, otherwise
-// it is how long to wait first.
+// attempt posts once. wait < 0 says that a retry cannot help; otherwise it is the time to wait
+// before a retry.
 func (e *httpEmbedder) attempt(ctx context.Context, body []byte, try int) (answer []byte, wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, embedTimeout)
 	defer cancel()
@@ -204,7 +204,7 @@ func refused(status int, body []byte) *adapters.Error {
 		Error struct{ Message, Type string }
 	}
 	e := adapters.Errorf(adapters.CodeEmbedding, "the embedder answered %d", status).With("status", status)
-	// A body of another kind adds nothing to the status.
+	// If the body has another form, only the status is reported.
 	if json.Unmarshal(body, &m) == nil && m.Error.Type != "" {
 		e.Message += " " + strconv.Quote(strings.ToValidUTF8(m.Error.Type[:min(len(m.Error.Type), 64)], ""))
 	}
@@ -225,8 +225,8 @@ type embedAnswer struct {
 	} `json:"data"`
 }
 
-// read checks an answer against what was asked: one vector for each index, all
-// of one dimension, none of them without direction.
+// read checks an answer against the request: one vector for each index, all with the same
+// dimension, and no zero vector.
 func (e *httpEmbedder) read(body []byte, n int) ([][]float32, error) {
 	var a embedAnswer
 	if err := json.Unmarshal(body, &a); err != nil {

@@ -52,7 +52,7 @@ type session struct {
 	caps    []string
 	ctx     context.Context
 	stop    context.CancelFunc
-	ended   chan struct{}                  // the maintenance goroutine is gone
+	ended   chan struct{}                  // closed when the maintenance goroutine has ended
 	trouble atomic.Pointer[adapters.Error] // of the last maintenance, nil if it went well
 }
 
@@ -175,8 +175,7 @@ func (s *session) maintain() {
 	}
 }
 
-// round is one maintenance. Health tells of a failure; the next round tries
-// again.
+// round is one run of the maintenance. Health reports a failure; the next round tries again.
 func (s *session) round() {
 	ctx, cancel := context.WithTimeout(s.ctx, maintainLimit)
 	defer cancel()
@@ -252,8 +251,8 @@ func (m *Memory) entry(ctx context.Context, key, value, namespace string, opt ad
 	return e, err
 }
 
-// vector returns the unit vector of a text, or of what the caller brought, and
-// what it would pin a namespace to.
+// vector returns the unit vector of a text, or of the vector from the caller, and the pin that it
+// would give a namespace.
 func (m *Memory) vector(ctx context.Context, text string, brought []float32) ([]float32, pin, error) {
 	if brought != nil {
 		v, ok := unit(brought)

@@ -49,7 +49,7 @@ func NewPostgres(c PostgresConfig) (*Memory, error) {
 	}
 	pool, err := pgxpool.ParseConfig(c.Conninfo)
 	if err != nil {
-		// The error quotes what it cannot read, maybe with the password.
+		// The error quotes the text that it cannot parse, perhaps with the password.
 		return nil, &adapters.ConfigError{Key: key, Message: "is not a PostgreSQL connection string"}
 	}
 	pool.MaxConns = min(pool.MaxConns, poolLimit)
@@ -82,7 +82,7 @@ type postgres struct {
 	pool   *pgxpool.Pool
 	memory *Memory // for the embedder, to index what others wrote
 	exact  int64
-	vector bool // pgvector is there
+	vector bool // pgvector is available
 	key    []byte
 }
 
@@ -122,15 +122,15 @@ func asPostgres(err error) error {
 	case server.Code == "40001", server.Code == "40P01": // serialization_failure, deadlock_detected
 		return adapters.Errorf(adapters.CodeConflict, "another writer was faster").Wrap(err)
 	}
-	// The SQLSTATE says what is wrong; the text may quote what was stored.
+	// The SQLSTATE names the problem; the text may quote stored data.
 	return adapters.Errorf(adapters.CodeUnavailable, "PostgreSQL answered SQLSTATE %s", server.Code).With("sqlstate", server.Code).Wrap(err)
 }
 
 func (p *postgres) secret() []byte    { return p.key }
 func (p *postgres) approximate() bool { return p.vector }
 
-// ping checks what may change while we run: an operator dropped a table, or a
-// newer program has changed the schema beneath us.
+// ping checks what may change at run time: an operator may drop a table, or a newer program may
+// change the schema.
 func (p *postgres) ping(ctx context.Context) error {
 	var raw []byte
 	var some bool
@@ -355,12 +355,12 @@ func (p *postgres) propose(ctx context.Context, sp space, q []float32, n int, no
 	}
 	n = max(4*n, 100)
 	err = p.snapshot(ctx, func(tx pgx.Tx) error {
-		// SET takes no parameters; these are our own integers.
+		// SET takes no parameters; these are integers of this package.
 		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL hnsw.ef_search = %d", min(max(2*n, 200), 1000))); err != nil {
 			return err
 		}
-		// Without it the filter on the namespace could leave nothing of the
-		// candidates (pgvector 0.8, "iterative index scans").
+		// Without it, the filter on the namespace could remove all candidates (pgvector 0.8,
+		// "iterative index scans").
 		if _, err := tx.Exec(ctx, "SET LOCAL hnsw.iterative_scan = strict_order"); err != nil {
 			return err
 		}

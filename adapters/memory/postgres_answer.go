@@ -12,7 +12,7 @@ import (
 // Limits of what a server may answer. pgx itself accepts a message of 1 GiB and
 // any number of rows, all of which would be held in PID 1.
 const (
-	maxPgMessage = 64 << 20  // bytes; a row of ours has little more than 1 MiB, a foreign program's may have more
+	maxPgMessage = 64 << 20  // bytes; a row of agentbox has little more than 1 MiB, a row of another program may have more
 	maxPgAnswer  = 512 << 20 // bytes; the largest honest one are the proposals of an index, each with its value
 )
 
@@ -28,8 +28,8 @@ func boundedFrontend(message int, answer int64) func(io.Reader, io.Writer) *pgpr
 	}
 }
 
-// bounded counts what is read since the last write. A connection that is being
-// closed is written to by another goroutine than the one that read from it.
+// bounded counts the bytes read since the last write. While a connection is being closed, another
+// goroutine than the reader writes to it.
 type bounded struct {
 	r     io.Reader
 	w     io.Writer

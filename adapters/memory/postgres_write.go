@@ -29,8 +29,8 @@ func lockSpace(ctx context.Context, tx pgx.Tx, name string) (space, error) {
 	return sp, err
 }
 
-// store upserts an entry. With foreign, it only indexes what another program
-// wrote at that instant, and does nothing when that is not there any more.
+// store upserts an entry. With foreign, it only indexes the row that another program wrote at that
+// instant. If that row no longer exists, it does nothing.
 func (p *postgres) store(ctx context.Context, tx pgx.Tx, e entry, now int64, foreign *time.Time) (created bool, under pin, err error) {
 	sp, err := lockSpace(ctx, tx, e.namespace)
 	if err != nil {
@@ -69,8 +69,8 @@ func (p *postgres) store(ctx context.Context, tx pgx.Tx, e entry, now int64, for
 	return created, under, err
 }
 
-// pgBefore looks at what is stored under the key: nothing (fresh), nothing that
-// is live (created), or not what was to be indexed (gone).
+// pgBefore reads the row under the key and reports one of three cases: there is none (fresh), none
+// is live (created), or it is not the row to be indexed (gone).
 func pgBefore(ctx context.Context, tx pgx.Tx, e entry, now int64, foreign *time.Time) (fresh, created, gone bool, err error) {
 	var expires *time.Time
 	var stored time.Time
@@ -106,8 +106,8 @@ func (p *postgres) upsert(ctx context.Context, tx pgx.Tx, sp space, e entry, for
 	return id, err
 }
 
-// repinPostgres empties a namespace of what has expired and gives it another
-// pin. What is not indexed yet stays.
+// repinPostgres removes the expired entries of a namespace and changes its pin. Entries that are
+// not indexed yet stay.
 func repinPostgres(ctx context.Context, tx pgx.Tx, sp space, to pin) (space, error) {
 	if _, err := tx.Exec(ctx, "DELETE FROM memory_entries WHERE namespace = $1 AND "+pgIndexed, sp.name); err != nil {
 		return sp, err
@@ -170,9 +170,8 @@ func pgBury(ctx context.Context, tx pgx.Tx, sp space, ids []int64) error {
 	return err
 }
 
-// maintain removes what has expired, forgets deletions that all boxes have seen,
-// indexes what other programs wrote, and builds the indexes that large
-// namespaces need.
+// maintain removes expired entries, forgets deletions that all boxes have seen, indexes rows of
+// other programs, and builds the indexes for large namespaces.
 func (p *postgres) maintain(ctx context.Context, now int64) error {
 	return errors.Join(p.sweep(ctx, now), p.prune(ctx), p.adopt(ctx, now), p.buildIndexes(ctx))
 }
@@ -200,8 +199,7 @@ func (p *postgres) sweep(ctx context.Context, now int64) error {
 	return nil
 }
 
-// sweepSpace removes those of the entries that are still expired now that the
-// namespace is locked.
+// sweepSpace removes those of the entries that are still expired after the namespace was locked.
 func (p *postgres) sweepSpace(ctx context.Context, name string, ids []int64, now int64) error {
 	return p.write(ctx, func(tx pgx.Tx) error {
 		sp, err := lockSpace(ctx, tx, name)
@@ -234,7 +232,7 @@ type pending struct {
 	id                              int64
 	namespace, key, value, metadata string
 	stored                          time.Time
-	expires                         *time.Time // left from an entry of ours that was overwritten
+	expires                         *time.Time // left from an entry of agentbox that was overwritten
 }
 
 // adopt indexes what other programs wrote. An entry that does not fit its
@@ -275,7 +273,7 @@ func (p *postgres) adoptOne(ctx context.Context, f pending, vec []float32, now i
 	}
 	pairs, err := pairTerms(json.RawMessage(f.metadata))
 	if err != nil {
-		pairs = nil // metadata that is no object has nothing to filter by
+		pairs = nil // metadata that is not an object cannot be filtered
 	}
 	e := entry{namespace: f.namespace, key: f.key, value: f.value, vec: v, pin: pin{p.memory.embedder.ID(), len(v)}, expires: unstamp(f.expires)}
 	e.terms, e.words = entryTerms(f.value, pairs)

@@ -2,11 +2,10 @@ package memory
 
 import "math"
 
-// The exact scan of a namespace looks at every vector. Most of them are far
-// from the query, and six bits a number are enough to prove it: sketches lie
-// beside the vectors, and only a row whose sketch leaves open that it belongs
-// to the best is scored in full. The bound is a proof, not a guess, so the
-// result is that of scoring every row.
+// The exact scan of a namespace must consider every vector. Most vectors are far from the query,
+// and six bits a number are enough to prove that. So each row also has a sketch. A row is scored in
+// full only if its sketch does not exclude it from the best. The bound is a proof, so the result is
+// the same as if every row were scored.
 //
 // A vector x becomes the codes c = round(x/step) + codeZero, so that x differs
 // from step·(c−codeZero) by a vector of known length, its error. For a query
@@ -33,7 +32,7 @@ const (
 	lanes32 = 0x0000ffff0000ffff
 )
 
-// sketch is what is known of a vector beside its codes.
+// sketch holds the values about a vector that belong to its codes.
 type sketch struct {
 	step  float32
 	sum   int32   // of its codes
@@ -44,7 +43,7 @@ type sketch struct {
 // groupWords is how many words hold the codes of a group.
 func groupWords(dim int) int { return (dim + laneRun - 1) / laneRun * laneRun }
 
-// quantize makes the codes of v and what is known of them.
+// quantize computes the codes of v and its sketch.
 func quantize(codes []uint8, v []float32) sketch {
 	var largest float64
 	for _, x := range v {

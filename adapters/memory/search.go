@@ -19,8 +19,8 @@ const (
 	// fuseK is the constant of reciprocal rank fusion (Cormack, Clarke,
 	// Büttcher, SIGIR 2009), which found 60 good and its exact value unimportant.
 	fuseK = 60
-	// maxPostings bounds the entries looked at per word, in the order they were
-	// stored. A word in more of them says little.
+	// maxPostings bounds how many entries are read for each word, in the order they were stored. A
+	// word in more entries does not distinguish them.
 	maxPostings = 200_000
 	// maxTies bounds how many entries of equal text score have their keys
 	// looked up to order them.
@@ -205,8 +205,8 @@ func (q *search) judge(ctx context.Context, sp space, ids []int64, k int) ([]can
 	return b.list, nil
 }
 
-// byText ranks by BM25. The sums run in the order of the query's words and of
-// nothing else, so that every backend comes to the same last digit.
+// byText ranks by BM25. The sums depend only on the order of the query's words, so every backend
+// gets exactly the same number.
 func (q *search) byText(ctx context.Context, sp space, k int, only map[int64]struct{}) ([]candidate, error) {
 	terms := queryTerms(q.text)
 	if len(terms) == 0 {
@@ -237,7 +237,7 @@ func (q *search) byText(ctx context.Context, sp space, k int, only map[int64]str
 	return q.topText(ctx, sp, scores, k)
 }
 
-// topText orders by score, and by key those whose score may still get in.
+// topText sorts by score. Among scores at the limit, it sorts by key.
 func (q *search) topText(ctx context.Context, sp space, scores map[int64]float64, k int) ([]candidate, error) {
 	list := make([]candidate, 0, len(scores))
 	for id, s := range scores {
@@ -291,9 +291,8 @@ func fuse(a, b []candidate, k int) []candidate {
 	return list[:min(k, len(list))]
 }
 
-// read turns candidates into hits. changed says that an entry is not the one
-// that was scored any more and the search should start again; in the last round
-// such an entry is scored again as it is now, or left out.
+// read turns candidates into hits. changed says that an entry has changed since it was scored, and
+// that the search should start again. In the last round such an entry is scored again, or left out.
 func (q *search) read(ctx context.Context, sp space, list []candidate, last bool) (hits []adapters.Hit, changed bool, err error) {
 	ids := make([]int64, len(list))
 	for i, c := range list {
@@ -331,9 +330,9 @@ func (q *search) read(ctx context.Context, sp space, list []candidate, last bool
 	return hits, false, nil
 }
 
-// stale makes the next round look anew. An entry that changed has a later
-// revision, which the slab picks up by itself; one that is gone without a
-// revision was removed by a program that knows nothing of revisions.
+// stale makes the next round read the entries again. A changed entry has a later revision, which
+// the slab finds itself. An entry that is missing without a new revision was removed by a program
+// that does not know revisions.
 func (s *session) stale(sp space, present bool) {
 	if !present {
 		s.cache.forget(sp.name)

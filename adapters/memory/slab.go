@@ -103,7 +103,7 @@ func (s *slab) draw(i int) {
 	}
 }
 
-// drop moves the last row into the place of the one that goes.
+// drop moves the last row into the place of the removed one.
 func (s *slab) drop(id int64) {
 	i, known := s.index[id]
 	if !known {
@@ -256,8 +256,8 @@ type cache struct {
 	counted map[string]counted
 }
 
-// counted are the stats of one revision of a namespace. Counting takes as long
-// as a scan does, and most searches find nothing changed.
+// counted are the stats of one revision of a namespace. Counting takes as long as a scan, and most
+// searches find no change.
 type counted struct {
 	at revision
 	stats
@@ -266,11 +266,11 @@ type counted struct {
 // maxCounted bounds for how many namespaces stats are kept.
 const maxCounted = 1024
 
-// held is the place of one namespace's slab. turn serialises who brings it up
-// to date, so that a crowd of searches loads it once.
+// held is the slot for one namespace's slab. turn serialises updates, so that many parallel
+// searches load it only once.
 type held struct {
 	turn chan struct{}
-	slab *slab // nil until loaded; changed by who has the turn
+	slab *slab // nil until loaded; only the holder of turn changes it
 	size int64
 	used int64
 }
@@ -327,8 +327,7 @@ func (c *cache) place(name string) *held {
 	return h
 }
 
-// keep enters a slab's size, lets others go until all fit, and says whether
-// this one may stay.
+// keep records a slab's size, drops other slabs until all fit, and tells whether this one may stay.
 func (c *cache) keep(name string, h *held, s *slab) bool {
 	size := s.bytes()
 	c.mu.Lock()
@@ -365,7 +364,7 @@ func (c *cache) evict(keep string) {
 	delete(c.held, oldest)
 }
 
-// forget drops what is held of a namespace.
+// forget drops the slab of a namespace.
 func (c *cache) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -159,8 +159,7 @@ func putFile(ctx context.Context, tx *sql.Tx, e entry, now int64) (created bool,
 	return created, under, err
 }
 
-// repinFile empties a namespace of what has expired and gives it another
-// pin.
+// repinFile removes the expired entries of a namespace and changes its pin.
 func repinFile(ctx context.Context, tx *sql.Tx, sp space, to pin) (space, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM postings WHERE ns = ?", sp.id); err != nil {
 		return sp, err

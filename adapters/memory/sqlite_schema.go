@@ -10,12 +10,12 @@ import (
 // fileID is "mem1" as PRAGMA application_id: a file of another program is refused.
 const fileID = 0x6d656d31
 
-// fileMigrations bring the file from the version of their index to the next;
-// user_version is how many have run. Published ones are never changed.
+// fileMigrations change the file from the version of their index to the next; user_version is the
+// number of applied ones. A published migration never changes.
 //
-// Ids are never used twice (AUTOINCREMENT), so that an id in a slab or a cursor
-// means one entry for ever. value comes last in its row: what scans read lies
-// before it, and SQLite follows overflow pages only as far as it must.
+// Ids are never used twice (AUTOINCREMENT), so an id in a slab or a cursor always means the same
+// entry. value is the last column: scans read the columns before it, and SQLite reads overflow
+// pages only as far as needed.
 var fileMigrations = []string{`
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE namespaces (

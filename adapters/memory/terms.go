@@ -16,17 +16,16 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Bounds of what is indexed of one entry or query.
+// Limits of what is indexed of one entry or query.
 const (
 	maxEntryTerms = 4096 // distinct words of a value that text search can find
 	maxQueryTerms = 64   // distinct words of a query that are looked up
 	maxTermBytes  = 128  // the rest of a longer word is ignored
 )
 
-// words calls yield for each word of s: a run of letters and digits, compared
-// without case, accents and compatibility forms (Unicode NFKD), and each
-// ideograph alone, since such scripts put no space between words. yield returns
-// false to stop.
+// words calls yield for each word of s. A word is a run of letters and digits, compared without
+// case, accents and compatibility forms (Unicode NFKD). Each ideograph is a word of its own,
+// because such scripts put no space between words. yield returns false to stop.
 func words(s string, yield func(word string) bool) {
 	var it norm.Iter
 	it.InitString(norm.NFKD, s)

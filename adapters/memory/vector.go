@@ -68,8 +68,8 @@ func unpack(dst []float32, b []byte) ([]float32, error) {
 	return dst, nil
 }
 
-// candidate is an entry with its score. rev tells whether the entry is still
-// the one that was scored.
+// candidate is an entry with its score. rev shows whether the entry has changed since it was
+// scored.
 type candidate struct {
 	id    int64
 	rev   int64
@@ -96,13 +96,13 @@ type best struct {
 
 func newBest(k int) *best { return &best{k: k, list: make([]candidate, 0, k+1)} }
 
-// wants says whether a candidate of this score may still come in.
+// wants tells whether a candidate with this score may still be added.
 func (b *best) wants(score float64) bool {
 	return len(b.list) < b.k || score >= b.list[b.k-1].score
 }
 
-// refuses says that no candidate of at most this score comes in. A bound that
-// is not a number proves nothing.
+// refuses tells that no candidate with at most this score can be added. A bound that is NaN proves
+// nothing.
 func (b *best) refuses(bound float64) bool {
 	return len(b.list) == b.k && bound < b.list[b.k-1].score
 }

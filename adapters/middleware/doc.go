@@ -1,10 +1,10 @@
-// Package middleware owns what happens around every call into a slot, written
-// once for all of them, in this order, outermost first:
+// Package middleware does what every call of a slot needs, in the same way for all slots, in this
+// order, outermost first:
 //
 //	recover, metrics, tracing, log, deadline, guard, limits, idempotency, privacy
 //
-// Metrics are outside privacy, so that a rejected write is counted;
-// idempotency is before privacy, so that a replay needs no redactor. The
-// package must never let a payload into a log, a label or a span, take a label
-// from outside a fixed set, or know one slot from another beyond its name.
+// Metrics are outside privacy, so that a rejected write is counted. Idempotency is before privacy,
+// so that a repeated call needs no redactor. The package must never put a payload into a log, a
+// label or a span. It must take labels only from a fixed set. It must treat all slots alike, apart
+// from their names.
 package middleware

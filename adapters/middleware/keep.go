@@ -10,16 +10,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
-// keeperID marks our file: "abk1" in PRAGMA application_id.
+// keeperID marks agentinit's own file: "abk1" in PRAGMA application_id.
 const keeperID = 0x61626b31
 
-// keepLimit bounds what is written after a call, whose own context may have
-// ended with it.
+// keepLimit bounds a write after a call, because the call's own context may have ended.
 const keepLimit = 5 * time.Second
 
-// keeper is the file behind replays: one row per idempotency key. Writes are
-// relaxed, because what must not be lost is kept by the slots themselves: a
-// kill loses nothing, a loss of power may lose the newest answers.
+// keeper is the file behind replays: one row per idempotency key. Its writes are not synced at once,
+// because the slots themselves store what must not be lost. A kill loses no rows; a loss of power
+// may lose the newest answers.
 type keeper struct{ db *sqlite.DB }
 
 func keeperSchema() []string {
@@ -35,8 +34,7 @@ CREATE TABLE secret (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NUL
 `}
 }
 
-// openKeeper opens or makes the file and reads what it remembers, without the
-// answers.
+// openKeeper opens or creates the file and reads its keys, without the answers.
 func openKeeper(ctx context.Context, path string) (k *keeper, secret []byte, old []*replay, err error) {
 	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: keeperID, Migrations: keeperSchema(), Relaxed: true})
 	if err != nil {
@@ -59,7 +57,7 @@ func openKeeper(ctx context.Context, path string) (k *keeper, secret []byte, old
 		return err
 	})
 	if err != nil {
-		// The file is of no use; what closing it says adds nothing.
+		// The file cannot be used, so an error of the close does not matter.
 		_ = db.Close()
 		return nil, nil, nil, err
 	}
@@ -95,8 +93,7 @@ func (k *keeper) begin(ctx context.Context, key, request [32]byte, dropped [][32
 		if err := deleteReplays(ctx, tx, dropped); err != nil {
 			return err
 		}
-		// A row may be left of a key in doubt, or of a call that failed on a disk
-		// that was full.
+		// There may be an old row: of a key in doubt, or of a failed call when the disk was full.
 		_, err := tx.ExecContext(ctx, `INSERT INTO answers(key, request, at) VALUES(?, ?, ?)
 			ON CONFLICT(key) DO UPDATE SET request = excluded.request, answer = NULL`, key[:], request[:], time.Now().UnixMilli())
 		return err
@@ -110,8 +107,8 @@ func (k *keeper) finish(ctx context.Context, key, request [32]byte, answer []byt
 		if err := deleteReplays(ctx, tx, dropped); err != nil {
 			return err
 		}
-		// The row may be gone: another call can have dropped this key, from before,
-		// while this one began anew.
+		// The row may be missing: another call can have dropped the earlier row of this key while
+		// this call started again.
 		_, err := tx.ExecContext(ctx, `INSERT INTO answers(key, request, at, answer) VALUES(?, ?, ?, ?)
 			ON CONFLICT(key) DO UPDATE SET answer = excluded.answer`, key[:], request[:], time.Now().UnixMilli(), answer)
 		return err

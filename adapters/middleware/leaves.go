@@ -12,14 +12,14 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// piece is one distinct text and what became of it.
+// piece is one distinct text with its redacted form.
 type piece struct {
 	text, redacted string
 	hits           int
 }
 
-// span is a part of a document that is text: what the redactor sees is the
-// unescaped piece, what is written back is escaped by the document's rules.
+// span is a part of a document that is text. The redactor gets the unescaped piece; the result is
+// escaped by the document's rules.
 type span struct {
 	start, end int // in the document
 	piece      *piece
@@ -30,11 +30,11 @@ type span struct {
 type document struct {
 	raw   []byte
 	spans []span
-	set   func([]byte) // puts a rewritten document in place
+	set   func([]byte) // replaces the document by the rewritten one
 	undo  func()
 }
 
-// pieces are all documents of a call; equal texts are asked for once.
+// pieces are all documents of a call. Equal texts are sent only once.
 type pieces struct {
 	docs   []*document
 	byText map[string]*piece
@@ -63,8 +63,7 @@ func (p *pieces) piece(text string) *piece {
 	return x
 }
 
-// apply writes the redacted texts into the documents and returns how to undo
-// it.
+// apply writes the redacted texts into the documents. The returned function undoes that.
 func (p *pieces) apply() (restore func()) {
 	var undo []func()
 	for _, d := range p.docs {
@@ -94,8 +93,8 @@ func (d *document) rewrite() (out []byte, changed bool) {
 
 var errNotText = errors.New("a body is binary or larger than can be checked")
 
-// gather finds the texts of a call. A body that cannot be looked at is an
-// error, and the text is still whole, should a policy let it through.
+// gather finds the texts of a call. If a body cannot be checked, gather returns an error, and the
+// text is still complete for a policy that lets it pass.
 func gather(texts []adapters.Text) (*pieces, error) {
 	p := &pieces{byText: make(map[string]*piece)}
 	for _, t := range texts {
@@ -145,8 +144,8 @@ func (p *pieces) json(raw *json.RawMessage) {
 	p.add(&document{raw: old, spans: p.jsonSpans(old), set: func(b []byte) { *raw = b }, undo: func() { *raw = old }})
 }
 
-// body reads a document that is text, and leaves a reader that yields it
-// again, whatever happens.
+// body reads a document that is text. In any case it leaves a reader that yields the document
+// again.
 func (p *pieces) body(b *adapters.Body) error {
 	kind := textKind(b.ContentType)
 	if kind == notText || b.Size > maxRedactText {
@@ -180,7 +179,7 @@ func (p *pieces) body(b *adapters.Body) error {
 	return nil
 }
 
-// failed is the reader of a body that broke off.
+// failed is the reader for the rest of a body whose read failed.
 type failed struct{ err error }
 
 func (f failed) Read([]byte) (int, error) { return 0, f.err }
@@ -216,13 +215,13 @@ func textKind(contentType string) kind {
 	return notText
 }
 
-// jsonSpans finds the string leaves of valid JSON: not keys, not names.
+// jsonSpans finds the string values of valid JSON, but not keys and names.
 func (p *pieces) jsonSpans(raw []byte) []span {
 	var spans []span
 	key := ""
 	for i := 0; i < len(raw); i++ {
 		if raw[i] == '}' {
-			key = "" // what follows in an array has no key of its own
+			key = "" // the next values in an array have no key of their own
 		}
 		if raw[i] != '"' {
 			continue
@@ -263,9 +262,8 @@ func jsonString(s string) string {
 	return string(out)
 }
 
-// isName says whether a leaf is an identifier or a hash, which must stay what
-// it is: by its key and its form together, so that a name in a text field is
-// not let through.
+// isName tells whether a value is an identifier or a hash, which must stay unchanged. Both its key
+// and its form must match, so that a name in a text field is not skipped.
 func isName(key, text string) bool {
 	if strings.HasPrefix(text, "did:nostr:") || strings.HasPrefix(text, "urn:") {
 		return adapters.CheckID("", text) == nil
@@ -316,8 +314,7 @@ func (p *pieces) rdfSpans(raw []byte) []span {
 	return spans
 }
 
-// iriLen is the length of the IRI at the start of b, 1 when it is no IRI but a
-// comparison.
+// iriLen is the length of the IRI at the start of b, or 1 if the character is a comparison instead.
 func iriLen(b []byte) int {
 	for j := 1; j < len(b); j++ {
 		switch c := b[j]; {
@@ -330,7 +327,7 @@ func iriLen(b []byte) int {
 	return 1
 }
 
-// literalEnd is where the closing quotes begin, -1 when there are none.
+// literalEnd is the index of the closing quotes, or -1 if there are none.
 func literalEnd(raw []byte, i int, c byte, quote int) int {
 	for ; i+quote <= len(raw); i++ {
 		if raw[i] == '\\' {

@@ -16,7 +16,7 @@ const (
 	outcomeDisabled = "disabled" // the slot is off, or degraded to off
 	outcomeRejected = "rejected" // by privacy
 	outcomeTimeout  = "timeout"
-	outcomeCanceled = "canceled" // the caller went away
+	outcomeCanceled = "canceled" // the caller has disconnected
 )
 
 func outcome(c adapters.Call, err error) string {
@@ -68,14 +68,14 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.dispatch, m.duration, m.inflight, m.errors}
 }
 
-// measure counts and times calls. A panic passes through it on its way to
-// recoverPanics and is counted as the error it will become.
+// measure counts and times calls. A panic passes through it to recoverPanics, and is counted as the
+// error that it will become.
 func (s *Stack) measure(next adapters.Handler) adapters.Handler {
 	return func(ctx context.Context, c adapters.Call) error {
 		begin := time.Now()
 		inflight := s.metrics.inflight.WithLabelValues(string(c.Slot))
 		inflight.Inc()
-		err := error(adapters.ErrInternal) // until next says otherwise
+		err := error(adapters.ErrInternal) // until next returns
 		defer func() {
 			inflight.Dec()
 			s.metrics.duration.WithLabelValues(string(c.Slot), c.Method, c.Impl).Observe(time.Since(begin).Seconds())
@@ -92,7 +92,7 @@ func (s *Stack) measure(next adapters.Handler) adapters.Handler {
 // statusCollector reads the slots' state at scrape time.
 type statusCollector struct{ status func() []adapters.SlotStatus }
 
-// The descriptions of what it collects.
+// descs are the descriptions of its metrics.
 func (statusCollector) descs() (health, info, reconnects, lost *prometheus.Desc) {
 	return prometheus.NewDesc("agentbox_adapter_health", "Health of a slot's adapter: 0 unhealthy, 1 healthy, 2 degraded.", []string{"slot", "impl"}, nil),
 		prometheus.NewDesc("agentbox_adapter_info", "The implementation a slot is configured with.", []string{"slot", "impl", "class", "contract_version"}, nil),
@@ -109,8 +109,8 @@ func (s statusCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- lost
 }
 
-// Collect sends one sample of each per slot; a slot that is off or still
-// connecting has no health.
+// Collect sends one sample of each metric for each slot. A slot that is off or still connecting has
+// no health.
 func (s statusCollector) Collect(out chan<- prometheus.Metric) {
 	health, info, reconnects, lost := s.descs()
 	for _, st := range s.status() {

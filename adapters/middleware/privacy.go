@@ -21,17 +21,17 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Policy says what happens to a text when the redactor does not answer.
+// Policy says what happens to a text if the redactor gives no answer.
 type Policy string
 
 // The policies.
 const (
-	PolicyStrict Policy = "strict" // nothing is written: PRIVACY_REJECTED
+	PolicyStrict Policy = "strict" // the write is refused: PRIVACY_REJECTED
 	PolicySoft   Policy = "soft"   // the original is written, with a warning
-	PolicyOff    Policy = "off"    // the redactor is not asked
+	PolicyOff    Policy = "off"    // the redactor is not called
 )
 
-// The prompt paths, which have policies beside the five slots.
+// The prompt paths have policies like the five slots.
 const (
 	PathInbound  adapters.Slot = "inbound"
 	PathOutbound adapters.Slot = "outbound"
@@ -65,7 +65,7 @@ const (
 	warnEvery      = time.Minute
 )
 
-// RedactRequest is the sidecar's question.
+// RedactRequest is a request to the sidecar.
 type RedactRequest struct {
 	Text     string   `json:"text"`
 	Slot     string   `json:"slot"`
@@ -73,7 +73,7 @@ type RedactRequest struct {
 	Mask     string   `json:"mask,omitempty"`
 }
 
-// RedactAnswer is the sidecar's answer. Text is nil when it gave none.
+// RedactAnswer is the sidecar's answer. Text is nil if the answer had none.
 type RedactAnswer struct {
 	Text     *string `json:"text"`
 	Replaced []struct {
@@ -96,13 +96,12 @@ type Sidecar struct {
 	client *http.Client
 }
 
-// NewSidecar makes a client of the sidecar on a loopback port. No I/O.
+// NewSidecar makes a client of the sidecar on a loopback port. It does no I/O.
 func NewSidecar(port int) *Sidecar {
 	return &Sidecar{
 		url: fmt.Sprintf("http://127.0.0.1:%d/redact", port),
 		client: &http.Client{
-			// Private text goes to this port and nowhere else: no proxy, no
-			// redirect.
+			// Private text must go only to this port: no proxy, no redirect.
 			Transport:     &http.Transport{MaxIdleConnsPerHost: redactParallel, IdleConnTimeout: time.Minute},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -112,7 +111,7 @@ func NewSidecar(port int) *Sidecar {
 // Close ends idle connections.
 func (s *Sidecar) Close() { s.client.CloseIdleConnections() }
 
-// Redact asks the sidecar. Anything but 200 with a text is an error.
+// Redact asks the sidecar. Every answer other than 200 with a text is an error.
 func (s *Sidecar) Redact(ctx context.Context, r RedactRequest) (a RedactAnswer, err error) {
 	if r.Entities == nil {
 		r.Entities = []string{}
@@ -148,15 +147,15 @@ func (s *Sidecar) Redact(ctx context.Context, r RedactRequest) (a RedactAnswer, 
 	return a, nil
 }
 
-// PrivacyConfig of the filter.
+// PrivacyConfig configures the filter.
 type PrivacyConfig struct {
 	Redactor Redactor                 // nil = privacy is not enabled
 	Policies map[adapters.Slot]Policy // absent = DefaultPolicy
 	Entities []string                 // empty = all
-	Mask     string                   // "" = the redactor's, [ENTITY]
+	Mask     string                   // "" means the redactor's mask, [ENTITY]
 }
 
-// Filter rewrites text on its way in. It is safe for concurrent use.
+// Filter rewrites the text of incoming calls. It is safe for concurrent use.
 type Filter struct {
 	cfg     PrivacyConfig
 	metrics *privacyMetrics
@@ -192,9 +191,9 @@ func (f *Filter) middleware(next adapters.Handler) adapters.Handler {
 	}
 }
 
-// Rewrite masks private parts of texts in place, by the policy of slot, which
-// is a slot or a prompt path. check, if not nil, judges the result: what the
-// redactor made longer than allowed counts as a failure of the redactor.
+// Rewrite masks private parts of texts in place, by the policy of slot, which is a slot or a prompt
+// path. check, if not nil, checks the result. If the redactor made a text longer than allowed, that
+// counts as a failure of the redactor.
 func (f *Filter) Rewrite(ctx context.Context, slot adapters.Slot, texts []adapters.Text, check func() error) error {
 	policy := f.policy(slot)
 	if policy == PolicyOff {
@@ -217,7 +216,7 @@ func (f *Filter) Rewrite(ctx context.Context, slot adapters.Slot, texts []adapte
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil { // the caller's time is over, not the redactor's
+	if ctx.Err() != nil { // the caller's time has ended, so the redactor has not failed
 		return context.Cause(ctx)
 	}
 	if policy == PolicyStrict {
@@ -229,7 +228,7 @@ func (f *Filter) Rewrite(ctx context.Context, slot adapters.Slot, texts []adapte
 	return nil
 }
 
-// begin opens the span and the clock of one redaction.
+// begin starts the span and the time limit of one redaction.
 func (f *Filter) begin(ctx context.Context, slot adapters.Slot, policy Policy) (context.Context, func(*pieces, error)) {
 	const op = "redact"
 	start := time.Now()
@@ -255,8 +254,8 @@ func (f *Filter) begin(ctx context.Context, slot adapters.Slot, policy Policy) (
 	}
 }
 
-// redactAll asks for every text once, redactParallel at a time. The first
-// failure ends the others.
+// redactAll sends every text once, redactParallel texts at a time. The first failure stops the
+// others.
 func (f *Filter) redactAll(ctx context.Context, slot adapters.Slot, texts []*piece) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -285,7 +284,7 @@ feed:
 }
 
 func (f *Filter) redact(ctx context.Context, slot adapters.Slot, p *piece) (err error) {
-	// It runs in a goroutine of its own, where a panic would end the box.
+	// A panic in this goroutine would end the box.
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the redactor panicked: %v", r)
@@ -313,7 +312,7 @@ func (f *Filter) redact(ctx context.Context, slot adapters.Slot, p *piece) (err 
 	return nil
 }
 
-// warn says at most once a minute and slot that texts pass unchecked.
+// warn logs, at most once a minute for each slot, that texts pass unchecked.
 func (f *Filter) warn(slot adapters.Slot, err error) {
 	f.mu.Lock()
 	now := time.Now()

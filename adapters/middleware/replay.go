@@ -15,38 +15,36 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Bounds of what is remembered for idempotency keys.
+// Limits for what is remembered about idempotency keys.
 const (
 	maxReplays  = 20000
 	maxReplayed = 32 << 20 // bytes of answers
-	onceBytes   = 16       // of the hash in Meta.Once
+	onceBytes   = 16       // bytes of the hash used in Meta.Once
 )
 
-// replays remembers the first answer to each idempotency key: in memory, and
-// with a keeper in a file, which then holds the answers alone. Keys are the
-// caller's own: another actor's same key is another key. Requests are kept only
-// as a keyed hash. Beyond its bounds the oldest answers go first.
+// replays remembers the first answer to each idempotency key: in memory or, with a keeper, in a
+// file, which then holds the answers. A key belongs to its caller: the same key of another actor is
+// a different key. Of requests only a keyed hash is kept. If the limits are reached, the oldest
+// answers are dropped first.
 //
-// A key is written down before its call and the answer after it. A box that
-// dies between the two leaves a key in doubt: maybe the call had its effect,
-// maybe not. Refusing such a key for a day would make the caller choose between
-// a lost call and a second one, so the next call with it goes through, under
-// the same Meta.Once as the first. Slots that make durable things (beads, events)
-// keep that name in the very write that makes the thing, and answer what is
-// there; external classes forward the key to a peer that remembers it; an agent
-// did not outlive the box that asked for it.
+// A key is stored before its call, and the answer after the call. If the box dies in between, the
+// key is in doubt: the call may have had its effect or not. To refuse such a key for a day would
+// not help the caller. So the next call with it is carried out, with the same Meta.Once as the
+// first. Slots that make durable things (beads, events) store that name in the write that makes the
+// thing, and return the existing thing. External classes forward the key to a peer that remembers
+// it. An agent does not outlive the box, so it can be started again.
 type replays struct {
 	log zerolog.Logger
 
 	mu     sync.Mutex
 	secret []byte
-	keep   *keeper // nil: in memory alone
+	keep   *keeper // nil: memory only
 	byKey  map[[32]byte]*list.Element
-	order  *list.List // of *replay, oldest first
+	order  *list.List // elements are *replay, oldest first
 	bytes  int
 }
 
-// replayState is how far the first call with a key has come.
+// replayState is the progress of the first call with a key.
 type replayState int
 
 const (
@@ -61,7 +59,7 @@ type replay struct {
 	at      time.Time
 	state   replayState
 	size    int    // of the answer
-	answer  []byte // nil when it is not there yet, or in the file
+	answer  []byte // nil if it does not exist yet, or is in the file
 }
 
 func newReplays(log zerolog.Logger) *replays {
@@ -71,7 +69,7 @@ func newReplays(log zerolog.Logger) *replays {
 	return &replays{log: log, secret: secret, byKey: make(map[[32]byte]*list.Element), order: list.New()}
 }
 
-// adopt goes on with what a file has; nothing has been remembered before it.
+// adopt loads the content of a file. It is called before the first call.
 func (r *replays) adopt(k *keeper, secret []byte, old []*replay) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +126,7 @@ func (r *replays) middleware(next adapters.Handler) adapters.Handler {
 			return json.Unmarshal(answer, c.Result())
 		}
 		done := false
-		// Also on a panic the key must become free again.
+		// The key must become free again even after a panic.
 		defer func() {
 			if !done {
 				r.forget(ctx, key)
@@ -148,8 +146,8 @@ func (r *replays) middleware(next adapters.Handler) adapters.Handler {
 	}
 }
 
-// begin returns the remembered answer, or nil and the key is now running, also
-// in the file.
+// begin returns the remembered answer. If it returns nil, the key is now marked as running, also in
+// the file.
 func (r *replays) begin(ctx context.Context, key, request [32]byte) ([]byte, error) {
 	answer, stored, dropped, err := r.look(key, request)
 	keep := r.kept()
@@ -160,15 +158,16 @@ func (r *replays) begin(ctx context.Context, key, request [32]byte) ([]byte, err
 		return keep.answer(ctx, key)
 	}
 	if err := keep.begin(ctx, key, request, dropped); err != nil {
-		// Nothing has been done yet, so refusing is safe; going on would not be.
+		// The call has not begun, so it can be refused safely. Without the stored key it must not
+		// begin.
 		r.drop(key)
 		return nil, err
 	}
 	return nil, nil
 }
 
-// look finds the key or marks it as running. stored says that the answer is in
-// the file; dropped are the keys that had to go.
+// look finds the key or marks it as running. stored says that the answer is in the file. dropped
+// are the keys that were removed to make room.
 func (r *replays) look(key, request [32]byte) (answer []byte, stored bool, dropped [][32]byte, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,8 +197,8 @@ func (r *replays) look(key, request [32]byte) (answer []byte, stored bool, dropp
 	return nil, false, dropped, nil
 }
 
-// finish remembers the answer. The call has had its effect: a file that cannot
-// be written is told of, and the answer stays in memory.
+// finish remembers the answer. The call has had its effect already. So if the file cannot be
+// written, that is logged, and the answer stays in memory.
 func (r *replays) finish(ctx context.Context, key, request [32]byte, answer []byte) {
 	r.mu.Lock()
 	keep := r.keep
@@ -233,7 +232,7 @@ func (r *replays) finish(ctx context.Context, key, request [32]byte, answer []by
 
 // forget frees the key of a call that failed.
 func (r *replays) forget(ctx context.Context, key [32]byte) {
-	// The file first: a next call with the key must find nothing to lose there.
+	// The file first: otherwise the next call with the key could store a row that is then deleted.
 	defer r.drop(key)
 	if keep := r.kept(); keep != nil {
 		if err := keep.forget(ctx, key); err != nil {
@@ -265,8 +264,7 @@ func (r *replays) drop(key [32]byte) {
 	}
 }
 
-// expire drops what is older than IdempotencyLife. Order of insertion is order of
-// age.
+// expire drops what is older than IdempotencyLife. The list is ordered by age.
 func (r *replays) expire(now time.Time) (dropped [][32]byte) {
 	for e := r.order.Front(); e != nil; {
 		old := e.Value.(*replay)
@@ -283,7 +281,7 @@ func (r *replays) expire(now time.Time) (dropped [][32]byte) {
 	return dropped
 }
 
-// dropOldest drops the oldest key that is not running; false when none is.
+// dropOldest drops the oldest key that is not running. It returns false if all are running.
 func (r *replays) dropOldest() (key [32]byte, ok bool) {
 	for e := r.order.Front(); e != nil; e = e.Next() {
 		if old := e.Value.(*replay); old.state != replayRunning {

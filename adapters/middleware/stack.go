@@ -13,8 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Default limits of a call that names none itself; the caller's deadline holds
-// beside them.
+// Default limits of a call without its own limit. The caller's deadline applies too.
 const (
 	DefaultReadLimit  = 20 * time.Second
 	DefaultWriteLimit = 30 * time.Second
@@ -31,8 +30,8 @@ type Options struct {
 	Privacy    PrivacyConfig
 }
 
-// Stack is the chain with what it keeps: metrics, remembered answers, the
-// privacy filter. It is safe for concurrent use and holds no goroutine.
+// Stack is the chain with its data: metrics, remembered answers, the privacy filter. It is safe for
+// concurrent use and needs no goroutine.
 type Stack struct {
 	metrics *metrics
 	tracer  trace.Tracer
@@ -67,10 +66,9 @@ func New(o Options) (*Stack, error) {
 	return s, nil
 }
 
-// Keep makes idempotency keys and their answers survive a restart: from now on
-// they are in the file at path, which is made when it is missing. It is called
-// once, before the first call. With an error, of code UNAVAILABLE or
-// ADAPTER_TIMEOUT, they stay in memory and the file is left as it is.
+// Keep makes idempotency keys and their answers survive a restart: from now on they are in the file
+// at path, which is created if it is missing. Keep is called once, before the first call. If it
+// fails (UNAVAILABLE or ADAPTER_TIMEOUT), they stay in memory and the file stays unchanged.
 func (s *Stack) Keep(ctx context.Context, path string) error {
 	k, secret, old, err := openKeeper(ctx, path)
 	if err != nil {
@@ -80,8 +78,8 @@ func (s *Stack) Keep(ctx context.Context, path string) error {
 	return nil
 }
 
-// Forget drops all answers that are remembered: what they tell of is no longer
-// there. Calls that are running keep their keys.
+// Forget drops all remembered answers, because the things in them no longer exist. Running calls
+// keep their keys.
 func (s *Stack) Forget(ctx context.Context) error { return s.replays.forgetAll(ctx) }
 
 // Close closes the file of Keep, if there is one, after the last call.
@@ -100,7 +98,7 @@ func (s *Stack) Watch(status func() []adapters.SlotStatus) error {
 	return s.reg.Register(statusCollector{status})
 }
 
-// Privacy is the filter, for the prompt paths that cross no slot.
+// Privacy is the filter, for prompt paths that do not go through a slot.
 func (s *Stack) Privacy() *Filter { return s.privacy }
 
 // Middleware is the whole chain.
@@ -109,8 +107,8 @@ func (s *Stack) Middleware() adapters.Middleware {
 		adapters.Guarded, adapters.Limits, s.replays.middleware, s.privacy.middleware)
 }
 
-// recoverPanics turns a panic of an adapter into INTERNAL. The stack goes to
-// the log under the id that the caller gets.
+// recoverPanics turns a panic of an adapter into INTERNAL. The log has the stack under the id that
+// the caller gets.
 func (s *Stack) recoverPanics(next adapters.Handler) adapters.Handler {
 	return func(ctx context.Context, c adapters.Call) (err error) {
 		defer func() {
@@ -127,8 +125,8 @@ func (s *Stack) recoverPanics(next adapters.Handler) adapters.Handler {
 	}
 }
 
-// logCalls writes one line per call, and gives an INTERNAL error the id under
-// which its cause is found there.
+// logCalls writes one line per call. It gives an INTERNAL error an id, under which the log has the
+// cause.
 func (s *Stack) logCalls(next adapters.Handler) adapters.Handler {
 	return func(ctx context.Context, c adapters.Call) error {
 		begin := time.Now()
@@ -161,7 +159,7 @@ func (s *Stack) logCalls(next adapters.Handler) adapters.Handler {
 	}
 }
 
-// serviceError tells what the service owes from what its caller did.
+// serviceError tells whether the service, not the caller, caused the error.
 func serviceError(e *adapters.Error) bool {
 	if e == nil {
 		return false
@@ -175,8 +173,8 @@ func serviceError(e *adapters.Error) bool {
 	return false
 }
 
-// deadline bounds every call. A stream is bounded only until it is open: its
-// context lives on with it.
+// deadline bounds every call. For a stream, the limit applies only until the stream is open,
+// because its context lives on with it.
 func (s *Stack) deadline(next adapters.Handler) adapters.Handler {
 	return func(ctx context.Context, c adapters.Call) error {
 		limit := c.Limit

@@ -10,9 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// span puts every call into a span of its own. The trace context that came in
-// with the call is its parent, unless a span is running already; what external
-// adapters send on is the new span's.
+// span puts every call into a span. Its parent is the running span, otherwise the trace context
+// that came with the call. External adapters send the new span's context on.
 func (s *Stack) span(next adapters.Handler) adapters.Handler {
 	if s.tracer == nil {
 		return next
@@ -26,9 +25,9 @@ func (s *Stack) span(next adapters.Handler) adapters.Handler {
 				attribute.String("agentbox.execution_id", m.ExecutionID),
 			))
 		m.TraceParent = traceParent(ctx)
-		code := adapters.CodeInternal // of a panic, which recoverPanics sees next
-		// End is not deferred by itself: it would record the text of a panic, which
-		// may be a payload's.
+		code := adapters.CodeInternal // the code for a panic, which recoverPanics handles next
+		// End is not deferred alone: it would record the text of a panic, which may contain a
+		// payload.
 		defer func() {
 			if code != "" {
 				span.SetAttributes(attribute.String("error.kind", string(code)))
@@ -42,7 +41,7 @@ func (s *Stack) span(next adapters.Handler) adapters.Handler {
 	}
 }
 
-// withParent adopts a W3C traceparent where no span is running.
+// withParent uses a W3C traceparent as parent if no span is running.
 func withParent(ctx context.Context, traceparent string) context.Context {
 	if traceparent == "" || trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx

@@ -49,7 +49,7 @@ var (
 // peer is an attached host that has introduced itself.
 type peer struct {
 	*session
-	minor int // of the contract it speaks
+	minor int // of the host's contract
 }
 
 // greeting is the parameters of initialize and its result.
@@ -83,7 +83,7 @@ func (b *Bridge) Class() adapters.Class   { return adapters.ClassExternal }
 func (b *Bridge) Enabled() bool           { return true }
 func (b *Bridge) ContractVersion() string { return contractVersion() }
 
-// Capabilities are those of the attached host, none without one.
+// Capabilities are those of the attached host; there are none without a host.
 func (b *Bridge) Capabilities() []string {
 	p, err := b.attached()
 	if err != nil || p.minor < 1 {
@@ -117,18 +117,18 @@ func (b *Bridge) Health(context.Context) adapters.Health {
 	return adapters.Healthy()
 }
 
-// HealthChanged implements adapters.SelfAware: a host that comes or goes is
-// known at once, not at the next look.
+// HealthChanged implements adapters.SelfAware: the Set learns at once that a host has attached or
+// detached, not only at the next check.
 func (b *Bridge) HealthChanged() <-chan struct{} { return b.changed }
 
 func (b *Bridge) tell() {
 	select {
 	case b.changed <- struct{}{}:
-	default: // the reader of the token that is there sees this change, too
+	default: // the reader of the token already in the channel sees this change too
 	}
 }
 
-// Disconnect detaches the host and ends what it has started here.
+// Disconnect detaches the host and ends the agents that it has started here.
 func (b *Bridge) Disconnect(ctx context.Context) error {
 	b.mu.Lock()
 	b.connected = false
@@ -145,10 +145,9 @@ func (b *Bridge) Disconnect(ctx context.Context) error {
 	return b.cfg.Local.Disconnect(ctx)
 }
 
-// Attach serves one host over conn until it closes the channel, breaks the
-// protocol, stops answering, or ctx ends; it closes conn. The host's agents here
-// keep running. While one is attached, another is told so and turned away with
-// CONFLICT.
+// Attach serves one host over conn until the host closes the channel, breaks the protocol or stops
+// answering, or until ctx ends. Then it closes conn. The host's agents here keep running. If
+// another host is attached already, the new one is refused with CONFLICT.
 func (b *Bridge) Attach(ctx context.Context, conn io.ReadWriteCloser) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -171,7 +170,7 @@ func turnAway(s *session, why error) error {
 		defer late.Stop()
 		s.write(line)
 	}
-	// The host is being refused; that its end closes badly changes nothing.
+	// The host is refused in any case, so an error of the close does not matter.
 	_ = s.rwc.Close()
 	return why
 }
@@ -271,9 +270,8 @@ func (b *Bridge) ask(ctx context.Context, limit time.Duration, method string, pa
 	return p.call(ctx, method, params, result)
 }
 
-// SpawnAgent asks the host, with an idempotency key: an answer that is late
-// says nothing of what the host did. A template's sandbox cannot be laid on the
-// host, so such an agent is refused.
+// SpawnAgent asks the host, with an idempotency key: after a time-out it is not known what the host
+// did. A template's sandbox cannot be applied on the host, so such an agent is refused.
 func (b *Bridge) SpawnAgent(ctx context.Context, spec adapters.AgentSpec) (adapters.Agent, error) {
 	if b.cfg.Confined[spec.Template] {
 		const reason = "a sandbox cannot be applied on the host"
@@ -286,7 +284,7 @@ func (b *Bridge) SpawnAgent(ctx context.Context, spec adapters.AgentSpec) (adapt
 	return b.askAgent(ctx, callLimit, rpcSpawn, spawnParams{spec, m})
 }
 
-// askAgent makes a call whose answer is an agent.
+// askAgent makes a call that returns an agent.
 func (b *Bridge) askAgent(ctx context.Context, limit time.Duration, method string, params any) (adapters.Agent, error) {
 	var a adapters.Agent
 	if err := b.ask(ctx, limit, method, params, &a); err != nil {
@@ -316,7 +314,7 @@ func (b *Bridge) GetAgent(ctx context.Context, agentID string) (adapters.Agent, 
 	return b.askAgent(ctx, callLimit, rpcGet, agentParams{agentID, metaOf(ctx)})
 }
 
-// maxListed bounds what a host that lists without end can make us hold.
+// maxListed limits how many agents of a host's list are kept in memory.
 const maxListed = 10000
 
 // ListAgents implements adapters.Orchestrator.

@@ -1,10 +1,8 @@
-// Package orchestrator owns the implementations of the orchestrator slot:
-// local-process-manager, whose agents are children of the box's one owner of
-// processes, and stdio-bridge, which shares the slot with a host over a channel
-// of JSON-RPC 2.0 lines, in both directions.
+// Package orchestrator implements the orchestrator slot in two classes. The agents of
+// local-process-manager are children of the box's one owner of processes. stdio-bridge shares the
+// slot with a host, in both directions, over a channel of JSON-RPC 2.0 lines.
 //
-// The package must never fork, signal or wait by itself: it asks a Spawner. It
-// must never give an agent the box's own environment, hold more than a bounded
-// number of bytes of what agents print, or use the box's standard streams as a
-// channel.
+// The package must never fork, signal or wait itself: it uses a Spawner. It must never give an
+// agent the box's own environment, or use the box's standard streams as a channel. It must keep
+// only a limited number of bytes of agents' output.
 package orchestrator

@@ -11,7 +11,7 @@ import (
 // inherited are the variables of the box that every agent gets.
 var inherited = []string{"PATH", "HOME", "LANG", "TERM", "WORKSPACE", "TZ"}
 
-// The variables that tell an agent who it is. A spec cannot set them.
+// The variables that identify an agent. A spec cannot set them.
 const (
 	EnvAgentID    = "AGENTBOX_AGENT_ID"
 	EnvAgentToken = "AGENTBOX_AGENT_TOKEN"

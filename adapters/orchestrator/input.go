@@ -11,15 +11,15 @@ import (
 // inputQueued is how much input may wait for an agent that does not read.
 const inputQueued = adapters.MaxAgentCommand
 
-// input feeds an agent's standard input. What it takes it takes whole; a
-// goroutine of its own does the writing, because an agent may never read.
+// input feeds an agent's standard input. It accepts a piece of data completely or not at all. A
+// separate goroutine writes, because an agent may never read.
 type input struct {
 	w io.WriteCloser
 
 	mu     sync.Mutex
 	queue  []byte
-	eof    bool          // nothing more will be taken
-	ended  bool          // the pipe is closed, by us or by the agent
+	eof    bool          // no more data is accepted
+	ended  bool          // the box or the agent has closed the pipe
 	change chan struct{} // closed at the next change; waited for by both sides
 }
 
@@ -33,8 +33,8 @@ func (in *input) changed() {
 	in.change = make(chan struct{})
 }
 
-// put takes data and maybe the end of input. While too much is queued it waits
-// for ctx; then nothing has been taken.
+// put accepts data, and the end of input if eof is set. While too much is queued, it waits; if ctx
+// ends first, it has accepted nothing.
 func (in *input) put(ctx context.Context, data []byte, eof bool) error {
 	for {
 		taken, change, err := in.offer(data, eof)
@@ -105,7 +105,7 @@ func (in *input) take() ([]byte, bool) {
 	}
 }
 
-// close ends the pipe, whatever is queued. It may be called more than once.
+// close ends the pipe, even if data is queued. It may be called more than once.
 func (in *input) close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -114,6 +114,6 @@ func (in *input) close() {
 	}
 	in.ended, in.queue = true, nil
 	in.changed()
-	// A pipe's write end: nothing is flushed, so nothing can fail that matters.
+	// Closing a pipe's write end flushes nothing, so an error does not matter.
 	_ = in.w.Close()
 }

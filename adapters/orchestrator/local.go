@@ -103,8 +103,7 @@ func (l *Local) Health(context.Context) adapters.Health {
 	return adapters.Healthy()
 }
 
-// Disconnect ends all agents, whose keeper it was, and returns when they are
-// gone or ctx ends.
+// Disconnect ends all agents and returns when they have ended, or when ctx ends.
 func (l *Local) Disconnect(ctx context.Context) error {
 	l.mu.Lock()
 	l.connected = false
@@ -128,12 +127,12 @@ func (l *Local) Disconnect(ctx context.Context) error {
 	return nil
 }
 
-// wind ends one agent, also one whose start is still under way.
+// wind ends one agent, even if its start is still under way.
 func (l *Local) wind(ctx context.Context, a *agent) error {
 	select {
 	case <-a.settled:
 	case <-ctx.Done():
-		return adapters.AsError(ctx.Err()) // start kills it: we are not connected
+		return adapters.AsError(ctx.Err()) // start kills it, because the adapter is not connected
 	}
 	select {
 	case <-a.done:
@@ -171,8 +170,8 @@ func (l *Local) SpawnAgent(ctx context.Context, spec adapters.AgentSpec) (adapte
 	if err != nil {
 		return adapters.Agent{}, err
 	}
-	// Looking at the directory and the exec itself can hang on a dead file
-	// system; the caller's deadline holds all the same.
+	// Reading the directory and the exec itself can hang on a dead file system. The caller's
+	// deadline must hold nevertheless.
 	result := make(chan error, 1)
 	go func() { result <- l.start(ctx, a, spec) }()
 	select {
@@ -221,8 +220,8 @@ func (l *Local) start(ctx context.Context, a *agent, spec adapters.AgentSpec) er
 		return adapters.Errorf(adapters.CodeSpawn, "%w", err).With("reason", err.Error())
 	}
 	a.started(p, spec)
-	// An agent whose caller has gone would run unnoticed, as would one that
-	// came after Disconnect.
+	// If the caller has ended, or Disconnect has run, the agent would run without anyone knowing.
+	// So it is not started.
 	if err := l.enter(ctx); err != nil {
 		a.kill()
 		return err
@@ -287,7 +286,7 @@ func (l *Local) directory(cwd string) (string, error) {
 		return "", adapters.Errorf(adapters.CodeSpawn, "cwd: %w", err).With("reason", "cwd: "+err.Error(), "field", "cwd")
 	}
 	for _, root := range l.cfg.Roots {
-		// A root that is not there holds nothing.
+		// A missing root contains nothing.
 		if real, err := filepath.EvalSymlinks(root); err == nil && below(real, resolved) {
 			return resolved, nil
 		}
@@ -314,7 +313,7 @@ func (l *Local) find(ctx context.Context, id string) (*agent, error) {
 	return a, nil
 }
 
-// visible says whether the agent has been started.
+// visible tells whether the agent was started.
 func (a *agent) visible() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -394,8 +393,8 @@ func (l *Local) GetAgent(ctx context.Context, agentID string) (adapters.Agent, e
 	return a.snapshot(), nil
 }
 
-// SendInput implements adapters.Orchestrator. Input for an agent that has
-// ended, or whose standard input is not open, is CONFLICT.
+// SendInput implements adapters.Orchestrator. For an agent that has ended, or whose standard input
+// is not open, it returns CONFLICT.
 func (l *Local) SendInput(ctx context.Context, agentID string, data []byte, eof bool) error {
 	a, err := l.find(ctx, agentID)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// remoteBytes is how much of a stream waits for a reader that is slow. Above,
-// the subscription is given up and taken again from where the reader stands:
-// the host's ring holds more than we should.
+// remoteBytes is how many bytes of a stream wait for a slow reader. Above that, the subscription is
+// ended and made again at the reader's position: the host's ring can hold more than this box
+// should.
 const remoteBytes = 1 << 20
 
 // remoteStream is a reader of an agent of the host.
@@ -30,7 +30,7 @@ type remoteStream struct {
 	bytes    int
 	next     uint64 // seq of the next event to be queued; 0 = the oldest kept
 	dropping bool   // the queue was full: the rest comes by a new subscription
-	over     bool   // nothing comes after the queue
+	over     bool   // no event follows after the queue
 }
 
 type queued struct {
@@ -79,8 +79,8 @@ func (b *Bridge) unfollow(name string) {
 	delete(b.remotes, name)
 }
 
-// followers are the streams an event is for. A host that does not say which
-// subscription means all of the agent's.
+// followers are the streams that an event is for. If the host does not name the subscription, these
+// are all streams of the agent.
 func (b *Bridge) followers(sub subscription) []*remoteStream {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,8 +111,8 @@ func (b *Bridge) over(sub subscription) {
 	}
 }
 
-// current says whether a subscription is the one in force: what an earlier one
-// still delivers lies ahead of what the new one will. The caller holds mu.
+// current tells whether a subscription is the present one. Events of an earlier one come from
+// before the position of the present one. The caller holds mu.
 func (r *remoteStream) current(name string) bool {
 	return r.name != "" && (name == "" || name == r.name)
 }

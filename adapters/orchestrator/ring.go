@@ -19,12 +19,12 @@ const (
 type entry struct {
 	at   time.Time
 	kind string
-	data []byte // output: what was read; else the payload
+	data []byte // for output: the bytes that were read; otherwise the payload
 }
 
 func (e *entry) size() int { return len(e.data) + entryCost }
 
-// output says whether data is what an agent printed.
+// output tells whether data is output of the agent.
 func (e *entry) output() bool {
 	return e.kind == adapters.AgentEventStdout || e.kind == adapters.AgentEventStderr
 }
@@ -55,7 +55,7 @@ func isText(b []byte) bool {
 	return utf8.Valid(b)
 }
 
-// mustJSON encodes our own types, which always can be.
+// mustJSON encodes types of this package, which never fails.
 func mustJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -64,8 +64,8 @@ func mustJSON(v any) json.RawMessage {
 	return b
 }
 
-// ring holds an agent's newest events. Its readers each have a place of their
-// own, and append waits for none of them.
+// ring holds an agent's newest events. Each reader has its own position, and append waits for no
+// reader.
 type ring struct {
 	agentID string
 
@@ -73,14 +73,13 @@ type ring struct {
 	first   uint64 // seq of entries[0]
 	entries []entry
 	bytes   int
-	closed  bool          // the exit event is in: nothing comes after it
+	closed  bool          // the ring has the exit event; no event follows
 	news    chan struct{} // closed at the next append; nil while no reader waits
 }
 
 func newRing(agentID string) *ring { return &ring{agentID: agentID, first: 1} }
 
-// append adds an event, which becomes the last one when it is an exit. After
-// that it does nothing.
+// append adds an event. After an exit event it does nothing.
 func (r *ring) append(kind string, data []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,9 +124,9 @@ func (r *ring) size() int {
 	return r.bytes
 }
 
-// next returns the event at a reader's place and moves it on. ok is false when
-// there is none: then news tells of the next append, or is nil when the exit
-// event has been read. A place whose event is gone gives a lagged event.
+// next returns the event at a reader's position and advances the position. If there is none yet, ok
+// is false; then news is closed at the next append, or is nil if the exit event was read. If the
+// event at the position was overwritten, next returns a lagged event.
 func (r *ring) next(place *uint64) (e adapters.AgentEvent, news <-chan struct{}, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +154,8 @@ func (r *ring) next(place *uint64) (e adapters.AgentEvent, news <-chan struct{},
 	return e, r.news, false
 }
 
-// lagged has the seq of the last lost event, so that a reader that resumes after it
-// misses nothing more.
+// lagged has the seq of the last lost event, so that a reader that resumes after it misses no
+// further event.
 func (r *ring) lagged(dropped uint64) adapters.AgentEvent {
 	return adapters.AgentEvent{
 		Seq: r.first - 1, TS: adapters.At(time.Now()), AgentID: r.agentID, Kind: adapters.AgentEventLagged,

@@ -12,7 +12,7 @@ import (
 // maxLine is the longest line of the channel, its newline not counted.
 const maxLine = 1 << 20
 
-// The error codes of JSON-RPC 2.0, and ours, whose data says more.
+// The error codes of JSON-RPC 2.0 and those of agentbox, which have more in data.
 const (
 	rpcParse          = -32700
 	rpcInvalidRequest = -32600
@@ -32,8 +32,8 @@ type message struct {
 	Error   *rpcError       `json:"error,omitempty"`
 }
 
-// rpcError is the error of an answer. Data of our own errors is a problem
-// document, whose "code" is the adapters.Code.
+// rpcError is the error in an answer. For agentbox's own codes, Data is a problem document whose
+// "code" is the adapters.Code.
 type rpcError struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
@@ -140,7 +140,7 @@ func fromRPC(e *rpcError) error {
 	}
 	body := []byte(e.Data)
 	if len(body) == 0 {
-		// Our own type: it can always be encoded.
+		// A type of this package, which can always be encoded.
 		body = mustJSON(map[string]string{"message": e.Message})
 	}
 	return adapters.FromProblem(status, http.Header{"Content-Type": {adapters.ProblemType}}, body, false)

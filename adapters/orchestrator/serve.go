@@ -22,7 +22,7 @@ const (
 	rpcSubscribe   = "agent.subscribe"
 	rpcUnsubscribe = "agent.unsubscribe" // a notification
 	rpcEvent       = "agent.event"       // a notification
-	rpcEnd         = "agent.end"         // a notification: nothing comes after the exit event
+	rpcEnd         = "agent.end"         // a notification: no event follows after the exit event
 )
 
 // maxSubscriptions of one peer.
@@ -48,8 +48,8 @@ func metaOf(ctx context.Context) meta {
 // actorHost is the actor of a host's call that names none.
 const actorHost = "host"
 
-// context carries the metadata of a peer's call. The control socket lets only
-// those attach who may do anything, so the peer may name the actor.
+// context carries the metadata of a peer's call. Only peers with all rights can attach through the
+// control socket, so the peer may name the actor.
 func (m meta) context(ctx context.Context) context.Context {
 	if m.Actor == "" {
 		m.Actor = actorHost
@@ -95,8 +95,8 @@ type (
 	subscribeParams struct {
 		AgentID string `json:"agentId"`
 		From    uint64 `json:"from"`
-		// Subscription is the caller's own name for it, which comes back in
-		// every event; absent, the agent's id stands for it.
+		// Subscription is the caller's own name for the subscription, and comes back in every
+		// event. If it is absent, the agent's id is used.
 		Subscription string `json:"subscription,omitempty"`
 		Meta         meta   `json:"_meta,omitzero"`
 	}
@@ -286,13 +286,13 @@ func (v *server) leave(name string) {
 	}
 }
 
-// pump sends events until the exit, or until the caller unsubscribes. A slow
-// peer makes it wait, and the agent's ring says what was lost.
+// pump sends events until the exit, or until the caller unsubscribes. With a slow peer it waits,
+// and the agent's ring reports what was lost.
 func (v *server) pump(ctx context.Context, s *session, stream adapters.AgentStream, sub subscription) {
 	for {
 		e, err := stream.Next(ctx)
 		if errors.Is(err, io.EOF) {
-			// An error is the session's end, and then that of all this.
+			// An error means that the session has ended, and this pump with it.
 			_ = s.notify(ctx, rpcEnd, sub)
 			return
 		}

@@ -17,10 +17,10 @@ import (
 
 const (
 	pingEvery   = 15 * time.Second
-	pingsMissed = 3                // unanswered in a row: the peer is gone
+	pingsMissed = 3                // without an answer in a row: the peer counts as lost
 	greetLimit  = 10 * time.Second // for the peer's initialize
 	callLimit   = 10 * time.Second // for the answer to a call
-	lastWrite   = time.Second      // for what is queued when a session ends
+	lastWrite   = time.Second      // for queued lines when a session ends
 	callsServed = 64               // of a peer's at once; more are RATE_LIMITED
 	linesQueued = 64
 )
@@ -38,9 +38,9 @@ type handler interface {
 	notice(s *session, method string, params json.RawMessage)
 }
 
-// session is one attached channel: it reads and writes lines, matches answers
-// to calls and watches over the peer's life. Whatever a peer does, at most
-// callsServed of its calls and linesQueued lines for it are held.
+// session is one attached channel. It reads and writes lines, matches answers to calls, and checks
+// that the peer is alive. It keeps at most callsServed calls of the peer and linesQueued lines for
+// it.
 type session struct {
 	rwc     io.ReadWriteCloser
 	handler handler
@@ -60,8 +60,8 @@ type session struct {
 	pending map[uint64]func(message)
 }
 
-// newSession makes a session; greeted says that the peer need not introduce
-// itself, because this side is the one that does.
+// newSession makes a session. greeted says that the peer need not introduce itself, because this
+// side does.
 func newSession(ctx context.Context, rwc io.ReadWriteCloser, h handler, greeted bool) *session {
 	s := &session{
 		rwc: rwc, handler: h, out: make(chan []byte, linesQueued), urgent: make(chan []byte, 8),
@@ -117,7 +117,7 @@ func (s *session) readLines() error {
 			}
 		}
 		if err != nil {
-			return errDetached // its end, or ours: the cause that is there stays
+			return errDetached // one of the sides has ended it; the earlier cause stays
 		}
 	}
 	return s.ctx.Err()
@@ -148,8 +148,8 @@ func (s *session) take(line []byte) error {
 
 func (s *session) greet(m message) error {
 	if *m.Method != "initialize" || m.ID == nil {
-		// The channel stays open: a host in another order is told so, and greetLimit
-		// bounds how long it has for the right one.
+		// The channel stays open. A host that calls in another order gets this error, and
+		// greetLimit limits its time for the right call.
 		return s.answer(m.ID, nil, invalid("initialize comes first"))
 	}
 	result, err := s.handler.greet(m.Params)
@@ -249,7 +249,7 @@ func (s *session) gone() error {
 func (s *session) hurry(line []byte) {
 	select {
 	case s.urgent <- append(line, '\n'):
-	default: // a peer that reads none of eight pings is as good as gone
+	default: // a peer that has not read eight pings counts as lost
 	}
 }
 
@@ -277,7 +277,7 @@ func (s *session) writeLines() {
 			s.write(line)
 		case <-s.ctx.Done():
 			s.flush()
-			// The session is over: an error of closing it changes nothing.
+			// The session is over, so an error of the close does not matter.
 			_ = s.rwc.Close()
 			return
 		}
@@ -301,8 +301,8 @@ func (s *session) write(line []byte) {
 	}
 }
 
-// watch ends a session whose peer does not introduce itself, or is gone without
-// having closed the channel.
+// watch ends a session whose peer does not introduce itself, or stops answering without closing the
+// channel.
 func (s *session) watch() {
 	limit := time.NewTimer(greetLimit)
 	defer limit.Stop()

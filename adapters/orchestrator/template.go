@@ -23,7 +23,7 @@ type Template struct {
 // Templates are the manifest's templates by name. Nil has none.
 type Templates map[string]Template
 
-// taskMark is what of a template's arguments the task stands in for.
+// taskMark is the part of a template's arguments that the task replaces.
 const taskMark = "{task}"
 
 // LabelTemplate is the label that names the template an agent came from.

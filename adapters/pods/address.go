@@ -12,8 +12,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// ListenerURL is where a pod server of this box answers that listens on host and
-// port. One that listens everywhere is asked on the loopback interface.
+// ListenerURL is the address of a pod server of this box that listens on host and port. If it
+// listens on all addresses, the loopback address is used.
 func ListenerURL(host string, port int) string {
 	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	switch {
@@ -39,8 +39,8 @@ func escapePath(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// podPath is the pod path of a URL of the server; false when it lies outside
-// the base or may not name a resource.
+// podPath is the pod path for a URL of the server. It returns false if the URL is outside the base
+// or must not name a resource.
 func (s *Solid) podPath(u *url.URL) (string, bool) {
 	if !sameOrigin(u, s.base) {
 		return "", false
@@ -64,7 +64,7 @@ func (s *Solid) podRef(path, ref string) (string, bool) {
 	return s.podPath(u)
 }
 
-// url is where an escaped pod path lies.
+// url is the URL of an escaped pod path.
 func (s *Solid) url(path string) *url.URL {
 	u, err := url.Parse(s.base.String() + path)
 	if err != nil {
@@ -86,8 +86,8 @@ func hostPort(u *url.URL) string {
 	return strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// links are those of an answer to a request for path, their targets made pod
-// paths where they lie below the base and absolute URLs elsewhere.
+// links are the links in an answer for path. Targets below the base become pod paths; other targets
+// become absolute URLs.
 func (s *Solid) links(path string, h http.Header) []adapters.Link {
 	links := adapters.ParseLinks(h)
 	for i, l := range links {

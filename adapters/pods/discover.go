@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// maxFound bounds what is kept of a description that a server gives of itself.
+// maxFound bounds what is kept of a server's description of itself.
 const maxFound = 256
 
 const (
@@ -39,7 +39,7 @@ func newDialects() *dialects {
 	return &dialects{byPath: map[string]patchTypes{}, worked: map[string]bool{}}
 }
 
-// learn takes what an answer about a resource says; silence says nothing.
+// learn records what an answer says about a resource; a missing header changes nothing.
 func (d *dialects) learn(target string, h http.Header) {
 	types := acceptPatch(h)
 	if len(types) == 0 {
@@ -83,7 +83,7 @@ func (d *dialects) seen(mediaType string) {
 	d.note(mediaType)
 }
 
-// forget drops what a resource was said to take.
+// forget drops what was recorded about a resource.
 func (d *dialects) forget(target string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,8 +125,8 @@ func acceptPatch(h http.Header) []string {
 	return types
 }
 
-// takes asks whether a resource takes patches of a media type: OPTIONS first,
-// then HEAD, whichever says so. A resource that is not there is NOT_FOUND.
+// takes tells whether a resource accepts patches of a media type. It asks with OPTIONS and, if that
+// does not tell, with HEAD. A missing resource is NOT_FOUND.
 func (s *Solid) takes(ctx context.Context, path, target, mediaType string) (bool, error) {
 	if types, ok := s.dialect.known(target); ok {
 		return slices.Contains(types, mediaType), nil
@@ -147,8 +147,8 @@ func (s *Solid) takes(ctx context.Context, path, target, mediaType string) (bool
 	return false, nil
 }
 
-// describe reads the storage description of the server, where it has one. What
-// cannot be read costs the optional parts it would have named, nothing else.
+// describe reads the storage description of the server, if it has one. If a part cannot be read,
+// only the optional features in it are missing.
 func (s *Solid) describe(ctx context.Context, c *session) error {
 	res, err := s.origin.Do(ctx, wire.Request{Method: http.MethodGet, Path: wellKnownAt, Accept: acceptRDF})
 	if err != nil {

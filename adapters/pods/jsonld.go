@@ -41,7 +41,7 @@ func parseJSONLD(doc []byte, base *url.URL, emit func(triple)) error {
 	return w.nodes(v, &ldContext{base: base}, 0)
 }
 
-// What a document may make us keep or copy.
+// Limits for the memory that a document can use.
 const (
 	maxJSONLD   = 4 << 20 // bytes: a decoded one takes many times its size
 	maxContexts = 1000    // per document
@@ -55,8 +55,7 @@ type ldWalker struct {
 	contexts int
 }
 
-// nodes walks what may be a node or an array of them; anything else is no node
-// and says nothing.
+// nodes walks a value that may be a node or an array of nodes; other values are ignored.
 func (w *ldWalker) nodes(v any, ctx *ldContext, depth int) error {
 	for _, item := range list(v) {
 		if m, ok := item.(map[string]any); ok {
@@ -130,7 +129,7 @@ func (w *ldWalker) property(subject term, name string, v any, ctx *ldContext, de
 	return nil
 }
 
-// value is the term an item stands for; false where it stands for none.
+// value is the term that an item means; false if it means none.
 func (w *ldWalker) value(property string, item any, ctx *ldContext, depth int) (term, bool, error) {
 	switch item := item.(type) {
 	case string:
@@ -168,7 +167,7 @@ func list(v any) []any {
 	return []any{v}
 }
 
-// wellKnown are the terms of contexts that a document names and we know.
+// wellKnown are the terms of well-known contexts that a document may name.
 var wellKnown = map[string]string{
 	"id": "@id", "type": "@type", "contains": ldpContains, "ldp": "http://www.w3.org/ns/ldp#",
 	"dcterms": "http://purl.org/dc/terms/", "posix": "http://www.w3.org/ns/posix/stat#", "stat": "http://www.w3.org/ns/posix/stat#",
@@ -253,7 +252,7 @@ func (c *ldContext) define(m map[string]any) error {
 	return nil
 }
 
-// property is what a key stands for: a keyword, an IRI, or "" for nothing.
+// property is the meaning of a key: a keyword, an IRI, or "" for none.
 func (c *ldContext) property(key string) string {
 	if s := c.vocabulary(key); strings.HasPrefix(s, "@") || hasScheme(s) {
 		return s
@@ -292,8 +291,8 @@ func (c *ldContext) expand(s string, steps int) string {
 	return s
 }
 
-// namespace is what a prefix stands for. The common ones need no context: a
-// document that leaves it out means them all the same.
+// namespace is the IRI of a prefix. The common prefixes work even if the document does not declare
+// them.
 func (c *ldContext) namespace(prefix string) string {
 	if def, ok := c.terms[prefix]; ok {
 		return def
@@ -304,7 +303,7 @@ func (c *ldContext) namespace(prefix string) string {
 	return ""
 }
 
-// links says whether strings under a property are IRIs.
+// links tells whether strings under a property are IRIs.
 func (c *ldContext) links(property string) bool {
 	return property == ldpContains || property == notifications+"subscription" ||
 		property == notifications+"channelType" || c.ids[property]

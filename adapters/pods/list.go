@@ -21,14 +21,13 @@ const (
 	maxPages   = 1000    // of one listing, as the server cuts it
 )
 
-// List answers the members of a container sorted by path. Solid has no order
-// and hardly a server has pages, so every call reads the whole container, all
-// the server's pages, and gives out the part that was asked for: members that
-// come and go between two calls make no other one appear twice or vanish.
+// List returns the members of a container sorted by path. Solid defines no order, and almost no
+// server has pages. So every call reads the whole container, all pages of the server, and returns
+// the requested part. If members are added or removed between two calls, no other member is
+// repeated or missed.
 //
-// A member's path is written with the escapes a URL needs. Size is -1 where the
-// server does not say it. What a server lists that is no direct member, or that
-// no pod path may name, is left out.
+// A member's path has the escapes that a URL needs. Size is -1 if the server does not give it.
+// Entries of the server that are not direct members, or that no pod path may name, are left out.
 func (s *Solid) List(ctx context.Context, container string, opt adapters.PageOpt) (adapters.Page[adapters.PodEntry], error) {
 	var page adapters.Page[adapters.PodEntry]
 	target, err := s.target(container)
@@ -63,7 +62,7 @@ func (s *Solid) List(ctx context.Context, container string, opt adapters.PageOpt
 func position(path, container string) string {
 	name, err := url.PathUnescape(strings.TrimPrefix(path, container))
 	if err != nil {
-		name = "" // an entry's path is always one that we escaped
+		name = "" // the path of an entry must have been escaped here
 	}
 	return base64.RawURLEncoding.EncodeToString([]byte(name))
 }
@@ -82,8 +81,7 @@ func after(all []adapters.PodEntry, container, pos string) (int, error) {
 	return i, nil
 }
 
-// escapeName escapes a decoded member name, whose trailing slash is not part of
-// the segment.
+// escapeName escapes a decoded member name. A trailing slash is not part of the segment.
 func escapeName(name string) string {
 	segment, container := strings.CutSuffix(name, "/")
 	if container {
@@ -145,7 +143,7 @@ func (s *Solid) nextPage(target string, res *wire.Response) (url.Values, bool, e
 	return nil, false, nil
 }
 
-// listing gathers what documents say of a container's members.
+// listing gathers what documents contain about a container's members.
 type listing struct {
 	target  string
 	nodes   map[string]*adapters.PodEntry // by canonical path
@@ -188,7 +186,7 @@ func (l *listing) read(res *wire.Response, asked *url.URL) error {
 	return nil
 }
 
-// listed says whether a property is one that a listing uses.
+// listed tells whether a listing uses the property.
 func listed(predicate string) bool {
 	switch predicate {
 	case ldpContains, rdfType, dctModified, posixSize, posixMtime:

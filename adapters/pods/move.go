@@ -13,7 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/pods/rebase"
 )
 
-// maxMoved bounds a document whose IRIs are moved, in bytes: it is held whole.
+// maxMoved bounds, in bytes, a document whose IRIs are changed, because it is held in memory as a
+// whole.
 const maxMoved = 16 << 20
 
 // moveFrom is the way from the addresses a caller knows to the server's.
@@ -68,7 +69,7 @@ func (s *Solid) outward(public *url.URL, target, mt string, r adapters.Resource)
 	return r, nil
 }
 
-// unmovable says that a document would say something else under the other address.
+// unmovable is the error for a document that would get another meaning under the other address.
 func unmovable(err error) error {
 	if !errors.Is(err, rebase.ErrUnsupported) {
 		return adapters.Errorf(adapters.CodeInternal, "cannot translate the IRIs of a document").Wrap(err)

@@ -28,10 +28,9 @@ const (
 )
 
 // Subscribe follows changes over a WebSocketChannel2023
-// (https://solid.github.io/notifications/websocket-channel-2023). For a
-// container, Add and Remove name the member. The subscription ends, with an
-// error that says so, when the connection does or when its reader is more than
-// 1024 notices behind: what was missed is for the reader to look up.
+// (https://solid.github.io/notifications/websocket-channel-2023). For a container, Add and Remove
+// name the member. The subscription ends with an error if the connection ends, or if its reader is
+// more than 1024 notices behind. The reader must then find out itself what it has missed.
 func (s *Solid) Subscribe(ctx context.Context, topic string) (adapters.PodSubscription, error) {
 	c, err := s.live()
 	if err != nil {
@@ -143,7 +142,7 @@ type subscription struct {
 	err     error
 }
 
-// fail ends the subscription with the reason its reader will be told.
+// fail ends the subscription with the reason for its reader.
 func (s *subscription) fail(err error) {
 	s.once.Do(func() {
 		s.err = err
@@ -153,7 +152,7 @@ func (s *subscription) fail(err error) {
 }
 
 func (s *subscription) receive() {
-	// What ended the connection was told already, or is told below.
+	// The reason for the end was already reported, or is reported below.
 	defer s.conn.CloseNow()
 	for {
 		_, msg, err := s.conn.Read(s.ctx)
@@ -233,7 +232,7 @@ type activity struct {
 
 var activities = []string{"Create", "Update", "Delete", "Add", "Remove"}
 
-// notice reads a message; false when it is about nothing in this pod.
+// notice reads a message. It returns false if the message is not about this pod.
 func (s *Solid) notice(msg []byte) (adapters.PodNotice, bool) {
 	var a activity
 	if json.Unmarshal(msg, &a) != nil {

@@ -66,8 +66,8 @@ func (s *Solid) jsonPatch(ctx context.Context, path, target string, patch adapte
 	if err != nil {
 		return adapters.Written{}, err
 	}
-	// Whether the texts of a patch are IRIs, only the document tells: one that is to
-	// be moved is patched here, and refused for RDF.
+	// Only the document shows whether texts of the patch are IRIs. So a patch whose addresses must
+	// be changed is applied here, and for RDF it is refused.
 	if takes && patch.Public == nil {
 		out, err := s.sendPatch(ctx, path, target, patch, cond)
 		if !errors.Is(err, adapters.ErrUnsupported) {
@@ -128,8 +128,8 @@ func (s *Solid) patchRound(ctx context.Context, path, target string, ops jsonpat
 	})
 }
 
-// fetchJSON reads the document as the server keeps it: asking for JSON could
-// turn a Turtle document into JSON-LD for good.
+// fetchJSON reads the document in the form in which the server stores it. A request for JSON could
+// turn a Turtle document into JSON-LD permanently.
 func (s *Solid) fetchJSON(ctx context.Context, path, target string, cond adapters.Cond) (doc []byte, contentType, etag string, err error) {
 	req := readRequest(http.MethodGet, target, adapters.ReadOpt{})
 	if cond.IfMatch != "" {
@@ -146,7 +146,7 @@ func (s *Solid) fetchJSON(ctx context.Context, path, target string, cond adapter
 	case err != nil:
 		return nil, "", "", err
 	case r.NotModified || cond.IfNoneMatch != "":
-		// The reference server says 304 where If-Match does not hold.
+		// The reference server answers 304 if If-Match does not hold.
 		e := adapters.Errorf(adapters.CodePreconditionFailed, "the resource is not what the condition says")
 		return nil, "", "", e.With("current", r.ETag)
 	case !isJSON(mediaType(res.Header)):

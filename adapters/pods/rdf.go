@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The terms this client looks for.
+// The terms that this client uses.
 const (
 	ldpContains   = "http://www.w3.org/ns/ldp#contains"
 	rdfType       = "http://www.w3.org/1999/02/22-rdf-syntax-ns#type"
@@ -60,8 +60,7 @@ func parseRDF(mediaType string, doc []byte, base *url.URL, emit func(triple)) er
 // acceptRDF asks for what parseRDF reads, the cheapest first.
 const acceptRDF = "text/turtle, application/ld+json;q=0.9, application/n-triples;q=0.8"
 
-// resolveIRI makes a reference absolute (RFC 3986, 5). One that already is, is
-// kept byte for byte.
+// resolveIRI makes a reference absolute (RFC 3986, 5). An absolute reference stays unchanged.
 func resolveIRI(base *url.URL, ref string) (string, error) {
 	if hasScheme(ref) || base == nil {
 		return ref, nil
@@ -73,7 +72,7 @@ func resolveIRI(base *url.URL, ref string) (string, error) {
 	return u.String(), nil
 }
 
-// hasScheme says whether ref begins with scheme ":" (RFC 3986, 3.1).
+// hasScheme tells whether ref begins with scheme ":" (RFC 3986, 3.1).
 func hasScheme(ref string) bool {
 	i := strings.IndexByte(ref, ':')
 	if i <= 0 {

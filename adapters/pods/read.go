@@ -18,10 +18,9 @@ import (
 // bodyIdle is how long a server may pause within a body.
 const bodyIdle = 30 * time.Second
 
-// Read opens a resource. Where a server ignores Range, the whole resource comes
-// with an empty ContentRange. The targets of Resource.Links are pod paths where
-// they lie in the pod, absolute URLs elsewhere. A body of more than MaxPodBody,
-// or one that breaks off, ends in an error.
+// Read opens a resource. If a server ignores Range, the result is the whole resource with an empty
+// ContentRange. In Resource.Links, targets in the pod are pod paths, and others are absolute URLs.
+// A body over MaxPodBody, or one that breaks off, ends with an error.
 func (s *Solid) Read(ctx context.Context, path string, opt adapters.ReadOpt) (adapters.Resource, error) {
 	target, err := s.target(path)
 	if err != nil {
@@ -100,7 +99,7 @@ func readRequest(method, target string, opt adapters.ReadOpt) wire.Request {
 	}
 }
 
-// resource is what an answer's head says.
+// resource is the resource described by the headers of an answer.
 func (s *Solid) resource(path, target string, status int, h http.Header) (adapters.Resource, error) {
 	if c := h.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
 		return adapters.Resource{}, lied("body is coded as %q, which was not asked for", cutText(c))
@@ -123,8 +122,7 @@ func (s *Solid) resource(path, target string, status int, h http.Header) (adapte
 	return r, nil
 }
 
-// sized fills in the size of the whole resource and refuses one that is too
-// large before it is read.
+// sized sets the size of the whole resource. It refuses one that is too large before it is read.
 func sized(res *http.Response, r *adapters.Resource) error {
 	if res.ContentLength > adapters.MaxPodBody {
 		return adapters.TooLarge("resource", adapters.MaxPodBody, res.ContentLength)
@@ -150,8 +148,8 @@ func parseSize(s string) int64 {
 	return -1
 }
 
-// body is a resource on its way in: bounded in size, in the pauses the server
-// may make, and in what its errors may say.
+// body is the body of a resource that is being read. It limits its size and the server's pauses,
+// and hides details in its errors.
 type body struct {
 	ctx   context.Context
 	inner io.ReadCloser

@@ -14,8 +14,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// The optional parts that a server's answers say it has. JSON Patch needs
-// none: where a server lacks it, the client applies the patch itself.
+// The optional features that a server announces. JSON Patch is not one of them: if the server lacks
+// it, the client applies the patch itself.
 const (
 	CapNotifications = "notifications" // WebSocketChannel2023
 	CapN3Patch       = "n3-patch"
@@ -24,8 +24,8 @@ const (
 
 // Config of a Solid client.
 type Config struct {
-	// BaseURL is where the pod path "/" lies: an http or https URL, whose own
-	// path is kept as a prefix.
+	// BaseURL is the address of the pod path "/": an http or https URL. Its own path is kept as a
+	// prefix.
 	BaseURL string
 	// Key is the manifest key BaseURL comes from, for complaints; "" = the one
 	// of the class.
@@ -99,8 +99,8 @@ func newSolid(cfg Config, impl string, class adapters.Class, key string) (*Solid
 	}, nil
 }
 
-// Slot and the methods after it describe the adapter; version and capabilities
-// are the server's once it has told them.
+// Slot and the methods after it describe the adapter. Version and capabilities are those of the
+// server, once known.
 func (s *Solid) Slot() adapters.Slot   { return adapters.SlotPods }
 func (s *Solid) Impl() string          { return s.impl }
 func (s *Solid) Class() adapters.Class { return s.class }
@@ -120,8 +120,8 @@ func (s *Solid) Capabilities() []string {
 	return caps
 }
 
-// Connect finds out whether the base is a Solid server and what it can do. A
-// box on the other end is also asked for its contract version.
+// Connect finds out whether the base is a Solid server and which features it has. If the server is
+// another box, Connect also asks for its contract version.
 func (s *Solid) Connect(ctx context.Context) error {
 	if s.session.Load() != nil {
 		return nil
@@ -214,8 +214,8 @@ func (s *Solid) Disconnect(context.Context) error {
 	return nil
 }
 
-// target is the escaped path of a request, refused before any I/O when the pod
-// path may not name a resource or nothing is connected.
+// target is the escaped path of a request. It is refused before any I/O if the pod path must not
+// name a resource or the slot is not connected.
 func (s *Solid) target(path string) (string, error) {
 	if _, err := s.live(); err != nil {
 		return "", err
@@ -229,7 +229,7 @@ func (s *Solid) target(path string) (string, error) {
 // kept are the headers of an error answer that its reader needs.
 var kept = map[string]string{"WAC-Allow": "wac_allow", "WWW-Authenticate": "challenge", "ETag": "current"}
 
-// about names the resource in an error that says that it is not there.
+// about adds the resource to an error that says that it does not exist.
 func about(err error, path string) error {
 	var e *adapters.Error
 	if errors.As(err, &e) && e.Code == adapters.CodeNotFound {
@@ -246,8 +246,7 @@ func mediaType(h http.Header) string {
 	return mt
 }
 
-// lied is UNAVAILABLE that a repetition will not mend: the server does not
-// speak the protocol.
+// lied is UNAVAILABLE without a chance that a retry helps: the server does not use the protocol.
 func lied(format string, args ...any) *adapters.Error {
 	e := adapters.Unavailable(nil, "the server's "+format, args...)
 	e.Retryable = false

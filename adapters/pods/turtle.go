@@ -67,7 +67,7 @@ func (p *turtle) peek() byte {
 	return 0
 }
 
-// take skips space and then c, if it is there.
+// take skips space and then c, if c comes next.
 func (p *turtle) take(c byte) bool {
 	p.space()
 	if p.peek() != c || p.pos == len(p.in) {
@@ -166,8 +166,7 @@ func (p *turtle) triples() error {
 	return p.predicates(subject)
 }
 
-// subject also says whether it may stand without a predicate, as a filled
-// [ … ] may.
+// subject also tells whether it may occur without a predicate, like a filled [ … ].
 func (p *turtle) subject() (term, bool, error) {
 	switch p.peek() {
 	case '[':
@@ -279,8 +278,8 @@ func (p *turtle) anon() (term, error) {
 	return t, p.want(']')
 }
 
-// collection reads ( … ). Its members' own triples are emitted; the list cells
-// are not, because nothing here looks at a list.
+// collection reads ( … ). It emits the triples of the members but not the list cells, because no
+// code here uses lists.
 func (p *turtle) collection() (term, error) {
 	if err := p.enter(); err != nil {
 		return term{}, err
@@ -351,7 +350,7 @@ func (p *turtle) iriRef() (string, error) {
 	return resolveIRI(p.base, iri)
 }
 
-// nameRune says whether r may stand in a prefix or a label.
+// nameRune tells whether r may occur in a prefix or a label.
 func nameRune(r rune) bool {
 	return r == '_' || r == '-' || r == 0xb7 || unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r)
 }

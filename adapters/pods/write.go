@@ -11,8 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// smallBody is what is read before anything is sent, so that a body's own
-// faults cost no request and small ones can be signed, in bytes.
+// smallBody is how many bytes are read before the request is sent. So an error of the body causes
+// no request, and small bodies can be signed.
 const smallBody = 256 << 10
 
 // done are the statuses of a write that was carried out. The reference server
@@ -21,10 +21,9 @@ var done = []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.St
 
 const basicContainer = `<http://www.w3.org/ns/ldp#BasicContainer>; rel="type"`
 
-// Write makes or replaces a resource. A larger body is streamed: the server
-// gets it as it is read, and a body that fails half-way leaves what was there.
-// After Write has returned no read of the body begins; where it returned because
-// ctx ended, a read that hangs may still be under way.
+// Write creates or replaces a resource. A larger body is streamed: the server gets it as it is
+// read, and if the body fails half-way, the old resource stays. After Write has returned, no read
+// of the body begins. If Write returned because ctx ended, a hanging read may still be under way.
 func (s *Solid) Write(ctx context.Context, path string, in adapters.Body, cond adapters.Cond) (adapters.Written, error) {
 	target, err := s.target(path)
 	if err != nil {
@@ -96,7 +95,7 @@ func (u untilEnd) Read(buf []byte) (int, error) {
 	return u.r.Read(buf)
 }
 
-// unreadable is the caller's fault, whatever it was, unless it has a code.
+// unreadable makes an error of the body the caller's error, unless it has a code.
 func unreadable(err error) error {
 	var coded *adapters.Error
 	if errors.As(err, &coded) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -128,8 +127,8 @@ func conditions(cond adapters.Cond) http.Header {
 	return h
 }
 
-// CreateContainer makes a container and its missing parents. One that is there
-// already stays as it is: Created is false then.
+// CreateContainer creates a container and its missing parents. An existing container stays
+// unchanged; Created is then false.
 func (s *Solid) CreateContainer(ctx context.Context, path string) (adapters.Written, error) {
 	target, err := s.target(path)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package sqlite owns how local adapters keep a SQLite file: opened for
-// durability (WAL, synchronous=FULL), one writer at a time, migrated step by
-// step after a copy, errors typed.
+// Package sqlite keeps the SQLite files of local adapters. A file is opened for durability (WAL,
+// synchronous=FULL) and has one writer at a time. It is migrated step by step, after a copy was
+// made. Errors are typed.
 //
-// It must never replace, truncate or "repair" a file it cannot read, touch one
-// whose schema is newer or not its caller's, or know what a slot stores.
+// It must never replace, truncate or "repair" a file that it cannot read. It must not change a file
+// whose schema is newer or that belongs to another program. It does not know what a slot stores.
 package sqlite
 
 import (
@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// busyWait is how long a writer waits for another process, in steps short
-	// enough to notice the end of its context.
+	// busyWait is how long a writer waits for another process. It waits in short steps, to notice
+	// the end of its context.
 	busyWait = 5 * time.Second
 	busyStep = 20 * time.Millisecond
 	readers  = 4
@@ -33,15 +33,15 @@ const (
 
 // Options of Open.
 type Options struct {
-	Path string // of the file; its directory is made (0750) when missing
-	// AppID marks the file as its caller's (PRAGMA application_id); another
-	// one is refused.
+	Path string // of the file; a missing directory is created (0750)
+	// AppID marks the file as belonging to its caller (PRAGMA application_id); a file with another
+	// id is refused.
 	AppID int32
-	// Migrations are the schema's steps; user_version counts those applied.
-	// Step i runs in one transaction.
+	// Migrations are the steps of the schema; user_version is the number of applied steps. Each
+	// step runs in one transaction.
 	Migrations []string
-	// Relaxed makes a commit survive the end of the process at once, but a loss
-	// of power only after the next checkpoint (synchronous=NORMAL).
+	// Relaxed: a commit survives the end of the process at once, but a loss of power only after the
+	// next checkpoint (synchronous=NORMAL).
 	Relaxed bool
 }
 
@@ -52,8 +52,8 @@ type DB struct {
 	read  *sql.DB
 }
 
-// Open opens or makes the file and brings its schema up to date. All errors
-// are *adapters.Error of code UNAVAILABLE, ADAPTER_TIMEOUT for ctx.
+// Open opens or creates the file and updates its schema. All errors are *adapters.Error with the
+// code UNAVAILABLE, or ADAPTER_TIMEOUT if ctx ended.
 func Open(ctx context.Context, o Options) (*DB, error) {
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o750); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the directory")
@@ -88,8 +88,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	return db, nil
 }
 
-// create makes the file, for its owner alone: SQLite would make it by the umask, and
-// gives its other files the mode of this one. Whatever is there is left to SQLite.
+// create creates the file so that only its owner may use it. SQLite alone would use the umask, and
+// it gives its other files the mode of this file. An existing file is left to SQLite.
 func create(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
 	if errors.Is(err, fs.ErrExist) {
@@ -103,8 +103,8 @@ func create(path string) error {
 
 const fileMode = 0o600
 
-// keepPrivate takes the rights of others on files that an older version made. A file
-// of another program keeps them.
+// keepPrivate removes other users' rights to files that an older version created. The file of
+// another program is not changed.
 func (db *DB) keepPrivate() error {
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		info, err := os.Stat(db.path + suffix)
@@ -118,7 +118,7 @@ func (db *DB) keepPrivate() error {
 	return nil
 }
 
-// dsn escapes the path, so that no file name can set an option.
+// dsn escapes the path, so that a file name cannot set an option.
 func dsn(path, more string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() +
 		fmt.Sprintf("?_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)", busyStep.Milliseconds()) + more
@@ -149,8 +149,8 @@ func (db *DB) prepare(ctx context.Context, o Options) error {
 	return db.migrate(ctx, o, int(version))
 }
 
-// migrate applies the missing steps, each in a transaction of its own, after a
-// copy of a file that holds something already.
+// migrate applies the missing steps, each in its own transaction. If the file holds data, it is
+// copied first.
 func (db *DB) migrate(ctx context.Context, o Options, version int) error {
 	if version > 0 && version < len(o.Migrations) {
 		backup := fmt.Sprintf("%s.v%d-%s", o.Path, version, time.Now().UTC().Format("20060102T150405.000"))
@@ -166,7 +166,7 @@ func (db *DB) migrate(ctx context.Context, o Options, version int) error {
 			if _, err := tx.ExecContext(ctx, o.Migrations[version]); err != nil {
 				return err
 			}
-			// PRAGMA takes no parameters; both values are our own integers.
+			// PRAGMA takes no parameters; both values are integers of this package.
 			_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d", o.AppID, version+1))
 			return err
 		})
@@ -177,9 +177,9 @@ func (db *DB) migrate(ctx context.Context, o Options, version int) error {
 	return nil
 }
 
-// Write runs f in the one write transaction and commits it: when it returns
-// nil, the change is on disk. It waits for other processes up to 5 s, and for
-// nobody past the end of ctx. Errors of f come back as they are, others typed.
+// Write runs f in the one write transaction and commits it: when it returns nil, the change is on
+// disk. It waits for other processes up to 5 s, but not after the end of ctx. Errors of f are
+// returned unchanged, others typed.
 func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 	conn, err := db.write.Conn(ctx)
 	if err != nil {
@@ -191,15 +191,15 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 		return Error(err)
 	}
 	if err := f(tx); err != nil {
-		// The rollback's own failure adds nothing: the file keeps its state.
+		// An error of the rollback does not matter: the file keeps its state.
 		_ = tx.Rollback()
 		return Error(err)
 	}
 	err = tx.Commit()
 	if err != nil {
-		// A COMMIT that failed, on a full disk say, leaves the transaction
-		// open on the connection, and the next BEGIN would fail. When SQLite
-		// ended it by itself there is nothing to roll back.
+		// After a failed COMMIT, for example on a full disk, the transaction is still open on the
+		// connection, and the next BEGIN would fail. If SQLite has ended it already, the ROLLBACK
+		// has no effect.
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
 	}
 	return Error(err)
@@ -218,14 +218,13 @@ func begin(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	}
 }
 
-// Read runs f in a read transaction: one consistent view, never waiting for a
-// writer.
+// Read runs f in a read transaction: it sees one consistent state and never waits for a writer.
 func (db *DB) Read(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := db.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return Error(err)
 	}
-	// Nothing was written; ending the transaction cannot lose anything.
+	// Nothing was written, so ending the transaction loses nothing.
 	defer func() { _ = tx.Rollback() }()
 	return Error(f(tx))
 }
@@ -238,9 +237,8 @@ func (db *DB) Ping(ctx context.Context) error {
 	})
 }
 
-// Backup writes a consistent copy to path, which must not exist. It has a
-// connection of its own: the readers' refuse VACUUM, and the writer's must not be
-// held for as long as a copy takes.
+// Backup writes a consistent copy to path, which must not exist. It uses its own connection: the
+// readers' connections refuse VACUUM, and the copy must not block the writer.
 func (db *DB) Backup(ctx context.Context, path string) error {
 	own, err := sql.Open("sqlite", dsn(db.path, ""))
 	if err != nil {
@@ -250,7 +248,7 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 	return Error(errors.Join(err, own.Close()))
 }
 
-// Close ends all connections; the last one folds the WAL into the file.
+// Close ends all connections; the last one merges the WAL into the file.
 func (db *DB) Close() error { return Error(errors.Join(db.read.Close(), db.write.Close())) }
 
 func resultCode(err error) (int, bool) {
@@ -258,7 +256,7 @@ func resultCode(err error) (int, bool) {
 	if !errors.As(err, &e) {
 		return 0, false
 	}
-	return e.Code() & 0xff, true // the primary code; the rest refines it
+	return e.Code() & 0xff, true // the primary code; the other bits refine it
 }
 
 func isBusy(err error) bool {
@@ -266,16 +264,15 @@ func isBusy(err error) bool {
 	return ok && (code == lib.SQLITE_BUSY || code == lib.SQLITE_LOCKED)
 }
 
-// IsConstraint says whether err is a violated constraint, such as a key that
-// exists already.
+// IsConstraint tells whether err is a violated constraint, such as a key that exists already.
 func IsConstraint(err error) bool {
 	code, ok := resultCode(err)
 	return ok && code == lib.SQLITE_CONSTRAINT
 }
 
-// Error types an error of this package or of database/sql: what has a code
-// keeps it, an ended context is ADAPTER_TIMEOUT, everything that is wrong with
-// the file is UNAVAILABLE. sql.ErrNoRows is left alone: it is not a failure.
+// Error gives an error of this package or of database/sql a type. An error with a code keeps it. An
+// ended context is ADAPTER_TIMEOUT. All problems with the file are UNAVAILABLE. sql.ErrNoRows is
+// returned unchanged, because it is not a failure.
 func Error(err error) error {
 	var coded *adapters.Error
 	switch {

@@ -16,14 +16,14 @@ import (
 type Line struct {
 	Text string
 	At   time.Time
-	// End is the position in the log behind the line: Follow continues there.
+	// End is the position in the log after the line: Follow can continue there.
 	End int64
-	// Ended is set instead of the rest after the last line of a task that has ended.
+	// Ended is set, without the other fields, after the last line of an ended task.
 	Ended *Record
 }
 
-// Follower reads a task's log from a position on and, at its end, waits for more: what
-// was written before and what comes later is one sequence. One goroutine may use it.
+// Follower reads a task's log from a position on. At the end of the log it waits for more. One
+// goroutine may use it.
 type Follower struct {
 	m    *Manager
 	id   string
@@ -32,14 +32,15 @@ type Follower struct {
 	over bool
 }
 
-// Follow makes a Follower that begins at a byte position; NOT_FOUND without the task.
+// Follow makes a Follower that begins at a byte position. It returns NOT_FOUND if there is no such
+// task.
 func (m *Manager) Follow(id string, at int64) (*Follower, error) {
 	_, err := m.Get(id)
 	return &Follower{m: m, id: id, at: at}, err
 }
 
-// Next returns the next line, then the record of the task that has ended, then
-// io.EOF. The Follower is closed when it returns an error.
+// Next returns the next line. After the last line it returns the record of the ended task, then
+// io.EOF. After an error the Follower is closed.
 func (f *Follower) Next(ctx context.Context) (next Line, err error) {
 	defer func() {
 		if err != nil && f.log != nil {
@@ -51,7 +52,7 @@ func (f *Follower) Next(ctx context.Context) (next Line, err error) {
 		return Line{}, io.EOF
 	}
 	for {
-		// Asked before the file is read: what is written after wakes us.
+		// Before the file is read, so that a later write wakes this goroutine.
 		r, news, err := f.m.get(f.id)
 		if err != nil {
 			return Line{}, err
@@ -76,7 +77,7 @@ func (f *Follower) Next(ctx context.Context) (next Line, err error) {
 	}
 }
 
-// line is the next line, io.EOF when there is none yet.
+// line is the next line, or io.EOF if there is none yet.
 func (f *Follower) line() (string, error) {
 	if f.log == nil {
 		log, err := newLogReader(f.m.logPath(f.id), f.at)
@@ -95,7 +96,7 @@ func (f *Follower) line() (string, error) {
 type logReader struct {
 	file *os.File
 	buf  *bufio.Reader
-	at   int64 // behind the last whole line
+	at   int64 // the position after the last whole line
 	part string
 }
 
@@ -110,7 +111,7 @@ func newLogReader(path string, at int64) (*logReader, error) {
 	return &logReader{file: f, buf: bufio.NewReader(f), at: at}, nil
 }
 
-// next returns the next whole line, io.EOF when there is none yet.
+// next returns the next whole line, or io.EOF if there is none yet.
 func (r *logReader) next() (string, error) {
 	text, err := r.buf.ReadString('\n')
 	r.part += text

@@ -17,19 +17,19 @@ import (
 
 // Bounds of a task's log.
 const (
-	maxLog    = 64 << 20 // bytes; what comes after is counted, not kept
-	maxLine   = 64 << 10 // bytes; a longer line is broken
+	maxLog    = 64 << 20 // bytes; later output is counted, not kept
+	maxLine   = 64 << 10 // bytes; a longer line is split
 	tailLines = 50
 	tailBytes = 256 << 10
 )
 
-// logWriter writes an agent's output as lines, each after its time. It is used by
-// one goroutine. A nil one takes everything and keeps nothing.
+// logWriter writes an agent's output as lines, each with its time before it. One goroutine uses it.
+// A nil logWriter accepts all output and keeps none.
 type logWriter struct {
 	file    *os.File
 	size    int64
 	lost    int64
-	partial map[string][]byte // by stream: a line that has not ended
+	partial map[string][]byte // unfinished lines by stream
 }
 
 func openLog(path string) (*logWriter, error) {
@@ -104,7 +104,7 @@ func (l *logWriter) line(at adapters.Time, text []byte) error {
 	return err
 }
 
-// close writes lines that never ended, and how much was lost.
+// close writes the unfinished lines, and how much was lost.
 func (l *logWriter) close() error {
 	if l == nil {
 		return nil
@@ -122,7 +122,7 @@ func (l *logWriter) close() error {
 	return errors.Join(append(errs, l.file.Close())...)
 }
 
-// splitLine takes a line of the log apart.
+// splitLine splits a line of the log into its parts.
 func splitLine(line string) (text string, at time.Time) {
 	stamp, text, ok := strings.Cut(line, " ")
 	at, err := time.Parse(adapters.TimeFormat, stamp)
@@ -141,7 +141,7 @@ func (m *Manager) Tail(id string) ([]string, error) {
 	return lines, nil
 }
 
-// tail returns no lines when there is no log.
+// tail returns no lines if there is no log.
 func tail(path string) ([]string, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -162,7 +162,7 @@ func tail(path string) ([]string, error) {
 	}
 	lines := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
 	if from > 0 {
-		lines = lines[1:] // begins in the middle
+		lines = lines[1:] // the first line is incomplete
 	}
 	lines = lines[max(0, len(lines)-tailLines):]
 	out := []string{}

@@ -1,8 +1,8 @@
-// Package tasks owns the tasks of a box: a template of the manifest, run once
-// through the orchestrator slot, with a record and a log in a directory of its own.
+// Package tasks keeps the tasks of a box. A task is one run of a template of the manifest through
+// the orchestrator slot, with a record and a log in its own directory.
 //
-// It must never start the same task twice for one idempotency key, keep records or
-// logs without a bound, or report an agent as running after its box has ended.
+// It must never start a task twice for one idempotency key, keep records or logs without a limit,
+// or report an agent as running after its box has ended.
 package tasks
 
 import (
@@ -28,11 +28,11 @@ import (
 // Bounds of tasks.
 const (
 	maxText     = 256 << 10 // bytes
-	maxKept     = 1000      // records; the oldest that have ended go first
+	maxKept     = 1000      // records; the oldest ended ones are removed first
 	maxKeys     = 10000     // idempotency keys remembered
 	keySweep    = time.Minute
 	watchRetry  = time.Second
-	settleLimit = 5 * time.Second // for the record after the agent's end
+	settleLimit = 5 * time.Second // for writing the record after the agent's end
 	stopGrace   = 10 * time.Second
 	recordFile  = "task.json"
 	logFile     = "task.log"
@@ -45,10 +45,10 @@ const (
 	Running   = "running"
 	Completed = "completed" // exit 0
 	Failed    = "failed"
-	Stopped   = "stopped" // when asked for
+	Stopped   = "stopped" // after a request
 )
 
-// Templates says what to spawn for a task; NOT_FOUND for an unknown name.
+// Templates returns what to start for a task; NOT_FOUND for an unknown name.
 type Templates interface {
 	Spec(name, task string) (adapters.AgentSpec, error)
 }
@@ -59,12 +59,12 @@ type Config struct {
 	Dir          string
 	Templates    Templates
 	Orchestrator adapters.Orchestrator
-	// Report is told of a record or log that cannot be written.
+	// Report is called if a record or log cannot be written.
 	Report func(task string, err error)
 }
 
-// Manager runs templates through the orchestrator slot and remembers how they
-// ended. It may be used from any goroutine.
+// Manager runs templates through the orchestrator slot and remembers how they ended. Any goroutine
+// may use it.
 type Manager struct {
 	cfg     Config
 	cursors *adapters.Cursors
@@ -75,25 +75,25 @@ type Manager struct {
 	mu    sync.Mutex
 	tasks map[string]*task
 	keys  map[string]usedKey
-	swept time.Time // when the expired keys were forgotten last
-	// starting counts the tasks that have a directory and no record in tasks yet.
+	swept time.Time // when the expired keys were last forgotten
+	// starting counts the tasks that have a directory but no record in tasks yet.
 	starting int
 }
 
-// usedKey is what an idempotency key was used for.
+// usedKey is the task for which an idempotency key was used.
 type usedKey struct {
 	request Request
 	id      string // "" while the first call is running
 	at      time.Time
 }
 
-// expired tells whether the key may be used for something else. That of a call that
-// is running may not, however long it takes.
+// expired tells whether the key may be used for another task. The key of a running call never
+// expires.
 func (k usedKey) expired(now time.Time) bool {
 	return k.id != "" && now.Sub(k.at) > adapters.IdempotencyLife
 }
 
-// Record is what is known of a task after a restart.
+// Record is what is kept about a task over a restart.
 type Record struct {
 	TaskID    string `json:"taskId"`
 	Agent     string `json:"agent"`
@@ -105,20 +105,20 @@ type Record struct {
 	ExitTime  int64  `json:"exitTime,omitempty"`
 	ExitCode  *int   `json:"exitCode,omitempty"`
 	Reason    string `json:"reason,omitempty"`
-	// Key is the hash of the caller and the idempotency key that asked for it.
+	// Key is the hash of the caller and of the idempotency key in the request.
 	Key string `json:"key,omitempty"`
 }
 
-// task is one record with what its followers wait for.
+// task is one record with the data for its followers.
 type task struct {
 	record  Record
 	stopped bool          // its end was requested
-	news    chan struct{} // closed when there is more in the log, or it has ended
+	news    chan struct{} // closed when the log has more lines or the task has ended
 	ended   chan struct{}
 }
 
-// New reads the records that are there. A task that ran when the box ended has
-// failed: an agent does not outlive its box.
+// New reads the existing records. A task that was running when the box ended has failed, because an
+// agent does not outlive its box.
 func New(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, cursors: adapters.NewCursors(nil), tasks: make(map[string]*task), keys: make(map[string]usedKey)}
 	m.life, m.stop = context.WithCancel(context.Background())
@@ -145,8 +145,8 @@ func (m *Manager) loadAll() error {
 	return nil
 }
 
-// Replace lets swap put another directory in place of the records, and reads
-// them anew. While a task runs, or is being started, it is CONFLICT.
+// Replace calls swap, which puts another directory in place of the records, and reads them again.
+// While a task is running or being started, Replace returns CONFLICT.
 func (m *Manager) Replace(swap func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,7 +174,7 @@ func (m *Manager) tell(id string, err error) {
 func (m *Manager) load(id string) error {
 	raw, err := os.ReadFile(filepath.Join(m.cfg.Dir, id, recordFile))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // not a task of ours, or one that never began
+		return nil // not a task of this box, or one that was never started
 	}
 	if err != nil {
 		return err
@@ -208,13 +208,13 @@ func (m *Manager) save(r Record) error {
 	return renameio.WriteFile(filepath.Join(m.cfg.Dir, r.TaskID, recordFile), append(raw, '\n'), fileMode)
 }
 
-// Close ends the watching of tasks, not the tasks.
+// Close stops watching tasks; the tasks go on.
 func (m *Manager) Close() {
 	m.stop()
 	m.running.Wait()
 }
 
-// Active are the records of the tasks that run, oldest first.
+// Active are the records of the running tasks, oldest first.
 func (m *Manager) Active() []Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,17 +227,17 @@ func (m *Manager) Active() []Record {
 	return out
 }
 
-// Request asks for a task.
+// Request is a request to start a task.
 type Request struct {
 	Agent    string // name of a template
 	Task     string // what to do
 	Provider string // "" = none named
 }
 
-// Started is a task that runs.
+// Started is a running task.
 type Started struct {
 	ID, Dir, Log string
-	// Replayed: an earlier call with the same idempotency key started it.
+	// Replayed says that an earlier call with the same idempotency key started it.
 	Replayed bool
 }
 
@@ -254,8 +254,8 @@ func (r Request) check() error {
 	return adapters.CheckID("provider", r.Provider)
 }
 
-// Start spawns the template's agent. With an idempotency key in ctx, the same
-// request answers with the first task again.
+// Start starts the template's agent. With an idempotency key in ctx, a repeated request returns the
+// first task again.
 func (m *Manager) Start(ctx context.Context, req Request) (Started, error) {
 	if err := req.check(); err != nil {
 		return Started{}, err
@@ -276,7 +276,7 @@ func (m *Manager) Start(ctx context.Context, req Request) (Started, error) {
 			return m.started(id, true), nil
 		}
 	}
-	// The slot's own memory of keys would see another request each time.
+	// For the slot's own memory of keys, each call would be a different request.
 	meta.IdempotencyKey = ""
 	id, err := m.spawn(adapters.WithMeta(ctx, meta), req, key)
 	if key != "" {
@@ -294,13 +294,13 @@ func (m *Manager) started(id string, replayed bool) Started {
 
 func (m *Manager) logPath(id string) string { return filepath.Join(m.cfg.Dir, id, logFile) }
 
-// begin returns the task a key made already, or "" and the key is taken.
+// begin returns the task that the key has already started. If it returns "", the key is now taken.
 func (m *Manager) begin(key string, req Request) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	if now.Sub(m.swept) >= keySweep {
-		// Not at each start: there may be maxKeys of them.
+		// Not at each start, because there may be maxKeys of them.
 		maps.DeleteFunc(m.keys, func(_ string, k usedKey) bool { return k.expired(now) })
 		m.swept = now
 	}
@@ -332,9 +332,9 @@ func (m *Manager) finish(key, id string) {
 	m.keys[key] = k
 }
 
-// spawn makes the task's directory and record, starts its agent and watches it.
-// The record comes first: a box that ends in between has a task that failed, and
-// not an agent's work that a repeated request would do again.
+// spawn makes the task's directory and record, starts its agent and watches it. The record is
+// written first. So if the box ends in between, the task has failed, and a repeated request does
+// not start an agent's work a second time.
 func (m *Manager) spawn(ctx context.Context, req Request, key string) (id string, err error) {
 	spec, err := m.cfg.Templates.Spec(req.Agent, req.Task)
 	if err != nil {
@@ -367,8 +367,8 @@ func (m *Manager) spawn(ctx context.Context, req Request, key string) (id string
 	}
 	r.AgentID = agent.AgentID
 	if err := m.save(r); err != nil {
-		// The task runs all the same. Its record lacks the agent's id, which is of no
-		// use after a restart.
+		// The task runs nevertheless. Its record lacks the agent's id, but after a restart that id
+		// is useless.
 		m.tell(id, err)
 	}
 	one := &task{record: r, news: make(chan struct{}), ended: make(chan struct{})}
@@ -380,7 +380,7 @@ func (m *Manager) spawn(ctx context.Context, req Request, key string) (id string
 	return id, nil
 }
 
-// dress tells the agent which task it is.
+// dress adds the id and the directory of the task to the agent's environment and labels.
 func (m *Manager) dress(spec *adapters.AgentSpec, id, dir string, req Request) {
 	if spec.Env == nil {
 		spec.Env = make(map[string]string)
@@ -395,7 +395,7 @@ func (m *Manager) dress(spec *adapters.AgentSpec, id, dir string, req Request) {
 	}
 }
 
-// prune forgets the oldest tasks that have ended, with their files.
+// prune removes the oldest ended tasks with their files.
 func (m *Manager) prune() {
 	m.mu.Lock()
 	var old []string
@@ -418,7 +418,7 @@ func (m *Manager) prune() {
 	}
 }
 
-// sorted are the ids, oldest first: they sort by time of making.
+// sorted are the ids, oldest first: ids sort by their time.
 func (m *Manager) sorted() []string {
 	ids := make([]string, 0, len(m.tasks))
 	for id := range m.tasks {
@@ -434,7 +434,7 @@ func (m *Manager) Get(id string) (Record, error) {
 	return r, err
 }
 
-// get returns a copy of the record and what to wait for.
+// get returns a copy of the record and the channel to wait for.
 func (m *Manager) get(id string) (r Record, news <-chan struct{}, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -473,8 +473,8 @@ func (m *Manager) Page(opt adapters.PageOpt) (adapters.Page[Record], error) {
 	return out, nil
 }
 
-// Stop ends a running task: SIGTERM, 10 s, SIGKILL. One that has ended is
-// CONFLICT with its currentStatus.
+// Stop ends a running task: SIGTERM, 10 s, SIGKILL. For an ended task it returns CONFLICT with its
+// currentStatus.
 func (m *Manager) Stop(ctx context.Context, id string) error {
 	m.mu.Lock()
 	one, ok := m.tasks[id]

@@ -10,20 +10,19 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// watch copies the agent's output into the log until its end, and then writes
-// how it ended.
+// watch copies the agent's output into the log until the agent ends, and then records how it ended.
 func (m *Manager) watch(one *task) {
 	id := one.record.TaskID
 	log, err := openLog(filepath.Join(m.cfg.Dir, id, logFile))
 	if err != nil {
-		m.tell(id, err) // the task goes on, its output is lost
+		m.tell(id, err) // the task goes on, but its output is lost
 	}
 	exit, err := m.copy(one, log)
 	if err := log.close(); err != nil {
 		m.tell(id, err)
 	}
 	if m.life.Err() != nil {
-		return // the record stays "running": the next start of the box settles it
+		return // the record stays "running"; the next start of the box corrects it
 	}
 	m.settle(one, exit, err)
 }
@@ -34,8 +33,8 @@ type exitPayload struct {
 	Signal string `json:"signal"`
 }
 
-// copy follows the agent's events to the last one. A stream that breaks is
-// opened again where it broke.
+// copy follows the agent's events to the last one. If the stream breaks, it is opened again at the
+// same position.
 func (m *Manager) copy(one *task, log *logWriter) (exitPayload, error) {
 	next := uint64(0)
 	for {
@@ -63,7 +62,7 @@ func (m *Manager) drain(one *task, st adapters.AgentStream, log *logWriter, next
 	for {
 		e, err := st.Next(m.life)
 		if errors.Is(err, io.EOF) {
-			// Without an exit event: it was read before the stream broke.
+			// The exit event was already read before the stream broke.
 			return &exitPayload{}, nil
 		}
 		if err != nil {
@@ -91,7 +90,7 @@ func (m *Manager) wake(one *task) {
 	one.news = make(chan struct{})
 }
 
-// settle writes the end of a task.
+// settle records the end of a task.
 func (m *Manager) settle(one *task, exit exitPayload, err error) {
 	m.mu.Lock()
 	r := one.record

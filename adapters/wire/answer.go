@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Response is an answer that was read to its end.
+// Response is an answer that was read completely.
 type Response struct {
 	Status int
 	Header http.Header
@@ -32,16 +32,15 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 	return body, nil
 }
 
-// lied is UNAVAILABLE that a retry will not mend: the peer does not speak the
-// format.
+// lied is UNAVAILABLE without a chance that a retry helps: the peer does not use the format.
 func lied(format string, args ...any) *adapters.Error {
 	e := adapters.Unavailable(nil, "the peer's "+format, args...)
 	e.Retryable = false
 	return e
 }
 
-// JSON sends in (nil = no body) and reads a JSON answer into out (nil = it is
-// ignored, as is the empty body of a 204).
+// JSON sends in (nil = no body) and reads a JSON answer into out. If out is nil, or the status is
+// 204 with an empty body, the body is ignored.
 func (c *Client) JSON(ctx context.Context, r Request, in, out any) (*Response, error) {
 	if in != nil {
 		body, err := json.Marshal(in)
@@ -60,8 +59,8 @@ func (c *Client) JSON(ctx context.Context, r Request, in, out any) (*Response, e
 	return res, Decode(res, out)
 }
 
-// Decode reads a JSON answer into out. Another content type, or JSON of
-// another shape, is UNAVAILABLE: the peer is not what it should be.
+// Decode reads a JSON answer into out. If the content type or the shape of the JSON is different,
+// the error is UNAVAILABLE: the peer is not the expected one.
 func Decode(res *Response, out any) error {
 	mt, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if mt != "application/json" && !strings.HasSuffix(mt, "+json") {
@@ -73,12 +72,11 @@ func Decode(res *Response, out any) error {
 	return nil
 }
 
-// List reads a list that is an array, or an envelope with items and
-// next_cursor, as older and newer peers send it; the next cursor of an array
-// is taken from Link rel="next".
+// List reads a list in one of two forms that peers send: an array, or an envelope with items and
+// next_cursor. The next cursor of an array comes from Link rel="next".
 func List[T any](res *Response) (adapters.Page[T], error) {
 	var page adapters.Page[T]
-	// The first byte tells, and the body is read once.
+	// The first byte decides, so that the body is parsed once.
 	if bytes.HasPrefix(bytes.TrimLeft(res.Body, " \t\r\n"), []byte("{")) {
 		return page, Decode(res, &page)
 	}

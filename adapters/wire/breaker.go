@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	breakerFailures = 5               // in a row open it
-	breakerOpen     = 5 * time.Second // before one trial is let through
+	breakerFailures = 5               // failures in a row that open it
+	breakerOpen     = 5 * time.Second // time before one trial call is allowed
 )
 
-// breaker turns calls away while a peer is known to be down, so that a storm
-// of calls does not wait out a storm of timeouts. The zero value is closed.
+// breaker refuses calls while a peer is known to be down, so that many calls do not all wait for a
+// time-out. The zero value is closed.
 type breaker struct {
 	mu       sync.Mutex
 	failures int
@@ -26,12 +26,12 @@ type breaker struct {
 type outcome int
 
 const (
-	peerAnswered outcome = iota // whatever it said, it is there
+	peerAnswered outcome = iota // the peer gave any answer
 	peerFailed
-	unknown // the caller gave up first
+	unknown // the caller stopped waiting first
 )
 
-// outcomeOf tells the peer's failures from the caller's mistakes.
+// outcomeOf tells failures of the peer from mistakes of the caller.
 func outcomeOf(ctx context.Context, err error) outcome {
 	switch adapters.CodeOf(err) {
 	case adapters.CodeUnavailable:
@@ -45,8 +45,8 @@ func outcomeOf(ctx context.Context, err error) outcome {
 	return peerAnswered
 }
 
-// enter lets a call through or turns it away; trial says that this call is the
-// one that tests the peer, and goes back into leave.
+// enter allows a call or refuses it. trial says that this call tests the peer; it is passed to
+// leave.
 func (b *breaker) enter(slot adapters.Slot) (trial bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

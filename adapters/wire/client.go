@@ -16,7 +16,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Limits of one exchange.
+// Limits for one request and its answer.
 const (
 	dialLimit    = 3 * time.Second
 	readLimit    = 5 * time.Second  // one attempt of a read
@@ -28,19 +28,18 @@ const (
 	maxRedirects = 5
 )
 
-// MaxRetryWait is the longest Retry-After that is obeyed.
+// MaxRetryWait is the longest Retry-After that the client waits.
 const MaxRetryWait = 30 * time.Second
 
-// Authorizer puts credentials on a request. body is what will be sent, for
-// schemes that sign it; a streamed one is nil, with a ContentLength that is not
-// 0, and a scheme that signs bodies must refuse it. It is called for every
-// attempt, never after a redirect.
+// Authorizer adds credentials to a request. body is the body that will be sent, for schemes that
+// sign it. For a streamed body it is nil while ContentLength is not 0; a scheme that signs bodies
+// must refuse that. Authorize is called for every attempt, but never after a redirect.
 type Authorizer interface {
 	Authorize(r *http.Request, body []byte) error
 }
 
-// Bearer authorises with a token, asked for at every attempt so that it may
-// change; an empty token sends nothing.
+// Bearer authorises with a token. The function is called at every attempt, because the token may
+// change. An empty token adds no header.
 type Bearer func() string
 
 // Authorize sets the Authorization header.
@@ -51,8 +50,8 @@ func (b Bearer) Authorize(r *http.Request, _ []byte) error {
 	return nil
 }
 
-// TokenOf is a slot's token by the environment: the variable that the manifest
-// names ("" none), else AGENTBOX_<SLOT>_TOKEN, else AGENTBOX_FEDERATION_TOKEN.
+// TokenOf is a slot's token from the environment: the variable that the manifest names ("" if
+// none), otherwise AGENTBOX_<SLOT>_TOKEN, otherwise AGENTBOX_FEDERATION_TOKEN.
 func TokenOf(slot adapters.Slot, variable string, getenv func(string) string) Bearer {
 	return func() string {
 		for _, name := range []string{variable, "AGENTBOX_" + strings.ToUpper(string(slot)) + "_TOKEN", "AGENTBOX_FEDERATION_TOKEN"} {
@@ -68,11 +67,11 @@ func TokenOf(slot adapters.Slot, variable string, getenv func(string) string) Be
 type Config struct {
 	Slot    adapters.Slot
 	BaseURL string // http or https; a path prefix is kept
-	// Key is the manifest key BaseURL comes from, for complaints.
+	// Key is the manifest key that contains BaseURL, for error messages.
 	Key       string
 	Auth      Authorizer // nil = anonymous
 	UserAgent string     // "" = agentinit
-	// Transport is for tests; nil makes one of our own.
+	// Transport is for tests; with nil, the client makes its own.
 	Transport http.RoundTripper
 }
 
@@ -119,7 +118,7 @@ func parseBase(cfg Config) (*url.URL, error) {
 	}
 	u, err := url.Parse(cfg.BaseURL)
 	if err != nil {
-		// The text may hold a password: say nothing of it.
+		// The text may hold a password, so the error does not repeat it.
 		return nil, &adapters.ConfigError{Key: cfg.Key, Message: "is not a URL"}
 	}
 	switch {
@@ -151,9 +150,8 @@ func newTransport() *http.Transport {
 	}
 }
 
-// checkRedirect lets reads follow a redirect; across origins they go without
-// credentials and metadata. A write stays where it was sent, and nothing goes
-// from https to http.
+// checkRedirect lets reads follow a redirect; to another origin they go without credentials and
+// metadata. A write must stay on its origin, and no request goes from https to http.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
 		return errors.New("too many redirects")
@@ -163,8 +161,8 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 		return errors.New("redirected from https to http")
 	}
 	if r.Method != first.Method {
-		// 301 to 303 would turn a write into a read, whose answer would look
-		// like the write's.
+		// 301 to 303 would turn a write into a read, and the answer of the read would look like
+		// that of the write.
 		return errors.New("a write was redirected to a read")
 	}
 	if r.URL.Scheme == first.URL.Scheme && r.URL.Host == first.URL.Host {
@@ -187,11 +185,11 @@ func (c *Client) Base() *url.URL {
 	return &u
 }
 
-// Close ends idle connections. Requests under way go on.
+// Close ends idle connections. Requests under way continue.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Request is one exchange. Path is appended to the base and must be escaped
-// already (url.PathEscape per segment).
+// Request is one request. Path is appended to the base and must already be escaped (url.PathEscape
+// for each segment).
 type Request struct {
 	Method      string
 	Path        string
@@ -200,32 +198,30 @@ type Request struct {
 	Body        []byte
 	ContentType string // of Body
 	Accept      string // "" = application/json
-	// Keyed sends an idempotency key, the caller's or a fresh one, so that the
-	// call may be retried although it is a write.
+	// Keyed sends an idempotency key, the caller's or a new one, so that even a write may be
+	// retried.
 	Keyed bool
-	// Upload is a body that is streamed instead of Body: read once, so the call
-	// is never retried. UploadSize is its length in bytes, < 0 when unknown.
+	// Upload is a body that is streamed instead of Body. It is read once, so the call is never
+	// retried. UploadSize is its length in bytes, < 0 if unknown.
 	Upload     io.Reader
 	UploadSize int64
-	// Keep names headers of an error answer that become fields of the error:
-	// header, then field.
+	// Keep names headers of an error answer that become fields of the error: header to field.
 	Keep map[string]string
-	// Session says that 410 means an evicted session.
+	// Session says that status 410 means an evicted session.
 	Session bool
-	// Expect are the statuses that are success; nil = any 2xx.
+	// Expect are the statuses that mean success; nil = any 2xx.
 	Expect []int
 }
 
-// Do sends r and reads the answer. Calls that are reads, or keyed, are retried
-// at most twice where the error may pass, all within ctx. The error is always
-// an *adapters.Error.
+// Do sends r and reads the answer. A read or a keyed call is retried at most twice if the error may
+// be temporary, all within ctx. The error is always an *adapters.Error.
 func (c *Client) Do(ctx context.Context, r Request) (*Response, error) {
 	key := c.key(ctx, r)
 	return retrying(ctx, r, func() (*Response, error) { return c.attempt(ctx, r, key) })
 }
 
-// retrying makes one attempt, and up to maxRetries more where r may be repeated
-// and the error may pass.
+// retrying makes one attempt, and up to maxRetries more if r may be repeated and the error may be
+// temporary.
 func retrying[T any](ctx context.Context, r Request, attempt func() (T, error)) (T, error) {
 	for try := 0; ; try++ {
 		res, err := attempt()
@@ -255,8 +251,8 @@ func (r Request) read() bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
 }
 
-// retryDelay doubles from 100 ms with up to as much again of jitter; a peer
-// that names a delay gets it.
+// retryDelay is 100 ms, doubled with each try, plus up to as much again of jitter. If the peer
+// names a delay, that is used.
 func retryDelay(try int, e *adapters.Error) time.Duration {
 	if d := e.RetryAfter(); d > 0 {
 		return d
@@ -265,8 +261,8 @@ func retryDelay(try int, e *adapters.Error) time.Duration {
 	return d + rand.N(d)
 }
 
-// Pause waits d and reports true, unless ctx would end first or d is longer
-// than MaxRetryWait: then it returns false at once.
+// Pause waits d and returns true. If ctx would end first or d is longer than MaxRetryWait, it
+// returns false at once.
 func Pause(ctx context.Context, d time.Duration) bool {
 	if d > MaxRetryWait {
 		return false
@@ -314,7 +310,7 @@ func (c *Client) exchange(ctx context.Context, r Request, key string) (*Response
 	return &Response{Status: res.StatusCode, Header: res.Header, Body: body, URL: res.Request.URL}, nil
 }
 
-// send makes the request and returns an answer of success, its body unread.
+// send makes the request and returns a successful answer whose body is not read yet.
 func (c *Client) send(ctx context.Context, r Request, key string) (*http.Response, error) {
 	req, err := c.request(ctx, r, key)
 	if err != nil {
@@ -331,7 +327,7 @@ func (c *Client) send(ctx context.Context, r Request, key string) (*http.Respons
 		return res, nil
 	}
 	defer res.Body.Close()
-	// An error body that breaks off still has a status that says enough.
+	// If the error body breaks off, the status is still known.
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
 	e := adapters.FromProblem(res.StatusCode, res.Header, body, r.Session)
 	for name, field := range r.Keep {
@@ -372,7 +368,7 @@ func (c *Client) request(ctx context.Context, r Request, key string) (*http.Requ
 	}
 	if r.Upload != nil {
 		req.ContentLength = r.UploadSize
-		// A peer that will refuse gets to say so before the bytes are sent.
+		// So a peer that refuses can answer before the body is sent.
 		req.Header.Set("Expect", "100-continue")
 	}
 	if err := c.headers(ctx, req, r, key); err != nil {
@@ -412,7 +408,7 @@ func (c *Client) headers(ctx context.Context, req *http.Request, r Request, key 
 	return nil
 }
 
-// transportError says what became of an exchange that got no whole answer.
+// transportError describes a request that got no complete answer.
 func transportError(ctx context.Context, err error) error {
 	var coded *adapters.Error
 	if errors.As(err, &coded) {
@@ -425,7 +421,7 @@ func transportError(ctx context.Context, err error) error {
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return adapters.Errorf(adapters.CodeTimeout, "the peer did not answer in time").Wrap(err)
 	}
-	// A *url.Error repeats the whole URL; what failed is below it.
+	// A *url.Error repeats the whole URL; the cause is inside it.
 	var ue *url.Error
 	if errors.As(err, &ue) {
 		err = ue.Err
@@ -433,9 +429,8 @@ func transportError(ctx context.Context, err error) error {
 	return adapters.Unavailable(err, "cannot reach the peer")
 }
 
-// Stream sends r and returns the answer with its body unread; the peer has the
-// read limit to send the head, the body is bounded by ctx alone. The caller
-// closes it. It is not retried.
+// Stream sends r and returns the answer with its body unread. The read limit applies to the head,
+// and only ctx bounds the body. The caller closes the body. The call is not retried.
 func (c *Client) Stream(ctx context.Context, r Request) (*http.Response, error) {
 	trial, err := c.breaker.enter(c.cfg.Slot)
 	if err != nil {
@@ -446,7 +441,7 @@ func (c *Client) Stream(ctx context.Context, r Request) (*http.Response, error) 
 	return res, err
 }
 
-// Open is Stream with the retries of Do.
+// Open is Stream, with the retries of Do.
 func (c *Client) Open(ctx context.Context, r Request) (*http.Response, error) {
 	return retrying(ctx, r, func() (*http.Response, error) { return c.Stream(ctx, r) })
 }

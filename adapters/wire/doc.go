@@ -1,11 +1,9 @@
-// Package wire owns the client side of the HTTP format that boxes and hosts
-// speak to each other: requests with the call's metadata and credentials,
-// limits on every wait and every answer, retries, a circuit breaker, typed
-// errors out of foreign answers, the version handshake, and server-sent event
-// streams that resume.
+// Package wire is the client side of the HTTP format between boxes and hosts. It sends requests
+// with the call's metadata and credentials, and limits every wait and every answer. It retries, has
+// a circuit breaker, turns answers of peers into typed errors, checks the version, and follows
+// server-sent event streams that resume.
 //
-// All external adapters share it, so that a peer that is slow, half closed,
-// lying or hostile is met in one place. It must never know the paths or bodies
-// of a slot, keep a credential beyond the request it belongs to, or send one
-// to another origin than the one it was configured for.
+// All external adapters use it, so that a slow, broken or hostile peer is handled in one place. It
+// must not know the paths or bodies of a slot. It must not keep a credential beyond its request, or
+// send a credential to another origin than the configured one.
 package wire

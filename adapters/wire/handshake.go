@@ -11,21 +11,21 @@ import (
 // assumedVersion is the contract of a peer that has no /v1/meta.
 const assumedVersion = "1.0"
 
-// ErrNoDescription is in the error of a handshake whose peer answered /v1/meta
-// with something else than a description of itself: a page, or other JSON.
+// ErrNoDescription is in the error of a handshake if the peer answered /v1/meta with something
+// other than its description: a page, or other JSON.
 var ErrNoDescription = errors.New("the peer does not describe itself at /v1/meta")
 
-// Peer is what a peer said of itself.
+// Peer is what a peer reported about itself.
 type Peer struct {
 	Contract     string // MAJOR.MINOR of the client's slot
 	Capabilities []string
-	Version      string // of its software, "" when not said
+	Version      string // of its software, "" if not reported
 	Described    bool   // false: it has no /v1/meta, and Contract is assumed
 }
 
-// Handshake asks the peer's /v1/meta which contract it speaks. Another MAJOR is
-// CONTRACT_MISMATCH; a lower MINOR is fine, the methods it lacks answer
-// UNSUPPORTED. A peer without /v1/meta is taken to speak 1.0.
+// Handshake asks the peer's /v1/meta for its contract. Another MAJOR is CONTRACT_MISMATCH. A lower
+// MINOR is accepted; the missing methods return UNSUPPORTED. A peer without /v1/meta is assumed to
+// use 1.0.
 func (c *Client) Handshake(ctx context.Context) (Peer, error) {
 	res, err := c.Do(ctx, Request{Method: http.MethodGet, Path: "/v1/meta"})
 	if errors.Is(err, adapters.ErrNotFound) || errors.Is(err, adapters.ErrUnsupported) {
@@ -50,7 +50,7 @@ func (c *Client) Handshake(ctx context.Context) (Peer, error) {
 	return peer, adapters.CheckVersion(c.cfg.Slot, ours.Version, peer.Contract, false)
 }
 
-// AtLeast says whether the peer's contract is MAJOR.minor or newer.
+// AtLeast tells whether the peer's contract is MAJOR.minor or newer.
 func (p Peer) AtLeast(minor int) bool {
 	v, err := adapters.ParseVersion(p.Contract)
 	return err == nil && v.Minor >= minor

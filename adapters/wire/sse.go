@@ -19,22 +19,22 @@ import (
 )
 
 const (
-	sseIdle     = 45 * time.Second // three missed comments: the connection is dead
+	sseIdle     = 45 * time.Second // three missed comments mean that the connection is dead
 	sseLine     = 1 << 20          // bytes of one line
 	sseEvent    = 1 << 20          // bytes of one event's data
-	sseRetry    = 2 * time.Second  // until the server names another
+	sseRetry    = 2 * time.Second  // until the server sets another value
 	sseRetryMax = time.Minute
 )
 
 // ServerEvent is one server-sent event (WHATWG HTML, 9.2).
 type ServerEvent struct {
-	ID   string // last id seen, as the standard keeps it
+	ID   string // the last id seen, as the standard defines it
 	Type string // "" = message
 	Data []byte
 }
 
-// EventStream follows a stream and reconnects to it, telling the server the
-// last id it saw. Next may be called by one goroutine at a time.
+// EventStream follows a stream. It reconnects with the last id that it has seen. Only one goroutine
+// at a time may call Next.
 type EventStream struct {
 	events chan ServerEvent
 	failed chan error // one error, then closed
@@ -43,10 +43,9 @@ type EventStream struct {
 	once   sync.Once
 }
 
-// Events opens a stream; the first connection is made before it returns, so a
-// peer without one is an error here. lastID resumes, "" starts where the server
-// likes. The stream ends with ctx, Close, or an answer that a retry cannot
-// mend.
+// Events opens a stream. It makes the first connection before it returns, so a peer without a
+// stream gives an error here. lastID resumes; with "" the server chooses the start. The stream ends
+// with ctx, with Close, or with an answer that a retry cannot change.
 func (c *Client) Events(ctx context.Context, path string, query url.Values, lastID string) (*EventStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &follower{client: c, path: path, query: query, lastID: lastID, retry: sseRetry}
@@ -66,8 +65,8 @@ func (c *Client) Events(ctx context.Context, path string, query url.Values, last
 	return s, nil
 }
 
-// Next returns the next event. After the end it returns the error that ended
-// the stream, UNAVAILABLE when that was Close.
+// Next returns the next event. After the end it returns the error that ended the stream, or
+// UNAVAILABLE after Close.
 func (s *EventStream) Next(ctx context.Context) (ServerEvent, error) {
 	select {
 	case e := <-s.events:
@@ -89,7 +88,7 @@ func (s *EventStream) Close() error {
 	return nil
 }
 
-// follower is the reading side's state, owned by one goroutine.
+// follower is the state of the reading side; one goroutine uses it.
 type follower struct {
 	client *Client
 	path   string

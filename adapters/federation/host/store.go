@@ -17,8 +17,8 @@ import (
 // appID marks the file of a registry: "AFED".
 const appID = 0x41464544
 
-// migrations are the schema, for SQLite and PostgreSQL alike. A session that was
-// evicted stays for a day, so that its box hears why.
+// migrations are the schema, for both SQLite and PostgreSQL. An evicted session stays for a day, so
+// that its box can learn why.
 func migrations() []string {
 	return []string{`
 CREATE TABLE federation_sessions (
@@ -52,7 +52,7 @@ type store interface {
 	close() error
 }
 
-// tx is a transaction whose queries are put into the database's words.
+// tx is a transaction that adapts queries to the database's SQL dialect.
 type tx struct {
 	*sql.Tx
 	words func(string) string
@@ -78,8 +78,8 @@ func (t tx) rows(query string, args ...any) (*sql.Rows, error) {
 // file is SQLite.
 type file struct{ db *sqlite.DB }
 
-// openFile opens SQLite. After a power failure the newest changes may be missing: a box
-// whose session is lost registers again.
+// openFile opens SQLite. After a power failure the newest changes may be missing. That is
+// acceptable: a box whose session is lost registers again.
 func openFile(ctx context.Context, path string) (store, error) {
 	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: appID, Migrations: migrations(), Relaxed: true})
 	if err != nil {
@@ -121,8 +121,8 @@ func openServer(ctx context.Context, conninfo string) (store, error) {
 	return s, nil
 }
 
-// migrate makes the tables once; several hosts may start together, so one at a
-// time looks (pg_advisory_xact_lock).
+// migrate creates the tables once. Several hosts may start at the same time, so only one at a time
+// does this (pg_advisory_xact_lock).
 func (s server) migrate(ctx context.Context) error {
 	return s.write(ctx, func(t tx) error {
 		if _, err := t.exec(fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", appID)); err != nil {
