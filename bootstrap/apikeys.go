@@ -15,9 +15,9 @@ type APIKey struct {
 	Key        Secret
 }
 
-// APIKeys reads the keys of the manifest, in the order of their names. A key that
-// cannot be read is a *Failure with ExitPrepare: without it, the one who holds it
-// would be locked out without a word.
+// APIKeys reads the keys of the manifest, in the order of their names. If a key cannot be read, the
+// error is a *Failure with ExitPrepare. Otherwise the holder of that key would be locked out
+// without a message.
 func APIKeys(m *schema.Manifest, getenv func(string) string) ([]APIKey, error) {
 	var keys []APIKey
 	for _, name := range slices.Sorted(maps.Keys(m.API.Keys)) {
@@ -37,8 +37,8 @@ func APIKeys(m *schema.Manifest, getenv func(string) string) ([]APIKey, error) {
 	return keys, nil
 }
 
-// readSecretFile reads a file that an engine or an operator has put there. One that
-// another user could replace is refused: that user would choose the key.
+// readSecretFile reads a file that an engine or an operator has provided. A file that another user
+// could replace is refused, because that user could choose the key.
 func readSecretFile(path string) (string, error) {
 	text, weak, err := safeopen.ReadPrivate(path, maxKey)
 	if err != nil {

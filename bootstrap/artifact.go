@@ -22,7 +22,7 @@ type Artifact struct {
 	Class    string // A service, B command-line tool, C skill server, D bundle
 	Entry    string // path, or glob; a bare name is looked up in PATH
 	Assets   []string
-	Command  []string // argv that must exit 0; empty asks for nothing to run
+	Command  []string // argv that must exit 0; empty: no command is run
 	Timeout  time.Duration
 	Required bool
 	Feature  string // what asks for it; empty when the manifest does itself
@@ -65,7 +65,7 @@ type ArtifactOutcome string
 const (
 	ArtifactPassed      ArtifactOutcome = "passed"
 	ArtifactMissing     ArtifactOutcome = "missing"      // entry or asset is not there
-	ArtifactFailed      ArtifactOutcome = "failed"       // it is there and does not run
+	ArtifactFailed      ArtifactOutcome = "failed"       // it exists but does not run
 	ArtifactNotPackaged ArtifactOutcome = "not-packaged" // the image was built without it
 )
 
@@ -76,7 +76,7 @@ type ArtifactResult struct {
 	Required   bool            `json:"required"`
 	Feature    string          `json:"feature,omitempty"`
 	Outcome    ArtifactOutcome `json:"outcome"`
-	Path       string          `json:"path,omitempty"` // what was found, or looked for
+	Path       string          `json:"path,omitempty"` // the path that was found, or the one that was searched
 	Reason     string          `json:"reason,omitempty"`
 	DurationMS float64         `json:"duration_ms"`
 }
@@ -152,8 +152,8 @@ func firstPlaceholder(a Artifact) string {
 	return ""
 }
 
-// entry finds the entry point, where there is one. A command-line tool must be
-// executable; anything else may be a script that an interpreter reads.
+// entry finds the entry point, if there is one. A command-line tool must be executable; other files
+// may be scripts for an interpreter.
 func (p Prober) entry(a Artifact) (string, error) {
 	if a.Entry == "" {
 		return "", nil
@@ -180,8 +180,8 @@ func (p Prober) locate(what string) (string, error) {
 	return p.Roots.lookPath(what, p.Env)
 }
 
-// find returns the first existing path for a path or glob. Below a prefix the
-// box's own tree comes first; what is not there may be the machine's.
+// find returns the first existing path for a path or glob. With a root prefix, the box's own tree
+// is searched first, then the machine's.
 func (p Prober) find(pattern string) (string, error) {
 	candidates := []string{p.Roots.Path(pattern)}
 	if p.Roots.Prefix != "" && !strings.HasPrefix(pattern, "/opt/agentbox/") {
@@ -199,8 +199,8 @@ func (p Prober) find(pattern string) (string, error) {
 	return "", fmt.Errorf("%s does not exist", candidates[0])
 }
 
-// lookPath finds a bare name in the PATH of env. Below a prefix the box's own
-// directories come first; what is not there may be the machine's.
+// lookPath finds a bare name in the PATH of env. With a root prefix, the box's own directories are
+// searched first, then the machine's.
 func (r Roots) lookPath(name string, env []string) (string, error) {
 	path := ""
 	for _, kv := range env {
@@ -226,7 +226,7 @@ func (r Roots) lookPath(name string, env []string) (string, error) {
 	return "", fmt.Errorf("%s is not in PATH (%s)", name, path)
 }
 
-// maxProbeOutput is what is kept of a failing command, for its reason.
+// maxProbeOutput is how much of a failing command's output is kept for the reason.
 const maxProbeOutput = 2048
 
 // run runs the command. The runner is given its timeout, and a little more to
@@ -297,8 +297,8 @@ func probeArtifacts(ctx context.Context, b *Boot) (Outcome, error) {
 	return b.concludeArtifacts(results, outcome)
 }
 
-// concludeArtifacts publishes each result; the first required one that is not
-// there gives the failure its name, all of them its reason.
+// concludeArtifacts publishes each result. The first missing required artifact gives the failure
+// its name, and all of them give its reason.
 func (b *Boot) concludeArtifacts(results []ArtifactResult, outcome Outcome) (Outcome, error) {
 	var missing []string
 	first := ""

@@ -15,8 +15,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Starter starts programs. Start returns as soon as it has taken the specs;
-// started is closed when every wave has been started.
+// Starter starts programs. Start returns as soon as it has accepted the specs. started is closed
+// when every wave was started.
 type Starter interface {
 	Start(ctx context.Context, specs []program.Spec) (started <-chan struct{}, err error)
 }
@@ -44,14 +44,14 @@ type Config struct {
 	Runner   Runner
 	Starter  Starter
 	Programs program.Reader
-	// Identity nil means that this build has none: phase 3 says so.
+	// Identity nil means that this build has no identity: phase 3 reports that.
 	Identity IdentityPreparer
 	// KeyKnown is called once, in phase 2, with the management key.
 	KeyKnown func(Secret)
 	// Sealed is called when the seal fires.
 	Sealed func(Sentinel)
-	// Resolved is called at the end of phase 0 and may refuse what it sees:
-	// adapters that cannot be resolved, a bad authentication mode.
+	// Resolved is called at the end of phase 0. It may refuse the manifest, for example if adapters
+	// cannot be resolved or the authentication mode is wrong.
 	Resolved func(*schema.Manifest, *plan.Plan) error
 }
 
@@ -103,7 +103,7 @@ var phases = []Phase{
 	{Number: 10, Name: "seal", Run: seal},
 }
 
-// New prepares a boot; nothing happens yet.
+// New prepares a boot and does not begin it.
 func New(cfg Config) *Boot {
 	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
 	b.loaded.Store(&Loaded{Manifest: new(schema.Manifest), Document: new(schema.Document), Plan: new(plan.Plan)})
@@ -134,28 +134,27 @@ func (b *Boot) Load(ctx context.Context) error {
 // seal has been given up, or with the *Failure of the first phase that failed.
 func (b *Boot) Run(ctx context.Context) error { return b.runPhases(ctx, phases[1:]) }
 
-// Wait returns when nothing of the boot runs any more, which the end of Run's
-// context brings about.
+// Wait returns when no goroutine of the boot is left. The end of Run's context ends them.
 func (b *Boot) Wait() { b.background.Wait() }
 
 // Current is the manifest in force with everything that follows from it. Its
 // fields are empty, but not nil, before the end of Load.
 func (b *Boot) Current() *Loaded { return b.loaded.Load() }
 
-// Manifest is that of Current.
+// Manifest is the manifest of Current.
 func (b *Boot) Manifest() *schema.Manifest { return b.Current().Manifest }
 
-// Document is that of Current: the manifest as text with positions.
+// Document is the document of Current: the manifest as text with positions.
 func (b *Boot) Document() *schema.Document { return b.Current().Document }
 
-// Plan is that of Current.
+// Plan is the plan of Current.
 func (b *Boot) Plan() *plan.Plan { return b.Current().Plan }
 
-// Checksum is that of Current: "sha256:" and the digest of the file's bytes.
+// Checksum is the checksum of Current: "sha256:" and the digest of the file's bytes.
 func (b *Boot) Checksum() string { return b.Current().Checksum }
 
-// Adopt makes what Read returned the manifest in force: an apply does so once
-// its programs run. The roots and artifacts stay those of the boot.
+// Adopt makes the result of Read the manifest in force: an apply calls it when its programs run.
+// The roots and artifacts stay those of the boot.
 func (b *Boot) Adopt(l *Loaded) { b.loaded.Store(l) }
 
 func (b *Boot) agentbox() bool { return b.Current().Plan.Profile == "agentbox" }
@@ -237,7 +236,7 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	return done(), nil
 }
 
-// sealTimeout is that of the environment, else of the manifest.
+// sealTimeout is the seal timeout of the environment, otherwise of the manifest.
 func (b *Boot) sealTimeout() time.Duration {
 	if text := b.getenv("BOOTSTRAP_SEAL_TIMEOUT"); text != "" {
 		if _, err := strconv.Atoi(text); err == nil {
@@ -274,8 +273,7 @@ func (b *Boot) setUnsealed(reason string) {
 	b.endRecording()
 }
 
-// endRecording ends the record of the boot with what has happened so far. The caller
-// holds mu.
+// endRecording ends the record of the boot in its present state. The caller holds mu.
 func (b *Boot) endRecording() {
 	if b.recorder != nil { // phase 9 made it
 		b.recorder.finish(b.cfg.Bus.Seq())
@@ -302,7 +300,7 @@ func (b *Boot) Sealed() (s Sentinel, took time.Duration, ok bool) {
 	return *b.seal, b.elapsed, true
 }
 
-// GivenUp says why the box was not sealed in time; empty unless that happened.
+// GivenUp says why the box was not sealed in time. Otherwise it is empty.
 func (b *Boot) GivenUp() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -321,7 +319,7 @@ func (b *Boot) Runs() []Run {
 	return r.Runs()
 }
 
-// Roots are the roots; after Load with what the manifest says of them.
+// Roots are the roots; after Load, with the values of the manifest.
 func (b *Boot) Roots() Roots { return b.cfg.Roots }
 
 // ManagementKey is the management key; empty before phase 2, and in a plain

@@ -13,10 +13,10 @@ import (
 // boxIDPattern is what the file of the box id may hold.
 var boxIDPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`) })
 
-// BoxID is the name of the box where it has no identity: the content of box-id in
-// the workspace, which the first start makes. It stays the same over restarts as
-// long as the workspace does. A file that holds no id is an error and is never
-// replaced: events that were recorded under the old id are kept elsewhere.
+// BoxID is the name of a box without an identity: the content of box-id in the workspace, which the
+// first start creates. It stays the same over restarts as long as the workspace exists. A file
+// without a valid id is an error and is never replaced, because other systems may hold events under
+// the old id.
 func BoxID(p *Policy, r Roots) (string, error) {
 	path := filepath.Join(r.Workspace, "box-id")
 	id, err := readBoxID(p, path)

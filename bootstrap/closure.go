@@ -9,7 +9,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-// RuntimeClosure is what is known of the image and of the boot, as one value.
+// RuntimeClosure holds the facts about the image and the boot in one value.
 type RuntimeClosure struct {
 	ManifestChecksum string           `json:"manifest_checksum"`
 	Valid            bool             `json:"valid"` // every required artifact passed
@@ -38,8 +38,7 @@ func (b *Boot) prober() Prober {
 	return Prober{Runner: b.cfg.Runner, Roots: b.cfg.Roots, Env: b.probeEnvironment()}
 }
 
-// probeEnvironment is what probe commands run with: where things are, and no
-// secret.
+// probeEnvironment is the environment of probe commands: paths, but no secrets.
 func (b *Boot) probeEnvironment() []string {
 	env := []string{"PATH=" + b.path(), "HOME=" + b.cfg.Roots.Workspace}
 	for name, value := range b.cfg.Roots.Environment() {
@@ -55,9 +54,9 @@ func (b *Boot) path() string {
 	return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-// closures is phase 6: what the features of the catalogue start must be in the
-// image. Programs of the manifest itself are the operator's: theirs go FATAL
-// with a reason, and the box lives.
+// closures is phase 6: everything that the catalogue's features start must be in the image. The
+// manifest's own programs are not checked, because they are the operator's: a missing one becomes
+// FATAL with a reason, and the box keeps running.
 func closures(_ context.Context, b *Boot) (Outcome, error) {
 	var missing []string
 	first := ""

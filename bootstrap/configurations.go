@@ -8,14 +8,13 @@ import (
 	"slices"
 )
 
-// maxConfiguration bounds what is kept of a file that is written over.
+// maxConfiguration limits how much of an overwritten file is kept.
 const maxConfiguration = 1 << 20
 
-// WriteConfigurations writes the files that programs of the catalogue read and
-// that follow from the manifest, before those programs start: one of them that
-// starts without its file would run with its own defaults. undo puts back
-// what was there before, for an apply that is taken back; after an error that has
-// been done.
+// WriteConfigurations writes the files that are derived from the manifest for programs of the
+// catalogue. It must run before those programs start: without its file, a program would use its own
+// defaults. undo restores the old files if an apply is undone. After an error, they are already
+// restored.
 func (b *Boot) WriteConfigurations(l *Loaded) (undo func() error, err error) {
 	var back []func() error
 	undo = func() error {
@@ -46,7 +45,7 @@ func (b *Boot) WriteConfigurations(l *Loaded) (undo func() error, err error) {
 	return undo, nil
 }
 
-// restorer returns what makes the file at path what it is now.
+// restorer returns a function that restores the present file at path.
 func (b *Boot) restorer(path string) func() error {
 	content, info, err := b.policy.ReadFile(path, maxConfiguration)
 	return func() error {
@@ -63,8 +62,8 @@ func (b *Boot) restorer(path string) func() error {
 	}
 }
 
-// OwnKeys are the public keys of the box and its operator, as 64 hexadecimal
-// digits; the box's is there once phase 3 is over.
+// OwnKeys are the public keys of the box and its operator, as 64 hexadecimal digits. The box's key
+// is included after phase 3.
 func (b *Boot) OwnKeys() []string { return b.ownKeys(b.Current()) }
 
 // ownKeys are the public keys of the box and its operator.

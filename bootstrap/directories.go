@@ -12,9 +12,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// immutableRoot tries to write into the image. That must not work. A plain
-// container is asked only where AGENTBOX_STRICT_IMMUTABLE wants it, and its root
-// directory stands for an image that has no /opt/agentbox.
+// immutableRoot tries to write into the image, which must fail. In a plain container it does so
+// only if AGENTBOX_STRICT_IMMUTABLE is set. Without /opt/agentbox in the image, it tries the root
+// directory.
 func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
 	dir := b.cfg.Roots.Image
 	if !b.agentbox() {

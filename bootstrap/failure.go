@@ -1,10 +1,10 @@
-// Package bootstrap owns what happens between being exec'ed and the box being
-// sealed: the table of phases and its runner, where files may be written, the
-// artifact probes, the seal, the boot timeline and the termination report.
+// Package bootstrap covers the time from the exec of agentinit until the box is sealed: the table
+// of phases and its runner, where files may be written, the artifact probes, the seal, the boot
+// timeline and the termination report.
 //
-// Boot realises the image, it never builds it: nothing is downloaded, installed
-// or compiled here. The package never starts, stops or signals a process
-// itself: commands run through Runner and programs start through Starter.
+// A boot uses the image and never changes it: it downloads, installs and compiles nothing. The
+// package never starts, stops or signals a process itself: commands run through Runner, and
+// programs start through Starter.
 package bootstrap
 
 import (
@@ -15,9 +15,9 @@ import (
 // Code is an exit status of agentinit.
 type Code int
 
-// The exit statuses. Besides these: the status of the essential program that
-// ended the box, or of one with on_fatal = "shutdown" (there 1 for 0), 128 + n
-// for a signal, and in init mode whatever the child's was.
+// The exit statuses. Others are possible: the status of the essential program that ended the box,
+// or of one with on_fatal = "shutdown" (1 instead of 0), 128 + n for a signal, and in init mode the
+// status of the child.
 const (
 	ExitOK               Code = 0
 	ExitInternal         Code = 1
@@ -69,8 +69,7 @@ func (f *Failure) Error() string {
 	return text
 }
 
-// Summary is Error without the findings of a manifest, each of which is told by
-// itself.
+// Summary is Error without the findings of a manifest, which are reported one by one.
 func (f *Failure) Summary() string {
 	var findings Findings
 	if errors.As(f.Err, &findings) {
@@ -79,7 +78,7 @@ func (f *Failure) Summary() string {
 	return f.Error()
 }
 
-// Unwrap returns what is underneath.
+// Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
 // fail makes a failure.
@@ -87,8 +86,8 @@ func fail(code Code, err error, format string, args ...any) *Failure {
 	return &Failure{Code: code, Reason: fmt.Sprintf(format, args...), Err: err}
 }
 
-// ExitCode is the exit status that an error asks for: that of the Failure in
-// it, else ExitInternal; ExitOK for nil.
+// ExitCode is the exit status for an error: that of the Failure in it, otherwise ExitInternal;
+// ExitOK for nil.
 func ExitCode(err error) Code {
 	if err == nil {
 		return ExitOK

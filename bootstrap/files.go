@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// errInvalid is what fsync says of something that cannot be synced (fsync(2)).
+// errInvalid is fsync's error for a file that cannot be synced (fsync(2)).
 const errInvalid = syscall.EINVAL
 
 // randomHex returns 2n hexadecimal digits of randomness.

@@ -21,7 +21,7 @@ const (
 	minKey = 16
 )
 
-// KeySource says where the management key came from.
+// KeySource says from where the management key comes.
 type KeySource string
 
 // The sources of a management key.
@@ -31,9 +31,9 @@ const (
 	KeyGenerated       KeySource = "generated"
 )
 
-// ManagementKey returns the management key: that of the environment unless it
-// is unset, blank or the placeholder, else the one in the file, else a new one
-// that is written there. note is something to warn about, or empty.
+// ManagementKey returns the management key: that of the environment unless it is unset, blank or
+// the placeholder, otherwise the one in the file, otherwise a new one that is written there. note
+// is a warning, or empty.
 func ManagementKey(p *Policy, r Roots, getenv func(string) string) (key Secret, from KeySource, note string, err error) {
 	env := strings.TrimSpace(getenv("MANAGEMENT_API_KEY"))
 	if env != "" && env != KeyPlaceholder {
@@ -49,8 +49,7 @@ func ManagementKey(p *Policy, r Roots, getenv func(string) string) (key Secret, 
 	return createKey(p, r.ManagementKey())
 }
 
-// createKey makes the file. When another box on the same volume was faster, its
-// key is the one that holds.
+// createKey creates the file. If another box on the same volume was faster, its key is used.
 func createKey(p *Policy, path string) (Secret, KeySource, string, error) {
 	if err := p.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return Secret{}, "", "", err
@@ -64,11 +63,10 @@ func createKey(p *Policy, path string) (Secret, KeySource, string, error) {
 	return NewSecret(key), KeyGenerated, "", err
 }
 
-// readKey reads the file. One that does not hold a key is an error and never
-// replaced: the key in it may be known elsewhere. One that others may read is
-// closed to them; volumes with a fsGroup come back open at each start, so that
-// is no reason to refuse, but a key that everyone can read and that we cannot
-// close is.
+// readKey reads the file. A file without a valid key is an error and is never replaced, because its
+// key may be in use elsewhere. If others may read the file, readKey removes their rights. Volumes
+// with an fsGroup are readable again at each start, so that alone is no error. A key that everyone
+// can read, and whose mode cannot be changed, is an error.
 func readKey(p *Policy, path string) (Secret, string, error) {
 	data, info, err := p.ReadFile(path, maxKey)
 	if err != nil {
@@ -121,10 +119,10 @@ func closeToOthers(p *Policy, path string) error {
 // ErrKeyElsewhere means that the management key is not agentinit's to change.
 var ErrKeyElsewhere = errors.New("the management key comes from MANAGEMENT_API_KEY: change it there, and start once with the former one in MANAGEMENT_API_KEY_PREVIOUS")
 
-// RotateManagementKey makes a new management key where the key lies in a file.
-// reseal encrypts with the new key what was encrypted with the old one. It comes
-// first: after a crash the boot finds both keys. KeyKnown is called with the new
-// key. Programs that were given the old key keep it until they restart.
+// RotateManagementKey makes a new management key if the key is in a file. reseal encrypts with the
+// new key what the old one has encrypted. It runs first: after a crash the boot finds both keys.
+// KeyKnown is called with the new key. Programs that were given the old key keep it until they
+// restart.
 func (b *Boot) RotateManagementKey(reseal func(next Secret) error) error {
 	old := b.ManagementKey()
 	path, next := b.cfg.Roots.ManagementKey(), NewSecret(randomHex(32))

@@ -46,8 +46,8 @@ type Loaded struct {
 	Specs    []program.Spec
 	Checksum string // of the bytes of the file
 	Warnings []schema.Finding
-	// Replaceable says why another user could put another manifest in the place of
-	// this one, which then has to be root's all the same; "" if none can.
+	// Replaceable says why another user could put another manifest in the place of this one, although
+	// such a manifest would still have to belong to root; "" if none can.
 	Replaceable string
 }
 
@@ -58,8 +58,8 @@ func (b *Boot) ManifestFile() string {
 	return cmp.Or(b.cfg.ManifestFile, b.getenv("AGENTBOX_CONFIG"), b.cfg.Roots.Manifest)
 }
 
-// Read reads the manifest and resolves it, changing nothing: it serves an apply
-// as well as the boot. The error holds Findings when the manifest is at fault.
+// Read reads and resolves the manifest and changes nothing, so it is used for the boot and for an
+// apply. If the manifest is wrong, the error holds Findings.
 func (b *Boot) Read() (*Loaded, error) {
 	path := b.ManifestFile()
 	text, weak, err := safeopen.ReadPrivate(path, maxManifest)
@@ -86,16 +86,15 @@ func unreadable(path string, err error) schema.Finding {
 	return f
 }
 
-// Reread is Read for an apply. A manifest that says nothing of programs is refused
-// while the box runs some: an empty file or the head of one is what a torn write
-// leaves, and it must not stop everything. To stop them all on purpose, write
-// enabled = false, or ask for it.
+// Reread is Read for an apply. While the box runs programs, a manifest without programs is refused:
+// an incomplete write leaves an empty or short file, which must not stop everything. To stop all
+// programs on purpose, set enabled = false, or use a stop request.
 func (b *Boot) Reread() (*Loaded, error) {
 	l, err := b.Read()
 	if err != nil {
 		return nil, err
 	}
-	ours := 0 // what the command line asks for stays whatever the file says
+	ours := 0 // programs of the command line, which no manifest removes
 	if len(b.cfg.Main) > 0 {
 		ours = 1
 	}
@@ -211,7 +210,7 @@ func readEnvFile(path, user string, users *Users) ([]byte, error) {
 	return text, err
 }
 
-// defaultSocket is where agentctl looks without being told.
+// defaultSocket is the path that agentctl uses by default.
 const defaultSocket = defaultRuntime + "/agentinit.sock"
 
 // environment is agentinit's own, with the control socket, the roots and the management key of an
@@ -219,7 +218,7 @@ const defaultSocket = defaultRuntime + "/agentinit.sock"
 // that asks for it must not be a program with a missing variable.
 func (b *Boot) environment(m *schema.Manifest, doc *schema.Document) map[string]string {
 	env := maps.Clone(b.env)
-	// Whatever our own environment says, a program's agentctl means this box.
+	// Whatever agentinit's own environment contains, a program's agentctl must use this box.
 	delete(env, "AGENTCTL_SOCKET")
 	if socket := b.cfg.Roots.Socket(m); socket != defaultSocket {
 		env["AGENTCTL_SOCKET"] = socket
@@ -266,8 +265,8 @@ var ownSections = []string{
 	"supervisor", "bootstrap", "artifacts", "adapters", "slots", "api", "templates", "federation", "observability",
 }
 
-// AtNextBoot names the keys in which a manifest differs from the one that was
-// booted and that hold from the next boot on. The phase load must be over.
+// AtNextBoot names the changed keys of a manifest that take effect only at the next boot. The phase
+// load must be over.
 func (b *Boot) AtNextBoot(l *Loaded) []string {
 	return schema.Difference(b.booted.Manifest, l.Manifest, ownSections...)
 }

@@ -64,8 +64,8 @@ func capabilityList(mask uint64) []string {
 	return out
 }
 
-// Reality reads what is actual in this box. The zero value of a field is left
-// out of the comparison where Declared promises nothing about it.
+// Reality reads the present values in this box. A zero field is not compared if Declared does not
+// set it either.
 type Reality struct {
 	StatusFile string                   // /proc/self/status
 	Root       string                   // the directory whose file system should be read-only
@@ -116,8 +116,8 @@ func (r Reality) security(unknown map[string]string) *Security {
 	return s
 }
 
-// MountFaults lists the mount requirements that are not met and why, for
-// Reality.Mounts. One that has not been looked at is no fault.
+// MountFaults lists the unmet mount requirements with reasons, for Reality.Mounts. A mount that was
+// not checked yet is not a fault.
 func (r *Readiness) MountFaults() map[string]string {
 	faults := make(map[string]string)
 	for _, q := range r.Verdict().Missing {

@@ -13,8 +13,8 @@ import (
 const (
 	anonymousBurst  = 20
 	anonymousPerSec = 20
-	// anonymousAddresses bounds how many addresses are remembered; beyond it the
-	// table starts anew, which forgives rather than grows.
+	// anonymousAddresses bounds how many addresses are remembered. Above that, the table is
+	// cleared, which allows some more requests but bounds the memory.
 	anonymousAddresses = 4096
 )
 
@@ -22,9 +22,9 @@ func newAnonymous() *rate.Callers {
 	return rate.NewCallers(rate.Limit{PerSecond: anonymousPerSec, Burst: anonymousBurst}, anonymousAddresses)
 }
 
-// limitAnonymous bounds how often a handler that needs no credential is asked
-// from one address. A caller with a valid key is let through all the same: a
-// program of the box must not shut out the operator who shares its address.
+// limitAnonymous limits how often one address may call a handler without a credential. A caller
+// with a valid key is always admitted: a program of the box must not block the operator who has the
+// same address.
 func (s *Server) limitAnonymous(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hasBearer(r) {
@@ -45,9 +45,9 @@ func (s *Server) tooMany(w http.ResponseWriter) {
 	retryProblem(w, http.StatusTooManyRequests, codeRateLimited, 1, "too many requests without a valid credential from this address")
 }
 
-// bucketOf is what an address is counted by. Who has one address of an IPv6
-// network has 2^64 (RFC 6177): they count as one. A peer without an address,
-// that of a unix socket, is counted by whatever it is called.
+// bucketOf is the key under which an address is counted. An owner of one address of an IPv6 network
+// has 2^64 of them (RFC 6177), so they count as one. A peer without an address, as on a unix
+// socket, is counted by its text.
 func bucketOf(address string) string {
 	a, err := netip.ParseAddr(address)
 	if err != nil || a.Is4() {

@@ -16,8 +16,8 @@ import (
 // DriftCycle is the time between two comparisons of contract and reality.
 const DriftCycle = 60 * time.Second
 
-// Declared is what the manifest and the generated security profile promise. A
-// nil pointer or empty field promises nothing and is not compared.
+// Declared is what the manifest and the generated security profile promise. A nil pointer or empty
+// field is not compared.
 type Declared struct {
 	MetricsAddress string    // host:port; empty when the listener is off
 	Profile        *Security // nil: no profile was declared
@@ -25,8 +25,8 @@ type Declared struct {
 	Enforce        bool
 	WritableMounts []string
 	ImageRef       string
-	// Environment names variables whose value the manifest decides; a different
-	// value at run time is drift.
+	// Environment names the variables whose value the manifest sets. A different value at run time
+	// is drift.
 	Environment map[string]string
 }
 
@@ -41,16 +41,16 @@ type Security struct {
 type Actual struct {
 	MetricsAddress string // where the listener is bound; empty when it is not
 	Security       *Security
-	// Mounts says for each declared mount why it is not writable; empty when it is.
+	// Mounts says for each declared mount why it is not writable; empty means that it is.
 	Mounts      map[string]string
 	ImageRef    string
 	Environment map[string]string
-	// Unknown says for each surface why it could not be read; it is then not
-	// compared: not knowing is no drift.
+	// Unknown says for each surface why it could not be read. It is then not compared: an unknown
+	// value is not drift.
 	Unknown map[string]string
 }
 
-// DriftSeverity says what a drift does to the box.
+// DriftSeverity says what a drift means for the box.
 type DriftSeverity string
 
 // The severities of a drift.
@@ -122,8 +122,8 @@ func compareSecurity(want Declared, is Security, add func(surface, kind, expecte
 	}
 }
 
-// samePort compares the ports alone: the kernel may name the wildcard host
-// 0.0.0.0 or [::]. Port 0 is any port.
+// samePort compares only the ports, because the kernel may show the wildcard host as 0.0.0.0 or
+// [::]. Port 0 fits any port.
 func samePort(declared, bound string) bool {
 	_, want, errWant := net.SplitHostPort(declared)
 	_, got, errGot := net.SplitHostPort(bound)

@@ -24,7 +24,7 @@ type AdapterState struct {
 	Lost map[string]uint64 `json:"lost,omitempty"`
 }
 
-// Build says what is running.
+// Build identifies the running version.
 type Build struct {
 	Version          string `json:"version"`
 	ImageHash        string `json:"image_hash"`
@@ -50,7 +50,7 @@ type Health struct {
 	Note          string              `json:"note"`
 }
 
-// HealthNote tells automation to look elsewhere.
+// HealthNote tells automation which endpoints to use instead.
 const HealthNote = "for people; automation reads /livez and /ready"
 
 // Facts are what NewHealth judges.
@@ -66,9 +66,8 @@ type Facts struct {
 	Build     Build
 }
 
-// NewHealth judges the facts: each program in FATAL, slot that is neither
-// healthy nor off, drift and listener that is not bound counts as degraded, and
-// so does a box that is not ready.
+// NewHealth judges the facts. The box is degraded if it is not ready, or if any program is FATAL, a
+// slot is neither healthy nor off, there is drift, or a listener is not bound.
 func NewHealth(f Facts) Health {
 	h := Health{
 		Status: "ok", Uptime: seconds(f.Uptime), Ready: f.Verdict.Ready, Reason: f.Verdict.Reason,

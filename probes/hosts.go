@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// onlyOurNames refuses requests to a host that is none of the box's names. The
-// threat is DNS rebinding: a page of evil.example whose name is made to lead to
-// the box is, for the browser, of one origin with it, and may read what it
-// answers. Such a request carries the page's name as its Host, always a name,
-// never an address. So any address will do: a kubelet asks by the pod's, a
-// client of a published port by the host's, which the box cannot know.
+// onlyOurNames refuses requests for a host that is not one of the box's names. It protects against
+// DNS rebinding. If the name of a page of evil.example is made to point to the box, the browser
+// treats both as one origin, and the page may read the box's answers. Such a request has the page's
+// name as its Host: always a name, never an address. So every address is accepted. A kubelet uses
+// the pod's address, and a client of a published port uses the host's, which the box cannot know.
 //
-// Probes and metrics are asked by service names that the box does not know
-// either. There a name is accepted that cannot be registered in the public DNS.
+// Probes and metrics are also called by service names that the box does not know. For them, a name
+// is accepted if it cannot be registered in the public DNS.
 func (s *Server) onlyOurNames(next http.Handler) http.Handler {
 	refuse := s.metrics.instrument(unmatched, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		// 421 (RFC 9110, 15.5.20): this server does not speak for that host.
+		// 421 (RFC 9110, 15.5.20): this server is not responsible for that host.
 		problem(w, http.StatusMisdirectedRequest, codeValidation,
 			"the Host is none of the box's names; [api].public_urls or MANAGEMENT_API_PUBLIC_URLS lists more", "field", "Host")
 	}))
@@ -44,9 +43,9 @@ func ourNames(configured []string) map[string]bool {
 	return names
 }
 
-// Origin is the origin by which a request has reached the box: a public one of the
-// configuration where the Host is its, else that of the listener itself. nil for a
-// request whose Host is none of the box's, as on the control socket.
+// Origin is the origin that the client of a request has used: a public origin of the configuration
+// if the Host fits, otherwise that of the listener. It is nil if the Host is not one of the box's,
+// as on the control socket.
 func (s *Server) Origin(r *http.Request) *url.URL {
 	if !s.isOurName(hostName(r.Host)) {
 		return nil

@@ -69,7 +69,7 @@ func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 			code := ww.Status
 			switch {
 			case !finished && code == 0:
-				code = http.StatusInternalServerError // it panics through us
+				code = http.StatusInternalServerError // a handler panics; the panic continues after this
 			case code == 0:
 				code = http.StatusOK
 			}

@@ -28,13 +28,13 @@ func connectionLimit(descriptors uint64) int {
 func descriptors() uint64 {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 1024 // what is usual
+		return 1024 // a usual value
 	}
 	return limit.Cur
 }
 
-// acceptAgain is the wait after a connection that could not be accepted, and acceptTold how long
-// such failures are then told of no more.
+// acceptAgain is the wait after a failed accept. acceptTold is how long such failures are then not
+// reported again.
 const (
 	acceptAgain = 50 * time.Millisecond
 	acceptTold  = time.Minute
@@ -49,12 +49,12 @@ type steadyListener struct {
 	polled *polled.Listener // nil for a listener without a descriptor
 
 	// Of the goroutine that accepts.
-	quiet     time.Time // failures are told of again from then on
+	quiet     time.Time // from then on, failures are reported again
 	unwatched time.Time // until then, connections are accepted that cannot be watched
 }
 
-// Steady returns a listener whose Accept fails only once it is closed. failed is told of the
-// first failure, and after a minute again. Only one goroutine may accept.
+// Steady returns a listener whose Accept fails only after Close. failed is called for the first
+// failure, and again after a minute. Only one goroutine may accept.
 func Steady(l net.Listener, failed func(error)) net.Listener {
 	steady := &steadyListener{Listener: l, failed: failed}
 	if socket, ok := l.(polled.Socket); ok {
@@ -114,7 +114,7 @@ type boundedListener struct {
 	last    *boundedConn
 }
 
-// Limits of closing connections to make room.
+// Limits for closing idle connections.
 const (
 	// unread is how long a connection may be idle and yet stay.
 	unread = 200 * time.Millisecond
@@ -144,8 +144,8 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit finds room for b. If that takes too long, the connection that is idle longest
-// goes, whatever it has sent; without any, b is refused.
+// admit finds room for b. If that takes too long, the connection that is idle longest is closed,
+// whatever it has sent. If there is none, b is refused.
 func (l *boundedListener) admit(b *boundedConn) bool {
 	begun := time.Now()
 	for {
@@ -192,15 +192,14 @@ func deferAccept(_, _ string, raw syscall.RawConn) error {
 	})
 }
 
-// socketBuffer bounds what the kernel holds of one connection in each direction, in
-// bytes; it doubles the number (socket(7)). By itself it grows a buffer to megabytes
-// for a client that asks much and reads nothing.
+// socketBuffer bounds how many bytes the kernel holds for one connection in each direction; the
+// kernel doubles the number (socket(7)). Without it, the kernel grows a buffer to megabytes for a
+// client that asks for much and reads nothing.
 const socketBuffer = 128 << 10
 
-// boundMemory bounds how much kernel memory a connection can take, and for how long
-// it can hold answers that it does not read, also after it was closed here
-// (TCP_USER_TIMEOUT, tcp(7)). A kernel that refuses (gVisor knows not all options)
-// serves the connection as it always has.
+// boundMemory bounds the kernel memory of a connection, and for how long unread answers stay there,
+// even after the connection was closed here (TCP_USER_TIMEOUT, tcp(7)). If the kernel refuses an
+// option (gVisor does not have all), the connection works without it.
 func (c *boundedConn) boundMemory() {
 	if c.raw == nil {
 		return
@@ -222,13 +221,13 @@ func rawOf(c net.Conn) syscall.RawConn {
 	return nil
 }
 
-// hasAsked tells whether bytes have come that nobody has read: the reader waits for a
-// processor. A kernel that does not know says no.
+// hasAsked tells whether the kernel has bytes that were not read yet: the reader waits for a
+// processor. It returns false if the kernel cannot tell.
 func (c *boundedConn) hasAsked() (asked bool) {
 	if c.raw == nil {
 		return false
 	}
-	// The error is that of a closed connection, which has asked nothing.
+	// An error means that the connection is closed, and so has no request.
 	_ = c.raw.Control(func(fd uintptr) {
 		n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
 		asked = err == nil && n > 0
@@ -236,8 +235,8 @@ func (c *boundedConn) hasAsked() (asked bool) {
 	return asked
 }
 
-// silent is the connection that is idle longest and may be closed; nil without one. now
-// takes one that may have sent a request.
+// silent is the connection that is idle longest and may be closed; nil if there is none. With now,
+// a connection that may have sent a request is included.
 func (l *boundedListener) silent(now bool) *boundedConn {
 	for c := l.first; c != nil; c = l.first {
 		switch {
@@ -280,7 +279,7 @@ func (l *boundedListener) unlink(c *boundedConn) {
 	c.prev, c.next = nil, nil
 }
 
-// forget makes room of c; calling it again does nothing.
+// forget frees the place of c; a repeated call has no effect.
 func (l *boundedListener) forget(c *boundedConn) {
 	if _, ok := l.conns[c]; !ok {
 		return
@@ -320,8 +319,8 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// begin says that a request is at work; ok is false when there are too many. end must
-// follow in any case.
+// begin records that a request is being served. ok is false if there are too many. end must follow
+// in both cases.
 func (c *boundedConn) begin() (ok bool) {
 	l := c.owner
 	l.mu.Lock()
@@ -359,7 +358,7 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// comeBack is over how many seconds those are spread who are told to come back.
+// comeBack is the number of seconds over which refused clients are spread for their next attempt.
 const comeBack = 5
 
 // bounded keeps a connection from being closed while its handler works. If too many
@@ -373,7 +372,7 @@ func bounded(exempt func(*http.Request) bool, refuse, next http.Handler) http.Ha
 				// It is idle from here on. The kernel resets a connection that is closed with
 				// bytes unread (RFC 1122, 4.2.2.13), and the answer may be lost with it.
 				c.end()
-				_, _ = io.CopyN(io.Discard, r.Body, MaxHeaderBytes) // who sends more is cut off
+				_, _ = io.CopyN(io.Discard, r.Body, MaxHeaderBytes) // a client that sends more is disconnected
 				refuse.ServeHTTP(w, r)
 				return
 			}

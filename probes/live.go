@@ -40,8 +40,8 @@ type flight struct {
 	err  error
 }
 
-// NewLiveness returns a Liveness whose uptime counts from started. A nil pinger
-// is a supervisor that does not exist yet: always alive.
+// NewLiveness returns a Liveness whose uptime counts from started. A nil pinger means that there is
+// no supervisor yet: always alive.
 func NewLiveness(p Pinger, started time.Time) *Liveness {
 	return &Liveness{pinger: p, started: started}
 }
@@ -55,7 +55,7 @@ func (l *Liveness) Check(ctx context.Context) error {
 		return nil
 	}
 	f := l.join()
-	// A bound of our own: a pinger that ignores its context must not hang us.
+	// A separate time limit, because a pinger may ignore its context.
 	ctx, cancel := context.WithTimeoutCause(ctx, PingTimeout, ErrStuck)
 	defer cancel()
 	select {

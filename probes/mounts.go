@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountTimeout bounds one look at a directory: a file system whose server is
-// gone answers late or never.
+// MountTimeout bounds one check of a directory: if the server of a file system does not answer, a
+// check may take for ever.
 const MountTimeout = 2 * time.Second
 
 // notChecked is the reason of a requirement that has not been checked so far.
 const notChecked = "not checked yet"
 
-// MountCheck says why a directory is not present and writable; nil when it is.
-// It may block for ever; callers bound it.
+// MountCheck says why a directory is not present and writable, or nil if it is. It may block for
+// ever; callers limit the wait.
 type MountCheck func(path string) error
 
 // CheckMount is the MountCheck of a real directory. It asks the kernel for
@@ -50,16 +50,16 @@ func unwrapPath(err error) error {
 	return err
 }
 
-// mountProbe looks at one directory with at most one look under way: a hung
-// file system costs one goroutine, however long it hangs.
+// mountProbe checks one directory with at most one check under way. So a hanging file system
+// occupies one goroutine, however long it hangs.
 type mountProbe struct {
 	path    string
 	check   MountCheck
-	pending chan error // of a look that has not answered yet
+	pending chan error // of a check that has not returned yet
 	asked   time.Time
 }
 
-// look returns the outcome, or an error that says how long the answer is due.
+// look returns the result, or an error that says how long the check has been under way.
 func (p *mountProbe) look(ctx context.Context, timeout time.Duration) error {
 	if p.pending == nil {
 		p.pending, p.asked = make(chan error, 1), time.Now()
@@ -78,13 +78,14 @@ func (p *mountProbe) look(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// missingCycle is the time between two looks at a directory that is not there or
-// not writable: the reason in /ready must not outlive its cause.
+// missingCycle is the time between two checks of a directory that is missing or not writable, so
+// that the reason in /ready disappears soon after its cause.
 const missingCycle = 500 * time.Millisecond
 
-// FollowMounts checks the directories at once and then every Cycle, a missing one
-// more often, until ctx ends. It belongs before the seal: a requirement that is added later would let
-// the box be ready without it for a moment. Each has its own goroutine, so one that hangs delays no other.
+// FollowMounts checks the directories at once and then every Cycle, a missing one more often, until
+// ctx ends. It must start before the seal: with a requirement added later, the box could be ready
+// without it for a moment. Each directory has its own goroutine, so one that hangs does not delay
+// the others.
 func (r *Readiness) FollowMounts(ctx context.Context, paths []string, check MountCheck) {
 	done := make(chan struct{})
 	for _, path := range paths {

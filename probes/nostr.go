@@ -29,8 +29,7 @@ type NostrConfig struct {
 	// Names are the host names of the box beside localhost; with the listener's
 	// port they are origins, too.
 	Names []string
-	// TrustedProxies are the peers whose X-Forwarded-Proto and X-Forwarded-Host
-	// are believed.
+	// TrustedProxies are the peers whose X-Forwarded-Proto and X-Forwarded-Host are used.
 	TrustedProxies []netip.Prefix
 	// Role is what the holder of a key may be here; false is a stranger. It must
 	// return from memory, and may be called from any goroutine.
@@ -43,12 +42,11 @@ type Nostr struct {
 	replay nip98.Replay
 }
 
-// NewNostr returns one that remembers no token yet.
+// NewNostr returns a Nostr that remembers no token yet.
 func NewNostr(cfg NostrConfig) *Nostr { return &Nostr{cfg: cfg} }
 
-// Authenticate implements Authenticator. The costly checks come last, and what
-// is remembered belongs to keys that have a role, so that strangers can neither
-// use up the memory nor have bodies kept.
+// Authenticate implements Authenticator. The expensive checks come last, and only keys that have a
+// role are remembered. So strangers cannot use up the memory or make agentinit store bodies.
 func (n *Nostr) Authenticate(r *http.Request) (Principal, error) {
 	now := time.Now()
 	address, err := n.address(r)

@@ -19,7 +19,7 @@ import (
 // keySize is the size of a private key and of an x-only public key (BIP-340).
 const keySize = 32
 
-// redacted stands for a private key wherever it would be printed.
+// redacted is printed instead of a private key.
 const redacted = "[redacted]"
 
 // ErrNotAKey means that a text or some bytes are no secp256k1 key. It never
@@ -30,8 +30,8 @@ var ErrNotAKey = errors.New("not a secp256k1 key")
 // digits, the form of NIP-01. Make one with ParsePublicKey.
 type PublicKey string
 
-// ParsePublicKey reads 64 hexadecimal digits, an npub (NIP-19) or a did:nostr
-// name. It refuses what is no point of the curve.
+// ParsePublicKey reads 64 hexadecimal digits, an npub (NIP-19) or a did:nostr name. It refuses a
+// value that is not a point of the curve.
 func ParsePublicKey(text string) (PublicKey, error) {
 	const did = "did:nostr:"
 	if len(text) > len(did) && text[:len(did)] == did {
@@ -98,8 +98,8 @@ func (p PublicKey) DID() string { return "did:nostr:" + string(p) }
 // String is the 64 hexadecimal digits.
 func (p PublicKey) String() string { return string(p) }
 
-// Key is a private key. Whatever formats or marshals it gives [redacted]; Nsec is
-// the one way to read it. A Key is immutable and may be used by any goroutine.
+// Key is a private key. Formatting or marshalling it gives [redacted]; only Nsec returns it. A Key
+// is immutable and may be used by any goroutine.
 type Key struct {
 	private *btcec.PrivateKey
 	public  PublicKey
@@ -169,8 +169,8 @@ func (k *Key) bytes() []byte {
 	return raw[:]
 }
 
-// Sign fills in the event's public key, id and signature (NIP-01). CreatedAt is
-// left alone: signing the same event again gives the same id.
+// Sign fills in the event's public key, id and signature (NIP-01). It does not change CreatedAt, so
+// signing the same event again gives the same id.
 func (k *Key) Sign(e *nostr.Event) error {
 	if e.Tags == nil {
 		e.Tags = nostr.Tags{} // null is no tag list

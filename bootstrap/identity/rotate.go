@@ -96,9 +96,8 @@ func (s *Store) archive() error {
 	return nil
 }
 
-// renamePod gives the pod directory its new name and leaves a relative link at
-// the old one. It does nothing where there is no directory of the old name, or
-// one of the new name already.
+// renamePod renames the pod directory and leaves a relative link under the old name. If there is no
+// directory of the old name, or one of the new name already exists, it does nothing.
 func (s *Store) renamePod(from, to string) error {
 	if from == to || !isPodName(from) {
 		return nil

@@ -26,8 +26,8 @@ import (
 //	36      32    public key, x-only
 //	68      48    AES-256-GCM: private key and tag
 //
-// The public key is in the file so that it can be opened when the identity file,
-// which lies on another volume, is gone.
+// The file contains the public key, so that it can be opened even if the identity file, which is on
+// another volume, is missing.
 const (
 	magic      = "AGK2"
 	kdfScrypt  = 1
@@ -42,8 +42,8 @@ const (
 // is normally 32 random bytes, for which any cost would do.
 const defaultLog2N, costR, costP = 15, 8, 1
 
-// Bounds of the cost that is read: 256 MiB at most, or a planted file could end
-// PID 1 for want of memory.
+// Limits for the cost that is read: at most 256 MiB. Otherwise a planted file could make PID 1 run
+// out of memory.
 const maxLog2N, maxR, maxP = 18, 8, 4
 
 // Version 1, which is only read: nonce, tag, ciphertext; the key is derived with
@@ -54,10 +54,10 @@ const (
 	v1MinSalt    = 8
 )
 
-// Refusals of open. Neither says anything of the key.
+// Refusals of open. They reveal nothing about the key.
 var (
-	// ErrWrongKey: the management key is another one, or the file was changed;
-	// the two cannot be told apart.
+	// ErrWrongKey: the management key is a different one, or the file was changed. The two cases
+	// cannot be told apart.
 	ErrWrongKey = errors.New("wrong management key, or the file was tampered with")
 	// ErrNotSealed: the file is no encrypted key of version 1 or 2.
 	ErrNotSealed = errors.New("not an encrypted key file of version 1 or 2")
@@ -85,8 +85,8 @@ func sealKey(k *Key, managementKey string, log2N byte) ([]byte, error) {
 
 func nonceOf(header []byte) []byte { return header[headerSize-keySize-nonceSize : headerSize-keySize] }
 
-// openKey decrypts what sealKey, or an older runtime, wrote. salt is that of
-// version 1. The key that comes out is checked against the public key of the file.
+// openKey decrypts the output of sealKey or of an older runtime. salt is the salt of version 1. The
+// decrypted key is checked against the public key in the file.
 func openKey(sealed, salt []byte, managementKey string) (k *Key, version int, err error) {
 	var raw []byte
 	if bytes.HasPrefix(sealed, []byte(magic)) {

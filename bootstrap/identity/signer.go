@@ -17,14 +17,13 @@ func NewSigner(k *Key) *Signer {
 	return s
 }
 
-// Key is the key in force. Who signs several things that belong together takes
-// it once.
+// Key is the present key. To sign several things that belong together, call Key only once.
 func (s *Signer) Key() *Key { return s.key.Load() }
 
 // Replace puts another key in force.
 func (s *Signer) Replace(k *Key) { s.key.Store(k) }
 
-// Public, Sign, Encrypt and Decrypt are those of the key in force.
+// Public, Sign, Encrypt and Decrypt use the present key.
 
 func (s *Signer) Public() PublicKey                                 { return s.Key().Public() }
 func (s *Signer) Sign(e *nostr.Event) error                         { return s.Key().Sign(e) }

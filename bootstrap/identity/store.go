@@ -48,12 +48,11 @@ type Config struct {
 	// Services are the service endpoints of the DID document.
 	Services []Service
 	Now      func() time.Time // time.Now when nil
-	// Log2N is the cost of scrypt for what is written, 1 to 18; 15 when 0. Less
-	// than that is for tests.
+	// Log2N is the cost of scrypt for new files, 1 to 18; 0 means 15. Lower values are for tests.
 	Log2N int
 }
 
-// DefaultAgentID is the identity's name unless AGENTBOX_AGENT_ID says otherwise.
+// DefaultAgentID is the identity's name unless AGENTBOX_AGENT_ID sets another one.
 const DefaultAgentID = "agentbox-core"
 
 // keepPrevious is how long the encrypted file of before a change of the
@@ -63,7 +62,7 @@ const keepPrevious = 24 * time.Hour
 // maxFile bounds every file that is read here.
 const maxFile = 64 << 10
 
-// Identity is what everyone may know of the box's identity: the identity file.
+// Identity is the public part of the box's identity: the identity file.
 type Identity struct {
 	AgentID   string    `json:"agent_id"`
 	CreatedAt time.Time `json:"created_at"`
@@ -72,8 +71,8 @@ type Identity struct {
 	PublicKey PublicKey  `json:"public_key_hex"`
 	Npub      string     `json:"npub"`
 	DID       string     `json:"did"`
-	// Previous is the key before the last rotation. It is written before the new
-	// key, so that an interrupted rotation can be told from a foreign file.
+	// Previous is the key before the last rotation. It is written before the new key, so that an
+	// interrupted rotation can be told from a file of another box.
 	Previous PublicKey `json:"previous_public_key_hex,omitempty"`
 }
 
@@ -91,7 +90,7 @@ type Opened struct {
 	Key *Key
 	// Created: there was none before.
 	Created bool
-	// Notes are warnings for the operator; none of them names a secret.
+	// Notes are warnings for the operator; none contains a secret.
 	Notes []string
 }
 
@@ -104,7 +103,7 @@ type Store struct {
 // agentIDs are the names an identity may have: they become file names.
 var agentIDs = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`) })
 
-// NewStore returns a Store; nothing is read yet.
+// NewStore returns a Store and reads no file yet.
 func NewStore(cfg Config) (*Store, error) {
 	if cfg.AgentID == "" {
 		cfg.AgentID = DefaultAgentID
@@ -129,10 +128,9 @@ func (s *Store) keyFile() string      { return filepath.Join(s.cfg.Layout.Profil
 func (s *Store) saltFile() string     { return filepath.Join(s.cfg.Layout.Profile, "nostr.salt") }
 func (s *Store) previousFile() string { return s.keyFile() + ".previous" }
 
-// Open loads the identity, or makes one where there is none. managementKey opens
-// the encrypted key; when one of older does instead, the key is encrypted again
-// with managementKey. A file that cannot be read, opened or believed is an error
-// and is left as it is.
+// Open loads the identity, or creates one if there is none. managementKey decrypts the key. If one
+// of older does so instead, the key is encrypted again with managementKey. A file that cannot be
+// read, decrypted or trusted is an error and stays unchanged.
 func (s *Store) Open(managementKey string, older ...string) (*Opened, error) {
 	known, plaintext, err := s.readIdentity()
 	if err != nil {
@@ -215,8 +213,7 @@ func (s *Store) newKey(managementKey string) (key *Key, sealed []byte, err error
 	return key, sealed, err
 }
 
-// create makes a new identity. When another box on the same volume was faster,
-// its identity is the one that holds.
+// create makes a new identity. If another box on the same volume was faster, its identity is used.
 func (s *Store) create(managementKey string) (*Opened, error) {
 	key, sealed, err := s.newKey(managementKey)
 	if err != nil {
@@ -410,8 +407,8 @@ func (i Identity) Environment() [][2]string {
 	}
 }
 
-// writeEnvironment writes identity.env, which shells source. No value needs
-// quoting: all are of letters, digits and marks that mean nothing to a shell.
+// writeEnvironment writes identity.env for shells. No value needs quoting, because no character in
+// them has a meaning for a shell.
 func (s *Store) writeEnvironment(i Identity) error {
 	var b strings.Builder
 	for _, kv := range i.Environment() {

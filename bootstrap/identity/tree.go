@@ -149,9 +149,8 @@ func (i Identity) DIDDocument(podBase string, services []Service) map[string]any
 	return doc
 }
 
-// acl lets the owner, named by the key, do everything, and all others nothing
-// (Solid WAC): messages enter events/ through the relay alone, where signatures
-// are checked.
+// acl gives all rights to the owner of the key, and none to others (Solid WAC). Messages enter
+// events/ only through the relay, where signatures are checked.
 func (i Identity) acl() []byte {
 	return []byte(`@prefix acl: <http://www.w3.org/ns/auth/acl#>.
 

@@ -1,10 +1,9 @@
-// Package announce owns the events slot on Nostr: what agents do, published under
-// the box's key.
+// Package announce publishes the events slot on Nostr: what agents do, signed with the box's key.
 //
-// The slot's journal is the record and the queue: a cursor says how far it is
-// published, so that a crash or a day without relays loses nothing. An event is
-// signed with the journal's time, so that publishing it again gives the same id. The
-// package must never hold up the slot, and never publish what came in from Nostr.
+// The slot's journal is both the record and the queue. A cursor stores how far it was published, so
+// a crash or a day without relays loses no event. An event is signed with the journal's time, so
+// publishing it again gives the same id. The package must never delay the slot, and never publish
+// events that came from Nostr.
 package announce
 
 import (
@@ -61,11 +60,11 @@ type Config struct {
 	Relays Publisher
 	Box    string // its public key, part of the tag d
 	Cursor string // a file; its directory is made
-	// Report is told of what was given up or has to wait.
+	// Report is called for each event that was given up or has to wait.
 	Report func(what string, fields map[string]any)
 }
 
-// Messages are what is published of an event: unsigned, and the same each time.
+// Messages are the Nostr events for an event: unsigned, and the same each time.
 func Messages(box string, e adapters.Event) ([]nostr.Event, error) {
 	content, err := json.Marshal(e)
 	if err != nil {

@@ -1,13 +1,12 @@
-// Package mailbox owns the messages between a box and the keys it talks to: an
-// inbox of what relays have for the box's key, and an outbox of what the box
-// publishes. Both are files, one for each message.
+// Package mailbox holds the messages between a box and other keys. The inbox has messages from
+// relays to the box's key; the outbox has what the box publishes. Each message is one file.
 //
-// The inbox takes an event only after the kind, the recipient, the signature and
-// the sender were judged; it is on disk before anything is told of it, and once:
-// its id is its name. The outbox writes what is to be published, then the signed
-// event, and only then asks a relay, so that a crash at any point gives the same
-// id again. An event counts as published when a relay has said so.
+// The inbox accepts an event only after it has checked the kind, the recipient, the signature and
+// the sender. It writes the event to disk before it reports it, and only once: the file name is the
+// event's id. The outbox writes the draft, then the signed event, and only then calls a relay, so a
+// crash at any point gives the same id again. An event counts as published when a relay has
+// confirmed it.
 //
-// The package must never write what it has not verified, hand on the text of a
-// private message, or hold a message in memory that is not being worked on.
+// The package must never write an event that it has not verified, pass on the text of a private
+// message, or keep a message in memory longer than it works on it.
 package mailbox

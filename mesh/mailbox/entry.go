@@ -19,7 +19,7 @@ type Status string
 const (
 	Pending   Status = "pending"
 	Published Status = "published"
-	Failed    Status = "failed" // every relay that was asked refused it for good
+	Failed    Status = "failed" // every relay that was asked has refused it permanently
 )
 
 // Times between two attempts to publish.
@@ -38,14 +38,14 @@ type Attempt struct {
 	Results []pool.Result `json:"results"`
 }
 
-// Entry is a message of the outbox, as its file has it. It is a value: its methods
-// return what it becomes.
+// Entry is a message of the outbox in the form of its file. It is immutable: its methods return the
+// changed entry.
 type Entry struct {
 	PendingID string `json:"pending_id"`
 	Status    Status `json:"status"`
-	// To is whom a private message is for; empty for a public event.
+	// To is the recipient of a private message; empty for a public event.
 	To string `json:"to,omitempty"`
-	// Draft is what is to be published, unsigned: of a private message the rumor.
+	// Draft is the unsigned event to publish; for a private message, the rumor.
 	Draft json.RawMessage `json:"draft"`
 	// Event is the signed event; absent until it is signed.
 	Event        json.RawMessage `json:"event,omitempty"`
@@ -64,7 +64,7 @@ func (e Entry) Signed(event *nostr.Event) Entry {
 	return e
 }
 
-// Unsigned is the entry whose signature a rotation of the key has voided.
+// Unsigned is the entry after a rotation of the key has made its signature invalid.
 func (e Entry) Unsigned(draft *nostr.Event) Entry {
 	e.Draft, e.Event, e.EventID = json.RawMessage(draft.String()), nil, ""
 	return e
@@ -107,8 +107,8 @@ func Backoff(n int, spread float64) time.Duration {
 	return d + time.Duration(spread*float64(retrySpread))
 }
 
-// ParseEntry reads a file of the outbox. The event in it is verified, and must be
-// the one that the entry names: other programs may be able to write there.
+// ParseEntry reads a file of the outbox. It verifies the event, which must be the one that the
+// entry names: other programs may be able to write the file.
 func ParseEntry(raw []byte) (e Entry, draft, event *nostr.Event, err error) {
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return e, nil, nil, fmt.Errorf("is no message of an outbox: %w", err)
@@ -122,7 +122,7 @@ func ParseEntry(raw []byte) (e Entry, draft, event *nostr.Event, err error) {
 	if draft, err = nip01.ParseRumor(e.Draft); err != nil {
 		return e, nil, nil, err
 	}
-	if provesIdentity(draft.Kind) { // who can write here must not get one signed
+	if provesIdentity(draft.Kind) { // a program that can write the file must not get such an event signed
 		return e, nil, nil, fmt.Errorf("has kind %d, which proves who the box is and is never published", draft.Kind)
 	}
 	if e.Event == nil {

@@ -27,7 +27,7 @@ const (
 type Record struct {
 	Event             json.RawMessage `json:"event"`             // as the relay gave it
 	Message           json.RawMessage `json:"message,omitempty"` // what a gift wrap held, decrypted
-	Sender            string          `json:"sender"`            // public key of who wrote the message
+	Sender            string          `json:"sender"`            // public key of the author of the message
 	RecipientNpub     string          `json:"recipient_npub"`
 	ReceivedAt        time.Time       `json:"received_at"`
 	PersistedAt       time.Time       `json:"persisted_at"`
@@ -90,8 +90,8 @@ func (m *Mailbox) remember(event, message *nostr.Event, received time.Time, p Po
 	m.messages[message.ID] = event.ID
 }
 
-// receive takes what relays have for the box. It asks them anew now and then, and
-// soon after a failure: what could not be written is still there.
+// receive takes the relays' events for the box. It asks the relays again from time to time, and
+// soon after a failure, because they still have the events that could not be written.
 func (m *Mailbox) receive(ctx context.Context) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, sweepEvery)
@@ -126,8 +126,8 @@ func (m *Mailbox) receiveUntil(ctx context.Context, soon func()) {
 	}
 }
 
-// Take puts an event that a relay gave into the inbox: judged, verified, and on
-// disk before anything is told of it. An event that is there already is no error.
+// Take puts an event from a relay into the inbox. It judges and verifies the event, and writes it
+// to disk before it reports it. An event that is already there is no error.
 func (m *Mailbox) Take(ctx context.Context, e *nostr.Event, relay string, now time.Time) error {
 	if m.has(e.ID) {
 		m.metrics.writes.WithLabelValues(inboxDir, "duplicate").Inc()
@@ -220,7 +220,7 @@ func (m *Mailbox) refused(e *nostr.Event, err error) {
 	}
 }
 
-// tellAll tells what has not been told, the oldest first.
+// tellAll reports the messages that were not reported yet, the oldest first.
 func (m *Mailbox) tellAll(ctx context.Context) {
 	m.mu.Lock()
 	untold := slices.DeleteFunc(slices.Collect(maps.Keys(m.inbox)), func(id string) bool { return m.inbox[id].told })
@@ -233,11 +233,11 @@ func (m *Mailbox) tellAll(ctx context.Context) {
 	}
 }
 
-// errNotTaken means that who is told has not taken the notice.
+// errNotTaken means that the events slot has not accepted the notice.
 var errNotTaken = errors.New("the events slot did not take the notice")
 
-// tell hands a notice on, queues an intent, and says in the file that it was done.
-// Killed before that, the next start tells again: the notice names the same event.
+// tell passes a notice on, queues an intent, and records in the file that this was done. If the box
+// dies before that, the next start repeats it: the notice names the same event.
 func (m *Mailbox) tell(ctx context.Context, id string) error {
 	m.files.Lock()
 	defer m.files.Unlock()

@@ -15,8 +15,8 @@ import (
 // Work is what the intents of trusted senders start. Its methods may be called from
 // any goroutine.
 type Work interface {
-	// Start starts what an intent asks for, once for each event id. task is "" if
-	// intents of this kind start nothing. After ErrLater it is called again.
+	// Start starts the work for an intent, once for each event id. task is "" if intents of this
+	// kind start nothing. After ErrLater it is called again.
 	Start(ctx context.Context, n Notice, message []byte) (task string, err error)
 	// State tells how a task goes.
 	State(task string) TaskState
@@ -46,8 +46,8 @@ const (
 // workAgain is how often tasks are looked at, and what could not be started is tried.
 const workAgain = 5 * time.Second
 
-// Intent is a marker of the intent queue. Who works on the intent moves its status
-// on, from pending to accepted and then to done or failed.
+// Intent is a marker in the intent queue. The program that works on the intent changes its status
+// from pending to accepted, and then to done or failed.
 type Intent struct {
 	Notice
 	Status string `json:"status"`
@@ -55,7 +55,7 @@ type Intent struct {
 	Reason string `json:"reason,omitempty"` // why it has failed
 }
 
-// queue makes the marker of an intent; one that is there keeps its status.
+// queue creates the marker of an intent; an existing marker keeps its status.
 func (m *Mailbox) queue(n Notice) error {
 	raw, err := json.Marshal(Intent{Notice: n, Status: intentPending})
 	if err != nil {
@@ -83,7 +83,7 @@ func (m *Mailbox) toWork(id string) {
 	}
 }
 
-// loadIntents finds what was not brought to an end before.
+// loadIntents finds the intents that were not finished before.
 func (m *Mailbox) loadIntents() error {
 	if m.cfg.Work == nil {
 		return nil
@@ -160,7 +160,7 @@ func (m *Mailbox) startWork(ctx context.Context, intent Intent) (open bool, err 
 	if err != nil {
 		return false, ignoreGone(err)
 	}
-	_, event, message, err := ParseRecord(raw) // verifies it anew: the queue is no proof
+	_, event, message, err := ParseRecord(raw) // verifies it again, because programs may have changed the queue
 	if err != nil {
 		return false, err
 	}

@@ -55,7 +55,7 @@ func refuse(reason, format string, args ...any) error {
 	return &Refusal{reason, fmt.Errorf(format, args...)}
 }
 
-// Decrypter reads what was encrypted for the box (NIP-44); *identity.Key is one.
+// Decrypter decrypts messages to the box (NIP-44); *identity.Key is one.
 type Decrypter interface {
 	Decrypt(payload string, from identity.PublicKey) (string, error)
 }
@@ -90,7 +90,7 @@ func Unwrap(wrap *nostr.Event, key Decrypter) (*nostr.Event, error) {
 	return rumor, nil
 }
 
-// Policy judges what may get into the inbox. It is a value: nothing changes it.
+// Policy decides which events the inbox accepts. It is an immutable value.
 type Policy struct {
 	Own       string   // the box's public key: events must be addressed to it
 	Trusted   []string // keys that may always write: the box's, the operator's, the listed ones
@@ -123,8 +123,8 @@ func (p Policy) Event(e *nostr.Event, size int, now time.Time) error {
 	return nil
 }
 
-// stale tells whether an event of that date is refused for its age. Whatever
-// Prunable lets go is stale: a relay that still has it does not bring it back.
+// stale tells whether an event with that date is refused because of its age. Everything that
+// Prunable lets prune is stale, so a relay that still has it cannot bring it back.
 func (p Policy) stale(at, now time.Time) bool {
 	return p.Retention > 0 && at.Add(p.Retention+wrapSkew).Before(now)
 }
@@ -138,7 +138,7 @@ func (p Policy) Prunable(created, received, expires, now time.Time) bool {
 	return p.stale(created, now) && received.Add(p.Retention).Before(now)
 }
 
-// Message judges who wrote a message, and, of one from a gift wrap, its kind.
+// Message judges the author of a message and, if it came in a gift wrap, its kind.
 func (p Policy) Message(m *nostr.Event, wrapped bool) error {
 	if wrapped && !slices.Contains([]int{KindChat, kindFile, kindReaction}, m.Kind) && !nip01.KindAllowed(p.Kinds, m.Kind) {
 		return refuse(ReasonKind, "kind %d in a gift wrap is not one of sovereign_mesh.relay.allowed_kinds", m.Kind)
@@ -176,8 +176,8 @@ func (p Policy) Admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*
 	return rumor, p.Message(rumor, true)
 }
 
-// Filters ask a relay for what the policy may admit. They have no since: the date
-// of a gift wrap lies up to two days back.
+// Filters select the events that the policy may accept. They have no since, because the date of a
+// gift wrap may be up to two days in the past.
 func (p Policy) Filters() []nip01.Filter {
 	var kinds []int
 	for _, k := range p.Kinds {

@@ -58,11 +58,10 @@ type Relays interface {
 	Subscribe(filters []nip01.Filter, buffer int) (*pool.Subscription, error)
 }
 
-// Notice tells of a message in the inbox. It names the message and holds none of
-// its text.
+// Notice reports a message in the inbox. It names the message but contains none of its text.
 type Notice struct {
 	EventID   string    `json:"event_id"`
-	MessageID string    `json:"message_id"` // of a gift wrap, the id of what it held
+	MessageID string    `json:"message_id"` // for a gift wrap, the id of the message in it
 	Kind      int       `json:"kind"`       // of the message
 	Sender    string    `json:"sender"`     // public key
 	Private   bool      `json:"private"`    // it came in a gift wrap
@@ -79,14 +78,14 @@ type Config struct {
 	Key func() *identity.Key
 	// Policy judges what comes in; it is asked for at each event.
 	Policy func() Policy
-	// Receive is false in a box whose inbox takes nothing.
+	// Receive is false if the inbox accepts no messages.
 	Receive bool
 	// Tell hands a notice on, at least once for each message; it must be idempotent by
 	// the event's id. After an error it is called again. nil: inbound messages are not reported.
 	Tell func(context.Context, Notice) error
 	// Work is what intents start; nil leaves them to other programs.
 	Work Work
-	// Report is told of trouble. nil drops it.
+	// Report is called for each problem; it may be nil.
 	Report     func(what string, fields map[string]any)
 	Registerer prometheus.Registerer
 }
@@ -97,7 +96,7 @@ type Mailbox struct {
 	cfg     Config
 	metrics *metrics
 	wake    chan struct{} // the outbox has something new
-	asked   chan struct{} // there is an intent to look at
+	asked   chan struct{} // has a token if there may be an intent to handle
 
 	files sync.Mutex // held while files of the inbox are written again or removed
 
@@ -108,18 +107,18 @@ type Mailbox struct {
 	intents  map[string]bool    // not at their end, by event id
 	changed  chan struct{}      // closed at the next change of the outbox
 	quiet    time.Time          // until then no relay is asked: none was connected
-	renewed  context.CancelFunc // asks the relays anew
+	renewed  context.CancelFunc // makes receive ask the relays again
 }
 
-// letter is what is remembered of a message in the inbox.
+// letter is what is kept in memory about a message in the inbox.
 type letter struct {
 	message                    string // its id
 	created, received, expires time.Time
 	stranger, told             bool
 }
 
-// Open reads what is there. It reads every file, at most MaxInbox and maxOutbox of
-// them, and repairs what a crash has left half done.
+// Open reads the existing files, at most MaxInbox and maxOutbox, and repairs what a crash has left
+// incomplete.
 func Open(cfg Config) (*Mailbox, error) {
 	if cfg.Report == nil {
 		cfg.Report = func(string, map[string]any) {}
@@ -155,7 +154,7 @@ func (m *Mailbox) Run(ctx context.Context) {
 	m.metrics.unregister(m.cfg.Registerer, m)
 }
 
-// housekeep tells what could not be told before, and prunes.
+// housekeep repeats reports that failed, and prunes.
 func (m *Mailbox) housekeep(ctx context.Context) {
 	again := time.NewTicker(tellAgain)
 	defer again.Stop()
@@ -181,8 +180,8 @@ func (m *Mailbox) Prune(now time.Time) {
 	}
 }
 
-// Rotated says that the key has changed: the relays are asked for events to the new
-// one, and what waits in the outbox is signed with it when its turn comes.
+// Rotated says that the key has changed. The relays are then asked for events to the new key, and
+// waiting messages in the outbox are signed with it when they are sent.
 func (m *Mailbox) Rotated() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,7 +253,7 @@ func (m *Mailbox) names(dir string, wanted func(string) bool, most int) ([]strin
 	return out, nil
 }
 
-// unreadable tells of a file that is left as it is.
+// unreadable reports a file that cannot be read and stays unchanged.
 func (m *Mailbox) unreadable(dir, name string, err error) {
 	m.cfg.Report("MailboxFileIgnored", map[string]any{"file": m.path(dir, name+".json"), "message": err.Error()})
 }

@@ -22,12 +22,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
 
-// Outgoing is what is to be published.
+// Outgoing is a message to publish.
 type Outgoing struct {
 	Kind    int
 	Tags    nostr.Tags
 	Content string
-	// To is whom a private message is for: it is published in a gift wrap (NIP-59).
+	// To is the recipient of a private message, which is published in a gift wrap (NIP-59).
 	To identity.PublicKey
 	// Key makes a repeated call the same message; "" is a message of its own.
 	Key string
@@ -39,7 +39,7 @@ var (
 	ErrMismatch = errors.New("the idempotency key was used for another message")
 )
 
-// InvalidError is what is wrong with a message.
+// InvalidError says which field of a message is wrong, and why.
 type InvalidError struct{ Field, Reason string }
 
 func (e *InvalidError) Error() string { return e.Field + " " + e.Reason }
@@ -48,7 +48,7 @@ func (e *InvalidError) Error() string { return e.Field + " " + e.Reason }
 // not exceed the 65535 bytes that NIP-44 encrypts.
 const maxRumor = 40 << 10
 
-// slot is what is remembered of a message of the outbox.
+// slot is what is kept in memory about a message of the outbox.
 type slot struct {
 	file    string // without .json: the pending id, once published the event id
 	status  Status
@@ -112,9 +112,9 @@ func (m *Mailbox) rename(e Entry) (string, error) {
 	return e.FinalEventID, err
 }
 
-// Send puts a message into the outbox: when it returns, the signed event is on
-// disk, and it is published as soon as a relay takes it. Its id is that of the
-// draft, fixed here: the date and the key are part of it.
+// Send puts a message into the outbox. When it returns, the signed event is on disk, and it will be
+// published as soon as a relay accepts it. Its id is that of the draft and does not change: it
+// depends on the date and the key.
 func (m *Mailbox) Send(o Outgoing, now time.Time) (Entry, error) {
 	key := m.cfg.Key()
 	e := Entry{PendingID: pendingID(o.Key), Status: Pending, To: string(o.To), Attempts: []Attempt{}, CreatedAt: now.UTC()}
@@ -271,8 +271,7 @@ func (m *Mailbox) sign(e Entry, draft *nostr.Event, key *identity.Key) (Entry, e
 	return e, m.writeEntry(e.PendingID, e)
 }
 
-// settle is the end of one step with a message: what it is now, and when it is
-// next looked at.
+// settle ends one step for a message: it stores the new entry and when to continue.
 func (m *Mailbox) settle(e Entry, due time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -289,7 +288,7 @@ func (m *Mailbox) settle(e Entry, due time.Time) {
 	}
 }
 
-// send publishes what is due until ctx ends.
+// send publishes the messages that are due, until ctx ends.
 func (m *Mailbox) send(ctx context.Context) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -456,8 +455,8 @@ func (m *Mailbox) crowded() bool {
 	return len(m.outbox) >= maxDone+MaxPending
 }
 
-// pruneOutbox removes what was done longer ago than the retention, and the oldest
-// of what is done where that is too much.
+// pruneOutbox removes finished messages that are older than the retention, and the oldest finished
+// ones if there are too many.
 func (m *Mailbox) pruneOutbox(now time.Time) error {
 	keep := m.cfg.Policy().Retention
 	m.mu.Lock()

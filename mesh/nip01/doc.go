@@ -1,7 +1,7 @@
-// Package nip01 owns the wire of Nostr (NIP-01) as both ends of ours read it:
-// events, filters and the messages between client and relay, read strictly and
-// within limits, and what an event says by its kind and tags (NIP-40, NIP-70).
+// Package nip01 is the wire format of Nostr (NIP-01) for agentbox's client and relay: events,
+// filters and messages, parsed strictly and with limits. It also reads what the kind and tags of an
+// event mean (NIP-40, NIP-70).
 //
-// It is pure: no I/O and no clock. It must never report an event as verified
-// whose id or signature it has not computed, and never decide who may do what.
+// It is pure: no I/O and no clock. It must report an event as verified only if it has computed the
+// id and checked the signature. It must not decide about rights.
 package nip01

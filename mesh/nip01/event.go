@@ -14,7 +14,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// Limits of what is read. Sizes of whole messages are the connection's matter.
+// Limits for an event. The connection limits the size of whole messages.
 const (
 	MaxTags         = 2000
 	MaxTagItems     = 128
@@ -138,8 +138,7 @@ func Verify(e *nostr.Event) error {
 	return nil
 }
 
-// Expires is when the event expires (NIP-40); zero when it says nothing, or
-// nothing that is a time.
+// Expires is when the event expires (NIP-40). It is zero if the event has no valid expiration.
 func Expires(e *nostr.Event) time.Time {
 	n, err := strconv.ParseInt(TagValue(e, "expiration"), 10, 64)
 	if err != nil || n <= 0 || n > maxCreatedAt {
@@ -188,8 +187,8 @@ func Protected(e *nostr.Event) bool {
 // read an event of that kind: direct messages (NIP-04) and gift wraps (NIP-59).
 func Private(kind int) bool { return kind == KindNIP04 || kind == KindGiftWrap }
 
-// IsIntent and IsAnswer tell whether a kind is one of the hundred that the first
-// of its range stands for.
+// IsIntent and IsAnswer tell whether a kind is one of the hundred that begin with KindIntent or
+// KindAnswer.
 func IsIntent(kind int) bool { return kind >= KindIntent && kind < KindIntent+kindsPerRange }
 func IsAnswer(kind int) bool { return kind >= KindAnswer && kind < KindAnswer+kindsPerRange }
 
@@ -213,7 +212,7 @@ func Newer(a, b *nostr.Event) bool {
 	return a.ID < b.ID
 }
 
-// object reads a JSON object whose keys are each there once.
+// object reads a JSON object in which no key occurs twice.
 func object(raw []byte) (map[string]json.RawMessage, error) {
 	if !utf8.Valid(raw) {
 		return nil, errors.New("is not UTF-8")
@@ -313,8 +312,8 @@ func tags(raw json.RawMessage) (nostr.Tags, error) {
 	return out, nil
 }
 
-// ClaimedID is the id that something says it has that may be no event otherwise;
-// "" without one. It is for the answer alone.
+// ClaimedID is the id in a text that may otherwise be no valid event; "" if there is none. Use it
+// only in an answer.
 func ClaimedID(raw []byte) string {
 	var e struct{ ID string }
 	if json.Unmarshal(raw, &e) != nil || !lowerHex(e.ID, hexIDSize) {

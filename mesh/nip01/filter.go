@@ -12,8 +12,8 @@ import (
 // MaxFilterItems bounds the values of one filter, all its lists together.
 const MaxFilterItems = 2000
 
-// Filter selects events: all conditions that are set must hold. A list that is
-// there and empty selects nothing. The zero value selects every event.
+// Filter selects events: all its conditions must hold. An empty list that is not nil selects no
+// event. The zero value selects every event.
 type Filter struct {
 	IDs, Authors []string // nil = any
 	Kinds        []int
@@ -22,8 +22,8 @@ type Filter struct {
 	Limit        *int                // of the stored events that are asked for
 }
 
-// ParseFilter reads one filter. Conditions that it does not know are refused: an
-// event must not be sent to who asked for fewer.
+// ParseFilter reads one filter. It refuses unknown conditions: if they were ignored, the client
+// would get more events than it asked for.
 func ParseFilter(raw []byte) (f Filter, err error) {
 	fields, err := object(raw)
 	if err != nil {

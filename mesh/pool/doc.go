@@ -1,7 +1,7 @@
-// Package pool owns the box's connections to relays: dialled and dialled again,
-// logged in (NIP-42), with subscriptions that outlive a connection.
+// Package pool manages the box's connections to relays. It dials them again after a failure, logs
+// in (NIP-42), and keeps subscriptions over reconnects.
 //
-// It takes no relay's word: an event is handed on only when its id and signature
-// hold and it is one that was asked for. It must never wait for one relay because
-// of another, keep more than its bounds, or hold a private key.
+// It trusts no relay: an event is passed on only if its id and signature are valid and a
+// subscription asked for it. One relay must never delay another. The package must keep no more data
+// than its limits allow, and must not hold a private key.
 package pool

@@ -16,24 +16,23 @@ const maxDocument = 64 << 10
 
 const documentType = "application/nostr+json"
 
-// Document is what a relay says of itself (NIP-11), as far as it is used. It is a
-// claim: only MaxMessage is acted upon, and only to send less.
+// Document is the part of a relay's description of itself (NIP-11) that is used. It is not
+// verified. Only MaxMessage has an effect, and only to send less.
 type Document struct {
 	Name          string `json:"name,omitempty"`
 	Software      string `json:"software,omitempty"`
 	Version       string `json:"version,omitempty"`
 	NIPs          []int  `json:"supported_nips,omitempty"`
-	MaxMessage    int    `json:"max_message_length,omitempty"` // bytes; 0 = it does not say
+	MaxMessage    int    `json:"max_message_length,omitempty"` // bytes; 0 = not given
 	LoginRequired bool   `json:"auth_required,omitempty"`
 }
 
-// IsZero tells whether nothing is known.
+// IsZero tells whether the document is empty.
 func (d Document) IsZero() bool {
 	return d.Name == "" && d.Software == "" && d.Version == "" && len(d.NIPs) == 0 && d.MaxMessage == 0 && !d.LoginRequired
 }
 
-// ParseDocument reads the document. Fields of another type than NIP-11 says make
-// it invalid.
+// ParseDocument reads the document. A field with another type than in NIP-11 makes it invalid.
 func ParseDocument(raw []byte) (Document, error) {
 	var in struct {
 		Document
