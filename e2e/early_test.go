@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -10,23 +11,22 @@ import (
 	"time"
 )
 
-// A TERM as early as agentinit can take one is a clean stop.
+// A TERM is a clean stop from the instant at which agentinit catches any: the runtime
+// sets all handlers before anything else runs, and ends the process for a TERM until it
+// is asked for it.
 func TestTermAtTheFirstInstruction(t *testing.T) {
 	for _, mode := range []struct {
 		name string
 		how  how
 	}{{"pid 1", asPID1}, {"unprivileged", unprivileged}} {
 		t.Run(mode.name, func(t *testing.T) {
-			for range 10 {
+			for range 20 {
 				b := boot(t, mode.how, header+`
 [programs.web]
 command = ["TESTPROG", "sleep"]
 required = true
 `)
-				// The Go runtime has handlers for most signals before anybody
-				// asks for them. It has none for TSTP, which agentinit asks for
-				// together with TERM.
-				pid := b.catching(syscall.SIGTSTP)
+				pid := b.catching(syscall.SIGTERM)
 				if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 					t.Fatal(err)
 				}
@@ -93,6 +93,35 @@ stop = ["TERM 100ms", "KILL"]
 		}
 		if code := b.stop(); code != 0 {
 			t.Fatalf("ended with %d", code)
+		}
+	}
+}
+
+// Init mode forwards a TERM however early it comes, and ends with what the command
+// makes of it. One that comes before agentinit catches any is dropped by the kernel, as
+// with every init: so it is sent until it has arrived.
+func TestTermInTheFirstMillisecondsOfInitMode(t *testing.T) {
+	needsRoot(t)
+	for i := range 100 {
+		cmd := exec.Command(binary(t, "agentinit"), "--", "sleep", "60")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		again := time.NewTicker(time.Duration(i+1) * 50 * time.Microsecond)
+		for waiting := true; waiting; {
+			select {
+			case <-ended:
+				waiting = false
+			case <-again.C:
+				_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended meanwhile
+			}
+		}
+		again.Stop()
+		if code := cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGTERM) {
+			t.Fatalf("TERM every %v: ended with %d", time.Duration(i+1)*50*time.Microsecond, code)
 		}
 	}
 }

@@ -1,19 +1,17 @@
 // Package early catches signals before the rest of the program exists.
 //
-// Until a Go program asks for signals, its runtime ends it for most of them; as
-// PID 1, where the kernel drops what a process raises against itself, with exit
-// status 2. The packages that a box is made of take several times as long to
-// initialise as the runtime takes to start, and who stops a container at that
-// moment must get a clean stop all the same. So this one package acts when it is
-// initialised: it imports next to nothing, which by the order of the language
-// specification puts it before nearly all others.
+// Until a Go program asks for signals, most of them end it. (As PID 1 it exits with status 2,
+// because the kernel drops a signal that PID 1 sends itself.) The packages of a box take several
+// times as long to initialise as the runtime takes to start. A container that is stopped during
+// that time must still stop cleanly. So this package catches signals when it is initialised. It
+// imports very little: by the language specification's order, Go then initialises it before nearly
+// all other packages.
 //
-// What is left is the time from the runtime's own start, which installs its handlers
-// first, to this package: a few hundred microseconds on an idle machine. A TERM in that
-// time still ends PID 1 with status 2; an earlier one is dropped by the kernel, as
-// with every init. No Go code can run earlier.
+// Before that, its handler holds what comes (first.go, handler.go). What comes before
+// the runtime has set its handlers is dropped by the kernel, as with every init: no Go
+// program can be asked earlier.
 //
-// It must never import anything that would move it back, and never do anything
+// It must not import anything that would make Go initialise it later, and must not do anything
 // else.
 package early
 
@@ -24,25 +22,24 @@ import (
 	"syscall"
 )
 
-// held is how many signals wait while they are not read: those that arrive
-// before there is a box, or a child to forward them to.
+// held is how many signals can wait until they are read: they may arrive before there is a box, or
+// a child to forward them to.
 const held = 1024
 
-// caught is the exception to "no global state": nothing else runs so early.
-// complete is closed when all that is caught has been asked for.
+// caught is an exception to "no global state": only package variables are initialised so early.
+// complete is closed when all signals of caught were requested.
 var caught, complete = listen()
 
-// Caught is the one channel of all signals that are caught. When it returns, none
-// of them ends agentinit any more. The channel is not closed.
+// Caught returns the only channel of all caught signals. When it returns, none of them ends
+// agentinit any more. The channel is never closed.
 func Caught() <-chan os.Signal {
 	<-complete
 	return caught
 }
 
-// CaughtAll is Caught with every signal that can be caught. Left out, so that a
-// storm of them cannot push a TERM out of the channel: SIGCHLD, which belongs to
-// supervisor/proc, and SIGURG, which Go's scheduler sends itself, and 32 and 33, which
-// the C libraries use between their threads. SIGPROF and 34 come as Relay.
+// CaughtAll is Caught with every signal that can be caught, except four. SIGCHLD belongs to
+// supervisor/proc. Go's scheduler sends itself SIGURG. The C libraries use 32 and 33 between their
+// threads. Many of these could push a TERM out of the channel. SIGPROF and 34 come as Relay.
 func CaughtAll() <-chan os.Signal {
 	Also(all()...)
 	signals := Caught()
@@ -62,28 +59,31 @@ func all() []os.Signal {
 	return signals
 }
 
-// Also asks for more signals on that channel; none is taken back. It is safe for
-// concurrent use.
+// Also adds signals to that channel; no signal is removed from it. It is safe for concurrent use.
 //
-// Each costs tens of microseconds, since the runtime hands it to a thread of its
-// own and waits: all of them would be a fifth of a box's start.
+// Each signal costs tens of microseconds, because the runtime hands it to a thread and waits. To
+// add all of them would take a fifth of a box's start.
 func Also(more ...os.Signal) {
-	signal.Notify(caught, more...)
+	notify(caught, more...)
 }
 
-// listen asks for the signals that would end or stop agentinit without a handler for
-// them: the runtime ignores the others (runtime/sigtab_linux_generic.go). It waits
-// for those that people and container engines send; the others are asked for
-// beside the initialisation of what follows, long before a program could send one.
-// SIGPIPE is among them because a broken stdout would end it too. A fault that is
-// real is a panic all the same; one that a process sends is a signal like any other
-// (handler.go). None is ignored in the sense of signal(7), so programs start with
-// default dispositions.
+func notify(caught chan os.Signal, signals ...os.Signal) {
+	signal.Notify(caught, signals...)
+	release(caught, signals...)
+}
+
+// listen asks for the signals that would end or stop agentinit without a handler; the runtime
+// ignores the others (runtime/sigtab_linux_generic.go). It waits only for the signals that people
+// and container engines send. The others are requested during the initialisation of later packages,
+// long before a program could send one. SIGPIPE is included because a broken stdout would end
+// agentinit. A real fault still panics. A fault signal that a process sends is handled like any
+// other signal (handler.go). No signal gets SIG_IGN (signal(7)), so programs start with default
+// dispositions.
 func listen() (caught chan os.Signal, complete chan struct{}) {
 	complete = make(chan struct{})
 	caught = make(chan os.Signal, held)
-	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	install()
+	notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	go func() {
 		defer close(complete)
 		signal.Notify(caught,
@@ -91,16 +91,16 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 			syscall.SIGILL, syscall.SIGTRAP, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
 		)
 		if expectAll() {
-			signal.Notify(caught, all()...)
+			notify(caught, all()...)
 			installRelays()
 		}
-		atomic.StoreUint32(&pass, 1) // the reader of the channel is told of faults that were sent
+		atomic.StoreUint32(&pass, 1) // sent faults now go on to the runtime, which puts them into the channel
 	}()
 	return caught, complete
 }
 
-// expectAll guesses from the first argument that CaughtAll will be called: init
-// mode. All are then asked for beside the initialisation too.
+// expectAll guesses from the first argument whether CaughtAll will be called, as in init mode. If
+// so, all signals are requested during the initialisation too.
 func expectAll() bool {
 	if len(os.Args) < 2 {
 		return false

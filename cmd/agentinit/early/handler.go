@@ -1,65 +1,71 @@
 package early
 
 import (
+	"os"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
 
-// Package os/signal tells which signal came and not who sent it, and the runtime
-// takes a fault that was sent with sigqueue(3) for a real one. So this package puts
-// a handler of its own before the runtime's: handler_amd64.s, handler_arm64.s.
+// Package os/signal tells which signal came but not which process sent it. And the runtime takes a
+// fault that was sent with sigqueue(3) for a real fault. So this package installs its own handler
+// before the runtime's: handler_amd64.s, handler_arm64.s.
 //
-// The handler runs on the signal stack, on any thread, at any instant. It uses no
-// stack and no Go: it writes a record into the ring below and jumps on.
+// The handler runs on the signal stack, on any thread, at any moment. It uses no stack and no Go
+// code: it writes a record into the ring below and jumps to the runtime's handler.
 
-// The values of si_code for which si_pid and si_uid are the kernel's word
-// (sigaction(2)). Of all others the sender can choose them: rt_sigqueueinfo(2) takes
-// them as they are, and F_SETSIG (fcntl(2)) puts other things in their place.
+// The values of si_code for which the kernel itself sets si_pid and si_uid (sigaction(2)). With
+// other values the sender can choose them: rt_sigqueueinfo(2) accepts any, and F_SETSIG (fcntl(2))
+// stores other data there.
 const (
 	siUser   = 0    // kill(2)
 	siTkill  = -6   // tgkill(2)
-	siKernel = 0x80 // the kernel itself: a terminal's interrupt key
+	siKernel = 0x80 // the kernel itself, for example for a terminal's interrupt key
 )
 
-// ringSize is how many records wait for Take; the oldest are overwritten.
+// ringSize is how many records can wait for Take; then the oldest are overwritten.
 const ringSize = 1024 // also in handler_*.s
 
 // record is one signal, as the handler writes it.
 type record struct {
-	seq       uint64 // number of the record + 1; 0 while it is written
+	seq       uint64 // number of the record + 1; 0 while it is being written
 	sig, code int32
 	pid       int32
 	uid       uint32
 }
 
-// What the handler reads and writes. It cannot be anything but global.
+// The handler reads and writes these variables. They must be global.
 var (
 	ring    [ringSize]record
 	head    uint64      // number of the next record
-	outside [65]uint64  // signals from outside the pid namespace, which no flood overwrites
+	outside [65]uint64  // signals from outside the pid namespace, which other signals cannot overwrite
 	next    [65]uintptr // the runtime's handlers
 	pass    uint32      // 1: faults that were sent go on to the runtime, as messages
+	state   [65]uint64  // of those in holds: bit 0 says released, the others count what came
 
-	// Signals that the runtime keeps to itself: the one as which it is told of
-	// them, and how many came.
+	// For signals that the runtime keeps to itself: the signal as which it is told of them, and how
+	// many came.
 	relayAs [65]uint32
 	relayed [65]uint64
 
-	handlerAddress uintptr // of the handler; set in handler_*.s
+	handlerAddress uintptr // address of the handler; set in handler_*.s
 )
 
-// handled are the signals that get the handler: those whose sender matters, and the
-// faults, which by the runtime's table are a crash unless kill(2) sent them.
-var handled = [...]syscall.Signal{
-	syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
-	syscall.SIGILL, syscall.SIGTRAP, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
-}
-
-// faults are those of them that the handler makes messages of if a process sent them,
-// or drops as long as the runtime would not take them as such.
+// faults are those signals that are crashes for the runtime. If a process sent one, the handler
+// turns it into an ordinary signal. As long as the runtime cannot take it as such, the handler
+// drops it.
 const faults = 1<<syscall.SIGILL | 1<<syscall.SIGTRAP | 1<<syscall.SIGBUS | 1<<syscall.SIGFPE |
 	1<<syscall.SIGSEGV | 1<<syscall.SIGSTKFLT | 1<<syscall.SIGSYS
+
+// asked are the signals whose sender matters. They wait in state until release, because the
+// runtime would end the process for them, or drop them, until it is asked for them.
+const asked = 1<<syscall.SIGTERM | 1<<syscall.SIGINT | 1<<syscall.SIGHUP | 1<<syscall.SIGQUIT | 1<<syscall.SIGUSR1 | 1<<syscall.SIGUSR2
+
+// The compiler lays both out: the handler reads them before any package is initialised.
+var (
+	holds uint64 = asked          // those that wait
+	ours  uint64 = asked | faults // all that get the handler
+)
 
 // sigaction is struct sigaction of the kernel, on amd64 and arm64.
 type sigaction struct {
@@ -67,13 +73,16 @@ type sigaction struct {
 	mask                     uint64
 }
 
-// install puts the handler before the runtime's. Where the runtime has none (an
-// inherited SIG_IGN) there is nothing to chain to, and nothing is done. The kernel
-// refuses none of these calls (rt_sigaction(2)).
+// install puts the handler before the runtime's, unless it is there already (first.go).
+// Where the runtime has none (an inherited SIG_IGN) there is nothing to chain to, and
+// nothing is done. The kernel refuses none of these calls (rt_sigaction(2)).
 func install() {
-	for _, sig := range handled {
+	for sig := range syscall.Signal(64) {
+		if ours>>sig&1 == 0 {
+			continue
+		}
 		var act sigaction
-		if rtSigaction(sig, nil, &act) != 0 || act.handler <= 1 {
+		if rtSigaction(sig, nil, &act) != 0 || act.handler <= 1 || act.handler == handlerAddress {
 			continue
 		}
 		next[sig] = act.handler
@@ -82,17 +91,34 @@ func install() {
 	}
 }
 
+// release sends what waited of signals to the channel, each once, and lets what comes from
+// now on go to the runtime, which must have been asked for it.
+func release(caught chan<- os.Signal, signals ...os.Signal) {
+	for _, sig := range signals {
+		n, ok := sig.(syscall.Signal)
+		if !ok || holds>>n&1 == 0 {
+			continue
+		}
+		if was := atomic.OrUint64(&state[n], 1); was > 1 && was&1 == 0 {
+			select {
+			case caught <- sig:
+			default: // a full channel has enough to tell
+			}
+		}
+	}
+}
+
 // Relay is the signal that the channel of CaughtAll has instead of SIGPROF and 34;
 // Relayed then says which came.
 const Relay = syscall.Signal(64)
 
-// relays are the signals that os/signal cannot be asked for, and Relay itself. The
-// runtime takes SIGPROF for its own profiler, and leaves 34, which the GNU C library
-// knows as SIGRTMIN, to the C library (runtime/sigtab_linux_generic.go).
+// relays are the signals that os/signal cannot deliver, and Relay itself. The runtime uses SIGPROF
+// for its profiler. It leaves 34, which is SIGRTMIN in the GNU C library, to that library
+// (runtime/sigtab_linux_generic.go).
 var relays = [...]syscall.Signal{syscall.SIGPROF, 34, Relay}
 
-// installRelays has the runtime told of relays. It takes flags, mask and restorer from
-// the runtime's own handler of SIGTERM, and does nothing where SIGTERM is ignored.
+// installRelays makes the runtime hear of the relays. It copies flags, mask and restorer from the
+// runtime's handler of SIGTERM, and does nothing if SIGTERM is ignored.
 func installRelays() {
 	var act sigaction
 	if next[syscall.SIGTERM] == 0 || rtSigaction(syscall.SIGTERM, nil, &act) != 0 {
@@ -120,7 +146,7 @@ func Relayed() []syscall.Signal {
 	return came
 }
 
-// sigsetSize is that of the kernel's sigset_t, in bytes.
+// sigsetSize is the size of the kernel's sigset_t, in bytes.
 const sigsetSize = 8
 
 func rtSigaction(sig syscall.Signal, set, old *sigaction) syscall.Errno {
@@ -129,26 +155,25 @@ func rtSigaction(sig syscall.Signal, set, old *sigaction) syscall.Errno {
 	return errno
 }
 
-// Sent is one signal that came.
+// Sent is one received signal.
 type Sent struct {
 	Signal syscall.Signal
-	// Outside: the kernel sent it, or a process that cannot be seen from this pid
-	// namespace.
+	// Outside says that the kernel sent it, or a process that is not visible in this pid namespace.
 	Outside bool
-	// PID and UID are the sender's. They are 0 if Forgeable: then it chose a way by
-	// which it could have written any numbers.
+	// PID and UID are those of the sender. If Forgeable, both are 0, because the sender used a call
+	// by which it could write any numbers.
 	PID       int
 	UID       uint32
 	Forgeable bool
-	// Fault: it was sent as if agentinit had made a mistake.
+	// Fault says that a process sent a signal that normally reports an error of agentinit itself.
 	Fault bool
 }
 
-// outsideMost is how many of one signal from outside are told of at once: a third
-// one means no more than a second.
+// outsideMost is how many of one signal from outside are reported at once: a third one has no
+// further effect.
 const outsideMost = 16
 
-// reader is how far Take has come.
+// reader is the position of Take in the ring.
 type reader struct {
 	next    uint64
 	outside [65]uint64
@@ -156,10 +181,9 @@ type reader struct {
 
 var taken reader
 
-// Take returns the signals with a sender that came since the last call: those from
-// outside first, then the others in their order. lost is how many of the others were
-// overwritten. A record is there before the channel of Caught has its signal. Only
-// one goroutine may call it.
+// Take returns the signals with a sender that came since the last call: first those from outside,
+// then the others in order. lost is how many of the others were overwritten. The record of a signal
+// is written before the channel of Caught gets the signal. Only one goroutine may call Take.
 func Take() (sent []Sent, lost uint64) {
 	r := &taken
 	for sig := range outside {
@@ -185,9 +209,9 @@ func Take() (sent []Sent, lost uint64) {
 		one := *slot
 		switch again := atomic.LoadUint64(&slot.seq); {
 		case seq > r.next+1 || seq != again:
-			continue // overwritten meanwhile: look again how far behind we are
+			continue // it was overwritten meanwhile: compute again how many are lost
 		case seq != r.next+1:
-			return sent, lost // being written; its signal is still to come
+			return sent, lost // it is being written; its signal will come
 		}
 		r.next++
 		sent = append(sent, one.sent())

@@ -61,6 +61,18 @@ inside:
 	XCHGQ	AX, (R10)
 
 recorded:
+	MOVQ	·holds(SB), R8
+	BTQ	DI, R8
+	JCC	fault
+	MOVQ	$2, AX
+	LEAQ	·state(SB), R10
+	MOVL	DI, CX
+	LOCK
+	XADDQ	AX, (R10)(CX*8)
+	TESTQ	$1, AX          // released?
+	JZ	drop            // it waits for release
+
+fault:
 	MOVL	FAULTS, R8
 	BTL	DI, R8
 	JCC	chain

@@ -62,6 +62,19 @@ take:
 	STLR	R13, (R10)
 
 recorded:
+	MOVD	·holds(SB), R10
+	LSR	R0, R10, R10
+	TBZ	$0, R10, fault
+	MOVD	$·state(SB), R10
+	ADD	R0<<3, R10, R10
+hold:
+	LDAXR	(R10), R11
+	ADD	$2, R11, R13
+	STLXR	R13, (R10), R12
+	CBNZ	R12, hold
+	TBZ	$0, R11, drop   // not released: it waits for release
+
+fault:
 	CBZ	R8, chain
 	MOVD	$·pass(SB), R10
 	MOVWU	(R10), R10

@@ -3,6 +3,8 @@ package early
 import (
 	"os"
 	"os/exec"
+	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,8 +14,8 @@ import (
 // TestMain is also a process that is not protected, for the twin below.
 func TestMain(m *testing.M) {
 	if os.Getenv("UNPROTECTED") != "" {
-		for _, sig := range handled {
-			if next[sig] == 0 {
+		for sig := range syscall.Signal(64) {
+			if ours>>sig&1 == 0 || next[sig] == 0 {
 				continue
 			}
 			var act sigaction
@@ -150,5 +152,30 @@ func TestSignalsThatTheRuntimeKeepsAreRelayed(t *testing.T) {
 		if came := Relayed(); len(came) != 1 || came[0] != sig {
 			t.Errorf("sent %v, got %v", sig, came)
 		}
+	}
+}
+
+// A signal that comes before anybody has asked for it waits, once, with its sender.
+func TestASignalThatNobodyHasAskedForWaits(t *testing.T) {
+	runtime.LockOSThread() // a signal of its own has arrived when tgkill(2) returns
+	defer runtime.UnlockOSThread()
+	caught := make(chan os.Signal, 8)
+	before := state[syscall.SIGUSR2]
+	defer func() { state[syscall.SIGUSR2] = before | 1 }()
+	state[syscall.SIGUSR2] = 0
+	Take()
+	for range 2 {
+		if err := syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGUSR2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	notify(caught, syscall.SIGUSR2)
+	notify(caught, syscall.SIGUSR2)
+	signal.Stop(caught)
+	if len(caught) != 1 {
+		t.Errorf("%d signals waited, want 1", len(caught))
+	}
+	if sent, _ := Take(); len(sent) == 0 || sent[0].Signal != syscall.SIGUSR2 {
+		t.Errorf("nothing is known of the sender: %+v", sent)
 	}
 }
