@@ -234,6 +234,7 @@ func (b *box) Beat() federation.Beat {
 
 func (*box) Connect(context.Context, federation.Endpoints)  {}
 func (*box) Degrade(context.Context, string)                {}
+func (*box) Show(federation.Session)                        {}
 func (*box) Tell(name, reason string, s federation.Session) {}
 func (*box) Fatal(string)                                   {}
 func (*box) Counted(string)                                 {}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -158,13 +159,13 @@ func subscriptionID(raw json.RawMessage) (string, error) {
 func reason(raw json.RawMessage) (string, error) {
 	s, err := text(raw)
 	if len(s) > maxReason {
-		s = s[:maxReason]
+		s = strings.ToValidUTF8(s[:maxReason], "")
 	}
 	return s, err
 }
 
-// Message writes a message: a JSON array of its parts. The parts are ours (verbs,
-// ids, events, filters), which always marshal.
+// Message writes a message: a JSON array of its parts. The parts are values of this module (verbs,
+// ids, events, filters), so marshalling never fails.
 func Message(parts ...any) []byte {
 	raw, err := json.Marshal(parts)
 	if err != nil {

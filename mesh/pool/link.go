@@ -19,13 +19,14 @@ type link struct {
 	url        string
 	publishes  bool
 	subscribes bool
+	leave      context.CancelFunc // of a guest; nil: the relay is the pool's own
 
 	mu        sync.Mutex
 	status    Status
 	conn      Conn // nil while there is none
 	challenge string
 	loginID   string        // of the AUTH that was sent
-	answer    chan struct{} // closed when the relay has answered it, or is gone
+	answer    chan struct{} // closed when the relay has answered or the connection has ended
 	blocked   bool          // the reader of a subscription is behind
 	waiting   map[string]chan nip01.FromRelay
 }
@@ -99,7 +100,7 @@ func (l *link) hangUp(conn Conn) {
 	}
 }
 
-// settle lets go who waits for the login. The caller holds the lock.
+// settle wakes the goroutines that wait for the login. The caller holds the lock.
 func (l *link) settle() {
 	if l.answer != nil {
 		close(l.answer)
@@ -120,7 +121,7 @@ func (l *link) ping(ctx context.Context, end context.CancelCauseFunc, conn Conn)
 		err := conn.Ping(limited)
 		cancel()
 		if l.behind() {
-			continue // it is we who do not read
+			continue // this side does not read, so the relay is not at fault
 		}
 		if err != nil {
 			end(errors.New("the relay does not answer a ping"))
@@ -133,14 +134,18 @@ func (l *link) ping(ctx context.Context, end context.CancelCauseFunc, conn Conn)
 // read reads until the connection ends or the relay has lied too often.
 func (l *link) read(ctx context.Context, conn Conn) error {
 	bad := 0
+	pause := time.Second / eventsPerSecond
+	if l.guest() {
+		pause = time.Second / guestPerSecond
+	}
 	rate := time.Now().Add(-time.Second) // as much at once
 	for {
 		raw, err := conn.Read(ctx)
 		if err != nil {
 			return err
 		}
-		// A relay that floods is read at our pace: what it sends waits at its end.
-		rate = later(rate, time.Now().Add(-time.Second)).Add(time.Second / eventsPerSecond)
+		// If a relay sends too fast, it is read at a limited rate, and the rest waits at the relay.
+		rate = later(rate, time.Now().Add(-time.Second)).Add(pause)
 		if ahead := time.Until(rate); ahead > 0 {
 			select {
 			case <-time.After(ahead):
@@ -168,7 +173,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// message deals with one message; an error is one that no honest relay causes.
+// message handles one message. An error means that the relay has broken the protocol.
 func (l *link) message(ctx context.Context, m nip01.FromRelay) error {
 	switch m.Verb {
 	case nip01.VerbAuth:
@@ -246,11 +251,14 @@ func (l *link) login(ctx context.Context) error {
 	return nil
 }
 
-// answered hands OK to who waits for it. After a login, what was refused without
-// one is asked for again.
+// answered passes OK to the goroutine that waits for it. After a login, subscriptions that were
+// refused without one are sent again.
 func (l *link) answered(m nip01.FromRelay) {
 	l.mu.Lock()
 	login := m.ID == l.loginID
+	if login {
+		l.loginID = "" // it is answered once: each answer has all subscriptions sent again
+	}
 	c, ok := l.waiting[m.ID]
 	delete(l.waiting, m.ID)
 	l.mu.Unlock()
@@ -276,20 +284,29 @@ func (l *link) answered(m nip01.FromRelay) {
 	}
 }
 
+func (l *link) guest() bool { return l.leave != nil }
+
+// unanswered is how many events wait for an answer.
+func (l *link) unanswered() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
 func (l *link) connected() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conn != nil
 }
 
-// publish sends an event and waits for OK; one that is refused for want of a login
-// is sent once more after it.
+// publish sends an event and waits for OK. An event that is refused because a login is needed is
+// sent again after the login.
 func (l *link) publish(ctx context.Context, e *nostr.Event) Result {
 	l.mu.Lock()
 	login, most := l.answer, l.status.Document.MaxMessage
 	l.mu.Unlock()
 	if size := len(nip01.Message(nip01.VerbEvent, e)); most > 0 && size > most {
-		return Result{URL: l.url, Reason: fmt.Sprintf("payload-too-large: the message has %d bytes, the relay takes %d", size, most)}
+		return Result{URL: l.url, Guest: l.guest(), Reason: fmt.Sprintf("payload-too-large: the message has %d bytes, the relay takes %d", size, most)}
 	}
 	m, err := l.ask(ctx, e)
 	if err == nil && !m.Accepted && strings.HasPrefix(m.Text, "auth-required:") && login != nil && l.pool.cfg.Signer != nil {
@@ -303,11 +320,11 @@ func (l *link) publish(ctx context.Context, e *nostr.Event) Result {
 	}
 	switch {
 	case err != nil:
-		return Result{URL: l.url, Reason: err.Error()}
+		return Result{URL: l.url, Guest: l.guest(), Reason: err.Error()}
 	case m.Accepted:
 		l.change(func(s *Status) { s.Published++ })
 	}
-	return Result{URL: l.url, Accepted: m.Accepted, Reason: m.Text}
+	return Result{URL: l.url, Guest: l.guest(), Accepted: m.Accepted, Reason: m.Text}
 }
 
 func (l *link) ask(ctx context.Context, e *nostr.Event) (nip01.FromRelay, error) {
@@ -342,8 +359,7 @@ func (l *link) ask(ctx context.Context, e *nostr.Event) (nip01.FromRelay, error)
 	}
 }
 
-// introduce asks the relay what it is; one that does not say is a relay all the
-// same.
+// introduce asks the relay for its description. A relay without one is used too.
 func (l *link) introduce(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
@@ -369,8 +385,8 @@ func (l *link) unsubscribe(id string) {
 	}
 }
 
-// send writes a message where there is a connection. A relay that does not read
-// loses it.
+// send writes a message if there is a connection. If the relay does not read, the connection is
+// closed.
 func (l *link) send(ctx context.Context, message []byte) {
 	l.mu.Lock()
 	conn := l.conn
@@ -381,7 +397,7 @@ func (l *link) send(ctx context.Context, message []byte) {
 	limited, cancel := context.WithTimeout(ctx, sendLimit)
 	defer cancel()
 	if err := conn.Write(limited, message); err != nil {
-		_ = conn.Close() // the reader says why and dials again
+		_ = conn.Close() // the reader reports the reason and dials again
 	}
 }
 
@@ -391,7 +407,7 @@ func (l *link) snapshot() Status {
 	return l.status
 }
 
-// change changes the status, and tells of another state.
+// change changes the status, and calls Notice if the state is different.
 func (l *link) change(f func(*Status)) {
 	l.mu.Lock()
 	before := l.status.State

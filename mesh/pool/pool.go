@@ -19,18 +19,22 @@ import (
 // Bounds of a pool and of each of its relays.
 const (
 	MaxRelays        = 32
+	MaxGuests        = 8  // beside these
+	maxCopies        = 64 // of events that one guest has not answered yet
 	maxSubscriptions = 16
 	maxMessage       = 1 << 20
 	seenIDs          = 8192 // events that several relays give are handed on once
-	eventsPerSecond  = 500  // read from one relay; what it says faster waits on its side
+	eventsPerSecond  = 500  // read from one relay; the rest waits at the relay
+	guestPerSecond   = 50   // the same for a guest: another box has chosen it
 	badLimit         = 10   // messages of one connection that are no honest relay's
 	dialLimit        = 10 * time.Second
 	sendLimit        = 10 * time.Second
 	answerLimit      = 10 * time.Second
+	slowLimit        = time.Second // for the other relays once one has accepted an event
 	pingEvery        = 30 * time.Second
 	backoffFirst     = time.Second
 	backoffMost      = 60 * time.Second
-	steadyAfter      = 30 * time.Second // a connection that lasted so long starts the backoff anew
+	steadyAfter      = 30 * time.Second // a connection that lasted this long resets the backoff
 )
 
 // Signer signs as the box.
@@ -56,9 +60,9 @@ type Config struct {
 	Publishes, Subscribes func(url string) bool
 	// Dial connects; nil is Dial of this package.
 	Dial func(ctx context.Context, url string) (Conn, error)
-	// Document asks a relay what it is (NIP-11); nil asks none.
+	// Document asks a relay for its description (NIP-11); nil asks none.
 	Document func(ctx context.Context, url string) (Document, error)
-	// Notice is told of changes of a relay's state; it must not wait. nil drops them.
+	// Notice is called when the state of a relay changes; it must not wait. It may be nil.
 	Notice func(Status)
 }
 
@@ -68,9 +72,11 @@ type Pool struct {
 	relays []*link
 	seen   *recent
 
-	mu   sync.Mutex
-	subs map[string]*Subscription
-	next int
+	mu     sync.Mutex
+	guests []*link // by address
+	closed bool
+	subs   map[string]*Subscription
+	next   int
 
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -94,18 +100,81 @@ func Start(cfg Config) (*Pool, error) {
 	p := &Pool{cfg: cfg, seen: newRecent(seenIDs), subs: map[string]*Subscription{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	for _, u := range urls {
-		l := &link{
-			pool: p, url: u, publishes: cfg.Publishes == nil || cfg.Publishes(u), subscribes: cfg.Subscribes == nil || cfg.Subscribes(u),
-			status: Status{URL: u, State: Connecting}, waiting: map[string]chan nip01.FromRelay{},
-		}
+		l := p.newLink(u, cfg.Publishes == nil || cfg.Publishes(u), cfg.Subscribes == nil || cfg.Subscribes(u))
 		p.relays = append(p.relays, l)
 		p.running.Go(func() { l.run(p.ctx) })
 	}
 	return p, nil
 }
 
+func (p *Pool) newLink(url string, publishes, subscribes bool) *link {
+	return &link{
+		pool: p, url: url, publishes: publishes, subscribes: subscribes,
+		status: Status{URL: url, State: Connecting}, waiting: map[string]chan nip01.FromRelay{},
+	}
+}
+
+// Guests makes these relays, and no others, guests of the pool: another box has named them. The
+// pool connects to those that it does not have yet, and leaves guests that are not among them. At
+// most MaxGuests are taken. A guest that is silent or lies costs the other relays nothing: where
+// the pool has a relay of its own that gets events, guests get a copy, and their answers do not
+// count.
+func (p *Pool) Guests(urls []string, publishes, subscribes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	wanted := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(urls))), func(u string) bool {
+		return !nostr.IsValidRelayURL(u) || slices.ContainsFunc(p.relays, func(l *link) bool { return l.url == u })
+	})
+	wanted = wanted[:min(len(wanted), MaxGuests)]
+	var guests []*link
+	for _, l := range p.guests {
+		if slices.Contains(wanted, l.url) && l.publishes == publishes && l.subscribes == subscribes {
+			guests = append(guests, l)
+		} else {
+			l.leave()
+		}
+	}
+	for _, u := range wanted {
+		if slices.ContainsFunc(guests, func(l *link) bool { return l.url == u }) {
+			continue
+		}
+		l := p.newLink(u, publishes, subscribes)
+		l.status.Guest = true
+		ctx, leave := context.WithCancel(p.ctx)
+		l.leave = leave
+		guests = append(guests, l)
+		p.running.Go(func() { l.run(ctx) })
+	}
+	slices.SortFunc(guests, func(a, b *link) int { return strings.Compare(a.url, b.url) })
+	p.guests = guests
+}
+
+// links are all relays, the guests last.
+func (p *Pool) links() []*link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Concat(p.relays, p.guests)
+}
+
+// spawn runs f unless the pool is closed. Close waits for f.
+func (p *Pool) spawn(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.running.Go(f)
+	return true
+}
+
 // Close ends all connections and subscriptions.
 func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
 	p.cancel()
 	p.running.Wait()
 	p.mu.Lock()
@@ -120,7 +189,7 @@ func (p *Pool) Close() {
 // is for a signer that has another key: a relay knows a connection by the key it
 // has logged in with.
 func (p *Pool) Reconnect() {
-	for _, l := range p.relays {
+	for _, l := range p.links() {
 		l.mu.Lock()
 		conn := l.conn
 		l.mu.Unlock()
@@ -143,6 +212,7 @@ const (
 // Status is one relay at one moment.
 type Status struct {
 	URL       string        `json:"url"`
+	Guest     bool          `json:"guest,omitempty"`
 	State     State         `json:"state"`
 	Since     time.Time     `json:"since"`
 	LoggedIn  bool          `json:"logged_in"`
@@ -157,10 +227,11 @@ type Status struct {
 	Document  Document      `json:"document,omitzero"` // what it says of itself
 }
 
-// Status tells of all relays, by their address.
+// Status tells of all relays by their address, the guests last.
 func (p *Pool) Status() []Status {
-	out := make([]Status, len(p.relays))
-	for i, l := range p.relays {
+	links := p.links()
+	out := make([]Status, len(links))
+	for i, l := range links {
 		out[i] = l.snapshot()
 	}
 	return out
@@ -169,6 +240,7 @@ func (p *Pool) Status() []Status {
 // Result is what one relay said to an event.
 type Result struct {
 	URL      string `json:"url"`
+	Guest    bool   `json:"guest,omitempty"`
 	Accepted bool   `json:"accepted"`
 	// Reason is the relay's text, or why it was not asked.
 	Reason string `json:"reason,omitempty"`
@@ -177,39 +249,88 @@ type Result struct {
 // ErrNoRelay means that no relay is connected.
 var ErrNoRelay = errors.New("no relay is connected")
 
-// Publish sends a signed event to all connected relays that get events, and returns when each has
-// answered or had its time. The error is ErrNoRelay, or nil; whether an event is
-// published is what the results say: by OK of a relay, not because bytes were sent.
+// Publish sends a signed event to all connected relays that get events. It returns when each has
+// answered or had its time; once one has accepted the event, the others have slowLimit. The error
+// is ErrNoRelay, or nil; whether an event is published is what the results say: by OK of a relay,
+// not because bytes were sent. Guests get a copy and are not waited for, except in a pool that has
+// no other relay that gets events.
 func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	var asked []*link
-	for _, l := range p.relays {
-		if l.publishes && l.connected() {
-			asked = append(asked, l)
-		}
-	}
-	if len(asked) == 0 {
+	counted, copies := p.publishers()
+	counted = slices.DeleteFunc(counted, func(l *link) bool { return !l.connected() })
+	if len(counted) == 0 {
 		return nil, ErrNoRelay
 	}
-	results := make([]Result, len(asked))
-	var tasks sync.WaitGroup
-	for i, l := range asked {
-		tasks.Go(func() { results[i] = l.publish(ctx, e) })
+	event := *e // a relay may still be asked when the caller has it back
+	for _, l := range copies {
+		if l.connected() && l.unanswered() < maxCopies {
+			p.send(l, &event, func(Result) {})
+		}
 	}
-	tasks.Wait()
+	type answer struct {
+		from int
+		Result
+	}
+	answers := make(chan answer, len(counted))
+	results := make([]Result, len(counted))
+	for i, l := range counted {
+		results[i] = Result{URL: l.url, Guest: l.guest(), Reason: "no answer in time"}
+		p.send(l, &event, func(r Result) { answers <- answer{i, r} })
+	}
+	for range counted {
+		select {
+		case a := <-answers:
+			results[a.from] = a.Result
+			if a.Accepted {
+				limit := time.AfterFunc(slowLimit, cancel)
+				defer limit.Stop()
+			}
+		case <-ctx.Done():
+			return results, nil
+		}
+	}
 	return results, nil
 }
 
+// publishers are the relays whose answers count, and those that get copies.
+func (p *Pool) publishers() (counted, copies []*link) {
+	for _, l := range p.links() {
+		switch {
+		case !l.publishes:
+		case l.guest():
+			copies = append(copies, l)
+		default:
+			counted = append(counted, l)
+		}
+	}
+	if len(counted) == 0 {
+		return copies, nil
+	}
+	return counted, copies
+}
+
+// send has a relay asked, whatever becomes of the caller, and tells the answer.
+func (p *Pool) send(l *link, e *nostr.Event, answered func(Result)) {
+	asked := p.spawn(func() {
+		ctx, cancel := context.WithTimeout(p.ctx, answerLimit)
+		defer cancel()
+		answered(l.publish(ctx, e))
+	})
+	if !asked {
+		answered(Result{URL: l.url, Guest: l.guest(), Reason: "the box leaves the mesh"})
+	}
+}
+
 // Verdict tells whether a relay has the event, or else whether every relay that
-// was asked refused it for good.
+// was asked refused it for good. No guest refuses for good: it goes with its session.
 func Verdict(results []Result) (published, refused bool) {
 	refused = len(results) > 0
 	for _, r := range results {
 		if r.Accepted || strings.HasPrefix(r.Reason, "duplicate:") {
 			return true, false
 		}
-		refused = refused && terminal(r.Reason)
+		refused = refused && !r.Guest && terminal(r.Reason)
 	}
 	return false, refused
 }
@@ -252,7 +373,7 @@ func (p *Pool) Subscribe(filters []nip01.Filter, buffer int) (*Subscription, err
 	s := &Subscription{pool: p, id: fmt.Sprintf("box%d", p.next), filters: filters, events: make(chan Event, buffer), done: make(chan struct{})}
 	p.subs[s.id] = s
 	p.mu.Unlock()
-	for _, l := range p.relays {
+	for _, l := range p.links() {
 		l.request(s)
 	}
 	return s, nil
@@ -279,7 +400,7 @@ func (s *Subscription) Close() {
 	delete(s.pool.subs, s.id)
 	s.pool.mu.Unlock()
 	s.end()
-	for _, l := range s.pool.relays {
+	for _, l := range s.pool.links() {
 		l.unsubscribe(s.id)
 	}
 }

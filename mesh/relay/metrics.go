@@ -15,6 +15,7 @@ type metrics struct {
 	signatures   prometheus.Counter
 	bytes        prometheus.Gauge
 	pruned       prometheus.Counter
+	evicted      prometheus.Counter
 	kinds        []int
 }
 
@@ -26,6 +27,7 @@ func newMetrics(r prometheus.Registerer, kinds []int) (*metrics, error) {
 		signatures:   prometheus.NewCounter(prometheus.CounterOpts{Name: "agentbox_relay_sig_fail_total", Help: "Events with a wrong id or signature."}),
 		bytes:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "agentbox_relay_db_bytes", Help: "Size of the relay's database, as of its last pruning."}),
 		pruned:       prometheus.NewCounter(prometheus.CounterOpts{Name: "agentbox_relay_retention_pruned_total", Help: "Events deleted because they expired or the retention time was over."}),
+		evicted:      prometheus.NewCounter(prometheus.CounterOpts{Name: "agentbox_relay_evicted_total", Help: "Events deleted because the relay's database had reached max_bytes."}),
 		kinds:        kinds,
 	}
 	for _, c := range m.all() {
@@ -37,7 +39,7 @@ func newMetrics(r prometheus.Registerer, kinds []int) (*metrics, error) {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.connections, m.events, m.authFailures, m.signatures, m.bytes, m.pruned}
+	return []prometheus.Collector{m.connections, m.events, m.authFailures, m.signatures, m.bytes, m.pruned, m.evicted}
 }
 
 // unregister makes room for the metrics of the next relay of this process.

@@ -30,21 +30,21 @@ const (
 	futureSkew    = 15 * time.Minute
 )
 
-// ownKinds are what the box itself publishes besides the allowed kinds: its relay
+// ownKinds are the kinds that the box itself publishes in addition to the allowed kinds: its relay
 // lists (NIP-65, NIP-17) and the history of its events.
 var ownKinds = []int{10002, 10050, 1078}
 
-// Policy judges events and sessions. It is a value: nothing changes it.
+// Policy judges events and sessions. It is an immutable value.
 type Policy struct {
 	Ingress Ingress
 	Own     []string // public keys that may always write: the box's, the operator's
-	Allowed []string // further ones under Allowlist
+	Allowed []string // further ones under Allowlist; a full relay keeps their events longer than those of strangers
 	Kinds   []int    // 38000 and 38100 each stand for a hundred
 	NIP04   bool     // direct messages of the older form
 	// MaxEventBytes bounds an event as it is sent.
 	MaxEventBytes int
-	// Hosts are names, with or without a port, under which clients know this relay
-	// besides the address of their connection (NIP-42, tag relay).
+	// Hosts are names, with or without a port, by which clients know this relay, in addition to the
+	// address of their connection (NIP-42, tag relay).
 	Hosts []string
 }
 
@@ -61,8 +61,8 @@ func refuse(prefix, format string, args ...any) *Refusal {
 // AuthWanted tells whether a session has to show a key at all.
 func (p Policy) AuthWanted() bool { return p.Ingress != Open }
 
-// Writer judges who sends: key is what the session has shown, "" for nothing. A gift
-// wrap is signed by a throwaway key, so the event's own key says nothing.
+// Writer judges the sender: key is the key that the session has proved, "" for none. A gift wrap is
+// signed by a key that is used once, so the event's own key does not identify the sender.
 func (p Policy) Writer(key string) *Refusal {
 	switch {
 	case p.Ingress == Open:
@@ -75,7 +75,36 @@ func (p Policy) Writer(key string) *Refusal {
 	return refuse("restricted", "the key of this session may not write here")
 }
 
+// rank says whose events go first when the database is full: those of the lowest.
+type rank int
+
+const (
+	stranger  rank = iota
+	listedKey      // of Allowed, under each ingress policy
+	ownKey
+)
+
+// rank is the rank of an event of a session that has shown key. The event's own key
+// counts only if it is one of ours: then its signature says enough.
+func (p Policy) rank(key string, e *nostr.Event) rank {
+	switch {
+	case p.own(key), p.own(e.PubKey):
+		return ownKey
+	case key != "" && slices.Contains(p.Allowed, key):
+		return listedKey
+	}
+	return stranger
+}
+
 func (p Policy) own(key string) bool { return key != "" && slices.Contains(p.Own, key) }
+
+// standing is what a session is that has shown key.
+func (p Policy) standing(key string) standing {
+	if p.own(key) || slices.Contains(p.Allowed, key) {
+		return listed
+	}
+	return unlisted
+}
 
 // Event judges an event that is parsed and not verified yet: the cheap part.
 func (p Policy) Event(key string, e *nostr.Event, size int, now time.Time) *Refusal {
@@ -100,8 +129,7 @@ func (p Policy) kind(key string, kind int) bool {
 	return nip01.KindAllowed(p.Kinds, kind) || p.NIP04 && kind == nip01.KindNIP04 || p.own(key) && slices.Contains(ownKinds, kind)
 }
 
-// Request judges a subscription: who wants nothing but private kinds must have
-// shown a key.
+// Request judges a subscription. A client that asks only for private kinds must have proved a key.
 func (p Policy) Request(key string, filters []nip01.Filter) *Refusal {
 	if key != "" {
 		return nil
@@ -131,8 +159,8 @@ func (c Challenge) Fresh(now time.Time) bool {
 	return c.Text != "" && now.Sub(c.Issued) <= challengeLife
 }
 
-// Auth judges the answer to a challenge, all but its signature. local is the
-// address of the connection at our end.
+// Auth judges the answer to a challenge, without its signature. local is the local address of the
+// connection.
 func (p Policy) Auth(e *nostr.Event, c Challenge, local string, now time.Time) *Refusal {
 	skew := now.Sub(e.CreatedAt.Time()).Abs()
 	switch {
@@ -150,10 +178,9 @@ func (p Policy) Auth(e *nostr.Event, c Challenge, local string, now time.Time) *
 	return nil
 }
 
-// knownAs tells whether a relay URL means this relay: the address of the
-// connection itself, a loopback name with its port, or a configured host. The Host
-// header does not count: it is written by the client, which may have got its answer
-// to our challenge from a third party.
+// knownAs tells whether a relay URL means this relay: the address of the connection itself, a
+// loopback name with its port, or a configured host. The Host header is ignored, because the client
+// writes it, and may have got its answer to the challenge from a third party.
 func (p Policy) knownAs(raw, local string) bool {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -19,11 +20,22 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// Bounds of all connections. Who has shown no key gets half of the places, so that
-// strangers cannot take those of the box's own.
+// Bounds of the sessions. Strangers cannot take the places of the box's own: a key is made in no
+// time, so who has shown one that is not listed has only so many places. Of those that have shown
+// none, the oldest makes room for the newest, which may be the box's own.
 const (
 	maxConnections = 512
-	maxStrangers   = maxConnections / 2
+	maxUnshown     = 128
+	maxUnlisted    = 256
+)
+
+// standing is what a session has shown.
+type standing int
+
+const (
+	unshown  standing = iota // no key
+	unlisted                 // a key that is none of the box's own nor allowed by name
+	listed
 )
 
 const pruneEvery = time.Hour
@@ -35,17 +47,18 @@ type Config struct {
 	// MessagesPerSec is the rate of a connection, and twice as many at once; the
 	// box's own keys have no limit.
 	MessagesPerSec int
-	// RetentionDays is how long events are kept that do not say when they expire;
-	// 0 = for ever.
+	// RetentionDays is how long events without an expiration are kept; 0 = for ever.
 	RetentionDays int
-	Kinds         []int // that have a metric of their own
-	Info          Info
-	Registerer    prometheus.Registerer
-	// Report is told of trouble with the database.
+	// MaxBytes bounds the database, without free pages; it must be greater than 0.
+	MaxBytes   int64
+	Kinds      []int // that have a metric of their own
+	Info       Info
+	Registerer prometheus.Registerer
+	// Report is called for each problem with the database.
 	Report func(what string, err error)
 }
 
-// Info is what the operator says of the relay (NIP-11).
+// Info is the operator's description of the relay (NIP-11).
 type Info struct {
 	Name, Description, Contact, PubKey, Version string
 }
@@ -57,16 +70,23 @@ type Relay struct {
 	metrics *metrics
 
 	mu       sync.Mutex
-	sessions map[*session]bool // true = it has shown a key
+	sessions map[*session]standing
+	entered  uint64 // sessions so far
 	closing  bool
-	running  sync.WaitGroup
-	stop     context.CancelFunc
-	stopped  context.Context
+	// isFull is what was reported; fullLately, whether the limit was met since retain
+	// looked last.
+	isFull, fullLately bool
+	running            sync.WaitGroup
+	stop               context.CancelFunc
+	stopped            context.Context
 }
 
 // Start opens the database and returns a relay that serves connections until Close.
 func Start(ctx context.Context, cfg Config) (*Relay, error) {
-	s, err := openStore(ctx, filepath.Join(cfg.Dir, "relay.db"))
+	if cfg.MaxBytes <= 0 {
+		return nil, errors.New("the relay's database needs a limit of its size")
+	}
+	s, err := openStore(ctx, filepath.Join(cfg.Dir, "relay.db"), cfg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +94,7 @@ func Start(ctx context.Context, cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	r := &Relay{cfg: cfg, store: s, metrics: m, sessions: map[*session]bool{}}
+	r := &Relay{cfg: cfg, store: s, metrics: m, sessions: map[*session]standing{}}
 	r.stopped, r.stop = context.WithCancel(context.Background())
 	r.running.Go(r.retain)
 	return r, nil
@@ -98,11 +118,11 @@ func (r *Relay) Close() error {
 // Serve answers on l until Close.
 func (r *Relay) Serve(l net.Listener) error {
 	server := &http.Server{
-		Handler: r, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+		Handler: r, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10, ConnContext: withVisitor,
 	}
 	stop := context.AfterFunc(r.stopped, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(&entrance{Listener: l}); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -137,6 +157,9 @@ func (r *Relay) accept(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer r.leave(s)
+	if v := visitorOf(req.Context()); v != nil && !v.enter() {
+		return // its connection was closed to make room
+	}
 	// Web pages of anywhere may connect, as to any relay: what they may do follows
 	// from the key they show.
 	conn, err := websocket.Accept(w, req, &websocket.AcceptOptions{InsecureSkipVerify: true})
@@ -144,7 +167,10 @@ func (r *Relay) accept(w http.ResponseWriter, req *http.Request) {
 		return // it has answered
 	}
 	conn.SetReadLimit(int64(policy.MaxEventBytes + messageOverhead))
-	s.conn = conn
+	if !r.connected(s, conn) {
+		_ = conn.CloseNow() // another has its place
+		return
+	}
 	s.run(r.stopped)
 }
 
@@ -156,39 +182,92 @@ func (r *Relay) report(what string, err error) {
 	}
 }
 
+// full counts events that were deleted to make room. It reports that the database is
+// full once, until an hour has passed in which it was not.
+func (r *Relay) full(evicted int64) {
+	r.metrics.evicted.Add(float64(evicted))
+	r.mu.Lock()
+	first := !r.isFull
+	r.isFull, r.fullLately = true, true
+	r.mu.Unlock()
+	if first {
+		r.report("StoreFull", fmt.Errorf("the relay's database has reached its limit of %d bytes (sovereign_mesh.relay.max_bytes); the oldest events are deleted, those of strangers first", r.cfg.MaxBytes))
+	}
+}
+
+// notFull lets the next full report again if the last hour had none.
+func (r *Relay) notFull() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isFull, r.fullLately = r.fullLately, false
+}
+
 func (r *Relay) enter(s *session) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	strangers := 0
-	for _, shown := range r.sessions {
-		if !shown {
-			strangers++
-		}
-	}
-	if r.closing || len(r.sessions) >= maxConnections || strangers >= maxStrangers {
+	if r.closing || len(r.sessions) >= maxConnections {
 		return false
 	}
-	r.sessions[s] = false
+	strangers, oldest := 0, (*session)(nil)
+	for other, shown := range r.sessions {
+		if shown != unshown || other.ousted {
+			continue
+		}
+		strangers++
+		if oldest == nil || other.number < oldest.number {
+			oldest = other
+		}
+	}
+	if strangers >= maxUnshown {
+		oldest.ousted = true
+		if conn := oldest.conn; conn != nil {
+			go func() { _ = conn.CloseNow() }() // it is over either way
+		}
+	}
+	r.entered++
+	s.number = r.entered
+	r.sessions[s] = unshown
 	r.running.Add(1)
 	r.metrics.connections.WithLabelValues("unauthenticated").Inc()
 	return true
 }
 
-// moved says that the session has shown a key.
-func (r *Relay) moved(s *session) {
+// connected gives the session its connection; false if it has lost its place.
+func (r *Relay) connected(s *session, conn *websocket.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.sessions[s] {
-		r.sessions[s] = true
+	s.conn = conn
+	return !s.ousted
+}
+
+// moved says that the session has shown a key; false if there are too many like it.
+func (r *Relay) moved(s *session, listing standing) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.sessions[s]
+	if listing == unlisted && before != unlisted {
+		n := 0
+		for _, shown := range r.sessions {
+			if shown == unlisted {
+				n++
+			}
+		}
+		if n >= maxUnlisted {
+			return false
+		}
+	}
+	r.sessions[s] = listing
+	if before == unshown {
 		r.metrics.connections.WithLabelValues("unauthenticated").Dec()
 		r.metrics.connections.WithLabelValues("authenticated").Inc()
 	}
+	return true
 }
 
 func (r *Relay) leave(s *session) {
 	r.mu.Lock()
 	state := "unauthenticated"
-	if r.sessions[s] {
+	if r.sessions[s] != unshown {
 		state = "authenticated"
 	}
 	delete(r.sessions, s)
@@ -238,6 +317,13 @@ func (r *Relay) retain() {
 		}
 		deleted, err := r.store.prune(r.stopped, now, keep)
 		r.metrics.pruned.Add(float64(deleted))
+		r.notFull()
+		if err == nil {
+			var evicted int64
+			if evicted, err = r.store.shrink(r.stopped); evicted > 0 {
+				r.full(evicted)
+			}
+		}
 		if _, bytes, countErr := r.store.count(r.stopped); countErr == nil {
 			r.metrics.bytes.Set(float64(bytes))
 		}

@@ -8,12 +8,14 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
@@ -44,7 +46,7 @@ func serve(t testing.TB, change func(*Config, *Policy)) (*Relay, string) {
 	t.Helper()
 	policy := Policy{Ingress: Open, Kinds: []int{1, 4, 1059, 30078, 27235, 38000, 38100}, MaxEventBytes: 4096}
 	cfg := Config{
-		Dir: t.TempDir(), MessagesPerSec: 10_000, RetentionDays: 30, Kinds: policy.Kinds, Registerer: prometheus.NewRegistry(),
+		Dir: t.TempDir(), MessagesPerSec: 10_000, RetentionDays: 30, MaxBytes: 64 << 20, Kinds: policy.Kinds, Registerer: prometheus.NewRegistry(),
 		Info:   Info{Name: "test", Description: "a relay"},
 		Report: func(what string, err error) { t.Errorf("%s: %v", what, err) },
 	}
@@ -215,6 +217,19 @@ func TestLiveEventsAfterEOSE(t *testing.T) {
 	}
 	if got, _ := writer.stored(`{"kinds":[27235]}`); got != nil {
 		t.Error("an ephemeral event was kept")
+	}
+}
+
+// A live event is under way before its sender hears of it: a request for stored events that
+// follows the answer does not get the event a second time, as a live one.
+func TestLiveEventsComeBeforeTheAnswer(t *testing.T) {
+	_, url := serve(t, nil)
+	c := dial(t, url)
+	c.raw(`["REQ","live",{"kinds":[1]}]`)
+	c.read() // EOSE
+	c.send(nip01.VerbEvent, signed(t, newKey(t), nostr.Event{Kind: 1, Content: "x"}))
+	if first, second := c.read(), c.read(); first.Verb != nip01.VerbEvent || second.Verb != nip01.VerbOK {
+		t.Errorf("%s, then %s", first.Verb, second.Verb)
 	}
 }
 
@@ -410,11 +425,11 @@ func TestEventsSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	k := newKey(t)
 	e := signed(t, k, nostr.Event{Kind: 1, Content: "kept"})
-	s, err := openStore(context.Background(), filepath.Join(dir, "relay.db"))
+	s, err := openStore(context.Background(), filepath.Join(dir, "relay.db"), 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if outcome, err := s.add(context.Background(), &e, time.Now()); outcome != Stored || err != nil {
+	if outcome, _, err := s.add(context.Background(), &e, stranger, time.Now()); outcome != Stored || err != nil {
 		t.Fatal(outcome, err)
 	}
 	if err := s.close(); err != nil {
@@ -423,5 +438,94 @@ func TestEventsSurviveARestart(t *testing.T) {
 	_, url := serve(t, func(c *Config, _ *Policy) { c.Dir = dir })
 	if got, _ := dial(t, url).stored(`{}`); len(got) != 1 || got[0] != e.ID {
 		t.Errorf("stored %v", got)
+	}
+}
+
+// A stranger who floods the relay drops no event of the box, is told when there is no
+// room, and makes the relay report this once.
+func TestAFullRelayReportsOnce(t *testing.T) {
+	own, peer := newKey(t), newKey(t)
+	var mu sync.Mutex
+	var reports []string
+	r, url := serve(t, func(c *Config, p *Policy) {
+		c.MaxBytes, p.MaxEventBytes = 1<<20, 128<<10
+		p.Ingress, p.Own = SignedOnly, []string{string(own.Public())}
+		c.Report = func(what string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			reports = append(reports, what+": "+err.Error())
+		}
+	})
+	evicted := func() float64 { return testutil.ToFloat64(r.metrics.evicted) }
+	login := func(k *identity.Key) *client {
+		c := dial(t, url)
+		if ok, why := c.auth(k, url); !ok {
+			t.Fatal(why)
+		}
+		return c
+	}
+	box, other := login(own), login(peer)
+	event := func(k *identity.Key, i int) nostr.Event {
+		return signed(t, k, nostr.Event{Kind: 1, Content: fmt.Sprint(i, strings.Repeat("x", 100<<10))})
+	}
+	mine := event(own, 0)
+	if ok, why := box.publish(mine); !ok || evicted() != 0 || len(reports) != 0 {
+		t.Fatalf("OK %t %q, %v dropped, reports %q", ok, why, evicted(), reports)
+	}
+	for i := range 20 {
+		if ok, why := other.publish(event(peer, i)); !ok {
+			t.Fatalf("event %d of the stranger: %q", i, why)
+		}
+	}
+	if got, _ := box.stored(`{"ids":["` + mine.ID + `"]}`); len(got) != 1 || evicted() == 0 {
+		t.Errorf("the box's event is stored %d times, %v events were dropped", len(got), evicted())
+	}
+	for i := range 20 {
+		if ok, why := box.publish(event(own, i+1)); !ok {
+			t.Fatalf("event %d of the box: %q", i, why)
+		}
+	}
+	refused := false
+	for i := range 20 {
+		ok, why := other.publish(event(peer, i+20))
+		if !ok && why != "error: the relay is full" {
+			t.Fatalf("refused with %q", why)
+		}
+		refused = refused || !ok
+	}
+	if !refused {
+		t.Error("a relay full of the box's events takes a stranger's")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(reports) != 1 || !strings.HasPrefix(reports[0], "StoreFull: ") {
+		t.Errorf("reports %q, want one", reports)
+	}
+}
+
+// An hour in which the relay was not full ends the state, so that the next time is reported.
+func TestFullIsReportedAgainAfterAnHourWithout(t *testing.T) {
+	reports := 0
+	m, err := newMetrics(prometheus.NewRegistry(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Relay{cfg: Config{Report: func(string, error) { reports++ }}, metrics: m}
+	for i, step := range []struct {
+		do   func()
+		want int
+	}{
+		{func() { r.full(1) }, 1}, {func() { r.full(0) }, 1}, {r.notFull, 1}, {func() { r.full(1) }, 1},
+		{r.notFull, 1}, {r.notFull, 1}, {func() { r.full(1) }, 2},
+	} {
+		if step.do(); reports != step.want {
+			t.Errorf("step %d: %d reports, want %d", i, reports, step.want)
+		}
+	}
+}
+
+func TestStartWantsALimitOfSize(t *testing.T) {
+	if r, err := Start(context.Background(), Config{Dir: t.TempDir(), Registerer: prometheus.NewRegistry()}); err == nil {
+		t.Error("a relay without a limit starts", r.Close())
 	}
 }

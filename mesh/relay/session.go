@@ -33,8 +33,10 @@ const (
 // others.
 type session struct {
 	relay  *Relay
+	number uint64 // in the order of their beginning
+	ousted bool   // another has its place; of the relay's lock
 	conn   *websocket.Conn
-	local  string // the address of the connection at our end
+	local  string // the local address of the connection
 	out    *outbound
 	ending sync.Once
 	tasks  sync.WaitGroup
@@ -153,7 +155,7 @@ func (s *session) issue() {
 	s.say(nip01.VerbAuth, text)
 }
 
-// say sends a short answer; who does not read its answers is gone.
+// say sends a short answer. If the client does not read its answers, the connection is closed.
 func (s *session) say(parts ...any) {
 	if !s.out.offer(nip01.Message(parts...)) {
 		s.end(errSlow)
@@ -205,7 +207,7 @@ func (s *session) overRate(m nip01.FromClient) {
 	}
 }
 
-// answer sends OK, or a NOTICE where there is no id to name.
+// answer sends OK, or a NOTICE if there is no id to name.
 func (s *session) answer(id string, refusal *Refusal) {
 	switch {
 	case refusal == nil:
@@ -220,7 +222,7 @@ func (s *session) answer(id string, refusal *Refusal) {
 	}
 }
 
-// renew sends a challenge to who needs one and has none that is fresh.
+// renew sends a challenge to a client that needs one and has no recent one.
 func (s *session) renew() {
 	s.mu.Lock()
 	stale := s.key == "" && !s.challenge.Fresh(time.Now())
@@ -252,8 +254,9 @@ func (s *session) event(ctx context.Context, policy Policy, raw []byte, now time
 		s.say(nip01.VerbOK, e.ID, true, "duplicate: have a newer event in its place")
 	default:
 		s.relay.metrics.event("in", e.Kind, "accepted")
-		s.answer(e.ID, nil)
+		// Before the answer: who asks for stored events after it must not get this one as a new one too.
 		s.relay.broadcast(e)
+		s.answer(e.ID, nil)
 	}
 }
 
@@ -273,10 +276,16 @@ func (s *session) take(ctx context.Context, policy Policy, e *nostr.Event, size 
 	if e.IsEphemeral() {
 		return Stored, nil // sent on, never kept
 	}
-	outcome, err := s.relay.store.add(ctx, e, now)
+	outcome, evicted, err := s.relay.store.add(ctx, e, policy.rank(key, e), now)
 	if err != nil {
 		s.relay.report("EventNotStored", err)
 		return 0, refuse("error", "the event could not be stored")
+	}
+	if evicted > 0 || outcome == Full {
+		s.relay.full(evicted)
+	}
+	if outcome == Full {
+		return 0, refuse("error", "the relay is full")
 	}
 	return outcome, nil
 }
@@ -304,10 +313,14 @@ func (s *session) authenticate(policy Policy, raw []byte, now time.Time) {
 		s.renew()
 		return
 	}
+	if !s.relay.moved(s, policy.standing(e.PubKey)) {
+		s.relay.metrics.authFailed("full")
+		s.answer(e.ID, refuse("rate-limited", "the relay has too many sessions of keys that it does not list"))
+		return
+	}
 	s.mu.Lock()
 	s.key, s.challenge = e.PubKey, Challenge{}
 	s.mu.Unlock()
-	s.relay.moved(s)
 	s.answer(e.ID, nil)
 }
 
@@ -345,7 +358,7 @@ func (s *session) request(ctx context.Context, policy Policy, m nip01.FromClient
 	s.release(m.Subscription, sub, sent)
 }
 
-// stored sends what is stored, and returns the ids of it.
+// stored sends the stored events and returns their ids.
 func (s *session) stored(ctx context.Context, policy Policy, key string, m nip01.FromClient) (map[string]bool, error) {
 	sent := map[string]bool{}
 	now := time.Now()
@@ -377,7 +390,7 @@ func (s *session) stored(ctx context.Context, policy Policy, key string, m nip01
 	return sent, nil
 }
 
-// release sends what came meanwhile and lets the subscription go live.
+// release sends the events that came meanwhile, and makes the subscription live.
 func (s *session) release(id string, sub *subscription, sent map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

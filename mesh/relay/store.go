@@ -43,6 +43,12 @@ CREATE TABLE tags (
 	PRIMARY KEY (name, value, event)
 ) WITHOUT ROWID;
 CREATE INDEX tags_event ON tags (event);
+`,
+	// rank is the rank of who sent the event. Older files do not say who sent an event:
+	// their events count as those of strangers.
+	`
+ALTER TABLE events ADD COLUMN rank INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX events_rank ON events (rank, received_at);
 `}
 
 // Outcome is what became of an event that was to be stored.
@@ -52,32 +58,36 @@ type Outcome int
 const (
 	Stored     Outcome = iota
 	Duplicate          // it was there
-	Superseded         // one that replaces it was there
+	Superseded         // a newer event that replaces it was stored already
+	Full               // the database has no room for it
 )
 
 // store keeps events. Its methods may be called from any goroutine.
 type store struct {
 	db     *sqlite.DB
+	max    int64 // bytes
 	queue  chan *pending
 	closed chan struct{}
 }
 
 type pending struct {
 	event    *nostr.Event
+	rank     rank
 	received time.Time
 	outcome  Outcome
+	evicted  int64 // events deleted to make room for this one
 	done     chan error
 }
 
 // batch is how many events at most are made durable together.
 const batch = 256
 
-func openStore(ctx context.Context, path string) (*store, error) {
+func openStore(ctx context.Context, path string, max int64) (*store, error) {
 	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: appID, Migrations: migrations})
 	if err != nil {
 		return nil, err
 	}
-	s := &store{db: db, queue: make(chan *pending, batch), closed: make(chan struct{})}
+	s := &store{db: db, max: max, queue: make(chan *pending, batch), closed: make(chan struct{})}
 	go s.write()
 	return s, nil
 }
@@ -89,17 +99,18 @@ func (s *store) close() error {
 	return s.db.Close()
 }
 
-// add stores an event: when it returns, the event is on disk. Events of several
+// add stores an event of a sender of rank r: when it returns, the event is on disk.
+// evicted is how many events were deleted to make room for it. Events of several
 // sessions share a commit.
-func (s *store) add(ctx context.Context, e *nostr.Event, now time.Time) (Outcome, error) {
-	p := &pending{event: e, received: now, done: make(chan error, 1)}
+func (s *store) add(ctx context.Context, e *nostr.Event, r rank, now time.Time) (outcome Outcome, evicted int64, err error) {
+	p := &pending{event: e, rank: r, received: now, done: make(chan error, 1)}
 	select {
 	case s.queue <- p:
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return 0, 0, ctx.Err()
 	}
-	err := <-p.done // the batch is bounded by the writer's own time
-	return p.outcome, err
+	err = <-p.done // the batch is bounded by the writer's own time
+	return p.outcome, p.evicted, err
 }
 
 func (s *store) write() {
@@ -119,7 +130,7 @@ func (s *store) write() {
 		}
 		err := s.commit(group)
 		if err != nil && len(group) > 1 {
-			// One that cannot be stored must not take the others with it.
+			// An event that cannot be stored must not fail the others.
 			for _, p := range group {
 				p.done <- s.commit([]*pending{p})
 			}
@@ -137,11 +148,14 @@ func (s *store) commit(group []*pending) error {
 	ctx, cancel := context.WithTimeout(context.Background(), writeLimit)
 	defer cancel()
 	return s.db.Write(ctx, func(tx *sql.Tx) error {
+		left := int64(pruneStep)
 		for _, p := range group {
 			var err error
-			if p.outcome, err = insert(ctx, tx, p.event, p.received); err != nil {
+			p.evicted = 0 // of an attempt that was rolled back
+			if p.outcome, err = s.insert(ctx, tx, p, left); err != nil {
 				return err
 			}
+			left -= p.evicted
 		}
 		return nil
 	})
@@ -163,7 +177,9 @@ func slotName(e *nostr.Event, d string) string {
 	return fmt.Sprintf("%s:%d:%s", e.PubKey, e.Kind, d)
 }
 
-func insert(ctx context.Context, tx *sql.Tx, e *nostr.Event, now time.Time) (Outcome, error) {
+// insert stores p's event, and deletes at most mayEvict others to make room for it.
+func (s *store) insert(ctx context.Context, tx *sql.Tx, p *pending, mayEvict int64) (Outcome, error) {
+	e := p.event
 	var there int
 	err := tx.QueryRowContext(ctx, "SELECT 1 FROM events WHERE id = ?", e.ID).Scan(&there)
 	if err == nil {
@@ -182,18 +198,27 @@ func insert(ctx context.Context, tx *sql.Tx, e *nostr.Event, now time.Time) (Out
 			return 0, err
 		case !nip01.Newer(e, &nostr.Event{ID: id, CreatedAt: nostr.Timestamp(at)}):
 			return Superseded, nil
-		default:
-			if _, err := tx.ExecContext(ctx, "DELETE FROM events WHERE replaces = ?", slot); err != nil {
-				return 0, err
-			}
+		}
+	}
+	raw := e.String()
+	fits, err := s.makeRoom(ctx, tx, p, room(raw), mayEvict)
+	if err != nil {
+		return 0, err
+	}
+	if !fits {
+		return Full, nil
+	}
+	if slot != nil {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM events WHERE replaces = ?", slot); err != nil {
+			return 0, err
 		}
 	}
 	var expires any
 	if at := nip01.Expires(e); !at.IsZero() {
 		expires = at.Unix()
 	}
-	result, err := tx.ExecContext(ctx, "INSERT INTO events (id, pubkey, kind, created_at, replaces, expires_at, received_at, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-		e.ID, e.PubKey, e.Kind, int64(e.CreatedAt), slot, expires, now.Unix(), e.String())
+	result, err := tx.ExecContext(ctx, "INSERT INTO events (id, pubkey, kind, created_at, replaces, expires_at, received_at, rank, raw) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		e.ID, e.PubKey, e.Kind, int64(e.CreatedAt), slot, expires, p.received.Unix(), p.rank, raw)
 	if err != nil {
 		return 0, err
 	}
@@ -210,6 +235,50 @@ func insert(ctx context.Context, tx *sql.Tx, e *nostr.Event, now time.Time) (Out
 		}
 	}
 	return Stored, nil
+}
+
+// room is how many bytes an event may need: its text, its tags with their index, and
+// new pages of the tables and indexes.
+func room(raw string) int64 { return 3*int64(len(raw)) + 64<<10 }
+
+// makeRoom tells whether need bytes are free below the limit. It deletes the oldest
+// events, those of the lowest rank first, none of a higher rank than p's, and at most
+// mayEvict of them: a stranger cannot push out what the box or its peers have sent.
+func (s *store) makeRoom(ctx context.Context, tx *sql.Tx, p *pending, need, mayEvict int64) (bool, error) {
+	if need > s.max {
+		return false, nil // all others would go in vain
+	}
+	for {
+		used, err := usedBytes(ctx, tx)
+		if err != nil {
+			return false, err
+		}
+		if used+need <= s.max {
+			return true, nil
+		}
+		n, err := evict(ctx, tx, p.rank, min(1, mayEvict-p.evicted))
+		if err != nil || n == 0 {
+			return false, err
+		}
+		p.evicted += n
+	}
+}
+
+// evict deletes the oldest events of the lowest ranks up to highest, at most limit.
+func evict(ctx context.Context, tx *sql.Tx, highest rank, limit int64) (int64, error) {
+	result, err := tx.ExecContext(ctx, `DELETE FROM events WHERE n IN (
+		SELECT n FROM events WHERE rank <= ? ORDER BY rank, received_at, n LIMIT ?)`, highest, limit)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// usedBytes is the size of the file without its free pages, which SQLite uses again.
+func usedBytes(ctx context.Context, tx *sql.Tx) (used int64, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT ((SELECT * FROM pragma_page_count) - (SELECT * FROM pragma_freelist_count)) *
+		(SELECT * FROM pragma_page_size)`).Scan(&used)
+	return used, err
 }
 
 // query yields the newest stored events that filter selects, at most limit of
@@ -271,11 +340,14 @@ func selection(f nip01.Filter, limit int, now time.Time) (string, []any) {
 	return "SELECT raw FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY created_at DESC, id LIMIT ?", append(args, limit)
 }
 
+// shrinkStep is how many events are deleted between two looks at the size.
+const shrinkStep = 16
+
 // pruneStep is how many events one transaction deletes: writers wait no longer.
 const pruneStep = 1000
 
-// prune deletes what has expired, and what came before keep unless it says when it
-// expires. A zero keep deletes only the expired.
+// prune deletes expired events, and events older than keep that have no expiration. With a zero
+// keep, it deletes only expired events.
 func (s *store) prune(ctx context.Context, now, keep time.Time) (deleted int64, err error) {
 	before := int64(-1)
 	if !keep.IsZero() {
@@ -296,6 +368,36 @@ func (s *store) prune(ctx context.Context, now, keep time.Time) (deleted int64, 
 		deleted += n
 		if err != nil || n == 0 {
 			return deleted, err
+		}
+	}
+}
+
+// shrink deletes the oldest events of a file that is larger than the limit: the
+// limit may have become smaller.
+func (s *store) shrink(ctx context.Context) (evicted int64, err error) {
+	for {
+		var n int64
+		err := s.db.Write(ctx, func(tx *sql.Tx) error {
+			n = 0
+			for n < pruneStep {
+				used, err := usedBytes(ctx, tx)
+				if err != nil || used <= s.max {
+					return err
+				}
+				step, err := evict(ctx, tx, ownKey, shrinkStep)
+				if err != nil || step == 0 {
+					return err
+				}
+				n += step
+			}
+			return nil
+		})
+		if err != nil {
+			return evicted, err
+		}
+		evicted += n
+		if n < pruneStep {
+			return evicted, nil
 		}
 	}
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -13,13 +14,14 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 	"pgregory.net/rapid"
 
+	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
 // The model keeps events in a slice and finds them with Filter.Matches: whatever
 // is stored and asked for, the database gives the same, in the same order.
 func TestStoreIsItsModel(t *testing.T) {
-	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"))
+	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +45,7 @@ func TestStoreIsItsModel(t *testing.T) {
 				e.Tags = append(e.Tags, nostr.Tag{"expiration", fmt.Sprint(rapid.IntRange(999, 1001).Draw(t, "expiration"))})
 			}
 			want := keep(&model, e)
-			if got, err := s.add(context.Background(), e, now); err != nil || got != want {
+			if got, _, err := s.add(context.Background(), e, stranger, now); err != nil || got != want {
 				t.Fatalf("add %v: %v %v, want %v", e, got, err, want)
 			}
 		}
@@ -103,7 +105,7 @@ func keep(model *[]*nostr.Event, e *nostr.Event) Outcome {
 }
 
 func TestPrune(t *testing.T) {
-	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"))
+	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +114,7 @@ func TestPrune(t *testing.T) {
 	k := newKey(t)
 	put := func(content string, received time.Time, tags nostr.Tags) {
 		e := signed(t, k, nostr.Event{Kind: 1, Content: content, Tags: tags})
-		if _, err := s.add(context.Background(), &e, received); err != nil {
+		if _, _, err := s.add(context.Background(), &e, stranger, received); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,5 +147,178 @@ func TestChallengeIsFreshForAMinute(t *testing.T) {
 	}
 	if (Challenge{"", issued}).Fresh(issued) {
 		t.Error("a used challenge is fresh")
+	}
+}
+
+// fill adds events of a rank, 20 KiB each, and returns what became of them.
+func fill(t *testing.T, s *store, r rank, name string, n int) (full int) {
+	t.Helper()
+	for i := range n {
+		e := &nostr.Event{
+			ID: fmt.Sprintf("%s%d", name, i), PubKey: name, Kind: 1, CreatedAt: 1, Content: strings.Repeat("x", 20<<10),
+			Tags: nostr.Tags{{"t", name}},
+		}
+		outcome, _, err := s.add(context.Background(), e, r, time.Unix(int64(i), 0))
+		switch {
+		case err != nil || outcome != Stored && outcome != Full:
+			t.Fatalf("event %d of %s: %v, %v", i, name, outcome, err)
+		case outcome == Full:
+			full++
+		}
+	}
+	return full
+}
+
+// held is which of name's events are stored.
+func held(t *testing.T, s *store, name string) (ids []string) {
+	t.Helper()
+	err := s.db.Read(context.Background(), func(tx *sql.Tx) error {
+		rows, err := tx.Query("SELECT id FROM events WHERE pubkey = ? ORDER BY n", name)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var id string
+			if err := rows.Scan(&id); err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+func TestAFullStoreDropsTheOldestOfTheLowestRank(t *testing.T) {
+	const max, many, few = 1 << 20, 100, 10 // 1 MiB holds about 40 of these events
+	for _, c := range []struct {
+		name            string
+		max             int64
+		first, second   rank
+		nFirst, nSecond int
+		firstLeft       int // -1: some, and not the oldest
+		refused         bool
+	}{
+		{"strangers push out strangers", max, stranger, stranger, few, many, 0, false},
+		{"a listed key pushes out strangers", max, stranger, listedKey, many, few, -1, false},
+		{"the box pushes out listed keys", max, listedKey, ownKey, few, many, 0, false},
+		{"the box pushes out its own", max, ownKey, ownKey, few, many, 0, false},
+		{"strangers do not push out listed keys", max, listedKey, stranger, few, many, few, false},
+		{"listed keys do not push out the box", max, ownKey, listedKey, few, many, few, false},
+		{"strangers find no room among the box's", max, ownKey, stranger, many, few, -1, true},
+		{"a large store drops none", 64 << 20, stranger, ownKey, many, many, many, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), c.max)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+			if full := fill(t, s, c.first, "a", c.nFirst); full > 0 {
+				t.Errorf("%d of the first events were refused", full)
+			}
+			// The second events come to what room the first ones left.
+			full := fill(t, s, c.second, "b", c.nSecond)
+			if full > 0 != c.refused {
+				t.Errorf("%d of the second events were refused, want some: %t", full, c.refused)
+			}
+			left := held(t, s, "a")
+			if c.firstLeft >= 0 && len(left) != c.firstLeft || c.firstLeft < 0 && (len(left) == 0 || len(left) == c.nFirst) {
+				t.Errorf("%d of %d first events are left", len(left), c.nFirst)
+			}
+			if len(left) > 0 && left[len(left)-1] != fmt.Sprintf("a%d", c.nFirst-1) {
+				t.Errorf("the newest of the first events is gone: %v", left)
+			}
+			if newest := held(t, s, "b"); !c.refused && !slices.Contains(newest, fmt.Sprintf("b%d", c.nSecond-1)) {
+				t.Errorf("the newest event is not there: %v", newest)
+			}
+			if _, bytes, err := s.count(context.Background()); err != nil || bytes > c.max {
+				t.Errorf("the file has %d bytes, %v; the limit is %d", bytes, err, c.max)
+			}
+		})
+	}
+}
+
+func TestAnEventLargerThanTheStoreDropsNone(t *testing.T) {
+	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	fill(t, s, stranger, "a", 10)
+	e := &nostr.Event{ID: "large", PubKey: "b", Kind: 1, Content: strings.Repeat("x", 1<<20)}
+	if outcome, evicted, err := s.add(context.Background(), e, ownKey, time.Unix(1, 0)); outcome != Full || evicted != 0 || err != nil {
+		t.Errorf("%v, %d events dropped, %v", outcome, evicted, err)
+	}
+	if n := len(held(t, s, "a")); n != 10 {
+		t.Errorf("%d of 10 events are left", n)
+	}
+}
+
+func TestShrinkKeepsToASmallerLimit(t *testing.T) {
+	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	fill(t, s, ownKey, "own", 10)
+	fill(t, s, stranger, "a", 100)
+	if n, err := s.shrink(context.Background()); n != 0 || err != nil {
+		t.Errorf("below the limit %d events were dropped, %v", n, err)
+	}
+	s.max = 1 << 20 // no add runs
+	n, err := s.shrink(context.Background())
+	if left := len(held(t, s, "a")); err != nil || n == 0 || left == 0 || int(n)+left != 100 {
+		t.Errorf("%d events were dropped, %d are left, %v", n, left, err)
+	}
+	if own := len(held(t, s, "own")); own != 10 {
+		t.Errorf("%d of the box's 10 events are left", own)
+	}
+}
+
+// A file of the first schema gets the column, and its events are those of strangers.
+func TestEventsOfAnOlderFileCountAsStrangers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "relay.db")
+	db, err := sqlite.Open(context.Background(), sqlite.Options{Path: path, AppID: appID, Migrations: migrations[:1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Write(context.Background(), func(tx *sql.Tx) error {
+		_, err := tx.Exec("INSERT INTO events (id, pubkey, kind, created_at, received_at, raw) VALUES ('old', 'old', 1, 1, 1, '{}')")
+		return err
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openStore(context.Background(), path, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if got := held(t, s, "old"); len(got) != 1 {
+		t.Fatalf("the old file holds %v", got)
+	}
+	fill(t, s, stranger, "a", 100)
+	if got := held(t, s, "old"); len(got) != 0 {
+		t.Errorf("the oldest event is still there: %v", got)
+	}
+}
+
+func TestRank(t *testing.T) {
+	p := Policy{Ingress: Open, Own: []string{"own"}, Allowed: []string{"listed", ""}}
+	for _, c := range []struct {
+		session, author string
+		want            rank
+	}{
+		{"own", "throwaway", ownKey}, {"", "own", ownKey}, {"listed", "throwaway", listedKey},
+		{"", "listed", stranger}, {"", "", stranger}, {"other", "other", stranger},
+	} {
+		if got := p.rank(c.session, &nostr.Event{PubKey: c.author}); got != c.want {
+			t.Errorf("session %q, author %q: rank %d, want %d", c.session, c.author, got, c.want)
+		}
 	}
 }

@@ -28,7 +28,7 @@ func Serve(t testing.TB, own *identity.Key, ingress relay.Ingress, kinds ...int)
 	t.Helper()
 	policy := relay.Policy{Ingress: ingress, Own: []string{string(own.Public())}, Kinds: kinds, MaxEventBytes: 1 << 16}
 	r, err := relay.Start(t.Context(), relay.Config{
-		Dir: t.TempDir(), MessagesPerSec: 100, Policy: func() relay.Policy { return policy }, Registerer: prometheus.NewRegistry(),
+		Dir: t.TempDir(), MessagesPerSec: 100, MaxBytes: 64 << 20, Policy: func() relay.Policy { return policy }, Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)
