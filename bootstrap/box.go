@@ -66,7 +66,7 @@ func Contained(pid int, r Roots, getenv func(string) string) bool {
 	})
 }
 
-// override replaces the host and the port of an address where they are given.
+// override replaces the host and the port of an address if they are given.
 func override(variable, address, host, port string) (string, error) {
 	if address == Off {
 		return Off, nil
@@ -83,10 +83,9 @@ func override(variable, address, host, port string) (string, error) {
 	return net.JoinHostPort(cmp.Or(strings.Trim(host, "[]"), oldHost), cmp.Or(port, oldPort)), nil
 }
 
-// PublicOrigins are the origins at which the box is reached, as ParseOrigin
-// writes them: those of MANAGEMENT_API_PUBLIC_URLS, separated by commas, where
-// it is set, else those of the manifest. The error is a *Failure with
-// ExitManifest.
+// PublicOrigins are the origins at which the box is reached, in the form of ParseOrigin. If
+// MANAGEMENT_API_PUBLIC_URLS (separated by commas) is set, they come from it, otherwise from the
+// manifest. The error is a *Failure with ExitManifest.
 func PublicOrigins(m *schema.Manifest, getenv func(string) string) ([]string, error) {
 	urls := m.API.PublicURLs
 	if v := getenv("MANAGEMENT_API_PUBLIC_URLS"); v != "" {
@@ -129,9 +128,8 @@ func RelayAddress(r schema.Relay) string {
 	return net.JoinHostPort(host, strconv.Itoa(r.Port))
 }
 
-// Relays are the relays one of which must answer, and whether that is asked for
-// at all: those of NOSTR_RELAYS, else of the manifest, and the box's own. Known
-// after Load.
+// Relays are the relays of which one must answer: those of NOSTR_RELAYS, otherwise those of the
+// manifest, and the box's own. wanted says whether one must answer. They are known after Load.
 func (b *Boot) Relays() (urls []string, wanted bool) {
 	m := b.Current().Manifest
 	if !m.SovereignMesh.Enabled || !m.SovereignMesh.PublishAgentEvents {
@@ -150,7 +148,7 @@ type MeshRelay struct {
 	URL       string
 	Own       bool // it is the box's own
 	Publish   bool // the box's events go there
-	Subscribe bool // what it has for the box is taken
+	Subscribe bool // events for the box are read from it
 }
 
 // MeshRelays are the relays that the box is connected to: its own, and the outside
@@ -162,14 +160,8 @@ func (b *Boot) MeshRelays() []MeshRelay {
 	if !mesh.Enabled {
 		return nil
 	}
-	fanout := "off"
-	if mesh.Relay.Enabled {
-		fanout = mesh.Relay.ExternalFanout
-	}
-	publish := mesh.PublishAgentEvents || mesh.NostrBridge || fanout == "bidirectional" || fanout == "publish-only"
-	subscribe := mesh.NostrBridge || fanout == "bidirectional" || fanout == "subscribe-only"
 	var out []MeshRelay
-	if publish || subscribe {
+	if publish, subscribe := b.Outside(); publish || subscribe {
 		for _, url := range b.outsideRelays(m) {
 			out = append(out, MeshRelay{URL: url, Publish: publish, Subscribe: subscribe})
 		}
@@ -180,7 +172,23 @@ func (b *Boot) MeshRelays() []MeshRelay {
 	return out
 }
 
-// outsideRelays are those of NOSTR_RELAYS, else of the manifest.
+// Outside tells what the manifest lets the box do at relays that are not its own. Known after
+// Load.
+func (b *Boot) Outside() (publish, subscribe bool) {
+	mesh := b.Current().Manifest.SovereignMesh
+	if !mesh.Enabled {
+		return false, false
+	}
+	fanout := "off"
+	if mesh.Relay.Enabled {
+		fanout = mesh.Relay.ExternalFanout
+	}
+	publish = mesh.PublishAgentEvents || mesh.NostrBridge || fanout == "bidirectional" || fanout == "publish-only"
+	subscribe = mesh.NostrBridge || fanout == "bidirectional" || fanout == "subscribe-only"
+	return publish, subscribe
+}
+
+// outsideRelays are those of NOSTR_RELAYS, otherwise those of the manifest.
 func (b *Boot) outsideRelays(m *schema.Manifest) (urls []string) {
 	for url := range strings.SplitSeq(b.getenv("NOSTR_RELAYS"), ",") {
 		if url = strings.TrimSpace(url); url != "" {

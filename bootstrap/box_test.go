@@ -169,6 +169,14 @@ func TestMeshRelays(t *testing.T) {
 		if got := r.MeshRelays(); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
 		}
+		at := slices.IndexFunc(test.want, func(m MeshRelay) bool { return m.URL == outside })
+		publish, subscribe := r.Outside()
+		if want := at >= 0 && test.want[at].Publish; publish != want {
+			t.Errorf("%s: publishes outside: %v", name, publish)
+		}
+		if want := at >= 0 && test.want[at].Subscribe; subscribe != want {
+			t.Errorf("%s: subscribes outside: %v", name, subscribe)
+		}
 	}
 }
 

@@ -14,16 +14,16 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
-// pathWatch tells when a path may have begun to name something else, or what it
-// names may have been altered. It knows by inotify(7) of the file, its directory
-// and the directories above, and by poll(2) of the list of mounts (proc(5)) of
-// what was mounted over any of them. Nothing wakes while nothing happens.
+// pathWatch reports when a path may name something else, or when the content of the file may have
+// changed. It uses inotify(7) on the file, its directory and the directories above, and poll(2) on
+// the list of mounts (proc(5)) for mounts over any of them. It does not wake up while nothing
+// changes.
 //
-// It cannot know of bytes written through a shared mapping, and not of an
-// ancestor that is a link and was turned: inotify reports neither.
+// It cannot see bytes written through a shared mapping, or a changed link among the directories
+// above: inotify reports neither.
 type pathWatch struct {
 	path    string
-	broken  error // why nothing can be watched any more
+	broken  error // why watching is no longer possible
 	inotify *os.File
 	fd      int // of inotify: asking the File for it would make it block
 	mounts  *os.File
@@ -36,16 +36,16 @@ type pathWatch struct {
 	readers sync.WaitGroup
 }
 
-// What is watched of the file, of its directory in addition, and of all the
-// directories above it. A look at any of them raises none of these.
+// The events watched for the file, in addition for its directory, and for all directories above it.
+// Reading any of them causes none of these events.
 const (
 	fileEvents      = unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF | unix.IN_DONT_FOLLOW
 	directoryEvents = ancestorEvents | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO
 	ancestorEvents  = unix.IN_MOVE_SELF | unix.IN_DELETE_SELF | unix.IN_ONLYDIR
 )
 
-// newPathWatch watches nothing until arm, which also says if it never can. The
-// caller closes it.
+// newPathWatch watches nothing before arm, which also reports if watching is impossible. The caller
+// closes it.
 func newPathWatch(path string) *pathWatch {
 	w := &pathWatch{path: path, changed: make(chan error), stop: make(chan struct{})}
 	if w.mounts, w.broken = os.OpenFile("/proc/self/mountinfo", os.O_RDONLY|unix.O_NONBLOCK, 0); w.broken != nil {
@@ -60,8 +60,8 @@ func newPathWatch(path string) *pathWatch {
 	return w
 }
 
-// arm makes the watch one of what the path leads to now. A caller that arms first and
-// looks then misses no change. fs.ErrNotExist means that there is no directory to watch.
+// arm watches the file that the path leads to now. A caller that first calls arm and then reads the
+// file misses no change. fs.ErrNotExist means that there is no directory to watch.
 func (w *pathWatch) arm() error {
 	if w.broken != nil {
 		return w.broken
@@ -81,7 +81,7 @@ func (w *pathWatch) arm() error {
 	}
 	for dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
-		// Who may not read one of those cannot watch it.
+		// A directory that agentinit may not read cannot be watched.
 		if err := add(dir, ancestorEvents); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
@@ -149,14 +149,12 @@ func (w *pathWatch) wait(ctx context.Context) {
 
 func (w *pathWatch) close() {
 	close(w.stop)
+	// Both files were only read, so that the error of a close says nothing.
 	if w.inotify != nil {
-		// It only saves time: the file is closed below in any case.
-		_ = lateclose.Hand(w.fd)
+		_ = lateclose.Hand(w.fd, w.inotify.Close)
 	}
-	for _, f := range []*os.File{w.inotify, w.mounts} {
-		if f != nil {
-			_ = f.Close() // it was only read
-		}
+	if w.mounts != nil {
+		_ = w.mounts.Close()
 	}
 	w.readers.Wait()
 }

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"errors"
 	"io"
 	"os"
 	"testing"
@@ -16,14 +17,14 @@ func TestWhatIsClosedElsewhereIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if err := lateclose.Hand(int(w.Fd())); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write([]byte("still open")); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
+	closed := false
+	err = lateclose.Hand(int(w.Fd()), func() error {
+		closed = true
+		_, err := w.Write([]byte("still open"))
+		return errors.Join(err, w.Close())
+	})
+	if err != nil || !closed {
+		t.Fatalf("closed by its owner: %v, %v", closed, err)
 	}
 	if text, err := io.ReadAll(r); err != nil || string(text) != "still open" {
 		t.Errorf("%q, %v", text, err)

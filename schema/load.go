@@ -45,7 +45,7 @@ func (d *Document) decode() *Manifest {
 	return m
 }
 
-var programTable = sync.OnceValue(programShape)
+var programTable = whileUsed(programShape)
 
 // DecodeProgram checks and decodes one merged program table, filling in the
 // schema's defaults. Findings are E016 whose Path starts at the program's own

@@ -53,6 +53,19 @@ func TestLineBounds(t *testing.T) {
 	}
 }
 
+// The embedded relay always has a limit of its database: 0 is none, and is refused.
+func TestRelaySizeBounds(t *testing.T) {
+	for value, want := range map[string]Size{`"1MiB"`: 1 << 20, `1048576`: 1 << 20, `"2GiB"`: 2 << 30, `1048575`: 0, `"1023KiB"`: 0, `0`: 0, `-1`: 0} {
+		m, _, findings := load(t, "[sovereign_mesh.relay]\nmax_bytes = "+value+"\n")
+		if want == 0 && len(findings) == 0 || want > 0 && (len(findings) > 0 || m.SovereignMesh.Relay.MaxBytes != want) {
+			t.Errorf("max_bytes = %s: %v", value, findings)
+		}
+	}
+	if m, _, findings := load(t, ""); len(findings) > 0 || m.SovereignMesh.Relay.MaxBytes != 256<<20 {
+		t.Errorf("without the key: %d bytes, %v", m.SovereignMesh.Relay.MaxBytes, findings)
+	}
+}
+
 func TestProgramForms(t *testing.T) {
 	m, _, findings := load(t, `
 [supervisor.defaults]

@@ -49,6 +49,7 @@ type Federation struct {
 	Registry       string   `toml:"registry"`
 	Heartbeat      Duration `toml:"heartbeat"`
 	AllowedPubkeys []string `toml:"allowed_pubkeys"`
+	RelayURLs      []string `toml:"relay_urls"`
 }
 
 // Adapters is [adapters]: the class of each durable-state slot.
@@ -293,6 +294,7 @@ type Relay struct {
 	MaxEventBytes   int64    `toml:"max_event_bytes"`
 	MessagesPerSec  int64    `toml:"messages_per_sec"`
 	RetentionDays   int64    `toml:"retention_days"`
+	MaxBytes        Size     `toml:"max_bytes"` // of the embedded relay's database
 	AllowNIP04      bool     `toml:"allow_nip04"`
 	InfoDescription string   `toml:"info_description"`
 	InfoContact     string   `toml:"info_contact"`

@@ -62,7 +62,7 @@ func programKeys() []key {
 		field("overlap", enum("What happens if a run is due while the previous run is active: skip leaves it out, queue starts it afterwards, kill stops the previous run first.", "skip", "queue", "kill").def("skip")),
 		field("timezone", text("Time zone of the schedule (IANA name); empty is the box's own.").def("").eg("Europe/Berlin")),
 		field("priority", integer("Programs start in ascending order of priority and stop in descending order; programs of equal priority start together.").between(0, 1000000).def(999)),
-		field("needs", list("Programs that this one waits for: \"db\" (ready), \"db:started\", \"migrate:completed\". needs takes precedence over priority.", text("").formOf(decodes[Need])).def([]string{}).eg([]any{"db", "migrate:completed"})),
+		field("needs", list("Programs that this one waits for: \"db\" (ready), \"db:started\", \"migrate:completed\". A restart waits for them too. needs takes precedence over priority.", text("").formOf(decodes[Need])).def([]string{}).eg([]any{"db", "migrate:completed"})),
 		field("instances", integer("Number of instances. One instance is called NAME, several are called NAME:0 … NAME:n-1; ${INSTANCE} is the number.").between(1, 10000).def(1)),
 		field("autostart", boolean("Start with the box.").def(true)),
 		field("required", onOff("The seal and /ready wait for the program.")),
@@ -217,6 +217,8 @@ func limitsShape() *shape {
 	cpus := &shape{kinds: kString | kArray, doc: "Processors that the program may run on.", items: integer("").between(0, maxCPU), minItem: 1, minLen: 1}
 	return table("Limits that the kernel enforces; an absent limit is inherited. A limit is a number, \"soft:hard\" or \"unlimited\" (setrlimit(2)).",
 		field("nofile", limit("Open files.")),
+		field("pids", limit("Processes and threads of the program at once, by its cgroup. The default is three quarters of what the box may have, without a reserve of 100 for agentinit. Without a writable cgroup v2 there is no default, and a limit counts all processes of the user.").eg(200)),
+		field("memory", limit("Memory of the program, bytes, by its cgroup: above the soft limit the kernel takes memory back, at the hard one it kills. Without a writable cgroup v2 each process gets it as limit of its data (RLIMIT_DATA).").eg("400000000:500000000")),
 		field("nproc", limit("Processes of the user.")),
 		field("core", limit("Core file, bytes.")),
 		field("as", limit("Address space, bytes.")),

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -47,8 +46,8 @@ type probeTable struct {
 }
 
 var (
-	readyTable  = sync.OnceValue(readyShape)
-	healthTable = sync.OnceValue(healthShape)
+	readyTable  = whileUsed(readyShape)
+	healthTable = whileUsed(healthShape)
 )
 
 // readProbeTable applies the shape's defaults to one table and reads it.

@@ -128,6 +128,8 @@ type Limits struct {
 	FSize   *Limit `toml:"fsize"`
 	MemLock *Limit `toml:"memlock"`
 	Stack   *Limit `toml:"stack"`
+	PIDs    *Limit `toml:"pids"`
+	Memory  *Limit `toml:"memory"`
 
 	Nice        *int    `toml:"nice"`
 	IONice      string  `toml:"ionice"`

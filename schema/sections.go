@@ -19,6 +19,7 @@ func federationShape() *shape {
 		field("registry", text("Of mode host: PostgreSQL connection string of the registry that several hosts share; empty keeps it in SQLite in the workspace. AGENTBOX_FEDERATION_REGISTRY wins, and keeps a password out of the manifest.").def("").own()),
 		field("heartbeat", duration("Of mode host: time between two heartbeats of a box, 5s to 5m.").def("30s").own()),
 		field("allowed_pubkeys", texts("Of mode host: keys of boxes, 64 hexadecimal digits or npub, that may register with a signature. Others need AGENTBOX_FEDERATION_TOKEN.").def([]string{}).own()),
+		field("relay_urls", texts("Of mode host: Nostr relays, at most 8, that boxes use for as long as their session lasts, if their manifests let them use outside relays.").def([]string{}).eg([]any{"wss://relay.example.org"}).own()),
 	)
 }
 
@@ -246,6 +247,7 @@ func relayShape() *shape {
 		field("max_event_bytes", integer("Event size limit in bytes.").from(1024).def(131072)),
 		field("messages_per_sec", integer("Rate limit per connection.").from(1).def(5)),
 		field("retention_days", integer("Lifetime of events without an expiry.").from(0).def(30)),
+		field("max_bytes", size("Of implementation embedded: largest size of the database, at least 1MiB. When the database is full, the relay deletes the oldest events: those of strangers first, then those of allowed_pubkeys, then the box's own. An event never makes the relay delete those of a higher group; without room, the relay refuses it.").from(1<<20).def("256MiB").formOf(decodes[storeSize]).own()),
 		field("allow_nip04", onOff("Accept the older direct-message form (W031).")),
 		field("info_description", text("Relay information document.").def("Agentbox sovereign relay")),
 		field("info_contact", text("Same; left out when empty.").def("")),

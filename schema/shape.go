@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -252,8 +253,25 @@ func (s *shape) child(name string) *shape {
 	return s.entry
 }
 
-// manifestShape is built on first use: init mode never pays for it.
-var manifestShape = sync.OnceValue(newManifestShape)
+// whileUsed builds a shape when it is needed, and keeps it only until the garbage
+// collector finds it unused: init mode never pays for it, and a box needs it again only
+// when its manifest changes.
+func whileUsed(build func() *shape) func() *shape {
+	var mu sync.Mutex
+	var kept weak.Pointer[shape]
+	return func() *shape {
+		mu.Lock()
+		defer mu.Unlock()
+		s := kept.Value()
+		if s == nil {
+			s = build()
+			kept = weak.Make(s)
+		}
+		return s
+	}
+}
+
+var manifestShape = whileUsed(newManifestShape)
 
 // Preload builds what Load checks every manifest against, so that it can be
 // done beside other work. Safe for concurrent use.

@@ -103,6 +103,17 @@ func (l *lineSize) fromTOML(v any) error {
 	return nil
 }
 
+// storeSize is the Size of a database that strangers can write to: it always has a limit,
+// and a smaller one than this holds hardly more than empty tables.
+type storeSize struct{ Size }
+
+func (s *storeSize) fromTOML(v any) error {
+	if err := s.Size.fromTOML(v); err != nil || s.Size < 1<<20 {
+		return errors.New("a size of at least 1MiB")
+	}
+	return nil
+}
+
 // flushTime is the Duration after which an unfinished line is shown; 0 is never.
 type flushTime struct{ Duration }
 
@@ -426,6 +437,7 @@ func (l Limits) Rlimits() map[string]Limit {
 	for name, v := range map[string]*Limit{
 		"nofile": l.NoFile, "nproc": l.NProc, "core": l.Core, "as": l.AS,
 		"cpu": l.CPU, "fsize": l.FSize, "memlock": l.MemLock, "stack": l.Stack,
+		"pids": l.PIDs, "memory": l.Memory,
 	} {
 		if v != nil {
 			out[name] = *v

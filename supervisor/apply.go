@@ -14,17 +14,15 @@ import (
 // ApplyResult is what a new set of specifications does or did.
 type ApplyResult struct {
 	Changes []program.SpecChange `json:"changes"`
-	// Troubles says, by name, which instance of a set did not return and which go on
-	// as they were because of that.
+	// Troubles says, by name, which instance of a set did not become ready again, and which
+	// instances therefore keep running unchanged.
 	Troubles map[string]string `json:"troubles,omitempty"`
-	// RolledBack says that the old specifications are in force again, because of
-	// Reason.
+	// RolledBack says that the old specifications are in force again. Reason says why.
 	RolledBack bool   `json:"rolled_back,omitempty"`
 	Reason     string `json:"reason,omitempty"`
 }
 
-// Plan says what Apply would do, and does nothing. The errors are those of
-// Apply.
+// Plan says what Apply would do, and changes nothing. Its errors are those of Apply.
 func (s *Supervisor) Plan(ctx context.Context, specs []program.Spec) (ApplyResult, error) {
 	if err := s.check(specs); err != nil {
 		return ApplyResult{}, err
@@ -36,33 +34,30 @@ func (s *Supervisor) Plan(ctx context.Context, specs []program.Spec) (ApplyResul
 	return ApplyResult{Changes: program.Diff(before, specs)}, nil
 }
 
-// Apply makes specs the programs of the box: unchanged ones keep their process,
-// changed ones take the change live or restart, new ones start, the others are
-// stopped and forgotten. It waits until required programs that it restarted or
-// added are RUNNING or completed, each for at most its start timeout; if one is
-// not, the old specifications are put back. What was begun goes on when ctx
-// ends.
+// Apply makes specs the programs of the box. Unchanged programs keep their process. Changed ones
+// take the change live or restart. New ones start. All others are stopped and forgotten. Apply
+// waits until the required programs that it restarted or added are RUNNING or completed, each for
+// at most its start timeout. If one of them is not, the old specifications are put back. If ctx
+// ends, the work that was begun goes on.
 //
-// The instances of a set that have to restart do so one after the other, each
-// when the one before is ready again; the first that does not return ends that,
-// and the others keep running as they were.
+// If several instances of a set must restart, they do so one after the other, each when the one
+// before is ready again. If one does not become ready, the others keep running unchanged.
 //
-// One apply comes after the other: a second waits for its turn. Errors are those
-// of program.Waves (nothing has changed), ErrDone, *Refused during a shutdown, and
-// ctx's.
+// Only one apply runs at a time; a second waits. The errors are those of program.Waves (nothing has
+// changed then), ErrDone, *Refused during a shutdown, and ctx's.
 func (s *Supervisor) Apply(ctx context.Context, specs []program.Spec) (ApplyResult, error) {
 	return s.ApplyWith(ctx, func() ([]program.Spec, Steps, error) { return specs, Steps{}, nil })
 }
 
-// Steps are what an apply does besides the programs. They belong to what goes on
-// when the caller is gone: left to the caller, the new programs would run beside
-// old facts. They may block. Any may be nil.
+// Steps are the parts of an apply that are not about programs. ApplyWith calls them even if its ctx
+// has ended meanwhile: otherwise the new programs would run with old facts. They may block. Each
+// may be nil.
 type Steps struct {
-	// Begin comes before the first change of a program. Its error refuses the apply.
+	// Begin is called before the first change of a program. Its error refuses the apply.
 	Begin func() error
-	// Commit comes when the new specifications are in force for good.
+	// Commit is called when the new specifications are in force for good.
 	Commit func()
-	// Undo comes when they are not, and before the old ones are put back.
+	// Undo is called if they are not, before the old ones are put back.
 	Undo func()
 }
 
@@ -78,9 +73,9 @@ func (x *Steps) fill() {
 	}
 }
 
-// ApplyWith is Apply of what read returns when it is this apply's turn, so that of
-// several the one that is asked for last reads last, and wins. Its errors are also
-// those of read and of Begin.
+// ApplyWith is Apply of the specifications that read returns. It calls read when it is this apply's
+// turn: of several applies, the last one reads last and so wins. Its errors are also those of read
+// and of Begin.
 func (s *Supervisor) ApplyWith(ctx context.Context, read func() ([]program.Spec, Steps, error)) (ApplyResult, error) {
 	select {
 	case s.applies <- struct{}{}:
@@ -125,7 +120,7 @@ func (s *Supervisor) check(specs []program.Spec) error {
 	return err
 }
 
-// canRun tells whether everything is there that spec needs.
+// canRun returns an error if something is missing that spec needs.
 func (c *Config) canRun(spec *program.Spec) error {
 	probes := len(spec.Readiness.Probes) > 0 || spec.Health.On()
 	if probes && c.Prober == nil {
@@ -147,7 +142,7 @@ func (c *Config) canRun(spec *program.Spec) error {
 func (s *Supervisor) specs(ctx context.Context) ([]program.Spec, error) {
 	var specs []program.Spec
 	if err := s.do(ctx, func() { specs = s.loop.specs() }); err != nil {
-		return nil, err // the loop may be writing to specs
+		return nil, err // specs may not be read any more: the loop may be writing to them
 	}
 	return specs, nil
 }
@@ -193,14 +188,14 @@ func (s *Supervisor) apply(specs []program.Spec, with Steps) (ApplyResult, error
 	return result, nil
 }
 
-// expectation is a required program that has to return.
+// expectation is a required program that must become ready again.
 type expectation struct {
 	name  string
 	run   uint64 // the last one before the change
 	limit time.Duration
 }
 
-// installed is what an install has done and what is left to do.
+// installed says what an install has done and what is left to do.
 type installed struct {
 	before  []program.Spec
 	changes []program.SpecChange
@@ -239,8 +234,8 @@ func (l *loop) install(specs []program.Spec, in *installed) error {
 	}
 	back := l.renew(in.changes, byName)
 	l.arrange(waves, specs)
-	// Before the first program stops: who reads the box again because of this
-	// finds what is required from now on, not what was.
+	// This comes before the first program stops. So a reader that reads the box because of this
+	// event finds the new requirements.
 	l.tell(event.ProgramsApplied, "", map[string]any{"changes": summary(in.changes)})
 	in.rolls = l.rolls(in.changes, byName)
 	for _, c := range in.changes {
@@ -258,8 +253,8 @@ func (l *loop) install(specs []program.Spec, in *installed) error {
 	return nil
 }
 
-// renew makes, renames and marks the entries, and stops none. It returns the
-// programs that come back while they are being removed.
+// renew makes, renames and marks the entries, and stops none. It returns the programs that are
+// added again while they are being removed.
 func (l *loop) renew(changes []program.SpecChange, byName map[string]*program.Spec) (back map[string]bool) {
 	back = make(map[string]bool)
 	for _, c := range changes {
@@ -267,7 +262,7 @@ func (l *loop) renew(changes []program.SpecChange, byName map[string]*program.Sp
 		case c.Was != "":
 			l.rename(c.Was, c.Program)
 		case c.Kind == program.Add && l.entries[c.Program] == nil:
-			// It may be on its way out under its former name.
+			// The program may be under removal with its former name.
 			lane := laneOf(byName[c.Program])
 			if i := slices.IndexFunc(l.order, func(e *entry) bool { return e.removing && e.lane == lane }); i >= 0 {
 				l.rename(l.order[i].name, c.Program)
@@ -293,28 +288,31 @@ func (l *loop) renew(changes []program.SpecChange, byName map[string]*program.Sp
 	return back
 }
 
-// rename gives an instance another name: "web" becomes "web:0" when it is no
-// longer the only one. Its process, run and output stay.
+// rename gives an instance another name: "web" becomes "web:0" if it is no longer the only one. Its
+// process, run and output stay.
 func (l *loop) rename(was, name string) {
 	e := l.entries[was]
 	delete(l.entries, was)
 	l.former[was], l.entries[name], e.name = e, e, name
-	// A new slice: statuses share the old one.
+	// A new slice, because statuses share the old one.
 	e.former = slices.DeleteFunc(append(slices.Clone(e.former), was), func(former string) bool { return former == name })
 	l.crew.submit(e.lane, func() { l.sup.cfg.Processes.Rename(was, name) })
 	l.tell(event.ProgramRenamed, name, map[string]any{"was": was})
 }
 
-// change carries out one change and tells whether the program is to run anew.
+// change carries out one change and tells whether the program must restart.
 func (l *loop) change(e *entry, kind program.ChangeKind, spec *program.Spec, back bool) bool {
 	switch {
 	case kind == program.Remove:
-		e.wanted, e.blocked, e.again, e.revive, e.halt = false, false, false, false, haltNone
+		e.wanted, e.blocked, e.restarts, e.again, e.revive, e.halt = false, false, "", false, false, haltNone
 		l.step(e, program.Event{Kind: program.Stop})
 		return false
 	case kind == program.Live:
 		e.m = e.m.WithSpec(spec)
 		l.show(e)
+		if e.wanted {
+			l.tryStart(e) // it may need something else now
+		}
 		return false
 	case kind == program.Restart, back:
 		return l.replace(e, spec)
@@ -355,7 +353,7 @@ func (l *loop) replace(e *entry, spec *program.Spec) bool {
 	return e.wanted
 }
 
-// awaitReturns waits for required programs.
+// awaitReturns waits for the required programs.
 func (s *Supervisor) awaitReturns(awaited []expectation) error {
 	begin := time.Now()
 	for _, x := range awaited {
@@ -366,14 +364,14 @@ func (s *Supervisor) awaitReturns(awaited []expectation) error {
 	return nil
 }
 
-// awaitReturn waits until a program is RUNNING, and so ready where it declares
-// that, or has completed, within its limit from begin.
+// awaitReturn waits until a program is RUNNING, and ready if it declares a readiness, or has
+// completed. It waits at most the program's limit, from begin on.
 func (s *Supervisor) awaitReturn(begin time.Time, x expectation) error {
 	ctx, cancel := context.WithDeadline(context.Background(), begin.Add(x.limit))
 	defer cancel()
 	st, err := s.Await(ctx, x.name, func(st Status) bool {
-		// Until it runs anew it shows how its old run ended: FATAL there says
-		// nothing of what has been applied.
+		// Before the new run, the status shows the end of the old run: a FATAL there says nothing
+		// about the new specification.
 		return st.Run > x.run && (st.State == program.Running || st.State == program.Exited || st.State == program.Fatal)
 	})
 	switch {
@@ -387,8 +385,8 @@ func (s *Supervisor) awaitReturn(begin time.Time, x expectation) error {
 	return nil
 }
 
-// returnLimit is how long a required program may take to return: the stop of its
-// old process and the start of the new one.
+// returnLimit is how long a required program may take until it is ready again: the stop of its old
+// process and the start of the new one.
 func returnLimit(spec *program.Spec) time.Duration {
 	start := spec.StartTimeout
 	if start <= 0 {

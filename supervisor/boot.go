@@ -8,12 +8,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// boot begins with the first wave.
+// boot starts the first wave.
 func (l *loop) boot() {
 	if l.booting || l.ending.phase != notEnding {
 		return
 	}
-	l.booting, l.bootedAt = true, time.Now()
+	l.booting, l.bootedAt = true, l.now()
 	l.sup.setPhase(Running)
 	for _, e := range l.order {
 		if e.spec().Autostart && !e.released {
@@ -31,7 +31,7 @@ func (l *loop) turn(e *entry) string {
 	return fmt.Sprintf("waits for its turn (priority %d)", e.spec().Priority)
 }
 
-// advanceBoot releases the next wave once the ones before are settled.
+// advanceBoot releases the next wave when the ones before are settled.
 func (l *loop) advanceBoot() {
 	if !l.booting || l.ending.phase != notEnding {
 		return
@@ -53,8 +53,8 @@ func (l *loop) advanceBoot() {
 	}
 }
 
-// release wants every program of the first wave that has not been started. It
-// returns false when there is none.
+// release makes every program of the first wave that was not started yet wanted. It returns false
+// if there is none.
 func (l *loop) release() bool {
 	for _, wave := range l.waves {
 		var fresh []*entry
@@ -93,21 +93,24 @@ func (l *loop) allStarted() {
 		Level: event.Info, Stage: stage, Name: event.ProgramsStarted,
 		Fields: map[string]any{
 			"programs": len(l.order), "waves": len(l.waves),
-			"duration_ms": time.Since(l.bootedAt).Milliseconds(),
+			"duration_ms": l.now().Sub(l.bootedAt).Milliseconds(),
 		},
 	})
 	l.checkAllExited()
 }
 
-// want starts e as soon as its needs hold, and what it needs with it. Programs
-// that have given up are tried again only when somebody asked for e, and so are
-// those that wait for such.
+// want starts e as soon as its needs hold, and also starts what it needs. Programs that have given
+// up are tried again only if a request named e. The same holds for programs that wait for such
+// programs.
 func (l *loop) want(e *entry, asked bool) {
+	if asked {
+		e.restarts = ""
+	}
 	l.look++
 	l.wantFor(e, asked)
 }
 
-// wantFor visits each program once a look, however many paths lead to it.
+// wantFor visits each program once in a walk, even if several paths lead to it.
 func (l *loop) wantFor(e *entry, asked bool) {
 	if e.visited == l.look {
 		return
@@ -123,27 +126,52 @@ func (l *loop) wantFor(e *entry, asked bool) {
 	l.tryStart(e)
 }
 
-// tryStart starts a wanted program whose needs hold, or notes what it waits for.
+// tryStart starts a wanted program whose needs hold. Otherwise it records what the program waits
+// for.
 func (l *loop) tryStart(e *entry) {
-	for _, need := range e.needs() {
-		n := l.entries[need.Program]
-		if meets(n, need.Condition) {
-			continue
-		}
-		waiting := fmt.Sprintf("waits for %s to be %s (it is %s: %s)", n.name, need.Condition, n.status.Load().Shown(), n.ownReason())
-		blocked := l.lost(e)
-		if waiting != e.waiting || blocked != e.blocked {
-			e.waiting, e.blocked = waiting, blocked
-			l.show(e)
-			l.touch(e)
-		}
+	need := l.unmet(e)
+	if need == nil {
+		l.step(e, program.Event{Kind: program.Start, Reason: e.restarts})
 		return
 	}
-	l.step(e, program.Event{Kind: program.Start})
+	n := l.entries[need.Program]
+	waiting := fmt.Sprintf("waits for %s to be %s (it is %s: %s)", n.name, need.Condition, n.status.Load().Shown(), n.ownReason())
+	if e.restarts != "" {
+		waiting = e.restarts + "; " + waiting
+	}
+	blocked := l.lost(e)
+	if waiting != e.waiting || blocked != e.blocked {
+		e.waiting, e.blocked = waiting, blocked
+		l.show(e)
+		l.touch(e)
+	}
 }
 
-// lost tells whether a wanted program waits for one that will not come without a
-// request: it rests, or waits itself for such a one.
+// unmet returns the first need of e that does not hold, nil if all hold. A program
+// that is being removed may name one that is gone already.
+func (l *loop) unmet(e *entry) *program.Need {
+	needs := e.needs()
+	for i := range needs {
+		if n := l.entries[needs[i].Program]; n != nil && !meets(n, needs[i].Condition) {
+			return &needs[i]
+		}
+	}
+	return nil
+}
+
+// awaitNeeds has a run that is due wait for what the program needs. A run that was
+// asked for starts what it needs, as every start does.
+func (l *loop) awaitNeeds(e *entry, restarts string) {
+	if l.ending.phase != notEnding {
+		e.waiting = "not started: the box is shutting down"
+		return
+	}
+	e.restarts = restarts
+	l.want(e, restarts == "" && !e.scheduled())
+}
+
+// lost tells whether a wanted program needs one that will not start without a request: that one
+// rests, or is lost itself.
 func (l *loop) lost(e *entry) bool {
 	for _, need := range e.needs() {
 		n := l.entries[need.Program]
@@ -160,8 +188,7 @@ func (l *loop) lost(e *entry) bool {
 // meets tells whether a needed program satisfies the condition.
 func meets(n *entry, c program.Condition) bool { return c.Met(n.status.Load()) }
 
-// settled tells whether the next wave need not wait for e: it has passed the
-// barrier or given up.
+// settled tells whether the next wave need not wait for e: e has passed the barrier or given up.
 func (l *loop) settled(e *entry) bool {
 	spec := e.spec()
 	switch {
@@ -179,16 +206,16 @@ func (l *loop) settled(e *entry) bool {
 		len(spec.Readiness.Probes) == 0 && meets(e, program.NeedStarted)
 }
 
-// late tells whether e has had its start timeout, counted from its first start:
-// a program that fails again and again must not hold up the rest.
+// late tells whether the start timeout of e has passed, counted from its first start. A program
+// that fails again and again must not delay the others.
 func (l *loop) late(e *entry) bool {
 	limit := e.spec().StartTimeout
-	return limit > 0 && !e.firstStart.IsZero() && time.Since(e.firstStart) >= limit
+	return limit > 0 && !e.firstStart.IsZero() && l.now().Sub(e.firstStart) >= limit
 }
 
-// blocked tells whether a wanted program waits for one that will not come. Each
-// program is judged once a look: without that, programs that share their needs
-// with those they need would be walked as often as there are paths between them.
+// blocked tells whether a wanted program waits for one that will not become ready. Each program is
+// judged once in a walk. Otherwise, programs that share needs would be visited once for each path
+// between them.
 func (l *loop) blocked(e *entry) bool {
 	if e.looked != l.look {
 		e.looked, e.isBlocked = l.look, false
@@ -210,8 +237,8 @@ func (l *loop) lacksNeed(e *entry) bool {
 	return false
 }
 
-// givesUp is when settled may change by time alone, zero if it will not. It is
-// found once a look for each program, as blocked is.
+// givesUp is when the result of settled may change without an event, or zero if it cannot. Like
+// blocked, it is computed once in a walk for each program.
 func (l *loop) givesUp(e *entry) time.Time {
 	if e.timed != l.look {
 		e.timed, e.gaveUp = l.look, time.Time{}

@@ -16,13 +16,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// EventCrashed: a run of a program ended otherwise than expected.
+// EventCrashed: a run of a program ended in an unexpected way.
 const EventCrashed = "ProgramCrashed"
 
 // lastLines is how much of its output a crash record keeps.
 const lastLines = 50
 
-// Crash is how the latest run of a program ended that did not end as expected.
+// Crash is the latest end of a run of a program that was not expected.
 type Crash struct {
 	Program string        `json:"program"`
 	Run     uint64        `json:"run"`
@@ -30,9 +30,10 @@ type Crash struct {
 	Time    time.Time     `json:"time"`
 	Uptime  time.Duration `json:"uptime"`
 	Exit    program.Exit  `json:"exit"`
-	// Killed says that the KILL was agentinit's own.
+	// Killed says that agentinit sent the SIGKILL.
 	Killed bool `json:"killed,omitempty"`
-	// CoreAt is where the core lies, or which program got it, by core_pattern (core(5)).
+	// CoreAt is the path of the core file, or the program that received the core, by core_pattern
+	// (core(5)).
 	CoreAt string      `json:"core_at,omitempty"`
 	Rusage proc.Rusage `json:"rusage"`
 	Output []logs.Line `json:"output,omitempty"` // the last lines, of both streams
@@ -52,7 +53,7 @@ func (s *System) Crashes() map[string]Crash {
 // drainLimit is how long a crash record waits for the last lines.
 const drainLimit = time.Second
 
-// crashed keeps the record of an end that was not expected. The caller holds mu.
+// crashed records an end that was not expected. The caller holds mu.
 func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 	if program.Expected(r.spec, exit) || r.asked && asAsked(r.spec, exit, e.ByUs) {
 		return
@@ -67,7 +68,7 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 	s.crashes[c.Program] = c
 	fields := map[string]any{
 		"pid": c.PID, "reason": exit.String(), "uptime_ms": c.Uptime.Milliseconds(),
-		"cpu_ms": (c.Rusage.User + c.Rusage.System).Milliseconds(), "oom": exit.Cause != "",
+		"cpu_ms": (c.Rusage.User + c.Rusage.System).Milliseconds(), "oom": exit.Signal == "KILL" && exit.Cause != "",
 	}
 	if c.Rusage.MaxRSS > 0 {
 		fields["max_rss_bytes"] = c.Rusage.MaxRSS
@@ -96,17 +97,17 @@ func (s *System) crashed(r *systemRun, e proc.Exit, exit program.Exit) {
 	})
 }
 
-// asAsked tells whether a run that was to end has ended by a signal that stops programs, or
-// with the status that says so. A SEGV meanwhile is a crash all the same.
+// asAsked tells whether a run that was asked to stop has ended by a signal that stops programs, or
+// with the status of such a signal. A SEGV during the stop is still a crash.
 func asAsked(spec *program.Spec, exit program.Exit, byUs bool) bool {
 	number := exit.SignalNumber
 	if number == 0 {
-		number = exit.Code - 128 // as shells and many programs put it
+		number = exit.Code - 128 // shells and many programs report a signal like this
 	}
 	switch sig := syscall.Signal(number); sig {
 	case syscall.SIGKILL:
 		return byUs
-	case syscall.SIGTERM, syscall.SIGINT: // also by a stop_command
+	case syscall.SIGTERM, syscall.SIGINT: // a stop_command may cause these too
 		return true
 	default:
 		return slices.ContainsFunc(program.StopLadder(spec), func(rung program.StopStep) bool {
@@ -116,8 +117,8 @@ func asAsked(spec *program.Spec, exit program.Exit, byUs bool) bool {
 	}
 }
 
-// coreAt says where the kernel has put a core, as far as core_pattern tells: %p and %e
-// are filled in, of other specifiers a "*" is left.
+// coreAt says where the kernel has put a core, as far as core_pattern tells. %p and %e are filled
+// in; other specifiers become "*".
 func coreAt(spec *program.Spec, pid int) string {
 	text, err := os.ReadFile("/proc/sys/kernel/core_pattern")
 	if err != nil {

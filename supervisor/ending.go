@@ -26,7 +26,7 @@ type Cause struct {
 	Kind    CauseKind `json:"kind"`
 	Program string    `json:"program,omitempty"`
 	Detail  string    `json:"detail,omitempty"`
-	// Code is the exit code that follows for the box.
+	// Code is the box's exit code for this cause.
 	Code int `json:"code"`
 }
 
@@ -42,13 +42,13 @@ func (c Cause) String() string {
 type Result struct {
 	Cause Cause `json:"cause"`
 	Code  int   `json:"code"`
-	// Programs is every program as it was in the end, in start order.
+	// Programs is the last status of every program, in start order.
 	Programs []Status `json:"programs"`
-	// Leftover names those that the budget did not suffice to stop.
+	// Leftover names the programs that did not stop within the budget.
 	Leftover []string      `json:"leftover,omitempty"`
 	Took     time.Duration `json:"took"`
-	// Grace is the budget that the shutdown had: that of the boot, whatever has been
-	// applied since.
+	// Grace is the budget that the shutdown had. It is the one of the boot; an apply does not
+	// change it.
 	Grace time.Duration `json:"grace"`
 }
 
@@ -65,12 +65,12 @@ const (
 type ending struct {
 	l        *loop
 	phase    endingPhase
-	requests int // from outside
+	requests int // number of requests from outside
 	cause    Cause
 	began    time.Time
 
 	hold item // end of the drain
-	kill item // begin of the reserve: KILL whatever is left
+	kill item // start of the reserve: KILL what is left
 	over item // end of the budget
 
 	scale float64
@@ -86,14 +86,14 @@ func (n *ending) init(l *loop) {
 	n.over.fire = func() { l.finished = true }
 }
 
-// requestShutdown is a request from outside; each further one is more urgent.
+// requestShutdown is a request from outside. Each further request is more urgent.
 func (l *loop) requestShutdown(c Cause) {
 	n := &l.ending
 	n.requests++
 	switch {
 	case n.phase == notEnding:
 		l.shutDown(c)
-	case n.requests == 1: // the box was ending by itself
+	case n.requests == 1: // the box was already ending without a request
 	case n.requests == 2:
 		n.hurry()
 	default:
@@ -108,7 +108,7 @@ func (l *loop) shutDown(c Cause) {
 		return
 	}
 	cfg := &l.sup.cfg
-	n.phase, n.cause, n.began = draining, c, time.Now()
+	n.phase, n.cause, n.began = draining, c, l.now()
 	l.sup.setPhase(Draining)
 	for _, e := range l.order {
 		l.agenda.set(&e.cronD, time.Time{})
@@ -128,13 +128,12 @@ func (l *loop) shutDown(c Cause) {
 		l.agenda.set(&n.hold, n.began.Add(cfg.Drain))
 		return
 	}
-	// Not from inside a step: the machine of the program that is the cause has to
-	// be put back first.
+	// Not at once: the step under way must first store the machine of the program that is the
+	// cause.
 	l.agenda.set(&n.hold, n.began)
 }
 
-// stopAll begins with the last wave. The declared ladders shrink to what is left
-// of the budget.
+// stopAll begins with the last wave. The declared ladders are shortened to the rest of the budget.
 func (n *ending) stopAll() {
 	if n.phase != draining {
 		return
@@ -157,12 +156,12 @@ func (n *ending) stopAll() {
 			}
 		}
 	}
-	n.scale = n.fit(time.Until(n.kill.at))
+	n.scale = n.fit(n.kill.at.Sub(n.l.now()))
 	n.wave = len(n.alive) - 1
 	n.stopWave()
 }
 
-// rank is the wave, or, for a program that is being removed, after the last.
+// rank is the wave of a program. For a program that is being removed, it is after the last wave.
 func (n *ending) rank(e *entry) int {
 	if e.removing {
 		return len(n.alive) - 1
@@ -170,7 +169,7 @@ func (n *ending) rank(e *entry) int {
 	return e.wave
 }
 
-// fit returns the share of the declared waits that the budget allows.
+// fit returns the factor by which the declared waits must shrink to fit the budget.
 func (n *ending) fit(budget time.Duration) float64 {
 	var live []program.Spec
 	for _, e := range n.l.order {
@@ -188,13 +187,13 @@ func (n *ending) fit(budget time.Duration) float64 {
 	}
 	scale, err := program.StopScale(live, budget)
 	if err != nil {
-		// The names are unique and the edges were checked when they were taken.
+		// The names and edges were checked when the specifications were taken.
 		panic(err)
 	}
 	return scale
 }
 
-// stopWave asks the present wave to stop, and the next one once it is gone.
+// stopWave asks the present wave to stop, and the next wave when that one is gone.
 func (n *ending) stopWave() {
 	for n.phase == stopping && n.left > 0 {
 		for n.wave > 0 && n.alive[n.wave] == 0 {
@@ -207,7 +206,7 @@ func (n *ending) stopWave() {
 				asked = true
 			}
 		}
-		// A program that waited for its back-off is gone at once.
+		// A program that waited for its back-off has no process and is gone at once.
 		if !asked || n.alive[n.wave] > 0 {
 			break
 		}
@@ -221,7 +220,7 @@ func (n *ending) stop(e *entry) {
 	n.consider(e)
 }
 
-// consider notes that a program is gone and stops what was waiting for that.
+// consider records that a program is gone and stops the programs that waited for that.
 func (n *ending) consider(e *entry) {
 	if !e.counted || !e.gone() {
 		return
@@ -241,7 +240,7 @@ func (n *ending) consider(e *entry) {
 	}
 }
 
-// advance goes on with the next wave when the present one is gone.
+// advance continues with the next wave when the present one is gone.
 func (n *ending) advance() {
 	if n.phase == stopping && n.alive[n.wave] == 0 {
 		n.stopWave()
@@ -256,8 +255,8 @@ func (n *ending) finishIfEmpty() {
 	}
 }
 
-// hurry skips what is left of the grace: no drain, no order, no hooks, ladders
-// cut to half of the reserve.
+// hurry skips the rest of the grace: no drain, no order, no hooks, and ladders shortened to half of
+// the reserve.
 func (n *ending) hurry() {
 	l := n.l
 	rest := program.KillReserve(l.sup.cfg.StopGrace) / 2
@@ -266,7 +265,7 @@ func (n *ending) hurry() {
 		return
 	}
 	l.tell(event.ShutdownHurried, "", map[string]any{"left": n.left, "rest_ms": rest.Milliseconds()})
-	if at := time.Now().Add(rest); at.Before(n.kill.at) {
+	if at := l.now().Add(rest); at.Before(n.kill.at) {
 		l.agenda.set(&n.kill, at)
 	}
 	for _, e := range l.order {
@@ -284,7 +283,7 @@ func (n *ending) hurry() {
 	n.finishIfEmpty()
 }
 
-// killAll leaves nothing but KILL.
+// killAll sends KILL to everything that is left.
 func (n *ending) killAll(why string) {
 	l := n.l
 	n.stopAll()
@@ -306,13 +305,13 @@ func (n *ending) killAll(why string) {
 			n.consider(e)
 		}
 	}
-	if at := time.Now().Add(program.KillReserve(l.sup.cfg.StopGrace)); at.Before(n.over.at) {
+	if at := l.now().Add(program.KillReserve(l.sup.cfg.StopGrace)); at.Before(n.over.at) {
 		l.agenda.set(&n.over, at)
 	}
 	n.finishIfEmpty()
 }
 
-// checkAllExited ends the box when nothing is left to run.
+// checkAllExited ends the box if no program is left to run.
 func (l *loop) checkAllExited() {
 	if !l.sup.cfg.ExitWhenAllExited || l.ending.phase != notEnding || !l.allBooted() {
 		return
@@ -339,10 +338,10 @@ func (l *loop) allBooted() bool {
 	}
 }
 
-// finish draws the result after the loop.
+// finish makes the result after the loop.
 func (l *loop) finish() Result {
 	n := &l.ending
-	r := Result{Cause: n.cause, Code: n.cause.Code, Took: time.Since(n.began), Grace: l.sup.cfg.StopGrace}
+	r := Result{Cause: n.cause, Code: n.cause.Code, Took: l.now().Sub(n.began), Grace: l.sup.cfg.StopGrace}
 	for _, e := range l.order {
 		e.dropWatches()
 		for _, cancel := range e.hooks {

@@ -9,7 +9,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// entry is one program of the loop. Only the loop touches it, but for status.
+// entry is one program of the loop. Only the loop uses it; others may read status.
 type entry struct {
 	name   string // changes with the number of instances; see loop.rename
 	former []string
@@ -18,52 +18,53 @@ type entry struct {
 	status atomic.Pointer[Status]
 	due    item // the machine's deadline
 
-	text    string // what the program says of itself
+	text    string // what the program reports about itself
 	unready string // why it is not ready yet
 	unwatch []func()
 	hooks   map[program.HookKind]context.CancelFunc
-	early   []program.Event // of a run whose start has not been answered yet
+	early   []program.Event // events of a run whose start has not returned yet
 
 	dependents []*entry
 	wave       int
-	required   bool   // as applied last; false once it is being removed
+	required   bool   // by the latest apply; false once it is being removed
 	released   bool   // its wave has been started
-	asked      bool   // not released yet, by a start of the whole box
+	asked      bool   // start --all includes it, and its wave is not released yet
 	wanted     bool   // starts as soon as its needs hold
 	waiting    string // why it is not started yet
-	blocked    bool   // wanted, and what it needs will not come without a request
+	blocked    bool   // wanted, but a need will not hold without a request
+	restarts   string // why the restart policy wants it; "" if a request does
 	halt       halt
-	revive     bool // starts when all programs have stopped: a restart of the box
+	revive     bool // a restart of the box starts it when all programs have stopped
 	firstStart time.Time
 	dirty      bool // in the loop's list
-	removing   bool // goes once it is gone
+	removing   bool // is forgotten once it is gone
 
-	visited       uint64 // the look that has wanted it
-	looked, timed uint64 // the look that found the two below
+	visited       uint64 // the walk that has wanted it
+	looked, timed uint64 // the walks that found the two values below
 	isBlocked     bool
 	gaveUp        time.Time
 
 	cron    *timetable // nil while the schedule is paused
 	cronD   item
-	paused  bool   // by a stop, or autostart = false
+	paused  bool   // by a stop, or by autostart = false
 	outcome string // of the latest finished run of a schedule
 	again   bool   // overlap = queue: one more run is due
 
-	stopAsked bool // by the shutdown
-	counted   bool // among those the shutdown waits for
-	waitsFor  int  // dependents that the shutdown has to see gone first
+	stopAsked bool // the shutdown has asked it to stop
+	counted   bool // one of those the shutdown waits for
+	waitsFor  int  // how many dependents must be gone before the shutdown stops it
 }
 
 func (e *entry) spec() *program.Spec { return e.m.Spec() }
 
-// needs are the edges in force: those of the newest specification, which are the
-// ones that were checked for cycles together.
+// needs are the edges in force: those of the newest specification. These were checked together for
+// cycles.
 func (e *entry) needs() []program.Need { return e.m.Newest().Needs }
 
-// active tells whether something runs or will run without being asked for.
+// active tells whether something runs or will run without a request.
 func (e *entry) active() bool { return !e.m.Resting() }
 
-// queued tells whether a request has e start later.
+// queued tells whether a request makes e start later.
 func (e *entry) queued() bool { return e.revive || e.asked || e.wanted && !e.blocked }
 
 // gone tells whether no process is left and none will come.
@@ -77,7 +78,7 @@ func (e *entry) dropWatches() {
 	e.unwatch = nil
 }
 
-// reason is the machine's, or why it has not been started.
+// reason is the machine's reason, or why the program was not started.
 func (e *entry) reason() string {
 	if e.halting() {
 		return "stops after the programs that depend on it"
@@ -97,9 +98,8 @@ func (e *entry) reason() string {
 	return e.m.Reason
 }
 
-// ownReason is reason without what the program itself waits for: along a chain
-// of needs the texts would hold each other, and each change would run through
-// all of them.
+// ownReason is reason without the needs that the program waits for. Otherwise, in a chain of needs,
+// each text would contain the next, and one change would rewrite all of them.
 func (e *entry) ownReason() string {
 	if e.m.Resting() && e.wanted {
 		return "it waits itself"
@@ -136,8 +136,8 @@ func instant(t time.Time) *time.Time {
 	return &t
 }
 
-// show stores the status for readers and, if a state or fact has changed, tells
-// of it. The order matters: who sees the event must find the change.
+// show stores the status for readers. If a state or fact has changed, it publishes that afterwards:
+// a reader that sees the event must find the change.
 func (l *loop) show(e *entry) {
 	before, now := e.status.Load(), e.makeStatus()
 	e.status.Store(now)
@@ -153,8 +153,8 @@ func (l *loop) show(e *entry) {
 	})
 }
 
-// sameFacts tells whether nobody needs to hear of the difference. That the leader
-// of a stop is gone is none: the state that follows says so.
+// sameFacts tells whether the difference needs no event. The end of the leader during a stop needs
+// none, because the state that follows tells it.
 func sameFacts(a, b *Status) bool {
 	if a.State == program.Stopping && b.State == program.Stopping {
 		return true
@@ -170,7 +170,7 @@ func levelOf(e *entry) event.Level {
 	switch {
 	case e.m.State == program.Fatal:
 		return event.Error
-	case e.m.State == program.Backoff, e.blocked && e.wanted,
+	case e.m.State == program.Backoff, e.wanted && (e.blocked || e.restarts != ""),
 		e.m.State == program.Exited && !e.m.Succeeded(),
 		e.m.State == program.Running && !e.m.Healthy:
 		return event.Warn
@@ -178,5 +178,5 @@ func levelOf(e *entry) event.Level {
 	return event.Info
 }
 
-// stage is how the supervisor signs its events.
+// stage is the name of the supervisor in its events.
 const stage = "supervisor"

@@ -13,26 +13,27 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// loop is what only the goroutine of Run touches.
+// loop holds what only the goroutine of Run uses.
 type loop struct {
 	sup     *Supervisor
 	entries map[string]*entry
-	former  map[string]*entry // names that entries had before a rename
+	former  map[string]*entry // names of entries before a rename
 	order   []*entry
 	waves   [][]*entry
 	agenda  agenda
 	crew    crew
 	dirty   []*entry
 	seed    uint64
-	clock   func() time.Time // for schedules: it may be set
+	now     func() time.Time // for deadlines: a change of the wall clock does not affect it
+	clock   func() time.Time // the wall clock, for schedules
 
 	booting  bool
 	bootedAt time.Time
-	halts    bool     // a program may have a halt
+	halts    bool     // whether a program may have a halt
 	look     uint64   // number of the present walk along the needs
-	open     []*entry // of the released waves, not settled yet
+	open     []*entry // entries of the released waves that are not settled yet
 	barrier  item     // when one of them gives up
-	firstBad *entry   // the first that ended otherwise than expected
+	firstBad *entry   // the first that ended in an unexpected way
 	badCode  int
 
 	ending   ending
@@ -42,14 +43,15 @@ type loop struct {
 func (l *loop) init(s *Supervisor) {
 	l.sup = s
 	l.seed = s.cfg.Seed
-	l.clock = time.Now
+	// A time of time.Now holds both readings; what computes with it uses the monotonic one.
+	l.now, l.clock = time.Now, time.Now
 	l.entries, l.former = make(map[string]*entry), make(map[string]*entry)
 	l.barrier.fire = l.advanceBoot
 	l.ending.init(l)
 }
 
-// Run is the loop. It returns when the box has been shut down; the end of ctx
-// asks for that. It must be called once.
+// Run is the loop. It returns when the box was shut down; the end of ctx requests a shutdown. It
+// must be called once.
 func (s *Supervisor) Run(ctx context.Context) (result Result) {
 	l := &s.loop
 	defer func() {
@@ -91,7 +93,7 @@ func (l *loop) run() {
 			f()
 			l.settle()
 		}
-		for it := l.agenda.due(time.Now()); it != nil; it = l.agenda.due(time.Now()) {
+		for it := l.agenda.due(l.now()); it != nil; it = l.agenda.due(l.now()) {
 			it.fire()
 			l.settle()
 		}
@@ -99,7 +101,7 @@ func (l *loop) run() {
 			return
 		}
 		if at, ok := l.agenda.next(); ok {
-			timer.Reset(time.Until(at))
+			timer.Reset(at.Sub(l.now()))
 		} else {
 			timer.Stop()
 		}
@@ -110,9 +112,8 @@ func (l *loop) run() {
 	}
 }
 
-// settle considers every changed program until nothing changes any more. A
-// change of one may start or stop others; the list keeps that from becoming
-// recursion as deep as the box is large.
+// settle considers every changed program until nothing changes any more. A change of one program
+// may start or stop others. The list avoids a recursion as deep as the chain of needs.
 func (l *loop) settle() {
 	for len(l.dirty) > 0 {
 		changed := l.dirty
@@ -125,7 +126,7 @@ func (l *loop) settle() {
 	}
 }
 
-// consider draws for all others the consequences of a change of e.
+// consider applies a change of e to all other programs.
 func (l *loop) consider(e *entry) {
 	for _, d := range e.dependents {
 		if d.wanted {
@@ -134,7 +135,7 @@ func (l *loop) consider(e *entry) {
 	}
 	if l.ending.phase == notEnding && e.again && e.gone() {
 		e.again = false
-		l.step(e, program.Event{Kind: program.Start})
+		l.want(e, false)
 	}
 	l.ending.consider(e)
 	if e.removing && e.gone() {
@@ -142,7 +143,7 @@ func (l *loop) consider(e *entry) {
 	}
 }
 
-// advance draws the consequences that concern no single program.
+// advance does the work that is not about a single program.
 func (l *loop) advance() {
 	l.advanceBoot()
 	l.ending.advance()
@@ -157,10 +158,11 @@ func (l *loop) touch(e *entry) {
 	}
 }
 
-// step feeds one event to a program and carries out what follows.
+// step gives one event to a program and carries out the resulting actions.
 func (l *loop) step(e *entry, ev program.Event) {
-	now := time.Now()
+	now := l.now()
 	before := e.m
+	ev.Unmet = l.unmet(e) != nil
 	var actions []program.Action
 	e.m, actions = before.Step(now, ev)
 	if e.m.Asked() {
@@ -177,12 +179,12 @@ func (l *loop) step(e *entry, ev program.Event) {
 		}
 	}
 	if e.m.PID == 0 && !e.m.Forking() {
-		e.text = "" // the process that said it has ended
+		e.text = "" // the process that reported it has ended
 	}
 	if e.active() {
-		e.waiting, e.wanted, e.blocked = "", false, false
+		e.waiting, e.wanted, e.blocked, e.restarts = "", false, false, ""
 	}
-	if e.scheduled() && e.m.Resting() && !before.Resting() {
+	if e.scheduled() && e.m.Resting() && !before.Resting() && !e.wanted {
 		e.outcome = e.m.Reason
 	}
 	l.verdict(e, before, ev)
@@ -190,7 +192,7 @@ func (l *loop) step(e *entry, ev program.Event) {
 	l.touch(e)
 }
 
-// verdict decides what a program's end means for the box.
+// verdict decides whether the end of a program ends the box.
 func (l *loop) verdict(e *entry, before program.Machine, ev program.Event) {
 	unasked := before.State == program.Starting || before.State == program.Running
 	exited := ev.Kind == program.Ended && ev.Run == before.Run && before.PID != 0 && unasked
@@ -209,10 +211,10 @@ func (l *loop) verdict(e *entry, before program.Machine, ev program.Event) {
 	}
 }
 
-// act carries out one action. What may block goes to the crew or to a goroutine
-// of its own and reports back.
+// act carries out one action. Work that may block goes to the crew or to a goroutine, which reports
+// back.
 func (l *loop) act(e *entry, a program.Action) {
-	// The name is taken here: a rename may change e.name while a job waits.
+	// The name is read now: a rename may change e.name while the job waits.
 	procs, spec, name := l.sup.cfg.Processes, e.spec(), e.name
 	switch a.Kind {
 	case program.Spawn:
@@ -239,10 +241,12 @@ func (l *loop) act(e *entry, a program.Action) {
 		e.dropWatches()
 	case program.ShutDown:
 		l.shutDown(Cause{Kind: CauseUnhealthy, Program: e.name, Code: 1, Detail: a.Reason})
+	case program.AwaitNeeds:
+		l.awaitNeeds(e, a.Reason)
 	}
 }
 
-// spawn runs beside the loop.
+// spawn runs outside the loop.
 func (l *loop) spawn(e *entry, spec *program.Spec, run uint64) {
 	pid, err := l.sup.cfg.Processes.Start(spec, run)
 	ev := program.Event{Kind: program.Began, Run: run, PID: pid}
@@ -265,7 +269,7 @@ func shellStatus(err error) int {
 	return 126
 }
 
-// failedToSend runs beside the loop.
+// failedToSend runs outside the loop.
 func (l *loop) failedToSend(name, what string, err error) {
 	if err == nil {
 		return
@@ -298,7 +302,7 @@ func (l *loop) runHook(e *entry, a program.Action) {
 	}()
 }
 
-// reporter turns what a probe finds out into events of the run.
+// reporter turns the results of a probe into events of the run.
 func (l *loop) reporter(e *entry, run uint64) func(Report) {
 	return func(r Report) {
 		l.sup.in.post(func() {
@@ -311,6 +315,8 @@ func (l *loop) reporter(e *entry, run uint64) func(Report) {
 				l.step(e, program.Event{Kind: program.Unhealthy, Run: run, Reason: r.Reason})
 			case ReportExtend:
 				l.step(e, program.Event{Kind: program.Extend, Run: run, Extend: r.Extend})
+			case ReportMain:
+				l.step(e, program.Event{Kind: program.Moved, Run: run, PID: r.PID})
 			case ReportText:
 				if e.m.Run == run && (e.m.PID != 0 || e.m.Forking()) {
 					e.text = r.Text
@@ -326,8 +332,8 @@ func (l *loop) reporter(e *entry, run uint64) func(Report) {
 	}
 }
 
-// noticed takes the end of a leader or of a run. It may be quicker than the
-// answer to the start; then it waits for that.
+// noticed takes the end of a leader or of a run. If the notice comes before the result of the
+// start, it waits for that result.
 func (l *loop) noticed(n Notice) {
 	e := cmp.Or(l.entries[n.Program], l.former[n.Program])
 	if e == nil {
@@ -344,8 +350,8 @@ func (l *loop) noticed(n Notice) {
 	l.step(e, ev)
 }
 
-// emergency ends the box after a bug in the loop: everything is killed, and the
-// report says where it happened.
+// emergency ends the box after a bug in the loop. It kills everything, and the report says where
+// the bug happened.
 func (l *loop) emergency(p any, stack []byte) Result {
 	detail := fmt.Sprintf("internal error in the supervisor: %v", p)
 	l.sup.cfg.Bus.Publish(event.Event{
@@ -361,8 +367,8 @@ func (l *loop) emergency(p any, stack []byte) Result {
 	return Result{Cause: Cause{Kind: CauseInternal, Code: 1, Detail: detail}, Code: 1, Programs: l.sup.Snapshot().Programs}
 }
 
-// adopt makes specs the programs of the box and computes their order. Programs
-// that are not among them stay until they are gone.
+// adopt makes specs the programs of the box and computes their order. Other programs stay until
+// they are gone.
 func (l *loop) adopt(specs []program.Spec) error {
 	waves, err := program.Waves(specs)
 	if err != nil {
@@ -382,7 +388,7 @@ func (l *loop) newEntry(spec *program.Spec) *entry {
 	l.seed++
 	e := &entry{
 		name: spec.Name, lane: laneOf(spec), required: spec.Required,
-		m: program.NewMachine(spec, l.seed*0x9e3779b97f4a7c15, time.Now()),
+		m: program.NewMachine(spec, l.seed*0x9e3779b97f4a7c15, l.now()),
 	}
 	e.due.fire = func() { l.step(e, program.Event{Kind: program.Tick, Reason: e.unready}) }
 	e.cronD.fire = func() { l.lookAtClock(e) }
@@ -396,7 +402,7 @@ func (l *loop) newEntry(spec *program.Spec) *entry {
 	return e
 }
 
-// laneOf names an instance by what a rename leaves alone.
+// laneOf is a name for an instance that a rename does not change.
 func laneOf(spec *program.Spec) string {
 	if spec.Group == "" {
 		return spec.Name
@@ -404,8 +410,7 @@ func laneOf(spec *program.Spec) string {
 	return spec.Group + ":" + strconv.Itoa(spec.Instance)
 }
 
-// arrange puts the entries into waves, links the dependents and publishes the
-// order.
+// arrange puts the entries into waves, links the dependents and publishes the order.
 func (l *loop) arrange(waves [][]string, specs []program.Spec) {
 	l.waves, l.order = make([][]*entry, len(waves)), nil
 	in := make(map[*entry]bool, len(specs))

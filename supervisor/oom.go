@@ -10,30 +10,32 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
-// oomWatch tells whether a KILL that was not agentinit's was the kernel's, for want
-// of memory. The counter oom_kill of agentinit's own memory cgroup says how many
-// processes of the box died of that: memory.events of version 2, which counts those
-// of the cgroups below as well, or memory.oom_control of version 1 (cgroups(7),
-// Documentation/admin-guide/cgroup-v2.rst). Without either nothing can be told.
+// oomWatch tells whether the kernel sent a KILL because memory was short. agentinit reads the
+// counter oom_kill of its own memory cgroup, which counts the processes of the box that were killed
+// for that reason. In version 2 it is in memory.events, which includes the cgroups below; in
+// version 1 it is in memory.oom_control (cgroups(7), Documentation/admin-guide/cgroup-v2.rst).
+// Without these files, the cause stays unknown.
 //
-// The file of the counter stays open, because a program that was killed waits for its restart
-// meanwhile.
+// The file of the counter stays open, because the restart of a killed program waits while it is
+// read.
 type oomWatch struct {
 	kills func() (uint64, bool)
-	limit func() uint64 // 0 for none
-	file  *os.File      // what kills reads; nil if there is nothing to read
+	limit func() uint64 // 0 means none
+	file  *os.File      // the file that kills reads; nil if there is none
 	seen  uint64
-	// Each kill explains one exit, soon after it.
+	// Each counted kill explains one exit soon after it.
 	credit int
 	until  time.Time
 }
 
-// oomWindow is how long after a count the exit it explains may be noticed.
+// oomWindow is how long after a change of the counter an exit may be explained by it.
 const oomWindow = 5 * time.Second
 
-// newOOMWatch finds the files below a root directory.
+// newOOMWatch finds the files below the root directory.
 func newOOMWatch(root string) *oomWatch {
 	events, most := memoryFiles(root)
 	w := &oomWatch{
@@ -51,7 +53,7 @@ func (w *oomWatch) close() {
 	}
 }
 
-// verdict is why a process was killed, "" when nothing says that it was for memory.
+// verdict says why a process was killed, or "" if there is no sign that memory was short.
 func (w *oomWatch) verdict(now time.Time) string {
 	kills, ok := w.kills()
 	if !ok {
@@ -75,7 +77,7 @@ func (w *oomWatch) verdict(now time.Time) string {
 	return fmt.Sprintf("killed by the kernel: out of memory (limit %s)", binarySize(limit))
 }
 
-// binarySize is a size in the largest unit of 1024 that divides it, or rounded down.
+// binarySize writes a size in the largest unit of 1024 that divides it, or rounded down.
 func binarySize(n uint64) string {
 	for _, u := range []struct {
 		name  string
@@ -88,7 +90,7 @@ func binarySize(n uint64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// memoryFiles finds the counter, nil for none, and the file of the limit.
+// memoryFiles finds the counter, or nil if there is none, and the file of the limit.
 func memoryFiles(root string) (events *os.File, most string) {
 	text, err := os.ReadFile(path.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -107,8 +109,12 @@ func memoryFiles(root string) (events *os.File, most string) {
 			dirs, counter, most = []string{"sys/fs/cgroup/memory"}, "memory.oom_control", "memory.limit_in_bytes"
 		}
 		for _, dir := range dirs {
-			// In a container the path may be the host's, and the mount its end.
-			for _, at := range []string{path.Join(root, dir, fields[2]), path.Join(root, dir)} {
+			own := fields[2]
+			if path.Base(own) == proc.SelfCgroup {
+				own = path.Dir(own) // PID 1 has moved itself out of the cgroup of the box
+			}
+			// In a container, the path may be that of the host, while the mount shows only its end.
+			for _, at := range []string{path.Join(root, dir, own), path.Join(root, dir)} {
 				file, err := os.Open(path.Join(at, counter))
 				if err != nil {
 					continue
@@ -127,7 +133,7 @@ func memoryFiles(root string) (events *os.File, most string) {
 func killsIn(file *os.File) (uint64, bool) {
 	var buf [1024]byte // the longest of these files has a dozen short lines
 	n, err := file.ReadAt(buf[:], 0)
-	if err != nil && !errors.Is(err, io.EOF) { // also os.ErrInvalid of a nil file
+	if err != nil && !errors.Is(err, io.EOF) { // this includes os.ErrInvalid of a nil file
 		return 0, false
 	}
 	for line := range bytes.Lines(buf[:n]) {
@@ -139,7 +145,7 @@ func killsIn(file *os.File) (uint64, bool) {
 	return 0, false
 }
 
-// memoryLimit is 0 for "max", and for the number that version 1 has instead.
+// memoryLimit is 0 for "max", and for the number that version 1 uses instead.
 func memoryLimit(file string) uint64 {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -151,3 +157,6 @@ func memoryLimit(file string) uint64 {
 	}
 	return n
 }
+
+// MemoryLimit is the limit of the box's memory cgroup in bytes; 0 means that it has none.
+func (s *System) MemoryLimit() uint64 { return s.oom.limit() }

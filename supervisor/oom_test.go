@@ -33,6 +33,7 @@ func TestMemoryKillsAreRead(t *testing.T) {
 		ok           bool
 	}{
 		{"version 2", map[string]string{"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/memory.events": "low 0\noom 4\noom_kill 3\n", "sys/fs/cgroup/box/memory.max": "536870912\n"}, 3, 512 << 20, true},
+		{"version 2, where PID 1 has moved itself", map[string]string{"proc/self/cgroup": "0::/box/agentinit.self\n", "sys/fs/cgroup/box/memory.events": "oom_kill 3\n", "sys/fs/cgroup/box/agentinit.self/memory.events": "oom_kill 0\n", "sys/fs/cgroup/box/memory.max": "536870912\n"}, 3, 512 << 20, true},
 		{"version 2 without a limit", map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.events": "oom_kill 0\n", "sys/fs/cgroup/memory.max": "max\n"}, 0, 0, true},
 		{"version 1 in a container", map[string]string{"proc/self/cgroup": "9:pids:/a\n4:memory:/host/path\n0::/\n", v1 + "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n", v1 + "memory.limit_in_bytes": "1073741824\n"}, 7, 1 << 30, true},
 		{"version 1 without a limit", map[string]string{"proc/self/cgroup": "4:memory:/x\n", v1 + "x/memory.oom_control": "oom_kill 1\n", v1 + "x/memory.limit_in_bytes": "9223372036854771712\n"}, 1, 0, true},

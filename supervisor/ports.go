@@ -8,74 +8,74 @@ import (
 )
 
 // Processes starts, signals and watches processes. Start, Signal, Kill, Rename and Forget are
-// called beside the loop and may block; calls for one program never overlap and
-// come in the order in which the loop wanted them.
+// called outside the loop and may block. Calls for one program never overlap, and keep the order in
+// which the loop made them.
 type Processes interface {
-	// Start returns when the run has been exec'ed, or why it could not be. An
-	// error with a method ShellStatus() int says what a shell would report.
+	// Start returns when the run was exec'ed, or an error that says why not. An error with a method
+	// ShellStatus() int gives the status that a shell would report.
 	Start(spec *program.Spec, run uint64) (pid int, err error)
-	// Signal sends a signal (without "SIG") to what scope covered of the run when it
-	// was asked for, and to what has come since as far as it is seen.
+	// Signal sends a signal (without "SIG") to the processes that were in the scope at the time
+	// asked. Later processes get it too, if they are found.
 	Signal(name string, run uint64, signal string, scope program.KillScope, asked time.Time) error
-	// Kill sends KILL to everything in the run's kill scope.
+	// Kill sends KILL to all processes in the run's kill scope.
 	Kill(name string, run uint64) error
-	// Asked says that the end of the run was requested: it is no crash if the
-	// run ends as it was asked to. It may be said again.
+	// Asked says that the end of the run was requested: if the run then ends as requested, it is no
+	// crash. It may be called again.
 	Asked(name string, run uint64)
-	// Rename makes name of what was is, its run included. Notices of runs that began
+	// Rename gives the program was the name name, including its run. Notices of runs that began
 	// before may have either name.
 	Rename(was, name string)
-	// Forget drops what is kept of a program that was removed. One of that name
-	// that is added again starts only after it.
+	// Forget drops what is kept about a removed program. If a program of that name is added again,
+	// it starts only after Forget.
 	Forget(name string)
-	// Notices is the stream of what ended. It is never closed while the
-	// supervisor runs.
+	// Notices is the stream of ended runs. It is never closed while the supervisor runs.
 	Notices() <-chan Notice
 }
 
-// Notice says that a leader has ended (Exit set), or that nothing of its run is
-// left (Exit nil).
+// Notice says that a leader has ended (Exit is set), or that no process of its run is left (Exit is
+// nil).
 type Notice struct {
 	Program string
 	Run     uint64
 	Exit    *program.Exit
 }
 
-// Prober watches what a program declares of its readiness and health. Both
-// methods return at once; report may be called from any goroutine until stop has
-// returned, and later reports are ignored.
+// Prober watches the readiness and health that a program declares. Both methods return at once.
+// report may be called from any goroutine until stop has returned; later reports are ignored.
 type Prober interface {
-	// Ready reports Ready once, and as long as it is not stopped what the program
-	// says of itself (Text, Extend).
+	// Ready reports Ready once. Until it is stopped, it also reports what the program says about
+	// itself (Text, Extend).
 	Ready(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func())
-	// Health reports Unhealthy after enough failures in a row and Healthy when the
-	// checks hold again.
+	// Health reports Unhealthy after enough failures in a row, and Healthy when the checks pass
+	// again.
 	Health(spec *program.Spec, run uint64, pid int, report func(Report)) (stop func())
 }
 
-// Report is one thing that a probe found out.
+// Report is one result of a probe.
 type Report struct {
 	Kind   ReportKind
 	Reason string        // of Unhealthy and Waiting
 	Extend time.Duration // of Extend
 	Text   string        // of Text
+	PID    int           // of Main
 }
 
-// ReportKind is what a Report says.
+// ReportKind is the kind of a Report.
 type ReportKind uint8
 
 // The kinds of report.
 const (
 	ReportReady     ReportKind = iota
-	ReportHealthy              // the health checks hold again
+	ReportHealthy              // the health checks pass again
 	ReportUnhealthy            // they have failed often enough
 	ReportExtend               // the program needs more time (EXTEND_TIMEOUT_USEC)
 	ReportWaiting              // why the program is not ready yet
 	ReportText                 // the program describes its status (STATUS=)
+	ReportMain                 // the program has another main process (MAINPID=)
 )
 
-// HookRunner runs the commands beside a program's life. Run is called beside the
-// loop, blocks until the command and its tree are gone, and ends soon after ctx.
+// HookRunner runs the hooks of a program. Run is called outside the loop, blocks until the command
+// and its tree have ended, and ends soon after ctx.
 type HookRunner interface {
 	Run(ctx context.Context, spec *program.Spec, run uint64, kind program.HookKind) error
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/ready"
 )
 
-// wantsNotify tells whether the program is expected to speak sd_notify.
+// wantsNotify tells whether the program is expected to use sd_notify.
 func wantsNotify(spec *program.Spec) bool {
 	if spec.Health.Watchdog > 0 {
 		return true
@@ -50,7 +50,7 @@ func (s *System) Health(spec *program.Spec, run uint64, pid int, report func(Rep
 	return s.check(spec, target, report)
 }
 
-// check reports what the probes and the watchdog find.
+// check reports the results of the probes and of the watchdog.
 func (s *System) check(spec *program.Spec, target ready.Target, report func(Report)) (stop func()) {
 	return s.watch(func(ctx context.Context) {
 		s.watcher.Check(ctx, target, spec.Health, func(r ready.Result) {
@@ -73,8 +73,8 @@ func (s *System) watch(f func(context.Context)) (stop func()) {
 	return cancel
 }
 
-// target is the run for the probes. What the program says of itself goes to
-// report until nothing is left of the run, also while it is being stopped.
+// target is the run in the form that probes need. Messages of the program go to report until no
+// process of the run is left, even during its stop.
 func (s *System) target(spec *program.Spec, run uint64, pid int, report func(Report)) ready.Target {
 	t := ready.Target{Program: spec.Name, Run: run, PID: pid, Env: spec.Env, Dir: spec.Directory}
 	s.mu.Lock()
@@ -85,14 +85,17 @@ func (s *System) target(spec *program.Spec, run uint64, pid int, report func(Rep
 	}
 	t.Program = r.born.name
 	r.report = report
+	if r.main != r.proc.PID { // it was quicker
+		report(Report{Kind: ReportMain, PID: r.main})
+	}
 	if r.readyFD != nil {
 		t.ReadyFD, r.readyFD = r.readyFD, nil
 	}
 	return t
 }
 
-// heard takes what a program says through the notification socket; readiness and
-// watchdog are the watcher's.
+// heard handles what a program says through the notification socket. Readiness and watchdog
+// messages are left to the watcher.
 func (s *System) heard(m ready.Message) {
 	s.mu.Lock()
 	r := s.runs[runKey{m.Program, m.Run}]
@@ -101,6 +104,9 @@ func (s *System) heard(m ready.Message) {
 		report = r.report
 	}
 	s.mu.Unlock()
+	if r != nil && m.MainPID != 0 {
+		s.follow(r, m)
+	}
 	if report == nil {
 		return
 	}
@@ -139,8 +145,8 @@ func (s *System) execProbe(ctx context.Context, t ready.Target, argv []string) (
 // hookOutput is how much of a hook's output is kept.
 const hookOutput = 16 << 10
 
-// Run implements HookRunner. The command gets the program's user, directory and
-// environment, and MAINPID where the program runs.
+// Run implements HookRunner. The command gets the program's user, directory and environment, and
+// MAINPID if the program runs.
 func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind program.HookKind) error {
 	h := spec.Hook(kind)
 	if h == nil || len(h.Argv) == 0 {
@@ -152,7 +158,7 @@ func (s *System) Run(ctx context.Context, spec *program.Spec, run uint64, kind p
 	}
 	s.mu.Lock()
 	if r := s.runs[runKey{spec.Name, run}]; r != nil {
-		c.Env = append(c.Env, fmt.Sprintf("MAINPID=%d", r.proc.PID))
+		c.Env = append(c.Env, fmt.Sprintf("MAINPID=%d", r.main))
 		c.Refused = s.tally(r)
 	}
 	s.mu.Unlock()

@@ -6,14 +6,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
-// EventRefused: the guard or the sandbox of a program refused a system call of this kind for
-// the first time, or again a minute after it was told.
+// EventRefused: the guard or the sandbox of a program refused a system call of this kind for the
+// first time, or again at least a minute after the last event.
 const EventRefused = "SandboxRefused"
 
 // Refusal is one kind of system call that was refused to a program.
@@ -23,28 +24,28 @@ type Refusal struct {
 	Allowed bool      `json:"allowed,omitempty"`
 	Count   uint64    `json:"count"`
 	PID     int       `json:"pid"`               // of the last process
-	Command string    `json:"command,omitempty"` // of the process that the latest event is about
+	Command string    `json:"command,omitempty"` // name of the process in the latest event
 	Last    time.Time `json:"last"`
 
-	told uint64    // Count when it was told last
-	at   time.Time // when
+	told uint64    // value of Count in the latest event
+	at   time.Time // time of the latest event
 }
 
 const (
-	// maxRefused bounds the kinds that are kept of one program. Further ones are counted as
-	// one, "other".
+	// maxRefused bounds how many kinds are kept for one program. Further kinds are counted together
+	// as "other".
 	maxRefused = 32
 	// refusedAgain is the least time between two events of one kind.
 	refusedAgain = time.Minute
 )
 
-// otherCalls is the name of the kinds that are not kept apart.
+// otherCalls is the name for all further kinds.
 const otherCalls = "other"
 
-// tallies are what was refused, by program. The owner of it holds its lock.
+// tallies are the refused calls, by program. The lock of the owner guards them.
 type tallies map[string][]*Refusal
 
-// add counts a refusal. tell is a copy that an event is due for, else nil.
+// add counts a refusal. If an event is due, tell is a copy for it; otherwise tell is nil.
 func (t tallies) add(name string, x proc.Refusal, now time.Time) (tell *Refusal) {
 	list := t[name]
 	i := slices.IndexFunc(list, func(r *Refusal) bool { return r.By == x.By && r.Call == x.Call && r.Allowed == x.Allowed })
@@ -68,7 +69,7 @@ func (t tallies) add(name string, x proc.Refusal, now time.Time) (tell *Refusal)
 	return &told
 }
 
-// rename moves what is counted of a program.
+// rename moves the counts of a program to its new name.
 func (t tallies) rename(was, name string) {
 	if list := t[was]; list != nil {
 		t[name] = append(t[name], list...)
@@ -76,7 +77,7 @@ func (t tallies) rename(was, name string) {
 	}
 }
 
-// tally is what a command of a program reports its refusals to.
+// tally returns the function to which a command of a program reports its refusals.
 func (s *System) tally(r *systemRun) func(proc.Refusal) {
 	return func(x proc.Refusal) {
 		s.mu.Lock()
@@ -89,14 +90,57 @@ func (s *System) tally(r *systemRun) func(proc.Refusal) {
 		if told == nil {
 			return
 		}
-		fields := map[string]any{
-			"by": told.By, "call": told.Call, "count": told.Count, "pid": told.PID, "command": told.Command, "allowed": told.Allowed,
-		}
-		s.cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventRefused, Program: name, Run: run, Fields: fields})
+		s.cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventRefused, Program: name, Run: run, Fields: told.fields()})
 	}
 }
 
-// commandName is what the process calls itself; the kernel keeps 15 bytes of it.
+// fields are those of the event.
+func (r *Refusal) fields() map[string]any {
+	return map[string]any{"by": r.By, "call": r.Call, "count": r.Count, "pid": r.PID, "command": r.Command, "allowed": r.Allowed}
+}
+
+// AgentRefusals counts what is refused to agents, by the template that they were started from. It
+// is safe for concurrent use.
+type AgentRefusals struct {
+	bus *event.Bus
+
+	mu     sync.Mutex
+	counts tallies
+}
+
+// NewAgentRefusals tells bus the same events as those of programs; the field template stands for
+// the program.
+func NewAgentRefusals(bus *event.Bus) *AgentRefusals {
+	return &AgentRefusals{bus: bus, counts: tallies{}}
+}
+
+// Add counts a refusal to an agent.
+func (a *AgentRefusals) Add(agent, template string, x proc.Refusal) {
+	a.mu.Lock()
+	told := a.counts.add(template, x, time.Now())
+	a.mu.Unlock()
+	if told == nil {
+		return
+	}
+	fields := told.fields()
+	fields["agent"], fields["template"] = agent, template
+	a.bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventRefused, Fields: fields})
+}
+
+// List returns what was refused, by template.
+func (a *AgentRefusals) List() map[string][]Refusal {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make(map[string][]Refusal, len(a.counts))
+	for template, kinds := range a.counts {
+		for _, r := range kinds {
+			out[template] = append(out[template], *r)
+		}
+	}
+	return out
+}
+
+// commandName is the name that the process gave itself; the kernel keeps 15 bytes of it.
 func commandName(pid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	if err != nil {
@@ -105,7 +149,7 @@ func commandName(pid int) string {
 	return strings.TrimSpace(string(b))
 }
 
-// Refusals lists what was refused to a program since it is known, the most frequent first.
+// Refusals lists the system calls that were refused to a program, the most frequent first.
 func (s *System) Refusals(name string) []Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ func (l *loop) refuse(e *entry, verb, reason string) error {
 	return &Refused{Program: e.name, Verb: verb, State: e.m.State, Reason: reason}
 }
 
-// changeable says why no request may change the program now.
+// changeable returns why no request may change the program now.
 func (l *loop) changeable(e *entry, verb string) error {
 	switch {
 	case l.ending.phase != notEnding:
@@ -23,8 +23,8 @@ func (l *loop) changeable(e *entry, verb string) error {
 	return nil
 }
 
-// requestStart asks for a program to be up. For a schedule that means that its
-// runs come at their times again; requestRun is for a run now.
+// requestStart makes a program run. For a schedule it resumes the runs at their times; requestRun
+// starts a run now.
 func (l *loop) requestStart(e *entry) error {
 	if err := l.changeable(e, "start"); err != nil {
 		return err
@@ -39,15 +39,14 @@ func (l *loop) requestStart(e *entry) error {
 	return l.requestRun(e)
 }
 
-// requestRun asks for a run now. A program that waits for what it needs tries
-// that again.
+// requestRun starts a run now. If the program waits for its needs, it tries again.
 func (l *loop) requestRun(e *entry) error {
 	if err := l.changeable(e, "start"); err != nil {
 		return err
 	}
 	switch {
 	case e.halt == haltWaits:
-		e.halt = haltNone // the stop is called off
+		e.halt = haltNone // the stop is cancelled
 		l.show(e)
 	case e.m.State == program.Running, e.m.State == program.Starting:
 		return l.refuse(e, "start", "it has been started already")
@@ -59,8 +58,7 @@ func (l *loop) requestRun(e *entry) error {
 	return nil
 }
 
-// requestStop asks for a program to be down; advanceHalt carries it out. A
-// schedule is paused.
+// requestStop makes a program stop; advanceHalt carries it out. A schedule is paused.
 func (l *loop) requestStop(e *entry) error {
 	e.again, e.revive = false, false
 	rests := e.m.Resting()
@@ -87,8 +85,7 @@ func (l *loop) requestStop(e *entry) error {
 	return nil
 }
 
-// requestStartAll asks for the programs to be started as at the boot, wave by
-// wave.
+// requestStartAll starts the programs as at the boot, wave by wave.
 func (l *loop) requestStartAll(e *entry) error {
 	if err := l.changeable(e, "start"); err != nil {
 		return err
@@ -105,7 +102,7 @@ func (l *loop) requestStartAll(e *entry) error {
 
 // unwant gives up a start that waits for its needs.
 func (l *loop) unwant(e *entry, why string) {
-	e.wanted, e.blocked, e.waiting = false, false, why
+	e.wanted, e.blocked, e.restarts, e.waiting = false, false, "", why
 	e.status.Store(e.makeStatus())
 	l.touch(e)
 }
@@ -130,8 +127,8 @@ func (l *loop) requestRestart(e *entry) error {
 	return nil
 }
 
-// requestRestartAll stops the program in the order of a stop of the box. When all
-// that were asked are down, they start as at the boot.
+// requestRestartAll stops the program in the stop order of the box. When all programs of the
+// request have stopped, they start as at the boot.
 func (l *loop) requestRestartAll(e *entry) error {
 	if err := l.changeable(e, "restart"); err != nil {
 		return err
@@ -148,7 +145,7 @@ func (l *loop) requestRestartAll(e *entry) error {
 	return nil
 }
 
-// requestSignal has the signal sent beside the loop; sent takes the outcome.
+// requestSignal sends the signal outside the loop; the channel sent gets the result.
 func (l *loop) requestSignal(e *entry, signal string, sent chan<- error) error {
 	if e.m.PID == 0 {
 		return l.refuse(e, "signal", "it does not run")

@@ -10,28 +10,27 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// lookAgain is how often a schedule looks whether the clock has been set forward
-// or the machine has slept: what waits in between does not notice.
+// lookAgain is how often a schedule reads the clock. A timer does not notice that the clock was set
+// forward or that the machine has slept.
 const lookAgain = time.Minute
 
-// farBack is how far the clock must be set back for a schedule to follow it. By
-// less, a run that has been does not come again (as with cron(8)); by more, the
-// clock was wrong before, and waiting for it could take years.
+// farBack is how far the clock must be set back before a schedule follows it. After a smaller step,
+// past runs are not repeated (as with cron(8)). After a larger one, the clock was wrong before, and
+// waiting for the old time could take years.
 const farBack = 3 * time.Hour
 
 // timetable says when a scheduled program runs.
 type timetable struct {
 	next  func(time.Time) time.Time
 	zone  *time.Location
-	every bool // it counts the time that passes, whatever the clock says
+	every bool // it counts elapsed time and ignores the clock
 
-	from, at time.Time // the next run is due at at, as was found out at from
+	from, at time.Time // at is the time of the next run; from is when at was computed
 }
 
-// ParseSchedule reads five-field cron, a descriptor such as @hourly, or
-// "@every 10m" (at least a second), in an IANA timezone; "" is local time. It
-// returns what gives the first instant after another; that one is zero when the
-// schedule never comes.
+// ParseSchedule reads five-field cron, a descriptor such as @hourly, or "@every 10m" (at least a
+// second), in an IANA timezone; "" is local time. It returns a function that gives the first run
+// after a time, or the zero time if the schedule never runs.
 func ParseSchedule(schedule, timezone string) (next func(time.Time) time.Time, err error) {
 	t, err := newTimetable(schedule, timezone)
 	if err != nil {
@@ -56,29 +55,31 @@ func newTimetable(schedule, timezone string) (t *timetable, err error) {
 	return &timetable{next: func(t time.Time) time.Time { return table.Next(t.In(zone)) }, zone: zone, every: every}, nil
 }
 
-// plan finds the first run after now.
-func (t *timetable) plan(now time.Time) {
-	t.from, t.at = now.Round(0), t.next(now) // both by the clock alone
+// plan finds the first run after now; wall is the same moment by the wall clock.
+func (t *timetable) plan(now, wall time.Time) {
+	t.from, t.at = wall.Round(0), t.next(wall) // both without the monotonic reading
 	if t.every {
 		t.from, t.at = now, now.Add(t.at.Sub(t.from))
 	}
 }
 
-// left is how long to wait for the next run, and at most for the next look at
-// the clock; it is not positive when the run is due.
-func (t *timetable) left(now time.Time) time.Duration {
-	left := t.at.Sub(now)
-	if !t.every {
-		left = min(left, lookAgain)
+// left is how long to wait for the next run, or until the next reading of the clock if that is
+// sooner. It is not positive if the run is due.
+func (t *timetable) left(now, wall time.Time) time.Duration {
+	if t.every {
+		return t.at.Sub(now)
 	}
-	return left
+	return min(t.at.Sub(wall), lookAgain)
 }
 
-// timetable puts a scheduled program on the agenda.
+// setBack tells whether the clock was set back so far that the schedule follows it.
+func (t *timetable) setBack(wall time.Time) bool { return !t.every && t.from.Sub(wall) > farBack }
+
+// timetable sets the deadlines of a scheduled program.
 func (l *loop) timetable(e *entry) {
 	t, err := newTimetable(e.spec().Schedule, e.spec().Timezone)
 	if err != nil {
-		// Every specification was checked before it was taken.
+		// Every specification was checked before it was accepted.
 		panic(err)
 	}
 	e.cron = t
@@ -86,12 +87,12 @@ func (l *loop) timetable(e *entry) {
 }
 
 func (l *loop) planNext(e *entry) {
-	e.cron.plan(l.clock())
+	e.cron.plan(l.now(), l.clock())
 	e.status.Store(e.makeStatus())
 	l.awaitNext(e)
 }
 
-// pause keeps a schedule from starting runs until it is resumed.
+// pause prevents a schedule from starting runs until it is resumed.
 func (l *loop) pause(e *entry) {
 	e.paused, e.again, e.cron = true, false, nil
 	l.agenda.set(&e.cronD, time.Time{})
@@ -99,8 +100,8 @@ func (l *loop) pause(e *entry) {
 	l.touch(e)
 }
 
-// resume puts a paused schedule back on the agenda. Before the boot has come to
-// it, its wave does.
+// resume lets a paused schedule run again. If the boot has not reached its wave yet, that wave does
+// so.
 func (l *loop) resume(e *entry) {
 	e.paused = false
 	if l.booting {
@@ -111,7 +112,7 @@ func (l *loop) resume(e *entry) {
 	l.touch(e)
 }
 
-// agendaText is the reason of a schedule that rests.
+// agendaText is the reason of a resting schedule.
 func (e *entry) agendaText() string {
 	text := "waits for its turn"
 	switch {
@@ -128,31 +129,32 @@ func (e *entry) agendaText() string {
 	return text
 }
 
-// awaitNext puts the next look at the clock on the agenda.
+// awaitNext sets the deadline for the next reading of the clock.
 func (l *loop) awaitNext(e *entry) {
 	if e.cron.at.IsZero() {
 		l.agenda.set(&e.cronD, time.Time{})
 		return
 	}
-	// Not the instant itself: the agenda is in order only as long as none of its
-	// instants moves against the others when the clock is set.
-	l.agenda.set(&e.cronD, time.Now().Add(e.cron.left(l.clock())))
+	// Not the instant of the run: it would have no monotonic reading, and the order of the agenda
+	// would be wrong after the clock is set.
+	now := l.now()
+	l.agenda.set(&e.cronD, now.Add(e.cron.left(now, l.clock())))
 }
 
-// lookAtClock starts the run if it is due by the clock, as that goes now.
+// lookAtClock starts the run if it is due by the present clock.
 func (l *loop) lookAtClock(e *entry) {
-	now := l.clock()
+	wall := l.clock()
 	switch {
-	case e.cron.from.Sub(now) > farBack:
+	case e.cron.setBack(wall):
 		l.planNext(e)
-	case e.cron.left(now) <= 0:
+	case e.cron.left(l.now(), wall) <= 0:
 		l.scheduled(e)
 	default:
 		l.awaitNext(e)
 	}
 }
 
-// scheduled starts the run that is due, or does what overlap says.
+// scheduled starts the run that is due, or does what overlap demands.
 func (l *loop) scheduled(e *entry) {
 	defer l.planNext(e)
 	if e.gone() {

@@ -26,15 +26,14 @@ type SystemConfig struct {
 	Owner *proc.Owner
 	Logs  *logs.Plane
 	Bus   *event.Bus
-	// NotifyDir is where the sd_notify socket is made when abstract ones cannot be
-	// used; "" means that there is no such place.
+	// NotifyDir is the directory for the sd_notify socket if abstract sockets cannot be used; ""
+	// means that there is none.
 	NotifyDir string
 }
 
-// System is the real thing behind the loop: processes of the kernel, their
-// output in the log plane, probes and hooks. It reads the owner's stream of
-// exits, and nobody else may start what ends there: see proc.Owner.StartTo. All
-// methods may be called from any goroutine.
+// System is the implementation behind the loop: real processes, their output in the log plane,
+// probes and hooks. It reads the owner's stream of exits. No other code may start processes whose
+// exits go to that stream: see proc.Owner.StartTo. All methods may be called from any goroutine.
 type System struct {
 	cfg      SystemConfig
 	notifier *ready.Notifier
@@ -47,15 +46,15 @@ type System struct {
 	mu        sync.Mutex
 	runs      map[runKey]*systemRun
 	byID      map[uint64]*systemRun
-	starting  map[*systemRun]time.Time // starts whose id is not known yet, and when they began
-	answered  chan struct{}            // closed and replaced when one has been answered
-	parked    []proc.Exit              // notices that may belong to one of them
-	strangers map[uint64]bool          // processes that turned out to be none of them
+	starting  map[*systemRun]time.Time // starts whose id is not known yet, with the time of their start
+	answered  chan struct{}            // closed and replaced each time a start has returned
+	parked    []proc.Exit              // notices that may belong to one of these starts
+	strangers map[uint64]bool          // processes that belong to no start
 	crashes   map[string]Crash
 	refusals  tallies
 	oom       *oomWatch
-	waiting   []Notice                 // for room in notices
-	spent     map[string]time.Duration // CPU time of runs of which nothing is left
+	waiting   []Notice                 // notices that wait for room in the channel
+	spent     map[string]time.Duration // CPU time of ended runs
 }
 
 type runKey struct {
@@ -63,23 +62,24 @@ type runKey struct {
 	run  uint64
 }
 
-// systemRun is one run from its exec until nothing is left of it.
+// systemRun is one run from its exec until none of its processes is left.
 type systemRun struct {
-	key     runKey // of the program as it is named now; System.mu
-	born    runKey // as it was named when the run began: probes and notices know it so
+	key     runKey // with the program's present name; System.mu
+	born    runKey // with the program's name when the run began: probes and notices use that name
 	spec    *program.Spec
 	proc    proc.Process
 	capture *logs.Capture
 	readyFD *os.File // read end of an fd probe's pipe, until a watch takes it
 	report  func(Report)
-	// forgotten says that the program went before this run did. System.mu.
+	// forgotten says that the program was removed before this run ended. System.mu guards it.
 	forgotten bool
-	// asked says that the end of the run was requested. System.mu.
+	// asked says that the end of the run was requested. System.mu guards it.
 	asked bool
+	following
 }
 
-// NewSystem begins to read the owner's exits. Trouble with the notification
-// socket is an event, not an error: everything else works without.
+// NewSystem begins to read the owner's exits. If the notification socket cannot be made, it
+// publishes an event and returns no error, because everything else works without that socket.
 func NewSystem(cfg SystemConfig) *System {
 	s := &System{
 		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
@@ -101,10 +101,9 @@ func NewSystem(cfg SystemConfig) *System {
 	return s
 }
 
-// Close ends the notification socket and the reading of exits. Processes are
-// left alone.
+// Close closes the notification socket and stops reading exits. Processes keep running.
 func (s *System) Close() error {
-	s.mu.Lock() // send must not begin to move while that is waited for
+	s.mu.Lock() // so that send cannot start move while Close waits for it
 	close(s.stop)
 	s.mu.Unlock()
 	s.stopped.Wait()
@@ -139,6 +138,7 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 		s.warn(event.SandboxNotApplied, spec.Name, map[string]any{"reason": skipped.Error()})
 	}
 	cmd.Refused = s.tally(r)
+	r.notifies = s.notifier != nil && wantsNotify(spec)
 	childEnds, err := s.equip(r, &cmd)
 	defer closeAll(childEnds)
 	if err != nil {
@@ -150,8 +150,8 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	s.mu.Unlock()
 	r.proc, err = s.cfg.Owner.Start(cmd)
 	if err == nil && spec.TTY {
-		// The capture of a terminal needs its master, which exists only now. A
-		// program without capture still runs; its output is lost, and said so.
+		// The capture of a terminal needs the terminal's master, which exists only now. If the
+		// capture fails, the program still runs; an event reports that its output is lost.
 		var lost error
 		if r.capture, lost = s.cfg.Logs.Open(logOptions(spec, run, r.proc.TTY)); lost != nil {
 			s.warn(event.LogCaptureFailed, spec.Name, map[string]any{"error": lost.Error()})
@@ -168,8 +168,8 @@ func (s *System) Start(spec *program.Spec, run uint64) (int, error) {
 	return r.proc.PID, nil
 }
 
-// equip gives the command its descriptors and returns the child's ends, which
-// are ours to close once it runs.
+// equip gives the command its descriptors. It returns the child's ends, which agentinit closes once
+// the program runs.
 func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, err error) {
 	spec := r.spec
 	cmd.Files = make([]*os.File, 3)
@@ -182,7 +182,7 @@ func (s *System) equip(r *systemRun, cmd *proc.Command) (childEnds []*os.File, e
 		}
 		cmd.Files[1], cmd.Files[2] = r.capture.Stdout, r.capture.Stderr
 	}
-	if s.notifier != nil && wantsNotify(spec) {
+	if r.notifies {
 		cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+s.notifier.Address())
 		if d := spec.Health.Watchdog; d > 0 {
 			cmd.Env = append(cmd.Env, fmt.Sprintf("WATCHDOG_USEC=%d", d.Microseconds()))
@@ -219,24 +219,23 @@ func logOptions(spec *program.Spec, run uint64, pty *os.File) logs.Options {
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // a pipe's end: nothing can be lost
+		_ = f.Close() // closing a pipe's end loses no data
 	}
 }
 
-// drop gives up what a run holds besides its process.
+// drop closes what a run holds in addition to its process.
 func (r *systemRun) drop() {
 	if r.capture != nil && (r.spec.Kill != program.KillProcess || r.proc.ID == 0) {
 		r.capture.Abandon()
 	}
 	for _, f := range []*os.File{r.readyFD, r.proc.Stdin, r.proc.TTY} {
 		if f != nil {
-			_ = f.Close() // pipes and a terminal: nothing can be lost
+			_ = f.Close() // closing pipes and a terminal loses no data
 		}
 	}
 }
 
-// register makes a started run known and hands out the notices that were
-// quicker.
+// register makes a started run known and delivers the notices that came before.
 func (s *System) register(r *systemRun, started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,6 +243,7 @@ func (s *System) register(r *systemRun, started bool) {
 	close(s.answered)
 	s.answered = make(chan struct{})
 	if started {
+		r.main = r.proc.PID
 		s.runs[r.key], s.byID[r.proc.ID] = r, r
 	}
 	parked := s.parked
@@ -253,7 +253,7 @@ func (s *System) register(r *systemRun, started bool) {
 	}
 }
 
-// readExits hands the owner's notices to the loop.
+// readExits passes the owner's notices to the loop.
 func (s *System) readExits() {
 	defer s.stopped.Done()
 	for {
@@ -268,21 +268,26 @@ func (s *System) readExits() {
 	}
 }
 
-// sort finds out whose notice it is. The caller holds mu; it is what keeps the
-// notices of a run in their order.
+// sort finds the run of a notice. The caller holds mu, which keeps the notices of a run in order.
 func (s *System) sort(e proc.Exit) {
 	r := s.byID[e.ID]
 	switch {
 	case r == nil && len(s.starting) > 0:
 		s.parked = append(s.parked, e)
 		return
-	case r == nil:
+	case r == nil || s.holdBack(r, e):
 		return
 	}
+	s.note(r, e)
+}
+
+// note passes on an end of a run. The caller holds mu.
+func (s *System) note(r *systemRun, e proc.Exit) {
 	n := Notice{Program: r.key.name, Run: r.key.run}
 	if e.Kind == proc.Exited {
 		exit := exitOf(e)
-		exit.Lived = e.Time.Sub(r.proc.Started)
+		// The reaper can see the end before the launcher has noted the start.
+		exit.Lived = max(e.Time.Sub(r.proc.Started), 0)
 		if exit.Signal == "KILL" && !e.ByUs {
 			exit.Cause = s.oom.verdict(e.Time)
 		}
@@ -303,9 +308,8 @@ func (s *System) sort(e proc.Exit) {
 	s.send(n)
 }
 
-// send passes a notice on and never waits: the caller holds mu. The supervisor
-// takes them at once; after its end nobody does, and there may be any number of
-// them until Close.
+// send passes a notice on and never waits, because the caller holds mu. The supervisor takes
+// notices at once. After its end no one does, so any number may wait until Close.
 func (s *System) send(n Notice) {
 	select {
 	case <-s.stop:
@@ -323,7 +327,7 @@ func (s *System) send(n Notice) {
 	s.waiting = append(s.waiting, n)
 }
 
-// move passes on what is waiting. It lives as long as there is something.
+// move passes on the waiting notices. It runs as long as there are some.
 func (s *System) move() {
 	for {
 		s.mu.Lock()
@@ -345,6 +349,9 @@ func (s *System) move() {
 }
 
 func exitOf(e proc.Exit) program.Exit {
+	if e.Untold {
+		return program.Exit{Code: 1, Cause: "its main process has ended; the exit status went to that process's parent"}
+	}
 	exit := program.Exit{Code: e.Code(), Core: e.Status.CoreDump()}
 	if sig := e.Signal(); sig != 0 {
 		exit.Signal, exit.SignalNumber = proc.SignalName(sig), int(sig)
@@ -356,8 +363,7 @@ var scopes = map[program.KillScope]proc.Scope{
 	program.KillTree: proc.ScopeTree, program.KillGroup: proc.ScopeGroup, program.KillProcess: proc.ScopeProcess,
 }
 
-// Signal implements Processes. A tree or group in which nothing is left is no
-// error.
+// Signal implements Processes. It is no error if no process is left in the tree or group.
 func (s *System) Signal(name string, run uint64, signal string, scope program.KillScope, asked time.Time) error {
 	sig, err := proc.ParseSignal(signal)
 	if err != nil {
@@ -386,7 +392,7 @@ func (s *System) Kill(name string, run uint64) error {
 	return nil
 }
 
-// Asked implements Processes. A run that is not known yet has not been sent anything.
+// Asked implements Processes. A run that is not known yet was not sent a signal either.
 func (s *System) Asked(name string, run uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -395,7 +401,7 @@ func (s *System) Asked(name string, run uint64) {
 	}
 }
 
-// Rename implements Processes. Output keeps the name under which it came: see
+// Rename implements Processes. Output keeps the name that the program had at the time: see
 // Status.Names.
 func (s *System) Rename(was, name string) {
 	s.mu.Lock()
@@ -416,9 +422,9 @@ func (s *System) Rename(was, name string) {
 	s.mu.Unlock()
 }
 
-// Forget implements Processes: the program's output, crash record and CPU time
-// go. Runs that are left belong to what is forgotten: one that comes back starts
-// later.
+// Forget implements Processes: it removes the program's output, crash record and CPU time. Runs
+// that still exist belong to the removed program, because a program of the same name starts only
+// after Forget.
 func (s *System) Forget(name string) {
 	s.mu.Lock()
 	delete(s.crashes, name)
@@ -450,17 +456,17 @@ func (s *System) id(name string, run uint64) (uint64, bool) {
 	return r.proc.ID, true
 }
 
-// fresh is how long after its begin a start may be the one whose program is
-// already speaking.
+// fresh is how long after its beginning a start may still belong to a program that already sends
+// messages.
 const fresh = time.Second
 
-// maxStrangers bounds what is remembered of processes that are nobody's.
+// maxStrangers bounds how many processes without a program are remembered.
 const maxStrangers = 1024
 
-// resolve tells which run a process belongs to. A program may speak before its
-// start has been answered; so while one is fresh, a stranger is looked at again
-// once it has been. All others wait with it: what is known to be nobody's (an
-// agent's, a probe's) must not be able to repeat that.
+// resolve tells which run a process belongs to. A program may send a message before its start has
+// returned. So while a start is fresh, resolve checks a stranger again after that start has
+// returned. All other messages wait meanwhile. So a process that is known to belong to no program
+// (an agent's, a probe's) must not cause this wait again.
 func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
 	came := time.Now()
 	for {
@@ -489,12 +495,11 @@ func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
 	}
 }
 
-// patience is how long a message that came then may still turn out to be that of
-// a start: of one that was under way when it came, and not for too long. The
-// caller holds mu.
+// patience is how long a message may still turn out to come from a start. The start must have been
+// under way when the message came, and the wait is bounded. The caller holds mu.
 func (s *System) patience(id uint64, came, now time.Time) (left time.Duration) {
 	if id == 0 || s.strangers[id] {
-		return 0 // no start that is answered makes it somebody's
+		return 0 // it is already known that no start has this process
 	}
 	for _, began := range s.starting {
 		if !began.After(came) {
@@ -504,15 +509,15 @@ func (s *System) patience(id uint64, came, now time.Time) (left time.Duration) {
 	return left
 }
 
-// estrange remembers that a process is nobody's. The caller holds mu.
+// estrange remembers that a process belongs to no program. The caller holds mu.
 func (s *System) estrange(id uint64) {
 	if len(s.strangers) >= maxStrangers {
-		clear(s.strangers) // rare, cheap and bounded
+		clear(s.strangers) // this happens rarely and bounds the memory
 	}
 	s.strangers[id] = true
 }
 
-// known is resolve without patience.
+// known is resolve without the wait.
 func (s *System) known(pid int) (name string, run uint64, ok bool) {
 	id, _ := s.cfg.Owner.Owns(pid)
 	s.mu.Lock()
@@ -523,8 +528,8 @@ func (s *System) known(pid int) (name string, run uint64, ok bool) {
 	return "", 0, false
 }
 
-// Owner tells to which program's tree a process belongs. The name is "" when it
-// descends from us but nobody can say from which program.
+// Owner tells to which program's tree a process belongs. The name is "" if the process descends
+// from agentinit but its program is not known.
 func (s *System) Owner(pid int) (name string, ok bool) {
 	if _, ok := s.cfg.Owner.Owns(pid); !ok {
 		return "", false
@@ -533,8 +538,8 @@ func (s *System) Owner(pid int) (name string, ok bool) {
 	return name, true
 }
 
-// Whose is Owner that tells a process that is gone, so that nothing can be known of
-// it any more, from an outsider.
+// Whose is like Owner, but tells an ended process, about which nothing can be found out, from an
+// outsider.
 func (s *System) Whose(pid int) (name string, ours, gone bool) {
 	id, ours, err := s.cfg.Owner.Whose(pid)
 	s.mu.Lock()
@@ -545,11 +550,11 @@ func (s *System) Whose(pid int) (name string, ours, gone bool) {
 	return name, ours, err != nil
 }
 
-// Usage returns what the program's processes of this run use now; it has no
-// Members when there are none. CPU is that of all runs.
+// Usage returns what the program's processes of this run use now; Members is 0 if there are none.
+// CPU covers all runs.
 func (s *System) Usage(name string, run uint64) proc.Usage {
-	// Read together: a run that ends meanwhile may be missed for a moment, but
-	// is never counted twice.
+	// Read under one lock: a run that ends meanwhile may be missed for a moment, but is never
+	// counted twice.
 	s.mu.Lock()
 	spent, r := s.spent[name], s.runs[runKey{name, run}]
 	s.mu.Unlock()
@@ -563,7 +568,7 @@ func (s *System) Usage(name string, run uint64) proc.Usage {
 	return u
 }
 
-// Processes lists the living processes of a run, the program's own first.
+// Processes lists the living processes of a run, the leader first.
 func (s *System) Processes(name string, run uint64) []proc.Member {
 	s.mu.Lock()
 	r := s.runs[runKey{name, run}]
@@ -573,7 +578,7 @@ func (s *System) Processes(name string, run uint64) []proc.Member {
 	}
 	list, err := s.cfg.Owner.Tree(r.proc.ID)
 	if err != nil {
-		return nil // it has ended meanwhile
+		return nil // the run has ended meanwhile
 	}
 	return list
 }

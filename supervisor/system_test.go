@@ -393,6 +393,27 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 	}
 }
 
+// The reaper can see the end of a program that ends at once before its launcher
+// has noted when it began.
+func TestEndDatedBeforeTheStart(t *testing.T) {
+	s := &System{
+		notices: make(chan Notice, 256), stop: make(chan struct{}),
+		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun), spent: make(map[string]time.Duration),
+	}
+	began := time.Now()
+	for id, c := range []struct{ after, want time.Duration }{{-time.Millisecond, 0}, {time.Second, time.Second}} {
+		p := spec(fmt.Sprint("p", id))
+		r := &systemRun{key: runKey{p.Name, 1}, spec: &p, proc: proc.Process{Started: began}}
+		s.byID[uint64(id)], s.runs[r.key] = r, r
+		s.mu.Lock()
+		s.sort(proc.Exit{Kind: proc.Exited, ID: uint64(id), Time: began.Add(c.after)})
+		s.mu.Unlock()
+		if n := <-s.Notices(); n.Exit == nil || n.Exit.Lived != c.want {
+			t.Errorf("the end %s after the start: %+v, want a life of %s", c.after, n.Exit, c.want)
+		}
+	}
+}
+
 // After the end of the supervisor nobody reads notices, and everything that asks
 // the System must be answered all the same. Whoever reads them late gets them all,
 // in order.

@@ -2,29 +2,46 @@ package main
 
 import "runtime/debug"
 
-// bootGarbage is the collector's percentage while the box boots. The smallest
-// heap that is collected is then 16 MB instead of 4, which a boot of a hundred
-// programs does not reach: what it leaves is collected once, after the seal,
-// when no program waits to start. GOMEMLIMIT holds all the same.
+// bootGarbage is the garbage collector's percentage while the box boots. The first collection then
+// comes at a heap of 16 MB instead of 4, which a boot of a hundred programs does not reach. The
+// garbage is collected once after the seal, when no program waits for its start. GOMEMLIMIT still
+// applies.
 const bootGarbage = 400
 
-// endWithoutCollection is for a box that is about to be gone: what its end leaves
-// over is not worth collecting either.
+// endWithoutCollection turns the collector off for the end of a box: collecting garbage then is a
+// waste.
 func endWithoutCollection(getenv func(string) string) {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(bootGarbage)
 	}
 }
 
-// deferCollection begins a boot. What it returns ends it: the collector works as
-// the operator set it, and the garbage of the boot goes back to the kernel.
+// deferCollection begins a boot. The returned function ends the boot: the collector works as the
+// operator has set it, and the garbage of the boot goes back to the kernel.
 func deferCollection(getenv func(string) string) (settle func()) {
 	if getenv("GOGC") != "" {
-		return debug.FreeOSMemory // the operator's word counts from the start
+		return debug.FreeOSMemory // the operator has set the collector, so nothing is changed
 	}
 	before := debug.SetGCPercent(bootGarbage)
 	return func() {
 		debug.SetGCPercent(before)
 		debug.FreeOSMemory()
 	}
+}
+
+// limitHeap has the collector work harder when agentinit alone has half of the memory of its box, because
+// the kernel ends a process that needs more than there is. limit is 0 if the box has none.
+func limitHeap(getenv func(string) string, limit uint64) {
+	if limit > 0 && getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(limit / 2))
+	}
+}
+
+// heldBodies is how many bytes of request bodies may be in memory at once: an eighth of a small box.
+// 0 leaves it to the server.
+func heldBodies(limit uint64) int64 {
+	if limit >= 512<<20 {
+		return 0
+	}
+	return int64(limit / 8)
 }

@@ -8,25 +8,32 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/rivo/uniseg"
 )
 
 var (
-	comment = regexp.MustCompile(`(?s)<!--.*?-->\n*`)
-	anchor  = regexp.MustCompile(`<a [^>]*></a>`)
-	link    = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
-	heading = regexp.MustCompile(`^#{1,6} +`)
-	rule    = regexp.MustCompile(`^\|[ :|-]+\|$`)
-	strong  = regexp.MustCompile(`^\*([A-Za-z ]+:)\*`)
-	item    = regexp.MustCompile(`^( *)([-*]|[0-9]+\.) +`)
+	comment = onUse(`(?s)<!--.*?-->\n*`)
+	anchor  = onUse(`<a [^>]*></a>`)
+	link    = onUse(`!?\[([^\]]*)\]\([^)]*\)`)
+	heading = onUse(`^#{1,6} +`)
+	rule    = onUse(`^\|[ :|-]+\|$`)
+	strong  = onUse(`^\*([A-Za-z ]+:)\*`)
+	item    = onUse(`^( *)([-*]|[0-9]+\.) +`)
 )
+
+// onUse compiles pattern when it is first needed: every command of agentctl links
+// this package, and few print a manual.
+func onUse(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
 
 // Section is the part of a document below the first heading that names what, and
 // the headings that it has, for a message when there is none. A heading that leaves
 // out its <name> takes precedence: programs.ready is no program called ready.
 func Section(markdown, what string) (text string, headings []string, found bool) {
-	lines := slices.Collect(strings.Lines(comment.ReplaceAllString(markdown, "")))
+	lines := slices.Collect(strings.Lines(comment().ReplaceAllString(markdown, "")))
 	if text, headings, found = section(lines, what, false); !found {
 		text, headings, found = section(lines, what, true)
 	}
@@ -40,7 +47,7 @@ func section(lines []string, what string, named bool) (text string, headings []s
 	depth, code := 0, false
 	for _, line := range lines {
 		code = code != strings.HasPrefix(line, "```")
-		if h := heading.FindString(line); h != "" && !code {
+		if h := heading().FindString(line); h != "" && !code {
 			title := strings.TrimSpace(plain(line[len(h):]))
 			level := len(strings.TrimSpace(h))
 			if level > 1 {
@@ -92,8 +99,8 @@ func isWord(b byte) bool {
 
 // plain is a line of Markdown without its marks.
 func plain(s string) string {
-	s = strong.ReplaceAllString(s, "$1")
-	s = link.ReplaceAllString(anchor.ReplaceAllString(s, ""), "$1")
+	s = strong().ReplaceAllString(s, "$1")
+	s = link().ReplaceAllString(anchor().ReplaceAllString(s, ""), "$1")
 	s = strings.NewReplacer("`", "", "**", "", `\|`, "|", `\`, "").Replace(s)
 	return html.UnescapeString(s)
 }
@@ -102,7 +109,7 @@ func plain(s string) string {
 func Terminal(markdown string, columns int) string {
 	p := &page{columns: max(columns, 20)}
 	code := false
-	for line := range strings.Lines(comment.ReplaceAllString(markdown, "")) {
+	for line := range strings.Lines(comment().ReplaceAllString(markdown, "")) {
 		line = strings.TrimRight(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "```"):
@@ -141,7 +148,7 @@ func (p *page) line(line string) {
 		return
 	}
 	p.header = nil
-	if h := heading.FindString(line); h != "" {
+	if h := heading().FindString(line); h != "" {
 		p.flush()
 		p.blank()
 		title := plain(line[len(h):])
@@ -152,7 +159,7 @@ func (p *page) line(line string) {
 		p.blank()
 		return
 	}
-	if m := item.FindStringSubmatch(line); m != nil {
+	if m := item().FindStringSubmatch(line); m != nil {
 		p.flush()
 		p.first = m[1] + m[2] + " "
 		p.indent = strings.Repeat(" ", len(p.first))
@@ -167,7 +174,7 @@ func (p *page) line(line string) {
 // row writes a row of a table as an entry: the first cell, and below it the others,
 // each with the title of its column unless it is the last.
 func (p *page) row(line string) {
-	if rule.MatchString(line) {
+	if rule().MatchString(line) {
 		return
 	}
 	cells := splitRow(line)

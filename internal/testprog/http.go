@@ -35,29 +35,42 @@ func serveHTTP(args []string) error {
 // pester keeps N connections to each address asking without pause, for that many
 // seconds, and says how many answers it got.
 func pester(args []string) error {
+	paths := []string{"/health", "/metrics", "/ready?verbose", "/livez"}
+	answers, err := besiege(args, func(i int, address string, end time.Time) int64 {
+		return ask(address, paths[i%len(paths)], end)
+	})
+	if err == nil {
+		fmt.Println("answers", answers)
+	}
+	return err
+}
+
+// besiege reads N, a number of seconds and addresses from args. For that time, N goroutines for
+// each address call one again and again; i is the number of the goroutine. It returns the sum of
+// what one returned.
+func besiege(args []string, one func(i int, address string, end time.Time) int64) (sum int64, err error) {
 	n, err := number(args, 0, 100)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	seconds, err := number(args, 1, 10)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	end := time.Now().Add(time.Duration(seconds) * time.Second)
-	var answers atomic.Int64
+	var total atomic.Int64
 	var all sync.WaitGroup
 	for i := range n {
 		for _, address := range args[2:] {
 			all.Go(func() {
 				for time.Now().Before(end) {
-					answers.Add(ask(address, []string{"/health", "/metrics", "/ready?verbose", "/livez"}[i%4], end))
+					total.Add(one(i, address, end))
 				}
 			})
 		}
 	}
 	all.Wait()
-	fmt.Println("answers", answers.Load())
-	return nil
+	return total.Load(), nil
 }
 
 // ask counts the answers on one connection until it fails.
@@ -108,6 +121,54 @@ func httpGet(args []string) error {
 		return fmt.Errorf("%s: %s", args[0], resp.Status)
 	}
 	return nil
+}
+
+// gorge keeps N connections to each address busy with requests that are as large as is taken,
+// and never done, and with answers that it does not read.
+func gorge(args []string) error {
+	head := "Host: localhost\r\nAuthorization: " + os.Getenv("GORGE_AUTHORIZATION") + "\r\n"
+	// Each ends before the request does, or asks for what is then not read.
+	ways := []string{
+		"GET /livez HTTP/1.1\r\n" + head + "X: " + strings.Repeat("x", 56<<10),
+		"GET /livez HTTP/1.1\r\n" + head + strings.Repeat("a: b\r\n", 2000),
+		"POST /v1/events HTTP/1.1\r\n" + head + "Content-Type: application/json\r\nContent-Length: 8388608\r\n\r\n{\"kind\":\"" + strings.Repeat("x", 8<<20-11),
+		"POST /v1/start HTTP/1.1\r\n" + head + "Content-Type: application/json\r\nContent-Length: 65536\r\n\r\n{\"names\":[\"" + strings.Repeat("x", 64<<10-13),
+		strings.Repeat("GET /metrics HTTP/1.1\r\n"+head+"\r\n", 200),
+		strings.Repeat("GET /v1/programs HTTP/1.1\r\n"+head+"\r\n", 200),
+		"GET /v1/events HTTP/1.1\r\n" + head + "Accept: text/event-stream\r\n\r\n",
+	}
+	sent, err := besiege(args, func(i int, address string, end time.Time) int64 {
+		return feed(address, ways[i%len(ways)], end)
+	})
+	if err == nil {
+		fmt.Println("gorged", sent)
+	}
+	return err
+}
+
+// feed sends what the other end takes of a text, and holds the connection until that end
+// closes it.
+func feed(address, text string, end time.Time) int64 {
+	network := "tcp"
+	if strings.HasPrefix(address, "/") {
+		network = "unix"
+	}
+	c, err := net.DialTimeout(network, address, time.Second)
+	if err != nil {
+		time.Sleep(10 * time.Millisecond)
+		return 0
+	}
+	defer c.Close()
+	if c.SetDeadline(end) != nil {
+		return 0
+	}
+	sent, err := io.WriteString(c, text)
+	for err == nil {
+		// Reads as little as shows that the other end is there.
+		time.Sleep(100 * time.Millisecond)
+		_, err = c.Read(make([]byte, 1))
+	}
+	return int64(sent)
 }
 
 // flood opens connections and keeps them, each with the head of a request that

@@ -54,6 +54,7 @@ func verbs() []verb {
 		{"notify-flood", "[N]", "send N messages of nonsense to $NOTIFY_SOCKET, then READY=1, then stay", notifyFlood},
 		{"notify-as", "WORD", "speak for the process with WORD in its command line, then READY=1 for itself, then stay", notifyAs},
 		{"listen", "PORT|PATH", "accept and close connections to a TCP port or a unix socket", listen},
+		{"gorge", "N SECONDS ADDRESS…", "for so long, N connections to each address (a path or host:port) with requests that are large and never done, and with answers that it does not read; $GORGE_AUTHORIZATION is their Authorization", gorge},
 		{"flood", "N ADDRESS…", "N connections to each address (a path or host:port) with half a request on them, say \"held\" and how many, stay", flood},
 		{"http", "PORT", "answer 200 to every HTTP request", serveHTTP},
 		{"pester", "N SECONDS ADDRESS…", "ask each address on N connections without pause; say how many answers", pester},

@@ -1,11 +1,9 @@
-// Package audit owns the record of who asked for what: one JSON line for each
-// request that changes something, or was refused, each with the hash of the line
-// before.
+// Package audit keeps the record of who requested what. The record has one JSON line for each
+// request that changes something or was refused. Each line has the hash of the line before.
 //
-// The newest lines are in memory, all of them in a file where there is one. The
-// package must never hold up who is recorded: a disk that takes nothing costs the
-// file lines, which Check then misses, and costs its callers no time. It decides
-// nothing about rights.
+// The newest lines are in memory; if there is a file, it has all lines. The package must never
+// delay its callers: if the disk takes no data, lines are missing in the file, and Check reports
+// that. It decides nothing about rights.
 package audit
 
 import (
@@ -26,11 +24,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
-// Bounds of the record.
+// The limits of the record.
 const (
 	keptLines   = 2048     // in memory
-	pendingMost = 4096     // lines that wait for a disk that takes nothing
-	fileMost    = 8 << 20  // bytes of a file; then it becomes NAME.1, of which there is one
+	pendingMost = 4096     // lines that wait while the disk takes no data
+	fileMost    = 8 << 20  // bytes of a file; then it is renamed to NAME.1, and only one such file is kept
 	lineMost    = 64 << 10 // bytes of a line, for readers
 )
 
@@ -39,27 +37,27 @@ type Entry struct {
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"` // UTC
 	Via  string    `json:"via"`  // socket, http, signal
-	// Action is what was asked for: stop, apply, signal TERM, POST /v1/agents.
+	// Action is what was requested: stop, apply, signal TERM, POST /v1/agents.
 	Action string `json:"action"`
-	// Outcome is refused, or of an HTTP request its status; else empty.
+	// Outcome is refused, or the status of an HTTP request; otherwise it is empty.
 	Outcome string `json:"outcome,omitempty"`
-	// Principal is who it was by key or token, Remote from where, over HTTP.
+	// Over HTTP, Principal is the holder of the key or token, and Remote the address.
 	Principal string `json:"principal,omitempty"`
 	Remote    string `json:"remote,omitempty"`
-	// Peer is the process, on the control socket or of a signal.
+	// Peer is the process that used the control socket or sent the signal.
 	Peer *Peer `json:"peer,omitempty"`
-	// Details are the request's own: the programs, the reason.
+	// Details are fields of the request, such as the programs and the reason.
 	Details map[string]any `json:"details,omitempty"`
-	// Prev is the hash of the line before, "" for the first one ever.
+	// Prev is the hash of the line before; "" for the first line.
 	Prev string `json:"prev"`
 }
 
-// Peer is a process as the kernel told of it.
+// Peer is a process as the kernel reported it.
 type Peer struct {
-	PID     int    `json:"pid"` // 0: of another pid namespace
+	PID     int    `json:"pid"` // 0: a process of another pid namespace
 	UID     uint32 `json:"uid"`
 	Exe     string `json:"exe,omitempty"`
-	Program string `json:"program,omitempty"` // the supervised one it belongs to
+	Program string `json:"program,omitempty"` // the supervised program that it belongs to
 }
 
 // Log is the record of one box. Its methods may be called from any goroutine.
@@ -70,16 +68,16 @@ type Log struct {
 	mu      sync.Mutex
 	head    string // hash of the newest line
 	seq     uint64
-	lines   [][]byte // the newest, a ring that begins at seq % keptLines when full
-	pending [][]byte // not in the file yet
-	lost    bool     // more than pendingMost waited
+	lines   [][]byte // the newest lines; a ring that begins at seq % keptLines when full
+	pending [][]byte // lines that are not in the file yet
+	lost    bool     // more than pendingMost lines waited, and some were dropped
 	writing bool
 	idle    *sync.Cond
 	failed  bool
 }
 
-// Open returns the record that goes on in the file at path; "" is in memory alone. A
-// file that cannot be read or written is reported, once until it works again.
+// Open returns the record that continues the file at path; "" keeps it in memory only. If the file
+// cannot be read or written, report is called once until it works again.
 func Open(path string, report func(error)) *Log {
 	l := &Log{path: path, report: report}
 	l.idle = sync.NewCond(&l.mu)
@@ -94,7 +92,7 @@ func Open(path string, report func(error)) *Log {
 	case last != nil:
 		e, hash, err := parse(last)
 		if err != nil {
-			// The chain begins anew, and Check will say where it is broken.
+			// The chain begins again here, and Check will report the break.
 			report(fmt.Errorf("the audit record %s ends in the middle: %w", path, err))
 			break
 		}
@@ -103,13 +101,13 @@ func Open(path string, report func(error)) *Log {
 	return l
 }
 
-// Append records an entry; it sets Seq, Time and Prev. It waits for no disk.
+// Append records an entry; it sets Seq, Time and Prev. It does not wait for a disk.
 func (l *Log) Append(e Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.Seq, e.Time, e.Prev = l.seq+1, time.Now().UTC(), l.head
 	body, err := json.Marshal(e)
-	if err != nil { // a detail that JSON has no form for
+	if err != nil { // JSON cannot encode one of the details
 		e.Details = map[string]any{"error": err.Error()}
 		if body, err = json.Marshal(e); err != nil {
 			return
@@ -148,7 +146,7 @@ func (l *Log) Lines(since uint64) [][]byte {
 	return append([][]byte(nil), l.lines...)
 }
 
-// write is the one goroutine that touches the file, while there is something to do.
+// write runs in the only goroutine that uses the file, while there are lines to write.
 func (l *Log) write() {
 	for {
 		l.mu.Lock()
@@ -184,7 +182,7 @@ func (l *Log) write() {
 	}
 }
 
-// Flush waits until what was recorded is in the file, or cannot be written.
+// Flush waits until all recorded lines are in the file, or cannot be written.
 func (l *Log) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +191,7 @@ func (l *Log) Flush() {
 	}
 }
 
-// appendTo appends whole lines; after an error none is cut off.
+// appendTo appends whole lines; even after an error the file holds no part of a line.
 func appendTo(path string, lines [][]byte) (written int, err error) {
 	dir, err := safeopen.MakeDirectory(filepath.Dir(path), 0o755)
 	if err != nil {
@@ -219,7 +217,7 @@ func appendTo(path string, lines [][]byte) (written int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		f.Close() // nothing was written to it
+		f.Close() // no data was written to it
 		f, size = next, 0
 	}
 	for _, line := range lines {
@@ -244,7 +242,7 @@ func parse(line []byte) (Entry, string, error) {
 	body := append(line[:i:i], '}')
 	hash := string(line[i+len(hashMember) : len(line)-2])
 	if sum := sha256.Sum256(body); hex.EncodeToString(sum[:]) != hash {
-		return e, "", errors.New("the line was changed: its hash is another")
+		return e, "", errors.New("the line was changed: its hash differs")
 	}
 	if err := json.Unmarshal(body, &e); err != nil {
 		return e, "", fmt.Errorf("the line is not an entry: %w", err)
@@ -252,18 +250,18 @@ func parse(line []byte) (Entry, string, error) {
 	return e, hash, nil
 }
 
-// Report is what Verify has found.
+// Report is the result of Verify.
 type Report struct {
 	Lines int    `json:"lines"`
-	First uint64 `json:"first"` // numbers of the first and the last entry; 0 without any
+	First uint64 `json:"first"` // numbers of the first and the last entry; 0 if there are none
 	Last  uint64 `json:"last"`
 	Head  string `json:"head"` // hash of the last line
-	// Problem says which line is not as it was written, or is missing; "" is none.
+	// Problem says which line was changed or is missing; "" means none.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Verify checks the chain of what it reads. The first line's predecessor is not there
-// to be checked. The error is that of reading.
+// Verify checks the chain of the lines that it reads. The predecessor of the first line is missing,
+// so that link is not checked. The error says that reading failed.
 func Verify(readers ...io.Reader) (Report, error) {
 	var r Report
 	for _, one := range readers {
@@ -293,8 +291,8 @@ func Verify(readers ...io.Reader) (Report, error) {
 	return r, nil
 }
 
-// Check verifies the file against itself and against what agentinit remembers: who can
-// write the file can write a whole chain, but not that one.
+// Check verifies the file itself, and compares it with what agentinit has in memory. A process that
+// can write the file can write a whole new chain, but it cannot change the memory.
 func (l *Log) Check() (Report, error) {
 	l.Flush()
 	l.mu.Lock()
@@ -309,7 +307,7 @@ func (l *Log) Check() (Report, error) {
 	case lost:
 		r.Problem = "the disk took no lines for so long that some are only in memory, or lost"
 	case waiting == 0 && r.Head != head:
-		r.Problem = fmt.Sprintf("the file ends with entry %d, and agentinit has recorded %d: it was cut off, removed or written anew", r.Last, seq)
+		r.Problem = fmt.Sprintf("the file ends with entry %d, and agentinit has recorded %d: it was truncated, removed or rewritten", r.Last, seq)
 	}
 	return r, err
 }

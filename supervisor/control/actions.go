@@ -17,12 +17,12 @@ type action struct {
 	name string
 	ask  func(ctx context.Context, names ...string) error
 	goal goal
-	// already reports whether a program is as asked, so that its refusal is no
+	// already tells whether a program already is in the requested state. Then its refusal is not a
 	// failure.
 	already func(supervisor.Status) bool
-	// all asks for the whole box instead of ask; nil: ask does.
+	// all is called instead of ask if the request is for the whole box; nil: ask is called.
 	all func(ctx context.Context, names ...string) error
-	// part tells whether a request for the whole box is about a program; nil: always.
+	// part tells whether a request for the whole box concerns a program; nil: always.
 	part func(supervisor.Status) bool
 }
 
@@ -45,8 +45,8 @@ func postStop(s *Server, r *http.Request) (any, error) {
 	return out, err
 }
 
-// bootFails says that the box ends because a required program cannot become ready any
-// more before the seal; it is empty otherwise.
+// bootFails gives the reason why the box ends: a required program can no longer become ready before
+// the seal. It is empty otherwise.
 func (s *Server) bootFails() string {
 	if s.cfg.Boot == nil {
 		return ""
@@ -66,8 +66,8 @@ func postRestart(s *Server, r *http.Request) (any, error) {
 	return s.act(r, action{name: "restart", ask: s.cfg.Supervisor.Restart, all: s.cfg.Supervisor.RestartAll, part: restartsWithBox, goal: restarted, already: never})
 }
 
-// startsWithBox: what somebody does not want to run by itself, or has done its
-// work, is started by its name alone.
+// startsWithBox is false for a resting program that does not start by itself or has completed. Such
+// a program starts only if the request names it.
 func startsWithBox(p supervisor.Status) bool { return !resting(p) || p.StartsWithBox() }
 
 func restartsWithBox(p supervisor.Status) bool {
@@ -82,15 +82,15 @@ func postSignal(s *Server, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if !signalName().MatchString(req.Signal) {
-		return nil, api.Errorf(api.CodeBadRequest, "signal is a name such as HUP or a number")
+		return nil, api.Errorf(api.CodeBadRequest, "signal must be a name such as HUP, or a number")
 	}
 	s.audit(r, "signal", map[string]any{"programs": namesOf(meant), "signal": req.Signal})
 	refused := refusals(s.cfg.Supervisor.Signal(r.Context(), req.Signal, namesOf(meant)...), meant)
 	return s.results(meant, refused, func(string) bool { return true }), nil
 }
 
-// meant reads an action's request and finds its programs, in start order. The
-// watch begins before the snapshot, so that no change falls between the two.
+// meant reads an action's request and finds its programs, in start order. The watch begins before
+// the snapshot, so that no change between the two is missed.
 func (s *Server) meant(r *http.Request) (api.ActionRequest, []supervisor.Status, *watch, error) {
 	req, err := decodeAction(r.Body)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Server) act(r *http.Request, a action) (any, error) {
 		}
 	}
 	if req.All && a.name == "run" {
-		return nil, api.Errorf(api.CodeBadRequest, "run takes names")
+		return nil, api.Errorf(api.CodeBadRequest, "run needs the names of programs")
 	}
 	if req.Rolling && a.name != "restart" {
 		return nil, api.Errorf(api.CodeBadRequest, "rolling is for restart")
@@ -139,8 +139,8 @@ func (s *Server) act(r *http.Request, a action) (any, error) {
 	return s.results(meant, failures, func(name string) bool { return !unchanged[name] }), nil
 }
 
-// moot takes back the refusals of programs that are as asked. A start that is
-// under way is waited for as if it had been this request's.
+// moot removes the refusals of programs that are already in the requested state. If a start is
+// under way, the request waits for it as if it had asked for it.
 func (s *Server) moot(a action, meant []supervisor.Status, failures map[string]*api.Error) (before []supervisor.Status, unchanged map[string]bool) {
 	unchanged = make(map[string]bool)
 	before = slices.Clone(meant)
@@ -159,8 +159,8 @@ func (s *Server) moot(a action, meant []supervisor.Status, failures map[string]*
 	return before, unchanged
 }
 
-// roll restarts one program after the other and stops at the first that does
-// not return. It also stops when the peer goes away.
+// roll restarts one program after the other. It stops at the first one that does not become ready
+// again, and if the peer disconnects.
 func (s *Server) roll(ctx context.Context, a action, meant []supervisor.Status, w *watch) api.ActionResult {
 	failures := make(map[string]*api.Error)
 	culprit := ""
@@ -181,14 +181,14 @@ func (s *Server) roll(ctx context.Context, a action, meant []supervisor.Status, 
 	return s.results(meant, failures, func(string) bool { return true })
 }
 
-// await waits until the goal has an outcome for every program that has no
-// failure yet, and adds the failures it meets.
+// await waits until the goal has an outcome for every program that has no failure yet. It adds the
+// failures that it finds.
 func (s *Server) await(ctx context.Context, w *watch, reached goal, before []supervisor.Status, failures map[string]*api.Error) {
 	pending := make(map[string]subject, len(before))
 	for _, p := range before {
 		if failures[p.Name] == nil {
-			// Not only what is seen from now on: a request that has been taken may
-			// be over, and overtaken, before the first look.
+			// The request has been taken, but it may be finished or overtaken before the first
+			// snapshot here. So the state before it counts too.
 			pending[p.Name] = subject{Status: p, went: !resting(p)}
 		}
 	}
@@ -206,8 +206,8 @@ func (s *Server) await(ctx context.Context, w *watch, reached goal, before []sup
 	}
 }
 
-// settle takes from pending what has an outcome, notes in the rest what is under
-// way, and returns what it saw.
+// settle removes from pending the programs that have an outcome. For the others it records whether
+// they are active. It returns what it saw.
 func (s *Server) settle(reached goal, pending map[string]subject, failures map[string]*api.Error) map[string]supervisor.Status {
 	seen := make(map[string]supervisor.Status, len(pending))
 	for _, now := range s.cfg.Supervisor.Snapshot().Programs {
@@ -243,7 +243,7 @@ func overdue(err error, p supervisor.Status) *api.Error {
 	return about(api.CodeConflict, p, "%s: the wait was broken off", p.Name)
 }
 
-// results is the answer about the programs as they are now.
+// results is the answer, with the programs as they are now.
 func (s *Server) results(meant []supervisor.Status, failures map[string]*api.Error, changed func(name string) bool) api.ActionResult {
 	now := make(map[string]supervisor.Status, len(meant))
 	for _, p := range s.cfg.Supervisor.Snapshot().Programs {
@@ -261,7 +261,7 @@ func (s *Server) results(meant []supervisor.Status, failures map[string]*api.Err
 	return out
 }
 
-// waitBound bounds a wait by what was asked for and by the server's own bound.
+// waitBound limits a wait to the requested time and to the server's own limit.
 func (s *Server) waitBound(ctx context.Context, asked time.Duration) (context.Context, context.CancelFunc) {
 	bound := s.cfg.Limits.Wait
 	if asked > 0 {
@@ -270,8 +270,8 @@ func (s *Server) waitBound(ctx context.Context, asked time.Duration) (context.Co
 	return context.WithTimeout(ctx, bound)
 }
 
-// refusals sorts what the supervisor refused by program. An error that names no
-// program is about all of them.
+// refusals sorts the supervisor's refusals by program. An error that names no program applies to
+// all of them.
 func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
 	out := make(map[string]*api.Error)
 	one := make(map[string]error)
@@ -292,7 +292,7 @@ func refusals(err error, asked []supervisor.Status) map[string]*api.Error {
 	return out
 }
 
-// refusal is the one place where an error of the supervisor gets its code.
+// refusal is the one place that gives an error of the supervisor its code.
 func refusal(err error, p supervisor.Status) *api.Error {
 	var refused *supervisor.Refused
 	var unknown *supervisor.UnknownProgram
@@ -310,7 +310,7 @@ func refusal(err error, p supervisor.Status) *api.Error {
 	return about(api.CodeFailed, p, "%s: %v", p.Name, err)
 }
 
-// flatten takes joined errors apart.
+// flatten splits joined errors.
 func flatten(err error) []error {
 	if err == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// cursor is the place of a line in the output of a box. Within one life of agentinit
-// the number counts; a cursor of an earlier life goes on at its time.
+// cursor is the position of a line in the output of a box. In the same life of agentinit the number
+// counts. A cursor of an earlier life counts by its time.
 type cursor struct {
 	boot string
 	seq  uint64
@@ -24,7 +24,7 @@ func (c cursor) String() string {
 	return fmt.Sprintf("%.8s.%s.%s", cmp.Or(c.boot, "-"), strconv.FormatUint(c.seq, 36), strconv.FormatInt(c.time.UnixNano(), 36))
 }
 
-// resume makes q go on after the cursor, in place of where it was to begin.
+// resume makes q continue after the cursor, instead of at its own start.
 func resume(q *logs.Query, text, boot string) error {
 	parts := strings.Split(text, ".")
 	if len(parts) != 3 {
@@ -50,5 +50,5 @@ func resume(q *logs.Query, text, boot string) error {
 }
 
 func badCursor(text string) error {
-	return api.Errorf(api.CodeBadRequest, "%.100q is no cursor: take the field cursor of a line", text)
+	return api.Errorf(api.CodeBadRequest, "%.100q is not a valid cursor; use the cursor field of a line", text)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// Bounds of what a request may name.
+// Limits for what a request may contain.
 const (
 	maxNames  = 2000
 	maxName   = 256 // bytes
@@ -24,8 +24,8 @@ const (
 	maxReason = 200
 )
 
-// decode reads a request's body: one JSON value of known keys, or nothing,
-// which is the zero value.
+// decode reads a request's body: one JSON value with known keys. An empty body gives the zero
+// value.
 func decode[T any](body io.Reader) (T, error) {
 	var v T
 	d := json.NewDecoder(body)
@@ -74,20 +74,20 @@ func decodeAction(body io.Reader) (api.ActionRequest, error) {
 	case !req.All && len(req.Names) == 0:
 		return req, api.Errorf(api.CodeBadRequest, "neither names nor all is given")
 	case req.TimeoutMS < 0:
-		return req, api.Errorf(api.CodeBadRequest, "timeout_ms is negative")
+		return req, api.Errorf(api.CodeBadRequest, "timeout_ms must not be negative")
 	case req.Rolling && req.NoWait:
-		return req, api.Errorf(api.CodeBadRequest, "a rolling restart has to wait")
+		return req, api.Errorf(api.CodeBadRequest, "a rolling restart must wait: leave out no_wait")
 	}
 	return req, checkNames(req.Names)
 }
 
-// signalName is a signal by name, SIG or not, in either case, or by number.
+// signalName matches a signal by name, with or without SIG, in upper or lower case, or by number.
 var signalName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?:[1-9][0-9]?|(?i:SIG)?[A-Za-z][A-Za-z0-9+-]{1,11})$`)
 })
 
-// checkQuery refuses parameters that the route does not have: a misspelt one
-// that is ignored would silently widen what was asked for.
+// checkQuery refuses parameters that the route does not have. If a misspelt one were ignored, the
+// answer would contain more than was requested.
 func checkQuery(raw string, params []param) error {
 	q, err := url.ParseQuery(raw)
 	if err != nil {
@@ -114,7 +114,7 @@ func indexParam(params []param, name string) int {
 	return -1
 }
 
-// decodeLogs reads the query of logs; its names are not resolved yet.
+// decodeLogs reads the query of logs. It does not resolve the names of programs.
 func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 	out := logs.Query{Programs: q["name"]}
 	if err := checkNames(out.Programs); err != nil {
@@ -123,7 +123,7 @@ func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 	if v := q.Get("stream"); v != "" {
 		var stream logs.Stream
 		if stream.UnmarshalText([]byte(v)) != nil {
-			return out, api.Errorf(api.CodeBadRequest, "stream is stdout or stderr")
+			return out, api.Errorf(api.CodeBadRequest, "stream must be stdout or stderr")
 		}
 		out.Streams = []logs.Stream{stream}
 	}
@@ -134,14 +134,14 @@ func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 		out.Files = true
 	default:
 		if out.Lines, err = strconv.Atoi(v); err != nil {
-			return out, api.Errorf(api.CodeBadRequest, "lines is a number or all")
+			return out, api.Errorf(api.CodeBadRequest, "lines must be a number or all")
 		}
 		out.Files = out.Lines > 0
 	}
 	for name, at := range map[string]*time.Time{"since": &out.Since, "until": &out.Until} {
 		if v := q.Get(name); v != "" {
 			if *at, err = time.Parse(time.RFC3339Nano, v); err != nil {
-				return out, api.Errorf(api.CodeBadRequest, "%s is an RFC 3339 instant", name)
+				return out, api.Errorf(api.CodeBadRequest, "%s must be an RFC 3339 time", name)
 			}
 			out.Files = true
 		}
@@ -158,7 +158,7 @@ func decodeLogs(q url.Values, boot string) (logs.Query, error) {
 	return out, err
 }
 
-// compileGrep takes RE2, which matches in linear time, of bounded length.
+// compileGrep accepts RE2, which matches in linear time, of bounded length.
 func compileGrep(pattern string) (*regexp.Regexp, error) {
 	if pattern == "" {
 		return nil, nil
@@ -176,7 +176,7 @@ func compileGrep(pattern string) (*regexp.Regexp, error) {
 func decodeEvents(q url.Values) (since uint64, follow bool, err error) {
 	if v := q.Get("since"); v != "" {
 		if since, err = strconv.ParseUint(v, 10, 63); err != nil {
-			return 0, false, api.Errorf(api.CodeBadRequest, "since is an event number")
+			return 0, false, api.Errorf(api.CodeBadRequest, "since must be an event number")
 		}
 	}
 	follow, err = boolParam(q, "follow")
@@ -192,12 +192,12 @@ func decodeWait(q url.Values) (api.WaitQuery, error) {
 		out.For = api.ForReady
 	}
 	if _, ok := conditions[out.For]; !ok {
-		return out, api.Errorf(api.CodeBadRequest, "for is %s", api.ForAny)
+		return out, api.Errorf(api.CodeBadRequest, "for must be %s", api.ForAny)
 	}
 	if v := q.Get("timeout"); v != "" {
 		var err error
 		if out.Timeout, err = time.ParseDuration(v); err != nil || out.Timeout < 0 {
-			return out, api.Errorf(api.CodeBadRequest, "timeout is a duration such as 30s")
+			return out, api.Errorf(api.CodeBadRequest, "timeout must be a duration such as 30s")
 		}
 	}
 	return out, nil
@@ -210,7 +210,7 @@ func boolParam(q url.Values, name string) (bool, error) {
 	}
 	b, err := strconv.ParseBool(v)
 	if err != nil {
-		return false, api.Errorf(api.CodeBadRequest, "%s is true or false", name)
+		return false, api.Errorf(api.CodeBadRequest, "%s must be true or false", name)
 	}
 	return b, nil
 }

@@ -48,8 +48,7 @@ func getProgram(s *Server, r *http.Request) (any, error) {
 	return out, nil
 }
 
-// hideInJSON hides the program's secrets in a JSON text, where they are written as
-// strings are.
+// hideInJSON hides the program's secrets in a JSON text, in the form that JSON strings have.
 func hideInJSON(spec *program.Spec, text []byte) []byte {
 	if spec == nil {
 		return text
@@ -80,7 +79,7 @@ func getManifest(s *Server, r *http.Request) (any, error) {
 	return s.cfg.Applier.Manifest(r.Context())
 }
 
-// postApply is audited when it may change something; a dry run is a question.
+// postApply is audited only if it may change something; a dry run is not.
 func postApply(s *Server, r *http.Request) (any, error) {
 	req, err := decode[api.ApplyRequest](r.Body)
 	if err != nil {
@@ -136,7 +135,7 @@ func putLogLevel(s *Server, r *http.Request) (any, error) {
 		return nil, unsupported("log level")
 	}
 	if len(req.Level) > maxName {
-		return nil, api.Errorf(api.CodeBadRequest, "that is no level")
+		return nil, api.Errorf(api.CodeBadRequest, "unknown log level")
 	}
 	before := s.cfg.LogLevel.Level()
 	if err := s.cfg.LogLevel.SetLevel(req.Level); err != nil {

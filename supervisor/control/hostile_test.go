@@ -59,7 +59,7 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		{"POST", "/v1/start", `{"all":true,"timeout_ms":-1}`, 400, "negative"},
 		{"POST", "/v1/start", `{"all":true,"rolling":true}`, 400, "rolling is for restart"},
 		{"POST", "/v1/start", strings.Repeat(" ", 64<<10+1), 413, "larger than 65536"},
-		{"POST", "/v1/signal", `{"all":true,"signal":"-9"}`, 400, "signal is a name"},
+		{"POST", "/v1/signal", `{"all":true,"signal":"-9"}`, 400, "signal must be a name"},
 		{"POST", "/v1/shutdown", `{"reason":"` + strings.Repeat("r", 201) + `"}`, 400, "reason is longer"},
 		{"GET", "/v1/status?name=", "", 400, "a name has"},
 		{"GET", "/v1/status?nmae=web", "", 400, "unknown parameter"},
@@ -70,7 +70,7 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		{"GET", "/v1/events?follow=perhaps", "", 400, "true or false"},
 		{"GET", "/v1/logs?grep=(", "", 400, "grep"},
 		{"GET", "/v1/logs?lines=x", "", 400, "lines"},
-		{"GET", "/v1/wait?for=tea", "", 400, "for is"},
+		{"GET", "/v1/wait?for=tea", "", 400, "for must be"},
 		{"GET", "/v1/wait?timeout=-1s", "", 400, "timeout"},
 	} {
 		status, body := ask(t, path, c.method, c.target, c.body)

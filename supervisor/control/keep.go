@@ -16,9 +16,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// PathWatch tells when a path may have begun to name another file. Whoever arms
-// it before a look misses nothing. An error of Wait is its end; context.Canceled is
-// the end that comes with that of the box.
+// PathWatch tells when a path may have begun to name another file. A caller that arms it before
+// checking the path misses no change. After an error of Wait, the watch is over; context.Canceled
+// means that the box ends.
 type PathWatch interface {
 	Arm() error
 	Wait(ctx context.Context) error
@@ -26,22 +26,22 @@ type PathWatch interface {
 }
 
 const (
-	// keepPause is the least time between two looks, however often programs
-	// change what is watched.
+	// keepPause is the least time between two checks, even if programs change the directory all the
+	// time.
 	keepPause = 250 * time.Millisecond
-	// keepBlind is the time between two looks while the path cannot be watched: any
-	// user can take all the inotify instances of its own uid (inotify(7)).
+	// keepBlind is the time between two checks while the path cannot be watched: any user can use
+	// up all inotify instances of its own uid (inotify(7)).
 	keepBlind = time.Second
-	// keepAgain is the time until the next attempt where one has failed.
+	// keepAgain is the time before the next attempt after a failed one.
 	keepAgain = 5 * time.Second
-	// farewell is how long a listener whose file is gone still accepts who has
-	// found it before.
+	// farewell is how long a listener whose file is gone still accepts clients that connected
+	// before.
 	farewell = time.Second
 )
 
-// keep publishes the socket anew whenever its file is no longer at the path: a
-// program of agentinit's uid can unlink it, and a box that nobody can ask would
-// be the end of every status, stop and health check.
+// keep publishes the socket again whenever its file is no longer at the path. A program of
+// agentinit's uid can unlink the file. Without the file, no status, stop or health check would
+// work.
 func (s *Server) keep(ctx context.Context, socket *Socket, a *admission) {
 	if s.cfg.Watch == nil || socket.Abstract() {
 		return
@@ -97,9 +97,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// lost reports whether the path does not name the socket's file any more, and
-// what it names. The kernel keeps the file of a bound socket as long as the
-// socket, so that no other can have its number meanwhile.
+// lost tells whether the path no longer names the socket's file, and what it names instead. The
+// kernel keeps the inode of a bound socket as long as the socket exists, so no other file can have
+// its number.
 func (s *Socket) lost() (found string, lost bool) {
 	now, err := os.Lstat(s.name)
 	switch {
@@ -115,9 +115,9 @@ func (s *Socket) lost() (found string, lost bool) {
 	return "another file", true
 }
 
-// renew listens anew and takes the path back from whatever is there, but for a
-// listener from outside the box: that is another agentinit, which must have
-// started while the file was gone, and two would take it from each other for ever.
+// renew listens again and replaces whatever is at the path, except a listener from outside the box.
+// Such a listener is another agentinit that started while the file was gone, and the two would
+// replace each other's socket for ever.
 func (s *Socket) renew(ctx context.Context, a *admission, owner func(int) (string, bool)) error {
 	unlock, err := lockDir(filepath.Dir(s.name))
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Socket) renew(ctx context.Context, a *admission, owner func(int) (strin
 	defer unlock()
 	if pid, there := listenerAt(ctx, s.name); there {
 		if _, ours := owner(pid); !ours && pid != os.Getpid() {
-			return fmt.Errorf("cannot listen on %s: process %d listens there, which is none of this box's", s.name, pid)
+			return fmt.Errorf("cannot listen on %s: process %d, which does not belong to this box, listens there", s.name, pid)
 		}
 	}
 	fresh, err := bind(s.cfg)
@@ -138,13 +138,13 @@ func (s *Socket) renew(ctx context.Context, a *admission, owner func(int) (strin
 	return nil
 }
 
-// listenerAt returns the process that listens at the path, 0 if it is of another
-// pid namespace or cannot be known.
+// listenerAt returns the process that listens at the path. The pid is 0 if the process is in
+// another pid namespace or not known.
 func listenerAt(ctx context.Context, path string) (pid int, there bool) {
 	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		// EAGAIN and the timeout: somebody is there who accepts nobody.
+		// EAGAIN and the timeout mean that a process listens, but does not accept.
 		return 0, errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	defer conn.Close()

@@ -6,25 +6,23 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// subject is a program as its request met it, and what has been seen of it
-// since.
+// subject is a program as it was at the time of the request, and what was seen of it since.
 type subject struct {
 	supervisor.Status
-	// went: it has been under way, when the request met it or since. A program that
-	// then rests without a new run was stopped by somebody else; one that has
-	// rested all the while may still wait for what it needs.
+	// went says that the program was active at the time of the request or after it. If it then
+	// rests without a new run, another request has stopped it. If it has rested all the time, it
+	// may still wait for its needs.
 	went bool
 }
 
-// goal is what a change of one program is waited for: given the program before
-// the request and now, whether the outcome is there and, if so, whether it is
-// a failure. It is asked only after the supervisor has taken the request, so
-// that what contradicts the request came later and has overtaken it.
+// goal is the wait condition for the change of one program. From the program before the request and
+// now, it tells whether there is an outcome and whether that is a failure. It is called only after
+// the supervisor has taken the request. So a state that contradicts the request comes from a later
+// request.
 type goal func(before subject, now supervisor.Status) (done bool, failure *api.Error)
 
-// started: RUNNING or completed; a schedule: resumed. A new run that ended
-// otherwise has failed, also when another attempt follows: whoever asked wants to
-// hear of it now.
+// started: the program is RUNNING or has completed; a schedule was resumed. A new run that ended
+// otherwise is a failure, even if another attempt follows: the client is told at once.
 func started(before subject, now supervisor.Status) (bool, *api.Error) {
 	if now.Schedule != nil {
 		return now.Scheduled(), nil
@@ -32,21 +30,16 @@ func started(before subject, now supervisor.Status) (bool, *api.Error) {
 	return ran(before, now)
 }
 
-// ran is started by a run now, of a schedule too.
+// ran is like started, but for a run that starts now, also of a schedule.
 func ran(before subject, now supervisor.Status) (bool, *api.Error) {
-	switch {
-	case now.State == program.Running:
+	if now.State == program.Running {
 		return true, nil
-	case now.Run <= before.Run && now.Blocked:
-		return true, about(api.CodeConflict, now, "%s: %s", now.Name, reasonOf(now))
-	case now.Run <= before.Run:
-		return halted(before, now)
 	}
-	return ended(now)
+	return restarted(before, now)
 }
 
-// halted: a program without a new run, which somebody may have stopped before it
-// came to one.
+// halted decides for a program without a new run: another request may have stopped it before the
+// run began.
 func halted(before subject, now supervisor.Status) (bool, *api.Error) {
 	if !before.went || !resting(now) {
 		return false, nil
@@ -54,7 +47,7 @@ func halted(before subject, now supervisor.Status) (bool, *api.Error) {
 	return true, about(api.CodeConflict, now, "%s: overtaken by a stop: it is %s: %s", now.Name, now.Shown(), reasonOf(now))
 }
 
-// begun: a start has been asked for already and is under way or done.
+// begun: a start was already requested and is under way or done.
 func begun(p supervisor.Status) bool { return under(p) || p.Scheduled() }
 
 // under: a run is under way.
@@ -62,11 +55,11 @@ func under(p supervisor.Status) bool {
 	return p.State == program.Starting || p.State == program.Running
 }
 
-// restarted is started by a run that is new.
+// restarted is started for a new run.
 func restarted(before subject, now supervisor.Status) (bool, *api.Error) {
 	switch {
 	case now.Run <= before.Run && now.Queued:
-		return false, nil // all stop first, or it waits for what it needs
+		return false, nil // all programs stop first, or it waits for its needs
 	case now.Run <= before.Run && now.Blocked:
 		return true, about(api.CodeConflict, now, "%s: %s", now.Name, reasonOf(now))
 	case now.Run <= before.Run:
@@ -78,7 +71,7 @@ func restarted(before subject, now supervisor.Status) (bool, *api.Error) {
 	return ended(now)
 }
 
-// returned is restarted and, where the program declares it, ready.
+// returned is restarted and, if the program declares a readiness, ready.
 func returned(before subject, now supervisor.Status) (bool, *api.Error) {
 	done, failure := restarted(before, now)
 	if done && failure == nil && !now.Completed {
@@ -102,11 +95,11 @@ func ended(now supervisor.Status) (bool, *api.Error) {
 	return true, about(api.CodeFailed, now, "%s: %s: %s", now.Name, now.Shown(), reasonOf(now))
 }
 
-// stopped: no process is left and none is about to come. A stop that has been
-// taken leads to rest and nowhere else, unless somebody asks for a start.
+// stopped: no process is left and none will come. After a stop was taken, only another request can
+// start the program.
 func stopped(_ subject, now supervisor.Status) (bool, *api.Error) {
 	if now.Halting {
-		return false, nil // its turn comes
+		return false, nil // other programs stop first
 	}
 	switch now.State {
 	case program.Starting, program.Running, program.Backoff:
@@ -115,7 +108,7 @@ func stopped(_ subject, now supervisor.Status) (bool, *api.Error) {
 	return resting(now), nil
 }
 
-// resting reports whether the program is in a state that lasts without a run.
+// resting tells whether the program is in a lasting state without a run.
 func resting(p supervisor.Status) bool {
 	switch p.State {
 	case program.Stopped, program.Exited, program.Fatal:
@@ -134,15 +127,15 @@ func reasonOf(p supervisor.Status) string {
 	return "no reason is known"
 }
 
-// about is an error about one program in the state it was met in.
+// about is an error about one program, with the program's state.
 func about(code api.Code, p supervisor.Status, format string, args ...any) *api.Error {
 	e := api.Errorf(code, format, args...)
 	e.Program, e.State = p.Name, p.State.String()
 	return e
 }
 
-// condition is what Wait waits for in one program; impossible says that it
-// cannot come to hold unless somebody asks for a change.
+// condition is what Wait waits for in one program. impossible says that the condition cannot hold
+// any more unless a request changes something.
 type condition func(p supervisor.Status) (holds, impossible bool)
 
 var conditions = map[string]condition{
@@ -163,8 +156,8 @@ var conditions = map[string]condition{
 	api.ForFatal:    in(program.Fatal),
 }
 
-// in is the condition that a program is in the state. Who waits looks after each
-// event, so that a state of some milliseconds may pass unseen.
+// in is the condition that a program is in the state. The waiter checks after each event, so it may
+// miss a state that lasts only some milliseconds.
 func in(state program.State) condition {
 	return func(p supervisor.Status) (bool, bool) { return p.State == state, p.State == program.Fatal }
 }

@@ -20,6 +20,7 @@ func at(state program.State, run uint64, facts string) supervisor.Status {
 	p := supervisor.Status{Name: "p", State: state, Run: run, Reason: "because", Healthy: true}
 	p.Ready = strings.Contains(facts, "ready")
 	p.Completed = strings.Contains(facts, "completed")
+	p.Queued, p.Blocked = facts == "queued", facts == "blocked"
 	if state == program.Running || state == program.Starting || state == program.Stopping {
 		p.PID = 7
 	}
@@ -37,6 +38,8 @@ func TestGoals(t *testing.T) {
 		started, restarted, returned, stop string
 	}{
 		{program.Stopped, "", "- over x", "- over x", "- over x", "ok ok ok"},
+		{program.Stopped, "queued", "- - x", "- - x", "- - x", "ok ok ok"},
+		{program.Stopped, "blocked", "over over x", "over over x", "over over x", "ok ok ok"},
 		{program.Starting, "", "- - -", "- - -", "- - -", "over over over"},
 		{program.Running, "", "ok ok ok", "- - ok", "- - -", "over over over"},
 		{program.Running, "ready", "ok ok ok", "- - ok", "- - ok", "over over over"},
@@ -153,7 +156,7 @@ func TestExplain(t *testing.T) {
 		{at(program.Running, 1, "ready"), "p has been RUNNING for 1m00s and is ready | "},
 		{waiting, "p has been RUNNING for 1m00s, but is not ready: it declares readiness by READY=1 on its notify socket or TCP :80 | "},
 		{sick, "p has been RUNNING for 1m00s, but is not healthy: because | "},
-		{backoff, "p has been BACKOFF for 1m00s: killed by SIGSEGV (core dumped) | agentinit starts it again in 2.1s"},
+		{backoff, "p has been BACKOFF for 1m00s: ended by signal SEGV (core dumped) | agentinit starts it again in 2.1s"},
 		{queued, "p has been STOPPED for 1m00s: because | agentinit starts it when its turn comes and what it needs holds"},
 		{at(program.Stopped, 1, ""), "p has been STOPPED for 1m00s: because | it starts when a start is asked for"},
 		{starting, "p has been STARTING for 1m00s: because | within 2.1s it is RUNNING, or this start has failed"},

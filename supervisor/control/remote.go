@@ -11,25 +11,24 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// A remote client reaches a part of the control API over HTTP: the management
-// listener serves it below the paths of this file. The rows are the ones of the
-// control socket; what differs is who asks. On the socket the kernel names the
-// peer; here the listener has checked a credential and says what it grants.
+// This file makes a part of the control API available over HTTP: the management listener serves it
+// under the paths below. The rows of the route table are those of the control socket. Only the
+// identification differs. On the socket the kernel names the peer; here the listener has checked a
+// credential and says what it allows.
 
 // remoteRoute maps a path of the management listener to a row of the route table.
 type remoteRoute struct {
 	Method, Path string
 	// row is the path of the row; its method is the same.
 	row string
-	// action: the program's name comes from the path and the rest of
-	// api.ActionRequest from the body. Elsewhere {name} becomes the query's name.
+	// action: the program's name comes from the path, and the rest of api.ActionRequest from the
+	// body. In other rows, {name} becomes the parameter name of the query.
 	action bool
 	Doc    string
 }
 
-// remoteRoutes lists what is reachable over HTTP. Bridge, shutdown, the log level
-// and the adapters are not: the adapters have routes of their own there, and the
-// others are for who is in the box.
+// remoteRoutes lists what is reachable over HTTP. The adapters have their own routes there. Bridge,
+// shutdown and the log level are only for processes in the box.
 func remoteRoutes() []remoteRoute {
 	return []remoteRoute{
 		{Method: "GET", Path: "/v1/programs", row: "/v1/status", Doc: "State of programs at one event number."},
@@ -53,20 +52,20 @@ func remoteRoutes() []remoteRoute {
 	}
 }
 
-// RemotePrefixes are the paths below which Remote has routes, for the listener that
-// mounts it.
+// RemotePrefixes are the paths below which Remote has routes. The listener needs them to mount
+// Remote.
 func RemotePrefixes() []string { return []string{"/v1/programs", "/v1/logs", "/v1/box"} }
 
-// Grant is what a credential of the management listener entitles to. Principal
-// names its holder in the audit trail.
+// Grant is what a credential of the management listener allows. Principal names its holder in the
+// audit trail.
 type Grant struct {
 	Access    Access
 	Principal string
 }
 
-// Remote serves the part of the control API that is reachable over HTTP. grant
-// tells what the credential of a request, which the listener has checked, entitles
-// to; it is called once for each request and must return from memory.
+// Remote serves the part of the control API that is reachable over HTTP. The listener has already
+// checked the credential of a request, and grant says what it allows. grant is called once for each
+// request and must answer from memory.
 func (s *Server) Remote(grant func(*http.Request) Grant) http.Handler {
 	rows := make(map[string]route)
 	for _, rt := range routes() {
@@ -112,14 +111,14 @@ func (s *Server) serveRemote(remote remoteRoute, rt route) http.Handler {
 	})
 }
 
-// nameInBody makes the program of the path the one name of the action.
+// nameInBody makes the program in the path the only name of the action.
 func nameInBody(w http.ResponseWriter, r *http.Request, name string) error {
 	req, err := decode[api.ActionRequest](http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		return err
 	}
 	if len(req.Names) > 0 || req.All {
-		return api.Errorf(api.CodeBadRequest, "names and all are not for this path: it names the program")
+		return api.Errorf(api.CodeBadRequest, "names and all are not allowed here: the path names the program")
 	}
 	req.Names = []string{name}
 	body, err := json.Marshal(req)

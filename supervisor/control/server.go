@@ -18,20 +18,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// The events control publishes.
+// The events that control publishes.
 const (
-	EventChange  = "ControlChange"  // a change was asked for and will be tried
+	EventChange  = "ControlChange"  // a change was requested and will be tried
 	EventRefused = "ControlRefused" // a peer was refused
-	EventPanic   = "ControlPanic"   // a handler panicked; the rest goes on
+	EventPanic   = "ControlPanic"   // a handler panicked; the server continues
 	EventTrouble = "ControlTrouble" // the socket or the server met an error
 
-	// EventSocketLost: the file of the socket was gone or another one.
+	// EventSocketLost: the file of the socket was missing or replaced.
 	EventSocketLost = "ControlSocketLost"
 	// EventUpgradeEnded: a connection that had changed its protocol has ended.
 	EventUpgradeEnded = "ControlUpgradeEnded"
 )
 
-// stage is the part of the box that control's events belong to.
+// stage is the part of the box in control's events.
 const stage = "supervisor"
 
 // Server serves one control socket.
@@ -39,16 +39,16 @@ type Server struct {
 	cfg      Config
 	mux      func() *http.ServeMux
 	panics   atomic.Uint64
-	quiet    throttle // of refusals
-	noisy    throttle // of trouble
-	lost     throttle // of lost sockets
+	quiet    throttle // for refusals
+	noisy    throttle // for trouble
+	lost     throttle // for lost sockets
 	usage    sampler[api.Usage]
 	trees    trees
-	upgraded sync.WaitGroup // handlers whose connections net/http has forgotten
+	upgraded sync.WaitGroup // handlers that have taken over their connections from net/http
 }
 
-// New returns a server of the route table, which is laid out at the first request:
-// a box starts its programs first. It does not listen yet.
+// New returns a server for the route table. The table is built at the first request, so that a box
+// starts its programs first. The server does not listen yet.
 func New(cfg Config) *Server {
 	cfg.Limits = cfg.Limits.withDefaults()
 	s := &Server{cfg: cfg}
@@ -74,8 +74,8 @@ func (s *Server) layOut() *http.ServeMux {
 // Panics returns how many handlers have panicked.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
-// Serve answers on the socket until ctx ends, then ends the streams, lets
-// requests under way finish for up to a second, and closes the socket.
+// Serve answers on the socket until ctx ends. Then it ends the streams, gives requests under way up
+// to a second to finish, and closes the socket.
 func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 	l := s.cfg.Limits
 	base, endStreams := context.WithCancel(context.WithoutCancel(ctx))
@@ -108,7 +108,7 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		keeper.Wait() // before the listener that it may turn to another is closed
+		keeper.Wait() // before the current listener is closed: the keeper may still replace it
 		endStreams()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -126,17 +126,17 @@ func (s *Server) Serve(ctx context.Context, socket *Socket) error {
 
 type peerKey struct{}
 
-// peerOf returns the peer of a request that came by a Server.
+// peerOf returns the peer of a request that came to a Server.
 func peerOf(ctx context.Context) Peer {
 	peer, ok := ctx.Value(peerKey{}).(Peer)
 	if !ok {
-		// Without a peer nothing is known of it: the overflow user may do nothing.
+		// Without a peer, nothing is known about the process: this invalid user has no rights.
 		return Peer{UID: ^uint32(0), GID: ^uint32(0), Uncertain: true}
 	}
 	return peer
 }
 
-// answer knows whether it has begun.
+// answer remembers whether the answer has begun.
 type answer struct {
 	http.ResponseWriter
 	begun bool
@@ -155,8 +155,8 @@ func (a *answer) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// ServeHTTP answers one request. A panic of a handler is contained, counted and
-// published.
+// ServeHTTP answers one request. If a handler panics, ServeHTTP recovers, counts the panic and
+// publishes it.
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &answer{ResponseWriter: rw}
 	defer s.contain(w, r)
@@ -176,10 +176,10 @@ func (s *Server) contain(w *answer, r *http.Request) {
 		"panic": fmt.Sprint(v), "route": r.Pattern, "stack": string(shorten(debug.Stack(), 4096)),
 	})
 	if w.begun {
-		// Cut the connection: the caller must see that the answer is incomplete.
+		// Cut the connection, so that the client sees that the answer is incomplete.
 		panic(http.ErrAbortHandler)
 	}
-	s.fail(w, api.Errorf(api.CodeInternal, "the request met a defect of agentinit; its log says more"))
+	s.fail(w, api.Errorf(api.CodeInternal, "agentinit failed on this request because of a defect; see its log"))
 }
 
 func shorten(b []byte, n int) []byte { return b[:min(len(b), n)] }
@@ -188,7 +188,7 @@ func (s *Server) publish(level event.Level, name string, fields map[string]any) 
 	s.cfg.Events.Publish(event.Event{Level: level, Stage: stage, Name: name, Fields: fields})
 }
 
-// troubleWriter makes events of what net/http logs.
+// troubleWriter turns net/http's log lines into events.
 type troubleWriter struct{ s *Server }
 
 func (t troubleWriter) Write(p []byte) (int, error) {
@@ -204,8 +204,8 @@ func (s *Server) trouble(message string) {
 	}
 }
 
-// throttle lets one thing a second pass and counts the others, so that peers
-// cannot push the box's history out of the event ring by being refused.
+// throttle lets one event pass each second and counts the others. Otherwise a peer that is refused
+// again and again could push other events out of the ring.
 type throttle struct {
 	mu         sync.Mutex
 	next       time.Time
@@ -224,7 +224,7 @@ func (t *throttle) pass(now time.Time) (suppressed uint64, ok bool) {
 	return suppressed, true
 }
 
-// policy decides by the specifications in force now.
+// policy uses the specifications that are in force now.
 func (s *Server) policy() policy {
 	return policy{uid: s.cfg.UID, gid: s.cfg.GID, mayControl: s.mayControl}
 }

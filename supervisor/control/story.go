@@ -13,7 +13,7 @@ import (
 // lastWords is how many lines of output an explanation shows.
 const lastWords = 5
 
-// troubled says whether what a program printed last may explain its state.
+// troubled tells whether the last output of a program may explain its state.
 func troubled(p supervisor.Status) bool {
 	switch p.State {
 	case program.Backoff, program.Fatal:
@@ -26,7 +26,7 @@ func troubled(p supervisor.Status) bool {
 	return p.State == program.Running && !(p.Ready && p.Healthy)
 }
 
-// lastOutput is what the latest run printed last.
+// lastOutput is the last output of the latest run.
 func (s *Server) lastOutput(ctx context.Context, p supervisor.Status) []api.LogLine {
 	if s.cfg.Logs == nil || p.Run == 0 {
 		return nil
@@ -38,7 +38,7 @@ func (s *Server) lastOutput(ctx context.Context, p supervisor.Status) []api.LogL
 	return out
 }
 
-// ending says in words how the latest run ended. A run that lasts has no ending.
+// ending describes in words how the latest run ended. It is empty while a run lasts.
 func ending(p supervisor.Status) string {
 	e := p.LastExit
 	if e == nil || p.PID != 0 {
@@ -54,7 +54,7 @@ func ending(p supervisor.Status) string {
 	return text
 }
 
-// meanings of exit statuses by convention: sh (POSIX 2.8.2), sysexits.h.
+// exitMeanings are the conventional meanings of exit statuses: sh (POSIX 2.8.2), sysexits.h.
 var exitMeanings = map[int]string{
 	64: "command line usage error", 65: "data format error", 66: "cannot open input", 69: "service unavailable",
 	70: "internal software error", 71: "system error", 73: "cannot create output file", 74: "input/output error",
@@ -78,7 +78,7 @@ func meaning(e *program.Exit) string {
 	return exitMeanings[e.Code]
 }
 
-// advice is what to type next, the most useful command first.
+// advice lists commands to type next, the most useful one first.
 func advice(p supervisor.Status, programs []supervisor.Status) []string {
 	ask := func(format string) string { return fmt.Sprintf("agentctl "+format, p.Name) }
 	switch {
@@ -102,11 +102,12 @@ func advice(p supervisor.Status, programs []supervisor.Status) []string {
 	return nil
 }
 
-// wants says whether a program that rests is to start when its needs are met.
-func wants(p supervisor.Status) bool { return p.Spec != nil && p.Spec.Autostart && p.Run == 0 }
+// wants tells whether a resting program will start when its needs are met.
+func wants(p supervisor.Status) bool {
+	return p.Queued || p.Spec != nil && p.Spec.Autostart && p.Run == 0
+}
 
-// root follows unmet needs to the program that holds up p: p itself where none is
-// unmet.
+// root follows unmet needs to the program that delays p. It is p itself if all its needs are met.
 func root(p supervisor.Status, programs []supervisor.Status) string {
 	at := api.WhyNeed{Program: p.Name, Needs: unmet(explainNeeds(p, programs, map[string]bool{p.Name: true}))}
 	for len(at.Needs) > 0 {

@@ -18,10 +18,10 @@ func TestEnding(t *testing.T) {
 		exit program.Exit
 		want string
 	}{
-		{program.Exit{Code: 1}, "exit status 1, 2.1s after its start"},
-		{program.Exit{Code: 127}, "exit status 127 (command not found), 2.1s after its start"},
-		{program.Exit{Code: -1, Signal: "SEGV", Core: true}, "killed by SIGSEGV (core dumped) (invalid memory access), 2.1s after its start"},
-		{program.Exit{Code: -1, Signal: "USR1"}, "killed by SIGUSR1, 2.1s after its start"},
+		{program.Exit{Code: 1}, "exited with code 1, 2.1s after its start"},
+		{program.Exit{Code: 127}, "exited with code 127 (command not found), 2.1s after its start"},
+		{program.Exit{Code: -1, Signal: "SEGV", Core: true}, "ended by signal SEGV (core dumped) (invalid memory access), 2.1s after its start"},
+		{program.Exit{Code: -1, Signal: "USR1"}, "ended by signal USR1, 2.1s after its start"},
 	} {
 		p := at(program.Backoff, 2, "")
 		p.PID, p.LastExit, p.StartedAt, p.EndedAt = 0, &c.exit, &begun, &over
@@ -72,6 +72,7 @@ func TestWaitsForWhat(t *testing.T) {
 func TestAdvice(t *testing.T) {
 	failed := at(program.Fatal, 2, "")
 	failed.LastExit = &program.Exit{Code: 1}
+	waits := needing(at(program.Stopped, 1, "queued"), "p", "db")
 	paused := at(program.Stopped, 1, "")
 	paused.Schedule = &program.ScheduleStatus{Paused: true}
 	for _, c := range []struct {
@@ -85,8 +86,9 @@ func TestAdvice(t *testing.T) {
 		{at(program.Backoff, 2, ""), "agentctl logs p, agentctl restart p"},
 		{paused, "agentctl start p, agentctl run p"},
 		{at(program.Stopped, 1, ""), "agentctl start p"},
+		{waits, "agentctl why db, agentctl start p"},
 	} {
-		if got := strings.Join(advice(c.p, []supervisor.Status{c.p}), ", "); got != c.want {
+		if got := strings.Join(advice(c.p, []supervisor.Status{c.p, needing(at(program.Stopped, 1, ""), "db")}), ", "); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.p.State, got, c.want)
 		}
 	}

@@ -1,12 +1,10 @@
-// Package event owns the numbered ring of everything that happens in the box.
+// Package event holds the numbered ring of all events of the box.
 //
-// Publish never waits: a reader that falls behind is told so by an explicit
-// Lagged event and goes on from the oldest event still held. Every event has a
-// number; a snapshot that carries the number it was taken at can be continued
-// with Watch(number) without a gap.
+// Publish never waits. A reader that falls behind gets an explicit Lagged event and continues from
+// the oldest event still held. Every event has a number. A reader that has a snapshot with its
+// number continues with Watch(number) and misses no event.
 //
-// The package must never call back into a publisher, write a file or block on
-// a reader.
+// The package must never call back into a publisher, write a file or wait for a reader.
 package event
 
 import (
@@ -34,18 +32,16 @@ const (
 // (number of the first event that follows).
 const Lagged = "Lagged"
 
-// ProgramStateChanged is the name of the event published for every change of a
-// program's state or facts (pid, ready, healthy, completed); From and To are the
-// same for the latter. It carries Change.
+// ProgramStateChanged is published for every change of a program's state or facts (pid, ready,
+// healthy, completed). If only a fact has changed, From and To are equal. The event carries Change.
 const ProgramStateChanged = "ProgramStateChanged"
 
-// The names of what the supervisor publishes besides. Who listens for one uses
-// the constant.
+// The names of the supervisor's other events. A reader that waits for one uses the constant.
 const (
-	ProgramsStarted    = "ProgramsStarted" // every wave of the boot has been started
+	ProgramsStarted    = "ProgramsStarted" // every wave of the boot was started
 	ProgramsApplied    = "ProgramsApplied" // another set of programs is in force
 	ProgramRemoved     = "ProgramRemoved"
-	ProgramRenamed     = "ProgramRenamed" // an instance, because their number has changed
+	ProgramRenamed     = "ProgramRenamed" // an instance got another name, because the number of instances changed
 	ApplyRolledBack    = "ApplyRolledBack"
 	ScheduleSkipped    = "ScheduleSkipped"
 	HookCompleted      = "HookCompleted"
@@ -55,11 +51,12 @@ const (
 
 	ShutdownStarted   = "ShutdownStarted"
 	ShutdownHurried   = "ShutdownHurried" // the rest of the grace is skipped
-	ShutdownKills     = "ShutdownKills"   // what is left gets KILL
+	ShutdownKills     = "ShutdownKills"   // the processes that are left get KILL
 	ShutdownCompleted = "ShutdownCompleted"
 
 	NotifySocketUnavailable = "NotifySocketUnavailable"
 	NotifyRefused           = "NotifyRefused"
+	MainProcessChanged      = "MainProcessChanged"
 	SandboxNotApplied       = "SandboxNotApplied"
 	LogCaptureFailed        = "LogCaptureFailed"
 	ProcessesLeaked         = "ProcessesLeaked"
@@ -78,11 +75,11 @@ type Change struct {
 // Event is one thing that happened. It is immutable once published: neither the
 // publisher nor a reader may change Fields or Change.
 type Event struct {
-	// Seq is given by Publish: 1 for the first event, then one more each time.
+	// Seq is set by Publish: 1 for the first event, and one more for each further event.
 	Seq   uint64
 	Time  time.Time
 	Level Level
-	// Stage is the part of the box that speaks: bootstrap, supervisor, probes,
+	// Stage is the part of the box that publishes the event: bootstrap, supervisor, probes,
 	// adapters. It is written as "agentbox.stage".
 	Stage string
 	// Name is CamelCase, such as BootstrapStarted.
@@ -90,8 +87,8 @@ type Event struct {
 	Program string
 	Run     uint64
 	Change  *Change
-	// Fields holds whatever else the event says. Keys are snake_case and never
-	// one of the names above.
+	// Fields holds all other data of the event. Keys are snake_case and never one of the names
+	// above.
 	Fields map[string]any
 }
 
@@ -128,7 +125,7 @@ type Bus struct {
 	ring   []Event // grows up to held: most boxes never fill it
 	last   uint64  // number of the newest event, 0 when there is none
 	counts map[string]uint64
-	wake   chan struct{} // closed and replaced by Publish while someone waits
+	wake   chan struct{} // closed and replaced by Publish while a reader waits
 	waits  bool
 	mask   atomic.Pointer[func(string) string]
 }
@@ -189,16 +186,16 @@ func (b *Bus) Watch(since uint64) *Watcher {
 	return &Watcher{bus: b, next: since + 1}
 }
 
-// Watcher is one reader's position in the ring. It holds no resources and needs
-// no closing; it must not be used by two goroutines at once.
+// Watcher is one reader's position in the ring. It holds no resources and need not be closed. Two
+// goroutines must not use it at the same time.
 type Watcher struct {
 	bus  *Bus
 	next uint64
 }
 
-// Next returns the next event, waiting for it if need be. Events that the ring
-// no longer holds are replaced by one Lagged event; a position of 0 counts the
-// oldest held event as next and is never lagged. The only error is ctx's.
+// Next returns the next event and waits for it if necessary. One Lagged event replaces the events
+// that the ring no longer holds. At position 0 the oldest held event is the next one, so there is
+// no Lagged event. The only error is ctx's.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	for {
 		e, ok, wake := w.take()

@@ -17,13 +17,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
-// fileHold is how long a disk that takes nothing may hold a program before the
-// file loses lines instead.
+// fileHold is how long a disk that takes no data may hold a program. After that, lines of the file
+// are lost instead.
 const fileHold = 5 * time.Second
 
-// fileSink appends raw bytes to one file and rotates it on line borders. Programs
-// that name the same path share it. All file work is done by its queue's
-// goroutine, so that no other program waits for this disk.
+// fileSink appends raw bytes to one file and rotates it between lines. Programs that name the same
+// path share it. Only its queue's goroutine works on the file, so that no other program waits for
+// this disk.
 type fileSink struct {
 	plane   *Plane
 	path    string
@@ -32,24 +32,24 @@ type fileSink struct {
 	archive *archive
 	report  func(error)
 	refs    int                        // guarded by Plane.mu
-	kind    Stream                     // Stderr for a file of stderr alone; guarded by Plane.mu
-	current atomic.Pointer[generation] // gen, for readers
+	kind    Stream                     // Stderr for a file of stderr only; guarded by Plane.mu
+	current atomic.Pointer[generation] // the same as gen, for readers
 
 	wantReopen, wantClose atomic.Bool
 
-	// The rest belongs to the queue's goroutine.
+	// Only the queue's goroutine uses the fields below.
 	file      *os.File
 	gen       *generation
-	parts     []filePart // where deliver has put its last batch
+	parts     []filePart // where deliver has written its last batch
 	size      int64
 	lineStart bool // the file is empty or ends with a newline
-	lineBytes int  // of the unfinished line at the end, up to Options.MaxLine
-	known     bool // it has been opened before
+	lineBytes int  // length of the unfinished line at the end, up to Options.MaxLine
+	known     bool // it was opened before
 	failing   bool
-	begun     time.Time // when the file was, as far as rotation by time goes
-	due       time.Time // when time wants a rotation; zero: never
+	begun     time.Time // when the file was begun, for rotation by time
+	due       time.Time // when rotation by time is due; zero: never
 	timer     *time.Timer
-	expired   *atomic.Bool // the timer has fired; one for each timer
+	expired   *atomic.Bool // whether the timer has fired; a new one for each timer
 }
 
 // filePart is a place in a file.
@@ -59,8 +59,8 @@ type filePart struct {
 	n   int
 }
 
-// isConsolePath knows the paths by which people mean agentinit's own output.
-// Opening them fails for a socket, or for a pipe of another user.
+// isConsolePath recognises the paths by which people mean agentinit's own output. To open them
+// fails for a socket, or for a pipe of another user.
 func isConsolePath(path string) bool {
 	switch path {
 	case "", "/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2", "/proc/self/fd/1", "/proc/self/fd/2":
@@ -69,22 +69,22 @@ func isConsolePath(path string) bool {
 	return false
 }
 
-// openFile returns the sink of a path. Of programs that share a path the options
-// of the newest run count. A sink stays known when its file is closed, so that a
-// path never has two writers; one at rest goes when another path is opened.
+// openFile returns the sink of a path. If programs share a path, the options of the newest run
+// apply. A sink stays known after its file was closed, so that a path never has two writers. A sink
+// without work is forgotten when another path is opened.
 func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 	path := filepath.Clean(o.Path)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.files[path]
 	if f == nil {
-		if p.unused > 0 { // a look at every file for every file that is opened is too much
+		if p.unused > 0 { // to check every file at each open would take too long
 			p.sweep()
 		}
 		f = &fileSink{plane: p, path: path, lineStart: true}
 		f.report = func(err error) { p.trouble(f.options.Load().Program, err) }
 		f.archive = &archive{path: path, report: f.report, listings: &p.listings}
-		f.queue = &queue{limit: queueLimit, hold: fileHold, write: f.write, pump: f.pump, mark: fileMark}
+		f.queue = &queue{limit: queueLimit, hold: p.fileHold, write: f.write, pump: f.pump, mark: fileMark}
 		p.files[path] = f
 	}
 	if f.refs == 0 && f.options.Load() != nil {
@@ -98,9 +98,8 @@ func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 	return f
 }
 
-// sweep forgets the sinks that nobody uses, that have nothing left to do, and
-// nothing left to say to a program that comes back. The caller holds mu, without
-// which nothing can wake them.
+// sweep forgets the sinks that no program uses, that have no work left, and that have no trouble to
+// report to a program that comes back. The caller holds mu, so nothing can give them new work.
 func (p *Plane) sweep() {
 	maps.DeleteFunc(p.files, func(_ string, f *fileSink) bool {
 		if f.refs != 0 || !f.queue.atRest() || f.failing || !f.archive.atRest() {
@@ -111,7 +110,7 @@ func (p *Plane) sweep() {
 	})
 }
 
-// release lets go of a sink; the last user closes the file.
+// release gives up one use of a sink; the last user closes the file.
 func (p *Plane) release(f *fileSink) {
 	if f == nil {
 		return
@@ -139,9 +138,8 @@ func fileMark(dropped uint64) []byte {
 	return fmt.Appendf(nil, "agentinit: %d bytes of output dropped: this file did not take them in time\n", dropped)
 }
 
-// write is the queue's: it takes a batch to disk, whatever the disk's state. What
-// the disk does not take is kept: a disk that is full, read-only or gone may come
-// back.
+// write is called by the queue: it writes a batch to disk. What the disk does not take is kept,
+// because a disk that is full, read-only or missing may work again later.
 func (f *fileSink) write(b []byte) (lost, kept int) {
 	f.refresh()
 	closing := f.wantClose.Load()
@@ -157,7 +155,7 @@ func (f *fileSink) write(b []byte) (lost, kept int) {
 	return 0, kept
 }
 
-// noteQueued tells the generations of what deliver has written for no ring.
+// noteQueued records in the generations what deliver has written that no ring refers to.
 func (f *fileSink) noteQueued() {
 	for _, p := range f.parts {
 		p.gen.enqueue(p.off, p.n, f.plane.seq.Load())
@@ -165,8 +163,8 @@ func (f *fileSink) noteQueued() {
 	f.parts = f.parts[:0]
 }
 
-// refresh gives up a file that has lost its name, or that somebody wants reopened,
-// and rotates one whose time has come.
+// refresh closes a file that has lost its name or that must be reopened, and rotates a file whose
+// time has come.
 func (f *fileSink) refresh() {
 	if f.wantReopen.Swap(false) || f.vanished() {
 		f.abandon()
@@ -181,18 +179,18 @@ func (f *fileSink) refresh() {
 		if f.expired.Load() {
 			f.schedule(f.begun) // the clock was set back a little
 		}
-	case f.lineStart: // a line that is not finished comes first
+	case f.lineStart: // an unfinished line must end first
 		if err := f.rotate(); err != nil {
 			f.judge(err)
 		}
 	}
 }
 
-// schedule sets the next rotation by time of a file that was begun then: an empty one
-// is not, so that a silent program costs no wake-up. The timer is for a program that
-// prints nothing at that moment. A clock that jumps cannot keep a file from rotating:
-// an age goes by the monotonic clock (time.Time), and a file that would be younger than
-// now is taken for begun now. After a jump ahead the next output causes the rotation.
+// schedule sets the next rotation by time of a file that was begun at that time. An empty file gets
+// none, so that a silent program causes no wake-up. The timer is for a program that prints nothing
+// when the rotation is due. A clock that jumps cannot prevent a rotation. An age is measured with
+// the monotonic clock (time.Time), and a start in the future counts as now. After a jump ahead, the
+// next output causes the rotation.
 func (f *fileSink) schedule(begun time.Time) {
 	if f.timer != nil {
 		f.timer.Stop()
@@ -217,7 +215,7 @@ func (f *fileSink) schedule(begun time.Time) {
 	})
 }
 
-// begun is when the file was made, as far as the file system knows (statx(2)).
+// begun is when the file was created, as far as the file system knows (statx(2)).
 func begun(f *os.File, info os.FileInfo) time.Time {
 	var st unix.Statx_t
 	err := unix.Statx(fileno(f), "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &st)
@@ -227,7 +225,7 @@ func begun(f *os.File, info os.FileInfo) time.Time {
 	return info.ModTime()
 }
 
-// deliver appends b and notes in parts where it is.
+// deliver appends b and records in parts where it was written.
 func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 	f.parts = f.parts[:0]
 	if err := f.open(); err != nil {
@@ -237,8 +235,8 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 	for len(b) > 0 {
 		cut := len(b)
 		if limit > 0 {
-			// A line over the longest is in pieces everywhere: it may be cut here too, so
-			// that a program that never ends its line does not fill the disk.
+			// A line longer than MaxLine is in pieces everywhere, so it may be cut here too.
+			// Otherwise a program that never ends its line could fill the disk.
 			endless := f.lineBytes >= f.options.Load().MaxLine
 			cut = rotationCut(b, limit-f.size, f.lineStart || endless, f.size == 0)
 		}
@@ -263,7 +261,7 @@ func (f *fileSink) deliver(b []byte) (rest []byte, err error) {
 // judge reports the first failure and the recovery.
 func (f *fileSink) judge(err error) {
 	if err != nil {
-		f.close() // a later batch tries from the start
+		f.close() // a later batch opens the file again
 	}
 	if (err != nil) != f.failing {
 		f.failing = err != nil
@@ -292,8 +290,8 @@ func (f *fileSink) open() error {
 	if f.file != nil {
 		return nil
 	}
-	// A program may own the directory: no link may lead elsewhere, and a FIFO must not
-	// make the open wait.
+	// A program may own the directory. So a link must not lead elsewhere, and a FIFO must not block
+	// the open.
 	dir, err := safeopen.MakeDirectory(filepath.Dir(f.path), 0o755)
 	if err != nil {
 		return fmt.Errorf("cannot open log file %s: %w", f.path, err)
@@ -304,7 +302,7 @@ func (f *fileSink) open() error {
 	}
 	info, err := file.Stat()
 	if err != nil {
-		_ = file.Close() // nothing was written
+		_ = file.Close() // no data was written
 		return fmt.Errorf("cannot open log file %s: %w", f.path, err)
 	}
 	if f.gen == nil && !f.known {
@@ -317,8 +315,8 @@ func (f *fileSink) open() error {
 	return err
 }
 
-// adopt makes an open file the current one. One that was closed for a while is
-// still the same generation.
+// adopt makes an open file the current one. A file that was closed for a while is still the same
+// generation.
 func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 	same := f.gen != nil && f.gen.ino == inode(info)
 	f.file, f.size = file, info.Size()
@@ -334,8 +332,8 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 	f.gen.mu.Unlock()
 }
 
-// remembered is the generation of a file in which the program's rings have lines, from a sink
-// that was forgotten since; nil without one. Rotation must go on to tell it where the file is.
+// remembered finds the generation of a file in a program's rings, if its sink was forgotten
+// meanwhile; nil if there is none. Rotation must go on to record in it where the file is.
 func (p *Plane) remembered(program, path string, info os.FileInfo) *generation {
 	ino := inode(info)
 	for _, pl := range p.list([]string{program}) {
@@ -344,7 +342,7 @@ func (p *Plane) remembered(program, path string, info os.FileInfo) *generation {
 			chunks := pl.rings[i].chunks(0)
 			pl.mu.Unlock()
 			for _, c := range slices.Backward(chunks) {
-				// A file that is shorter is another one, whose number was given again.
+				// A shorter file is another file that got the same inode number.
 				if c.file != nil && c.file.ino == ino && c.off+int64(c.n) <= info.Size() && c.file.isAt(path) {
 					return c.file
 				}
@@ -354,8 +352,8 @@ func (p *Plane) remembered(program, path string, info os.FileInfo) *generation {
 	return nil
 }
 
-// endOldLine ends a line that an earlier agentinit left unfinished at the end of
-// the file. What this one leaves unfinished its queue knows.
+// endOldLine ends a line that an earlier agentinit left unfinished at the end of the file. For this
+// agentinit's own unfinished lines, the queue does that.
 func (f *fileSink) endOldLine() error {
 	if f.size == 0 || f.known {
 		return nil
@@ -371,7 +369,7 @@ func (f *fileSink) endOldLine() error {
 	return err
 }
 
-// vanished says that the open file has lost its name.
+// vanished tells whether the open file has lost its name.
 func (f *fileSink) vanished() bool {
 	if f.file == nil {
 		return false
@@ -384,7 +382,7 @@ func (f *fileSink) vanished() bool {
 	return ok && st.Nlink == 0
 }
 
-// close lets go of the file, which keeps its name.
+// close closes the file, which keeps its name.
 func (f *fileSink) close() {
 	if f.file != nil {
 		f.gen.retire(f.path)
@@ -392,8 +390,8 @@ func (f *fileSink) close() {
 	}
 }
 
-// abandon lets go of a file whose name is gone or not known any more. What the rings
-// have in there moves into memory.
+// abandon closes a file whose name is gone or no longer known. What the rings refer to in it is
+// copied into memory.
 func (f *fileSink) abandon() {
 	if f.file != nil {
 		f.rescue()
@@ -409,7 +407,7 @@ func (f *fileSink) closeFile() {
 		f.timer = nil
 	}
 	if err := f.file.Close(); err != nil {
-		// Some file systems tell only now that they lost data.
+		// Some file systems report lost data only at the close.
 		f.report(fmt.Errorf("cannot close log file %s: %w", f.path, err))
 	}
 	f.file = nil
@@ -430,7 +428,7 @@ func (f *fileSink) rotate() error {
 	return f.open()
 }
 
-// rescue copies the newest of what the rings have in the current file into memory.
+// rescue copies the newest text that the rings refer to in the current file into memory.
 func (f *fileSink) rescue() {
 	for _, pl := range f.plane.list(nil) {
 		for i := range pl.rings {
@@ -439,8 +437,7 @@ func (f *fileSink) rescue() {
 	}
 }
 
-// rescue reads without the lock: only the goroutine that calls it adds places in
-// this file.
+// rescue reads without the lock: only the calling goroutine adds places in this file.
 func (pl *programLog) rescue(ring *ring, gen *generation) {
 	pl.mu.Lock()
 	chunks := ring.chunks(0)

@@ -264,13 +264,8 @@ func TestFileThatFailsForLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPlane(t, Config{})
+	p.fileHold = time.Millisecond
 	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
-	p.mu.Lock()
-	f := p.files[path]
-	p.mu.Unlock()
-	f.queue.mu.Lock()
-	f.queue.hold = time.Millisecond
-	f.queue.mu.Unlock()
 	text := numbered(100_000)
 	write(t, stdout, text)
 	write(t, stdout, "last\n")

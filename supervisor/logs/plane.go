@@ -21,21 +21,20 @@ type Config struct {
 	Format         Format // default FormatAuto
 	Color          bool   // colours in FormatConsole on a terminal
 
-	RingBytes  int   // most bytes of one stream's ring besides one long line; default 256 KiB
-	TotalBytes int64 // of all rings together; above it rings shrink as they grow; default 64 MiB
+	RingBytes  int   // the most bytes of one stream's ring, without one long line; default 256 KiB
+	TotalBytes int64 // limit for all rings together; above it a growing ring forgets old lines; default 64 MiB
 	MaxLine    int   // bytes; a longer line is cut into several; default 1 MiB
-	// FlushAfter is how long an unfinished line waits for its end; default 1 s,
-	// negative: for ever. Options may say otherwise for a program.
+	// FlushAfter is how long an unfinished line waits for its end; default 1 s, negative: for ever.
+	// Options can set another value for a program.
 	FlushAfter time.Duration
 
-	// OnTrouble hears once when a destination begins to fail, and once with a nil
-	// error when it works again; also once when rotated files cannot be tidied.
-	// program is "" for the console. It is called from the package's goroutines
-	// and must not block.
+	// OnTrouble is called once with an error when a destination begins to fail, and once with nil
+	// when it works again. It is also called once when rotated files cannot be tidied. program is
+	// "" for the console. OnTrouble is called from the package's goroutines and must not block.
 	OnTrouble func(program string, err error)
 }
 
-// Values of a Config, or of a program's settings, that has none. The manifest's keys have
+// The values for a Config, or for a program's settings, that sets none. The manifest's keys have
 // the same defaults.
 const (
 	DefaultMaxLine    = 1 << 20
@@ -45,17 +44,17 @@ const (
 const (
 	defaultRingBytes  = 256 << 10
 	defaultTotalBytes = 64 << 20
-	leastLine         = 16 // that the framer can cut without looking at less than a character
+	leastLine         = 16 // the least length at which the framer can cut without splitting a character
 	maxReactors       = 2
-	// keepBatch is the size of scratch space worth keeping.
+	// keepBatch is the largest scratch space that is kept for reuse.
 	keepBatch = 256 << 10
-	// maxPipeBytes bounds the capacity of enlarged pipes; an unprivileged user has
-	// 64 MiB for all pipes unless an administrator says otherwise.
+	// maxPipeBytes bounds the capacity of enlarged pipes. An unprivileged user has 64 MiB for all
+	// pipes unless an administrator changed that.
 	maxPipeBytes = 32 << 20
 )
 
-// Plane is the output of all programs of a box. Its methods may be called from
-// any goroutine and, but for Flush and Close, do not wait for anything slow.
+// Plane is the output of all programs of a box. Its methods may be called from any goroutine. Only
+// Flush and Close may wait long.
 type Plane struct {
 	cfg     Config
 	console *console
@@ -65,19 +64,20 @@ type Plane struct {
 	follow  followers
 	secrets atomic.Pointer[redactor]
 
-	pipeBytes atomic.Int64 // of enlarged pipes
+	fileHold  time.Duration // fileHold, but for tests
+	pipeBytes atomic.Int64  // total capacity of enlarged pipes
 	listings  listings
 
 	mu       sync.Mutex
 	programs map[string]*programLog
 	files    map[string]*fileSink
-	unused   int // files without a program
+	unused   int // files that no program uses
 	reactors []*reactor
 	nextUp   int
 	closed   bool
 }
 
-// New makes a Plane. It starts nothing: reading begins with the first Open.
+// New makes a Plane. It starts no goroutine: reading begins with the first Open.
 func New(cfg Config) *Plane {
 	cfg.RingBytes = cmp.Or(max(cfg.RingBytes, 0), defaultRingBytes)
 	cfg.TotalBytes = cmp.Or(max(cfg.TotalBytes, 0), defaultTotalBytes)
@@ -86,7 +86,7 @@ func New(cfg Config) *Plane {
 	if cfg.OnTrouble == nil {
 		cfg.OnTrouble = func(string, error) {}
 	}
-	p := &Plane{cfg: cfg, programs: map[string]*programLog{}, files: map[string]*fileSink{}}
+	p := &Plane{cfg: cfg, fileHold: fileHold, programs: map[string]*programLog{}, files: map[string]*fileSink{}}
 	p.budget.max = cfg.TotalBytes
 	p.batches.New = func() any { return new(batch) }
 	p.console = newConsole(cfg, p.trouble)
@@ -98,14 +98,14 @@ func (p *Plane) Format() Format { return p.console.format }
 
 func (p *Plane) trouble(program string, err error) { p.cfg.OnTrouble(program, err) }
 
-// putBatch keeps scratch space for the next batch unless a huge line blew it up.
+// putBatch keeps scratch space for the next batch, unless a huge line has made it too large.
 func (p *Plane) putBatch(b *batch) {
 	if cap(b.out) <= keepBatch {
 		p.batches.Put(b)
 	}
 }
 
-// pickReactor deals programs out over the reactors.
+// pickReactor distributes programs over the reactors.
 func (p *Plane) pickReactor() (*reactor, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *Plane) pickReactor() (*reactor, error) {
 	return r, nil
 }
 
-// sinkFor chooses where a stream's lines go; the sink is nil for nowhere.
+// sinkFor chooses where a stream's lines go. The sink is nil if they go only to the ring.
 func (p *Plane) sinkFor(o Options, kind Stream) (sink, *fileSink) {
 	own := Stdout
 	if kind == Stderr && o.StderrPath != "" {
@@ -146,8 +146,8 @@ func (p *Plane) sinkFor(o Options, kind Stream) (sink, *fileSink) {
 	return p.console, nil
 }
 
-// Stats returns the counters of the programs of these names, of all without names, by
-// program and stream.
+// Stats returns the counters of the named programs, by program and stream. Without names, it
+// returns those of all programs.
 func (p *Plane) Stats(programs ...string) []StreamStats {
 	var stats []StreamStats
 	list := p.list(programs)
@@ -164,7 +164,7 @@ func (p *Plane) Stats(programs ...string) []StreamStats {
 	return stats
 }
 
-// list returns the programs of these names, all without names, in no order.
+// list returns the named programs, or all if there are no names, in no particular order.
 func (p *Plane) list(names []string) []*programLog {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,8 +184,8 @@ func (p *Plane) list(names []string) []*programLog {
 	return list
 }
 
-// Flush waits until the console and all files have taken what was handed to them,
-// or for ctx. Wait for the captures' Done first to flush all that programs wrote.
+// Flush waits until the console and all files have taken what was handed to them, or until ctx
+// ends. To flush all output of a program, first wait for Done of its capture.
 func (p *Plane) Flush(ctx context.Context) error {
 	queues := []*queue{p.console.out, p.console.err}
 	p.mu.Lock()
@@ -203,8 +203,8 @@ func (p *Plane) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Reopen closes and opens every log file by its path, for whoever moved them
-// away. It does not wait.
+// Reopen closes every log file and opens it again by its path, for tools that moved the file away.
+// It does not wait.
 func (p *Plane) Reopen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,8 +213,8 @@ func (p *Plane) Reopen() {
 	}
 }
 
-// Close abandons the captures that are left, flushes until ctx ends and stops the
-// package's goroutines. Lines of Writer still pass afterwards.
+// Close abandons the remaining captures, flushes until ctx ends and stops the package's goroutines.
+// Lines written to Writer still pass afterwards.
 func (p *Plane) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true

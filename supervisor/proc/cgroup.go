@@ -2,6 +2,7 @@ package proc
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path"
 	"strconv"
@@ -10,21 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupBase is a directory of the cgroup v2 hierarchy (cgroups(7)) below which
-// every started process gets a cgroup of its own. All methods work on nil, which
-// is a box without: the usual case, since container engines mount it read-only.
+// cgroupBase is a directory of the cgroup v2 hierarchy (cgroups(7)). Each started process gets a
+// cgroup of its own below it. All methods work on nil, which means that there is no such directory.
+// That is the usual case, because container engines mount the hierarchy read-only.
 type cgroupBase struct {
-	dir string // in the file system
-	rel string // as /proc/PID/cgroup names it
+	dir string // its path in the file system
+	rel string // its path as /proc/PID/cgroup shows it
+	// counts holds the controllers that work below dir. share is the default limit of processes
+	// and threads of a program; 0 sets none.
+	counts map[string]bool
+	share  uint64
 }
 
-// cgroup is that of one started process.
+// cgroup is the cgroup of one started process.
 type cgroup struct {
+	base *cgroupBase
 	dir  string
 	open int // descriptor, until the process is started; then -1
 }
 
-func openCgroupBase() (*cgroupBase, error) {
+// init says that we are PID 1: only then may agentinit move itself.
+func openCgroupBase(init bool, report func(string)) (*cgroupBase, error) {
 	mount, err := cgroupMount()
 	if err != nil {
 		return nil, err
@@ -33,7 +40,7 @@ func openCgroupBase() (*cgroupBase, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Random: boxes that share a hierarchy may all be pid 1.
+	// The name is random, because two boxes that share a hierarchy can both be pid 1.
 	token, err := newToken()
 	if err != nil {
 		return nil, err
@@ -43,16 +50,136 @@ func openCgroupBase() (*cgroupBase, error) {
 	if err := os.Mkdir(b.dir, 0o755); err != nil {
 		return nil, err
 	}
-	// The kill file came with Linux 5.14; without it a cgroup gains us little.
+	// Linux 5.14 added cgroup.kill. Without that file, a cgroup gives almost no advantage.
 	if _, err := os.Stat(path.Join(b.dir, "cgroup.kill")); err != nil {
 		os.Remove(b.dir)
 		return nil, err
 	}
+	if err := b.bound(path.Join(mount, own), init); err != nil {
+		report("programs have no limits of their cgroups: " + err.Error())
+	}
 	return b, nil
 }
 
-// cgroupMount finds the hierarchy where every engine and init mounts it: alone, or
-// beside those of version 1.
+// SelfCgroup is a cgroup below the cgroup of the box. PID 1 moves itself there if the kernel
+// demands it; see bound.
+const SelfCgroup = "agentinit.self"
+
+// The programs of a box together may not use the whole of the box's limits. This much is left for
+// agentinit: threads, because the Go runtime ends the process if it cannot get one, and
+// memory, so that the kernel kills a program before agentinit is short of memory.
+const (
+	pidsReserve   = 100
+	memoryReserve = 32 << 20
+)
+
+// controllers are those that limit processes and memory.
+var controllers = []string{"pids", "memory"}
+
+// bound enables the controllers for the programs, and limits all programs together to the limits
+// of the box without the reserve. own is the directory of the box's cgroup.
+//
+// A cgroup that contains processes cannot enable controllers for the cgroups below, unless it is the
+// root of the hierarchy (cgroups(7), "no internal processes"). Therefore agentinit moves itself
+// into SelfCgroup. If the cgroup contains other processes too, agentinit stays and
+// enables no controller, because those processes do not belong to it.
+func (b *cgroupBase) bound(own string, init bool) error {
+	there, enabled := wordsOf(path.Join(own, "cgroup.controllers")), wordsOf(path.Join(own, "cgroup.subtree_control"))
+	var enable, missing []string
+	for _, c := range controllers {
+		if there[c] {
+			enable = append(enable, "+"+c)
+			if !enabled[c] {
+				missing = append(missing, "+"+c)
+			}
+		}
+	}
+	if len(enable) == 0 {
+		return errors.New("its cgroup has neither the controller pids nor memory")
+	}
+	if len(missing) > 0 {
+		if err := handOn(own, strings.Join(missing, " "), init); err != nil {
+			return err
+		}
+	}
+	if err := writeCgroup(b.dir, "cgroup.subtree_control", strings.Join(enable, " ")); err != nil {
+		return err
+	}
+	b.counts = wordsOf(path.Join(b.dir, "cgroup.subtree_control"))
+	return b.divide(own)
+}
+
+// divide limits all programs together, and sets the share of one program.
+func (b *cgroupBase) divide(own string) error {
+	if most := limitOf(own, "pids.max"); b.counts["pids"] && most > 2*pidsReserve {
+		if err := writeCgroup(b.dir, "pids.max", strconv.FormatUint(most-pidsReserve, 10)); err != nil {
+			return err
+		}
+		b.share = (most - pidsReserve) / 4 * 3
+	}
+	if most := limitOf(own, "memory.max"); b.counts["memory"] && most > 0 {
+		return writeCgroup(b.dir, "memory.max", strconv.FormatUint(most-min(memoryReserve, most/8), 10))
+	}
+	return nil
+}
+
+// handOn enables controllers for the cgroups below own.
+func handOn(own, enable string, init bool) error {
+	// Only the root of the hierarchy has no type. The rule does not apply to it.
+	if _, err := os.Stat(path.Join(own, "cgroup.type")); errors.Is(err, os.ErrNotExist) {
+		return writeCgroup(own, "cgroup.subtree_control", enable)
+	}
+	if !init {
+		return errors.New("agentinit is not PID 1 and stays in the cgroup in which it is")
+	}
+	self := path.Join(own, SelfCgroup)
+	if err := os.Mkdir(self, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	err := writeCgroup(self, "cgroup.procs", "0") // the writer
+	if err == nil && len(wordsOf(path.Join(own, "cgroup.procs"))) > 0 {
+		// The kernel would still enable pids alone, but then no process could be
+		// started in a cgroup below (cgroups(7), "threaded").
+		err = errors.New("there are other processes in its cgroup")
+	}
+	if err == nil {
+		err = writeCgroup(own, "cgroup.subtree_control", enable)
+	}
+	if err != nil {
+		return errors.Join(err, writeCgroup(own, "cgroup.procs", "0"), os.Remove(self))
+	}
+	return nil
+}
+
+func writeCgroup(dir, file, text string) error {
+	return os.WriteFile(path.Join(dir, file), []byte(text), 0o600) // the kernel has made the file
+}
+
+// wordsOf returns the words of a file. A file that cannot be read has none.
+func wordsOf(file string) map[string]bool {
+	text, err := os.ReadFile(file)
+	words := map[string]bool{}
+	for _, w := range strings.Fields(string(text)) {
+		words[w] = err == nil
+	}
+	return words
+}
+
+// limitOf reads a limit; 0 means that there is none.
+func limitOf(dir, file string) uint64 {
+	text, err := os.ReadFile(path.Join(dir, file))
+	if err != nil {
+		return 0 // the root of the hierarchy has no limits
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0 // "max"
+	}
+	return n
+}
+
+// cgroupMount finds the hierarchy where every engine and init system mounts it: on /sys/fs/cgroup,
+// or in a directory of it if version 1 is mounted too.
 func cgroupMount() (string, error) {
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		var fs unix.Statfs_t
@@ -74,10 +201,10 @@ func cgroupOf(pid string) (string, error) {
 			return strings.TrimSpace(path), nil
 		}
 	}
-	return "", errors.New("in no cgroup v2")
+	return "", errors.New("this process is in no cgroup v2")
 }
 
-// idOf returns the id of the started process in whose cgroup a process is, or 0.
+// idOf returns the id of the started process whose cgroup contains the process pid, or 0.
 func (b *cgroupBase) idOf(pid int) uint64 {
 	if b == nil {
 		return 0
@@ -98,8 +225,8 @@ func (b *cgroupBase) idOf(pid int) uint64 {
 	return id
 }
 
-// create makes the cgroup of one process; nil when it cannot, which costs only
-// the extra certainty.
+// create makes the cgroup of one process. It returns nil if it cannot: the program then starts
+// without a cgroup.
 func (b *cgroupBase) create(id uint64) *cgroup {
 	if b == nil {
 		return nil
@@ -108,17 +235,61 @@ func (b *cgroupBase) create(id uint64) *cgroup {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil
 	}
+	if b.share > 0 {
+		if err := writeCgroup(dir, "pids.max", strconv.FormatUint(b.share, 10)); err != nil {
+			os.Remove(dir)
+			return nil
+		}
+	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		os.Remove(dir)
 		return nil
 	}
-	return &cgroup{dir: dir, open: fd}
+	return &cgroup{base: b, dir: dir, open: fd}
+}
+
+// limit writes the limits pids and memory to the cgroup, and returns the others, which are for
+// setrlimit(2). Without a cgroup, or without the controller, pids becomes nproc, which
+// counts the processes of the user, and memory becomes data, which counts for each process.
+func (c *cgroup) limit(asked map[string]Rlimit) (map[string]Rlimit, error) {
+	rest := maps.Clone(asked)
+	for name, instead := range map[string]string{"pids": "nproc", "memory": "data"} {
+		l, ok := asked[name]
+		if !ok {
+			continue
+		}
+		delete(rest, name)
+		if c != nil && c.base.counts[name] {
+			if err := c.set(name, l); err != nil {
+				return nil, &StartError{Op: "limit " + name, Err: err}
+			}
+		} else if _, ok := asked[instead]; !ok {
+			rest[instead] = l
+		}
+	}
+	return rest, nil
+}
+
+// set writes one limit. Above the soft limit of memory the kernel reclaims memory.
+func (c *cgroup) set(name string, l Rlimit) error {
+	text := func(n uint64) string {
+		if n == unix.RLIM_INFINITY {
+			return "max"
+		}
+		return strconv.FormatUint(n, 10)
+	}
+	if name == "memory" && l.Soft < l.Hard {
+		if err := writeCgroup(c.dir, "memory.high", text(l.Soft)); err != nil {
+			return err
+		}
+	}
+	return writeCgroup(c.dir, name+".max", text(l.Hard))
 }
 
 func (b *cgroupBase) close() {
 	if b != nil {
-		os.Remove(b.dir) // fails while a program of ours lives on, rightly
+		os.Remove(b.dir) // fails while a program is still alive, as it should
 	}
 }
 
@@ -129,7 +300,7 @@ func (c *cgroup) fd() (int, bool) {
 	return c.open, true
 }
 
-// started gives up the descriptor: the fork was all it was for.
+// started closes the descriptor, which only the fork needed.
 func (c *cgroup) started() {
 	if c != nil && c.open >= 0 {
 		unix.Close(c.open)
@@ -137,15 +308,15 @@ func (c *cgroup) started() {
 	}
 }
 
-// kill has the kernel kill all members, forking ones included. Refusal leaves
-// the usual way, which comes next anyway.
+// kill asks the kernel to kill all members, even those that fork meanwhile. An error is ignored,
+// because the caller then kills each member itself.
 func (c *cgroup) kill() {
 	if c != nil {
-		_ = os.WriteFile(path.Join(c.dir, "cgroup.kill"), []byte("1"), 0)
+		_ = writeCgroup(c.dir, "cgroup.kill", "1")
 	}
 }
 
-// remove works only once the cgroup is empty; a leaked member keeps it.
+// remove succeeds only if the cgroup is empty. A leaked member keeps the cgroup.
 func (c *cgroup) remove() {
 	if c != nil {
 		os.Remove(c.dir)

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnvTag is the environment variable that marks every process started here and,
-// by inheritance, its descendants. Its value is "ID.TOKEN", after "/" when the
-// Owner itself runs below another one. The token is random for each start, so a
-// process cannot pass for a member of a tree whose environment it cannot read.
+// EnvTag is the environment variable that marks every process that the Owner starts. Descendants
+// inherit it. Its value is "ID.TOKEN". If the Owner itself runs below another Owner, the other's
+// tag and "/" come first. The token is random for each start: a process that cannot read the
+// environment of a tree cannot pretend to be a member of it.
 const EnvTag = "AGENTINIT_RUN"
 
 // Scope says how far a signal or a kill reaches.
@@ -23,7 +23,7 @@ type Scope int
 
 // The scopes.
 const (
-	ScopeTree    Scope = iota // every descendant, wherever it went
+	ScopeTree    Scope = iota // every descendant, even in another session or group
 	ScopeGroup                // the process group that the process leads
 	ScopeProcess              // the process alone
 )
@@ -41,11 +41,11 @@ func (s Scope) String() string {
 	return fmt.Sprintf("Scope(%d)", int(s))
 }
 
-// Credential is who a process runs as; nothing is looked up.
+// Credential is the user and the groups of a process, as numbers: no name is looked up.
 type Credential struct {
 	UID, GID uint32
-	// Groups are the supplementary groups, exactly these. When the ids are our
-	// own already and Groups is nil, ours stay.
+	// Groups are the supplementary groups, exactly these. If the ids are those of agentinit and
+	// Groups is nil, the process keeps agentinit's groups.
 	Groups []uint32
 }
 
@@ -54,48 +54,49 @@ type Rlimit struct{ Soft, Hard uint64 }
 
 // Command is what to start and how. Only Path is required.
 type Command struct {
-	// Path is the program. Without a slash it is searched in PATH of Env, with
-	// one it is taken relative to Dir.
+	// Path is the program. A path without a slash is searched in PATH of Env. A path with a slash
+	// is relative to Dir.
 	Path string
 	// Args are all arguments, Args[0] included; nil means Path alone.
 	Args []string
-	// Env is the whole environment; the tag is added.
+	// Env is the whole environment; Start adds EnvTag to it.
 	Env []string
-	Dir string // "" stays where we are
-	// EnterFirst enters Dir before the change of the user, who may then work there even
-	// though a directory above it is closed to him.
+	Dir string // "" keeps agentinit's directory
+	// EnterFirst enters Dir before the change of the user. The user can then work there even if he
+	// has no right to a directory above it.
 	EnterFirst bool
-	// Files become descriptors 0, 1, 2, 3…; nil entries and the missing ones of
-	// the first three are /dev/null. The caller keeps and closes them.
+	// Files become descriptors 0, 1, 2, 3 and so on. A nil entry becomes /dev/null, and so do
+	// missing entries among the first three. The caller keeps the files and closes them.
 	Files []*os.File
 	// StdinPipe makes descriptor 0 a pipe; Process.Stdin is its other end.
 	StdinPipe bool
-	// TTY makes 0, 1 and 2, where Files has nil, a new pseudo-terminal that
-	// controls the new session; Process.TTY is its master.
+	// TTY makes a new pseudo-terminal the controlling terminal of the new session. Of the
+	// descriptors 0, 1 and 2, those without an entry in Files become this terminal. Process.TTY is
+	// its master.
 	TTY bool
-	// Foreground starts a process group in our session, not a session of its
-	// own, and makes it the foreground group of the terminal on our descriptor
-	// TTYFD. It excludes TTY.
+	// Foreground starts a process group in agentinit's session instead of a new session. The group
+	// becomes the foreground group of the terminal on agentinit's descriptor TTYFD. Foreground
+	// excludes TTY.
 	Foreground bool
 	TTYFD      int
-	// SameSession starts a process group in our session, without a terminal.
+	// SameSession starts a process group in agentinit's session, without a terminal.
 	SameSession bool
 
-	// Refused is told each system call that the guard or the sandbox refuses to the process
-	// or its descendants, where the kernel can tell. It must neither block nor call the Owner.
+	// Refused is called for each system call that the guard or the sandbox refuses to the process
+	// or its descendants, if the kernel can report it. It must neither block nor call the Owner.
 	Refused    func(Refusal)
-	Guard      Guard       // what of us it must not touch
-	Sandbox    *Sandbox    // what it may reach; nil is everything
-	Credential *Credential // nil stays who we are
-	Scope      Scope       // what Kill empties and Emptied speaks of
+	Guard      Guard       // which actions against agentinit are refused
+	Sandbox    *Sandbox    // what the program may reach; nil means everything
+	Credential *Credential // nil keeps agentinit's user and groups
+	Scope      Scope       // which processes Kill ends and Emptied waits for
 
 	Umask       *int              // nil inherits; 0 to 0777
-	Rlimits     map[string]Rlimit // by name: see RlimitNames
+	Rlimits     map[string]Rlimit // by name: those of rlimits, and pids and memory, which a cgroup holds if it can
 	Nice        *int              // -20 to 19
 	IONice      string            // "idle", "best-effort[:0-7]", "realtime[:0-7]"
 	OOMScoreAdj *int              // -1000 to 1000
 	CPUs        []int             // allowed processors
-	NoNewPrivs  bool              // prctl(2) PR_SET_NO_NEW_PRIVS
+	NoNewPrivs  bool              // PR_SET_NO_NEW_PRIVS of prctl(2)
 }
 
 // Process is a started process.
@@ -130,7 +131,7 @@ func ParseIONice(s string) (int, error) {
 		var err error
 		prio, err = strconv.Atoi(level)
 		if err != nil || prio < 0 || prio > 7 || n == 3 {
-			return 0, fmt.Errorf("ionice %q: the level is a number from 0 to 7, and idle has none", s)
+			return 0, fmt.Errorf("ionice %q: the level must be a number from 0 to 7, and idle takes no level", s)
 		}
 	}
 	return n<<13 | prio, nil
@@ -178,16 +179,16 @@ func SignalName(sig syscall.Signal) string {
 	return strconv.Itoa(int(sig))
 }
 
-// glibc and musl keep the first two or three real-time signals to themselves;
-// what programs call SIGRTMIN is 34 with glibc (signal(7)).
+// glibc and musl use the first two or three real-time signals themselves. With glibc, a program's
+// SIGRTMIN is 34 (signal(7)).
 const (
 	minRealtime = 34
 	maxSignal   = 64
 )
 
-// newToken is a value that cannot be guessed. It asks the kernel itself: crypto/rand and
-// path/filepath, of all things, are initialised after most of what a box links, and
-// this package would be initialised after them, and with it init mode.
+// newToken returns a value that cannot be guessed. It asks the kernel directly instead of
+// crypto/rand. The runtime initialises crypto/rand and path/filepath late, and this package and
+// init mode would then have to wait for them.
 func newToken() (string, error) {
 	var b [8]byte
 	if _, err := unix.Getrandom(b[:], 0); err != nil {
@@ -196,9 +197,9 @@ func newToken() (string, error) {
 	return hex.EncodeToString(b[:]), nil
 }
 
-// tag is the value of EnvTag for one start, empty without one.
+// tag returns the value of EnvTag for one start, or "" if the Owner does not tag.
 func (o *Owner) tag(id uint64, token string) string {
-	if o.untagged {
+	if o.lone {
 		return ""
 	}
 	t := strconv.FormatUint(id, 10) + "." + token
@@ -208,8 +209,8 @@ func (o *Owner) tag(id uint64, token string) string {
 	return t
 }
 
-// taggedEnv puts the tag first, where a reader of /proc/PID/environ meets it at
-// once, and drops one that the environment has already.
+// taggedEnv puts the tag first, so that a reader of /proc/PID/environ finds it at once. A tag that
+// is already in the environment is removed.
 func taggedEnv(env []string, tag string) []string {
 	if tag == "" {
 		return env

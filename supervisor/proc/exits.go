@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// ExitKind tells the two notices about a started process apart.
+// ExitKind tells the two kinds of notice about a started process apart.
 type ExitKind int
 
 // The kinds of notice.
 const (
-	// Exited: the process itself has ended and was reaped.
+	// Exited: the process itself has ended and was reaped, or the one that is
+	// followed in its place (Follow) has ended.
 	Exited ExitKind = iota
-	// Emptied: nothing is left in its scope, or Kill gave up on Leaked members.
-	// It follows Exited, unless the process itself is what could not be killed.
+	// Emptied: no process is left in its scope, or Kill has given up on Leaked members. It follows
+	// Exited, except if the started process itself cannot be killed.
 	Emptied
 )
 
-// Rusage is what wait4(2) tells about a reaped process and the children that it
-// had waited for.
+// Rusage is what wait4(2) reports about a reaped process and the children that it had waited for.
 type Rusage struct {
 	User, System time.Duration
-	// MaxRSS is the most memory that the largest process had resident, in bytes. Before
-	// its exec a process shares our memory, and the kernel counts that: what is not
-	// clearly more is 0, not known.
+	// MaxRSS is the largest resident size, in bytes, that any single one of these processes had.
+	// Before its exec a process shares agentinit's memory, and the kernel counts that too. So a
+	// value that is not clearly higher than agentinit's own becomes 0, which means unknown.
 	MaxRSS int64
 }
 
@@ -37,7 +37,8 @@ type Exit struct {
 	Status syscall.WaitStatus // Exited: how it ended
 	Rusage Rusage             // Exited: what it used
 	CPU    time.Duration      // Emptied: what all members used
-	ByUs   bool               // Exited: ended by a KILL that the Owner sent
+	ByUs   bool               // Exited: a SIGKILL that the Owner sent ended it
+	Untold bool               // Exited, of a followed process: another process got its status
 	Leaked int                // Emptied: members that could not be killed
 	Left   []int              // Emptied: their pids
 }
@@ -66,9 +67,9 @@ func (e Exit) ShellStatus() int {
 	return e.Code()
 }
 
-// exitQueue carries notices from the reaper to a reader that may be slow. The
-// channel takes what fits at once; the rest waits in memory and is moved over by
-// a goroutine that lives only as long as there is something to move.
+// exitQueue carries notices from the reaper to a reader that may be slow. The channel takes what
+// fits at once. The rest waits in memory; a goroutine moves it to the channel and ends when the
+// memory is empty.
 type exitQueue struct {
 	out  chan Exit
 	stop chan struct{}

@@ -1,18 +1,17 @@
 // Package proc is the only place that starts, signals and waits for processes.
 //
-// A process that calls wait4(-1), as PID 1 must, steals exit statuses from
-// anybody else in the same process who waits. So there is one Owner: it forks,
-// keeps the table of what it forked, sends the signals and reaps, and all of
-// that under one mutex. From this follows what callers may rely on:
+// A process that calls wait4(-1), as PID 1 must, takes exit statuses away from any other part of
+// the process that waits. So there is one Owner. It forks, keeps the table of its processes, sends
+// the signals and reaps, all under one mutex. Callers can therefore rely on this:
 //
 //   - no exit status is lost or given to the wrong process;
-//   - no signal reaches a reused pid: a pid is free only after the Owner has
-//     reaped it, and it forgets the pid in the same critical section;
-//   - everything that descends from a started process can be found again, even
-//     after it made a session of its own and lost its parent (see tree.go).
+//   - no signal reaches a reused pid: a pid becomes free when the Owner reaps it, and the Owner
+//     forgets the pid in the same critical section;
+//   - every descendant of a started process can be found again, even after it made a session of
+//     its own and lost its parent (see tree.go).
 //
-// The package must never decide anything: no restart, no time-out of a program,
-// no log. It imports nothing else of this module.
+// The package must not decide anything: it restarts no program, has no time-out for programs and
+// writes no log. It imports nothing else of this module.
 package proc
 
 import (
@@ -29,79 +28,78 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoProcess says that an id names nothing that is left to signal.
+// ErrNoProcess says that no process is left under an id.
 var ErrNoProcess = errors.New("no such process")
 
 // ErrClosed says that the Owner was closed.
 var ErrClosed = errors.New("process owner is closed")
 
-// Options say how an Owner behaves. The zero value is what a box uses.
+// Options say how an Owner behaves. Every field may be left zero.
 type Options struct {
-	// KillTimeout is how long Kill tries to empty a tree before it reports what
-	// is left as leaked. 0 means 5 s.
+	// KillTimeout is how long Kill tries to empty a tree before it reports the remaining processes
+	// as leaked. 0 means 5 s.
 	KillTimeout time.Duration
-	// Cgroups asks for one cgroup v2 per started process where the hierarchy is
-	// writable. Membership is then known to the kernel, and a kill cannot be
-	// outrun. Elsewhere the Owner does without, and Report says so.
+	// Cgroups asks for one cgroup v2 for each started process, if the hierarchy is writable. The
+	// kernel then knows the members, and no member can escape a kill by forking. If the hierarchy
+	// is not writable, the Owner works without cgroups, and Report is told.
 	Cgroups bool
-	// Untagged leaves EnvTag out of environments, for an Owner whose processes must
-	// not see that it is there. Descendants that escape their session are then not
-	// found.
-	Untagged bool
-	// LowerOOMScore makes us the last that the OOM killer takes, where the kernel lets us; programs
-	// keep the score that we were started with, or get a higher one.
+	// Lone is for an Owner that starts one process, which must not see that the Owner is there
+	// (init mode). EnvTag stays out of the environment, and nothing is prepared for more processes.
+	// A descendant that leaves its session can then no longer be found.
+	Lone bool
+	// LowerOOMScore makes agentinit the last process that the OOM killer kills, if the kernel
+	// allows it. Programs keep the score that agentinit was started with, or get a higher one.
 	LowerOOMScore bool
-	// ScoreRaised makes the Owner watch its own OOM score and restore it. It is told when
-	// somebody has raised the score, from any goroutine, and again at most once a minute; it
-	// must not block.
+	// ScoreRaised makes the Owner watch its own OOM score and restore it. The function is called
+	// from any goroutine when another process has raised the score, and at most once a minute after
+	// that. It must not block.
 	ScoreRaised func(ScoreRaised)
-	// Report receives, at most once each and from any goroutine, what the kernel or
-	// the sandbox refused. nil discards it.
+	// Report is told what the kernel or the sandbox refused: each message at most once, from any
+	// goroutine. nil discards the messages.
 	Report func(message string)
 }
 
 // Stats counts what an Owner has done since New.
 type Stats struct {
-	Started uint64 // processes started, one-shots of Run included
+	Started uint64 // processes started, including those of Run
 	Failed  uint64 // starts that returned an error
 	Exited  uint64 // started processes reaped
 	Orphans uint64 // adopted processes reaped
-	Leaked  uint64 // members given up on by Kill
-	Scores  uint64 // times that our OOM score was raised and restored
+	Leaked  uint64 // members that Kill gave up on
+	Scores  uint64 // times that agentinit's OOM score was raised and restored
 	Live    int    // started processes that have not ended
-	Adopted int    // adopted processes seen alive at the last look
+	Adopted int    // adopted processes alive when they were last listed
 }
 
-// Owner starts, signals and reaps. There must be at most one per process, and
-// nobody else in the process may start or wait for children. All methods may be
-// called from several goroutines.
+// Owner starts, signals and reaps. There must be at most one in a process, and no other code in the
+// process may start or wait for children. All methods may be called from several goroutines.
 type Owner struct {
 	killTimeout    time.Duration
 	execPatience   time.Duration
 	tracerPatience time.Duration
 	deaths         deaths
-	descriptors    uint64 // how many a start leaves to us
-	isInit         bool   // we are PID 1 of a namespace
-	selfPID        int    // our pid, as /proc names it
-	tagPrefix      string // our own tag when we run below another Owner
-	untagged       bool
-	ignored        uint64 // mask of the signals that were ignored when we were started
+	descriptors    uint64 // how many descriptors a start leaves free
+	isInit         bool   // agentinit is PID 1 of a namespace
+	selfPID        int    // agentinit's pid, as /proc names it
+	tagPrefix      string // agentinit's own tag, if it runs below another Owner
+	lone           bool
+	ignored        uint64 // mask of the signals that were ignored when agentinit was started
 	oomInChild     bool   // a new process may set its OOM score before its exec
 	suidDumpable   bool   // a change of the user makes memory dumpable (proc(5))
 	guard          *guard
-	score          *scoreKeeper // nil: it is not configured, or the kernel refuses it
+	score          *scoreKeeper // nil if it is not configured or the kernel refuses it
 	landlockABI    int
 	lastCap        int // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP.
 	noClone3, noCgroupClone atomic.Bool
-	hung                    atomic.Int32 // starts that were given up and still hang in the kernel
-	noListener              atomic.Bool  // the kernel refused a listener, and we have said so
+	hung                    atomic.Int32 // starts that were given up but still hang in the kernel
+	noListener              atomic.Bool  // the kernel refused a listener, and Report was told
 	refusalsOnce            sync.Once
-	mute                    sync.Once                // said that a filter keeps its listener from us
-	refused                 atomic.Pointer[refusals] // nil until it is needed, and where the kernel refuses it
+	mute                    sync.Once                // Report was told that another filter prevents a listener
+	refused                 atomic.Pointer[refusals] // nil until the first use, and if the kernel refuses it
 	null                    *os.File
-	ownPipes                []uint64           // inodes of our own standard streams that are pipes or sockets
-	cgroups                 func() *cgroupBase // waits for it; its result may be nil
+	ownPipes                []uint64           // inodes of agentinit's own standard streams that are pipes or sockets
+	cgroups                 func() *cgroupBase // returns when the directory was made; nil if that failed
 	report                  func(message string)
 
 	exits   *exitQueue
@@ -118,47 +116,48 @@ type Owner struct {
 	lastID       uint64
 	byID         map[uint64]*process // until emptied
 	byPID        map[int]*process    // until reaped
-	bySID        map[int]*process    // until emptied; the session a process leads
-	byPipe       map[uint64]*process // until emptied; inode of a pipe that only it was given
-	adopted      map[int]*adoptee    // children of ours that we did not start, until reaped
-	fresh        []int               // adoptees that have not been attributed yet
-	pending      int                 // adoptees not yet attributed, fresh ones included
+	bySID        map[int]*process    // until emptied; by the session that a process leads
+	byPipe       map[uint64]*process // until emptied; by the inode of a pipe that only this process was given
+	mains        map[int]*process    // by the pid of the process that is followed, see Follow
+	adopted      map[int]*adoptee    // children that the Owner did not start, until reaped
+	fresh        []int               // adoptees whose program is not known yet
+	pending      int                 // as fresh, plus those that are being attributed now
 	marks        marks
-	lingering    map[*process]bool  // whose leader is gone and whose tree is not
+	lingering    map[*process]bool  // processes whose leader has ended and whose tree is not empty
 	seen         map[int]seenTask   // members met during kills, until their tree is empty
-	forks        int                // starts between fork and registration
-	forking      chan struct{}      // closed when they are registered; nil without any
-	parked       map[int]parkedExit // exits reaped while forks were in flight
+	forks        int                // starts that have forked but are not registered yet
+	forking      chan struct{}      // closed when these starts are registered; nil if there are none
+	parked       map[int]parkedExit // exits reaped while such starts were under way
 	parkedAt     []int              // pids of parked in the order they came
-	reaping      bool               // a batch is under way
-	reapedNow    []notice           // of that batch
-	dirty        []*process         // to be looked at by settle
-	emptyCgroups []*cgroup          // to be removed by the sweeper
-	childers     []chan struct{}    // closed when we have no child left
+	reaping      bool               // a batch of reaping is under way
+	reapedNow    []notice           // the notices of that batch
+	dirty        []*process         // processes that settle has to check
+	emptyCgroups []*cgroup          // the sweeper removes these
+	childers     []chan struct{}    // closed when agentinit has no child left
 	children     childrenLists
-	lookedAt     time.Time     // when the latest look for adoptees began
+	lookedAt     time.Time     // when the last listing of adoptees began
 	lookTook     time.Duration // and how long it took
 	departed     departures
 	stats        Stats
 }
 
-// process is one started process and all that descends from it.
+// process is one started process with all its descendants.
 type process struct {
 	id      uint64
 	pid     int
 	token   string // secret part of the environment tag
 	scope   Scope
-	uid     *uint32 // nil: our own
+	uid     *uint32 // nil: agentinit's own
 	started time.Time
 	deliver func(Exit)
-	emptied chan struct{} // closed when the last member is gone or given up on
+	emptied chan struct{} // closed when the last member has ended or Kill gave up on it
 	wake    chan struct{} // tells the killer that members were found
 
-	// The rest is guarded by Owner.mu.
-	reaped   bool   // the leader is gone and its pid may be another's
+	// Owner.mu guards the fields below.
+	reaped   bool   // the leader was reaped; its pid may now belong to another process
 	silent   bool   // a start that failed after the fork: its end is not reported
-	starting bool   // Start has not been answered
-	held     []Exit // notices of a start that has not been answered
+	starting bool   // Start has not returned yet
+	held     []Exit // notices of a start that has not returned yet
 	sentKill bool
 	killing  bool
 	gone     bool // Emptied was delivered
@@ -167,17 +166,17 @@ type process struct {
 	mark     int  // slot of Owner.marks, or -1
 	guarded  bool // the mark is a limit
 	grouped  bool // the mark is a group
-	pidfd    int  // in Owner.deaths; 0: none
+	pidfd    int  // Owner.deaths watches this descriptor; 0 means none
+	main     *followed
 	cgroup   *cgroup
-	spent    Rusage // of members we reaped
+	spent    Rusage // of the members that agentinit reaped
 	peakCPU  time.Duration
 }
 
-// New makes the calling process ready to own others: it becomes a child
-// subreaper unless it is PID 1, closes its memory and environment to other
-// processes of the same uid (prctl(2), PR_SET_DUMPABLE), keeps descriptors it
-// inherited from leaking into programs, and begins to reap. What the kernel
-// refuses is reported and otherwise done without.
+// New makes the calling process ready to own others. It becomes a child subreaper unless it is PID
+// 1. It closes its memory and environment to other processes of the same uid (PR_SET_DUMPABLE,
+// prctl(2)). It keeps descriptors that it inherited from programs, and begins to reap. If the
+// kernel refuses one of these steps, New reports that and goes on.
 func New(opts Options) (*Owner, error) {
 	report := opts.Report
 	if report == nil {
@@ -191,7 +190,7 @@ func New(opts Options) (*Owner, error) {
 		report:         report,
 		selfPID:        os.Getpid(),
 		tagPrefix:      os.Getenv(EnvTag),
-		untagged:       opts.Untagged,
+		lone:           opts.Lone,
 		exits:          newExitQueue(),
 		sigchld:        make(chan os.Signal, 1),
 		sweepC:         make(chan struct{}, 1),
@@ -200,6 +199,7 @@ func New(opts Options) (*Owner, error) {
 		byPID:          map[int]*process{},
 		bySID:          map[int]*process{},
 		byPipe:         map[uint64]*process{},
+		mains:          map[int]*process{},
 		adopted:        map[int]*adoptee{},
 		seen:           map[int]seenTask{},
 		lingering:      map[*process]bool{},
@@ -219,14 +219,14 @@ func New(opts Options) (*Owner, error) {
 	}
 	o.isInit = o.selfPID == 1
 	o.adoptOrphans(report)
-	if opts.ScoreRaised != nil { // before our files become root's
+	if opts.ScoreRaised != nil { // while agentinit's files in /proc still belong to its user
 		if o.score, err = newScoreKeeper(opts.ScoreRaised); err != nil {
 			report("own OOM score is not watched: " + err.Error())
 		}
 	}
 	o.hardenSelf(report)
 	o.lookAtSelf(report)
-	if opts.LowerOOMScore && o.oomInChild { // else programs could not be given another
+	if opts.LowerOOMScore && o.oomInChild { // otherwise programs could not be given another score
 		o.guard.lower()
 	}
 	o.watchScore(report)
@@ -237,19 +237,21 @@ func New(opts Options) (*Owner, error) {
 		report("cannot list own children quickly, walking /proc instead: " + err.Error())
 		o.children.absent = true
 	}
-	o.cgroups = cgroupsWanted(opts.Cgroups, report)
-	go o.cgroups() // beside what else a box makes before its first program
-	// Before the first look, so that no SIGCHLD falls between.
+	o.cgroups = cgroupsWanted(opts.Cgroups, o.isInit, report)
+	go o.cgroups() // in parallel with the rest of the boot
+	// Before the first listing of children, so that no SIGCHLD is missed.
 	signal.Notify(o.sigchld, syscall.SIGCHLD)
-	o.loops.Go(growDescriptorTable)
+	if !o.lone {
+		o.loops.Go(growDescriptorTable)
+	}
 	o.loops.Add(2)
 	go o.reapLoop()
 	go o.sweepLoop()
 	return o, nil
 }
 
-// nullDevice is what programs have where they are given no file. A small image may
-// have no /dev at all: then it is a pipe without a writer, which reads as empty.
+// nullDevice returns the file that programs get where they are given none. A small image may have
+// no /dev: then the file is a pipe without a writer, which reads as empty.
 func nullDevice(report func(string)) (*os.File, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err == nil {
@@ -260,16 +262,16 @@ func nullDevice(report func(string)) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the file that programs read from: %w", err)
 	}
-	_ = w.Close() // nothing was written
+	_ = w.Close() // no data was written
 	return r, nil
 }
 
-func cgroupsWanted(wanted bool, report func(string)) func() *cgroupBase {
+func cgroupsWanted(wanted, init bool, report func(string)) func() *cgroupBase {
 	return sync.OnceValue(func() *cgroupBase {
 		if !wanted {
 			return nil
 		}
-		base, err := openCgroupBase()
+		base, err := openCgroupBase(init, report)
 		if err != nil {
 			report("no cgroup per program: " + err.Error())
 		}
@@ -290,14 +292,14 @@ func (o *Owner) adoptOrphans(report func(string)) {
 
 func (o *Owner) hardenSelf(report func(string)) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		report(fmt.Sprintf("the kernel refuses PR_SET_DUMPABLE (%v): processes of the same uid can read our memory", err))
+		report(fmt.Sprintf("the kernel refuses PR_SET_DUMPABLE (%v): processes of the same uid can read agentinit's memory", err))
 	}
 	if err := closeOnExecFrom(3); err != nil {
 		report(fmt.Sprintf("cannot mark inherited descriptors close-on-exec (%v): programs may see them", err))
 	}
 }
 
-// watchScore begins to keep our OOM score where it is now.
+// watchScore begins to keep agentinit's OOM score at its present value.
 func (o *Owner) watchScore(report func(string)) {
 	if o.score == nil {
 		return
@@ -311,8 +313,8 @@ func (o *Owner) watchScore(report func(string)) {
 	}
 }
 
-// Close stops reaping and releases what New took. Processes are left alone.
-// It is for tests and for the very end of a box.
+// Close stops reaping and releases what New took. Processes keep running. It is for tests and for
+// the very end of a box.
 func (o *Owner) Close() error {
 	o.mu.Lock()
 	if o.closed {
@@ -324,11 +326,14 @@ func (o *Owner) Close() error {
 	for _, p := range o.byPID {
 		o.forgetDeath(p)
 	}
+	for _, p := range o.mains {
+		o.unfollow(p)
+	}
 	o.mu.Unlock()
 	signal.Stop(o.sigchld)
 	o.score.stop()
 	o.deaths.ep.close()
-	o.refusalsOnce.Do(func() {}) // none is made from here on
+	o.refusalsOnce.Do(func() {}) // no refusals are made from here on
 	refused := o.refused.Load()
 	refused.stop()
 	o.loops.Wait()
@@ -342,8 +347,8 @@ func (o *Owner) Close() error {
 	return o.null.Close()
 }
 
-// Exits is the stream of what ended. It never blocks the reaper: what is not
-// received is queued in memory. It is never closed before Close.
+// Exits is the stream of notices. It never blocks the reaper: notices that are not received yet are
+// queued in memory. It is not closed before Close.
 func (o *Owner) Exits() <-chan Exit { return o.exits.out }
 
 // IsInit tells whether the Owner is PID 1 of its namespace.
@@ -358,10 +363,10 @@ func (o *Owner) Stats() Stats {
 	return s
 }
 
-// growDescriptorTable makes room for the descriptors of some thousand programs. The
-// kernel doubles the table when it is full, and in a process with threads each time
-// waits for an RCU grace period, 5 to 24 ms (fs/file.c, expand_fdtable). A lower limit of open
-// files refuses it, and then the table stays small anyway.
+// growDescriptorTable makes room for the descriptors of some thousand programs. The kernel doubles
+// the table when it is full. In a process with threads, each doubling waits 5 to 24 ms for an RCU
+// grace period (fs/file.c, expand_fdtable). If the limit of open files is lower, the call fails,
+// but then the table stays small anyway.
 func growDescriptorTable() {
 	const tableEnd = 4095
 	if fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, tableEnd); err == nil {
@@ -369,16 +374,16 @@ func growDescriptorTable() {
 	}
 }
 
-// lookAtSelf finds out what new processes must be given differently from what they
-// inherit. A signal that was ignored when we were started (nohup, a careless
-// runtime) would stay ignored in every program.
+// lookAtSelf finds out what a new process must not inherit from agentinit. For example, a signal
+// that was ignored when agentinit was started (nohup, a careless runtime) would stay ignored in
+// every program.
 func (o *Owner) lookAtSelf(report func(string)) {
 	st, err := readSelfSignals()
 	if err != nil {
 		report("cannot read own signal state: " + err.Error())
 	}
 	o.ignored = st.ignored
-	// Undumpable, our files in /proc belong to root.
+	// An undumpable process's files in /proc belong to root.
 	fd, err := openFlags("/proc/self/oom_score_adj", unix.O_WRONLY)
 	if err == nil {
 		unix.Close(fd)

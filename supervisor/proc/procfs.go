@@ -14,32 +14,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statInfo is what proc(5) tells in /proc/PID/stat and is of use here.
+// statInfo holds the fields of /proc/PID/stat (proc(5)) that this package needs.
 type statInfo struct {
 	pid, ppid, pgrp, sid int
 	state                byte
 	utime, stime         uint64 // clock ticks, see ticksPerSecond
 	cutime, cstime       uint64
 	threads              int
-	start                uint64 // ticks after boot; with the pid it names a process for good
+	start                uint64 // ticks after boot; no other process ever has the same pid and start
 	rssPages             int64
-	noEnviron            bool // its environment is there and empty
+	noEnviron            bool // its environment exists and is empty
 }
 
-// envStart and envEnd are the fields that say where the environment lies (since
-// Linux 3.5), 0 before there is one.
+// envStart and envEnd are the fields with the addresses of the environment (since Linux 3.5). They
+// are 0 as long as the process has no environment.
 const envStart, envEnd = 50, 51
 
 // ticksPerSecond is USER_HZ, which is 100 on every Linux architecture that Go
 // supports.
 const ticksPerSecond = 100
 
-// dead is not just state Z: a process whose first thread has ended shows that
-// too, while its other threads run on.
+// dead does not look at state Z alone. A process whose first thread has ended is in that state too,
+// although its other threads still run.
 func (s *statInfo) dead() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
 
-// readStat never sleeps on the process it reads about: the kernel takes no lock
-// of its memory for this file.
+// readStat never waits for the process that it reads about: for this file the kernel takes no lock
+// of the process's memory.
 func readStat(pid int) (statInfo, error) {
 	var buf [1024]byte
 	n, err := readProc("/proc/"+strconv.Itoa(pid)+"/stat", buf[:])
@@ -49,12 +49,12 @@ func readStat(pid int) (statInfo, error) {
 	return parseStat(pid, buf[:n])
 }
 
-// parseStat begins after the last ')': the name before it is the process's to
-// choose and may hold blanks, newlines and parentheses.
+// parseStat begins after the last ')'. The process chooses the name before it, which may contain
+// blanks, newlines and parentheses.
 func parseStat(pid int, b []byte) (statInfo, error) {
 	end := bytes.LastIndexByte(b, ')')
 	if end < 0 || end+2 >= len(b) {
-		return statInfo{}, fmt.Errorf("/proc/%d/stat: no name in it", pid)
+		return statInfo{}, fmt.Errorf("/proc/%d/stat: it contains no name", pid)
 	}
 	f := strings.Fields(string(b[end+2:]))
 	if len(f) < 22 {
@@ -63,7 +63,7 @@ func parseStat(pid int, b []byte) (statInfo, error) {
 	num := func(i int) int64 { // fields are counted from 3, "state"
 		n, err := strconv.ParseInt(f[i-3], 10, 64)
 		if err != nil {
-			return 0 // an unsigned one beyond int64: none of those we read
+			return 0 // a value above the range of int64: no field that is used here has one
 		}
 		return n
 	}
@@ -76,8 +76,7 @@ func parseStat(pid int, b []byte) (statInfo, error) {
 	}, nil
 }
 
-// readProc reads a small file in one go, without the poller and the allocations
-// of package os.
+// readProc reads a small file with one read, without the poller and the allocations of package os.
 func readProc(path string, buf []byte) (int, error) {
 	fd, err := openRetry(path)
 	if err != nil {
@@ -109,18 +108,18 @@ func openFlags(path string, flags int) (int, error) {
 	}
 }
 
-// childrenLists are the kernel's lists of our children, one for each thread that
-// has any: orphans come to the first one (kernel/exit.c, find_new_reaper), and who
-// was forked is a child of the thread that forked it. They stay open, being read at
-// every exit. A thread of Go's ends only with a goroutine that is locked to it; as
-// none of ours does that, no list is of a thread that is gone.
+// childrenLists are the kernel's lists of agentinit's children. Each thread that has children has a
+// list. Orphans go to the first thread (kernel/exit.c, find_new_reaper). A forked process is a
+// child of the thread that forked it. The files stay open, because they are read at every exit. No
+// list can belong to an ended thread: a Go thread ends only with a goroutine that is locked to it,
+// and agentinit has no such goroutine.
 type childrenLists struct {
 	absent bool // the kernel has no such lists (CONFIG_PROC_CHILDREN)
 	files  map[int]int
 	buf    []byte
 }
 
-// of makes sure that the children of a thread are listed. Called with Owner.mu held.
+// of makes sure that the children of a thread are listed. The caller holds Owner.mu.
 func (c *childrenLists) of(tid int) error {
 	if _, ok := c.files[tid]; ok || c.absent {
 		return nil
@@ -142,7 +141,7 @@ func (c *childrenLists) close() {
 	}
 }
 
-// list is called with Owner.mu held. ok is false where the lists cannot be read.
+// list returns all children. ok is false if the lists cannot be read. The caller holds Owner.mu.
 func (c *childrenLists) list() (pids []int, ok bool) {
 	if c.absent {
 		return nil, false
@@ -185,18 +184,18 @@ func parsePIDs(b []byte) []int {
 	return pids
 }
 
-// childrenMost is the room that most lists of children fit in.
+// childrenMost is large enough for most lists of children.
 const childrenMost = 512
 
-// childrenOf lists the children of all threads of another process. ok is false
-// where the kernel has no such list (CONFIG_PROC_CHILDREN).
+// childrenOf lists the children of all threads of another process. ok is false if the kernel has no
+// such list (CONFIG_PROC_CHILDREN).
 func childrenOf(st *statInfo) (pids []int, ok bool) {
 	dir := "/proc/" + strconv.Itoa(st.pid) + "/task/"
 	tasks := []string{strconv.Itoa(st.pid)}
 	if st.threads > 1 {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			return nil, true // it has just gone
+			return nil, true // the process has just ended
 		}
 		tasks = tasks[:0]
 		for _, e := range entries {
@@ -223,12 +222,13 @@ func childrenOf(st *statInfo) (pids []int, ok bool) {
 	return pids, true
 }
 
-// childless tells that a process has one thread and no children, as most programs
-// that are stopped: half of what it takes to list it. False where that is not known.
+// childless tells that a process has one thread and no children. Most stopped programs are like
+// that, and this check takes half the time of a listing. It returns false if the answer is not
+// known.
 func childless(pid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task"
 	var st unix.Stat_t
-	// The directory itself, its parent's entry, and one for each thread.
+	// A task directory has a link for itself, one for its parent's entry, and one for each thread.
 	if err := unix.Stat(dir, &st); err != nil || st.Nlink != 3 {
 		return false
 	}
@@ -237,7 +237,7 @@ func childless(pid int) bool {
 	return err == nil && n == 0
 }
 
-// allProcesses reads /proc once: the way without children lists.
+// allProcesses reads all of /proc once. It is used if the kernel has no lists of children.
 func allProcesses() (map[int][]statInfo, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -256,29 +256,28 @@ func allProcesses() (map[int][]statInfo, error) {
 	return byParent, nil
 }
 
-// environLimit bounds how much of an environment is searched for the tag, and
-// environPatience how long. execPause is the time between two looks at a process
-// that is in the middle of an exec.
+// environLimit bounds how many bytes of an environment are searched for the tag, and
+// environPatience for how long. execPause is the time before the next attempt with a process that
+// is in the middle of an exec.
 const (
 	environLimit    = 256 << 10
 	environPatience = time.Second
 	execPause       = 5 * time.Millisecond
 )
 
-// tagAnswer is what the environment of one process said.
+// tagAnswer is what was found in the environment of one process.
 type tagAnswer struct {
 	pid  int
 	tag  string
-	read bool // false: we may not look, or it took too long
-	exec bool // it has no environment yet
+	read bool // false: reading is not allowed, or it took too long
+	exec bool // the process has no environment yet
 }
 
-// readTags reads the value of EnvTag in the initial environments of processes.
-// The kernel locks the memory of a process for this file, and a hostile one could
-// hold that lock, so the reads happen aside, and what has not answered within
-// a second counts as unreadable.
+// readTags reads the value of EnvTag in the initial environments of processes. For this file the
+// kernel locks the memory of a process, and a hostile process could hold that lock. So other
+// goroutines read. A process whose environment cannot be read within a second counts as unreadable.
 func readTags(pids []int) map[int]tagAnswer {
-	// Each process is in at most one of them: nobody is left hanging at a send.
+	// A process is in at most one of the two channels, so no send blocks.
 	answers := make(chan tagAnswer, len(pids))
 	work := make(chan int, len(pids))
 	stop := make(chan struct{})
@@ -343,19 +342,18 @@ func readEnviron(pid int) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, environLimit))
 }
 
-// betweenImages tells none from an empty environment, of a process whose
-// environment read as nothing: execve(2) gives up the old memory, and closes what
-// is close-on-exec, some time before the new memory has its environment. Whoever
-// started the process may take that closing for its success and be gone already,
-// and an escapee asked then would be nobody's for good. One that has got its
-// environment since the reading counts too.
+// betweenImages tells apart a missing environment from an empty one. It is called after an
+// environment was read as empty. execve(2) gives up the old memory, and closes what is
+// close-on-exec, some time before the new memory has its environment. The parent may take that
+// closing for success and end. If this process were then attributed without its tag, its program
+// would never be known. A process that has got its environment since it was read counts too.
 func betweenImages(pid int) bool {
 	st, err := readStat(pid)
 	return err == nil && !st.dead() && !st.noEnviron
 }
 
-// readPipes returns the inodes behind a process's first three descriptors that
-// are pipes or sockets.
+// readPipes returns the inodes of those among a process's first three descriptors that are pipes or
+// sockets.
 func readPipes(pid int) []uint64 {
 	var out []uint64
 	for fd := range 3 {
@@ -374,7 +372,7 @@ func readPipes(pid int) []uint64 {
 	return out
 }
 
-// countFDs counts open descriptors; ok is false when we may not look.
+// countFDs counts the open descriptors of a process; ok is false if that is not allowed.
 func countFDs(pid int) (n int, ok bool) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
 	f, err := os.Open(dir)
@@ -382,7 +380,7 @@ func countFDs(pid int) (n int, ok bool) {
 		return 0, false
 	}
 	defer f.Close()
-	// Since Linux 6.2 the size of the directory is the count.
+	// Since Linux 6.2 the size of the directory is the number of descriptors.
 	if st, err := f.Stat(); err == nil && st.Size() > 0 {
 		return int(st.Size()), true
 	}
@@ -393,8 +391,7 @@ func countFDs(pid int) (n int, ok bool) {
 // ownerUID is the effective uid of a process.
 func ownerUID(pid int) (uint32, bool) {
 	var st unix.Stat_t
-	// The directory of an undumpable process belongs to root; its task list in
-	// status does not lie.
+	// The directory of an undumpable process belongs to root. Its status file shows the true uid.
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err == nil {
 		for line := range strings.Lines(string(b)) {
@@ -443,8 +440,8 @@ func readSelfSignals() (signalState, error) {
 	return st, nil
 }
 
-// closeOnExecFrom marks every descriptor from first on; fallback for kernels
-// before 5.11 is the list in /proc.
+// closeOnExecFrom marks every descriptor from first on. Kernels before 5.11 do not have the system
+// call; there it uses the list in /proc.
 func closeOnExecFrom(first int) error {
 	err := unix.CloseRange(uint(first), ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {

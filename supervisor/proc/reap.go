@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// parkedExit is an exit met by the reaper before it was known whose it is.
+// parkedExit is an exit that was reaped before its process was known.
 type parkedExit struct {
 	status syscall.WaitStatus
 	usage  Rusage
 	at     time.Time
 }
 
-// maxParked bounds what is kept while a fork is in flight. A fork that takes
-// longer than so many exits is one that hangs in exec, and then its child is not
-// among the dead.
+// maxParked bounds how many exits are kept while a fork is under way. If more processes than this
+// end during one fork, that fork hangs in its exec, and so its process is not among the ended ones.
 const maxParked = 16384
 
-// reapBatch is how many children are reaped before the mutex is given to others.
+// reapBatch is how many children are reaped before other goroutines can take the mutex.
 const reapBatch = 64
 
 func (o *Owner) reapLoop() {
@@ -35,9 +34,9 @@ func (o *Owner) reapLoop() {
 	}
 }
 
-// After a look at our children, who ends next waits for four times as long as that
-// took, at most gatherMost, so that a thousand that end together are not a thousand
-// looks at what is left of them. Below gatherLeast it is not worth a timer.
+// Before it reaps again, the reaper waits until four times the duration of the latest listing of
+// children has passed since it, at most gatherMost. So a thousand processes that end together do
+// not cause a thousand listings. A pause below gatherLeast is not worth a timer.
 const (
 	gatherLeast = 100 * time.Microsecond
 	gatherMost  = 2 * time.Millisecond
@@ -52,8 +51,8 @@ func (o *Owner) gather() {
 	}
 }
 
-// drain reaps until nothing is dead. One SIGCHLD may stand for any number of
-// exits, and none is sent for a child that died before we became its parent.
+// drain reaps until no ended child is left. One SIGCHLD may stand for any number of exits. For a
+// child that died before agentinit became its parent, there is no SIGCHLD.
 func (o *Owner) drain() {
 	for more := true; more; {
 		o.mu.Lock()
@@ -73,16 +72,15 @@ func (o *Owner) drain() {
 	}
 }
 
-// notice is one that waits for the end of a batch: a reader that slept would be woken for
-// each of many that end together.
+// notice is delivered at the end of a batch. Otherwise a sleeping reader would be woken for each of
+// many processes that end together.
 type notice struct {
 	deliver func(Exit)
 	exit    Exit
 }
 
-// reapOne frees one pid and, in the same critical section, forgets it. Zero,
-// ECHILD and EINTR are three cases: children but none dead, no children at all,
-// and nothing learnt.
+// reapOne frees one pid and, in the same critical section, forgets it. 0 means that no child has
+// ended, ECHILD that there are no children. After EINTR it asks again.
 func (o *Owner) reapOne() bool {
 	var status syscall.WaitStatus
 	var ru syscall.Rusage
@@ -110,6 +108,9 @@ func (o *Owner) noChildren() {
 }
 
 func (o *Owner) reaped(pid int, status syscall.WaitStatus, ru *syscall.Rusage) {
+	if p := o.mains[pid]; p != nil {
+		o.mainEnded(p, Exit{Time: time.Now(), Status: status, Rusage: rusage(ru)})
+	}
 	if p := o.byPID[pid]; p != nil {
 		o.departed.add(pid, p.id)
 		o.leaderEnded(p, parkedExit{status, rusage(ru), time.Now()})
@@ -149,7 +150,7 @@ func (o *Owner) forgetParked() {
 	}
 }
 
-// leaderEnded is the one place where the end of a started process is noticed.
+// leaderEnded handles the end of every started process.
 func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	delete(o.byPID, p.pid)
 	p.reaped = true
@@ -160,23 +161,27 @@ func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	p.spent.add(e.usage)
 	o.stats.Exited++
 	if !p.silent {
-		exit := Exit{
+		o.announce(p, Exit{
 			Kind: Exited, ID: p.id, PID: p.pid, Time: e.at, Status: e.status, Rusage: e.usage,
 			ByUs: p.sentKill && e.status.Signaled() && e.status.Signal() == syscall.SIGKILL,
-		}
-		if o.reaping {
-			o.reapedNow = append(o.reapedNow, notice{p.tell, exit})
-		} else {
-			p.tell(exit)
-		}
+		})
 	}
 	o.dirty = append(o.dirty, p)
 }
 
-// settle decides, for every process whose leader or last known member has just
-// ended, whether it is empty. Our children that we did not start tell: whatever
-// is left of a tree whose leader is gone hangs below one of them, because
-// children of the dead come to us before the dead can be reaped.
+// announce tells of an end: at once, or with the others of the batch.
+func (o *Owner) announce(p *process, e Exit) {
+	if o.reaping {
+		o.reapedNow = append(o.reapedNow, notice{p.tell, e})
+		return
+	}
+	p.tell(e)
+}
+
+// settle decides, for each process whose leader or last known member has just ended, whether its
+// tree is empty. After the end of the leader, everything that is left of a tree hangs below an
+// adoptee, because a dead process's children become children of agentinit before that process can
+// be reaped.
 func (o *Owner) settle() {
 	if len(o.dirty) == 0 {
 		return
@@ -199,7 +204,7 @@ func (o *Owner) settle() {
 		}
 		switch {
 		case p.adopted > 0 && p.scope == ScopeGroup, o.pending > 0:
-			o.kickSweep() // what must be read for that may be slow: not here
+			o.kickSweep() // the sweeper reads what is needed: reading can take long, and the reaper must not wait
 		case p.adopted > 0:
 			p.rouse()
 		default:
@@ -208,10 +213,13 @@ func (o *Owner) settle() {
 	}
 }
 
-// finish reports a process as empty, but for the members that are left, and forgets it.
+// finish reports a process as empty, except for the members in left, and forgets it.
 func (o *Owner) finish(p *process, left ...int) {
 	if p.gone {
 		return
+	}
+	if p.main != nil {
+		o.mainEnded(p, Exit{Time: time.Now(), Untold: true})
 	}
 	p.gone = true
 	delete(o.byID, p.id)
@@ -220,7 +228,7 @@ func (o *Owner) finish(p *process, left ...int) {
 		o.marks.release(p)
 	}
 	if o.byPID[p.pid] == p {
-		p.silent = true // cannot be killed; its end will find nobody
+		p.silent = true // cannot be killed; its end will not be reported
 	}
 	if o.bySID[p.pid] == p {
 		delete(o.bySID, p.pid)
@@ -234,20 +242,20 @@ func (o *Owner) finish(p *process, left ...int) {
 	maps.DeleteFunc(o.seen, func(_ int, s seenTask) bool { return s.owner == p })
 	o.disown(p)
 	if p.cgroup != nil {
-		// Removing one takes a lock that all cgroups of the machine share.
+		// The sweeper removes it, because that takes a lock which all cgroups of the machine share.
 		o.emptyCgroups = append(o.emptyCgroups, p.cgroup)
 		o.kickSweep()
 	}
 	o.stats.Leaked += uint64(leaked)
 	close(p.emptied)
 	if !p.silent || leaked > 0 {
-		// What was seen of members that nobody could wait for counts, too.
+		// CPU time seen in members that no process waited for counts too.
 		cpu := max(p.peakCPU, p.spent.User+p.spent.System)
 		p.tell(Exit{Kind: Emptied, ID: p.id, PID: p.pid, Time: time.Now(), CPU: cpu, Leaked: leaked, Left: left})
 	}
 }
 
-// rouse tells the killer, if there is one, that members were found.
+// rouse tells the killer, if there is one, that new members were found.
 func (p *process) rouse() {
 	select {
 	case p.wake <- struct{}{}:
@@ -262,13 +270,13 @@ func rusage(ru *syscall.Rusage) Rusage {
 	}
 }
 
-// sharedRSS is what the maximum of a process of ours may be of our own memory, which it shared
-// until its exec. An eighth more: the kernel counts resident pages roughly (percpu_counter in
-// mm/memory.c).
+// sharedRSS is how much of a process's maximum may come from agentinit's memory, which it shared
+// until its exec. It is an eighth more than agentinit's own, because the kernel counts resident
+// pages only roughly (percpu_counter in mm/memory.c).
 func sharedRSS() int64 {
 	var own syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &own) != nil {
-		return 0 // it never fails for ourselves
+		return 0 // getrusage never fails for the calling process itself
 	}
 	peak := rusage(&own).MaxRSS
 	return peak + peak/8

@@ -16,43 +16,43 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
-// scoreKeeper undoes what raises our OOM score. A program with uid 0 may write our
-// score without any capability, and the OOM killer would then take us first. The kernel
-// lets us go back to the lowest score that a privileged process has set (proc(5),
-// oom_score_adj_min), so nothing is needed for that but a descriptor.
+// scoreKeeper restores agentinit's OOM score when a program has raised it. A program with uid 0 may
+// write agentinit's score without any capability. The OOM killer would then kill agentinit first.
+// The kernel allows a return to the lowest score that a privileged process has set (proc(5),
+// oom_score_adj_min). So restoring needs no capability, only an open descriptor.
 //
-// It costs nothing at rest. The kernel tells of writes (inotify(7)) and of pressure on
-// memory (PSI); besides, the score is looked at with each start and each reaping, and once more
-// a while after them. There is no timer beyond that one: a thread that we make at another
-// time has a file that is not watched until then, and a write to it is met by PSI at best.
+// It uses no CPU time at rest. The kernel reports writes (inotify(7)) and memory pressure (PSI).
+// The score is also checked with each start and each reaping, and once more a second after them.
+// There is no other timer. If agentinit makes a thread at another time, the file of that thread is
+// not watched until the next check. Then only PSI can reveal a write to it.
 type scoreKeeper struct {
-	file *os.File // ours, open since before PR_SET_DUMPABLE made it root's
+	file *os.File // agentinit's score file, opened before PR_SET_DUMPABLE gave it to root
 	tell func(ScoreRaised)
-	ep   epoll // of what wakes run
+	ep   epoll // watches what wakes run
 
 	mu      sync.Mutex
 	events  int // inotify(7), or -1
 	want    int
-	watched map[string]int // O_PATH descriptors of what events watches
+	watched map[string]int // O_PATH descriptors of the directories that events watches
 	count   uint64
-	failed  bool // the last attempt to restore
+	failed  bool // whether the last attempt to restore failed
 	next    time.Time
-	threads uint64 // links of /proc/self/task when its files were watched
-	again   bool   // a look is due scoreSettles after a start or a reaping
+	threads uint64 // the number of links of /proc/self/task when the threads' files were watched
+	again   bool   // a check is due scoreSettles after a start or a reaping
 }
 
-// ScoreRaised says that our OOM score was raised.
+// ScoreRaised says that agentinit's OOM score was raised.
 type ScoreRaised struct {
-	Was   int    // what a program set
-	Now   int    // what it is after we restored it
-	Count uint64 // how often it has been restored since the start
-	Err   error  // why it could not be restored; Now is then Was
+	Was   int    // the value that a program set
+	Now   int    // the value after agentinit restored it
+	Count uint64 // how often it was restored since the start of agentinit
+	Err   error  // why it could not be restored; Now then equals Was
 }
 
-// scoreToldAgain is how long we say nothing of a score that is raised again and again.
+// scoreToldAgain is how long a score that is raised again and again is not reported again.
 const scoreToldAgain = time.Minute
 
-// scoreSettles is when threads that a start or a reaping needed have been made.
+// scoreSettles is the time after which all threads exist that a start or a reaping needed.
 const scoreSettles = time.Second
 
 // psiTrigger asks to be woken when some task waited for memory 150 ms within 2 s, both in
@@ -64,7 +64,7 @@ const (
 	psiTrigger = "some 150000 2000000"
 )
 
-// newScoreKeeper must be called while our files in /proc are ours.
+// newScoreKeeper must be called while agentinit's files in /proc still belong to its user.
 func newScoreKeeper(tell func(ScoreRaised)) (*scoreKeeper, error) {
 	f, err := os.OpenFile(scoreFile, os.O_RDWR, 0)
 	if err != nil {
@@ -99,7 +99,7 @@ func (k *scoreKeeper) keep() {
 	}
 }
 
-// look restores the score if it was raised. One that was lowered does us no harm and is left.
+// look restores the score if it was raised. A lowered score protects agentinit more, so it stays.
 func (k *scoreKeeper) look() {
 	k.watchThreads()
 	if told := k.restore(time.Now()); told != nil {
@@ -107,7 +107,7 @@ func (k *scoreKeeper) look() {
 	}
 }
 
-// active looks now and again a while later, and then no more.
+// active checks now and once more a while later.
 func (k *scoreKeeper) active() {
 	if k == nil {
 		return
@@ -126,7 +126,7 @@ func (k *scoreKeeper) active() {
 	}
 }
 
-// restore returns what to tell, nil for nothing now.
+// restore returns the report, or nil if there is none to make now.
 func (k *scoreKeeper) restore(now time.Time) *ScoreRaised {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,8 +159,8 @@ func (k *scoreKeeper) restored() uint64 {
 	return k.count
 }
 
-// watch prepares run. What it returns is why writes are not watched. PSI may be missing
-// without a word: it only stands in for the files that are not watched.
+// watch prepares run. Its error says why writes are not watched. A missing PSI is not reported,
+// because PSI only covers the files that are not watched.
 func (k *scoreKeeper) watch() (err error) {
 	if k.ep, err = newEpoll(); err != nil {
 		return err
@@ -183,9 +183,9 @@ func (k *scoreKeeper) watchWrites() error {
 	return k.watchDir(ownDir)
 }
 
-// watchDir adds one directory with files that set the score: oom_score_adj, and oom_adj, which is
-// older. It is held open because a watch ends when the kernel forgets an entry of /proc that
-// nobody uses, as it does when memory is short.
+// watchDir watches one directory with files that set the score: oom_score_adj, and the older
+// oom_adj. The directory stays open: if memory is short, the kernel forgets an unused entry of
+// /proc, and a watch on it ends.
 func (k *scoreKeeper) watchDir(dir string) error {
 	fd, err := openFlags(dir, unix.O_PATH)
 	if err != nil {
@@ -199,9 +199,9 @@ func (k *scoreKeeper) watchDir(dir string) error {
 	return nil
 }
 
-// watchThreads watches the directories of our threads as well: the score is one, and each file
-// of it an inode of its own. Where that is refused or a thread has ended meanwhile, the others
-// stay watched.
+// watchThreads also watches the directories of agentinit's threads. All threads share one score,
+// but each has its own file with its own inode. If one cannot be watched or its thread has ended,
+// the others stay watched.
 func (k *scoreKeeper) watchThreads() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -210,8 +210,8 @@ func (k *scoreKeeper) watchThreads() {
 		return
 	}
 	k.threads = uint64(st.Nlink)
-	// Not filepath.Glob: the import would move the initialisation of this package,
-	// and with it init mode, behind most others.
+	// Not filepath.Glob: with that import, this package and init mode would be initialised after
+	// most other packages.
 	entries, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
@@ -249,8 +249,8 @@ func (k *scoreKeeper) watchPressure() {
 	k.watched[psiFile] = fd
 }
 
-// run looks whenever the kernel has something to tell, until close. The epoll is also
-// there because package os does not wait for EPOLLPRI, which is how PSI tells.
+// run checks whenever the kernel reports something, until close. It needs the epoll because package
+// os cannot wait for EPOLLPRI, with which PSI reports.
 func (k *scoreKeeper) run() {
 	k.look()
 	k.ep.each(func([]unix.EpollEvent) {
@@ -259,7 +259,7 @@ func (k *scoreKeeper) run() {
 	})
 }
 
-// drain forgets what inotify has queued: which file it was does not matter.
+// drain discards the events of inotify: it does not matter which file was written.
 func (k *scoreKeeper) drain() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -288,16 +288,21 @@ func (k *scoreKeeper) close() {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_ = k.file.Close() // each write was answered
+	_ = k.file.Close() // the error of each write was handled
 	if k.events >= 0 {
-		_ = lateclose.Hand(k.events) // it only saves time
-		unix.Close(k.events)
+		closeLate(k.events)
 		k.events = -1
 	}
 	if fd, ok := k.watched[psiFile]; ok {
-		_ = lateclose.Hand(fd) // the close of a trigger waits for an RCU grace period
+		closeLate(fd) // the close of a trigger waits for an RCU grace period
+		delete(k.watched, psiFile)
 	}
 	for _, fd := range k.watched {
 		unix.Close(fd)
 	}
+}
+
+// closeLate closes what was only read, so that the error of a close says nothing.
+func closeLate(fd int) {
+	_ = lateclose.Hand(fd, func() error { return unix.Close(fd) })
 }

@@ -3,43 +3,50 @@ package proc
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Signal sends sig to a started process, its group or its whole tree. It reaches
-// the group at once, members elsewhere one by one. ErrNoProcess means that nothing
-// of it is left in that scope. Kill is the one to use for making it empty.
+// Signal sends sig to a started process, its group or its whole tree. It signals the group with one
+// call, and members of other groups one by one. ErrNoProcess means that no process is left in that
+// scope. To empty a scope, use Kill.
 func (o *Owner) Signal(id uint64, sig syscall.Signal, scope Scope) error {
 	return o.SignalAsked(id, sig, scope, time.Now())
 }
 
-// SignalAsked is Signal for what was asked for at that time and is carried out
-// only now: it reaches whoever was there then. Many that were asked for together
-// share what has to be read for them.
+// SignalAsked is Signal for a request made at the time asked that is carried out only now. It
+// reaches the members that existed then. Many requests made together share one listing of
+// agentinit's children.
 func (o *Owner) SignalAsked(id uint64, sig syscall.Signal, scope Scope, asked time.Time) error {
 	p, err := o.lookup(id)
 	if err != nil {
 		return err
 	}
 	if scope == ScopeProcess {
+		if done, err := o.signalMain(p, sig); done {
+			return err
+		}
 		return o.signalLeader(p, sig, false)
 	}
 	var tasks []task
-	alone := false // its group is all there is of it
+	alone := false // its group contains all of its processes
 	if scope == ScopeTree || !o.leads(p) {
-		// Looked up before the group is signalled: a leader that dies of it
-		// takes the path to its children along.
+		// List the members before the group is signalled. If the signal ends the leader, its
+		// children can no longer be found through it.
 		roots := o.rootsSince(p, asked)
 		if alone = len(roots) == 1 && roots[0] == p.pid && childless(p.pid); !alone {
 			tasks = p.inScope(descend(roots), scope)
 		}
 	}
+	if t, ok := o.mainTask(p); ok && !slices.ContainsFunc(tasks, func(u task) bool { return u.pid == t.pid }) {
+		tasks = append(tasks, t) // its parent may have ended under the look
+	}
 	groupErr := o.signalLeader(p, sig, true)
-	if alone && groupErr != nil { // it has moved to another group
-		tasks = p.inScope(descend([]int{p.pid}), scope)
+	if alone && groupErr != nil { // the process has moved to another group
+		tasks = append(tasks, p.inScope(descend([]int{p.pid}), scope)...)
 	}
 	reached := groupErr == nil
 	errs := []error{}
@@ -70,7 +77,7 @@ func (o *Owner) lookup(id uint64) (*process, error) {
 		return nil, ErrClosed
 	}
 	p := o.byID[id]
-	if p == nil || p.pid == 0 { // 0: being started, and kill(2) takes it for ourselves
+	if p == nil || p.pid == 0 { // 0: it is being started, and kill(2) would signal agentinit's own group
 		return nil, ErrNoProcess
 	}
 	return p, nil
@@ -82,8 +89,8 @@ func (o *Owner) leads(p *process) bool {
 	return !p.reaped
 }
 
-// signalLeader signals the started process or the group it leads. Both numbers
-// are ours only until it is reaped.
+// signalLeader signals the started process or the group it leads. Both numbers belong to the
+// process only until it is reaped.
 func (o *Owner) signalLeader(p *process, sig syscall.Signal, group bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -110,8 +117,8 @@ func sent(pid int, sig syscall.Signal, err error) error {
 	return fmt.Errorf("cannot send %s to pid %d: %w", SignalName(sig), pid, err)
 }
 
-// signalTask signals a member found by a look at the tree, and nobody who may
-// have got its pid since.
+// signalTask signals a member that was found in the tree, but not a later process with the same
+// pid.
 func (o *Owner) signalTask(t *task, sig syscall.Signal) error {
 	if t.child {
 		o.mu.Lock()
@@ -119,8 +126,8 @@ func (o *Owner) signalTask(t *task, sig syscall.Signal) error {
 		if o.byPID[t.pid] == nil && o.adopted[t.pid] == nil {
 			return ErrNoProcess
 		}
-		// It may have been reaped since the look, and its pid be another child's;
-		// but not from here on.
+		// The process may have been reaped since it was listed, and another child may have its pid.
+		// Under the mutex that can no longer happen.
 		if st, err := readStat(t.pid); err != nil || st.start != t.start {
 			return ErrNoProcess
 		}
@@ -133,8 +140,8 @@ func (o *Owner) signalTask(t *task, sig syscall.Signal) error {
 	if err == nil {
 		defer unix.Close(fd)
 	}
-	// With a pidfd, a process that is the right one now stays the right one.
-	// Without (an old kernel, a sandbox) a gap of microseconds remains.
+	// A pidfd keeps naming the process that was just checked. Without pidfds (an old kernel, a
+	// sandbox), the pid could be reused within some microseconds.
 	st, statErr := readStat(t.pid)
 	if statErr != nil || st.start != t.start {
 		return ErrNoProcess
@@ -149,9 +156,9 @@ func (o *Owner) signalTask(t *task, sig syscall.Signal) error {
 	return sent(t.pid, sig, err)
 }
 
-// Kill begins to kill everything in the process's scope and goes on until
-// nothing is left or KillTimeout has passed; then Emptied says how many are.
-// It returns after the first round. Further calls change nothing.
+// Kill begins to kill all processes in the scope. It continues until none is left or KillTimeout
+// has passed; Emptied then says how many are left. It returns after the first round. Further calls
+// have no effect.
 func (o *Owner) Kill(id uint64) error {
 	p, err := o.lookup(id)
 	if err != nil {
@@ -173,12 +180,12 @@ func (o *Owner) Kill(id uint64) error {
 	return nil
 }
 
-// longestPause is that between two looks at what was killed.
+// longestPause is the longest time between two checks of what is left.
 const longestPause = 320 * time.Millisecond
 
-// killUntilEmpty waits for the end of what was killed and kills what turned up
-// since. The reaper and the sweeper rouse it; the ticks, which grow, are for
-// members that are nobody's children of ours and die unseen.
+// killUntilEmpty waits for the end of the killed processes and kills new ones. The reaper and the
+// sweeper wake it. It also checks at growing intervals, because it hears of no exit of members that
+// are not agentinit's children.
 func (o *Owner) killUntilEmpty(p *process) {
 	deadline := time.NewTimer(o.killTimeout)
 	defer deadline.Stop()
@@ -216,15 +223,15 @@ func (o *Owner) giveUp(p *process) {
 	o.finish(p, left...)
 }
 
-// killRound kills what is in scope now. As long as all of that is the group, one
-// system call gets it without a gap: the kernel holds the list of processes, and
-// a fork under way is repeated after the signal. Members elsewhere could fork
-// while we list them, so they are stopped first, until a look finds no new one.
+// killRound kills the processes that are in scope now. If all of them are in the group, one system
+// call reaches them all: the kernel holds the list of processes, and a fork under way is repeated
+// after the signal. Members elsewhere could fork while they are listed. So they are stopped first,
+// until a listing finds no new one.
 func (o *Owner) killRound(p *process) {
 	p.cgroup.kill()
 	if p.scope != ScopeTree {
 		if err := o.Signal(p.id, syscall.SIGKILL, p.scope); err != nil {
-			return // the next round, or giveUp, tells
+			return // the next round, or giveUp, reports it
 		}
 		return
 	}
@@ -235,18 +242,18 @@ func (o *Owner) killRound(p *process) {
 		}
 	}
 	for _, t := range o.freeze(p, tasks) {
-		// What cannot be killed is found by the next look, and in the end
-		// counted as leaked: the error says nothing more.
+		// A process that cannot be killed is found again by the next listing and finally counted as
+		// leaked.
 		_ = o.signalTask(&t, syscall.SIGKILL)
 	}
 	_ = o.signalLeader(p, syscall.SIGKILL, true)
 }
 
-// maxFreezes bounds the looks for one round; a fork bomb needs several.
+// maxFreezes bounds the listings in one round; a fork bomb needs several.
 const maxFreezes = 32
 
-// freeze stops every member that it can find and returns them. They are also
-// remembered, so that those whose parents die first are still known to be p's.
+// freeze stops every member that it can find and returns them. They are also remembered: if the
+// parent of one dies first, that process is still known to belong to p.
 func (o *Owner) freeze(p *process, tasks []task) []task {
 	stopped := map[int]uint64{}
 	for range maxFreezes {

@@ -12,22 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start starts a process in a session and process group of its own. It returns
-// when the program has been exec'ed, or with the exact cause, a *StartError,
-// when it has not. Files are inherited as declared; nothing else is, and the
-// signal mask and dispositions are the default ones.
+// Start starts a process in a session and process group of its own. It returns when the program has
+// been exec'ed, or with a *StartError that names the exact cause. The process inherits the declared
+// files and no others. Its signal mask and dispositions are the default ones.
 func (o *Owner) Start(c Command) (Process, error) {
 	return o.start(c, o.exits.push, false)
 }
 
-// StartTo is Start for one who takes the notices of this process himself: the at
-// most two of them go to deliver and not to Exits, perhaps before StartTo returns.
-// deliver must neither block nor call the Owner: the reaper waits for it.
+// StartTo is Start for a caller that takes the notices of this process itself. At most two notices
+// go to deliver instead of Exits, perhaps before StartTo returns. deliver must neither block nor
+// call the Owner, because the reaper waits for it.
 func (o *Owner) StartTo(c Command, deliver func(Exit)) (Process, error) {
 	return o.start(c, deliver, false)
 }
 
-// start also serves Run; beside says so.
+// start also serves Run; beside is true then.
 func (o *Owner) start(c Command, deliver func(Exit), beside bool) (Process, error) {
 	o.score.active()
 	proc, err := Process{}, o.checkDescriptors(beside)
@@ -87,9 +86,9 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 	return Process{ID: p.id, PID: p.pid, Started: p.started, Stdin: io.stdin, TTY: io.tty}, nil
 }
 
-// reserve gives p its id before the fork: the tag in the environment holds it. p
-// can own from here on: a program may leave an escapee and be dead before its
-// start is registered, and the escapee is asked whose it is only once.
+// reserve gives p its id before the fork, because the tag in the environment contains it. From here
+// on p can own adoptees: a program may leave an escaped process and be dead before its start is
+// registered, and each adoptee is attributed only once.
 func (o *Owner) reserve(p *process) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,7 +108,7 @@ func (o *Owner) reserve(p *process) error {
 	return nil
 }
 
-// unreserve takes back what reserve did for a process that has never been.
+// unreserve undoes reserve for a process that never existed.
 func (o *Owner) unreserve(p *process) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -156,22 +155,22 @@ func (cr *Credential) isOurs() bool {
 	return true
 }
 
-// execPatience is how long a new process may take to its exec: somebody may stop it,
-// a lease may hold up its program file (fcntl(2), F_SETLEASE), and the server of a file system
-// may be dead.
+// execPatience is how long a new process may take until its exec. Another process may stop it; a
+// lease may block the opening of its program file (fcntl(2), F_SETLEASE); the server of a file
+// system may not answer.
 const execPatience = 10 * time.Second
 
-// prodEvery is how often a start that waits for its exec looks and sends SIGCONT: a
-// program that stops all others in a loop leaves the new process little time to run.
+// prodEvery is how often a start that waits for its exec checks the process and sends SIGCONT. A
+// program that stops all others in a loop leaves the new process only short times to run.
 const prodEvery = 2 * time.Millisecond
 
-// maxHung is how many starts may hang in the kernel, where not even SIGKILL ends them: each
-// keeps a thread of ours.
+// maxHung is how many starts may hang in the kernel where not even SIGKILL ends them. Each keeps
+// one of agentinit's threads.
 const maxHung = 8
 
-// launch makes the process, waits for its exec and registers it. The mutex is not
-// held meanwhile: that may take long, and many may do it at once. An exit that the
-// reaper meets before it knows whose it is is parked and claimed in register.
+// launch makes the process, waits for its exec and registers it. The mutex is not held meanwhile,
+// because that may take long and several starts may run at once. If the reaper meets an exit whose
+// process it does not know yet, it parks the exit; register takes it.
 func (o *Owner) launch(c *Command, p *process, path string, env []string, io *childIO) error {
 	if n := o.hung.Load(); n >= maxHung {
 		return &StartError{Op: opFork, Err: fmt.Errorf("%d starts hang in the kernel", n),
@@ -192,7 +191,7 @@ func (o *Owner) launch(c *Command, p *process, path string, env []string, io *ch
 	}
 }
 
-// These errors mean: another attempt, in another way.
+// After these errors, launch tries again in another way.
 var (
 	errNoClone3      = errors.New("clone3")
 	errCgroupRefused = errors.New("CLONE_INTO_CGROUP")
@@ -217,7 +216,7 @@ func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *c
 		o.register(p, l.made())
 	}
 	if p.pid == 0 {
-		o.endFork() // there is nothing to register any more
+		o.endFork() // no process is left to register
 	}
 	if score := o.guard.scoreOf(c); err == nil && score != nil && !o.oomInChild {
 		err = p.adjustOOM(*score)
@@ -228,9 +227,9 @@ func (o *Owner) attempt(c *Command, p *process, path string, env []string, io *c
 	return err
 }
 
-// execute makes the process and waits until it has executed the program or is dead. At the end
-// of its patience it kills the process, and waits a little for the kernel to do so. What hangs
-// in the kernel even then stays registered until it is reaped.
+// execute makes the process and waits until it has executed the program or is dead. When
+// execPatience has passed, it kills the process and waits a little for its end. A process that
+// still hangs in the kernel then stays registered until it is reaped.
 func (o *Owner) execute(l *launch, p *process, path string) error {
 	done := make(chan syscall.Errno, 1)
 	go func() { done <- o.forkHere(l) }()
@@ -263,7 +262,7 @@ func (o *Owner) execute(l *launch, p *process, path string) error {
 			if late {
 				sig = syscall.SIGKILL
 			}
-			_ = unix.Kill(p.pid, sig) // EPERM: it has another user by now, and we may not; the end of the patience tells
+			_ = unix.Kill(p.pid, sig) // EPERM: the process already has another user and agentinit may not signal it; execPatience ends the wait
 		}
 		o.mu.Unlock()
 	}
@@ -274,8 +273,8 @@ func (o *Owner) errLate(path string) error {
 		Hint: "something holds up the program file, or stops the process"}
 }
 
-// cloneError is nil if there was a process. clone3(2) is ENOSYS on old kernels and EPERM under
-// old seccomp profiles, and a cgroup may refuse to be entered.
+// cloneError is nil if the process was made. clone3(2) fails with ENOSYS on old kernels and with
+// EPERM under old seccomp profiles. The kernel may also refuse to put the process into its cgroup.
 func (l *launch) cloneError(errno syscall.Errno) error {
 	switch errno {
 	case 0:
@@ -293,8 +292,8 @@ func (l *launch) cloneError(errno syscall.Errno) error {
 	return &StartError{Op: opFork, Err: errno, Hint: stepHints[opFork]}
 }
 
-// forkHere forks from a thread whose children are listed: what a program makes with
-// CLONE_PARENT (clone(2)) is a child of that very thread.
+// forkHere forks from a thread whose children are listed. What a program makes with CLONE_PARENT
+// (clone(2)) becomes a child of the same thread.
 func (o *Owner) forkHere(l *launch) (errno syscall.Errno) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -310,24 +309,24 @@ func (o *Owner) forkHere(l *launch) (errno syscall.Errno) {
 	return l.spawn()
 }
 
-// adjustOOM sets the score of a program that runs: our files in /proc belong to root,
-// so a new process of an ordinary user cannot open them before its exec. The mutex is held,
-// so the pid is the program's. One that has ended needs no score; one that only root
-// may read (execve(2) of a file that is not readable) keeps ours.
+// adjustOOM sets the score of a program that runs. Before its exec, a new process of an ordinary
+// user cannot open the file, because agentinit's files in /proc belong to root. The mutex is held,
+// so the pid is the program's. A program that has ended needs no score. A program that only root
+// may read (execve(2) of an unreadable file) keeps agentinit's score.
 func (p *process) adjustOOM(score int) error {
 	if p.reaped {
 		return nil
 	}
 	err := os.ErrPermission
-	// We hear of the exec a moment before the kernel makes the new memory dumpable
-	// (begin_new_exec in fs/exec.c); until then the file is root's.
+	// agentinit sees the exec a moment before the kernel makes the new memory dumpable
+	// (begin_new_exec in fs/exec.c). Until then the file belongs to root.
 	for range 50 {
 		err = os.WriteFile("/proc/"+strconv.Itoa(p.pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
 		if !errors.Is(err, os.ErrPermission) {
 			break
 		}
 		if st, err := readStat(p.pid); err == nil && st.dead() {
-			return nil // its files are root's again
+			return nil // the files of an ended process belong to root again
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -343,8 +342,8 @@ func (p *process) adjustOOM(score int) error {
 	return &StartError{Op: opOOM, Err: err, Hint: stepHints[opOOM]}
 }
 
-// answered decides what becomes of the notices of a start: they are the caller's if
-// it went well, and nobody's if not.
+// answered decides about the notices of a start: if it succeeded, the caller gets them; otherwise
+// they are dropped.
 func (p *process) answered(err error) {
 	held := p.held
 	p.held, p.starting = nil, false
@@ -358,8 +357,8 @@ func (p *process) answered(err error) {
 	}
 }
 
-// tell delivers a notice, or keeps it until the start has been answered: what
-// happens before the program runs is nobody's business.
+// tell delivers a notice, or keeps it until the start has returned: what happens before the program
+// runs is not reported.
 func (p *process) tell(e Exit) {
 	if p.starting {
 		p.held = append(p.held, e)
@@ -368,13 +367,13 @@ func (p *process) tell(e Exit) {
 	p.deliver(e)
 }
 
-// errNoExec is the end of the patience with a process.
+// errNoExec says that execPatience has passed.
 var errNoExec = errors.New("its exec did not happen")
 
-// errKilled is the end of a process before its exec.
+// errKilled says that the process ended before its exec.
 var errKilled = errors.New("the process was killed before it could execute the program")
 
-// verdict is nil when the program runs.
+// verdict returns nil if the program runs.
 func (l *launch) verdict(c *Command, path string) error {
 	if info, errno, failed := l.failure(); failed {
 		return explainStep(c, path, info, errno)
@@ -385,8 +384,8 @@ func (l *launch) verdict(c *Command, path string) error {
 	return nil
 }
 
-// beginFork and endFork bracket the time in which an exit may be that of a process
-// which is not registered yet. The mutex is held at endFork, which register does too.
+// beginFork and endFork enclose the time in which an exit may belong to a process that is not
+// registered yet. The caller of endFork and of register holds the mutex.
 func (o *Owner) beginFork() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -397,7 +396,7 @@ func (o *Owner) beginFork() {
 
 func (o *Owner) endFork() {
 	o.forks--
-	// Whoever waits looks again at each: the one it waits for may be this.
+	// All waiters wake and check again: this may be the start they wait for.
 	close(o.forking)
 	if o.forking = nil; o.forks > 0 {
 		o.forking = make(chan struct{})
@@ -409,14 +408,15 @@ func (o *Owner) endFork() {
 func (o *Owner) register(p *process, pid int) {
 	p.pid, p.started = pid, time.Now()
 	if a := o.adopted[pid]; a != nil {
-		// Listed between fork and now: not an orphan after all.
+		// It was listed between fork and now, so it is not an orphan.
 		o.dropAdoptee(pid, a)
 	}
 	o.byPID[pid] = p
 	o.bySID[pid] = p
 	if e, ok := o.parked[pid]; ok && !isChild(pid) {
 		delete(o.parked, pid)
-		o.stats.Orphans-- // it was none
+		o.stats.Orphans-- // it was not an orphan
+		o.departed.add(pid, p.id)
 		o.leaderEnded(p, e)
 		o.settle()
 	} else {
@@ -425,8 +425,8 @@ func (o *Owner) register(p *process, pid int) {
 	o.endFork()
 }
 
-// isChild tells whether we have a child with that pid, dead or alive: a parked
-// exit with the pid of a living child belongs to an orphan that had it before.
+// isChild tells whether agentinit has a child with that pid, dead or alive. If it has, a parked
+// exit with the same pid belongs to an orphan that had the pid before.
 func isChild(pid int) bool {
 	var info unix.Siginfo
 	for {

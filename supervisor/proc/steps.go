@@ -12,7 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/child"
 )
 
-// What a StartError calls the steps that have no key of the manifest.
+// The words of a StartError for the steps that have no key in the manifest.
 const (
 	opFork        = "fork"
 	opSession     = "session"
@@ -41,9 +41,9 @@ var stepHints = map[string]string{
 // rlimitOrder is the order in which limits are set.
 var rlimitOrder = []string{"core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "stack", "as"}
 
-// plan writes the table for a command. What needs a privilege comes before the change of
-// the user, what the user must be allowed to do after it, and what may forbid the
-// rest at the end.
+// plan writes the table for a command. Steps that need a privilege come before the change of the
+// user, steps that must have the user's rights after it, and steps that may forbid others at the
+// end.
 func (o *Owner) plan(c *Command, p *process, path string, env []string, io *childIO) (*launch, error) {
 	l := newLaunch()
 	if err := o.fill(l, c, p, path, env, io); err != nil {
@@ -58,6 +58,10 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	cgroup, hasCgroup := p.cgroup.fd()
 	if !hasCgroup || o.noCgroupClone.Load() {
 		cgroup = -1
+	}
+	within := p.cgroup
+	if cgroup < 0 {
+		within = nil
 	}
 	clone3 := !o.noClone3.Load()
 	score := o.guard.scoreOf(c)
@@ -85,7 +89,7 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	if c.TTY {
 		l.add(stepInfo{op: opTerminal}, unix.SYS_IOCTL, uintptr(io.ctty), unix.TIOCSCTTY, 1)
 	}
-	if err := addLimits(l, c, o.guard.nproc); err != nil {
+	if err := addLimits(l, c, within, o.guard.nproc); err != nil {
 		return err
 	}
 	if c.EnterFirst {
@@ -110,8 +114,8 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 		l.add(stepInfo{op: "no_new_privs"}, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
 	l.restrict()
-	// Everything of ours is close-on-exec already; this is for what a library may
-	// have opened otherwise. Kernels before 5.11 do not know it.
+	// All descriptors of agentinit are close-on-exec. This covers those that a library may have
+	// opened otherwise. Kernels before 5.11 do not have this call.
 	l.try(unix.SYS_CLOSE_RANGE, uintptr(len(io.fds)), uintptr(^uint32(0)>>1), unix.CLOSE_RANGE_CLOEXEC)
 	o.addScope(l, c)
 	if err := o.addFilters(l, c, p.id); err != nil {
@@ -134,7 +138,8 @@ func (l *launch) enter(dir string) error {
 	return nil
 }
 
-// openSandbox does what must come before limits and the change of the user.
+// openSandbox adds the steps of the sandbox that must come before limits and the change of the
+// user.
 func (o *Owner) openSandbox(l *launch, c *Command) error {
 	if c.Sandbox == nil {
 		return nil
@@ -145,9 +150,9 @@ func (o *Owner) openSandbox(l *launch, c *Command) error {
 	return l.addLandlock(c, o.landlockABI)
 }
 
-// addSignalActions gives every signal its default action that has another one here:
-// the ignored ones, which outlive an exec, and without clone3 those with a handler,
-// which would run on our memory.
+// addSignalActions resets signals to their default action. Ignored signals would stay ignored after
+// an exec. Without clone3, signals with a handler are reset too, because the handler would run in
+// the memory shared with agentinit.
 func (o *Owner) addSignalActions(l *launch, clone3 bool) {
 	if clone3 && o.ignored == 0 {
 		return
@@ -175,12 +180,12 @@ func (l *launch) writeFile(info stepInfo, dirfd int, name, text string) error {
 	return nil
 }
 
-// addOOM sets the score. It must come from the new process itself: see launch.
+// addOOM sets the score. Only the new process itself may do that: see launch.
 func (l *launch) addOOM(score int) error {
 	return l.writeFile(stepInfo{op: opOOM}, unix.AT_FDCWD, "/proc/self/oom_score_adj", strconv.Itoa(score))
 }
 
-// enterCgroup is what CLONE_INTO_CGROUP does where clone3 is not to be had.
+// enterCgroup does what CLONE_INTO_CGROUP does, for a kernel without clone3.
 func (l *launch) enterCgroup(dirfd int) error {
 	return l.writeFile(stepInfo{op: "cgroup"}, dirfd, "cgroup.procs", "0")
 }
@@ -193,7 +198,7 @@ func addSession(l *launch, c *Command) {
 	}
 	l.add(session, unix.SYS_SETPGID, 0, 0)
 	if c.Foreground {
-		// The pid goes into a word of its own: TIOCSPGRP takes an address.
+		// The pid needs its own word in memory, because TIOCSPGRP takes an address.
 		pgrp := new(uint64)
 		l.add(session, unix.SYS_GETPID).Store = addr(l, pgrp)
 		l.add(stepInfo{op: opTerminal}, unix.SYS_IOCTL, uintptr(c.TTYFD), unix.TIOCSPGRP, addr(l, pgrp))
@@ -225,13 +230,12 @@ func addPriorities(l *launch, c *Command) error {
 	return nil
 }
 
-// addDescriptors puts the files in their places. A file whose number is below the
-// number of files could be overwritten before its turn, so it moves out of the way
-// first.
+// addDescriptors puts the files into their places. A file whose descriptor is lower than the number
+// of files could be overwritten before its turn. So it is moved away first.
 func addDescriptors(l *launch, io *childIO) {
 	info := stepInfo{op: opDescriptors}
 	n := len(io.fds)
-	moved := make([]int, n) // step that moved the file away, plus one
+	moved := make([]int, n) // index of the step that moved the file away, plus one
 	for i, fd := range io.fds {
 		if int(fd) < n && int(fd) != i {
 			l.add(info, unix.SYS_FCNTL, fd, unix.F_DUPFD_CLOEXEC, uintptr(n))
@@ -239,7 +243,7 @@ func addDescriptors(l *launch, io *childIO) {
 		}
 	}
 	for i, fd := range io.fds {
-		if int(fd) == i { // dup3 refuses to; the copy must survive the exec
+		if int(fd) == i { // dup3 refuses equal numbers; the copy must survive the exec
 			l.add(info, unix.SYS_FCNTL, fd, unix.F_SETFD, 0)
 			continue
 		}
@@ -250,33 +254,37 @@ func addDescriptors(l *launch, io *childIO) {
 	}
 }
 
-// addLimits sets what the command asks for. The limit of open files is always set:
-// package syscall raises the soft one of our own process (see child.OpenFiles), and a
-// program that calls select(2) depends on the low one. nproc, if it is not 0, is the limit
-// of processes of a guarded program that asks for none.
-func addLimits(l *launch, c *Command, nproc uint64) error {
-	for name := range c.Rlimits {
+// addLimits sets the limits that the command asks for. It always sets the limit of open files:
+// package syscall raises the soft limit of agentinit (see child.OpenFiles), but a program that
+// calls select(2) needs the low one. nproc is the limit of processes for a guarded program that
+// asks for none; 0 sets none.
+func addLimits(l *launch, c *Command, in *cgroup, nproc uint64) error {
+	limits, err := in.limit(c.Rlimits)
+	if err != nil {
+		return err
+	}
+	for name := range limits {
 		if _, ok := rlimits[name]; !ok {
 			return &StartError{Op: "limit " + name, Err: errors.New("no such limit")}
 		}
 	}
 	for _, name := range rlimitOrder {
-		lim, asked := c.Rlimits[name]
+		lim, asked := limits[name]
 		switch {
 		case asked:
 			l.add(stepInfo{op: "limit " + name}, unix.SYS_PRLIMIT64, 0, uintptr(rlimits[name]), addr(l, &lim), 0)
 		case name == "nproc" && c.Guard != GuardNone && nproc != 0:
 			l.try(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, addr(l, &Rlimit{nproc, nproc}), 0)
 		case name == "nofile" && child.OpenFiles[0] != 0:
-			// It fails if somebody has lowered our own limit since; the program
-			// then inherits that.
+			// It fails if another process has lowered agentinit's limit since. Then the program
+			// inherits that lower limit.
 			l.try(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, addr(l, &child.OpenFiles), 0)
 		}
 	}
 	return nil
 }
 
-// addCredential changes the user; mark is a group besides his own.
+// addCredential changes the user; mark is an additional group.
 func (o *Owner) addCredential(l *launch, cr *Credential, mark []uint32) {
 	if cr == nil || cr.isOurs() {
 		return
@@ -287,7 +295,7 @@ func (o *Owner) addCredential(l *launch, cr *Credential, mark []uint32) {
 	l.add(info, unix.SYS_SETRESGID, uintptr(cr.GID), uintptr(cr.GID), uintptr(cr.GID))
 	l.add(info, unix.SYS_SETRESUID, uintptr(cr.UID), uintptr(cr.UID), uintptr(cr.UID))
 	if o.suidDumpable {
-		// The change made the memory that we share dumpable (proc(5), suid_dumpable).
+		// The change of the user made the shared memory dumpable (proc(5), suid_dumpable).
 		l.add(info, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	}
 }
@@ -306,7 +314,7 @@ func addExec(l *launch, path string, argv, env []string) error {
 	return &StartError{Op: opCommand, Path: path, Err: err, Hint: "an argument or a variable holds a NUL byte"}
 }
 
-// explainStep says which step failed.
+// explainStep makes the error for the step that failed.
 func explainStep(c *Command, path string, info stepInfo, errno syscall.Errno) error {
 	switch info.op {
 	case opCommand:

@@ -10,29 +10,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deaths tells of the end of processes whose end a tracer can keep from us. The kernel gives
-// the end of a traced process to its tracer (ptrace(2)); until that has waited or
-// ended, we get no SIGCHLD and wait4(2) finds nothing. A pidfd becomes readable all the same
-// (do_notify_parent in kernel/signal.c).
+// deaths reports the end of processes whose end a tracer can hide from agentinit. The kernel
+// reports the end of a traced process to its tracer (ptrace(2)). Until the tracer has waited or
+// ended, agentinit gets no SIGCHLD and wait4(2) finds no dead child. A pidfd becomes readable
+// nevertheless (do_notify_parent in kernel/signal.c).
 //
-// Guarded programs of our own user need none: they cannot trace each other.
+// Guarded programs of agentinit's own user are not watched: they cannot trace each other.
 type deaths struct {
-	ep epoll // of pidfds; the kernel may have none
+	ep epoll // watches pidfds; the kernel may have none
 }
 
-// tracerPatience is how long a tracer may take to wait for the end of one of our processes.
+// tracerPatience is how long a tracer may take until it waits for the ended process.
 const tracerPatience = time.Second
 
 func newDeaths() deaths {
 	ep, err := newEpoll()
 	if err != nil {
-		return deaths{} // a held end is met when the program is stopped
+		return deaths{} // a hidden end is then found when the program is stopped
 	}
 	return deaths{ep}
 }
 
-// watchDeath is called for a process that is registered and not reaped, with the mutex
-// held. Without a descriptor to spare a held end is met when the program is stopped.
+// watchDeath is called for a process that is registered and not reaped, with the mutex held. If no
+// descriptor is free, a hidden end is found when the program is stopped.
 func (o *Owner) watchDeath(p *process) {
 	if !o.deaths.ep.ok() || p.guarded || p.reaped {
 		return
@@ -41,8 +41,7 @@ func (o *Owner) watchDeath(p *process) {
 	if err != nil {
 		return
 	}
-	// Once: a child of ours that is not at its exec yet has the descriptor, too.
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(uint32(p.id)), Pad: int32(uint32(p.id >> 32))}
+	ev := deathEvent(p.id)
 	if err := o.deaths.ep.control(unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		unix.Close(fd)
 		return
@@ -50,18 +49,28 @@ func (o *Owner) watchDeath(p *process) {
 	p.pidfd = fd
 }
 
+// ofMain marks the event of a process that is followed.
+const ofMain = 1 << 63
+
+// deathEvent asks for one event, because a child of ours that is not at its exec yet has
+// the descriptor, too.
+func deathEvent(key uint64) unix.EpollEvent {
+	return unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(uint32(key)), Pad: int32(uint32(key >> 32))}
+}
+
 // forgetDeath is called with the mutex held.
 func (o *Owner) forgetDeath(p *process) {
 	if p.pidfd == 0 {
 		return
 	}
-	// Closing it is not enough while a child has it. It fails after Close.
+	// Closing is not enough while a child holds a copy. The call fails after Close.
 	_ = o.deaths.ep.control(unix.EPOLL_CTL_DEL, p.pidfd, nil)
 	unix.Close(p.pidfd)
 	p.pidfd = 0
 }
 
-// run looks, a while after each end, whether it was reaped; until the epoll is closed.
+// run checks, a while after each end, whether the process was reaped. It runs until the epoll is
+// closed.
 func (d deaths) run(o *Owner) {
 	d.ep.each(func(ready []unix.EpollEvent) {
 		for _, ev := range ready {
@@ -70,15 +79,20 @@ func (d deaths) run(o *Owner) {
 	})
 }
 
-func (o *Owner) ended(id uint64) {
+func (o *Owner) ended(key uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p := o.byID[id]; p != nil && !p.reaped {
+	p := o.byID[key&^ofMain]
+	switch {
+	case p == nil:
+	case key&ofMain != 0:
+		o.mainDied(p, handOver)
+	case !p.reaped:
 		time.AfterFunc(o.tracerPatience, func() { o.freeDead(p) })
 	}
 }
 
-// freeDead ends the tracer that keeps the end of a process from us.
+// freeDead kills the tracer that hides the end of a process from agentinit.
 func (o *Owner) freeDead(p *process) {
 	o.mu.Lock()
 	var told string
@@ -90,12 +104,12 @@ func (o *Owner) freeDead(p *process) {
 	o.mu.Unlock()
 	if told != "" {
 		o.report(told)
-		time.AfterFunc(o.tracerPatience, func() { o.freeDead(p) }) // it may not have been the last one
+		time.AfterFunc(o.tracerPatience, func() { o.freeDead(p) }) // there may be another tracer
 	}
 }
 
-// freeKilled ends the tracers of what was killed and is still there: a tracer can also hold
-// a process at the door (PTRACE_O_TRACEEXIT), where a second KILL is dropped.
+// freeKilled kills the tracers of killed processes that still exist. With PTRACE_O_TRACEEXIT, a
+// tracer can also stop a process during its exit, and there a second KILL has no effect.
 func (o *Owner) freeKilled(p *process) {
 	var told []string
 	end := func(traced []int) {
@@ -106,7 +120,7 @@ func (o *Owner) freeKilled(p *process) {
 		}
 	}
 	tasks := o.tree(p)
-	leader := tracedThreads(p.pid) // not with the mutex held: it may have very many
+	leader := tracedThreads(p.pid) // without the mutex: the process may have very many threads
 	o.mu.Lock()
 	if !p.reaped {
 		end(leader)
@@ -120,12 +134,12 @@ func (o *Owner) freeKilled(p *process) {
 	}
 }
 
-// tracedThreads lists one thread of a process for each of its tracers: as long as a tracer
-// keeps the end of a thread to itself, the kernel tells nobody of the end of the process.
+// tracedThreads lists one thread of a process for each of its tracers. As long as a tracer does not
+// wait for an ended thread, the kernel does not report the end of the process.
 func tracedThreads(pid int) (tids []int) {
 	threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
-		return nil // gone
+		return nil // the process has ended
 	}
 	seen := map[int]bool{0: true}
 	for _, thread := range threads {
@@ -141,8 +155,8 @@ func tracedThreads(pid int) (tids []int) {
 	return tids
 }
 
-// endTracer kills the tracer of a thread, if it has one that descends from us, and returns
-// what to tell of that.
+// endTracer kills the tracer of a thread, if the tracer descends from agentinit. It returns what to
+// report about that.
 func (o *Owner) endTracer(pid int) string {
 	tracer := tracerOf(pid)
 	if tracer == 0 || tracer == o.selfPID {
@@ -150,7 +164,7 @@ func (o *Owner) endTracer(pid int) string {
 	}
 	fd, err := unix.PidfdOpen(tracer, 0)
 	if err != nil {
-		return "" // gone
+		return "" // the tracer has ended
 	}
 	defer unix.Close(fd)
 	if tracerOf(pid) != tracer || !o.isInit && !o.descends(tracer) {
@@ -166,7 +180,7 @@ func (o *Owner) endTracer(pid int) string {
 	return fmt.Sprintf("process %d (%q, uid %s) traced process %d and kept its end from agentinit; it was killed", tracer, name, uid, pid)
 }
 
-// descends says whether a process is below us.
+// descends tells whether a process descends from agentinit.
 func (o *Owner) descends(pid int) bool {
 	for range maxAncestors {
 		if pid == o.selfPID {
@@ -181,7 +195,8 @@ func (o *Owner) descends(pid int) bool {
 	return false
 }
 
-// tracerOf is the process that traces a thread; 0 for none, or one that we do not see.
+// tracerOf returns the process that traces a thread. It returns 0 if there is none, or none that
+// agentinit can see.
 func tracerOf(pid int) int {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

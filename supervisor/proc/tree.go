@@ -7,30 +7,28 @@ import (
 	"time"
 )
 
-// What belongs to a started process is found from the top down. Everything that
-// descends from it hangs below the process itself or, where a parent has died,
-// below a child of ours that we did not start: the kernel gives us every orphan
-// (PID 1, or PR_SET_CHILD_SUBREAPER). So the only question that needs evidence is
-// whose such an adoptee is, it is asked once in its life, and its pid cannot be
-// reused meanwhile, because only we can reap it. A walk over all of /proc is
-// needed nowhere.
+// The processes of a started process are found from the top down. Every descendant is below the
+// started process itself or, if a parent has died, below an adoptee: agentinit becomes the parent
+// of every orphan (PID 1, or PR_SET_CHILD_SUBREAPER). So evidence is needed for one question only:
+// to which program does an adoptee belong? This is asked once for each adoptee. Its pid cannot be
+// reused meanwhile, because only agentinit can reap it. No walk over all of /proc is needed.
 
-// adoptee is a child of ours that we did not start.
+// adoptee is a child of agentinit that the Owner did not start.
 type adoptee struct {
 	pending bool     // its program is not known yet
-	owner   *process // nil: no program's, as far as evidence goes
+	owner   *process // nil: it belongs to no program, as far as is known
 }
 
-// seenTask remembers, from a look during a kill, whose a process is: when its
-// parent dies next, the adoptee needs no other evidence.
+// seenTask remembers from a listing during a kill to which process a member belongs. If its parent
+// dies next, this is enough evidence.
 type seenTask struct {
 	start uint64
 	owner *process
 }
 
-// lookForAdoptees lists our children and notes the new ones: orphans, and what a
-// program has made with CLONE_PARENT. A start that is not yet registered may be
-// among them, see register. Called with the mutex held.
+// lookForAdoptees lists agentinit's children and notes the new ones: orphans, and processes that a
+// program made with CLONE_PARENT. A start that is not registered yet may be among them, see
+// register. The caller holds the mutex.
 func (o *Owner) lookForAdoptees() {
 	o.lookedAt = time.Now()
 	defer func() { o.lookTook = time.Since(o.lookedAt) }()
@@ -50,7 +48,7 @@ func (o *Owner) ownChildren() []int {
 	}
 	byParent, err := allProcesses()
 	if err != nil {
-		return nil // no /proc: escapees cannot be found at all
+		return nil // without /proc, escaped processes cannot be found
 	}
 	var pids []int
 	for _, st := range byParent[o.selfPID] {
@@ -59,7 +57,7 @@ func (o *Owner) ownChildren() []int {
 	return pids
 }
 
-// dropAdoptee forgets one; the mutex is held.
+// dropAdoptee forgets an adoptee. The caller holds the mutex.
 func (o *Owner) dropAdoptee(pid int, a *adoptee) {
 	delete(o.adopted, pid)
 	if a.pending {
@@ -79,7 +77,7 @@ func (o *Owner) dropAdoptee(pid int, a *adoptee) {
 	}
 }
 
-// disown leaves the adoptees of p without owner; the mutex is held.
+// disown leaves the adoptees of p without owner. The caller holds the mutex.
 func (o *Owner) disown(p *process) {
 	if p.adopted == 0 {
 		return
@@ -99,7 +97,7 @@ func (o *Owner) kickSweep() {
 	}
 }
 
-// sweepLoop does what the reaper must not wait for: reading about other processes.
+// sweepLoop does what the reaper must not wait for: it reads about other processes.
 func (o *Owner) sweepLoop() {
 	defer o.loops.Done()
 	for {
@@ -129,7 +127,7 @@ func (o *Owner) sweep() {
 	o.mu.Lock()
 	for p := range o.lingering {
 		switch {
-		case o.pending > 0: // whoever reads about those will kick again
+		case o.pending > 0: // the goroutine that reads about those wakes the sweeper again
 		case p.adopted == 0:
 			o.finish(p)
 		case p.scope == ScopeGroup:
@@ -150,10 +148,10 @@ func (o *Owner) sweep() {
 	}
 }
 
-// attributeFresh finds out whose the new adoptees are. It reads without the
-// mutex: the pids cannot change hands while their adoptee is in the table, and
-// whether it still is gets checked afterwards. When it returns, every adoptee
-// that was in the table before the call has been looked at, by whomever.
+// attributeFresh finds out to which programs the new adoptees belong. It reads without the mutex: a
+// pid cannot be reused while its adoptee is in the table, and attributeFresh checks that
+// afterwards. When it returns, every adoptee that was in the table before the call has been
+// examined, perhaps by another caller.
 func (o *Owner) attributeFresh() {
 	o.attributing.Lock()
 	defer o.attributing.Unlock()
@@ -214,7 +212,7 @@ func (o *Owner) findOwners(asked map[int]*adoptee) map[int]*process {
 	return owners
 }
 
-// ownerByKernel goes by what a process cannot forge.
+// ownerByKernel uses only evidence that a process cannot forge.
 func (o *Owner) ownerByKernel(st *statInfo) *process {
 	cg := o.cgroups().idOf(st.pid)
 	limit, groups := readMarks(st.pid)
@@ -232,15 +230,18 @@ func (o *Owner) ownerByKernel(st *statInfo) *process {
 	if p := o.bySID[st.pgrp]; p != nil {
 		return p
 	}
+	if p := o.mains[st.pid]; p != nil && p.main.start == st.start {
+		return p
+	}
 	if s, ok := o.seen[st.pid]; ok && s.start == st.start {
 		return s.owner
 	}
 	return nil
 }
 
-// ownerByTraces goes by what a process inherits: the tag in its environment, the
-// pipes it was given, and, where we may read neither, the user it runs as, if only
-// one process runs as that user.
+// ownerByTraces uses what a process inherits: the tag in its environment and the pipes it was
+// given. If neither can be read, it uses the user of the process, provided that only one started
+// process runs as that user.
 func (o *Owner) ownerByTraces(pid int, t tagAnswer) *process {
 	if p := o.ownerByTag(t.tag); p != nil {
 		return p
@@ -267,7 +268,7 @@ func (o *Owner) ownerByTag(tag string) *process {
 			return nil
 		}
 	}
-	// An Owner further down appends its own.
+	// An Owner further down has appended its own tag.
 	tag, _, _ = strings.Cut(tag, "/")
 	text, token, _ := strings.Cut(tag, ".")
 	id, err := strconv.ParseUint(text, 10, 64)
@@ -302,20 +303,20 @@ func (o *Owner) onlyOneOfUser(pid int) *process {
 	return only
 }
 
-// task is one member of a tree at the moment of a look.
+// task is one member of a tree when it was listed.
 type task struct {
 	statInfo
-	child bool // ours: only we can free its pid
+	child bool // a child of agentinit: only the Owner can free its pid
 }
 
-// tree lists what is alive of p. Processes move while it looks; who must have
-// them all stops them and looks again.
+// tree lists the living members of p. Processes change during the listing. A caller that must have
+// them all stops them and lists again.
 func (o *Owner) tree(p *process) []task { return descend(o.rootsSince(p, time.Now())) }
 
-// rootsSince lists what of p is our child: itself while it lives, and what of its
-// tree has become an orphan. A look at our children serves that began after since:
-// for a thousand programs that are signalled together one is enough, and a
-// thousand looks at a thousand children are not what a shutdown has time for.
+// rootsSince lists those members of p that are agentinit's children: the process itself while it
+// lives, and the orphans of its tree. A listing of agentinit's children that began after since is
+// reused. If a thousand programs are signalled together, one listing is enough; a thousand listings
+// would delay a shutdown too much.
 func (o *Owner) rootsSince(p *process, since time.Time) []int {
 	o.mu.Lock()
 	if !o.lookedAt.After(since) {
@@ -342,7 +343,7 @@ func (o *Owner) rootsSince(p *process, since time.Time) []int {
 	return roots
 }
 
-// descend lists the roots and everything below them that is alive.
+// descend lists the living processes among the roots and below them.
 func descend(roots []int) []task {
 	var tasks []task
 	for _, pid := range roots {
@@ -400,7 +401,7 @@ func alive(tasks []task) []task {
 	return out
 }
 
-// inScope keeps what a signal of that scope is meant for.
+// inScope keeps the tasks that a signal with that scope is meant for.
 func (p *process) inScope(tasks []task, scope Scope) []task {
 	var out []task
 	for _, t := range tasks {
@@ -419,8 +420,8 @@ func (p *process) inScope(tasks []task, scope Scope) []task {
 	return out
 }
 
-// Members lists the pids of what is alive of a started process, itself first
-// while it lives. An unknown id has none.
+// Members lists the pids of the living members of a started process, the process itself first while
+// it lives. The list is empty for an unknown id.
 func (o *Owner) Members(id uint64) []int {
 	o.mu.Lock()
 	p := o.byID[id]

@@ -9,24 +9,22 @@ import (
 // maxAncestors bounds the walk of Owns. A longer chain counts as owned.
 const maxAncestors = 4096
 
-// Owns tells to which started process a living process belongs, escapees
-// included. ok is also true, with id 0, for a descendant of ours of which
-// nobody can say whose it is: whoever grants rights by this answer must not
-// take an escapee for an outsider. Only what does not descend from us is not ok.
-// The caller makes sure that pid still is who he means, for instance by holding
-// its connection or a pidfd.
+// Owns tells to which started process a living process belongs, even after an escape. ok is also
+// true, with id 0, for a descendant of agentinit whose program is unknown. A caller that grants
+// rights must not treat such a process as an outsider. ok is false only for a process that does not
+// descend from agentinit. The caller must make sure that pid still is the process it means, for
+// example by holding its connection or a pidfd.
 func (o *Owner) Owns(pid int) (id uint64, ok bool) {
 	id, ok, _ = o.Whose(pid)
 	return id, ok
 }
 
-// ancestorTries is how often the walk of Whose begins anew when an ancestor ended
-// under it.
+// ancestorTries is how often the walk of Whose begins again because an ancestor ended meanwhile.
 const ancestorTries = 16
 
-// Whose is Owns that tells a process that is gone (ErrNoProcess) from an outsider.
-// A process of which the kernel tells nothing for any other reason (EMFILE, EACCES)
-// counts as a descendant of nobody knows whom: ok, with id 0.
+// Whose is like Owns, but tells an ended process (ErrNoProcess) from an outsider. If the kernel
+// does not answer for another reason (EMFILE, EACCES), the process counts as a descendant whose
+// program is unknown: ok, with id 0.
 func (o *Owner) Whose(pid int) (id uint64, ok bool, err error) {
 	for range ancestorTries {
 		id, ok, again := o.walkUp(pid)
@@ -37,10 +35,13 @@ func (o *Owner) Whose(pid int) (id uint64, ok bool, err error) {
 			o.mu.Lock()
 			id, ok := o.departed.of(pid)
 			o.mu.Unlock()
-			if ok {
-				return id, true, nil
+			switch {
+			case !ok:
+				return 0, false, ErrNoProcess
+			case id == 0: // unless its start is just being registered
+				id = o.adopteeOwner(pid)
 			}
-			return 0, false, ErrNoProcess
+			return id, true, nil
 		}
 	}
 	return 0, true, nil
@@ -48,8 +49,8 @@ func (o *Owner) Whose(pid int) (id uint64, ok bool, err error) {
 
 func isGone(err error) bool { return err == unix.ENOENT || err == unix.ESRCH }
 
-// walkUp looks for the first ancestor that is known; again says that one of them
-// ended meanwhile, so that its children have another parent now.
+// walkUp looks for the first ancestor that is known. again says that an ancestor ended meanwhile,
+// so that its children have another parent now.
 func (o *Owner) walkUp(pid int) (id uint64, ok, again bool) {
 	for range maxAncestors {
 		if pid == o.selfPID || pid <= 0 {
@@ -62,10 +63,12 @@ func (o *Owner) walkUp(pid int) (id uint64, ok, again bool) {
 		o.mu.Lock()
 		p := o.byPID[pid]
 		o.mu.Unlock()
-		if p != nil {
+		switch {
+		case p != nil:
 			return p.id, true, false
-		}
-		if st.ppid == o.selfPID {
+		case st.state == 'X': // it is being reaped, and the kernel no longer tells its parent
+			return 0, false, true
+		case st.ppid == o.selfPID:
 			return o.adopteeOwner(pid), true, false
 		}
 		pid = st.ppid
@@ -73,11 +76,11 @@ func (o *Owner) walkUp(pid int) (id uint64, ok, again bool) {
 	return 0, true, false
 }
 
-// departedKept is how many reaped processes are remembered: those that sent a signal
-// and ended before it was looked at.
+// departedKept is how many reaped processes are remembered. A process may send a signal and end
+// before agentinit checks who sent it.
 const departedKept = 256
 
-// departures remembers whose the latest reaped processes were. Owner.mu guards it.
+// departures remembers to which programs the latest reaped processes belonged. Owner.mu guards it.
 type departures struct {
 	slots [departedKept]struct {
 		pid int
@@ -100,12 +103,12 @@ func (d *departures) of(pid int) (id uint64, ok bool) {
 	return 0, false
 }
 
-// forkPatience is how long a child of ours that seems to be nobody's may turn out to
-// be a start that is just being registered.
+// forkPatience is how long agentinit waits for the registration of a child that seems to belong to
+// no program: the child may be a start that is just being registered.
 const forkPatience = time.Second
 
-// adopteeOwner tells whose a child of ours is, 0 for nobody's. A program may be
-// asked about before its start is registered: it runs from its exec on.
+// adopteeOwner returns the id of the program to which a child of agentinit belongs, or 0. A program
+// can be asked about before its start is registered, because it runs from its exec on.
 func (o *Owner) adopteeOwner(pid int) uint64 {
 	timer := time.NewTimer(forkPatience)
 	defer timer.Stop()
@@ -116,15 +119,20 @@ func (o *Owner) adopteeOwner(pid int) uint64 {
 		o.attributeFresh()
 		o.mu.Lock()
 		p, forking := o.byPID[pid], o.forking
-		if a := o.adopted[pid]; p == nil && a != nil {
+		a := o.adopted[pid]
+		if p == nil && a != nil {
 			p = a.owner
+		}
+		var departed uint64
+		if p == nil && a == nil && forking == nil { // no child of ours any more
+			departed, _ = o.departed.of(pid)
 		}
 		o.mu.Unlock()
 		if p != nil {
 			return p.id
 		}
 		if forking == nil {
-			return 0
+			return departed
 		}
 		select {
 		case <-forking:

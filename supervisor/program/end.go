@@ -16,7 +16,7 @@ func (t *transition) failed(ev Event) {
 	case forking:
 		t.failStart(ev.Reason)
 	default:
-		// The start had been given up; nothing came of it.
+		// The start was given up, and it has no process left.
 		t.cleared()
 	}
 }
@@ -44,7 +44,7 @@ func (t *transition) ended(exit Exit) {
 	}
 }
 
-// leftovers kills what a leader that ended without a request has left behind.
+// leftovers kills the processes that remain when the leader ended without a request.
 func (t *transition) leftovers() {
 	if t.spec.Kill != KillProcess {
 		t.do(Action{Kind: KillAll})
@@ -67,8 +67,8 @@ func (t *transition) endedStarting(exit Exit) {
 	case len(t.spec.Readiness.Probes) > 0:
 		t.failStart(fmt.Sprintf("%s after %s, before it was ready", exit.String(), after))
 	case exit.Lived >= t.spec.RunningAfter:
-		// The loop heard of its start later than the program ran, and of its end
-		// before it would have called it RUNNING.
+		// The event Began may come late. Then the program ended before the loop could have called
+		// it RUNNING.
 		t.RunningAt = t.now
 		t.endedRunning(exit)
 	default:
@@ -80,7 +80,8 @@ func (t *transition) endedStarting(exit Exit) {
 	}
 }
 
-// failOneshot ends a oneshot that is not restarted in EXITED: it did run.
+// failOneshot handles a failed oneshot. If it is not restarted, its state is EXITED, because it did
+// run.
 func (t *transition) failOneshot(why string) {
 	if t.spec.Restart == RestartNever && t.spec.StartRetries < 0 && t.spec.Type != Schedule {
 		t.rest(Exited, why+"; not restarted (restart = \"never\")")
@@ -110,13 +111,13 @@ func Expected(s *Spec, exit Exit) bool {
 	return exit.Signal == "" && exit.SignalNumber == 0 && slices.Contains(s.ExitCodes, exit.Code)
 }
 
-// emptied and a post_exit hook together clear a run.
+// emptied: a run is cleared when it is empty and its post_exit hook has ended.
 func (t *transition) emptied() {
 	if !t.tree || t.leader && !t.killed() {
 		return
 	}
-	// A leader that even KILL did not end is given up, or nothing that waits for
-	// it would ever go on.
+	// If even KILL did not end the leader, the machine gives it up. Otherwise everything that waits
+	// for it would wait for ever.
 	t.tree, t.leader, t.PID = false, false, 0
 	until := t.Deadline
 	if t.forced || !t.runHook(PostExit) {
@@ -132,12 +133,12 @@ func (t *transition) emptied() {
 	}
 }
 
-// killed tells whether KILL is what the run was sent last.
+// killed tells whether KILL was the last signal to the run.
 func (t *transition) killed() bool {
 	return t.step == killing || t.step == clearing || t.State == Backoff || t.Resting()
 }
 
-// cleared goes on where something waited for the last of a run to vanish.
+// cleared continues what has waited for the end of a run's last process.
 func (t *transition) cleared() {
 	switch {
 	case t.Live():
@@ -167,7 +168,7 @@ func (t *transition) hookDone(ev Event) {
 	}
 }
 
-// failStart decides about a start that did not lead to RUNNING.
+// failStart decides what follows a start that did not lead to RUNNING.
 func (t *transition) failStart(why string) {
 	if t.spec.StartRetries >= 0 {
 		t.failures++
@@ -179,7 +180,7 @@ func (t *transition) failStart(why string) {
 		return
 	}
 	if t.spec.Restart == RestartNever && t.spec.Type == Schedule {
-		// Its next run is the next attempt.
+		// The next run of the schedule is the next attempt.
 		t.rest(Exited, why)
 		return
 	}
@@ -191,7 +192,7 @@ func (t *transition) failStart(why string) {
 	t.restart(why)
 }
 
-// restart starts again after a back-off unless the limit is used up.
+// restart starts again after a back-off, unless the restart limit is reached.
 func (t *transition) restart(why string) {
 	l := t.spec.RestartLimit
 	switch {
@@ -200,8 +201,8 @@ func (t *transition) restart(why string) {
 		t.rest(Fatal, fmt.Sprintf("%s; gave up: %s within %s", why, count(l.Count, "restart"), l.Window))
 		return
 	case l.Count > 0 && t.missed > l.Count:
-		// Whatever the window: if each start takes its whole start_timeout, fewer
-		// than Count of them fit into it.
+		// This does not depend on the window: if each start takes its whole start_timeout, fewer
+		// than Count of them fit into the window.
 		t.rest(Fatal, fmt.Sprintf("%s; gave up after %s in a row", why, count(t.missed, "failed start")))
 		return
 	}
@@ -234,8 +235,7 @@ func (t *transition) withinLimit() bool {
 func (t *transition) wait(why string, delay time.Duration) {
 	t.sequel = thenRest
 	if delay <= 0 {
-		t.Restarts++
-		t.begin("starting again: " + why)
+		t.begin(why)
 		return
 	}
 	t.enter(Backoff, idle, fmt.Sprintf("%s; starts again %s later", why, rounded(delay)))
@@ -243,7 +243,7 @@ func (t *transition) wait(why string, delay time.Duration) {
 	t.Deadline = t.now.Add(delay)
 }
 
-// backoff is the wait before the restart that follows n failures.
+// backoff is the wait before the restart after n failures.
 func (t *transition) backoff(n int) time.Duration {
 	b := t.spec.Backoff
 	base := b.base(n)
@@ -253,7 +253,7 @@ func (t *transition) backoff(n int) time.Duration {
 	return time.Duration(base * (1 + b.share()*(2*t.random()-1)))
 }
 
-// random is a share in [0, 1) that follows from the seed alone (splitmix64).
+// random is a number in [0, 1) that depends only on the seed (splitmix64).
 func (t *transition) random() float64 {
 	t.seed += 0x9e3779b97f4a7c15
 	z := t.seed

@@ -4,13 +4,12 @@ import (
 	"time"
 )
 
-// killAgain is how long a KILL may stay without effect before it is repeated: a
-// process in an uninterruptible sleep dies only when the kernel lets it, and one
-// forked in the instant of the KILL must not survive.
+// killAgain is how long a KILL may have no effect before it is repeated. A process in an
+// uninterruptible sleep dies only when that sleep ends, and a process forked at the moment of the
+// KILL must not survive.
 const killAgain = time.Second
 
-// hookGrace is how long after its timeout a hook that never answers is still
-// waited for.
+// hookGrace is how long after its timeout the machine still waits for a hook that does not return.
 const hookGrace = time.Second
 
 // step is what a machine waits for inside a state.
@@ -18,12 +17,12 @@ type step uint8
 
 const (
 	idle       step = iota
-	clearing        // STARTING: the run before still has processes
+	clearing        // STARTING: the previous run still has processes
 	preparing       // STARTING: pre_start
-	forking         // STARTING: Spawn has not answered
+	forking         // STARTING: Spawn has not returned
 	warming         // STARTING: alive, not yet RUNNING
-	unforked        // STOPPING: Spawn has not answered
-	unhooking       // STOPPING: a cancelled pre_start has not answered
+	unforked        // STOPPING: Spawn has not returned
+	unhooking       // STOPPING: a cancelled pre_start has not returned
 	announcing      // STOPPING: pre_stop
 	commanding      // STOPPING: stop_command
 	descending      // STOPPING: a rung of the ladder
@@ -49,8 +48,8 @@ const (
 	thenRestart                   // the run was stopped because it was unhealthy
 )
 
-// Machine is the life of one program as a value. The exported fields are what
-// the world may know; they are changed by Step alone.
+// Machine is the life of one program as a value. The exported fields are what others may read; only
+// Step changes them.
 type Machine struct {
 	State State
 	// Run is the number of the current or latest run, 0 before the first.
@@ -59,51 +58,51 @@ type Machine struct {
 	Ready     bool
 	Healthy   bool
 	Completed bool
-	// Reason says in words why the program is not running, or, while it is, why
-	// it is unhealthy.
+	// Reason says in words why the program is not running. While it runs, Reason says why it is
+	// unhealthy.
 	Reason   string
 	PID      int
-	Restarts uint64 // starts made by the restart policy, ever
+	Restarts uint64 // total number of starts by the restart policy
 
-	StartedAt time.Time // when the latest run was asked for
+	StartedAt time.Time // when the latest run was requested
 	RunningAt time.Time // when it became RUNNING
 	EndedAt   time.Time // when its leader ended
 	LastExit  *Exit     // never changed once set
-	// Code is what a shell would report for the latest end or failed start.
+	// Code is what a shell would report for the latest end or for a failed start.
 	Code int
 
-	// Deadline is when a Tick is due; zero means that time changes nothing.
+	// Deadline is when a Tick is due; zero means that no Tick is needed.
 	Deadline time.Time
 
 	spec *Spec
 	next *Spec // in force from the next run on
 
 	step     step
-	spawning bool // Spawn has not answered
+	spawning bool // Spawn has not returned
 	leader   bool // the leader lives
-	tree     bool // processes of the run may live
+	tree     bool // processes of the run may still live
 	probing  bool
-	hook     HookKind // the hook that has not answered; post_ready is not waited for
+	hook     HookKind // the hook that has not returned; post_ready is not waited for
 	hookBy   time.Time
-	forced   bool // a Kill: neither ladder nor hooks any more
+	forced   bool // a Kill came: the ladder and the hooks are skipped
 
 	sequel sequel
-	cause  string // why the run is stopped or started again
+	cause  string // why the run is stopped or started again; "" for a start that was asked for
 	ladder []StopStep
 	rung   int
 	scale  float64
 
-	startBy time.Time // RUNNING by then, or the start has failed
-	aliveAt time.Time // RUNNING from then on
+	startBy time.Time // if it is not RUNNING by then, the start has failed
+	aliveAt time.Time // when it counts as RUNNING
 
-	failures int         // for the back-off, and for StartRetries
-	restarts []time.Time // within RestartLimit.Window
+	failures int         // failures that count for the back-off and for StartRetries
+	restarts []time.Time // restarts within RestartLimit.Window
 	missed   int         // failed starts since the program was last RUNNING, for RestartLimit
 	seed     uint64
 }
 
-// NewMachine returns a program that has never run. The seed decides the jitter
-// of its back-off; machines should have different ones.
+// NewMachine returns a program that has never run. The seed determines the jitter of its back-off;
+// machines should have different seeds.
 func NewMachine(spec *Spec, seed uint64, now time.Time) Machine {
 	return Machine{State: Stopped, Since: now, Reason: "not started", spec: spec, seed: seed}
 }
@@ -119,17 +118,17 @@ func (m Machine) Newest() *Spec {
 	return m.spec
 }
 
-// WithSpec puts another specification in force at once, for changes that need
-// no new run. A stop that has begun keeps its ladder.
+// WithSpec puts another specification in force at once, for changes that need no new run. A stop
+// that has begun keeps its ladder.
 func (m Machine) WithSpec(spec *Spec) Machine {
 	m.spec, m.next = spec, nil
 	return m
 }
 
-// Forking tells whether Spawn has not answered yet.
+// Forking tells whether Spawn has not returned yet.
 func (m Machine) Forking() bool { return m.spawning }
 
-// Asked tells whether the run is being stopped by request.
+// Asked tells whether a request is stopping the run.
 func (m Machine) Asked() bool { return m.State == Stopping && m.cause == byRequest }
 
 // Live tells whether processes of the program exist or may come into being.
@@ -137,24 +136,22 @@ func (m Machine) Live() bool { return m.spawning || m.tree || m.hook == PreStart
 
 // Succeeded tells whether the program rests because it ended as expected.
 func (m Machine) Succeeded() bool {
-	// EndedAt: LastExit of a run that was never exec'ed is that of the one before.
+	// EndedAt is checked because a run that was never exec'ed keeps the LastExit of the run before.
 	return m.State == Exited && !m.EndedAt.IsZero() && m.LastExit != nil && Expected(m.spec, *m.LastExit)
 }
 
-// Resting tells whether the program stays as it is until someone asks for a
-// start.
+// Resting tells whether the program stays in its state until a start is requested.
 func (m Machine) Resting() bool {
 	return m.State == Stopped || m.State == Exited || m.State == Fatal
 }
 
-// Step takes one event and returns the machine that follows and what has to be
-// done, in that order. An event that means nothing in the present state, or that
-// belongs to another run, changes nothing.
+// Step takes one event. It returns the next machine and the actions to carry out. An event that has
+// no meaning in the present state, or that belongs to another run, changes nothing.
 func (m Machine) Step(now time.Time, ev Event) (Machine, []Action) {
 	if ev.Kind != Start && ev.Kind != Stop && ev.Kind != Kill && ev.Kind != Tick && ev.Run != m.Run {
 		return m, nil
 	}
-	t := transition{Machine: m, now: now}
+	t := transition{Machine: m, now: now, unmet: ev.Unmet}
 	switch ev.Kind {
 	case Start:
 		t.start(ev)
@@ -180,16 +177,21 @@ func (m Machine) Step(now time.Time, ev Event) (Machine, []Action) {
 		t.unhealthy(ev.Reason)
 	case Extend:
 		t.extend(ev.Extend)
+	case Moved:
+		if t.leader {
+			t.PID = ev.PID
+		}
 	case Tick:
 		t.tick(ev.Reason)
 	}
 	return t.Machine, t.actions
 }
 
-// transition is one Step in the making.
+// transition is one Step that is being computed.
 type transition struct {
 	Machine
 	now     time.Time
+	unmet   bool // see Event.Unmet
 	actions []Action
 }
 
@@ -205,7 +207,7 @@ func (t *transition) enter(s State, st step, reason string) {
 	t.step, t.Reason, t.Deadline = st, reason, time.Time{}
 }
 
-// rest enters a state that only a Start leaves.
+// rest enters a state that only a Start can leave.
 func (t *transition) rest(s State, reason string) {
 	t.enter(s, idle, reason)
 	t.sequel, t.cause = thenRest, ""
@@ -238,7 +240,7 @@ func (t *transition) runHook(kind HookKind) bool {
 	return true
 }
 
-// dropHook cancels the hook that runs and no longer waits for it.
+// dropHook cancels the running hook and does not wait for it any more.
 func (t *transition) dropHook() {
 	if t.hook != "" {
 		t.do(Action{Kind: CancelHook, Hook: t.hook})
@@ -258,9 +260,8 @@ func (t *transition) tick(detail string) {
 		return
 	}
 	switch t.step {
-	case idle: // BACKOFF is the only one with a deadline
-		t.Restarts++
-		t.begin("starting again: " + t.cause)
+	case idle: // of these, only BACKOFF has a deadline
+		t.begin(t.cause)
 	case clearing:
 		t.pressClearing()
 	case preparing:

@@ -67,12 +67,13 @@ var (
 	onHealthy   = plain("Healthy", Healthy)
 	onUnhealthy = stimulus{"Unhealthy", func(m Machine) Event { return Event{Kind: Unhealthy, Run: m.Run, Reason: "no answer"} }}
 	onExtend    = stimulus{"Extend", func(m Machine) Event { return Event{Kind: Extend, Run: m.Run, Extend: time.Hour} }}
+	onMoved     = stimulus{"Moved", func(m Machine) Event { return Event{Kind: Moved, Run: m.Run, PID: 43} }}
 	onTick      = plain("Tick", Tick)
 )
 
 var stimuli = []stimulus{
 	onStart, onStop, onKill, onBegan, onFailed, onReady, onEnded, onCrash, onEmptied, onHook, onHookBad,
-	onHealthy, onUnhealthy, onExtend, onTick,
+	onHealthy, onUnhealthy, onExtend, onMoved, onTick,
 }
 
 func path(parts ...any) []stimulus {
@@ -202,6 +203,37 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
+// TestNoRunBeginsBeforeItsNeeds holds every situation against every event while a
+// need does not hold: what would lead to a new run leads to rest, all else is as ever.
+func TestNoRunBeginsBeforeItsNeeds(t *testing.T) {
+	awaited := 0
+	for _, s := range situations {
+		m, now := reach(t, s.path)
+		for _, ev := range stimuli {
+			free, now, actions := apply(m, now, ev)
+			e := ev.make(m)
+			e.Unmet = true
+			held, heldActions := m.Step(now, e)
+			begins := free.Run > m.Run || free.step == clearing && m.step != clearing
+			switch {
+			case !begins:
+				if got, want := cell(m, held, heldActions), cell(m, free, actions); got != want {
+					t.Errorf("%q × %q: %q, with a need that does not hold %q", s.name, ev.name, want, got)
+				}
+			case held.State != Stopped || held.Run != m.Run || held.Restarts != m.Restarts:
+				t.Errorf("%q × %q: %s", s.name, ev.name, cell(m, held, heldActions))
+			case heldActions[len(heldActions)-1].Kind != AwaitNeeds:
+				t.Errorf("%q × %q: %v", s.name, ev.name, heldActions)
+			default:
+				awaited++
+			}
+		}
+	}
+	if awaited == 0 {
+		t.Error("no event begins a run")
+	}
+}
+
 // TestStaleRun gives each situation every event of another run.
 func TestStaleRun(t *testing.T) {
 	for _, s := range situations {
@@ -251,6 +283,10 @@ The matrix is that of a service that declares everything: all hooks, a stop
 command, readiness, health checks with ` + "`action = \"restart\"`" + `, a ladder of INT and
 TERM, ` + "`kill = \"tree\"`" + ` and a back-off. What is not declared is passed over. An event
 that is not listed changes nothing, and so does every event of another run.
+
+While something that the program ` + "`needs`" + ` does not hold, no run begins: what leads to
+STARTING/preparing or STARTING/clearing in the tables then leads to STOPPED, with the
+action AwaitNeeds. agentinit starts the program when its needs hold.
 
 Numbers are supervisord's: `)
 	for i, s := range States {

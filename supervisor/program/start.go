@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -11,8 +12,10 @@ func (t *transition) start(ev Event) {
 	}
 	switch t.State {
 	case Stopped, Exited, Fatal, Backoff:
-		t.failures, t.missed, t.restarts = 0, 0, nil
-		t.begin("starting")
+		if ev.Reason == "" {
+			t.failures, t.missed, t.restarts = 0, 0, nil
+		}
+		t.begin(ev.Reason)
 	case Stopping:
 		t.sequel = thenStart
 		t.Reason = "stopping; a start is queued"
@@ -20,22 +23,30 @@ func (t *transition) start(ev Event) {
 	}
 }
 
-// begin goes towards a new run. A program never has two: as long as anything of
-// the run before may live, the new one waits.
-func (t *transition) begin(reason string) {
+// begin prepares a new run; why is the reason of the restart policy, or "" for a requested run. A
+// program never has two runs: the new one waits as long as a process of the old one may live.
+func (t *transition) begin(why string) {
 	t.stopProbes()
 	t.Completed = false
 	t.sequel, t.scale = thenRest, 0
-	t.cause = reason
-	if !t.Live() {
+	t.cause = why
+	if t.unmet || !t.Live() {
 		t.prepare()
 		return
 	}
-	t.enter(Starting, clearing, fmt.Sprintf("%s; waits until all processes of run %d are gone", reason, t.Run))
+	t.enter(Starting, clearing, fmt.Sprintf("%s; waits until all processes of run %d are gone", t.starting(), t.Run))
 	t.Deadline = t.now.Add(killAgain)
 }
 
-// pressClearing repeats what should long have emptied the run before.
+// starting says in words what begin does.
+func (t *transition) starting() string {
+	if t.cause == "" {
+		return "starting"
+	}
+	return "starting again: " + t.cause
+}
+
+// pressClearing repeats the KILL for a previous run that should be empty by now.
 func (t *transition) pressClearing() {
 	t.Deadline = t.now.Add(killAgain)
 	switch {
@@ -46,26 +57,36 @@ func (t *transition) pressClearing() {
 	case t.hook != "":
 		t.dropHook()
 		t.cleared()
-	default: // a start that was given up; its answer goes on
+	default: // a start was given up; its result comes later
 		t.Deadline = time.Time{}
 	}
 }
 
+// prepare begins the run, unless its needs do not hold: no run begins before them.
 func (t *transition) prepare() {
 	if t.next != nil {
 		t.spec, t.next = t.next, nil
 	}
+	if t.unmet {
+		why := t.cause
+		t.rest(Stopped, cmp.Or(why, "waits for what it needs"))
+		t.do(Action{Kind: AwaitNeeds, Reason: why})
+		return
+	}
+	if t.cause != "" {
+		t.Restarts++
+	}
 	t.Run++
 	t.PID = 0
 	t.StartedAt, t.RunningAt, t.EndedAt = t.now, time.Time{}, time.Time{}
-	t.enter(Starting, preparing, t.cause+": its pre_start hook runs")
+	t.enter(Starting, preparing, t.starting()+": its pre_start hook runs")
 	if !t.runHook(PreStart) {
 		t.fork()
 	}
 }
 
 func (t *transition) fork() {
-	t.enter(Starting, forking, t.cause)
+	t.enter(Starting, forking, t.starting())
 	t.spawning = true
 	t.startBy, t.aliveAt = time.Time{}, time.Time{}
 	if t.spec.StartTimeout > 0 {
@@ -91,7 +112,7 @@ func (t *transition) began(pid int) {
 		}
 		t.ascend()
 	default:
-		// The start was given up before it answered.
+		// The start was given up before it returned.
 		t.do(Action{Kind: KillAll})
 		if t.step == clearing {
 			t.Deadline = t.now.Add(killAgain)
@@ -118,8 +139,8 @@ func (t *transition) begunWarming() {
 	t.warm("")
 }
 
-// warm looks at the two limits of a start that is under way; detail is what the
-// loop knows of why it takes so long.
+// warm checks the two limits of a start that is under way. detail is the reason, as far as the loop
+// knows it, why the start takes so long.
 func (t *transition) warm(detail string) {
 	switch {
 	case !t.aliveAt.IsZero() && !t.now.Before(t.aliveAt):
@@ -146,7 +167,7 @@ func (t *transition) tooSlow(detail string) string {
 	return text
 }
 
-// rounded is a duration as people want to read it.
+// rounded rounds a duration for people.
 func rounded(d time.Duration) time.Duration {
 	if d >= time.Second {
 		return d.Round(100 * time.Millisecond)
@@ -195,7 +216,7 @@ func (t *transition) unhealthy(why string) {
 	}
 }
 
-// oneshot tells whether a run is meant to end by itself.
+// oneshot tells whether a run should end by itself.
 func (t *transition) oneshot() bool { return t.spec.Type == Oneshot || t.spec.Type == Schedule }
 
 func earliest(a, b time.Time) time.Time {

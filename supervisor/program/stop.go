@@ -2,8 +2,8 @@ package program
 
 import "time"
 
-// StopLadder returns the rungs of the stop in force for s: what is declared, up
-// to and including KILL, which always comes last.
+// StopLadder returns the rungs of the stop that is in force for s: the declared ones up to KILL,
+// which always comes last.
 func StopLadder(s *Spec) []StopStep {
 	ladder := make([]StopStep, 0, len(s.Stop)+1)
 	for _, rung := range s.Stop {
@@ -51,8 +51,7 @@ func (t *transition) stop(ev Event) {
 	}
 }
 
-// abandon stops a program that has no live leader: it waits for whatever else
-// there is.
+// abandon stops a program that has no live leader: it waits for the rest of the run.
 func (t *transition) abandon(why string) {
 	st := cleaning
 	switch {
@@ -98,7 +97,7 @@ func (t *transition) beginStopAt(then sequel, why string, skipHooks bool) {
 	}
 }
 
-// afterHook goes from one hook of a stop to the next, then to the ladder.
+// afterHook continues after one hook of a stop: with the next hook, or with the ladder.
 func (t *transition) afterHook() {
 	if t.step == announcing {
 		t.step = commanding
@@ -109,7 +108,7 @@ func (t *transition) afterHook() {
 	t.ascend()
 }
 
-// ascend stands on the first rung of the ladder.
+// ascend begins the first rung of the ladder.
 func (t *transition) ascend() {
 	t.ladder, t.rung = StopLadder(t.spec), 0
 	t.descend()
@@ -126,15 +125,15 @@ func (t *transition) descend() {
 	t.Deadline = t.now.Add(t.scaled(rung.Wait))
 }
 
-// killTree sends KILL and goes on doing so until nothing is left.
+// killTree sends KILL again and again until no process is left.
 func (t *transition) killTree() {
 	t.step = killing
 	t.do(Action{Kind: KillAll})
 	t.Deadline = t.now.Add(killAgain)
 }
 
-// hurry applies another Stop to a stop that is under way: it cancels what was
-// to follow and can only shorten the waits.
+// hurry applies another Stop to a stop that is under way: it cancels the sequel and can only
+// shorten the waits.
 func (t *transition) hurry(ev Event) {
 	t.sequel, t.cause = thenRest, byRequest
 	t.Reason = stoppingBecause(t.cause)
@@ -184,7 +183,7 @@ func (t *transition) kill() {
 	}
 }
 
-// finish leaves STOPPING once nothing of the run is left.
+// finish leaves STOPPING when no process of the run is left.
 func (t *transition) finish() {
 	then, why := t.sequel, t.cause
 	t.scale, t.ladder, t.forced = 0, nil, false
@@ -193,7 +192,7 @@ func (t *transition) finish() {
 		t.rest(Stopped, why)
 	case thenStart:
 		t.failures, t.missed, t.restarts = 0, 0, nil
-		t.begin("starting")
+		t.begin("")
 	case thenFailedStart:
 		t.failStart(why)
 	case thenRestart:

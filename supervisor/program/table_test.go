@@ -18,6 +18,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "-",
 	},
 	"STARTING/clearing": {
@@ -35,6 +36,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "STARTING/clearing: KillAll",
 	},
 	"STARTING/preparing": {
@@ -52,6 +54,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "BACKOFF: CancelHook pre_start",
 	},
 	"STARTING/forking": {
@@ -69,6 +72,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "BACKOFF",
 	},
 	"STARTING/warming": {
@@ -86,6 +90,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "STARTING/warming",
+		"Moved":             "STARTING/warming",
 		"Tick":              "STOPPING/announcing: StopProbes, RunHook pre_stop",
 	},
 	"RUNNING": {
@@ -103,6 +108,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "STOPPING/announcing: StopProbes, RunHook pre_stop",
 		"Extend":            "-",
+		"Moved":             "RUNNING",
 		"Tick":              "-",
 	},
 	"BACKOFF": {
@@ -120,6 +126,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "STARTING/preparing: RunHook pre_start",
 	},
 	"BACKOFF, occupied": {
@@ -137,6 +144,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "STARTING/clearing",
 	},
 	"BACKOFF, unanswered": {
@@ -154,6 +162,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "STARTING/clearing",
 	},
 	"STOPPING/unforked": {
@@ -171,6 +180,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "-",
 	},
 	"STOPPING/unhooking": {
@@ -188,6 +198,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "STOPPED",
 	},
 	"STOPPING/announcing": {
@@ -205,6 +216,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "STOPPING/announcing",
 		"Tick":              "STOPPING/commanding: CancelHook pre_stop, RunHook stop_command",
 	},
 	"STOPPING/commanding": {
@@ -222,6 +234,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "STOPPING/commanding",
 		"Tick":              "STOPPING/descending: CancelHook stop_command, Signal INT",
 	},
 	"STOPPING/descending": {
@@ -239,6 +252,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "STOPPING/descending",
+		"Moved":             "STOPPING/descending",
 		"Tick":              "STOPPING/descending: Signal TERM",
 	},
 	"STOPPING/descending, leaderless": {
@@ -256,6 +270,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "STOPPING/descending",
+		"Moved":             "-",
 		"Tick":              "STOPPING/descending: Signal TERM",
 	},
 	"STOPPING/killing": {
@@ -273,6 +288,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "STOPPING/killing: KillAll",
 	},
 	"STOPPING/cleaning": {
@@ -290,6 +306,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "STOPPED: CancelHook post_exit",
 	},
 	"STOPPING/cleaning, start queued": {
@@ -307,6 +324,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "STARTING/preparing: CancelHook post_exit, RunHook pre_start",
 	},
 	"EXITED": {
@@ -324,6 +342,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "-",
 	},
 	"EXITED, occupied": {
@@ -341,6 +360,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "-",
 	},
 	"FATAL": {
@@ -358,6 +378,7 @@ var matrix = map[string]map[string]string{
 		"Healthy":           "-",
 		"Unhealthy":         "-",
 		"Extend":            "-",
+		"Moved":             "-",
 		"Tick":              "-",
 	},
 }

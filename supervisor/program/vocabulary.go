@@ -8,22 +8,23 @@ import (
 // EventKind is what happened to a program.
 type EventKind uint8
 
-// The events of a Machine. All but Start, Stop, Kill and Tick carry the run
-// they belong to; one of another run changes nothing.
+// The events of a Machine. All but Start, Stop, Kill and Tick carry the number of their run. An
+// event of another run changes nothing.
 const (
-	// Start asks for a run. While the program is being stopped it is queued.
-	// With a Spec, that one is in force from the next run on.
+	// Start requests a run. While the program is being stopped, the request is queued. If Start has
+	// a Spec, that Spec is in force from the next run on. If Start has a Reason, it is the restart
+	// after an AwaitNeeds with that Reason, and earlier failures still count.
 	Start EventKind = iota
-	// Stop asks for the end: hooks, then the stop ladder. Scale below 1 shrinks
-	// every wait; a stop under way is only ever shortened.
+	// Stop requests the end: hooks, then the stop ladder. Scale below 1 shortens every wait. A
+	// further Stop can only shorten a stop that is under way.
 	Stop
-	// Kill asks for the end now: KILL without hooks or ladder. It is for the end
-	// of a shutdown's budget, never for an ordinary stop.
+	// Kill requests the end at once: KILL without hooks or ladder. It is for the end of a
+	// shutdown's budget, not for an ordinary stop.
 	Kill
-	// Began says that the run has been exec'ed as PID.
+	// Began says that the run was exec'ed as PID.
 	Began
-	// Failed says that the run could not be started: Reason, and in Status what
-	// a shell would report (126, 127).
+	// Failed says that the run could not be started: Reason, and in Status what a shell would
+	// report (126, 127).
 	Failed
 	// Ready says that the declared readiness holds.
 	Ready
@@ -31,24 +32,26 @@ const (
 	Ended
 	// Emptied says that no process of the run is left. It follows Ended.
 	Emptied
-	// HookDone says that Hook has ended; Reason is empty when it succeeded.
+	// HookDone says that Hook has ended; Reason is empty if it succeeded.
 	HookDone
-	// Healthy says that the health checks hold again.
+	// Healthy says that the health checks pass again.
 	Healthy
 	// Unhealthy says that the health checks failed often enough: Reason.
 	Unhealthy
-	// Extend moves the limit that runs now to at least Extend from now
-	// (EXTEND_TIMEOUT_USEC of sd_notify).
+	// Extend moves the present limit to at least Extend from now (EXTEND_TIMEOUT_USEC of
+	// sd_notify).
 	Extend
-	// Tick says that the time has reached Deadline. Reason is what is known of why
-	// the program is not ready yet.
+	// Moved says that PID is the program's main process from now on.
+	Moved
+	// Tick says that the time has reached Deadline. Reason is why the program is not ready yet, as
+	// far as known.
 	Tick
 )
 
 var eventNames = [...]string{
 	Start: "Start", Stop: "Stop", Kill: "Kill", Began: "Began", Failed: "Failed", Ready: "Ready",
 	Ended: "Ended", Emptied: "Emptied", HookDone: "HookDone", Healthy: "Healthy",
-	Unhealthy: "Unhealthy", Extend: "Extend", Tick: "Tick",
+	Unhealthy: "Unhealthy", Extend: "Extend", Moved: "Moved", Tick: "Tick",
 }
 
 // EventKinds lists every kind of event.
@@ -68,7 +71,7 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// Event is one thing that happened; which fields count is said at its kind.
+// Event is one thing that happened. The comment of each kind says which fields it uses.
 type Event struct {
 	Kind   EventKind
 	Run    uint64
@@ -78,15 +81,17 @@ type Event struct {
 	Status int
 	Hook   HookKind
 	Extend time.Duration
-	// Scale of a Stop: the share of every declared wait that is left, in (0, 1];
-	// 0 counts as 1.
+	// Scale is for Stop: the fraction of every declared wait that is left, in (0, 1]; 0 counts as
+	// 1.
 	Scale float64
-	// SkipHooks of a Stop goes to the ladder at once.
+	// SkipHooks is for Stop: begin with the ladder at once.
 	SkipHooks bool
 	Spec      *Spec
+	// Unmet: something that the program needs does not hold now. No run begins then.
+	Unmet bool
 }
 
-// HookKind names a command that runs beside a program's life.
+// HookKind names a hook.
 type HookKind string
 
 // The hooks.
@@ -103,30 +108,34 @@ type ActionKind uint8
 
 // The actions of a Machine.
 const (
-	// Spawn starts the run and answers with Began or Failed, once, however long
-	// it takes.
+	// Spawn starts the run. It returns Began or Failed exactly once, however long that takes.
 	Spawn ActionKind = iota
 	// Signal sends Action.Signal to the processes that the kill scope covers.
 	Signal
-	// KillAll sends KILL to them, to whatever they left behind too.
+	// KillAll sends KILL to them, and to the processes that they left behind.
 	KillAll
-	// RunHook runs the hook for at most Timeout and answers with HookDone.
+	// RunHook runs the hook for at most Timeout and returns HookDone.
 	RunHook
-	// CancelHook ends the hook that runs; it still answers.
+	// CancelHook ends the running hook, which still returns HookDone.
 	CancelHook
-	// StartReadiness watches the declared readiness and answers with Ready.
+	// StartReadiness watches the declared readiness and returns Ready.
 	StartReadiness
-	// StartHealth checks the health and answers with Unhealthy and Healthy.
+	// StartHealth checks the health and returns Unhealthy and Healthy.
 	StartHealth
-	// StopProbes ends both.
+	// StopProbes ends the checks of readiness and health.
 	StopProbes
 	// ShutDown ends the box because the health checks of the program say so.
 	ShutDown
+	// AwaitNeeds: a run is due and something that the program needs does not hold.
+	// The program rests; the loop starts it when its needs hold. Reason is why the
+	// restart policy wants the run, "" for one that was asked for.
+	AwaitNeeds
 )
 
 var actionNames = [...]string{
 	Spawn: "Spawn", Signal: "Signal", KillAll: "KillAll", RunHook: "RunHook", CancelHook: "CancelHook",
 	StartReadiness: "StartReadiness", StartHealth: "StartHealth", StopProbes: "StopProbes", ShutDown: "ShutDown",
+	AwaitNeeds: "AwaitNeeds",
 }
 
 // String returns the kind's name.
@@ -141,10 +150,10 @@ func (k ActionKind) String() string {
 type Action struct {
 	Kind    ActionKind
 	Run     uint64
-	Signal  string // of Signal, without "SIG"
+	Signal  string // for Signal, without "SIG"
 	Hook    HookKind
-	Timeout time.Duration // of RunHook
-	Reason  string        // of ShutDown
+	Timeout time.Duration // for RunHook
+	Reason  string        // for ShutDown and AwaitNeeds
 }
 
 // String describes the action in a few words, such as "Signal TERM".
@@ -166,7 +175,7 @@ func (h *Hook) Limit() time.Duration {
 	return h.Timeout
 }
 
-// Hook returns the command declared for kind, nil when there is none.
+// Hook returns the command declared for kind, or nil if there is none.
 func (s *Spec) Hook(kind HookKind) *Hook {
 	switch kind {
 	case PreStart:

@@ -16,40 +16,39 @@ import (
 
 // NotifierConfig says how a Notifier works.
 type NotifierConfig struct {
-	// Resolve tells which run of which program a process belongs to. It is called
-	// on the receiving goroutine: while it waits, nobody is heard, so a sender must
-	// not be able to make it wait for long or again and again.
+	// Resolve tells which run of which program a process belongs to. It is called on the receiving
+	// goroutine, which receives no messages meanwhile. So a sender must not be able to make Resolve
+	// wait long, or again and again.
 	Resolve func(pid int) (program string, run uint64, ok bool)
-	// Dir is where a socket is made when abstract ones cannot be used; "" means
-	// that there is no such place.
+	// Dir is the directory for the socket if abstract sockets cannot be used; "" means that there
+	// is none.
 	Dir string
-	// Deliver hears every accepted message, in order. It must not block. nil is
-	// allowed.
+	// Deliver is called with every accepted message, in order. It must not block. It may be nil.
 	Deliver func(Message)
-	// Refuse hears of every message that was not accepted, with the reason; at
-	// most ten a second. It must not block. nil is allowed.
+	// Refuse is called for every message that was not accepted, with the reason, at most ten times
+	// a second. It must not block. It may be nil.
 	Refuse func(pid int, reason string)
 }
 
-// Notifier owns the box's sd_notify socket. One socket serves all programs: the
-// kernel says who sent a datagram (SCM_CREDENTIALS), so a program can speak for
-// nobody but itself.
+// Notifier holds the box's sd_notify socket. One socket serves all programs: the kernel names the
+// sender of a datagram (SCM_CREDENTIALS), so a program can report only about itself.
 type Notifier struct {
 	cfg  NotifierConfig
 	conn *net.UnixConn
 	addr string
-	path string // to remove on Close; "" for an abstract socket
+	path string // removed by Close; "" for an abstract socket
 	done chan struct{}
 
-	// Owned by the receiving goroutine.
+	// Only the receiving goroutine uses the fields below.
 	senders  senders
 	refusals bucket
 
-	mu   sync.Mutex
-	runs map[string]*notified
+	mu      sync.Mutex
+	runs    map[string]*notified
+	flushes map[string]chan struct{} // by the text of the message, which no program can guess
 }
 
-// notified is what the newest run of a program has said.
+// notified is what the newest run of a program has reported.
 type notified struct {
 	run     uint64
 	ready   bool
@@ -59,13 +58,13 @@ type notified struct {
 	changed chan struct{} // closed at the next change
 }
 
-// Listen opens the socket and begins to receive. An error means that neither an
-// abstract socket nor one in Dir could be made.
+// Listen opens the socket and begins to receive. The error means that neither an abstract socket
+// nor one in Dir could be made.
 func Listen(cfg NotifierConfig) (*Notifier, error) {
 	if cfg.Resolve == nil {
 		return nil, errors.New("cannot listen for notifications: there is no way to find out which program a sender belongs to")
 	}
-	n := &Notifier{cfg: cfg, done: make(chan struct{}), runs: map[string]*notified{}}
+	n := &Notifier{cfg: cfg, done: make(chan struct{}), runs: map[string]*notified{}, flushes: map[string]chan struct{}{}}
 	n.refusals = bucket{rate: 10, burst: 10}
 	if err := n.listen(); err != nil {
 		return nil, fmt.Errorf("cannot listen for notifications: %w", err)
@@ -85,7 +84,7 @@ func (n *Notifier) listen() error {
 		return errors.Join(abstractErr, err)
 	}
 	n.path = path
-	// Programs of every uid may write here: the kernel tells us who they are.
+	// Programs of every uid may write here, because the kernel names the sender.
 	if err := os.Chmod(path, 0o666); err != nil {
 		return errors.Join(err, n.closeSocket())
 	}
@@ -118,7 +117,7 @@ func passCredentials(conn *net.UnixConn) error {
 // Address is the value of NOTIFY_SOCKET for programs.
 func (n *Notifier) Address() string { return n.addr }
 
-// Close ends receiving. Probes that wait for a notification go on waiting.
+// Close ends receiving. Probes that wait for a notification keep waiting.
 func (n *Notifier) Close() error {
 	err := n.closeSocket()
 	<-n.done
@@ -135,7 +134,54 @@ func (n *Notifier) closeSocket() error {
 	return err
 }
 
-// oobSize holds the credentials and the most descriptors one message can carry
+// flushPatience bounds Flush: programs can keep the queue of the socket full.
+const flushPatience = 250 * time.Millisecond
+
+// Flush returns when all messages that were sent before have been taken, or when that
+// takes too long. So what a process has said before its end is known before its end counts.
+func (n *Notifier) Flush() {
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.addr, Net: "unixgram"})
+	if err != nil {
+		return // closed
+	}
+	defer conn.Close()
+	mark, taken := "FLUSH="+rand.Text(), make(chan struct{})
+	n.mu.Lock()
+	n.flushes[mark] = taken
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.flushes, mark)
+	}()
+	limit := time.NewTimer(flushPatience)
+	defer limit.Stop()
+	if conn.SetWriteDeadline(time.Now().Add(flushPatience)) != nil {
+		return
+	}
+	if _, err := conn.Write([]byte(mark)); err != nil {
+		return // the queue stays full
+	}
+	select {
+	case <-taken:
+	case <-n.done:
+	case <-limit.C:
+	}
+}
+
+// flushMark takes the message of a Flush.
+func (n *Notifier) flushMark(text []byte) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	taken, ok := n.flushes[string(text)]
+	if ok {
+		delete(n.flushes, string(text))
+		close(taken)
+	}
+	return ok
+}
+
+// oobSize is enough for the credentials and for the most descriptors that one message can carry
 // (SCM_MAX_FD 253).
 const oobSize = 2048
 
@@ -144,8 +190,8 @@ func (n *Notifier) receive() {
 	buf := make([]byte, maxMessage+1)
 	oob := make([]byte, oobSize)
 	for {
-		// ReadMsgUnix passes MSG_CMSG_CLOEXEC: no program started meanwhile can
-		// inherit a descriptor that came along.
+		// ReadMsgUnix passes MSG_CMSG_CLOEXEC, so no program started meanwhile can inherit a
+		// received descriptor.
 		size, oobn, flags, _, err := n.conn.ReadMsgUnix(buf, oob)
 		if errors.Is(err, net.ErrClosed) {
 			return
@@ -167,9 +213,8 @@ func transient(err error) bool {
 		errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
-// takeControl closes every descriptor that came along, which is all that a
-// sender of BARRIER=1 waits for, and returns the sender's pid; 0 when the kernel
-// names none that is visible here.
+// takeControl closes every descriptor in the message; a sender of BARRIER=1 waits only for that. It
+// returns the sender's pid, or 0 if the kernel names no process that is visible here.
 func takeControl(oob []byte) (pid int) {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -179,7 +224,7 @@ func takeControl(oob []byte) (pid int) {
 		m := &messages[i]
 		if fds, err := syscall.ParseUnixRights(m); err == nil {
 			for _, fd := range fds {
-				_ = syscall.Close(fd) // never used
+				_ = syscall.Close(fd) // it was never used
 			}
 		} else if cred, err := syscall.ParseUnixCredentials(m); err == nil {
 			pid = int(cred.Pid)
@@ -189,6 +234,9 @@ func takeControl(oob []byte) (pid int) {
 }
 
 func (n *Notifier) handle(pid int, text []byte, truncated bool) {
+	if pid == os.Getpid() && n.flushMark(text) {
+		return
+	}
 	if pid <= 0 {
 		n.refuse(pid, "the sender's process is not visible in this box")
 		return
@@ -218,10 +266,11 @@ func (n *Notifier) handle(pid int, text []byte, truncated bool) {
 			m.MainPID = 0
 		}
 	}
-	n.note(m)
+	// First what goes with it: a program that is ready has the main process that it named.
 	if n.cfg.Deliver != nil {
 		n.cfg.Deliver(m)
 	}
+	n.note(m)
 }
 
 func (n *Notifier) refuse(pid int, reason string) {
@@ -230,7 +279,7 @@ func (n *Notifier) refuse(pid int, reason string) {
 	}
 }
 
-// note keeps what probes wait for.
+// note stores what probes wait for.
 func (n *Notifier) note(m Message) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -250,8 +299,7 @@ func (n *Notifier) note(m Message) {
 	st.changed = make(chan struct{})
 }
 
-// state returns the record of a run, nil for one that is older than the newest
-// known. The caller holds mu.
+// state returns the record of a run, or nil if a newer run is known. The caller holds mu.
 func (n *Notifier) state(program string, run uint64) *notified {
 	st := n.runs[program]
 	switch {
@@ -267,8 +315,8 @@ func (n *Notifier) state(program string, run uint64) *notified {
 	return st
 }
 
-// look returns what a run has said so far and a channel that closes when it says
-// more; ok is false for a run that a newer one has replaced.
+// look returns what a run has reported so far, and a channel that closes when it reports more. ok
+// is false if a newer run has replaced it.
 func (n *Notifier) look(program string, run uint64) (st notified, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -278,7 +326,7 @@ func (n *Notifier) look(program string, run uint64) (st notified, ok bool) {
 	return notified{}, false
 }
 
-// Forget drops what is kept of a program that is no longer supervised.
+// Forget drops what is kept about a removed program.
 func (n *Notifier) Forget(program string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -288,7 +336,7 @@ func (n *Notifier) Forget(program string) {
 	}
 }
 
-// bucket is a token bucket: burst at once, then rate a second.
+// bucket is a token bucket: burst tokens at once, then rate tokens a second.
 type bucket struct {
 	rate, burst float64
 	used        float64
@@ -305,8 +353,8 @@ func (b *bucket) take(now time.Time) bool {
 	return true
 }
 
-// senders bounds what one process can make us do: 500 messages a second, 1000
-// at once. Kernel-given pids key it, so that it works before Resolve, the dear part.
+// senders limits the messages of one process to 500 a second, and 1000 at once. Its key is the pid
+// from the kernel, so that the limit applies before Resolve, which is expensive.
 type senders struct {
 	buckets map[int]*bucket
 }
@@ -317,7 +365,7 @@ func (s *senders) allow(pid int, now time.Time) bool {
 	b := s.buckets[pid]
 	if b == nil {
 		if s.buckets == nil || len(s.buckets) >= maxSenders {
-			// Forgetting all at once is rare, cheap and bounded.
+			// Removing all at once happens rarely and bounds the memory.
 			s.buckets = map[int]*bucket{}
 		}
 		b = &bucket{rate: 500, burst: 1000, last: now}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -260,4 +261,31 @@ func FuzzParseMessage(f *testing.F) {
 			t.Errorf("%q: status %q", b, *m.Status)
 		}
 	})
+}
+
+// TestFlush: when Flush returns, what was sent before has been delivered, even if many goroutines
+// call it at once. The message that Flush sends itself counts for no program.
+func TestFlush(t *testing.T) {
+	n, h := listen(t, "", self)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			send(t, n.Address(), "STATUS=x", nil)
+			n.Flush()
+			select {
+			case <-h.messages:
+			default:
+				t.Error("the message is not delivered yet")
+			}
+		})
+	}
+	all.Wait()
+	if len(h.messages) != 0 || len(h.refused) != 0 {
+		t.Errorf("%d messages and %d refusals more", len(h.messages), len(h.refused))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.flushes) != 0 {
+		t.Errorf("%d are kept", len(n.flushes))
+	}
 }

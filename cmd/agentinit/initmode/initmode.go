@@ -1,10 +1,10 @@
-// Package initmode is agentinit as a plain init for one command: "agentinit -- CMD",
-// without manifest, socket or server.
+// Package initmode makes agentinit a plain init for one command: "agentinit -- CMD", without
+// manifest, socket or server.
 //
-// It acts when it is initialised, and the process ends with the command: what a
-// box is made of is initialised after it and so costs it nothing. It must never
-// import more of ours than it does, or anything that would be initialised before it. A
-// binary that imports it has init mode; the import has no other use.
+// It runs when it is initialised, and the process ends with the command. So the packages of a box,
+// which are initialised later, cost no time. It must not import more packages of this module, or
+// anything that would be initialised before it. A binary gets init mode by importing it; the import
+// has no other use.
 package initmode
 
 import (
@@ -32,16 +32,16 @@ const usage = "usage: agentinit [-g] [-s] -- CMD [ARGS…]\n" +
 	"  -g  forward signals to the process group of CMD, not to CMD alone\n" +
 	"  -s  accepted for compatibility: agentinit always reaps, as a subreaper when not PID 1\n"
 
-// grace is what leftovers of the child get between TERM and KILL when the
-// container ends. The kernel would give them none.
+// grace is how long leftover processes of the child have between TERM and KILL when the container
+// ends. The kernel itself would kill them at once.
 const grace = 500 * time.Millisecond
 
-// textNeeded is how long the pages of the start are kept: a command that ends
-// sooner is not slowed down.
+// textNeeded is how long the pages of the start are kept, so that a command that ends sooner is not
+// slowed down.
 const textNeeded = 500 * time.Millisecond
 
-// An init function, for the reason above; ARCHITECTURE.md, decision 6. It returns
-// where the command line asks for something else.
+// An init function, for the reason in the package comment; see ARCHITECTURE.md, decision 6. It
+// returns if the command line does not ask for init mode.
 func init() {
 	opts, err := parse(os.Args[1:])
 	switch {
@@ -56,8 +56,8 @@ func init() {
 
 var errNotInit = errors.New("not init mode")
 
-// parse accepts single letters, together or apart, before "--". A flag that
-// init mode does not know is a mistake only after the word init.
+// parse accepts single letters, together or apart, before "--". An unknown flag is an error only
+// after the word init.
 func parse(args []string) (options, error) {
 	var o options
 	word := len(args) > 0 && args[0] == "init"
@@ -93,15 +93,15 @@ func (o *options) check() error {
 	return nil
 }
 
-// run returns the exit status: the child's, 128 + n when signal n ended it,
-// 127 when it was not found, 126 when it could not be run.
+// run returns the exit status: the child's, 128 + n if signal n ended it, 127 if it was not found,
+// 126 if it could not be run.
 func run(opts options, env []string, stderr io.Writer) int {
-	owner, err := proc.New(proc.Options{Untagged: true})
+	owner, err := proc.New(proc.Options{Lone: true})
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
 		return 126
 	}
-	signals := early.CaughtAll() // before the child exists, so that none is lost
+	signals := early.CaughtAll() // before the child is started, so that no signal is lost
 	child, err := owner.Start(command(opts, env))
 	if err != nil {
 		fmt.Fprintln(stderr, "agentinit:", err)
@@ -112,8 +112,8 @@ func run(opts options, env []string, stderr io.Writer) int {
 		return 126
 	}
 	proc.IgnoreTerminalStops()
-	// A command that runs on does not need the pages of its init's start. What
-	// fails here costs memory alone.
+	// A command that keeps running does not need the pages of agentinit's start. If releasing them
+	// fails, that only costs memory.
 	time.AfterFunc(textNeeded, func() { _ = proc.ReleaseText() })
 	scope := proc.ScopeProcess
 	if opts.group {
@@ -134,9 +134,9 @@ func run(opts options, env []string, stderr io.Writer) int {
 				continue
 			}
 			if owner.IsInit() {
-				// The kernel kills whatever is left when PID 1 exits; this way
-				// it may say goodbye. Elsewhere it outlives us, as it does any
-				// parent.
+				// The kernel kills what is left when PID 1 exits; KillAll gives these processes
+				// time to end. If agentinit is not PID 1, they keep running, as after the end of
+				// any parent.
 				owner.KillAll(grace)
 			}
 			return e.ShellStatus()
@@ -144,8 +144,8 @@ func run(opts options, env []string, stderr io.Writer) int {
 	}
 }
 
-// command is the child: in our session, so that a terminal stays usable, in
-// a group of its own, and in the foreground where we are.
+// command is the child. It runs in agentinit's session, so that a terminal stays usable, in its own
+// process group, and in the foreground if agentinit is.
 func command(opts options, env []string) proc.Command {
 	c := proc.Command{
 		Path: opts.command[0], Args: opts.command, Env: env,
@@ -160,8 +160,7 @@ func command(opts options, env []string) proc.Command {
 	return c
 }
 
-// ownSignals are about this process, not about the child: a terminal that we
-// ourselves use.
+// ownSignals are about agentinit's own use of the terminal, so they are not forwarded to the child.
 var ownSignals = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU}
 
 func forward(owner *proc.Owner, id uint64, sig os.Signal, scope proc.Scope, stderr io.Writer) {
@@ -173,8 +172,8 @@ func forward(owner *proc.Owner, id uint64, sig os.Signal, scope proc.Scope, stde
 		fmt.Fprintln(stderr, "agentinit:", err)
 	}
 	if n == syscall.SIGTSTP && !owner.IsInit() {
-		// The shell that stopped us waits to see us stopped. SIGCONT wakes us
-		// and is forwarded like any other.
+		// The shell that sent the stop signal waits until agentinit is stopped. SIGCONT wakes
+		// agentinit and is forwarded like any other signal.
 		if err := proc.StopSelf(); err != nil {
 			fmt.Fprintln(stderr, "agentinit:", err)
 		}

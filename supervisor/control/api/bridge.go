@@ -23,7 +23,7 @@ type BridgeConn struct {
 // Read reads what the box sends.
 func (b *BridgeConn) Read(p []byte) (int, error) { return b.r.Read(p) }
 
-// CloseWrite tells the box that nothing more comes.
+// CloseWrite tells the box that no more data comes.
 func (b *BridgeConn) CloseWrite() error {
 	half, ok := b.Conn.(interface{ CloseWrite() error })
 	if !ok {
@@ -75,7 +75,7 @@ func (c *Client) upgrade(ctx context.Context, conn net.Conn) (*BridgeConn, error
 		return nil, readError(resp)
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
-		return nil, c.lost(ctx, fmt.Errorf("cannot lift the deadline: %w", err))
+		return nil, c.lost(ctx, fmt.Errorf("cannot remove the deadline: %w", err))
 	}
 	return &BridgeConn{conn, r}, nil
 }

@@ -22,29 +22,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of what a client takes from a server.
+// Limits for what a client accepts from a server.
 const (
 	maxResponse  = 64 << 20 // bytes of a whole answer
 	maxLine      = 16 << 20 // bytes of one line of a stream
 	dialTimeout  = 5 * time.Second
-	quickTimeout = 30 * time.Second // for answers that wait for nothing
+	quickTimeout = 30 * time.Second // for requests that the server answers at once
 	maxHeadBytes = 64 << 10
 )
 
-// Client talks to one agentinit. Its methods may be called from any goroutine;
-// each makes a connection of its own. A method fails with *UnreachableError
-// when nobody answers, with *Error when the request is refused or failed, and
-// with the context's error when that ends.
+// Client talks to one agentinit. Its methods may be called from any goroutine; each call makes its
+// own connection. A method fails with *UnreachableError if no server answers, with *Error if the
+// request is refused or fails, and with the context's error if the context ends.
 type Client struct {
 	socket   string
 	fallback string
-	init     bool // PID 1 alone may answer
+	init     bool // accept only answers of PID 1
 }
 
-// NewClient returns a client of the socket: a path, or an abstract name that
-// begins with "@". It does not connect. With an empty socket it is the default
-// path. Where there is no such file the client asks its abstract name, which is
-// where an agentinit without a directory to write listens.
+// NewClient returns a client of the socket: a path, or an abstract name that begins with "@". It
+// does not connect. An empty socket means the default path. If there is no file at a path, the
+// client tries the abstract name of that path: an agentinit without a writable directory listens
+// there.
 func NewClient(socket string) *Client {
 	socket = cmp.Or(socket, DefaultSocket)
 	c := &Client{socket: socket}
@@ -54,11 +53,10 @@ func NewClient(socket string) *Client {
 	return c
 }
 
-// ExpectInit makes the client believe nobody but PID 1 where that is agentinit:
-// whoever has agentinit's uid can unlink its socket, bind the path and say that
-// all is well. It is for a socket the user has not named. proc is where /proc
-// is; outside the box, or where that shows another pid namespace, PID 1 is
-// somebody else and nothing changes.
+// ExpectInit makes the client accept only PID 1 as server, if PID 1 is agentinit. Another process
+// with agentinit's uid could unlink the socket, bind the path and give false answers. It is for a
+// socket that the user has not named. proc is the path of /proc. If PID 1 in proc is not agentinit,
+// as outside the box, the client works as before.
 func (c *Client) ExpectInit(proc string) *Client {
 	self, err := os.Readlink(filepath.Join(proc, "self"))
 	if err != nil || self != strconv.Itoa(os.Getpid()) {
@@ -69,7 +67,7 @@ func (c *Client) ExpectInit(proc string) *Client {
 	return c
 }
 
-// Socket is the socket the client asks first.
+// Socket is the socket that the client tries first.
 func (c *Client) Socket() string { return c.socket }
 
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
@@ -77,8 +75,8 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	defer cancel()
 	conn, err := c.dialUnix(ctx, c.socket)
 	if errors.Is(err, os.ErrNotExist) && c.fallback != "" {
-		// The file's absence is what the user can act on, so that error stays
-		// when nobody has the abstract name either.
+		// The user can act on the missing file. So its error is returned if no process listens on
+		// the abstract name either.
 		if abstract, ferr := c.dialUnix(ctx, c.fallback); ferr == nil || !errors.Is(ferr, unix.ECONNREFUSED) {
 			return abstract, ferr
 		}
@@ -99,8 +97,8 @@ func (c *Client) dialUnix(ctx context.Context, socket string) (net.Conn, error) 
 	return conn, nil
 }
 
-// Listener returns who listens at the other end of a connection that was dialled
-// (unix(7), SO_PEERCRED). Its pid is 0 in another pid namespace.
+// Listener returns which process listens at the other end of a dialled connection (unix(7),
+// SO_PEERCRED). Its pid is 0 if it is in another pid namespace.
 func Listener(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -116,17 +114,16 @@ func Listener(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, credErr
 }
 
-// checkServer keeps a stranger from posing as agentinit. An abstract name
-// belongs to whoever in the network namespace takes it first, so the listener
-// must be PID 1, root, or the caller's own user; a file belongs to whoever may
-// write its directory.
+// checkServer prevents another process from posing as agentinit. Any process in the network
+// namespace can take an abstract name first, so its listener must be PID 1, root, or the caller's
+// own user. A file is protected by the permissions of its directory.
 func (c *Client) checkServer(conn *net.UnixConn, abstract bool) error {
 	if !c.init && !abstract {
 		return nil
 	}
 	cred, err := Listener(conn)
 	if err != nil {
-		return fmt.Errorf("cannot tell who listens: %w", err)
+		return fmt.Errorf("cannot find out which process listens: %w", err)
 	}
 	if c.init && cred.Pid != 1 {
 		return fmt.Errorf("the listener is pid %d of user %d and not PID 1, which is the agentinit here: "+
@@ -141,8 +138,8 @@ func (c *Client) checkServer(conn *net.UnixConn, abstract bool) error {
 // maxMetrics bounds what Metrics reads: thousands of programs fit.
 const maxMetrics = 16 << 20
 
-// quick is do for what is answered at once: an agentinit that does not answer
-// then is as good as gone.
+// quick is do for requests that are answered at once. An agentinit that does not answer within
+// quickTimeout counts as unreachable.
 func (c *Client) quick(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
 		&UnreachableError{Socket: c.socket, Err: fmt.Errorf("no answer within %v", quickTimeout)})
@@ -150,7 +147,7 @@ func (c *Client) quick(ctx context.Context, method, path string, query url.Value
 	return c.do(ctx, method, path, query, in, out)
 }
 
-// do sends one request and decodes the answer into out (nil: not wanted).
+// do sends one request and decodes the answer into out; if out is nil, the answer is dropped.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	resp, err := c.send(ctx, method, path, query, in)
 	if err != nil {
@@ -173,7 +170,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	return nil
 }
 
-// send sends one request and returns the answer when it is a success.
+// send sends one request and returns the answer if it is a success.
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -202,16 +199,16 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	return nil, readError(resp)
 }
 
-// roundTrip is what http.Transport does, without its goroutines: a command line
-// tool makes one request and is gone, and their hand-overs were measured to
-// take longer than the request. The answer's Close closes the connection.
+// roundTrip does what http.Transport does, without its goroutines. A command line tool makes only
+// one request, and switching between those goroutines took longer than the request. Closing the
+// answer closes the connection.
 func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
 	conn, err := c.dial(req.Context())
 	if err != nil {
 		return nil, err
 	}
 	body := &connBody{conn: conn}
-	// The past as deadline ends every read and write at once.
+	// A deadline in the past ends every read and write at once.
 	body.unwatch = context.AfterFunc(req.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
 	req.Close = true
 	if err := req.Write(conn); err != nil {
@@ -224,7 +221,7 @@ func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
 		body.release()
 		return nil, err
 	}
-	head.N = math.MaxInt64 // the header is bounded; its readers bound the body
+	head.N = math.MaxInt64 // this bounds the header only; the readers of the body bound the body
 	body.ReadCloser, resp.Body = resp.Body, body
 	return resp, nil
 }
@@ -244,7 +241,7 @@ func (b *connBody) release() error {
 // Close closes the connection, whatever is left to read.
 func (b *connBody) Close() error { return b.release() }
 
-// lost tells an end of the context from an end of the connection.
+// lost tells whether the context or the connection has ended.
 func (c *Client) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -261,17 +258,16 @@ func readError(resp *http.Response) error {
 	return &e
 }
 
-// Status returns the programs that the names mean, all without names. A program
-// that is not there is CodeUnknownProgram.
+// Status returns the named programs, or all if there are no names. A name that fits no program is
+// CodeUnknownProgram.
 func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	var out Status
 	err := c.quick(ctx, http.MethodGet, "/v1/status", url.Values{"name": names}, nil, &out)
 	return out, err
 }
 
-// Table is Status with what a table shows alone, and with the use of the processes:
-// half of the answer, or less. An agentinit that does not know of it refuses it with
-// CodeBadRequest.
+// Table is like Status, but has only the fields of a table, and the use of the processes. Its
+// answer is at most half as large. An older agentinit that does not know it answers CodeBadRequest.
 func (c *Client) Table(ctx context.Context, names ...string) (Status, error) {
 	var out Status
 	err := c.quick(ctx, http.MethodGet, "/v1/status", url.Values{"name": names, "table": {"true"}}, nil, &out)
@@ -306,18 +302,18 @@ func (c *Client) Manifest(ctx context.Context) (Manifest, error) {
 	return out, err
 }
 
-// Start starts programs and, unless NoWait, returns when each is RUNNING, has
-// completed, or has failed. Per-program failures are in the result.
+// Start starts programs. Unless NoWait is set, it returns when each is RUNNING, has completed, or
+// has failed. The failure of a single program is in the result.
 func (c *Client) Start(ctx context.Context, req ActionRequest) (ActionResult, error) {
 	return c.action(ctx, "/v1/start", req)
 }
 
-// Run starts a run of programs now, of schedules too, and otherwise is Start.
+// Run starts a run of programs now, also of schedules. Otherwise it is like Start.
 func (c *Client) Run(ctx context.Context, req ActionRequest) (ActionResult, error) {
 	return c.action(ctx, "/v1/run", req)
 }
 
-// Stop stops programs and, unless NoWait, returns when their processes are gone.
+// Stop stops programs. Unless NoWait is set, it returns when their processes have ended.
 func (c *Client) Stop(ctx context.Context, req ActionRequest) (ActionResult, error) {
 	return c.action(ctx, "/v1/stop", req)
 }
@@ -345,8 +341,8 @@ func (c *Client) Why(ctx context.Context, name string) (Why, error) {
 	return out, err
 }
 
-// Wait returns when what q says holds. CodeTimeout says that it did not in
-// time, CodeConflict that it cannot any more without a further request.
+// Wait returns when the condition in q holds. CodeTimeout means that it did not hold in time,
+// CodeConflict that it can no longer hold without a further request.
 func (c *Client) Wait(ctx context.Context, q WaitQuery) (WaitResult, error) {
 	v := url.Values{"name": q.Names, "for": {q.For}}
 	if q.Timeout > 0 {
@@ -386,7 +382,7 @@ func (c *Client) Boot(ctx context.Context) (Boot, error) {
 	return out, err
 }
 
-// PreviousBoot returns the record of the boot before.
+// PreviousBoot returns the record of the boot before this one.
 func (c *Client) PreviousBoot(ctx context.Context) (Boot, error) {
 	var out Boot
 	err := c.quick(ctx, http.MethodGet, "/v1/boot", url.Values{"previous": {"true"}}, nil, &out)
@@ -400,7 +396,7 @@ func (c *Client) LogLevel(ctx context.Context) (LogLevel, error) {
 	return out, err
 }
 
-// SetLogLevel changes it and returns what is now in force.
+// SetLogLevel changes the level of agentinit's own log and returns the level now in force.
 func (c *Client) SetLogLevel(ctx context.Context, level string) (LogLevel, error) {
 	var out LogLevel
 	err := c.quick(ctx, http.MethodPut, "/v1/log-level", nil, LogLevel{Level: level}, &out)
@@ -412,27 +408,27 @@ func (c *Client) Shutdown(ctx context.Context, req ShutdownRequest) error {
 	return c.quick(ctx, http.MethodPost, "/v1/shutdown", nil, req, nil)
 }
 
-// ReopenLogs has every log file closed and opened by its path, for whoever has moved
-// the files away.
+// ReopenLogs closes every log file and opens it again by its path, for tools that have moved the
+// files away.
 func (c *Client) ReopenLogs(ctx context.Context) error {
 	return c.quick(ctx, http.MethodPost, "/v1/logs/reopen", nil, nil, nil)
 }
 
-// Version returns what is answering.
+// Version returns the version of the agentinit that answers.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	var out Version
 	err := c.quick(ctx, http.MethodGet, "/v1/version", nil, nil, &out)
 	return out, err
 }
 
-// Meta returns the document of GET /v1/meta as it is.
+// Meta returns the document of GET /v1/meta unchanged.
 func (c *Client) Meta(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
 	err := c.quick(ctx, http.MethodGet, "/v1/meta", nil, nil, &out)
 	return out, err
 }
 
-// Health returns the document of GET /health as it is.
+// Health returns the document of GET /health unchanged.
 func (c *Client) Health(ctx context.Context) (json.RawMessage, error) {
 	var out json.RawMessage
 	err := c.quick(ctx, http.MethodGet, "/health", nil, nil, &out)

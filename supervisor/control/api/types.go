@@ -1,8 +1,8 @@
-// Package api owns what travels between agentinit's control socket and its
-// clients: the wire types of version 1, the typed error, and Client.
+// Package api holds what agentinit's control socket and its clients exchange: the wire types of
+// version 1, the typed error, and Client.
 //
-// It is a leaf. It must never import another package of this module, start a
-// process or decide who may do what; the server side is supervisor/control.
+// It must not import another package of this module, start a process or decide about rights. The
+// server side is supervisor/control.
 package api
 
 import (
@@ -12,17 +12,16 @@ import (
 	"time"
 )
 
-// Default places of the control socket. A server that has no writable directory
-// listens on the abstract name instead, and a client that finds no file looks
-// there.
+// Default places of the control socket. A server without a writable directory listens on the
+// abstract name instead. A client that finds no file tries that name.
 const (
 	DefaultSocket = "/run/agentbox/agentinit.sock"
 	// EnvSocket is the environment variable that names another socket.
 	EnvSocket = "AGENTCTL_SOCKET"
 )
 
-// AbstractFallback is the abstract name that stands in for the socket file at
-// path: the path with "@" before it. A path that is abstract already stays.
+// AbstractFallback is the abstract name that replaces the socket file at path: the path with "@"
+// before it. A path that is already abstract stays unchanged.
 func AbstractFallback(path string) string {
 	if len(path) > 0 && path[0] == '@' {
 		return path
@@ -30,11 +29,11 @@ func AbstractFallback(path string) string {
 	return "@" + path
 }
 
-// Status is the state of all programs, or of those asked for, at one event
-// number. A reader goes on from it with Events(Seq) without a gap.
+// Status is the state of all or of the requested programs, at one event number. A reader that
+// continues with Events(Seq) misses no event.
 type Status struct {
 	Seq      uint64    `json:"seq"`
-	Time     time.Time `json:"time"` // of the server; uptimes are counted from it
+	Time     time.Time `json:"time"` // of the server; durations are computed from it
 	Phase    string    `json:"phase"`
 	Programs []Program `json:"programs"` // in start order, never null
 }
@@ -46,19 +45,19 @@ type Program struct {
 	Group string `json:"group"`
 	Type  string `json:"type"` // service, oneshot, schedule
 	State string `json:"state"`
-	// Shown is State as people read it, where that is another word: COMPLETED for what
-	// ended as it should, SCHEDULED and PAUSED for a schedule between runs. See Display.
+	// Shown is the word for people, if it differs from State: COMPLETED for a program that ended as
+	// it should, SCHEDULED and PAUSED for a schedule between runs. See Display.
 	Shown     string `json:"shown,omitempty"`
 	Ready     bool   `json:"ready"`
 	Healthy   bool   `json:"healthy"`
 	Completed bool   `json:"completed"`
 	Required  bool   `json:"required"`
-	// Blocked: it waits for a program that will not come without a request.
+	// Blocked says that it waits for a program that will not be ready without a request.
 	Blocked bool `json:"blocked,omitempty"`
 	// Reason says in words why the program is not running; empty while it is.
 	Reason string `json:"reason,omitempty"`
-	// Text is what the program said of itself (sd_notify STATUS=). It is the
-	// program's own words: escape it before printing it on a terminal.
+	// Text is what the program reported about itself (sd_notify STATUS=). The program wrote it:
+	// escape it before printing it on a terminal.
 	Text     string `json:"text,omitempty"`
 	PID      int    `json:"pid,omitempty"`
 	Run      uint64 `json:"run"`
@@ -68,7 +67,7 @@ type Program struct {
 	StartedAt *time.Time `json:"started_at,omitempty"`
 	RunningAt *time.Time `json:"running_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	// Deadline is when the program is acted upon next without being asked.
+	// Deadline is when agentinit next acts on the program without a request.
 	Deadline *time.Time `json:"deadline,omitempty"`
 	LastExit *Exit      `json:"last_exit,omitempty"`
 	// Refused counts the system calls that the guard or the sandbox refused to the
@@ -76,14 +75,14 @@ type Program struct {
 	Refused uint64 `json:"refused,omitempty"`
 	// Schedule is set for programs of the type schedule, in every state.
 	Schedule *Schedule `json:"schedule,omitempty"`
-	// Usage is what its processes use, where that was asked for too.
+	// Usage is what its processes use, if the request asked for it.
 	Usage *ProgramUsage `json:"usage,omitempty"`
 }
 
-// Display is the state as people read it, the same word in every command.
+// Display is the state for people, the same word in every command.
 func (p Program) Display() string { return cmp.Or(p.Shown, p.State) }
 
-// Display is as that of Program.
+// Display is the state for people, as for Program.
 func (p ProgramResult) Display() string { return cmp.Or(p.Shown, p.State) }
 
 // Schedule is when a scheduled program runs and how its latest run ended.
@@ -99,20 +98,21 @@ type Exit struct {
 	Code   int    `json:"code"`
 	Signal string `json:"signal,omitempty"` // "KILL", without "SIG"
 	Core   bool   `json:"core,omitempty"`
-	// Cause is what is known of the end beside the signal: "killed by the kernel: out of
+	// Cause is what is known about the end in addition to the signal: "killed by the kernel: out of
 	// memory (limit 512 MiB)".
 	Cause string `json:"cause,omitempty"`
 }
 
-// String says it in words: "exit status 1", "killed by SIGKILL (core dumped)".
+// String describes the exit in the words of events and reasons: "exited with code 1", "ended by
+// signal KILL (core dumped)".
 func (e Exit) String() string {
 	if e.Cause != "" {
 		return e.Cause
 	}
-	if e.Signal == "" {
-		return fmt.Sprintf("exit status %d", e.Code)
+	s := fmt.Sprintf("exited with code %d", e.Code)
+	if e.Signal != "" {
+		s = "ended by signal " + e.Signal
 	}
-	s := "killed by SIG" + e.Signal
 	if e.Core {
 		s += " (core dumped)"
 	}
@@ -129,13 +129,12 @@ type ProgramDetail struct {
 // Usage is what the processes of every program used at one time.
 type Usage struct {
 	Time     time.Time      `json:"time"`
-	NextMS   int64          `json:"next_ms"` // a new reading is not made sooner
+	NextMS   int64          `json:"next_ms"` // a new reading is not made before this time has passed
 	Programs []ProgramUsage `json:"programs"`
 }
 
-// ProgramUsage is the use of one program's whole process tree. CPUSeconds are
-// those of all its runs and never fall; memory that processes share counts for
-// each of them.
+// ProgramUsage is the use of one program's whole process tree. CPUSeconds covers all its runs and
+// never falls. Memory that several processes share counts for each of them.
 type ProgramUsage struct {
 	Name        string  `json:"name"`
 	CPUSeconds  float64 `json:"cpu_seconds"`
@@ -149,13 +148,13 @@ type ProgramUsage struct {
 // children; the program's own process is the first while it lives.
 type Processes struct {
 	Time      time.Time `json:"time"`
-	NextMS    int64     `json:"next_ms"` // a new reading is not made sooner
+	NextMS    int64     `json:"next_ms"` // a new reading is not made before this time has passed
 	Program   string    `json:"program"`
 	Processes []Process `json:"processes"` // never null
 }
 
-// Process is one process. Name is what the kernel calls it: at most 15 bytes that
-// the process can choose, so escape it before printing it on a terminal.
+// Process is one process. Name is its name in the kernel: at most 15 bytes, which the process can
+// choose. So escape it before printing it on a terminal.
 type Process struct {
 	PID         int     `json:"pid"`
 	PPID        int     `json:"ppid"`
@@ -166,28 +165,27 @@ type Process struct {
 	Threads     int     `json:"threads"`
 }
 
-// ActionRequest asks for a change of some programs. Names may be exact names,
-// names of groups, globs, or prefixes that fit one program alone; All stands
-// for every program and excludes Names.
+// ActionRequest asks for a change of some programs. Names may be exact names, names of groups,
+// globs, or prefixes that fit exactly one program. All means every program and excludes Names.
 type ActionRequest struct {
 	Names []string `json:"names,omitempty"`
 	All   bool     `json:"all,omitempty"`
-	// NoWait answers as soon as the request is accepted.
+	// NoWait: answer as soon as the request is accepted.
 	NoWait bool `json:"no_wait,omitempty"`
-	// TimeoutMS bounds the wait for the outcome, in milliseconds; 0 is the
-	// server's bound of ten minutes, which is also the greatest.
+	// TimeoutMS limits the wait for the outcome, in milliseconds. 0 means the server's limit of ten
+	// minutes, which is also the highest value.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
-	// Rolling restarts one program after the other, each when the one before
-	// is ready again, and stops at the first that does not return.
+	// Rolling restarts one program after the other, each when the one before is ready again. It
+	// stops at the first that does not become ready.
 	Rolling bool `json:"rolling,omitempty"`
 	// Signal is the signal to send: a name with or without SIG, or a number.
 	Signal string `json:"signal,omitempty"`
 }
 
-// ActionResult is the outcome for every program that was meant, in start order.
+// ActionResult is the outcome for each program of the request, in start order.
 type ActionResult struct {
 	Results []ProgramResult `json:"results"`
-	// Note is what the request does to the box besides.
+	// Note says what else the request does to the box.
 	Note string `json:"note,omitempty"`
 }
 
@@ -201,8 +199,8 @@ func (r ActionResult) Failed() bool {
 	return false
 }
 
-// ProgramResult is what became of one program. Changed is false when it already
-// was as asked. Error nil is success.
+// ProgramResult is the outcome for one program. Changed is false if it already was in the requested
+// state. Error is nil on success.
 type ProgramResult struct {
 	Name    string `json:"name"`
 	State   string `json:"state"`
@@ -212,29 +210,28 @@ type ProgramResult struct {
 	Error   *Error `json:"error,omitempty"`
 }
 
-// LogQuery selects lines of output. The zero value means everything still held.
+// LogQuery selects lines of output. The zero value selects every line that is still held.
 type LogQuery struct {
-	Names  []string  // as in ActionRequest; empty is all programs
+	Names  []string  // as in ActionRequest; empty means all programs
 	Stream string    // "stdout", "stderr" or "" for both
-	Since  time.Time // zero is from the beginning; else also lines that only log files have
-	Until  time.Time // only lines before; zero is no end
-	After  string    // LogLine.Cursor: only lines after that one
+	Since  time.Time // zero means from the start of memory; otherwise lines that only log files have are included
+	Until  time.Time // only lines before; zero sets no end
+	After  string    // a LogLine.Cursor: only lines after that one
 	Grep   string    // RE2 that must match the line
-	// Lines is how many of the newest matching lines to begin with: 0 is all that
-	// agentinit knows, a negative number none.
+	// Lines is how many of the newest matching lines to return first: 0 is all in memory, a
+	// negative number none.
 	Lines int
-	// All also gives what only log files have, rotated and compressed ones too. It
-	// goes with Lines 0.
+	// All adds lines that only log files have, including rotated and compressed ones. It requires
+	// Lines to be 0.
 	All      bool
-	Previous bool // the latest run of each program that has ended
+	Previous bool // only the latest ended run of each program
 	Follow   bool
 }
 
-// LogLine is one line of output. At most one of Text and Data is set: Data when
-// the line is not valid UTF-8. Either is the program's own words: escape it
-// before printing it on a terminal.
+// LogLine is one line of output. At most one of Text and Data is set: Data if the line is not valid
+// UTF-8. The program wrote both: escape them before printing them on a terminal.
 type LogLine struct {
-	// Seq orders all lines; 0 in a line that marks a loss.
+	// Seq orders all lines; it is 0 in a line that marks a loss.
 	Seq     uint64    `json:"seq,omitempty"`
 	Time    time.Time `json:"time"`
 	Program string    `json:"program"`
@@ -243,15 +240,15 @@ type LogLine struct {
 	Run     uint64    `json:"run,omitempty"`
 	Text    string    `json:"text,omitempty"`
 	Data    []byte    `json:"data,omitempty"` // base64 on the wire
-	// Cursor is what LogQuery.After takes; "" in a line that only a log file has.
+	// Cursor is a value for LogQuery.After; it is "" in a line that only a log file has.
 	Cursor string `json:"cursor,omitempty"`
-	// Truncated: the program's line goes on in the next LogLine.
+	// Truncated says that the program's line continues in the next LogLine.
 	Truncated bool `json:"truncated,omitempty"`
 	// Dropped is how many lines the reader has missed here; Text says so.
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 
-// Bytes is the line's content without its newline.
+// Bytes is the line's content, which has no newline.
 func (l LogLine) Bytes() []byte {
 	if l.Data != nil {
 		return l.Data
@@ -259,16 +256,16 @@ func (l LogLine) Bytes() []byte {
 	return []byte(l.Text)
 }
 
-// Manifest is the manifest in force: every value, written or not, and what the
-// rules say about it.
+// Manifest is the manifest in force: every value, including defaults, and the findings of the
+// rules.
 type Manifest struct {
 	File     string    `json:"file"`
 	Settings []Setting `json:"settings"`
 	Findings []Finding `json:"findings,omitempty"`
 }
 
-// Setting is one value in force. Source is file, env, catalogue or default; Detail
-// is the place in the file or the variable. Secrets are redacted.
+// Setting is one value in force. Source is file, env, catalogue or default. Detail is the place in
+// the file, or the variable. Secrets are redacted.
 type Setting struct {
 	Path   string `json:"path"`
 	Value  any    `json:"value"`
@@ -276,8 +273,8 @@ type Setting struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// ApplyRequest asks for the manifest to be read again. DryRun only says what
-// would happen.
+// ApplyRequest asks agentinit to read the manifest again. With DryRun it only reports what would
+// happen.
 type ApplyRequest struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
@@ -291,32 +288,31 @@ const (
 	ApplyRemove    = "remove"
 )
 
-// ApplyResult is what an apply did or would do, one row per program. RolledBack
-// is set when required programs did not return and the former manifest is in
-// force again; Reason then says which.
+// ApplyResult is what an apply did or would do, one row for each program. RolledBack says that
+// required programs did not become ready again, so the former manifest is in force; Reason says
+// which programs.
 type ApplyResult struct {
 	DryRun     bool          `json:"dry_run"`
 	Changes    []ApplyChange `json:"changes"`
 	Warnings   []Finding     `json:"warnings,omitempty"`
 	RolledBack bool          `json:"rolled_back,omitempty"`
 	Reason     string        `json:"reason,omitempty"`
-	// NextBoot names the manifest's keys that differ from what the box was booted
-	// with and hold from its next boot on: they are none of a program's.
+	// NextBoot names the changed manifest keys that belong to no program. They take effect at the
+	// next boot.
 	NextBoot []string `json:"next_boot,omitempty"`
 }
 
-// ApplyChange is what an apply means for one program; Keys are the manifest
-// keys that differ.
+// ApplyChange is what an apply changes for one program. Keys are the manifest keys that differ.
 type ApplyChange struct {
 	Program string `json:"program"`
-	// Was is the name of the instance before, where their number has changed it.
+	// Was is the former name of the instance, if a changed number of instances renamed it.
 	Was    string   `json:"was,omitempty"`
 	Action string   `json:"action"`
 	Keys   []string `json:"keys,omitempty"`
 	Error  string   `json:"error,omitempty"`
 }
 
-// Finding is a complaint about the manifest, field by field schema.Finding.
+// Finding is a problem in the manifest, with the same fields as schema.Finding.
 type Finding struct {
 	Code     string `json:"code"`
 	Severity string `json:"severity"`
@@ -352,19 +348,17 @@ type Why struct {
 	Time    time.Time `json:"time"`
 	// Summary is one sentence.
 	Summary string `json:"summary"`
-	// Next says what will happen without further request; empty: nothing.
+	// Next says what will happen without a further request; empty means that nothing will.
 	Next string `json:"next,omitempty"`
-	// Ending says in words how the latest run ended, where it has ended.
+	// Ending describes in words how the latest run ended, if it has ended.
 	Ending string `json:"ending,omitempty"`
-	// Ready says what the program declares as its readiness; empty: RUNNING is
-	// ready.
+	// Ready says what the program declares as its readiness; empty means that RUNNING is ready.
 	Ready string `json:"ready,omitempty"`
-	// Output is what the latest run of a program that is in trouble printed last,
-	// oldest first.
+	// Output is the last output of the latest run, oldest line first, if the program is in trouble.
 	Output []LogLine `json:"output,omitempty"`
-	// Do are commands that help to go on, the most useful one first.
+	// Do lists commands that may help, the most useful one first.
 	Do []string `json:"do,omitempty"`
-	// Needs are the programs it waits for or stands on.
+	// Needs are the programs that it needs.
 	Needs []WhyNeed `json:"needs,omitempty"`
 	// Dependents are the programs that need this one.
 	Dependents []string `json:"dependents,omitempty"`
@@ -376,20 +370,20 @@ type Why struct {
 
 // Refusal is one kind of system call that was refused to a program.
 type Refusal struct {
-	// By is what refused: "guard" (what protects agentinit) or "seccomp" (the sandbox).
+	// By names the filter: "guard" (it protects agentinit) or "seccomp" (the sandbox).
 	By   string `json:"by"`
 	Call string `json:"call"` // name of the system call; "other" for all further kinds
-	// Allowed: the sandbox audits, so the call went on.
+	// Allowed says that the call was carried out, because the sandbox only audits.
 	Allowed bool      `json:"allowed,omitempty"`
 	Count   uint64    `json:"count"`
-	PID     int       `json:"pid"` // of the last process, 0 if it cannot be told
+	PID     int       `json:"pid"` // of the last process, 0 if it is not known
 	Last    time.Time `json:"last"`
-	// Command is the name of the process that the latest event told of. It is the
-	// program's own word: escape it before printing it on a terminal.
+	// Command is the name of the process in the latest event. The program chose it: escape it
+	// before printing it on a terminal.
 	Command string `json:"command,omitempty"`
 }
 
-// String says it in words: "guard: kill ×3, last by pid 71 (sh)".
+// String describes it in words: "guard: kill ×3, last by pid 71 (sh)".
 func (r Refusal) String() string {
 	s := fmt.Sprintf("%s: %s ×%d", r.By, r.Call, r.Count)
 	if r.Allowed {
@@ -411,12 +405,11 @@ type WhyNeed struct {
 	Met       bool   `json:"met"`
 	State     string `json:"state"` // as Program.Shown
 	Reason    string `json:"reason,omitempty"`
-	// Needs are what that program waits for in its turn, where the need is not met.
-	// A program is explained once.
+	// Needs are the unmet needs of that program. Each program is explained only once.
 	Needs []WhyNeed `json:"needs,omitempty"`
 }
 
-// What Wait can wait for.
+// The conditions of Wait.
 const (
 	ForReady     = "ready"
 	ForRunning   = "running"
@@ -429,37 +422,36 @@ const (
 	ForFatal     = "fatal"
 )
 
-// ForAny names all of them for people.
+// ForAny lists all conditions, for messages.
 const ForAny = "ready, running, stopped, completed, starting, stopping, exited, backoff or fatal"
 
-// Conditions returns all of them.
+// Conditions returns all conditions.
 func Conditions() []string {
 	return []string{
 		ForReady, ForRunning, ForStopped, ForCompleted, ForStarting, ForStopping, ForExited, ForBackoff, ForFatal,
 	}
 }
 
-// WaitQuery says what to wait for. No names and ForReady means the readiness of
-// the box; no names and another condition means every program. For may be in
-// letters of either case. Timeout 0 is the server's bound of ten minutes, which is
-// also the greatest.
+// WaitQuery says what to wait for. Without names, ForReady means the readiness of the box, and any
+// other condition means every program. For may be in upper or lower case. Timeout 0 means the
+// server's limit of ten minutes, which is also the highest value.
 type WaitQuery struct {
 	Names   []string
 	For     string
 	Timeout time.Duration
 }
 
-// WaitResult says that what was waited for holds.
+// WaitResult says that the condition holds.
 type WaitResult struct {
 	For      string    `json:"for"`
-	Box      bool      `json:"box"` // it was the box that was waited for
+	Box      bool      `json:"box"` // the condition was the readiness of the box
 	Programs []Program `json:"programs,omitempty"`
 }
 
-// Readiness is whether the box is ready, and what is missing if not.
+// Readiness says whether the box is ready, and what is missing if not.
 type Readiness struct {
 	Ready        bool          `json:"ready"`
-	Since        *time.Time    `json:"since,omitempty"` // latest change to ready
+	Since        *time.Time    `json:"since,omitempty"` // when it last became ready
 	Reason       string        `json:"reason,omitempty"`
 	Requirements []Requirement `json:"requirements,omitempty"`
 	Missing      []Requirement `json:"missing,omitempty"`
@@ -504,14 +496,14 @@ type BootPhase struct {
 	Number    float64   `json:"number"` // 0.5 is a phase too
 	Name      string    `json:"name"`
 	StartedAt time.Time `json:"started_at"`
-	// DurationMS is in milliseconds; of a phase under way, so far.
+	// DurationMS is in milliseconds; for a phase under way, the time so far.
 	DurationMS float64 `json:"duration_ms"`
 	Outcome    string  `json:"outcome"` // ok, warning, failed, running
 	Detail     string  `json:"detail,omitempty"`
 }
 
-// BootProgram is when a program was first started, was
-// RUNNING, was ready (a oneshot: completed). A nil time has not come yet.
+// BootProgram says when a program was first started, was RUNNING, and was ready (a oneshot:
+// completed). A time that has not come yet is nil.
 type BootProgram struct {
 	Name      string     `json:"name"`
 	Required  bool       `json:"required"`
@@ -536,18 +528,18 @@ type LogLevel struct {
 	Level string `json:"level"`
 }
 
-// ShutdownRequest asks agentinit to stop everything and exit. The reason, at
-// most 200 bytes, is told to the log.
+// ShutdownRequest asks agentinit to stop all programs and exit. The reason, at most 200 bytes, goes
+// to the log.
 type ShutdownRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Accepted answers a request whose outcome comes later.
+// Accepted is the answer to a request whose outcome comes later.
 type Accepted struct {
 	Accepted bool `json:"accepted"`
 }
 
-// Version says what is answering.
+// Version describes the agentinit that answers.
 type Version struct {
 	Version   string     `json:"version"`
 	Commit    string     `json:"commit,omitempty"`

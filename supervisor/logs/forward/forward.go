@@ -1,11 +1,10 @@
-// Package forward owns the way of captured output to log collectors outside the box:
-// syslog, Loki, OTLP and plain HTTP. It exists only where the manifest asks for it.
+// Package forward sends captured output to log collectors outside the box: syslog, Loki, OTLP and
+// plain HTTP. It runs only if the manifest configures it.
 //
-// A forwarder is one more reader of the log plane. While a collector is slow or away,
-// the lines wait where they are kept anyway, in the rings and log files; what is gone
-// from there before it could be sent is counted. The package must never hold up a
-// program or another reader, never keep more than one batch of its own, and never
-// write a token into an error.
+// A forwarder is one more reader of the log plane. While a collector is slow or unreachable, the
+// lines stay in the rings and log files, where they are kept anyway. Lines that are forgotten there
+// before they could be sent are counted. The package must never delay a program or another reader,
+// never keep more than one batch of its own, and never write a token into an error.
 package forward
 
 import (
@@ -25,27 +24,27 @@ import (
 
 // Config describes one forwarder.
 type Config struct {
-	Name string // of the table in the manifest, for errors
+	Name string // name of the table in the manifest, for errors
 	// Kind is syslog, loki, otlp or http.
 	Kind string
-	// URL is where to: unix://, udp://, tcp:// and tls:// for syslog, else http(s)://.
+	// URL is the target: unix://, udp://, tcp:// or tls:// for syslog, otherwise http(s)://.
 	URL      string
-	Token    string            // sent as a bearer token; "" none; not for syslog
+	Token    string            // bearer token; "" means none; not for syslog
 	Headers  map[string]string // sent with every request
-	CAFile   string            // PEM certificates to trust in place of the system's
+	CAFile   string            // PEM certificates to trust instead of the system's
 	Programs []string          // names and globs; empty means all
-	Host     string            // the name of this box, in syslog and as a label
+	Host     string            // the name of this box, as host name in syslog and as a label elsewhere
 
 	BatchLines int           // default 1000
 	BatchWait  time.Duration // how long a line may wait for others; default 1 s
 	Timeout    time.Duration // of one attempt; default 10 s
 
-	// OnTrouble hears once when sending begins to fail, and once with nil when it
+	// OnTrouble is called once with an error when sending begins to fail, and once with nil when it
 	// works again. It must not block.
 	OnTrouble func(error)
 }
 
-// Values of a Config that has none. The manifest's keys have the same defaults.
+// The values for a Config that sets none. The manifest's keys have the same defaults.
 const (
 	DefaultBatchLines = 1000
 	DefaultBatchWait  = time.Second
@@ -59,7 +58,7 @@ const (
 	retryMost  = 30 * time.Second
 )
 
-// Source is the log plane.
+// Source is where the lines come from: the log plane.
 type Source interface {
 	Read(ctx context.Context, q logs.Query) iter.Seq[logs.Line]
 }
@@ -67,7 +66,7 @@ type Source interface {
 // Stats counts lines since the start.
 type Stats struct {
 	Sent    uint64
-	Dropped uint64 // gone from the rings before they could be sent, or refused
+	Dropped uint64 // forgotten by the rings before they could be sent, or refused
 	Retries uint64 // attempts that failed and were repeated
 }
 
@@ -82,17 +81,17 @@ type Forwarder struct {
 
 	stop context.CancelFunc
 	done sync.WaitGroup
-	last uint64 // Seq of the newest line that was sent or given up; the loop's
+	last uint64 // Seq of the newest line that was sent or given up; only the loop uses it
 }
 
-// sender delivers a batch. An error that wraps errRefused is final; others are tried
-// again.
+// sender delivers a batch. An error that wraps errRefused is final; after other errors the batch is
+// tried again.
 type sender interface {
 	send(ctx context.Context, batch []logs.Line) error
 	close()
 }
 
-// errRefused is a batch that the collector will never take.
+// errRefused says that the collector will never take the batch.
 var errRefused = errors.New("refused")
 
 // New checks the configuration. It opens no connection.
@@ -111,7 +110,7 @@ func New(cfg Config) (*Forwarder, error) {
 	}
 	for _, glob := range cfg.Programs {
 		if _, err := path.Match(glob, ""); err != nil {
-			return nil, fmt.Errorf("forward %s: %q is no glob", cfg.Name, glob)
+			return nil, fmt.Errorf("forward %s: %q is not a valid glob", cfg.Name, glob)
 		}
 	}
 	f := &Forwarder{cfg: cfg}
@@ -127,7 +126,7 @@ func New(cfg Config) (*Forwarder, error) {
 	return f, nil
 }
 
-// Start begins with what the rings hold.
+// Start begins to send, first the lines that are in the rings now.
 func (f *Forwarder) Start(source Source) {
 	ctx, stop := context.WithCancel(context.Background())
 	f.stop = stop
@@ -148,8 +147,8 @@ func (f *Forwarder) Start(source Source) {
 	f.done.Go(func() { f.run(ctx, lines) })
 }
 
-// Close sends what is left, until ctx ends: what programs have printed until now is
-// tried once more, not for ever.
+// Close sends the lines that programs have printed until now. It tries once and stops when ctx
+// ends.
 func (f *Forwarder) Close(ctx context.Context, source Source) {
 	if f.stop == nil {
 		return
@@ -189,8 +188,8 @@ type batch struct {
 	bytes int
 }
 
-// take adds a line and says whether the batch is full. A mark of lines that this reader
-// has missed is counted, and no line.
+// take adds a line and tells whether the batch is full. A line that marks a loss is counted, not
+// added.
 func (f *Forwarder) take(b *batch, line logs.Line) (full bool) {
 	if line.Dropped > 0 {
 		f.dropped.Add(line.Dropped)
@@ -210,7 +209,7 @@ func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
 		select {
 		case line, ok := <-lines:
 			if !ok {
-				return // Close reads from last on
+				return // Close continues after last
 			}
 			full = f.take(&b, line)
 			if due == nil && len(b.lines) > 0 {
@@ -234,7 +233,7 @@ func (f *Forwarder) run(ctx context.Context, lines <-chan logs.Line) {
 	}
 }
 
-// deliver tries until the batch is taken or refused; false means that ctx has ended.
+// deliver tries until the batch is taken or refused. It returns false if ctx ended first.
 func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		err := f.attempt(ctx, lines)
@@ -258,7 +257,8 @@ func (f *Forwarder) deliver(ctx context.Context, lines []logs.Line) bool {
 	}
 }
 
-// settle counts a batch whose fate is known. False: it is to be tried again.
+// settle counts a batch that was taken or refused. It returns false if the batch must be tried
+// again.
 func (f *Forwarder) settle(lines []logs.Line, err error) bool {
 	var part *partError
 	rejected := 0
@@ -277,13 +277,13 @@ func (f *Forwarder) settle(lines []logs.Line, err error) bool {
 	return true
 }
 
-// partError is an answer that takes a part of a batch, and the rest never.
+// partError says that the collector took a part of the batch and will never take the rest.
 type partError struct {
 	error
 	rejected int
 }
 
-// laterError is an answer that says when to come back.
+// laterError is an answer that says when to try again.
 type laterError struct {
 	error
 	after time.Duration
@@ -297,7 +297,7 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	defer cancel()
 	err := f.sender.send(bounded, lines)
 	if ctx.Err() != nil && err != nil {
-		return err // our own end is no trouble
+		return err // agentinit itself is stopping: no trouble to report
 	}
 	if (err != nil) != f.failing {
 		f.failing = err != nil

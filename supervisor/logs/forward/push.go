@@ -19,7 +19,7 @@ import (
 
 // push posts batches over HTTP.
 type push struct {
-	accepted func(body []byte) error // what a good status means
+	accepted func(body []byte) error // checks the body of an answer with a good status
 	url      string
 	headers  http.Header
 	client   *http.Client
@@ -27,9 +27,9 @@ type push struct {
 	host     string
 }
 
-// protocols are the kinds that are spoken over HTTP.
+// protocols are the kinds that use HTTP.
 var protocols = map[string]struct {
-	path        string // where the URL has none
+	path        string // used if the URL has no path
 	contentType string
 	encode      func(host string, batch []logs.Line) ([]byte, error)
 	accepted    func(body []byte) error
@@ -39,17 +39,17 @@ var protocols = map[string]struct {
 	"http": {"/", "application/x-ndjson", jsonLines, wholly},
 }
 
-// maxAnswer bounds what is read of an answer that takes a batch, in bytes.
+// maxAnswer bounds how many bytes of a good answer are read.
 const maxAnswer = 64 << 10
 
 func wholly([]byte) error { return nil }
 
-// otlpAccepted reads how many records a collector has rejected (OTLP 1.0, "Partial
-// Success"); it may answer 200 and reject all.
+// otlpAccepted reads how many records a collector has rejected (OTLP 1.0, "Partial Success"). A
+// collector may answer 200 and reject all records.
 func otlpAccepted(body []byte) error {
 	var answer struct {
 		Partial struct {
-			Rejected json.Number `json:"rejectedLogRecords"` // in proto3 JSON a string, from some a number
+			Rejected json.Number `json:"rejectedLogRecords"` // a string in proto3 JSON; some collectors send a number
 			Message  string      `json:"errorMessage"`
 		} `json:"partialSuccess"`
 	}
@@ -66,7 +66,7 @@ func otlpAccepted(body []byte) error {
 func newPush(cfg Config) (*push, error) {
 	p, ok := protocols[cfg.Kind]
 	if !ok {
-		return nil, fmt.Errorf("%q is no protocol: write syslog, loki, otlp or http", cfg.Kind)
+		return nil, fmt.Errorf("%q is not a known protocol: write syslog, loki, otlp or http", cfg.Kind)
 	}
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -121,10 +121,10 @@ func (p *push) send(ctx context.Context, batch []logs.Line) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 == 2 {
-		said, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // the status has decided
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // the status alone decides; a read error does not matter
 		return p.accepted(said)
 	}
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for the error; the status decides
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // for the error text; the status alone decides
 	err = fmt.Errorf("%s: %s", resp.Status, strconv.QuoteToASCII(strings.TrimSpace(string(said))))
 	switch code := resp.StatusCode; {
 	case code == http.StatusTooManyRequests || code == http.StatusRequestTimeout || code >= 500:

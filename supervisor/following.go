@@ -1,0 +1,85 @@
+package supervisor
+
+import (
+	"fmt"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/ready"
+)
+
+// following is what a System knows of the main process of a run: the one that was
+// started, or the one that the program has named (MAINPID= of sd_notify(3)). System.mu.
+type following struct {
+	notifies bool        // it was given the notification socket
+	main     int         // its pid
+	ends     []proc.Exit // held back, and the latest that was not of the main process
+	flushing bool        // they wait for what the program has said before
+	told     bool        // the end of the main process was passed on
+}
+
+// follow makes the process that a message names the main process of the run. It is
+// called on the goroutine that receives, so that messages count in their order.
+func (s *System) follow(r *systemRun, m ready.Message) {
+	s.mu.Lock()
+	same, id := r.main == m.MainPID, r.proc.ID
+	s.mu.Unlock()
+	if same {
+		return
+	}
+	if err := s.cfg.Owner.Follow(id, m.MainPID); err != nil {
+		s.refused(m.Sender, fmt.Sprintf("MAINPID %d of %s cannot be followed: %v", m.MainPID, m.Program, err))
+		return
+	}
+	s.mu.Lock()
+	r.main = m.MainPID
+	name, run, report := r.key.name, r.key.run, r.report
+	s.mu.Unlock()
+	s.cfg.Bus.Publish(event.Event{
+		Level: event.Info, Stage: stage, Name: event.MainProcessChanged, Program: name, Run: run,
+		Fields: map[string]any{"pid": m.MainPID, "by": m.Sender},
+	})
+	if report != nil {
+		report(Report{Kind: ReportMain, PID: m.MainPID})
+	}
+}
+
+// holdBack keeps the ends of a run whose program may have named another main process
+// just before, until that is known. systemd reads its notification socket before it reaps,
+// for the same reason. The caller holds mu.
+func (s *System) holdBack(r *systemRun, e proc.Exit) bool {
+	if !r.notifies || !r.flushing && e.Kind == proc.Emptied && r.told {
+		return false
+	}
+	r.ends = append(r.ends, e)
+	if !r.flushing {
+		r.flushing = true
+		s.draining.Go(func() {
+			s.notifier.Flush()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.letGo(r)
+		})
+	}
+	return true
+}
+
+// letGo passes on the end of the main process, and drops that of a process that is the
+// main one no longer; unless it turns out that nothing else is left. The caller holds mu.
+func (s *System) letGo(r *systemRun) {
+	ends := r.ends
+	r.ends, r.flushing = nil, false
+	for i, e := range ends {
+		switch {
+		case e.Kind == proc.Exited && r.told:
+			continue
+		case e.Kind == proc.Exited && e.PID != r.main:
+			r.ends = ends[i : i+1 : i+1]
+			continue
+		case e.Kind == proc.Emptied && !r.told && len(r.ends) > 0:
+			s.note(r, r.ends[0])
+		}
+		r.told = true
+		s.note(r, e)
+	}
+}

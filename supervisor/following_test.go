@@ -1,0 +1,189 @@
+package supervisor
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// nameAnother is the programs of the tests below: this very binary. "forks" starts a
+// process, names it and ends at once; "forks and stays" stays. "main" is that process: it
+// ends with status 7 when it gets USR1. Any other word is what is said.
+func nameAnother(word string) {
+	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	fail(err)
+	say := func(text string) {
+		_, err := conn.Write([]byte(text))
+		fail(err)
+	}
+	switch word {
+	case "main":
+		usr1 := make(chan os.Signal, 1)
+		signal.Notify(usr1, syscall.SIGUSR1)
+		fmt.Println("caught") // the other waits for this
+		<-usr1
+		os.Exit(7)
+	case "forks", "forks and stays":
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), "SUPERVISOR_TEST_PROGRAM=main")
+		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		out, err := child.StdoutPipe()
+		fail(err)
+		fail(child.Start())
+		_, err = out.Read(make([]byte, 1))
+		fail(err)
+		say("MAINPID=" + strconv.Itoa(child.Process.Pid) + "\nREADY=1")
+		if word == "forks" {
+			os.Exit(0)
+		}
+		fmt.Fprintln(os.Stderr, child.Wait())
+	default:
+		say(word)
+	}
+	<-time.After(patience) // until it is killed
+	os.Exit(1)
+}
+
+func names(word string, f ...func(*program.Spec)) func(*program.Spec) {
+	return func(s *program.Spec) {
+		notify(s)
+		s.Argv, s.Umask = []string{os.Args[0]}, -1
+		// The race detector lets a process sleep before it exits.
+		s.Env = []string{"SUPERVISOR_TEST_PROGRAM=" + word, "GORACE=atexit_sleep_ms=0"}
+		s.Backoff.Initial = 0
+		for _, change := range f {
+			change(s)
+		}
+	}
+}
+
+// moved waits until the program has another main process than the one of its start.
+func (b *realBox) moved(name string) Status {
+	b.t.Helper()
+	return b.await(name, func(st Status) bool {
+		for _, e := range (&box{bus: b.bus}).events(event.MainProcessChanged) {
+			if e.Program == name && e.Run == st.Run && e.Fields["pid"] == st.PID {
+				return st.State == program.Running
+			}
+		}
+		return false
+	})
+}
+
+// orphaned waits until the process is a child of ours: only then we get its exit status.
+func (b *realBox) orphaned(pid int) {
+	b.t.Helper()
+	for ctx := b.t.Context(); ; {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):])); fields[2] == strconv.Itoa(os.Getpid()) {
+			return
+		}
+		if err := b.sup.Ping(ctx); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// TestRealMainPID: a program that forks, names its main process and ends is alive as
+// long as that process is, and ended as that one ended. The end of the first process
+// often is there before its message.
+func TestRealMainPID(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", names("forks", func(s *program.Spec) { s.RestartLimit.Count = 0 })))
+	b.sup.Boot()
+	for run := uint64(1); run <= 10; run++ {
+		st := b.moved("p")
+		if st.Run != run {
+			t.Fatalf("run %d, want %d: %s, last exit %v, refused %v", st.Run, run, st.Reason, st.LastExit,
+				(&box{bus: b.bus}).events(event.NotifyRefused))
+		}
+		b.orphaned(st.PID)
+		if err := b.sup.Signal(t.Context(), "USR1", "p"); err != nil {
+			t.Fatal(err)
+		}
+		st = b.await("p", func(st Status) bool { return st.Run > run })
+		if st.LastExit == nil || st.LastExit.Code != 7 {
+			t.Fatalf("%+v", st.LastExit)
+		}
+	}
+	b.orphaned(b.moved("p").PID)
+	if err := b.sup.Stop(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	if st := b.await("p", in(program.Stopped)); st.LastExit.Signal != "TERM" {
+		t.Errorf("%+v", st.LastExit)
+	}
+}
+
+// TestRealMainPIDOfALivingParent: the end of the main process is the end of the
+// program, although the process that was started lives on and has its exit status.
+func TestRealMainPIDOfALivingParent(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", names("forks and stays", func(s *program.Spec) { s.Restart = program.RestartNever })))
+	b.sup.Boot()
+	b.moved("p")
+	if err := b.sup.Signal(t.Context(), "USR1", "p"); err != nil {
+		t.Fatal(err)
+	}
+	st := b.await("p", in(program.Exited))
+	if st.LastExit.Code != 1 || !strings.Contains(st.Reason, "the exit status went to that process's parent") {
+		t.Errorf("%s; %+v", st.Reason, st.LastExit)
+	}
+}
+
+// TestRealMainPIDRefused: MAINPID= is refused if it names a process of another program, agentinit
+// itself, or a process that does not exist. It is refused, too, for a program whose whole tree ends
+// with its first process.
+func TestRealMainPIDRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		pid  func(other int) int
+		f    func(*program.Spec)
+		word string
+	}{
+		"another program's": {func(other int) int { return other }, func(*program.Spec) {}, "MAINPID=PID\nREADY=1"},
+		"agentinit's own":   {func(int) int { return os.Getpid() }, func(*program.Spec) {}, "MAINPID=PID\nREADY=1"},
+		"no process":        {func(int) int { return 1 << 22 }, func(*program.Spec) {}, "MAINPID=PID\nREADY=1"},
+		"of a group":        {nil, func(s *program.Spec) { s.Kill = program.KillGroup }, "forks and stays"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := spec("other", names("READY=1"))
+			p := spec("p", manual, names(c.word, c.f))
+			b := newRealBox(t, Config{}, other, p)
+			b.sup.Boot()
+			st := b.await("other", in(program.Running))
+			if c.pid != nil {
+				for i, kv := range p.Env {
+					p.Env[i] = strings.ReplaceAll(kv, "PID=PID", "PID="+strconv.Itoa(c.pid(st.PID)))
+				}
+			}
+			if err := b.sup.Start(t.Context(), "p"); err != nil {
+				t.Fatal(err)
+			}
+			b.await("p", in(program.Running))
+			// The readiness came in the same message and counts after the refusal.
+			if refused := (&box{bus: b.bus}).events(event.NotifyRefused); len(refused) != 1 {
+				t.Errorf("%v", refused)
+			}
+			if changed := (&box{bus: b.bus}).events(event.MainProcessChanged); len(changed) != 0 {
+				t.Errorf("%v", changed)
+			}
+		})
+	}
+}

@@ -1,0 +1,73 @@
+package proc
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+)
+
+// child waits until a shell has one child and returns it.
+func childOf(t testing.TB, o *Owner, p Process) int {
+	t.Helper()
+	for range 10_000 {
+		if pids := o.Members(p.ID); len(pids) == 2 {
+			return pids[1]
+		}
+		if err := syscall.Kill(p.PID, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatalf("members: %v", o.Members(p.ID))
+	return 0
+}
+
+// TestFollow: the process that is followed has a notice of its own, gets what is meant for
+// the main process, and can be given up for the one that was started.
+func TestFollow(t *testing.T) {
+	o := newOwner(t, Options{})
+	p := mustStart(t, o, sh("sleep 1000 & wait; exec sleep 1000"))
+	pid := childOf(t, o, p)
+	if err := o.Follow(p.ID, pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Follow(p.ID, p.PID); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Follow(p.ID, pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Signal(p.ID, syscall.SIGKILL, ScopeProcess); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, p.ID, Exited); e.PID != pid {
+		t.Errorf("%+v", e)
+	}
+	if err := o.Kill(p.ID); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, o, p.ID, Exited); e.PID != p.PID || e.Signal() != syscall.SIGKILL {
+		t.Errorf("%+v", e)
+	}
+	next(t, o, p.ID, Emptied)
+}
+
+// TestFollowOnlyItsOwn: what is not of the tree, or is gone, is refused.
+func TestFollowOnlyItsOwn(t *testing.T) {
+	o := newOwner(t, Options{})
+	a, b := mustStart(t, o, sh("exec sleep 1000")), mustStart(t, o, sh("exec sleep 1000"))
+	group := sh("sleep 1000 & wait; exec sleep 1000")
+	group.Scope = ScopeGroup
+	c := mustStart(t, o, group)
+	for name, pid := range map[string]int{"another's": b.PID, "agentinit": os.Getpid(), "our parent": os.Getppid()} {
+		if err := o.Follow(a.ID, pid); !errors.Is(err, errOutside) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := o.Follow(a.ID, 1<<22); err == nil { // above every pid_max
+		t.Error("a process that is not there is followed")
+	}
+	if err := o.Follow(c.ID, childOf(t, o, c)); err == nil {
+		t.Error("a group is followed")
+	}
+}

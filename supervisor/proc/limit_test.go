@@ -1,0 +1,226 @@
+package proc
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
+)
+
+// playCgroup makes directories that play the cgroup of a box and the one of its programs: what
+// is written to a file is what the kernel would be told.
+func playCgroup(t *testing.T, own map[string]string) (dir string, b *cgroupBase) {
+	t.Helper()
+	dir = t.TempDir()
+	b = &cgroupBase{dir: filepath.Join(dir, "agentinit-x")}
+	if err := os.Mkdir(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range own {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, b
+}
+
+func textOf(t *testing.T, parts ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(parts...))
+	if os.IsNotExist(err) {
+		return "absent"
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What all programs together may take is what the box may, less what agentinit needs.
+func TestCgroupLeavesAgentinitItsReserve(t *testing.T) {
+	for name, c := range map[string]struct {
+		own          map[string]string
+		pids, memory string
+		share        uint64
+	}{
+		"limits of the box":          {map[string]string{"cgroup.controllers": "cpu pids memory", "pids.max": "1100\n", "memory.max": "536870912\n"}, "1000", "503316480", 750},
+		"no limits of the box":       {map[string]string{"cgroup.controllers": "pids memory", "pids.max": "max\n", "memory.max": "max\n"}, "absent", "absent", 0},
+		"little of both":             {map[string]string{"cgroup.controllers": "pids memory", "pids.max": "150\n", "memory.max": "80000000\n"}, "absent", "70000000", 0},
+		"memory has no controller":   {map[string]string{"cgroup.controllers": "pids", "pids.max": "1100\n", "memory.max": "80000000\n"}, "1000", "absent", 750},
+		"the root of all has no max": {map[string]string{"cgroup.controllers": "pids memory"}, "absent", "absent", 0},
+	} {
+		dir, b := playCgroup(t, c.own)
+		// A file of the kernel's shows the controllers without their signs.
+		enabled := strings.TrimPrefix(c.own["cgroup.controllers"], "cpu ")
+		if err := os.WriteFile(filepath.Join(b.dir, "cgroup.subtree_control"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.bound(dir, true); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, want := textOf(t, dir, "cgroup.subtree_control"), "+"+strings.ReplaceAll(enabled, " ", " +"); got != want {
+			t.Errorf("%s: %q is enabled, want %q", name, got, want)
+		}
+		if _, err := os.Stat(filepath.Join(dir, SelfCgroup)); !os.IsNotExist(err) {
+			t.Errorf("%s: agentinit left the root of the hierarchy: %v", name, err)
+		}
+		// This directory keeps the signs, which the kernel does not.
+		b.counts = wordsOf(filepath.Join(dir, "cgroup.controllers"))
+		if err := b.divide(dir); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if pids, memory := textOf(t, b.dir, "pids.max"), textOf(t, b.dir, "memory.max"); pids != c.pids || memory != c.memory || b.share != c.share {
+			t.Errorf("%s: pids %s, memory %s, share %d, want %s, %s, %d", name, pids, memory, b.share, c.pids, c.memory, c.share)
+		}
+	}
+}
+
+func TestCgroupWithoutControllers(t *testing.T) {
+	dir, b := playCgroup(t, map[string]string{"cgroup.controllers": "cpu io"})
+	if err := b.bound(dir, true); err == nil || !strings.Contains(err.Error(), "neither") {
+		t.Error(err)
+	}
+	dir, b = playCgroup(t, map[string]string{"cgroup.controllers": "pids", "cgroup.type": "domain\n"})
+	if err := b.bound(dir, false); err == nil || !strings.Contains(err.Error(), "not PID 1") {
+		t.Error(err)
+	}
+	if got := textOf(t, dir, SelfCgroup, "cgroup.procs"); got != "absent" {
+		t.Errorf("it moved although it is not PID 1: %q", got)
+	}
+}
+
+// A cgroup holds the limits that a command asks for, or else setrlimit(2) does.
+func TestCgroupLimits(t *testing.T) {
+	asked := map[string]Rlimit{"pids": {40, 50}, "memory": {1 << 20, 2 << 20}, "nofile": {7, 8}}
+	for name, c := range map[string]struct {
+		counts      []string
+		asked       map[string]Rlimit
+		rest        map[string]Rlimit
+		pids        string
+		high, limit string
+	}{
+		"both":    {[]string{"pids", "memory"}, asked, map[string]Rlimit{"nofile": {7, 8}}, "50", "1048576", "2097152"},
+		"pids":    {[]string{"pids"}, asked, map[string]Rlimit{"nofile": {7, 8}, "data": {1 << 20, 2 << 20}}, "50", "absent", "absent"},
+		"neither": {nil, asked, map[string]Rlimit{"nofile": {7, 8}, "nproc": {40, 50}, "data": {1 << 20, 2 << 20}}, "300", "absent", "absent"},
+		"neither, and a limit of the user": {nil, map[string]Rlimit{"pids": {40, 50}, "nproc": {1, 1}}, map[string]Rlimit{"nproc": {1, 1}},
+			"300", "absent", "absent"},
+		"unlimited": {[]string{"pids"}, map[string]Rlimit{"pids": {^uint64(0), ^uint64(0)}}, map[string]Rlimit{}, "max", "absent", "absent"},
+		"default":   {[]string{"pids", "memory"}, nil, nil, "300", "absent", "absent"},
+	} {
+		_, b := playCgroup(t, nil)
+		b.share, b.counts = 300, map[string]bool{}
+		for _, controller := range c.counts {
+			b.counts[controller] = true
+		}
+		cg := b.create(1)
+		rest, err := cg.limit(c.asked)
+		if err != nil || !maps.Equal(rest, c.rest) {
+			t.Errorf("%s: %v, %v is left to setrlimit, want %v", name, err, rest, c.rest)
+		}
+		for file, want := range map[string]string{"pids.max": c.pids, "memory.high": c.high, "memory.max": c.limit} {
+			if got := textOf(t, cg.dir, file); got != want {
+				t.Errorf("%s: %s is %s, want %s", name, file, got, want)
+			}
+		}
+		cg.started()
+	}
+	var none *cgroup
+	if rest, err := none.limit(asked); err != nil || rest["nproc"] != asked["pids"] || rest["data"] != asked["memory"] {
+		t.Errorf("without a cgroup: %v, %v", rest, err)
+	}
+}
+
+// TestCgroupHandsOn has the kernel's cgroup v2 hand a controller to the cgroups of programs, out
+// of one that is not the root. Which controller it is does not matter to the rule about
+// processes. It takes hugetlb, which cgroup v2 still has on machines that use pids and memory of
+// version 1.
+func TestCgroupHandsOn(t *testing.T) {
+	inside, output, failed := asPID1(t)
+	if !inside {
+		if strings.Contains(output, "--- SKIP") {
+			t.Skip("no cgroup v2 with the controller hugetlb here")
+		}
+		if failed {
+			t.Error(output)
+		}
+		return
+	}
+	mount, err := cgroupMount()
+	if err != nil || !wordsOf(filepath.Join(mount, "cgroup.controllers"))["hugetlb"] {
+		t.Skip(err)
+	}
+	controllers = []string{"hugetlb"}
+	if err := writeCgroup(mount, "cgroup.subtree_control", "+hugetlb"); err != nil {
+		t.Skip(err)
+	}
+	box := filepath.Join(mount, fmt.Sprintf("test-%d", os.Getppid()))
+	if err := os.Mkdir(box, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []string{"with another process in it", "alone"} {
+		if err := writeCgroup(box, "cgroup.procs", "0"); err != nil {
+			t.Fatal(err)
+		}
+		if step != "alone" {
+			other := exec.Command("sleep", "600")
+			if err := other.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if err := handOn(box, "+hugetlb", true); err == nil || !strings.Contains(err.Error(), "other processes") {
+				t.Errorf("%s: %v", step, err)
+			}
+			if at, _ := cgroupOf("self"); filepath.Base(at) != filepath.Base(box) {
+				t.Errorf("%s: we are in %s", step, at)
+			}
+			_ = other.Process.Kill()
+			_ = other.Wait() // killed
+			continue
+		}
+		var said []string
+		o, err := New(Options{Cgroups: true, Report: func(s string) { said = append(said, s) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.cgroups() == nil || !o.cgroups().counts["hugetlb"] {
+			t.Fatalf("%s: %q", step, said)
+		}
+		if at, _ := cgroupOf("self"); filepath.Base(at) != SelfCgroup {
+			t.Errorf("%s: we are in %s", step, at)
+		}
+		p := startTester(t, o, prog(built.Path(t), "double-fork", "scrub"))
+		escapee := p.number(t)
+		p.line(t)
+		if id, ok := o.Owns(escapee); id != p.ID || !ok {
+			t.Errorf("%s: Owns says %d, %v", step, id, ok)
+		}
+		files, err := filepath.Glob(filepath.Join(o.cgroups().dir, "*", "hugetlb.*.max"))
+		if err != nil || len(files) == 0 {
+			t.Errorf("%s: a program's cgroup has no limit to set: %v", step, err)
+		}
+		if err := o.Kill(p.ID); err != nil {
+			t.Error(err)
+		}
+		next(t, o, p.ID, Emptied)
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+		if i := slices.IndexFunc(said, func(s string) bool { return strings.Contains(s, "cgroup") }); i >= 0 {
+			t.Errorf("%s: %s", step, said[i])
+		}
+	}
+	for _, err := range []error{
+		writeCgroup(mount, "cgroup.procs", "0"), os.Remove(filepath.Join(box, SelfCgroup)), os.Remove(box),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	// It fails, and may, while another box uses the controller.
+	_ = writeCgroup(mount, "cgroup.subtree_control", "-hugetlb")
+}
