@@ -12,20 +12,20 @@ type Orchestrator interface {
 	Adapter
 
 	SpawnAgent(ctx context.Context, spec AgentSpec) (Agent, error)
-	// StreamEvents follows one agent's events from a seq (0 = the oldest kept)
-	// to its exit event.
+	// StreamEvents follows one agent's events from a seq (0 = the oldest kept) up to its exit
+	// event.
 	StreamEvents(ctx context.Context, agentID string, from uint64) (AgentStream, error)
-	// ListAgents answers an empty list, never nil.
+	// ListAgents never returns nil; the list may be empty.
 	ListAgents(ctx context.Context, filter AgentFilter) ([]Agent, error)
-	// TerminateAgent ends the agent's whole tree: SIGTERM, grace, SIGKILL. It
-	// returns when the tree is gone; again, it answers the same. grace < 0 is
-	// DefaultGrace.
+	// TerminateAgent ends the agent's whole tree: SIGTERM, grace, SIGKILL. It returns when no
+	// process of the tree is left. A repeated call returns the same. grace < 0 means DefaultGrace.
 	TerminateAgent(ctx context.Context, agentID string, grace time.Duration) (Agent, error)
 
-	// The rest is contract 1.1.
+	// The methods below are contract 1.1.
 
 	GetAgent(ctx context.Context, agentID string) (Agent, error)
-	// SendInput writes to the agent's standard input; eof closes it after.
+	// SendInput writes to the agent's standard input. If eof is set, it closes the input
+	// afterwards.
 	SendInput(ctx context.Context, agentID string, data []byte, eof bool) error
 }
 
@@ -51,10 +51,10 @@ const (
 	AgentRunning    = "running"
 	AgentExited     = "exited"
 	AgentFailed     = "failed"
-	AgentTerminated = "terminated" // only when asked for
+	AgentTerminated = "terminated" // only after a request
 )
 
-// AgentSpec is what to start. argv is never given to a shell.
+// AgentSpec is what to start. argv is never passed to a shell.
 type AgentSpec struct {
 	Command  string            `json:"command"`
 	Args     []string          `json:"args,omitempty"`
@@ -67,8 +67,8 @@ type AgentSpec struct {
 	// StdinOpen keeps standard input open after Stdin for SendInput.
 	StdinOpen bool        `json:"stdin_open,omitempty"`
 	Limits    AgentLimits `json:"limits,omitzero"`
-	// Template names the manifest's template whose sandbox holds. The box alone
-	// sets it: it never crosses a wire.
+	// Template names the manifest's template whose sandbox applies. Only the box sets it; it is
+	// never sent or received.
 	Template string `json:"-"`
 }
 
@@ -87,15 +87,18 @@ type Agent struct {
 	Name      string            `json:"name,omitempty"`
 	Status    string            `json:"status"`
 	PID       int               `json:"pid"`
-	ExitCode  *int              `json:"exit_code"` // null while running or when signalled
+	ExitCode  *int              `json:"exit_code"` // null while the agent runs, or if a signal ended it
 	Signal    NullString        `json:"signal"`    // such as SIGKILL
 	StartedAt Time              `json:"started_at"`
 	EndedAt   Time              `json:"ended_at"`
 	Command   []string          `json:"command"`
 	Labels    map[string]string `json:"labels"`
+	// RefusedCalls is how many system calls the guard or the sandbox refused to the agent, or in
+	// audit mode would have refused.
+	RefusedCalls uint64 `json:"refused_calls,omitempty"`
 }
 
-// AgentFilter narrows ListAgents. Zero fields do not.
+// AgentFilter narrows ListAgents. Zero fields do not filter.
 type AgentFilter struct {
 	Status string
 	Labels map[string]string // all must be equal
@@ -111,9 +114,8 @@ const (
 	AgentEventLagged  = KindLagged
 )
 
-// AgentEvent is one event of an agent. Payload is, for output, {data,
-// encoding?: "base64"}; for exit {code, signal}; for lagged {dropped,
-// resume_from}.
+// AgentEvent is one event of an agent. Payload is {data, encoding?: "base64"} for output, {code,
+// signal} for exit, and {dropped, resume_from} for lagged.
 type AgentEvent struct {
 	Seq     uint64          `json:"seq"`
 	TS      Time            `json:"ts"`
@@ -122,9 +124,8 @@ type AgentEvent struct {
 	Payload json.RawMessage `json:"payload"`
 }
 
-// AgentStream yields an agent's events until its exit event has been
-// delivered, then io.EOF. Next may be called by one goroutine at a time; Close
-// by any, repeatedly.
+// AgentStream yields an agent's events up to its exit event, then io.EOF. Only one goroutine at a
+// time may call Next. Any goroutine may call Close, also repeatedly.
 type AgentStream interface {
 	Next(ctx context.Context) (AgentEvent, error)
 	Close() error
@@ -165,8 +166,8 @@ func (s AgentSpec) check() error {
 	return checkLabels(s.Labels)
 }
 
-// size counts as execve does (a NUL and a pointer per string) and refuses what
-// cannot be an argument or a variable.
+// size counts as execve does (a NUL and a pointer per string). It refuses strings that cannot be an
+// argument or a variable.
 func (s AgentSpec) size() (total, env int, err error) {
 	const perString = 1 + 8
 	if err := CheckText("command", s.Command, MaxAgentCommand); err != nil {

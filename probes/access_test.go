@@ -177,6 +177,7 @@ func TestTheAnonymousAreLimitedByAddress(t *testing.T) {
 		r.auth.SetKey("k")
 		r.server.Mount("/openapi.json", http.HandlerFunc(nothing), Open())
 		r.server.Mount("/v1/x", http.HandlerFunc(nothing))
+		r.server.Mount("/v1/told", http.HandlerFunc(nothing), TellWrongKeys())
 		from := func(peer, forwarded, key, path string) *httptest.ResponseRecorder {
 			return r.ask(t, "GET", path, func(q *http.Request) {
 				q.RemoteAddr = peer + ":1"
@@ -215,9 +216,26 @@ func TestTheAnonymousAreLimitedByAddress(t *testing.T) {
 				t.Errorf("%s: %d", what, w.Code)
 			}
 		}
-		// A signature is dear to check: such a request is not even looked at.
-		if w := from("10.0.0.1", "192.0.2.1", "Nostr e30=", "/v1/x/"); w.Code != http.StatusTooManyRequests {
-			t.Errorf("signed: %d", w.Code)
+		// Whoever acts on it hears that the key is wrong, however many share the address.
+		for range 2 * anonymousBurst {
+			if w := from("10.0.0.1", "192.0.2.1", "Bearer old", "/v1/told/"); w.Code != http.StatusUnauthorized {
+				t.Fatalf("an old key: %d", w.Code)
+			}
+		}
+		if w := from("10.0.0.1", "192.0.2.1", "Bearer old", "/v1/x/"); w.Code != http.StatusTooManyRequests {
+			t.Errorf("an old key elsewhere: %d", w.Code)
+		}
+		// Requests without a key do not shut out those that are signed; false signatures do. A
+		// signature is dear to check: such a request is not even looked at.
+		for range anonymousBurst {
+			if w := from("10.0.0.1", "192.0.2.1", "Nostr e30=", "/v1/x/"); w.Code != http.StatusUnauthorized {
+				t.Errorf("signed: %d", w.Code)
+			}
+		}
+		for _, path := range []string{"/v1/x/", "/v1/told/"} {
+			if w := from("10.0.0.1", "192.0.2.1", "Nostr e30=", path); w.Code != http.StatusTooManyRequests {
+				t.Errorf("signed, once more, at %s: %d", path, w.Code)
+			}
 		}
 		time.Sleep(time.Second / anonymousPerSec)
 		if w := from("10.0.0.1", "192.0.2.1", "", "/openapi.json"); w.Code != 200 {

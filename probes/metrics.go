@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// ProgramFacts is what the metrics say of one program.
+// ProgramFacts are the values of the metrics of one program.
 type ProgramFacts struct {
 	Name      string
 	State     string
@@ -25,7 +25,7 @@ type ProgramFacts struct {
 	// CPUSeconds is user and system time of all runs, those that have ended and
 	// reaped members included.
 	CPUSeconds float64
-	Usage      *Usage // nil while nothing runs
+	Usage      *Usage // nil if nothing runs
 	Logs       []StreamLogs
 	Refused    []RefusedCalls
 }
@@ -53,7 +53,9 @@ type StreamLogs struct {
 // /proc but must not wait for the supervisor's loop.
 type Programs interface {
 	Programs() []ProgramFacts
-	// Reaped counts the processes waited for: those of programs, and orphans.
+	// AgentRefusals counts the system calls that were refused to agents, by template.
+	AgentRefusals() map[string][]RefusedCalls
+	// Reaped counts the processes that were reaped: those of programs, and orphans.
 	Reaped() (programs, orphans uint64)
 	// ScoreRestored counts how often agentinit's OOM score was raised and restored.
 	ScoreRestored() uint64
@@ -115,6 +117,7 @@ var (
 	descLogBytes  = desc("agentinit_program_log_bytes_total", "Bytes of output read from the program.", "program", "stream")
 	descLogDrop   = desc("agentinit_program_log_dropped_bytes_total", "Bytes of output that were dropped.", "program", "stream")
 	descRefused   = desc("agentinit_program_refused_calls_total", "System calls that the guard or the sandbox refused, or in audit mode would have refused.", "program", "by")
+	descAgents    = desc("agentinit_agent_refused_calls_total", "System calls that the guard or the sandbox refused to agents, or in audit mode would have refused.", "template", "by")
 	descReaped    = desc("agentinit_reaped_processes_total", "Processes waited for.", "kind")
 	descScore     = desc("agentinit_oom_score_restored_total", "Times that agentinit's own oom_score_adj was raised and restored.")
 	descEvents    = desc("agentinit_events_total", "Events published.", "event")
@@ -132,7 +135,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descBuild, descState, descUp, descRestarts, descStart, descExit, descCPU, descMemory, descFDs, descLogBytes,
-		descLogDrop, descRefused, descReaped, descScore, descEvents, descPhase, descBoot, descReady, descReadyItem,
+		descLogDrop, descRefused, descAgents, descReaped, descScore, descEvents, descPhase, descBoot, descReady, descReadyItem,
 	} {
 		ch <- d
 	}
@@ -163,6 +166,11 @@ func (m *Metrics) collectPrograms(ch chan<- prometheus.Metric) {
 	counter(ch, descReaped, float64(programs), "program")
 	counter(ch, descReaped, float64(orphans), "orphan")
 	counter(ch, descScore, float64(m.cfg.Programs.ScoreRestored()))
+	for template, kinds := range m.cfg.Programs.AgentRefusals() {
+		for _, r := range kinds {
+			counter(ch, descAgents, float64(r.Count), template, r.By)
+		}
+	}
 	list := m.cfg.Programs.Programs()
 	m.forget(list)
 	for _, p := range list {
@@ -210,9 +218,9 @@ const (
 	PhaseRunning = "running"
 )
 
-// highest keeps the counter from falling: a process seen in one scrape may be
-// gone before its time was added to that of the reaped ones, or a run before its
-// time was added to that of the ended ones.
+// highest keeps the counter from falling. A process seen in one scrape may have ended before its
+// time was added to that of the reaped processes. The same holds for a run and the time of ended
+// runs.
 func (m *Metrics) highest(program string, cpu float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,7 +228,7 @@ func (m *Metrics) highest(program string, cpu float64) float64 {
 	return m.cpu[program]
 }
 
-// forget drops programs that are gone, so that the map stays bounded.
+// forget drops removed programs, so that the map stays bounded.
 func (m *Metrics) forget(list []ProgramFacts) {
 	present := make(map[string]bool, len(list))
 	for _, p := range list {

@@ -19,6 +19,7 @@ type Kind string
 const (
 	KindSentinel Kind = "sentinel" // bootstrap has completed
 	KindProgram  Kind = "program"  // a required program is RUNNING and ready
+	KindSession  Kind = "session"  // the host of the federation has accepted the box
 	KindAdapter  Kind = "adapter"  // a slot that is not off is connected and healthy
 	KindMount    Kind = "mount"    // a directory is present and writable
 	KindRelay    Kind = "relay"    // one relay answers
@@ -26,7 +27,7 @@ const (
 )
 
 var kindOrder = map[Kind]int{
-	KindSentinel: 0, KindProgram: 1, KindAdapter: 2, KindMount: 3, KindRelay: 4, KindContract: 5,
+	KindSentinel: 0, KindProgram: 1, KindSession: 2, KindAdapter: 3, KindMount: 4, KindRelay: 5, KindContract: 6,
 }
 
 // Requirement is one thing that must hold for the box to be ready.

@@ -25,7 +25,7 @@ const maxScrapes = 4
 type openRoute struct {
 	pattern string
 	handler http.HandlerFunc
-	// probe: asked by machines of the network, under whatever name they know.
+	// probe: machines of the network call it, under any name of the box.
 	probe bool
 }
 
@@ -48,18 +48,21 @@ func (s *Server) isProbe(path string) bool {
 	return slices.ContainsFunc(s.keyless, func(o openRoute) bool { return o.probe && o.pattern == path })
 }
 
-// routes serves what needs no key. Everything else comes by Mount.
-func (s *Server) routes() chi.Router {
+// routes serves the routes without a key, and the handlers added by Mount.
+func (s *Server) routes() http.Handler {
 	r := chi.NewRouter()
 	s.fallbacks(r)
 	for _, route := range s.keyless {
 		s.get(r, route.pattern, route.handler)
 	}
+	for _, m := range s.mounts {
+		r.Mount(m.pattern, s.metrics.instrument(strings.TrimSuffix(m.pattern, "/"), m.handler))
+	}
 	return r
 }
 
 // metricsRoutes is all that the metrics listener serves.
-func (s *Server) metricsRoutes() chi.Router {
+func (s *Server) metricsRoutes() http.Handler {
 	r := chi.NewRouter()
 	s.fallbacks(r)
 	s.get(r, "/metrics", s.scrape())
@@ -85,7 +88,7 @@ func (s *Server) fallbacks(r chi.Router) {
 		problem(w, http.StatusNotFound, codeNotFound, "there is nothing at this path", "resource", "path")
 	}))).ServeHTTP)
 	r.MethodNotAllowed(s.metrics.instrument(unmatched, s.limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Only open routes come here: what is mounted takes every method.
+		// Only open routes come here: mounted handlers accept every method.
 		w.Header().Set("Allow", "GET, HEAD")
 		problem(w, http.StatusMethodNotAllowed, codeUnsupported, "this path does not take that method", "method", methodLabel(r.Method))
 	}))).ServeHTTP)
@@ -95,21 +98,33 @@ func (s *Server) fallbacks(r chi.Router) {
 type MountOption func(*mount)
 
 type mount struct {
+	pattern string
+	handler http.Handler
 	open    bool
+	tell    bool
 	maxBody int64
 }
 
 // Open lets requests in without a key: the handler decides itself.
 func Open() MountOption { return func(m *mount) { m.open = true } }
 
+// TellWrongKeys answers every wrong key with 401, however many come from one address: the caller
+// acts on it, and 429 would keep it asking. The answer costs as little.
+func TellWrongKeys() MountOption { return func(m *mount) { m.tell = true } }
+
 // MaxBody replaces MaxBodyBytes; 0 leaves the bound to the handler.
 func MaxBody(n int64) MountOption { return func(m *mount) { m.maxBody = n } }
 
-// Mount serves h below pattern ("/v1/beads", "/pods"), for every method, behind
-// the key. The handler finds who asks with PrincipalFrom. It must be called
-// before Start, and panics when the pattern is taken, as chi does.
+// Mount serves h below pattern ("/v1/beads", "/pods"), for every method, behind the key. The
+// handler gets the caller from PrincipalFrom. Mount must be called before Start. Like chi, it
+// panics if the pattern is already used.
 func (s *Server) Mount(pattern string, h http.Handler, opts ...MountOption) {
-	m := mount{maxBody: MaxBodyBytes}
+	taken := slices.ContainsFunc(s.mounts, func(m mount) bool { return m.pattern == pattern }) ||
+		slices.ContainsFunc(s.keyless, func(o openRoute) bool { return o.pattern == pattern })
+	if taken {
+		panic("probes: " + pattern + " is served already")
+	}
+	m := mount{pattern: pattern, maxBody: MaxBodyBytes}
 	for _, o := range opts {
 		o(&m)
 	}
@@ -119,23 +134,28 @@ func (s *Server) Mount(pattern string, h http.Handler, opts ...MountOption) {
 	if m.open {
 		h = s.limitAnonymous(h)
 	} else {
-		h = s.authenticate(h)
+		h = s.authenticate(h, m.tell)
 	}
-	s.router.Mount(pattern, s.metrics.instrument(strings.TrimSuffix(pattern, "/"), h))
+	m.handler = h
+	s.mounts = append(s.mounts, m)
 }
 
 // Authenticated puts h behind the key, for handlers that are not mounted here.
-func (s *Server) Authenticated(h http.Handler) http.Handler { return s.authenticate(h) }
+func (s *Server) Authenticated(h http.Handler) http.Handler { return s.authenticate(h, false) }
 
-func (s *Server) authenticate(next http.Handler) http.Handler {
+func (s *Server) authenticate(next http.Handler, tell bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from := bucketOf(s.client(r))
-		if isSigned(r) && s.anonymous.Empty(from, time.Now()) {
-			s.tooMany(w)
-			return
+		from, failures := bucketOf(s.client(r)), s.anonymous
+		if isSigned(r) {
+			// Counted separately: callers without a key or with an old one must not block signing
+			// callers with the same address.
+			if failures = s.forged; failures.Empty(from, time.Now()) {
+				s.tooMany(w)
+				return
+			}
 		}
-		// A key is compared even then: that costs nothing, and a program of the
-		// box must not be able to lock out the operator who shares its address.
+		// A key is compared even then. That is cheap, and a program of the box must not be able to
+		// lock out the operator who has the same address.
 		p, err := s.cfg.Auth.Authenticate(r)
 		switch {
 		case err == nil:
@@ -143,7 +163,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		case errors.Is(err, ErrNoKeyYet), errors.Is(err, ErrCannotTell):
 			retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, 1+rand.IntN(comeBack), err.Error())
 		default:
-			if _, ok := s.anonymous.Take(from, time.Now()); !ok {
+			if _, ok := failures.Take(from, time.Now()); !ok && (!tell || isSigned(r)) {
 				s.tooMany(w)
 				return
 			}
@@ -251,7 +271,7 @@ func (s *Server) relay(w http.ResponseWriter, _ *http.Request) {
 	JSON(w, http.StatusOK, s.cfg.Relay())
 }
 
-// index tells who comes by hand where to look.
+// index tells people which paths to open.
 func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	open := make([]string, 0, len(s.keyless))
 	for _, route := range s.keyless {

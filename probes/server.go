@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dreamlab-ai/agentinit/internal/rate"
@@ -84,10 +83,12 @@ type Config struct {
 // Server is the management server and the metrics server.
 type Server struct {
 	cfg       Config
-	router    chi.Router
+	router    http.Handler
+	mounts    []mount
 	keyless   []openRoute
 	metrics   *httpMetrics
 	anonymous *rate.Callers
+	forged    *rate.Callers   // the same for requests that show a signature
 	names     map[string]bool // of the box
 
 	mu        sync.Mutex
@@ -103,20 +104,27 @@ type listener struct {
 	reason        string   // why it is not
 }
 
-// NewServer builds the routes; it opens nothing yet.
+// NewServer opens nothing yet.
 func NewServer(cfg Config) (*Server, error) {
 	m, err := newHTTPMetrics(cfg.Registerer)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: m, anonymous: newAnonymous(), names: ourNames(cfg.Names), listeners: make(map[string]*listener)}
+	s := &Server{cfg: cfg, metrics: m, anonymous: newAnonymous(), forged: newAnonymous(), names: ourNames(cfg.Names), listeners: make(map[string]*listener)}
 	s.keyless = s.openRoutes()
-	s.router = s.routes()
+	s.router = onFirstRequest(s.routes)
 	if why := cfg.Auth.Limitation(); why != "" {
 		cfg.Bus.Publish(event.Event{Level: event.Warn, Stage: stage, Name: EventAuthMode,
 			Fields: map[string]any{"mode": string(cfg.Auth.mode), "limitation": why}})
 	}
 	return s, nil
+}
+
+// onFirstRequest builds a handler when the first request comes. So programs start earlier, and a
+// box that gets no request uses no memory for it.
+func onFirstRequest(build func() http.Handler) http.Handler {
+	built := sync.OnceValue(build)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { built().ServeHTTP(w, r) })
 }
 
 // Handler serves everything that the management listener serves, for another
@@ -134,7 +142,7 @@ func (s *Server) public() http.Handler { return s.contain(s.onlyOurNames(s.cross
 func (s *Server) Start(ctx context.Context) error {
 	return errors.Join(
 		s.open(ctx, &listener{name: "management", address: s.cfg.ManagementAddress, handler: s.wrapped(s.public())}),
-		s.open(ctx, &listener{name: "metrics", address: s.cfg.MetricsAddress, handler: s.wrapped(s.contain(s.onlyOurNames(s.metricsRoutes())))}),
+		s.open(ctx, &listener{name: "metrics", address: s.cfg.MetricsAddress, handler: s.wrapped(s.contain(s.onlyOurNames(onFirstRequest(s.metricsRoutes))))}),
 	)
 }
 

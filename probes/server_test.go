@@ -566,6 +566,9 @@ func (f *fakePrograms) Programs() []ProgramFacts {
 	defer f.mu.Unlock()
 	return f.list
 }
+func (*fakePrograms) AgentRefusals() map[string][]RefusedCalls {
+	return map[string][]RefusedCalls{"coder": {{By: "seccomp", Count: 4}}}
+}
 func (*fakePrograms) Reaped() (uint64, uint64) { return 3, 20000 }
 
 func (*fakePrograms) ScoreRestored() uint64 { return 2 }

@@ -124,7 +124,7 @@ func (s *State) staging(purpose string) (string, error) {
 	}
 	dir, err := os.MkdirTemp(home, stagingPrefix+purpose+"-")
 	if err != nil {
-		return "", adapters.Unavailable(err, "there is no room for the copy")
+		return "", adapters.Unavailable(err, "cannot prepare the copy")
 	}
 	return dir, nil
 }
@@ -175,7 +175,7 @@ func snapshots(ctx context.Context, parts []Part, dir string) error {
 	if failed == nil {
 		return nil
 	}
-	e := adapters.Errorf(adapters.CodeUnavailable, "%s; a backup without must be asked for (skip)", strings.Join(why, "; "))
+	e := adapters.Errorf(adapters.CodeUnavailable, "%s; to back up the rest, ask for a backup without: skip=PART, or agentctl backup --skip PART", strings.Join(why, "; "))
 	return e.Wrap(errors.Join(causes...)).With("parts", failed)
 }
 

@@ -40,7 +40,7 @@ type RestoredPart struct {
 	Files int    `json:"files"`
 	Bytes int64  `json:"bytes"`
 	State string `json:"state"` // checked, restored, left out, not in the backup
-	// Kept is where the state lies that was there before.
+	// Kept is the path of the old state.
 	Kept adapters.NullString `json:"kept"`
 }
 
@@ -54,10 +54,10 @@ const (
 
 // RestoreOptions say what a restore may do.
 type RestoreOptions struct {
-	DryRun  bool     // check everything, replace nothing
-	Replace bool     // also what is in use
+	DryRun  bool     // check everything, but replace nothing
+	Replace bool     // also replace state that is in use
 	Secrets bool     // also the secret parts
-	Parts   []string // these alone; empty: all
+	Parts   []string // only these parts; empty: all
 }
 
 // Restore unpacks the archive beside the state, judges all of it, and only then
@@ -94,8 +94,8 @@ func damaged(format string, args ...any) error {
 	return adapters.Errorf(adapters.CodeValidation, "the backup cannot be used: "+format, args...).With("field", "body")
 }
 
-// unpack writes the archive below dir and compares every file with the list at
-// its head. Below a root descriptor no name can lead out, whatever it says.
+// unpack writes the archive below dir and compares every file with the list at the start of the
+// archive. A root descriptor is used, so no name in the archive can lead out of dir.
 func unpack(r io.Reader, dir string) (list archiveList, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -211,8 +211,8 @@ func compareLists(want, have []archivedFile) error {
 	return nil
 }
 
-// choose finds the parts of the archive that are to be put in place. What is in
-// it and has no place in this box is an error: the caller must name the other parts.
+// choose finds the parts of the archive to restore. If a part has no place in this box, that is an
+// error: the caller must name the other parts.
 func (s *State) choose(o RestoreOptions, list archiveList, out *Restored) (chosen []Part, err error) {
 	found := map[string]*RestoredPart{}
 	for _, f := range list.Files {
@@ -271,15 +271,15 @@ func check(ctx context.Context, parts []Part, dir string, o RestoreOptions) erro
 		}
 	}
 	if len(serving) > 0 && !o.Replace && !o.DryRun {
-		e := adapters.Errorf(adapters.CodeConflict, "%s: in use; replacing it must be asked for", strings.Join(serving, ", ")).With("parts", serving)
+		e := adapters.Errorf(adapters.CodeConflict, "%s: in use; ask for the replacement: replace=true, or agentctl restore --replace", strings.Join(serving, ", ")).With("parts", serving)
 		e.Retryable = false
 		return e
 	}
 	return nil
 }
 
-// replaceParts puts the parts in place, one after the other. Where one fails
-// the error says which were replaced before it, and where their old state is.
+// replaceParts replaces the parts one after the other. If one fails, the error names the parts
+// replaced before it, and where their old state is.
 func replaceParts(ctx context.Context, parts []Part, dir string, out *Restored) error {
 	stamp := time.Now().UTC().Format(stampFormat)
 	var done []string

@@ -133,6 +133,9 @@ func (c PeerClass) complaint(m Misbehaviour, call PeerCall, err error) string {
 	if m.Late {
 		codes = []adapters.Code{adapters.CodeTimeout}
 	}
+	if m.Heavy {
+		codes = append(codes, adapters.CodeTimeout)
+	}
 	switch {
 	case m.Part == Whole && call.Answer == Forwarded:
 		codes = append(codes, c.Failed, adapters.CodeTimeout, adapters.CodePayloadTooLarge)

@@ -46,7 +46,9 @@ type Misbehaviour struct {
 	Name string
 	Part Part
 	// Late ones take longer than any caller waits.
-	Late   bool
+	Late bool
+	// Heavy ones take work: on a loaded machine the caller's deadline may come before it sees what is wrong.
+	Heavy  bool
 	answer script
 }
 
@@ -179,7 +181,7 @@ func Misbehaviours() []Misbehaviour {
 		{Name: "away by 307", Part: Head, answer: away(http.StatusTemporaryRedirect)},
 		{Name: "in circles", Part: Head, answer: circle(http.StatusFound)},
 		{Name: "in circles by 308", Part: Head, answer: circle(http.StatusPermanentRedirect)},
-		{Name: "a gzip bomb", Part: Content, answer: bomb()},
+		{Name: "a gzip bomb", Part: Content, Heavy: true, answer: bomb()},
 		{Name: "a truncated gzip", Part: Whole, answer: say(jsonHead + "Content-Encoding: gzip\r\n\r\n" + string(zipped(long(999))[:20]))},
 		{Name: "no gzip", Part: Whole, answer: say(jsonHead + "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}")},
 	}

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
@@ -34,7 +35,7 @@ type ClientConfig struct {
 	// Auth adds the credentials of a registration; nil: there are none.
 	Auth      Authorizer
 	UserAgent string
-	// Transport is for tests; nil makes one of our own.
+	// Transport is for tests; with nil, the client makes its own.
 	Transport http.RoundTripper
 }
 
@@ -46,7 +47,7 @@ type Client struct {
 	http *http.Client
 }
 
-// NewClient makes a Client. It connects to nothing.
+// NewClient makes a Client. It does not connect.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	u, err := url.Parse(cfg.BaseURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -61,7 +62,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}
 	return &Client{cfg: cfg, base: strings.TrimSuffix(cfg.BaseURL, "/"), http: &http.Client{
 		Transport: cfg.Transport,
-		// A redirect is not followed: the credentials are for this host alone.
+		// A redirect is not followed, because the credentials are only for this host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
@@ -77,16 +78,21 @@ func (c *Client) Register(ctx context.Context, call uint64, r Registration) Even
 	r.Nonce = hex.EncodeToString(nonce[:])
 	a, err := c.post(ctx, RegisterPath, r, c.cfg.Auth)
 	if err != nil {
-		return Failed{Call: call, Reason: err.Error()}
+		return unusable(call, err)
 	}
 	if a.status != http.StatusOK && a.status != http.StatusCreated {
 		return a.failed(call)
 	}
 	var grant Grant
 	if err := a.decode(&grant); err != nil {
-		return Failed{Call: call, Reason: err.Error()}
+		return unusable(call, err)
 	}
 	return granted(call, grant, r)
+}
+
+// unusable is a request that had no answer, or one that makes no sense. The text may be the host's.
+func unusable(call uint64, err error) Failed {
+	return Failed{Call: call, Reason: printable(err.Error())}
 }
 
 // granted judges a grant.
@@ -97,16 +103,23 @@ func granted(call uint64, g Grant, r Registration) Event {
 	case g.Nonce != r.Nonce:
 		return Failed{Call: call, Reason: "the host's answer has another nonce"}
 	}
-	if err := g.Endpoints.check(); err != nil {
-		return Failed{Call: call, Reason: "the host's answer cannot be used: " + err.Error()}
+	err := checkToken("the session", g.Token)
+	if err == nil {
+		err = g.Endpoints.check()
+	}
+	if err != nil {
+		return unusable(call, fmt.Errorf("the host's answer cannot be used: %w", err))
 	}
 	for slot, limits := range g.ContractRanges {
 		have, ok := r.Adapters[slot]
-		if !ok || have.ContractVersion == "" {
-			continue
+		if !ok || have.Impl != string(adapters.ClassExternal) || have.ContractVersion == "" {
+			continue // a slot of the box's own does not speak to the host
+		}
+		if _, err := adapters.ParseVersion(strings.TrimPrefix(limits, "^")); err != nil {
+			return unusable(call, fmt.Errorf("the host's answer cannot be used: the contract of %s: %w", slot, err))
 		}
 		if err := CheckRange(adapters.Slot(slot), limits, have.ContractVersion); err != nil {
-			return Failed{Call: call, Kind: Mismatch, Reason: err.Error()}
+			return Failed{Call: call, Kind: Mismatch, Reason: printable(err.Error())}
 		}
 	}
 	return Registered{
@@ -120,7 +133,7 @@ func granted(call uint64, g Grant, r Registration) Event {
 func (c *Client) Heartbeat(ctx context.Context, call uint64, b Beat, token string) Event {
 	a, err := c.post(ctx, HeartbeatPath, b, c.auth(token))
 	if err != nil {
-		return Failed{Call: call, Reason: err.Error()}
+		return unusable(call, err)
 	}
 	switch a.status {
 	case http.StatusOK:
@@ -136,11 +149,11 @@ func (c *Client) Heartbeat(ctx context.Context, call uint64, b Beat, token strin
 	}
 	var answer BeatAnswer
 	if err := a.decode(&answer); err != nil {
-		return Failed{Call: call, Reason: err.Error()}
+		return unusable(call, err)
 	}
 	if answer.Endpoints != nil {
 		if err := answer.Endpoints.check(); err != nil {
-			return Failed{Call: call, Reason: "the host's answer cannot be used: " + err.Error()}
+			return unusable(call, fmt.Errorf("the host's answer cannot be used: %w", err))
 		}
 	}
 	return Beaten{Call: call, NextIn: time.Duration(answer.NextInS) * time.Second, Endpoints: answer.Endpoints}
@@ -148,7 +161,7 @@ func (c *Client) Heartbeat(ctx context.Context, call uint64, b Beat, token strin
 
 // Deregister tells the host that the session ends. The answer of the host does not matter.
 func (c *Client) Deregister(ctx context.Context, call uint64, f Farewell, token string) Event {
-	// The session ends whatever becomes of this request.
+	// The session ends whatever the result of this request is.
 	_, _ = c.post(ctx, DeregisterPath, f, c.auth(token))
 	return Deregistered{Call: call}
 }
@@ -168,7 +181,7 @@ func (c *Client) auth(token string) Authorizer {
 	return bearer(token)
 }
 
-// answer is what a host said.
+// answer is the answer of a host.
 type answer struct {
 	status     int
 	retryAfter time.Duration
@@ -270,17 +283,17 @@ func (a *answer) failed(call uint64) Event {
 	switch {
 	case a.status == http.StatusConflict && (p.Code == adapters.CodeContractMismatch || p.Code == ""):
 		f.Kind = Mismatch
-	case a.status == http.StatusBadRequest, a.status == http.StatusUnauthorized, a.status == http.StatusForbidden,
-		// The server does not have this path, so it is no host: trying again does not help.
-		a.status == http.StatusNotFound, a.status == http.StatusMethodNotAllowed, a.status == http.StatusNotImplemented:
+	case a.status == http.StatusBadRequest, a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
 		f.Kind = Rejected
+	case a.status == http.StatusNotFound, a.status == http.StatusMethodNotAllowed, a.status == http.StatusNotImplemented:
+		f.Kind = NoHost
 	}
 	return f
 }
 
 func (a *answer) gone(call uint64) Event {
 	var e Eviction
-	_ = json.Unmarshal(a.body, &e) // the status alone says it
+	_ = json.Unmarshal(a.body, &e) // the status alone decides
 	g := Gone{Call: call, Reason: printable(e.Reason), Permanent: e.Permanent, RetryAfter: a.retryAfter}
 	if e.RetryAfterS > 0 {
 		g.RetryAfter = time.Duration(min(e.RetryAfterS, int(maxRetryAfter/time.Second))) * time.Second
@@ -294,7 +307,7 @@ func (a *answer) gone(call uint64) Event {
 // printable shortens a text of the host to one line for the log.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) { // nor a character that turns the direction of a line
 			return ' '
 		}
 		return r

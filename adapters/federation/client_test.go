@@ -6,11 +6,14 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
@@ -92,7 +95,7 @@ func hostThat(t *testing.T, status int, body string, headers ...string) *Client 
 }
 
 func TestAnswersToRegister(t *testing.T) {
-	box := Registration{Adapters: map[string]AdapterReport{"beads": {ContractVersion: "1.1"}}}
+	box := Registration{Adapters: map[string]AdapterReport{"beads": {Impl: "external", ContractVersion: "1.1"}, "memory": {Impl: "embedded-ruvector", ContractVersion: "1.1"}}}
 	for name, c := range map[string]struct {
 		status  int
 		body    string
@@ -108,14 +111,35 @@ func TestAnswersToRegister(t *testing.T) {
 		"garbage":               {200, "<html>", nil, Failed{}, "JSON"},
 		"two objects":           {200, `{"session_id":"s","nonce":"NONCE"}{}`, nil, Failed{}, "data after"},
 		"endpoint is a file":    {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"beads":{"url":"file:///etc"}}}`, nil, Failed{}, "beads"},
+		"relays":                {201, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"url":"http://e","relay_urls":["wss://r.example/x","ws://10.0.0.1:7000"]}}}`, nil, Registered{ID: "s", Endpoints: Endpoints{Events: EventsEndpoint{Endpoint{URL: "http://e"}, []string{"wss://r.example/x", "ws://10.0.0.1:7000"}}}}, ""},
+		"relay over http":       {201, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"relay_urls":["wss://r","http://r"]}}}`, nil, Failed{}, "no address of a relay"},
+		"relay with password":   {201, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"relay_urls":["wss://me:secret@r"]}}}`, nil, Failed{}, "no address of a relay"},
+		"relay without a host":  {201, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"relay_urls":["wss://:443"]}}}`, nil, Failed{}, "no address of a relay"},
+		"relay of great length": {201, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"relay_urls":["wss://r/` + strings.Repeat("x", maxAddress) + `"]}}}`, nil, Failed{}, "no address of a relay"},
+		"too many relays":       {201, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"relay_urls":[` + strings.Repeat(`"wss://r",`, MaxRelays) + `"wss://r"]}}}`, nil, Failed{}, "the limit is 8"},
+		"relays are a text":     {201, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"relay_urls":"wss://r"}}}`, nil, Failed{}, "JSON"},
 		"range of another":      {200, `{"session_id":"s","nonce":"NONCE","contract_ranges":{"beads":"^2"}}`, nil, Failed{Kind: Mismatch}, "beads speaks contract 1.1, wanted 2"},
+		"range of its own slot": {200, `{"session_id":"s","nonce":"NONCE","contract_ranges":{"memory":"^2","nothing":"^7"}}`, nil, Registered{ID: "s"}, ""},
+		"range that is none":    {200, `{"session_id":"s","nonce":"NONCE","contract_ranges":{"beads":"^\u001b[2J\r\n"}}`, nil, Failed{}, "the contract of beads"},
+		"long range":            {200, `{"session_id":"s","nonce":"NONCE","contract_ranges":{"beads":"` + strings.Repeat("9", 1000) + `"}}`, nil, Failed{}, "the contract of beads"},
+		"token with newline":    {200, `{"session_id":"s","nonce":"NONCE","token":"t\r\nX: y"}`, nil, Failed{}, "no token has"},
+		"token with umlaut":     {200, `{"session_id":"s","nonce":"NONCE","token":"tü"}`, nil, Failed{}, "no token has"},
+		"huge token":            {200, `{"session_id":"s","nonce":"NONCE","token":"` + strings.Repeat("t", 5000) + `"}`, nil, Failed{}, "4096"},
+		"endpoint's bad token":  {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"events":{"token":"a b"}}}`, nil, Failed{}, "endpoint of events"},
+		"endpoint is too long":  {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"pods":{"url":"http://h/` + strings.Repeat("x", maxAddress) + `"}}}`, nil, Failed{}, "pods"},
+		"database with a file":  {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"host=db PassFile=/root/.pgpass"}}}`, nil, Failed{}, "passfile"},
+		"database with a key":   {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"postgres://db/x?sslkey=/etc/key"}}}`, nil, Failed{}, "sslkey"},
+		"database with a code":  {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"postgres://db/x?ssl%6bey=/etc/key"}}}`, nil, Failed{}, "sslkey"},
+		"database":              {200, `{"session_id":"s","nonce":"NONCE","endpoints":{"memory":{"conninfo":"postgres://u:p@db-service/x?sslmode=require"}}}`, nil, Registered{ID: "s", Endpoints: Endpoints{Memory: MemoryEndpoint{Conninfo: "postgres://u:p@db-service/x?sslmode=require"}}}, ""},
+		"endless interval":      {200, `{"session_id":"s","nonce":"NONCE","heartbeat_interval_s":9223372036854775807}`, nil, Registered{ID: "s", Interval: -time.Second}, ""},
+		"message that turns":    {401, `{"message":"a\u202eb\u0085c"}`, nil, Failed{Kind: Rejected}, "a b c"},
 		"mismatch":              {409, `{"code":"CONTRACT_MISMATCH","message":"beads: host ^2, box 1.1"}`, nil, Failed{Kind: Mismatch}, "host ^2, box 1.1"},
 		"conflict":              {409, `{"code":"CONFLICT"}`, nil, Failed{}, "409"},
 		"bad request":           {400, `{"message":"no"}`, nil, Failed{Kind: Rejected}, "no"},
 		"unauthorized":          {401, ``, nil, Failed{Kind: Rejected}, "401"},
 		"forbidden":             {403, ``, nil, Failed{Kind: Rejected}, "403"},
-		"no host":               {404, ``, nil, Failed{Kind: Rejected}, "404"},
-		"no host, either":       {501, ``, nil, Failed{Kind: Rejected}, "501"},
+		"no host":               {404, ``, nil, Failed{Kind: NoHost}, "404"},
+		"no host, either":       {501, ``, nil, Failed{Kind: NoHost}, "501"},
 		"redirect":              {302, ``, []string{"Location", "http://127.0.0.1:1/"}, Failed{}, "302"},
 		"gone":                  {410, ``, nil, Failed{}, "410"},
 		"too many":              {429, ``, []string{"Retry-After", "17"}, Failed{RetryAfter: 17 * sec}, "429"},
@@ -127,11 +151,14 @@ func TestAnswersToRegister(t *testing.T) {
 		switch want := c.want.(type) {
 		case Registered:
 			want.Call = 3
-			if got != want {
+			if !reflect.DeepEqual(got, Event(want)) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		case Failed:
 			f, ok := got.(Failed)
+			if strings.ContainsFunc(f.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) || len(f.Reason) > 500 {
+				t.Errorf("%s: the reason is %q", name, f.Reason)
+			}
 			if !ok || f.Call != 3 || f.Kind != want.Kind || f.RetryAfter != want.RetryAfter || !strings.Contains(f.Reason, c.reason) {
 				t.Errorf("%s: %+v", name, got)
 			}
@@ -151,7 +178,7 @@ func TestAnswersToHeartbeat(t *testing.T) {
 		"empty":      {200, ``, Failed{Call: 3, Reason: "the host's answer is not valid JSON of the protocol"}},
 		"no content": {204, ``, Failed{Call: 3, Reason: "the host answered 204 No Content"}},
 	} {
-		if got := hostThat(t, c.status, c.body).Heartbeat(t.Context(), 3, Beat{}, "t"); got != c.want {
+		if got := hostThat(t, c.status, c.body).Heartbeat(t.Context(), 3, Beat{}, "t"); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -203,6 +230,7 @@ type fakeBox struct {
 	mu    sync.Mutex
 	slots []string
 	told  []string
+	shown []string
 }
 
 func (b *fakeBox) add(to *[]string, s string) {
@@ -214,6 +242,7 @@ func (b *fakeBox) Registration() Registration         { return Registration{} }
 func (b *fakeBox) Beat() Beat                         { return Beat{} }
 func (b *fakeBox) Connect(context.Context, Endpoints) { b.add(&b.slots, "connect") }
 func (b *fakeBox) Degrade(context.Context, string)    { b.add(&b.slots, "degrade") }
+func (b *fakeBox) Show(s Session)                     { b.add(&b.shown, string(s.State)) }
 func (b *fakeBox) Tell(name, _ string, _ Session)     { b.add(&b.told, name) }
 func (b *fakeBox) Fatal(string)                       { b.add(&b.told, "fatal") }
 func (b *fakeBox) Counted(string)                     {}
@@ -255,6 +284,9 @@ func TestRunner(t *testing.T) {
 		}
 		if got := strings.Join(box.told, " "); got != "FederationRegistered FederationSuspect FederationLost FederationRecovered FederationClosed" {
 			t.Errorf("told: %s", got)
+		}
+		if got := strings.Join(slices.Compact(box.shown), " "); got != "registering connecting active suspect lost active deregistering closed" {
+			t.Errorf("shown: %s", got)
 		}
 	})
 }

@@ -25,6 +25,8 @@ type Box interface {
 	Connect(ctx context.Context, e Endpoints)
 	// Degrade takes those slots out of service.
 	Degrade(ctx context.Context, reason string)
+	// Show is called with each new session whose state or reason has changed; it must not block.
+	Show(s Session)
 	// Tell publishes an event; it must not block.
 	Tell(name, reason string, s Session)
 	// Fatal ends the box if it is still booting.
@@ -68,7 +70,7 @@ func (r *Runner) Session() Session {
 // for it.
 func (r *Runner) Registered() <-chan struct{} { return r.registered }
 
-// Reload has a refused session tried again.
+// Reload makes the Runner try a refused session again.
 func (r *Runner) Reload() { r.post(Reloaded{}) }
 
 // Shutdown deregisters the box and returns when that is done, after
@@ -88,9 +90,9 @@ func (r *Runner) post(e Event) {
 	}
 }
 
-// clockCheck is how often the clock is compared with the monotonic one: that is
-// how a suspended machine or a changed clock shows (clock_gettime(2):
-// CLOCK_MONOTONIC stands still while a system is suspended).
+// clockCheck is how often the clock is compared with the monotonic clock. A difference shows that
+// the machine was suspended or the clock was set (clock_gettime(2): CLOCK_MONOTONIC stands still
+// during a suspend).
 const clockCheck = 5 * time.Second
 
 // clockJump is how far the two may drift apart in between.
@@ -147,6 +149,9 @@ func (r *Runner) apply(ctx context.Context, s Session, e Event, now time.Time) S
 	r.mu.Lock()
 	r.session = next
 	r.mu.Unlock()
+	if next.State != s.State || next.Reason != s.Reason {
+		r.box.Show(next)
+	}
 	for _, a := range actions {
 		r.act(ctx, next, a)
 	}

@@ -48,16 +48,16 @@ const (
 	quarantine     = 10 * time.Minute
 	evictionWindow = 10 * time.Minute
 	maxEvictions   = 5 // within the window
-	// maxRetryAfter bounds what a host may ask for, so that a wrong header does
-	// not silence the box for good.
+	// maxRetryAfter limits the pause that a host can ask for, so that a wrong header does not
+	// silence the box for ever.
 	maxRetryAfter = 10 * time.Minute
 )
 
-// Session is what is known of the session; a value, changed by Step alone.
+// Session is the state of the session. It is a value, and only Step changes it.
 type Session struct {
 	State  State
 	Since  time.Time // when State began
-	Reason string    // why, in words; "" when there is nothing to say
+	Reason string    // why, in words; "" if there is no reason to give
 
 	ID        string // of the session, "" without one
 	Token     string // of the session, "" without one
@@ -74,9 +74,10 @@ type Session struct {
 	LastHeartbeat time.Time   // when the host last answered one
 	Recent        []time.Time // evictions within the window
 	Evictions     int         // since the start
-	Terminal      bool        // refused for good
+	Terminal      bool        // refused, and not to be tried again
+	NoHost        bool        // the server that was asked last is no host of boxes
 	WasActive     bool        // once, since the start
-	degraded      bool        // the slots were told that the host is gone
+	degraded      bool        // the slots have been told that the host is unreachable
 	random        uint64      // state of the jitter
 }
 
@@ -129,7 +130,7 @@ type (
 		Permanent  bool
 		RetryAfter time.Duration
 	}
-	// Deregistered answers Deregister, whatever the host said.
+	// Deregistered is the answer to Deregister, with any status of the host.
 	Deregistered struct{ Call uint64 }
 	// Settled answers Connect: every slot has its endpoint or is degraded.
 	Settled struct{}
@@ -157,6 +158,9 @@ const (
 	Unreached Failure = iota
 	// Rejected: 400, 401, 403. An operator must change the configuration.
 	Rejected
+	// NoHost: 404, 405, 501. The server does not have the path, so it is not a host of boxes. It
+	// may still serve slots.
+	NoHost
 	// Mismatch: 409 CONTRACT_MISMATCH. Trying again does not help.
 	Mismatch
 )
@@ -331,7 +335,7 @@ func (m *machine) register() {
 }
 
 func (m *machine) registered(e Registered) {
-	m.ID, m.Token, m.Endpoints = e.ID, e.Token, e.Endpoints
+	m.ID, m.Token, m.Endpoints, m.NoHost = e.ID, e.Token, e.Endpoints, false
 	m.Interval = interval(e.Interval)
 	m.Seq, m.Missed, m.Attempt = 0, 0, 0
 	m.Next = time.Time{}
@@ -373,7 +377,7 @@ func (m *machine) beaten(e Beaten) {
 	}
 	m.Next = m.now.Add(m.jitter(next, 10))
 	m.enter(Active, "")
-	moved := e.Endpoints != nil && *e.Endpoints != m.Endpoints
+	moved := e.Endpoints != nil && !e.Endpoints.same(m.Endpoints)
 	if moved {
 		m.Endpoints = *e.Endpoints
 	}
@@ -396,6 +400,9 @@ func (m *machine) failed(e Failed) {
 }
 
 func (m *machine) notRegistered(e Failed) {
+	if e.Kind != Unreached {
+		m.NoHost = e.Kind == NoHost
+	}
 	switch e.Kind {
 	case Mismatch:
 		m.Terminal = true
@@ -404,7 +411,7 @@ func (m *machine) notRegistered(e Failed) {
 		if !m.WasActive {
 			m.do(Fatal{e.Reason})
 		}
-	case Rejected:
+	case Rejected, NoHost:
 		m.enter(Refused, e.Reason)
 		m.Next = m.now.Add(max(m.jitter(refusedPause, 10), retryAfter(e.RetryAfter)))
 		m.do(Tell{NoticeRefused, e.Reason})
@@ -415,13 +422,13 @@ func (m *machine) notRegistered(e Failed) {
 	}
 }
 
-// backoff is 1 s, doubled with each failure up to limit, ±20 %. If the host asked
-// for a longer pause, backoff is that pause and up to a fifth more: all its boxes
-// were told the same.
+// backoff is 1 s, doubled with each failure up to limit, ±20 %. If the host asked for a longer
+// pause, backoff is that pause plus up to a fifth of it, or plus up to a second if that is more. A
+// host gives whole seconds, so many boxes get the same pause.
 func (m *machine) backoff(failures int, limit, asked time.Duration) time.Duration {
 	d := m.jitter(min(backoffFirst<<min(failures, 10), limit), 20)
 	if asked = retryAfter(asked); asked > 0 {
-		d = max(d, asked+m.upTo(asked/5))
+		d = max(d, asked+m.upTo(max(asked/5, time.Second)))
 	}
 	return d
 }

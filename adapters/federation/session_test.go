@@ -115,6 +115,24 @@ func TestRows(t *testing.T) {
 		c.send(Failed{Call: c.s.Call, Kind: Rejected})
 		c.want(c.send(Reloaded{}), "Register ", Registering)
 	})
+	t.Run("no host", func(t *testing.T) {
+		c := newScript(t)
+		c.send(Start{})
+		c.want(c.send(Failed{Call: c.s.Call, Kind: NoHost}), "FederationRefused ", Refused)
+		for _, one := range []struct {
+			answer Failure
+			noHost bool
+		}{{Unreached, true}, {Rejected, false}, {NoHost, true}, {NoHost, true}} {
+			c.due(0, 330*sec)
+			if c.send(Failed{Call: c.s.Call, Kind: one.answer}); c.s.NoHost != one.noHost {
+				t.Errorf("after failure %d: no host is %v", one.answer, c.s.NoHost)
+			}
+		}
+		c.want(c.due(270*sec, 330*sec), "Register ", Registering)
+		if c.send(Registered{Call: c.s.Call, ID: "s"}); c.s.NoHost {
+			t.Error("a host that has registered the box counts as none")
+		}
+	})
 	t.Run("suspect, lost and back", func(t *testing.T) {
 		c := newScript(t).active()
 		c.want(c.due(27*sec, 33*sec), "Heartbeat ", Active)
@@ -210,6 +228,13 @@ func TestRows(t *testing.T) {
 		c.want(c.send(Beaten{Call: c.s.Call, Endpoints: &moved, NextIn: time.Hour}), "Connect ", Active)
 		c.want(c.due(270*sec, 330*sec), "Heartbeat ", Active)
 		c.want(c.send(Beaten{Call: c.s.Call, Endpoints: &moved}), "", Active)
+		c.due(0, time.Minute)
+		moved.Events.RelayURLs = []string{"wss://r"}
+		c.want(c.send(Beaten{Call: c.s.Call, Endpoints: &moved}), "Connect ", Active)
+		c.due(0, time.Minute)
+		again := moved
+		again.Events.RelayURLs = []string{"wss://r"}
+		c.want(c.send(Beaten{Call: c.s.Call, Endpoints: &again}), "", Active)
 	})
 	t.Run("late answers", func(t *testing.T) {
 		c := newScript(t).active()
@@ -227,7 +252,7 @@ func TestEveryEventInEveryState(t *testing.T) {
 	events := func(call uint64) []Event {
 		return []Event{
 			Start{}, Tick{}, Resumed{}, Reloaded{}, Shutdown{}, Settled{}, Registered{Call: call, ID: "s"}, Beaten{Call: call},
-			Failed{Call: call}, Failed{Call: call, Kind: Rejected}, Failed{Call: call, Kind: Mismatch}, Gone{Call: call}, Gone{Call: call, Permanent: true}, Deregistered{call},
+			Failed{Call: call}, Failed{Call: call, Kind: Rejected}, Failed{Call: call, Kind: NoHost}, Failed{Call: call, Kind: Mismatch}, Gone{Call: call}, Gone{Call: call, Permanent: true}, Deregistered{call},
 			Registered{ID: "s"}, Beaten{Call: 99}, Gone{Call: 99}, Failed{Call: 99},
 		}
 	}

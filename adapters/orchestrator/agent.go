@@ -22,10 +22,10 @@ const shownCommand = 16 << 10
 type agent struct {
 	id     string
 	number uint64 // counts the manager's agents; for their order
-	token  string // proves to the box's API who calls
+	token  string // proves to the box's API which agent calls
 	events *ring
-	// settled is closed when the start has succeeded or failed, done when the
-	// exit event is in the ring, or the start has failed.
+	// settled is closed when the start has succeeded or failed. done is closed when the exit event
+	// is in the ring, or when the start has failed.
 	settled, done chan struct{}
 	rest          [2][]byte // by stream: the beginning of a cut rune; owned by its reader
 
@@ -78,6 +78,9 @@ func (a *agent) snapshot() adapters.Agent {
 	defer a.mu.Unlock()
 	v := a.view
 	v.Labels = maps.Clone(v.Labels)
+	if a.proc != nil {
+		v.RefusedCalls = a.proc.Refused()
+	}
 	return v
 }
 
@@ -192,8 +195,8 @@ func (a *agent) expire(seconds int) {
 	a.end(adapters.DefaultGrace)
 }
 
-// terminate asks the agent to end and returns when it has, or ctx. The end goes
-// on without whoever waited.
+// terminate asks the agent to end and returns when it has ended, or when ctx ends. Then the stop
+// goes on without the caller.
 func (a *agent) terminate(ctx context.Context, grace time.Duration) error {
 	a.mu.Lock()
 	if a.asked.IsZero() {
@@ -222,8 +225,8 @@ func (a *agent) end(grace time.Duration) *time.Timer {
 	if grace <= 0 {
 		kill()
 	} else {
-		// A refused TERM changes nothing: KILL follows. A stopped process must
-		// run to act on TERM.
+		// If TERM is refused, nothing is lost: KILL follows. A stopped process must run to handle
+		// TERM.
 		_ = p.Signal(syscall.SIGTERM)
 		_ = p.Signal(syscall.SIGCONT)
 	}

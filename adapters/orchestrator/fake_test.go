@@ -56,6 +56,7 @@ func (f *fakeSpawner) last() *fakeProcess {
 }
 
 func (p *fakeProcess) PID() int              { return 42 }
+func (p *fakeProcess) Refused() uint64       { return 2 }
 func (p *fakeProcess) Started() time.Time    { return time.Now() }
 func (p *fakeProcess) Stdin() io.WriteCloser { return p.stdin }
 

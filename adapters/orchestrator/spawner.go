@@ -12,9 +12,8 @@ import (
 // Spawner starts agents under the one owner of fork, signal and wait. It is
 // safe for concurrent use.
 type Spawner interface {
-	// Spawn returns when the program has been exec'ed, or with the reason why
-	// not; then neither callback of c is ever called. ctx says who asked; its end
-	// means nothing to the agent.
+	// Spawn returns when the program was exec'ed, or with the reason why not; then it calls neither
+	// callback of c. ctx is only for the start: its end does not end the agent.
 	Spawn(ctx context.Context, c Command) (Process, error)
 }
 
@@ -30,15 +29,15 @@ type Command struct {
 	// StdinPipe asks for Process.Stdin; else standard input is /dev/null.
 	StdinPipe bool
 	Limits    adapters.AgentLimits
-	// Template is whose sandbox holds, "" for none.
+	// Template is the template whose sandbox applies, "" for none.
 	Template string
 
-	// Output hears what the agent prints, in the order it is read, from one
-	// goroutine per stream and maybe before Spawn has returned. data is good
-	// only during the call and at most 32 KiB.
+	// Output gets what the agent prints, in the order it is read, from one goroutine for each
+	// stream, perhaps before Spawn has returned. data is valid only during the call and at most 32
+	// KiB long.
 	Output func(stream Stream, data []byte)
-	// Ended is called once, from a goroutine that holds no lock, when nothing
-	// is left of the agent's tree and all output has been handed over.
+	// Ended is called once, from a goroutine without locks, when no process of the agent's tree is
+	// left and all output was handed over.
 	Ended func(Ending)
 }
 
@@ -63,10 +62,13 @@ type Ending struct {
 type Process interface {
 	PID() int
 	Started() time.Time
+	// Refused is how many system calls the guard or the sandbox refused to the tree, or in
+	// audit mode would have refused, as far as the kernel tells.
+	Refused() uint64
 	// Stdin is the write end of its standard input, nil without StdinPipe.
 	// Close interrupts a Write under way.
 	Stdin() io.WriteCloser
-	// Signal reaches the whole tree. That nothing is left is no error.
+	// Signal reaches the whole tree. It is no error if no process is left.
 	Signal(sig syscall.Signal) error
 	// Kill begins to kill the whole tree and returns; Ended tells the end.
 	Kill() error

@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/federation"
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 )
 
@@ -231,9 +232,48 @@ func TestRateLimitIsPerPrincipal(t *testing.T) {
 	b.do("agent-1", "GET", "/v1/beads", "").is(200)
 }
 
+// full is a host that is busy: it tells each box when to come back.
+type full struct{ rest.Host }
+
+func (full) Register(context.Context, string, federation.Registration) (federation.Grant, error) {
+	return federation.Grant{}, adapters.Errorf(adapters.CodeUnavailable, "too many boxes register at once").WithRetryAfter(17 * time.Second)
+}
+
+// Boxes that share a token are not refused for their number, only by the host. Whoever may not
+// register stays bounded, and so does everything else that a box asks.
+func TestHerdIsNotRateLimited(t *testing.T) {
+	b := newBox(t, func(c *rest.Config) { c.RateLimit, c.Host = 1, full{} })
+	for range 20 {
+		if a := b.do("member:shared", "POST", "/v1/register", `{"box_id":"b"}`).is(503); a.header.Get("Retry-After") != "17" {
+			t.Errorf("the pause of the host is not told: %v", a.header)
+		}
+	}
+	b.do("member:shared", "POST", "/v1/register", `{"box_id":"`+strings.Repeat("x", 64<<10)+`"}`).is(413)
+	for _, c := range []struct{ who, method, path string }{
+		{"reader", "POST", "/v1/register"}, {"box:b", "POST", "/v1/register"}, {"member:shared", "GET", "/v1/beads"}, {"box:b", "POST", "/v1/heartbeat"},
+	} {
+		codes := map[int]bool{}
+		for range 5 {
+			codes[b.do(c.who, c.method, c.path, "{").status] = true
+		}
+		if !codes[429] {
+			t.Errorf("%+v is not bounded: %v", c, codes)
+		}
+	}
+}
+
+// Boxes whose host has lost its registry hear it at their next heartbeat, however many share an address.
+func TestHeartbeatsHearThatTheirTokenIsWrong(t *testing.T) {
+	for _, m := range rest.Mounts() {
+		if m.Told != (m.Pattern == "/v1/heartbeat") {
+			t.Errorf("%+v", m)
+		}
+	}
+}
+
 func TestFederationIsHonest(t *testing.T) {
 	alone := newBox(t).do("reader", "GET", "/v1/federation", "").is(200).fields()
-	want := map[string]any{"mode": "standalone", "state": "idle", "host": nil, "session_id": nil, "since": nil, "last_heartbeat": nil,
+	want := map[string]any{"mode": "standalone", "state": "idle", "host": nil, "session_id": nil, "since": nil, "next_try": nil, "last_heartbeat": nil,
 		"heartbeats": 0.0, "missed": 0.0, "evictions": 0.0}
 	if !reflect.DeepEqual(alone, want) {
 		t.Errorf("%v", alone)

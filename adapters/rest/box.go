@@ -106,7 +106,8 @@ type FederationStatus struct {
 	Detail        string              `json:"detail,omitempty"`
 	Host          adapters.NullString `json:"host"` // base of its API
 	SessionID     adapters.NullString `json:"session_id"`
-	Since         adapters.Time       `json:"since"` // when State began
+	Since         adapters.Time       `json:"since"`    // when State began
+	NextTry       adapters.Time       `json:"next_try"` // when a box without a session asks the host again
 	LastHeartbeat adapters.Time       `json:"last_heartbeat"`
 	Heartbeats    uint64              `json:"heartbeats"` // of this session
 	Missed        int                 `json:"missed"`     // in a row

@@ -163,6 +163,9 @@ func principalOf(token string) (rest.Principal, bool) {
 	if id, ok := strings.CutPrefix(token, "ended:"); ok {
 		return rest.Principal{Role: rest.RoleEnded, ID: id}, true
 	}
+	if id, ok := strings.CutPrefix(token, "member:"); ok {
+		return rest.Principal{Role: rest.RoleMember, ID: id}, true
+	}
 	if id, ok := strings.CutPrefix(token, "box:"); ok {
 		return rest.Principal{Role: rest.RoleBox, ID: id}, true
 	}

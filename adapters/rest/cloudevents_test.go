@@ -198,15 +198,26 @@ func (r registry) Known(_ context.Context, box string) (bool, error) {
 	return slices.Contains(r.boxes, box), r.err
 }
 
-// A box whose session has ended is told to come back, not refused for good: its events wait in
-// its spool until it has registered again.
-func TestEndedSessionIsToldToComeBack(t *testing.T) {
+// A box without a session is told to come back, not refused for good: its events wait in its
+// spool until it has registered. What no box may do stays refused.
+func TestBoxWithoutSessionIsToldToComeBack(t *testing.T) {
 	b := newBox(t)
-	a := b.do("ended:box-1", "POST", "/v1/events", `{"kind":"x.y"}`).is(503)
-	if a.header.Get("Retry-After") == "" {
-		t.Errorf("no Retry-After: %s", a.body)
+	for _, c := range []struct {
+		who, method, path string
+		status            int
+	}{
+		{"ended:box-1", "POST", "/v1/events", 503},
+		{"member:token", "POST", "/v1/events", 503},
+		{"member:token", "POST", "/v1/beads/epics", 503},
+		{"reader", "POST", "/v1/events", 403},
+		{"ended:box-1", "POST", "/v1/tasks", 403},
+		{"member:token", "POST", "/v1/tasks", 403},
+	} {
+		a := b.do(c.who, c.method, c.path, `{"kind":"x.y"}`).is(c.status)
+		if got := a.header.Get("Retry-After"); (got != "") != (c.status == 503) {
+			t.Errorf("%s %s as %s: %d with Retry-After %q", c.method, c.path, c.who, c.status, got)
+		}
 	}
-	b.do("reader", "POST", "/v1/events", `{"kind":"x.y"}`).is(403)
 }
 
 // A box emits as itself, whatever form its event has, and never as another one.

@@ -420,6 +420,7 @@ func (spawnerFake) Spawn(_ context.Context, c orchestrator.Command) (orchestrato
 }
 
 func (processFake) PID() int              { return 42 }
+func (processFake) Refused() uint64       { return 0 }
 func (processFake) Started() time.Time    { return time.Now() }
 func (processFake) Stdin() io.WriteCloser { return nil }
 func (p processFake) Kill() error         { return p.Signal(syscall.SIGKILL) }

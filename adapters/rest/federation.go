@@ -37,13 +37,18 @@ type AdmitBody struct {
 	Box string `json:"box_id"`
 }
 
+// maxSession bounds the bodies that boxes send: many come at once.
+const maxSession = 64 << 10
+
 func federationRoutes() []route {
 	return needing(needsHost, []route{
-		{Method: "POST", Path: federation.RegisterPath, ID: "register", Roles: member, Body: federation.Registration{}, Reply: federation.Grant{}, Status: 201,
+		// All boxes may share one token, so one rate limit would refuse a herd without telling when
+		// to come back. The host bounds how many register at once, and spreads the others.
+		{Method: "POST", Path: federation.RegisterPath, ID: "register", Roles: member, Body: federation.Registration{}, Reply: federation.Grant{}, Status: 201, MaxBody: maxSession, paced: true,
 			Doc: "Make a session for a box; the one it had before ends.", handle: postRegister},
-		{Method: "POST", Path: federation.HeartbeatPath, ID: "heartbeat", Roles: box | ended, Body: federation.Beat{}, Reply: federation.BeatAnswer{},
+		{Method: "POST", Path: federation.HeartbeatPath, ID: "heartbeat", Roles: box | ended, Body: federation.Beat{}, Reply: federation.BeatAnswer{}, MaxBody: maxSession, told: true,
 			Doc: "Tell how the box is; 410 when its session has ended.", handle: postHeartbeat},
-		{Method: "POST", Path: federation.DeregisterPath, ID: "deregister", Roles: box | ended, Body: federation.Farewell{}, Status: 204,
+		{Method: "POST", Path: federation.DeregisterPath, ID: "deregister", Roles: box | ended, Body: federation.Farewell{}, Status: 204, MaxBody: maxSession,
 			Doc: "End the box's session.", handle: postDeregister},
 		{Method: "GET", Path: "/v1/federation/boxes", ID: "boxes", Roles: reader, Reply: adapters.Page[mesh.BoxStatus]{}, Doc: "The boxes that are registered here.", handle: getBoxes},
 		{Method: "POST", Path: "/v1/federation/evict", ID: "evict", Roles: adminOnly, Body: EvictBody{}, Status: 204, Doc: "End a box's session; permanently if the body says so.", handle: postEvict},

@@ -45,6 +45,7 @@ type MeshStatus struct {
 type MeshRelay struct {
 	URL        string    `json:"url"`
 	Own        bool      `json:"own"`   // it is the box's
+	Guest      bool      `json:"guest"` // the host has named it, for the time of the session
 	State      string    `json:"state"` // connecting, connected, waiting
 	Since      time.Time `json:"since"`
 	LoggedIn   bool      `json:"logged_in"`

@@ -36,7 +36,8 @@ type request struct {
 	who    Principal
 	row    route
 	report *adapters.Report
-	begun  bool // an answer is on its way
+	begun  bool  // an answer is on its way
+	held   int64 // of the body, in the memory of the box
 }
 
 // param is a part of the path, decoded once.
@@ -66,7 +67,12 @@ func after(d time.Duration) time.Time {
 func (q *request) body() ([]byte, error) {
 	limit := q.row.bodyLimit()
 	q.readDeadline(bodyLimit)
-	raw, err := io.ReadAll(http.MaxBytesReader(q.w, q.Body, limit))
+	return q.whole(limit)
+}
+
+// whole reads the body within the limit, and within what the box holds of all bodies.
+func (q *request) whole(limit int64) ([]byte, error) {
+	raw, err := io.ReadAll(&heldReader{http.MaxBytesReader(q.w, q.Body, limit), q})
 	if err != nil {
 		return nil, bodyError(err, limit)
 	}
@@ -75,6 +81,9 @@ func (q *request) body() ([]byte, error) {
 }
 
 func bodyError(err error, limit int64) error {
+	if errors.Is(err, errHeldBodies) {
+		return adapters.Unavailable(nil, "%v", errHeldBodies)
+	}
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		return adapters.TooLarge("body", limit, -1)
@@ -243,10 +252,5 @@ func whole[T any](q *request, items []T) error {
 func (q *request) transfer() ([]byte, error) {
 	limit := q.row.bodyLimit()
 	q.readDeadline(transferLimit)
-	raw, err := io.ReadAll(http.MaxBytesReader(q.w, q.Body, limit))
-	if err != nil {
-		return nil, bodyError(err, limit)
-	}
-	q.readDeadline(0)
-	return raw, nil
+	return q.whole(limit)
 }

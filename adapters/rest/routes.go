@@ -48,6 +48,8 @@ type route struct {
 	MaxBody int64 // 0 = maxJSON
 
 	open    bool // needs no credential
+	told    bool // a box learns from 401 that its session is over
+	paced   bool // whoever serves it bounds how often it is asked: no rate limit applies
 	probe   bool // tells by 503 what a load balancer wants to know
 	ownHead bool // HEAD is a row of its own
 

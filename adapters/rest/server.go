@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,6 +63,9 @@ type Config struct {
 	// RateLimit is how many requests a second each principal may make, with
 	// twice as many at once; 0 is DefaultRateLimit, < 0 has no limit.
 	RateLimit int
+	// HeldBodies is how many bytes of request bodies are in memory at once, over all requests;
+	// 0 is maxHeld. A request that would exceed it is answered UNAVAILABLE.
+	HeldBodies int64
 	// Origin tells by which origin the caller reaches the box, nil where it cannot be
 	// known; RDF of the pods is moved to addresses below it. nil = it never is.
 	Origin func(*http.Request) *url.URL
@@ -85,6 +89,7 @@ type Server struct {
 	started time.Time
 	limits  *rate.Callers
 	tickets tickets
+	held    heldBodies
 	actions *actions // the agents' recent actions
 	openapi func() ([]byte, error)
 
@@ -107,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RateLimit == 0 {
 		cfg.RateLimit = DefaultRateLimit
 	}
-	s := &Server{cfg: cfg, started: time.Now(), actions: newActions()}
+	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld)}}
 	s.limits = rate.NewCallers(rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)
@@ -142,6 +147,8 @@ type Mount struct {
 	// Open: the handler decides by itself who may; the request needs no
 	// credential.
 	Open bool
+	// Told: a wrong key is always called wrong, however many come from one address.
+	Told bool
 }
 
 // Mounts lists the prefixes, for the server that owns the listener. Bodies are
@@ -153,7 +160,7 @@ func Mounts() []Mount {
 		p := rt.prefix()
 		if !seen[p] {
 			seen[p] = true
-			out = append(out, Mount{Pattern: p, Open: rt.open})
+			out = append(out, Mount{Pattern: p, Open: rt.open, Told: rt.told})
 		}
 	}
 	return out
@@ -178,6 +185,7 @@ func (s *Server) serve(rt route) http.Handler {
 		exchange.SetRoute(r.Context(), rt.Path)
 		q := &request{Request: r, s: s, w: w, rc: http.NewResponseController(w), row: rt, report: new(adapters.Report)}
 		defer func() {
+			s.held.release(q.held)
 			v := recover()
 			if v == nil {
 				return
@@ -216,17 +224,11 @@ func (s *Server) admit(q *request) error {
 		return adapters.Errorf(adapters.CodeUnauthenticated, "no credential was given").With("reason", "missing")
 	}
 	q.who = who
-	if wait, ok := s.limits.Take(who.Role+" "+who.ID, time.Now()); !ok {
-		return adapters.Errorf(adapters.CodeRateLimited, "more than %d requests a second", s.cfg.RateLimit).WithRetryAfter(wait)
+	if err := s.limit(q); err != nil {
+		return err
 	}
-	switch {
-	case q.row.Roles.admits(who.Role):
-	case who.Role == RoleEnded:
-		// The box registers again as soon as it hears of it, and comes with another token. A refusal
-		// for good would have it give up what it wants to deliver.
-		return adapters.Errorf(adapters.CodeUnavailable, "the session of this box has ended").WithRetryAfter(endedAgain)
-	default:
-		return adapters.Errorf(adapters.CodePermissionDenied, "role %q may not do that", who.Role)
+	if !q.row.Roles.admits(who.Role) {
+		return outside(q.row.Roles, who.Role)
 	}
 	if err := checkContract(q.Header, q.row.Slot); err != nil {
 		return err
@@ -240,8 +242,29 @@ func (s *Server) admit(q *request) error {
 	return nil
 }
 
-// endedAgain is when a box whose session has ended may ask again.
-const endedAgain = time.Second
+// outside is the refusal of a role that the row does not admit. A box without a
+// session, or with one that has ended, registers and comes back with another token: it is
+// told to wait. A refusal for good would make it give up what it wants to deliver.
+func outside(row roles, role string) error {
+	if row.admits(RoleBox) && (role == RoleEnded || role == RoleMember) {
+		return adapters.Errorf(adapters.CodeUnavailable, "this box has no session here: it has to register first").WithRetryAfter(registerAgain)
+	}
+	return adapters.Errorf(adapters.CodePermissionDenied, "role %q may not do that", role)
+}
+
+// registerAgain is when a box without a session may ask again: a registration takes less.
+const registerAgain = time.Second
+
+// limit bounds how often a principal asks.
+func (s *Server) limit(q *request) error {
+	if q.row.paced && q.row.Roles.admits(q.who.Role) {
+		return nil
+	}
+	if wait, ok := s.limits.Take(q.who.Role+" "+q.who.ID, time.Now()); !ok {
+		return adapters.Errorf(adapters.CodeRateLimited, "more than %d requests a second", s.cfg.RateLimit).WithRetryAfter(wait)
+	}
+	return nil
+}
 
 // mayConnect tells whether a WebSocket may be opened from where it is: by what
 // is no browser, by a page of the box itself, or of a listed origin. CORS does

@@ -32,7 +32,7 @@ func newEventEmit(c *cli) *cobra.Command {
 			in.Kind = args[0]
 			if len(args) == 2 {
 				if !json.Valid([]byte(args[1])) {
-					return usageError("PAYLOAD is a JSON object")
+					return usageError("PAYLOAD must be a JSON object")
 				}
 				in.Payload = json.RawMessage(args[1])
 			}
@@ -99,6 +99,7 @@ type agent struct {
 	ExitCode *int     `json:"exit_code"`
 	Signal   string   `json:"signal"`
 	Command  []string `json:"command"`
+	Refused  uint64   `json:"refused_calls"`
 }
 
 func newAgentSpawn(c *cli) *cobra.Command {
@@ -121,7 +122,7 @@ func newAgentSpawn(c *cli) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // the agent's own flags are its own
+	f.SetInterspersed(false) // flags after the command belong to the agent's command
 	f.StringToStringVar(&in.Env, "env", nil, "variable NAME=VALUE; may be repeated")
 	f.StringVar(&in.Cwd, "cwd", "", "working directory")
 	f.StringVar(&in.Name, "name", "", "name for people")
@@ -146,10 +147,10 @@ func newAgentList(c *cli) *cobra.Command {
 					}
 					rows[i] = []cell{
 						{printable(a.AgentID), noStyle}, {printable(a.Name), noStyle}, {printable(joinedBy(state, " ", a.Signal)), noStyle},
-						{strconv.Itoa(a.PID), noStyle}, {printable(strings.Join(a.Command, " ")), noStyle},
+						{strconv.Itoa(a.PID), noStyle}, {strconv.FormatUint(a.Refused, 10), noStyle}, {printable(strings.Join(a.Command, " ")), noStyle},
 					}
 				}
-				c.table([]column{{title: "ID"}, {title: "NAME"}, {title: "STATUS"}, {title: "PID"}, {title: "COMMAND", max: 60}}, rows)
+				c.table([]column{{title: "ID"}, {title: "NAME"}, {title: "STATUS"}, {title: "PID"}, {title: "REFUSED"}, {title: "COMMAND", max: 60}}, rows)
 			})
 		},
 	}
@@ -166,7 +167,7 @@ func newAgentLogs(c *cli) *cobra.Command {
 	}
 }
 
-// followAgent copies an agent's output to ours, and ends with it.
+// followAgent copies an agent's output to stdout, and ends when the agent ends.
 func (c *cli) followAgent(ctx context.Context, id string) error {
 	return c.events(ctx, agentPath(id, "/events"), nil, func(e streamed) (bool, error) {
 		if c.json {
@@ -216,7 +217,7 @@ func ending(code *int, signal string) string {
 	return printable(signal)
 }
 
-// verbatim is text as it is, but for a terminal, which it must not steer.
+// verbatim returns text unchanged, but on a terminal it escapes control characters.
 func (c *cli) verbatim(text string) string {
 	if _, ok := terminal(c.stdout); !ok {
 		return text
@@ -256,8 +257,8 @@ func newAgentAttach(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
-			// A read of our own standard input cannot be ended; the process is
-			// about to, when the agent has.
+			// A read of standard input cannot be interrupted. The process exits soon after the
+			// agent has ended.
 			go func() {
 				if err := c.feed(ctx, args[0]); err != nil && ctx.Err() == nil {
 					line(c.stderr, "agentctl: input: %s", err)
@@ -268,7 +269,7 @@ func newAgentAttach(c *cli) *cobra.Command {
 	}
 }
 
-// maxPiece is what one input call takes.
+// maxPiece is how much one input call accepts.
 const maxPiece = 32 << 10
 
 func (c *cli) feed(ctx context.Context, id string) error {

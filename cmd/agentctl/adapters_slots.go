@@ -66,7 +66,7 @@ func newMemStore(c *cli, ns *string) *cobra.Command {
 			}
 			if metadata != "" {
 				if !json.Valid([]byte(metadata)) {
-					return usageError("--metadata is a JSON object")
+					return usageError("--metadata must be a JSON object")
 				}
 				in["metadata"] = json.RawMessage(metadata)
 			}
@@ -138,7 +138,7 @@ func newMemRemove(c *cli, ns *string) *cobra.Command {
 	}
 }
 
-// deleted fails when there was nothing to delete.
+// deleted fails if the item did not exist.
 func (c *cli) deleted(name string, raw json.RawMessage, err error) error {
 	missing := false
 	err = show(c, raw, err, func(r struct{ Deleted bool }) { missing = !r.Deleted })
@@ -167,10 +167,10 @@ func newPod(c *cli) *cobra.Command {
 	return group("pod", "Read and write the pod's documents", newPodPut(c), newPodGet(c), newPodList(c), newPodRemove(c))
 }
 
-// podPath escapes each segment of a path that people wrote.
+// podPath escapes each segment of a path that a user wrote.
 func podPath(path string) (string, error) {
 	if !strings.HasPrefix(path, "/") {
-		return "", usageError("a pod's path begins with /")
+		return "", usageError("a pod's path must begin with /")
 	}
 	return "/pods" + (&url.URL{Path: path}).EscapedPath(), nil
 }

@@ -13,12 +13,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// described is what a container description says of the box, as far as the
-// chain from [observability] to the box goes.
+// described is what a container description says about the box, for the checks of the chain from
+// [observability] to the box.
 type described struct {
-	Environment map[string]string // what the description itself states
+	Environment map[string]string // the variables that the description itself sets
 	Ports       []int             // of the container, sorted
-	// Unread are ports whose text says no number here.
+	// Unread are ports whose text contains no number on this machine.
 	Unread []string
 }
 
@@ -29,8 +29,8 @@ type composeService struct {
 }
 
 // readCompose reads the service agentbox of a compose file
-// (https://github.com/compose-spec/compose-spec). Variables in it are resolved
-// with lookup, as compose does.
+// (https://github.com/compose-spec/compose-spec). It resolves variables with lookup, as compose
+// does.
 func readCompose(text []byte, lookup func(string) (string, bool)) (described, error) {
 	var file struct {
 		Services map[string]composeService `yaml:"services"`
@@ -58,8 +58,8 @@ func readCompose(text []byte, lookup func(string) (string, bool)) (described, er
 	return d, nil
 }
 
-// environment takes the mapping form and the list form. A name without a value
-// is the operator's business and says nothing here.
+// environment accepts the mapping form and the list form. A name without a value is passed through
+// from the operator's environment, so it is ignored.
 func (d *described) environment(n *yaml.Node, lookup func(string) (string, bool)) error {
 	switch n.Kind {
 	case 0:
@@ -118,7 +118,7 @@ func (d *described) port(text string) {
 	}
 }
 
-// variable is $$, ${NAME}, ${NAME:-fallback}, ${NAME-fallback} or $NAME.
+// variable matches $$, ${NAME}, ${NAME:-fallback}, ${NAME-fallback} and $NAME.
 var variable = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(:?-([^}]*))?\}|([A-Za-z_][A-Za-z0-9_]*))`)
 })
@@ -137,16 +137,16 @@ func interpolate(text string, lookup func(string) (string, bool)) string {
 	})
 }
 
-// imageConfig is where an image says its ports: agentctl generate image and
-// image/oci.json at the top, an OCI configuration under config, the engines'
-// inspect under Config.
+// imageConfig is the part of an image description that contains the ports. It is at the top in
+// agentctl generate image and image/oci.json, under config in an OCI configuration, and under
+// Config in the engines' inspect.
 type imageConfig struct {
 	ExposedPorts map[string]struct{} `json:"ExposedPorts"`
 	OCI          *imageConfig        `json:"config"`
 }
 
-// readImage reads the exposed TCP ports of an image configuration, or of the
-// list of one that `podman image inspect` and `docker image inspect` print.
+// readImage reads the exposed TCP ports of an image configuration, or of the list that `podman
+// image inspect` and `docker image inspect` print.
 func readImage(text []byte) (ports []int, err error) {
 	var config imageConfig
 	if list := []imageConfig(nil); json.Unmarshal(text, &list) == nil && len(list) == 1 {
@@ -161,7 +161,7 @@ func readImage(text []byte) (ports []int, err error) {
 		number, protocol, _ := strings.Cut(text, "/")
 		n, err := strconv.ParseUint(number, 10, 16)
 		if err != nil {
-			return nil, fmt.Errorf("the exposed port %q is no port", text)
+			return nil, fmt.Errorf("the exposed port %q is not a valid port", text)
 		}
 		if protocol == "" || protocol == "tcp" {
 			ports = append(ports, int(n))

@@ -56,6 +56,9 @@ func TestGeneratedExamplesAreCurrent(t *testing.T) {
 	fleet := []string{"generate", "kubernetes", "--system=x86_64-linux", "--image=agentbox"}
 	for file, args := range map[string][]string{
 		"mesh/docker-compose.yml":   {"generate", "compose", "--system=x86_64-linux", mesh + "mesh-host.toml", mesh + "box-a.toml", mesh + "box-b.toml"},
+		"mesh/mesh-host.yaml":       slices.Concat(fleet, []string{"--name=mesh-host", mesh + "mesh-host.toml"}),
+		"mesh/box-a.yaml":           slices.Concat(fleet, []string{"--name=box-a", mesh + "box-a.toml"}),
+		"mesh/box-b.yaml":           slices.Concat(fleet, []string{"--name=box-b", mesh + "box-b.toml"}),
 		"../deploy/fleet/host.yaml": slices.Concat(fleet, []string{"--name=mesh-host", mesh + "mesh-host.toml"}),
 		"../deploy/fleet/box.yaml":  slices.Concat(fleet, []string{mesh + "box-a.toml"}),
 

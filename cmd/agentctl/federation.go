@@ -80,6 +80,7 @@ func newFederationStatus(c *cli) *cobra.Command {
 				Mode, State, Detail, Host string
 				SessionID                 string `json:"session_id"`
 				Since                     string
+				NextTry                   string `json:"next_try"`
 				LastHeartbeat             string `json:"last_heartbeat"`
 				Heartbeats, Missed        int
 				Evictions                 int
@@ -100,6 +101,7 @@ func newFederationStatus(c *cli) *cobra.Command {
 				}
 				row("state", strings.TrimSpace(s.State+" since "+s.Since))
 				row("detail", s.Detail)
+				row("again", s.NextTry)
 				row("host", s.Host)
 				row("session", s.SessionID)
 				row("heartbeats", fmt.Sprintf("%d, %d missed in a row", s.Heartbeats, s.Missed))

@@ -6,9 +6,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// foreignVerbs are words of other tools (supervisorctl, docker, systemctl) and
-// what does the same here. They are no aliases: what they print and how they exit
-// differs, so each says what to write.
+// foreignVerbs are words of other tools (supervisorctl, docker, systemctl), with the commands that
+// do the same here. They are not aliases, because output and exit status differ. So each answer
+// says what to write.
 var foreignVerbs = [][2]string{
 	{"ps", "use: agentctl status"},
 	{"list", "use: agentctl status"},
@@ -38,10 +38,11 @@ var foreignVerbs = [][2]string{
 	{"check", "use: agentctl config validate"},
 	{"validate", "use: agentctl config validate"},
 	{"lint", "use: agentctl config validate"},
+	{"explain", "use: agentctl why NAME for a program, or agentctl config explain CODE for a finding"},
 }
 
-// refuseForeign has the words of other tools answered with ours. A word that is a
-// verb here stays one.
+// refuseForeign answers a word of another tool with the command to use here. A word that is a
+// command of agentctl is not refused.
 func refuseForeign(root *cobra.Command) {
 	for _, row := range foreignVerbs {
 		word, hint := row[0], row[1]

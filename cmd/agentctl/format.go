@@ -12,10 +12,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// formatHelp names the forms that -o takes.
+// formatHelp lists the forms that -o accepts.
 const formatHelp = "output `FORMAT`: wide, json, yaml, name, jsonpath=TEMPLATE or go-template=TEMPLATE"
 
-// parseFormat reads the value of -o. The forms are kubectl's.
+// parseFormat reads the value of -o. The forms are those of kubectl.
 func parseFormat(text string) (kind, argument string, err error) {
 	kind, argument, found := strings.Cut(text, "=")
 	switch kind {
@@ -29,10 +29,10 @@ func parseFormat(text string) (kind, argument string, err error) {
 		}
 		return "", "", usageError("-o %s needs a template: -o '%s=…'", kind, kind)
 	}
-	return "", "", usageError("-o %q is no format: write wide, json, yaml, name, jsonpath=TEMPLATE or go-template=TEMPLATE", text)
+	return "", "", usageError("-o %q is not a valid format: write wide, json, yaml, name, jsonpath=TEMPLATE or go-template=TEMPLATE", text)
 }
 
-// generic is a value as JSON has it.
+// generic converts a value to the types of decoded JSON.
 func generic(v any) (any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -47,7 +47,7 @@ func generic(v any) (any, error) {
 	return plain(out), nil
 }
 
-// plain turns json.Number into the number of Go that holds it exactly.
+// plain turns json.Number into the Go number type that holds it exactly.
 func plain(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -69,7 +69,7 @@ func plain(v any) any {
 	return v
 }
 
-// printFormat prints a value in one of the forms that every answer has.
+// printFormat prints a value in one of the forms that every answer supports.
 func (c *cli) printFormat(kind, argument string, v any) error {
 	if kind == "json" {
 		return c.printJSON(v)
@@ -103,8 +103,7 @@ func (c *cli) printFormat(kind, argument string, v any) error {
 	return err
 }
 
-// tidy makes what a template has written harmless on a terminal. Its newlines and
-// tabs stay.
+// tidy makes the output of a template harmless on a terminal. Newlines and tabs stay.
 func (c *cli) tidy(text string) string {
 	if _, tty := terminal(c.stdout); !tty {
 		return text
@@ -116,10 +115,10 @@ func (c *cli) tidy(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// jsonPath fills in a template. A text without braces is one JSONPath (RFC 9535)
-// whose values come a line each. With braces it is kubectl's form: text outside of
-// braces is printed as it is, {"text"} and {PATH} inside, and {range PATH}…{end}
-// repeats for each value.
+// jsonPath fills in a template. A text without braces is one JSONPath (RFC 9535), and each of its
+// values is printed on its own line. A text with braces has kubectl's form: text outside of braces
+// is printed unchanged, braces contain "text" or a PATH, and {range PATH}…{end} repeats for each
+// value.
 func jsonPath(template string, data any) (string, error) {
 	if !strings.Contains(template, "{") {
 		values, err := lookUpPath(template, data)
@@ -143,7 +142,7 @@ func jsonPath(template string, data any) (string, error) {
 	return b.String(), nil
 }
 
-// expand writes the template up to its end or to an {end}, after which rest is left.
+// expand writes the template up to its end, or up to an {end}; rest is the text after it.
 func expand(b *strings.Builder, template string, data any) (rest string, ended bool, err error) {
 	for {
 		text, inner, found := strings.Cut(template, "{")
@@ -184,14 +183,13 @@ func expand(b *strings.Builder, template string, data any) (rest string, ended b
 	}
 }
 
-// expandRange writes body for each value of path and returns what comes after its
-// {end}.
+// expandRange writes body for each value of path. It returns the text after its {end}.
 func expandRange(b *strings.Builder, path, body string, data any) (rest string, err error) {
 	values, err := lookUpPath(path, data)
 	if err != nil {
 		return "", err
 	}
-	// Without a value too the place of {end} is looked for.
+	// Even without a value, the position of {end} must be found.
 	rest, ended, err := expand(new(strings.Builder), body, nil)
 	if err == nil && !ended {
 		err = errors.New("{range} without {end}")
@@ -204,7 +202,7 @@ func expandRange(b *strings.Builder, path, body string, data any) (rest string, 
 	return rest, err
 }
 
-// cutAction takes what stands in braces; a brace in quotes does not end it.
+// cutAction returns the text in braces; a brace in quotes does not end it.
 func cutAction(text string) (action, rest string, err error) {
 	quote := byte(0)
 	for i := 0; i < len(text); i++ {
@@ -242,7 +240,7 @@ func lookUpPath(path string, data any) (values []any, err error) {
 	return expression.Get(data), nil
 }
 
-// textOf is a value as a shell likes it: a string as it is, the rest as JSON.
+// textOf writes a value for a shell: a string unchanged, other values as JSON.
 func textOf(v any) string {
 	if s, ok := v.(string); ok {
 		return s

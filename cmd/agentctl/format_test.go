@@ -3,6 +3,9 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 func TestJSONPath(t *testing.T) {
@@ -67,6 +70,26 @@ func TestParseFormat(t *testing.T) {
 	for _, bad := range []string{"xml", "json=x", "jsonpath", "jsonpath=", "go-template"} {
 		if _, _, err := parseFormat(bad); err == nil || !strings.Contains(err.Error(), "-o") {
 			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// Which of the two counts decides is what the page says.
+func TestRestartText(t *testing.T) {
+	limit := program.RestartLimit{Count: 10, Window: 5 * time.Minute}
+	for _, c := range []struct {
+		retries int
+		limit   program.RestartLimit
+		want    string
+	}{
+		{-1, limit, "on-failure, restarted 0 times, FATAL after 10 within 5m00s"},
+		{-1, program.RestartLimit{}, "on-failure, restarted 0 times"},
+		{0, limit, "on-failure, restarted 0 times, FATAL after one failed start"},
+		{3, limit, "on-failure, restarted 0 times, FATAL after 4 failed starts in a row"},
+	} {
+		pg := page{spec: program.Spec{Restart: program.RestartOnFailure, StartRetries: c.retries, RestartLimit: c.limit}}
+		if got := restartText(pg); got != c.want {
+			t.Errorf("start_retries %d, %+v: %q, want %q", c.retries, c.limit, got, c.want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/manual"
 )
 
-// helpColumns is the width of a topic where the output is no terminal.
+// helpColumns is the width of a topic if stdout is not a terminal.
 const helpColumns = 80
 
 func newHelp(c *cli) *cobra.Command {
@@ -34,7 +34,7 @@ func newHelp(c *cli) *cobra.Command {
 			}
 			target, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return fmt.Errorf("there is no command and no topic %q; agentctl help help lists the topics", strings.Join(args, " "))
+				return usageError("there is no command and no topic %q; agentctl help help lists the topics", strings.Join(args, " "))
 			}
 			target.InitDefaultHelpFlag()
 			return target.Help()
@@ -50,14 +50,14 @@ func topicList() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// showTopic prints a document, or the section of it that is asked for.
+// showTopic prints a document, or the requested section of it.
 func (c *cli) showTopic(t docs.Topic, section []string) error {
 	text := t.Text
 	if len(section) > 0 {
 		found, headings, ok := "", []string(nil), false
 		if found, headings, ok = manual.Section(text, strings.Join(section, " ")); !ok {
 			what := strings.Join(section, " ")
-			return fmt.Errorf("the topic %[1]s has no section %[2]q%[3]s; agentctl help %[1]s shows all", t.Name, what, nearest(headings, what))
+			return usageError("the topic %[1]s has no section %[2]q%[3]s; agentctl help %[1]s shows all", t.Name, what, nearest(headings, what))
 		}
 		text = found
 	}
@@ -68,11 +68,11 @@ func (c *cli) showTopic(t docs.Topic, section []string) error {
 	return c.write([]byte(manual.Terminal(text, columns)))
 }
 
-// nearest names the sections that begin as what was asked for does.
+// nearest names the sections that begin like the requested one.
 func nearest(headings []string, what string) string {
 	const most = 8
 	what = strings.ToLower(strings.Trim(what, "[]"))
-	best, found := 1, []string(nil) // one letter is no likeness
+	best, found := 1, []string(nil) // one equal letter is not enough
 	for _, h := range headings {
 		title, n := strings.ToLower(strings.Trim(h, "[]")), 0
 		for n < min(len(title), len(what)) && title[n] == what[n] {
@@ -91,7 +91,7 @@ func nearest(headings []string, what string) string {
 	return "; the nearest are " + strings.Join(found, ", ")
 }
 
-// completeHelp offers commands, or subcommands of those before, and topics.
+// completeHelp offers commands, subcommands of the words before, and topics.
 func completeHelp(root *cobra.Command, args []string, prefix string) (out []string) {
 	parent, _, err := root.Find(args)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Command agentctl is the remote control of agentinit: it asks over the unix
-// socket, and it works on manifests without any agentinit running. It must never
-// start or signal a process itself.
+// Command agentctl controls agentinit over its unix socket. It also works on manifests without a
+// running agentinit. It must never start or signal a process itself.
 package main
 
 import (
@@ -26,17 +25,17 @@ func start(proc string) int {
 	return c.run(ctx, os.Args[1:], os.Stdout)
 }
 
-// Exit statuses; where the verbs are supervisorctl's, so are the numbers.
+// Exit statuses. Commands that supervisorctl has use supervisorctl's numbers.
 const (
 	exitOK          = 0
-	exitFailure     = 1 // the request failed, a check said no, or stdout took no more
+	exitFailure     = 1 // the request failed, a check failed, or stdout could not be written
 	exitUsage       = 2 // the command line is wrong
-	exitNotRunning  = 3 // status: something asked about is not running
+	exitNotRunning  = 3 // status: one of the programs is not running
 	exitUnreachable = 4 // agentinit cannot be reached, or no such program
 )
 
-// exitError is an error that has chosen its exit status. An empty message
-// prints nothing: the command has already said what there is to say.
+// exitError is an error with its exit status. An empty message prints nothing, because the command
+// has already printed the reason.
 type exitError struct {
 	code int
 	err  error
@@ -51,15 +50,15 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// cli is what every command needs of the world around it.
+// cli is what every command needs from outside.
 type cli struct {
-	proc           string // where /proc is
-	tty            string // the terminal of top, /dev/tty when empty
+	proc           string // the path of /proc
+	tty            string // the terminal of top; empty means /dev/tty
 	lookupEnv      func(string) (string, bool)
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	json           bool   // --json
-	socket         string // --socket, else AGENTCTL_SOCKET, else the default
+	socket         string // --socket, otherwise AGENTCTL_SOCKET, otherwise the default
 	url, nostr     string // --url, --nostr
 }
 
@@ -73,18 +72,19 @@ func (c *cli) run(ctx context.Context, args []string, stdout io.Writer) int {
 	root.SetIn(c.stdin)
 	root.SetOut(out)
 	root.SetErr(c.stderr)
-	root.InitDefaultCompletionCmd() // it keeps the output it finds
+	root.InitDefaultCompletionCmd() // it remembers the present stdout
 	refuseUnknown(root)
 	refuseForeign(root)
-	code := tell(c.stderr, out.reason(root.ExecuteContext(ctx)))
+	cmd, err := root.ExecuteContextC(ctx)
+	code := tell(c.stderr, withUsage(cmd, out.reason(err)))
 	if out.err != nil {
 		return tell(c.stderr, &exitError{exitFailure, fmt.Errorf("cannot write the output: %w", out.err)})
 	}
 	return code
 }
 
-// refuseUnknown has the commands that only hold others refuse a word that none
-// of them has. cobra would print their help and call that success.
+// refuseUnknown makes commands that only contain others refuse an unknown word. Otherwise cobra
+// would print their help and exit with 0.
 func refuseUnknown(parent *cobra.Command) {
 	for _, cmd := range parent.Commands() {
 		refuseUnknown(cmd)
@@ -95,7 +95,17 @@ func refuseUnknown(parent *cobra.Command) {
 	}
 }
 
-// tell says why a command failed and returns its exit status.
+// withUsage adds what a command takes to cobra's own errors: "accepts 1 arg(s),
+// received 0" does not say which.
+func withUsage(cmd *cobra.Command, err error) error {
+	var coded *exitError
+	if err == nil || errors.As(err, &coded) || cmd.HasSubCommands() {
+		return err
+	}
+	return usageError("%w; usage: %s", err, cmd.UseLine())
+}
+
+// tell prints why a command failed and returns its exit status.
 func tell(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitOK
@@ -127,8 +137,8 @@ Exit status:
   4  agentinit cannot be reached, or there is no such program
 The verb ready is made for health checks and exits with 0 or 1 only.`
 
-// newRoot builds the command tree. Each command is built by a function of its
-// own that takes the cli; adding a command is adding a row here.
+// newRoot builds the command tree. One function builds each command; to add a command, add a row
+// here.
 func newRoot(c *cli) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "agentctl",
@@ -152,7 +162,7 @@ func newRoot(c *cli) *cobra.Command {
 	return root
 }
 
-// verbs are the commands that the help lists under one title.
+// verbs are the commands under one title of the help.
 type verbs struct {
 	title    string
 	commands []*cobra.Command

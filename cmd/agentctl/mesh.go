@@ -34,7 +34,7 @@ type meshStatus struct {
 	Npub   string
 	Relays []struct {
 		URL, State, Name, Error string
-		Own                     bool
+		Own, Guest              bool
 		LoggedIn                bool      `json:"logged_in"`
 		LatencyMS               float64   `json:"latency_ms"`
 		LastEvent               time.Time `json:"last_event"`
@@ -62,6 +62,9 @@ func (c *cli) meshStatus(s meshStatus) {
 		name := r.Name
 		if r.Own {
 			name = "(own) " + name
+		}
+		if r.Guest {
+			name = "(guest) " + name
 		}
 		if r.Error != "" {
 			name = r.Error
@@ -115,7 +118,7 @@ relay takes it, after a restart of the box too. The event's id is printed. With
   agentctl mesh publish --kind 38000 --tag p=3bf0c63f... --tag d=job-7 - < intent.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if wait < 0 || wait > time.Minute {
-				return usageError("--wait is 0s to 1m")
+				return usageError("--wait must be between 0s and 1m")
 			}
 			for _, tag := range tags {
 				name, value, ok := strings.Cut(tag, "=")

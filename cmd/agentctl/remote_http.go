@@ -15,17 +15,17 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// Variables that hold credentials for --url.
+// Environment variables with credentials for --url.
 const (
 	envNsec = "NOSTR_NSEC"
 	envKey  = "MANAGEMENT_API_KEY"
 )
 
-// maxKeyFile bounds the file of an nsec.
+// maxKeyFile limits the size of a file with an nsec.
 const maxKeyFile = 4096
 
-// adapters asks the slots, or what else the management listener has: over the
-// control socket, or with --url at the listener itself.
+// adapters sends a request to the slots or to other routes of the management listener: over the
+// control socket or, with --url, to the listener itself.
 func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Response, error) {
 	if c.url == "" {
 		if c.nostr != "" {
@@ -46,7 +46,7 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	}
 	req, err := http.NewRequestWithContext(ctx, r.Method, target, bytes.NewReader(body))
 	if err != nil {
-		return nil, usageError("--url %q is no address: %v", c.url, err)
+		return nil, usageError("--url %q is not a valid address: %v", c.url, err)
 	}
 	for name, values := range r.Header {
 		req.Header[name] = values
@@ -62,7 +62,7 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	return api.Answered(resp)
 }
 
-// authorize signs the request, or shows the management key of the environment.
+// authorize signs the request, or adds the management key from the environment.
 func (c *cli) authorize(req *http.Request, body []byte) error {
 	if c.nostr == "" {
 		if key, ok := c.lookupEnv(envKey); ok && key != "" {

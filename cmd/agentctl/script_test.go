@@ -75,7 +75,7 @@ func box(ts *testscript.TestScript, neg bool, args []string) {
 		p := controltest.Program("")
 		name, state, found := strings.Cut(word, "=")
 		p.Name, p.Group, p.PID = name, strings.Split(name, ":")[0], 100+len(name)
-		p.Spec = &program.Spec{Name: name, Type: program.Service, Argv: []string{"/bin/" + name}, Autostart: true}
+		p.Spec = &program.Spec{Name: name, Type: program.Service, Argv: []string{"/bin/" + name}, Autostart: true, StartRetries: -1}
 		if found {
 			enter(ts, &p, state)
 		}

@@ -15,11 +15,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// programView is a program with what its processes use, as status shows it.
+// programView is a program with the use of its processes, for status.
 type programView struct {
 	api.Program
-	// share is the CPU used since the reading before, 1 is a whole processor; -1 is
-	// not known.
+	// share is the CPU use since the last reading; 1 is a whole processor, -1 means unknown.
 	share float64
 }
 
@@ -31,12 +30,12 @@ type statusView struct {
 	Programs []programView `json:"programs"`
 }
 
-// statusFlags is how status shows what it shows.
+// statusFlags are the flags of status.
 type statusFlags struct {
 	watch        bool
 	kind, format string // of -o
 	order        string // of --sort
-	asked        int    // how many names were given
+	asked        int    // the number of names on the command line
 }
 
 func newStatus(c *cli) *cobra.Command {
@@ -62,7 +61,7 @@ STARTING or in BACKOFF does not.`,
 				return err
 			}
 			if _, known := statusOrders[f.order]; !known {
-				return usageError("--sort %q is no column: write %s", f.order, strings.Join(statusOrderNames(), ", "))
+				return usageError("--sort %q is not a column: write %s", f.order, strings.Join(statusOrderNames(), ", "))
 			}
 			if c.json && f.kind == "" {
 				f.kind = "json"
@@ -103,8 +102,8 @@ func (c *cli) status(ctx context.Context, client *api.Client, f statusFlags, nam
 	return nil
 }
 
-// readStatus asks for no more than is shown. An agentinit that does not know of tables
-// is asked as before.
+// readStatus requests only the data that is shown. An older agentinit without tables gets the full
+// request.
 func readStatus(ctx context.Context, client *api.Client, f statusFlags, names []string) (api.Status, statusView, error) {
 	if f.kind == "" && f.asked != 1 {
 		s, err := client.Table(ctx, names...)
@@ -120,8 +119,7 @@ func readStatus(ctx context.Context, client *api.Client, f statusFlags, names []
 	return s, view, err
 }
 
-// readView puts the use of resources to the programs. An agentinit that does not
-// account for it still has a status.
+// readView adds the use of resources to the programs. Without that data the status is still shown.
 func readView(ctx context.Context, client *api.Client, s api.Status, f statusFlags) (statusView, error) {
 	var usage api.Usage
 	if f.kind != "name" {
@@ -138,7 +136,7 @@ func unaccounted(err error) bool {
 	return code == api.CodeUnsupported || code == api.CodeNotFound
 }
 
-// viewOf joins a status and a reading of the use; before is an earlier reading.
+// viewOf joins a status and a reading of the use; before is the reading before it.
 func viewOf(s api.Status, now, before api.Usage, order string) statusView {
 	used := make(map[string]*api.ProgramUsage, len(now.Programs))
 	for i := range now.Programs {
@@ -166,8 +164,7 @@ func viewOf(s api.Status, now, before api.Usage, order string) statusView {
 	return out
 }
 
-// statusOrders compares by a column; what is most is first, where that is what one
-// looks for.
+// statusOrders compares two programs by a column. Numbers are sorted with the highest first.
 var statusOrders = map[string]func(a, b programView) int{
 	"":      nil,
 	"name":  func(a, b programView) int { return cmp.Compare(a.Name, b.Name) },
@@ -199,7 +196,7 @@ func (p programView) memory() int64 {
 	return p.Usage.MemoryBytes
 }
 
-// The states that more than one place asks for.
+// The states that several functions compare with.
 var running, backoff = program.Running.String(), program.Backoff.String()
 
 func allRunning(programs []api.Program) bool {
@@ -215,7 +212,7 @@ func runs(p api.Program) bool {
 	switch p.Display() {
 	case running, program.ShownCompleted, program.ShownScheduled:
 		return true
-	case program.Exited.String(): // the latest run of a schedule has failed; the next comes
+	case program.Exited.String(): // the latest run of a schedule has failed, but its next run will come
 		return p.Schedule != nil && p.PID == 0
 	}
 	return false
@@ -238,7 +235,7 @@ func (c *cli) printStatus(s statusView, f statusFlags) error {
 	return c.printFormat(f.kind, f.format, s)
 }
 
-// statusTable fits 80 columns: what is left of the line is for INFO.
+// statusTable fits 80 columns: INFO gets the rest of the line.
 func (c *cli) statusTable(s statusView, wide bool) {
 	nameWidth := 24
 	if width, tty := terminal(c.stdout); tty && width < 100 {
@@ -291,7 +288,7 @@ func number(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// cpuText is the share of a processor where two readings tell it, else the time used.
+// cpuText is the share of a processor if two readings are known, otherwise the CPU time.
 func cpuText(p programView) string {
 	switch {
 	case p.share >= 0:
@@ -311,7 +308,7 @@ func memoryText(p programView) string {
 	return byteText(p.memory())
 }
 
-// byteText has at most six characters: binary units, as free -h writes them.
+// byteText has at most six characters and binary units, like free -h.
 func byteText(n int64) string {
 	value, units := float64(n), "BKMGTPE"
 	for value >= 1023.5 && len(units) > 1 {
@@ -323,7 +320,7 @@ func byteText(n int64) string {
 	return fmt.Sprintf("%.1f%c", value, units[0])
 }
 
-// display is the state as people read it, with its colour.
+// display is the state for people, with its colour.
 func display(p api.Program) (state, colour string) {
 	switch p.Display() {
 	case running:
@@ -357,7 +354,7 @@ func info(p api.Program, now time.Time) string {
 	if p.State == backoff && p.Deadline != nil {
 		text = joined(text, "again in "+api.Duration(p.Deadline.Sub(now)))
 	}
-	// A schedule that rests says it in its reason.
+	// The reason of a resting schedule already contains this.
 	if s := p.Schedule; s != nil && s.NextRun != nil && p.PID != 0 {
 		text = joined(text, "next run at "+s.NextRun.Format(time.RFC3339))
 	}
@@ -374,9 +371,8 @@ func joined(a, b string) string {
 	return a + "; " + b
 }
 
-// watchStatus shows the state, then again after events that change it. On a
-// terminal it takes the same place each time, and CPU and memory are read again
-// as often as agentinit reads them.
+// watchStatus shows the state, and shows it again after each event that changes it. On a terminal
+// it redraws in the same place. It reads CPU and memory as often as agentinit does.
 func (c *cli) watchStatus(ctx context.Context, client *api.Client, f statusFlags, names []string) error {
 	_, tty := terminal(c.stdout)
 	w := &statusWatch{cli: c, client: client, flags: f, names: names, redraw: tty && (f.kind == "" || f.kind == "wide")}
@@ -394,7 +390,7 @@ func (c *cli) watchStatus(ctx context.Context, client *api.Client, f statusFlags
 	return w.follow(ctx)
 }
 
-// statusWatch is a status that is shown again and again.
+// statusWatch is a status that is redrawn.
 type statusWatch struct {
 	*cli
 	client       *api.Client
@@ -407,13 +403,12 @@ type statusWatch struct {
 	nextUsage    time.Time
 }
 
-// changes says whether an event may change what is shown.
+// changes tells whether an event may change what is shown.
 func (w *statusWatch) changes(e api.Event) bool {
 	return e.Seq > w.seq && (e.Program != "" || e.Name == api.EventLagged)
 }
 
-// follow draws at events, at most four times a second, and when a reading of the use
-// is due.
+// follow redraws after events, at most four times a second, and when a reading of the use is due.
 func (w *statusWatch) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -424,7 +419,7 @@ func (w *statusWatch) follow(ctx context.Context) error {
 			if e.Program != "" || e.Name == api.EventLagged {
 				select {
 				case changed <- struct{}{}:
-				default: // a drawing is due already
+				default: // a redraw is already due
 				}
 			}
 			return nil
@@ -450,7 +445,7 @@ func (w *statusWatch) follow(ctx context.Context) error {
 	}
 }
 
-// show reads what there is and prints it.
+// show reads the present status and prints it.
 func (w *statusWatch) show(ctx context.Context) error {
 	s, err := w.client.Status(ctx, w.names...)
 	if err != nil {

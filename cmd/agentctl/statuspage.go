@@ -15,10 +15,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// pageLines is how many lines of output a page about a program ends with.
+// pageLines is how many lines of output a page about a program shows.
 const pageLines = 10
 
-// page is all that a page about one program is made of.
+// page holds everything for a page about one program.
 type page struct {
 	programView
 	spec program.Spec
@@ -28,7 +28,7 @@ type page struct {
 }
 
 func (c *cli) statusPage(ctx context.Context, client *api.Client, p programView) error {
-	pg := page{programView: p}
+	pg := page{programView: p, spec: program.Spec{StartRetries: -1}} // as in a manifest that does not set it
 	detail, err := client.Program(ctx, p.Name)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (c *cli) printPage(pg page) {
 	c.printAdvice(pg.why.Do, "\n")
 }
 
-// cutLine prints a line that is printable already; a terminal's width cuts it.
+// cutLine prints a line that is already printable. On a terminal, it is cut at the width.
 func (c *cli) cutLine(text string) {
 	width, _ := terminal(c.stdout)
 	line(c.stdout, "%s", cut(text, width))
@@ -200,13 +200,19 @@ func sandboxText(s *program.Sandbox) string {
 
 func restartText(pg page) string {
 	text := fmt.Sprintf("%s, restarted %s", dash(string(pg.spec.Restart)), times(pg.Restarts))
-	if l := pg.spec.RestartLimit; l.Count > 0 {
-		text += fmt.Sprintf(", FATAL after %d within %s", l.Count, api.Duration(l.Window))
+	l := pg.spec.RestartLimit
+	switch n := pg.spec.StartRetries; {
+	case n == 0:
+		return text + ", FATAL after one failed start"
+	case n > 0:
+		return text + fmt.Sprintf(", FATAL after %d failed starts in a row", n+1)
+	case l.Count > 0:
+		return text + fmt.Sprintf(", FATAL after %d within %s", l.Count, api.Duration(l.Window))
 	}
 	return text
 }
 
-// needTexts are the needs, and below an unmet one what that waits for.
+// needTexts are the needs, each followed by what an unmet need waits for.
 func needTexts(needs []api.WhyNeed) []string {
 	var out []string
 	for _, n := range needs {
@@ -250,7 +256,7 @@ func (c *cli) printProcesses(t api.Processes) {
 	}
 }
 
-// treeOrder puts the children of each process right after it.
+// treeOrder puts the children of each process directly after it.
 func treeOrder(list []api.Process) []api.Process {
 	known, kids := make(map[int]bool, len(list)), make(map[int][]api.Process)
 	for _, p := range list {
@@ -274,7 +280,7 @@ func treeOrder(list []api.Process) []api.Process {
 	return out
 }
 
-// printRuns prints how the latest runs ended, as far as the newest events tell.
+// printRuns prints how the latest runs ended, as far as the newest events contain it.
 func (c *cli) printRuns(events []api.Event) {
 	var rows []string
 	for _, e := range events {
@@ -298,7 +304,7 @@ func (c *cli) printOutput(lines []api.LogLine) {
 	}
 }
 
-// outputText is a line of output in the story of a program; "!" marks stderr.
+// outputText is a line of a program's output for the page; "!" marks stderr.
 func outputText(l api.LogLine) string {
 	mark := " "
 	if l.Stream == "stderr" {
@@ -307,8 +313,7 @@ func outputText(l api.LogLine) string {
 	return fmt.Sprintf("  %s %s %s", l.Time.UTC().Format(time.TimeOnly), mark, printable(string(l.Bytes())))
 }
 
-// printAdvice prints commands to go on with. They are never cut: they are there to
-// be copied.
+// printAdvice prints commands to type next. They are never cut, so that they can be copied.
 func (c *cli) printAdvice(do []string, before string) {
 	for i, command := range do {
 		label := "         "

@@ -65,7 +65,7 @@ program wrote them. With --json every line has a cursor; --after goes on there.`
 	return cmd
 }
 
-// logFlags are the flags of logs as they are written.
+// logFlags are the flags of logs as the user wrote them.
 type logFlags struct {
 	since, until, after, grep, stream    string
 	lines                                lineCount
@@ -73,7 +73,7 @@ type logFlags struct {
 	follow, previous, times, reopen, raw bool
 }
 
-// query makes of the flags what goes over the wire: there, 0 lines are all.
+// query turns the flags into a request. In the request, 0 lines means all.
 func (o *logFlags) query(names []string, now time.Time) (api.LogQuery, error) {
 	q := api.LogQuery{
 		Names: names, Stream: o.stream, After: o.after, Grep: o.grep, Previous: o.previous, Follow: o.follow,
@@ -87,7 +87,7 @@ func (o *logFlags) query(names []string, now time.Time) (api.LogQuery, error) {
 	return q, err
 }
 
-// moment reads a duration before now, or a time; "" is the zero time.
+// moment reads a duration before now, or a time; "" means the zero time.
 func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -97,13 +97,13 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return t, usageError("%s is a duration such as 10m, or a time such as 2026-01-02T15:04:05Z", flag)
+		return t, usageError("%s must be a duration such as 10m, or a time such as 2026-01-02T15:04:05Z", flag)
 	}
 	return t, nil
 }
 
-// logPrinter prints lines. Only where it is sure that all lines are of the one
-// program asked for does it leave out the name.
+// logPrinter prints lines. It leaves out the name only if all lines certainly belong to the one
+// program on the command line.
 func (c *cli) logPrinter(args []string, times, raw bool) func(api.LogLine) error {
 	if c.json {
 		return func(l api.LogLine) error { return c.printJSONLine(l) }
@@ -126,7 +126,7 @@ func (c *cli) logPrinter(args []string, times, raw bool) func(api.LogLine) error
 	}
 }
 
-// programColour is one of the colours that are neither black, white nor red.
+// programColour is one of the colours other than black, white and red.
 func programColour(name string) string {
 	h := fnv.New32a()
 	h.Write([]byte(name))

@@ -15,18 +15,18 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/orchestrator"
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
-// agentsLog is the name under which the log plane has what all agents print;
-// the run number tells them apart. One name for all: agents come and go without
-// end, and names are labels of metrics.
+// agentsLog is the name under which the log plane keeps the output of all agents; the run number
+// tells the agents apart. All agents share one name: names are labels of metrics, and the number of
+// agents over time has no limit.
 const agentsLog = "agents"
 
-// agentDrain bounds the wait for the end of a dead agent's output. Only a
-// process that could not be killed, or has escaped all evidence, can still hold
-// the pipe then.
+// agentDrain bounds the wait for the end of a dead agent's output. By then, only a process that
+// could not be killed or was not found can still hold the pipe.
 const agentDrain = 2 * time.Second
 
 // agentRead is how much of an agent's output is read at once.
@@ -36,14 +36,16 @@ const agentRead = 32 << 10
 // processes.
 type agents struct {
 	owner  *proc.Owner
-	plane  *logs.Plane  // nil: output goes to the orchestrator alone
+	plane  *logs.Plane  // nil: output goes only to the orchestrator
 	tracer trace.Tracer // nil: no spans
-	// confinements holds by template, "" for agents without one; it is
-	// set before the first start. skipped is told of what of a sandbox is left out.
+	// confinements holds the confinement of each template, and under "" that of agents without a
+	// template. It is set before the first start. skipped reports the parts of a sandbox that were
+	// left out.
 	confinements map[string]confinement
 	skipped      func(template string, what error)
+	refusals     *supervisor.AgentRefusals // nil: they are counted for each agent alone
 
-	runs atomic.Uint64 // of the log plane, so far
+	runs atomic.Uint64 // number of runs in the log plane so far
 }
 
 var _ orchestrator.Spawner = (*agents)(nil)
@@ -57,6 +59,7 @@ type agentProcess struct {
 	owner   *proc.Owner
 	proc    proc.Process
 	notices chan proc.Exit // Exited and Emptied: the reaper never waits
+	refused atomic.Uint64
 }
 
 // PID implements orchestrator.Process.
@@ -72,6 +75,9 @@ func (p *agentProcess) Stdin() io.WriteCloser {
 	}
 	return p.proc.Stdin
 }
+
+// Refused implements orchestrator.Process.
+func (p *agentProcess) Refused() uint64 { return p.refused.Load() }
 
 // Signal implements orchestrator.Process.
 func (p *agentProcess) Signal(sig syscall.Signal) error {
@@ -108,6 +114,12 @@ func (a *agents) Spawn(ctx context.Context, c orchestrator.Command) (orchestrato
 	}
 	cmd.Files = []*os.File{nil, out.write[0], out.write[1]}
 	p := &agentProcess{owner: a.owner, notices: make(chan proc.Exit, 2)}
+	cmd.Refused = func(x proc.Refusal) {
+		p.refused.Add(1)
+		if a.refusals != nil {
+			a.refusals.Add(c.Agent, c.Template, x)
+		}
+	}
 	// Past the stream of the programs' notices: an agent's end must not wait until
 	// a program's start has been answered and it is known that it is not the program's.
 	p.proc, err = a.owner.StartTo(cmd, func(e proc.Exit) { p.notices <- e })
@@ -125,8 +137,8 @@ func (a *agents) Spawn(ctx context.Context, c orchestrator.Command) (orchestrato
 	return p, nil
 }
 
-// addLimits adds the limits that the agent's caller asked for. What the manifest
-// says stays the upper bound.
+// addLimits adds the limits that the agent's caller requested. The manifest's limits stay the upper
+// bound.
 func addLimits(cmd *proc.Command, l adapters.AgentLimits) {
 	if cmd.Rlimits == nil {
 		cmd.Rlimits = map[string]proc.Rlimit{}
@@ -145,8 +157,8 @@ func addLimits(cmd *proc.Command, l adapters.AgentLimits) {
 	}
 }
 
-// wait returns when nothing is left of the agent and its output is handed over.
-// What it leaves running when it ends is killed.
+// wait returns when no process of the agent is left and its output was handed over. Processes that
+// the agent leaves running are killed.
 func (p *agentProcess) wait(out *agentOutput) orchestrator.Ending {
 	end := orchestrator.Ending{Signal: syscall.SIGKILL, Time: time.Now()}
 	for e := range p.notices {
@@ -155,21 +167,21 @@ func (p *agentProcess) wait(out *agentOutput) orchestrator.Ending {
 			break
 		}
 		end.Code, end.Signal, end.Time = e.Code(), e.Signal(), e.Time
-		// Emptied counts what cannot be killed; the error says nothing more.
+		// Emptied counts the processes that cannot be killed, so the error is not needed.
 		_ = p.Kill()
 	}
 	out.finish()
 	return end
 }
 
-// agentOutput carries an agent's output to the orchestrator and, as any
-// program's, to the log plane.
+// agentOutput carries an agent's output to the orchestrator and, like a program's output, to the
+// log plane.
 type agentOutput struct {
 	deliver func(orchestrator.Stream, []byte)
 	read    [2]*os.File
-	write   [2]*os.File // the agent's ends, until begin
+	write   [2]*os.File // the agent's ends, until begin is called
 	capture *logs.Capture
-	copies  [2]*os.File // what is written there is captured; nil without a plane
+	copies  [2]*os.File // output written here is captured; nil without a log plane
 	readers sync.WaitGroup
 }
 
@@ -192,8 +204,8 @@ func (a *agents) newOutput(deliver func(orchestrator.Stream, []byte), run uint64
 	return o, nil
 }
 
-// tee opens the capture that copies go to. The capture closes the ends that it
-// made itself, so we keep duplicates.
+// tee opens the capture that the copies go to. The capture closes the ends that it made itself, so
+// tee keeps duplicates.
 func (o *agentOutput) tee(plane *logs.Plane, run uint64) error {
 	var err error
 	if o.capture, err = plane.Open(logs.Options{Program: agentsLog, Run: run, To: logs.ToConsole}); err != nil {
@@ -220,12 +232,12 @@ func (o *agentOutput) abandon() {
 func closePipes(files [2]*os.File) {
 	for _, f := range files {
 		if f != nil {
-			_ = f.Close() // a pipe's end: nothing can be lost
+			_ = f.Close() // closing a pipe's end loses no data
 		}
 	}
 }
 
-// begin reads until the agent's ends are closed everywhere, or finish.
+// begin reads until the agent's ends are closed everywhere, or until finish is called.
 func (o *agentOutput) begin(pid int) {
 	closePipes(o.write)
 	if o.capture != nil {
@@ -245,21 +257,21 @@ func (o *agentOutput) pump(s orchestrator.Stream) {
 			o.deliver(s, buf[:n])
 			if tee != nil {
 				if _, err := tee.Write(buf[:n]); err != nil {
-					tee = nil // the plane has been closed: the box is ending
+					tee = nil // the plane was closed: the box is ending
 				}
 			}
 		}
 		if err != nil {
-			return // the end of the pipe, or finish's deadline
+			return // the end of the pipe, or the deadline set by finish
 		}
 	}
 }
 
-// finish takes what the dead have written and closes everything.
+// finish reads what the ended processes have written, and closes everything.
 func (o *agentOutput) finish() {
 	for _, f := range o.read {
-		// Without a deadline, a pipe that another process holds would be waited for;
-		// a pipe always takes one.
+		// Without a deadline, finish would wait for a pipe that another process holds. A pipe
+		// always accepts a deadline.
 		_ = f.SetReadDeadline(time.Now().Add(agentDrain))
 	}
 	o.readers.Wait()

@@ -33,6 +33,12 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The goroutine that counts refused calls begins with the first command that has them counted, and
+	// ends with the owner: a test that looks for lost goroutines must see it from the start.
+	first := proc.Command{Path: "/bin/true", Args: []string{"true"}, Guard: proc.GuardFull, Refused: func(proc.Refusal) {}}
+	if _, err := owner.Run(t.Context(), first, 0); err != nil {
+		t.Fatal(err)
+	}
 	a := newAgents(owner, plane)
 	// As the test's own user: other users cannot enter its directories.
 	a.confinements = map[string]confinement{"": {guard: true}}

@@ -23,8 +23,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// serveAPI puts the slots and the client API on the management listener. A box
-// all of whose slots are off has them too: they say so.
+// serveAPI puts the slots and the client API on the management listener. A box whose slots are all
+// off serves them too; the answers then say that they are off.
 func (b *box) serveAPI(m *schema.Manifest, s *servers) error {
 	b.auth.SetTokens(b.byToken)
 	var err error
@@ -37,13 +37,13 @@ func (b *box) serveAPI(m *schema.Manifest, s *servers) error {
 		})
 	}
 	if err != nil {
-		// Without a place for their records there are no tasks; all else works.
+		// Without a place for their records there are no tasks; everything else works.
 		b.apiTrouble("TasksUnavailable", map[string]any{"error": err.Error()})
 	}
 	s.api, err = rest.New(rest.Config{
 		Slots: s.slots, Principal: principal, Version: version, Tasks: s.tasks, Facts: b.statusFacts(m), Backup: b.localState(s.tasks),
 		Federation: b.federation(m), Identity: identityAPI{b.self}, Host: b.hosting.api(), Mesh: &b.mesh,
-		Origins: b.boundary.origins, Origin: s.server.Origin, RateLimit: rateLimit(m),
+		Origins: b.boundary.origins, Origin: s.server.Origin, RateLimit: rateLimit(m), HeldBodies: heldBodies(b.memoryLimit),
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
 		},
@@ -60,6 +60,9 @@ func (b *box) serveAPI(m *schema.Manifest, s *servers) error {
 		if mount.Open {
 			options = append(options, probes.Open())
 		}
+		if mount.Told {
+			options = append(options, probes.TellWrongKeys())
+		}
 		s.server.Mount(mount.Pattern, auditRequests(b.audit, s.api.Handler()), options...)
 	}
 	return b.serveOperators(m, s)
@@ -69,8 +72,8 @@ func (b *box) apiTrouble(name string, fields map[string]any) {
 	b.bus.Publish(event.Event{Level: event.Warn, Stage: "adapters", Name: name, Fields: fields})
 }
 
-// localState is the state of the slots, the tasks' records, and, only when asked
-// for, keys and identities, which are read at the next start.
+// localState is what a backup contains: the state of the slots, the tasks' records and, only if
+// requested, keys and identities, which are read at the next start.
 func (b *box) localState(t *tasks.Manager) *backup.State {
 	var swap func(func() error) error
 	if t != nil {
@@ -83,16 +86,16 @@ func (b *box) localState(t *tasks.Manager) *backup.State {
 	)}
 }
 
-// boundary is what the management listener knows of the network around it.
+// boundary is what the management listener must know about the network around it.
 type boundary struct {
-	names   []string       // of the box
-	public  []string       // origins at which it is reached
-	proxies []netip.Prefix // whose forwarded headers count
-	origins []string       // whose pages may read
+	names   []string       // names of the box
+	public  []string       // origins at which the box can be reached
+	proxies []netip.Prefix // proxies whose forwarded headers are trusted
+	origins []string       // origins whose pages may read
 }
 
-// newBoundary resolves it. The box's own names are the kernel's, the listener's
-// and those of its public URLs.
+// newBoundary computes the boundary. The box's own names are the host name, the listener's address
+// and the hosts of its public URLs.
 func newBoundary(m *schema.Manifest, management string, getenv func(string) string) (boundary, error) {
 	var o boundary
 	public, err := bootstrap.PublicOrigins(m, getenv)
@@ -110,7 +113,7 @@ func newBoundary(m *schema.Manifest, management string, getenv func(string) stri
 	if host, _, err := net.SplitHostPort(management); err == nil {
 		o.names = append(o.names, host)
 	}
-	// Without a name of its own the box is reached by the others.
+	// Without a host name, the box can be reached by its other names.
 	if name, err := os.Hostname(); err == nil {
 		o.names = append(o.names, name)
 	}
@@ -132,7 +135,7 @@ func newBoundary(m *schema.Manifest, management string, getenv func(string) stri
 	return o, nil
 }
 
-// rateLimit is the manifest's requests a second; 0 there has no limit.
+// rateLimit is the manifest's number of requests a second; 0 means no limit.
 func rateLimit(m *schema.Manifest) int {
 	if m.API.RateLimit == 0 {
 		return -1
@@ -140,7 +143,7 @@ func rateLimit(m *schema.Manifest) int {
 	return m.API.RateLimit
 }
 
-// byToken lets a spawned agent in as itself, and the boxes of a host.
+// byToken identifies a spawned agent by its token and, on a host, a box by its token.
 func (b *box) byToken(token string) (probes.Principal, error) {
 	if b.agentTokens != nil {
 		if id, ok := b.agentTokens.AgentByToken(token); ok {
@@ -150,8 +153,8 @@ func (b *box) byToken(token string) (probes.Principal, error) {
 	return b.hosting.principal(token)
 }
 
-// principal translates who the management listener, or the control socket, let
-// in.
+// principal translates the principal that the management listener or the control socket has
+// admitted.
 func principal(ctx context.Context) (rest.Principal, bool) {
 	switch control.Granted(ctx) {
 	case control.Write:
@@ -161,12 +164,12 @@ func principal(ctx context.Context) (rest.Principal, bool) {
 	}
 	p, ok := probes.PrincipalFrom(ctx)
 	if p.Role == roleViewer || p.Role == roleOperator {
-		p.Role = rest.RoleReader // what they may change are programs, not the slots
+		p.Role = rest.RoleReader // the only changes allowed to them are to programs, not to the slots
 	}
 	return rest.Principal{Role: p.Role, ID: p.ID}, ok
 }
 
-// templates are what /v1/tasks may start, apart from what confines their agents.
+// templates are the templates that /v1/tasks may start, without the confinement of their agents.
 func templates(m *schema.Manifest) orchestrator.Templates {
 	out := orchestrator.Templates{}
 	for name, t := range m.Templates {
@@ -178,7 +181,7 @@ func templates(m *schema.Manifest) orchestrator.Templates {
 	return out
 }
 
-// federation tells of the session with a host, or that the box stands alone.
+// federation reports the session with a host, or that the box stands alone.
 func (b *box) federation(m *schema.Manifest) func() rest.FederationStatus {
 	if b.member != nil {
 		return b.member.status
@@ -190,8 +193,8 @@ func (b *box) federation(m *schema.Manifest) func() rest.FederationStatus {
 	return func() rest.FederationStatus { return alone }
 }
 
-// statusFacts are what only the manifest and the environment know: names and
-// presence of credentials, never a value.
+// statusFacts are the facts that only the manifest and the environment know: names and presence of
+// credentials, never a value.
 func (b *box) statusFacts(m *schema.Manifest) rest.Facts {
 	facts := rest.Facts{GPU: rest.GPUStatus{Backend: m.GPU.Backend}, Providers: map[string]rest.ProviderStatus{}}
 	for name, p := range m.Providers {

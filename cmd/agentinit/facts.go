@@ -23,10 +23,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// The small types of this file translate between packages that do not know each
-// other. Each is one interface of one of them, met by another.
+// The small types of this file translate between packages that do not import each other: each
+// implements an interface of one package with values of another.
 
-// runner runs bootstrap's one-shots through the one owner of processes.
+// runner runs bootstrap's one-shot commands through the one owner of processes.
 type runner struct{ owner *proc.Owner }
 
 func (r runner) Run(ctx context.Context, c bootstrap.Command) (bootstrap.CommandResult, error) {
@@ -46,7 +46,7 @@ func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct
 	if _, err := s.b.sup.Apply(ctx, specs); err != nil {
 		var refused *supervisor.Refused
 		if errors.Is(err, supervisor.ErrDone) || errors.As(err, &refused) {
-			// Asked to stop in the very moment of the start: that is no failure.
+			// A stop came at the moment of the start, which is not a failure.
 			return nil, &bootstrap.Failure{Code: bootstrap.ExitOK, Reason: "the boot was interrupted", Err: err}
 		}
 		return nil, err
@@ -57,7 +57,7 @@ func (s starter) Start(ctx context.Context, specs []program.Spec) (<-chan struct
 	return s.b.sup.Started(), nil
 }
 
-// programs are those of a supervisor that may not be there yet.
+// programs are the programs of a supervisor that may not exist yet.
 type programs struct{ b *box }
 
 func (p programs) All() (uint64, []program.Status) { return p.b.sup.All() }
@@ -71,7 +71,7 @@ func value(t *time.Time) time.Time {
 	return *t
 }
 
-// metricsPrograms is the box as a scrape sees it.
+// metricsPrograms gives the programs to the metrics.
 type metricsPrograms struct{ b *box }
 
 func (m metricsPrograms) Programs() []probes.ProgramFacts {
@@ -104,6 +104,15 @@ func (m metricsPrograms) Programs() []probes.ProgramFacts {
 	return out
 }
 
+// AgentRefusals implements probes.Programs.
+func (m metricsPrograms) AgentRefusals() map[string][]probes.RefusedCalls {
+	out := map[string][]probes.RefusedCalls{}
+	for template, kinds := range m.b.agents.refusals.List() {
+		out[template] = refusedCalls(kinds)
+	}
+	return out
+}
+
 // refusedCalls adds up the kinds by what refused them.
 func refusedCalls(kinds []supervisor.Refusal) []probes.RefusedCalls {
 	var out []probes.RefusedCalls
@@ -121,7 +130,7 @@ func refusedCalls(kinds []supervisor.Refusal) []probes.RefusedCalls {
 	return out
 }
 
-// joined adds the counters of one name of a program to those of another.
+// joined adds the counters that a program has under one name to those under another.
 func joined(a, b []probes.StreamLogs) []probes.StreamLogs {
 	for _, s := range b {
 		i := slices.IndexFunc(a, func(of probes.StreamLogs) bool { return of.Stream == s.Stream })
@@ -142,7 +151,7 @@ func (m metricsPrograms) Reaped() (programs, orphans uint64) {
 
 func (m metricsPrograms) ScoreRestored() uint64 { return m.b.owner.Stats().Scores }
 
-// bootMetrics is the boot as a scrape sees it.
+// bootMetrics gives the boot to the metrics.
 type bootMetrics struct{ b *box }
 
 func (m bootMetrics) Phases() []probes.PhaseState { return m.b.phases() }
@@ -192,7 +201,7 @@ func (b *box) meta(r *http.Request) any {
 
 func (b *box) metricsBound() string { return b.server.Bound("metrics") }
 
-// declared is the contract that drift is measured against.
+// declared is the contract that the drift check compares with.
 func (b *box) declared() probes.Declared {
 	metrics := b.addresses.Metrics
 	if metrics == bootstrap.Off {
@@ -208,17 +217,17 @@ func (b *box) declared() probes.Declared {
 	return d
 }
 
-// pinnedImage is the digest of the image reference; a reference by tag alone
-// promises nothing that could be compared.
+// pinnedImage is the digest in the image reference. A reference with only a tag gives nothing that
+// could be compared.
 func (b *box) pinnedImage() string {
 	_, digest, _ := strings.Cut(b.getenv("AGENTBOX_IMAGE_REF"), "@")
 	return digest
 }
 
-// manifest is the one in force.
+// manifest is the manifest in force.
 func (b *box) manifest() *schema.Manifest { return b.boot.Current().Manifest }
 
-// socketGroup resolves supervisor.socket_group, a name or a number; -1 without.
+// socketGroup resolves supervisor.socket_group, a name or a number; -1 if it is not set.
 func (b *box) socketGroup(name string) (int, error) {
 	if name == "" {
 		return -1, nil
@@ -233,7 +242,7 @@ func (b *box) socketGroup(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// readinessReport is readiness as the control socket shows it.
+// readinessReport gives the readiness to the control socket.
 type readinessReport struct{ b *box }
 
 func (r readinessReport) Report() api.Readiness {
@@ -276,7 +285,7 @@ func (a applier) Manifest(context.Context) (api.Manifest, error) {
 
 func (a applier) Apply(ctx context.Context, dryRun bool) (api.ApplyResult, error) {
 	if a.b.sup.Phase() == supervisor.Idle {
-		// The boot is about to start what it has read.
+		// The boot is about to start the programs that it has read.
 		return api.ApplyResult{}, &supervisor.Refused{Verb: "apply", Reason: "the box is still booting"}
 	}
 	return a.carryOut(ctx, dryRun, func() {})
@@ -303,12 +312,12 @@ func (a applier) carryOut(ctx context.Context, dryRun bool, begun func()) (api.A
 	return out, nil
 }
 
-// keyOf is the manifest's key of each field of program.Spec that has another name in JSON.
+// keyOf gives the manifest key of those fields of program.Spec whose JSON name is different.
 var keyOf = map[string]string{
 	"argv": "command", "env": "environment", "credential": "user", "readiness": "ready", "name": "instances",
 }
 
-// manifestKeys are the keys of the manifest that decide about the fields.
+// manifestKeys are the manifest keys that set the fields.
 func manifestKeys(fields []string) []string {
 	keys := slices.Clone(fields)
 	for i, field := range keys {
@@ -317,10 +326,9 @@ func manifestKeys(fields []string) []string {
 	return keys
 }
 
-// apply reads the manifest when it is this apply's turn, not when it is asked for:
-// of several, the last to be asked for reads last, and the newest manifest wins.
-// What the manifest says beyond its programs follows them, wherever the caller has
-// gone meanwhile. begun is called when the turn has come.
+// apply reads the manifest when its turn comes, not at the request: of several applies, the last
+// one reads last, and the newest manifest wins. The changes outside the programs come after the
+// programs, even if the caller has ended. begun is called when the turn has come.
 func (b *box) apply(ctx context.Context, dryRun bool, begun func()) (result supervisor.ApplyResult, l *bootstrap.Loaded, err error) {
 	if dryRun {
 		begun()
@@ -347,7 +355,7 @@ func (b *box) apply(ctx context.Context, dryRun bool, begun func()) (result supe
 	return result, <-read, nil
 }
 
-// steps are what an apply of l does besides the programs.
+// steps are the parts of an apply that are not about programs.
 func (b *box) steps(l *bootstrap.Loaded) supervisor.Steps {
 	var undo func() error
 	return supervisor.Steps{
@@ -367,7 +375,7 @@ func (b *box) steps(l *bootstrap.Loaded) supervisor.Steps {
 	}
 }
 
-// invalid makes a manifest's findings an answer of the control socket.
+// invalid turns a manifest's findings into an answer of the control socket.
 func invalid(err error) error {
 	var findings bootstrap.Findings
 	if !errors.As(err, &findings) {
@@ -378,8 +386,8 @@ func invalid(err error) error {
 	return refusal
 }
 
-// newFindings are those of now that were not there before; where in the text they
-// stand does not count.
+// newFindings are the findings in now that are not in before; their position in the text is
+// ignored.
 func newFindings(now, before []schema.Finding) []schema.Finding {
 	same := func(f schema.Finding) schema.Finding {
 		f.Line, f.Column = 0, 0
@@ -403,7 +411,7 @@ func wireFindings(in []schema.Finding) []api.Finding {
 	return out
 }
 
-// tellFindings publishes what is wrong with a manifest.
+// tellFindings publishes the findings about a manifest.
 func (b *box) tellFindings(findings []api.Finding) {
 	for _, f := range findings {
 		b.publish(event.Error, "ManifestFinding", map[string]any{
@@ -413,8 +421,8 @@ func (b *box) tellFindings(findings []api.Finding) {
 	}
 }
 
-// reapply is what SIGHUP does. One that has not begun to read the manifest stands
-// for all that come meanwhile. Before the programs are started it waits for that.
+// reapply handles SIGHUP. If one apply has not begun to read the manifest, it also serves all
+// further signals. Before the programs are started, it waits for that.
 func (b *box) reapply() {
 	if b.reapplying.Swap(true) {
 		return

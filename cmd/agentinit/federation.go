@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,35 +19,41 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/probes/nip98"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// registerWait is how long a boot waits for the host; then it goes on without.
+// federationToken is the environment variable with the token that boxes register with.
+const federationToken = "AGENTBOX_FEDERATION_TOKEN"
+
+// registerWait is how long a boot waits for the host; after that it continues without.
 const registerWait = 10 * time.Second
 
-// member is the box's side of federation.mode = "client": what the session does
-// to the slots. Its methods may be called from any goroutine.
+// member is the box's side of federation.mode = "client": it applies the session to the slots. Its
+// methods may be called from any goroutine.
 type member struct {
 	b      *box
 	m      *schema.Manifest
 	client *federation.Client
 	runner *federation.Runner
-	own    map[adapters.Slot]string // where the manifest says that the slots are
+	own    map[adapters.Slot]string // endpoints of the slots in the manifest
 	beats  *prometheus.CounterVec
 
 	granted   chan struct{} // closed at the first grant
-	connected chan struct{} // closed when the slots have had their first connect
+	connected chan struct{} // closed when the slots have connected for the first time
 	once      sync.Once
 	begun     atomic.Bool
 
+	guests sync.Mutex // of bringGuests
+
 	mu   sync.Mutex
-	urls map[adapters.Slot]string // what each slot behind the host was made with
+	urls map[adapters.Slot]string // the endpoint of each slot whose state is on the host
 	held bool                     // Degrade has taken those slots out of service
 }
 
-// newMember is nil in a box that stands alone.
+// newMember returns nil in a box that stands alone.
 func (b *box) newMember(m *schema.Manifest) (*member, error) {
 	if m.Federation.Mode != "client" {
 		return nil, nil
@@ -76,10 +83,10 @@ func (b *box) newMember(m *schema.Manifest) (*member, error) {
 	return f, errors.Join(b.registry.Register(f.beats), b.registry.Register(f))
 }
 
-// Authorize shows the host who registers: the token of the federation, else the
-// box's own signature.
+// Authorize proves to the host which box registers: by the token of the federation if there is one,
+// otherwise by the box's signature.
 func (f *member) Authorize(r *http.Request, body []byte) error {
-	if token := f.b.getenv("AGENTBOX_FEDERATION_TOKEN"); token != "" {
+	if token := f.b.getenv(federationToken); token != "" {
 		return wire.Bearer(func() string { return token }).Authorize(r, body)
 	}
 	if f.b.self.Signer() == nil {
@@ -88,9 +95,8 @@ func (f *member) Authorize(r *http.Request, body []byte) error {
 	return signedBy{f.b.self}.Authorize(r, body)
 }
 
-// credential is how an external class logs in: by the box's signature where the
-// manifest says so, else by the token that the session with the host gave, else by
-// the environment's.
+// credential is how an external class logs in: by the box's signature if the manifest says so,
+// otherwise by the token of the session with the host, otherwise by the token in the environment.
 func (b *box) credential(slot adapters.Slot, auth, variable string) wire.Authorizer {
 	if auth == "nip98" {
 		return signedBy{b.self}
@@ -136,10 +142,10 @@ func (f *member) start(ctx context.Context) {
 	}
 }
 
-// ready says that the slots can be replaced from now on.
+// ready says that the slots may be replaced from now on.
 func (f *member) ready() { close(f.connected) }
 
-// leave takes leave of the host.
+// leave ends the session with the host.
 func (f *member) leave() {
 	if f == nil || !f.begun.Load() {
 		return
@@ -149,19 +155,23 @@ func (f *member) leave() {
 	f.runner.Shutdown(ctx)
 }
 
-// reload has a session that was refused tried again.
+// reload tries a refused session again.
 func (f *member) reload() {
 	if f != nil && f.begun.Load() {
 		f.runner.Reload()
 	}
 }
 
-// token is the session's credential for a slot; "" without a session.
+// token is the session's credential for a slot that is behind the host; "" without a session, and
+// for a slot elsewhere: no other server, nor a program of this box, may have it.
 func (f *member) token(slot adapters.Slot) string {
 	if f == nil {
 		return ""
 	}
 	s := f.runner.Session()
+	if !f.isBehind(slot, s.Endpoints) {
+		return ""
+	}
 	return cmp.Or(endpointOf(s.Endpoints, slot).Token, s.Token)
 }
 
@@ -172,27 +182,35 @@ func endpointOf(e federation.Endpoints, slot adapters.Slot) federation.Endpoint 
 	case adapters.SlotPods:
 		return e.Pods
 	case adapters.SlotEvents:
-		return e.Events
+		return e.Events.Endpoint
 	case adapters.SlotMemory:
 		return federation.Endpoint{URL: e.Memory.Conninfo}
 	}
 	return federation.Endpoint{}
 }
 
-// behind are the slots whose state is the host's: external ones that use its
-// address, or that it gave an endpoint.
+// behind are the slots whose state is on the host: external ones that use the host's address, or
+// for which the host gave an endpoint.
 func (f *member) behind(e federation.Endpoints) []adapters.Slot {
 	var out []adapters.Slot
-	for _, s := range f.b.slots.Status() {
-		if s.Class != adapters.ClassExternal || s.Slot == adapters.SlotOrchestrator {
-			continue
-		}
-		own := s.Slot == adapters.SlotMemory || s.Slot == adapters.SlotEvents && f.m.Integrations.ExternalEvents.URL != ""
-		if endpointOf(e, s.Slot).URL != "" || !own {
-			out = append(out, s.Slot)
+	for _, slot := range adapters.Slots() {
+		if f.isBehind(slot, e) {
+			out = append(out, slot)
 		}
 	}
 	return out
+}
+
+func (f *member) isBehind(slot adapters.Slot, e federation.Endpoints) bool {
+	outside := map[adapters.Slot]bool{
+		adapters.SlotBeads: f.m.Adapters.Beads == "external", adapters.SlotPods: f.m.Adapters.Pods == "external",
+		adapters.SlotMemory: f.m.Adapters.Memory == "external-pg", adapters.SlotEvents: f.m.Adapters.Events == "external",
+	}
+	if !outside[slot] {
+		return false
+	}
+	own := slot == adapters.SlotMemory || slot == adapters.SlotEvents && f.m.Integrations.ExternalEvents.URL != ""
+	return endpointOf(e, slot).URL != "" || !own
 }
 
 // Registration implements federation.Box.
@@ -233,7 +251,7 @@ func (f *member) Beat() federation.Beat {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	// A slot that cannot say has no agents to speak of.
+	// A slot that gives no answer counts as having no agents.
 	if agents, err := f.b.slots.Orchestrator().ListAgents(ctx, adapters.AgentFilter{Status: "running"}); err == nil {
 		beat.Agents = len(agents)
 	}
@@ -243,6 +261,7 @@ func (f *member) Beat() federation.Beat {
 // Connect implements federation.Box.
 func (f *member) Connect(ctx context.Context, e federation.Endpoints) {
 	f.once.Do(func() { close(f.granted) })
+	f.bringGuests()
 	select {
 	case <-f.connected:
 	case <-ctx.Done():
@@ -264,8 +283,8 @@ func (f *member) Connect(ctx context.Context, e federation.Endpoints) {
 	f.b.showSlots(f.b.slots)
 }
 
-// point gives one slot the endpoint. Where that is the one it has, the slot only
-// comes back into service.
+// point gives one slot the endpoint. If the slot has this endpoint already, it only comes back into
+// service.
 func (f *member) point(ctx context.Context, slot adapters.Slot, url string, held bool) error {
 	f.mu.Lock()
 	url = cmp.Or(url, f.own[slot])
@@ -294,8 +313,8 @@ func (f *member) pointed(slot adapters.Slot, url string) {
 	f.urls[slot] = url
 }
 
-// moveEvents changes the sink behind the one spool: two adapters would both deliver
-// from it.
+// moveEvents changes the sink of the one spool. With two adapters, both would deliver from the
+// spool.
 func (f *member) moveEvents(ctx context.Context, url string, held bool) error {
 	sink, ok := f.b.resolved.Adapter(adapters.SlotEvents).(*events.External)
 	if !ok {
@@ -348,6 +367,80 @@ func (f *member) trouble(slot adapters.Slot, err error) {
 	}
 }
 
+// sessionID is the requirement that the host has accepted the box.
+const sessionID = "federation:session"
+
+// Show implements federation.Box. Without an accepted session, calls of the slots that log in with
+// it are refused, even if those slots look healthy.
+func (f *member) Show(s federation.Session) {
+	f.bringGuests()
+	if s.State == federation.Deregistering || s.State == federation.Closed {
+		return // the box is stopping
+	}
+	if !slices.ContainsFunc(f.behind(s.Endpoints), func(slot adapters.Slot) bool { return f.needsSession(slot, s) }) {
+		f.b.readiness.Remove(sessionID)
+		return
+	}
+	reason := string(s.State)
+	if s.Reason != "" {
+		reason += ": " + s.Reason
+	}
+	f.b.readiness.Set(probes.Requirement{
+		ID: sessionID, Kind: probes.KindSession, Reason: reason,
+		Met: s.State == federation.Active || s.State == federation.Suspect,
+	})
+}
+
+// needsSession tells whether the calls of a slot are refused without a session. At a host, the
+// token that boxes register with is not enough for calls. But it may be the API key of a server
+// that is not a host.
+func (f *member) needsSession(slot adapters.Slot, s federation.Session) bool {
+	switch slot {
+	case adapters.SlotBeads:
+		return f.hasNoLogin(slot, f.m.Slots.Beads.Auth, f.m.Slots.Beads.TokenEnv, s)
+	case adapters.SlotPods:
+		return f.hasNoLogin(slot, f.m.Slots.Pods.Auth, f.m.Slots.Pods.TokenEnv, s)
+	case adapters.SlotEvents:
+		return f.hasNoLogin(slot, f.m.Slots.Events.Auth, f.m.Slots.Events.TokenEnv, s)
+	}
+	return false // the connection string of memory has its own password
+}
+
+// hasNoLogin tells that neither a signature nor a token of its own admits the slot.
+func (f *member) hasNoLogin(slot adapters.Slot, auth, variable string, s federation.Session) bool {
+	if auth == "nip98" {
+		return false
+	}
+	own := wire.TokenOf(slot, variable, func(name string) string {
+		if name == federationToken && !s.NoHost {
+			return ""
+		}
+		return f.b.getenv(name)
+	})
+	return own() == ""
+}
+
+// bringGuests gives the relays that the host has named to the box's connections, if the manifest
+// wants outside relays, and takes them away when the session has ended. A host that is lost has
+// not ended it.
+func (f *member) bringGuests() {
+	if f == nil {
+		return
+	}
+	p := f.b.mesh.pool.Load()
+	if p == nil {
+		return // joinMesh calls again
+	}
+	f.guests.Lock() // the later of two calls sees the newer session
+	defer f.guests.Unlock()
+	var urls []string
+	publish, subscribe := f.b.boot.Outside()
+	if s := f.runner.Session(); s.ID != "" && (publish || subscribe) {
+		urls = s.Endpoints.Events.RelayURLs
+	}
+	p.Guests(urls, publish, subscribe)
+}
+
 // Tell implements federation.Box.
 func (f *member) Tell(name, reason string, s federation.Session) {
 	level := event.Info
@@ -366,7 +459,7 @@ func (f *member) Tell(name, reason string, s federation.Session) {
 func (f *member) Fatal(reason string) {
 	select {
 	case <-f.connected:
-		return // the boot is over
+		return // the boot has ended
 	default:
 	}
 	failure := &bootstrap.Failure{Code: bootstrap.ExitContractMismatch, Phase: "federation", Reason: "the host refuses this box: " + reason}
@@ -415,6 +508,9 @@ func (f *member) status() rest.FederationStatus {
 		Host: adapters.NullString(schema.PublicURL(f.m.Federation.ExternalURL)), SessionID: adapters.NullString(s.ID),
 		LastHeartbeat: adapters.At(s.LastHeartbeat), Heartbeats: s.Seq, Missed: s.Missed, Evictions: s.Evictions,
 		Endpoints: map[string]string{},
+	}
+	if s.ID == "" {
+		out.NextTry = adapters.At(s.Next)
 	}
 	for _, slot := range adapters.Slots() {
 		if url := endpointOf(s.Endpoints, slot).URL; url != "" {

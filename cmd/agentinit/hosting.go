@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -15,31 +16,39 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// registryFile is the registry of a host in the workspace.
+// registryFile is the file of a host's registry in the workspace.
 const registryFile = "federation.db"
 
-// Limits of a host's work on its registry.
+// Limits for a host's operations on its registry.
 const (
 	openLimit  = 10 * time.Second
 	tokenLimit = 2 * time.Second
 	sweepEvery = time.Hour
 )
 
-// hosting is federation.mode = "host": the registry opens once the workspace is
-// there. Its methods may be called from any goroutine.
+// hosting is federation.mode = "host": the registry opens when the workspace is ready. Its methods
+// may be called from any goroutine.
 type hosting struct {
 	*lateHost
 	b       *box
 	m       *schema.Manifest
 	members map[string]bool // keys that may register
+
+	mu       sync.Mutex
+	refusals rate.Bucket // limits the events about refused boxes, because boxes may ask very often
+	silent   int         // refusals without an event since the last event
 }
 
-// newHosting is nil in a box that is no host.
+// refusalEvents bounds how many refusals of boxes become events.
+func refusalEvents() rate.Limit { return rate.Limit{PerSecond: 5, Burst: 50} }
+
+// newHosting returns nil in a box that is not a host.
 func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
 	if m.Federation.Mode != "host" {
 		return nil, nil
@@ -47,7 +56,7 @@ func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
 	if d := m.Federation.Heartbeat.Std(); d < federation.MinInterval || d > federation.MaxInterval {
 		return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "federation.heartbeat is " + d.String() + "; write 5s to 5m"}
 	}
-	h := &hosting{lateHost: newLateHost(), b: b, m: m, members: map[string]bool{}}
+	h := &hosting{lateHost: newLateHost(), b: b, m: m, members: map[string]bool{}, refusals: rate.Full(refusalEvents(), time.Now())}
 	for _, text := range m.Federation.AllowedPubkeys {
 		key, err := identity.ParsePublicKey(text)
 		if err != nil {
@@ -55,11 +64,14 @@ func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
 		}
 		h.members[string(key)] = true
 	}
+	if err := federation.CheckRelays(m.Federation.RelayURLs); err != nil {
+		return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "federation.relay_urls cannot be given to boxes", Err: err}
+	}
 	return h, nil
 }
 
-// open opens the registry, again and again until it works or the box ends: a
-// database may come up after its hosts.
+// open tries to open the registry until that succeeds or the box ends: a database may start after
+// its hosts.
 func (h *hosting) open(ctx context.Context) {
 	for pause := time.Second; ; pause = min(2*pause, time.Minute) {
 		opening, cancel := context.WithTimeout(ctx, openLimit)
@@ -106,10 +118,11 @@ func (h *hosting) tell(name string, err error) {
 	h.publish(event.Warn, name, map[string]any{"error": err.Error()})
 }
 
-// endpoints are the slots of this box that others can use over HTTP.
+// endpoints are the slots of this box that others can use over HTTP, and the relays that the
+// manifest gives to boxes.
 func (h *hosting) endpoints() federation.Endpoints {
 	base := h.b.publicBase(h.m)
-	var e federation.Endpoints
+	e := federation.Endpoints{Events: federation.EventsEndpoint{RelayURLs: h.m.Federation.RelayURLs}}
 	for _, s := range h.b.slots.Status() {
 		if s.Class == adapters.ClassOff || base == "" {
 			continue
@@ -124,8 +137,8 @@ func (h *hosting) endpoints() federation.Endpoints {
 	return e
 }
 
-// publicBase is where others reach this box: its first public URL; "" when it
-// does not know, and boxes then go on asking where they have registered.
+// publicBase is the address at which others reach this box: its first public URL. If it is "", the
+// boxes keep using the address at which they have registered.
 func (b *box) publicBase(m *schema.Manifest) string {
 	if origins, err := bootstrap.PublicOrigins(m, b.getenv); err == nil && len(origins) > 0 {
 		return origins[0]
@@ -133,13 +146,13 @@ func (b *box) publicBase(m *schema.Manifest) string {
 	return ""
 }
 
-// principal is who holds a token of the federation. A box that hears 401 gives its
-// session up: while the registry cannot be asked, it must hear 503.
+// principal is the holder of a token of the federation. A box that gets 401 ends its session. So if
+// the registry cannot be read, the answer must be 503.
 func (h *hosting) principal(token string) (probes.Principal, error) {
 	if h == nil {
 		return probes.Principal{}, probes.ErrBadCredential
 	}
-	if shared := h.b.getenv("AGENTBOX_FEDERATION_TOKEN"); shared != "" {
+	if shared := h.b.getenv(federationToken); shared != "" {
 		a, b := sha256.Sum256([]byte(shared)), sha256.Sum256([]byte(token))
 		if subtle.ConstantTimeCompare(a[:], b[:]) == 1 {
 			return probes.Principal{Role: rest.RoleMember, ID: "federation-token"}, nil
@@ -163,7 +176,7 @@ func (h *hosting) principal(token string) (probes.Principal, error) {
 	return probes.Principal{Role: rest.RoleBox, ID: m.Box}, nil
 }
 
-// signer is who may register with a signature.
+// signer is the principal that may register with a signature.
 func (h *hosting) signer(pubkey string) (probes.Principal, bool) {
 	if h == nil || !h.members[pubkey] {
 		return probes.Principal{}, false
@@ -171,7 +184,7 @@ func (h *hosting) signer(pubkey string) (probes.Principal, bool) {
 	return probes.Principal{Role: rest.RoleMember, ID: pubkey}, true
 }
 
-// api is the host for the API; nil in a box that is none.
+// api is the host in the form of the API; nil in a box that is not a host.
 func (h *hosting) api() rest.Host {
 	if h == nil {
 		return nil
@@ -179,16 +192,32 @@ func (h *hosting) api() rest.Host {
 	return h
 }
 
-// Register and the three after it add an event to what the host does.
+// Register and the three methods after it add an event to what the host does.
 func (h *hosting) Register(ctx context.Context, principal string, r federation.Registration) (federation.Grant, error) {
 	grant, err := h.lateHost.Register(ctx, principal, r)
 	switch code := adapters.CodeOf(err); {
 	case err == nil:
 		h.publish(event.Info, "FederationBoxRegistered", map[string]any{"box": r.BoxID, "session_id": grant.SessionID, "version": r.Version})
 	case code == adapters.CodePermissionDenied || code == adapters.CodeContractMismatch:
-		h.publish(event.Warn, "FederationBoxRefused", map[string]any{"box": r.BoxID, "reason": err.Error()})
+		h.tellRefused(r.BoxID, err)
 	}
 	return grant, err
+}
+
+// tellRefused publishes a refusal, unless there were too many. Registrations have no rate limit,
+// and each event is a line of the log.
+func (h *hosting) tellRefused(box string, why error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.refusals.Take(time.Now()); !ok {
+		h.silent++
+		return
+	}
+	fields := map[string]any{"box": box, "reason": why.Error()}
+	if h.silent > 0 {
+		fields["not_told"], h.silent = h.silent, 0
+	}
+	h.publish(event.Warn, "FederationBoxRefused", fields)
 }
 
 func (h *hosting) Deregister(ctx context.Context, box string, f federation.Farewell) error {
@@ -215,7 +244,7 @@ func (h *hosting) Admit(ctx context.Context, box string) error {
 	return err
 }
 
-// Known implements rest.Host: the host itself is known, too.
+// Known implements rest.Host. The host itself is known too.
 func (h *hosting) Known(ctx context.Context, box string) (bool, error) {
 	if box == h.b.boxName() {
 		return true, nil
@@ -227,7 +256,7 @@ func (h *hosting) publish(level event.Level, name string, fields map[string]any)
 	h.b.bus.Publish(event.Event{Level: level, Stage: "federation", Name: name, Fields: fields})
 }
 
-// status is the host for GET /v1/federation.
+// status reports the host for GET /v1/federation.
 func (h *hosting) status() rest.FederationStatus {
 	out := rest.FederationStatus{Mode: h.m.Federation.Mode, State: string(federation.Idle), Since: adapters.At(h.b.started)}
 	host, err := h.ready()

@@ -12,8 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// identityAPI is the box's identity as the API shows it: it implements
-// rest.Identity.
+// identityAPI is the box's identity for the API: it implements rest.Identity.
 type identityAPI struct{ self *self }
 
 func report(i identity.Identity) rest.IdentityReport {
@@ -44,11 +43,11 @@ func (a identityAPI) Rotate(context.Context) (rest.IdentityReport, error) {
 	return report(i), err
 }
 
-// Export implements rest.Identity. A request over the network never gets the key, with any credential:
-// only a peer of the control socket that may change things.
+// Export implements rest.Identity. A request over the network never gets the key, whatever its
+// credential. Only a peer of the control socket with the right to make changes gets it.
 func (a identityAPI) Export(ctx context.Context) (rest.ExportedKey, error) {
 	if control.Granted(ctx) != control.Write {
-		return rest.ExportedKey{}, adapters.Errorf(adapters.CodePermissionDenied, "the private key is exported over the control socket alone: agentctl identity export")
+		return rest.ExportedKey{}, adapters.Errorf(adapters.CodePermissionDenied, "the private key is exported only over the control socket: agentctl identity export")
 	}
 	signer := a.self.Signer()
 	if signer == nil {
@@ -68,8 +67,8 @@ func (a identityAPI) Rekey(context.Context) error {
 	return err
 }
 
-// Document implements rest.Identity. A did:nostr name is its own key: every valid
-// one has a document, and the box's own also names its services.
+// Document implements rest.Identity. A did:nostr name contains its own key, so every valid name has
+// a document. The document of the box also names its services.
 func (a identityAPI) Document(did string) (map[string]any, error) {
 	key, err := identity.ParsePublicKey(did)
 	if err != nil {

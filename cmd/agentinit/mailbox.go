@@ -17,6 +17,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 	"github.com/dreamlab-ai/agentinit/mesh/announce"
 	"github.com/dreamlab-ai/agentinit/mesh/mailbox"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
@@ -26,23 +27,28 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// kindInbound is the kind of the events slot's event about a message of the inbox.
+// kindInbound is the kind of event in the events slot for a message in the inbox.
 const kindInbound = "nostr.inbound"
 
-// neighbours is the box among relays from the end of the boot on. Its methods may
-// be called from any goroutine; it implements rest.Mesh.
+// neighbours connects the box with relays after the boot. Its methods may be called from any
+// goroutine; it implements rest.Mesh.
 type neighbours struct {
 	b       *box
 	pool    atomic.Pointer[pool.Pool]       // nil before, and without relays
 	mailbox atomic.Pointer[mailbox.Mailbox] // nil until it is read
+
+	troubles *rate.Callers // events about troubles, by name
 }
+
+// troubleEvents bounds how many troubles of one kind become events; metrics count all.
+func troubleEvents() *rate.Callers { return rate.NewCallers(rate.Limit{PerSecond: 1, Burst: 20}, 100) }
 
 // joinMesh connects to the relays that the manifest wants, publishes what agents do
 // and runs the mailbox, until the box stops. It belongs after phase 3: the box
 // signs.
 func (b *box) joinMesh() {
 	relays, signer := b.boot.MeshRelays(), b.self.Signer()
-	if signer == nil || len(relays) == 0 {
+	if signer == nil || len(relays) == 0 && !b.takesGuests() {
 		return
 	}
 	may := func(which func(bootstrap.MeshRelay) bool) func(string) bool {
@@ -64,10 +70,11 @@ func (b *box) joinMesh() {
 		return
 	}
 	b.mesh.pool.Store(p)
+	b.member.bringGuests()
 	if err := b.registry.Register(&b.mesh); err != nil {
 		b.publish(event.Warn, "MetricsIncomplete", map[string]any{"message": err.Error()})
 	}
-	// It ends before the slots do; what comes then is published by the next boot.
+	// It ends before the slots do; the next boot publishes later events.
 	ctx, cancel := context.WithCancel(b.stopped)
 	b.background(func() {
 		defer cancel()
@@ -81,10 +88,16 @@ func (b *box) joinMesh() {
 		p.Close()
 	})
 	b.background(func() { b.announceEvents(ctx, p, signer) })
-	b.background(func() { b.runMailbox(ctx, p, signer, relays) })
+	b.background(func() { b.runMailbox(ctx, p, signer) })
 }
 
-// announceEvents publishes what agents do where the manifest wants it.
+// takesGuests tells whether the box uses relays that its host names: those are outside relays.
+func (b *box) takesGuests() bool {
+	publish, subscribe := b.boot.Outside()
+	return b.member != nil && (publish || subscribe)
+}
+
+// announceEvents publishes what agents do, if the manifest asks for it.
 func (b *box) announceEvents(ctx context.Context, p *pool.Pool, signer *identity.Signer) {
 	m := b.manifest()
 	if !m.SovereignMesh.PublishAgentEvents || m.Adapters.Events == string(adapters.ClassOff) {
@@ -97,17 +110,22 @@ func (b *box) announceEvents(ctx context.Context, p *pool.Pool, signer *identity
 	})
 }
 
+// meshTrouble publishes what relays and those who write to the box cause: as often as they like, so
+// no more of one kind than a log can bear.
 func (b *box) meshTrouble(what string, fields map[string]any) {
+	if _, ok := b.mesh.troubles.Take(what, time.Now()); !ok {
+		return
+	}
 	b.bus.Publish(event.Event{Level: event.Warn, Stage: "mesh", Name: what, Fields: fields})
 }
 
 // runMailbox reads the mailbox of the pod and runs it.
-func (b *box) runMailbox(ctx context.Context, p *pool.Pool, signer *identity.Signer, relays []bootstrap.MeshRelay) {
+func (b *box) runMailbox(ctx context.Context, p *pool.Pool, signer *identity.Signer) {
 	m := b.manifest()
 	box, err := mailbox.Open(mailbox.Config{
 		Dir: filepath.Join(b.self.podDir(), "events"), Files: bootstrap.NewPolicy(b.roots), Relays: p, Key: signer.Key,
 		Policy:  func() mailbox.Policy { return b.mailPolicy(m, signer.Public()) },
-		Receive: receives(m, relays), Tell: b.tellInbound, Work: b.intentWork(m), Report: b.meshTrouble, Registerer: b.registry,
+		Receive: b.receives(m), Tell: b.tellInbound, Work: b.intentWork(m), Report: b.meshTrouble, Registerer: b.registry,
 	})
 	if err != nil {
 		b.meshTrouble("MailboxUnavailable", map[string]any{"message": err.Error()})
@@ -119,11 +137,13 @@ func (b *box) runMailbox(ctx context.Context, p *pool.Pool, signer *identity.Sig
 }
 
 // receives tells whether the inbox takes anything.
-func receives(m *schema.Manifest, relays []bootstrap.MeshRelay) bool {
-	return m.SovereignMesh.Relay.PodBridge && slices.ContainsFunc(relays, func(r bootstrap.MeshRelay) bool { return r.Subscribe })
+func (b *box) receives(m *schema.Manifest) bool {
+	_, fromGuests := b.boot.Outside()
+	fromGuests = fromGuests && b.member != nil
+	return m.SovereignMesh.Relay.PodBridge && (fromGuests || slices.ContainsFunc(b.boot.MeshRelays(), func(r bootstrap.MeshRelay) bool { return r.Subscribe }))
 }
 
-// mailPolicy is who may write to the inbox, as to the box's relay.
+// mailPolicy says which keys may write to the inbox: the same as for the box's relay.
 func (b *box) mailPolicy(m *schema.Manifest, own identity.PublicKey) mailbox.Policy {
 	settings := m.SovereignMesh.Relay
 	p := mailbox.Policy{
@@ -137,8 +157,8 @@ func (b *box) mailPolicy(m *schema.Manifest, own identity.PublicKey) mailbox.Pol
 	return p
 }
 
-// tellInbound puts a notice of a message into the events slot, once: the slot knows
-// its id.
+// tellInbound puts a notice of a message into the events slot. A repeated notice has the same id,
+// so the slot stores it once.
 func (b *box) tellInbound(ctx context.Context, n mailbox.Notice) error {
 	payload, err := json.Marshal(n)
 	if err != nil {
@@ -151,8 +171,8 @@ func (b *box) tellInbound(ctx context.Context, n mailbox.Notice) error {
 	return err
 }
 
-// relayReachable is the probes.RelayDial of a box in the mesh: a relay that the box
-// is connected to answers, any other is dialled.
+// relayReachable is the probes.RelayDial of a box in the mesh. A relay that the box is connected to
+// is reachable; any other is dialled.
 func (b *box) relayReachable(ctx context.Context, url string) error {
 	if p := b.mesh.pool.Load(); p != nil && slices.ContainsFunc(p.Status(), func(s pool.Status) bool { return s.URL == url && s.State == pool.Connected }) {
 		return nil
@@ -160,8 +180,8 @@ func (b *box) relayReachable(ctx context.Context, url string) error {
 	return probes.DialRelay(ctx, url)
 }
 
-// rotated says that the box has another key: relays must hear of it before they
-// give it what is for it.
+// rotated says that the box has another key. The relays must learn it before they deliver messages
+// for it.
 func (n *neighbours) rotated() {
 	if p := n.pool.Load(); p != nil {
 		p.Reconnect()
@@ -171,7 +191,7 @@ func (n *neighbours) rotated() {
 	}
 }
 
-// connections are those to relays, or why there are none.
+// connections returns the connections to relays, or the reason why there are none.
 func (n *neighbours) connections() (*pool.Pool, error) {
 	if p := n.pool.Load(); p != nil {
 		return p, nil
@@ -179,7 +199,7 @@ func (n *neighbours) connections() (*pool.Pool, error) {
 	switch {
 	case !n.b.manifest().SovereignMesh.Enabled:
 		return nil, adapters.Unsupported("mesh", "this box has no identity: sovereign_mesh.enabled is false")
-	case len(n.b.boot.MeshRelays()) == 0:
+	case len(n.b.boot.MeshRelays()) == 0 && !n.b.takesGuests():
 		return nil, adapters.Unsupported("mesh", "this box has no relays: switch on sovereign_mesh.relay, or nostr_bridge with NOSTR_RELAYS or operator.relay_urls")
 	}
 	return nil, adapters.Unavailable(nil, "the box has not joined the mesh yet")
@@ -213,12 +233,16 @@ func (n *neighbours) Status() (rest.MeshStatus, error) {
 		if i := slices.IndexFunc(relays, func(r bootstrap.MeshRelay) bool { return r.URL == s.URL }); i >= 0 {
 			r.Own, r.Publishes, r.Subscribes = relays[i].Own, relays[i].Publish, relays[i].Subscribe
 		}
+		if s.Guest {
+			r.Guest = true
+			r.Publishes, r.Subscribes = n.b.boot.Outside()
+		}
 		out.Relays = append(out.Relays, r)
 	}
 	if box := n.mailbox.Load(); box != nil {
 		c := box.Counts()
 		out.Mailbox = &rest.MeshMailbox{
-			Receiving: receives(n.b.manifest(), relays), Inbox: c.Inbox, Untold: c.Untold, Pending: c.Pending, Published: c.Published, Failed: c.Failed,
+			Receiving: n.b.receives(n.b.manifest()), Inbox: c.Inbox, Untold: c.Untold, Pending: c.Pending, Published: c.Published, Failed: c.Failed,
 		}
 	}
 	return out, nil
@@ -320,7 +344,7 @@ func (n *neighbours) Subscribe(_ context.Context, f rest.MeshFilter) (rest.MeshS
 	return relayed{s}, nil
 }
 
-// publicKeys reads keys of the query; nil without any.
+// publicKeys reads keys of the query; nil if there are none.
 func publicKeys(field string, texts []string) (keys []string, err error) {
 	for _, text := range texts {
 		key, err := identity.ParsePublicKey(text)
@@ -332,7 +356,7 @@ func publicKeys(field string, texts []string) (keys []string, err error) {
 	return keys, nil
 }
 
-// relayed is a subscription as the API streams it.
+// relayed is a subscription in the form of the API.
 type relayed struct{ *pool.Subscription }
 
 // Next implements rest.MeshStream.
@@ -347,7 +371,7 @@ func (r relayed) Next(ctx context.Context) (rest.MeshEvent, error) {
 	return rest.MeshEvent{Relay: schema.PublicURL(e.Relay), Event: json.RawMessage(e.Event.String())}, nil
 }
 
-// relayMetric is a metric of one connection; known is false while there is no value.
+// relayMetric is a metric of one connection; known is false as long as there is no value.
 type relayMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
@@ -389,8 +413,7 @@ func (n *neighbours) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Addresses that differ only in what is
-// not shown are numbered.
+// Collect implements prometheus.Collector. Addresses whose shown parts are equal get a number.
 func (n *neighbours) Collect(to chan<- prometheus.Metric) {
 	p := n.pool.Load()
 	if p == nil {

@@ -17,22 +17,22 @@ import (
 
 // Times of the box's own relay.
 const (
-	relayRetry  = 5 * time.Second // until a port or a database that cannot be had is tried again
+	relayRetry  = 5 * time.Second // the pause before an unavailable port or database is tried again
 	relayStart  = 10 * time.Second
 	relayStatus = 2 * time.Second
 )
 
-// meshRelay is the relay inside agentinit; nil while there is none.
+// meshRelay is the relay inside agentinit; it is nil while there is none.
 type meshRelay struct{ running atomic.Pointer[relay.Relay] }
 
-// embedded tells whether agentinit is the box's relay.
+// embedded tells whether agentinit itself is the box's relay.
 func embedded(m *schema.Manifest) bool {
 	r := m.SovereignMesh.Relay
 	return r.Enabled && r.Implementation == bootstrap.RelayEmbedded
 }
 
-// serveRelay runs the relay beside the programs. What keeps it from starting is
-// told and tried again: the box runs without a relay too.
+// serveRelay runs the relay beside the programs. If it cannot start, that is reported and tried
+// again: the box also runs without a relay.
 func (b *box) serveRelay() {
 	m := b.manifest()
 	if !embedded(m) {
@@ -68,7 +68,7 @@ func (b *box) runRelay(m *schema.Manifest) error {
 	defer cancel()
 	r, err := relay.Start(starting, b.relayConfig(m))
 	if err != nil {
-		_ = l.Close() // no client was served there
+		_ = l.Close() // it has not served any client
 		return err
 	}
 	b.relay.running.Store(r)
@@ -89,8 +89,8 @@ func (b *box) closeRelay(r *relay.Relay) {
 	}
 }
 
-// relayConfig is the manifest as the relay wants it. Whose keys are the box's own
-// is asked at each message: a rotation changes it.
+// relayConfig is the manifest's configuration of the relay. The box's own keys are read at each
+// message, because a rotation changes them.
 func (b *box) relayConfig(m *schema.Manifest) relay.Config {
 	settings := m.SovereignMesh.Relay
 	kinds := make([]int, len(settings.AllowedKinds))
@@ -104,12 +104,12 @@ func (b *box) relayConfig(m *schema.Manifest) relay.Config {
 	info := relay.Info{Name: "agentbox", Description: settings.InfoDescription, Contact: settings.InfoContact, Version: version}
 	return relay.Config{
 		Dir: b.roots.Path(settings.DataDir), MessagesPerSec: int(settings.MessagesPerSec), RetentionDays: int(settings.RetentionDays),
-		Kinds: kinds, Info: info, Registerer: b.registry,
+		MaxBytes: int64(settings.MaxBytes), Kinds: kinds, Info: info, Registerer: b.registry,
 		Policy: func() relay.Policy {
 			p := policy
 			p.Own = b.boot.OwnKeys()
 			if self, ok := b.self.current(); ok {
-				p.Own = append(p.Own, string(self.PublicKey)) // a rotation came after phase 3
+				p.Own = append(p.Own, string(self.PublicKey)) // a rotation happened after phase 3
 			}
 			return p
 		},
@@ -119,10 +119,10 @@ func (b *box) relayConfig(m *schema.Manifest) relay.Config {
 	}
 }
 
-// publishedFile says how far the agents' events are published, below the workspace.
+// publishedFile records how far the agents' events were published; it lies below the workspace.
 const publishedFile = "mesh/published.json"
 
-// relayNotice tells of a relay that is reached, or not any more.
+// relayNotice publishes that a relay is connected, or no longer.
 func (b *box) relayNotice(s pool.Status) {
 	fields := map[string]any{"relay": schema.PublicURL(s.URL), "state": string(s.State)}
 	level := event.Debug
@@ -131,14 +131,14 @@ func (b *box) relayNotice(s pool.Status) {
 		level, fields["latency_ms"] = event.Info, s.LatencyMS
 	case pool.Waiting:
 		fields["error"] = s.Error
-		if s.Retries == 1 { // the tries after it are no news
+		if s.Retries == 1 { // further attempts are not reported
 			level = event.Warn
 		}
 	}
 	b.publish(level, "RelayState", fields)
 }
 
-// relayHealth answers /health/relay; nil when agentinit is not the relay.
+// relayHealth answers /health/relay; nil if agentinit is not the relay.
 func (b *box) relayHealth(m *schema.Manifest) func() any {
 	if !embedded(m) {
 		return nil

@@ -17,17 +17,17 @@ import (
 // EventSignalRefused: a signal came from a process that may not send it.
 const EventSignalRefused = "SignalRefused"
 
-// signalGate decides whose signals agentinit obeys. The kernel lets every process of
-// agentinit's uid, and root, signal PID 1; that would make control = true of a
-// program mean nothing. Only one goroutine may use it.
+// signalGate decides which signals agentinit obeys. The kernel lets root and every process of
+// agentinit's uid signal PID 1. Without the gate, a program would not need control = true. Only one
+// goroutine may use it.
 type signalGate struct {
-	init bool // we are PID 1 of a namespace
+	init bool // agentinit is PID 1 of a namespace
 	uid  uint32
-	// whose tells to which program a process belongs; ours without a name is a
-	// descendant of an unknown program.
+	// whose tells to which program a process belongs. ours without a name means a descendant whose
+	// program is unknown.
 	whose      func(pid int) (program string, ours, gone bool)
 	mayControl func(program string) bool
-	// lostInfo tells whether the kernel may have lost who sent a signal.
+	// lostInfo tells whether the kernel may have lost the sender of a signal.
 	lostInfo func() bool
 	told     map[refusalKey]*refusalCount
 }
@@ -46,15 +46,15 @@ type refusal struct {
 	reason  string
 }
 
-// refuse returns nil for a signal that is to be obeyed.
+// refuse returns nil for a signal that must be obeyed.
 func (g *signalGate) refuse(s early.Sent) *refusal {
 	no := func(program, format string, args ...any) *refusal {
 		return &refusal{sent: s, program: program, reason: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case s.Fault:
-		// A real fault of agentinit would not come as a signal that a process sent.
-		return no("", "it is a fault that was sent and did not happen")
+		// The kernel reports a real fault of agentinit in another way than a sent signal.
+		return no("", "a process sent it as a fault, but agentinit made no fault")
 	case s.Forgeable:
 		return no("", "it was sent in a way (sigqueue, F_SETSIG) by which the sender can name any other")
 	case s.Outside && g.init && g.lostInfo():
@@ -75,16 +75,15 @@ func (g *signalGate) refuse(s early.Sent) *refusal {
 	case s.UID == 0:
 		return nil
 	case !g.init && s.UID == g.uid:
-		// Where agentinit is not PID 1, its uid can also kill it.
+		// If agentinit is not PID 1, processes of its uid can kill it anyway.
 		return nil
 	}
 	return no("", "uid %d is not root", s.UID)
 }
 
-// signalQueueFull tells whether agentinit's uid has as many signals queued as
-// RLIMIT_SIGPENDING allows: then sigqueue(3) delivers a signal without its sender,
-// which looks as if it came from outside (signal(7), kernel/signal.c,
-// collect_signal).
+// signalQueueFull tells whether agentinit's uid has as many signals queued as RLIMIT_SIGPENDING
+// allows. Then sigqueue(3) delivers a signal without its sender, which looks like a signal from
+// outside (signal(7), kernel/signal.c, collect_signal).
 func signalQueueFull() bool {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -98,11 +97,11 @@ func signalQueueFull() bool {
 	return !found || err1 != nil || err2 != nil || n+sigqueueSlack >= most
 }
 
-// sigqueueSlack is how near the limit counts as full: a program that fills the queue
-// cannot keep it full to the last place.
+// sigqueueSlack is how near to the limit the queue counts as full: a program that fills the queue
+// cannot keep it completely full all the time.
 const sigqueueSlack = 64
 
-// refusalKey is what one row of reports is about.
+// refusalKey identifies refusals that are reported together.
 type refusalKey struct {
 	signal  int
 	uid     uint32
@@ -115,14 +114,14 @@ type refusalCount struct {
 	count uint64
 }
 
-// A refusal is told of at once, and the same one again only after a while, with how
-// many there were by then. Of more kinds than these there is one row.
+// A refusal is reported at once. The same refusal is reported again only after a while, with the
+// number of refusals meanwhile. Kinds beyond this limit are reported together.
 const (
 	tellAgain  = time.Minute
 	maxRefused = 64
 )
 
-// note counts a refusal and returns what to tell of it, nil for nothing now.
+// note counts a refusal and returns what to report now, or nil.
 func (g *signalGate) note(r *refusal, now time.Time) map[string]any {
 	key := refusalKey{int(r.sent.Signal), r.sent.UID, r.program, r.reason}
 	c := g.told[key]
@@ -153,10 +152,10 @@ func (g *signalGate) note(r *refusal, now time.Time) map[string]any {
 
 func signalName(s syscall.Signal) string { return strings.TrimPrefix(unix.SignalName(s), "SIG") }
 
-// commandShown is how much of a sender's command line is told, in bytes.
+// commandShown is how many bytes of a sender's command line are reported.
 const commandShown = 200
 
-// commandOf is the command line of a process, "" if it is gone.
+// commandOf is the command line of a process, or "" if it has ended.
 func commandOf(pid int) string {
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	if err != nil {
@@ -164,6 +163,6 @@ func commandOf(pid int) string {
 	}
 	defer f.Close()
 	buf := make([]byte, commandShown)
-	n, _ := f.Read(buf) // of a process that ended: nothing
+	n, _ := f.Read(buf) // if the process has ended, the read returns no data
 	return strings.ToValidUTF8(strings.TrimRight(strings.ReplaceAll(string(buf[:n]), "\x00", " "), " "), "�")
 }

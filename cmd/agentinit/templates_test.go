@@ -14,6 +14,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/supervisor"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
 // manifestOf loads a manifest that must be valid.
@@ -48,6 +50,12 @@ sandbox = { write = ["/no/such/directory"] }
 [templates.audited]
 command = ["true"]
 sandbox = { seccomp = "strict", mode = "audit" }
+[templates.refused]
+command = ["sh", "-c", "mount -t tmpfs none /; mount -t tmpfs none /; echo over"]
+sandbox = { seccomp = "default" }
+[templates.free]
+command = ["sh", "-c", "echo over"]
+sandbox = { seccomp = "default" }
 [templates.open]
 command = ["true"]
 sandbox = { seccomp = "strict", mode = "off" }
@@ -70,6 +78,8 @@ func TestTemplates(t *testing.T) {
 		t.Fatal(err)
 	}
 	skipped := make(chan string, 4)
+	bus := event.NewBus(100)
+	spawner.refusals = supervisor.NewAgentRefusals(bus)
 	spawner.skipped = func(template string, what error) { skipped <- template + ": " + what.Error() }
 	slot := connected(t, manager(t, orchestrator.LocalConfig{Spawner: spawner, Roots: []string{workspace}}))
 	manager, err := tasks.New(tasks.Config{
@@ -86,6 +96,8 @@ func TestTemplates(t *testing.T) {
 		"endless": {"1", "", adapters.AgentFailed},
 		"audited": {"x", "", adapters.AgentExited},
 		"open":    {"x", "", adapters.AgentExited},
+		"refused": {"x", "over\n", adapters.AgentExited},
+		"free":    {"x", "over\n", adapters.AgentExited},
 	} {
 		t.Run(name, func(t *testing.T) {
 			accepted, err := manager.Start(t.Context(), tasks.Request{Agent: name, Task: c.task})
@@ -98,6 +110,9 @@ func TestTemplates(t *testing.T) {
 			}
 			out := outputOf(t, slot, list[0].AgentID)
 			a, err := slot.GetAgent(t.Context(), list[0].AgentID)
+			if got := a.RefusedCalls; (got > 0) != (name == "refused") {
+				t.Errorf("%d calls were refused", got)
+			}
 			if err != nil || out != c.prints || a.Status != c.status || a.Labels[orchestrator.LabelTemplate] != name {
 				t.Errorf("printed %q, ended %+v (%v)", out, a, err)
 			}
@@ -113,6 +128,12 @@ func TestTemplates(t *testing.T) {
 	}
 	if len(told) != 1 || !strings.HasPrefix(told[0], "audited: ") {
 		t.Errorf("told of %q", told)
+	}
+	if kinds := spawner.refusals.List(); len(kinds) != 1 || len(kinds["refused"]) != 1 || kinds["refused"][0].Call != "mount" || kinds["refused"][0].Count != 2 {
+		t.Errorf("refused: %+v", kinds)
+	}
+	if e, ok := bus.Watch(0).TryNext(); !ok || e.Name != supervisor.EventRefused || e.Fields["template"] != "refused" || e.Fields["agent"] == "" || e.Fields["call"] != "mount" {
+		t.Errorf("told %+v", e)
 	}
 	if got := confinedTemplates(spawner.confinements); !got["shell"] || !got["caged"] || got["audited"] || got["open"] || got["piped"] {
 		t.Errorf("confined: %v", got)

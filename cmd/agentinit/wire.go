@@ -13,7 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	_ "time/tzdata" // schedules name time zones, and a small image has no zoneinfo
+	_ "time/tzdata" // schedules name time zones, and a small image has no time zone files
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -37,14 +37,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/telemetry"
 )
 
-// eventsHeld is how many events a reader may be behind before it lags: a boot of
-// a thousand programs fits.
+// eventsHeld is how many events a reader may be behind before it gets a Lagged event. It is enough
+// for a boot of a thousand programs.
 const eventsHeld = 8192
 
-// box is everything of one running agentinit, joined. It decides nothing: the
-// packages do. It is built in steps, each of which adds a part: settings when the
-// manifest has been read, core before the programs start, servers beside the boot. A
-// part is whole once it is there.
+// box joins all parts of one running agentinit. It decides nothing: the packages do. It is built in
+// steps, and each step adds a complete part: settings when the manifest was read, core before the
+// programs start, servers in parallel with the boot.
 type box struct {
 	environ []string
 	env     map[string]string
@@ -54,7 +53,7 @@ type box struct {
 	roots   bootstrap.Roots
 
 	bus       *event.Bus
-	plane     *logs.Plane // made by speak, as voice is
+	plane     *logs.Plane // made by speak, like voice
 	voice     *voice
 	owner     *proc.Owner
 	boot      *bootstrap.Boot
@@ -67,68 +66,69 @@ type box struct {
 	*core
 	*servers
 
-	readers int // the group that may read on the control socket
+	readers int // the group that may read through the control socket
 	relay   meshRelay
 	mesh    neighbours
-	showing sync.Mutex // of showSlots
+	showing sync.Mutex // guards showSlots
 	dumping atomic.Bool
-	// programsGiven is closed when the supervisor has the programs of the boot;
-	// until then there is nothing to apply to.
+	// programsGiven is closed when the supervisor has the programs of the boot. Before that, an
+	// apply has nothing to change.
 	programsGiven chan struct{}
-	reapplying    atomic.Bool // a SIGHUP's apply has not read the manifest yet
-	// serversBuilt is closed when buildServers has ended. What it makes is only for
-	// callers that waited for this, or came with a request.
+	reapplying    atomic.Bool // an apply for SIGHUP has not read the manifest yet
+	// serversBuilt is closed when buildServers has ended. Only callers that waited for it, or that
+	// handle a request, may use the servers.
 	serversBuilt chan struct{}
 
-	// slotFailure is what ended the box because of an adapter.
+	// slotFailure is set if an adapter has ended the box.
 	slotFailure atomic.Pointer[bootstrap.Failure]
 
-	// stopped ends with the box: everything that runs beside the programs ends with it.
+	// stopped ends with the box, and ends everything that runs beside the programs.
 	stopped context.Context
 	halt    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// settings are what checkSettings makes of the manifest: no part of it has done
-// anything yet.
+// settings is what checkSettings makes of the manifest. None of its parts has begun to work.
 type settings struct {
 	addresses bootstrap.Addresses
 	boundary  boundary
 	authMode  probes.AuthMode
-	tracing   *telemetry.Pipeline // nil without a collector
-	tracer    trace.Tracer        // nil with it
+	tracing   *telemetry.Pipeline // nil if there is no collector
+	tracer    trace.Tracer        // nil if there is no collector
 	resolved  *adapters.Resolved
 	backups   []backup.Part
-	bridge    *orchestrator.Bridge // nil unless the manifest wants it
+	bridge    *orchestrator.Bridge // nil unless the manifest configures it
 	// agentTokens knows the agents by their tokens; nil without a local orchestrator.
 	agentTokens *orchestrator.Local
 }
 
-// core is what must be there before a program starts, made by build.
+// core is what must exist before a program starts; build makes it.
 type core struct {
 	system  *supervisor.System
 	audit   *audit.Log
 	gate    *signalGate
 	sup     *supervisor.Supervisor
 	auth    *probes.Auth
-	keys    []probes.Key // of [api.keys]
+	keys    []probes.Key // keys of [api.keys]
 	member  *member      // nil unless federation.mode is "client"
-	hosting *hosting     // nil unless it is "host"
+	hosting *hosting     // nil unless federation.mode is "host"
 
-	forwards []forwarding // none unless the manifest wants them
+	memoryLimit uint64 // of the box's cgroup, in bytes; 0 means none
+
+	forwards []forwarding // empty unless the manifest configures some
 }
 
-// servers is what serves requests, made by buildServers.
+// servers is what answers requests; buildServers makes it.
 type servers struct {
 	stack  *middleware.Stack
 	slots  *adapters.Set
 	drift  *probes.DriftDetector
 	server *probes.Server
-	tasks  *tasks.Manager // nil: the box runs none
+	tasks  *tasks.Manager // nil if the box runs no tasks
 	api    *rest.Server
 }
 
-// newBox makes what does not depend on the manifest.
+// newBox makes the parts that do not depend on the manifest.
 func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{}), serversBuilt: make(chan struct{})}
 	for _, kv := range environ {
@@ -148,7 +148,8 @@ func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 		return nil, err
 	}
 	b.agents = newAgents(b.owner, nil)
-	b.self, b.mesh.b = &self{b: b}, b
+	b.agents.refusals = supervisor.NewAgentRefusals(b.bus)
+	b.self, b.mesh.b, b.mesh.troubles = &self{b: b}, b, troubleEvents()
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
@@ -171,7 +172,7 @@ func (b *box) publish(level event.Level, name string, fields map[string]any) {
 	b.bus.Publish(event.Event{Level: level, Stage: "supervisor", Name: name, Fields: fields})
 }
 
-// collector is where spans go: the environment wins over the manifest.
+// collector is the address for spans. The environment takes precedence over the manifest.
 func (b *box) collector(m *schema.Manifest) string {
 	return cmp.Or(b.getenv("AGENTBOX_OTLP_ENDPOINT"), m.Observability.OTLPEndpoint)
 }
@@ -182,7 +183,7 @@ func newBootID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// systemName is Nix's word for what this binary was built for.
+// systemName is Nix's name of the system that this binary was built for.
 func systemName() string {
 	arch := runtime.GOARCH
 	switch arch {
@@ -194,8 +195,7 @@ func systemName() string {
 	return arch + "-" + runtime.GOOS
 }
 
-// checkSettings refuses what only this file can judge, while nothing has been
-// started.
+// checkSettings refuses settings that only this file can check, before anything is started.
 func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	if b.addresses, err = bootstrap.ListenAddresses(b.boot.Current(), bootstrap.Contained(os.Getpid(), b.roots, b.getenv), b.getenv); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	return b.resolveSlots(m)
 }
 
-// prepare makes what does not depend on the manifest.
+// prepare makes the parts that do not depend on the manifest.
 func (b *box) prepare() error {
 	b.readiness = probes.NewReadiness(b.bus)
 	b.registry = prometheus.NewRegistry()
@@ -222,13 +222,14 @@ func (b *box) prepare() error {
 	return err
 }
 
-// build makes what the programs need, and refuses what the manifest has wrong that
-// only its making shows.
+// build makes what the programs need. It refuses mistakes of the manifest that only show here.
 func (b *box) build() error {
 	b.agents.plane, b.agents.tracer = b.plane, b.tracer
 	c := &core{audit: b.openAudit(), system: supervisor.NewSystem(supervisor.SystemConfig{
 		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
 	})}
+	c.memoryLimit = c.system.MemoryLimit()
+	limitHeap(b.getenv, c.memoryLimit)
 	if err := b.join(c, b.manifest()); err != nil {
 		c.audit.Flush()
 		return errors.Join(err, c.system.Close())
@@ -237,7 +238,7 @@ func (b *box) build() error {
 	return nil
 }
 
-// join makes the rest of the core around its processes.
+// join makes the rest of the core, around its processes.
 func (b *box) join(c *core, m *schema.Manifest) (err error) {
 	c.gate = newSignalGate(b.owner.IsInit(), c.system.Whose, b.mayControl)
 	c.sup, err = supervisor.New(supervisor.Config{
@@ -268,9 +269,9 @@ func (b *box) join(c *core, m *schema.Manifest) (err error) {
 	return err
 }
 
-// buildServers makes everything that serves requests. It runs beside the boot: no
-// program needs it to start, and what the manifest can have wrong was refused
-// before, so that an error here is a mistake of agentinit's.
+// buildServers makes everything that answers requests. It runs in parallel with the boot, because
+// no program needs it to start. Mistakes in the manifest were refused before, so an error here is a
+// defect of agentinit.
 func (b *box) buildServers() (err error) {
 	defer close(b.serversBuilt)
 	m := b.manifest()
@@ -301,7 +302,7 @@ func (b *box) buildServers() (err error) {
 	return nil
 }
 
-// seed spreads the jitter of many boxes that start at once.
+// seed makes the jitter of boxes that start at the same time different.
 func seed() uint64 {
 	var s [8]byte
 	_, _ = rand.Read(s[:]) // never fails: crypto/rand ends the process instead

@@ -26,10 +26,11 @@ func (b heard) write(t tx, box string) (known bool, err error) {
 	return n > 0, err
 }
 
-// keepWriting writes heartbeats until ctx ends, and what is left then.
+// keepWriting writes heartbeats until ctx ends, and then the remaining ones.
 func (h *Host) keepWriting(ctx context.Context) {
 	tick := time.NewTicker(writeEvery)
 	defer tick.Stop()
+	counted := time.Now()
 	for ended := false; !ended; {
 		select {
 		case <-ctx.Done():
@@ -38,6 +39,10 @@ func (h *Host) keepWriting(ctx context.Context) {
 		}
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeLimit)
 		err := h.writeBeats(limited)
+		if err == nil && time.Since(counted) >= countEvery {
+			counted = time.Now()
+			err = h.count(limited)
+		}
 		cancel()
 		// The same again is no news.
 		if h.failing.Swap(err != nil) || err == nil || h.cfg.Trouble == nil {

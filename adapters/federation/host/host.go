@@ -29,23 +29,20 @@ type Config struct {
 	Interval time.Duration
 	// Endpoints are handed out to boxes. It must return from memory.
 	Endpoints func() federation.Endpoints
-	// Trouble is told when heartbeats can no longer be written; nil drops it.
+	// Trouble is called if heartbeats can no longer be written; it may be nil.
 	Trouble func(error)
 	Now     func() time.Time // time.Now when nil
 }
 
 // Limits of a host.
 const (
-	// maxRegistering is how many registrations are served at once; the others are told
-	// to try again. After an outage all boxes of the mesh register at once.
+	// maxRegistering is how many registrations are served at once; other boxes must try again
+	// later. After an outage all boxes of the mesh register at the same time.
 	maxRegistering = 64
 	// maxWaiting is how many registrations wait for their turn, because the host also
 	// serves others. patience is how long one waits.
 	maxWaiting = 128
 	patience   = 2 * time.Second
-	// spread is the range, in seconds, of the random pause after which a refused box
-	// is told to try again.
-	spread = 30
 	// keepEnded is how long a session that has ended is remembered.
 	keepEnded = 24 * time.Hour
 	// keepSilent is how long a session without heartbeats is kept: a host that
@@ -54,9 +51,18 @@ const (
 	// tokenLife is how long a token is accepted without asking the registry: an
 	// eviction by another host takes effect here after that time at the latest.
 	tokenLife = 5 * time.Second
-	// sessionLife is the same for a heartbeat: it is how a box hears of an eviction.
+	// sessionLife is the same for a heartbeat. It is short, because a box learns of its eviction
+	// from a heartbeat.
 	sessionLife = time.Second
 	maxTokens   = 20_000
+	tokenSize   = 64 // hexadecimal digits
+	// maxKept bounds a registration and a heartbeat: the registry keeps them, and
+	// who lists the boxes gets all of them.
+	maxKept = 8 << 10
+	// maxBoxes is how many boxes the registry knows: every holder of the shared token can
+	// register under any number of names. It is counted so often.
+	maxBoxes   = 100_000
+	countEvery = 10 * time.Second
 	// writeEvery is how often heartbeats are written: what the registry says of them
 	// is as old, at most, after a host was killed.
 	writeEvery = time.Second
@@ -74,22 +80,24 @@ type Host struct {
 
 	stop    context.CancelFunc
 	writing sync.WaitGroup
-	failing atomic.Bool // heartbeats could not be written the last time
+	failing atomic.Bool  // heartbeats could not be written the last time
+	members atomic.Int64 // boxes in the registry, about
 
 	mu     sync.Mutex
+	pace   pace
 	tokens map[string]*believed // by hash
 	boxes  map[string]*believed // the same by box
 	beats  map[string]heard     // to be written, by box
 }
 
-// believed is what the registry said a moment ago of a token.
+// believed is what the registry recently answered about a token.
 type believed struct {
 	hash, session string
 	member        Member
 	asked         time.Time
 }
 
-// heard is a heartbeat.
+// heard is a received heartbeat.
 type heard struct {
 	session, beat string
 	seq           uint64
@@ -112,10 +120,23 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := h.count(ctx); err != nil {
+		return nil, errors.Join(typed(err), h.store.close())
+	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	h.stop = stop
 	h.writing.Go(func() { h.keepWriting(running) })
 	return h, nil
+}
+
+// count counts the boxes of the registry.
+func (h *Host) count(ctx context.Context) error {
+	var n int64
+	err := h.store.read(ctx, func(t tx) error { return t.row(`SELECT COUNT(*) FROM federation_sessions`).Scan(&n) })
+	if err == nil {
+		h.members.Store(n)
+	}
+	return err
 }
 
 // newHost is a host without its registry.
@@ -144,21 +165,29 @@ func (h *Host) Register(ctx context.Context, principal string, r federation.Regi
 		return federation.Grant{}, err
 	}
 	defer func() { <-h.gate }()
+	begun := time.Now()
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return federation.Grant{}, err
 	}
-	token, id := random(32), "fs-"+random(12)
+	if len(raw) > maxKept {
+		return federation.Grant{}, adapters.OverLimit("registration (bytes)", maxKept)
+	}
+	token, id := random(tokenSize/2), "fs-"+random(12)
 	now := h.cfg.Now().UnixMilli()
 	err = h.store.write(ctx, func(t tx) error {
 		if err := mayRegister(t, principal, r); err != nil {
 			return err
 		}
 		// The same box again: its old session is over, and needs no explanation.
-		if _, err := t.exec(`DELETE FROM federation_sessions WHERE box_id = ?1`, r.BoxID); err != nil {
+		known, err := t.exec(`DELETE FROM federation_sessions WHERE box_id = ?1`, r.BoxID)
+		if err != nil {
 			return err
 		}
-		_, err := t.exec(`INSERT INTO federation_sessions
+		if known == 0 && h.members.Add(1) > maxBoxes {
+			return adapters.Errorf(adapters.CodeUnavailable, "the registry is full: %d boxes are registered", maxBoxes).WithRetryAfter(maxPause)
+		}
+		_, err = t.exec(`INSERT INTO federation_sessions
 			(id, box_id, boot_id, principal, token_hash, registered_at, last_seen, seq, registration, beat, ended_at, reason, permanent, retry_after_s)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, '{}', 0, '', 0, 0)`,
 			id, r.BoxID, r.BootID, principal, hash(token), now, now, string(raw))
@@ -168,6 +197,7 @@ func (h *Host) Register(ctx context.Context, principal string, r federation.Regi
 		return federation.Grant{}, typed(err)
 	}
 	h.forget(r.BoxID)
+	h.served(begun)
 	return federation.Grant{
 		SessionID: id, Token: token, Nonce: r.Nonce, HeartbeatIntervalS: int(h.cfg.Interval.Seconds()),
 		ContractRanges: ranges(), Endpoints: h.cfg.Endpoints(),
@@ -184,7 +214,7 @@ func check(r federation.Registration) error {
 	for slot, have := range r.Adapters {
 		c, known := adapters.ContractOf(adapters.Slot(slot))
 		if !known || have.Impl != "external" {
-			continue // a slot of its own does not speak to us
+			continue // this slot does not use the host
 		}
 		if err := adapters.CheckVersion(c.Slot, c.Version, have.ContractVersion, false); err != nil {
 			return err
@@ -204,8 +234,8 @@ func ranges() map[string]string {
 	return out
 }
 
-// enter waits until the registration may begin, if not too many wait already. A box that
-// must wait too long is told to try again after a random pause.
+// enter waits until the registration may begin, unless too many wait already. If a box would wait
+// too long, it gets a time for its next attempt.
 func (h *Host) enter(ctx context.Context) error {
 	select {
 	case h.gate <- struct{}{}:
@@ -216,7 +246,7 @@ func (h *Host) enter(ctx context.Context) error {
 	case h.queue <- struct{}{}:
 		defer func() { <-h.queue }()
 	default:
-		return comeBack()
+		return h.comeBack()
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -226,13 +256,24 @@ func (h *Host) enter(ctx context.Context) error {
 	case <-ctx.Done():
 		return adapters.AsError(context.Cause(ctx))
 	case <-timer.C:
-		return comeBack()
+		return h.comeBack()
 	}
 }
 
-func comeBack() error {
-	wait := time.Duration(1+mathrand.IntN(spread)) * time.Second
+// comeBack refuses a registration for now.
+func (h *Host) comeBack() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var wait time.Duration
+	wait, h.pace = h.pace.later(time.Now(), mathrand.Float64())
 	return adapters.Errorf(adapters.CodeUnavailable, "too many boxes register at once").WithRetryAfter(wait)
+}
+
+// served counts a registration that is about to leave the gate.
+func (h *Host) served(begun time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pace = h.pace.served(begun, time.Now())
 }
 
 func mayRegister(t tx, principal string, r federation.Registration) error {
@@ -255,13 +296,16 @@ func mayRegister(t tx, principal string, r federation.Registration) error {
 	return err
 }
 
-// Heartbeat records a heartbeat. box is the holder of the token that came with it;
-// gone is set when the session has ended. The heartbeat of a session whose token the registry
-// has just confirmed is written later, together with others.
+// Heartbeat records a heartbeat. box is the holder of the token in the request; gone is set if the
+// session has ended. If the registry has just confirmed the session's token, the heartbeat is
+// written later, together with others.
 func (h *Host) Heartbeat(ctx context.Context, box string, b federation.Beat) (answer federation.BeatAnswer, gone *federation.Eviction, err error) {
 	raw, err := json.Marshal(b)
 	if err != nil {
 		return answer, nil, err
+	}
+	if len(raw) > maxKept {
+		return answer, nil, adapters.OverLimit("heartbeat (bytes)", maxKept)
 	}
 	endpoints := h.cfg.Endpoints()
 	answer.Endpoints = &endpoints
@@ -342,13 +386,16 @@ func (h *Host) Admit(ctx context.Context, box string) error {
 // Member is the holder of a session's token.
 type Member struct {
 	Box string
-	// Ended: the session is over. Its holder may only hear why.
+	// Ended says that the session is over. Its holder may only learn why.
 	Ended bool
 }
 
-// ByToken finds the holder of a token. The error is NOT_FOUND only if the registry
-// says so.
+// ByToken finds the holder of a token. The error is NOT_FOUND only if the registry has no such
+// token.
 func (h *Host) ByToken(ctx context.Context, token string) (Member, error) {
+	if len(token) != tokenSize {
+		return Member{}, adapters.NotFound("session", "of this token") // no host has given it
+	}
 	key, now := hash(token), h.cfg.Now()
 	h.mu.Lock()
 	known, ok := h.tokens[key]

@@ -361,10 +361,11 @@ func (broken) write(context.Context, func(tx) error) error {
 }
 
 // So many register at once, some more wait for their turn, and all others are told at
-// once to come back, at different times.
+// once to come back, one after the other.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(Config{})
+		h.pace.each = 0.1
 		for range maxRegistering {
 			if err := h.enter(t.Context()); err != nil {
 				t.Fatal(err)
@@ -376,13 +377,14 @@ func TestTurns(t *testing.T) {
 			go func() { waited <- h.enter(t.Context()) }()
 		}
 		synctest.Wait()
-		later := map[time.Duration]bool{}
+		later, last := map[time.Duration]bool{}, time.Duration(0)
 		for range 100 {
 			var e *adapters.Error
-			if err := h.enter(t.Context()); !errors.As(err, &e) || e.Code != adapters.CodeUnavailable || e.RetryAfter() < time.Second || e.RetryAfter() > spread*time.Second {
+			if err := h.enter(t.Context()); !errors.As(err, &e) || e.Code != adapters.CodeUnavailable || e.RetryAfter() < max(time.Second, last) || e.RetryAfter() > 15*time.Second {
 				t.Fatalf("%v", err)
 			}
-			later[e.RetryAfter()] = true
+			last = e.RetryAfter()
+			later[last] = true
 		}
 		if time.Since(begun) != 0 || len(later) < 10 {
 			t.Errorf("told after %s to come back at %d different times", time.Since(begun), len(later))
@@ -414,5 +416,50 @@ func TestTokenWhileTheRegistryIsAway(t *testing.T) {
 	}
 	if m, err := h.ByToken(t.Context(), g.Token); !errors.Is(err, adapters.ErrUnavailable) {
 		t.Errorf("%+v %v", m, err)
+	}
+}
+
+// Who may register cannot fill the memory of whoever lists the boxes, nor the disk.
+func TestRegistryIsBounded(t *testing.T) {
+	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
+		h := open(t)
+		big := box("box-1", "boot-1")
+		big.Version = strings.Repeat("x", maxKept)
+		if _, err := h.Register(t.Context(), "member token", big); adapters.CodeOf(err) != adapters.CodeValidation {
+			t.Errorf("a registration of %d bytes: %v", maxKept, err)
+		}
+		g := register(t, h, "box-1", "boot-1")
+		if _, _, err := h.Heartbeat(t.Context(), "box-1", federation.Beat{SessionID: g.SessionID, Status: strings.Repeat("x", maxKept)}); adapters.CodeOf(err) != adapters.CodeValidation {
+			t.Errorf("a heartbeat of %d bytes: %v", maxKept, err)
+		}
+		if n := h.members.Load(); n != 1 {
+			t.Errorf("%d boxes are counted", n)
+		}
+		h.members.Store(maxBoxes)
+		var e *adapters.Error
+		if _, err := h.Register(t.Context(), "member token", box("box-2", "boot-1")); !errors.As(err, &e) || e.Code != adapters.CodeUnavailable || e.RetryAfter() != maxPause {
+			t.Errorf("one box more than the registry takes: %v", err)
+		}
+		g = register(t, h, "box-1", "boot-2") // it is known
+		if gone := beat(t, h, "box-1", g); gone != nil {
+			t.Errorf("%+v", gone)
+		}
+		if err := h.count(t.Context()); err != nil || h.members.Load() != 1 {
+			t.Errorf("%d boxes are counted: %v", h.members.Load(), err)
+		}
+		register(t, h, "box-2", "boot-1")
+		if again := open(t); again.members.Load() != 2 {
+			t.Errorf("a host that opens the registry counts %d boxes", again.members.Load())
+		}
+	})
+}
+
+// What cannot be a token is no question to the registry.
+func TestNoTokenAtAll(t *testing.T) {
+	h := newHost(Config{Now: time.Now}) // without a registry
+	for _, token := range []string{"", "x", strings.Repeat("a", tokenSize-1), strings.Repeat("a", 1<<20)} {
+		if _, err := h.ByToken(t.Context(), token); !errors.Is(err, adapters.ErrNotFound) {
+			t.Errorf("%.20q: %v", token, err)
+		}
 	}
 }

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/adapters/federation"
+	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/internal/rate"
+	"github.com/dreamlab-ai/agentinit/probes"
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// memberOf is as much of a box as has slots behind a host. Its bootstrap has completed.
+func memberOf(t *testing.T, slots string, env map[string]string) *member {
+	t.Helper()
+	m, doc := manifestOf(t, "[federation]\nmode = \"client\"\nexternal_url = \"http://127.0.0.1:1\"\n"+slots)
+	roots, err := bootstrap.NewRoots(t.TempDir(), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{bus: event.NewBus(64), roots: roots, env: env, registry: prometheus.NewRegistry(), core: &core{}, servers: &servers{}}
+	b.self = &self{b: b}
+	b.readiness = probes.NewReadiness(b.bus)
+	b.readiness.Set(probes.Requirement{ID: probes.SentinelID, Kind: probes.KindSentinel, Met: true})
+	resolved, err := adapters.Resolve(slotsConfig(m, doc), b.slotsTable(m, doc))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.slots = adapters.NewSet(resolved, adapters.Options{})
+	if b.member, err = b.newMember(m); err != nil {
+		t.Fatal(err)
+	}
+	return b.member
+}
+
+// A box is ready only while its host accepts it, if a slot of it needs that.
+func TestReadinessOfASession(t *testing.T) {
+	const beads = "[adapters]\nbeads = \"external\"\n"
+	for _, c := range []struct {
+		slots   string
+		env     map[string]string
+		state   federation.State
+		noHost  bool
+		missing string // reason of the requirement; "": the box is ready
+	}{
+		{beads, nil, federation.Registering, false, "registering: why"},
+		{beads, nil, federation.Connecting, false, "connecting: why"},
+		{beads, nil, federation.Refused, false, "refused: why"},
+		{beads, nil, federation.Evicted, false, "evicted: why"},
+		{beads, nil, federation.Quarantined, false, "quarantined: why"},
+		{beads, nil, federation.Lost, false, "lost: why"},
+		{beads, nil, federation.Active, false, ""},
+		{beads, nil, federation.Suspect, false, ""},
+		// No slot is behind the host.
+		{"[adapters]\nbeads = \"local-sqlite\"\n", nil, federation.Refused, false, ""},
+		// The slot has a credential of its own.
+		{beads, map[string]string{"AGENTBOX_BEADS_TOKEN": "x"}, federation.Refused, false, ""},
+		{beads, map[string]string{"AGENTBOX_EVENTS_TOKEN": "x"}, federation.Refused, false, "refused: why"},
+		{beads + "events = \"external\"\n", map[string]string{"AGENTBOX_BEADS_TOKEN": "x"}, federation.Refused, false, "refused: why"},
+		{beads + "[slots.beads]\ntoken_env = \"MINE\"\n", map[string]string{"MINE": "x"}, federation.Refused, false, ""},
+		{beads + "[slots.beads]\nauth = \"nip98\"\n", nil, federation.Refused, false, ""},
+		// What a box registers with opens the slots of a server that is no host, and only of that.
+		{beads, map[string]string{federationToken: "x"}, federation.Refused, false, "refused: why"},
+		{beads, map[string]string{federationToken: "x"}, federation.Refused, true, ""},
+		{beads, nil, federation.Refused, true, "refused: why"},
+	} {
+		f := memberOf(t, c.slots, c.env)
+		f.Show(federation.Session{State: c.state, Reason: "why", NoHost: c.noHost, Since: time.Now()})
+		missing := ""
+		if v := f.b.readiness.Verdict(); len(v.Missing) > 0 {
+			missing = v.Missing[0].Reason
+		}
+		if missing != c.missing {
+			t.Errorf("%s, no host %v, with %v in\n%s: %q, want %q", c.state, c.noHost, c.env, c.slots, missing, c.missing)
+		}
+		// A box that stops says so by itself; one that is accepted is ready.
+		f.Show(federation.Session{State: federation.Deregistering})
+		if v := f.b.readiness.Verdict(); v.Ready != (c.missing == "") {
+			t.Errorf("the stop of a box in state %s has changed its readiness", c.state)
+		}
+		if f.Show(federation.Session{State: federation.Active}); !f.b.readiness.Ready() {
+			t.Errorf("%s, then accepted: %+v", c.state, f.b.readiness.Verdict().Missing)
+		}
+	}
+}
+
+// Boxes that are refused again and again do not fill the log; what was left out is counted.
+func TestRefusalsOfBoxesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &box{bus: event.NewBus(4096)}
+		h := &hosting{b: b, refusals: rate.Full(refusalEvents(), time.Now())}
+		for range 1000 {
+			h.tellRefused("box", errors.New("no"))
+		}
+		time.Sleep(time.Second)
+		h.tellRefused("box", errors.New("no"))
+		told, last := 0, event.Event{}
+		for w := b.bus.Watch(0); ; told++ {
+			e, ok := w.TryNext()
+			if !ok {
+				break
+			}
+			last = e
+		}
+		if told != 51 || last.Fields["not_told"] != 950 {
+			t.Errorf("%d events, the last %v", told, last.Fields)
+		}
+	})
+}
+
+func TestRelaysThatNoHostMayName(t *testing.T) {
+	for text, ok := range map[string]bool{
+		`[]`: true, `["wss://relay.example"]`: true,
+		`["https://relay.example"]`: false, `["wss://me:secret@relay.example"]`: false, `["wss://a","wss://b","wss://c","wss://d","wss://e","wss://f","wss://g","wss://h","wss://i"]`: false,
+	} {
+		m, _ := manifestOf(t, "[federation]\nmode = \"host\"\nrelay_urls = "+text+"\n")
+		h, err := (&box{}).newHosting(m)
+		var failure *bootstrap.Failure
+		switch {
+		case ok && (err != nil || len(h.m.Federation.RelayURLs) != len(m.Federation.RelayURLs)):
+			t.Errorf("%s: %v", text, err)
+		case !ok && (!errors.As(err, &failure) || failure.Code != bootstrap.ExitManifest || !strings.Contains(err.Error(), "federation.relay_urls")):
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// The token of the session goes to the host, and to whom the host says: never to a server of the
+// manifest's own, nor to a program in the box.
+func TestTokenOfTheSession(t *testing.T) {
+	const own = "[integrations.external_events]\nurl = \"http://sink.example\"\n"
+	relayed := federation.Endpoints{Events: federation.EventsEndpoint{Endpoint: federation.Endpoint{URL: "http://host/events"}}}
+	tokened := relayed
+	tokened.Events.Token = "another"
+	for _, c := range []struct {
+		manifest  string
+		slot      adapters.Slot
+		endpoints federation.Endpoints
+		want      string
+	}{
+		{"[adapters]\nbeads = \"external\"\n", adapters.SlotBeads, federation.Endpoints{}, "session"},
+		{"[adapters]\nbeads = \"local-sqlite\"\n", adapters.SlotBeads, federation.Endpoints{}, ""},
+		{"[adapters]\npods = \"external\"\n", adapters.SlotPods, federation.Endpoints{}, "session"},
+		{"[adapters]\npods = \"local-solid-rs\"\n", adapters.SlotPods, federation.Endpoints{}, ""},
+		{"[adapters]\npods = \"local-solid-rs\"\n", adapters.SlotPods, federation.Endpoints{Pods: federation.Endpoint{URL: "http://host", Token: "t"}}, ""},
+		{"[adapters]\nevents = \"external\"\n", adapters.SlotEvents, federation.Endpoints{}, "session"},
+		{"[adapters]\nevents = \"external\"\n" + own, adapters.SlotEvents, federation.Endpoints{}, ""},
+		{"[adapters]\nevents = \"external\"\n" + own, adapters.SlotEvents, relayed, "session"},
+		{"[adapters]\nevents = \"external\"\n" + own, adapters.SlotEvents, tokened, "another"},
+	} {
+		f := memberOf(t, c.manifest, nil)
+		f.runner = federation.NewRunner(granting{c.endpoints}, idle{}, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { f.runner.Run(ctx); close(done) }()
+		<-f.runner.Registered()
+		if got := f.token(c.slot); got != c.want {
+			t.Errorf("the %s slot of\n%swith %+v sends %q, want %q", c.slot, c.manifest, c.endpoints, got, c.want)
+		}
+		cancel()
+		<-done
+	}
+}
+
+// granting is a host that accepts every box.
+type granting struct{ endpoints federation.Endpoints }
+
+func (g granting) Register(_ context.Context, call uint64, _ federation.Registration) federation.Event {
+	return federation.Registered{Call: call, ID: "s", Token: "session", Endpoints: g.endpoints}
+}
+
+func (granting) Heartbeat(_ context.Context, call uint64, _ federation.Beat, _ string) federation.Event {
+	return federation.Beaten{Call: call}
+}
+
+func (granting) Deregister(_ context.Context, call uint64, _ federation.Farewell, _ string) federation.Event {
+	return federation.Deregistered{Call: call}
+}
+
+// idle is a box without slots.
+type idle struct{}
+
+func (idle) Registration() federation.Registration         { return federation.Registration{} }
+func (idle) Beat() federation.Beat                         { return federation.Beat{} }
+func (idle) Connect(context.Context, federation.Endpoints) {}
+func (idle) Degrade(context.Context, string)               {}
+func (idle) Show(federation.Session)                       {}
+func (idle) Tell(string, string, federation.Session)       {}
+func (idle) Fatal(string)                                  {}
+func (idle) Counted(string)                                {}
+
+// Strangers who send what the mailbox refuses do not fill the log.
+func TestTroublesOfTheMeshAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &box{bus: event.NewBus(4096)}
+		b.mesh.troubles = troubleEvents()
+		for range 1000 {
+			b.meshTrouble("MessageRefused", nil)
+		}
+		b.meshTrouble("MailboxUnavailable", nil) // another kind is told all the same
+		time.Sleep(time.Second)
+		b.meshTrouble("MessageRefused", nil)
+		told := map[string]int{}
+		for w := b.bus.Watch(0); ; {
+			e, ok := w.TryNext()
+			if !ok {
+				break
+			}
+			told[e.Name]++
+		}
+		if told["MessageRefused"] != 21 || told["MailboxUnavailable"] != 1 {
+			t.Errorf("%v", told)
+		}
+	})
+}
