@@ -12,7 +12,7 @@ DEADCODE := golang.org/x/tools/cmd/deadcode@v0.50.0
 UNPARAM  := mvdan.cc/unparam@v0.0.0-20260823230713-2fa3d841b0c8
 SOURCES := $(shell git ls-files -co --exclude-standard '*.go' go.mod go.sum '*.json' 'schema/*' 'probes/console/*' 'docs/*.md' VERSION 2>/dev/null)
 
-.PHONY: help build demo test lint race e2e mesh console-test kubelet-test docs chaos bench fuzz image image-test fmt generate vendor-hash clean deps
+.PHONY: help build demo test lint race e2e console-test kubelet-test docs chaos bench fuzz image image-test fmt generate vendor-hash clean deps
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,9 +48,6 @@ lint: ## gofmt, vet, staticcheck, functions and parameters without use
 	@out=$$(go run $(DEADCODE) -test ./...) || exit 1; if [ -n "$$out" ]; then echo "neither a program nor a test calls:"; echo "$$out"; exit 1; fi
 	@out=$$(go run $(DEADCODE) ./cmd/... ./image ./release ./nix/vendorhash) || exit 1; \
 	  out=$$(echo "$$out" | grep -vE '^($(TESTS_ONLY))' || true); if [ -n "$$out" ]; then echo "only tests call:"; echo "$$out"; exit 1; fi
-
-mesh: deps image-test ## a host and two boxes, cut off, evicted and killed (root)
-	AGENTINIT_E2E=1 AGENTINIT_MESH=1 go test -count=1 -v -run '^TestMesh$$' ./e2e
 
 e2e: deps image-test ## end to end: real PID 1, real containers (root)
 	AGENTINIT_E2E=1 go test -count=1 -v ./e2e/...

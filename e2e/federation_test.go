@@ -88,9 +88,6 @@ func meshBox(t testing.TB, n *node) *box {
 // the time. What was acknowledged is there once at the end, whatever happened to
 // the cables and to the host in between.
 func TestMesh(t *testing.T) {
-	if os.Getenv("AGENTINIT_MESH") == "" {
-		t.Skip("make mesh runs it")
-	}
 	n := newNetwork(t)
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	t.Setenv("AGENTBOX_FEDERATION_TOKEN", meshToken)
@@ -421,4 +418,110 @@ func kinds(host *box) map[string]int {
 	out := map[string]int{}
 	everyItem(host, "/v1/events", func(one item) { out[one.Kind]++ })
 	return out
+}
+
+// A box whose token the host does not accept is not ready and says why; it is ready as soon as
+// the host accepts the token.
+func TestARefusedBoxIsNotReady(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	t.Setenv("AGENTBOX_FEDERATION_TOKEN", meshToken)
+	host := boot(t, unprivileged, header+`
+[federation]
+mode = "host"
+[adapters]
+beads = "local-sqlite"
+`)
+	waitFor(t, "the host is ready", host.ready)
+	t.Setenv("AGENTBOX_FEDERATION_TOKEN", "not-"+meshToken)
+	b := boot(t, unprivileged, header+fmt.Sprintf(`
+[federation]
+mode = "client"
+external_url = "http://127.0.0.1:%d"
+[adapters]
+beads = "external"
+`, host.port))
+	b.inState("refused")
+	b.event("AdapterConnected") // the slot looks healthy: its server answers
+	const row = "[-]federation:session failed: refused: the host answered 401 Unauthorized"
+	waitFor(t, "/ready says that the box is refused", func() bool {
+		status, text, err := getBy(b.client(20*time.Second), b.port, "/ready?verbose")
+		return err == nil && status == 503 && strings.Contains(text, row) && strings.Contains(text, "[+]adapter:beads ok")
+	})
+	if out, code := b.ctl("ready"); code != 1 || !strings.Contains(out, "federation:session: refused: the host answered 401") {
+		t.Errorf("agentctl ready: %d\n%s", code, out)
+	}
+	if out := b.mustCtl("federation", "status"); !strings.Contains(out, "refused since") || !strings.Contains(out, "401 Unauthorized") || !strings.Contains(out, "again ") {
+		t.Errorf("agentctl federation status:\n%s", out)
+	}
+	if status, err := b.call("GET", "/v1/beads", nil, nil); err != nil || status != 401 {
+		t.Errorf("the slot of a refused box answers %d %v", status, err)
+	}
+
+	host.kill()
+	host = host.again() // with the token of the box
+	waitFor(t, "the host is ready", host.ready)
+	b.mustCtl("apply")
+	waitFor(t, "the box is ready", b.ready)
+	b.mustCall("GET", "/v1/beads", nil, nil, 200)
+}
+
+// A box whose manifest lets it use outside relays uses those that its host names, for as long as
+// its session lasts; another one does not.
+func TestRelaysOfTheHost(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	t.Setenv("AGENTBOX_FEDERATION_TOKEN", meshToken)
+	relay := fmt.Sprintf("ws://127.0.0.1:%d", freePort(t))
+	host := boot(t, unprivileged, header+fmt.Sprintf(`
+[federation]
+mode = "host"
+heartbeat = "5s"
+relay_urls = [%q]
+[adapters]
+[sovereign_mesh]
+enabled = true
+[sovereign_mesh.relay]
+enabled = true
+implementation = "embedded"
+port = %s
+ingress_policy = "signed-only"
+[security.exceptions.nostr-relay]
+reason = "the relay keeps its events on a volume"
+`, relay, relay[strings.LastIndex(relay, ":")+1:]))
+	waitFor(t, "the host is ready", host.ready)
+	member := func(keys string) *box {
+		return boot(t, unprivileged, header+fmt.Sprintf(`
+[federation]
+mode = "client"
+external_url = "http://127.0.0.1:%d"
+[adapters]
+[sovereign_mesh]
+enabled = true
+`, host.port)+keys)
+	}
+	open, closed := member("nostr_bridge = true\n"), member("")
+	session := open.inState("active").SessionID
+	closed.inState("active")
+	relays := func(b *box) string {
+		var status struct {
+			Relays []struct {
+				URL, State string
+				Guest      bool
+			}
+		}
+		if code, err := b.call("GET", "/v1/mesh", nil, &status); err != nil || code != 200 && code != 501 {
+			return fmt.Sprint(code, err)
+		}
+		return fmt.Sprint(status.Relays)
+	}
+	comesTo(t, "the box is connected to the relay of its host", func() bool { return relays(open) == "[{"+relay+" connected true}]" })
+	if out := open.mustCtl("mesh", "status"); !strings.Contains(out, "(guest) agentbox") {
+		t.Errorf("agentctl mesh status:\n%s", out)
+	}
+	open.mustCtl("mesh", "publish", "--wait", "20s", "through the relay of the host")
+	if got := relays(closed); got != "[]" {
+		t.Errorf("a box that uses no outside relays: %s", got)
+	}
+	host.mustCtl("federation", "evict", boxOf(host, session), "--retry-after", "30")
+	open.inState("evicted")
+	comesTo(t, "the relay went with the session", func() bool { return relays(open) == "[]" })
 }

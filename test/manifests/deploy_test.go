@@ -2,6 +2,7 @@ package manifests_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,7 +26,12 @@ var monitor = regexp.MustCompile(`(?ms)^apiVersion: monitoring\.coreos\.com/v1\n
 // decoder of Kubernetes.
 func kustomized(t *testing.T, dir string) (objects []any, monitors int) {
 	t.Helper()
-	result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join("..", "..", "deploy", dir))
+	return built(t, filesys.MakeFsOnDisk(), filepath.Join("..", "..", "deploy", dir))
+}
+
+func built(t *testing.T, files filesys.FileSystem, dir string) (objects []any, monitors int) {
+	t.Helper()
+	result, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,4 +127,76 @@ func TestTheFleetsBoxesFindItsHost(t *testing.T) {
 		}
 	}
 	t.Errorf("the Service has the ports %v", service.Spec.Ports)
+}
+
+// kubectl apply -k examples/mesh runs the host and both boxes, once secrets.env is there: each reads
+// the shared token from a Secret that is made of it, and the boxes find the host by its Service.
+func TestKustomizeMesh(t *testing.T) {
+	dir := filepath.Join("..", "..", "examples", "mesh")
+	paths, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil || len(paths) < 4 {
+		t.Fatal(paths, err)
+	}
+	mesh := func(secrets string) filesys.FileSystem {
+		files := filesys.MakeFsInMemory()
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err == nil {
+				err = files.WriteFile(filepath.Join("mesh", filepath.Base(path)), text)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if secrets == "" {
+			return files
+		}
+		if err := files.WriteFile("mesh/secrets.env", []byte(secrets)); err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	objects, _ := built(t, mesh("AGENTBOX_FEDERATION_TOKEN=first\n"), "mesh")
+	others, _ := built(t, mesh("AGENTBOX_FEDERATION_TOKEN=second\n"), "mesh")
+	host := named[*corev1.ConfigMap](t, objects, "mesh-host").Data["agentbox.toml"]
+	if !strings.Contains(host, "\nmode = \"host\"\n") {
+		t.Errorf("the host is none:\n%s", host)
+	}
+	for _, name := range []string{"mesh-host", "box-a", "box-b"} {
+		set := named[*appsv1.StatefulSet](t, objects, name)
+		checkPod(t, set, 25, 120)
+		checkService(t, named[*corev1.Service](t, objects, name), set)
+		if image := set.Spec.Template.Spec.Containers[0].Image; image != "localhost/agentbox:dev" {
+			t.Errorf("%s runs %s", name, image)
+		}
+		secret := secretOf(t, set)
+		if token := string(named[*corev1.Secret](t, objects, secret).Data["AGENTBOX_FEDERATION_TOKEN"]); token != "first" {
+			t.Errorf("%s reads the token %q from %s", name, token, secret)
+		}
+		if secretOf(t, named[*appsv1.StatefulSet](t, others, name)) == secret {
+			t.Errorf("another token does not restart %s", name)
+		}
+		manifest := named[*corev1.ConfigMap](t, objects, name).Data["agentbox.toml"]
+		if name != "mesh-host" && !strings.Contains(manifest, "\nexternal_url = \"http://mesh-host:9090\"\n") {
+			t.Errorf("%s does not know its host:\n%s", name, manifest)
+		}
+	}
+	if n := len(objects); n != 3*5 {
+		t.Errorf("%d objects; each box has a StatefulSet, a Service, two ConfigMaps and a Secret", n)
+	}
+	if _, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(mesh(""), "mesh"); err == nil || !strings.Contains(err.Error(), "secrets.env") {
+		t.Errorf("without a secret: %v", err)
+	}
+}
+
+// secretOf is the Secret that the box of a set reads.
+func secretOf(t *testing.T, set *appsv1.StatefulSet) string {
+	t.Helper()
+	for _, from := range set.Spec.Template.Spec.Containers[0].EnvFrom {
+		if from.SecretRef != nil {
+			return from.SecretRef.Name
+		}
+	}
+	t.Fatalf("%s reads no Secret", set.Name)
+	return ""
 }
