@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,34 +31,51 @@ func mounted(t *testing.T, source, target, kind string, flags uintptr, options s
 	})
 }
 
-// write makes one thing of about 8 KiB in a slot and returns how to look for it.
-func (b *stateBox) write(slot adapters.Slot, n int) (look func() error, err error) {
+var eightKiB = strings.Repeat("y", 8<<10)
+
+// write makes one thing of about 8 KiB in a slot.
+func (b *stateBox) write(slot adapters.Slot, n int) (id string, err error) {
 	b.t.Helper()
-	ctx, text := b.t.Context(), strings.Repeat("y", 8<<10)
 	switch slot {
 	case adapters.SlotBeads:
-		bead, err := b.slots.Beads().CreateEpic(ctx, adapters.NewBead{Title: "x", Description: text})
-		return func() error { _, err := b.slots.Beads().Show(ctx, bead.ID); return err }, err
+		bead, err := b.slots.Beads().CreateEpic(b.t.Context(), adapters.NewBead{Title: "x", Description: eightKiB})
+		return bead.ID, err
 	case adapters.SlotMemory:
 		key := fmt.Sprint("key-", n)
-		_, err := b.slots.Memory().Store(ctx, key, text, "notes", adapters.StoreOpt{})
-		return func() error {
-			if e, ok, err := b.slots.Memory().Retrieve(ctx, key, "notes"); err != nil || !ok || e.Value != text {
-				return fmt.Errorf("found %v: %w", ok, err)
-			}
-			return nil
-		}, err
+		_, err := b.slots.Memory().Store(b.t.Context(), key, eightKiB, "notes", adapters.StoreOpt{})
+		return key, err
 	default:
-		r, err := b.slots.Events().Dispatch(ctx, adapters.Event{Kind: "test.big", Payload: []byte(`{"text":"` + text + `"}`)})
-		return func() error {
-			page, err := b.slots.Events().History(ctx, adapters.EventFilter{}, adapters.PageOpt{Limit: 1000})
-			for _, e := range page.Items {
-				if e.ID == r.ID {
-					return nil
-				}
-			}
-			return errors.Join(errors.New("not in the history"), err)
-		}, err
+		r, err := b.slots.Events().Dispatch(b.t.Context(), adapters.Event{Kind: "test.big", Payload: []byte(`{"text":"` + eightKiB + `"}`)})
+		return r.ID, err
+	}
+}
+
+// mustHave fails the test for each thing that the slot does not have.
+func (b *stateBox) mustHave(slot adapters.Slot, ids ...string) {
+	b.t.Helper()
+	var page adapters.Page[adapters.Event]
+	if slot == adapters.SlotEvents {
+		var err error
+		if page, err = b.slots.Events().History(b.t.Context(), adapters.EventFilter{}, adapters.PageOpt{Limit: 1000}); err != nil {
+			b.t.Error(err)
+		}
+	}
+	for i, id := range ids {
+		found, err := false, error(nil)
+		switch slot {
+		case adapters.SlotBeads:
+			_, err = b.slots.Beads().Show(b.t.Context(), id)
+			found = err == nil
+		case adapters.SlotMemory:
+			var e adapters.MemoryEntry
+			e, found, err = b.slots.Memory().Retrieve(b.t.Context(), id, "notes")
+			found = found && e.Value == eightKiB
+		default:
+			found = slices.ContainsFunc(page.Items, func(e adapters.Event) bool { return e.ID == id })
+		}
+		if !found || err != nil {
+			b.t.Errorf("write %d of %d is lost: %v", i, len(ids), err)
+		}
 	}
 }
 
@@ -76,21 +94,17 @@ func TestFullDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			var full error
-			var made []func() error
+			var made []string
 			for n := 0; full == nil && n < 1000; n++ {
-				look, err := b.write(slot, n)
+				id, err := b.write(slot, n)
 				if full = err; err == nil {
-					made = append(made, look)
+					made = append(made, id)
 				}
 			}
 			if e := adapters.AsError(full); e == nil || e.Code != adapters.CodeUnavailable || !e.Retryable || len(made) == 0 {
 				t.Fatalf("after %d writes: %v", len(made), full)
 			}
-			for i, look := range made {
-				if err := look(); err != nil {
-					t.Fatalf("write %d of %d is lost: %v", i, len(made), err)
-				}
-			}
+			b.mustHave(slot, made...)
 			// With a key, a call that cannot be remembered is refused or done, never
 			// something without a code.
 			r := adapters.WithMeta(t.Context(), adapters.Meta{Actor: "ann", IdempotencyKey: "k"})
@@ -100,13 +114,11 @@ func TestFullDisk(t *testing.T) {
 			if err := os.Remove(ballast); err != nil {
 				t.Fatal(err)
 			}
-			look, err := b.write(slot, 1000)
-			if err == nil {
-				err = look()
-			}
+			id, err := b.write(slot, 1000)
 			if err != nil {
 				t.Errorf("with room again: %v", err)
 			}
+			b.mustHave(slot, id)
 			if _, err := b.slots.Events().Dispatch(r, adapters.Event{Kind: "test.keyed"}); err != nil {
 				t.Errorf("with a key and room again: %v", err)
 			}
