@@ -2,6 +2,7 @@ package proc
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -46,17 +47,32 @@ func (o *Owner) signalAll(sig syscall.Signal) {
 		_ = unix.Kill(-1, sig)
 		return
 	}
-	tasks := o.everything()
-	if sig == syscall.SIGKILL {
+	type name struct {
+		pid   int
+		start uint64
+	}
+	asked := map[name]bool{}
+	for range allLooks {
+		tasks := slices.DeleteFunc(o.everything(), func(t task) bool { return asked[name{t.pid, t.start}] })
+		if len(tasks) == 0 {
+			return
+		}
+		if sig == syscall.SIGKILL {
+			for _, t := range tasks {
+				_ = o.signalTask(&t, syscall.SIGSTOP)
+			}
+		}
 		for _, t := range tasks {
-			_ = o.signalTask(&t, syscall.SIGSTOP)
+			asked[name{t.pid, t.start}] = true
+			// KillAll counts the processes that cannot be signalled.
+			_ = o.signalTask(&t, sig)
 		}
 	}
-	for _, t := range tasks {
-		// KillAll counts the processes that cannot be signalled.
-		_ = o.signalTask(&t, sig)
-	}
 }
+
+// allLooks is how often signalAll lists the processes. A listing misses a process whose parent ends
+// meanwhile, and the next one has it. A program that forks without end must not hold up the rest.
+const allLooks = 3
 
 // everything lists all living descendants of agentinit.
 func (o *Owner) everything() []task {
