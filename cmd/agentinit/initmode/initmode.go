@@ -38,7 +38,7 @@ const grace = 500 * time.Millisecond
 
 // textNeeded is how long the pages of the start are kept, so that a command that ends sooner is not
 // slowed down.
-const textNeeded = 500 * time.Millisecond
+const textNeeded = 100 * time.Millisecond
 
 // An init function, for the reason in the package comment; see ARCHITECTURE.md, decision 6. It
 // returns if the command line does not ask for init mode.
