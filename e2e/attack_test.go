@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,81 @@ func cgroup(t testing.TB, controller string, limits map[string]int) string {
 	}
 	t.Skipf("needs root and a %s cgroup", controller)
 	return ""
+}
+
+// cgroup2 makes a cgroup v2 with a limit, whose controller its cgroups can have too.
+func cgroup2(t testing.TB, controller string, limit int) string {
+	t.Helper()
+	for _, base := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		there, err := os.ReadFile(filepath.Join(base, "cgroup.controllers"))
+		if err != nil || !slices.Contains(strings.Fields(string(there)), controller) {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(base, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
+			t.Skipf("cgroup v2 does not give the controller %s: %v", controller, err)
+		}
+		dir := filepath.Join(base, fmt.Sprintf("agentinit-e2e-%d-%d", os.Getpid(), time.Now().UnixNano()))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			waitFor(t, "the cgroup is empty", func() bool {
+				_ = os.Remove(filepath.Join(dir, "agentinit.self")) // agentinit has left it behind
+				return os.Remove(dir) == nil
+			})
+		})
+		if err := os.WriteFile(filepath.Join(dir, controller+".max"), fmt.Append(nil, limit), 0); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	t.Skipf("no cgroup v2 with the controller %s here", controller)
+	return ""
+}
+
+// ownCgroupPids leaves 300 processes and threads to all programs together, and 225 to one
+// (docs/howto/users.md).
+const ownCgroupPids = 400
+
+// A program takes its share of the box's processes and no more: others start, and agentinit has
+// the threads it needs.
+func TestShareOfProcesses(t *testing.T) {
+	b := boot(t, ownCgroup, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+[programs.late]
+command = ["TESTPROG", "sleep"]
+autostart = false
+[programs.bounded]
+command = ["TESTPROG", "attack-pids"]
+autostart = false
+restart = "never"
+limits = { pids = 20 }
+[programs.attacker]
+command = ["TESTPROG", "attack-pids"]
+autostart = false
+restart = "never"
+`)
+	b.sealed()
+	for _, c := range []struct {
+		program     string
+		least, most int
+	}{{"bounded", 5, 20}, {"attacker", 200, 225}} {
+		b.mustCtl("start", c.program)
+		var took int
+		if _, err := fmt.Sscanf(b.said(c.program, "full"), "full %d", &took); err != nil || took < c.least || took > c.most {
+			t.Errorf("%s took %d processes, not %d to %d; %v", c.program, took, c.least, c.most, err)
+		}
+	}
+	b.mustCtl("start", "late")
+	for _, name := range []string{"web", "late"} {
+		if p := b.programs()[name]; p.State != "RUNNING" {
+			t.Errorf("%s is %+v", name, p)
+		}
+	}
+	b.mustCtl("stop", "attacker", "bounded")
+	b.unhurt(t)
 }
 
 // Attack 1: no pid is left while requests come on many connections at once. The Go

@@ -64,6 +64,7 @@ const (
 	longUp                  // as PID 1 of a machine that has been up for a year
 	fewPids                 // as PID 1 in a pids cgroup of fewPidsMax
 	littleMemory            // as PID 1 in a memory cgroup of littleMemoryMax
+	ownCgroup               // as PID 1, alone in a cgroup v2 of ownCgroupPids
 	sameUser                // as PID 1 of another uid, which all its programs have
 	rootBare                // as PID 1 of root without capabilities
 )
@@ -147,6 +148,11 @@ func (b *box) start(args ...string) {
 		}
 		argv = append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs"),
 			"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
+	case ownCgroup:
+		needsRoot(t)
+		dir := cgroup2(t, "pids", ownCgroupPids)
+		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
+			"sh", "-c", `echo 0 >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs")}, argv...)
 	case sameUser:
 		needsRoot(t)
 		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
