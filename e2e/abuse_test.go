@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A fault that somebody sends is a signal like any other, and agentinit dies of
-// none that it did not choose.
+// A process can send a fault signal such as SIGSEGV with kill(2). agentinit ignores every fault
+// signal that was sent.
 func TestSentFaultsAreIgnored(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.web]
@@ -33,7 +33,7 @@ required = true
 	}
 }
 
-// A TERM at any moment of the boot is a clean shutdown.
+// A TERM at any moment of the boot causes a clean shutdown.
 func TestTermDuringTheBoot(t *testing.T) {
 	for _, name := range []string{"BootstrapStarted", "PhaseStarted", "RuntimeClosureValidated", "BootstrapSealStarted", "ProgramStateChanged"} {
 		t.Run(name, func(t *testing.T) {
@@ -50,8 +50,7 @@ required = true
 	}
 }
 
-// A box whose output nobody reads ends all the same: with TERM, and with QUIT,
-// whose dump is lost.
+// A box whose output is never read still ends, with TERM and with QUIT. The dump of QUIT is lost.
 func TestEndWithoutAReader(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGQUIT} {
 		t.Run(s.String(), func(t *testing.T) {
@@ -67,7 +66,7 @@ required = true
 			b.write(strings.ReplaceAll(b.manifest(), "UP", up))
 			b.unread = fullPipe(t)
 			b.start()
-			// Waits for the program to write; nothing else can tell of the box.
+			// Waits for the program's line: the output of the box itself cannot be read.
 			if said, err := os.ReadFile(up); err != nil || string(said) != "up\n" {
 				t.Fatalf("%q, %v", said, err)
 			}
@@ -79,7 +78,7 @@ required = true
 	}
 }
 
-// fullPipe is the end for writing of a pipe that takes nothing any more.
+// fullPipe returns the write end of a pipe whose buffer is full.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -104,7 +103,7 @@ func fullPipe(t *testing.T) *os.File {
 	return w
 }
 
-// A manifest that became invalid changes nothing.
+// If the manifest has become invalid, SIGHUP and apply change nothing in the box.
 func TestInvalidManifestOnHangup(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.web]
@@ -131,8 +130,8 @@ required = true
 	}
 }
 
-// An apply whose caller goes away is carried out all the same: what runs is what
-// the box says of itself.
+// If the client of an apply goes away, the box completes the apply. Until then, the box reports the
+// checksum of the old manifest.
 func TestApplyWithoutItsCaller(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.web]
@@ -180,13 +179,13 @@ required = true
 	}
 }
 
-// What an apply cannot change in a running box, it says.
+// apply lists the settings that a running box cannot change.
 func TestApplySaysWhatWaitsForTheNextBoot(t *testing.T) {
 	const web = "[programs.web]\ncommand = ['sleep', '1000']\n"
 	b := boot(t, unprivileged, header+web)
 	b.sealed()
 	b.write("[supervisor]\nstop_grace = '20s'\n" + web)
-	for range 2 { // it holds no more the second time
+	for range 2 { // the second apply still lists the setting
 		out := b.mustCtl("apply")
 		if !strings.Contains(out, "not before the next boot: supervisor.") || !strings.Contains(out, "supervisor.stop_grace\n") {
 			t.Errorf("apply says %s", out)
@@ -194,7 +193,7 @@ func TestApplySaysWhatWaitsForTheNextBoot(t *testing.T) {
 	}
 }
 
-// A program that takes the control socket away makes nobody deaf.
+// If a program removes the control socket, agentinit restores it.
 func TestControlSocketComesBack(t *testing.T) {
 	for name, mode := range map[string]how{"pid 1": asPID1, "unprivileged": unprivileged} {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +212,7 @@ command = ["sh", "-c", "rm CONTROL; exec sleep 1000"]
 	}
 }
 
-// A second agentinit in the place of a live one is refused before it has touched
+// If a live agentinit already uses the directory, a second agentinit is refused before it changes
 // anything there.
 func TestSecondInTheSamePlace(t *testing.T) {
 	b := boot(t, unprivileged, header+`
@@ -242,8 +241,8 @@ required = true
 	}
 }
 
-// On a disk that is full, the box supervises, answers and ends as ever. With room again, it
-// writes again.
+// On a full disk, the box supervises, answers and ends as usual. When the disk has space again, the
+// box writes its logs again.
 func TestFullDisk(t *testing.T) {
 	needsRoot(t)
 	b := place(t, asPID1, header+`
@@ -302,7 +301,7 @@ logs = { to = "file", path = "/var/log/web.log", max_bytes = 65536, backups = 2 
 	}
 	was := size()
 	waitFor(t, "the log is written again", func() bool { return size() > was })
-	// Ends with a full disk, too.
+	// The box also ends normally on a full disk.
 	if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}

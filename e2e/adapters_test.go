@@ -17,13 +17,13 @@ import (
 
 const boxKey = "0123456789abcdef0123456789abcdef"
 
-// call asks the management API as admin and decodes the answer into out.
+// call sends a request to the management API as admin and decodes the answer into out.
 func (b *box) call(method, path string, in, out any) (int, error) {
 	b.t.Helper()
 	return b.callKeyed("", method, path, in, out)
 }
 
-// callKeyed is call with an idempotency key; "" sends none.
+// callKeyed is call with an idempotency key. If the key is empty, no key is sent.
 func (b *box) callKeyed(key, method, path string, in, out any) (int, error) {
 	b.t.Helper()
 	var body io.Reader
@@ -71,8 +71,8 @@ func (b *box) ready() bool {
 	return err == nil && status == 200
 }
 
-// One box serves another: what B's external slots are told is in A's files, and
-// when A is gone B says so and comes back with it.
+// Box B uses box A as its external slots. What B writes is in A. When A is gone, B reports errors
+// and is not ready.
 func TestABoxServesABox(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	a := boot(t, unprivileged, header+`
@@ -125,9 +125,9 @@ events = "external"
 	}
 }
 
-// A storm on the API must not delay a program's restart, and one bead has one
-// winner. The storm goes on until the last restart is seen, so that every
-// restart happened within it.
+// During a storm of API requests, programs restart without delay, and one client only wins the
+// claim of a bead. The storm goes on until the last restart is seen, so that every restart happens
+// during it.
 func TestAPIStormLeavesSupervisionAlone(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	b := boot(t, asPID1, header+`
@@ -156,7 +156,7 @@ restart_limit = { count = 0, window = "1m" }
 			default:
 			}
 			switch status, err := ask(n); {
-			case err != nil: // the listener is full: that is its right
+			case err != nil: // the listener may refuse connections when it is full
 			case status == http.StatusTooManyRequests:
 				limited.Add(1)
 			default:
@@ -210,7 +210,7 @@ restart_limit = { count = 0, window = "1m" }
 	t.Logf("%d requests answered while %d restarts happened, %d limited", served, kills, limited.Load())
 }
 
-// Agents spawned through the API are reaped with everything they leave behind.
+// agentinit reaps the agents that the API spawned and all processes that they leave behind.
 func TestAgentsAreReaped(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	b := boot(t, asPID1, header+`
@@ -221,7 +221,7 @@ orchestrator = "local-process-manager"
 	const agents = 500
 	var wg sync.WaitGroup
 	var limited atomic.Int64
-	// Below the listener's bound of 512 connections.
+	// The listener accepts at most 512 connections.
 	slots := make(chan struct{}, 200)
 	for range agents {
 		wg.Go(func() {

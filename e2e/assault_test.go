@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// What works without a guard for a program that the kernel takes for one of agentinit's
-// own: the signals, the limits and the priorities of PID 1.
+// unguarded are the attacks that succeed without a guard if the kernel sees the attacker and
+// agentinit as the same user: signals, limits and priorities of PID 1.
 var unguarded = []string{
 	"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal", "pidfd_send_signal-of-proc",
 	"prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr",
 	"setpriority", "setpriority-user", "ioprio_set", "ioprio_set-user",
 }
 
-// What a root with capabilities can besides.
+// almighty are the attacks that also succeed for a root that has capabilities.
 var almighty = []string{
 	"credentials", "ptrace-attach", "ptrace-seize", "process_vm_readv", "process_vm_writev", "process_madvise", "pidfd_getfd",
 	"setns", "setns-pidfd", "kcmp", "get_robust_list", "move_pages", "perf_event_open",
@@ -24,17 +24,17 @@ var almighty = []string{
 	"write-mem", "write-oom_score_adj",
 }
 
-// assailants are the identities in which testprog tries every way there is against agentinit
-// (its verb assault).
+// assailants are the identities from which testprog (its command assault) tries every known attack
+// on agentinit.
 var assailants = []struct {
 	name string
 	how  how
-	// keys are those of a program, of agents if it is one.
+	// keys are the manifest keys of the attacking program, or of agents.
 	keys  string
 	agent bool
-	// works is what the guard cannot refuse: docs/security.md tells what it does.
+	// works are the attacks that the guard cannot refuse; docs/security.md describes them.
 	works []string
-	// twin are keys without the defence, and twinWorks what works then.
+	// twin are the keys with the guard off. twinWorks are the attacks that succeed then.
 	twin      string
 	twinWorks []string
 }{
@@ -49,7 +49,7 @@ var assailants = []struct {
 	{"agent of the same uid", sameUser, "", true, nil, "guard = false", unguarded},
 }
 
-// TestAssault: agentinit lives through everything, and what its guard is for is refused.
+// TestAssault: agentinit survives all attacks, and its guard refuses those that it covers.
 func TestAssault(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	for _, a := range assailants {
@@ -65,8 +65,9 @@ func TestAssault(t *testing.T) {
 	}
 }
 
-// A fault by way of a descriptor looks real: without the guard, this ends PID 1. It is the twin
-// of the attempts that cannot tell whether they worked.
+// The kernel can send a fault signal on behalf of a descriptor (fcntl(2), F_SETSIG). agentinit
+// takes that signal for a real fault, so without the guard PID 1 ends. This test shows that the
+// attacks which report no result do work.
 func TestAssaultEndsAnUnguardedBox(t *testing.T) {
 	b := bootAssailed(t, sameUser, "guard = false")
 	b.ctl("start", "--no-wait", "last")
@@ -75,7 +76,7 @@ func TestAssaultEndsAnUnguardedBox(t *testing.T) {
 	}
 }
 
-// In the hardened container, agentinit and its programs have one user and no capabilities.
+// In the hardened container, agentinit and its programs have the same user and no capabilities.
 func TestAssaultInAContainer(t *testing.T) {
 	needsPodman(t)
 	loadTestImage(t)
@@ -109,7 +110,7 @@ func TestAssaultInAContainer(t *testing.T) {
 	}
 }
 
-// assailed is a manifest of a required program and those that attack, with the keys.
+// assailed returns a manifest with a required program and the two attackers, which get the keys.
 func assailed(keys string) string {
 	program := func(name, args string) string {
 		return "[programs." + name + "]\ncommand = ['TESTPROG', 'assault', '1'" + args + "]\nautostart = false\nrestart = 'never'\n" + keys + "\n"
@@ -127,10 +128,10 @@ orchestrator = "local-process-manager"
 	return b.sealed()
 }
 
-// assaultReport is what each way answered.
+// assaultReport holds the answer of each attack, by name.
 type assaultReport map[string]string
 
-// tried waits until an attacker has tried everything.
+// tried waits until the attacker has tried all attacks.
 func tried(t testing.TB, name string, text func() string) assaultReport {
 	t.Helper()
 	report := assaultReport{}
@@ -142,7 +143,7 @@ func tried(t testing.TB, name string, text func() string) assaultReport {
 		_, done := report["done"]
 		return done
 	})
-	delete(report, "once") // how the processes ended
+	delete(report, "once") // tells how the helper processes ended
 	delete(report, "in-userns")
 	return report
 }
@@ -168,7 +169,7 @@ func (r assaultReport) succeeds(t *testing.T, ways []string) {
 	}
 }
 
-// assault has a program try all its ways, or an agent that does the same.
+// assault lets a program, or an agent, try all its attacks.
 func (b *box) assault(agent bool, program string) assaultReport {
 	b.t.Helper()
 	text := func() string { out, _ := b.ctl("logs", program); return out }

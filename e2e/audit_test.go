@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Who asked for what is on record, and whoever alters the record is found out.
+// The audit record names who made each request. `audit --verify` detects a changed record.
 func TestAudit(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.web]

@@ -16,7 +16,7 @@ listen = "127.0.0.1:PORT"
 metrics_listen = "127.0.0.1:METRICS"
 `
 
-// The main job, in both isolations that need no container engine.
+// The normal life of a box, as PID 1 of a namespace and as an unprivileged process.
 func TestLifecycle(t *testing.T) {
 	for name, mode := range map[string]how{"pid 1": asPID1, "unprivileged": unprivileged} {
 		t.Run(name, func(t *testing.T) {
@@ -53,8 +53,8 @@ type = "oneshot"
 	}
 }
 
-// A required program that becomes RUNNING late: alive and not ready until then,
-// ready right after, and the sentinel appears once, whole.
+// While a required program is not yet RUNNING, the box is alive and not ready. The box becomes
+// ready when the program is RUNNING, and the complete sentinel appears once.
 func TestReadyFollowsTheLastRequiredProgram(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.slow]
@@ -67,7 +67,7 @@ start_seconds = 3
 	if _, err := os.Stat(sentinel); err == nil {
 		t.Error("the sentinel is there before the seal")
 	}
-	// The listener opens beside the boot.
+	// The listener opens while the boot goes on.
 	comesTo(t, "/livez answers while booting", func() bool {
 		status, _, err := getBy(b.client(20*time.Second), b.port, "/livez")
 		return err == nil && status == 200
@@ -260,8 +260,8 @@ restart_limit = { count = 2, window = "1m" }
 	}
 }
 
-// What ends a box before its seal gives it its status, not the boot that it
-// interrupts.
+// If an event ends the box before the seal, the exit status is that of the event, not that of the
+// interrupted boot.
 func TestEndBeforeTheSeal(t *testing.T) {
 	const starting = `
 [programs.web]

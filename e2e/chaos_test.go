@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// chaos is a box under random attack. CHAOSTIME says for how long (make chaos: ten
-// minutes, in CI one); CHAOSSEED repeats a run's choices.
+// chaos is a box under random attack. CHAOSTIME sets the duration: ten minutes in `make chaos`, one
+// in CI. CHAOSSEED repeats the random choices of a run.
 type chaos struct {
 	*box
 	rnd   *rand.Rand
@@ -23,7 +23,7 @@ type chaos struct {
 	turn  int
 }
 
-// required are the programs that must run at the end, whatever happened.
+// required are the programs that must run at the end.
 var required = []string{"one", "two", "filed"}
 
 func chaosManifest(turn int) string {
@@ -139,7 +139,7 @@ func (c *chaos) killAny() {
 	}
 }
 
-// stopAny stops a process for a moment.
+// stopAny stops a process with SIGSTOP and continues it after the box has answered.
 func (c *chaos) stopAny() {
 	if pid, ok := c.some(); ok && syscall.Kill(pid, syscall.SIGSTOP) == nil {
 		c.answers()
@@ -147,7 +147,7 @@ func (c *chaos) stopAny() {
 	}
 }
 
-// storm lets a hostile program run while the box must answer.
+// storm runs a hostile program while the box must answer.
 func (c *chaos) storm(name string) func() {
 	return func() {
 		c.ctl("start", name, "--no-wait")
@@ -173,7 +173,7 @@ func (c *chaos) garbage() {
 	}
 }
 
-// connections takes what connections there are, and asks on them.
+// connections opens as many connections as it can and sends requests on them.
 func (c *chaos) connections() {
 	out, err := exec.Command(binary(c.t, "testprog"), "pester", "300", "1",
 		fmt.Sprintf("127.0.0.1:%d", c.port), fmt.Sprintf("127.0.0.1:%d", c.metrics)).CombinedOutput()
@@ -202,15 +202,15 @@ func (c *chaos) apply() {
 		c.t.Errorf("a wrong manifest was applied: %s", out)
 	}
 	c.write(text)
-	// A program that was killed under it makes it roll back, as it says.
+	// An apply rolls back if a program that it restarts is killed. The answer must say so.
 	if out, code := c.ctl("apply"); code != 0 && !strings.Contains(out, "rolled back") && !strings.Contains(out, "BACKOFF") {
 		c.t.Errorf("apply: status %d: %s", code, out)
 	}
 }
 
-// answers checks what must always work.
+// answers checks that the box answers.
 func (c *chaos) answers() {
-	// As the kubelet asks: three times before it restarts a container (failureThreshold).
+	// The kubelet also asks three times before it restarts a container (failureThreshold).
 	status, _, err := get(c.port, "/livez")
 	for range 2 {
 		if err == nil && status == 200 {
@@ -227,7 +227,7 @@ func (c *chaos) answers() {
 	}
 }
 
-// calm waits until the required programs run and nothing else does.
+// calm waits until the required programs run and agentinit has no zombie children.
 func (c *chaos) calm() {
 	waitFor(c.t, "every required program runs", func() bool {
 		all := c.programs()
@@ -245,8 +245,8 @@ func (c *chaos) calm() {
 	waitFor(c.t, "no zombie of agentinit's is left", func() bool { return ownZombies(init) == 0 })
 }
 
-// ownZombies counts the dead children of a process: those of a program that does not
-// wait for its own are its affair.
+// ownZombies counts the zombies that are direct children of the process. A program must reap its
+// own children.
 func ownZombies(pid int) (n int) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, file := range files {
@@ -264,7 +264,7 @@ func ownZombies(pid int) (n int) {
 	return n
 }
 
-// footprint is what must not grow.
+// footprint holds the resources of agentinit that must not grow.
 type footprint struct{ descriptors, goroutines, threads, rssMiB int }
 
 func (c *chaos) footprint() footprint {
@@ -296,8 +296,8 @@ func (c *chaos) footprint() footprint {
 	return f
 }
 
-// account compares the end with the beginning. What a flood of connections left open
-// goes when the other end's idle time is over, so it gets that.
+// account compares the end with the beginning. It waits, because connections that a flood left open
+// are closed only after the idle timeout.
 func (c *chaos) account(before footprint) {
 	waitFor(c.t, "what the box holds is what it held", func() bool {
 		now := c.footprint()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// podman runs one podman command with the options this needs on a machine
-// without systemd or a writable cgroup tree.
+// podman runs a podman command with options for machines that have no systemd and no writable
+// cgroup tree.
 func podman(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("podman", append([]string{
@@ -22,7 +22,7 @@ func podman(t testing.TB, args ...string) (string, error) {
 
 var storageDir string
 
-// storage is one container store for the run: loading the image takes longest.
+// storage is the container store of the whole test run: loading the image is the slowest step.
 func storage(t testing.TB) string {
 	t.Helper()
 	if storageDir == "" {
@@ -54,7 +54,8 @@ func mustPodman(t testing.TB, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// limits are those that podman would raise, which not every machine lets it.
+// limits are lower than those of podman: podman would raise its own limits, which some machines do
+// not permit.
 var limits = []string{"--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"}
 
 var hardened = []string{
@@ -62,8 +63,8 @@ var hardened = []string{
 	"--network", "none", "--tmpfs", "/run", "--tmpfs", "/tmp",
 }
 
-// engineDefaults is a box that only gets what the engine gives everybody: its
-// seccomp profile and capabilities, root, a writable image.
+// engineDefaults is a box with the defaults of the engine: seccomp profile, default capabilities,
+// root, a writable image.
 var engineDefaults = []string{"--network", "none"}
 
 func TestContainer(t *testing.T) {
@@ -81,7 +82,7 @@ type container struct {
 
 var imageLoaded bool
 
-// loadTestImage fills the store once for the run.
+// loadTestImage loads the image into the store once per test run.
 func loadTestImage(t testing.TB) {
 	t.Helper()
 	if imageLoaded {

@@ -19,10 +19,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// The suites of the slots, run by what reaches a second, real agentinit: each
-// case boots a box of its own and is its client.
+// The contract suites of the slots, run against a second, real agentinit. Each case boots its own
+// box and is its client.
 
-// serving boots a box with these slots and returns when it is ready.
+// serving boots a box with these slots and returns when the box is ready.
 func serving(t testing.TB, slots string) *box {
 	t.Helper()
 	b := started(t, slots)
@@ -30,8 +30,8 @@ func serving(t testing.TB, slots string) *box {
 	return b
 }
 
-// started boots a box that is stopped with the test: a box that is killed takes
-// its agents along only in a namespace of its own.
+// started boots a box and stops it at the end of the test. It does not kill the box: outside a PID
+// namespace, a killed box leaves its agents behind.
 func started(t testing.TB, slots string) *box {
 	t.Helper()
 	b := boot(t, unprivileged, header+"[api]\nrate_limit = 0\n"+slots)
@@ -66,7 +66,8 @@ const (
 	withBridge = "[adapters]\norchestrator = \"stdio-bridge\"\n"
 )
 
-// Local classes and what reaches a real box answer one random script the same.
+// For the same random script, the local adapters and the adapters that use a real box give the same
+// answers.
 func TestSameAnswers(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	t.Run("beads", func(t *testing.T) {
@@ -85,8 +86,7 @@ func TestSameAnswers(t *testing.T) {
 			return made[*memory.Memory](t)(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: words}))
 		}}, contract.MemoryClass{New: func(t *testing.T) adapters.Memory { return memoryOf(t, withMemory) }})
 	})
-	// The one owner of processes is in the boxes: one runs its agents itself, the
-	// other has them of its host.
+	// One box runs its agents itself. The other box uses the agents of its host.
 	t.Run("agents", func(t *testing.T) {
 		contract.SameOrchestrator(t, binary(t, "testprog"), func(t testing.TB) adapters.Orchestrator {
 			return agentsOf(t, serving(t, withAgents))
@@ -144,9 +144,8 @@ func TestContractBridge(t *testing.T) {
 	contract.Orchestrator(t, binary(t, "testprog"), bridgedAgents)
 }
 
-// bridgedAgents are those of a box with a stdio bridge: its calls go through
-// agentctl, a process of its own, to a host, whose agents here are those of
-// another box.
+// bridgedAgents are the agents of a box with a stdio bridge. The calls go through a process of
+// agentctl to a host. Here, the agents of that host are those of another box.
 func bridgedAgents(t testing.TB) adapters.Orchestrator {
 	t.Helper()
 	far := agentsOf(t, serving(t, withAgents))
@@ -154,14 +153,13 @@ func bridgedAgents(t testing.TB) adapters.Orchestrator {
 		t.Fatal(err)
 	}
 	b := started(t, withBridge)
-	b.event("AdapterConnected") // before, no host may attach; the seal does not wait for it
+	b.event("AdapterConnected") // no host may attach earlier; the seal does not wait for this
 	attach(t, b, adapters.WrapOrchestrator(far, nil))
 	waitFor(t, "the box is ready with its host", b.ready)
 	return agentsOf(t, b)
 }
 
-// A box whose orchestrator is its host is ready while a host is there, and
-// never otherwise: not before the first has come, and not after one has left.
+// If the orchestrator of a box is its host, the box is ready only while a host is connected.
 func TestReadyWhileTheHostIsThere(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	far := agentsOf(t, serving(t, withAgents))
@@ -211,7 +209,7 @@ func TestReadyWhileTheHostIsThere(t *testing.T) {
 	}
 }
 
-// attach joins a host to b's bridge through `agentctl bridge`, for the test.
+// attach connects a host to b's bridge through `agentctl bridge` until the end of the test.
 func attach(t testing.TB, b *box, local adapters.Orchestrator) *hosttest.Host {
 	t.Helper()
 	cmd := exec.Command(binary(t, "agentctl"), "--socket", b.socket(), "bridge")

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A program that the kernel killed for want of memory is told from one that somebody
-// killed.
+// The box distinguishes a program that the kernel's OOM killer ended from a program that another
+// process killed.
 func TestTheKernelsKillIsNamed(t *testing.T) {
 	b := boot(t, littleMemory, header+`
 [programs.web]

@@ -16,9 +16,8 @@ import (
 
 var crashRounds = flag.Int("crash.rounds", 30, "how often a box is killed while it is written to")
 
-// A kill -9 of the box at any instant between HTTP writes loses nothing that
-// was acknowledged and leaves nothing half; a write whose answer did not come
-// is repeated with its key and happens once.
+// If the box gets kill -9 between HTTP writes, it keeps every acknowledged write and no partial
+// write. A write without an answer is repeated with its idempotency key and happens once.
 func TestAKilledBoxKeepsWhatItAcknowledged(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	b := boot(t, unprivileged, header+`
@@ -49,13 +48,13 @@ events = "local-jsonl"
 			}
 		}
 	}
-	// Later kills have not touched what was there before.
+	// Later kills have not changed earlier writes.
 	for _, r := range rounds {
 		if wrong := r.wrong(b); wrong != "" {
 			t.Fatal(wrong)
 		}
 	}
-	// What was acknowledged and is not there would have been noticed.
+	// The negative test: a write that is missing in the box is detected.
 	for i, w := range rounds[0].writers {
 		lost := crashRound{name: rounds[0].name, writers: []*crashWriter{{slot: w.slot, acked: w.acked, pending: w.make(rounds[0].name, "never")}}}
 		if lost.wrong(b) == "" {
@@ -72,10 +71,10 @@ events = "local-jsonl"
 type crashWrite struct {
 	name, method, path string
 	body               map[string]any
-	answer             []byte // what acknowledged it
+	answer             []byte // the acknowledgement
 }
 
-// send makes the call. err is that of a box that is gone.
+// send makes the call. err is set if the box is gone.
 func (w *crashWrite) send(b *box) (status int, replayed bool, answer []byte, err error) {
 	body, err := json.Marshal(w.body)
 	if err != nil {
@@ -98,13 +97,13 @@ func (w *crashWrite) send(b *box) (status int, replayed bool, answer []byte, err
 	return resp.StatusCode, resp.Header.Get("Idempotent-Replayed") == "true", answer, err
 }
 
-// crashWriter writes to one slot, one call after the other.
+// crashWriter writes to one slot and waits for each answer.
 type crashWriter struct {
 	slot    string
 	make    func(round, name string) *crashWrite
 	acked   []*crashWrite
-	pending *crashWrite // whose answer did not come
-	refused string      // by a box that was there
+	pending *crashWrite // the call that got no answer
+	refused string      // the error with which a live box refused a call
 }
 
 func crashWriters() []*crashWriter {
@@ -121,13 +120,13 @@ func crashWriters() []*crashWriter {
 	}
 }
 
-// crashRound is one life of the box and what was written in it.
+// crashRound is one life of the box and the writes in it.
 type crashRound struct {
 	name    string
 	writers []*crashWriter
 }
 
-// run writes to all slots at once and kills the box after n answers.
+// run writes to all slots in parallel and kills the box after n answers.
 func (r *crashRound) run(b *box, n int) {
 	b.t.Helper()
 	r.writers = crashWriters()
@@ -172,8 +171,8 @@ func (w *crashWriter) write(b *box, round string, answers chan<- struct{}) {
 	}
 }
 
-// repeat makes the calls again whose answer was lost, and the last one that was
-// answered, which must be answered as before.
+// repeat sends each unanswered call again. It also repeats the last answered call, which must get
+// the same answer.
 func (r *crashRound) repeat(b *box) {
 	b.t.Helper()
 	for _, w := range r.writers {
@@ -198,7 +197,7 @@ func (r *crashRound) repeat(b *box) {
 	}
 }
 
-// same is what two answers to one call have in common, whatever their spacing.
+// same returns an answer in a form that does not depend on its spacing.
 func same(answer []byte) string {
 	var v map[string]any
 	if err := json.Unmarshal(answer, &v); err != nil {
@@ -207,8 +206,8 @@ func same(answer []byte) string {
 	return fmt.Sprint(v)
 }
 
-// wrong says what of the round is not there once, as it was made, or is there
-// beside it; "" when nothing is.
+// wrong describes the first write of the round that the box does not have exactly once, or extra
+// entries. It returns "" if all is correct.
 func (r *crashRound) wrong(b *box) string {
 	b.t.Helper()
 	for _, w := range r.writers {
@@ -226,7 +225,7 @@ func (r *crashRound) wrong(b *box) string {
 	return ""
 }
 
-// read counts what a slot has of the round, by name.
+// read counts the entries of the round in a slot, by name.
 func (r *crashRound) read(b *box, slot string) map[string]int {
 	b.t.Helper()
 	var page struct {

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// A TERM is a clean stop from the instant at which agentinit catches any: the runtime
-// sets all handlers before anything else runs, and ends the process for a TERM until it
-// is asked for it.
+// From the instant at which agentinit catches TERM, a TERM is a clean stop. The Go runtime installs
+// all signal handlers before other code runs. Until the program asks for TERM, the runtime's
+// handler ends the process.
 func TestTermAtTheFirstInstruction(t *testing.T) {
 	for _, mode := range []struct {
 		name string
@@ -38,8 +38,8 @@ required = true
 	}
 }
 
-// catching waits until agentinit itself, not the tools that start it, catches the
-// signal, and returns its pid.
+// catching waits until agentinit itself, not a tool that starts it, catches the signal. It returns
+// the pid of agentinit.
 func (b *box) catching(s syscall.Signal) int {
 	b.t.Helper()
 	end := time.Now().Add(patience)
@@ -60,8 +60,8 @@ func (b *box) catching(s syscall.Signal) int {
 	}
 }
 
-// signalState reads the name and the mask of caught signals of a process; both
-// are empty when it is gone.
+// signalState reads the name and the mask of caught signals of a process. Both are empty if the
+// process is gone.
 func signalState(pid int) (command string, caught uint64) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -73,13 +73,13 @@ func signalState(pid int) (command string, caught uint64) {
 		case "Name":
 			command = value
 		case "SigCgt":
-			caught, _ = strconv.ParseUint(value, 16, 64) // the kernel writes nothing else
+			caught, _ = strconv.ParseUint(value, 16, 64) // the kernel writes a valid number
 		}
 	}
 	return command, caught
 }
 
-// A stop right after the first line of the log takes no time-out.
+// A stop right after the first line of the log does not wait for a timeout.
 func TestStopAfterTheFirstLine(t *testing.T) {
 	for range 5 {
 		b := boot(t, asPID1, header+`
@@ -97,9 +97,9 @@ stop = ["TERM 100ms", "KILL"]
 	}
 }
 
-// Init mode forwards a TERM however early it comes, and ends with what the command
-// makes of it. One that comes before agentinit catches any is dropped by the kernel, as
-// with every init: so it is sent until it has arrived.
+// Init mode forwards a TERM however early it arrives, and ends with the exit status of the command.
+// The kernel drops a TERM for an init process that does not yet catch it, so the test sends TERM
+// until the process ends.
 func TestTermInTheFirstMillisecondsOfInitMode(t *testing.T) {
 	needsRoot(t)
 	for i := range 100 {
