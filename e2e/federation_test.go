@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// meshToken is what boxes register with.
+// meshToken is the token with which boxes register.
 const meshToken = "fedcba9876543210fedcba9876543210"
 
-// session is what GET /v1/federation says.
+// session is the answer of GET /v1/federation.
 type session struct {
 	State     string
 	SessionID string `json:"session_id"`
@@ -31,8 +31,7 @@ func (b *box) session() session {
 	return s
 }
 
-// inState waits for a state of the session, also of a box that has not begun to
-// listen yet.
+// inState waits for a state of the session. The box may not yet listen when the wait begins.
 func (b *box) inState(want string) session {
 	b.t.Helper()
 	var s session
@@ -44,7 +43,7 @@ func (b *box) inState(want string) session {
 	return s
 }
 
-// comesTo is waitFor for what may take half a minute: it asks less often.
+// comesTo is waitFor for conditions that may take half a minute: it checks less often.
 func comesTo(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -70,8 +69,7 @@ func (b *box) missed() string {
 	return "0"
 }
 
-// meshBox is a box of examples/mesh in a network of its own, with the shortest
-// heartbeat there is.
+// meshBox starts a box of examples/mesh in its own network, with the shortest permitted heartbeat.
 func meshBox(t testing.TB, n *node) *box {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "examples", "mesh", n.host+".toml"))
@@ -84,9 +82,8 @@ func meshBox(t testing.TB, n *node) *box {
 	return b
 }
 
-// The host and the two boxes of examples/mesh, each behind its own cable, while both boxes write all
-// the time. What was acknowledged is there once at the end, whatever happened to
-// the cables and to the host in between.
+// The host and the two boxes of examples/mesh each have their own cable. Both boxes write all the
+// time while cables and host fail. At the end, every acknowledged write is there exactly once.
 func TestMesh(t *testing.T) {
 	n := newNetwork(t)
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
@@ -103,12 +100,12 @@ func TestMesh(t *testing.T) {
 	writers := []*writer{startWriter(ctx, "a", a), startWriter(ctx, "b", b)}
 	progress(t, writers...)
 
-	// Packets of a vanish, both ways.
+	// Packets to and from a are dropped.
 	a.node.dropFrom()
 	a.node.dropTo()
 	step("a is cut off")
 
-	// Meanwhile the host ends the session of b, which comes back with another.
+	// Meanwhile the host evicts b, and b gets a new session.
 	old := b.session().SessionID
 	evicted := boxOf(host, old)
 	if out := host.mustCtl("federation", "status"); !strings.Contains(out, "2 active, 0 silent, 0 evicted") {
@@ -126,7 +123,7 @@ func TestMesh(t *testing.T) {
 	progress(t, writers[1])
 	step("b was evicted and is back")
 
-	// The host writes what b asks for and dies before its answer arrives.
+	// The host performs a write of b and is killed before its answer arrives.
 	b.node.dropTo()
 	written := writers[1].unanswered(host)
 	host.kill()
@@ -152,14 +149,14 @@ func TestMesh(t *testing.T) {
 		t.Errorf("a had session %s and has %s", first.SessionID, s.SessionID)
 	}
 	a.event("FederationRecovered")
-	// The heartbeat under way, and no other, may have been lost to the past.
+	// One heartbeat may have been on its way while the cable came back. No other may be missed.
 	if now := a.missed(); now != missed && now != plusOne(missed) {
 		t.Errorf("a missed %s heartbeats, then %s: not back with the first that could arrive", missed, now)
 	}
 	progress(t, writers...)
 	step("a is back")
 
-	// A restart in good order.
+	// The host stops and starts again in an orderly way.
 	before := []session{a.session(), b.session()}
 	if code := host.stop(); code != 0 {
 		t.Errorf("the host ended with %d", code)
@@ -167,7 +164,7 @@ func TestMesh(t *testing.T) {
 	host = host.again()
 	comesTo(t, "the host is ready", host.ready)
 	for i, one := range []*box{a, b} {
-		// A heartbeat that found no host may be on its way to be missed.
+		// A heartbeat that was sent while the host was down may still be missed.
 		seen := one.beats()
 		comesTo(t, "the new host answers a heartbeat", func() bool { return one.beats() != seen })
 		if s := one.inState("active"); s.SessionID != before[i].SessionID {
@@ -200,7 +197,7 @@ func plusOne(count string) string {
 	return fmt.Sprint(n + 1)
 }
 
-// timeline logs what has happened when.
+// timeline logs each step with its time.
 func timeline(t testing.TB) func(format string, args ...any) {
 	begun := time.Now()
 	return func(format string, args ...any) {
@@ -209,7 +206,7 @@ func timeline(t testing.TB) func(format string, args ...any) {
 	}
 }
 
-// beats is when the host last answered a heartbeat of the box.
+// beats is the time at which the host last answered a heartbeat of the box.
 func (b *box) beats() string {
 	b.t.Helper()
 	var s struct {
@@ -225,7 +222,7 @@ func (b *box) kill() {
 	b.ended()
 }
 
-// boxesOf are the registered boxes of a host: box by session.
+// boxesOf returns the registered boxes of a host, by session.
 func boxesOf(host *box) map[string]string {
 	host.t.Helper()
 	var page struct {
@@ -251,8 +248,8 @@ func boxOf(host *box, session string) string {
 	return box
 }
 
-// writer writes beads, events and memory entries into a box, one after the other:
-// each again and again, with one idempotency key, until the box acknowledges it.
+// writer writes beads, events and memory entries into a box, one at a time. It repeats each with
+// the same idempotency key until the box acknowledges it.
 type writer struct {
 	name string
 	b    *box
@@ -263,7 +260,7 @@ type writer struct {
 	last  string // the bead that is being written
 }
 
-// writeEvery keeps a writer from filling the machine.
+// writeEvery limits the rate of a writer.
 const writeEvery = 20 * time.Millisecond
 
 func startWriter(ctx context.Context, name string, b *box) *writer {
@@ -308,7 +305,7 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
-// progress waits until each writer has had some more acknowledged.
+// progress waits until each writer has more acknowledged writes.
 func progress(t testing.TB, writers ...*writer) {
 	t.Helper()
 	for _, w := range writers {
@@ -329,7 +326,8 @@ func (w *writer) count(prefix string) int {
 	return n
 }
 
-// unanswered waits for a bead that the host has and the writer was not told of.
+// unanswered waits for a bead that the host has and whose acknowledgement the writer has not
+// received.
 func (w *writer) unanswered(host *box) string {
 	w.b.t.Helper()
 	var found string
@@ -358,7 +356,7 @@ func titles(host *box) map[string]int {
 	return out
 }
 
-// item is what the lists of the slots have in common here.
+// item holds the fields that the test needs from the lists of the slots.
 type item struct{ Title, Kind, Key string }
 
 // everyItem goes through all pages of a list.
@@ -380,8 +378,8 @@ func everyItem(b *box, path string, each func(item)) {
 	}
 }
 
-// check accounts for everything: what was acknowledged is there once; what was not
-// may be there, once.
+// check verifies all writes: an acknowledged write is there exactly once, any other write at most
+// once.
 func (w *writer) check(host *box) {
 	t := w.b.t
 	t.Helper()
@@ -465,8 +463,8 @@ beads = "external"
 	b.mustCall("GET", "/v1/beads", nil, nil, 200)
 }
 
-// A box whose manifest lets it use outside relays uses those that its host names, for as long as
-// its session lasts; another one does not.
+// If the manifest of a box permits outside relays, the box uses the relays that its host names
+// while its session lasts. Another box does not use them.
 func TestRelaysOfTheHost(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	t.Setenv("AGENTBOX_FEDERATION_TOKEN", meshToken)

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// descriptors counts what agentinit has open.
+// descriptors counts the open descriptors of agentinit.
 func (b *box) descriptors() int {
 	b.t.Helper()
 	pid, err := b.initPID()
@@ -31,8 +31,8 @@ func (b *box) descriptors() int {
 	return len(entries)
 }
 
-// listeners tells which are bound; it asks over the control socket, which answers
-// whatever the ports do.
+// listeners tells which listeners are bound. It asks over the control socket, which does not depend
+// on the ports.
 func (b *box) listeners() map[string]bool {
 	b.t.Helper()
 	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
@@ -62,8 +62,7 @@ func (b *box) listeners() map[string]bool {
 	return bound
 }
 
-// A port that is taken costs its listener and nothing else, and only as long as
-// it is taken.
+// If a port is taken, only its listener is missing, and only until the port is free.
 func TestTakenPortComesBack(t *testing.T) {
 	occupant, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -95,7 +94,7 @@ required = true
 	}
 }
 
-// Who removes or alters the sentinel does not unseal the box.
+// If the sentinel is removed or altered, the box stays sealed and restores the sentinel.
 func TestSentinelIsRestored(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.web]
@@ -123,7 +122,7 @@ required = true
 			t.Errorf("%s: /ready is %d", name, status)
 		}
 		if restored, _ := e["restored"].(bool); !restored {
-			if name != "a directory" { // nothing is deleted that may hold somebody's files
+			if name != "a directory" { // agentinit does not delete a directory: it may hold files of others
 				t.Errorf("%s: %v", name, e)
 			}
 			if err := os.Remove(path); err != nil {
@@ -147,8 +146,8 @@ func replace(path string, by func() error) error {
 	return by()
 }
 
-// Descriptors that come with a notification are closed at once, and nonsense
-// costs nobody else anything.
+// agentinit closes descriptors that come with a notification at once. Invalid notifications do not
+// affect other programs.
 func TestNotifyAbuse(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.honest]
@@ -177,7 +176,7 @@ autostart = false
 	}
 	b.mustCtl("restart", "honest") // its READY=1 is heard after the flood
 	b.mustCtl("stop", "fds", "flood")
-	// A few are opened when first needed; 75,900 have been sent.
+	// agentinit opens a few descriptors on first use; the test has sent 75,900.
 	waitFor(t, fmt.Sprintf("no more than the %d descriptors of before are open", before), func() bool {
 		return b.descriptors() <= before+10
 	})
@@ -186,7 +185,8 @@ autostart = false
 	}
 }
 
-// A program speaks for itself only, whatever it claims.
+// agentinit accepts notifications of a program for that program only, whatever pid the program
+// claims.
 func TestNotifyImpersonation(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.silent]
@@ -200,7 +200,7 @@ group = "65534"
 ready = { notify = true, deadline = "60s" }
 needs = ["silent:started"]
 `)
-	b.event("ControlListening") // the seal waits for what will never be ready
+	b.event("ControlListening") // the seal waits for silent, which is never ready
 	b.mustCtl("wait", "liar", "--for", "running")
 	if out := b.mustCtl("logs", "liar"); !strings.Contains(out, "forged credentials: ") || !strings.Contains(out, "not permitted") {
 		t.Errorf("the kernel let it forge its credentials: %s", out)
@@ -214,8 +214,8 @@ needs = ["silent:started"]
 	}
 }
 
-// talk sends bytes and returns the first line of the answer; "" when the other
-// side hangs up without one.
+// talk sends bytes and returns the first line of the answer, or "" if the server closes the
+// connection without an answer.
 func talk(t testing.TB, port int, send string, half bool) string {
 	t.Helper()
 	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -226,7 +226,7 @@ func talk(t testing.TB, port int, send string, half bool) string {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	// The other side may hang up in the middle; that is its right.
+	// The server may close the connection early.
 	_, _ = io.WriteString(c, send)
 	if half {
 		_ = c.(*net.TCPConn).CloseWrite()
@@ -235,7 +235,7 @@ func talk(t testing.TB, port int, send string, half bool) string {
 	return strings.TrimSpace(line)
 }
 
-// What browsers never send gets an answer or a hang-up, and both ports go on.
+// Malformed HTTP gets an error or a closed connection, and both ports go on serving.
 func TestHostileHTTP(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.web]
@@ -282,8 +282,8 @@ required = true
 	}
 }
 
-// 10,000 connections that programs open to every listener leave PID 1 the
-// descriptors it needs for its own work, and others the way to it.
+// Programs open 10,000 connections to the listeners. PID 1 keeps the descriptors that it needs for
+// its own work, and clients still get answers.
 func TestConnectionFlood(t *testing.T) {
 	b := boot(t, scarce, header+`
 [supervisor.defaults]
@@ -333,7 +333,8 @@ autostart = false
 	}
 }
 
-// No deadline and no age counts from the machine's start or the time of day.
+// No deadline and no age is computed from the time since the machine started or from the time of
+// day.
 func TestClocksThatAreFarAhead(t *testing.T) {
 	b := boot(t, longUp, header+`
 [programs.web]

@@ -13,8 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// address is one TCP address in front of several hosts, as a load balancer or a
-// Kubernetes Service is: a connection goes to the first host that takes it.
+// address is one TCP address in front of several hosts, like a load balancer or a Kubernetes
+// Service. A connection goes to the first host that accepts it.
 type address struct {
 	port     int
 	mu       sync.Mutex
@@ -47,7 +47,7 @@ func newAddress(t testing.TB, backends ...int) *address {
 	return a
 }
 
-// next are the hosts in the order to try; another one begins each time.
+// next returns the hosts in the order to try. The order rotates with each call.
 func (a *address) next() []int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,7 +69,7 @@ func (a *address) serve(ctx context.Context, from net.Conn) {
 		})()
 		var back sync.WaitGroup
 		back.Go(func() {
-			// Whichever side ends first ends both: that is what this proxies.
+			// When one direction ends, the proxy closes both.
 			_, _ = io.Copy(from, to)
 			from.Close()
 		})
@@ -80,9 +80,9 @@ func (a *address) serve(ctx context.Context, from net.Conn) {
 	}
 }
 
-// Two hosts share a registry in PostgreSQL behind one address. When one of them is
-// killed, all boxes go on with the sessions they have; the survivor registers and
-// evicts, and the host that comes back knows all of it.
+// Two hosts share a registry in PostgreSQL behind one address. When one host is killed, all boxes
+// keep their sessions. The other host registers and evicts boxes, and the restarted host knows all
+// of them.
 func TestTwoHostsOneRegistry(t *testing.T) {
 	needsRoot(t)
 	pg, err := foreign.PostgreSQL(t.Context())
@@ -103,7 +103,7 @@ mode = "host"
 heartbeat = "5s"
 [adapters]
 `
-	// One after the other: a port that is free is taken before the next is chosen.
+	// Started one after the other, so that each host holds its port before the next port is chosen.
 	var hosts []*box
 	for range 2 {
 		h := boot(t, asPID1, manifest)

@@ -15,9 +15,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// An image made from each kind of example boots, seals and answers in the profile
-// that `agentctl generate compose` writes for it. What an example needs besides
-// agentinit is busybox, or a stand-in for the software that no test machine has.
+// An image of each kind of example boots, seals and answers in the profile that `agentctl generate
+// compose` writes for it. The image has agentinit and busybox, or a stand-in for software that test
+// machines do not have.
 func TestImagesOfTheExamplesBootAsGenerated(t *testing.T) {
 	needsPodman(t)
 	busybox, err := exec.LookPath("busybox")
@@ -30,13 +30,14 @@ func TestImagesOfTheExamplesBootAsGenerated(t *testing.T) {
 	}
 	for _, kind := range []struct {
 		example string
-		more    []string // of the image
+		more    []string // further arguments of the image tool
 		program string   // runs once the box is sealed
-		ready   bool     // nothing outside the box is missing
+		ready   bool     // the box needs no service outside itself
 	}{
 		{"minimal", nil, "journal", true},
 		{"webapp", shell, "web", true},
-		// Its slots are services elsewhere, which a box without a network reports.
+		// Its slots use services that a box without a network cannot reach, and the box reports
+		// that.
 		{"agentbox", append(shell, standIns(t, "agentbox")...), "solid-pod", false},
 	} {
 		t.Run(kind.example, func(t *testing.T) {
@@ -50,7 +51,7 @@ func TestImagesOfTheExamplesBootAsGenerated(t *testing.T) {
 			if out := mustPodman(t, "exec", c, "/bin/agentctl", "version"); !strings.Contains(out, "pid 1") {
 				t.Errorf("version: %s", out)
 			}
-			mustPodman(t, "stop", c) // by its own stop timeout
+			mustPodman(t, "stop", c) // with the stop timeout of the compose file
 			if code := mustPodman(t, "inspect", "--format", "{{.State.ExitCode}}", c); code != "0" {
 				t.Errorf("ended with %s:\n%s", code, mustPodman(t, "logs", c))
 			}
@@ -68,7 +69,7 @@ func example(t testing.TB, name string) string {
 	return p
 }
 
-// output runs a tool of ours and returns its standard output.
+// output runs one of our tools and returns its standard output.
 func output(t testing.TB, name string, args ...string) []byte {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -82,7 +83,7 @@ func output(t testing.TB, name string, args ...string) []byte {
 	return out
 }
 
-// credentials are those that examples/agentbox.toml wants of its operator.
+// credentials are the variables that examples/agentbox.toml requires from its operator.
 func credentials() []string {
 	var out []string
 	for _, name := range []string{
@@ -98,8 +99,8 @@ func system() string {
 	return map[string]string{"amd64": "x86_64-linux", "arm64": "aarch64-linux"}[runtime.GOARCH]
 }
 
-// standIns are arguments of the image tool: one file for each artifact and each
-// program of an example.
+// standIns are arguments of the image tool that add one file for each artifact and each program of
+// an example.
 func standIns(t testing.TB, name string) []string {
 	t.Helper()
 	script, err := filepath.Abs(filepath.Join("testdata", "standin.sh"))
@@ -136,7 +137,7 @@ func standIns(t testing.TB, name string) []string {
 	}
 	args := []string{"-add", binary(t, "testprog") + ":/bin/testprog", "-add", script + ":/opt/standin"}
 	for p := range places {
-		// A directory is there with what lies in it; what the box mounts over is not.
+		// A directory exists through the files in it. /workspace is a mount of the box.
 		below := slices.ContainsFunc(slices.Collect(maps.Keys(places)), func(q string) bool { return strings.HasPrefix(q, p+"/") })
 		if !below && !strings.HasPrefix(p, "/workspace/") {
 			args = append(args, "-link", "/opt/standin:"+p)
@@ -145,8 +146,8 @@ func standIns(t testing.TB, name string) []string {
 	return args
 }
 
-// service is what the test takes from a compose file. A key that is not here fails
-// the test: it would be a part of the profile that is not tried.
+// service holds the fields of a compose file that the test applies. An unknown key fails the test,
+// because the test would not try that part of the profile.
 type service struct {
 	Image           string             `yaml:"image"`
 	Hostname        string             `yaml:"hostname"`
@@ -161,7 +162,7 @@ type service struct {
 	Volumes         []string           `yaml:"volumes"`
 	Tmpfs           []string           `yaml:"tmpfs"`
 
-	// Not of this machine: a GPU, other containers, a network.
+	// A test machine does not have these: a GPU, other containers, a network.
 	Runtime     any      `yaml:"runtime"`
 	Deploy      any      `yaml:"deploy"`
 	DependsOn   any      `yaml:"depends_on"`
@@ -177,8 +178,8 @@ type service struct {
 	} `yaml:"healthcheck"`
 }
 
-// composed builds the image of an example, starts it as its compose file says and
-// returns the container's id and the command of its health check.
+// composed builds the image of an example and starts it as its compose file says. It returns the
+// container's id and the command of the health check.
 func composed(t *testing.T, name string, more []string) (id string, health []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -216,7 +217,7 @@ func composed(t *testing.T, name string, more []string) (id string, health []str
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// The example of an agentbox raises the descriptors of one program to 8192.
+	// In the agentbox example, one program raises its descriptor limit to 8192.
 	id = mustPodman(t, append(slices.Concat([]string{"run", "-d", "--network", "none"}, limits, []string{"--ulimit", "nofile=4096:8192"}, s.flags(t, dir)), s.image())...)
 	id = id[strings.LastIndex(id, "\n")+1:]
 	t.Cleanup(func() {
@@ -234,10 +235,10 @@ func composed(t *testing.T, name string, more []string) (id string, health []str
 	return id, s.Healthcheck.Test[1:]
 }
 
-// image is the reference that holds while the operator has set none.
+// image is the image reference if the operator has set none.
 func (s *service) image() string { return "localhost/" + interpolated(s.Image) }
 
-// interpolated fills ${NAME:-fallback} as compose does, with the credentials.
+// interpolated replaces ${NAME:-fallback} as compose does, with the credentials as variables.
 func interpolated(text string) string {
 	return os.Expand(strings.ReplaceAll(text, "$$", "$"), func(expr string) string {
 		name, fallback, _ := strings.Cut(expr, ":-")
@@ -250,7 +251,7 @@ func interpolated(text string) string {
 	})
 }
 
-// flags are the options of podman run that say what the compose file says.
+// flags returns the options of podman run that match the compose file.
 func (s *service) flags(t *testing.T, dir string) []string {
 	t.Helper()
 	flags := []string{"--user", s.User, "--hostname", s.Hostname, "--stop-timeout", strings.TrimSuffix(s.StopGracePeriod, "s")}
@@ -260,7 +261,7 @@ func (s *service) flags(t *testing.T, dir string) []string {
 	for option, values := range map[string][]string{"--cap-drop": s.CapDrop, "--cap-add": s.CapAdd, "--security-opt": s.SecurityOpt, "--tmpfs": s.Tmpfs} {
 		for _, v := range values {
 			if option == "--security-opt" {
-				v = strings.TrimSuffix(v, ":true") // podman's spelling of no-new-privileges
+				v = strings.TrimSuffix(v, ":true") // podman spells no-new-privileges without ":true"
 			}
 			flags = append(flags, option, v)
 		}
@@ -292,7 +293,7 @@ func (s *service) flags(t *testing.T, dir string) []string {
 	return flags
 }
 
-// makeImage makes and loads the image of a manifest as `make image` does.
+// makeImage builds and loads the image of a manifest as `make image` does.
 func makeImage(t *testing.T, dir, manifest string, more []string) {
 	t.Helper()
 	config, archive := filepath.Join(dir, "image.json"), filepath.Join(dir, "image.tar")

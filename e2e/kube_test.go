@@ -10,9 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The pods that we hand to Kubernetes run under podman kube play, which reads the
-// same objects: the example that is written by hand, and what `agentctl generate
-// kubernetes` makes.
+// podman kube play reads Kubernetes objects. The test runs our hand-written example pod with it,
+// and the output of `agentctl generate kubernetes`.
 func TestKubePlay(t *testing.T) {
 	needsPodman(t)
 	dir := t.TempDir()
@@ -32,8 +31,8 @@ func TestKubePlay(t *testing.T) {
 	}
 }
 
-// fewerLimits tells podman which limits a pod gets: it would raise them, and not every
-// machine lets it.
+// fewerLimits sets the limits that podman gives a pod. podman would raise the limits, which some
+// machines do not permit.
 func fewerLimits(t *testing.T) {
 	t.Helper()
 	conf := filepath.Join(t.TempDir(), "containers.conf")
@@ -43,9 +42,9 @@ func fewerLimits(t *testing.T) {
 	t.Setenv("CONTAINERS_CONF", conf)
 }
 
-// podOf makes a pod of the StatefulSet and keeps the ConfigMaps. podman 4.3 knows
-// neither StatefulSet nor subPath: the manifest is in a directory of its own, and the
-// claims become memory.
+// podOf makes a pod of the StatefulSet and keeps the ConfigMaps. podman 4.3 supports neither
+// StatefulSet nor subPath. Therefore the manifest gets its own directory, and the claims become
+// volumes in memory.
 func podOf(t *testing.T, objects []byte, name, image string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -66,7 +65,8 @@ func podOf(t *testing.T, objects []byte, name, image string) []byte {
 			for _, c := range pod["containers"].([]any) {
 				c := c.(map[string]any)
 				c["image"], c["imagePullPolicy"] = image, "Never"
-				// It would take the ports on the host too; its probes name them, and need curl.
+				// podman would bind the ports on the host too. The probes use these ports and need
+				// curl.
 				for _, key := range []string{"ports", "startupProbe", "readinessProbe", "livenessProbe"} {
 					delete(c, key)
 				}
@@ -86,7 +86,7 @@ func podOf(t *testing.T, objects []byte, name, image string) []byte {
 					"name": c.(map[string]any)["metadata"].(map[string]any)["name"], "emptyDir": map[string]any{"medium": "Memory"},
 				})
 			}
-			for _, v := range pod["volumes"].([]any) { // which all pods of podman share by their names
+			for _, v := range pod["volumes"].([]any) { // all pods of podman share volumes by name
 				v := v.(map[string]any)
 				v["name"] = name + "-" + v["name"].(string)
 			}
@@ -106,7 +106,8 @@ func podOf(t *testing.T, objects []byte, name, image string) []byte {
 	return out.Bytes()
 }
 
-// played runs the objects and holds the box against the pod's own words.
+// played runs the objects with podman and checks that the box is ready and has the pod's security
+// context.
 func played(t *testing.T, objects []byte) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "pod.yaml")
@@ -137,9 +138,8 @@ func played(t *testing.T, objects []byte) {
 	}
 }
 
-// The host and two boxes of deploy/fleet find each other by the names of their
-// objects. podman 4.3 does not read the token from a Secret, so it is in the
-// environment.
+// The host and two boxes of deploy/fleet find each other by the names of their objects. podman 4.3
+// does not read the token from a Secret, so the token is in the environment.
 func TestFleet(t *testing.T) {
 	needsPodman(t)
 	fewerLimits(t)

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// mostMemory is how much memory, in MiB, agentinit may have had at once after large requests;
-// docs/security.md states it. Without the bound on all bodies together (maxHeld in adapters/rest)
-// this attack makes it take more than 1,500.
+// mostMemory is the highest permitted peak memory of agentinit in MiB; docs/security.md states it.
+// Without the limit on all request bodies together (maxHeld in adapters/rest), this attack makes
+// agentinit use more than 1,500 MiB.
 const mostMemory = 512
 
-// peak is the most that agentinit has had in its memory at once, in MiB.
+// peak is the peak resident memory of agentinit, in MiB.
 func (b *box) peak() int {
 	b.t.Helper()
 	pid, err := b.initPID()
@@ -31,8 +31,8 @@ func (b *box) peak() int {
 	return kib >> 10
 }
 
-// A program that may ask for everything holds large requests, and answers that it does not read,
-// on every connection that it gets.
+// A program that may use the whole API sends large requests on every connection that it gets, and
+// does not read the answers.
 func TestMemoryUnderLargeRequests(t *testing.T) {
 	t.Setenv("MANAGEMENT_API_KEY", boxKey)
 	b := boot(t, asPID1, header+`

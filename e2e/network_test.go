@@ -15,21 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is a router with nodes around it, each in a network namespace of its
-// own, so that packets between nodes can be dropped: the sender hears nothing, as
-// with a cable that was pulled out somewhere on the way.
+// network is a router with nodes around it, each in its own network namespace. The router can drop
+// packets between nodes; as with an unplugged cable, the sender gets no error.
 type network struct {
 	t      testing.TB
 	router string
 }
 
-// node is one namespace of a network.
+// node is one host of a network, in its own namespace.
 type node struct {
 	net       *network
 	name      string // of the namespace
-	host      string // its name for the others, once it is named
+	host      string // its host name for the other nodes, after named
 	addr      string
-	transport *http.Transport // dials from inside
+	transport *http.Transport // dials from inside the namespace
 }
 
 func newNetwork(t testing.TB) *network {
@@ -47,8 +46,8 @@ func newNetwork(t testing.TB) *network {
 	return n
 }
 
-// named gives the nodes' names to all of them. ip netns exec shows the files of
-// /etc/netns/NAME in the place of those in /etc (ip-netns(8)).
+// named makes the names of all nodes known to each node. ip netns exec shows the files of
+// /etc/netns/NAME in place of those in /etc (ip-netns(8)).
 func (n *network) named(nodes ...*node) {
 	n.t.Helper()
 	hosts := "127.0.0.1 localhost\n"
@@ -64,7 +63,7 @@ func (n *network) named(nodes ...*node) {
 			if err := os.RemoveAll(dir); err != nil {
 				n.t.Error(err)
 			}
-			_ = os.Remove("/etc/netns") // it may hold what is not ours
+			_ = os.Remove("/etc/netns") // it may hold files of others
 		})
 		if err := os.WriteFile(filepath.Join(dir, "hosts"), []byte(hosts), 0o644); err != nil {
 			n.t.Fatal(err)
@@ -79,7 +78,7 @@ func (n *network) ip(args ...string) {
 	}
 }
 
-// node adds one; number is 1 to 250.
+// node adds a node; number is 1 to 250.
 func (n *network) node(name string, number int) *node {
 	n.t.Helper()
 	one := &node{net: n, host: name, name: strings.TrimSuffix(n.router, "router") + name, addr: fmt.Sprintf("10.77.%d.2", number)}
@@ -98,16 +97,16 @@ func (n *network) node(name string, number int) *node {
 	return one
 }
 
-// The router drops what comes from the node, or what goes to it: packets of a
+// dropFrom and dropTo let the router drop the packets from or to the node. Packets that match a
 // blackhole rule vanish without an answer (ip-rule(8)).
 func (n *node) dropFrom() { n.net.ip("-n", n.net.router, "rule", "add", "from", n.addr, "blackhole") }
 func (n *node) dropTo()   { n.net.ip("-n", n.net.router, "rule", "add", "to", n.addr, "blackhole") }
 func (n *node) passFrom() { n.net.ip("-n", n.net.router, "rule", "del", "from", n.addr, "blackhole") }
 func (n *node) passTo()   { n.net.ip("-n", n.net.router, "rule", "del", "to", n.addr, "blackhole") }
 
-// dial connects from inside the namespace. A socket belongs to the namespace that
-// the thread is in that makes it (network_namespaces(7)), and the goroutine of a
-// dial to an address makes it itself.
+// dial connects from inside the namespace. A socket belongs to the namespace of the thread that
+// creates it (network_namespaces(7)). When the address is numeric, the dialing goroutine creates
+// the socket itself.
 func (n *node) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	own, err := os.Open("/proc/self/ns/net")
 	if err != nil {
@@ -126,7 +125,7 @@ func (n *node) dial(ctx context.Context, network, address string) (net.Conn, err
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
-		// The thread stays locked and ends with the goroutine.
+		// The thread stays locked, so the runtime ends it with the goroutine.
 		return nil, back
 	}
 	runtime.UnlockOSThread()

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Prometheus' own tool reads the alert rules and the configuration, runs the unit
-// tests of the rules, and parses every expression of the dashboard.
+// promtool checks the alert rules and the configuration, runs the unit tests of the rules, and
+// parses every expression of the dashboard.
 func TestObservabilityExamples(t *testing.T) {
 	if _, err := exec.LookPath("promtool"); err != nil {
 		t.Skip("needs promtool")
@@ -33,8 +33,8 @@ func TestObservabilityExamples(t *testing.T) {
 	}
 }
 
-// dashboardRules makes a recording rule of each expression, with values in place
-// of Grafana's variables.
+// dashboardRules makes a recording rule of each expression and replaces Grafana's variables with
+// values.
 func dashboardRules(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)

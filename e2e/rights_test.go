@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// mostRights is how many descriptors one message may carry (SCM_MAX_FD in include/net/scm.h).
+// mostRights is the maximum number of descriptors in one message (SCM_MAX_FD in include/net/scm.h).
 const mostRights = 253
 
-// passRights sends the start of a request with as many descriptors as a message may carry.
+// passRights sends the start of a request with mostRights descriptors.
 func passRights(t *testing.T, conn *net.UnixConn, fd int) {
 	t.Helper()
 	rights := syscall.UnixRights(slices.Repeat([]int{fd}, mostRights)...)
@@ -22,7 +22,7 @@ func passRights(t *testing.T, conn *net.UnixConn, fd int) {
 	}
 }
 
-// Descriptors that come with a request to the control socket do not stay in agentinit's table.
+// agentinit does not keep descriptors that come with a request to the control socket.
 func TestDescriptorsOverTheControlSocket(t *testing.T) {
 	b := boot(t, asPID1, header+"[programs.web]\ncommand = ['TESTPROG', 'sleep']\nrequired = true\n")
 	b.sealed()
@@ -42,7 +42,7 @@ func TestDescriptorsOverTheControlSocket(t *testing.T) {
 		passRights(t, conn, int(null.Fd()))
 		conns = append(conns, conn)
 	}
-	// An answer shows that agentinit has read what came with the request.
+	// An answer shows that agentinit has read the descriptors of the request.
 	for _, conn := range conns[1:] {
 		if _, err := io.WriteString(conn, "\r\n"); err != nil {
 			t.Fatal(err)
@@ -56,7 +56,8 @@ func TestDescriptorsOverTheControlSocket(t *testing.T) {
 		t.Errorf("agentinit had %d descriptors and has %d", before, now)
 	}
 
-	// The twin: a reader that asks for them gets them, so they were sent.
+	// The positive test: a reader that asks for the descriptors gets them, so the test did send
+	// them.
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// 20,000 orphans while 50 programs restart: no zombie stays, no exit status is
-// lost.
+// 20,000 orphans end while 50 programs restart. No zombie remains and no exit status is lost.
 func TestOrphanStorm(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [supervisor.defaults]
@@ -63,8 +62,8 @@ instances = 50
 	}
 }
 
-// countExits waits until the events so far are read and counts the churn
-// programs' exits with that code.
+// countExits counts the exits of the churn programs with that code until it has 200 or time is
+// over.
 func (b *box) countExits(code int) int {
 	b.t.Helper()
 	n := 0
@@ -81,11 +80,10 @@ func (b *box) countExits(code int) int {
 	return n
 }
 
-// restarts keeps count of what a box has said about restarts, by program and
-// the number of the run that was started.
+// restarts records the reason of each restart by program and number of the new run.
 type restarts map[string]map[float64]string
 
-// read takes in what the box has said so far.
+// read processes all events that the box has published so far.
 func (r restarts) read(b *box) {
 	for {
 		select {
@@ -96,7 +94,7 @@ func (r restarts) read(b *box) {
 			change, _ := e["change"].(map[string]any)
 			why, again := strings.CutPrefix(fmt.Sprint(change["reason"]), "starting again: ")
 			if !again || strings.Contains(why, "waits until") {
-				continue // the run before
+				continue // this event announces the restart; the next one starts the run
 			}
 			name := fmt.Sprint(e["program"])
 			if r[name] == nil {
@@ -110,9 +108,8 @@ func (r restarts) read(b *box) {
 	}
 }
 
-// killed counts those that followed a KILL. On a machine without processes or
-// memory to spare, others are no mistake of the box: a start may fail, and a
-// program may die of its own.
+// killed counts the restarts that followed a KILL. On a machine with few processes or little
+// memory, starts and programs may fail for other reasons, which is no fault of the box.
 func (r restarts) killed(program string) (n int) {
 	for _, why := range r[program] {
 		if why == "ended by signal KILL" {
@@ -122,8 +119,8 @@ func (r restarts) killed(program string) (n int) {
 	return n
 }
 
-// 2,000 kill -9 of programs: each is restarted and counted, once, and so is
-// every other restart.
+// Programs get 2,000 kill -9 in total. Each program is restarted once per kill, and every restart
+// is counted once.
 func TestKillStorm(t *testing.T) {
 	const instances, rounds = 50, 40
 	b := boot(t, asPID1, header+`
@@ -205,7 +202,7 @@ instances = 20
 	}
 }
 
-// Garbage, huge and slow bytes on the socket and the ports disturb nothing.
+// Garbage, huge requests and slow requests on the socket and the ports do not disturb the box.
 func TestGarbage(t *testing.T) {
 	b := boot(t, asPID1, header+`
 [programs.p]
@@ -231,7 +228,7 @@ required = true
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The other side may hang up in the middle; that is its right.
+			// The server may close the connection early.
 			_ = c.SetWriteDeadline(time.Now().Add(5 * time.Second))
 			_, _ = c.Write(bytes)
 			c.Close()

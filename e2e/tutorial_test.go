@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// A page of docs/ that is run: fenced blocks with a title are files, and in
-// console blocks every line that begins with "$ " is a command, the lines below it
-// what it prints. "…" stands for any text, on a line of its own for any lines.
+// page is a page of docs/ that the test runs. A fenced block with a title is a file. In a console
+// block, a line that begins with "$ " is a command, and the lines below it are its output. "…"
+// stands for any text; on its own line, for any lines.
 type page struct {
 	steps []step
 }
 
 type step struct {
-	file, text string // a file to write, or
-	command    string // a command with what it prints
+	file, text string // a file to create
+	command    string // a command, whose output must match want
 	want       []string
 	line       int
 }
@@ -98,8 +98,7 @@ func parseConsole(lines []string, first int) (steps []step, err error) {
 	return steps, nil
 }
 
-// matches compares output with what a page says; anyText stands for itself in
-// the page.
+// matches compares output with the lines of a page; "…" in the page stands for any text.
 func matches(want, got []string) bool {
 	if len(want) == 0 {
 		return len(got) == 0
@@ -123,7 +122,7 @@ func matches(want, got []string) bool {
 	return line.MatchString(got[0]) && matches(want[1:], got[1:])
 }
 
-// runPage runs a page in one shell, as a reader would, and compares.
+// runPage runs a page in one shell, as a reader would, and compares the output.
 func runPage(t *testing.T, path string, needs ...string) {
 	for _, command := range append(needs, "bash") {
 		if _, err := exec.LookPath(command); err != nil {
@@ -177,7 +176,7 @@ func TestTutorial(t *testing.T) {
 	runPage(t, "../docs/tutorial.md", "redis-server", "redis-cli", "python3", "curl")
 }
 
-// The negative twin: a page that says something else than what is printed fails.
+// The negative test: a page fails if it differs from the real output.
 func TestPagesAreCompared(t *testing.T) {
 	for _, c := range []struct {
 		want, got string
