@@ -135,7 +135,7 @@ func TestApplyRollsBack(t *testing.T) {
 				delete(b.k.habits, "web")
 				b.k.mu.Unlock()
 				if name == "in circle" {
-					// It would come up now; keep it down.
+					// web would start now; make it fail.
 					b.k.mu.Lock()
 					b.k.habits["web"] = habit{lives: time.Millisecond, code: 1}
 					b.k.mu.Unlock()
@@ -163,12 +163,12 @@ func TestApplyRollsBack(t *testing.T) {
 	}
 }
 
-// A required program that gave up before the apply is judged by the run that the
-// apply brings, which may have to wait for what it needs.
+// If a required program gave up before the apply, the apply judges it by its new run. That run may
+// first have to wait for the program's needs.
 func TestApplyOfWhatWasFatal(t *testing.T) {
 	for name, c := range map[string]struct {
 		web  habit
-		gone bool // web failed again
+		gone bool // web fails again
 	}{
 		"mended":        {},
 		"still broken":  {habit{lives: time.Millisecond, code: 1}, true},
@@ -202,7 +202,7 @@ func TestApplyOfWhatWasFatal(t *testing.T) {
 				if err != nil || r.RolledBack != c.gone || c.gone == (r.Reason == "") {
 					t.Errorf("%v, %+v", err, r)
 				}
-				// Neither before web could have run, nor only when its time is over.
+				// The answer comes after web could have run, and before its timeout.
 				if took := time.Since(begin); took < 2*time.Second || took >= time.Minute {
 					t.Errorf("answered after %v", took)
 				}
@@ -211,7 +211,7 @@ func TestApplyOfWhatWasFatal(t *testing.T) {
 	}
 }
 
-// steps notes the steps of an apply among what is asked of the programs.
+// steps records the steps of an apply in the log of the kernel.
 func (b *box) steps(refusal error) Steps {
 	note := func(what string) {
 		b.k.mu.Lock()
@@ -225,8 +225,7 @@ func (b *box) steps(refusal error) Steps {
 	}
 }
 
-// What belongs to an apply is done with the programs, in order, whether or not
-// its caller still waits.
+// An apply does its steps in order with the changes of the programs, even if its caller goes away.
 func TestApplySteps(t *testing.T) {
 	gone := errors.New("the caller is gone")
 	refusal := errors.New("the disk is full")
@@ -234,9 +233,9 @@ func TestApplySteps(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		change  func(*program.Spec)
-		leaves  bool // the caller does, while web starts
+		leaves  bool // the caller goes away while web starts
 		refusal error
-		stops   bool // the box does, before
+		stops   bool // the box shuts down before
 		err     error
 		want    string
 	}{
@@ -317,8 +316,8 @@ func TestApplyDuringShutdownIsRefused(t *testing.T) {
 	})
 }
 
-// A program that is added again at once must not be started before what it was
-// is forgotten: its output and readiness would be forgotten with that.
+// If a removed program is added again at once, its new run starts only after the old one is
+// forgotten. Otherwise its output and readiness would be forgotten with the old one.
 func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
 	for _, sticky := range []time.Duration{0, 500 * time.Millisecond, 30 * time.Second} {
 		inBox(t, func(b *box) {
@@ -331,7 +330,7 @@ func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
 				}
 				b.pass(0)
 			}
-			b.is("other", program.Starting, "") // which is not held up
+			b.is("other", program.Starting, "") // other is not delayed
 			b.pass(sticky + time.Second)
 			b.is("p", program.Running, "")
 			var said []string
@@ -352,8 +351,8 @@ func TestApplyBringsBackWhatIsBeingForgotten(t *testing.T) {
 	}
 }
 
-// Whoever gives up a plan and the loop that still makes it must not meet in the
-// same memory. Only the race detector can see it.
+// A caller that gives up a plan and the loop that still makes the plan must not access the same
+// memory. Only the race detector can see such a race.
 func TestPlanGivenUp(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.boot(Config{}, spec("p"))
@@ -367,7 +366,7 @@ func TestPlanGivenUp(t *testing.T) {
 			}()
 			synctest.Wait()
 			cancel()
-			// The loop may be the quicker one.
+			// The loop may answer first.
 			if err := <-planned; err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}

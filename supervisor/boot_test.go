@@ -247,9 +247,9 @@ func TestEventsContinueASnapshotWithoutAGap(t *testing.T) {
 	})
 }
 
-// Needs that are shared along a chain are not walked once for each path through
-// them, of which there are more than could ever be walked, and what a program
-// waits for does not hold the texts of all before it.
+// The needs in a long chain share members, so the number of paths through the chain is huge. The
+// supervisor must not walk each path. The reason of a waiting program must not contain the reasons
+// of all programs before it.
 func TestLongChainOfSharedNeeds(t *testing.T) {
 	inBox(t, func(b *box) {
 		const length = 200

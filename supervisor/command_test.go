@@ -37,7 +37,7 @@ func TestConfine(t *testing.T) {
 		name    string
 		sandbox *program.Sandbox
 		filter  bool
-		skipped string // part of it, "-" for none
+		skipped string // part of the skipped features, "-" for none
 		err     string
 	}{
 		{"none", nil, false, "-", ""},
@@ -62,7 +62,7 @@ func TestConfine(t *testing.T) {
 			t.Error("audit enforces paths")
 		}
 	}
-	// What nobody can have is skipped or, where all is required, refused.
+	// A feature that the kernel does not have is skipped or, with required, refused.
 	lacking := program.Sandbox{Capabilities: []string{"SYS_ADMIN", "MAC_ADMIN", "SYS_MODULE"}}
 	if _, missing := proc.Enforceable(proc.Sandbox{Capabilities: []int{16, 21, 33}}); len(missing) > 0 {
 		c := proc.Command{}

@@ -33,8 +33,8 @@ func TestAsAsked(t *testing.T) {
 	}
 }
 
-// A program that is stopped has not crashed. Its twins have: one that somebody else ends, and
-// one that crashes while it is stopped.
+// A program that ends because agentinit stops it has not crashed. A program that another process
+// kills has crashed, and so has one that crashes during its stop.
 func TestAskedEndIsNoCrash(t *testing.T) {
 	const sleeps = "exec sleep 1000"
 	b := newRealBox(t, Config{}, spec("stopped", shell(sleeps)), spec("killed", shell(sleeps)),

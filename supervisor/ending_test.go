@@ -37,7 +37,7 @@ func TestShutdownGoesBackwards(t *testing.T) {
 		b.pass(10 * time.Second)
 		b.k.forget()
 		r := b.shutdown()
-		// proxy; then web and worker; then db and cache; then log.
+		// The order is: proxy; then web and worker; then db and cache; then log.
 		if r.Took != 4*time.Second || len(r.Leftover) > 0 {
 			t.Errorf("took %v, leftover %v", r.Took, r.Leftover)
 		}

@@ -29,26 +29,26 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// notifyAndWait is the program of TestRealNotify: this very binary.
+// notifyAndWait is the program of TestRealNotify: the test binary itself.
 func notifyAndWait() {
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	if err == nil {
 		_, err = conn.Write([]byte("STATUS=all set\nREADY=1"))
 	}
 	if err == nil {
-		_, err = conn.Read(make([]byte, 1)) // nobody answers
+		_, err = conn.Read(make([]byte, 1)) // no answer comes
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }
 
-// kernel is a Processes that runs nothing: what its programs do stands in habits.
+// kernel is a Processes without real processes; habits tells how each program behaves.
 type kernel struct {
 	mu      sync.Mutex
 	habits  map[string]habit
 	live    map[string]*fakeProc
 	notices chan Notice
-	log     []string // what was asked, in order: "start a", "TERM a", "KILL a"
+	log     []string // the requests, in order: "start a", "TERM a", "KILL a"
 	nextPID int
 	starts  map[string]int
 	begin   time.Time
@@ -56,22 +56,22 @@ type kernel struct {
 
 // habit is how a program behaves.
 type habit struct {
-	slow     time.Duration // exec takes so long
+	slow     time.Duration // duration of the exec
 	fail     error         // exec fails
 	hang     chan struct{} // exec returns when this is closed
-	lives    time.Duration // ends by itself after; 0 lives on
-	code     int           // and with this
-	good     int           // run after which it no longer ends by itself
-	deaf     bool          // survives everything but KILL
-	dies     time.Duration // after the signal
-	leftover time.Duration // the tree empties so long after the leader
-	sticky   time.Duration // is forgotten only after so long
+	lives    time.Duration // the program ends by itself after this time; 0: it does not end
+	code     int           // exit status of that end
+	good     int           // from the run after this one, the program does not end by itself
+	deaf     bool          // the program survives all signals except KILL
+	dies     time.Duration // time from the signal to the end
+	leftover time.Duration // time from the end of the leader until the tree is empty
+	sticky   time.Duration // time until the program is forgotten
 }
 
 type fakeProc struct {
 	name   string
 	run    uint64
-	ending bool // asked to end
+	ending bool // was asked to end
 	over   bool
 	emptyD time.Duration
 }
@@ -116,8 +116,8 @@ func (k *kernel) Start(spec *program.Spec, run uint64) (int, error) {
 	return k.nextPID, nil
 }
 
-// later runs f after a while. In a bubble, a timer of no time runs at once on the goroutine that
-// makes it; two of these at once crash the race detector's runtime (Go 1.26).
+// later runs f after a while. In a synctest bubble, a timer without delay runs at once on the
+// goroutine that creates it. Two such timers at once crash the race detector's runtime (Go 1.26).
 func later(after time.Duration, f func()) {
 	if after <= 0 {
 		go f()
@@ -196,7 +196,7 @@ func (k *kernel) Rename(was, name string) {
 
 func (k *kernel) Notices() <-chan Notice { return k.notices }
 
-// said returns what was asked of the programs, in order.
+// said returns the requests for the programs, in order.
 func (k *kernel) said() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -209,7 +209,7 @@ func (k *kernel) forget() {
 	k.log = nil
 }
 
-// kill ends a process as somebody else's kill -9 would.
+// crash ends a process as a kill -9 from outside would.
 func (k *kernel) crash(name string, code int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -219,7 +219,7 @@ func (k *kernel) crash(name string, code int) {
 // prober makes programs ready after a time and lets tests report.
 type prober struct {
 	mu      sync.Mutex
-	after   map[string]time.Duration // ready so long after the start; absent: never
+	after   map[string]time.Duration // time from start to ready; absent: never
 	reports map[string]func(Report)
 	stopped []string
 }
@@ -257,7 +257,7 @@ func (p *prober) report(name string, r Report) {
 	f(r)
 }
 
-// hookRunner notes the hooks; one that is named hangs until it is cancelled.
+// hookRunner records the hooks. The hook that hang names hangs until it is cancelled.
 type hookRunner struct {
 	mu   sync.Mutex
 	ran  []string
@@ -277,7 +277,7 @@ func (h *hookRunner) Run(ctx context.Context, spec *program.Spec, _ uint64, kind
 	return nil
 }
 
-// box is a supervisor over fakes.
+// box is a supervisor with fakes.
 type box struct {
 	t      *testing.T
 	k      *kernel
@@ -289,7 +289,7 @@ type box struct {
 	result chan Result
 }
 
-// inBox runs a test in a bubble of fake time and shuts the box down afterwards.
+// inBox runs a test in a bubble of fake time and shuts the box down at the end.
 func inBox(t *testing.T, f func(*box)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +308,7 @@ func inBox(t *testing.T, f func(*box)) {
 	})
 }
 
-// run starts a box of specs; it does not boot it.
+// run starts a box with specs; it does not boot the box.
 func (b *box) run(cfg Config, specs ...program.Spec) {
 	b.t.Helper()
 	cfg.Processes, cfg.Prober, cfg.Hooks, cfg.Bus = b.k, b.p, b.h, b.bus
@@ -327,7 +327,7 @@ func (b *box) boot(cfg Config, specs ...program.Spec) {
 	synctest.Wait()
 }
 
-// pass lets time pass and everything come to rest.
+// pass lets the time pass and waits until all goroutines are idle.
 func (b *box) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -342,7 +342,7 @@ func (b *box) status(name string) Status {
 	return st
 }
 
-// is checks a state and words of its reason.
+// is checks the state and a part of its reason.
 func (b *box) is(name string, want program.State, reason string) {
 	b.t.Helper()
 	if st := b.status(name); st.State != want || !strings.Contains(st.Reason, reason) {
@@ -358,7 +358,7 @@ func (b *box) asked(want string) {
 	b.k.forget()
 }
 
-// askedTogether is asked for what may come in any order.
+// askedTogether is asked for requests that may come in any order.
 func (b *box) askedTogether(want ...string) {
 	b.t.Helper()
 	got := strings.Split(b.k.said(), ", ")
@@ -370,7 +370,7 @@ func (b *box) askedTogether(want ...string) {
 	b.k.forget()
 }
 
-// events returns the names of the events published so far, with the program.
+// events returns the published events with that name.
 func (b *box) events(name string) []event.Event {
 	var found []event.Event
 	w := b.bus.Watch(0)
@@ -396,7 +396,7 @@ func (b *box) transitions(name string) string {
 	return strings.Join(states, " ")
 }
 
-// spec is a service with the defaults of the manifest, changed by f.
+// spec is a service with the defaults of the manifest, changed by each f.
 func spec(name string, f ...func(*program.Spec)) program.Spec {
 	s := program.Spec{
 		Name: name, Group: name, Type: program.Service, Argv: []string{name}, Priority: 999, Autostart: true,

@@ -7,8 +7,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// TestAHangingStartIsFatalBeforeTheSeal: each start uses all of start_timeout, and
-// fewer than restart_limit's count of them fit into its window.
+// Each start uses all of start_timeout, so fewer starts than restart_limit's count fit into the
+// window of restart_limit. The program becomes FATAL all the same.
 func TestAHangingStartIsFatalBeforeTheSeal(t *testing.T) {
 	inBox(t, func(b *box) {
 		web := spec("web", notify, func(s *program.Spec) { s.Required, s.Backoff.Max = true, 10*time.Second })

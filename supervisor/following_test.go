@@ -16,9 +16,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// nameAnother is the programs of the tests below: this very binary. "forks" starts a
-// process, names it and ends at once; "forks and stays" stays. "main" is that process: it
-// ends with status 7 when it gets USR1. Any other word is what is said.
+// nameAnother is the program of the tests below: the test binary itself. "forks" starts a process,
+// names it as main process and ends; "forks and stays" does not end. "main" is that process: on
+// USR1 it ends with status 7. Any other word is sent as a notification.
 func nameAnother(word string) {
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	fail := func(err error) {
@@ -36,7 +36,7 @@ func nameAnother(word string) {
 	case "main":
 		usr1 := make(chan os.Signal, 1)
 		signal.Notify(usr1, syscall.SIGUSR1)
-		fmt.Println("caught") // the other waits for this
+		fmt.Println("caught") // the parent waits for this line
 		<-usr1
 		os.Exit(7)
 	case "forks", "forks and stays":
@@ -64,7 +64,7 @@ func names(word string, f ...func(*program.Spec)) func(*program.Spec) {
 	return func(s *program.Spec) {
 		notify(s)
 		s.Argv, s.Umask = []string{os.Args[0]}, -1
-		// The race detector lets a process sleep before it exits.
+		// Without this setting, the race detector delays the exit of a process.
 		s.Env = []string{"SUPERVISOR_TEST_PROGRAM=" + word, "GORACE=atexit_sleep_ms=0"}
 		s.Backoff.Initial = 0
 		for _, change := range f {
@@ -73,7 +73,7 @@ func names(word string, f ...func(*program.Spec)) func(*program.Spec) {
 	}
 }
 
-// moved waits until the program has another main process than the one of its start.
+// moved waits until the program's main process is another than the one that was started.
 func (b *realBox) moved(name string) Status {
 	b.t.Helper()
 	return b.await(name, func(st Status) bool {
@@ -86,7 +86,7 @@ func (b *realBox) moved(name string) Status {
 	})
 }
 
-// orphaned waits until the process is a child of ours: only then we get its exit status.
+// orphaned waits until the process is our child: only then we get its exit status.
 func (b *realBox) orphaned(pid int) {
 	b.t.Helper()
 	for ctx := b.t.Context(); ; {
@@ -103,9 +103,9 @@ func (b *realBox) orphaned(pid int) {
 	}
 }
 
-// TestRealMainPID: a program that forks, names its main process and ends is alive as
-// long as that process is, and ended as that one ended. The end of the first process
-// often is there before its message.
+// A program forks, names the new process as its main process, and ends. The program is alive as
+// long as that process, and has the exit status of that process. The end of the first process often
+// arrives before the notification.
 func TestRealMainPID(t *testing.T) {
 	b := newRealBox(t, Config{}, spec("p", names("forks", func(s *program.Spec) { s.RestartLimit.Count = 0 })))
 	b.sup.Boot()
@@ -133,8 +133,8 @@ func TestRealMainPID(t *testing.T) {
 	}
 }
 
-// TestRealMainPIDOfALivingParent: the end of the main process is the end of the
-// program, although the process that was started lives on and has its exit status.
+// If the main process ends, the program ends, even if the first process lives on and receives the
+// exit status.
 func TestRealMainPIDOfALivingParent(t *testing.T) {
 	b := newRealBox(t, Config{}, spec("p", names("forks and stays", func(s *program.Spec) { s.Restart = program.RestartNever })))
 	b.sup.Boot()
@@ -177,7 +177,7 @@ func TestRealMainPIDRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.await("p", in(program.Running))
-			// The readiness came in the same message and counts after the refusal.
+			// The readiness came in the same message. It counts although MAINPID was refused.
 			if refused := (&box{bus: b.bus}).events(event.NotifyRefused); len(refused) != 1 {
 				t.Errorf("%v", refused)
 			}

@@ -17,13 +17,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// laws is a kernel that watches what a supervisor asks of it. They hold whatever programs and
-// operators do: one live run of a program at most, no start before its needs hold, no KILL
-// before the ladder allows it, each run started once and its end told once, the budget of the
-// shutdown kept, one run of a schedule for each of its times. The wall clock is set meanwhile.
-// No system call sets the clock of one process or container alone: a time namespace has
-// offsets for CLOCK_MONOTONIC and CLOCK_BOOTTIME only (time_namespaces(7)). Therefore
-// these lives jump, and TestChaos does not.
+// laws is a kernel that checks the requests of a supervisor. The laws hold for all programs and
+// operators: at most one live run of a program, no start before its needs are met, no KILL before
+// the stop ladder allows it, each run started once and its end reported once, the shutdown within
+// its budget, one run of a schedule for each of its times.
+// The tests set the wall clock during a life. No system call sets the clock of one process or
+// container: a time namespace has offsets for CLOCK_MONOTONIC and CLOCK_BOOTTIME only
+// (time_namespaces(7)). Therefore the clock jumps in these tests, and not in TestChaos.
 type laws struct {
 	*kernel
 	sup   *Supervisor
@@ -32,31 +32,31 @@ type laws struct {
 
 	mu       sync.Mutex
 	broken   []string
-	runs     map[string]*watched     // the latest run of each
-	exits    map[string]program.Exit // of the latest run that ended
+	runs     map[string]*watched     // the latest run of each program
+	exits    map[string]program.Exit // exits of the latest runs that ended
 	passed   chan Notice
 	shutting time.Time
 	over     time.Time
-	lie      func(Notice) bool // hands on something else, or says that the notice may pass
-	skew     time.Duration     // the wall clock shows so much more than the time that has passed
+	lie      func(Notice) bool // sends another notice, or returns true if the notice may pass
+	skew     time.Duration     // difference between the wall clock and the real time
 	jumps    int
-	jumped   time.Time // the latest
+	jumped   time.Time // time of the latest jump
 	tables   map[string]*watchedTable
 }
 
-// watchedTable is what the laws know about a schedule.
+// watchedTable is what the laws know of a schedule.
 type watchedTable struct {
 	next         func(time.Time) time.Time
 	period       time.Duration
 	every        bool
 	runs         int
-	first, began time.Time // of the first run and of the latest, by the time that passes
-	wall         time.Time // of the latest run, or of the boot, by the wall clock
-	served       time.Time // the time in the timetable for which the latest run came
-	setBack      bool      // since the latest run the clock was set back so far that the schedule follows it
+	first, began time.Time // the first run and the latest, in real time
+	wall         time.Time // the latest run, or the boot, by the wall clock
+	served       time.Time // the time in the timetable that the latest run served
+	setBack      bool      // since the latest run, the clock was set back so far that the schedule follows it
 }
 
-// wallClock is what the wall clock shows.
+// wallClock returns the time of the wall clock.
 func (l *laws) wallClock() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *laws) jump(to string) {
 	}
 }
 
-// scheduledRun judges the start of a scheduled program. The caller holds mu.
+// scheduledRun checks the start of a scheduled program. The caller holds mu.
 func (l *laws) scheduledRun(name string, w *watchedTable) {
 	now, wall := time.Now(), time.Now().Add(l.skew)
 	served := w.next(wall.Add(-2 * w.period))
@@ -91,7 +91,7 @@ func (l *laws) scheduledRun(name string, w *watchedTable) {
 	switch gap := now.Sub(w.began); {
 	case w.runs == 0:
 		w.first = now
-	case w.every && gap < w.period-time.Second: // cron rounds an interval to a second
+	case w.every && gap < w.period-time.Second: // cron rounds an interval to one second
 		l.breach("%s ran again after %v of %v", name, gap, w.period)
 	case !w.every && !w.setBack && !served.After(w.served):
 		l.breach("%s ran a second time for %v, at %v", name, w.served, wall)
@@ -99,7 +99,7 @@ func (l *laws) scheduledRun(name string, w *watchedTable) {
 	w.runs, w.began, w.wall, w.served, w.setBack = w.runs+1, now, wall, served, false
 }
 
-// judgeTables looks at the schedules when the shutdown begins. The caller holds mu.
+// judgeTables checks the schedules when the shutdown begins. The caller holds mu.
 func (l *laws) judgeTables() {
 	for name, w := range l.tables {
 		if w.runs == 0 {
@@ -123,7 +123,7 @@ func (l *laws) judgeTables() {
 
 type watched struct {
 	run              uint64
-	answered, ladder time.Time // when it began, and got its first signal
+	answered, ladder time.Time // time of the answer to Start, and of the first signal
 }
 
 func (l *laws) breach(format string, args ...any) {
@@ -153,7 +153,7 @@ func (l *laws) Start(spec *program.Spec, run uint64) (int, error) {
 	own, _ := l.sup.Status(spec.Name)
 	for _, need := range l.specs[spec.Name].Needs {
 		st, _ := l.sup.Status(need.Program)
-		// What was lost later was not lost when the start was decided.
+		// A need that was lost after the decision to start does not count.
 		if !need.Condition.Met(&st) && st.Since.Before(*own.StartedAt) {
 			l.breach("run %d of %s waits for %s to be %s, it is %v", run, spec.Name, need.Program, need.Condition, st.State)
 		}
@@ -166,7 +166,7 @@ func (l *laws) Start(spec *program.Spec, run uint64) (int, error) {
 	return pid, err
 }
 
-// alive tells whether processes of a program are there.
+// alive tells whether the program has processes.
 func (l *laws) alive(name string) bool {
 	l.kernel.mu.Lock()
 	defer l.kernel.mu.Unlock()
@@ -197,10 +197,10 @@ func (l *laws) Kill(name string, run uint64) error {
 		}
 		now, last := time.Now(), l.shutting.Add(l.grace-program.KillReserve(l.grace))
 		switch {
-		case now.Equal(w.answered): // the start was given up before it answered
+		case now.Equal(w.answered): // the start was given up before it was answered
 		case !w.ladder.IsZero() && now.Sub(w.ladder) >= declared:
 		case !l.shutting.IsZero() && (!w.ladder.IsZero() || !now.Before(last)):
-			// A shutdown scales the waits to its budget.
+			// A shutdown shortens the waits to fit its budget.
 		default:
 			l.breach("KILL of %s %v after its first signal; the ladder has %v", name, now.Sub(w.ladder), declared)
 		}
@@ -209,7 +209,7 @@ func (l *laws) Kill(name string, run uint64) error {
 	return l.kernel.Kill(name, run)
 }
 
-// judge looks at the whole life of a box.
+// judge checks the whole life of a box.
 func (l *laws) judge(r Result) []string {
 	if took := max(r.Took, l.over.Sub(l.shutting)); took > l.grace {
 		l.breach("the shutdown took %v of %v", took, l.grace)
@@ -232,7 +232,7 @@ func (l *laws) judge(r Result) []string {
 // Notices implements Processes.
 func (l *laws) Notices() <-chan Notice { return l.passed }
 
-// pass hands on what the kernel tells, until done is closed.
+// pass forwards the notices of the kernel until done is closed.
 func (l *laws) pass(done <-chan struct{}) {
 	for {
 		select {
@@ -252,7 +252,7 @@ func (l *laws) pass(done <-chan struct{}) {
 	}
 }
 
-// life is one box: its programs, how they behave, and what happens to them.
+// life is one box: its programs, their behaviour, and the requests that it gets.
 type life struct {
 	specs  []program.Spec
 	habits map[string]habit
@@ -262,7 +262,7 @@ type life struct {
 	late   act // a jump of the clock during the shutdown
 }
 
-// act is what happens after a pause: a request, or the end of a process.
+// act is a request or the end of a process, after a pause.
 type act struct {
 	after time.Duration
 	verb  string
@@ -271,7 +271,7 @@ type act struct {
 
 var lifeVerbs = []string{"start", "stop", "restart", "crash", "crash", "pass"}
 
-// randomLife follows from the seed.
+// randomLife derives a life from the seed.
 func randomLife(seed uint64) life {
 	r := rand.New(rand.NewPCG(seed, 0))
 	seconds := func(most int) time.Duration { return time.Duration(r.IntN(most*10+1)) * 100 * time.Millisecond }
@@ -326,7 +326,7 @@ func randomLife(seed uint64) life {
 	return l
 }
 
-// lifeClocks are the jumps of the wall clock; lifeTables are schedules, and how often they come.
+// lifeClocks are the jumps of the wall clock. lifeTables are schedules with their periods.
 var (
 	lifeClocks = []string{"forward", "back", "1970"}
 	lifeTables = []struct {
@@ -335,7 +335,7 @@ var (
 	}{{"* * * * *", time.Minute}, {"*/5 * * * *", 5 * time.Minute}, {"@hourly", time.Hour}, {"@every 40s", 40 * time.Second}, {"@every 7m", 7 * time.Minute}}
 )
 
-// timetables adds programs that run by the clock, and sets the clock in between.
+// timetables adds scheduled programs, and jumps of the clock between their runs.
 func (l *life) timetables(r *rand.Rand) {
 	for _, table := range lifeTables {
 		if r.IntN(2) == 0 {
@@ -362,7 +362,7 @@ func (l *life) timetables(r *rand.Rand) {
 	l.acts, l.late = acts, jump()
 }
 
-// spoil makes a supervisor break a law: it alters what it is told.
+// spoil makes a supervisor break a law: it changes what the supervisor sees.
 type spoil struct {
 	specs  func([]program.Spec)
 	grace  time.Duration // added
@@ -371,7 +371,7 @@ type spoil struct {
 	notice func(*laws, Notice) bool
 }
 
-// lived lets a life happen, and returns what was wrong with it.
+// lived runs a life and returns the laws that were broken.
 func lived(t *testing.T, f life, s spoil) (wrong []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -422,7 +422,7 @@ func lived(t *testing.T, f life, s spoil) (wrong []string) {
 			if spoiled == nil {
 				return
 			}
-			// Only a box that is over refuses, and in that nothing is left to spoil.
+			// Only a box that has ended refuses; then nothing is left to spoil.
 			if err := sup.do(t.Context(), func() { spoiled(&sup.loop) }); err != nil && !errors.Is(err, ErrDone) {
 				t.Error(err)
 			}
@@ -454,7 +454,7 @@ func lived(t *testing.T, f life, s spoil) (wrong []string) {
 
 func (l *laws) do(a act) {
 	ctx := context.Background()
-	// A refusal is as good an answer as any.
+	// A refusal is a valid answer too.
 	switch a.verb {
 	case "jump":
 		l.jump(a.name)
@@ -473,12 +473,12 @@ func (l *laws) do(a act) {
 	}
 }
 
-// lives is how many are looked at; -laws.seed looks at one.
+// lives is the number of lives that TestLaws runs; with -laws.seed it runs one.
 const lives = 300
 
 var lawsSeed = flag.Uint64("laws.seed", 0, "look at the life of this seed alone")
 
-// TestLaws lets random lives happen and checks what must always hold.
+// TestLaws runs random lives and checks the laws.
 func TestLaws(t *testing.T) {
 	first, n := uint64(time.Now().UnixNano()), lives
 	if *lawsSeed != 0 {
@@ -491,10 +491,10 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// byTheWall makes a supervisor that believes the wall clock in everything.
+// byTheWall makes a supervisor that uses the wall clock for everything.
 func byTheWall(l *loop) { l.now = l.clock }
 
-// The twins: a supervisor that breaks a law is found out.
+// The negative tests: a supervisor that breaks a law is detected.
 func TestLawsFindABreach(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil spoil

@@ -8,7 +8,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// webAndDB boots web, which needs db, and lets both run.
+// webAndDB boots web, which needs db, and waits until both run.
 func webAndDB(b *box, f ...func(*program.Spec)) {
 	b.t.Helper()
 	b.boot(Config{}, spec("db"), spec("web", append(f, needs("db"))...))
@@ -17,7 +17,7 @@ func webAndDB(b *box, f ...func(*program.Spec)) {
 	b.k.forget()
 }
 
-// webWithoutDB is webAndDB after db was stopped by request and web has crashed with status 3.
+// webWithoutDB is webAndDB, then db is stopped by request and web crashes with status 3.
 func webWithoutDB(b *box) {
 	b.t.Helper()
 	webAndDB(b)
@@ -28,8 +28,7 @@ func webWithoutDB(b *box) {
 	b.k.crash("web", 3)
 }
 
-// TestNoStartBeforeItsNeeds: whatever makes a program start, it waits for what it
-// needs as at its first start.
+// Whatever makes a program start, the program waits for its needs as at its first start.
 func TestNoStartBeforeItsNeeds(t *testing.T) {
 	down := func(b *box) {
 		b.k.mu.Lock()
@@ -114,8 +113,8 @@ func TestNoStartBeforeItsNeeds(t *testing.T) {
 	}
 }
 
-// TestARestartStartsWhatItNeeds as a start does; the restart after a crash waits
-// for a program that was stopped by request, and says so.
+// A requested restart also starts the program's needs, as a start does. The restart after a crash
+// waits for a need that was stopped by request, and the reason says so.
 func TestARestartStartsWhatItNeeds(t *testing.T) {
 	inBox(t, func(b *box) {
 		webWithoutDB(b)
@@ -136,8 +135,8 @@ func TestARestartStartsWhatItNeeds(t *testing.T) {
 	})
 }
 
-// TestWaitingForNeedsForgivesNoCrash: a program that crashes again and again
-// reaches its limit although each restart waits.
+// A program that crashes repeatedly reaches its restart limit, even if each restart waits for a
+// need.
 func TestWaitingForNeedsForgivesNoCrash(t *testing.T) {
 	inBox(t, func(b *box) {
 		webAndDB(b, func(s *program.Spec) { s.RestartLimit.Count = 2 })
@@ -154,7 +153,6 @@ func TestWaitingForNeedsForgivesNoCrash(t *testing.T) {
 	})
 }
 
-// TestAStopCallsOffARestartThatWaits.
 func TestAStopCallsOffARestartThatWaits(t *testing.T) {
 	inBox(t, func(b *box) {
 		webWithoutDB(b)
@@ -171,7 +169,7 @@ func TestAStopCallsOffARestartThatWaits(t *testing.T) {
 	})
 }
 
-// TestAQueuedRunWaitsForItsNeeds of a schedule.
+// A queued run of a schedule waits for the program's needs.
 func TestAQueuedRunWaitsForItsNeeds(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["job"] = habit{lives: 15 * time.Minute}
@@ -195,7 +193,7 @@ func TestAQueuedRunWaitsForItsNeeds(t *testing.T) {
 	})
 }
 
-// TestApplyTakesAwayTheNeed that a program waits for.
+// A waiting program starts if an apply removes the need that it waits for.
 func TestApplyTakesAwayTheNeed(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.boot(Config{}, spec("db", manual, func(s *program.Spec) { s.Readiness.Probes = []program.Probe{{Dialect: "notify"}} }), spec("web", needs("db")))

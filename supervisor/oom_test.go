@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// files makes a made-up root.
+// files creates a directory that stands for the root of a file system.
 func files(t *testing.T, all map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -64,7 +64,7 @@ func TestEachKillOfTheKernelExplainsOneExit(t *testing.T) {
 			t.Errorf("exit %d: %q", i, got)
 		}
 	}
-	kills = 3 // of a child, perhaps: a KILL much later is not its
+	kills = 3 // one of these kills may be of a child; a KILL much later is not explained by it
 	w.verdict(now)
 	kills = 5
 	w.verdict(now.Add(time.Second))

@@ -12,7 +12,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Each kind is told at its first refusal and then once a minute; the kinds are bounded.
+// Each kind of refusal is reported at its first occurrence and then once a minute. The number of
+// kinds is limited.
 func TestTallies(t *testing.T) {
 	all, now := tallies{}, time.Unix(1000, 0)
 	kill := proc.Refusal{By: proc.RefusedByGuard, Call: "kill"}
@@ -20,7 +21,7 @@ func TestTallies(t *testing.T) {
 	for i, tc := range []struct {
 		after time.Duration
 		what  proc.Refusal
-		told  uint64 // 0: nothing
+		told  uint64 // 0: not reported
 	}{
 		{0, kill, 1}, {time.Second, kill, 0}, {0, mount, 1}, {time.Second, kill, 0}, {time.Minute, kill, 4}, {time.Second, mount, 2}, {0, mount, 0},
 	} {
@@ -46,7 +47,7 @@ func TestTallies(t *testing.T) {
 	}
 }
 
-// A trial runs in the sandbox of the program, and tells what was refused.
+// A trial runs in the sandbox of the program and reports the refusals.
 func TestTrial(t *testing.T) {
 	needsListeners(t)
 	b := newRealBox(t, Config{})
@@ -68,7 +69,8 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// needsListeners skips where the kernel has no listeners that this package uses (Linux 5.19).
+// needsListeners skips the test if the kernel lacks the seccomp listeners that this package uses
+// (Linux 5.19).
 func needsListeners(t *testing.T) {
 	t.Helper()
 	var name unix.Utsname

@@ -31,8 +31,8 @@ func TestRestartStorm(t *testing.T) {
 	})
 }
 
-// The end of the leader is no news while the program is STOPPING: the state that
-// follows tells it.
+// While the program is STOPPING, the end of its leader is not reported as an event. The next state
+// reports it.
 func TestStopIsToldOnce(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["p"] = habit{dies: time.Second, leftover: time.Second}
@@ -268,16 +268,16 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// daily is a job at three o'clock.
+// daily is a job that runs at three o'clock.
 func daily(s *program.Spec) {
 	s.Type, s.Schedule, s.Timezone, s.StartTimeout = program.Schedule, "0 3 * * *", "UTC", 0
 }
 
-// The box boots at midnight. After a while its clock is set.
+// The box boots at midnight. After some time, its wall clock is set.
 func TestScheduleWhenTheClockIsSet(t *testing.T) {
 	for name, c := range map[string]struct {
 		after, by time.Duration
-		due       time.Duration // since the boot
+		due       time.Duration // time since the boot
 		late      time.Duration // at most
 		runs      uint64        // after that
 	}{
@@ -319,8 +319,8 @@ func TestScheduleWhenTheClockIsSet(t *testing.T) {
 	}
 }
 
-// What is on the agenda is compared with each other: an instant that the clock
-// alone tells would move against the others when it is set.
+// The agenda compares all its times with each other, so all of them must be monotonic. A time of
+// the wall clock would move relative to the others when the clock is set.
 func TestAgendaIsMonotonic(t *testing.T) {
 	monotonic := func(at time.Time) bool { return at != at.Round(0) }
 	for _, schedule := range []string{"0 3 * * *", "* * * * *", "@every 10m"} {
@@ -332,7 +332,7 @@ func TestAgendaIsMonotonic(t *testing.T) {
 		if at, ok := l.agenda.next(); !ok || !monotonic(at) {
 			t.Errorf("%s: %v on the agenda", schedule, at)
 		}
-		// The other way round, no time that passes tells what the clock is to tell.
+		// Conversely, a time of the wall clock must have no monotonic part.
 		if every := schedule == "@every 10m"; monotonic(e.cron.at) != every {
 			t.Errorf("%s: due at %v", schedule, e.cron.at)
 		}
@@ -355,8 +355,7 @@ func TestParseSchedule(t *testing.T) {
 	}
 }
 
-// The error of a start names the command, and so may hold what a variable was
-// replaced by.
+// The error of a start names the command, and may therefore contain the value of a secret.
 func TestAReasonHoldsNoSecret(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["p"] = habit{fail: errors.New("cannot exec /bin/s3cret: no such file or directory")}

@@ -12,7 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// instances are the specifications of a set of n, as schema/plan names them.
+// instances returns the specs of a set of n instances, named as schema/plan names them.
 func instances(group string, n int, f ...func(*program.Spec)) []program.Spec {
 	specs := make([]program.Spec, n)
 	for i := range specs {
@@ -38,8 +38,8 @@ func (b *box) apply(specs ...program.Spec) ApplyResult {
 	return r
 }
 
-// TestScalingKeepsProcesses: an instance that goes on existing keeps its process
-// and its run, also where its name changes.
+// When a set is scaled, each instance that remains keeps its process and its run, even if its name
+// changes.
 func TestScalingKeepsProcesses(t *testing.T) {
 	inBox(t, func(b *box) {
 		user := func(needs ...string) program.Spec { return spec("user", needsOf(needs)) }
@@ -63,7 +63,8 @@ func TestScalingKeepsProcesses(t *testing.T) {
 		}
 		b.askedTogether("rename late late:0", "start late:1")
 
-		// What ends under the new name is told of under it, whatever the notice says.
+		// An end after the renaming is reported under the new name, even if the notice has the old
+		// name.
 		b.k.crash("late:0", 1)
 		b.pass(2 * time.Second)
 		b.is("late:0", program.Running, "")
@@ -85,7 +86,7 @@ func TestScalingKeepsProcesses(t *testing.T) {
 	})
 }
 
-// needsOf is needs of instances, whose names hold a colon.
+// needsOf is needs for instances, whose names contain a colon.
 func needsOf(names []string) func(*program.Spec) {
 	return func(s *program.Spec) {
 		for _, name := range names {
@@ -94,17 +95,17 @@ func needsOf(names []string) func(*program.Spec) {
 	}
 }
 
-// TestARemovedProgramIsRequiredNoLonger from the first moment on, so that the box
-// does not become unready because of it.
+// As soon as an apply begins to remove a program, the program is no longer required, so the box
+// does not become unready.
 func TestARemovedProgramIsRequiredNoLonger(t *testing.T) {
 	inBox(t, func(b *box) {
-		b.k.habits["web:2"] = dies(time.Second) // or it could be gone before the first look
+		b.k.habits["web:2"] = dies(time.Second) // otherwise it could be gone before the first check
 		b.boot(Config{}, instances("web", 3, required)...)
 		b.pass(2 * time.Second)
 		seq := b.bus.Seq()
 		b.apply(instances("web", 2, required)...)
-		// Whoever follows the events reads again at ProgramsApplied, before the first
-		// program changes its state.
+		// A client that follows the events reads the status again at ProgramsApplied, which comes
+		// before the first change of a program's state.
 		w := b.bus.Watch(seq)
 		e, _ := w.TryNext()
 		if e.Name != event.ProgramsApplied {
@@ -119,8 +120,8 @@ func TestARemovedProgramIsRequiredNoLonger(t *testing.T) {
 	})
 }
 
-// TestApplyRollsASet: one instance after the other, each when the one before is
-// ready.
+// An apply replaces the instances of a set one by one. It goes on to the next instance when the
+// previous one is ready.
 func TestApplyRollsASet(t *testing.T) {
 	inBox(t, func(b *box) {
 		for _, name := range []string{"w:0", "w:1", "w:2"} {
@@ -159,8 +160,8 @@ func TestApplyRollsASet(t *testing.T) {
 	})
 }
 
-// TestARollEndsAtTheFirstThatDoesNotReturn: the others go on as they were, and a
-// later apply takes them along.
+// If an instance does not come back, the apply leaves the remaining instances unchanged. A later
+// apply replaces them.
 func TestARollEndsAtTheFirstThatDoesNotReturn(t *testing.T) {
 	inBox(t, func(b *box) {
 		never := func(s *program.Spec) { s.Restart = program.RestartNever }
@@ -187,8 +188,8 @@ func TestARollEndsAtTheFirstThatDoesNotReturn(t *testing.T) {
 	})
 }
 
-// TestTheLastApplyWins: one that comes during another waits, reads when its turn
-// has come, and is not lost.
+// An apply that arrives during another apply waits. It reads the manifest when its turn comes, and
+// is not lost.
 func TestTheLastApplyWins(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["web"] = habit{slow: 5 * time.Second}
@@ -219,7 +220,7 @@ func TestTheLastApplyWins(t *testing.T) {
 	})
 }
 
-// TestStopAllGoesBackwards: dependents first, and later waves before earlier ones.
+// Dependents stop first, and later waves stop before earlier ones.
 func TestStopAllGoesBackwards(t *testing.T) {
 	inBox(t, func(b *box) {
 		for _, name := range []string{"db", "web", "proxy", "late"} {
@@ -236,7 +237,7 @@ func TestStopAllGoesBackwards(t *testing.T) {
 		}
 		b.pass(500 * time.Millisecond)
 		b.asked("TERM late")
-		// A start calls the stop of one off.
+		// A start cancels the stop of db.
 		if err := b.sup.Start(b.t.Context(), "db"); err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +247,7 @@ func TestStopAllGoesBackwards(t *testing.T) {
 	})
 }
 
-// TestStartAllGoesInWaves, and starts what the boot would.
+// A start of all programs goes in waves and starts only the programs that the boot would start.
 func TestStartAllGoesInWaves(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.p.after["db"] = 3 * time.Second
@@ -273,7 +274,7 @@ func TestStartAllGoesInWaves(t *testing.T) {
 	})
 }
 
-// TestRestartAllStopsAllFirst: backwards, then it starts in waves.
+// A restart of all programs first stops them backwards and then starts them in waves.
 func TestRestartAllStopsAllFirst(t *testing.T) {
 	inBox(t, func(b *box) {
 		for _, name := range []string{"db", "web", "late"} {
@@ -311,7 +312,7 @@ func TestRestartAllStopsAllFirst(t *testing.T) {
 	})
 }
 
-// TestRestartAllGivesWayToAStop: what is stopped meanwhile stays so.
+// A program that is stopped during RestartAll stays stopped.
 func TestRestartAllGivesWayToAStop(t *testing.T) {
 	inBox(t, func(b *box) {
 		for _, name := range []string{"db", "web"} {
@@ -332,8 +333,8 @@ func TestRestartAllGivesWayToAStop(t *testing.T) {
 	})
 }
 
-// TestStartTriesTheNeedsAgain of a program that waits for one that has given up,
-// and says at once when that does not help.
+// If a need has given up, a start of the dependent program starts the need again. If the need fails
+// again, the start returns at once.
 func TestStartTriesTheNeedsAgain(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["db"] = habit{lives: time.Millisecond, code: 1, good: 1}
@@ -361,8 +362,7 @@ func backup(f ...func(*program.Spec)) program.Spec {
 	}}, f...)...)
 }
 
-// TestSchedulePauses: a stop at rest pauses it, a start resumes it, and a run now
-// changes neither.
+// A stop of a waiting schedule pauses it, and a start resumes it. "Run now" changes neither.
 func TestSchedulePauses(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["job"] = habit{lives: time.Second}
@@ -403,7 +403,7 @@ func TestSchedulePauses(t *testing.T) {
 		if err := b.sup.Start(b.t.Context(), "job"); err == nil {
 			t.Error("a start of an active schedule is taken")
 		}
-		// Stopped during a run it is paused too.
+		// A stop during a run pauses the schedule too.
 		b.k.habits["job"] = habit{dies: time.Second}
 		do(b.sup.RunNow)
 		b.pass(time.Second)
@@ -413,7 +413,7 @@ func TestSchedulePauses(t *testing.T) {
 	})
 }
 
-// TestAFailedScheduleWaitsForItsNextTime, with the result of the latest run.
+// A schedule whose run failed waits for its next time and shows the result of its latest run.
 func TestAFailedScheduleWaitsForItsNextTime(t *testing.T) {
 	inBox(t, func(b *box) {
 		b.k.habits["job"] = habit{lives: time.Second, code: 3}

@@ -19,7 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// realBox is a supervisor over real processes.
+// realBox is a supervisor with real processes.
 type realBox struct {
 	t     testing.TB
 	owner *proc.Owner
@@ -27,7 +27,7 @@ type realBox struct {
 	sys   *System
 	sup   *Supervisor
 	bus   *event.Bus
-	close func() // there must be one owner at a time
+	close func() // a test may have only one owner at a time
 }
 
 func newRealBox(t testing.TB, cfg Config, specs ...program.Spec) *realBox {
@@ -70,7 +70,7 @@ func newRealBox(t testing.TB, cfg Config, specs ...program.Spec) *realBox {
 	return b
 }
 
-// patience bounds a wait that a broken program would make endless.
+// patience limits a wait that would be endless if the program were broken.
 const patience = 30 * time.Second
 
 func (b *realBox) await(name string, until func(Status) bool) Status {
@@ -182,7 +182,7 @@ func TestRealNotify(t *testing.T) {
 	}))
 	b.sup.Boot()
 	b.await("p", in(program.Running))
-	// The text comes with the readiness, but on its own way.
+	// The text comes with the readiness, but is processed separately.
 	for b.sup.Snapshot().Programs[0].Text != "all set" {
 		if err := b.sup.Ping(t.Context()); err != nil {
 			t.Fatal(err)
@@ -190,8 +190,8 @@ func TestRealNotify(t *testing.T) {
 	}
 }
 
-// A message waits for the starts that may be its sender's, and for no others:
-// while it waits, nobody else is heard.
+// A notification of an unknown process waits for the starts that may have created the process, and
+// for no others. While the notification waits, all later notifications wait too.
 func TestPatienceWithStrangers(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -227,7 +227,7 @@ func TestPatienceWithStrangers(t *testing.T) {
 	}
 }
 
-// A program may speak before its start has been answered.
+// A program may send a notification before its start has been answered.
 func TestRealResolve(t *testing.T) {
 	b := newRealBox(t, Config{})
 	sleeper := func() proc.Process {
@@ -314,8 +314,8 @@ func TestRealKillAndRestart(t *testing.T) {
 	}
 }
 
-// What a program's runs have used stays in its usage: the first one works, the
-// second does not, and then there is none.
+// The usage of a program includes all its runs: the first run uses processor time, the second does
+// not, and after the stop there is no run.
 func TestRealUsageIsThatOfAllRuns(t *testing.T) {
 	did := filepath.Join(t.TempDir(), "did")
 	work := "if [ ! -e " + did + " ]; then i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; : > " + did + "; fi; "
@@ -382,7 +382,7 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 		}
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		fields := strings.Fields(rest)
-		const exiting = 0x4 // PF_EXITING: its end has begun and nothing takes it back
+		const exiting = 0x4 // PF_EXITING: the process is ending and cannot return
 		flags, err := strconv.ParseUint(fields[6], 10, 64)
 		if err != nil {
 			t.Fatalf("%q: %v", stat, err)
@@ -393,8 +393,7 @@ func TestRealTreeIsEmptyAfterAStop(t *testing.T) {
 	}
 }
 
-// The reaper can see the end of a program that ends at once before its launcher
-// has noted when it began.
+// If a program ends at once, the reaper may see its end before the launcher has recorded its start.
 func TestEndDatedBeforeTheStart(t *testing.T) {
 	s := &System{
 		notices: make(chan Notice, 256), stop: make(chan struct{}),
@@ -414,9 +413,8 @@ func TestEndDatedBeforeTheStart(t *testing.T) {
 	}
 }
 
-// After the end of the supervisor nobody reads notices, and everything that asks
-// the System must be answered all the same. Whoever reads them late gets them all,
-// in order.
+// After the end of the supervisor, no goroutine reads notices, and all calls to the System must
+// still return. A late reader gets all notices in order.
 func TestNoticesThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const programs = 1000
@@ -483,7 +481,7 @@ func TestRealShutdown(t *testing.T) {
 	}
 }
 
-// sleepers are n programs that do nothing.
+// sleepers returns n programs that only sleep.
 func sleepers(n int) []program.Spec {
 	var specs []program.Spec
 	for i := range n {

@@ -8,7 +8,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// A program that goes silent is told of, writes its stacks at the signal, and is restarted.
+// If a program writes no output, the box reports it, sends the signal that makes the program write
+// its stacks, and restarts it.
 func TestWedgedProgramIsRestarted(t *testing.T) {
 	b := newRealBox(t, Config{},
 		spec("silent", shell("trap 'echo stacks' QUIT; echo begin; while :; do sleep 0.05; done"), func(s *program.Spec) {
