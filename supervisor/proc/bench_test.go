@@ -11,8 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
-// pauseProgram is the cheapest program there is to start: a static C one where a
-// compiler is at hand, else sleep(1).
+// pauseProgram is the program that starts fastest: a static C program if there is a compiler, else
+// sleep(1).
 func pauseProgram(b *testing.B) Command {
 	b.Helper()
 	src, bin := b.TempDir()+"/pause.c", b.TempDir()+"/pause"
@@ -25,7 +25,7 @@ func pauseProgram(b *testing.B) Command {
 	return Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}}
 }
 
-// BenchmarkStart1000 starts 1000 programs that stay, from that many goroutines.
+// BenchmarkStart1000 starts 1000 programs that stay, from the given number of goroutines.
 func BenchmarkStart1000(b *testing.B) {
 	for _, tc := range []struct {
 		name    string
@@ -50,7 +50,7 @@ func BenchmarkStart1000(b *testing.B) {
 	}
 }
 
-// BenchmarkStart1000Floor is the same with nothing but fork and exec.
+// BenchmarkStart1000Floor is the lower bound: the same with only fork and exec.
 func BenchmarkStart1000Floor(b *testing.B) {
 	cmd := pauseProgram(b)
 	for range b.N {
@@ -112,8 +112,7 @@ func killAllOf(b *testing.B, o *Owner) {
 	}
 }
 
-// BenchmarkKillNotice is the time from a kill to the notice of it, with 1000
-// other programs alive.
+// BenchmarkKillNotice is the time from a kill to its notice, with 1000 other programs alive.
 func BenchmarkKillNotice(b *testing.B) {
 	cmd := pauseProgram(b)
 	o := newOwner(b, Options{})
@@ -136,9 +135,9 @@ func BenchmarkKillNotice(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is one start, from the call to the program's exec.
+// BenchmarkStart is the time of one start, from the call to the program's exec.
 func BenchmarkStart(b *testing.B) {
-	ballast := make([][]byte, 30) // a box's heap: page tables cost a plain fork
+	ballast := make([][]byte, 30) // as large as the heap of a box: a plain fork would have to copy its page tables
 	for i := range ballast {
 		ballast[i] = make([]byte, 1<<20)
 		for j := 0; j < len(ballast[i]); j += 4096 {

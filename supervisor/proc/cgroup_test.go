@@ -8,8 +8,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// TestCgroupCatchesTheTraceless: with a cgroup of its own, even what leaves no
-// other trace is known to belong to its process, and is killed.
+// With its own cgroup, a process that leaves no other trace is still known to belong to its
+// program, and is killed.
 func TestCgroupCatchesTheTraceless(t *testing.T) {
 	bin := built.Path(t)
 	o, err := New(Options{Cgroups: true})
@@ -42,7 +42,7 @@ func TestCgroupCatchesTheTraceless(t *testing.T) {
 	}
 }
 
-// TestCgroupWithout: a box without cgroups asks the nil values everything.
+// Without cgroups, all methods are called on nil values.
 func TestCgroupWithout(t *testing.T) {
 	var b *cgroupBase
 	c := b.create(1)

@@ -9,8 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// Many trees at once, each of which leaves an escapee behind when its leader
-// ends: every one is found and killed, and nobody's Emptied comes too early.
+// Each of many trees leaves an escapee behind when its leader ends. agentinit finds and kills every
+// escapee, and no tree reports Emptied too early.
 func TestEscapeesOfManyTrees(t *testing.T) {
 	bin := built.Path(t)
 	for name, cgroups := range map[string]bool{"cgroups": true, "traces": false} {
@@ -66,8 +66,8 @@ func TestEscapeesOfManyTrees(t *testing.T) {
 			wg.Wait()
 			close(stop)
 			hears.Wait()
-			// Killed and not reaped yet is no survivor; an escapee that was missed
-			// sleeps on.
+			// A killed process that is not reaped yet does not count. An escapee that agentinit
+			// missed goes on sleeping.
 			survivors := []int{0}
 			for end := time.Now().Add(5 * time.Second); len(survivors) > 0 && time.Now().Before(end); {
 				<-time.After(10 * time.Millisecond)

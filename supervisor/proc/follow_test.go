@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// child waits until a shell has one child and returns it.
+// childOf waits until a shell has one child and returns its pid.
 func childOf(t testing.TB, o *Owner, p Process) int {
 	t.Helper()
 	for range 10_000 {
@@ -22,8 +22,8 @@ func childOf(t testing.TB, o *Owner, p Process) int {
 	return 0
 }
 
-// TestFollow: the process that is followed has a notice of its own, gets what is meant for
-// the main process, and can be given up for the one that was started.
+// A followed process has its own notice of its end and gets the signals for the main process. The
+// Owner can go back to the process that was started.
 func TestFollow(t *testing.T) {
 	o := newOwner(t, Options{})
 	p := mustStart(t, o, sh("sleep 1000 & wait; exec sleep 1000"))
@@ -52,7 +52,7 @@ func TestFollow(t *testing.T) {
 	next(t, o, p.ID, Emptied)
 }
 
-// TestFollowOnlyItsOwn: what is not of the tree, or is gone, is refused.
+// Follow refuses a process that is outside the tree or gone.
 func TestFollowOnlyItsOwn(t *testing.T) {
 	o := newOwner(t, Options{})
 	a, b := mustStart(t, o, sh("exec sleep 1000")), mustStart(t, o, sh("exec sleep 1000"))
@@ -64,7 +64,7 @@ func TestFollowOnlyItsOwn(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := o.Follow(a.ID, 1<<22); err == nil { // above every pid_max
+	if err := o.Follow(a.ID, 1<<22); err == nil { // greater than any pid_max
 		t.Error("a process that is not there is followed")
 	}
 	if err := o.Follow(c.ID, childOf(t, o, c)); err == nil {

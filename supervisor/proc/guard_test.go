@@ -14,15 +14,14 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// attempts are those of testprog's tamper that a guard refuses. What it does not list must
-// work all the same.
+// attempts are the attempts of testprog's command tamper that a guard refuses. All others must
+// work.
 var attempts = []string{
 	"kill", "kill-thread", "tkill", "tgkill", "sigqueue", "tgsigqueue", "kill-term", "pidfd_open", "pidfd-of-proc",
 	"prlimit", "prlimit-thread", "affinity", "scheduler", "schedparam", "priority", "priority-user", "ioprio", "ioprio-user",
 }
 
-// attacked lets testprog try, against the test's own process, and returns what did
-// not work.
+// attacked lets testprog attack the test's own process and returns the attempts that failed.
 func attacked(t *testing.T, o *Owner, bin string, guard Guard) []string {
 	t.Helper()
 	tasks, err := os.ReadDir("/proc/self/task")
@@ -56,7 +55,7 @@ func TestGuard(t *testing.T) {
 		scoped bool
 		want   []string
 	}{
-		// The twin: without a guard everything works, or the test shows nothing.
+		// The negative test: without a guard, all attempts work.
 		{"none", GuardNone, true, nil},
 		{"full", GuardFull, true, without(attempts)},
 		{"full, without Landlock", GuardFull, false, without(attempts)},
@@ -75,7 +74,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// A guarded program signals its own descendants, and we signal it.
+// A guarded program can signal its own descendants, and we can signal the program.
 func TestGuardLeavesTheTreeAlone(t *testing.T) {
 	o := newOwner(t, Options{})
 	c := sh("sleep 1000 & kill -TERM $!; wait $!; test $? = 143 || exit 1; setsid sleep 1000 & sleep 0; kill -0 $! || exit 2; exit 7")
@@ -95,7 +94,7 @@ func TestGuardLeavesTheTreeAlone(t *testing.T) {
 	}
 }
 
-// The limit of queued signals of a guarded program leaves room for ours.
+// The limit of queued signals of a guarded program leaves room for our signals.
 func TestGuardLimits(t *testing.T) {
 	o := newOwner(t, Options{})
 	c := sh("set -- $(grep 'pending signals' /proc/self/limits); echo $5; cat /proc/self/oom_score_adj; grep NoNewPrivs /proc/self/status")
@@ -107,7 +106,7 @@ func TestGuardLimits(t *testing.T) {
 	}
 }
 
-// A program with control = true sends requests to us, and nothing else.
+// A program with control = true can send us the signals that are requests, and no others.
 func TestGuardOfControl(t *testing.T) {
 	o := newOwner(t, Options{})
 	heard := make(chan os.Signal, 1)
@@ -129,7 +128,7 @@ func TestGuardOfControl(t *testing.T) {
 	}
 }
 
-// Where we lower our own score, no program inherits it.
+// If we lower our own OOM score, no program inherits it.
 func TestLoweredScoreIsOurs(t *testing.T) {
 	if os.Geteuid() != 0 || ownCapabilities()&(1<<unix.CAP_SYS_RESOURCE) == 0 {
 		t.Skip("needs CAP_SYS_RESOURCE to lower a score")

@@ -19,10 +19,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// ways are the ways in which a process can come about.
+// ways are the ways in which a process can be started.
 var ways = []struct {
 	name   string
-	scored bool // with an OOM score of its own
+	scored bool // with its own OOM score
 	old    bool // without clone3(2)
 }{
 	{"plain", false, false}, {"score", true, false}, {"plain, old clone", false, true}, {"score, old clone", true, true},
@@ -45,8 +45,8 @@ func inEachWay(t *testing.T, opts Options, f func(t *testing.T, o *Owner, shape 
 	}
 }
 
-// collectGarbage runs the collector without pause until the test ends: whatever
-// keeps a thread from being stopped then stops everything, for the test to notice.
+// collectGarbage runs the garbage collector without pause until the test ends. If a start keeps a
+// thread from being stopped, the whole process stops, and the test fails.
 func collectGarbage(t *testing.T) {
 	stop := make(chan struct{})
 	var done sync.WaitGroup
@@ -63,7 +63,7 @@ func collectGarbage(t *testing.T) {
 	t.Cleanup(func() { close(stop); done.Wait() })
 }
 
-// script writes an executable one.
+// script writes an executable script.
 func script(t *testing.T, file, text string) string {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
@@ -72,8 +72,8 @@ func script(t *testing.T, file, text string) string {
 	return file
 }
 
-// A program whose exec is held up is given up on, and everything else goes on
-// meanwhile: a lease holds an exec for 45 seconds.
+// A file lease delays an exec for 45 seconds. The start is given up, and everything else goes on
+// meanwhile.
 func TestLeaseHoldsUpOneStartOnly(t *testing.T) {
 	bin := built.Path(t)
 	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
@@ -104,9 +104,8 @@ func TestLeaseHoldsUpOneStartOnly(t *testing.T) {
 	})
 }
 
-// deadFUSE mounts a file system whose server takes requests and answers none but
-// the first. The kernel then waits for an answer in a state that not even SIGKILL
-// ends (fs/fuse/dev.c, request_wait_answer).
+// deadFUSE mounts a file system whose server answers only the first request. The kernel then waits
+// for an answer in a state that even SIGKILL does not end (fs/fuse/dev.c, request_wait_answer).
 func deadFUSE(t *testing.T) (dir string, abort func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -151,8 +150,8 @@ func deadFUSE(t *testing.T) (dir string, abort func()) {
 	return dir, abort
 }
 
-// A start from a file system whose server is dead ends at its deadline; the process
-// hangs in the kernel and is reaped when it comes out.
+// A start from a file system whose server is dead ends at its deadline. The process hangs in the
+// kernel and is reaped when it returns.
 func TestDeadFileSystemHoldsUpOneStartOnly(t *testing.T) {
 	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
 		dir, abort := deadFUSE(t)
@@ -179,9 +178,9 @@ func TestDeadFileSystemHoldsUpOneStartOnly(t *testing.T) {
 	})
 }
 
-// TestPID1StopStorm: a program of the same user stops everything it can reach,
-// without pause, while programs start and the garbage collector runs. A start may fail
-// then, but it returns, and the next one after the storm succeeds.
+// A program of the same user sends SIGSTOP to all processes that it can reach, without pause, while
+// programs start and the garbage collector runs. A start may fail, but it returns, and the first
+// start after the storm succeeds.
 func TestPID1StopStorm(t *testing.T) {
 	bin := built.Path(t)
 	inside, out, failed := asPID1(t)
@@ -203,7 +202,7 @@ func TestPID1StopStorm(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		// What runs is stopped, too: only what has ended for good is not.
+		// The storm also stops the running programs. KillAll must end stopped processes too.
 		if left := o.KillAll(0); left != 0 {
 			t.Errorf("%d left", left)
 		}
@@ -215,7 +214,7 @@ func TestPID1StopStorm(t *testing.T) {
 	})
 }
 
-// Many starts at once, beside the garbage collector: none fails, none is lost.
+// Many parallel starts, with the garbage collector running: no start fails and no process is lost.
 func TestParallelStarts(t *testing.T) {
 	for name, cgroups := range map[string]bool{"cgroups": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -260,7 +259,8 @@ func TestParallelStarts(t *testing.T) {
 	}
 }
 
-// PID 1's own OOM score is shared memory's, and a start must not change it.
+// PID 1's OOM score belongs to its memory, which a new process shares until its exec. A start must
+// not change that score.
 func TestOOMScoreIsTheProgramsAlone(t *testing.T) {
 	own := func() string {
 		b, err := os.ReadFile("/proc/self/oom_score_adj")
@@ -271,7 +271,7 @@ func TestOOMScoreIsTheProgramsAlone(t *testing.T) {
 	}
 	before := own()
 	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
-		// An ordinary user's program gets its score when it runs already.
+		// For an ordinary user, the score is set after the program has started.
 		c := prog("/bin/sh", "-c", "i=0; while [ $i -lt 100000 ] && read s </proc/self/oom_score_adj && [ $s != 321 ]; do i=$((i+1)); done; echo oom_score_adj $s")
 		score := 321
 		c.OOMScoreAdj = &score
@@ -285,8 +285,8 @@ func TestOOMScoreIsTheProgramsAlone(t *testing.T) {
 	})
 }
 
-// A program gets the limit of open files that agentinit was started with, not the
-// one that Go's runtime library raised it to.
+// A program gets the limit of open files with which agentinit was started, not the limit to which
+// the Go runtime raised it.
 func TestOpenFilesLimitIsTheOriginal(t *testing.T) {
 	if os.Getenv("AGENTINIT_TEST_NOFILE") == "" {
 		o := newOwner(t, Options{})
@@ -309,7 +309,7 @@ func TestOpenFilesLimitIsTheOriginal(t *testing.T) {
 	})
 }
 
-// Files whose numbers lie where others have to go get to their places.
+// Each file gets its target number, even if another file has that number.
 func TestDescriptorsCross(t *testing.T) {
 	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
 		var files []*os.File
@@ -327,7 +327,7 @@ func TestDescriptorsCross(t *testing.T) {
 			}
 			files = append(files, f)
 		}
-		// Numbers of low value, as those of a supervisor that has few open.
+		// Low numbers, as in a supervisor with few open files.
 		n := int(files[0].Fd())
 		all := make([]*os.File, n+3)
 		all[n], all[n+1], all[n+2] = files[1], files[2], files[0]

@@ -13,8 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// playCgroup makes directories that play the cgroup of a box and the one of its programs: what
-// is written to a file is what the kernel would be told.
+// playCgroup makes directories that stand for the cgroups of a box and of its programs. The files
+// contain what the kernel would get.
 func playCgroup(t *testing.T, own map[string]string) (dir string, b *cgroupBase) {
 	t.Helper()
 	dir = t.TempDir()
@@ -42,7 +42,7 @@ func textOf(t *testing.T, parts ...string) string {
 	return string(text)
 }
 
-// What all programs together may take is what the box may, less what agentinit needs.
+// All programs together may use the limit of the box minus the reserve of agentinit.
 func TestCgroupLeavesAgentinitItsReserve(t *testing.T) {
 	for name, c := range map[string]struct {
 		own          map[string]string
@@ -56,7 +56,7 @@ func TestCgroupLeavesAgentinitItsReserve(t *testing.T) {
 		"the root of all has no max": {map[string]string{"cgroup.controllers": "pids memory"}, "absent", "absent", 0},
 	} {
 		dir, b := playCgroup(t, c.own)
-		// A file of the kernel's shows the controllers without their signs.
+		// The kernel's file shows the controllers without the signs that were written.
 		enabled := strings.TrimPrefix(c.own["cgroup.controllers"], "cpu ")
 		if err := os.WriteFile(filepath.Join(b.dir, "cgroup.subtree_control"), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestCgroupLeavesAgentinitItsReserve(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, SelfCgroup)); !os.IsNotExist(err) {
 			t.Errorf("%s: agentinit left the root of the hierarchy: %v", name, err)
 		}
-		// This directory keeps the signs, which the kernel does not.
+		// The plain file keeps the signs, so the test reads the controllers from another file.
 		b.counts = wordsOf(filepath.Join(dir, "cgroup.controllers"))
 		if err := b.divide(dir); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -95,7 +95,7 @@ func TestCgroupWithoutControllers(t *testing.T) {
 	}
 }
 
-// A cgroup holds the limits that a command asks for, or else setrlimit(2) does.
+// The cgroup sets the limits of a command if it can; setrlimit(2) sets the others.
 func TestCgroupLimits(t *testing.T) {
 	asked := map[string]Rlimit{"pids": {40, 50}, "memory": {1 << 20, 2 << 20}, "nofile": {7, 8}}
 	for name, c := range map[string]struct {
@@ -136,10 +136,9 @@ func TestCgroupLimits(t *testing.T) {
 	}
 }
 
-// TestCgroupHandsOn has the kernel's cgroup v2 hand a controller to the cgroups of programs, out
-// of one that is not the root. Which controller it is does not matter to the rule about
-// processes. It takes hugetlb, which cgroup v2 still has on machines that use pids and memory of
-// version 1.
+// TestCgroupHandsOn lets the kernel's cgroup v2 pass a controller to the cgroups of programs, below
+// a cgroup that is not the root. The rule about processes is the same for all controllers. The test
+// uses hugetlb, which cgroup v2 still has on machines that use cgroup v1 for pids and memory.
 func TestCgroupHandsOn(t *testing.T) {
 	inside, output, failed := asPID1(t)
 	if !inside {
@@ -221,6 +220,6 @@ func TestCgroupHandsOn(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// It fails, and may, while another box uses the controller.
+	// It may fail: another box may use the controller.
 	_ = writeCgroup(mount, "cgroup.subtree_control", "-hugetlb")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// An escapee without any trace is found by its mark, and not without one.
+// An escapee without any other trace is found by its mark. Without a mark it is not found.
 func TestMarkCatchesTheTraceless(t *testing.T) {
 	bin := built.Path(t)
 	for name, shape := range map[string]func(*Command) (marked bool){
@@ -26,7 +26,7 @@ func TestMarkCatchesTheTraceless(t *testing.T) {
 			if c.Credential != nil && !o.marks.group {
 				t.Skip("needs root to change users and groups")
 			}
-			if c.Credential != nil { // alone of its user, it would be known by that
+			if c.Credential != nil { // as the only process of its user, it would be known by the user
 				other := mustStart(t, o, Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}, Credential: c.Credential})
 				defer func() { _ = o.Kill(other.ID) }()
 			}
@@ -48,7 +48,7 @@ func TestMarkCatchesTheTraceless(t *testing.T) {
 	}
 }
 
-// The mark stays: a program cannot change the limit that it is.
+// The mark is a resource limit. A guarded program cannot change it.
 func TestMarkCannotBeChanged(t *testing.T) {
 	o := newOwner(t, Options{})
 	bin := built.Path(t)

@@ -17,13 +17,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// Tests in this file run a part of themselves as true PID 1 of a new pid
-// namespace: the test binary starts itself again for one test.
+// The tests in this file run partly as real PID 1 of a new PID namespace: the test binary starts
+// itself again for one test.
 
 const inNamespace = "AGENTINIT_TEST_PID1"
 
-// asPID1 returns true in the process that is PID 1. In the other one it starts
-// that, fails if it fails, and returns false with what it printed.
+// asPID1 returns true in the process that is PID 1. In the first process, it starts that process,
+// waits for it, and returns false with the output and whether it failed.
 func asPID1(t *testing.T, extraEnv ...string) (inside bool, output string, failed bool) {
 	t.Helper()
 	if os.Getenv(inNamespace) != "" {
@@ -49,7 +49,7 @@ func asPID1(t *testing.T, extraEnv ...string) (inside bool, output string, faile
 	return false, string(out), err != nil
 }
 
-// zombies counts processes in state Z of the namespace.
+// zombies counts the processes of the namespace in state Z.
 func zombies(t *testing.T) int {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -71,9 +71,8 @@ func zombies(t *testing.T) int {
 
 const reapingOff = "AGENTINIT_TEST_NO_REAPING"
 
-// TestPID1ReapsOrphans: 5,000 orphans, among them 50 programs that run again and
-// again with exit statuses to tell apart. No status is lost, no zombie stays.
-// With reaping off the same test must go red.
+// There are 5,000 orphans, and 50 programs run repeatedly with different exit statuses. No status
+// is lost and no zombie stays. Without reaping, the same test must fail.
 func TestPID1ReapsOrphans(t *testing.T) {
 	bin := built.Path(t)
 	inside, out, failed := asPID1(t)
@@ -125,7 +124,7 @@ func TestPID1ReapsOrphans(t *testing.T) {
 	}
 }
 
-// stormWithoutReaping is the same with a deaf Owner: the orphans stay.
+// stormWithoutReaping is the same with an Owner that ignores SIGCHLD: the orphans stay zombies.
 func stormWithoutReaping(t *testing.T, o *Owner, bin string) {
 	signal.Stop(o.sigchld)
 	r, w, err := os.Pipe()
@@ -136,8 +135,7 @@ func stormWithoutReaping(t *testing.T, o *Owner, bin string) {
 	c.Files = []*os.File{nil, w}
 	mustStart(t, o, c)
 	w.Close()
-	// End of file: the maker is dead, and so are the orphans, which hold the pipe
-	// too.
+	// End of file: the program is dead, and so are the orphans, which held the pipe too.
 	for buf := make([]byte, 64); ; {
 		if _, err := r.Read(buf); err != nil {
 			break
@@ -148,8 +146,8 @@ func stormWithoutReaping(t *testing.T, o *Owner, bin string) {
 	}
 }
 
-// TestPID1KillNine: 2,000 kill -9 of trivial programs from outside the Owner,
-// each noticed with the right signal and not taken for one of ours.
+// Trivial programs get 2,000 kill -9 from outside the Owner. Each kill is noticed with the right
+// signal, and not as a kill of the Owner.
 func TestPID1KillNine(t *testing.T) {
 	inside, out, failed := asPID1(t)
 	if !inside {
@@ -199,7 +197,7 @@ func TestPID1KillNine(t *testing.T) {
 	}
 }
 
-// TestPID1KillAll ends a zoo.
+// TestPID1KillAll ends programs of many kinds.
 func TestPID1KillAll(t *testing.T) {
 	bin := built.Path(t)
 	inside, out, failed := asPID1(t)

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for an event that must come. It decides
-// nothing but how long a broken build takes to fail.
+// patience is how long a test waits for an event that must come. It only decides how long a broken
+// build takes to fail.
 const patience = 30 * time.Second
 
 func newOwner(t testing.TB, opts Options) *Owner {
@@ -29,7 +29,7 @@ func newOwner(t testing.TB, opts Options) *Owner {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// All tests are one process: what one leaves is a child that the next cannot explain.
+		// All tests are one process: a leftover child would confuse the next test.
 		if left := o.KillAll(0); left != 0 {
 			t.Errorf("the test leaves %d processes", left)
 		}
@@ -122,7 +122,7 @@ func TestRunIsCutShort(t *testing.T) {
 	}
 	defer r.Close()
 	go func() {
-		// The command says that it runs, then it is cut.
+		// The command reports that it runs; then it is cancelled.
 		if _, err := r.Read(make([]byte, 1)); err == nil {
 			cancel()
 		}
@@ -208,7 +208,7 @@ func TestStdinPipeAndTTY(t *testing.T) {
 	c.TTY = true
 	p = mustStart(t, o, c)
 	defer p.TTY.Close()
-	// A terminal without slaves reads as EIO.
+	// A read from a terminal without open slaves returns EIO.
 	b, err := io.ReadAll(p.TTY)
 	if !strings.Contains(string(b), "yes") || !errors.Is(err, syscall.EIO) {
 		t.Errorf("got %q, %v", b, err)
@@ -216,8 +216,8 @@ func TestStdinPipeAndTTY(t *testing.T) {
 	next(t, o, p.ID, Emptied)
 }
 
-// The kernel counts our memory as that of a new process, which shares it until its exec. Only
-// what is more than ours is known.
+// Until its exec, a new process shares our memory, and the kernel counts that memory for the
+// process. Therefore only a maximum above our own is known.
 func TestLargestMemory(t *testing.T) {
 	o := newOwner(t, Options{})
 	p := mustStart(t, o, sh("exit 0"))

@@ -15,8 +15,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
-// listened runs a command and returns what was refused to it, in order. It skips where the
-// kernel has no listeners.
+// listened runs a command and returns its refusals in order. It skips the test if the kernel has no
+// listeners.
 func listened(t *testing.T, o *Owner, c Command, reports *reports) (Result, []Refusal) {
 	t.Helper()
 	heard := make(chan Refusal, 10_000)
@@ -35,7 +35,7 @@ func listened(t *testing.T, o *Owner, c Command, reports *reports) (Result, []Re
 	return res, out
 }
 
-// reports keeps what an Owner reports.
+// reports holds the reports of an Owner.
 type reports struct{ c chan string }
 
 func newReports() *reports { return &reports{make(chan string, 100)} }
@@ -61,7 +61,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		policy  *filter.Policy
 		command string
 		fails   bool
-		want    string // by and name of the call that must be among those told
+		want    string // source and name of the call that must be among the refusals
 	}{
 		{"guard", GuardFull, nil, "renice -n 5 -p " + self(), true, "guard setpriority"},
 		{"sandbox", GuardNone, &deny, "unshare --user true", true, "seccomp unshare"},
@@ -104,11 +104,11 @@ func TestRefusalsAreTold(t *testing.T) {
 	}
 }
 
-// self is a pid that a guarded program must not touch: ours.
+// self is our pid, which a guarded program must not touch.
 func self() string { return strconv.Itoa(os.Getpid()) }
 
-// A kernel that refuses the listener leaves the filters in force. Here it does so because the
-// new process has no descriptor for one.
+// If the kernel refuses the listener, the filters stay in force. Here, the kernel refuses because
+// the new process has no free descriptor.
 func TestFiltersWithoutAListener(t *testing.T) {
 	reports := newReports()
 	o := newOwner(t, Options{Report: reports.add})
@@ -124,7 +124,7 @@ func TestFiltersWithoutAListener(t *testing.T) {
 	}
 }
 
-// The judge answers as the filter does, and a chain as both of its parts.
+// The judge gives the same answer as the filter. A chain refuses what either of its parts refuses.
 func TestChainRefusesWhatEitherRefuses(t *testing.T) {
 	guard, err := filter.Guard(runtime.GOARCH, filter.Guarded{PID: 4711, Scoped: true})
 	if err != nil {
@@ -149,7 +149,7 @@ func TestChainRefusesWhatEitherRefuses(t *testing.T) {
 	}
 }
 
-// A process that makes refused calls in a loop uses up its budget, and gets it back.
+// A process that makes refused calls in a loop uses up its budget, and gets it back later.
 func TestRefusalBudget(t *testing.T) {
 	var r refusals
 	w, now := &watched{}, time.Unix(1000, 0)
@@ -166,7 +166,7 @@ func TestRefusalBudget(t *testing.T) {
 	}
 }
 
-// A flood of refused calls is answered, and does not hold up another process's.
+// A flood of refused calls is answered and does not delay the calls of another process.
 func TestFloodOfRefusals(t *testing.T) {
 	reports := newReports()
 	o := newOwner(t, Options{Report: reports.add})
@@ -186,8 +186,8 @@ func TestFloodOfRefusals(t *testing.T) {
 	}
 }
 
-// A filter that refuses what the listener is sent with must not make the process wait for
-// an answer that nobody can give.
+// If the program's filter refuses the system call that sends the listener, the process must not
+// wait for an answer: agentinit has no listener to answer on.
 func TestFilterThatRefusesSending(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -213,15 +213,15 @@ func TestFilterThatRefusesSending(t *testing.T) {
 	}
 }
 
-// A listener whose processes are gone is gone, also while a new process that is not at its
-// exec yet holds a copy of it.
+// A listener is closed when its processes have ended, even while a new process before its exec
+// holds a copy of it.
 func TestListenerThatIsHeldElsewhere(t *testing.T) {
 	r, err := newRefusals()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.close()
-	var pipe [2]int // its reading end is ready as a listener is when the writing end closes
+	var pipe [2]int // when the write end closes, the read end becomes ready like a listener without processes
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}

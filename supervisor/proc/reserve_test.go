@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Starts leave the last descriptors to us: with as many programs as the limit allows, files
-// can be opened, commands run and programs stopped. Without the reserve they cannot.
+// Starts leave some descriptors free for agentinit: with as many programs as the limit allows,
+// agentinit can open files, run commands and stop programs. Without the reserve it cannot.
 func TestStartsLeaveDescriptors(t *testing.T) {
-	inside, output, failed := asPID1(t) // the limit is of the whole process
+	inside, output, failed := asPID1(t) // the limit applies to the whole process
 	if !inside {
 		if failed {
 			t.Errorf("%s", output)

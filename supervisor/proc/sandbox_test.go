@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
-// needsLandlock skips where the kernel cannot enforce what the test is about.
+// needsLandlock skips the test if the kernel's Landlock is too old for it.
 func needsLandlock(t *testing.T, abi int) {
 	t.Helper()
 	if have := LandlockABI(); have < abi {
@@ -30,7 +30,7 @@ func compiled(t testing.TB, pol filter.Policy) []unix.SockFilter {
 	return f
 }
 
-// Paths outside the lists are refused, those inside work; without a sandbox all do.
+// Paths outside the lists are refused, and paths inside work. Without a sandbox, all paths work.
 func TestSandboxPaths(t *testing.T) {
 	needsLandlock(t, 3)
 	o := newOwner(t, Options{})
@@ -106,14 +106,14 @@ func TestSandboxFilter(t *testing.T) {
 			c.Sandbox = &Sandbox{Filter: compiled(t, filter.Policy{Preset: preset})}
 		}
 		if preset == "" && os.Geteuid() != 0 {
-			continue // an ordinary user may be kept from it otherwise
+			continue // for an ordinary user, another rule may refuse the call
 		}
 		r, err := o.Run(t.Context(), c, 1000)
 		if err != nil || (r.Exit.Code() == 0) != works {
 			t.Errorf("%q: %s %+v, %v", preset, r.Output, r.Exit, err)
 		}
 	}
-	// Ordinary programs run under the strict one, and under all at once.
+	// An ordinary program runs with the strict preset, the guard and no capabilities together.
 	bin := built.Path(t)
 	c := prog(bin, "env", "A")
 	c.Env = []string{"A=b"}

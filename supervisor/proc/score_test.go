@@ -51,8 +51,8 @@ func TestScoreIsRestored(t *testing.T) {
 	}
 }
 
-// What is raised in a loop is restored each time and told of once a minute; a failure
-// is told of at once.
+// A score that is raised in a loop is restored each time and reported once a minute. A failure is
+// reported at once.
 func TestScoreRaisedInALoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []ScoreRaised
@@ -87,9 +87,9 @@ func TestScoreRaisedInALoop(t *testing.T) {
 
 const keeperOff = "AGENTINIT_TEST_NO_KEEPER"
 
-// TestPID1ScoreStays: a program with uid 0 and no capabilities raises our score by each file
-// that shows it, and finds it restored. Nothing is started or reaped meanwhile. With the keeper
-// off the same test must go red.
+// A program with uid 0 and no capabilities raises our score through each file that shows it, and
+// the score is restored. No process is started or reaped meanwhile. Without the keeper, the same
+// test must fail.
 func TestPID1ScoreStays(t *testing.T) {
 	inside, out, failed := asPID1(t)
 	if !inside {
@@ -115,7 +115,7 @@ func TestPID1ScoreStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Those of the threads that there are when the program starts.
+	// The files of the threads that exist when the program starts.
 	files, err := filepath.Glob("/proc/1/task/*/oom_*adj")
 	if err != nil || len(files) < 4 {
 		t.Fatal(files, err)
@@ -153,7 +153,7 @@ done`)
 	}
 }
 
-// Where we are no root, a program of our uid cannot open our score; we can still restore it.
+// If we are not root, a program of our uid cannot open our score, but we can restore it.
 func TestScoreOfAnOrdinaryUser(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("needs an ordinary user: root opens every file of root")

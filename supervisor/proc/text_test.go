@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// resident is the resident file pages of this process, in KiB.
+// resident returns the resident file pages of this process, in KiB.
 func resident(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")

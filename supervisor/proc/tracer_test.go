@@ -10,7 +10,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// traced starts a process and another one of its user that traces it.
+// traced starts a process and a tracer of the same user.
 func traced(t *testing.T, o *Owner, how ...string) (victim Process, tracer tester) {
 	t.Helper()
 	bin := built.Path(t)
@@ -22,7 +22,7 @@ func traced(t *testing.T, o *Owner, how ...string) (victim Process, tracer teste
 	return victim, tracer
 }
 
-// A tracer that does not wait for the end of its process does not keep it from us.
+// If a tracer does not wait for its dead tracee, agentinit still gets the end of the process.
 func TestTracerCannotHideAnEnd(t *testing.T) {
 	told := make(chan string, 10)
 	o := newOwner(t, Options{Report: func(message string) { told <- message }})
@@ -44,8 +44,8 @@ func TestTracerCannotHideAnEnd(t *testing.T) {
 	}
 }
 
-// The twin: without the descriptors the kernel shows the dead process to nobody but its
-// tracer. A KILL of ours frees it all the same.
+// The negative test: without its epoll descriptor for deaths, agentinit does not see the dead
+// process, because the kernel reports it only to the tracer. A KILL of agentinit still frees it.
 func TestTracerHidesAnEnd(t *testing.T) {
 	o := newOwner(t, Options{})
 	o.deaths.ep.close()
@@ -71,7 +71,7 @@ func TestTracerHidesAnEnd(t *testing.T) {
 	next(t, o, victim.ID, Exited)
 }
 
-// Nor does one that stops its process at its exit, where it is not dead yet.
+// A tracer that stops its tracee at the exit, before it is dead, cannot hold the process either.
 func TestTracerCannotHoldWhatIsKilled(t *testing.T) {
 	o := newOwner(t, Options{})
 	victim, _ := traced(t, o, "at-exit")
@@ -83,8 +83,8 @@ func TestTracerCannotHoldWhatIsKilled(t *testing.T) {
 	}
 }
 
-// Nor does one that traces another thread than the first: the process is dead, and yet not
-// over for anybody.
+// A tracer of another thread than the first cannot hold the process either. In that case the first
+// thread is dead, but the kernel does not report the end of the process yet.
 func TestTracerOfAThread(t *testing.T) {
 	o := newOwner(t, Options{})
 	victim, _ := traced(t, o, "thread")
@@ -94,7 +94,7 @@ func TestTracerOfAThread(t *testing.T) {
 	next(t, o, victim.ID, Exited)
 }
 
-// A tracer that waits is a debugger, and is left alone.
+// A tracer that waits for its tracee is a debugger. agentinit does not kill it.
 func TestTracerThatWaitsLives(t *testing.T) {
 	o := newOwner(t, Options{})
 	o.tracerPatience = patience // it may be slow

@@ -18,7 +18,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/testprog/built"
 )
 
-// tester starts the adversary and reads what it prints.
+// tester starts testprog and reads its output.
 type tester struct {
 	Process
 	out *bufio.Scanner
@@ -89,8 +89,8 @@ func TestKillFindsEscapees(t *testing.T) {
 	}
 }
 
-// A process made with CLONE_PARENT is our child from its first moment, though not
-// one of those that the kernel gave us.
+// A process created with CLONE_PARENT is our child from its first moment, although it is not an
+// orphan that the kernel gave us.
 func TestSiblingsBelongToTheirMaker(t *testing.T) {
 	bin := built.Path(t)
 	for _, cgroups := range []bool{false, true} {
@@ -119,8 +119,8 @@ func TestSiblingsBelongToTheirMaker(t *testing.T) {
 	}
 }
 
-// A program can be asked about between its exec and its registration, without
-// being readable.
+// Owns may be called for a program between its exec and its registration, when its environment is
+// unreadable. Owns then waits for the registration.
 func TestOwnsWaitsForTheRegistration(t *testing.T) {
 	bin := built.Path(t)
 	o := newOwner(t, Options{})
@@ -157,9 +157,9 @@ func TestOwnsWaitsForTheRegistration(t *testing.T) {
 	}
 }
 
-// TestTracelessEscapee states the blind spot: own session, parent gone before
-// anybody looked, empty environment, none of its pipes. Nobody can say whose it
-// is, but it is not taken for an outsider, and the end of the box reaches it.
+// TestTracelessEscapee states the limit of the search: the escapee has its own session, a parent
+// that ended unseen, an empty environment, and no pipe of its program. Its program is unknown, but
+// it is not taken for an outsider, and the end of the box kills it.
 func TestTracelessEscapee(t *testing.T) {
 	bin := built.Path(t)
 	o := newOwner(t, Options{})
@@ -214,7 +214,7 @@ func TestKillStoppedAndTrees(t *testing.T) {
 	}
 	next(t, o, p.ID, Emptied)
 
-	// 1 + 3 + 9 + 27 processes, a third of them in sessions of their own.
+	// 1 + 3 + 9 + 27 processes, a third of them in their own sessions.
 	p = startTester(t, o, prog(bin, "fork-tree", "3", "3"))
 	for range 40 {
 		p.line(t)
@@ -236,8 +236,8 @@ func TestKillStoppedAndTrees(t *testing.T) {
 	}
 }
 
-// TestKillOutrunsReforking: a process that is replaced by a child in a new
-// session, again and again, is never there when one looks.
+// A process that repeatedly replaces itself by a child in a new session is gone each time when
+// agentinit looks for it. Kill ends it all the same.
 func TestKillOutrunsReforking(t *testing.T) {
 	bin := built.Path(t)
 	o := newOwner(t, Options{})
@@ -257,7 +257,7 @@ func TestKillOutrunsReforking(t *testing.T) {
 	}
 }
 
-// strays are living processes that execute that file.
+// strays returns the living processes that execute that file.
 func strays(t *testing.T, bin string) []int {
 	t.Helper()
 	var pids []int
@@ -278,7 +278,7 @@ func strays(t *testing.T, bin string) []int {
 
 func TestKillForkBomb(t *testing.T) {
 	o := newOwner(t, Options{})
-	// Each generation doubles, some 2^9 at most by the depth of the argument.
+	// Each generation doubles. The depth in the argument limits the bomb to about 2^9 processes.
 	c := sh(`b() { if [ $1 -gt 0 ]; then b $(($1-1)) & b $(($1-1)) & wait; fi; sleep 1000; }; b 8`)
 	p := mustStart(t, o, c)
 	for len(o.Members(p.ID)) < 20 {
@@ -325,7 +325,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// A member found by a look may have been reaped since, and its pid be that of
+// Between the search for members and the signal, a member may be reaped and its pid reused by
 // another child.
 func TestSignalOfAReusedPID(t *testing.T) {
 	bin := built.Path(t)
@@ -371,7 +371,7 @@ func TestOwns(t *testing.T) {
 			t.Errorf("%s: %d, %v", name, id, ok)
 		}
 	}
-	// A forged tag does not make a member of another tree, and one that leaves
+	// A process with a forged tag does not become a member of another tree. A process that leaves
 	// no trace is still not an outsider.
 	c := sh("env -i " + EnvTag + "=" + strconv.FormatUint(p.ID, 10) + ".0000000000000000 " + bin + " setsid-escape scrub")
 	forger := startTester(t, o, c)
@@ -431,7 +431,7 @@ func TestStartSets(t *testing.T) {
 		"Max open files 100 100", "Max core file size 0 0", "Max address space 4294967296 4294967296",
 		"umask 027", "nice 7", "oom_score_adj 500", "NoNewPrivs 1", "Cpus_allowed_list 0",
 	} {
-		// An ordinary user's program gets its score when it runs already:
+		// For an ordinary user, the score is set after the program has started:
 		// TestOOMScoreIsTheProgramsAlone waits for it.
 		if late := strings.HasPrefix(want, "oom") && !o.oomInChild; !late && !strings.Contains(text, want) {
 			t.Errorf("no %q in %s", want, text)
@@ -445,7 +445,7 @@ func TestStartSets(t *testing.T) {
 
 func TestNothingLeaksIntoPrograms(t *testing.T) {
 	bin := built.Path(t)
-	// A descriptor that the runtime of the container left open.
+	// A descriptor that the container runtime left open.
 	fd, err := syscall.Open("/dev/null", syscall.O_RDONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -492,7 +492,7 @@ func TestCredential(t *testing.T) {
 		if err != nil || !strings.HasPrefix(string(r.Output), "uid 12345\ngid 23456\ngroups [7 8") { // and the mark
 			t.Errorf("got %q, %v", r.Output, err)
 		}
-		// Its environment cannot be read without CAP_SYS_PTRACE, its session can.
+		// Without CAP_SYS_PTRACE its environment cannot be read, but its session can.
 		c = prog(bin, "double-fork")
 		c.Credential = &Credential{UID: 12345, GID: 23456}
 		p := startTester(t, o, c)
@@ -519,8 +519,7 @@ func TestCredentialRefused(t *testing.T) {
 	}
 }
 
-// TestNoStatusIsStolen runs commands from several goroutines at once, with
-// orphans dying among them.
+// TestNoStatusIsStolen runs commands from several goroutines while orphans end.
 func TestNoStatusIsStolen(t *testing.T) {
 	o := newOwner(t, Options{})
 	var wg sync.WaitGroup
@@ -588,8 +587,8 @@ func TestParseSignal(t *testing.T) {
 	}
 }
 
-// Who is asked to stop together is looked for together; who is asked later is not
-// judged by what was seen before.
+// Signals that were requested at the same time share one search for members. A later request does
+// not use an earlier search.
 func TestSignalsAskedTogetherShareALook(t *testing.T) {
 	o := newOwner(t, Options{})
 	var ids []uint64
@@ -620,8 +619,8 @@ func TestSignalsAskedTogetherShareALook(t *testing.T) {
 	}
 }
 
-// Only a process with one thread and no children may be signalled without a look at
-// what is below it.
+// A process may be signalled without a search for its descendants only if it has one thread and no
+// children.
 func TestChildless(t *testing.T) {
 	o := newOwner(t, Options{})
 	lone := mustStart(t, o, Command{Path: "/bin/sleep", Args: []string{"sleep", "60"}})

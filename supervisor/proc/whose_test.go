@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What /proc does not tell because we have no descriptor left must not make a
-// program's process an outsider, who may do more.
+// If agentinit cannot read /proc because it has no free descriptor, it must not treat a program's
+// process as an outsider: outsiders have more rights.
 func TestWhatCannotBeLookedAtCountsAsOurs(t *testing.T) {
 	o := &Owner{selfPID: -1, byPID: map[int]*process{}}
 	parent := os.Getppid()
@@ -35,7 +35,7 @@ func TestWhatCannotBeLookedAtCountsAsOurs(t *testing.T) {
 }
 
 func TestDeparturesAreRemembered(t *testing.T) {
-	const gone = 1 << 29 // beyond the kernel's largest pid
+	const gone = 1 << 29 // greater than the kernel's largest pid
 	o := &Owner{selfPID: -1, byPID: map[int]*process{}}
 	if _, ok, err := o.Whose(gone); ok || !errors.Is(err, ErrNoProcess) {
 		t.Errorf("a process nobody knows: %v %v", ok, err)

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// run walks a new process through a table. The process has a copy of the memory, not
-// the memory itself, so that the test also runs where CLONE_VM does not (qemu-user);
-// what it shares is tested in package proc.
+// run lets a new process execute a table. The process has a copy of the memory, so that the test
+// also runs where CLONE_VM does not work (qemu-user). Tests of package proc cover the shared
+// memory.
 func run(t *testing.T, steps []Step) syscall.WaitStatus {
 	t.Helper()
 	b := &Block{
@@ -45,7 +45,7 @@ func TestTheTableIsCarriedOut(t *testing.T) {
 	at := uintptr(unsafe.Pointer(&text[0]))
 	steps := make([]Step, 7)
 	steps[0] = Step{Nr: syscall.SYS_CLOSE, Args: [6]uintptr{^uintptr(0)}, OnError: address(&steps[2])}
-	steps[1] = Step{Nr: syscall.SYS_EXIT_GROUP, Args: [6]uintptr{90}} // jumped over
+	steps[1] = Step{Nr: syscall.SYS_EXIT_GROUP, Args: [6]uintptr{90}} // skipped
 	steps[2] = Step{Nr: syscall.SYS_DUP, Args: [6]uintptr{w.Fd()}, Store: uintptr(unsafe.Pointer(&steps[3].Args[0]))}
 	steps[3] = Step{Nr: syscall.SYS_WRITE, Args: [6]uintptr{0, at, 5}, Store: uintptr(unsafe.Pointer(&steps[4].Args[2]))}
 	steps[4] = Step{Nr: syscall.SYS_WRITE, Args: [6]uintptr{w.Fd(), at, 0}}

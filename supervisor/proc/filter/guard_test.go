@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answer runs a filter over one system call. The machine for it reads big-endian words
-// where the kernel reads its own.
+// answer runs a filter on one system call. The BPF machine of the test reads big-endian words, but
+// the kernel reads words in native byte order.
 func answer(t *testing.T, f []unix.SockFilter, arch, nr uint32, args ...uint64) uint32 {
 	t.Helper()
 	raw := make([]bpf.RawInstruction, len(f))
@@ -60,7 +60,7 @@ func TestGuard(t *testing.T) {
 				{g, c.kill, []uint64{1, 9}, refused}, {g, c.kill, []uint64{40, 9}, refused}, {g, c.kill, []uint64{20, 9}, refused},
 				{g, c.kill, []uint64{41, 9}, retAllow}, {g, c.kill, []uint64{501, 9}, refused}, {g, c.kill, []uint64{502, 9}, retAllow},
 				{g, c.kill, []uint64{0, 9}, retAllow}, {g, c.kill, []uint64{minus(1), 9}, refused}, {g, c.kill, []uint64{1<<32 | 1, 9}, refused},
-				{g, c.kill, []uint64{minus(70), 9}, retAllow}, {scoped, c.kill, []uint64{minus(1), 9}, refused}, // group 1 is -1
+				{g, c.kill, []uint64{minus(70), 9}, retAllow}, {scoped, c.kill, []uint64{minus(1), 9}, refused}, // kill(-1) reaches all processes, not only group 1
 				{control, c.kill, []uint64{1, 15}, retAllow}, {control, c.kill, []uint64{1, 11}, refused}, {control, c.kill, []uint64{6, 15}, refused},
 				{g, c.tkill, []uint64{7, 11}, refused}, {g, c.tgkill, []uint64{1, 1, 11}, refused}, {g, c.tgkill, []uint64{900, 7, 11}, refused},
 				{g, c.tgkill, []uint64{900, 901, 11}, retAllow}, {g, c.sigqueue, []uint64{1, 11}, refused}, {g, c.tgsigqueue, []uint64{1, 6, 11}, refused},

@@ -78,7 +78,7 @@ func TestCompile(t *testing.T) {
 		if got := answer(t, f, tables(machine)[1].arch, 3); got != missing {
 			t.Errorf("%s: a 32-bit caller: %#x", machine, got)
 		}
-		// Every number gets the answer of its name.
+		// The filter gives every system call number the answer of its name.
 		actions, err := Policy{Preset: "strict"}.actions(nr)
 		if err != nil {
 			t.Fatal(err)
