@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkCapture measures one program's lines of 100 bytes on their way through
-// a pipe to the ring and one more place.
+// BenchmarkCapture measures one program's lines of 100 bytes, from a pipe to the ring and one more
+// destination.
 func BenchmarkCapture(b *testing.B) {
 	chunk := []byte(strings.Repeat(strings.Repeat("x", 99)+"\n", 640))
 	for _, to := range []struct {
@@ -49,7 +49,7 @@ func BenchmarkCapture(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleCapture reports what a silent program costs in memory.
+// BenchmarkIdleCapture reports the memory of the capture of a silent program.
 func BenchmarkIdleCapture(b *testing.B) {
 	const programs = 1000
 	var limit unix.Rlimit

@@ -75,7 +75,7 @@ func open(t testing.TB, p *Plane, o Options) (c *Capture, stdout, stderr *os.Fil
 	return c, stdout, stderr
 }
 
-// dup plays the child, which has its own copies of the write ends.
+// dup returns a copy of a write end, as a child process has one.
 func dup(t testing.TB, f *os.File) *os.File {
 	t.Helper()
 	fd, err := duplicateBlocking(f)
@@ -179,8 +179,8 @@ func TestRawKeepsStreamsApart(t *testing.T) {
 	}
 }
 
-// Many programs at once, plus agentinit's own voice: every line arrives whole,
-// once, and in its program's order.
+// Many programs print at once, and agentinit too. Every line arrives complete, once, and in the
+// order of its program.
 func TestLinesNeverMix(t *testing.T) {
 	const programs, lines = 8, 3000
 	out := newSinkhole(t)
@@ -234,8 +234,8 @@ func TestLinesNeverMix(t *testing.T) {
 	}
 }
 
-// Nobody reads stdout, and the program still gets rid of far more than every
-// buffer holds. Once somebody reads, the loss is in the text and in the counters.
+// stdout has no reader, but the program can still write far more than all buffers hold. When a
+// reader comes, the loss is in the text and in the counters.
 func TestStuckConsoleNeverBlocks(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -277,7 +277,7 @@ func TestStuckConsoleNeverBlocks(t *testing.T) {
 	}
 }
 
-// The negative twin: a reader that keeps up loses nothing.
+// The negative test: if the reader keeps up, no line is lost.
 func TestReadingConsoleLosesNothing(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -296,7 +296,7 @@ func TestReadingConsoleLosesNothing(t *testing.T) {
 		}
 	}()
 	p := newPlane(t, Config{Stdout: w, Format: FormatRaw})
-	p.console.out.hold = time.Hour // a busy machine may stop the reader for long
+	p.console.out.hold = time.Hour // on a busy machine the reader may be stopped for long
 	c, stdout, stderr := open(t, p, Options{Program: "flood"})
 	line := []byte(strings.Repeat("y", 99) + "\n")
 	chunk := bytes.Repeat(line, 600)
@@ -316,8 +316,8 @@ func TestReadingConsoleLosesNothing(t *testing.T) {
 	closeAll(t, r)
 }
 
-// A console that fails loses what it is given. Everything is counted, by whose
-// it was, and once it works again it says so.
+// If the console fails, its lines are lost. Each program's loss is counted. When the console works
+// again, agentinit reports that.
 func TestFailingConsoleIsCounted(t *testing.T) {
 	for _, format := range []Format{FormatRaw, FormatJSON, FormatConsole} {
 		path := filepath.Join(t.TempDir(), "console")
@@ -325,7 +325,7 @@ func TestFailingConsoleIsCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := os.Open(path) // not for writing
+		w, err := os.Open(path) // cannot be written to
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,8 +370,8 @@ func TestFailingConsoleIsCounted(t *testing.T) {
 	}
 }
 
-// A reader that leaves in the middle of a batch: what it did not take is what
-// the writer says, and each stream's part of that is what the queue counts.
+// If a reader leaves in the middle of a batch, the writer reports the lost bytes, and the queue
+// divides them among the streams.
 func TestBatchThatIsCut(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -423,8 +423,8 @@ func TestHugeLinesAndBinarySurvive(t *testing.T) {
 	}
 }
 
-// A long line goes with the lines that fill the ring after it, as a short one
-// does, and not with the next one.
+// A long line leaves the ring as a short one does: when newer lines have filled the ring, and not
+// at the next line.
 func TestLongLinesStayInTheRing(t *testing.T) {
 	const ringBytes = 64 << 10
 	short := strings.Repeat("f", 99) + "\n"
@@ -478,7 +478,7 @@ func TestEndlessLineIsBounded(t *testing.T) {
 	}
 }
 
-// A grandchild keeps the pipe open; Abandon still takes what is there.
+// A grandchild keeps the pipe open. Abandon still reads what is in the pipe.
 func TestAbandon(t *testing.T) {
 	p := newPlane(t, Config{})
 	c, stdout, stderr := open(t, p, Options{Program: "daemon", To: ToNone})
@@ -499,7 +499,7 @@ func TestAbandon(t *testing.T) {
 	<-never.Done()
 }
 
-// Where the poller refuses the epoll descriptor, the reactor waits in the kernel.
+// If the runtime's poller refuses the epoll descriptor, the reactor waits in epoll_wait.
 func TestReactorWithoutPoller(t *testing.T) {
 	p := newPlane(t, Config{})
 	for range maxReactors {
@@ -520,8 +520,9 @@ func TestReactorWithoutPoller(t *testing.T) {
 	}
 }
 
-// A pipe that the kernel does not watch is read all the same, and its writer lives on: a program
-// of our user can take all that epoll(7) watches. Here the kernel refuses what is watched already.
+// A program of our user can use up all epoll watches of the user (epoll(7)). A pipe that the kernel
+// does not watch is still read, and its writer lives on. The test makes the kernel refuse by
+// watching the pipe twice.
 func TestStreamThatCannotBeWatched(t *testing.T) {
 	told := make(chan error, 9)
 	p := newPlane(t, Config{OnTrouble: func(_ string, err error) { told <- err }})
@@ -577,7 +578,7 @@ func TestReadMergesFiltersAndFollows(t *testing.T) {
 	defer cancel()
 	next, stop := pull(p, ctx, Query{Follow: true})
 	defer stop()
-	// Each line is seen before the next is written, so the order is known.
+	// The test waits for each line before it writes the next, so the order is known.
 	for i, f := range []*os.File{aOut, bOut, aErr, bErr, aOut} {
 		write(t, f, fmt.Sprintf("line %d\n", i))
 		if l := next(); l.Text != fmt.Sprint("line ", i) {
@@ -620,7 +621,7 @@ func TestReadMergesFiltersAndFollows(t *testing.T) {
 	}
 }
 
-// pull makes a blocking next of a Read; the reader is parked before it returns.
+// pull returns a blocking next for a Read.
 func pull(p *Plane, ctx context.Context, q Query) (next func() Line, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	lines, done := make(chan Line), make(chan struct{})
@@ -651,7 +652,7 @@ func TestSlowFollowerIsTold(t *testing.T) {
 		seen++
 		last = l.Text
 		if seen == 1 {
-			// The follower is busy with this line while thousands pass.
+			// While the follower is busy with this line, thousands follow.
 			for i := range 5000 {
 				write(t, stdout, fmt.Sprintf("n%d\n", i))
 			}

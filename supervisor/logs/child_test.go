@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// duplicateBlocking copies a descriptor as fork does: same file, same mode.
+// duplicateBlocking copies a descriptor as fork does: same file, same blocking mode.
 func duplicateBlocking(f *os.File) (int, error) {
 	return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 }

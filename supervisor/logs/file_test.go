@@ -160,13 +160,13 @@ func TestFileMovedAwayAndReopened(t *testing.T) {
 	if err := os.Rename(path, path+".moved"); err != nil {
 		t.Fatal(err)
 	}
-	say("two") // still the moved file
+	say("two") // goes to the moved file
 	p.Reopen()
 	say("three")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	say("four") // the file had vanished
+	say("four") // creates the removed file again
 	closeAll(t, stdout, stderr)
 	<-c.Done()
 	flush(t, p)
@@ -175,8 +175,8 @@ func TestFileMovedAwayAndReopened(t *testing.T) {
 	}
 }
 
-// A path that cannot be written loses nothing: the program runs on, the ring has it
-// all, it is said once, and said when it works again. The file then gets everything.
+// If the path cannot be written to, no line is lost. The program runs on, the ring has all lines,
+// and the failure and the recovery are each reported once. The file then gets all lines.
 func TestFileTroubleIsSaidOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "log")
@@ -222,11 +222,10 @@ func TestFileTroubleIsSaidOnce(t *testing.T) {
 	}
 }
 
-// What a file never takes is counted by whose it was, in the end and beyond what is
-// kept for it.
+// When the plane closes, lines that the file never took count as lost, for each program and stream.
 func TestLossesOfASharedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shared.log")
-	if err := os.Mkdir(path, 0o700); err != nil { // nothing can be written
+	if err := os.Mkdir(path, 0o700); err != nil { // the path cannot be written to
 		t.Fatal(err)
 	}
 	p := newPlane(t, Config{})
@@ -256,8 +255,8 @@ func TestLossesOfASharedFile(t *testing.T) {
 	}
 }
 
-// A disk that takes nothing holds a bounded number of bytes; the rest is counted, and
-// said in the file when it works again. The ring has had it all.
+// If a disk fails for long, a limited number of bytes waits for it. The rest is counted, and the
+// file says so when the disk works again. The ring had all lines.
 func TestFileThatFailsForLong(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := os.Mkdir(path, 0o700); err != nil {
@@ -291,8 +290,8 @@ func TestFileThatFailsForLong(t *testing.T) {
 	}
 }
 
-// Manifests come and go, each with paths of its own. What nobody writes to any
-// more is forgotten, but for what still has to say what it lost.
+// Each new manifest may have other paths. A path without a writer is forgotten, unless its file
+// must still report a loss.
 func TestPathsOfThePastAreForgotten(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.log")
@@ -433,7 +432,7 @@ func TestArchiveNamesGrow(t *testing.T) {
 	}
 }
 
-// 64 MiB of lines of every length come through rotation byte for byte.
+// 64 MiB of lines of many lengths pass through rotation unchanged.
 func TestMuchToFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "big.log")
 	p := newPlane(t, Config{})

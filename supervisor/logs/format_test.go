@@ -51,7 +51,8 @@ func TestAppendJSONOfAPiece(t *testing.T) {
 	}
 }
 
-// Whatever a program prints: one line, valid JSON, and ours where ours belongs.
+// For any output of a program, the result is one line of valid JSON, and the keys of agentinit have
+// agentinit's values.
 func FuzzAppendJSON(f *testing.F) {
 	for _, s := range []string{`{"program":"x"}`, `{"\u0070id":{"a":[]}}`, "\xff\"", `{"a":"}\"","pid":2}`} {
 		f.Add([]byte(s))
@@ -112,7 +113,7 @@ func TestAppendConsole(t *testing.T) {
 	}
 }
 
-// Colours are for terminals: in a file they are rubbish.
+// Colours are for terminals only: a file gets none.
 func TestColourIsForTerminals(t *testing.T) {
 	master, tty, err := pty.Open()
 	if err != nil {
@@ -147,7 +148,7 @@ func FuzzAppendVisible(f *testing.F) {
 	})
 }
 
-// On a terminal the format is chosen, and agentinit's own lines are readable.
+// On a terminal, the console format is the default, and agentinit's own lines are readable text.
 func TestConsoleOnTerminal(t *testing.T) {
 	master, tty, err := pty.Open()
 	if err != nil {
@@ -313,7 +314,7 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// A block of many lines is forgotten by its lines, not at once.
+// A block of many lines is forgotten line by line, not at once.
 func TestRingOfBlocks(t *testing.T) {
 	b := &budget{max: 1 << 30}
 	r := &ring{max: 8192, budget: b}
@@ -329,7 +330,7 @@ func TestRingOfBlocks(t *testing.T) {
 	}
 }
 
-// Many loud programs share the budget; each keeps its newest lines.
+// Many programs with much output share the budget. Each keeps its newest lines.
 func TestRingBudget(t *testing.T) {
 	b := &budget{max: 256 << 10}
 	rings := make([]*ring, 100)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NULs, escape sequences, half characters and carriage returns: the file and the ring
-// have every byte, and the console has none that would control a terminal.
+// Programs print NULs, escape sequences, incomplete characters and carriage returns. The file and
+// the ring have every byte. The console gets no byte that controls a terminal.
 func TestHostileBytes(t *testing.T) {
 	texts := []string{
 		strings.Repeat("\x00", 4096), "\x1b]0;owned\x07\x1b[2J\x1b[?1049h", "\xc3", "\xff\xfe\x80", "a\rb\x08\x7f",
@@ -62,8 +62,8 @@ func TestHostileBytes(t *testing.T) {
 	}
 }
 
-// A program that never ends its line fills neither the memory nor the disk: the file
-// rotates once the line is longer than any line may be, and no byte is lost there.
+// A line without an end fills neither the memory nor the disk. When the line is longer than the
+// maximum, the file rotates, and no byte is lost.
 func TestEndlessLineRotates(t *testing.T) {
 	const maxLine, maxBytes, chunks = 64 << 10, 1 << 20, 24
 	for _, backups := range []int{-1, 2} {
@@ -101,7 +101,7 @@ func TestEndlessLineRotates(t *testing.T) {
 	}
 }
 
-// A program may close its stdout and open it anew by a copy that it has kept.
+// A program may close its stdout and open it again through a copy of the descriptor.
 func TestStdoutClosedAndReopened(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	p := newPlane(t, Config{})
@@ -125,8 +125,8 @@ func TestStdoutClosedAndReopened(t *testing.T) {
 	}
 }
 
-// A disk that is mounted read-only is told once; when it can be written to again, it gets
-// what was kept meanwhile, without new output.
+// A disk that becomes read-only is reported once. When it is writable again, it gets the lines that
+// waited, without new output.
 func TestReadOnlyDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to mount a tmpfs")
@@ -172,8 +172,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	}
 }
 
-// A clock that jumps neither keeps a file from rotating nor makes it rotate at once, and
-// what an earlier agentinit rotated in the future stays older than what this one rotates.
+// A jump of the clock neither keeps a file from rotating nor makes it rotate at once. An archive
+// with a date in the future stays older than the archives of this agentinit.
 func TestClockJumps(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	future := path + "." + time.Now().AddDate(10, 0, 0).UTC().Format(archiveLayout)
@@ -188,14 +188,14 @@ func TestClockJumps(t *testing.T) {
 		f := p.files[path]
 		p.mu.Unlock()
 		if jump != nil {
-			f.queue.mu.Lock() // which the queue's goroutine takes before it looks
+			f.queue.mu.Lock() // the queue's goroutine takes this lock before it checks the time
 			jump(f)
 			f.queue.mu.Unlock()
 		}
 		before := p.seq.Load()
 		write(t, stdout, text)
 		for lines := range p.Read(t.Context(), Query{Follow: true, After: before}) {
-			_ = lines // one line has come
+			_ = lines // one line has arrived
 			break
 		}
 		flush(t, p)
@@ -212,14 +212,14 @@ func TestClockJumps(t *testing.T) {
 	if names, _ := archives(t, path); len(names) != 1 {
 		t.Errorf("a clock that was set back has rotated: %v", names)
 	}
-	f = print("fourth\n", func(f *fileSink) { // the timer fires, but by now the clock says that it is too early
+	f = print("fourth\n", func(f *fileSink) { // the timer fires, but the clock now says that it is too early
 		f.expired.Store(true)
 		f.due = f.due.Add(12 * time.Hour)
 	})
 	if f.expired.Load() || time.Until(f.due) > time.Hour {
 		t.Errorf("the timer was not set anew: due in %v", time.Until(f.due))
 	}
-	print("fifth\n", years(-1)) // the clock is set forward by a year, and again
+	print("fifth\n", years(-1)) // the clock is set forward by a year, twice
 	print("sixth\n", years(-2))
 	closeAll(t, stdout, stderr)
 	<-c.Done()

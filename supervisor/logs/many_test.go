@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manyFiles is how many files TestManyFilesRotateAtOnce rotates: -many-files=10000 is
-// the number, and takes some seconds.
+// manyFiles is the number of files that TestManyFilesRotateAtOnce rotates. With -many-files=10000
+// the test takes some seconds.
 var manyFiles = flag.Int("many-files", 300, "files that rotate at once")
 
-// Every program's file is due for rotation in the same moment, all in one directory, and
-// each is compressed: nothing is lost, and the box stays small.
+// The files of all programs in one directory must rotate and be compressed at the same moment. No
+// line is lost, and agentinit uses little memory.
 func TestManyFilesRotateAtOnce(t *testing.T) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || int(limit.Cur) < 8**manyFiles {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What went straight to a file is read from there: before and after rotation,
-// compressed, and by a reader that asks for everything.
+// Output that went straight to a file is read from the file: before and after rotation, compressed,
+// and by a reader of all lines.
 func TestReadingWhatIsInFiles(t *testing.T) {
 	for _, compress := range []Compression{CompressNone, CompressGzip, CompressZstd} {
 		path := filepath.Join(t.TempDir(), "web.log")
@@ -43,7 +43,7 @@ func TestReadingWhatIsInFiles(t *testing.T) {
 	}
 }
 
-// Lines that the ring has forgotten come from the files, each once.
+// Lines that the ring has forgotten come from the files, once each.
 func TestReadingWhatTheRingForgot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.log")
 	p := newPlane(t, Config{RingBytes: 4096})
@@ -97,8 +97,8 @@ func TestStderrFile(t *testing.T) {
 	}
 }
 
-// A file whose disk never answers costs its program the hold and no more; the ring has
-// everything, and what was written in vain reaches the file in the end.
+// If a disk hangs, a write to its file delays the program only for the hold time. The ring has all
+// lines, and the file gets them when the disk answers.
 func TestPumpLetsGoOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queue{limit: 1 << 20, hold: fileHold, write: func([]byte) (int, int) { return 0, 0 }, mark: fileMark}
@@ -142,7 +142,7 @@ func TestPumpLetsGoOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A prompt without a newline is shown after a while, and its line stays one in a file.
+// A prompt without a newline is shown after a while. In the file it is still one line.
 func TestUnfinishedLineIsFlushed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	p := newPlane(t, Config{FlushAfter: 10 * time.Millisecond})
@@ -167,7 +167,7 @@ func TestUnfinishedLineIsFlushed(t *testing.T) {
 	}
 }
 
-// Each program has a longest line and a flush time of its own.
+// Each program can have its own maximum line length and flush time.
 func TestLineOptionsOfAProgram(t *testing.T) {
 	for _, to := range []To{ToNone, ToFile} {
 		p := newPlane(t, Config{})
@@ -185,7 +185,7 @@ func TestLineOptionsOfAProgram(t *testing.T) {
 		}
 		next, stop := pull(p, t.Context(), Query{Follow: true, Lines: 0})
 		got := map[string]Line{}
-		for len(got) < 3 { // the default comes after a second
+		for len(got) < 3 { // the default flush time is one second
 			line := next()
 			got[line.Program] = line
 		}
@@ -200,8 +200,8 @@ func TestLineOptionsOfAProgram(t *testing.T) {
 	}
 }
 
-// Both streams into one file, faster than they are read, with lines that cross every
-// border: each line arrives whole.
+// Both streams go to one file, faster than they are read, with lines that cross all buffer limits.
+// Each line arrives complete.
 func TestPumpOfTwoStreams(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	p := newPlane(t, Config{})
@@ -296,7 +296,7 @@ func TestRotationByAge(t *testing.T) {
 	}
 }
 
-// A program cannot lead root elsewhere by way of a link in the place of the directory.
+// A program cannot redirect the writes of root by a symbolic link in place of the directory.
 func TestLogDirectorySwappedForALink(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: links of other users are followed otherwise")
@@ -334,8 +334,8 @@ func TestLogDirectorySwappedForALink(t *testing.T) {
 	}
 }
 
-// A full disk and a directory that is removed: said once each, nothing is lost that was
-// taken from the program, and it goes on by itself.
+// The disk becomes full, then the directory is removed. Each is reported once, no captured line is
+// lost, and writing continues without help.
 func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to mount a small tmpfs")
@@ -365,7 +365,7 @@ func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-reports; err != nil { // by itself, without new output
+	if err := <-reports; err != nil { // without new output
 		t.Errorf("the second report is %v", err)
 	}
 	flush(t, p)
@@ -390,7 +390,7 @@ func TestDiskThatFillsAndDirectoryThatGoes(t *testing.T) {
 	}
 }
 
-// A dead program's pipe that somebody else goes on filling is let go of.
+// If another process still writes to the pipe of a dead program, Abandon closes the pipe.
 func TestAbandonOfAStreamThatIsPumped(t *testing.T) {
 	p := newPlane(t, Config{})
 	path := filepath.Join(t.TempDir(), "log")
@@ -404,7 +404,7 @@ func TestAbandonOfAStreamThatIsPumped(t *testing.T) {
 				close(begun)
 			}
 			if _, err := stdout.Write(chunk); err != nil {
-				return // EPIPE: nobody reads any more
+				return // EPIPE: the pipe has no reader any more
 			}
 		}
 	})

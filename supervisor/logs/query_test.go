@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Two programs print over several runs while their files rotate and are compressed,
-// between two pages of a reader and in the middle of one: each line comes once, in the
-// order in which it was read, whatever the clock does.
+// Two programs print over several runs while their files rotate and are compressed, also between
+// two pages of a reader and during one. Each line comes once, in the order in which it was
+// captured, even if the clock jumps.
 func TestPagesAcrossRotation(t *testing.T) {
 	const rounds = 6
 	dir := t.TempDir()
@@ -63,8 +63,8 @@ func TestPagesAcrossRotation(t *testing.T) {
 	}
 }
 
-// A program comes back after its file was forgotten: the rings still have lines of its earlier
-// run in that file, also once it is rotated.
+// A program starts again after its file was forgotten. The rings still have lines of the earlier
+// run in that file, even after its rotation.
 func TestFileIsForgottenBetweenRuns(t *testing.T) {
 	p := newPlane(t, Config{})
 	o := Options{Program: "web", Path: filepath.Join(t.TempDir(), "web"), MaxBytes: 30, Backups: -1, Compress: CompressZstd}
@@ -93,7 +93,7 @@ func TestFileIsForgottenBetweenRuns(t *testing.T) {
 	}
 }
 
-// A reader that comes back after the ring went round is told so.
+// If the ring has forgotten lines after a reader's cursor, the reader is told so.
 func TestCursorOfForgottenLines(t *testing.T) {
 	p := newPlane(t, Config{RingBytes: 4096})
 	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone})

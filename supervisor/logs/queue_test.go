@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A reader that takes every batch, but slowly, holds a program once and not for
-// every batch. One that has become quick is waited for again.
+// A slow reader delays a program once and not for every batch. When the reader is quick again, the
+// program waits for it again.
 func TestSlowReaderHoldsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hold = 250 * time.Millisecond

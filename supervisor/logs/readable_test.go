@@ -2,8 +2,7 @@ package logs
 
 import "testing"
 
-// TestReadable: what agentinit says of itself, for people. No value is written in
-// Go's own syntax.
+// TestReadable: agentinit's own lines are readable text. No value is in Go syntax.
 func TestReadable(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"level":"info","time":"x","message":"applied","n":1234567,"ok":true,"who":"web 1"}`: "info  applied n=1234567 ok=true who=web 1",

@@ -15,8 +15,8 @@ import (
 
 const secret = "5f2c9a1be07d4436a8e1c3b59d7f0e62"
 
-// A secret reaches no place, however it is written: at once, in pieces, over the
-// borders of reads and of long lines, on either stream. Without Redact it does.
+// A secret reaches no destination, even if it is written in pieces, across reads or long lines, or
+// on either stream. Without Redact it does.
 func TestSecretsReachNoSink(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		var out string
@@ -66,7 +66,7 @@ func TestSecretsReachNoSink(t *testing.T) {
 	}
 }
 
-// A secret is found in every form in which tools write it, and its neighbours stay.
+// A secret is found in every form in which tools write it. The text around it stays.
 func TestFormsOfSecrets(t *testing.T) {
 	const value = `p/w+"d<1>&é=end`
 	quoted, err := json.Marshal(value)
@@ -97,8 +97,8 @@ func TestFormsOfSecrets(t *testing.T) {
 	}
 }
 
-// However a program's output is cut into writes, and wherever a long line is cut, no
-// place has a part of a secret that is longer than what a short secret would be.
+// However the output of a program and its long lines are cut, no destination gets a part of a
+// secret that is longer than a short secret.
 func TestSecretsCutAnywhere(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		path := filepath.Join(t.TempDir(), "log")
@@ -108,7 +108,7 @@ func TestSecretsCutAnywhere(t *testing.T) {
 		}
 		c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
 		for cut := range len(secret) + 1 {
-			// The line is cut after 100 bytes, in the middle of the secret.
+			// The line is cut after 100 bytes, inside the secret.
 			write(t, stdout, strings.Repeat("x", 100-cut)+secret[:cut])
 			write(t, stdout, secret[cut:]+"\n")
 			write(t, stderr, secret[:cut])
@@ -147,7 +147,7 @@ func FuzzMatcher(f *testing.F) {
 				t.Fatalf("%q became %q", text, got)
 			}
 		}
-		// The negative twin: without a secret in it a text stays as it is.
+		// The negative test: a text without a secret stays unchanged.
 		has := false
 		for _, p := range r.patterns {
 			has = has || bytes.Contains(text, p)
@@ -182,8 +182,8 @@ func BenchmarkRedact(b *testing.B) {
 	}
 }
 
-// A program over its rate is cut off, told so, and counted; what another prints is not
-// touched.
+// If a program exceeds its rate, its output is cut, the program's log says so, and the loss is
+// counted. Other programs are not affected.
 func TestRateIsSummedUp(t *testing.T) {
 	for _, o := range []Options{
 		{To: ToNone, Rate: Rate{Lines: 3, Interval: time.Hour}},
@@ -214,7 +214,7 @@ func TestRateIsSummedUp(t *testing.T) {
 	}
 }
 
-// The window goes by: the summary comes by itself, and output is let through again.
+// When the window has passed, the summary is written and output is accepted again.
 func TestRateWindow(t *testing.T) {
 	l := &limiter{}
 	l.set(Rate{Lines: 2})

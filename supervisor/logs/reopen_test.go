@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A web server of another user than agentinit's opens /dev/stdout for its access log.
+// A web server under another user than agentinit opens /dev/stdout for its access log.
 func TestProgramOfAnotherUserOpensItsOutputAgain(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to become another user")

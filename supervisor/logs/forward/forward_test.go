@@ -39,7 +39,7 @@ func line(seq uint64, program, text string) logs.Line {
 	return logs.Line{Seq: seq, Time: noon, Program: program, Stream: logs.Stdout, PID: 7, Run: 1, Text: text}
 }
 
-// source is a log plane that has lines and waits for more.
+// source is a log plane that delivers its lines and waits for more.
 type source struct {
 	mu    sync.Mutex
 	lines []logs.Line
@@ -101,7 +101,7 @@ func finish(t *testing.T, f *Forwarder, s *source) {
 	f.Close(ctx, s)
 }
 
-// requests is a collector over HTTP that answers as told, then with 204.
+// requests is a collector over HTTP that gives the listed answers and then 204.
 type requests struct {
 	*httptest.Server
 	bodies chan []byte
@@ -115,7 +115,7 @@ func newRequests(t *testing.T, tlsToo bool, answers ...int) *requests {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
-			return // hung up
+			return // the client closed the connection
 		}
 		mu.Lock()
 		status := http.StatusNoContent
@@ -177,7 +177,7 @@ func TestLokiPush(t *testing.T) {
 	}
 }
 
-// What the OpenTelemetry library makes of the body is what was printed.
+// The OpenTelemetry library decodes the body to the printed lines.
 func TestOTLP(t *testing.T) {
 	r := newRequests(t, false)
 	bad := line(2, "web", "bad")
@@ -220,7 +220,7 @@ func TestHTTPLines(t *testing.T) {
 	}
 }
 
-// failing is a collector that fails as often as it is told.
+// failing is a collector that returns the listed errors.
 type failing struct {
 	errs []error
 	got  []logs.Line
@@ -243,8 +243,8 @@ func (s *failing) send(_ context.Context, batch []logs.Line) error {
 
 func (s *failing) close() {}
 
-// A collector that fails is tried again, later and later; what it refuses for good is
-// counted; the first failure and the recovery are said, and nothing between.
+// Sends to a failing collector are repeated after growing pauses. Lines that it refuses for good
+// are counted. Only the first failure and the recovery are reported.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("away")
@@ -279,7 +279,7 @@ func TestRetries(t *testing.T) {
 	})
 }
 
-// The end sends once what the collector had not taken, and what came after it.
+// Close sends the lines once that the collector has not taken, and the lines after them.
 func TestCloseSendsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &failing{from: time.Now(), errs: []error{nil, errors.New("away"), errors.New("away")}}
@@ -320,7 +320,7 @@ func TestRefusedAnswersAreFinal(t *testing.T) {
 	}
 }
 
-// frames reads messages as RFC 6587 counts them.
+// frames reads messages with the octet counting of RFC 6587.
 func frames(t *testing.T, conn net.Conn, n int) (out []string) {
 	t.Helper()
 	in := bufio.NewReader(conn)
@@ -369,7 +369,7 @@ func TestSyslogOverStreams(t *testing.T) {
 		if got := frames(t, conn, 2); !slices.Equal(got, []string{wantMessage + "one\ttwo \xff", wantMessage}) {
 			t.Errorf("%s: %q", scheme, got)
 		}
-		// A receiver that hangs up: the next batch goes over a new connection.
+		// If the receiver closes the connection, the next batch goes over a new one.
 		if err := conn.Close(); err != nil {
 			t.Error(err)
 		}
@@ -420,7 +420,7 @@ func TestSyslogOverDatagrams(t *testing.T) {
 	}
 }
 
-// rsyslog, the receiver that most have, understands what is sent.
+// rsyslog, the most common receiver, understands the messages.
 func TestRsyslog(t *testing.T) {
 	rsyslogd, err := exec.LookPath("rsyslogd")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Collectors that stall, reset, cut off, flood or lie: each gets the line at the second
-// attempt, is told of once, and costs a bounded time and memory.
+// Collectors stall, reset, cut off, flood or lie. Each gets the line at the second attempt, is
+// reported once, and costs limited time and memory.
 func TestHostileCollectors(t *testing.T) {
 	hijack := func(w http.ResponseWriter, use func(net.Conn)) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -88,13 +88,13 @@ func TestHostileCollectors(t *testing.T) {
 	}
 }
 
-// A collector of OTLP may say 200 and reject a part, or all.
+// An OTLP collector may answer 200 and reject a part of the lines, or all.
 func TestOTLPPartialSuccess(t *testing.T) {
 	for body, want := range map[string]Stats{
 		`{"partialSuccess":{"rejectedLogRecords":"1","errorMessage":"too old"}}`: {Sent: 1, Dropped: 1},
 		`{"partialSuccess":{"rejectedLogRecords":9}}`:                            {Dropped: 2},
 		`{"partialSuccess":{"errorMessage":"a warning"}}`:                        {Sent: 2},
-		// A message longer than what is shown of it.
+		// A message that is longer than the part that is reported.
 		`{"partialSuccess":{"errorMessage":"` + strings.Repeat("x", 2000) + `","rejectedLogRecords":2}}`: {Dropped: 2},
 		`{}`: {Sent: 2}, "": {Sent: 2}, "<html>": {Sent: 2},
 	} {
