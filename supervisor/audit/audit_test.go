@@ -41,7 +41,7 @@ func TestTheChainGoesOnAfterARestart(t *testing.T) {
 	}
 }
 
-// Whatever is done to the file is found.
+// Check finds every change of the file.
 func TestEveryChangeIsFound(t *testing.T) {
 	for name, change := range map[string]func(lines []string) []string{
 		"a line changed":  func(l []string) []string { l[1] = strings.Replace(l[1], `"uid":1000`, `"uid":0`, 1); return l },
@@ -70,7 +70,7 @@ func TestEveryChangeIsFound(t *testing.T) {
 			}
 		})
 	}
-	// A whole chain of another's is as good as any by itself, and not the box's.
+	// A complete chain of another log is valid, but it is not the chain of this box.
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	l := open(t, path)
 	fill(l, 5)
@@ -107,7 +107,7 @@ func TestTheFileIsBounded(t *testing.T) {
 func TestADiskThatTakesNothingHoldsNobodyUp(t *testing.T) {
 	told := 0
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
-	if err := os.Mkdir(path, 0o755); err != nil { // a directory in its place
+	if err := os.Mkdir(path, 0o755); err != nil { // a directory in place of the file
 		t.Fatal(err)
 	}
 	l := Open(path, func(error) { told++ })

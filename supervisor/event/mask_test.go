@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A secret is masked wherever an event may have it, in what was published before the
-// mask was set too; without a mask it is there.
+// A mask hides a secret in every text of an event, also in events that were published before the
+// mask was set. Without a mask the secret is visible.
 func TestMaskReachesEveryText(t *testing.T) {
 	hide := func(text string) string { return strings.ReplaceAll(text, "s3cret", "******") }
 	fields := map[string]any{
@@ -49,7 +49,7 @@ func TestMaskReachesEveryText(t *testing.T) {
 	}
 }
 
-// A mask may break the JSON text of a list; the event is written all the same.
+// A mask may break the JSON text of a list. The event is still written.
 func TestMaskThatBreaksJSON(t *testing.T) {
 	b := NewBus(1)
 	b.SetMask(func(text string) string { return strings.ReplaceAll(text, "nsecret", "*******") })

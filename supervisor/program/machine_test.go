@@ -52,7 +52,7 @@ func (l *life) after(d time.Duration) *life {
 	return l.on(Event{Kind: Tick})
 }
 
-// due lets the deadline pass.
+// due moves the time to the deadline.
 func (l *life) due() *life {
 	l.t.Helper()
 	if l.m.Deadline.IsZero() {
@@ -104,7 +104,7 @@ func TestExitBeforeRunningAfterIsAFailure(t *testing.T) {
 		is(Backoff, "exited with code 0 after 0s, sooner than start_seconds (1s)").waits(time.Second)
 }
 
-// What counts is how long the program lived, not when the loop heard of it.
+// The lifetime of the program counts, not the time at which the loop hears of its end.
 func TestRunningAfterCountsTheLife(t *testing.T) {
 	ended := func(lived time.Duration) *life {
 		return newLife(t, func(s *Spec) { s.Restart = RestartNever }).start().began().
@@ -114,8 +114,8 @@ func TestRunningAfterCountsTheLife(t *testing.T) {
 	ended(999*time.Millisecond).is(Fatal, "exited with code 0 after 999ms, sooner than start_seconds (1s)")
 }
 
-// As supervisord does it: a service that ends before start_seconds has failed to
-// start, whatever its code.
+// As in supervisord, a service that ends before start_seconds has failed to start, whatever its
+// exit code.
 func TestQuickEndOfAServiceThatIsNotRestarted(t *testing.T) {
 	never := func(s *Spec) { s.Restart = RestartNever }
 	newLife(t, never).start().began().exit(0).is(Fatal, `start_seconds (1s); one that is to end by itself is type = "oneshot"`)
@@ -196,7 +196,7 @@ func TestRestartLimit(t *testing.T) {
 	for range 5 {
 		slow.began().due().after(31*time.Second).exit(1).emptied().is(Backoff, "").due()
 	}
-	// Starts that fail count whatever the window, until one leads to RUNNING.
+	// Failed starts count without regard to the window, until a start leads to RUNNING.
 	stuck := newLife(t, func(s *Spec) { limit(s); s.Readiness.Probes = []Probe{{Dialect: "notify"}} }).start()
 	late := func() *life { return stuck.began().due().is(Stopping, "").exit(0).emptied() }
 	late().is(Backoff, "").due()
@@ -217,7 +217,7 @@ func TestStartRetriesCountsAsSupervisord(t *testing.T) {
 	}
 	l.began().exit(1).is(Fatal, "gave up after 3 failed starts")
 
-	// RUNNING resets the count, and an exit from RUNNING has no limit.
+	// RUNNING resets the count. A restart after RUNNING has no limit.
 	l = newLife(t, func(s *Spec) { s.StartRetries = 1 }).start()
 	for range 20 {
 		l.began().due().is(Running, "").exit(1).emptied().is(Backoff, "").due()
@@ -386,15 +386,15 @@ func TestStepIsPure(t *testing.T) {
 	}
 }
 
-// world is a kernel for one machine: it knows what really lives.
+// world is a kernel for one machine. It knows which processes really live.
 type world struct {
 	spawned, answered uint64
 	leader, tree      bool
-	signalled         bool // a rung of the present stop has been sent
+	signalled         bool // a signal of the present stop has been sent
 	forced            bool
 }
 
-// TestInvariants lets a random life happen and checks what must always hold.
+// TestInvariants runs random events and checks the invariants.
 func TestInvariants(t *testing.T) { rapid.Check(t, invariants) }
 
 func FuzzInvariants(f *testing.F) { f.Fuzz(rapid.MakeFuzz(invariants)) }
@@ -478,7 +478,7 @@ func (w *world) act(t *rapid.T, a Action, before, after Machine, ev Event) {
 		w.signalled = true
 	case KillAll:
 		if ev.Kind == Began && before.step != unforked {
-			w.forced = true // a start that was given up before it answered
+			w.forced = true // the start was given up before it was answered
 		}
 		if w.leader && !w.signalled && !w.forced {
 			t.Fatalf("KILL before the first rung, in %v on %v", before.State, ev.Kind)

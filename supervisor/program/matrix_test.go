@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write the generated documents")
 
 var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// fullSpec declares everything that adds a step to a program's life.
+// fullSpec has all features that add a step to a program's life.
 func fullSpec() *Spec {
 	hook := &Hook{Argv: []string{"true"}, Timeout: 5 * time.Second}
 	return &Spec{
@@ -31,14 +31,14 @@ func fullSpec() *Spec {
 	}
 }
 
-// situation is a state with what the machine waits for in it, and a way there.
+// situation is a state with the event that the machine waits for, and a path to it.
 type situation struct {
 	name  string
 	means string
 	path  []stimulus
 }
 
-// stimulus is a column of the matrix: an event made for the machine it meets.
+// stimulus is a column of the matrix: it makes an event for the given machine.
 type stimulus struct {
 	name string
 	make func(Machine) Event
@@ -120,7 +120,7 @@ var situations = []situation{
 	{"FATAL", "at rest", path(onStart, onHookBad, onTick, onHookBad, onTick, onHookBad, onTick, onHookBad)},
 }
 
-// reach walks to a situation, letting the deadline pass before each Tick.
+// reach goes to a situation and lets the deadline pass before each Tick.
 func reach(t testing.TB, p []stimulus) (Machine, time.Time) {
 	t.Helper()
 	now := epoch
@@ -146,7 +146,7 @@ func where(m Machine) string {
 	return m.State.String() + "/" + m.step.String()
 }
 
-// cell describes one transition: "-" when nothing changes.
+// cell describes one transition, or "-" if it changes nothing.
 func cell(before, after Machine, actions []Action) string {
 	var acts []string
 	for _, a := range actions {
@@ -162,7 +162,7 @@ func cell(before, after Machine, actions []Action) string {
 	return text
 }
 
-// TestMatrix holds every situation against every event.
+// TestMatrix checks every event in every situation.
 func TestMatrix(t *testing.T) {
 	seen := map[State]bool{}
 	for _, s := range situations {
@@ -203,8 +203,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// TestNoRunBeginsBeforeItsNeeds holds every situation against every event while a
-// need does not hold: what would lead to a new run leads to rest, all else is as ever.
+// TestNoRunBeginsBeforeItsNeeds sends every event in every situation while a need is not met. An
+// event that would begin a run leads to STOPPED instead; all others do the same as ever.
 func TestNoRunBeginsBeforeItsNeeds(t *testing.T) {
 	awaited := 0
 	for _, s := range situations {
@@ -234,7 +234,7 @@ func TestNoRunBeginsBeforeItsNeeds(t *testing.T) {
 	}
 }
 
-// TestStaleRun gives each situation every event of another run.
+// TestStaleRun sends every event of another run in every situation.
 func TestStaleRun(t *testing.T) {
 	for _, s := range situations {
 		m, now := reach(t, s.path)

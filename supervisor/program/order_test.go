@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// prog reads "name priority needs,needs wait-seconds".
+// prog parses "name priority needs,needs wait-seconds".
 func prog(text string) Spec {
 	var s Spec
 	var wait int
@@ -81,8 +81,8 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// A oneshot that has completed before its dependents run is not stopped after them;
-// while it runs, they are not there.
+// A oneshot that completes before its dependents start never runs at the same time as they do. The
+// planned stop does not add their times.
 func TestPlannedStop(t *testing.T) {
 	specs := func(condition Condition, kind Type, text ...string) []Spec {
 		all := progs(text...)
@@ -121,7 +121,8 @@ func TestPlannedStop(t *testing.T) {
 			}
 		})
 	}
-	// Who stops a box asks for those that run: an operator may have run it again.
+	// CriticalStop plans the stop of running programs: an operator may have started the oneshot
+	// again.
 	if path, total, err := CriticalStop(specs(NeedCompleted, Oneshot, chain...)); err != nil || fmt.Sprint(path, " ", total) != "[web migrate db] 12s" {
 		t.Errorf("of running programs: %v, %v, %v", path, total, err)
 	}
@@ -217,7 +218,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestDiffKnowsEveryField makes a new field of Spec say what its change takes.
+// TestDiffKnowsEveryField: for every field of Spec, diff.go must say what a change requires.
 func TestDiffKnowsEveryField(t *testing.T) {
 	spec := reflect.TypeFor[Spec]()
 	for i := range spec.NumField() {
@@ -275,8 +276,8 @@ func TestGiveUpTime(t *testing.T) {
 			t.Errorf("slow, %s: %v %v, want %v", name, got, ok, c.want)
 		}
 	}
-	// The defaults fit together: a required program is FATAL before the seal is
-	// given up. One that asks for more makes the time for the seal longer.
+	// With the defaults, a required program is FATAL before the time for the seal is over. Longer
+	// settings of a program also make the time for the seal longer.
 	manifest.Required = true
 	if got := SealTimeout([]Spec{manifest}); got != DefaultSealTimeout {
 		t.Errorf("got %v", got)

@@ -1,7 +1,7 @@
 package program
 
-// matrix is the whole life of a program: situation × event → what follows. It is
-// written by hand and checked against Step; docs/states.md is made from it.
+// matrix is the whole life of a program: situation × event → result. It is written by hand and
+// checked against Step. docs/states.md is generated from it.
 var matrix = map[string]map[string]string{
 	"STOPPED": {
 		"Start":             "STARTING/preparing: RunHook pre_start",

@@ -12,12 +12,12 @@ func TestWedge(t *testing.T) {
 		output  uint64
 		cpu     int // seconds
 		blocked []int
-		want    string // part of the reason, "" for not wedged
+		want    string // part of the reason; "": not wedged
 	}
 	all := Wedge{NoOutput: s(20), Spinning: s(10), Blocked: s(5)}
 	for name, tc := range map[string]struct {
 		rules Wedge
-		looks []look // one each five seconds, the first at the begin
+		looks []look // one every five seconds, the first at the start
 	}{
 		"works": {all, []look{{0, 0, nil, ""}, {1, 1, nil, ""}, {2, 2, nil, ""}, {3, 3, nil, ""}, {4, 4, nil, ""}, {5, 5, nil, ""}}},
 		"silent, then speaks": {Wedge{NoOutput: s(10)}, []look{

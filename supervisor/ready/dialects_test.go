@@ -6,7 +6,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Every dialect of the table can be asked, and nothing else is.
+// Every dialect of the table has a maker, and no other dialect has one.
 func TestEveryDialectHasAMaker(t *testing.T) {
 	for _, d := range program.Dialects {
 		if makers[d.Name] == nil {

@@ -38,10 +38,10 @@ func listen(t *testing.T, dir string, resolve func(int) (string, uint64, bool)) 
 	return n, h
 }
 
-// self resolves only this test's process.
+// self knows only this test's process.
 func self(pid int) (string, uint64, bool) { return "web", 7, pid == os.Getpid() }
 
-// send plays a program: one datagram, as sd_notify(3) sends it.
+// send sends one datagram, as a program does with sd_notify(3).
 func send(t *testing.T, address, text string, oob []byte) {
 	t.Helper()
 	if err := trySend(address, text, oob); err != nil {
@@ -79,7 +79,7 @@ func TestNotifierDelivers(t *testing.T) {
 	}
 }
 
-// The negative twin: what makes a message count is the sender, not the text.
+// The negative test: the sender decides whether a message counts, not the text.
 func TestNotifierRefuses(t *testing.T) {
 	const mine, foreign = 111, 222
 	resolve := func(pid int) (string, uint64, bool) {
@@ -105,7 +105,7 @@ func TestNotifierRefuses(t *testing.T) {
 		n, h := listen(t, "", func(pid int) (string, uint64, bool) { return "web", 7, pid == os.Getpid() })
 		forged := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getppid()), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())})
 		if err := trySend(n.Address(), "READY=1", forged); err != nil {
-			return // without CAP_SYS_ADMIN the kernel refuses it already
+			return // without CAP_SYS_ADMIN, the kernel refuses it already
 		}
 		if got := <-h.refused; got != "the sender belongs to no program" {
 			t.Errorf("reason = %q", got)
@@ -144,7 +144,7 @@ func TestNotifierRefuses(t *testing.T) {
 	})
 }
 
-// BARRIER=1 sends the write end of a pipe and waits for its end of file.
+// With BARRIER=1 a program sends the write end of a pipe and waits for end of file.
 func TestBarrierIsAnswered(t *testing.T) {
 	n, _ := listen(t, "", self)
 	r, w, err := os.Pipe()
@@ -263,8 +263,8 @@ func FuzzParseMessage(f *testing.F) {
 	})
 }
 
-// TestFlush: when Flush returns, what was sent before has been delivered, even if many goroutines
-// call it at once. The message that Flush sends itself counts for no program.
+// When Flush returns, all messages sent before it have been delivered, even if many goroutines call
+// Flush at once. The message that Flush sends itself counts for no program.
 func TestFlush(t *testing.T) {
 	n, h := listen(t, "", self)
 	var all sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// script plays an exec probe: one status for each attempt, the last for ever.
+// script is an exec probe that returns one status per attempt, and repeats the last.
 type script struct {
 	statuses []int
 	times    []time.Time
@@ -56,8 +56,7 @@ func TestWatchAttempts(t *testing.T) {
 	})
 }
 
-// Without an interval the first attempts are close together, the later a second
-// apart.
+// Without an interval, the first attempts are close together and the later ones a second apart.
 func TestWatchDefaultInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{statuses: []int{1, 1, 1, 1, 1, 1, 1, 0}}
@@ -73,8 +72,8 @@ func TestWatchDefaultInterval(t *testing.T) {
 	})
 }
 
-// The deadline is the machine's, which moves it when the program asks for more
-// time: a READY after it counts as long as nobody has ended the watch.
+// The machine keeps the deadline, because it moves the deadline when the program asks for more
+// time. A READY after the deadline counts if the watch has not been cancelled.
 func TestWatchLeavesTheDeadlineToTheMachine(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -240,7 +239,7 @@ func readiness(p program.Probe) program.Readiness {
 	return program.Readiness{Probes: []program.Probe{p}}
 }
 
-// once makes a single attempt.
+// once makes one attempt.
 func once(t *testing.T, w *Watcher, tg Target, p program.Probe) error {
 	t.Helper()
 	_, err := try(t.Context(), w.dialect(tg, p), p)
@@ -354,7 +353,7 @@ func TestFD(t *testing.T) {
 			t.Errorf("%q: %+v", text, last)
 		}
 	}
-	// A program that never says anything does not keep Watch from ending.
+	// A program that never reports does not keep Watch from ending.
 	r, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
