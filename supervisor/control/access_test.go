@@ -14,7 +14,7 @@ func TestAuthorize(t *testing.T) {
 	cases := []struct {
 		name   string
 		peer   Peer
-		want   Access // the most that is granted
+		want   Access // the highest access that is granted
 		reason string
 	}{
 		{"root", Peer{PID: 5, UID: 0}, Write, ""},

@@ -16,7 +16,7 @@ func TestChangesAndRefusalsAreRecorded(t *testing.T) {
 	c := api.NewClient(path)
 	_, err := c.Stop(t.Context(), api.ActionRequest{Names: []string{"web"}})
 	must(t, err)
-	inside.Store(true) // we are a program now
+	inside.Store(true) // from here, the test's process counts as a program
 	if _, err := api.NewClient(path).Stop(t.Context(), api.ActionRequest{Names: []string{"web"}}); err == nil {
 		t.Error("a program may stop others")
 	}

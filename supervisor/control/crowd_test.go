@@ -12,8 +12,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// TestHalfRequestsMakeRoom: connections that bring no whole request do not keep
-// others out until their time is over, and nobody who is being served makes room.
+// Connections without a complete request are closed when other clients need their places. A
+// connection that is being served is not closed.
 func TestHalfRequestsMakeRoom(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	cfg := own(b)
@@ -30,7 +30,7 @@ func TestHalfRequestsMakeRoom(t *testing.T) {
 	b.Bus.Publish(event.Event{Name: "Before"})
 	equal(t, <-seen, "Before")
 
-	// The last kinds have asked for something once, or say what they will ask for.
+	// The last two kinds have had one answer, or have sent the headers of a request.
 	for _, bytes := range []string{
 		"", "G", "GET /v1/status HTTP/1.1\r\n", "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n",
 		"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n",

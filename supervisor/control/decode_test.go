@@ -9,8 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// FuzzRequests decodes anything as every kind of request: what comes out is
-// either within the bounds or a refusal with a code.
+// FuzzRequests decodes any input as every kind of request. The result is within the limits or is a
+// refusal with a code.
 func FuzzRequests(f *testing.F) {
 	for _, seed := range []string{
 		`{"names":["web"],"no_wait":true}`, `{"all":true,"signal":"HUP"}`, `{}`, ``, `null`, `[]`, `{"level":"debug"}`,
@@ -65,8 +65,7 @@ func TestSignalNames(t *testing.T) {
 	}
 }
 
-// TestOpenAPI: the document has every route, and every reference in it leads to
-// a schema.
+// TestOpenAPI: the document has every route, and every reference in it points to a schema.
 func TestOpenAPI(t *testing.T) {
 	doc := openAPI(routes(), "1")
 	paths := doc["paths"].(map[string]map[string]any)

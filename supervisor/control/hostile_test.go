@@ -98,8 +98,7 @@ func TestUnsupportedIsSaid(t *testing.T) {
 	}
 }
 
-// TestGarbageDisturbsNothing talks nonsense on many connections at once while
-// others are served.
+// TestGarbageDisturbsNothing sends garbage on many connections while it serves others.
 func TestGarbageDisturbsNothing(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	cfg := own(b)
@@ -119,9 +118,9 @@ func TestGarbageDisturbsNothing(t *testing.T) {
 				return
 			}
 			defer conn.Close()
-			// The other side may well hang up in the middle.
+			// The server may close the connection early.
 			_, _ = io.WriteString(conn, nonsense[i%len(nonsense)])
-			_, _ = io.Copy(io.Discard, conn) // until the server's deadline ends it
+			_, _ = io.Copy(io.Discard, conn) // until the server's deadline closes it
 		})
 	}
 	c := api.NewClient(path)
@@ -148,8 +147,8 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestGuestsCannotKeepOthersOut fills the share of supervised programs; a peer
-// that belongs to none still gets in, and one more guest is told.
+// TestGuestsCannotKeepOthersOut fills the connections that supervised programs may have. One more
+// connection of a program is refused, and other clients still get in.
 func TestGuestsCannotKeepOthersOut(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	var mu sync.Mutex
@@ -183,7 +182,7 @@ func TestGuestsCannotKeepOthersOut(t *testing.T) {
 	must(t, err)
 }
 
-// hello asks for the version and leaves the connection open.
+// hello requests the version and leaves the connection open.
 func hello(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		return err
@@ -239,8 +238,8 @@ func TestPanicIsContained(t *testing.T) {
 	must(t, <-served)
 }
 
-// TestLongWaitOutlivesTheBodyDeadline: the deadline for a request's body must
-// not end the wait for its outcome.
+// TestLongWaitOutlivesTheBodyDeadline: the deadline for a request's body must not end the wait for
+// the result of the request.
 func TestLongWaitOutlivesTheBodyDeadline(t *testing.T) {
 	b := controltest.New(stoppedProgram("slow"))
 	b.Hold = []string{"slow"}
@@ -252,8 +251,8 @@ func TestLongWaitOutlivesTheBodyDeadline(t *testing.T) {
 	equal(t, r.Results[0].Error.Code, api.CodeTimeout)
 }
 
-// TestAbandonedWaitEnds: a peer that goes away ends its wait; goleak finds the
-// goroutine that does not.
+// TestAbandonedWaitEnds: a wait ends when its client goes away. goleak finds a goroutine that does
+// not end.
 func TestAbandonedWaitEnds(t *testing.T) {
 	b := controltest.New(stoppedProgram("never"))
 	c := dial(t, own(b))

@@ -18,7 +18,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// told is a control.PathWatch that the test wakes.
+// told is a control.PathWatch that reports a change when the test says so.
 type told struct{ changed chan struct{} }
 
 func (w told) Arm() error { return nil }
@@ -32,7 +32,7 @@ func (w told) Wait(ctx context.Context) error {
 	}
 }
 
-// TestListenHelper is not a test: it listens until its input ends.
+// TestListenHelper is not a test: another process runs it and listens until its input ends.
 func TestListenHelper(t *testing.T) {
 	socket, ok := os.LookupEnv("CONTROL_TEST_LISTEN")
 	if !ok {
@@ -45,7 +45,7 @@ func TestListenHelper(t *testing.T) {
 	os.Exit(0)
 }
 
-// listenElsewhere has another process listen at the path.
+// listenElsewhere lets another process listen at the path.
 func listenElsewhere(t *testing.T, path string) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -63,9 +63,8 @@ func listenElsewhere(t *testing.T, path string) {
 	equal(t, line, "listening\n")
 }
 
-// TestSocketThatIsTakenAway: the server takes its path back from whatever is
-// there, but not from a listener from outside the box, and who is connected does
-// not notice.
+// The server restores its socket in place of any file and of a program's socket, but not of a
+// listener from outside the box. Clients that are connected do not notice.
 func TestSocketThatIsTakenAway(t *testing.T) {
 	none := func(int) (string, bool) { return "", false }
 	others := func(pid int) (string, bool) { return "web", pid != os.Getpid() }
@@ -136,14 +135,14 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 	}
 }
 
-// exhausted is a control.PathWatch of a uid that has no inotify instance left.
+// exhausted is a control.PathWatch of a user who has no inotify instance left.
 type exhausted struct{}
 
 func (exhausted) Arm() error                 { return unix.EMFILE }
 func (exhausted) Close()                     {}
 func (exhausted) Wait(context.Context) error { return unix.EMFILE }
 
-// ended is a control.PathWatch whose first wait has ended with an error.
+// ended is a control.PathWatch whose first wait has returned an error.
 type ended struct {
 	err    error
 	waited chan struct{} // closed by the first wait
@@ -158,7 +157,7 @@ func (e ended) Wait(context.Context) error {
 	return e.err
 }
 
-// That the watch ends with the box is no trouble; that it ends before is.
+// If the watch ends with the box, that is no trouble. If it ends before, it is.
 func TestTheEndOfTheBoxIsNoTrouble(t *testing.T) {
 	for err, want := range map[error]bool{context.Canceled: false, unix.EMFILE: true} {
 		t.Run(err.Error(), func(t *testing.T) {
@@ -167,7 +166,8 @@ func TestTheEndOfTheBoxIsNoTrouble(t *testing.T) {
 			cfg.Watch = func(string) control.PathWatch { return watch }
 			path := controltest.Serve(t, cfg, socketPath(t))
 			<-watch.waited
-			// The next look finds the socket gone; what there was to say came before.
+			// The next check finds that the socket is gone. A trouble would have been reported
+			// before.
 			must(t, os.Remove(path))
 			troubled := false
 			for events := b.Bus.Watch(0); ; {
@@ -183,7 +183,8 @@ func TestTheEndOfTheBoxIsNoTrouble(t *testing.T) {
 	}
 }
 
-// Who takes all inotify instances does not get the socket for good.
+// If a user has used up all inotify instances, the server still finds that its socket is gone, and
+// restores it.
 func TestSocketThatCannotBeWatchedIsLookedAt(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	cfg := own(b)

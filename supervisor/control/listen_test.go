@@ -67,7 +67,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	conn.Close()
 }
 
-// TestOneWins: of many that start at once over a stale socket, one listens.
+// TestOneWins: if many start at once over a stale socket, exactly one listens.
 func TestOneWins(t *testing.T) {
 	path := socketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -147,13 +147,13 @@ func TestLongPathIsAnError(t *testing.T) {
 	}
 }
 
-// The rest needs peers that are other processes: this test binary, run again.
+// The tests below need clients in other processes: the test binary runs itself again.
 
-// noExitSleep keeps the race detector's runtime from waiting at each exit.
+// noExitSleep stops the race detector from delaying each exit.
 const noExitSleep = "GORACE=atexit_sleep_ms=0"
 
-// TestPeerHelper is not a test: it is the peer. It asks for a status and a stop
-// and prints what it is told.
+// TestPeerHelper is not a test: it is the client. It requests a status and a stop and prints the
+// answers.
 func TestPeerHelper(t *testing.T) {
 	socket, ok := os.LookupEnv("CONTROL_TEST_PEER")
 	if !ok {
@@ -173,7 +173,7 @@ func runPeer(t *testing.T, socket string, cred *syscall.Credential) (pid int, an
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^TestPeerHelper$")
 	if cred != nil {
-		// The binary lies in a directory of this user alone: run it by descriptor.
+		// The binary is in a directory that only this user can read: run it by descriptor.
 		f, err := os.Open(exe)
 		must(t, err)
 		defer f.Close()
@@ -251,14 +251,14 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// TestPeerThatIsGone: a process that connects and dies leaves its connection to
-// nobody who could be told apart, so that it may not change anything.
+// TestPeerThatIsGone: if the process that connected has ended, its identity is unknown, so its
+// connection may not change anything.
 func TestPeerThatIsGone(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	path := socketPath(t)
 	s := listen(t, path)
-	// The peer connects, hands the connection to this process and dies before
-	// anybody accepts.
+	// The client connects, hands the connection to this process, and ends before the server accepts
+	// it.
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	must(t, err)
 	mine, theirs := os.NewFile(uintptr(pair[0]), "mine"), os.NewFile(uintptr(pair[1]), "theirs")
@@ -302,8 +302,7 @@ func TestPeerThatIsGone(t *testing.T) {
 	must(t, <-served)
 }
 
-// TestConnectHelper is not a test: it connects, passes the connection on and
-// ends.
+// TestConnectHelper is not a test: it connects, passes the connection on, and ends.
 func TestConnectHelper(t *testing.T) {
 	socket, ok := os.LookupEnv("CONTROL_TEST_CONNECT")
 	if !ok {

@@ -26,16 +26,16 @@ func TestResolve(t *testing.T) {
 		code  api.Code
 		hint  string
 	}{
-		{names: "web", want: "web"}, // a whole name comes before a prefix
+		{names: "web", want: "web"}, // an exact name takes precedence over a prefix
 		{names: "worker", want: "worker:0 worker:1"},
 		{names: "worker:1", want: "worker:1"},
 		{names: "worker:*", want: "worker:0 worker:1"},
 		{names: "*:0", want: "worker:0"},
 		{names: "*", want: "postgres web web-admin worker:0 worker:1 a.b"},
 		{names: "post", want: "postgres"},
-		{names: "wor", want: "worker:0 worker:1"}, // one group
+		{names: "wor", want: "worker:0 worker:1"}, // a prefix of one group
 		{names: "web-", want: "web-admin"},
-		{names: "worker:1 web post web", want: "postgres web worker:1"}, // start order, once each
+		{names: "worker:1 web post web", want: "postgres web worker:1"}, // start order, each once
 		{names: "[wp]*s", want: "postgres"},
 		{names: "w", code: api.CodeAmbiguous, hint: "web, web-admin, worker:0, worker:1"},
 		{names: "[", code: api.CodeBadRequest},

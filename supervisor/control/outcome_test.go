@@ -15,7 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// at makes a status: a state, the number of the run, and facts.
+// at makes a status from a state, a run number and facts.
 func at(state program.State, run uint64, facts string) supervisor.Status {
 	p := supervisor.Status{Name: "p", State: state, Run: run, Reason: "because", Healthy: true}
 	p.Ready = strings.Contains(facts, "ready")
@@ -27,9 +27,9 @@ func at(state program.State, run uint64, facts string) supervisor.Status {
 	return p
 }
 
-// TestGoals is every state against every goal: for the run that was there before
-// the request, for the same when the program has been under way since, and for a
-// new run. "-" waits, "ok" is done, "x" has failed, "over" was overtaken.
+// TestGoals checks every state against every goal, in three columns: the run from before the
+// request, the same run after the program has changed its state, and a new run. "-" waits, "ok" is
+// reached, "x" has failed, "over" is overtaken by another request.
 func TestGoals(t *testing.T) {
 	goals := map[string]goal{"started": started, "restarted": restarted, "returned": returned, "stopped": stopped}
 	cases := []struct {
@@ -85,7 +85,7 @@ func TestConditions(t *testing.T) {
 	cases := []struct {
 		state program.State
 		facts string
-		holds string // the conditions that hold; ! for those that cannot
+		holds string // the conditions that hold; ! marks those that cannot hold
 	}{
 		{program.Stopped, "", "stopped"},
 		{program.Starting, "", "starting"},
@@ -208,18 +208,18 @@ func TestCriticalChain(t *testing.T) {
 		}
 	}
 	check("db api web")
-	programs[0].ReadyAt = nil // db never was
+	programs[0].ReadyAt = nil // db was never ready
 	programs[2].ReadyAt = nil
 	check("db api")
 	programs = programs[:2]
 	programs[0].Needs, programs[1].Needs = []string{"cache"}, []string{"db"}
-	check("cache db") // a circle ends
+	check("cache db") // a cycle ends the search
 	programs = nil
 	check("")
 }
 
-// TestStormOfEventsIsNotAStormOfLooks: a program may make as many events as it
-// likes; a waiter still looks rarely.
+// TestStormOfEventsIsNotAStormOfLooks: even if a program causes very many events, a waiting request
+// checks the state rarely.
 func TestStormOfEventsIsNotAStormOfLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Events: event.NewBus(64)})

@@ -12,7 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/polled"
 )
 
-// The kernel tells who is at the other end of a connection that epoll does not watch, too.
+// The kernel names the peer of a connection, also if epoll does not watch the connection.
 func TestPeerOfAPolledConnection(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// remoteServer serves the box over HTTP. A request's X-Role stands for the
-// credential that the management listener has checked.
+// remoteServer serves the box over HTTP. X-Role in a request stands for the credential that the
+// management listener has checked.
 func remoteServer(t *testing.T, b *controltest.Box) *httptest.Server {
 	t.Helper()
 	grants := map[string]control.Grant{
@@ -85,8 +85,8 @@ func TestRemoteByRole(t *testing.T) {
 	}
 }
 
-// The name in the path decides: a body cannot widen it, and the audit trail names
-// the holder of the credential.
+// The name in the path decides: a body cannot add other programs. The audit trail names the holder
+// of the credential.
 func TestRemoteActsOnTheProgramOfThePath(t *testing.T) {
 	b := controltest.New(controltest.Program("db"), controltest.Program("web"))
 	srv := remoteServer(t, b)
@@ -153,8 +153,8 @@ func TestRemoteStreamsServerSentEvents(t *testing.T) {
 
 func isLogID(line string) bool { return strings.HasPrefix(line, "id: ") }
 
-// A client of the stream of logs that comes back says what it has seen last, and gets
-// what it has missed once, also when agentinit has been started anew meanwhile.
+// A client that resumes a log stream sends the id of its last line. It gets the missed lines once
+// each, even if agentinit was restarted meanwhile.
 func TestLogStreamResumes(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	for i := range 5 {
@@ -190,7 +190,7 @@ func TestLogStreamResumes(t *testing.T) {
 	equal(t, len(lines), 5)
 	_, _, lines = read("?lines=1", ids[1])
 	equal(t, lines, []string{"line 3", "line 4", "line 5"})
-	_, _, lines = read("?after="+ids[0], ids[3]) // the address stays that of the first request
+	_, _, lines = read("?after="+ids[0], ids[3]) // the query stays that of the first request
 	equal(t, lines, []string{"line 5"})
 	_, _, lines = read("", "another0"+ids[2][strings.Index(ids[2], "."):])
 	equal(t, lines, []string{"line 4", "line 5"})

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// socketPath is short, because a socket's path is: t.TempDir may be too long.
+// socketPath returns a short path: the path of a socket is limited, and t.TempDir may be too long.
 func socketPath(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "ctl")
@@ -53,8 +53,7 @@ func stoppedProgram(name string) supervisor.Status {
 	return p
 }
 
-// TestContract asks every route through the client; a route without a case here
-// is an error.
+// TestContract calls every route through the client. A route without a case here is an error.
 func TestContract(t *testing.T) {
 	db, web := controltest.Program("db"), controltest.Program("web")
 	web.Spec.Needs = []program.Need{{Program: "db", Condition: program.NeedReady}}
@@ -151,7 +150,7 @@ func TestContract(t *testing.T) {
 			equal(t, logTexts(t, c, api.LogQuery{Names: []string{"web"}, Grep: "^h"}), []string{"hello"})
 			equal(t, logTexts(t, c, api.LogQuery{Lines: 1}), []string{""})
 
-			// A cursor goes on where it was taken, in this box and in the next.
+			// A cursor is valid in this box and after a restart.
 			for i := range b.Lines {
 				b.Lines[i].Seq, b.Lines[i].Time = uint64(i+1), controltest.Epoch.Add(time.Duration(i)*time.Second)
 			}
@@ -417,8 +416,8 @@ func TestStartReportsEachProgram(t *testing.T) {
 	equal(t, r.Results[2].Error.State, "STOPPED")
 }
 
-// Before the seal a stop can take from a required program what it needs: then the box
-// ends, and the answer says so.
+// Before the seal, a stop may stop a need of a required program. Then the box ends, and the answer
+// says so.
 func TestStopSaysThatTheBootFails(t *testing.T) {
 	web := controltest.Program("web")
 	web.State, web.PID, web.Ready, web.Required, web.Blocked, web.Reason = program.Stopped, 0, false, true, true, "waits for db to be ready"
@@ -616,7 +615,7 @@ func TestBridgeNeedsItsProtocolAndAnOrchestrator(t *testing.T) {
 	equal(t, resp.StatusCode, http.StatusBadRequest)
 }
 
-// TestBridgeEndsWithTheServer holds a bridge open while the server stops.
+// TestBridgeEndsWithTheServer keeps a bridge open while the server stops.
 func TestBridgeEndsWithTheServer(t *testing.T) {
 	socket := socketPath(t)
 	stop, err := controltest.Start(own(controltest.New()), socket)
@@ -630,8 +629,8 @@ func TestBridgeEndsWithTheServer(t *testing.T) {
 	}
 }
 
-// TestNobodysProcessMayOnlyRead: a descendant of the box that is in no program's
-// tree, such as an agent, is no operator.
+// TestNobodysProcessMayOnlyRead: a process of the box that belongs to no program, such as an agent,
+// has no operator rights.
 func TestNobodysProcessMayOnlyRead(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	b.Owners = func(int) (string, bool) { return "", true }
@@ -644,7 +643,7 @@ func TestNobodysProcessMayOnlyRead(t *testing.T) {
 	code(t, err, api.CodeForbidden)
 }
 
-// Even a program with control = true may not start commands in the sandbox of others.
+// Even a program with control = true may not run commands in the sandbox of other programs.
 func TestSandboxTestIsNotForPrograms(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	b.Owners = func(int) (string, bool) { return "web", true }

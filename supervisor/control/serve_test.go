@@ -8,8 +8,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// An error that somebody made by hand, without a status, is answered with that
-// of its code.
+// If an error has a code and no status, the answer has the status of the code.
 func TestFailGoesByTheCode(t *testing.T) {
 	w := httptest.NewRecorder()
 	new(Server).fail(w, &api.Error{Code: api.CodeInvalid, Message: "m", Findings: []api.Finding{{Code: "E016"}}})

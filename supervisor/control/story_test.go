@@ -35,7 +35,7 @@ func TestEnding(t *testing.T) {
 	}
 }
 
-// needing is a program that needs others.
+// needing is a program with needs.
 func needing(p supervisor.Status, name string, needs ...string) supervisor.Status {
 	p.Name, p.Spec = name, &program.Spec{Name: name, Autostart: true}
 	for _, n := range needs {
@@ -44,8 +44,8 @@ func needing(p supervisor.Status, name string, needs ...string) supervisor.Statu
 	return p
 }
 
-// TestWaitsForWhat: what holds a program up is followed to its root, a diamond is
-// told once, and needs that hold are not followed.
+// TestWaitsForWhat: the reason of a wait is followed to its root. A shared need is shown once, and
+// needs that are met are not followed.
 func TestWaitsForWhat(t *testing.T) {
 	stopped, up, dead := at(program.Stopped, 0, ""), at(program.Running, 1, "ready"), at(program.Fatal, 1, "")
 	all := []supervisor.Status{

@@ -15,13 +15,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// kernel is a supervisor.Processes whose processes live until they are sent a
-// signal.
+// kernel is a supervisor.Processes whose processes live until they get a signal.
 type kernel struct {
 	mu      sync.Mutex
 	pid     int
 	ends    map[string]bool // programs whose start fails
-	deaf    map[string]bool // programs that do not heed TERM
+	deaf    map[string]bool // programs that ignore TERM
 	notices chan supervisor.Notice
 }
 
@@ -60,8 +59,8 @@ func (k *kernel) end(name string, run uint64) {
 
 func (k *kernel) Notices() <-chan supervisor.Notice { return k.notices }
 
-// TestWithTheRealLoop checks what control takes for granted of the supervisor:
-// what it refuses, and that a change can be seen before its event.
+// TestWithTheRealLoop checks what control expects of the supervisor: which requests it refuses, and
+// that a change is visible before its event.
 func TestWithTheRealLoop(t *testing.T) {
 	spec := func(name string, needs ...program.Need) program.Spec {
 		return program.Spec{
@@ -134,15 +133,15 @@ func TestWithTheRealLoop(t *testing.T) {
 	}
 }
 
-// TestOvertaken: whoever waits for the outcome of a request hears of it at once
-// when another request has made it impossible.
+// TestOvertaken: if another request makes the goal of a waiting request impossible, the waiting
+// request is answered at once.
 func TestOvertaken(t *testing.T) {
 	type request func(*api.Client, context.Context, api.ActionRequest) (api.ActionResult, error)
 	start, stop, restart := (*api.Client).Start, (*api.Client).Stop, (*api.Client).Restart
 	for _, c := range []struct {
 		name        string
 		first, then request
-		want        string // "" = it is not overtaken
+		want        string // "": it is not overtaken
 	}{
 		{"a stop by a start", stop, start, "deaf: overtaken by a start: it is "},
 		{"a stop by a restart", stop, restart, "deaf: overtaken by a start: it is "},
@@ -177,7 +176,7 @@ func TestOvertaken(t *testing.T) {
 			ran := make(chan supervisor.Result, 1)
 			go func() { ran <- sup.Run(context.Background()) }()
 			defer func() {
-				for range 3 { // the third one kills
+				for range 3 { // the third one kills the programs
 					sup.Shutdown("the test is over")
 				}
 				<-ran

@@ -10,7 +10,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// TestTable: what a table shows is in the short answer as it is in the long one.
+// TestTable: the short answer has the same values for a table as the long answer.
 func TestTable(t *testing.T) {
 	b := controltest.New(controltest.Program("db"), controltest.Program("web"), stoppedProgram("idle"))
 	b.Set("web", func(p *supervisor.Status) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The pause after a reading is measured by its processor time: one that only waits
-// does not put off the next, one that computes does.
+// The pause after a reading depends on the processor time of the reading. A reading that only waits
+// does not delay the next one; a reading that computes does.
 func TestPauseCountsProcessorTime(t *testing.T) {
 	if spent := processorTime(func() { <-time.After(100 * time.Millisecond) }); spent >= 100*time.Millisecond {
 		t.Errorf("waiting for 100 ms counted as %s of computing", spent)

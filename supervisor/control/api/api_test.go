@@ -60,7 +60,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 	}
 }
 
-// serve answers every connection with the bytes, then closes it.
+// serve answers every connection with the given bytes and then closes it.
 func serve(t *testing.T, answer string) *Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "api")
@@ -81,7 +81,7 @@ func serve(t *testing.T, answer string) *Client {
 			}
 			buf := make([]byte, 4096)
 			if _, err := conn.Read(buf); err == nil {
-				_, _ = conn.Write([]byte(answer)) // the client may have had enough
+				_, _ = conn.Write([]byte(answer)) // the client may have closed the connection
 			}
 			conn.Close()
 		}
@@ -179,8 +179,8 @@ func TestFallbackToTheAbstractName(t *testing.T) {
 	}
 }
 
-// TestExpectInit: in a box nobody but PID 1 passes for agentinit, on a file or an
-// abstract name; anywhere else the rule does not hold.
+// TestExpectInit: in a box, the client accepts only PID 1 as agentinit, on a socket file or an
+// abstract name. Outside a box, this rule does not apply.
 func TestExpectInit(t *testing.T) {
 	dir := t.TempDir()
 	pid := strconv.Itoa(os.Getpid())
