@@ -22,13 +22,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
-// slotsBox is a box with beads and events on its control socket, the others off.
+// slotsBox is a box with beads and events on its control socket. Its other slots are off.
 type slotsBox struct {
 	t      *testing.T
 	socket string
-	// restored is what was put in place, by part.
+	// restored holds the content of each restored part.
 	restored map[string]string
-	// broken is why the identity cannot be copied; nil: it can.
+	// broken is the reason why the identity cannot be copied; nil if it can.
 	broken error
 	mesh   *fakeMesh
 }
@@ -96,7 +96,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 	}
 	cfg := controltest.New().Config(os.Geteuid(), os.Getegid())
 	cfg.Adapters = server.Handler()
-	short, err := os.MkdirTemp("", "ctl") // a socket's path must be short
+	short, err := os.MkdirTemp("", "ctl") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func newSlotsBox(t *testing.T) *slotsBox {
 	return box
 }
 
-// run runs agentctl and fails unless it exits with the status that is wanted.
+// run runs agentctl and fails unless the exit status is as expected.
 func (b *slotsBox) run(status int, stdin string, args ...string) (stdout, stderr string) {
 	b.t.Helper()
 	var out, errs bytes.Buffer
@@ -234,8 +234,7 @@ func TestBackupAndRestore(t *testing.T) {
 	b.run(1, "no backup", "restore", "-")
 }
 
-// A backup that cannot be whole leaves no file, and neither does a full disk
-// here; what was there before stays.
+// A backup that fails leaves no file, also on a full disk. An older file stays.
 func TestBackupThatFails(t *testing.T) {
 	b := newSlotsBox(t)
 	dir := t.TempDir()
@@ -282,8 +281,7 @@ func TestBackupThatFails(t *testing.T) {
 	}
 }
 
-// What a program's processes may only read they cannot write through the slots
-// either.
+// A process that may only read over the socket cannot write to the slots either.
 func TestReadersOfTheSocketDoNotWrite(t *testing.T) {
 	var granted []control.Access
 	cfg := controltest.New().Config(os.Geteuid()+1, os.Getegid())

@@ -12,8 +12,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
-// TestBridgeClosedByTheBox: a host that still talks when the box closes the
-// channel hears of it.
+// TestBridgeClosedByTheBox: if the box closes the channel while the host still talks, agentctl
+// reports it.
 func TestBridgeClosedByTheBox(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ctl")
 	if err != nil {

@@ -25,8 +25,8 @@ events = "local-jsonl"
 events = "v1"
 `
 
-// doctorFiles is everything that a box of doctorManifest and its descriptions
-// say, all of it in agreement.
+// doctorFiles holds the answers of a box of doctorManifest and its description files. All of them
+// agree.
 type doctorFiles struct{ manifest, compose, image, meta, health, level string }
 
 func agreed(t *testing.T) doctorFiles {
@@ -61,7 +61,7 @@ func generated(t *testing.T, format string) string {
 
 func noEnv(string) (string, bool) { return "", false }
 
-// diagnose runs doctor against a box that answers as f says.
+// diagnose runs doctor against a box with the answers of f.
 func diagnose(t *testing.T, f doctorFiles, env func(string) (string, bool), args ...string) (code int, links []link, stderr string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,7 +75,7 @@ func diagnose(t *testing.T, f doctorFiles, env func(string) (string, bool), args
 	if err := b.SetLevel(f.level); err != nil {
 		t.Fatal(err)
 	}
-	short, err := os.MkdirTemp("", "ctl") // a socket's path is at most 107 bytes
+	short, err := os.MkdirTemp("", "ctl") // the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func diagnose(t *testing.T, f doctorFiles, env func(string) (string, bool), args
 	return code, out.Links, errors.String()
 }
 
-// differing lists the links that drift, "LINK WHAT".
+// differing lists the links that drift, as "LINK WHAT".
 func differing(links []link) (out []string) {
 	for _, l := range links {
 		if l.State == linkDrift {
@@ -190,7 +190,7 @@ func TestDoctorSeesEachLink(t *testing.T) {
 			c.change(&f)
 			code, links, _ := diagnose(t, f, noEnv)
 			got := differing(links)
-			for i := range got { // the temporary directory
+			for i := range got { // replaces the temporary directory
 				link, what, _ := strings.Cut(got[i], " ")
 				if strings.HasSuffix(what, "docker-compose.yml") {
 					got[i] = link + " FILE"
@@ -211,7 +211,7 @@ func TestDoctorSeesEachLink(t *testing.T) {
 	}
 }
 
-// TestDoctorHidesPasswords holds for both sides of the trace sink.
+// TestDoctorHidesPasswords: doctor hides passwords in both values of the trace sink.
 func TestDoctorHidesPasswords(t *testing.T) {
 	_, links, _ := diagnose(t, agreed(t), noEnv)
 	for _, l := range links {
@@ -221,7 +221,7 @@ func TestDoctorHidesPasswords(t *testing.T) {
 	}
 }
 
-// TestSpokenContract: the client commands speak what the slots are.
+// TestSpokenContract: the client commands use the major contract version of the slots.
 func TestSpokenContract(t *testing.T) {
 	for _, c := range adapters.Contracts() {
 		if got := majorOf(c.Version, ""); got != spoken {

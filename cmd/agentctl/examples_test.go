@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// credentials are what the operator of examples/agentbox.toml has to have.
+// credentials are the variables that the operator of examples/agentbox.toml must set.
 func credentials(name string) (string, bool) {
 	credential := strings.HasSuffix(name, "_API_KEY") || strings.HasSuffix(name, "_TOKEN") || name == "CTM_TELEGRAM_CHAT_ID"
 	return "present", credential
@@ -50,7 +50,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// The generated examples are what the manifests say now.
+// The generated examples match the manifests.
 func TestGeneratedExamplesAreCurrent(t *testing.T) {
 	const mesh = "../../examples/mesh/"
 	fleet := []string{"generate", "kubernetes", "--system=x86_64-linux", "--image=agentbox"}
@@ -78,8 +78,8 @@ func TestGeneratedExamplesAreCurrent(t *testing.T) {
 	}
 }
 
-// Several manifests are several boxes of one compose file; what cannot be told apart
-// is refused.
+// Several manifests become several boxes of one compose file. Manifests with the same box name are
+// refused.
 func TestGenerateSeveralBoxes(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string) string {

@@ -25,7 +25,7 @@ func TestExposure(t *testing.T) {
 	}
 }
 
-// A directory that is named like a program does not hide the program.
+// A directory with the name of a program does not hide the program.
 func TestIsProgram(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.Mkdir("web", 0o700); err != nil {

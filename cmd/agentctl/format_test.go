@@ -74,7 +74,7 @@ func TestParseFormat(t *testing.T) {
 	}
 }
 
-// Which of the two counts decides is what the page says.
+// The page shows the count that decides: start_retries or restart_limit.
 func TestRestartText(t *testing.T) {
 	limit := program.RestartLimit{Count: 10, Window: 5 * time.Minute}
 	for _, c := range []struct {

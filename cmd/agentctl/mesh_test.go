@@ -11,7 +11,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 )
 
-// fakeMesh is the box among relays as a test wants it.
+// fakeMesh is a mesh whose answers the test sets.
 type fakeMesh struct {
 	status  rest.MeshStatus
 	receipt rest.MeshReceipt

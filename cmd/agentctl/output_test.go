@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
-// full is a disk without room after some bytes.
+// full is a disk that is full after room bytes.
 type full struct{ room int }
 
 var errFull = errors.New("no space left")
@@ -27,7 +27,7 @@ func (f *full) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// A finding reads the same from the validator, from a running box and in its log.
+// A finding has the same text from the validator, from a running box and in the box's log.
 func TestFindingHasOneForm(t *testing.T) {
 	for _, f := range []schema.Finding{
 		{Code: "E016", File: "agentbox.toml", Line: 3, Column: 1, Message: "no such key", Hint: "did you mean needs?"},
@@ -41,8 +41,8 @@ func TestFindingHasOneForm(t *testing.T) {
 	}
 }
 
-// TestOutputThatCannotBeWritten: no command ends with 0 when what it had to say
-// is lost, and none calls that a wrong command line.
+// TestOutputThatCannotBeWritten: if the output is lost, no command exits with 0 or with the status
+// for a wrong command line.
 func TestOutputThatCannotBeWritten(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ctl")
 	if err != nil {
@@ -59,7 +59,7 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	none := func(string) (string, bool) { return "", false }
 	for _, c := range []struct {
 		args    string
-		endless bool // or says something else the second time
+		endless bool // has no end, or changes the box so that a second run says something else
 	}{
 		{"status", false}, {"status --json", false}, {"status --watch", true}, {"ready", false}, {"version", false}, {"boot", false},
 		{"why web", false}, {"metrics", false}, {"log-level", false}, {"stop web", true}, {"apply", false}, {"events", false},

@@ -16,7 +16,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/manual/manpage"
 )
 
-// commandTree is the tree as the help shows it.
+// commandTree is the command tree that the help shows.
 func commandTree() *cobra.Command {
 	root := newRoot(&cli{lookupEnv: func(string) (string, bool) { return "", false }, stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard})
 	root.InitDefaultCompletionCmd()
@@ -25,7 +25,7 @@ func commandTree() *cobra.Command {
 	return root
 }
 
-// options lists the flags of a command itself.
+// options lists the command's own flags.
 func options(flags *pflag.FlagSet) string {
 	var b strings.Builder
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -48,7 +48,7 @@ func options(flags *pflag.FlagSet) string {
 	return b.String()
 }
 
-// helpBody is what a command's help says, below headings that begin with level.
+// helpBody is the help text of a command, below headings of the given level.
 func helpBody(cmd *cobra.Command, level string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", "```\n"+cmd.UseLine()+"\n```")
@@ -66,8 +66,7 @@ func helpBody(cmd *cobra.Command, level string) string {
 	return b.String()
 }
 
-// documented are the commands below one that a user can call, in the order of
-// the help.
+// documented returns the subcommands that a user can call, in the order of the help.
 func documented(parent *cobra.Command) (out []*cobra.Command) {
 	for _, cmd := range parent.Commands() {
 		if cmd.IsAvailableCommand() || cmd.Name() == "help" {
@@ -144,7 +143,7 @@ func manPages(root *cobra.Command) []manpage.Page {
 
 var manDirectory = filepath.Join("..", "..", "docs", "man")
 
-// The command reference and the man pages say what the help says.
+// The command reference and the man pages match the help.
 func TestReferenceIsCurrent(t *testing.T) {
 	root := commandTree()
 	manpage.Check(t, filepath.Join("..", "..", "docs", "reference", "agentctl.md"), []byte(commandReference(root)))
@@ -165,7 +164,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	}
 }
 
-// Every command says in plain words what it does.
+// Every command has a short help and a group, and every flag has a description.
 func TestHelpSentences(t *testing.T) {
 	walk(commandTree(), func(cmd *cobra.Command) {
 		short := cmd.Short
@@ -183,7 +182,7 @@ func TestHelpSentences(t *testing.T) {
 	})
 }
 
-// man(1) shows every page without a warning.
+// groff renders every page without a warning.
 func TestManPagesRender(t *testing.T) {
 	if _, err := exec.LookPath("groff"); err != nil {
 		t.Skip("needs groff")

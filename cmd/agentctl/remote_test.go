@@ -14,9 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
-// TestImpostor: in a box whose PID 1 is agentinit nobody else can say on its
-// socket that the box is ready; a socket named by hand is the user's choice.
-// A wait without a timeout waits for an agentinit that does not answer yet, and says so.
+// A wait without a timeout waits until agentinit answers, and reports that it waits.
 func TestWaitForTheSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ctl")
 	if err != nil {
@@ -43,6 +41,8 @@ func TestWaitForTheSocket(t *testing.T) {
 	}
 }
 
+// In a box whose PID 1 is agentinit, another process on its socket cannot report that the box is
+// ready. If the user names a socket, agentctl uses that socket.
 func TestImpostor(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ctl")
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		// Without /proc: the tests may run in a box, whose sockets are PID 1's.
+		// Without /proc: the tests may run in a box, where only PID 1's sockets are accepted.
 		"agentctl": func() { os.Exit(start("none")) },
 	})
 }
@@ -36,18 +36,17 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 	return (&cli{lookupEnv: lookupEnv, stdin: stdin, stderr: stderr}).run(ctx, args, stdout)
 }
 
-// TestScripts runs testdata/script. UPDATE_SCRIPTS=1 rewrites what they compare
-// with.
+// TestScripts runs testdata/script. UPDATE_SCRIPTS=1 rewrites the expected output.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
-			// Nobody there until a box is made, and never the machine's own.
+			// No socket until the script makes a box, and never the socket of the machine.
 			e.Setenv("AGENTCTL_SOCKET", "none")
 			e.Setenv("NO_COLOR", "1")
-			// The race detector's runtime would wait a second at each exit.
+			// The race detector would delay each exit by a second.
 			e.Setenv("GORACE", "atexit_sleep_ms=0")
 			e.Values[boxKey{}] = new(*controltest.Box)
 			return nil
@@ -59,10 +58,9 @@ func TestScripts(t *testing.T) {
 // boxKey finds the script's box.
 type boxKey struct{}
 
-// box is `box WORD...`: it serves a box and points AGENTCTL_SOCKET to it. A
-// word is a program, NAME or NAME=STATE or NAME=STATE:REASON, or a setting:
-// +fails=NAME, +hold=NAME, +refuse=NAME, +unready, +invalid, +rollback, +before,
-// +meta=FILE, +health=FILE.
+// box is `box WORD...`: it serves a box and sets AGENTCTL_SOCKET to its socket. A word is a program
+// (NAME, NAME=STATE or NAME=STATE:REASON) or a setting: +fails=NAME, +hold=NAME, +refuse=NAME,
+// +unready, +invalid, +rollback, +before, +meta=FILE, +health=FILE.
 func box(ts *testscript.TestScript, neg bool, args []string) {
 	b := controltest.New()
 	b.ProbeJSON = map[string]string{}
@@ -92,8 +90,8 @@ func box(ts *testscript.TestScript, neg bool, args []string) {
 	*ts.Value(boxKey{}).(**controltest.Box) = b
 }
 
-// enter puts a program into "STATE" or "STATE:REASON"; COMPLETED, UNREADY and
-// ODD are states for this.
+// enter sets the state of a program to "STATE" or "STATE:REASON". COMPLETED, UNREADY and ODD are
+// additional states of the tests.
 func enter(ts *testscript.TestScript, p *supervisor.Status, to string) {
 	name, reason, _ := strings.Cut(to, ":")
 	deadline := controltest.Epoch.Add(2100 * time.Millisecond)
@@ -147,7 +145,7 @@ func set(ts *testscript.TestScript, b *controltest.Box, setting string) {
 	}
 }
 
-// furnish gives the box logs, events, a boot and the outcome of an apply.
+// furnish gives the box logs, events, a boot and the result of an apply.
 func furnish(b *controltest.Box) {
 	at := func(ms int) time.Time { return controltest.Epoch.Add(time.Duration(ms) * time.Millisecond) }
 	b.Lines = []logs.Line{
@@ -197,7 +195,7 @@ func theBox(ts *testscript.TestScript) *controltest.Box {
 	return b
 }
 
-// asked is `asked WHAT...`: what the box has been asked for so far.
+// asked is `asked WHAT...`: it compares the signals and shutdowns that the box got.
 func asked(ts *testscript.TestScript, neg bool, args []string) {
 	b := theBox(ts)
 	got := append(b.Signals(), b.Shutdowns()...)

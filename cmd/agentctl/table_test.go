@@ -13,8 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
-// TestStatusOfAnOlderAgentinit: one that does not know of tables refuses to be asked
-// for one, and is asked as before.
+// TestStatusOfAnOlderAgentinit: an older agentinit refuses a request for a table. agentctl then
+// uses the older request.
 func TestStatusOfAnOlderAgentinit(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ctl")
 	if err != nil {

@@ -44,8 +44,7 @@ func FuzzPrintable(f *testing.F) {
 	})
 }
 
-// onTerminal runs agentctl with a terminal of 80 columns as its stdout and
-// returns what the terminal got.
+// onTerminal runs agentctl with a terminal of 80 columns as stdout and returns the output.
 func onTerminal(t *testing.T, env map[string]string, args ...string) string {
 	t.Helper()
 	return onTerminalOf(t, 80, 24, env, args...)
@@ -123,8 +122,8 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	}
 }
 
-// TestEveryTerminal: whatever the terminal is, the names and states of all programs
-// are on it. A wide one gets the whole reason, one without a TERM no colour.
+// TestEveryTerminal: every terminal shows the names and states of all programs. A wide terminal
+// shows the whole reason. A terminal without TERM gets no colour.
 func TestEveryTerminal(t *testing.T) {
 	ill := controltest.Program("ill")
 	ill.State, ill.Reason = program.Fatal, strings.Repeat("reason ", 30)+"end"
@@ -152,7 +151,7 @@ func TestEveryTerminal(t *testing.T) {
 	}
 }
 
-// TestStatusOfTenThousand: a pipe gets every program, one a line, nothing cut.
+// TestStatusOfTenThousand: a pipe gets all programs, one per line, without cuts.
 func TestStatusOfTenThousand(t *testing.T) {
 	programs := make([]supervisor.Status, 10_000)
 	for i := range programs {
@@ -175,8 +174,8 @@ func TestStatusOfTenThousand(t *testing.T) {
 	}
 }
 
-// TestStatusWatchFollows: -w shows the state again after an event, and a user's
-// interrupt ends it without an error.
+// TestStatusWatchFollows: -w shows the state again after an event. An interrupt ends it without an
+// error.
 func TestStatusWatchFollows(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	socket := serveBox(t, b)
@@ -202,7 +201,7 @@ func TestStatusWatchFollows(t *testing.T) {
 	}
 }
 
-// waiter hands on each write.
+// waiter sends each write to a channel.
 type waiter struct{ shown chan string }
 
 func (w *waiter) Write(p []byte) (int, error) {
@@ -210,7 +209,7 @@ func (w *waiter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Columns stand below each other whatever the width of the characters in them.
+// Columns are aligned for characters of every width.
 func TestWideCharactersAreAligned(t *testing.T) {
 	columns := []column{{title: "NAME"}, {title: "CPU", right: true}, {title: "INFO"}}
 	for _, width := range []int{0, 60} {

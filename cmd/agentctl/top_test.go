@@ -23,7 +23,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// emulator is a terminal with agentctl top in it.
+// emulator is a terminal that runs agentctl top.
 type emulator struct {
 	t       *testing.T
 	ptmx    *os.File
@@ -79,7 +79,7 @@ func runTop(t *testing.T, b *controltest.Box, cols, rows int, env map[string]str
 	t.Cleanup(func() {
 		cancel()
 		<-e.code
-		// The read ends with a byte, as tcell leaves its side of the terminal open.
+		// tcell leaves its side of the terminal open, so a byte must end the read.
 		close(over)
 		if _, err := tty.WriteString("."); err == nil {
 			<-read
@@ -191,7 +191,7 @@ func TestTopViews(t *testing.T) {
 	e.see(`start, stop, restart`)
 }
 
-// TestTopSizes: no size makes it fail, and without colour none is written.
+// TestTopSizes: top works in every size. With NO_COLOR it writes no colour.
 func TestTopSizes(t *testing.T) {
 	for _, size := range [][2]int{{20, 5}, {80, 24}, {300, 60}, {1, 1}, {10, 2}} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestTopSizes(t *testing.T) {
 	}
 }
 
-// TestTopIsNotDeceived: names, states' reasons and output reach the terminal as text.
+// TestTopIsNotDeceived: names, reasons and output reach the terminal as plain text.
 func TestTopIsNotDeceived(t *testing.T) {
 	evil := "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\r\n"
 	p := controltest.Program("evil" + evil)
@@ -262,8 +262,8 @@ func (g *grid) Put(_, y int, text string, _ tcell.Style) (string, int) {
 	return text[size:], 1
 }
 
-// TestTopOfManyPrograms: a drawing of 10,000 programs costs no more rows than
-// there are, and the selection stays in sight.
+// TestTopOfManyPrograms: a drawing of 10,000 programs writes only the visible rows, and the
+// selection stays visible.
 func TestTopOfManyPrograms(t *testing.T) {
 	state := newTopState(80, 24)
 	var s api.Status
@@ -292,7 +292,7 @@ func TestTopOfManyPrograms(t *testing.T) {
 	}
 }
 
-// TestTopFollowsEvents: a change of state shows before a status says it.
+// TestTopFollowsEvents: an event changes the shown state before the next status does.
 func TestTopFollowsEvents(t *testing.T) {
 	state := newTopState(80, 24)
 	state.setStatus(api.Status{Programs: []api.Program{{Name: "web", State: "RUNNING"}}})
@@ -301,7 +301,7 @@ func TestTopFollowsEvents(t *testing.T) {
 		t.Errorf("got %+v", p)
 	}
 	state.event(api.Event{Program: "unknown", Change: &api.Change{To: "RUNNING"}})
-	// Who has fallen behind reads everything again.
+	// After lost events, top reads everything again.
 	state.stale = false
 	state.event(api.Event{Name: api.EventLagged})
 	if !state.stale {

@@ -46,7 +46,7 @@ func boot() api.Boot {
 	}
 }
 
-// webapp is the graph of an example.
+// webapp is the graph of examples/webapp.toml.
 func webapp(t *testing.T) Graph {
 	t.Helper()
 	name := filepath.Join("..", "..", "..", "examples", "webapp.toml")
@@ -107,7 +107,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// hostile are texts that would be markup, end a string or reorder a line.
+// hostile are texts that contain markup, end a string or reorder a line.
 var hostile = []string{
 	`<script>alert(1)</script>`, `"/><svg onload=alert(1)>`, "]]>&lt;&#x3c;", "a\"];\n evil -> n0 [label=\"", `back\`, `"] --> n9["x`,
 	"end\nn0-->n1", "\x1b[2J\x00\x07", "\xff\xfe", "\u202egnp.exe", "```\n%%{init: {}}%%", strings.Repeat("w", 10000), "数据库服务器数据库服务器数据库服务器数据库", "",
@@ -190,8 +190,8 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
-// A boot or a plan of any shape is drawn: empty, with clocks that ran backwards,
-// with a cycle, with 2000 programs.
+// A boot or plan of any shape can be drawn: empty, with times that run backwards, with a cycle,
+// with 2000 programs.
 func TestAnyShape(t *testing.T) {
 	back := boot()
 	back.SealedAt = at(-5000)
@@ -228,7 +228,7 @@ func TestCompare(t *testing.T) {
 	now.SealedAt = at(1600)
 	now.Phases[0].DurationMS = 4
 	now.Programs[0].ReadyAt = at(1600) // web: 100 ms longer
-	now.Programs[1].Name = "cache"     // db has gone, cache is new
+	now.Programs[1].Name = "cache"     // db is removed, cache is new
 	var got bytes.Buffer
 	for _, s := range Compare(now, before) {
 		change, both := s.Change()
