@@ -25,25 +25,26 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// nursery is a real owner of processes with the agents' glue over it. A process
-// has one owner: a test calls it once.
+// nursery is a real owner of processes with the agents' code on top. A process can have one owner
+// only, so a test calls nursery once.
 func nursery(t testing.TB, plane *logs.Plane) *agents {
 	t.Helper()
 	owner, err := proc.New(proc.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The goroutine that counts refused calls begins with the first command that has them counted, and
-	// ends with the owner: a test that looks for lost goroutines must see it from the start.
+	// The goroutine that counts refused calls starts with the first command that wants such a
+	// count, and ends with the owner. The check for leaked goroutines must see that goroutine from
+	// the start.
 	first := proc.Command{Path: "/bin/true", Args: []string{"true"}, Guard: proc.GuardFull, Refused: func(proc.Refusal) {}}
 	if _, err := owner.Run(t.Context(), first, 0); err != nil {
 		t.Fatal(err)
 	}
 	a := newAgents(owner, plane)
-	// As the test's own user: other users cannot enter its directories.
+	// Agents run as the test's own user: other users cannot enter the test's directories.
 	a.confinements = map[string]confinement{"": {guard: true}}
 	t.Cleanup(func() {
-		// The end of a leader is told before its tree has been found empty.
+		// The end of a leader is reported before its tree is found to be empty.
 		s := owner.Stats()
 		for end := time.Now().Add(10 * time.Second); s.Live+s.Adopted != 0 && time.Now().Before(end); s = owner.Stats() {
 			<-time.After(5 * time.Millisecond)
@@ -100,8 +101,8 @@ func connected(t testing.TB, l *orchestrator.Local) adapters.Orchestrator {
 	return adapters.WrapOrchestrator(l, nil)
 }
 
-// TestFiveHundredAgents starts 500 agents at once, with a child each: all are
-// reaped, each with its own end.
+// TestFiveHundredAgents starts 500 agents at once, each with a child. All are reaped, each with its
+// own exit code.
 func TestFiveHundredAgents(t *testing.T) {
 	prog := built.Path(t)
 	spawner := nursery(t, nil)
@@ -176,7 +177,7 @@ func TestAgentsRunningLimit(t *testing.T) {
 	}
 }
 
-// TestAgentsHostile runs what tries to outlive its agent.
+// TestAgentsHostile runs programs that try to outlive their agent.
 func TestAgentsHostile(t *testing.T) {
 	prog := built.Path(t)
 	o := connected(t, manager(t, orchestrator.LocalConfig{}))
@@ -191,7 +192,7 @@ func TestAgentsHostile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Not before it has begun what it does.
+		// Waits until the program has begun its work.
 		for range 2 {
 			if _, err := s.Next(t.Context()); err != nil {
 				t.Fatal(args, err)
@@ -225,8 +226,8 @@ func TestAgentsLimits(t *testing.T) {
 	}
 }
 
-// TestAgentEndsBesideAHeldStart shows that a program whose start is not answered
-// withholds no agent's end.
+// TestAgentEndsBesideAHeldStart: while the start of one program hangs, the ends of agents are still
+// reported.
 func TestAgentEndsBesideAHeldStart(t *testing.T) {
 	prog := built.Path(t)
 	spawner := nursery(t, nil)
@@ -253,14 +254,14 @@ func TestAgentEndsBesideAHeldStart(t *testing.T) {
 		_, err := system.Start(&program.Spec{Name: "held", Argv: []string{leased}, Umask: -1}, 1)
 		answered <- err
 	}()
-	for spawner.owner.Stats().Live < 2 { // until the helper is there, which is held
+	for spawner.owner.Stats().Live < 2 { // until the helper process of the start, which hangs, is there
 		runtime.Gosched()
 	}
 	a, err := o.SpawnAgent(t.Context(), adapters.AgentSpec{Command: prog, Args: []string{"exit", "3"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	printed(t, o, a.AgentID) // to its end
+	printed(t, o, a.AgentID) // until the agent's end
 	select {
 	case err := <-answered:
 		t.Fatalf("the agent's end was told of only after the start: %v", err)
@@ -275,12 +276,12 @@ func TestAgentEndsBesideAHeldStart(t *testing.T) {
 	if err := <-answered; err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // Exited and Emptied: nothing is left
+	for range 2 { // Exited and Emptied: no process is left
 		<-system.Notices()
 	}
 }
 
-// awaitText waits until an agent has printed that.
+// awaitText waits until an agent has printed the text.
 func awaitText(t *testing.T, o adapters.Orchestrator, id, text string) {
 	t.Helper()
 	s, err := o.StreamEvents(t.Context(), id, 0)
@@ -330,8 +331,7 @@ func printed(t *testing.T, o adapters.Orchestrator, id string) string {
 	}
 }
 
-// TestAgentsLog shows that what agents print is in the log plane too, each line
-// under its agent's pid.
+// TestAgentsLog: the log plane has the output of agents too, each line with the pid of its agent.
 func TestAgentsLog(t *testing.T) {
 	prog := built.Path(t)
 	plane := logs.New(logs.Config{})

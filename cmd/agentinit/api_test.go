@@ -54,8 +54,8 @@ func TestBoundary(t *testing.T) {
 	}
 }
 
-// Whoever refuses, the listener or the handlers behind it, does so with a code
-// of one table and its status.
+// A refusal by the listener and a refusal by a handler both have a code of the same table, with the
+// status of that code.
 func TestRefusalsAreOfOneTable(t *testing.T) {
 	b := &box{bus: event.NewBus(64), registry: prometheus.NewRegistry(), core: &core{}, servers: &servers{}}
 	b.boundary = boundary{names: []string{"box"}, origins: []string{"https://app.example"}}
@@ -128,7 +128,7 @@ func TestRefusalsAreOfOneTable(t *testing.T) {
 		if c.status != row.HTTP && c.status != http.StatusMethodNotAllowed {
 			t.Errorf("%s is answered with %d", c.code, c.status)
 		}
-		// A client of ours reads the refusal as the code it carries.
+		// Our client reads the same code from the refusal.
 		if e := adapters.FromProblem(w.Code, w.Header(), w.Body.Bytes(), false); e.Code != c.code {
 			t.Errorf("%s %s is read as %s", c.method, c.path, e.Code)
 		}

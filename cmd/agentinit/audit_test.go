@@ -11,7 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/audit"
 )
 
-// What may change something is recorded, a heartbeat only if it was refused.
+// Requests that may change something are recorded. Heartbeats are recorded only if they are
+// refused.
 func TestWhichRequestsAreRecorded(t *testing.T) {
 	for _, c := range []struct {
 		method, path string

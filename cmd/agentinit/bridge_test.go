@@ -22,11 +22,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 )
 
-// bridged is a bridge that a host joins when it is connected.
+// bridged is a bridge that gets a host when it is connected.
 type bridged struct {
 	*orchestrator.Bridge
 	t     testing.TB
-	local *orchestrator.Local // the host's
+	local *orchestrator.Local // the host's local orchestrator
 
 	mu   sync.Mutex
 	host *hosttest.Host
@@ -78,7 +78,7 @@ func TestBridgeContract(t *testing.T) {
 	goleak.VerifyNone(t, ignore)
 }
 
-// An agent is the same whether the box runs it or its host does.
+// An agent behaves the same whether the box or its host runs it.
 func TestSameAgents(t *testing.T) {
 	prog := built.Path(t)
 	spawner := nursery(t, nil)
@@ -89,8 +89,8 @@ func TestSameAgents(t *testing.T) {
 	})
 }
 
-// TestBridgeThroughAgentctl joins a host to the box as docker exec does: by
-// agentctl bridge, a process of its own, over the control socket.
+// TestBridgeThroughAgentctl connects a host to the box as docker exec does: through agentctl bridge
+// in its own process, over the control socket.
 func TestBridgeThroughAgentctl(t *testing.T) {
 	prog := built.Path(t)
 	dir, err := os.MkdirTemp("", "br")
@@ -119,7 +119,7 @@ func TestBridgeThroughAgentctl(t *testing.T) {
 		Path: agentctl, Args: []string{agentctl, "--socket", socket, "bridge"}, StdinPipe: true,
 		Output: func(s orchestrator.Stream, data []byte) {
 			if s == orchestrator.Stdout {
-				_, _ = w.Write(data) // until the host has gone
+				_, _ = w.Write(data) // until the host is gone
 			}
 		},
 		Ended: func(e orchestrator.Ending) { w.Close(); exits <- e },

@@ -9,14 +9,13 @@ import (
 	"testing"
 )
 
-// initBudget is how many packages may be initialised before main, and how many
-// allocations that may take. Whoever needs more pays with the start of every box:
-// first see whether what is new can be made when it is used. The test binary has
-// about twenty packages of its own.
+// initBudget limits the packages that are initialised before main, and their allocations. More
+// initialisation makes the start of every box slower: first check whether new values can be created
+// on first use. The test binary has about twenty packages of its own.
 var initBudget = struct{ packages, allocs int }{255, 5500}
 
-// What a box does before its first program starts, in counts, which no load of the
-// machine changes.
+// The test counts the work of a box before its first program starts. Counts do not depend on the
+// load of the machine.
 func TestInitialisationStaysInItsBudget(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

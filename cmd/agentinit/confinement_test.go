@@ -69,13 +69,13 @@ func TestAgentsBoundsHold(t *testing.T) {
 	}
 }
 
-// An agent of a root agentinit has a user of its own, each run another, and what its
-// environment says fits.
+// If agentinit is root, each run of an agent gets another user of its own, and the environment
+// matches that user.
 func TestAgentsHaveUsersOfTheirOwn(t *testing.T) {
 	if !mayChangeUser() {
 		t.Skip("needs root to change users")
 	}
-	dir := t.TempDir() // below one that is closed to others
+	dir := t.TempDir() // its parent directory is closed to other users
 	if err := os.Chown(dir, 0, 4321); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestAgentsHaveUsersOfTheirOwn(t *testing.T) {
 		}
 		r, err := owner.Run(t.Context(), cmd, 1000)
 		lines := strings.Fields(string(r.Output))
-		// Among its groups is the mark of the tree as well.
+		// The groups include the mark of the tree.
 		n := len(lines)
 		if err != nil || n < 5 || lines[2] != "4321" || lines[n-2] != dir || lines[n-1] != "closed" || slices.Contains(seen, lines[0]) {
 			t.Errorf("got %q, %v; seen %v", lines, err, seen)

@@ -15,7 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 )
 
-// mounted mounts for as long as the test.
+// mounted mounts a file system until the test ends.
 func mounted(t *testing.T, source, target, kind string, flags uintptr, options string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -33,7 +33,7 @@ func mounted(t *testing.T, source, target, kind string, flags uintptr, options s
 
 var eightKiB = strings.Repeat("y", 8<<10)
 
-// write makes one thing of about 8 KiB in a slot.
+// write creates one entry of about 8 KiB in a slot.
 func (b *stateBox) write(slot adapters.Slot, n int) (id string, err error) {
 	b.t.Helper()
 	switch slot {
@@ -50,7 +50,7 @@ func (b *stateBox) write(slot adapters.Slot, n int) (id string, err error) {
 	}
 }
 
-// mustHave fails the test for each thing that the slot does not have.
+// mustHave fails the test for each entry that the slot does not have.
 func (b *stateBox) mustHave(slot adapters.Slot, ids ...string) {
 	b.t.Helper()
 	var page adapters.Page[adapters.Event]
@@ -81,8 +81,8 @@ func (b *stateBox) mustHave(slot adapters.Slot, ids ...string) {
 
 var localSlots = []adapters.Slot{adapters.SlotBeads, adapters.SlotMemory, adapters.SlotEvents}
 
-// TestFullDisk fills a small disk from each slot: a typed error, nothing that
-// was acknowledged is lost, reading goes on, and with room again so does writing.
+// TestFullDisk fills a small disk through each slot. The error has a type, no acknowledged write is
+// lost, and reads still work. With free space, writes work again.
 func TestFullDisk(t *testing.T) {
 	for _, slot := range localSlots {
 		t.Run(string(slot), func(t *testing.T) {
@@ -105,8 +105,7 @@ func TestFullDisk(t *testing.T) {
 				t.Fatalf("after %d writes: %v", len(made), full)
 			}
 			b.mustHave(slot, made...)
-			// With a key, a call that cannot be remembered is refused or done, never
-			// something without a code.
+			// If the disk cannot store the idempotency key, a call is done or refused with a code.
 			r := adapters.WithMeta(t.Context(), adapters.Meta{Actor: "ann", IdempotencyKey: "k"})
 			if _, err := b.slots.Events().Dispatch(r, adapters.Event{Kind: "test.keyed"}); err != nil && !errors.Is(err, adapters.ErrUnavailable) {
 				t.Errorf("with a key: %v", err)
@@ -126,8 +125,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestBackupOnAFullDisk: where there is no room for a copy the error says so,
-// nothing stays of it, and the slots go on; with room there is a backup.
+// TestBackupOnAFullDisk: without space for a copy, the error says so, no part of the copy stays,
+// and the slots go on. With space, the backup works.
 func TestBackupOnAFullDisk(t *testing.T) {
 	root := t.TempDir()
 	mounted(t, "tmpfs", root, "tmpfs", 0, "size=16m")
@@ -164,8 +163,8 @@ func TestBackupOnAFullDisk(t *testing.T) {
 	b.noStaging()
 }
 
-// TestReadOnlyDisk: a slot whose files cannot be written does not connect, says
-// why and changes nothing; where they can be again it has everything.
+// TestReadOnlyDisk: a slot on a read-only disk does not connect, reports the reason and changes
+// nothing. When the disk is writable again, the slot has all its data.
 func TestReadOnlyDisk(t *testing.T) {
 	root, bound := t.TempDir(), t.TempDir()
 	filled := newStateBox(t, root)

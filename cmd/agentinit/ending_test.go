@@ -9,7 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor"
 )
 
-// Why a box ended is why its boot failed, or what interrupted the boot.
+// The final status of a box comes from its failed boot, or from the event that interrupted the
+// boot.
 func TestFinalStatus(t *testing.T) {
 	interrupted := &bootstrap.Failure{Phase: "seal", Code: bootstrap.ExitOK, Reason: "the boot was interrupted"}
 	fatal := &bootstrap.Failure{Phase: "seal", Code: bootstrap.ExitRequiredFatal, Reason: "web is FATAL"}

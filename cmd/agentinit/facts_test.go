@@ -9,7 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// An apply tells what is new: a warning of the boot that has only moved is not.
+// An apply reports new warnings. A warning of the boot that only has another line number is not
+// new.
 func TestWarningsAreToldOnce(t *testing.T) {
 	old := schema.Finding{Code: "W120", Path: "programs.a", Line: 3, Message: "long"}
 	moved, fresh := old, old
@@ -20,7 +21,7 @@ func TestWarningsAreToldOnce(t *testing.T) {
 	}
 }
 
-// What an apply names as changed is a key that people can find in the manifest.
+// Every changed field that an apply names is a key that exists in the manifest.
 func TestChangedFieldsAreManifestKeys(t *testing.T) {
 	unknown := func(key string) bool {
 		_, _, findings := schema.Load("agentbox.toml", []byte("[programs.web]\n"+key+" = 0\n"))
@@ -37,7 +38,7 @@ func TestChangedFieldsAreManifestKeys(t *testing.T) {
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[program.Spec]()) {
 		switch field.Name {
 		case "Group", "Instance", "Secrets":
-			continue // the identity of an instance, and what another field tells
+			continue // Group and Instance identify an instance; another field reports secrets
 		}
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		if name == "-" {

@@ -18,7 +18,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// memberOf is as much of a box as has slots behind a host. Its bootstrap has completed.
+// memberOf is the part of a box that has slots behind a host. Its bootstrap is complete.
 func memberOf(t *testing.T, slots string, env map[string]string) *member {
 	t.Helper()
 	m, doc := manifestOf(t, "[federation]\nmode = \"client\"\nexternal_url = \"http://127.0.0.1:1\"\n"+slots)
@@ -41,7 +41,7 @@ func memberOf(t *testing.T, slots string, env map[string]string) *member {
 	return b.member
 }
 
-// A box is ready only while its host accepts it, if a slot of it needs that.
+// If a slot of a box needs the host, the box is ready only while its host accepts it.
 func TestReadinessOfASession(t *testing.T) {
 	const beads = "[adapters]\nbeads = \"external\"\n"
 	for _, c := range []struct {
@@ -59,15 +59,16 @@ func TestReadinessOfASession(t *testing.T) {
 		{beads, nil, federation.Lost, false, "lost: why"},
 		{beads, nil, federation.Active, false, ""},
 		{beads, nil, federation.Suspect, false, ""},
-		// No slot is behind the host.
+		// This slot is not behind the host.
 		{"[adapters]\nbeads = \"local-sqlite\"\n", nil, federation.Refused, false, ""},
-		// The slot has a credential of its own.
+		// The slot has its own credential.
 		{beads, map[string]string{"AGENTBOX_BEADS_TOKEN": "x"}, federation.Refused, false, ""},
 		{beads, map[string]string{"AGENTBOX_EVENTS_TOKEN": "x"}, federation.Refused, false, "refused: why"},
 		{beads + "events = \"external\"\n", map[string]string{"AGENTBOX_BEADS_TOKEN": "x"}, federation.Refused, false, "refused: why"},
 		{beads + "[slots.beads]\ntoken_env = \"MINE\"\n", map[string]string{"MINE": "x"}, federation.Refused, false, ""},
 		{beads + "[slots.beads]\nauth = \"nip98\"\n", nil, federation.Refused, false, ""},
-		// What a box registers with opens the slots of a server that is no host, and only of that.
+		// The registration token also opens the slots of a server that is no host. It does not open
+		// those of a host.
 		{beads, map[string]string{federationToken: "x"}, federation.Refused, false, "refused: why"},
 		{beads, map[string]string{federationToken: "x"}, federation.Refused, true, ""},
 		{beads, nil, federation.Refused, true, "refused: why"},
@@ -81,7 +82,7 @@ func TestReadinessOfASession(t *testing.T) {
 		if missing != c.missing {
 			t.Errorf("%s, no host %v, with %v in\n%s: %q, want %q", c.state, c.noHost, c.env, c.slots, missing, c.missing)
 		}
-		// A box that stops says so by itself; one that is accepted is ready.
+		// A box that stops reports that separately. A box that is accepted is ready.
 		f.Show(federation.Session{State: federation.Deregistering})
 		if v := f.b.readiness.Verdict(); v.Ready != (c.missing == "") {
 			t.Errorf("the stop of a box in state %s has changed its readiness", c.state)
@@ -92,7 +93,7 @@ func TestReadinessOfASession(t *testing.T) {
 	}
 }
 
-// Boxes that are refused again and again do not fill the log; what was left out is counted.
+// Boxes that are refused repeatedly do not fill the log. Refusals that are not logged are counted.
 func TestRefusalsOfBoxesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &box{bus: event.NewBus(4096)}
@@ -133,8 +134,8 @@ func TestRelaysThatNoHostMayName(t *testing.T) {
 	}
 }
 
-// The token of the session goes to the host, and to whom the host says: never to a server of the
-// manifest's own, nor to a program in the box.
+// The session token goes to the host and to servers that the host names. It never goes to a server
+// from the manifest or to a program in the box.
 func TestTokenOfTheSession(t *testing.T) {
 	const own = "[integrations.external_events]\nurl = \"http://sink.example\"\n"
 	relayed := federation.Endpoints{Events: federation.EventsEndpoint{Endpoint: federation.Endpoint{URL: "http://host/events"}}}
@@ -197,7 +198,7 @@ func (idle) Tell(string, string, federation.Session)       {}
 func (idle) Fatal(string)                                  {}
 func (idle) Counted(string)                                {}
 
-// Strangers who send what the mailbox refuses do not fill the log.
+// Messages of strangers that the mailbox refuses do not fill the log.
 func TestTroublesOfTheMeshAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &box{bus: event.NewBus(4096)}
@@ -205,7 +206,7 @@ func TestTroublesOfTheMeshAreBounded(t *testing.T) {
 		for range 1000 {
 			b.meshTrouble("MessageRefused", nil)
 		}
-		b.meshTrouble("MailboxUnavailable", nil) // another kind is told all the same
+		b.meshTrouble("MailboxUnavailable", nil) // another kind is still reported
 		time.Sleep(time.Second)
 		b.meshTrouble("MessageRefused", nil)
 		told := map[string]int{}

@@ -15,11 +15,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
-// A collector gets agentinit's own events where its table asks for them: those of the
-// level in force, as a program of their own, and none that tells of the sending itself.
+// If its table says so, a collector gets agentinit's own events: those of the current level, as a
+// separate program, and no event about the sending itself.
 func TestOwnEventsAreForwarded(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
-		var got []string // of one request after the other
+		var got []string // from one request after the other
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for in := json.NewDecoder(r.Body); ; {
 				var line struct{ Program, Stream, Msg string }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pipe is a stderr that takes a write only when it is read.
+// pipe is a stderr that completes a write only when it is read.
 type pipe struct {
 	read chan struct{}
 	got  bytes.Buffer
@@ -19,8 +19,8 @@ func (p *pipe) Write(b []byte) (int, error) {
 	return p.got.Write(b)
 }
 
-// What is said to a stderr that nobody reads holds up nobody, and the end of the
-// box no longer than it allows.
+// If stderr has no reader, a last message blocks no other work, and delays the end of the box only
+// for the permitted time.
 func TestLastWordsWaitForNobody(t *testing.T) {
 	for name, read := range map[string]time.Duration{"never": 0, "late": 3 * time.Second, "in time": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestLastWordsWaitForNobody(t *testing.T) {
 					t.Errorf("waited %s, want %s", took, want)
 				}
 				if name == "never" {
-					close(p.read) // the bubble must not end before its goroutines
+					close(p.read) // all goroutines of the bubble must end first
 				}
 				w.pending.Wait()
 				if p.got.String() != "farewell" {
@@ -52,7 +52,7 @@ func TestLastWordsWaitForNobody(t *testing.T) {
 	}
 }
 
-// A second dump does not queue up behind one that nobody reads.
+// A second dump does not wait behind a dump that has no reader.
 func TestOneDumpAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipe{read: make(chan struct{})}

@@ -34,8 +34,7 @@ memory = "embedded-ruvector"
 events = "local-jsonl"
 `
 
-// stateBox is as much of a box as has state: the local slots below a root of
-// its own, and the API over them.
+// stateBox is the part of a box that has state: the local slots below its own root, and the API.
 type stateBox struct {
 	*box
 	t       *testing.T
@@ -86,7 +85,7 @@ func newStateBox(t *testing.T, root string) *stateBox {
 	return &stateBox{b, t, b.api.Handler()}
 }
 
-// The default source of events names the box, not the boot.
+// The default source of events identifies the box, not the boot.
 func TestEventSourceStays(t *testing.T) {
 	source := func(root string) string {
 		roots, err := bootstrap.NewRoots(root, func(string) string { return "" })
@@ -114,7 +113,7 @@ func newStack(t *testing.T) *middleware.Stack {
 	return s
 }
 
-// do makes a request and fails unless the answer has the status.
+// do makes a request and fails unless the answer has the given status.
 func (b *stateBox) do(status int, method, path string, body []byte, headers ...string) []byte {
 	b.t.Helper()
 	r := httptest.NewRequestWithContext(b.t.Context(), method, path, bytes.NewReader(body))
@@ -139,7 +138,7 @@ func (b *stateBox) restore(status int, query string, archive []byte) []byte {
 	return b.do(status, "POST", "/v1/restore"+query, archive, "Content-Type", "application/x-tar")
 }
 
-// fill makes something in every slot; n tells one filling from another.
+// fill creates an entry in every slot; n makes its content unique.
 func (b *stateBox) fill(n int) {
 	b.t.Helper()
 	ctx := b.t.Context()
@@ -158,7 +157,7 @@ func (b *stateBox) fill(n int) {
 	}
 }
 
-// answers is what the box says of everything it holds.
+// answers returns the box's answers for all its data.
 func (b *stateBox) answers() string {
 	b.t.Helper()
 	var all strings.Builder
@@ -175,7 +174,7 @@ func (b *stateBox) answers() string {
 	return all.String()
 }
 
-// oldTask puts the record of a task that has ended below a root.
+// oldTask writes the record of an ended task below a root.
 func oldTask(t *testing.T, root string) {
 	t.Helper()
 	dir := filepath.Join(root, "workspace", "tasks", "t1")
@@ -188,7 +187,7 @@ func oldTask(t *testing.T, root string) {
 	}
 }
 
-// TestBackupWipeRestore: the same answers after everything was lost.
+// TestBackupWipeRestore: after the loss of all data, a restore gives the same answers as before.
 func TestBackupWipeRestore(t *testing.T) {
 	root := t.TempDir()
 	oldTask(t, root)
@@ -210,7 +209,7 @@ func TestBackupWipeRestore(t *testing.T) {
 	if got := empty.answers(); got != before {
 		t.Errorf("a refusal and a dry run changed something:\n%s\n%s", before, got)
 	}
-	// A key that was used on the old state says nothing of the new one.
+	// An idempotency key of the old state is unknown in the restored state.
 	empty.do(201, "POST", "/v1/beads/epics", []byte(`{"title":"keyed"}`), "Content-Type", "application/json", "Idempotency-Key", "k")
 	var out backup.Restored
 	if err := json.Unmarshal(empty.restore(200, "?replace=true", archive), &out); err != nil {
@@ -234,14 +233,14 @@ func TestBackupWipeRestore(t *testing.T) {
 	if page, err := empty.slots.Beads().List(t.Context(), adapters.BeadFilter{}); err != nil || len(page.Items) != 11 {
 		t.Errorf("%d beads: %v", len(page.Items), err)
 	}
-	empty.fill(100) // it goes on working
+	empty.fill(100) // the restored box still works
 	if left, err := filepath.Glob(filepath.Join(empty.roots.Workspace, "*.restoring-*")); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v %v", left, err)
 	}
 }
 
-// A slot that is broken keeps no other from being copied, but only when the
-// operator says so; the backup knows what it lacks.
+// If a slot is broken, the other slots can be backed up only when the operator says so. The backup
+// records which part is missing.
 func TestBackupWithoutABrokenSlot(t *testing.T) {
 	root := t.TempDir()
 	roots, err := bootstrap.NewRoots(root, func(string) string { return "" })
@@ -303,7 +302,7 @@ func TestBackupWithoutABrokenSlot(t *testing.T) {
 	}
 }
 
-// noStaging fails when a copy was left behind.
+// noStaging fails if a copy was left behind.
 func (b *stateBox) noStaging() {
 	b.t.Helper()
 	if left, err := filepath.Glob(filepath.Join(b.roots.Workspace, ".agentbox-staging-*")); err != nil || len(left) > 0 {
@@ -311,8 +310,8 @@ func (b *stateBox) noStaging() {
 	}
 }
 
-// What a box that was killed has left of a copy goes with the next one; a copy
-// that is being made, and what is not ours, stays.
+// The next backup removes the copies that a killed box left behind. It keeps a copy that is being
+// made, and files of others.
 func TestBackupSweepsWhatWasLeft(t *testing.T) {
 	b := newStateBox(t, t.TempDir())
 	at := func(name string) string { return filepath.Join(b.roots.Workspace, name) }
@@ -340,7 +339,7 @@ func TestBackupSweepsWhatWasLeft(t *testing.T) {
 	}
 }
 
-// rewrite changes an archive entry by entry; a header of nil drops one.
+// rewrite changes an archive entry by entry. A nil header drops the entry.
 func rewrite(t *testing.T, archive []byte, f func(h *tar.Header, body []byte) (*tar.Header, []byte)) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -377,7 +376,7 @@ func rewrite(t *testing.T, archive []byte, f func(h *tar.Header, body []byte) (*
 	return out.Bytes()
 }
 
-// TestRestoreRefuses: no archive that is wrong in any way touches anything.
+// TestRestoreRefuses: an invalid archive changes nothing.
 func TestRestoreRefuses(t *testing.T) {
 	source := newStateBox(t, t.TempDir())
 	source.fill(1)
@@ -460,7 +459,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// TestRestoreRefusesANewerSchema: the part is judged by opening it, apart.
+// TestRestoreRefusesANewerSchema: a part is checked by opening a copy of it.
 func TestRestoreRefusesANewerSchema(t *testing.T) {
 	newer := newStateBox(t, t.TempDir())
 	newer.fill(1)
@@ -484,14 +483,13 @@ func TestRestoreRefusesANewerSchema(t *testing.T) {
 	if err := newer.backups[i].Check(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "newer") {
 		t.Errorf("a newer schema: %v", err)
 	}
-	// A slot that serves nothing needs no asking.
+	// A restore needs no confirmation to replace a slot that is not in use.
 	if newer.backups[i].Serving() {
 		t.Error("a degraded slot serves")
 	}
 }
 
-// TestRestoreOfSecrets: they are taken, and put back, only when asked for, with
-// their modes.
+// TestRestoreOfSecrets: secrets are backed up and restored only on request, with their modes.
 func TestRestoreOfSecrets(t *testing.T) {
 	source := newStateBox(t, t.TempDir())
 	source.fill(1)
@@ -525,9 +523,8 @@ func TestRestoreOfSecrets(t *testing.T) {
 	}
 }
 
-// TestBackupUnderWriters: what is backed up while several write is a state that
-// was there: of each writer a prefix of what it has written, with everything
-// that was acknowledged before.
+// TestBackupUnderWriters: a backup during writes is a state that existed. It has a prefix of each
+// writer's writes, with all writes acknowledged before the backup.
 func TestBackupUnderWriters(t *testing.T) {
 	const writers, rounds = 3, 4
 	b := newStateBox(t, t.TempDir())
@@ -569,7 +566,7 @@ func TestBackupUnderWriters(t *testing.T) {
 	defer stop()
 	for range rounds {
 		for range 5 {
-			<-enough // they write between the backups
+			<-enough // the writers write between the backups
 		}
 		var least [writers]int
 		for w := range writers {
@@ -600,7 +597,7 @@ func TestBackupUnderWriters(t *testing.T) {
 	}
 }
 
-// names are the names that the writers gave, by slot.
+// names returns the names of the entries that the writers made, by slot.
 func (b *stateBox) names() map[string]map[string]bool {
 	b.t.Helper()
 	out := map[string]map[string]bool{"beads": {}, "memory": {}, "events": {}}

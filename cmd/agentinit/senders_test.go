@@ -9,12 +9,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
 )
 
-// The processes of a made-up box.
+// The processes of an imaginary box.
 const (
 	trustedPID  = 10 // of a program with control = true
-	programPID  = 11 // of a program without
-	escapeePID  = 12 // of nobody knows which program
-	operatorPID = 13 // of no program, alive
+	programPID  = 11 // of a program without control
+	escapeePID  = 12 // of an unknown program
+	operatorPID = 13 // alive, of no program
 	endedPID    = 14
 )
 

@@ -25,13 +25,13 @@ const (
 	tracePayload = "the-private-words-of-a-bead"
 )
 
-// tracedBox is a real box that sends its spans somewhere.
+// tracedBox is a real box that sends its spans to an endpoint.
 type tracedBox struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	base   string
-	output bytes.Buffer  // complete once ended is closed
-	ended  chan struct{} // the end of the output
+	output bytes.Buffer  // complete when ended is closed
+	ended  chan struct{} // closed at the end of the output
 }
 
 const tracedManifest = `[bootstrap]
@@ -49,7 +49,7 @@ command = ["sleep", "1000"]
 required = true
 `
 
-// bootTraced boots one and returns when it is sealed and its two adapters work.
+// bootTraced boots a traced box and returns when it is sealed and its two adapters work.
 func bootTraced(t *testing.T, endpoint string) *tracedBox {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,8 +73,8 @@ func bootTraced(t *testing.T, endpoint string) *tracedBox {
 	go b.read(out, booted)
 	t.Cleanup(func() {
 		if b.cmd.ProcessState == nil {
-			// Not killed: its program would be left to this process and fail
-			// the tests that count what is left.
+			// The box is not killed: its program would become a child of this process, and tests
+			// that count children would fail.
 			_ = b.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 			<-b.ended
 			_ = b.cmd.Wait() // the test has failed already
@@ -91,10 +91,10 @@ func bootTraced(t *testing.T, endpoint string) *tracedBox {
 	return b
 }
 
-// listening takes the address from what the box says when it opens its port.
+// listening finds the address in the event of the opened port.
 var listening = regexp.MustCompile(`"event":"ListenerOpened",.*"address":"([^"]+)"`)
 
-// read keeps the output and tells where the booted box listens.
+// read collects the output and reports the address of the booted box.
 func (b *tracedBox) read(out io.Reader, booted chan<- string) {
 	defer close(b.ended)
 	buf := make([]byte, 32<<10)
@@ -137,13 +137,13 @@ func (b *tracedBox) call(method, path, body string, want int) string {
 	return string(answer)
 }
 
-// stop ends the box, which must end with 0.
+// stop stops the box, which must exit with 0.
 func (b *tracedBox) stop() {
 	b.t.Helper()
 	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		b.t.Fatal(err)
 	}
-	<-b.ended // Wait closes the pipe
+	<-b.ended // Wait closes the pipe, so the output must end first
 	if err := b.cmd.Wait(); err != nil {
 		b.t.Errorf("the box ended with %v", err)
 	}
@@ -166,8 +166,8 @@ func spanNamed(t *testing.T, spans []collectortest.Span, name string, with map[s
 	return spans[i]
 }
 
-// TestARealBoxSendsItsSpans: one of every kind, rightly below each other, and
-// nothing of what was written, asked for or run.
+// TestARealBoxSendsItsSpans: there is a span of every kind, with the right parent, and no span
+// contains the content of requests or commands.
 func TestARealBoxSendsItsSpans(t *testing.T) {
 	for _, form := range []collectortest.Form{collectortest.HTTP, collectortest.GRPC} {
 		t.Run(string(form), func(t *testing.T) {
@@ -229,7 +229,7 @@ func checkCallSpans(t *testing.T, spans []collectortest.Span) {
 		t.Errorf("the failed call: %+v", s)
 	}
 	spanNamed(t, spans, "GET /v1/beads/{id}", map[string]any{"http.response.status_code": int64(404)})
-	spanNamed(t, spans, "GET", map[string]any{"http.response.status_code": int64(404)}) // no route, no path
+	spanNamed(t, spans, "GET", map[string]any{"http.response.status_code": int64(404)}) // without a route the span has no path
 	spawn := spanNamed(t, spans, "agentbox.adapter.orchestrator.spawnAgent", nil)
 	agent := spanNamed(t, spans, "agentbox.agent", map[string]any{"process.exit.code": int64(3), "agentbox.session_id": "session-1"})
 	if agent.Parent != spawn.ID || !agent.Failed || agent.Start.After(agent.End) {
@@ -237,13 +237,13 @@ func checkCallSpans(t *testing.T, spans []collectortest.Span) {
 	}
 }
 
-// TestASilentCollectorStopsNothing: it takes connections and never answers. The
-// box boots, works and ends, and says what it lost.
+// TestASilentCollectorStopsNothing: the collector accepts connections and never answers. The box
+// boots, works and ends, and reports the lost spans.
 func TestASilentCollectorStopsNothing(t *testing.T) {
 	for _, form := range []collectortest.Form{collectortest.HTTP, collectortest.GRPC} {
 		t.Run(string(form), func(t *testing.T) {
 			l := collectortest.Listen(t, form)
-			defer l.Close() // the kernel takes connections although nobody accepts them
+			defer l.Close() // the kernel completes connections that no process accepts
 			b := bootTraced(t, "http://"+l.Addr().String())
 			b.call("POST", "/v1/beads/epics", `{"title":"x"}`, 201)
 			if metrics := b.call("GET", "/metrics", "", 200); !strings.Contains(metrics, `agentbox_spans_dropped_total{reason="export"}`) {
@@ -257,7 +257,7 @@ func TestASilentCollectorStopsNothing(t *testing.T) {
 	}
 }
 
-// TestNoCollectorNoTracing: without an endpoint there is nothing at all.
+// TestNoCollectorNoTracing: without an endpoint there is no tracing.
 func TestNoCollectorNoTracing(t *testing.T) {
 	b := &box{stopped: context.Background()}
 	if err := b.startTracing(""); err != nil || b.tracing != nil || b.tracer != nil || b.traceRequests() != nil {

@@ -61,12 +61,12 @@ command = ["true"]
 sandbox = { seccomp = "strict", mode = "off" }
 `
 
-// TestTemplates runs each key of a template through tasks and the real process
-// manager, and looks at what came of it.
+// TestTemplates runs each key of a template through tasks and the real process manager, and checks
+// the result.
 func TestTemplates(t *testing.T) {
 	m, _ := manifestOf(t, templateManifest)
 	workspace := t.TempDir()
-	if err := os.Chmod(filepath.Dir(workspace), 0o755); err != nil { // agents have users of their own
+	if err := os.Chmod(filepath.Dir(workspace), 0o755); err != nil { // agents have their own users
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(workspace, "sub"), 0o755); err != nil {
@@ -159,7 +159,7 @@ func TestPodAddress(t *testing.T) {
 	}
 }
 
-// outputOf is what an agent printed until its end.
+// outputOf returns the output of an agent until its end.
 func outputOf(t *testing.T, o adapters.Orchestrator, id string) string {
 	t.Helper()
 	s, err := o.StreamEvents(t.Context(), id, 0)

@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// TestMain is also a process that is not protected, for the twin below.
+// TestMain also runs the process without the handler, for the negative test below.
 func TestMain(m *testing.M) {
 	if os.Getenv("UNPROTECTED") != "" {
 		for sig := range syscall.Signal(64) {
@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 
 const siQueue = -1
 
-// queue sends this process a signal as rt_sigqueueinfo(2) lets anybody: with a
-// sender of its own choice.
+// queue sends this process a signal with rt_sigqueueinfo(2), with which any sender can claim any
+// pid and uid.
 func queue(sig syscall.Signal, code int32, pid int32, uid uint32) syscall.Errno {
 	var info [128]byte
 	*(*int32)(unsafe.Pointer(&info[8])) = code
@@ -42,7 +42,7 @@ func queue(sig syscall.Signal, code int32, pid int32, uid uint32) syscall.Errno 
 	return errno
 }
 
-// await reads the channel until it has brought the signal, then the records.
+// await reads the channel until the signal arrives, and returns the records of senders.
 func await(t *testing.T, sig syscall.Signal) []Sent {
 	t.Helper()
 	for got := range Caught() {
@@ -70,8 +70,8 @@ func TestTheSenderIsKnown(t *testing.T) {
 	}
 }
 
-// What the sender writes of itself is not believed: least of all that it is nobody,
-// which is how one from outside looks.
+// A sender can write any pid and uid into a queued signal. Such a signal is not believed, above all
+// not the pid 0 of a sender outside the namespace.
 func TestAForgedSenderIsNot(t *testing.T) {
 	Also(syscall.SIGUSR1)
 	Caught()
@@ -121,7 +121,7 @@ func TestARealFaultStillPanics(t *testing.T) {
 	p.seq++
 }
 
-// More than the ring holds: the oldest are counted, the newest are there.
+// If there are more signals than the ring holds, the oldest are counted and the newest are kept.
 func TestAFloodIsCounted(t *testing.T) {
 	Take()
 	before := head
@@ -137,7 +137,7 @@ func TestAFloodIsCounted(t *testing.T) {
 	}
 }
 
-// TestSignalsThatTheRuntimeKeepsAreRelayed, and so is the one that stands for them.
+// The signals that the Go runtime reserves are relayed, and so is the signal that stands for them.
 func TestSignalsThatTheRuntimeKeepsAreRelayed(t *testing.T) {
 	signals := CaughtAll()
 	for _, sig := range relays {
@@ -155,9 +155,9 @@ func TestSignalsThatTheRuntimeKeepsAreRelayed(t *testing.T) {
 	}
 }
 
-// A signal that comes before anybody has asked for it waits, once, with its sender.
+// A signal that arrives before a receiver is registered is kept once, with its sender.
 func TestASignalThatNobodyHasAskedForWaits(t *testing.T) {
-	runtime.LockOSThread() // a signal of its own has arrived when tgkill(2) returns
+	runtime.LockOSThread() // a thread's signal to itself has arrived when tgkill(2) returns
 	defer runtime.UnlockOSThread()
 	caught := make(chan os.Signal, 8)
 	before := state[syscall.SIGUSR2]

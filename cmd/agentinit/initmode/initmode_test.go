@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	for _, tc := range []struct {
 		args string
 		want options
-		err  string // "" none, "not" not init mode, else part of the message
+		err  string // "": no error; "not": not init mode; else a part of the message
 	}{
 		{"-- a -b --", options{command: []string{"a", "-b", "--"}}, ""},
 		{"-g -- a", options{group: true, command: []string{"a"}}, ""},
@@ -59,10 +59,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// initCmd is this test binary, which has init mode as agentinit has it.
+// initCmd runs this test binary, which enters init mode as agentinit does.
 func initCmd(args ...string) *exec.Cmd { return exec.Command("/proc/self/exe", args...) }
 
-// pid1 makes a command run as PID 1 of a new pid namespace.
+// pid1 makes a command run as PID 1 of a new PID namespace.
 func pid1(t *testing.T, c *exec.Cmd) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -112,7 +112,7 @@ func TestInitExitStatus(t *testing.T) {
 	}
 }
 
-// reporting is an init whose child prints the signals that it gets.
+// reporting is an init whose child prints the signals that it receives.
 type reporting struct {
 	*exec.Cmd
 	out   io.ReadCloser
@@ -130,7 +130,7 @@ func startReady(t *testing.T, args ...string) reporting {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// A signal that does not come through must fail the test, not hang it.
+	// A signal that does not arrive must fail the test, not block it.
 	watchdog := time.AfterFunc(30*time.Second, func() { c.Process.Kill(); out.Close() })
 	t.Cleanup(func() { watchdog.Stop() })
 	lines := bufio.NewScanner(out)
@@ -140,7 +140,7 @@ func startReady(t *testing.T, args ...string) reporting {
 	return reporting{c, out, lines}
 }
 
-// forwards sends a signal and wants the child to report it.
+// forwards sends a signal and checks that the child reports it.
 func (c reporting) forwards(t *testing.T, n int) {
 	t.Helper()
 	if err := c.Process.Signal(syscall.Signal(n)); err != nil {
@@ -151,14 +151,14 @@ func (c reporting) forwards(t *testing.T, n int) {
 	}
 }
 
-// TestInitForwardsSignals sends every signal that can be forwarded and compares
-// what the child reports.
+// TestInitForwardsSignals sends every signal that can be forwarded and compares it with the child's
+// report.
 func TestInitForwardsSignals(t *testing.T) {
 	prog := built.Path(t)
 	for _, group := range []string{"-s", "-g"} {
 		c := startReady(t, group, "--", prog, "report-signals")
-		// Without TERM, which ends it, what cannot be caught, what is not
-		// forwarded, and 27 and 32 to 34, which a Go program cannot be told of: see
+		// The list leaves out TERM, which ends the child, signals that cannot be caught or are not
+		// forwarded, and 27 and 32 to 34, which a Go program cannot receive: see
 		// TestInitForwardsWhatGoCannotCatch.
 		for _, n := range []int{1, 2, 3, 5, 6, 10, 12, 13, 14, 16, 18, 24, 25, 26, 28, 29, 30, 35, 36, 37, 50, 63, 64} {
 			c.forwards(t, n)
@@ -186,8 +186,8 @@ func TestInitForwardsSignals(t *testing.T) {
 	}
 }
 
-// TestInitForwardsWhatGoCannotCatch: SIGPROF and 34, glibc's SIGRTMIN, and the one
-// that stands for them inside agentinit. The child is a shell.
+// TestInitForwardsWhatGoCannotCatch sends SIGPROF, 34 (glibc's SIGRTMIN), and 64, the signal that
+// stands for them inside agentinit. The child is a shell.
 func TestInitForwardsWhatGoCannotCatch(t *testing.T) {
 	c := startReady(t, "--", "sh", "-c",
 		`for n in 27 34 64; do trap "echo $n" $n; done; trap 'kill $!; exit 5' TERM; sleep 1000 & echo ready; while :; do wait; done`)
@@ -202,8 +202,8 @@ func TestInitForwardsWhatGoCannotCatch(t *testing.T) {
 	}
 }
 
-// TestInitReapsAndSaysGoodbye: an orphan of the child gets TERM when the child
-// has ended, and its last words come through.
+// TestInitReapsAndSaysGoodbye: when the child has ended, its orphan gets TERM, and the orphan's
+// last output arrives.
 func TestInitReapsAndSaysGoodbye(t *testing.T) {
 	c := pid1(t, initCmd("--", "sh", "-c",
 		`(trap 'echo bye; exit' TERM; echo armed >&3; while :; do sleep 1000 & wait; done) & read x <&4; exit 3`))
@@ -224,8 +224,8 @@ func TestInitReapsAndSaysGoodbye(t *testing.T) {
 	}
 }
 
-// TestInitLeavesTheEnvironmentAlone: the child has what agentinit was given, and
-// the mark of an outer agentinit too.
+// TestInitLeavesTheEnvironmentAlone: the child has agentinit's environment, with the mark of an
+// outer agentinit too.
 func TestInitLeavesTheEnvironmentAlone(t *testing.T) {
 	for _, env := range [][]string{{"A=b"}, {"A=b", proc.EnvTag + "=1.outer"}} {
 		c := initCmd("--", "/usr/bin/env")
@@ -236,7 +236,7 @@ func TestInitLeavesTheEnvironmentAlone(t *testing.T) {
 	}
 }
 
-// TestInitNeedsNoDevices: the smallest image has a program and nothing else.
+// TestInitNeedsNoDevices: the smallest image contains only agentinit and a program.
 func TestInitNeedsNoDevices(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to change the root directory")
@@ -279,8 +279,8 @@ func TestInitLeaksNoDescriptors(t *testing.T) {
 	}
 }
 
-// TestInitResetsSignals: ignored signals that agentinit inherited are default
-// ones in the child.
+// TestInitResetsSignals: signals that agentinit inherited as ignored have the default action in the
+// child.
 func TestInitResetsSignals(t *testing.T) {
 	prog := built.Path(t)
 	c := exec.Command("sh", "-c", `trap "" HUP INT TERM USR1 TTIN TTOU TSTP; exec "$@"`, "sh", "/proc/self/exe", "--", prog, "signals")
@@ -291,8 +291,8 @@ func TestInitResetsSignals(t *testing.T) {
 	}
 }
 
-// TestInitHandsOverTheTerminal: the child is in the foreground group of the
-// terminal that agentinit had, and reads from it.
+// TestInitHandsOverTheTerminal: the child is in the foreground process group of agentinit's
+// terminal, and reads from the terminal.
 func TestInitHandsOverTheTerminal(t *testing.T) {
 	c := initCmd("--", "sh", "-c", `read -r pid name state ppid pgrp sid tty tpgid rest </proc/self/stat; read -r line; echo "$pgrp $tpgid $line"`)
 	tty, err := pty.Start(c)
@@ -303,7 +303,7 @@ func TestInitHandsOverTheTerminal(t *testing.T) {
 	if _, err := tty.WriteString("hello\n"); err != nil {
 		t.Fatal(err)
 	}
-	// A terminal whose last user has gone reads as an error, after its text.
+	// A terminal without users returns its text and then an error.
 	out, _ := io.ReadAll(tty)
 	if err := c.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -314,8 +314,7 @@ func TestInitHandsOverTheTerminal(t *testing.T) {
 	}
 }
 
-// TestInitStartCost prints what a start costs; it judges nothing but that the
-// figures can be had.
+// TestInitStartCost prints the cost of a start. It fails only if it cannot measure.
 func TestInitStartCost(t *testing.T) {
 	begin := time.Now()
 	if out, err := initCmd("--", "true").CombinedOutput(); err != nil {
