@@ -16,12 +16,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// crashDir, when set, makes the test binary the program that is killed.
+// If crashDir is set, the test binary is the program that is killed.
 const crashDir = "AGENTINIT_MEMORY_CRASH_DIR"
 
 var crashRounds = flag.Int("crash.rounds", 25, "how often a storing process is killed")
 
-// asCrashChild stores without end and says each key once it is acknowledged.
+// asCrashChild stores entries without end and prints each acknowledged key.
 func asCrashChild() bool {
 	dir := os.Getenv(crashDir)
 	if dir == "" {
@@ -50,7 +50,7 @@ func crashChild(dir string) error {
 		}
 		if i > 0 && i%5 == 0 {
 			gone := fmt.Sprintf("%d-%d", os.Getpid(), i-1)
-			// Killed from here to the next line, it may be gone or not.
+			// If the kill comes between these two lines, the entry may be gone or not.
 			fmt.Println("deleting", gone)
 			if _, err := m.Del(ctx, gone, "n"); err != nil {
 				return err
@@ -61,8 +61,7 @@ func crashChild(dir string) error {
 	}
 }
 
-// A kill -9 at any instant loses nothing that was acknowledged, and nothing
-// half written is ever seen.
+// A kill -9 at any instant loses no acknowledged write and leaves no partial write.
 func TestCrash(t *testing.T) {
 	rounds := *crashRounds
 	if testing.Short() {
@@ -76,8 +75,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// killOnce runs the child until it has acknowledged n changes, kills it, and
-// notes all that it said.
+// killOnce runs the child until it has acknowledged n changes, kills it, and records its output.
 func killOnce(t *testing.T, dir string, want map[string]bool, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -96,7 +94,7 @@ func killOnce(t *testing.T, dir string, want map[string]bool, n int) {
 	for i := 0; lines.Scan(); i++ {
 		var what, key string
 		if _, err := fmt.Sscan(lines.Text(), &what, &key); err != nil {
-			continue // cut off by the kill
+			continue // the kill cut this line off
 		}
 		if what == "deleting" {
 			delete(want, key)
@@ -132,7 +130,7 @@ func checkCrashed(t *testing.T, dir string, want map[string]bool) {
 			t.Fatalf("%s was deleted and is back", key)
 		}
 	}
-	// Entries, vectors, postings and counters agree.
+	// Entries, vectors, postings and counters are consistent.
 	b := m.current.Load().backend.(*file)
 	for what, q := range map[string]string{
 		"entries without words": "SELECT count(*) FROM entries e WHERE (SELECT count(*) FROM postings p WHERE p.entry = e.id) = 0",
@@ -147,7 +145,7 @@ func checkCrashed(t *testing.T, dir string, want map[string]bool) {
 	}
 }
 
-// A file that cannot be read is a failed Connect and stays as it is.
+// If a file cannot be read, Connect fails and the file stays unchanged.
 func TestDamagedFile(t *testing.T) {
 	ctx := context.Background()
 	good := t.TempDir()
@@ -198,7 +196,7 @@ func TestDamagedFile(t *testing.T) {
 			}
 		})
 	}
-	// The undamaged copy opens: the test would notice a Connect that always fails.
+	// The negative test: the undamaged copy opens.
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "memory.db"), whole, 0o600); err != nil {
 		t.Fatal(err)

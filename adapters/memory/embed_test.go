@@ -22,7 +22,7 @@ import (
 
 const goldenHash = "b1fa50c85f256fce"
 
-// The name hash-v1 promises these very numbers: vectors outlive programs.
+// The vectors of hash-v1 must never change: stored vectors outlive the program.
 func TestHashV1Golden(t *testing.T) {
 	sum := sha256.Sum256(pack(hashVector("The cat sat, the CAT slept; 東京")))
 	if got := hex.EncodeToString(sum[:8]); got != goldenHash {
@@ -53,8 +53,7 @@ func TestHashV1(t *testing.T) {
 	}
 }
 
-// embedServer answers as an OpenAI-compatible server does, unless answer is
-// set.
+// embedServer answers like an OpenAI-compatible server, unless answer is set.
 type embedServer struct {
 	*httptest.Server
 	calls  atomic.Int64
@@ -87,7 +86,7 @@ func (s *embedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var data []map[string]any
-	for i := len(in.Input) - 1; i >= 0; i-- { // not in order: the index counts
+	for i := len(in.Input) - 1; i >= 0; i-- { // in reverse order: the client must use the index
 		v := make([]float32, s.dim)
 		v[0], v[1] = float32(len(in.Input[i])), 1
 		var e any = v

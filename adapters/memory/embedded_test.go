@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(withServers{m})
 }
 
-// withServers ends the foreign programs before leaks are looked for.
+// withServers stops the external servers before the check for leaks.
 type withServers struct{ *testing.M }
 
 func (m withServers) Run() int {
@@ -52,7 +52,7 @@ func embeddedClass(cacheBytes int64) contract.MemoryClass {
 
 func TestEmbeddedContract(t *testing.T) { contract.Memory(t, embeddedClass(0)) }
 
-// A namespace that does not fit in memory is streamed, with the same answers.
+// A namespace that does not fit in the cache is streamed and gives the same answers.
 func TestEmbeddedContractStreaming(t *testing.T) { contract.Memory(t, embeddedClass(1)) }
 
 func TestStreamingSameAsHeld(t *testing.T) {

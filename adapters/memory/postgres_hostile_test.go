@@ -18,11 +18,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// hostileLimit is what a call has against a server that does not answer.
+// hostileLimit is the time that a call has if the server does not answer.
 const hostileLimit = 150 * time.Millisecond
 
-// memoryCalls are all methods of the slot, as somebody would call them who has
-// stored "here" in "n".
+// memoryCalls are all methods of the slot, for a memory that has "here" in namespace "n".
 var memoryCalls = []struct {
 	name string
 	call func(context.Context, adapters.Memory) error
@@ -57,7 +56,7 @@ var memoryCalls = []struct {
 	}},
 }
 
-// within runs a call that must end by itself.
+// within runs a call that must return before the limit.
 func within(t *testing.T, what string, limit time.Duration, call func(context.Context) error) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -73,8 +72,8 @@ func within(t *testing.T, what string, limit time.Duration, call func(context.Co
 	}
 }
 
-// A server that misbehaves in the middle of any call costs that call, with an
-// error that says what to do, and nothing after it.
+// If a server misbehaves during a call, that call fails with an error that says what to do. Later
+// calls work.
 func TestPostgresMisbehaves(t *testing.T) {
 	const gone, late = adapters.CodeUnavailable, adapters.CodeTimeout
 	for name, c := range map[string]struct {
@@ -96,7 +95,7 @@ func TestPostgresMisbehaves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, p, direct := proxied(t)
-			limit := startLimit // a server that is gone is noticed at once, however slow the machine
+			limit := startLimit // a lost connection is noticed at once, even on a slow machine
 			if slices.Contains(c.want, late) {
 				limit = hostileLimit
 			}
@@ -130,8 +129,8 @@ func TestPostgresMisbehaves(t *testing.T) {
 	}
 }
 
-// connectsDespite begins with the misbehaviour: Connect fails with one of the
-// codes, and the next one works.
+// connectsDespite connects while the proxy misbehaves: Connect fails with one of the codes. The
+// next Connect works.
 func connectsDespite(t *testing.T, p *proxy, direct string, mode misbehaviour, limit time.Duration, codes []adapters.Code) {
 	t.Helper()
 	m := newPostgres(t, PostgresConfig{Conninfo: p.conninfo(direct)})
@@ -157,8 +156,8 @@ func health(t *testing.T, m adapters.Memory, limit time.Duration) (h adapters.He
 	return h
 }
 
-// proxied is a connected adapter that reaches the shared server by a proxy, and
-// the way around it. It holds one entry.
+// proxied returns an adapter that is connected through a proxy and has one entry, the proxy, and
+// the direct address of the server.
 func proxied(t *testing.T) (adapters.Memory, *proxy, string) {
 	t.Helper()
 	direct := realPostgres(t)
@@ -180,7 +179,7 @@ func proxied(t *testing.T) (adapters.Memory, *proxy, string) {
 	return w, p, direct
 }
 
-// Many callers at once, who all wait in vain, leave the pool usable.
+// After many calls at once that all time out, the pool is still usable.
 func TestPostgresSilentForEverybody(t *testing.T) {
 	m, p, _ := proxied(t)
 	p.misbehave(silent)
@@ -212,7 +211,7 @@ func TestPostgresSilentForEverybody(t *testing.T) {
 	}
 }
 
-// A write whose answer was lost may have happened; it is repeated without harm.
+// If the answer to a write is lost, the write may have happened. Repeating it does no harm.
 func TestPostgresAnswerOfCommitIsLost(t *testing.T) {
 	m, p, direct := proxied(t)
 	p.misbehave(func(_ *proxy, client *net.TCPConn, piece []byte) bool {
@@ -246,8 +245,8 @@ func TestPostgresAnswerOfCommitIsLost(t *testing.T) {
 	}
 }
 
-// What others do to the schema while we run is an error with a code, and over
-// once they have undone it.
+// If another program changes the schema, calls return an error with a code. They work again when
+// the change is undone.
 func TestPostgresSchemaChangesBeneath(t *testing.T) {
 	for name, c := range map[string]struct {
 		do, undo string
@@ -285,7 +284,7 @@ func TestPostgresSchemaChangesBeneath(t *testing.T) {
 	}
 }
 
-// The bounds on answers hold, and let pass what is just within them.
+// Answers within the limits pass, and larger answers are refused.
 func TestPostgresAnswersAreBounded(t *testing.T) {
 	row := func(n int) []byte { // a DataRow of n bytes of body
 		b, err := (&pgproto3.DataRow{Values: [][]byte{make([]byte, n-6)}}).Encode(nil)
@@ -314,7 +313,7 @@ func TestPostgresAnswersAreBounded(t *testing.T) {
 		f := boundedFrontend(message, answer)(iotest.OneByteReader(&in), io.Discard)
 		var err error
 		for _, n := range c.sizes {
-			if n < 0 { // asked again
+			if n < 0 { // a new request
 				f.Send(&pgproto3.Sync{})
 				err = f.Flush()
 			} else {
@@ -328,7 +327,7 @@ func TestPostgresAnswersAreBounded(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Through the adapter an answer that is too large has a code.
+	// Through the adapter, an answer that is too large is an error with a code.
 	if e := adapters.AsError(asPostgres(fmt.Errorf("receive: %w", readTooMuch()))); e.Code != adapters.CodeUnavailable || e.Retryable {
 		t.Errorf("too large an answer is %v", e)
 	}
@@ -340,7 +339,7 @@ func readTooMuch() error {
 	return err
 }
 
-// endlessNotices is correct, and no answer.
+// endlessNotices sends valid messages that never answer the request.
 func endlessNotices(p *proxy, client *net.TCPConn, _ []byte) bool {
 	return forever(bytes.Repeat([]byte("N\x00\x00\x00\x08SN\x00\x00"), 1000))(p, client, nil)
 }

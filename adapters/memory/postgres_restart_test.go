@@ -10,8 +10,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// A server that is killed at any instant and comes back has all that was
-// acknowledged, nothing half, and the adapter uses it again by itself.
+// A server that is killed at any instant and restarted has all acknowledged writes and no partial
+// ones. The adapter uses the server again by itself.
 func TestPostgresIsKilledAndComesBack(t *testing.T) {
 	server := ownPostgres(t)
 	m := newPostgres(t, PostgresConfig{Conninfo: server.Address})
@@ -28,7 +28,7 @@ func TestPostgresIsKilledAndComesBack(t *testing.T) {
 		w.writeUntilKilled(server, rand.IntN(40))
 		w.check(server.Address)
 	}
-	// The check finds what is missing and what is not whole.
+	// The negative test: the check finds missing and changed entries.
 	if lost := w.lost(map[string]string{"never-stored": "x"}); lost == "" {
 		t.Error("a lost entry went unnoticed")
 	}
@@ -40,7 +40,7 @@ func TestPostgresIsKilledAndComesBack(t *testing.T) {
 	}
 }
 
-// killedWriter stores without end and remembers what was acknowledged.
+// killedWriter stores entries without end and remembers the acknowledged ones.
 type killedWriter struct {
 	t      *testing.T
 	memory adapters.Memory
@@ -62,8 +62,8 @@ func (w *killedWriter) store() error {
 	return err
 }
 
-// writeUntilKilled kills the server while writes go on, n of them acknowledged,
-// starts it again, and repeats the write that was interrupted.
+// writeUntilKilled kills the server after n acknowledged writes, while writes go on. It restarts
+// the server and repeats the interrupted write.
 func (w *killedWriter) writeUntilKilled(server *foreign.Server, n int) {
 	w.t.Helper()
 	reached, up := make(chan struct{}), make(chan error, 1)
@@ -84,7 +84,7 @@ func (w *killedWriter) writeUntilKilled(server *foreign.Server, n int) {
 	if err := <-up; err != nil {
 		w.t.Fatalf("the server did not come back: %v", err)
 	}
-	// Every connection that died in the pool may cost one call, no more.
+	// Every dead connection in the pool may make one call fail.
 	for range poolLimit + 1 {
 		if err = w.store(); err == nil {
 			return
@@ -109,8 +109,8 @@ func (w *killedWriter) check(conninfo string) {
 	}
 }
 
-// lost says what of the wanted is not there as it was acknowledged, "" when
-// all is.
+// lost describes the first wanted entry that the memory does not have as acknowledged, or returns
+// "".
 func (w *killedWriter) lost(wanted map[string]string) string {
 	for key, value := range wanted {
 		e, ok, err := w.memory.Retrieve(w.t.Context(), key, "n")

@@ -20,7 +20,7 @@ func TestPGliteContract(t *testing.T) {
 	contract.Memory(t, postgresClass(pglite, PostgresConfig{}))
 }
 
-// With a bound of one entry every search goes through HNSW.
+// With ExactRows 1, every search uses the HNSW index.
 func TestPGliteIndexContract(t *testing.T) {
 	endToEnd(t)
 	contract.Memory(t, postgresClass(pglite, PostgresConfig{ExactRows: 1}))
@@ -31,8 +31,8 @@ func TestPGliteSameAsEmbedded(t *testing.T) {
 	contract.SameMemory(t, embeddedClass(0), postgresClass(pglite, PostgresConfig{ExactRows: 1}))
 }
 
-// endToEnd leaves the whole contract on PGlite, a minute of a WebAssembly PostgreSQL, to
-// `make e2e`; TestPGliteRecall always runs.
+// endToEnd leaves the whole contract on PGlite (PostgreSQL in WebAssembly, one minute) to `make
+// e2e`. TestPGliteRecall always runs.
 func endToEnd(t *testing.T) {
 	t.Helper()
 	if os.Getenv("AGENTINIT_E2E") == "" {

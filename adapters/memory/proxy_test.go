@@ -13,12 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// misbehaviour is what a proxy does with a piece of the server's answer instead
-// of handing it on; false ends the connection.
+// misbehaviour is what a proxy does with a piece of the server's answer instead of passing it on.
+// If it returns false, the connection is closed.
 type misbehaviour func(p *proxy, client *net.TCPConn, piece []byte) bool
 
-// proxy stands between the adapter and a real server, and hands everything on
-// until it is told to misbehave.
+// proxy stands between the adapter and a real server. It passes all data on until it is told to
+// misbehave.
 type proxy struct {
 	t      testing.TB
 	listen net.Listener
@@ -27,13 +27,13 @@ type proxy struct {
 	mu      sync.Mutex
 	mode    misbehaviour
 	until   chan struct{}             // closed when the mode ends
-	tainted map[*net.TCPConn]struct{} // that have seen the mode
+	tainted map[*net.TCPConn]struct{} // connections that have seen the mode
 	open    map[*net.TCPConn]net.Conn
 	closed  bool
 	all     sync.WaitGroup
 }
 
-// newProxy leads to the server that conninfo reaches by its socket.
+// newProxy makes a proxy for the server whose socket conninfo names.
 func newProxy(t testing.TB, conninfo string) *proxy {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(conninfo)
@@ -63,21 +63,20 @@ func newProxy(t testing.TB, conninfo string) *proxy {
 	return p
 }
 
-// conninfo is direct, by way of the proxy.
+// conninfo returns the direct conninfo with the address of the proxy.
 func (p *proxy) conninfo(direct string) string {
 	_, rest, _ := strings.Cut(direct, " ")
 	return fmt.Sprintf("host=127.0.0.1 port=%d sslmode=disable %s", p.listen.Addr().(*net.TCPAddr).Port, rest)
 }
 
-// misbehave begins with the next answer, on connections that are open too.
+// misbehave takes effect at the next answer, also on open connections.
 func (p *proxy) misbehave(m misbehaviour) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mode = m
 }
 
-// heal ends the mode and the connections that have seen it, as a network that
-// comes back does.
+// heal ends the mode and closes the connections that have seen it.
 func (p *proxy) heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +89,8 @@ func (p *proxy) heal() {
 	clear(p.tainted)
 }
 
-// answer is the mode for a piece that came in for client, and when it ends.
+// answer returns the mode for a piece of data to the client, and a channel that closes when the
+// mode ends.
 func (p *proxy) answer(client *net.TCPConn) (misbehaviour, chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *proxy) accept() {
 		}
 		client := c.(*net.TCPConn)
 		server, err := net.Dial("unix", p.server)
-		if err != nil { // it is down: so is the way to it
+		if err != nil { // the server is down, so the proxy refuses the client
 			client.Close()
 			continue
 		}
@@ -120,7 +120,7 @@ func (p *proxy) accept() {
 		p.open[client] = server
 		p.mu.Unlock()
 		p.all.Go(func() {
-			// The end of either side ends both.
+			// When one side closes, both are closed.
 			_, _ = io.Copy(server, client)
 			server.Close()
 		})
@@ -172,7 +172,7 @@ func (p *proxy) pause(client *net.TCPConn, d time.Duration) bool {
 	}
 }
 
-// say writes for as long as the client listens.
+// say writes to the client and reports whether that worked.
 func say(client *net.TCPConn, b []byte) bool {
 	_, err := client.Write(b)
 	return err == nil
@@ -180,7 +180,7 @@ func say(client *net.TCPConn, b []byte) bool {
 
 func silent(*proxy, *net.TCPConn, []byte) bool { return true }
 
-// slow keeps the client waiting for longer than any call of these tests lasts.
+// slow sends one byte per second, which is slower than any call of these tests may be.
 func slow(p *proxy, client *net.TCPConn, piece []byte) bool {
 	for i := range piece {
 		if !p.pause(client, time.Second) || !say(client, piece[i:i+1]) {
@@ -199,7 +199,7 @@ func cutOff(_ *proxy, client *net.TCPConn, piece []byte) bool {
 
 func reset(_ *proxy, client *net.TCPConn, piece []byte) bool {
 	say(client, piece[:1])
-	// What has been sent goes too: the client gets RST, not FIN.
+	// With SO_LINGER 0 the client gets RST instead of FIN, and unread data is lost.
 	_ = client.SetLinger(0)
 	return false
 }
@@ -208,7 +208,7 @@ func says(b []byte) misbehaviour {
 	return func(_ *proxy, client *net.TCPConn, _ []byte) bool { return say(client, b) }
 }
 
-// endless says one message of the server for ever.
+// endless sends one message of the server again and again.
 func endless(_ *proxy, client *net.TCPConn, piece []byte) bool {
 	if len(piece) < 5 {
 		return false
@@ -219,7 +219,7 @@ func endless(_ *proxy, client *net.TCPConn, piece []byte) bool {
 	return false
 }
 
-// forever says b, then zeros without end.
+// forever sends b and then zeros without end.
 func forever(b []byte) misbehaviour {
 	return func(_ *proxy, client *net.TCPConn, _ []byte) bool {
 		for ok := say(client, b); ok; ok = say(client, make([]byte, 64<<10)) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// families are kinds of vectors whose sketches err in different ways.
+// families are kinds of vectors whose sketches have different errors.
 var families = map[string]func(r *rand.Rand, i, dim int) []float32{
 	"normal": func(r *rand.Rand, _, dim int) []float32 {
 		v := make([]float32, dim)
@@ -47,7 +47,7 @@ var families = map[string]func(r *rand.Rand, i, dim int) []float32{
 	},
 }
 
-// everyRow is what top must find: all rows scored in full.
+// everyRow returns the result that top must have: it scores all rows exactly.
 func everyRow(s *slab, q query) []candidate {
 	b := newBest(q.k)
 	for i, r := range s.rows {
@@ -58,8 +58,8 @@ func everyRow(s *slab, q query) []candidate {
 	return b.list
 }
 
-// The scan by sketches finds what the scan in full finds, to the last digit and
-// tie, through insertions, replacements and removals.
+// The scan with sketches gives exactly the result of the full scan, including ties, also after
+// insertions, replacements and removals.
 func TestSketchScanIsExact(t *testing.T) {
 	for name, vector := range families {
 		for _, dim := range []int{1, 7, 16, 50, 256} {
@@ -102,8 +102,8 @@ func TestSketchScanIsExact(t *testing.T) {
 	}
 }
 
-// No row scores more than its bound, and for ordinary vectors the bound is near
-// enough to be of use.
+// No row has a higher score than its bound. For ordinary vectors, the bound is close enough to be
+// useful.
 func TestSketchBound(t *testing.T) {
 	for name, vector := range families {
 		for _, dim := range []int{1, 15, 16, 17, 256, 2000} {
@@ -137,7 +137,7 @@ func TestSketchBound(t *testing.T) {
 	}
 }
 
-// What is no number is scored in full and does not disturb its neighbours.
+// A vector with NaN or infinity is scored exactly and does not affect other vectors.
 func TestSketchOfNoNumber(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		codes := make([]uint8, 4)

@@ -17,7 +17,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// randomVectors are the same on every run.
+// randomVectors returns the same vectors in every run.
 func randomVectors(n, dim int) [][]float32 {
 	r := rand.New(rand.NewPCG(1, 2))
 	out := make([][]float32, n)
@@ -31,8 +31,8 @@ func randomVectors(n, dim int) [][]float32 {
 	return out
 }
 
-// The HNSW index is built, used, and misses little; what it finds is ordered as
-// the exact scan orders it.
+// The HNSW index is built and used, and misses few entries. Its results have the order of the exact
+// scan.
 func TestPGliteRecall(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -87,8 +87,8 @@ func TestPGliteRecall(t *testing.T) {
 	}
 }
 
-// What a program that knows only the four original columns writes, overwrites
-// and deletes is served, becomes searchable, and stops being found.
+// Another program that knows only the four original columns writes, overwrites and deletes entries.
+// The adapter returns them, searches find them, and deleted entries are no longer found.
 func TestPostgresForeignWriter(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -151,7 +151,7 @@ func TestPostgresTwoBoxes(t *testing.T) {
 		boxes = append(boxes, m)
 	}
 	errs := make(chan error, 2)
-	for _, m := range boxes { // at once: the migration must bear that
+	for _, m := range boxes { // at once: the migration must allow that
 		go func() { errs <- m.Connect(ctx) }()
 	}
 	for range boxes {
@@ -201,8 +201,8 @@ func TestPostgresRefuses(t *testing.T) {
 	}
 }
 
-// Other shapes of the original's table: what can be taken over keeps its rows and
-// works from then on, also for a program that knows the four columns alone.
+// The adapter can take over variants of the original table. They keep their rows and also work for
+// a program that knows only the four original columns.
 func TestPostgresTakesOver(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -217,7 +217,7 @@ func TestPostgresTakesOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conninfo := realPostgres(t)
 			statements(t, conninfo, "CREATE TABLE memory_entries "+table, rows)
-			for range 2 { // and a second start finds it in order
+			for range 2 { // the second start finds the migrated table
 				m := newPostgres(t, PostgresConfig{Conninfo: conninfo})
 				if err := m.Connect(ctx); err != nil {
 					t.Fatal(err)
@@ -252,7 +252,7 @@ func TestPostgresTakesOver(t *testing.T) {
 	}
 }
 
-// What cannot be taken over is a clear refusal, and nothing of it changes.
+// A table that cannot be taken over is refused with a clear error and stays unchanged.
 func TestPostgresLeavesOtherTablesAlone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -286,7 +286,7 @@ func TestPostgresLeavesOtherTablesAlone(t *testing.T) {
 	}
 }
 
-// asked is one value that another program reads on the server.
+// asked returns one value that another program reads from the server.
 func asked[T any](t *testing.T, conninfo, query string) (v T) {
 	t.Helper()
 	directly(t, conninfo, func(ctx context.Context, c *pgx.Conn) error { return c.QueryRow(ctx, query).Scan(&v) })
@@ -298,14 +298,14 @@ func count(t *testing.T, conninfo string) int {
 	return asked[int](t, conninfo, "SELECT count(*) FROM memory_entries")
 }
 
-// shape is every column and table of the test's schema.
+// shape returns every column and table of the test's schema.
 func shape(t *testing.T, conninfo string) string {
 	t.Helper()
 	return asked[string](t, conninfo, `SELECT string_agg(table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable, ', ' ORDER BY 1)
 		FROM information_schema.columns WHERE table_schema = current_schema()`)
 }
 
-// No error says the password, whatever is wrong with the connection string.
+// No error contains the password, for any fault in the connection string.
 func TestPostgresPassword(t *testing.T) {
 	const secret = "s3cr3t-w0rd"
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -331,8 +331,8 @@ func TestPostgresPassword(t *testing.T) {
 	}
 }
 
-// Expired entries leave the file within a minute or so, all of them, and a slab
-// that knows them forgets them.
+// All expired entries are removed from the file after about a minute, and from the slab that holds
+// them.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -363,7 +363,7 @@ func TestSweep(t *testing.T) {
 			wait       time.Duration
 			rows, hits int
 		}{{0, 30, 30}, {90*time.Second - time.Millisecond, 30, 30}, {time.Millisecond, 30, 15}, {time.Minute, 15, 15}} {
-			time.Sleep(c.wait) // of the bubble: exact, and takes no time
+			time.Sleep(c.wait) // in the bubble's time: exact and without delay
 			synctest.Wait()
 			if rows, hits := count(); rows != c.rows || hits != c.hits {
 				t.Errorf("after %v: %d rows, %d hits; want %d, %d", c.wait, rows, hits, c.rows, c.hits)
@@ -372,7 +372,7 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// A slab that has fallen behind further than tombstones reach starts anew.
+// A slab that is older than the oldest tombstone is loaded again.
 func TestPrunedTombstones(t *testing.T) {
 	ctx := context.Background()
 	m := embedded(t, t.TempDir(), hashV1{}, 0)
@@ -412,7 +412,7 @@ func TestPrunedTombstones(t *testing.T) {
 	}
 }
 
-// The cache stays within its bound and answers right however often it evicts.
+// The cache stays within its limit and gives correct answers, however often it evicts.
 func TestCacheBound(t *testing.T) {
 	ctx := context.Background()
 	m := embedded(t, t.TempDir(), hashV1{}, 200<<10)

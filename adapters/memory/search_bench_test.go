@@ -11,7 +11,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// BenchmarkText searches 50,000 entries of twelve words of 5000, in a file.
+// BenchmarkText searches 50,000 entries in a file. Each entry has twelve words out of 5000.
 func BenchmarkText(b *testing.B) {
 	const n, chunk = 50_000, 10_000
 	ctx := context.Background()

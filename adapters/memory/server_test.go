@@ -16,8 +16,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// servers are the foreign programs that tests of this package share. They start
-// with the first test that needs them and end with the package's tests.
+// servers are the external servers that the tests of this package share. A server starts with the
+// first test that needs it and ends after the last test.
 type servers struct {
 	postgres, pglite server
 }
@@ -31,7 +31,7 @@ type server struct {
 
 var shared servers
 
-// ownPostgres is a running server that no other test uses.
+// ownPostgres starts a server that no other test uses.
 func ownPostgres(t *testing.T) *foreign.Server {
 	t.Helper()
 	s, err := foreign.PostgreSQL(t.Context())
@@ -40,8 +40,8 @@ func ownPostgres(t *testing.T) *foreign.Server {
 	return s
 }
 
-// skipOrFail ends the test when a server could not be started: it is left out
-// where there is none.
+// skipOrFail ends the test if a server could not be started. It skips the test if the server is not
+// installed.
 func skipOrFail(t testing.TB, err error) {
 	t.Helper()
 	var missing *foreign.MissingError
@@ -86,7 +86,7 @@ func directly(t testing.TB, conninfo string, use func(context.Context, *pgx.Conn
 	}
 }
 
-// statements runs SQL on the server directly.
+// statements runs SQL directly on the server.
 func statements(t testing.TB, conninfo string, list ...string) {
 	t.Helper()
 	directly(t, conninfo, func(ctx context.Context, c *pgx.Conn) error {
@@ -108,9 +108,9 @@ func realPostgres(t testing.TB) string {
 	return base + " search_path=" + name
 }
 
-// pglite returns the conninfo of PGlite with pgvector, emptied. It has one
-// backend behind all connections: one test at a time uses it, with one
-// connection, because transactions on two of them wait for each other for ever.
+// pglite returns the conninfo of an empty PGlite with pgvector. All connections share one backend:
+// two transactions on two connections would wait for each other forever. Therefore one test at a
+// time may use it, with one connection.
 func pglite(t testing.TB) string {
 	t.Helper()
 	conninfo := shared.pglite.conn(t, foreign.PGlite)
