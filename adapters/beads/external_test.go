@@ -19,7 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// server speaks the beads wire over a local store, as plainly as it can.
+// server serves the beads protocol from a local store, in the simplest way.
 func server(t testing.TB, meta string) string {
 	l := newLocal(t, filepath.Join(t.TempDir(), "beads.db"))
 	if err := l.Connect(context.Background()); err != nil {
@@ -35,7 +35,7 @@ func server(t testing.TB, meta string) string {
 				adapters.WriteProblem(w, err)
 				return
 			}
-			if page, ok := out.(adapters.Page[adapters.Bead]); ok && strings.HasSuffix(pattern, "/ready") { // as older peers: an array
+			if page, ok := out.(adapters.Page[adapters.Bead]); ok && strings.HasSuffix(pattern, "/ready") { // older peers return an array
 				if page.NextCursor != "" {
 					w.Header().Set("Link", `</v1/beads/ready?cursor=`+url.QueryEscape(string(page.NextCursor))+`>; rel="next"`)
 				}
@@ -68,7 +68,7 @@ func server(t testing.TB, meta string) string {
 }
 
 func body[T any](r *http.Request) (in T) {
-	_ = json.NewDecoder(r.Body).Decode(&in) // the slot refuses what is missing
+	_ = json.NewDecoder(r.Body).Decode(&in) // the slot refuses missing values
 	return in
 }
 
@@ -164,8 +164,8 @@ func TestPeersThatMisbehave(t *testing.T) {
 	})
 }
 
-// answering is a peer that says the same to whatever is asked, as contentType
-// or as what the route has.
+// answering is a peer that gives the same answer to all requests. Its content type is contentType,
+// or that of the route if contentType is empty.
 func answering(t *testing.T, body, contentType string) (url string) {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -179,19 +179,19 @@ func answering(t *testing.T, body, contentType string) (url string) {
 			kind = "application/json"
 		}
 		w.Header().Set("Content-Type", kind)
-		_, _ = io.WriteString(w, say) // a client that is gone has its reasons
+		_, _ = io.WriteString(w, say) // the client may have closed the connection
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL
 }
 
-// peerCalls are all methods.
+// peerCalls returns a call of every method.
 func peerCalls(t *testing.T, x *External) []contract.PeerCall {
 	t.Helper()
 	if err := x.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = x.Disconnect(context.Background()) }) // it has no I/O
+	t.Cleanup(func() { _ = x.Disconnect(context.Background()) }) // it does no I/O
 	b := adapters.WrapBeads(x, nil)
 	call := func(name string, kind contract.Answer, f func(context.Context) error) contract.PeerCall {
 		return contract.PeerCall{Name: name, Answer: kind, Call: f}
@@ -228,8 +228,7 @@ func peerCalls(t *testing.T, x *External) []contract.PeerCall {
 	}
 }
 
-// An answer of success that says nothing is no bead, dependency, comment or
-// export.
+// An empty answer with a success status is not accepted as a bead, dependency, comment or export.
 func TestEmptyAnswersAreNoBeads(t *testing.T) {
 	for name, answer := range map[string][2]string{
 		"an empty object": {"application/json", "{}"}, "null": {"application/json", "null"},
@@ -249,7 +248,7 @@ func TestEmptyAnswersAreNoBeads(t *testing.T) {
 			"list":    func() error { _, err := b.List(t.Context(), adapters.BeadFilter{}); return err },
 		} {
 			if method == "list" && (name == "null" || name == "an empty object") {
-				continue // a list without beads
+				continue // a list without beads is valid
 			}
 			if err := f(); !errors.Is(err, adapters.ErrUnavailable) || adapters.AsError(err).Retryable {
 				t.Errorf("%s, %s: %v, want UNAVAILABLE for good", name, method, err)

@@ -23,13 +23,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/sqlite"
 )
 
-// The test binary plays the box that is killed: with this variable set it
-// writes beads until it dies.
+// With this variable set, the test binary plays the box that is killed: it writes beads until it
+// dies.
 const crashEnv = "BEADS_CRASH_DB"
 
 var crashRounds = flag.Int("crash.rounds", 12, "how often a writing process is killed")
 
-// crashChild writes beads and says so, step by step, until it is killed.
+// crashChild writes beads and reports each step until it is killed.
 func crashChild(path string) {
 	l, err := NewLocal(LocalConfig{Path: path})
 	if err == nil {
@@ -59,9 +59,8 @@ func crashChild(path string) {
 	}
 }
 
-// TestNoAcknowledgedWriteIsLostByKill kills a writing process at a random
-// moment, over and over on the same file, and looks for everything it said was
-// done.
+// TestNoAcknowledgedWriteIsLostByKill repeatedly kills a process that writes to the same file, at a
+// random moment, and checks every write that the process acknowledged.
 func TestNoAcknowledgedWriteIsLostByKill(t *testing.T) {
 	rounds := *crashRounds
 	if testing.Short() {
@@ -93,8 +92,7 @@ func TestNoAcknowledgedWriteIsLostByKill(t *testing.T) {
 	}
 }
 
-// crashOnce runs the child until it has acknowledged n steps, then kills it
-// somewhere within the next one.
+// crashOnce runs the child until it has acknowledged n steps, and kills it during the next step.
 func crashOnce(t *testing.T, path string, acked map[string]string, n int) {
 	t.Helper()
 	child := exec.Command(os.Args[0], "-test.run=^$")
@@ -127,7 +125,7 @@ func crashOnce(t *testing.T, path string, acked map[string]string, n int) {
 
 func TestThousandClaimsHaveOneWinnerAcrossProcesses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "beads.db")
-	// Several Locals on one file are what several processes are to SQLite.
+	// For SQLite, several Locals on one file are like several processes.
 	var ws []adapters.Beads
 	for range 4 {
 		l := newLocal(t, path)
@@ -153,7 +151,7 @@ func TestThousandClaimsHaveOneWinnerAcrossProcesses(t *testing.T) {
 				case err == nil:
 					winners.Add(1)
 				case errors.Is(err, adapters.ErrUnavailable):
-					continue // another process held the file for 5 s: the loaded machine's answer
+					continue // on a loaded machine, another process may hold the file for 5 s
 				case !errors.Is(err, adapters.ErrAlreadyClaimed):
 					t.Errorf("claim: %v", err)
 				}
@@ -182,7 +180,7 @@ func TestALeaseRunsOutAndIsAnnounced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Below the contract's 30 s, which the wrapped slot would refuse.
+	// The wrapped slot would refuse this lease: the contract's minimum is 30 s.
 	if _, err := l.Claim(t.Context(), b.ID, "ann", adapters.ClaimOpt{Lease: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +196,7 @@ func TestALeaseRunsOutAndIsAnnounced(t *testing.T) {
 	}
 }
 
-// fileWith makes a database, closes it and lets damage change it.
+// fileWith creates a database, closes it and calls damage to change it.
 func fileWith(t *testing.T, damage func(path string)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "beads.db")
@@ -313,7 +311,7 @@ func TestADirectoryThatCannotBeWrittenIsAConnectError(t *testing.T) {
 		t.Errorf("below a file: %v", err)
 	}
 	if os.Getuid() == 0 {
-		return // root may write anywhere: what follows would prove nothing
+		return // root may write anywhere, so the rest would test nothing
 	}
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o500); err != nil {
@@ -324,7 +322,7 @@ func TestADirectoryThatCannotBeWrittenIsAConnectError(t *testing.T) {
 	}
 }
 
-// TestAFullDiskIsATypedErrorAndNothingIsLost fills a tiny file system.
+// TestAFullDiskIsATypedErrorAndNothingIsLost fills a small file system.
 func TestAFullDiskIsATypedErrorAndNothingIsLost(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mount a small tmpfs")
@@ -456,7 +454,7 @@ func BenchmarkCreateClaimClose(b *testing.B) {
 	}
 }
 
-// BenchmarkGetReady asks a store of 5,000 beads, a tenth of them blocked.
+// BenchmarkGetReady queries a store of 5,000 beads, of which a tenth are blocked.
 func BenchmarkGetReady(b *testing.B) {
 	w := benchBeads(b)
 	var file strings.Builder

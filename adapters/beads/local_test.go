@@ -38,8 +38,8 @@ func TestContractOff(t *testing.T) {
 	contract.Beads(t, func(testing.TB) adapters.Beads { return adapters.WrapBeads(nil, nil) })
 }
 
-// TestBdRoundTrip: what bd has exported and nobody has touched comes out as it went
-// in; of a bead that was worked on, all that the box has no word for stays.
+// TestBdRoundTrip: an unchanged bead of a bd export is exported as it was imported. A changed bead
+// keeps all fields that the box does not know.
 func TestBdRoundTrip(t *testing.T) {
 	l := newLocal(t, filepath.Join(t.TempDir(), "beads.db"))
 	if err := l.Connect(t.Context()); err != nil {
@@ -72,7 +72,7 @@ func TestBdRoundTrip(t *testing.T) {
 	if res, err := l.Import(t.Context(), strings.NewReader(export()), adapters.ImportOpt{}); err != nil || res.Unchanged != 3 {
 		t.Errorf("its own export: %+v %v", res, err)
 	}
-	// A change of one bead shows, and leaves what the box does not know of it.
+	// A change of one bead is exported, and its unknown fields stay.
 	if _, err := l.Claim(t.Context(), "bd-1.1", "cat"); err != nil {
 		t.Fatal(err)
 	}

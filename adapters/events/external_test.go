@@ -23,12 +23,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// sink is a server of the events wire over a local journal, with faults that a
-// test switches on.
+// sink is a server of the events protocol with a local journal. A test can switch on faults.
 type sink struct {
 	t      testing.TB
 	events adapters.Events
-	fault  atomic.Pointer[func(http.ResponseWriter, *http.Request, []byte) bool] // true = answered
+	fault  atomic.Pointer[func(http.ResponseWriter, *http.Request, []byte) bool] // returns true if it has answered
 	posts  atomic.Int64
 	url    string
 }
@@ -47,7 +46,7 @@ func newSink(t testing.TB) *sink {
 	srv := httptest.NewServer(mux)
 	s.url = srv.URL
 	t.Cleanup(func() {
-		_ = l.Disconnect(context.Background()) // ends the streams, for which Close waits
+		_ = l.Disconnect(context.Background()) // ends the streams for which Close waits
 		srv.Close()
 	})
 	return s
@@ -301,7 +300,7 @@ func TestDeliveredSegmentsLeaveTheSpool(t *testing.T) {
 		t.Fatal(err)
 	}
 	payload := json.RawMessage(`{"a":"` + strings.Repeat("x", 60<<10) + `"}`)
-	for i := range 60 { // 3.6 MiB through a spool of one
+	for i := range 60 { // 3.6 MiB through a spool of 1 MiB
 		if _, err := w.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: fmt.Sprint(i), Payload: payload}); err != nil {
 			t.Fatal(err)
 		}
@@ -353,16 +352,15 @@ func TestSinksThatMisbehave(t *testing.T) {
 
 func sesame(c *ExternalConfig) { c.Auth = wire.Bearer(func() string { return "sesame" }) }
 
-// Whatever a sink does instead of taking an event, the caller has its receipt,
-// the event arrives when the sink is well again, and none becomes a dead
-// letter.
+// Whatever a sink does instead of accepting an event, the caller has its receipt. When the sink
+// works again, the event arrives, and no event becomes a dead letter.
 func TestSinksThatMisbehaveLoseNothing(t *testing.T) {
 	good := newSink(t)
 	var all sync.WaitGroup
 	defer all.Wait()
 	for i, m := range contract.Misbehaviours() {
 		if m.Part == contract.Content {
-			continue // it has taken the event
+			continue // the sink has accepted the event
 		}
 		all.Go(func() {
 			t.Run(m.Name, func(t *testing.T) {
@@ -392,8 +390,8 @@ func TestSinksThatMisbehaveLoseNothing(t *testing.T) {
 	}
 }
 
-// Whoever connects again has heard that the sink is back: what waits is delivered
-// soon, not after the longest pause between two attempts.
+// A new Connect shows that the sink is back, so waiting events are delivered soon, and not after
+// the longest pause between two attempts.
 func TestConnectAgainEndsTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newExternal(t, "http://sink.test", t.TempDir())
@@ -424,7 +422,7 @@ func TestConnectAgainEndsTheBackoff(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-arrived
-		// The client leaves a peer alone for 5 s that has failed just now.
+		// After a failure, the client does not contact the peer for 5 s.
 		if took := time.Since(back); took > 10*time.Second {
 			t.Errorf("delivered after %s", took)
 		}
@@ -438,8 +436,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// The sink changes while events are dispatched: none is refused, and each arrives at
-// one of the two.
+// The sink changes while events are dispatched. No event is refused, and each arrives at one of the
+// two sinks.
 func TestMoveRefusesNoEvent(t *testing.T) {
 	first, second := newSink(t), newSink(t)
 	x := newExternal(t, first.url, t.TempDir())

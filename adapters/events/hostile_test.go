@@ -19,13 +19,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// The test binary plays the box that is killed: with this variable set it
-// dispatches events until it dies.
+// With this variable set, the test binary plays the box that is killed: it dispatches events until
+// it dies.
 const crashEnv = "EVENTS_CRASH_DIR"
 
 var crashRounds = flag.Int("crash.rounds", 25, "how often a dispatching process is killed")
 
-// crashChild dispatches and says so, event by event, until it is killed.
+// crashChild dispatches events and reports each one until it is killed.
 func crashChild(dir string) {
 	l, err := NewLocal(LocalConfig{Dir: dir, MaxBytes: minMaxBytes})
 	if err == nil {
@@ -76,9 +76,9 @@ func history(t testing.TB, l *Local) map[uint64]string {
 	}
 }
 
-// TestNoReceiptIsLostByKill kills a dispatching process at a random moment,
-// over and over in the same directory, and looks for every event it had a
-// receipt for, under the same number.
+// TestNoReceiptIsLostByKill repeatedly kills a process that dispatches events into the same
+// directory, at a random moment. Every event with a receipt must be there under the same number,
+// unless its segment was removed.
 func TestNoReceiptIsLostByKill(t *testing.T) {
 	rounds := *crashRounds
 	if testing.Short() {
@@ -191,8 +191,8 @@ func TestNumbersAndIDsSurviveARestart(t *testing.T) {
 	if err := l.Disconnect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// An empty segment of today, as a crash between its making and its first
-	// line leaves it, must not hide the numbers before it.
+	// After a crash, today's segment may be empty: it was created, and its first line was not
+	// written. Such a segment must not hide the earlier numbers.
 	empty := filepath.Join(dir, time.Now().UTC().AddDate(0, 0, 1).Format(dayFormat)+suffix)
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -274,8 +274,7 @@ func TestRetentionRemovesTheOldestAndTellsReaders(t *testing.T) {
 	}
 }
 
-// TestAFailedAppendIsAnErrorAndStillLive fills a tiny file system, half a line
-// included.
+// TestAFailedAppendIsAnErrorAndStillLive fills a small file system, also in the middle of a line.
 func TestAFailedAppendIsAnErrorAndStillLive(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mount a small tmpfs")
@@ -353,7 +352,7 @@ func TestADirectoryThatCannotBeWrittenIsAConnectError(t *testing.T) {
 		t.Errorf("below a file: %v", err)
 	}
 	if os.Getuid() == 0 {
-		return // root may write anywhere: what follows would prove nothing
+		return // root may write anywhere, so the rest would test nothing
 	}
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o500); err != nil {
@@ -396,7 +395,7 @@ func FuzzRecover(f *testing.F) {
 		l := start(t, LocalConfig{Dir: dir, RetentionDays: 36500})
 		newest, _, _ := l.open.Load().journal.status()
 		if newest >= 1<<63 {
-			return // as if 2^63 events had been: no more numbers to give
+			return // as if 2^63 events had existed: no number is left
 		}
 		r, err := l.Dispatch(t.Context(), adapters.Event{Kind: "x", ID: "mine"})
 		if err != nil {

@@ -19,7 +19,7 @@ type post struct {
 	body             []byte
 }
 
-// plainSink takes every POST, whatever its path, and lets meta answer the rest.
+// plainSink accepts a POST on every path; meta answers all other requests.
 func plainSink(t *testing.T, meta http.HandlerFunc) (url string, posts <-chan post) {
 	t.Helper()
 	got := make(chan post, 100)
@@ -38,7 +38,7 @@ func plainSink(t *testing.T, meta http.HandlerFunc) (url string, posts <-chan po
 	return srv.URL, got
 }
 
-// A sink that is no peer of ours need not know /v1/meta.
+// A sink that is not another box need not have /v1/meta.
 func TestAPlainSinkIsHealthy(t *testing.T) {
 	for name, meta := range map[string]http.HandlerFunc{
 		"a page": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<!doctype html><p>hello") },
@@ -76,8 +76,8 @@ func TestAPlainSinkIsHealthy(t *testing.T) {
 	}
 }
 
-// The negative twin: a peer that says it speaks another contract is refused, and
-// one that is down is not taken for a plain sink.
+// The negative test: a peer with another contract version is refused. A peer that is down is not
+// taken for a plain sink.
 func TestAPeerIsNotAPlainSink(t *testing.T) {
 	url, _ := plainSink(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -94,7 +94,7 @@ func TestAPeerIsNotAPlainSink(t *testing.T) {
 	}
 }
 
-// With format json each event is one POST of plain JSON to the very URL.
+// With format json, each event is one POST of plain JSON to exactly the configured URL.
 func TestAPlainJSONSink(t *testing.T) {
 	url, posts := plainSink(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("asked %s %s", r.Method, r.URL) })
 	for path, uri := range map[string]string{
@@ -128,8 +128,8 @@ func TestAPlainJSONSink(t *testing.T) {
 	}
 }
 
-// A position without its content is what a power loss once left: events are
-// delivered again, and the slot connects.
+// A power loss can leave an empty position file. The slot then connects and delivers the events
+// again.
 func TestAPositionThatCannotBeReadDeliversAgain(t *testing.T) {
 	url, posts := plainSink(t, http.NotFound)
 	dir := t.TempDir()
