@@ -16,8 +16,7 @@ const (
 	stranger = "https://stranger.test/#me"
 )
 
-// guardedPod is a pod on the reference server that only its owner may use, but
-// for the document /public.txt.
+// guardedPod is a pod on the reference server that only its owner may use, except for /public.txt.
 func guardedPod(t *testing.T) Config {
 	t.Helper()
 	cfg := emptyPod(t)
@@ -40,12 +39,12 @@ func guardedPod(t *testing.T) Config {
 	me := "acl:agent <" + owner + ">"
 	write("/public.txt.acl", "text/turtle", rule("/public.txt", me, all, "")+
 		rule("/public.txt", "acl:agentClass <http://xmlns.com/foaf/0.1/Agent>", "acl:Read", ""))
-	// The container's own rules are called .acl below it.
+	// The rules of the container itself are in .acl inside it.
 	write("/.acl", "text/turtle", rule("/", me, all, "; acl:default <"+cfg.BaseURL+">"))
 	return cfg
 }
 
-// Web Access Control as its judge, the reference server, decides it.
+// The reference server decides by Web Access Control.
 func TestAccessControl(t *testing.T) {
 	cfg := guardedPod(t)
 	for name, c := range map[string]struct {
@@ -59,7 +58,7 @@ func TestAccessControl(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := cfg
 			cfg.Auth = c.who
-			p := connected(t, cfg) // a guarded root still connects
+			p := connected(t, cfg) // Connect also works with a guarded root
 			if h := p.Health(t.Context()); h.State != adapters.StateHealthy {
 				t.Errorf("health %+v", h)
 			}

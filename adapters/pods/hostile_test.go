@@ -21,7 +21,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// solidRoot answers what Connect asks for and leaves the rest to next.
+// solidRoot answers the requests of Connect and passes all others to next.
 func solidRoot(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -36,7 +36,7 @@ func solidRoot(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// against is a connected client of a server that behaves as next does.
+// against returns a connected client of a server that behaves like next.
 func against(t *testing.T, next http.HandlerFunc) adapters.Pods {
 	t.Helper()
 	srv := httptest.NewServer(solidRoot(next))
@@ -65,7 +65,7 @@ func readPath(ctx context.Context, p adapters.Pods, path string, opt adapters.Re
 	return io.ReadAll(r.Body)
 }
 
-// raw answers with bytes of its own making, then closes the connection.
+// raw sends the given bytes and closes the connection.
 func raw(answer string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -73,7 +73,7 @@ func raw(answer string) http.HandlerFunc {
 			panic(err)
 		}
 		defer conn.Close()
-		// The client may be gone by now.
+		// The client may have closed the connection.
 		_, _ = io.WriteString(conn, answer)
 	}
 }
@@ -98,10 +98,10 @@ func TestReadsFromLyingServers(t *testing.T) {
 	}
 }
 
-// goodPod takes everything and has what is asked for.
+// goodPod accepts all writes and has every requested resource.
 func goodPod(t *testing.T) string {
 	srv := httptest.NewServer(solidRoot(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // a client that is gone has its reasons
+		_, _ = io.Copy(io.Discard, r.Body) // the client may have closed the connection
 		switch {
 		case r.Method == http.MethodOptions:
 			w.Header().Set("Accept-Patch", "text/n3")
@@ -120,7 +120,7 @@ func goodPod(t *testing.T) string {
 }
 
 func TestPeersThatMisbehave(t *testing.T) {
-	// RDF of which we understand nothing is a container without members.
+	// RDF without known terms is a container without members.
 	fine := []string{"an array of numbers", "another shape"}
 	contract.Peers(t, contract.PeerClass{Good: goodPod, Fine: fine, Open: func(t *testing.T, url string) []contract.PeerCall {
 		p := adapters.WrapPods(connected(t, Config{BaseURL: url, Auth: wire.Bearer(func() string { return "sesame" })}), nil)
@@ -202,15 +202,15 @@ func TestReadOfExactlyTheLimit(t *testing.T) {
 	}
 }
 
-// A server that pauses for ever within a body costs its reader bodyIdle. The
-// transport is faked so that the time is the bubble's.
+// If a server pauses forever in a body, the read ends after bodyIdle. The transport is faked so
+// that the time is that of the bubble.
 func TestReadFromAPausingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mustSolid(t, NewExternal, Config{BaseURL: "http://h.test/", Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 			res := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/turtle"}}, Body: http.NoBody, Request: r}
 			if r.URL.Path == "/x" {
 				pr, pw := io.Pipe()
-				go func() { _, _ = io.WriteString(pw, "abc") }() // fails when the reader leaves
+				go func() { _, _ = io.WriteString(pw, "abc") }() // fails when the reader stops
 				res.Body, res.ContentLength = pr, -1
 			}
 			return res, nil
@@ -237,7 +237,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func TestListsOfLyingServers(t *testing.T) {
 	for name, c := range map[string]struct {
 		contentType, body, link string
-		code                    adapters.Code // "" = fine
+		code                    adapters.Code // "": no error
 		want                    string
 	}{
 		"HTML":                 {contentType: "text/html", body: "<html>", code: adapters.CodeUnavailable},
@@ -262,7 +262,7 @@ func TestListsOfLyingServers(t *testing.T) {
 				if c.link != "" {
 					w.Header().Set("Link", c.link)
 				}
-				_, _ = io.WriteString(w, c.body) // a client that refuses leaves
+				_, _ = io.WriteString(w, c.body) // a client that refuses the body closes the connection
 			})
 			page, err := p.List(t.Context(), "/c/", adapters.PageOpt{})
 			if c.code != "" {
@@ -357,7 +357,7 @@ func TestWritesToLyingServers(t *testing.T) {
 	}
 }
 
-// A body above the limit is never taken for a whole one, whatever its size says.
+// A body above the limit is never accepted as complete, whatever size it declares.
 func TestWriteAboveTheLimit(t *testing.T) {
 	var got atomic.Int64
 	var whole atomic.Bool
@@ -406,8 +406,8 @@ func TestPatchGivesUpAfterThreeLostRaces(t *testing.T) {
 	}
 }
 
-// A server that takes JSON Patch gets it; what it takes is asked for once in
-// five minutes.
+// If a server accepts JSON Patch, it gets JSON Patch. The client asks for the accepted formats once
+// in five minutes.
 func TestPatchDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := map[string]int{}
@@ -486,7 +486,7 @@ func solidRootMeta(meta string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/meta" {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, meta) // the client reads or refuses
+			_, _ = io.WriteString(w, meta) // the client may refuse the body
 			return
 		}
 		w.Header().Set("WAC-Allow", `user="read"`)
@@ -503,7 +503,7 @@ func TestBadConfigurationNamesItsKey(t *testing.T) {
 	}
 }
 
-// channelServer offers a notification channel that sends what talk writes.
+// channelServer offers a notification channel; talk writes its messages.
 func channelServer(t *testing.T, receiveFrom func(host string) string, talk func(context.Context, *websocket.Conn)) *Solid {
 	t.Helper()
 	var host string
@@ -573,7 +573,7 @@ func TestChannelsThatMisbehave(t *testing.T) {
 	wantCode(t, "after the server closed", err, adapters.CodeUnavailable)
 }
 
-// A reader that falls behind is told, after all that was kept for it.
+// A slow reader gets all notices that were kept, and then an error.
 func TestSlowReaderOfAChannel(t *testing.T) {
 	var host string
 	p := channelServer(t, func(h string) string { host = h; return "ws://" + h + "/ws" }, func(ctx context.Context, conn *websocket.Conn) {
@@ -586,7 +586,7 @@ func TestSlowReaderOfAChannel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	<-s.(*subscription).end // nothing is read until the channel has given up
+	<-s.(*subscription).end // the test reads only after the subscription has ended
 	for i := 0; ; i++ {
 		if _, err = s.Next(t.Context()); err != nil {
 			if i != noticeBuffer {

@@ -123,7 +123,7 @@ func TestJSONLDRefusals(t *testing.T) {
 			t.Errorf("%s: read as %q", name, got)
 		}
 	}
-	// A circle of terms ends.
+	// A cycle of terms ends.
 	if _, err := statements(t, "application/ld+json", `{"@context":{"a":"b","b":"a","c":"c:x"},"a":"1","c":"2"}`); err != nil {
 		t.Error(err)
 	}

@@ -16,20 +16,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// quota is what the reference server may hold in all, in bytes.
+// quota is the total size that the reference server may hold, in bytes.
 const quota = 24 << 20
 
-// reference is the Community Solid Server of this test binary, started by the
-// first test that needs it: file backend, Web Access Control with the identity
-// named by "Authorization: WebID <iri>", and a quota.
+// reference is the Community Solid Server of this test binary, which the first test that needs it
+// starts. It has a file backend and a quota, and Web Access Control with the identity in
+// "Authorization: WebID <iri>".
 var reference struct {
 	once    sync.Once
 	running *foreign.Server
 	err     error
-	pods    atomic.Int64 // made so far
+	pods    atomic.Int64 // number of pods made so far
 }
 
-// withReference stops the server before leaks are looked for.
+// withReference stops the server before the check for leaks.
 type withReference struct{ *testing.M }
 
 func (m withReference) Run() int {
@@ -57,7 +57,7 @@ func solidServer(t testing.TB) string {
 	return reference.running.Address
 }
 
-// referenceConfig is the server's own file-root.json with other parts.
+// referenceConfig is the server's own file-root.json with some parts replaced.
 func referenceConfig(raw []byte) ([]byte, error) {
 	text := strings.NewReplacer(
 		"authentication/dpop-bearer.json", "authentication/debug-auth-header.json",
@@ -72,8 +72,8 @@ func referenceConfig(raw []byte) ([]byte, error) {
 	config["@graph"] = []any{map[string]any{
 		"@id": "urn:solid-server:default:QuotaStrategy", "@type": "GlobalQuotaStrategy", "limit_amount": quota, "limit_unit": "bytes",
 	}, map[string]any{
-		// Its own locks in memory with more than their six seconds, which a body as
-		// long as the quota may take on a machine that other tests share.
+		// Locks in memory that expire later than after the server's six seconds: on a loaded
+		// machine, a body as long as the quota may take more time.
 		"@id": "urn:solid-server:default:ResourceLocker", "@type": "WrappedExpiringReadWriteLocker",
 		"locker": map[string]any{
 			"@type": "GreedyReadWriteLocker", "locker": map[string]any{"@type": "MemoryResourceLocker"},
@@ -84,7 +84,7 @@ func referenceConfig(raw []byte) ([]byte, error) {
 	return json.Marshal(config)
 }
 
-// webID authorises as the reference server is configured to believe.
+// webID authorises in the way that the reference server's configuration accepts.
 type webID string
 
 func (w webID) Authorize(r *http.Request, _ []byte) error {
@@ -94,7 +94,7 @@ func (w webID) Authorize(r *http.Request, _ []byte) error {
 	return nil
 }
 
-// emptyPod is a fresh place on the reference server.
+// emptyPod is a new, empty pod on the reference server.
 func emptyPod(t testing.TB) Config {
 	t.Helper()
 	return Config{BaseURL: fmt.Sprintf("%s/pod-%d/", solidServer(t), reference.pods.Add(1))}
@@ -109,7 +109,7 @@ func mustSolid(t testing.TB, build func(Config) (*Solid, error), cfg Config) *So
 	return s
 }
 
-// connected is a client that is connected for the test.
+// connected returns a client that is connected until the end of the test.
 func connected(t testing.TB, cfg Config) *Solid {
 	t.Helper()
 	s := mustSolid(t, NewExternal, cfg)

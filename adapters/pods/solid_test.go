@@ -15,7 +15,7 @@ func TestContractExternal(t *testing.T) {
 	contract.Pods(t, func(t testing.TB) adapters.Pods { return mustSolid(t, NewExternal, emptyPod(t)) })
 }
 
-// Both classes answer the same.
+// Both implementations give the same answers.
 func TestSamePods(t *testing.T) {
 	contract.SamePods(t, func(t testing.TB) adapters.Pods { return mustSolid(t, NewLocal, emptyPod(t)) },
 		func(t testing.TB) adapters.Pods { return mustSolid(t, NewExternal, emptyPod(t)) })

@@ -67,8 +67,7 @@ func TestTerse(t *testing.T) {
 	}
 }
 
-// From a root on the server's own origin, answers come back as the caller knows
-// them.
+// If the root is the server's own origin, answers contain the addresses that the caller uses.
 func TestBack(t *testing.T) {
 	m := move(t, box, server).Back()
 	for in, want := range map[string]string{
@@ -122,7 +121,7 @@ func numbers(t *testing.T, raw []byte) (v any) {
 	return v
 }
 
-// Whatever comes in, what holds no IRI and no prefixed name is not changed.
+// A document without IRIs and prefixed names is not changed.
 func FuzzTerse(f *testing.F) {
 	f.Add(`@prefix p: <http://a.example/pods/>. p:a <b> "c\"<d>" . # e`)
 	f.Add("BASE <../x> PREFIX : <> SELECT * { ?a<?b }")
