@@ -19,7 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/contract"
 )
 
-// goodHost answers as it should.
+// goodHost gives correct answers.
 func goodHost(t *testing.T) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -44,7 +44,7 @@ func reply(t *testing.T, w http.ResponseWriter, v any) {
 	}
 }
 
-// Whatever a host answers, it is one of the events, in the time that is given.
+// Every answer of a host becomes one of the events, within the time limit.
 func TestBadHosts(t *testing.T) {
 	contract.Peers(t, contract.PeerClass{Good: goodHost, Open: func(t *testing.T, url string) []contract.PeerCall {
 		c, err := NewClient(ClientConfig{BaseURL: url, Auth: bearer("sesame")})
@@ -73,7 +73,7 @@ func TestBadHosts(t *testing.T) {
 	}})
 }
 
-// hostThat answers one path with a status, headers and a body.
+// hostThat answers with the given status, headers and body.
 func hostThat(t *testing.T, status int, body string, headers ...string) *Client {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -222,7 +222,7 @@ func (h *fakeHost) Deregister(ctx context.Context, call uint64, _ Farewell, _ st
 	h.mu.Lock()
 	h.bye++
 	h.mu.Unlock()
-	<-ctx.Done() // never answers
+	<-ctx.Done() // gives no answer
 	return Deregistered{call}
 }
 
@@ -247,8 +247,8 @@ func (b *fakeBox) Tell(name, _ string, _ Session)     { b.add(&b.told, name) }
 func (b *fakeBox) Fatal(string)                       { b.add(&b.told, "fatal") }
 func (b *fakeBox) Counted(string)                     {}
 
-// A day of a session on virtual time: heartbeats, a host that is down for an
-// hour, and an end that the host does not answer.
+// A session runs for a day of virtual time: with heartbeats, a host that is down for an hour, and a
+// deregistration without an answer.
 func TestRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host, box := &fakeHost{}, &fakeBox{}

@@ -11,7 +11,7 @@ import (
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// script drives a session with time and shows what it does.
+// script drives a session with a fake clock and returns its actions.
 type script struct {
 	t   *testing.T
 	s   Session
@@ -20,7 +20,7 @@ type script struct {
 
 func newScript(t *testing.T) *script { return &script{t, New(1, t0), t0} }
 
-// send steps and returns the actions as text.
+// send sends an event and returns the actions as text.
 func (c *script) send(e Event) string {
 	c.t.Helper()
 	var actions []Action
@@ -37,7 +37,7 @@ func (c *script) send(e Event) string {
 	return out
 }
 
-// due goes to the time of the next tick and sends it; it must lie in the range.
+// due goes to the time of the next tick and sends the tick; its delay must be in the range.
 func (c *script) due(from, to time.Duration) string {
 	c.t.Helper()
 	if c.s.Next.IsZero() {
@@ -57,7 +57,7 @@ func (c *script) want(got, actions string, state State) {
 	}
 }
 
-// active brings a session into that state.
+// active brings a session into the state active.
 func (c *script) active() *script {
 	c.t.Helper()
 	c.send(Start{})
@@ -68,7 +68,7 @@ func (c *script) active() *script {
 
 const sec = time.Second
 
-// Every row of the table of states, with its times.
+// Every row of the state table, with its times.
 func TestRows(t *testing.T) {
 	t.Run("register", func(t *testing.T) {
 		c := newScript(t)
@@ -219,7 +219,7 @@ func TestRows(t *testing.T) {
 	t.Run("resumed", func(t *testing.T) {
 		c := newScript(t).active()
 		c.want(c.send(Resumed{}), "Heartbeat ", Active)
-		c.want(c.send(Resumed{}), "", Active) // one in flight
+		c.want(c.send(Resumed{}), "", Active) // a heartbeat is in flight
 	})
 	t.Run("moved", func(t *testing.T) {
 		c := newScript(t).active()
@@ -246,8 +246,8 @@ func TestRows(t *testing.T) {
 	})
 }
 
-// In every state every event leaves a session that goes on: with a tick planned,
-// a request in flight, slots that are being connected, or an end.
+// After every event in every state, the session goes on: a tick is planned, a request is in flight,
+// slots are being connected, or the session has ended.
 func TestEveryEventInEveryState(t *testing.T) {
 	events := func(call uint64) []Event {
 		return []Event{
@@ -305,8 +305,8 @@ func TestJitterIsSpreadAndRepeatable(t *testing.T) {
 	}
 }
 
-// A simulated world: one box, one host that fails at random, a clock that jumps
-// from event to event. The faults end, and then the session recovers.
+// The simulation has one box, one host that fails at random, and a clock that jumps from event to
+// event. When the faults end, the session must recover.
 func TestSimulation(t *testing.T) {
 	first := *seed
 	if first == 0 {
@@ -322,7 +322,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// Flags of the simulation, for many runs and for one again.
+// Flags to run many simulations, or to repeat one.
 var (
 	simulations = flag.Int("simulations", 1000, "simulated hours of a session")
 	seed        = flag.Uint64("seed", 0, "seed of the first simulation; 0 is a random one")
@@ -335,13 +335,13 @@ type world struct {
 	now     time.Time
 	pending []arrival
 	history string
-	told    bool // history is written
+	told    bool // the history has been written
 
-	sessions  map[string]bool // the host's
-	latest    string          // of the sessions it gave out
-	down      bool            // packets vanish
-	connected bool            // the slots are on the host
-	healthy   bool            // no faults any more
+	sessions  map[string]bool // sessions of the host
+	latest    string          // the latest session that the host gave
+	down      bool            // packets are lost
+	connected bool            // the slots are connected to the host
+	healthy   bool            // no more faults
 	inFlight  int
 	fault     string
 }
@@ -364,12 +364,12 @@ func (w *world) note(format string, args ...any) {
 	}
 }
 
-// run has an hour of faults, then half an hour without.
+// run simulates an hour with faults and then a time without.
 func (w *world) run() string {
 	w.step(Start{})
 	calm := t0.Add(time.Hour)
-	// A quarantine and a pause after a refusal may have begun last, and the host
-	// may have asked for its longest pause.
+	// A quarantine and the pause after a refusal may have begun just before calm, and the host may
+	// have requested its longest pause.
 	end := calm.Add(quarantine + 2*maxRetryAfter)
 	for w.now.Before(end) && w.fault == "" {
 		next := end
@@ -415,7 +415,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// happen is what the world does by itself.
+// happen makes random faults.
 func (w *world) happen() {
 	if w.healthy {
 		return
@@ -452,7 +452,7 @@ func (w *world) step(e Event) {
 	}
 }
 
-// act is the box and the host: what an action brings back, and when.
+// act plays the box and the host: it returns the result of an action, and when.
 func (w *world) act(a Action) {
 	switch a := a.(type) {
 	case Register:
@@ -484,7 +484,7 @@ func (w *world) register(a Register) Event {
 		w.latest = fmt.Sprintf("s%d", a.Call)
 		w.sessions = map[string]bool{w.latest: true}
 		if !w.healthy && w.chance(10) {
-			return nil // killed between writing and answering
+			return nil // the host was killed between the write and the answer
 		}
 		return Registered{Call: a.Call, ID: w.latest}
 	case w.chance(30):
@@ -508,7 +508,7 @@ func (w *world) heartbeat(a Heartbeat) Event {
 	return Failed{Call: a.Call}
 }
 
-// answer arrives after a while; without one the limit passes.
+// answer delivers the event after a random time. Without an event, the time limit passes.
 func (w *world) answer(limit time.Duration, e Event) {
 	after := time.Duration(w.r.Int64N(int64(limit)))
 	if e == nil {
@@ -517,7 +517,7 @@ func (w *world) answer(limit time.Duration, e Event) {
 	w.pending = append(w.pending, arrival{w.now.Add(after), counted{e, w}})
 }
 
-// counted ends a request when its answer arrives.
+// counted marks a request as finished when its answer arrives.
 type counted struct {
 	Event
 	w *world

@@ -17,12 +17,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// wire is a host's end of a channel, as lines.
+// wire is the host's end of a channel, which carries lines.
 type wire struct {
 	t    *testing.T
 	conn net.Conn
 	in   *bufio.Reader
-	end  <-chan error // what Attach returned
+	end  <-chan error // the result of Attach
 }
 
 func fakeBridge(t *testing.T, f *fakeSpawner) *Bridge {
@@ -56,7 +56,7 @@ func (w *wire) say(line string) {
 	}
 }
 
-// hear returns the next message that is no ping.
+// hear returns the next message that is not a ping.
 func (w *wire) hear() message {
 	w.t.Helper()
 	for {
@@ -74,7 +74,7 @@ func (w *wire) hear() message {
 	}
 }
 
-// expect hears an answer with that id and error code, 0 for none.
+// expect reads an answer and checks its id and error code (0: no error).
 func (w *wire) expect(id string, code int) message {
 	w.t.Helper()
 	m := w.hear()
@@ -171,8 +171,8 @@ func TestSilentHostIsTurnedOut(t *testing.T) {
 	})
 }
 
-// TestPing: a host that answers pings stays, one that misses three is detached,
-// though it goes on talking.
+// TestPing: a host that answers pings stays. A host that misses three pings is detached, even if it
+// still sends other messages.
 func TestPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakeBridge(t, &fakeSpawner{})
@@ -218,8 +218,7 @@ func TestPing(t *testing.T) {
 	})
 }
 
-// A host that answers one ping of two stays, and the session does not remember the
-// others for ever.
+// A host that answers every second ping stays, and the session forgets the unanswered pings.
 func TestUnansweredPingsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakeBridge(t, &fakeSpawner{})
@@ -250,7 +249,8 @@ func TestUnansweredPingsAreForgotten(t *testing.T) {
 	})
 }
 
-// TestGarbage is answered, and reading goes on; only what fits no line closes.
+// TestGarbage: garbage gets an error as answer, and reading goes on. A line that is too long closes
+// the channel.
 func TestGarbage(t *testing.T) {
 	w := attach(t, fakeBridge(t, &fakeSpawner{}))
 	w.say("garbage before the greeting")
@@ -278,7 +278,7 @@ func TestGarbage(t *testing.T) {
 		w.expect(c.id, c.code)
 	}
 	long := `{"jsonrpc":"2.0","id":14,"method":"ping","params":{"x":"` + strings.Repeat("x", maxLine) + `"}}`
-	w.say(long[:maxLine-3] + `"}}`) // as long as may be
+	w.say(long[:maxLine-3] + `"}}`) // the longest permitted line
 	w.expect("14", 0)
 	go io.WriteString(w.conn, long)
 	if _, err := w.in.ReadByte(); !errors.Is(err, io.EOF) {
@@ -289,8 +289,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestHostDrives runs an agent of the box from the host's side; it outlives the
-// host.
+// TestHostDrives: the host runs an agent in the box. The agent outlives the host's connection.
 func TestHostDrives(t *testing.T) {
 	f := &fakeSpawner{}
 	b := fakeBridge(t, f)
@@ -366,9 +365,8 @@ func TestOneHostAtATime(t *testing.T) {
 	third.bye()
 }
 
-// TestSlotFollowsTheHost: the slot is degraded until a host has introduced
-// itself, and from the moment it is gone. Time stands still, so that no look at
-// an interval can be what notices.
+// TestSlotFollowsTheHost: the slot is degraded until a host has sent its greeting, and again as
+// soon as the host is gone. The time stands still, so that no periodic check can cause the change.
 func TestSlotFollowsTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakeBridge(t, &fakeSpawner{})
@@ -408,8 +406,8 @@ func TestSlotFollowsTheHost(t *testing.T) {
 	})
 }
 
-// TestASandboxDoesNotGoToTheHost: an agent that must be confined is refused
-// before the host hears of it, another one is asked for.
+// TestASandboxDoesNotGoToTheHost: an agent that must be confined is refused before the host gets
+// the request. Any other agent is requested from the host.
 func TestASandboxDoesNotGoToTheHost(t *testing.T) {
 	b, err := NewBridge(BridgeConfig{Confined: map[string]bool{"tight": true, "loose": false}})
 	if err != nil {
@@ -422,7 +420,7 @@ func TestASandboxDoesNotGoToTheHost(t *testing.T) {
 	}
 }
 
-// TestBoxAsks: no host, a host that does not answer, one that goes.
+// TestBoxAsks: there is no host, or a host that does not answer, or a host that disconnects.
 func TestBoxAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakeBridge(t, &fakeSpawner{})
@@ -482,8 +480,8 @@ func TestBridgeProtocols(t *testing.T) {
 	}
 }
 
-// TestSlowReader: what a reader has not taken is bounded; the rest is asked for
-// again when it comes to it, and nothing is lost or doubled.
+// TestSlowReader: the events that wait for a slow reader are limited. The reader requests the rest
+// again later, and no event is lost or duplicated.
 func TestSlowReader(t *testing.T) {
 	b := fakeBridge(t, &fakeSpawner{})
 	w := attach(t, b)
@@ -500,7 +498,7 @@ func TestSlowReader(t *testing.T) {
 	delivered := make(chan struct{}, total)
 	chunk := strings.Repeat("x", 32<<10)
 	asked := make(chan uint64, total)
-	// The host answers each subscription with all events from where it begins.
+	// The host answers each subscription with all events from its start.
 	go func() {
 		defer close(asked)
 		for {
@@ -531,7 +529,7 @@ func TestSlowReader(t *testing.T) {
 		}
 	}()
 	s := <-opened
-	<-delivered // all that the host has: more than is kept for a reader
+	<-delivered // all events of the host: more than the buffer of a reader
 	for seq := uint64(1); seq <= total; seq++ {
 		e, err := s.Next(t.Context())
 		if err != nil || e.Seq != seq {

@@ -2,7 +2,7 @@ package orchestrator
 
 import "testing"
 
-// A word of a name marks a secret, a part of a word does not.
+// A name is secret if one of its words marks a secret. A part of a word does not count.
 func TestSecretNames(t *testing.T) {
 	for name, want := range map[string]bool{
 		"NSEC": true, "MY_NSEC": true, "nostr-nsec": true, "NSEC_FILE": true, "DSN": true, "PG_DSN": true, "PG_DSN_2": true,

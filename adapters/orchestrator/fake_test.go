@@ -11,10 +11,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// fakeSpawner's agents exist in memory: they end when they are told to.
+// fakeSpawner's agents exist in memory and end when the test says so.
 type fakeSpawner struct {
 	fail error
-	hold chan struct{} // a start waits for it, unless nil
+	hold chan struct{} // if not nil, a start waits for it
 
 	mu      sync.Mutex
 	started []*fakeProcess
@@ -23,7 +23,7 @@ type fakeSpawner struct {
 type fakeProcess struct {
 	command Command
 	stdin   io.WriteCloser
-	deaf    bool // to TERM
+	deaf    bool // ignores TERM
 
 	mu      sync.Mutex
 	signals []syscall.Signal

@@ -83,7 +83,7 @@ func TestTimeoutFails(t *testing.T) {
 	})
 }
 
-// TestAnAgentEndsAfterItsStart, however quickly it was reaped.
+// An agent's end is never before its start, however quickly the agent was reaped.
 func TestAnAgentEndsAfterItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSpawner{}
@@ -97,7 +97,7 @@ func TestAnAgentEndsAfterItsStart(t *testing.T) {
 	})
 }
 
-// TestRetention keeps ended agents for an hour, running ones for ever.
+// TestRetention: ended agents are kept for an hour, running agents without limit.
 func TestRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSpawner{}
@@ -126,8 +126,7 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestKeptMost keeps the newest thousand, and of all that they printed no more
-// than the budget.
+// TestKeptMost: the newest keepMost agents are kept, and their output within the budget.
 func TestKeptMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSpawner{}
@@ -191,8 +190,8 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-// TestSlowStart: a caller's deadline holds while an exec hangs, and the agent
-// that comes of it all the same is killed.
+// TestSlowStart: a caller's deadline also holds while an exec hangs. If the agent starts later, it
+// is killed.
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSpawner{hold: make(chan struct{})}
@@ -221,8 +220,8 @@ func TestSpawnErrorFreesThePlace(t *testing.T) {
 	}
 }
 
-// TestInputBackPressure: what an agent does not read is taken up to a limit,
-// whole or not at all.
+// TestInputBackPressure: input that an agent does not read is accepted up to a limit. An input is
+// accepted completely or not at all.
 func TestInputBackPressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSpawner{}
@@ -288,8 +287,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestExitIsLast: whatever an agent's readers still deliver, nothing comes after
-// the exit.
+// TestExitIsLast: the exit is the last event of an agent, even if its output is delivered later.
 func TestExitIsLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeSpawner{}

@@ -12,7 +12,7 @@ import (
 func TestDecode(t *testing.T) {
 	for _, c := range []struct {
 		line string
-		code int // 0 = taken
+		code int // 0: accepted
 		id   string
 	}{
 		{`{"jsonrpc":"2.0","id":1,"method":"ping"}`, 0, "1"},

@@ -15,8 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// onBoth runs a test over each kind of registry. open opens another host of the
-// same one.
+// onBoth runs a test with each kind of registry. open opens another host on the same registry.
 func onBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *Host)) {
 	endpoints := func() federation.Endpoints {
 		return federation.Endpoints{Beads: federation.Endpoint{URL: "http://host:9090"}}
@@ -80,8 +79,8 @@ func beat(t *testing.T, h *Host, id string, g federation.Grant) *federation.Evic
 	return gone
 }
 
-// Two hosts over one registry act as one; the second is also what the first is
-// after a restart.
+// Two hosts on one registry act as one. The second host also stands for the first host after a
+// restart.
 func TestSession(t *testing.T) {
 	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
 		a, b := open(t), open(t)
@@ -104,7 +103,7 @@ func TestSession(t *testing.T) {
 			t.Errorf("another box's heartbeat: %v %v", gone, err)
 		}
 		next := register(t, b, "box-1", "boot-2")
-		a.forget("box-1") // as a second later
+		a.forget("box-1") // as one second later
 		if gone := beat(t, a, "box-1", g); gone == nil || gone.Permanent {
 			t.Errorf("the replaced session: %+v", gone)
 		}
@@ -195,7 +194,8 @@ func TestRefusedRegistrations(t *testing.T) {
 	}
 }
 
-// A herd: all at once, none lost; two hosts, one of which is closed meanwhile.
+// Many boxes register at once with two hosts, and one host closes meanwhile. No registration is
+// lost.
 func TestHerd(t *testing.T) {
 	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
 		a, b := open(t), open(t)
@@ -262,8 +262,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// Heartbeats of a session that was just confirmed are written together, soon after; a
-// host that goes in good order leaves none unwritten.
+// Heartbeats of a recently confirmed session are written together, a short time later. A host that
+// closes in an orderly way writes all of them.
 func TestHeartbeatsAreWrittenTogether(t *testing.T) {
 	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
 		a, b := open(t), open(t)
@@ -280,7 +280,7 @@ func TestHeartbeatsAreWrittenTogether(t *testing.T) {
 			}
 			return boxes[0].Beat.Status
 		}
-		a.stop() // what writes every second does not interfere
+		a.stop() // stops the regular writes
 		a.writing.Wait()
 		if beat(t, a, "box-1", g); noted() != 0 || status(b) != "ok" {
 			t.Errorf("the heartbeat of a session that was not confirmed by the registry waits: %d, %q", noted(), status(b))
@@ -297,7 +297,7 @@ func TestHeartbeatsAreWrittenTogether(t *testing.T) {
 		if got := status(a); got != "degraded" || noted() != 0 || status(b) != "degraded" {
 			t.Errorf("the list of the host that heard it has %q, %d wait", got, noted())
 		}
-		// Another box, and an ended session, are never taken from memory.
+		// Heartbeats of another box or of an ended session always ask the registry.
 		if _, gone, err := a.Heartbeat(t.Context(), "box-2", federation.Beat{SessionID: g.SessionID}); gone == nil || err != nil {
 			t.Errorf("another box: %v %v", gone, err)
 		}
@@ -316,8 +316,8 @@ func TestHeartbeatsAreWrittenTogether(t *testing.T) {
 	})
 }
 
-// A registry that cannot be written for a while has the heartbeats later, the newest of
-// each box; Trouble is called once.
+// If the registry cannot be written for a while, the newest heartbeat of each box is written later.
+// Trouble is called once.
 func TestHeartbeatsOutliveATrouble(t *testing.T) {
 	told := make(chan error, 10)
 	h, err := Open(t.Context(), Config{
@@ -353,15 +353,15 @@ func TestHeartbeatsOutliveATrouble(t *testing.T) {
 	}
 }
 
-// broken is a store that takes no changes.
+// broken is a store that refuses all changes.
 type broken struct{ store }
 
 func (broken) write(context.Context, func(tx) error) error {
 	return adapters.Errorf(adapters.CodeUnavailable, "the disk is full")
 }
 
-// So many register at once, some more wait for their turn, and all others are told at
-// once to come back, one after the other.
+// A limited number of boxes registers at the same time, and a few more wait for their turn. All
+// others are told at once to come back, each at another time.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(Config{})
@@ -389,7 +389,7 @@ func TestTurns(t *testing.T) {
 		if time.Since(begun) != 0 || len(later) < 10 {
 			t.Errorf("told after %s to come back at %d different times", time.Since(begun), len(later))
 		}
-		<-h.gate // one is done
+		<-h.gate // one registration is finished
 		if err := <-waited; err != nil {
 			t.Errorf("the one whose turn it is: %v", err)
 		}
@@ -404,7 +404,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// A registry that cannot be asked is not one that does not know the token.
+// If the registry cannot be read, the error must not say that the token is unknown.
 func TestTokenWhileTheRegistryIsAway(t *testing.T) {
 	h, err := Open(t.Context(), Config{File: filepath.Join(t.TempDir(), "f.db"), Endpoints: func() federation.Endpoints { return federation.Endpoints{} }})
 	if err != nil {
@@ -419,7 +419,7 @@ func TestTokenWhileTheRegistryIsAway(t *testing.T) {
 	}
 }
 
-// Who may register cannot fill the memory of whoever lists the boxes, nor the disk.
+// A member cannot fill the disk, or the memory of a client that lists the boxes.
 func TestRegistryIsBounded(t *testing.T) {
 	onBoth(t, func(t *testing.T, open func(*testing.T) *Host) {
 		h := open(t)
@@ -440,7 +440,7 @@ func TestRegistryIsBounded(t *testing.T) {
 		if _, err := h.Register(t.Context(), "member token", box("box-2", "boot-1")); !errors.As(err, &e) || e.Code != adapters.CodeUnavailable || e.RetryAfter() != maxPause {
 			t.Errorf("one box more than the registry takes: %v", err)
 		}
-		g = register(t, h, "box-1", "boot-2") // it is known
+		g = register(t, h, "box-1", "boot-2") // the registry knows this box
 		if gone := beat(t, h, "box-1", g); gone != nil {
 			t.Errorf("%+v", gone)
 		}
@@ -454,7 +454,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	})
 }
 
-// What cannot be a token is no question to the registry.
+// A string that cannot be a token is refused without asking the registry.
 func TestNoTokenAtAll(t *testing.T) {
 	h := newHost(Config{Now: time.Now}) // without a registry
 	for _, token := range []string{"", "x", strings.Repeat("a", tokenSize-1), strings.Repeat("a", 1<<20)} {

@@ -20,7 +20,7 @@ func TestPace(t *testing.T) {
 		p      pace
 		random float64
 		wait   time.Duration
-		next   time.Duration // of the line, after it
+		next   time.Duration // next place in the line after this one
 	}{
 		"the first of all":             {pace{}, 0, time.Second, time.Second + time.Second/150},
 		"an old line":                  {pace{next: in(-time.Hour)}, 0, time.Second, time.Second + time.Second/150},
@@ -44,7 +44,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// What is measured follows the host, whether it is busy or not; one slow registration says little.
+// The measured rate follows the speed of the host, whether it is busy or idle. One slow
+// registration changes the rate little.
 func TestPaceMeasures(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	p := pace{}
@@ -55,7 +56,7 @@ func TestPaceMeasures(t *testing.T) {
 		}
 	}
 	is("nothing measured", firstRate, firstRate)
-	// 64 begin at once, and one ends each 5 ms.
+	// 64 begin at once, and one ends every 5 ms.
 	begun := now
 	for range 64 {
 		now = now.Add(5 * time.Millisecond)
@@ -82,7 +83,7 @@ func TestPaceMeasures(t *testing.T) {
 	is("an end before its beginning", mostRate, mostRate)
 }
 
-// oneByOne is a registry that takes a fixed time for each change.
+// oneByOne is a registry that takes a fixed time for each change and makes one change at a time.
 type oneByOne struct {
 	turn chan struct{}
 	each time.Duration
@@ -102,8 +103,9 @@ func (s oneByOne) write(ctx context.Context, _ func(tx) error) error {
 func (s oneByOne) read(ctx context.Context, do func(tx) error) error { return s.write(ctx, do) }
 func (s oneByOne) close() error                                      { return nil }
 
-// herd has boxes register with a host whose registry takes that time for each, all of them
-// within spread. It returns how many were refused more than once, and when the last was in.
+// herd lets boxes register within spread, with a host whose registry takes the time each for one
+// change. It returns how many boxes were refused more than once, and the time until the last box
+// was registered.
 func herd(t *testing.T, boxes int, each, spread time.Duration) (again int, took time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(Config{Interval: time.Minute, Now: time.Now, Endpoints: func() federation.Endpoints { return federation.Endpoints{} }})
@@ -149,8 +151,8 @@ func herd(t *testing.T, boxes int, each, spread time.Duration) (again int, took 
 	return again, took
 }
 
-// Ten thousand boxes register at once, with hosts of different speed: nearly all are refused
-// once at most, and the host has hardly been idle meanwhile.
+// Ten thousand boxes register at once with hosts of different speed. Few boxes are refused more
+// than once, and the host is rarely idle meanwhile.
 func TestHerdIsAbsorbed(t *testing.T) {
 	for _, c := range []struct {
 		boxes        int
@@ -159,9 +161,9 @@ func TestHerdIsAbsorbed(t *testing.T) {
 		took         time.Duration // at most
 	}{
 		{10_000, time.Millisecond, time.Second, 100, 25 * time.Second},
-		{10_000, time.Millisecond, 0, 100, 90 * time.Second}, // nothing is measured when the line is made
+		{10_000, time.Millisecond, 0, 100, 90 * time.Second}, // no rate is measured yet when the line is formed
 		{10_000, 5 * time.Millisecond, time.Second, 100, 100 * time.Second},
-		// For ten seconds, those that come for the first time take the turns of those that come back.
+		// For ten seconds, new boxes take the turns of boxes that come back.
 		{10_000, 10 * time.Millisecond, 10 * time.Second, 900, 200 * time.Second},
 		{150, 10 * time.Millisecond, 0, 0, 2 * time.Second}, // none is refused
 		{1000, 100 * time.Microsecond, 0, 0, 10 * time.Second},
