@@ -54,8 +54,7 @@ func mustPodman(t testing.TB, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// limits are lower than those of podman: podman would raise its own limits, which some machines do
-// not permit.
+// limits are set by the test: podman would raise them, which some machines do not permit.
 var limits = []string{"--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"}
 
 var hardened = []string{

@@ -67,7 +67,7 @@ events = "local-jsonl"
 	}
 }
 
-// crashWrite is one call that creates something.
+// crashWrite is one call that creates an entry.
 type crashWrite struct {
 	name, method, path string
 	body               map[string]any

@@ -248,7 +248,7 @@ required = true
 		for _, c := range []struct {
 			name, send string
 			half       bool
-			want       []string // status codes; "" is a hang-up
+			want       []string // status codes; "" is a closed connection
 		}{
 			{"header of 64 KiB and more", get + "X: " + strings.Repeat("a", 80<<10) + "\r\n\r\n", false, []string{"431", ""}},
 			{"20,000 headers", get + strings.Repeat("X: a\r\n", 20_000) + "\r\n", false, []string{"431", ""}},

@@ -8,7 +8,7 @@ import (
 )
 
 // Each start uses all of start_timeout, so fewer starts than restart_limit's count fit into the
-// window of restart_limit. The program becomes FATAL all the same.
+// window of restart_limit. The program still becomes FATAL.
 func TestAHangingStartIsFatalBeforeTheSeal(t *testing.T) {
 	inBox(t, func(b *box) {
 		web := spec("web", notify, func(s *program.Spec) { s.Required, s.Backoff.Max = true, 10*time.Second })

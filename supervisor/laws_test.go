@@ -422,7 +422,7 @@ func lived(t *testing.T, f life, s spoil) (wrong []string) {
 			if spoiled == nil {
 				return
 			}
-			// Only a box that has ended refuses; then nothing is left to spoil.
+			// Only a box that has ended refuses; then there is no state left to spoil.
 			if err := sup.do(t.Context(), func() { spoiled(&sup.loop) }); err != nil && !errors.Is(err, ErrDone) {
 				t.Error(err)
 			}

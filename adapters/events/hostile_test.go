@@ -352,7 +352,7 @@ func TestADirectoryThatCannotBeWrittenIsAConnectError(t *testing.T) {
 		t.Errorf("below a file: %v", err)
 	}
 	if os.Getuid() == 0 {
-		return // root may write anywhere, so the rest would test nothing
+		return // root may write anywhere, so the test stops here
 	}
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o500); err != nil {

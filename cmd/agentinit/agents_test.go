@@ -25,8 +25,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// nursery is a real owner of processes with the agents' code on top. A process can have one owner
-// only, so a test calls nursery once.
+// nursery is a real owner of processes with the agents' code on top. The test process can have
+// only one owner at a time, so a test calls nursery once.
 func nursery(t testing.TB, plane *logs.Plane) *agents {
 	t.Helper()
 	owner, err := proc.New(proc.Options{})

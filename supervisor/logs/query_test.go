@@ -93,7 +93,7 @@ func TestFileIsForgottenBetweenRuns(t *testing.T) {
 	}
 }
 
-// If the ring has forgotten lines after a reader's cursor, the reader is told so.
+// If the ring has forgotten lines after a reader's cursor, the reader gets a notice.
 func TestCursorOfForgottenLines(t *testing.T) {
 	p := newPlane(t, Config{RingBytes: 4096})
 	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToNone})

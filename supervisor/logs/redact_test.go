@@ -182,7 +182,7 @@ func BenchmarkRedact(b *testing.B) {
 	}
 }
 
-// If a program exceeds its rate, its output is cut, the program's log says so, and the loss is
+// If a program exceeds its rate, its output is cut, a line in the log says so, and the loss is
 // counted. Other programs are not affected.
 func TestRateIsSummedUp(t *testing.T) {
 	for _, o := range []Options{

@@ -124,7 +124,7 @@ func TestPID1ReapsOrphans(t *testing.T) {
 	}
 }
 
-// stormWithoutReaping is the same with an Owner that ignores SIGCHLD: the orphans stay zombies.
+// stormWithoutReaping is the same with an Owner that gets no SIGCHLD: the orphans stay zombies.
 func stormWithoutReaping(t *testing.T, o *Owner, bin string) {
 	signal.Stop(o.sigchld)
 	r, w, err := os.Pipe()

@@ -237,7 +237,7 @@ func TestKillStoppedAndTrees(t *testing.T) {
 }
 
 // A process that repeatedly replaces itself by a child in a new session is gone each time when
-// agentinit looks for it. Kill ends it all the same.
+// agentinit looks for it. Kill still ends it.
 func TestKillOutrunsReforking(t *testing.T) {
 	bin := built.Path(t)
 	o := newOwner(t, Options{})
