@@ -209,7 +209,7 @@ func (k *kernel) forget() {
 	k.log = nil
 }
 
-// crash ends a process as a kill -9 from outside would.
+// crash ends a process with an exit code, without anyone having asked agentinit to stop it.
 func (k *kernel) crash(name string, code int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
