@@ -14,20 +14,20 @@ const (
 	RoleAgent  = "agent"  // one spawned agent: its own stream and input, beads as itself, memory, events
 	RoleHost   = "host"   // the host of a federation session: agents and events
 	RoleReader = "reader" // reads only
-	RoleMember = "member" // a box that may register here, and nothing else
+	RoleMember = "member" // a box that may only register here
 	RoleBox    = "box"    // a registered box: beads, memory, events, for its own actors
-	RoleEnded  = "ended"  // a box whose session has ended: it may hear why
+	RoleEnded  = "ended"  // a box whose session has ended: its next heartbeat gets the reason
 )
 
-// Principal is who makes a request, as authentication found out.
+// Principal is the caller of a request, as authentication found it.
 type Principal struct {
 	Role string
-	// ID is what the role is held by: an agent's id, a public key. It is the
-	// actor of everything the principal writes.
+	// ID identifies the principal: an agent's id or a public key. It is the default actor of each
+	// write.
 	ID string
 }
 
-// roles is a set of them; admin is in every set.
+// roles is a set of roles. Every set contains admin.
 type roles uint8
 
 const (
@@ -61,7 +61,7 @@ func (s roles) admits(role string) bool {
 	return false
 }
 
-// names lists the set for the documentation.
+// names lists the roles of the set, for the OpenAPI document.
 func (s roles) names() []string {
 	out := []string{RoleAdmin}
 	for _, r := range []string{RoleAgent, RoleHost, RoleReader, RoleMember, RoleBox, RoleEnded} {
@@ -72,7 +72,7 @@ func (s roles) names() []string {
 	return out
 }
 
-// headers of call metadata, as external adapters send them.
+// Headers for the metadata of a call, as external adapters send them.
 const (
 	headerActor     = "Agentbox-Actor"
 	headerSession   = "Agentbox-Session"
@@ -82,9 +82,9 @@ const (
 	headerReplayed  = "Idempotent-Replayed"
 )
 
-// metaOf makes the metadata of a call. The actor is the principal. Only an
-// admin may name another; it then acts as that one, without an admin's rights,
-// so that a box which forwards its agents' calls does not lend them its own.
+// metaOf makes the metadata of a call. The actor is the principal, unless an admin or a registered
+// box names another actor. The call then has only that actor's rights: a box that forwards a call
+// of its agent must not give the agent the rights of the box.
 func metaOf(h http.Header, who Principal) (adapters.Meta, error) {
 	m := adapters.Meta{
 		Actor: who.ID, Admin: who.Role == RoleAdmin,
@@ -127,7 +127,8 @@ func mayName(who Principal, actor string) error {
 	return adapters.CheckText("actor", actor, adapters.MaxBeadActor)
 }
 
-// actorOr is the actor that a body names, if it may, else the caller's.
+// actorOr returns the actor that the body names, if the caller may name it. If the body names no
+// actor, it returns the caller's.
 func actorOr(ctx context.Context, who Principal, named string) (string, error) {
 	actor := adapters.MetaFrom(ctx).Actor
 	if named == "" || named == actor {
@@ -136,7 +137,7 @@ func actorOr(ctx context.Context, who Principal, named string) (string, error) {
 	return named, mayName(who, named)
 }
 
-// checkContract refuses a caller that speaks another MAJOR of the slot.
+// checkContract refuses a caller that speaks another MAJOR version of the slot's contract.
 func checkContract(h http.Header, slot adapters.Slot) error {
 	said := h.Get(headerContract)
 	if said == "" || slot == "" {

@@ -11,23 +11,23 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Bounds of the agents' actions.
+// Limits for actions.
 const (
 	keptActions  = 1000
 	maxActionRef = 256      // bytes of an agent's or node's name
 	maxActionDoc = 16 << 10 // bytes of metadata
 )
 
-// actionTypes are the kinds of action; the index is the number on the wire.
+// actionTypes lists the types of action. The index of a type is its number on the wire.
 func actionTypes() []string {
 	return []string{"query", "update", "create", "delete", "link", "transform"}
 }
 
-// Ref names an agent or a node: a string or an integer, handed on as it came,
-// because clients compare it with what they sent. Empty is null.
+// Ref names an agent or a node. It is JSON text: a string or an integer, whichever the client sent,
+// because clients compare it with what they sent. "" is null.
 type Ref string
 
-// MarshalJSON writes what came in.
+// MarshalJSON writes the JSON text of the reference.
 func (r Ref) MarshalJSON() ([]byte, error) {
 	if r == "" {
 		return []byte("null"), nil
@@ -44,7 +44,7 @@ func (r *Ref) UnmarshalJSON(b []byte) error {
 	case len(b) > maxActionRef:
 		return adapters.Invalid("source_agent_id, target_node_id", "must be at most %d bytes", maxActionRef)
 	case b[0] == '"':
-		// Written anew, so that two spellings of one name are equal.
+		// Encode the string again: one name can have several JSON spellings.
 		var text string
 		if err := json.Unmarshal(b, &text); err != nil {
 			return err
@@ -74,10 +74,10 @@ type Action struct {
 	seq uint64
 }
 
-// ActionKind is a number or a name of an action; "" when it was not said.
+// ActionKind is the number or the name of an action type; "" if the caller gave none.
 type ActionKind string
 
-// UnmarshalJSON takes both forms as text.
+// UnmarshalJSON takes a number or a string.
 func (k *ActionKind) UnmarshalJSON(b []byte) error {
 	var text string
 	if json.Unmarshal(b, &text) == nil {
@@ -92,8 +92,8 @@ func (k *ActionKind) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// number is the kind's number. An unknown kind is refused: counted as a query, it
-// would be wrong in every view of the actions.
+// number returns the number of the type. It refuses an unknown type: a default would be wrong in
+// every view of the actions.
 func (k ActionKind) number() (int, error) {
 	names := actionTypes()
 	if i := slices.Index(names, string(k)); i >= 0 {
@@ -105,7 +105,7 @@ func (k ActionKind) number() (int, error) {
 	return 0, adapters.Invalid("action_type", "must be 0-%d or one of %v", len(names)-1, names)
 }
 
-// NewAction is what a caller tells of an action.
+// NewAction is an action as a caller sends it.
 type NewAction struct {
 	SourceAgentID Ref             `json:"source_agent_id"`
 	TargetNodeID  Ref             `json:"target_node_id,omitempty"`
@@ -138,7 +138,7 @@ func (n NewAction) action() (Action, error) {
 	}, nil
 }
 
-// ActionFilter narrows what a follower sees. Empty fields do not.
+// ActionFilter selects the actions that a follower sees. An empty field selects all.
 type ActionFilter struct {
 	ActionTypes   []ActionKind `json:"action_types,omitempty"`
 	SourceAgents  []Ref        `json:"source_agent_ids,omitempty"`
@@ -164,8 +164,8 @@ func (f ActionFilter) matches(a Action) bool {
 		(len(f.TargetNodeIDs) == 0 || slices.Contains(f.TargetNodeIDs, a.TargetNodeID))
 }
 
-// actions is a ring of the newest. Each follower has a place of its own in it:
-// a slow one loses actions and is told of that; no other follower waits for it.
+// actions keeps the newest actions. Each follower has its own position in the list: a slow follower
+// loses actions and gets a notice of the loss, and no other follower waits for it.
 type actions struct {
 	mu        sync.Mutex
 	ring      []Action
@@ -176,7 +176,7 @@ type actions struct {
 
 func newActions() *actions { return &actions{next: 1, news: make(chan struct{})} }
 
-// add numbers the actions and puts them into the ring, all together.
+// add numbers the actions and appends them in one step. It returns their ids.
 func (a *actions) add(list []Action, now time.Time) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -187,8 +187,7 @@ func (a *actions) add(list []Action, now time.Time) []string {
 		a.next++
 		a.ring = append(a.ring, one)
 	}
-	// Moved only now and then: a move for every action would cost as much as
-	// all of them.
+	// The old half is dropped only when the list is full: each drop copies the whole list.
 	if len(a.ring) >= 2*keptActions {
 		a.ring = append([]Action(nil), a.kept()...)
 	}
@@ -197,11 +196,11 @@ func (a *actions) add(list []Action, now time.Time) []string {
 	return ids
 }
 
-// kept are the newest keptActions.
+// kept returns the newest actions, at most keptActions.
 func (a *actions) kept() []Action { return a.ring[max(0, len(a.ring)-keptActions):] }
 
-// newest returns the newest limit actions that are later than since, oldest
-// first.
+// newest returns at most limit actions that are later than since (Unix milliseconds, 0 for all),
+// oldest first.
 func (a *actions) newest(limit int, since int64) []Action {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -214,8 +213,9 @@ func (a *actions) newest(limit int, since int64) []Action {
 	return append([]Action{}, kept[from:]...)
 }
 
-// after returns the first action behind a place and moves the place on; dropped
-// is how many before it are gone. Without one, news tells of the next.
+// after returns the first action after *place and advances *place. If actions after *place are no
+// longer kept, it returns only their number, as dropped. If there is no action yet, news is closed
+// at the next one.
 func (a *actions) after(place *uint64) (one Action, dropped uint64, ok bool, news <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -234,7 +234,7 @@ func (a *actions) after(place *uint64) (one Action, dropped uint64, ok bool, new
 	return one, 0, true, nil
 }
 
-// last is the place behind the newest action.
+// last returns the position after the newest action.
 func (a *actions) last() uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -253,15 +253,15 @@ func (a *actions) status() ActionStatus {
 	return ActionStatus{Kept: len(a.kept()), Capacity: keptActions, Total: a.next - 1, Connections: a.followers}
 }
 
-// hookKinds are the tools whose use tells what was done.
+// hookKinds maps the name of a tool to the type of action that its use is.
 var hookKinds = map[string]string{
 	"Read": "query", "Grep": "query", "Glob": "query", "LS": "query", "WebFetch": "query", "WebSearch": "query", "NotebookRead": "query",
 	"Edit": "update", "MultiEdit": "update", "NotebookEdit": "update", "TodoWrite": "update",
 	"Write": "create", "Task": "link", "Bash": "transform",
 }
 
-// ActionHook is what an agent's hook sends after the use of a tool. The kind of
-// the action may be named; else the tool must be one that is known.
+// ActionHook is what an agent's hook sends after the use of a tool. If ActionType is empty, ToolName
+// must be one of hookKinds.
 type ActionHook struct {
 	SessionID     string          `json:"session_id,omitempty"`
 	SourceAgentID Ref             `json:"source_agent_id,omitempty"` // default: session_id
@@ -296,7 +296,7 @@ func (h ActionHook) action() (Action, error) {
 	return n.action()
 }
 
-// targetOf is the file or path a tool was used on.
+// targetOf returns the file or path in the input of a tool, "" if there is none.
 func targetOf(input json.RawMessage) Ref {
 	var in struct {
 		FilePath string `json:"file_path"`

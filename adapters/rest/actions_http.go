@@ -14,18 +14,18 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// ActionList answers a question for what agents did.
+// ActionList is the answer to GET /v1/agent-events.
 type ActionList struct {
 	Events []Action `json:"events"` // oldest first
 	Count  int      `json:"count"`
 }
 
-// ActionTypes lists the kinds of action.
+// ActionTypes lists the types of action.
 type ActionTypes struct {
 	Types []ActionTypeRow `json:"types"`
 }
 
-// ActionTypeRow is one kind of action.
+// ActionTypeRow is one type of action.
 type ActionTypeRow struct {
 	ID   int    `json:"id"`
 	Name string `json:"name"`
@@ -39,7 +39,7 @@ type ActionStatus struct {
 	Connections int    `json:"connections"` // streams open now
 }
 
-// ActionTaken is the receipt for actions told of.
+// ActionTaken is the receipt for actions that a caller sent.
 type ActionTaken struct {
 	Success bool     `json:"success"`
 	IDs     []string `json:"ids"`
@@ -129,7 +129,7 @@ func hookAction(q *request) error {
 	return q.take([]Action{a})
 }
 
-// take lets an agent tell of itself alone.
+// take stores the actions. An agent may report only its own.
 func (q *request) take(all []Action) error {
 	for _, a := range all {
 		if q.who.Role == RoleAgent && a.SourceAgentID != quoted(q.who.ID) {
@@ -139,7 +139,7 @@ func (q *request) take(all []Action) error {
 	return q.reply(http.StatusAccepted, ActionTaken{true, q.s.actions.add(all, time.Now())})
 }
 
-// streamActions speaks WebSocket, and SSE to whom asks for that.
+// streamActions sends actions over a WebSocket, or as server-sent events if the caller accepts those.
 func streamActions(q *request) error {
 	after, given, err := q.position()
 	if err != nil {
@@ -170,7 +170,7 @@ func streamActions(q *request) error {
 	})
 }
 
-// wait is after that waits.
+// wait is like after, but blocks until there is an action or a loss to report.
 func (a *actions) wait(ctx context.Context, place *uint64) (Action, uint64, error) {
 	for {
 		one, dropped, ok, news := a.after(place)
@@ -192,11 +192,11 @@ type notification struct {
 	Params  any    `json:"params"`
 }
 
-// actionHistory is how many actions a new follower is shown.
+// actionHistory is how many past actions a new follower gets.
 const actionHistory = 50
 
-// actionSocket greets, shows the latest actions and goes on with new ones. The
-// peer may configure filters and ping.
+// actionSocket sends a greeting, the latest actions, and then each new one. The peer may set filters
+// and send pings.
 func (q *request) actionSocket(after uint64) error {
 	leave, err := q.s.enter()
 	if err != nil {
@@ -226,8 +226,8 @@ func (q *request) actionSocket(after uint64) error {
 	return nil
 }
 
-// actionFollower is one socket. Its reader answers orders through the writer:
-// frames are written by one goroutine.
+// actionFollower is one socket. Its reader hands the answers to orders to its writer, so that only
+// one goroutine writes frames.
 type actionFollower struct {
 	q         *request
 	c         *websocket.Conn
@@ -295,7 +295,7 @@ func (f *actionFollower) send(ctx context.Context, v any) error {
 	return sendFrame(ctx, f.c, data)
 }
 
-// order is what a peer may send, with or without the frame of JSON-RPC.
+// order is a request of the peer, as plain JSON or as JSON-RPC.
 type order struct {
 	Type    string        `json:"type"`
 	Method  string        `json:"method"`
@@ -305,11 +305,11 @@ type order struct {
 	} `json:"params"`
 }
 
-// read obeys the peer until it goes.
+// read carries out the orders of the peer until the socket closes.
 func (f *actionFollower) read(ctx context.Context) error {
 	for {
-		// Ended by the close of the socket alone: a context that ends would cut
-		// it before the peer is told why.
+		// The read must not end with ctx: a cancelled read closes the connection before hangUp has
+		// sent the reason. The close of the socket ends the read.
 		kind, data, err := f.c.Read(context.WithoutCancel(ctx))
 		if err != nil {
 			return err

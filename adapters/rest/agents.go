@@ -14,10 +14,10 @@ import (
 type InputBody struct {
 	Data     string `json:"data"`
 	Encoding string `json:"encoding,omitempty"` // "base64", "" = text
-	EOF      bool   `json:"eof,omitempty"`      // close it after
+	EOF      bool   `json:"eof,omitempty"`      // close standard input after Data
 }
 
-// agentID is the agent of the path. An agent may name itself alone.
+// agentID returns the agent's id from the path. An agent may name only itself.
 func (q *request) agentID() (string, error) {
 	id, err := q.param("id")
 	if err != nil {
@@ -92,7 +92,8 @@ func terminateAgent(q *request) error {
 		}
 		grace = time.Duration(n) * time.Second
 	}
-	// It answers when the tree is gone, which no deadline of the listener knows.
+	// The answer comes when the process tree is gone. That may take longer than the deadlines of
+	// the listener.
 	q.readDeadline(0)
 	q.writeDeadline(0)
 	a, err := q.s.cfg.Slots.Orchestrator().TerminateAgent(q.Context(), id, grace)
@@ -112,7 +113,7 @@ func streamAgent(q *request) error {
 		return err
 	}
 	if given {
-		from++ // the slot begins with what it is told, a caller after it; 0 is the oldest kept
+		from++ // the slot begins at from, the caller names the last event it has; 0 is the oldest kept
 	}
 	return q.follow(func(ctx context.Context) (feed, error) {
 		st, err := q.s.cfg.Slots.Orchestrator().StreamEvents(ctx, id, from)

@@ -16,7 +16,7 @@ func needsBackup(q *request) error {
 	return nil
 }
 
-// boolParams reads parameters of the query.
+// boolParams reads boolean parameters of the query.
 func (q *request) boolParams(params map[string]*bool) (err error) {
 	v := q.URL.Query()
 	for name, to := range params {
@@ -38,7 +38,7 @@ func getBackup(q *request) error {
 	if err != nil {
 		return err
 	}
-	// What cannot be removed now, a later copy removes.
+	// If Close cannot remove the copy, a later Copy removes it.
 	defer func() { _ = state.Close() }()
 	q.w.Header().Set("Content-Disposition", `attachment; filename="agentbox-backup.tar"`)
 	out := &lateWriter{q: q, mt: tarType}

@@ -11,7 +11,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// ClaimBody is the body of a claim. Without an actor it is the caller's own.
+// ClaimBody is the body of a claim. Without Actor, the caller becomes the holder.
 type ClaimBody struct {
 	Actor  string `json:"actor,omitempty"`
 	LeaseS int    `json:"lease_s,omitempty"` // 30-86400, 0 = no lease
@@ -23,7 +23,7 @@ type CloseBody struct {
 	Force   bool   `json:"force,omitempty"`
 }
 
-// ActorBody names who acts; without it, the caller.
+// ActorBody is the body of a release. Without Actor, the caller is the actor.
 type ActorBody struct {
 	Actor string `json:"actor,omitempty"`
 }
@@ -84,7 +84,7 @@ func claimBead(q *request) error {
 	return q.bead(http.StatusOK, b, err)
 }
 
-// beadAndActor reads the body, the bead's id and who acts on it.
+// beadAndActor reads the body into body and returns the bead's id and the actor.
 func beadAndActor(q *request, body any, named func() string) (id, actor string, err error) {
 	if id, err = q.param("id"); err != nil {
 		return "", "", err
@@ -142,7 +142,7 @@ func showBead(q *request) error {
 	return q.bead(http.StatusOK, b, err)
 }
 
-// matches compares an If-None-Match list with a tag, weakly (RFC 9110, 13.1.2).
+// matches tells whether an If-None-Match list contains a tag, by weak comparison (RFC 9110, 13.1.2).
 func matches(header, tag string) bool {
 	for _, t := range strings.Split(header, ",") {
 		if t = strings.TrimSpace(t); t == "*" || strings.TrimPrefix(t, "W/") == tag {
@@ -192,8 +192,8 @@ func listBeads(q *request) error {
 	return list(q, out)
 }
 
-// changeBody reads a change. In Go a null defer_until and an absent one would
-// look alike, but one ends a deferral and the other leaves it.
+// changeBody is the body of a change. It keeps defer_until as raw JSON: null ends a deferral, but an
+// absent member leaves it, and BeadChange cannot tell them apart.
 type changeBody struct {
 	adapters.BeadChange
 	DeferUntil json.RawMessage `json:"defer_until"`
@@ -222,7 +222,8 @@ func updateBead(q *request) error {
 	return q.bead(http.StatusOK, b, err)
 }
 
-// versionOf is the version in an If-Match with one of our ETags, 0 for none.
+// versionOf returns the version in an If-Match header with an ETag of this package; 0 if the header
+// is empty or "*".
 func versionOf(header string) (int64, error) {
 	if header == "" || header == "*" {
 		return 0, nil
@@ -247,7 +248,7 @@ func addDep(q *request) error {
 	return q.reply(http.StatusCreated, out)
 }
 
-// depOf reads an edge; its start is the bead of the path.
+// depOf reads a dependency. It starts at the bead of the path.
 func depOf(q *request) (adapters.Dep, error) {
 	var dep adapters.Dep
 	id, err := q.param("id")
@@ -292,8 +293,8 @@ func commentBead(q *request) error {
 	return q.reply(http.StatusCreated, c)
 }
 
-// lateWriter begins the answer with its first byte, so that an error before it
-// still has a status of its own.
+// lateWriter sends the status and headers with the first byte of the body, so that an error before
+// that byte still has its own status.
 type lateWriter struct {
 	q     *request
 	mt    string
@@ -305,12 +306,12 @@ func (l *lateWriter) Write(p []byte) (int, error) {
 		l.begun = true
 		l.q.begin(l.mt)
 	}
-	l.q.writeDeadline(answerLimit) // for each piece: the whole may take longer
+	l.q.writeDeadline(answerLimit) // for each write: the whole answer may take longer
 	return l.q.w.Write(p)
 }
 
-// finish ends the answer. An error after the first byte cuts the connection:
-// the caller must see that the answer is incomplete.
+// finish ends the answer. After an error behind the first byte it closes the connection, so that
+// the caller sees that the answer is incomplete.
 func (l *lateWriter) finish(err error) error {
 	switch {
 	case err == nil && !l.begun:
@@ -344,7 +345,7 @@ func importBeads(q *request) error {
 	if err != nil {
 		return err
 	}
-	// All or nothing: the file is taken in only when it is here to its end.
+	// The import is all or nothing: it starts only when the whole file has arrived.
 	raw, err := q.transfer()
 	if err != nil {
 		return err

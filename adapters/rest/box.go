@@ -15,7 +15,8 @@ import (
 
 func getAdapters(q *request) error { return whole(q, q.s.cfg.Slots.Status()) }
 
-// Status is /v1/status as the original's clients read it.
+// Status is the answer to GET /v1/status. It keeps the field names that clients of the original
+// agentbox read.
 type Status struct {
 	Timestamp  int64                         `json:"timestamp"` // Unix milliseconds
 	API        APIStatus                     `json:"api"`
@@ -27,49 +28,49 @@ type Status struct {
 	Federation FederationSummary             `json:"federation"`
 }
 
-// APIStatus is the process that answers.
+// APIStatus describes the process that answers.
 type APIStatus struct {
 	Uptime  float64 `json:"uptime"` // seconds
 	Version string  `json:"version"`
 	PID     int     `json:"pid"`
 }
 
-// TaskCounts are the tasks in numbers.
+// TaskCounts are the numbers of tasks.
 type TaskCounts struct {
 	Active int `json:"active"`
 }
 
-// SystemStatus is what the box runs on.
+// SystemStatus describes the system that the box runs on.
 type SystemStatus struct {
 	CPUs       int `json:"cpus"`
 	Goroutines int `json:"goroutines"`
 }
 
-// GPUStatus is what the manifest wants of a GPU.
+// GPUStatus is the GPU that the manifest asks for.
 type GPUStatus struct {
 	Backend string `json:"backend"`
 }
 
-// ProviderStatus tells of a credential whether it is there, never what it is.
+// ProviderStatus says whether a provider's credential is present. It never contains the credential.
 type ProviderStatus struct {
 	Enabled bool `json:"enabled"`
 	Present bool `json:"present"`
 }
 
-// SlotSummary is a slot in short; /v1/adapters has the rest.
+// SlotSummary is the short form of a slot's status. GET /v1/adapters has the long form.
 type SlotSummary struct {
 	Wanted string         `json:"wanted"`
 	Active string         `json:"active"`
 	State  adapters.State `json:"state"`
 }
 
-// FederationSummary is the session in short.
+// FederationSummary is the short form of FederationStatus.
 type FederationSummary struct {
 	Mode  string `json:"mode"`
 	State string `json:"state"`
 }
 
-// Facts are what only the manifest and the environment know.
+// Facts are the parts of Status that come from the manifest and the environment.
 type Facts struct {
 	GPU       GPUStatus
 	Providers map[string]ProviderStatus
@@ -97,12 +98,12 @@ func getStatus(q *request) error {
 	return q.reply(http.StatusOK, doc)
 }
 
-// FederationStatus is the box's session with a host (federation.mode "client"), or
-// how many boxes a host has.
+// FederationStatus is the box's session with a host (federation.mode "client"), or the number of
+// boxes that are registered here (mode "host").
 type FederationStatus struct {
 	Mode  string `json:"mode"`  // standalone, client or host
 	State string `json:"state"` // idle, registering, connecting, active, suspect, lost, evicted, quarantined, refused, deregistering or closed
-	// Detail says in words what the state alone does not.
+	// Detail explains State in words.
 	Detail        string              `json:"detail,omitempty"`
 	Host          adapters.NullString `json:"host"` // base of its API
 	SessionID     adapters.NullString `json:"session_id"`
@@ -112,13 +113,13 @@ type FederationStatus struct {
 	Heartbeats    uint64              `json:"heartbeats"` // of this session
 	Missed        int                 `json:"missed"`     // in a row
 	Evictions     int                 `json:"evictions"`  // since the start
-	// Endpoints are where the host says that slots are, without credentials.
+	// Endpoints are the URLs of slots that the host has given, without credentials.
 	Endpoints map[string]string `json:"endpoints,omitempty"`
-	// Boxes are those of a host, by state: active, silent, evicted.
+	// Boxes counts the boxes of a host by state: active, silent, evicted.
 	Boxes map[string]int `json:"boxes,omitempty"`
 }
 
-// federation is what the box says of its session; without one it stands alone.
+// federation returns the status of the federation; without Config.Federation it is "standalone".
 func (s *Server) federation() FederationStatus {
 	if s.cfg.Federation == nil {
 		return FederationStatus{Mode: "standalone", State: "idle"}
@@ -134,17 +135,17 @@ func getOpenAPI(q *request) error {
 		return err
 	}
 	q.begin(jsonType)
-	_, _ = q.w.Write(doc) // the status is sent: an error cannot be answered
+	_, _ = q.w.Write(doc) // the status is already sent: the caller cannot be told of an error
 	return nil
 }
 
-// names maps the kinds of urn:agentbox: names to where they are answered.
+// names maps the kind of a urn:agentbox: name to the path prefix of its resource.
 var names = map[string]string{
 	"bead": "/v1/beads/", "agent": "/v1/agents/", "task": "/v1/tasks/",
 }
 
-// resolveName answers 307 to where a name leads, 404 for what has no place
-// here. It does not look whether the thing exists: that its place will say.
+// resolveName redirects (307) to the path of the named resource. It answers 404 for a name without a
+// path here. It does not check that the resource exists: the request to that path does.
 func resolveName(q *request) error {
 	urn, err := q.param("urn")
 	if err != nil {
@@ -159,7 +160,7 @@ func resolveName(q *request) error {
 	return nil
 }
 
-// place is the path that a name leads to, "" for none.
+// place returns the path of the resource that a name means, "" for none.
 func place(urn string) string {
 	if hex, ok := strings.CutPrefix(urn, "did:nostr:"); ok {
 		if len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "" {
@@ -188,7 +189,7 @@ func place(urn string) string {
 	return ""
 }
 
-// panicked answers a request whose handler failed, and tells of it.
+// panicked reports a panic of a handler and answers its request.
 func (s *Server) panicked(q *request, v any) {
 	s.tell(q.row, fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
 	if q.begun {

@@ -11,17 +11,17 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// maxBatch bounds how many events one request may carry.
+// maxBatch is the largest number of events or actions in one request.
 const maxBatch = 500
 
-// dispatchEvents takes an event of ours, or CloudEvents in any of the three
+// dispatchEvents takes an event in agentinit's own JSON form, or CloudEvents in any of the three
 // modes of their HTTP binding (CloudEvents 1.0.2, HTTP protocol binding, 3).
 func dispatchEvents(q *request) error {
 	mt, err := q.mediaType()
 	if err != nil {
 		return err
 	}
-	// The content type decides; a structured event may repeat itself in headers.
+	// The content type decides first: a structured event may repeat its attributes in headers.
 	switch {
 	case mt == adapters.CloudEventType:
 		return q.dispatchStructured()
@@ -45,19 +45,20 @@ func dispatchEvents(q *request) error {
 	return q.dispatchOne(e)
 }
 
-// ownSource and ownKinds are how agentinit signs its own events: no caller may use them.
+// ownSource is the source of agentinit's own events: no caller may use it.
 const ownSource = "agentinit"
 
+// ownKinds begin the kinds of agentinit's own events: only an admin may use them.
 var ownKinds = []string{cloudPrefix, "box."}
 
-// cloudPrefix is before our kinds in a CloudEvents type.
+// cloudPrefix precedes an agentinit kind in the type of a CloudEvent.
 const cloudPrefix = "agentbox."
 
-// boxSources begin the sources that name a box.
+// boxSources are the prefixes of sources that name a box.
 var boxSources = []string{"urn:agentbox:", "did:nostr:"}
 
-// mayEmit refuses an event that would pass for agentinit's, or for another box's. An
-// event of a box that names no source is its own.
+// mayEmit refuses an event whose source or kind is agentinit's, or whose source is another box. If
+// a box sends an event without a source, mayEmit sets the box as source.
 func (q *request) mayEmit(e *adapters.Event) error {
 	if q.who.Role == RoleBox {
 		if err := q.ownSource(e); err != nil {
@@ -75,8 +76,8 @@ func (q *request) mayEmit(e *adapters.Event) error {
 	return nil
 }
 
-// ownSource lets a box emit as itself, and as a box that is not registered here: it may
-// have had another key before.
+// ownSource checks the source of a box's event. The source may be the box itself, or a box that is
+// not registered here: events may still name a key that the box had before.
 func (q *request) ownSource(e *adapters.Event) error {
 	if e.Source == "" {
 		e.Source = boxSources[0] + q.who.ID
@@ -92,7 +93,7 @@ func (q *request) ownSource(e *adapters.Event) error {
 		}
 		known, err := q.s.cfg.Host.Known(q.Context(), name)
 		if lower := strings.ToLower(name); err == nil && !known && lower != name {
-			known, err = q.s.cfg.Host.Known(q.Context(), lower) // a public key in capitals is the same key
+			known, err = q.s.cfg.Host.Known(q.Context(), lower) // a public key in upper case is the same key
 		}
 		if err != nil {
 			return err
@@ -123,8 +124,8 @@ func (q *request) dispatchCloud(c adapters.CloudEvent) error {
 	return q.dispatchOne(e)
 }
 
-// fromCloud is the event of ours. The prefix of our types is for those who pass
-// a box's events on; an agent's own event has a type of its own.
+// fromCloud turns a CloudEvent into an agentinit event. An agent may not use types with agentinit's
+// prefix: only a caller that forwards the events of a box needs them.
 func (q *request) fromCloud(c adapters.CloudEvent) (adapters.Event, error) {
 	if q.who.Role == RoleAgent && strings.HasPrefix(strings.ToLower(c.Type), cloudPrefix) {
 		return adapters.Event{}, adapters.Errorf(adapters.CodePermissionDenied, "only agentinit itself emits types that begin with %q", cloudPrefix)
@@ -144,8 +145,7 @@ func (q *request) dispatchStructured() error {
 	return q.dispatchCloud(c)
 }
 
-// dispatchBinary takes an event whose attributes are headers and whose data is
-// the body, of the media type given.
+// dispatchBinary takes an event in binary mode: its attributes are headers, its data is the body.
 func (q *request) dispatchBinary(mediaType string) error {
 	if mediaType != "" && mediaType != jsonType && !strings.HasSuffix(mediaType, "+json") {
 		return adapters.Errorf(adapters.CodeUnsupported, "the data of an event is %s here, not %s", jsonType, adapters.Cut(mediaType, 100))
@@ -167,9 +167,9 @@ func (q *request) dispatchBinary(mediaType string) error {
 	return q.dispatchCloud(c)
 }
 
-// dispatchBatch takes the events in order and stops at the first that fails;
-// the problem names its index. Sending the batch again is harmless: an id that
-// was taken answers its first receipt.
+// dispatchBatch dispatches the events in order and stops at the first error; the problem names the
+// index of that event. The caller may send the batch again: for an id that is already stored, the
+// answer is its first receipt.
 func (q *request) dispatchBatch() error {
 	raw, err := q.body()
 	if err != nil {
@@ -195,7 +195,7 @@ func (q *request) dispatchBatch() error {
 	}
 	receipts := make([]adapters.Receipt, 0, len(batch))
 	for i, e := range events {
-		// One key serves one event: in a batch the ids do its work.
+		// An idempotency key is for one event. In a batch, the event ids prevent duplicates.
 		m := adapters.MetaFrom(q.Context())
 		m.IdempotencyKey = ""
 		r, err := q.s.cfg.Slots.Events().Dispatch(adapters.WithMeta(q.Context(), m), e)
@@ -207,12 +207,11 @@ func (q *request) dispatchBatch() error {
 	return q.reply(http.StatusAccepted, adapters.Page[adapters.Receipt]{Items: receipts})
 }
 
-// headerCloud is before the name of an attribute in binary mode, as net/http
-// writes it.
+// headerCloud is the header prefix of an attribute in binary mode, in net/http's canonical form.
 const headerCloud = "Ce-"
 
-// isBinaryCloudEvent: any attribute that an event must have makes it one, so
-// that one without the others is refused and not taken for an event of ours.
+// isBinaryCloudEvent tells whether the headers contain any required attribute of a CloudEvent. One
+// is enough: an incomplete CloudEvent must be refused, not read as an agentinit event.
 func isBinaryCloudEvent(h http.Header) bool {
 	for _, required := range []string{"Specversion", "Id", "Source", "Type"} {
 		if len(h.Values(headerCloud+required)) > 0 {
@@ -247,9 +246,8 @@ func binaryCloudEvent(h http.Header) (adapters.CloudEvent, error) {
 	return c, nil
 }
 
-// cloudHeader decodes the value of an attribute in a header (HTTP protocol
-// binding, 3.1.3.2): first a quoted string is unquoted (RFC 9110, 5.6.4), then
-// percent escapes are, once.
+// cloudHeader decodes the value of an attribute in a header (HTTP protocol binding, 3.1.3.2). It
+// first removes the quotes of quoted strings (RFC 9110, 5.6.4), then decodes percent escapes once.
 func cloudHeader(v string) (string, error) {
 	v, err := unquoted(v)
 	if err != nil {
@@ -264,8 +262,7 @@ func cloudHeader(v string) (string, error) {
 	return v, nil
 }
 
-// unquoted drops the quotes of quoted strings, wherever they stand, and the
-// backslashes within them.
+// unquoted removes the quotes of all quoted strings in v, and the escape backslashes within them.
 func unquoted(v string) (string, error) {
 	if !strings.Contains(v, `"`) {
 		return v, nil

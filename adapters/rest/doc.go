@@ -1,9 +1,8 @@
-// Package rest owns the HTTP face of a box: the wire that external adapters
-// speak (so that one box can serve another), the API for clients beside it, and
-// the documents that are generated from both, OpenAPI and the JSON Schemas of
-// the slots. One table of routes says what there is and who may use it.
+// Package rest owns the HTTP API of a box. It serves the slots to external adapters of other boxes,
+// serves the management API to clients, and generates the OpenAPI document and the JSON Schemas of
+// the slots. One table of routes lists each operation and the roles that may use it.
 //
-// It must never reach an adapter but through its wrapped slot, decide who a
-// caller is (it is told), trust a name a caller gives itself, or hold anything
-// without a bound: bodies, streams, callers and remembered events are counted.
+// It must never call an adapter except through its wrapped slot. It must never authenticate a caller:
+// Config.Principal does that. It must never trust a name that a caller gives itself. It must never
+// hold data without a limit: request bodies, streams, callers and actions all have one.
 package rest

@@ -30,7 +30,7 @@ func eventHistory(q *request) error {
 	if preferred(q.Header, jsonType, adapters.CloudBatchType, adapters.CloudEventType) == jsonType {
 		return list(q, out)
 	}
-	// Several events are a batch, whichever of the two media types was asked for.
+	// The answer is a batch for either CloudEvents type: it may contain several events.
 	batch := make([]adapters.CloudEvent, len(out.Items))
 	for i, e := range out.Items {
 		batch[i] = e.Cloud()
@@ -39,7 +39,7 @@ func eventHistory(q *request) error {
 	return q.replyAs(adapters.CloudBatchType, http.StatusOK, batch)
 }
 
-// headerSubscription names the subscription behind a stream, for unsubscribe.
+// headerSubscription carries the id of a stream's subscription, for DELETE /v1/events/stream/{id}.
 const headerSubscription = "Agentbox-Subscription"
 
 func streamEvents(q *request) error {
@@ -66,7 +66,7 @@ func streamEvents(q *request) error {
 	})
 }
 
-// seqMessage is a numbered message.
+// seqMessage makes a stream message with v as data and seq as id. If seq is 0, it has no id.
 func seqMessage(seq uint64, kind string, v any) (message, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -90,7 +90,7 @@ func unsubscribe(q *request) error {
 	return q.empty()
 }
 
-// lagged is the payload of a notice of loss.
+// lagged is the payload of a notice that a slow reader has lost messages.
 func lagged(dropped, resumeFrom uint64) json.RawMessage {
 	return json.RawMessage(fmt.Sprintf(`{"dropped":%d,"resume_from":%d}`, dropped, resumeFrom))
 }

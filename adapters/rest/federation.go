@@ -10,7 +10,7 @@ import (
 	mesh "github.com/dreamlab-ai/agentinit/adapters/federation/host"
 )
 
-// Host is the host's side of federation; *Host of adapters/federation/host is it.
+// Host is the host side of federation. *Host of adapters/federation/host implements it.
 type Host interface {
 	Register(ctx context.Context, principal string, r federation.Registration) (federation.Grant, error)
 	Heartbeat(ctx context.Context, box string, b federation.Beat) (federation.BeatAnswer, *federation.Eviction, error)
@@ -28,7 +28,7 @@ var _ Host = (*mesh.Host)(nil)
 type EvictBody struct {
 	Box         string `json:"box_id"`
 	Reason      string `json:"reason"`
-	Permanent   bool   `json:"permanent"` // until it is admitted
+	Permanent   bool   `json:"permanent"` // until an admin admits the box again
 	RetryAfterS int    `json:"retry_after_s"`
 }
 
@@ -37,13 +37,14 @@ type AdmitBody struct {
 	Box string `json:"box_id"`
 }
 
-// maxSession bounds the bodies that boxes send: many come at once.
+// maxSession is the largest body of a session request. It is small because many boxes send them at
+// once.
 const maxSession = 64 << 10
 
 func federationRoutes() []route {
 	return needing(needsHost, []route{
-		// All boxes may share one token, so one rate limit would refuse a herd without telling when
-		// to come back. The host bounds how many register at once, and spreads the others.
+		// No rate limit per principal: all boxes may share one token. Instead, the host limits how
+		// many boxes register at once, and tells each other box when to try again.
 		{Method: "POST", Path: federation.RegisterPath, ID: "register", Roles: member, Body: federation.Registration{}, Reply: federation.Grant{}, Status: 201, MaxBody: maxSession, paced: true,
 			Doc: "Make a session for a box; the one it had before ends.", handle: postRegister},
 		{Method: "POST", Path: federation.HeartbeatPath, ID: "heartbeat", Roles: box | ended, Body: federation.Beat{}, Reply: federation.BeatAnswer{}, MaxBody: maxSession, told: true,
@@ -56,8 +57,8 @@ func federationRoutes() []route {
 	})
 }
 
-// needsHost also ends the connection of each exchange. A host's boxes come back
-// after half a minute: meanwhile their idle connections would take the place of others.
+// needsHost also closes the connection after each answer: a box sends its next heartbeat only after
+// about half a minute, and its idle connection would keep other connections out.
 func needsHost(q *request) error {
 	q.w.Header().Set("Connection", "close")
 	if q.s.cfg.Host == nil {
@@ -71,7 +72,7 @@ func postRegister(q *request) error {
 	if err := q.json(&in); err != nil {
 		return err
 	}
-	// A box registers under the key that signed its request, never under another's.
+	// A box that signs its request must register with the key that signed it.
 	if isKey(q.who.ID) && in.BoxID != q.who.ID {
 		return adapters.Errorf(adapters.CodePermissionDenied, "box_id is not the key that signed the request")
 	}
@@ -82,7 +83,7 @@ func postRegister(q *request) error {
 	return q.reply(http.StatusCreated, grant)
 }
 
-// isKey tells a public key from another principal's id.
+// isKey tells whether a principal's id is a public key.
 func isKey(id string) bool {
 	if len(id) != 64 {
 		return false
@@ -111,7 +112,7 @@ func postHeartbeat(q *request) error {
 	return q.reply(http.StatusOK, answer)
 }
 
-// done answers 204.
+// done answers 204, or returns err.
 func (q *request) done(err error) error {
 	if err != nil {
 		return err

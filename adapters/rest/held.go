@@ -6,14 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// maxHeld is how many bytes of request bodies the box holds in its memory at once, by default. Each
-// request has a limit of its own, but a caller with a token may have hundreds of requests under
-// way. One body of the largest size that is read whole (maxImport) fits.
+// maxHeld is the default limit for the bytes of all request bodies in memory together. Each request
+// has its own limit, but one caller can send hundreds of requests at once. maxHeld must not be less
+// than maxImport, the largest body that is read whole.
 const maxHeld = 64 << 20
 
 var errHeldBodies = errors.New("the box reads as many request bodies at once as it has memory for; ask again later")
 
-// heldBodies counts the bytes of bodies from when they are read until their request is answered.
+// heldBodies counts the bytes of each request body, from its read until the request is answered.
 type heldBodies struct {
 	bytes atomic.Int64
 	most  int64
@@ -29,7 +29,7 @@ func (h *heldBodies) take(n int64) bool {
 
 func (h *heldBodies) release(n int64) { h.bytes.Add(-n) }
 
-// heldReader counts what is read for a request.
+// heldReader counts the bytes that are read for a request.
 type heldReader struct {
 	r io.Reader
 	q *request

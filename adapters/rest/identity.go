@@ -14,13 +14,13 @@ type Identity interface {
 	Show() (IdentityReport, error)
 	// Rotate replaces the key.
 	Rotate(ctx context.Context) (IdentityReport, error)
-	// Export returns the private key, to those alone who may have it.
+	// Export returns the private key if the caller may have it.
 	Export(ctx context.Context) (ExportedKey, error)
 	// Rekey makes a new management key and encrypts the private key with it.
 	Rekey(ctx context.Context) error
-	// Document is the DID document of a did:nostr name: any valid name has one.
+	// Document returns the DID document of a did:nostr name. Any valid name has one.
 	Document(did string) (map[string]any, error)
-	// WellKnown is the box's own, if it is to be published.
+	// WellKnown returns the box's own DID document, if the box publishes it.
 	WellKnown() (map[string]any, error)
 }
 
@@ -58,7 +58,7 @@ func needsIdentity(q *request) error {
 	return nil
 }
 
-// answer replies with what f says of the identity.
+// answer replies with the result of f.
 func answer[T any](q *request, f func(Identity) (T, error)) error {
 	out, err := f(q.s.cfg.Identity)
 	if err != nil {

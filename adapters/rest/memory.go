@@ -12,11 +12,11 @@ import (
 type StoreBody struct {
 	Value     *string         `json:"value"` // required; may be ""
 	Metadata  json.RawMessage `json:"metadata,omitempty"`
-	TTLS      *int64          `json:"ttl_s,omitempty"` // seconds; absent = for ever
+	TTLS      *int64          `json:"ttl_s,omitempty"` // seconds; absent = no expiry
 	Embedding []float32       `json:"embedding,omitempty"`
 }
 
-// SearchBody is the body of a search; the namespace is the path's.
+// SearchBody is the body of a search. The namespace is in the path.
 type SearchBody struct {
 	Query     string          `json:"query"`
 	Limit     *int            `json:"limit,omitempty"` // 1-100, default 10
@@ -26,12 +26,12 @@ type SearchBody struct {
 	Mode      string          `json:"mode,omitempty"` // vector (default), text, hybrid
 }
 
-// Deleted says whether there was something to delete.
+// Deleted says whether the deleted resource existed.
 type Deleted struct {
 	Deleted bool `json:"deleted"`
 }
 
-// entryOf is the namespace and key of the path.
+// entryOf returns the namespace and the key from the path.
 func (q *request) entryOf() (ns, key string, err error) {
 	if ns, err = q.param("ns"); err != nil {
 		return "", "", err

@@ -11,41 +11,40 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Mesh is the box among relays: its connections, its mailbox, and what relays have.
-// Its methods may be called from any goroutine. Without connections they answer
-// UNSUPPORTED.
+// Mesh is the box's access to relays: its connections, its mailbox, and the events on the relays.
+// Its methods may be called from any goroutine. If the box has no connections to relays, they
+// return UNSUPPORTED.
 type Mesh interface {
 	Status() (MeshStatus, error)
-	// Publish queues a message and waits until it is not pending any more, no longer
-	// than wait.
+	// Publish queues a message. It waits, at most for wait, until the message is published or has
+	// failed.
 	Publish(ctx context.Context, m MeshMessage, wait time.Duration) (MeshReceipt, error)
-	// Receipt is what has become of a message; NOT_FOUND when it is unknown.
+	// Receipt returns the state of a queued message; NOT_FOUND if the id is unknown.
 	Receipt(pendingID string) (MeshReceipt, error)
-	// Subscribe asks all relays. The stream begins with what they have stored.
+	// Subscribe asks all relays. The stream begins with the events that they have stored.
 	Subscribe(ctx context.Context, f MeshFilter) (MeshStream, error)
 }
 
-// MeshStream yields events until closed. Next may be called by one goroutine at a
-// time.
+// MeshStream yields events until it is closed. Only one goroutine at a time may call Next.
 type MeshStream interface {
 	Next(ctx context.Context) (MeshEvent, error)
 	Close()
 }
 
-// MeshStatus is the box among relays at one moment.
+// MeshStatus is the state of the box's relays and mailbox at one moment.
 type MeshStatus struct {
 	PublicKey string      `json:"public_key_hex"`
 	Npub      string      `json:"npub"`
 	Relays    []MeshRelay `json:"relays"`
-	// Mailbox is null while it is being read, or when it cannot be.
+	// Mailbox is null while it is being read, or if it cannot be read.
 	Mailbox *MeshMailbox `json:"mailbox"`
 }
 
-// MeshRelay is one relay.
+// MeshRelay is the state of one relay.
 type MeshRelay struct {
 	URL        string    `json:"url"`
-	Own        bool      `json:"own"`   // it is the box's
-	Guest      bool      `json:"guest"` // the host has named it, for the time of the session
+	Own        bool      `json:"own"`   // the box runs it
+	Guest      bool      `json:"guest"` // the host has named it, until the session ends
 	State      string    `json:"state"` // connecting, connected, waiting
 	Since      time.Time `json:"since"`
 	LoggedIn   bool      `json:"logged_in"`
@@ -55,34 +54,34 @@ type MeshRelay struct {
 	LastEvent  time.Time `json:"last_event,omitzero"`
 	Events     uint64    `json:"events"`    // received and verified
 	Published  uint64    `json:"published"` // accepted by the relay
-	Refused    uint64    `json:"refused"`   // messages that are no honest relay's
+	Refused    uint64    `json:"refused"`   // messages that an honest relay would not send
 	Retries    int       `json:"retries"`
 	Name       string    `json:"name,omitempty"` // by NIP-11
 	Software   string    `json:"software,omitempty"`
 	Error      string    `json:"error,omitempty"`
 }
 
-// MeshMailbox counts the messages of the pod.
+// MeshMailbox counts the messages in the pod.
 type MeshMailbox struct {
 	Receiving bool `json:"receiving"`
 	Inbox     int  `json:"inbox"`
-	Untold    int  `json:"untold"` // of these, not yet in the events slot
+	Untold    int  `json:"untold"` // messages of the inbox that are not yet in the events slot
 	Pending   int  `json:"pending"`
 	Published int  `json:"published"`
 	Failed    int  `json:"failed"`
 }
 
-// MeshMessage is what is to be published under the box's key.
+// MeshMessage is a message to publish with the box's key.
 type MeshMessage struct {
 	Kind    int        `json:"kind"`
 	Content string     `json:"content"`
 	Tags    [][]string `json:"tags,omitempty"`
-	// To is the public key of who alone may read it: the message is encrypted and put
-	// in a gift wrap (NIP-17, NIP-59).
+	// To is the public key of the only reader. If To is set, the box encrypts the message and puts
+	// it in a gift wrap (NIP-17, NIP-59).
 	To string `json:"to,omitempty"`
 }
 
-// MeshReceipt is a message of the outbox.
+// MeshReceipt is the state of a message in the outbox.
 type MeshReceipt struct {
 	PendingID   string     `json:"pending_id"`
 	Status      string     `json:"status"`   // pending, published, failed
@@ -92,22 +91,22 @@ type MeshReceipt struct {
 	PublishedAt *time.Time `json:"published_at"`
 }
 
-// MeshFilter selects events. Zero fields do not.
+// MeshFilter selects events. A zero field selects all.
 type MeshFilter struct {
 	Kinds   []int
 	Authors []string
 	To      []string // tag p
-	Since   int64    // seconds
-	Limit   int      // of the stored events, for each relay; < 0 = as many as it gives
+	Since   int64    // Unix seconds
+	Limit   int      // stored events from each relay; < 0 = no limit
 }
 
-// MeshEvent is an event that a relay gave; id and signature hold.
+// MeshEvent is an event from a relay. Its id and signature have been verified.
 type MeshEvent struct {
 	Relay string          `json:"relay"`
 	Event json.RawMessage `json:"event"`
 }
 
-// meshWait is how long a caller may wait for a relay.
+// meshWait is the longest time that a caller may wait for a relay.
 const meshWait = 60 * time.Second
 
 func meshRoutes() []route {
@@ -159,7 +158,7 @@ func postMeshPublish(q *request) error {
 	return q.reply(http.StatusAccepted, receipt)
 }
 
-// whole64 is a whole number of the query.
+// whole64 reads an integer from the query.
 func whole64(values url.Values, name string, otherwise, least, most int64) (int64, error) {
 	text := values.Get(name)
 	if text == "" {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// preferred is the offer that the Accept header weighs most (RFC 9110, 12.5.1);
-// of equals the first. Where the header accepts none of them, it is the first too:
-// an answer that is not asked for says more than a 406.
+// preferred returns the offer with the highest weight in the Accept header (RFC 9110, 12.5.1), the
+// first of equals. If the header accepts none of the offers, preferred also returns the first: an
+// answer in another media type is more useful than 406.
 func preferred(h http.Header, offers ...string) string {
 	accept := strings.Join(h.Values("Accept"), ",")
 	best, weight := offers[0], 0.0
@@ -21,8 +21,8 @@ func preferred(h http.Header, offers ...string) string {
 	return best
 }
 
-// weightOf is the q of the most specific range of accept that offer is in, 0 when
-// it is in none.
+// weightOf returns the q of the most specific media range in accept that matches offer, 0 if none
+// matches.
 func weightOf(accept, offer string) float64 {
 	kind, _, _ := strings.Cut(offer, "/")
 	weight, specific := 0.0, 0

@@ -29,7 +29,7 @@ func openAPI(table []route, version string) map[string]any {
 			"description": "Slots of a box over HTTP, and what clients ask of it. x-roles says who may.",
 			"license":     map[string]any{"name": "MPL-2.0", "url": "https://www.mozilla.org/MPL/2.0/"},
 		},
-		// The box that serves the document, by whatever address it was reached.
+		// A relative URL means the box at the address that the caller has used.
 		"servers":  []any{map[string]any{"url": "/", "description": "this box"}},
 		"security": []any{map[string]any{"bearer": []string{}}},
 		"paths":    paths,
@@ -64,7 +64,7 @@ func (s *schemas) operation(rt route) map[string]any {
 	return op
 }
 
-// operationID is the name of a row; of a slot's wire, the slot's method.
+// operationID is the unique name of a row: its ID, with the slot's name before it for a slot's row.
 func operationID(rt route) string {
 	if rt.Slot != "" {
 		return string(rt.Slot) + "." + rt.ID
@@ -72,8 +72,8 @@ func operationID(rt route) string {
 	return rt.ID
 }
 
-// needsBody tells whether a request without a body is refused: a container is made
-// without one, and JSON without required members may be left out.
+// needsBody tells whether the box refuses a request without a body. The creation of a container in a
+// pod needs no body, nor does a JSON body without required members.
 func (s *schemas) needsBody(rt route) bool {
 	if rt.Body == nil {
 		return rt.Slot != adapters.SlotPods || rt.ID == "patch"
@@ -136,8 +136,7 @@ func (s *schemas) responses(rt route) map[string]any {
 	return out
 }
 
-// contents says what an answer may be in each media type: one schema, or one of
-// several.
+// contents gives each media type its schema, or a oneOf if there are several.
 func contents(answers map[string][]any) map[string]any {
 	content := make(map[string]any)
 	for mt, schemas := range answers {
@@ -170,7 +169,7 @@ func parameters(rt route) []any {
 	return out
 }
 
-// problemSchema is RFC 9457 with the members every error of ours has.
+// problemSchema is the schema of a problem document (RFC 9457) with the members that agentinit adds.
 func problemSchema() map[string]any {
 	var codes []string
 	for _, row := range adapters.Codes() {

@@ -10,9 +10,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// elsewhere are the routes of the management listener that another package
-// answers, so that the document tells of all there are. Probes tell their state by
-// the status alone: 200 or 503.
+// elsewhere lists the routes of the management listener that another package serves, so that the
+// document is complete. A probe route reports its state by the status: 200 or 503.
 func elsewhere() []route {
 	object := map[string]any{}
 	return []route{
@@ -28,7 +27,7 @@ func elsewhere() []route {
 	}
 }
 
-// BoxMeta is /v1/meta: facts about the box that are no secret.
+// BoxMeta is the answer to GET /v1/meta: public facts about the box.
 type BoxMeta struct {
 	Version          string                     `json:"version"`
 	BootID           string                     `json:"boot_id"`
@@ -42,13 +41,13 @@ type BoxMeta struct {
 	RuntimeClosure   any                        `json:"runtime_closure"`
 }
 
-// Observability says where the box tells of itself.
+// Observability says where the box exports metrics and telemetry.
 type Observability struct {
 	MetricsEndpoint string `json:"metrics_endpoint"` // a URL, "" while the listener is off
 	OTLPEndpoint    string `json:"otlp_endpoint"`    // without credentials
 }
 
-// SetSlots fills in what the slots speak.
+// SetSlots sets the contract version, the implementation and the capabilities of each slot.
 func (m *BoxMeta) SetSlots(slots []adapters.SlotStatus) {
 	m.Contracts, m.Impls, m.Capabilities = map[adapters.Slot]string{}, map[adapters.Slot]string{}, map[adapters.Slot][]string{}
 	for _, s := range slots {
@@ -57,7 +56,7 @@ func (m *BoxMeta) SetSlots(slots []adapters.SlotStatus) {
 	}
 }
 
-// headersOf are the headers of a request that mean something to a row.
+// headersOf lists the request headers that a row reads.
 func headersOf(rt route) []param {
 	var out []param
 	switch rt.ID {
@@ -80,7 +79,7 @@ func headersOf(rt route) []param {
 	return out
 }
 
-// answerHeaders are the headers of success beside the usual ones.
+// answerHeaders lists the special headers of a row's successful answer.
 func answerHeaders(rt route) map[string]any {
 	header := func(doc string) map[string]any {
 		return map[string]any{"description": doc, "schema": map[string]any{"type": "string"}}
@@ -99,7 +98,7 @@ func answerHeaders(rt route) map[string]any {
 	return out
 }
 
-// refusals are the statuses of 4xx that a row answers with.
+// refusals lists the 4xx statuses that a row can answer with.
 func refusals(rt route) []int {
 	if rt.probe {
 		return []int{http.StatusMethodNotAllowed}
@@ -130,8 +129,8 @@ func refusals(rt route) []int {
 	return append(out, http.StatusTooManyRequests)
 }
 
-// problemAnswers are the answers of components: one for each status, and one for
-// all others.
+// problemAnswers makes the shared error responses of the document: one for each known status, and
+// one for all others.
 func problemAnswers(schema string) map[string]any {
 	content := map[string]any{adapters.ProblemType: map[string]any{"schema": map[string]any{"$ref": schema + "Problem"}}}
 	out := map[string]any{"Refused": map[string]any{"description": "refused or failed", "content": content}}
@@ -151,7 +150,7 @@ func problemAnswers(schema string) map[string]any {
 	return out
 }
 
-// examples are bodies as clients send them, by the operation's name.
+// examples are example bodies, by operation id.
 var examples = map[string]string{
 	"beads.createEpic":        `{"title": "Move the archive", "priority": 1, "tags": ["storage"]}`,
 	"beads.createChild":       `{"title": "Copy the files", "parent_id": "ab-7k2m4x"}`,
@@ -178,7 +177,7 @@ var examples = map[string]string{
 	"hookAgentAction":         `{"tool_name": "Read", "session_id": "s-1"}`,
 }
 
-// exampleOf is the example of a body as a value, nil without one.
+// exampleOf returns the example body of an operation, nil if there is none.
 func exampleOf(id string) any {
 	text, ok := examples[id]
 	if !ok {
@@ -186,7 +185,7 @@ func exampleOf(id string) any {
 	}
 	var v any
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		return nil // a test reads them all
+		return nil // cannot happen: a test parses all examples
 	}
 	return v
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// podPath is the path below /pods, still escaped: that is how the slot wants it.
+// podPath returns the path below /pods. It stays percent-escaped, as the slot expects.
 func (q *request) podPath() string {
 	return strings.TrimPrefix(q.URL.EscapedPath(), "/pods")
 }
@@ -42,8 +42,8 @@ func (q *request) readOpt() adapters.ReadOpt {
 	}
 }
 
-// podRoot is the root of the pods as the caller knows it; nil where the box cannot
-// know by which address it is reached, as on the control socket.
+// podRoot returns the URL of the pods' root by which the caller reaches it. It is nil if the box
+// cannot know that address, as on the control socket.
 func (q *request) podRoot() *url.URL {
 	if q.s.cfg.Origin == nil {
 		return nil
@@ -68,7 +68,7 @@ func readPod(q *request) error {
 		return nil
 	}
 	if _, err := io.Copy(q.w, res.Body); err != nil {
-		// The status is out; only a cut connection says that this is not the whole.
+		// The status is already sent. A closed connection tells the caller that the body is incomplete.
 		panic(http.ErrAbortHandler)
 	}
 	return nil
@@ -86,8 +86,9 @@ func headPod(q *request) error {
 	return nil
 }
 
-// describe writes the headers of a resource and returns the status. A document
-// of a pod may come from any writer: a browser must not treat it as a page of the box.
+// describe sets the headers of a resource and returns the status. The sandbox policy is needed
+// because any writer of the pod may have made the document: a browser must not treat it as a page
+// of the box.
 func (q *request) describe(res adapters.Resource) int {
 	h := q.begin(res.ContentType)
 	h.Set("Content-Security-Policy", "sandbox")
@@ -128,14 +129,14 @@ func writePod(q *request) error {
 		out, err := q.makeContainer(path)
 		return q.written(out, err)
 	}
-	// The slot assumes a type for Go callers; on the wire it must be said.
+	// The slot has a default type for Go callers. HTTP callers must send the type.
 	contentType := q.Header.Get("Content-Type")
 	if contentType == "" {
 		return adapters.Invalid("Content-Type", "is required")
 	}
 	q.readDeadline(transferLimit)
 	q.writeDeadline(transferLimit + answerLimit)
-	// The slot bounds the body and says what was too large.
+	// The slot limits the size of the body and reports an excess.
 	out, err := pods.Write(q.Context(), path, q.podBody(contentType), q.cond())
 	return q.written(out, err)
 }
@@ -144,8 +145,8 @@ func (q *request) podBody(contentType string) adapters.Body {
 	return adapters.Body{ContentType: contentType, Reader: q.Body, Size: q.ContentLength, Public: q.podRoot()}
 }
 
-// makeContainer makes an empty container. What a caller says of it in a body would
-// be lost, so that a body is refused.
+// makeContainer makes an empty container. It refuses a request with a body: the description of the
+// container in that body would be lost.
 func (q *request) makeContainer(path string) (adapters.Written, error) {
 	body, err := q.body()
 	if err != nil {
@@ -161,9 +162,8 @@ func (q *request) makeContainer(path string) (adapters.Written, error) {
 	return out, err
 }
 
-// createPod makes a resource, or a container, in a container (Solid Protocol, 5.3):
-// with the name that Slug asks for (RFC 5023, 9.7) where it is free, else with one
-// of the box's.
+// createPod makes a resource or a container in a container (Solid Protocol, 5.3). It uses the name
+// in the Slug header (RFC 5023, 9.7) if that name is free; otherwise, the box chooses a name.
 func createPod(q *request) error {
 	container := q.podPath()
 	if !adapters.IsContainer(container) {
@@ -193,14 +193,14 @@ func createPod(q *request) error {
 	})
 }
 
-// createIn makes something new under a free name.
+// createIn calls make with the path of a free name in the container.
 func (q *request) createIn(container, suffix string, make func(path string) (adapters.Written, error)) error {
 	id := adapters.NewID()
 	name := cmp.Or(slug(q.Header.Get("Slug")), id)
 	path := container + url.PathEscape(name) + suffix
 	pods := q.s.cfg.Slots.Pods()
-	// A name that is taken, also by the other kind of resource, is made unique before
-	// the body is read, which can be read only once.
+	// Find a free name before make reads the body: the body can be read only once. A document and a
+	// container must not have the same name either.
 	for _, taken := range []string{strings.TrimSuffix(path, "/"), strings.TrimSuffix(path, "/") + "/"} {
 		_, err := pods.Head(q.Context(), taken, adapters.ReadOpt{})
 		if err == nil {
@@ -213,7 +213,7 @@ func (q *request) createIn(container, suffix string, make func(path string) (ada
 	}
 	out, err := make(path)
 	if errors.Is(err, adapters.ErrPreconditionFailed) {
-		// Another request took the name meanwhile.
+		// Another request took the name after the check above.
 		return adapters.Errorf(adapters.CodeConflict, "the name has just been taken; send the request again")
 	}
 	if err != nil {
@@ -223,7 +223,7 @@ func (q *request) createIn(container, suffix string, make func(path string) (ada
 	return q.written(out, nil)
 }
 
-// wantsContainer tells whether the Link header says that a container is meant.
+// wantsContainer tells whether a Link header asks for a container.
 func (q *request) wantsContainer() bool {
 	for _, l := range adapters.ParseLinks(q.Header) {
 		if l.Rel == "type" && (l.Target == ldp+"BasicContainer" || l.Target == ldp+"Container") {
@@ -235,8 +235,8 @@ func (q *request) wantsContainer() bool {
 
 const ldp = "http://www.w3.org/ns/ldp#"
 
-// slug is the name that a Slug header asks for, without what no name may hold, ""
-// where nothing is left.
+// slug returns the name in a Slug header without the characters that a name must not contain, or ""
+// if that is no valid name.
 func slug(header string) string {
 	name, err := url.PathUnescape(header)
 	if err != nil {
@@ -255,7 +255,7 @@ func slug(header string) string {
 	return name
 }
 
-// podOptions tells what may be done with a path, whether something is there or not.
+// podOptions answers which methods and media types a path takes, even if no resource exists there.
 func podOptions(q *request) error {
 	path := q.podPath()
 	res, err := q.s.cfg.Slots.Pods().Head(q.Context(), path, adapters.ReadOpt{})
@@ -266,7 +266,7 @@ func podOptions(q *request) error {
 	return q.empty()
 }
 
-// podMethods writes the headers that say what a path takes.
+// podMethods sets the headers that name the methods and media types of a path.
 func (q *request) podMethods(path, patch, post string) {
 	h := q.w.Header()
 	h.Set("Accept-Patch", strings.Join(patchDialects(patch), ", "))
@@ -278,8 +278,9 @@ func (q *request) podMethods(path, patch, post string) {
 	h.Set("Accept-Post", cmp.Or(post, "*/*"))
 }
 
-// patchDialects are those of the box that the server has, all where it does not
-// say; a JSON Patch the box applies itself.
+// patchDialects lists the media types of patches that both the box and the pod server support. If
+// the server names none, it is assumed to support them all. JSON Patch is always listed: the box
+// itself applies it.
 func patchDialects(server string) []string {
 	var out []string
 	for _, dialect := range []string{adapters.DialectN3, adapters.DialectSPARQLUpdate} {

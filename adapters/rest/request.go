@@ -18,16 +18,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Bounds of one exchange. The listener's own are replaced: a handler may take
-// longer than they allow, an answer must not.
+// Time limits of one request. They replace the deadlines of the listener, because a handler may
+// take longer than those allow.
 const (
 	bodyLimit     = 10 * time.Second // to receive a JSON body
 	transferLimit = 2 * time.Minute  // to receive or send a large body
 	answerLimit   = 30 * time.Second // to send an answer
 )
 
-// request is one request on its way through a handler. Once a handler has
-// answered it must return nil.
+// request is one request in a handler. A handler that has sent an answer must return nil.
 type request struct {
 	*http.Request
 	s      *Server
@@ -36,11 +35,11 @@ type request struct {
 	who    Principal
 	row    route
 	report *adapters.Report
-	begun  bool  // an answer is on its way
-	held   int64 // of the body, in the memory of the box
+	begun  bool  // the answer has begun
+	held   int64 // bytes of the body that count in heldBodies
 }
 
-// param is a part of the path, decoded once.
+// param returns a parameter of the path, percent-decoded once.
 func (q *request) param(name string) (string, error) {
 	v, err := url.PathUnescape(chi.URLParam(q.Request, name))
 	if err != nil {
@@ -49,12 +48,12 @@ func (q *request) param(name string) (string, error) {
 	return v, nil
 }
 
-// readDeadline and writeDeadline move what the listener has set. A transport
-// that knows none, as in tests, is none the worse.
+// readDeadline and writeDeadline replace the deadlines of the listener; 0 removes them. The errors
+// are ignored: a ResponseWriter in tests has no deadlines.
 func (q *request) readDeadline(d time.Duration)  { _ = q.rc.SetReadDeadline(after(d)) }
 func (q *request) writeDeadline(d time.Duration) { _ = q.rc.SetWriteDeadline(after(d)) }
 
-// after is the instant d from now, none for 0.
+// after returns the time d from now, the zero time for 0.
 func after(d time.Duration) time.Time {
 	if d == 0 {
 		return time.Time{}
@@ -62,15 +61,16 @@ func after(d time.Duration) time.Time {
 	return time.Now().Add(d)
 }
 
-// body reads the whole body within the row's bounds. Then the read deadline is
-// lifted: net/http would take its passing for the caller's going away.
+// body reads the whole body, within bodyLimit and the size limit of the row. Afterwards it removes
+// the read deadline: if the deadline passed, net/http would cancel the request's context as if the
+// caller had disconnected.
 func (q *request) body() ([]byte, error) {
 	limit := q.row.bodyLimit()
 	q.readDeadline(bodyLimit)
 	return q.whole(limit)
 }
 
-// whole reads the body within the limit, and within what the box holds of all bodies.
+// whole reads the body, within limit and within the limit of all bodies together (heldBodies).
 func (q *request) whole(limit int64) ([]byte, error) {
 	raw, err := io.ReadAll(&heldReader{http.MaxBytesReader(q.w, q.Body, limit), q})
 	if err != nil {
@@ -91,7 +91,7 @@ func bodyError(err error, limit int64) error {
 	return adapters.Errorf(adapters.CodeValidation, "the body cannot be read to its end").Wrap(err)
 }
 
-// mediaType is the request's content type without parameters, "" without one.
+// mediaType returns the content type of the request without parameters, "" if there is none.
 func (q *request) mediaType() (string, error) {
 	v := q.Header.Get("Content-Type")
 	if v == "" {
@@ -104,8 +104,8 @@ func (q *request) mediaType() (string, error) {
 	return mt, nil
 }
 
-// json reads a JSON body into out. Unknown members are ignored, wrong types
-// refused; no body at all is {}, for calls whose members are all optional.
+// json reads a JSON body into out. It ignores unknown members and refuses wrong types. A missing
+// body counts as {}, for requests whose members are all optional.
 func (q *request) json(out any) error {
 	mt, err := q.mediaType()
 	if err != nil {
@@ -147,7 +147,7 @@ func unmarshal(raw []byte, out any) error {
 	return adapters.Errorf(adapters.CodeValidation, "the body is not JSON of the contract: %v", err).With("field", "body")
 }
 
-// page reads limit and cursor.
+// page reads limit and cursor from the query.
 func (q *request) page() (adapters.PageOpt, error) {
 	v := q.URL.Query()
 	opt := adapters.PageOpt{Cursor: v.Get("cursor")}
@@ -162,7 +162,7 @@ func (q *request) page() (adapters.PageOpt, error) {
 	return opt, opt.Check()
 }
 
-// intParam reads an integer of the query, 0 when it is not there.
+// intParam reads an integer from the query, 0 if it is absent.
 func intParam(v url.Values, name string) (int, error) {
 	if !v.Has(name) {
 		return 0, nil
@@ -185,8 +185,7 @@ func boolParam(v url.Values, name string) (bool, error) {
 	return b, nil
 }
 
-// begin writes what every answer has and gives the caller limited time to take
-// it.
+// begin sets the headers that every answer has, and the deadline for sending the answer.
 func (q *request) begin(contentType string) http.Header {
 	q.begun = true
 	q.writeDeadline(answerLimit)
@@ -214,7 +213,7 @@ func (q *request) replyAs(mediaType string, status int, v any) error {
 	h := q.begin(mediaType)
 	h.Set("Content-Length", strconv.Itoa(len(body)+1))
 	q.w.WriteHeader(status)
-	// The status is sent already: an error of the connection cannot be answered.
+	// The status is already sent: the caller cannot be told of an error of the connection.
 	_, _ = q.w.Write(append(body, '\n'))
 	return nil
 }
@@ -226,7 +225,7 @@ func (q *request) empty() error {
 	return nil
 }
 
-// next adds Link rel="next" (RFC 8288) to an answer that has another page.
+// next adds Link rel="next" (RFC 8288) if there is another page.
 func (q *request) next(cursor adapters.NullString) {
 	if cursor == "" {
 		return
@@ -237,7 +236,7 @@ func (q *request) next(cursor adapters.NullString) {
 	q.w.Header().Set("Link", "<"+u.String()+`>; rel="next"`)
 }
 
-// list answers with one page in its envelope.
+// list answers with one page of a list.
 func list[T any](q *request, page adapters.Page[T]) error {
 	q.next(page.NextCursor)
 	return q.reply(http.StatusOK, page)
@@ -248,7 +247,7 @@ func whole[T any](q *request, items []T) error {
 	return q.reply(http.StatusOK, adapters.Page[T]{Items: items})
 }
 
-// transfer reads a large body whole.
+// transfer reads a large body, with more time than body.
 func (q *request) transfer() ([]byte, error) {
 	limit := q.row.bodyLimit()
 	q.readDeadline(transferLimit)

@@ -14,58 +14,57 @@ const (
 	jsonType     = "application/json"
 	linesType    = "application/x-ndjson"
 	sseType      = "text/event-stream"
-	cloudFormats = "application/cloudevents" // of any format, one or many
+	cloudFormats = "application/cloudevents" // prefix of all CloudEvents types, single or batch
 )
 
-// Bounds of bodies, in bytes.
+// Size limits of bodies, in bytes.
 const (
 	maxJSON = 1 << 20
-	// A text of 1 MiB may take six times that as JSON, every character escaped.
+	// A text of 1 MiB can take 6 MiB as JSON, if every character is escaped.
 	maxBigJSON = 8 << 20
 	maxImport  = 64 << 20
 )
 
-// route is one row: where, who may, what goes in and out.
+// route is one row of the API table: method and path, roles, request and answer.
 type route struct {
 	Method, Path string
-	// ID is the operation's name; a slot's method where it is one.
+	// ID is the name of the operation. For a slot's row, it is the name of the slot's method.
 	ID    string
 	Doc   string
-	Slot  adapters.Slot // "" = no slot's wire
+	Slot  adapters.Slot // "" = the row belongs to no slot
 	Roles roles
 	Query []param
-	// Body and Reply are zero values of the types on the wire; nil is none.
+	// Body and Reply are zero values of the JSON types; nil = none.
 	Body, Reply any
 	// BodyTypes are the media types of Body; nil is JSON.
 	BodyTypes []string
-	// ReplyType is the media type of the answer, "" = JSON; Reply is then the
-	// type of one line or event.
+	// ReplyType is the media type of the answer, "" = JSON. If it is set, Reply is the type of one
+	// line or event.
 	ReplyType string
-	// Also are further answers of success: what Reply is for one thing, for a list
-	// of them, or in another media type.
+	// Also are further successful answers, such as a list, or another media type.
 	Also    []also
 	Status  int   // of success; 0 = 200
 	MaxBody int64 // 0 = maxJSON
 
 	open    bool // needs no credential
-	told    bool // a box learns from 401 that its session is over
-	paced   bool // whoever serves it bounds how often it is asked: no rate limit applies
-	probe   bool // tells by 503 what a load balancer wants to know
-	ownHead bool // HEAD is a row of its own
+	told    bool // see Mount.Told: a box learns from 401 that its session has ended
+	paced   bool // the handler limits how often it is called: the rate limit does not apply
+	probe   bool // answers 503 for "not now", for load balancers
+	ownHead bool // HEAD has its own row
 
-	// needs answers for the routes of a part that this box does not have; nil: it is
-	// always there.
+	// needs returns an error if this box does not have the part that the row belongs to; nil = every
+	// box has it.
 	needs  func(*request) error
 	handle func(*request) error
 }
 
-// also is an answer beside a row's Reply; Type "" is the row's own media type.
+// also is a further answer of a row. If Type is "", its media type is that of the row.
 type also struct {
 	Type string
 	Body any
 }
 
-// param is one parameter of the query.
+// param is one parameter of the query, or one header.
 type param struct{ Name, Type, Doc string }
 
 func (rt route) stream() bool { return rt.ReplyType == sseType }
@@ -86,7 +85,7 @@ func (rt route) bodyLimit() int64 {
 
 func (rt route) hasBody() bool { return rt.Body != nil || rt.BodyTypes != nil }
 
-// prefix is the first two parts of the path below /v1, the first elsewhere.
+// prefix returns /v1 and the next part of the path, or the first part of a path outside /v1.
 func (rt route) prefix() string {
 	parts := strings.SplitN(rt.Path, "/", 4)
 	if parts[1] == "v1" {
@@ -107,7 +106,7 @@ var (
 
 func query(more []param, own ...param) []param { return append(own, more...) }
 
-// routes is the whole API: what a path does, who may use it, what answers.
+// routes returns the table of the whole API.
 func routes() []route {
 	var all []route
 	for _, part := range [][]route{
@@ -158,8 +157,8 @@ func beadRoutes() []route {
 	})
 }
 
-// The pods of a box are reached with the box's own identity, so that only an
-// admin may: an agent goes to the pod server as itself.
+// podRoutes admits only an admin: the box calls the pod server with its own identity. An agent must
+// call the pod server itself, with its own identity.
 func podRoutes() []route {
 	body := []string{"*/*"}
 	return bySlot(adapters.SlotPods, []route{
@@ -281,7 +280,7 @@ func boxRoutes() []route {
 	}
 }
 
-// needing makes rows of a part that a box may not have.
+// needing sets needs in all rows of a part that some boxes do not have.
 func needing(part func(*request) error, rows []route) []route {
 	for i := range rows {
 		rows[i].needs = part
@@ -290,7 +289,7 @@ func needing(part func(*request) error, rows []route) []route {
 }
 
 func bySlot(slot adapters.Slot, rows []route) []route {
-	// A registered box does for its agents what they may do here themselves.
+	// A registered box calls these slots for its agents, so it needs the rights of an agent.
 	ofBoxes := slot == adapters.SlotBeads || slot == adapters.SlotMemory || slot == adapters.SlotEvents
 	for i := range rows {
 		rows[i].Slot = slot

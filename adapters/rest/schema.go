@@ -8,11 +8,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// schemas collects the JSON Schemas (2020-12) of named types, made from the Go
-// types that are marshalled, so that the document cannot differ from the wire.
+// schemas collects the JSON Schemas (2020-12) of named types. It makes them from the Go types that
+// the server marshals, so that the document cannot differ from the real answers.
 type schemas struct {
 	defs map[string]any
-	at   string // where a reference points, such as "#/$defs/"
+	at   string // prefix of references, such as "#/$defs/"
 }
 
 var (
@@ -22,7 +22,7 @@ var (
 	refType        = reflect.TypeFor[Ref]()
 )
 
-// of returns the schema of a type; structs are named and referred to.
+// of returns the schema of a type. For a struct, it returns a reference to a named schema.
 func (s *schemas) of(t reflect.Type) map[string]any {
 	switch t {
 	case timeType:
@@ -57,7 +57,8 @@ func (s *schemas) of(t reflect.Type) map[string]any {
 	return map[string]any{"type": "integer"}
 }
 
-// named puts a placeholder first, so that a type that contains itself ends.
+// named stores a placeholder before it makes the schema, so that a recursive type does not recurse
+// for ever.
 func (s *schemas) named(t reflect.Type) map[string]any {
 	name := typeName(t)
 	if _, known := s.defs[name]; !known {
@@ -67,7 +68,7 @@ func (s *schemas) named(t reflect.Type) map[string]any {
 	return map[string]any{"$ref": s.at + name}
 }
 
-// typeName is a Go name without its package: Page[adapters.Bead] is PageBead.
+// typeName returns the name of a Go type without packages: PageBead for Page[adapters.Bead].
 func typeName(t reflect.Type) string {
 	name, arg, generic := strings.Cut(t.Name(), "[")
 	if generic {
@@ -77,8 +78,8 @@ func typeName(t reflect.Type) string {
 	return name
 }
 
-// object is a struct as encoding/json writes it. A member is required unless it
-// may be left out; what may be left out may be null when it comes in.
+// object returns the schema of a struct as encoding/json writes it. A member is required unless its
+// tag has omitempty or omitzero. A required pointer may be null.
 func (s *schemas) object(t reflect.Type) map[string]any {
 	properties := make(map[string]any)
 	required := []string{}
@@ -109,14 +110,14 @@ func nullable(schema map[string]any) map[string]any {
 	return map[string]any{"anyOf": []any{schema, map[string]any{"type": "null"}}}
 }
 
-// looser lists, for types that come in and go out alike, what a caller must
-// say; the box fills in the rest.
+// looser lists the required members of types that are both requests and answers. In a request, the
+// box fills in the other members.
 var looser = map[reflect.Type][]string{
 	reflect.TypeFor[adapters.Event](): {"kind"},
 	reflect.TypeFor[adapters.Dep]():   {"to"},
 }
 
-// request returns the schema of a type that comes in.
+// request returns the schema of the type of a request body.
 func (s *schemas) request(t reflect.Type) map[string]any {
 	required, ok := looser[t]
 	if !ok {

@@ -22,7 +22,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
-// Slots are the wrapped slots of a box; *adapters.Set is them.
+// Slots are the wrapped slots of a box. *adapters.Set implements it.
 type Slots interface {
 	Beads() adapters.Beads
 	Pods() adapters.Pods
@@ -34,63 +34,60 @@ type Slots interface {
 
 var _ Slots = (*adapters.Set)(nil)
 
-// Config is what a Server answers from. Slots and Principal are required.
+// Config configures a Server. Slots and Principal are required.
 type Config struct {
 	Slots Slots
-	// Principal says who makes a request; false is answered 401.
+	// Principal returns the caller of a request. If it returns false, the answer is 401.
 	Principal func(context.Context) (Principal, bool)
-	// Version is that of the program, for the documents.
+	// Version is the version of agentinit.
 	Version string
-	// Facts are what GET /v1/status tells beyond what this package knows itself.
+	// Facts are the parts of GET /v1/status that this package cannot find out itself.
 	Facts Facts
-	// Federation answers GET /v1/federation; nil: the box stands alone. It must
-	// return from memory and name no secret.
+	// Federation returns the answer to GET /v1/federation; nil = the box is standalone. It must not
+	// block, and its result must not contain a secret.
 	Federation func() FederationStatus
-	// Host takes other boxes in; nil: this box is no host.
+	// Host registers other boxes; nil = this box is not a host.
 	Host Host
-	// Identity is the box's own; nil: it has none.
+	// Identity is the box's own identity; nil = it has none.
 	Identity Identity
-	// Mesh is the box among relays; nil: it is not.
+	// Mesh is the box's access to relays; nil = it has none.
 	Mesh Mesh
-	// Tasks runs templates; nil: the box runs none.
+	// Tasks runs templates; nil = the box runs no tasks.
 	Tasks *tasks.Manager
-	// Backup is the box's local state; nil: it keeps none.
+	// Backup is the box's local state; nil = it keeps none.
 	Backup *backup.State
 
-	// Origins are the browser origins that may open a WebSocket beside the
-	// box's own, as a browser sends them.
+	// Origins are the further browser origins that may open a WebSocket, as a browser sends them.
+	// The box's own origin always may.
 	Origins []string
-	// RateLimit is how many requests a second each principal may make, with
-	// twice as many at once; 0 is DefaultRateLimit, < 0 has no limit.
+	// RateLimit is how many requests a second each principal may make, with a burst of twice as
+	// many; 0 = DefaultRateLimit, < 0 = no limit.
 	RateLimit int
-	// HeldBodies is how many bytes of request bodies are in memory at once, over all requests;
-	// 0 is maxHeld. A request that would exceed it is answered UNAVAILABLE.
+	// HeldBodies limits the bytes of all request bodies in memory together; 0 = maxHeld. A request
+	// that would exceed it is answered UNAVAILABLE.
 	HeldBodies int64
-	// Origin tells by which origin the caller reaches the box, nil where it cannot be
-	// known; RDF of the pods is moved to addresses below it. nil = it never is.
+	// Origin returns the origin by which the caller reaches the box, nil if it is unknown. The pods
+	// slot rewrites the URLs in RDF to that origin. If Origin itself is nil, it never rewrites.
 	Origin func(*http.Request) *url.URL
-	// Report is told of errors that a caller cannot see: a panic, an answer
-	// that could not be made. nil drops them.
+	// Report gets the errors that a caller does not see, such as a panic. nil drops them.
 	Report func(route string, err error)
 }
 
-// DefaultRateLimit is requests a second of one principal.
+// DefaultRateLimit is the default for Config.RateLimit.
 const DefaultRateLimit = 1000
 
-// maxStreams bounds how many streams are open at once; each holds a goroutine
-// and a subscription.
+// maxStreams limits the open streams: each one holds a goroutine and a subscription.
 const maxStreams = 400
 
-// Server answers requests. Its handler may be served by several listeners at
-// once.
+// Server serves the API. Several listeners may use its handler at once.
 type Server struct {
 	cfg     Config
-	router  func() chi.Router // made for the first caller
+	router  func() chi.Router // makes the router at the first call
 	started time.Time
 	limits  *rate.Callers
 	tickets tickets
 	held    heldBodies
-	actions *actions // the agents' recent actions
+	actions *actions // recent actions of agents
 	openapi func() ([]byte, error)
 
 	streams atomic.Int64
@@ -100,11 +97,11 @@ type Server struct {
 	open    sync.WaitGroup
 }
 
-// maxPrincipals bounds how many callers the rate limit remembers.
+// maxPrincipals limits the callers that the rate limit remembers.
 const maxPrincipals = 10000
 
-// New starts nothing, and leaves the routes and the document to their first
-// caller: that work must not delay the start of the programs.
+// New makes a Server. The first request makes the routes, and the first request for it makes the
+// OpenAPI document: that work must not delay the start of the programs in the box.
 func New(cfg Config) (*Server, error) {
 	if cfg.Slots == nil || cfg.Principal == nil {
 		return nil, errors.New("rest: Slots and Principal are required")
@@ -134,25 +131,24 @@ func (s *Server) newRouter() chi.Router {
 	return router
 }
 
-// Close ends all streams and returns when they have ended. Requests that come
-// after it are answered UNAVAILABLE.
+// Close ends all streams and returns when they have ended. Later requests are answered UNAVAILABLE.
 func (s *Server) Close() {
 	s.close()
 	s.open.Wait()
 }
 
-// Mount is one path prefix under which Handler expects to be reached.
+// Mount is one path prefix of the routes that Handler serves.
 type Mount struct {
 	Pattern string
-	// Open: the handler decides by itself who may; the request needs no
-	// credential.
+	// Open means that the request needs no credential.
 	Open bool
-	// Told: a wrong key is always called wrong, however many come from one address.
+	// Told means that a request with a wrong key always gets 401, never 429, even if many of them
+	// come from one address.
 	Told bool
 }
 
-// Mounts lists the prefixes, for the server that owns the listener. Bodies are
-// bounded here; no other bound is needed.
+// Mounts lists the prefixes, for the server that owns the listener. That server need not limit the
+// size of bodies: this package does.
 func Mounts() []Mount {
 	var out []Mount
 	seen := make(map[string]bool)
@@ -166,11 +162,11 @@ func Mounts() []Mount {
 	return out
 }
 
-// Handler serves all routes by their full paths, wherever it is mounted.
+// Handler serves all routes by their full paths, under whatever prefix it is mounted.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A router around this one has cut the path, and matches decoded ones. A
-		// parameter is decoded here, once, after the path was taken apart.
+		// An outer router may have cut and decoded the path. Route by the escaped path: param
+		// decodes each parameter once, after the router has split the path.
 		router, rctx := s.router(), chi.NewRouteContext()
 		rctx.Routes = router
 		rctx.RoutePath = r.URL.EscapedPath()
@@ -178,8 +174,8 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// serve is what every row has in common: who, how often, which contract, and
-// what an error becomes.
+// serve makes the handler of a row. It checks the caller, calls the row's handler and answers with
+// its error.
 func (s *Server) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		exchange.SetRoute(r.Context(), rt.Path)
@@ -208,7 +204,7 @@ func (s *Server) serve(rt route) http.Handler {
 	})
 }
 
-// admit fills in who asks and with what metadata, or refuses.
+// admit sets the caller and the metadata of a request, or returns why the request is refused.
 func (s *Server) admit(q *request) error {
 	if s.closing.Err() != nil {
 		return adapters.Unavailable(nil, "the box is shutting down")
@@ -242,9 +238,9 @@ func (s *Server) admit(q *request) error {
 	return nil
 }
 
-// outside is the refusal of a role that the row does not admit. A box without a
-// session, or with one that has ended, registers and comes back with another token: it is
-// told to wait. A refusal for good would make it give up what it wants to deliver.
+// outside returns the error for a role that the row does not admit. A box without an active session
+// gets UNAVAILABLE, because it will register and come back with another token. After
+// PERMISSION_DENIED it would not try again.
 func outside(row roles, role string) error {
 	if row.admits(RoleBox) && (role == RoleEnded || role == RoleMember) {
 		return adapters.Errorf(adapters.CodeUnavailable, "this box has no session here: it has to register first").WithRetryAfter(registerAgain)
@@ -252,10 +248,10 @@ func outside(row roles, role string) error {
 	return adapters.Errorf(adapters.CodePermissionDenied, "role %q may not do that", role)
 }
 
-// registerAgain is when a box without a session may ask again: a registration takes less.
+// registerAgain is the Retry-After for a box without a session. A registration takes less time.
 const registerAgain = time.Second
 
-// limit bounds how often a principal asks.
+// limit applies the rate limit of the principal.
 func (s *Server) limit(q *request) error {
 	if q.row.paced && q.row.Roles.admits(q.who.Role) {
 		return nil
@@ -266,9 +262,9 @@ func (s *Server) limit(q *request) error {
 	return nil
 }
 
-// mayConnect tells whether a WebSocket may be opened from where it is: by what
-// is no browser, by a page of the box itself, or of a listed origin. CORS does
-// not cover WebSockets (RFC 6455, 10.2).
+// mayConnect tells whether the origin of a request may open a WebSocket: a client that is not a
+// browser (no Origin), a page of the box itself, or a page of a listed origin. CORS does not cover
+// WebSockets (RFC 6455, 10.2).
 func (s *Server) mayConnect(r *http.Request) bool {
 	origins := r.Header.Values("Origin")
 	if len(origins) == 0 {
@@ -281,7 +277,7 @@ func (s *Server) mayConnect(r *http.Request) bool {
 	return slices.Contains(s.cfg.Origins, origins[0]) || err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
-// fail answers with the problem document of err.
+// fail answers with the problem document of err. It also reports an internal error.
 func (s *Server) fail(q *request, err error) {
 	e := adapters.AsError(err)
 	if e.Code == adapters.CodeInternal {
@@ -305,8 +301,8 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
 		With("resource", "path", "id", adapters.Cut(r.URL.Path, 200)))
 }
 
-// methodNotAllowed answers 405 (RFC 9110, 15.5.6), which a client of ours maps
-// to UNSUPPORTED as it does the 501 of a missing capability.
+// methodNotAllowed answers 405 (RFC 9110, 15.5.6). The external adapters map 405 to UNSUPPORTED, like
+// the 501 of a missing capability.
 func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	var allow []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions} {
@@ -320,11 +316,11 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	if json.Unmarshal(body, &doc) == nil {
 		doc["status"] = http.StatusMethodNotAllowed
 	}
-	body, _ = json.Marshal(doc) // it was JSON a moment ago
+	body, _ = json.Marshal(doc) // cannot fail: doc was read from JSON
 	h := w.Header()
 	h.Set("Allow", strings.Join(allow, ", "))
 	h.Set("Content-Type", adapters.ProblemType)
 	w.WriteHeader(http.StatusMethodNotAllowed)
-	// The status is sent already: an error of the connection cannot be answered.
+	// The status is already sent: the caller cannot be told of an error of the connection.
 	_, _ = w.Write(append(body, '\n'))
 }

@@ -16,31 +16,31 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Times and bounds of streams.
+// Limits of streams.
 const (
-	heartbeat   = 15 * time.Second // a comment this often keeps proxies from cutting
-	pieceLimit  = 10 * time.Second // to send one message: a caller that reads slower is cut off
+	heartbeat   = 15 * time.Second // an SSE comment this often keeps proxies from closing the stream
+	pieceLimit  = 10 * time.Second // to send one message: a slower reader is disconnected
 	pingEvery   = 20 * time.Second
 	retryMillis = 2000
 	maxFrame    = 1 << 20 // bytes of a message from a WebSocket's peer
 )
 
-// message is one piece of a stream.
+// message is one message of a stream.
 type message struct {
-	ID    string // "" = none: it is not resumed from
-	Event string // "" = message
+	ID    string // "" = none: a reader cannot resume after it
+	Event string // "" = "message", the default of SSE
 	Data  []byte // one line
 }
 
-// feed yields a stream's messages. next returns io.EOF at its end and is called
-// by one goroutine; close ends a next that waits.
+// feed yields the messages of a stream. next returns io.EOF at the end of the stream; only one
+// goroutine calls next. close ends a next that waits.
 type feed struct {
 	next  func(context.Context) (message, error)
 	close func() error
 }
 
-// position is where a caller wants to go on: Last-Event-ID, else after; false
-// when it says neither.
+// position returns the position after which the caller wants to continue: the header Last-Event-ID,
+// or else the query parameter after. given is false if the request has neither.
 func (q *request) position() (after uint64, given bool, err error) {
 	v := q.Header.Get("Last-Event-ID")
 	if v == "" {
@@ -60,7 +60,7 @@ func (q *request) isWebSocket() bool {
 	return strings.EqualFold(q.Header.Get("Upgrade"), "websocket")
 }
 
-// enter counts a stream in; the returned function counts it out.
+// enter counts an open stream, within maxStreams. The caller must call leave when the stream ends.
 func (s *Server) enter() (leave func(), err error) {
 	if s.streams.Add(1) > maxStreams {
 		s.streams.Add(-1)
@@ -73,8 +73,9 @@ func (s *Server) enter() (leave func(), err error) {
 	}, nil
 }
 
-// follow sends what open yields until it ends, the caller goes or the server
-// closes: over a WebSocket where one is asked for, else as server-sent events.
+// follow sends the messages of the feed that open returns, over a WebSocket if the request asks for
+// one, otherwise as server-sent events. It returns when the feed ends, the caller disconnects or
+// the server closes.
 func (q *request) follow(open func(context.Context) (feed, error)) error {
 	leave, err := q.s.enter()
 	if err != nil {
@@ -97,7 +98,7 @@ func (q *request) follow(open func(context.Context) (feed, error)) error {
 	return q.followEvents(ctx, p)
 }
 
-// pumped carries a feed's messages to a loop that has other things to wait for.
+// pumped carries the messages of a feed over a channel, so that a loop can wait for other things too.
 type pumped struct {
 	messages chan message
 	failed   chan error // one error, io.EOF at the end
@@ -129,16 +130,16 @@ func pump(ctx context.Context, f feed) *pumped {
 // end closes the feed and waits for its goroutine.
 func (p *pumped) end(cancel context.CancelFunc) {
 	cancel()
-	// The stream has ended: an error of closing it changes nothing.
+	// The stream has already ended: an error of close has no consequence.
 	_ = p.close()
 	<-p.done
 }
 
-// followEvents speaks the event stream format (WHATWG HTML, 9.2).
+// followEvents sends server-sent events (WHATWG HTML, 9.2).
 func (q *request) followEvents(ctx context.Context, p *pumped) error {
 	q.readDeadline(0)
 	h := q.begin(sseType)
-	h.Set("X-Accel-Buffering", "no") // nginx holds a stream back without it
+	h.Set("X-Accel-Buffering", "no") // without it, nginx buffers the stream
 	q.w.WriteHeader(http.StatusOK)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
@@ -166,13 +167,13 @@ func (q *request) followEvents(ctx context.Context, p *pumped) error {
 	}
 }
 
-// lastWords tells a reader why its stream ends; it will come back.
+// lastWords sends the reason why the stream ends. The reader will connect again.
 func (q *request) lastWords(err error) {
 	_, body := adapters.Problem(err)
 	q.piece(message{Event: "error", Data: body}.text())
 }
 
-// piece sends one piece at once; false when the caller does not take it.
+// piece sends text immediately. It returns false if the caller does not take it in time.
 func (q *request) piece(text string) bool {
 	q.writeDeadline(pieceLimit)
 	if _, err := io.WriteString(q.w, text); err != nil {
@@ -181,8 +182,8 @@ func (q *request) piece(text string) bool {
 	return q.rc.Flush() == nil
 }
 
-// text is the message in the event stream format. Data holds no line break but
-// at its end: it is JSON.
+// text returns the message in the event stream format. Data is JSON on one line: it has no line
+// break except at its end.
 func (m message) text() string {
 	var b strings.Builder
 	if m.ID != "" {
@@ -195,8 +196,8 @@ func (m message) text() string {
 	return b.String()
 }
 
-// accept upgrades to a WebSocket. Whether the page may was asked before. There
-// is none, and no error either, when the client went in between.
+// accept upgrades to a WebSocket. It does not check the origin: admit has done so. If the client
+// disconnects during the handshake, accept returns neither a connection nor an error.
 func (q *request) accept() (*websocket.Conn, error) {
 	q.readDeadline(0)
 	q.writeDeadline(0)
@@ -211,8 +212,8 @@ func (q *request) accept() (*websocket.Conn, error) {
 	return c, nil
 }
 
-// handshake is what the library answers into: an upgrade goes to the client, a
-// refusal is held back, to be made in the words of every other.
+// handshake is the ResponseWriter for the WebSocket library. It passes an upgrade on to the client.
+// It withholds a refusal, so that the client gets a problem document instead.
 type handshake struct {
 	w      http.ResponseWriter
 	header http.Header
@@ -221,7 +222,7 @@ type handshake struct {
 
 func (h *handshake) Header() http.Header { return h.header }
 
-// Unwrap leads to the connection (http.ResponseController).
+// Unwrap lets http.ResponseController find the connection.
 func (h *handshake) Unwrap() http.ResponseWriter { return h.w }
 
 func (h *handshake) WriteHeader(status int) {
@@ -237,12 +238,12 @@ func (h *handshake) WriteHeader(status int) {
 
 func (h *handshake) Write(p []byte) (int, error) { return len(p), nil }
 
-// refusal is why there is no WebSocket, nil when the client has been told that
-// there is one. A flaw of its request is 400 (RFC 6455, 4.2.1), with the version
-// that would do where that is the flaw (4.4).
+// refusal returns the error for a failed handshake, nil if the status 101 is already sent. A faulty
+// request gets 400 (RFC 6455, 4.2.1). If the version is wrong, the answer names the supported one
+// (RFC 6455, 4.4).
 func (h *handshake) refusal(err error) error {
 	if why := errors.Unwrap(err); why != nil {
-		err = why // without what the library says around it
+		err = why // without the prefix of the library
 	}
 	text := adapters.Cut(err.Error(), 200)
 	switch h.status {
@@ -257,15 +258,15 @@ func (h *handshake) refusal(err error) error {
 	return adapters.Errorf(adapters.CodeValidation, "%s", text)
 }
 
-// followSocket sends messages as text frames. What the peer sends is refused.
+// followSocket sends messages as text frames. A data frame from the peer closes the socket.
 func (q *request) followSocket(ctx context.Context, p *pumped) error {
 	c, err := q.accept()
 	if c == nil {
 		return err
 	}
 	defer c.CloseNow()
-	// A read whose context ends takes the connection with it, before the peer
-	// could be told why: ours ends when the peer goes, no sooner.
+	// The read must not end with ctx: a cancelled read closes the connection before hangUp has sent
+	// the reason.
 	peer := c.CloseRead(context.WithoutCancel(ctx))
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
@@ -291,7 +292,7 @@ func (q *request) followSocket(ctx context.Context, p *pumped) error {
 	}
 }
 
-// hangUp closes a socket with the status that says why.
+// hangUp closes a socket with the status that fits err.
 func (q *request) hangUp(c *websocket.Conn, err error) {
 	code, reason := websocket.StatusNormalClosure, ""
 	switch {
@@ -309,7 +310,7 @@ func (q *request) hangUp(c *websocket.Conn, err error) {
 	_ = c.Close(code, reason)
 }
 
-// errPolicy is a peer that breaks the rules of a socket.
+// errPolicy means that the peer has sent a frame that the socket does not allow.
 var errPolicy = errors.New("policy")
 
 func sendFrame(ctx context.Context, c *websocket.Conn, data []byte) error {

@@ -11,14 +11,14 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 )
 
-// TaskRequest asks for a task.
+// TaskRequest is the body of POST /v1/tasks.
 type TaskRequest struct {
 	Agent    string `json:"agent"` // name of a template
 	Task     string `json:"task"`  // what to do
 	Provider string `json:"provider,omitempty"`
 }
 
-// TaskAccepted is the answer to it.
+// TaskAccepted is the answer to a TaskRequest.
 type TaskAccepted struct {
 	TaskID  string `json:"taskId"`
 	Status  string `json:"status"` // accepted
@@ -27,13 +27,13 @@ type TaskAccepted struct {
 	LogFile string `json:"logFile"`
 }
 
-// ActiveTasks are the tasks that run.
+// ActiveTasks lists the running tasks.
 type ActiveTasks struct {
 	ActiveTasks []ActiveTask `json:"activeTasks"`
 	Count       int          `json:"count"`
 }
 
-// ActiveTask is one of them.
+// ActiveTask is one running task.
 type ActiveTask struct {
 	TaskID    string `json:"taskId"`
 	Agent     string `json:"agent"`
@@ -148,7 +148,7 @@ func stopTask(q *request) error {
 		return err
 	}
 	q.readDeadline(0)
-	q.writeDeadline(0) // it answers when the agent is gone
+	q.writeDeadline(0) // the answer comes when the agent is gone
 	if err := q.s.cfg.Tasks.Stop(q.Context(), id); err != nil {
 		return err
 	}
@@ -179,7 +179,8 @@ func streamTaskLog(q *request) error {
 	})
 }
 
-// taskMessage has the position behind the line as its id: a reader continues there.
+// taskMessage makes the message of a line. Its id is the position after the line, where a reader
+// resumes.
 func taskMessage(line tasks.Line) (message, error) {
 	if r := line.Ended; r != nil {
 		data, err := json.Marshal(map[string]any{"status": r.Status, "exitCode": r.ExitCode, "timestamp": r.ExitTime})

@@ -11,20 +11,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// ticketLife is how long a ticket may be used.
+// ticketLife is how long a ticket is valid.
 const ticketLife = 30 * time.Second
 
-// maxTickets bounds the tickets that have not been used yet.
+// maxTickets limits the unused tickets.
 const maxTickets = 4096
 
-// Ticket opens one WebSocket, as its query parameter "ticket": a browser
-// cannot put a header on one.
+// Ticket is a credential for one WebSocket, in the query parameter "ticket": a browser cannot set
+// headers for a WebSocket.
 type Ticket struct {
 	Ticket    string        `json:"ticket"`
 	ExpiresAt adapters.Time `json:"expires_at"`
 }
 
-// tickets are kept by digest: what can be read here opens nothing.
+// tickets stores only digests of tickets: a digest cannot open a WebSocket.
 type tickets struct {
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]ticket
@@ -55,7 +55,7 @@ func (t *tickets) issue(who Principal, now time.Time) (Ticket, error) {
 	return Ticket{Ticket: secret, ExpiresAt: adapters.At(end)}, nil
 }
 
-// redeem returns whose the ticket is, and ends it.
+// redeem returns the owner of a ticket and deletes the ticket.
 func (t *tickets) redeem(secret string, now time.Time) (Principal, bool) {
 	key := sha256.Sum256([]byte(secret))
 	t.mu.Lock()
@@ -73,9 +73,9 @@ func newTicket(q *request) error {
 	return q.reply(http.StatusCreated, t)
 }
 
-// Redeem says whose ticket opens r, for the authentication in front of this
-// server: only a WebSocket may come with one, in its query, and the ticket is
-// used up. It is false for every other request.
+// Redeem returns the owner of the ticket in the query of r and deletes the ticket. The authentication
+// in front of this server calls it. It returns false if r does not open a WebSocket, or if its
+// ticket is not valid.
 func (s *Server) Redeem(r *http.Request) (Principal, bool) {
 	secret := r.URL.Query().Get("ticket")
 	if secret == "" || r.Method != http.MethodGet || !(&request{Request: r}).isWebSocket() {
