@@ -38,7 +38,7 @@ func TestAgentActions(t *testing.T) {
 		t.Errorf("%v", second)
 	}
 
-	// A batch is taken whole or not at all; an agent tells of itself alone.
+	// The box stores all actions of a batch or none. An agent may report only its own actions.
 	bad := `{"events":[{"source_agent_id":"a","action_type":0},{"source_agent_id":"a","action_type":9}]}`
 	if p := b.do("admin", "POST", "/v1/agent-events/batch", bad).is(400).problem(adapters.CodeValidation); p["index"] != 1.0 {
 		t.Errorf("%v", p)
@@ -75,7 +75,7 @@ func TestAgentActionsAsEventStream(t *testing.T) {
 		one := `{"source_agent_id":9,"action_type":0}`
 		b.do("admin", "POST", "/v1/agent-events/batch", `{"events":[`+strings.Repeat(one+",", 499)+one+`]}`).is(202)
 	}
-	// Whoever comes back too late is told what is gone.
+	// A reader that comes back too late gets a notice of the lost actions.
 	late := b.open("reader", "/v1/agent-events/stream?after=1")
 	if e := late.want("", "lagged"); e.data != `{"dropped":1002,"resume_from":1004}` {
 		t.Errorf("%s", e.data)
@@ -83,7 +83,7 @@ func TestAgentActionsAsEventStream(t *testing.T) {
 	late.want("1004", "agent_action")
 }
 
-// dial opens a WebSocket as a browser does: with a ticket.
+// dial opens a WebSocket with a ticket, as a browser does.
 func (b *box) dial(path, ticket string, header http.Header) (*websocket.Conn, *http.Response, error) {
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
 	b.t.Cleanup(cancel)
@@ -162,15 +162,15 @@ func TestAgentActionsOverWebSocket(t *testing.T) {
 		t.Errorf("after a binary frame: %v", err)
 	}
 
-	// A ticket is good once.
+	// A ticket is valid for one use.
 	if c, res, err := b.dial("/v1/agent-events/stream", ticket, nil); err == nil || res.StatusCode != 401 {
 		t.Errorf("the ticket was taken again: %v %v", c, res)
 	}
-	// Nor does one open anything but a WebSocket.
+	// A ticket is valid only for a WebSocket.
 	b.do("", "GET", "/v1/beads?ticket="+b.ticket(), "").is(401)
 }
 
-// A page opens a WebSocket only to the box it comes from, or when it is listed.
+// A page may open a WebSocket only if its origin is the box itself or is in Config.Origins.
 func TestWebSocketsOfPages(t *testing.T) {
 	b := newBox(t, func(c *rest.Config) { c.Origins = []string{"https://app.example", "http://[2001:db8::1]:8080"} })
 	for _, path := range []string{"/v1/agent-events/stream", "/v1/events/stream"} {
@@ -232,15 +232,15 @@ func TestRateLimitIsPerPrincipal(t *testing.T) {
 	b.do("agent-1", "GET", "/v1/beads", "").is(200)
 }
 
-// full is a host that is busy: it tells each box when to come back.
+// full is a busy host: it refuses each registration with a Retry-After.
 type full struct{ rest.Host }
 
 func (full) Register(context.Context, string, federation.Registration) (federation.Grant, error) {
 	return federation.Grant{}, adapters.Errorf(adapters.CodeUnavailable, "too many boxes register at once").WithRetryAfter(17 * time.Second)
 }
 
-// Boxes that share a token are not refused for their number, only by the host. Whoever may not
-// register stays bounded, and so does everything else that a box asks.
+// No rate limit applies to boxes that register with one shared token: only the host refuses them.
+// The rate limit does apply to callers that may not register, and to all other requests of a box.
 func TestHerdIsNotRateLimited(t *testing.T) {
 	b := newBox(t, func(c *rest.Config) { c.RateLimit, c.Host = 1, full{} })
 	for range 20 {
@@ -262,7 +262,8 @@ func TestHerdIsNotRateLimited(t *testing.T) {
 	}
 }
 
-// Boxes whose host has lost its registry hear it at their next heartbeat, however many share an address.
+// Only the heartbeat path has Told. If a host loses its registry, each box gets 401 at its next
+// heartbeat, even if many boxes share an address.
 func TestHeartbeatsHearThatTheirTokenIsWrong(t *testing.T) {
 	for _, m := range rest.Mounts() {
 		if m.Told != (m.Pattern == "/v1/heartbeat") {

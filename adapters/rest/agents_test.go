@@ -12,7 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// agentsFake spawns nothing: a test plays the agents by say and exit.
+// agentsFake starts no process. A test makes its agents write and exit with say and exit.
 type agentsFake struct {
 	slot
 	mu     sync.Mutex
@@ -190,7 +190,7 @@ func TestAgentsOverTheWire(t *testing.T) {
 	}
 	b.do("reader", "GET", "/v1/agents?status=odd", "").is(400).problem(adapters.CodeValidation)
 
-	// An agent reaches itself and nobody else.
+	// An agent may reach only itself.
 	b.do("agent-1", "GET", "/v1/agents/agent-1", "").is(200)
 	b.do("agent-1", "GET", "/v1/agents/agent-2", "").is(403)
 	b.do("agent-1", "GET", "/v1/agents/agent-2/events", "").is(403)

@@ -7,7 +7,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Who emitted an event is on record, whatever it says of itself.
+// The author of a stored event is the caller, whatever author or source the event names.
 func TestEventsHaveAnAuthor(t *testing.T) {
 	b := newBox(t)
 	b.do("agent-1", "POST", "/v1/events", `{"kind":"tool.used","source":"/agents/2","author":"agent-2","session_id":"s2"}`).is(202)
@@ -37,7 +37,7 @@ func TestNobodyEmitsInTheNameOfAgentinit(t *testing.T) {
 	}
 	body, header := cloud("agentbox.tool.used", "urn:x")
 	refused("agent-1", body, header...)
-	b.do("host", "POST", "/v1/events", body, header...).is(202) // who passes a box's events on
+	b.do("host", "POST", "/v1/events", body, header...).is(202) // a host forwards the events of boxes
 	body, header = cloud("tool.used", "urn:x")
 	b.do("agent-1", "POST", "/v1/events", body, header...).is(202)
 }

@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// box is a server over real local slots where there are some, and its client's
-// tokens: "admin", "reader", "host", "agent-1".
+// box is a server over slots: real beads and events, fakes for memory and orchestrator. Its clients
+// use the tokens of principalOf, such as "admin" or "agent-1".
 type box struct {
 	t      testing.TB
 	url    string
@@ -40,7 +40,7 @@ type box struct {
 
 type option func(*rest.Config)
 
-// newBox serves a box with every slot on but pods.
+// newBox serves a box with all slots except pods.
 func newBox(t testing.TB, opts ...option) *box {
 	t.Helper()
 	return newBoxWith(t, nil, opts...)
@@ -61,7 +61,7 @@ func newBoxWith(t testing.TB, more map[adapters.Slot]adapters.Adapter, opts ...o
 	return b
 }
 
-// must is for constructors.
+// must returns v, or fails the test if err is not nil.
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -72,8 +72,7 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// newSet connects the adapters behind the whole chain of middleware, of which
-// chain is no more than one set of options.
+// newSet connects the adapters behind the full middleware. chain is at most one Options.
 func newSet(t testing.TB, wanted map[adapters.Slot]adapters.Adapter, chain ...middleware.Options) *adapters.Set {
 	t.Helper()
 	cfg := adapters.Config{Slots: map[adapters.Slot]string{}}
@@ -97,8 +96,7 @@ func newSet(t testing.TB, wanted map[adapters.Slot]adapters.Adapter, chain ...mi
 
 type principalKey struct{}
 
-// serve puts a server in front of the slots, with the authentication that a box
-// would have: a token is the name of who shows it.
+// serve starts a server for the slots, with a stand-in for the authentication of a box (principalOf).
 func (b *box) serve(slots rest.Slots, opts ...option) {
 	cfg := rest.Config{
 		Slots: slots, Version: "1.2.3",
@@ -113,8 +111,8 @@ func (b *box) serve(slots rest.Slots, opts ...option) {
 	}
 	b.server = must(rest.New(cfg))(b.t)
 	mux := http.NewServeMux()
-	// The listener's own writer stands behind the wrapper that counts answers, as
-	// in a box: streams and sockets must reach through it.
+	// As in a box, a wrapper that records the answer surrounds the listener's ResponseWriter:
+	// streams and WebSockets must work through it.
 	inner := b.authenticate(b.server.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		inner.ServeHTTP(&exchange.Recorder{ResponseWriter: w}, r)
@@ -172,7 +170,7 @@ func principalOf(token string) (rest.Principal, bool) {
 	return rest.Principal{Role: rest.RoleAgent, ID: token}, true
 }
 
-// answer is what came back.
+// answer is the response to a request.
 type answer struct {
 	t      testing.TB
 	status int
@@ -197,7 +195,7 @@ func newRequest(t testing.TB, b *box, method, path, body string, pairs ...string
 	return req
 }
 
-// do sends one request as who; pairs are headers.
+// do sends one request with the token who; pairs are headers.
 func (b *box) do(who, method, path, body string, pairs ...string) answer {
 	b.t.Helper()
 	req := newRequest(b.t, b, method, path, body, pairs...)
@@ -222,7 +220,7 @@ func (b *box) send(req *http.Request) answer {
 	return answer{b.t, res.StatusCode, res.Header, raw}
 }
 
-// is fails unless the status is the one that is wanted.
+// is fails the test unless the answer has this status.
 func (a answer) is(status int) answer {
 	a.t.Helper()
 	if a.status != status {
@@ -246,7 +244,7 @@ func (a answer) fields() map[string]any {
 	return m
 }
 
-// problem fails unless the answer is the problem document of code.
+// problem fails the test unless the answer is a problem document with this code.
 func (a answer) problem(code adapters.Code) map[string]any {
 	a.t.Helper()
 	if ct := a.header.Get("Content-Type"); ct != adapters.ProblemType {
@@ -275,8 +273,7 @@ func TestExternalEventsOverThisServer(t *testing.T) {
 	})
 }
 
-// Beads and events answer the same whether a process has them or a peer over
-// HTTP.
+// The beads slot answers the same in the process and over HTTP.
 func TestSameBeads(t *testing.T) {
 	contract.SameBeads(t, func(t testing.TB) adapters.Beads { return localBeads(t) }, func(t testing.TB) adapters.Beads {
 		return must(beads.NewExternal(beads.ExternalConfig{URL: newBox(t, unlimited).url, Auth: token("admin")}))(t)
@@ -300,10 +297,10 @@ func memoryOver(e memory.Embedder) func(*testing.T) adapters.Memory {
 	}
 }
 
-// unlimited lets a test ask as fast as it can.
+// unlimited removes the rate limit.
 func unlimited(c *rest.Config) { c.RateLimit = -1 }
 
-// deaf is an embedder that is down.
+// deaf is an embedder that always fails.
 type deaf struct{}
 
 func (deaf) ID() string { return "deaf" }
@@ -319,7 +316,7 @@ func memoryOverThisServer(t testing.TB) contract.MemoryClass {
 
 func TestMemoryOverThisServer(t *testing.T) { contract.Memory(t, memoryOverThisServer(t)) }
 
-// Memory answers the same whether a process has it or a peer over HTTP.
+// The memory slot answers the same in the process and over HTTP.
 func TestSameMemory(t *testing.T) {
 	words := must(memory.NewEmbedder(memory.EmbedderConfig{}))(t)
 	local := contract.MemoryClass{New: func(t *testing.T) adapters.Memory {
@@ -328,7 +325,7 @@ func TestSameMemory(t *testing.T) {
 	contract.SameMemory(t, local, memoryOverThisServer(t))
 }
 
-// memoryFake is a memory slot of maps: search scores by equality.
+// memoryFake is a memory slot in a map.
 type memoryFake struct {
 	slot
 	entries map[[2]string]adapters.MemoryEntry
@@ -378,7 +375,7 @@ func (m *memoryFake) List(_ context.Context, ns string, _ adapters.PageOpt) (ada
 
 func (m *memoryFake) Namespaces(context.Context) ([]adapters.Namespace, error) { return nil, nil }
 
-// slot is what fakes say of themselves.
+// slot has the descriptive methods of a fake adapter.
 type slot struct {
 	name adapters.Slot
 	impl string

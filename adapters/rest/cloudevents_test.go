@@ -54,7 +54,7 @@ func TestCloudEventsInEveryMode(t *testing.T) {
 				"subject":"fäden","sessionid":"s-1","executionid":"x-1","time":"2026-01-02T03:04:05.6Z","datacontenttype":"application/json","data":{"n":1}}`, id),
 				"Content-Type", "application/cloudevents+json; charset=utf-8")
 		},
-		// A structured event may repeat its attributes in headers: the body counts.
+		// If a structured event repeats its attributes in headers, the body takes precedence.
 		"structured with headers": func(id string) answer {
 			return b.do("host", "POST", "/v1/events", fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/agents/7","type":"agentbox.tool.used",
 				"subject":"fäden","sessionid":"s-1","executionid":"x-1","data":{"n":1}}`, id), headers(binary(map[string]string{
@@ -69,7 +69,7 @@ func TestCloudEventsInEveryMode(t *testing.T) {
 			e.ExecutionID != "x-1" || string(e.Payload) != `{"n":1}` {
 			t.Errorf("%s: %+v", mode, e)
 		}
-		// The same id again is the same event, in whatever mode.
+		// An event that is sent again with the same id is stored once, in every mode.
 		var again adapters.Receipt
 		send(receipt.ID).is(202).into(&again)
 		if again.Seq != receipt.Seq {
@@ -82,16 +82,16 @@ func TestCloudEventsInEveryMode(t *testing.T) {
 	}
 }
 
-// What headers carry is encoded (HTTP binding, 3.1.3.2).
+// The values of attributes in headers are percent-encoded (HTTP binding, 3.1.3.2).
 func TestCloudEventHeaderValues(t *testing.T) {
 	b := newBox(t)
 	for i, c := range []struct{ sent, want string }{
 		{"plain", "plain"},
 		{"Euro%20%E2%82%AC%20%F0%9F%98%80", "Euro € 😀"}, // the binding's own example
-		{"a%2525b", "a%25b"}, // one round
+		{"a%2525b", "a%25b"}, // decoded once
 		{`"Euro %E2%82%AC"`, "Euro €"},
 		{`"a \"b\" \\ c"`, `a "b" \ c`},
-		{`a\b`, `a\b`}, // a backslash outside quotes is itself
+		{`a\b`, `a\b`}, // a backslash outside quotes is not an escape
 		{`"a"b"c"`, "abc"},
 		{"%c3%a9", "é"},
 	} {
@@ -153,11 +153,11 @@ func TestBadCloudEvents(t *testing.T) {
 	if len(page.Items) != 0 {
 		t.Errorf("stored all the same: %s", page.Items)
 	}
-	// Without any attribute of an event it is one of ours, and says its kind itself.
+	// Without a required attribute in the headers, the body is an event in agentinit's own form.
 	b.do("host", "POST", "/v1/events", `{"kind":"x"}`, "ce-subject", "s").is(202)
 }
 
-// Stored events come as CloudEvents to whoever accepts those, page by page.
+// A caller that accepts CloudEvents gets the history as CloudEvents, in pages.
 func TestHistoryAsCloudEvents(t *testing.T) {
 	b := newBox(t)
 	for i := range 3 {
@@ -198,8 +198,8 @@ func (r registry) Known(_ context.Context, box string) (bool, error) {
 	return slices.Contains(r.boxes, box), r.err
 }
 
-// A box without a session is told to come back, not refused for good: its events wait in its
-// spool until it has registered. What no box may do stays refused.
+// A box without a session gets 503 with Retry-After, not 403: its events wait in its spool until it
+// has registered. A request that no box may make gets 403.
 func TestBoxWithoutSessionIsToldToComeBack(t *testing.T) {
 	b := newBox(t)
 	for _, c := range []struct {
@@ -220,7 +220,7 @@ func TestBoxWithoutSessionIsToldToComeBack(t *testing.T) {
 	}
 }
 
-// A box emits as itself, whatever form its event has, and never as another one.
+// A box may emit events as itself, but not as another registered box, in every form of an event.
 func TestBoxesEmitAsThemselves(t *testing.T) {
 	key := strings.Repeat("ab", 32)
 	b := newBox(t, func(c *rest.Config) { c.Host = registry{boxes: []string{"test", "box-1", "box-2", key}} })
@@ -231,7 +231,7 @@ func TestBoxesEmitAsThemselves(t *testing.T) {
 		who, source string
 		status      int
 		stored      string
-		away        int // while the registry cannot be asked
+		away        int // the status while the registry fails
 	}{
 		{"box:box-1", "", 202, "urn:agentbox:box-1", 202},
 		{"box:box-1", "urn:agentbox:box-1", 202, "urn:agentbox:box-1", 202},
@@ -256,7 +256,7 @@ func TestBoxesEmitAsThemselves(t *testing.T) {
 		}
 		away.do(c.who, "POST", "/v1/events", body).is(c.away)
 		if c.source == "" {
-			continue // CloudEvents name one
+			continue // a CloudEvent must have a source
 		}
 		cloud := fmt.Sprintf(`{"specversion":"1.0","id":"c-%d","source":%q,"type":"x"}`, i, c.source)
 		b.do(c.who, "POST", "/v1/events", "["+cloud+"]", "Content-Type", "application/cloudevents-batch+json").is(c.status)

@@ -24,38 +24,36 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// reach is the same slots twice: as the box has them, and as a client of the
-// box has them. The client is not wrapped, so that nothing is refused before it
-// has crossed the wire.
+// reach is a set of slots: those in the box, or those of a client of the box. The client has no
+// middleware, so that each refusal comes from the box.
 type reach struct {
 	beads  adapters.Beads
 	memory adapters.Memory
 	agents adapters.Orchestrator
 }
 
-// codeCase brings one error about. What call does must fail each time it is
-// made, in the same way.
+// codeCase causes one error. Each run of call must fail in the same way.
 type codeCase struct {
 	code  adapters.Code
 	name  string
-	slots func(*testing.T) map[adapters.Slot]adapters.Adapter // nil: beads alone
+	slots func(*testing.T) map[adapters.Slot]adapters.Adapter // nil: only beads
 	chain middleware.Options
-	// auth, where it is set, is the client's: what only the edge of HTTP refuses
-	// is provoked there. local is then the same error without HTTP.
+	// auth is the authorizer of the client, for errors that only the HTTP layer returns. local then
+	// returns the same error without HTTP.
 	auth  wire.Authorizer
 	local func() error
 	setup func(context.Context, *testing.T, reach) (id string)
 	call  func(ctx context.Context, r reach, id string) error
 }
 
-// as names the actor of a call.
+// as sets the actor of a call.
 func as(ctx context.Context, actor string) context.Context {
 	return adapters.WithMeta(ctx, adapters.Meta{Actor: actor})
 }
 
 func failed[T any](_ T, err error) error { return err }
 
-// altered sends credentials and then changes a header.
+// altered sets the credentials and then one more header.
 type altered struct{ name, value string }
 
 func (a altered) Authorize(r *http.Request, _ []byte) error {
@@ -133,7 +131,7 @@ func keyed(ctx context.Context) context.Context {
 	return adapters.WithMeta(ctx, adapters.Meta{Actor: "ann", IdempotencyKey: "k"})
 }
 
-// slotCodes are those that other slots than beads, or none, bring about.
+// slotCodes are the errors that need other slots than beads.
 func slotCodes() []codeCase {
 	retrieve := func(ctx context.Context, r reach, _ string) error {
 		_, _, err := r.memory.Retrieve(ctx, "k", "n")
@@ -173,7 +171,7 @@ func slotCodes() []codeCase {
 		{code: adapters.CodeUnsupported, name: "capability", slots: broken(func(context.Context) error { return adapters.Unsupported("ann", "no index") }), call: retrieve},
 		{code: adapters.CodeDisabled, name: "off", call: retrieve},
 		{
-			// A write without a key, which no client of ours waits to repeat.
+			// A write without an idempotency key: the client does not retry it.
 			code: adapters.CodeDisabled, name: "degraded", call: func(ctx context.Context, r reach, _ string) error {
 				return failed(r.memory.Store(ctx, "k", "v", "n", adapters.StoreOpt{}))
 			},
@@ -194,8 +192,8 @@ func slotCodes() []codeCase {
 	}
 }
 
-// edgeCodes are what only the edge of HTTP can refuse: no slot sees credentials,
-// media types or the version that a caller speaks.
+// edgeCodes are the errors that only the HTTP layer returns: a slot does not see credentials, media
+// types or the contract version of a caller.
 func edgeCodes() []codeCase {
 	show := func(ctx context.Context, r reach, _ string) error { return failed(r.beads.Show(ctx, "ab-1")) }
 	return []codeCase{
@@ -219,14 +217,12 @@ func edgeCodes() []codeCase {
 	}
 }
 
-// elsewhere are the codes that no slot of a box and no route of its own brings
-// about: they are for federation, and TestAnEvictedSession shows that a host's
-// answer becomes them.
+// elsewhere are the codes that no slot returns: only the host of a federation does.
+// TestAnEvictedSession covers them.
 var elsewhere = []adapters.Code{adapters.CodeSessionEvicted}
 
-// TestEveryCode ranges over the whole table: each code is reached in the box and
-// by a client of it, and is the same error in both: code, status, retryable and
-// fields.
+// TestEveryCode covers the whole table of codes. Each error must be the same in the box and in a
+// client of the box: code, status, retryable and fields.
 func TestEveryCode(t *testing.T) {
 	cases := map[adapters.Code][]codeCase{}
 	for _, c := range codeCases() {
@@ -281,7 +277,7 @@ func (c codeCase) run(t *testing.T) {
 	}
 }
 
-// client reaches the slots of the box at url.
+// client connects to the slots of the box at url.
 func client(t *testing.T, url string, auth wire.Authorizer) reach {
 	r := reach{
 		must(beads.NewExternal(beads.ExternalConfig{URL: url, Auth: auth}))(t),
@@ -297,8 +293,8 @@ func client(t *testing.T, url string, auth wire.Authorizer) reach {
 	return r
 }
 
-// document is what of an error a client can act on: all of its problem document
-// but the words, where it arose, and the number under which the log has it.
+// document returns the parts of an error's problem document that a client can act on: all except the
+// texts, the slot and method, and the id in the log.
 func document(t *testing.T, err error) map[string]any {
 	t.Helper()
 	var coded *adapters.Error
@@ -317,7 +313,7 @@ func document(t *testing.T, err error) map[string]any {
 	return doc
 }
 
-// A host that says 410 on a session path without a code has ended the session.
+// If a host answers 410 without a code on a session path, the session has ended.
 func TestAnEvictedSession(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }))
 	defer srv.Close()
@@ -331,7 +327,7 @@ func TestAnEvictedSession(t *testing.T) {
 	}
 }
 
-// An answer without a code of ours is mapped by its status, whatever it says.
+// The client maps an error answer without an agentinit code by its status, whatever its body is.
 func TestForeignAnswers(t *testing.T) {
 	table := map[int]adapters.Code{
 		400: adapters.CodeValidation, 422: adapters.CodeValidation, 418: adapters.CodeValidation, 451: adapters.CodeValidation,
@@ -346,7 +342,7 @@ func TestForeignAnswers(t *testing.T) {
 	bodies := [][2]string{
 		{"text/html", "<html>no</html>"}, {"application/json", `{"error":"no","code":"SOMETHING_ELSE"}`}, {adapters.ProblemType, `{"status":200}`}, {"", ""},
 	}
-	// The bead that is asked for says what to answer.
+	// The id of the bead selects the status and the body of the answer.
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var status, body int
 		if _, err := fmt.Sscanf(r.URL.Path, "/v1/beads/ab-%d-%d", &status, &body); err != nil {
@@ -356,17 +352,17 @@ func TestForeignAnswers(t *testing.T) {
 		}
 		w.Header()["Content-Type"] = []string{bodies[body][0]}
 		w.WriteHeader(status)
-		_, _ = io.WriteString(w, bodies[body][1]) // the client reads or refuses
+		_, _ = io.WriteString(w, bodies[body][1]) // the client may close the connection early
 	}))
 	defer srv.Close()
 	for status, want := range table {
-		// A client of its own each, lest one leaves a failing peer alone.
+		// One client for each status: after several failures, a client would stop calling its peer.
 		x := must(beads.NewExternal(beads.ExternalConfig{URL: srv.URL}))(t)
 		if err := x.Connect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for i, body := range bodies {
-			// An update has no key, so that nothing is tried again.
+			// An update has no idempotency key, so the client does not retry it.
 			_, err := x.Update(t.Context(), fmt.Sprintf("ab-%d-%d", status, i), adapters.BeadChange{})
 			if e := adapters.AsError(err); e == nil || e.Code != want || e.Retryable != want.Row().Retryable {
 				t.Errorf("%d %s: %v, want %s", status, body[0], err, want)
@@ -382,19 +378,19 @@ func localBeads(t testing.TB) *beads.Local {
 	return must(beads.NewLocal(beads.LocalConfig{Path: filepath.Join(t.TempDir(), "beads.db")}))(t)
 }
 
-// gone is disconnected as soon as it is connected.
+// gone disconnects in Connect.
 type gone struct{ *beads.Local }
 
 func (g gone) Connect(ctx context.Context) error {
 	return errors.Join(g.Local.Connect(ctx), g.Local.Disconnect(ctx))
 }
 
-// refusing cannot be connected.
+// refusing fails to connect.
 type refusing struct{ *memoryFake }
 
 func (refusing) Connect(context.Context) error { return adapters.Unavailable(nil, "no such host") }
 
-// brokenMemory answers a read as why says.
+// brokenMemory answers each read with the error of why.
 type brokenMemory struct {
 	*memoryFake
 	why func(context.Context) error
@@ -410,7 +406,7 @@ func (redactorDown) Redact(context.Context, middleware.RedactRequest) (middlewar
 	return middleware.RedactAnswer{}, errors.New("no model")
 }
 
-// spawnerFake's agents end when they are told to.
+// spawnerFake starts no process. Its agents run until they get SIGTERM or SIGKILL.
 type spawnerFake struct{}
 
 type processFake struct{ ended func(orchestrator.Ending) }

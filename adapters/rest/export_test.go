@@ -8,7 +8,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// contractOf says what an operation sends and answers.
+// contractOf describes the request and the answers of an operation.
 func (s *schemas) contractOf(rt route) map[string]any {
 	op := map[string]any{"method": rt.Method, "path": rt.Path, "status": rt.status()}
 	if rt.Body != nil {
@@ -30,8 +30,8 @@ func (s *schemas) contractOf(rt route) map[string]any {
 	return op
 }
 
-// Contract is the JSON Schema document of one slot's wire: its types, and which
-// operation sends and answers which. nil for a slot that has no such wire.
+// Contract is the JSON Schema document of one slot's HTTP contract: its types, and the request and
+// answer type of each operation. It is nil for a slot without a contract.
 func Contract(slot adapters.Slot) map[string]any {
 	c, ok := adapters.ContractOf(slot)
 	if !ok {
@@ -57,7 +57,7 @@ func Contract(slot adapters.Slot) map[string]any {
 	}
 }
 
-// ContractFile is the name of a slot's document.
+// ContractFile is the file name of a slot's contract document.
 func ContractFile(slot adapters.Slot) string {
 	id, _ := Contract(slot)["$id"].(string)
 	return string(slot) + "-" + id[strings.LastIndex(id, ":")+1:] + ".json"

@@ -16,7 +16,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 )
 
-// podsFake has every document, empty, and says back the path it was asked for.
+// podsFake has an empty document at every path.
 type podsFake struct{ slot }
 
 func (podsFake) Write(_ context.Context, path string, body adapters.Body, _ adapters.Cond) (adapters.Written, error) {
@@ -50,7 +50,7 @@ func (podsFake) Subscribe(context.Context, string) (adapters.PodSubscription, er
 	return nil, adapters.Unsupported("notifications", "there are none")
 }
 
-// firstPiece is a caller that goes away when a stream has sent its first piece.
+// firstPiece is a caller that disconnects after the first message of a stream.
 type firstPiece struct {
 	*httptest.ResponseRecorder
 	leave context.CancelFunc
@@ -58,11 +58,11 @@ type firstPiece struct {
 
 func (w firstPiece) Flush() { w.leave() }
 
-// target is a box under fuzz: what it answers is judged by ask.
+// target is the box that the fuzz tests call.
 type target struct {
 	*box
 	paths    []string // "METHOD /path" of every route
-	reported error    // what the box said of itself last
+	reported error    // the last error of Config.Report
 }
 
 func newTarget(f *testing.F) *target {
@@ -81,13 +81,13 @@ func newTarget(f *testing.F) *target {
 	for path, methods := range doc.Paths {
 		for method, op := range methods {
 			if path != "/openapi.json" && object(op)["security"] != nil {
-				continue // answered by another package
+				continue // another package serves this route
 			}
 			t.paths = append(t.paths, strings.ToUpper(method)+" "+path)
 		}
 	}
 	slices.Sort(t.paths)
-	// Something to find: "x1" stands for whatever a path names.
+	// Requests need something to find: route uses "x1" for the parameters of a path.
 	t.do("admin", "POST", "/v1/agents", `{"command":"x"}`).is(201)
 	t.do("admin", "PUT", "/v1/memory/x1/x1", `{"value":"x"}`).is(201)
 	t.do("admin", "POST", "/v1/events", `{"kind":"x"}`).is(202)
@@ -95,8 +95,7 @@ func newTarget(f *testing.F) *target {
 	return t
 }
 
-// route is one of the routes of that method, "" for any, with its parameters
-// filled in.
+// route returns route n of the given methods (none = any), with its parameters filled in.
 func (t *target) route(n uint8, methods ...string) (method, path string) {
 	var of []string
 	for _, p := range t.paths {
@@ -114,8 +113,8 @@ func (t *target) route(n uint8, methods ...string) (method, path string) {
 	return method, path
 }
 
-// ask sends a request to the handler as an admin and fails unless the answer is
-// one that the table of errors knows.
+// ask sends a request to the handler as an admin. It fails unless the answer is a success or an
+// error of the table of codes.
 func (t *target) ask(f *testing.T, req *http.Request) *httptest.ResponseRecorder {
 	f.Helper()
 	ctx, leave := context.WithCancel(f.Context())
@@ -142,14 +141,15 @@ func (t *target) ask(f *testing.T, req *http.Request) *httptest.ResponseRecorder
 	if w.Header().Get("Content-Type") != adapters.ProblemType || !doc.Code.Known() || doc.Status != w.Code || doc.Detail == "" {
 		f.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
-	// What the box has not is 501; nothing here is out of order.
+	// 501 means that the box does not have the part. No other 5xx is expected: all slots work.
 	if w.Code >= 500 && !(w.Code == 501 && (doc.Code == adapters.CodeDisabled || doc.Code == adapters.CodeUnsupported)) {
 		f.Fatalf("%s %s: %d %s: %v", req.Method, req.URL, w.Code, w.Body, t.reported)
 	}
 	return w.ResponseRecorder
 }
 
-// fuzzRequest makes a request of a target that net/http would hand to a handler.
+// fuzzRequest makes a request with a request target. It returns false if net/http would refuse the
+// target.
 func fuzzRequest(method, target string, body []byte) (*http.Request, bool) {
 	u, err := url.ParseRequestURI(target)
 	if err != nil || !strings.HasPrefix(u.Path, "/") {

@@ -10,7 +10,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// All bodies together are bounded, and what a request held is free when it has been answered.
+// The limit applies to all bodies together. The bytes of a request are free after its answer.
 func TestHeldBodies(t *testing.T) {
 	s := &Server{held: heldBodies{most: 100}}
 	read := func(n int) (*request, error) {

@@ -25,8 +25,8 @@ func schemaFile(slot adapters.Slot) string {
 	return filepath.Join("contracts", rest.ContractFile(slot))
 }
 
-// The committed schemas are what the Go types say. A change that an older peer
-// would stumble over needs a new MAJOR, and so a new file; -update does not help.
+// The committed schemas match the Go types. An incompatible change needs a new MAJOR version, and so
+// a new file: -update does not write it to the old file.
 func TestSchemasAreCurrentAndOnlyGrow(t *testing.T) {
 	for _, slot := range adapters.Slots() {
 		now := plain(t, rest.Contract(slot))
@@ -61,7 +61,7 @@ func TestSchemasAreCurrentAndOnlyGrow(t *testing.T) {
 	}
 }
 
-// plain is a document as it reads from a file.
+// plain returns a document as it would be read from a file.
 func plain(t *testing.T, v any) map[string]any {
 	t.Helper()
 	raw, err := json.Marshal(v)
@@ -75,8 +75,8 @@ func plain(t *testing.T, v any) map[string]any {
 	return out
 }
 
-// breaks lists what a peer of the old document could not live with: anything
-// gone or of another type, and a further member that a request must have.
+// breaks lists the incompatible changes between two documents: a removed or changed type, member or
+// operation, a new required member of a request, and a member that an answer may now omit.
 func breaks(old, now map[string]any) []string {
 	var out []string
 	defs := object(now["$defs"])
@@ -124,7 +124,7 @@ func typeBreaks(name string, old, now map[string]any, request bool) []string {
 	return out
 }
 
-// isRequest tells a type that only comes in.
+// isRequest tells whether a type is the body of a request.
 func isRequest(doc map[string]any, name string) bool {
 	for _, op := range object(doc["x-operations"]) {
 		if object(object(op)["request"])["$ref"] == "#/$defs/"+name {
@@ -145,7 +145,7 @@ func list(v any) []string {
 	return out
 }
 
-// The check above must see each kind of break, and let growth pass.
+// breaks must find each kind of incompatible change, and must accept additions.
 func TestIncompatibleSchemasAreSeen(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(doc map[string]any)
@@ -183,7 +183,7 @@ func require(doc map[string]any, name, member string) {
 	def["required"] = append(def["required"].([]any), member)
 }
 
-// What the server really answers fits the schemas it publishes.
+// The real answers of the server fit its published schemas.
 func TestAnswersFitTheSchemas(t *testing.T) {
 	b := newBox(t)
 	var epic adapters.Bead
@@ -216,8 +216,7 @@ func TestAnswersFitTheSchemas(t *testing.T) {
 	}
 }
 
-// Every operation of the document is served: nobody is told of a path that is
-// not there, and none is there untold.
+// The server serves each operation of the document, with the roles of the document.
 func TestOpenAPIIsWhatIsServed(t *testing.T) {
 	b := newBox(t)
 	doc := b.do("", "GET", "/openapi.json", "").is(200).fields()
@@ -236,7 +235,7 @@ func TestOpenAPIIsWhatIsServed(t *testing.T) {
 			roles := list(object(op)["x-roles"])
 			if object(op)["security"] != nil {
 				refs(t, doc, op)
-				continue // open to all; what probes answers is theirs to test
+				continue // open to all callers; the routes of package probes have their own tests
 			}
 			if !slices.Contains(roles, "admin") {
 				t.Errorf("%s %s: roles %v", method, path, roles)
@@ -250,15 +249,15 @@ func TestOpenAPIIsWhatIsServed(t *testing.T) {
 	}
 }
 
-// checkRoles asks as each role: refused exactly when the document says so, and
-// never without a place.
+// checkRoles sends a request without a credential and one as each role that the document does not
+// list. The box must refuse them all.
 func checkRoles(t *testing.T, b *box, method, path string, roles []string) {
 	t.Helper()
 	if a := b.do("", method, path, ""); a.status != http.StatusUnauthorized {
 		t.Errorf("%s %s without a credential: %d", method, path, a.status)
 	}
 	for _, who := range []string{"agent", "host", "reader"} {
-		// A stream would stay open for whom it lets in.
+		// Do not ask as a listed role: a stream would stay open.
 		if slices.Contains(roles, who) {
 			continue
 		}
@@ -269,7 +268,7 @@ func checkRoles(t *testing.T, b *box, method, path string, roles []string) {
 	}
 }
 
-// refs fails on a reference that leads nowhere.
+// refs fails the test if v contains a reference to a missing component.
 func refs(t *testing.T, doc map[string]any, v any) {
 	t.Helper()
 	switch v := v.(type) {
@@ -290,8 +289,8 @@ func refs(t *testing.T, doc map[string]any, v any) {
 	}
 }
 
-// The document has what redocly's recommended rules ask for, and an example that
-// fits its schema for every JSON body.
+// The document satisfies redocly's recommended rules. Each JSON body has an example that fits its
+// schema.
 func TestOpenAPITellsTheWholeTruth(t *testing.T) {
 	b := newBox(t)
 	doc := b.do("", "GET", "/openapi.json", "").is(200).fields()
@@ -332,7 +331,7 @@ func TestOpenAPITellsTheWholeTruth(t *testing.T) {
 			for _, e := range res.Errors() {
 				t.Errorf("%s: the example: %s", id, e)
 			}
-			// What must be there is refused when it is not.
+			// A required body: the box refuses a request without it.
 			if path == "/v1/beads/epics" || path == "/v1/events" || path == "/v1/agents" {
 				if body["required"] != true {
 					t.Errorf("%s does not require its body", id)

@@ -17,12 +17,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// withOrigin knows the box by the Host of a request, as its listener does.
+// withOrigin takes the origin of the box from the Host of a request, as the real listener does.
 func withOrigin(cfg *rest.Config) {
 	cfg.Origin = func(r *http.Request) *url.URL { return &url.URL{Scheme: "http", Host: r.Host} }
 }
 
-// podBox is a box in front of a running Solid server, and that server's URL.
+// podBox returns a box in front of a running Solid server, and the URL of that server.
 func podBox(t *testing.T) (*box, string) {
 	t.Helper()
 	server, err := foreign.Solid(t.Context(), nil)
@@ -38,7 +38,7 @@ func podBox(t *testing.T) (*box, string) {
 	return newBoxWith(t, map[adapters.Slot]adapters.Adapter{adapters.SlotPods: slot}, withOrigin), server.Address
 }
 
-// TestPods serves one running Solid server through a box.
+// TestPods runs all tests with one Solid server, behind one box.
 func TestPods(t *testing.T) {
 	b, server := podBox(t)
 	t.Run("a client of others", func(t *testing.T) { testSolidClient(t, b, server) })
@@ -46,8 +46,8 @@ func TestPods(t *testing.T) {
 	t.Run("as a server", func(t *testing.T) { testPodsAsAServer(t, b, server) })
 }
 
-// testSolidClient has Inrupt's client do through /pods what it does with the
-// reference server itself: every step must come to the same.
+// testSolidClient runs the same steps of Inrupt's client with /pods and with the Solid server itself:
+// each step must have the same result.
 func testSolidClient(t *testing.T, b *box, server string) {
 	node, module, err := foreign.SolidClient()
 	var missing *foreign.MissingError
@@ -79,8 +79,8 @@ func testSolidClient(t *testing.T, b *box, server string) {
 	}
 }
 
-// What a document says is the same on both sides, in every form that it is written
-// and asked for.
+// A document has the same statements in the box and in the server, in every RDF format. Only the
+// URLs below the pods' root differ.
 func testPodsKeepTheirMeaning(t *testing.T, b *box, server string) {
 	direct := func(path, accept string) string {
 		t.Helper()
@@ -135,7 +135,7 @@ _:p a solid:InsertDeletePatch; solid:where { <`+here+`a/b> <http://x/q> ?x. }; s
 	}
 }
 
-// POST, OPTIONS and the headers that a client finds its way by.
+// POST, OPTIONS, and the headers that a client uses for discovery.
 func testPodsAsAServer(t *testing.T, b *box, server string) {
 	b.do("admin", "PUT", "/pods/c/", "").is(201)
 	b.do("admin", "PUT", "/pods/c/", "", "If-None-Match", "*").is(412)

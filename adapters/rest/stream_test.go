@@ -19,7 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/pipenet"
 )
 
-// silentEvents is an events slot in which nothing ever happens.
+// silentEvents is an events slot without events.
 type silentEvents struct{ slot }
 
 func (silentEvents) Dispatch(context.Context, adapters.Event) (adapters.Receipt, error) {
@@ -45,7 +45,7 @@ func (silence) Next(ctx context.Context) (adapters.Event, error) {
 	return adapters.Event{}, ctx.Err()
 }
 
-// quiet is a box over pipes, within a bubble of synctest.
+// quiet is a box that is served over in-memory pipes, for tests with synctest.
 type quiet struct {
 	t      *testing.T
 	pipes  *pipenet.Listener
@@ -87,7 +87,7 @@ func (q *quiet) send(method, path, body string) *http.Response {
 	return res
 }
 
-// connections is how many streams of agents' actions the box says are open.
+// connections returns how many streams of actions are open, as the box reports it.
 func (q *quiet) connections() (n int) {
 	q.t.Helper()
 	res := q.send("GET", "/v1/agent-events/status", "")
@@ -133,14 +133,13 @@ func TestEventStreamHasAHeartbeat(t *testing.T) {
 	}
 }
 
-// A reader that takes nothing is cut off: it holds a stream for the time of one
-// message and no longer.
+// The box disconnects a reader that does not read, after the time limit for one message.
 func TestEventStreamDropsWhoDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuiet(t)
 		res := q.send("GET", "/v1/agent-events/stream", "")
 		defer res.Body.Close()
-		// What the transport reads ahead has to be filled first.
+		// Fill the read buffers of the transport first.
 		for range 40 {
 			one := `{"source_agent_id":1,"action_type":0,"metadata":{"fill":"` + strings.Repeat("x", 1000) + `"}}`
 			q.send("POST", "/v1/agent-events/emit", one).Body.Close()
@@ -213,8 +212,8 @@ func TestWebSocketIsPinged(t *testing.T) {
 	}
 }
 
-// A handshake that is none is refused as everything else is: a problem with a
-// code of the table and its status.
+// A malformed handshake gets a problem document, with a code and status of the table, like any other
+// refused request.
 func TestMalformedHandshake(t *testing.T) {
 	b := newBox(t)
 	good := http.Header{
@@ -256,7 +255,7 @@ func TestMalformedHandshake(t *testing.T) {
 			}
 		}
 	}
-	w := httptest.NewRecorder() // a connection that cannot be taken over
+	w := httptest.NewRecorder() // does not support hijacking
 	req := httptest.NewRequest("GET", "/v1/events/stream", nil)
 	req.Header = good
 	req.Header.Set("Authorization", "Bearer admin")
@@ -266,7 +265,7 @@ func TestMalformedHandshake(t *testing.T) {
 	}
 }
 
-// A frame larger than the bound ends the socket with the status that says so.
+// A frame larger than the limit closes the socket with status 1009 (message too big).
 func TestWebSocketFramesAreBounded(t *testing.T) {
 	for size, tooBig := range map[int]bool{1<<20 - 1: false, 1 << 20: false, 1<<20 + 1: true} {
 		b := newBox(t)
@@ -294,7 +293,7 @@ func TestWebSocketFramesAreBounded(t *testing.T) {
 	}
 }
 
-// Who sends its body too slowly is told so after ten seconds.
+// A caller that sends its body too slowly gets 400 after ten seconds.
 func TestBodyHasTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQuiet(t)
@@ -315,7 +314,7 @@ func TestBodyHasTenSeconds(t *testing.T) {
 	})
 }
 
-// Bodies are bounded to the byte.
+// The size limits of bodies are exact.
 func TestBodyLimits(t *testing.T) {
 	b := newBox(t)
 	for _, c := range []struct {

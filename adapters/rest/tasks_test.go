@@ -12,7 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 )
 
-// oneTemplate knows "coder" alone.
+// oneTemplate has only the template "coder".
 type oneTemplate struct{}
 
 func (oneTemplate) Spec(name, task string) (adapters.AgentSpec, error) {
@@ -64,7 +64,7 @@ func TestTaskFromStartToEnd(t *testing.T) {
 
 	b.agents.say("agent-1", "one\ntw")
 	s := b.open("reader", path+"/logs/stream")
-	first := s.want("29", "") // 24 bytes of time, a blank, "one" and the end of the line
+	first := s.want("29", "") // 24 bytes of time, a space, "one" and a newline
 	b.agents.say("agent-1", "o\nhalf")
 	second, _ := s.next()
 	b.agents.exit("agent-1", 0)
@@ -81,7 +81,7 @@ func TestTaskFromStartToEnd(t *testing.T) {
 	}
 	s.ended()
 
-	// Who comes back gets what is missing, and no line twice.
+	// A reader that resumes gets the lines that it missed, and no line twice.
 	again := b.do("reader", "GET", path+"/logs/stream", "", "Last-Event-ID", first.id).is(200)
 	wantEvents(t, again.body, second.id, third.id, "task-complete")
 
@@ -110,7 +110,7 @@ func TestTaskThatIsStoppedOrOutlived(t *testing.T) {
 	if got["status"] != "stopped" || got["exitCode"] != nil {
 		t.Errorf("%v", got)
 	}
-	// Another start of the box finds both.
+	// After a restart, the box still has both tasks.
 	next := newTaskBox(t, dir)
 	for id, want := range map[string]string{stopped.TaskID: "stopped", outlived.TaskID: "failed"} {
 		if got := next.do("reader", "GET", "/v1/tasks/"+id, "").is(200).fields(); got["status"] != want {
@@ -137,8 +137,8 @@ func TestTaskKeys(t *testing.T) {
 	b.agents.exit("agent-1", 1)
 }
 
-// TestTaskKeysOutliveTheBox: also that of a task whose box died before its agent
-// was there.
+// An idempotency key is still valid after a restart of the box. A task that fails to start leaves no
+// record.
 func TestTaskKeysOutliveTheBox(t *testing.T) {
 	dir := t.TempDir()
 	first := newTaskBox(t, dir).start("Idempotency-Key", "k")
@@ -158,8 +158,7 @@ func TestTaskKeysOutliveTheBox(t *testing.T) {
 	}
 }
 
-// TestTaskWithoutARecordIsNotStarted: where no record can be written no agent
-// runs.
+// If the box cannot write the record of a task, it does not start the agent.
 func TestTaskWithoutARecordIsNotStarted(t *testing.T) {
 	dir := t.TempDir()
 	b := newTaskBox(t, dir)

@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// wantEvents compares "id event" of a whole event stream.
+// wantEvents compares the messages of a whole event stream, each as "id event".
 func wantEvents(t *testing.T, stream []byte, want ...string) {
 	t.Helper()
 	var got []string
@@ -75,7 +75,7 @@ func TestBeadsWire(t *testing.T) {
 		t.Errorf("%v", held)
 	}
 	b.do("agent-1", "POST", path+"/claim", `{"lease_s":29}`).is(400).problem(adapters.CodeValidation)
-	// A box that forwards an agent's call does not lend it its own rights.
+	// A call that an admin forwards for an agent has only the rights of the agent.
 	b.do("admin", "POST", path+"/close", `{"outcome":"x"}`, "Agentbox-Actor", "agent-2").is(403)
 	b.do("agent-2", "POST", path+"/close", `{}`, "Agentbox-Actor", "agent-1").is(403)
 	b.do("admin", "POST", path+"/close", `{"outcome":"x"}`).is(200)
@@ -148,7 +148,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		t.Errorf("%s\n%s\n%v", first.body, again.body, again.header)
 	}
 	b.do("admin", "POST", "/v1/beads/epics", `{"title":"b"}`, key...).is(422).problem(adapters.CodeIdempotencyMismatch)
-	b.do("agent-1", "POST", "/v1/beads/epics", `{"title":"b"}`, key...).is(201) // another caller's key
+	b.do("agent-1", "POST", "/v1/beads/epics", `{"title":"b"}`, key...).is(201) // the same key of another caller is independent
 	b.do("admin", "POST", "/v1/beads/epics", `{"title":"b"}`, "Idempotency-Key", strings.Repeat("x", 256)).is(400)
 	b.do("admin", "POST", "/v1/beads/epics", `{"title":"b"}`, "Idempotency-Key", "a b").is(400)
 }
@@ -211,7 +211,7 @@ func TestMemoryWire(t *testing.T) {
 	b.do("agent-1", "PUT", path, string(over)).is(413).problem(adapters.CodePayloadTooLarge)
 	b.do("reader", "PUT", path, `{"value":"x"}`).is(403)
 
-	b.do("agent-1", "PUT", "/v1/memory/ns/search", `{"value":"hello"}`).is(201) // a key like any other
+	b.do("agent-1", "PUT", "/v1/memory/ns/search", `{"value":"hello"}`).is(201) // "search" is a normal key
 	b.do("agent-1", "GET", "/v1/memory/ns/search", "").is(200)
 	hits := b.do("reader", "POST", "/v1/memory/ns/search", `{"query":"hell"}`).is(200).fields()["items"].([]any)
 	if len(hits) != 1 {
@@ -306,7 +306,7 @@ func (b *box) open(who, path string, pairs ...string) *sse {
 	return &sse{b.t, res, bufio.NewScanner(res.Body)}
 }
 
-// next is the next event; comments and retry are passed over.
+// next returns the next event. It skips comments and retry.
 func (s *sse) next() (e sseEvent, ok bool) {
 	s.t.Helper()
 	for s.in.Scan() {
@@ -336,7 +336,7 @@ func (s *sse) want(id, event string) sseEvent {
 	return e
 }
 
-// ended fails unless the stream ends, with last words or without.
+// ended fails the test unless the stream ends, with or without an error event.
 func (s *sse) ended() {
 	s.t.Helper()
 	for {
