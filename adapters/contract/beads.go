@@ -14,8 +14,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// beadsCase is one case over a connected, empty store. graph cases run where
-// the capability is there.
+// beadsCase is one case over a connected, empty store. A graph case runs only if the adapter has the
+// capability.
 type beadsCase struct {
 	name  string
 	graph bool
@@ -42,8 +42,8 @@ func beadsCases() []beadsCase {
 	}
 }
 
-// Beads runs the suite of the slot. newAdapter makes a fresh, unconnected
-// adapter over an empty store.
+// Beads runs the suite of the beads slot. newAdapter makes a fresh, unconnected adapter over an empty
+// store.
 func Beads(t *testing.T, newAdapter func(testing.TB) adapters.Beads) {
 	t.Run("life", func(t *testing.T) {
 		a := newAdapter(t)

@@ -62,7 +62,7 @@ func beadsRelease(t *testing.T, ctx context.Context, b adapters.Beads) {
 	}
 }
 
-// graph makes edges between beads, and says which beads are ready.
+// graph adds dependencies between beads and checks which beads are ready.
 type graph struct {
 	t   *testing.T
 	ctx context.Context

@@ -27,7 +27,7 @@ func beadsReady(t *testing.T, ctx context.Context, b adapters.Beads) {
 	low := epic(t, ctx, b, "low", priority(4))
 	first := epic(t, ctx, b, "first", priority(0), func(in *adapters.NewBead) { in.Tags, in.Kind = []string{"t"}, "bug" })
 	parent := epic(t, ctx, b, "parent", priority(1))
-	kid := child(t, ctx, b, parent.ID, "kid") // priority 2; its parent waits for it
+	kid := child(t, ctx, b, parent.ID, "kid") // priority 2; blocks its parent
 	held := epic(t, ctx, b, "held")
 	ok[adapters.Bead](t, "claim")(b.Claim(ctx, held.ID, "ann"))
 	later := epic(t, ctx, b, "later", func(in *adapters.NewBead) { in.DeferUntil = adapters.At(time.Now().Add(time.Hour)) })
@@ -62,8 +62,8 @@ func beadsReady(t *testing.T, ctx context.Context, b adapters.Beads) {
 	want(t, "the cursor of another list", err, adapters.CodeValidation)
 }
 
-// beadsPaging walks the ready list while beads come and go: those that were
-// there all the time appear exactly once.
+// beadsPaging pages through the ready list while beads are added and claimed. A bead that stays in
+// the list the whole time must appear exactly once.
 func beadsPaging(t *testing.T, ctx context.Context, b adapters.Beads) {
 	stay := map[string]int{}
 	var leave []string

@@ -1,11 +1,10 @@
-// Package contract owns one suite of tests per slot, run by every class of it:
-// local, external against a real server, and off.
+// Package contract owns one suite of tests for each slot. Every class of adapter runs the suite of
+// its slot: local, external against a real server, and off.
 //
-// A suite takes a factory that makes a fresh, unconnected adapter over an
-// empty store, and reaches it only through its wrapped slot, as all consumers
-// do. It must never know which class it is looking at: what a class may leave
-// out it says by Enabled and Capabilities. A slot's package runs it from a
-// test of its own:
+// A suite takes a factory that makes a fresh, unconnected adapter over an empty store. It calls the
+// adapter only through its wrapped slot, as all consumers do. It must never know the class of the
+// adapter: Enabled and Capabilities tell what the class leaves out. The package of a slot runs the
+// suite from its own tests:
 //
 //	contract.Beads(t, func(t testing.TB) adapters.Beads { … })
 package contract
@@ -22,11 +21,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// wait bounds whatever a suite waits for: long enough for a loaded machine,
-// short enough to name the hanging case.
+// wait limits each wait of a suite. It is long enough for a loaded machine, and short enough that a
+// hanging case fails by name, before the timeout of go test.
 const wait = 60 * time.Second
 
-// connect connects a and disconnects it with the test.
+// connect connects a, and disconnects it at the end of the test.
 func connect(t *testing.T, a adapters.Adapter) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
@@ -44,7 +43,7 @@ func connect(t *testing.T, a adapters.Adapter) context.Context {
 	return ctx
 }
 
-// want fails unless err is of the given code.
+// want fails the test unless err has the given code.
 func want(t *testing.T, what string, err error, code adapters.Code) *adapters.Error {
 	t.Helper()
 	if err == nil {
@@ -74,7 +73,7 @@ func ok[T any](t *testing.T, what string) func(T, error) T {
 	}
 }
 
-// equal fails the test unless got is want.
+// equal fails the test unless got equals want.
 func equal[T any](t *testing.T, what string, got, want T) {
 	t.Helper()
 	if !reflect.DeepEqual(got, want) {
@@ -82,7 +81,7 @@ func equal[T any](t *testing.T, what string, got, want T) {
 	}
 }
 
-// gives checks the answer of a call: gives(t, "delete", true)(m.Del(ctx, "k", "n")).
+// gives checks the result of a call: gives(t, "delete", true)(m.Del(ctx, "k", "n")).
 func gives[T any](t *testing.T, what string, want T) func(T, error) {
 	return func(got T, err error) {
 		t.Helper()
@@ -90,10 +89,10 @@ func gives[T any](t *testing.T, what string, want T) func(T, error) {
 	}
 }
 
-// facts is what must hold of a thing, by name.
+// facts are named conditions that must all be true for a value.
 type facts map[string]bool
 
-// holds fails the test for each fact that does not hold of v.
+// holds fails the test for each fact about v that is false.
 func holds(t *testing.T, v any, all facts) {
 	t.Helper()
 	for name, is := range all {
@@ -103,7 +102,7 @@ func holds(t *testing.T, v any, all facts) {
 	}
 }
 
-// describe checks what every adapter says of itself.
+// describe checks the descriptive methods of an adapter.
 func describe(t *testing.T, a adapters.Adapter, slot adapters.Slot) {
 	t.Helper()
 	c, _ := adapters.ContractOf(slot)
@@ -124,9 +123,8 @@ func describe(t *testing.T, a adapters.Adapter, slot adapters.Slot) {
 	}
 }
 
-// life checks that connecting and disconnecting are idempotent, that they may
-// meet calls, and that a call outside of them is UNAVAILABLE. call makes one
-// read through the wrapped slot.
+// life checks that Connect and Disconnect are idempotent, that Disconnect may run during calls, and
+// that a call on an unconnected adapter is UNAVAILABLE. call makes one call through the wrapped slot.
 func life(t *testing.T, a adapters.Adapter, call func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
@@ -165,7 +163,7 @@ func life(t *testing.T, a adapters.Adapter, call func(context.Context) error) {
 	succeed(t, "disconnect at the end", a.Disconnect(ctx))
 }
 
-// succeed ends the test with an error.
+// succeed ends the test if err is not nil.
 func succeed(t *testing.T, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -173,7 +171,7 @@ func succeed(t *testing.T, what string, err error) {
 	}
 }
 
-// foundOrNot is the error of a read, nil when the thing is only not there.
+// foundOrNot returns the error of a read, or nil if the error is NOT_FOUND.
 func foundOrNot(err error) error {
 	if adapters.CodeOf(err) == adapters.CodeNotFound {
 		return nil
@@ -183,7 +181,7 @@ func foundOrNot(err error) error {
 
 const callerCount = 4
 
-// callers makes many calls at once. Each caller ends with its first error, or nil.
+// callers starts several goroutines that make calls. Each one sends its first error, or nil.
 func callers(ctx context.Context, call func(context.Context) error) <-chan error {
 	done := make(chan error)
 	for range callerCount {

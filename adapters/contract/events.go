@@ -33,9 +33,8 @@ func eventsCases() []eventsCase {
 	}
 }
 
-// Events runs the suite of the slot. newAdapter makes a fresh, unconnected
-// adapter over an empty store; what it dispatches must come back to its own
-// subscribers.
+// Events runs the suite of the events slot. newAdapter makes a fresh, unconnected adapter over an
+// empty store. Its own subscribers must get the events that it dispatches.
 func Events(t *testing.T, newAdapter func(testing.TB) adapters.Events) {
 	t.Run("life", func(t *testing.T) {
 		a := newAdapter(t)
@@ -78,7 +77,7 @@ func dispatch(t *testing.T, ctx context.Context, e adapters.Events, ev adapters.
 	return ok[adapters.Receipt](t, "dispatch "+ev.Kind)(e.Dispatch(ctx, ev))
 }
 
-// arrived waits until a queued event is where subscribers and history find it.
+// arrived waits until subscribers and History can see a queued event.
 func arrived(t *testing.T, ctx context.Context, e adapters.Events, r adapters.Receipt) {
 	t.Helper()
 	if !r.Queued {
@@ -89,7 +88,7 @@ func arrived(t *testing.T, ctx context.Context, e adapters.Events, r adapters.Re
 	}
 }
 
-// sameJSON compares what two texts mean: a relay may escape differently.
+// sameJSON compares two JSON texts by value: a server on the way may change the escapes.
 func sameJSON(a, b json.RawMessage) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
@@ -233,7 +232,7 @@ func eventsPast(t *testing.T, ctx context.Context, e adapters.Events) {
 	}
 }
 
-// eventsNoGap subscribes from the past while events pour in: every one is seen
+// eventsNoGap subscribes from the past while events arrive. Each subscriber must see every event
 // once and in order.
 func eventsNoGap(t *testing.T, ctx context.Context, e adapters.Events) {
 	const events = 600
@@ -268,8 +267,8 @@ func eventsSlow(t *testing.T, ctx context.Context, e adapters.Events) {
 	for range buffer + extra {
 		last = dispatch(t, ctx, e, adapters.Event{Kind: "x"})
 	}
-	// Between a remote subscriber and its store lie further buffers: it may see
-	// more than 1024, even all.
+	// A remote subscriber has further buffers on the way, so it may see more than 1024 events, even
+	// all.
 	var seen uint64
 	for seen < buffer+extra {
 		got := next(t, ctx, s)

@@ -13,52 +13,47 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Answer is what a method makes of a peer's answer.
+// Answer is how a method uses the answer of a peer.
 type Answer int
 
-// The kinds of methods.
+// The ways to use an answer.
 const (
-	Parsed    Answer = iota // read whole and understood
-	Status                  // only its status counts
-	Forwarded               // its bytes are the caller's, whatever they mean
-	Followed                // a stream that is opened again when it breaks off
+	Parsed    Answer = iota // the method reads and parses the whole answer
+	Status                  // the method uses only the status
+	Forwarded               // the method passes the bytes on without parsing
+	Followed                // the method follows a stream, and opens it again when it breaks
 )
 
-// PeerCall is one method of a class, called with arguments that the good peer
-// takes as often as they come.
+// PeerCall is one method of a class. Its arguments are such that a good peer accepts every call.
 type PeerCall struct {
 	Name   string
 	Answer Answer
 	Call   func(context.Context) error
 }
 
-// PeerClass is something that speaks HTTP to a peer.
+// PeerClass is a client that calls a peer over HTTP.
 type PeerClass struct {
-	// Good starts the peer as it should be that all use.
+	// Good starts one correct peer. All cases use it.
 	Good func(*testing.T) (url string)
-	// Open makes the client of the peer at url, connected, with "sesame" among
-	// its credentials, and ended with the test. What it returns is called in order,
-	// one at a time.
+	// Open makes a connected client of the peer at url and closes it at the end of the test. Its
+	// credentials must contain "sesame". The suite makes the returned calls one at a time, in order.
 	Open func(t *testing.T, url string) []PeerCall
-	// Failed is the code of a peer that is not what it should be; "" is
-	// UNAVAILABLE.
+	// Failed is the code for a misbehaving peer; "" is UNAVAILABLE.
 	Failed adapters.Code
-	// Fine names rows of the part Content that this class may understand.
+	// Fine names the misbehaviours of part Content that this class may accept as a good answer.
 	Fine []string
 }
 
-// lateLimit is what a call has at first when the peer is late.
+// lateLimit is the first time limit of a call if the peer is late.
 const lateLimit = 150 * time.Millisecond
 
-// Peers runs every method against every misbehaviour: each is an error with
-// the right code, in the time that the caller gave, and the next call over a
-// good peer works.
+// Peers runs every method against every misbehaviour. Each call must return an error with the right
+// code within the caller's time limit. The next call, to a good peer, must succeed.
 func Peers(t *testing.T, c PeerClass) {
 	if c.Failed == "" {
 		c.Failed = adapters.CodeUnavailable
 	}
-	// They wait more than they work, so more of them go on at once than
-	// t.Parallel would let.
+	// The cases mostly wait. All of them run at once, more than t.Parallel would allow.
 	var all sync.WaitGroup
 	defer all.Wait()
 	good := c.Good(t)
@@ -71,7 +66,7 @@ func Peers(t *testing.T, c PeerClass) {
 func (c PeerClass) meet(t *testing.T, peer *Peer, m Misbehaviour) {
 	for _, call := range c.Open(t, peer.URL) {
 		if m.Part == Content && (call.Answer != Parsed || slices.Contains(c.Fine, m.Name)) {
-			continue // it is a good answer
+			continue // for this call, it is a good answer
 		}
 		err := call.endure(t, peer, m)
 		peer.Heal()
@@ -84,7 +79,7 @@ func (c PeerClass) meet(t *testing.T, peer *Peer, m Misbehaviour) {
 	}
 }
 
-// endure is one call while the peer misbehaves.
+// endure makes the call while the peer misbehaves.
 func (c PeerCall) endure(t *testing.T, peer *Peer, m Misbehaviour) error {
 	t.Helper()
 	hit := peer.Misbehave(m)
@@ -103,11 +98,11 @@ func (c PeerCall) endure(t *testing.T, peer *Peer, m Misbehaviour) error {
 			t.Errorf("%s: the peer was not asked", c.Name)
 			return err
 		}
-		// The machine was too busy for the request to arrive in time.
+		// The machine was too busy: the request did not arrive in time. Try again with more time.
 	}
 }
 
-// within calls and fails the test when the call outlives its context.
+// within makes the call, and fails the test if the call does not return after its context ends.
 func (c PeerCall) within(t *testing.T, limit time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(adapters.WithMeta(t.Context(), adapters.Meta{Actor: "ann", SessionID: "s"}), limit)
@@ -123,8 +118,7 @@ func (c PeerCall) within(t *testing.T, limit time.Duration) error {
 	}
 }
 
-// complaint says what is wrong with what a call made of the misbehaviour, ""
-// when nothing is.
+// complaint says what is wrong with the error that a call has returned, "" if it is right.
 func (c PeerClass) complaint(m Misbehaviour, call PeerCall, err error) string {
 	if m.Part == Whole && call.Answer == Status && err == nil {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// What Peers looks for, it finds.
+// complaint accepts each right error and rejects each wrong one.
 func TestPeersComplain(t *testing.T) {
 	c := PeerClass{Failed: adapters.CodeUnavailable}
 	gone, late := adapters.Errorf(adapters.CodeUnavailable, "gone"), adapters.Errorf(adapters.CodeTimeout, "late")

@@ -10,14 +10,14 @@ import (
 
 // MemoryClass makes adapters of one class of the memory slot.
 type MemoryClass struct {
-	// New makes an adapter with the embedder hash-v1 over a store that is empty
-	// and not used by any other test. It is not connected yet.
+	// New makes an unconnected adapter with the embedder hash-v1. Its store is empty and no other
+	// test uses it.
 	New func(t *testing.T) adapters.Memory
-	// Deaf makes one whose embedder always fails.
+	// Deaf makes an adapter like New, but its embedder always fails.
 	Deaf func(t *testing.T) adapters.Memory
 }
 
-// openMemory connects a for the length of the test and wraps it.
+// openMemory connects a until the test ends, and wraps it.
 func openMemory(t *testing.T, a adapters.Memory) (context.Context, adapters.Memory) {
 	t.Helper()
 	return connect(t, a), adapters.WrapMemory(a, nil)
@@ -48,7 +48,7 @@ func Memory(t *testing.T, class MemoryClass) {
 	}
 }
 
-// MemoryOff checks class off.
+// MemoryOff checks the class off: all calls are DISABLED.
 func MemoryOff(t *testing.T) {
 	m := adapters.WrapMemory(nil, nil)
 	describe(t, m, adapters.SlotMemory)
@@ -87,7 +87,7 @@ func recall(ctx context.Context, t testing.TB, m adapters.Memory, key, ns string
 	return e.Value
 }
 
-// search asks in namespace n and returns the hits.
+// search searches in opt.Namespace, or else in namespace n, and returns the hits.
 func search(ctx context.Context, t *testing.T, m adapters.Memory, query string, opt adapters.SearchOpt) []adapters.Hit {
 	t.Helper()
 	if opt.Namespace == "" {
@@ -96,7 +96,7 @@ func search(ctx context.Context, t *testing.T, m adapters.Memory, query string, 
 	return ok[[]adapters.Hit](t, "search "+query)(m.Search(ctx, query, opt))
 }
 
-// absent checks that a namespace has no such key.
+// absent checks that a namespace does not have a key.
 func absent(ctx context.Context, t *testing.T, m adapters.Memory, key, ns string) {
 	t.Helper()
 	e, found, err := m.Retrieve(ctx, key, ns)
@@ -112,5 +112,5 @@ func hitKeys(hits []adapters.Hit) []string {
 	return keys
 }
 
-// modes are all ways to search.
+// modes lists all search modes.
 func modes() []string { return []string{adapters.ModeVector, adapters.ModeText, adapters.ModeHybrid} }

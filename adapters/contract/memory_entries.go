@@ -41,7 +41,7 @@ func memoryUpsert(t *testing.T, class MemoryClass) {
 	equal(t, "a store after a delete creates", remember(ctx, t, m, "a", "three", "n").Created, true)
 }
 
-// memoryCrowd lets many callers work at once: nothing is lost, no error.
+// memoryCrowd makes many calls at once. No call may fail and no entry may be lost.
 func memoryCrowd(t *testing.T, class MemoryClass) {
 	ctx, m := openMemory(t, class.New(t))
 	const workers, each = 16, 8
@@ -76,8 +76,8 @@ func memoryCrowd(t *testing.T, class MemoryClass) {
 	}
 }
 
-// memoryWhole searches while one entry flips between two contents: value,
-// metadata and score belong together at all times.
+// memoryWhole searches while another goroutine switches an entry between two contents. The value,
+// metadata and score of a hit must always belong to the same content.
 func memoryWhole(t *testing.T, class MemoryClass) {
 	ctx, m := openMemory(t, class.New(t))
 	faces := []adapters.StoreOpt{

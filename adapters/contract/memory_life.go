@@ -68,8 +68,8 @@ func memoryExpiry(t *testing.T, class MemoryClass) {
 	equal(t, "a store over an expired entry creates", store("brief", "back", adapters.StoreOpt{}).Created, true)
 }
 
-// awaitExpiry asks for an entry until it is gone. After its expiry it must be; before,
-// it may be either way only in the instant between.
+// awaitExpiry retrieves an entry until it is gone. It fails the test if a call that begins after the
+// expiry time still finds the entry.
 func awaitExpiry(ctx context.Context, t *testing.T, m adapters.Memory, s adapters.Stored) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

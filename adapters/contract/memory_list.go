@@ -26,7 +26,7 @@ func memoryNamespaces(t *testing.T, class MemoryClass) {
 		}
 	}
 	gives(t, "delete", true)(m.Del(ctx, "k", "b"))
-	recall(ctx, t, m, "k", "a/x") // the delete reached no other namespace
+	recall(ctx, t, m, "k", "a/x") // the delete did not affect another namespace
 	gives(t, "namespaces after one is empty", []adapters.Namespace{ax, other})(m.Namespaces(ctx))
 }
 
@@ -55,7 +55,7 @@ func memoryPages(t *testing.T, class MemoryClass) {
 	}
 }
 
-// pagesOf hands out namespace n in pages of at most size rows.
+// pagesOf calls each with every page of namespace n, in pages of at most size rows.
 func pagesOf(ctx context.Context, t *testing.T, m adapters.Memory, size int, each func(adapters.Page[adapters.MemoryKey])) {
 	t.Helper()
 	opt := adapters.PageOpt{Limit: size}
@@ -72,8 +72,8 @@ func pagesOf(ctx context.Context, t *testing.T, m adapters.Memory, size int, eac
 	}
 }
 
-// memoryPagesChange adds and removes rows while it pages: what was there all
-// the time appears exactly once.
+// memoryPagesChange adds and removes rows while it pages. A row that is there the whole time must
+// appear exactly once.
 func memoryPagesChange(t *testing.T, class MemoryClass) {
 	ctx, m := openMemory(t, class.New(t))
 	for i := range 30 {
@@ -88,7 +88,7 @@ func memoryPagesChange(t *testing.T, class MemoryClass) {
 		if p.NextCursor == "" {
 			return
 		}
-		// The row the cursor stands on goes, one before it and one after it too.
+		// Delete the row of the cursor, a row before it and a row after it.
 		for _, k := range []string{p.Items[len(p.Items)-1].Key, "01", "28"} {
 			ok[bool](t, "delete")(m.Del(ctx, k, "n"))
 		}
@@ -98,7 +98,7 @@ func memoryPagesChange(t *testing.T, class MemoryClass) {
 		}
 		round++
 	})
-	seen["28"]++ // it was removed ahead of the cursor
+	seen["28"]++ // it was deleted before the cursor reached it
 	for i := range 30 {
 		key := fmt.Sprintf("%02d", i)
 		equal(t, "key "+key+" appeared", seen[key], 1)

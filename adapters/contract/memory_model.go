@@ -14,7 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// memoryModel holds a class against the simplest thing that could work.
+// memoryModel compares a class with a simple model: a map, searched by comparing all vectors.
 func memoryModel(t *testing.T, class MemoryClass) {
 	ctx, m := openMemory(t, class.New(t))
 	round := 0
@@ -87,8 +87,8 @@ func cosine64(a, b []float32) float64 {
 	return dot / math.Sqrt(aa*bb)
 }
 
-// SameMemory lets two classes live through the same random script and compares
-// every answer, scores to the last digit.
+// SameMemory runs the same random scripts with two classes and compares every answer. Even the scores
+// must be exactly equal.
 func SameMemory(t *testing.T, one, other MemoryClass) {
 	ctx, a := openMemory(t, one.New(t))
 	_, b := openMemory(t, other.New(t))

@@ -35,7 +35,7 @@ func memorySearch(t *testing.T, class MemoryClass) {
 	}
 	least := hits[1].Score
 	equal(t, "hits with a least score", len(search(ctx, t, m, query, adapters.SearchOpt{MinScore: &least, Limit: 3})), 2)
-	// Equal scores go by key, and the limit cuts after that.
+	// Hits with equal scores are sorted by key before the limit applies.
 	for i := range 40 {
 		remember(ctx, t, m, fmt.Sprintf("tie %02d", (i*17)%40), "exactly this", "ties")
 	}
@@ -52,7 +52,7 @@ func memoryGiven(t *testing.T, class MemoryClass) {
 		mine := slices.Clone(v)
 		s := ok[adapters.Stored](t, "store "+k)(m.Store(ctx, k, "value of "+k, "n", adapters.StoreOpt{Embedding: mine}))
 		holds(t, s, facts{"dimension": s.Dim == 3, "embedder": s.Embedder != "hash-v1"})
-		mine[0], mine[1] = 77, 77 // not the adapter's any more
+		mine[0], mine[1] = 77, 77 // the adapter must have copied the vector
 	}
 	hits := search(ctx, t, m, "", adapters.SearchOpt{Embedding: []float32{2, 0, 0}})
 	equal(t, "hits", hitKeys(hits), []string{"x", "xy", "y", "-x"})
@@ -65,12 +65,13 @@ func memoryGiven(t *testing.T, class MemoryClass) {
 	}
 	remember(ctx, t, m, "z", "a text", "n")
 	equal(t, "an emptied namespace takes another embedder", hitKeys(search(ctx, t, m, "a text", adapters.SearchOpt{})), []string{"z"})
-	// A given vector that fits the embedder goes among its own.
+	// A namespace of embedder vectors also accepts a given vector of the same dimension.
 	fits := ok[adapters.Stored](t, "a given vector that fits")(m.Store(ctx, "g", "v", "n", adapters.StoreOpt{Embedding: ones(256)}))
 	equal(t, "its embedder", fits.Embedder, "hash-v1")
 }
 
-// memoryNotMixed checks that a namespace of given vectors takes no others.
+// memoryNotMixed checks that a namespace of given vectors accepts neither texts nor vectors of
+// another dimension.
 func memoryNotMixed(t *testing.T, ctx context.Context, m adapters.Memory) {
 	store := func(opt adapters.StoreOpt) error { _, err := m.Store(ctx, "z", "v", "n", opt); return err }
 	ask := func(query string, opt adapters.SearchOpt) error { _, err := m.Search(ctx, query, opt); return err }
@@ -118,7 +119,7 @@ func memoryFilter(t *testing.T, class MemoryClass) {
 			equal(t, "filter "+filter+" in mode "+mode, hitKeys(hits), want)
 		}
 	}
-	// An upsert moves an entry out of the filter's reach.
+	// After an upsert without metadata, the filter does not match the entry.
 	remember(ctx, t, m, "a", "same text", "n")
 	equal(t, "after an upsert", hitKeys(search(ctx, t, m, "same text", adapters.SearchOpt{Filter: json.RawMessage(`{"lang":"go"}`)})), []string{"b"})
 }

@@ -20,7 +20,7 @@ type orchestratorCase struct {
 	run  func(t *testing.T, o orchestra)
 }
 
-// orchestra is a connected orchestrator and the program its agents run.
+// orchestra is a connected orchestrator and the test program that its agents run.
 type orchestra struct {
 	adapters.Orchestrator
 	ctx  context.Context
@@ -51,8 +51,8 @@ func orchestratorCases() []orchestratorCase {
 	}
 }
 
-// Orchestrator runs the suite of the slot. prog is the test program; newAdapter
-// makes a fresh, unconnected adapter without agents.
+// Orchestrator runs the suite of the orchestrator slot. prog is the path of the test program.
+// newAdapter makes a fresh, unconnected adapter without agents.
 func Orchestrator(t *testing.T, prog string, newAdapter func(testing.TB) adapters.Orchestrator) {
 	t.Run("life", func(t *testing.T) {
 		a := newAdapter(t)
@@ -140,7 +140,7 @@ func orchestratorLimits(t *testing.T, o orchestra) {
 	for _, c := range []struct {
 		name string
 		spec adapters.AgentSpec
-		code adapters.Code // "" = taken
+		code adapters.Code // "" = accepted
 	}{
 		{"most arguments", adapters.AgentSpec{Args: append([]string{"exit"}, args(adapters.MaxAgentArgs-1)...)}, ""},
 		{"too many arguments", adapters.AgentSpec{Args: append([]string{"exit"}, args(adapters.MaxAgentArgs)...)}, adapters.CodeValidation},

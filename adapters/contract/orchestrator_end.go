@@ -14,7 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// wait returns when the agent has ended.
+// wait waits until the agent has ended, and returns it.
 func (o orchestra) wait(t *testing.T, id string) adapters.Agent {
 	t.Helper()
 	s := ok[adapters.AgentStream](t, "stream")(o.StreamEvents(o.ctx, id, 0))
@@ -53,7 +53,7 @@ func orchestratorTerminate(t *testing.T, o orchestra) {
 	}
 }
 
-// orchestratorTree ends an agent whose grandchild has left its session.
+// orchestratorTree terminates an agent whose grandchild has left the agent's session.
 func orchestratorTree(t *testing.T, o orchestra) {
 	a := o.spawn(t, "double-fork")
 	said := strings.Fields(o.until(t, a.AgentID, "ready"))
@@ -64,8 +64,7 @@ func orchestratorTree(t *testing.T, o orchestra) {
 	gone(t, strconv.Itoa(a.PID), said[0])
 }
 
-// gone fails if a process is left; what a terminated agent was must be reaped
-// already.
+// gone fails the test if one of the processes still exists, even as a zombie.
 func gone(t *testing.T, pids ...string) {
 	t.Helper()
 	for _, pid := range pids {
@@ -97,8 +96,8 @@ func orchestratorDeaf(t *testing.T, o orchestra) {
 	}
 }
 
-// orchestratorLeftBehind: an agent that ends and leaves children has not ended
-// before they have.
+// orchestratorLeftBehind checks an agent that exits and leaves a child behind. The agent has ended
+// only when the child has ended too.
 func orchestratorLeftBehind(t *testing.T, o orchestra) {
 	a := o.spawn(t, "setsid-escape")
 	said := strings.TrimSpace(o.until(t, a.AgentID, "\n"))

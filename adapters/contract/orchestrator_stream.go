@@ -14,7 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// follow returns an agent's events from a seq to the end.
+// follow returns an agent's events from the given seq to the end of the stream.
 func (o orchestra) follow(t *testing.T, id string, from uint64) []adapters.AgentEvent {
 	t.Helper()
 	s := ok[adapters.AgentStream](t, "stream")(o.StreamEvents(o.ctx, id, from))
@@ -35,7 +35,7 @@ func (o orchestra) follow(t *testing.T, id string, from uint64) []adapters.Agent
 	}
 }
 
-// until returns the stream's output up to the first that contains text.
+// until reads an agent's output until it contains text, and returns that output.
 func (o orchestra) until(t *testing.T, id, text string) string {
 	t.Helper()
 	s := ok[adapters.AgentStream](t, "stream")(o.StreamEvents(o.ctx, id, 0))
@@ -51,7 +51,7 @@ func (o orchestra) until(t *testing.T, id, text string) string {
 	return got.String()
 }
 
-// output is what an output event carries, nothing for others.
+// output returns the data of an output event, nil for other events.
 func output(t *testing.T, e adapters.AgentEvent) []byte {
 	t.Helper()
 	if e.Kind != adapters.AgentEventStdout && e.Kind != adapters.AgentEventStderr {
@@ -74,8 +74,8 @@ func output(t *testing.T, e adapters.AgentEvent) []byte {
 	return data
 }
 
-// check demands of a whole stream what holds of each: started first, exit last
-// and once, seq growing by one.
+// check checks a complete stream: "started" is the first event, "exit" is the last one, each occurs
+// once, and seq grows by one. It returns the output.
 func check(t *testing.T, all []adapters.AgentEvent) (stdout, stderr string) {
 	t.Helper()
 	var out [2]strings.Builder
@@ -114,8 +114,8 @@ func orchestratorOutput(t *testing.T, o orchestra) {
 	}
 }
 
-// orchestratorBinary sends what is not UTF-8, and text of long runes in pieces
-// that cut them: what comes back is cut nowhere.
+// orchestratorBinary sends bytes that are not UTF-8, and text in pieces that split multi-byte
+// characters. The output must be equal, and no event may split a character.
 func orchestratorBinary(t *testing.T, o orchestra) {
 	runes := strings.Repeat(strings.Repeat("ä€😀", 1000)+"\n", 20)
 	for _, text := range []string{"\xff\xfe bad\n", "nul \x00 nul\n", runes} {
@@ -171,7 +171,7 @@ func orchestratorResume(t *testing.T, o orchestra) {
 		if err := o.SendInput(o.ctx, a.AgentID, []byte(line), false); err != nil {
 			t.Fatal(err)
 		}
-		o.until(t, a.AgentID, line) // so that each is an event of its own
+		o.until(t, a.AgentID, line) // so that each line is a separate event
 	}
 	if err := o.SendInput(o.ctx, a.AgentID, nil, true); err != nil {
 		t.Fatal(err)

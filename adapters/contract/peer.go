@@ -16,47 +16,47 @@ import (
 	"time"
 )
 
-// A Peer stands before a server that is as it should be, until it is told to
-// misbehave.
+// A Peer is a reverse proxy in front of a good server. After Misbehave, it sends bad answers instead.
 type Peer struct {
 	URL string
 
 	mu    sync.Mutex
 	mode  *Misbehaviour
 	until chan struct{} // closed when the mode ends
-	hits  int           // answers of the mode
-	hit   chan struct{} // closed at its first answer
+	hits  int           // bad answers of this mode
+	hit   chan struct{} // closed at the first bad answer
 
-	wrong []string // what another origin was told
+	wrong []string // violations that the other origin has seen
 	other *httptest.Server
 }
 
-// Part is how much of an answer is as it should be.
+// Part says which part of an answer is bad.
 type Part int
 
 // The parts, in order.
 const (
-	Head    Part = iota // there is no head that a client may take for success
-	Whole               // the head is one of success; the body never becomes whole
-	Content             // the answer is whole and one of success, and means nothing
+	Head    Part = iota // the client gets no successful status and headers
+	Whole               // the status and headers are those of a success; the body is never complete
+	Content             // the answer is a complete success; its content is wrong
 )
 
 // Misbehaviour is one way to answer a request.
 type Misbehaviour struct {
 	Name string
 	Part Part
-	// Late ones take longer than any caller waits.
+	// Late means that the answer takes longer than any caller waits.
 	Late bool
-	// Heavy ones take work: on a loaded machine the caller's deadline may come before it sees what is wrong.
+	// Heavy means that the client needs much CPU time for the answer. On a loaded machine, its
+	// deadline may pass before it finds the error.
 	Heavy  bool
 	answer script
 }
 
-// script answers one request. It ends when a write fails, which is so once
-// until is closed.
+// script answers one request. It must return when a write fails: after until is closed, the
+// connection is closed too.
 type script func(conn *net.TCPConn, r *http.Request, p *Peer, until <-chan struct{})
 
-// NewPeer begins to stand before the server at good.
+// NewPeer starts a peer in front of the server at good.
 func NewPeer(t testing.TB, good string) *Peer {
 	t.Helper()
 	u, err := url.Parse(good)
@@ -78,7 +78,7 @@ func NewPeer(t testing.TB, good string) *Peer {
 	p.other = httptest.NewServer(http.HandlerFunc(p.elsewhere))
 	t.Cleanup(func() {
 		p.Heal()
-		srv.CloseClientConnections() // streams, for which Close would wait
+		srv.CloseClientConnections() // otherwise Close would wait for open streams
 		srv.Close()
 		p.other.Close()
 		transport.CloseIdleConnections()
@@ -91,8 +91,8 @@ func NewPeer(t testing.TB, good string) *Peer {
 	return p
 }
 
-// Misbehave begins with the next request. The channel is closed when one has
-// been answered that way.
+// Misbehave makes the peer misbehave from the next request on. The returned channel is closed at the
+// first bad answer.
 func (p *Peer) Misbehave(m Misbehaviour) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +100,7 @@ func (p *Peer) Misbehave(m Misbehaviour) <-chan struct{} {
 	return p.hit
 }
 
-// Heal makes the peer behave and ends the connections on which it did not.
+// Heal ends the misbehaviour and closes the connections of bad answers.
 func (p *Peer) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,8 +116,8 @@ func (p *Peer) current() (*Misbehaviour, <-chan struct{}) {
 }
 
 func (p *Peer) misanswer(w http.ResponseWriter, r *http.Request, m *Misbehaviour, until <-chan struct{}) {
-	// What is still on its way would turn a close into a reset; a client that
-	// is gone is what this is about.
+	// If unread data remained, the close would become a reset. The error is ignored: the client may
+	// have disconnected.
 	_, _ = io.Copy(io.Discard, r.Body)
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -141,8 +141,8 @@ func (p *Peer) misanswer(w http.ResponseWriter, r *http.Request, m *Misbehaviour
 	m.answer(conn.(*net.TCPConn), r, p, until)
 }
 
-// elsewhere is another origin, to which a client may be sent for a read, and
-// which must not be told who comes.
+// elsewhere serves another origin. A client may follow a redirect to it for a read, but must not send
+// its credentials or agentinit's headers there.
 func (p *Peer) elsewhere(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,11 +157,11 @@ func (p *Peer) elsewhere(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// jsonHead begins a good answer. Its connection is not used again: a client
-// cannot know that the peer will close it, and would lose a write there.
+// jsonHead is the start of a good answer. It says Connection: close because the peer closes the
+// connection: otherwise, a client could send its next request on it and lose that request.
 const jsonHead = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n"
 
-// Misbehaviours is the table.
+// Misbehaviours returns all misbehaviours.
 func Misbehaviours() []Misbehaviour {
 	list := []Misbehaviour{
 		{Name: "slow first byte", Part: Head, Late: true, answer: hold("")},
@@ -227,7 +227,7 @@ func say(text string) script {
 	return func(conn *net.TCPConn, _ *http.Request, _ *Peer, _ <-chan struct{}) { send(conn, text) }
 }
 
-// hold says text and no more.
+// hold sends text and keeps the connection open.
 func hold(text string) script {
 	return func(conn *net.TCPConn, _ *http.Request, _ *Peer, until <-chan struct{}) {
 		if send(conn, text) {
@@ -236,7 +236,7 @@ func hold(text string) script {
 	}
 }
 
-// drip says begin, and then again and again a little.
+// drip sends begin, and then little again and again, slowly.
 func drip(begin, little string) script {
 	return func(conn *net.TCPConn, _ *http.Request, _ *Peer, until <-chan struct{}) {
 		tick := time.NewTicker(20 * time.Millisecond)
@@ -251,7 +251,7 @@ func drip(begin, little string) script {
 	}
 }
 
-// flood says begin, then more for as long as there is somebody.
+// flood sends begin, and then more until the client disconnects.
 func flood(begin, more string) script {
 	return func(conn *net.TCPConn, _ *http.Request, _ *Peer, _ <-chan struct{}) {
 		for ok := send(conn, begin); ok; ok = send(conn, more) {
@@ -267,7 +267,7 @@ func halfClose(conn *net.TCPConn, _ *http.Request, _ *Peer, until <-chan struct{
 
 func rst(conn *net.TCPConn, _ *http.Request, _ *Peer, _ <-chan struct{}) {
 	send(conn, jsonHead+"Content-Length: 999\r\n\r\n{")
-	_ = conn.SetLinger(0) // without it the close is an orderly one, another row
+	_ = conn.SetLinger(0) // makes the close a reset; an orderly close is another case
 }
 
 func redirect(conn net.Conn, status int, to string) {
@@ -289,14 +289,14 @@ func circle(status int) script {
 func zipped(text string) []byte {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
-	// A buffer takes everything.
+	// A bytes.Buffer does not fail.
 	_, _ = io.WriteString(z, text)
 	_ = z.Close()
 	return b.Bytes()
 }
 
-// bomb is 32 MiB of spaces in 32 KiB.
+// bomb answers with 32 MiB of spaces, compressed to 32 KiB.
 func bomb() script {
-	body := bytes.Repeat(zipped(strings.Repeat(" ", 1<<20)), 32) // RFC 1952: members may follow one another
+	body := bytes.Repeat(zipped(strings.Repeat(" ", 1<<20)), 32) // RFC 1952, 2.2: a file may have several members
 	return say(fmt.Sprintf("%sContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", jsonHead, len(body), body))
 }

@@ -41,8 +41,8 @@ func podsCases() []podsCase {
 	}
 }
 
-// Pods runs the suite of the slot. newAdapter makes a fresh, unconnected
-// adapter over an empty pod that everything is allowed in.
+// Pods runs the suite of the pods slot. newAdapter makes a fresh, unconnected adapter over an empty
+// pod in which the adapter may do everything.
 func Pods(t *testing.T, newAdapter func(testing.TB) adapters.Pods) {
 	t.Run("life", func(t *testing.T) {
 		a := newAdapter(t)
@@ -96,7 +96,7 @@ func putPod(t *testing.T, ctx context.Context, p adapters.Pods, path string, b a
 	return ok[adapters.Written](t, "write "+path)(p.Write(ctx, path, b, adapters.Cond{}))
 }
 
-// get reads a whole resource.
+// getPod reads a whole resource.
 func getPod(t *testing.T, ctx context.Context, p adapters.Pods, path string, opt adapters.ReadOpt) (adapters.Resource, string) {
 	t.Helper()
 	r := ok[adapters.Resource](t, "read "+path)(p.Read(ctx, path, opt))
@@ -299,7 +299,7 @@ func podsContainers(t *testing.T, ctx context.Context, p adapters.Pods) {
 	want(t, "list of nothing", err, adapters.CodeNotFound)
 }
 
-// podNames pages through a container.
+// podNames lists the members of a container, in pages.
 func podNames(t *testing.T, ctx context.Context, p adapters.Pods, container string, limit int) []string {
 	t.Helper()
 	var names []string
@@ -362,7 +362,7 @@ func podsPaging(t *testing.T, ctx context.Context, p adapters.Pods) {
 			break
 		}
 		opt.Cursor = string(page.NextCursor)
-		// The row the cursor stands on goes, one before it comes.
+		// Delete the row of the cursor, and add a row before it.
 		ok[bool](t, "delete")(p.Del(ctx, page.Items[len(page.Items)-1].Path, adapters.Cond{}))
 		putPod(t, ctx, p, fmt.Sprintf("/p/a%02d", round), text("x"))
 	}
@@ -408,12 +408,12 @@ func podsJSONPatch(t *testing.T, ctx context.Context, p adapters.Pods) {
 	want(t, "unknown dialect", err, adapters.CodeUnsupported)
 	_, err = p.Patch(ctx, "/j", patch(adapters.DialectJSONPatch, `["`+long(adapters.MaxPodPatch)+`"]`), adapters.Cond{})
 	want(t, "patch too large", err, adapters.CodePayloadTooLarge)
-	// Of the very limit it is read, and refused for what it says.
+	// A patch of exactly the limit is read, and refused for its content.
 	want(t, "patch of the limit", apply("/j", `["`+long(adapters.MaxPodPatch-4)+`"]`, adapters.Cond{}), adapters.CodeValidation)
 }
 
 func podsPatchRace(t *testing.T, ctx context.Context, p adapters.Pods) {
-	const writers = 3 // with three rounds each, at least one of them always wins
+	const writers = 3 // each patch is tried up to three times, so at least one writer wins
 	putPod(t, ctx, p, "/race", jsonDoc(`[]`))
 	var wg sync.WaitGroup
 	errs := make([]error, writers)
@@ -523,7 +523,7 @@ func podsNotices(t *testing.T, ctx context.Context, p adapters.Pods) {
 	}
 }
 
-// awaitNotice reads until a notice of a kind about a path comes.
+// awaitNotice reads notices until one has the given kind and path.
 func awaitNotice(t *testing.T, ctx context.Context, s adapters.PodSubscription, kind, path string) adapters.PodNotice {
 	t.Helper()
 	var seen []adapters.PodNotice

@@ -15,16 +15,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// twins are two adapters of a slot that live through the same random script:
-// each step is made on both, and the answers must mean the same. What each
-// makes up by itself, ids, instants and ETags, is compared by its place alone.
+// twins are two adapters of a slot. A random script makes each step on both, and the answers must
+// mean the same. The values of ids, times and ETags differ, so compare does not compare them.
 type twins[A any] struct {
 	ctx   context.Context
 	sides [2]A
-	names [2]map[string]string // of a side: what it calls something -> what the script does
+	names [2]map[string]string // for each side: from its id to the script's name
 }
 
-// newTwins connects two adapters for the test and wraps them.
+// newTwins makes, connects and wraps two adapters.
 func newTwins[A adapters.Adapter](t *testing.T, wrap func(A, adapters.Middleware) A, one, other func(testing.TB) A) *twins[A] {
 	tw := &twins[A]{names: [2]map[string]string{{}, {}}}
 	for i, make := range []func(testing.TB) A{one, other} {
@@ -35,8 +34,8 @@ func newTwins[A adapters.Adapter](t *testing.T, wrap func(A, adapters.Middleware
 	return tw
 }
 
-// compare makes a step on both sides and fails unless the answers are equal. It
-// returns them, and whether they are successes.
+// compare makes a step on both sides and fails the test unless the answers are equal. It returns the
+// answers, and whether the step succeeded.
 func compare[A, T any](r *rapid.T, tw *twins[A], what string, step func(side int, a A) (T, error)) (answers [2]T, ok bool) {
 	var said [2][]byte
 	for i, a := range tw.sides {
@@ -51,8 +50,8 @@ func compare[A, T any](r *rapid.T, tw *twins[A], what string, step func(side int
 	return answers, ok
 }
 
-// plain is an answer, or the problem document of an error, as canonical JSON
-// with the script's names.
+// plain returns an answer, or the problem document of an error, as canonical JSON with the names of
+// the script.
 func (tw *twins[A]) plain(r *rapid.T, side int, answer any, err error) []byte {
 	var raw []byte
 	if err != nil {
@@ -65,7 +64,7 @@ func (tw *twins[A]) plain(r *rapid.T, side int, answer any, err error) []byte {
 		r.Fatalf("%v: %s", err, raw)
 	}
 	if doc, is := v.(map[string]any); is && err != nil {
-		delete(doc, "detail") // words, which may be the server's or the client's
+		delete(doc, "detail") // the texts differ: they may come from the server or the client
 		delete(doc, "message")
 	}
 	pairs := []string{}
@@ -77,13 +76,13 @@ func (tw *twins[A]) plain(r *rapid.T, side int, answer any, err error) []byte {
 	return asJSON(r, canonical("", v, strings.NewReplacer(pairs...)))
 }
 
-// sets are the members whose order is that of ids, which differ.
+// sets are the members that are sorted by id. Their order differs, because the ids differ.
 var sets = []string{"blocked_by", "deps"}
 
 func canonical(member string, v any, names *strings.Replacer) any {
 	switch x := v.(type) {
 	case map[string]any:
-		delete(x, "author") // who calls differs: the slot's own caller, and one over HTTP
+		delete(x, "author") // the callers differ: one calls the slot, the other comes over HTTP
 		for k, e := range x {
 			x[k] = canonical(k, e, names)
 		}
@@ -106,7 +105,7 @@ func canonical(member string, v any, names *strings.Replacer) any {
 	return v
 }
 
-// mustJSON writes what was read from JSON.
+// mustJSON encodes a value that was decoded from JSON.
 func mustJSON(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// SameBeads lets two classes live through the same random scripts and compares
-// every answer, and at last all that they hold.
+// SameBeads runs the same random scripts with two classes and compares every answer. At the end, it
+// compares the number of beads in both stores.
 func SameBeads(t *testing.T, one, other func(testing.TB) adapters.Beads) {
 	s := &beadsScript{twins: newTwins(t, adapters.WrapBeads, one, other)}
 	rapid.Check(t, func(r *rapid.T) {
@@ -43,17 +43,17 @@ func SameBeads(t *testing.T, one, other func(testing.TB) adapters.Beads) {
 type beadsScript struct {
 	*twins[adapters.Beads]
 	round int
-	ids   [][2]string // made in this round
+	ids   [][2]string // beads of this round
 }
 
-// tag sets this round's beads apart from others in the store.
+// tag is the tag of all beads of this round.
 func (s *beadsScript) tag() string { return fmt.Sprintf("round-%d", s.round) }
 
 func (s *beadsScript) any(r *rapid.T, what string) [2]string {
 	return rapid.SampledFrom(append(s.ids, [2]string{"ab-nobody", "ab-nobody"})).Draw(r, what)
 }
 
-// create makes an epic, or a child where parent is the name of a bead.
+// create makes a child of a random bead if kind is "child", otherwise an epic.
 func (s *beadsScript) create(r *rapid.T, kind string) {
 	in := adapters.NewBead{
 		Title: rapid.StringMatching(`[a-zä€]{1,8}`).Draw(r, "title"), Priority: new(rapid.IntRange(0, 5).Draw(r, "priority")),
@@ -84,7 +84,7 @@ func (s *beadsScript) create(r *rapid.T, kind string) {
 	}
 }
 
-// learn names a new root; a child's name follows from its root's.
+// learn gives a new epic its script name. A child needs none: its id begins with the id of its epic.
 func (s *beadsScript) learn(side int, b adapters.Bead) {
 	if b.ID != "" && b.ParentID == "" {
 		s.names[side][b.ID] = fmt.Sprintf("bead-%d-%d", s.round, len(s.ids))
@@ -150,7 +150,7 @@ func (s *beadsScript) edge(r *rapid.T, from [2]string) {
 	})
 }
 
-// read compares all that can be asked of this round's beads.
+// read compares the answers of all reads of this round's beads.
 func (s *beadsScript) read(r *rapid.T) {
 	for _, id := range s.ids {
 		compare(r, s.twins, "show", func(i int, b adapters.Beads) (adapters.Bead, error) { return b.Show(s.ctx, id[i]) })
@@ -180,9 +180,8 @@ func byCreation(a, b adapters.Bead) int {
 
 func byPriority(a, b adapters.Bead) int { return cmp.Or(a.Priority-b.Priority, byCreation(a, b)) }
 
-// pages reads a list to its end and holds it against its order. Beads of the
-// same millisecond stand by their ids, so the sides are compared as sets, with
-// the sizes of their pages.
+// pages reads a list to its end and checks its order. It returns the sizes of the pages, and the
+// beads sorted anew: beads of the same millisecond are listed by id, and the ids of the sides differ.
 func (s *beadsScript) pages(r *rapid.T, side, size int, order func(a, b adapters.Bead) int, page func(adapters.PageOpt) (adapters.Page[adapters.Bead], error)) ([]any, error) {
 	var all []adapters.Bead
 	var answer []any

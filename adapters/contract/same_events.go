@@ -10,8 +10,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// SameEvents lets two classes live through the same random scripts and compares
-// every answer and every event that a subscriber sees.
+// SameEvents runs the same random scripts with two classes. It compares every answer, and every event
+// that a subscriber sees.
 func SameEvents(t *testing.T, one, other func(testing.TB) adapters.Events) {
 	s := &eventsScript{twins: newTwins(t, adapters.WrapEvents, one, other)}
 	for i, e := range s.sides {
@@ -41,8 +41,8 @@ type eventsScript struct {
 
 var eventKinds = rapid.SampledFrom([]string{"tool.used", "tool.failed", "agent.exit", "x", "Bad", "", adapters.KindLagged})
 
-// dispatch sends an event, maybe one that was sent, and waits until both sides'
-// subscribers have what is new.
+// dispatch sends an event, possibly with the id of an earlier one. If the event is new, it waits for
+// the event on both sides' subscriptions.
 func (s *eventsScript) dispatch(r *rapid.T) {
 	e := adapters.Event{
 		Kind: eventKinds.Draw(r, "kind"), Source: "urn:x", SessionID: adapters.NullString(rapid.SampledFrom([]string{"", "s1", "s2", "a/b"}).Draw(r, "session")),
@@ -60,7 +60,7 @@ func (s *eventsScript) dispatch(r *rapid.T) {
 		if err == nil && e.ID == "" {
 			s.names[i][x.ID] = fmt.Sprintf("event-%d", x.Seq)
 		}
-		x.Queued = false // the classes differ in that by contract
+		x.Queued = false // the contract lets the classes differ in Queued
 		return x, err
 	})
 	if ok && got[0].Seq > s.last {
@@ -85,7 +85,7 @@ func (s *eventsScript) read(r *rapid.T) {
 				return nil, err
 			}
 			opt.Cursor = string(p.NextCursor)
-			p.NextCursor = "" // which is for its own store to read
+			p.NextCursor = "" // a cursor has a meaning only for its own store
 			all = append(all, p, opt.Cursor == "")
 			if opt.Cursor == "" {
 				break

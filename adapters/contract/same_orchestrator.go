@@ -13,8 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// SameOrchestrator lets two classes live through the same random scripts and
-// compares every answer and all that the agents say. prog is the test program.
+// SameOrchestrator runs the same random scripts with two classes. It compares every answer, and the
+// output and events of the agents. prog is the path of the test program.
 func SameOrchestrator(t *testing.T, prog string, one, other func(testing.TB) adapters.Orchestrator) {
 	s := &agentsScript{twins: newTwins(t, adapters.WrapOrchestrator, one, other), prog: prog}
 	rapid.Check(t, func(r *rapid.T) {
@@ -56,7 +56,7 @@ func (s *agentsScript) spawn(r *rapid.T) {
 		if err == nil {
 			s.names[i][a.AgentID] = fmt.Sprintf("agent-%d-%d", s.round, len(s.ids))
 		}
-		// It may have ended by now, on one side.
+		// On one side, the agent may already have ended.
 		a.Status, a.PID, a.ExitCode, a.Signal, a.EndedAt = "", 0, nil, "", adapters.Time{}
 		return a, err
 	})
@@ -72,7 +72,7 @@ func (s *agentsScript) step(r *rapid.T) {
 		s.spawn(r)
 	case 2:
 		s.end(r, id)
-	case 3: // all of this round, whatever has become of them
+	case 3: // all agents of this round, running or not
 		compare(r, s.twins, "listAgents", func(_ int, o adapters.Orchestrator) (ids []string, err error) {
 			list, err := o.ListAgents(s.ctx, adapters.AgentFilter{Labels: s.labels()})
 			for _, a := range list {
@@ -83,11 +83,10 @@ func (s *agentsScript) step(r *rapid.T) {
 	}
 }
 
-// end closes an agent's input, hears it to its end and asks what became of it.
+// end closes an agent's input, reads its events to the end and compares its final state.
 func (s *agentsScript) end(r *rapid.T, id [2]string) {
 	for i, o := range s.sides {
-		// An agent without an input, or with one that is closed, refuses this;
-		// which of the two is asked below.
+		// An agent without an open input refuses this. The refusals are compared below.
 		_ = o.SendInput(s.ctx, id[i], []byte("last\n"), true)
 	}
 	compare(r, s.twins, "streamEvents", func(i int, o adapters.Orchestrator) (map[string]string, error) {
@@ -108,8 +107,8 @@ func (s *agentsScript) end(r *rapid.T, id [2]string) {
 	})
 }
 
-// hear is all that an agent says: its output per stream, however it was cut, and
-// the order of the other events.
+// hear returns the whole output of an agent for each kind of event, regardless of the pieces, and the
+// order of the other events.
 func (s *agentsScript) hear(o adapters.Orchestrator, id string) (map[string]string, error) {
 	said := map[string]string{}
 	stream, err := o.StreamEvents(s.ctx, id, 0)

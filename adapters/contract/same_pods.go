@@ -11,8 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// SamePods lets two classes live through the same random scripts and compares
-// every answer. ETags are the server's own and only ever sent back.
+// SamePods runs the same random scripts with two classes and compares every answer. It does not
+// compare ETags, because each server makes its own.
 func SamePods(t *testing.T, one, other func(testing.TB) adapters.Pods) {
 	s := &podsScript{twins: newTwins(t, adapters.WrapPods, one, other)}
 	rapid.Check(t, func(r *rapid.T) {
@@ -58,7 +58,7 @@ func (s *podsScript) step(r *rapid.T) {
 			s.etags[i] = x.ETag
 			body, err := io.ReadAll(x.Body)
 			if strings.HasSuffix(path, "/") {
-				body = nil // a container, which tells of instants
+				body = nil // the document of a container contains times
 			}
 			return []any{x.Path, x.ContentType, x.ETag == "", string(body)}, err
 		})
