@@ -24,23 +24,23 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
 
-// Kinds that are published: the newest state for each tag d, and a regular kind
-// that relays keep every one of.
+// Kinds that are published. Of KindState, a relay keeps only the newest event for each tag d. Of
+// KindHistory, it keeps every event.
 const (
 	KindState   = 30078 // NIP-78
 	KindHistory = 1078
 )
 
-// inbound is the prefix of events that came from Nostr: they may be private.
+// inbound is the prefix of the kinds of events that came from Nostr. They may be private.
 const inbound = "nostr."
 
-// Times between tries.
+// Times between two attempts to publish.
 const (
 	retryFirst = time.Second
 	retryMost  = 60 * time.Second
 )
 
-// Events are the events of a box with its slot.
+// Events is the events slot of the box.
 type Events interface {
 	Subscribe(context.Context, adapters.EventFilter, adapters.From) (adapters.Subscription, error)
 }
@@ -48,23 +48,23 @@ type Events interface {
 // Signer signs as the box.
 type Signer interface{ Sign(*nostr.Event) error }
 
-// Publisher sends to relays; *pool.Pool is one.
+// Publisher sends events to relays. *pool.Pool implements it.
 type Publisher interface {
 	Publish(context.Context, *nostr.Event) ([]pool.Result, error)
 }
 
-// Config of Run. All but Report are required.
+// Config of Run. All fields are required.
 type Config struct {
 	Events Events
 	Signer Signer
 	Relays Publisher
-	Box    string // its public key, part of the tag d
-	Cursor string // a file; its directory is made
-	// Report is called for each event that was given up or has to wait.
+	Box    string // public key of the box, part of the tag d
+	Cursor string // path of a file; Run makes its directory
+	// Report is called for each event that relays refuse, and when publishing has to wait.
 	Report func(what string, fields map[string]any)
 }
 
-// Messages are the Nostr events for an event: unsigned, and the same each time.
+// Messages returns the unsigned Nostr events for an event. They are the same at each call.
 func Messages(box string, e adapters.Event) ([]nostr.Event, error) {
 	content, err := json.Marshal(e)
 	if err != nil {
@@ -81,8 +81,7 @@ func Messages(box string, e adapters.Event) ([]nostr.Event, error) {
 	}, nil
 }
 
-// Run publishes until ctx ends. The first run of a box begins with what comes from
-// then on.
+// Run publishes events until ctx ends. If there is no cursor yet, it begins with the next new event.
 func Run(ctx context.Context, c Config) {
 	for n := 0; ctx.Err() == nil; n++ {
 		before, _ := readCursor(c.Cursor)
@@ -98,7 +97,7 @@ func Run(ctx context.Context, c Config) {
 	}
 }
 
-// pause waits before the n-th try, n from 0.
+// pause waits before the n-th retry, n from 0.
 func pause(ctx context.Context, n int) {
 	select {
 	case <-time.After(min(retryFirst<<min(n, 10), retryMost)):
@@ -135,8 +134,8 @@ func (c Config) follow(ctx context.Context) error {
 	}
 }
 
-// publish returns when a relay has each message, or all that answered will never
-// take it.
+// publish returns when, for each message of e, a relay has it or every relay that was asked has
+// refused it permanently.
 func (c Config) publish(ctx context.Context, e adapters.Event) error {
 	messages, err := Messages(c.Box, e)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
 
-// journal is a slot with events numbered from 1.
+// journal is an events slot with events numbered from 1.
 type journal struct{ events []adapters.Event }
 
 type reader struct {
@@ -45,7 +45,7 @@ func (r *reader) Next(ctx context.Context) (adapters.Event, error) {
 func (*reader) ID() string   { return "r" }
 func (*reader) Close() error { return nil }
 
-// relays answers one publish after the other from a list, then accepts.
+// relays answers calls of Publish from a list, and accepts all calls after the end of the list.
 type relays struct {
 	answers [][]pool.Result
 	errs    []error
@@ -104,7 +104,8 @@ func TestEventsArePublishedFromTheCursorOn(t *testing.T) {
 		if err := writeCursor(path, 1); err != nil {
 			t.Fatal(err)
 		}
-		// No relay, then one that has no room, then it works: nothing is lost.
+		// First no relay is connected, then the relays do not take the event, then one does. No event
+		// is lost.
 		r := &relays{errs: []error{pool.ErrNoRelay, pool.ErrNoRelay}, answers: [][]pool.Result{{{Reason: "error: full"}}, {{Reason: "blocked: no"}, {Reason: "no answer in time"}}}}
 		run(t, j, r, path, &reports, k)
 		var kinds []int
@@ -123,7 +124,7 @@ func TestEventsArePublishedFromTheCursorOn(t *testing.T) {
 		if seq, err := readCursor(path); seq != 4 || err != nil {
 			t.Errorf("the cursor is %d, %v", seq, err)
 		}
-		// After a crash before the cursor was written the same ids come again.
+		// After a crash before the write of the cursor, the same ids are published again.
 		if err := writeCursor(path, 1); err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ const (
 	MaxTags         = 2000
 	MaxTagItems     = 128
 	MaxKind         = 65535
-	maxCreatedAt    = 1<<53 - 1 // what every JSON reader reads exactly
+	maxCreatedAt    = 1<<53 - 1 // the largest integer that every JSON reader reads exactly
 	hexIDSize       = 64
 	hexSignatureLen = 128
 )
@@ -35,9 +35,9 @@ const (
 	kindsPerRange = 100
 )
 
-// ParseEvent reads one event. It wants the seven fields of NIP-01 once each and of
-// the right type, in lower-case hexadecimal; other fields, which no signature
-// covers, are dropped. The event is not verified: see Verify.
+// ParseEvent reads one event. Each of the seven fields of NIP-01 must occur once and have the right
+// type; hexadecimal must be in lower case. Other fields are dropped, because the signature does not
+// cover them. ParseEvent does not verify the event: see Verify.
 func ParseEvent(raw []byte) (*nostr.Event, error) {
 	fields, err := object(raw)
 	if err != nil {
@@ -75,8 +75,8 @@ func ParseEvent(raw []byte) (*nostr.Event, error) {
 	return &e, nil
 }
 
-// ParseRumor reads an event that was never signed (NIP-59): one without sig. Its
-// id is computed; a different one is refused.
+// ParseRumor reads an unsigned event (NIP-59). It computes the id, and refuses an event that has
+// another one.
 func ParseRumor(raw []byte) (*nostr.Event, error) {
 	fields, err := object(raw)
 	if err != nil {
@@ -104,13 +104,13 @@ func ParseRumor(raw []byte) (*nostr.Event, error) {
 
 const zeroSignature = "00000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
 
-// ErrID and ErrSignature are what Verify finds.
+// Errors of Verify.
 var (
 	ErrID        = errors.New("the id is not the hash of the event")
 	ErrSignature = errors.New("the signature does not hold")
 )
 
-// Verify recomputes the id and checks the signature (BIP-340), the costly part.
+// Verify computes the id and checks the signature (BIP-340). It is expensive.
 func Verify(e *nostr.Event) error {
 	if len(e.ID) != hexIDSize || e.GetID() != e.ID {
 		return ErrID
@@ -138,7 +138,7 @@ func Verify(e *nostr.Event) error {
 	return nil
 }
 
-// Expires is when the event expires (NIP-40). It is zero if the event has no valid expiration.
+// Expires returns when the event expires (NIP-40), the zero time if it has no valid expiration.
 func Expires(e *nostr.Event) time.Time {
 	n, err := strconv.ParseInt(TagValue(e, "expiration"), 10, 64)
 	if err != nil || n <= 0 || n > maxCreatedAt {
@@ -147,13 +147,13 @@ func Expires(e *nostr.Event) time.Time {
 	return time.Unix(n, 0)
 }
 
-// Expired tells whether the event's time is over at now.
+// Expired tells whether the event has expired at now.
 func Expired(e *nostr.Event, now time.Time) bool {
 	at := Expires(e)
 	return !at.IsZero() && !now.Before(at)
 }
 
-// TagValue is the value of the first tag of that name; "" without one.
+// TagValue returns the value of the first tag with that name, "" if there is none.
 func TagValue(e *nostr.Event, name string) string {
 	for _, t := range e.Tags {
 		if len(t) > 1 && t[0] == name {
@@ -163,7 +163,7 @@ func TagValue(e *nostr.Event, name string) string {
 	return ""
 }
 
-// HasTag tells whether the event has a tag of that name and value.
+// HasTag tells whether the event has a tag with that name and value.
 func HasTag(e *nostr.Event, name, value string) bool {
 	for _, t := range e.Tags {
 		if len(t) > 1 && t[0] == name && t[1] == value {
@@ -183,8 +183,8 @@ func Protected(e *nostr.Event) bool {
 	return false
 }
 
-// Private tells whether only its author and those it is addressed to (tags p) may
-// read an event of that kind: direct messages (NIP-04) and gift wraps (NIP-59).
+// Private tells whether only the author and the recipients (tags p) may read events of that kind:
+// direct messages (NIP-04) and gift wraps (NIP-59).
 func Private(kind int) bool { return kind == KindNIP04 || kind == KindGiftWrap }
 
 // IsIntent and IsAnswer tell whether a kind is one of the hundred that begin with KindIntent or
@@ -192,8 +192,8 @@ func Private(kind int) bool { return kind == KindNIP04 || kind == KindGiftWrap }
 func IsIntent(kind int) bool { return kind >= KindIntent && kind < KindIntent+kindsPerRange }
 func IsAnswer(kind int) bool { return kind >= KindAnswer && kind < KindAnswer+kindsPerRange }
 
-// KindAllowed tells whether one of allowed is kind. 38000 and 38100 each stand for
-// a hundred kinds: those from them on.
+// KindAllowed tells whether kind is in allowed. In allowed, 38000 means all kinds from 38000 to
+// 38099, and 38100 all from 38100 to 38199.
 func KindAllowed(allowed []int, kind int) bool {
 	for _, a := range allowed {
 		if a == kind || a == KindIntent && IsIntent(kind) || a == KindAnswer && IsAnswer(kind) {
@@ -203,8 +203,8 @@ func KindAllowed(allowed []int, kind int) bool {
 	return false
 }
 
-// Newer tells whether a replaces b where only one of them is kept: the later, and
-// of one second the one with the lower id.
+// Newer tells whether a replaces b if only one of them is kept: the later one, or, within one second,
+// the one with the lower id (NIP-01).
 func Newer(a, b *nostr.Event) bool {
 	if a.CreatedAt != b.CreatedAt {
 		return a.CreatedAt > b.CreatedAt
@@ -275,8 +275,7 @@ func text(raw json.RawMessage) (string, error) {
 	return *s, nil
 }
 
-// integer reads a whole number from 0 to most, written without a fraction or an
-// exponent.
+// integer reads an integer from 0 to most. It accepts no fraction and no exponent.
 func integer(raw json.RawMessage, most int64) (int64, error) {
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil || n < 0 || n > most {
@@ -312,8 +311,8 @@ func tags(raw json.RawMessage) (nostr.Tags, error) {
 	return out, nil
 }
 
-// ClaimedID is the id in a text that may otherwise be no valid event; "" if there is none. Use it
-// only in an answer.
+// ClaimedID returns the id in a text that may not be a valid event, "" if there is none. Use it only
+// in an answer.
 func ClaimedID(raw []byte) string {
 	var e struct{ ID string }
 	if json.Unmarshal(raw, &e) != nil || !lowerHex(e.ID, hexIDSize) {

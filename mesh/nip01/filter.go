@@ -9,7 +9,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// MaxFilterItems bounds the values of one filter, all its lists together.
+// MaxFilterItems limits the values in all lists of one filter together.
 const MaxFilterItems = 2000
 
 // Filter selects events: all its conditions must hold. An empty list that is not nil selects no
@@ -19,7 +19,7 @@ type Filter struct {
 	Kinds        []int
 	Tags         map[string][]string // by the letter of the tag
 	Since, Until *int64              // seconds, inclusive
-	Limit        *int                // of the stored events that are asked for
+	Limit        *int                // maximum number of stored events
 }
 
 // ParseFilter reads one filter. It refuses unknown conditions: if they were ignored, the client
@@ -117,7 +117,7 @@ func moment(raw json.RawMessage) (*int64, error) {
 	return &n, err
 }
 
-// Matches tells whether the filter selects e; Limit has no part in it.
+// Matches tells whether the filter selects e. It ignores Limit.
 func (f Filter) Matches(e *nostr.Event) bool {
 	if f.IDs != nil && !slices.Contains(f.IDs, e.ID) ||
 		f.Authors != nil && !slices.Contains(f.Authors, e.PubKey) ||
@@ -139,7 +139,7 @@ func MatchesAny(filters []Filter, e *nostr.Event) bool {
 	return slices.ContainsFunc(filters, func(f Filter) bool { return f.Matches(e) })
 }
 
-// MarshalJSON writes the filter as NIP-01 has it.
+// MarshalJSON writes the filter in the form of NIP-01.
 func (f Filter) MarshalJSON() ([]byte, error) {
 	out := map[string]any{}
 	if f.IDs != nil {

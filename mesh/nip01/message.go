@@ -29,16 +29,16 @@ const (
 	VerbNotice = "NOTICE"
 )
 
-// FromClient is a message of a client; which fields are set follows from Verb.
+// FromClient is a message of a client. Verb determines which fields are set.
 type FromClient struct {
 	Verb         string          // EVENT, REQ, CLOSE or AUTH
-	Event        json.RawMessage // EVENT, AUTH: not read yet, its size is what the limit is about
+	Event        json.RawMessage // EVENT, AUTH: not parsed, because limits apply to the raw size
 	Subscription string          // REQ, CLOSE
 	Filters      []Filter        // REQ
 }
 
-// ParseFromClient reads a client's message. An error still comes with the verb and
-// the subscription as far as they were read, so that the answer can name them.
+// ParseFromClient reads a client's message. With an error, it also returns the verb and the
+// subscription if it could read them, so that the answer can name them.
 func ParseFromClient(raw []byte) (m FromClient, err error) {
 	parts, err := array(raw)
 	if err != nil {
@@ -85,12 +85,12 @@ func ParseFromClient(raw []byte) (m FromClient, err error) {
 	return m, nil
 }
 
-// FromRelay is a message of a relay; which fields are set follows from Verb.
+// FromRelay is a message of a relay. Verb determines which fields are set.
 type FromRelay struct {
 	Verb         string       // EVENT, OK, EOSE, CLOSED, NOTICE or AUTH
 	Subscription string       // EVENT, EOSE, CLOSED
 	Event        *nostr.Event // EVENT; not verified
-	ID           string       // OK: of the event
+	ID           string       // OK: id of the event
 	Accepted     bool         // OK
 	Text         string       // OK, CLOSED, NOTICE: the reason; AUTH: the challenge
 }
@@ -135,7 +135,7 @@ func ParseFromRelay(raw []byte) (m FromRelay, err error) {
 	return m, err
 }
 
-// array reads a JSON array with something in it.
+// array reads a JSON array that is not empty.
 func array(raw []byte) ([]json.RawMessage, error) {
 	if !utf8.Valid(raw) {
 		return nil, errors.New("the message is not UTF-8")
@@ -155,7 +155,7 @@ func subscriptionID(raw json.RawMessage) (string, error) {
 	return id, nil
 }
 
-// reason reads a text of the peer, of which only so much is kept.
+// reason reads a text of the peer and cuts it to maxReason bytes.
 func reason(raw json.RawMessage) (string, error) {
 	s, err := text(raw)
 	if len(s) > maxReason {

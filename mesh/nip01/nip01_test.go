@@ -10,7 +10,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// event is one signed with the private key 1.
+// event returns an event that is signed with the private key 1.
 func event(t testing.TB, change func(*nostr.Event)) *nostr.Event {
 	t.Helper()
 	e := &nostr.Event{Kind: 1, CreatedAt: 1_700_000_000, Content: "a\n\"b\" <c> \u2028 \x7f", Tags: nostr.Tags{{"p", "x"}, {"-"}}}
@@ -66,7 +66,7 @@ func TestRefusedEvents(t *testing.T) {
 			t.Errorf("%s gave %v", name, e)
 		}
 	}
-	// What nobody signed is dropped.
+	// A field that is not signed is dropped.
 	e, err := ParseEvent([]byte(strings.Replace(good, `{`, `{"extra":1,`, 1)))
 	if err != nil || strings.Contains(e.String(), "extra") {
 		t.Errorf("%v, %v", e, err)
@@ -78,7 +78,7 @@ func TestVerifyComputes(t *testing.T) {
 		"content": func(e *nostr.Event) { e.Content += "." },
 		"id":      func(e *nostr.Event) { e.ID = strings.Repeat("0", 64) },
 		"sig":     func(e *nostr.Event) { e.Sig = strings.Repeat("0", 128) },
-		"pubkey":  func(e *nostr.Event) { e.PubKey = strings.Repeat("0", 63) + "5"; e.ID = e.GetID() }, // no point of the curve
+		"pubkey":  func(e *nostr.Event) { e.PubKey = strings.Repeat("0", 63) + "5"; e.ID = e.GetID() }, // not a point of the curve
 		"short":   func(e *nostr.Event) { e.ID = e.ID[:10] },
 	} {
 		e := event(t, nil)
@@ -197,7 +197,7 @@ func FuzzFromRelay(f *testing.F) {
 		if err != nil || m.Event == nil {
 			return
 		}
-		// What was read is what is stored: the id stays the same.
+		// An event that is written and read again keeps its id.
 		again, err := ParseEvent([]byte(m.Event.String()))
 		if err != nil || again.GetID() != m.Event.GetID() {
 			t.Fatalf("%s is read again as %v, %v", m.Event, again, err)
