@@ -29,10 +29,10 @@ const (
 	retrySpread = 500 * time.Millisecond
 )
 
-// maxAttempts is how many attempts a file remembers, the last ones.
+// maxAttempts is how many of the last attempts are kept in the file.
 const maxAttempts = 16
 
-// Attempt is one try to publish.
+// Attempt is one attempt to publish.
 type Attempt struct {
 	At      time.Time     `json:"at"`
 	Results []pool.Result `json:"results"`
@@ -50,30 +50,30 @@ type Entry struct {
 	// Event is the signed event; absent until it is signed.
 	Event        json.RawMessage `json:"event,omitempty"`
 	EventID      string          `json:"event_id,omitempty"`
-	FinalEventID string          `json:"final_event_id,omitempty"` // the id that a relay has
-	Reason       string          `json:"reason,omitempty"`         // why it failed, or waits
+	FinalEventID string          `json:"final_event_id,omitempty"` // id of the published event
+	Reason       string          `json:"reason,omitempty"`         // why it has failed or must wait
 	Tries        int             `json:"tries"`
-	Attempts     []Attempt       `json:"attempts"` // the last ones, each later than the one before
+	Attempts     []Attempt       `json:"attempts"` // the last ones, with increasing times
 	CreatedAt    time.Time       `json:"created_at"`
 	PublishedAt  *time.Time      `json:"published_at,omitempty"`
 }
 
-// Signed is the entry with its event.
+// Signed returns the entry with its signed event.
 func (e Entry) Signed(event *nostr.Event) Entry {
 	e.Event, e.EventID = json.RawMessage(event.String()), event.ID
 	return e
 }
 
-// Unsigned is the entry after a rotation of the key has made its signature invalid.
+// Unsigned returns the entry with a new draft and without its event, after a rotation of the key.
 func (e Entry) Unsigned(draft *nostr.Event) Entry {
 	e.Draft, e.Event, e.EventID = json.RawMessage(draft.String()), nil, ""
 	return e
 }
 
-// Tried is the entry after the answers of relays.
+// Tried returns the entry after one attempt with these results.
 func (e Entry) Tried(now time.Time, results []pool.Result) Entry {
 	if n := len(e.Attempts); n > 0 && !now.After(e.Attempts[n-1].At) {
-		now = e.Attempts[n-1].At.Add(time.Millisecond) // a clock that was set back
+		now = e.Attempts[n-1].At.Add(time.Millisecond) // the clock was set back
 	}
 	e.Attempts = append(e.Attempts[max(0, len(e.Attempts)+1-maxAttempts):len(e.Attempts):len(e.Attempts)], Attempt{At: now, Results: results})
 	e.Tries++
@@ -97,8 +97,8 @@ func reasons(results []pool.Result) string {
 	return strings.Join(out, "; ")
 }
 
-// Backoff is how long the next attempt waits after n without success, n from 1:
-// doubling from 1 s to 60 s, and up to half a second more by spread (0 to 1).
+// Backoff returns how long to wait after n failed attempts, n from 1. It doubles from 1 s to 60 s.
+// spread (0 to 1) adds up to half a second.
 func Backoff(n int, spread float64) time.Duration {
 	d := retryMost
 	if n < 7 {

@@ -23,21 +23,21 @@ const (
 	queueDir  = "intent-queue"
 )
 
-// Record is a message of the inbox, as its file has it.
+// Record is a message of the inbox, in the form of its file.
 type Record struct {
-	Event             json.RawMessage `json:"event"`             // as the relay gave it
-	Message           json.RawMessage `json:"message,omitempty"` // what a gift wrap held, decrypted
+	Event             json.RawMessage `json:"event"`             // the event from the relay
+	Message           json.RawMessage `json:"message,omitempty"` // decrypted content of a gift wrap
 	Sender            string          `json:"sender"`            // public key of the author of the message
 	RecipientNpub     string          `json:"recipient_npub"`
 	ReceivedAt        time.Time       `json:"received_at"`
 	PersistedAt       time.Time       `json:"persisted_at"`
 	RelayURL          string          `json:"relay_url"`
 	SignatureVerified bool            `json:"signature_verified"`
-	ToldAt            *time.Time      `json:"told_at,omitempty"` // when the events slot had it
+	ToldAt            *time.Time      `json:"told_at,omitempty"` // when the events slot accepted the notice
 }
 
-// ParseRecord reads a file of the inbox. The event is verified; message is the
-// event, or what its gift wrap held.
+// ParseRecord reads a file of the inbox and verifies the event. message is the event itself, or the
+// content of its gift wrap.
 func ParseRecord(raw []byte) (r Record, event, message *nostr.Event, err error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return r, nil, nil, fmt.Errorf("is no message of an inbox: %w", err)
@@ -63,7 +63,7 @@ func (m *Mailbox) loadInbox() error {
 	policy := m.cfg.Policy()
 	for _, name := range names {
 		raw, _, err := m.cfg.Files.ReadFile(m.path(inboxDir, name+".json"), maxFile)
-		if err != nil { // one file must not close the mailbox
+		if err != nil { // one unreadable file must not prevent the start of the mailbox
 			m.unreadable(inboxDir, name, err)
 			continue
 		}
@@ -72,7 +72,7 @@ func (m *Mailbox) loadInbox() error {
 			err = errors.New("holds another event than its name says")
 		}
 		if err != nil {
-			m.unreadable(inboxDir, name, err) // a relay that has the event brings it back
+			m.unreadable(inboxDir, name, err) // a relay that still has the event sends it again
 			continue
 		}
 		m.remember(event, message, r.ReceivedAt, policy, r.ToldAt != nil)
@@ -90,8 +90,8 @@ func (m *Mailbox) remember(event, message *nostr.Event, received time.Time, p Po
 	m.messages[message.ID] = event.ID
 }
 
-// receive takes the relays' events for the box. It asks the relays again from time to time, and
-// soon after a failure, because they still have the events that could not be written.
+// receive takes the relays' events for the box. It asks the relays again at intervals, and soon after
+// a failed write, because the relays still have the events that could not be written.
 func (m *Mailbox) receive(ctx context.Context) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, sweepEvery)
@@ -103,7 +103,8 @@ func (m *Mailbox) receive(ctx context.Context) {
 	}
 }
 
-// receiveUntil takes events until ctx ends; soon has it end soon.
+// receiveUntil takes events until ctx ends. After a failure it calls soon, which ends ctx after
+// sweepSoon.
 func (m *Mailbox) receiveUntil(ctx context.Context, soon func()) {
 	s, err := m.cfg.Relays.Subscribe(m.cfg.Policy().Filters(), subscription)
 	if err != nil {
@@ -116,7 +117,7 @@ func (m *Mailbox) receiveUntil(ctx context.Context, soon func()) {
 	for {
 		e, err := s.Next(ctx)
 		if err != nil {
-			<-ctx.Done() // the pool is closed, if not ctx
+			<-ctx.Done() // the pool may be closed: do not ask it again at once
 			return
 		}
 		var refusal *Refusal
@@ -126,8 +127,8 @@ func (m *Mailbox) receiveUntil(ctx context.Context, soon func()) {
 	}
 }
 
-// Take puts an event from a relay into the inbox. It judges and verifies the event, and writes it
-// to disk before it reports it. An event that is already there is no error.
+// Take puts an event from a relay into the inbox. It checks and verifies the event, and writes it to
+// disk before it reports it. An event that is already in the inbox is not an error.
 func (m *Mailbox) Take(ctx context.Context, e *nostr.Event, relay string, now time.Time) error {
 	if m.has(e.ID) {
 		m.metrics.writes.WithLabelValues(inboxDir, "duplicate").Inc()
@@ -152,7 +153,7 @@ func (m *Mailbox) Take(ctx context.Context, e *nostr.Event, relay string, now ti
 	}
 	m.remember(e, message, now, policy, false)
 	m.metrics.writes.WithLabelValues(inboxDir, "stored").Inc()
-	_ = m.tell(ctx, e.ID) // reported, and tried again
+	_ = m.tell(ctx, e.ID) // tell reports its error, and housekeep tries again
 	return nil
 }
 
@@ -168,7 +169,7 @@ func (m *Mailbox) hasMessage(id string) bool {
 	return m.messages[id] != ""
 }
 
-// room keeps half of the inbox free of strangers.
+// room refuses a message if the inbox is full. Strangers may fill only half of it.
 func (m *Mailbox) room(p Policy, message *nostr.Event) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,7 +221,7 @@ func (m *Mailbox) refused(e *nostr.Event, err error) {
 	}
 }
 
-// tellAll reports the messages that were not reported yet, the oldest first.
+// tellAll reports all messages that are not reported yet, the oldest first.
 func (m *Mailbox) tellAll(ctx context.Context) {
 	m.mu.Lock()
 	untold := slices.DeleteFunc(slices.Collect(maps.Keys(m.inbox)), func(id string) bool { return m.inbox[id].told })
@@ -236,8 +237,8 @@ func (m *Mailbox) tellAll(ctx context.Context) {
 // errNotTaken means that the events slot has not accepted the notice.
 var errNotTaken = errors.New("the events slot did not take the notice")
 
-// tell passes a notice on, queues an intent, and records in the file that this was done. If the box
-// dies before that, the next start repeats it: the notice names the same event.
+// tell reports a message to the events slot, queues it if it is an intent, and records that in its
+// file. If the box dies before the record, the next start repeats these steps with the same id.
 func (m *Mailbox) tell(ctx context.Context, id string) error {
 	m.files.Lock()
 	defer m.files.Unlock()
@@ -252,7 +253,7 @@ func (m *Mailbox) tell(ctx context.Context, id string) error {
 	case l == nil:
 	case err == nil:
 		l.told = true
-	case errors.Is(err, fs.ErrNotExist): // removed by hand; a relay that has it brings it back
+	case errors.Is(err, fs.ErrNotExist): // removed by hand; a relay that still has it sends it again
 		delete(m.messages, l.message)
 		delete(m.inbox, id)
 	}

@@ -12,20 +12,19 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// Work is what the intents of trusted senders start. Its methods may be called from
-// any goroutine.
+// Work starts tasks for the intents of trusted senders. Its methods may be called from any goroutine.
 type Work interface {
-	// Start starts the work for an intent, once for each event id. task is "" if intents of this
-	// kind start nothing. After ErrLater it is called again.
+	// Start starts a task for an intent, once for each event id. task is "" if there is no task for
+	// intents of this kind. After ErrLater, Start is called again.
 	Start(ctx context.Context, n Notice, message []byte) (task string, err error)
-	// State tells how a task goes.
+	// State returns the state of a task.
 	State(task string) TaskState
 }
 
-// ErrLater means that the intent may be started in a while.
+// ErrLater means that the task cannot be started now, but may be later.
 var ErrLater = errors.New("not now")
 
-// TaskState is how a task goes.
+// TaskState is the state of a task.
 type TaskState int
 
 // The states of a task.
@@ -43,7 +42,7 @@ const (
 	intentFailed   = "failed"
 )
 
-// workAgain is how often tasks are looked at, and what could not be started is tried.
+// workAgain is how often the mailbox checks running tasks and tries again to start the others.
 const workAgain = 5 * time.Second
 
 // Intent is a marker in the intent queue. The program that works on the intent changes its status
@@ -51,7 +50,7 @@ const workAgain = 5 * time.Second
 type Intent struct {
 	Notice
 	Status string `json:"status"`
-	Task   string `json:"task,omitempty"`   // that agentinit has started for it
+	Task   string `json:"task,omitempty"`   // task that agentinit has started for it
 	Reason string `json:"reason,omitempty"` // why it has failed
 }
 
@@ -69,7 +68,7 @@ func (m *Mailbox) queue(n Notice) error {
 	return nil
 }
 
-// toWork has an intent looked at.
+// toWork adds an intent to the work list and wakes work.
 func (m *Mailbox) toWork(id string) {
 	if m.cfg.Work == nil {
 		return
@@ -79,11 +78,11 @@ func (m *Mailbox) toWork(id string) {
 	m.mu.Unlock()
 	select {
 	case m.asked <- struct{}{}:
-	default: // they are being looked at
+	default: // work has already been woken
 	}
 }
 
-// loadIntents finds the intents that were not finished before.
+// loadIntents puts all intents of the queue on the work list. workOn drops the finished ones.
 func (m *Mailbox) loadIntents() error {
 	if m.cfg.Work == nil {
 		return nil
@@ -95,7 +94,7 @@ func (m *Mailbox) loadIntents() error {
 	return err
 }
 
-// work starts what intents ask for and follows it, until ctx ends.
+// work starts tasks for intents and follows them, until ctx ends.
 func (m *Mailbox) work(ctx context.Context) {
 	again := time.NewTicker(workAgain)
 	defer again.Stop()
@@ -127,7 +126,7 @@ func (m *Mailbox) workOnAll(ctx context.Context) {
 	}
 }
 
-// workOn moves one intent on; open means that there is more to do.
+// workOn makes the next step for one intent. open means that more steps are needed.
 func (m *Mailbox) workOn(ctx context.Context, id string) (open bool, err error) {
 	raw, _, err := m.cfg.Files.ReadFile(m.path(queueDir, id+".json"), maxFile)
 	if err != nil {
@@ -140,7 +139,7 @@ func (m *Mailbox) workOn(ctx context.Context, id string) (open bool, err error) 
 	switch {
 	case intent.Status == intentPending && intent.Task == "":
 		return m.startWork(ctx, intent)
-	case intent.Status == intentAccepted && intent.Task != "": // without a task, another program has it
+	case intent.Status == intentAccepted && intent.Task != "": // without a task, another program works on it
 		return m.followWork(intent)
 	}
 	return false, nil
@@ -153,14 +152,14 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// startWork starts what the intent asks for, if its sender is one of those that the
-// manifest lists: others may write to the inbox, not make the box act.
+// startWork starts the task for an intent if its sender is trusted. Other senders may write to the
+// inbox, but must not make the box act.
 func (m *Mailbox) startWork(ctx context.Context, intent Intent) (open bool, err error) {
 	raw, _, err := m.cfg.Files.ReadFile(m.path(inboxDir, intent.EventID+".json"), maxFile)
 	if err != nil {
 		return false, ignoreGone(err)
 	}
-	_, event, message, err := ParseRecord(raw) // verifies it again, because programs may have changed the queue
+	_, event, message, err := ParseRecord(raw) // verify the event again: other programs can change the files
 	if err != nil {
 		return false, err
 	}
@@ -192,7 +191,7 @@ func (m *Mailbox) followWork(intent Intent) (open bool, err error) {
 		intent.Status, intent.Reason = intentFailed, "the task has failed"
 	}
 	err = m.mark(intent)
-	return err != nil, err // written again later
+	return err != nil, err // after an error, the status is written again later
 }
 
 func (m *Mailbox) mark(intent Intent) error {
@@ -200,7 +199,7 @@ func (m *Mailbox) mark(intent Intent) error {
 	if err != nil {
 		return err
 	}
-	m.files.Lock() // the retention removes such files
+	m.files.Lock() // pruneInbox removes such files
 	defer m.files.Unlock()
 	return m.cfg.Files.WriteFile(m.path(queueDir, intent.EventID+".json"), raw, fileMode)
 }

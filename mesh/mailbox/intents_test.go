@@ -13,7 +13,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/relay/relaytest"
 )
 
-// work is Work that starts intents of kind 38005, each once.
+// work is a Work that starts a task for intents of kind 38005, once for each event.
 type work struct {
 	started map[string]string // task by event id
 	message string            // the last one
@@ -79,7 +79,7 @@ func TestIntentsStartWork(t *testing.T) {
 			}
 			m.workOnAll(t.Context())
 			w.work.state = c.state
-			m = w.open(t) // a restart forgets nothing
+			m = w.open(t) // a restart keeps the state
 			m.workOnAll(t.Context())
 			if got := w.marker(t, e.ID); got.Status != c.status || got.Reason != c.reason || (got.Task != "") != (c.starts > 0) || got.EventID != e.ID {
 				t.Errorf("the marker is %+v", got)
@@ -97,8 +97,8 @@ func TestIntentsStartWork(t *testing.T) {
 	}
 }
 
-// Killed between the start and the marker, the next boot asks for the same event's
-// task: there is one. A marker that another program has taken is left to it.
+// If the box dies between the start of a task and the write of the marker, the next boot asks for the
+// task of the same event: there is only one task.
 func TestIntentsAreStartedOnce(t *testing.T) {
 	for n := 1; n < 8; n++ {
 		w := newWorld(t)
@@ -106,7 +106,7 @@ func TestIntentsAreStartedOnce(t *testing.T) {
 		w.disk.mortal = n
 		e := signed(t, w.friend, nostr.Event{Kind: 38005, Tags: nostr.Tags{{"p", string(w.own.Public())}, {"d", "1"}}})
 		m := w.open(t)
-		_ = m.Take(t.Context(), e, "ws://a", now) // it is killed
+		_ = m.Take(t.Context(), e, "ws://a", now) // the box dies during this call
 		m.workOnAll(t.Context())
 		w.disk.mortal = 0
 		m = w.open(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/relay/relaytest"
 )
 
-// served is the box's relay for those who log in, and a pool of own at it.
+// served starts a relay that requires a login, and a pool that is connected to it with the key own.
 func served(t *testing.T, own *identity.Key) (string, *pool.Pool) {
 	t.Helper()
 	url := relaytest.Serve(t, own, relay.SignedOnly, 1, 1059, 38000)
@@ -33,7 +33,7 @@ func served(t *testing.T, own *identity.Key) (string, *pool.Pool) {
 	return url, p
 }
 
-// live is a mailbox at real relays; what it is told of comes from the channel.
+// live opens a mailbox with a real pool. Its notices arrive on the channel.
 func live(t *testing.T, own *identity.Key, friend identity.PublicKey, p *pool.Pool) (*Mailbox, *disk, <-chan Notice) {
 	t.Helper()
 	d, told := newDisk(), make(chan Notice, 16)
@@ -55,7 +55,7 @@ func live(t *testing.T, own *identity.Key, friend identity.PublicKey, p *pool.Po
 	return m, d, told
 }
 
-// send sends and waits until a relay has it.
+// send sends a message and waits until a relay has it.
 func send(t *testing.T, m *Mailbox, o Outgoing) Entry {
 	t.Helper()
 	e, err := m.Send(o, time.Now())
@@ -88,7 +88,7 @@ func received(t *testing.T, d *disk, told <-chan Notice) (message string, n Noti
 	return m.Content, n
 }
 
-// Two boxes at one relay write to each other, in the clear and privately.
+// Two boxes with one relay write to each other, publicly and privately.
 func TestTwoBoxes(t *testing.T) {
 	a, b := relaytest.NewKey(t), relaytest.NewKey(t)
 	url, pa := served(t, a)
@@ -115,7 +115,7 @@ func TestTwoBoxes(t *testing.T) {
 	}
 }
 
-// A message that cannot be written stays at the relay, and is asked for again.
+// If a message cannot be written to disk, the mailbox asks the relay for it again.
 func TestFailedWriteIsMadeUpFor(t *testing.T) {
 	own, friend := relaytest.NewKey(t), relaytest.NewKey(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestFailedWriteIsMadeUpFor(t *testing.T) {
 	})
 }
 
-// script is a relay that says what the test says.
+// script is a connection to a relay that the test plays.
 type script struct {
 	lines chan []byte
 	asked chan string // the subscriptions of REQ
@@ -179,8 +179,7 @@ func (s *script) Write(_ context.Context, raw []byte) error {
 func (*script) Ping(context.Context) error { return nil }
 func (*script) Close() error               { return nil }
 
-// nostr-tools reads what the box sends privately (NIP-17), and the box what
-// nostr-tools sends.
+// nostr-tools can read a private message (NIP-17) of the box, and the box one of nostr-tools.
 func TestWithNostrTools(t *testing.T) {
 	secret := []byte("a secret of 32 bytes for a test!")
 	peer, err := identity.KeyFromBytes(secret)

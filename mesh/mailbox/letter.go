@@ -12,8 +12,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// Kinds of messages inside a gift wrap that need not be listed as allowed: chat
-// messages and files (NIP-17), and reactions to them (NIP-25).
+// Kinds that are always allowed inside a gift wrap: chat messages and files (NIP-17), and reactions
+// to them (NIP-25).
 const (
 	KindChat     = 14
 	kindFile     = 15
@@ -22,11 +22,11 @@ const (
 
 const (
 	futureSkew = 15 * time.Minute
-	// wrapSkew is how far back the date of a seal and of a gift wrap may lie (NIP-59).
+	// wrapSkew is how far in the past the date of a seal or a gift wrap may be (NIP-59).
 	wrapSkew = 48 * time.Hour
 )
 
-// Reasons of a Refusal; they are label values of a metric.
+// Reasons of a Refusal. They are also label values of a metric.
 const (
 	ReasonSize      = "size"
 	ReasonKind      = "kind"
@@ -41,9 +41,9 @@ const (
 	ReasonWrite     = "write"
 )
 
-// Refusal is why an event does not get into the inbox.
+// Refusal is the reason why the inbox does not accept an event.
 type Refusal struct {
-	Reason string // one of the constants
+	Reason string // one of the constants above
 	Err    error
 }
 
@@ -55,13 +55,13 @@ func refuse(reason, format string, args ...any) error {
 	return &Refusal{reason, fmt.Errorf(format, args...)}
 }
 
-// Decrypter decrypts messages to the box (NIP-44); *identity.Key is one.
+// Decrypter decrypts messages to the box (NIP-44). *identity.Key implements it.
 type Decrypter interface {
 	Decrypt(payload string, from identity.PublicKey) (string, error)
 }
 
-// Unwrap opens a gift wrap (NIP-59) and returns the message in it. The seal must
-// be signed, and by the author of the message: a rumor has no signature of its own.
+// Unwrap opens a gift wrap (NIP-59) and returns the message in it. The author of the message must
+// have signed the seal, because the message itself (a rumor) has no signature.
 func Unwrap(wrap *nostr.Event, key Decrypter) (*nostr.Event, error) {
 	text, err := key.Decrypt(wrap.Content, identity.PublicKey(wrap.PubKey))
 	if err != nil {
@@ -94,16 +94,16 @@ func Unwrap(wrap *nostr.Event, key Decrypter) (*nostr.Event, error) {
 type Policy struct {
 	Own       string   // the box's public key: events must be addressed to it
 	Trusted   []string // keys that may always write: the box's, the operator's, the listed ones
-	Strangers bool     // other keys may write too, into half of the inbox
-	Kinds     []int    // allowed; 38000 and 38100 each stand for a hundred
-	NIP04     bool     // direct messages of the older form
-	// MaxEventBytes bounds an event as JSON.
+	Strangers bool     // other keys may write too, up to half of the inbox
+	Kinds     []int    // allowed kinds, as for nip01.KindAllowed
+	NIP04     bool     // accept direct messages of the older form (NIP-04)
+	// MaxEventBytes limits the size of an event as JSON.
 	MaxEventBytes int
-	// Retention is how long messages are kept; 0 = for ever.
+	// Retention is how long messages are kept; 0 = no limit.
 	Retention time.Duration
 }
 
-// Event judges an event that is not verified yet: the cheap part.
+// Event makes the cheap checks on an event that is not verified yet.
 func (p Policy) Event(e *nostr.Event, size int, now time.Time) error {
 	at := e.CreatedAt.Time()
 	switch {
@@ -123,14 +123,14 @@ func (p Policy) Event(e *nostr.Event, size int, now time.Time) error {
 	return nil
 }
 
-// stale tells whether an event with that date is refused because of its age. Everything that
-// Prunable lets prune is stale, so a relay that still has it cannot bring it back.
+// stale tells whether an event with that date is refused because of its age. A message that Prunable
+// selects for its age is also stale, so a relay that still has it cannot bring it back.
 func (p Policy) stale(at, now time.Time) bool {
 	return p.Retention > 0 && at.Add(p.Retention+wrapSkew).Before(now)
 }
 
-// Prunable tells whether a message may go: it has expired, or was received longer
-// ago than the retention and would be refused for its age today.
+// Prunable tells whether a message may be deleted. It may if it has expired, or if it was received
+// before the retention time and would now be refused as stale.
 func (p Policy) Prunable(created, received, expires, now time.Time) bool {
 	if !expires.IsZero() && !now.Before(expires) {
 		return true
@@ -138,7 +138,7 @@ func (p Policy) Prunable(created, received, expires, now time.Time) bool {
 	return p.stale(created, now) && received.Add(p.Retention).Before(now)
 }
 
-// Message judges the author of a message and, if it came in a gift wrap, its kind.
+// Message checks the author of a message and, if it came in a gift wrap, its kind.
 func (p Policy) Message(m *nostr.Event, wrapped bool) error {
 	if wrapped && !slices.Contains([]int{KindChat, kindFile, kindReaction}, m.Kind) && !nip01.KindAllowed(p.Kinds, m.Kind) {
 		return refuse(ReasonKind, "kind %d in a gift wrap is not one of sovereign_mesh.relay.allowed_kinds", m.Kind)
@@ -151,14 +151,14 @@ func (p Policy) Message(m *nostr.Event, wrapped bool) error {
 
 func (p Policy) trusts(key string) bool { return slices.Contains(p.Trusted, key) }
 
-// Admit judges an event altogether, the costly part last, and returns the message
-// in it: the event itself, or what its gift wrap holds.
+// Admit makes all checks on an event, the expensive ones last. It returns the message: the event
+// itself, or the content of its gift wrap.
 func (p Policy) Admit(e *nostr.Event, size int, now time.Time, key Decrypter) (*nostr.Event, error) {
 	if err := p.Event(e, size, now); err != nil {
 		return nil, err
 	}
 	wrapped := e.Kind == nip01.KindGiftWrap
-	if !wrapped { // of a gift wrap the key is a throwaway one
+	if !wrapped { // the key of a gift wrap is used only once and does not name the author
 		if err := p.Message(e, false); err != nil {
 			return nil, err
 		}

@@ -42,7 +42,7 @@ func rumor(k *identity.Key, kind int, content string, to *identity.Key) nostr.Ev
 	return e
 }
 
-// wrapped is a gift wrap around the text of a seal.
+// wrapped returns a gift wrap around the text of a seal.
 func wrapped(t testing.TB, seal string, to *identity.Key) *nostr.Event {
 	once := relaytest.NewKey(t)
 	return signed(t, once, nostr.Event{Kind: nip01.KindGiftWrap, Tags: nostr.Tags{{"p", string(to.Public())}}, Content: encrypt(t, once, seal, to)})
@@ -73,8 +73,7 @@ func reasonOf(t *testing.T, err error) string {
 	return r.Reason
 }
 
-// Each row is a good event that one thing was done to; the first rows show that
-// without it the event is admitted.
+// Each row is a good event with one change. The first rows show that the unchanged event is accepted.
 func TestPolicyAdmit(t *testing.T) {
 	own, friend, stranger := relaytest.NewKey(t), relaytest.NewKey(t), relaytest.NewKey(t)
 	to := nostr.Tags{{"p", string(own.Public())}}
@@ -160,7 +159,8 @@ func TestPolicyAdmit(t *testing.T) {
 	}
 }
 
-// A relay may keep longer than the inbox: what was let go must not come back.
+// A relay may keep messages longer than the inbox. A message that the inbox has pruned must not come
+// back.
 func TestWhatIsPrunedIsRefused(t *testing.T) {
 	own := relaytest.NewKey(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -222,8 +222,8 @@ func FuzzUnwrap(f *testing.F) {
 	})
 }
 
-// opened decrypts a gift wrap to text, and the seal in it as key does. Encrypting
-// each input would make the fuzzer's coverage random.
+// opened is a Decrypter: it "decrypts" each gift wrap to text, and the seal in it with key. With real
+// encryption of each input, the coverage of the fuzzer would be random.
 type opened struct {
 	text string
 	key  *identity.Key

@@ -18,21 +18,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
 
-// Bounds of a mailbox.
+// Limits of a mailbox.
 const (
 	MaxInbox     = 10_000 // messages; strangers get half
 	MaxPending   = 1000   // messages that wait to be published
-	maxDone      = 5000   // messages of the outbox that are done
+	maxDone      = 5000   // finished messages of the outbox
 	maxOutbox    = 10_000 // files of the outbox
 	maxFile      = 4 << 20
 	fileMode     = 0o640
-	subscription = 64 // events that wait for the inbox; then the relays wait
-	parallel     = 16 // messages that are being published
+	subscription = 64 // events that wait for the inbox; if there are more, the relays wait
+	parallel     = 16 // messages that are published at the same time
 )
 
 // Times of a mailbox.
 const (
-	sweepEvery   = 10 * time.Minute // until all that relays have is compared with the inbox
+	sweepEvery   = 10 * time.Minute // until the relays are asked again for all their events
 	sweepSoon    = time.Minute      // the same, after a failed write
 	pruneEvery   = time.Hour
 	tellAgain    = 30 * time.Second
@@ -41,8 +41,8 @@ const (
 	noRelayWait  = time.Second
 )
 
-// Files are where a mailbox keeps its messages: bootstrap.Policy is one. WriteFile
-// and CreateFile are one step, also in a crash, and durable when they return.
+// Files is the storage of a mailbox. bootstrap.Policy implements it. WriteFile and CreateFile must be
+// atomic, even in a crash, and durable when they return.
 type Files interface {
 	ReadDir(path string) ([]string, error)
 	ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
@@ -52,7 +52,7 @@ type Files interface {
 	Remove(path string) error
 }
 
-// Relays are the box's connections; *pool.Pool is one.
+// Relays are the box's connections to relays. *pool.Pool implements it.
 type Relays interface {
 	Publish(context.Context, *nostr.Event) ([]pool.Result, error)
 	Subscribe(filters []nip01.Filter, buffer int) (*pool.Subscription, error)
@@ -62,28 +62,28 @@ type Relays interface {
 type Notice struct {
 	EventID   string    `json:"event_id"`
 	MessageID string    `json:"message_id"` // for a gift wrap, the id of the message in it
-	Kind      int       `json:"kind"`       // of the message
-	Sender    string    `json:"sender"`     // public key
+	Kind      int       `json:"kind"`       // kind of the message
+	Sender    string    `json:"sender"`     // public key of the author
 	Private   bool      `json:"private"`    // it came in a gift wrap
-	File      string    `json:"file"`       // name in the inbox
+	File      string    `json:"file"`       // file name in the inbox
 	Received  time.Time `json:"received_at"`
 }
 
 // Config of a Mailbox. All but Tell, Work, Report and Registerer are required.
 type Config struct {
-	Dir    string // events of the pod; inbox, outbox and intent-queue are in it
+	Dir    string // contains the directories inbox, outbox and intent-queue
 	Files  Files
 	Relays Relays
-	// Key is the box's key in force; a rotation changes it.
+	// Key returns the current key of the box; a rotation changes it.
 	Key func() *identity.Key
-	// Policy judges what comes in; it is asked for at each event.
+	// Policy returns the current policy. It is called for each event.
 	Policy func() Policy
 	// Receive is false if the inbox accepts no messages.
 	Receive bool
-	// Tell hands a notice on, at least once for each message; it must be idempotent by
-	// the event's id. After an error it is called again. nil: inbound messages are not reported.
+	// Tell reports a notice. It is called at least once for each message, and again after an error, so
+	// it must be idempotent by the event's id. nil = received messages are not reported.
 	Tell func(context.Context, Notice) error
-	// Work is what intents start; nil leaves them to other programs.
+	// Work starts the work for intents; nil = other programs work on them.
 	Work Work
 	// Report is called for each problem; it may be nil.
 	Report     func(what string, fields map[string]any)
@@ -95,24 +95,24 @@ type Config struct {
 type Mailbox struct {
 	cfg     Config
 	metrics *metrics
-	wake    chan struct{} // the outbox has something new
+	wake    chan struct{} // has a token if the outbox has changed
 	asked   chan struct{} // has a token if there may be an intent to handle
 
-	files sync.Mutex // held while files of the inbox are written again or removed
+	files sync.Mutex // held while files of the inbox or intent queue are rewritten or removed
 
 	mu       sync.Mutex
 	inbox    map[string]*letter // by event id
-	messages map[string]string  // event id by message id: one message in two wraps is one
+	messages map[string]string  // event id by message id: finds a message that came in two gift wraps
 	outbox   map[string]*slot   // by pending id
-	intents  map[string]bool    // not at their end, by event id
+	intents  map[string]bool    // unfinished intents, by event id
 	changed  chan struct{}      // closed at the next change of the outbox
-	quiet    time.Time          // until then no relay is asked: none was connected
+	quiet    time.Time          // no attempt to publish before this time: no relay was connected
 	renewed  context.CancelFunc // makes receive ask the relays again
 }
 
-// letter is what is kept in memory about a message in the inbox.
+// letter is the part of a message of the inbox that is kept in memory.
 type letter struct {
-	message                    string // its id
+	message                    string // id of the message
 	created, received, expires time.Time
 	stranger, told             bool
 }
@@ -173,7 +173,7 @@ func (m *Mailbox) housekeep(ctx context.Context) {
 	}
 }
 
-// Prune removes what the retention lets go.
+// Prune removes the messages that need not be kept any longer.
 func (m *Mailbox) Prune(now time.Time) {
 	if err := errors.Join(m.pruneInbox(now), m.pruneOutbox(now)); err != nil {
 		m.cfg.Report("MailboxNotPruned", map[string]any{"message": err.Error()})
@@ -190,10 +190,10 @@ func (m *Mailbox) Rotated() {
 	}
 }
 
-// Counts is a mailbox at one moment.
+// Counts are the numbers of messages in a mailbox.
 type Counts struct {
 	Inbox     int `json:"inbox"`
-	Untold    int `json:"untold"` // not yet in the events slot
+	Untold    int `json:"untold"` // messages of the inbox that are not yet in the events slot
 	Pending   int `json:"pending"`
 	Published int `json:"published"`
 	Failed    int `json:"failed"`
@@ -226,8 +226,8 @@ func (m *Mailbox) path(parts ...string) string {
 	return filepath.Join(append([]string{m.cfg.Dir}, parts...)...)
 }
 
-// names lists the files of a directory without ".json", and removes what writes
-// have left that were killed.
+// names lists the files of a directory, without ".json". It removes the temporary files of
+// interrupted writes.
 func (m *Mailbox) names(dir string, wanted func(string) bool, most int) ([]string, error) {
 	all, err := m.cfg.Files.ReadDir(m.path(dir))
 	if errors.Is(err, fs.ErrNotExist) {

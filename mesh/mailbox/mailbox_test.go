@@ -26,15 +26,15 @@ import (
 
 var errKilled = errors.New("killed")
 
-// disk is Files in memory. From the write number mortal on, every write fails, as of
-// a process that was killed there; 0 lives.
+// disk is Files in memory. From write number mortal on, every write fails, as if the process had been
+// killed there; 0 = never.
 type disk struct {
 	mu     sync.Mutex
 	files  map[string]string
 	mortal int
 	writes int
-	broken error // of every write
-	// unreadable is a file that cannot be read.
+	broken error // the error of every write
+	// unreadable is the path of a file that cannot be read.
 	unreadable string
 }
 
@@ -43,7 +43,7 @@ func newDisk() *disk { return &disk{files: map[string]string{}} }
 func (d *disk) step(path string) error {
 	d.writes++
 	if d.mortal > 0 && d.writes >= d.mortal {
-		if d.writes == d.mortal { // in the middle of it
+		if d.writes == d.mortal { // killed during the write
 			d.files[path+".tmp-0123"] = "half"
 		}
 		return errKilled
@@ -121,8 +121,8 @@ func (d *disk) in(dir string) []string {
 	return names
 }
 
-// relays are Relays that answer one publish after the other from a list, then
-// accept. They remember the ids they were asked to publish.
+// relays are Relays that answer calls of Publish from a list, and accept all calls after its end.
+// They record the ids that they were asked to publish.
 type relays struct {
 	mu      sync.Mutex
 	answers []answer
@@ -156,17 +156,17 @@ func (*relays) Subscribe([]nip01.Filter, int) (*pool.Subscription, error) {
 	return nil, errors.New("this test receives by Take")
 }
 
-// world is a box's mailbox over a disk that outlives it.
+// world is the environment of a mailbox. Its disk survives restarts of the mailbox.
 type world struct {
 	disk        *disk
 	relays      *relays
 	own, friend *identity.Key
-	key         *identity.Key // in force
+	key         *identity.Key // the current key
 	told        []Notice
 	tellErr     error
 	reports     []string
 	work        *work
-	strangers   bool // may write
+	strangers   bool // strangers may write
 }
 
 func newWorld(t testing.TB) *world {
@@ -229,7 +229,7 @@ func TestTake(t *testing.T) {
 	w := newWorld(t)
 	m := w.open(t)
 	e := gift(t, w.friend, rumor(w.friend, KindChat, "the secret", w.own), w.own)
-	for range 2 { // the second time is no-op
+	for range 2 { // the second call has no effect
 		if err := m.Take(t.Context(), e, "wss://relay", now); err != nil {
 			t.Fatal(err)
 		}
@@ -271,7 +271,7 @@ func TestRefusedIsNotWritten(t *testing.T) {
 	if w.disk.writes != 0 || len(w.told) != 0 {
 		t.Fatal("a forged event was written, or told of")
 	}
-	// It does not stand in the way of the real one.
+	// The real event is still accepted.
 	if err := m.Take(t.Context(), &good, "ws://a", now); err != nil || len(w.disk.in(inboxDir)) != 1 {
 		t.Fatal(err)
 	}
@@ -297,8 +297,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// An intent comes in; the box is killed at its n-th write; the next start and the
-// relay's copy make up for it: one record, one marker, and notices of one event.
+// An intent arrives and the box is killed at its n-th write. After the next start and the relay's
+// copy of the event, there is one record and one marker, and all notices name one event.
 func TestInboxKilledBetweenAnyTwoWrites(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newWorld(t)
@@ -335,7 +335,7 @@ func TestInboxKilledBetweenAnyTwoWrites(t *testing.T) {
 	}
 }
 
-// A marker that somebody has moved on is left as it is.
+// If another program has changed the status of a marker, the mailbox leaves the marker unchanged.
 func TestMarkerKeepsItsStatus(t *testing.T) {
 	w := newWorld(t)
 	e := signed(t, w.friend, nostr.Event{Kind: 38000, Tags: nostr.Tags{{"p", string(w.own.Public())}, {"d", "1"}}})
@@ -368,7 +368,7 @@ func TestUntoldIsToldLater(t *testing.T) {
 	}
 }
 
-// Files that other programs have changed are left as they are and not acted upon.
+// If another program has changed a file, the mailbox ignores the file and leaves it unchanged.
 func TestForeignFiles(t *testing.T) {
 	w := newWorld(t)
 	e := signed(t, w.friend, nostr.Event{Kind: 1, Tags: nostr.Tags{{"p", string(w.own.Public())}}, Content: "real"})
@@ -391,13 +391,13 @@ func TestForeignFiles(t *testing.T) {
 	if c := m.Counts(); c.Inbox != 0 || c.Pending != 0 {
 		t.Errorf("counts are %+v", c)
 	}
-	// The relay's copy repairs what was changed.
+	// The relay's copy replaces the changed file.
 	if err := m.Take(t.Context(), e, "ws://a", now); err != nil || !strings.Contains(w.disk.files[file], "real") {
 		t.Error("it was not repaired: ", err)
 	}
 }
 
-// A draft that somebody has put into the outbox must not make the box log in for them.
+// The box must not sign a login event that another program has put into the outbox.
 func TestPlantedProofIsNotSigned(t *testing.T) {
 	w := newWorld(t)
 	for _, kind := range []int{nip01.KindAuth, 27235} {
@@ -414,7 +414,7 @@ func TestPlantedProofIsNotSigned(t *testing.T) {
 	}
 }
 
-// Files that cannot be read, or not be renamed, are told of and leave the rest at work.
+// The mailbox reports files that it cannot read or rename. The other messages still work.
 func TestOneFileDoesNotCloseTheMailbox(t *testing.T) {
 	w := newWorld(t)
 	m := w.open(t)
@@ -422,7 +422,7 @@ func TestOneFileDoesNotCloseTheMailbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.disk.mortal = w.disk.writes + 2 // at the rename of the event that a relay has
+	w.disk.mortal = w.disk.writes + 2 // at the rename of the published event
 	if _, err := m.attempt(t.Context(), e.PendingID); !errors.Is(err, errKilled) {
 		t.Fatal(err)
 	}
@@ -439,7 +439,7 @@ func TestOneFileDoesNotCloseTheMailbox(t *testing.T) {
 	}
 }
 
-// Who asks for a message whose file is being made or renamed waits for that.
+// Entry waits while the file of a message is being created or renamed.
 func TestEntryWaitsForItsFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -519,7 +519,7 @@ func TestPruned(t *testing.T) {
 	}
 }
 
-// runFor runs the mailbox for a time of the bubble.
+// runFor runs the mailbox for d, in the fake time of synctest.
 func runFor(t *testing.T, m *Mailbox, d time.Duration) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -588,8 +588,8 @@ func TestRefusedByAllRelaysFails(t *testing.T) {
 	})
 }
 
-// A message is sent; the box is killed at its n-th write; the next start publishes
-// it, and no relay has ever seen a second id of it.
+// A message is sent and the box is killed at its n-th write. The next start publishes the message,
+// and no relay ever sees a second id of it.
 func TestOutboxKilledBetweenAnyTwoWrites(t *testing.T) {
 	for _, private := range []bool{false, true} {
 		for n, whole := 1, false; !whole; n++ {
@@ -598,7 +598,7 @@ func TestOutboxKilledBetweenAnyTwoWrites(t *testing.T) {
 			if private {
 				o.Kind, o.To = KindChat, w.friend.Public()
 			}
-			w.relays.answers = []answer{{results: []pool.Result{{Reason: "no answer in time"}}}} // it may have arrived
+			w.relays.answers = []answer{{results: []pool.Result{{Reason: "no answer in time"}}}} // the event may have arrived
 			w.disk.mortal = n
 			m := w.open(t)
 			_, err := m.Send(o, now)
@@ -610,7 +610,7 @@ func TestOutboxKilledBetweenAnyTwoWrites(t *testing.T) {
 			whole = w.disk.writes < n
 			w.disk.mortal = 0
 			m = w.open(t)
-			e, err := m.Send(o, now.Add(time.Hour)) // who has had no answer asks again
+			e, err := m.Send(o, now.Add(time.Hour)) // the caller has had no answer and sends again
 			if err != nil {
 				t.Fatalf("killed at write %d: %v", n, err)
 			}
@@ -722,7 +722,7 @@ func TestLargestPrivateMessage(t *testing.T) {
 	}
 }
 
-// An addressable event without a d of its own would replace the one before it.
+// Without a tag d of its own, an addressable event would replace the one before it.
 func TestAddressableEventsGetADTag(t *testing.T) {
 	w := newWorld(t)
 	m := w.open(t)

@@ -29,7 +29,7 @@ type Outgoing struct {
 	Content string
 	// To is the recipient of a private message, which is published in a gift wrap (NIP-59).
 	To identity.PublicKey
-	// Key makes a repeated call the same message; "" is a message of its own.
+	// Key is the idempotency key: calls with the same key make one message. "" always makes a new one.
 	Key string
 }
 
@@ -44,13 +44,13 @@ type InvalidError struct{ Field, Reason string }
 
 func (e *InvalidError) Error() string { return e.Field + " " + e.Reason }
 
-// maxRumor bounds a private message as JSON: encrypted twice and padded it must
-// not exceed the 65535 bytes that NIP-44 encrypts.
+// maxRumor limits a private message as JSON. The message is encrypted twice and padded; the result
+// must not exceed the 65535 bytes that NIP-44 can encrypt.
 const maxRumor = 40 << 10
 
-// slot is what is kept in memory about a message of the outbox.
+// slot is the part of a message of the outbox that is kept in memory.
 type slot struct {
-	file    string // without .json: the pending id, once published the event id
+	file    string // file name without .json: the pending id, or after publishing the event id
 	status  Status
 	due     time.Time
 	created time.Time
@@ -69,10 +69,10 @@ func (m *Mailbox) loadOutbox() error {
 			continue
 		}
 		s := &slot{file: name, status: e.Status, created: e.CreatedAt}
-		if e.Status == Published && name == e.PendingID { // killed before the rename
+		if e.Status == Published && name == e.PendingID { // the box died before the rename
 			if file, err := m.rename(e); err == nil {
 				s.file = file
-			} else { // attempt tries again
+			} else { // attempt tries the rename again
 				m.unreadable(outboxDir, name, err)
 				s.status = Pending
 			}
@@ -106,15 +106,15 @@ func (m *Mailbox) writeEntry(name string, e Entry) error {
 	return nil
 }
 
-// rename gives a published message its event's name.
+// rename gives the file of a published message the id of its event as name.
 func (m *Mailbox) rename(e Entry) (string, error) {
 	err := m.cfg.Files.Rename(m.path(outboxDir, e.PendingID+".json"), m.path(outboxDir, e.FinalEventID+".json"))
 	return e.FinalEventID, err
 }
 
-// Send puts a message into the outbox. When it returns, the signed event is on disk, and it will be
-// published as soon as a relay accepts it. Its id is that of the draft and does not change: it
-// depends on the date and the key.
+// Send puts a message into the outbox. When it returns, the message is on disk, normally already
+// signed, and Run publishes it as soon as a relay accepts it. The id of a public event is that of its
+// draft. It depends on the date and the key, so it changes only if the key is rotated.
 func (m *Mailbox) Send(o Outgoing, now time.Time) (Entry, error) {
 	key := m.cfg.Key()
 	e := Entry{PendingID: pendingID(o.Key), Status: Pending, To: string(o.To), Attempts: []Attempt{}, CreatedAt: now.UTC()}
@@ -134,8 +134,8 @@ func (m *Mailbox) Send(o Outgoing, now time.Time) (Entry, error) {
 	if err := m.reserve(e); err != nil {
 		return Entry{}, err
 	}
-	// Killed here, there is no message. From the write on there is one, and signing
-	// its draft gives the same id.
+	// If the box dies before this write, there is no message. If it dies after the write, the next
+	// start signs the same draft.
 	if err := m.writeEntry(e.PendingID, e); err != nil {
 		m.drop(e.PendingID)
 		return Entry{}, err
@@ -150,7 +150,7 @@ func (m *Mailbox) Send(o Outgoing, now time.Time) (Entry, error) {
 	return e, nil
 }
 
-// pendingID is random, or the same for the same key.
+// pendingID derives the id from the key, or makes a random id if the key is "".
 func pendingID(key string) string {
 	var id [16]byte
 	if key == "" {
@@ -170,7 +170,8 @@ func draftOf(o Outgoing, pendingID string, own identity.PublicKey, now time.Time
 	if o.To != "" && !nip01.HasTag(d, "p", string(o.To)) {
 		d.Tags = append(d.Tags, nostr.Tag{"p", string(o.To)})
 	}
-	// Of addressable events a relay keeps only the newest for each d (NIP-01).
+	// A relay keeps only the newest addressable event for each tag d (NIP-01): without a tag d of its
+	// own, the message would replace another one.
 	if d.IsAddressable() && !slices.ContainsFunc(d.Tags, func(t nostr.Tag) bool { return len(t) > 1 && t[0] == "d" }) {
 		d.Tags = append(d.Tags, nostr.Tag{"d", pendingID})
 	}
@@ -192,11 +193,11 @@ func draftOf(o Outgoing, pendingID string, own identity.PublicKey, now time.Time
 	return d, nil
 }
 
-// provesIdentity tells whether an event of the kind logs its author in: at relays (NIP-42), at
-// HTTP servers (NIP-98).
+// provesIdentity tells whether an event of that kind logs its author in at relays (NIP-42) or HTTP
+// servers (NIP-98).
 func provesIdentity(kind int) bool { return kind == nip01.KindAuth || kind == 27235 }
 
-// again is the message that the same idempotency key has made before.
+// again returns the earlier message with the same idempotency key, an empty entry if there is none.
 func (m *Mailbox) again(e Entry, draft *nostr.Event) (Entry, error) {
 	known, there, err := m.Entry(e.PendingID)
 	if err != nil || !there {
@@ -213,7 +214,7 @@ func (m *Mailbox) again(e Entry, draft *nostr.Event) (Entry, error) {
 	return known, nil
 }
 
-// reserve takes a place in the outbox. One of two calls with the same key gets it.
+// reserve takes a place in the outbox. Of two calls with the same key, only the first one gets it.
 func (m *Mailbox) reserve(e Entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -240,14 +241,14 @@ func (m *Mailbox) drop(id string) {
 	m.tellChanged()
 }
 
-// tellChanged is called with the mutex held.
+// tellChanged wakes the callers of Entry and Wait. The caller holds the mutex.
 func (m *Mailbox) tellChanged() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
 
-// sign makes the event and writes it: it is published only after that, so that a
-// gift wrap, which is another each time, is never published as two.
+// sign makes the signed event and writes it to disk. Publishing comes only after that: each new gift
+// wrap has another id, and relays must never get two for one message.
 func (m *Mailbox) sign(e Entry, draft *nostr.Event, key *identity.Key) (Entry, error) {
 	if draft.PubKey != string(key.Public()) { // the key was rotated
 		draft.PubKey = string(key.Public())
@@ -271,7 +272,7 @@ func (m *Mailbox) sign(e Entry, draft *nostr.Event, key *identity.Key) (Entry, e
 	return e, m.writeEntry(e.PendingID, e)
 }
 
-// settle ends one step for a message: it stores the new entry and when to continue.
+// settle ends one step for a message: it records the new status and the time of the next attempt.
 func (m *Mailbox) settle(e Entry, due time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -316,8 +317,8 @@ func (m *Mailbox) send(ctx context.Context) {
 	}
 }
 
-// next is the message that is due, the oldest first, and marks it; without one,
-// how long to wait.
+// next returns the oldest message that is due and marks it as sending. If none is due, it returns how
+// long to wait.
 func (m *Mailbox) next(now time.Time) (id string, wait time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -367,8 +368,8 @@ func (m *Mailbox) publish(ctx context.Context, id string) {
 	}
 }
 
-// attempt asks the relays once. After an error the file is as it was, or holds the
-// signed event that the next attempt takes.
+// attempt sends a message to the relays once. After an error, the file is unchanged, or contains a
+// signed event that the next attempt uses.
 func (m *Mailbox) attempt(ctx context.Context, id string) (Entry, error) {
 	raw, _, err := m.cfg.Files.ReadFile(m.path(outboxDir, id+".json"), maxFile)
 	if err != nil {
@@ -406,8 +407,8 @@ func (m *Mailbox) attempt(ctx context.Context, id string) (Entry, error) {
 	return e, err
 }
 
-// Entry is a message of the outbox; false without one. It waits while the message's
-// file is being made or renamed.
+// Entry returns a message of the outbox, and false if there is none. It waits while the message's
+// file is being created or renamed.
 func (m *Mailbox) Entry(id string) (Entry, bool, error) {
 	for {
 		m.mu.Lock()
@@ -425,12 +426,11 @@ func (m *Mailbox) Entry(id string) (Entry, bool, error) {
 		if !sending || !errors.Is(err, fs.ErrNotExist) {
 			return e, true, err
 		}
-		<-changed // the step that is under way ends with settle or drop
+		<-changed // settle or drop ends the running step
 	}
 }
 
-// Wait returns the message as soon as it is not pending any more, or as it is when
-// ctx ends.
+// Wait returns the message when it is no longer pending, or in its current state when ctx ends.
 func (m *Mailbox) Wait(ctx context.Context, id string) (Entry, bool, error) {
 	for {
 		m.mu.Lock()
@@ -448,7 +448,7 @@ func (m *Mailbox) Wait(ctx context.Context, id string) (Entry, bool, error) {
 	}
 }
 
-// crowded tells whether messages that are done must go before their time.
+// crowded tells whether finished messages must be pruned now, to make room.
 func (m *Mailbox) crowded() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
