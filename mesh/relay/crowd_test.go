@@ -14,7 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
 )
 
-// ended tells whether the relay has closed a connection that sends nothing.
+// ended tells whether the relay has closed an idle connection.
 func ended(t *testing.T, c net.Conn) bool {
 	t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
@@ -24,7 +24,7 @@ func ended(t *testing.T, c net.Conn) bool {
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// Connections that ask for nothing take neither all descriptors of agentinit nor the place of a client.
+// Idle connections use only a limited number of file descriptors, and do not keep out a client.
 func TestSilentConnectionsMakeRoom(t *testing.T) {
 	_, url := serve(t, nil)
 	var silent []net.Conn
@@ -58,8 +58,8 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 	dial(t, url)
 }
 
-// However many strangers hold sessions, the box gets one: the oldest that has shown no key makes
-// room, and keys that are not listed have only so many places.
+// The box always gets a session, even if strangers hold many: the relay closes the oldest session
+// without a key, and limits the sessions with an unlisted key.
 func TestStrangersLeaveRoom(t *testing.T) {
 	own := newKey(t)
 	_, url := serve(t, func(_ *Config, p *Policy) { p.Ingress, p.Own = SignedOnly, []string{string(own.Public())} })

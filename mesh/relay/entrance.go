@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// maxKnocking is how many connections may be open that are no session yet: each costs a descriptor
-// of agentinit, which needs them to start programs.
+// maxKnocking limits the open connections without a session. Each connection uses a file descriptor,
+// and agentinit needs descriptors to start programs.
 const maxKnocking = 128
 
-// entrance is a listener that closes the oldest connection without a session when there are too
-// many: a flood of connections that ask for nothing keeps out no client that asks at once.
+// entrance is a listener that closes the oldest connection without a session if there are too many.
+// So many idle connections cannot keep out a client that sends its request immediately.
 type entrance struct {
 	net.Listener
 
@@ -24,7 +24,7 @@ type entrance struct {
 type visitor struct {
 	net.Conn
 	at    *entrance
-	place *list.Element // nil once it has a session, or is closed
+	place *list.Element // nil if the connection has a session or is closed
 }
 
 // Accept implements net.Listener.
@@ -43,12 +43,13 @@ func (e *entrance) Accept() (net.Conn, error) {
 	}
 	e.mu.Unlock()
 	if oldest != nil {
-		_ = oldest.Conn.Close() // its client has asked for nothing
+		_ = oldest.Conn.Close() // an error does not matter: the connection was idle
 	}
 	return v, nil
 }
 
-// enter says that the connection has a session now; false if it was closed to make room.
+// enter records that the connection has a session. It returns false if entrance has closed the
+// connection to make room.
 func (v *visitor) enter() bool {
 	v.at.mu.Lock()
 	defer v.at.mu.Unlock()
@@ -68,12 +69,12 @@ func (v *visitor) Close() error {
 
 type visitorKey struct{}
 
-// withVisitor is the ConnContext of the server.
+// withVisitor is the ConnContext of the HTTP server.
 func withVisitor(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, visitorKey{}, c)
 }
 
-// visitorOf is the connection of a request; nil if another listener has accepted it.
+// visitorOf returns the connection of a request, nil if another listener has accepted it.
 func visitorOf(ctx context.Context) *visitor {
 	v, _ := ctx.Value(visitorKey{}).(*visitor)
 	return v

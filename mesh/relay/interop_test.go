@@ -13,8 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// nostr-tools logs in (NIP-42), publishes, reads back what it signed, and finds the
-// private messages (NIP-17) that are for it, and no others.
+// nostr-tools logs in (NIP-42), publishes events and reads them back. It finds only those private
+// messages (NIP-17) that are addressed to it.
 func TestWithNostrTools(t *testing.T) {
 	_, url := serve(t, func(_ *Config, p *Policy) { p.Ingress = SignedOnly })
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)

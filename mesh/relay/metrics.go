@@ -42,15 +42,15 @@ func (m *metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.connections, m.events, m.authFailures, m.signatures, m.bytes, m.pruned, m.evicted}
 }
 
-// unregister makes room for the metrics of the next relay of this process.
+// unregister removes the metrics, so that the next relay of this process can register its own.
 func (m *metrics) unregister(r prometheus.Registerer) {
 	for _, c := range m.all() {
 		r.Unregister(c)
 	}
 }
 
-// event counts; a kind that is not an allowed one is "other", so that strangers do
-// not make series.
+// event counts an event. Kinds that are not allowed count as "other", so that strangers cannot create
+// new time series.
 func (m *metrics) event(direction string, kind int, outcome string) {
 	label := "other"
 	if nip01.KindAllowed(m.kinds, kind) {

@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// outboundBytes is how much one connection may be behind in reading.
+// outboundBytes limits the unsent data of one connection.
 const outboundBytes = 4 << 20
 
 var errEnded = errors.New("the session has ended")
 
-// outbound is what waits to be sent on one connection, bounded in bytes. A message
-// always fits into an empty one.
+// outbound is the queue of messages to send on one connection. Its size in bytes is limited, but an
+// empty queue takes a message of any size.
 type outbound struct {
 	mu    sync.Mutex
 	items [][]byte
 	bytes int
-	ready chan struct{} // has a token when there may be something to send
-	space chan struct{} // has a token when there may be room
+	ready chan struct{} // has a token if there may be a message to send
+	space chan struct{} // has a token if there may be room
 }
 
 func newOutbound() *outbound {
@@ -32,7 +32,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// offer queues a message unless there is no room.
+// offer queues a message. It returns false if there is no room.
 func (o *outbound) offer(message []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

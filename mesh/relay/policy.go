@@ -19,8 +19,8 @@ type Ingress string
 
 // The ingress policies of sovereign_mesh.relay.ingress_policy.
 const (
-	Allowlist  Ingress = "allowlist"   // sessions of the listed keys, and of the own ones
-	SignedOnly Ingress = "signed-only" // sessions that have shown a key
+	Allowlist  Ingress = "allowlist"   // sessions that have proved a key of Own or Allowed
+	SignedOnly Ingress = "signed-only" // sessions that have proved any key
 	Open       Ingress = "open"        // every session
 )
 
@@ -34,22 +34,21 @@ const (
 // lists (NIP-65, NIP-17) and the history of its events.
 var ownKinds = []int{10002, 10050, 1078}
 
-// Policy judges events and sessions. It is an immutable value.
+// Policy decides about events and sessions. It is an immutable value.
 type Policy struct {
 	Ingress Ingress
 	Own     []string // public keys that may always write: the box's, the operator's
-	Allowed []string // further ones under Allowlist; a full relay keeps their events longer than those of strangers
-	Kinds   []int    // 38000 and 38100 each stand for a hundred
-	NIP04   bool     // direct messages of the older form
-	// MaxEventBytes bounds an event as it is sent.
+	Allowed []string // keys that may write under Allowlist; evicted later than strangers' events
+	Kinds   []int    // allowed kinds, as for nip01.KindAllowed
+	NIP04   bool     // accept direct messages of the older form (NIP-04)
+	// MaxEventBytes limits the size of an event as the client sent it.
 	MaxEventBytes int
 	// Hosts are names, with or without a port, by which clients know this relay, in addition to the
 	// address of their connection (NIP-42, tag relay).
 	Hosts []string
 }
 
-// Refusal is why something is not done: one of NIP-01's machine-readable prefixes
-// and a text.
+// Refusal is the reason of a refusal: a machine-readable prefix of NIP-01 and a text.
 type Refusal struct{ Prefix, Text string }
 
 func (r *Refusal) Error() string { return r.Prefix + ": " + r.Text }
@@ -58,11 +57,11 @@ func refuse(prefix, format string, args ...any) *Refusal {
 	return &Refusal{prefix, fmt.Sprintf(format, args...)}
 }
 
-// AuthWanted tells whether a session has to show a key at all.
+// AuthWanted tells whether a session must prove a key.
 func (p Policy) AuthWanted() bool { return p.Ingress != Open }
 
-// Writer judges the sender: key is the key that the session has proved, "" for none. A gift wrap is
-// signed by a key that is used once, so the event's own key does not identify the sender.
+// Writer decides whether a sender may write. key is the key that the session has proved, "" for none.
+// The event's own key does not identify the sender: the key of a gift wrap is used only once.
 func (p Policy) Writer(key string) *Refusal {
 	switch {
 	case p.Ingress == Open:
@@ -75,17 +74,17 @@ func (p Policy) Writer(key string) *Refusal {
 	return refuse("restricted", "the key of this session may not write here")
 }
 
-// rank says whose events go first when the database is full: those of the lowest.
+// rank is the order of eviction when the database is full: events of the lowest rank go first.
 type rank int
 
 const (
 	stranger  rank = iota
-	listedKey      // of Allowed, under each ingress policy
+	listedKey      // a key of Allowed, under each ingress policy
 	ownKey
 )
 
-// rank is the rank of an event of a session that has shown key. The event's own key
-// counts only if it is one of ours: then its signature says enough.
+// rank returns the rank of an event from a session that has proved key. The event's own key counts
+// only if it is in Own: then the signature of the event is sufficient.
 func (p Policy) rank(key string, e *nostr.Event) rank {
 	switch {
 	case p.own(key), p.own(e.PubKey):
@@ -98,7 +97,7 @@ func (p Policy) rank(key string, e *nostr.Event) rank {
 
 func (p Policy) own(key string) bool { return key != "" && slices.Contains(p.Own, key) }
 
-// standing is what a session is that has shown key.
+// standing returns the standing of a session that has proved key.
 func (p Policy) standing(key string) standing {
 	if p.own(key) || slices.Contains(p.Allowed, key) {
 		return listed
@@ -106,7 +105,7 @@ func (p Policy) standing(key string) standing {
 	return unlisted
 }
 
-// Event judges an event that is parsed and not verified yet: the cheap part.
+// Event makes the cheap checks on an event that is parsed but not verified yet.
 func (p Policy) Event(key string, e *nostr.Event, size int, now time.Time) *Refusal {
 	switch {
 	case size > p.MaxEventBytes:
@@ -129,7 +128,8 @@ func (p Policy) kind(key string, kind int) bool {
 	return nip01.KindAllowed(p.Kinds, kind) || p.NIP04 && kind == nip01.KindNIP04 || p.own(key) && slices.Contains(ownKinds, kind)
 }
 
-// Request judges a subscription. A client that asks only for private kinds must have proved a key.
+// Request decides about a subscription. A client that asks only for private kinds must have proved a
+// key.
 func (p Policy) Request(key string, filters []nip01.Filter) *Refusal {
 	if key != "" {
 		return nil
@@ -142,13 +142,13 @@ func (p Policy) Request(key string, filters []nip01.Filter) *Refusal {
 	return refuse("auth-required", "direct messages are read by those they are for (NIP-42)")
 }
 
-// Readable tells whether a session may see e: private kinds are for their author
-// and those in p tags.
+// Readable tells whether a session may read e. Only the author and the keys in the p tags may read
+// private kinds.
 func (p Policy) Readable(key string, e *nostr.Event) bool {
 	return !nip01.Private(e.Kind) || key != "" && (e.PubKey == key || nip01.HasTag(e, "p", key))
 }
 
-// Challenge is what a session was asked to sign (NIP-42), once.
+// Challenge is the text that a session must sign (NIP-42). It is valid for one login.
 type Challenge struct {
 	Text   string
 	Issued time.Time
@@ -159,7 +159,7 @@ func (c Challenge) Fresh(now time.Time) bool {
 	return c.Text != "" && now.Sub(c.Issued) <= challengeLife
 }
 
-// Auth judges the answer to a challenge, without its signature. local is the local address of the
+// Auth checks the answer to a challenge, except its signature. local is the local address of the
 // connection.
 func (p Policy) Auth(e *nostr.Event, c Challenge, local string, now time.Time) *Refusal {
 	skew := now.Sub(e.CreatedAt.Time()).Abs()
@@ -178,9 +178,9 @@ func (p Policy) Auth(e *nostr.Event, c Challenge, local string, now time.Time) *
 	return nil
 }
 
-// knownAs tells whether a relay URL means this relay: the address of the connection itself, a
-// loopback name with its port, or a configured host. The Host header is ignored, because the client
-// writes it, and may have got its answer to the challenge from a third party.
+// knownAs tells whether a relay URL means this relay: the address of the connection, localhost with
+// its port, or a configured host. It ignores the Host header, because the client writes it: a client
+// could otherwise use a signature that another user has made for another relay.
 func (p Policy) knownAs(raw, local string) bool {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
@@ -201,7 +201,7 @@ func (p Policy) knownAs(raw, local string) bool {
 	return ip != nil && ip.Equal(localIP) || host == "localhost" && localIP.IsLoopback()
 }
 
-// messageRate is the rate of one connection: perSecond messages, twice as many at once.
+// messageRate is the rate limit of one connection, with a burst of twice perSecond messages.
 func messageRate(perSecond int) rate.Limit {
 	return rate.Limit{PerSecond: float64(perSecond), Burst: 2 * float64(perSecond)}
 }

@@ -20,21 +20,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// Bounds of the sessions. Strangers cannot take the places of the box's own: a key is made in no
-// time, so who has shown one that is not listed has only so many places. Of those that have shown
-// none, the oldest makes room for the newest, which may be the box's own.
+// Limits of the sessions. Strangers must not take the places of the box itself. Any stranger can make
+// a key, so maxUnlisted limits the sessions with an unlisted key. If there are maxUnshown sessions
+// without a key, a new session closes the oldest of them, because the new one may be the box's.
 const (
 	maxConnections = 512
 	maxUnshown     = 128
 	maxUnlisted    = 256
 )
 
-// standing is what a session has shown.
+// standing says which kind of key a session has proved.
 type standing int
 
 const (
 	unshown  standing = iota // no key
-	unlisted                 // a key that is none of the box's own nor allowed by name
+	unlisted                 // a key that is neither in Own nor in Allowed
 	listed
 )
 
@@ -42,16 +42,16 @@ const pruneEvery = time.Hour
 
 // Config of a Relay.
 type Config struct {
-	Dir    string // of the database
+	Dir    string // directory of the database
 	Policy func() Policy
-	// MessagesPerSec is the rate of a connection, and twice as many at once; the
-	// box's own keys have no limit.
+	// MessagesPerSec is the rate limit of a connection, with a burst of twice as many. Keys of
+	// Policy.Own have no limit.
 	MessagesPerSec int
-	// RetentionDays is how long events without an expiration are kept; 0 = for ever.
+	// RetentionDays is how long events without an expiration are kept; 0 = no limit.
 	RetentionDays int
-	// MaxBytes bounds the database, without free pages; it must be greater than 0.
+	// MaxBytes limits the size of the database without free pages. It must be greater than 0.
 	MaxBytes   int64
-	Kinds      []int // that have a metric of their own
+	Kinds      []int // kinds that have their own metric label
 	Info       Info
 	Registerer prometheus.Registerer
 	// Report is called for each problem with the database.
@@ -71,10 +71,10 @@ type Relay struct {
 
 	mu       sync.Mutex
 	sessions map[*session]standing
-	entered  uint64 // sessions so far
+	entered  uint64 // number of sessions since the start
 	closing  bool
-	// isFull is what was reported; fullLately, whether the limit was met since retain
-	// looked last.
+	// isFull says that StoreFull is reported. fullLately says that the limit was reached since the
+	// last call of notFull.
 	isFull, fullLately bool
 	running            sync.WaitGroup
 	stop               context.CancelFunc
@@ -100,7 +100,7 @@ func Start(ctx context.Context, cfg Config) (*Relay, error) {
 	return r, nil
 }
 
-// Close ends all sessions and the database.
+// Close ends all sessions and closes the database.
 func (r *Relay) Close() error {
 	r.mu.Lock()
 	if r.closing {
@@ -115,7 +115,7 @@ func (r *Relay) Close() error {
 	return r.store.close()
 }
 
-// Serve answers on l until Close.
+// Serve accepts connections on l until Close.
 func (r *Relay) Serve(l net.Listener) error {
 	server := &http.Server{
 		Handler: r, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10, ConnContext: withVisitor,
@@ -128,7 +128,7 @@ func (r *Relay) Serve(l net.Listener) error {
 	return nil
 }
 
-// ServeHTTP answers a websocket, and a request for the relay's document (NIP-11).
+// ServeHTTP accepts WebSockets, and answers requests for the relay's document (NIP-11).
 func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch {
 	case strings.Trim(req.URL.Path, "/") != "":
@@ -158,17 +158,17 @@ func (r *Relay) accept(w http.ResponseWriter, req *http.Request) {
 	}
 	defer r.leave(s)
 	if v := visitorOf(req.Context()); v != nil && !v.enter() {
-		return // its connection was closed to make room
+		return // entrance has closed the connection to make room
 	}
-	// Web pages of anywhere may connect, as to any relay: what they may do follows
-	// from the key they show.
+	// Web pages of any origin may connect, as usual for a relay: their rights depend on the key that
+	// the session proves.
 	conn, err := websocket.Accept(w, req, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
-		return // it has answered
+		return // websocket.Accept has answered
 	}
 	conn.SetReadLimit(int64(policy.MaxEventBytes + messageOverhead))
 	if !r.connected(s, conn) {
-		_ = conn.CloseNow() // another has its place
+		_ = conn.CloseNow() // another session has its place
 		return
 	}
 	s.run(r.stopped)
@@ -182,8 +182,8 @@ func (r *Relay) report(what string, err error) {
 	}
 }
 
-// full counts events that were deleted to make room. It reports that the database is
-// full once, until an hour has passed in which it was not.
+// full counts events that were deleted to make room. It reports StoreFull once, and again only after
+// an hour in which the database was not full.
 func (r *Relay) full(evicted int64) {
 	r.metrics.evicted.Add(float64(evicted))
 	r.mu.Lock()
@@ -195,7 +195,7 @@ func (r *Relay) full(evicted int64) {
 	}
 }
 
-// notFull lets the next full report again if the last hour had none.
+// notFull runs every hour. If full was not called since, the next call of full reports again.
 func (r *Relay) notFull() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +221,7 @@ func (r *Relay) enter(s *session) bool {
 	if strangers >= maxUnshown {
 		oldest.ousted = true
 		if conn := oldest.conn; conn != nil {
-			go func() { _ = conn.CloseNow() }() // it is over either way
+			go func() { _ = conn.CloseNow() }() // an error does not matter: the session ends
 		}
 	}
 	r.entered++
@@ -232,7 +232,7 @@ func (r *Relay) enter(s *session) bool {
 	return true
 }
 
-// connected gives the session its connection; false if it has lost its place.
+// connected sets the connection of the session. It returns false if another session has its place.
 func (r *Relay) connected(s *session, conn *websocket.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,7 +240,8 @@ func (r *Relay) connected(s *session, conn *websocket.Conn) bool {
 	return !s.ousted
 }
 
-// moved says that the session has shown a key; false if there are too many like it.
+// moved records that the session has proved a key. It returns false if there are too many sessions
+// with an unlisted key.
 func (r *Relay) moved(s *session, listing standing) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -276,7 +277,7 @@ func (r *Relay) leave(s *session) {
 	r.running.Done()
 }
 
-// broadcast offers an event to all sessions. It waits for none.
+// broadcast offers an event to all sessions without waiting.
 func (r *Relay) broadcast(e *nostr.Event) {
 	policy := r.policy()
 	r.mu.Lock()
@@ -290,14 +291,14 @@ func (r *Relay) broadcast(e *nostr.Event) {
 	}
 }
 
-// Status is the relay at one moment.
+// Status is the state of the relay at one moment.
 type Status struct {
 	Connections int   `json:"connections"`
 	Events      int64 `json:"events"`
 	Bytes       int64 `json:"bytes"`
 }
 
-// Status counts.
+// Status returns the current state.
 func (r *Relay) Status(ctx context.Context) (Status, error) {
 	events, bytes, err := r.store.count(ctx)
 	r.mu.Lock()
@@ -305,7 +306,7 @@ func (r *Relay) Status(ctx context.Context) (Status, error) {
 	return Status{Connections: len(r.sessions), Events: events, Bytes: bytes}, err
 }
 
-// retain prunes at once and then every hour.
+// retain prunes at the start and then every hour.
 func (r *Relay) retain() {
 	tick := time.NewTicker(pruneEvery)
 	defer tick.Stop()
@@ -338,7 +339,7 @@ func (r *Relay) retain() {
 	}
 }
 
-// document is the relay information document of NIP-11.
+// document answers with the relay information document (NIP-11).
 func (r *Relay) document(w http.ResponseWriter) {
 	p, info := r.policy(), r.cfg.Info
 	doc := map[string]any{
@@ -361,5 +362,5 @@ func (r *Relay) document(w http.ResponseWriter) {
 	}
 	w.Header().Set("Content-Type", "application/nostr+json")
 	w.Header().Set("Access-Control-Allow-Origin", "*")
-	_ = json.NewEncoder(w).Encode(doc) // the client has gone otherwise
+	_ = json.NewEncoder(w).Encode(doc) // an error means that the client has disconnected
 }

@@ -75,7 +75,7 @@ func serve(t testing.TB, change func(*Config, *Policy)) (*Relay, string) {
 	return r, "ws://" + l.Addr().String()
 }
 
-// client is one raw connection.
+// client is one WebSocket connection to the relay.
 type client struct {
 	t         testing.TB
 	conn      *websocket.Conn
@@ -128,7 +128,7 @@ func (c *client) read() nip01.FromRelay {
 	return m
 }
 
-// publish sends an event and returns OK's word and reason.
+// publish sends an event and returns the status and the reason of the OK.
 func (c *client) publish(e nostr.Event) (bool, string) {
 	c.t.Helper()
 	c.send(nip01.VerbEvent, e)
@@ -147,7 +147,7 @@ func (c *client) auth(k *identity.Key, relayURL string) (bool, string) {
 	return m.Accepted, m.Text
 }
 
-// stored asks for events and returns their ids up to EOSE, or the reason of CLOSED.
+// stored requests events and returns their ids up to EOSE, or the reason of CLOSED.
 func (c *client) stored(filter string) (ids []string, closed string) {
 	c.t.Helper()
 	c.raw(`["REQ","s",` + filter + `]`)
@@ -220,8 +220,8 @@ func TestLiveEventsAfterEOSE(t *testing.T) {
 	}
 }
 
-// A live event is under way before its sender hears of it: a request for stored events that
-// follows the answer does not get the event a second time, as a live one.
+// The relay broadcasts an event before it answers the sender: a request for stored events after the
+// answer does not get the event a second time, as a live one.
 func TestLiveEventsComeBeforeTheAnswer(t *testing.T) {
 	_, url := serve(t, nil)
 	c := dial(t, url)
@@ -441,8 +441,8 @@ func TestEventsSurviveARestart(t *testing.T) {
 	}
 }
 
-// A stranger who floods the relay drops no event of the box, is told when there is no
-// room, and makes the relay report this once.
+// A stranger who floods the relay cannot evict the box's events. The relay refuses his events when
+// there is no room, and reports that once.
 func TestAFullRelayReportsOnce(t *testing.T) {
 	own, peer := newKey(t), newKey(t)
 	var mu sync.Mutex
@@ -503,7 +503,7 @@ func TestAFullRelayReportsOnce(t *testing.T) {
 	}
 }
 
-// An hour in which the relay was not full ends the state, so that the next time is reported.
+// If the relay was not full for an hour, it reports the next time that it is full.
 func TestFullIsReportedAgainAfterAnHourWithout(t *testing.T) {
 	reports := 0
 	m, err := newMetrics(prometheus.NewRegistry(), nil)

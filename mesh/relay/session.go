@@ -19,22 +19,21 @@ import (
 const (
 	maxSubscriptions = 32
 	maxLimit         = 500  // stored events for one filter
-	maxHeld          = 1024 // live events while stored ones are read
+	maxHeld          = 1024 // live events that are held while stored ones are sent
 	authWait         = 30 * time.Second
 	pingEvery        = 60 * time.Second
 	pingWait         = 10 * time.Second
 	sendLimit        = 10 * time.Second
 	queryLimit       = 5 * time.Second
-	maxRefusals      = 100 // messages over the rate, in a row
+	maxRefusals      = 100 // messages over the rate limit, in a row
 	messageOverhead  = 4096
 )
 
-// session is one connection. handle runs on one goroutine; live events come from
-// others.
+// session is one connection. One goroutine runs handle; other goroutines call live.
 type session struct {
 	relay  *Relay
-	number uint64 // in the order of their beginning
-	ousted bool   // another has its place; of the relay's lock
+	number uint64 // increases with each new session
+	ousted bool   // another session has its place; guarded by the relay's lock
 	conn   *websocket.Conn
 	local  string // the local address of the connection
 	out    *outbound
@@ -45,20 +44,20 @@ type session struct {
 	refused int
 
 	mu        sync.Mutex
-	key       string // shown with AUTH
+	key       string // public key that the client has proved with AUTH
 	challenge Challenge
 	subs      map[string]*subscription
 }
 
-// subscription is one REQ. While stored events are read, live ones are held, so
-// that none is lost and none comes before EOSE.
+// subscription is one REQ. Live events are held while the stored ones are sent, so that no live event
+// is lost and none comes before EOSE.
 type subscription struct {
 	filters []nip01.Filter
 	holding bool
 	held    []*nostr.Event
 }
 
-// Why a session is ended.
+// Reasons to end a session.
 var (
 	errSlow   = errors.New("the client reads too slowly")
 	errNoAuth = errors.New("no AUTH in time")
@@ -91,14 +90,14 @@ func (s *session) run(ctx context.Context) {
 		}
 		s.handle(ctx, raw)
 	}
-	_ = s.conn.CloseNow() // the client has gone, or the box ends
+	_ = s.conn.CloseNow() // the client has disconnected, or the relay closes
 }
 
-// end closes the connection and tells the client why; Read returns then.
+// end closes the connection and sends the client the reason. Then Read returns.
 func (s *session) end(why error) {
 	s.ending.Do(func() {
 		go func() {
-			_ = s.conn.Close(websocket.StatusPolicyViolation, why.Error()) // the client may have gone
+			_ = s.conn.Close(websocket.StatusPolicyViolation, why.Error()) // the client may have disconnected
 		}()
 	})
 }
@@ -222,7 +221,7 @@ func (s *session) answer(id string, refusal *Refusal) {
 	}
 }
 
-// renew sends a challenge to a client that needs one and has no recent one.
+// renew sends a new challenge if the client has shown no key and its challenge is too old.
 func (s *session) renew() {
 	s.mu.Lock()
 	stale := s.key == "" && !s.challenge.Fresh(time.Now())
@@ -254,13 +253,14 @@ func (s *session) event(ctx context.Context, policy Policy, raw []byte, now time
 		s.say(nip01.VerbOK, e.ID, true, "duplicate: have a newer event in its place")
 	default:
 		s.relay.metrics.event("in", e.Kind, "accepted")
-		// Before the answer: who asks for stored events after it must not get this one as a new one too.
+		// Broadcast before the answer: a client that asks for stored events after the answer must not
+		// get this event a second time, as a live one.
 		s.relay.broadcast(e)
 		s.answer(e.ID, nil)
 	}
 }
 
-// take judges, verifies and stores an event; the costly and the lasting come last.
+// take checks, verifies and stores an event. The cheap checks come first.
 func (s *session) take(ctx context.Context, policy Policy, e *nostr.Event, size int, now time.Time) (Outcome, *Refusal) {
 	key := s.shown()
 	if refusal := policy.Writer(key); refusal != nil {
@@ -274,7 +274,7 @@ func (s *session) take(ctx context.Context, policy Policy, e *nostr.Event, size 
 		return 0, refuse("invalid", "%s", err)
 	}
 	if e.IsEphemeral() {
-		return Stored, nil // sent on, never kept
+		return Stored, nil // an ephemeral event is broadcast but not stored
 	}
 	outcome, evicted, err := s.relay.store.add(ctx, e, policy.rank(key, e), now)
 	if err != nil {
@@ -367,7 +367,7 @@ func (s *session) stored(ctx context.Context, policy Policy, key string, m nip01
 		if f.Limit != nil {
 			limit = min(*f.Limit, maxLimit)
 		}
-		// The view of the file is not held open while a slow client reads.
+		// Collect the events first: a slow client must not keep the read transaction open.
 		var found []*nostr.Event
 		limited, cancel := context.WithTimeout(ctx, queryLimit)
 		err := s.relay.store.query(limited, f, limit, now, func(e *nostr.Event) bool {
@@ -390,7 +390,7 @@ func (s *session) stored(ctx context.Context, policy Policy, key string, m nip01
 	return sent, nil
 }
 
-// release sends the events that came meanwhile, and makes the subscription live.
+// release sends the held live events and makes the subscription live.
 func (s *session) release(id string, sub *subscription, sent map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

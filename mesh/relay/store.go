@@ -14,11 +14,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// appID marks the relay's file: "abRL".
+// appID is the SQLite application id of the relay's file: "abRL".
 const appID = 0x6162524c
 
-// The tag d of an addressable event is in its column, "" for other kinds.
-// replaces is what only one event may have: kind, key and d; NULL for regular ones.
+// Only one event may have the same value of replaces (key, kind and tag d). It is NULL for regular
+// events.
 var migrations = []string{`
 CREATE TABLE events (
 	n INTEGER PRIMARY KEY,
@@ -44,21 +44,21 @@ CREATE TABLE tags (
 ) WITHOUT ROWID;
 CREATE INDEX tags_event ON tags (event);
 `,
-	// rank is the rank of who sent the event. Older files do not say who sent an event:
-	// their events count as those of strangers.
+	// rank is the rank of the sender of the event. Older files do not name the sender: their events
+	// count as those of strangers.
 	`
 ALTER TABLE events ADD COLUMN rank INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX events_rank ON events (rank, received_at);
 `}
 
-// Outcome is what became of an event that was to be stored.
+// Outcome is the result of storing an event.
 type Outcome int
 
 // Outcomes of an event.
 const (
 	Stored     Outcome = iota
-	Duplicate          // it was there
-	Superseded         // a newer event that replaces it was stored already
+	Duplicate          // the event is already stored
+	Superseded         // a newer event that replaces it is already stored
 	Full               // the database has no room for it
 )
 
@@ -79,7 +79,7 @@ type pending struct {
 	done     chan error
 }
 
-// batch is how many events at most are made durable together.
+// batch is the largest number of events in one commit.
 const batch = 256
 
 func openStore(ctx context.Context, path string, max int64) (*store, error) {
@@ -92,16 +92,15 @@ func openStore(ctx context.Context, path string, max int64) (*store, error) {
 	return s, nil
 }
 
-// close ends the store. No add may run.
+// close closes the store. The caller must make sure that no add is running.
 func (s *store) close() error {
 	close(s.queue)
 	<-s.closed
 	return s.db.Close()
 }
 
-// add stores an event of a sender of rank r: when it returns, the event is on disk.
-// evicted is how many events were deleted to make room for it. Events of several
-// sessions share a commit.
+// add stores an event from a sender of rank r. When it returns, the event is on disk. evicted is how
+// many events were deleted to make room for it. Events of several sessions share one commit.
 func (s *store) add(ctx context.Context, e *nostr.Event, r rank, now time.Time) (outcome Outcome, evicted int64, err error) {
 	p := &pending{event: e, rank: r, received: now, done: make(chan error, 1)}
 	select {
@@ -109,7 +108,7 @@ func (s *store) add(ctx context.Context, e *nostr.Event, r rank, now time.Time) 
 	case <-ctx.Done():
 		return 0, 0, ctx.Err()
 	}
-	err = <-p.done // the batch is bounded by the writer's own time
+	err = <-p.done // without ctx: writeLimit limits the time of each commit
 	return p.outcome, p.evicted, err
 }
 
@@ -151,7 +150,7 @@ func (s *store) commit(group []*pending) error {
 		left := int64(pruneStep)
 		for _, p := range group {
 			var err error
-			p.evicted = 0 // of an attempt that was rolled back
+			p.evicted = 0 // an earlier attempt may have been rolled back
 			if p.outcome, err = s.insert(ctx, tx, p, left); err != nil {
 				return err
 			}
@@ -161,8 +160,8 @@ func (s *store) commit(group []*pending) error {
 	})
 }
 
-// replaces is the name under which only the newest event is kept; nil for regular
-// events.
+// replaces returns the name under which the store keeps only the newest event, nil for a regular
+// event.
 func replaces(e *nostr.Event) any {
 	switch {
 	case e.IsReplaceable():
@@ -237,16 +236,16 @@ func (s *store) insert(ctx context.Context, tx *sql.Tx, p *pending, mayEvict int
 	return Stored, nil
 }
 
-// room is how many bytes an event may need: its text, its tags with their index, and
-// new pages of the tables and indexes.
+// room estimates how many bytes an event needs at most: its text, its tags with their index, and new
+// pages of the tables and indexes.
 func room(raw string) int64 { return 3*int64(len(raw)) + 64<<10 }
 
-// makeRoom tells whether need bytes are free below the limit. It deletes the oldest
-// events, those of the lowest rank first, none of a higher rank than p's, and at most
-// mayEvict of them: a stranger cannot push out what the box or its peers have sent.
+// makeRoom tells whether need bytes are free below the limit. To free them, it deletes at most
+// mayEvict of the oldest events, those of the lowest rank first. It deletes no event of a higher rank
+// than p's, so that a stranger cannot push out the events of the box or its peers.
 func (s *store) makeRoom(ctx context.Context, tx *sql.Tx, p *pending, need, mayEvict int64) (bool, error) {
 	if need > s.max {
-		return false, nil // all others would go in vain
+		return false, nil // even without all other events, there is no room
 	}
 	for {
 		used, err := usedBytes(ctx, tx)
@@ -264,7 +263,7 @@ func (s *store) makeRoom(ctx context.Context, tx *sql.Tx, p *pending, need, mayE
 	}
 }
 
-// evict deletes the oldest events of the lowest ranks up to highest, at most limit.
+// evict deletes at most limit events of ranks up to highest: the lowest rank first, then the oldest.
 func evict(ctx context.Context, tx *sql.Tx, highest rank, limit int64) (int64, error) {
 	result, err := tx.ExecContext(ctx, `DELETE FROM events WHERE n IN (
 		SELECT n FROM events WHERE rank <= ? ORDER BY rank, received_at, n LIMIT ?)`, highest, limit)
@@ -274,15 +273,15 @@ func evict(ctx context.Context, tx *sql.Tx, highest rank, limit int64) (int64, e
 	return result.RowsAffected()
 }
 
-// usedBytes is the size of the file without its free pages, which SQLite uses again.
+// usedBytes returns the size of the file without its free pages: SQLite reuses those.
 func usedBytes(ctx context.Context, tx *sql.Tx) (used int64, err error) {
 	err = tx.QueryRowContext(ctx, `SELECT ((SELECT * FROM pragma_page_count) - (SELECT * FROM pragma_freelist_count)) *
 		(SELECT * FROM pragma_page_size)`).Scan(&used)
 	return used, err
 }
 
-// query yields the newest stored events that filter selects, at most limit of
-// them, newest first, until yield returns false.
+// query yields at most limit stored events that the filter selects, the newest first, until yield
+// returns false.
 func (s *store) query(ctx context.Context, f nip01.Filter, limit int, now time.Time, yield func(*nostr.Event) bool) error {
 	text, args := selection(f, limit, now)
 	return s.db.Read(ctx, func(tx *sql.Tx) error {
@@ -308,7 +307,7 @@ func (s *store) query(ctx context.Context, f nip01.Filter, limit int, now time.T
 	})
 }
 
-// selection is a filter as SQL. All values are parameters.
+// selection turns a filter into SQL. All values are parameters.
 func selection(f nip01.Filter, limit int, now time.Time) (string, []any) {
 	where, args := []string{"(expires_at IS NULL OR expires_at > ?)"}, []any{now.Unix()}
 	in := func(column string, n int, value func(int) any) {
@@ -340,14 +339,14 @@ func selection(f nip01.Filter, limit int, now time.Time) (string, []any) {
 	return "SELECT raw FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY created_at DESC, id LIMIT ?", append(args, limit)
 }
 
-// shrinkStep is how many events are deleted between two looks at the size.
+// shrinkStep is how many events shrink deletes between two checks of the size.
 const shrinkStep = 16
 
-// pruneStep is how many events one transaction deletes: writers wait no longer.
+// pruneStep is how many events one transaction deletes at most, so that writers do not wait long.
 const pruneStep = 1000
 
-// prune deletes expired events, and events older than keep that have no expiration. With a zero
-// keep, it deletes only expired events.
+// prune deletes expired events, and events without an expiration that were received before keep. If
+// keep is zero, it deletes only expired events.
 func (s *store) prune(ctx context.Context, now, keep time.Time) (deleted int64, err error) {
 	before := int64(-1)
 	if !keep.IsZero() {
@@ -372,8 +371,8 @@ func (s *store) prune(ctx context.Context, now, keep time.Time) (deleted int64, 
 	}
 }
 
-// shrink deletes the oldest events of a file that is larger than the limit: the
-// limit may have become smaller.
+// shrink deletes the oldest events of a file that is larger than the limit. The limit may be smaller
+// than at the last start.
 func (s *store) shrink(ctx context.Context) (evicted int64, err error) {
 	for {
 		var n int64
@@ -402,7 +401,7 @@ func (s *store) shrink(ctx context.Context) (evicted int64, err error) {
 	}
 }
 
-// count is how many events are stored, and the bytes of the file.
+// count returns the number of stored events and the size of the file.
 func (s *store) count(ctx context.Context) (events, bytes int64, err error) {
 	err = s.db.Read(ctx, func(tx *sql.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM events").Scan(&events); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// The model keeps events in a slice and finds them with Filter.Matches: whatever
-// is stored and asked for, the database gives the same, in the same order.
+// The model keeps events in a slice and finds them with Filter.Matches. After each step, the database
+// must return the same events as the model, in the same order.
 func TestStoreIsItsModel(t *testing.T) {
 	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20)
 	if err != nil {
@@ -86,7 +86,7 @@ func TestStoreIsItsModel(t *testing.T) {
 	})
 }
 
-// keep does to the model what add does to the database.
+// keep is the same operation on the model as add on the database.
 func keep(model *[]*nostr.Event, e *nostr.Event) Outcome {
 	if slices.ContainsFunc(*model, func(m *nostr.Event) bool { return m.ID == e.ID }) {
 		return Duplicate
@@ -150,7 +150,7 @@ func TestChallengeIsFreshForAMinute(t *testing.T) {
 	}
 }
 
-// fill adds events of a rank, 20 KiB each, and returns what became of them.
+// fill adds n events of a rank, 20 KiB each, and returns how many were refused as Full.
 func fill(t *testing.T, s *store, r rank, name string, n int) (full int) {
 	t.Helper()
 	for i := range n {
@@ -169,7 +169,7 @@ func fill(t *testing.T, s *store, r rank, name string, n int) (full int) {
 	return full
 }
 
-// held is which of name's events are stored.
+// held returns the ids of name's stored events.
 func held(t *testing.T, s *store, name string) (ids []string) {
 	t.Helper()
 	err := s.db.Read(context.Background(), func(tx *sql.Tx) error {
@@ -200,7 +200,7 @@ func TestAFullStoreDropsTheOldestOfTheLowestRank(t *testing.T) {
 		max             int64
 		first, second   rank
 		nFirst, nSecond int
-		firstLeft       int // -1: some, and not the oldest
+		firstLeft       int // -1: some are left, but not the oldest
 		refused         bool
 	}{
 		{"strangers push out strangers", max, stranger, stranger, few, many, 0, false},
@@ -221,7 +221,7 @@ func TestAFullStoreDropsTheOldestOfTheLowestRank(t *testing.T) {
 			if full := fill(t, s, c.first, "a", c.nFirst); full > 0 {
 				t.Errorf("%d of the first events were refused", full)
 			}
-			// The second events come to what room the first ones left.
+			// Add the second events to the room that the first ones have left.
 			full := fill(t, s, c.second, "b", c.nSecond)
 			if full > 0 != c.refused {
 				t.Errorf("%d of the second events were refused, want some: %t", full, c.refused)
@@ -270,7 +270,7 @@ func TestShrinkKeepsToASmallerLimit(t *testing.T) {
 	if n, err := s.shrink(context.Background()); n != 0 || err != nil {
 		t.Errorf("below the limit %d events were dropped, %v", n, err)
 	}
-	s.max = 1 << 20 // no add runs
+	s.max = 1 << 20 // safe, because no add is running
 	n, err := s.shrink(context.Background())
 	if left := len(held(t, s, "a")); err != nil || n == 0 || left == 0 || int(n)+left != 100 {
 		t.Errorf("%d events were dropped, %d are left, %v", n, left, err)
@@ -280,7 +280,8 @@ func TestShrinkKeepsToASmallerLimit(t *testing.T) {
 	}
 }
 
-// A file of the first schema gets the column, and its events are those of strangers.
+// The migration adds the column rank to a file of the first schema. Its events then count as those of
+// strangers.
 func TestEventsOfAnOlderFileCountAsStrangers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.db")
 	db, err := sqlite.Open(context.Background(), sqlite.Options{Path: path, AppID: appID, Migrations: migrations[:1]})

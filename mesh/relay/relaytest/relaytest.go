@@ -23,7 +23,7 @@ func NewKey(t testing.TB) *identity.Key {
 	return k
 }
 
-// Serve runs a relay of own's box for the length of the test, and returns its URL.
+// Serve runs a relay whose box has the key own, until the test ends, and returns its URL.
 func Serve(t testing.TB, own *identity.Key, ingress relay.Ingress, kinds ...int) (url string) {
 	t.Helper()
 	policy := relay.Policy{Ingress: ingress, Own: []string{string(own.Public())}, Kinds: kinds, MaxEventBytes: 1 << 16}
