@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// maxDocument bounds the document of a relay, in bytes.
+// maxDocument limits the document of a relay, in bytes.
 const maxDocument = 64 << 10
 
 const documentType = "application/nostr+json"
 
-// Document is the part of a relay's description of itself (NIP-11) that is used. It is not
-// verified. Only MaxMessage has an effect, and only to send less.
+// Document is the part of a relay's description of itself (NIP-11) that the pool uses. It is not
+// verified. Only MaxMessage has an effect: the pool does not send larger messages.
 type Document struct {
 	Name          string `json:"name,omitempty"`
 	Software      string `json:"software,omitempty"`
@@ -32,7 +32,7 @@ func (d Document) IsZero() bool {
 	return d.Name == "" && d.Software == "" && d.Version == "" && len(d.NIPs) == 0 && d.MaxMessage == 0 && !d.LoginRequired
 }
 
-// ParseDocument reads the document. A field with another type than in NIP-11 makes it invalid.
+// ParseDocument reads a document. A field whose type differs from NIP-11 makes the document invalid.
 func ParseDocument(raw []byte) (Document, error) {
 	var in struct {
 		Document
@@ -53,7 +53,7 @@ func ParseDocument(raw []byte) (Document, error) {
 
 func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), 100)], "") }
 
-// FetchDocument is the Document of the real network. A redirect is not followed.
+// FetchDocument fetches the document of a relay over the network. It does not follow redirects.
 func FetchDocument(ctx context.Context, url string) (Document, error) {
 	address, ok := strings.CutPrefix(url, "ws") // ws:// and wss://
 	if !ok {
@@ -82,7 +82,7 @@ func FetchDocument(ctx context.Context, url string) (Document, error) {
 	return ParseDocument(raw)
 }
 
-// client follows no redirect and leaves no idle connection behind.
+// client returns an HTTP client that follows no redirects and keeps no idle connections.
 func client() *http.Client {
 	return &http.Client{
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},

@@ -14,7 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/relay/relaytest"
 )
 
-// byURL dials the fake of each address; a relay without one refuses.
+// byURL returns the fake of each address once. It refuses all other connections.
 type byURL struct {
 	mu    sync.Mutex
 	fakes map[string]*fake
@@ -43,7 +43,8 @@ func names(p *Pool) string {
 	return strings.Join(out, " ")
 }
 
-// Guests come and go; the pool's own relays stay. A subscription reaches those that come later.
+// A change of the guests does not affect the pool's own relays. A subscription also reaches guests
+// that connect later.
 func TestGuests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, guest := newFake(), newFake()
@@ -78,7 +79,7 @@ func TestGuests(t *testing.T) {
 		}
 		p.Guests(nil, true, true)
 		select {
-		case <-guest.closed: // at once
+		case <-guest.closed: // immediately
 		case <-time.After(time.Second):
 			t.Error("the connection to a guest that is none any more stays")
 		}
@@ -100,12 +101,11 @@ func TestGuests(t *testing.T) {
 	})
 }
 
-// What a guest answers decides nothing while the pool has a relay of its own: a message is not
-// published because a guest says so, does not fail because a guest refuses it, and does not wait
-// for a guest that is silent.
+// If the pool has its own relay, the answers of guests do not count. A guest's OK does not make a
+// message published, a guest's refusal does not make it fail, and Publish does not wait for a guest.
 func TestGuestsDecideNothing(t *testing.T) {
 	for name, c := range map[string]struct {
-		away      bool // the pool's own relay cannot be reached
+		away      bool // the pool's own relay is unreachable
 		ownSays   string
 		guestSays string
 		published bool
@@ -142,7 +142,7 @@ func TestGuestsDecideNothing(t *testing.T) {
 			defer answers.Wait()
 			if !c.away {
 				answers.Go(func() { answer(own, c.ownSays) })
-				answers.Go(func() { answer(guest, c.guestSays) }) // it gets its copy in any case
+				answers.Go(func() { answer(guest, c.guestSays) }) // a guest always gets a copy
 			}
 			begun := time.Now()
 			results, err := p.Publish(t.Context(), note(t, relaytest.NewKey(t), "x"))
@@ -154,7 +154,8 @@ func TestGuestsDecideNothing(t *testing.T) {
 	}
 }
 
-// A pool of guests alone publishes there; no guest makes a message fail for good.
+// A pool with only guests publishes to them. The refusal of a guest never makes a message fail
+// permanently.
 func TestGuestsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guest := newFake()
@@ -181,8 +182,8 @@ func TestGuestsAlone(t *testing.T) {
 	})
 }
 
-// One relay that is silent holds up no other: once a relay has taken an event, the rest have a
-// second.
+// A silent relay does not delay Publish: after one relay has accepted an event, the others have only
+// one second.
 func TestSilentRelayHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good, silent := newFake(), newFake()
@@ -205,7 +206,7 @@ func TestSilentRelayHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// A guest that floods is read slower than a relay of the pool's own.
+// The pool reads from a flooding guest more slowly than from its own relays.
 func TestFloodingGuest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guest := newFake()
@@ -218,15 +219,14 @@ func TestFloodingGuest(t *testing.T) {
 			guest.to <- []byte(`["NOTICE","x"]`)
 		}
 		synctest.Wait()
-		// As much as the channel holds, and what may come at once, is read without a pause.
+		// The messages in the channel and those of the first burst are read without a pause.
 		if took, want := time.Since(begun), time.Duration(messages-guestPerSecond-cap(guest.to)-2)*time.Second/guestPerSecond; took < want {
 			t.Errorf("%d messages were read within %v, want %v", messages, took, want)
 		}
 	})
 }
 
-// A relay that says again and again that the login holds does not have all subscriptions sent
-// again and again.
+// If a relay answers one login several times, the pool sends the subscriptions again only once.
 func TestLoginIsAnsweredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -238,7 +238,7 @@ func TestLoginIsAnsweredOnce(t *testing.T) {
 		synctest.Wait()
 		f.to <- nip01.Message(nip01.VerbAuth, "challenge")
 		verb, _, whole := f.heard(t)
-		for verb != nip01.VerbAuth { // REQ, twice where the connection came meanwhile
+		for verb != nip01.VerbAuth { // skip REQ; it comes twice if the link connected at the same time
 			verb, _, whole = f.heard(t)
 		}
 		id := string(whole[1])[strings.Index(string(whole[1]), `"id":"`)+6:][:64]

@@ -13,21 +13,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// link is one relay: one goroutine dials, reads and waits.
+// link is one relay. One goroutine dials, reads and waits before it dials again.
 type link struct {
 	pool       *Pool
 	url        string
 	publishes  bool
 	subscribes bool
-	leave      context.CancelFunc // of a guest; nil: the relay is the pool's own
+	leave      context.CancelFunc // disconnects a guest; nil if the relay is the pool's own
 
 	mu        sync.Mutex
 	status    Status
-	conn      Conn // nil while there is none
+	conn      Conn // nil if not connected
 	challenge string
-	loginID   string        // of the AUTH that was sent
-	answer    chan struct{} // closed when the relay has answered or the connection has ended
-	blocked   bool          // the reader of a subscription is behind
+	loginID   string        // id of the AUTH event that was sent
+	answer    chan struct{} // closed when the relay has answered AUTH or the connection has ended
+	blocked   bool          // the link waits for the reader of a subscription
 	waiting   map[string]chan nip01.FromRelay
 }
 
@@ -50,7 +50,7 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// once is one connection from its handshake to its end.
+// once makes one connection and serves it to its end.
 func (l *link) once(ctx context.Context) (lasted time.Duration, err error) {
 	l.change(func(s *Status) { s.State = Connecting })
 	dialling, cancel := context.WithTimeout(ctx, dialLimit)
@@ -87,9 +87,9 @@ func (l *link) once(ctx context.Context) (lasted time.Duration, err error) {
 	return time.Since(connected), err
 }
 
-// hangUp ends the connection and tells every caller that waits for an answer.
+// hangUp closes the connection and wakes every caller that waits for an answer.
 func (l *link) hangUp(conn Conn) {
-	_ = conn.Close() // it is over either way
+	_ = conn.Close() // an error does not matter: the connection ends
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conn, l.challenge, l.loginID = nil, "", ""
@@ -131,20 +131,20 @@ func (l *link) ping(ctx context.Context, end context.CancelCauseFunc, conn Conn)
 	}
 }
 
-// read reads until the connection ends or the relay has lied too often.
+// read handles messages until the connection ends or the relay has sent badLimit invalid messages.
 func (l *link) read(ctx context.Context, conn Conn) error {
 	bad := 0
 	pause := time.Second / eventsPerSecond
 	if l.guest() {
 		pause = time.Second / guestPerSecond
 	}
-	rate := time.Now().Add(-time.Second) // as much at once
+	rate := time.Now().Add(-time.Second) // allows a burst of one second
 	for {
 		raw, err := conn.Read(ctx)
 		if err != nil {
 			return err
 		}
-		// If a relay sends too fast, it is read at a limited rate, and the rest waits at the relay.
+		// If a relay sends too fast, read at the limited rate. The other messages wait at the relay.
 		rate = later(rate, time.Now().Add(-time.Second)).Add(pause)
 		if ahead := time.Until(rate); ahead > 0 {
 			select {
@@ -196,7 +196,7 @@ func (l *link) message(ctx context.Context, m nip01.FromRelay) error {
 func (l *link) event(ctx context.Context, m nip01.FromRelay) error {
 	s := l.pool.subscription(m.Subscription)
 	if s == nil {
-		return nil // closed meanwhile
+		return nil // the subscription has just been closed
 	}
 	if !nip01.MatchesAny(s.filters, m.Event) {
 		return errors.New("an event that was not asked for")
@@ -205,7 +205,7 @@ func (l *link) event(ctx context.Context, m nip01.FromRelay) error {
 		return err
 	}
 	l.change(func(st *Status) { st.Events++; st.LastEvent = time.Now() })
-	// Only what holds is remembered: a forged copy must not hide the real event.
+	// Remember only the ids of verified events: a forged copy must not hide the real event.
 	if !l.pool.seen.add(s.id + m.Event.ID) {
 		return nil
 	}
@@ -257,13 +257,13 @@ func (l *link) answered(m nip01.FromRelay) {
 	l.mu.Lock()
 	login := m.ID == l.loginID
 	if login {
-		l.loginID = "" // it is answered once: each answer has all subscriptions sent again
+		l.loginID = "" // handle only the first answer, because it sends all subscriptions again
 	}
 	c, ok := l.waiting[m.ID]
 	delete(l.waiting, m.ID)
 	l.mu.Unlock()
 	if ok {
-		c <- m // buffered, and one answer
+		c <- m // does not block: the channel has a buffer for its only answer
 	}
 	if !login {
 		return
@@ -286,7 +286,7 @@ func (l *link) answered(m nip01.FromRelay) {
 
 func (l *link) guest() bool { return l.leave != nil }
 
-// unanswered is how many events wait for an answer.
+// unanswered returns how many events wait for an answer.
 func (l *link) unanswered() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -359,7 +359,7 @@ func (l *link) ask(ctx context.Context, e *nostr.Event) (nip01.FromRelay, error)
 	}
 }
 
-// introduce asks the relay for its description. A relay without one is used too.
+// introduce asks the relay for its description. The pool also uses a relay without one.
 func (l *link) introduce(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()

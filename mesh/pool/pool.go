@@ -16,33 +16,33 @@ import (
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 )
 
-// Bounds of a pool and of each of its relays.
+// Limits of a pool and of each of its relays.
 const (
 	MaxRelays        = 32
-	MaxGuests        = 8  // beside these
-	maxCopies        = 64 // of events that one guest has not answered yet
+	MaxGuests        = 8  // in addition to MaxRelays
+	maxCopies        = 64 // events that one guest has not answered yet
 	maxSubscriptions = 16
 	maxMessage       = 1 << 20
-	seenIDs          = 8192 // events that several relays give are handed on once
-	eventsPerSecond  = 500  // read from one relay; the rest waits at the relay
+	seenIDs          = 8192 // remembered ids, so that each event is passed on once
+	eventsPerSecond  = 500  // messages read from one relay; the others wait at the relay
 	guestPerSecond   = 50   // the same for a guest: another box has chosen it
-	badLimit         = 10   // messages of one connection that are no honest relay's
+	badLimit         = 10   // invalid messages until a connection is closed
 	dialLimit        = 10 * time.Second
 	sendLimit        = 10 * time.Second
 	answerLimit      = 10 * time.Second
-	slowLimit        = time.Second // for the other relays once one has accepted an event
+	slowLimit        = time.Second // for the other relays after one has accepted an event
 	pingEvery        = 30 * time.Second
 	backoffFirst     = time.Second
 	backoffMost      = 60 * time.Second
 	steadyAfter      = 30 * time.Second // a connection that lasted this long resets the backoff
 )
 
-// Signer signs as the box.
+// Signer signs events with the box's key.
 type Signer interface {
 	Sign(*nostr.Event) error
 }
 
-// Conn is a connection to a relay: text messages both ways.
+// Conn is a connection to a relay. It carries text messages in both directions.
 type Conn interface {
 	Read(context.Context) ([]byte, error)
 	Write(context.Context, []byte) error
@@ -53,27 +53,27 @@ type Conn interface {
 // Config of a Pool.
 type Config struct {
 	URLs []string // ws:// or wss://, at most MaxRelays
-	// Signer answers AUTH; nil answers none.
+	// Signer signs the answers to AUTH; nil = the pool does not log in.
 	Signer Signer
-	// Publishes and Subscribes tell whether a relay gets events, and is asked for
-	// them; nil: all are.
+	// Publishes tells whether a relay gets events, Subscribes whether it is asked for events;
+	// nil = all relays.
 	Publishes, Subscribes func(url string) bool
-	// Dial connects; nil is Dial of this package.
+	// Dial connects to a relay; nil = the function Dial of this package.
 	Dial func(ctx context.Context, url string) (Conn, error)
-	// Document asks a relay for its description (NIP-11); nil asks none.
+	// Document asks a relay for its description (NIP-11); nil = the pool does not ask.
 	Document func(ctx context.Context, url string) (Document, error)
-	// Notice is called when the state of a relay changes; it must not wait. It may be nil.
+	// Notice is called when the state of a relay changes. It must not block. It may be nil.
 	Notice func(Status)
 }
 
-// Pool keeps connections. Its methods may be called from any goroutine.
+// Pool keeps the connections to relays. Its methods may be called from any goroutine.
 type Pool struct {
 	cfg    Config
 	relays []*link
 	seen   *recent
 
 	mu     sync.Mutex
-	guests []*link // by address
+	guests []*link // sorted by address
 	closed bool
 	subs   map[string]*Subscription
 	next   int
@@ -83,7 +83,7 @@ type Pool struct {
 	running sync.WaitGroup
 }
 
-// Start dials all relays; it waits for none.
+// Start starts to dial all relays, and returns without waiting for a connection.
 func Start(cfg Config) (*Pool, error) {
 	urls := slices.Compact(slices.Sorted(slices.Values(cfg.URLs)))
 	if len(urls) > MaxRelays {
@@ -114,11 +114,11 @@ func (p *Pool) newLink(url string, publishes, subscribes bool) *link {
 	}
 }
 
-// Guests makes these relays, and no others, guests of the pool: another box has named them. The
-// pool connects to those that it does not have yet, and leaves guests that are not among them. At
-// most MaxGuests are taken. A guest that is silent or lies costs the other relays nothing: where
-// the pool has a relay of its own that gets events, guests get a copy, and their answers do not
-// count.
+// Guests sets the guests of the pool: relays that another box has named. The pool connects to the new
+// ones and disconnects from guests that are not in urls. It takes at most MaxGuests.
+//
+// A silent or lying guest must not harm the other relays. If the pool has an own relay that gets
+// events, each guest gets only a copy, and its answer does not count.
 func (p *Pool) Guests(urls []string, publishes, subscribes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,14 +152,14 @@ func (p *Pool) Guests(urls []string, publishes, subscribes bool) {
 	p.guests = guests
 }
 
-// links are all relays, the guests last.
+// links returns all relays, the guests last.
 func (p *Pool) links() []*link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Concat(p.relays, p.guests)
 }
 
-// spawn runs f unless the pool is closed. Close waits for f.
+// spawn runs f on a new goroutine unless the pool is closed. Close waits for f.
 func (p *Pool) spawn(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,16 +185,15 @@ func (p *Pool) Close() {
 	p.subs = nil
 }
 
-// Reconnect ends all connections; they are dialled again within a second or so. It
-// is for a signer that has another key: a relay knows a connection by the key it
-// has logged in with.
+// Reconnect closes all connections. The pool dials them again after the usual pause. Call it when the
+// signer has a new key: a connection stays logged in with the old one.
 func (p *Pool) Reconnect() {
 	for _, l := range p.links() {
 		l.mu.Lock()
 		conn := l.conn
 		l.mu.Unlock()
 		if conn != nil {
-			_ = conn.Close() // the reader says why and dials again
+			_ = conn.Close() // the reader reports the reason and dials again
 		}
 	}
 }
@@ -206,10 +205,10 @@ type State string
 const (
 	Connecting State = "connecting"
 	Connected  State = "connected"
-	Waiting    State = "waiting" // for the next try
+	Waiting    State = "waiting" // for the next attempt to connect
 )
 
-// Status is one relay at one moment.
+// Status is the state of one relay at one moment.
 type Status struct {
 	URL       string        `json:"url"`
 	Guest     bool          `json:"guest,omitempty"`
@@ -221,13 +220,13 @@ type Status struct {
 	LastEvent time.Time     `json:"last_event,omitzero"`
 	Events    uint64        `json:"events"`
 	Published uint64        `json:"published"`
-	Refused   uint64        `json:"refused"` // messages that are no honest relay's
+	Refused   uint64        `json:"refused"` // messages that an honest relay would not send
 	Retries   int           `json:"retries"`
 	Error     string        `json:"error,omitempty"`
-	Document  Document      `json:"document,omitzero"` // what it says of itself
+	Document  Document      `json:"document,omitzero"` // the relay's description of itself
 }
 
-// Status tells of all relays by their address, the guests last.
+// Status returns the state of all relays, sorted by address, the guests last.
 func (p *Pool) Status() []Status {
 	links := p.links()
 	out := make([]Status, len(links))
@@ -237,23 +236,22 @@ func (p *Pool) Status() []Status {
 	return out
 }
 
-// Result is what one relay said to an event.
+// Result is the answer of one relay to an event.
 type Result struct {
 	URL      string `json:"url"`
 	Guest    bool   `json:"guest,omitempty"`
 	Accepted bool   `json:"accepted"`
-	// Reason is the relay's text, or why it was not asked.
+	// Reason is the relay's text, or why there is no answer.
 	Reason string `json:"reason,omitempty"`
 }
 
 // ErrNoRelay means that no relay is connected.
 var ErrNoRelay = errors.New("no relay is connected")
 
-// Publish sends a signed event to all connected relays that get events. It returns when each has
-// answered or had its time; once one has accepted the event, the others have slowLimit. The error
-// is ErrNoRelay, or nil; whether an event is published is what the results say: by OK of a relay,
-// not because bytes were sent. Guests get a copy and are not waited for, except in a pool that has
-// no other relay that gets events.
+// Publish sends a signed event to all connected relays that get events. It returns when each relay
+// has answered or its time is over; after one relay has accepted the event, the others have
+// slowLimit. Guests get a copy, and Publish does not wait for them, unless the pool has no own relay
+// that gets events. The error is ErrNoRelay or nil. Verdict tells whether the event is published.
 func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -262,7 +260,7 @@ func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
 	if len(counted) == 0 {
 		return nil, ErrNoRelay
 	}
-	event := *e // a relay may still be asked when the caller has it back
+	event := *e // a copy, because a goroutine may use it after Publish has returned
 	for _, l := range copies {
 		if l.connected() && l.unanswered() < maxCopies {
 			p.send(l, &event, func(Result) {})
@@ -293,7 +291,7 @@ func (p *Pool) Publish(ctx context.Context, e *nostr.Event) ([]Result, error) {
 	return results, nil
 }
 
-// publishers are the relays whose answers count, and those that get copies.
+// publishers returns the relays whose answers count, and those that get only copies.
 func (p *Pool) publishers() (counted, copies []*link) {
 	for _, l := range p.links() {
 		switch {
@@ -310,7 +308,8 @@ func (p *Pool) publishers() (counted, copies []*link) {
 	return counted, copies
 }
 
-// send has a relay asked, whatever becomes of the caller, and tells the answer.
+// send publishes to one relay on a new goroutine, independent of the caller's context, and calls
+// answered with the result.
 func (p *Pool) send(l *link, e *nostr.Event, answered func(Result)) {
 	asked := p.spawn(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, answerLimit)
@@ -322,8 +321,9 @@ func (p *Pool) send(l *link, e *nostr.Event, answered func(Result)) {
 	}
 }
 
-// Verdict tells whether a relay has the event, or else whether every relay that
-// was asked refused it for good. No guest refuses for good: it goes with its session.
+// Verdict tells whether a relay has the event, or else whether every relay has refused it
+// permanently. The refusal of a guest never counts as permanent, because the guest leaves with its
+// session.
 func Verdict(results []Result) (published, refused bool) {
 	refused = len(results) > 0
 	for _, r := range results {
@@ -335,7 +335,7 @@ func Verdict(results []Result) (published, refused bool) {
 	return false, refused
 }
 
-// terminal tells whether a relay's reason will be the same tomorrow.
+// terminal tells whether a relay's reason is permanent.
 func terminal(reason string) bool {
 	for _, prefix := range []string{"invalid:", "blocked:", "payload-too-large", "kind-not-allowed"} {
 		if strings.HasPrefix(reason, prefix) {
@@ -345,7 +345,7 @@ func terminal(reason string) bool {
 	return false
 }
 
-// Subscription yields events of all relays, each once, in no order.
+// Subscription yields the events of all relays, each event once, in no particular order.
 type Subscription struct {
 	pool    *Pool
 	id      string
@@ -355,14 +355,14 @@ type Subscription struct {
 	once    sync.Once
 }
 
-// Event is one that a relay gave. It is verified.
+// Event is a verified event from a relay.
 type Event struct {
 	*nostr.Event
 	Relay string
 }
 
-// Subscribe asks all relays, those that connect later too. buffer is how many
-// events wait for the reader; then the relays wait.
+// Subscribe asks all relays for events, also those that connect later. buffer is how many events wait
+// for the reader. If the buffer is full, the pool stops reading from the relays.
 func (p *Pool) Subscribe(filters []nip01.Filter, buffer int) (*Subscription, error) {
 	p.mu.Lock()
 	if p.subs == nil || len(p.subs) >= maxSubscriptions {
@@ -379,7 +379,7 @@ func (p *Pool) Subscribe(filters []nip01.Filter, buffer int) (*Subscription, err
 	return s, nil
 }
 
-// Next waits for the next event; its error is ctx's, or ErrClosed.
+// Next waits for the next event. Its error is that of ctx, or ErrClosed.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	select {
 	case e := <-s.events:
@@ -391,7 +391,7 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// ErrClosed means that a subscription is over.
+// ErrClosed means that a subscription is closed.
 var ErrClosed = errors.New("the subscription is closed")
 
 // Close ends the subscription at all relays.
@@ -423,8 +423,8 @@ func (p *Pool) subscriptions() []*Subscription {
 	return out
 }
 
-// backoff is how long the n-th try in a row waits, n from 1: doubling from 1 s to
-// 60 s, 20 % more or less by spread (0 to 1).
+// backoff returns the pause after n failed attempts in a row, n from 1. It doubles from 1 s to 60 s.
+// spread (0 to 1) changes it by up to 20 % in both directions.
 func backoff(n int, spread float64) time.Duration {
 	d := backoffMost
 	if n < 7 {
@@ -435,7 +435,7 @@ func backoff(n int, spread float64) time.Duration {
 
 func jitter() float64 { return rand.Float64() }
 
-// recent remembers the last ids.
+// recent remembers the last ids, in a ring.
 type recent struct {
 	mu   sync.Mutex
 	ids  map[string]struct{}
@@ -447,7 +447,7 @@ func newRecent(n int) *recent {
 	return &recent{ids: make(map[string]struct{}, n), ring: make([]string, n)}
 }
 
-// add tells whether the id is new.
+// add remembers an id and tells whether it is new.
 func (r *recent) add(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -461,7 +461,7 @@ func (r *recent) add(id string) bool {
 	return true
 }
 
-// Dial is the Dial of the real network. A redirect is not followed.
+// Dial connects to a relay over the network. It does not follow redirects.
 func Dial(ctx context.Context, url string) (Conn, error) {
 	c, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client()})
 	if err != nil {

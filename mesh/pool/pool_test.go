@@ -34,12 +34,12 @@ func note(t testing.TB, k *identity.Key, content string) *nostr.Event {
 
 var notes = []nip01.Filter{{Kinds: []int{1}}}
 
-// fake is a relay in memory: the test plays it.
+// fake is a connection to a relay that the test plays.
 type fake struct {
-	to, from chan []byte // from the relay's point of view
+	to, from chan []byte // messages to and from the pool
 	closed   chan struct{}
 	once     sync.Once
-	deaf     bool // it answers no ping
+	deaf     bool // does not answer pings
 }
 
 func newFake() *fake {
@@ -78,18 +78,19 @@ func (f *fake) Ping(ctx context.Context) error {
 
 func (f *fake) Close() error { f.once.Do(func() { close(f.closed) }); return nil }
 
-// heard is the next message of the pool: its verb and the second element.
+// heard returns the next message from the pool, its verb and its second element.
 func (f *fake) heard(t testing.TB) (verb, second string, whole []json.RawMessage) {
 	t.Helper()
 	if err := json.Unmarshal(<-f.from, &whole); err != nil {
 		t.Fatal(err)
 	}
 	_ = json.Unmarshal(whole[0], &verb)
-	_ = json.Unmarshal(whole[1], &second) // an event is no string
+	_ = json.Unmarshal(whole[1], &second) // fails for an event, which is not a string
 	return verb, second, whole
 }
 
-// dialled gives the pool one fake after the other, and errors when there is none.
+// dialled returns a Dial that returns one fake after the other, an error for a nil fake and after the
+// last one. The second function returns the number of calls.
 func dialled(fakes ...*fake) (func(context.Context, string) (Conn, error), func() int) {
 	var mu sync.Mutex
 	n := 0
@@ -145,7 +146,7 @@ func TestSubscriptionOutlivesAConnection(t *testing.T) {
 		if verb != nip01.VerbReq {
 			t.Fatalf("the next connection hears %s first", verb)
 		}
-		second.to <- nip01.Message(nip01.VerbEvent, id, a) // again: handed on once
+		second.to <- nip01.Message(nip01.VerbEvent, id, a) // a second time: passed on once
 		second.to <- nip01.Message(nip01.VerbEvent, id, b)
 		if got, err := s.Next(t.Context()); err != nil || got.ID != b.ID {
 			t.Fatal(got, err)
@@ -161,7 +162,7 @@ func TestSubscriptionOutlivesAConnection(t *testing.T) {
 	})
 }
 
-// A relay that lies is believed nothing, and left after a while.
+// The pool ignores the forged events of a relay, and disconnects after too many.
 func TestLyingRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		liar := newFake()
@@ -184,7 +185,7 @@ func TestLyingRelay(t *testing.T) {
 		for _, raw := range [][]byte{nip01.Message(nip01.VerbEvent, id, forged), nip01.Message(nip01.VerbEvent, id, other), nip01.Message(nip01.VerbEvent, id, unsigned), []byte("nonsense")} {
 			liar.to <- raw
 		}
-		// The real event is not hidden by the forged one of the same id.
+		// A forged event does not hide the real event with the same id.
 		liar.to <- nip01.Message(nip01.VerbEvent, id, note(t, k, "true"))
 		if got, err := s.Next(t.Context()); err != nil || got.Content != "true" {
 			t.Fatal(got, err)
@@ -230,8 +231,7 @@ func TestStallingRelayIsLeft(t *testing.T) {
 	})
 }
 
-// A relay that floods is read at our pace, and one that is behind keeps no other
-// from being read.
+// The pool reads from a flooding relay at a limited rate.
 func TestFloodingRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		flood := newFake()
@@ -267,8 +267,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// A relay that takes every connection and ends it at once is dialled as seldom as one
-// that refuses; one that ends a connection after a while is dialled anew soon.
+// The pool dials a relay that closes each connection immediately as rarely as one that refuses
+// connections. It soon dials again if a connection lasted for a while.
 func TestReconnectStorm(t *testing.T) {
 	for name, c := range map[string]struct {
 		lasts       time.Duration
@@ -314,8 +314,7 @@ func TestBadAddresses(t *testing.T) {
 	}
 }
 
-// Against the box's own relay, which wants a login: publish and subscribe do what
-// they say without the caller's knowing of it.
+// The box's own relay requires a login. Publish and Subscribe log in without help from the caller.
 func TestWithTheBoxesRelay(t *testing.T) {
 	k := relaytest.NewKey(t)
 	url := relaytest.Serve(t, k, relay.Allowlist, 1, 1059)
@@ -344,14 +343,14 @@ func TestWithTheBoxesRelay(t *testing.T) {
 	if e, err := s.Next(ctx); err != nil || e.ID != wrap.ID {
 		t.Fatal(e, err)
 	}
-	// The event comes twice if the login, after which the pool asks again, falls
-	// between the publishing and the first answer.
+	// The pool sends its subscriptions again after the login. If the login comes between the publishing
+	// and the first answer, the event arrives twice.
 	if status := p.Status()[0]; !status.LoggedIn || status.Published != 1 || status.Events < 1 {
 		t.Errorf("%+v", status)
 	}
 }
 
-// An event goes only where the box publishes, a question only where it subscribes.
+// An event goes only to relays for publishing, a REQ only to relays for subscribing.
 func TestDirections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, out := newFake(), newFake()
@@ -385,7 +384,7 @@ func TestDirections(t *testing.T) {
 	})
 }
 
-// What a relay says it does not take is not sent there.
+// The pool does not send a message that is larger than the relay's document allows.
 func TestDocumentLimitsWhatIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFake()
