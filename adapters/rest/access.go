@@ -122,7 +122,7 @@ func metaOf(h http.Header, who Principal) (adapters.Meta, error) {
 func mayName(who Principal, actor string) error {
 	// A registered box forwards the calls of its agents.
 	if who.Role != RoleAdmin && who.Role != RoleBox && actor != who.ID {
-		return adapters.Errorf(adapters.CodePermissionDenied, "only an admin may act as %q", adapters.Cut(actor, 64))
+		return adapters.Errorf(adapters.CodePermissionDenied, "%q may not act as %q; only an admin and a registered box may name another actor", adapters.Cut(who.ID, 64), adapters.Cut(actor, 64))
 	}
 	return adapters.CheckText("actor", actor, adapters.MaxBeadActor)
 }
