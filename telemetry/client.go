@@ -21,14 +21,14 @@ const (
 	ExportTimeout = 5 * time.Second
 	firstPause    = 250 * time.Millisecond // before the second attempt; doubled each time
 	maxAnswer     = 64 << 10               // bytes of an answer's body, and of its headers
-	maxMessage    = 256                    // bytes of a collector's own words that are passed on
+	maxMessage    = 256                    // bytes of the collector's own error text that are kept
 )
 
-// grpcPort is the port that OTLP over gRPC has by convention; every other one is
-// taken for OTLP over HTTP (protobuf), as the SDK's environment variables do.
+// grpcPort is the conventional port of OTLP over gRPC. An endpoint with any other port gets OTLP
+// over HTTP (protobuf), as with the environment variables of the SDK.
 const grpcPort = "4317"
 
-// protocol is what HTTP and gRPC do differently.
+// protocol holds the differences between OTLP over HTTP and OTLP over gRPC.
 type protocol struct {
 	header http.Header
 	frame  func(message []byte) []byte
@@ -36,18 +36,17 @@ type protocol struct {
 	answer func(*http.Response) ([]byte, error)
 }
 
-// client is an otlptrace.Client: it carries spans to one collector. It is safe
-// for concurrent use.
+// client is an otlptrace.Client: it sends spans to one collector. It is safe for concurrent use.
 type client struct {
 	target    string
 	headers   http.Header
 	protocol  protocol
 	transport func(*line) http.RoundTripper
-	// leaving is closed when there is no time for a second attempt.
+	// leaving is closed at shutdown: from then on no export is retried.
 	leaving chan struct{}
 }
 
-// newClient dials nothing. Errors do not quote the endpoint: it may hold a
+// newClient opens no connection. Its errors do not quote the endpoint, which may contain a
 // password.
 func newClient(endpoint string, headers http.Header) (*client, error) {
 	u, err := url.Parse(endpoint)
@@ -73,9 +72,9 @@ func newClient(endpoint string, headers http.Header) (*client, error) {
 		u.Path = "/v1/traces"
 	}
 	c.target = u.String()
-	// There are seconds between two exports, and a kept connection whose other end
-	// has gone silently would fail them until TCP gives it up: every attempt has a
-	// transport, and so a connection, of its own.
+	// Two exports are seconds apart. If the other end of a kept connection has disappeared
+	// silently, every export on that connection fails until TCP gives up. Each attempt therefore
+	// has its own transport, and so its own connection.
 	c.transport = func(l *line) http.RoundTripper {
 		t := transport.Clone()
 		t.DialContext = l.dial
@@ -84,18 +83,18 @@ func newClient(endpoint string, headers http.Header) (*client, error) {
 	return c, nil
 }
 
-// Start does nothing: the first export dials.
+// Start does nothing: the first export opens the connection.
 func (c *client) Start(context.Context) error { return nil }
 
 // Stop does nothing: no connection outlives its export.
 func (c *client) Stop(context.Context) error { return nil }
 
-// UploadTraces sends one batch, again while the collector asks for that and
-// ExportTimeout allows it.
+// UploadTraces sends one batch. It retries while the collector permits a retry and ExportTimeout is
+// not over.
 func (c *client) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
-	// ExportTraceServiceRequest has the one field 1, repeated ResourceSpans, and so
-	// has TracesData: both are the same bytes. Its own Go type lives in a package
-	// that imports gRPC.
+	// ExportTraceServiceRequest has only field 1, repeated ResourceSpans. TracesData has the same
+	// field, so both have the same encoding. The Go type of ExportTraceServiceRequest is in a
+	// package that imports gRPC.
 	// https://github.com/open-telemetry/opentelemetry-proto/blob/v1.11.0/opentelemetry/proto/collector/trace/v1/trace_service.proto
 	message, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
 	if err != nil {
@@ -116,10 +115,10 @@ func (c *client) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpan
 	}
 }
 
-// wait pauses before another attempt; false when there will be none.
+// wait pauses before the next attempt. It returns false if there is no next attempt.
 func (c *client) wait(ctx context.Context, pause time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= pause {
-		return false // spans queue meanwhile: giving up at once loses fewer
+		return false // new spans queue up during a pause, so an early end loses fewer of them
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -147,13 +146,13 @@ func (c *client) send(ctx context.Context, body []byte) error {
 	defer l.hangUp()
 	resp, err := (&http.Client{
 		Transport: c.transport(l),
-		// A redirect could carry the headers, and their secrets, anywhere.
+		// A redirect could send the headers, and the secrets in them, to any server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}).Do(req)
 	if err != nil {
 		return withoutURL(err)
 	}
-	defer resp.Body.Close() // only read
+	defer resp.Body.Close() // the body was only read, so an error of Close does not matter
 	if resp.StatusCode != http.StatusOK {
 		return statusRefusal(resp)
 	}
@@ -161,12 +160,12 @@ func (c *client) send(ctx context.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	// An answer that makes no sense is no failure: the status says that the spans
-	// were taken.
+	// An answer that cannot be parsed is not a failure: the status already says that the collector
+	// took the spans.
 	return partialSuccess(answer)
 }
 
-// readAnswer reads a body whole, within maxAnswer.
+// readAnswer reads the whole body, at most maxAnswer bytes.
 func readAnswer(resp *http.Response) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
@@ -178,7 +177,7 @@ func readAnswer(resp *http.Response) ([]byte, error) {
 	return body, nil
 }
 
-// withoutURL drops the URL, which may hold a password.
+// withoutURL removes the URL from an error, because the URL may contain a password.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

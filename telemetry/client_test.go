@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// answers is a transport that gives its answers in turn, then 200; it keeps when
-// it was asked. A nil answer never comes.
+// answers is a transport that returns its answers in turn, then 200. It records the time of each
+// request. If an answer is nil, the request gets no answer.
 type answers struct {
 	list  []func() (*http.Response, error)
 	asked []time.Time
@@ -110,7 +110,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestNoRetryWhenLeaving: the end of the box interrupts a pause.
+// TestNoRetryWhenLeaving: a shutdown interrupts the pause before a retry.
 func TestNoRetryWhenLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := newClient("http://collector:4318", nil)
@@ -121,7 +121,7 @@ func TestNoRetryWhenLeaving(t *testing.T) {
 		c.transport = func(*line) http.RoundTripper { return a }
 		ended := make(chan error, 1)
 		go func() { ended <- c.UploadTraces(context.Background(), []*tracepb.ResourceSpans{{}}) }()
-		synctest.Wait() // in the pause
+		synctest.Wait() // client is in the pause
 		begin := time.Now()
 		close(c.leaving)
 		if err := <-ended; err == nil || time.Since(begin) != 0 || len(a.asked) != 1 {
@@ -130,8 +130,8 @@ func TestNoRetryWhenLeaving(t *testing.T) {
 	})
 }
 
-// message builds protobuf: each pair of number and value is a field, an int a
-// varint and a string or message bytes.
+// message builds a protobuf message from pairs of field number and value. An int becomes a varint;
+// a string or a message becomes bytes.
 func message(pairs ...any) []byte {
 	var out []byte
 	for i := 0; i < len(pairs); i += 2 {
@@ -218,8 +218,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// FuzzAnswer: whatever a collector says, an export ends and what it says is
-// bounded and fit for the log.
+// FuzzAnswer: whatever a collector answers, the export ends, and the error text is bounded and
+// printable.
 func FuzzAnswer(f *testing.F) {
 	f.Add(frame(message(1, message(1, 3, 2, "too old"))), "0", "", "")
 	f.Add([]byte{}, "8", "slow%20down", base64.StdEncoding.EncodeToString(message(3, message(1, "x/google.rpc.RetryInfo", 2, message(1, message(1, 1))))))

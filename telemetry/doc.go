@@ -1,12 +1,11 @@
-// Package telemetry owns the way of spans from the box to an OpenTelemetry
-// collector: a bounded queue, one exporting goroutine, and OTLP as protobuf over
-// HTTP or gRPC (https://opentelemetry.io/docs/specs/otlp/).
+// Package telemetry owns the export of spans from the box to an OpenTelemetry collector: a bounded
+// queue, one exporting goroutine, and OTLP as protobuf over HTTP or gRPC
+// (https://opentelemetry.io/docs/specs/otlp/).
 //
-// It speaks gRPC itself: the official exporters link a whole gRPC stack and the
-// collector's gateway, which every start of PID 1 would pay for, with or without
-// a collector.
+// It implements the gRPC call itself. The official exporters link a whole gRPC stack and the
+// collector's gateway, and that would slow every start of PID 1, even without a collector.
 //
-// The package must never make the end of a span wait, hold more spans than its
-// queue, keep the box from ending, write an endpoint's credentials or a header's
-// value anywhere, or touch the SDK's globals.
+// The package must never block the code that ends a span, hold more spans than its queue, or delay
+// the shutdown of the box beyond the time it is given. It must never write an endpoint's
+// credentials or a header's value anywhere, and never change the SDK's globals.
 package telemetry

@@ -12,23 +12,23 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// grpcMethod is the path of the one unary call there is.
+// grpcMethod is the path of the only gRPC call that this package makes.
 const grpcMethod = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
-// overGRPC is the call as https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
-// puts it on HTTP/2.
+// overGRPC is the unary call over HTTP/2 that is specified in
+// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
 var overGRPC = protocol{
 	header: http.Header{"Content-Type": {"application/grpc+proto"}, "Te": {"trailers"}, "User-Agent": {userAgent}},
 	frame:  frame,
 	answer: grpcAnswer,
 }
 
-// frame puts the five bytes before a message: not compressed, and its length.
+// frame puts the five-byte gRPC prefix before a message: the flag "not compressed" and the length.
 func frame(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
-// unframe takes the one message out of an answer.
+// unframe returns the single message of an answer.
 func unframe(b []byte) ([]byte, error) {
 	if len(b) < 5 || b[0] != 0 || uint64(binary.BigEndian.Uint32(b[1:5])) != uint64(len(b)-5) {
 		return nil, errors.New("the answer is not one uncompressed gRPC message")
@@ -36,14 +36,14 @@ func unframe(b []byte) ([]byte, error) {
 	return b[5:], nil
 }
 
-// grpcAnswer returns the message of an answer whose status is OK. The trailers,
-// which hold the status, come after the body.
+// grpcAnswer returns the message if the gRPC status is OK. The status is in the trailers, which
+// arrive after the body.
 func grpcAnswer(resp *http.Response) ([]byte, error) {
 	body, err := readAnswer(resp)
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range []http.Header{resp.Trailer, resp.Header} { // headers only: a refusal at once
+	for _, h := range []http.Header{resp.Trailer, resp.Header} { // an immediate refusal has the status in the headers and no trailers
 		switch code := h.Get("Grpc-Status"); code {
 		case "":
 		case "0":
@@ -55,8 +55,8 @@ func grpcAnswer(resp *http.Response) ([]byte, error) {
 	return nil, &refusal{why: "the answer has no gRPC status"}
 }
 
-// grpcRefusal judges a status by the table of OTLP 1.11, "Failures" of OTLP/gRPC.
-// RESOURCE_EXHAUSTED is a matter of time only when the collector says until when.
+// grpcRefusal classifies a status by the table "Failures" of OTLP/gRPC in OTLP 1.11.
+// RESOURCE_EXHAUSTED is retried only if the collector sends a retry delay.
 func grpcRefusal(code string, h http.Header) error {
 	text, err := url.PathUnescape(h.Get("Grpc-Message"))
 	if err != nil {
@@ -73,9 +73,9 @@ func grpcRefusal(code string, h http.Header) error {
 	return r
 }
 
-// retryInfo reads google.rpc.Status{details = 3: Any{type_url = 1, value = 2:
-// RetryInfo{retry_delay = 1: Duration{seconds = 1, nanos = 2}}}} from its header,
-// which is base64 with or without padding.
+// retryInfo reads the retry delay from the status header, which is base64 with or without padding.
+// The header contains google.rpc.Status{details = 3: Any{type_url = 1, value = 2:
+// RetryInfo{retry_delay = 1: Duration{seconds = 1, nanos = 2}}}}.
 func retryInfo(header string) (wait time.Duration, said bool) {
 	status, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(header, "="))
 	if err != nil {
@@ -88,13 +88,12 @@ func retryInfo(header string) (wait time.Duration, said bool) {
 		delay := lastField(lastField(detail.bytes, 2).bytes, 1).bytes
 		seconds, nanos := lastField(delay, 1).number, lastField(delay, 2).number
 		if seconds > maxRetrySeconds || nanos >= uint64(time.Second) {
-			seconds, nanos = maxRetrySeconds, 0 // also what is negative
+			seconds, nanos = maxRetrySeconds, 0 // a negative value is a large unsigned number, so it ends here too
 		}
 		wait, said = time.Duration(seconds)*time.Second+time.Duration(nanos), true
 	})
 	return wait, said
 }
 
-// maxRetrySeconds keeps the arithmetic from overflowing; any such wait is longer
-// than an export may take.
+// maxRetrySeconds prevents an integer overflow. A wait this long exceeds ExportTimeout anyway.
 const maxRetrySeconds = 3600

@@ -12,10 +12,10 @@ import (
 // reserved are the headers that the protocols set themselves.
 var reserved = []string{"Content-Type", "Content-Length", "Content-Encoding", "Host", "Te", "Connection", "Transfer-Encoding"}
 
-// parseHeaders reads OTEL_EXPORTER_OTLP_HEADERS: name=value pairs with commas
-// between them, values percent-encoded (OpenTelemetry Protocol Exporter,
-// "Specifying headers via environment variables"). What cannot be used is left
-// out and told of by its place, since all of it may be secret.
+// parseHeaders reads OTEL_EXPORTER_OTLP_HEADERS: name=value pairs separated by commas, with
+// percent-encoded values (OpenTelemetry Protocol Exporter, "Specifying headers via environment
+// variables"). An unusable pair is left out. The error names only the position of the pair, because
+// its text may be secret.
 func parseHeaders(list string) (http.Header, error) {
 	headers := http.Header{}
 	var bad []error

@@ -4,7 +4,7 @@ import (
 	"net/http"
 )
 
-// userAgent has the form that the OTLP exporter specification wants.
+// userAgent has the form that the OTLP exporter specification requires.
 const userAgent = "OTel-OTLP-Exporter-agentinit"
 
 // overHTTP is OTLP/HTTP with binary protobuf.
@@ -14,8 +14,8 @@ var overHTTP = protocol{
 	answer: readAnswer,
 }
 
-// partialSuccess reads ExportTraceServiceResponse{partial_success = 1
-// {rejected_spans = 1, error_message = 2}}. What it cannot read counts as absent.
+// partialSuccess reads ExportTraceServiceResponse{partial_success = 1 {rejected_spans = 1,
+// error_message = 2}}. A field that cannot be parsed counts as absent.
 func partialSuccess(message []byte) error {
 	success := lastField(message, 1).bytes
 	if rejected := int64(lastField(success, 1).number); rejected > 0 {

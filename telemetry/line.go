@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// line holds the connections of one attempt, to close them with it: HTTP/2 would
-// keep that of a cancelled call until a silent peer says something, and a dial
-// that was under way may still succeed.
+// line holds the connections of one attempt, so that they are closed when the attempt ends.
+// Otherwise HTTP/2 would keep the connection of a cancelled call while the peer is silent, and a
+// dial in progress could still succeed later.
 type line struct {
 	mu    sync.Mutex
 	over  bool
@@ -30,7 +30,7 @@ func (l *line) dial(ctx context.Context, network, address string) (net.Conn, err
 	return conn, nil
 }
 
-// hangUp ends the attempt.
+// hangUp closes all connections of the attempt.
 func (l *line) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,15 +4,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// value is a protobuf field, by its wire type: a varint's number, or the bytes
-// of a string or message.
+// value is the value of a protobuf field, by wire type: the number of a varint, or the bytes of a
+// string or message.
 type value struct {
 	number uint64
 	bytes  []byte
 }
 
-// fields calls f with each varint and length-delimited field of a message, until
-// the end or the first byte that makes no sense.
+// fields calls f with each varint and length-delimited field of a message. It stops at the end or
+// at the first byte that cannot be parsed.
 func fields(message []byte, f func(protowire.Number, value)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -37,8 +37,8 @@ func fields(message []byte, f func(protowire.Number, value)) {
 	}
 }
 
-// lastField is the field with this number, the last one when it is repeated, as
-// protobuf wants for fields that are not; the zero value when there is none.
+// lastField returns the field with this number. If the field is repeated, the last one counts, as
+// protobuf specifies for singular fields. If it is absent, the result is the zero value.
 func lastField(message []byte, number protowire.Number) (found value) {
 	fields(message, func(n protowire.Number, v value) {
 		if n == number {

@@ -16,37 +16,37 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Limits of what is held.
+// Limits of the queue and of one batch.
 const (
-	// QueueSize is the most spans held, those of the export under way included;
-	// requests take at most half of it.
+	// QueueSize is the maximum number of spans held, including those of the current export. Spans
+	// of requests take at most half of it.
 	QueueSize = 2048
-	// BatchSize is the most spans of one export.
+	// BatchSize is the maximum number of spans in one export.
 	BatchSize = 512
-	// BatchEvery is how long an ended span waits for others.
+	// BatchEvery is how long an ended span waits for others to share its batch.
 	BatchEvery = 5 * time.Second
-	// maxValue is the most characters of one attribute's value.
+	// maxValue is the maximum length of one attribute's value in characters.
 	maxValue    = 512
 	reportEvery = time.Minute
 )
 
-// Config of New.
+// Config is the argument of New.
 type Config struct {
-	// Endpoint is http://host:port or https://host:port; port 4317 is gRPC, every
-	// other one HTTP, at the path given or /v1/traces.
+	// Endpoint is http://host:port or https://host:port. Port 4317 selects gRPC. Any other port
+	// selects HTTP, with the path of the endpoint or, if it has none, /v1/traces.
 	Endpoint string
-	// Headers go with every export, in the form of OTEL_EXPORTER_OTLP_HEADERS.
+	// Headers are sent with every export. They have the form of OTEL_EXPORTER_OTLP_HEADERS.
 	Headers string
-	// Version and Instance are service.version and service.instance.id of the
-	// spans; service.name is agentinit.
+	// Version and Instance are the attributes service.version and service.instance.id of the spans.
+	// service.name is always agentinit.
 	Version, Instance string
-	// Report is told what goes wrong, at most once a minute, from the exporting
-	// goroutine. It must return from memory.
+	// Report is called with an error at most once a minute: from the exporting goroutine, and from
+	// New. It must not block.
 	Report func(error)
 }
 
-// Pipeline makes spans and brings them to the collector. It is safe for
-// concurrent use and has one goroutine, until Shutdown.
+// Pipeline makes spans and exports them to the collector. It is safe for concurrent use. It has one
+// goroutine until Shutdown.
 type Pipeline struct {
 	provider *sdk.TracerProvider
 	client   *client
@@ -58,7 +58,7 @@ type Pipeline struct {
 	exported prometheus.Counter
 	dropped  *prometheus.CounterVec
 
-	// abandoned ends when Shutdown's time is over: what is under way ends with it.
+	// abandoned is cancelled when the time of Shutdown is over. That cancels the current export.
 	abandoned context.Context
 	abandon   context.CancelFunc
 	leave     sync.Once
@@ -67,15 +67,15 @@ type Pipeline struct {
 	reported time.Time
 }
 
-// The reasons of agentbox_spans_dropped_total.
+// The values of the label "reason" of agentbox_spans_dropped_total.
 const (
 	dropQueue    = "queue"    // the queue was full
-	dropExport   = "export"   // the collector could not be reached, or refused
-	dropRejected = "rejected" // the collector took the others of the batch
+	dropExport   = "export"   // the collector could not be reached, or it refused the batch
+	dropRejected = "rejected" // the collector rejected these spans and took the rest of the batch
 )
 
-// New makes a pipeline; nothing is dialled. The error says what is wrong with the
-// endpoint, without quoting it. Headers that cannot be sent are reported.
+// New makes a pipeline and opens no connection. The error says what is wrong with the endpoint,
+// without quoting it. Headers that cannot be sent are given to Report.
 func New(c Config) (*Pipeline, error) {
 	p := &Pipeline{
 		report: c.Report,
@@ -87,7 +87,7 @@ func New(c Config) (*Pipeline, error) {
 		}, []string{"reason"}),
 	}
 	for _, reason := range []string{dropQueue, dropExport, dropRejected} {
-		p.dropped.WithLabelValues(reason) // a rate needs the zero
+		p.dropped.WithLabelValues(reason) // the series must exist with value 0, so that rate() sees the first increase
 	}
 	headers, bad := parseHeaders(c.Headers)
 	var err error
@@ -96,7 +96,8 @@ func New(c Config) (*Pipeline, error) {
 	}
 	p.abandoned, p.abandon = context.WithCancel(context.Background())
 	p.exporter = otlptrace.NewUnstarted(p.client)
-	// The batcher never drops by itself: OnEnd lets in no more than it has room for.
+	// The batcher itself never drops a span: OnEnd never admits more spans than the batcher has
+	// room for.
 	p.batcher = sdk.NewBatchSpanProcessor(exporter{p},
 		sdk.WithMaxQueueSize(QueueSize), sdk.WithMaxExportBatchSize(BatchSize),
 		sdk.WithBatchTimeout(BatchEvery), sdk.WithExportTimeout(ExportTimeout))
@@ -116,16 +117,16 @@ func New(c Config) (*Pipeline, error) {
 	return p, nil
 }
 
-// Tracer makes the spans.
+// Tracer returns the tracer that makes the spans.
 func (p *Pipeline) Tracer() trace.Tracer { return p.provider.Tracer("agentinit") }
 
-// Collectors are the metrics of the pipeline.
+// Collectors returns the metrics of the pipeline.
 func (p *Pipeline) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{p.exported, p.dropped}
 }
 
-// Shutdown exports what is held, without a second attempt, until ctx ends; then
-// it lets go of the rest. Spans that end afterwards go nowhere. The error is ctx's.
+// Shutdown exports the spans held, without retries, until ctx ends. Then it drops the rest. Spans
+// that end after Shutdown are discarded. The error is that of ctx.
 func (p *Pipeline) Shutdown(ctx context.Context) error {
 	p.leave.Do(func() { close(p.client.leaving) })
 	stop := context.AfterFunc(ctx, p.abandon)
@@ -133,8 +134,8 @@ func (p *Pipeline) Shutdown(ctx context.Context) error {
 	return p.provider.Shutdown(ctx)
 }
 
-// trouble reports at most once a minute: a collector that is away fails every
-// batch.
+// trouble reports at most once a minute, because every batch fails while a collector is
+// unreachable.
 func (p *Pipeline) trouble(err error) {
 	p.mu.Lock()
 	now := time.Now()
@@ -148,7 +149,7 @@ func (p *Pipeline) trouble(err error) {
 	}
 }
 
-// gate is the way into the queue.
+// gate admits spans to the queue or drops them.
 type gate struct{ p *Pipeline }
 
 func (g gate) OnStart(ctx context.Context, s sdk.ReadWriteSpan) { g.p.batcher.OnStart(ctx, s) }
@@ -159,7 +160,7 @@ func (g gate) OnEnd(s sdk.ReadOnlySpan) {
 	}
 	room := int64(QueueSize)
 	if s.SpanKind() == trace.SpanKindServer {
-		room /= 2 // the clients decide how many of these there are
+		room /= 2 // clients decide how many requests there are, so their spans get only half
 	}
 	if g.p.held.Add(1) > room {
 		g.p.held.Add(-1)
@@ -172,8 +173,8 @@ func (g gate) OnEnd(s sdk.ReadOnlySpan) {
 func (g gate) ForceFlush(ctx context.Context) error { return g.p.batcher.ForceFlush(ctx) }
 func (g gate) Shutdown(ctx context.Context) error   { return g.p.batcher.Shutdown(ctx) }
 
-// exporter is the way out of the queue. It returns no error, which the SDK would
-// write to stderr: it counts and reports instead.
+// exporter takes spans from the queue. It counts and reports its errors and always returns nil,
+// because the SDK would write an error to stderr.
 type exporter struct{ p *Pipeline }
 
 func (e exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {

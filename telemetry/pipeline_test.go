@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var forms = []collectortest.Form{collectortest.HTTP, collectortest.GRPC}
 
-// reports keeps what a pipeline says.
+// reports collects the errors that a pipeline reports.
 type reports struct {
 	mu   sync.Mutex
 	said []string
@@ -105,13 +105,12 @@ func TestSpansReachTheCollector(t *testing.T) {
 			if got := testutil.ToFloat64(p.exported); got != 2 {
 				t.Errorf("%v spans exported, want 2", got)
 			}
-			finish(p, 1) // after the end: nowhere, and no panic
+			finish(p, 1) // a span after Shutdown is discarded and causes no panic
 		})
 	}
 }
 
-// TestFullQueueDropsAndCounts keeps the collector from answering until the queue
-// is full.
+// TestFullQueueDropsAndCounts delays the collector's answer until the queue is full.
 func TestFullQueueDropsAndCounts(t *testing.T) {
 	collecting, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -140,8 +139,8 @@ func TestFullQueueDropsAndCounts(t *testing.T) {
 	}
 }
 
-// TestCollectorsThatDoNotTakeSpans: every span is counted once, the end comes,
-// and nobody hears of the endpoint's password or of a header's value.
+// TestCollectorsThatDoNotTakeSpans: each span is counted once, the shutdown completes, and no
+// report contains the endpoint's password or a header's value.
 func TestCollectorsThatDoNotTakeSpans(t *testing.T) {
 	const spans = BatchSize + 3
 	cases := map[string]http.HandlerFunc{
@@ -186,7 +185,7 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestNobodyListens: nothing answers at the address at all.
+// TestNobodyListens: no server listens at the endpoint.
 func TestNobodyListens(t *testing.T) {
 	for _, form := range forms {
 		l := collectortest.Listen(t, form)
@@ -204,8 +203,8 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// TestShutdownLetsGoOfASilentCollector: it takes the connection and never says a
-// word; the end waits for no longer than its context.
+// TestShutdownLetsGoOfASilentCollector: the collector accepts the connection and never answers.
+// Shutdown takes no longer than its context allows.
 func TestShutdownLetsGoOfASilentCollector(t *testing.T) {
 	for _, form := range forms {
 		t.Run(string(form), func(t *testing.T) {
@@ -220,7 +219,7 @@ func TestShutdownLetsGoOfASilentCollector(t *testing.T) {
 					return
 				}
 				close(connected)
-				for buf := make([]byte, 1<<10); err == nil; { // until the other side lets go
+				for buf := make([]byte, 1<<10); err == nil; { // until the client closes the connection
 					_, err = conn.Read(buf)
 				}
 				conn.Close()
@@ -231,7 +230,7 @@ func TestShutdownLetsGoOfASilentCollector(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan error)
 			go func() { ended <- p.Shutdown(ctx) }()
-			<-connected // the export is under way, and its end is not in sight
+			<-connected // the export has begun and would not end by itself
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
 				t.Errorf("Shutdown: %v", err)
@@ -253,7 +252,7 @@ func TestEndpointsThatAreNone(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	cases := []struct {
 		list string
-		want []string // "Name: value", in order of names
+		want []string // "Name: value", sorted by name
 		bad  int
 	}{
 		{"", nil, 0},
@@ -286,7 +285,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// serve answers exports in the form until the test ends.
+// serve runs handler as a collector of this form until the test ends.
 func serve(t *testing.T, form collectortest.Form, handler http.HandlerFunc) (endpoint string) {
 	t.Helper()
 	l := collectortest.Listen(t, form)
@@ -302,7 +301,7 @@ func serve(t *testing.T, form collectortest.Form, handler http.HandlerFunc) (end
 	return "http://" + l.Addr().String()
 }
 
-// TestGRPCOverTLS: https at port 4317 is HTTP/2 by ALPN.
+// TestGRPCOverTLS: an https endpoint with port 4317 uses HTTP/2, negotiated by ALPN.
 func TestGRPCOverTLS(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := collectortest.Message(r, collectortest.GRPC); err != nil {
@@ -313,7 +312,7 @@ func TestGRPCOverTLS(t *testing.T) {
 	srv.Listener.Close()
 	srv.Listener = collectortest.Listen(t, collectortest.GRPC)
 	srv.EnableHTTP2 = true
-	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of the client that trusts nobody
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // hides the handshake error of the client that trusts no certificate
 	srv.StartTLS()
 	defer srv.Close()
 	for _, trusted := range []bool{true, false} {

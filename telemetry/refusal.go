@@ -10,17 +10,17 @@ import (
 	"unicode/utf8"
 )
 
-// refusal is a collector's no.
+// refusal is an answer in which the collector refuses a batch.
 type refusal struct {
 	why   string
 	again bool          // the same batch may be sent again
-	after time.Duration // not before this, when the collector says so
+	after time.Duration // the minimum delay before the retry, if the collector names one
 }
 
 func (r *refusal) Error() string { return r.why }
 
-// partial is a collector's yes to all but some spans of a batch, which are not to
-// be sent again.
+// partial is an answer in which the collector takes a batch except for some spans. The rejected
+// spans must not be sent again.
 type partial struct {
 	rejected int64
 	why      string
@@ -28,8 +28,8 @@ type partial struct {
 
 func (p *partial) Error() string { return strings.TrimSpace("the collector rejected spans " + p.why) }
 
-// retryable says whether a batch may be sent again after err, and how long not
-// before. What never came to an answer may be.
+// retryable reports whether a batch may be sent again after err, and after what minimum delay. If
+// there was no answer at all, the batch may be sent again.
 func retryable(err error) (again bool, after time.Duration) {
 	var p *partial
 	var r *refusal
@@ -42,9 +42,8 @@ func retryable(err error) (again bool, after time.Duration) {
 	return true, 0
 }
 
-// statusRefusal judges an HTTP status other than 200. These four are the ones to
-// try again (OTLP 1.11, "Failures" of OTLP/HTTP; a gRPC proxy answers the same
-// ones in place of UNAVAILABLE).
+// statusRefusal classifies an HTTP status other than 200. The four statuses below allow a retry
+// (OTLP 1.11, "Failures" of OTLP/HTTP). A gRPC proxy sends the same four in place of UNAVAILABLE.
 func statusRefusal(resp *http.Response) error {
 	r := &refusal{why: "the collector answered " + strconv.Itoa(resp.StatusCode)}
 	switch resp.StatusCode {
@@ -54,8 +53,8 @@ func statusRefusal(resp *http.Response) error {
 	return r
 }
 
-// retryAfter reads seconds or an HTTP date (RFC 9110 section 10.2.3); 0 is
-// anything else.
+// retryAfter reads seconds or an HTTP date (RFC 9110 section 10.2.3). It returns 0 for any other
+// text.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second
@@ -66,8 +65,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// clean makes a collector's words fit for the log: printable, one line, at most
-// maxMessage bytes.
+// clean makes the collector's text safe to log: printable, one line, at most maxMessage bytes.
 func clean(s string) string {
 	var out strings.Builder
 	for _, r := range s {

@@ -13,27 +13,27 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 )
 
-// The attributes of a request's span, by OpenTelemetry's semantic conventions for
-// HTTP (https://opentelemetry.io/docs/specs/semconv/http/http-spans/).
+// The attributes of a request's span, as named by OpenTelemetry's semantic conventions for HTTP
+// (https://opentelemetry.io/docs/specs/semconv/http/http-spans/).
 const (
 	methodKey = "http.request.method"
 	statusKey = "http.response.status_code"
 	errorKey  = "error.type"
 )
 
-// Handler puts every request to next into a span, below the request's own
-// traceparent (W3C Trace Context). The span shows method, status and what next
-// says by exchange.SetRoute; never a path or a query, which may hold anything.
+// Handler makes a span for every request to next, as a child of the traceparent of the request (W3C
+// Trace Context). The span shows the method, the status and the route that next sets with
+// exchange.SetRoute. It never shows the path or the query, which may contain secrets.
 func (p *Pipeline) Handler(next http.Handler) http.Handler {
 	tracer := p.Tracer()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		method := exchange.Method(r.Method, "_OTHER") // the convention's word
+		method := exchange.Method(r.Method, "_OTHER") // the word that the semantic conventions use
 		ctx, span := tracer.Start(ctx, method, trace.WithSpanKind(trace.SpanKindServer),
 			trace.WithAttributes(attribute.String(methodKey, method)))
 		ww := &exchange.Recorder{ResponseWriter: w}
 		finished := false
-		// Not deferred by itself: End would record the text of a panic.
+		// End is not deferred directly, because a deferred End records the text of a panic.
 		defer func() {
 			conclude(span, method, statusOf(ww, r, finished))
 			span.End()
@@ -43,13 +43,13 @@ func (p *Pipeline) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// statusOf is the status of an answer, 0 when it was cut off before it began.
+// statusOf returns the status of an answer, or 0 if the answer was cut off before it began.
 func statusOf(w *exchange.Recorder, r *http.Request, finished bool) int {
 	switch code := w.Status; {
 	case code != 0 || !finished:
 		return code
 	case r.Header.Get("Upgrade") != "":
-		return http.StatusSwitchingProtocols // written on the bare connection
+		return http.StatusSwitchingProtocols // the handler wrote this status on the hijacked connection
 	}
 	return http.StatusOK
 }

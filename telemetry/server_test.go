@@ -14,8 +14,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/telemetry/collectortest"
 )
 
-// TestRequests asks a server of the standard library: what it offers to handlers
-// must still be there below the span.
+// TestRequests uses a server of the standard library. The features that this server offers to
+// handlers must still be available below the span.
 func TestRequests(t *testing.T) {
 	route := func(r *http.Request, pattern string) {
 		trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("http.route", pattern))
@@ -79,7 +79,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// ask makes one request of h and returns when h has ended.
+// ask sends one request to h and returns when h has ended.
 func ask(t *testing.T, h http.Handler, method string, breaks bool) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -92,7 +92,7 @@ func ask(t *testing.T, h http.Handler, method string, breaks bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.GetBody = nil // a client that asks twice would be two spans
+	req.GetBody = nil // if the client retried the request, there would be two spans
 	req.Header.Set("Traceparent", "garbage")
 	if breaks {
 		req.Header.Set("Connection", "Upgrade")
@@ -105,5 +105,5 @@ func ask(t *testing.T, h http.Handler, method string, breaks bool) {
 	if err == nil {
 		resp.Body.Close()
 	}
-	<-ended // Close does not wait for one that took the connection
+	<-ended // Close does not wait for a hijacked connection
 }

@@ -1,7 +1,7 @@
 // Package collectortest is an OpenTelemetry collector for tests: it takes spans
 // as OTLP over HTTP or gRPC and keeps them in memory.
 //
-// Nothing but tests may import it.
+// Only tests may import it: it must never be part of a binary.
 package collectortest
 
 import (
@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Form is how a collector speaks.
+// Form is the protocol that a collector speaks.
 type Form string
 
 // The forms.
@@ -32,10 +32,10 @@ const (
 	GRPC Form = "grpc" // over cleartext HTTP/2
 )
 
-// patience ends a test that waits for spans which do not come.
+// patience limits how long a test waits for spans.
 const patience = time.Minute
 
-// Span is a span as it came. Parent is "" for a root.
+// Span is a span as the collector received it. Parent is "" for a root span.
 type Span struct {
 	Name, TraceID, ID, Parent string
 	Kind                      string // "SERVER", "INTERNAL", …
@@ -47,7 +47,7 @@ type Span struct {
 
 // Collector is a server. Its methods may be called from any goroutine.
 type Collector struct {
-	// Endpoint is what an exporter takes.
+	// Endpoint is the address to give to an exporter.
 	Endpoint string
 
 	mu       sync.Mutex
@@ -59,8 +59,8 @@ type Collector struct {
 	news     chan struct{} // closed and replaced with every batch
 }
 
-// Start serves until the test ends, which fails when a request came that is not
-// OTLP in the form.
+// Start serves until the test ends. The test fails if a request arrives that is not OTLP in this
+// form.
 func Start(t testing.TB, form Form) *Collector {
 	t.Helper()
 	c := &Collector{news: make(chan struct{})}
@@ -81,13 +81,14 @@ func Start(t testing.TB, form Form) *Collector {
 	return c
 }
 
-// Listen opens a loopback address whose port has the form by convention: 4317
-// for gRPC, any other for HTTP.
+// Listen opens a loopback address with the conventional port of the form: 4317 for gRPC, any other
+// port for HTTP.
 func Listen(t testing.TB, form Form) net.Listener {
 	t.Helper()
 	address := "127.0.0.1:0"
 	if form == GRPC {
-		// All of 127/8 is loopback on Linux: two tests never want the same address.
+		// All of 127/8 is loopback on Linux, so a random address avoids a conflict between two
+		// tests.
 		address = fmt.Sprintf("127.%d.%d.%d:4317", 1+rand.N(254), rand.N(256), 1+rand.N(254))
 	}
 	l, err := net.Listen("tcp", address)
@@ -125,8 +126,8 @@ func (c *Collector) handler(form Form) http.Handler {
 	})
 }
 
-// Message takes the protobuf message out of an export request and says what is
-// wrong with its envelope.
+// Message returns the protobuf message of an export request. The error says which part of the HTTP
+// request is wrong.
 func Message(r *http.Request, form Form) ([]byte, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -151,7 +152,7 @@ func Message(r *http.Request, form Form) ([]byte, error) {
 	return body[5:], nil
 }
 
-// Accept answers that the spans were taken, with an ExportTraceServiceResponse.
+// Accept sends the ExportTraceServiceResponse that says that the spans were taken.
 func Accept(w http.ResponseWriter, form Form, response []byte) {
 	if form == GRPC {
 		w.Header().Set("Content-Type", "application/grpc+proto")
@@ -161,17 +162,17 @@ func Accept(w http.ResponseWriter, form Form, response []byte) {
 	} else {
 		w.Header().Set("Content-Type", "application/x-protobuf")
 	}
-	_, _ = w.Write(response) // a client that is gone needs no answer
+	_, _ = w.Write(response) // the client may have closed the connection; it needs no answer then
 }
 
-// Spans are those that have come.
+// Spans returns the spans received so far.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]Span(nil), c.spans...)
 }
 
-// Await returns the spans once they are enough.
+// Await waits until enough returns true, then returns the spans.
 func (c *Collector) Await(t testing.TB, enough func([]Span) bool) []Span {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -192,21 +193,21 @@ func (c *Collector) Await(t testing.TB, enough func([]Span) bool) []Span {
 	}
 }
 
-// Resource is whose the spans are.
+// Resource returns the resource attributes that came with the spans.
 func (c *Collector) Resource() map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.resource
 }
 
-// Headers are those of every request.
+// Headers returns the headers of every request.
 func (c *Collector) Headers() []http.Header {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]http.Header(nil), c.headers...)
 }
 
-// Raw is every message as it came, for a search for what must not be there.
+// Raw returns all messages as received. Tests search it for text that must not be sent.
 func (c *Collector) Raw() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
