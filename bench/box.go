@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// box is one running init and the fifo its programs report on.
+// box is one running init and the FIFO to which its programs report.
 type box struct {
 	dir   string
 	cmd   *exec.Cmd
 	fifo  *os.File
 	begun time.Time    // when the init was exec'ed
-	told  map[byte]int // reports read and not yet expected, by kind
+	told  map[byte]int // reports that were read before a call of expect asked for them, by kind
 }
 
-// open starts peer p with n copies of command and returns once it was exec'ed.
+// open starts peer p with n copies of command. It returns when the init has been exec'ed.
 func (l *lab) open(ctx context.Context, p peer, n int, command []string, env ...string) (*box, error) {
 	dir, err := os.MkdirTemp(l.dir, "box")
 	if err != nil {
@@ -38,7 +38,8 @@ func (l *lab) open(ctx context.Context, p peer, n int, command []string, env ...
 	if err := syscall.Mkfifo(name, 0o600); err != nil {
 		return nil, err
 	}
-	// Opened for both, so that reading never sees the end between two writers.
+	// The FIFO is also opened for writing: otherwise a read returns end of file while no writer has
+	// it open.
 	fifo, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -66,11 +67,11 @@ func (l *lab) open(ctx context.Context, p peer, n int, command []string, env ...
 	return b, nil
 }
 
-// reportSize is what every report is long; one write of it is atomic (pipe(7)).
+// reportSize is the size of every report. A write of this size is atomic (pipe(7)).
 const reportSize = 16
 
-// expect reads reports until n of that kind have come. Two minutes without one
-// is an error that shows what the init last said.
+// expect reads reports until n reports of this kind have arrived. If none arrives for two minutes,
+// the error quotes the last output of the init.
 func (b *box) expect(kind byte, n int) error {
 	buf := make([]byte, reportSize*256)
 	for b.told[kind] < n {
@@ -93,7 +94,7 @@ func (b *box) expect(kind byte, n int) error {
 	return nil
 }
 
-// drain throws away what has been reported so far.
+// drain discards the reports that have arrived so far.
 func (b *box) drain() error {
 	if err := b.fifo.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		return err
@@ -108,7 +109,7 @@ func (b *box) drain() error {
 
 func (b *box) pid() int { return b.cmd.Process.Pid }
 
-// stop sends TERM and waits for the init to be gone.
+// stop sends TERM and waits until the init has ended.
 func (b *box) stop() error {
 	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -130,13 +131,13 @@ func (b *box) wait() error {
 	return errors.Join(err, b.fifo.Close())
 }
 
-// cgroups is the directory below which the init has made a cgroup for each of its
-// programs; "" when it has made none.
+// cgroups is the directory in which the init has made a cgroup for each program, or "" if it has
+// made none.
 func (b *box) cgroups() string {
 	for _, p := range victims(b.pid(), "prog") {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p))
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for line := range strings.Lines(string(data)) {
 			path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
@@ -148,7 +149,7 @@ func (b *box) cgroups() string {
 	return ""
 }
 
-// removeEmpty takes away what a killed init has left of its cgroups.
+// removeEmpty removes the cgroups that a killed init has left behind.
 func removeEmpty(base string) error {
 	if base == "" {
 		return nil
@@ -156,7 +157,7 @@ func removeEmpty(base string) error {
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		entries, err := os.ReadDir(filepath.Join(mount, base))
 		if err != nil {
-			continue // the hierarchy is the other one
+			continue // the path belongs to the other cgroup hierarchy
 		}
 		for _, e := range entries {
 			if e.IsDir() {
@@ -168,12 +169,12 @@ func removeEmpty(base string) error {
 	return nil
 }
 
-// killTree ends an init and all below it; without a pid namespace its programs
-// would outlive it.
+// killTree kills an init and all processes below it. Without a pid namespace, the programs would
+// outlive the init.
 func killTree(pid int) {
 	all := append(descendants(pid), pid)
 	for _, p := range all {
-		// Gone already is what is wanted.
+		// If the process has ended already, that is fine.
 		_ = syscall.Kill(p, syscall.SIGKILL)
 	}
 }
@@ -188,7 +189,7 @@ func descendants(pid int) []int {
 	for _, f := range files {
 		data, err := os.ReadFile(f)
 		if err != nil {
-			continue // that thread has ended
+			continue // the thread has ended
 		}
 		for word := range strings.FieldsSeq(string(data)) {
 			if child, err := strconv.Atoi(word); err == nil {
@@ -200,8 +201,8 @@ func descendants(pid int) []int {
 	return all
 }
 
-// victims lists the processes below pid that run the program called name. Its
-// file tells, not its comm: s6 and runit call every program "run".
+// victims lists the processes below pid that run the program called name. It compares the
+// executable file, because s6 and runit give every program the comm "run".
 func victims(pid int, name string) []int {
 	return slices.DeleteFunc(descendants(pid), func(p int) bool {
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p))
@@ -209,7 +210,7 @@ func victims(pid int, name string) []int {
 	})
 }
 
-// zombies counts the dead below pid that have not been reaped.
+// zombies counts the processes below pid that have ended and are not yet reaped.
 func zombies(pid int) int {
 	n := 0
 	for _, p := range descendants(pid) {
@@ -231,7 +232,7 @@ func sumStatus(pid int, fields ...string) (int, error) {
 	for _, f := range files {
 		data, err := os.ReadFile(f)
 		if err != nil {
-			continue // that thread has ended
+			continue // the thread has ended
 		}
 		for line := range strings.Lines(string(data)) {
 			key, value, _ := strings.Cut(line, ":")
@@ -247,8 +248,8 @@ func sumStatus(pid int, fields ...string) (int, error) {
 	return sum, nil
 }
 
-// pss is the proportional set size of an init in KiB, with its helpers (one
-// supervise process a service, as s6 and runit have) but without the programs.
+// pss is the proportional set size of an init in KiB. It includes the init's helpers (s6 and runit
+// have one supervise process for each service) but not the programs.
 func pss(pid int, program string) (int, error) {
 	sum, programs := 0, victims(pid, program)
 	for _, p := range append(descendants(pid), pid) {

@@ -17,19 +17,19 @@ import (
 const (
 	lineLength = 100
 	logMax     = 50 << 20 // bytes of a file before it is rotated
-	logKeep    = 60       // rotated files: none goes
-	// clockTick is what /proc/PID/stat counts in: USER_HZ, 100 a second on
-	// every Linux that Go runs on.
+	logKeep    = 60       // rotated files to keep: so many that none is deleted
+	// clockTick is the unit of times in /proc/PID/stat: USER_HZ, which is 100 a second on every
+	// Linux that Go runs on.
 	clockTick = 10 * time.Millisecond
 )
 
-// captureIdle is how long nothing may come before the rest counts as lost.
+// captureIdle: if no output arrives for this long, the missing output counts as lost.
 const captureIdle = 10 * time.Second
 
-// captureLimit is how long a capture may take: some peers are slow.
+// captureLimit bounds one capture, because some peers are slow.
 const captureLimit = 2 * time.Minute
 
-// capture has n programs print size bytes each into rotated files.
+// capture measures n programs that each print size bytes into rotated files.
 func capture(ctx context.Context, l *lab, p peer, n, size int) ([]float64, error) {
 	size -= size % lineLength
 	b, err := l.open(ctx, peer{name: p.name, setup: p.capture}, n, []string{l.path("lines"), strconv.Itoa(size)})
@@ -45,11 +45,11 @@ func capture(ctx context.Context, l *lab, p peer, n, size int) ([]float64, error
 	return []float64{speed, cpu.Seconds(), float64(cut), float64(lost)}, errors.Join(err, os.RemoveAll(b.dir))
 }
 
-// logsOf is below which each peer keeps what the programs print.
+// logsOf is the directory below which each peer keeps the programs' output.
 func logsOf(dir string) string { return filepath.Join(dir, "logs") }
 
-// captured waits until all has arrived, or until what is missing comes no more. It
-// returns megabytes a second and the processor time of the init and its loggers.
+// captured waits until all output has arrived, or until no more arrives. It returns megabytes a
+// second and the processor time of the init and its loggers.
 func (b *box) captured(n, size int) (speed float64, cpu time.Duration, err error) {
 	if err := b.expect('B', 1); err != nil {
 		return 0, 0, err
@@ -57,7 +57,8 @@ func (b *box) captured(n, size int) (speed float64, cpu time.Duration, err error
 	begun := time.Now()
 	want := int64(n) * int64(size)
 	have, grown := int64(0), begun
-	// Twice in a row: a file that is renamed during a look may count twice.
+	// The full size must be seen twice in a row: a file that is renamed during one count may be
+	// counted twice.
 	for full := 0; full < 2 && time.Since(grown) < captureIdle && time.Since(begun) < captureLimit; {
 		now, err := totalSize(logsOf(b.dir))
 		if err != nil {
@@ -71,7 +72,7 @@ func (b *box) captured(n, size int) (speed float64, cpu time.Duration, err error
 		if now != have {
 			have, grown = now, time.Now()
 		}
-		// A look at 200 directories takes a while itself.
+		// To read 200 directories takes a while itself.
 		time.Sleep(time.Duration(n/10+1) * time.Millisecond)
 	}
 	cpu, err = cpuTime(b.pid(), "lines")
@@ -87,17 +88,17 @@ func totalSize(dir string) (n int64, err error) {
 			}
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // renamed under our eyes, or not there yet
+			return nil // the file was renamed meanwhile, or does not exist yet
 		}
 		return err
 	})
 	return n, err
 }
 
-// keepsLines leaves out what svlogd and s6-log have beside their logs.
+// keepsLines excludes the other files that svlogd and s6-log keep beside their logs.
 func keepsLines(name string) bool { return name != "config" && name != "lock" && name != "state" }
 
-// cpuTime is what an init and its helpers have used, the programs excepted.
+// cpuTime is the processor time of an init and its helpers, without the programs.
 func cpuTime(pid int, program string) (time.Duration, error) {
 	programs := map[int]bool{}
 	for _, p := range victims(pid, program) {
@@ -110,7 +111,7 @@ func cpuTime(pid int, program string) (time.Duration, error) {
 		}
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		_, rest, _ := strings.Cut(string(data), ") ")
 		fields := strings.Fields(rest)
@@ -128,8 +129,8 @@ func cpuTime(pid int, program string) (time.Duration, error) {
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// inspect reads the files and counts the lines that are not whole and those that
-// are nowhere.
+// inspect reads the files. It counts the lines that are not complete, and the lines that are in no
+// file.
 func inspect(dir string, n, lines int) (cut, lost int, err error) {
 	whole := 0
 	seen := map[string][]bool{}
@@ -155,8 +156,8 @@ func inspect(dir string, n, lines int) (cut, lost int, err error) {
 	return cut, n*lines - whole, err
 }
 
-// readLines marks the lines of a file in have and returns how many are not as
-// they were printed.
+// readLines marks in have each complete line of a file. It returns the number of lines that differ
+// from what was printed.
 func readLines(path string, have []bool) (cut int, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -183,7 +184,7 @@ func readLines(path string, have []bool) (cut int, err error) {
 	}
 }
 
-// number reads the number of a whole line.
+// number returns the number in a complete line.
 func number(line []byte, limit int) (int, bool) {
 	if len(line) != lineLength || line[lineLength-1] != '\n' {
 		return 0, false

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// chart is a picture of some rows: one group of bars a row, one bar a peer.
+// chart is a picture of some rows: a group of bars for each row, a bar for each peer.
 type chart struct {
 	title  string
-	rows   string // the rows whose name contains this text
+	rows   string // only rows whose name contains this text
 	column int
 	unit   string
-	log    bool // supervisord would dwarf the rest
+	log    bool // logarithmic, because the bars of supervisord would make all others invisible
 }
 
 var (
@@ -82,11 +82,11 @@ func (c chart) draw(rows []Row, top float64) string {
 `, labelWidth+plotWidth+70, y, html.EscapeString(c.title), c.unit, bars.String())
 }
 
-// share is how much of the plot a value takes, 0 to 1.
+// share is the part of the plot's width for a value, from 0 to 1.
 func (c chart) share(v, top float64) float64 {
 	if !c.log {
 		return v / top
 	}
-	const decades = 5 // a bar of a hundred-thousandth of the longest has no length
+	const decades = 5 // a bar of 1/100000 or less of the longest gets length 0
 	return max(0, 1+math.Log10(v/top)/decades)
 }

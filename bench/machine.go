@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// busyLimit is the share of the processors' time that others may use before the
-// machine is called not quiet.
+// busyLimit is the maximum share of processor time that other processes may use. Above it, the
+// report calls the machine not quiet.
 const busyLimit = 0.03
 
-// Machine is where a run took place.
+// Machine describes where a run took place.
 type Machine struct {
 	Processors int     `json:"processors"`
 	Arch       string  `json:"arch"`
@@ -47,8 +47,8 @@ func (m Machine) print(out io.Writer) {
 	}
 }
 
-// busyShare is the share of all processors' time that was not idle, stolen time
-// included, during a pause of that length.
+// busyShare is the share of all processors' time that was not idle during the pause. It includes
+// stolen time.
 func busyShare(pause time.Duration) (float64, error) {
 	total, idle, err := cpuTimes()
 	if err != nil {

@@ -1,12 +1,12 @@
-// Command bench measures agentinit beside its peers in one run: a bare C loop of
-// the same system calls as the floor, and dinit, s6, runit and supervisord where
-// they are installed. It owns no product code and asserts nothing: it prints a
-// table, and writes the numbers as JSON and two pictures as SVG if asked.
+// Command bench measures agentinit and its peers in one run. The floor is a bare C loop of the same
+// system calls. The other peers are dinit, s6, runit and supervisord, where they are installed.
+// Command bench owns no product code and never fails because a goal is missed: it prints a table
+// and, if asked, writes the numbers as JSON and two pictures as SVG.
 //
-// Every init is exec'ed the same way (as PID 1 of a pid namespace when bench runs
-// as root) and supervises the same static C program, which reports over a fifo;
-// a measurement goes from exec to the last report. The peers take turns within
-// each round, so that what else the machine does disturbs all of them alike.
+// Every init is exec'ed in the same way (as PID 1 of a pid namespace when bench runs as root) and
+// supervises the same static C program, which reports over a FIFO. A measurement lasts from the
+// exec to the last report. The peers take turns within each round, so that other load on the
+// machine affects all of them equally.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 type lab struct {
 	dir  string
 	bin  string // agentinit and agentctl
-	root bool   // pid namespaces are to be had
+	root bool   // bench runs as root, so it can make pid namespaces
 	out  io.Writer
 }
 
@@ -122,8 +122,8 @@ func newLab(ctx context.Context, bin string, out io.Writer) (*lab, error) {
 	return l, nil
 }
 
-// measure asks every peer once in each round. A peer that fails is said to have
-// failed and is not asked again.
+// measure measures every peer once in each round. A peer that fails is marked as failed and is not
+// measured again.
 func (l *lab) measure(ctx context.Context, m measurement, peers []peer) (Row, error) {
 	row := Row{Name: m.title, Columns: m.columns}
 	for _, p := range peers {
@@ -136,7 +136,7 @@ func (l *lab) measure(ctx context.Context, m measurement, peers []peer) (Row, er
 			if ctx.Err() != nil {
 				return row, ctx.Err()
 			}
-			r := &row.Results[(i+round)%len(row.Results)] // no peer is always the first
+			r := &row.Results[(i+round)%len(row.Results)] // the order rotates, so no peer is always the first
 			if r.Failed != "" {
 				continue
 			}

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// measurement is one question for every peer that it is on: run returns a number
-// for each column.
+// measurement is one measurement of every peer for which on returns true. run returns a number for
+// each column.
 type measurement struct {
 	title   string
 	columns []Column
@@ -30,18 +30,17 @@ func runsOneChild(p peer) bool { return p.init != nil }
 func isOurs(p peer) bool       { return p.name == ours }
 func makesCgroups(p peer) bool { return p.name == ours || p.name == floorName }
 
-// stopsOnTerm leaves out runit: runsvdir stops its services on HUP only, and never
-// kills.
+// stopsOnTerm excludes runit: runsvdir stops its services only on HUP and never sends KILL.
 func stopsOnTerm(p peer) bool { return p.setup != nil && p.name != "runit" }
 
-// dinitName and the others are the peers that goals are stated against.
+// The peers that goals refer to.
 const (
 	ours        = "agentinit"
 	floorName   = "floor (C loop)"
 	dinitName   = "dinit"
 	superName   = "supervisord"
 	tiniName    = "tini"
-	startRounds = 3 // as many times more rounds for what takes milliseconds
+	startRounds = 3 // start-up takes milliseconds, so it gets this many times more rounds
 )
 
 func ofDinit(times float64) []Goal { return []Goal{{Times: times, Of: dinitName}} }
@@ -159,7 +158,7 @@ func initMode(o options) []measurement {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// one is the answer of a measurement with one column.
+// one is the result of a measurement with one column.
 func one(v float64, err error) ([]float64, error) {
 	if err != nil {
 		return nil, err
@@ -167,8 +166,8 @@ func one(v float64, err error) ([]float64, error) {
 	return []float64{v}, nil
 }
 
-// rest is what the machine gets to clear away what was killed before the next
-// start is measured.
+// rest is the pause before a start is measured. Meanwhile the kernel cleans up the processes that
+// were killed before.
 const rest = 100 * time.Millisecond
 
 func boot(ctx context.Context, l *lab, p peer, n int, env ...string) ([]float64, error) {
@@ -183,8 +182,8 @@ func boot(ctx context.Context, l *lab, p peer, n int, env ...string) ([]float64,
 	return one(ms(took), errors.Join(err, b.kill(), removeEmpty(groups)))
 }
 
-// reported runs the status command until it lists all programs as running. The
-// command before the last was too early, so the time is right to one of them.
+// reported runs the status command until it lists all programs as running. The command before the
+// last was too early, so the error is at most the duration of one command.
 func reported(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
 	time.Sleep(rest)
 	b, err := l.open(ctx, p, n, []string{l.path("prog")})
@@ -193,7 +192,7 @@ func reported(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
 	}
 	argv := p.status(b.dir)
 	for end := b.begun.Add(time.Minute); time.Now().Before(end); {
-		// It fails until the control socket is there, and while programs start.
+		// The command fails until the control socket exists, and while programs start.
 		out, _ := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
 		if strings.Count(string(out), p.running) >= n {
 			took := time.Since(b.begun)
@@ -203,8 +202,8 @@ func reported(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
 	return nil, errors.Join(errors.New("not all programs were reported within a minute"), b.kill())
 }
 
-// settled opens a box of n programs and waits until all have begun and a second
-// has passed, so that what follows measures the resting init.
+// settled opens a box of n programs and waits until all have begun. Then it waits 1.5 seconds, so
+// that the measurement that follows sees an idle init.
 func settled(ctx context.Context, l *lab, p peer, n int, env ...string) (*box, error) {
 	b, err := l.open(ctx, p, n, []string{l.path("prog")}, env...)
 	if err != nil {
@@ -225,7 +224,7 @@ func restart(ctx context.Context, l *lab, p peer) ([]float64, error) {
 		return nil, err
 	}
 	var took []time.Duration
-	end := time.Now().Add(10 * time.Second) // peers that wait a second per restart
+	end := time.Now().Add(10 * time.Second) // some peers wait a second before each restart
 	for len(took) < kills && time.Now().Before(end) {
 		live := victims(b.pid(), "prog")
 		if len(live) == 0 {
@@ -243,8 +242,8 @@ func restart(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	return []float64{ms(quantile(took, 0.5)), ms(quantile(took, 0.99))}, b.kill()
 }
 
-// orphans is measured twice: who counts zombies takes time from the reaper, and
-// more of it the more threads that has.
+// orphans runs the load twice, because counting zombies takes processor time from the reaper. The
+// first run measures the time, the second run counts the zombies.
 func orphans(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	took, left, err := reap(ctx, l, p, func(*box) {})
 	if err != nil {
@@ -257,8 +256,8 @@ func orphans(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	return []float64{ms(took), float64(peak), float64(left)}, nil
 }
 
-// reap has 20,000 orphans made and waits until no zombie is left, for five seconds
-// at most. Meanwhile look is called every 5 ms.
+// reap makes 20,000 orphans and waits until no zombie is left, for at most five seconds. Until the
+// orphans are made, it calls look every 5 ms.
 func reap(ctx context.Context, l *lab, p peer, look func(*box)) (took time.Duration, left int, err error) {
 	b, err := l.open(ctx, p, 1, []string{l.path("orphans"), "20000"})
 	if err != nil {
@@ -318,10 +317,10 @@ func idle(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	return one(float64(after-before), errors.Join(err, b.kill()))
 }
 
-// atRest is what an init gets to give back what only its start needed.
+// atRest is the time in which an init can release the memory that only its start needed.
 const atRest = 2 * time.Second
 
-// memory waits until each of until holds, then for rest.
+// memory waits until each function of until returns, then for atRest.
 func memory(ctx context.Context, l *lab, p peer, n int, until ...func(context.Context, *box) error) ([]float64, error) {
 	b, err := settled(ctx, l, p, n)
 	if err != nil {
@@ -337,7 +336,7 @@ func memory(ctx context.Context, l *lab, p peer, n int, until ...func(context.Co
 	return one(float64(kib)/1024, errors.Join(err, b.kill()))
 }
 
-// console compares boxes that differ in the console alone. No user logs in to it.
+// console compares boxes that differ only in the console. No user logs in to the console.
 func console(ctx context.Context, l *lab, p peer, programs int) ([]float64, error) {
 	var times, sizes []float64
 	for _, on := range []bool{false, true} {
@@ -355,8 +354,8 @@ func console(ctx context.Context, l *lab, p peer, programs int) ([]float64, erro
 	return append(times, sizes...), nil
 }
 
-// ready waits until a box of agentinitFull has said that it is ready: its slots are
-// connected then. It reads the log, because who asks is part of what would be measured.
+// ready waits until a box of agentinitFull has published that it is ready. From then on its slots
+// are connected. ready reads the log, because a request to the box would change its memory.
 func ready(ctx context.Context, b *box) error {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		log, err := os.ReadFile(filepath.Join(b.dir, "log"))
@@ -387,7 +386,7 @@ func shutdown(ctx context.Context, l *lab, p peer, n int) ([]float64, error) {
 	return one(ms(took), errors.Join(<-handled, b.fifo.Close()))
 }
 
-// ladder is how long every peer is told to wait between TERM and KILL.
+// ladder is the configured time between TERM and KILL of every peer.
 const ladder = 2 * time.Second
 
 func stubborn(ctx context.Context, l *lab, p peer) ([]float64, error) {
@@ -422,7 +421,7 @@ func initMemory(ctx context.Context, l *lab, p peer) ([]float64, error) {
 	time.Sleep(300 * time.Millisecond)
 	kib, err := pss(cmd.Process.Pid, "sleep")
 	killTree(cmd.Process.Pid)
-	// Killed on purpose: its status says nothing.
+	// The command was killed on purpose, so its exit status does not matter.
 	_ = cmd.Wait()
 	return one(float64(kib)/1024, err)
 }

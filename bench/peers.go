@@ -10,26 +10,26 @@ import (
 	"strings"
 )
 
-// peer is one init: how it is configured for programs, and what is exec'ed. What
-// it has no word for is nil.
+// peer is one init: how to configure it for programs, and its command line. A field is nil if the
+// init has no such feature.
 type peer struct {
 	name string
-	// setup writes what the init needs below dir to run n copies of command and
-	// returns its command line.
+	// setup writes below dir the files that the init needs to run n copies of command. It returns
+	// the init's command line.
 	setup func(dir string, n int, command []string) ([]string, error)
-	// status is the command that lists all programs; running is what it prints once
-	// for each that runs.
+	// status is the command that lists all programs. running is the text that it prints once for
+	// each running program.
 	status  func(dir string) []string
 	running string
-	// capture is setup with each program's output in files of its own below
-	// logsOf(dir), rotated at logMax.
+	// capture is like setup, but each program's output goes to its own files below logsOf(dir),
+	// rotated at logMax.
 	capture func(dir string, n int, command []string) ([]string, error)
-	// init is the command line of the init of one child.
+	// init is the command line of an init that runs one child.
 	init func(child ...string) []string
 }
 
-// peers are the floor, agentinit and those of the others that are installed and,
-// unless names is empty, named.
+// peers returns the floor, agentinit and the other peers that are installed. If names is not empty,
+// the other peers must also be named in it.
 func (l *lab) peers(names string) []peer {
 	all := []peer{
 		{name: floorName, setup: l.floor, capture: l.floorLog},
@@ -47,7 +47,7 @@ func (l *lab) peers(names string) []peer {
 	return all
 }
 
-// others lists the peers that are on PATH.
+// others lists the other peers that are on PATH.
 func others() []peer {
 	var all []peer
 	if found("dinit") && found("dinitctl") {
@@ -81,7 +81,7 @@ func svStatus(dir string) []string {
 	return append([]string{"sv", "status"}, services...)
 }
 
-// dinit writes one service file a program and a target that waits for all.
+// dinit writes a service file for each program and a target that waits for all programs.
 func dinit(dir string, n int, command []string) ([]string, error) {
 	services := filepath.Join(dir, "dinit.d")
 	if err := os.MkdirAll(services, 0o755); err != nil {
@@ -126,7 +126,7 @@ func (l *lab) agentinit(dir string, n int, command []string) ([]string, error) {
 	return l.manifest(dir, programs)
 }
 
-// agentinitFull is agentinit with its listeners, and a local class in every slot.
+// agentinitFull is agentinit with its listeners, and with a local class in every slot.
 func (l *lab) agentinitFull(dir string, n int, command []string) ([]string, error) {
 	return l.agentinitWith(dir, n, command, "",
 		"[adapters]\nbeads = \"local-sqlite\"\nmemory = \"embedded-ruvector\"\nevents = \"local-jsonl\"\norchestrator = \"local-process-manager\"\n")
@@ -139,8 +139,8 @@ func (l *lab) agentinitConsole(on bool) func(string, int, []string) ([]string, e
 	}
 }
 
-// agentinitWith is agentinit with its listeners, with more keys of [supervisor] and
-// more sections.
+// agentinitWith is agentinit with its listeners, additional keys of [supervisor] and additional
+// sections.
 func (l *lab) agentinitWith(dir string, n int, command []string, keys, sections string) ([]string, error) {
 	argv, err := l.agentinit(dir, n, command)
 	if err != nil {
@@ -181,8 +181,8 @@ func quoteAll(words []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// serviceDirs lays out one directory a service, as s6 and runit want them. s6
-// takes 500 unless told otherwise.
+// serviceDirs makes a directory for each service, as s6 and runit require. By default, s6 accepts
+// only 500 services.
 func serviceDirs(scanner string, options ...string) func(string, int, []string) ([]string, error) {
 	return func(dir string, n int, command []string) ([]string, error) {
 		services := filepath.Join(dir, "services")
@@ -191,7 +191,7 @@ func serviceDirs(scanner string, options ...string) func(string, int, []string) 
 			if err := os.MkdirAll(d, 0o755); err != nil {
 				return nil, err
 			}
-			// Milliseconds from TERM to KILL; runit has no such thing.
+			// Milliseconds from TERM to KILL. runit has no such setting.
 			if err := os.WriteFile(filepath.Join(d, "timeout-kill"), []byte("2000\n"), 0o644); err != nil {
 				return nil, err
 			}
@@ -211,8 +211,8 @@ func serviceDirs(scanner string, options ...string) func(string, int, []string) 
 	}
 }
 
-// loggedDirs is serviceDirs with a logger beside each service: sh gets the
-// directory of the logs as $1.
+// loggedDirs is serviceDirs with a logger for each service. The directory of the logs is $1 of the
+// logger's shell command.
 func loggedDirs(scanner, logger, args string) func(string, int, []string) ([]string, error) {
 	return func(dir string, n int, command []string) ([]string, error) {
 		if _, err := exec.LookPath(logger); err != nil {
@@ -234,7 +234,7 @@ func loggedDirs(scanner, logger, args string) func(string, int, []string) ([]str
 			if err := os.WriteFile(filepath.Join(service, "run"), []byte(script), 0o755); err != nil {
 				return nil, err
 			}
-			if logger == "svlogd" { // it reads its limits from a file
+			if logger == "svlogd" { // svlogd reads its limits from a file
 				config := fmt.Sprintf("s%d\nn%d\n", logMax, logKeep)
 				if err := os.WriteFile(filepath.Join(logs, "config"), []byte(config), 0o644); err != nil {
 					return nil, err

@@ -11,13 +11,13 @@ import (
 	"text/tabwriter"
 )
 
-// Report is what a run wrote down: the machine and one row for each measurement.
+// Report is the result of a run: the machine and one row for each measurement.
 type Report struct {
 	Machine Machine `json:"machine"`
 	Rows    []Row   `json:"rows"`
 }
 
-// Row is one measurement of all peers.
+// Row is one measurement, made for all peers.
 type Row struct {
 	Name    string   `json:"name"`
 	Columns []Column `json:"columns"`
@@ -32,14 +32,14 @@ type Column struct {
 	Goals  []Goal `json:"goals,omitempty"`
 }
 
-// Goal bounds agentinit's median by a multiple of another's, or, without one, by a
-// number.
+// Goal bounds agentinit's median: by a multiple of another peer's median or, without another peer,
+// by a number.
 type Goal struct {
 	Times float64 `json:"times"`
 	Of    string  `json:"of,omitempty"`
 }
 
-// Result is what one peer reached.
+// Result is what was measured for one peer.
 type Result struct {
 	Peer   string   `json:"peer"`
 	Failed string   `json:"failed,omitempty"`
@@ -49,7 +49,7 @@ type Result struct {
 	rounds [][]float64
 }
 
-// Spread sums up the rounds.
+// Spread summarises the rounds.
 type Spread struct {
 	Min    float64   `json:"min"`
 	Median float64   `json:"median"`
@@ -81,7 +81,7 @@ func quantile[T cmp.Ordered](values []T, q float64) T {
 	return values[min(int(q*float64(len(values))), len(values)-1)]
 }
 
-// median of a peer's column; ok is false where the peer has none.
+// median returns the median of a peer's column. ok is false if the peer has none.
 func (r Row) median(peer string, column int) (v float64, ok bool) {
 	for _, result := range r.Results {
 		if result.Peer == peer && len(result.Values) > column {
@@ -91,8 +91,7 @@ func (r Row) median(peer string, column int) (v float64, ok bool) {
 	return 0, false
 }
 
-// bestPeer is the median that agentinit has to beat: the best of the others, the
-// floor excepted.
+// bestPeer returns the best median of the other peers, without the floor.
 func (r Row) bestPeer(column int) (peer string, v float64) {
 	for _, result := range r.Results {
 		if result.Peer == ours || result.Peer == floorName || len(result.Values) <= column {
@@ -132,7 +131,7 @@ func (r Row) print(out io.Writer) error {
 	return w.Flush()
 }
 
-// verdicts compares agentinit's median with the best peer's, the floor's and the
+// verdicts compares agentinit's median with those of the best peer and the floor, and with the
 // goals.
 func (r Row) verdicts(column int) (lines []string) {
 	mine, ok := r.median(ours, column)

@@ -19,8 +19,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// emitMode makes this program the agent whose events are timed: it prints the
-// time, fifty times a second, until it is ended.
+// emitMode is the argument that makes this program the agent whose events are measured. That agent
+// prints the time fifty times a second until it is killed.
 const (
 	emitMode  = "print-the-time"
 	emitEvery = 20 * time.Millisecond
@@ -31,7 +31,7 @@ func emit(out io.Writer) {
 	defer tick.Stop()
 	for {
 		if _, err := fmt.Fprintln(out, time.Now().UnixNano()); err != nil {
-			return // there is no reader any more
+			return // the reader has closed the pipe
 		}
 		<-tick.C
 	}
@@ -73,13 +73,13 @@ func (b *box) spawn(ctx context.Context, spec adapters.AgentSpec) (a adapters.Ag
 	return a, json.NewDecoder(resp.Body).Decode(&a)
 }
 
-// emitter is the agent that prints the time.
+// emitter is the spec of the agent that prints the time.
 func emitter() (adapters.AgentSpec, error) {
 	self, err := os.Executable()
 	return adapters.AgentSpec{Command: self, Args: []string{emitMode}}, err
 }
 
-// stream times the events of one agent from their printing to their reading.
+// stream measures the time from the printing of an event to its reading, for one agent.
 func (b *box) stream(ctx context.Context, seconds int) (s sample, err error) {
 	spec, err := emitter()
 	if err != nil {
@@ -112,7 +112,7 @@ func (b *box) stream(ctx context.Context, seconds int) (s sample, err error) {
 	return s, ended.Body.Close()
 }
 
-// hear takes one event of the emitter.
+// hear measures one event of the emitter.
 func (s *sample) hear(data []byte) error {
 	now := time.Now().UnixNano()
 	var e adapters.AgentEvent
@@ -169,7 +169,7 @@ func (l *lab) agentsBridge() target {
 	}
 }
 
-// host is the far end of a bridge: JSON-RPC 2.0, one object a line.
+// host is the other end of a bridge. It speaks JSON-RPC 2.0, one object a line.
 type host struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -177,7 +177,7 @@ type host struct {
 	mu      sync.Mutex
 	last    int
 	waiting map[int]chan message
-	ended   error // why nothing comes any more
+	ended   error // why the connection ended
 	events  chan json.RawMessage
 }
 
@@ -190,7 +190,7 @@ type message struct {
 	Error   json.RawMessage `json:"error,omitempty"`
 }
 
-// attach joins a host to a box as docker exec would.
+// attach starts a host for a box in the same way as docker exec would.
 func (l *lab) attach(ctx context.Context, b *box) (*host, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "agentctl"), "--socket", b.socket(), "bridge")
 	in, err := cmd.StdinPipe()
@@ -212,7 +212,7 @@ func (l *lab) attach(ctx context.Context, b *box) (*host, error) {
 
 func (h *host) leave() {
 	h.in.Close()
-	// It is not asked any more, however it ended.
+	// The exit status of the command does not matter any more.
 	_ = h.cmd.Wait()
 }
 
@@ -265,7 +265,7 @@ func (h *host) take(m message, params json.RawMessage) error {
 	case m.Method == "agent.event":
 		select {
 		case h.events <- params:
-		default: // there is no listener
+		default: // no call reads the events
 		}
 	case m.Method == "agent.spawn":
 		a := adapters.Agent{AgentID: "far", Status: adapters.AgentRunning, StartedAt: adapters.At(time.Now()), Command: []string{spawned.Command}, Labels: map[string]string{}}

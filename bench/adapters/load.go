@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// sample is what one row saw.
+// sample is the result of measuring one row.
 type sample struct {
 	took   []time.Duration
 	failed int
-	first  error // of the failures
+	first  error // the first error
 }
 
 func (s *sample) quantile(q float64) time.Duration {
@@ -29,11 +29,11 @@ func (s *sample) failedShare() float64 {
 	return float64(s.failed) / float64(len(s.took))
 }
 
-// callLimit bounds one call: a backend that has given up must not hold the rest.
+// callLimit bounds one call, so that a backend that hangs does not block the other calls.
 const callLimit = 30 * time.Second
 
-// at calls at the nominal rate, whether earlier calls have ended or not. A call's
-// time counts from the moment it was due, so a generator that falls behind shows.
+// at makes calls at the nominal rate, even if earlier calls have not ended. A call's time counts
+// from the moment when the call was due, so a delay of the generator itself is visible.
 func at(call func(ctx context.Context, i int) error) func(context.Context, int, int) (sample, error) {
 	return func(ctx context.Context, rate, seconds int) (sample, error) {
 		n := rate * seconds
@@ -67,7 +67,7 @@ func at(call func(ctx context.Context, i int) error) func(context.Context, int, 
 	}
 }
 
-// after prepares what the calls of a row use up, one for each.
+// after prepares one value for each call of a row before the calls begin.
 func after[T any](prepare func(ctx context.Context, i int) (T, error), call func(context.Context, T) error) func(context.Context, int, int) (sample, error) {
 	return func(ctx context.Context, rate, seconds int) (sample, error) {
 		ready := make([]T, rate*seconds)

@@ -1,6 +1,6 @@
-// Command adapters measures the adapter slots against their service levels, each
-// class on a real backend, and prints what it saw beside the level. It owns no
-// product code and asserts nothing.
+// Command adapters measures the adapter slots against their service levels, each class on a real
+// backend. It prints each measured value beside its level. It owns no product code and never fails
+// because a level is missed.
 //
 //	go run ./bench/adapters                      # everything that is installed here
 //	go run ./bench/adapters -only 'beads'        # rows whose name contains the text
@@ -32,21 +32,21 @@ func main() {
 	}
 }
 
-// lab is what all rows share.
+// lab is the state that all rows share.
 type lab struct {
 	bin           string // directory of agentinit and agentctl
-	dir           string // scratch
+	dir           string // scratch directory
 	only          string
 	seconds       int
 	rows, annRows int
 	dim           int
 	out           io.Writer
 	notes         []string
-	stops         []func() // of servers, the last started first
+	stops         []func() // stop the servers, the last started first
 }
 
-// target is one class of a slot on one backend. open makes it ready, once, if
-// one of its rows is wanted.
+// target is one class of a slot on one backend. open prepares it once, and only if one of its rows
+// is selected.
 type target struct {
 	slot, class string
 	open        func(context.Context) error
@@ -57,9 +57,9 @@ type target struct {
 // row is one call and its service level.
 type row struct {
 	call  string
-	level time.Duration // of the p95
-	rate  int           // calls a second, 0 = as they come
-	share float64       // of calls that may fail
+	level time.Duration // maximum p95
+	rate  int           // calls a second; 0: not at a fixed rate
+	share float64       // maximum share of calls that may fail
 	run   func(ctx context.Context, rate, seconds int) (sample, error)
 }
 
@@ -109,8 +109,8 @@ func (l *lab) targets() []target {
 	return append(all, l.eventsLocal(), l.eventsExternal(), l.agentsLocal(), l.agentsBridge())
 }
 
-// measure runs the wanted rows of a target. One that cannot be opened is a note,
-// so that the others are still measured.
+// measure runs the selected rows of a target. If the target cannot be opened, measure prints a
+// note, so that the other targets are still measured.
 func (l *lab) measure(ctx context.Context, t target) error {
 	var wanted []row
 	for _, r := range t.rows {

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	loaders     = 32 // writers while the corpus is loaded
+	loaders     = 32 // parallel writers that load the corpus
 	vocabulary  = 5000
-	wordsStored = 12 // a value
+	wordsStored = 12 // in one value
 	recallDepth = 10
 	recallTries = 5
 )
@@ -29,9 +29,9 @@ type store struct {
 	*lab
 	name string
 	rows int
-	// make answers an adapter that is not connected, each time of the same data.
+	// make returns an adapter that is not connected.
 	make func(context.Context) (adapters.Memory, error)
-	// settle waits for what the backend builds once the corpus is there.
+	// settle waits until the backend has built its index for the loaded corpus.
 	settle func(context.Context) error
 	m      adapters.Memory
 }
@@ -67,7 +67,7 @@ func (l *lab) memory() []target {
 		return newPostgres(conninfo, int64(l.annRows)/2)
 	}
 	ann.settle = func(ctx context.Context) error {
-		// A fresh connection begins with maintenance, which builds the index.
+		// A new connection begins with maintenance, which builds the index.
 		if err := ann.m.Disconnect(ctx); err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func newPostgres(conninfo string, exactRows int64) (adapters.Memory, error) {
 	return memory.NewPostgres(memory.PostgresConfig{Conninfo: conninfo, Embedder: e, ExactRows: exactRows})
 }
 
-// indexLimit bounds the building of an index.
+// indexLimit bounds the time to build an index.
 const indexLimit = 10 * time.Minute
 
 func awaitIndex(ctx context.Context, conninfo string, dim int) error {
@@ -129,7 +129,7 @@ func (s *store) target() target {
 		slot: "memory", class: s.name, open: s.open,
 		close: func() {
 			if s.m != nil {
-				// The next class is measured all the same.
+				// An error here must not stop the measurement of the next class.
 				_ = s.m.Disconnect(context.Background())
 			}
 		},
@@ -150,7 +150,7 @@ func (s *store) target() target {
 	}
 }
 
-// open loads the corpus and says how much of the plainest search is found.
+// open loads the corpus and reports the recall of an exact search.
 func (s *store) open(ctx context.Context) error {
 	a, err := s.make(ctx)
 	if err != nil {
@@ -210,7 +210,7 @@ func (s *store) load(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// recall compares with the plainest exact search there is.
+// recall compares the results of the store with those of an exact search over all rows.
 func (s *store) recall(ctx context.Context) (float64, error) {
 	type scored struct {
 		key   string

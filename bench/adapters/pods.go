@@ -12,15 +12,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// document is what is written, about a kilobyte.
+// document is the text that is written, about a kilobyte.
 var document = fmt.Sprintf(`{"@context":"https://schema.org/","@id":"#it","name":"measured","text":%q}`, strings.Repeat("word ", 180))
 
 const n3Patch = `@prefix solid: <http://www.w3.org/ns/solid/terms#>.
 <#patch> a solid:InsertDeletePatch; solid:inserts { <#it> <http://schema.org/keyword> "k%d". }.`
 
-// solid is both classes on one Community Solid Server, each in a tree of its own.
-// For local-solid-rs it stands in for the pod server program that a box has at
-// integrations.solid_pod_rs.base_url: the rows are the class and that server.
+// solid measures both classes on one Community Solid Server, each class in its own tree. For
+// local-solid-rs, this server replaces the pod server program that a box has at
+// integrations.solid_pod_rs.base_url. The rows measure the class together with that server.
 func (l *lab) solid() []target {
 	var url string
 	start := func(ctx context.Context) (err error) {
@@ -52,8 +52,8 @@ func solidTarget(class string, build func(context.Context) (adapters.Pods, error
 	}
 	made := func(prefix, kind, text string) func(context.Context, int) (string, error) {
 		return func(ctx context.Context, i int) (string, error) {
-			// A hundred a container: what a member's write costs must not be
-			// what a long list costs.
+			// At most a hundred documents a container: the cost of a write must not include the
+			// cost of a long list of members.
 			path := fmt.Sprintf("/%s%d/%d", prefix, i/100, i)
 			return path, put(ctx, path, kind, text)
 		}
@@ -107,8 +107,8 @@ func solidTarget(class string, build func(context.Context) (adapters.Pods, error
 	}
 }
 
-// notifications are measured one by one, from the end of a write to the notice
-// of it. One that comes before the write's own answer took no time.
+// notifications measures them one by one, from the end of a write to its notification. If a
+// notification arrives before the answer to the write, its time is 0.
 func notifications(ctx context.Context, p adapters.Pods, seconds int, put func(ctx context.Context, path, kind, text string) error) (sample, error) {
 	const path, kind = "/notified/it", "text/plain"
 	if err := put(ctx, path, kind, "begin"); err != nil {

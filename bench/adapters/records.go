@@ -14,8 +14,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
 )
 
-// disconnect ends an adapter whose rows have been measured; the next class is
-// measured all the same.
+// disconnect closes an adapter whose rows are measured. An error must not stop the measurement of
+// the next class.
 func disconnect(a adapters.Adapter) {
 	if a != nil {
 		_ = a.Disconnect(context.Background())
@@ -56,7 +56,7 @@ func (l *lab) beadsExternal() target {
 	}
 }
 
-// beadRows are the calls on whatever b is by then.
+// beadRows are the rows of the adapter that b points to when a row runs.
 func beadRows(b *adapters.Beads) []row {
 	const write, read, share = 200 * time.Millisecond, 100 * time.Millisecond, 0.005
 	const actor = "bench"

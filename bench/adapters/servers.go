@@ -14,7 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// keep stops a server at the end of the run.
+// keep registers a server to be stopped at the end of the run.
 func (l *lab) keep(s *foreign.Server, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -26,8 +26,8 @@ func (l *lab) keep(s *foreign.Server, err error) (string, error) {
 // box is a running agentinit.
 type box struct{ dir, url, key string }
 
-// box starts an agentinit with these slots and waits for its answer to a probe:
-// /ready, but /livez of one that is not ready before a host is at its bridge.
+// box starts an agentinit with these slots and waits until the probe answers. The probe is /ready,
+// or /livez for a box that becomes ready only when a host attaches to its bridge.
 func (l *lab) box(ctx context.Context, probe, slots string) (*box, error) {
 	dir, err := os.MkdirTemp(l.dir, "box")
 	if err != nil {
@@ -49,7 +49,7 @@ func (l *lab) box(ctx context.Context, probe, slots string) (*box, error) {
 	return b, err
 }
 
-// socket is where --root puts the manifest's /s.
+// socket is the path of the manifest's socket "/s" below --root.
 func (b *box) socket() string { return filepath.Join(b.dir, "s") }
 func (b *box) token() string  { return b.key }
 
@@ -74,7 +74,7 @@ func (b *box) request(ctx context.Context, method, path string, in any) (*http.R
 	return resp, err
 }
 
-// ask reads one value over a connection of its own.
+// ask runs a query for one value over a new connection.
 func ask(ctx context.Context, conninfo, query string, to any) error {
 	c, err := foreign.Dial(ctx, conninfo)
 	if err != nil {

@@ -28,9 +28,9 @@ type crowd struct {
 	sample sample
 }
 
-// sample is what was measured since the last take.
+// sample is what was measured since the last call of take.
 type sample struct {
-	took           map[string][]time.Duration // of answered requests, by kind
+	took           map[string][]time.Duration // times of answered requests, by kind
 	failed         map[string]int             // by reason
 	sent, received int64
 }
@@ -45,7 +45,7 @@ func (s sample) quantile(kind string, p float64) time.Duration {
 	return took[int(p*float64(len(took)-1))]
 }
 
-// failures are the reasons, the most frequent first.
+// failures returns the reasons, the most frequent first.
 func (s sample) failures() []string {
 	return slices.SortedFunc(maps.Keys(s.failed), func(a, b string) int { return s.failed[b] - s.failed[a] })
 }
@@ -53,7 +53,7 @@ func (s sample) failures() []string {
 func newCrowd(n int, url string) (*crowd, error) {
 	c := &crowd{end: func() {}, sample: newSample()}
 	for i := range n {
-		// An address of its own: the host limits requests by address, too.
+		// Each box has its own address, because the host also limits requests by address.
 		dialer := &net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(i>>8), byte(i))}}
 		client, err := federation.NewClient(federation.ClientConfig{
 			BaseURL: url, Auth: wire.Bearer(func() string { return token + "-boxes" }), UserAgent: "bench",
@@ -99,7 +99,7 @@ func (c *countedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// start starts the boxes, spread over a second.
+// start starts the boxes at equal intervals within one second.
 func (c *crowd) start(ctx context.Context) {
 	ctx, c.end = context.WithCancel(ctx)
 	for i, b := range c.boxes {
@@ -119,10 +119,10 @@ func (c *crowd) stop() {
 	}
 }
 
-// awaitLimit is far above what any host needs.
+// awaitLimit is much longer than any host needs.
 const awaitLimit = 20 * time.Minute
 
-// await waits until the host has answered each box since then, and all are active.
+// await waits until each box is active and the host has answered each box after since.
 func (c *crowd) await(ctx context.Context, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()
@@ -153,7 +153,7 @@ func (c *crowd) sessions() []string {
 	return out
 }
 
-// lost counts the boxes that have another session than before.
+// lost counts the boxes whose session differs from before.
 func (c *crowd) lost(before []string) int {
 	n := 0
 	for i, id := range c.sessions() {
@@ -164,7 +164,7 @@ func (c *crowd) lost(before []string) int {
 	return n
 }
 
-// take returns what was measured and begins anew.
+// take returns the sample and begins a new one.
 func (c *crowd) take() sample {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +174,7 @@ func (c *crowd) take() sample {
 	return s
 }
 
-// between is the addresses in a reason, which differ from box to box.
+// between matches the addresses in a reason: they differ from box to box.
 var between = regexp.MustCompile(` 127[0-9.:]+->127[0-9.:]+`)
 
 func (c *crowd) note(kind string, began time.Time, e federation.Event) {
@@ -190,7 +190,7 @@ func (c *crowd) note(kind string, began time.Time, e federation.Event) {
 	}
 }
 
-// box is a box that has nothing but its session.
+// box is a box that has only its federation session.
 type box struct {
 	id     string
 	client *federation.Client
@@ -198,7 +198,7 @@ type box struct {
 	crowd  *crowd
 }
 
-// Register and the two after it implement federation.Host.
+// Register and the two methods after it implement federation.Host.
 func (b *box) Register(ctx context.Context, call uint64, r federation.Registration) federation.Event {
 	began := time.Now()
 	e := b.client.Register(ctx, call, r)
@@ -217,7 +217,7 @@ func (b *box) Deregister(ctx context.Context, call uint64, f federation.Farewell
 	return b.client.Deregister(ctx, call, f, token)
 }
 
-// Registration and those after it implement federation.Box.
+// Registration and the methods after it implement federation.Box.
 func (b *box) Registration() federation.Registration {
 	external := federation.AdapterReport{Impl: "external", ContractVersion: "1.1", Capabilities: []string{}}
 	return federation.Registration{

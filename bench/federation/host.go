@@ -16,11 +16,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/foreign"
 )
 
-// token is what the boxes register with.
+// token is the token with which the boxes register.
 const token = "0123456789abcdef0123456789abcdef"
 
-// machine gives this process the descriptors that it needs, and leaves the first
-// processor to the host where there are two.
+// machine raises this process's limit of descriptors. If there is more than one processor, it
+// reserves the first one for the host.
 func machine(boxes int) error {
 	limit := unix.Rlimit{Cur: uint64(boxes) + 1000, Max: uint64(boxes) + 1000}
 	var have unix.Rlimit
@@ -49,7 +49,7 @@ func machine(boxes int) error {
 		if err != nil {
 			return err
 		}
-		// Threads made later are the children of these (sched_setaffinity(2)).
+		// New threads inherit the affinity of the thread that makes them (sched_setaffinity(2)).
 		if err := unix.SchedSetaffinity(tid, &others); err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func machine(boxes int) error {
 	return nil
 }
 
-// host is the agentinit that is measured.
+// host is the agentinit under measurement.
 type host struct {
 	dir, bin string
 	port     int
@@ -85,7 +85,7 @@ func newHost(bin string, heartbeat time.Duration) (*host, error) {
 
 func (h *host) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }
 
-// start starts it on the first processor and waits until it is ready.
+// start starts the host on the first processor and waits until it is ready.
 func (h *host) start(ctx context.Context) error {
 	cmd := exec.Command("taskset", "-c", "0", h.bin, "--manifest", filepath.Join(h.dir, "agentbox.toml"), "--root", h.dir)
 	cmd.Env = append(os.Environ(), "MANAGEMENT_API_KEY="+token, "MANAGEMENT_API_HOST=127.0.0.1", "AGENTBOX_FEDERATION_TOKEN="+token+"-boxes")
@@ -97,24 +97,24 @@ func (h *host) start(ctx context.Context) error {
 	return nil
 }
 
-// kill ends it as a power cut does.
+// kill ends the host without a shutdown, like a power cut.
 func (h *host) kill() {
-	_ = h.cmd.Process.Kill() // taskset has become agentinit
+	_ = h.cmd.Process.Kill() // taskset has exec'ed agentinit
 	h.server.Stop()
 }
 
 func (h *host) remove() {
 	h.server.Stop()
-	_ = os.RemoveAll(h.dir) // scratch
+	_ = os.RemoveAll(h.dir) // scratch directory
 }
 
-// usage is what the host has used so far.
+// usage is the resources that the host has used so far.
 type usage struct {
 	cpu                 time.Duration
 	rss, peak, registry int64 // bytes
 }
 
-// userHz is the unit of times in /proc/PID/stat on every Linux of today (proc(5)).
+// userHz is the unit of times in /proc/PID/stat on every current Linux (proc(5)).
 const userHz = 100
 
 func (h *host) usage() usage {
@@ -123,12 +123,12 @@ func (h *host) usage() usage {
 	if stat, err := os.ReadFile(proc + "stat"); err == nil {
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		fields := strings.Fields(rest)
-		for _, i := range []int{11, 12} { // utime and stime, counted from the state
+		for _, i := range []int{11, 12} { // utime and stime; the index counts from the field "state"
 			ticks, _ := strconv.ParseInt(fields[i], 10, 64)
 			u.cpu += time.Duration(ticks) * time.Second / userHz
 		}
 	}
-	status, _ := os.ReadFile(proc + "status") // a host that has ended uses nothing
+	status, _ := os.ReadFile(proc + "status") // a host that has ended uses no memory
 	for line := range strings.Lines(string(status)) {
 		name, value, _ := strings.Cut(line, ":")
 		n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)

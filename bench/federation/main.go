@@ -1,9 +1,8 @@
-// Command federation measures one host with many registered boxes: the host is a
-// real agentinit on one processor, each box is the real session of a box with a
-// connection and an address of its own, and all of that is on this machine. It
-// measures a herd that registers within a second, heartbeats at rest, and the same
-// boxes when the host was away. It prints; nothing passes or fails, except that it
-// exits 1 if a session is lost.
+// Command federation measures one host with many registered boxes, all on this machine. The host is
+// a real agentinit on one processor. Each box is the real federation session of a box, with its own
+// connection and address. The command measures registrations of all boxes within a second,
+// heartbeats at rest, and the same boxes after an absence of the host. It owns no product code and
+// never judges the numbers, except that it exits 1 if a session is lost.
 package main
 
 import (
