@@ -114,8 +114,8 @@ func TestArchiveIsBothOCIAndDocker(t *testing.T) {
 	}
 }
 
-// A manifest's environment and ports, labels, links, trees and root certificates
-// reach the image.
+// The image has the environment and the ports of the manifest, and the labels, links, trees and
+// root certificates.
 func TestWhatTheManifestSaysIsInTheImage(t *testing.T) {
 	config := write(t, 0o644, `{"Env":["HOME=/elsewhere","B=2"],"ExposedPorts":{"7777/tcp":{}}}`)
 	tree := t.TempDir()

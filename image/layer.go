@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// entry is one directory or file of the layer. Owner is always 0:0 and the time
-// always the same, so that the same content gives the same bytes.
+// entry is one directory or file of the layer. The owner is always 0:0 and the time is always the
+// same, so that the same content gives the same bytes.
 type entry struct {
-	name string // without a leading slash; a directory ends in one
+	name string // without a leading slash; the name of a directory ends in a slash
 	mode int64
 	data []byte
 	link string // target of a symbolic link
 }
 
-// skeleton is what every image has besides its files. The sticky world-writable
-// ones are where the box writes: engines give a tmpfs or a fresh volume the mode
-// that the directory has in the image, and the box runs as any uid.
+// skeleton is what every image has besides its files. The box writes to the sticky world-writable
+// directories. Engines give a tmpfs or a new volume the mode that the directory has in the image,
+// and the box may run with any uid.
 var skeleton = []entry{
 	{name: "bin/", mode: 0o755},
 	{name: "dev/", mode: 0o755},
@@ -49,8 +49,8 @@ var skeleton = []entry{
 		"nobody:x:65534:65534:nobody:/:/bin/false\n")},
 }
 
-// layerTime is the modification time of everything in the layer: not zero,
-// which some tools read as "unset".
+// layerTime is the modification time of everything in the layer. It is not zero, because some tools
+// read zero as "unset".
 var layerTime = time.Unix(1, 0)
 
 // destination splits a "SOURCE:/DESTINATION" argument.
@@ -87,8 +87,8 @@ func readFile(src, name string) (entry, error) {
 	return entry{name: name, mode: mode, data: data}, nil
 }
 
-// readTree reads a directory of one "SOURCE:/DESTINATION" argument with all below
-// it. Links stay links, whatever they point at.
+// readTree reads the directory of one "SOURCE:/DESTINATION" argument and everything below it.
+// Symbolic links stay links, whatever their target.
 func readTree(arg string) ([]entry, error) {
 	src, dst, err := destination(arg)
 	if err != nil {
@@ -127,9 +127,8 @@ func readTree(arg string) ([]entry, error) {
 	return out, err
 }
 
-// layer returns an uncompressed ustar archive of the skeleton and the files,
-// sorted by name, with the parent directories that are missing. Two files with
-// one name are an error.
+// layer returns an uncompressed ustar archive of the skeleton and the files, sorted by name. It
+// adds missing parent directories. Two files with the same name are an error.
 func layer(files []entry) ([]byte, error) {
 	byName := map[string]entry{}
 	for _, e := range slices.Concat(skeleton, files) {

@@ -1,12 +1,12 @@
-// Command image writes the container image of agentinit as one tar file: no
-// Dockerfile, no daemon, nothing fetched. The file is an OCI image layout and a
-// docker archive at once, so podman, docker, skopeo and containerd read it. `image
-// join` makes one OCI layout of images for several architectures.
+// Command image writes the container image of agentinit as one tar file. It uses no Dockerfile and
+// no daemon, and downloads no file. The tar file is an OCI image layout and a docker archive at
+// once, so podman, docker, skopeo and containerd can read it. `image join` makes one OCI layout of
+// images for several architectures.
 //
-// It owns how the image is laid out; what the container is started with stands
-// in oci.json, which the Nix build reads too. The same input gives the same
-// bytes: one uncompressed layer, sorted names, owner 0:0, a fixed time. It must
-// never look at the clock, the host's name or the environment.
+// It owns the layout of the image. The command and the settings that the container starts with are
+// in oci.json, which the Nix build also reads. The same input gives the same bytes: one
+// uncompressed layer, sorted names, owner 0:0, a fixed time. It must never read the clock, the
+// host's name or the environment.
 //
 // Format: OCI Image Format Specification 1.1 (image-layout, manifest, config).
 package main
@@ -42,7 +42,7 @@ type list []string
 func (l *list) String() string     { return strings.Join(*l, " ") }
 func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
-// options are what the command line says.
+// options are the flags and arguments of the command line.
 type options struct {
 	out, arch, config                             string
 	refs, files, trees, links, env, ports, labels list
@@ -90,7 +90,7 @@ func run(args []string, stdout io.Writer) error {
 	return o.image(stdout)
 }
 
-// image builds an image of one architecture and reports what is in it.
+// image builds the image of one architecture and prints what it contains.
 func (o *options) image(stdout io.Writer) error {
 	entries, err := o.entries()
 	if err != nil {
@@ -113,12 +113,12 @@ func (o *options) image(stdout io.Writer) error {
 	return o.write(stdout, archive, id)
 }
 
-// compressed is the size that a registry stores and a node downloads. The archive
-// itself stays uncompressed, so that no version of gzip changes a digest.
+// compressed is the size that a registry stores and a node downloads. The archive itself stays
+// uncompressed, so that its digest does not depend on the version of gzip.
 func compressed(data []byte) int64 {
 	var n counter
 	z := gzip.NewWriter(&n)
-	z.Write(data) // to a counter, which never fails
+	z.Write(data) // z writes to a counter, which never fails
 	z.Close()
 	return int64(n)
 }
@@ -156,7 +156,7 @@ func (o *options) entries() ([]entry, error) {
 	return entries, nil
 }
 
-// container is oci.json, then what the manifest says, then the flags.
+// container is oci.json, overridden by the manifest, then by the flags.
 func (o *options) container() (containerConfig, error) {
 	var c containerConfig
 	if err := json.Unmarshal(ociJSON, &c); err != nil {
@@ -190,7 +190,8 @@ func (o *options) container() (containerConfig, error) {
 	return c, nil
 }
 
-// override returns env with the variables of more, which win.
+// override returns env with the variables of more added. If both have a variable, the value of more
+// is used.
 func override(env, more []string) []string {
 	name := func(entry string) string { n, _, _ := strings.Cut(entry, "="); return n }
 	env = slices.DeleteFunc(slices.Clone(env), func(e string) bool {

@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// join makes one archive of several, each of one architecture: an OCI image layout
-// whose index names an index of the images. Blobs that two share are kept once.
+// join makes one archive of several archives that are for one architecture each. It is an OCI image
+// layout whose index refers to an index of the images. A blob that several images share is stored
+// once.
 func join(archives []string, refs []string) ([]byte, error) {
 	var b blobs
 	have := map[string]bool{}

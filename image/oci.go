@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// architectures are those that boxes are built for, in Go's words, which are also
-// those of OCI.
+// architectures are those that boxes are built for. The names are those of Go, which OCI uses too.
 var architectures = []string{"amd64", "arm64"}
 
 // containerConfig is the "config" of an OCI image configuration.
@@ -55,8 +54,8 @@ type manifest struct {
 	MediaType     string       `json:"mediaType"`
 	Config        descriptor   `json:"config"`
 	Layers        []descriptor `json:"layers"`
-	// Annotations repeat the labels, which registries show without reading the
-	// configuration (OCI Image Format Specification 1.1, annotations).
+	// Annotations repeat the labels. Registries show annotations without reading the configuration
+	// (OCI Image Format Specification 1.1, annotations).
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
@@ -77,10 +76,10 @@ const (
 	typeIndex    = "application/vnd.oci.image.index.v1+json"
 	typeManifest = "application/vnd.oci.image.manifest.v1+json"
 	typeConfig   = "application/vnd.oci.image.config.v1+json"
-	typeLayer    = "application/vnd.oci.image.layer.v1.tar" // uncompressed: no gzip version changes the digest
+	typeLayer    = "application/vnd.oci.image.layer.v1.tar" // uncompressed, so that the digest does not depend on the version of gzip
 )
 
-// blobs collects content-addressed files in the order they are added.
+// blobs collects content-addressed files in the order in which they are added.
 type blobs struct {
 	files []entry
 }
@@ -110,7 +109,7 @@ func build(files []entry, config containerConfig, arch string, refs []string) (a
 	layerDesc := b.add(typeLayer, data)
 	configDesc, err := b.addJSON(typeConfig, imageConfig{
 		Architecture: arch, OS: "linux", Config: config,
-		// An uncompressed layer is its own diff id.
+		// The diff id of an uncompressed layer is its digest.
 		RootFS: rootFS{Type: "layers", DiffIDs: []string{layerDesc.Digest}},
 	})
 	if err != nil {
@@ -128,9 +127,9 @@ func build(files []entry, config containerConfig, arch string, refs []string) (a
 	return archive, configDesc.Digest, err
 }
 
-// archive packs the blobs as an image layout whose index names one image, under
-// each reference. docker is what a docker archive needs besides; none for an index
-// of several architectures, which that format does not have.
+// archive packs the blobs as an image layout whose index names one image, once for each reference.
+// docker is the additional content of a docker archive. It is nil for an index of several
+// architectures, which the docker archive format does not support.
 func (b *blobs) archive(image descriptor, refs []string, docker []dockerEntry) ([]byte, error) {
 	var named []descriptor
 	for _, ref := range refs {

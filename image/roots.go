@@ -7,23 +7,23 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// Where the image keeps the root certificates. SSL_CERT_FILE in oci.json names the
-// first, which is nixpkgs' name too; the second is Debian's, which much software
-// has built in.
+// The places of the root certificates in the image. SSL_CERT_FILE in oci.json names the first one,
+// which is also the path in nixpkgs. The second one is Debian's path, which is built into much
+// software.
 const (
 	rootsFile = "etc/ssl/certs/ca-bundle.crt"
 	rootsLink = "etc/ssl/certs/ca-certificates.crt"
 )
 
-// roots are the certificates of Mozilla's trust store as pinned by go.mod, so that
-// an image does not depend on the machine that builds it. Roots that Mozilla trusts
-// only in part (certificates issued before some date) are left out: a file of
-// certificates cannot say so.
+// roots are the certificates of Mozilla's trust store in the version that go.mod pins, so that an
+// image does not depend on the build machine. Mozilla trusts some roots only in part (for
+// certificates issued before some date). Those are left out, because a file of certificates cannot
+// express that limit.
 func roots() []entry {
 	var out bytes.Buffer
 	for r := range bundle.Roots() {
 		if r.Constraint == nil {
-			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate}) // a buffer takes everything
+			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate}) // a write to a buffer never fails
 		}
 	}
 	return []entry{
