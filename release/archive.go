@@ -16,7 +16,8 @@ type file struct {
 	mode int64
 }
 
-// packedAt is the time of everything packed: the same input gives the same bytes.
+// packedAt is the modification time of all packed files. It is fixed, so that the same input gives
+// the same bytes.
 var packedAt = time.Unix(1, 0)
 
 // tarball packs files below a directory, as tar.gz.
@@ -28,7 +29,7 @@ func tarball(top string, files map[string]file) ([]byte, error) {
 	return targz("", below)
 }
 
-// targz packs files with the directories above them, each name behind prefix.
+// targz packs files and the directories above them. Each name gets the prefix.
 func targz(prefix string, files map[string]file) ([]byte, error) {
 	all := map[string]file{}
 	for name, f := range files {
@@ -38,7 +39,7 @@ func targz(prefix string, files map[string]file) ([]byte, error) {
 		}
 	}
 	var out bytes.Buffer
-	z := gzip.NewWriter(&out) // its header carries no name and no time
+	z := gzip.NewWriter(&out) // the gzip header contains no name and no time
 	w := tar.NewWriter(z)
 	for _, name := range sorted(all) {
 		f := all[name]
@@ -62,7 +63,7 @@ func targz(prefix string, files map[string]file) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// gzipped packs one text; the same text gives the same bytes.
+// gzipped compresses one text. The same text gives the same bytes.
 func gzipped(text []byte) ([]byte, error) {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
@@ -75,8 +76,8 @@ func gzipped(text []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// deb makes a Debian binary package (deb(5)): an ar archive of a version, the
-// control files and the data.
+// deb makes a Debian binary package (deb(5)): an ar archive of a version, the control files and the
+// data.
 func deb(version, arch string, files map[string]file) ([]byte, error) {
 	placed, size := map[string]file{}, 0
 	for name, f := range files {
@@ -124,7 +125,7 @@ Description: PID 1 and process supervisor of a container
 		fmt.Fprintf(&out, "%-16s%-12d%-6d%-6d%-8o%-10d`\n", m.name, packedAt.Unix(), 0, 0, 0o100644, len(m.data))
 		out.Write(m.data)
 		if len(m.data)%2 == 1 {
-			out.WriteByte('\n') // members begin at even offsets
+			out.WriteByte('\n') // each member begins at an even offset
 		}
 	}
 	return out.Bytes(), nil

@@ -26,9 +26,9 @@ type licenses struct {
 	modules []module
 }
 
-// collect reads the licence of every module that any of the builds contains. A
-// module without a licence file, or with a licence that is not recognised, is an
-// error: somebody has to look before a release.
+// collect reads the licence of every module that any of the builds contains. If a module has no
+// licence file, or its licence is not recognised, collect returns an error: a person must check
+// that licence before a release.
 func collect(cache, root string, builds []build) (*licenses, error) {
 	if cache == "" {
 		return nil, errors.New("-modcache is missing")
@@ -82,11 +82,11 @@ func licensed(cache string, d *debug.Module) (module, error) {
 	return m, nil
 }
 
-// licenceFile is how modules name the file of their licence.
+// licenceFile matches the names that modules give to their licence file.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)(\.(md|txt))?$`)
 
-// escaped is how the module cache spells a path: a capital is an exclamation mark
-// and the small letter (Go Modules Reference, "Module cache").
+// escaped returns the name of a path in the module cache: an upper-case letter becomes an
+// exclamation mark and the lower-case letter (Go Modules Reference, "Module cache").
 func escaped(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -99,8 +99,8 @@ func escaped(s string) string {
 	return b.String()
 }
 
-// classify names the licences that the modules of agentinit have; anything else
-// is the empty text.
+// classify recognises the licences that the modules of agentinit have. For any other licence it
+// returns "".
 func classify(text []byte) string {
 	t := strings.Join(strings.Fields(string(bytes.ToLower(text))), " ")
 	has := func(words string) bool { return strings.Contains(t, words) }
@@ -122,7 +122,7 @@ func classify(text []byte) string {
 	return ""
 }
 
-// text is the file of all licences.
+// text returns the file that contains all licences.
 func (l *licenses) text() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "agentinit is under the licence at the end of this file, MPL-2.0. Its binaries contain\nthe Go standard library (BSD-3-Clause) and these modules:\n\n")

@@ -1,11 +1,10 @@
-// Command release packs what a release of agentinit consists of: for each
-// architecture a tarball and a Debian package, the licences of all modules, a
-// CycloneDX bill of materials and the provenance of each binary, and one file of
-// checksums. It owns the layout of these files.
+// Command release packs a release of agentinit. For each architecture it makes a tarball and a
+// Debian package. It adds the licences of all modules, a CycloneDX bill of materials, the
+// provenance of each binary and one file of checksums. It owns the layout of these files.
 //
-// The same binaries give the same bytes: sorted names, owner 0:0, a fixed time. It
-// must never look at the clock, the host's name or the network, and it builds
-// nothing: `make release` does, and hands the binaries over.
+// The same binaries give the same bytes: sorted names, owner 0:0, a fixed time. It must never read
+// the clock, the host's name or the network. It builds no binary: `make release` builds them and
+// passes them to this command.
 package main
 
 import (
@@ -30,7 +29,7 @@ func main() {
 	}
 }
 
-// options are what the command line says.
+// options are the flags and arguments of the command line.
 type options struct {
 	out, version, root, cache string
 }
@@ -74,10 +73,10 @@ func run(args []string, stdout io.Writer) error {
 	return o.pack(builds, licenses, stdout)
 }
 
-// binaries are those of a release.
+// binaries are the names of the binaries in a release.
 var binaries = []string{"agentinit", "agentctl"}
 
-// build is one architecture's binaries.
+// build is the binaries of one architecture.
 type build struct {
 	arch  string
 	files map[string][]byte
@@ -117,7 +116,7 @@ func setting(info *buildinfo.BuildInfo, key string) string {
 	return ""
 }
 
-// pack writes every file of the release and their checksums.
+// pack writes all files of the release and their checksums.
 func (o *options) pack(builds []build, licenses *licenses, stdout io.Writer) error {
 	result := map[string][]byte{
 		"LICENSES.txt": licenses.text(),
@@ -140,7 +139,7 @@ func (o *options) pack(builds []build, licenses *licenses, stdout io.Writer) err
 			return err
 		}
 		for name, info := range b.info {
-			// What `go version -m` prints of the binary.
+			// The same text as the output of `go version -m`.
 			result[top+"."+name+".provenance.txt"] = []byte("go\t" + info.GoVersion + "\n" + info.String())
 		}
 	}
@@ -167,8 +166,8 @@ func sorted[V any](m map[string]V) []string {
 	return names
 }
 
-// tree is what a tarball and a package hold, by name below their top: binaries,
-// documents, man pages, examples.
+// tree is the content of a tarball and of a package: binaries, documents, man pages and examples.
+// The names are relative to the top directory.
 func (o *options) tree(b build, licenses *licenses) (map[string]file, error) {
 	files := map[string]file{"LICENSES.txt": {data: licenses.text(), mode: 0o644}}
 	for name, data := range b.files {

@@ -20,7 +20,7 @@ import (
 
 const mit = "Permission is hereby granted, free of charge, to any person …"
 
-// dist is a release of made-up binaries that contain one module.
+// dist prepares a release of made-up binaries that contain one module.
 func dist(t *testing.T, license string) (o options, builds []build) {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +116,7 @@ func TestTarballHoldsTheBinariesAndTheLicences(t *testing.T) {
 	}
 }
 
-// dpkg reads the package.
+// dpkg can read the package.
 func TestPackageIsADebianPackage(t *testing.T) {
 	dpkg, err := exec.LookPath("dpkg-deb")
 	if err != nil {
@@ -171,7 +171,7 @@ func TestBillOfMaterials(t *testing.T) {
 	}
 }
 
-// Nobody has looked at a licence that is missing or not recognised.
+// A licence that is missing or not recognised stops the release, because no person has checked it.
 func TestUnknownLicencesStopARelease(t *testing.T) {
 	o, builds := dist(t, "All rights reserved.")
 	if _, err := collect(o.cache, o.root, builds); err == nil || !strings.Contains(err.Error(), "not recognised") {
@@ -179,7 +179,7 @@ func TestUnknownLicencesStopARelease(t *testing.T) {
 	}
 }
 
-// Modules name the file of their licence in many ways.
+// Modules use many names for their licence file.
 func TestLicenceFiles(t *testing.T) {
 	o, builds := dist(t, mit)
 	dir := filepath.Join(o.cache, "example.org", "!mod", "v2@v2.0.1")

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The parts of CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/) that are
-// written. There is no timestamp: the same release gives the same file.
+// The parts of CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/) that the release writes. There
+// is no timestamp, so that the same release gives the same file.
 type bom struct {
 	Schema      string      `json:"$schema"`
 	Format      string      `json:"bomFormat"`
@@ -57,7 +57,7 @@ type relation struct {
 	DependsOn []string `json:"dependsOn,omitempty"`
 }
 
-// sbom lists the binaries with their checksums, and the modules that each holds.
+// sbom lists the binaries with their checksums, and the modules that each binary contains.
 func sbom(version string, builds []build, l *licenses) ([]byte, error) {
 	under := func(id string) []license { return []license{{licenseID{id}}} }
 	b := bom{
@@ -102,7 +102,7 @@ func sbom(version string, builds []build, l *licenses) ([]byte, error) {
 		ref := purl(m.path, m.version)
 		b.Components = append(b.Components, component{
 			Type: "library", Ref: ref, Name: m.path, Version: m.version, Licenses: under(m.license), PURL: ref,
-			// Go's own checksum of a module is no hash of one file.
+			// Go's checksum of a module is a property, because it is not the hash of one file.
 			Properties: []property{{"go:sum", m.sum}},
 		})
 	}
