@@ -1,5 +1,5 @@
-// Package nix_test holds the Nix build against the Go module without needing nix.
-// It owns no code of any binary.
+// Package nix_test compares the Nix build with the Go module, without Nix. It owns no code of any
+// binary.
 package nix_test
 
 import (
@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// excluded returns the paths that nix/package.nix leaves out of the source set,
-// relative to the root of the module.
+// excluded returns the paths that nix/package.nix excludes from the source set, relative to the
+// root of the module.
 func excluded(text string) ([]string, error) {
 	list := regexp.MustCompile(`(?s)lib\.fileset\.difference \.\./\. \(\s*lib\.fileset\.unions \[(.*?)\]\s*\)`).FindStringSubmatch(text)
 	if list == nil {
@@ -31,7 +31,7 @@ func excluded(text string) ([]string, error) {
 	return out, nil
 }
 
-// leftOut returns the files among names that the source set lacks.
+// leftOut returns the files among names that are not in the source set.
 func leftOut(text string, names []string) ([]string, error) {
 	gone, err := excluded(text)
 	if err != nil {
@@ -48,8 +48,8 @@ func leftOut(text string, names []string) ([]string, error) {
 	return out, nil
 }
 
-// files lists what `go list` knows of the module: every file of every package,
-// tests, embedded files and assembly included, relative to the root.
+// files lists every file that `go list` reports for the packages of the module, relative to the
+// root. This includes tests, embedded files and assembly.
 func files(t *testing.T) []string {
 	t.Helper()
 	root, err := filepath.Abs("..")
@@ -103,15 +103,15 @@ func TestEveryPackageIsInTheSourceSet(t *testing.T) {
 	if len(gone) > 0 {
 		t.Errorf("nix/package.nix leaves out %d files of the module, so the Nix build lacks them: %v", len(gone), gone)
 	}
-	// The negative twin: a directory of packages that is left out is noticed.
+	// The negative case: if a directory of packages is excluded, the check finds it.
 	bad := strings.Replace(string(text), "../.ci\n", "../.ci\n../telemetry\n", 1)
 	if gone, err := leftOut(bad, names); err != nil || len(gone) == 0 {
 		t.Errorf("a source set without telemetry passed (%v)", err)
 	}
 }
 
-// What the source set leaves out exists: a renamed directory would come back
-// unnoticed, and Nix fails on a path that is missing.
+// Each excluded path must exist. Nix fails on a missing path, and a renamed directory would get
+// into the source set unnoticed.
 func TestExcludedPathsExist(t *testing.T) {
 	text, err := os.ReadFile("package.nix")
 	if err != nil {

@@ -1,10 +1,9 @@
-// Command vendorhash keeps nix/hashes.json: the hash that Nix's buildGoModule
-// expects of `go mod vendor`'s tree. It owns that one file. With -check it writes
-// nothing and exits 1 when the file is out of date, so that no Nix is needed to
-// notice.
+// Command vendorhash keeps nix/hashes.json up to date: the hash that Nix's buildGoModule expects
+// for the tree of `go mod vendor`. It owns only that file and must never need Nix. With -check it
+// writes no file and exits 1 if nix/hashes.json is out of date.
 //
-// The hash is SHA-256 over the NAR serialisation of the tree (the Nix manual,
-// "Nix Archive (NAR) format"): names, contents, links and the owner's x bit.
+// The hash is the SHA-256 of the NAR serialisation of the tree (the Nix manual, "Nix Archive (NAR)
+// format"): names, contents, links and the executable bit of the owner.
 package main
 
 import (
@@ -63,7 +62,7 @@ func run(dir, file string, check bool) error {
 	return os.WriteFile(file, append(data, '\n'), 0o644)
 }
 
-// hashTree returns "sha256-" and the base64 of the SHA-256 of dir's NAR.
+// hashTree returns "sha256-" and the SHA-256 of dir's NAR in base64.
 func hashTree(dir string) (string, error) {
 	h := sha256.New()
 	token(h, "nix-archive-1")
@@ -73,8 +72,7 @@ func hashTree(dir string) (string, error) {
 	return "sha256-" + base64.StdEncoding.EncodeToString(h.Sum(nil)), nil
 }
 
-// node writes one file, link or directory. Writes go to a hash, which never
-// fails.
+// node writes one file, link or directory. The writer is a hash, so writes never fail.
 func node(w io.Writer, name string) error {
 	info, err := os.Lstat(name)
 	if err != nil {
@@ -105,7 +103,7 @@ func node(w io.Writer, name string) error {
 		token(w, target)
 	case info.IsDir():
 		token(w, "directory")
-		entries, err := os.ReadDir(name) // sorted by name, in byte order
+		entries, err := os.ReadDir(name) // sorted by name in byte order
 		if err != nil {
 			return err
 		}
@@ -127,7 +125,7 @@ func node(w io.Writer, name string) error {
 	return nil
 }
 
-// token writes the length, the bytes and zeros up to a multiple of eight.
+// token writes the length, the bytes, and zeros up to a multiple of eight bytes.
 func token(w io.Writer, s string) {
 	var n [8]byte
 	binary.LittleEndian.PutUint64(n[:], uint64(len(s)))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// tree makes a directory with every kind of node a NAR knows.
+// tree makes a directory with every kind of node that NAR has.
 func tree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
