@@ -15,8 +15,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// Artifact is a probe that proves one capability of the image present and
-// runnable.
+// Artifact is a probe that checks that one capability of the image is present and works.
 type Artifact struct {
 	ID       string
 	Class    string // A service, B command-line tool, C skill server, D bundle
@@ -25,46 +24,44 @@ type Artifact struct {
 	Command  []string // argv that must exit 0; empty: no command is run
 	Timeout  time.Duration
 	Required bool
-	Feature  string // what asks for it; empty when the manifest does itself
+	Feature  string // the feature that needs it; empty if the manifest itself lists it
 }
 
-// probeLimit is how many probes run at once: they start real tools, which a
-// small machine would otherwise start all together.
+// probeLimit is how many probes run at once. Probes start real tools, and a small machine cannot
+// start all of them at the same time.
 const probeLimit = 4
 
-// runnerGrace is how much longer than its timeout a command may take to be gone.
+// runnerGrace is the time that a command has to end after its timeout.
 const runnerGrace = 5 * time.Second
 
-// Command is a one-shot for a Runner.
+// Command is a command that a Runner runs once.
 type Command struct {
 	Argv []string
 	Dir  string
-	Env  []string // complete
-	// MaxOutput is how many bytes of output are kept; the rest is read and
-	// thrown away.
+	Env  []string // the complete environment
+	// MaxOutput is how many bytes of output are kept. The rest is read and discarded.
 	MaxOutput int
 }
 
-// Result is how a command ended.
+// CommandResult is how a command ended.
 type CommandResult struct {
 	Status int // as a shell reports it: 128 + n for signal n
 	Output []byte
 }
 
-// Runner runs a command to its end. When ctx ends first it kills the whole
-// process tree and returns ctx's error; an error otherwise means that the
-// command could not be started.
+// Runner runs a command until it ends. If ctx ends first, it kills the whole process tree and
+// returns ctx's error. Any other error means that the command could not be started.
 type Runner interface {
 	Run(ctx context.Context, c Command) (CommandResult, error)
 }
 
-// ArtifactOutcome is the verdict of a probe in one word.
+// ArtifactOutcome is the result of a probe in one word.
 type ArtifactOutcome string
 
-// The verdicts.
+// The outcomes of a probe.
 const (
 	ArtifactPassed      ArtifactOutcome = "passed"
-	ArtifactMissing     ArtifactOutcome = "missing"      // entry or asset is not there
+	ArtifactMissing     ArtifactOutcome = "missing"      // the entry or an asset does not exist
 	ArtifactFailed      ArtifactOutcome = "failed"       // it exists but does not run
 	ArtifactNotPackaged ArtifactOutcome = "not-packaged" // the image was built without it
 )
@@ -81,7 +78,8 @@ type ArtifactResult struct {
 	DurationMS float64         `json:"duration_ms"`
 }
 
-// placeholder is what a build substitutes; left in, it was not.
+// placeholder matches text that the build must replace. If the text is still there, the build did
+// not replace it.
 var placeholder = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`@[A-Z][A-Z0-9_]*@`)
 })
@@ -90,11 +88,11 @@ var placeholder = sync.OnceValue(func() *regexp.Regexp {
 type Prober struct {
 	Runner Runner
 	Roots  Roots
-	Env    []string // of the commands
+	Env    []string // the environment of the commands
 }
 
-// Probe runs all probes, a few at a time, and returns their results in the
-// order of artifacts.
+// Probe runs all probes, at most probeLimit at a time. It returns their results in the order of
+// artifacts.
 func (p Prober) Probe(ctx context.Context, artifacts []Artifact) []ArtifactResult {
 	results := make([]ArtifactResult, len(artifacts))
 	slots := make(chan struct{}, probeLimit)
@@ -226,11 +224,11 @@ func (r Roots) lookPath(name string, env []string) (string, error) {
 	return "", fmt.Errorf("%s is not in PATH (%s)", name, path)
 }
 
-// maxProbeOutput is how much of a failing command's output is kept for the reason.
+// maxProbeOutput is how much output of a failing command is kept, to quote it in the reason.
 const maxProbeOutput = 2048
 
-// run runs the command. The runner is given its timeout, and a little more to
-// be gone: one stuck in the kernel must not hold up the boot.
+// run runs the command. It waits for the timeout and a short grace for the kill, and no longer: a
+// command that is stuck in the kernel must not block the boot.
 func (p Prober) run(ctx context.Context, a Artifact) error {
 	timeout := a.Timeout
 	if timeout <= 0 {
@@ -273,7 +271,7 @@ func commandError(ctx context.Context, name string, timeout time.Duration, r Com
 	return nil
 }
 
-// lastLine is the last line of some output, to follow a reason.
+// lastLine is the last line of a command's output, to append to a reason.
 func lastLine(output []byte) string {
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(output), "�")), "\n")
 	last := lines[len(lines)-1]

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// fakeRunner answers by the command's name and counts how many run at once.
+// fakeRunner returns a result by the command's name. It counts how many commands run at once.
 type fakeRunner struct {
 	answers map[string]func(context.Context) (CommandResult, error)
 	mu      sync.Mutex
@@ -124,7 +124,7 @@ func TestProbesRunTogetherButNotAllAtOnce(t *testing.T) {
 	})
 }
 
-// A command that is stuck in the kernel outlives its kill; boot must not.
+// A command that is stuck in the kernel survives its kill. It must not block the boot.
 func TestStuckCommandDoesNotHoldUpTheBoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := testRoots(t)

@@ -21,42 +21,42 @@ type Starter interface {
 	Start(ctx context.Context, specs []program.Spec) (started <-chan struct{}, err error)
 }
 
-// IdentityPreparer creates or loads the key material of the box (phase 3). An
-// error ends the boot: key material is never silently replaced. publicKey is that
-// of the box, 64 hex digits.
+// IdentityPreparer creates or loads the key material of the box (phase 3). An error ends the boot,
+// because key material is never silently replaced. publicKey is the public key of the box, 64
+// hexadecimal digits.
 type IdentityPreparer interface {
 	Prepare(ctx context.Context, m *schema.Manifest, r Roots) (publicKey string, err error)
 }
 
-// Config is what a boot needs of the world.
+// Config is the input of a boot.
 type Config struct {
 	Bus     *event.Bus
 	Roots   Roots
-	Environ []string // of agentinit itself
-	// ManifestFile is the --manifest flag; empty when it was not given.
+	Environ []string // the environment of agentinit itself
+	// ManifestFile is the --manifest flag; empty if the flag was not given.
 	ManifestFile string
-	Main         []string // argv of the essential program "main"; nil without
+	Main         []string // argv of the essential program "main"; nil if there is none
 	Version      string
-	System       string // x86_64-linux
+	System       string // for example x86_64-linux
 	Started      time.Time
 	BootID       string
 
 	Runner   Runner
 	Starter  Starter
 	Programs program.Reader
-	// Identity nil means that this build has no identity: phase 3 reports that.
+	// If Identity is nil, this build has no identity, and phase 3 reports that.
 	Identity IdentityPreparer
 	// KeyKnown is called once, in phase 2, with the management key.
 	KeyKnown func(Secret)
-	// Sealed is called when the seal fires.
+	// Sealed is called when the box becomes sealed.
 	Sealed func(Sentinel)
 	// Resolved is called at the end of phase 0. It may refuse the manifest, for example if adapters
 	// cannot be resolved or the authentication mode is wrong.
 	Resolved func(*schema.Manifest, *plan.Plan) error
 }
 
-// Boot is one boot of the box. Run it once; the methods that only read may be
-// called from any goroutine at any time.
+// Boot is one boot of the box. Run it only once. Methods that only read may be called from any
+// goroutine at any time.
 type Boot struct {
 	cfg     Config
 	env     map[string]string
@@ -64,7 +64,7 @@ type Boot struct {
 	journal *journal
 
 	loaded    atomic.Pointer[Loaded]
-	booted    *Loaded    // what loaded was first
+	booted    *Loaded    // the value that loaded had first
 	artifacts []Artifact // written by phase 0
 
 	sentinel *sentinelFile
@@ -76,18 +76,18 @@ type Boot struct {
 
 	mu  sync.Mutex
 	key Secret
-	// publicKey is the box's own; empty without an identity.
+	// publicKey is the public key of the box; empty without an identity.
 	publicKey string
 	results   []ArtifactResult
 	seal      *Sentinel
 	elapsed   time.Duration
-	unsealed  string // why it was given up
-	// recorded tells that KeepRecord was called, and recordErr why it failed.
+	unsealed  string // why the seal was given up
+	// recorded is true after the call of KeepRecord. recordErr is the error of that call.
 	recorded  bool
 	recordErr error
 }
 
-// phases is the boot.
+// phases are the phases of the boot, in order.
 var phases = []Phase{
 	{Number: 0, Name: "load", Run: load},
 	{Number: 0.5, Name: "immutable-root", Run: immutableRoot},
@@ -103,7 +103,7 @@ var phases = []Phase{
 	{Number: 10, Name: "seal", Run: seal},
 }
 
-// New prepares a boot and does not begin it.
+// New prepares a boot and does not start it.
 func New(cfg Config) *Boot {
 	b := &Boot{cfg: cfg, env: environMap(cfg.Environ), policy: NewPolicy(cfg.Roots), journal: newJournal(phases)}
 	b.loaded.Store(&Loaded{Manifest: new(schema.Manifest), Document: new(schema.Document), Plan: new(plan.Plan)})
@@ -123,22 +123,22 @@ func environMap(environ []string) map[string]string {
 
 func (b *Boot) getenv(name string) string { return b.env[name] }
 
-// Load runs phase 0. After it the manifest is known, and the listeners can open.
-// The error is a *Failure.
+// Load runs phase 0. After it, the manifest is known and the listeners can open. The error is a
+// *Failure.
 func (b *Boot) Load(ctx context.Context) error {
 	b.publish(event.Info, EventStarted, map[string]any{"boot_id": b.cfg.BootID, "version": b.cfg.Version})
 	return b.runPhases(ctx, phases[:1])
 }
 
-// Run runs all phases after Load. It returns when the box is sealed, when the
-// seal has been given up, or with the *Failure of the first phase that failed.
+// Run runs all phases after Load. It returns when the box is sealed, when the seal has been given
+// up, or with the *Failure of the first phase that fails.
 func (b *Boot) Run(ctx context.Context) error { return b.runPhases(ctx, phases[1:]) }
 
-// Wait returns when no goroutine of the boot is left. The end of Run's context ends them.
+// Wait returns when no goroutine of the boot is left. The goroutines end when Run's context ends.
 func (b *Boot) Wait() { b.background.Wait() }
 
-// Current is the manifest in force with everything that follows from it. Its
-// fields are empty, but not nil, before the end of Load.
+// Current is the manifest in force with everything derived from it. Before the end of Load its
+// fields are empty, but not nil.
 func (b *Boot) Current() *Loaded { return b.loaded.Load() }
 
 // Manifest is the manifest of Current.
@@ -159,8 +159,8 @@ func (b *Boot) Adopt(l *Loaded) { b.loaded.Store(l) }
 
 func (b *Boot) agentbox() bool { return b.Current().Plan.Profile == "agentbox" }
 
-// managementKey is phase 2. A plain container has no place for a key file: only
-// a key of the environment counts there.
+// managementKey is phase 2. A plain container has no place for a key file, so there only a key in
+// the environment is used.
 func managementKey(_ context.Context, b *Boot) (Outcome, error) {
 	if env := b.getenv("MANAGEMENT_API_KEY"); !b.agentbox() && (strings.TrimSpace(env) == "" || env == KeyPlaceholder) {
 		return off(`profile "none" and no MANAGEMENT_API_KEY`), nil
@@ -205,7 +205,7 @@ func identity(ctx context.Context, b *Boot) (Outcome, error) {
 	return done(), nil
 }
 
-// start is phase 9. The seal watches from before the first program starts.
+// start is phase 9. The recorder watches before the first program starts.
 func start(ctx context.Context, b *Boot) (Outcome, error) {
 	specs, err := b.finalSpecs()
 	if err != nil {
@@ -236,11 +236,11 @@ func start(ctx context.Context, b *Boot) (Outcome, error) {
 	return done(), nil
 }
 
-// sealTimeout is the seal timeout of the environment, otherwise of the manifest.
+// sealTimeout is the seal timeout of the environment or, if that is not set, of the manifest.
 func (b *Boot) sealTimeout() time.Duration {
 	if text := b.getenv("BOOTSTRAP_SEAL_TIMEOUT"); text != "" {
 		if _, err := strconv.Atoi(text); err == nil {
-			text += "s" // the older runtime's plain number of seconds
+			text += "s" // the older runtime used a plain number of seconds
 		}
 		if d, err := schema.ParseDuration(text); err == nil && d > 0 {
 			return d.Std()
@@ -273,14 +273,14 @@ func (b *Boot) setUnsealed(reason string) {
 	b.endRecording()
 }
 
-// endRecording ends the record of the boot in its present state. The caller holds mu.
+// endRecording ends the record of the boot at the present event. The caller holds mu.
 func (b *Boot) endRecording() {
-	if b.recorder != nil { // phase 9 made it
+	if b.recorder != nil { // phase 9 has made the recorder
 		b.recorder.finish(b.cfg.Bus.Seq())
 	}
 }
 
-// Records returns the phases as they went so far.
+// Records returns the phases with their status so far.
 func (b *Boot) Records() []Record { return b.journal.Records() }
 
 // Artifacts returns the results of the artifact probes.
@@ -290,7 +290,7 @@ func (b *Boot) Artifacts() []ArtifactResult {
 	return append([]ArtifactResult(nil), b.results...)
 }
 
-// Sealed returns the seal and the time from start to seal; ok is false before.
+// Sealed returns the seal and the time from the start to the seal. ok is false before the seal.
 func (b *Boot) Sealed() (s Sentinel, took time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -300,15 +300,15 @@ func (b *Boot) Sealed() (s Sentinel, took time.Duration, ok bool) {
 	return *b.seal, b.elapsed, true
 }
 
-// GivenUp says why the box was not sealed in time. Otherwise it is empty.
+// GivenUp says why the box was not sealed in time. It is empty if the seal was not given up.
 func (b *Boot) GivenUp() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.unsealed
 }
 
-// Runs returns when each program was first started and ready, in the order of the
-// start; nil before phase 9.
+// Runs returns when each program was first started and ready, in start order. It returns nil before
+// phase 9.
 func (b *Boot) Runs() []Run {
 	b.mu.Lock()
 	r := b.recorder
@@ -319,11 +319,11 @@ func (b *Boot) Runs() []Run {
 	return r.Runs()
 }
 
-// Roots are the roots; after Load, with the values of the manifest.
+// Roots returns the roots. After Load they include the values of the manifest.
 func (b *Boot) Roots() Roots { return b.cfg.Roots }
 
-// ManagementKey is the management key; empty before phase 2, and in a plain
-// container whose environment has none.
+// ManagementKey is the management key. It is empty before phase 2, and in a plain container without
+// a key in its environment.
 func (b *Boot) ManagementKey() Secret {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -66,7 +66,7 @@ func (r *bootRig) boot(t *testing.T) error {
 	return r.Run(t.Context())
 }
 
-// names lists the events so far, with the phase for those of phases.
+// names lists the events so far. Events of phases include the phase.
 func (r *bootRig) names() (out []string) {
 	w := r.bus.Watch(0)
 	for {
@@ -93,7 +93,7 @@ command = "true"
 type = "oneshot"
 `
 
-// agentboxManifest is an agentbox of the smallest kind.
+// agentboxManifest is the manifest of a minimal agentbox.
 const agentboxManifest = `
 [federation]
 mode = "standalone"
@@ -196,7 +196,7 @@ func TestAgentboxBootTwiceChangesNothing(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(roots.Workspace, ".profile")); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v %v", info, err)
 	}
-	// The program that asks for the key has the real one, and nobody printed it.
+	// The program that needs the key has the real one, and no output contains it.
 	key := strings.TrimSpace(after["workspace/profiles/default/mgmt-key"])
 	if len(known) != 2 || known[0] != key || known[1] != key {
 		t.Fatalf("known %d keys", len(known))
@@ -271,7 +271,7 @@ func TestLoadFailures(t *testing.T) {
 	}
 }
 
-// What a torn write leaves of a manifest must not stop everything.
+// An incomplete write can leave an empty manifest. An apply of it must not stop all programs.
 func TestApplyOfAnEmptyManifestIsRefused(t *testing.T) {
 	const head = "[supervisor]\nlisten = \"off\"\n"
 	for _, c := range []struct {
@@ -367,7 +367,7 @@ func TestImmutableRoot(t *testing.T) {
 		{agentboxManifest, "", true, ExitOK, StatusWarning},
 		{agentboxManifest, "true", true, ExitImmutableRoot, ""},
 		{agentboxManifest, "true", false, ExitOK, StatusOff},
-		// A plain container is asked where it is wanted; its root stands for an
+		// In a plain container the phase runs only if it is requested. There the root stands for an
 		// image without /opt/agentbox.
 		{"", "", true, ExitOK, StatusOff},
 		{"", "true", true, ExitImmutableRoot, ""},
@@ -396,8 +396,8 @@ func TestImmutableRoot(t *testing.T) {
 	}
 }
 
-// The directory of a catalogue program is the image's, and lies below the root; one
-// that the manifest writes is taken as written.
+// The directory of a catalogue program belongs to the image and lies below the root. A directory
+// that the manifest names is used unchanged.
 func TestCatalogueDirectoriesLieBelowTheRoot(t *testing.T) {
 	roots := testRoots(t)
 	own := t.TempDir()
@@ -415,7 +415,8 @@ func TestCatalogueDirectoriesLieBelowTheRoot(t *testing.T) {
 
 func TestDirectories(t *testing.T) {
 	roots := testRoots(t)
-	// What nobody needs is a warning; what something needs ends the boot.
+	// If no feature needs the directory, the result is a warning. If a feature needs it, the boot
+	// fails.
 	write(t, filepath.Dir(roots.ProgramLogs), "a file in the way", 0o644)
 	r := newBootRig(t, roots, agentboxManifest+"[desktop]\nenabled = true\n[security.exceptions.desktop]\n")
 	if err := r.Load(t.Context()); err != nil {
@@ -519,7 +520,7 @@ func TestCodesAreOneTable(t *testing.T) {
 	}
 }
 
-// The relay's settings are in place before it starts, and say who may write.
+// The relay's configuration exists before the relay starts, and it lists the keys that may write.
 func TestConfigurationsAreWrittenBeforePrograms(t *testing.T) {
 	roots := testRoots(t)
 	operator := strings.Repeat("cd", 32)
@@ -568,7 +569,8 @@ func TestConfigurationsAreWrittenBeforePrograms(t *testing.T) {
 			write(t, in, text, 0o644)
 		}
 	}
-	// In the way of the file: the relay must not start with settings of its own.
+	// A directory blocks the path of the file. The relay must not start with its own default
+	// settings.
 	if err := errors.Join(os.RemoveAll(in), os.MkdirAll(filepath.Join(in, "x"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
@@ -577,7 +579,7 @@ func TestConfigurationsAreWrittenBeforePrograms(t *testing.T) {
 	}
 }
 
-// agentctl inside a program finds the box it runs in.
+// agentctl inside a program uses the socket of its own box.
 func TestProgramsAreToldOfAnotherSocket(t *testing.T) {
 	for socket, want := range map[string]string{"": "PREFIX/run/agentbox/agentinit.sock", "@abstract": "@abstract", "/tmp/x.sock": "PREFIX/tmp/x.sock"} {
 		roots := testRoots(t)
@@ -595,7 +597,7 @@ func TestProgramsAreToldOfAnotherSocket(t *testing.T) {
 	}
 }
 
-// What one stage finds does not hide what the others would.
+// Findings of one stage do not hide findings of the later stages.
 func TestEveryFindingAtOnce(t *testing.T) {
 	r := newBootRig(t, testRoots(t), `
 [adapters]
@@ -624,8 +626,8 @@ func (f starterFunc) Start(ctx context.Context, _ []program.Spec) (<-chan struct
 	return nil, f(ctx)
 }
 
-// Asked to stop while the programs are handed over: no failure of the boot. An
-// error without that is one.
+// A stop request while the programs are handed over is not a failure of the boot. The same error
+// without a stop request is a failure.
 func TestStartInterrupted(t *testing.T) {
 	for _, c := range []struct {
 		stopped bool

@@ -20,11 +20,11 @@ type Addresses struct {
 // Off as an address opens no listener.
 const Off = "off"
 
-// ListenAddresses resolves the addresses. MANAGEMENT_API_HOST is the host of both
-// listeners; it, MANAGEMENT_API_PORT and AGENTBOX_METRICS_PORT win over the
-// manifest. An address that neither of them gives is open to the network when
-// contained is true, and on loopback otherwise. A listener that the manifest
-// switches off stays off. The error is a *Failure with ExitManifest.
+// ListenAddresses resolves the addresses. MANAGEMENT_API_HOST is the host of both listeners. It,
+// MANAGEMENT_API_PORT and AGENTBOX_METRICS_PORT take precedence over the manifest. If neither the
+// environment nor the manifest gives an address, the listener is open to the network when contained
+// is true, and on loopback otherwise. A listener that the manifest switches off stays off. The
+// error is a *Failure with ExitManifest.
 func ListenAddresses(l *Loaded, contained bool, getenv func(string) string) (Addresses, error) {
 	m, everywhere := l.Manifest, "127.0.0.1"
 	if contained {
@@ -44,15 +44,14 @@ func ListenAddresses(l *Loaded, contained bool, getenv func(string) string) (Add
 	return Addresses{Management: management, Metrics: metrics}, err
 }
 
-// containerMarks are files that container engines put into every container:
-// Docker the first, Podman the second.
+// containerMarks are files that container engines create in every container. Docker creates the
+// first, Podman the second.
 var containerMarks = []string{"/.dockerenv", "/run/.containerenv"}
 
-// Contained tells whether this process is in a container, where only published
-// ports are reached from outside: it is PID 1, or it runs without --root and the
-// engine has left its mark (systemd's Container Interface defines the variable
-// "container"). agentinit is not PID 1 under "docker run --init" or in a pod with
-// a shared process namespace.
+// Contained reports whether this process is in a container, where only published ports can be
+// reached from outside. That is the case if it is PID 1, or if it runs without --root and finds the
+// mark of an engine (systemd's Container Interface defines the variable "container"). agentinit is
+// not PID 1 under "docker run --init" or in a pod with a shared process namespace.
 func Contained(pid int, r Roots, getenv func(string) string) bool {
 	if pid == 1 {
 		return true
@@ -66,7 +65,7 @@ func Contained(pid int, r Roots, getenv func(string) string) bool {
 	})
 }
 
-// override replaces the host and the port of an address if they are given.
+// override replaces the host and the port of an address if new ones are given.
 func override(variable, address, host, port string) (string, error) {
 	if address == Off {
 		return Off, nil
@@ -105,8 +104,8 @@ func PublicOrigins(m *schema.Manifest, getenv func(string) string) ([]string, er
 	return origins, nil
 }
 
-// Mounts are the directories that must be present and writable for the box to
-// be ready; none in a plain container. Known after Load.
+// Mounts are the directories that must exist and be writable before the box is ready. There are
+// none in a plain container. They are known after Load.
 func (b *Boot) Mounts() []string {
 	if !b.agentbox() {
 		return nil
@@ -119,7 +118,7 @@ func (b *Boot) Mounts() []string {
 	return mounts
 }
 
-// RelayAddress is where programs of the box reach its own relay: host:port.
+// RelayAddress is the address at which programs of the box reach its own relay: host:port.
 func RelayAddress(r schema.Relay) string {
 	host := strings.Trim(r.Bind, "[]")
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
@@ -128,8 +127,9 @@ func RelayAddress(r schema.Relay) string {
 	return net.JoinHostPort(host, strconv.Itoa(r.Port))
 }
 
-// Relays are the relays of which one must answer: those of NOSTR_RELAYS, otherwise those of the
-// manifest, and the box's own. wanted says whether one must answer. They are known after Load.
+// Relays are the relays of NOSTR_RELAYS or, if that is not set, of the manifest, and the box's own
+// relay. If wanted is true, at least one of them must answer before the box is ready. They are
+// known after Load.
 func (b *Boot) Relays() (urls []string, wanted bool) {
 	m := b.Current().Manifest
 	if !m.SovereignMesh.Enabled || !m.SovereignMesh.PublishAgentEvents {
@@ -146,14 +146,14 @@ func (b *Boot) Relays() (urls []string, wanted bool) {
 // MeshRelay is a relay that the box is connected to.
 type MeshRelay struct {
 	URL       string
-	Own       bool // it is the box's own
-	Publish   bool // the box's events go there
+	Own       bool // it is the box's own relay
+	Publish   bool // the box's events are published there
 	Subscribe bool // events for the box are read from it
 }
 
-// MeshRelays are the relays that the box is connected to: its own, and the outside
-// ones where agent events are published, the Nostr bridge is on, or the fan-out of
-// the box's relay wants them. Known after Load.
+// MeshRelays are the relays that the box connects to: its own relay and the outside relays. Outside
+// relays are included if agent events are published there, if the Nostr bridge is on, or if the
+// fan-out of the box's relay needs them. They are known after Load.
 func (b *Boot) MeshRelays() []MeshRelay {
 	m := b.Current().Manifest
 	mesh := m.SovereignMesh
@@ -172,8 +172,8 @@ func (b *Boot) MeshRelays() []MeshRelay {
 	return out
 }
 
-// Outside tells what the manifest lets the box do at relays that are not its own. Known after
-// Load.
+// Outside reports what the manifest allows the box to do at relays other than its own. The result
+// is known after Load.
 func (b *Boot) Outside() (publish, subscribe bool) {
 	mesh := b.Current().Manifest.SovereignMesh
 	if !mesh.Enabled {
@@ -188,7 +188,7 @@ func (b *Boot) Outside() (publish, subscribe bool) {
 	return publish, subscribe
 }
 
-// outsideRelays are those of NOSTR_RELAYS, otherwise those of the manifest.
+// outsideRelays are the relays of NOSTR_RELAYS or, if that is not set, those of the manifest.
 func (b *Boot) outsideRelays(m *schema.Manifest) (urls []string) {
 	for url := range strings.SplitSeq(b.getenv("NOSTR_RELAYS"), ",") {
 		if url = strings.TrimSpace(url); url != "" {

@@ -16,7 +16,7 @@ import (
 
 func TestListenAddresses(t *testing.T) {
 	for _, c := range []struct {
-		listen, metrics string // "" is not written
+		listen, metrics string // "": the key is not in the manifest
 		contained       bool
 		env             []string
 		want            Addresses
@@ -141,7 +141,7 @@ relay_urls = ["wss://op"]
 	}
 }
 
-// Outside relays are for boxes that ask for them, each direction apart.
+// The box uses outside relays only if the manifest requests it, separately for each direction.
 func TestMeshRelays(t *testing.T) {
 	const own, outside = "ws://127.0.0.1:7000", "wss://op"
 	for name, test := range map[string]struct {
@@ -206,7 +206,7 @@ func TestKeyOfAPlainContainer(t *testing.T) {
 	}
 }
 
-// A workspace of "/" must not make the image writable.
+// A workspace of "/" must not allow writes to the image.
 func TestImageIsNeverWritten(t *testing.T) {
 	r := testRoots(t, "WORKSPACE=/", "SOLID_POD_ROOT=/opt/agentbox/pods")
 	p := NewPolicy(r)
@@ -237,9 +237,9 @@ func TestFirstRunsAreRecordedOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		say("b", 1, event.Change{To: "STARTING", PID: 7})
 		r.finish(bus.Seq())
-		say("manual", 1, event.Change{To: "RUNNING", Ready: true}) // no part of the boot any more
+		say("manual", 1, event.Change{To: "RUNNING", Ready: true}) // the boot is over, so this event is not recorded
 		say("b", 1, event.Change{To: "EXITED", Completed: true})
-		<-done // it stops by itself
+		<-done // the recorder ends by itself
 		got := r.Runs()
 		if a := got[0]; a.Started != begin || a.Ready.Sub(begin) != time.Second || a.Running != a.Ready {
 			t.Errorf("a: %+v", a)
@@ -253,8 +253,8 @@ func TestFirstRunsAreRecordedOnce(t *testing.T) {
 	})
 }
 
-// Until the box is sealed an operator may mend what holds it up. What is ready by an
-// apply, a start or a later run is part of the boot, as the seal waits for it.
+// Until the box is sealed, an operator may repair what blocks the seal. The seal waits for a
+// program that an apply, a start request or a later run makes ready, so the recorder records it.
 func TestWhatIsMendedBeforeTheSealIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := event.NewBus(64)
@@ -274,7 +274,7 @@ func TestWhatIsMendedBeforeTheSealIsRecorded(t *testing.T) {
 		time.Sleep(time.Second)
 		say("added", 1, event.Change{To: "RUNNING", PID: 8, Ready: true})
 		say("a", 2, event.Change{To: "RUNNING", PID: 9, Ready: true})
-		r.finish(bus.Seq()) // before it has read the last events
+		r.finish(bus.Seq()) // finish is called before the recorder has read the last events
 		bus.Publish(event.Event{Name: "Tested"})
 		<-done
 		got := r.Runs()
@@ -314,8 +314,8 @@ func TestMessagesFitOneLine(t *testing.T) {
 	}
 }
 
-// Without the relay's binary in the image and without a word in the manifest,
-// agentinit is the relay; a word is obeyed.
+// If the image has no relay binary and the manifest names no implementation, agentinit itself is
+// the relay. An implementation that the manifest names is used.
 func TestRelayOfTheBox(t *testing.T) {
 	for name, test := range map[string]struct {
 		key     string

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// boxIDPattern is what the file of the box id may hold.
+// boxIDPattern matches a valid box id.
 var boxIDPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`) })
 
 // BoxID is the name of a box without an identity: the content of box-id in the workspace, which the
@@ -28,7 +28,7 @@ func BoxID(p *Policy, r Roots) (string, error) {
 	}
 	id = randomHex(16)
 	if err = p.CreateFile(path, []byte(id+"\n"), 0o640); errors.Is(err, fs.ErrExist) {
-		return readBoxID(p, path) // another box on the same volume was faster
+		return readBoxID(p, path) // another box on the same volume has created the file first
 	}
 	return id, err
 }

@@ -36,5 +36,5 @@ func TestBoxIDStays(t *testing.T) {
 	}
 }
 
-// madeBoxID tells whether agentinit could have made it.
+// madeBoxID reports whether raw has the form that agentinit generates.
 func madeBoxID(raw []byte) bool { return len(raw) == 33 }

@@ -17,7 +17,7 @@ type RuntimeClosure struct {
 	Sentinel         *Sentinel        `json:"sentinel"` // nil before the seal
 }
 
-// Closure is the runtime closure as it is now.
+// Closure returns the present runtime closure.
 func (b *Boot) Closure() RuntimeClosure {
 	c := RuntimeClosure{ManifestChecksum: b.Current().Checksum, Artifacts: b.Artifacts(), Valid: true}
 	if s, _, ok := b.Sealed(); ok {
@@ -80,8 +80,8 @@ func closures(_ context.Context, b *Boot) (Outcome, error) {
 	return done(), nil
 }
 
-// lacks names what the program's closure does not have: its directory, its
-// executable, and the entry files among its arguments.
+// lacks lists the parts of the program's closure that do not exist: its directory, its executable,
+// and the entry files among its arguments.
 func (b *Boot) lacks(p *plan.Program) []string {
 	prober := b.prober()
 	var out []string

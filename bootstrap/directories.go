@@ -25,7 +25,8 @@ func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
 			dir = b.cfg.Roots.Path("/")
 		}
 	}
-	// The one file that is tried outside the write policy: the policy's reason.
+	// The probe file is outside the write policy on purpose: it tests whether the image is
+	// writable.
 	f, err := os.CreateTemp(dir, ".agentinit-write-probe-")
 	if errors.Is(err, fs.ErrNotExist) {
 		return off(dir + " does not exist"), nil
@@ -52,7 +53,8 @@ type directory struct {
 	mode fs.FileMode
 	// needed names an enabled feature that cannot work without it; "" if there is none.
 	needed func(*schema.Manifest) string
-	// when false, the directory is not even tried; nil is always.
+	// If when returns false, the directory is skipped. If when is nil, the directory is always
+	// made.
 	when func(*schema.Manifest) bool
 }
 
@@ -93,8 +95,8 @@ func ifSet(on bool, what string) string {
 	return ""
 }
 
-// makeDirectories creates the roots and tries each: a directory that exists can
-// still belong to someone else.
+// makeDirectories creates the roots and tries to write to each, because an existing directory may
+// belong to another user.
 func makeDirectories(_ context.Context, b *Boot) (Outcome, error) {
 	var faults []error
 	outcome := done()
@@ -126,7 +128,7 @@ func (b *Boot) makeDirectory(path string, mode fs.FileMode) error {
 		return err
 	}
 	if errors.Is(statErr, fs.ErrNotExist) && mode.Perm()&0o022 != 0 {
-		// The umask has taken away what others need.
+		// The umask has removed permission bits that other users need.
 		if err := os.Chmod(path, mode); err != nil {
 			return err
 		}

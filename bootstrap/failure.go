@@ -1,9 +1,9 @@
-// Package bootstrap covers the time from the exec of agentinit until the box is sealed: the table
-// of phases and its runner, where files may be written, the artifact probes, the seal, the boot
-// timeline and the termination report.
+// Package bootstrap covers the time from the exec of agentinit until the box is sealed. It owns the
+// table of phases and its runner, the policy for file writes, the artifact probes, the seal, the
+// boot timeline and the termination report.
 //
-// A boot uses the image and never changes it: it downloads, installs and compiles nothing. The
-// package never starts, stops or signals a process itself: commands run through Runner, and
+// A boot uses the image and never changes it: it does not download, install or compile software.
+// The package never starts, stops or signals a process itself: commands run through Runner, and
 // programs start through Starter.
 package bootstrap
 
@@ -50,14 +50,14 @@ var Codes = []struct {
 	{ExitPrepare, "a root directory, the control socket, the management key or the identity could not be prepared"},
 }
 
-// Failure is what ends a boot.
+// Failure is the error that ends a boot.
 type Failure struct {
-	// Phase is set by the runner.
+	// Phase is set by the phase runner.
 	Phase      string
 	Code       Code
 	Reason     string
-	Capability string // of an artifact or feature; empty otherwise
-	Err        error  // underneath; may be nil
+	Capability string // the artifact or feature that is missing; empty otherwise
+	Err        error  // the cause; may be nil
 }
 
 // Error is the reason on one line.
@@ -69,7 +69,7 @@ func (f *Failure) Error() string {
 	return text
 }
 
-// Summary is Error without the findings of a manifest, which are reported one by one.
+// Summary is Error without the findings of a manifest, which are reported separately.
 func (f *Failure) Summary() string {
 	var findings Findings
 	if errors.As(f.Err, &findings) {
@@ -86,8 +86,8 @@ func fail(code Code, err error, format string, args ...any) *Failure {
 	return &Failure{Code: code, Reason: fmt.Sprintf(format, args...), Err: err}
 }
 
-// ExitCode is the exit status for an error: that of the Failure in it, otherwise ExitInternal;
-// ExitOK for nil.
+// ExitCode is the exit status for an error: that of the Failure in it, or ExitInternal if there is
+// none, or ExitOK if err is nil.
 func ExitCode(err error) Code {
 	if err == nil {
 		return ExitOK

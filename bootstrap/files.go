@@ -14,18 +14,18 @@ import (
 // errInvalid is fsync's error for a file that cannot be synced (fsync(2)).
 const errInvalid = syscall.EINVAL
 
-// randomHex returns 2n hexadecimal digits of randomness.
+// randomHex returns 2n random hexadecimal digits.
 func randomHex(n int) string {
 	b := make([]byte, n)
-	rand.Read(b) // never fails: it ends the program rather than return an error
+	rand.Read(b) // never fails: instead of an error it would end the program
 	return hex.EncodeToString(b)
 }
 
-// openFlags open a file for reading; opening a FIFO must not wait for a writer
+// openFlags open a file for reading. With O_NONBLOCK, opening a FIFO does not wait for a writer
 // (open(2)).
 const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
 
-// ErrTooLarge means that a file is larger than anything it could rightly hold.
+// ErrTooLarge means that a file is larger than the limit for its kind.
 var ErrTooLarge = errors.New("the file is too large")
 
 // readBounded reads a regular file of at most limit bytes.
@@ -53,8 +53,8 @@ func readOpen(f *os.File, limit int64) ([]byte, fs.FileInfo, error) {
 	return data, info, err
 }
 
-// readFileBounded reads a regular file of at most limit bytes and waits for no
-// pipe in its place.
+// readFileBounded reads a regular file of at most limit bytes. If a FIFO is in its place, it does
+// not wait for a writer.
 func readFileBounded(path string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(path, openFlags, 0)
 	if err != nil {
@@ -65,7 +65,7 @@ func readFileBounded(path string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// unwrapPath is the reason of a failed file operation without its paths.
+// unwrapPath returns the reason of a failed file operation without the paths.
 func unwrapPath(err error) error {
 	var one *fs.PathError
 	if errors.As(err, &one) {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testRoots are the roots below a fresh directory.
+// testRoots are roots below a new directory.
 func testRoots(t *testing.T, env ...string) Roots {
 	t.Helper()
 	e := environMap(env)
@@ -36,7 +36,7 @@ func write(t *testing.T, path, text string, mode fs.FileMode) {
 	if err := os.WriteFile(path, []byte(text), mode); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(path, mode); err != nil { // the umask aside
+	if err := os.Chmod(path, mode); err != nil { // independent of the umask
 		t.Fatal(err)
 	}
 }
@@ -99,8 +99,8 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// A program can write in the workspace; a link it leaves there must not lead
-// the next boot out of it.
+// Programs can write in the workspace. A symbolic link that a program leaves there must not make
+// the next boot write outside the workspace.
 func TestPolicyFollowsNoLinkOut(t *testing.T) {
 	r := testRoots(t)
 	p := NewPolicy(r)
@@ -193,7 +193,7 @@ func TestManagementKey(t *testing.T) {
 		file    *string
 		mode    fs.FileMode
 		env     string
-		want    string // "" = any
+		want    string // "": any key
 		from    KeySource
 		note    bool
 		err     string
@@ -361,7 +361,7 @@ func TestPolicyRenamesAndLinksWithinItsRoots(t *testing.T) {
 	}
 }
 
-// A crash between any two steps leaves a key file that opens what was encrypted.
+// After a crash between any two steps, one of the key files can still decrypt the private key.
 func TestRotateManagementKey(t *testing.T) {
 	roots := testRoots(t)
 	var known []string

@@ -12,16 +12,16 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// KeyPlaceholder is what sample files hold in place of a management key.
+// KeyPlaceholder is the text that sample files contain in place of a management key.
 const KeyPlaceholder = "change-this-secret-key"
 
-// maxKey bounds the key file; minKey is the shortest key it may hold.
+// maxKey bounds the key file. minKey is the minimum length of a key.
 const (
 	maxKey = 4096
 	minKey = 16
 )
 
-// KeySource says from where the management key comes.
+// KeySource is where the management key comes from.
 type KeySource string
 
 // The sources of a management key.
@@ -108,7 +108,7 @@ func closeToOthers(p *Policy, path string) error {
 		return err
 	}
 	defer r.Close()
-	// Through a descriptor: Root.Chmod would follow a link put there meanwhile.
+	// Use a descriptor: Root.Chmod would follow a symbolic link that was put there meanwhile.
 	f, err := r.OpenFile(rel, os.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -116,13 +116,13 @@ func closeToOthers(p *Policy, path string) error {
 	return errors.Join(f.Chmod(0o600), f.Close())
 }
 
-// ErrKeyElsewhere means that the management key is not agentinit's to change.
+// ErrKeyElsewhere means that agentinit cannot change the management key.
 var ErrKeyElsewhere = errors.New("the management key comes from MANAGEMENT_API_KEY: change it there, and start once with the former one in MANAGEMENT_API_KEY_PREVIOUS")
 
 // RotateManagementKey makes a new management key if the key is in a file. reseal encrypts with the
-// new key what the old one has encrypted. It runs first: after a crash the boot finds both keys.
-// KeyKnown is called with the new key. Programs that were given the old key keep it until they
-// restart.
+// new key everything that was encrypted with the old one. reseal runs first: after a crash, the
+// next boot finds both keys. KeyKnown is called with the new key. Programs that were given the old
+// key keep it until they restart.
 func (b *Boot) RotateManagementKey(reseal func(next Secret) error) error {
 	old := b.ManagementKey()
 	path, next := b.cfg.Roots.ManagementKey(), NewSecret(randomHex(32))

@@ -24,11 +24,10 @@ import (
 // maxManifest bounds the manifest file.
 const maxManifest = 16 << 20
 
-// Findings is the error of a manifest that cannot be used: everything that is
-// wrong with it.
+// Findings is the error for a manifest that cannot be used. It contains all findings.
 type Findings []schema.Finding
 
-// Error has one line a finding.
+// Error returns one line for each finding.
 func (f Findings) Error() string {
 	lines := make([]string, len(f))
 	for i, one := range f {
@@ -37,23 +36,23 @@ func (f Findings) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Loaded is a manifest with everything that follows from it. It is immutable.
+// Loaded is a manifest with everything derived from it. It is immutable.
 type Loaded struct {
 	Manifest *schema.Manifest
 	Document *schema.Document
 	Plan     *plan.Plan
-	// Specs is the plan with credentials, in the order of the start.
+	// Specs is the plan with credentials, in start order.
 	Specs    []program.Spec
-	Checksum string // of the bytes of the file
+	Checksum string // checksum of the bytes of the file
 	Warnings []schema.Finding
 	// Replaceable says why another user could put another manifest in the place of this one, although
 	// such a manifest would still have to belong to root; "" if none can.
 	Replaceable string
 }
 
-// ManifestFile is where the manifest is read from: the flag, else
-// AGENTBOX_CONFIG, else /etc/agentbox.toml below the root. The first two are
-// taken as written, without the root.
+// ManifestFile is the path of the manifest: the --manifest flag, or AGENTBOX_CONFIG, or
+// /etc/agentbox.toml below the root, in this order. The flag and the variable are used unchanged,
+// without the root.
 func (b *Boot) ManifestFile() string {
 	return cmp.Or(b.cfg.ManifestFile, b.getenv("AGENTBOX_CONFIG"), b.cfg.Roots.Manifest)
 }
@@ -94,7 +93,7 @@ func (b *Boot) Reread() (*Loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours := 0 // programs of the command line, which no manifest removes
+	ours := 0 // programs of the command line; no manifest can remove them
 	if len(b.cfg.Main) > 0 {
 		ours = 1
 	}
@@ -108,7 +107,7 @@ func (b *Boot) Reread() (*Loaded, error) {
 	return l, nil
 }
 
-// resolve goes from text to specs, collecting every finding on the way.
+// resolve turns the manifest text into specs. It collects the findings of every stage.
 func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) {
 	m, doc, findings := schema.Load(path, text)
 	if doc == nil {
@@ -131,14 +130,13 @@ func (b *Boot) resolve(path string, text []byte, users *Users) (*Loaded, error) 
 
 const (
 	relayKey     = "sovereign_mesh.relay.implementation"
-	relayProgram = "nostr-rs-relay" // the relay of the catalogue, by the name of its binary
+	relayProgram = "nostr-rs-relay" // the relay of the catalogue is known by the name of its binary
 
-	// RelayEmbedded is the implementation of a relay that is agentinit itself.
+	// RelayEmbedded is the implementation in which agentinit itself is the relay.
 	RelayEmbedded = "embedded"
 )
 
-// chooseRelay lets agentinit be the relay where the image has none and the
-// manifest does not name one.
+// chooseRelay makes agentinit the relay if the image has no relay and the manifest names none.
 func (b *Boot) chooseRelay(m *schema.Manifest, doc *schema.Document) {
 	if m == nil || !m.SovereignMesh.Relay.Enabled || doc.NonEmpty(relayKey) {
 		return
@@ -157,7 +155,7 @@ func hasErrors(findings []schema.Finding) bool {
 	return false
 }
 
-// dedupe drops repeats: instances of one program have the same faults.
+// dedupe removes repeated findings: all instances of one program have the same faults.
 func dedupe(findings []schema.Finding) []schema.Finding {
 	seen := make(map[schema.Finding]bool, len(findings))
 	out := findings[:0]
@@ -170,7 +168,7 @@ func dedupe(findings []schema.Finding) []schema.Finding {
 	return out
 }
 
-// facts is what the plan asks of the machine.
+// facts is what the plan needs to know about the machine.
 func (b *Boot) facts(m *schema.Manifest, doc *schema.Document, users *Users) plan.Facts {
 	return plan.Facts{
 		Env:         b.environment(m, doc),
@@ -184,8 +182,8 @@ func (b *Boot) facts(m *schema.Manifest, doc *schema.Document, users *Users) pla
 	}
 }
 
-// lacksThing tells whether the box lacks a directory that no phase of the boot makes.
-// Accounts are looked up when the programs get their numbers.
+// lacksThing reports whether a directory is missing that no phase of the boot makes. Accounts are
+// checked later, when user names become numbers.
 func (b *Boot) lacksThing(what plan.Thing, name string) bool {
 	if what != plan.Directory || NewPolicy(b.cfg.Roots).Check(name) == nil {
 		return false
@@ -194,12 +192,12 @@ func (b *Boot) lacksThing(what plan.Thing, name string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// readEnvFile reads an env_file, which its program's user may own: what agentinit
-// reads there as root, the program is given.
+// readEnvFile reads an env_file as root. The program's user may own the file, because its content
+// is given only to that program.
 func readEnvFile(path, user string, users *Users) ([]byte, error) {
 	var owners []uint32
 	if user != "" {
-		if id, err := users.Resolve(user, "", nil); err == nil { // else a finding of its own
+		if id, err := users.Resolve(user, "", nil); err == nil { // if it fails, Resolve's error is reported elsewhere
 			owners = append(owners, id.Credential.UID)
 		}
 	}
@@ -213,9 +211,9 @@ func readEnvFile(path, user string, users *Users) ([]byte, error) {
 // defaultSocket is the path that agentctl uses by default.
 const defaultSocket = defaultRuntime + "/agentinit.sock"
 
-// environment is agentinit's own, with the control socket, the roots and the management key of an
-// agentbox. Before phase 2 a key that will be made is stood in for: a program
-// that asks for it must not be a program with a missing variable.
+// environment is agentinit's own environment. For an agentbox it also has the control socket, the
+// roots and the management key. Before phase 2 the key may not exist yet. Then a placeholder stands
+// for it, so that a program that uses the key is not reported for a missing variable.
 func (b *Boot) environment(m *schema.Manifest, doc *schema.Document) map[string]string {
 	env := maps.Clone(b.env)
 	// Whatever agentinit's own environment contains, a program's agentctl must use this box.
@@ -259,8 +257,8 @@ func load(_ context.Context, b *Boot) (Outcome, error) {
 	return done(), nil
 }
 
-// ownSections are what agentinit itself reads of a manifest, once: an apply takes
-// the programs, and what others make of them.
+// ownSections are the sections that agentinit reads only at the boot. An apply takes over the
+// programs, and the sections that other packages read.
 var ownSections = []string{
 	"supervisor", "bootstrap", "artifacts", "adapters", "slots", "api", "templates", "federation", "observability",
 }
@@ -300,7 +298,8 @@ func manifestFailure(path string, err error) *Failure {
 	return fail(ExitManifest, findings, "the manifest %s has %s", path, count(errs, "error"))
 }
 
-// refused keeps the exit status of a refusal that has one.
+// refused returns the Failure in err, with its own exit status, or else a failure with
+// ExitManifest.
 func refused(err error) *Failure {
 	var f *Failure
 	if errors.As(err, &f) {

@@ -25,7 +25,7 @@ func give(t *testing.T, path string) {
 
 func TestAManifestThatAnotherUserOwnsIsRefused(t *testing.T) {
 	r := newBootRig(t, testRoots(t), plain)
-	if err := r.Load(t.Context()); err != nil { // the twin: root's own is taken
+	if err := r.Load(t.Context()); err != nil { // the opposite case: a file of root is accepted
 		t.Fatal(err)
 	}
 	give(t, r.cfg.Roots.Manifest)

@@ -23,11 +23,11 @@ import (
 // above: inotify reports neither.
 type pathWatch struct {
 	path    string
-	broken  error // why watching is no longer possible
+	broken  error // why the watch has ended
 	inotify *os.File
-	fd      int // of inotify: asking the File for it would make it block
+	fd      int // the inotify descriptor; os.File.Fd would make it blocking
 	mounts  *os.File
-	armed   map[uint32]bool // by the latest arm
+	armed   map[uint32]bool // watches of the latest call of arm
 
 	// changed is unbuffered, so that the readers of the kernel's events are not faster
 	// than the receiver. An error ends the watch.
@@ -86,13 +86,14 @@ func (w *pathWatch) arm() error {
 			return err
 		}
 	}
-	// The directory tells when a file appears, and the look finds one closed to us.
+	// If the file does not exist, the watch of its directory reports when it appears. If agentinit
+	// may not read the file, check finds that out.
 	if err := add(w.path, fileEvents); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	for wd := range w.armed {
 		if !armed[wd] {
-			// EINVAL: it went with what it watched.
+			// EINVAL: the watched file is gone, and the kernel has removed its watch.
 			_, _ = unix.InotifyRmWatch(w.fd, wd)
 		}
 	}
@@ -100,8 +101,8 @@ func (w *pathWatch) arm() error {
 	return nil
 }
 
-// readInotify does not care what the events are: one look answers them all, and
-// those that the kernel dropped as well (IN_Q_OVERFLOW).
+// readInotify ignores the content of the events. One check of the file covers all of them,
+// including those that the kernel dropped (IN_Q_OVERFLOW).
 func (w *pathWatch) readInotify() {
 	buf := make([]byte, 64<<10)
 	for {
@@ -112,8 +113,8 @@ func (w *pathWatch) readInotify() {
 	}
 }
 
-// readMounts waits for the poller to say that the list of mounts is another one;
-// reading it is not needed.
+// readMounts waits until the poller reports a change in the list of mounts. The list itself is not
+// read.
 func (w *pathWatch) readMounts() {
 	conn, err := w.mounts.SyscallConn()
 	for err == nil {
@@ -138,8 +139,8 @@ func (w *pathWatch) tell(err error) bool {
 	}
 }
 
-// wait returns when something may have changed since arm, when nothing can be
-// known of that any more, or when ctx ends.
+// wait returns when something may have changed since arm, when the watch has ended with an error,
+// or when ctx ends.
 func (w *pathWatch) wait(ctx context.Context) {
 	select {
 	case w.broken = <-w.changed:
@@ -149,7 +150,7 @@ func (w *pathWatch) wait(ctx context.Context) {
 
 func (w *pathWatch) close() {
 	close(w.stop)
-	// Both files were only read, so that the error of a close says nothing.
+	// Both files were only read, so an error of Close does not matter.
 	if w.inotify != nil {
 		_ = lateclose.Hand(w.fd, w.inotify.Close)
 	}

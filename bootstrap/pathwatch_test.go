@@ -9,8 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
-// The kernel's collector does close what is left to it: else each watch would be
-// lost to its user for good.
+// The kernel does close a descriptor that is handed to it. Otherwise each watch would count against
+// its user's limit for ever.
 func TestWhatIsClosedElsewhereIsClosed(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// stage is what this package writes as agentbox.stage.
+// stage is the value of agentbox.stage in this package's events.
 const stage = "bootstrap"
 
-// Events published by this package, in order of life.
+// Events that this package publishes, in the order in which they occur.
 const (
 	EventStarted         = "BootstrapStarted"
 	EventRootWritable    = "ImmutableRootWritable"
@@ -35,7 +35,7 @@ const (
 	// EventManifestReplaceable: another user can replace the manifest's file.
 	EventManifestReplaceable = "ManifestReplaceable"
 	EventSentinelAltered     = "SentinelAltered"
-	// EventSentinelUnwatched: the kernel cannot tell of changes to the sentinel.
+	// EventSentinelUnwatched: the kernel cannot report changes to the sentinel.
 	EventSentinelUnwatched = "SentinelUnwatched"
 	EventFailed            = "BootstrapFailed"
 )
@@ -45,14 +45,14 @@ type Phase struct {
 	Number float64
 	Name   string
 	Run    func(context.Context, *Boot) (Outcome, error)
-	// AgentboxOnly phases are left out with profile "none".
+	// AgentboxOnly phases are skipped with profile "none".
 	AgentboxOnly bool
 }
 
-// Label is the number as people and metrics write it: "0.5", "9".
+// Label is the number as text, for people and metrics: "0.5", "9".
 func (p Phase) Label() string { return strconv.FormatFloat(p.Number, 'g', -1, 64) }
 
-// Outcome is how a phase ended that did not fail.
+// Outcome is the result of a phase that did not fail.
 type Outcome struct {
 	Status Status
 	Note   string
@@ -66,8 +66,8 @@ const (
 	StatusPending Status = "pending"
 	StatusRunning Status = "running"
 	StatusOK      Status = "ok"
-	StatusWarning Status = "warning" // it did less than it should, the box goes on
-	StatusOff     Status = "off"     // nothing to do in this box
+	StatusWarning Status = "warning" // the phase is incomplete, and the boot continues
+	StatusOff     Status = "off"     // this box does not need the phase
 	StatusFailed  Status = "failed"
 )
 
@@ -76,7 +76,7 @@ func done() Outcome              { return Outcome{Status: StatusOK} }
 func off(note string) Outcome    { return Outcome{Status: StatusOff, Note: note} }
 func warned(note string) Outcome { return Outcome{Status: StatusWarning, Note: note} }
 
-// Record is one phase as it went.
+// Record is the result of one phase.
 type Record struct {
 	Number   float64       `json:"number"`
 	Name     string        `json:"name"`
@@ -86,10 +86,10 @@ type Record struct {
 	Duration time.Duration `json:"-"`
 }
 
-// Label is the number as people and metrics write it.
+// Label is the number as text, for people and metrics.
 func (r Record) Label() string { return Phase{Number: r.Number}.Label() }
 
-// journal keeps the records of a boot; it may be read while phases run.
+// journal keeps the records of a boot. It may be read while phases run.
 type journal struct {
 	mu      sync.Mutex
 	records []Record
@@ -103,7 +103,7 @@ func newJournal(phases []Phase) *journal {
 	return j
 }
 
-// Records returns all phases; of one under way, the duration so far.
+// Records returns all phases. A running phase has its duration so far.
 func (j *journal) Records() []Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -138,8 +138,8 @@ func (j *journal) change(number float64, f func(*Record)) {
 	}
 }
 
-// runPhases runs phases in order and stops at the first that fails. Its error
-// is always a *Failure.
+// runPhases runs the phases in order and stops at the first one that fails. Its error is always a
+// *Failure.
 func (b *Boot) runPhases(ctx context.Context, phases []Phase) error {
 	for _, p := range phases {
 		if err := b.runPhase(ctx, p); err != nil {
@@ -189,8 +189,8 @@ func (b *Boot) attempt(ctx context.Context, p Phase) (Outcome, error) {
 	return p.Run(ctx, b)
 }
 
-// phaseLevel is the level at which a phase is told. What a plain container leaves
-// out is no news, and of a phase that fails BootstrapFailed says more.
+// phaseLevel is the event level for a phase. In a plain container, skipped and running phases are
+// at debug level. A failed phase is too, because BootstrapFailed contains the details.
 func (b *Boot) phaseLevel(s Status) event.Level {
 	plain := b.booted != nil && !b.agentbox()
 	switch {
@@ -202,7 +202,7 @@ func (b *Boot) phaseLevel(s Status) event.Level {
 	return event.Info
 }
 
-// asFailure gives an error of another kind the exit status of an internal one.
+// asFailure turns an error that is not a Failure into one with ExitInternal.
 func asFailure(err error) *Failure {
 	var f *Failure
 	if errors.As(err, &f) {
@@ -217,7 +217,7 @@ func (b *Boot) publish(level event.Level, name string, fields map[string]any) {
 	b.cfg.Bus.Publish(event.Event{Level: level, Stage: stage, Name: name, Fields: fields})
 }
 
-// warn says what went less well than it should, and where.
+// warn publishes a warning. It says what is wrong, and where.
 func (b *Boot) warn(what string, args ...any) {
 	b.publish(event.Warn, EventWarning, map[string]any{"message": fmt.Sprintf(what, args...)})
 }

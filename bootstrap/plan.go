@@ -11,7 +11,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// account is the Account of plan.Facts.
+// account implements Account of plan.Facts.
 func (u *Users) account(name string) (home, login string, ok bool) {
 	name, _, _ = strings.Cut(name, ":")
 	who, known, err := u.user(name)
@@ -21,8 +21,8 @@ func (u *Users) account(name string) (home, login string, ok bool) {
 	return who.home, who.name, true
 }
 
-// specs fills in what the machine says: who each program runs as. Every user
-// and group that does not exist is a finding. Log files, and the directories of the catalogue's programs, lie below the root.
+// specs adds the numeric user and group of each program. Every user and group that does not exist
+// is a finding. Log files, and the directories of the catalogue's programs, lie below the root.
 func (b *Boot) specs(p *plan.Plan, doc *schema.Document, users *Users) ([]program.Spec, []schema.Finding) {
 	var bad []schema.Finding
 	out := make([]program.Spec, len(p.Programs))
@@ -47,8 +47,8 @@ func (b *Boot) specs(p *plan.Plan, doc *schema.Document, users *Users) ([]progra
 	return out, dedupe(bad)
 }
 
-// credentialOf resolves the names. A program without a user keeps agentinit's
-// own, with the group that is written.
+// credentialOf resolves the names. A program without a user keeps agentinit's own user, but gets
+// the group that the manifest names.
 func credentialOf(p *plan.Program, users *Users) (*program.Credential, error) {
 	if p.User != "" {
 		id, err := users.Resolve(p.User, p.Group, p.Groups)
@@ -87,8 +87,8 @@ func isAgentbox(m *schema.Manifest, doc *schema.Document) bool {
 	return plan.Profile(m, doc) == "agentbox"
 }
 
-// stacks are the agent stacks whose profile directory is provisioned: the
-// default one, and one for each agent that the manifest switches on.
+// stacks are the agent stacks that get a profile directory: the default one, and one for each agent
+// that the manifest enables.
 func stacks(m *schema.Manifest) []string {
 	out := []string{"default"}
 	for _, s := range []struct {
@@ -107,8 +107,8 @@ func stacks(m *schema.Manifest) []string {
 	return out
 }
 
-// finalSpecs resolves once more when the management key was made or read by
-// phase 2: programs that ask for it get the real one.
+// finalSpecs resolves the plan again if phase 2 has made or read the management key. Then programs
+// that use the key get the real one.
 func (b *Boot) finalSpecs() ([]program.Spec, error) {
 	if key := b.ManagementKey(); key.Empty() || b.getenv("MANAGEMENT_API_KEY") == key.Reveal() {
 		return b.Current().Specs, nil
@@ -136,8 +136,8 @@ func (b *Boot) view(l *Loaded) catalog.View {
 	return plan.View(l.Manifest, l.Document, plan.Facts{Version: b.cfg.Version, System: b.cfg.System})
 }
 
-// Effective lists every value of the manifest in force and where it comes from,
-// secrets redacted.
+// Effective lists every value of the manifest in force and the source of each value. Secrets are
+// redacted.
 func (b *Boot) Effective() []schema.Setting {
 	now := b.Current()
 	return schema.Effective(now.Document, func(name string) (string, bool) {
@@ -146,8 +146,8 @@ func (b *Boot) Effective() []schema.Setting {
 	}, b.view(now).Programs())
 }
 
-// hints are the variables for login shells: where things are, and what the
-// manifest says in the catalogue's words; no secrets.
+// hints are the variables for login shells: the paths of the roots, and the catalogue's variables
+// filled from the manifest. They contain no secrets.
 func (b *Boot) hints() map[string]string {
 	out := b.cfg.Roots.Environment()
 	out["AGENTBOX_CONFIG"] = b.ManifestFile()
@@ -166,9 +166,9 @@ func (b *Boot) hints() map[string]string {
 	return out
 }
 
-// DeclaredEnvironment is what the manifest says of agentinit's own environment:
-// the variables that the generators derive from it. A different value at run
-// time is contract drift. Empty in a plain container.
+// DeclaredEnvironment is the set of variables that the generators derive from the manifest for
+// agentinit's environment. If a variable has another value at run time, that is contract drift. The
+// set is empty in a plain container.
 func (b *Boot) DeclaredEnvironment() map[string]string {
 	out := make(map[string]string)
 	if !b.agentbox() {
@@ -177,14 +177,14 @@ func (b *Boot) DeclaredEnvironment() map[string]string {
 	c, view := catalog.Load(), b.view(b.Current())
 	for name, template := range c.Environment {
 		if !strings.HasPrefix(template, "{") || strings.HasPrefix(template, "{@") {
-			continue // a fixed value is the operator's to change
+			continue // the operator may change a fixed value
 		}
 		if v, err := view.Fill(template); err == nil {
 			out[name] = v
 		}
 	}
 	if !b.Current().Document.NonEmpty(relayKey) {
-		delete(out, "AGENTBOX_RELAY_IMPL") // the boot has chosen it: chooseRelay
+		delete(out, "AGENTBOX_RELAY_IMPL") // chooseRelay has set the value
 	}
 	return out
 }

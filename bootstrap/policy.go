@@ -9,16 +9,15 @@ import (
 	"strings"
 )
 
-// Policy says where bootstrap may write. Every file and directory it creates
-// goes through it, so that a write outside is an error here and not a surprise
-// in the image.
+// Policy says where bootstrap may write. Bootstrap creates every file and directory through it, so
+// that a write to any other place is an error and cannot change the image.
 type Policy struct {
-	image string // never written, whatever the roots say
+	image string // never written, whatever the roots are
 	roots []string
 }
 
-// NewPolicy is the policy for the roots: what bootstrap.md lists as legal
-// writes, as data. A file stands for itself, a directory for all below it.
+// NewPolicy is the policy for the roots: the legal writes of bootstrap.md as data. A file stands
+// for itself, a directory for everything below it.
 func NewPolicy(r Roots) *Policy {
 	return &Policy{image: r.Image, roots: []string{
 		r.Workspace, r.Projects, r.Ruvector, r.SolidPods, r.Identities, r.Consultations,
@@ -26,7 +25,7 @@ func NewPolicy(r Roots) *Policy {
 	}}
 }
 
-// ErrForbiddenWrite means that bootstrap was about to write where it must not.
+// ErrForbiddenWrite means that bootstrap tried to write outside the legal roots.
 var ErrForbiddenWrite = errors.New("bootstrap must not write there")
 
 // Check returns ErrForbiddenWrite unless path is, or lies below, a legal root.
@@ -48,20 +47,20 @@ func (p *Policy) rootOf(path string) (string, error) {
 	return "", fmt.Errorf("%w: %s", ErrForbiddenWrite, path)
 }
 
-// below tells whether path is dir or lies in it.
+// below reports whether path is dir or lies below dir.
 func below(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// MkdirAll creates a directory with its parents. One that exists is left as it
-// is, its mode included.
+// MkdirAll creates a directory with its parents. An existing directory stays unchanged, including
+// its mode.
 func (p *Policy) MkdirAll(path string, mode fs.FileMode) error {
 	root, err := p.rootOf(path)
 	if err != nil {
 		return err
 	}
-	// The root itself may be a link that the operator made; what lies below it
-	// must not lead out of it, for programs can write there.
+	// The root itself may be a symbolic link of the operator. Links below the root must not lead
+	// outside, because programs can write there.
 	if err := os.MkdirAll(root, mode); err != nil || path == root {
 		return err
 	}
@@ -73,8 +72,7 @@ func (p *Policy) MkdirAll(path string, mode fs.FileMode) error {
 	return r.MkdirAll(rel, mode)
 }
 
-// MkdirParent creates the directory that a file which is a legal write of its own
-// lies in.
+// MkdirParent creates the parent directory of a file that is itself a legal root.
 func (p *Policy) MkdirParent(file string, mode fs.FileMode) error {
 	if err := p.Check(file); err != nil {
 		return err
@@ -82,13 +80,13 @@ func (p *Policy) MkdirParent(file string, mode fs.FileMode) error {
 	return os.MkdirAll(filepath.Dir(file), mode)
 }
 
-// open opens the root that path lies below; rel is the rest of path.
+// open opens the legal root of path. rel is the path below that root.
 func (p *Policy) open(path string) (r *os.Root, rel string, err error) {
 	root, err := p.rootOf(path)
 	if err != nil {
 		return nil, "", err
 	}
-	if filepath.Clean(path) == root { // a file that is a root of its own
+	if filepath.Clean(path) == root { // the file itself is a legal root
 		root = filepath.Dir(root)
 	}
 	if rel, err = filepath.Rel(root, path); err != nil {
@@ -100,21 +98,22 @@ func (p *Policy) open(path string) (r *os.Root, rel string, err error) {
 	return r, rel, nil
 }
 
-// WriteFile writes a file as one step: a reader sees the old content or all of
-// the new one, also after a crash. The directory must exist.
+// WriteFile writes a file atomically: a reader sees the complete old or the complete new content,
+// even after a crash. The directory must exist.
 func (p *Policy) WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return p.install(path, data, mode, (*os.Root).Rename)
 }
 
-// CreateFile is WriteFile for a file that must not exist yet: it returns
-// fs.ErrExist otherwise, also when another box was faster.
+// CreateFile is WriteFile for a file that must not exist yet. If the file exists, even because
+// another box has just created it, the error is fs.ErrExist.
 func (p *Policy) CreateFile(path string, data []byte, mode fs.FileMode) error {
 	return p.install(path, data, mode, func(r *os.Root, temp, name string) error {
 		err := r.Link(temp, name)
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		// No hard links here (FUSE, 9p): the next best thing.
+		// This file system has no hard links (FUSE, 9p). A check and a rename are not atomic, but
+		// there is no better way.
 		if _, statErr := r.Lstat(name); statErr == nil {
 			return fs.ErrExist
 		}
@@ -122,10 +121,10 @@ func (p *Policy) CreateFile(path string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// unfinished marks the temporary file of a write.
+// unfinished is part of the name of a temporary file.
 const unfinished = ".tmp-"
 
-// install writes a temporary file beside path and puts it in place with place.
+// install writes a temporary file beside path. Then place moves or links it to its final name.
 func (p *Policy) install(path string, data []byte, mode fs.FileMode, place func(r *os.Root, temp, name string) error) error {
 	r, rel, err := p.open(path)
 	if err != nil {
@@ -137,7 +136,7 @@ func (p *Policy) install(path string, data []byte, mode fs.FileMode, place func(
 		return errors.Join(err, removeIfThere(r, temp))
 	}
 	err = place(r, temp, rel)
-	// After a rename there is nothing left to remove.
+	// After a successful rename the temporary file no longer exists, and that is fine.
 	if err = errors.Join(err, removeIfThere(r, temp)); err != nil {
 		return err
 	}
@@ -150,13 +149,13 @@ func writeSynced(r *os.Root, name string, data []byte, mode fs.FileMode) error {
 		return err
 	}
 	_, err = f.Write(data)
-	// The umask has taken bits away from mode; a key wants none more, a hint
-	// file wants all.
+	// The umask has removed bits from mode. Chmod sets exactly mode, so that login shells of all
+	// users can read a hint file.
 	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 }
 
-// syncDir makes a rename in the directory survive a crash. File systems that
-// cannot sync a directory say EINVAL; there is nothing more to be done on them.
+// syncDir makes a rename in the directory survive a crash. If a file system cannot sync a
+// directory, it returns EINVAL. That error is ignored.
 func syncDir(r *os.Root, dir string) error {
 	d, err := r.Open(dir)
 	if err != nil {
@@ -171,16 +170,15 @@ func syncDir(r *os.Root, dir string) error {
 
 func removeIfThere(r *os.Root, name string) error {
 	err := r.Remove(name)
-	// A read-only file system refuses even to remove what is not there.
+	// A read-only file system returns an error even if the file does not exist.
 	if _, statErr := r.Lstat(name); errors.Is(statErr, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// ReadFile reads at most limit bytes of a regular file below a legal root. It
-// never follows a link out of the root and never waits for a pipe that someone
-// has put in the file's place.
+// ReadFile reads at most limit bytes of a regular file below a legal root. It never follows a link
+// out of the root. If a program has put a FIFO in the file's place, it does not wait for a writer.
 func (p *Policy) ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	r, rel, err := p.open(path)
 	if err != nil {
@@ -190,7 +188,7 @@ func (p *Policy) ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
 	return readBounded(r, rel, limit)
 }
 
-// ReadDir lists the names in a directory below a legal root, in no order.
+// ReadDir lists the names in a directory below a legal root, unsorted.
 func (p *Policy) ReadDir(path string) ([]string, error) {
 	r, rel, err := p.open(path)
 	if err != nil {
@@ -205,10 +203,10 @@ func (p *Policy) ReadDir(path string) ([]string, error) {
 	return names, errors.Join(err, d.Close())
 }
 
-// Remove removes a file; one that is not there is fine.
+// Remove removes a file. If the file does not exist, that is not an error.
 func (p *Policy) Remove(path string) error { return p.removing(path, removeIfThere) }
 
-// removing has nothing to do where there is no root.
+// removing calls remove. If the root does not exist, it returns nil.
 func (p *Policy) removing(path string, remove func(r *os.Root, rel string) error) error {
 	r, rel, err := p.open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -221,7 +219,7 @@ func (p *Policy) removing(path string, remove func(r *os.Root, rel string) error
 	return remove(r, rel)
 }
 
-// Lstat describes a file below a legal root; a link is described, not followed.
+// Lstat describes a file below a legal root. It does not follow a link.
 func (p *Policy) Lstat(path string) (info fs.FileInfo, err error) {
 	r, rel, err := p.open(path)
 	if err != nil {
@@ -231,7 +229,7 @@ func (p *Policy) Lstat(path string) (info fs.FileInfo, err error) {
 	return r.Lstat(rel)
 }
 
-// Rename gives a file or directory another name below the same legal root.
+// Rename renames a file or directory within one legal root.
 func (p *Policy) Rename(from, to string) error {
 	r, rel, err := p.open(from)
 	if err != nil {
@@ -252,8 +250,8 @@ func (p *Policy) Rename(from, to string) error {
 	return syncDir(r, filepath.Dir(target))
 }
 
-// Symlink makes a link below a legal root. target is relative and stays below it:
-// whatever reads through the link must not be led out.
+// Symlink makes a symbolic link below a legal root. target must be relative and must stay below the
+// root, so that a reader of the link cannot be led outside.
 func (p *Policy) Symlink(target, path string) error {
 	if !filepath.IsLocal(target) {
 		return fmt.Errorf("%w: a link to %s", ErrForbiddenWrite, target)
@@ -269,8 +267,8 @@ func (p *Policy) Symlink(target, path string) error {
 	return syncDir(r, filepath.Dir(rel))
 }
 
-// RemoveUnfinished removes the temporary files of writes that were killed. The file
-// must not be written meanwhile.
+// RemoveUnfinished removes temporary files of writes to path that were killed. No process may write
+// path at the same time.
 func (p *Policy) RemoveUnfinished(path string) error {
 	return p.removing(path, func(r *os.Root, rel string) error {
 		names, err := fs.Glob(r.FS(), globEscaper.Replace(filepath.ToSlash(rel))+unfinished+"*")

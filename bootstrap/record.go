@@ -7,13 +7,12 @@ import (
 	"path/filepath"
 )
 
-// maxRecord bounds what is read of a boot's record. A thousand programs need
-// about 300 KiB.
+// maxRecord bounds the size of a boot's record. The record of a thousand programs has about 300
+// KiB.
 const maxRecord = 16 << 20
 
-// recordFile is where the record of a boot is kept for the boots after it: in an
-// agentbox below the workspace, which outlives the container, otherwise in the
-// runtime directory.
+// recordFile is the file of a boot's record, for later boots. In an agentbox it is below the
+// workspace, which survives the container. Otherwise it is in the runtime directory.
 func (b *Boot) recordFile() string {
 	dir := b.cfg.Roots.Runtime
 	if b.agentbox() {
@@ -22,12 +21,11 @@ func (b *Boot) recordFile() string {
 	return filepath.Join(dir, "boot.json")
 }
 
-// previousRecordFile is the record of the boot before the one in recordFile.
+// previousRecordFile is the file of the record before the one in recordFile.
 func (b *Boot) previousRecordFile() string { return b.recordFile() + ".previous" }
 
-// KeepRecord writes the record of this boot and keeps that of the boot before. It
-// is called once, when the boot is over. Without a writable directory this boot
-// leaves no record.
+// KeepRecord writes the record of this boot and keeps the record of the boot before. It is called
+// once, when the boot is over. Without a writable directory, this boot leaves no record.
 func (b *Boot) KeepRecord(record []byte) {
 	err := b.keepRecord(record)
 	b.mu.Lock()
@@ -48,8 +46,7 @@ func (b *Boot) keepRecord(record []byte) error {
 	return b.policy.WriteFile(b.recordFile(), record, 0o644)
 }
 
-// PreviousRecord is the record of the boot before this one. The error says why
-// there is none.
+// PreviousRecord is the record of the boot before this one. If there is none, the error says why.
 func (b *Boot) PreviousRecord() ([]byte, error) {
 	b.mu.Lock()
 	recorded, kept := b.recorded, b.recordErr

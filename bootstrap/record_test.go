@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Each boot finds the record of the boot before, before and after it leaves its
-// own; the first boot finds none.
+// Each boot finds the record of the boot before it, both before and after it writes its own record.
+// The first boot finds none.
 func TestRecordOfTheBootBefore(t *testing.T) {
 	first := newSealRig(t, "stay", nil).boot
 	roots := first.cfg.Roots
@@ -33,7 +33,7 @@ func TestRecordOfTheBootBefore(t *testing.T) {
 	}
 }
 
-// A boot that cannot leave a record says why when it is asked for the one before.
+// If a boot cannot write its record, recordErr is set, and PreviousRecord returns an error.
 func TestRecordCannotBeKept(t *testing.T) {
 	b := newSealRig(t, "stay", nil).boot
 	if err := os.MkdirAll(filepath.Dir(b.cfg.Roots.Runtime), 0o755); err != nil {

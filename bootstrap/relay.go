@@ -15,8 +15,8 @@ import (
 // configuration.
 const relayConfiguration = "/run/agentbox/nostr-relay.toml"
 
-// relayFile is the configuration of nostr-rs-relay, as far as the manifest
-// speaks of it (its config.toml names the keys).
+// relayFile is the configuration of nostr-rs-relay, limited to what the manifest can set. The key
+// names are those of nostr-rs-relay's config.toml.
 type relayFile struct {
 	Info struct {
 		Name        string `toml:"name"`
@@ -49,17 +49,15 @@ type relayRetention struct {
 	PersistDays int64 `toml:"persist_days"`
 }
 
-// configuration is a file that a program of the catalogue reads; path is that in
-// the box.
+// configuration is a file that a program of the catalogue reads. path is the path inside the box.
 type configuration struct {
 	path    string
 	content []byte
 }
 
-// configurations are the files that programs of the catalogue read and that
-// follow from the manifest. own are the public keys
-// of the box and its operator, 64 hex digits each: under the allowlist policy
-// they may always write.
+// configurations are the files for programs of the catalogue that are derived from the manifest.
+// own are the public keys of the box and its operator, 64 hexadecimal digits each. Under the
+// allowlist policy these keys may always write.
 func configurations(v catalog.View, own []string) ([]configuration, error) {
 	r := v.Manifest.SovereignMesh.Relay
 	if !r.Enabled || r.Implementation != "nostr-rs-relay" {
@@ -81,15 +79,16 @@ func relayConfig(r schema.Relay, own []string) relayFile {
 	c.Limits.MaxWSMessageBytes, c.Limits.MaxWSFrameBytes = r.MaxEventBytes, r.MaxEventBytes
 	c.Limits.EventKindAllowlist = relayKinds(r)
 	if r.IngressPolicy == "allowlist" {
-		// An empty list is written, too: without the key the relay would let all
-		// clients write.
+		// An empty list is written too: if the key were missing, the relay would let all clients
+		// write.
 		keys := hardening.Union(hardening.Union(nil, own), r.AllowedPubkeys)
 		if keys == nil {
 			keys = []string{}
 		}
 		c.Authorization.PubkeyWhitelist = &keys
 	}
-	// Gift wraps go to their recipients only, who can be known only by AUTH.
+	// The relay gives gift wraps only to their recipients, and it identifies a recipient only by
+	// AUTH.
 	c.Authorization.NIP42Auth = r.IngressPolicy != "open"
 	c.Authorization.NIP42DMs = c.Authorization.NIP42Auth
 	if r.RetentionDays > 0 {
@@ -98,8 +97,8 @@ func relayConfig(r schema.Relay, own []string) relayFile {
 	return c
 }
 
-// meshKinds are the first kinds of two ranges of a hundred: intents and answers.
-// The relay's list knows no ranges, and only the first kind of one is useless.
+// meshKinds are the first kinds of two ranges of a hundred kinds: intents and answers. The relay's
+// list cannot contain a range, and the first kind alone is not enough.
 var meshKinds = []int64{38000, 38100}
 
 const (

@@ -12,7 +12,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
 
-// relay generates the relay's configuration and reads it back; nil without one.
+// relay generates the relay's configuration and parses it. It returns nil if there is none.
 func relay(t *testing.T, text string, own ...string) map[string]any {
 	t.Helper()
 	m, _, findings := schema.Load("agentbox.toml", []byte("[sovereign_mesh.relay]\n"+text))
@@ -68,7 +68,7 @@ func TestRelayConfiguration(t *testing.T) {
 	}
 }
 
-// Nobody on the list means nobody writes, not everybody.
+// An empty list means that no client may write, not that all may.
 func TestRelayWithoutWriters(t *testing.T) {
 	auth := relay(t, "enabled = true")["authorization"].(map[string]any)
 	if keys, ok := auth["pubkey_whitelist"].([]any); !ok || len(keys) != 0 {
@@ -83,7 +83,7 @@ func TestRelayWithoutWriters(t *testing.T) {
 	}
 }
 
-// The program of the catalogue reads what is generated here.
+// The catalogue's relay program can read the generated configuration.
 func TestTheRelayReadsItsConfiguration(t *testing.T) {
 	for _, f := range catalog.Load().Features {
 		if p, ok := f.Programs["nostr-relay"]; ok {

@@ -9,14 +9,14 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// defaultRuntime is the one directory that every box writes.
+// defaultRuntime is the only directory that every box writes to.
 const defaultRuntime = "/run/agentbox"
 
-// Roots is where the box keeps what it writes and finds what the image has.
-// Every path is absolute and has the prefix already.
+// Roots is where the box keeps its own files and where it finds those of the image. Every path is
+// absolute and includes the prefix.
 type Roots struct {
-	// Prefix stands before every path; empty in a container. It makes it
-	// possible to run the whole bootstrap unprivileged in some directory.
+	// Prefix is put before every path. It is empty in a container. With a prefix, the whole
+	// bootstrap can run without privileges below any directory.
 	Prefix string
 
 	Workspace     string // WORKSPACE, /workspace
@@ -35,8 +35,8 @@ type Roots struct {
 	Manifest      string // /etc/agentbox.toml
 }
 
-// NewRoots resolves the roots: the environment's value where there is one, else
-// the default, each below prefix. A relative prefix is made absolute.
+// NewRoots resolves the roots: the value in the environment or, if there is none, the default, each
+// below prefix. A relative prefix is made absolute.
 func NewRoots(prefix string, getenv func(string) string) (Roots, error) {
 	if prefix != "" {
 		abs, err := filepath.Abs(prefix)
@@ -72,8 +72,8 @@ func NewRoots(prefix string, getenv func(string) string) (Roots, error) {
 	return r, nil
 }
 
-// WithManifest returns the roots with what the manifest says of them, where the
-// environment says nothing.
+// WithManifest returns the roots with the values of the manifest. A value in the environment takes
+// precedence.
 func (r Roots) WithManifest(m *schema.Manifest, getenv func(string) string) Roots {
 	if root := m.Integrations.SolidPodRS.StorageRoot; getenv("SOLID_POD_ROOT") == "" && root != "" {
 		r.SolidPods = r.Path(root)
@@ -84,20 +84,20 @@ func (r Roots) WithManifest(m *schema.Manifest, getenv func(string) string) Root
 	return r
 }
 
-// Path puts the prefix before an absolute path of the box. One that lies below
-// the prefix already stays: ${WORKSPACE} in a manifest, or in the environment of
-// an agentinit that another one started, has it.
+// Path puts the prefix before an absolute path of the box. A path that lies below the prefix
+// already stays unchanged, for example ${WORKSPACE} in a manifest, or a path in the environment of
+// a nested agentinit.
 func (r Roots) Path(path string) string {
 	clean := filepath.Clean(path)
 	if r.Prefix == "" || below(clean, r.Prefix) {
 		return clean
 	}
-	// As from the root of a file system, whose parent is itself: no ".." leads out.
+	// In the root of a file system, ".." is the root itself, so no ".." leads outside.
 	return filepath.Join(r.Prefix, filepath.Clean("/"+path))
 }
 
-// Output is where a program's log file lies. Devices, by which people mean
-// agentinit's own output, stay what they are.
+// Output is the path of a program's log file. Devices stay unchanged, because they stand for
+// agentinit's own output.
 func (r Roots) Output(path string) string {
 	device := below(path, "/dev") && !below(path, "/dev/shm")
 	if path == "" || device || below(path, "/proc") {
@@ -106,7 +106,7 @@ func (r Roots) Output(path string) string {
 	return r.Path(path)
 }
 
-// Beads is the database file of the local beads.
+// Beads is the database file of the local beads adapter.
 func (r Roots) Beads(m *schema.Manifest) string {
 	return r.Path(cmp.Or(m.Slots.Beads.Path, filepath.Join(r.Workspace, "beads.db")))
 }
@@ -116,17 +116,16 @@ func (r Roots) Memory(m *schema.Manifest) string {
 	return r.Path(cmp.Or(m.Slots.Memory.Dir, r.Ruvector))
 }
 
-// Events is the directory of the event journal, and of the spool to an external
-// one.
+// Events is the directory of the event journal, and of the spool if the journal is external.
 func (r Roots) Events() string { return filepath.Join(r.Workspace, "events") }
 
-// TerminationLog is where the reason of the end is written if that file exists:
-// AGENTBOX_TERMINATION_LOG, else the kubelet's.
+// TerminationLog is the file for the reason of the end, if it exists: AGENTBOX_TERMINATION_LOG or,
+// if that is not set, the kubelet's file.
 func (r Roots) TerminationLog(getenv func(string) string) string {
 	return r.Path(cmp.Or(getenv("AGENTBOX_TERMINATION_LOG"), "/dev/termination-log"))
 }
 
-// Sentinel is the file that says that bootstrap has completed.
+// Sentinel is the file that shows that bootstrap has completed.
 func (r Roots) Sentinel() string { return filepath.Join(r.Runtime, "bootstrap.done") }
 
 // ManagementKey is the file of the generated management key.
@@ -134,17 +133,16 @@ func (r Roots) ManagementKey() string {
 	return filepath.Join(r.Workspace, "profiles", "default", "mgmt-key")
 }
 
-// NextManagementKey is the key that is about to replace that of ManagementKey,
-// while it does.
+// NextManagementKey is the file of the new management key during a rotation.
 func (r Roots) NextManagementKey() string { return r.ManagementKey() + ".next" }
 
-// PreviousManagementKey is the key that the last one has replaced.
+// PreviousManagementKey is the file of the management key before the last rotation.
 func (r Roots) PreviousManagementKey() string { return r.ManagementKey() + ".previous" }
 
-// EnvHints is the file that gives a login shell the resolved variables.
+// EnvHints is the file that sets the resolved variables in login shells.
 func (r Roots) EnvHints() string { return filepath.Join(r.ProfileD, "agentbox-runtime.sh") }
 
-// configuration is where a file that the catalogue has in /run/agentbox lies.
+// configuration is the path of a file that the catalogue puts in /run/agentbox.
 func (r Roots) configuration(name string) string {
 	if rel, ok := strings.CutPrefix(name, defaultRuntime+"/"); ok {
 		return filepath.Join(r.Runtime, rel)
@@ -152,8 +150,8 @@ func (r Roots) configuration(name string) string {
 	return r.Path(name)
 }
 
-// Socket is the control socket that the manifest asks for: a path, or an
-// abstract name that begins with "@".
+// Socket is the control socket that the manifest names: a path, or an abstract name that begins
+// with "@".
 func (r Roots) Socket(m *schema.Manifest) string {
 	if strings.HasPrefix(m.Supervisor.Socket, "@") {
 		return m.Supervisor.Socket
@@ -161,7 +159,7 @@ func (r Roots) Socket(m *schema.Manifest) string {
 	return r.Path(m.Supervisor.Socket)
 }
 
-// Environment is the variables that tell programs where the roots are.
+// Environment is the variables with which programs find the roots.
 func (r Roots) Environment() map[string]string {
 	return map[string]string{
 		"WORKSPACE":            r.Workspace,
@@ -172,8 +170,8 @@ func (r Roots) Environment() map[string]string {
 	}
 }
 
-// Database is a file of the box's /etc; below a prefix that has none of that name,
-// the machine's.
+// Database is a file of the box's /etc. If there is a prefix and no such file below it, Database is
+// the file of the machine.
 func (r Roots) Database(name string) string {
 	if r.Prefix != "" {
 		own := r.Path("/etc/" + name)

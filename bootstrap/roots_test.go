@@ -10,9 +10,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// pathKeys are the manifest's keys that hold paths. Those that agentinit itself
-// writes to say where that is; all of them must lie below the root. The others
-// are read, or belong to programs.
+// pathKeys are the manifest's keys that contain paths. For each key that agentinit itself writes
+// to, a function returns the resulting path, which must lie below the root. The other paths are
+// only read, or belong to programs.
 var pathKeys = map[string]func(r Roots, l *Loaded) string{
 	"supervisor.socket":                      func(r Roots, l *Loaded) string { return r.Socket(l.Manifest) },
 	"programs.*.logs.path":                   func(_ Roots, l *Loaded) string { return l.Specs[0].Logs.Path },
@@ -34,7 +34,7 @@ var pathKeys = map[string]func(r Roots, l *Loaded) string{
 	"programs.*.ready.unix": nil, "programs.*.ready.file": nil, "programs.*.health.unix": nil, "programs.*.health.file": nil,
 }
 
-// likeProgram turns keys that mean the same as a program's into those.
+// likeProgram maps keys with the same meaning as a program's key to that key.
 var likeProgram = strings.NewReplacer("supervisor.defaults.", "programs.*.", "templates.*.sandbox", "programs.*.sandbox",
 	"ready.*.", "ready.", "health.*.", "health.")
 
@@ -95,8 +95,8 @@ func TestWrittenPathsLieBelowTheRoot(t *testing.T) {
 	}
 }
 
-// A key that holds a path must be in the table above: whoever adds one decides
-// whether agentinit writes there.
+// Every key that contains a path must be in the table above, so that the author of a new key must
+// decide whether agentinit writes there.
 func TestEveryPathKeyIsKnown(t *testing.T) {
 	var root map[string]any
 	if err := json.Unmarshal(schema.JSONSchema(), &root); err != nil {
@@ -135,7 +135,7 @@ func TestEveryPathKeyIsKnown(t *testing.T) {
 	}
 }
 
-// holdsText tells whether a node can be a string or a list of them.
+// holdsText reports whether a node can be a string or a list of strings.
 func holdsText(node map[string]any) bool {
 	is := func(v any, want string) bool {
 		if list, ok := v.([]any); ok {
@@ -150,7 +150,7 @@ func holdsText(node map[string]any) bool {
 	return ok && is(items["type"], "string")
 }
 
-// children are the nodes below one; "" for those that have no key of their own.
+// children are the nodes below one node; "" stands for nodes without a key of their own.
 func children(node map[string]any) map[string]map[string]any {
 	out := map[string]map[string]any{}
 	if properties, ok := node["properties"].(map[string]any); ok {
@@ -165,7 +165,7 @@ func children(node map[string]any) map[string]map[string]any {
 		}
 		name := "*"
 		if _, table := one["properties"]; word == "items" && !table {
-			continue // plain values: the list itself is the key
+			continue // plain values have no keys of their own
 		}
 		out[name] = one
 	}

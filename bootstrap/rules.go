@@ -24,12 +24,12 @@ func (b *Boot) checkRules(doc *schema.Document) []schema.Finding {
 	})
 }
 
-// readProfiles reads what E010 wants to know of the workspace's profiles. One
-// that cannot be read or parsed is skipped, as the rule says.
+// readProfiles reads the part of the workspace's profiles that rule E010 needs. A profile that
+// cannot be read or parsed is skipped, as E010 specifies.
 func readProfiles(dir string) []rules.Profile {
 	files, err := filepath.Glob(filepath.Join(dir, "*", "profile.toml"))
 	if err != nil {
-		return nil // the directory's own name is no pattern
+		return nil // the directory's own name is not a valid pattern
 	}
 	var out []rules.Profile
 	for _, file := range files {

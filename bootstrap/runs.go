@@ -9,20 +9,20 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// recorder notes when each program was started, RUNNING and ready for the first
-// time. Until the boot is over it takes every run and every program, also what was
-// added or started on request: the seal may have waited for it. Then it follows the
-// first runs that are still under way, and stops by itself after the last of them.
+// recorder records when each program was first started, RUNNING and ready. Until the boot is over,
+// it records every run of every program, including programs that were added or started on request,
+// because the seal may have waited for them. Afterwards it follows only first runs that are not
+// ready yet, and ends after the last of them.
 type recorder struct {
 	read   program.Reader
 	events *event.Watcher
 
 	mu   sync.Mutex
 	runs []Run
-	at   map[string]int  // index in runs
-	open map[string]bool // started by the boot, and its first run not ready yet
-	seen uint64          // newest event that was taken
-	over uint64          // newest event of the boot; 0 before its end
+	at   map[string]int  // index in runs, by name
+	open map[string]bool // programs that the boot starts and whose first run is not ready yet
+	seen uint64          // number of the newest event that was processed
+	over uint64          // number of the newest event of the boot; 0 while the boot runs
 }
 
 func newRecorder(bus *event.Bus, read program.Reader, specs []program.Spec) *recorder {
@@ -33,7 +33,7 @@ func newRecorder(bus *event.Bus, read program.Reader, specs []program.Spec) *rec
 	return r
 }
 
-// add is for the goroutine that made r, or for who holds mu.
+// add may be called by the goroutine that created r, or by a caller that holds mu.
 func (r *recorder) add(s *program.Spec) *Run {
 	r.at[s.Name] = len(r.runs)
 	r.runs = append(r.runs, Run{Name: s.Name, Required: s.Required, Priority: s.Priority, Needs: s.Needs})
@@ -43,14 +43,14 @@ func (r *recorder) add(s *program.Spec) *Run {
 	return &r.runs[len(r.runs)-1]
 }
 
-// finish says that the boot is over, and ended with the event of that number.
+// finish tells the recorder that the boot is over. seq is the number of the boot's last event.
 func (r *recorder) finish(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = seq
 }
 
-// Runs returns what is known so far.
+// Runs returns the runs recorded so far.
 func (r *recorder) Runs() []Run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +77,8 @@ func (r *recorder) pending() bool {
 	return r.over == 0 || r.seen < r.over || len(r.open) > 0
 }
 
-// runOf returns the entry of a program if the given run of it is one to record. seq
-// is the event up to which all is known now.
+// runOf returns the entry of a program if this run is to be recorded, otherwise nil. seq is the
+// number of the newest event that is processed.
 func (r *recorder) runOf(name string, run, seq uint64) *Run {
 	if r.over != 0 && seq > r.over && (!r.open[name] || run > 1) {
 		delete(r.open, name)
@@ -93,7 +93,7 @@ func (r *recorder) runOf(name string, run, seq uint64) *Run {
 	if p, ok := r.read.Status(name); ok && p.Spec != nil {
 		return r.add(p.Spec)
 	}
-	return nil // it has been removed already
+	return nil // the program has been removed already
 }
 
 func (r *recorder) take(e event.Event) {
@@ -121,7 +121,7 @@ func (r *recorder) take(e event.Event) {
 	}
 }
 
-// catchUp takes from the supervisor what lost events would have said.
+// catchUp reads the supervisor's state to replace events that were lost.
 func (r *recorder) catchUp() {
 	seq, programs := r.read.All()
 	r.mu.Lock()

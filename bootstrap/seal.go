@@ -13,9 +13,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// watcher knows which required programs the seal still waits for. Each event
-// costs one look-up; only when events were lost, or one names a program not
-// seen before, are all programs read again.
+// watcher knows which required programs the seal still waits for. A state change costs one look-up.
+// All programs are read again only after an event of reloads.
 type watcher struct {
 	read        program.Reader
 	bus         *event.Bus
@@ -25,7 +24,7 @@ type watcher struct {
 	gaveUp      string // why a required program cannot come; empty while each can
 }
 
-// reloads are the events after which every program is read again.
+// reloads are the events after which all programs are read again.
 var reloads = []string{event.ProgramsApplied, event.ProgramRemoved, event.Lagged}
 
 func newWatcher(bus *event.Bus, read program.Reader) *watcher {
@@ -45,7 +44,7 @@ func (w *watcher) readAll() {
 	}
 }
 
-// put takes the present state of one program.
+// put updates the state of one program.
 func (w *watcher) put(p program.Status) {
 	w.known[p.Name] = p
 	switch {
@@ -72,7 +71,7 @@ func (w *watcher) take(e event.Event) {
 	}
 }
 
-// waitingFor names the outstanding programs with their states, in order.
+// waitingFor lists the outstanding programs with their states, sorted.
 func (w *watcher) waitingFor() []string {
 	var out []string
 	for name := range w.outstanding {
@@ -101,10 +100,10 @@ func (w *watcher) required() []string {
 	return out
 }
 
-// SealedProgram is what the sentinel says of one program.
+// SealedProgram is the entry of one program in the sentinel.
 type SealedProgram struct {
 	PID             int     `json:"pid"`
-	TimeToRunningMS float64 `json:"time_to_running_ms"` // from the start of its latest run
+	TimeToRunningMS float64 `json:"time_to_running_ms"` // from the start of the latest run
 }
 
 // Sentinel is the content of the sentinel file.
@@ -117,8 +116,9 @@ type Sentinel struct {
 	Programs         map[string]SealedProgram `json:"programs"`
 }
 
-// waitForPrograms returns the sealed programs once no required program is
-// outstanding and the start is complete. The error is a *Failure, or ctx's.
+// waitForPrograms returns the sealed programs when no required program is outstanding. If no
+// required program is known yet, it first waits until started is closed. The error is a *Failure,
+// or the cause of ctx's end.
 func (b *Boot) waitForPrograms(ctx context.Context, w *watcher, started <-chan struct{}) (map[string]SealedProgram, error) {
 	if w.gaveUp == "" && len(w.required()) == 0 {
 		select {
@@ -126,7 +126,7 @@ func (b *Boot) waitForPrograms(ctx context.Context, w *watcher, started <-chan s
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		// Whatever was read before the supervisor knew its programs is stale.
+		// The state that was read before may be older than the supervisor's list of programs.
 		w.readAll()
 	}
 	for {
@@ -159,7 +159,7 @@ func sealed(known map[string]program.Status) map[string]SealedProgram {
 	return out
 }
 
-// reached is when the program was RUNNING; of a oneshot, when it had completed.
+// reached is when the program became RUNNING or, for a oneshot, when it completed.
 func reached(p program.Status) *time.Time {
 	if p.RunningAt == nil {
 		return p.EndedAt
@@ -174,7 +174,7 @@ func value(t *time.Time) time.Time {
 	return *t
 }
 
-// errSealTimeout is the cause of a context that the seal's timeout has ended.
+// errSealTimeout is the cause of a context that the seal timeout has ended.
 var errSealTimeout = fmt.Errorf("seal timeout")
 
 // seal is phase 10.
@@ -191,8 +191,8 @@ func seal(ctx context.Context, b *Boot) (Outcome, error) {
 	case err == nil:
 		return b.completeSeal(programs), nil
 	case errors.As(err, &failure):
-		// Before the look at ctx: the program that failed may have ended the box
-		// too, and that interrupts the boot in the same moment.
+		// This case must come before the check of ctx: the failed program may have ended the box
+		// too, which interrupts the boot at the same moment.
 		return Outcome{}, failure
 	case context.Cause(ctx) != nil:
 		return Outcome{}, fail(ExitOK, context.Cause(ctx), "the boot was interrupted")
@@ -213,7 +213,7 @@ func (b *Boot) sealTimedOut(timeout time.Duration) (Outcome, error) {
 	return warned(reason), nil
 }
 
-// completeSeal makes the seal true, in memory first: the file only publishes it.
+// completeSeal seals the box. The seal is first set in memory; the file only publishes it.
 func (b *Boot) completeSeal(programs map[string]SealedProgram) Outcome {
 	now := time.Now()
 	elapsed := now.Sub(b.cfg.Started)
@@ -223,7 +223,7 @@ func (b *Boot) completeSeal(programs map[string]SealedProgram) Outcome {
 	}
 	content, err := json.Marshal(s)
 	if err != nil {
-		content = []byte("{}") // strings and numbers always marshal
+		content = []byte("{}") // strings and numbers can always be marshalled
 	}
 	content = append(content, '\n')
 	b.sentinel.set(content)

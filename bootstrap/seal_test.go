@@ -18,7 +18,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// fakeSupervisor holds programs and publishes what happens to them.
+// fakeSupervisor holds programs and publishes their state changes.
 type fakeSupervisor struct {
 	bus *event.Bus
 
@@ -83,7 +83,7 @@ func (f *fakeSupervisor) become(name string, to program.State, ready bool, chang
 	f.bus.Publish(event.Event{Level: event.Info, Stage: "supervisor", Name: event.ProgramStateChanged, Program: name, Change: &change})
 }
 
-// sealRig is a boot that stands before its seal.
+// sealRig is a boot just before its seal.
 type sealRig struct {
 	bus  *event.Bus
 	sup  *fakeSupervisor
@@ -160,7 +160,7 @@ func TestSealFiresWithTheLastRequiredProgram(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		r.sup.become("web", program.Running, false, event.Change{PID: 10}) // not ready yet
 		r.sup.become("db", program.Running, true, event.Change{PID: 11})
-		r.sup.become("migrate", program.Starting, false, event.Change{PID: 12}) // under way is not completed
+		r.sup.become("migrate", program.Starting, false, event.Change{PID: 12}) // a oneshot that is running is not completed
 		r.pending(t)
 		r.sup.become("migrate", program.Exited, false, event.Change{Completed: true})
 		r.pending(t)
@@ -203,7 +203,7 @@ func TestSealWithoutRequiredProgramsWaitsForTheStart(t *testing.T) {
 	})
 }
 
-// The supervisor may take the programs later than Start returns.
+// The supervisor may take over the programs only after Start has returned.
 func TestSealDoesNotOverlookLatePrograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSealRig(t, "stay", nil)
@@ -224,7 +224,7 @@ func TestSealSurvivesLostEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSealRig(t, "stay", nil, service("web"))
 		r.run(t.Context())
-		r.sup.mu.Lock() // hold the snapshot up so that the reader falls behind
+		r.sup.mu.Lock() // block the snapshot, so that the reader falls behind
 		for range 600 {
 			r.bus.Publish(event.Event{Name: "noise"})
 		}
@@ -297,8 +297,8 @@ func TestRequiredFatalEndsTheBoot(t *testing.T) {
 	})
 }
 
-// TestARequiredProgramThatCannotComeEndsTheBoot: a oneshot that has failed for
-// good, and a program whose needs will not come.
+// TestARequiredProgramThatCannotComeEndsTheBoot: a oneshot that has failed permanently, and a
+// program whose needs cannot be met.
 func TestARequiredProgramThatCannotComeEndsTheBoot(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*program.Status)
@@ -337,8 +337,8 @@ func TestSealIsInterrupted(t *testing.T) {
 	})
 }
 
-// A required program that is FATAL is why the boot failed, also when it has ended
-// the box with it before the seal has looked.
+// A required program that is FATAL is reported as the cause of the failure, even if it has ended
+// the box before the seal notices it.
 func TestRequiredFatalIsNotAnInterruption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSealRig(t, "exit", nil, service("web"))

@@ -5,11 +5,11 @@ import (
 	"io"
 )
 
-// Secret is a text that must not be printed: every way of formatting it gives
-// [redacted]. Reveal is the one way in.
+// Secret is a text that must not be printed: every way of formatting it gives [redacted]. Only
+// Reveal returns the text.
 type Secret struct{ text string }
 
-// redacted stands for a secret wherever it would be printed.
+// redacted is printed in place of a secret.
 const redacted = "[redacted]"
 
 // NewSecret wraps text.
@@ -18,14 +18,14 @@ func NewSecret(text string) Secret { return Secret{text} }
 // Reveal returns the text itself.
 func (s Secret) Reveal() string { return s.text }
 
-// Empty tells whether there is no text.
+// Empty reports whether the text is empty.
 func (s Secret) Empty() bool { return s.text == "" }
 
 // String implements fmt.Stringer.
 func (Secret) String() string { return redacted }
 
-// Format implements fmt.Formatter: verbs such as %d would otherwise print the
-// text in their complaint.
+// Format implements fmt.Formatter. Without it, verbs such as %d would print the text in their error
+// message.
 func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
 
 // MarshalJSON implements json.Marshaler.

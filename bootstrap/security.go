@@ -8,8 +8,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// hardened is the security profile that the manifest leads to; ok is false in
-// a plain container, of which the manifest promises nothing.
+// hardened is the security profile that is derived from the manifest. ok is false in a plain
+// container, for which the manifest declares no profile.
 func (b *Boot) hardened() (applied hardening.Applied, ok bool) {
 	if !b.agentbox() {
 		return hardening.Applied{}, false
@@ -28,16 +28,15 @@ func (b *Boot) securityApplied() {
 	})
 }
 
-// DeclaredSecurity is the part of a security profile that a running box can be
-// compared with.
+// DeclaredSecurity is the part of a security profile that can be compared with a running box.
 type DeclaredSecurity struct {
-	Capabilities []string // kept, without CAP_, sorted
+	Capabilities []string // capabilities that are kept, without the prefix CAP_, sorted
 	ReadOnlyRoot bool
 	NoNewPrivs   bool
 }
 
-// Security is what the manifest promises of the running box; nil when it
-// promises nothing.
+// Security is the security that the manifest declares for the running box. It is nil if the
+// manifest declares none.
 func (b *Boot) Security() *DeclaredSecurity {
 	a, ok := b.hardened()
 	if !ok || !slices.Contains(a.Effective.CapDrop, "ALL") {

@@ -11,37 +11,38 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// SentinelCycle is the time between two looks at the sentinel while sealed where
-// the kernel cannot tell of a change (inotify instances and watches are few per
-// user and shared with every program of the same uid), and while the sentinel
-// cannot be restored. Otherwise it is looked at only after the kernel reported a change.
+// SentinelCycle is the time between two checks of the sentinel while the box is sealed, in two
+// cases. One case is that the kernel cannot report a change (inotify instances and watches are
+// limited per user and shared by all programs of that uid). The other case is that the sentinel
+// cannot be restored. Otherwise a check runs only after the kernel has reported a change.
 const SentinelCycle = 5 * time.Second
 
-// sentinelPause is the least time between two looks, however often programs
-// change what is watched.
+// sentinelPause is the minimum time between two checks, however often programs change the watched
+// files.
 const sentinelPause = 250 * time.Millisecond
 
-// maxSentinel bounds what is read of a file at the sentinel's place. A
-// thousand required programs need about 100 KiB.
+// maxSentinel bounds the size of the file that is read as sentinel. A sentinel with a thousand
+// required programs has about 100 KiB.
 const maxSentinel = 4 << 20
 
-// sentinelFile is the published form of the seal.
+// sentinelFile is the file that publishes the seal.
 type sentinelFile struct {
 	policy *Policy
 	path   string
 	bus    *event.Bus
 	watch  func(path string) changes
-	sealed chan struct{} // closed by the first set
-	// guarded ends with remove.
+	sealed chan struct{} // closed by set
+	// guarded ends when remove is called.
 	guarded context.Context
 	leave   context.CancelFunc
 
 	mu      sync.Mutex
-	content []byte // nil while not sealed
-	fault   string // why it could not be written the last time
+	content []byte // nil while the box is not sealed
+	fault   string // why the last write failed; empty if it succeeded
 }
 
-// changes tell when a file may be another one or altered: a pathWatch.
+// changes reports when a file may have been replaced or altered. It is a pathWatch, except in
+// tests.
 type changes interface {
 	arm() error
 	wait(ctx context.Context)
@@ -57,7 +58,7 @@ func newSentinelFile(policy *Policy, path string, bus *event.Bus) *sentinelFile 
 	return s
 }
 
-// set is what write and check put in place from now on; called once.
+// set sets the content that write and check use from now on. It is called once.
 func (s *sentinelFile) set(content []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +66,7 @@ func (s *sentinelFile) set(content []byte) {
 	close(s.sealed)
 }
 
-// write puts the content in place.
+// write writes the content to the file.
 func (s *sentinelFile) write() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +85,8 @@ func (s *sentinelFile) writeLocked() error {
 	return err
 }
 
-// remove takes the file away, forgets the content and ends the guard: the kernel
-// takes a while to forget what is watched, and an exit waits for that.
+// remove removes the file, forgets the content and ends the guard. The guard must end now, because
+// the kernel takes time to release watches, and the exit would wait for that.
 func (s *sentinelFile) remove() error {
 	s.leave()
 	s.mu.Lock()
@@ -94,8 +95,8 @@ func (s *sentinelFile) remove() error {
 	return s.policy.Remove(s.path)
 }
 
-// check restores a file that is not what the seal wrote. It reports whether it
-// had to, and publishes that; a file that cannot be restored is published once.
+// check restores the file if its content is not what the seal wrote, and publishes an event.
+// restored reports whether it did. A file that cannot be restored is published once.
 func (s *sentinelFile) check() (restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +115,7 @@ func (s *sentinelFile) check() (restored bool) {
 	before := s.fault
 	err = s.writeLocked()
 	if err != nil && s.fault == before {
-		return false // said already
+		return false // this fault has been published already
 	}
 	fields := map[string]any{"path": s.path, "found": found, "restored": err == nil}
 	if err != nil {
@@ -124,15 +125,14 @@ func (s *sentinelFile) check() (restored bool) {
 	return err == nil
 }
 
-// broken tells whether the file is known not to be what it should.
+// broken reports whether the file is known to be missing or wrong.
 func (s *sentinelFile) broken() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.content != nil && s.fault != ""
 }
 
-// guard checks whenever something has happened to the file, until it is removed or
-// ctx ends.
+// guard calls check after every change of the file, until the file is removed or ctx ends.
 func (s *sentinelFile) guard(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -148,7 +148,7 @@ func (s *sentinelFile) guard(ctx context.Context) {
 	for ctx.Err() == nil {
 		blind := w.arm()
 		switch restored := s.check(); {
-		case restored: // and what was put in place is not watched yet
+		case restored: // the new file is not watched yet, so arm again
 			sleep(ctx, sentinelPause)
 		case blind != nil || s.broken():
 			if blind != nil && !said {
@@ -170,7 +170,7 @@ func (s *sentinelFile) unwatched(reason error) {
 	}})
 }
 
-// sleep waits for so long, or until ctx ends.
+// sleep waits for the pause, or until ctx ends.
 func sleep(ctx context.Context, pause time.Duration) {
 	t := time.NewTimer(pause)
 	defer t.Stop()
@@ -180,9 +180,9 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// RemoveStaleSentinel removes what an earlier boot left, and what one that was
-// killed in the middle left beside it. It must be called before anything answers
-// /ready. A runtime directory that does not exist is fine.
+// RemoveStaleSentinel removes the sentinel of an earlier boot, and the temporary files of a boot
+// that was killed while writing. It must be called before any server answers /ready. If the runtime
+// directory does not exist, that is not an error.
 func (b *Boot) RemoveStaleSentinel() error {
 	sentinel := b.cfg.Roots.Sentinel()
 	if err := errors.Join(b.policy.Remove(sentinel), b.policy.RemoveUnfinished(sentinel)); err != nil {
@@ -195,7 +195,7 @@ func (b *Boot) RemoveStaleSentinel() error {
 // the box is sealed, until ctx ends.
 func (b *Boot) GuardSentinel(ctx context.Context) { b.sentinel.guard(ctx) }
 
-// Unseal removes the sentinel; it belongs to the first moment of a shutdown.
+// Unseal removes the sentinel. It must be called at the beginning of a shutdown.
 func (b *Boot) Unseal() error {
 	if err := b.sentinel.remove(); err != nil {
 		return errors.Join(errors.New("cannot remove the sentinel"), err)

@@ -14,22 +14,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
-// blind is a kernel that cannot tell of changes.
+// blind simulates a kernel that cannot report changes.
 type blind struct{}
 
 func (blind) arm() error           { return syscall.ENOSPC }
 func (blind) wait(context.Context) { panic("nothing was armed") }
 func (blind) close()               {}
 
-// restless is a kernel that tells of changes without end.
+// restless simulates a kernel that reports changes all the time.
 type restless struct{ looks *int }
 
 func (r restless) arm() error         { *r.looks++; return nil }
 func (restless) wait(context.Context) {}
 func (restless) close()               {}
 
-// sealedRig is a sealed box whose sentinel is guarded until ctx ends; guarded is
-// closed then.
+// sealedRig is a sealed box whose sentinel is guarded until ctx ends. Then guarded is closed.
 func sealedRig(t *testing.T, ctx context.Context, c changes) (r *sealRig, guarded chan struct{}) {
 	t.Helper()
 	r = newSealRig(t, "stay", nil)
@@ -47,7 +46,7 @@ func sealedRig(t *testing.T, ctx context.Context, c changes) (r *sealRig, guarde
 	return r, guarded
 }
 
-// damages of a sentinel that are mended.
+// damages are ways to damage a sentinel that the guard repairs.
 func damages(path string) []func() error {
 	return []func() error{
 		func() error { return os.Remove(path) },
@@ -85,7 +84,7 @@ func TestSentinelIsGuardedWithoutInotify(t *testing.T) {
 		if n := len(r.events(EventSentinelUnwatched)); n != 1 {
 			t.Errorf("it was said %d times that nothing is watched", n)
 		}
-		// What cannot be mended is said once, not every five seconds.
+		// A fault that cannot be repaired is reported once, not every five seconds.
 		if err := errors.Join(os.Remove(path), os.MkdirAll(path+"/x", 0o755)); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +109,7 @@ func TestSentinelIsGuardedWithoutInotify(t *testing.T) {
 	})
 }
 
-// However often programs change what is watched, looks are paced.
+// There is a pause between checks, however often programs change the watched files.
 func TestSentinelIsNotLookedAtWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
@@ -124,7 +123,7 @@ func TestSentinelIsNotLookedAtWithoutEnd(t *testing.T) {
 	})
 }
 
-// altered waits for the next report about the sentinel.
+// altered waits for the next event about the sentinel.
 func altered(t *testing.T, w *event.Watcher) map[string]any {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -143,8 +142,8 @@ func altered(t *testing.T, w *event.Watcher) map[string]any {
 	}
 }
 
-// awaitMended returns after a damage when the file is what it was. A damage of
-// several steps may be met, and mended, between two of them.
+// awaitMended returns when the file is restored after a damage. If a damage has several steps, the
+// guard may repair the file between two steps.
 func awaitMended(t *testing.T, w *event.Watcher, path, want string) {
 	t.Helper()
 	for {
@@ -164,7 +163,7 @@ func TestSentinelIsWatched(t *testing.T) {
 	path := r.boot.cfg.Roots.Sentinel()
 	want := read(t, path)
 	damages := append(damages(path),
-		func() error { return os.Chmod(path, 0) }, // root can read it all the same
+		func() error { return os.Chmod(path, 0) }, // root can still read the file
 		func() error { return os.Remove(path) },
 	)
 	for i, damage := range damages {
@@ -176,7 +175,7 @@ func TestSentinelIsWatched(t *testing.T) {
 		}
 		awaitMended(t, w, path, want)
 	}
-	// A name that was given to the file elsewhere is a way to write to it.
+	// A hard link to the file elsewhere is another way to write to it.
 	twin := filepath.Join(t.TempDir(), "twin")
 	if err := os.Link(path, twin); err != nil {
 		t.Fatal(err)
@@ -198,7 +197,7 @@ func TestSentinelUnderAMount(t *testing.T) {
 	w := r.bus.Watch(0)
 	path := r.boot.cfg.Roots.Sentinel()
 	want := read(t, path)
-	for range 2 { // the second finds the watch of what the first has mounted
+	for range 2 { // the second round tests the watch on the file that the first mount has put in place
 		if err := syscall.Mount("none", filepath.Dir(path), "tmpfs", 0, ""); err != nil {
 			t.Skipf("needs the right to mount: %v", err)
 		}
@@ -213,14 +212,14 @@ func TestSentinelUnderAMount(t *testing.T) {
 	<-done
 }
 
-// calm is a kernel that has nothing to tell; closed says that it was let go.
+// calm simulates a kernel that never reports a change. closed is set when the watch is closed.
 type calm struct{ closed *bool }
 
 func (calm) arm() error               { return nil }
 func (calm) wait(ctx context.Context) { <-ctx.Done() }
 func (c calm) close()                 { *c.closed = true }
 
-// What is watched must be given back when the shutdown begins, not at the exit.
+// The watches must be released when the shutdown begins, not at the exit.
 func TestTheGuardEndsWithTheSentinel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := false

@@ -16,25 +16,25 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
-// MaxTerminationReport is how much of a termination log the kubelet keeps.
+// MaxTerminationReport is the maximum size of a termination log that the kubelet keeps.
 const MaxTerminationReport = 4096
 
-// ProgramEnd is how one program stood when the box ended.
+// ProgramEnd is the state of one program when the box ended.
 type ProgramEnd struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`
-	Exit   string `json:"exit,omitempty"` // "exit 3", "signal KILL (oom)"
+	Exit   string `json:"exit,omitempty"` // for example "exit 3", "signal KILL (oom)"
 	Reason string `json:"reason,omitempty"`
-	// Stderr is the last lines it wrote there, the newest last.
+	// Stderr is the last lines of the program's stderr, the newest last.
 	Stderr []string `json:"stderr,omitempty"`
 }
 
 // TerminationReport says why the box ended.
 type TerminationReport struct {
-	// Cause is the first cause in words, Program the one it concerns.
+	// Cause is the first cause as text. Program is the program that it is about.
 	Cause string `json:"cause"`
-	// Logged is Cause for the log, which has the findings of a manifest already;
-	// empty: the same.
+	// Logged is Cause for the log, without the findings of a manifest, because the log contains
+	// them already. If it is empty, the log gets Cause.
 	Logged   string       `json:"-"`
 	Program  string       `json:"program,omitempty"`
 	Phase    string       `json:"phase,omitempty"`
@@ -42,11 +42,11 @@ type TerminationReport struct {
 	At       time.Time    `json:"time"`
 	UptimeMS int64        `json:"uptime_ms"`
 	Version  string       `json:"version,omitempty"`
-	Programs []ProgramEnd `json:"programs,omitempty"` // the one that matters first
+	Programs []ProgramEnd `json:"programs,omitempty"` // the program of the cause first
 	Omitted  int          `json:"programs_omitted,omitempty"`
 }
 
-// Line is the report on one line, for people.
+// Line is the report on one line, for human readers.
 func (r TerminationReport) Line() string {
 	line := fmt.Sprintf("agentinit: exit %d: %s", r.Code, r.Cause)
 	if r.Phase != "" {
@@ -55,21 +55,20 @@ func (r TerminationReport) Line() string {
 	return oneLine(line)
 }
 
-// The steps by which Fit shortens a report: lines of stderr of the first program,
-// which is the one that matters, and of each other; bytes a text.
+// The steps by which Fit shortens a report. A step limits the lines of stderr of the first program,
+// which is the important one, the lines of each other program, and the bytes of each text.
 var shortenings = []struct{ first, others, text int }{
 	{10, 10, 400}, {10, 5, 300}, {10, 3, 200}, {10, 1, 160}, {10, 0, 160}, {5, 0, 120}, {3, 0, 60},
 }
 
-// Fit is the report in a form of which Render takes at most limit bytes, at least
-// 256. What does not fit is left out from the end: old lines of stderr first, then
-// long texts, then programs.
+// Fit shortens the report so that Render needs at most limit bytes. limit must be at least 256. Fit
+// first removes old lines of stderr, then shortens long texts, then removes programs from the end.
 func (r TerminationReport) Fit(limit int) TerminationReport {
 	if most := r.Most(limit); len(r.Programs) > most {
 		r.Omitted += len(r.Programs) - most
 		r.Programs = r.Programs[:most]
 	}
-	// The first step that is enough: each makes it shorter than the one before.
+	// Each step makes the report shorter than the step before. Use the first step that is enough.
 	step := func(i int) TerminationReport {
 		s := shortenings[i]
 		return r.shortened(s.first, s.others, s.text)
@@ -86,15 +85,15 @@ func (r TerminationReport) Fit(limit int) TerminationReport {
 		cut.Programs, cut.Omitted = all[:keep], r.Omitted+len(all)-keep
 		return cut
 	}
-	// The most programs that fit: one more or less changes the size alone.
+	// Keep as many programs as fit. The size depends only on their number.
 	return with(sort.Search(len(all), func(n int) bool { return len(with(n+1).bytes()) > limit }))
 }
 
-// Most is how many of the programs Fit keeps at the most, however much it shortens:
-// the output of the others need not be looked up.
+// Most is an upper limit for the number of programs that Fit keeps. The caller need not look up the
+// output of the others.
 func (r TerminationReport) Most(limit int) int {
 	const empty = len(`{"name":"","state":""}`)
-	// A text is cut to that and may lose a rune more.
+	// A text can be cut to this length, or to one rune less.
 	shortest := shortenings[len(shortenings)-1].text - utf8.UTFMax - len("…")
 	for i, p := range r.Programs {
 		if limit -= empty + min(len(p.Name), shortest) + min(len(p.State), shortest); limit < 0 {
@@ -104,9 +103,9 @@ func (r TerminationReport) Most(limit int) int {
 	return len(r.Programs)
 }
 
-// Render writes one readable line and then the report as one JSON object, in at
-// most limit bytes, which must be at least 256. The JSON stays whole and the text
-// valid UTF-8.
+// Render writes one readable line and then the report as one JSON object, in at most limit bytes.
+// limit must be at least 256. The text is valid UTF-8. The JSON object is complete or, if it does
+// not fit, left out.
 func (r TerminationReport) Render(limit int) []byte {
 	r = r.Fit(limit)
 	if out := r.bytes(); len(out) <= limit {
@@ -118,7 +117,7 @@ func (r TerminationReport) Render(limit int) []byte {
 func (r TerminationReport) bytes() []byte {
 	body, err := json.Marshal(r)
 	if err != nil {
-		body = nil // texts, numbers and a time always marshal
+		body = nil // strings, numbers and a time can always be marshalled
 	}
 	return append([]byte(r.Line()+"\n"), append(body, '\n')...)
 }
@@ -145,7 +144,7 @@ func (r TerminationReport) shortened(first, others, text int) TerminationReport 
 	return r
 }
 
-// oneLine makes one line of s without control characters.
+// oneLine replaces the control characters of s by spaces.
 func oneLine(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
@@ -155,10 +154,10 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// truncate shortens s to at most n bytes of valid UTF-8, the cut marked when
-// there is room for the mark.
+// truncate shortens s to at most n bytes of valid UTF-8. It marks the cut if there is room for the
+// mark.
 func truncate(s string, n int) string {
-	// What lies far beyond the cut need not be looked at.
+	// Text far behind the cut need not be validated.
 	far := len(s) > 4*n+8
 	if far {
 		s = s[:4*n+8]
@@ -174,7 +173,7 @@ func truncate(s string, n int) string {
 	return s[:runeBorder(s, n-len(mark))] + mark
 }
 
-// runeBorder is the largest border between runes of s at or before n.
+// runeBorder is the start of a rune of s, or the end of s: the last one at or before n.
 func runeBorder(s string, n int) int {
 	n = min(n, len(s))
 	for n > 0 && n < len(s) && !utf8.RuneStart(s[n]) {
@@ -183,11 +182,10 @@ func runeBorder(s string, n int) int {
 	return n
 }
 
-// WriteTerminationReport writes what render returns to path if that exists and is
-// writable; it never creates it. written is false when there was nothing to
-// write to. A pipe without a reader is left alone rather than waited for, and one
-// that is full too: this is among the last things that PID 1 does. A symbolic link
-// that another user put there is an error, because root would overwrite its target.
+// WriteTerminationReport writes the result of render to path if that file exists and is writable.
+// It never creates the file. written is false if there is no file that it can write to. It does not
+// wait for a pipe that has no reader or is full, because this is one of the last actions of PID 1.
+// A symbolic link that another user made is an error, because root would overwrite its target.
 func WriteTerminationReport(path string, render func() []byte) (written bool, err error) {
 	f, err := safeopen.OpenAny(path, os.O_WRONLY)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENXIO) {
@@ -197,7 +195,7 @@ func WriteTerminationReport(path string, render func() []byte) (written bool, er
 		return false, fmt.Errorf("cannot write the termination report: %w", err)
 	}
 	err = f.Truncate(0)
-	if errors.Is(err, errInvalid) { // a FIFO, a device
+	if errors.Is(err, errInvalid) { // a FIFO or a device cannot be truncated
 		err = nil
 	}
 	if err = errors.Join(err, writeNow(f, render()), f.Close()); err != nil {
@@ -206,8 +204,8 @@ func WriteTerminationReport(path string, render func() []byte) (written bool, er
 	return true, nil
 }
 
-// writeNow writes what f takes at once, and fails if that is not all. File.Write
-// would wait for a pipe in the runtime's poller, whatever O_NONBLOCK says.
+// writeNow writes without waiting, and fails if not all data could be written. File.Write would
+// wait in the runtime's poller until a pipe is writable, even with O_NONBLOCK.
 func writeNow(f *os.File, data []byte) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -226,7 +224,7 @@ func writeNow(f *os.File, data []byte) error {
 				writeErr = io.ErrShortWrite
 			}
 		}
-		return true // done, even if it would block
+		return true // end the loop of raw.Write even after EAGAIN
 	})
 	return errors.Join(err, os.NewSyscallError("write", writeErr))
 }

@@ -50,8 +50,8 @@ func TestTerminationReport(t *testing.T) {
 	}
 }
 
-// When space is short, the last words of the program that matters are kept for
-// longer than those of the others.
+// When space is short, the stderr of the program that caused the end is kept longer than that of
+// the other programs.
 func TestTerminationReportKeepsTheCulpritsWords(t *testing.T) {
 	last := []string{"cannot open /etc/web.conf", "giving up"}
 	r := TerminationReport{Cause: "essential: program web: exited with code 9", Program: "web"}
@@ -115,7 +115,7 @@ func TestTruncate(t *testing.T) {
 	}
 }
 
-// text renders itself.
+// text returns a render function for s.
 func text(s string) func() []byte { return func() []byte { return []byte(s) } }
 
 func TestWriteTerminationReport(t *testing.T) {
@@ -155,7 +155,7 @@ func TestWriteTerminationReport(t *testing.T) {
 	}
 }
 
-// fullPipe opens the pipe for reading and fills it.
+// fullPipe opens the FIFO for reading and fills it.
 func fullPipe(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
@@ -204,7 +204,7 @@ func TestCriticalChain(t *testing.T) {
 	if CriticalChain(nil) != nil || CriticalChain([]Run{{Name: "x"}}) != nil {
 		t.Fatal("a chain of nothing")
 	}
-	// Programs that claim to need each other must not run in circles.
+	// A cycle of programs that claim to need each other must not cause an endless loop.
 	loop := []Run{
 		{Name: "a", Required: true, Needs: need("b"), Started: at(1), Ready: at(1)},
 		{Name: "b", Required: true, Needs: need("a"), Started: at(1), Ready: at(1)},

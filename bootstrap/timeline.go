@@ -7,8 +7,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Run is the first run of one program, as the timeline shows it. A zero time
-// has not come yet.
+// Run is the first run of one program, as shown in the timeline. A zero time means that the event
+// has not occurred yet.
 type Run struct {
 	Name     string
 	Required bool
@@ -16,22 +16,22 @@ type Run struct {
 	Needs    []program.Need
 	Started  time.Time // exec'ed
 	Running  time.Time
-	Ready    time.Time // of a oneshot: completed
+	Ready    time.Time // for a oneshot: completed
 }
 
 // Link is one program of the critical chain.
 type Link struct {
 	Name string
-	// Since is when it could start: the time its predecessor was ready, or the
-	// start of the boot's phase 9.
+	// Since is when the program could start: the time when its predecessor was ready. It is zero if
+	// there is no predecessor.
 	Since time.Time
 	Ready time.Time
 }
 
-// CriticalChain is the chain of programs that the seal waited for, in the order
-// of their start. The last is the required program that was ready last (any
-// program, when none is required); before each stands whichever it needs, or
-// comes before it by priority, that was ready last before it started.
+// CriticalChain is the chain of programs that the seal waited for, in start order. The last one is
+// the required program that was ready last (or any program, if none is required). The predecessor
+// of a program is one that it needs, or one with an earlier priority. Of these, it is the one that
+// was ready last before the program started.
 func CriticalChain(runs []Run) []Link {
 	last := lastReady(runs)
 	var chain []Link

@@ -16,8 +16,8 @@ import (
 // maxUserDatabase bounds /etc/passwd and /etc/group.
 const maxUserDatabase = 4 << 20
 
-// Users answers who has which id: the box's /etc/passwd and /etc/group
-// (passwd(5), group(5)). It is immutable.
+// Users maps names to ids. It holds the box's /etc/passwd and /etc/group (passwd(5), group(5)). It
+// is immutable.
 type Users struct {
 	byName  map[string]user
 	byID    map[uint32]user
@@ -31,8 +31,8 @@ type user struct {
 	home     string
 }
 
-// LoadUsers reads the databases of the box. A file that is missing is empty:
-// numeric ids need no entry.
+// LoadUsers reads the databases of the box. A missing file counts as empty, because numeric ids
+// need no entry.
 func LoadUsers(passwdFile, groupFile string) (*Users, error) {
 	passwd, err1 := readDatabase(passwdFile)
 	group, err2 := readDatabase(groupFile)
@@ -53,8 +53,8 @@ func readDatabase(path string) ([]byte, error) {
 	return data, nil
 }
 
-// ParseUsers reads the texts of the two files. Lines that are not entries are
-// skipped, as the C library does; the first entry of a name or id counts.
+// ParseUsers reads the texts of the two files. Lines that are not entries are skipped, as in the C
+// library. The first entry of a name or id counts.
 func ParseUsers(passwd, group []byte) *Users {
 	u := &Users{byName: map[string]user{}, byID: map[uint32]user{}, groups: map[string]uint32{}, members: map[string][]uint32{}}
 	eachEntry(passwd, 7, func(f []string) {
@@ -90,7 +90,7 @@ func setIfAbsent[K comparable, V any](m map[K]V, k K, v V) {
 
 func eachEntry(text []byte, fields int, f func([]string)) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, maxUserDatabase) // a group of thousands is one long line
+	lines.Buffer(nil, maxUserDatabase) // a group with thousands of members is one long line
 	for lines.Scan() {
 		line := strings.TrimSpace(lines.Text())
 		if parts := strings.Split(line, ":"); len(parts) >= fields && parts[0] != "" && !strings.HasPrefix(line, "#") {
@@ -99,22 +99,23 @@ func eachEntry(text []byte, fields int, f func([]string)) {
 	}
 }
 
-// parseID reads an id; 2^32-1 is no id but setuid's "do not change".
+// parseID reads an id. 2^32-1 is not an id, because setuid-like calls use it as "do not change".
 func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && uint32(n) != ^uint32(0)
 }
 
-// Identity is who a program runs as, with what its environment says of that.
+// Identity is the user and groups of a program, and the name and home directory for its
+// environment.
 type Identity struct {
 	Credential program.Credential
 	Name       string // user name; the number when there is no entry
 	Home       string // "/" when there is no entry
 }
 
-// Resolve turns what the manifest says into numbers: a user name or number,
-// "user:group" too; a group, empty for the user's own (the same number without an entry);
-// supplementary groups, nil for those of the user's entries.
+// Resolve turns the names of the manifest into numbers. userSpec is a user name or number, or
+// "user:group". An empty groupSpec means the user's own group; without an entry, that is the number
+// of the user. If extra is nil, the supplementary groups are those that list the user.
 func (u *Users) Resolve(userSpec, groupSpec string, extra []string) (Identity, error) {
 	userSpec, inline, both := strings.Cut(userSpec, ":")
 	if both && groupSpec == "" {

@@ -2,25 +2,25 @@ package bootstrap
 
 import "context"
 
-// PathWatch tells others what the sentinel's guard is told of its file: when a
-// path may have begun to name something else.
+// PathWatch gives other packages the same watch that guards the sentinel: it reports when a path
+// may name another file.
 type PathWatch struct {
 	watch *pathWatch
 	ends  context.Context
 }
 
-// WatchPath watches nothing until Arm. The watch ends with the seal: the kernel
-// takes a while to forget what is watched, and an exit waits for that.
+// WatchPath returns a watch that begins with Arm. The watch ends when the box is unsealed, because
+// the kernel takes time to release watches, and the exit would wait for that.
 func (b *Boot) WatchPath(path string) *PathWatch {
 	return &PathWatch{newPathWatch(path), b.sentinel.guarded}
 }
 
-// Arm makes the watch one of what the path leads to now. A caller that arms first and
-// looks then misses no change.
+// Arm watches the file that the path leads to now. If a caller first calls Arm and then reads the
+// file, it misses no change.
 func (w *PathWatch) Arm() error { return w.watch.arm() }
 
-// Wait returns when something may have changed since Arm. An error says that the
-// watch has ended, or ctx has.
+// Wait returns when something may have changed since Arm. An error means that the box was unsealed,
+// or that ctx has ended.
 func (w *PathWatch) Wait(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -29,5 +29,5 @@ func (w *PathWatch) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close must be called once, when Wait is not called any more.
+// Close must be called once, after the last call of Wait.
 func (w *PathWatch) Close() { w.watch.close() }

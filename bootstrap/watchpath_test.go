@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestWatchPath: whoever watches a path hears of each change of what is there,
-// and is let go by the end of the seal.
+// TestWatchPath: the watch of a path reports each change, and ends when the box is unsealed.
 func TestWatchPath(t *testing.T) {
 	r := newSealRig(t, "stay", nil)
 	path := filepath.Join(t.TempDir(), "socket")
@@ -34,6 +33,6 @@ func TestWatchPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	for w.Wait(t.Context()) == nil {
-		// What is left of the last change.
+		// Discard the remaining events of the last change.
 	}
 }

@@ -28,14 +28,14 @@ set -g history-limit 50000
 set -g mouse on
 `
 
-// sourcingMark ends the line that is appended to login-shell files, so that it
-// is found again.
+// sourcingMark ends the line that is appended to login-shell files, so that a later boot finds the
+// line.
 const sourcingMark = "# agentbox runtime variables"
 
-// maxShellFile bounds the shell files that are read; larger ones are left alone.
+// maxShellFile bounds the shell files that are read. Larger files stay unchanged.
 const maxShellFile = 1 << 20
 
-// workspaceDefaults makes a new workspace usable. Whatever exists is kept.
+// workspaceDefaults adds default files to a workspace. Existing files are kept.
 func workspaceDefaults(_ context.Context, b *Boot) (Outcome, error) {
 	w := b.cfg.Roots.Workspace
 	hints := b.cfg.Roots.EnvHints()
@@ -62,7 +62,7 @@ func (b *Boot) ifAbsent(path, text string) error {
 	return err
 }
 
-// appendOnce adds line at the end unless a line with the mark is there.
+// appendOnce adds line at the end of a file, unless the file contains a line with the mark.
 func (b *Boot) appendOnce(path, line string) error {
 	old, info, err := b.policy.ReadFile(path, maxShellFile)
 	mode := fs.FileMode(0o644)
@@ -100,7 +100,7 @@ func envHints(_ context.Context, b *Boot) (Outcome, error) {
 	return done(), nil
 }
 
-// hintFile is the text of a shell file that exports the variables, sorted.
+// hintFile is a shell file that exports the variables, sorted by name.
 func hintFile(variables map[string]string) string {
 	names := make([]string, 0, len(variables))
 	for name := range variables {
@@ -117,7 +117,7 @@ func hintFile(variables map[string]string) string {
 	return b.String()
 }
 
-// isVariableName tells whether a shell takes name on the left of an assignment.
+// isVariableName reports whether name can be assigned in a shell.
 func isVariableName(name string) bool {
 	for i, c := range []byte(name) {
 		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
@@ -128,7 +128,7 @@ func isVariableName(name string) bool {
 	return name != ""
 }
 
-// shellQuote writes s as one word of a POSIX shell.
+// shellQuote quotes s as one word of a POSIX shell.
 func shellQuote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,@%+=-") == "" {
 		return s

@@ -22,8 +22,7 @@ const keySize = 32
 // redacted is printed instead of a private key.
 const redacted = "[redacted]"
 
-// ErrNotAKey means that a text or some bytes are no secp256k1 key. It never
-// quotes them.
+// ErrNotAKey means that the input is not a secp256k1 key. The error never quotes the input.
 var ErrNotAKey = errors.New("not a secp256k1 key")
 
 // PublicKey is an x-only public key (BIP-340) as 64 lower-case hexadecimal
@@ -53,8 +52,8 @@ func ParsePublicKey(text string) (PublicKey, error) {
 	return PublicKey(hex.EncodeToString(raw)), nil
 }
 
-// decodeLowerHex reads 64 digits in lower case: NIP-01 knows no other form, and
-// two spellings of one key would be two names.
+// decodeLowerHex reads 64 lower-case hexadecimal digits. NIP-01 has no other form, and a second
+// spelling would give one key two names.
 func decodeLowerHex(text string) ([]byte, error) {
 	if len(text) != 2*keySize {
 		return nil, fmt.Errorf("%w: want 64 hexadecimal digits", ErrNotAKey)
@@ -92,7 +91,7 @@ func (p PublicKey) Npub() string {
 	return encodeBech32("npub", raw)
 }
 
-// DID is the name of the key's holder: "did:nostr:" and 64 hexadecimal digits.
+// DID is the DID of the key's holder: "did:nostr:" and 64 hexadecimal digits.
 func (p PublicKey) DID() string { return "did:nostr:" + string(p) }
 
 // String is the 64 hexadecimal digits.
@@ -118,8 +117,8 @@ func newKey(private *btcec.PrivateKey) *Key {
 	return &Key{private: private, public: PublicKey(hex.EncodeToString(schnorr.SerializePubKey(private.PubKey())))}
 }
 
-// KeyFromBytes reads the 32 bytes of a private key: a number from 1 to the
-// curve's order, exclusive (BIP-340).
+// KeyFromBytes reads the 32 bytes of a private key: a number from 1 to the order of the curve minus
+// 1 (BIP-340).
 func KeyFromBytes(raw []byte) (*Key, error) {
 	if len(raw) != keySize {
 		return nil, fmt.Errorf("private key of %d bytes: %w", len(raw), ErrNotAKey)
@@ -149,15 +148,15 @@ func ParseKey(text string) (*Key, error) {
 // Public is the public key.
 func (k *Key) Public() PublicKey { return k.public }
 
-// Nsec returns the private key itself in the form of NIP-19. Only an export that
-// an operator asked for, and Spellings, may call it.
+// Nsec returns the private key itself in the form of NIP-19. Only Spellings and an export that an
+// operator has requested may call it.
 func (k *Key) Nsec() string {
 	raw := k.private.Key.Bytes()
 	return encodeBech32("nsec", raw[:])
 }
 
-// Spellings returns the private key in every form in which a program may print it. They
-// are for the log plane, which masks them.
+// Spellings returns the private key in every form in which a program may print it. The log plane
+// uses them to mask the key.
 func (k *Key) Spellings() []string {
 	raw := k.bytes()
 	digits := hex.EncodeToString(raw)
@@ -173,7 +172,7 @@ func (k *Key) bytes() []byte {
 // signing the same event again gives the same id.
 func (k *Key) Sign(e *nostr.Event) error {
 	if e.Tags == nil {
-		e.Tags = nostr.Tags{} // null is no tag list
+		e.Tags = nostr.Tags{} // in JSON, null is not a list of tags
 	}
 	e.PubKey = string(k.public)
 	hash := sha256.Sum256(e.Serialize())
@@ -195,8 +194,8 @@ func (k *Key) Encrypt(text string, to PublicKey) (string, error) {
 	return nip44.Encrypt(text, shared)
 }
 
-// Decrypt reads what the holder of the other key has encrypted for this one
-// (NIP-44, version 2).
+// Decrypt decrypts a text that the holder of the other key has encrypted for this key (NIP-44,
+// version 2).
 func (k *Key) Decrypt(payload string, from PublicKey) (string, error) {
 	shared, err := k.conversation(from)
 	if err != nil {
@@ -205,8 +204,8 @@ func (k *Key) Decrypt(payload string, from PublicKey) (string, error) {
 	return nip44.Decrypt(payload, shared)
 }
 
-// conversation is the conversation key of NIP-44. go-nostr's own function wants
-// the private key as a string, which could not be redacted.
+// conversation is the conversation key of NIP-44. go-nostr's own function needs the private key as
+// a string, and a string cannot be redacted.
 func (k *Key) conversation(other PublicKey) (out [32]byte, err error) {
 	raw, err := decodeLowerHex(string(other))
 	if err != nil {
@@ -225,8 +224,7 @@ func (k *Key) conversation(other PublicKey) (out [32]byte, err error) {
 // String implements fmt.Stringer.
 func (*Key) String() string { return redacted }
 
-// Format implements fmt.Formatter: verbs such as %d or %#v would otherwise print
-// the fields.
+// Format implements fmt.Formatter. Without it, verbs such as %d or %#v would print the fields.
 func (Key) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
 
 // MarshalJSON implements json.Marshaler.

@@ -14,7 +14,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// The keys of NIP-19's own examples.
+// The keys of the examples in NIP-19.
 const (
 	nip19Nsec = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5"
 	nip19Hex  = "67dea2ed018072d675f5415ecfaed7d2597555e202d85b3d65ea4e58d2d92ffa"
@@ -40,7 +40,7 @@ func TestKeyOfNIP19(t *testing.T) {
 	}
 }
 
-// Test vector 1 of BIP-340: the public key that belongs to the private key.
+// Test vector 1 of BIP-340: the public key of this private key.
 func TestPublicKeyOfBIP340(t *testing.T) {
 	k, err := ParseKey(strings.ToLower("B7E151628AED2A6ABF7158809CF4F3C762E7160F38B4DA56A784D9045190CFEF"))
 	if err != nil {
@@ -63,7 +63,7 @@ func TestRefusedKeys(t *testing.T) {
 			t.Errorf("the error quotes what may be a key: %v", err)
 		}
 	}
-	// x = 5 is on no point of the curve (BIP-340, lift_x).
+	// No point of the curve has x = 5 (BIP-340, lift_x).
 	for _, text := range []string{"", nip19Nsec, strings.Repeat("0", 63) + "5", strings.Repeat("f", 64), strings.ToUpper(nip19Pub), "did:nostr:" + nip19Npub[:10]} {
 		if p, err := ParsePublicKey(text); err == nil {
 			t.Errorf("ParsePublicKey(%q) gave %s", text, p)
@@ -137,7 +137,7 @@ func TestSealedKeyOpensAgain(t *testing.T) {
 	}
 }
 
-// Every byte of the file is protected: changing one is an error, never another key.
+// Every byte of the file is protected. A changed byte gives an error, never another key.
 func TestTamperedFileIsRefused(t *testing.T) {
 	k := mustKey(t)
 	sealed, err := sealKey(k, "m", 4)
@@ -165,7 +165,7 @@ func TestTamperedFileIsRefused(t *testing.T) {
 	}
 }
 
-// sealV1 is what the older runtime wrote.
+// sealV1 makes the file that the older runtime wrote.
 func sealV1(t testing.TB, k *Key, managementKey string, salt []byte) []byte {
 	t.Helper()
 	key, err := pbkdf2.Key(sha256.New, managementKey, salt, v1Iterations, 32)
@@ -242,7 +242,7 @@ func FuzzOpenKey(f *testing.F) {
 	f.Add(sealV1(f, k, "m", []byte("saltsalt")), []byte("saltsalt"))
 	f.Fuzz(func(t *testing.T, sealed, salt []byte) {
 		if len(sealed) > 5 && sealed[5] > 12 {
-			return // slow, and no other path
+			return // slow, and it covers no additional path
 		}
 		got, _, err := openKey(sealed, salt, "m")
 		if err == nil && got.Public() != k.Public() {

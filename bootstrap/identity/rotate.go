@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// adopt takes over the plaintext private key that the older runtime kept in the
-// identity file: it is encrypted first, then the file is written without it.
+// adopt takes over the plaintext private key that the older runtime kept in the identity file.
+// First it encrypts the key, then it writes the identity file without the key.
 func (s *Store) adopt(known *Identity, plaintext *Key, sealed []byte, managementKey string, older []string) (*Opened, error) {
 	if sealed != nil {
 		key, _, err := s.unseal(sealed, managementKey, older)
@@ -29,7 +29,7 @@ func (s *Store) adopt(known *Identity, plaintext *Key, sealed []byte, management
 	o.RotatedAt = known.RotatedAt
 	o.note("the identity file held the private key unencrypted; the key is now encrypted in " + s.keyFile() +
 		" and removed from the identity file. Every user that could read the file may know the key: consider agentctl identity rotate")
-	// The older runtime made the npub, which names the pod, from too many bytes.
+	// The npub names the pod directory, and the older runtime made it from too many bytes.
 	if err := s.renamePod(known.Npub, o.Npub); err != nil {
 		return nil, err
 	}
@@ -50,10 +50,9 @@ func (s *Store) createSealed(key *Key, managementKey string) error {
 	return nil
 }
 
-// Rotate replaces the key of an open identity. The old encrypted key and the old
-// identity file go to archive/<time>, and the pod moves to the new name, with a
-// link from the old one. Killed at any point, the next Open finds either the old
-// key or the new one in force.
+// Rotate replaces the key of an open identity. The old encrypted key and the old identity file are
+// copied to archive/<time>. The pod is renamed, with a link from the old name. If the process is
+// killed at any point, the next Open finds either the old key or the new key in force.
 func (s *Store) Rotate(current *Opened, managementKey string) (*Opened, error) {
 	key, sealed, err := s.newKey(managementKey)
 	if err != nil {
@@ -76,7 +75,7 @@ func (s *Store) Rotate(current *Opened, managementKey string) (*Opened, error) {
 	return next, s.finish(next, false)
 }
 
-// archive copies the files of the key in force to a directory of their own.
+// archive copies the files of the key in force to a new directory.
 func (s *Store) archive() error {
 	dir := filepath.Join(s.cfg.Layout.Profile, "archive", stamp(s.now()).Format("20060102T150405.000Z"))
 	if err := s.cfg.Files.MkdirAll(dir, 0o700); err != nil {
@@ -106,13 +105,13 @@ func (s *Store) renamePod(from, to string) error {
 	info, err := s.cfg.Files.Lstat(before)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := s.cfg.Files.Lstat(after); err != nil {
-			return nil // neither: the tree will be made
+			return nil // there is no pod at all: prepareTree makes one
 		}
-		// Killed between rename and link.
+		// The process was killed between the rename and the link.
 		return s.linkPod(to, before)
 	}
 	if err != nil || !info.IsDir() {
-		return err // a link already
+		return err // the old name is a link already
 	}
 	if _, err := s.cfg.Files.Lstat(after); err == nil {
 		return nil

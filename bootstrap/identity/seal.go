@@ -14,8 +14,7 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// The encrypted key file, version 2, all of it before the ciphertext being
-// associated data:
+// The encrypted key file, version 2. All fields before the ciphertext are associated data:
 //
 //	offset  size  field
 //	0       4     "AGK2"
@@ -38,23 +37,23 @@ const (
 	sealedSize = headerSize + keySize + tagSize
 )
 
-// The cost of scrypt that is written: 32 MiB and about 70 ms. The management key
-// is normally 32 random bytes, for which any cost would do.
+// The cost of scrypt for new files: 32 MiB and about 70 ms. The management key is normally 32
+// random bytes, for which any cost is enough.
 const defaultLog2N, costR, costP = 15, 8, 1
 
 // Limits for the cost that is read: at most 256 MiB. Otherwise a planted file could make PID 1 run
 // out of memory.
 const maxLog2N, maxR, maxP = 18, 8, 4
 
-// Version 1, which is only read: nonce, tag, ciphertext; the key is derived with
-// PBKDF2-HMAC-SHA-256 from the management key and a salt in a file of its own.
+// Version 1 is only read, never written: nonce, tag, ciphertext. Its key is derived with
+// PBKDF2-HMAC-SHA-256 from the management key and a salt in a separate file.
 const (
 	v1Size       = nonceSize + tagSize + keySize
 	v1Iterations = 100_000
 	v1MinSalt    = 8
 )
 
-// Refusals of open. They reveal nothing about the key.
+// The errors of openKey. They reveal no information about the key.
 var (
 	// ErrWrongKey: the management key is a different one, or the file was changed. The two cases
 	// cannot be told apart.

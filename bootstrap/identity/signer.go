@@ -6,8 +6,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// Signer is the key of the box for as long as the box lives: a rotation puts
-// another one in. All methods may be called from any goroutine.
+// Signer holds the present key of the box. A rotation replaces that key. All methods may be called
+// from any goroutine.
 type Signer struct{ key atomic.Pointer[Key] }
 
 // NewSigner returns a Signer that holds k.
@@ -20,7 +20,7 @@ func NewSigner(k *Key) *Signer {
 // Key is the present key. To sign several things that belong together, call Key only once.
 func (s *Signer) Key() *Key { return s.key.Load() }
 
-// Replace puts another key in force.
+// Replace makes k the present key.
 func (s *Signer) Replace(k *Key) { s.key.Store(k) }
 
 // Public, Sign, Encrypt and Decrypt use the present key.

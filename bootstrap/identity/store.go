@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Files is how the package reads and writes: the write policy of bootstrap.
-// WriteFile and CreateFile are atomic and synced; CreateFile answers fs.ErrExist.
+// Files is how the package reads and writes files: the write policy of bootstrap. WriteFile and
+// CreateFile are atomic and synced. CreateFile returns fs.ErrExist if the file exists.
 type Files interface {
 	MkdirAll(path string, mode fs.FileMode) error
 	ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
@@ -27,7 +27,7 @@ type Files interface {
 	Remove(path string) error
 }
 
-// Layout is where things lie.
+// Layout is the paths of the identity's files.
 type Layout struct {
 	Identities  string // directory of <agent id>.json
 	Profile     string // directory of the encrypted key
@@ -40,10 +40,10 @@ type Config struct {
 	Files   Files
 	Layout  Layout
 	AgentID string // DefaultAgentID when empty
-	// PodBase is the address of the pod server; it makes the pod's documents
-	// refer to each other. Empty leaves the references out.
+	// PodBase is the address of the pod server. The pod's documents use it to refer to each other.
+	// If it is empty, they contain no references.
 	PodBase string
-	// QuotaBytes is written to .quota.json; 0 writes none.
+	// QuotaBytes is written to .quota.json. If it is 0, there is no such file.
 	QuotaBytes int64
 	// Services are the service endpoints of the DID document.
 	Services []Service
@@ -55,18 +55,17 @@ type Config struct {
 // DefaultAgentID is the identity's name unless AGENTBOX_AGENT_ID sets another one.
 const DefaultAgentID = "agentbox-core"
 
-// keepPrevious is how long the encrypted file of before a change of the
-// management key is kept.
+// keepPrevious is how long the old encrypted file is kept after a change of the management key.
 const keepPrevious = 24 * time.Hour
 
-// maxFile bounds every file that is read here.
+// maxFile bounds every file that this package reads.
 const maxFile = 64 << 10
 
 // Identity is the public part of the box's identity: the identity file.
 type Identity struct {
 	AgentID   string    `json:"agent_id"`
 	CreatedAt time.Time `json:"created_at"`
-	// RotatedAt is when the key was last replaced; nil before the first time.
+	// RotatedAt is when the key was last replaced; nil if it never was.
 	RotatedAt *time.Time `json:"rotated_at"`
 	PublicKey PublicKey  `json:"public_key_hex"`
 	Npub      string     `json:"npub"`
@@ -88,7 +87,7 @@ func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 type Opened struct {
 	Identity
 	Key *Key
-	// Created: there was none before.
+	// Created is true if this call created the identity.
 	Created bool
 	// Notes are warnings for the operator; none contains a secret.
 	Notes []string
@@ -100,10 +99,10 @@ type Store struct {
 	now func() time.Time
 }
 
-// agentIDs are the names an identity may have: they become file names.
+// agentIDs matches valid names of an identity. The name becomes a file name.
 var agentIDs = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`) })
 
-// NewStore returns a Store and reads no file yet.
+// NewStore returns a Store. It reads no file.
 func NewStore(cfg Config) (*Store, error) {
 	if cfg.AgentID == "" {
 		cfg.AgentID = DefaultAgentID
@@ -128,8 +127,8 @@ func (s *Store) keyFile() string      { return filepath.Join(s.cfg.Layout.Profil
 func (s *Store) saltFile() string     { return filepath.Join(s.cfg.Layout.Profile, "nostr.salt") }
 func (s *Store) previousFile() string { return s.keyFile() + ".previous" }
 
-// Open loads the identity, or creates one if there is none. managementKey decrypts the key. If one
-// of older does so instead, the key is encrypted again with managementKey. A file that cannot be
+// Open loads the identity, or creates one if there is none. managementKey decrypts the key. If only
+// one of older decrypts it, the key is encrypted again with managementKey. A file that cannot be
 // read, decrypted or trusted is an error and stays unchanged.
 func (s *Store) Open(managementKey string, older ...string) (*Opened, error) {
 	known, plaintext, err := s.readIdentity()
@@ -153,8 +152,8 @@ func (s *Store) Open(managementKey string, older ...string) (*Opened, error) {
 	return s.load(known, sealed, managementKey, older)
 }
 
-// readIdentity reads the identity file; nil when there is none. plaintext is the
-// private key that the older runtime kept in it.
+// readIdentity reads the identity file. known is nil if there is none. plaintext is the private
+// key, if the file is one of the older runtime, which kept the key in it.
 func (s *Store) readIdentity() (known *Identity, plaintext *Key, err error) {
 	path := s.identityFile()
 	raw, _, err := s.cfg.Files.ReadFile(path, maxFile)
@@ -164,7 +163,7 @@ func (s *Store) readIdentity() (known *Identity, plaintext *Key, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read the identity file %s: %w", path, err)
 	}
-	// The error of the decoder is not passed on: it may quote the content.
+	// The decoder's error is not passed on, because it may quote the content.
 	unusable := func(why string) error {
 		return fmt.Errorf("the identity file %s %s; restore it from a backup, or remove it to have it written anew from the encrypted key", path, why)
 	}
@@ -254,7 +253,8 @@ func (s *Store) load(known *Identity, sealed []byte, managementKey string, older
 		o.Identity = *known
 		o.Npub, o.DID = key.Public().Npub(), key.Public().DID()
 	case known.Previous == key.Public():
-		// The rotation ended before it had written its key: that key never was.
+		// The rotation was interrupted before it had written its key, so its new key was never in
+		// force.
 		o.Identity, rewrite = newIdentity(s.cfg.AgentID, key.Public(), known.CreatedAt), true
 		o.note("an interrupted rotation of the identity was undone; run it again")
 	default:
@@ -270,8 +270,8 @@ func (o *Opened) note(text string) {
 	}
 }
 
-// unseal opens the encrypted key, and encrypts it again where the form or the
-// management key is an old one.
+// unseal opens the encrypted key. If the file has the old format, or an old management key opened
+// it, unseal encrypts the key again.
 func (s *Store) unseal(sealed []byte, managementKey string, older []string) (key *Key, note string, err error) {
 	salt, err := s.salt(sealed)
 	if err != nil {
@@ -317,8 +317,8 @@ func (s *Store) salt(sealed []byte) ([]byte, error) {
 	return salt, nil
 }
 
-// reseal encrypts the key again and keeps the old file. Where that cannot be
-// written the key in hand still is the right one: the answer is a note.
+// reseal encrypts the key again and keeps the old file. If a file cannot be written, the key is
+// still the right one, so the error is only a note.
 func (s *Store) reseal(key *Key, old []byte, managementKey, done string) (note string) {
 	sealed, err := s.seal(key, managementKey)
 	if err == nil {
@@ -353,8 +353,8 @@ func (s *Store) seal(key *Key, managementKey string) ([]byte, error) {
 	return sealKey(key, managementKey, byte(s.cfg.Log2N))
 }
 
-// Prune removes the encrypted file of before the last change of the management
-// key once it is 24 hours old, with the salt that only version 1 needs.
+// Prune removes the old encrypted file 24 hours after the management key was changed. If only that
+// file needed the salt of version 1, it removes the salt too.
 func (s *Store) Prune() error {
 	old, info, err := s.cfg.Files.ReadFile(s.previousFile(), maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -373,7 +373,7 @@ func (s *Store) Prune() error {
 	return s.cfg.Files.Remove(s.saltFile())
 }
 
-// finish writes what follows from the identity.
+// finish writes the files that are derived from the identity.
 func (s *Store) finish(o *Opened, rewrite bool) error {
 	if rewrite {
 		if err := s.writeIdentity(o.Identity); err != nil {
@@ -399,7 +399,7 @@ func (s *Store) writeIdentity(i Identity) error {
 	return nil
 }
 
-// Environment is the identity for programs and shells; it holds no secret.
+// Environment is the identity as variables for programs and shells. It contains no secret.
 func (i Identity) Environment() [][2]string {
 	return [][2]string{
 		{"AGENTBOX_AGENT_ID", i.AgentID}, {"AGENTBOX_NPUB", i.Npub}, {"AGENTBOX_PUBKEY_HEX", string(i.PublicKey)},

@@ -18,7 +18,7 @@ import (
 
 const managementKey = "0123456789abcdef0123456789abcdef"
 
-// place is a box's directories in a test, written through bootstrap's policy.
+// place is the directories of a box in a test. Files are written through bootstrap's policy.
 type place struct {
 	dir   string
 	roots bootstrap.Roots
@@ -159,7 +159,7 @@ func TestSecondBootChangesNothing(t *testing.T) {
 	}
 }
 
-// snapshot is every regular file below dir.
+// snapshot returns the content of every regular file below dir.
 func snapshot(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -176,8 +176,8 @@ func snapshot(t testing.TB, dir string) map[string]string {
 	return out
 }
 
-// Nothing that cannot be read is ever replaced: the error names the file, and
-// every byte stays where it was.
+// A file that cannot be read is never replaced: the error names the file, and every byte stays
+// unchanged.
 func TestUnreadableIsLeftAlone(t *testing.T) {
 	other := newPlace(t)
 	other.open(t)
@@ -297,7 +297,7 @@ func TestChangedManagementKeyEncryptsAgain(t *testing.T) {
 	}
 }
 
-// The file of the older runtime: npub made of 64 bytes, private key in the clear.
+// The file of the older runtime: an npub made of 64 bytes, and the private key as plaintext.
 func TestPlaintextIsImported(t *testing.T) {
 	p := newPlace(t)
 	const secret = "67dea2ed018072d675f5415ecfaed7d2597555e202d85b3d65ea4e58d2d92ffa"
@@ -373,7 +373,8 @@ func TestBadAgentID(t *testing.T) {
 
 var errKilled = errors.New("killed")
 
-// mortal fails every write from the n-th on, as a process that was killed there.
+// mortal fails every write from the n-th on. This simulates a process that was killed at that
+// point.
 type mortal struct {
 	identity.Files
 	left int
@@ -414,8 +415,8 @@ func (m *mortal) alive(f func() error) error {
 	return f()
 }
 
-// Killed between any two writes of the first boot, of an import and of a
-// rotation, the box has one identity at the next boot: never none, never a third.
+// If the process is killed between any two writes of the first boot, of an import or of a rotation,
+// the box has one identity at the next boot: never none, never a third one.
 func TestKilledBetweenAnyTwoWrites(t *testing.T) {
 	const secret = "67dea2ed018072d675f5415ecfaed7d2597555e202d85b3d65ea4e58d2d92ffa"
 	long := "npub1" + strings.Repeat("q", 109)

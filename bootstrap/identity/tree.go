@@ -13,16 +13,16 @@ import (
 	"sync"
 )
 
-// podNames are the directory names of pods: an npub, also the overlong ones of
-// the older runtime. The length is looked at apart: counted in the expression, it
-// takes 3400 allocations of every start.
+// podNames matches the directory names of pods: an npub, including the overlong ones of the older
+// runtime. isPodName checks the length separately: a length in the expression would cost 3400
+// allocations at every start.
 var podNames = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^npub1[02-9ac-hj-np-z]+$`) })
 
 const podNameMost = len("npub1") + 200
 
 func isPodName(name string) bool { return len(name) <= podNameMost && podNames().MatchString(name) }
 
-// podDirectories is the tree of a pod; docs: the mailbox lives below events.
+// podDirectories are the directories of a pod; docs: the mailbox lives below events.
 var podDirectories = []string{
 	"memory/episodic", "memory/semantic", "system/adrs", "system/prds", "events/inbox", "events/outbox", "events/intent-queue",
 }
@@ -32,8 +32,8 @@ func (s *Store) podDir(name string) string { return filepath.Join(s.cfg.Layout.P
 // PodDir is the directory of the identity's pod.
 func (s *Store) PodDir(i Identity) string { return s.podDir(i.Npub) }
 
-// prepareTree makes the pod's directories and documents. What exists stays as it
-// is, except that a rotated key is replaced by its successor in the documents.
+// prepareTree makes the pod's directories and documents. Existing files stay unchanged, except that
+// a rotated key is replaced in the documents by the new key.
 func (s *Store) prepareTree(o *Opened) error {
 	if o.Previous != "" {
 		if err := s.renamePod(o.Previous.Npub(), o.Npub); err != nil {
@@ -60,8 +60,8 @@ func (s *Store) prepareTree(o *Opened) error {
 	return nil
 }
 
-// succeed writes the new key wherever the document has the old one: an access
-// list that names the old key would shut out its owner.
+// succeed replaces the old key in a document by the new key. An access list with the old key would
+// lock out its owner.
 func (s *Store) succeed(path string, old, new PublicKey) error {
 	text, _, err := s.cfg.Files.ReadFile(path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +100,7 @@ type Service struct {
 	Endpoint string // URL
 }
 
-// profileURL is the WebID; empty without a pod server.
+// profileURL is the WebID; empty if there is no pod server.
 func (i Identity) profileURL(podBase string) string {
 	if podBase == "" {
 		return ""
@@ -123,8 +123,8 @@ func (i Identity) Profile(podBase string) map[string]any {
 	}
 }
 
-// DIDDocument is the DID document of the identity (DID Core 1.0): one Schnorr
-// key that authenticates and asserts.
+// DIDDocument is the DID document of the identity (DID Core 1.0). It has one Schnorr key, for
+// authentication and assertion.
 func (i Identity) DIDDocument(podBase string, services []Service) map[string]any {
 	key := i.DID + "#key-0"
 	doc := map[string]any{
@@ -162,7 +162,7 @@ func (i Identity) acl() []byte {
 `)
 }
 
-// encode writes JSON as people read it.
+// encode writes JSON with indentation for human readers.
 func encode(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
