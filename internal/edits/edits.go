@@ -1,9 +1,9 @@
-// Package edits measures how much two names differ, for messages that name what was
-// probably meant. It must never import anything.
+// Package edits owns the measure of how different two names are. Messages use it to suggest the
+// name that the user probably meant. It must never import another package.
 package edits
 
-// Distance is the number of single-byte insertions, deletions, substitutions
-// and swaps of neighbours between two names (optimal string alignment).
+// Distance is the number of single-byte insertions, deletions, substitutions and swaps of
+// neighbours that turn one name into the other (optimal string alignment).
 func Distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

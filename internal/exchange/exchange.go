@@ -1,7 +1,6 @@
-// Package exchange tells what may be told of an HTTP exchange by those who count
-// it or put it into spans: its route, a method that nobody made up, the status of
-// the answer. It must never change an answer, and never tell a path or a query,
-// which may hold anything.
+// Package exchange owns the facts of an HTTP exchange that metrics and spans may show: its route, a
+// method from a fixed list, and the status of the answer. It must never change an answer. It must
+// never reveal a path or a query, because they may contain secrets.
 package exchange
 
 import (
@@ -12,19 +11,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// RouteKey is the span attribute of the route, by OpenTelemetry's semantic
-// conventions for HTTP (https://opentelemetry.io/docs/specs/semconv/http/http-spans/).
+// RouteKey is the span attribute for the route, as named by OpenTelemetry's semantic conventions
+// for HTTP (https://opentelemetry.io/docs/specs/semconv/http/http-spans/).
 const RouteKey = attribute.Key("http.route")
 
-// SetRoute names the pattern that took the request on the span of its context,
-// which is what names that span. Without a span it does nothing; a later call
-// wins.
+// SetRoute sets the pattern that matched the request as an attribute of the span in ctx. The span
+// is later named after it. Without a span, SetRoute does nothing. A later call replaces the
+// pattern.
 func SetRoute(ctx context.Context, pattern string) {
 	trace.SpanFromContext(ctx).SetAttributes(RouteKey.String(pattern))
 }
 
-// Method is the method where it is one of RFC 9110 or PATCH (RFC 5789), and other
-// where somebody made it up: whoever asks must not choose names and labels.
+// Method returns method if it is a method of RFC 9110 or PATCH (RFC 5789). For any other text it
+// returns other, because a client must not be able to choose names and labels.
 func Method(method, other string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
@@ -34,18 +33,18 @@ func Method(method, other string) string {
 	return other
 }
 
-// Recorder passes an answer on and remembers its status. Flush and Hijack go
-// through Unwrap, as http.ResponseController and the WebSocket library ask for
-// them. Like every ResponseWriter it is for one goroutine.
+// Recorder passes an answer on and remembers its status. http.ResponseController and the WebSocket
+// library reach Flush and Hijack through Unwrap. Like every ResponseWriter, a Recorder is for one
+// goroutine only.
 type Recorder struct {
 	http.ResponseWriter
-	// Status is 0 before the header.
+	// Status is 0 until the header is written.
 	Status int
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (r *Recorder) WriteHeader(status int) {
-	// 1xx are not the answer yet, except the switch to another protocol.
+	// Statuses 1xx are not the final answer, except the switch to another protocol.
 	if r.Status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		r.Status = status
 	}
@@ -60,5 +59,5 @@ func (r *Recorder) Write(b []byte) (int, error) {
 	return r.ResponseWriter.Write(b)
 }
 
-// Unwrap implements what http.ResponseController looks for.
+// Unwrap gives http.ResponseController access to the wrapped writer.
 func (r *Recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -1,7 +1,6 @@
-// Package foreign owns how tests and benchmarks start the programs of others:
-// found where they are installed, started on a scratch directory, waited for
-// until they answer, stopped. It knows nothing of what is asked of them, and
-// must never be part of a box's binaries.
+// Package foreign owns how tests and benchmarks run servers of other projects: it finds an
+// installed server, starts it on a scratch directory, waits until it answers, and stops it. It does
+// not know the requests that the tests send, and must never be part of a box's binaries.
 package foreign
 
 import (
@@ -17,35 +16,35 @@ import (
 	"time"
 )
 
-// MissingError says that a server is not installed here. Its text begins with
-// "needs", as that of a test that is skipped.
+// MissingError means that a server is not installed on this machine. Its text begins with "needs",
+// like the message of a skipped test.
 type MissingError struct{ What string }
 
 func (e *MissingError) Error() string { return "needs " + e.What }
 
 const (
-	startLimit = 3 * time.Minute // a node that shares its processors with other tests is slow
+	startLimit = 3 * time.Minute // a node process that shares its processors with other tests is slow
 	stopLimit  = 10 * time.Second
 	askEvery   = 50 * time.Millisecond
 	askLimit   = 5 * time.Second
 )
 
-// Server is one that runs.
+// Server is a running server.
 type Server struct {
-	// Address is where it answers: a base URL, or what libpq calls a conninfo.
+	// Address is where the server answers: a base URL, or a conninfo of libpq.
 	Address string
 
 	quit    os.Signal
-	dir     string // scratch, removed with it; "" = none of its own
-	prints  string // the directory of what it prints
+	dir     string // scratch directory, removed by Stop; "": none
+	prints  string // the directory for the server's output
 	answers func(context.Context) error
 
-	cmd   *exec.Cmd // the process that was started last
+	cmd   *exec.Cmd // the latest process
 	ended chan struct{}
-	end   error // of that process, once ended is closed
+	end   error // how that process ended; valid once ended is closed
 }
 
-// endedError is a server that ended before it answered.
+// endedError means that a server ended before it answered.
 type endedError struct {
 	name string
 	end  error
@@ -56,8 +55,8 @@ func (e *endedError) Error() string {
 	return fmt.Sprintf("%s ended before it answered (%v) and said: %.2000s", e.name, e.end, e.said)
 }
 
-// Start runs cmd and returns when answers gives no error, which it is asked for
-// again and again. What cmd prints goes to a file below dir.
+// Start runs cmd and calls answers again and again. It returns when answers returns nil. The output
+// of cmd goes to a file below dir.
 func Start(ctx context.Context, cmd *exec.Cmd, dir string, answers func(context.Context) error) (*Server, error) {
 	s := &Server{quit: syscall.SIGTERM, prints: dir, answers: answers}
 	if err := s.run(ctx, cmd); err != nil {
@@ -66,9 +65,8 @@ func Start(ctx context.Context, cmd *exec.Cmd, dir string, answers func(context.
 	return s, nil
 }
 
-// Restart ends the server and starts it again on what it wrote. When that fails
-// there is none, and Stop still removes the rest. It must not be called together
-// with other methods.
+// Restart stops the server and starts it again on the same data. If that fails, no server runs, and
+// Stop still removes the files. Restart must not be called concurrently with other methods.
 func (s *Server) Restart(ctx context.Context) error {
 	s.halt()
 	return s.run(ctx, &exec.Cmd{Path: s.cmd.Path, Args: s.cmd.Args, Env: s.cmd.Env, Dir: s.cmd.Dir, SysProcAttr: s.cmd.SysProcAttr})
@@ -115,7 +113,7 @@ func (s *Server) await(ctx context.Context) error {
 		done()
 		select {
 		case <-s.ended:
-			return errEnded // another process has answered
+			return errEnded // another process has answered on this address
 		default:
 		}
 		if err == nil {
@@ -131,17 +129,17 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// Stop ends the server and removes what it wrote. Further calls do nothing.
+// Stop stops the server and removes its files. Further calls do nothing.
 func (s *Server) Stop() {
 	s.halt()
 	if s.dir != "" {
-		// What stays is scratch in the directory for it.
+		// Remaining files are in the directory for scratch files.
 		_ = os.RemoveAll(s.dir)
 	}
 }
 
 func (s *Server) halt() {
-	_ = s.cmd.Process.Signal(s.quit) // it may have ended by itself
+	_ = s.cmd.Process.Signal(s.quit) // fails if the process has ended by itself
 	timer := time.NewTimer(stopLimit)
 	defer timer.Stop()
 	select {
@@ -152,7 +150,7 @@ func (s *Server) halt() {
 	}
 }
 
-// Answers asks a URL for status 200.
+// Answers returns a function that checks that a URL answers with status 200.
 func Answers(url string) func(context.Context) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	return func(ctx context.Context) error {
@@ -172,7 +170,7 @@ func Answers(url string) func(context.Context) error {
 	}
 }
 
-// FreePort is a TCP port of the loopback interface that was free just now.
+// FreePort returns a TCP port of the loopback interface that was free a moment ago.
 func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -182,8 +180,8 @@ func FreePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// portTries is how often a server is started that must be told its port: another
-// process may take the port before it does.
+// portTries is how often to start a server that needs a port number in advance. Another process may
+// take the port before the server opens it.
 const portTries = 3
 
 func onFreePort(start func(port int) (*Server, error)) (*Server, error) {
@@ -200,7 +198,7 @@ func onFreePort(start func(port int) (*Server, error)) (*Server, error) {
 	}
 }
 
-// inScratch starts a server in a directory of its own that goes with it.
+// inScratch starts a server in a new scratch directory, which Stop removes.
 func inScratch(name string, start func(dir string) (*Server, error)) (*Server, error) {
 	dir, err := os.MkdirTemp("", name+"-")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// Cache is where .ci/counterparties installs what comes from registries:
-// AGENTINIT_TEST_CACHE, else below the user's cache directory; "" without one.
+// Cache is where .ci/counterparties installs packages from registries: AGENTINIT_TEST_CACHE or, if
+// that is not set, a directory below the user's cache directory. It is "" if there is none.
 func Cache() string {
 	if dir := os.Getenv("AGENTINIT_TEST_CACHE"); dir != "" {
 		return dir
@@ -37,12 +37,11 @@ func node(install, module, version string) (interpreter, dir string, err error) 
 	return interpreter, dir, nil
 }
 
-// SolidConfig makes a configuration of the Solid server from its own
-// file-root.json.
+// SolidConfig makes a configuration of the Solid server from the server's own file-root.json.
 type SolidConfig func(fileRoot []byte) ([]byte, error)
 
-// Solid starts the Community Solid Server on files. Its Address is a base URL
-// without a slash at the end. configure may be nil.
+// Solid starts the Community Solid Server with files as storage. Its Address is a base URL without
+// a slash at the end. configure may be nil.
 func Solid(ctx context.Context, configure SolidConfig) (*Server, error) {
 	interpreter, module, err := node("community-server", "@solid/community-server", "7.2.0")
 	if err != nil {
@@ -64,7 +63,7 @@ func Solid(ctx context.Context, configure SolidConfig) (*Server, error) {
 			base := fmt.Sprintf("http://localhost:%d", port)
 			cmd := exec.Command(interpreter, filepath.Join(module, "bin", "server.js"), "-p", strconv.Itoa(port), "-b", base+"/",
 				"-c", config, "-f", filepath.Join(dir, "data"), "-l", "warn", "--mainModulePath", module)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the tests
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt of the tests must not stop the server
 			s, err := Start(ctx, cmd, dir, Answers(base+"/"))
 			if err != nil {
 				return nil, err
@@ -75,9 +74,8 @@ func Solid(ctx context.Context, configure SolidConfig) (*Server, error) {
 	})
 }
 
-// PGlite starts PGlite with pgvector: PostgreSQL as WebAssembly. It has one
-// backend behind all connections, so use one connection and no more;
-// transactions on two wait for each other for ever.
+// PGlite starts PGlite with pgvector: PostgreSQL as WebAssembly. All connections share one backend,
+// so use only one connection: transactions on two connections wait for each other for ever.
 func PGlite(ctx context.Context) (*Server, error) {
 	interpreter, module, err := node("pglite", "@electric-sql/pglite-socket", "0.2.17")
 	if err != nil {
@@ -87,7 +85,7 @@ func PGlite(ctx context.Context) (*Server, error) {
 		return onFreePort(func(port int) (*Server, error) {
 			cmd := exec.Command(interpreter, filepath.Join(module, "dist", "scripts", "server.js"), "-p", strconv.Itoa(port),
 				"-e", "@electric-sql/pglite-pgvector:vector", "-m", "8")
-			cmd.Dir = filepath.Join(Cache(), "npm", "pglite") // where the extension's package is looked for
+			cmd.Dir = filepath.Join(Cache(), "npm", "pglite") // PGlite looks for the extension's package here
 			conninfo := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres sslmode=disable default_query_exec_mode=exec pool_max_conns=1", port)
 			s, err := Start(ctx, cmd, dir, knock(conninfo))
 			if err != nil {
@@ -105,8 +103,8 @@ func SolidClient() (interpreter, module string, err error) {
 	return node("solid-client", "@inrupt/solid-client", "3.0.0")
 }
 
-// NostrTools runs a script with node and nostr-tools, whose modules the script
-// finds in the directory that NOSTR_TOOLS names, and returns what it prints.
+// NostrTools runs a script with node and nostr-tools and returns its output. The environment
+// variable NOSTR_TOOLS names the directory of the modules for the script.
 func NostrTools(ctx context.Context, stdin io.Reader, script string, args ...string) ([]byte, error) {
 	interpreter, module, err := node("nostr-tools", "nostr-tools", "2.25.2")
 	if err != nil {

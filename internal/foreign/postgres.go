@@ -14,15 +14,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// PostgreSQL starts PostgreSQL 15 on an empty directory, reached by a unix
-// socket. It refuses to run as root, so root runs it as user postgres.
+// PostgreSQL starts PostgreSQL 15 with an empty data directory. It listens on a unix socket.
+// PostgreSQL refuses to run as root, so root runs it as user postgres.
 func PostgreSQL(ctx context.Context) (*Server, error) {
 	const bin = "/usr/lib/postgresql/15/bin"
 	if _, err := os.Stat(filepath.Join(bin, "initdb")); err != nil {
 		return nil, &MissingError{"postgresql-15"}
 	}
 	return inScratch("pg", func(dir string) (*Server, error) {
-		attr := &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the tests
+		attr := &syscall.SysProcAttr{Setpgid: true} // an interrupt of the tests must not stop the server
 		if os.Geteuid() == 0 {
 			var err error
 			if attr.Credential, err = ownedBy("postgres", dir); err != nil {
@@ -42,12 +42,12 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Address, s.quit = conninfo, syscall.SIGQUIT // at once: nothing of it is kept
+		s.Address, s.quit = conninfo, syscall.SIGQUIT // SIGQUIT stops at once; no data is kept
 		return s, nil
 	})
 }
 
-// ownedBy gives dir to a user and returns how to run as that user.
+// ownedBy makes a user the owner of dir and returns the credential to run a process as that user.
 func ownedBy(name, dir string) (*syscall.Credential, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -64,7 +64,7 @@ func ownedBy(name, dir string) (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, os.Chown(dir, uid, gid)
 }
 
-// Dial opens one connection, with a conninfo that is meant for a pool.
+// Dial opens one connection. conninfo may contain settings of a pool.
 func Dial(ctx context.Context, conninfo string) (*pgx.Conn, error) {
 	cfg, err := pgxpool.ParseConfig(conninfo)
 	if err != nil {

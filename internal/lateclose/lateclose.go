@@ -1,32 +1,30 @@
-// Package lateclose has the kernel close a descriptor whose close takes long, so that
-// an exit does not wait for it. It must never be used for a descriptor whose close
-// has a meaning for another process, because nobody knows when it happens.
+// Package lateclose owns the hand-over of a descriptor to the kernel: the kernel closes it later,
+// so that an exit does not wait for a slow close. It must never be used for a descriptor whose
+// close another process notices, because the time of the close is unknown.
 package lateclose
 
 import "golang.org/x/sys/unix"
 
-// Hand calls closing, which must close the caller's only descriptor fd, and makes a
-// thread of the kernel the one that waits for the close of what fd refers to. The last
-// close of an inotify instance waits until the kernel has forgotten what was watched, 15
-// to 50 ms, and an exit waits for the close: several times what the stop of a hundred
-// programs takes. Where the kernel refuses the hand-over, closing waits itself, and no
-// more is lost than time; the error is that of closing.
+// Hand calls closing, which must close the caller's only descriptor fd. A thread of the kernel then
+// waits for the last close of the open file. The last close of an inotify instance takes 15 to 50
+// ms, until the kernel has released the watches. An exit would wait for it, and that is several
+// times longer than the stop of a hundred programs. If the kernel refuses the hand-over, closing
+// waits itself. The error is that of closing.
 //
-// It sends the descriptor, with one of the receiving socket, to a socket that nobody
-// has any more when it returns. Such sockets, with what is under way to them, are
-// closed by the kernel's collector for them (net/unix/garbage.c), since Linux 6.10
-// in a thread of its own. Before, it ran in the close of a socket: no time is lost
-// either.
+// Hand sends the descriptor, together with a descriptor of the receiving socket, to a socket that
+// no process holds after Hand returns. The kernel's garbage collector for unix sockets
+// (net/unix/garbage.c) closes such sockets and the descriptors in their queues. Since Linux 6.10 it
+// runs in its own thread. Before, it ran in the close of a socket, which takes no additional time.
 func Hand(fd int, closing func() error) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return closing()
 	}
-	// What is refused here leaves the caller's descriptor the last one.
+	// If the kernel refuses the message, the caller's descriptor stays the last one.
 	_ = unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(fd, pair[1]), nil, unix.MSG_DONTWAIT)
-	// The order matters twice: the close of the first socket starts the collector, and
-	// whoever closes last waits. So the caller's descriptor is closed before the collector
-	// can come to the one under way.
+	// The order is important: the close of the first socket starts the collector, and the process
+	// that closes last waits. So the caller's descriptor is closed before the collector can reach
+	// the one in the queue.
 	err = closing()
 	unix.Close(pair[1])
 	unix.Close(pair[0])

@@ -1,6 +1,6 @@
-// Package manual writes the Markdown of the reference for a terminal. It knows the
-// Markdown that these documents use (headings, paragraphs, lists, tables, code)
-// and must never be given anything else: it is no general renderer.
+// Package manual owns how the Markdown of the reference is formatted for a terminal. It supports
+// only the Markdown of these documents (headings, paragraphs, lists, tables, code). It must never
+// be given other Markdown: it is not a general renderer.
 package manual
 
 import (
@@ -23,15 +23,15 @@ var (
 	item    = onUse(`^( *)([-*]|[0-9]+\.) +`)
 )
 
-// onUse compiles pattern when it is first needed: every command of agentctl links
-// this package, and few print a manual.
+// onUse compiles pattern when it is first needed: every command of agentctl links this package, but
+// few commands print a manual.
 func onUse(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
-// Section is the part of a document below the first heading that names what, and
-// the headings that it has, for a message when there is none. A heading that leaves
-// out its <name> takes precedence: programs.ready is no program called ready.
+// Section returns the part of a document below the first heading that names what. If there is none,
+// headings lists the headings of the document, for an error message. A heading without its <name>
+// takes precedence: programs.ready does not mean a program called "ready".
 func Section(markdown, what string) (text string, headings []string, found bool) {
 	lines := slices.Collect(strings.Lines(comment().ReplaceAllString(markdown, "")))
 	if text, headings, found = section(lines, what, false); !found {
@@ -40,8 +40,8 @@ func Section(markdown, what string) (text string, headings []string, found bool)
 	return text, headings, found
 }
 
-// section is Section; named tells whether a <name> stands for a part of what, or is
-// left out.
+// section implements Section. If named is true, a <name> in a heading matches a part of what;
+// otherwise it is left out.
 func section(lines []string, what string, named bool) (text string, headings []string, found bool) {
 	var out []string
 	depth, code := 0, false
@@ -67,16 +67,16 @@ func section(lines []string, what string, named bool) (text string, headings []s
 	return strings.Join(out, ""), headings, depth > 0
 }
 
-// names tells whether a heading is about what: "[programs.<name>.ready]" is about
-// programs, programs.ready and programs.web.ready, and E016 stands at the beginning of
-// its heading.
+// names reports whether a heading is about what. "[programs.<name>.ready]" is about programs,
+// programs.ready and programs.web.ready. A code such as E016 must be at the beginning of its
+// heading.
 func names(title, what string, named bool) bool {
 	title = strings.ToLower(strings.Trim(title, "[]"))
 	what = strings.ToLower(strings.Trim(what, "[]"))
 	return what != "" && begins(strings.Split(title, "."), strings.Split(what, "."), named)
 }
 
-// begins tells whether the parts of a heading begin with those of what.
+// begins reports whether the parts of a heading begin with the parts of what.
 func begins(title, what []string, named bool) bool {
 	if len(what) == 0 || len(title) == 0 {
 		return len(what) == 0
@@ -97,7 +97,7 @@ func isWord(b byte) bool {
 	return b == '_' || b == '-' || b >= '0' && b <= '9' || b >= 'a' && b <= 'z'
 }
 
-// plain is a line of Markdown without its marks.
+// plain is a line of Markdown without its markup.
 func plain(s string) string {
 	s = strong().ReplaceAllString(s, "$1")
 	s = link().ReplaceAllString(anchor().ReplaceAllString(s, ""), "$1")
@@ -105,7 +105,8 @@ func plain(s string) string {
 	return html.UnescapeString(s)
 }
 
-// Terminal lays a document out in so many columns. Code keeps its lines.
+// Terminal formats a document with lines of at most columns characters. Lines of code are not
+// wrapped.
 func Terminal(markdown string, columns int) string {
 	p := &page{columns: max(columns, 20)}
 	code := false
@@ -125,14 +126,14 @@ func Terminal(markdown string, columns int) string {
 	return strings.TrimLeft(p.b.String(), "\n")
 }
 
-// page is a document that is being laid out.
+// page is a document during formatting.
 type page struct {
 	b       strings.Builder
 	columns int
-	words   []string // of the paragraph or list item under way
-	first   string   // its first line begins with this
-	indent  string   // and the others with this
-	header  []string // of the table under way
+	words   []string // of the current paragraph or list item
+	first   string   // prefix of its first line
+	indent  string   // prefix of its other lines
+	header  []string // of the current table
 }
 
 func (p *page) line(line string) {
@@ -171,8 +172,8 @@ func (p *page) line(line string) {
 	p.words = append(p.words, strings.Fields(plain(line))...)
 }
 
-// row writes a row of a table as an entry: the first cell, and below it the others,
-// each with the title of its column unless it is the last.
+// row writes a row of a table as an entry: the first cell, and below it the other cells. Each of
+// them has the title of its column, except in the last column.
 func (p *page) row(line string) {
 	if rule().MatchString(line) {
 		return
@@ -195,7 +196,7 @@ func (p *page) row(line string) {
 	}
 }
 
-// splitRow is the cells of a row; \| is no border.
+// splitRow returns the cells of a row. An escaped \| does not separate cells.
 func splitRow(line string) []string {
 	line = strings.ReplaceAll(strings.Trim(line, "|"), `\|`, "\x00")
 	cells := strings.Split(line, "|")
@@ -207,14 +208,14 @@ func splitRow(line string) []string {
 
 func (p *page) raw(line string) { p.b.WriteString(line + "\n") }
 
-// blank writes one empty line, and not a second one.
+// blank writes one empty line, unless the last line is empty.
 func (p *page) blank() {
 	if text := p.b.String(); text != "" && !strings.HasSuffix(text, "\n\n") {
 		p.raw("")
 	}
 }
 
-// flush writes the words of the paragraph, wrapped.
+// flush writes the collected words as a wrapped paragraph.
 func (p *page) flush() {
 	line, width := p.first, uniseg.StringWidth(p.first)
 	begun := false

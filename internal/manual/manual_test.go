@@ -110,8 +110,8 @@ func TestSection(t *testing.T) {
 	}
 }
 
-// Every document of the reference fits its width but for words and code that are
-// wider, and leaves no marks behind.
+// No line of a reference document is wider than the terminal, except for words and code that are
+// wider themselves. No markup is left in the output.
 func TestReferenceFits(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil || len(files) < 5 {

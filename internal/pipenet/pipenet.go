@@ -1,6 +1,5 @@
-// Package pipenet owns a network of connections in memory, so that a test in a
-// bubble of testing/synctest can wait for what goes over them. It must never be
-// part of a box's binaries.
+// Package pipenet owns a network of connections in memory. With it, a test in a bubble of
+// testing/synctest can wait for network traffic. It must never be part of a box's binaries.
 package pipenet
 
 import (
@@ -9,8 +8,8 @@ import (
 	"sync"
 )
 
-// Listener hands out the far ends of what DialContext returns. Its methods may
-// be called from any goroutine. Make it with Listen.
+// Listener accepts the other ends of the connections that DialContext returns. Its methods may be
+// called from any goroutine. Make it with Listen.
 type Listener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -24,7 +23,7 @@ func Listen() *Listener {
 	return &Listener{conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// Accept waits for a connection; after Close it answers net.ErrClosed.
+// Accept waits for a connection. After Close it returns net.ErrClosed.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
@@ -34,17 +33,17 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept and DialContext; connections stay. It may be called again.
+// Close ends Accept and DialContext. Existing connections stay open. Further calls do nothing.
 func (l *Listener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
-// Addr is an address that cannot be dialled.
+// Addr returns an address that cannot be dialled.
 func (*Listener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// DialContext has the form that http.Transport wants; network and address do not
-// matter. It waits until Accept has taken the connection.
+// DialContext has the signature that http.Transport needs. It ignores network and address. It waits
+// until Accept has taken the connection.
 func (l *Listener) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {

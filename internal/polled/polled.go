@@ -1,5 +1,5 @@
-// Package polled accepts and serves connections without epoll(7). A program can take all that
-// epoll watches for its user (fs.epoll.max_user_watches); package net then closes each new
+// Package polled owns connections that are accepted and served without epoll(7). A program can use
+// up all epoll watches of its user (fs.epoll.max_user_watches). Package net then closes each new
 // connection of every other process of that user.
 package polled
 
@@ -16,18 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Most is how many connections of a listener may do without epoll at once: each takes a thread
-// while it waits. A further one has the oldest closed.
+// Most is how many connections of a listener may work without epoll at once, because each uses a
+// thread while it waits. If there is one more, the oldest one is closed.
 const Most = 8
 
-// For is how long connections are accepted by this package after package net has failed to.
+// For is how long this package accepts connections after package net has failed.
 const For = time.Minute
 
-// slice is how long a connection waits in the kernel before it looks whether it was closed, or
-// its deadline changed.
+// slice is how long a connection waits in the kernel before it checks whether it was closed or its
+// deadline has changed.
 const slice = 20 * time.Millisecond
 
-// Needed says that package net has closed a connection because the kernel does not watch it.
+// Needed reports whether err means that package net has closed a connection because epoll could not
+// watch it.
 func Needed(err error) bool { return errors.Is(err, unix.ENOSPC) }
 
 // Socket is a listener of package net.
@@ -36,15 +37,15 @@ type Socket interface {
 	Addr() net.Addr
 }
 
-// Listener accepts from a socket that package net accepts from at other times.
+// Listener accepts connections from a socket of package net while package net cannot.
 type Listener struct {
 	socket Socket
-	watch  func(*os.File) (net.Conn, error) // net.FileConn, but for tests
+	watch  func(*os.File) (net.Conn, error) // net.FileConn, except in tests
 	conns  []*Conn
 }
 
-// New returns one. Watch makes a connection of package net, if the kernel watches it; nil is
-// net.FileConn.
+// New returns a Listener. watch makes a connection of package net if epoll can watch the file. If
+// watch is nil, net.FileConn is used.
 func New(socket Socket, watch func(*os.File) (net.Conn, error)) *Listener {
 	if watch == nil {
 		watch = net.FileConn
@@ -52,8 +53,8 @@ func New(socket Socket, watch func(*os.File) (net.Conn, error)) *Listener {
 	return &Listener{socket: socket, watch: watch}
 }
 
-// Accept returns the next connection: one of package net where the kernel watches it, else a
-// *Conn. Its error is os.ErrDeadlineExceeded after the deadline. Only one goroutine may call it.
+// Accept returns the next connection: one of package net if epoll can watch it, otherwise a *Conn.
+// After the deadline, the error is os.ErrDeadlineExceeded. Only one goroutine may call Accept.
 func (l *Listener) Accept(deadline time.Time) (net.Conn, error) {
 	fd, peer, err := l.accept(deadline)
 	if err != nil {
@@ -64,7 +65,7 @@ func (l *Listener) Accept(deadline time.Time) (net.Conn, error) {
 		return c, file.Close()
 	}
 	if len(l.conns) >= Most {
-		_ = l.conns[0].Close() // whoever it was can come again
+		_ = l.conns[0].Close() // the client can connect again
 		l.conns = l.conns[1:]
 	}
 	c := &Conn{file: file, fd: fd, local: l.socket.Addr(), remote: peer}
@@ -72,7 +73,7 @@ func (l *Listener) Accept(deadline time.Time) (net.Conn, error) {
 	return c, nil
 }
 
-// accept lets go of the socket now and then, so that it can be closed.
+// accept releases the socket after each slice, so that another goroutine can close it.
 func (l *Listener) accept(deadline time.Time) (fd int, peer net.Addr, err error) {
 	raw, err := l.socket.SyscallConn()
 	if err != nil {
@@ -110,10 +111,10 @@ func address(from unix.Sockaddr) net.Addr {
 	return &net.UnixAddr{Net: "unix"}
 }
 
-// Conn is a connection that waits by poll(2).
+// Conn is a connection that waits with poll(2).
 type Conn struct {
 	file          *os.File
-	fd            int // file's own, as long as the connection is open
+	fd            int // the descriptor of file while the connection is open
 	local, remote net.Addr
 
 	open sync.RWMutex // held for reading while the descriptor is used
@@ -144,7 +145,8 @@ func (c *Conn) Write(b []byte) (written int, err error) {
 	return written, err
 }
 
-// try does it as soon as the kernel says that it can be done, and not after the deadline.
+// try calls do until it succeeds or fails, and waits with poll(2) while it would block. It ends at
+// the deadline.
 func (c *Conn) try(event int16, deadline *time.Time, do func() (int, error)) (int, error) {
 	for {
 		n, again, err := c.once(event, deadline, do)
@@ -173,7 +175,7 @@ func (c *Conn) once(event int16, deadline *time.Time, do func() (int, error)) (n
 	if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 		return max(n, 0), false, err
 	}
-	// Whatever it answers, the next attempt tells.
+	// The result of Poll does not matter: the next attempt shows whether the connection is ready.
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: event}}, int(slice.Milliseconds()))
 	return 0, true, nil
 }

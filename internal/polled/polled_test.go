@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unwatched is what net.FileConn says where epoll watches no more.
+// unwatched simulates net.FileConn when epoll has no watches left.
 func unwatched(*os.File) (net.Conn, error) { return nil, unix.ENOSPC }
 
 func pair(t *testing.T) (*Conn, net.Conn) {
@@ -52,7 +52,7 @@ func TestConn(t *testing.T) {
 	if n, err := peer.Read(b); err != nil || string(b[:n]) != "answered" {
 		t.Errorf("the peer read %q, %v", b[:n], err)
 	}
-	// A deadline also ends a read that waits when the deadline is set.
+	// A new deadline also ends a read that is waiting already.
 	waited := make(chan error, 1)
 	go func() { _, err := c.Read(make([]byte, 1)); waited <- err }()
 	if err := c.SetReadDeadline(time.Unix(1, 0)); err != nil {

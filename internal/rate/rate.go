@@ -1,6 +1,6 @@
-// Package rate owns the token bucket by which servers bound how often they are
-// asked: one for a connection, or one for each of many callers. It reads no clock:
-// the time is an argument. It must never decide what follows from a refusal.
+// Package rate owns the token bucket with which servers limit the rate of requests: one bucket for
+// a connection, or one for each of many callers. It does not read a clock: the time is an argument.
+// It must never decide what happens after a refusal.
 package rate
 
 import (
@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Limit is how fast a bucket refills, in tokens a second, and how many it holds.
+// Limit is the refill rate of a bucket in tokens a second, and its capacity.
 type Limit struct{ PerSecond, Burst float64 }
 
-// Bucket is the tokens of one caller. Make it with Full.
+// Bucket holds the tokens of one caller. Make it with Full.
 type Bucket struct {
 	limit  Limit
 	tokens float64
 	at     time.Time
 }
 
-// Full returns a bucket with all its tokens.
+// Full returns a full bucket.
 func Full(l Limit, now time.Time) Bucket { return Bucket{limit: l, tokens: l.Burst, at: now} }
 
-// Take takes a token, or tells how long until there is one.
+// Take takes a token. If there is none, wait is the time until the next one.
 func (b *Bucket) Take(now time.Time) (wait time.Duration, ok bool) {
 	b.tokens, b.at = b.left(now), now
 	if b.tokens < 1 {
@@ -31,12 +31,12 @@ func (b *Bucket) Take(now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// left is how many tokens there are at now.
+// left returns the number of tokens at the time now.
 func (b *Bucket) left(now time.Time) float64 {
 	return min(b.limit.Burst, b.tokens+now.Sub(b.at).Seconds()*b.limit.PerSecond)
 }
 
-// Callers is a bucket for each caller. Its methods may be called from any goroutine.
+// Callers holds a bucket for each caller. Its methods may be called from any goroutine.
 type Callers struct {
 	limit Limit
 	most  int
@@ -45,12 +45,11 @@ type Callers struct {
 	buckets map[string]Bucket
 }
 
-// NewCallers returns the buckets of at most that many callers. Beyond it the table
-// starts anew: it forgives rather than grows. A limit of no tokens a second lets
-// every caller through.
+// NewCallers returns the buckets of at most most callers. If there are more, the table is emptied,
+// so that its size stays bounded. A limit of 0 tokens a second lets every request through.
 func NewCallers(l Limit, most int) *Callers { return &Callers{limit: l, most: most} }
 
-// Take takes a token of who, or tells how long until there is one.
+// Take takes a token of the caller. If there is none, wait is the time until the next one.
 func (c *Callers) Take(who string, now time.Time) (wait time.Duration, ok bool) {
 	if c.limit.PerSecond <= 0 {
 		return 0, true
@@ -69,7 +68,7 @@ func (c *Callers) Take(who string, now time.Time) (wait time.Duration, ok bool) 
 	return wait, ok
 }
 
-// Empty tells whether who has no token left.
+// Empty reports whether the caller has no token left.
 func (c *Callers) Empty(who string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

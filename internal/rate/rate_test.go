@@ -12,11 +12,11 @@ func TestTake(t *testing.T) {
 	c := NewCallers(Limit{PerSecond: 2, Burst: 3}, 10)
 	for i, step := range []struct {
 		at   time.Duration
-		wait time.Duration // 0: it gets a token
+		wait time.Duration // 0: the caller gets a token
 	}{
 		{0, 0}, {0, 0}, {0, 0}, {0, 500 * time.Millisecond},
 		{250 * time.Millisecond, 250 * time.Millisecond}, {500 * time.Millisecond, 0}, {500 * time.Millisecond, 500 * time.Millisecond},
-		{time.Hour, 0}, {time.Hour, 0}, {time.Hour, 0}, {time.Hour, 500 * time.Millisecond}, // no more than the burst is kept
+		{time.Hour, 0}, {time.Hour, 0}, {time.Hour, 0}, {time.Hour, 500 * time.Millisecond}, // a bucket never holds more than the burst
 	} {
 		now := begin.Add(step.at)
 		if empty := c.Empty("a", now); empty != (step.wait > 0) {

@@ -1,16 +1,14 @@
-// Package safeopen opens files in directories that other users can change.
+// Package safeopen owns the opening of files in directories that other users can change.
 //
-// agentinit as root opens paths of which a program owns a part: a log
-// directory, an env_file, the termination log. O_NOFOLLOW guards the last
-// component alone (open(2)); a directory above it that is replaced by a symbolic
-// link leads root anywhere. This package follows a symbolic link only if root or
-// agentinit's own user made it, in a directory that no other user can write. It
-// hands out directories as descriptors, so that a later rename of a component
-// changes nothing.
+// agentinit runs as root and opens paths that a program partly owns: a log directory, an env_file,
+// the termination log. O_NOFOLLOW protects only the last component (open(2)). If a directory above
+// it is replaced by a symbolic link, root opens a file anywhere. This package follows a symbolic
+// link only if root or agentinit's own user made it, in a directory that no other user can write.
+// It returns directories as descriptors, so that a later rename of a component has no effect.
 //
-// It must never decide what a file is for, and never import another package of
-// this module. An agentinit that is not root follows links as the kernel does: it
-// has no right that a program of its own uid lacks.
+// It must never decide what a file is for, and never import another package of this module. If
+// agentinit does not run as root, this package follows links as the kernel does, because every
+// program of the same uid has the same rights.
 package safeopen
 
 import (
@@ -27,34 +25,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsafe is what every refusal of this package is (errors.Is).
+// ErrUnsafe matches every refusal of this package (errors.Is).
 var ErrUnsafe = errors.New("unsafe path")
 
-// UnsafeError says which component of a path another user controls.
+// UnsafeError names the component of a path that another user controls.
 type UnsafeError struct {
 	Path   string // the component
-	Reason string // "is a symbolic link that belongs to uid 1000"
+	Reason string // for example "is a symbolic link that belongs to uid 1000"
 }
 
 func (e *UnsafeError) Error() string { return e.Path + " " + e.Reason }
 
-// Is makes every UnsafeError an ErrUnsafe.
+// Is makes errors.Is(err, ErrUnsafe) true for every UnsafeError.
 func (e *UnsafeError) Is(target error) bool { return target == ErrUnsafe }
 
-// Directory is an open directory. Names are single components: a name with a
-// slash, "." and ".." are refused. The methods may be called from several
-// goroutines, but not after Close.
+// Directory is an open directory. Names must be single components: a name with a slash, "." and
+// ".." are refused. The methods may be called from several goroutines, but not after Close.
 type Directory struct {
 	path string
 	fd   int
 }
 
-// OpenDirectory opens a directory by its path. Errors are *fs.PathError, or
-// *UnsafeError.
+// OpenDirectory opens a directory by its path. Errors are *fs.PathError or *UnsafeError.
 func OpenDirectory(path string) (*Directory, error) { return openDirectory(path, 0, false) }
 
-// MakeDirectory is OpenDirectory that makes what is missing of the path, with mode
-// less the umask.
+// MakeDirectory is OpenDirectory, but it makes missing directories with mode, reduced by the umask.
 func MakeDirectory(path string, mode fs.FileMode) (*Directory, error) {
 	return openDirectory(path, mode, true)
 }
@@ -72,8 +67,8 @@ func openDirectory(name string, mode fs.FileMode, create bool) (*Directory, erro
 	return &Directory{path: path.Clean(abs), fd: fd}, nil
 }
 
-// openPlain opens a directory on whose path there is no symbolic link at all,
-// which is nearly every path, in one system call (openat2(2), Linux 5.6).
+// openPlain opens a directory in one system call (openat2(2), Linux 5.6), if its path contains no
+// symbolic link at all. That is the case for nearly every path.
 func openPlain(path string) (int, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
@@ -87,7 +82,7 @@ func openPlain(path string) (int, error) {
 	}
 }
 
-// Path is what the directory was opened by.
+// Path is the path with which the directory was opened.
 func (d *Directory) Path() string { return d.path }
 
 // Close releases the descriptor.
@@ -104,10 +99,10 @@ func component(name string) error {
 	return nil
 }
 
-// OpenFile opens a regular file. It never follows a symbolic link and never
-// waits for the other end of a FIFO. It does not write to a file of root's that has
-// a second name, in a directory that another user can write: where
-// fs.protected_hardlinks is 0 (proc_sys_fs(5)) a program can make that name.
+// OpenFile opens a regular file. It never follows a symbolic link and never waits for the other end
+// of a FIFO. In a directory that another user can write, it does not write to a file of root that
+// has a second name: a program can make such a hard link if fs.protected_hardlinks is 0
+// (proc_sys_fs(5)).
 func (d *Directory) OpenFile(name string, flag int, mode fs.FileMode) (*os.File, error) {
 	fd, st, err := d.open(name, flag, mode)
 	if err != nil {
@@ -117,7 +112,7 @@ func (d *Directory) OpenFile(name string, flag int, mode fs.FileMode) (*os.File,
 		unix.Close(fd)
 		return nil, fmt.Errorf("%s is not a regular file", path.Join(d.path, name))
 	}
-	// Only now: what is truncated has been looked at.
+	// The file is truncated only now, after it has been checked.
 	if flag&os.O_TRUNC != 0 {
 		if err := unix.Ftruncate(fd, 0); err != nil {
 			unix.Close(fd)
@@ -127,8 +122,8 @@ func (d *Directory) OpenFile(name string, flag int, mode fs.FileMode) (*os.File,
 	return os.NewFile(uintptr(fd), path.Join(d.path, name)), nil
 }
 
-// OpenAny opens a file of any type but a symbolic link: a FIFO, a device. It
-// creates none and does not truncate.
+// OpenAny opens a file of any type except a symbolic link, for example a FIFO or a device. It does
+// not create or truncate a file.
 func (d *Directory) OpenAny(name string, flag int) (*os.File, error) {
 	fd, _, err := d.open(name, flag&^os.O_CREATE, 0)
 	if err != nil {
@@ -165,8 +160,8 @@ func (d *Directory) open(name string, flag int, mode fs.FileMode) (int, *unix.St
 	return fd, st, nil
 }
 
-// soleName refuses root's own file under a second name, in a directory that
-// another user can write.
+// soleName refuses a file of root that has a second name, in a directory that another user can
+// write.
 func (d *Directory) soleName(name string, st *unix.Stat_t) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink <= 1 || !privileged() || !trusted(st.Uid) {
 		return nil
@@ -181,7 +176,7 @@ func (d *Directory) soleName(name string, st *unix.Stat_t) error {
 	return &UnsafeError{Path: path.Join(d.path, name), Reason: "has a second name (hard link) somewhere else"}
 }
 
-// Rename renames a file of the directory, replacing what has the new name.
+// Rename renames a file of the directory. It replaces an existing file of the new name.
 func (d *Directory) Rename(from, to string) error {
 	if err := errors.Join(component(from), component(to)); err != nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
@@ -192,7 +187,7 @@ func (d *Directory) Rename(from, to string) error {
 	return nil
 }
 
-// Remove removes a file of the directory, itself and not what it leads to.
+// Remove removes a file of the directory. It removes a symbolic link itself, not its target.
 func (d *Directory) Remove(name string) error {
 	if err := component(name); err != nil {
 		return d.fail("remove", name, err)
@@ -203,17 +198,17 @@ func (d *Directory) Remove(name string) error {
 	return nil
 }
 
-// Entry is what Stat knows of a file.
+// Entry is the result of Stat.
 type Entry struct {
 	Name    string
 	Regular bool
 	Size    int64
 	ModTime time.Time
 	UID     uint32
-	Links   uint64 // names that the file has
+	Links   uint64 // number of hard links
 }
 
-// Stat looks at a file of the directory, itself and not what it leads to.
+// Stat describes a file of the directory. It describes a symbolic link itself, not its target.
 func (d *Directory) Stat(name string) (Entry, error) {
 	if err := component(name); err != nil {
 		return Entry{}, d.fail("stat", name, err)
@@ -249,8 +244,8 @@ func (d *Directory) Names() ([]string, error) {
 	return names, nil
 }
 
-// OpenFile opens a regular file by its path: see Directory.OpenFile. A symbolic
-// link in the last component is followed under the same rule as in the others.
+// OpenFile opens a regular file by its path: see Directory.OpenFile. A symbolic link in the last
+// component is followed under the same rule as in the other components.
 func OpenFile(name string, flag int, mode fs.FileMode) (*os.File, error) {
 	dir, base, err := parent(name)
 	if err != nil {
@@ -275,7 +270,7 @@ func parent(name string) (*Directory, string, error) {
 	return w.parent(name)
 }
 
-// absolute does not clean: ".." after a symbolic link is the parent of its target.
+// absolute does not clean the path: ".." after a symbolic link is the parent of the link's target.
 func absolute(name string) (string, error) {
 	if name == "" {
 		return "", &fs.PathError{Op: "open", Path: name, Err: unix.ENOENT}
@@ -296,7 +291,7 @@ func split(abs string) (above, base string) {
 	return abs[:i+1], abs[i+1:]
 }
 
-// privileged tells whether an open can do what another user could not.
+// privileged reports whether agentinit can open files that another user cannot open.
 var privileged = sync.OnceValue(func() bool { return os.Geteuid() == 0 })
 
 func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stranger is a user that is neither root nor the one who runs the tests.
+// stranger is a user that is neither root nor the user of the tests.
 const stranger = 4711
 
-// ground is a directory of the stranger's in one of root's, as a program's log
-// directory is, and a directory of root's that the stranger must not get into.
+// ground makes a directory of the stranger inside a directory of root, like a program's log
+// directory. It also makes a directory of root that the stranger must not reach.
 func ground(t *testing.T) (owned, secret string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -73,7 +73,7 @@ func TestADirectorySwappedForALinkIsRefused(t *testing.T) {
 	own(t, logs)
 	file := filepath.Join(logs, "web.log")
 
-	// The twin: what the kernel does with O_NOFOLLOW alone.
+	// For comparison: the kernel with O_NOFOLLOW alone follows the link.
 	f, err := os.OpenFile(file, appending|unix.O_NOFOLLOW, 0o640)
 	if err != nil {
 		t.Fatalf("without this package the attack should work: %v", err)
@@ -121,7 +121,7 @@ func TestLinks(t *testing.T) {
 			} else if err != nil {
 				t.Error(err)
 			}
-			// And without openat2, as on Linux before 5.6.
+			// Also test without openat2, as on Linux before 5.6.
 			w := walk{careful: true}
 			fd, err := w.directory(filepath.Dir(c.path))
 			if err == nil {
@@ -153,7 +153,7 @@ func TestASecondNameOfRootsFileIsRefused(t *testing.T) {
 	if text, err := os.ReadFile(key); err != nil || string(text) != "KEY=1" {
 		t.Errorf("root's file is now %q %v", text, err)
 	}
-	if f, err := OpenFile(key, appending, 0); err != nil { // its own name, where only root writes
+	if f, err := OpenFile(key, appending, 0); err != nil { // the file under its original name, in a directory that only root can write
 		t.Error(err)
 	} else {
 		f.Close()
@@ -227,7 +227,7 @@ func TestDirectory(t *testing.T) {
 	if e, err := d.Stat("two"); err != nil || !e.Regular || e.Size != 4 || e.Links != 1 {
 		t.Errorf("%+v %v", e, err)
 	}
-	// The descriptor stands for the directory, wherever it is by now.
+	// The descriptor refers to the directory even after a rename.
 	if err := os.Rename(d.Path(), d.Path()+"-moved"); err != nil {
 		t.Fatal(err)
 	}

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks is how many symbolic links the kernel follows (path_resolution(7)).
+// maxLinks is the limit of symbolic links in the kernel (path_resolution(7)).
 const maxLinks = 40
 
 // walk opens a path component by component.
 type walk struct {
 	create  bool // make missing directories with mode
 	mode    fs.FileMode
-	careful bool // follow only links that no other user made
-	// look notes in weak the first directory in which another user could put
-	// another file in the place of the next component.
+	careful bool // follow only links that root or our own user made
+	// If look is true, the walk stores in weak the first directory in which another user could
+	// replace the next component.
 	look bool
 	weak *UnsafeError
 
@@ -95,15 +95,15 @@ func (w *walk) step(fd int, name, at string) (int, error) {
 	return next, nil
 }
 
-// link returns what a symbolic link says, "" for anything else, and refuses a link
-// that another user made or can replace.
+// link returns the target of a symbolic link, or "" for any other file. It refuses a link that
+// another user made or can replace.
 func (w *walk) link(fd int, name, at string) (string, error) {
 	if name == "" || name == "." || name == ".." {
 		return "", nil
 	}
 	link, err := unix.Openat(fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", nil // whoever opens it meets the same error
+		return "", nil // the caller gets the same error when it opens the file
 	}
 	defer unix.Close(link)
 	var st unix.Stat_t
@@ -124,7 +124,7 @@ func (w *walk) link(fd int, name, at string) (string, error) {
 		if !ours(st.Uid, link) {
 			return "", &UnsafeError{Path: at, Reason: fmt.Sprintf("is a symbolic link that belongs to uid %d", st.Uid)}
 		}
-		if !w.look && replaceable(fd, &dir) { // with look, lookAt has noted it
+		if !w.look && replaceable(fd, &dir) { // if look is true, lookAt has stored it
 			return "", &UnsafeError{Path: at, Reason: "is a symbolic link in a directory that another user can write"}
 		}
 	}
@@ -136,7 +136,7 @@ func (w *walk) link(fd int, name, at string) (string, error) {
 	return string(text[:n]), nil
 }
 
-// lookAt notes a directory whose entries another user can replace.
+// lookAt stores in weak a directory whose entries another user can replace.
 func (w *walk) lookAt(fd int, at string) error {
 	if !w.look || w.weak != nil {
 		return nil
@@ -151,9 +151,9 @@ func (w *walk) lookAt(fd int, at string) error {
 	return nil
 }
 
-// replaceable tells whether another user can put another entry in the place of one
-// of ours. In a sticky directory only the owners can (unlink(2)); on a file system
-// that is mounted read-only nobody can.
+// replaceable reports whether another user can replace one of our entries in a directory. In a
+// sticky directory, only the owners of the entry or the directory can (unlink(2)). On a file system
+// that is mounted read-only, no user can.
 func replaceable(fd int, dir *unix.Stat_t) bool {
 	if ours(dir.Uid, fd) && (!othersWrite(dir) || dir.Mode&unix.S_ISVTX != 0) {
 		return false
@@ -161,13 +161,13 @@ func replaceable(fd int, dir *unix.Stat_t) bool {
 	return !readOnly(fd)
 }
 
-// ours tells whether a file's owner is root or our own user.
+// ours reports whether the file belongs to root or to our own user.
 func ours(uid uint32, fd int) bool {
 	return trusted(uid) || uid == overflowUID && unmapped(fd)
 }
 
-// othersWrite tells whether the mode lets others than the owner write. Group 0 is
-// root's, whom nobody needs to keep out.
+// othersWrite reports whether the mode allows users other than the owner to write. Group 0, which
+// is root's group, and our own group are allowed.
 func othersWrite(st *unix.Stat_t) bool {
 	return st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid()
 }
@@ -187,12 +187,12 @@ func readOnly(fd int) bool {
 	return unix.Fstatfs(fd, &at) == nil && at.Flags&unix.ST_RDONLY != 0
 }
 
-// overflowUID is how the kernel shows a user that has no number in our user
-// namespace (user_namespaces(7)): the owner of what a rootless engine mounts.
+// overflowUID is the uid that the kernel reports for a user without a number in our user namespace
+// (user_namespaces(7)). Files that a rootless engine mounts have this owner.
 const overflowUID = 65534
 
-// unmapped tells such a file from one of the user nobody: only of a file whose
-// owner is mapped may root ask for O_NOATIME (open(2), EPERM).
+// unmapped distinguishes such a file from a file of the user "nobody": root may use O_NOATIME only
+// on a file whose owner is mapped (open(2), EPERM).
 func unmapped(fd int) bool {
 	if wholeNamespace() {
 		return false
@@ -204,20 +204,20 @@ func unmapped(fd int) bool {
 	return err == unix.EPERM
 }
 
-// wholeNamespace tells whether every user has a number here.
+// wholeNamespace reports whether every uid is mapped in our user namespace.
 var wholeNamespace = sync.OnceValue(func() bool {
 	text, err := os.ReadFile("/proc/self/uid_map")
 	return err != nil || strings.Join(strings.Fields(string(text)), " ") == "0 0 4294967295"
 })
 
-// ErrTooLarge says that a file is larger than it can rightly be.
+// ErrTooLarge means that a file is larger than the limit.
 var ErrTooLarge = errors.New("the file is too large")
 
-// ReadPrivate reads a regular file of at most limit bytes that decides what root
-// runs: a manifest, an env_file. If agentinit is root it refuses, with an
-// *UnsafeError, a file that another user can write and a symbolic link that another
-// user made; the allowed users may own the file. weak is not nil if another user
-// can put another file in its place. It never waits for the other end of a FIFO.
+// ReadPrivate reads a regular file of at most limit bytes whose content decides what root runs: a
+// manifest or an env_file. If agentinit is root, it refuses with an *UnsafeError a file that
+// another user can write, and a symbolic link that another user made. The allowed users may own the
+// file. If another user can replace the file, weak is not nil. ReadPrivate never waits for the
+// other end of a FIFO.
 func ReadPrivate(name string, limit int64, allowed ...uint32) (data []byte, weak *UnsafeError, err error) {
 	f, weak, err := openPrivate(name, allowed)
 	if err != nil {
@@ -249,7 +249,7 @@ func openPrivate(name string, allowed []uint32) (*os.File, *UnsafeError, error) 
 		return nil, nil, err
 	}
 	defer dir.Close()
-	if component(base) != nil { // the root, or a path that ends in ".."
+	if component(base) != nil { // the root directory, or a path that ends in ".."
 		return nil, nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	fd, st, err := dir.open(base, os.O_RDONLY, 0)
@@ -273,7 +273,7 @@ func (d *Directory) ownFile(fd int, base string, st *unix.Stat_t, allowed []uint
 	return d.soleName(base, st)
 }
 
-// parent opens the directory of a file and follows links in the last component.
+// parent opens the directory of a file. It follows links in the last component.
 func (w *walk) parent(name string) (*Directory, string, error) {
 	abs, err := absolute(name)
 	if err != nil {
@@ -300,7 +300,7 @@ func (w *walk) parent(name string) (*Directory, string, error) {
 	}
 }
 
-// open is directory, in one system call where that is possible.
+// open is like directory, but uses one system call if possible.
 func (w *walk) open(abs string) (int, error) {
 	if !w.look {
 		if fd, err := openPlain(abs); err == nil {

@@ -16,40 +16,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// youngest is how many threads are tried besides the first: an agentinit has many.
+// youngest is how many threads are attacked besides the first one, because agentinit has many
+// threads.
 const youngest = 8
 
-// target is the agentinit under attack; tid is the thread that a way is tried on.
+// target is the agentinit under attack. tid is the thread that the current way attacks.
 type target struct {
 	pid, tid int
 	tids     []int
-	// page lies below 4 GiB, where 32-bit system calls can read it: zeros, then a mask of
-	// all processors.
+	// page lies below 4 GiB, where 32-bit system calls can read it. It contains zeros, then a mask
+	// of all processors.
 	page uintptr
 }
 
-// The mask lies in the page there, and is so long.
+// The offset and the size of the mask in the page.
 const maskAt, maskSize = 64, 64
 
-// errSent is the answer of a way that cannot tell whether it worked.
+// errSent is the result of a way that cannot detect whether it worked.
 var errSent = errors.New("sent")
 
-// way is one attempt to hurt or to read a process. Where a success would hurt at
-// once, it sets what is set already: the kernel checks the same.
+// way is one attempt to harm or to read a process. If a success would do harm at once, the way sets
+// the value that is set already. The kernel makes the same permission checks for it.
 type way struct {
 	name string
 	try  func(t *target) error
 }
 
-// assault tries every way and prints a line for each: its name and "ok", "sent" or the
-// error. A way that worked on one thread has worked. "last" are those that could end the box,
-// of which nothing would be heard.
+// assault tries every way and prints a line for each: its name and "ok", "sent" or the error. If a
+// way works on one thread, it counts as successful. With "last", assault tries the ways that could
+// end the box: their success could not be reported.
 func assault(args []string) error {
 	pid, err := number(args, 0, 1)
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread() // a tracer is a thread
+	runtime.LockOSThread() // ptrace(2) binds a tracer to a thread
 	t, err := newTarget(pid)
 	if err != nil {
 		return err
@@ -65,9 +66,9 @@ func assault(args []string) error {
 		t.try("userns-", allWays(pid))
 		return nil
 	default:
-		// A process of its own: what it traces goes on when it ends.
+		// Use a new process: when it ends, the processes that it traces continue.
 		fmt.Println("once", word(again(pid, "once", nil)))
-		// As root of a user namespace, with every capability there.
+		// Try again as root of a new user namespace, with every capability there.
 		fmt.Println("in-userns", word(again(pid, "in-userns", &syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
@@ -78,7 +79,7 @@ func assault(args []string) error {
 	return forever()
 }
 
-// again runs this program once more.
+// again runs this program once more in a new process.
 func again(pid int, how string, attr *syscall.SysProcAttr) error {
 	inside := exec.Command("/proc/self/exe", "assault", strconv.Itoa(pid), how)
 	inside.Stdout, inside.Stderr, inside.SysProcAttr = os.Stdout, os.Stderr, attr
@@ -109,7 +110,8 @@ func newTarget(pid int) (*target, error) {
 		}
 		t.tids = append(t.tids, tid)
 	}
-	// The oldest is the process; the youngest may have been made after the guard.
+	// The first thread is the process itself. The newest threads may have been made after the
+	// guard.
 	if n := len(t.tids); n > youngest {
 		t.tids = append(t.tids[:1], t.tids[n-youngest:]...)
 	}
@@ -141,7 +143,7 @@ func (t *target) answer(w way) string {
 	return word(first)
 }
 
-// word is an answer as it is printed.
+// word is the printed form of a result.
 func word(err error) string {
 	var errno syscall.Errno
 	switch {
@@ -169,9 +171,9 @@ func raw(nr uintptr, args ...uintptr) error {
 	return nil
 }
 
-// Constants that package unix does not have on every architecture, or at all.
+// Constants that package unix lacks on some or all architectures.
 const (
-	map32Bit      = 0x40 // MAP_32BIT, of amd64
+	map32Bit      = 0x40 // MAP_32BIT, only on amd64
 	sigevThreadID = 4
 	lastSignal    = 64
 	madvCold      = 20
@@ -182,8 +184,8 @@ const (
 	ioprioUser    = 3
 )
 
-// everySignal succeeds if one of them was taken. Of a process with many threads it tries the
-// first, where a signal for the process arrives, and the last.
+// everySignal succeeds if one of the signals was accepted. In a process with many threads, it tries
+// the first thread, which gets signals for the process, and the last one.
 func everySignal(t *target, send func(sig uintptr) error) error {
 	if t.tid != t.pid && t.tid != t.tids[len(t.tids)-1] {
 		return unix.EPERM
@@ -203,7 +205,7 @@ func everySignal(t *target, send func(sig uintptr) error) error {
 	return refused
 }
 
-// queued is a siginfo_t that says it comes from outside, by root.
+// queued is a siginfo_t that claims to come from root outside the namespace.
 func queued(sig uintptr, code int32) *[128]byte {
 	info := new([128]byte)
 	*(*int32)(unsafe.Pointer(&info[0])) = int32(sig)
@@ -244,7 +246,7 @@ func signalWays() []way {
 			})
 		}},
 		{"timer_create", func(t *target) error {
-			var event [64]byte // struct sigevent: value, signal, how, thread
+			var event [64]byte // struct sigevent: value, signal, how to notify, thread
 			*(*int32)(unsafe.Pointer(&event[8])) = int32(unix.SIGTERM)
 			*(*int32)(unsafe.Pointer(&event[12])) = sigevThreadID
 			*(*int32)(unsafe.Pointer(&event[16])) = int32(t.tid)
@@ -256,8 +258,8 @@ func signalWays() []way {
 	}
 }
 
-// lastWays: the kernel says of none of those that are sent whether they arrive. A fault that
-// comes by a descriptor looks like a real one.
+// lastWays are ways of which the kernel does not report whether the signal arrives. A fault signal
+// that arrives through a descriptor looks like a real fault.
 func lastWays() []way {
 	return []way{
 		{"fcntl-setown", func(t *target) error { return owned(unix.F_SETOWN, t.p()) }},
@@ -269,7 +271,7 @@ func lastWays() []way {
 	}
 }
 
-// withFD runs do with a descriptor, or returns why there is none.
+// withFD returns a function that runs do with a descriptor, or reports why there is none.
 func withFD(fd int, err error) func(do func(fd int) error) error {
 	return func(do func(fd int) error) error {
 		if err != nil {
@@ -280,8 +282,8 @@ func withFD(fd int, err error) func(do func(fd int) error) error {
 	}
 }
 
-// owned has the kernel send every signal when a socket becomes readable (fcntl(2), F_SETSIG).
-// Landlock drops such a signal without a word.
+// owned makes the kernel send every signal when a socket becomes readable (fcntl(2), F_SETSIG).
+// Landlock drops such a signal silently.
 func owned(command int, owner uintptr) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -306,8 +308,8 @@ func owned(command int, owner uintptr) error {
 	return errSent
 }
 
-// exitSignal leaves agentinit a child that wants to report its end by SEGV (clone(2)). The
-// kernel makes that CHLD again.
+// exitSignal makes agentinit the parent of a child that is to report its end with SEGV (clone(2)).
+// The kernel changes the signal to CHLD.
 func exitSignal() error {
 	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, unix.CLONE_PARENT|uintptr(unix.SIGSEGV), 0, 0, 0, 0, 0)
 	if errno != 0 {
@@ -321,7 +323,7 @@ func exitSignal() error {
 	return errSent
 }
 
-// forgedCredentials claims, to a socket of its own, to be another process.
+// forgedCredentials sends, on its own socket, credentials of another process.
 func forgedCredentials(pid int) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -332,7 +334,7 @@ func forgedCredentials(pid int) error {
 	return unix.Sendmsg(pair[0], []byte("x"), unix.UnixCredentials(&unix.Ucred{Pid: int32(pid), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}), nil, 0)
 }
 
-// taskWays limit, schedule, trace and read.
+// taskWays set limits and scheduling, trace, and read.
 func taskWays() []way {
 	return []way{
 		{"prlimit64", func(t *target) error {
@@ -420,7 +422,7 @@ func taskWays() []way {
 	}
 }
 
-// release waits until the thread has stopped, and traces it no more.
+// release waits until the thread has stopped, then stops tracing it.
 func (t *target) release() error {
 	if _, err := unix.Wait4(t.tid, nil, unix.WALL, nil); err != nil {
 		return err
@@ -428,7 +430,7 @@ func (t *target) release() error {
 	return raw(unix.SYS_PTRACE, unix.PTRACE_DETACH, t.t())
 }
 
-// ifOurs changes the priority of everything of our user, if the target is.
+// ifOurs changes the priority of all processes of our user, if the target belongs to that user.
 func (t *target) ifOurs(nr, which uintptr) error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.pid))
 	if err != nil {
@@ -440,12 +442,12 @@ func (t *target) ifOurs(nr, which uintptr) error {
 	return raw(nr, which, uintptr(os.Getuid()), 0)
 }
 
-// remote reads or writes a byte of the process. A fault is as good: who may not look is told so
-// before.
+// remote reads or writes one byte of the process. A fault counts as success, because the kernel
+// checks the permission first.
 func remote(nr uintptr, pid int) error {
 	var b byte
 	local := unix.Iovec{Base: &b, Len: 1}
-	far := unix.RemoteIovec{Base: 0x400000, Len: 1} // where the text of a Go program lies
+	far := unix.RemoteIovec{Base: 0x400000, Len: 1} // where the code of a Go program lies
 	err := raw(nr, uintptr(pid), uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&far)), 1, 0)
 	if errors.Is(err, unix.EFAULT) {
 		return nil
@@ -453,7 +455,7 @@ func remote(nr uintptr, pid int) error {
 	return err
 }
 
-// fileWays read what /proc does not show of a stranger, and write what can be written.
+// fileWays read files of /proc that are not for other users, and write the writable ones.
 func fileWays(pid int) []way {
 	var ways []way
 	for _, name := range []string{
@@ -488,8 +490,8 @@ func fileWays(pid int) []way {
 			return err
 		}})
 	}
-	// Whatever the kernel here has: each file that takes a value.
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/*", pid)) // the pattern is well formed
+	// All files in /proc/PID that accept a value.
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/*", pid)) // the pattern is valid, so Glob returns no error
 	for _, file := range files {
 		info, err := os.Lstat(file)
 		name := filepath.Base(file)
@@ -503,7 +505,7 @@ func fileWays(pid int) []way {
 	}})
 }
 
-// written succeeds if the file takes some value: a number, an id map, a word.
+// written succeeds if the file accepts a value: a number, an id map or a word.
 func written(file string) error {
 	var refused error
 	for _, value := range []string{"1", "0", "19", "0 0 1", "deny", "stolen"} {

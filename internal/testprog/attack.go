@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// attackSignals sends agentinit everything that could end it or make it do
-// something, by every way there is, and says how many were taken.
+// attackSignals sends agentinit every signal that could end it or trigger an action, in every
+// possible way. It prints how many signals were accepted.
 func attackSignals(args []string) error {
 	pid, err := number(args, 0, os.Getppid())
 	if err != nil {
@@ -30,7 +30,7 @@ func attackSignals(args []string) error {
 		count(errno)
 		_, _, errno = syscall.Syscall(syscall.SYS_TGKILL, uintptr(pid), uintptr(pid), uintptr(sig))
 		count(errno)
-		// As if from outside the pid namespace, by root.
+		// As if sent by root from outside the pid namespace.
 		count(sigqueue(pid, sig, -1))
 		count(sigqueue(pid, sig, -60))
 	}
@@ -47,8 +47,8 @@ func sigqueue(pid int, sig syscall.Signal, code int32) syscall.Errno {
 	return errno
 }
 
-// fasync has the kernel send the signal when a socket becomes readable (fcntl(2),
-// F_SETOWN, F_SETSIG). Where it is refused, it is no attack.
+// fasync makes the kernel send the signal when a socket becomes readable (fcntl(2), F_SETOWN,
+// F_SETSIG). If the kernel refuses that, the attack does not count.
 func fasync(pid int, sig syscall.Signal) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
@@ -63,7 +63,7 @@ func fasync(pid int, sig syscall.Signal) {
 	_, _ = syscall.Write(pair[1], []byte("x"))
 }
 
-// attackShort sends TERM from a process that is gone when agentinit looks.
+// attackShort sends TERM from a process that has ended before agentinit inspects it.
 func attackShort([]string) error {
 	pid := os.Getppid()
 	for range 50 {
@@ -92,13 +92,13 @@ func kill(args []string) error {
 	return syscall.Kill(pid, syscall.Signal(sig))
 }
 
-// attackPids takes every pid that is left, says "full" and how many it got, and takes
-// those that become free. Its children are forks that never run Go again, so that
-// they need no threads, and once it forks it makes system calls past the runtime, which would
-// end the program for want of a thread.
+// attackPids uses up all free pids, prints "full" and their number, and then takes each pid that
+// becomes free. Its children are forks that never run Go again, so they need no threads. After the
+// first fork it makes system calls without the Go runtime, because the runtime would end the
+// program if it could not make a thread.
 func attackPids([]string) error {
 	runtime.LockOSThread()
-	signal.Ignore(syscall.SIGCHLD) // dead children must not hold a pid
+	signal.Ignore(syscall.SIGCHLD) // ended children must not keep a pid
 	said := false
 	pause := syscall.Timespec{Nsec: int64(time.Millisecond)}
 	for n := 0; ; {
@@ -113,7 +113,7 @@ func attackPids([]string) error {
 			continue
 		case !said:
 			line := fmt.Appendf(nil, "full %d\n", n)
-			_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, 1, uintptr(unsafe.Pointer(&line[0])), uintptr(len(line))) // it is in the log or the test waits
+			_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, 1, uintptr(unsafe.Pointer(&line[0])), uintptr(len(line))) // if the write fails, the test waits and times out
 			said = true
 		}
 		_, _, _ = syscall.RawSyscall(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0)

@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// int80 is a system call as a 32-bit program makes it.
+// int80 makes a system call in the way of a 32-bit program.
 func int80(nr, a, b, c uint32) int32
 
 const x32Bit = 0x40000000
 
-// compatWays are those that a 64-bit program has besides: the numbers of 32-bit programs,
-// and those of x32.
+// compatWays are the additional ways of a 64-bit program: the system call numbers of 32-bit
+// programs, and those of x32.
 func compatWays() []way {
 	old := func(nr, a, b, c uint32) error {
 		if answer := int80(nr, a, b, c); answer < 0 {

@@ -25,8 +25,8 @@ func env(args []string) error {
 	return nil
 }
 
-// fds asks about every number, so that looking opens nothing. Those that would
-// not survive an exec were not inherited: the Go runtime opened them.
+// fds checks every descriptor number, so that it opens no file itself. A descriptor with
+// close-on-exec was not inherited: the Go runtime opened it.
 func fds([]string) error {
 	for fd := range 1024 {
 		flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
@@ -53,13 +53,13 @@ func status(names ...string) error {
 	return s.Err()
 }
 
-// internalSignals are 32 and 33, which belong to the C library: glibc's
-// posix_spawn ignores them in whatever it starts, GNU make's children among them,
-// and the Go runtime leaves them as they are.
+// internalSignals are 32 and 33, which belong to the C library. glibc's posix_spawn ignores them in
+// the programs that it starts, for example in the children of GNU make. The Go runtime does not
+// change them.
 const internalSignals = 1<<31 | 1<<32
 
-// signals prints the masks of blocked and ignored signals, as in proc(5), but for
-// the C library's own.
+// signals prints the masks of blocked and ignored signals in the form of proc(5), without the C
+// library's own signals.
 func signals([]string) error {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -108,7 +108,7 @@ func limits([]string) error {
 	if err != nil {
 		return err
 	}
-	// The system call answers 20 - nice, getpriority(2).
+	// getpriority(2): the system call returns 20 - nice.
 	fmt.Printf("%sumask %03o\nnice %d\noom_score_adj %s", b, old, 20-prio, oom)
 	return status("NoNewPrivs", "Cpus_allowed_list")
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// serveHTTP answers 200 to everything, so that readiness probes have a peer.
+// serveHTTP answers every request with 200. It serves as target of readiness probes.
 func serveHTTP(args []string) error {
 	port, err := number(args, 0, 0)
 	if err != nil {
@@ -32,8 +32,8 @@ func serveHTTP(args []string) error {
 	return server.ListenAndServe()
 }
 
-// pester keeps N connections to each address asking without pause, for that many
-// seconds, and says how many answers it got.
+// pester keeps N connections to each address and sends requests without pause, for the given number
+// of seconds. It prints the number of answers.
 func pester(args []string) error {
 	paths := []string{"/health", "/metrics", "/ready?verbose", "/livez"}
 	answers, err := besiege(args, func(i int, address string, end time.Time) int64 {
@@ -46,8 +46,8 @@ func pester(args []string) error {
 }
 
 // besiege reads N, a number of seconds and addresses from args. For that time, N goroutines for
-// each address call one again and again; i is the number of the goroutine. It returns the sum of
-// what one returned.
+// each address call one again and again. i is the number of the goroutine. besiege returns the sum
+// of the results of one.
 func besiege(args []string, one func(i int, address string, end time.Time) int64) (sum int64, err error) {
 	n, err := number(args, 0, 100)
 	if err != nil {
@@ -73,7 +73,7 @@ func besiege(args []string, one func(i int, address string, end time.Time) int64
 	return total.Load(), nil
 }
 
-// ask counts the answers on one connection until it fails.
+// ask sends requests on one connection until it fails, and counts the answers.
 func ask(address, path string, end time.Time) (answers int64) {
 	c, err := net.DialTimeout("tcp", address, time.Second)
 	if err != nil {
@@ -103,7 +103,7 @@ func ask(address, path string, end time.Time) (answers int64) {
 	return answers
 }
 
-// httpGet prints the body of an address; a status of 400 or above fails.
+// httpGet prints the body at an address. A status of 400 or above is an error.
 func httpGet(args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("want one URL")
@@ -123,11 +123,11 @@ func httpGet(args []string) error {
 	return nil
 }
 
-// gorge keeps N connections to each address busy with requests that are as large as is taken,
-// and never done, and with answers that it does not read.
+// gorge keeps N connections to each address busy. It sends requests of the maximum size that never
+// end, and it does not read the answers.
 func gorge(args []string) error {
 	head := "Host: localhost\r\nAuthorization: " + os.Getenv("GORGE_AUTHORIZATION") + "\r\n"
-	// Each ends before the request does, or asks for what is then not read.
+	// Each request is incomplete, or asks for an answer that is not read.
 	ways := []string{
 		"GET /livez HTTP/1.1\r\n" + head + "X: " + strings.Repeat("x", 56<<10),
 		"GET /livez HTTP/1.1\r\n" + head + strings.Repeat("a: b\r\n", 2000),
@@ -146,8 +146,8 @@ func gorge(args []string) error {
 	return err
 }
 
-// feed sends what the other end takes of a text, and holds the connection until that end
-// closes it.
+// feed sends as much of text as the server accepts. It keeps the connection until the server closes
+// it.
 func feed(address, text string, end time.Time) int64 {
 	network := "tcp"
 	if strings.HasPrefix(address, "/") {
@@ -164,15 +164,15 @@ func feed(address, text string, end time.Time) int64 {
 	}
 	sent, err := io.WriteString(c, text)
 	for err == nil {
-		// Reads as little as shows that the other end is there.
+		// Read only enough to see that the server is still there.
 		time.Sleep(100 * time.Millisecond)
 		_, err = c.Read(make([]byte, 1))
 	}
 	return int64(sent)
 }
 
-// flood opens connections and keeps them, each with the head of a request that
-// never ends. One that is refused or closed by the other side is no error.
+// flood opens connections and keeps them. Each one sends the head of a request that never ends. If
+// the server refuses or closes a connection, that is not an error.
 func flood(args []string) error {
 	n, err := number(args, 0, 1)
 	if err != nil {

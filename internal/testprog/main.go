@@ -1,6 +1,6 @@
-// Command testprog is the adversary of the tests: a program that exits, ignores
-// signals, forks, escapes and spams as it is told. It belongs to the tests and
-// to the test image, never to a release. It uses nothing of the product.
+// Command testprog is the adversary of the tests. As its arguments say, it exits, ignores signals,
+// forks, escapes from its process tree or floods its output. It owns the misbehaviour that the
+// tests need, and must never be part of a release. It uses no code of the product.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// verb is one thing that the program can do.
+// verb is one action of the program.
 type verb struct {
 	name, args, help string
 	run              func(args []string) error
@@ -102,7 +102,7 @@ func number(args []string, i, otherwise int) (int, error) {
 func has(args []string, word string) bool { return slices.Contains(args, word) }
 
 func forever() error {
-	// Not select{}: the runtime would call that a deadlock.
+	// Not select{}: the Go runtime would report a deadlock.
 	for {
 		time.Sleep(time.Hour)
 	}
@@ -173,12 +173,12 @@ func stopped([]string) error {
 	return forever()
 }
 
-// self is this program with other arguments.
+// self is a command that runs this program with other arguments.
 func self(newSession, scrub bool, args ...string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe", args...)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	if scrub {
-		// No tag in the environment and none of the pipes.
+		// Without agentinit's tag in the environment, and without its pipes.
 		c.Env, c.Stdout, c.Stderr = []string{}, nil, nil
 	}
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: newSession}
@@ -231,15 +231,15 @@ func sibling([]string) error {
 	return forever()
 }
 
-// stopStorm reaches all that its user may signal, so it refuses to run where that
-// could be more than a test's own namespace.
+// stopStorm sends a signal to every process that its user may signal. It refuses to run if that
+// could reach processes outside the test's own namespace.
 func stopStorm([]string) error {
 	if os.Getppid() != 1 || os.Getenv("AGENTINIT_TEST_PID1") == "" {
 		return errors.New("the storm is for a pid namespace of a test's own")
 	}
 	fmt.Println("storm")
 	for {
-		_ = syscall.Kill(-1, syscall.SIGSTOP) // nobody there is no reason to end
+		_ = syscall.Kill(-1, syscall.SIGSTOP) // if there is no process to signal, continue
 	}
 }
 
@@ -280,7 +280,7 @@ func forkTree(args []string) error {
 
 func refork(args []string) error {
 	for {
-		// Each generation leaves and is an orphan at once.
+		// Each generation ends at once, so its child is an orphan immediately.
 		if err := self(true, has(args, "scrub"), append([]string{"refork"}, args...)...).Start(); err == nil {
 			return nil
 		}

@@ -21,8 +21,8 @@ func dialNotify() (*net.UnixConn, error) {
 	return net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 }
 
-// sendWith sends control data along; the net package does not, on a connected
-// socket of datagrams.
+// sendWith sends control data with a message. The net package cannot do that on a connected
+// datagram socket.
 func sendWith(c *net.UnixConn, text string, control []byte) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -36,8 +36,8 @@ func sendWith(c *net.UnixConn, text string, control []byte) error {
 	return errors.Join(err, sent)
 }
 
-// notifyFDs sends N messages that each carry as many descriptors as one may
-// (SCM_MAX_FD), as FDSTORE=1 would, then READY=1.
+// notifyFDs sends N messages, each with the maximum number of descriptors (SCM_MAX_FD), like
+// FDSTORE=1 of systemd, then READY=1.
 func notifyFDs(args []string) error {
 	n, err := number(args, 0, 100)
 	if err != nil {
@@ -64,8 +64,8 @@ func notifyFDs(args []string) error {
 	return sayReady(c)
 }
 
-// notifyFlood sends N messages of nonsense, some longer than is read, then
-// READY=1, which may come to nothing: a flood costs its sender its turn.
+// notifyFlood sends N invalid messages, some longer than agentinit reads, then READY=1. READY=1 may
+// be ignored, because agentinit may stop reading from a sender that floods it.
 func notifyFlood(args []string) error {
 	n, err := number(args, 0, 10_000)
 	if err != nil {
@@ -77,7 +77,7 @@ func notifyFlood(args []string) error {
 	}
 	nonsense := [][]byte{nil, {0}, []byte("\n\n=\n=x\nREADY"), bytes.Repeat([]byte("X"), 60_000), []byte("MAINPID=1\nWATCHDOG_USEC=-1"), []byte("STATUS=\xff\x1b[2J")}
 	for i := range n {
-		// The net package does not wait with an empty message (EAGAIN).
+		// For an empty message, the net package does not wait but returns EAGAIN.
 		if _, err := c.Write(nonsense[i%len(nonsense)]); err != nil && !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
@@ -93,9 +93,8 @@ func sayReady(c *net.UnixConn) error {
 	return forever()
 }
 
-// notifyAs speaks for the process whose command line holds a word: with its pid
-// in the credentials, which the kernel refuses to whoever is not privileged, and
-// as its MAINPID.
+// notifyAs pretends to be the process whose command line contains a word. It sends that process's
+// pid in the credentials, which the kernel refuses to an unprivileged sender, and as MAINPID.
 func notifyAs(args []string) error {
 	if len(args) != 1 {
 		return errors.New("want a word of the victim's command line")

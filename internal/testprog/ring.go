@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringOpen opens a file by io_uring(7), which a filter of system calls does not see.
+// ringOpen opens a file with io_uring(7). A system call filter does not see that open.
 func ringOpen(file string) error {
 	const opOpenat, getEvents, mapEntries = 18, 1, 0x10000000 // IORING_OFF_SQES
 	name, err := unix.BytePtrFromString(file)

@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tamper tries, one after the other, the system calls by which a process hurts another
-// one of its user, in a form that changes nothing: signal 0, the limit and the
-// priority that are there already. Each line is the attempt and what the kernel
-// answers.
+// tamper tries the system calls with which a process can harm another process of the same user.
+// Each call is in a form that changes no state: signal 0, or the limit and the priority that are
+// set already. Each output line is the name of the call and the kernel's answer.
 func tamper(args []string) error {
 	pid, err := number(args, 0, 1)
 	if err != nil {
@@ -51,7 +50,7 @@ func tamper(args []string) error {
 	*(*int32)(unsafe.Pointer(&info[8])) = -1 // si_code: SI_QUEUE
 	raw("sigqueue", unix.SYS_RT_SIGQUEUEINFO, p, 0, uintptr(unsafe.Pointer(&info)))
 	raw("tgsigqueue", unix.SYS_RT_TGSIGQUEUEINFO, p, t, 0, uintptr(unsafe.Pointer(&info)))
-	raw("kill-term", unix.SYS_KILL, p, uintptr(unix.SIGURG)) // the Go runtime ignores it
+	raw("kill-term", unix.SYS_KILL, p, uintptr(unix.SIGURG)) // SIGURG, because the Go runtime ignores it
 	fd, err := unix.PidfdOpen(pid, 0)
 	say("pidfd_open", err)
 	if err == nil {

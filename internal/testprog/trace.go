@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trace makes the process, or one of its other threads, ours to trace (ptrace(2),
-// PTRACE_SEIZE) and keeps its end to ourselves, unless it is to wait for it.
+// trace attaches to the process or to one of its other threads (ptrace(2), PTRACE_SEIZE). Then the
+// parent is not told of the end of that process before the tracer has waited for it, and trace
+// waits only with "wait".
 func trace(args []string) error {
-	runtime.LockOSThread() // the kernel takes a thread for the tracer
+	runtime.LockOSThread() // the kernel binds a tracer to a thread
 	pid, err := number(args, 0, 1)
 	if err != nil {
 		return err
@@ -43,7 +44,7 @@ func trace(args []string) error {
 	return forever()
 }
 
-// lastThread is a thread of the process that is not its first, as soon as it has one.
+// lastThread waits until the process has a thread other than its first, and returns it.
 func lastThread(pid int) (int, error) {
 	for {
 		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))

@@ -1,6 +1,6 @@
-// Package manpage makes the man pages and the generated reference documents, and
-// compares them with what is in the repository. It serves tests and must be part
-// of no binary.
+// Package manpage owns the man pages and the generated reference documents: it generates them and
+// compares them with the files in the repository. It is for tests and must never be part of a
+// binary.
 package manpage
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/cpuguy83/go-md2man/v2/md2man"
 )
 
-// Check compares a generated file with the one in the repository. With
-// UPDATE_GOLDEN in the environment it writes the file.
+// Check compares a generated file with the one in the repository. If UPDATE_GOLDEN is set in the
+// environment, Check writes the file.
 func Check(t *testing.T, file string, want []byte) {
 	t.Helper()
 	if os.Getenv("UPDATE_GOLDEN") != "" {
@@ -41,8 +41,8 @@ func Check(t *testing.T, file string, want []byte) {
 type Page struct {
 	Name    string // agentctl-status
 	Section int
-	Short   string // the line of whatis(1)
-	Body    string // Markdown after NAME; its sections are headings of level 1
+	Short   string // the one-line description for whatis(1)
+	Body    string // Markdown of the sections after NAME; section titles are headings of level 1
 }
 
 var (
@@ -51,19 +51,19 @@ var (
 	link    = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// Roff writes the page in the macros of man(7). No date: the same source gives the
-// same bytes.
+// Roff writes the page in the macros of man(7). It contains no date, so that the same source gives
+// the same bytes.
 func (p Page) Roff() []byte {
 	head := fmt.Sprintf("%s %d \"\" \"agentinit\" \"agentinit manual\"\n===\n\n# NAME\n\n%s - %s\n\n", p.Name, p.Section, p.Name, p.Short)
 	body := link.ReplaceAllString(anchor.ReplaceAllString(comment.ReplaceAllString(p.Body, ""), ""), "$1")
 	page := md2man.Render([]byte(head + strings.ReplaceAll(lists(body), "&lt;", `\<`)))
-	// Flush left: troff cannot adjust a line of long names.
+	// Align left: troff cannot justify a line of long names.
 	return bytes.Replace(page, []byte("\n.SH NAME"), []byte("\n.ad l\n.SH NAME"), 1)
 }
 
 var border = regexp.MustCompile(`^\|[ :|-]+\|$`)
 
-// lists writes tables as lists: tbl(1) cannot fit sentences into the columns of a
+// lists turns tables into lists, because tbl(1) cannot fit sentences into the columns of a
 // terminal.
 func lists(markdown string) string {
 	var b strings.Builder
@@ -92,8 +92,8 @@ func cells(row string) []string {
 	return out
 }
 
-// entry is one row: the first cell, those between with the title of their column,
-// and the last.
+// entry is one row as a list entry: the first cell, then the middle cells with their column titles,
+// then the last cell.
 func entry(header, row []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "- **%s**", strings.Trim(row[0], "`"))
@@ -109,8 +109,8 @@ func entry(header, row []string) string {
 	return b.String() + "\n"
 }
 
-// Chapter takes a document into a page: its title becomes the section title, and
-// its headings go one level down.
+// Chapter adds a document to a page: its title becomes the section title, and its headings become
+// one level lower.
 func Chapter(title, markdown string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n", strings.ToUpper(title))
@@ -131,7 +131,7 @@ var special = regexp.MustCompile("([\\\\`*_{}\\[\\]<>#|])")
 // Escape writes plain text as Markdown.
 func Escape(text string) string { return special.ReplaceAllString(text, `\$1`) }
 
-// Prose writes help text as Markdown: paragraphs, and indented lines as code.
+// Prose turns help text into Markdown: paragraphs, and indented lines as code.
 func Prose(text string) string {
 	var b strings.Builder
 	code := false

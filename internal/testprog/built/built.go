@@ -1,5 +1,5 @@
-// Package built builds testprog for the tests of a package: once for each test
-// binary, for any user to run. It is part of no binary.
+// Package built owns the build of testprog for the tests of a package: it builds testprog once for
+// each test binary, and any user can run the result. It must never be part of a binary.
 package built
 
 import (
@@ -25,8 +25,8 @@ var path = sync.OnceValues(func() (string, error) {
 	return bin, os.Chmod(dir, 0o755)
 })
 
-// Path is where it lies. The build waits for children of its own, so the first
-// call belongs before there is an Owner of processes.
+// Path returns the path of testprog. The first call builds it and waits for child processes, so it
+// must come before the test creates an Owner of processes.
 func Path(t testing.TB) string {
 	t.Helper()
 	bin, err := path()
