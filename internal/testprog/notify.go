@@ -64,8 +64,8 @@ func notifyFDs(args []string) error {
 	return sayReady(c)
 }
 
-// notifyFlood sends N invalid messages, some longer than agentinit reads, then READY=1. READY=1 may
-// be ignored, because agentinit may stop reading from a sender that floods it.
+// notifyFlood sends N invalid messages, some longer than agentinit reads, then READY=1. agentinit
+// limits the messages of one process, so it may drop READY=1.
 func notifyFlood(args []string) error {
 	n, err := number(args, 0, 10_000)
 	if err != nil {
