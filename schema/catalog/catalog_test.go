@@ -19,7 +19,7 @@ func viewOf(t *testing.T, text string) View {
 	return View{Manifest: m, Profile: "agentbox", Version: "1.2.3", System: "x86_64-linux"}
 }
 
-// Every path, template and class of the catalogue means something.
+// Every path, template and class in the catalogue is valid.
 func TestCatalogueIsSound(t *testing.T) {
 	c := Load()
 	v := viewOf(t, "")
@@ -82,8 +82,8 @@ func TestCatalogueIsSound(t *testing.T) {
 	}
 }
 
-// The programs are tables of the manifest's own syntax: each decodes without a
-// finding once its templates are filled.
+// The programs are tables in the manifest's own syntax. Once its templates are filled, each decodes
+// without a finding.
 func TestCatalogueProgramsDecode(t *testing.T) {
 	v := viewOf(t, "")
 	var fill func(any) any
@@ -126,7 +126,7 @@ func TestCatalogueProgramsDecode(t *testing.T) {
 			}
 		}
 	}
-	// spec of the field: what exists, and what agentinit does itself.
+	// The programs that exist, and the tasks of agentinit itself, as specified.
 	want := []string{
 		"blender-mcp", "comfyui-builtin", "https-bridge", "i3wm", "imagemagick-mcp", "jupyter-lab", "nostr-relay", "opf-router",
 		"playwright-mcp", "qgis-mcp", "solid-pod", "xvnc",
@@ -136,8 +136,7 @@ func TestCatalogueProgramsDecode(t *testing.T) {
 	}
 }
 
-// A template that speaks of a key nobody has must fail, or the test above proves
-// nothing.
+// A template with an unknown key must fail. Otherwise the test above could not detect one.
 func TestUnknownTemplateFails(t *testing.T) {
 	v := viewOf(t, "")
 	for _, text := range []string{"{gpu.bakend}", "{gpu.backend|loud}", "{@unknown}"} {
@@ -168,7 +167,7 @@ func TestHolds(t *testing.T) {
 		"gpu.backend": false, "gpu.backend = ollama-cuda": true, "gpu.backend = none | ollama-cuda": true,
 		"gpu.backend = none": false, "gpu.backend != none": true, "gpu.backend != none | ollama-cuda": false,
 		"no.such": false, "!no.such": true, "no.such = ": false, "@profile = agentbox": true, "providers.x.enabled": true,
-		"sovereign_mesh.relay.implementation = nostr-rs-relay": true, // a default counts
+		"sovereign_mesh.relay.implementation = nostr-rs-relay": true, // a default value counts too
 	} {
 		if got := v.Holds([]string{condition}); got != want {
 			t.Errorf("%s: %v, want %v", condition, got, want)
@@ -235,7 +234,7 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 	}
 }
 
-// The names that the image has.
+// The names of paths that the image has.
 func TestPathsOfTheImage(t *testing.T) {
 	found := map[string]bool{}
 	for _, f := range Load().Features {

@@ -9,10 +9,10 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// JSON returns the catalogue for readers that are not Go, with the keys of
-// catalog.toml and without empty values. "defaults" holds the effective value of
-// every manifest path that a condition or a template names, as an empty manifest
-// has it. The Nix build reads the result (nix/catalogue.json).
+// JSON returns the catalogue for tools that are not written in Go. It has the keys of catalog.toml
+// and no empty values. "defaults" contains, for every manifest path that a condition or a template
+// names, the effective value in an empty manifest. The Nix build reads the result
+// (nix/catalogue.json).
 func (c *Catalogue) JSON() ([]byte, error) {
 	doc := plainValue(reflect.ValueOf(c)).(map[string]any)
 	doc["defaults"] = c.defaults()
@@ -32,7 +32,7 @@ func (c *Catalogue) defaults() map[string]any {
 	return out
 }
 
-// paths lists the manifest paths and facts that the catalogue names.
+// paths lists the manifest paths and facts that the catalogue refers to.
 func (c *Catalogue) paths() []string {
 	var out []string
 	conditions := func(list []string) { out = append(out, Keys(list)...) }
@@ -71,8 +71,8 @@ func (c *Catalogue) paths() []string {
 	return slices.Compact(out)
 }
 
-// plainValue turns a value into maps, lists and scalars, under the names that
-// the toml tags give. Empty fields are left out.
+// plainValue turns a value into maps, lists and scalars. The keys are those of the toml tags. Empty
+// fields are left out.
 func plainValue(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated file")
 
-// TestGeneratedIsCurrent keeps the code equal to catalog.toml.
+// TestGeneratedIsCurrent checks that the generated code matches catalog.toml.
 func TestGeneratedIsCurrent(t *testing.T) {
 	const path = "catalog_gen.go"
 	text, err := os.ReadFile("catalog.toml")
@@ -35,7 +35,7 @@ func TestGeneratedIsCurrent(t *testing.T) {
 		if err := os.WriteFile(path, source, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return // what runs is the old one
+		return // this process still has the old code
 	}
 	have, err := os.ReadFile(path)
 	if err != nil {
@@ -62,7 +62,7 @@ func render(c *Catalogue) ([]byte, error) {
 	return gofmt.Source(b.Bytes())
 }
 
-// literal writes v as an expression.
+// literal writes v as a Go expression.
 func literal(b *bytes.Buffer, v reflect.Value) {
 	name := strings.ReplaceAll(v.Type().String(), "catalog.", "")
 	switch v.Kind() {
@@ -109,7 +109,7 @@ func literal(b *bytes.Buffer, v reflect.Value) {
 	case reflect.Bool:
 		fmt.Fprint(b, v.Bool())
 	case reflect.Int64:
-		fmt.Fprintf(b, "int64(%d)", v.Int()) // where any is expected, its type counts
+		fmt.Fprintf(b, "int64(%d)", v.Int()) // the target type may be any, so the type must be explicit
 	case reflect.Int:
 		fmt.Fprint(b, v.Int())
 	default:

@@ -1,7 +1,7 @@
 package catalog
 
-// Programs are the program tables of the features that are on, in the manifest's
-// own syntax, with their templates filled in.
+// Programs returns the program tables of the features that are on, in the manifest's own syntax,
+// with filled templates.
 func (v View) Programs() map[string]map[string]any {
 	out := map[string]map[string]any{}
 	for _, f := range Load().Active(v) {
@@ -12,8 +12,8 @@ func (v View) Programs() map[string]map[string]any {
 	return out
 }
 
-// Filled is a copy of a value of the catalogue with its templates replaced. A template
-// that cannot be filled is handed to failed and stays as it is.
+// Filled returns a copy of a value of the catalogue with filled templates. If a template cannot be
+// filled, Filled calls failed with the error and keeps the template.
 func (v View) Filled(value any, failed func(error)) any {
 	switch value := value.(type) {
 	case string:

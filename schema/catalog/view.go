@@ -12,12 +12,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// View answers what the catalogue asks: the effective manifest by dotted path,
-// and the few facts that are not in it.
+// View gives the catalogue the values that it refers to: the effective manifest by dotted path, and
+// a few facts that are not in the manifest.
 type View struct {
 	Manifest *schema.Manifest
-	Profile  string // agentbox or none
-	Version  string // of agentinit
+	Profile  string // "agentbox" or "none"
+	Version  string // version of agentinit
 	System   string // x86_64-linux, aarch64-linux
 }
 
@@ -42,7 +42,7 @@ func (v View) Lookup(path string) (any, bool) {
 	return at.Interface(), true
 }
 
-// child steps from a table to one of its keys.
+// child returns the value of one key of a table.
 func child(at reflect.Value, name string) (reflect.Value, bool) {
 	for at.Kind() == reflect.Pointer {
 		if at.IsNil() {
@@ -64,9 +64,8 @@ func child(at reflect.Value, name string) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
-// Holds tells whether every condition holds: "a.b" (is true), "!a.b" (is not),
-// "a.b = x | y", "a.b != x | y". A path that does not exist is not true and
-// equals nothing.
+// Holds reports whether all conditions hold. The forms are "a.b" (is true), "!a.b" (is not true),
+// "a.b = x | y" and "a.b != x | y". A path that does not exist is not true and equals no value.
 func (v View) Holds(conditions []string) bool {
 	for _, c := range conditions {
 		if !v.holds(c) {
@@ -103,7 +102,7 @@ func (v View) equals(left, right string) bool {
 	return false
 }
 
-// Keys lists the manifest paths that conditions speak of, in their order.
+// Keys lists the manifest paths in the conditions, in order.
 func Keys(conditions []string) []string {
 	var out []string
 	for _, c := range conditions {
@@ -113,7 +112,7 @@ func Keys(conditions []string) []string {
 	return out
 }
 
-// Describe writes conditions for people: `a.b`, `a.b = "x" or "y"`.
+// Describe writes conditions for human readers: `a.b`, `a.b = "x" or "y"`.
 func Describe(conditions []string) string {
 	parts := make([]string, len(conditions))
 	for i, c := range conditions {
@@ -131,18 +130,18 @@ func Describe(conditions []string) string {
 	return strings.Join(parts, " and ")
 }
 
-// template matches {a.b} and {a.b|filter}. What follows a dollar is the
-// environment's business, not the catalogue's.
+// template matches {a.b} and {a.b|filter}. A name behind a dollar is a variable of the environment,
+// and the catalogue does not fill it.
 var template = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$?\{(@?[a-z][a-z0-9_.-]*)(?:\|([a-z]+))?\}`) })
 
-// Fill replaces {a.b} by the manifest's value. An unknown path or filter is a
-// mistake in the catalogue.
+// Fill replaces {a.b} by the manifest's value. An unknown path or filter is a mistake in the
+// catalogue and gives an error.
 func (v View) Fill(text string) (string, error) {
 	return v.fill(text, func(s string) string { return s })
 }
 
-// FillEscaped is Fill for text that is expanded afterwards: a dollar that comes
-// from a manifest value stays a dollar.
+// FillEscaped is Fill for text that is expanded later: a dollar in a manifest value is escaped, so
+// that it stays a dollar.
 func (v View) FillEscaped(text string) (string, error) {
 	return v.fill(text, func(s string) string { return strings.ReplaceAll(s, "$", "$$") })
 }
@@ -187,8 +186,8 @@ func filter(name, s string) (string, error) {
 	return "", fmt.Errorf("the catalogue has no filter %q", name)
 }
 
-// SplitAddress takes "host:port", ":port" or "port" apart. Anything else, "off"
-// among it, has neither.
+// SplitAddress splits "host:port", ":port" or "port". For any other text, such as "off", host and
+// port are empty.
 func SplitAddress(addr string) (host, port string) {
 	if _, err := strconv.ParseUint(addr, 10, 16); err == nil {
 		return "", addr
@@ -200,7 +199,7 @@ func SplitAddress(addr string) (host, port string) {
 	return host, port
 }
 
-// Loopback tells whether only the box itself can reach a listener at host.
+// Loopback reports whether only the box itself can reach a listener at host.
 func Loopback(host string) bool {
 	host = strings.Trim(host, "[]")
 	if host == "localhost" {
@@ -210,8 +209,7 @@ func Loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// dialable is the host part of an address that reaches a listener at host from
-// within the box.
+// dialable is the host with which a program inside the box reaches a listener at host.
 func dialable(host string) string {
 	host = strings.Trim(host, "[]")
 	ip := net.ParseIP(host)
@@ -226,8 +224,8 @@ func dialable(host string) string {
 	return host
 }
 
-// format writes a manifest value as an environment variable would hold it:
-// lists joined by commas.
+// format writes a manifest value in the form of an environment variable. Lists are joined by
+// commas.
 func format(value any) string {
 	v := reflect.ValueOf(value)
 	if v.IsValid() && v.Kind() == reflect.Slice {
