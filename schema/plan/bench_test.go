@@ -9,7 +9,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-// A box of a thousand programs must not lose its start to planning.
+// Planning must not be a large part of the start of a box with a thousand programs.
 func BenchmarkResolve1000(b *testing.B) {
 	var text strings.Builder
 	for i := range 1000 {

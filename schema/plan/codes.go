@@ -2,8 +2,7 @@ package plan
 
 import "github.com/dreamlab-ai/agentinit/schema"
 
-// Code documents one finding of this package, for `config explain` and the
-// manual.
+// Code documents one code of this package's findings, for `config explain` and the manual.
 type Code struct {
 	Code     string
 	Severity schema.Severity
@@ -14,8 +13,8 @@ type Code struct {
 // UnknownAccount is the code of a user or group that the box does not have.
 const UnknownAccount = "E140"
 
-// Codes lists every finding that Resolve can make, and those of the code that fills in
-// what the machine says. They speak of our own sections only.
+// Codes lists every finding of Resolve, and the findings of bootstrap about the accounts of the
+// machine. They only concern sections that the older manifest does not have.
 var Codes = []Code{
 	{"E120", schema.Error, "variables without a value", "Program tables ask for environment variables that are not set and have no default. One finding lists all of them with the places that ask. Set them, or write ${X:-default}."},
 	{"E121", schema.Error, "text that cannot be expanded", "A text in a program table has a \"${\" that is not closed or a form other than ${X}, ${X:-default} and ${X:?message}. A literal dollar before a brace is written $${."},

@@ -11,11 +11,10 @@ import (
 // MaxEnvFile bounds one env_file, in bytes.
 const MaxEnvFile = 1 << 20
 
-// parseEnvFile reads the lines of an env_file: NAME=value, with an optional
-// "export" before it. A value in single quotes is literal; in double quotes \n,
-// \t, \", \\ and \$ are escapes, and it may span lines; an unquoted one ends at
-// the line, or at a blank and "#". Nothing is expanded: a file holds values.
-// Later lines win.
+// parseEnvFile reads the lines of an env_file: NAME=value, with an optional "export" before it. A
+// value in single quotes is literal. A value in double quotes has the escapes \n, \t, \", \\ and
+// \$, and may span lines. A value without quotes ends at the end of the line, or before a blank and
+// "#". Variables in values are not expanded. If a name is repeated, the last line is used.
 func parseEnvFile(text []byte) ([]variable, error) {
 	if len(text) > MaxEnvFile {
 		return nil, fmt.Errorf("it is larger than %d bytes", MaxEnvFile)
@@ -42,8 +41,8 @@ func parseEnvFile(text []byte) ([]variable, error) {
 // variable is one entry of an environment.
 type variable struct{ Name, Value string }
 
-// envLine reads one entry and returns how many bytes it took; an empty line or
-// a comment has no entry.
+// envLine reads one entry and returns its length in bytes. For an empty line or a comment, the
+// entry is nil.
 func envLine(s string) (*variable, int, error) {
 	line, _, _ := strings.Cut(s, "\n")
 	next := min(len(line)+1, len(s))
@@ -68,8 +67,7 @@ func envLine(s string) (*variable, int, error) {
 	return &variable{name, value}, min(indent+end+1+n, len(s)), nil
 }
 
-// envValue reads a value and returns how many bytes it took, the line break
-// included.
+// envValue reads a value and returns its length in bytes, including the line break.
 func envValue(s string) (string, int, error) {
 	if s == "" || s[0] != '"' && s[0] != '\'' {
 		line, _, _ := strings.Cut(s, "\n")
@@ -95,7 +93,7 @@ func envValue(s string) (string, int, error) {
 
 var envEscapes = map[byte]byte{'n': '\n', 't': '\t', 'r': '\r', '"': '"', '\\': '\\', '$': '$'}
 
-// quoted reads a value in quotes and returns how many bytes it took.
+// quoted reads a quoted value and returns its length in bytes.
 func quoted(s string) (string, int, error) {
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {

@@ -14,18 +14,18 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// defaultPath is what a program searches when nothing sets PATH: the same as
-// execvp(3) in the usual C libraries, with the sbin directories.
+// defaultPath is the PATH of a program if PATH is not set: that of execvp(3) in common C libraries,
+// with the sbin directories.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// ofOne are variables that speak to agentinit alone: its own supervisor's
-// socket, watchdog and passed descriptors (sd_notify(3), sd_listen_fds(3)).
-// A program that inherited them would speak in agentinit's name.
+// ofOne are variables that are meant only for agentinit itself: the socket, watchdog and passed
+// descriptors of its own supervisor (sd_notify(3), sd_listen_fds(3)). A program that inherited them
+// could act in agentinit's name.
 var ofOne = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_PIDFDID"}
 
-// inheritance is what one pass_environment lets through. It is shared by all
-// programs that say the same, and so are its lists by those that add nothing:
-// a box of a thousand programs holds one copy of its environment.
+// inheritance is the result of one pass_environment. All programs with the same pass_environment
+// share it, and programs without own variables share its lists. So a box of a thousand programs has
+// only one copy of its environment.
 type inheritance struct {
 	vars     map[string]string
 	names    []string
@@ -54,8 +54,8 @@ func (r *resolver) inherit(pass schema.PassEnvironment) inheritance {
 	return in
 }
 
-// passes tells whether a variable of agentinit's environment is inherited. A
-// pattern never lets a secret through; its name does.
+// passes reports whether a variable of agentinit's environment is inherited. A secret is never
+// inherited because of a pattern, only if the list contains its name or the mode is "all".
 func (r *resolver) passes(pass schema.PassEnvironment, name string) bool {
 	switch pass.Mode {
 	case "all":
@@ -74,22 +74,22 @@ func (r *resolver) passes(pass schema.PassEnvironment, name string) bool {
 	return !r.m.IsSecret(name)
 }
 
-// environment is the environment of one instance, in the making.
+// environment is the environment of one instance while it is built.
 type environment struct {
 	vars     map[string]string
-	box      map[string]string // agentinit's own: what ${X} falls back to
-	extra    map[string]string // read by ${X}, not passed on
+	box      map[string]string // agentinit's own environment, the fallback for ${X}
+	extra    map[string]string // visible to ${X}, but not passed to the program
 	withheld []string
 	names    []string
 	list     []string // NAME=value
-	unread   bool     // an env_file could not be read: variables may be missing
-	// hidden are variables that hold a secret although their name does not say so:
-	// those of env_files, and those made of a secret.
+	unread   bool     // an env_file could not be read, so variables may be missing
+	// hidden are variables with a secret value whose name does not show that: variables of
+	// env_files, and variables whose value contains a secret.
 	hidden map[string]bool
 }
 
-// lookup is what ${X} reads in a program's table: the program's environment,
-// then agentinit's own, secrets included, because asking is asking.
+// lookup returns the value of ${X} in a program's table: first from the program's environment, then
+// from agentinit's own. Secrets are included, because the program names them explicitly.
 func (e *environment) lookup(name string) (string, bool) {
 	for _, layer := range []map[string]string{e.extra, e.vars, e.box} {
 		if v, ok := layer[name]; ok {
@@ -106,14 +106,14 @@ func (e *environment) hide(name string) {
 	e.hidden[name] = true
 }
 
-// secret tells whether the value of a variable may not be shown: its name or the
-// manifest says so, it comes from an env_file, it is made of a secret, or it looks
-// like one, such as an address with a password.
+// secret reports whether the value of a variable must not be shown. That is the case if its name or
+// the manifest marks it as a secret, if it comes from an env_file or contains a secret, or if it
+// looks like one, such as an address with a password.
 func (r *resolver) secret(e *environment, name, value string) bool {
 	return value != "" && (r.m.IsSecret(name) || e.hidden[name] || schema.HoldsSecret(value))
 }
 
-// secretsOf are the secrets among the variables that have been asked for.
+// secretsOf are the secrets among the variables in asked.
 func (r *resolver) secretsOf(e *environment, asked []string) []program.Secret {
 	var out []program.Secret
 	for _, name := range asked {
@@ -126,7 +126,7 @@ func (r *resolver) secretsOf(e *environment, asked []string) []program.Secret {
 	return out
 }
 
-// shownLookup is what ${X} reads where the result is shown.
+// shownLookup is the lookup for a result that is shown: a secret stays as ${NAME}.
 func (r *resolver) shownLookup(e *environment) lookup {
 	return func(name string) (string, bool) {
 		value, ok := e.lookup(name)
@@ -137,8 +137,8 @@ func (r *resolver) shownLookup(e *environment) lookup {
 	}
 }
 
-// written returns the variables by name, and as NAME=value. PATH is added when
-// nothing sets it, only here: ${PATH} still reads agentinit's own.
+// written returns the names of the variables, and the variables as NAME=value. If PATH is not set,
+// it is added, but only here: ${PATH} still reads agentinit's own PATH.
 func written(vars map[string]string) (names, list []string) {
 	if _, ok := vars["PATH"]; !ok {
 		vars = maps.Clone(vars)
@@ -152,9 +152,9 @@ func written(vars map[string]string) (names, list []string) {
 	return names, list
 }
 
-// environment builds the environment of one instance: inherited, then those of
-// the account, then env_file, then environment. Values of `environment` are
-// expanded against all below it, so that PATH = "/opt/bin:${PATH}" works.
+// environment builds the environment of one instance: inherited variables, then those of the
+// account, of env_file and of environment. A value of `environment` is expanded with the variables
+// of the layers before it, so that PATH = "/opt/bin:${PATH}" works.
 func (r *resolver) environment(s *source, p *schema.Program, number int, x *expander, first bool) *environment {
 	in := r.inherit(p.PassEnvironment)
 	e := &environment{
@@ -189,7 +189,7 @@ func (r *resolver) environment(s *source, p *schema.Program, number int, x *expa
 			derived = append(derived, name)
 		}
 	}
-	// Not before: one entry does not read another.
+	// Hide these only now, because entries of `environment` do not refer to each other.
 	for _, name := range derived {
 		e.hide(name)
 	}
@@ -202,12 +202,12 @@ func (r *resolver) environment(s *source, p *schema.Program, number int, x *expa
 	return e
 }
 
-// home sets what follows the user.
+// home sets HOME, USER and LOGNAME for the program's user.
 func (r *resolver) home(p *schema.Program, e *environment, x *expander) {
 	if p.User == "" || r.facts.Account == nil {
 		return
 	}
-	// A user that cannot be expanded is reported when the whole table is.
+	// If the user cannot be expanded, the expansion of the whole table reports it.
 	quiet := &expander{get: x.get}
 	home, login, ok := r.facts.Account(quiet.expand(p.User))
 	if !ok {
@@ -216,10 +216,10 @@ func (r *resolver) home(p *schema.Program, e *environment, x *expander) {
 	e.vars["HOME"], e.vars["USER"], e.vars["LOGNAME"] = home, login, login
 }
 
-// errNotRead says that env_files are not read here, which is no finding.
+// errNotRead means that env_files are not read in this run. It is not a finding.
 var errNotRead = errors.New("env_files are not read here")
 
-// unreadable is the error of an env_file that is not there or cannot be opened.
+// unreadable is the error for an env_file that is missing or cannot be opened.
 type unreadable struct{ error }
 
 func (r *resolver) badEnvFile(s *source, err error, first bool) {

@@ -11,12 +11,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// maxExpansion bounds what one text may grow to: variables that hold each other
-// cannot multiply (values are not expanded again), but a list of many large ones
-// could.
+// maxExpansion bounds the length of one expanded text. Values are not expanded again, so variables
+// cannot multiply, but a text may use many large variables.
 const maxExpansion = 1 << 20
 
-// maxDepth bounds defaults within defaults: ${A:-${B:-${C}}}.
+// maxDepth bounds nested defaults: ${A:-${B:-${C}}}.
 const maxDepth = 16
 
 // lookup returns the value of a variable.
@@ -25,18 +24,18 @@ type lookup func(name string) (string, bool)
 // missing is one variable that has neither a value nor a default.
 type missing struct {
 	Name    string
-	Message string // of ${X:?message}
-	Path    string // where it is asked for
+	Message string // the message of ${X:?message}
+	Path    string // the key that uses the variable
 	Keys    []string
 }
 
-// expander replaces ${X}, ${X:-default}, ${X:?message} and $$ in texts, and
-// notes what is missing instead of stopping at the first.
+// expander replaces ${X}, ${X:-default}, ${X:?message} and $$ in texts. It collects all missing
+// variables and does not stop at the first one.
 type expander struct {
 	get     lookup
-	where   []string // the keys of the text being expanded
+	where   []string // the keys of the current text
 	missing []missing
-	asked   []string // every variable named
+	asked   []string // every variable that a text names
 	bad     []badText
 }
 
@@ -46,8 +45,8 @@ type badText struct {
 	Err  error
 }
 
-// expand returns text with its variables replaced. A dollar that introduces
-// neither "${" nor "$$" stands for itself, so regular expressions survive.
+// expand returns text with its variables replaced. A dollar that is not part of "${" or "$$" stays
+// unchanged, so that regular expressions keep their meaning.
 func (x *expander) expand(text string) string {
 	if !strings.Contains(text, "$") {
 		return text
@@ -94,8 +93,7 @@ func (x *expander) expandTo(b *strings.Builder, text string, depth int) error {
 	}
 }
 
-// closing returns where the brace that belongs to an opening one before s
-// closes.
+// closing returns the index of the closing brace that belongs to an opening brace before s.
 func closing(s string) (int, error) {
 	depth := 1
 	for i := 0; i < len(s); i++ {
@@ -114,7 +112,7 @@ func closing(s string) (int, error) {
 	return 0, errors.New(`a "${" is not closed; a literal dollar is written "$$"`)
 }
 
-// variable writes the value of what stands between the braces.
+// variable writes the value of the expression between the braces.
 func (x *expander) variable(b *strings.Builder, inner string, depth int) error {
 	end := nameEnd(inner)
 	name, rest := inner[:end], inner[end:]
@@ -143,13 +141,13 @@ func (x *expander) variable(b *strings.Builder, inner string, depth int) error {
 	return nil
 }
 
-// lacks notes that a variable has no value.
+// lacks records that a variable has no value.
 func (x *expander) lacks(name, message string) {
 	x.missing = append(x.missing, missing{Name: name, Message: message, Path: x.path(), Keys: slices.Clone(x.where)})
 }
 
-// nameEnd returns the length of the variable name at the start of s: letters,
-// digits and underscores, no digit first (POSIX XBD 8.1).
+// nameEnd returns the length of the variable name at the start of s: letters, digits and
+// underscores, not beginning with a digit (POSIX XBD 8.1).
 func nameEnd(s string) int {
 	for i := range len(s) {
 		c := s[i]
@@ -161,14 +159,13 @@ func nameEnd(s string) int {
 	return len(s)
 }
 
-// at says where the next text stands, for what may be said of it.
+// at sets the keys of the next text, for messages.
 func (x *expander) at(keys ...string) { x.where = keys }
 
-// path is where the current text stands, written out.
+// path is the key of the current text as a dotted path.
 func (x *expander) path() string { return schema.Path(x.where...) }
 
-// expandAll expands every text below v, which must be settable, and names the
-// places by their keys.
+// expandAll expands every text below v, which must be settable. It records the keys of each text.
 func (x *expander) expandAll(v reflect.Value) {
 	x.where = nil
 	x.walk(v)
@@ -186,7 +183,7 @@ func (x *expander) walk(v reflect.Value) {
 		}
 	case reflect.Struct:
 		if probe, ok := v.Addr().Interface().(*schema.Probe); ok {
-			// Its key in the manifest is the name of its dialect.
+			// In the manifest, the key of this text is the name of the dialect.
 			x.step(probe.Dialect, reflect.ValueOf(&probe.Target).Elem())
 			x.step(probe.Dialect, reflect.ValueOf(&probe.Argv).Elem())
 			return
@@ -201,8 +198,8 @@ func (x *expander) walk(v reflect.Value) {
 	}
 }
 
-// step walks below a key. A type that has folded several keys into one has no
-// name for them.
+// step expands the value of a key. If a type combines several keys, there is no single name, and
+// key is "".
 func (x *expander) step(key string, v reflect.Value) {
 	if key == "" {
 		x.walk(v)

@@ -29,7 +29,7 @@ func TestExpand(t *testing.T) {
 		{in: "${N:-${M:-${A}!}?}", want: "a!?"},
 		{in: "${N:-$$}", want: "$"},
 		{in: "${N:-$$}}", want: "$}"},
-		{in: "${A:-${N}}", want: "a"}, // an unused default asks for nothing
+		{in: "${A:-${N}}", want: "a"}, // an unused default is not expanded
 		{in: "${D}", want: "${A}"},    // values are not expanded again
 		{in: "${N}", missing: "N"},
 		{in: "${N:-${M}}", missing: "M"},
@@ -76,8 +76,8 @@ func TestExpansionIsBounded(t *testing.T) {
 	}
 }
 
-// A text without a dollar stays as it is; one whose dollars are doubled comes
-// back with single ones, whatever else it holds.
+// A text without a dollar stays unchanged. A text whose dollars are doubled comes back with single
+// dollars, whatever else it contains.
 func FuzzExpand(f *testing.F) {
 	for _, s := range []string{"", "$", "${A}", "$$", "${A:-${B}}", "${A:?x}", "}{"} {
 		f.Add(s)

@@ -6,9 +6,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// machine reports what programs of the manifest name and this machine lacks:
-// accounts and directories. In the box whoever starts the programs reports the
-// accounts, because it needs their numbers.
+// machine reports accounts and directories that programs of the manifest name and that this machine
+// lacks. Inside the box, bootstrap reports missing accounts, because it needs their numbers.
 func (r *resolver) machine() {
 	if r.facts.Lacks == nil {
 		return
@@ -17,7 +16,7 @@ func (r *resolver) machine() {
 	for i := range r.plan.Programs {
 		p := &r.plan.Programs[i]
 		if seen[p.Spec.Group] {
-			continue // instances lack the same
+			continue // all instances lack the same
 		}
 		seen[p.Spec.Group] = true
 		if !r.facts.InBox {
@@ -27,8 +26,9 @@ func (r *resolver) machine() {
 	}
 }
 
-// states tells whether the manifest states a key of a program, itself or by the
-// defaults, and where. What the feature catalogue says is the image's business.
+// states reports whether the manifest sets a key of a program, in its own table or in the defaults,
+// and where. Keys from the feature catalogue are not checked, because their values belong to the
+// image.
 func (r *resolver) states(name, key string) ([]string, bool) {
 	for _, keys := range [][]string{{"programs", name, key}, {"supervisor", "defaults", key}} {
 		if _, ok := r.doc.At(keys...); ok {
@@ -56,8 +56,8 @@ func (r *resolver) account(p *Program) {
 	}
 }
 
-// directory reports a missing one only where nothing runs before the program that
-// could make it.
+// directory reports a missing directory only if no other program runs before this program, because
+// such a program could create the directory.
 func (r *resolver) directory(p *Program) {
 	dir := p.Spec.Directory
 	keys, stated := r.states(p.Spec.Group, "directory")

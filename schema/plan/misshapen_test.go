@@ -8,8 +8,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-// What the schema refuses does not hide what else is wrong, and is not reported
-// a second time in other words.
+// A violation of the schema does not hide other mistakes, and is not reported a second time by the
+// plan.
 func TestMisshapenManifestsAreResolved(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string

@@ -12,11 +12,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// maxNeeds bounds the edges between instances: those of two programs that have
-// instances multiply.
+// maxNeeds bounds the number of edges between instances. Between two programs it is the product of
+// their numbers of instances.
 const maxNeeds = 200_000
 
-// needs makes instances of the names in needs and drops what cannot be met.
+// needs replaces program names in needs by their instances, and drops needs that cannot be met.
 func (r *resolver) needs() {
 	reported := map[[2]string]bool{}
 	byName := map[string]*program.Spec{}
@@ -28,11 +28,11 @@ func (r *resolver) needs() {
 		var needs []program.Need
 		for _, need := range spec.Needs {
 			if need.Program == "" {
-				continue // no text that names a program, which schema.Load has said
+				continue // not the name of a program; schema.Load has reported it
 			}
 			names := r.instances[need.Program]
 			if set, first := strings.CutSuffix(need.Program, ":0"); first && len(r.instances[set]) == 1 {
-				names = r.instances[set] // the only instance is named as the set is
+				names = r.instances[set] // a single instance has the name of its set
 			}
 			if _, exact := byName[need.Program]; exact {
 				names = []string{need.Program}
@@ -43,7 +43,7 @@ func (r *resolver) needs() {
 				r.checkNeed(spec, need, names, byName)
 			}
 			if r.edges += len(names); r.edges > maxNeeds {
-				if r.edges-len(names) <= maxNeeds { // the first one tells
+				if r.edges-len(names) <= maxNeeds { // report only the first excess
 					r.report("E141", schema.Finding{
 						Value:   need.Program,
 						Message: fmt.Sprintf("with the instances of program %s more than %d instances need one another", spec.Group, maxNeeds),
@@ -76,8 +76,8 @@ func (r *resolver) checkNeed(spec *program.Spec, need program.Need, names []stri
 	}
 }
 
-// maxSearches bounds the search for similar names in a manifest that needs
-// nothing but unknown programs: each goes through all names.
+// maxSearches bounds the searches for similar names, because each search compares all names.
+// Otherwise a manifest with many unknown needs would be slow.
 const maxSearches = 100
 
 func (r *resolver) unmet(name, need string, keys []string) {
@@ -95,7 +95,7 @@ func (r *resolver) unmet(name, need string, keys []string) {
 	}
 	if f := r.featureOf(need); f != nil {
 		if !r.shaped {
-			return // the gate may be on and written wrongly
+			return // the gate may be on, but written wrongly
 		}
 		r.report("E124", schema.Finding{
 			Value: need, Message: fmt.Sprintf("%s needs %s, but the feature %s is off", name, need, f.Name),
@@ -114,7 +114,7 @@ func (r *resolver) unmet(name, need string, keys []string) {
 	}, keys...)
 }
 
-// featureOf returns the feature, on or off, that has the program; nil: none.
+// featureOf returns the feature, on or off, that contains the program; nil if there is none.
 func (r *resolver) featureOf(program string) *catalog.Feature {
 	for i := range r.cat.Features {
 		if _, ok := r.cat.Features[i].Programs[program]; ok {
@@ -124,7 +124,7 @@ func (r *resolver) featureOf(program string) *catalog.Feature {
 	return nil
 }
 
-// order sorts the programs into waves and looks at the end of the box.
+// order sorts the programs into waves, and checks the shutdown.
 func (r *resolver) order() {
 	specs := r.plan.Specs()
 	waves, err := program.Waves(specs)
@@ -144,7 +144,7 @@ func (r *resolver) order() {
 func (r *resolver) unordered(err error) {
 	var cycle *program.CycleError
 	if !errors.As(err, &cycle) {
-		// Unknown names and duplicates have been dropped before.
+		// unknown names and duplicates were removed before
 		r.report("E122", schema.Finding{Message: err.Error()}, "programs")
 		return
 	}
@@ -159,7 +159,7 @@ func (r *resolver) unordered(err error) {
 	}, "programs", first, "needs")
 }
 
-// stop works out the chain of stops that takes longest, against the budget.
+// stop computes the longest chain of stops and compares it with the budget.
 func (r *resolver) stop() {
 	specs := r.plan.Specs()
 	if len(specs) == 0 {
@@ -189,8 +189,8 @@ func (r *resolver) stop() {
 	}, keys...)
 }
 
-// seal finds out how long the seal waits, and whether a required program that
-// fails again and again is FATAL before that.
+// seal computes the seal timeout. It checks that a required program that fails repeatedly becomes
+// FATAL before that timeout.
 func (r *resolver) seal() {
 	specs := r.plan.Specs()
 	written := r.doc.Has("bootstrap.seal_timeout")
@@ -218,12 +218,12 @@ func (r *resolver) seal() {
 			hint = `write a restart_limit with a count, or on_seal_timeout = "exit"`
 		}
 		r.report("W124", schema.Finding{Value: s.Name, Message: message, Hint: hint}, keys...)
-		return // one program is enough to see it
+		return // one finding is enough
 	}
 }
 
-// stopKey is the first key of the manifest that states a stop of the chain, else
-// the first program of the chain that the manifest has.
+// stopKey is the first key of the manifest that sets the stop of a program in the chain. If there
+// is none, it is the first program of the chain that is in the manifest.
 func (r *resolver) stopKey(path []string) []string {
 	for _, name := range path {
 		if keys := r.declared[name]; keys != nil {
@@ -239,7 +239,7 @@ func (r *resolver) stopKey(path []string) []string {
 	return []string{"supervisor", "stop_grace"}
 }
 
-// chain writes a chain of programs, its middle left out when it is long.
+// chain writes a chain of programs. The middle of a long chain is left out.
 func chain(path []string) string {
 	const ends = 3
 	if len(path) > 2*ends {
@@ -248,11 +248,10 @@ func chain(path []string) string {
 	return strings.Join(path, " → ")
 }
 
-// maxListed is how many places one finding spells out.
+// maxListed is how many places one finding lists.
 const maxListed = 100
 
-// missingVariables reports all variables that have neither value nor default in
-// one finding.
+// missingVariables reports all variables without value and default in one finding.
 func (r *resolver) missingVariables() {
 	if len(r.missing) == 0 {
 		return
@@ -288,7 +287,7 @@ func (r *resolver) missingVariables() {
 	}, first...)
 }
 
-// oneLine keeps a message of the manifest on one line.
+// oneLine turns a message of the manifest into one line.
 func oneLine(s string) string {
 	return strings.Trim(schema.Quote(s), `"`)
 }

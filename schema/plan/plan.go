@@ -1,11 +1,9 @@
-// Package plan resolves a manifest: it merges the feature catalogue, the
-// [programs] tables and the defaults into complete program specifications, in
-// the order in which they start, and says everything that is wrong with them at
-// once.
+// Package plan owns the resolution of a manifest. It merges the feature catalogue, the [programs]
+// tables and the defaults into complete program specifications, in start order. It reports all
+// mistakes at once.
 //
-// It computes. The environment, the contents of env_files and the accounts of
-// the machine come in as Facts; it must never read them itself, look at a
-// clock, or start anything.
+// It only computes. The environment, the contents of env_files and the accounts of the machine come
+// in as Facts. The package must never read them itself, read a clock, or start a process.
 package plan
 
 import (
@@ -19,38 +17,36 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Facts are what the plan must know besides the manifest.
+// Facts are the inputs of the plan besides the manifest.
 type Facts struct {
-	// Env is agentinit's own environment: what ${X} reads and programs inherit.
+	// Env is agentinit's own environment. Programs inherit it, and ${X} reads it.
 	Env map[string]string
-	// InBox tells that the plan is made in the box that will run it. What this
-	// machine lacks is an error then, and a warning otherwise.
+	// InBox is true if the plan is made inside the box that will run it. If this machine lacks
+	// something, that is then an error, otherwise a warning.
 	InBox bool
-	// ReadFile returns the content of an env_file, at most MaxEnvFile bytes and
-	// one more. Nil: env_files are not read.
+	// ReadFile returns the content of an env_file, at most MaxEnvFile+1 bytes. If it is nil,
+	// env_files are not read.
 	ReadFile func(path string) ([]byte, error)
-	// ReadFileFor is ReadFile for a reader that also checks who owns the file; user
-	// is the program's, "" for agentinit's own. Where it is set, ReadFile is not
-	// called.
+	// ReadFileFor is like ReadFile, for a reader that also checks the owner of the file. user is
+	// the program's user, or "" for agentinit's own. If ReadFileFor is set, ReadFile is not called.
 	ReadFileFor func(path, user string) ([]byte, error)
-	// Lacks tells whether this machine lacks a user, a group or a directory. Nil:
-	// it is not asked.
+	// Lacks reports whether this machine lacks a user, a group or a directory. If it is nil, this
+	// is not checked.
 	Lacks func(what Thing, name string) bool
-	// Account tells home and login name of a `user`, by name or number. Nil, or
-	// ok false, leaves HOME, USER and LOGNAME as inherited.
+	// Account returns the home directory and the login name of a `user`, given by name or number.
+	// If it is nil or ok is false, HOME, USER and LOGNAME are inherited.
 	Account func(user string) (home, login string, ok bool)
-	// Main is the argv of the essential program "main" of the command line; it
-	// is taken literally.
+	// Main is the argv of the essential program "main" from the command line. Its words are not
+	// expanded.
 	Main []string
-	// Version of agentinit and System (x86_64-linux) fill the catalogue's
-	// templates.
+	// Version of agentinit and System (x86_64-linux) are values for the catalogue's templates.
 	Version, System string
 }
 
-// Thing is what a program names and a machine may lack.
+// Thing is a kind of object that a program names and that a machine may lack.
 type Thing string
 
-// The things of a machine.
+// The kinds of such objects.
 const (
 	User      Thing = "user"
 	Group     Thing = "group"
@@ -60,65 +56,63 @@ const (
 // Plan is the resolved box. It is immutable.
 type Plan struct {
 	Profile  string    `json:"profile"`  // agentbox or none
-	Features []string  `json:"features"` // of the catalogue, that are on
-	Programs []Program `json:"programs"` // in the order of their start
-	// Disabled are the programs that are named and not part of the plan.
+	Features []string  `json:"features"` // features of the catalogue that are on
+	Programs []Program `json:"programs"` // in start order
+	// Disabled are programs that the manifest names, but that are not part of the plan.
 	Disabled  []Disabled `json:"disabled,omitempty"`
 	Artifacts []Artifact `json:"artifacts,omitempty"`
 
-	// Asked are the variables that program tables of the manifest name in ${X},
-	// sorted.
+	// Asked are the variables that program tables of the manifest use as ${X}, sorted.
 	Asked []string `json:"asked,omitempty"`
 
-	Waves   [][]string      `json:"waves"` // names; a wave starts when the barrier lets it
+	Waves   [][]string      `json:"waves"` // names of the programs of each wave; the barrier decides when the next wave starts
 	Barrier program.Barrier `json:"barrier"`
-	// StopPath is the chain of programs whose declared stops take longest, and
-	// StopTime how long that is; StopBudget is what [supervisor].stop_grace
-	// leaves for it.
+	// StopPath is the chain of programs whose stops take longest. StopTime is the duration of that
+	// chain. StopBudget is the part of [supervisor].stop_grace that is available for stops.
 	StopPath   []string      `json:"stop_path"`
 	StopTime   time.Duration `json:"stop_time"`
 	StopBudget time.Duration `json:"stop_budget"`
-	// SealTimeout is how long the required programs may take: [bootstrap].seal_timeout,
-	// or, where that is not written, what fits them.
+	// SealTimeout is the time limit for the required programs: [bootstrap].seal_timeout or, if that
+	// is not written, a time that is enough for these programs.
 	SealTimeout time.Duration `json:"seal_timeout"`
 }
 
-// Program is one instance of a program, with what the machine has still to say.
+// Program is one instance of a program. The user and group numbers of the machine are still
+// missing.
 type Program struct {
-	// Spec is complete but for Credential.
+	// Spec is complete except for Credential.
 	Spec program.Spec `json:"spec"`
-	// User, Group and Groups are names or numbers, as written; empty inherits.
+	// User, Group and Groups are names or numbers as written. Empty means agentinit's own.
 	User   string   `json:"user,omitempty"`
 	Group  string   `json:"group,omitempty"`
 	Groups []string `json:"groups,omitempty"`
 
-	// Origin says where the program comes from: "manifest", "catalogue" (feature
-	// as is), "catalogue+manifest" (overridden key by key), "command line".
+	// Origin says where the program comes from: "manifest", "catalogue" (a feature, unchanged),
+	// "catalogue+manifest" (a feature with changed keys), "command line".
 	Origin  string `json:"origin"`
 	Feature string `json:"feature,omitempty"`
-	// ImageDirectory tells that Spec.Directory is the catalogue's: a path of the
-	// image, which lies below the root that agentinit is given.
+	// ImageDirectory is true if Spec.Directory comes from the catalogue. Then it is a path of the
+	// image and lies below agentinit's root.
 	ImageDirectory bool `json:"-"`
 
-	Overlap  string `json:"overlap,omitempty"`  // of a schedule: skip, queue, kill
-	Timezone string `json:"timezone,omitempty"` // of a schedule; empty is the box's own
+	Overlap  string `json:"overlap,omitempty"`  // only for a schedule: skip, queue, kill
+	Timezone string `json:"timezone,omitempty"` // only for a schedule; empty: the time zone of the box
 
-	// Ports, Volumes and Writable are what the program asks of the container around
-	// the box.
+	// Ports, Volumes and Writable are settings of the container around the box that the program
+	// declares.
 	Ports    []schema.Port   `json:"ports,omitempty"`
 	Volumes  []schema.Volume `json:"volumes,omitempty"`
 	Writable []string        `json:"writable,omitempty"`
 
-	// Variables are the names in Spec.Env; Withheld the secrets of the box's
-	// environment that the program does not inherit.
+	// Variables are the names in Spec.Env. Withheld are the secrets of agentinit's environment that
+	// the program does not inherit.
 	Variables []string `json:"variables"`
 	Withheld  []string `json:"withheld,omitempty"`
 
-	shown *Program // with ${NAME} in place of secrets; nil: it names none
+	shown *Program // with ${NAME} in place of secrets; nil: the program names no secret
 }
 
-// Shown is the program as it may be printed: where a text of its table names a
-// secret, the name stands instead of the value.
+// Shown is the program in a form that may be printed: each secret is replaced by its name.
 func (p *Program) Shown() Program {
 	if p.shown == nil {
 		return *p
@@ -128,7 +122,7 @@ func (p *Program) Shown() Program {
 	return out
 }
 
-// MarshalJSON writes what Shown returns.
+// MarshalJSON writes the result of Shown.
 func (p Program) MarshalJSON() ([]byte, error) {
 	type plain Program
 	return json.Marshal(plain(p.Shown()))
@@ -149,12 +143,12 @@ type Artifact struct {
 	Command  []string      `json:"command,omitempty"` // must exit 0 within Timeout
 	Timeout  time.Duration `json:"timeout"`
 	Required bool          `json:"required"`
-	// Features are the gates that want it; none: the manifest's [[artifacts]].
+	// Features are the features that need it. If there are none, it comes from the manifest's
+	// [[artifacts]].
 	Features []string `json:"features,omitempty"`
 }
 
-// Specs returns the specifications in the order of the start. Credentials are
-// as in the plan: not filled in.
+// Specs returns the specifications in start order, without credentials.
 func (p *Plan) Specs() []program.Spec {
 	specs := make([]program.Spec, len(p.Programs))
 	for i := range p.Programs {
@@ -174,8 +168,8 @@ func (p *Plan) Required() []string {
 	return names
 }
 
-// Profile resolves [bootstrap].profile: "auto" is an agentbox when the document
-// has any section that only an agentbox has.
+// Profile resolves [bootstrap].profile. With "auto", the box is an agentbox if the document has a
+// section that only an agentbox has.
 func Profile(m *schema.Manifest, doc *schema.Document) string {
 	if m.Bootstrap.Profile == "agentbox" || m.Bootstrap.Profile == "none" {
 		return m.Bootstrap.Profile
@@ -191,11 +185,10 @@ func View(m *schema.Manifest, doc *schema.Document, facts Facts) catalog.View {
 	return catalog.View{Manifest: m, Profile: Profile(m, doc), Version: facts.Version, System: facts.System}
 }
 
-// Resolve makes the plan. The manifest and the document are those of
-// schema.Load. The findings come sorted by position and are those beyond the
-// schema's: a manifest that violates the schema is resolved as far as it can be
-// read, and what only follows from a violation is not reported again. With a
-// finding of severity error, of either kind, nothing may be started from the plan.
+// Resolve makes the plan. The manifest and the document are those of schema.Load. The findings are
+// sorted by position and do not repeat those of the schema. A manifest that violates the schema is
+// resolved as far as possible. A mistake that only results from a violation is not reported. If
+// either stage has a finding of severity error, no program may be started from the plan.
 func Resolve(m *schema.Manifest, doc *schema.Document, facts Facts) (*Plan, []schema.Finding) {
 	c := catalog.Load()
 	r := &resolver{m: m, doc: doc, facts: facts, cat: c, view: View(m, doc, facts)}
@@ -230,22 +223,22 @@ type resolver struct {
 	view  catalog.View
 	plan  *Plan
 
-	// shaped tells that the document fits the schema. When it does not, a gate
-	// may seem off, or a wait seem long, that is only written wrongly.
+	// shaped is true if the document matches the schema. If it does not, a gate may seem off, or a
+	// wait may seem long, only because of a mistake.
 	shaped bool
-	// faulty are programs that are not part of the plan because of what has been
-	// reported of them; a program that needs one is no further mistake.
+	// faulty are programs with a reported mistake that are not part of the plan. A need for one of
+	// them is not reported as another mistake.
 	faulty map[string]bool
 
 	instances map[string][]string // program → names of its instances
-	total     int                 // of instances, see maxPrograms
-	edges     int                 // of instances that need one another, see maxNeeds
-	searched  int                 // similar names, see maxSearches
+	total     int                 // number of instances, see maxPrograms
+	edges     int                 // number of needs between instances, see maxNeeds
+	searched  int                 // number of searches for similar names, see maxSearches
 	missing   []missing
 	asked     map[string]bool
-	declared  map[string][]string    // instance → the key of the manifest that states its stop
+	declared  map[string][]string    // instance → the manifest's key that sets its stop
 	inherited map[string]inheritance // by pass_environment
-	secrets   []program.Secret       // that any program names
+	secrets   []program.Secret       // secrets that any program names
 	findings  []schema.Finding
 }
 

@@ -33,7 +33,7 @@ func mustResolve(t *testing.T, text string, facts plan.Facts) *plan.Plan {
 	t.Helper()
 	p, findings := resolve(t, text, facts)
 	for _, f := range findings {
-		if f.Code != "W120" { // most chains are longer than the default budget
+		if f.Code != "W120" { // most chains take longer than the default budget
 			t.Errorf("unexpected finding: %v", f)
 		}
 	}
@@ -183,7 +183,7 @@ environment = { TWICE = "${FROM_FILE}${FROM_FILE}" }`, map[string]string{"PATH":
 	}
 }
 
-// A secret reaches a program that names it, in whatever way, and no other.
+// A secret reaches a program that names it in any form, and no other program.
 func TestSecretsAreNamed(t *testing.T) {
 	facts := plan.Facts{
 		Env:      map[string]string{"PGPASSWORD": "s3cret", "AWS_SECRET_ACCESS_KEY": "s3cret", "db_pass": "s3cret", "PATH": "/bin"},
@@ -207,8 +207,8 @@ func TestSecretsAreNamed(t *testing.T) {
 	}
 }
 
-// A command of one string is split before its variables are replaced; a default
-// and a message with blanks are still whole, and a value is one argument.
+// A command of one string is split before its variables are replaced. A default or a message with
+// blanks stays in one word, and a value becomes one argument.
 func TestBracesHoldACommandTogether(t *testing.T) {
 	text := "[programs.w]\ncommand = 'run ${X:-a  b} --to=${Y:?please set Y} \"${Z:-c d}\"'\n"
 	got := find(t, mustResolve(t, text, plan.Facts{Env: map[string]string{"Y": "y z"}}), "w")
@@ -270,7 +270,7 @@ needs = ["db"]
 	}
 }
 
-// Each code with what triggers it and a near miss that does not.
+// Each code has a manifest that triggers it, and a similar one that does not.
 func TestFindings(t *testing.T) {
 	for _, c := range []struct {
 		code, trigger, miss string
@@ -364,7 +364,7 @@ command = ["a", "${NONE:-}", "$${NONE}", "${OTHER:-x}"]`,
 	}
 }
 
-// E120 stands at the first key that asks, in the program's table or in the
+// E120 is reported at the first key that uses the variable, in the program's table or in the
 // defaults.
 func TestMissingVariablesStandAtTheKey(t *testing.T) {
 	for _, c := range []struct {
@@ -385,8 +385,8 @@ func TestMissingVariablesStandAtTheKey(t *testing.T) {
 	}
 }
 
-// What a plan prints, and what it says of mistakes, holds the names of secrets and
-// never their values; what it starts holds the values.
+// The printed plan and its findings contain the names of secrets, never their values. The started
+// program gets the values.
 func TestSecretsAreNotShown(t *testing.T) {
 	text := `[programs.a]
 command = ["a", "--pw=${DB_PASSWORD}", "${FROM_FILE}", "${DERIVED}", "${DSN_LIKE}", "${PORT}", "$$${PORT}"]
@@ -448,7 +448,7 @@ func TestEveryCodeIsDocumentedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for code := range seen {
-		used := code == plan.UnknownAccount // by bootstrap, which knows the accounts
+		used := code == plan.UnknownAccount // bootstrap reports it, because it knows the accounts
 		for _, file := range source {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -541,8 +541,7 @@ entry = "/elsewhere"
 	}
 }
 
-// A manifest value that holds a dollar must not be expanded: only program
-// tables are.
+// A value of the manifest that contains a dollar must not be expanded, except in program tables.
 func TestManifestValuesAreNotExpanded(t *testing.T) {
 	p := mustResolve(t, `
 [adapters]
@@ -583,8 +582,8 @@ func TestResolveIsDeterministic(t *testing.T) {
 	}
 }
 
-// The golden file says in a few lines a program what a reader wants to know,
-// so that a new field of Spec does not change it.
+// The golden file has only a few lines for each program, so that a new field of Spec does not
+// change it.
 func TestGoldenAllFeatures(t *testing.T) {
 	text, err := os.ReadFile("testdata/all.toml")
 	if err != nil {
@@ -636,7 +635,7 @@ func FuzzResolve(f *testing.F) {
 		if m == nil {
 			return
 		}
-		// With E016 nothing may be started, but resolving must not crash.
+		// With E016 no program may be started, but Resolve must not crash.
 		p, more := plan.Resolve(m, doc, plan.Facts{
 			Env: map[string]string{"X": "x", "PATH": "/bin"}, ReadFile: func(string) ([]byte, error) { return []byte(file), nil },
 		})
@@ -663,8 +662,7 @@ func TestUnreadableEnvFileIsNotOptional(t *testing.T) {
 	}
 }
 
-// Similar names are looked for a hundred times and no more; the mistakes are all
-// reported.
+// Similar names are searched at most a hundred times. All mistakes are reported.
 func TestHintsOfUnknownNeedsAreBounded(t *testing.T) {
 	var needs []string
 	for i := range 150 {
@@ -682,7 +680,7 @@ func TestHintsOfUnknownNeedsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTheOnlyInstanceHasANumberToo: its name does not change what needs mean.
+// TestTheOnlyInstanceHasANumberToo: needs may name the only instance "NAME" or "NAME:0".
 func TestTheOnlyInstanceHasANumberToo(t *testing.T) {
 	p := mustResolve(t, `
 [programs.db]
@@ -697,7 +695,7 @@ needs = ["db:0"]
 	}
 }
 
-// TestSchedulesAreNotRestarted unless they ask for it themselves.
+// TestSchedulesAreNotRestarted: a schedule is restarted only if its own table asks for it.
 func TestSchedulesAreNotRestarted(t *testing.T) {
 	p := mustResolve(t, `
 [supervisor.defaults]
@@ -728,7 +726,8 @@ command = ["service"]
 	}
 }
 
-// TestFatalFitsIntoTheSeal: W124 where it does not.
+// TestFatalFitsIntoTheSeal: if a program becomes FATAL only after the seal timeout, W124 is
+// reported.
 func TestFatalFitsIntoTheSeal(t *testing.T) {
 	for _, c := range []struct {
 		text, want string

@@ -12,30 +12,28 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// itself are the names under which the older runtime started what agentinit
-// does itself.
+// itself are the names of programs of the older runtime whose tasks agentinit does itself.
 var itself = []string{"bootstrap", "management-api", "bootstrap-seal"}
 
-// mainProgram is the name of the command line's program.
+// mainProgram is the name of the program from the command line.
 const mainProgram = "main"
 
-// source is one program before it is decoded: its tables from the weakest to
-// the strongest, and where they come from.
+// source is one program before decoding: its tables from the lowest to the highest precedence, and
+// their origin.
 type source struct {
 	name    string
 	layers  []map[string]any
-	written map[string]any // the manifest's own table; nil: only the catalogue's
+	written map[string]any // the manifest's own table; nil: only the catalogue has the program
 	origin  string
 	feature string
-	own     map[string]string // `environment` of the instance being made
-	// variables tells whether any text holds a dollar. Most programs' do not,
-	// and looking for texts in a decoded program is what costs.
+	own     map[string]string // `environment` of the instance that is being built
+	// variables is true if any text contains a dollar. Most programs have none, and a search for
+	// texts in a decoded program is expensive.
 	variables bool
 	violated  map[string]bool // keys that the schema refuses
 }
 
-// programs resolves every program that the catalogue, the manifest or the
-// command line names.
+// programs resolves every program of the catalogue, the manifest and the command line.
 func (r *resolver) programs() {
 	r.instances = map[string][]string{}
 	r.asked = map[string]bool{}
@@ -78,7 +76,7 @@ func (r *resolver) sources() map[string]*source {
 	tables, _ := r.doc.Table("programs")
 	for name, v := range tables {
 		table, ok := v.(map[string]any)
-		if !ok { // an E016 of schema.Load
+		if !ok { // schema.Load has reported E016
 			r.faulty[name] = true
 			continue
 		}
@@ -92,12 +90,12 @@ func (r *resolver) sources() map[string]*source {
 	}
 	if len(r.facts.Main) > 0 {
 		s := add(mainProgram)
-		// Defaults below, the manifest's [programs.main] above, the command of
-		// the command line on top.
+		// The order is: the defaults, this table, the manifest's [programs.main], and then the
+		// command of the command line.
 		s.layers = slices.Insert(s.layers, 1, map[string]any{
 			"essential": true, "restart": "never", "stdin": "inherit", "priority": int64(1000),
-			// Retries of the defaults would keep a command that cannot be run from
-			// ending the box.
+			// Without this, retries of the defaults would prevent the box from ending when the
+			// command cannot be executed.
 			"start_retries": int64(-1),
 		})
 		argv := make([]any, len(r.facts.Main))
@@ -110,8 +108,8 @@ func (r *resolver) sources() map[string]*source {
 	return sources
 }
 
-// maxPrograms bounds the programs of a plan, instances included: each takes some
-// 20 KiB while the plan is made, and instances multiply.
+// maxPrograms bounds the number of instances of all programs. Each instance needs about 20 KiB
+// while the plan is made.
 const maxPrograms = 20_000
 
 // program decodes one program and adds its instances.
@@ -123,7 +121,7 @@ func (r *resolver) program(s *source, merged map[string]any) {
 	if _, ok := merged["command"]; !ok {
 		r.faulty[s.name] = true
 		if !r.shaped && r.featureOf(s.name) != nil {
-			return // the gate that would bring the command may be what is wrong
+			return // the mistake may be in the gate of the feature that has the command
 		}
 		r.report("E125", schema.Finding{
 			Message: "program " + s.name + " has no command", Hint: `write command = ["program", "argument"]`,
@@ -135,7 +133,7 @@ func (r *resolver) program(s *source, merged map[string]any) {
 	}
 	s.variables = hasDollar(merged)
 	if merged["type"] == string(program.Schedule) && !s.retries() {
-		// The next run is the next attempt, unless the program itself asks for more.
+		// The next attempt is the next scheduled run, unless the program itself asks for restarts.
 		merged["restart"] = string(program.RestartNever)
 	}
 	p, findings := schema.DecodeProgram(merged)
@@ -145,7 +143,7 @@ func (r *resolver) program(s *source, merged map[string]any) {
 		n = int(v)
 	}
 	if r.total += n; r.total > maxPrograms {
-		if r.total-n <= maxPrograms { // the first one tells
+		if r.total-n <= maxPrograms { // report only the first excess
 			r.report("E141", schema.Finding{
 				Value:   strconv.Itoa(n),
 				Message: fmt.Sprintf("with the instances of program %s there are more than %d programs", s.name, maxPrograms),
@@ -156,7 +154,7 @@ func (r *resolver) program(s *source, merged map[string]any) {
 	}
 	for i := range n {
 		if i > 0 {
-			// Decoded once for each instance: expansion writes into what it expands.
+			// Each instance needs its own copy, because the expansion changes it.
 			p, _ = schema.DecodeProgram(merged)
 		}
 		name := s.name
@@ -168,8 +166,8 @@ func (r *resolver) program(s *source, merged map[string]any) {
 	}
 }
 
-// retries tells whether a program asks for restarts in a table of its own. The
-// defaults of the box do not count: they are meant for services.
+// retries reports whether a program asks for restarts in its own tables. The defaults of the box do
+// not count, because they are meant for services.
 func (s *source) retries() bool {
 	return slices.ContainsFunc(s.layers[1:], func(layer map[string]any) bool {
 		_, restart := layer["restart"]
@@ -178,7 +176,7 @@ func (s *source) retries() bool {
 	})
 }
 
-// off says why a program is not part of the plan; empty: it is.
+// off returns the reason why a program is not part of the plan, or "" if it is part of it.
 func (r *resolver) off(s *source, merged map[string]any) string {
 	if merged["enabled"] == false {
 		if s.written["required"] == true {
@@ -193,12 +191,12 @@ func (r *resolver) off(s *source, merged map[string]any) string {
 		return ""
 	}
 	if written, ok := r.doc.Lookup(when); ok && !isBool(written) && !r.shaped {
-		return "" // whether it is on cannot be told, and its type has been reported
+		return "" // the gate is unreadable, and its wrong type has been reported
 	}
 	value, known := r.view.Lookup(when)
 	on, boolean := value.(bool)
 	if !known && freeNames(when) {
-		boolean = true // an entry that is not there is not true
+		boolean = true // an absent entry counts as false
 	}
 	if !boolean {
 		r.report("E126", schema.Finding{
@@ -212,7 +210,7 @@ func (r *resolver) off(s *source, merged map[string]any) string {
 	return ""
 }
 
-// freeNames tells whether a path leads into a table whose keys are names.
+// freeNames reports whether a path is in a table with free names as keys.
 func freeNames(path string) bool {
 	for _, table := range []string{"providers.", "programs.", "templates."} {
 		if strings.HasPrefix(path, table) {
@@ -227,8 +225,8 @@ func isBool(v any) bool {
 	return ok
 }
 
-// undecodable notes which keys of a program are unusable, and reports what the
-// decoder says beyond what schema.Load has said of the document already.
+// undecodable records which keys of a program are unusable. It reports only findings about the
+// catalogue: schema.Load has reported the others.
 func (r *resolver) undecodable(s *source, findings []schema.Finding) {
 	s.violated = map[string]bool{}
 	for _, f := range findings {
@@ -268,7 +266,7 @@ func hasDollar(v any) bool {
 	return false
 }
 
-// operators are words that only a shell gives a meaning.
+// operators are words that only have a meaning in a shell.
 var operators = []string{"|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"}
 
 func (r *resolver) shellSyntax(s *source, command string) {
@@ -277,7 +275,7 @@ func (r *resolver) shellSyntax(s *source, command string) {
 	}
 	words, err := schema.SplitCommand(command)
 	if err != nil {
-		return // an E016 of schema.Load
+		return // schema.Load has reported E016
 	}
 	for _, w := range words {
 		if slices.Contains(operators, w) {
@@ -290,14 +288,14 @@ func (r *resolver) shellSyntax(s *source, command string) {
 	}
 }
 
-// instance expands and converts one instance and adds it to the plan. Mistakes are
-// reported of the first, because all instances share them.
+// instance expands and converts one instance and adds it to the plan. Mistakes are reported only
+// for the first instance, because all instances have the same ones.
 func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, name string, number int) {
 	first := number == 0
 	x := &expander{}
 	env := r.environment(s, &p, number, x, first)
 	x.get = env.lookup
-	// The environment has been expanded on its own, against what lies below it.
+	// r.environment has expanded the environment already, so it is excluded here.
 	own := p.Environment
 	s.own = own
 	p.Environment = nil
@@ -314,7 +312,7 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 	out := r.resolved(s, &p, env, name, number)
 	out.Spec.Secrets = secrets
 	if len(secrets) > 0 {
-		shown, _ := schema.DecodeProgram(merged) // its mistakes have been reported
+		shown, _ := schema.DecodeProgram(merged) // its findings have been reported
 		shown.Environment = nil
 		y := &expander{get: r.shownLookup(env)}
 		y.expandAll(reflect.ValueOf(&shown).Elem())
@@ -329,7 +327,7 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 	r.plan.Programs = append(r.plan.Programs, out)
 }
 
-// resolved is an instance as it stands in the plan.
+// resolved makes the plan's entry of an instance.
 func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name string, number int) Program {
 	spec := specOf(p, r.m.Security.Enforce)
 	spec.Name, spec.Group, spec.Instance = name, s.name, number
@@ -343,15 +341,15 @@ func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name
 	}
 }
 
-// ofImage tells whether the directory of a program is the catalogue's.
+// ofImage reports whether the directory of a program comes from the catalogue.
 func (r *resolver) ofImage(s *source, p *schema.Program) bool {
 	_, own := s.written["directory"]
 	_, byDefault := r.m.Supervisor.Defaults["directory"]
 	return s.feature != "" && p.Directory != "" && !own && !byDefault
 }
 
-// statesStop returns the key of the manifest that says how long a stop may
-// take; nil: only defaults do.
+// statesStop returns the key of the manifest that sets the duration of a stop. It is nil if the
+// schema's defaults apply.
 func (r *resolver) statesStop(s *source) []string {
 	for _, key := range []string{"stop", "stop_timeout", "stop_command", "hooks"} {
 		if _, ok := s.written[key]; ok {
@@ -371,9 +369,9 @@ func scheduled(p *schema.Program, v string) string {
 	return v
 }
 
-// written is where a key of a program stands in the document: in its own table, or
-// in the defaults. The index of a probe counts probes and not tables, so it is
-// left out where no such element is written.
+// written is the position of a program's key in the document: in its own table, or in the defaults.
+// The index of a probe counts probes and not tables, so it is left out if the document has no such
+// element.
 func (r *resolver) written(s *source, keys []string) []string {
 	for _, table := range [][]string{{"programs", s.name}, {"supervisor", "defaults"}} {
 		at := slices.Clone(table)
@@ -389,11 +387,11 @@ func (r *resolver) written(s *source, keys []string) []string {
 	return []string{"programs", s.name}
 }
 
-// texts reports what an expansion could not do; unread tells that variables may
-// be missing because an env_file could not be read.
+// texts reports the errors of an expansion. If unread is true, variables may be missing because an
+// env_file could not be read.
 func (r *resolver) texts(s *source, x *expander, unread bool) {
 	for i := range x.missing {
-		s.violated[topKey(x.missing[i].Path)] = true // what has no value says nothing
+		s.violated[topKey(x.missing[i].Path)] = true // without a value, the key cannot be checked further
 		x.missing[i].Keys = r.written(s, x.missing[i].Keys)
 		x.missing[i].Path = joinPath(s.name, x.missing[i].Path)
 	}
@@ -416,8 +414,8 @@ func (r *resolver) texts(s *source, x *expander, unread bool) {
 
 func joinPath(name, path string) string { return schema.Path("programs", name) + "." + path }
 
-// checkInstance reports what can only be seen once everything is in place. A key
-// that violates the schema says nothing.
+// checkInstance reports mistakes that are visible only in the complete instance. Keys that violate
+// the schema are skipped.
 func (r *resolver) checkInstance(s *source, spec *program.Spec) {
 	at := func(key string) []string { return []string{"programs", s.name, key} }
 	bad := s.violated
@@ -438,7 +436,7 @@ func (r *resolver) checkInstance(s *source, spec *program.Spec) {
 	}
 }
 
-// checkProbes reports probes that the expansion of a variable has made useless.
+// checkProbes reports probes that are invalid after the expansion of variables.
 func (r *resolver) checkProbes(s *source, p *schema.Program) {
 	check := func(key string, probes []schema.Probe) {
 		for _, probe := range probes {

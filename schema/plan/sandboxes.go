@@ -2,21 +2,21 @@ package plan
 
 import "github.com/dreamlab-ai/agentinit/schema"
 
-// sandboxPresets are the values of sandbox.preset: what programs of a kind need and
-// no more. Paths and ports are left to the manifest, which knows where things lie.
+// sandboxPresets are the values of sandbox.preset: the minimum for a kind of program. Paths and
+// ports are not included, because only the manifest knows them.
 var sandboxPresets = map[string]schema.Sandbox{
-	// Binds a low port and serves; nginx and Apache as root also change their user.
+	// Serves on a low port. nginx and Apache start as root and change their user.
 	"web":    {Capabilities: []string{"NET_BIND_SERVICE", "SETUID", "SETGID", "CHOWN", "DAC_OVERRIDE", "KILL"}, Seccomp: "default"},
 	"python": {Capabilities: []string{}, Seccomp: "strict"},
-	// The JIT needs nothing that the strict filter forbids.
+	// A JIT compiler works under the strict filter.
 	"node": {Capabilities: []string{}, Seccomp: "strict"},
-	// Runs shells, compilers, debuggers and version control of its own.
+	// Runs its own shells, compilers, debuggers and version control.
 	"agent": {Capabilities: []string{}, Seccomp: "default", DenySyscalls: []string{
 		"keyctl", "add_key", "request_key", "userfaultfd", "io_uring_setup", "perf_event_open", "bpf",
 	}},
 }
 
-// withPreset fills in what the table does not say.
+// withPreset sets the keys that the table does not set.
 func withPreset(s *schema.Sandbox) *schema.Sandbox {
 	preset, ok := sandboxPresets[s.Preset]
 	if !ok {

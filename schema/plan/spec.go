@@ -7,9 +7,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// specOf converts a decoded and expanded program. Name, needs, environment and
-// credential are somebody else's. required says that a sandbox must be in force as
-// a whole.
+// specOf converts a decoded and expanded program. Its caller sets name and environment, needs()
+// resolves the needs, and bootstrap sets the credential. If required is true, the program may only
+// start with its complete sandbox.
 func specOf(p *schema.Program, required bool) program.Spec {
 	s := program.Spec{
 		Type: program.Type(p.Type), Argv: p.Command, Priority: p.Priority, Needs: needsOf(p),
@@ -62,7 +62,7 @@ func specOf(p *schema.Program, required bool) program.Spec {
 	return s
 }
 
-// needsOf keeps the names of the manifest; needs() makes instances of them.
+// needsOf keeps the names of the manifest. needs() replaces them by instances.
 func needsOf(p *schema.Program) []program.Need {
 	var out []program.Need
 	for _, n := range p.Needs {
@@ -89,8 +89,7 @@ func probesOf(probes []schema.Probe) []program.Probe {
 	return out
 }
 
-// Limits are the manifest's limits as programs, and whatever else is started, get
-// them.
+// Limits converts the manifest's limits to the form in which processes get them.
 func Limits(l schema.Limits) program.Limits {
 	out := program.Limits{Nice: l.Nice, IONice: l.IONice, OOMScoreAdj: l.OOMScoreAdj, CPUs: l.CPUs}
 	for name, limit := range l.Rlimits() {
@@ -102,8 +101,8 @@ func Limits(l schema.Limits) program.Limits {
 	return out
 }
 
-// Sandbox is the manifest's sandbox as programs, and whatever else is started,
-// are confined by it; nil for none. required is [security].enforce.
+// Sandbox converts the manifest's sandbox to the form in which processes are confined. It returns
+// nil if there is none. required is [security].enforce.
 func Sandbox(s *schema.Sandbox, required bool) *program.Sandbox {
 	if s == nil {
 		return nil
@@ -116,8 +115,8 @@ func Sandbox(s *schema.Sandbox, required bool) *program.Sandbox {
 	}
 }
 
-// artifacts collects the probes of the features that are on and of the
-// manifest; the manifest's replaces one of the same id.
+// artifacts collects the probes of the features that are on, and of the manifest. A probe of the
+// manifest replaces one with the same id.
 func (r *resolver) artifacts() {
 	at := map[string]int{}
 	add := func(a Artifact) {
