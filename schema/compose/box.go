@@ -15,22 +15,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-// Input is what the generators work from.
+// Input is the input of the generators.
 type Input struct {
 	Manifest *schema.Manifest
 	Document *schema.Document
-	// Command makes the description again; the header says so.
+	// Command is the command line that generates the description again. The header shows it.
 	Command string
-	Version string // of agentinit, for the image's environment
+	Version string // version of agentinit, for the image's environment
 	System  string // x86_64-linux, aarch64-linux
-	Image   string // image reference; empty: the manifest's, else the local tag
-	// Name is that of the box where a compose file has several; empty: agentbox.
+	Image   string // image reference; empty: the manifest's or else the local tag
+	// Name is the name of the box if a compose file has several boxes; empty: agentbox.
 	Name string
 }
 
-// Box is everything that a generated description says about a box, in no
-// particular format. It is the one reading of the manifest that all generators
-// share.
+// Box is the content of a generated description, in no particular format. All generators share it,
+// so that only one place interprets the manifest.
 type Box struct {
 	Input
 	Profile  string // agentbox or none
@@ -38,9 +37,9 @@ type Box struct {
 	Ports    []Port
 	Mounts   []Mount
 	Volumes  []string // names to declare, sorted
-	// Environment is the image's; Fixed what a description repeats of it because
-	// the manifest may differ from the image's; Operator what it takes from the
-	// operator.
+	// Environment is that of the image. Fixed is the part that a description repeats, because the
+	// manifest may differ from the image's manifest. Operator is the part that comes from the
+	// operator's environment.
 	Environment map[string]string
 	Fixed       map[string]string
 	Operator    []Variable
@@ -48,11 +47,11 @@ type Box struct {
 	Network     string // an existing network to join; empty: none
 	StopTimeout time.Duration
 	SealTimeout time.Duration
-	// Management is the port of the probes as seen from outside the box; 0 when
-	// they can only be asked within.
+	// Management is the port of the probes as seen from outside the box. It is 0 if the probes can
+	// only be reached inside the box.
 	Management int
 	Metrics    int
-	Resource   string // Kubernetes extended resource of the box's own GPU
+	Resource   string // Kubernetes extended resource for the GPU of the box itself
 }
 
 // Port is a listening port.
@@ -60,15 +59,15 @@ type Port struct {
 	Name      string
 	Number    int // inside the box
 	Published bool
-	Exposed   bool // in the image's list
-	// Host is where the port is published, as engines read it. Empty: at the same
-	// number, on every address of the host.
+	Exposed   bool // in the image's list of exposed ports
+	// Host is where the port is published, in the syntax of container engines. If it is empty, the
+	// port is published under the same number on all addresses of the host.
 	Host     string
-	Outside  int    // port of the host; 0: the same number
+	Outside  int    // port on the host; 0: the same number
 	Protocol string // empty: tcp
 }
 
-// publish is the port as container engines read it.
+// publish returns the port in the syntax of container engines.
 func (p Port) publish() string {
 	if p.Host != "" {
 		return p.Host
@@ -76,24 +75,24 @@ func (p Port) publish() string {
 	return fmt.Sprintf("%d:%d", p.Number, p.Number)
 }
 
-// Mount is something mounted into the box. Source is a path of the operator
+// Mount is a mount of the box. Source is a path relative to the operator's directory
 // ("./workspace") or the name of a volume.
 type Mount struct {
 	Source, Target string
 	ReadOnly       bool
 }
 
-// Named tells whether the source is a volume rather than a path.
+// Named reports whether the source is a volume and not a path.
 func (m Mount) Named() bool {
 	return !strings.HasPrefix(m.Source, ".") && !strings.HasPrefix(m.Source, "/") && !strings.HasPrefix(m.Source, "~")
 }
 
-// Variable is taken from the operator's environment.
+// Variable is a variable from the operator's environment.
 type Variable struct {
 	Name     string
 	Fallback string
-	// Optional variables stay unset in the box when the operator has not set
-	// them; the others fall back.
+	// If the operator has not set an optional variable, it stays unset in the box. Other variables
+	// get their fallback.
 	Optional bool
 }
 
@@ -103,19 +102,18 @@ type Sidecar struct {
 	Resource string
 }
 
-// Facts of the descriptions that have no key in the manifest.
+// Constants of the descriptions that have no key in the manifest.
 const (
 	defaultName  = "agentbox"
-	volumePrefix = defaultName + "-" // of volume names outside of the description
+	volumePrefix = defaultName + "-" // prefix of volume names outside the description
 	sidecarPort  = 11434
-	// beyondGrace is what the engine waits beyond the box's own budget before it
-	// kills, so that the box's own KILL comes first.
+	// beyondGrace is how much longer than the box's own shutdown the engine waits before it kills,
+	// so that the box sends its own KILL first.
 	beyondGrace = 5 * time.Second
 )
 
-// New reads the manifest for the generators. Findings of severity error stop a
-// generation; E120 is not among them, because the variables of the box need not be
-// there where its description is made.
+// New reads the manifest for the generators. Findings of severity error stop a generation, except
+// E120: the variables of the box may be missing on the machine that generates the description.
 func New(in Input) (*Box, []schema.Finding, error) {
 	resolved, findings := plan.Resolve(in.Manifest, in.Document, plan.Facts{Version: in.Version, System: in.System})
 	findings = slices.DeleteFunc(findings, func(f schema.Finding) bool { return f.Code == "E120" })
@@ -169,7 +167,7 @@ func (b *builder) build(resolved *plan.Plan) error {
 	return nil
 }
 
-// wholeSeconds rounds up: engines count in seconds.
+// wholeSeconds rounds up, because engines only accept seconds.
 func wholeSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }
@@ -219,7 +217,7 @@ func (b *builder) add(p Port) {
 		}
 		b.box.Metrics = p.Number
 	}
-	// Validation complains of two ports of one number; a description has it once.
+	// Validation reports two ports of the same number. The description contains the port once.
 	if !slices.ContainsFunc(b.box.Ports, func(q Port) bool {
 		return q.Number == p.Number && cmp.Or(q.Protocol, "tcp") == cmp.Or(p.Protocol, "tcp")
 	}) {
@@ -254,7 +252,7 @@ func (b *builder) mounts(features []catalog.Feature) error {
 	return nil
 }
 
-// declareVolumes lists the volumes that mounts name.
+// declareVolumes declares the volumes that the mounts use.
 func (b *builder) declareVolumes() {
 	for _, m := range b.box.Mounts {
 		if m.Named() && !slices.Contains(b.box.Volumes, m.Source) {
@@ -264,7 +262,7 @@ func (b *builder) declareVolumes() {
 	slices.Sort(b.box.Volumes)
 }
 
-// declared adds what the box and its programs ask for themselves.
+// declared adds the ports, volumes and writable directories that the box and its programs declare.
 func (b *builder) declared(resolved *plan.Plan) {
 	s := b.view.Manifest.Supervisor
 	ports, volumes, writable := s.Ports, s.Volumes, s.Writable
@@ -288,14 +286,14 @@ func (b *builder) declared(resolved *plan.Plan) {
 	if b.box.Profile == "none" && slices.ContainsFunc(resolved.Programs, func(p plan.Program) bool {
 		return p.User != "" || p.Group != "" || len(p.Groups) > 0
 	}) {
-		// agentinit can give programs another user only as root, and as root without
-		// these it could neither change nor signal them.
+		// Only root can start programs as another user. Without these capabilities, even root
+		// cannot change to that user or send it signals.
 		b.box.Security.Effective.User = "0:0"
 		b.box.Security.Effective.CapAdd = hardening.Union(b.box.Security.Effective.CapAdd, []string{"KILL", "SETGID", "SETUID"})
 	}
 }
 
-// withTmpfs adds a tmpfs unless one is there already: engines refuse two.
+// withTmpfs adds a tmpfs unless the list has one at this path, because engines refuse two.
 func withTmpfs(have []string, dir string) []string {
 	if slices.ContainsFunc(have, func(t string) bool { path, _, _ := strings.Cut(t, ":"); return path == dir }) {
 		return have
@@ -303,8 +301,8 @@ func withTmpfs(have []string, dir string) []string {
 	return append(slices.Clone(have), dir+":mode=1777,size=64M")
 }
 
-// mount adds a mount; one at the same target is replaced, because engines
-// refuse two and an exception knows better than the catalogue.
+// mount adds a mount. An existing mount at the same target is replaced: engines refuse two, and an
+// exception takes precedence over the catalogue.
 func (b *builder) mount(m Mount) {
 	for i, have := range b.box.Mounts {
 		if have.Target == m.Target {
@@ -315,8 +313,8 @@ func (b *builder) mount(m Mount) {
 	b.box.Mounts = append(b.box.Mounts, m)
 }
 
-// repeated are the variables of the image that a description states again: the
-// image was made from a manifest of its own, and environment wins over manifest.
+// repeated are the variables of the image that a description sets again. The image was made from
+// another manifest, and its environment would take precedence over this manifest.
 var repeated = []string{"AGENTBOX_METRICS_PORT", "AGENTBOX_OTLP_ENDPOINT", "AGENTBOX_LOG_LEVEL", "MANAGEMENT_API_PORT"}
 
 func (b *builder) environment(features []catalog.Feature) error {
@@ -354,10 +352,9 @@ func (b *builder) environment(features []catalog.Feature) error {
 	return nil
 }
 
-// operator collects what is taken from the operator's environment: the fixed
-// list with its fallbacks, what features ask for, every enabled provider's
-// variables, the tokens that slots name, and what the manifest's own programs
-// ask for by ${X}.
+// operator collects the variables from the operator's environment: the fixed list with its
+// fallbacks, the variables of features, of every enabled provider and of the slots' tokens, and
+// those that the manifest's own programs use as ${X}.
 func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 	vars := map[string]Variable{}
 	if b.box.Profile == "agentbox" {
@@ -380,8 +377,7 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 		if !p.Enabled {
 			continue
 		}
-		// The credential is the operator's: a fallback would hide that it is
-		// missing.
+		// This is a credential of the operator. A fallback would hide that it is missing.
 		if schema.VariableName(p.EnvVar) {
 			vars[p.EnvVar] = Variable{Name: p.EnvVar}
 		}
@@ -412,13 +408,13 @@ func (b *builder) operator(features []catalog.Feature, resolved *plan.Plan) {
 	}
 }
 
-// header says how a file was made, so that it can be made again. It names no
-// version: a description changes when the manifest or its meaning does.
+// header says how a file was made, so that it can be made again. It contains no version of
+// agentinit, so that a description only changes when the manifest or its meaning changes.
 func (b *Box) header() string {
 	return "# Made from the manifest by\n#   " + oneLine(b.Command) + "\n# Do not edit: change the manifest and make it again; --check tells whether it is current.\n"
 }
 
-// oneLine keeps a text inside its comment.
+// oneLine turns a text into one line, so that it cannot end its comment.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || unprintable(r) {

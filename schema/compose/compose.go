@@ -1,8 +1,8 @@
-// Package compose renders a manifest: compose files, Kubernetes objects, the
-// image's environment, podman units.
+// Package compose owns the descriptions that are generated from a manifest: compose files,
+// Kubernetes objects, the image's environment, podman units.
 //
-// Everything is a pure function of its input, byte for byte the same each time.
-// It must never read files, the environment or a clock.
+// Each of them is a pure function of its input: the same input gives the same bytes. The package
+// must never read files, the environment or a clock.
 package compose
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/hardening"
 )
 
-// Compose writes a compose file (the Compose Specification, without the top-level
-// name that older tools refuse).
+// Compose writes a compose file (the Compose Specification). It has no top-level name, because
+// older tools refuse that key.
 func (b *Box) Compose() []byte { return Compose(b) }
 
-// Compose writes one compose file of several boxes, each a service of its own name.
-// A port of the host, a network and a model server are there once: the first box
-// that asks for them has them.
+// Compose writes one compose file with several boxes. Each box is a service with its own name. If
+// several boxes need the same host port, network or model server, the file contains it once, for
+// the first of these boxes.
 func Compose(boxes ...*Box) []byte {
 	var services, networks, volumes mapping
 	ports := map[string]bool{}
@@ -43,7 +43,7 @@ func Compose(boxes ...*Box) []byte {
 	return []byte(boxes[0].header() + "\n" + yaml(doc))
 }
 
-// once adds a pair unless the key is there.
+// once adds a pair unless the mapping has the key.
 func (m mapping) once(key string, value func() any) mapping {
 	if slices.ContainsFunc(m, func(p pair) bool { return p.key == key }) {
 		return m
@@ -53,7 +53,7 @@ func (m mapping) once(key string, value func() any) mapping {
 
 func (b *Box) name() string { return cmp.Or(b.Input.Name, defaultName) }
 
-// volume is a volume of the box in the compose file, which several boxes may share.
+// volume is the name of a box's volume in the compose file, which several boxes may share.
 func (b *Box) volume(v string) string {
 	if b.Input.Name == "" {
 		return v
@@ -61,8 +61,8 @@ func (b *Box) volume(v string) string {
 	return b.Input.Name + "-" + v
 }
 
-// source is where a mount comes from. A box with a name has a manifest of that name
-// and a directory of that name for its other files.
+// source is the source of a mount. A box with a name has a manifest of that name, and a directory
+// of that name for its other files.
 func (b *Box) source(m Mount) string {
 	relative, isRelative := strings.CutPrefix(m.Source, "./")
 	switch {
@@ -78,8 +78,8 @@ func (b *Box) source(m Mount) string {
 	return m.Source
 }
 
-// composeBox is the service. published are the ports of the host that are taken, and
-// become more.
+// composeBox is the service. published is the set of host ports that are in use. composeBox adds
+// the ports of this box to it.
 func (b *Box) composeBox(published map[string]bool) mapping {
 	p := b.Security.Effective
 	s := mapping{
@@ -119,8 +119,8 @@ func (b *Box) composeBox(published map[string]bool) mapping {
 	}})
 }
 
-// composeImage is the image that is asked for; the operator's environment may name
-// another one than the local tag.
+// composeImage is the image of the service. If it is the local tag, a variable of the operator's
+// environment can replace it.
 func (b *Box) composeImage() string {
 	if b.Input.Image != "" {
 		return literal(b.Input.Image)
@@ -130,8 +130,8 @@ func (b *Box) composeImage() string {
 
 func (b *Box) localTag() string { return "agentbox:runtime-" + b.System }
 
-// agentctl is where the health check finds it: the image of an agentbox has it in
-// /bin, any other somewhere on PATH.
+// agentctl is the path of agentctl for the health check. The image of an agentbox has it in /bin,
+// other images have it somewhere on PATH.
 func (b *Box) agentctl() string {
 	if b.Profile == "agentbox" {
 		return "/bin/agentctl"
@@ -139,9 +139,8 @@ func (b *Box) agentctl() string {
 	return "agentctl"
 }
 
-// composeHardening writes what engines know of a profile. "seccomp=default" is a
-// word of the profile: engines take it for a file name, so their own default is
-// left in place by leaving it out.
+// composeHardening writes the part of a profile that engines support. "seccomp=default" is a word
+// of the profile that engines would read as a file name. Leaving it out gives the engine's default.
 func composeHardening(p hardening.Profile) mapping {
 	var s mapping
 	s.add("user", p.User)
@@ -162,14 +161,14 @@ func composeHardening(p hardening.Profile) mapping {
 	return s
 }
 
-// engineOptions leaves out what only repeats the engine's default.
+// engineOptions removes the options that only repeat the engine's default.
 func engineOptions(options []string) []string {
 	return slices.DeleteFunc(slices.Clone(options), func(o string) bool {
 		return strings.HasPrefix(o, "seccomp") && hardening.Permissiveness(o) == 0
 	})
 }
 
-// devices writes each node with the path it has inside.
+// devices maps each device node to the same path inside the box.
 func devices(nodes []string) []string {
 	var out []string
 	for _, d := range nodes {
@@ -187,7 +186,7 @@ func composeRequest(r catalog.DeviceRequest) mapping {
 		caps = hardening.Union(caps, set)
 	}
 	if len(caps) == 0 {
-		caps = []string{"gpu"} // compose refuses a request without
+		caps = []string{"gpu"} // compose refuses a request without capabilities
 	}
 	var m mapping
 	m.add("driver", literal(r.Driver))
@@ -201,7 +200,7 @@ func composeRequest(r catalog.DeviceRequest) mapping {
 	return m
 }
 
-// literal keeps compose from interpolating a text of the manifest.
+// literal prevents compose from interpolating text of the manifest.
 func literal(s string) string { return strings.ReplaceAll(s, "$", "$$") }
 
 func literals(list []string) []string {
@@ -217,15 +216,16 @@ func (b *Box) composeEnvironment() mapping {
 	for _, v := range b.Operator {
 		values[v.Name] = "${" + v.Name + ":-" + v.Fallback + "}"
 		if v.Optional {
-			// Without a value compose passes the operator's, and nothing when
-			// there is none.
+			// If a variable has no value in the file, compose passes the operator's value. If the
+			// operator has not set it, the variable stays unset.
 			values[v.Name] = nil
 		}
 	}
 	for name, v := range b.Fixed {
 		values[name] = literal(v)
 	}
-	// The rest repeats the image, unless this box differs from every image.
+	// All other variables only repeat the image. These must be set because the container runtime
+	// reads them here.
 	for name, v := range b.accelerator() {
 		values[name] = literal(v)
 	}
@@ -236,8 +236,8 @@ func (b *Box) composeEnvironment() mapping {
 	return m
 }
 
-// accelerator is the environment of the GPU dispatch: the container runtime
-// reads it from the description as well as from the image.
+// accelerator is the environment of the GPU dispatch. The container runtime reads it from the
+// description as well as from the image.
 func (b *Box) accelerator() map[string]string {
 	out := map[string]string{}
 	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"} {
@@ -287,5 +287,5 @@ func (b *Box) composeSidecar() mapping {
 	}})
 }
 
-// seconds writes a duration as compose and systemd read it.
+// seconds writes a duration in the form that compose and systemd read.
 func seconds(d time.Duration) string { return strconv.Itoa(int(wholeSeconds(d)/time.Second)) + "s" }

@@ -45,7 +45,7 @@ func loadAny(t *testing.T, text string) (*compose.Box, []schema.Finding) {
 	return box, findings
 }
 
-// render makes every format of one box.
+// render generates one box in every format.
 func render(t *testing.T, box *compose.Box, text []byte) map[string][]byte {
 	t.Helper()
 	env, err := box.Env()
@@ -126,7 +126,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// decode reads YAML back, with a reader that is not ours.
+// decode reads YAML with an independent parser.
 func decode(t *testing.T, text []byte) []map[string]any {
 	t.Helper()
 	var docs []map[string]any
@@ -144,7 +144,7 @@ func decode(t *testing.T, text []byte) []map[string]any {
 	return docs
 }
 
-// at walks into a decoded document.
+// at returns the value at the given keys of a decoded document.
 func at(t *testing.T, v any, keys ...any) any {
 	t.Helper()
 	for _, k := range keys {
@@ -187,8 +187,7 @@ func statefulSet(t *testing.T, box *compose.Box) map[string]any {
 	return nil
 }
 
-// The observability chain: what [observability] says is what the environment,
-// the published ports, the exposed ports and the pod say.
+// The environment, the published ports, the exposed ports and the pod agree with [observability].
 func TestObservabilityChain(t *testing.T) {
 	box := load(t, "[core]\n[observability]\nmetrics_port = 9191\notlp_endpoint = 'http://otel:4318'\nlog_level = 'debug'\n[supervisor]\nlisten = ':9990'")
 	want := map[string]string{
@@ -245,7 +244,7 @@ func TestBudgetsFit(t *testing.T) {
 	}
 }
 
-// A box that waits for its host is not ready, and must not be killed for it.
+// A box that waits for its host is not ready. The kubelet must not kill it for that.
 func TestWaitingForAHostIsNoFailedStart(t *testing.T) {
 	for orchestrator, want := range map[string]bool{"stdio-bridge": false, "local-process-manager": true} {
 		probes := at(t, statefulSet(t, load(t, "[adapters]\norchestrator = '"+orchestrator+"'")), "containers", 0).(map[string]any)
@@ -255,7 +254,7 @@ func TestWaitingForAHostIsNoFailedStart(t *testing.T) {
 	}
 }
 
-// A listener that nobody outside can reach is neither published nor asked.
+// If clients outside cannot reach a listener, it is neither published nor probed.
 func TestLoopbackListeners(t *testing.T) {
 	for name, c := range map[string]struct{ text, absent string }{
 		"management": {"[core]\n[supervisor]\nlisten = '127.0.0.1:9090'", "9090"},
@@ -343,8 +342,7 @@ func TestGPUDispatch(t *testing.T) {
 	}
 }
 
-// A privilege of the box needs its exception: without the block, the bare
-// baseline.
+// A privilege needs its exception: without the block, the box has only the baseline.
 func TestNoBlockNoPrivilege(t *testing.T) {
 	box := load(t, "[gpu]\nbackend = 'local-cuda'\n[skills.browser]\nplaywright = true")
 	s := service(t, box, "agentbox")
@@ -388,8 +386,7 @@ environment = { PORT = "8${SUFFIX:-0}" }
 	}
 }
 
-// Whatever a manifest says, it can neither break out of its place in the file
-// nor be interpolated.
+// No value of a manifest can break out of its place in the file or be interpolated.
 func TestHostileValues(t *testing.T) {
 	nasty := "a: b # ${HOME} $(X) \"'`\\n{x}\t%i"
 	text := fmt.Sprintf("[core]\norchestration = %q\n[observability]\notlp_endpoint = %q\n[toolchains]\ncode_server = true\n[security.exceptions.code-server]\nwritable_volumes = ['x:/y ${Z}']", nasty, nasty)
@@ -441,7 +438,7 @@ func TestGenerationDoesNotAskForTheBoxesEnvironment(t *testing.T) {
 	}
 }
 
-// What a pod has a field for reaches it; the rest is noted, not lost in silence.
+// A setting for which a pod has a field is written. The others are reported in a note.
 func TestPodConfinement(t *testing.T) {
 	box := load(t, "[desktop]\nenabled = true\n[security.exceptions.desktop]\nsecurity_opt_override = ['apparmor=box', 'seccomp=box.json', 'label=disable']\n")
 	spec := at(t, statefulSet(t, box), "containers", 0, "securityContext")

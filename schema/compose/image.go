@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Env writes the environment of the image, one NAME=value a line, as --env-file
-// reads it. A value that spans lines has no such form.
+// Env writes the environment of the image in the form of --env-file: one NAME=value a line. A value
+// with several lines cannot be written and gives an error.
 func (b *Box) Env() ([]byte, error) {
 	var out strings.Builder
 	out.WriteString(b.header())
@@ -24,8 +24,8 @@ func (b *Box) Env() ([]byte, error) {
 	return []byte(out.String()), nil
 }
 
-// Image writes the part of an OCI image configuration that follows from the
-// manifest: the environment and the exposed ports.
+// Image writes the part of an OCI image configuration that is derived from the manifest: the
+// environment and the exposed ports.
 func (b *Box) Image() ([]byte, error) {
 	config := struct {
 		Env          []string            `json:"Env"`

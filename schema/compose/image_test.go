@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// The image is built from image/oci.json and carries examples/minimal.toml: what
-// the first exposes is what the second listens on, and no variable of it says
-// anything else than the catalogue.
+// The image is built from image/oci.json and contains examples/minimal.toml. The ports that
+// oci.json exposes must be those on which the box of that manifest listens. The variables of
+// oci.json must agree with the catalogue.
 func TestTheImageAgreesWithItsManifest(t *testing.T) {
 	var oci struct {
 		Env          []string

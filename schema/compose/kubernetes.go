@@ -16,19 +16,19 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/hardening"
 )
 
-// Kubernetes is what a cluster has to say beyond the manifest.
+// Kubernetes is the settings for a cluster that are not in the manifest.
 type Kubernetes struct {
-	Name       string // of the objects; empty: agentbox
-	Namespace  string // empty: the one the objects are applied to
+	Name       string // name of the objects; empty: agentbox
+	Namespace  string // empty: the namespace to which the objects are applied
 	Storage    string // size of each volume claim; empty: 10Gi
 	PodMonitor bool   // a PodMonitor of the Prometheus operator
-	// Text is the manifest that the ConfigMap carries.
+	// Text is the manifest in the ConfigMap.
 	Text []byte
 }
 
-// Kubernetes writes a ConfigMap, a Service, a StatefulSet and, if asked for, a
-// PodMonitor. Findings that a cluster cannot have what the manifest asks for come
-// as notes, which also stand in the header.
+// Kubernetes writes a ConfigMap, a Service, a StatefulSet and, if requested, a PodMonitor. If a
+// cluster cannot provide something that the manifest requires, a note says so. The header contains
+// the notes too.
 func (b *Box) Kubernetes(k Kubernetes) ([]byte, []string) {
 	w := &cluster{Box: b, k: k}
 	if w.k.Name == "" {
@@ -76,8 +76,8 @@ func (w *cluster) configMap() mapping {
 	return w.object("v1", "ConfigMap", w.k.Name, pair{"data", mapping{{"agentbox.toml", text(w.k.Text)}}})
 }
 
-// fallbacks are what the operator's Secret overrides. They point the box at the
-// model server, which is beside it in the pod here and on the host elsewhere.
+// fallbacks are values that the operator's Secret overrides. They contain the address of the model
+// server. In a pod it is a sidecar on loopback; elsewhere it is on the host.
 func (w *cluster) fallbacks() mapping {
 	var data mapping
 	for _, v := range w.Operator {
@@ -90,13 +90,13 @@ func (w *cluster) fallbacks() mapping {
 	return data
 }
 
-// environments are taken over whole, the later one winning.
+// environments are passed to the container as a whole. A later one takes precedence.
 func (w *cluster) environments() []any {
 	var list []any
 	if len(w.fallbacks()) > 0 {
 		list = append(list, mapping{{"configMapRef", mapping{{"name", w.k.Name + "-env"}}}})
 	}
-	// Credentials: the operator makes the Secret.
+	// The operator creates the Secret with the credentials.
 	return append(list, mapping{{"secretRef", mapping{{"name", w.k.Name + "-secrets"}, {"optional", true}}}})
 }
 
@@ -115,7 +115,7 @@ func (w *cluster) service() mapping {
 	return w.object("v1", "Service", w.k.Name, pair{"spec", spec})
 }
 
-// kubernetesProtocol is empty for TCP, which is the default.
+// kubernetesProtocol is empty for TCP, the default.
 func kubernetesProtocol(p Port) string {
 	if p.Protocol == "udp" {
 		return "UDP"
@@ -127,8 +127,8 @@ func (w *cluster) published() []Port {
 	return slices.DeleteFunc(slices.Clone(w.Ports), func(p Port) bool { return !p.Published })
 }
 
-// digestShown is how many bytes of the manifest's digest the annotation holds: podman
-// kube play 4.3 refuses a value of more than 63 characters, and a digest has 64.
+// digestShown is how many bytes of the manifest's digest are in the annotation. podman kube play
+// 4.3 refuses a value of more than 63 characters, and the whole digest has 64.
 const digestShown = 16
 
 func (w *cluster) statefulSet() mapping {
@@ -139,8 +139,8 @@ func (w *cluster) statefulSet() mapping {
 	}
 	pod := mapping{
 		{"automountServiceAccountToken", false},
-		// Links of services are variables such as AGENTBOX_PORT=tcp://…, in the
-		// middle of our own names.
+		// Service links would add variables such as AGENTBOX_PORT=tcp://…, which conflict with our
+		// own names.
 		{"enableServiceLinks", false},
 		{"terminationGracePeriodSeconds", int(w.StopTimeout / time.Second)},
 	}
@@ -160,8 +160,8 @@ func (w *cluster) statefulSet() mapping {
 		{"serviceName", w.k.Name},
 		{"selector", mapping{{"matchLabels", w.labels()}}},
 		{"template", mapping{
-			// A changed manifest makes new pods: a file mounted from a ConfigMap
-			// by subPath is never updated in a running one.
+			// A changed annotation makes Kubernetes replace the pods when the manifest changes: a
+			// ConfigMap file mounted by subPath is never updated in a running pod.
 			{"metadata", mapping{{"labels", w.labels()}, {"annotations", mapping{{"agentbox/manifest-sha256", hex.EncodeToString(sum[:digestShown])}}}}},
 			{"spec", pod},
 		}},
@@ -170,7 +170,7 @@ func (w *cluster) statefulSet() mapping {
 	return w.object("apps/v1", "StatefulSet", w.k.Name, pair{"spec", spec})
 }
 
-// podSecurity is what holds for the whole pod.
+// podSecurity is the security context of the whole pod.
 func (w *cluster) podSecurity() mapping {
 	p := w.Security.Effective
 	var m mapping
@@ -198,7 +198,7 @@ func (w *cluster) podSecurity() mapping {
 	return m
 }
 
-// security is the hardened profile of a container in a cluster's words.
+// security is the hardened profile as the security context of a container.
 func security(p hardening.Profile) mapping {
 	var m mapping
 	uid, gid, _ := strings.Cut(p.User, ":")
@@ -229,7 +229,7 @@ func security(p hardening.Profile) mapping {
 	return append(m, pair{"seccompProfile", seccomp})
 }
 
-// confinement writes a profile of seccomp or AppArmor.
+// confinement writes a seccomp or AppArmor profile.
 func confinement(option string) mapping {
 	switch hardening.Permissiveness(option) {
 	case 2:
@@ -241,7 +241,7 @@ func confinement(option string) mapping {
 	return mapping{{"type", "RuntimeDefault"}}
 }
 
-// beyondPods are the security options that a pod has no field for.
+// beyondPods returns the security options for which a pod has no field.
 func beyondPods(options []string) (out []string) {
 	for _, o := range options {
 		if !slices.Contains([]string{"no-new-privileges", "seccomp", "apparmor"}, hardening.OptionKey(o)) {
@@ -267,7 +267,7 @@ func (w *cluster) container() mapping {
 	}
 	c.add("ports", ports)
 	if w.Resource != "" {
-		// "all" has no word here; a pod asks for a number.
+		// A pod cannot request "all" devices, only a number.
 		c.add("resources", mapping{{"limits", mapping{{w.Resource, "1"}}}})
 	}
 	c = append(c, w.probes()...)
@@ -275,8 +275,8 @@ func (w *cluster) container() mapping {
 	return c
 }
 
-// env repeats what wins over the image's environment. "$(" would be expanded by
-// the kubelet.
+// env sets the variables that override the image's environment. "$(" is escaped, because the
+// kubelet would expand it.
 func (w *cluster) env() []any {
 	var list []any
 	values := maps.Clone(w.Fixed)
@@ -287,12 +287,12 @@ func (w *cluster) env() []any {
 	return list
 }
 
-// startupPeriod is how often a starting box is asked, in seconds.
+// startupPeriod is the period of the startup probe in seconds.
 const startupPeriod = 5
 
-// probes asks the management listener, or agentctl inside the box when nobody
-// outside can reach that listener. The startup probe lasts longer than the seal
-// may take: a kubelet that gives up earlier kills a box that is still booting.
+// probes use the management listener or, if it cannot be reached from outside, agentctl inside the
+// box. The startup probe lasts longer than the seal timeout. Otherwise the kubelet would kill a box
+// that is still booting.
 func (w *cluster) probes() mapping {
 	failures := int(w.SealTimeout/(startupPeriod*time.Second)) + 3
 	ready := mapping{{"exec", mapping{{"command", []string{w.agentctl(), "ready"}}}}}
@@ -306,8 +306,8 @@ func (w *cluster) probes() mapping {
 	}
 	probes = append(probes, pair{"readinessProbe", append(slices.Clone(ready), pair{"periodSeconds", 5}, pair{"timeoutSeconds", 5})})
 	if w.Manifest.Adapters.Orchestrator == "stdio-bridge" {
-		// Such a box is ready when its host has come, which may be tomorrow. The
-		// kubelet must not kill it until then; /livez answers from the start.
+		// Such a box is ready only when its host has attached, perhaps a day later. The kubelet
+		// must not kill it before. /livez answers from the start.
 		w.notes = append(w.notes, "no startup probe: the box is not ready before its host has joined by `kubectl exec -i … agentctl bridge`")
 		return probes
 	}
@@ -320,7 +320,8 @@ var notLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`[^a-z0-9]+`)
 })
 
-// label makes a name of a path: what is not a letter or digit becomes a dash.
+// label turns a path into a name: every run of other characters than letters and digits becomes a
+// dash.
 func label(prefix, s string) string {
 	s = prefix + strings.Trim(notLabel().ReplaceAllString(strings.ToLower(s), "-"), "-")
 	if len(s) <= 63 {
@@ -330,8 +331,8 @@ func label(prefix, s string) string {
 	return strings.TrimRight(s[:50], "-") + "-" + hex.EncodeToString(sum[:6])
 }
 
-// claimName is the volume claim of a mount: a named volume, or what the operator
-// binds elsewhere.
+// claimName is the volume claim of a mount. Named volumes and paths of the operator both become
+// claims.
 func claimName(m Mount) string { return label("", m.Source) }
 
 func (w *cluster) claimed() []Mount {

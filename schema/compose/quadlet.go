@@ -17,8 +17,8 @@ type File struct {
 	Content []byte
 }
 
-// Quadlet writes podman systemd units (podman-systemd.unit(5)): the box, its
-// network, and the model server when there is one.
+// Quadlet writes podman systemd units (podman-systemd.unit(5)): the box, its network and, if there
+// is one, the model server.
 func (b *Box) Quadlet() []File {
 	files := []File{
 		{"agentbox.container", []byte(b.header() + b.quadletBox())},
@@ -35,8 +35,8 @@ type unit struct{ strings.Builder }
 
 func (u *unit) section(name string) { fmt.Fprintf(u, "\n[%s]\n", name) }
 
-// set writes a key whose value systemd takes as it is: specifiers are escaped,
-// and a line break, which no key can hold, becomes a blank.
+// set writes a key whose value systemd does not split. Specifiers are escaped. A line break becomes
+// a blank, because no key can contain one.
 func (u *unit) set(key string, values ...string) {
 	for _, v := range values {
 		v = strings.NewReplacer("%", "%%", "\n", " ", "\r", " ").Replace(v)
@@ -44,7 +44,7 @@ func (u *unit) set(key string, values ...string) {
 	}
 }
 
-// words writes a key whose value systemd splits into words, as one of them.
+// words writes a key whose value systemd splits into words. Each value becomes one word.
 func (u *unit) words(key string, values ...string) {
 	for _, v := range values {
 		v = strings.NewReplacer("\\", `\\`, `"`, `\"`, "%", "%%", "\n", `\n`, "\r", `\r`).Replace(v)
@@ -82,8 +82,8 @@ func (b *Box) quadletBox() string {
 		case m.Named():
 			source = volumePrefix + source
 		case strings.HasPrefix(source, "./"):
-			// A unit has no directory of its own; the operator's configuration
-			// directory stands for it.
+			// A unit has no directory of its own, so the operator's configuration directory is
+			// used.
 			source = "%E/agentbox/" + strings.TrimPrefix(source, "./")
 		}
 		text := source + ":" + strings.ReplaceAll(m.Target, "%", "%%")
@@ -107,7 +107,7 @@ func (b *Box) quadletBox() string {
 	return u.String()
 }
 
-// quadletProfile writes a hardened profile in podman's words.
+// quadletProfile writes a hardened profile as podman options.
 func (b *Box) quadletProfile(u *unit, p hardening.Profile) {
 	if uid, gid, ok := strings.Cut(p.User, ":"); p.User != "" {
 		u.set("User", uid)
@@ -117,7 +117,8 @@ func (b *Box) quadletProfile(u *unit, p hardening.Profile) {
 	}
 	if p.ReadOnly {
 		u.set("ReadOnly", "true")
-		// The tmpfs below are the profile's; podman would add its own.
+		// The tmpfs mounts below are those of the profile. Without this option, podman adds its
+		// own.
 		u.set("ReadOnlyTmpfs", "false")
 	}
 	drop := slices.Clone(p.CapDrop)
@@ -143,7 +144,7 @@ func (b *Box) quadletProfile(u *unit, p hardening.Profile) {
 		u.set("PodmanArgs", "--group-add="+g)
 	}
 	if p.Runtime == "nvidia" || len(p.DeviceRequests) > 0 {
-		// Podman hands GPUs over by the Container Device Interface.
+		// Podman passes GPUs through the Container Device Interface.
 		u.set("AddDevice", "nvidia.com/gpu=all")
 	} else if p.Runtime != "" {
 		u.set("PodmanArgs", "--runtime="+p.Runtime)
@@ -161,8 +162,8 @@ func (b *Box) quadletEnvironment(u *unit) {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		u.words("Environment", name+"="+values[name])
 	}
-	// Without a value podman passes on what EnvironmentFile of the service sets;
-	// standing last, it wins over the fallbacks above.
+	// A variable without a value makes podman pass the value from the service's EnvironmentFile. As
+	// the last entry, it takes precedence over the fallbacks above.
 	for _, v := range b.Operator {
 		u.set("PodmanArgs", "--env="+v.Name)
 	}

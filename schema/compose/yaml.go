@@ -17,13 +17,12 @@ type pair struct {
 	value any
 }
 
-// mapping keeps its order. Values are mapping, []any, []string, string, text, int,
-// int64, bool, or nil for null.
+// mapping is an ordered mapping. Its values are mapping, []any, []string, string, text, int, int64,
+// bool, or nil for null.
 type mapping []pair
 
-// add appends a key unless its value is empty: an empty string, list or
-// mapping, false, or zero. What must be written although it is empty is
-// appended as a pair.
+// add appends a key unless its value is empty: an empty string, list or mapping, false, or zero. To
+// write an empty value, append a pair.
 func (m *mapping) add(key string, value any) {
 	switch v := value.(type) {
 	case string:
@@ -54,24 +53,24 @@ func (m *mapping) add(key string, value any) {
 	*m = append(*m, pair{key, value})
 }
 
-// yaml writes a document.
+// yaml writes a document as YAML.
 func yaml(m mapping) string {
 	var b strings.Builder
 	e := library.NewEncoder(&b)
 	e.SetIndent(2)
-	// Nodes of the kinds below can be written, and a strings.Builder takes all.
+	// The encoder supports all kinds of node below, and a write to a strings.Builder never fails.
 	if err := e.Encode(node(m)); err != nil {
 		panic("compose: cannot write YAML: " + err.Error())
 	}
 	return b.String()
 }
 
-// text is a string of lines that people read, written as a literal block where
-// that is exact.
+// text is a string of lines for human readers. It is written as a literal block if a block
+// preserves it exactly.
 type text string
 
-// node is a value as the library writes it. A text stands without quotes where it
-// is a plain word to the readers of either version of YAML.
+// node is a value as a node of the YAML library. A string is written without quotes only if readers
+// of YAML 1.1 and 1.2 both take it as a string.
 func node(value any) *library.Node {
 	n := new(library.Node)
 	switch v := value.(type) {
@@ -113,9 +112,9 @@ func node(value any) *library.Node {
 	return n
 }
 
-// blockSafe tells whether a literal block gives back exactly these lines: the
-// first one shows the indentation, the last one is not empty (else the block
-// would need a chomping indicator), and nothing in them needs an escape.
+// blockSafe reports whether a literal block preserves exactly these lines. The first line must
+// determine the indentation, the last line must not be empty (otherwise the block needs a chomping
+// indicator), and no character may need an escape.
 func blockSafe(lines []string) bool {
 	if first := lines[0]; first == "" || first[0] == ' ' || first[0] == '\t' || lines[len(lines)-1] == "" {
 		return false
@@ -129,24 +128,23 @@ func blockSafe(lines []string) bool {
 	return true
 }
 
-// word matches texts that are strings to every YAML reader, of either version.
+// word matches texts that YAML 1.1 and 1.2 readers may take as a plain string.
 var word = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_/.][A-Za-z0-9_./-]*$`) })
 
-// notWords are texts that some reader takes for a boolean, null or number.
+// notWords are texts that some reader takes as a boolean, null or number.
 var notWords = map[string]bool{
 	"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true, "true": true, "false": true,
 	"null": true, "nan": true, ".nan": true, ".inf": true, ".": true, "..": true, "...": true,
 }
 
-// numeric tells whether a word that begins with a point or an "e" could be a
-// float.
+// numeric reports whether a word that begins with a point or an "e" could be a float.
 func numeric(s string) bool {
 	_, err := strconv.ParseFloat(s, 64)
 	return err == nil
 }
 
-// unprintable is what YAML 1.2 section 5.1 keeps out of a stream, and the line
-// breaks and byte order mark that readers treat specially.
+// unprintable reports characters that YAML 1.2 section 5.1 does not allow in a stream, and the line
+// breaks and the byte order mark that readers treat specially.
 func unprintable(r rune) bool {
 	return r >= 0x7f && r <= 0x9f || r == 0xfeff || r == 0xfffe || r == 0xffff || r == 0x2028 || r == 0x2029
 }

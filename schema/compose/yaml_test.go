@@ -35,7 +35,7 @@ func TestYAMLReadsBack(t *testing.T) {
 	}
 }
 
-// Words that some reader takes for something else stay strings.
+// Words that some reader takes as another type stay strings.
 func TestYAMLStringsStayStrings(t *testing.T) {
 	for _, s := range []string{
 		"yes", "No", "on", "OFF", "y", "n", "true", "False", "null", "NULL", "~", "", " ", "1", "1.5", "0x1f", "0o7", "1e3", "e3", "inf", "-inf", ".inf", ".nan", "NaN",
@@ -48,7 +48,7 @@ func TestYAMLStringsStayStrings(t *testing.T) {
 	}
 }
 
-// Any string survives as key, value, element and block.
+// Any string survives a round trip as key, value, element and block.
 func FuzzYAML(f *testing.F) {
 	for _, s := range []string{"", "yes", "a: b", "one\ntwo\n", " x\n", "\t\n", "\u0085\n", "\r\n", "---\n", "a\n\n", "\x00"} {
 		f.Add(s)
