@@ -1,8 +1,8 @@
-// Package hardening owns the security profile of a box: the hardened baseline, and
-// the merge of the manifest's exceptions into it.
+// Package hardening owns the security profile of a box: the hardened baseline, and the merge of the
+// manifest's exceptions into that baseline.
 //
-// It is a pure function of the manifest. It must never write a description of a
-// container: schema/compose does that, and PID 1 does not link it.
+// It is a pure function of the manifest. It must never write a description of a container:
+// schema/compose does that, and PID 1 does not link schema/compose.
 package hardening
 
 import (
@@ -14,8 +14,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
 
-// Profile is what a container is given beyond a plain process: the hardening
-// and the exceptions from it.
+// Profile is the security settings of a container: the hardening and the exceptions from it.
 type Profile struct {
 	User            string                  `json:"user,omitempty"`
 	ReadOnly        bool                    `json:"read_only,omitempty"`
@@ -30,16 +29,16 @@ type Profile struct {
 	DeviceRequests  []catalog.DeviceRequest `json:"device_requests,omitempty"`
 }
 
-// Exception is one block that is in force.
+// Exception is one exception that is in force.
 type Exception struct {
 	Feature string `json:"feature"`
 	Reason  string `json:"reason,omitempty"`
-	// Target is "box", or "sidecar" for what the model server gets.
+	// Target is "box", or "sidecar" if the additions are for the model server.
 	Target string  `json:"target"`
-	Delta  Profile `json:"delta"` // what it adds, inherited blocks included
+	Delta  Profile `json:"delta"` // what it adds, including inherited blocks
 }
 
-// Conflict is an option that two exceptions want differently.
+// Conflict is an option for which two exceptions have different values.
 type Conflict struct {
 	Option     string   `json:"option"`
 	Exceptions []string `json:"exceptions"`
@@ -52,14 +51,14 @@ type Applied struct {
 	Baseline   Profile     `json:"baseline"`
 	Exceptions []Exception `json:"exceptions_applied"`
 	Effective  Profile     `json:"effective"`
-	// Sidecar is the profile of the model server, nil without one.
+	// Sidecar is the profile of the model server; nil if there is none.
 	Sidecar   *Profile   `json:"sidecar,omitempty"`
 	Conflicts []Conflict `json:"conflicts,omitempty"`
 }
 
-// Harden merges the exceptions whose feature is on into the baseline. A block
-// without its feature adds nothing (E020 says so), a feature without its block
-// runs on the bare baseline (E021).
+// Harden merges the exceptions whose feature is on into the baseline. A block whose feature is off
+// adds no privilege (E020 reports it). A feature without its block runs with the baseline only
+// (E021).
 func Harden(v catalog.View) Applied {
 	c := catalog.Load()
 	m := &merge{view: v, catalogue: c, gpu: c.Backend(v.Manifest.GPU.Backend), options: map[string][]wish{}}
@@ -70,10 +69,10 @@ type merge struct {
 	view      catalog.View
 	catalogue *catalog.Catalogue
 	gpu       catalog.GPU
-	options   map[string][]wish // of the box, by option key
+	options   map[string][]wish // values for the box, by option key
 }
 
-// wish is what one exception wants an option to be.
+// wish is the value of an option that one exception sets.
 type wish struct{ exception, value string }
 
 func (m *merge) applied() Applied {
@@ -109,7 +108,7 @@ func (m *merge) applied() Applied {
 	return out
 }
 
-// delta is what a block adds, the blocks it inherits first.
+// delta is what a block adds. The blocks that it inherits are added first.
 func (m *merge) delta(name string, seen []string) Profile {
 	block, declared := m.view.Manifest.Security.Exceptions[name]
 	if !declared || slices.Contains(seen, name) {
@@ -143,8 +142,8 @@ func requests(in []schema.DeviceRequest) []catalog.DeviceRequest {
 	return out
 }
 
-// union adds the lists of b to those of a without repeats; a runtime of b
-// replaces. Security options have rules of their own.
+// union adds the lists of b to those of a, without repeats. A runtime of b replaces that of a.
+// Security options are merged elsewhere.
 func union(a, b Profile) Profile {
 	a.CapAdd = Union(a.CapAdd, b.CapAdd)
 	a.Tmpfs = Union(a.Tmpfs, b.Tmpfs)
@@ -156,7 +155,7 @@ func union(a, b Profile) Profile {
 	return a
 }
 
-// Union is a and what of b is not in it, in this order.
+// Union returns a, followed by the elements of b that a does not have.
 func Union(a, b []string) []string {
 	out := slices.Clone(a)
 	for _, s := range b {
@@ -167,8 +166,7 @@ func Union(a, b []string) []string {
 	return out
 }
 
-// uniteRequests makes one request of those for the same devices, with the
-// capabilities of all.
+// uniteRequests merges the requests for the same devices into one with all their capabilities.
 func uniteRequests(a, b []catalog.DeviceRequest) []catalog.DeviceRequest {
 	out := slices.Clone(a)
 	for _, r := range b {
@@ -192,8 +190,8 @@ func OptionKey(option string) string {
 	return key
 }
 
-// replaceOptions puts over in place of the options with the same key and keeps
-// the others.
+// replaceOptions replaces the options of base that have the same key as one of over. It keeps the
+// other options and adds new ones.
 func replaceOptions(base, over []string) []string {
 	out := slices.Clone(base)
 	for _, o := range over {
@@ -216,8 +214,8 @@ func (m *merge) wishes(exception string, d Profile) {
 	}
 }
 
-// settle settles what several exceptions want differently: the most
-// permissive security option wins.
+// settle resolves conflicts between exceptions: the most permissive value of a security option is
+// used.
 func (m *merge) settle(out *Applied) {
 	for _, key := range slices.Sorted(maps.Keys(m.options)) {
 		wishes := m.options[key]
@@ -240,8 +238,8 @@ func (m *merge) settle(out *Applied) {
 	}
 }
 
-// Permissiveness ranks the value of a security option: 2 switches the
-// protection off, 1 is a profile of the operator's, 0 the engine's own.
+// Permissiveness ranks the value of a security option: 2 switches the protection off, 1 is a
+// profile of the operator, 0 is the engine's default.
 func Permissiveness(option string) int {
 	switch _, value := catalog.SecurityOption(option); value {
 	case "unconfined", "disable", "false":

@@ -63,8 +63,8 @@ runtime_override = "kata"
 	if !slices.Equal(p.GroupAdd, []string{"video", "render"}) || !slices.Equal(p.CapAdd, []string{"SYS_ADMIN"}) || !slices.Equal(p.WritableVolumes, []string{"v:/v"}) {
 		t.Errorf("%+v", p)
 	}
-	// The key seccomp is replaced by the most permissive wish, the other key of
-	// the baseline stays, a new key is added.
+	// The key seccomp gets the most permissive value. The other key of the baseline stays. A new
+	// key is added.
 	if want := []string{"no-new-privileges:true", "seccomp=unconfined", "label:disable"}; !slices.Equal(p.SecurityOpt, want) {
 		t.Errorf("security_opt %v, want %v", p.SecurityOpt, want)
 	}
@@ -107,8 +107,8 @@ security_opt_override = ["seccomp=unconfined"]
 	t.Errorf("exceptions %+v", a.Exceptions)
 }
 
-// A block whose feature is off adds nothing, and what goes to the model server
-// does not reach the box.
+// A block whose feature is off adds no privilege. A privilege for the model server does not apply
+// to the box.
 func TestScopeOfExceptions(t *testing.T) {
 	off := harden(t, "[security.exceptions.playwright]\ncap_add = ['SYS_ADMIN']")
 	if len(off.Effective.CapAdd) != 0 || len(off.Exceptions) != 0 {
