@@ -15,7 +15,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// boxRules are rules of our own, about our own sections; numbers start at 100.
+// boxRules are the rules about sections that the older manifest does not have. Their numbers start
+// at 100.
 func boxRules() []Rule {
 	return []Rule{
 		{Code: "E101", Severity: schema.Error, Check: perProgram(fileLogWithoutPath),
@@ -80,12 +81,12 @@ type programTable struct {
 	d      *schema.Document
 	keys   []string
 	table  map[string]any // as written
-	merged map[string]any // over [supervisor.defaults]
+	merged map[string]any // the table merged over [supervisor.defaults]
 }
 
 func (p programTable) path(keys ...string) []string { return append(slices.Clone(p.keys), keys...) }
 
-// finding is about a key below the table.
+// finding makes a finding about a key below the table.
 func (p programTable) finding(message, hint string, keys ...string) schema.Finding {
 	path := p.path(keys...)
 	return atKeys(p.d, path, schema.Path(path...)+" "+message, hint)
@@ -114,7 +115,8 @@ func perProgram(check func(programTable) []schema.Finding) func(*schema.Document
 	}
 }
 
-// isDefaults is for what can only be judged of a program as a whole.
+// isDefaults reports whether the table is [supervisor.defaults]. Some checks only make sense for a
+// complete program.
 func (p programTable) isDefaults() bool { return p.keys[0] == "supervisor" }
 
 func subtable(t map[string]any, key string) map[string]any {
@@ -149,7 +151,7 @@ var commandKeys = [][]string{
 func oneWordCommands(p programTable) (out []schema.Finding) {
 	check := func(keys ...string) {
 		v, _ := p.d.At(p.path(keys...)...)
-		if t, ok := v.(map[string]any); ok { // a hook with a timeout
+		if t, ok := v.(map[string]any); ok { // a hook in the form of a table
 			v, keys = t["command"], append(slices.Clone(keys), "command")
 		}
 		words, _ := v.([]any)
@@ -181,14 +183,13 @@ func oneWordCommands(p programTable) (out []schema.Finding) {
 var signalNames = strings.Fields(`HUP INT QUIT ILL TRAP ABRT IOT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD
 	CLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO POLL PWR SYS RTMIN RTMAX`)
 
-// realTimeSignal is RTMIN+n or RTMAX-n; Linux has 31 of them for programs
-// (signal(7)), fewer those the C library keeps.
+// realTimeSignal matches RTMIN+n and RTMAX-n. Linux has 31 of them (signal(7)), and the C library
+// reserves some.
 var realTimeSignal = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^RT(MIN\+|MAX-)([0-9]|[12][0-9]|30)$`)
 })
 
-// KnownSignal reports whether Linux has the signal, named without SIG or by
-// number.
+// KnownSignal reports whether Linux has the signal, given without SIG or by number.
 func KnownSignal(name string) bool {
 	if n, err := strconv.Atoi(name); err == nil {
 		return n >= 1 && n <= 64
@@ -229,7 +230,7 @@ func unknownSignals(p programTable) (out []schema.Finding) {
 	return out
 }
 
-// probeTables are the tables of ready or health, with their keys.
+// probeTables calls visit for each table of ready or health, with its keys.
 func probeTables(p programTable, key string, visit func(t map[string]any, keys ...string)) {
 	switch v := p.table[key].(type) {
 	case map[string]any:
@@ -256,8 +257,8 @@ func badLogPattern(p programTable) (out []schema.Finding) {
 	return out
 }
 
-// badSchedule leaves time zones inside the expression out: the cron library
-// panics on some of them, and there is a key for it.
+// badSchedule refuses time zones inside the expression, because the cron library panics on some of
+// them. The key timezone exists for that purpose.
 func badSchedule(p programTable) []schema.Finding {
 	text, written := p.merged["schedule"].(string)
 	isSchedule := p.merged["type"] == "schedule"
@@ -322,7 +323,7 @@ func emptyArtifacts(d *schema.Document, _ Facts) (out []schema.Finding) {
 		assets, _ := t["assets"].([]any)
 		command, _ := t["command"].([]any)
 		if entry == "" && len(assets) == 0 && len(command) == 0 {
-			name := "artifacts" + i // the id may be missing or of a wrong type
+			name := "artifacts" + i // the id may be missing or have a wrong type
 			if id, ok := t["id"].(string); ok {
 				name = "artifact " + schema.Quote(id)
 			}
@@ -416,7 +417,7 @@ func embedderWithoutURL(d *schema.Document, _ Facts) []schema.Finding {
 	return one(shown(d, e+".kind", e+`.kind = "http" needs `+e+".url", "write the base address of the embedder"))
 }
 
-// matches lists the paths of a document that fit a pattern with *.
+// matches lists the paths of a document that match a pattern with *.
 func matches(d *schema.Document, pattern []string) [][]string {
 	paths := [][]string{{}}
 	for _, part := range pattern {

@@ -6,7 +6,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// consoleRules are about the keys that let clients in beside the management key.
+// consoleRules are about the API keys that admit clients in addition to the management key.
 func consoleRules() []Rule {
 	return []Rule{
 		{Code: "E112", Severity: schema.Error, Check: keyWithoutPlace,

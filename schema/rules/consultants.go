@@ -2,7 +2,7 @@ package rules
 
 import "github.com/dreamlab-ai/agentinit/schema"
 
-// consultants says what each of the five needs.
+// consultants lists the provider and the toolchain that each of the five needs.
 var consultants = []struct{ name, provider, toolchain string }{
 	{"codex", "openai", "codex"},
 	{"gemini", "gemini", "gemini_cli"},

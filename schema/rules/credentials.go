@@ -28,12 +28,12 @@ func credentialRules() []Rule {
 // provider is one enabled entry of [providers].
 type provider struct {
 	name     string
-	variable string // empty when env_var is absent or not a string
+	variable string // empty if env_var is absent or not a string
 	oauth    bool
 	capable  bool
 }
 
-// where names the provider and its variable.
+// where describes the provider and its variable.
 func (p provider) where() string {
 	switch {
 	case p.variable == "":
@@ -44,7 +44,7 @@ func (p provider) where() string {
 	return schema.Path("providers", p.name) + " (" + schema.Quote(p.variable) + ")"
 }
 
-// perProvider runs a check on every enabled provider in the order of the text.
+// perProvider runs a check for every enabled provider, in document order.
 func perProvider(check func(provider, Facts) (message, hint string)) func(*schema.Document, Facts) []schema.Finding {
 	return func(d *schema.Document, f Facts) (out []schema.Finding) {
 		for _, name := range d.Keys("providers") {
@@ -77,7 +77,7 @@ func variableMissing(p provider, f Facts) (string, string) {
 	return p.where() + " is enabled, but its variable is not set", "set the variable, or disable the provider"
 }
 
-// placeholder matches a whole value that was not replaced by a real one.
+// placeholder matches a value that is still a placeholder as a whole.
 var placeholder = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)^(?:change[-_]?this|your[-_]?key[-_]?here|sk[-_]?x{3,}|AKIA[A-Z0-9]{12}EXAMPLE|<[^>]+>|PLACEHOLDER|TODO)$`)
 })

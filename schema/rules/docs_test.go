@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite generated files")
 
-// TestDocIsCurrent keeps docs/rules.md equal to the table of rules.
+// TestDocIsCurrent checks that docs/rules.md matches the table of rules.
 func TestDocIsCurrent(t *testing.T) {
 	const path = "../../docs/rules.md"
 	want := document()

@@ -22,7 +22,7 @@ func intentRules() []Rule {
 	}
 }
 
-// intents are the kinds of each template that has any, by its name.
+// intents maps the name of each template with intents to their kinds.
 func intents(d *schema.Document) map[string][]any {
 	out := map[string][]any{}
 	for _, name := range d.Keys("templates") {

@@ -11,8 +11,7 @@ import (
 
 const ld = "linked_data"
 
-// surfaces are the gates of linked data; userSurfaces those that hold what
-// people wrote.
+// surfaces are the gates of linked data. userSurfaces are those with data that users wrote.
 var (
 	surfaces = []string{"pods", "events", "credentials", "did_documents", "provenance", "capability_descriptors",
 		"skill_metadata", "payments", "memory_catalogue", "architecture_docs", "http_meta"}
@@ -75,7 +74,7 @@ func linkedDataRules() []Rule {
 	}
 }
 
-// withLinkedData runs a check only where linked data is enabled.
+// withLinkedData runs a check only if linked data is enabled.
 func withLinkedData(check func(*schema.Document) []schema.Finding) func(*schema.Document, Facts) []schema.Finding {
 	return func(d *schema.Document, _ Facts) []schema.Finding {
 		if !d.On(ld + ".enabled") {
@@ -90,7 +89,7 @@ func open(d *schema.Document, gate string) bool {
 	return d.Or(ld+"."+gate, "off") != "off"
 }
 
-// openUserSurface is the first open one.
+// openUserSurface returns the first user surface that is open.
 func openUserSurface(d *schema.Document) (string, bool) {
 	i := slices.IndexFunc(userSurfaces, func(g string) bool { return open(d, g) })
 	if i < 0 {

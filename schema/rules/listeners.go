@@ -11,12 +11,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// listener is one port that something in the box listens on.
+// listener is one port on which a part of the box listens.
 type listener struct {
-	path  string // where it is written or would be
+	path  string // the path at which the port is or would be written
 	label string
 	port  int64
-	keys  []string // of a program's port
+	keys  []string // the keys of a program's port
 }
 
 func portOf(address string) int64 {
@@ -31,8 +31,7 @@ func portOf(address string) int64 {
 	return int64(n)
 }
 
-// listeners are the ports of the box with defaults filled in, where their
-// feature is on.
+// listeners are the ports of the enabled features of the box, including defaults.
 func listeners(d *schema.Document) []listener {
 	m := d.Manifest()
 	all := []struct {
@@ -65,8 +64,8 @@ func metricsListener(m *schema.Manifest) listener {
 	return listener{path: metricsPort, label: "the metrics listener", port: int64(m.Observability.MetricsPort)}
 }
 
-// programListeners are the ports that programs declare, and the local ports at which
-// they say they become ready.
+// programListeners are the ports that programs declare, and the local ports in their readiness
+// probes.
 func programListeners(d *schema.Document) (out []listener) {
 	for _, p := range programs(d) {
 		if p.isDefaults() {
@@ -96,7 +95,7 @@ func programListeners(d *schema.Document) (out []listener) {
 	return out
 }
 
-// localPort is the port of an address or URL of this machine, 0 for any other.
+// localPort is the port of an address or URL of this machine. For any other address it is 0.
 func localPort(text string) int64 {
 	if strings.Contains(text, "://") {
 		u, err := url.Parse(text)
@@ -116,7 +115,7 @@ func localPort(text string) int64 {
 	return 0
 }
 
-// reportedElsewhere is for pairs that E013, E025 and E028 speak of.
+// reportedElsewhere reports whether E013, E025 or E028 covers this pair.
 func reportedElsewhere(d *schema.Document, a, b listener) bool {
 	ruled := []string{metricsPort, filterPort, relayPort}
 	for _, l := range []listener{a, b} {
@@ -138,8 +137,8 @@ func ownPair(a, b listener) bool {
 	return a.path == "supervisor.listen" && b.path == "supervisor.metrics_listen"
 }
 
-// listenersCollide reports each listener once, with the first that has its port:
-// a manifest of nothing but collisions must not make their square.
+// listenersCollide reports each listener at most once, together with the first listener on the same
+// port. Otherwise the number of findings could grow with the square of the number of listeners.
 func listenersCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
 	byPort := map[int64][]listener{}
 	for _, b := range listeners(d) {

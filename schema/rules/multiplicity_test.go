@@ -14,18 +14,18 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-// multiplicityCase is one manifest and every finding it must have.
+// multiplicityCase is one manifest and its exact findings.
 type multiplicityCase struct {
 	Name     string            `toml:"name"`
 	Manifest string            `toml:"manifest"`
 	Env      map[string]string `toml:"env"`
-	Only     string            `toml:"only"` // look at this code alone
-	Want     string            `toml:"want"` // "E016*2 W039", sorted
+	Only     string            `toml:"only"` // compare only this code
+	Want     string            `toml:"want"` // for example "E016*2 W039", sorted
 }
 
-// TestMultiplicity holds the whole validator, schema and rules together, against
-// a table that was written from the text of the rules. Codes from 100 on are of
-// our own sections; of the others' manifests they must never be errors.
+// TestMultiplicity compares the whole validator, schema and rules together, with a table that was
+// written from the text of the rules. Codes from 100 on concern sections that the older manifest
+// does not have. For the older sections, they must never be errors.
 func TestMultiplicity(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "multiplicity.toml"))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// reservedPorts are those that no other key may take.
+// reservedPorts are ports that no other key may use.
 var reservedPorts = []struct {
 	port  int64
 	label string
@@ -48,8 +48,7 @@ func portRules() []Rule {
 	}
 }
 
-// collisions compares the port written at path with the reserved ones and with
-// the ports written at others.
+// collisions compares the port at path with the reserved ports and with the ports at others.
 func collisions(d *schema.Document, path string, others ...string) (out []schema.Finding) {
 	port, ok := d.Int(path)
 	if !ok {

@@ -30,7 +30,7 @@ func relayRules() []Rule {
 	}
 }
 
-// withRelay runs a check only where the relay is enabled.
+// withRelay runs a check only if the relay is enabled.
 func withRelay(check func(*schema.Document) []schema.Finding) func(*schema.Document, Facts) []schema.Finding {
 	return func(d *schema.Document, _ Facts) []schema.Finding {
 		if !d.On(relay + ".enabled") {

@@ -1,8 +1,8 @@
-// Package rules owns the validator's rules: one table, one row for each code,
-// each a pure condition over a document and the facts it is given.
+// Package rules owns the rules of the validator: one table with one row for each code. Each rule is
+// a pure condition on a document and the given facts.
 //
-// It must never read the environment, the clock, the disk or the machine: the
-// facts come in as arguments. It must never show the value of a credential.
+// It must never read the environment, the clock, the disk or the machine: the facts are arguments.
+// It must never show the value of a credential.
 package rules
 
 import (
@@ -12,20 +12,19 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// Facts is what rules may know besides the document.
+// Facts are the inputs of the rules besides the document.
 type Facts struct {
-	// Env looks a variable up; nil means that none is set.
+	// Env looks up a variable. If Env is nil, no variable is set.
 	Env func(name string) (string, bool)
-	// Arch is the host architecture in Go's or the kernel's words: amd64,
-	// arm64, aarch64.
+	// Arch is the host architecture, named as in Go or in the kernel: amd64, arm64, aarch64.
 	Arch string
-	// Exists tells whether a path exists in the box; nil where that cannot be known.
+	// Exists reports whether a path exists in the box. It is nil if that is unknown.
 	Exists func(path string) bool
-	// Profiles are the profiles of the workspace that could be read.
+	// Profiles are the readable profiles of the workspace.
 	Profiles []Profile
 }
 
-// Profile is what E010 wants to know of one /workspace/profiles/*/profile.toml.
+// Profile is the part of one /workspace/profiles/*/profile.toml that E010 needs.
 type Profile struct {
 	Dir          string // the profile's directory
 	HeadlessOnly bool   // headless_only = true at the top level
@@ -42,8 +41,8 @@ func (f Facts) value(name string) string {
 	return v
 }
 
-// Rule is one row: what `agentctl config explain` prints, what the validator
-// runs, and what docs/rules.md is made from.
+// Rule is one row of the table. `agentctl config explain` prints it, the validator runs it, and
+// docs/rules.md is generated from it.
 type Rule struct {
 	Code     string
 	Severity schema.Severity
@@ -51,9 +50,8 @@ type Rule struct {
 	Doc string
 	// Remedy says what to write instead.
 	Remedy string
-	// Check returns one finding for each breach; code, severity and file are
-	// filled in by Run. It is nil for what other stages report: reading (E000),
-	// the schema (E016) and the resolved plan.
+	// Check returns one finding for each violation. Run sets code, severity and file. Check is nil
+	// if another stage reports the code: reading (E000), the schema (E016) or the resolved plan.
 	Check func(*schema.Document, Facts) []schema.Finding
 }
 
@@ -63,8 +61,8 @@ func All() []Rule {
 		consultantRules(), relayRules(), privacyRules(), securityRules(), linkedDataRules(), boxRules(), consoleRules(), sandboxRules(), intentRules(), planRules())
 }
 
-// Run evaluates every rule on a document, whatever the schema found. The
-// findings come in the order of evaluation.
+// Run evaluates every rule on a document, even if the schema has findings. The findings are in the
+// order of evaluation.
 func Run(d *schema.Document, facts Facts) []schema.Finding {
 	var out []schema.Finding
 	for _, r := range All() {
@@ -89,7 +87,7 @@ func Find(code string) (Rule, bool) {
 	return Rule{}, false
 }
 
-// Errors reports whether one of the findings blocks.
+// Errors reports whether one of the findings is an error.
 func Errors(findings []schema.Finding) bool {
 	return slices.ContainsFunc(findings, func(f schema.Finding) bool { return f.Severity == schema.Error })
 }
@@ -108,8 +106,7 @@ func readingRules() []Rule {
 // keysOf splits a dotted path of bare keys.
 func keysOf(path string) []string { return strings.Split(path, ".") }
 
-// at makes a finding about the value at a dotted path of bare keys. What stands
-// there is shown with it, unless the key is absent.
+// at makes a finding about the value at a dotted path of bare keys, with its position.
 func at(d *schema.Document, path, message, hint string) schema.Finding {
 	return atKeys(d, keysOf(path), message, hint)
 }
@@ -119,13 +116,13 @@ func atKeys(d *schema.Document, keys []string, message, hint string) schema.Find
 	return schema.Finding{Path: schema.Path(keys...), Line: pos.Line, Column: pos.Column, Message: message, Hint: hint}
 }
 
-// valued adds the value that stands at the finding's key.
+// valued adds the value to the finding.
 func valued(f schema.Finding, v any) schema.Finding {
 	f.Value = schema.Describe(v)
 	return f
 }
 
-// shown is at with the value, for keys that never hold a secret.
+// shown is like at, and adds the value. It is only for keys that never contain a secret.
 func shown(d *schema.Document, path, message, hint string) schema.Finding {
 	f := at(d, path, message, hint)
 	if v, ok := d.Lookup(path); ok {
@@ -137,7 +134,7 @@ func shown(d *schema.Document, path, message, hint string) schema.Finding {
 // one is the result of a rule that reports at most once.
 func one(f schema.Finding) []schema.Finding { return []schema.Finding{f} }
 
-// said describes the value at path, or says that it is unset.
+// said describes the value at path, or says that it is not set.
 func said(d *schema.Document, path string) string {
 	v, ok := d.Lookup(path)
 	if !ok {
@@ -151,7 +148,8 @@ func isNonEmptyList(d *schema.Document, path string) bool {
 	return ok && len(l) > 0
 }
 
-// clientWithURL is the condition under which something external can be reached.
+// clientWithURL reports whether the box is a client and has an external URL. External
+// implementations need both.
 func clientWithURL(d *schema.Document) bool {
 	return d.Is("federation.mode", "client") && d.NonEmpty("federation.external_url")
 }

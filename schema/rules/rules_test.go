@@ -7,8 +7,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 )
 
-// testCase is one manifest and how often one code must be reported for it. Other
-// codes may be reported too: cases are as small as they can be, not valid.
+// testCase is one manifest, and how often it must give one code. Other codes are ignored: a case is
+// minimal, not valid.
 type testCase struct {
 	code string
 	want int
@@ -17,7 +17,7 @@ type testCase struct {
 	arch string
 	// headless are profiles with headless_only = true.
 	headless []string
-	// says must be in the messages together.
+	// says must occur in the messages.
 	says string
 }
 
@@ -351,8 +351,8 @@ func complete(t *testing.T, f schema.Finding) {
 	}
 }
 
-// A rule without a case that breaks it and one that nearly does is a rule that
-// nobody has tried.
+// Every rule needs a case that breaks it, and a similar case that does not. Otherwise the rule is
+// untested.
 func TestEveryRuleHasCases(t *testing.T) {
 	breaks, keeps := map[string]bool{}, map[string]bool{}
 	for _, c := range cases {
@@ -382,7 +382,7 @@ func TestEveryRuleHasCases(t *testing.T) {
 	}
 }
 
-// The inventory of the older validator is complete.
+// Every rule of the older validator exists here.
 func TestInventory(t *testing.T) {
 	want := strings.Fields(`E000 E001 E002 E003 E004 E005 E006 E007 E008 E010 E013 E014 E016 E017 E018 E019 E020 E021 E022 E023
 		E024 E025 E026 E027 E028 E029 E030 E033 E035 E036 E037 E040 E041 E042 E043 E044 E045 E046 E048 E049 E050 E051 E052 E054
@@ -429,8 +429,7 @@ func TestPlaceholders(t *testing.T) {
 	}
 }
 
-// Keys and values with control characters can neither break a line nor start
-// one with a code of their own.
+// Control characters in keys and values cannot break a line, or start a line with a made-up code.
 func TestMessagesStayOnOneLine(t *testing.T) {
 	text := `
 "evil\nE999 forged" = 1

@@ -8,7 +8,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
-// sandboxRules are about guard and sandbox.
+// sandboxRules are the rules about guard and sandbox.
 func sandboxRules() []Rule {
 	return []Rule{
 		{Code: "E150", Severity: schema.Error, Check: unknownSandboxNames,
@@ -29,7 +29,7 @@ func sandboxRules() []Rule {
 	}
 }
 
-// sandboxPlaces are where a sandbox may stand. * stands for any name.
+// sandboxPlaces are the paths at which a sandbox is allowed. * stands for any name.
 var sandboxPlaces = []string{"programs.*.sandbox", "supervisor.defaults.sandbox", "supervisor.agents.sandbox", "templates.*.sandbox"}
 
 // eachSandbox calls f for every sandbox that is on.
@@ -44,7 +44,7 @@ func eachSandbox(d *schema.Document, f func(keys []string, s map[string]any)) {
 	}
 }
 
-// words are the strings of a list.
+// words returns the strings in a list.
 func words(v any) (out []string) {
 	list, _ := v.([]any)
 	for _, e := range list {

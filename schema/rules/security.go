@@ -10,12 +10,12 @@ import (
 // exceptionGate is a name of [security.exceptions] with its feature.
 type exceptionGate struct {
 	name   string
-	key    string // that switches the feature on
-	when   string // it is on, for people
+	key    string // the key that switches the feature on
+	when   string // the condition under which it is on, as text
 	active bool
 }
 
-// exceptionGates are the rows of the feature catalogue.
+// exceptionGates are the exceptions of the feature catalogue.
 func exceptionGates(d *schema.Document) (gates []exceptionGate) {
 	view := catalog.View{Manifest: d.Manifest()}
 	for _, e := range catalog.Load().Exceptions {
@@ -139,7 +139,7 @@ func privilegedExceptions(d *schema.Document, _ Facts) (out []schema.Finding) {
 	return out
 }
 
-// privileges lists what an exception adds that W021 is about.
+// privileges lists the privileges of an exception that W021 reports.
 func privileges(d *schema.Document, name string) (added []string) {
 	for _, key := range []string{"cap_add", "devices"} {
 		v, _ := d.At("security", "exceptions", name, key)

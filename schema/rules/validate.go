@@ -7,18 +7,18 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 )
 
-// Result is what is known of a manifest after everything has looked at it.
+// Result is the result of all stages for one manifest.
 type Result struct {
 	Manifest *schema.Manifest // nil with E000
 	Document *schema.Document // nil with E000
-	Plan     *plan.Plan       // nil when the schema is violated
+	Plan     *plan.Plan       // nil if the schema is violated
 	// Findings are all warnings, then all errors, each in the order of
 	// evaluation: schema, rules, plan.
 	Findings []schema.Finding
 }
 
-// Validate runs every stage on the text of a manifest, whatever the stages before
-// have found: what is wrong is told at once.
+// Validate runs every stage on the text of a manifest, even if an earlier stage has findings, so
+// that all mistakes are reported at once.
 func Validate(name string, data []byte, facts Facts, planFacts plan.Facts) Result {
 	m, d, findings := schema.Load(name, data)
 	r := Result{Manifest: m, Document: d}
@@ -36,8 +36,8 @@ func Validate(name string, data []byte, facts Facts, planFacts plan.Facts) Resul
 	return r
 }
 
-// WarningsFirst orders findings for a report: warnings, then errors, otherwise
-// as they came.
+// WarningsFirst orders findings for a report: first warnings, then errors. Within each group the
+// order stays the same.
 func WarningsFirst(findings []schema.Finding) []schema.Finding {
 	slices.SortStableFunc(findings, func(a, b schema.Finding) int {
 		return rank(a) - rank(b)
@@ -52,7 +52,7 @@ func rank(f schema.Finding) int {
 	return 1
 }
 
-// planRules documents what the resolved plan reports.
+// planRules documents the findings of the resolved plan.
 func planRules() []Rule {
 	rows := make([]Rule, len(plan.Codes))
 	for i, c := range plan.Codes {
@@ -61,7 +61,7 @@ func planRules() []Rule {
 	return rows
 }
 
-// Retired are the codes that have no rule, and why. None gets a new meaning.
+// Retired are codes without a rule, and the reason. Such a code never gets a new meaning.
 func Retired() map[string]string {
 	return map[string]string{
 		"E009": "Reserved; its idea is E017.",

@@ -44,7 +44,7 @@ func TestPlanFindingsAreAppended(t *testing.T) {
 	}
 }
 
-// sampleFacts is an environment in which the full sample is valid.
+// sampleFacts are facts with which the full sample is valid.
 func sampleFacts() (Facts, plan.Facts) {
 	env := map[string]string{"PATH": "/bin", "WORKSPACE": "/workspace"}
 	for _, name := range []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_GEMINI_API_KEY", "DEEPSEEK_API_KEY", "PERPLEXITY_API_KEY",
@@ -66,8 +66,7 @@ func sample(t testing.TB) []byte {
 	return text
 }
 
-// The full sample switches everything on and is valid; what it may be warned
-// about is known.
+// The full sample enables every feature and is valid. Its warnings are known.
 func TestFullSample(t *testing.T) {
 	facts, pf := sampleFacts()
 	r := Validate("agentbox.toml", sample(t), facts, pf)
@@ -86,8 +85,8 @@ func TestFullSample(t *testing.T) {
 	}
 }
 
-// Without the variables of its providers the sample has an error for each, and
-// no finding shows a value.
+// Without the variables of its providers, the sample has an error for each of them, and no finding
+// contains a value.
 func TestFullSampleWithoutCredentials(t *testing.T) {
 	_, pf := sampleFacts()
 	r := Validate("agentbox.toml", sample(t), Facts{Arch: "amd64"}, pf)
@@ -137,7 +136,7 @@ func BenchmarkRules1000Programs(b *testing.B) {
 	}
 }
 
-// Findings grow with the document, never with its square.
+// The number of findings grows linearly with the document, not with its square.
 func TestManyCollisions(t *testing.T) {
 	var text bytes.Buffer
 	for i := range 2000 {
