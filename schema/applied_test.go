@@ -9,8 +9,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// TestChangesAreAsDocumented applies another value of each key and compares what it
-// takes with what docs/manifest.md says.
+// TestChangesAreAsDocumented changes the value of each key and checks that the change has the
+// effect that docs/manifest.md describes.
 func TestChangesAreAsDocumented(t *testing.T) {
 	values := map[string]string{
 		"command": `["other"]`, "type": `"oneshot"`, "priority": `5`, "needs": `["db"]`, "autostart": `false`,
@@ -22,8 +22,8 @@ func TestChangesAreAsDocumented(t *testing.T) {
 		"guard": `false`, "sandbox": `{no_new_privileges = true}`, "logs": `{to = "none"}`, "hooks": `{pre_start = ["x"]}`,
 		"stdin": `"pipe"`, "tty": `true`, "control": `true`,
 	}
-	// Not part of a specification here: the set of programs, what files and accounts
-	// say, and the keys of a schedule.
+	// These keys do not change a specification here: they decide the set of programs, depend on
+	// files or accounts, or belong to a schedule.
 	apart := map[string]bool{
 		"enabled": true, "when": true, "instances": true, "env_file": true, "user": true, "group": true, "groups": true,
 		"schedule": true, "overlap": true, "timezone": true,

@@ -19,8 +19,8 @@ func BenchmarkShape(b *testing.B) {
 	}
 }
 
-// BenchmarkLibrary is why the shapes are interpreted directly: compiling the
-// JSON Schema at boot would cost more than the whole boot of a small box.
+// BenchmarkLibrary is the reason why the validator interprets the shapes directly: compiling the
+// JSON Schema at boot would take longer than the whole boot of a small box.
 func BenchmarkLibrary(b *testing.B) {
 	JSONSchema()
 	for b.Loop() {

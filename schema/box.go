@@ -1,7 +1,7 @@
 package schema
 
-// Artifact is one [[artifacts]] table: a probe that proves that one capability
-// of the image is present and runnable.
+// Artifact is one [[artifacts]] table: a probe that checks that one capability of the image is
+// present and works.
 type Artifact struct {
 	ID       string   `toml:"id"`
 	Class    string   `toml:"class"` // A service, B tool, C skill server, D bundle
@@ -14,31 +14,31 @@ type Artifact struct {
 
 // Supervisor is [supervisor].
 type Supervisor struct {
-	Socket        string `toml:"socket"`      // a leading @ is abstract
+	Socket        string `toml:"socket"`      // a leading @ means an abstract socket
 	SocketMode    Mode   `toml:"socket_mode"` // permission bits
 	SocketGroup   string `toml:"socket_group"`
 	Listen        string `toml:"listen"`         // host:port or "off"
 	MetricsListen string `toml:"metrics_listen"` // host:port, "off", or empty: port of [observability]
-	// StopGrace is the budget of the whole shutdown, Drain included.
+	// StopGrace is the time for the whole shutdown, including Drain.
 	StopGrace   Duration       `toml:"stop_grace"`
 	Drain       Duration       `toml:"drain"`
 	Barrier     string         `toml:"barrier"`       // ready, running, none
 	OnAllExited string         `toml:"on_all_exited"` // stay, exit
-	Defaults    map[string]any `toml:"defaults"`      // program keys as written; DecodeProgram merges
+	Defaults    map[string]any `toml:"defaults"`      // program keys as written; MergeProgram merges them
 	Agents      Confinement    `toml:"agents"`
 	Log         BoxLog         `toml:"log"`
 	Console     ConsoleMode    `toml:"console"`
 
-	// For generated descriptions; Image empty is none stated.
+	// Only for generated descriptions. If Image is empty, the manifest names none.
 	Image    string   `toml:"image"`
 	Ports    []Port   `toml:"ports"`
 	Volumes  []Volume `toml:"volumes"`
 	Writable []string `toml:"writable"`
 }
 
-// Confinement is what an agent runs as and within: the same keys as a program's.
+// Confinement is the user and the limits of an agent. It has the same keys as a program.
 type Confinement struct {
-	User    string   `toml:"user"` // empty inherits
+	User    string   `toml:"user"` // empty: agentinit's own user
 	Group   string   `toml:"group"`
 	Groups  []string `toml:"groups"`
 	Umask   *Mode    `toml:"umask"`
@@ -47,22 +47,22 @@ type Confinement struct {
 	Sandbox *Sandbox `toml:"sandbox"`
 }
 
-// BoxLog is supervisor.log: agentinit's own voice and the form of the console.
+// BoxLog is supervisor.log: agentinit's own log, and the format of the console.
 type BoxLog struct {
 	Format  string                `toml:"format"` // auto, json, console, raw
 	Level   string                `toml:"level"`
 	Forward map[string]LogForward `toml:"forward"`
 }
 
-// LogForward is one table of supervisor.log.forward: a collector of what programs print.
+// LogForward is one table of supervisor.log.forward: a collector of the programs' output.
 type LogForward struct {
 	Type       string            `toml:"type"` // syslog, loki, otlp, http
 	URL        string            `toml:"url"`
-	TokenEnv   string            `toml:"token_env"` // names a variable
+	TokenEnv   string            `toml:"token_env"` // name of a variable
 	Headers    map[string]string `toml:"headers"`
 	CAFile     string            `toml:"ca_file"`
-	Programs   []string          `toml:"programs"` // names and globs; empty: all
-	Events     bool              `toml:"events"`   // agentinit's own too
+	Programs   []string          `toml:"programs"` // names and globs; empty: all programs
+	Events     bool              `toml:"events"`   // agentinit's own events too
 	BatchLines int               `toml:"batch_lines"`
 	BatchWait  Duration          `toml:"batch_wait"`
 	Timeout    Duration          `toml:"timeout"`
@@ -84,8 +84,8 @@ type Slots struct {
 	Orchestrator Slot       `toml:"orchestrator"`
 }
 
-// Slot is what every [slots.<slot>] has: how an external class logs in.
-// TokenEnv names a variable; the token itself never stands in a manifest.
+// Slot is the part that all [slots.<slot>] have: how an external class authenticates. TokenEnv
+// names a variable, because a manifest never contains the token itself.
 type Slot struct {
 	Auth     string `toml:"auth"` // bearer, nip98
 	TokenEnv string `toml:"token_env"`
@@ -118,39 +118,40 @@ type Embedder struct {
 type EventsSlot struct {
 	// Fsync is "always" or a duration such as "1s".
 	Fsync         string `toml:"fsync"`
-	RetentionDays int64  `toml:"retention_days"` // 0 keeps for ever
-	MaxBytes      Size   `toml:"max_bytes"`      // of all journal files; 0 has no limit
+	RetentionDays int64  `toml:"retention_days"` // 0: events are kept for ever
+	MaxBytes      Size   `toml:"max_bytes"`      // of all journal files; 0: no limit
 	SpoolBytes    Size   `toml:"spool_bytes"`
 	Format        string `toml:"format"` // cloudevents, json
 	Auth          string `toml:"auth"`
 	TokenEnv      string `toml:"token_env"`
 }
 
-// API is [api]: the management listener as clients see it.
+// API is [api]: the management listener from a client's point of view.
 type API struct {
 	PublicURLs     []string `toml:"public_urls"`
 	TrustedProxies []string `toml:"trusted_proxies"` // addresses or prefixes
 	CORSOrigins    []string `toml:"cors_origins"`
-	RateLimit      int      `toml:"rate_limit"` // requests a second and principal; 0 has no limit
-	// Keys are bearer keys beside the management key, by the name that audit shows.
+	RateLimit      int      `toml:"rate_limit"` // requests a second for each principal; 0: no limit
+	// Keys are bearer keys in addition to the management key. The map key is the name in the audit
+	// log.
 	Keys map[string]APIKey `toml:"keys"`
 }
 
-// APIKey is one [api.keys.<name>]: where the key is, and what it entitles to.
+// APIKey is one [api.keys.<name>]: where the key is, and the role that it gives.
 type APIKey struct {
 	Role string `toml:"role"` // viewer, operator
-	Env  string `toml:"env"`  // variable that holds the key; else File is set
-	File string `toml:"file"` // file that holds the key
+	Env  string `toml:"env"`  // variable with the key; if it is empty, File is set
+	File string `toml:"file"` // file with the key
 }
 
-// Template is one [templates.<name>]: what tasks and intents may start.
+// Template is one [templates.<name>]: a command that tasks and intents may start.
 type Template struct {
 	Command     Command           `toml:"command"`
 	Args        []string          `toml:"args"`
 	Environment map[string]string `toml:"environment"`
 	Directory   string            `toml:"directory"`
-	Timeout     Duration          `toml:"timeout"` // 0 has no limit
-	User        string            `toml:"user"`    // empty: all that follows is as [supervisor.agents] has it, unless written
+	Timeout     Duration          `toml:"timeout"` // 0: no limit
+	User        string            `toml:"user"`    // if User is empty, unset keys below are those of [supervisor.agents]
 	Group       string            `toml:"group"`
 	Groups      []string          `toml:"groups"`
 	Umask       *Mode             `toml:"umask"`
@@ -161,8 +162,8 @@ type Template struct {
 	Intents     []int64           `toml:"intents"`
 }
 
-// AdaptersCompat is [adapters_compat]: which old contract MAJOR a slot still
-// speaks ("v1"); empty means the current one.
+// AdaptersCompat is [adapters_compat]: the old major version of the contract that a slot still
+// speaks ("v1"). Empty means the current version.
 type AdaptersCompat struct {
 	Beads        string `toml:"beads"`
 	Pods         string `toml:"pods"`

@@ -1,19 +1,19 @@
 package schema
 
-// Change says what a new value of a program's key takes when the manifest is
-// applied to a running box.
+// Change is the effect of a new value of a program's key when the manifest is applied to a running
+// box.
 type Change string
 
-// The kinds of change.
+// The kinds of change. A comment says what happens to the process.
 const (
-	ChangeLive      Change = "live"       // in force at once, the process goes on
-	ChangeNextStart Change = "next start" // the process goes on; its next start has it
+	ChangeLive      Change = "live"       // in force at once; the process keeps running
+	ChangeNextStart Change = "next start" // in force at the next start; the process keeps running
 	ChangeRestart   Change = "restart"    // the program is restarted
 )
 
-// programChanges is for the reference; applied_test.go keeps it true.
+// programChanges is the table for the reference. applied_test.go checks that it is true.
 var programChanges = map[string]Change{
-	// The set of programs: what is new starts, what is gone stops, the rest goes on.
+	// The set of programs: new programs start, removed programs stop, the others keep running.
 	"enabled": ChangeLive, "when": ChangeLive, "instances": ChangeLive,
 
 	"priority": ChangeLive, "needs": ChangeLive, "autostart": ChangeLive, "required": ChangeLive, "essential": ChangeLive,
@@ -30,8 +30,8 @@ var programChanges = map[string]Change{
 	"logs": ChangeRestart, "stdin": ChangeRestart, "tty": ChangeRestart,
 }
 
-// ProgramChange is what a change of the key of a program takes; "" for a key that
-// says nothing of its process.
+// ProgramChange is the effect of a change of a program's key. It is "" for a key that does not
+// concern the process.
 func ProgramChange(key string) Change { return programChanges[key] }
 
 // ProgramKeys are the keys of a program, in the order of the reference.

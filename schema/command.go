@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// SplitCommand splits a command line into words as POSIX shells do (XCU 2.2 and
-// 2.3): blanks separate, '…' quotes all, "…" quotes all but \ before " \ $ ` and
-// newline, \ outside quotes takes the next character as it is. Nothing else is
-// special: no globs, pipes or redirections; ${X} stays as written and is expanded
-// later, in each word on its own, so that a value with blanks cannot become two
-// arguments. Blanks between its braces do not separate: ${X:-a b} is one word.
+// SplitCommand splits a command line into words like a POSIX shell (XCU 2.2 and 2.3). Blanks
+// separate words. '…' quotes every character. "…" quotes every character except \ before " \ $ `
+// and newline. Outside quotes, \ quotes the next character. No other character is special: there
+// are no globs, pipes or redirections. ${X} stays as written. It is expanded later in each word
+// separately, so that a value with blanks cannot become two arguments. Blanks between its braces do
+// not separate words: ${X:-a b} is one word.
 func SplitCommand(line string) ([]string, error) {
 	if strings.IndexByte(line, 0) >= 0 {
 		return nil, errors.New("a command without NUL bytes")
@@ -47,7 +47,7 @@ func SplitCommand(line string) ([]string, error) {
 				return nil, errors.New("a command that does not end in a backslash")
 			}
 			if line[i] == '\n' {
-				continue // line continuation: both characters vanish
+				continue // line continuation: both characters are removed
 			}
 			w.text.WriteByte(line[i])
 		default:
@@ -61,14 +61,14 @@ func SplitCommand(line string) ([]string, error) {
 	return words, nil
 }
 
-// word is a word in the making.
+// word is the word that is being built.
 type word struct {
 	text   strings.Builder
-	braces int // how many "${" are open, in quotes or not
+	braces int // number of open "${", whether quoted or not
 }
 
-// plain takes what is not special at the start of s and returns its length. It
-// counts braces as the expansion of ${X} will.
+// plain adds the text without special meaning at the start of s, and returns its length. It counts
+// braces in the same way as the later expansion of ${X}.
 func (w *word) plain(s string) int {
 	n := 1
 	switch {
@@ -84,8 +84,8 @@ func (w *word) plain(s string) int {
 	return n
 }
 
-// doubleQuoted takes the text up to the closing quote and returns how many bytes
-// that was, the quote included.
+// doubleQuoted adds the text up to the closing quote. It returns the number of bytes, including the
+// quote.
 func (w *word) doubleQuoted(s string) (int, error) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {

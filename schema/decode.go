@@ -6,12 +6,11 @@ import (
 	"sync"
 )
 
-// valueDecoder is a type with a form of its own in the manifest.
+// valueDecoder is a type that decodes its own form in the manifest.
 type valueDecoder interface{ fromTOML(any) error }
 
-// decodeTable fills the struct dst from a table as written and, where a key is
-// absent, from the default in the shape. A value that does not fit leaves its
-// field alone: the validator has reported it.
+// decodeTable fills the struct dst from a table. If a key is absent, the default of the shape is
+// used. A value that does not fit is ignored, because the validator has reported it.
 func decodeTable(dst reflect.Value, s *shape, raw map[string]any) {
 	fields := FieldsOf(dst.Type())
 	for _, k := range s.keys {
@@ -38,7 +37,7 @@ func decodeValue(dst reflect.Value, s *shape, v any) {
 		return
 	}
 	if d, ok := dst.Addr().Interface().(valueDecoder); ok {
-		// Reported by the validator, which runs the same decoder.
+		// The validator has run the same decoder and has reported the error.
 		if d.fromTOML(v) != nil {
 			dst.SetZero()
 		}
@@ -72,7 +71,7 @@ func decodeInt(dst reflect.Value, v int64) {
 		dst.SetInt(v)
 	case reflect.Float64:
 		dst.SetFloat(float64(v))
-	case reflect.String: // an account by number
+	case reflect.String: // an account given by number
 		dst.SetString(strconv.FormatInt(v, 10))
 	}
 }
@@ -113,8 +112,8 @@ func decodeMap(dst reflect.Value, s *shape, t map[string]any) {
 
 var fieldCache sync.Map // reflect.Type → map[string]int
 
-// FieldsOf maps the keys of a table to the fields of the struct that it is decoded
-// into. The map is shared: it must not be changed. Safe for concurrent use.
+// FieldsOf maps the keys of a table to the fields of the struct into which the table is decoded.
+// The map is shared and must not be changed. FieldsOf is safe for concurrent use.
 func FieldsOf(t reflect.Type) map[string]int {
 	if f, ok := fieldCache.Load(t); ok {
 		return f.(map[string]int)

@@ -12,8 +12,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// A default that an owner falls back on and that the schema cannot import is the
-// schema's too. Those of supervisor/program the schema makes its own of.
+// The schema must have the same default as the package that uses it, even if the schema cannot
+// import that package.
 func TestDefaultsAreTheirOwners(t *testing.T) {
 	root := newManifestShape()
 	for path, want := range map[string]any{
@@ -37,7 +37,7 @@ func TestDefaultsAreTheirOwners(t *testing.T) {
 	}
 }
 
-// defaultAt is the default of the key at path; "*" is any name.
+// defaultAt is the default of the key at path. "*" in path stands for any name.
 func defaultAt(t *testing.T, s *shape, path string) any {
 	t.Helper()
 	for part := range strings.SplitSeq(path, ".") {
@@ -55,12 +55,12 @@ func defaultAt(t *testing.T, s *shape, path string) any {
 	return s.value
 }
 
-// sameDefault compares a value of the manifest with one of the code.
+// sameDefault compares a default of the manifest with one of the code.
 func sameDefault(got, want any) bool {
 	switch want := want.(type) {
 	case time.Duration:
 		var d Duration
-		if ladder, ok := got.([]any); ok { // of signals: the wait after the first
+		if ladder, ok := got.([]any); ok { // a list of signals: the wait after the first signal
 			got = strings.TrimPrefix(ladder[0].(string), "TERM ")
 		}
 		return d.fromTOML(got) == nil && d.Std() == want

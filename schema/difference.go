@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Difference names the keys in which two manifests differ, in the order of the
-// document: SECTION.KEY, or SECTION alone where that is no table of fixed keys. Of
-// all sections only those are looked at.
+// Difference names the keys in which two manifests differ, in document order. A name is
+// SECTION.KEY, or only SECTION if that is not a table with fixed keys. Only the given sections are
+// compared.
 func Difference(a, b *Manifest, sections ...string) []string {
 	var keys []string
 	forEachKey(reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem(), func(section string, x, y reflect.Value) {

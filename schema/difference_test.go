@@ -12,8 +12,8 @@ func TestDifference(t *testing.T) {
 		want []string
 	}{
 		{"", "", nil},
-		{"", "[supervisor]\nstop_grace = '25s'", nil}, // the default
-		{"", "[programs.web]\ncommand = 'x'", nil},    // not asked about
+		{"", "[supervisor]\nstop_grace = '25s'", nil}, // the default value
+		{"", "[programs.web]\ncommand = 'x'", nil},    // a section that is not compared
 		{"", "[supervisor]\nstop_grace = '20s'", []string{"supervisor.stop_grace"}},
 		{"[supervisor]\nlisten = '127.0.0.1:1'\n[adapters]\nbeads = 'off'", "[adapters]\nbeads = 'local-sqlite'",
 			[]string{"adapters.beads", "supervisor.listen"}},

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestReferenceIsCurrent keeps docs/manifest.md equal to the shapes.
+// TestReferenceIsCurrent checks that docs/manifest.md matches the shapes.
 func TestReferenceIsCurrent(t *testing.T) {
 	golden(t, "../docs/manifest.md", reference())
 }
@@ -100,7 +100,7 @@ func referenceKeys(b *bytes.Buffer, path []string, s *shape) {
 
 func isProgram(path []string) bool { return slices.Equal(path, []string{"programs", "<name>"}) }
 
-// changesText says what a change of each key takes.
+// changesText describes the effect of a change of each key.
 func changesText(b *bytes.Buffer) {
 	b.WriteString("A set of one instance is named `NAME`, a set of several `NAME:0`, `NAME:1` and so on. In commands and in `needs`, `NAME` is the whole set, " +
 		"and `NAME:0` is the first instance of a set of one too. A change of `instances` starts or stops instances at the end of the set; those that remain keep " +
@@ -171,7 +171,7 @@ func cellText(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(s)
 }
 
-// A default or an example is a value that the manifest would take.
+// Each default and each example is a valid value.
 func TestExamplesAreValid(t *testing.T) {
 	var visit func(path []string, s *shape)
 	visit = func(path []string, s *shape) {

@@ -11,12 +11,11 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// Document is one parsed manifest: the tree of values as written, and where
-// each key and value stands. It is immutable and safe for concurrent use.
+// Document is one parsed manifest: the tree of values as written, and the position of each key and
+// value. It is immutable and safe for concurrent use.
 //
-// Rules read it through accessors that take a dotted path of bare keys and
-// follow the notation of the rules: a value of another type than asked for is
-// absent.
+// Rules read it through accessors. An accessor takes a dotted path of bare keys, in the notation of
+// the rules. If a value has another type than the accessor's, it counts as absent.
 type Document struct {
 	Name  string // file name as the user gave it
 	raw   map[string]any
@@ -31,14 +30,14 @@ type Document struct {
 	manifest *Manifest
 }
 
-// Violations are the E016 of the document, in the order of the text. They are
-// looked for once and shared: they must not be changed.
+// Violations returns the E016 findings of the document, in document order. They are computed once
+// and shared, and must not be changed.
 func (d *Document) Violations() []Finding {
 	d.shapely.Do(func() { d.shaped = validate(d) })
 	return d.shaped
 }
 
-// mark says where a key and its value stand, and mirrors the tree below.
+// mark is the position of a key and its value. Its children mirror the tree of values.
 type mark struct {
 	key, val uint32
 	sub      map[string]*mark
@@ -46,12 +45,12 @@ type mark struct {
 	items    []*mark
 }
 
-// Position is a place in the text; Line and Column count from 1, Column in
-// bytes. The zero Position is nowhere in particular.
+// Position is a place in the text. Line and Column count from 1, and Column counts bytes. The zero
+// Position means that there is no place.
 type Position struct{ Line, Column int }
 
-// Parse reads TOML 1.0. The finding is E000 and nil when the text is valid;
-// time and memory are bounded by MaxBytes and a nesting limit.
+// Parse reads TOML 1.0. If the text is valid, the finding is nil; otherwise it is an E000. MaxBytes
+// and a nesting limit bound the time and the memory.
 func Parse(name string, data []byte) (*Document, *Finding) {
 	d := &Document{Name: name, text: data}
 	if len(data) > MaxBytes {
@@ -75,8 +74,8 @@ func Parse(name string, data []byte) (*Document, *Finding) {
 	return d, nil
 }
 
-// otherFormat says of a text in another format which one it is and what to do,
-// instead of what TOML does not like about it.
+// otherFormat changes the finding for a text in another format. The message then names that format
+// and the solution, in place of the TOML error.
 func (d *Document) otherFormat(f *Finding) *Finding {
 	if format := foreignFormat(d.text); format != "" {
 		f.Message = "cannot read the manifest: it is " + format + ", and a manifest is TOML"
@@ -92,7 +91,7 @@ func unreadable(name string, at Position, cause string) *Finding {
 	}
 }
 
-// Unreadable is the finding for a manifest that cannot even be opened.
+// Unreadable is the finding for a manifest that cannot be opened.
 func Unreadable(name string, err error) Finding {
 	return *unreadable(name, Position{}, err.Error())
 }
@@ -121,8 +120,8 @@ func (d *Document) at(offset uint32) Position {
 	return Position{Line: n, Column: int(offset-d.lines[n-1]) + 1}
 }
 
-// placeMarks walks the text once more for what the decoder does not tell: where
-// things stand. The text has been accepted by the decoder before.
+// placeMarks parses the text a second time to find positions, which the decoder does not report.
+// The decoder has accepted the text before.
 func placeMarks(data []byte) (*mark, error) {
 	root := &mark{}
 	current := root
@@ -142,8 +141,8 @@ func placeMarks(data []byte) (*mark, error) {
 	return root, p.Error()
 }
 
-// descend follows a header, making what is not there yet; on the way an array
-// of tables means its last table.
+// descend follows the keys of a header and makes missing marks. An array of tables on the way means
+// its last table.
 func (m *mark) descend(parts unstable.Iterator, array bool) *mark {
 	for parts.Next() {
 		k := parts.Node()
@@ -182,8 +181,7 @@ func (m *mark) keyValue(data []byte, e *unstable.Node) {
 	m.value(data, e.Value(), afterEquals(data, last.Raw))
 }
 
-// afterEquals is where the value of a key starts: arrays carry no place of
-// their own.
+// afterEquals is the start of a key's value. The parser gives no position for arrays.
 func afterEquals(data []byte, key unstable.Range) uint32 {
 	i := key.Offset + key.Length
 	for i < uint32(len(data)) && strings.IndexByte(" \t=", data[i]) >= 0 {
@@ -218,15 +216,14 @@ func (m *mark) value(data []byte, v *unstable.Node, start uint32) {
 	}
 }
 
-// Raw is the tree as written: tables are map[string]any, arrays []any, integers
-// int64, floats float64. It must not be changed.
+// Raw is the tree of values as written. Tables are map[string]any, arrays []any, integers int64 and
+// floats float64. The tree must not be changed.
 func (d *Document) Raw() map[string]any { return d.raw }
 
-// Text is the document as read. It must not be changed.
+// Text is the text as read. It must not be changed.
 func (d *Document) Text() []byte { return d.text }
 
-// At returns the value below the given keys; a number in brackets ("[0]") is
-// the index of an array.
+// At returns the value at the given keys. A number in brackets ("[0]") is the index of an array.
 func (d *Document) At(keys ...string) (any, bool) {
 	var v any = d.raw
 	for _, k := range keys {
@@ -269,7 +266,7 @@ func (d *Document) Lookup(path string) (any, bool) {
 	return d.At(strings.Split(path, ".")...)
 }
 
-// Has reports whether the path is written, whatever stands there.
+// Has reports whether the document contains the path, whatever its value.
 func (d *Document) Has(path string) bool {
 	_, ok := d.Lookup(path)
 	return ok
@@ -294,14 +291,14 @@ func (d *Document) Is(path, want string) bool {
 	return ok && s == want
 }
 
-// NonEmpty reports whether the value is a string with at least one character;
-// blanks count as characters.
+// NonEmpty reports whether the value is a string with at least one character. Blanks count as
+// characters.
 func (d *Document) NonEmpty(path string) bool {
 	s, _ := d.String(path)
 	return s != ""
 }
 
-// Or returns the string at path when it is not empty, else the other one.
+// Or returns the string at path or, if it is empty or absent, other.
 func (d *Document) Or(path, other string) string {
 	if s, _ := d.String(path); s != "" {
 		return s
@@ -340,8 +337,8 @@ func (d *Document) Keys(path ...string) []string {
 	return orderedKeys(t, d.mark(path...))
 }
 
-// orderedKeys puts the keys in the order of the document, or of the alphabet
-// where there is none.
+// orderedKeys sorts the keys by their position in the document, or alphabetically if there are no
+// positions.
 func orderedKeys(t map[string]any, m *mark) []string {
 	if m != nil && len(m.order) == len(t) {
 		return m.order
@@ -370,7 +367,7 @@ func (d *Document) mark(keys ...string) *mark {
 	return m
 }
 
-// KeyPos is where the key stands; the nearest table above when it is absent.
+// KeyPos is the position of the key or, if it is absent, of the nearest table above.
 func (d *Document) KeyPos(keys ...string) Position {
 	for n := len(keys); n > 0; n-- {
 		if m := d.mark(keys[:n]...); m != nil {
@@ -380,14 +377,13 @@ func (d *Document) KeyPos(keys ...string) Position {
 	return Position{}
 }
 
-// Pos is where the value at a dotted path of bare keys stands; the nearest
-// table above when it is absent.
+// Pos is the position of the value at a dotted path of bare keys or, if it is absent, of the
+// nearest table above.
 func (d *Document) Pos(path string) Position {
 	return d.ValuePos(strings.Split(path, ".")...)
 }
 
-// ValuePos is where the value stands; the nearest table above when it is
-// absent.
+// ValuePos is the position of the value or, if it is absent, of the nearest table above.
 func (d *Document) ValuePos(keys ...string) Position {
 	if m := d.mark(keys...); m != nil {
 		return d.at(m.val)

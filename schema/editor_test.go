@@ -10,9 +10,8 @@ import (
 	"github.com/xeipuuv/gojsonschema"
 )
 
-// TestEveryKeyHelpsTheEditor walks the JSON Schema: a key without a description
-// completes to nothing, and a default or an example that breaks its own rules
-// misleads.
+// TestEveryKeyHelpsTheEditor walks the JSON Schema. Each key must have a description for the
+// editor's completion. Each default and example must be valid.
 func TestEveryKeyHelpsTheEditor(t *testing.T) {
 	var root map[string]any
 	if err := json.Unmarshal(JSONSchema(), &root); err != nil {
@@ -58,8 +57,8 @@ func TestEveryKeyHelpsTheEditor(t *testing.T) {
 	}
 }
 
-// TestExamplesForEditors holds the examples against the JSON Schema itself, as
-// an editor does that follows their first line.
+// TestExamplesForEditors validates the examples with the JSON Schema itself, like an editor that
+// reads the first line of a manifest.
 func TestExamplesForEditors(t *testing.T) {
 	files, err := filepath.Glob("../examples/*.toml")
 	if err != nil || len(files) < 3 {
@@ -95,8 +94,8 @@ func TestExamplesForEditors(t *testing.T) {
 	}
 }
 
-// TestEffectiveHidesCredentials has credentials where people put them, of the
-// right type and of a wrong one.
+// TestEffectiveHidesCredentials puts credentials into the keys where users put them, with a right
+// and a wrong type.
 func TestEffectiveHidesCredentials(t *testing.T) {
 	_, d, _ := load(t, `
 [integrations.ruvector_external]
@@ -143,7 +142,7 @@ optional_env_vars = ["hunter2 "]
 	}
 }
 
-// TestEffectiveTypesTheEnvironment keeps a number a number.
+// TestEffectiveTypesTheEnvironment: a number from the environment stays a number.
 func TestEffectiveTypesTheEnvironment(t *testing.T) {
 	_, d, _ := load(t, "")
 	for text, want := range map[string]any{"9292": int64(9292), "junk": "junk"} {

@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// Setting is one effective value and where it came from.
+// Setting is one effective value and its source.
 type Setting struct {
 	Path  string `json:"path"`
 	Value any    `json:"value"`
-	// Source is "file", "env", "catalogue" or "default"; Detail is the place in
-	// the file, the variable, or [supervisor.defaults].
+	// Source is "file", "env", "catalogue" or "default". Detail is the position in the file, or the
+	// name of the variable.
 	Source string `json:"source"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// Redacted stands where a secret would.
+// Redacted replaces a secret.
 const Redacted = "[redacted]"
 
-// layer is one table that may state values, the strongest first.
+// layer is one table that may set values. The layer with the highest precedence comes first.
 type layer struct {
 	source string
 	table  map[string]any
-	keys   []string // path in the document; nil when it is not from there
+	keys   []string // path in the document; nil if the layer is not from the document
 }
 
 type effective struct {
@@ -33,10 +33,9 @@ type effective struct {
 	settings []Setting
 }
 
-// Effective lists every value that holds, in the order of the schema: what is
-// written, what the environment overrides, what the catalogue says about its
-// programs (tables in the manifest's own syntax, by name), and the defaults.
-// Secrets are redacted.
+// Effective lists every effective value in schema order: values of the manifest, overrides from the
+// environment, the catalogue's program tables (by name, in the manifest's own syntax), and
+// defaults. Secrets are redacted.
 func Effective(d *Document, env func(string) (string, bool), catalogue map[string]map[string]any) []Setting {
 	e := &effective{d: d, env: env}
 	root := []layer{{"file", d.raw, []string{}}}
@@ -74,7 +73,7 @@ func (e *effective) programs(catalogue map[string]map[string]any) {
 	}
 }
 
-// below steps into a key of every layer.
+// below returns the value of one key in every layer that has it.
 func below(layers []layer, name string) []layer {
 	out := make([]layer, 0, len(layers))
 	for _, l := range layers {
@@ -95,8 +94,7 @@ func below(layers []layer, name string) []layer {
 	return out
 }
 
-// value adds one key: layers are those that state it, a scalar under the empty
-// name.
+// value adds one key. layers are those that set it. A scalar is stored under the empty name.
 func (e *effective) value(path []string, s *shape, layers []layer) {
 	if text, name, ok := e.override(s); ok {
 		e.add(path, s, typed(s, text), "env", name)
@@ -148,8 +146,8 @@ func (e *effective) place(l layer) string {
 	return e.d.Name + ":" + strconv.Itoa(pos.Line) + ":" + strconv.Itoa(pos.Column)
 }
 
-// override is what the environment says instead of the manifest. The listener
-// is made of two variables, each of which wins over its part.
+// override returns the value of the environment that replaces that of the manifest. The listener
+// has two variables, one for the host and one for the port.
 func (e *effective) override(s *shape) (text, name string, ok bool) {
 	if s.env == "" || e.env == nil {
 		return "", "", false
@@ -162,7 +160,7 @@ func (e *effective) override(s *shape) (text, name string, ok bool) {
 		}
 		oldHost, oldPort, err := net.SplitHostPort(e.listen(s))
 		if err != nil {
-			return "", "", false // what the manifest switches off stays off
+			return "", "", false // a listener that the manifest switches off stays off
 		}
 		return net.JoinHostPort(orElse(strings.Trim(h, "[]"), oldHost), orElse(p, oldPort)), s.env, true
 	}
@@ -170,13 +168,13 @@ func (e *effective) override(s *shape) (text, name string, ok bool) {
 	return v, s.env, v != ""
 }
 
-// typed is a variable's text as a value of the key's type. What cannot be one
-// stays a text: it is for agentinit to refuse.
+// typed converts a variable's text to the type of the key. If that is impossible, it returns the
+// text, and agentinit refuses the text at boot.
 func typed(s *shape, text string) any {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && s.kinds&kInteger != 0 {
 		return n
 	}
-	if s.kinds == kArray { // the environment separates items by commas
+	if s.kinds == kArray { // in the environment, commas separate items
 		var items []any
 		for item := range strings.SplitSeq(text, ",") {
 			items = append(items, strings.TrimSpace(item))
@@ -186,7 +184,7 @@ func typed(s *shape, text string) any {
 	return text
 }
 
-// listen is the address that holds without the environment.
+// listen is the listener's address without the environment.
 func (e *effective) listen(s *shape) string {
 	if text, ok := e.d.String("supervisor.listen"); ok {
 		return text
@@ -209,31 +207,30 @@ func (e *effective) add(path []string, s *shape, v any, source, detail string) {
 const (
 	variable = `^[A-Za-z_][A-Za-z0-9_]*$`
 	userinfo = `(://[^/@\s:]*:)[^/@\s]+@`
-	// A token can stand alone before the host of a web address.
+	// A token can be the whole user information of a web address.
 	webToken = `(?i)(https?://)[^/@\s:]+@`
-	// named are secrets inside a text: key words of libpq, parameters of a query.
+	// named matches secrets inside a text: keywords of libpq, parameters of a query.
 	named  = `(?i)\b((?:password|passwd|pwd|secret|token|access_token|api_?key)=)[^\s&;"']+`
 	bearer = `(?i)\b((?:bearer|basic) +)[A-Za-z0-9._~+/=-]{6,}`
 )
 
-// VariableName reports whether a text can be the name of an environment
-// variable everywhere (POSIX XBD 8.1).
+// VariableName reports whether a text is a portable name of an environment variable (POSIX XBD
+// 8.1).
 func VariableName(s string) bool { return regular(variable).MatchString(s) }
 
-// maxVariableName is how long a name is shown as one: beyond it stands a
-// credential in the wrong place.
+// maxVariableName is the maximum length of a variable's name that is shown. A longer text is
+// probably a credential in the wrong place.
 const maxVariableName = 100
 
-// ShownVariable reports whether a text that should name a variable can be
-// shown. Anything else may be the credential itself.
+// ShownVariable reports whether a text that should name a variable may be shown. Any other text may
+// be the credential itself.
 func ShownVariable(s string) bool { return len(s) <= maxVariableName && VariableName(s) }
 
-// namesVariable are the keys whose value names a variable.
+// namesVariable are the keys whose value is the name of a variable.
 var namesVariable = map[string]bool{"env_var": true, "optional_env_vars": true, "token_env": true, "key_env": true}
 
-// safe replaces secrets: whole values of keys that hold them, of variables
-// whose name says so, and passwords inside texts. A text that only names a
-// variable (${X}) is no secret.
+// safe redacts secrets: the whole value of a secret key or of a variable with a secret name, and
+// passwords inside texts. A text that only refers to a variable (${X}) is not a secret.
 func safe(path []string, s *shape, v any) any {
 	name := path[len(path)-1]
 	inEnvironment := len(path) > 1 && path[len(path)-2] == "environment"
@@ -266,18 +263,18 @@ func safe(path []string, s *shape, v any) any {
 	return v
 }
 
-// redactText hides what looks like a secret inside a text that is shown whole.
+// redactText redacts the parts of a text that look like a secret.
 func redactText(s string) string {
 	s = regular(webToken).ReplaceAllString(RedactURL(s), "${1}"+Redacted+"@")
 	s = regular(named).ReplaceAllString(s, "${1}"+Redacted)
 	return regular(bearer).ReplaceAllString(s, "${1}"+Redacted)
 }
 
-// HoldsSecret tells whether a text has something in it that looks like a secret: a
-// password in an address, a key word such as "password=", a bearer token.
+// HoldsSecret reports whether a part of the text looks like a secret: a password in an address, a
+// keyword such as "password=", or a bearer token.
 func HoldsSecret(s string) bool { return redactText(s) != s }
 
-// RedactURL hides the password of an address with user information.
+// RedactURL redacts the password in an address.
 func RedactURL(s string) string {
 	if !strings.Contains(s, "://") {
 		return s

@@ -1,9 +1,9 @@
-// Package schema owns the shape of the manifest: the embedded JSON Schema, the
-// typed Manifest, strict loading with positions, and Finding, the one form in
-// which anything about a manifest is complained of.
+// Package schema owns the shape of the manifest: the embedded JSON Schema, the typed Manifest,
+// strict loading with positions, and Finding, the common form of all errors and warnings about a
+// manifest.
 //
-// It must never read the environment, look at the machine, or know what a key
-// leads to; rules, catalogue and plan do that.
+// It must never read the environment, look at the machine, or know the effects of a key. Those
+// belong to the rules, the catalogue and the plan.
 package schema
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Severity of a finding: an error blocks, a warning advises.
+// Severity is the severity of a finding. An error prevents the start, a warning does not.
 type Severity string
 
 // The severities.
@@ -21,23 +21,24 @@ const (
 	Warning Severity = "warning"
 )
 
-// Finding is one complaint about a manifest.
+// Finding is one error or warning about a manifest.
 type Finding struct {
-	Code     string   `json:"code"` // E016, W021: stable
+	Code     string   `json:"code"` // stable code, for example E016 or W021
 	Severity Severity `json:"severity"`
 	File     string   `json:"file,omitempty"`
-	// Path is the dotted key, quoted where TOML would quote it: programs.web.command.
+	// Path is the dotted key, for example programs.web.command. Keys are quoted where TOML requires
+	// it.
 	Path   string `json:"path,omitempty"`
-	Line   int    `json:"line,omitempty"`   // from 1; 0 = nowhere in particular
+	Line   int    `json:"line,omitempty"`   // from 1; 0: no position
 	Column int    `json:"column,omitempty"` // from 1, in bytes
-	// Value is what stands there, shortened; never a secret's.
+	// Value is the value of the key, shortened. It is never a secret.
 	Value   string `json:"value,omitempty"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"` // what to write instead
 }
 
-// Error returns the finding as everything prints it: CODE file:line:column: message
-// (hint), on one line whatever the names in it are.
+// Error returns the finding in its common text form: CODE file:line:column: message (hint). It is
+// always one line, even if names contain line breaks.
 func (f Finding) Error() string {
 	var b strings.Builder
 	b.WriteString(f.Code + " ")
@@ -55,7 +56,7 @@ func (f Finding) Error() string {
 	return b.String()
 }
 
-// Compare orders findings for people: by file, line, column, code, path.
+// Compare orders findings for reports: by file, line, column, code, path.
 func Compare(a, b Finding) int {
 	return cmp.Or(
 		cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),

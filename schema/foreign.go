@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// The words of other tools for what a manifest can say, and what to write for
-// them: supervisord, Docker Compose, Kubernetes, systemd, process-compose. Names
-// are compared in lower case without "_" and "-".
+// The words of other tools for keys of a manifest, and what to write instead. The tools are
+// supervisord, Docker Compose, Kubernetes, systemd and process-compose. Names are compared in lower
+// case without "_" and "-".
 
 // foreignProgramKeys are unknown keys of a program.
 var foreignProgramKeys = sync.OnceValue(func() map[string]string {
@@ -223,7 +223,7 @@ var foreignProbeKeys = sync.OnceValue(func() map[string]string {
 
 var sameName = strings.NewReplacer("_", "", "-", "")
 
-// onlyMarks finds the key that differs from a word in "_", "-" and capitals alone.
+// onlyMarks finds the key that differs from name only in "_", "-" and capitals.
 func onlyMarks(name string, keys []key) string {
 	for _, k := range keys {
 		if sameName.Replace(k.name) == name {
@@ -233,8 +233,8 @@ func onlyMarks(name string, keys []key) string {
 	return ""
 }
 
-// foreignHint says what to write for an unknown key that another tool knows by this
-// name, or that differs from one of keys in its marks alone; empty: neither.
+// foreignHint is a hint for an unknown key: a key that another tool has under this name, or that
+// differs from one of keys only in "_", "-" and capitals. Otherwise the hint is empty.
 func foreignHint(path []string, keys []key) string {
 	path = slices.DeleteFunc(slices.Clone(path), func(k string) bool { _, element := indexOf(k); return element })
 	n := len(path)
@@ -255,7 +255,7 @@ func foreignHint(path []string, keys []key) string {
 	return ""
 }
 
-// Patterns of texts in other formats that people hand over as a manifest.
+// Patterns that recognise other formats of a file that a user may pass as a manifest.
 const (
 	iniText  = `(?mi)^\s*\[((program|group|eventlistener|fcgi-program|rpcinterface):[^\]]+|supervisord|unix_http_server|inet_http_server|supervisorctl)\]\s*(;.*)?$`
 	unitText = `(?m)^\s*(\[(Unit|Service|Install)\]\s*$|ExecStart\s*=)`
@@ -263,7 +263,7 @@ const (
 	jsonText = `^\s*\{`
 )
 
-// foreignFormat names the format of a text that is no TOML; empty: it is not known.
+// foreignFormat names the format of a text that is not TOML. It is empty if the format is unknown.
 func foreignFormat(data []byte) string {
 	head := data[:min(len(data), 64<<10)]
 	for _, format := range []struct{ pattern, name string }{

@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// Format rewrites a manifest in its canonical layout: one expression a line
-// without indentation, one blank before and after "=", one blank line before a
-// table, arrays over several lines indented by two blanks, no blanks at the
-// ends of lines. Keys, values, comments and their order stay as they are.
-// The result means the same (that is checked) and formatting it again changes
-// nothing.
+// Format rewrites a manifest in its canonical layout. Each expression is on one line without
+// indentation, with one blank before and after "=". There is one blank line before a table. Arrays
+// over several lines are indented by two blanks, and no line ends in blanks. Keys, values, comments
+// and their order stay unchanged. Format checks that the result has the same meaning. Formatting
+// the result again changes no byte.
 func Format(name string, data []byte) ([]byte, *Finding) {
 	before, bad := Parse(name, data)
 	if bad != nil {
@@ -25,7 +24,7 @@ func Format(name string, data []byte) ([]byte, *Finding) {
 	return out, nil
 }
 
-// sameTree compares values; NaN equals itself here.
+// sameTree compares values. Here NaN equals itself.
 func sameTree(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:
@@ -58,21 +57,21 @@ func sameTree(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// textState is where in the syntax a line begins.
+// textState is the syntactic state at the beginning of a line.
 type textState struct {
-	quote byte // of an open multi-line string, 0 outside
-	depth int  // of open brackets
+	quote byte // quote of an open multi-line string, otherwise 0
+	depth int  // number of open brackets
 }
 
-// lineShape is what scanLine found in one line.
+// lineShape is the result of scanLine for one line.
 type lineShape struct {
-	equals  int // of the first = outside everything, -1
-	comment int // where a comment starts, -1
-	closing int // brackets closed before anything is opened or said
+	equals  int // index of the first = outside strings and brackets, or -1
+	comment int // index of a comment, or -1
+	closing int // brackets that are closed at the beginning of the line
 	end     textState
 }
 
-// scanLine goes through one line, knowing how it begins.
+// scanLine scans one line that begins in state.
 func scanLine(line string, state textState) lineShape {
 	shape := lineShape{equals: -1, comment: -1}
 	leading := state.quote == 0
@@ -116,7 +115,7 @@ func scanLine(line string, state textState) lineShape {
 	return shape
 }
 
-// skipString returns the index after a string on one line.
+// skipString returns the index after a single-line string.
 func skipString(line string, i int) int {
 	q := line[i]
 	for i++; i < len(line); i++ {
@@ -129,7 +128,7 @@ func skipString(line string, i int) int {
 	return len(line)
 }
 
-// skipMulti goes on in a multi-line string to its end or that of the line.
+// skipMulti skips to the end of a multi-line string, or to the end of the line.
 func skipMulti(line string, i int, state *textState) int {
 	q := state.quote
 	for i < len(line) {
@@ -150,8 +149,8 @@ func skipMulti(line string, i int, state *textState) int {
 
 type formatter struct {
 	out     bytes.Buffer
-	held    []string // comment lines that may belong to a table header
-	blank   bool     // a blank line is due before the next line
+	held    []string // comment lines that may belong to a following table header
+	blank   bool     // the next line needs a blank line before it
 	written bool
 }
 
@@ -179,7 +178,7 @@ func (f *formatter) line(body string, state textState) textState {
 	return shape.end
 }
 
-// tail keeps what belongs to a multi-line string and trims what follows it.
+// tail keeps the text of a multi-line string and trims blanks after its end.
 func (f *formatter) tail(body string, shape lineShape) string {
 	if shape.end.quote != 0 {
 		return body
@@ -187,7 +186,7 @@ func (f *formatter) tail(body string, shape lineShape) string {
 	return strings.TrimRight(body, " \t\r")
 }
 
-// continued is a line inside an array over several lines.
+// continued writes a line inside an array of several lines.
 func (f *formatter) continued(body string, state textState, shape lineShape) {
 	text := strings.TrimLeft(body, " \t")
 	if shape.end.quote == 0 {
@@ -200,7 +199,7 @@ func (f *formatter) continued(body string, state textState, shape lineShape) {
 	f.emit(strings.Repeat("  ", max(state.depth-shape.closing, 0)) + text)
 }
 
-// expression is a line at the top: blank, comment, table header or key.
+// expression writes a line outside arrays and strings: blank, comment, table header or key.
 func (f *formatter) expression(body string, shape lineShape) {
 	text := strings.TrimLeft(body, " \t")
 	if shape.end.quote == 0 {
@@ -230,7 +229,7 @@ func (f *formatter) expression(body string, shape lineShape) {
 	}
 }
 
-// flush writes the comments that wait for what they belong to.
+// flush writes the held comment lines.
 func (f *formatter) flush() {
 	for _, c := range f.held {
 		f.emit(c)

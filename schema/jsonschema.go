@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// SchemaID is where editors find the schema when a manifest names no other.
+// SchemaID is where editors find the schema if a manifest names none.
 const SchemaID = "https://github.com/dreamlab-ai/agentinit/schema/agentbox.toml.schema.json"
 
-// member is one entry of a JSON object whose order is kept.
+// member is one entry of an ordered JSON object.
 type member struct {
 	name  string
 	value any
@@ -40,7 +40,7 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// marshalPlain leaves <, > and & as they are: the schema is read by people.
+// marshalPlain does not escape <, > and &, because people read the schema.
 func marshalPlain(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -51,8 +51,9 @@ func marshalPlain(v any) ([]byte, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// JSONSchema is the JSON Schema (draft-07) of the manifest, indented. It says
-// everything the validator checks but two things: a float at an integer key
+// JSONSchema is the JSON Schema (draft-07) of the manifest, indented. It covers every check of the
+// validator except two: it accepts a float at an integer key (9090.0), and it cannot express the
+// form of some strings as a pattern.
 // (9090.0) is wrong here, and some strings have a form that no pattern states.
 var JSONSchema = sync.OnceValue(func() []byte {
 	root := object{
@@ -151,7 +152,7 @@ func describedShape(s *shape) string {
 
 func jsonTypes(k kind) []string {
 	if k&kNumber != 0 {
-		k &^= kInteger // a number may be an integer
+		k &^= kInteger // a number includes integers
 	}
 	var out []string
 	for _, n := range []struct {

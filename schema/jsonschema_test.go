@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite generated files")
 
-// golden compares a generated file with what is checked in.
+// golden compares generated content with the file in the repository.
 func golden(t *testing.T, path string, want []byte) {
 	t.Helper()
 	if *update {
@@ -38,7 +38,7 @@ func compiled(t testing.TB) *gojsonschema.Schema {
 	loader := gojsonschema.NewSchemaLoader()
 	loader.Draft = gojsonschema.Draft7
 	loader.AutoDetect = false
-	loader.Validate = true // against the meta-schema
+	loader.Validate = true // validate the schema against the meta-schema
 	s, err := loader.Compile(gojsonschema.NewBytesLoader(JSONSchema()))
 	if err != nil {
 		t.Fatal(err)
@@ -46,8 +46,7 @@ func compiled(t testing.TB) *gojsonschema.Schema {
 	return s
 }
 
-// libraryCount is how many violations a JSON Schema library finds: the second
-// opinion on ours.
+// libraryCount is how many violations an independent JSON Schema library finds.
 func libraryCount(t testing.TB, s *gojsonschema.Schema, d *Document) int {
 	t.Helper()
 	r, err := s.Validate(gojsonschema.NewGoLoader(d.Raw()))
@@ -60,9 +59,9 @@ func libraryCount(t testing.TB, s *gojsonschema.Schema, d *Document) int {
 var countCases = []struct {
 	name, text string
 	want       int
-	// lenient is how many the library does not see: it takes 9090.0 for an
-	// integer, stops at a wrong type before the list of values, and knows no
-	// forms; a bad name it counts twice.
+	// lenient is how many violations the library does not report. It accepts 9090.0 as an integer,
+	// skips the list of values after a wrong type, and does not check forms. It reports a bad name
+	// twice.
 	lenient int
 }{
 	{"empty", ``, 0, 0},

@@ -5,31 +5,30 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a document. They are far above any manifest a person writes, and
-// low enough that no document can exhaust the stack or the memory of PID 1.
+// Limits of a document. They are far above the size of any handwritten manifest. They are low
+// enough that no document can exhaust the stack or the memory of PID 1.
 const (
 	// MaxBytes is the largest document that is read.
 	MaxBytes = 16 << 20
 	// maxNesting bounds arrays, inline tables and dotted keys.
 	maxNesting = 100
-	// maxKeys bounds keys and table headers together: the TOML library's check
-	// for duplicates takes time in the square of their number.
+	// maxKeys bounds the number of keys and table headers together. The TOML library's check for
+	// duplicates takes time in the square of this number.
 	maxKeys = 40_000
-	// maxElements bounds what stands between commas: each element can be a
-	// finding of some hundred bytes.
+	// maxElements bounds the number of commas, and so of elements: each element can cause a finding
+	// of some hundred bytes.
 	maxElements = 100_000
 )
 
-// lexProblem is where and why the text is refused before it is parsed.
+// lexProblem is the place and the reason of a refusal before parsing.
 type lexProblem struct {
 	offset int
 	cause  string
 }
 
-// lex looks at what the TOML library does not refuse but TOML 1.0 does (it
-// speaks 1.1: inline tables over several lines, \e and \x, times without
-// seconds), and at nesting, before anything recurses. It tokenises only as far
-// as that needs; the library finds all other mistakes.
+// lex refuses syntax of TOML 1.1 that the TOML library accepts: inline tables over several lines,
+// \e and \x, times without seconds. It also checks the nesting before any recursive code runs. It
+// tokenises only as far as necessary. The library finds all other mistakes.
 func lex(data []byte) *lexProblem {
 	if !utf8.Valid(data) {
 		return &lexProblem{invalidUTF8(data), "the text is not valid UTF-8"}
@@ -58,12 +57,12 @@ func invalidUTF8(data []byte) int {
 type lexer struct {
 	data  []byte
 	pos   int
-	open  []byte // unclosed [ and {
-	dots  int    // since the last delimiter: parts of a dotted key
+	open  []byte // [ and { that are not closed yet
+	dots  int    // dots since the last delimiter, to count the parts of a dotted key
 	comma bool   // the last token was a comma
-	value bool   // behind the = of a line
-	keys  int    // seen so far, table headers included
-	items int    // seen so far: commas
+	value bool   // the position is behind the = of a line
+	keys  int    // number of keys and table headers so far
+	items int    // number of commas so far
 }
 
 func (l *lexer) step() *lexProblem {
@@ -130,7 +129,7 @@ func (l *lexer) step() *lexProblem {
 	return nil
 }
 
-// key counts one more key or header and goes on behind the current character.
+// key counts one more key or header and skips the current character.
 func (l *lexer) key() *lexProblem {
 	if l.keys++; l.keys > maxKeys {
 		return &lexProblem{l.pos, "the manifest has more than 40,000 keys"}
@@ -149,7 +148,7 @@ func (l *lexer) toLineEnd() {
 	l.pos = len(l.data)
 }
 
-// quoted skips a string of any of the four kinds.
+// quoted skips a string of any of TOML's four kinds.
 func (l *lexer) quoted(q byte) *lexProblem {
 	rest := l.data[l.pos:]
 	multi := bytes.HasPrefix(rest, []byte{q, q, q})
@@ -165,7 +164,7 @@ func (l *lexer) quoted(q byte) *lexProblem {
 			}
 			i += 2
 		case rest[i] == '\n' && !multi:
-			l.pos += i // unclosed: the parser says so
+			l.pos += i // not closed: the parser reports it
 			return nil
 		case rest[i] == q && !multi:
 			l.pos += i + 1
@@ -183,8 +182,7 @@ func (l *lexer) quoted(q byte) *lexProblem {
 	return nil
 }
 
-// bare skips a run of ordinary characters: a bare key, a number, a keyword, a
-// date.
+// bare skips a run of ordinary characters: a bare key, a number, a keyword or a date.
 func (l *lexer) bare() *lexProblem {
 	start := l.pos
 	for l.pos < len(l.data) && isBare(l.data[l.pos]) {
@@ -205,8 +203,8 @@ func isBare(c byte) bool {
 		c == '_' || c == '-' || c == '+' || c == ':' || c >= 0x80
 }
 
-// timeWithoutSeconds finds hh:mm that is neither followed by :ss nor the offset
-// of a date-time (which follows + or -).
+// timeWithoutSeconds finds an hh:mm that has no :ss behind it. The offset of a date-time (behind +
+// or -) does not count.
 func timeWithoutSeconds(word []byte) int {
 	i := bytes.IndexByte(word, ':')
 	if i < 2 {

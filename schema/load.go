@@ -7,10 +7,9 @@ import (
 	"sync"
 )
 
-// Load parses and checks a document: E000 or any number of E016, in the order
-// of the text. The manifest is nil only with E000; with E016 it is a best
-// effort, in which a value of the wrong type counts as absent, and nothing may
-// be started from it.
+// Load parses and checks a document. The findings are one E000, or any number of E016 in document
+// order. With E000 the manifest is nil. With E016 the manifest is incomplete: a value of a wrong
+// type counts as absent, and no program may be started from it.
 func Load(name string, data []byte) (*Manifest, *Document, []Finding) {
 	d, bad := Parse(name, data)
 	if bad != nil {
@@ -19,8 +18,8 @@ func Load(name string, data []byte) (*Manifest, *Document, []Finding) {
 	return d.Manifest(), d, slices.Clone(d.Violations())
 }
 
-// Manifest is the typed form of the document with the defaults filled in. It is
-// decoded once and shared: it must not be changed.
+// Manifest is the document as a typed value, with defaults. It is decoded once and shared, and must
+// not be changed.
 func (d *Document) Manifest() *Manifest {
 	d.decoded.Do(func() { d.manifest = d.decode() })
 	return d.manifest
@@ -47,10 +46,9 @@ func (d *Document) decode() *Manifest {
 
 var programTable = whileUsed(programShape)
 
-// DecodeProgram checks and decodes one merged program table, filling in the
-// schema's defaults. Findings are E016 whose Path starts at the program's own
-// keys and which have no position; a missing command is one of them. The
-// program is usable only without findings.
+// DecodeProgram checks and decodes one merged program table, and adds the schema's defaults.
+// Findings are E016 without a position. Their Path begins at the program's own keys. A missing
+// command is a finding. The program may be used only if there are no findings.
 func DecodeProgram(merged map[string]any) (Program, []Finding) {
 	v := validator{}
 	s := programTable()
@@ -62,8 +60,8 @@ func DecodeProgram(merged map[string]any) (Program, []Finding) {
 	return decodeProgram(merged), v.findings
 }
 
-// untouched is a program of which nothing is written: most keys of most
-// programs, so decoding starts from a copy. What it points to is never changed.
+// untouched is a program with only default values. Most programs set few keys, so decoding starts
+// from a copy of it. Values that it points to are never changed.
 var untouched = sync.OnceValue(func() Program {
 	var p Program
 	decodeTable(reflect.ValueOf(&p).Elem(), programTable(), nil)
@@ -87,7 +85,7 @@ func decodeProgram(merged map[string]any) Program {
 	return p
 }
 
-// stopLadder folds the short form in and ends every ladder with KILL.
+// stopLadder applies stop_signal and stop_timeout, and adds KILL at the end of every ladder.
 func stopLadder(p Program, merged map[string]any) StopLadder {
 	ladder := p.Stop
 	_, long := merged["stop"]
@@ -106,7 +104,7 @@ func stopLadder(p Program, merged map[string]any) StopLadder {
 	return ladder
 }
 
-// defaultOf is the default of a key, tables built from the defaults inside.
+// defaultOf is the default of a key. The default of a table is built from the defaults of its keys.
 func defaultOf(s *shape) any {
 	if s.value != nil || s.kinds != kTable || s.optional || s.entry != nil {
 		return s.value
@@ -120,22 +118,22 @@ func defaultOf(s *shape) any {
 	return t
 }
 
-// mergedByKey are the program tables that merge key by key; any other value
-// replaces what a lower layer says.
+// mergedByKey are the program tables that are merged key by key. Any other value replaces that of a
+// lower layer.
 var mergedByKey = map[string]bool{
 	"environment": true, "backoff": true, "restart_limit": true, "limits": true, "logs": true, "hooks": true, "sandbox": true,
 }
 
-// stopKeys state the same thing in two forms: whichever layer speaks last
-// decides the form.
+// stopKeys are two forms of the same setting. The highest layer that sets one of them decides which
+// form is used.
 var stopKeys = map[string][]string{
 	"stop":         {"stop_signal", "stop_timeout"},
 	"stop_signal":  {"stop"},
 	"stop_timeout": {"stop"},
 }
 
-// withLogFile is the table logs with what its path implies: who names a file wants
-// the output in it.
+// withLogFile sets logs.to to "file" if only a path is given, because the user then wants the
+// output in that file.
 func withLogFile(v any) any {
 	logs, ok := v.(map[string]any)
 	path, _ := logs["path"].(string)
@@ -147,8 +145,8 @@ func withLogFile(v any) any {
 	return logs
 }
 
-// MergeProgram lays program tables over each other, the last one winning key by
-// key. The layers are not changed; nil layers are fine.
+// MergeProgram merges program tables. For each key, the last layer that has it takes precedence.
+// The layers are not changed, and a layer may be nil.
 func MergeProgram(layers ...map[string]any) map[string]any {
 	out := map[string]any{}
 	for _, layer := range layers {

@@ -39,7 +39,7 @@ func TestEmptyManifestHasDefaults(t *testing.T) {
 	}
 }
 
-// The longest line and the flush time have bounds; a value beyond them is refused.
+// The longest line and the flush time have bounds. A value outside the bounds is refused.
 func TestLineBounds(t *testing.T) {
 	for text, ok := range map[string]bool{
 		`max_line = "1KiB"`: true, `max_line = "16MiB"`: true, `max_line = 1000`: false, `max_line = "17MiB"`: false,
@@ -53,7 +53,7 @@ func TestLineBounds(t *testing.T) {
 	}
 }
 
-// The embedded relay always has a limit of its database: 0 is none, and is refused.
+// The embedded relay's database always has a limit, so 0 ("no limit") is refused.
 func TestRelaySizeBounds(t *testing.T) {
 	for value, want := range map[string]Size{`"1MiB"`: 1 << 20, `1048576`: 1 << 20, `"2GiB"`: 2 << 30, `1048575`: 0, `"1023KiB"`: 0, `0`: 0, `-1`: 0} {
 		m, _, findings := load(t, "[sovereign_mesh.relay]\nmax_bytes = "+value+"\n")
@@ -143,8 +143,8 @@ restart = "never"
 	}
 }
 
-// Every key of the shape has a field of the struct it is decoded into, and the
-// other way round: no key is accepted and then forgotten.
+// Every key of the shape has a field in the struct into which it is decoded, and every field has a
+// key. So no accepted key is lost.
 func TestStructsAndShapeAgree(t *testing.T) {
 	var walk func(path string, s *shape, typ reflect.Type)
 	walk = func(path string, s *shape, typ reflect.Type) {
@@ -201,7 +201,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// The pattern is the number's bound, spelt out.
+// The pattern matches exactly the numbers up to 65535.
 func TestPortPattern(t *testing.T) {
 	for n := range 100000 {
 		if text := strconv.Itoa(n); regular("^"+portPattern+"$").MatchString(text) != (n <= 65535) {

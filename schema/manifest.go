@@ -1,10 +1,9 @@
 package schema
 
-// Manifest is the typed form of one document, every default of the schema
-// filled in. Keys whose absence has a meaning of its own (federation.mode,
-// adapters of a document) are empty here when absent; ask the Document whether
-// something was written. A Manifest is plain data: copy it, share it, but do
-// not change one that another goroutine reads.
+// Manifest is one document as a typed value, with every default of the schema. For some keys,
+// absence has its own meaning (federation.mode, the adapters). Such a key is empty here if it is
+// absent; ask the Document whether it is written. A Manifest is plain data: it may be copied and
+// shared, but not changed while another goroutine reads it.
 type Manifest struct {
 	Core          Core                `toml:"core"`
 	Federation    Federation          `toml:"federation"`
@@ -22,9 +21,9 @@ type Manifest struct {
 	Security      Security            `toml:"security"`
 	LinkedData    LinkedData          `toml:"linked_data"`
 
-	// Programs are decoded from what the document says plus
-	// [supervisor.defaults]; the feature catalogue is not in here. The resolved
-	// plan merges Document.Table("programs") with it and calls DecodeProgram.
+	// Programs are decoded from the document and [supervisor.defaults], without the feature
+	// catalogue. schema/plan merges Document.Table("programs") with the catalogue and calls
+	// DecodeProgram.
 	Programs       map[string]Program  `toml:"programs"`
 	Artifacts      []Artifact          `toml:"artifacts"`
 	Supervisor     Supervisor          `toml:"supervisor"`
@@ -45,7 +44,7 @@ type Core struct {
 type Federation struct {
 	Mode        string `toml:"mode"`
 	ExternalURL string `toml:"external_url"`
-	// Of mode "host":
+	// Only with mode "host":
 	Registry       string   `toml:"registry"`
 	Heartbeat      Duration `toml:"heartbeat"`
 	AllowedPubkeys []string `toml:"allowed_pubkeys"`
@@ -80,7 +79,7 @@ type Observability struct {
 	LogLevel     string `toml:"log_level"`
 }
 
-// Provider is one [providers.<name>]: a credential source.
+// Provider is one [providers.<name>]: the source of a credential.
 type Provider struct {
 	Enabled         bool     `toml:"enabled"`
 	EnvVar          string   `toml:"env_var"`
@@ -163,8 +162,7 @@ type Integrations struct {
 	ComfyUIExternal      ComfyUIExternal      `toml:"comfyui_external"`
 }
 
-// RuvectorExternal is [integrations.ruvector_external]. Conninfo may hold a
-// password.
+// RuvectorExternal is [integrations.ruvector_external]. Conninfo may contain a password.
 type RuvectorExternal struct {
 	Enabled  bool   `toml:"enabled"`
 	Conninfo string `toml:"conninfo"`
@@ -218,8 +216,8 @@ type ComfyUIExternal struct {
 	WSURL   string `toml:"ws_url"`
 }
 
-// Consultants is [consultants]. Home is empty for perplexity and deepseek,
-// which have none.
+// Consultants is [consultants]. Home is empty for perplexity and deepseek, which have no home
+// directory.
 type Consultants struct {
 	Enabled            bool       `toml:"enabled"`
 	LogDir             string     `toml:"log_dir"`
@@ -294,13 +292,13 @@ type Relay struct {
 	MaxEventBytes   int64    `toml:"max_event_bytes"`
 	MessagesPerSec  int64    `toml:"messages_per_sec"`
 	RetentionDays   int64    `toml:"retention_days"`
-	MaxBytes        Size     `toml:"max_bytes"` // of the embedded relay's database
+	MaxBytes        Size     `toml:"max_bytes"` // maximum size of the embedded relay's database
 	AllowNIP04      bool     `toml:"allow_nip04"`
 	InfoDescription string   `toml:"info_description"`
 	InfoContact     string   `toml:"info_contact"`
 }
 
-// Operator is [sovereign_mesh.operator]: whom the box belongs to.
+// Operator is [sovereign_mesh.operator]: the owner of the box.
 type Operator struct {
 	PubkeyHex   string   `toml:"pubkey_hex"`
 	NPub        string   `toml:"npub"`
@@ -331,7 +329,7 @@ type Exception struct {
 	Inherits            []string        `toml:"inherits"`
 }
 
-// DeviceRequest is one entry of gpu-cuda's device_requests; Count -1 is all.
+// DeviceRequest is one entry of gpu-cuda's device_requests. Count -1 means all devices.
 type DeviceRequest struct {
 	Driver       string     `toml:"driver"`
 	Count        int        `toml:"count"`

@@ -13,9 +13,9 @@ var (
 	errPrefix = errors.New(`must be an address or a prefix such as "10.0.0.0/8"`)
 )
 
-// ParseOrigin reads scheme://host[:port] and returns it as a browser sends it
-// (RFC 6454, 6.2): lower case, without the port that the scheme implies. One
-// slash at the end is forgiven; "*", "null" and anything more is an error.
+// ParseOrigin reads scheme://host[:port] and returns it in the form that a browser sends (RFC 6454,
+// 6.2): lower case, without the default port of the scheme. One slash at the end is accepted. "*",
+// "null" and any longer text are errors.
 func ParseOrigin(s string) (string, error) {
 	u, err := url.Parse(strings.TrimSuffix(s, "/"))
 	switch {
@@ -24,7 +24,7 @@ func ParseOrigin(s string) (string, error) {
 	}
 	for i := range len(u.Host) {
 		if c := u.Host[i]; c <= ' ' || c >= 0x7f || strings.IndexByte(`%*,\`, c) >= 0 {
-			return "", errOrigin // a name outside ASCII is sent as xn--
+			return "", errOrigin // a browser sends a non-ASCII name in the form xn--
 		}
 	}
 	if p := u.Port(); p != "" {
@@ -39,10 +39,9 @@ func ParseOrigin(s string) (string, error) {
 
 var impliedPort = map[string]string{"http": ":80", "https": ":443"}
 
-// PublicURL is an address without its secrets: without user information, query
-// and fragment, which can hold a password or a token. What is no address with a
-// host is shown as nothing. It is for a value that is an address; RedactURL
-// finds addresses inside a text.
+// PublicURL is an address without user information, query and fragment, because these can contain a
+// password or a token. If the text is not an address with a host, the result is "". The whole text
+// must be an address; RedactURL finds addresses inside a text.
 func PublicURL(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -51,8 +50,8 @@ func PublicURL(address string) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
-// ParsePrefix reads an address or a prefix in CIDR form (RFC 4632); an address
-// is the prefix that holds it alone. IPv4 within IPv6 becomes IPv4.
+// ParsePrefix reads an address or a prefix in CIDR form (RFC 4632). An address becomes the prefix
+// that contains only this address. IPv4 within IPv6 becomes IPv4.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 		a = a.Unmap()

@@ -76,7 +76,7 @@ func TestPublicURL(t *testing.T) {
 		"http://user:s3cret@collector:43/": "http://collector:43/",
 		"https://s3cret@h/a%2Fb/c":         "https://h/a%2Fb/c",
 		"https://h/x?key=s3cret#s3cret":    "https://h/x",
-		"http://user:s3/cret@h":            "", // the host would be a part of the password
+		"http://user:s3/cret@h":            "", // the parsed host would be a part of the password
 		"user:s3cret@h":                    "",
 		"s3cret":                           "",
 		"//u:s3cret@h/p":                   "//h/p",

@@ -9,7 +9,7 @@ import (
 // DefaultArtifactTimeout bounds the command of an artifact.
 const DefaultArtifactTimeout = 10 * time.Second
 
-// The sections of our own: programs and the box around them.
+// The sections that the older manifest does not have: programs and the box around them.
 
 func newManifestShape() *shape {
 	return table("Manifest of one box. Every table is optional; unknown keys are refused (E016).",
@@ -45,8 +45,8 @@ func programShape() *shape {
 	return table("One supervised program. The value of a key comes from the first of these that has one: this table, the feature catalogue, [supervisor.defaults], the default.", keys...).own()
 }
 
-// programDefaultsShape is the same table with every key optional and without
-// defaults: what is not written there must not hide the catalogue.
+// programDefaultsShape is the same table, but every key is optional and has no default: a default
+// here would override the catalogue.
 func programDefaultsShape() *shape {
 	s := table("Default values for the keys of every program.", programKeys()...)
 	return s.absent()
@@ -140,7 +140,7 @@ func passShape() *shape {
 	return s.match(`^(safe|all|none)$`, `"safe", "all", "none", a boolean or an array of names`).def("safe").eg([]any{"PATH", "LC_*", "ANTHROPIC_API_KEY"})
 }
 
-// dialectKeys are the keys of the dialects that ready, or health too, may use.
+// dialectKeys are the keys of the probe dialects that ready or, if health is true, health may use.
 func dialectKeys(health bool) []key {
 	var keys []key
 	for _, d := range program.Dialects {
@@ -345,8 +345,8 @@ func consoleShape() *shape {
 	return s.match(`^read-only$`, `true, false or "read-only"`).def(false).formOf(decodes[ConsoleMode])
 }
 
-// portPattern is a number up to 65535. A box could never listen on a higher one, and
-// would try for ever.
+// portPattern matches numbers up to 65535. With a higher port, a box could never listen, and would
+// retry for ever.
 const portPattern = `([0-9]{1,4}|[0-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])`
 
 func listen(doc string) *shape {

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Port is a port that a box publishes, written 8080, "80:8080",
-// "127.0.0.1:80:8080" or "53/udp".
+// Port is a port that a box publishes. It is written as 8080, "80:8080", "127.0.0.1:80:8080" or
+// "53/udp".
 type Port struct {
-	// Address of the host to listen on; empty is every address.
+	// Address is the host's address to listen on. Empty means every address.
 	Address  string `json:"address,omitempty"`
-	Host     int    `json:"host"`     // port of the host
+	Host     int    `json:"host"`     // port on the host
 	Box      int    `json:"box"`      // port inside the box
 	Protocol string `json:"protocol"` // tcp or udp
 }
@@ -48,7 +48,7 @@ func ParsePort(text string) (Port, error) {
 	return p, nil
 }
 
-// portNumber is the number of a port, 0 for what is none.
+// portNumber is the number of a port, or 0 if the text is not a port.
 func portNumber(text string) int {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
@@ -57,7 +57,7 @@ func portNumber(text string) int {
 	return int(n)
 }
 
-// String writes the port as container engines read it.
+// String writes the port in the syntax of container engines.
 func (p Port) String() string {
 	text := strconv.Itoa(p.Host) + ":" + strconv.Itoa(p.Box)
 	if p.Address != "" {
@@ -85,10 +85,9 @@ func (p *Port) fromTOML(v any) (err error) {
 	return errPort
 }
 
-// Volume is what is mounted into a box, written "data:/var/lib/data" or
-// "./conf:/etc/app:ro".
+// Volume is a mount of a box. It is written as "data:/var/lib/data" or "./conf:/etc/app:ro".
 type Volume struct {
-	Source   string `json:"source"` // name of a volume, or a path of the host
+	Source   string `json:"source"` // name of a volume, or a path on the host
 	Target   string `json:"target"` // absolute path in the box
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
@@ -114,7 +113,7 @@ func (v *Volume) fromTOML(value any) (err error) {
 	return err
 }
 
-// cleanPath tells whether a text is an absolute path that means what it says.
+// cleanPath reports whether a text is an absolute path in canonical form.
 func cleanPath(p string) bool {
 	return strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p && !strings.ContainsAny(p, "$:,\n")
 }
@@ -131,8 +130,8 @@ func portsShape(doc string) *shape {
 	return list(doc, item).def([]string{}).eg([]any{int64(8080), "127.0.0.1:80:8080", "53/udp"})
 }
 
-// deploymentKeys say what a description of the box for a container engine has
-// beside the programs. agentinit itself reads none of them.
+// deploymentKeys are keys for a description of the container around the box. agentinit itself
+// ignores them.
 func deploymentKeys(of string) []key {
 	return []key{
 		field("ports", portsShape("Ports that "+of+" listens on and that generated descriptions publish: a number, host and box (\"80:8080\"), with an address before it, \"/udp\" behind it. agentinit's own listeners need none.")),

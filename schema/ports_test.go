@@ -2,7 +2,7 @@ package schema
 
 import "testing"
 
-// What a port is written as is how container engines read it.
+// A port has the same meaning here as in container engines.
 func TestPortsReadAsTheyAreWritten(t *testing.T) {
 	for text, want := range map[string]string{
 		"8080": "8080:8080", "80:8080": "80:8080", "127.0.0.1:80:8080": "127.0.0.1:80:8080", "[::1]:80:8080": "[::1]:80:8080",
@@ -33,7 +33,7 @@ func FuzzParsePort(f *testing.F) {
 	})
 }
 
-// A hint names a key that exists, and no word of another tool is a key here.
+// A hint names a key that exists. No word of another tool in the table is a key here.
 func TestForeignWords(t *testing.T) {
 	for _, c := range []struct {
 		words map[string]string

@@ -11,8 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// checkUnexpanded checks a target as it is written. One with variables is checked
-// after their expansion, by CheckProbe.
+// checkUnexpanded checks a target as written. A target with variables is checked after their
+// expansion, by CheckProbe.
 func checkUnexpanded(d program.Dialect, v any) error {
 	target, ok := v.(string)
 	if !ok || strings.Contains(target, "$") {
@@ -21,22 +21,22 @@ func checkUnexpanded(d program.Dialect, v any) error {
 	return d.Check(target)
 }
 
-// CheckProbe says what is wrong with a probe whose variables are expanded; nil:
-// it can be asked. A dollar that is left stands for itself. The error does not
-// repeat the target, which may hold a secret.
+// CheckProbe checks a probe after the expansion of its variables. It returns nil if the probe is
+// valid. A dollar that is left is an ordinary character. The error does not repeat the target,
+// which may contain a secret.
 func CheckProbe(p Probe) error {
 	d, ok := program.Probe{Dialect: p.Dialect}.DialectOf()
 	if !ok || d.Check == nil || d.Check(strings.ReplaceAll(p.Target, "$", "_")) == nil {
 		return nil
 	}
-	return d.Check("") // says what is wanted
+	return d.Check("") // Check describes what is expected
 }
 
-// probeTable is one table of ready or health as written: it may state several
-// kinds at once, each of which becomes a Probe.
+// probeTable is one table of ready or health as written. It may set several dialects at once. Each
+// of them becomes a Probe.
 type probeTable struct {
 	timing   Probe
-	stated   map[string]any // the keys of dialects as written
+	stated   map[string]any // the keys of dialects, as written
 	any      bool
 	deadline Duration
 	failures int
@@ -50,7 +50,7 @@ var (
 	healthTable = whileUsed(healthShape)
 )
 
-// readProbeTable applies the shape's defaults to one table and reads it.
+// readProbeTable reads one table and adds the shape's defaults.
 func readProbeTable(s *shape, v any) (probeTable, error) {
 	raw, ok := v.(map[string]any)
 	if !ok {
@@ -80,8 +80,8 @@ func readProbeTable(s *shape, v any) (probeTable, error) {
 	return t, nil
 }
 
-// split makes one Probe of each dialect stated. A value of a wrong type is left
-// out: the validator reports it.
+// split makes one Probe of each dialect in the table. A value of a wrong type is skipped, because
+// the validator reports it.
 func (t probeTable) split() []Probe {
 	var out []Probe
 	for _, d := range program.Dialects {
@@ -117,8 +117,8 @@ func tablesOf(v any) []any {
 	return []any{v}
 }
 
-// fromTOML reads one table or an array of them. any in one of them counts for
-// all, and the longest deadline holds.
+// fromTOML reads one table or an array of tables. If any is true in one table, it applies to all
+// probes. The longest deadline is used.
 func (r *Ready) fromTOML(v any) error {
 	for _, e := range tablesOf(v) {
 		t, err := readProbeTable(readyTable(), e)
@@ -132,8 +132,9 @@ func (r *Ready) fromTOML(v any) error {
 	return nil
 }
 
-// fromTOML reads one table or an array of them. What is no probe holds for all: the fewest
-// failures, the shortest of each duration, the last action and signal that are written.
+// fromTOML reads one table or an array of tables. Settings that do not belong to one probe are
+// combined: the smallest number of failures, the shortest of each duration, and the last action and
+// signal that are written.
 func (h *Health) fromTOML(v any) error {
 	h.Action = "restart"
 	for _, e := range tablesOf(v) {

@@ -2,16 +2,16 @@ package schema
 
 import "fmt"
 
-// Program is one [programs.NAME] with its defaults filled in. Text that may
-// hold ${X} is kept as written: expansion belongs to the plan.
+// Program is one [programs.NAME] with its defaults. A text with ${X} is kept as written, because
+// schema/plan expands it.
 type Program struct {
-	Command   Command `toml:"command"` // empty only until a catalogue entry is merged in
+	Command   Command `toml:"command"` // may be empty until a catalogue entry is merged in
 	Enabled   bool    `toml:"enabled"`
 	When      string  `toml:"when"` // manifest path that must be true
 	Type      string  `toml:"type"` // service, oneshot, schedule
 	Schedule  string  `toml:"schedule"`
 	Overlap   string  `toml:"overlap"`  // skip, queue, kill
-	Timezone  string  `toml:"timezone"` // empty: the box's own
+	Timezone  string  `toml:"timezone"` // empty: the time zone of the box
 	Priority  int     `toml:"priority"`
 	Needs     []Need  `toml:"needs"`
 	Instances int     `toml:"instances"`
@@ -21,17 +21,16 @@ type Program struct {
 	Restart      string   `toml:"restart"` // always, on-failure, never
 	ExitCodes    []int    `toml:"exit_codes"`
 	StartSeconds Duration `toml:"start_seconds"`
-	// StartTimeout 0 has no limit: the default of a oneshot.
+	// If StartTimeout is 0, there is no limit. That is the default of a oneshot.
 	StartTimeout Duration     `toml:"start_timeout"`
 	Backoff      Backoff      `toml:"backoff"`
 	RestartLimit RestartLimit `toml:"restart_limit"`
-	StartRetries int          `toml:"start_retries"` // -1: restart_limit counts instead
+	StartRetries int          `toml:"start_retries"` // -1: restart_limit applies instead
 
-	Ready  *Ready  `toml:"ready"`  // nil: RUNNING is ready
-	Health *Health `toml:"health"` // nil: not checked
+	Ready  *Ready  `toml:"ready"`  // nil: the program is ready when it is RUNNING
+	Health *Health `toml:"health"` // nil: no health checks
 
-	// Stop is the whole ladder, the short form stop_signal and stop_timeout
-	// folded in.
+	// Stop is the complete ladder, including stop_signal and stop_timeout.
 	Stop        StopLadder `toml:"stop"`
 	StopSignal  string     `toml:"stop_signal"`
 	StopTimeout Duration   `toml:"stop_timeout"`
@@ -40,10 +39,10 @@ type Program struct {
 	Essential   bool       `toml:"essential"`
 	OnFatal     string     `toml:"on_fatal"` // ignore, shutdown
 
-	User   string   `toml:"user"`  // name or number; empty inherits
-	Group  string   `toml:"group"` // name or number; empty follows the user
+	User   string   `toml:"user"`  // name or number; empty: agentinit's own
+	Group  string   `toml:"group"` // name or number; empty: the user's group
 	Groups []string `toml:"groups"`
-	// Umask nil inherits.
+	// If Umask is nil, agentinit's own umask applies.
 	Umask     *Mode  `toml:"umask"`
 	Directory string `toml:"directory"`
 
@@ -60,7 +59,7 @@ type Program struct {
 	TTY     bool     `toml:"tty"`
 	Control bool     `toml:"control"`
 
-	// For generated descriptions.
+	// Only for generated descriptions.
 	Ports    []Port   `toml:"ports"`
 	Volumes  []Volume `toml:"volumes"`
 	Writable []string `toml:"writable"`
@@ -71,25 +70,25 @@ type Backoff struct {
 	Initial    Duration `toml:"initial"`
 	Factor     float64  `toml:"factor"`
 	Max        Duration `toml:"max"`
-	Jitter     float64  `toml:"jitter"` // share, 0 to 1
+	Jitter     float64  `toml:"jitter"` // as a share, 0 to 1
 	ResetAfter Duration `toml:"reset_after"`
 }
 
-// RestartLimit ends in FATAL beyond Count restarts within Window; Count 0 has
-// no limit.
+// RestartLimit: with more than Count restarts within Window, the program becomes FATAL. If Count is
+// 0, there is no limit.
 type RestartLimit struct {
 	Count  int      `toml:"count"`
 	Window Duration `toml:"window"`
 }
 
-// Ready is the key ready: when a program counts as ready.
+// Ready is the key ready: the conditions under which a program is ready.
 type Ready struct {
 	Probes   []Probe
 	Any      bool
-	Deadline Duration // 0: start_timeout alone decides
+	Deadline Duration // 0: only start_timeout applies
 }
 
-// Health is the key health: what is checked while RUNNING.
+// Health is the key health: the checks while the program is RUNNING.
 type Health struct {
 	Probes   []Probe
 	Failures int
@@ -98,7 +97,8 @@ type Health struct {
 	Wedge    Wedge
 }
 
-// Wedge are the keys of health that say when a program is wedged; a duration of 0 is off.
+// Wedge is the keys of health that define when a program hangs. A duration of 0 switches the check
+// off.
 type Wedge struct {
 	NoOutput    Duration `toml:"no_output"`
 	Spinning    Duration `toml:"spinning"`
@@ -106,7 +106,7 @@ type Wedge struct {
 	StackSignal string   `toml:"stack_signal"`
 }
 
-// Probe is one condition, as program.Probe has it.
+// Probe is one condition. Its fields are those of program.Probe.
 type Probe struct {
 	Dialect string  `toml:"-"`
 	Target  string  `toml:"-"`
@@ -117,8 +117,8 @@ type Probe struct {
 	Successes int      `toml:"successes"`
 }
 
-// Limits is the key limits. Rlimits holds only what is written, keyed by the
-// manifest's names; nil pointers inherit.
+// Limits is the key limits. Rlimits returns only the limits that are written, under the manifest's
+// names. A nil pointer means that the limit is inherited.
 type Limits struct {
 	NoFile  *Limit `toml:"nofile"`
 	NProc   *Limit `toml:"nproc"`
@@ -137,7 +137,7 @@ type Limits struct {
 	CPUs        CPUList `toml:"cpus"`
 }
 
-// Sandbox is the key sandbox: what a program may reach.
+// Sandbox is the key sandbox: the resources that a program may use.
 type Sandbox struct {
 	NoNewPrivileges bool     `toml:"no_new_privileges"`
 	Capabilities    []string `toml:"capabilities"`
@@ -154,31 +154,31 @@ type Sandbox struct {
 	Mode            string   `toml:"mode"`   // enforce, audit, off
 }
 
-// Logs is the key logs: where output goes besides its ring.
+// Logs is the key logs: where output goes in addition to the ring buffer in memory.
 type Logs struct {
 	To         string      `toml:"to"` // console, file, none
 	Path       string      `toml:"path"`
-	StderrPath string      `toml:"stderr_path"` // empty: path
+	StderrPath string      `toml:"stderr_path"` // empty: the same as path
 	MaxBytes   Size        `toml:"max_bytes"`
-	Every      Duration    `toml:"rotate_every"` // 0: never
-	At         string      `toml:"rotate_at"`    // HH:MM; empty: never
+	Every      Duration    `toml:"rotate_every"` // 0: no rotation by age
+	At         string      `toml:"rotate_at"`    // HH:MM; empty: no rotation at a fixed time
 	Backups    int         `toml:"backups"`
 	MaxAge     Duration    `toml:"max_age"` // 0: no limit
 	Compress   Compression `toml:"compress"`
 	TotalBytes Size        `toml:"total_bytes"` // 0: no limit
 
-	RateLines    int      `toml:"rate_lines"` // in RateInterval; 0: no limit
-	RateBytes    Size     `toml:"rate_bytes"` // the same
+	RateLines    int      `toml:"rate_lines"` // in one RateInterval; 0: no limit
+	RateBytes    Size     `toml:"rate_bytes"` // in one RateInterval; 0: no limit
 	RateInterval Duration `toml:"rate_interval"`
 
 	MaxLine    Size     `toml:"max_line"`
 	FlushAfter Duration `toml:"flush_after"` // 0: never
 }
 
-// Compression is what rotated log files become: "", "gzip" or "zstd".
+// Compression is the compression of rotated log files: "", "gzip" or "zstd".
 type Compression string
 
-// fromTOML takes a boolean too: true is gzip.
+// fromTOML also accepts a boolean: true means gzip.
 func (c *Compression) fromTOML(v any) error {
 	switch v {
 	case true:
@@ -193,7 +193,8 @@ func (c *Compression) fromTOML(v any) error {
 	return nil
 }
 
-// Hooks are commands run around a program's life; nil means none.
+// Hooks are commands that run before or after events of a program. nil means that there is no such
+// hook.
 type Hooks struct {
 	PreStart  *Hook `toml:"pre_start"`
 	PostReady *Hook `toml:"post_ready"`

@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// A name holds a secret when it ends in one of these, in capitals or not. No
-// pattern: every variable is asked about before the first program starts.
+// A variable holds a secret if its name ends in one of these, in any case. This is not a pattern,
+// because a regular expression would be slow: every variable is checked before the first program
+// starts.
 var secretEnds = []string{
 	"PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "SECRET", "SECRETS", "TOKEN", "API_KEY", "APIKEY", "API_KEYS", "APIKEYS",
 }
 
-// secretWords are the end of other words too (MONKEY, COMPASS): they must be all of
-// the name or stand behind a mark. loginWord is a directory when it stands alone.
+// secretWords are also the end of harmless words (MONKEY, COMPASS). So they must be the whole name,
+// or follow a separator. loginWord alone is the name of a directory.
 var secretWords = []string{
 	"KEY", "PRIVATE_KEY", "PRIVATEKEY", "PRIVATE_KEYS", "PRIVATEKEYS", "NSEC", "DSN", "CONNINFO", "CONNECTION_STRING",
 	"CONNECTIONSTRING", "CREDENTIAL", "CREDENTIALS", "PASS", "SSHPASS", "PW", "PAT", "AUTHORIZATION", "SECRET_KEY_BASE",
@@ -23,12 +24,11 @@ const (
 	marks     = "_.-"
 )
 
-// publicEnds are ends of names whose values are public.
+// publicEnds are the ends of names with a public value.
 var publicEnds = []string{"PUBLIC_KEY", "PUBLICKEY"}
 
-// SecretName reports whether a variable of this name holds a secret. It is the
-// one answer to that question: what is withheld from programs is what is not
-// shown.
+// SecretName reports whether a variable of this name holds a secret. All code uses this function,
+// so that the variables withheld from programs are the same as the variables that are not shown.
 func SecretName(name string) bool {
 	name = strings.ToUpper(name)
 	ends := func(with string) bool { return strings.HasSuffix(name, with) }
@@ -42,8 +42,8 @@ func SecretName(name string) bool {
 	return slices.ContainsFunc(secretEnds, ends) || slices.ContainsFunc(secretWords, word) || name != loginWord && word(loginWord)
 }
 
-// IsSecret tells whether programs inherit the variable only by name: its name
-// says so, or the manifest says that it holds a credential.
+// IsSecret reports whether programs inherit the variable only by name. That is the case if its name
+// marks it as a secret, or if the manifest says that it contains a credential.
 func (m *Manifest) IsSecret(name string) bool {
 	if SecretName(name) {
 		return true

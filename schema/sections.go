@@ -1,7 +1,7 @@
 package schema
 
-// The sections that the older manifest has too. Their rules are in
-// schema/rules; what they lead to is in schema/catalog.
+// The sections that the older manifest has too. Their rules are in schema/rules, their effects in
+// schema/catalog.
 
 const hostPortNote = " Published on the host."
 
@@ -259,8 +259,7 @@ func securityShape() *shape {
 	groups := field("group_add", texts("Further groups."))
 	opts := field("security_opt_override", texts("Security options that replace the baseline's of the same key (W021).").eg([]any{"seccomp=unconfined"}))
 	runtime := field("runtime_override", text("Container runtime instead of the engine's default.").eg("nvidia"))
-	// common are legal in every block: a privilege may need any of them, and
-	// its reason.
+	// Every block may have these keys: any privilege may need them, and its reason.
 	block := func(doc string, own ...key) *shape {
 		return table(doc, append(own, reason, groups, opts, runtime)...).absent()
 	}

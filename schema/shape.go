@@ -11,34 +11,33 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// kind is a set of TOML types a value may have.
+// kind is a set of TOML types that a value may have.
 type kind uint8
 
 const (
 	kString kind = 1 << iota
 	kInteger
-	kNumber // a float; where it is allowed an integer is too
+	kNumber // a float; an integer is also allowed there
 	kBool
 	kArray
 	kTable
 )
 
-// shape describes one value of the manifest: the one place where types, lists,
-// ranges, defaults and texts live. The validator, the defaults, the JSON Schema,
-// the typed decoder's test and docs/manifest.md all range over it. A keyword
-// applies only to values of its type, as in JSON Schema, so a polymorphic key
-// ("a string or an array") needs no alternatives.
+// shape describes one value of the manifest: its types, lists, ranges, default and texts. It is the
+// single source for the validator, the defaults, the JSON Schema, the test of the typed decoder,
+// and docs/manifest.md. A keyword applies only to values of its type, as in JSON Schema. So a key
+// with several types ("a string or an array") needs no alternatives.
 type shape struct {
 	kinds kind
 	doc   string
-	value any   // default: string, int64, float64, bool, []any, map[string]any; nil = none
+	value any   // default: string, int64, float64, bool, []any, map[string]any; nil: none
 	also  []any // examples
 	env   string
 
-	enum    []string // strings, case-sensitive
+	enum    []string // allowed strings, case-sensitive
 	pattern string
-	expect  string          // what a broken pattern or form wanted, in words
-	form    func(any) error // a check beyond what JSON Schema can say
+	expect  string          // what the pattern or form expects, for messages
+	form    func(any) error // a check that JSON Schema cannot express
 	min     *int64
 	max     *int64
 	minLen  int // of strings, in characters
@@ -46,13 +45,13 @@ type shape struct {
 
 	items *shape
 	keys  []key
-	// entry is the shape of free keys; nil closes the table.
+	// entry is the shape of free keys. If it is nil, only the fixed keys are allowed.
 	entry    *shape
-	names    *names // what free keys may be; nil: anything
-	optional bool   // a table whose absence has a meaning: no defaults inside
-	ours     bool   // not a section of the older manifest
+	names    *names // the allowed free keys; nil: any name
+	optional bool   // absence of the table has a meaning, so no defaults inside it
+	ours     bool   // the older manifest does not have this section
 	secret   bool
-	octal    bool // an integer is written with 0o
+	octal    bool // an integer must be written with 0o
 }
 
 // key is one named entry of a table.
@@ -86,14 +85,14 @@ func mapping(doc string, n *names, entry *shape) *shape {
 	return &shape{kinds: kTable, doc: doc, entry: entry, names: n}
 }
 
-// names is what the free keys of a table may be: a pattern for JSON Schema and
-// people, and the same as code, since every document has such keys.
+// names is the rule for the free keys of a table: as a pattern for JSON Schema and readers, and as
+// code for speed, because every document has such keys.
 type names struct {
 	pattern string
 	allow   func(string) bool
 }
 
-// programNames are those of programs and templates; such a name is also a path
+// programNames is the rule for names of programs and templates. Such a name is also a path
 // component of log files and control routes.
 var programNames = &names{`^[a-z0-9][a-z0-9_.-]{0,62}$`, func(s string) bool {
 	if s == "" || len(s) > 63 || strings.IndexByte("_.-", s[0]) >= 0 {
@@ -107,7 +106,7 @@ var programNames = &names{`^[a-z0-9][a-z0-9_.-]{0,62}$`, func(s string) bool {
 	return true
 }}
 
-// variableNames are what execve(2) can carry.
+// variableNames is the rule for names that execve(2) can pass.
 var variableNames = &names{`^[^=\x00]+$`, func(s string) bool {
 	return s != "" && !strings.ContainsAny(s, "=\x00")
 }}
@@ -115,10 +114,10 @@ var variableNames = &names{`^[^=\x00]+$`, func(s string) bool {
 func field(name string, s *shape) key { return key{name: name, shape: s} }
 func must(name string, s *shape) key  { return key{name: name, shape: s, required: true} }
 
-// port is a TCP port that can be listened on.
+// port is a TCP port on which a program can listen.
 func port(doc string) *shape { return integer(doc).between(1, 65535) }
 
-// durationPattern is what ParseDuration accepts, but for the upper bound.
+// durationPattern matches the texts that ParseDuration accepts, without the upper bound.
 const durationPattern = `^([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$|^0$`
 
 func duration(doc string) *shape {
@@ -154,7 +153,7 @@ func hook(doc string) *shape {
 	return s.formOf(decodes[Hook])
 }
 
-// decoder is a type with a form of its own in the manifest.
+// decoder is a type that decodes its own form in the manifest.
 type decoder[T any] interface {
 	*T
 	fromTOML(any) error
@@ -175,7 +174,7 @@ func (s *shape) eg(v ...any) *shape {
 	return s
 }
 
-// asRead is a value of this code as the parser would have read it.
+// asRead converts a Go value to the form in which the parser would return it.
 func asRead(v any) any {
 	switch v := v.(type) {
 	case int:
@@ -216,8 +215,8 @@ func (s *shape) match(pattern, expect string) *shape {
 
 var patterns sync.Map // pattern → *regexp.Regexp
 
-// regular compiles a pattern of ours on first use: most loads need few of them,
-// and compiling all would cost more than loading a small manifest.
+// regular compiles one of our patterns at the first use. Most loads need few of them, and compiling
+// all would take longer than loading a small manifest.
 func regular(pattern string) *regexp.Regexp {
 	re, ok := patterns.Load(pattern)
 	if !ok {
@@ -226,16 +225,15 @@ func regular(pattern string) *regexp.Regexp {
 	return re.(*regexp.Regexp)
 }
 
-// asTable is s where the value is a table that is there.
+// asTable is s for the case that the value is present and is a table.
 func (s *shape) asTable() *shape {
 	t := *s
 	t.kinds, t.optional = kTable, false
 	return &t
 }
 
-// fixed returns the shape of a key that the table names, nil when it does not.
-// The tables are short: a map for each would take longer to make than all looks
-// of a small manifest.
+// fixed returns the shape of a fixed key, or nil if the table has no such key. The tables are
+// short: to make a map for each would take longer than all look-ups of a small manifest.
 func (s *shape) fixed(name string) *shape {
 	for i := range s.keys {
 		if s.keys[i].name == name {
@@ -245,7 +243,7 @@ func (s *shape) fixed(name string) *shape {
 	return nil
 }
 
-// child returns the shape of a key, nil when the key is not allowed.
+// child returns the shape of a key, or nil if the key is not allowed.
 func (s *shape) child(name string) *shape {
 	if k := s.fixed(name); k != nil {
 		return k
@@ -253,9 +251,8 @@ func (s *shape) child(name string) *shape {
 	return s.entry
 }
 
-// whileUsed builds a shape when it is needed, and keeps it only until the garbage
-// collector finds it unused: init mode never pays for it, and a box needs it again only
-// when its manifest changes.
+// whileUsed builds a shape when it is needed, and lets the garbage collector free it when it is
+// unused. Init mode never builds it, and a box needs it again only when its manifest changes.
 func whileUsed(build func() *shape) func() *shape {
 	var mu sync.Mutex
 	var kept weak.Pointer[shape]
@@ -273,6 +270,6 @@ func whileUsed(build func() *shape) func() *shape {
 
 var manifestShape = whileUsed(newManifestShape)
 
-// Preload builds what Load checks every manifest against, so that it can be
-// done beside other work. Safe for concurrent use.
+// Preload builds the shape with which Load checks every manifest, so that this can run concurrently
+// with other work. It is safe for concurrent use.
 func Preload() { manifestShape() }

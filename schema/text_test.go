@@ -57,8 +57,8 @@ func TestAcceptedTexts(t *testing.T) {
 	}
 }
 
-// Whatever the size and shape, an answer comes and the process lives. The
-// numbers of findings are exact; time is bounded by the test's own limit.
+// For a document of any size and shape, Load returns and the process survives. The numbers of
+// findings are exact. The test's own limit bounds the time.
 func TestHugeDocuments(t *testing.T) {
 	many := func(n int, line string) []byte {
 		var b bytes.Buffer
@@ -282,8 +282,7 @@ environment = { TOKEN = "secret", COLOUR = "blue", OTHER_TOKEN = "${T}" }
 	}
 }
 
-// The environment wins over the parts of the listener's address as it does at
-// boot.
+// As at boot, the environment overrides the host and the port of the listener's address separately.
 func TestEffectiveListener(t *testing.T) {
 	for _, c := range []struct{ listen, host, port, want string }{
 		{"127.0.0.1:9090", "", "", "127.0.0.1:9090"},
@@ -335,7 +334,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// finite reports whether JSON has a form for the tree.
+// finite reports whether the tree can be written as JSON.
 func finite(v any) bool {
 	switch v := v.(type) {
 	case float64:
@@ -393,7 +392,7 @@ func FuzzSplitCommand(f *testing.F) {
 	})
 }
 
-// The code of a rule for names says what its pattern says.
+// The code of each rule for names agrees with its pattern.
 func FuzzNamesAreTheirPattern(f *testing.F) {
 	for _, s := range []string{"", "a", "a.b-c_d", "-a", "_", "A", "ä", "a b", "a\n", "a=b", "a\x00", "\xff", strings.Repeat("a", 63), strings.Repeat("a", 64)} {
 		f.Add(s)
@@ -407,8 +406,8 @@ func FuzzNamesAreTheirPattern(f *testing.F) {
 	})
 }
 
-// A text that its decoder takes is not compared with the pattern any more, so the
-// pattern must take it too: what JSON Schema refuses may not load.
+// A text that its decoder accepts is not compared with the pattern, so the pattern must accept it
+// too. Otherwise a manifest could load that the JSON Schema refuses.
 func FuzzPatternsTakeWhatDecodersTake(f *testing.F) {
 	for _, s := range []string{"10s", "1m30s", ".5h", "5.s", "0", "1µs", "1μs", "64MiB", "50 MB", "7", "1k", " 5MB", "5\tMB", "5MB ", "1_0s", "+1s", "٣s", "1e3s", "9TiB"} {
 		f.Add(s)

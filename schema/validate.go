@@ -11,14 +11,14 @@ import (
 
 // validator collects one E016 for every violated constraint.
 type validator struct {
-	doc      *Document // nil: positions unknown
+	doc      *Document // nil: there are no positions
 	path     []string
 	findings []Finding
 	unknown  int
-	ours     int // how many shapes on the way down are sections of our own
+	ours     int // how many shapes on the current path are not in the older manifest
 }
 
-// validate checks a whole document against the shape of the manifest.
+// validate checks a whole document against the manifest's shape.
 func validate(d *Document) []Finding {
 	v := validator{doc: d}
 	v.check(manifestShape(), d.raw, d.marks)
@@ -50,8 +50,8 @@ func (v *validator) check(s *shape, value any, m *mark) {
 	}
 	before := len(v.findings)
 	typed := v.typed(s, value)
-	// A section of the older manifest counts a wrong type and a value outside the
-	// list as two violations. In our own sections one mistake is one finding.
+	// In sections of the older manifest, a wrong type and a value outside the list are two
+	// violations. In other sections, one mistake gives one finding.
 	listed := s.enum != nil && v.ours > 0
 	if !typed && !listed {
 		v.wrongType(s, value, m)
@@ -85,7 +85,7 @@ func (v *validator) check(s *shape, value any, m *mark) {
 
 func (v *validator) here() string { return Path(v.path...) }
 
-// found is how a message shows the offending value.
+// found is the offending value for a message.
 func found(s *shape, value any) string {
 	if s.secret {
 		return "something else"
@@ -132,7 +132,7 @@ func (v *validator) wrongType(s *shape, value any, m *mark) {
 	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), s.kinds, shown), hint)
 }
 
-// checkEnum also looks at values of a wrong type.
+// checkEnum also checks values of a wrong type.
 func (v *validator) checkEnum(s *shape, value any, m *mark) {
 	if s.enum == nil {
 		return
@@ -150,8 +150,7 @@ func (v *validator) checkEnum(s *shape, value any, m *mark) {
 	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), QuoteList(s.enum), found(s, value)), hint)
 }
 
-// checkFloatRange is for a float at an integer key, which is looked at as a
-// number once more.
+// checkFloatRange checks the range of a float at an integer key.
 func (v *validator) checkFloatRange(s *shape, value any, m *mark) {
 	if f, ok := value.(float64); ok && s.kinds&kInteger != 0 {
 		v.checkRange(s, f, value, m)
@@ -174,8 +173,8 @@ func (v *validator) checkRange(s *shape, n float64, value any, m *mark) {
 	v.report(m, false, value, s.secret, fmt.Sprintf("%s must be %s, not %s", v.here(), want, found(s, value)), "")
 }
 
-// checkOctal refuses permission bits in decimal: umask = 22 is 0026 to TOML, and
-// to nobody else. Up to 7 both are the same.
+// checkOctal refuses permission bits in decimal: in TOML, umask = 22 means 0026, which no user
+// expects. Up to 7, decimal and octal are the same.
 func (v *validator) checkOctal(s *shape, n int64, m *mark) bool {
 	if !s.octal || n >= 0 && n <= 7 || v.doc == nil || m == nil {
 		return true
@@ -186,13 +185,13 @@ func (v *validator) checkOctal(s *shape, n int64, m *mark) bool {
 	}
 	hint := ""
 	if strings.Trim(written, "01234567") == "" && len(written) <= 4 {
-		hint = "write " + Quote(("0" + written)[max(len(written)-3, 0):]) // four digits at most
+		hint = "write " + Quote(("0" + written)[max(len(written)-3, 0):]) // at most four digits
 	}
 	v.report(m, false, n, s.secret, fmt.Sprintf("%s must be %s, not the decimal number %d", v.here(), errMode, n), hint)
 	return false
 }
 
-// numberAt is the number that begins at that offset, as it is written.
+// numberAt is the number at that offset, as written.
 func numberAt(text []byte, at uint32) string {
 	rest := text[min(int(at), len(text)):]
 	n := 0
@@ -206,8 +205,8 @@ func (v *validator) checkString(s *shape, text string, m *mark) {
 	if utf8.RuneCountInString(text) < s.minLen {
 		v.report(m, false, text, s.secret, v.here()+" must not be empty", "")
 	}
-	// A text that its decoder takes matches: the pattern is the decoder's picture
-	// for JSON Schema, and compiling it costs more than all the rest of a check.
+	// If the decoder accepts the text, the pattern matches too: the pattern repeats the decoder's
+	// rule for JSON Schema. To compile it takes longer than all other checks.
 	if s.pattern == "" || s.form != nil && s.form(text) == nil || regular(s.pattern).MatchString(text) {
 		return
 	}
@@ -279,8 +278,7 @@ func (v *validator) checkKey(s *shape, name string, value any, m *mark) {
 	v.check(s.entry, value, m)
 }
 
-// maxHints bounds the search for similar words in a document of nothing but
-// unknown keys.
+// maxHints bounds the searches for similar words in a document with many unknown keys.
 const maxHints = 1000
 
 func (v *validator) unknownKey(s *shape, name string, m *mark) {
@@ -302,8 +300,7 @@ func (v *validator) unknownKey(s *shape, name string, m *mark) {
 	v.report(m, true, nil, false, fmt.Sprintf("unknown key %s %s", v.here(), where), hint)
 }
 
-// retiredKeys are keys that older documents name and that are refused; the hint
-// says what came in their place.
+// retiredKeys are refused keys of older documents. The hint names the replacement.
 var retiredKeys = map[string]string{
 	"integrations.ragflow":            "use [integrations.external_network]",
 	"skills.media.comfyui_external":   "use [integrations.comfyui_external]",
@@ -314,12 +311,12 @@ var retiredKeys = map[string]string{
 	"bootstrap.stop_grace":            "use supervisor.stop_grace",
 }
 
-// retiredValues are values that were legal once.
+// retiredValues are values that older versions accepted.
 var retiredValues = map[string]string{
 	"local-jss":  `retired; use "local-solid-rs"`,
 	"rnostr":     `dropped; use "nostr-rs-relay"`,
 	"local-rocm": `use "ollama-rocm"`,
-	// Words of supervisord and of container engines for a restart policy.
+	// Restart policies of supervisord and of container engines.
 	"unexpected":     `use "on-failure"`,
 	"unless-stopped": `use "always"`,
 }

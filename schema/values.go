@@ -11,18 +11,18 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
-// Duration is a length of time, written as a Go-like string ("1m30s") or as a
-// number of seconds. It is never negative and at most MaxDuration.
+// Duration is a length of time. It is written as a string in Go's syntax ("1m30s") or as a number
+// of seconds. It is never negative and at most MaxDuration.
 type Duration time.Duration
 
-// MaxDuration is the longest duration a manifest may state: ten years. Anything
-// longer is a slip, and sums of a few stay far from overflow.
+// MaxDuration is the longest duration in a manifest: ten years. A longer one is a mistake. The sum
+// of a few durations cannot overflow.
 const MaxDuration = 10 * 365 * 24 * time.Hour
 
 // Std returns d as the standard library's type.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
-// String writes d as a manifest would: 1m30s, 500ms, 0s.
+// String writes d in the form of the manifest: 1m30s, 500ms, 0s.
 func (d Duration) String() string {
 	s := time.Duration(d).String()
 	if strings.HasSuffix(s, "m0s") {
@@ -34,12 +34,12 @@ func (d Duration) String() string {
 	return s
 }
 
-// MarshalText writes d as a manifest would.
+// MarshalText writes d in the form of the manifest.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 var errDuration = errors.New(`a duration such as "10s", "1m30s" or a number of seconds, at most ten years`)
 
-// ParseDuration reads a Go-like duration without a sign.
+// ParseDuration reads a duration in Go's syntax without a sign.
 func ParseDuration(s string) (Duration, error) {
 	if s == "" || s[0] == '-' || s[0] == '+' {
 		return 0, errDuration
@@ -72,8 +72,8 @@ func (d *Duration) fromTOML(v any) (err error) {
 	return nil
 }
 
-// budget is a Duration that cannot be 0: without any time nothing could end well,
-// and to the supervisor 0 is its own default.
+// budget is a Duration greater than 0. A shutdown needs some time, and the supervisor reads 0 as
+// its own default.
 type budget struct{ Duration }
 
 func (b *budget) fromTOML(v any) error {
@@ -86,14 +86,14 @@ func (b *budget) fromTOML(v any) error {
 	return nil
 }
 
-// Size is a number of bytes, written as an integer or as a string with a unit:
-// "50MB" (powers of 1000), "64MiB" or "64M" (powers of 1024).
+// Size is a number of bytes. It is written as an integer or as a string with a unit: "50MB" (powers
+// of 1000), "64MiB" or "64M" (powers of 1024).
 type Size int64
 
 var errSize = errors.New(`a number of bytes or a string such as "64MiB" or "50MB"`)
 
-// lineSize is the Size of the longest line: a short one would make every line many, and
-// a long one is held in memory as a whole.
+// lineSize is the maximum Size of a line. A small limit would split every line. A large limit needs
+// memory, because a line is held in memory as a whole.
 type lineSize struct{ Size }
 
 func (l *lineSize) fromTOML(v any) error {
@@ -103,8 +103,8 @@ func (l *lineSize) fromTOML(v any) error {
 	return nil
 }
 
-// storeSize is the Size of a database that strangers can write to: it always has a limit,
-// and a smaller one than this holds hardly more than empty tables.
+// storeSize is the maximum Size of a database that untrusted clients can write to. It always has a
+// limit. A database below the minimum has hardly room for more than empty tables.
 type storeSize struct{ Size }
 
 func (s *storeSize) fromTOML(v any) error {
@@ -114,7 +114,7 @@ func (s *storeSize) fromTOML(v any) error {
 	return nil
 }
 
-// flushTime is the Duration after which an unfinished line is shown; 0 is never.
+// flushTime is the Duration after which an unfinished line is shown. 0 means never.
 type flushTime struct{ Duration }
 
 func (f *flushTime) fromTOML(v any) error {
@@ -125,7 +125,7 @@ func (f *flushTime) fromTOML(v any) error {
 	return nil
 }
 
-// sizeUnits goes from the longest suffix to the shortest: "MiB" ends in "B".
+// sizeUnits is sorted from the longest suffix to the shortest, because "MiB" also ends in "B".
 var sizeUnits = []struct {
 	suffix string
 	factor int64
@@ -167,7 +167,7 @@ func (s *Size) fromTOML(v any) (err error) {
 	return errSize
 }
 
-// Mode is permission bits: an octal string ("0660") or an integer (0o660).
+// Mode is permission bits. They are written as an octal string ("0660") or an integer (0o660).
 type Mode uint32
 
 var errMode = errors.New(`octal permission bits such as "0660" or 0o660`)
@@ -196,8 +196,8 @@ func (m *Mode) fromTOML(v any) error {
 	return errMode
 }
 
-// Command is an argument vector; as one string it is split as a shell would
-// split it, but no shell runs it.
+// Command is an argument vector. If it is written as one string, it is split like in a shell, but
+// no shell runs it.
 type Command []string
 
 func (c *Command) fromTOML(v any) (err error) {
@@ -232,17 +232,17 @@ func (s *Strings) fromTOML(v any) error {
 	return errors.New("a string or an array of strings")
 }
 
-// Need is one edge of the dependency graph, written "db" or "migrate:completed".
+// Need is one edge of the dependency graph. It is written as "db" or "migrate:completed".
 type Need struct {
-	Program   string // as in the manifest: may name one instance, "worker:2"
+	Program   string // as in the manifest; may name one instance, "worker:2"
 	Condition string // started, ready, completed
 }
 
-// needConditions are what may follow the last colon of a need.
+// needConditions are the words that are allowed behind the last colon of a need.
 var needConditions = []string{"started", "ready", "completed"}
 
-// ParseNeed reads one entry of needs. A colon followed by anything but a
-// condition belongs to the name, because instances are named worker:2.
+// ParseNeed reads one entry of needs. If the text behind a colon is not a condition, it belongs to
+// the name, because instances have names such as worker:2.
 func ParseNeed(s string) (Need, error) {
 	name, cond := s, "ready"
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && !isDigits(s[i+1:]) {
@@ -256,7 +256,7 @@ func ParseNeed(s string) (Need, error) {
 	return Need{}, errors.New(`a program name, alone or followed by ":started", ":ready" or ":completed"`)
 }
 
-// String writes the need as a manifest would.
+// String writes the need in the form of the manifest.
 func (n Need) String() string {
 	if n.Condition == "ready" {
 		return n.Program
@@ -277,13 +277,13 @@ func isDigits(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// StopStep is one rung of a stop ladder: send Signal, then wait up to Wait.
+// StopStep is one step of a stop ladder: send Signal, then wait at most Wait.
 type StopStep struct {
 	Signal string // without SIG: TERM, INT, RTMIN+3, or a number
 	Wait   Duration
 }
 
-// String writes the rung as a manifest would.
+// String writes the step in the form of the manifest.
 func (s StopStep) String() string {
 	if s.Wait == 0 {
 		return s.Signal
@@ -291,8 +291,8 @@ func (s StopStep) String() string {
 	return s.Signal + " " + s.Wait.String()
 }
 
-// ParseStopStep reads "TERM 10s" or "KILL". Whether the signal exists is a rule
-// of its own; here only the form is looked at.
+// ParseStopStep reads "TERM 10s" or "KILL". It checks only the form. A separate rule checks whether
+// the signal exists.
 func ParseStopStep(s string) (StopStep, error) {
 	fields := strings.Fields(s)
 	if len(fields) == 0 || len(fields) > 2 {
@@ -326,7 +326,7 @@ func (l *StopLadder) fromTOML(v any) error {
 	return nil
 }
 
-// Span is the longest time the ladder can take.
+// Span is the maximum duration of the ladder.
 func (l StopLadder) Span() Duration {
 	var sum Duration
 	for _, s := range l {
@@ -335,12 +335,12 @@ func (l StopLadder) Span() Duration {
 	return sum
 }
 
-// PassEnvironment says what a program inherits of agentinit's own environment:
-// all but secrets (the default), everything, nothing, or the names that match a
-// pattern; a name spelt out without * passes even when it is a secret.
+// PassEnvironment says which variables a program inherits from agentinit's own environment: all
+// except secrets (the default), all, none, or the names that match a pattern. A name without * and
+// ? is passed even if it is a secret.
 type PassEnvironment struct {
 	Mode  string   // safe, all, none, list
-	Names []string // with Mode list; * and ? match
+	Names []string // only with Mode list; * and ? are wildcards
 }
 
 func (p *PassEnvironment) fromTOML(v any) error {
@@ -386,10 +386,10 @@ func (c *ConsoleMode) fromTOML(v any) error {
 	return nil
 }
 
-// Infinity is the limit that limits nothing (RLIM_INFINITY of getrlimit(2)).
+// Infinity means that there is no limit (RLIM_INFINITY of getrlimit(2)).
 const Infinity = ^uint64(0)
 
-// Limit is a soft and a hard resource limit: 1024, "1024:4096", "64M:unlimited".
+// Limit is a soft and a hard resource limit. It is written as 1024, "1024:4096" or "64M:unlimited".
 type Limit struct{ Soft, Hard uint64 }
 
 var errLimit = errors.New(`a number, "soft:hard" or "unlimited"`)
@@ -431,7 +431,7 @@ func (l *Limit) fromTOML(v any) (err error) {
 	return errLimit
 }
 
-// Rlimits returns the limits that are written, by the manifest's name.
+// Rlimits returns the limits that are written, by their name in the manifest.
 func (l Limits) Rlimits() map[string]Limit {
 	out := map[string]Limit{}
 	for name, v := range map[string]*Limit{
@@ -446,11 +446,12 @@ func (l Limits) Rlimits() map[string]Limit {
 	return out
 }
 
-// CPUList is a set of processor numbers: [0, 1] or "0-3,6". Empty inherits.
+// CPUList is a set of processor numbers. It is written as [0, 1] or "0-3,6". Empty means that the
+// set is inherited.
 type CPUList []int
 
-// maxCPU is the highest processor number a manifest may name; the kernel's
-// largest configurations stop at 8192.
+// maxCPU is the highest processor number in a manifest. The kernel supports at most 8192
+// processors.
 const maxCPU = 8191
 
 func (c *CPUList) fromTOML(v any) error {
@@ -488,8 +489,8 @@ func (c *CPUList) fromTOML(v any) error {
 	return bad
 }
 
-// Hook is a command run beside a program's life: an argument vector, a string,
-// or a table with command and timeout.
+// Hook is a command that runs before or after an event of a program. It is written as an argument
+// vector, a string, or a table with command and timeout.
 type Hook struct {
 	Command Command  `toml:"command"`
 	Timeout Duration `toml:"timeout"`

@@ -11,8 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/edits"
 )
 
-// Path joins keys into a dotted path, quoting what TOML would quote; array
-// indexes are written [0]. Control characters come out escaped.
+// Path joins keys to a dotted path. It quotes keys where TOML requires it. Array indexes have the
+// form [0]. Control characters are escaped.
 func Path(keys ...string) string {
 	var b strings.Builder
 	for _, k := range keys {
@@ -35,7 +35,7 @@ func quoteKey(k string) string {
 	return Quote(k)
 }
 
-// maxShown is how many bytes of a key or value a message repeats.
+// maxShown is how many bytes of a key or value a message shows.
 const maxShown = 80
 
 func shorten(s string) string {
@@ -49,12 +49,11 @@ func shorten(s string) string {
 	return s[:cut] + "…"
 }
 
-// Quote puts s in quotes for a message: shortened, on one line, without control
-// characters.
+// Quote quotes s for a message: shortened, on one line, without control characters.
 func Quote(s string) string { return strconv.Quote(shorten(RedactURL(s))) }
 
-// escape keeps a text on one line and free of control characters; what is
-// escaped already stays as it is.
+// escape turns a text into one line without control characters. Text that is escaped already stays
+// unchanged.
 func escape(s string) string {
 	clean := true
 	for _, r := range s {
@@ -77,8 +76,7 @@ func escape(s string) string {
 	return b.String()
 }
 
-// Describe shows a value in a message: scalars as TOML writes them, containers
-// by name.
+// Describe shows a value in a message: scalars in TOML syntax, tables and arrays by their type.
 func Describe(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -102,7 +100,7 @@ func Describe(v any) string {
 	return "a date or time"
 }
 
-// typeName is what a value is, in words.
+// typeName is the type of a value in words.
 func typeName(v any) string {
 	switch v.(type) {
 	case string:
@@ -143,7 +141,7 @@ func orList(names []string) string {
 	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
-// QuoteList writes names as "a", "b" or "c".
+// QuoteList writes names in the form "a", "b" or "c".
 func QuoteList(names []string) string {
 	quoted := make([]string, len(names))
 	for i, n := range names {
@@ -152,8 +150,8 @@ func QuoteList(names []string) string {
 	return orList(quoted)
 }
 
-// Nearest returns the candidate most like the word, if one is near enough to be
-// meant: at most a third of its letters differ.
+// Nearest returns the candidate that is most similar to the word, if at most a third of its letters
+// differ.
 func Nearest(word string, candidates []string) (string, bool) {
 	if len(word) > 64 {
 		return "", false
@@ -170,7 +168,7 @@ func Nearest(word string, candidates []string) (string, bool) {
 	return best, best != ""
 }
 
-// TOML writes a value in TOML's inline syntax, on one line.
+// TOML writes a value in TOML's inline syntax on one line.
 func TOML(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -198,8 +196,7 @@ func TOML(v any) string {
 	return Describe(v)
 }
 
-// tomlString is a basic string: unlike Go's quotes it has \uXXXX and
-// \UXXXXXXXX as its only numeric escapes.
+// tomlString is a basic string. Unlike in Go, its only numeric escapes are \uXXXX and \UXXXXXXXX.
 func tomlString(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
