@@ -57,8 +57,8 @@ func (b *Boot) ManifestFile() string {
 	return cmp.Or(b.cfg.ManifestFile, b.getenv("AGENTBOX_CONFIG"), b.cfg.Roots.Manifest)
 }
 
-// Read reads and resolves the manifest and changes nothing, so it is used for the boot and for an
-// apply. If the manifest is wrong, the error holds Findings.
+// Read reads and resolves the manifest. It does not change b, so both the boot and an apply use it.
+// If the manifest is wrong, the error holds Findings.
 func (b *Boot) Read() (*Loaded, error) {
 	path := b.ManifestFile()
 	text, weak, err := safeopen.ReadPrivate(path, maxManifest)

@@ -14,13 +14,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
-// pathWatch reports when a path may name something else, or when the content of the file may have
+// pathWatch reports when a path may name another file, or when the content of the file may have
 // changed. It uses inotify(7) on the file, its directory and the directories above, and poll(2) on
-// the list of mounts (proc(5)) for mounts over any of them. It does not wake up while nothing
-// changes.
+// the list of mounts (proc(5)) for mounts over any of them. Without a change it does not wake up.
 //
-// It cannot see bytes written through a shared mapping, or a changed link among the directories
-// above: inotify reports neither.
+// pathWatch does not detect bytes written through a shared mapping, or a changed link among the
+// directories above, because inotify does not report them.
 type pathWatch struct {
 	path    string
 	broken  error // why the watch has ended
@@ -44,8 +43,8 @@ const (
 	ancestorEvents  = unix.IN_MOVE_SELF | unix.IN_DELETE_SELF | unix.IN_ONLYDIR
 )
 
-// newPathWatch watches nothing before arm, which also reports if watching is impossible. The caller
-// closes it.
+// newPathWatch returns a watch that begins with arm. If watching is impossible, arm returns the
+// error. The caller closes the watch.
 func newPathWatch(path string) *pathWatch {
 	w := &pathWatch{path: path, changed: make(chan error), stop: make(chan struct{})}
 	if w.mounts, w.broken = os.OpenFile("/proc/self/mountinfo", os.O_RDONLY|unix.O_NONBLOCK, 0); w.broken != nil {

@@ -118,7 +118,7 @@ type Sentinel struct {
 
 // waitForPrograms returns the sealed programs when no required program is outstanding. If no
 // required program is known yet, it first waits until started is closed. The error is a *Failure,
-// or the cause of ctx's end.
+// or the cause of the end of ctx.
 func (b *Boot) waitForPrograms(ctx context.Context, w *watcher, started <-chan struct{}) (map[string]SealedProgram, error) {
 	if w.gaveUp == "" && len(w.required()) == 0 {
 		select {
