@@ -43,7 +43,7 @@ func grpcAnswer(resp *http.Response) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range []http.Header{resp.Trailer, resp.Header} { // an immediate refusal has the status in the headers and no trailers
+	for _, h := range []http.Header{resp.Trailer, resp.Header} { // an immediate refusal has no trailers
 		switch code := h.Get("Grpc-Status"); code {
 		case "":
 		case "0":

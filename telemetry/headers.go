@@ -35,14 +35,14 @@ func parseHeaders(list string) (http.Header, error) {
 	return headers, errors.Join(bad...)
 }
 
-// isToken says whether s may be a header's name (RFC 9110 section 5.6.2).
+// isToken reports whether s may be a header's name (RFC 9110 section 5.6.2).
 func isToken(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 	})
 }
 
-// isPrintable says whether s may be sent as a header's value.
+// isPrintable reports whether s may be sent as a header's value.
 func isPrintable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
