@@ -4,7 +4,7 @@ package schema
 // box.
 type Change string
 
-// The kinds of change. A comment says what happens to the process.
+// The kinds of change, with the effect on the process.
 const (
 	ChangeLive      Change = "live"       // in force at once; the process keeps running
 	ChangeNextStart Change = "next start" // in force at the next start; the process keeps running
