@@ -153,7 +153,7 @@ func TestASecondNameOfRootsFileIsRefused(t *testing.T) {
 	if text, err := os.ReadFile(key); err != nil || string(text) != "KEY=1" {
 		t.Errorf("root's file is now %q %v", text, err)
 	}
-	if f, err := OpenFile(key, appending, 0); err != nil { // the file under its original name, in a directory that only root can write
+	if f, err := OpenFile(key, appending, 0); err != nil { // under its original name
 		t.Error(err)
 	} else {
 		f.Close()
