@@ -76,7 +76,7 @@ const (
 	typeIndex    = "application/vnd.oci.image.index.v1+json"
 	typeManifest = "application/vnd.oci.image.manifest.v1+json"
 	typeConfig   = "application/vnd.oci.image.config.v1+json"
-	typeLayer    = "application/vnd.oci.image.layer.v1.tar" // uncompressed, so that the digest does not depend on the version of gzip
+	typeLayer    = "application/vnd.oci.image.layer.v1.tar" // uncompressed: the digest does not depend on gzip
 )
 
 // blobs collects content-addressed files in the order in which they are added.
