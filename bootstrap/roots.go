@@ -84,8 +84,8 @@ func (r Roots) WithManifest(m *schema.Manifest, getenv func(string) string) Root
 	return r
 }
 
-// Path puts the prefix before an absolute path of the box. A path that lies below the prefix
-// already stays unchanged, for example ${WORKSPACE} in a manifest, or a path in the environment of
+// Path puts the prefix before an absolute path of the box. If the path is below the prefix already,
+// Path does not change it. Examples are ${WORKSPACE} in a manifest, and paths in the environment of
 // a nested agentinit.
 func (r Roots) Path(path string) string {
 	clean := filepath.Clean(path)
