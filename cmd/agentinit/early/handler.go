@@ -108,14 +108,28 @@ func release(caught chan<- os.Signal, signals ...os.Signal) {
 	}
 }
 
-// Relay is the signal that the channel of CaughtAll has instead of SIGPROF and 34;
-// Relayed then says which came.
+// Relay is the signal that the channel of CaughtAll has instead of many others; Relayed then says
+// which came.
 const Relay = syscall.Signal(64)
 
-// relays are the signals that os/signal cannot deliver, and Relay itself. The runtime uses SIGPROF
-// for its profiler. It leaves 34, which is SIGRTMIN in the GNU C library, to that library
+// direct are the signals that Caught and CaughtAll ask the runtime for. The bits of unforwarded are
+// those that are never forwarded; see CaughtAll.
+const (
+	direct      = asked | faults | 1<<syscall.SIGABRT | 1<<syscall.SIGPIPE | 1<<syscall.SIGTTIN | 1<<syscall.SIGTTOU | 1<<syscall.SIGTSTP
+	unforwarded = 1<<syscall.SIGKILL | 1<<syscall.SIGSTOP | 1<<syscall.SIGCHLD | 1<<syscall.SIGURG | 1<<32 | 1<<33
+)
+
+// relays are the signals that come as Relay, and Relay itself. One system call each is enough for
+// them; see Also. Package os/signal could not deliver two of them: the runtime uses SIGPROF for its
+// profiler, and leaves 34, which is SIGRTMIN in the GNU C library, to that library
 // (runtime/sigtab_linux_generic.go).
-var relays = [...]syscall.Signal{syscall.SIGPROF, 34, Relay}
+func relays(yield func(syscall.Signal) bool) {
+	for sig := syscall.Signal(1); sig <= Relay; sig++ {
+		if uint64(direct|unforwarded)>>sig&1 == 0 && !yield(sig) {
+			return
+		}
+	}
+}
 
 // installRelays makes the runtime hear of the relays. It copies flags, mask and restorer from the
 // runtime's handler of SIGTERM, and does nothing if SIGTERM is ignored.
@@ -125,7 +139,7 @@ func installRelays() {
 		return
 	}
 	next[Relay] = next[syscall.SIGTERM] // the runtime has one handler for all
-	for _, sig := range relays {
+	for sig := range relays {
 		atomic.StoreUint32(&relayAs[sig], uint32(Relay))
 		rtSigaction(sig, &act, nil)
 	}
@@ -137,7 +151,7 @@ var relaysTaken [65]uint64
 // goroutine may call it.
 func Relayed() []syscall.Signal {
 	var came []syscall.Signal
-	for _, sig := range relays {
+	for sig := range relays {
 		if n := atomic.LoadUint64(&relayed[sig]); n != relaysTaken[sig] {
 			relaysTaken[sig] = n
 			came = append(came, sig)

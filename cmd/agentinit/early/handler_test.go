@@ -137,10 +137,11 @@ func TestAFloodIsCounted(t *testing.T) {
 	}
 }
 
-// The signals that the Go runtime reserves are relayed, and so is the signal that stands for them.
-func TestSignalsThatTheRuntimeKeepsAreRelayed(t *testing.T) {
+// Signals that the runtime is not asked for are relayed, those too that it reserves, and so is the
+// signal that stands for them.
+func TestSignalsAreRelayed(t *testing.T) {
 	signals := CaughtAll()
-	for _, sig := range relays {
+	for sig := range relays {
 		if err := syscall.Kill(os.Getpid(), sig); err != nil {
 			t.Fatal(err)
 		}
