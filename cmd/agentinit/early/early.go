@@ -83,8 +83,8 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 		)
 		if expectAll() {
 			notify(caught, forwarded...)
-			installRelays()
 		}
+		installRelays()              // without a reader of Relay, the runtime drops them
 		atomic.StoreUint32(&pass, 1) // sent faults now go on to the runtime, which puts them into the channel
 	}()
 	return caught, complete
