@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -149,16 +151,12 @@ func cgroup(t testing.TB, controller string, limits map[string]int) string {
 	return ""
 }
 
-// cgroup2 makes a cgroup v2 with a limit, whose controller its cgroups can have too.
-func cgroup2(t testing.TB, controller string, limit int) string {
+// cgroup2 makes a cgroup v2 with the limits, which can give their controllers to its own cgroups.
+func cgroup2(t testing.TB, limits map[string]int) string {
 	t.Helper()
 	for _, base := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		there, err := os.ReadFile(filepath.Join(base, "cgroup.controllers"))
-		if err != nil || !slices.Contains(strings.Fields(string(there)), controller) {
+		if given(base, slices.Sorted(maps.Keys(limits))) != nil {
 			continue
-		}
-		if err := os.WriteFile(filepath.Join(base, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
-			t.Skipf("cgroup v2 does not give the controller %s: %v", controller, err)
 		}
 		dir := filepath.Join(base, fmt.Sprintf("agentinit-e2e-%d-%d", os.Getpid(), time.Now().UnixNano()))
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -170,18 +168,34 @@ func cgroup2(t testing.TB, controller string, limit int) string {
 				return os.Remove(dir) == nil
 			})
 		})
-		if err := os.WriteFile(filepath.Join(dir, controller+".max"), fmt.Append(nil, limit), 0); err != nil {
-			t.Fatal(err)
+		for controller, limit := range limits {
+			if err := os.WriteFile(filepath.Join(dir, controller+".max"), fmt.Append(nil, limit), 0); err != nil {
+				t.Fatal(err)
+			}
 		}
 		return dir
 	}
-	t.Skipf("no cgroup v2 with the controller %s here", controller)
+	t.Skip("no cgroup v2 with the controllers pids and memory here")
 	return ""
 }
 
-// ownCgroupPids leaves 300 processes and threads to all programs together, and 225 to one
-// (docs/howto/users.md).
-const ownCgroupPids = 400
+// given has a cgroup give the controllers to the cgroups below.
+func given(dir string, controllers []string) error {
+	there, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	for _, c := range controllers {
+		if err == nil && !slices.Contains(strings.Fields(string(there)), c) {
+			err = errors.New("it has no controller " + c)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0)
+		}
+	}
+	return err
+}
+
+// Of 400 processes and threads, all programs together may have 300, and one program 225. Of
+// 256 MiB, all programs together may have 224 (docs/howto/users.md).
+var ownCgroupLimits = map[string]int{"pids": 400, "memory": 256 << 20}
 
 // A program takes its share of the box's processes and no more: others start, and agentinit has
 // the threads it needs.
@@ -221,6 +235,37 @@ restart = "never"
 		}
 	}
 	b.mustCtl("stop", "attacker", "bounded")
+	b.unhurt(t)
+}
+
+// The kernel kills a program that takes more memory than it may have, or than all programs may
+// have together, and never agentinit.
+func TestShareOfMemory(t *testing.T) {
+	b := boot(t, ownCgroup, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+[programs.bounded]
+command = ["TESTPROG", "memory", "100"]
+autostart = false
+restart = "never"
+limits = { memory = "64MiB" }
+[programs.attacker]
+command = ["TESTPROG", "memory", "400"]
+autostart = false
+restart = "never"
+`)
+	b.sealed()
+	for program, want := range map[string]string{
+		"bounded":  "killed by the kernel: out of memory (limit 64 MiB)",
+		"attacker": "killed by the kernel: out of memory (limit 256 MiB)",
+	} {
+		b.ctl("start", program)
+		waitFor(t, program+" is killed", func() bool { return strings.Contains(b.mustCtl("crash", program), want) })
+	}
+	if p := b.programs()["web"]; p.State != "RUNNING" {
+		t.Errorf("web is %+v", p)
+	}
 	b.unhurt(t)
 }
 

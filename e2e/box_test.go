@@ -64,7 +64,7 @@ const (
 	longUp                  // as PID 1 of a machine that has been up for a year
 	fewPids                 // as PID 1 in a pids cgroup of fewPidsMax
 	littleMemory            // as PID 1 in a memory cgroup of littleMemoryMax
-	ownCgroup               // as PID 1, alone in a cgroup v2 of ownCgroupPids
+	ownCgroup               // as PID 1, alone in a cgroup v2 of ownCgroupLimits
 	sameUser                // as PID 1 of another uid, which all its programs have
 	rootBare                // as PID 1 of root without capabilities
 )
@@ -150,7 +150,7 @@ func (b *box) start(args ...string) {
 			"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}, argv...)
 	case ownCgroup:
 		needsRoot(t)
-		dir := cgroup2(t, "pids", ownCgroupPids)
+		dir := cgroup2(t, ownCgroupLimits)
 		argv = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
 			"sh", "-c", `echo 0 >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs")}, argv...)
 	case sameUser:

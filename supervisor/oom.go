@@ -53,8 +53,9 @@ func (w *oomWatch) close() {
 	}
 }
 
-// verdict says why a process was killed, or "" if there is no sign that memory was short.
-func (w *oomWatch) verdict(now time.Time) string {
+// verdict says why a process was killed, or "" if there is no sign that memory was short. own is the
+// limit that its program has reached; 0 means that it was not the program's own limit.
+func (w *oomWatch) verdict(now time.Time, own uint64) string {
 	kills, ok := w.kills()
 	if !ok {
 		return ""
@@ -70,7 +71,10 @@ func (w *oomWatch) verdict(now time.Time) string {
 		return ""
 	}
 	w.credit--
-	limit := w.limit()
+	limit := own
+	if limit == 0 {
+		limit = w.limit()
+	}
 	if limit == 0 {
 		return "killed by the kernel: out of memory"
 	}

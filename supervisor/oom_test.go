@@ -54,21 +54,25 @@ func TestEachKillOfTheKernelExplainsOneExit(t *testing.T) {
 	var kills uint64
 	w := &oomWatch{kills: func() (uint64, bool) { return kills, true }, limit: func() uint64 { return 512 << 20 }}
 	now := time.Unix(1e9, 0)
-	if got := w.verdict(now); got != "" {
+	if got := w.verdict(now, 0); got != "" {
 		t.Errorf("somebody's KILL: %q", got)
 	}
 	kills = 2
 	const want = "killed by the kernel: out of memory (limit 512 MiB)"
 	for i, expect := range []string{want, want, ""} {
-		if got := w.verdict(now); got != expect {
+		if got := w.verdict(now, 0); got != expect {
 			t.Errorf("exit %d: %q", i, got)
 		}
 	}
-	kills = 3 // one of these kills may be of a child; a KILL much later is not explained by it
-	w.verdict(now)
-	kills = 5
-	w.verdict(now.Add(time.Second))
-	if got := w.verdict(now.Add(time.Minute)); got != "" {
+	kills++
+	if got := w.verdict(now, 64<<20); got != "killed by the kernel: out of memory (limit 64 MiB)" {
+		t.Errorf("at the program's own limit: %q", got)
+	}
+	kills = 4 // one of these kills may be of a child; a KILL much later is not explained by it
+	w.verdict(now, 0)
+	kills = 6
+	w.verdict(now.Add(time.Second), 0)
+	if got := w.verdict(now.Add(time.Minute), 0); got != "" {
 		t.Errorf("long after: %q", got)
 	}
 }

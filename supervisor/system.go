@@ -289,7 +289,7 @@ func (s *System) note(r *systemRun, e proc.Exit) {
 		// The reaper can see the end before the launcher has noted the start.
 		exit.Lived = max(e.Time.Sub(r.proc.Started), 0)
 		if exit.Signal == "KILL" && !e.ByUs {
-			exit.Cause = s.oom.verdict(e.Time)
+			exit.Cause = s.oom.verdict(e.Time, e.MemoryLimit)
 		}
 		n.Exit = &exit
 		s.crashed(r, e, exit)

@@ -287,6 +287,25 @@ func (c *cgroup) set(name string, l Rlimit) error {
 	return writeCgroup(c.dir, name+".max", text(l.Hard))
 }
 
+// exhausted returns the limit of memory, in bytes, if the members have reached it so that the kernel
+// had to kill one. The kernel counts that in the cgroup whose limit it was and in those above, so
+// a limit of the box counts nothing here (Documentation/admin-guide/cgroup-v2.rst, memory.events).
+func (c *cgroup) exhausted() uint64 {
+	if c == nil || !c.base.counts["memory"] {
+		return 0
+	}
+	text, err := os.ReadFile(path.Join(c.dir, "memory.events"))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(line, "oom "); ok && strings.TrimSpace(n) != "0" {
+			return limitOf(c.dir, "memory.max")
+		}
+	}
+	return 0
+}
+
 func (b *cgroupBase) close() {
 	if b != nil {
 		os.Remove(b.dir) // fails while a program is still alive, as it should

@@ -38,9 +38,12 @@ type Exit struct {
 	Rusage Rusage             // Exited: what it used
 	CPU    time.Duration      // Emptied: what all members used
 	ByUs   bool               // Exited: a SIGKILL that the Owner sent ended it
-	Untold bool               // Exited, of a followed process: another process got its status
-	Leaked int                // Emptied: members that could not be killed
-	Left   []int              // Emptied: their pids
+	// MemoryLimit is, for Exited, the limit of the process's own cgroup in bytes, if the kernel killed it
+	// because its processes had reached that limit; 0 if not, or if unknown.
+	MemoryLimit uint64
+	Untold      bool  // Exited, of a followed process: another process got its status
+	Leaked      int   // Emptied: members that could not be killed
+	Left        []int // Emptied: their pids
 }
 
 // Code is the exit status, or -1 when a signal ended the process.

@@ -136,6 +136,37 @@ func TestCgroupLimits(t *testing.T) {
 	}
 }
 
+// A program is out of its own memory if the kernel counts that in its own cgroup.
+func TestCgroupExhausted(t *testing.T) {
+	for name, c := range map[string]struct {
+		events string
+		memory bool
+		want   uint64
+	}{
+		"its own limit":            {"low 0\nhigh 0\nmax 31\noom 1\noom_kill 1\n", true, 64 << 20},
+		"the limit of the box":     {"low 0\nhigh 0\nmax 0\noom 0\noom_kill 1\n", true, 0},
+		"the file has no such row": {"low 0\n", true, 0},
+		"no controller":            {"oom 1\n", false, 0},
+	} {
+		_, b := playCgroup(t, nil)
+		b.counts = map[string]bool{"memory": c.memory}
+		cg := b.create(1)
+		for file, text := range map[string]string{"memory.events": c.events, "memory.max": "67108864\n"} {
+			if err := os.WriteFile(filepath.Join(cg.dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := cg.exhausted(); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+		cg.started()
+	}
+	var none *cgroup
+	if got := none.exhausted(); got != 0 {
+		t.Errorf("without a cgroup: %d", got)
+	}
+}
+
 // TestCgroupHandsOn lets the kernel's cgroup v2 pass a controller to the cgroups of programs, below
 // a cgroup that is not the root. The rule about processes is the same for all controllers. The test
 // uses hugetlb, which cgroup v2 still has on machines that use cgroup v1 for pids and memory.

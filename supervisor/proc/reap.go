@@ -161,10 +161,15 @@ func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	p.spent.add(e.usage)
 	o.stats.Exited++
 	if !p.silent {
-		o.announce(p, Exit{
+		killed := e.status.Signaled() && e.status.Signal() == syscall.SIGKILL
+		exit := Exit{
 			Kind: Exited, ID: p.id, PID: p.pid, Time: e.at, Status: e.status, Rusage: e.usage,
-			ByUs: p.sentKill && e.status.Signaled() && e.status.Signal() == syscall.SIGKILL,
-		})
+			ByUs: p.sentKill && killed,
+		}
+		if killed && !p.sentKill {
+			exit.MemoryLimit = p.cgroup.exhausted() // now, because the sweeper removes the cgroup
+		}
+		o.announce(p, exit)
 	}
 	o.dirty = append(o.dirty, p)
 }
