@@ -161,21 +161,19 @@ func (o *Owner) leaderEnded(p *process, e parkedExit) {
 	p.spent.add(e.usage)
 	o.stats.Exited++
 	if !p.silent {
-		killed := e.status.Signaled() && e.status.Signal() == syscall.SIGKILL
-		exit := Exit{
+		o.announce(p, Exit{
 			Kind: Exited, ID: p.id, PID: p.pid, Time: e.at, Status: e.status, Rusage: e.usage,
-			ByUs: p.sentKill && killed,
-		}
-		if killed && !p.sentKill {
-			exit.MemoryLimit = p.cgroup.exhausted() // now, because the sweeper removes the cgroup
-		}
-		o.announce(p, exit)
+			ByUs: p.sentKill && e.status.Signaled() && e.status.Signal() == syscall.SIGKILL,
+		})
 	}
 	o.dirty = append(o.dirty, p)
 }
 
 // announce tells of an end: at once, or with the others of the batch.
 func (o *Owner) announce(p *process, e Exit) {
+	if e.Signal() == syscall.SIGKILL && !e.ByUs {
+		e.MemoryLimit = p.cgroup.exhausted() // now, because the sweeper removes the cgroup
+	}
 	if o.reaping {
 		o.reapedNow = append(o.reapedNow, notice{p.tell, e})
 		return
