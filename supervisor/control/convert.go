@@ -8,6 +8,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 func toStatus(snap supervisor.Snapshot, programs []supervisor.Status) api.Status {
@@ -36,9 +37,14 @@ func toProgram(p supervisor.Status) api.Program {
 		out.Schedule = &api.Schedule{Paused: s.Paused, NextRun: s.NextRun, LastRun: s.LastRun, LastResult: s.LastResult}
 	}
 	if e := p.LastExit; e != nil {
-		out.LastExit = &api.Exit{Code: e.Code, Signal: e.Signal, Core: e.Core, Cause: e.Cause}
+		exit := toExit(*e)
+		out.LastExit = &exit
 	}
 	return out
+}
+
+func toExit(e program.Exit) api.Exit {
+	return api.Exit{Code: e.Code, Signal: e.Signal, Core: e.Core, Cause: e.Cause}
 }
 
 // shown is the word for people, if it differs from the state's name.

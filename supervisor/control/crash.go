@@ -35,7 +35,7 @@ func getCrash(s *Server, r *http.Request) (any, error) {
 func toCrash(c supervisor.Crash, boot string) api.Crash {
 	out := api.Crash{
 		Program: c.Program, Run: c.Run, PID: c.PID, Time: c.Time, UptimeMS: c.Uptime.Milliseconds(),
-		Exit:   api.Exit{Code: c.Exit.Code, Signal: c.Exit.Signal, Core: c.Exit.Core, Cause: c.Exit.Cause},
+		Exit:   toExit(c.Exit),
 		Killed: c.Killed, CoreAt: c.CoreAt, UserMS: c.Rusage.User.Milliseconds(), SystemMS: c.Rusage.System.Milliseconds(),
 		MaxRSSBytes: c.Rusage.MaxRSS,
 	}

@@ -122,7 +122,7 @@ func reasonOf(p supervisor.Status) string {
 	case p.Reason != "":
 		return p.Reason
 	case p.LastExit != nil:
-		return api.Exit{Code: p.LastExit.Code, Signal: p.LastExit.Signal, Core: p.LastExit.Core, Cause: p.LastExit.Cause}.String()
+		return p.LastExit.String()
 	}
 	return "no reason is known"
 }

@@ -44,7 +44,7 @@ func ending(p supervisor.Status) string {
 	if e == nil || p.PID != 0 {
 		return ""
 	}
-	text := api.Exit{Code: e.Code, Signal: e.Signal, Core: e.Core, Cause: e.Cause}.String()
+	text := e.String()
 	if hint := meaning(e); hint != "" && e.Cause == "" {
 		text += " (" + hint + ")"
 	}

@@ -11,6 +11,17 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
+// A client describes an end in the words of the box.
+func TestExitHasOneWording(t *testing.T) {
+	for _, e := range []program.Exit{
+		{}, {Code: 7}, {Code: -1, Signal: "KILL"}, {Code: -1, Signal: "SEGV", Core: true}, {Code: -1, Signal: "KILL", Cause: "killed by the kernel: out of memory"},
+	} {
+		if box, client := e.String(), toExit(e).String(); box != client {
+			t.Errorf("%q in the box, %q at the client", box, client)
+		}
+	}
+}
+
 func TestEnding(t *testing.T) {
 	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	over := begun.Add(2100 * time.Millisecond)
