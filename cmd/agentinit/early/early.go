@@ -42,9 +42,7 @@ func Caught() <-chan os.Signal {
 // threads. Most signals come as Relay.
 func CaughtAll() <-chan os.Signal {
 	Also(forwarded...)
-	signals := Caught()
-	installRelays()
-	return signals
+	return Caught()
 }
 
 // forwarded are the signals that CaughtAll asks the runtime for, besides those of Caught.
