@@ -202,15 +202,26 @@ func (f *member) behind(e federation.Endpoints) []adapters.Slot {
 }
 
 func (f *member) isBehind(slot adapters.Slot, e federation.Endpoints) bool {
-	outside := map[adapters.Slot]bool{
-		adapters.SlotBeads: f.m.Adapters.Beads == "external", adapters.SlotPods: f.m.Adapters.Pods == "external",
-		adapters.SlotMemory: f.m.Adapters.Memory == "external-pg", adapters.SlotEvents: f.m.Adapters.Events == "external",
-	}
-	if !outside[slot] {
+	if !f.isExternal(slot) {
 		return false
 	}
 	own := slot == adapters.SlotMemory || slot == adapters.SlotEvents && f.m.Integrations.ExternalEvents.URL != ""
 	return endpointOf(e, slot).URL != "" || !own
+}
+
+// isExternal tells whether the manifest says that the slot is served outside the box.
+func (f *member) isExternal(slot adapters.Slot) bool {
+	switch slot {
+	case adapters.SlotBeads:
+		return f.m.Adapters.Beads == "external"
+	case adapters.SlotPods:
+		return f.m.Adapters.Pods == "external"
+	case adapters.SlotMemory:
+		return f.m.Adapters.Memory == "external-pg"
+	case adapters.SlotEvents:
+		return f.m.Adapters.Events == "external"
+	}
+	return false
 }
 
 // Registration implements federation.Box.
