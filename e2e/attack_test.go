@@ -130,25 +130,35 @@ const littleMemoryMax = 256 << 20
 func cgroup(t testing.TB, controller string, limits map[string]int) string {
 	t.Helper()
 	for _, base := range []string{"/sys/fs/cgroup/" + controller, "/sys/fs/cgroup"} {
-		dir := filepath.Join(base, fmt.Sprintf("agentinit-e2e-%d-%d", os.Getpid(), time.Now().UnixNano()))
-		if os.Mkdir(dir, 0o755) != nil {
+		dir, err := newCgroup(t, base)
+		if err != nil {
 			continue
 		}
 		limited := false
 		for file, value := range limits {
 			limited = limited || os.WriteFile(filepath.Join(dir, file), fmt.Append(nil, value), 0) == nil
 		}
-		if !limited {
-			os.Remove(dir)
-			continue
+		if limited {
+			return dir
 		}
-		t.Cleanup(func() {
-			waitFor(t, "the cgroup is empty", func() bool { return os.Remove(dir) == nil })
-		})
-		return dir
 	}
 	t.Skipf("needs root and a %s cgroup", controller)
 	return ""
+}
+
+// newCgroup makes a cgroup that is removed at the end of the test.
+func newCgroup(t testing.TB, base string) (dir string, err error) {
+	dir = filepath.Join(base, fmt.Sprintf("agentinit-e2e-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	if err = os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	t.Cleanup(func() {
+		waitFor(t, "the cgroup is empty", func() bool {
+			_ = os.Remove(filepath.Join(dir, "agentinit.self")) // agentinit leaves it behind
+			return os.Remove(dir) == nil
+		})
+	})
+	return dir, nil
 }
 
 // cgroup2 makes a cgroup v2 with the limits, which can give their controllers to its own cgroups.
@@ -158,16 +168,10 @@ func cgroup2(t testing.TB, limits map[string]int) string {
 		if given(base, slices.Sorted(maps.Keys(limits))) != nil {
 			continue
 		}
-		dir := filepath.Join(base, fmt.Sprintf("agentinit-e2e-%d-%d", os.Getpid(), time.Now().UnixNano()))
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		dir, err := newCgroup(t, base)
+		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			waitFor(t, "the cgroup is empty", func() bool {
-				_ = os.Remove(filepath.Join(dir, "agentinit.self")) // agentinit has left it behind
-				return os.Remove(dir) == nil
-			})
-		})
 		for controller, limit := range limits {
 			if err := os.WriteFile(filepath.Join(dir, controller+".max"), fmt.Append(nil, limit), 0); err != nil {
 				t.Fatal(err)
