@@ -29,9 +29,9 @@ type Link struct {
 }
 
 // CriticalChain is the chain of programs that the seal waited for, in start order. The last one is
-// the required program that was ready last (or any program, if none is required). The predecessor
-// of a program is one that it needs, or one with an earlier priority. Of these, it is the one that
-// was ready last before the program started.
+// the required program that was ready last (or any program, if none is required). A
+// program has as candidates the programs that it needs, and those with an earlier priority. Its
+// predecessor is the candidate that was ready last before the program started.
 func CriticalChain(runs []Run) []Link {
 	last := lastReady(runs)
 	var chain []Link

@@ -191,8 +191,8 @@ func readOnly(fd int) bool {
 // (user_namespaces(7)). Files that a rootless engine mounts have this owner.
 const overflowUID = 65534
 
-// unmapped distinguishes such a file from a file of the user "nobody": root may use O_NOATIME only
-// on a file whose owner is mapped (open(2), EPERM).
+// unmapped tells whether a file with overflowUID has an owner without a number here, or belongs to
+// the user "nobody". If the owner has no number, open(2) with O_NOATIME fails with EPERM, even for root.
 func unmapped(fd int) bool {
 	if wholeNamespace() {
 		return false
