@@ -23,12 +23,14 @@ import (
 	lib "modernc.org/sqlite/lib"
 )
 
+// Readers is how many transactions of Read can run at the same time; further ones wait.
+const Readers = 4
+
 const (
 	// busyWait is how long a writer waits for another process. It waits in short steps, to notice
 	// the end of its context.
 	busyWait = 5 * time.Second
 	busyStep = 20 * time.Millisecond
-	readers  = 4
 )
 
 // Options of Open.
@@ -83,8 +85,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		db.write.Close()
 		return nil, Error(err)
 	}
-	db.read.SetMaxOpenConns(readers)
-	db.read.SetMaxIdleConns(readers)
+	db.read.SetMaxOpenConns(Readers)
+	db.read.SetMaxIdleConns(Readers)
 	return db, nil
 }
 

@@ -1,6 +1,7 @@
 package nip01
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -167,9 +168,50 @@ func reason(raw json.RawMessage) (string, error) {
 // Message writes a message: a JSON array of its parts. The parts are values of this module (verbs,
 // ids, events, filters), so marshalling never fails.
 func Message(parts ...any) []byte {
-	raw, err := json.Marshal(parts)
-	if err != nil {
+	plain := make([]any, len(parts))
+	for i, part := range parts {
+		switch e := part.(type) {
+		case *nostr.Event:
+			plain[i] = (*plainEvent)(e)
+		case nostr.Event:
+			plain[i] = (*plainEvent)(&e)
+		default:
+			plain[i] = part
+		}
+	}
+	return marshal(plain)
+}
+
+// EventText writes an event as JSON.
+func EventText(e *nostr.Event) []byte { return marshal((*plainEvent)(e)) }
+
+// plainEvent is a nostr.Event with a different JSON. nostr.Event.MarshalJSON writes "<", ">" and "&" as six
+// bytes each, so that an event of the largest size would be refused by the next relay.
+type plainEvent nostr.Event
+
+func (e *plainEvent) MarshalJSON() ([]byte, error) {
+	tags := e.Tags
+	if tags == nil {
+		tags = nostr.Tags{}
+	}
+	return marshal(struct {
+		Kind      int             `json:"kind"`
+		ID        string          `json:"id,omitempty"`
+		PubKey    string          `json:"pubkey,omitempty"`
+		CreatedAt nostr.Timestamp `json:"created_at"`
+		Tags      nostr.Tags      `json:"tags"`
+		Content   string          `json:"content"`
+		Sig       string          `json:"sig,omitempty"`
+	}{e.Kind, e.ID, e.PubKey, e.CreatedAt, tags, e.Content, e.Sig}), nil
+}
+
+// marshal writes JSON without the escapes that only HTML needs.
+func marshal(v any) []byte {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
 		panic("nip01: a message of ours does not marshal: " + err.Error())
 	}
-	return raw
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

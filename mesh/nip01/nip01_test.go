@@ -204,3 +204,21 @@ func FuzzFromRelay(f *testing.F) {
 		}
 	})
 }
+
+// An event is written as short as it can be, so that a relay that took it can pass it on.
+func TestEventTextIsShort(t *testing.T) {
+	e := &nostr.Event{ID: "1", PubKey: "2", Kind: 3, CreatedAt: 4, Content: "<&>\x01é\"\n", Sig: "5"}
+	const want = `{"kind":3,"id":"1","pubkey":"2","created_at":4,"tags":[],"content":"<&>\u0001é\"\n","sig":"5"}`
+	if got := string(EventText(e)); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for _, part := range []any{e, *e} {
+		if got := string(Message(VerbEvent, part)); got != `["EVENT",`+want+`]` {
+			t.Errorf("%s", got)
+		}
+	}
+	var back nostr.Event
+	if err := json.Unmarshal(EventText(e), &back); err != nil || back.Content != e.Content {
+		t.Errorf("%+v, %v", back, err)
+	}
+}

@@ -68,6 +68,9 @@ type Relay struct {
 	cfg     Config
 	store   *store
 	metrics *metrics
+	// The memory that sessions share, and the slots for large messages and for queries.
+	inbound, outbound, filters *budget
+	large, reading             chan struct{}
 
 	mu       sync.Mutex
 	sessions map[*session]standing
@@ -94,7 +97,12 @@ func Start(ctx context.Context, cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	r := &Relay{cfg: cfg, store: s, metrics: m, sessions: map[*session]standing{}}
+	largest := cfg.Policy().MaxEventBytes + messageOverhead
+	r := &Relay{
+		cfg: cfg, store: s, metrics: m, sessions: map[*session]standing{},
+		large: make(chan struct{}, maxLarge), reading: make(chan struct{}, maxReading),
+		inbound: newBudget(inboundMemory, largest), outbound: newBudget(outboundMemory, largest), filters: newBudget(filterMemory, 0),
+	}
 	r.stopped, r.stop = context.WithCancel(context.Background())
 	r.running.Go(r.retain)
 	return r, nil
@@ -146,8 +154,10 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (r *Relay) accept(w http.ResponseWriter, req *http.Request) {
 	policy := r.policy()
 	s := &session{
-		relay: r, out: newOutbound(), subs: map[string]*subscription{}, rate: rate.Full(messageRate(r.cfg.MessagesPerSec), time.Now()),
+		relay: r, out: newOutbound(r.outbound), subs: map[string]*subscription{}, rate: rate.Full(messageRate(r.cfg.MessagesPerSec), time.Now()),
 	}
+	s.ctx, s.stop = context.WithCancel(r.stopped)
+	defer s.stop()
 	if a, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		s.local = a.String()
 	}
@@ -171,7 +181,7 @@ func (r *Relay) accept(w http.ResponseWriter, req *http.Request) {
 		_ = conn.CloseNow() // another session has its place
 		return
 	}
-	s.run(r.stopped)
+	s.run()
 }
 
 func (r *Relay) policy() Policy { return r.cfg.Policy() }
@@ -220,6 +230,7 @@ func (r *Relay) enter(s *session) bool {
 	}
 	if strangers >= maxUnshown {
 		oldest.ousted = true
+		oldest.stop() // it may be waiting for memory
 		if conn := oldest.conn; conn != nil {
 			go func() { _ = conn.CloseNow() }() // an error does not matter: the session ends
 		}
@@ -286,8 +297,9 @@ func (r *Relay) broadcast(e *nostr.Event) {
 		sessions = append(sessions, s)
 	}
 	r.mu.Unlock()
+	text := sync.OnceValue(func() []byte { return nip01.EventText(e) })
 	for _, s := range sessions {
-		s.live(policy, e)
+		s.live(policy, e, text)
 	}
 }
 
@@ -347,8 +359,9 @@ func (r *Relay) document(w http.ResponseWriter) {
 		"version": info.Version, "supported_nips": []int{1, 11, 40, 42, 70},
 		"limitation": map[string]any{
 			"max_message_length": p.MaxEventBytes + messageOverhead, "max_subscriptions": maxSubscriptions,
-			"max_filters": nip01.MaxFilters, "max_limit": maxLimit, "max_subid_length": nip01.MaxSubscriptionID, "max_event_tags": nip01.MaxTags,
-			"auth_required": false, "payment_required": false, "restricted_writes": p.Ingress != Open,
+			"max_filters": nip01.MaxFilters, "max_limit": maxLimit, "default_limit": maxLimit,
+			"max_subid_length": nip01.MaxSubscriptionID, "max_event_tags": nip01.MaxTags,
+			"created_at_upper_limit": int(futureSkew.Seconds()), "auth_required": false, "payment_required": false, "restricted_writes": p.Ingress != Open,
 		},
 	}
 	if info.PubKey != "" {

@@ -412,9 +412,19 @@ func TestInformationDocument(t *testing.T) {
 	var doc struct {
 		Description string
 		NIPs        []int `json:"supported_nips"`
+		Limitation  map[string]any
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil || doc.Description != "a relay" || len(doc.NIPs) == 0 {
 		t.Errorf("%+v, %v", doc, err)
+	}
+	for name, want := range map[string]float64{
+		"max_message_length": 4096 + messageOverhead, "max_subscriptions": maxSubscriptions, "max_filters": nip01.MaxFilters,
+		"max_limit": maxLimit, "default_limit": maxLimit, "max_subid_length": nip01.MaxSubscriptionID, "max_event_tags": nip01.MaxTags,
+		"created_at_upper_limit": 900,
+	} {
+		if doc.Limitation[name] != want {
+			t.Errorf("%s is %v, want %g", name, doc.Limitation[name], want)
+		}
 	}
 	if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "*" {
 		t.Errorf("Access-Control-Allow-Origin %q", got)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"io"
 	"sync"
 	"time"
 
@@ -25,8 +26,12 @@ const (
 	pingWait         = 10 * time.Second
 	sendLimit        = 10 * time.Second
 	queryLimit       = 5 * time.Second
-	maxRefusals      = 100 // messages over the rate limit, in a row
+	receiveLimit     = 30 * time.Second // from the beginning of a message to its end
+	maxRefusals      = 100              // messages over the rate limit, in a row
 	messageOverhead  = 4096
+	maxFilterBytes   = 256 << 10 // the filters of all subscriptions
+	maxStored        = 2000      // stored events for all filters of one REQ
+	pageBytes        = 128 << 10 // stored events that are read at once
 )
 
 // session is one connection. One goroutine runs handle; other goroutines call live.
@@ -35,6 +40,8 @@ type session struct {
 	number uint64 // increases with each new session
 	ousted bool   // another session has its place; guarded by the relay's lock
 	conn   *websocket.Conn
+	ctx    context.Context // ends with the session
+	stop   context.CancelFunc
 	local  string // the local address of the connection
 	out    *outbound
 	ending sync.Once
@@ -46,6 +53,7 @@ type session struct {
 	mu        sync.Mutex
 	key       string // public key that the client has proved with AUTH
 	challenge Challenge
+	over      bool // giveBack was called
 	subs      map[string]*subscription
 }
 
@@ -54,7 +62,16 @@ type session struct {
 type subscription struct {
 	filters []nip01.Filter
 	holding bool
-	held    []*nostr.Event
+	held    []heldEvent
+	// heldBytes is the memory of the held events, filterCharge what is taken of the relay's memory for
+	// the filters.
+	heldBytes, filterCharge int
+}
+
+type heldEvent struct {
+	event  *nostr.Event
+	body   []byte // its JSON
+	charge int    // what is taken of the relay's memory for it
 }
 
 // Reasons to end a session.
@@ -64,10 +81,11 @@ var (
 )
 
 // run serves the connection until it ends.
-func (s *session) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
+func (s *session) run() {
+	ctx := s.ctx
+	defer s.giveBack()
 	defer s.tasks.Wait()
-	defer cancel()
+	defer s.stop()
 	s.tasks.Go(func() { s.send(ctx) })
 	s.tasks.Go(func() { s.ping(ctx) })
 	if s.relay.policy().AuthWanted() {
@@ -80,17 +98,93 @@ func (s *session) run(ctx context.Context) {
 	}
 	s.issue()
 	for {
-		kind, raw, err := s.conn.Read(ctx)
+		kind, raw, charge, err := s.receive(ctx)
+		freeRaw := sync.OnceFunc(func() { s.relay.inbound.put(charge) })
+		if err == nil && kind == websocket.MessageText {
+			err = s.handle(ctx, raw, freeRaw)
+		} else if err == nil {
+			s.end(errors.New("binary messages are not of NIP-01"))
+		}
+		freeRaw()
 		if err != nil {
 			break
 		}
-		if kind != websocket.MessageText {
-			s.end(errors.New("binary messages are not of NIP-01"))
-			continue
-		}
-		s.handle(ctx, raw)
 	}
 	_ = s.conn.CloseNow() // the client has disconnected, or the relay closes
+}
+
+// receive reads a message. charge is what it has taken of the relay's memory, also with an error.
+func (s *session) receive(ctx context.Context) (kind websocket.MessageType, raw []byte, charge int, err error) {
+	kind, r, err := s.conn.Reader(ctx)
+	if err != nil {
+		return kind, nil, 0, err
+	}
+	late := time.AfterFunc(receiveLimit, func() { s.end(errSlow) })
+	defer late.Stop()
+	policy := s.relay.policy()
+	free := policy.own(s.shown())
+	raw = make([]byte, 0, 512)
+	for {
+		if len(raw) == cap(raw) {
+			// The limit of the connection ends the message below the largest size.
+			size := max(min(4*cap(raw), policy.MaxEventBytes+messageOverhead+512), cap(raw)+512)
+			if !free && size > smallMessage {
+				if !s.relay.inbound.take(size - charge) {
+					s.relay.inbound.put(charge)
+					s.refuse(errBusy)
+					return kind, nil, 0, errBusy
+				}
+				charge = size
+			}
+			raw = append(make([]byte, 0, size), raw...)
+		}
+		n, err := r.Read(raw[len(raw):cap(raw)])
+		raw = raw[:len(raw)+n]
+		if errors.Is(err, io.EOF) {
+			return kind, raw, charge, nil
+		}
+		if err != nil {
+			return kind, nil, charge, err
+		}
+	}
+}
+
+// giveBack returns the session's part of the relay's memory. All its goroutines have ended, but live
+// may still be called.
+func (s *session) giveBack() {
+	s.out.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.subs {
+		s.drop(id)
+	}
+	s.over = true
+}
+
+// drop removes a subscription. The caller holds mu.
+func (s *session) drop(id string) {
+	if sub := s.subs[id]; sub != nil {
+		s.relay.filters.put(sub.filterCharge)
+		for _, h := range sub.held {
+			s.relay.outbound.put(h.charge)
+		}
+		sub.filterCharge, sub.held = 0, nil
+		delete(s.subs, id)
+	}
+}
+
+// isOwn tells whether the session has proved a key of the box or its operator.
+func (s *session) isOwn() bool { return s.relay.policy().own(s.shown()) }
+
+// refuse closes the connection because the relay has no room for its message. That may take seconds,
+// because Close waits for the client. No call of end waits for it: live, which calls end, runs in the
+// goroutine of another session.
+func (s *session) refuse(why error) {
+	first := false
+	s.ending.Do(func() { first = true })
+	if first {
+		_ = s.conn.Close(websocket.StatusTryAgainLater, why.Error()) // the client may have disconnected
+	}
 }
 
 // end closes the connection and sends the client the reason. Then Read returns.
@@ -98,6 +192,7 @@ func (s *session) end(why error) {
 	s.ending.Do(func() {
 		go func() {
 			_ = s.conn.Close(websocket.StatusPolicyViolation, why.Error()) // the client may have disconnected
+			s.stop()                                                       // handle may be waiting for memory
 		}()
 	})
 }
@@ -156,19 +251,29 @@ func (s *session) issue() {
 
 // say sends a short answer. If the client does not read its answers, the connection is closed.
 func (s *session) say(parts ...any) {
-	if !s.out.offer(nip01.Message(parts...)) {
+	if !s.out.offer(item{head: nip01.Message(parts...)}, s.isOwn()) {
 		s.end(errSlow)
 	}
 }
 
-func (s *session) handle(ctx context.Context, raw []byte) {
+// handle returns an error if the session ends meanwhile. handle may call freeRaw as soon as it no longer
+// needs raw.
+func (s *session) handle(ctx context.Context, raw []byte, freeRaw func()) error {
+	policy := s.relay.policy()
+	own, done := policy.own(s.shown()), func() {}
+	if !own {
+		var err error
+		if done, err = s.relay.turn(ctx, len(raw)); err != nil {
+			return err
+		}
+	}
+	defer done()
 	now := time.Now()
 	m, err := nip01.ParseFromClient(raw)
-	policy := s.relay.policy()
-	if !policy.own(s.shown()) {
+	if !own {
 		if _, ok := s.rate.Take(now); !ok {
 			s.overRate(m)
-			return
+			return nil
 		}
 	}
 	s.refused = 0
@@ -182,12 +287,16 @@ func (s *session) handle(ctx context.Context, raw []byte) {
 	case m.Verb == nip01.VerbAuth:
 		s.authenticate(policy, m.Event, now)
 	case m.Verb == nip01.VerbReq:
+		// A client that reads slowly must not hold up others. subscribe charges the filters.
+		done()
+		freeRaw()
 		s.request(ctx, policy, m)
 	case m.Verb == nip01.VerbClose:
 		s.mu.Lock()
-		delete(s.subs, m.Subscription)
+		s.drop(m.Subscription)
 		s.mu.Unlock()
 	}
+	return nil
 }
 
 func (s *session) overRate(m nip01.FromClient) {
@@ -332,21 +441,14 @@ func (s *session) request(ctx context.Context, policy Policy, m nip01.FromClient
 		return
 	}
 	sub := &subscription{filters: m.Filters, holding: true}
-	s.mu.Lock()
-	_, replaced := s.subs[m.Subscription]
-	full := !replaced && len(s.subs) >= maxSubscriptions
-	if !full {
-		s.subs[m.Subscription] = sub
-	}
-	s.mu.Unlock()
-	if full {
-		s.say(nip01.VerbClosed, m.Subscription, refuse("error", "a session has at most %d subscriptions", maxSubscriptions).Error())
+	if refusal := s.subscribe(policy, m.Subscription, sub); refusal != nil {
+		s.say(nip01.VerbClosed, m.Subscription, refusal.Error())
 		return
 	}
 	sent, err := s.stored(ctx, policy, key, m)
 	if err != nil {
 		s.mu.Lock()
-		delete(s.subs, m.Subscription)
+		s.drop(m.Subscription)
 		s.mu.Unlock()
 		if !errors.Is(err, errEnded) && ctx.Err() == nil {
 			s.relay.report("QueryFailed", err)
@@ -354,78 +456,180 @@ func (s *session) request(ctx context.Context, policy Policy, m nip01.FromClient
 		}
 		return
 	}
-	s.say(nip01.VerbEOSE, m.Subscription)
+	// EOSE needs no memory of the shared budget, so that a full budget does not end the session here.
+	if s.out.wait(ctx, item{head: nip01.Message(nip01.VerbEOSE, m.Subscription)}) != nil {
+		return // the session has ended
+	}
 	s.release(m.Subscription, sub, sent)
 }
 
+// subscribe adds a subscription, or replaces the one of that id.
+func (s *session) subscribe(policy Policy, id string, sub *subscription) *Refusal {
+	size := filterWeight(sub.filters)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(id)
+	if len(s.subs) >= maxSubscriptions {
+		return refuse("error", "a session has at most %d subscriptions", maxSubscriptions)
+	}
+	if !policy.own(s.key) {
+		all := size
+		for _, other := range s.subs {
+			all += other.filterCharge
+		}
+		switch {
+		case all > maxFilterBytes:
+			return refuse("error", "the filters of a session have at most %d bytes; close a subscription", maxFilterBytes)
+		case !s.relay.filters.take(size):
+			return refuse("error", "the relay has no memory left for subscriptions")
+		}
+		sub.filterCharge = size
+	}
+	s.subs[id] = sub
+	return nil
+}
+
+// eventID is the first half of an event's id.
+type eventID [16]byte
+
+func idOf(e *nostr.Event) (id eventID) {
+	_, _ = hex.Decode(id[:], []byte(e.ID[:2*len(id)])) // ParseEvent has checked the digits
+	return id
+}
+
 // stored sends the stored events and returns their ids.
-func (s *session) stored(ctx context.Context, policy Policy, key string, m nip01.FromClient) (map[string]bool, error) {
-	sent := map[string]bool{}
+func (s *session) stored(ctx context.Context, policy Policy, key string, m nip01.FromClient) (map[eventID]bool, error) {
+	sent, own := map[eventID]bool{}, policy.own(key)
 	now := time.Now()
 	for _, f := range m.Filters {
 		limit := maxLimit
 		if f.Limit != nil {
 			limit = min(*f.Limit, maxLimit)
 		}
-		// Collect the events first: a slow client must not keep the read transaction open.
-		var found []*nostr.Event
-		limited, cancel := context.WithTimeout(ctx, queryLimit)
-		err := s.relay.store.query(limited, f, limit, now, func(e *nostr.Event) bool {
-			if !sent[e.ID] && policy.Readable(key, e) {
-				found = append(found, e)
-				sent[e.ID] = true
-			}
-			return true
+		if !own {
+			limit = min(limit, maxStored-len(sent))
+		}
+		if limit == 0 {
+			continue
+		}
+		var ids []string
+		err := s.query(ctx, own, func(ctx context.Context) (err error) {
+			ids, err = s.relay.store.find(ctx, f, limit, now)
+			return err
 		})
-		cancel()
+		for err == nil && len(ids) > 0 {
+			ids, err = s.page(ctx, policy, key, m.Subscription, ids, sent)
+		}
 		if err != nil {
 			return nil, err
-		}
-		for _, e := range found {
-			if err := s.out.wait(ctx, nip01.Message(nip01.VerbEvent, m.Subscription, e)); err != nil {
-				return nil, err
-			}
 		}
 	}
 	return sent, nil
 }
 
+// query runs f, which reads the database.
+func (s *session) query(ctx context.Context, own bool, f func(context.Context) error) error {
+	if !own {
+		done, err := acquire(ctx, s.relay.reading)
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryLimit)
+	defer cancel()
+	return f(ctx)
+}
+
+// page sends the first of the events and returns the ids of the others. It reads them before it sends
+// them: a slow client must not keep the read transaction open.
+func (s *session) page(ctx context.Context, policy Policy, key, subscription string, ids []string, sent map[eventID]bool) ([]string, error) {
+	own := policy.own(key)
+	paid := 0
+	if !own {
+		paid = pageBytes + policy.MaxEventBytes + messageOverhead // the last event may exceed the page
+		if err := s.relay.outbound.await(ctx, paid); err != nil {
+			return nil, err
+		}
+	}
+	var found []item
+	err := s.query(ctx, own, func(ctx context.Context) (err error) {
+		ids, err = s.relay.store.read(ctx, ids, pageBytes, func(e *nostr.Event, raw []byte) {
+			id := idOf(e)
+			if sent[id] || !policy.Readable(key, e) {
+				return
+			}
+			i := eventItem(subscription, raw)
+			i.charge = min(i.size(), paid)
+			paid -= i.charge
+			found, sent[id] = append(found, i), true
+		})
+		return err
+	})
+	s.relay.outbound.put(paid)
+	for _, i := range found {
+		if err == nil {
+			err = s.out.wait(ctx, i)
+		}
+		if err != nil {
+			s.relay.outbound.put(i.charge)
+		}
+	}
+	return ids, err
+}
+
 // release sends the held live events and makes the subscription live.
-func (s *session) release(id string, sub *subscription, sent map[string]bool) {
+func (s *session) release(id string, sub *subscription, sent map[eventID]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range sub.held {
-		if !sent[e.ID] && !s.out.offer(nip01.Message(nip01.VerbEvent, id, e)) {
+	for len(sub.held) > 0 {
+		h := sub.held[0]
+		sub.held = sub.held[1:]
+		if sent[idOf(h.event)] {
+			s.relay.outbound.put(h.charge)
+			continue
+		}
+		i := eventItem(id, h.body)
+		i.charge = min(i.size(), h.charge)
+		s.relay.outbound.put(h.charge - i.charge) // the parsed event is no longer needed
+		if !s.out.offer(i, true) {
+			s.relay.outbound.put(i.charge)
 			s.end(errSlow)
 			return
 		}
 	}
-	sub.held, sub.holding = nil, false
+	sub.held, sub.heldBytes, sub.holding = nil, 0, false
 }
 
-// live offers an event that was just accepted. It never waits.
-func (s *session) live(policy Policy, e *nostr.Event) {
+// live offers an event that was just accepted. text returns its JSON. live never waits.
+func (s *session) live(policy Policy, e *nostr.Event, text func() []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !policy.Readable(s.key, e) {
+	if s.over || !policy.Readable(s.key, e) {
 		return
 	}
+	own := policy.own(s.key)
 	for id, sub := range s.subs {
 		if !nip01.MatchesAny(sub.filters, e) {
 			continue
 		}
-		switch {
-		case !sub.holding:
-			if !s.out.offer(nip01.Message(nip01.VerbEvent, id, e)) {
+		if !sub.holding {
+			if !s.out.offer(eventItem(id, text()), own) {
 				s.end(errSlow)
 				return
 			}
 			s.relay.metrics.event("out", e.Kind, "sent")
-		case len(sub.held) >= maxHeld:
+			continue
+		}
+		size, charge := len(text())+weight(e), 0
+		if !own && sub.heldBytes+size > smallQueue {
+			charge = size
+		}
+		if len(sub.held) >= maxHeld || !s.relay.outbound.take(charge) {
 			s.end(errSlow)
 			return
-		default:
-			sub.held = append(sub.held, e)
 		}
+		sub.held = append(sub.held, heldEvent{e, text(), charge})
+		sub.heldBytes += size
 	}
 }

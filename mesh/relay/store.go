@@ -199,7 +199,7 @@ func (s *store) insert(ctx context.Context, tx *sql.Tx, p *pending, mayEvict int
 			return Superseded, nil
 		}
 	}
-	raw := e.String()
+	raw := string(nip01.EventText(e))
 	fits, err := s.makeRoom(ctx, tx, p, room(raw), mayEvict)
 	if err != nil {
 		return 0, err
@@ -280,31 +280,51 @@ func usedBytes(ctx context.Context, tx *sql.Tx) (used int64, err error) {
 	return used, err
 }
 
-// query yields at most limit stored events that the filter selects, the newest first, until yield
-// returns false.
-func (s *store) query(ctx context.Context, f nip01.Filter, limit int, now time.Time, yield func(*nostr.Event) bool) error {
+// find returns the ids of at most limit stored events that the filter selects, the newest first.
+func (s *store) find(ctx context.Context, f nip01.Filter, limit int, now time.Time) (ids []string, err error) {
 	text, args := selection(f, limit, now)
-	return s.db.Read(ctx, func(tx *sql.Tx) error {
+	err = s.db.Read(ctx, func(tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, text, args...)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var raw string
-			if err := rows.Scan(&raw); err != nil {
+			var id string
+			if err := rows.Scan(&id); err != nil {
 				return err
 			}
-			e, err := nip01.ParseEvent([]byte(raw))
-			if err != nil {
-				return err
-			}
-			if !yield(e) {
-				break
-			}
+			ids = append(ids, id)
 		}
 		return rows.Err()
 	})
+	return ids, err
+}
+
+// read yields stored events in the order of ids, until they have at least size bytes, and returns the
+// ids that are left. It skips events that were deleted meanwhile.
+func (s *store) read(ctx context.Context, ids []string, size int, yield func(e *nostr.Event, raw []byte)) (left []string, err error) {
+	err = s.db.Read(ctx, func(tx *sql.Tx) error {
+		for size > 0 && len(ids) > 0 {
+			var raw []byte
+			err := tx.QueryRowContext(ctx, "SELECT raw FROM events WHERE id = ?", ids[0]).Scan(&raw)
+			ids = ids[1:]
+			if errors.Is(err, sql.ErrNoRows) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			e, err := nip01.ParseEvent(raw)
+			if err != nil {
+				return err
+			}
+			yield(e, raw)
+			size -= len(raw)
+		}
+		return nil
+	})
+	return ids, err
 }
 
 // selection turns a filter into SQL. All values are parameters.
@@ -336,7 +356,7 @@ func selection(f nip01.Filter, limit int, now time.Time) (string, []any) {
 	if f.Until != nil {
 		where, args = append(where, "created_at <= ?"), append(args, *f.Until)
 	}
-	return "SELECT raw FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY created_at DESC, id LIMIT ?", append(args, limit)
+	return "SELECT id FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY created_at DESC, id LIMIT ?", append(args, limit)
 }
 
 // shrinkStep is how many events shrink deletes between two checks of the size.
