@@ -28,7 +28,7 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"cmd/agentctl/picture", "internal/manual", "docs",
+		"cmd/agentctl/picture", "internal/escape", "internal/manual", "docs",
 	},
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 	"supervisor/program":      {},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
-	"supervisor/logs":         {"internal/safeopen"},
+	"supervisor/logs":         {"internal/escape", "internal/safeopen"},
 	"supervisor/logs/forward": {"supervisor/logs"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
@@ -107,6 +107,7 @@ var arrows = map[string][]string{
 	"internal/testprog":       {},
 	"internal/testprog/built": {}, // for tests, part of no binary
 	"internal/edits":          {},
+	"internal/escape":         {},
 	"internal/exchange":       {},
 	"internal/lateclose":      {},
 	"internal/polled":         {},

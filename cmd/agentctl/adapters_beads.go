@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -230,8 +229,7 @@ func newBeadExport(c *cli) *cobra.Command {
 				return failed(err)
 			}
 			defer resp.Body.Close()
-			_, err = io.Copy(c.stdout, resp.Body)
-			return failed(err)
+			return failed(c.copyJSONLines(resp.Body))
 		},
 	}
 }

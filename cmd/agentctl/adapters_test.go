@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -31,6 +32,14 @@ type slotsBox struct {
 	// broken is the reason why the identity cannot be copied; nil if it can.
 	broken error
 	mesh   *fakeMesh
+	// turn orders the requests after what the test did before, and the test after the answers. The
+	// race detector does not see the order that the socket gives.
+	turn sync.Mutex
+}
+
+func (b *slotsBox) takeTurn() {
+	b.turn.Lock()
+	defer b.turn.Unlock()
 }
 
 func newSlotsBox(t *testing.T) *slotsBox {
@@ -95,7 +104,10 @@ func newSlotsBox(t *testing.T) *slotsBox {
 		t.Fatal(err)
 	}
 	cfg := controltest.New().Config(os.Geteuid(), os.Getegid())
-	cfg.Adapters = server.Handler()
+	cfg.Adapters = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		box.takeTurn()
+		server.Handler().ServeHTTP(&turning{w, box}, r)
+	})
 	short, err := os.MkdirTemp("", "ctl") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
@@ -117,12 +129,33 @@ func newSlotsBox(t *testing.T) *slotsBox {
 	return box
 }
 
+// turning gives the turn back with each part of an answer: the end of an answer may reach agentctl
+// before its handler returns.
+type turning struct {
+	http.ResponseWriter
+	box *slotsBox
+}
+
+func (w *turning) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *turning) WriteHeader(status int) {
+	w.box.takeTurn()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *turning) Write(text []byte) (int, error) {
+	w.box.takeTurn()
+	return w.ResponseWriter.Write(text)
+}
+
 // run runs agentctl and fails unless the exit status is as expected.
 func (b *slotsBox) run(status int, stdin string, args ...string) (stdout, stderr string) {
 	b.t.Helper()
 	var out, errs bytes.Buffer
 	env := func(string) (string, bool) { return "", false }
+	b.takeTurn()
 	got := run(b.t.Context(), append([]string{"--socket", b.socket}, args...), env, strings.NewReader(stdin), &out, &errs)
+	b.takeTurn()
 	if got != status {
 		b.t.Fatalf("agentctl %q: exit %d, want %d\n%s%s", args, got, status, out.String(), errs.String())
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -120,10 +119,7 @@ func reportSARIF(c *cli, _ string, findings []schema.Finding, _ bool) error {
 		}
 	}
 	driver := map[string]any{"name": "agentctl", "informationUri": "https://github.com/dreamlab-ai/agentinit", "rules": rows}
-	e := json.NewEncoder(c.stdout)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(map[string]any{
+	return c.printJSON(map[string]any{
 		"$schema": "https://json.schemastore.org/sarif-2.1.0.json",
 		"version": "2.1.0",
 		"runs":    []any{map[string]any{"tool": map[string]any{"driver": driver}, "results": results}},

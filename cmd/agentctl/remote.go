@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -69,17 +72,43 @@ func usageError(format string, args ...any) error {
 
 // printJSON writes one value, indented.
 func (c *cli) printJSON(v any) error {
-	e := json.NewEncoder(c.stdout)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	return c.encode(v, "  ")
 }
 
 // printJSONLine writes one value of a stream on a line of its own.
 func (c *cli) printJSONLine(v any) error {
-	e := json.NewEncoder(c.stdout)
+	return c.encode(v, "")
+}
+
+// encode writes all JSON of agentctl. It escapes the characters that a terminal would act on:
+// programs choose parts of many values.
+func (c *cli) encode(v any, indent string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", indent)
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := c.stdout.Write(escape.JSON(b.Bytes()))
+	return err
+}
+
+// copyJSONLines writes the lines of a stream as encode does.
+func (c *cli) copyJSONLines(r io.Reader) error {
+	lines := bufio.NewReader(r)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if _, err := c.stdout.Write(escape.JSON(line)); err != nil {
+			return err
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
 }
 
 // quietEnd returns nil if the user's own interrupt ended a followed stream.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -13,6 +12,7 @@ import (
 	"github.com/rivo/uniseg"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 // terminal tells whether w is a terminal, and its width. Otherwise output is neither cut nor
@@ -94,7 +94,7 @@ func isInvalid(s string) bool {
 }
 
 func unprintable(r rune) bool {
-	return r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == 0x2028 || r == 0x2029)
+	return r < ' ' && r != '\t' || r == 0x7f || escape.Obeyed(r)
 }
 
 // cut shortens a text to a number of columns of a terminal; 0 means no limit. A wide character

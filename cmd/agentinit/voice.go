@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
@@ -32,9 +33,18 @@ var levels = map[string]zerolog.Level{
 }
 
 func newVoice(w io.Writer) *voice {
-	v := &voice{log: zerolog.New(w)}
+	v := &voice{log: zerolog.New(escaped{w})}
 	v.level.Store(int32(zerolog.InfoLevel))
 	return v
+}
+
+// escaped writes JSON without the characters that a terminal would act on: events name commands and
+// files of programs.
+type escaped struct{ w io.Writer }
+
+func (e escaped) Write(line []byte) (int, error) {
+	_, err := e.w.Write(escape.JSON(line))
+	return len(line), err
 }
 
 // SetLevel changes which events are written from now on.
@@ -152,6 +162,17 @@ func words(name string) string {
 	return strings.ToLower(b.String())
 }
 
+// logTrouble is the event of a destination that fails, or works again if there is no error.
+func logTrouble(program string, err error) event.Event {
+	e := event.Event{Level: event.Warn, Stage: "supervisor", Name: "LogTrouble", Program: program}
+	if err != nil {
+		e.Fields = map[string]any{"error": err.Error()}
+	} else {
+		e.Level, e.Fields = event.Info, map[string]any{"message": "output can be written again"}
+	}
+	return e
+}
+
 // speak opens the console in the manifest's format, or in the default one if there is no manifest.
 func (b *box) speak(loadErr error) {
 	settings := schema.BoxLog{}
@@ -160,11 +181,8 @@ func (b *box) speak(loadErr error) {
 	}
 	b.plane = logs.New(logs.Config{
 		Stdout: os.Stdout, Stderr: os.Stderr, Format: logs.Format(settings.Format),
-		Color: b.getenv("NO_COLOR") == "",
-		OnTrouble: func(program string, err error) {
-			b.bus.Publish(event.Event{Level: event.Warn, Stage: "supervisor", Name: "LogTrouble", Program: program,
-				Fields: map[string]any{"error": fmt.Sprint(err)}})
-		},
+		Color:     b.getenv("NO_COLOR") == "",
+		OnTrouble: func(program string, err error) { b.bus.Publish(logTrouble(program, err)) },
 	})
 	b.bus.SetMask(b.plane.Mask)
 	if loadErr == nil {

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 // appendJSON appends the envelope of a line:
@@ -30,7 +32,7 @@ func appendJSON(b *batch, program string, kind Stream, pid int, text []byte, cut
 		out = append(out, `,"truncated":true`...)
 	} else if members, ok := objectMembers(text); ok {
 		if len(members) > 0 {
-			out = appendMembers(append(out, ','), members)
+			out = appendMembers(append(out, ','), escape.JSON(members))
 		}
 		return append(out, '}', '\n')
 	}
@@ -147,8 +149,8 @@ func appendJSONString(out, text []byte) []byte {
 		if r == utf8.RuneError && size == 1 {
 			out = append(append(out, text[start:i]...), "\ufffd"...)
 			start = i + 1
-		} else if r <= 0x9f { // C1 controls act on a terminal as ESC does
-			out = append(append(out, text[start:i]...), '\\', 'u', '0', '0', hexDigits[r>>4], hexDigits[r&15])
+		} else if escape.Obeyed(r) {
+			out = escape.AppendRune(append(out, text[start:i]...), r)
 			start = i + size
 		}
 		i += size
@@ -235,7 +237,7 @@ func appendVisible(out, text []byte) []byte {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			out = append(out, '\\', 'x', hexDigits[c>>4], hexDigits[c&15])
-		case obeyed(r):
+		case escape.Obeyed(r):
 			out = append(out, strconv.QuoteRuneToASCII(r)[1:]...)
 			out = out[:len(out)-1] // the closing quote
 		default:
@@ -244,11 +246,4 @@ func appendVisible(out, text []byte) []byte {
 		i += size
 	}
 	return out
-}
-
-// obeyed tells whether a terminal acts on r instead of showing it. That applies to C1 controls,
-// line separators, and the characters that reorder text.
-func obeyed(r rune) bool {
-	return r >= 0x80 && r <= 0x9f || r == 0x2028 || r == 0x2029 ||
-		r >= 0x200e && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
 }

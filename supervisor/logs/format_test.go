@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/creack/pty"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
@@ -25,6 +27,9 @@ func TestAppendJSON(t *testing.T) {
 		{"empty", "", `,"msg":""}`},
 		{"quotes", `a"b\c` + "\t", `,"msg":"a\"b\\c\t"}`},
 		{"controls", "\x00\x1b[m\x7f", `,"msg":"\u0000\u001b[m\u007f"}`},
+		{"obeyed by terminals", "\u009b2J\u202e\u2028ä", `,"msg":"\u009b2J\u202e\u2028ä"}`},
+		{"obeyed, in an object", `{"k` + "\u0085" + `":["` + "\u009b2J\u202eä\x7f" + `"]}`, `,"k\u0085":["\u009b2J\u202eä\u007f"]}`},
+		{"spoofed, in a key that is escaped", `{"agentbox.` + "\u009b" + `":1}`, `,"app_agentbox.\u009b":1}`},
 		{"not UTF-8", "a\xffb", `,"msg":"a` + "\ufffd" + `b"}`},
 		{"object", `{"user":"u","n":{"pid":1},"l":["time",{"program":2}]}`, `,"user":"u","n":{"pid":1},"l":["time",{"program":2}]}`},
 		{"agentinit's own", `{"level":"info","Event":"Sealed","agentbox.stage":"seal","AGENTBOX.x":1,"agentboxer":2}`, `,"app_level":"info","app_event":"Sealed","app_agentbox.stage":"seal","app_AGENTBOX.x":1,"agentboxer":2}`},
@@ -141,7 +146,7 @@ func FuzzAppendVisible(f *testing.F) {
 	f.Add([]byte("\x1b[2J\xc2\x9b\u202e"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for _, r := range string(appendVisible(nil, text)) {
-			if r < ' ' && r != '\t' || r == 0x7f || r == utf8.RuneError && !bytes.ContainsRune(text, utf8.RuneError) || obeyed(r) {
+			if r < ' ' && r != '\t' || r == 0x7f || r == utf8.RuneError && !bytes.ContainsRune(text, utf8.RuneError) || escape.Obeyed(r) {
 				t.Fatalf("%q lets %U through", text, r)
 			}
 		}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+)
+
+// The name of a program's file must not act on the terminal that shows the box's events.
+func TestEventsDoNotActOnTheTerminal(t *testing.T) {
+	const command = "/bin/\x1b[2J\u009b2J\u202e\u2028\x7fä"
+	var out strings.Builder
+	newVoice(&out).write(event.Event{Level: event.Warn, Name: EventSignalRefused, Fields: map[string]any{"command": command}})
+	if line := out.String(); strings.ContainsAny(line, "\x1b\u009b\u202e\u2028\x7f") || !strings.Contains(line, "ä") {
+		t.Errorf("%q", line)
+	}
+	var e map[string]any
+	if err := json.Unmarshal([]byte(out.String()), &e); err != nil || e["command"] != command {
+		t.Errorf("%v, %v", e, err)
+	}
+}
+
+// A destination that works again is no trouble: the event names no error.
+func TestLogTroubleEnds(t *testing.T) {
+	if e := logTrouble("web", errors.New("disk full")); e.Level != event.Warn || e.Program != "web" || e.Fields["error"] != "disk full" {
+		t.Errorf("a failure: %+v", e)
+	}
+	if e := logTrouble("web", nil); e.Level != event.Info || e.Fields["error"] != nil || message(e) != "output can be written again" {
+		t.Errorf("the end of it: %+v", e)
+	}
+}
