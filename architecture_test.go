@@ -32,8 +32,8 @@ var arrows = map[string][]string{
 	},
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
-	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs"},
-	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/edits", "internal/exchange", "internal/polled"},
+	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/lateclose"},
+	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
@@ -101,18 +101,19 @@ var arrows = map[string][]string{
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 
-	"image":                   {},
-	"nix/vendorhash":          {},
-	"release":                 {},
-	"internal/testprog":       {},
-	"internal/testprog/built": {}, // for tests, part of no binary
-	"internal/edits":          {},
-	"internal/escape":         {},
-	"internal/exchange":       {},
-	"internal/lateclose":      {},
-	"internal/polled":         {},
-	"internal/safeopen":       {},
-	"internal/rate":           {},
+	"image":                         {},
+	"nix/vendorhash":                {},
+	"release":                       {},
+	"internal/testprog":             {},
+	"internal/testprog/built":       {}, // for tests, part of no binary
+	"internal/edits":                {},
+	"internal/escape":               {},
+	"internal/exchange":             {},
+	"internal/lateclose":            {},
+	"internal/lateclose/lingertest": {}, // for tests, part of no binary
+	"internal/polled":               {},
+	"internal/safeopen":             {},
+	"internal/rate":                 {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,
 	// and connections in memory.
 	"internal/foreign": {},

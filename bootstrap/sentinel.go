@@ -39,6 +39,9 @@ type sentinelFile struct {
 	mu      sync.Mutex
 	content []byte // nil while the box is not sealed
 	fault   string // why the last write failed; empty if it succeeded
+	told    string // the fault in the latest event about one; empty once the file is right
+
+	quiet event.Throttle // a program can alter the file as often as it is restored
 }
 
 // changes reports when a file may have been replaced or altered. It is a pathWatch, except in
@@ -96,7 +99,8 @@ func (s *sentinelFile) remove() error {
 }
 
 // check restores the file if its content is not what the seal wrote, and publishes an event.
-// restored reports whether it did. A file that cannot be restored is published once.
+// restored reports whether it did. A file that cannot be restored is published once. Events above a
+// rate are only counted.
 func (s *sentinelFile) check() (restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,19 +109,26 @@ func (s *sentinelFile) check() (restored bool) {
 	}
 	data, _, err := s.policy.ReadFile(s.path, maxSentinel)
 	if err == nil && bytes.Equal(data, s.content) {
-		s.fault = ""
+		s.fault, s.told = "", ""
 		return false
 	}
 	found := "altered"
 	if err != nil {
 		found = err.Error()
 	}
-	before := s.fault
 	err = s.writeLocked()
-	if err != nil && s.fault == before {
+	if err != nil && s.fault == s.told {
 		return false // this fault has been published already
 	}
-	fields := map[string]any{"path": s.path, "found": found, "restored": err == nil}
+	if err == nil {
+		s.told = ""
+	}
+	suppressed, ok := s.quiet.Pass(time.Now())
+	if !ok {
+		return err == nil
+	}
+	s.told = s.fault
+	fields := map[string]any{"path": s.path, "found": found, "restored": err == nil, "suppressed": suppressed}
 	if err != nil {
 		fields["reason"] = err.Error()
 	}

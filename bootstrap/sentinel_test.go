@@ -123,6 +123,76 @@ func TestSentinelIsNotLookedAtWithoutEnd(t *testing.T) {
 	})
 }
 
+// vandal simulates a program that deletes the sentinel, or puts a directory in its place, after each
+// restoration.
+type vandal struct {
+	path    chan string // holds the path once it is known
+	damages *int
+	damage  func(path string) error
+}
+
+func (vandal) arm() error { return nil }
+func (v vandal) wait(ctx context.Context) {
+	path := <-v.path
+	v.path <- path
+	if ctx.Err() == nil && v.damage(path) == nil {
+		*v.damages++
+	}
+}
+func (vandal) close() {}
+
+// A program that alters the sentinel all the time does not fill the ring of events, and the file is
+// restored each time.
+func TestEventsAboutTheSentinelAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path, damages := make(chan string, 1), 0
+		ctx, cancel := context.WithCancel(t.Context())
+		r, done := sealedRig(t, ctx, vandal{path, &damages, os.Remove})
+		path <- r.boot.cfg.Roots.Sentinel()
+		time.Sleep(5 * time.Minute)
+		cancel()
+		<-done
+		events := r.events(EventSentinelAltered)
+		told := uint64(len(events))
+		for _, e := range events {
+			if e.Fields["restored"] != true {
+				t.Fatalf("not restored: %v", e.Fields)
+			}
+			told += e.Fields["suppressed"].(uint64)
+		}
+		if damages < 500 || len(events) < 30 || len(events) > 45 || told > uint64(damages) || told < uint64(damages)-100 {
+			t.Errorf("%d damages, %d events tell of %d", damages, len(events), told)
+		}
+	})
+}
+
+// A fault that cannot be repaired is told even if it begins while events are suppressed, and once.
+func TestASuppressedFaultIsToldLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path, damages := make(chan string, 1), 0
+		ctx, cancel := context.WithCancel(t.Context())
+		r, done := sealedRig(t, ctx, vandal{path, &damages, func(path string) error {
+			if damages < 100 {
+				return os.Remove(path)
+			}
+			return errors.Join(os.Remove(path), os.MkdirAll(path+"/x", 0o755))
+		}})
+		path <- r.boot.cfg.Roots.Sentinel()
+		time.Sleep(10 * time.Minute)
+		cancel()
+		<-done
+		faults := 0
+		for _, e := range r.events(EventSentinelAltered) {
+			if e.Fields["restored"] == false {
+				faults++
+			}
+		}
+		if faults != 1 || !r.boot.sentinel.broken() {
+			t.Errorf("the fault was told %d times", faults)
+		}
+	})
+}
+
 // altered waits for the next event about the sentinel.
 func altered(t *testing.T, w *event.Watcher) map[string]any {
 	t.Helper()

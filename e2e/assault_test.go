@@ -42,7 +42,7 @@ var assailants = []struct {
 	{"another uid under root", asPID1, "user = \"65534\"\ngroup = \"65534\"", false, nil, "guard = false", slices.Concat(unguarded, almighty)},
 	{
 		"root without capabilities", rootBare, "", false,
-		[]string{"list-fd", "write-autogroup", "write-clear_refs", "write-coredump_filter", "write-sched", "write-oom_adj", "write-oom_score_adj"},
+		[]string{"list-fd", "read-patch_state", "write-autogroup", "write-clear_refs", "write-coredump_filter", "write-sched", "write-oom_adj", "write-oom_score_adj"},
 		"guard = false", unguarded,
 	},
 	{"agent", asPID1, "", true, nil, "user = \"root\"\nguard = false", slices.Concat(unguarded, almighty)},

@@ -232,6 +232,14 @@ restart = "never"
 			t.Errorf("%s took %d processes, not %d to %d; %v", c.program, took, c.least, c.most, err)
 		}
 	}
+	for program, want := range map[string]string{
+		"bounded": "pids=20 (manifest), memory=224M (default, all programs together)",
+		"web":     "pids=225 (default), memory=224M (default, all programs together)",
+	} {
+		if page := b.mustCtl("status", program); !strings.Contains(page, want) {
+			t.Errorf("the page of %s does not say %q:\n%s", program, want, page)
+		}
+	}
 	b.mustCtl("start", "late")
 	for _, name := range []string{"web", "late"} {
 		if p := b.programs()[name]; p.State != "RUNNING" {
@@ -269,6 +277,30 @@ restart = "never"
 	}
 	if p := b.programs()["web"]; p.State != "RUNNING" {
 		t.Errorf("web is %+v", p)
+	}
+	b.unhurt(t)
+}
+
+// Where agentinit can write no cgroup, the page of a program claims no default limit.
+func TestNoShareWithoutCgroup(t *testing.T) {
+	b := boot(t, unprivileged, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+[programs.bounded]
+command = ["TESTPROG", "sleep"]
+required = true
+limits = { memory = "1GiB", pids = 2000 }
+`)
+	b.sealed()
+	for program, want := range map[string]string{
+		"bounded": "pids=2000 (manifest, all processes of its user, unless that is root), memory=1.0G (manifest, data of each process)",
+		"web":     "",
+	} {
+		page := b.mustCtl("status", program)
+		if strings.Contains(page, "default") || !strings.Contains(page, want) || strings.Contains(page, "limits:") != (want != "") {
+			t.Errorf("the page of %s does not have the limits %q:\n%s", program, want, page)
+		}
 	}
 	b.unhurt(t)
 }

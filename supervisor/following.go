@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
@@ -16,6 +17,25 @@ type following struct {
 	ends     []proc.Exit // held back, and the latest that was not of the main process
 	flushing bool        // they wait for what the program has said before
 	told     bool        // the end of the main process was passed on
+	named    int         // how often the program has named one since namedAt
+	namedAt  time.Time
+}
+
+// A program may name another main process this often in namedEvery. Each time is an event, and
+// events beyond that would push all others out of the ring.
+const (
+	namedMost  = 20
+	namedEvery = time.Minute
+)
+
+// mayName tells whether the program may name another main process, and whether a refusal is to be
+// told. The caller holds mu.
+func (f *following) mayName(now time.Time) (ok, tell bool) {
+	if now.Sub(f.namedAt) >= namedEvery {
+		f.named, f.namedAt = 0, now
+	}
+	f.named++
+	return f.named <= namedMost, f.named == namedMost+1
 }
 
 // follow makes the process that a message names the main process of the run. It is
@@ -23,8 +43,15 @@ type following struct {
 func (s *System) follow(r *systemRun, m ready.Message) {
 	s.mu.Lock()
 	same, id := r.main == m.MainPID, r.proc.ID
+	ok, tell := same, false
+	if !same {
+		ok, tell = r.mayName(time.Now())
+	}
 	s.mu.Unlock()
-	if same {
+	if tell {
+		s.refused(m.Sender, fmt.Sprintf("%s names main processes more than %d times a minute", m.Program, namedMost))
+	}
+	if same || !ok {
 		return
 	}
 	if err := s.cfg.Owner.Follow(id, m.MainPID); err != nil {

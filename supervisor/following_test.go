@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -17,8 +18,8 @@ import (
 )
 
 // nameAnother is the program of the tests below: the test binary itself. "forks" starts a process,
-// names it as main process and ends; "forks and stays" does not end. "main" is that process: on
-// USR1 it ends with status 7. Any other word is sent as a notification.
+// names it as main process and ends; "forks and stays" does not end. "wavers" names the new process
+// and itself in turn, 100 times. "main" is that process: on USR1 it ends with status 7. Any other word is sent as a notification.
 func nameAnother(word string) {
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	fail := func(err error) {
@@ -39,7 +40,7 @@ func nameAnother(word string) {
 		fmt.Println("caught") // the parent waits for this line
 		<-usr1
 		os.Exit(7)
-	case "forks", "forks and stays":
+	case "forks", "forks and stays", "wavers":
 		child := exec.Command(os.Args[0])
 		child.Env = append(os.Environ(), "SUPERVISOR_TEST_PROGRAM=main")
 		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -48,6 +49,12 @@ func nameAnother(word string) {
 		fail(child.Start())
 		_, err = out.Read(make([]byte, 1))
 		fail(err)
+		for range 50 {
+			if word == "wavers" {
+				say("MAINPID=" + strconv.Itoa(child.Process.Pid))
+				say("MAINPID=" + strconv.Itoa(os.Getpid()))
+			}
+		}
 		say("MAINPID=" + strconv.Itoa(child.Process.Pid) + "\nREADY=1")
 		if word == "forks" {
 			os.Exit(0)
@@ -186,4 +193,50 @@ func TestRealMainPIDRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A program that names main processes all the time does not fill the ring of events.
+func TestRealMainPIDIsNamedTooOften(t *testing.T) {
+	b := newRealBox(t, Config{}, spec("p", names("wavers")))
+	b.sup.Boot()
+	b.await("p", in(program.Running))
+	if changed := (&box{bus: b.bus}).events(event.MainProcessChanged); len(changed) != namedMost {
+		t.Errorf("%d changes were told: %v", len(changed), changed)
+	}
+	refused := (&box{bus: b.bus}).events(event.NotifyRefused)
+	if len(refused) != 1 || !strings.Contains(fmt.Sprint(refused[0].Fields["reason"]), "more than 20 times a minute") {
+		t.Errorf("%v", refused)
+	}
+	f := following{}
+	now := time.Unix(1000, 0)
+	for range 2 * namedMost {
+		f.mayName(now)
+	}
+	if ok, _ := f.mayName(now); ok {
+		t.Error("it may name more")
+	}
+	if ok, _ := f.mayName(now.Add(namedEvery)); !ok {
+		t.Error("it may name none a minute later")
+	}
+}
+
+// A program whose messages are refused all the time does not fill the ring of events.
+func TestRefusedMessagesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := event.NewBus(10000)
+		s := System{cfg: SystemConfig{Bus: bus}}
+		const all = 3600 * 50
+		for range all {
+			s.refused(7, "too many messages")
+			time.Sleep(20 * time.Millisecond)
+		}
+		told := uint64(0)
+		refused := (&box{bus: bus}).events(event.NotifyRefused)
+		for _, e := range refused {
+			told += 1 + e.Fields["suppressed"].(uint64)
+		}
+		if len(refused) < 100 || len(refused) > 400 || told > all || told < all-600 {
+			t.Errorf("%d events tell of %d refusals", len(refused), told)
+		}
+	})
 }

@@ -154,7 +154,7 @@ func (l *laws) Start(spec *program.Spec, run uint64) (int, error) {
 	for _, need := range l.specs[spec.Name].Needs {
 		st, _ := l.sup.Status(need.Program)
 		// A need that was lost after the decision to start does not count.
-		if !need.Condition.Met(&st) && st.Since.Before(*own.StartedAt) {
+		if !need.Condition.Met(&st) && lostAt(&st).Before(*own.StartedAt) {
 			l.breach("run %d of %s waits for %s to be %s, it is %v", run, spec.Name, need.Program, need.Condition, st.State)
 		}
 	}
@@ -164,6 +164,16 @@ func (l *laws) Start(spec *program.Spec, run uint64) (int, error) {
 	defer l.mu.Unlock()
 	w.answered = time.Now()
 	return pid, err
+}
+
+// lostAt is when a program stopped fulfilling a need. The entry of its state is not enough: a
+// program that restarts without a back-off while it is STARTING stays in that state. Its new run is
+// not exec'ed yet, so "started" no longer holds.
+func lostAt(st *Status) time.Time {
+	if st.StartedAt != nil && st.StartedAt.After(st.Since) {
+		return *st.StartedAt
+	}
+	return st.Since
 }
 
 // alive tells whether the program has processes.
@@ -464,11 +474,32 @@ func (l *laws) do(a act) {
 		_ = l.sup.Stop(ctx, a.name)
 	case "restart":
 		_ = l.sup.Restart(ctx, a.name)
+	case "crash together":
+		_ = l.sup.do(ctx, func() { l.crashTogether(strings.Fields(a.name)) })
 	case "crash":
 		l.kernel.mu.Lock()
 		defer l.kernel.mu.Unlock()
 		if p := l.live[a.name]; p != nil {
 			l.end(p, 0, program.Exit{Code: 3})
+		}
+	}
+}
+
+// crashTogether ends programs in this order in one turn of the loop: no job of the crew runs before
+// the last end was handled. It runs on the goroutine of the loop.
+func (l *laws) crashTogether(names []string) {
+	l.mu.Lock() // Start waits for it
+	defer l.mu.Unlock()
+	for _, name := range names {
+		l.kernel.mu.Lock()
+		run := l.live[name].run
+		delete(l.live, name)
+		l.kernel.mu.Unlock()
+		exit := program.Exit{Code: 3}
+		l.exits[name] = exit
+		for _, n := range []Notice{{Program: name, Run: run, Exit: &exit}, {Program: name, Run: run}} {
+			l.sup.loop.noticed(n)
+			l.sup.loop.settle()
 		}
 	}
 }
@@ -488,6 +519,58 @@ func TestLaws(t *testing.T) {
 		if wrong := lived(t, randomLife(seed), spoil{}); len(wrong) > 0 {
 			t.Fatalf("-laws.seed=%d: %q", seed, wrong)
 		}
+	}
+}
+
+// The law about needs judges the decision to start. Between this decision and the exec, the needed
+// program may restart; it may also do so without ever leaving STARTING (-laws.seed=1795426909548244859).
+func TestALawJudgesTheDecision(t *testing.T) {
+	again := func(s *program.Spec) { s.Restart, s.Backoff.Initial = program.RestartAlways, 0 }
+	warming := func(s *program.Spec) { s.RunningAfter = 10 * time.Second }
+	boot := act{verb: "pass", after: time.Second}
+	for name, tc := range map[string]struct {
+		need   string
+		needed func(*program.Spec)
+		slow   bool // the exec of the needed program takes two seconds
+		blind  bool // the supervisor does not know the need
+		acts   []act
+		want   string
+	}{
+		"the needed program restarts within STARTING after the decision": {
+			need: "a:started", needed: warming,
+			acts: []act{boot, {verb: "crash together", name: "e a"}},
+		},
+		"the needed program restarts within STARTING before the decision": {
+			need: "a:started", needed: warming,
+			acts: []act{boot, {verb: "crash together", name: "a e"}},
+		},
+		"the needed program leaves RUNNING after the decision": {
+			need: "a:ready", needed: func(*program.Spec) {},
+			acts: []act{{verb: "pass", after: 4 * time.Second}, {verb: "crash together", name: "e a"}},
+		},
+		"the needed program is not exec'ed again at the decision": {
+			need: "a:started", needed: warming, slow: true, blind: true,
+			acts: []act{{verb: "pass", after: 3 * time.Second}, {verb: "crash", name: "a"}, {verb: "crash", name: "e", after: time.Second}},
+			want: "run 2 of e waits for a to be started, it is STARTING",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := life{
+				specs: []program.Spec{spec("a", again, tc.needed), spec("e", again, needs(tc.need))}, habits: map[string]habit{},
+				grace: 30 * time.Second, acts: append(tc.acts, boot), late: act{name: "forward"},
+			}
+			if tc.slow {
+				f.habits["a"] = habit{slow: 2 * time.Second}
+			}
+			var s spoil
+			if tc.blind {
+				// At boot, the programs start at the same instant, which breaks no law.
+				s.specs = func(specs []program.Spec) { specs[1].Needs = nil }
+			}
+			if got := strings.Join(lived(t, f, s), "; "); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 

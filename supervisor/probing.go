@@ -119,7 +119,9 @@ func (s *System) heard(m ready.Message) {
 }
 
 func (s *System) refused(pid int, reason string) {
-	s.warn(event.NotifyRefused, "", map[string]any{"pid": pid, "reason": reason})
+	if n, ok := s.unheard.Pass(time.Now()); ok {
+		s.warn(event.NotifyRefused, "", map[string]any{"pid": pid, "reason": reason, "suppressed": n})
+	}
 }
 
 // probeOutput is how much of an exec probe's output is kept.

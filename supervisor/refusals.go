@@ -2,10 +2,7 @@ package supervisor
 
 import (
 	"cmp"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -64,7 +61,7 @@ func (t tallies) add(name string, x proc.Refusal, now time.Time) (tell *Refusal)
 		return nil
 	}
 	r.told, r.at = r.Count, now
-	r.Command = commandName(x.PID)
+	r.Command = proc.Name(x.PID)
 	told := *r
 	return &told
 }
@@ -138,15 +135,6 @@ func (a *AgentRefusals) List() map[string][]Refusal {
 		}
 	}
 	return out
-}
-
-// commandName is the name that the process gave itself; the kernel keeps 15 bytes of it.
-func commandName(pid int) string {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }
 
 // Refusals lists the system calls that were refused to a program, the most frequent first.

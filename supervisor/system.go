@@ -42,6 +42,7 @@ type System struct {
 	stop     chan struct{}
 	stopped  sync.WaitGroup
 	draining sync.WaitGroup // crash records that wait for their last lines
+	unheard  event.Throttle // refused notifications
 
 	mu        sync.Mutex
 	runs      map[runKey]*systemRun
@@ -566,6 +567,16 @@ func (s *System) Usage(name string, run uint64) proc.Usage {
 	}
 	u.CPU += spent
 	return u
+}
+
+// Bounds are the limits of processes and memory of the program's run; a run that has ended has none.
+func (s *System) Bounds(name string, run uint64) []proc.Bound {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[runKey{name, run}]; r != nil {
+		return r.proc.Bounds
+	}
+	return nil
 }
 
 // Processes lists the living processes of a run, the leader first.

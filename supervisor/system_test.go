@@ -316,6 +316,29 @@ func TestRealKillAndRestart(t *testing.T) {
 
 // The usage of a program includes all its runs: the first run uses processor time, the second does
 // not, and after the stop there is no run.
+func TestRealBounds(t *testing.T) {
+	limit := program.Limit{Soft: 1 << 30, Hard: 1 << 30}
+	b := newRealBox(t, Config{}, spec("free", shell("exec sleep 1000")), spec("bound", shell("exec sleep 1000"), func(s *program.Spec) {
+		s.Limits.Rlimits = map[string]program.Limit{"memory": limit}
+	}))
+	b.sup.Boot()
+	free, bound := b.await("free", in(program.Running)), b.await("bound", in(program.Running))
+	if got := b.sys.Bounds("free", free.Run); len(got) != 0 {
+		t.Errorf("without cgroups, a program without limits is bound by %+v", got)
+	}
+	want := []proc.Bound{{Name: "memory", Of: proc.OfProcess, Rlimit: proc.Rlimit{Soft: limit.Soft, Hard: limit.Hard}}}
+	if got := b.sys.Bounds("bound", bound.Run); !slices.Equal(got, want) {
+		t.Errorf("bound by %+v, want %+v", got, want)
+	}
+	if err := b.sup.Stop(t.Context(), "bound"); err != nil {
+		t.Fatal(err)
+	}
+	b.await("bound", in(program.Stopped))
+	if got := b.sys.Bounds("bound", bound.Run); len(got) != 0 {
+		t.Errorf("a run that has ended is bound by %+v", got)
+	}
+}
+
 func TestRealUsageIsThatOfAllRuns(t *testing.T) {
 	did := filepath.Join(t.TempDir(), "did")
 	work := "if [ ! -e " + did + " ]; then i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; : > " + did + "; fi; "

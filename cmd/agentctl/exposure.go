@@ -45,9 +45,24 @@ func exposures(c api.Confinement) []exposure {
 		row("system calls", 2, c.Seccomp == 0, "filtered by seccomp", "all allowed"),
 		row("files", 2, !c.Paths, "only the sandbox's paths", "whatever its user can reach"),
 		row("TCP ports", 1, !c.Ports, "only the sandbox's", "all"),
-		row("processes", 1, !slices.Contains(c.Limited, "nproc"), "limited by nproc", "as many as the box has"),
+		processes(c),
 		row("control of the box", 2, c.Control, "none", "control = true"),
 	}
+}
+
+// processes judges how many processes the program may have.
+func processes(c api.Confinement) exposure {
+	e := exposure{Check: "processes", Weight: 1}
+	at := slices.IndexFunc(c.Limits, func(l api.ProgramLimit) bool { return l.Name == "pids" && l.Counts != api.LimitOfPrograms })
+	switch {
+	case at >= 0:
+		e.Found = "limited by " + inForceText(c.Limits[at])
+	case slices.Contains(c.Limited, "nproc"):
+		e.Found = "limited by nproc"
+	default:
+		e.Found, e.Exposed = "as many as the box has", e.Weight
+	}
+	return e
 }
 
 // capabilities counts the bits of a hexadecimal mask.

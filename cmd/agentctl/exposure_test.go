@@ -10,6 +10,12 @@ import (
 func TestExposure(t *testing.T) {
 	root := api.Confinement{Capabilities: "000001ffffffffff", Bounding: "000001ffffffffff", Control: true}
 	confined := api.Confinement{UID: 20001, Capabilities: "0000000000000000", Bounding: "0", NoNewPrivs: true, Seccomp: 2, Paths: true, Ports: true, Limited: []string{"nproc"}}
+	shared := confined
+	shared.Limited, shared.Limits = nil, []api.ProgramLimit{{Name: "pids", Max: 225, Source: api.LimitDefault, Counts: api.LimitOfProgram}}
+	unshared := shared
+	unshared.Limits = []api.ProgramLimit{
+		{Name: "pids", Max: 300, Source: api.LimitDefault, Counts: api.LimitOfPrograms}, {Name: "memory", Max: 1, Source: api.LimitManifest, Counts: api.LimitOfProgram},
+	}
 	same := confined
 	same.UID, same.BoxUID = 1000, 1000
 	for _, c := range []struct {
@@ -17,7 +23,8 @@ func TestExposure(t *testing.T) {
 		x       api.Confinement
 		score   float64
 		verdict string
-	}{{"root", root, 10, "UNSAFE"}, {"confined", confined, 0, "SAFE"}, {"of agentinit's user", same, 1, "OK"}} {
+	}{{"root", root, 10, "UNSAFE"}, {"confined", confined, 0, "SAFE"}, {"of agentinit's user", same, 1, "OK"},
+		{"with a share of the processes", shared, 0, "SAFE"}, {"with no share of its own", unshared, 10. / 15, "SAFE"}} {
 		got := score(exposures(c.x))
 		if got != c.score || verdict(got) != c.verdict {
 			t.Errorf("%s: %v %s", c.name, got, verdict(got))

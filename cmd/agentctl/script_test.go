@@ -60,7 +60,7 @@ type boxKey struct{}
 
 // box is `box WORD...`: it serves a box and sets AGENTCTL_SOCKET to its socket. A word is a program
 // (NAME, NAME=STATE or NAME=STATE:REASON) or a setting: +fails=NAME, +hold=NAME, +refuse=NAME,
-// +unready, +invalid, +rollback, +before, +meta=FILE, +health=FILE.
+// +limits=NAME, +unready, +invalid, +rollback, +before, +meta=FILE, +health=FILE.
 func box(ts *testscript.TestScript, neg bool, args []string) {
 	b := controltest.New()
 	b.ProbeJSON = map[string]string{}
@@ -121,6 +121,14 @@ func set(ts *testscript.TestScript, b *controltest.Box, setting string) {
 		b.Hold = append(b.Hold, value)
 	case "refuse":
 		b.Refuse = append(b.Refuse, value)
+	case "limits":
+		b.Bounds = map[string][]api.ProgramLimit{value: {
+			{Name: "pids", Max: 225, Source: api.LimitDefault, Counts: api.LimitOfProgram},
+			{Name: "memory", Soft: 48 << 20, Max: 64 << 20, Source: api.LimitManifest, Counts: api.LimitOfProgram},
+		}}
+		b.Set(value, func(p *supervisor.Status) {
+			p.Spec.Limits.Rlimits = map[string]program.Limit{"memory": {Soft: 48 << 20, Hard: 64 << 20}, "nofile": {Soft: 7, Hard: 8}}
+		})
 	case "unready":
 		b.SetReadiness(api.Readiness{Reason: "starting", Missing: []api.Requirement{{ID: "program:web", Kind: "program", Reason: "STARTING"}}})
 	case "invalid":

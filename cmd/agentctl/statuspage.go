@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +68,7 @@ func (c *cli) printPage(pg page) {
 	row("runs as", identityText(pg.spec))
 	row("ready", readyText(pg))
 	row("use", useText(pg.programView))
-	row("limits", limitsText(pg.spec.Limits))
+	row("limits", limitsText(pg.spec.Limits, pg.Limits))
 	row("sandbox", sandboxText(pg.spec.Sandbox))
 	for _, r := range pg.why.Refused {
 		row("refused", r.String())
@@ -132,10 +133,17 @@ func useText(p programView) string {
 	return fmt.Sprintf("CPU %.2fs in all runs, memory %s, processes %d, threads %d, open files %d", u.CPUSeconds, byteText(u.MemoryBytes), u.Processes, u.Threads, u.OpenFiles)
 }
 
-func limitsText(l program.Limits) string {
+// limitsText lists the limits of the specification. Those that the box reports as in force replace
+// the limits of the same name.
+func limitsText(l program.Limits, inForce []api.ProgramLimit) string {
 	var parts []string
+	for _, f := range inForce {
+		parts = append(parts, inForceText(f))
+	}
 	for _, name := range slices.Sorted(maps.Keys(l.Rlimits)) {
-		parts = append(parts, name+"="+limitText(l.Rlimits[name]))
+		if !slices.ContainsFunc(inForce, func(f api.ProgramLimit) bool { return f.Name == name }) {
+			parts = append(parts, name+"="+limitText(l.Rlimits[name]))
+		}
 	}
 	if l.Nice != nil {
 		parts = append(parts, "nice="+strconv.Itoa(*l.Nice))
@@ -150,6 +158,28 @@ func limitsText(l program.Limits) string {
 		parts = append(parts, fmt.Sprintf("cpus=%d", l.CPUs))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// inForceText is a limit, where it comes from, and what it counts unless that is the program.
+func inForceText(l api.ProgramLimit) string {
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	if l.Name == "memory" {
+		number = func(n uint64) string { return byteText(int64(min(n, math.MaxInt64))) }
+	}
+	text := "unlimited"
+	if l.Max > 0 {
+		text = number(l.Max)
+	}
+	if l.Soft > 0 {
+		text = number(l.Soft) + ":" + text
+	}
+	return fmt.Sprintf("%s=%s (%s)", l.Name, text, joinedBy(l.Source, ", ", limitOf[l.Counts]))
+}
+
+var limitOf = map[string]string{
+	api.LimitOfPrograms: "all programs together",
+	api.LimitOfUser:     "all processes of its user, unless that is root",
+	api.LimitOfProcess:  "data of each process",
 }
 
 // limitText is "soft" or "soft:hard".

@@ -8,8 +8,32 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
+
+// A limit reaches the control socket with its source and with what it counts.
+func TestLimitsInForce(t *testing.T) {
+	const none = ^uint64(0)
+	got := limitsInForce([]proc.Bound{
+		{Name: "pids", Default: true, Of: proc.OfTree, Rlimit: proc.Rlimit{Soft: 225, Hard: 225}},
+		{Name: "memory", Default: true, Of: proc.OfAll, Rlimit: proc.Rlimit{Soft: 9, Hard: 9}},
+		{Name: "pids", Of: proc.OfUser, Rlimit: proc.Rlimit{Soft: 4, Hard: 5}},
+		{Name: "memory", Of: proc.OfProcess, Rlimit: proc.Rlimit{Soft: 6, Hard: none}},
+	})
+	want := []api.ProgramLimit{
+		{Name: "pids", Max: 225, Source: "default", Counts: "program"},
+		{Name: "memory", Max: 9, Source: "default", Counts: "programs"},
+		{Name: "pids", Max: 5, Soft: 4, Source: "manifest", Counts: "user"},
+		{Name: "memory", Soft: 6, Source: "manifest", Counts: "process"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := limitsInForce(nil); len(got) != 0 {
+		t.Errorf("no limits became %+v", got)
+	}
+}
 
 func TestConfinements(t *testing.T) {
 	m, _ := manifestOf(t, `

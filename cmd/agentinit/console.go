@@ -11,6 +11,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
 // The roles of [api.keys].
@@ -109,6 +111,33 @@ func (b *box) programUsage() []api.ProgramUsage {
 		}
 	}
 	return out
+}
+
+// programBounds lists the limits of processes and memory of a run.
+func (b *box) programBounds(name string, run uint64) []api.ProgramLimit {
+	return limitsInForce(b.system.Bounds(name, run))
+}
+
+func limitsInForce(bounds []proc.Bound) []api.ProgramLimit {
+	var out []api.ProgramLimit
+	for _, l := range bounds {
+		limit := api.ProgramLimit{Name: l.Name, Source: api.LimitManifest, Counts: limitCounts[l.Of]}
+		if l.Default {
+			limit.Source = api.LimitDefault
+		}
+		if l.Hard != program.Infinity {
+			limit.Max = l.Hard
+		}
+		if l.Soft < l.Hard {
+			limit.Soft = l.Soft
+		}
+		out = append(out, limit)
+	}
+	return out
+}
+
+var limitCounts = map[proc.BoundOf]string{
+	proc.OfTree: api.LimitOfProgram, proc.OfAll: api.LimitOfPrograms, proc.OfUser: api.LimitOfUser, proc.OfProcess: api.LimitOfProcess,
 }
 
 // programProcesses lists the processes of a run.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
 // EventSignalRefused: a signal came from a process that may not send it.
@@ -143,26 +144,12 @@ func (g *signalGate) note(r *refusal, now time.Time) map[string]any {
 	}
 	if !r.sent.Forgeable && !r.sent.Outside {
 		fields["pid"], fields["uid"] = r.sent.PID, r.sent.UID
-		if command := commandOf(r.sent.PID); command != "" {
-			fields["command"] = command
+		// Not the command line: see proc.Name. This goroutine must obey the next signal in time.
+		if name := proc.Name(r.sent.PID); name != "" {
+			fields["command"] = name
 		}
 	}
 	return fields
 }
 
 func signalName(s syscall.Signal) string { return strings.TrimPrefix(unix.SignalName(s), "SIG") }
-
-// commandShown is how many bytes of a sender's command line are reported.
-const commandShown = 200
-
-// commandOf is the command line of a process, or "" if it has ended.
-func commandOf(pid int) string {
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	buf := make([]byte, commandShown)
-	n, _ := f.Read(buf) // if the process has ended, the read returns no data
-	return strings.ToValidUTF8(strings.TrimRight(strings.ReplaceAll(string(buf[:n]), "\x00", " "), " "), "�")
-}

@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentinit/early"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 )
 
 // The processes of an imaginary box.
@@ -91,6 +93,11 @@ func TestRefusalsAreToldOnceAndCounted(t *testing.T) {
 	}
 	if again := g.note(why, now.Add(tellAgain)); again["count"] != uint64(1002) {
 		t.Errorf("after a while: %v", again)
+	}
+	// The name and not the command line, for which the process can make a reader wait (proc.Name).
+	why.sent.PID, why.reason = os.Getpid(), "another"
+	if shown := g.note(why, now); shown["command"] != proc.Name(os.Getpid()) || proc.Name(os.Getpid()) == "" {
+		t.Errorf("command: %v", shown)
 	}
 	for i := range 10 * maxRefused {
 		other := *why

@@ -80,7 +80,7 @@ func (b *box) serve(socket *control.Socket) {
 func (b *box) controlConfig(s *servers) control.Config {
 	config := control.Config{
 		Supervisor: b.sup, Events: b.bus, Owner: b.system.Owner, Logs: b.plane, Applier: applier{b},
-		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Usage: b.programUsage, Processes: b.programProcesses, Probes: s.server.Handler(),
+		Readiness: readinessReport{b}, Boot: bootRecord{b}, LogLevel: b.voice, Usage: b.programUsage, Processes: b.programProcesses, Bounds: b.programBounds, Probes: s.server.Handler(),
 		Adapters: auditRequests(b.audit, s.api.Handler()), Audit: b.audit, Crashes: b.system.Crashes, Refusals: b.system.Refusals, Try: b.system.Try,
 		Version: api.Version{
 			Version: version, Commit: commit, Go: runtime.Version(), PID: os.Getpid(), BootID: b.bootID, StartedAt: &b.started,

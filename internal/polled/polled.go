@@ -133,6 +133,18 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// ReadMsgUnix is like the method of net.UnixConn. It tells neither flags nor address.
+func (c *Conn) ReadMsgUnix(b, oob []byte) (n, oobn, flags int, addr *net.UnixAddr, err error) {
+	n, err = c.try(unix.POLLIN, &c.read, func() (n int, err error) {
+		n, oobn, _, _, err = unix.Recvmsg(c.fd, b, oob, unix.MSG_CMSG_CLOEXEC)
+		return n, err
+	})
+	if n == 0 && err == nil && len(b) > 0 {
+		err = io.EOF
+	}
+	return n, oobn, 0, nil, err
+}
+
 // Write implements net.Conn.
 func (c *Conn) Write(b []byte) (written int, err error) {
 	for written < len(b) && err == nil {

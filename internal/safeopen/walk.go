@@ -192,7 +192,8 @@ func readOnly(fd int) bool {
 const overflowUID = 65534
 
 // unmapped tells whether a file with overflowUID has an owner without a number here, or belongs to
-// the user "nobody". If the owner has no number, open(2) with O_NOATIME fails with EPERM, even for root.
+// the user named nobody, who has that number too. In the first case open(2) with O_NOATIME fails with
+// EPERM, even for root.
 func unmapped(fd int) bool {
 	if wholeNamespace() {
 		return false

@@ -55,14 +55,17 @@ func verbs() []verb {
 		{"notify-as", "WORD", "speak for the process with WORD in its command line, then READY=1 for itself, then stay", notifyAs},
 		{"listen", "PORT|PATH", "accept and close connections to a TCP port or a unix socket", listen},
 		{"gorge", "N SECONDS ADDRESS…", "for so long, N connections to each address (a path or host:port) with requests that are large and never done, and with answers that it does not read; $GORGE_AUTHORIZATION is their Authorization", gorge},
+		{"gorge-relay", "N SECONDS FILE ADDRESS…", "for so long, N websockets to each Nostr relay (host:port) with large messages and subscriptions, and the event in the file, which is to be ephemeral, again and again; it does not read what the relay says", gorgeRelay},
 		{"flood", "N ADDRESS…", "N connections to each address (a path or host:port) with half a request on them, say \"held\" and how many, stay", flood},
 		{"http", "PORT", "answer 200 to every HTTP request", serveHTTP},
 		{"pester", "N SECONDS ADDRESS…", "ask each address on N connections without pause; say how many answers", pester},
 		{"get", "URL", "print what that address answers", httpGet},
 		{"lease", "FILE", "take a write lease on the file, say \"held\", stay, keep it", lease},
+		{"hold-memory", "FILE", "map the file again and again, until the kernel does not return and so keeps the lock of our memory", holdMemory},
 		{"trace", "PID [thread] [at-exit] [wait]", "trace that process, or another thread of it than the first, say \"seized\", and do not wait for its end, unless told to; stop it at its exit", trace},
 		{"tamper", "PID TID", "try what could hurt that process, harmlessly; say what each attempt answers", tamper},
 		{"shed-mark", "", "lower the limit of queued signals, by either call; say \"shed\" if that works", shedMark},
+		{"borrow-mark", "LIMIT COMMAND…", "set the limit of queued signals and run another command of this program", borrowMark},
 		{"stop-storm", "", "as a child of PID 1, say \"storm\" and stop every other process of the namespace, again and again", stopStorm},
 		{"cpu", "[SECONDS]", "burn one processor", cpu},
 		{"kill", "PID SIGNAL", "send the signal by number", kill},
@@ -256,6 +259,31 @@ func lease(args []string) error {
 	err = forever()
 	runtime.KeepAlive(f)
 	return err
+}
+
+// holdMemory needs a file of a FUSE server that answers no read, and that serves an open with
+// O_NOATIME past the page cache (FOPEN_DIRECT_IO). The read locks a page of the cache. The mmap holds
+// the lock of our memory for writing while it waits for that page (fs/fuse/file.c, fuse_file_mmap).
+func holdMemory(args []string) error {
+	cached, err := syscall.Open(args[0], syscall.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	direct, err := syscall.Open(args[0], syscall.O_RDONLY|syscall.O_NOATIME, 0)
+	if err != nil {
+		return err
+	}
+	go func() { _, _ = syscall.Read(cached, make([]byte, 1)) }() // it returns when the server is gone
+	for {
+		m, err := syscall.Mmap(direct, 0, 4096, syscall.PROT_READ, syscall.MAP_PRIVATE)
+		if err != nil {
+			return err
+		}
+		if err := syscall.Munmap(m); err != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func forkTree(args []string) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -80,10 +81,24 @@ func tamper(args []string) error {
 	return nil
 }
 
+// rlimitSigpending is RLIMIT_SIGPENDING (getrlimit(2)).
+const rlimitSigpending = 11
+
+// borrowMark takes the mark of a guarded program, as only an unguarded program can.
+func borrowMark(args []string) error {
+	limit, err := number(args, 0, 0)
+	if err != nil || len(args) < 2 {
+		return errors.Join(err, errors.New("want a limit and a command"))
+	}
+	if err := unix.Setrlimit(rlimitSigpending, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}); err != nil {
+		return err
+	}
+	return unix.Exec("/proc/self/exe", append([]string{os.Args[0]}, args[1:]...), os.Environ())
+}
+
 func shedMark([]string) error {
-	const sigpending = 11 // RLIMIT_SIGPENDING, getrlimit(2)
 	lim := unix.Rlimit{Cur: 500, Max: 500}
-	if unix.Prlimit(0, sigpending, &lim, nil) == nil || unix.Setrlimit(sigpending, &lim) == nil {
+	if unix.Prlimit(0, rlimitSigpending, &lim, nil) == nil || unix.Setrlimit(rlimitSigpending, &lim) == nil {
 		fmt.Println("shed")
 		return nil
 	}

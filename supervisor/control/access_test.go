@@ -50,11 +50,11 @@ func TestAuthorize(t *testing.T) {
 }
 
 func TestThrottleCountsWhatItHolds(t *testing.T) {
-	var th throttle
+	th := eachSecond()
 	now := time.Unix(100, 0)
 	var passed []uint64
 	for i := range 25 {
-		if n, ok := th.pass(now.Add(time.Duration(i) * 100 * time.Millisecond)); ok {
+		if n, ok := th.Pass(now.Add(time.Duration(i) * 100 * time.Millisecond)); ok {
 			passed = append(passed, n)
 		}
 	}

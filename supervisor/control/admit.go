@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 	"github.com/dreamlab-ai/agentinit/internal/polled"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
@@ -53,6 +54,7 @@ type admission struct {
 	stop          context.CancelFunc
 	running       sync.WaitGroup
 	crowd         crowd
+	strays        *lateclose.Strays
 
 	mu      sync.Mutex
 	current *net.UnixListener
@@ -64,7 +66,7 @@ func admit(socket *Socket, limits Limits, owner func(int) (string, bool), failed
 	a := &admission{
 		addr: first.Addr(), current: first, abstract: socket.Abstract(), owner: owner, failed: failed,
 		slots: make(chan struct{}, limits.Connections), guests: make(chan struct{}, limits.Guests),
-		ready: make(chan *peerConn), ctx: ctx, stop: stop,
+		ready: make(chan *peerConn), ctx: ctx, stop: stop, strays: lateclose.NewStrays(strayThreads),
 	}
 	a.running.Go(func() { a.loop(first) })
 	return a
@@ -133,7 +135,7 @@ func (a *admission) loop(listener *net.UnixListener) {
 			continue
 		}
 		if !a.room() {
-			conn.Close()
+			withoutPassed(conn, a.strays).Close()
 			return
 		}
 		// In a goroutine, because owner may have to read /proc.
@@ -165,6 +167,7 @@ func (a *admission) pause(err error) bool {
 
 func (a *admission) greet(conn net.Conn) {
 	peer, err := identify(conn, a.abstract, a.owner)
+	conn = withoutPassed(conn, a.strays)
 	if err != nil {
 		a.failed(err)
 		conn.Close()

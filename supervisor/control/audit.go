@@ -37,7 +37,7 @@ func (s *Server) audit(r *http.Request, action string, fields map[string]any) {
 }
 
 func (s *Server) auditRefusal(r *http.Request, why *api.Error) {
-	n, ok := s.quiet.pass(time.Now())
+	n, ok := s.quiet.Pass(time.Now())
 	if !ok {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -22,7 +23,7 @@ func getConfinement(s *Server, r *http.Request) (any, error) {
 	if p.Spec.Credential != nil {
 		c.UID = p.Spec.Credential.UID
 	}
-	c.Refused = s.refusals(p.Name)
+	c.Refused, c.Limits = s.refusals(p.Name), s.bounds(p)
 	if p.PID != 0 {
 		if text, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/status"); err == nil {
 			c.PID = p.PID
@@ -46,6 +47,14 @@ func (s *Server) refusedCalls(name string) (n uint64) {
 		n += r.Count
 	}
 	return n
+}
+
+// bounds are the limits in force for the present run of a program.
+func (s *Server) bounds(p supervisor.Status) []api.ProgramLimit {
+	if s.cfg.Bounds == nil || p.PID == 0 {
+		return nil
+	}
+	return s.cfg.Bounds(p.Name, p.Run)
 }
 
 // declared is the part that the specification gives.

@@ -105,6 +105,9 @@ type Config struct {
 	Usage func() []api.ProgramUsage
 	// Processes lists the living processes of a run. It may take some milliseconds.
 	Processes func(program string, run uint64) []api.Process
+	// Bounds are the limits of processes and memory that are in force for a run. It must answer from
+	// memory, because every status calls it for each program.
+	Bounds func(program string, run uint64) []api.ProgramLimit
 	// Bridge takes the connections of orchestrator hosts.
 	Bridge Bridge
 	// Probes serves /livez, /ready, /health, /metrics and /v1/meta.

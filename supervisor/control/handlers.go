@@ -28,8 +28,8 @@ func getStatus(s *Server, r *http.Request) (any, error) {
 	case table:
 		return toTable(out, s.readUsage().Programs), nil
 	}
-	for i := range out.Programs {
-		out.Programs[i].Refused = s.refusedCalls(out.Programs[i].Name)
+	for i, p := range programs {
+		out.Programs[i].Refused, out.Programs[i].Limits = s.refusedCalls(p.Name), s.bounds(p)
 	}
 	return out, nil
 }
@@ -44,7 +44,7 @@ func getProgram(s *Server, r *http.Request) (any, error) {
 		return nil, err
 	}
 	out := api.ProgramDetail{Program: toProgram(p), Spec: hideInJSON(p.Spec, spec)}
-	out.Refused = s.refusedCalls(p.Name)
+	out.Refused, out.Limits = s.refusedCalls(p.Name), s.bounds(p)
 	return out, nil
 }
 

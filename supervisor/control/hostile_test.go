@@ -10,11 +10,15 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/lateclose/lingertest"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
@@ -180,6 +184,38 @@ func TestGuestsCannotKeepOthersOut(t *testing.T) {
 	c := api.NewClient(path)
 	_, err = c.Status(t.Context())
 	must(t, err)
+}
+
+// TestPassedDescriptorsHoldNothingUp fills all connections with requests that pass a descriptor
+// whose close waits. Some are read, and the others are closed without being read.
+func TestPassedDescriptorsHoldNothingUp(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	gate := make(chan struct{})
+	b.Owners = func(int) (string, bool) { <-gate; return "web", true }
+	cfg := own(b)
+	cfg.Limits = control.Limits{Connections: 6, Guests: 2}
+	path := controltest.Serve(t, cfg, socketPath(t))
+	for range 6 {
+		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		must(t, err)
+		defer conn.Close()
+		fd, _ := lingertest.Lingering(t)
+		_, _, err = conn.WriteMsgUnix([]byte("GET /v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), unix.UnixRights(fd), nil)
+		must(t, err)
+		must(t, unix.Close(fd))
+	}
+	close(gate) // from here on the server closes what was passed
+	for answered := 0; answered < 6; {
+		_, err := api.NewClient(path).Version(t.Context())
+		switch {
+		case err == nil:
+			answered++
+		case api.CodeOf(err) == api.CodeBusy, errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			runtime.Gosched() // the server is closing, and until then has no room
+		default:
+			t.Fatal(err)
+		}
+	}
 }
 
 // hello requests the version and leaves the connection open.

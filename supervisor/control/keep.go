@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -34,6 +36,8 @@ const (
 	keepBlind = time.Second
 	// keepAgain is the time before the next attempt after a failed one.
 	keepAgain = 5 * time.Second
+	// keepLocked is that time if another process holds the lock on the directory.
+	keepLocked = time.Second
 	// farewell is how long a listener whose file is gone still accepts clients that connected
 	// before.
 	farewell = time.Second
@@ -76,14 +80,18 @@ func (s *Server) keep(ctx context.Context, socket *Socket, a *admission) {
 			fields["reason"] = err.Error()
 		}
 		if err == nil || err.Error() != said {
-			if n, ok := s.lost.pass(time.Now()); ok {
+			if n, ok := s.lost.Pass(time.Now()); ok {
 				fields["suppressed"] = n
 				s.publish(event.Warn, EventSocketLost, fields)
 			}
 		}
 		if said = ""; err != nil {
 			said = err.Error()
-			pause(ctx, keepAgain)
+			again := keepAgain
+			if errors.Is(err, errLocked) {
+				again = keepLocked
+			}
+			pause(ctx, again)
 		}
 	}
 }
@@ -119,14 +127,24 @@ func (s *Socket) lost() (found string, lost bool) {
 // Such a listener is another agentinit that started while the file was gone, and the two would
 // replace each other's socket for ever.
 func (s *Socket) renew(ctx context.Context, a *admission, owner func(int) (string, bool)) error {
-	unlock, err := lockDir(filepath.Dir(s.name))
-	if err != nil {
+	switch unlock, err := lockDir(filepath.Dir(s.name)); {
+	case err == nil:
+		s.locked = false
+		defer unlock()
+	case !errors.Is(err, errLocked):
+		return err
+	case !s.locked:
+		// An agentinit that starts holds the lock for a moment. Any process that can read the
+		// directory can hold it for ever, so the next attempt does without.
+		s.locked = true
 		return err
 	}
-	defer unlock()
-	if pid, there := listenerAt(ctx, s.name); there {
-		if _, ours := owner(pid); !ours && pid != os.Getpid() {
-			return fmt.Errorf("cannot listen on %s: process %d, which does not belong to this box, listens there", s.name, pid)
+	if pid, there := listenerAt(ctx, s.name, a.strays); there && outsider(pid, owner) {
+		return fmt.Errorf("cannot listen on %s: process %d, which does not belong to this box, listens there", s.name, pid)
+	}
+	for _, name := range []string{s.name, tempName(s.name)} {
+		if err := moveAside(name); err != nil {
+			return err
 		}
 	}
 	fresh, err := bind(s.cfg)
@@ -138,16 +156,39 @@ func (s *Socket) renew(ctx context.Context, a *admission, owner func(int) (strin
 	return nil
 }
 
+// outsider tells whether a listener does not belong to the box. The kernel names the process that
+// called listen(2). If that process has ended, nothing tells whose it was: then it was one of a
+// program that has passed the socket on, because another agentinit listens itself.
+func outsider(pid int, owner func(int) (string, bool)) bool {
+	if pid == os.Getpid() {
+		return false
+	}
+	if _, ours := owner(pid); ours {
+		return false
+	}
+	return pid == 0 || startTime(pid) != ""
+}
+
+// moveAside renames a directory that is in the way: a socket cannot replace it, and it may hold
+// files of others. bind replaces everything else.
+func moveAside(name string) error {
+	if now, err := os.Lstat(name); err != nil || !now.IsDir() {
+		return nil
+	}
+	return os.Rename(name, name+".moved-"+rand.Text())
+}
+
 // listenerAt returns the process that listens at the path. The pid is 0 if the process is in
 // another pid namespace or not known.
-func listenerAt(ctx context.Context, path string) (pid int, there bool) {
+func listenerAt(ctx context.Context, path string, strays *lateclose.Strays) (pid int, there bool) {
 	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
 		// EAGAIN and the timeout mean that a process listens, but does not accept.
 		return 0, errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded)
 	}
-	defer conn.Close()
+	// The listener may have passed descriptors already.
+	defer strays.Interrupt(func() { _ = conn.Close() })
 	cred, err := api.Listener(conn.(*net.UnixConn))
 	if err != nil {
 		return 0, true

@@ -3,10 +3,13 @@ package control_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -38,6 +41,10 @@ func TestListenHelper(t *testing.T) {
 	if !ok {
 		t.Skip("is the listener of another test")
 	}
+	if socket == "" { // listens on the socket that it was given
+		must(t, unix.Listen(3, 1))
+		os.Exit(0)
+	}
 	_, err := net.Listen("unix", socket)
 	must(t, err)
 	os.Stdout.WriteString("listening\n")
@@ -63,6 +70,31 @@ func listenElsewhere(t *testing.T, path string) {
 	equal(t, line, "listening\n")
 }
 
+// listenAndPass listens at the path as a program that hides itself does: the process that called
+// listen(2) has ended, and another one has the socket.
+func listenAndPass(t *testing.T, path string) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
+	exe, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(exe, "-test.run=^TestListenHelper$")
+	cmd.Env = []string{"CONTROL_TEST_LISTEN=", noExitSleep}
+	file := os.NewFile(uintptr(fd), path)
+	t.Cleanup(func() { runtime.KeepAlive(file) })
+	cmd.ExtraFiles = []*os.File{file}
+	must(t, cmd.Run())
+}
+
+// mkdir makes a directory that os.Remove does not remove.
+func mkdir(t *testing.T, path string) {
+	t.Helper()
+	must(t, os.Mkdir(path, 0o700))
+	must(t, os.WriteFile(filepath.Join(path, "file"), nil, 0o600))
+}
+
 // The server restores its socket in place of any file and of a program's socket, but not of a
 // listener from outside the box. Clients that are connected do not notice.
 func TestSocketThatIsTakenAway(t *testing.T) {
@@ -86,6 +118,11 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 		}, found: "another socket", restored: true},
 		{name: "a program of the box", put: listenElsewhere, owner: others, found: "another socket", restored: true},
 		{name: "another agentinit", put: listenElsewhere, owner: none, found: "another socket"},
+		{name: "a listener that was passed on", put: listenAndPass, owner: none, found: "another socket", restored: true},
+		{name: "a directory that is not empty", put: mkdir, found: "another file", restored: true},
+		{name: "a directory in the place of the next socket", put: func(t *testing.T, path string) {
+			mkdir(t, filepath.Join(filepath.Dir(path), fmt.Sprintf(".%x", os.Getpid())))
+		}, found: "nothing", restored: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := controltest.New(controltest.Program("web"))
@@ -133,6 +170,32 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 			equal(t, len(s.Programs), 1)
 		})
 	}
+}
+
+// A process that holds the lock on the directory delays the socket by one attempt.
+func TestALockOnTheDirectoryDelaysOnly(t *testing.T) {
+	b := controltest.New()
+	cfg := own(b)
+	watch := told{make(chan struct{})}
+	cfg.Watch = func(string) control.PathWatch { return watch }
+	path := controltest.Serve(t, cfg, socketPath(t))
+	dir, err := os.Open(filepath.Dir(path))
+	must(t, err)
+	defer dir.Close()
+	must(t, unix.Flock(int(dir.Fd()), unix.LOCK_EX))
+	events := b.Bus.Watch(b.Bus.Seq())
+	must(t, os.Remove(path))
+	watch.changed <- struct{}{}
+	for _, restored := range []bool{false, true} { // the first attempt respects the lock
+		e, err := events.Next(t.Context())
+		for err == nil && e.Name != control.EventSocketLost {
+			e, err = events.Next(t.Context())
+		}
+		must(t, err)
+		equal(t, e.Fields["restored"], any(restored))
+	}
+	_, err = api.NewClient(path).Status(t.Context())
+	must(t, err)
 }
 
 // exhausted is a control.PathWatch of a user who has no inotify instance left.

@@ -19,6 +19,9 @@ import (
 // ErrInUse says that another process listens on the socket and answers.
 var ErrInUse = errors.New("another process listens there; stop it, or choose another place (supervisor.socket, --root)")
 
+// errLocked says that another process holds the lock on the directory.
+var errLocked = errors.New("it is locked")
+
 // maxSocketPath is the longest path that fits in sockaddr_un.sun_path with its final NUL (unix(7)).
 const maxSocketPath = 107
 
@@ -38,6 +41,7 @@ type Socket struct {
 	name     string
 	file     os.FileInfo // nil when abstract
 	cfg      SocketConfig
+	locked   bool // another process held the lock on the directory the last time; only keep uses it
 }
 
 // Name is where the socket can be reached: the path or the abstract name.
@@ -207,7 +211,7 @@ func lockDir(dir string) (unlock func() error, err error) {
 	}
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		d.Close()
-		return nil, fmt.Errorf("cannot listen in %s: %w: it is locked: %v", dir, ErrInUse, err)
+		return nil, fmt.Errorf("cannot listen in %s: %w: %w: %v", dir, ErrInUse, errLocked, err)
 	}
 	return d.Close, nil
 }

@@ -274,6 +274,18 @@ func TestContract(t *testing.T) {
 			status, err := c.Status(t.Context(), "web")
 			must(t, err)
 			equal(t, status.Programs[0].Refused, uint64(5))
+			equal(t, len(x.Limits)+len(status.Programs[0].Limits), 0)
+			limits := []api.ProgramLimit{{Name: "pids", Max: 750, Source: api.LimitDefault, Counts: api.LimitOfProgram}}
+			b.Bounds = map[string][]api.ProgramLimit{"web": limits}
+			x, err = c.Confinement(t.Context(), "web")
+			must(t, err)
+			equal(t, x.Limits, limits)
+			status, err = c.Status(t.Context(), "web")
+			must(t, err)
+			equal(t, status.Programs[0].Limits, limits)
+			detail, err := c.Program(t.Context(), "web")
+			must(t, err)
+			equal(t, detail.Limits, limits)
 		},
 		"POST /v1/sandbox/test": func(t *testing.T, c *api.Client, b *controltest.Box) {
 			b.Set("web", func(p *supervisor.Status) { p.Spec = &program.Spec{Name: "web"} })

@@ -39,9 +39,9 @@ type Server struct {
 	cfg      Config
 	mux      func() *http.ServeMux
 	panics   atomic.Uint64
-	quiet    throttle // for refusals
-	noisy    throttle // for trouble
-	lost     throttle // for lost sockets
+	quiet    *event.Throttle // for refusals
+	noisy    *event.Throttle // for trouble
+	lost     *event.Throttle // for lost sockets
 	usage    sampler[api.Usage]
 	trees    trees
 	upgraded sync.WaitGroup // handlers that have taken over their connections from net/http
@@ -51,7 +51,7 @@ type Server struct {
 // starts its programs first. The server does not listen yet.
 func New(cfg Config) *Server {
 	cfg.Limits = cfg.Limits.withDefaults()
-	s := &Server{cfg: cfg}
+	s := &Server{cfg: cfg, quiet: eachSecond(), noisy: eachSecond(), lost: eachSecond()}
 	s.mux = sync.OnceValue(s.layOut)
 	return s
 }
@@ -199,30 +199,14 @@ func (t troubleWriter) Write(p []byte) (int, error) {
 var _ io.Writer = troubleWriter{}
 
 func (s *Server) trouble(message string) {
-	if n, ok := s.noisy.pass(time.Now()); ok {
+	if n, ok := s.noisy.Pass(time.Now()); ok {
 		s.publish(event.Warn, EventTrouble, map[string]any{"error": message, "suppressed": n})
 	}
 }
 
-// throttle lets one event pass each second and counts the others. Otherwise a peer that is refused
-// again and again could push other events out of the ring.
-type throttle struct {
-	mu         sync.Mutex
-	next       time.Time
-	suppressed uint64
-}
-
-func (t *throttle) pass(now time.Time) (suppressed uint64, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if now.Before(t.next) {
-		t.suppressed++
-		return 0, false
-	}
-	t.next = now.Add(time.Second)
-	suppressed, t.suppressed = t.suppressed, 0
-	return suppressed, true
-}
+// eachSecond lets one event pass each second. Otherwise a peer that is refused again and again could
+// push other events out of the ring.
+func eachSecond() *event.Throttle { return &event.Throttle{Burst: 1, Every: time.Second} }
 
 // policy uses the specifications that are in force now.
 func (s *Server) policy() policy {

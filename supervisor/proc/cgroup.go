@@ -18,9 +18,10 @@ type cgroupBase struct {
 	dir string // its path in the file system
 	rel string // its path as /proc/PID/cgroup shows it
 	// counts holds the controllers that work below dir. share is the default limit of processes
-	// and threads of a program; 0 sets none.
+	// and threads of a program; 0 sets none. whole are the limits of all programs together.
 	counts map[string]bool
 	share  uint64
+	whole  map[string]uint64
 }
 
 // cgroup is the cgroup of one started process.
@@ -111,15 +112,25 @@ func (b *cgroupBase) bound(own string, init bool) error {
 
 // divide limits all programs together, and sets the share of one program.
 func (b *cgroupBase) divide(own string) error {
+	b.whole = map[string]uint64{}
 	if most := limitOf(own, "pids.max"); b.counts["pids"] && most > 2*pidsReserve {
-		if err := writeCgroup(b.dir, "pids.max", strconv.FormatUint(most-pidsReserve, 10)); err != nil {
+		if err := b.boundAll("pids", most-pidsReserve); err != nil {
 			return err
 		}
 		b.share = (most - pidsReserve) / 4 * 3
 	}
 	if most := limitOf(own, "memory.max"); b.counts["memory"] && most > 0 {
-		return writeCgroup(b.dir, "memory.max", strconv.FormatUint(most-min(memoryReserve, most/8), 10))
+		return b.boundAll("memory", most-min(memoryReserve, most/8))
 	}
+	return nil
+}
+
+// boundAll limits all programs together.
+func (b *cgroupBase) boundAll(name string, most uint64) error {
+	if err := writeCgroup(b.dir, name+".max", strconv.FormatUint(most, 10)); err != nil {
+		return err
+	}
+	b.whole[name] = most
 	return nil
 }
 
@@ -249,12 +260,15 @@ func (b *cgroupBase) create(id uint64) *cgroup {
 	return &cgroup{base: b, dir: dir, open: fd}
 }
 
+// instead names the limit of setrlimit(2) that replaces a limit of the cgroup.
+var instead = map[string]string{"pids": "nproc", "memory": "data"}
+
 // limit writes the limits pids and memory to the cgroup, and returns the others, which are for
 // setrlimit(2). Without a cgroup, or without the controller, pids becomes nproc, which
 // counts the processes of the user, and memory becomes data, which counts for each process.
 func (c *cgroup) limit(asked map[string]Rlimit) (map[string]Rlimit, error) {
 	rest := maps.Clone(asked)
-	for name, instead := range map[string]string{"pids": "nproc", "memory": "data"} {
+	for name, instead := range instead {
 		l, ok := asked[name]
 		if !ok {
 			continue
@@ -270,6 +284,56 @@ func (c *cgroup) limit(asked map[string]Rlimit) (map[string]Rlimit, error) {
 	}
 	return rest, nil
 }
+
+// Bound is a limit of processes or of memory that is in force for a started process.
+type Bound struct {
+	Name    string // of controllers
+	Default bool   // agentinit set it from the limits of the box; the Command did not ask for it
+	Of      BoundOf
+	Rlimit
+}
+
+// BoundOf is what a Bound counts.
+type BoundOf uint8
+
+// What a Bound counts.
+const (
+	OfTree    BoundOf = iota // the started process and its members
+	OfAll                    // all started processes with their members, together
+	OfUser                   // all processes of its user; it does not bind root (RLIMIT_NPROC)
+	OfProcess                // the data of each process (RLIMIT_DATA)
+)
+
+// bounds are the limits that limit has set for asked, and those that create and divide have set.
+func (c *cgroup) bounds(asked map[string]Rlimit) []Bound {
+	var out []Bound
+	for _, name := range controllers {
+		l, ok := asked[name]
+		if c == nil || !c.base.counts[name] {
+			of := map[string]BoundOf{"pids": OfUser, "memory": OfProcess}[name]
+			if _, replaced := asked[instead[name]]; ok && !replaced && !l.unlimited() {
+				out = append(out, Bound{name, false, of, l})
+			}
+			continue
+		}
+		if name == "pids" {
+			l.Soft = l.Hard // pids.max is the only limit that the controller has
+		}
+		if name == "pids" && !ok && c.base.share > 0 {
+			out = append(out, Bound{name, true, OfTree, Rlimit{c.base.share, c.base.share}})
+			continue // the limit of all programs is higher
+		}
+		if ok && !l.unlimited() {
+			out = append(out, Bound{name, false, OfTree, l})
+		}
+		if whole := c.base.whole[name]; whole > 0 && (!ok || l.Hard > whole) {
+			out = append(out, Bound{name, true, OfAll, Rlimit{whole, whole}})
+		}
+	}
+	return out
+}
+
+func (l Rlimit) unlimited() bool { return l.Soft == unix.RLIM_INFINITY && l.Hard == unix.RLIM_INFINITY }
 
 // set writes one limit. Above the soft limit of memory the kernel reclaims memory.
 func (c *cgroup) set(name string, l Rlimit) error {

@@ -106,6 +106,7 @@ type Process struct {
 	Started time.Time
 	Stdin   *os.File // with StdinPipe; the caller closes it
 	TTY     *os.File // with TTY; the caller closes it
+	Bounds  []Bound  // its limits of processes and memory
 }
 
 // rlimits maps the manifest's names to the resources of setrlimit(2).

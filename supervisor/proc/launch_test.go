@@ -108,6 +108,13 @@ func TestLeaseHoldsUpOneStartOnly(t *testing.T) {
 // for an answer in a state that even SIGKILL does not end (fs/fuse/dev.c, request_wait_answer).
 func deadFUSE(t *testing.T) (dir string, abort func()) {
 	t.Helper()
+	return mountFUSE(t, func([]byte) []byte { return nil })
+}
+
+// mountFUSE mounts a file system. Its server answers each request after the first with what answer
+// returns; nil is no answer.
+func mountFUSE(t *testing.T, answer func(request []byte) []byte) (dir string, abort func()) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount a file system")
 	}
@@ -137,13 +144,22 @@ func deadFUSE(t *testing.T) (dir string, abort func()) {
 	copy(reply[8:16], buf[8:16]) // unique
 	binary.NativeEndian.PutUint32(reply[16:], 7)
 	binary.NativeEndian.PutUint32(reply[20:], 31)
+	binary.NativeEndian.PutUint32(reply[24:], 4096) // max_readahead
+	binary.NativeEndian.PutUint32(reply[36:], 4096) // max_write
 	if _, err := unix.Write(fd, reply); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
 		for {
-			if _, err := unix.Read(fd, buf); err != nil && err != unix.EINTR {
+			n, err := unix.Read(fd, buf)
+			if err == unix.EINTR {
+				continue
+			}
+			if err != nil {
 				return
+			}
+			if reply := answer(buf[:n]); reply != nil {
+				_, _ = unix.Write(fd, reply) // who asked may have been killed
 			}
 		}
 	}()

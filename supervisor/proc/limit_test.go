@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -75,6 +76,15 @@ func TestCgroupLeavesAgentinitItsReserve(t *testing.T) {
 		if err := b.divide(dir); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+		for _, name := range controllers {
+			text := "absent"
+			if whole := b.whole[name]; whole > 0 {
+				text = strconv.FormatUint(whole, 10)
+			}
+			if got := textOf(t, b.dir, name+".max"); got != text {
+				t.Errorf("%s: the limit of %s for all programs is %s, but noted as %s", name, name, got, text)
+			}
+		}
 		if pids, memory := textOf(t, b.dir, "pids.max"), textOf(t, b.dir, "memory.max"); pids != c.pids || memory != c.memory || b.share != c.share {
 			t.Errorf("%s: pids %s, memory %s, share %d, want %s, %s, %d", name, pids, memory, b.share, c.pids, c.memory, c.share)
 		}
@@ -133,6 +143,72 @@ func TestCgroupLimits(t *testing.T) {
 	var none *cgroup
 	if rest, err := none.limit(asked); err != nil || rest["nproc"] != asked["pids"] || rest["data"] != asked["memory"] {
 		t.Errorf("without a cgroup: %v, %v", rest, err)
+	}
+}
+
+// The limits that a start reports are those that bind the process, and where they come from.
+func TestCgroupBounds(t *testing.T) {
+	const none = ^uint64(0)
+	asked := map[string]Rlimit{"pids": {40, 50}, "memory": {1 << 20, 2 << 20}, "nofile": {7, 8}}
+	both := []string{"pids", "memory"}
+	share, all := Bound{"pids", true, OfTree, Rlimit{300, 300}}, Bound{"memory", true, OfAll, Rlimit{64 << 20, 64 << 20}}
+	pids, memory := Bound{"pids", false, OfTree, Rlimit{50, 50}}, Bound{"memory", false, OfTree, Rlimit{1 << 20, 2 << 20}}
+	nproc, data := Bound{"pids", false, OfUser, Rlimit{40, 50}}, Bound{"memory", false, OfProcess, Rlimit{1 << 20, 2 << 20}}
+	for name, c := range map[string]struct {
+		counts []string // nil: there is no cgroup
+		limits bool     // the box has limits
+		asked  map[string]Rlimit
+		want   []Bound
+	}{
+		"the manifest":                       {both, true, asked, []Bound{pids, memory}},
+		"the default":                        {both, true, nil, []Bound{share, all}},
+		"the default of one":                 {both, true, map[string]Rlimit{"memory": asked["memory"]}, []Bound{share, memory}},
+		"more than all programs may have":    {both, true, map[string]Rlimit{"memory": {65 << 20, 65 << 20}}, []Bound{share, {"memory", false, OfTree, Rlimit{65 << 20, 65 << 20}}, all}},
+		"unlimited":                          {both, true, map[string]Rlimit{"pids": {40, none}, "memory": {none, none}}, []Bound{{"pids", true, OfAll, Rlimit{400, 400}}, all}},
+		"unlimited, above a soft limit":      {both, false, map[string]Rlimit{"memory": {5, none}}, []Bound{{"memory", false, OfTree, Rlimit{5, none}}}},
+		"the box has no limits":              {both, false, asked, []Bound{pids, memory}},
+		"the box has no limits, nor has it":  {both, false, nil, nil},
+		"no controller of memory":            {[]string{"pids"}, true, asked, []Bound{pids, data}},
+		"no controller of memory, default":   {[]string{"pids"}, true, nil, []Bound{share}},
+		"no cgroup":                          {nil, true, nil, nil},
+		"no cgroup, the manifest":            {nil, true, asked, []Bound{nproc, data}},
+		"no cgroup, other limits replace it": {nil, true, map[string]Rlimit{"pids": {40, 50}, "nproc": {1, 1}, "memory": {5, 5}, "data": {6, 6}}, nil},
+		"no cgroup, unlimited":               {nil, true, map[string]Rlimit{"pids": {none, none}, "memory": {none, none}}, nil},
+	} {
+		var in *cgroup
+		if c.counts != nil {
+			_, b := playCgroup(t, nil)
+			b.counts = map[string]bool{}
+			for _, controller := range c.counts {
+				b.counts[controller] = true
+			}
+			if c.limits {
+				b.share, b.whole = 300, map[string]uint64{}
+				for name, most := range map[string]uint64{"pids": 400, "memory": 64 << 20} {
+					if b.counts[name] {
+						b.whole[name] = most
+					}
+				}
+			}
+			in = &cgroup{base: b, dir: b.dir, open: -1}
+		}
+		if got := in.bounds(c.asked); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// A start reports the limits that it has set: without cgroups those of setrlimit(2), and none that
+// only a cgroup could have.
+func TestStartReportsItsLimits(t *testing.T) {
+	o := newOwner(t, Options{})
+	c := prog(built.Path(t), "sleep")
+	if p := startTester(t, o, c); len(p.Bounds) != 0 {
+		t.Errorf("a start without limits reports %+v", p.Bounds)
+	}
+	c.Rlimits = map[string]Rlimit{"memory": {1 << 30, 1 << 30}}
+	if p, want := startTester(t, o, c), []Bound{{"memory", false, OfProcess, Rlimit{1 << 30, 1 << 30}}}; !slices.Equal(p.Bounds, want) {
+		t.Errorf("a start reports %+v, want %+v", p.Bounds, want)
 	}
 }
 

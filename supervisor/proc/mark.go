@@ -2,6 +2,7 @@ package proc
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,6 +18,9 @@ import (
 //     it. All processes may read it (/proc/PID/limits).
 //   - A supplementary group of its own, if root starts an unguarded program as another user: a
 //     process needs CAP_SETGID to drop a group.
+//
+// An unguarded program can lower its own limit to that of a guarded one. So the limit counts only
+// for processes that could not have done so, see marked.
 //
 // A program that can have neither (guard = false under agentinit's own user) is recognised only by
 // its session, its environment and its descriptors.
@@ -93,50 +97,86 @@ func (m *marks) release(p *process) {
 // limit is the limit of queued signals of a slot.
 func (m *marks) limit(slot int) uint64 { return m.top - uint64(max(0, slot)) }
 
-// marked returns the started process whose mark is given, or nil. The caller holds the mutex.
-func (o *Owner) marked(limit uint64, groups []int) *process {
-	if slot := int(o.marks.top) - int(limit); limit <= o.marks.top && slot < o.marks.slots {
-		if p := o.marks.used[slot]; p != nil && p.guarded {
+// seenMarks are the marks of a process, as the kernel shows them.
+type seenMarks struct {
+	limit  uint64
+	groups []int
+	uids   []int
+}
+
+// trusted tells that the process has never been that of an unprivileged user.
+func (s *seenMarks) trusted() bool {
+	return len(s.uids) > 0 && !slices.ContainsFunc(s.uids, func(uid int) bool { return uid != 0 && uid != os.Geteuid() })
+}
+
+// marked returns the started process whose mark is given, or nil. A process of agentinit's user or
+// of root has the limit that agentinit gave it. For others the group comes first, because only
+// root can give groups: an unguarded program of another user has one and cannot drop it, and it
+// could have set its limit. Without such groups the limit of another user's process proves
+// nothing. The caller holds the mutex.
+func (o *Owner) marked(s seenMarks) *process {
+	if s.trusted() {
+		if p := o.byLimit(s.limit); p != nil {
 			return p
 		}
 	}
-	for _, g := range groups {
+	grouped := false
+	for _, g := range s.groups {
 		if slot := g - firstMarkGroup; slot >= 0 && slot < markGroups {
+			grouped = true
 			if p := o.marks.used[slot]; p != nil && p.grouped {
 				return p
 			}
+		}
+	}
+	if o.marks.group && !grouped {
+		return o.byLimit(s.limit)
+	}
+	return nil
+}
+
+func (o *Owner) byLimit(limit uint64) *process {
+	if slot := int(o.marks.top) - int(limit); limit <= o.marks.top && slot < o.marks.slots {
+		if p := o.marks.used[slot]; p != nil && p.guarded {
+			return p
 		}
 	}
 	return nil
 }
 
 // readMarks reads from /proc what marked needs.
-func readMarks(pid int) (limit uint64, groups []int) {
-	limit = ^uint64(0)
+func readMarks(pid int) seenMarks {
+	s := seenMarks{limit: ^uint64(0)}
 	if b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits"); err == nil {
 		for line := range strings.Lines(string(b)) {
 			rest, ok := strings.CutPrefix(line, "Max pending signals")
 			if f := strings.Fields(rest); ok && len(f) >= 2 {
 				if n, err := strconv.ParseUint(f[1], 10, 64); err == nil {
-					limit = n
+					s.limit = n
 				}
 			}
 		}
 	}
 	if b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status"); err == nil {
 		for line := range strings.Lines(string(b)) {
-			rest, ok := strings.CutPrefix(line, "Groups:")
-			if !ok {
-				continue
-			}
-			for _, f := range strings.Fields(rest) {
-				if n, err := strconv.Atoi(f); err == nil {
-					groups = append(groups, n)
-				}
+			if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
+				s.uids = numbers(rest)
+			} else if rest, ok := strings.CutPrefix(line, "Groups:"); ok {
+				s.groups = numbers(rest)
 			}
 		}
 	}
-	return limit, groups
+	return s
+}
+
+// numbers returns the words of a line that are numbers.
+func numbers(line string) (all []int) {
+	for _, f := range strings.Fields(line) {
+		if n, err := strconv.Atoi(f); err == nil {
+			all = append(all, n)
+		}
+	}
+	return all
 }
 
 // addMark puts the mark of p on its command. It returns the groups that the command gets.

@@ -82,6 +82,7 @@ type Owner struct {
 	isInit         bool   // agentinit is PID 1 of a namespace
 	selfPID        int    // agentinit's pid, as /proc names it
 	tagPrefix      string // agentinit's own tag, if it runs below another Owner
+	tags           *tagReader
 	lone           bool
 	ignored        uint64 // mask of the signals that were ignored when agentinit was started
 	oomInChild     bool   // a new process may set its OOM score before its exec
@@ -150,6 +151,7 @@ type process struct {
 	uid     *uint32 // nil: agentinit's own
 	started time.Time
 	deliver func(Exit)
+	bounds  []Bound       // only its start uses them
 	emptied chan struct{} // closed when the last member has ended or Kill gave up on it
 	wake    chan struct{} // tells the killer that members were found
 
@@ -190,6 +192,7 @@ func New(opts Options) (*Owner, error) {
 		report:         report,
 		selfPID:        os.Getpid(),
 		tagPrefix:      os.Getenv(EnvTag),
+		tags:           newTagReader(readTag),
 		lone:           opts.Lone,
 		exits:          newExitQueue(),
 		sigchld:        make(chan os.Signal, 1),
@@ -241,9 +244,6 @@ func New(opts Options) (*Owner, error) {
 	go o.cgroups() // in parallel with the rest of the boot
 	// Before the first listing of children, so that no SIGCHLD is missed.
 	signal.Notify(o.sigchld, syscall.SIGCHLD)
-	if !o.lone {
-		o.loops.Go(growDescriptorTable)
-	}
 	o.loops.Add(2)
 	go o.reapLoop()
 	go o.sweepLoop()
@@ -361,17 +361,6 @@ func (o *Owner) Stats() Stats {
 	s := o.stats
 	s.Live, s.Adopted, s.Scores = len(o.byPID), len(o.adopted), o.score.restored()
 	return s
-}
-
-// growDescriptorTable makes room for the descriptors of some thousand programs. The kernel doubles
-// the table when it is full. In a process with threads, each doubling waits 5 to 24 ms for an RCU
-// grace period (fs/file.c, expand_fdtable). If the limit of open files is lower, the call fails,
-// but then the table stays small anyway.
-func growDescriptorTable() {
-	const tableEnd = 4095
-	if fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, tableEnd); err == nil {
-		unix.Close(fd)
-	}
 }
 
 // lookAtSelf finds out what a new process must not inherit from agentinit. For example, a signal

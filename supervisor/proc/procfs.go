@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -273,32 +275,61 @@ type tagAnswer struct {
 	exec bool // the process has no environment yet
 }
 
-// readTags reads the value of EnvTag in the initial environments of processes. For this file the
-// kernel locks the memory of a process, and a hostile process could hold that lock. So other
-// goroutines read. A process whose environment cannot be read within a second counts as unreadable.
-func readTags(pids []int) map[int]tagAnswer {
-	// A process is in at most one of the two channels, so no send blocks.
-	answers := make(chan tagAnswer, len(pids))
-	work := make(chan int, len(pids))
-	stop := make(chan struct{})
-	defer close(stop)
-	for _, pid := range pids {
-		work <- pid
+// tagReads is how many environments are read at once, reads that hang included.
+const tagReads = 16
+
+// tagReader reads the value of EnvTag in the initial environments of processes. For this file the
+// kernel takes the lock of a process's memory (fs/proc/base.c, environ_read). A process can hold
+// that lock for as long as it likes: in an mmap of a FUSE file whose server does not answer, or with
+// a CPU quota of almost nothing. So other goroutines read, and a process whose environment cannot be
+// read within a second counts as unreadable. A read that hangs keeps its thread until the process
+// ends. Their number is bounded, because the Go runtime ends a process that has 10,000 threads.
+type tagReader struct {
+	read  func(pid int) tagAnswer // readTag, except in tests
+	slots chan struct{}           // holds one element for each read that has not returned
+
+	mu   sync.Mutex
+	hung int // reads that no call waits for any more
+}
+
+func newTagReader(read func(int) tagAnswer) *tagReader {
+	return &tagReader{read: read, slots: make(chan struct{}, tagReads)}
+}
+
+// tagRead is one read of a call. tagReader.mu guards it.
+type tagRead struct{ returned, hung bool }
+
+// tags reads about all pids. A pid without an answer counts as unreadable.
+func (r *tagReader) tags(pids []int) map[int]tagAnswer {
+	out := make(map[int]tagAnswer, len(pids))
+	if r.allHang() {
+		return out // a wait for one of them would delay every caller by a second
 	}
-	for range min(len(pids), 16) {
-		go answerTags(work, answers, stop)
-	}
+	// A process is in at most one of the three, so no send blocks.
+	next, again, answers := slices.Clone(pids), make(chan int, len(pids)), make(chan tagAnswer, len(pids))
+	var reads []*tagRead
+	defer func() { r.giveUp(reads) }()
 	timer := time.NewTimer(environPatience)
 	defer timer.Stop()
-	out := make(map[int]tagAnswer, len(pids))
 	for len(out) < len(pids) {
+		var slots chan struct{} // nil, so that it is never ready, if no pid waits
+		if len(next) > 0 {
+			slots = r.slots
+		}
 		select {
+		case slots <- struct{}{}:
+			one := &tagRead{}
+			reads = append(reads, one)
+			go r.one(one, next[0], answers)
+			next = next[1:]
 		case a := <-answers:
 			if a.exec {
-				time.AfterFunc(execPause, func() { work <- a.pid })
+				time.AfterFunc(execPause, func() { again <- a.pid })
 				continue
 			}
 			out[a.pid] = a
+		case pid := <-again:
+			next = append(next, pid)
 		case <-timer.C:
 			return out
 		}
@@ -306,15 +337,34 @@ func readTags(pids []int) map[int]tagAnswer {
 	return out
 }
 
-func answerTags(work <-chan int, answers chan<- tagAnswer, stop <-chan struct{}) {
-	for {
-		select {
-		case pid := <-work:
-			answers <- readTag(pid)
-		case <-stop:
-			return
+func (r *tagReader) one(read *tagRead, pid int, answers chan<- tagAnswer) {
+	a := r.read(pid)
+	r.mu.Lock()
+	read.returned = true
+	if read.hung {
+		r.hung--
+	}
+	r.mu.Unlock()
+	<-r.slots
+	answers <- a
+}
+
+// giveUp counts the reads of a call that have not returned.
+func (r *tagReader) giveUp(reads []*tagRead) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, read := range reads {
+		if !read.returned {
+			read.hung = true
+			r.hung++
 		}
 	}
+}
+
+func (r *tagReader) allHang() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hung == cap(r.slots)
 }
 
 func readTag(pid int) tagAnswer {

@@ -92,6 +92,7 @@ func (o *Owner) fill(l *launch, c *Command, p *process, path string, env []strin
 	if err := addLimits(l, c, within, o.guard.nproc); err != nil {
 		return err
 	}
+	p.bounds = within.bounds(c.Rlimits)
 	if c.EnterFirst {
 		if err := l.enter(c.Dir); err != nil {
 			return err

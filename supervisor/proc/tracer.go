@@ -170,7 +170,7 @@ func (o *Owner) endTracer(pid int) string {
 	if tracerOf(pid) != tracer || !o.isInit && !o.descends(tracer) {
 		return ""
 	}
-	name, uid := nameOf(tracer), "?"
+	name, uid := Name(tracer), "?"
 	if n, ok := ownerUID(tracer); ok {
 		uid = strconv.FormatUint(uint64(n), 10)
 	}

@@ -205,7 +205,7 @@ func (o *Owner) findOwners(asked map[int]*adoptee) map[int]*process {
 	if len(unsure) == 0 {
 		return owners
 	}
-	tags := readTags(unsure)
+	tags := o.tags.tags(unsure)
 	for _, pid := range unsure {
 		owners[pid] = o.ownerByTraces(pid, tags[pid])
 	}
@@ -215,13 +215,15 @@ func (o *Owner) findOwners(asked map[int]*adoptee) map[int]*process {
 // ownerByKernel uses only evidence that a process cannot forge.
 func (o *Owner) ownerByKernel(st *statInfo) *process {
 	cg := o.cgroups().idOf(st.pid)
-	limit, groups := readMarks(st.pid)
+	marks := readMarks(st.pid)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p := o.byID[cg]; p != nil {
+	// The mark comes first. Root without capabilities may be able to enter the cgroup of another
+	// program, but a guarded program cannot change its mark.
+	if p := o.marked(marks); p != nil {
 		return p
 	}
-	if p := o.marked(limit, groups); p != nil {
+	if p := o.byID[cg]; p != nil {
 		return p
 	}
 	if p := o.bySID[st.sid]; p != nil {

@@ -91,6 +91,7 @@ type Machine struct {
 	ladder []StopStep
 	rung   int
 	scale  float64
+	rungBy time.Time // the program can extend the rung until then
 
 	startBy time.Time // if it is not RUNNING by then, the start has failed
 	aliveAt time.Time // when it counts as RUNNING
@@ -294,7 +295,12 @@ func (t *transition) extend(by time.Duration) {
 	case t.step == warming && !t.startBy.IsZero() && until.After(t.startBy):
 		t.startBy = until
 		t.warm("")
-	case t.step == descending && until.After(t.Deadline):
-		t.Deadline = until
+	case t.step == descending:
+		if until.After(t.rungBy) {
+			until = t.rungBy
+		}
+		if until.After(t.Deadline) {
+			t.Deadline = until
+		}
 	}
 }

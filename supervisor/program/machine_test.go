@@ -322,6 +322,19 @@ func TestALeaderThatSurvivesKillIsGivenUp(t *testing.T) {
 	}
 }
 
+// A program that extends its stop again and again is killed nevertheless.
+func TestExtendedStopEnds(t *testing.T) {
+	forever := Event{Kind: Extend, Extend: 1000 * time.Hour}
+	l := newLife(t, nil).start().began().on(Event{Kind: Stop}).waits(10 * time.Second)
+	l.on(Event{Kind: Extend, Extend: 30 * time.Second}).waits(30 * time.Second)
+	l.on(forever).waits(maxExtended * 10 * time.Second).due().did("KillAll")
+	// A box that has to hurry gives no time.
+	l = newLife(t, nil).start().began().on(Event{Kind: Stop, Scale: 0.5}).on(forever).waits(5 * time.Second)
+	l.due().did("KillAll")
+	l = newLife(t, nil).start().began().on(Event{Kind: Stop}).on(forever).on(Event{Kind: Stop, Scale: 0.5}).on(forever)
+	l.waits(5 * time.Second).due().did("KillAll")
+}
+
 func TestStopScale(t *testing.T) {
 	hook := &Hook{Argv: []string{"x"}, Timeout: 8 * time.Second}
 	l := newLife(t, func(s *Spec) { s.Hooks.PreStop = hook }).start().began().due()

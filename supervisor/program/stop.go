@@ -122,8 +122,18 @@ func (t *transition) descend() {
 	}
 	t.step = descending
 	t.do(Action{Kind: Signal, Signal: rung.Signal})
-	t.Deadline = t.now.Add(t.scaled(rung.Wait))
+	wait := t.scaled(rung.Wait)
+	t.Deadline = t.now.Add(wait)
+	t.rungBy = t.Deadline
+	if wait == rung.Wait { // otherwise the box has no time to give
+		t.rungBy = t.now.Add(maxExtended * wait)
+	}
 }
+
+// maxExtended is how many times as long as its manifest says a program can make each wait of its
+// stop. Without a bound, a program could never be stopped, and not be restarted when it is
+// unhealthy.
+const maxExtended = 10
 
 // killTree sends KILL again and again until no process is left.
 func (t *transition) killTree() {
@@ -152,6 +162,7 @@ func (t *transition) hurry(ev Event) {
 	case descending:
 		if faster {
 			t.shorten(t.scaled(t.ladder[t.rung].Wait))
+			t.rungBy = t.Deadline
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // StopTime is the longest that a stop of s takes before KILL: the timeouts of
-// pre_stop and stop_command and every wait of its ladder.
+// pre_stop and stop_command and every wait of its ladder, without what s asks for (EXTEND_TIMEOUT_USEC).
 func StopTime(s *Spec) time.Duration {
 	var d time.Duration
 	for _, kind := range []HookKind{PreStop, StopCommand} {

@@ -11,6 +11,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
@@ -65,10 +66,13 @@ type Result struct {
 }
 
 // Watcher watches targets. Its methods may be called from any goroutine.
-type Watcher struct{ cfg Config }
+type Watcher struct {
+	cfg    Config
+	strays *lateclose.Strays
+}
 
 // New makes a Watcher.
-func New(cfg Config) *Watcher { return &Watcher{cfg: cfg} }
+func New(cfg Config) *Watcher { return &Watcher{cfg: cfg, strays: lateclose.NewStrays(1)} }
 
 // The times used if the manifest sets none.
 const (

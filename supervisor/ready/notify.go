@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 )
 
 // NotifierConfig says how a Notifier works.
@@ -25,8 +27,9 @@ type NotifierConfig struct {
 	Dir string
 	// Deliver is called with every accepted message, in order. It must not block. It may be nil.
 	Deliver func(Message)
-	// Refuse is called for every message that was not accepted, with the reason, at most ten times
-	// a second. It must not block. It may be nil.
+	// Refuse is called for every message that was not accepted, with the reason. It must not block,
+	// and it must bound what it reports, because a program decides how often it is called. It may be
+	// nil.
 	Refuse func(pid int, reason string)
 }
 
@@ -40,8 +43,8 @@ type Notifier struct {
 	done chan struct{}
 
 	// Only the receiving goroutine uses the fields below.
-	senders  senders
-	refusals bucket
+	senders senders
+	strays  *lateclose.Strays
 
 	mu      sync.Mutex
 	runs    map[string]*notified
@@ -65,7 +68,7 @@ func Listen(cfg NotifierConfig) (*Notifier, error) {
 		return nil, errors.New("cannot listen for notifications: there is no way to find out which program a sender belongs to")
 	}
 	n := &Notifier{cfg: cfg, done: make(chan struct{}), runs: map[string]*notified{}, flushes: map[string]chan struct{}{}}
-	n.refusals = bucket{rate: 10, burst: 10}
+	n.strays = lateclose.NewStrays(1)
 	if err := n.listen(); err != nil {
 		return nil, fmt.Errorf("cannot listen for notifications: %w", err)
 	}
@@ -196,7 +199,8 @@ func (n *Notifier) receive() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		pid := takeControl(oob[:oobn])
+		pid, fds := takeControl(oob[:oobn])
+		n.strays.Close(fds)
 		if err != nil {
 			n.refuse(pid, err.Error())
 			if !transient(err) {
@@ -213,24 +217,23 @@ func transient(err error) bool {
 		errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
-// takeControl closes every descriptor in the message; a sender of BARRIER=1 waits only for that. It
-// returns the sender's pid, or 0 if the kernel names no process that is visible here.
-func takeControl(oob []byte) (pid int) {
+// takeControl returns the sender's pid, or 0 if the kernel names no process that is visible here. It
+// also returns the descriptors in the message. They must be closed; a sender of BARRIER=1 waits only
+// for that.
+func takeControl(oob []byte) (pid int, fds []int) {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
-		return 0
+		return 0, nil
 	}
 	for i := range messages {
 		m := &messages[i]
-		if fds, err := syscall.ParseUnixRights(m); err == nil {
-			for _, fd := range fds {
-				_ = syscall.Close(fd) // it was never used
-			}
+		if passed, err := syscall.ParseUnixRights(m); err == nil {
+			fds = append(fds, passed...)
 		} else if cred, err := syscall.ParseUnixCredentials(m); err == nil {
 			pid = int(cred.Pid)
 		}
 	}
-	return pid
+	return pid, fds
 }
 
 func (n *Notifier) handle(pid int, text []byte, truncated bool) {
@@ -274,7 +277,7 @@ func (n *Notifier) handle(pid int, text []byte, truncated bool) {
 }
 
 func (n *Notifier) refuse(pid int, reason string) {
-	if n.cfg.Refuse != nil && n.refusals.take(time.Now()) {
+	if n.cfg.Refuse != nil {
 		n.cfg.Refuse(pid, reason)
 	}
 }

@@ -121,12 +121,12 @@ func logDialect(w *Watcher, t Target, p program.Probe) dialect {
 	return dialect{name: fmt.Sprintf("log %q", p.Target), wait: wait}
 }
 
-func tcpDialect(_ *Watcher, _ Target, p program.Probe) dialect {
-	poll := func(ctx context.Context) ([]byte, error) { return nil, dial(ctx, "tcp", p.Target) }
+func tcpDialect(w *Watcher, _ Target, p program.Probe) dialect {
+	poll := func(ctx context.Context) ([]byte, error) { return nil, w.dial(ctx, "tcp", p.Target) }
 	return dialect{name: "tcp " + p.Target, poll: poll}
 }
 
-func unixDialect(_ *Watcher, t Target, p program.Probe) dialect {
+func unixDialect(w *Watcher, t Target, p program.Probe) dialect {
 	poll := func(ctx context.Context) ([]byte, error) {
 		path := p.Target
 		if !strings.HasPrefix(path, "@") {
@@ -134,7 +134,7 @@ func unixDialect(_ *Watcher, t Target, p program.Probe) dialect {
 		}
 		var err error
 		for _, network := range []string{"unix", "unixpacket", "unixgram"} {
-			if err = dial(ctx, network, path); !errors.Is(err, syscall.EPROTOTYPE) {
+			if err = w.dial(ctx, network, path); !errors.Is(err, syscall.EPROTOTYPE) {
 				break
 			}
 		}
@@ -143,13 +143,15 @@ func unixDialect(_ *Watcher, t Target, p program.Probe) dialect {
 	return dialect{name: "unix " + p.Target, poll: poll}
 }
 
-func dial(ctx context.Context, network, addr string) error {
+func (w *Watcher) dial(ctx context.Context, network, addr string) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, addr)
 	if err != nil {
 		return err
 	}
-	_ = conn.Close() // the probe only checks that the connection is accepted
+	// The probe only checks that the connection is accepted. Over a unix socket, the program may
+	// have passed descriptors already.
+	w.strays.Interrupt(func() { _ = conn.Close() })
 	return nil
 }
 

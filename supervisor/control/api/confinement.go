@@ -26,6 +26,8 @@ type Confinement struct {
 	Ports bool `json:"ports"`
 	// Limited are the resources that the specification limits.
 	Limited []string `json:"limited"`
+	// Limits are those of processes and memory that are in force for the present run.
+	Limits []ProgramLimit `json:"limits,omitempty"`
 	// Control says that the program may change the box.
 	Control bool `json:"control"`
 	// Refused are the kinds of system calls that were refused, the most frequent first.

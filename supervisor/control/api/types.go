@@ -73,6 +73,8 @@ type Program struct {
 	// Refused counts the system calls that the guard or the sandbox refused to the
 	// program's processes, or in audit mode would have refused.
 	Refused uint64 `json:"refused,omitempty"`
+	// Limits are the limits of processes and memory that are in force for its present run.
+	Limits []ProgramLimit `json:"limits,omitempty"`
 	// Schedule is set for programs of the type schedule, in every state.
 	Schedule *Schedule `json:"schedule,omitempty"`
 	// Usage is what its processes use, if the request asked for it.
@@ -92,6 +94,33 @@ type Schedule struct {
 	LastRun    *time.Time `json:"last_run,omitempty"` // start of the latest run
 	LastResult string     `json:"last_result,omitempty"`
 }
+
+// ProgramLimit is a limit that is in force for a running program.
+type ProgramLimit struct {
+	Name string `json:"name"` // pids or memory
+	// Max is the highest number of processes and threads, or of bytes; 0 means that only Soft limits.
+	Max uint64 `json:"max,omitempty"`
+	// Soft is set if it is lower than Max: above it, the kernel reclaims memory if Counts is
+	// program, and refuses in all other cases. A process may raise it up to Max in those cases.
+	Soft uint64 `json:"soft,omitempty"`
+	// Source is manifest, or default: a part of the limits of the box.
+	Source string `json:"source"`
+	// Counts is what the limit counts: program, the processes of the program; programs, those of
+	// all programs together; user, those of its user (RLIMIT_NPROC, which does not bind root);
+	// process, the data of each process (RLIMIT_DATA).
+	Counts string `json:"counts"`
+}
+
+// The values of ProgramLimit.Source and ProgramLimit.Counts.
+const (
+	LimitManifest = "manifest"
+	LimitDefault  = "default"
+
+	LimitOfProgram  = "program"
+	LimitOfPrograms = "programs"
+	LimitOfUser     = "user"
+	LimitOfProcess  = "process"
+)
 
 // Exit is how a run ended: by an exit status, or by a signal (Code is then -1).
 type Exit struct {

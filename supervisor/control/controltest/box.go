@@ -54,6 +54,8 @@ type Box struct {
 	Audit      *audit.Log
 	Crashes    map[string]supervisor.Crash
 	Refusals   map[string][]supervisor.Refusal
+	// Bounds are the limits in force, by program.
+	Bounds map[string][]api.ProgramLimit
 	// ProbeJSON holds the answers of the probe routes by path. A route without an entry answers
 	// with its path.
 	ProbeJSON map[string]string
@@ -91,6 +93,7 @@ func (b *Box) Config(uid, gid int) control.Config {
 	return control.Config{
 		Supervisor: b, Events: b.Bus, Logs: b, Applier: b, Readiness: b, Boot: b, LogLevel: b, Bridge: b,
 		Usage: b.usage, Processes: b.processes, Audit: b.Audit,
+		Bounds:  func(name string, _ uint64) []api.ProgramLimit { return b.Bounds[name] },
 		Crashes: func() map[string]supervisor.Crash { return b.Crashes },
 		Try: func(_ context.Context, spec *program.Spec, argv []string) (supervisor.Trial, error) {
 			return supervisor.Trial{Status: 3, Output: []byte(spec.Name + " " + argv[0]), Refused: []supervisor.Refusal{{By: "seccomp", Call: "mount", Count: 1}}}, nil
