@@ -23,6 +23,7 @@ var arrows = map[string][]string{
 	"cmd/agentinit":          {"*"},
 	"cmd/agentinit/ahead":    {"bootstrap"},
 	"cmd/agentinit/early":    {}, // what it imports is initialised before it
+	"cmd/agentinit/reserve":  {},
 	"cmd/agentinit/initmode": {"cmd/agentinit/early", "supervisor/proc"},
 	"cmd/agentctl": {
 		"supervisor/control/api", "supervisor/program", "supervisor/event",

@@ -11,16 +11,22 @@ import (
 // than maxImport, the largest body that is read whole.
 const maxHeld = 64 << 20
 
+// scarceHeld is the limit while the kernel has little memory to give: if it refuses memory to the Go
+// runtime, the runtime ends the process.
+const scarceHeld = 2 << 20
+
 var errHeldBodies = errors.New("the box reads as many request bodies at once as it has memory for; ask again later")
 
 // heldBodies counts the bytes of each request body, from its read until the request is answered.
 type heldBodies struct {
-	bytes atomic.Int64
-	most  int64
+	bytes  atomic.Int64
+	most   int64
+	scarce func() bool // nil: memory is never scarce
 }
 
 func (h *heldBodies) take(n int64) bool {
-	if h.bytes.Add(n) <= h.most {
+	held := h.bytes.Add(n)
+	if held <= h.most && (held <= scarceHeld || h.scarce == nil || !h.scarce()) {
 		return true
 	}
 	h.bytes.Add(-n)

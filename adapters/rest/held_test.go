@@ -38,3 +38,20 @@ func TestHeldBodies(t *testing.T) {
 		t.Errorf("after a release %d bytes are held, %v", q.held, err)
 	}
 }
+
+// While memory is scarce, small bodies are still read.
+func TestHeldBodiesWhileMemoryIsScarce(t *testing.T) {
+	var scarce bool
+	h := heldBodies{most: maxHeld, scarce: func() bool { return scarce }}
+	if !h.take(scarceHeld + 1) {
+		t.Error("a large body was refused while there was memory")
+	}
+	h.release(scarceHeld + 1)
+	scarce = true
+	if h.take(scarceHeld + 1) {
+		t.Error("a large body was read while memory was scarce")
+	}
+	if !h.take(scarceHeld) {
+		t.Error("a small body was refused")
+	}
+}

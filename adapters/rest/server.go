@@ -66,6 +66,9 @@ type Config struct {
 	// HeldBodies limits the bytes of all request bodies in memory together; 0 = maxHeld. A request
 	// that would exceed it is answered UNAVAILABLE.
 	HeldBodies int64
+	// Scarce tells whether the kernel has little memory to give; the limit is 2 MiB then. It is
+	// called often, from many goroutines. nil = memory is never scarce.
+	Scarce func() bool
 	// Origin returns the origin by which the caller reaches the box, nil if it is unknown. The pods
 	// slot rewrites the URLs in RDF to that origin. If Origin itself is nil, it never rewrites.
 	Origin func(*http.Request) *url.URL
@@ -109,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RateLimit == 0 {
 		cfg.RateLimit = DefaultRateLimit
 	}
-	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld)}}
+	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce}}
 	s.limits = rate.NewCallers(rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)

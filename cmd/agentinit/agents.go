@@ -50,10 +50,6 @@ type agents struct {
 
 var _ orchestrator.Spawner = (*agents)(nil)
 
-func newAgents(owner *proc.Owner, plane *logs.Plane) *agents {
-	return &agents{owner: owner, plane: plane}
-}
-
 // agentProcess is one agent's process tree.
 type agentProcess struct {
 	owner   *proc.Owner

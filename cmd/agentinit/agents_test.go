@@ -40,7 +40,7 @@ func nursery(t testing.TB, plane *logs.Plane) *agents {
 	if _, err := owner.Run(t.Context(), first, 0); err != nil {
 		t.Fatal(err)
 	}
-	a := newAgents(owner, plane)
+	a := &agents{owner: owner, plane: plane}
 	// Agents run as the test's own user: other users cannot enter the test's directories.
 	a.confinements = map[string]confinement{"": {guard: true}}
 	t.Cleanup(func() {

@@ -17,6 +17,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/cmd/agentinit/reserve"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/control"
@@ -43,7 +44,7 @@ func (b *box) serveAPI(m *schema.Manifest, s *servers) error {
 	s.api, err = rest.New(rest.Config{
 		Slots: s.slots, Principal: principal, Version: version, Tasks: s.tasks, Facts: b.statusFacts(m), Backup: b.localState(s.tasks),
 		Federation: b.federation(m), Identity: identityAPI{b.self}, Host: b.hosting.api(), Mesh: &b.mesh,
-		Origins: b.boundary.origins, Origin: s.server.Origin, RateLimit: rateLimit(m), HeldBodies: heldBodies(b.memoryLimit),
+		Origins: b.boundary.origins, Origin: s.server.Origin, RateLimit: rateLimit(m), HeldBodies: heldBodies(b.memoryLimit), Scarce: reserve.Scarce,
 		Report: func(route string, err error) {
 			b.apiTrouble("APITrouble", map[string]any{"route": route, "error": err.Error()})
 		},

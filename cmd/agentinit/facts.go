@@ -27,10 +27,10 @@ import (
 // implements an interface of one package with values of another.
 
 // runner runs bootstrap's one-shot commands through the one owner of processes.
-type runner struct{ owner *proc.Owner }
+type runner struct{ b *box }
 
 func (r runner) Run(ctx context.Context, c bootstrap.Command) (bootstrap.CommandResult, error) {
-	result, err := r.owner.Run(ctx, proc.Command{
+	result, err := r.b.owner.Run(ctx, proc.Command{
 		Path: c.Argv[0], Args: c.Argv, Env: c.Env, Dir: c.Dir, Scope: proc.ScopeTree,
 	}, c.MaxOutput)
 	if err != nil {

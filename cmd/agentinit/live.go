@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap"
+	"github.com/dreamlab-ai/agentinit/cmd/agentinit/reserve"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/supervisor"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -27,6 +28,10 @@ const flushWait = time.Second
 // atRest is how long after the seal the memory of the boot is given back. Earlier, work that begins
 // after the seal would need it again.
 const atRest = time.Second
+
+// longBoot is the time after which a box that is not sealed counts as at rest: its programs run, and
+// can use up the memory of the box.
+const longBoot = 10 * time.Second
 
 // run boots the box and returns the exit status when it has ended. caught delivers the signals to
 // the box.
@@ -48,8 +53,11 @@ func run(args, environ []string, stdout, stderr *os.File, caught <-chan os.Signa
 // in parallel with the boot.
 func (b *box) live(caught <-chan os.Signal) int {
 	settleHeap := deferCollection(b.getenv)
-	reserve := sync.OnceFunc(func() { reserveThreads(quietThreads) })
-	go reserve()
+	if err := reserve.Tables(); err != nil {
+		return b.neverStarted(fmt.Errorf("cannot reserve memory: %w", err))
+	}
+	reserved := sync.OnceFunc(func() { reserve.Threads(reserve.QuietThreads) })
+	go reserved()
 	// Steps that do not depend on each other run in parallel. Together they are a third of the time
 	// until the first program runs.
 	load := sync.OnceValue(func() error { return b.boot.Load(b.stopped) })
@@ -61,8 +69,8 @@ func (b *box) live(caught <-chan os.Signal) int {
 		return b.neverStarted(err)
 	}
 	if b.listens() {
-		reserve = sync.OnceFunc(func() { reserveThreads(servingThreads) })
-		go reserve()
+		reserved = sync.OnceFunc(func() { reserve.Threads(reserve.ServingThreads) })
+		go reserved()
 	}
 	open := sync.OnceValues(b.claim)
 	go open()
@@ -74,7 +82,7 @@ func (b *box) live(caught <-chan os.Signal) int {
 		}
 		return b.neverStarted(err)
 	}
-	reserve() // before a program can use up the last threads
+	reserved() // before a program can use up the last threads
 	b.background(func() { b.obey(caught, b.stopped.Done()) })
 	b.background(b.watchShutdown)
 	results := make(chan supervisor.Result, 1)
@@ -98,6 +106,8 @@ func (b *box) live(caught <-chan os.Signal) int {
 		<-b.sup.Done()
 		interrupt(errors.New("the box is stopping"))
 	}()
+	booted := make(chan struct{})
+	b.background(func() { b.settle(booted, settleHeap) })
 	bootErr := b.boot.Run(booting)
 	if err := <-serving; err != nil {
 		bootErr = err
@@ -107,18 +117,34 @@ func (b *box) live(caught <-chan os.Signal) int {
 		return b.end(bootErr, b.stopSupervisor(results, bootErr))
 	}
 	b.afterBoot()
-	b.background(func() {
-		select {
-		case <-time.After(atRest):
-		case <-b.stopped.Done():
-			return
-		}
-		settleHeap()
-		if err := proc.ReleaseText(); err != nil {
-			b.publish(event.Debug, "TextNotReleased", map[string]any{"message": err.Error()})
-		}
-	})
+	close(booted)
 	return b.end(nil, <-results)
+}
+
+// settle waits for the end of the boot, reserves heap and gives the memory of the boot back. It
+// reserves this late because the reserve can be used only after a collection.
+func (b *box) settle(booted <-chan struct{}, settleHeap func()) {
+	select {
+	case <-booted:
+	case <-time.After(longBoot):
+	case <-b.stopped.Done():
+		return
+	}
+	select {
+	case <-time.After(atRest):
+	case <-b.stopped.Done():
+		return
+	}
+	reserve.Heap()
+	settleHeap()
+	if err := proc.ReleaseText(); err != nil {
+		b.publish(event.Debug, "TextNotReleased", map[string]any{"message": err.Error()})
+	}
+}
+
+// listens tells whether there are listeners in addition to the control socket.
+func (b *box) listens() bool {
+	return b.addresses.Management != bootstrap.Off || b.addresses.Metrics != bootstrap.Off || embedded(b.manifest())
 }
 
 // background runs f until the box is stopped; the end waits for it.
@@ -205,11 +231,13 @@ func (b *box) end(bootErr error, result supervisor.Result) int {
 	if b.servers != nil {
 		b.disconnectSlots(disconnectTime(result.Grace, result.Took))
 	}
-	if left := b.owner.KillAll(orphanWait); left > 0 {
-		b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})
-	}
-	if err := b.owner.Close(); err != nil {
-		b.publish(event.Warn, "OwnerNotClosed", map[string]any{"message": err.Error()})
+	if b.owner != nil { // else the box could not become the owner of processes
+		if left := b.owner.KillAll(orphanWait); left > 0 {
+			b.publish(event.Warn, "ProcessesLeft", map[string]any{"count": left})
+		}
+		if err := b.owner.Close(); err != nil {
+			b.publish(event.Warn, "OwnerNotClosed", map[string]any{"message": err.Error()})
+		}
 	}
 	b.say(b.report(code, bootErr, result))
 	b.endTracing()

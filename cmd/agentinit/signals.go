@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -13,22 +14,61 @@ import (
 // obey carries out the requests of signals until done is closed.
 func (b *box) obey(caught <-chan os.Signal, done <-chan struct{}) {
 	early.Also(syscall.SIGUSR1, syscall.SIGUSR2)
+	var quiet event.Throttle
+	var lost uint64
 	for {
 		select {
 		case <-done:
 			return
 		case <-caught:
 			// The handler has recorded which signal it was, and its sender.
-			sent, lost := early.Take()
-			for _, s := range sent {
-				b.received(s)
-			}
-			if lost > 0 {
-				b.publish(event.Warn, EventSignalRefused, map[string]any{"overwritten": lost, "reason": "more signals than could be noted"})
-			}
+			inTurn(done, early.Take, b.received, func(n uint64) {
+				lost += n
+				if _, ok := quiet.Pass(time.Now()); ok {
+					b.publish(event.Warn, EventSignalRefused, map[string]any{"overwritten": lost, "reason": "more signals than could be noted"})
+					lost = 0
+				}
+			})
 		}
 	}
 }
+
+// inTurn handles the signals that have come, until there are none or done is closed. It looks for
+// new ones after each: to find out whose process sent a signal can take a second and more, and a
+// signal from outside, such as the TERM of a container runtime, must not wait for a queue of these.
+// miss gets the number of those that are not handled.
+func inTurn(done <-chan struct{}, take func() ([]early.Sent, uint64), handle func(early.Sent), miss func(uint64)) {
+	var queue []early.Sent
+	for {
+		more, lost := take()
+		outside := 0 // Take returns those from outside first
+		for outside < len(more) && more[outside].Outside {
+			outside++
+		}
+		if len(more) > 0 {
+			queue = slices.Concat(more[:outside], queue, more[outside:])
+		}
+		if surplus := len(queue) - maxQueued; surplus > 0 {
+			queue, lost = queue[:maxQueued], lost+uint64(surplus)
+		}
+		if lost > 0 {
+			miss(lost)
+		}
+		if len(queue) == 0 {
+			return
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+		handle(queue[0])
+		queue = queue[1:]
+	}
+}
+
+// maxQueued bounds the signals that wait: a program can send them faster than they are handled.
+const maxQueued = 4096
 
 // received obeys a signal whose sender may control the box, and reports the others.
 func (b *box) received(s early.Sent) {

@@ -128,7 +128,7 @@ type servers struct {
 	api    *rest.Server
 }
 
-// newBox makes the parts that do not depend on the manifest.
+// newBox makes the parts that loading the manifest needs.
 func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 	b := &box{environ: environ, env: map[string]string{}, stderr: &lastWords{to: stderr}, started: time.Now(), bootID: newBootID(), programsGiven: make(chan struct{}), serversBuilt: make(chan struct{})}
 	for _, kv := range environ {
@@ -142,18 +142,12 @@ func newBox(o options, environ []string, stderr *os.File) (*box, error) {
 	}
 	b.stopped, b.halt = context.WithCancel(context.Background())
 	b.bus = event.NewBus(eventsHeld)
-	if b.owner, err = proc.New(proc.Options{Cgroups: true, LowerOOMScore: true, ScoreRaised: b.scoreRaised, Report: func(message string) {
-		b.publish(event.Warn, "Degraded", map[string]any{"message": message})
-	}}); err != nil {
-		return nil, err
-	}
-	b.agents = newAgents(b.owner, nil)
-	b.agents.refusals = supervisor.NewAgentRefusals(b.bus)
+	b.agents = &agents{refusals: supervisor.NewAgentRefusals(b.bus)}
 	b.self, b.mesh.b, b.mesh.troubles = &self{b: b}, b, troubleEvents()
 	b.boot = bootstrap.New(bootstrap.Config{
 		Bus: b.bus, Roots: b.roots, Environ: environ, ManifestFile: o.manifest, Main: o.command,
 		Version: version, System: systemName(), Started: b.started, BootID: b.bootID,
-		Runner: runner{b.owner}, Starter: starter{b}, Programs: programs{b}, Identity: b.self,
+		Runner: runner{b}, Starter: starter{b}, Programs: programs{b}, Identity: b.self,
 		KeyKnown: func(key bootstrap.Secret) {
 			b.plane.Redact(key.Reveal())
 			b.auth.SetKey(key.Reveal())
@@ -212,11 +206,16 @@ func (b *box) checkSettings(m *schema.Manifest, _ *plan.Plan) (err error) {
 	return b.resolveSlots(m)
 }
 
-// prepare makes the parts that do not depend on the manifest.
-func (b *box) prepare() error {
+// prepare makes further parts that do not depend on the manifest, while it is loaded.
+func (b *box) prepare() (err error) {
+	if b.owner, err = proc.New(proc.Options{Cgroups: true, LowerOOMScore: true, ScoreRaised: b.scoreRaised, Report: func(message string) {
+		b.publish(event.Warn, "Degraded", map[string]any{"message": message})
+	}}); err != nil {
+		return err
+	}
 	b.readiness = probes.NewReadiness(b.bus)
 	b.registry = prometheus.NewRegistry()
-	_, err := probes.RegisterMetrics(b.registry, probes.MetricsConfig{
+	_, err = probes.RegisterMetrics(b.registry, probes.MetricsConfig{
 		Bus: b.bus, Readiness: b.readiness, Programs: metricsPrograms{b}, Boot: bootMetrics{b}, Build: b.buildInfo,
 	})
 	return err
@@ -224,7 +223,7 @@ func (b *box) prepare() error {
 
 // build makes what the programs need. It refuses mistakes of the manifest that only show here.
 func (b *box) build() error {
-	b.agents.plane, b.agents.tracer = b.plane, b.tracer
+	b.agents.owner, b.agents.plane, b.agents.tracer = b.owner, b.plane, b.tracer
 	c := &core{audit: b.openAudit(), system: supervisor.NewSystem(supervisor.SystemConfig{
 		Owner: b.owner, Logs: b.plane, Bus: b.bus, NotifyDir: b.roots.Runtime,
 	})}

@@ -2,6 +2,8 @@
 
 package early
 
+import "syscall"
+
 // A program without cgo has this package's handler from the first instant at which
 // its runtime has any.
 //
@@ -12,5 +14,16 @@ package early
 // answers EINVAL, upon which the runtime makes the system call itself, with what it finds
 // then. It runs before there is a goroutine, and uses no stack.
 //
+// At its first call the function also grows the descriptor table of the process, so that it has room
+// for some thousand programs. The kernel doubles the table when it is full. In a process with
+// threads, each doubling waits 5 to 24 ms for an RCU grace period (fs/file.c, expand_fdtable); at
+// that call there are no other threads yet. The soft limit of open files is raised for the moment.
+//
 // With cgo, as the race detector needs it, install does the same when this package is
 // initialised.
+
+// The function uses these variables. They must be global.
+var (
+	grown         uint32 // 1 after the first call
+	limit, raised syscall.Rlimit
+)

@@ -116,7 +116,7 @@ const Relay = syscall.Signal(64)
 // those that are never forwarded; see CaughtAll.
 const (
 	direct      = asked | faults | 1<<syscall.SIGABRT | 1<<syscall.SIGPIPE | 1<<syscall.SIGTTIN | 1<<syscall.SIGTTOU | 1<<syscall.SIGTSTP
-	unforwarded = 1<<syscall.SIGKILL | 1<<syscall.SIGSTOP | 1<<syscall.SIGCHLD | 1<<syscall.SIGURG | 1<<32 | 1<<33
+	unforwarded = 1<<syscall.SIGKILL | 1<<syscall.SIGSTOP | 1<<syscall.SIGCHLD | 1<<syscall.SIGURG | 1<<firstOfLibraries | 1<<lastOfLibraries
 )
 
 // relays are the signals that come as Relay, and Relay itself. One system call each is enough for
@@ -131,8 +131,15 @@ func relays(yield func(syscall.Signal) bool) {
 	}
 }
 
+// The C libraries use these signals between their threads. The Go runtime uses 33 for the same
+// purpose, and leaves 32 at its default action, which is to end the process (signal(7)). The kernel
+// spares PID 1 of a namespace only if its first thread does not block the signal at that moment
+// (Linux, kernel/signal.c: sig_ignored, complete_signal). Threads block all signals while they handle one.
+const firstOfLibraries, lastOfLibraries = syscall.Signal(32), syscall.Signal(33)
+
 // installRelays makes the runtime hear of the relays. It copies flags, mask and restorer from the
-// runtime's handler of SIGTERM, and does nothing if SIGTERM is ignored.
+// runtime's handler of SIGTERM, and does nothing if SIGTERM is ignored. It also gives the handler to
+// the signals of the libraries that have none; Relayed does not return them.
 func installRelays() {
 	var act sigaction
 	if next[syscall.SIGTERM] == 0 || rtSigaction(syscall.SIGTERM, nil, &act) != 0 {
@@ -142,6 +149,13 @@ func installRelays() {
 	for sig := range relays {
 		atomic.StoreUint32(&relayAs[sig], uint32(Relay))
 		rtSigaction(sig, &act, nil)
+	}
+	for sig := firstOfLibraries; sig <= lastOfLibraries; sig++ {
+		var was sigaction
+		if rtSigaction(sig, nil, &was) == 0 && was.handler == 0 {
+			atomic.StoreUint32(&relayAs[sig], uint32(Relay))
+			rtSigaction(sig, &act, nil)
+		}
 	}
 }
 

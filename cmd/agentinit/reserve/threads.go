@@ -1,10 +1,11 @@
-package main
+// Package reserve takes at the start what the Go runtime cannot do without later: threads and
+// memory. If the kernel refuses either, the runtime ends the process, and with it the box. The
+// package must never decide how much a box may use; limits on requests and programs do that.
+package reserve
 
 import (
 	"runtime"
 	"sync"
-
-	"github.com/dreamlab-ai/agentinit/bootstrap"
 )
 
 // How many threads agentinit creates at its start. If the Go runtime needs another thread and the
@@ -14,17 +15,12 @@ import (
 // program starts (supervisor's crew) and scrapes. An idle thread costs about 20 KB, and 20 µs of
 // the start.
 const (
-	quietThreads   = 24 // requests come only over the control socket
-	servingThreads = 64
+	QuietThreads   = 24 // requests come only over the control socket
+	ServingThreads = 64
 )
 
-// listens tells whether there are listeners in addition to the control socket.
-func (b *box) listens() bool {
-	return b.addresses.Management != bootstrap.Off || b.addresses.Metrics != bootstrap.Off || embedded(b.manifest())
-}
-
-// reserveThreads makes n goroutines hold one thread each at the same time.
-func reserveThreads(n int) {
+// Threads makes n goroutines hold one thread each at the same time.
+func Threads(n int) {
 	var here, gone sync.WaitGroup
 	here.Add(n)
 	all := make(chan struct{})

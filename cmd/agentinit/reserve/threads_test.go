@@ -1,4 +1,4 @@
-package main
+package reserve
 
 import (
 	"os"
@@ -8,14 +8,14 @@ import (
 )
 
 func TestThreadsAreKept(t *testing.T) {
-	reserveThreads(servingThreads)
+	Threads(ServingThreads)
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(text), "\nThreads:")
 	value, _, _ := strings.Cut(rest, "\n")
-	if n, err := strconv.Atoi(strings.TrimSpace(value)); err != nil || n < servingThreads {
-		t.Errorf("%d threads %v, want %d at least", n, err, servingThreads)
+	if n, err := strconv.Atoi(strings.TrimSpace(value)); err != nil || n < ServingThreads {
+		t.Errorf("%d threads %v, want %d at least", n, err, ServingThreads)
 	}
 }
