@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -76,14 +75,13 @@ func listenAndPass(t *testing.T, path string) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
-	t.Cleanup(func() { unix.Close(fd) })
+	file := os.NewFile(uintptr(fd), path)
+	t.Cleanup(func() { file.Close() })
 	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
 	exe, err := os.Executable()
 	must(t, err)
 	cmd := exec.Command(exe, "-test.run=^TestListenHelper$")
 	cmd.Env = []string{"CONTROL_TEST_LISTEN=", noExitSleep}
-	file := os.NewFile(uintptr(fd), path)
-	t.Cleanup(func() { runtime.KeepAlive(file) })
 	cmd.ExtraFiles = []*os.File{file}
 	must(t, cmd.Run())
 }
