@@ -68,12 +68,17 @@ func silentFile(t *testing.T) (path string, abort func()) {
 	return filepath.Join(dir, "file"), abort
 }
 
-// hangs tells whether a thread of the process is in an uninterruptible sleep.
-func hangs(pid string) bool {
-	threads, _ := filepath.Glob("/proc/" + pid + "/task/*/stat") // the pattern is valid
-	return slices.ContainsFunc(threads, func(file string) bool {
-		text, err := os.ReadFile(file)
-		return err == nil && strings.Contains(string(text), ") D ")
+// hangs tells whether a thread of the process is in an uninterruptible sleep in that system call. A
+// thread may sleep so for a moment elsewhere, for example while its program file is read.
+func hangs(pid string, call int) bool {
+	threads, _ := filepath.Glob("/proc/" + pid + "/task/*") // the pattern is valid
+	return slices.ContainsFunc(threads, func(dir string) bool {
+		stat, err := os.ReadFile(dir + "/stat")
+		if err != nil || !strings.Contains(string(stat), ") D ") {
+			return false
+		}
+		now, err := os.ReadFile(dir + "/syscall") // proc_pid_syscall(5)
+		return err == nil && strings.HasPrefix(string(now), strconv.Itoa(call)+" ")
 	})
 }
 
@@ -85,7 +90,7 @@ func TestReadsThatNeverWait(t *testing.T) {
 	path, abort := silentFile(t)
 	holder := mustStart(t, o, prog(bin, "hold-memory", path))
 	pid := holder.PID
-	waitUntil(t, "it holds the lock of its memory", func() bool { return hangs(strconv.Itoa(pid)) })
+	waitUntil(t, "it holds the lock of its memory", func() bool { return hangs(strconv.Itoa(pid), unix.SYS_MMAP) })
 
 	done := make(chan struct{})
 	var now string // the present read
@@ -137,7 +142,7 @@ func TestReadsThatNeverWait(t *testing.T) {
 			returned <- file
 		})
 	}
-	waitUntil(t, "a read of its memory hangs", func() bool { return hangs("self") })
+	waitUntil(t, "a read of its memory hangs", func() bool { return hangs("self", unix.SYS_READ) })
 	select {
 	case file := <-returned:
 		t.Errorf("%s does not wait", file)
