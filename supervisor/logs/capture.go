@@ -172,7 +172,8 @@ func pipe() (r, w int, err error) {
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return 0, 0, os.NewSyscallError("pipe2", err)
 	}
-	if err := unix.SetNonblock(p[0], true); err != nil {
+	// A new pipe has no other flag that F_SETFL could clear (fcntl(2)).
+	if _, err := unix.FcntlInt(uintptr(p[0]), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
 		return 0, 0, joinClose(os.NewSyscallError("fcntl", err), p[0], p[1])
 	}
 	// A program that opens /dev/stdout (nginx, Apache) opens the pipe again, with the permissions

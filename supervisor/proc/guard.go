@@ -47,8 +47,10 @@ type guard struct {
 	nproc    uint64 // limit of processes for programs; 0 sets none
 	unscoped sync.Once
 
+	threads ownThreads
+
 	mu      sync.Mutex
-	threads uint64 // the number of links of /proc/self/task when the filters were made
+	made    uint64 // how many threads there were when the filters were made
 	filters map[Guard][]unix.SockFilter
 }
 
@@ -98,8 +100,8 @@ const rlimitSigpending = 11
 // counts all processes of the user against the limit of the process that forks.
 const nprocReserve = 64
 
-func newGuard(abi int) *guard {
-	g := &guard{scope: -1, filters: map[Guard][]unix.SockFilter{}}
+func newGuard(abi int, threads ownThreads) *guard {
+	g := &guard{scope: -1, threads: threads, filters: map[Guard][]unix.SockFilter{}}
 	g.group, _ = unix.Getpgid(0) // never fails for the caller
 	if abi >= landlockScopeABI {
 		attr := landlockAttr{scoped: landlockScopeSignal}
@@ -172,14 +174,11 @@ func (g *guard) scoreOf(c *Command) *int {
 // filter returns the filter of a guard. The filter names agentinit's threads, so a new one is made
 // when their number has changed. That is rare: a supervisor makes its threads at the start.
 func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/self/task", &st); err != nil {
-		st.Nlink = 0
-	}
+	n := g.threads.count()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n := uint64(st.Nlink); n != g.threads {
-		g.threads = n
+	if n != g.made {
+		g.made = n
 		clear(g.filters)
 	}
 	if f := g.filters[kind]; f != nil {
@@ -189,7 +188,7 @@ func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
 	if kind == GuardControl {
 		who.Signals = requests
 	}
-	tasks, err := os.ReadDir("/proc/self/task")
+	tasks, err := os.ReadDir(taskDir)
 	if err != nil {
 		tasks = nil // without /proc only the first thread is known
 	}

@@ -87,6 +87,7 @@ type Owner struct {
 	ignored        uint64 // mask of the signals that were ignored when agentinit was started
 	oomInChild     bool   // a new process may set its OOM score before its exec
 	suidDumpable   bool   // a change of the user makes memory dumpable (proc(5))
+	threads        ownThreads
 	guard          *guard
 	score          *scoreKeeper // nil if it is not configured or the kernel refuses it
 	landlockABI    int
@@ -220,10 +221,11 @@ func New(opts Options) (*Owner, error) {
 			o.ownPipes = append(o.ownPipes, ino)
 		}
 	}
+	o.threads = newOwnThreads()
 	o.isInit = o.selfPID == 1
 	o.adoptOrphans(report)
 	if opts.ScoreRaised != nil { // while agentinit's files in /proc still belong to its user
-		if o.score, err = newScoreKeeper(opts.ScoreRaised); err != nil {
+		if o.score, err = newScoreKeeper(opts.ScoreRaised, o.threads); err != nil {
 			report("own OOM score is not watched: " + err.Error())
 		}
 	}
@@ -342,6 +344,7 @@ func (o *Owner) Close() error {
 	o.exits.close()
 	o.children.close()
 	o.guard.close()
+	o.threads.close()
 	o.removeCgroups()
 	o.cgroups().close()
 	return o.null.Close()
@@ -379,7 +382,7 @@ func (o *Owner) lookAtSelf(report func(string)) {
 	}
 	o.oomInChild = err == nil
 	o.landlockABI = LandlockABI()
-	o.guard = newGuard(o.landlockABI)
+	o.guard = newGuard(o.landlockABI, o.threads)
 	o.marks = newMarks(o.guard.pending)
 	if n, err := readNumber("/proc/sys/kernel/cap_last_cap"); err == nil {
 		o.lastCap = n

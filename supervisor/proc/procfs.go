@@ -110,6 +110,36 @@ func openFlags(path string, flags int) (int, error) {
 	}
 }
 
+// taskDir lists agentinit's threads.
+const taskDir = "/proc/self/task"
+
+// ownThreads tells how many threads agentinit has. The directory stays open, because they are
+// counted at every start and every reaping, and looking up its name takes most of the time.
+type ownThreads struct{ dir int } // O_PATH, or -1
+
+func newOwnThreads() ownThreads {
+	dir, err := openFlags(taskDir, unix.O_PATH)
+	if err != nil {
+		dir = -1
+	}
+	return ownThreads{dir}
+}
+
+// count returns 0 if /proc does not tell.
+func (t ownThreads) count() uint64 {
+	var st unix.Stat_t
+	if unix.Fstat(t.dir, &st) != nil {
+		return 0
+	}
+	return uint64(st.Nlink)
+}
+
+func (t ownThreads) close() {
+	if t.dir >= 0 {
+		unix.Close(t.dir)
+	}
+}
+
 // childrenLists are the kernel's lists of agentinit's children. Each thread that has children has a
 // list. Orphans go to the first thread (kernel/exit.c, find_new_reaper). A forked process is a
 // child of the thread that forked it. The files stay open, because they are read at every exit. No

@@ -26,9 +26,10 @@ import (
 // There is no other timer. If agentinit makes a thread at another time, the file of that thread is
 // not watched until the next check. Then only PSI can reveal a write to it.
 type scoreKeeper struct {
-	file *os.File // agentinit's score file, opened before PR_SET_DUMPABLE gave it to root
-	tell func(ScoreRaised)
-	ep   epoll // watches what wakes run
+	file    *os.File // agentinit's score file, opened before PR_SET_DUMPABLE gave it to root
+	tell    func(ScoreRaised)
+	threads ownThreads
+	ep      epoll // watches what wakes run
 
 	mu      sync.Mutex
 	events  int // inotify(7), or -1
@@ -37,7 +38,7 @@ type scoreKeeper struct {
 	count   uint64
 	failed  bool // whether the last attempt to restore failed
 	next    time.Time
-	threads uint64 // the number of links of /proc/self/task when the threads' files were watched
+	seen    uint64 // how many threads there were when the threads' files were watched
 	again   bool   // a check is due scoreSettles after a start or a reaping
 }
 
@@ -65,12 +66,12 @@ const (
 )
 
 // newScoreKeeper must be called while agentinit's files in /proc still belong to its user.
-func newScoreKeeper(tell func(ScoreRaised)) (*scoreKeeper, error) {
+func newScoreKeeper(tell func(ScoreRaised), threads ownThreads) (*scoreKeeper, error) {
 	f, err := os.OpenFile(scoreFile, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
-	k := &scoreKeeper{file: f, tell: tell, events: -1, watched: map[string]int{}}
+	k := &scoreKeeper{file: f, tell: tell, threads: threads, events: -1, watched: map[string]int{}}
 	if k.want, err = k.read(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -205,23 +206,23 @@ func (k *scoreKeeper) watchDir(dir string) error {
 func (k *scoreKeeper) watchThreads() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var st unix.Stat_t
-	if k.events < 0 || unix.Stat("/proc/self/task", &st) != nil || uint64(st.Nlink) == k.threads {
+	n := k.threads.count()
+	if k.events < 0 || n == 0 || n == k.seen {
 		return
 	}
-	k.threads = uint64(st.Nlink)
+	k.seen = n
 	// Not filepath.Glob: with that import, this package and init mode would be initialised after
 	// most other packages.
-	entries, err := os.ReadDir("/proc/self/task")
+	entries, err := os.ReadDir(taskDir)
 	if err != nil {
 		return
 	}
 	var dirs []string
 	for _, e := range entries {
-		dirs = append(dirs, "/proc/self/task/"+e.Name())
+		dirs = append(dirs, taskDir+"/"+e.Name())
 	}
 	for dir, fd := range k.watched {
-		if strings.HasPrefix(dir, "/proc/self/task/") && !slices.Contains(dirs, dir) {
+		if strings.HasPrefix(dir, taskDir+"/") && !slices.Contains(dirs, dir) {
 			unix.Close(fd)
 			delete(k.watched, dir)
 		}
