@@ -276,7 +276,7 @@ func (c *cgroup) limit(asked map[string]Rlimit) (map[string]Rlimit, error) {
 		delete(rest, name)
 		if c != nil && c.base.counts[name] {
 			if err := c.set(name, l); err != nil {
-				return nil, &StartError{Op: "limit " + name, Err: err}
+				return nil, &StartError{Op: opLimit + name, Err: err}
 			}
 		} else if _, ok := asked[instead]; !ok {
 			rest[instead] = l

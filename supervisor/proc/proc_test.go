@@ -184,6 +184,19 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
+// A refused limit says what would allow it. Other failures of that step do not.
+func TestStartErrorOfLimit(t *testing.T) {
+	info := stepInfo{op: opLimit + "nproc"}
+	for errno, want := range map[syscall.Errno]string{
+		syscall.EPERM:  "cannot start: limit nproc: operation not permitted (a limit above agentinit's own hard limit needs CAP_SYS_RESOURCE)",
+		syscall.EINVAL: "cannot start: limit nproc: invalid argument",
+	} {
+		if got := explainStep(&Command{}, "/bin/true", info, errno).Error(); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
 func TestStdinPipeAndTTY(t *testing.T) {
 	o := newOwner(t, Options{})
 	r, w, err := os.Pipe()

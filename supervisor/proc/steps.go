@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -21,6 +22,7 @@ const (
 	opSignals     = "signals"
 	opOOM         = "oom_score_adj"
 	opGuard       = "guard"
+	opLimit       = "limit " // and its name
 )
 
 var stepHints = map[string]string{
@@ -266,14 +268,14 @@ func addLimits(l *launch, c *Command, in *cgroup, nproc uint64) error {
 	}
 	for name := range limits {
 		if _, ok := rlimits[name]; !ok {
-			return &StartError{Op: "limit " + name, Err: errors.New("no such limit")}
+			return &StartError{Op: opLimit + name, Err: errors.New("no such limit")}
 		}
 	}
 	for _, name := range rlimitOrder {
 		lim, asked := limits[name]
 		switch {
 		case asked:
-			l.add(stepInfo{op: "limit " + name}, unix.SYS_PRLIMIT64, 0, uintptr(rlimits[name]), addr(l, &lim), 0)
+			l.add(stepInfo{op: opLimit + name}, unix.SYS_PRLIMIT64, 0, uintptr(rlimits[name]), addr(l, &lim), 0)
 		case name == "nproc" && c.Guard != GuardNone && nproc != 0:
 			l.try(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, addr(l, &Rlimit{nproc, nproc}), 0)
 		case name == "nofile" && child.OpenFiles[0] != 0:
@@ -326,8 +328,11 @@ func explainStep(c *Command, path string, info stepInfo, errno syscall.Errno) er
 		}
 	}
 	hint := stepHints[info.op]
-	if errno == unix.EMFILE || errno == unix.ENFILE {
+	switch {
+	case errno == unix.EMFILE, errno == unix.ENFILE:
 		hint = "the limit of open files is reached"
+	case errno == unix.EPERM && strings.HasPrefix(info.op, opLimit):
+		hint = "a limit above agentinit's own hard limit needs CAP_SYS_RESOURCE"
 	}
 	return &StartError{Op: info.op, Path: info.path, Err: errno, Hint: hint}
 }
