@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -292,7 +293,7 @@ func memoryOver(e memory.Embedder) func(*testing.T) adapters.Memory {
 	return func(t *testing.T) adapters.Memory {
 		local := must(memory.NewEmbedded(memory.EmbeddedConfig{Dir: t.TempDir(), Embedder: e}))(t)
 		b := &box{t: t}
-		b.serve(newSet(t, map[adapters.Slot]adapters.Adapter{adapters.SlotMemory: local}), unlimited)
+		b.serve(newSet(t, map[adapters.Slot]adapters.Adapter{adapters.SlotMemory: local}, patient), unlimited)
 		return must(resttest.NewMemory(b.url, token("admin")))(t)
 	}
 }
@@ -308,6 +309,9 @@ func (deaf) Dim() int   { return 0 }
 func (deaf) Embed(context.Context, []string) ([][]float32, error) {
 	return nil, adapters.Errorf(adapters.CodeEmbedding, "the embedder is down")
 }
+
+// patient is for slow machines: with the race detector, an embedding of 1 MiB takes seconds.
+var patient = middleware.Options{ReadLimit: 5 * time.Minute, WriteLimit: 5 * time.Minute}
 
 func memoryOverThisServer(t testing.TB) contract.MemoryClass {
 	words := must(memory.NewEmbedder(memory.EmbedderConfig{}))(t)
