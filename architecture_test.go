@@ -29,9 +29,9 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"cmd/agentctl/picture", "internal/escape", "internal/manual", "docs",
+		"supervisor/control/listing", "cmd/agentctl/picture", "internal/escape", "internal/table", "internal/manual", "docs",
 	},
-	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api"},
+	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/table"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/lateclose"},
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled"},
@@ -43,7 +43,9 @@ var arrows = map[string][]string{
 	"supervisor/logs/forward": {"supervisor/logs"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
-	"supervisor/proc/filter":  {},
+	// The table of agentctl status, which the server renders too.
+	"supervisor/control/listing": {"supervisor/control/api", "supervisor/program", "internal/escape", "internal/table"},
+	"supervisor/proc/filter":     {},
 	// A control server over a made-up supervisor: for tests of the server and of
 	// agentctl, part of no binary.
 	"supervisor/control/controltest": {
@@ -114,6 +116,7 @@ var arrows = map[string][]string{
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
 	"internal/polled":               {},
 	"internal/safeopen":             {},
+	"internal/table":                {},
 	"internal/rate":                 {},
 	// For tests and benchmarks, part of no binary of a box: the servers of others,
 	// and connections in memory.
@@ -130,7 +133,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "cmd/agentctl/picture", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01"}
+var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

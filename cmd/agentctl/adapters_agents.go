@@ -146,11 +146,11 @@ func newAgentList(c *cli) *cobra.Command {
 						state += " " + strconv.Itoa(*a.ExitCode)
 					}
 					rows[i] = []cell{
-						{printable(a.AgentID), noStyle}, {printable(a.Name), noStyle}, {printable(joinedBy(state, " ", a.Signal)), noStyle},
-						{strconv.Itoa(a.PID), noStyle}, {strconv.FormatUint(a.Refused, 10), noStyle}, {printable(strings.Join(a.Command, " ")), noStyle},
+						{Text: printable(a.AgentID)}, {Text: printable(a.Name)}, {Text: printable(joinedBy(state, " ", a.Signal))},
+						{Text: strconv.Itoa(a.PID)}, {Text: strconv.FormatUint(a.Refused, 10)}, {Text: printable(strings.Join(a.Command, " "))},
 					}
 				}
-				c.table([]column{{title: "ID"}, {title: "NAME"}, {title: "STATUS"}, {title: "PID"}, {title: "REFUSED"}, {title: "COMMAND", max: 60}}, rows)
+				c.table([]column{{Title: "ID"}, {Title: "NAME"}, {Title: "STATUS"}, {Title: "PID"}, {Title: "REFUSED"}, {Title: "COMMAND", Max: 60}}, rows)
 			})
 		},
 	}

@@ -114,10 +114,10 @@ First stop the programs that use the same files.`,
 			return show(c, raw, err, func(r restored) {
 				rows := make([][]cell, len(r.Parts))
 				for i, p := range r.Parts {
-					rows[i] = []cell{{printable(p.Name), noStyle}, {printable(p.State), noStyle}, {strconv.Itoa(p.Files), noStyle},
-						{strconv.FormatInt(p.Bytes, 10), noStyle}, {printable(p.Kept), noStyle}}
+					rows[i] = []cell{{Text: printable(p.Name)}, {Text: printable(p.State)}, {Text: strconv.Itoa(p.Files)},
+						{Text: strconv.FormatInt(p.Bytes, 10)}, {Text: printable(p.Kept)}}
 				}
-				c.table([]column{{title: "PART"}, {title: "STATE"}, {title: "FILES"}, {title: "BYTES"}, {title: "BEFORE"}}, rows)
+				c.table([]column{{Title: "PART"}, {Title: "STATE"}, {Title: "FILES"}, {Title: "BYTES"}, {Title: "BEFORE"}}, rows)
 			})
 		},
 	}

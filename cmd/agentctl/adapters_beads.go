@@ -86,11 +86,11 @@ func (c *cli) printBeads(list []bead) {
 	rows := make([][]cell, len(list))
 	for i, b := range list {
 		rows[i] = []cell{
-			{printable(b.ID), noStyle}, {fmt.Sprint(b.Priority), noStyle}, {printable(b.Kind), noStyle},
-			{printable(joinedBy(b.Status, " ", b.Actor)), noStyle}, {printable(b.Title), noStyle},
+			{Text: printable(b.ID)}, {Text: fmt.Sprint(b.Priority)}, {Text: printable(b.Kind)},
+			{Text: printable(joinedBy(b.Status, " ", b.Actor))}, {Text: printable(b.Title)},
 		}
 	}
-	c.table([]column{{title: "ID"}, {title: "PRIO"}, {title: "KIND"}, {title: "STATUS"}, {title: "TITLE"}}, rows)
+	c.table([]column{{Title: "ID"}, {Title: "PRIO"}, {Title: "KIND"}, {Title: "STATUS"}, {Title: "TITLE"}}, rows)
 }
 
 func beadPath(id, action string) string {

@@ -29,11 +29,11 @@ func newAdapters(c *cli) *cobra.Command {
 				rows := make([][]cell, len(l.Items))
 				for i, s := range l.Items {
 					rows[i] = []cell{
-						{printable(s.Slot), noStyle}, {printable(s.Wanted), noStyle}, {printable(s.Active), noStyle}, {printable(s.State), colour[s.State]},
-						{printable(s.Since), noStyle}, {printable(s.ContractVersion), noStyle}, {printable(s.LastError), noStyle},
+						{Text: printable(s.Slot)}, {Text: printable(s.Wanted)}, {Text: printable(s.Active)}, {Text: printable(s.State), Style: colour[s.State]},
+						{Text: printable(s.Since)}, {Text: printable(s.ContractVersion)}, {Text: printable(s.LastError)},
 					}
 				}
-				c.table([]column{{title: "SLOT"}, {title: "WANTED"}, {title: "ACTIVE"}, {title: "STATE"}, {title: "SINCE"}, {title: "CONTRACT"}, {title: "LAST ERROR"}}, rows)
+				c.table([]column{{Title: "SLOT"}, {Title: "WANTED"}, {Title: "ACTIVE"}, {Title: "STATE"}, {Title: "SINCE"}, {Title: "CONTRACT"}, {Title: "LAST ERROR"}}, rows)
 			})
 		},
 	}
@@ -102,9 +102,9 @@ func newMemSearch(c *cli, ns *string) *cobra.Command {
 			return show(c, raw, err, func(l items[entry]) {
 				rows := make([][]cell, len(l.Items))
 				for i, e := range l.Items {
-					rows[i] = []cell{{fmt.Sprintf("%.3f", e.Score), noStyle}, {printable(e.Key), noStyle}, {printable(strings.ReplaceAll(e.Value, "\n", " ")), noStyle}}
+					rows[i] = []cell{{Text: fmt.Sprintf("%.3f", e.Score)}, {Text: printable(e.Key)}, {Text: printable(strings.ReplaceAll(e.Value, "\n", " "))}}
 				}
-				c.table([]column{{title: "SCORE"}, {title: "KEY"}, {title: "VALUE"}}, rows)
+				c.table([]column{{Title: "SCORE"}, {Title: "KEY"}, {Title: "VALUE"}}, rows)
 			})
 		},
 	}

@@ -136,10 +136,10 @@ func (c *cli) printComparison(now, before api.Boot) error {
 	rows := make([][]cell, len(steps))
 	for i, s := range steps {
 		rows[i] = []cell{
-			{s.Kind, noStyle}, {dash(printable(s.Name)), noStyle}, {tookMS(s.BeforeMS), noStyle}, {tookMS(s.NowMS), noStyle}, changed(s),
+			{Text: s.Kind}, {Text: dash(printable(s.Name))}, {Text: tookMS(s.BeforeMS)}, {Text: tookMS(s.NowMS)}, changed(s),
 		}
 	}
-	c.table([]column{{title: "KIND"}, {title: "NAME", max: 28}, {title: "BEFORE", right: true}, {title: "NOW", right: true}, {title: "CHANGE", right: true}}, rows)
+	c.table([]column{{Title: "KIND"}, {Title: "NAME", Max: 28}, {Title: "BEFORE", Right: true}, {Title: "NOW", Right: true}, {Title: "CHANGE", Right: true}}, rows)
 	return nil
 }
 
@@ -156,9 +156,9 @@ func changed(s picture.Step) cell {
 	by, both := s.Change()
 	switch {
 	case s.BeforeMS == nil:
-		return cell{"new", noStyle}
+		return cell{Text: "new"}
 	case !both:
-		return cell{"gone", noStyle}
+		return cell{Text: "gone"}
 	}
 	size := max(by, -by)
 	text, style := "+"+picture.Milliseconds(size), red
@@ -166,9 +166,9 @@ func changed(s picture.Step) cell {
 		text, style = "-"+picture.Milliseconds(size), green
 	}
 	if size < 10 || size < *s.BeforeMS/10 {
-		style = noStyle
+		style = ""
 	}
-	return cell{text, style}
+	return cell{Text: text, Style: style}
 }
 
 func (c *cli) printBoot(b api.Boot) {
@@ -178,10 +178,10 @@ func (c *cli) printBoot(b api.Boot) {
 	}
 	line(c.stdout, "%s, begun %s", printable(joinedBy(head, ": ", b.Reason)), b.StartedAt.UTC().Format(time.RFC3339))
 	line(c.stdout, "")
-	c.table([]column{{title: "PHASE", right: true}, {title: "NAME"}, {title: "AT", right: true}, {title: "TOOK", right: true}, {title: "OUTCOME"}}, phaseRows(b))
+	c.table([]column{{Title: "PHASE", Right: true}, {Title: "NAME"}, {Title: "AT", Right: true}, {Title: "TOOK", Right: true}, {Title: "OUTCOME"}}, phaseRows(b))
 	if len(b.Programs) > 0 {
 		line(c.stdout, "")
-		c.table([]column{{title: "PROGRAM", max: 24}, {title: "STARTED", right: true}, {title: "RUNNING", right: true}, {title: "READY", right: true}, {title: "NEEDS"}}, programRows(b))
+		c.table([]column{{Title: "PROGRAM", Max: 24}, {Title: "STARTED", Right: true}, {Title: "RUNNING", Right: true}, {Title: "READY", Right: true}, {Title: "NEEDS"}}, programRows(b))
 	}
 	c.printArtifacts(b.Artifacts)
 	if blame := blame(b); len(blame) > 0 {
@@ -197,9 +197,9 @@ func phaseRows(b api.Boot) [][]cell {
 	rows := make([][]cell, len(b.Phases))
 	for i, p := range b.Phases {
 		rows[i] = []cell{
-			{strconv.FormatFloat(p.Number, 'f', -1, 64), noStyle}, {printable(p.Name), noStyle},
-			{offset(b.StartedAt, &p.StartedAt), noStyle}, {picture.Milliseconds(p.DurationMS), noStyle},
-			{printable(joinedBy(p.Outcome, ": ", p.Detail)), colour[p.Outcome]},
+			{Text: strconv.FormatFloat(p.Number, 'f', -1, 64)}, {Text: printable(p.Name)},
+			{Text: offset(b.StartedAt, &p.StartedAt)}, {Text: picture.Milliseconds(p.DurationMS)},
+			{Text: printable(joinedBy(p.Outcome, ": ", p.Detail)), Style: colour[p.Outcome]},
 		}
 	}
 	return rows
@@ -209,8 +209,8 @@ func programRows(b api.Boot) [][]cell {
 	rows := make([][]cell, len(b.Programs))
 	for i, p := range b.Programs {
 		rows[i] = []cell{
-			{printable(p.Name), noStyle}, {offset(b.StartedAt, p.StartedAt), noStyle}, {offset(b.StartedAt, p.RunningAt), noStyle},
-			{offset(b.StartedAt, p.ReadyAt), noStyle}, {printable(strings.Join(p.Needs, " ")), noStyle},
+			{Text: printable(p.Name)}, {Text: offset(b.StartedAt, p.StartedAt)}, {Text: offset(b.StartedAt, p.RunningAt)},
+			{Text: offset(b.StartedAt, p.ReadyAt)}, {Text: printable(strings.Join(p.Needs, " "))},
 		}
 	}
 	return rows

@@ -204,10 +204,10 @@ func (c *cli) printApply(r api.ApplyResult, all bool) {
 			}
 		}
 		detail := joinedBy(strings.Join(ch.Keys, ", "), ": ", ch.Error)
-		rows = append(rows, []cell{{ch.Action, colour[ch.Action]}, {printable(ch.Program), noStyle}, {printable(detail), noStyle}})
+		rows = append(rows, []cell{{Text: ch.Action, Style: colour[ch.Action]}, {Text: printable(ch.Program)}, {Text: printable(detail)}})
 	}
 	if len(rows) > 0 {
-		c.table([]column{{title: "ACTION"}, {title: "NAME", max: 24}, {title: "KEYS"}}, rows)
+		c.table([]column{{Title: "ACTION"}, {Title: "NAME", Max: 24}, {Title: "KEYS"}}, rows)
 	}
 	if unchanged > 0 && !all {
 		line(c.stdout, "unchanged: %d", unchanged)

@@ -378,11 +378,11 @@ func (c *cli) printLinks(manifest string, links []link) error {
 	rows := make([][]cell, len(links))
 	for i, l := range links {
 		rows[i] = []cell{
-			{l.Link, noStyle}, {printable(l.What), noStyle}, {string(l.State), colour[l.State]},
-			{short(printable(l.Expected)), noStyle}, {short(printable(l.Actual)), noStyle},
+			{Text: l.Link}, {Text: printable(l.What)}, {Text: string(l.State), Style: colour[l.State]},
+			{Text: short(printable(l.Expected))}, {Text: short(printable(l.Actual))},
 		}
 	}
-	c.table([]column{{title: "LINK"}, {title: "WHAT"}, {title: "STATE"}, {title: "EXPECTED", max: 30}, {title: "ACTUAL"}}, rows)
+	c.table([]column{{Title: "LINK"}, {Title: "WHAT"}, {Title: "STATE"}, {Title: "EXPECTED", Max: 30}, {Title: "ACTUAL"}}, rows)
 	said := map[string]bool{}
 	for _, l := range links {
 		if text := l.Link + ": " + printable(l.Hint); l.Hint != "" && !said[text] {

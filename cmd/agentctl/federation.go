@@ -32,11 +32,11 @@ func newFederationBoxes(c *cli) *cobra.Command {
 				rows := make([][]cell, len(l.Items))
 				for i, b := range l.Items {
 					rows[i] = []cell{
-						{printable(b.Box), noStyle}, {printable(b.State), colour[b.State]}, {printable(b.Beat.Status), noStyle},
-						{printable(b.LastSeen), noStyle}, {printable(b.Session), noStyle}, {printable(b.Reason), noStyle},
+						{Text: printable(b.Box)}, {Text: printable(b.State), Style: colour[b.State]}, {Text: printable(b.Beat.Status)},
+						{Text: printable(b.LastSeen)}, {Text: printable(b.Session)}, {Text: printable(b.Reason)},
 					}
 				}
-				c.table([]column{{title: "BOX"}, {title: "STATE"}, {title: "STATUS"}, {title: "LAST SEEN"}, {title: "SESSION"}, {title: "REASON"}}, rows)
+				c.table([]column{{Title: "BOX"}, {Title: "STATE"}, {Title: "STATUS"}, {Title: "LAST SEEN"}, {Title: "SESSION"}, {Title: "REASON"}}, rows)
 			})
 		},
 	}

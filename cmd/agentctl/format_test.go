@@ -53,14 +53,6 @@ func FuzzJSONPath(f *testing.F) {
 	})
 }
 
-func TestByteText(t *testing.T) {
-	for n, want := range map[int64]string{0: "0B", 1023: "1023B", 1024: "1.0K", 102348: "99.9K", 102400: "100K", 1 << 20: "1.0M", 1<<20 - 1: "1.0M", 3 << 40: "3.0T", 1 << 62: "4.0E"} {
-		if got := byteText(n); got != want || len(got) > 6 {
-			t.Errorf("%d: got %s, want %s", n, got, want)
-		}
-	}
-}
-
 func TestParseFormat(t *testing.T) {
 	for _, ok := range []string{"", "wide", "json", "yaml", "name", "jsonpath={.a}", "go-template={{.a}}"} {
 		if _, _, err := parseFormat(ok); err != nil {

@@ -70,12 +70,12 @@ func (c *cli) meshStatus(s meshStatus) {
 			name = r.Error
 		}
 		rows[i] = []cell{
-			{printable(r.URL), noStyle}, {printable(r.State), colour[r.State]}, {use, noStyle}, {latency, noStyle}, {last, noStyle},
-			{fmt.Sprint(r.Events), noStyle}, {fmt.Sprint(r.Published), noStyle}, {map[bool]string{true: "yes", false: "no"}[r.LoggedIn], noStyle}, {printable(strings.TrimSpace(name)), noStyle},
+			{Text: printable(r.URL)}, {Text: printable(r.State), Style: colour[r.State]}, {Text: use}, {Text: latency}, {Text: last},
+			{Text: fmt.Sprint(r.Events)}, {Text: fmt.Sprint(r.Published)}, {Text: map[bool]string{true: "yes", false: "no"}[r.LoggedIn]}, {Text: printable(strings.TrimSpace(name))},
 		}
 	}
 	c.table([]column{
-		{title: "RELAY"}, {title: "STATE"}, {title: "USE"}, {title: "LATENCY"}, {title: "LAST EVENT"}, {title: "RECEIVED"}, {title: "PUBLISHED"}, {title: "LOGIN"}, {title: "NAME OR ERROR"},
+		{Title: "RELAY"}, {Title: "STATE"}, {Title: "USE"}, {Title: "LATENCY"}, {Title: "LAST EVENT"}, {Title: "RECEIVED"}, {Title: "PUBLISHED"}, {Title: "LOGIN"}, {Title: "NAME OR ERROR"},
 	}, rows)
 	fmt.Fprintf(c.stdout, "\n%-8s %s\n", "npub", printable(s.Npub))
 	if s.Mailbox == nil {

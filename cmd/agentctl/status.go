@@ -5,29 +5,21 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
-	"github.com/dreamlab-ai/agentinit/supervisor/program"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
 )
-
-// programView is a program with the use of its processes, for status.
-type programView struct {
-	api.Program
-	// share is the CPU use since the last reading; 1 is a whole processor, -1 means unknown.
-	share float64
-}
 
 // statusView is api.Status with usage.
 type statusView struct {
-	Seq      uint64        `json:"seq"`
-	Time     time.Time     `json:"time"`
-	Phase    string        `json:"phase"`
-	Programs []programView `json:"programs"`
+	Seq      uint64            `json:"seq"`
+	Time     time.Time         `json:"time"`
+	Phase    string            `json:"phase"`
+	Programs []listing.Program `json:"programs"`
 }
 
 // statusFlags are the flags of status.
@@ -96,7 +88,7 @@ func (c *cli) status(ctx context.Context, client *api.Client, f statusFlags, nam
 	if err != nil {
 		return err
 	}
-	if !allRunning(s.Programs) {
+	if !listing.AllRunning(view.Programs) {
 		return &exitError{code: exitNotRunning}
 	}
 	return nil
@@ -146,15 +138,15 @@ func viewOf(s api.Status, now, before api.Usage, order string) statusView {
 	for _, p := range before.Programs {
 		then[p.Name] = p.CPUSeconds
 	}
-	out := statusView{Seq: s.Seq, Time: s.Time, Phase: s.Phase, Programs: make([]programView, len(s.Programs))}
+	out := statusView{Seq: s.Seq, Time: s.Time, Phase: s.Phase, Programs: make([]listing.Program, len(s.Programs))}
 	span := now.Time.Sub(before.Time).Seconds()
 	for i, p := range s.Programs {
-		view := programView{Program: p, share: -1}
+		view := listing.Program{Program: p, Share: -1}
 		if now := used[p.Name]; now != nil {
 			view.Usage = now
 		}
 		if seconds, known := then[p.Name]; known && span > 0 && view.Usage != nil {
-			view.share = max(0, view.Usage.CPUSeconds-seconds) / span
+			view.Share = max(0, view.Usage.CPUSeconds-seconds) / span
 		}
 		out.Programs[i] = view
 	}
@@ -165,66 +157,27 @@ func viewOf(s api.Status, now, before api.Usage, order string) statusView {
 }
 
 // statusOrders compares two programs by a column. Numbers are sorted with the highest first.
-var statusOrders = map[string]func(a, b programView) int{
+var statusOrders = map[string]func(a, b listing.Program) int{
 	"":      nil,
-	"name":  func(a, b programView) int { return cmp.Compare(a.Name, b.Name) },
-	"state": func(a, b programView) int { return cmp.Compare(a.Display(), b.Display()) },
-	"cpu": func(a, b programView) int {
-		return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(b.cpu(), a.cpu()))
+	"name":  func(a, b listing.Program) int { return cmp.Compare(a.Name, b.Name) },
+	"state": func(a, b listing.Program) int { return cmp.Compare(a.Display(), b.Display()) },
+	"cpu": func(a, b listing.Program) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(b.CPU(), a.CPU()))
 	},
-	"memory":   func(a, b programView) int { return cmp.Compare(b.memory(), a.memory()) },
-	"restarts": func(a, b programView) int { return cmp.Compare(b.Restarts, a.Restarts) },
-	"for":      func(a, b programView) int { return b.Since.Compare(a.Since) },
-	"pid":      func(a, b programView) int { return cmp.Compare(a.PID, b.PID) },
+	"memory":   func(a, b listing.Program) int { return cmp.Compare(b.Memory(), a.Memory()) },
+	"restarts": func(a, b listing.Program) int { return cmp.Compare(b.Restarts, a.Restarts) },
+	"for":      func(a, b listing.Program) int { return b.Since.Compare(a.Since) },
+	"pid":      func(a, b listing.Program) int { return cmp.Compare(a.PID, b.PID) },
 }
 
 func statusOrderNames() []string {
 	return []string{"name", "state", "pid", "for", "cpu", "memory", "restarts"}
 }
 
-func (p programView) cpu() float64 {
-	if p.Usage == nil {
-		return -1
-	}
-	return p.Usage.CPUSeconds
-}
-
-func (p programView) memory() int64 {
-	if p.Usage == nil {
-		return -1
-	}
-	return p.Usage.MemoryBytes
-}
-
-// The states that several functions compare with.
-var running, backoff = program.Running.String(), program.Backoff.String()
-
-func allRunning(programs []api.Program) bool {
-	for _, p := range programs {
-		if !runs(p) {
-			return false
-		}
-	}
-	return true
-}
-
-func runs(p api.Program) bool {
-	switch p.Display() {
-	case running, program.ShownCompleted, program.ShownScheduled:
-		return true
-	case program.Exited.String(): // the latest run of a schedule has failed, but its next run will come
-		return p.Schedule != nil && p.PID == 0
-	}
-	return false
-}
-
 func (c *cli) printStatus(s statusView, f statusFlags) error {
 	switch f.kind {
-	case "":
-		c.statusTable(s, false)
-		return nil
-	case "wide":
-		c.statusTable(s, true)
+	case "", "wide":
+		fmt.Fprint(c.stdout, listing.Table(s.Programs, s.Time, f.kind == "wide", c.layout()))
 		return nil
 	case "name":
 		for _, p := range s.Programs {
@@ -233,142 +186,6 @@ func (c *cli) printStatus(s statusView, f statusFlags) error {
 		return nil
 	}
 	return c.printFormat(f.kind, f.format, s)
-}
-
-// statusTable fits 80 columns: INFO gets the rest of the line.
-func (c *cli) statusTable(s statusView, wide bool) {
-	nameWidth := 24
-	if width, tty := terminal(c.stdout); tty && width < 100 {
-		nameWidth = 14
-	}
-	columns := []column{
-		{title: "NAME", max: nameWidth}, {title: "STATE"}, {title: "PID", right: true}, {title: "FOR", right: true},
-		{title: "CPU", right: true}, {title: "MEMORY", right: true}, {title: "RESTARTS", right: true},
-	}
-	if wide {
-		columns = append(columns, column{title: "TYPE"}, column{title: "RUN", right: true}, column{title: "PROCS", right: true},
-			column{title: "THREADS", right: true}, column{title: "FILES", right: true}, column{title: "LAST EXIT"})
-	}
-	columns = append(columns, column{title: "INFO"})
-	rows := make([][]cell, len(s.Programs))
-	for i, p := range s.Programs {
-		state, colour := display(p.Program)
-		rows[i] = []cell{
-			{printable(p.Name), noStyle}, {state, colour}, {number(int64(p.PID)), noStyle}, {api.Duration(s.Time.Sub(p.Since)), noStyle},
-			{cpuText(p), noStyle}, {memoryText(p), noStyle}, {strconv.FormatUint(p.Restarts, 10), noStyle},
-		}
-		if wide {
-			rows[i] = append(rows[i], wideCells(p)...)
-		}
-		rows[i] = append(rows[i], cell{printable(info(p.Program, s.Time)), noStyle})
-	}
-	c.table(columns, rows)
-}
-
-func wideCells(p programView) []cell {
-	usage := api.ProgramUsage{}
-	if p.Usage != nil {
-		usage = *p.Usage
-	}
-	exit := "-"
-	if p.LastExit != nil {
-		exit = p.LastExit.String()
-	}
-	return []cell{
-		{dash(p.Type), noStyle}, {strconv.FormatUint(p.Run, 10), noStyle}, {number(int64(usage.Processes)), noStyle},
-		{number(int64(usage.Threads)), noStyle}, {number(int64(usage.OpenFiles)), noStyle}, {printable(exit), noStyle},
-	}
-}
-
-// number is "-" for 0.
-func number(n int64) string {
-	if n == 0 {
-		return "-"
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-// cpuText is the share of a processor if two readings are known, otherwise the CPU time.
-func cpuText(p programView) string {
-	switch {
-	case p.share >= 0:
-		return fmt.Sprintf("%.1f%%", 100*p.share)
-	case p.cpu() <= 0:
-		return "-"
-	case p.cpu() < 10:
-		return fmt.Sprintf("%.1fs", p.cpu())
-	}
-	return api.Duration(time.Duration(p.cpu() * float64(time.Second)))
-}
-
-func memoryText(p programView) string {
-	if p.memory() <= 0 {
-		return "-"
-	}
-	return byteText(p.memory())
-}
-
-// byteText has at most six characters and binary units, like free -h.
-func byteText(n int64) string {
-	value, units := float64(n), "BKMGTPE"
-	for value >= 1023.5 && len(units) > 1 {
-		value, units = value/1024, units[1:]
-	}
-	if units[0] == 'B' || value >= 99.95 {
-		return fmt.Sprintf("%.0f%c", value, units[0])
-	}
-	return fmt.Sprintf("%.1f%c", value, units[0])
-}
-
-// display is the state for people, with its colour.
-func display(p api.Program) (state, colour string) {
-	switch p.Display() {
-	case running:
-		if !p.Ready || !p.Healthy {
-			return p.Display(), yellow
-		}
-		return p.Display(), green
-	case program.Starting.String(), program.Stopping.String(), backoff, program.ShownPaused:
-		return p.Display(), yellow
-	case program.Fatal.String(), program.Exited.String():
-		return p.Display(), red
-	case program.ShownCompleted:
-		return p.Display(), green
-	}
-	return p.Display(), dim
-}
-
-func info(p api.Program, now time.Time) string {
-	var text string
-	switch {
-	case p.State == running && !p.Ready:
-		text = joined("not ready", p.Reason)
-	case p.State == running && !p.Healthy:
-		text = joined("not healthy", p.Reason)
-	case p.State != running:
-		text = p.Reason
-		if text == "" && p.LastExit != nil {
-			text = p.LastExit.String()
-		}
-	}
-	if p.State == backoff && p.Deadline != nil {
-		text = joined(text, "again in "+api.Duration(p.Deadline.Sub(now)))
-	}
-	// The reason of a resting schedule already contains this.
-	if s := p.Schedule; s != nil && s.NextRun != nil && p.PID != 0 {
-		text = joined(text, "next run at "+s.NextRun.Format(time.RFC3339))
-	}
-	if p.Text != "" {
-		text = joined(text, p.Text)
-	}
-	return text
-}
-
-func joined(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + "; " + b
 }
 
 // watchStatus shows the state, and shows it again after each event that changes it. On a terminal

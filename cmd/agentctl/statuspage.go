@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -21,15 +22,15 @@ const pageLines = 10
 
 // page holds everything for a page about one program.
 type page struct {
-	programView
+	listing.Program
 	spec program.Spec
 	why  api.Why
 	tree api.Processes
 	logs []api.LogLine
 }
 
-func (c *cli) statusPage(ctx context.Context, client *api.Client, p programView) error {
-	pg := page{programView: p, spec: program.Spec{StartRetries: -1}} // as in a manifest that does not set it
+func (c *cli) statusPage(ctx context.Context, client *api.Client, p listing.Program) error {
+	pg := page{Program: p, spec: program.Spec{StartRetries: -1}} // as in a manifest that does not set it
 	detail, err := client.Program(ctx, p.Name)
 	if err != nil {
 		return err
@@ -55,7 +56,7 @@ func (c *cli) statusPage(ctx context.Context, client *api.Client, p programView)
 }
 
 func (c *cli) printPage(pg page) {
-	state, colour := display(pg.Program)
+	state, colour := listing.State(pg.Program.Program)
 	line(c.stdout, "%s: %s", printable(pg.Name), style(colour, state, c.colours()))
 	row := func(name, text string) {
 		if text != "" {
@@ -67,7 +68,7 @@ func (c *cli) printPage(pg page) {
 	row("command", strings.Join(pg.spec.Argv, " "))
 	row("runs as", identityText(pg.spec))
 	row("ready", readyText(pg))
-	row("use", useText(pg.programView))
+	row("use", useText(pg.Program))
 	row("limits", limitsText(pg.spec.Limits, pg.Limits))
 	row("sandbox", sandboxText(pg.spec.Sandbox))
 	for _, r := range pg.why.Refused {
@@ -122,15 +123,15 @@ func readyText(pg page) string {
 	return "no; by: " + how
 }
 
-func useText(p programView) string {
-	if p.Usage == nil || p.PID == 0 && p.cpu() <= 0 {
+func useText(p listing.Program) string {
+	if p.Usage == nil || p.PID == 0 && p.CPU() <= 0 {
 		return ""
 	}
 	u := p.Usage
 	if p.PID == 0 {
 		return fmt.Sprintf("CPU %.2fs in all runs", u.CPUSeconds)
 	}
-	return fmt.Sprintf("CPU %.2fs in all runs, memory %s, processes %d, threads %d, open files %d", u.CPUSeconds, byteText(u.MemoryBytes), u.Processes, u.Threads, u.OpenFiles)
+	return fmt.Sprintf("CPU %.2fs in all runs, memory %s, processes %d, threads %d, open files %d", u.CPUSeconds, listing.Bytes(u.MemoryBytes), u.Processes, u.Threads, u.OpenFiles)
 }
 
 // limitsText lists the limits of the specification. Those that the box reports as in force replace
@@ -164,7 +165,7 @@ func limitsText(l program.Limits, inForce []api.ProgramLimit) string {
 func inForceText(l api.ProgramLimit) string {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	if l.Name == "memory" {
-		number = func(n uint64) string { return byteText(int64(min(n, math.MaxInt64))) }
+		number = func(n uint64) string { return listing.Bytes(int64(min(n, math.MaxInt64))) }
 	}
 	text := "unlimited"
 	if l.Max > 0 {
@@ -282,7 +283,7 @@ func (c *cli) printProcesses(t api.Processes) {
 		if d := depth[p.PID]; d > 0 {
 			branch = strings.Repeat("  ", min(d, 12)-1) + "└ "
 		}
-		c.cutLine(fmt.Sprintf("  %7d %s %8.2fs %7s %4d  %s", p.PID, printable(p.State), p.CPUSeconds, byteText(p.MemoryBytes), p.Threads, branch+printable(p.Name)))
+		c.cutLine(fmt.Sprintf("  %7d %s %8.2fs %7s %4d  %s", p.PID, printable(p.State), p.CPUSeconds, listing.Bytes(p.MemoryBytes), p.Threads, branch+printable(p.Name)))
 	}
 }
 

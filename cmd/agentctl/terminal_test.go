@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/creack/pty"
 	"github.com/rivo/uniseg"
@@ -17,32 +16,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
-
-func TestPrintable(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain, ümläut 漢 \t tab": "plain, ümläut 漢 \t tab",
-		"\x1b[2J\x07":            `\x1b[2J\x07`,
-		"a\nb\rc":                `a\nb\rc`,
-		"\x7f\u009b31m":          `\x7f\x9b31m`,
-		"bad \xff byte":          `bad \xff byte`,
-		"a\u202eb\u2066c\u2028":  `a\u202eb\u2066c\u2028`,
-		"\ufffd is itself":       "\ufffd is itself",
-	} {
-		if got := printable(in); got != want {
-			t.Errorf("%q: got %s, want %s", in, got, want)
-		}
-	}
-}
-
-func FuzzPrintable(f *testing.F) {
-	f.Add("\x1b]0;x\x07\xff\u202e")
-	f.Fuzz(func(t *testing.T, s string) {
-		got := printable(s)
-		if !utf8.ValidString(got) || strings.ContainsFunc(got, unprintable) {
-			t.Fatalf("%q became %q", s, got)
-		}
-	})
-}
 
 // onTerminal runs agentctl with a terminal of 80 columns as stdout and returns the output.
 func onTerminal(t *testing.T, env map[string]string, args ...string) string {
@@ -207,22 +180,4 @@ type waiter struct{ shown chan string }
 func (w *waiter) Write(p []byte) (int, error) {
 	w.shown <- string(p)
 	return len(p), nil
-}
-
-// Columns are aligned for characters of every width.
-func TestWideCharactersAreAligned(t *testing.T) {
-	columns := []column{{title: "NAME"}, {title: "CPU", right: true}, {title: "INFO"}}
-	for _, width := range []int{0, 60} {
-		for _, name := range []string{"web", "数据库", "e\u0301te\u0301", "👩‍👩‍👧 x"} {
-			row := formatRow(columns, []int{12, 8, 0}, []cell{{name, noStyle}, {"値", noStyle}, {"#", noStyle}}, width, false)
-			if at := uniseg.StringWidth(row[:strings.Index(row, "#")]); at != 24 {
-				t.Errorf("%q: the last column begins at %d: %q", name, at, row)
-			}
-		}
-	}
-	for text, want := range map[string]string{"数据库": "数…", "abcd": "abcd", "abcde": "abc…", "e\u0301e\u0301e\u0301e\u0301": "e\u0301e\u0301e\u0301e\u0301"} {
-		if got := cut(text, 4); got != want {
-			t.Errorf("cut(%q, 4) = %q, want %q", text, got, want)
-		}
-	}
 }

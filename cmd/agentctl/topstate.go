@@ -8,6 +8,7 @@ import (
 	"github.com/gdamore/tcell/v2"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
 )
 
 // The views of top.
@@ -138,18 +139,18 @@ func (t *topState) addLine(l api.LogLine, of []string) {
 }
 
 // shown are the programs that pass the filter, in the chosen order.
-func (t *topState) shown() []programView {
-	var out []programView
+func (t *topState) shown() []listing.Program {
+	var out []listing.Program
 	for _, p := range t.programs {
 		if t.filter != "" && !strings.Contains(strings.ToLower(p.Name+" "+p.Display()), strings.ToLower(t.filter)) {
 			continue
 		}
-		view := programView{Program: p, share: -1}
+		view := listing.Program{Program: p, Share: -1}
 		if u, known := t.usage[p.Name]; known {
 			view.Usage = &u
 		}
 		if s := t.shares[p.Name]; len(s) > 0 {
-			view.share = s[len(s)-1]
+			view.Share = s[len(s)-1]
 		}
 		out = append(out, view)
 	}
@@ -160,8 +161,8 @@ func (t *topState) shown() []programView {
 }
 
 // at is the index of the selected program.
-func (t *topState) at(list []programView) int {
-	return max(0, slices.IndexFunc(list, func(p programView) bool { return p.Name == t.selected }))
+func (t *topState) at(list []listing.Program) int {
+	return max(0, slices.IndexFunc(list, func(p listing.Program) bool { return p.Name == t.selected }))
 }
 
 // shownLines are the lines that pass the filter of the logs.
@@ -329,7 +330,7 @@ func (t *topState) entered() {
 		t.find(false)
 	default:
 		t.filter = text
-		if list := t.shown(); len(list) > 0 && !slices.ContainsFunc(list, func(p programView) bool { return p.Name == t.selected }) {
+		if list := t.shown(); len(list) > 0 && !slices.ContainsFunc(list, func(p listing.Program) bool { return p.Name == t.selected }) {
 			t.selected = list[0].Name
 		}
 	}

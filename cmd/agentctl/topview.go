@@ -6,12 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gdamore/tcell/v2"
-	"github.com/rivo/uniseg"
-
 	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
+	"github.com/dreamlab-ai/agentinit/internal/table"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
+	"github.com/gdamore/tcell/v2"
 )
 
 // cells is the surface that top draws on: a tcell.Screen.
@@ -170,7 +170,7 @@ func (t *topState) drawPrograms(v canvas) {
 	list := t.shown()
 	nameWidth := 8
 	for _, p := range list {
-		nameWidth = max(nameWidth, uniseg.StringWidth(printable(p.Name)))
+		nameWidth = max(nameWidth, table.Width(printable(p.Name)))
 	}
 	nameWidth = min(nameWidth, max(8, v.width-56), 32)
 	head := fmt.Sprintf("  %-*s %-9s %6s %7s %4s %6s", nameWidth, "NAME", "STATE", "CPU", "MEMORY", "RST", "FOR")
@@ -194,8 +194,8 @@ func (t *topState) drawPrograms(v canvas) {
 	}
 }
 
-func (t *topState) drawProgram(v canvas, y, nameWidth int, p programView, selected, spark bool) {
-	state, colour := display(p.Program)
+func (t *topState) drawProgram(v canvas, y, nameWidth int, p listing.Program, selected, spark bool) {
+	state, colour := listing.State(p.Program)
 	plain, ink := tcell.StyleDefault, v.ink(colour)
 	mark := "  "
 	if selected {
@@ -207,13 +207,13 @@ func (t *topState) drawProgram(v canvas, y, nameWidth int, p programView, select
 	v.put(x, y, state, ink)
 	x += 10
 	cpu := "-"
-	if p.share >= 0 {
-		cpu = fmt.Sprintf("%.1f%%", 100*p.share)
+	if p.Share >= 0 {
+		cpu = fmt.Sprintf("%.1f%%", 100*p.Share)
 	}
-	x = v.put(x, y, fmt.Sprintf("%6s %7s %4d %6s ", cpu, memoryText(p), p.Restarts, api.Duration(t.now.Sub(p.Since))), plain)
+	x = v.put(x, y, fmt.Sprintf("%6s %7s %4d %6s ", cpu, listing.MemoryText(p), p.Restarts, api.Duration(t.now.Sub(p.Since))), plain)
 	if spark {
 		v.put(x, y, sparkline(t.shares[p.Name], t.blocks), v.ink(cyan))
-		v.put(x+shareCount+1, y, info(p.Program, t.now), plain)
+		v.put(x+shareCount+1, y, listing.Info(p.Program, t.now), plain)
 	}
 }
 
@@ -278,7 +278,7 @@ func bootLines(b *api.Boot, width int, blocks bool) []string {
 	for _, p := range b.Programs {
 		latest(p.StartedAt)
 		latest(p.ReadyAt)
-		nameWidth = max(nameWidth, min(24, uniseg.StringWidth(printable(p.Name))))
+		nameWidth = max(nameWidth, min(24, table.Width(printable(p.Name))))
 	}
 	span := max(10, width-nameWidth-10)
 	column := func(at time.Time) int {

@@ -6,8 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rivo/uniseg"
-
+	"github.com/dreamlab-ai/agentinit/internal/table"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -264,7 +263,7 @@ func (g Graph) SVG() string {
 	for l, layer := range layers {
 		left[l] = x
 		for _, n := range layer {
-			width[l] = max(width[l], float64(uniseg.StringWidth(shorten(g.nodes[n].caption(), nodeColumns)))*charWidth+20)
+			width[l] = max(width[l], float64(table.Width(shorten(g.nodes[n].caption(), nodeColumns)))*charWidth+20)
 		}
 		x += width[l] + layerGap
 		height = max(height, float64(len(layer))*(nodeHeight+rowGap))

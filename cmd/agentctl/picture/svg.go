@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/rivo/uniseg"
+	"github.com/dreamlab-ai/agentinit/internal/table"
 )
 
 // style sets the colours for a light and for a dark page. A viewer without media queries shows the
@@ -94,18 +94,4 @@ func escape(s string) string {
 }
 
 // shorten makes text visible and cuts it to a number of columns.
-func shorten(s string, columns int) string { return Shorten(visible(s), columns) }
-
-// Shorten cuts text to a number of columns and marks the cut. A wide character takes two columns.
-func Shorten(s string, columns int) string {
-	if uniseg.StringWidth(s) <= columns {
-		return s
-	}
-	var b strings.Builder
-	left := columns - 1
-	for g := uniseg.NewGraphemes(s); g.Next() && g.Width() <= left; {
-		left -= g.Width()
-		b.WriteString(g.Str())
-	}
-	return b.String() + "…"
-}
+func shorten(s string, columns int) string { return table.Shorten(visible(s), columns) }

@@ -1,0 +1,53 @@
+package listing
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/table"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+)
+
+func TestAllRunning(t *testing.T) {
+	for want, programs := range map[bool][]api.Program{
+		true: {
+			{State: "RUNNING"}, {State: "EXITED", Shown: "COMPLETED"}, {State: "STOPPED", Shown: "SCHEDULED"},
+			{State: "EXITED", Schedule: &api.Schedule{}},
+		},
+		false: {
+			{State: "STARTING"}, {State: "STOPPED"}, {State: "BACKOFF"}, {State: "FATAL"}, {State: "EXITED"},
+			{State: "STOPPED", Shown: "PAUSED"}, {State: "EXITED", PID: 7, Schedule: &api.Schedule{}},
+		},
+	} {
+		for _, p := range programs {
+			if got := AllRunning([]Program{{Program: api.Program{State: "RUNNING"}}, {Program: p}}); got != want {
+				t.Errorf("%+v: %v", p, got)
+			}
+		}
+	}
+	if !AllRunning(nil) {
+		t.Error("no program: false")
+	}
+}
+
+// TestTableIsHarmless: the names and texts of programs are escaped.
+func TestTableIsHarmless(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	got := Table([]Program{{Share: -1, Program: api.Program{
+		Name: "a\x1b[2J", State: "RUNNING", Ready: true, Healthy: true, PID: 7, Since: now.Add(-time.Minute), Text: "x\nweb FATAL\u202e",
+		Usage: &api.ProgramUsage{CPUSeconds: 75, MemoryBytes: 4096},
+	}}}, now, false, table.Terminal{})
+	want := "NAME      STATE    PID    FOR    CPU  MEMORY  RESTARTS  INFO\n" +
+		`a\x1b[2J  RUNNING    7  1m00s  1m15s    4.0K         0  x\nweb FATAL\u202e` + "\n"
+	if got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0B", 1023: "1023B", 1024: "1.0K", 102348: "99.9K", 102400: "100K", 1 << 20: "1.0M", 1<<20 - 1: "1.0M", 3 << 40: "3.0T", 1 << 62: "4.0E"} {
+		if got := Bytes(n); got != want || len(got) > 6 {
+			t.Errorf("%d: got %s, want %s", n, got, want)
+		}
+	}
+}
