@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 
@@ -21,12 +22,17 @@ func getStatus(s *Server, r *http.Request) (any, error) {
 		}
 	}
 	out := toStatus(snap, programs)
-	table, err := boolParam(r.URL.Query(), "table")
-	switch {
-	case err != nil:
+	text, err := boolParam(r.URL.Query(), "text")
+	table, err2 := boolParam(r.URL.Query(), "table")
+	if err := cmp.Or(err, err2); err != nil {
 		return nil, err
-	case table:
-		return toTable(out, s.readUsage().Programs), nil
+	}
+	if text || table {
+		addUsage(out.Programs, s.readUsage().Programs)
+		if text {
+			return toText(out), nil
+		}
+		return toTable(out), nil
 	}
 	for i, p := range programs {
 		out.Programs[i].Refused, out.Programs[i].Limits = s.refusedCalls(p.Name), s.bounds(p)

@@ -27,6 +27,19 @@ import (
 // ask sends one raw request.
 func ask(tb testing.TB, socket, method, target, body string) (int, string) {
 	tb.Helper()
+	resp, text := roundTrip(tb, socket, method, target, body)
+	return resp.StatusCode, text
+}
+
+// get returns the header and body of an answer.
+func get(tb testing.TB, socket, target string) (http.Header, string) {
+	tb.Helper()
+	resp, text := roundTrip(tb, socket, "GET", target, "")
+	return resp.Header, text
+}
+
+func roundTrip(tb testing.TB, socket, method, target, body string) (*http.Response, string) {
+	tb.Helper()
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
@@ -38,7 +51,7 @@ func ask(tb testing.TB, socket, method, target, body string) (int, string) {
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	must(tb, err)
-	return resp.StatusCode, string(data)
+	return resp, string(data)
 }
 
 func TestBadRequestsSayWhy(t *testing.T) {
@@ -67,6 +80,9 @@ func TestBadRequestsSayWhy(t *testing.T) {
 		{"POST", "/v1/shutdown", `{"reason":"` + strings.Repeat("r", 201) + `"}`, 400, "reason is longer"},
 		{"GET", "/v1/status?name=", "", 400, "a name has"},
 		{"GET", "/v1/status?nmae=web", "", 400, "unknown parameter"},
+		{"GET", "/v1/status?text=yes", "", 400, "text must be true or false"},
+		{"GET", "/v1/status?table=yes&text=true", "", 400, "table must be true or false"},
+		{"GET", "/v1/status?text=true&name=nobody", "", 404, "no program is named"},
 		{"GET", "/v1/status?name=%zz", "", 400, "cannot read the query"},
 		{"GET", "/v1/why?name=a&name=b", "", 400, "given 2 times"},
 		{"GET", "/v1/why", "", 400, "no name"},

@@ -60,6 +60,12 @@ func (s schemas) responses(rt route) map[string]any {
 	case rt.Reply != nil:
 		ok["content"] = content("application/json", s.of(reflect.TypeOf(rt.Reply)))
 	}
+	if rt.plainHeader != "" {
+		ok["content"].(map[string]any)["text/plain"] = map[string]any{"schema": s.of(reflect.TypeFor[string]())}
+		ok["headers"] = map[string]any{rt.plainHeader: map[string]any{
+			"description": "only in text/plain: whether each program of the answer is running", "schema": s.of(reflect.TypeFor[bool]()),
+		}}
+	}
 	problem := map[string]any{
 		"description": "refused or failed",
 		"content":     content("application/problem+json", s.of(reflect.TypeFor[api.Error]())),

@@ -19,6 +19,8 @@ type route struct {
 	// Body and Reply are zero values of the types of request and answer, for the documentation. A
 	// stream's Reply is the type of one line.
 	Body, Reply any
+	// plainHeader is not empty if the answer may be text/plain instead: it then has this header.
+	plainHeader string
 
 	reply  func(*Server, *http.Request) (any, error)
 	stream func(*Server, *http.Request, *lines) error
@@ -46,8 +48,10 @@ func routes() []route {
 	return []route{
 		{Method: "GET", Path: "/v1/status", Access: Read, reply: getStatus, Reply: api.Status{},
 			Query: []param{manyNames,
-				{Name: "table", Type: "boolean", Doc: "only what a table shows: members that are false, empty or of earlier runs are left out, and usage is in it"}},
-			Doc: "State of programs at one event number."},
+				{Name: "table", Type: "boolean", Doc: "only what a table shows: members that are false, empty or of earlier runs are left out, and usage is in it"},
+				{Name: "text", Type: "boolean", Doc: "the table that agentctl status prints into a pipe, as text/plain"}},
+			plainHeader: api.HeaderAllRunning,
+			Doc:         "State of programs at one event number."},
 		{Method: "GET", Path: "/v1/program", Access: Read, reply: getProgram, Query: []param{oneName}, Reply: api.ProgramDetail{},
 			Doc: "One program and the specification it runs by."},
 		{Method: "GET", Path: "/v1/why", Access: Read, reply: getWhy, Query: []param{oneName}, Reply: api.Why{},

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -344,6 +345,8 @@ func TestContract(t *testing.T) {
 			var parsed struct{ Paths map[string]map[string]any }
 			must(t, json.Unmarshal(doc, &parsed))
 			equal(t, len(parsed.Paths["/v1/log-level"]), 2)
+			equal(t, strings.Count(string(doc), `"text/plain"`), 1)
+			equal(t, strings.Count(string(doc), `"`+api.HeaderAllRunning+`"`), 1)
 		},
 	}
 	for _, rt := range control.RouteList() {

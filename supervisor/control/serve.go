@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -92,7 +93,18 @@ func (s *Server) serveReply(w http.ResponseWriter, r *http.Request, rt route) {
 		s.fail(w, asProblem(err))
 		return
 	}
+	if text, ok := v.(plainText); ok {
+		maps.Copy(w.Header(), text.header)
+		s.send(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text.body))
+		return
+	}
 	s.write(w, http.StatusOK, "application/json", v)
+}
+
+// plainText is an answer that is not JSON.
+type plainText struct {
+	header http.Header
+	body   string
 }
 
 // fail answers with a problem document. Only the code decides the status, because an error from
@@ -109,13 +121,17 @@ func (s *Server) write(w http.ResponseWriter, status int, contentType string, v 
 	if err != nil {
 		panic(err) // the wire types always encode; ServeHTTP reports this panic
 	}
+	s.send(w, status, contentType, append(body, '\n'))
+}
+
+func (s *Server) send(w http.ResponseWriter, status int, contentType string, body []byte) {
 	s.bound(w)
 	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	// An error here means that the peer has disconnected or does not read.
-	_, _ = w.Write(append(body, '\n'))
+	_, _ = w.Write(body)
 }
 
 // bound limits the time in which the peer must read the answer.

@@ -1,9 +1,13 @@
 package control
 
 import (
+	"net/http"
+	"strconv"
 	"time"
 
+	layout "github.com/dreamlab-ai/agentinit/internal/table"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
+	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
 )
 
 // table is a smaller api.Status for clients that print a table of all programs, as health checks
@@ -39,20 +43,40 @@ type rowUsage struct {
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 }
 
-func toTable(s api.Status, usage []api.ProgramUsage) table {
+// addUsage adds to each program what its processes use.
+func addUsage(programs []api.Program, usage []api.ProgramUsage) {
 	used := make(map[string]*api.ProgramUsage, len(usage))
 	for i := range usage {
 		used[usage[i].Name] = &usage[i]
 	}
+	for i := range programs {
+		programs[i].Usage = used[programs[i].Name]
+	}
+}
+
+func toTable(s api.Status) table {
 	out := table{Seq: s.Seq, Time: s.Time, Phase: s.Phase, Programs: make([]row, len(s.Programs))}
 	for i, p := range s.Programs {
 		out.Programs[i] = row{
 			Name: p.Name, State: p.State, Shown: p.Shown, Ready: p.Ready, Healthy: p.Healthy, Reason: p.Reason, Text: p.Text,
 			PID: p.PID, Restarts: p.Restarts, Since: p.Since, Deadline: p.Deadline, LastExit: p.LastExit, Schedule: p.Schedule,
 		}
-		if u := used[p.Name]; u != nil {
+		if u := p.Usage; u != nil {
 			out.Programs[i].Usage = &rowUsage{CPUSeconds: u.CPUSeconds, MemoryBytes: u.MemoryBytes}
 		}
 	}
 	return out
+}
+
+// toText is the table itself, for a client that only prints it: agentctl status then decodes no JSON
+// and lays out nothing. The header tells the exit status.
+func toText(s api.Status) plainText {
+	programs := make([]listing.Program, len(s.Programs))
+	for i, p := range s.Programs {
+		programs[i] = listing.Program{Program: p, Share: -1}
+	}
+	return plainText{
+		body:   listing.Table(programs, s.Time, false, layout.Terminal{}),
+		header: http.Header{api.HeaderAllRunning: {strconv.FormatBool(listing.AllRunning(programs))}},
+	}
 }

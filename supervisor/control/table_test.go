@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -40,4 +41,27 @@ func TestTable(t *testing.T) {
 	equal(t, names(some.Programs), []string{"web"})
 	_, err = c.Table(t.Context(), "nobody")
 	equal(t, api.CodeOf(err), api.CodeUnknownProgram)
+}
+
+// TestText: the text is the table of agentctl, and its header tells whether all programs run.
+func TestText(t *testing.T) {
+	b := controltest.New(controltest.Program("db"), controltest.Program("web"), stoppedProgram("idle"))
+	b.Set("web", func(p *supervisor.Status) { p.Text = "\x1b[2J" })
+	socket := controltest.Serve(t, own(b), socketPath(t))
+	const head, web = "NAME  STATE    PID    FOR   CPU  MEMORY  RESTARTS  INFO\n", `web   RUNNING  103  3m12s  1.5s    4.0K         0  \x1b[2J` + "\n"
+	for query, want := range map[string]struct{ running, text string }{
+		"text=true": {"false", head + "db    RUNNING  102  3m12s  1.5s    4.0K         0\n" + web +
+			"idle  STOPPED    -  3m12s  1.5s    4.0K         0  not started yet\n"},
+		"text=true&name=web":            {"true", head + web},
+		"text=true&table=true&name=web": {"true", head + web},
+	} {
+		header, body := get(t, socket, "/v1/status?"+query)
+		equal(t, body, want.text)
+		equal(t, header.Get(api.HeaderAllRunning), want.running)
+		equal(t, header.Get("Content-Type"), "text/plain; charset=utf-8")
+		equal(t, header.Get("Content-Length"), strconv.Itoa(len(body)))
+	}
+	header, _ := get(t, socket, "/v1/status?text=false")
+	equal(t, header.Get("Content-Type"), "application/json")
+	equal(t, header.Get(api.HeaderAllRunning), "")
 }

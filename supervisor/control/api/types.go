@@ -20,6 +20,10 @@ const (
 	EnvSocket = "AGENTCTL_SOCKET"
 )
 
+// HeaderAllRunning is in the text form of GET /v1/status: "true" if each program of the answer is
+// running, in the sense of the exit status of agentctl status, otherwise "false".
+const HeaderAllRunning = "Agentinit-All-Running"
+
 // AbstractFallback is the abstract name that replaces the socket file at path: the path with "@"
 // before it. A path that is already abstract stays unchanged.
 func AbstractFallback(path string) string {
