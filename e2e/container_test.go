@@ -130,6 +130,11 @@ func containerLives(t *testing.T, options []string) {
 	} else {
 		t.Log("\n" + out)
 	}
+	// PID 1 listens at the default socket: the table is printed before agentctl's other packages exist.
+	if out := mustPodman(t, "exec", "--env", "GODEBUG=inittrace=1", id, "/bin/agentctl", "status"); !strings.Contains(out, "RUNNING") ||
+		!strings.Contains(out, "init os ") || strings.Contains(out, "init net/http ") {
+		t.Errorf("status with a trace of the initialisation: %s", out)
+	}
 	inside("/bin/agentctl", "ready")
 	if out := inside("/bin/testprog", "get", "http://127.0.0.1:9090/ready"); !strings.Contains(out, `"ready":true`) {
 		t.Errorf("/ready: %s", out)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	_ "github.com/dreamlab-ai/agentinit/cmd/agentctl/quick" // the usual status, before main
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
