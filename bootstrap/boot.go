@@ -64,11 +64,11 @@ type Boot struct {
 	journal *journal
 
 	loaded    atomic.Pointer[Loaded]
-	booted    *Loaded    // the value that loaded had first
-	artifacts []Artifact // written by phase 0
+	booted    *schema.Manifest // the manifest of the boot; an apply does not replace it
+	artifacts []Artifact       // written by phase 0
 
 	sentinel *sentinelFile
-	watcher  *watcher
+	watcher  *watcher // from the start of the programs to the seal
 	recorder *recorder
 	started  <-chan struct{}
 

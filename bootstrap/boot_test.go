@@ -472,7 +472,7 @@ func TestClosures(t *testing.T) {
 	if err := r.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p := &plan.Program{Feature: "browser", Spec: program.Spec{
+	p := &plan.Program{Feature: "browser", Spec: &program.Spec{
 		Name: "playwright-mcp", Directory: "/opt/agentbox/skills/x", Env: []string{"PATH=/usr/bin:/bin"},
 		Argv: []string{"no-such-interpreter", "/opt/agentbox/skills/x/server.js", "/tmp/socket"},
 	}}

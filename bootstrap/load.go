@@ -266,11 +266,11 @@ var ownSections = []string{
 // AtNextBoot names the changed keys of a manifest that take effect only at the next boot. The phase
 // load must be over.
 func (b *Boot) AtNextBoot(l *Loaded) []string {
-	return schema.Difference(b.booted.Manifest, l.Manifest, ownSections...)
+	return schema.Difference(b.booted, l.Manifest, ownSections...)
 }
 
 func (b *Boot) adopt(l *Loaded) {
-	b.booted = l
+	b.booted = l.Manifest
 	b.Adopt(l)
 	b.cfg.Roots = b.cfg.Roots.WithManifest(l.Manifest, b.getenv)
 	b.policy = NewPolicy(b.cfg.Roots)

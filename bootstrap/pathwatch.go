@@ -27,6 +27,9 @@ type pathWatch struct {
 	fd      int // the inotify descriptor; os.File.Fd would make it blocking
 	mounts  *os.File
 	armed   map[uint32]bool // watches of the latest call of arm
+	// events is where readInotify reads to. It is a field so that it is on the heap: a variable would
+	// be on the stack, which would grow to 128 KiB and stay in memory.
+	events []byte
 
 	// changed is unbuffered, so that the readers of the kernel's events are not faster
 	// than the receiver. An error ends the watch.
@@ -53,7 +56,7 @@ func newPathWatch(path string) *pathWatch {
 	if w.fd, w.broken = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); w.broken != nil {
 		return w
 	}
-	w.inotify = os.NewFile(uintptr(w.fd), "inotify")
+	w.inotify, w.events = os.NewFile(uintptr(w.fd), "inotify"), make([]byte, 64<<10)
 	w.readers.Go(w.readInotify)
 	w.readers.Go(w.readMounts)
 	return w
@@ -103,9 +106,8 @@ func (w *pathWatch) arm() error {
 // readInotify ignores the content of the events. One check of the file covers all of them,
 // including those that the kernel dropped (IN_Q_OVERFLOW).
 func (w *pathWatch) readInotify() {
-	buf := make([]byte, 64<<10)
 	for {
-		_, err := w.inotify.Read(buf)
+		_, err := w.inotify.Read(w.events)
 		if !w.tell(err) || err != nil {
 			return
 		}

@@ -22,27 +22,32 @@ func (u *Users) account(name string) (home, login string, ok bool) {
 }
 
 // specs adds the numeric user and group of each program. Every user and group that does not exist
-// is a finding. Log files, and the directories of the catalogue's programs, lie below the root.
+// is a finding. Log files, and the directories of the catalogue's programs, lie below the root. If
+// nothing is added to a program, p and the result share its specification: both are kept as long as
+// the box lives. p must not be in use yet.
 func (b *Boot) specs(p *plan.Plan, doc *schema.Document, users *Users) ([]program.Spec, []schema.Finding) {
 	var bad []schema.Finding
 	out := make([]program.Spec, len(p.Programs))
 	for i := range p.Programs {
 		one := &p.Programs[i]
-		out[i] = one.Spec
-		out[i].Logs.Path = b.cfg.Roots.Output(one.Spec.Logs.Path)
-		out[i].Logs.StderrPath = b.cfg.Roots.Output(one.Spec.Logs.StderrPath)
+		spec := &out[i]
+		*spec = *one.Spec
+		spec.Logs.Path = b.cfg.Roots.Output(one.Spec.Logs.Path)
+		spec.Logs.StderrPath = b.cfg.Roots.Output(one.Spec.Logs.StderrPath)
 		if one.ImageDirectory {
-			out[i].Directory = b.cfg.Roots.Path(one.Spec.Directory)
+			spec.Directory = b.cfg.Roots.Path(one.Spec.Directory)
 		}
-		if one.User == "" && one.Group == "" && len(one.Groups) == 0 {
-			continue
+		if one.User != "" || one.Group != "" || len(one.Groups) > 0 {
+			credential, err := credentialOf(one, users)
+			if err != nil {
+				bad = append(bad, userFinding(one, doc, err))
+				continue
+			}
+			spec.Credential = credential
 		}
-		credential, err := credentialOf(one, users)
-		if err != nil {
-			bad = append(bad, userFinding(one, doc, err))
-			continue
+		if spec.Logs == one.Spec.Logs && spec.Directory == one.Spec.Directory && spec.Credential == nil {
+			one.Spec = spec
 		}
-		out[i].Credential = credential
 	}
 	return out, dedupe(bad)
 }

@@ -26,7 +26,10 @@ type recorder struct {
 }
 
 func newRecorder(bus *event.Bus, read program.Reader, specs []program.Spec) *recorder {
-	r := &recorder{read: read, events: bus.Watch(bus.Seq()), at: make(map[string]int), open: make(map[string]bool)}
+	r := &recorder{
+		read: read, events: bus.Watch(bus.Seq()), runs: make([]Run, 0, len(specs)),
+		at: make(map[string]int, len(specs)), open: make(map[string]bool, len(specs)),
+	}
 	for i := range specs {
 		r.add(&specs[i])
 	}
@@ -58,6 +61,7 @@ func (r *recorder) Runs() []Run {
 }
 
 func (r *recorder) follow(ctx context.Context) {
+	defer r.close()
 	for r.pending() {
 		e, err := r.events.Next(ctx)
 		if err != nil {
@@ -69,6 +73,13 @@ func (r *recorder) follow(ctx context.Context) {
 		}
 		r.take(e)
 	}
+}
+
+// close drops what only follow needs.
+func (r *recorder) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at, r.open = nil, nil
 }
 
 func (r *recorder) pending() bool {

@@ -183,6 +183,7 @@ func seal(ctx context.Context, b *Boot) (Outcome, error) {
 	b.publish(event.Info, EventSealStarted, map[string]any{
 		"required": b.watcher.required(), "timeout_ms": timeout.Milliseconds(),
 	})
+	defer func() { b.watcher = nil }() // it holds a copy of every program's status
 	waiting, cancel := context.WithTimeoutCause(ctx, timeout, errSealTimeout)
 	defer cancel()
 	programs, err := b.waitForPrograms(waiting, b.watcher, b.started)

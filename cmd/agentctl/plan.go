@@ -115,7 +115,7 @@ func waveOf(waves [][]string) map[string]string {
 }
 
 // name marks programs that the seal waits for and programs that only a request starts.
-func name(s program.Spec) string {
+func name(s *program.Spec) string {
 	text := s.Name
 	if s.Required {
 		text += " *"

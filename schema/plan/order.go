@@ -21,10 +21,10 @@ func (r *resolver) needs() {
 	reported := map[[2]string]bool{}
 	byName := map[string]*program.Spec{}
 	for i := range r.plan.Programs {
-		byName[r.plan.Programs[i].Spec.Name] = &r.plan.Programs[i].Spec
+		byName[r.plan.Programs[i].Spec.Name] = r.plan.Programs[i].Spec
 	}
 	for i := range r.plan.Programs {
-		spec := &r.plan.Programs[i].Spec
+		spec := r.plan.Programs[i].Spec
 		var needs []program.Need
 		for _, need := range spec.Needs {
 			if need.Program == "" {

@@ -80,8 +80,8 @@ type Plan struct {
 // Program is one instance of a program. The user and group numbers of the machine are still
 // missing.
 type Program struct {
-	// Spec is complete except for Credential.
-	Spec program.Spec `json:"spec"`
+	// Spec is complete except for Credential. It is never nil.
+	Spec *program.Spec `json:"spec"`
 	// User, Group and Groups are names or numbers as written. Empty means agentinit's own.
 	User   string   `json:"user,omitempty"`
 	Group  string   `json:"group,omitempty"`
@@ -117,8 +117,9 @@ func (p *Program) Shown() Program {
 	if p.shown == nil {
 		return *p
 	}
-	out := *p.shown
-	out.Spec.Needs = p.Spec.Needs
+	out, spec := *p.shown, *p.shown.Spec
+	spec.Needs = p.Spec.Needs
+	out.Spec = &spec
 	return out
 }
 
@@ -152,7 +153,7 @@ type Artifact struct {
 func (p *Plan) Specs() []program.Spec {
 	specs := make([]program.Spec, len(p.Programs))
 	for i := range p.Programs {
-		specs[i] = p.Programs[i].Spec
+		specs[i] = *p.Programs[i].Spec
 	}
 	return specs
 }

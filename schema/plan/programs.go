@@ -52,6 +52,8 @@ func (r *resolver) programs() {
 		}
 		r.program(s, schema.MergeProgram(s.layers...))
 	}
+	// The plan lives as long as the box, and append has left room for a quarter more programs.
+	r.plan.Programs = slices.Clone(r.plan.Programs)
 	r.needs()
 }
 
@@ -153,8 +155,8 @@ func (r *resolver) program(s *source, merged map[string]any) {
 		n = 1
 	}
 	for i := range n {
-		if i > 0 {
-			// Each instance needs its own copy, because the expansion changes it.
+		if i > 0 && s.variables {
+			// The expansion changes an instance in place. Without variables all instances share one.
 			p, _ = schema.DecodeProgram(merged)
 		}
 		name := s.name
@@ -321,7 +323,7 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 	}
 	r.declared[name] = r.statesStop(s)
 	if first {
-		r.checkInstance(s, &out.Spec)
+		r.checkInstance(s, out.Spec)
 		r.checkProbes(s, &p)
 	}
 	r.plan.Programs = append(r.plan.Programs, out)
@@ -333,7 +335,7 @@ func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name
 	spec.Name, spec.Group, spec.Instance = name, s.name, number
 	spec.Env = env.list
 	return Program{
-		Spec: spec, User: p.User, Group: p.Group, Groups: p.Groups,
+		Spec: &spec, User: p.User, Group: p.Group, Groups: p.Groups,
 		Origin: s.origin, Feature: s.feature,
 		Overlap: scheduled(p, p.Overlap), Timezone: scheduled(p, p.Timezone),
 		Ports: p.Ports, Volumes: p.Volumes, Writable: p.Writable,

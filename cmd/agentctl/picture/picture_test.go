@@ -67,7 +67,7 @@ func webapp(t *testing.T) Graph {
 
 func graph() Graph {
 	spec := func(name string, kind program.Type, needs ...program.Need) plan.Program {
-		return plan.Program{Spec: program.Spec{Name: name, Type: kind, Autostart: name != "shell", Required: name == "web", Needs: needs}}
+		return plan.Program{Spec: &program.Spec{Name: name, Type: kind, Autostart: name != "shell", Required: name == "web", Needs: needs}}
 	}
 	ready := func(name string) program.Need { return program.Need{Program: name, Condition: program.NeedReady} }
 	return NewGraph(&plan.Plan{
