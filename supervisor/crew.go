@@ -93,6 +93,9 @@ func (c *crew) done(l *lane) {
 	defer c.mu.Unlock()
 	if len(l.jobs) == 0 {
 		delete(c.lanes, l.name)
+		if len(c.lanes) == 0 {
+			c.lanes, c.ready = nil, nil // a map keeps the room of the many lanes of a boot
+		}
 		return
 	}
 	c.ready = append(c.ready, l)

@@ -30,8 +30,8 @@ type entry struct {
 	released   bool   // its wave has been started
 	asked      bool   // start --all includes it, and its wave is not released yet
 	wanted     bool   // starts as soon as its needs hold
-	waiting    string // why it is not started yet
 	blocked    bool   // wanted, but a need will not hold without a request
+	waiting    string // why it is not started yet
 	restarts   string // why the restart policy wants it; "" if a request does
 	halt       halt
 	revive     bool // a restart of the box starts it when all programs have stopped
@@ -133,7 +133,8 @@ func instant(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	return &t
+	set := t // t itself would be allocated in any case
+	return &set
 }
 
 // show stores the status for readers. If a state or fact has changed, it publishes that afterwards:

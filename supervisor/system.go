@@ -48,7 +48,7 @@ type System struct {
 	runs      map[runKey]*systemRun
 	byID      map[uint64]*systemRun
 	starting  map[*systemRun]time.Time // starts whose id is not known yet, with the time of their start
-	answered  chan struct{}            // closed and replaced each time a start has returned
+	answered  chan struct{}            // closed when a start has returned; nil if no goroutine waits for that
 	parked    []proc.Exit              // notices that may belong to one of these starts
 	strangers map[uint64]bool          // processes that belong to no start
 	crashes   map[string]Crash
@@ -86,7 +86,7 @@ func NewSystem(cfg SystemConfig) *System {
 		cfg: cfg, notices: make(chan Notice, 256), stop: make(chan struct{}),
 		runs: make(map[runKey]*systemRun), byID: make(map[uint64]*systemRun),
 		starting: make(map[*systemRun]time.Time), strangers: make(map[uint64]bool),
-		crashes: make(map[string]Crash), refusals: tallies{}, oom: newOOMWatch("/"), spent: make(map[string]time.Duration), answered: make(chan struct{}),
+		crashes: make(map[string]Crash), refusals: tallies{}, oom: newOOMWatch("/"), spent: make(map[string]time.Duration),
 	}
 	var err error
 	s.notifier, err = ready.Listen(ready.NotifierConfig{
@@ -241,8 +241,10 @@ func (s *System) register(r *systemRun, started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.starting, r)
-	close(s.answered)
-	s.answered = make(chan struct{})
+	if s.answered != nil {
+		close(s.answered)
+		s.answered = nil
+	}
 	if started {
 		r.main = r.proc.PID
 		s.runs[r.key], s.byID[r.proc.ID] = r, r
@@ -476,10 +478,15 @@ func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
 			return "", 0, false
 		}
 		s.mu.Lock()
-		r, answered, left := s.byID[id], s.answered, s.patience(id, came, time.Now())
-		if r == nil && left <= 0 {
+		r, left := s.byID[id], s.patience(id, came, time.Now())
+		switch {
+		case r != nil:
+		case left <= 0:
 			s.estrange(id)
+		case s.answered == nil:
+			s.answered = make(chan struct{})
 		}
+		answered := s.answered
 		s.mu.Unlock()
 		switch {
 		case r != nil:

@@ -54,8 +54,8 @@ const (
 // Started when it runs, or Abandon if it could not be started. All methods may be called from any
 // goroutine.
 type Capture struct {
-	// Stdout and Stderr are the child's ends. They are nil with Options.PTY, and
-	// closed by Started and Abandon.
+	// Stdout and Stderr are the child's ends. They are nil with Options.PTY. Started and Abandon close
+	// them and set them to nil.
 	Stdout, Stderr *os.File
 
 	program *programLog
@@ -83,23 +83,23 @@ type stream struct {
 	flushAfter time.Duration // how long an unfinished line waits; negative: for ever
 	flushAt    time.Time     // when the reactor checks the unfinished line
 
-	rated  bool   // whether the program's rate is limited
 	queue  *queue // the queue of a file, whose goroutine may pump this stream; otherwise nil
 	pumped bool   // the pump has the stream now; guarded by queue.mu
+	rated  bool   // whether the program's rate is limited
 
-	pid        int
 	started    bool
 	watched    bool // in the epoll set
 	polled     bool // whether it was ever impossible to watch it
+	grown      bool // the pipe was enlarged, or must not be
 	abandoned  atomic.Bool
 	expected   atomic.Bool // whether it is in the reactor's partials
-	blocksSeen uint64      // frame.blocks when flushAt was set
-	grown      bool        // the pipe was enlarged, or must not be
-	credit     int64       // what was taken of Plane.pipeBytes
+	ended      atomic.Bool
+	pid        int
+	blocksSeen uint64 // frame.blocks when flushAt was set
+	credit     int64  // what was taken of Plane.pipeBytes
 	frame      framer
 	piece      int    // the most bytes that go to the sink at once
 	backlog    []byte // read, but held back by a full queue
-	ended      atomic.Bool
 }
 
 // Open prepares the capture of one run. It never waits for a disk: a log file is opened in the
@@ -120,7 +120,7 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot capture the output of %s: %w", o.Program, err)
 	}
-	c.program = p.program(o.Program)
+	c.program, c.streams = p.program(o.Program), make([]*stream, 0, len(fds))
 	c.program.limit.set(o.Rate)
 	for i, fd := range fds {
 		to, file := p.sinkFor(o, Stream(i+1))
@@ -130,7 +130,7 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 			fd: fd, run: o.Run, sink: to, piece: consolePiece, frame: framer{max: o.MaxLine}, rated: o.Rate.limits(),
 			flushAfter: o.FlushAfter,
 		}
-		s.frame.held = func(text []byte) int { return p.secrets.Load().held(text) }
+		s.frame.held = p.held
 		if file != nil {
 			s.piece = pumpSize
 			if !s.rated {
@@ -230,6 +230,7 @@ func (c *Capture) closeWriteEnds() {
 			_ = f.Close() // agentinit never writes to this write end
 		}
 	}
+	c.Stdout, c.Stderr = nil, nil
 }
 
 // Done is closed when all output of the run is in the ring and was handed to the console or file.

@@ -63,6 +63,7 @@ type Plane struct {
 	batches sync.Pool
 	follow  followers
 	secrets atomic.Pointer[redactor]
+	held    func(text []byte) int // for all framers; see framer.held
 
 	fileHold  time.Duration // fileHold, but for tests
 	pipeBytes atomic.Int64  // total capacity of enlarged pipes
@@ -89,6 +90,7 @@ func New(cfg Config) *Plane {
 	p := &Plane{cfg: cfg, fileHold: fileHold, programs: map[string]*programLog{}, files: map[string]*fileSink{}}
 	p.budget.max = cfg.TotalBytes
 	p.batches.New = func() any { return new(batch) }
+	p.held = func(text []byte) int { return p.secrets.Load().held(text) }
 	p.console = newConsole(cfg, p.trouble)
 	return p
 }

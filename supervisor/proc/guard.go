@@ -51,7 +51,7 @@ type guard struct {
 
 	mu      sync.Mutex
 	made    uint64 // how many threads there were when the filters were made
-	filters map[Guard][]unix.SockFilter
+	filters map[Guard]*guardFilter
 }
 
 // Constants of landlock(7) that package unix does not have under one name.
@@ -101,7 +101,7 @@ const rlimitSigpending = 11
 const nprocReserve = 64
 
 func newGuard(abi int, threads ownThreads) *guard {
-	g := &guard{scope: -1, threads: threads, filters: map[Guard][]unix.SockFilter{}}
+	g := &guard{scope: -1, threads: threads, filters: map[Guard]*guardFilter{}}
 	g.group, _ = unix.Getpgid(0) // never fails for the caller
 	if abi >= landlockScopeABI {
 		attr := landlockAttr{scoped: landlockScopeSignal}
@@ -171,9 +171,16 @@ func (g *guard) scoreOf(c *Command) *int {
 	return nil
 }
 
+// guardFilter is the filter of one kind of guard. Starts share it.
+type guardFilter struct {
+	plain    []unix.SockFilter
+	notifies []unix.SockFilter // plain for a process with a listener
+	judge    *filterJudge      // of plain
+}
+
 // filter returns the filter of a guard. The filter names agentinit's threads, so a new one is made
 // when their number has changed. That is rare: a supervisor makes its threads at the start.
-func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
+func (g *guard) filter(kind Guard, pid int) (*guardFilter, error) {
 	n := g.threads.count()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -197,17 +204,19 @@ func (g *guard) filter(kind Guard, pid int) ([]unix.SockFilter, error) {
 			who.Tasks = append(who.Tasks, n)
 		}
 	}
-	f, err := filter.Guard(runtime.GOARCH, who)
-	if err == nil {
-		g.filters[kind] = f
+	plain, err := filter.Guard(runtime.GOARCH, who)
+	if err != nil {
+		return nil, err
 	}
-	return f, err
+	f := &guardFilter{plain, filter.Notify(plain), newFilterJudge(plain)}
+	g.filters[kind] = f
+	return f, nil
 }
 
-// guardFilter is the filter of a command's guard, nil without a guard.
-func (o *Owner) guardFilter(c *Command) ([]unix.SockFilter, error) {
+// guardFilter is the filter of a command's guard; without a guard, its fields are nil.
+func (o *Owner) guardFilter(c *Command) (*guardFilter, error) {
 	if c.Guard == GuardNone {
-		return nil, nil
+		return &guardFilter{}, nil
 	}
 	f, err := o.guard.filter(c.Guard, o.selfPID)
 	if err != nil {

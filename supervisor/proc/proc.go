@@ -105,6 +105,7 @@ type Owner struct {
 	report                  func(message string)
 
 	exits   *exitQueue
+	deliver func(Exit) // exits.push, made once for all processes
 	sigchld chan os.Signal
 	sweepC  chan struct{}
 	stop    chan struct{}
@@ -152,24 +153,24 @@ type process struct {
 	uid     *uint32 // nil: agentinit's own
 	started time.Time
 	deliver func(Exit)
-	bounds  []Bound       // only its start uses them
-	emptied chan struct{} // closed when the last member has ended or Kill gave up on it
-	wake    chan struct{} // tells the killer that members were found
+	bounds  []Bound // only its start uses them
 
 	// Owner.mu guards the fields below.
-	reaped   bool   // the leader was reaped; its pid may now belong to another process
-	silent   bool   // a start that failed after the fork: its end is not reported
-	starting bool   // Start has not returned yet
-	held     []Exit // notices of a start that has not returned yet
+	reaped   bool // the leader was reaped; its pid may now belong to another process
+	silent   bool // a start that failed after the fork: its end is not reported
+	starting bool // Start has not returned yet
 	sentKill bool
 	killing  bool
-	gone     bool // Emptied was delivered
-	adopted  int  // adoptees attributed to this process
+	gone     bool          // Emptied was delivered
+	guarded  bool          // the mark is a limit
+	grouped  bool          // the mark is a group
+	mark     int           // slot of Owner.marks, or -1
+	held     []Exit        // notices of a start that has not returned yet
+	emptied  chan struct{} // made by Kill; closed when the last member has ended or Kill gave up on it
+	wake     chan struct{} // made by Kill; tells the killer that members were found
+	adopted  int           // adoptees attributed to this process
 	pipes    []uint64
-	mark     int  // slot of Owner.marks, or -1
-	guarded  bool // the mark is a limit
-	grouped  bool // the mark is a group
-	pidfd    int  // Owner.deaths watches this descriptor; 0 means none
+	pidfd    int // Owner.deaths watches this descriptor; 0 means none
 	main     *followed
 	cgroup   *cgroup
 	spent    Rusage // of the members that agentinit reaped
@@ -209,6 +210,7 @@ func New(opts Options) (*Owner, error) {
 		lingering:      map[*process]bool{},
 		parked:         map[int]parkedExit{},
 	}
+	o.deliver = o.exits.push
 	if o.killTimeout <= 0 {
 		o.killTimeout = 5 * time.Second
 	}

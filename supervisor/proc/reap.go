@@ -250,7 +250,9 @@ func (o *Owner) finish(p *process, left ...int) {
 		o.kickSweep()
 	}
 	o.stats.Leaked += uint64(leaked)
-	close(p.emptied)
+	if p.killing {
+		close(p.emptied)
+	}
 	if !p.silent || leaked > 0 {
 		// CPU time seen in members that no process waited for counts too.
 		cpu := max(p.peakCPU, p.spent.User+p.spent.System)
@@ -258,9 +260,9 @@ func (o *Owner) finish(p *process, left ...int) {
 	}
 }
 
-// rouse tells the killer, if there is one, that new members were found.
+// rouse tells the killer, if there is one, that new members were found. The caller holds the mutex.
 func (p *process) rouse() {
-	select {
+	select { // without a killer, wake is nil and never ready
 	case p.wake <- struct{}{}:
 	default:
 	}

@@ -337,23 +337,24 @@ func (o *Owner) addFilters(l *launch, c *Command, id uint64) error {
 		sandbox = c.Sandbox.Filter
 	}
 	var r *refusals
-	if c.Refused != nil && (guard != nil || sandbox != nil) && o.maySend(sandbox) {
+	if c.Refused != nil && (guard.plain != nil || sandbox != nil) && o.maySend(sandbox) {
 		r = o.refusals()
 	}
 	if r == nil {
-		l.addPlainFilters(guard, sandbox)
+		l.addPlainFilters(guard.plain, sandbox)
 		return nil
 	}
-	all := guard
-	if sandbox != nil {
-		all = filter.Chain(sandbox, guard)
-		if guard == nil {
-			all = sandbox
-		}
+	all := guard.notifies
+	switch {
+	case sandbox == nil:
+	case guard.plain == nil:
+		all = filter.Notify(sandbox)
+	default:
+		all = filter.Notify(filter.Chain(sandbox, guard.plain))
 	}
-	r.expect(id, &watched{guard: newFilterJudge(guard), sandbox: newFilterJudge(sandbox), tell: c.Refused})
-	l.addListener(filter.Notify(all), id, r.remote)
-	l.addPlainFilters(guard, sandbox)
+	r.expect(id, &watched{guard: guard.judge, sandbox: newFilterJudge(sandbox), tell: c.Refused})
+	l.addListener(all, id, r.remote)
+	l.addPlainFilters(guard.plain, sandbox)
 	l.steps[l.jump].OnError = uintptr(len(l.steps))
 	return nil
 }

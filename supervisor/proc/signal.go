@@ -166,7 +166,9 @@ func (o *Owner) Kill(id uint64) error {
 	}
 	o.mu.Lock()
 	again := p.killing
-	p.killing = true
+	if !again {
+		p.killing, p.emptied, p.wake = true, make(chan struct{}), make(chan struct{}, 1)
+	}
 	o.mu.Unlock()
 	if again {
 		return nil

@@ -16,7 +16,7 @@ import (
 // been exec'ed, or with a *StartError that names the exact cause. The process inherits the declared
 // files and no others. Its signal mask and dispositions are the default ones.
 func (o *Owner) Start(c Command) (Process, error) {
-	return o.start(c, o.exits.push, false)
+	return o.start(c, o.deliver, false)
 }
 
 // StartTo is Start for a caller that takes the notices of this process itself. At most two notices
@@ -60,7 +60,6 @@ func (o *Owner) tryStart(c *Command, deliver func(Exit)) (Process, error) {
 
 	p := &process{
 		token: token, scope: c.Scope, deliver: deliver, starting: true,
-		emptied: make(chan struct{}), wake: make(chan struct{}, 1),
 		pipes: o.privatePipes(io.fds),
 	}
 	p.guarded = c.Guard != GuardNone

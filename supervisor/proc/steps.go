@@ -272,9 +272,10 @@ func addLimits(l *launch, c *Command, in *cgroup, nproc uint64) error {
 		}
 	}
 	for _, name := range rlimitOrder {
-		lim, asked := limits[name]
+		_, asked := limits[name]
 		switch {
 		case asked:
+			lim := limits[name] // declared here, because it is allocated
 			l.add(stepInfo{op: opLimit + name}, unix.SYS_PRLIMIT64, 0, uintptr(rlimits[name]), addr(l, &lim), 0)
 		case name == "nproc" && c.Guard != GuardNone && nproc != 0:
 			l.try(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, addr(l, &Rlimit{nproc, nproc}), 0)

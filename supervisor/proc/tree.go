@@ -138,13 +138,14 @@ func (o *Owner) sweep() {
 	}
 	o.mu.Unlock()
 	for _, p := range groups {
-		if left := p.inScope(o.tree(p), p.scope); len(left) == 0 {
-			o.mu.Lock()
+		left := p.inScope(o.tree(p), p.scope)
+		o.mu.Lock()
+		if len(left) == 0 {
 			o.finish(p)
-			o.mu.Unlock()
 		} else {
 			p.rouse()
 		}
+		o.mu.Unlock()
 	}
 }
 
