@@ -124,15 +124,16 @@ func (b *box) live(caught <-chan os.Signal) int {
 // settle waits for the end of the boot, reserves heap and gives the memory of the boot back. It
 // reserves this late because the reserve can be used only after a collection.
 func (b *box) settle(booted <-chan struct{}, settleHeap func()) {
+	stopped := b.stopped.Done()
 	select {
 	case <-booted:
 	case <-time.After(longBoot):
-	case <-b.stopped.Done():
+	case <-stopped:
 		return
 	}
 	select {
 	case <-time.After(atRest):
-	case <-b.stopped.Done():
+	case <-stopped:
 		return
 	}
 	reserve.Heap()
@@ -140,6 +141,9 @@ func (b *box) settle(booted <-chan struct{}, settleHeap func()) {
 	if err := proc.ReleaseText(); err != nil {
 		b.publish(event.Debug, "TextNotReleased", map[string]any{"message": err.Error()})
 	}
+	// When a goroutine ends, the Go runtime reads its function tables (isSystemGoroutine in
+	// runtime/traceback.go). This goroutine does not end, so that their pages stay away.
+	<-stopped
 }
 
 // listens tells whether there are listeners in addition to the control socket.

@@ -19,10 +19,10 @@ func ReleaseText() error {
 		return err
 	}
 	// The code that runs from here on is mapped again, and each fault maps sixteen pages. So this
-	// loop calls as little as possible.
+	// loop calls as little as possible: unix.RawSyscall would only call syscall.RawSyscall.
 	var failed syscall.Errno
 	for _, m := range mapped {
-		if _, _, errno := unix.RawSyscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
+		if _, _, errno := syscall.RawSyscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
 			failed = errno
 		}
 	}
