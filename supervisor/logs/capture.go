@@ -60,12 +60,12 @@ type Capture struct {
 
 	program *programLog
 	run     uint64
-	streams []*stream
+	streams [2]*stream   // of stdout and stderr; a terminal has only the first
 	files   [2]*fileSink // of stdout and stderr; nil if there is no file
 
 	once sync.Once
 	left atomic.Int32
-	done chan struct{}
+	done chan struct{} // nil until Done is called or all output is in; guarded by program.mu
 }
 
 // stream is the reading side of one pipe. Only its reactor's goroutine uses the fields that change
@@ -115,12 +115,12 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 	}
 	o.MaxLine = max(cmp.Or(max(o.MaxLine, 0), p.cfg.MaxLine), leastLine)
 	o.FlushAfter = cmp.Or(o.FlushAfter, p.cfg.FlushAfter)
-	c := &Capture{run: o.Run, done: make(chan struct{})}
+	c := &Capture{run: o.Run}
 	fds, err := c.pipes(o.PTY)
 	if err != nil {
 		return nil, fmt.Errorf("cannot capture the output of %s: %w", o.Program, err)
 	}
-	c.program, c.streams = p.program(o.Program), make([]*stream, 0, len(fds))
+	c.program = p.program(o.Program)
 	c.program.limit.set(o.Rate)
 	for i, fd := range fds {
 		to, file := p.sinkFor(o, Stream(i+1))
@@ -137,7 +137,7 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 				s.queue = file.queue
 			}
 		}
-		c.streams = append(c.streams, s)
+		c.streams[i] = s
 	}
 	c.left.Store(int32(len(fds)))
 	return c, nil
@@ -203,7 +203,7 @@ func duplicate(f *os.File) (fd int, err error) {
 func (c *Capture) Started(pid int) {
 	c.once.Do(func() {
 		c.closeWriteEnds()
-		for _, s := range c.streams {
+		for _, s := range c.list() {
 			s.pid, s.started = pid, true
 			if !s.reactor.post(command{op: opAdd, stream: s}) {
 				s.drop()
@@ -217,11 +217,19 @@ func (c *Capture) Started(pid int) {
 // tree.
 func (c *Capture) Abandon() {
 	c.once.Do(c.closeWriteEnds)
-	for _, s := range c.streams {
+	for _, s := range c.list() {
 		if !s.reactor.post(command{op: opAbandon, stream: s}) {
 			s.drop()
 		}
 	}
+}
+
+// list returns the streams that the capture has.
+func (c *Capture) list() []*stream {
+	if c.streams[1] == nil {
+		return c.streams[:1]
+	}
+	return c.streams[:]
 }
 
 func (c *Capture) closeWriteEnds() {
@@ -235,7 +243,25 @@ func (c *Capture) closeWriteEnds() {
 
 // Done is closed when all output of the run is in the ring and was handed to the console or file.
 // By then all write ends are closed, or Abandon was called.
-func (c *Capture) Done() <-chan struct{} { return c.done }
+func (c *Capture) Done() <-chan struct{} {
+	c.program.mu.Lock()
+	defer c.program.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+	}
+	return c.done
+}
+
+// finish makes Done report the end of all streams.
+func (c *Capture) finish(p *Plane) {
+	c.program.mu.Lock()
+	defer c.program.mu.Unlock()
+	if c.done == nil {
+		c.done = p.ended
+		return
+	}
+	close(c.done)
+}
 
 // LastLines returns at most n of the newest lines of this run, oldest first. The result is complete
 // once Done is closed.
@@ -378,7 +404,7 @@ func (s *stream) end() {
 		for _, f := range s.capture.files {
 			s.plane.release(f)
 		}
-		close(s.capture.done)
+		s.capture.finish(s.plane)
 	}
 }
 

@@ -121,16 +121,15 @@ func (io *childIO) closeOurSide() {
 }
 
 // privatePipes returns the inodes of those pipes and sockets among the first three descriptors that
-// are not agentinit's own standard streams. A process that holds one of them probably belongs to
-// the program that it was made for.
-func (o *Owner) privatePipes(fds []uintptr) []uint64 {
-	var out []uint64
-	for _, fd := range fds[:3] {
+// are not agentinit's own standard streams, and 0 for the others. A process that holds one of them
+// probably belongs to the program that it was made for.
+func (o *Owner) privatePipes(fds []uintptr) (inodes [3]uint64) {
+	for i, fd := range fds[:3] {
 		if ino, ok := pipeInode(int(fd)); ok && !slices.Contains(o.ownPipes, ino) {
-			out = append(out, ino)
+			inodes[i] = ino
 		}
 	}
-	return out
+	return inodes
 }
 
 func pipeInode(fd int) (uint64, bool) {

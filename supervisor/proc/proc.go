@@ -169,8 +169,8 @@ type process struct {
 	emptied  chan struct{} // made by Kill; closed when the last member has ended or Kill gave up on it
 	wake     chan struct{} // made by Kill; tells the killer that members were found
 	adopted  int           // adoptees attributed to this process
-	pipes    []uint64
-	pidfd    int // Owner.deaths watches this descriptor; 0 means none
+	pipes    [3]uint64     // inodes, see privatePipes
+	pidfd    int           // Owner.deaths watches this descriptor; 0 means none
 	main     *followed
 	cgroup   *cgroup
 	spent    Rusage // of the members that agentinit reaped

@@ -102,7 +102,9 @@ func (o *Owner) reserve(p *process) error {
 	}
 	o.byID[p.id] = p
 	for _, inode := range p.pipes {
-		o.byPipe[inode] = p
+		if inode != 0 {
+			o.byPipe[inode] = p
+		}
 	}
 	return nil
 }
