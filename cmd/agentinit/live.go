@@ -124,26 +124,22 @@ func (b *box) live(caught <-chan os.Signal) int {
 // settle waits for the end of the boot, reserves heap and gives the memory of the boot back. It
 // reserves this late because the reserve can be used only after a collection.
 func (b *box) settle(booted <-chan struct{}, settleHeap func()) {
-	stopped := b.stopped.Done()
 	select {
 	case <-booted:
 	case <-time.After(longBoot):
-	case <-stopped:
+	case <-b.stopped.Done():
 		return
 	}
 	select {
 	case <-time.After(atRest):
-	case <-stopped:
+	case <-b.stopped.Done():
 		return
 	}
 	reserve.Heap()
 	settleHeap()
-	if err := proc.ReleaseText(); err != nil {
+	if err := proc.ReleaseText(b.stopped.Done()); err != nil {
 		b.publish(event.Debug, "TextNotReleased", map[string]any{"message": err.Error()})
 	}
-	// When a goroutine ends, the Go runtime reads its function tables (isSystemGoroutine in
-	// runtime/traceback.go). This goroutine does not end, so that their pages stay away.
-	<-stopped
 }
 
 // listens tells whether there are listeners in addition to the control socket.

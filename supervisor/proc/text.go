@@ -13,7 +13,11 @@ import (
 // ReleaseText gives back the mapped pages of agentinit's program file that are rarely needed again,
 // such as those of the start (madvise(2), MADV_DONTNEED). They are read-only: a page that is needed
 // after all comes back from the page cache with a minor fault. Writable mappings stay as they are.
-func ReleaseText() error {
+//
+// Then ReleaseText waits until the channel is closed; nil is for ever. A return would need the pages
+// of its caller. At the end of a goroutine, the Go runtime reads its function tables
+// (isSystemGoroutine in runtime/traceback.go).
+func ReleaseText(until <-chan struct{}) error {
 	mapped, err := ownText()
 	if err != nil {
 		return err
@@ -29,6 +33,7 @@ func ReleaseText() error {
 	if failed != 0 {
 		return fmt.Errorf("madvise: %w", failed)
 	}
+	<-until
 	return nil
 }
 

@@ -29,7 +29,9 @@ func resident(t *testing.T) int {
 
 func TestReleaseTextGivesPagesBack(t *testing.T) {
 	before := resident(t)
-	if err := ReleaseText(); err != nil {
+	ended := make(chan struct{})
+	close(ended)
+	if err := ReleaseText(ended); err != nil {
 		t.Fatal(err)
 	}
 	if after := resident(t); after >= before {

@@ -114,7 +114,7 @@ func run(opts options, env []string, stderr io.Writer) int {
 	proc.IgnoreTerminalStops()
 	// A command that keeps running does not need the pages of agentinit's start. If releasing them
 	// fails, that only costs memory.
-	time.AfterFunc(textNeeded, func() { _ = proc.ReleaseText() })
+	time.AfterFunc(textNeeded, func() { _ = proc.ReleaseText(nil) })
 	scope := proc.ScopeProcess
 	if opts.group {
 		scope = proc.ScopeGroup
