@@ -31,6 +31,7 @@ type source struct {
 	// texts in a decoded program is expensive.
 	variables bool
 	violated  map[string]bool // keys that the schema refuses
+	spec      *program.Spec   // of the latest instance; without variables all instances share its lists
 }
 
 // programs resolves every program of the catalogue, the manifest and the command line.
@@ -331,7 +332,11 @@ func (r *resolver) instance(s *source, p schema.Program, merged map[string]any, 
 
 // resolved makes the plan's entry of an instance.
 func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name string, number int) Program {
-	spec := specOf(p, r.m.Security.Enforce)
+	if s.spec == nil || s.variables {
+		converted := specOf(p, r.m.Security.Enforce)
+		s.spec = &converted
+	}
+	spec := *s.spec
 	spec.Name, spec.Group, spec.Instance = name, s.name, number
 	spec.Env = env.list
 	return Program{
