@@ -97,10 +97,13 @@ func TestGuardLeavesTheTreeAlone(t *testing.T) {
 // The limit of queued signals of a guarded program leaves room for our signals.
 func TestGuardLimits(t *testing.T) {
 	o := newOwner(t, Options{})
-	c := sh("set -- $(grep 'pending signals' /proc/self/limits); echo $5; cat /proc/self/oom_score_adj; grep NoNewPrivs /proc/self/status")
+	// As an ordinary user, agentinit sets the score just after the exec (adjustOOM).
+	score := strconv.Itoa(o.guard.score)
+	c := sh("set -- $(grep 'pending signals' /proc/self/limits); echo $5; " +
+		"for i in $(seq 1000); do [ $(cat /proc/$$/oom_score_adj) = " + score + " ] && break; sleep 0.01; done; cat /proc/$$/oom_score_adj; grep NoNewPrivs /proc/self/status")
 	c.Guard = GuardFull
 	r, err := o.Run(t.Context(), c, 1000)
-	want := strconv.FormatUint(o.marks.limit(0), 10) + "\n" + strconv.Itoa(o.guard.score) + "\nNoNewPrivs:\t1\n"
+	want := strconv.FormatUint(o.marks.limit(0), 10) + "\n" + score + "\nNoNewPrivs:\t1\n"
 	if err != nil || string(r.Output) != want {
 		t.Errorf("got %q, want %q; %v", r.Output, want, err)
 	}
