@@ -191,9 +191,9 @@ func readOnly(fd int) bool {
 // (user_namespaces(7)). Files that a rootless engine mounts have this owner.
 const overflowUID = 65534
 
-// unmapped tells whether a file with overflowUID has an owner without a number here, or belongs to
-// the user named nobody, who has that number too. In the first case open(2) with O_NOATIME fails with
-// EPERM, even for root.
+// unmapped tells whether the owner of a file with overflowUID has no number here. The other possible
+// owner is a user that really has this number; most systems call it nobody. For an owner without a
+// number, open(2) with O_NOATIME fails with EPERM, even for root.
 func unmapped(fd int) bool {
 	if wholeNamespace() {
 		return false
