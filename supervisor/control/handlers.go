@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"encoding/json"
 	"net/http"
 
@@ -23,8 +22,11 @@ func getStatus(s *Server, r *http.Request) (any, error) {
 	}
 	out := toStatus(snap, programs)
 	text, err := boolParam(r.URL.Query(), "text")
-	table, err2 := boolParam(r.URL.Query(), "table")
-	if err := cmp.Or(err, err2); err != nil {
+	if err != nil {
+		return nil, err
+	}
+	table, err := boolParam(r.URL.Query(), "table")
+	if err != nil {
 		return nil, err
 	}
 	if text || table {
