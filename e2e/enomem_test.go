@@ -32,17 +32,7 @@ func TestKernelGivesNoMoreMemory(t *testing.T) {
 	}{{"VmSize", unix.RLIMIT_AS}, {"VmData", unix.RLIMIT_DATA}} {
 		t.Run(c.mapped, func(t *testing.T) {
 			t.Setenv("MANAGEMENT_API_KEY", boxKey)
-			b := boot(t, asPID1, header+`
-[adapters]
-events = "local-jsonl"
-[supervisor.defaults]
-restart = "always"
-backoff = { initial = "0s" }
-start_seconds = 0
-[programs.web]
-command = ["TESTPROG", "sleep"]
-required = true
-`)
+			b := boot(t, asPID1, header+largeRequests)
 			b.sealed()
 			// The reserve can be used after the collection that follows the seal.
 			waitFor(t, "the memory of the boot is collected", func() bool {

@@ -95,15 +95,8 @@ func fillRelay(t *testing.T, port, events int) {
 	}
 }
 
-// A program that may use the whole API sends large requests on every connection that it gets, and
-// does not read the answers. Another does the same to the relay of the box.
-func TestMemoryUnderLargeRequests(t *testing.T) {
-	t.Setenv("MANAGEMENT_API_KEY", boxKey)
-	relay, ephemeral := freePort(t), filepath.Join(t.TempDir(), "event")
-	if err := os.WriteFile(ephemeral, signedEvent(t, 27235), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	b := place(t, asPID1, header+`
+// largeRequests is a box whose API takes large requests.
+const largeRequests = `
 [adapters]
 events = "local-jsonl"
 [supervisor.defaults]
@@ -113,7 +106,17 @@ start_seconds = 0
 [programs.web]
 command = ["TESTPROG", "sleep"]
 required = true
-[sovereign_mesh]
+`
+
+// A program that may use the whole API sends large requests on every connection that it gets, and
+// does not read the answers. Another does the same to the relay of the box.
+func TestMemoryUnderLargeRequests(t *testing.T) {
+	t.Setenv("MANAGEMENT_API_KEY", boxKey)
+	relay, ephemeral := freePort(t), filepath.Join(t.TempDir(), "event")
+	if err := os.WriteFile(ephemeral, signedEvent(t, 27235), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := place(t, asPID1, header+largeRequests+`[sovereign_mesh]
 enabled = true
 [sovereign_mesh.relay]
 enabled = true
