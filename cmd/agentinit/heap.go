@@ -24,8 +24,11 @@ func deferCollection(getenv func(string) string) (settle func()) {
 	}
 	before := debug.SetGCPercent(bootGarbage)
 	return func() {
-		debug.SetGCPercent(before)
+		// While the collector is off, the runtime's background scavenger takes no part in this. It would
+		// sleep for a second in between, and wake agentinit once more after that.
+		debug.SetGCPercent(-1)
 		debug.FreeOSMemory()
+		debug.SetGCPercent(before)
 	}
 }
 
