@@ -376,7 +376,7 @@ func (s *System) Signal(name string, run uint64, signal string, scope program.Ki
 	if !ok {
 		return nil
 	}
-	err = s.cfg.Owner.SignalAsked(id, sig, scopes[scope], asked)
+	err = s.cfg.Owner.SignalSoon(id, sig, scopes[scope], asked)
 	if scope != program.KillProcess && errors.Is(err, proc.ErrNoProcess) {
 		return nil
 	}

@@ -105,7 +105,6 @@ func TestReadsThatNeverWait(t *testing.T) {
 			"readMarks":     func() bool { return len(readMarks(pid).uids) == 4 },
 			"readPipes":     func() bool { readPipes(pid); return true },
 			"countFDs":      func() bool { n, ok := countFDs(pid); return ok && n >= 5 },
-			"childless":     func() bool { childless(pid); return true },
 			"tracedThreads": func() bool { return len(tracedThreads(pid)) == 0 },
 			"Tree":          func() bool { m, err := o.Tree(holder.ID); return err == nil && len(m) == 1 },
 			"Usage":         func() bool { u, err := o.Usage(holder.ID); return err == nil && u.Members == 1 },

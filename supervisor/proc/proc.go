@@ -135,6 +135,8 @@ type Owner struct {
 	reaping      bool               // a batch of reaping is under way
 	reapedNow    []notice           // the notices of that batch
 	dirty        []*process         // processes that settle has to check
+	owing        []*process         // processes that owe a signal, in the order it is due; see othersDue
+	toSignal     []*process         // those whose members the sweeper has to signal now
 	emptyCgroups []*cgroup          // the sweeper removes these
 	childers     []chan struct{}    // closed when agentinit has no child left
 	children     childrenLists
@@ -172,6 +174,7 @@ type process struct {
 	pipes    [3]uint64     // inodes, see privatePipes
 	pidfd    int           // Owner.deaths watches this descriptor; 0 means none
 	main     *followed
+	owed     *owed
 	cgroup   *cgroup
 	spent    Rusage // of the members that agentinit reaped
 	peakCPU  time.Duration

@@ -254,21 +254,6 @@ func childrenOf(st *statInfo) (pids []int, ok bool) {
 	return pids, true
 }
 
-// childless tells that a process has one thread and no children. Most stopped programs are like
-// that, and this check takes half the time of a listing. It returns false if the answer is not
-// known.
-func childless(pid int) bool {
-	dir := "/proc/" + strconv.Itoa(pid) + "/task"
-	var st unix.Stat_t
-	// A task directory has a link for itself, one for its parent's entry, and one for each thread.
-	if err := unix.Stat(dir, &st); err != nil || st.Nlink != 3 {
-		return false
-	}
-	var one [1]byte
-	n, err := readProc(dir+"/"+strconv.Itoa(pid)+"/children", one[:])
-	return err == nil && n == 0
-}
-
 // allProcesses reads all of /proc once. It is used if the kernel has no lists of children.
 func allProcesses() (map[int][]statInfo, error) {
 	entries, err := os.ReadDir("/proc")

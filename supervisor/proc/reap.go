@@ -207,8 +207,10 @@ func (o *Owner) settle() {
 		}
 		switch {
 		case p.adopted > 0 && p.scope == ScopeGroup, o.pending > 0:
+			o.lookForOthers(p)
 			o.kickSweep() // the sweeper reads what is needed: reading can take long, and the reaper must not wait
 		case p.adopted > 0:
+			o.lookForOthers(p)
 			p.rouse()
 		default:
 			o.finish(p)

@@ -14,17 +14,15 @@ import (
 // call, and members of other groups one by one. ErrNoProcess means that no process is left in that
 // scope. To empty a scope, use Kill.
 func (o *Owner) Signal(id uint64, sig syscall.Signal, scope Scope) error {
-	return o.SignalAsked(id, sig, scope, time.Now())
-}
-
-// SignalAsked is Signal for a request made at the time asked that is carried out only now. It
-// reaches the members that existed then. Many requests made together share one listing of
-// agentinit's children.
-func (o *Owner) SignalAsked(id uint64, sig syscall.Signal, scope Scope, asked time.Time) error {
 	p, err := o.lookup(id)
 	if err != nil {
 		return err
 	}
+	return o.signal(p, sig, scope, time.Now())
+}
+
+// signal reaches the members that existed at the time asked.
+func (o *Owner) signal(p *process, sig syscall.Signal, scope Scope, asked time.Time) error {
 	if scope == ScopeProcess {
 		if done, err := o.signalMain(p, sig); done {
 			return err
@@ -32,22 +30,15 @@ func (o *Owner) SignalAsked(id uint64, sig syscall.Signal, scope Scope, asked ti
 		return o.signalLeader(p, sig, false)
 	}
 	var tasks []task
-	alone := false // its group contains all of its processes
 	if scope == ScopeTree || !o.leads(p) {
 		// List the members before the group is signalled. If the signal ends the leader, its
 		// children can no longer be found through it.
-		roots := o.rootsSince(p, asked)
-		if alone = len(roots) == 1 && roots[0] == p.pid && childless(p.pid); !alone {
-			tasks = p.inScope(descend(roots), scope)
-		}
+		tasks = p.inScope(descend(o.rootsSince(p, asked)), scope)
 	}
 	if t, ok := o.mainTask(p); ok && !slices.ContainsFunc(tasks, func(u task) bool { return u.pid == t.pid }) {
 		tasks = append(tasks, t) // its parent may have ended under the look
 	}
 	groupErr := o.signalLeader(p, sig, true)
-	if alone && groupErr != nil { // the process has moved to another group
-		tasks = append(tasks, p.inScope(descend([]int{p.pid}), scope)...)
-	}
 	reached := groupErr == nil
 	errs := []error{}
 	if groupErr != nil && !errors.Is(groupErr, ErrNoProcess) {

@@ -123,6 +123,7 @@ func (o *Owner) removeCgroups() {
 func (o *Owner) sweep() {
 	o.removeCgroups()
 	o.attributeFresh()
+	o.signalOthers()
 	var groups []*process
 	o.mu.Lock()
 	for p := range o.lingering {
@@ -182,6 +183,7 @@ func (o *Owner) attributeFresh() {
 		if p := owners[pid]; p != nil && !p.gone {
 			a.owner = p
 			p.adopted++
+			o.lookForOthers(p)
 		}
 	}
 	if len(o.lingering) > 0 {

@@ -600,7 +600,11 @@ func TestSignalsAskedTogetherShareALook(t *testing.T) {
 	looks := map[time.Time]bool{}
 	signal := func(id uint64, at time.Time) {
 		t.Helper()
-		if err := o.SignalAsked(id, syscall.SIGCONT, ScopeTree, at); err != nil {
+		p, err := o.lookup(id)
+		if err == nil {
+			err = o.signal(p, syscall.SIGCONT, ScopeTree, at)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		o.mu.Lock()
@@ -616,30 +620,5 @@ func TestSignalsAskedTogetherShareALook(t *testing.T) {
 	signal(ids[0], time.Now())
 	if len(looks) != 2 {
 		t.Error("an earlier look served a later request")
-	}
-}
-
-// A process may be signalled without a search for its descendants only if it has one thread and no
-// children.
-func TestChildless(t *testing.T) {
-	o := newOwner(t, Options{})
-	lone := mustStart(t, o, Command{Path: "/bin/sleep", Args: []string{"sleep", "60"}})
-	if !childless(lone.PID) {
-		t.Error("sleep has children or threads")
-	}
-	parent := startTester(t, o, sh("sleep 60 & echo $!; wait"))
-	parent.number(t)
-	if childless(parent.PID) {
-		t.Error("a shell with a child is childless")
-	}
-	if childless(os.Getpid()) {
-		t.Error("a program of Go has one thread")
-	}
-	if err := o.Kill(lone.ID); err != nil {
-		t.Fatal(err)
-	}
-	next(t, o, lone.ID, Emptied)
-	if childless(lone.PID) {
-		t.Error("who is gone is childless")
 	}
 }
