@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"math"
 	"slices"
 
 	"golang.org/x/net/bpf"
@@ -143,7 +144,7 @@ func (p *program) dispatch(c calls, g Guarded) {
 		handle("fcntl", c.fcntl, c.fcntl64)
 		handle("ioctl", c.ioctl)
 	}
-	p.search(ranges(handlers, true))
+	p.search(ranges(handlers, true), math.MaxInt)
 }
 
 // handlers check the arguments. A pid is an int, so its upper half is ignored.

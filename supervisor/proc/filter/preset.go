@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,7 +110,7 @@ func Compile(goarch string, pol Policy) ([]unix.SockFilter, error) {
 	if goarch == "amd64" {
 		p.when(bpf.JumpGreaterOrEqual, x32Bit, "absent")
 	}
-	p.search(ranges(actions, pol.Preset == ""))
+	p.search(ranges(actions, pol.Preset == ""), math.MaxInt)
 	p.conditions(pol)
 	p.label("allow")
 	p.ret(retAllow)
@@ -202,18 +203,68 @@ func ranges(actions map[int]string, open bool) []span {
 	return out
 }
 
-// search finds the span of the number in the accumulator.
-func (p *program) search(spans []span) {
-	if len(spans) == 1 {
-		p.jump(spans[0].label)
-		return
+// When a filter is installed, the kernel compiles it and runs it once for each number
+// (seccomp_cache_prepare_bitmap in kernel/seccomp.c). That is a part of every start. So search makes
+// few instructions, and short ways through them.
+
+const (
+	inUse = 480 // numbers from here on are rarely used
+	few   = 3   // so many numbers are compared one by one
+)
+
+// search goes to the label of the number in the accumulator. The number is below end and not below
+// the first span.
+func (p *program) search(spans []span, end int) {
+	for _, usual := range spans[:min(2, len(spans))] {
+		if rest, ok := exceptions(spans, usual.label, end); ok {
+			for _, s := range rest {
+				p.when(bpf.JumpEqual, uint32(s.first), s.label)
+			}
+			p.end(usual.label)
+			return
+		}
 	}
-	middle := len(spans) / 2
+	// About as many numbers in use are on each side of the middle.
+	half := (spans[0].first + min(end, inUse)) / 2
+	middle := 1
+	for i := range spans {
+		if i > 0 && distance(spans[i].first, half) < distance(spans[middle].first, half) {
+			middle = i
+		}
+	}
 	upper := p.unique()
 	p.when(bpf.JumpGreaterOrEqual, uint32(spans[middle].first), upper)
-	p.search(spans[:middle])
+	p.search(spans[:middle], spans[middle].first)
 	p.label(upper)
-	p.search(spans[middle:])
+	p.search(spans[middle:], end)
+}
+
+func distance(a, b int) int { return max(a-b, b-a) }
+
+// exceptions returns the spans that have another label. ok says that they are few single numbers.
+func exceptions(spans []span, usual string, end int) (out []span, ok bool) {
+	for i, s := range spans {
+		if s.label == usual {
+			continue
+		}
+		next := end
+		if i+1 < len(spans) {
+			next = spans[i+1].first
+		}
+		if next != s.first+1 || len(out) == few {
+			return nil, false
+		}
+		out = append(out, s)
+	}
+	return out, true
+}
+
+func (p *program) end(label string) {
+	if label == "allow" {
+		p.ret(retAllow)
+	} else {
+		p.jump(label)
+	}
 }
 
 // conditions check the arguments.

@@ -1,6 +1,8 @@
 package filter
 
 import (
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -100,6 +102,42 @@ func TestCompile(t *testing.T) {
 	}
 	if _, err := Compile("mips", Policy{}); err == nil {
 		t.Error("mips was taken")
+	}
+}
+
+// search finds the label of every number, wherever the numbers with other labels are.
+func TestSearch(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	labels := map[string]uint32{"allow": retAllow, "deny": refused, "absent": missing}
+	for range 300 {
+		actions := map[int]string{}
+		for range random.IntN(40) {
+			actions[random.IntN(600)] = []string{"allow", "deny", "absent"}[random.IntN(3)]
+		}
+		open := random.IntN(2) == 0
+		p := newProgram()
+		p.load(offNr)
+		p.search(ranges(actions, open), math.MaxInt)
+		for label, action := range labels {
+			p.label(label)
+			p.ret(action)
+		}
+		f, err := p.assemble()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range 700 {
+			want := missing
+			if open {
+				want = retAllow
+			}
+			if label, ok := actions[n]; ok {
+				want = labels[label]
+			}
+			if got := answer(t, f, 0, uint32(n)); got != want {
+				t.Fatalf("%v, open %t: call %d: %#x, want %#x", actions, open, n, got, want)
+			}
+		}
 	}
 }
 
