@@ -370,14 +370,16 @@ func (s *stream) pass(blk block, now time.Time) {
 
 // store puts a block into the ring and offers it to subscriptions.
 func (s *stream) store(blk block, now time.Time) {
-	c := s.chunk(blk, now)
 	s.program.mu.Lock()
+	c := s.chunk(blk, now)
 	s.program.rings[s.kind-1].append(blk.text, c)
 	s.program.show(s.kind, c, blk.text)
 	s.program.mu.Unlock()
 }
 
-// chunk describes a block of this stream and counts its lines.
+// chunk describes a block of this stream and counts its lines. The caller holds the program's mu
+// until the block is in the ring. So a reader that has locked all rings after it has read Plane.seq
+// has all lines up to that number.
 func (s *stream) chunk(blk block, now time.Time) chunk {
 	n := uint64(blk.lines)
 	s.program.lines[s.kind-1].Add(n)

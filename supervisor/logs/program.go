@@ -67,13 +67,10 @@ func (pl *programLog) show(kind Stream, c chunk, text []byte) {
 func (pl *programLog) tail(kind Stream, run uint64, n int) []Line {
 	r := &reader{query: Query{Run: run}}
 	defer r.files.close()
-	s := &chunkSource{reader: r, program: pl.name, kind: kind}
 	pl.mu.Lock()
-	for _, c := range pl.rings[kind-1].chunks(0) {
-		if r.query.wants(pl.name, &c) {
-			s.chunks = append(s.chunks, c)
-		}
-	}
+	ring := &pl.rings[kind-1]
+	s := &chunkSource{reader: r, program: pl.name, kind: kind, to: ring.next}
+	s.take(ring)
 	pl.mu.Unlock()
 	if n >= 0 {
 		s.trim(n)

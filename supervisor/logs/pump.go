@@ -244,8 +244,8 @@ func (q *queue) keepFor(s *stream, rest []byte) {
 
 // record puts a block into the ring: as places what the file has taken, and as text the rest.
 func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time) {
-	c := s.chunk(blk, now)
 	s.program.mu.Lock()
+	c := s.chunk(blk, now)
 	ring, whole := &s.program.rings[s.kind-1], c
 	text := blk.text
 	if len(rest) > len(text) {

@@ -140,8 +140,12 @@ type reader struct {
 	next  map[*programLog]*[2]uint64
 }
 
-// each calls take for every ring that the query wants. The ring is locked meanwhile.
-func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64)) {
+// each calls take for every ring that the query wants. The ring is locked meanwhile. It takes the
+// lines up to one number from all rings. Otherwise a program that was visited early could print a
+// line before a program that is visited late: the reader would get only the later line, and a
+// client that resumes after that line would miss the earlier one.
+func (r *reader) each(take func(s *chunkSource, ring *ring, next uint64)) {
+	newest := r.plane.seq.Load()
 	for _, pl := range r.plane.list(r.query.Programs) {
 		next := r.next[pl]
 		if next == nil {
@@ -151,7 +155,10 @@ func (r *reader) each(take func(pl *programLog, kind Stream, next *uint64)) {
 		for _, kind := range []Stream{Stdout, Stderr} {
 			if r.query.wantsStream(kind) {
 				pl.mu.Lock()
-				take(pl, kind, &next[kind-1])
+				ring := &pl.rings[kind-1]
+				s := &chunkSource{reader: r, program: pl.name, kind: kind, to: ring.after(newest)}
+				take(s, ring, next[kind-1])
+				next[kind-1] = s.to
 				pl.mu.Unlock()
 			}
 		}
@@ -222,19 +229,11 @@ func newest(items iter.Seq[item], n int) []item {
 func (r *reader) sources() func() []source {
 	var rings []*chunkSource
 	held := 0
-	r.each(func(pl *programLog, kind Stream, next *uint64) {
-		ring := &pl.rings[kind-1]
-		*next = ring.next
-		s := &chunkSource{reader: r, program: pl.name, kind: kind}
+	r.each(func(s *chunkSource, ring *ring, _ uint64) {
 		if r.query.Run == 0 && r.query.Runs == nil {
 			s.lost, s.why = ring.forgotten(r.query.After), "not in memory any more; read the log file with since"
 		}
-		for _, c := range ring.chunks(0) {
-			if r.query.wants(pl.name, &c) {
-				s.chunks = append(s.chunks, c)
-				held += int(c.lines)
-			}
-		}
+		held += s.take(ring)
 		rings = append(rings, s)
 	})
 	n := r.query.Lines
@@ -263,18 +262,12 @@ func (r *reader) sources() func() []source {
 // news returns the chunks that are new since the last call.
 func (r *reader) news() []source {
 	var all []source
-	r.each(func(pl *programLog, kind Stream, next *uint64) {
-		ring := &pl.rings[kind-1]
-		s := &chunkSource{reader: r, program: pl.name, kind: kind, from: *next, why: "dropped: this reader is too slow"}
-		if first := ring.first(); first > *next {
-			s.lost, s.from = first-*next, first
+	r.each(func(s *chunkSource, ring *ring, next uint64) {
+		s.from, s.why = next, "dropped: this reader is too slow"
+		if first := ring.first(); first > next {
+			s.lost, s.from = first-next, first
 		}
-		for _, c := range ring.chunks(s.from) {
-			if r.query.wants(pl.name, &c) {
-				s.chunks = append(s.chunks, c)
-			}
-		}
-		*next = ring.next
+		s.take(ring)
 		if s.lost > 0 || len(s.chunks) > 0 {
 			all = append(all, s)
 		}
@@ -307,10 +300,26 @@ type chunkSource struct {
 	kind    Stream
 	chunks  []chunk
 	from    uint64 // index of the first wanted line
+	to      uint64 // index after the last wanted line
 	lost    uint64 // lines that were forgotten before the first chunk
 	why     string // why these lines are missing
 	items   []item
 	at      int
+}
+
+// take adds the wanted chunks of a locked ring and returns how many lines they have.
+func (s *chunkSource) take(ring *ring) (lines int) {
+	for _, c := range ring.chunks(s.from) {
+		if c.first >= s.to {
+			break
+		}
+		c.lines = int32(min(uint64(c.lines), s.to-c.first))
+		if s.reader.query.wants(s.program, &c) {
+			s.chunks = append(s.chunks, c)
+			lines += int(c.lines)
+		}
+	}
+	return lines
 }
 
 // trim keeps the newest chunks with at least n lines.
@@ -348,7 +357,8 @@ func (s *chunkSource) load(c *chunk) {
 	}
 	c.eachLine(text, func(i int, ln rawLine) bool {
 		seq := c.seq + uint64(i)
-		if c.first+uint64(i) >= s.from && s.reader.query.matches(seq, ln.display()) {
+		index := c.first + uint64(i)
+		if index >= s.from && index < s.to && s.reader.query.matches(seq, ln.display()) {
 			s.items = append(s.items, item{Line: c.line(s.program, s.kind, i, ln), order: seq})
 		}
 		return true

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -60,6 +61,42 @@ func TestPagesAcrossRotation(t *testing.T) {
 	}
 	if names, _ := archives(t, filepath.Join(dir, "a")); len(names) < rounds {
 		t.Errorf("only %v were rotated", names)
+	}
+}
+
+// Many programs print while a client reads page after page by cursor. Each line comes once, in
+// order.
+func TestPagesWhileProgramsPrint(t *testing.T) {
+	const programs, rounds = 50, 2000
+	p := newPlane(t, Config{})
+	streams := make([]*stream, programs)
+	for i := range streams {
+		streams[i] = &stream{plane: p, program: p.program(fmt.Sprint(i)), kind: Stdout}
+	}
+	var printed atomic.Bool
+	go func() {
+		defer printed.Store(true)
+		for round := range rounds {
+			for _, s := range streams {
+				s.store(block{text: fmt.Appendf(nil, "%d\n", round), lines: 1}, time.Now())
+			}
+		}
+	}()
+	next := map[string]int{}
+	for after, ended := uint64(0), false; !ended; {
+		ended = printed.Load()
+		for line := range p.Read(t.Context(), Query{After: after}) {
+			if line.Seq <= after || line.Text != fmt.Sprint(next[line.Program]) {
+				t.Fatalf("after line %d of the box came its line %d: %q of program %s, want %d", after, line.Seq, line.Text, line.Program, next[line.Program])
+			}
+			next[line.Program]++
+			after = line.Seq
+		}
+	}
+	for program, n := range next {
+		if n != rounds {
+			t.Errorf("program %s: %d lines, want %d", program, n, rounds)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -231,6 +232,18 @@ func (r *ring) first() uint64 {
 		}
 	}
 	return r.next
+}
+
+// after is the index of the first line whose Line.Seq is larger than seq.
+func (r *ring) after(seq uint64) uint64 {
+	for _, seg := range slices.Backward(r.segs) {
+		for _, c := range slices.Backward(seg.chunks) {
+			if c.seq <= seq {
+				return c.first + min(seq-c.seq+1, uint64(c.lines))
+			}
+		}
+	}
+	return r.first()
 }
 
 // chunks returns the chunks that hold lines at or after index from.
