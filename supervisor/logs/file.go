@@ -166,7 +166,7 @@ func (f *fileSink) noteQueued() {
 // refresh closes a file that has lost its name or that must be reopened, and rotates a file whose
 // time has come.
 func (f *fileSink) refresh() {
-	if f.wantReopen.Swap(false) || f.vanished() {
+	if f.wantReopen.Swap(false) && f.moved() || f.vanished() {
 		f.abandon()
 	}
 	if f.file == nil || f.due.IsZero() {
@@ -367,6 +367,18 @@ func (f *fileSink) endOldLine() error {
 	}
 	_, err := f.append([]byte{'\n'})
 	return err
+}
+
+// moved tells whether the path leads to another file than the open one, or to none. A file that is
+// still in its place is not opened again: the rings would no longer know which of its lines they
+// have.
+func (f *fileSink) moved() bool {
+	if f.file == nil {
+		return false
+	}
+	is, err := f.file.Stat()
+	at, pathErr := os.Lstat(f.path)
+	return err != nil || pathErr != nil || !os.SameFile(is, at)
 }
 
 // vanished tells whether the open file has lost its name.

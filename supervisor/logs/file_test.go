@@ -175,6 +175,30 @@ func TestFileMovedAwayAndReopened(t *testing.T) {
 	}
 }
 
+// The files of all programs are reopened, although no tool has moved this one away.
+func TestReopenedFileInItsPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "other", Path: path}, "zero\n")
+	c, stdout, stderr := open(t, p, Options{Program: "web", To: ToFile, Path: path})
+	next, stop := pull(p, context.Background(), Query{Programs: []string{"web"}, Follow: true})
+	defer stop()
+	for _, text := range []string{"one\n", "two\n"} {
+		write(t, stdout, text)
+		next()
+		p.Reopen()
+		flush(t, p)
+	}
+	closeAll(t, stdout, stderr)
+	<-c.Done()
+	if got := texts(all(p, Query{Files: true})); !slices.Equal(got, []string{"zero", "one", "two"}) {
+		t.Errorf("memory and files have %q", got)
+	}
+	if got := readLog(t, path); got != "zero\none\ntwo\n" {
+		t.Errorf("the file has %q", got)
+	}
+}
+
 // If the path cannot be written to, no line is lost. The program runs on, the ring has all lines,
 // and the failure and the recovery are each reported once. The file then gets all lines.
 func TestFileTroubleIsSaidOnce(t *testing.T) {
