@@ -321,6 +321,9 @@ func (f *fileSink) adopt(file *os.File, info os.FileInfo) {
 	same := f.gen != nil && f.gen.ino == inode(info)
 	f.file, f.size = file, info.Size()
 	if !same {
+		if f.gen != nil {
+			f.gen.retire("") // a tool has moved it away while it was closed
+		}
 		f.gen, f.lineStart, f.lineBytes = &generation{ino: inode(info), inherited: f.size}, true, 0
 	}
 	f.current.Store(f.gen)

@@ -199,6 +199,26 @@ func TestReopenedFileInItsPlace(t *testing.T) {
 	}
 }
 
+// A tool moves the file away while the program does not run. What the ring knows about that file
+// does not hold for the next file with its name.
+func TestFileMovedAwayBetweenRuns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.log")
+	p := newPlane(t, Config{RingBytes: 2000}) // less than the runs below need
+	for run := range 40 {
+		capture(t, p, Options{Program: "web", Run: uint64(run + 1), Path: path}, "old\n")
+	}
+	if err := os.Rename(path, path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	capture(t, p, Options{Program: "web", Run: 41, Path: path}, "new\n")
+	for range 20 { // one of the two files is looked at last
+		got := strings.Join(texts(all(p, Query{Files: true})), "\n")
+		if n := strings.Count(got, "new"); n != 1 {
+			t.Fatalf("memory and files have the new line %d times", n)
+		}
+	}
+}
+
 // If the path cannot be written to, no line is lost. The program runs on, the ring has all lines,
 // and the failure and the recovery are each reported once. The file then gets all lines.
 func TestFileTroubleIsSaidOnce(t *testing.T) {
