@@ -401,15 +401,16 @@ func TestSyslogOverDatagrams(t *testing.T) {
 		if url == "" {
 			url = "udp://" + conn.LocalAddr().String()
 		}
-		s := newSource(line(1, "we b\n", "hi"), line(2, "web", strings.Repeat("x", 100_000)))
+		long := strings.Repeat("€", 30_000)
+		s := newSource(line(1, "we b\n", "hi"), line(2, "web", long))
 		f := start(t, Config{Name: "s", Kind: "syslog", URL: url, Host: "box", BatchLines: 2}, s)
 		buf := make([]byte, 1<<17)
-		for _, want := range []int{0, maxDatagram} {
+		for _, want := range []string{"<14>1 2026-01-02T12:00:00.123456Z box we_b_ 7 stdout - hi", wantMessage + long[:63_999], wantMessage + long[63_999:]} {
 			n, _, err := conn.ReadFrom(buf)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want == 0 && string(buf[:n]) != "<14>1 2026-01-02T12:00:00.123456Z box we_b_ 7 stdout - hi" || want > 0 && n != want {
+			if string(buf[:n]) != want {
 				t.Errorf("%s: %d bytes: %.80q", network, n, buf[:n])
 			}
 		}
@@ -420,7 +421,8 @@ func TestSyslogOverDatagrams(t *testing.T) {
 	}
 }
 
-// rsyslog, the most common receiver, understands the messages.
+// rsyslog, the most common receiver, understands the messages, also after a line that is longer
+// than it takes at once.
 func TestRsyslog(t *testing.T) {
 	rsyslogd, err := exec.LookPath("rsyslogd")
 	if err != nil {
@@ -439,7 +441,7 @@ func TestRsyslog(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, conf := filepath.Join(dir, "out"), filepath.Join(dir, "conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, `global(workDirectory=%[1]q)
+	if err := os.WriteFile(conf, fmt.Appendf(nil, `global(workDirectory=%[1]q maxMessageSize="1m")
 module(load="imtcp")
 input(type="imtcp" port="%[2]d" address="127.0.0.1")
 template(name="t" type="string" string="%%app-name%%|%%procid%%|%%msgid%%|%%syslogseverity-text%%|%%timereported:::date-rfc3339%%|%%msg%%\n")
@@ -459,10 +461,16 @@ action(type="omfile" file=%[3]q template="t")
 	}()
 	bad := line(2, "web", "second")
 	bad.Stream = logs.Stderr
-	s := newSource(line(1, "web", "first line"), bad)
+	long := strings.Repeat("x", 250_000)
+	s := newSource(line(1, "web", "first line"), bad, line(3, "long", long), line(4, "web", "last line"))
 	// The forwarder itself waits for the receiver to come up.
-	f := start(t, Config{Name: "s", Kind: "syslog", URL: fmt.Sprintf("tcp://127.0.0.1:%d", port), Host: "box", BatchLines: 2}, s)
-	want := "web|7|stdout|info|2026-01-02T12:00:00.123456+00:00|first line\nweb|7|stderr|err|2026-01-02T12:00:00.123456+00:00|second\n"
+	f := start(t, Config{Name: "s", Kind: "syslog", URL: fmt.Sprintf("tcp://127.0.0.1:%d", port), Host: "box", BatchLines: 4}, s)
+	const when = "2026-01-02T12:00:00.123456+00:00|"
+	want := "web|7|stdout|info|" + when + "first line\nweb|7|stderr|err|" + when + "second\n"
+	for piece := range slices.Chunk([]byte(long), maxText) {
+		want += "long|7|stdout|info|" + when + string(piece) + "\n"
+	}
+	want += "web|7|stdout|info|" + when + "last line\n"
 	deadline := time.Now().Add(30 * time.Second)
 	got := ""
 	for got != want && time.Now().Before(deadline) {
@@ -475,7 +483,7 @@ action(type="omfile" file=%[3]q template="t")
 	}
 	finish(t, f, s)
 	if got != want {
-		t.Errorf("rsyslog wrote %q", got)
+		t.Errorf("rsyslog wrote %d bytes: %.300q", len(got), got)
 	}
 }
 

@@ -6,11 +6,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/url"
 	"os"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
@@ -31,8 +33,11 @@ const (
 	severityInfo = 6
 )
 
-// maxDatagram is a little less than one UDP datagram can hold over IPv4.
-const maxDatagram = 65000
+// maxText is how much of a line one message has; a longer line becomes several. With its header, a
+// message fits a UDP datagram over IPv4 and the 64 KiB that syslog-ng accepts. To a longer message,
+// rsyslog loses the framing of the connection, and with it the lines of all programs (beyond
+// maxFrameSize, 200,000 bytes).
+const maxText = 64_000
 
 func newSyslog(cfg Config) (*syslog, error) {
 	u, err := url.Parse(cfg.URL)
@@ -130,17 +135,15 @@ func (s *syslog) dial(ctx context.Context) (err error) {
 
 func (s *syslog) write(batch []logs.Line) error {
 	if s.network != "tcp" {
-		for _, line := range batch {
-			m := s.message(line)
-			if _, err := s.conn.Write(m[:min(len(m), maxDatagram)]); err != nil {
+		for m := range s.messages(batch) {
+			if _, err := s.conn.Write(m); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	var out []byte
-	for _, line := range batch {
-		m := s.message(line)
+	for m := range s.messages(batch) {
 		out = append(strconv.AppendInt(out, int64(len(m)), 10), ' ')
 		out = append(out, m...)
 	}
@@ -148,13 +151,36 @@ func (s *syslog) write(batch []logs.Line) error {
 	return err
 }
 
-func (s *syslog) message(line logs.Line) []byte {
+func (s *syslog) messages(batch []logs.Line) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, line := range batch {
+			for text := line.Text; ; {
+				n := len(text)
+				if n > maxText {
+					n = maxText
+					for n > maxText-utf8.UTFMax && !utf8.RuneStart(text[n]) { // not within a character
+						n--
+					}
+				}
+				if !yield(s.message(line, text[:n])) {
+					return
+				}
+				if text = text[n:]; text == "" {
+					break
+				}
+			}
+		}
+	}
+}
+
+// message makes one message of a text of the line.
+func (s *syslog) message(line logs.Line, text string) []byte {
 	severity := severityInfo
 	if line.Stream == logs.Stderr {
 		severity = severityErr
 	}
 	return fmt.Appendf(nil, "<%d>1 %s %s %s %d %s - %s", facilityUser|severity,
-		line.Time.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), s.host, printable(line.Program, 48), line.PID, line.Stream, line.Text)
+		line.Time.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), s.host, printable(line.Program, 48), line.PID, line.Stream, text)
 }
 
 // printable makes a header field of RFC 5424: at most n characters of printable ASCII without
