@@ -668,6 +668,55 @@ func TestSlowFollowerIsTold(t *testing.T) {
 	}
 }
 
+// While a reader is busy, files that it has not read are removed: some that it has found at its
+// start, and some that came later.
+func TestReaderIsToldOfLinesWhoseFileIsGone(t *testing.T) {
+	const runs, lines = 10, 100
+	p := newPlane(t, Config{})
+	o := Options{Program: "web", Path: filepath.Join(t.TempDir(), "log"), MaxBytes: 300, Backups: 1}
+	printed := 0
+	print := func() {
+		for range runs {
+			var text strings.Builder
+			for range lines {
+				printed++
+				fmt.Fprintf(&text, "line %d\n", printed)
+			}
+			capture(t, p, o, text.String())
+			settle(t, p)
+			o.Run++
+		}
+	}
+	print()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	seen, dropped, marks := 0, 0, 0
+	for l := range p.Read(ctx, Query{Follow: true}) {
+		if l.Dropped > 0 {
+			dropped += int(l.Dropped)
+			marks++
+		} else if seen++; seen == 1 {
+			print()
+		}
+		if l.Text == fmt.Sprintf("line %d", printed) {
+			cancel()
+		}
+	}
+	if seen+dropped != printed || marks != 3 {
+		t.Errorf("%d lines seen and %d lost in %d marks of %d", seen, dropped, marks, printed)
+	}
+	// A client that has read the first line goes on after it.
+	seen, dropped = 0, 0
+	for l := range p.Read(t.Context(), Query{After: 1}) {
+		if dropped += int(l.Dropped); l.Dropped == 0 {
+			seen++
+		}
+	}
+	if seen+dropped != printed-1 {
+		t.Errorf("after the first line: %d lines seen and %d lost of %d", seen, dropped, printed-1)
+	}
+}
+
 func TestSubscribe(t *testing.T) {
 	p := newPlane(t, Config{RingBytes: 8 << 10})
 	re := regexp.MustCompile(`^ready on \d+$`)

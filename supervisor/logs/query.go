@@ -23,6 +23,7 @@ type Query struct {
 	Until time.Time // lines read before; zero means all
 	// After selects lines with a larger Seq: a reader resumes where it stopped. If a ring has
 	// forgotten lines after it, a Line with Dropped set comes first. Its number is an upper bound.
+	// Such a Line also stands for lines whose file was removed, here and with Follow.
 	After uint64
 	// Files adds the lines that only the log files have: those from before agentinit started, and
 	// those that the rings have forgotten. Their Seq, Run and PID are 0. Their time is the latest
@@ -301,7 +302,7 @@ type chunkSource struct {
 	chunks  []chunk
 	from    uint64 // index of the first wanted line
 	to      uint64 // index after the last wanted line
-	lost    uint64 // lines that were forgotten before the first chunk
+	lost    uint64 // lines that are missing before the next item
 	why     string // why these lines are missing
 	items   []item
 	at      int
@@ -333,18 +334,18 @@ func (s *chunkSource) trim(n int) {
 }
 
 func (s *chunkSource) next() (item, bool) {
+	for s.at == len(s.items) && len(s.chunks) > 0 {
+		s.items, s.at = s.items[:0:0], 0
+		s.load(&s.chunks[0])
+		s.chunks = s.chunks[1:]
+	}
 	if s.lost > 0 {
 		ln := lost(s.program, s.kind, s.lost, s.why)
 		s.lost = 0
 		return item{Line: ln}, true
 	}
-	for s.at == len(s.items) {
-		if len(s.chunks) == 0 {
-			return item{}, false
-		}
-		s.items, s.at = s.items[:0:0], 0
-		s.load(&s.chunks[0])
-		s.chunks = s.chunks[1:]
+	if s.at == len(s.items) {
+		return item{}, false
 	}
 	s.at++
 	return s.items[s.at-1], true
@@ -352,8 +353,12 @@ func (s *chunkSource) next() (item, bool) {
 
 func (s *chunkSource) load(c *chunk) {
 	text, err := c.read(&s.reader.files)
-	if err != nil {
-		return // the file was removed meanwhile: its lines are lost
+	if err != nil { // the file was removed meanwhile: its lines are lost
+		if q := &s.reader.query; q.Follow || q.After > 0 {
+			s.lost += c.after(q.After, s.from)
+			s.why = "lost: their log file is gone"
+		}
+		return
 	}
 	c.eachLine(text, func(i int, ln rawLine) bool {
 		seq := c.seq + uint64(i)

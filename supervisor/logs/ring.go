@@ -296,6 +296,13 @@ func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
 // lastSeq is the Line.Seq of the last line.
 func (c *chunk) lastSeq() uint64 { return c.seq + uint64(c.lines) - 1 }
 
+// after counts the lines with a Seq above seq and an index of at least from.
+func (c *chunk) after(seq, from uint64) uint64 {
+	skip := max(seq+1, c.seq) - c.seq
+	skip = max(skip, max(from, c.first)-c.first)
+	return uint64(c.lines) - min(skip, uint64(c.lines))
+}
+
 // forgotten is an upper bound of how many lines with a Seq above after were forgotten: some of
 // these numbers belong to other streams.
 func (r *ring) forgotten(after uint64) uint64 {
