@@ -87,6 +87,8 @@ type stream struct {
 	pumped bool   // the pump has the stream now; guarded by queue.mu
 	rated  bool   // whether the program's rate is limited
 
+	midLine bool // with rated: the last block that passed is a piece of a line
+
 	started    bool
 	watched    bool // in the epoll set
 	polled     bool // whether it was ever impossible to watch it

@@ -105,6 +105,9 @@ func (s *stream) limited(blk block, now time.Time) {
 	if last.lines > 0 {
 		s.tellSuppressed(last, now)
 	}
+	if n == 0 {
+		s.breakOff(now)
+	}
 	if wait > 0 {
 		time.AfterFunc(wait, func() { s.reactor.post(command{op: opSummary, stream: s}) })
 	}
@@ -116,6 +119,16 @@ func (s *stream) limited(blk block, now time.Time) {
 		lines, _ := linesOf(part.text)
 		part.lines = int(lines)
 		s.pass(part, now)
+		s.midLine = part.cut
+	}
+}
+
+// breakOff ends a line of which only the start has passed. In a file, whatever comes next would
+// otherwise belong to that line.
+func (s *stream) breakOff(now time.Time) {
+	if s.midLine {
+		s.midLine = false
+		s.pass(block{text: newline, lines: 1, cont: true}, now)
 	}
 }
 
@@ -129,5 +142,6 @@ func (s *stream) summarize() {
 }
 
 func (s *stream) tellSuppressed(lost suppressed, now time.Time) {
+	s.breakOff(now)
 	s.pass(block{text: s.program.limit.text(lost), lines: 1}, now)
 }

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +212,29 @@ func TestRateIsSummedUp(t *testing.T) {
 		if s := p.Stats()[2]; s.Suppressed != 28 || s.Bytes != 40 {
 			t.Errorf("stats %+v", s)
 		}
+	}
+}
+
+// The start of a long line passes, the rest does not. The summary is a line of its own in the file
+// too.
+func TestRateBreaksOffALine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	p := newPlane(t, Config{})
+	s := &stream{plane: p, program: p.program("web"), kind: Stdout}
+	s.sink, _ = p.sinkFor(Options{Program: "web", To: ToFile, Path: path}, Stdout)
+	s.program.limit.set(Rate{Lines: 1})
+	s.program.limit.timing = true // the summary comes before the next line, not by a timer
+	at := time.Unix(1000, 0)
+	s.limited(block{text: []byte("start"), lines: 1, cut: true}, at)
+	s.limited(block{text: []byte("rest\n"), lines: 1, cont: true}, at)
+	s.limited(block{text: []byte("two\n"), lines: 1}, at.Add(time.Second))
+	flush(t, p)
+	want := []string{"start", "agentinit: 1 lines (5 bytes) suppressed: more than 1 lines in 1s", "two"}
+	if got := readLog(t, path); got != strings.Join(want, "\n")+"\n" {
+		t.Errorf("the file has %q", got)
+	}
+	if got := texts(all(p, Query{})); !slices.Equal(got, want) {
+		t.Errorf("memory has %q", got)
 	}
 }
 
