@@ -118,9 +118,14 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 			return
 		}
 		for q.Follow && (q.Until.IsZero() || time.Now().Before(q.Until)) {
+			var end <-chan time.Time
+			if !q.Until.IsZero() {
+				end = time.After(time.Until(q.Until))
+			}
 			select {
 			case <-ctx.Done():
 				return
+			case <-end:
 			case <-wake:
 			}
 			r.files.close() // a waiting reader must not keep files open

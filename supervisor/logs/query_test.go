@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -98,6 +99,19 @@ func TestPagesWhileProgramsPrint(t *testing.T) {
 			t.Errorf("program %s: %d lines, want %d", program, n, rounds)
 		}
 	}
+}
+
+// A follower with an end returns at that time, even if no program prints anything.
+func TestFollowEndsInSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		for line := range New(Config{}).Read(t.Context(), Query{Follow: true, Until: begin.Add(time.Hour)}) {
+			t.Errorf("got %+v", line)
+		}
+		if took := time.Since(begin); took != time.Hour {
+			t.Errorf("it ended after %v", took)
+		}
+	})
 }
 
 // A program starts again after its file was forgotten. The rings still have lines of the earlier
