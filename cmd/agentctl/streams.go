@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -62,6 +63,11 @@ program wrote them. With --json every line has a cursor; --after goes on there.`
 	f.BoolVar(&o.raw, "raw", false, "do not escape control characters")
 	f.BoolVarP(&o.times, "timestamps", "t", false, "put the time before each line")
 	f.BoolVar(&o.reopen, "reopen", false, "close and open every log file by its path, and show nothing")
+	f.VisitAll(func(other *pflag.Flag) {
+		if other.Name != "reopen" { // the others choose lines to show
+			cmd.MarkFlagsMutuallyExclusive("reopen", other.Name)
+		}
+	})
 	return cmd
 }
 
