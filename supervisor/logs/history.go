@@ -139,6 +139,9 @@ func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFi
 	var files []logFile
 	for _, a := range archives {
 		path := uncompressed(a.path)
+		if n := len(files); n > 0 && files[n-1].path == path {
+			continue // a crash, or just now the compressor, has left both forms
+		}
 		ended, err := time.Parse(archiveLayout, strings.TrimPrefix(path, f.path+"."))
 		if err == nil && !ended.Before(since) {
 			file := logFile{path: path, ended: ended, size: math.MaxInt64}

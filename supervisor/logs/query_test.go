@@ -2,6 +2,7 @@ package logs
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -98,6 +99,28 @@ func TestPagesWhileProgramsPrint(t *testing.T) {
 		if n != rounds {
 			t.Errorf("program %s: %d lines, want %d", program, n, rounds)
 		}
+	}
+}
+
+// agentinit was killed after it had compressed a file and before it removed the original.
+func TestFileInBothForms(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	rotated := path + ".20260102T150405.000000000Z"
+	for _, name := range []string{rotated, path} {
+		if err := os.WriteFile(name, []byte("one\ntwo\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := compressorOf(CompressGzip).compress(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".gz", rotated+".gz"); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path, Backups: -1}, "three\n")
+	if got := texts(all(p, Query{Files: true})); !slices.Equal(got, []string{"one", "two", "three"}) {
+		t.Errorf("got %q", got)
 	}
 }
 
