@@ -100,8 +100,8 @@ type stream struct {
 	blocksSeen uint64 // frame.blocks when flushAt was set
 	credit     int64  // what was taken of Plane.pipeBytes
 	frame      framer
-	piece      int    // the most bytes that go to the sink at once
 	backlog    []byte // read, but held back by a full queue
+	stored     piece  // where the ring has the last block that went through store
 }
 
 // Open prepares the capture of one run. It never waits for a disk: a log file is opened in the
@@ -129,15 +129,12 @@ func (p *Plane) Open(o Options) (*Capture, error) {
 		c.files[i] = file
 		s := &stream{
 			plane: p, program: c.program, kind: Stream(i + 1), capture: c, reactor: reactor,
-			fd: fd, run: o.Run, sink: to, piece: consolePiece, frame: framer{max: o.MaxLine}, rated: o.Rate.limits(),
+			fd: fd, run: o.Run, sink: to, frame: framer{max: o.MaxLine}, rated: o.Rate.limits(),
 			flushAfter: o.FlushAfter,
 		}
 		s.frame.held = p.held
-		if file != nil {
-			s.piece = pumpSize
-			if !s.rated {
-				s.queue = file.queue
-			}
+		if file != nil && !s.rated {
+			s.queue = file.queue
 		}
 		c.streams[i] = s
 	}
@@ -332,7 +329,7 @@ func (s *stream) consume(data []byte, force bool) bool {
 			s.backlog = append([]byte(nil), data...)
 			return false
 		}
-		blk, rest, ok := s.frame.next(data, s.piece)
+		blk, rest, ok := s.frame.next(data, sinkPiece)
 		data = rest
 		if ok {
 			s.take(blk, now)
@@ -374,7 +371,9 @@ func (s *stream) pass(blk block, now time.Time) {
 func (s *stream) store(blk block, now time.Time) {
 	s.program.mu.Lock()
 	c := s.chunk(blk, now)
-	s.program.rings[s.kind-1].append(blk.text, c)
+	ring := &s.program.rings[s.kind-1]
+	ring.append(blk.text, c)
+	s.stored = piece{ring: ring, seq: c.seq, time: c.time}
 	s.program.show(s.kind, c, blk.text)
 	s.program.mu.Unlock()
 }
@@ -428,9 +427,9 @@ type batch struct {
 	out     []byte
 }
 
-// consolePiece is how much output is encoded at once. In JSON it may become a hundred times as
-// long.
-const consolePiece = 8 << 10
+// sinkPiece is the most output that goes to a sink at once, unless a line is longer. In JSON it may
+// become a hundred times as long. A ring forgets it at once (see span.forgotten).
+const sinkPiece = 8 << 10
 
 func (b *batch) reset(now time.Time) { b.now, b.out = now, b.out[:0] }
 

@@ -34,6 +34,7 @@ type fileSink struct {
 	refs    int                        // guarded by Plane.mu
 	kind    Stream                     // Stderr for a file of stderr only; guarded by Plane.mu
 	current atomic.Pointer[generation] // the same as gen, for readers
+	queued  []*generation              // files with text that a ring has as text; guarded by Plane.mu
 
 	wantReopen, wantClose atomic.Bool
 
@@ -147,7 +148,7 @@ func (f *fileSink) write(b []byte) (lost, kept int) {
 		rest, err := f.deliver(b)
 		f.judge(err)
 		kept = len(rest)
-		f.noteQueued()
+		f.noteQueued(f.queue.taken)
 	}
 	if closing && kept == 0 {
 		f.close()
@@ -155,12 +156,31 @@ func (f *fileSink) write(b []byte) (lost, kept int) {
 	return 0, kept
 }
 
-// noteQueued records in the generations what deliver has written that no ring refers to.
-func (f *fileSink) noteQueued() {
+// noteQueued records in the generations where deliver has written a batch that no ring refers to.
+func (f *fileSink) noteQueued(pieces []piece) {
+	done := 0 // bytes of pieces[0]
 	for _, p := range f.parts {
-		p.gen.enqueue(p.off, p.n, f.plane.seq.Load())
+		f.noteFile(p.gen)
+		for p.n > 0 && len(pieces) > 0 {
+			n := min(p.n, pieces[0].n-done)
+			p.gen.enqueue(p.off, n, pieces[0])
+			p.off, p.n, done = p.off+int64(n), p.n-n, done+n
+			if done == pieces[0].n {
+				pieces, done = pieces[1:], 0
+			}
+		}
 	}
 	f.parts = f.parts[:0]
+}
+
+// noteFile lets readers find out, even after the file was rotated, which of its lines a ring has as
+// text.
+func (f *fileSink) noteFile(gen *generation) {
+	f.plane.mu.Lock()
+	defer f.plane.mu.Unlock()
+	if n := len(f.queued); n == 0 || f.queued[n-1] != gen {
+		f.queued = append(slices.DeleteFunc(f.queued, (*generation).isForgotten), gen)
+	}
 }
 
 // refresh closes a file that has lost its name or that must be reopened, and rotates a file whose

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -22,26 +23,26 @@ type generation struct {
 	ino  uint64
 
 	inherited int64  // bytes that were in the file when it was first opened
-	queued    []span // places written from the queue's memory that no ring refers to
+	queued    []span // places written from the queue's memory, while a ring has the text as text
 }
 
-// queuedSpans bounds generation.queued.
-const queuedSpans = 1024
-
-// enqueue records what was written to the file from the queue's memory; seq is at least that of its
-// newest line.
-func (g *generation) enqueue(off int64, n int, seq uint64) {
+// enqueue records where a piece of the queue was written. What the rings have forgotten meanwhile
+// is removed first if there is no more room. So the list grows only with the rings.
+func (g *generation) enqueue(off int64, n int, p piece) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	end := off + int64(n)
-	if last := len(g.queued) - 1; last >= 0 && g.queued[last].end == off {
-		g.queued[last].end, g.queued[last].seq = end, seq
-		return
+	if len(g.queued) == cap(g.queued) {
+		g.queued = slices.DeleteFunc(g.queued, span.forgotten)
 	}
-	if len(g.queued) == queuedSpans {
-		g.queued = g.queued[1:]
-	}
-	g.queued = append(g.queued, span{off: off, end: end, seq: seq})
+	g.queued = append(g.queued, span{off: off, end: off + int64(n), seq: p.seq, time: p.time, ring: p.ring})
+}
+
+// isForgotten tells whether no ring has text of the file as text any more.
+func (g *generation) isForgotten() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.queued = slices.DeleteFunc(g.queued, span.forgotten)
+	return len(g.queued) == 0
 }
 
 // errGone says that no file has the text any more.

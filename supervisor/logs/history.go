@@ -13,12 +13,16 @@ import (
 // that the rings have forgotten. A part of a file that no ring refers to is called a gap. So each
 // byte of a file is returned once.
 
-// span is a part of a file that some ring refers to.
+// span is a part of a file that some ring refers to or has as text.
 type span struct {
 	off, end int64
-	seq      uint64
+	seq      uint64 // of the first line
 	time     int64
+	ring     *ring // for text in a ring: that ring
 }
+
+// forgotten tells whether the ring has no longer all of the text.
+func (s span) forgotten() bool { return s.ring != nil && s.seq <= s.ring.forgot.Load() }
 
 // logFile is one file of a sink, as it was when a reader began.
 type logFile struct {
@@ -73,8 +77,9 @@ func (r *reader) gaps() []*gapSource {
 
 // covered lists the parts of a file that need not be read from it.
 type covered struct {
-	spans     []span
-	inherited int64 // bytes that were there when agentinit opened the file
+	spans []span
+	// limit is the offset from which on the bytes are newer than those in the rings.
+	limit int64
 }
 
 // spans collects, by the path of each file, what all rings have. That is the text that the rings
@@ -82,51 +87,45 @@ type covered struct {
 // memory.
 func (p *Plane) spans() map[string]*covered {
 	byGeneration := map[*generation][]span{}
-	oldest := uint64(math.MaxUint64)
 	for _, pl := range p.list(nil) {
 		for i := range pl.rings {
 			pl.mu.Lock()
 			chunks := pl.rings[i].chunks(0)
 			pl.mu.Unlock()
-			if len(chunks) > 0 {
-				oldest = min(oldest, chunks[0].seq)
-			}
 			for _, c := range chunks {
 				if c.file != nil {
-					byGeneration[c.file] = append(byGeneration[c.file], span{c.off, c.off + int64(c.n), c.seq, c.time})
+					byGeneration[c.file] = append(byGeneration[c.file], span{off: c.off, end: c.off + int64(c.n), seq: c.seq, time: c.time})
 				}
 			}
 		}
 	}
 	p.mu.Lock()
 	for _, f := range p.files {
-		if gen := f.current.Load(); gen != nil && byGeneration[gen] == nil {
-			byGeneration[gen] = []span{}
+		for _, gen := range append(f.queued[:len(f.queued):len(f.queued)], f.current.Load()) {
+			if gen != nil && byGeneration[gen] == nil {
+				byGeneration[gen] = []span{}
+			}
 		}
 	}
 	p.mu.Unlock()
 	all := map[string]*covered{}
 	for gen, spans := range byGeneration {
 		gen.mu.RLock()
+		limit := gen.inherited
+		for _, s := range spans {
+			limit = max(limit, s.end)
+		}
 		for _, s := range gen.queued {
-			if s.seq >= oldest {
+			limit = max(limit, s.end)
+			if !s.forgotten() {
 				spans = append(spans, s)
 			}
 		}
 		slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.off, b.off) })
-		all[gen.path] = &covered{spans, gen.inherited}
+		all[gen.path] = &covered{spans, limit}
 		gen.mu.RUnlock()
 	}
 	return all
-}
-
-// limit is the offset from which on the bytes are newer than those in the rings.
-func (c *covered) limit() int64 {
-	end := c.inherited
-	for _, s := range c.spans {
-		end = max(end, s.end)
-	}
-	return end
 }
 
 // logFiles lists the files of a sink, oldest first. It begins with the first file that may have
@@ -154,7 +153,7 @@ func (f *fileSink) logFiles(known map[string]*covered, since time.Time) ([]logFi
 	if info, err := os.Lstat(f.path); err == nil && info.Mode().IsRegular() {
 		file := logFile{path: f.path, ended: info.ModTime(), size: info.Size()}
 		if c := known[f.path]; c != nil {
-			file.spans, file.size = c.spans, min(file.size, c.limit())
+			file.spans, file.size = c.spans, min(file.size, c.limit)
 		}
 		files = append(files, file)
 	}

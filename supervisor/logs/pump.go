@@ -110,14 +110,14 @@ func (q *queue) takeOff(s *stream, blk block, now time.Time) (before []byte) {
 
 // land ends the write of a block and tells whether it took too long. If it did, the stream and the
 // block no longer belong to the pump.
-func (q *queue) land() (detached bool) {
+func (q *queue) land() (stored piece, detached bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if detached = q.flight.detached; detached {
 		q.flight.gone = q.flight.stream
 	}
 	q.flight.stream, q.flight.blk, q.flight.detached = nil, block{}, false
-	return detached
+	return q.flight.stored, detached
 }
 
 // look is called by the timer: it gives up on a write that takes longer than hold.
@@ -140,6 +140,7 @@ func (q *queue) look() {
 	q.waiters = nil
 	// The pump cannot call land before mu is free, so the block is still unchanged.
 	fl.stream.store(fl.blk, fl.begun)
+	fl.stored = fl.stream.stored
 	q.mu.Unlock()
 	resume(streams)
 }
@@ -214,7 +215,7 @@ func (f *fileSink) moveBlock(s *stream, blk block, now time.Time) bool {
 	var err error
 	if before := f.queue.takeOff(s, blk, now); len(before) > 0 {
 		if rest, err = f.deliver(before); err == nil {
-			f.noteQueued()
+			f.noteQueued([]piece{{n: len(before), ring: &s.program.rings[s.kind-1], seq: s.plane.seq.Load(), time: now.UnixNano()}})
 		}
 	}
 	if err != nil {
@@ -222,28 +223,31 @@ func (f *fileSink) moveBlock(s *stream, blk block, now time.Time) bool {
 	} else {
 		rest, err = f.deliver(blk.text)
 	}
-	detached := f.queue.land()
+	stored, detached := f.queue.land()
 	if !detached {
-		s.record(f.parts, blk, rest, now)
+		stored = s.record(f.parts, blk, rest, now)
 	}
 	f.judge(err)
 	if len(rest) > 0 {
-		f.queue.keepFor(s, rest)
+		stored.n = len(rest)
+		f.queue.keepFor(s, rest, stored)
 	}
 	return !detached && err == nil
 }
 
 // keepFor puts the bytes that the file did not take in front of the waiting data.
-func (q *queue) keepFor(s *stream, rest []byte) {
+func (q *queue) keepFor(s *stream, rest []byte, stored piece) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.pieces = append([]piece{stored}, q.pieces...)
 	q.pending = append(append([]byte(nil), rest...), q.pending...)
 	q.share(s.dropped(), len(rest))
 	q.keepTrying()
 }
 
-// record puts a block into the ring: as places what the file has taken, and as text the rest.
-func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time) {
+// record puts a block into the ring: as places what the file has taken, and as text the rest. It
+// returns where the ring has the rest.
+func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time) (stored piece) {
 	s.program.mu.Lock()
 	c := s.chunk(blk, now)
 	ring, whole := &s.program.rings[s.kind-1], c
@@ -251,13 +255,14 @@ func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time)
 	if len(rest) > len(text) {
 		rest = text // the bytes written before the block do not belong to this stream
 	}
+	var begun filePart // the start of a line, which the ring has as text
 	if n := len(parts); n > 0 && len(rest) > 0 {
 		// The disk became full in the middle of a line. In the ring it stays one line.
 		p := &parts[n-1]
 		written := text[:len(text)-len(rest)]
 		if tail := len(written) - 1 - bytes.LastIndexByte(written, '\n'); tail > 0 && tail <= p.n {
 			p.n -= tail
-			p.gen.enqueue(p.off+int64(p.n), tail, c.seq+uint64(c.lines))
+			begun = filePart{p.gen, p.off + int64(p.n), tail}
 			rest = text[len(written)-tail:]
 		}
 	}
@@ -280,6 +285,10 @@ func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time)
 		c.seq += uint64(c.lines)
 		c.cont = c.cut
 	}
+	stored = piece{ring: ring, seq: c.seq, time: c.time}
+	if begun.n > 0 {
+		begun.gen.enqueue(begun.off, begun.n, stored)
+	}
 	if len(rest) > 0 {
 		c.file, c.off, c.n, c.cut = nil, 0, 0, blk.cut
 		ring.append(rest, c)
@@ -287,6 +296,7 @@ func (s *stream) record(parts []filePart, blk block, rest []byte, now time.Time)
 	s.program.show(s.kind, whole, blk.text)
 	s.program.mu.Unlock()
 	s.plane.wakeFollowers()
+	return stored
 }
 
 // linesOf counts the lines of a part of a block and tells whether the last one is unfinished.

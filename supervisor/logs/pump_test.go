@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,6 +66,57 @@ func TestReadingWhatTheRingForgot(t *testing.T) {
 	}
 }
 
+// The output of a program with a rate limit goes to its file through the queue, and the ring has it
+// as text. All lines come once: those of which the ring has forgotten the text too. Another program
+// has printed one line long before.
+func TestReadingWhatWentThroughTheQueue(t *testing.T) {
+	for _, maxBytes := range []int64{0, 20_000} {
+		p := newPlane(t, Config{RingBytes: 128 << 10})
+		capture(t, p, Options{Program: "quiet", Path: filepath.Join(t.TempDir(), "quiet")}, "once\n")
+		text := numbered(50_000)
+		capture(t, p, Options{
+			Program: "web", Path: filepath.Join(t.TempDir(), "web"), MaxBytes: maxBytes, Backups: -1, Rate: Rate{Lines: 1e9, Interval: time.Hour},
+		}, text)
+		settle(t, p)
+		got := strings.Join(texts(all(p, Query{Programs: []string{"web"}, Files: true})), "\n") + "\n"
+		if got != text {
+			t.Errorf("max_bytes %d: read %d bytes, want %d", maxBytes, len(got), len(text))
+		}
+		if n := len(all(p, Query{Programs: []string{"web"}})); n == 0 || n == 50_000 {
+			t.Errorf("max_bytes %d: the ring has %d lines", maxBytes, n)
+		}
+		since := all(p, Query{Programs: []string{"web"}, Files: true, Since: time.Now().Add(-time.Hour)})
+		if len(since) != 50_000 || since[0].Time.Year() < 2000 {
+			t.Errorf("max_bytes %d: %d lines of the last hour", maxBytes, len(since))
+		}
+	}
+}
+
+// What a disk could not take at first goes to several files later.
+func TestReadingWhatWasKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "later")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	o := Options{Program: "web", Run: 1, Path: filepath.Join(dir, "log"), MaxBytes: 3000, Backups: -1}
+	text := numbered(1000)
+	capture(t, p, o, text)
+	if err := errors.Join(os.Remove(dir), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	o.Run = 2
+	capture(t, p, o, "again\n")
+	settle(t, p)
+	got := strings.Join(texts(all(p, Query{Files: true})), "\n") + "\n"
+	if got != text+"again\n" {
+		t.Errorf("read %d bytes, want %d", len(got), len(text)+6)
+	}
+	if names, _ := archives(t, o.Path); len(names) < 2 {
+		t.Errorf("only %v were rotated", names)
+	}
+}
+
 func TestBackupsZeroKeepsNone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.log")
 	p := newPlane(t, Config{})
@@ -113,7 +165,7 @@ func TestPumpLetsGoOfADiskThatHangs(t *testing.T) {
 		q.pump = func(s *stream) pumped {
 			q.takeOff(s, blk, time.Now())
 			<-release
-			if !q.land() {
+			if _, detached := q.land(); !detached {
 				t.Error("the flight was not given up")
 			}
 			return pumpedMore

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,8 +29,10 @@ type queue struct {
 	mu      sync.Mutex
 	pending []byte
 	spare   []byte
-	shares  shares // of the bytes in pending
-	writing shares // of the batch being written; only the goroutine uses it
+	pieces  []piece // what pending consists of, in the queue of a file
+	taken   []piece // what the batch being written consists of; only the goroutine uses it
+	shares  shares  // of the bytes in pending
+	writing shares  // of the batch being written; only the goroutine uses it
 	waiters []*stream
 	timer   *time.Timer
 	epoch   uint64 // counts batches, so that an old timer does not stall a newer batch
@@ -49,12 +52,33 @@ type queue struct {
 	retryAt *time.Timer
 }
 
+// piece is a part of a batch: a block, with the marks before it.
+type piece struct {
+	n    int    // bytes
+	ring *ring  // the ring that has the block's text
+	seq  uint64 // Line.Seq of the first line
+	time int64  // Unix nanoseconds
+}
+
+// lastPieces returns what the last n bytes of a batch consist of.
+func lastPieces(pieces []piece, n int) []piece {
+	for i := len(pieces) - 1; i >= 0; i-- {
+		if n -= pieces[i].n; n <= 0 {
+			kept := slices.Clone(pieces[i:])
+			kept[0].n += n // the start of this piece is not among them
+			return kept
+		}
+	}
+	return slices.Clone(pieces)
+}
+
 // flight is a block that a pump is writing into its file.
 type flight struct {
 	stream   *stream // nil if there is none
 	blk      block
 	begun    time.Time
 	detached bool        // the write took too long: the stream has returned to its reactor
+	stored   piece       // if detached: where the ring has the block
 	gone     *stream     // the stream of the flight that was detached last, for pumpOne
 	watch    *time.Timer // nil if it is not armed
 }
@@ -161,6 +185,7 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	if q.pending == nil {
 		q.pending = recycled()
 	}
+	before := len(q.pending)
 	if q.dropped > 0 {
 		q.pending = append(q.pending, q.mark(q.dropped)...)
 		q.dropped = 0
@@ -172,6 +197,11 @@ func (q *queue) put(s *stream, batch []byte, raw int) bool {
 	q.pending = append(q.pending, batch...)
 	if s != nil {
 		q.share(s.dropped(), raw)
+	}
+	if q.pump != nil {
+		p := s.stored
+		p.n = len(q.pending) - before
+		q.pieces = append(q.pieces, p)
 	}
 	if !q.kept {
 		q.start()
@@ -246,6 +276,7 @@ func (q *queue) keep(batch []byte, kept int) {
 	rest := batch[len(batch)-kept:]
 	n := copy(batch, rest)
 	q.pending, q.spare = append(batch[:n], q.pending...), nil
+	q.pieces = append(lastPieces(q.taken, kept), q.pieces...)
 	for counter, raw := range q.writing {
 		q.share(counter, (raw*kept+len(batch)-1)/len(batch))
 	}
@@ -284,7 +315,7 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 		q.running, q.stalled, q.slow = false, false, false
 		recycle(q.pending)
 		recycle(q.spare)
-		q.pending, q.spare, q.ready = nil, nil, nil
+		q.pending, q.spare, q.ready, q.pieces, q.taken = nil, nil, nil, nil, nil
 		q.wake()
 		return nil, nil, nil, true
 	}
@@ -293,6 +324,7 @@ func (q *queue) take() (batch []byte, s *stream, waiters []*stream, done bool) {
 		q.retryAt = nil
 	}
 	batch, q.pending, q.spare = q.pending, q.spare, nil
+	q.taken, q.pieces = q.pieces, q.taken[:0]
 	q.shares, q.writing = q.writing, q.shares
 	waiters, q.waiters = q.waiters, nil
 	q.stalled, q.again = q.stalled && q.slow, false
@@ -347,7 +379,7 @@ func (q *queue) giveUp() {
 	}
 	if q.kept && !q.running {
 		q.shares.lose(len(q.pending), len(q.pending))
-		q.pending, q.kept = nil, false
+		q.pending, q.pieces, q.kept = nil, nil, false
 		clear(q.shares)
 	}
 }

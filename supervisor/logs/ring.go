@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -57,8 +58,8 @@ type ring struct {
 	segs   []*segment
 	spare  *segment
 	bytes  int
-	next   uint64 // index of the next line; the indexes in a ring have no gaps
-	forgot uint64 // Line.Seq of the newest line that was forgotten
+	next   uint64        // index of the next line; the indexes in a ring have no gaps
+	forgot atomic.Uint64 // Line.Seq of the newest line that was forgotten; it is read without the lock too
 	closed bool
 }
 
@@ -184,7 +185,7 @@ func (r *ring) counted() int {
 func (r *ring) dropOldest() {
 	seg := r.segs[0]
 	if n := len(seg.chunks); n > 0 {
-		r.forgot = seg.chunks[n-1].lastSeq()
+		r.forgot.Store(seg.chunks[n-1].lastSeq())
 	}
 	r.segs[0] = nil // the array behind the slice stays in memory; the long line must not
 	r.segs = r.segs[1:]
@@ -222,6 +223,7 @@ func (r *ring) segmentFor(need int) *segment {
 func (r *ring) close() {
 	r.budget.add(-r.bytes)
 	r.segs, r.spare, r.bytes, r.closed = nil, nil, 0, true
+	r.forgot.Store(math.MaxUint64)
 }
 
 // first is the index of the oldest line in the ring.
@@ -268,7 +270,8 @@ func (r *ring) relocate(gen *generation, edit func(chunk) ([]byte, bool)) {
 		if c.file == gen {
 			text, ok := edit(c)
 			if !ok {
-				kept, r.forgot = kept[:0], c.lastSeq()
+				kept = kept[:0]
+				r.forgot.Store(c.lastSeq())
 				continue
 			}
 			c.text, c.file, c.off, c.n = text, nil, 0, 0
@@ -306,10 +309,11 @@ func (c *chunk) after(seq, from uint64) uint64 {
 // forgotten is an upper bound of how many lines with a Seq above after were forgotten: some of
 // these numbers belong to other streams.
 func (r *ring) forgotten(after uint64) uint64 {
-	if after == 0 || r.forgot <= after {
+	forgot := r.forgot.Load()
+	if after == 0 || forgot <= after {
 		return 0
 	}
-	return min(r.forgot-after, r.first())
+	return min(forgot-after, r.first())
 }
 
 // eachLine calls f for every line of the chunk, whose text is given, until f returns false. i
