@@ -301,6 +301,9 @@ func (f *Forwarder) attempt(ctx context.Context, lines []logs.Line) error {
 	}
 	if (err != nil) != f.failing {
 		f.failing = err != nil
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer within %v: %w", f.cfg.Timeout, err)
+		}
 		if err != nil {
 			err = fmt.Errorf("cannot forward logs to %s: %w", f.cfg.Name, err)
 		}
