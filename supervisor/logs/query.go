@@ -255,6 +255,7 @@ func (r *reader) sources() func() []source {
 		var all []source
 		for _, g := range gaps {
 			again := *g
+			again.files = slices.Clone(g.files) // load changes them
 			all = append(all, &again)
 		}
 		for _, s := range rings {

@@ -124,6 +124,21 @@ func TestFileInBothForms(t *testing.T) {
 	}
 }
 
+// A reader wants more lines than it keeps in memory: it goes through them twice.
+func TestReadingTwice(t *testing.T) {
+	const old, wanted = keptLines + 2000, keptLines + 1000
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, []byte(numbered(old)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path}, "last\n")
+	want := append(strings.Split(strings.TrimSuffix(numbered(old), "\n"), "\n"), "last")
+	if got := texts(all(p, Query{Files: true, Lines: wanted})); !slices.Equal(got, want[len(want)-wanted:]) {
+		t.Errorf("%d lines from %q to %q", len(got), got[0], got[len(got)-1])
+	}
+}
+
 // A follower with an end returns at that time, even if no program prints anything.
 func TestFollowEndsInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
