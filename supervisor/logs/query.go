@@ -186,19 +186,20 @@ func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
 		}
 	}
 	skip := 0
-	if n := r.query.Lines; n > keptLines {
+	if n := r.query.Lines; n > 0 {
+		if kept, ok := newest(lines, n); ok {
+			for _, it := range kept {
+				if ctx.Err() != nil || !yield(it.Line) {
+					return false
+				}
+			}
+			return ctx.Err() == nil
+		}
 		// They are too many to keep, so count them first.
 		for range lines {
 			skip++
 		}
 		skip = max(skip-n, 0)
-	} else if n > 0 {
-		for _, it := range newest(lines, n) {
-			if ctx.Err() != nil || !yield(it.Line) {
-				return false
-			}
-		}
-		return ctx.Err() == nil
 	}
 	for it := range lines {
 		if skip > 0 {
@@ -212,22 +213,32 @@ func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
 	return ctx.Err() == nil
 }
 
-// keptLines is how many lines a reader may have in memory at once.
-const keptLines = 10_000
+// keptLines and keptBytes bound what a reader may have in memory at once. A program can fill its
+// log files with lines of MaxLine.
+const (
+	keptLines = 10_000
+	keptBytes = 4 << 20
+)
 
-// newest returns the last n items.
-func newest(items iter.Seq[item], n int) []item {
-	var kept []item
-	at := 0
-	for it := range items {
-		if len(kept) < n {
-			kept = append(kept, it)
-			continue
-		}
-		kept[at] = it
-		at = (at + 1) % n
+// newest returns the last n items. It returns false if they are too many to keep.
+func newest(items iter.Seq[item], n int) (kept []item, ok bool) {
+	if n > keptLines {
+		return nil, false
 	}
-	return append(kept[at:], kept[:at]...)
+	at, size := 0, 0
+	for it := range items {
+		if size += len(it.Text); len(kept) < n {
+			kept = append(kept, it)
+		} else {
+			size -= len(kept[at].Text)
+			kept[at] = it
+			at = (at + 1) % n
+		}
+		if size > keptBytes {
+			return nil, false
+		}
+	}
+	return append(kept[at:], kept[:at]...), true
 }
 
 // sources records which lines there are now. Each call of the returned function yields the same

@@ -139,6 +139,38 @@ func TestReadingTwice(t *testing.T) {
 	}
 }
 
+// A program has filled its log file with long lines. To read many of them, agentinit does not need
+// memory for all of them at once.
+func TestNewestOfManyLongLines(t *testing.T) {
+	const lines, length = 64, 512 << 10
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, []byte(strings.Repeat(strings.Repeat("x", length-1)+"\n", lines)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path}, "last\n")
+	heap := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before, n := heap(), 0
+	for line := range p.Read(t.Context(), Query{Files: true, Lines: lines}) {
+		if n++; n == 1 {
+			if now := heap(); now > before+lines*length/2 {
+				t.Errorf("reading needs %d bytes", now-before)
+			}
+		}
+		if n == lines && line.Text != "last" {
+			t.Errorf("the last line is %.80q", line.Text)
+		}
+	}
+	if n != lines {
+		t.Errorf("read %d lines, want %d", n, lines)
+	}
+}
+
 // A follower with an end returns at that time, even if no program prints anything.
 func TestFollowEndsInSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
