@@ -220,6 +220,15 @@ func (s *gapSource) load() bool {
 	return true
 }
 
+// closeFiles closes the files of sources that were not read to their end.
+func closeFiles(all []source) {
+	for _, s := range all {
+		if g, ok := s.(*gapSource); ok && g.file != nil {
+			g.file.close()
+		}
+	}
+}
+
 func (s *gapSource) take(f *logFile, blk block) {
 	it := item{Line: Line{Time: f.ended, Program: s.program, Stream: s.kind}}
 	if len(f.spans) > 0 {

@@ -179,7 +179,9 @@ func (r *reader) history(ctx context.Context, yield func(Line) bool) bool {
 		return true
 	}
 	lines := func(yield func(item) bool) {
-		for it := range merge(sources()) {
+		all := sources()
+		defer closeFiles(all)
+		for it := range merge(all) {
 			if ctx.Err() != nil || !yield(it) {
 				return
 			}

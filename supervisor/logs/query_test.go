@@ -139,6 +139,37 @@ func TestReadingTwice(t *testing.T) {
 	}
 }
 
+// A client goes away in the middle of a file.
+func TestReaderClosesItsFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, []byte(numbered(10_000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPlane(t, Config{})
+	capture(t, p, Options{Program: "web", Path: path}, "last\n")
+	opened := func() (n int) {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && to == path {
+				n++
+			}
+		}
+		return n
+	}
+	for range p.Read(t.Context(), Query{Files: true}) {
+		if opened() == 0 {
+			t.Error("the reader has not opened the file")
+		}
+		break
+	}
+	if n := opened(); n != 0 {
+		t.Errorf("the file is open %d times", n)
+	}
+}
+
 // A program has filled its log file with long lines. To read many of them, agentinit does not need
 // memory for all of them at once.
 func TestNewestOfManyLongLines(t *testing.T) {
