@@ -62,9 +62,9 @@ func notify(caught chan os.Signal, signals ...os.Signal) {
 }
 
 // listen asks for the signals that would end or stop agentinit without a handler; the runtime
-// ignores the others (runtime/sigtab_linux_generic.go). It waits only for the signals that people
-// and container engines send. The others are requested during the initialisation of later packages,
-// long before a program could send one. SIGPIPE is included because a broken stdout would end
+// ignores the others (runtime/sigtab_linux_generic.go). It does that during the initialisation of
+// later packages: the signals that people and container engines send wait in the handler until then,
+// and no program can send others yet. SIGPIPE is included because a broken stdout would end
 // agentinit. A real fault still panics. A fault signal that a process sends is handled like any
 // other signal (handler.go). No signal gets SIG_IGN (signal(7)), so programs start with default
 // dispositions.
@@ -72,9 +72,9 @@ func listen() (caught chan os.Signal, complete chan struct{}) {
 	complete = make(chan struct{})
 	caught = make(chan os.Signal, held)
 	install()
-	notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	go func() {
 		defer close(complete)
+		notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 		signal.Notify(caught,
 			syscall.SIGABRT, syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTSTP,
 			syscall.SIGILL, syscall.SIGTRAP, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
