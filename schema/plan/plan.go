@@ -95,9 +95,6 @@ type Program struct {
 	// image and lies below agentinit's root.
 	ImageDirectory bool `json:"-"`
 
-	Overlap  string `json:"overlap,omitempty"`  // only for a schedule: skip, queue, kill
-	Timezone string `json:"timezone,omitempty"` // only for a schedule; empty: the time zone of the box
-
 	// Ports, Volumes and Writable are settings of the container around the box that the program
 	// declares.
 	Ports    []schema.Port   `json:"ports,omitempty"`

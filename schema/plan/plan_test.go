@@ -726,6 +726,31 @@ command = ["service"]
 	}
 }
 
+// TestSchedulesKeepTheirKeys: overlap and timezone reach the supervisor, and only with a schedule.
+func TestSchedulesKeepTheirKeys(t *testing.T) {
+	p := mustResolve(t, `
+[supervisor.defaults]
+overlap = "queue"
+timezone = "Europe/Berlin"
+[programs.nightly]
+type = "schedule"
+schedule = "30 2 * * *"
+overlap = "kill"
+command = ["nightly"]
+[programs.service]
+command = ["service"]
+`, plan.Facts{})
+	for name, want := range map[string]program.Spec{
+		"nightly": {Schedule: "30 2 * * *", Overlap: program.OverlapKill, Timezone: "Europe/Berlin"},
+		"service": {},
+	} {
+		got := find(t, p, name).Spec
+		if got.Schedule != want.Schedule || got.Overlap != want.Overlap || got.Timezone != want.Timezone {
+			t.Errorf("%s: %q, %q, %q", name, got.Schedule, got.Overlap, got.Timezone)
+		}
+	}
+}
+
 // TestFatalFitsIntoTheSeal: if a program becomes FATAL only after the seal timeout, W124 is
 // reported.
 func TestFatalFitsIntoTheSeal(t *testing.T) {

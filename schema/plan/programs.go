@@ -342,7 +342,6 @@ func (r *resolver) resolved(s *source, p *schema.Program, env *environment, name
 	return Program{
 		Spec: &spec, User: p.User, Group: p.Group, Groups: p.Groups,
 		Origin: s.origin, Feature: s.feature,
-		Overlap: scheduled(p, p.Overlap), Timezone: scheduled(p, p.Timezone),
 		Ports: p.Ports, Volumes: p.Volumes, Writable: p.Writable,
 		Variables: env.names, Withheld: env.withheld, ImageDirectory: r.ofImage(s, p),
 	}
@@ -367,13 +366,6 @@ func (r *resolver) statesStop(s *source) []string {
 		}
 	}
 	return nil
-}
-
-func scheduled(p *schema.Program, v string) string {
-	if p.Type != string(program.Schedule) {
-		return ""
-	}
-	return v
 }
 
 // written is the position of a program's key in the document: in its own table, or in the defaults.

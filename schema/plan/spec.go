@@ -40,7 +40,7 @@ func specOf(p *schema.Program, required bool) program.Spec {
 		},
 	}
 	if p.Type == string(program.Schedule) {
-		s.Schedule = p.Schedule
+		s.Schedule, s.Overlap, s.Timezone = p.Schedule, program.Overlap(p.Overlap), p.Timezone
 	}
 	if p.Umask != nil {
 		s.Umask = int(*p.Umask)
