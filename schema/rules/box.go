@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	_ "time/tzdata" // schedules name time zones, and a small image has no time zone files
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -28,9 +29,9 @@ func boxRules() []Rule {
 		{Code: "E103", Severity: schema.Error, Check: perProgram(badLogPattern),
 			Doc:    "ready.log is not a regular expression in RE2 syntax.",
 			Remedy: "Correct it; literal strings in single quotes need no doubled backslashes."},
-		{Code: "E104", Severity: schema.Error, Check: perProgram(badSchedule),
-			Doc:    `A schedule is not five cron fields, a word such as @hourly, or @every with a duration; or only one of type = "schedule" and schedule is written.`,
-			Remedy: `Write both, for example type = "schedule" and schedule = "0 3 * * *"; the zone goes into timezone.`},
+		{Code: "E104", Severity: schema.Error, Check: perProgram(badTimes),
+			Doc:    `A schedule is not five cron fields, a word such as @hourly, or @every with a duration; or only one of type = "schedule" and schedule is written; or timezone is not the name of a time zone.`,
+			Remedy: `Write both, for example type = "schedule" and schedule = "0 3 * * *"; the zone goes into timezone, as in timezone = "Europe/Berlin".`},
 		{Code: "E105", Severity: schema.Error, Check: perProgram(twoStopForms),
 			Doc:    "A program has both stop and its short form stop_signal, stop_timeout.",
 			Remedy: "Keep one of the two."},
@@ -257,6 +258,8 @@ func badLogPattern(p programTable) (out []schema.Finding) {
 	return out
 }
 
+func badTimes(p programTable) []schema.Finding { return append(badSchedule(p), badTimezone(p)...) }
+
 // badSchedule refuses time zones inside the expression, because the cron library panics on some of
 // them. The key timezone exists for that purpose.
 func badSchedule(p programTable) []schema.Finding {
@@ -275,6 +278,18 @@ func badSchedule(p programTable) []schema.Finding {
 	if err := ParseSchedule(text); err != nil {
 		f := p.finding("is not a schedule: "+schema.Quote(err.Error()), `five cron fields, "@hourly" or "@every 10m"`, "schedule")
 		return one(valued(f, text))
+	}
+	return nil
+}
+
+// badTimezone refuses names that no database of time zones has: a box could not plan the runs.
+func badTimezone(p programTable) []schema.Finding {
+	name, _ := p.table["timezone"].(string)
+	if strings.Contains(name, "${") {
+		return nil
+	}
+	if _, err := time.LoadLocation(name); err != nil {
+		return one(valued(p.finding("is not a time zone", `an IANA name such as "Europe/Berlin"; empty is the zone of the box`, "timezone"), name))
 	}
 	return nil
 }

@@ -222,6 +222,8 @@ var cases = []testCase{
 	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\nschedule = '@hourly'"},
 	{code: "E104", want: 3, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '99 * * * *'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = 'TZ=0'\n[programs.c]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@every 5'"},
 	{code: "E104", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '*/5 0-3 * * mon'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@every 10m'"},
+	{code: "E104", want: 1, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = 'Europe/Berlim'"},
+	{code: "E104", want: 0, text: "[programs.a]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = 'Europe/Berlin'\n[programs.b]\ncommand = 'x'\ntype = 'schedule'\nschedule = '@hourly'\ntimezone = ''"},
 	{code: "E105", want: 1, text: "[programs.a]\ncommand = 'x'\nstop = ['TERM']\nstop_timeout = '3s'", says: "programs.a.stop_timeout"},
 	{code: "E105", want: 0, text: "[supervisor.defaults]\nstop = ['TERM']\n[programs.a]\ncommand = 'x'\nstop_timeout = '3s'"},
 	{code: "E106", want: 1, text: "[[artifacts]]\nid = 'a'\nassets = []", says: "neither"},
