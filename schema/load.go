@@ -78,7 +78,7 @@ func decodeProgram(merged map[string]any) Program {
 			decodeValue(dst.Field(fields[name]), k, v)
 		}
 	}
-	if _, written := merged["start_timeout"]; !written && p.Type == "oneshot" {
+	if _, written := merged["start_timeout"]; !written && p.Type != "service" {
 		p.StartTimeout = 0
 	}
 	p.Stop = stopLadder(p, merged)

@@ -95,6 +95,15 @@ type = "oneshot"
 command = ["true"]
 stop_signal = "SIGINT"
 restart = "never"
+[programs.nightly]
+type = "schedule"
+schedule = "0 2 * * *"
+command = ["backup"]
+[programs.hourly]
+type = "schedule"
+schedule = "@hourly"
+command = ["report"]
+start_timeout = "5m"
 `)
 	if len(findings) != 0 {
 		t.Fatal(findings)
@@ -133,6 +142,8 @@ restart = "never"
 		"watchdog":  {web.Health.Watchdog, Duration(30 * time.Second)},
 		"once.stop": {once.Stop, StopLadder{{"INT", Duration(10 * time.Second)}, {"KILL", 0}}},
 		"once.time": {once.StartTimeout, Duration(0)},
+		"unbounded": {m.Programs["nightly"].StartTimeout, Duration(0)},
+		"bounded":   {m.Programs["hourly"].StartTimeout, Duration(5 * time.Minute)},
 		"once.rest": {once.Restart, "never"},
 		"once.pass": {once.PassEnvironment.Mode, "safe"},
 	}

@@ -21,7 +21,8 @@ type Program struct {
 	Restart      string   `toml:"restart"` // always, on-failure, never
 	ExitCodes    []int    `toml:"exit_codes"`
 	StartSeconds Duration `toml:"start_seconds"`
-	// If StartTimeout is 0, there is no limit. That is the default of a oneshot.
+	// If StartTimeout is 0, there is no limit. That is the default of what runs to its completion: a
+	// oneshot, and each run of a schedule.
 	StartTimeout Duration     `toml:"start_timeout"`
 	Backoff      Backoff      `toml:"backoff"`
 	RestartLimit RestartLimit `toml:"restart_limit"`
