@@ -146,12 +146,42 @@ func TestRemoteStreamsServerSentEvents(t *testing.T) {
 	for in.Scan() {
 		got = append(got, in.Text())
 	}
-	if !slices.ContainsFunc(got, isLogID) || !slices.Contains(got, "event: end") {
+	if !slices.ContainsFunc(got, isID) || !slices.Contains(got, "event: end") {
 		t.Errorf("the stream of logs is %q", got)
 	}
 }
 
-func isLogID(line string) bool { return strings.HasPrefix(line, "id: ") }
+// A reader that was connected before agentinit was restarted gets the events of the new boot.
+func TestEventsGoOnInTheNextBoot(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	srv := remoteServer(t, b)
+	for range 3 {
+		b.Bus.Publish(event.Event{Name: "Tested"})
+	}
+	for _, c := range []struct{ query, last, want string }{
+		{"", "3", ""}, {"", "4", "id: 1 id: 2 id: 3"}, {"?since=900", "", "id: 1 id: 2 id: 3"}, {"?since=900", "2", "id: 3"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", srv.URL+"/v1/box/events"+c.query, nil)
+		must(t, err)
+		req.Header.Set("X-Role", "viewer")
+		req.Header.Set("Accept", "text/event-stream")
+		if c.last != "" {
+			req.Header.Set("Last-Event-ID", c.last)
+		}
+		resp, err := srv.Client().Do(req)
+		must(t, err)
+		var ids []string
+		for in := bufio.NewScanner(resp.Body); in.Scan(); {
+			if isID(in.Text()) {
+				ids = append(ids, in.Text())
+			}
+		}
+		must(t, resp.Body.Close())
+		equal(t, strings.Join(ids, " "), c.want)
+	}
+}
+
+func isID(line string) bool { return strings.HasPrefix(line, "id: ") }
 
 // A client that resumes a log stream sends the id of its last line. It gets the missed lines once
 // each, even if agentinit was restarted meanwhile.

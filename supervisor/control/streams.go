@@ -186,6 +186,11 @@ func getEvents(s *Server, r *http.Request, out *lines) error {
 	if last, err := strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 63); err == nil {
 		since = last
 	}
+	if since > s.cfg.Events.Seq() {
+		// The number is one of an earlier boot: numbers begin at 1 again. Without this, the reader
+		// would miss the events of this boot up to that number.
+		since = 0
+	}
 	w := s.cfg.Events.Watch(since)
 	if !follow {
 		return heldEvents(w, s.cfg.Events.Seq(), out)
