@@ -129,6 +129,9 @@ func TestStreamThatBreaksIsNoEnd(t *testing.T) {
 	if n, err := count(serve(t, head+"{\"seq\":1}\n")); n != 1 || !errors.As(err, &u) {
 		t.Errorf("broken: %d %v", n, err)
 	}
+	if n, err := count(serve(t, head+"{\"seq\":1}\n{\"se")); n != 1 || !errors.As(err, &u) {
+		t.Errorf("broken in a line: %d %v", n, err)
+	}
 	if _, err := count(serve(t, head+"[]\n")); CodeOf(err) != CodeInternal {
 		t.Errorf("nonsense: %v", err)
 	}

@@ -38,6 +38,7 @@ func stream[T any](ctx context.Context, c *Client, path string, query url.Values
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 4096), maxLine)
+	lines.Split(wholeLine)
 	for lines.Scan() {
 		line := lines.Bytes()
 		switch string(line) {
@@ -62,6 +63,12 @@ func stream[T any](ctx context.Context, c *Client, path string, query url.Values
 		err = io.ErrUnexpectedEOF
 	}
 	return c.lost(ctx, err)
+}
+
+// wholeLine is bufio.ScanLines, but drops a last line without its newline. A connection that broke in
+// the middle of a line is reported as broken, not as a line that cannot be read.
+func wholeLine(data []byte, _ bool) (advance int, token []byte, err error) {
+	return bufio.ScanLines(data, false)
 }
 
 // StreamEnd is the line that ends a stream which is complete.
