@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gdamore/tcell/v2"
 	"github.com/gdamore/tcell/v2/terminfo"
@@ -80,7 +82,7 @@ func (c *cli) screen() (tcell.Screen, error) {
 	if err != nil {
 		return nil, &exitError{exitFailure, fmt.Errorf("cannot open the terminal: %w", err)}
 	}
-	screen, err := tcell.NewTerminfoScreenFromTtyTerminfo(tty, info)
+	screen, err := tcell.NewTerminfoScreenFromTtyTerminfo(&validInput{Tty: tty}, info)
 	if err == nil {
 		err = screen.Init()
 	}
@@ -88,6 +90,27 @@ func (c *cli) screen() (tcell.Screen, error) {
 		return nil, &exitError{exitFailure, fmt.Errorf("cannot use the terminal: %w", err)}
 	}
 	return screen, nil
+}
+
+// validInput leaves out of what is typed every byte that is no UTF-8. tcell tries for ever to decode
+// such a byte: it then uses a whole processor and takes no key any more, not even Ctrl-C.
+type validInput struct {
+	tcell.Tty
+	begun []byte // of a character whose other bytes have not been read yet
+}
+
+func (v *validInput) Read(p []byte) (int, error) {
+	n := copy(p, v.begun)
+	more, err := v.Tty.Read(p[n:])
+	text := p[:n+more]
+	whole := len(text)
+	for i := max(0, whole-utf8.UTFMax+1); i < whole; i++ {
+		if !utf8.FullRune(text[i:]) {
+			whole = i
+		}
+	}
+	v.begun = bytes.Clone(text[whole:])
+	return copy(p, bytes.ToValidUTF8(text[:whole], nil)), err
 }
 
 // topRunner connects the state of top with the terminal and agentinit. One goroutine owns the

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 	"unicode/utf8"
 
@@ -166,6 +167,45 @@ func TestTopControls(t *testing.T) {
 	}
 	e.code <- 0 // for the cleanup
 }
+
+// A terminal with another character set sends bytes that are no UTF-8, and so does a broken paste.
+func TestTopReadsOnAfterInvalidInput(t *testing.T) {
+	t.Setenv("LC_ALL", "C.UTF-8")
+	e := runTop(t, topBox(), 80, 24, xterm())
+	e.see(`> web`)
+	e.keys("\xff\xe9\xc3\x1b[B")
+	e.see(`> db`)
+	e.keys("/\xc3")
+	e.keys("\xa9wor")
+	e.see(`éwor`)
+}
+
+// TestValidInput: a character may come in two reads, and bytes that belong to none are dropped.
+func TestValidInput(t *testing.T) {
+	text := "a\xffé\xe2\x82q€\U0001F600\xf0\x9f."
+	for size := utf8.UTFMax; size < 10; size++ {
+		in := &validInput{Tty: reads{Reader: iotest.OneByteReader(strings.NewReader(text))}}
+		var got []byte
+		for p := make([]byte, size); ; {
+			n, err := in.Read(p)
+			got = append(got, p[:n]...)
+			if err != nil {
+				break
+			}
+		}
+		if string(got) != "aéq€\U0001F600." {
+			t.Errorf("%d bytes at a time: %q", size, got)
+		}
+	}
+}
+
+// reads is a terminal of which only the input is used.
+type reads struct {
+	tcell.Tty
+	io.Reader
+}
+
+func (r reads) Read(p []byte) (int, error) { return r.Reader.Read(p) }
 
 func TestTopViews(t *testing.T) {
 	b := topBox()
