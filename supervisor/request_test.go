@@ -268,6 +268,29 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// Between two readings of the clock some time passes.
+func TestNextRunIsNotShownEarly(t *testing.T) {
+	inBox(t, func(b *box) {
+		at := time.Now()
+		b.boot(Config{}, spec("job", func(s *program.Spec) {
+			s.Type, s.Schedule, s.Timezone = program.Schedule, "@every 10m", "UTC"
+		}))
+		plan := func() {
+			l := &b.sup.loop
+			now, clock := l.now, l.clock
+			read := func() time.Time { at = at.Add(time.Microsecond); return at }
+			l.now, l.clock = read, read
+			l.planNext(l.entries["job"])
+			l.now, l.clock = now, clock
+		}
+		want := at.Add(10 * time.Minute).UTC().Format(time.RFC3339)
+		if err := b.sup.do(b.t.Context(), plan); err != nil {
+			t.Fatal(err)
+		}
+		b.is("job", program.Stopped, "waits for its next run at "+want)
+	})
+}
+
 // daily is a job that runs at three o'clock.
 func daily(s *program.Spec) {
 	s.Type, s.Schedule, s.Timezone, s.StartTimeout = program.Schedule, "0 3 * * *", "UTC", 0

@@ -87,7 +87,10 @@ func (l *loop) timetable(e *entry) {
 }
 
 func (l *loop) planNext(e *entry) {
-	e.cron.plan(l.now(), l.clock())
+	// The clock is read first: what @every computes from an earlier now would end just before a whole
+	// second, and be shown as the second before.
+	wall := l.clock()
+	e.cron.plan(l.now(), wall)
 	e.status.Store(e.makeStatus())
 	l.awaitNext(e)
 }
