@@ -129,7 +129,7 @@ func (c *cli) completeNames(cmd *cobra.Command, _ []string, prefix string) ([]st
 	var names []string
 	for _, p := range status.Programs {
 		if strings.HasPrefix(p.Name, prefix) {
-			names = append(names, cobra.CompletionWithDesc(p.Name, p.State))
+			names = append(names, cobra.CompletionWithDesc(p.Name, p.Display()))
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
