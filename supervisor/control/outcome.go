@@ -134,20 +134,26 @@ func about(code api.Code, p supervisor.Status, format string, args ...any) *api.
 	return e
 }
 
+// over tells whether the program starts again only if a request comes. A schedule that has EXITED has
+// further runs.
+func over(p supervisor.Status) bool {
+	return p.State == program.Fatal || p.State == program.Exited && p.Schedule == nil && !p.Queued
+}
+
 // condition is what Wait waits for in one program. impossible says that the condition cannot hold
 // any more unless a request changes something.
 type condition func(p supervisor.Status) (holds, impossible bool)
 
 var conditions = map[string]condition{
 	api.ForReady: func(p supervisor.Status) (bool, bool) {
-		return p.State == program.Running && p.Ready || p.Completed && resting(p), p.State == program.Fatal
+		return p.State == program.Running && p.Ready || p.Completed && resting(p), over(p)
 	},
 	api.ForRunning: func(p supervisor.Status) (bool, bool) {
-		return p.State == program.Running || p.Completed && resting(p), p.State == program.Fatal
+		return p.State == program.Running || p.Completed && resting(p), over(p)
 	},
 	api.ForStopped: func(p supervisor.Status) (bool, bool) { return resting(p), false },
 	api.ForCompleted: func(p supervisor.Status) (bool, bool) {
-		return p.Completed && resting(p), p.State == program.Fatal
+		return p.Completed && resting(p), over(p)
 	},
 	api.ForStarting: in(program.Starting),
 	api.ForStopping: in(program.Stopping),

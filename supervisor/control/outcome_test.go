@@ -21,6 +21,9 @@ func at(state program.State, run uint64, facts string) supervisor.Status {
 	p.Ready = strings.Contains(facts, "ready")
 	p.Completed = strings.Contains(facts, "completed")
 	p.Queued, p.Blocked = facts == "queued", facts == "blocked"
+	if facts == "schedule" {
+		p.Schedule = &program.ScheduleStatus{}
+	}
 	if state == program.Running || state == program.Starting || state == program.Stopping {
 		p.PID = 7
 	}
@@ -93,7 +96,9 @@ func TestConditions(t *testing.T) {
 		{program.Running, "ready", "ready running"},
 		{program.Backoff, "", "backoff"},
 		{program.Stopping, "ready", "stopping"},
-		{program.Exited, "", "stopped exited"},
+		{program.Exited, "", "!ready !running stopped !completed exited"},
+		{program.Exited, "queued", "stopped exited"},
+		{program.Exited, "schedule", "stopped exited"},
 		{program.Exited, "completed", "ready running stopped completed exited"},
 		{program.Fatal, "", "!ready !running stopped !completed !starting !stopping !exited !backoff fatal"},
 	}
