@@ -91,6 +91,9 @@ func TestArchiveIsBothOCIAndDocker(t *testing.T) {
 	if config.RootFS.DiffIDs[0] != m.Layers[0].Digest {
 		t.Errorf("diff id %s is not the layer %s", config.RootFS.DiffIDs[0], m.Layers[0].Digest)
 	}
+	if len(config.History) != len(config.RootFS.DiffIDs) {
+		t.Errorf("the history has %d entries for %d layers", len(config.History), len(config.RootFS.DiffIDs))
+	}
 	if !slices.Equal(config.Config.Entrypoint, []string{"/bin/agentinit"}) || config.Config.StopSignal != "SIGTERM" {
 		t.Errorf("oci.json did not reach the configuration: %+v", config.Config)
 	}

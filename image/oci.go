@@ -29,6 +29,13 @@ type imageConfig struct {
 	OS           string          `json:"os"`
 	Config       containerConfig `json:"config"`
 	RootFS       rootFS          `json:"rootfs"`
+	// History has an entry for each layer. Without it, podman build refuses to add a second layer:
+	// "history lists 2 non-empty layers, but we have 3 layers on disk".
+	History []history `json:"history"`
+}
+
+type history struct {
+	CreatedBy string `json:"created_by"`
 }
 
 type rootFS struct {
@@ -110,7 +117,8 @@ func build(files []entry, config containerConfig, arch string, refs []string) (a
 	configDesc, err := b.addJSON(typeConfig, imageConfig{
 		Architecture: arch, OS: "linux", Config: config,
 		// The diff id of an uncompressed layer is its digest.
-		RootFS: rootFS{Type: "layers", DiffIDs: []string{layerDesc.Digest}},
+		RootFS:  rootFS{Type: "layers", DiffIDs: []string{layerDesc.Digest}},
+		History: []history{{CreatedBy: "agentinit image"}},
 	})
 	if err != nil {
 		return nil, "", err
