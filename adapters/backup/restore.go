@@ -251,8 +251,11 @@ func (s *State) choose(o RestoreOptions, list archiveList, out *Restored) (chose
 			return nil, adapters.Invalid("part", "this box keeps no %q: name the parts to restore", adapters.Cut(name, 64))
 		}
 	}
+	if len(chosen) == 0 && len(list.Files) == 0 {
+		return nil, adapters.Invalid("part", "the backup is empty: the box that made it kept no state")
+	}
 	if len(chosen) == 0 {
-		return nil, adapters.Invalid("part", "the backup has nothing to restore here")
+		return nil, adapters.Invalid("part", "every part to restore is secret; add --include-secrets (over HTTP: include_secrets=true)")
 	}
 	return chosen, nil
 }
@@ -271,7 +274,7 @@ func check(ctx context.Context, parts []Part, dir string, o RestoreOptions) erro
 		}
 	}
 	if len(serving) > 0 && !o.Replace && !o.DryRun {
-		e := adapters.Errorf(adapters.CodeConflict, "%s: in use; ask for the replacement: replace=true, or agentctl restore --replace", strings.Join(serving, ", ")).With("parts", serving)
+		e := adapters.Errorf(adapters.CodeConflict, "cannot restore %s: in use by the running box; to replace it, add --replace (over HTTP: replace=true)", strings.Join(serving, ", ")).With("parts", serving)
 		e.Retryable = false
 		return e
 	}

@@ -246,7 +246,7 @@ func TestBackupAndRestore(t *testing.T) {
 	if !strings.Contains(out, "beads") || !strings.Contains(out, "checked") || b.restored["beads"] != "" {
 		t.Errorf("dry run: %s%v", out, b.restored)
 	}
-	if _, stderr := b.run(1, "", "restore", file); !strings.Contains(stderr, "beads: in use") {
+	if _, stderr := b.run(1, "", "restore", file); !strings.Contains(stderr, "cannot restore beads: in use by the running box") {
 		t.Errorf("what is in use: %s", stderr)
 	}
 	out, _ = b.run(0, "", "restore", "--replace", file)
@@ -258,6 +258,9 @@ func TestBackupAndRestore(t *testing.T) {
 	raw, err := os.ReadFile(full)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, stderr := b.run(1, string(raw), "restore", "--part", "identity", "-"); !strings.Contains(stderr, "--include-secrets") {
+		t.Errorf("a part that is secret: %s", stderr)
 	}
 	b.run(0, string(raw), "restore", "--json", "--include-secrets", "--part", "identity", "-")
 	if b.restored["identity"] != "secret" {

@@ -200,7 +200,7 @@ func TestBackupWipeRestore(t *testing.T) {
 	empty := newStateBox(t, t.TempDir())
 	empty.fill(99)
 	before := empty.answers()
-	if got := empty.restore(409, "", archive); !bytes.Contains(got, []byte("beads, memory, events: in use")) {
+	if got := empty.restore(409, "", archive); !bytes.Contains(got, []byte("beads, memory, events: in use by the running box")) {
 		t.Errorf("%s", got)
 	}
 	if got := empty.restore(200, "?dry_run=true", archive); !bytes.Contains(got, []byte(`"state":"checked"`)) {
