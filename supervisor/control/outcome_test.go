@@ -154,6 +154,8 @@ func TestExplain(t *testing.T) {
 	queued.Queued = true
 	starting := at(program.Starting, 1, "")
 	starting.Deadline = &soon
+	job := starting
+	job.Spec = &program.Spec{Type: program.Schedule}
 	for _, c := range []struct {
 		p    supervisor.Status
 		want string
@@ -165,6 +167,7 @@ func TestExplain(t *testing.T) {
 		{queued, "p has been STOPPED for 1m00s: because | agentinit starts it when its turn comes and what it needs holds"},
 		{at(program.Stopped, 1, ""), "p has been STOPPED for 1m00s: because | it starts when a start is asked for"},
 		{starting, "p has been STARTING for 1m00s: because | within 2.1s it is RUNNING, or this start has failed"},
+		{job, "p has been STARTING for 1m00s: because | within 2.1s it has completed, or this start has failed"},
 		{stopping, "p has been STOPPING for 1m00s: because | the next step of its stop ladder comes in 2.1s"},
 		{at(program.Fatal, 5, ""), "p has been FATAL for 1m00s: because | it stays FATAL until a start is asked for"},
 		{at(program.Exited, 1, "completed"), "p has been COMPLETED for 1m00s: because | "},

@@ -147,7 +147,11 @@ func next(p supervisor.Status, now time.Time) string {
 		return "agentinit starts it again" + in
 	case program.Starting:
 		if in != "" {
-			return "within" + strings.TrimPrefix(in, " in") + " it is RUNNING, or this start has failed"
+			goal := " it is RUNNING"
+			if p.Spec != nil && (p.Spec.Type == program.Oneshot || p.Spec.Type == program.Schedule) {
+				goal = " it has completed"
+			}
+			return "within" + strings.TrimPrefix(in, " in") + goal + ", or this start has failed"
 		}
 	case program.Stopping:
 		if in != "" {
