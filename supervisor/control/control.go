@@ -30,6 +30,8 @@ import (
 // several. Any other error is about all programs.
 type Supervisor interface {
 	Snapshot() supervisor.Snapshot
+	// Started is closed when the start of the box is over.
+	Started() <-chan struct{}
 	Start(ctx context.Context, names ...string) error
 	// StartAll is Start in the order of the boot.
 	StartAll(ctx context.Context, names ...string) error

@@ -3,12 +3,28 @@ package control
 import (
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
+// startingPause is how long an answer for a script waits while the box starts. Otherwise a script that
+// asks in a loop until all programs run would take most of a processor from the starts.
+const startingPause = 50 * time.Millisecond
+
 func getStatus(s *Server, r *http.Request) (any, error) {
+	text, err := boolParam(r.URL.Query(), "text")
+	if err != nil {
+		return nil, err
+	}
+	if text {
+		select {
+		case <-s.cfg.Supervisor.Started():
+		case <-time.After(startingPause):
+		case <-r.Context().Done():
+		}
+	}
 	snap := s.cfg.Supervisor.Snapshot()
 	programs := snap.Programs
 	if names := r.URL.Query()["name"]; len(names) > 0 {
@@ -21,10 +37,6 @@ func getStatus(s *Server, r *http.Request) (any, error) {
 		}
 	}
 	out := toStatus(snap, programs)
-	text, err := boolParam(r.URL.Query(), "text")
-	if err != nil {
-		return nil, err
-	}
 	table, err := boolParam(r.URL.Query(), "table")
 	if err != nil {
 		return nil, err

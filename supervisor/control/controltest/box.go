@@ -166,6 +166,13 @@ func (b *Box) Attach(ctx context.Context, conn io.ReadWriteCloser) error {
 	return nil
 }
 
+// Started says that the box is past its start.
+func (b *Box) Started() <-chan struct{} {
+	started := make(chan struct{})
+	close(started)
+	return started
+}
+
 // Snapshot returns the programs as they are.
 func (b *Box) Snapshot() supervisor.Snapshot {
 	b.mu.Lock()
