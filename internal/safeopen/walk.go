@@ -191,9 +191,9 @@ func readOnly(fd int) bool {
 // (user_namespaces(7)). Files that a rootless engine mounts have this owner.
 const overflowUID = 65534
 
-// unmapped tells whether the owner of a file with overflowUID has no number here. The other possible
-// owner is a user that really has this number; most systems call it nobody. For an owner without a
-// number, open(2) with O_NOATIME fails with EPERM, even for root.
+// unmapped tells whether the owner of a file with overflowUID has no number here. Then open(2) with
+// O_NOATIME fails with EPERM, even for root. Otherwise the file belongs to a user whose number this
+// is, most often the user called nobody.
 func unmapped(fd int) bool {
 	if wholeNamespace() {
 		return false

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"math"
 	"syscall"
 	"time"
@@ -125,7 +126,7 @@ func (o *Owner) signalOthers() {
 			}
 			w.told[t.pid] = t.start
 			// ErrNoProcess: it has just ended.
-			if err := o.signalTask(&t, w.sig); err != nil && err != ErrNoProcess {
+			if err := o.signalTask(&t, w.sig); err != nil && !errors.Is(err, ErrNoProcess) {
 				o.report(err.Error())
 			}
 		}
