@@ -74,8 +74,10 @@ const maxQueued = 4096
 func (b *box) received(s early.Sent) {
 	why := b.gate.refuse(s)
 	if why == nil {
-		auditSignal(b.audit, s, "", "")
+		// The record is made while the programs are already stopping: it takes as long as to signal
+		// a hundred of them.
 		b.signalled(s.Signal)
+		auditSignal(b.audit, s, "", "")
 	} else if fields := b.gate.note(why, time.Now()); fields != nil {
 		auditSignal(b.audit, s, why.program, "refused")
 		b.bus.Publish(event.Event{Level: event.Warn, Stage: "supervisor", Name: EventSignalRefused, Program: why.program, Fields: fields})
