@@ -164,7 +164,7 @@ func (o *Owner) Kill(id uint64) error {
 	if again {
 		return nil
 	}
-	o.killRound(p)
+	o.killRound(p, time.Time{})
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !p.gone && !o.closed {
@@ -202,7 +202,7 @@ func (o *Owner) killUntilEmpty(p *process) {
 			pause = min(2*pause, longestPause)
 			tick.Reset(pause)
 		}
-		o.killRound(p)
+		o.killRound(p, time.Now())
 	}
 }
 
@@ -220,7 +220,11 @@ func (o *Owner) giveUp(p *process) {
 // call reaches them all: the kernel holds the list of processes, and a fork under way is repeated
 // after the signal. Members elsewhere could fork while they are listed. So they are stopped first,
 // until a listing finds no new one.
-func (o *Owner) killRound(p *process) {
+//
+// The first round takes the orphans that are known: to list agentinit's children anew for each of a
+// thousand programs would take longer than to kill them. An orphan that is not known yet is found
+// when the leader is reaped, and killed in the next round.
+func (o *Owner) killRound(p *process, orphansSince time.Time) {
 	p.cgroup.kill()
 	if p.scope != ScopeTree {
 		if err := o.Signal(p.id, syscall.SIGKILL, p.scope); err != nil {
@@ -228,7 +232,7 @@ func (o *Owner) killRound(p *process) {
 		}
 		return
 	}
-	tasks := o.tree(p)
+	tasks := descend(o.rootsSince(p, orphansSince))
 	if o.leads(p) && len(tasks) == len(p.inScope(tasks, ScopeGroup)) {
 		if o.signalLeader(p, syscall.SIGKILL, true) == nil {
 			return
