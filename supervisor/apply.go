@@ -296,7 +296,7 @@ func (l *loop) rename(was, name string) {
 	l.former[was], l.entries[name], e.name = e, e, name
 	// A new slice, because statuses share the old one.
 	e.former = slices.DeleteFunc(append(slices.Clone(e.former), was), func(former string) bool { return former == name })
-	l.crew.submit(e.lane, func() { l.sup.cfg.Processes.Rename(was, name) })
+	l.crew.submit(e.lane, job{do: func() { l.sup.cfg.Processes.Rename(was, name) }})
 	l.tell(event.ProgramRenamed, name, map[string]any{"was": was})
 }
 

@@ -146,7 +146,17 @@ func (k *kernel) end(p *fakeProc, after time.Duration, exit program.Exit) {
 	})
 }
 
-func (k *kernel) Signal(name string, run uint64, signal string, _ program.KillScope, _ time.Time) error {
+// SignalSoon leaves every second request to Signal.
+func (k *kernel) SignalSoon(requests []SignalRequest) []bool {
+	sent := make([]bool, len(requests))
+	for i, r := range requests {
+		sent[i] = i%2 == 0 && k.Signal(r) == nil
+	}
+	return sent
+}
+
+func (k *kernel) Signal(r SignalRequest) error {
+	name, run, signal := r.Program, r.Run, r.Signal
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.note("%s %s", signal, name)

@@ -183,14 +183,23 @@ func (l *laws) alive(name string) bool {
 	return l.live[name] != nil
 }
 
+// SignalSoon implements Processes. It leaves every second request to Signal.
+func (l *laws) SignalSoon(requests []SignalRequest) []bool {
+	sent := make([]bool, len(requests))
+	for i, r := range requests {
+		sent[i] = i%2 == 0 && l.Signal(r) == nil
+	}
+	return sent
+}
+
 // Signal implements Processes.
-func (l *laws) Signal(name string, run uint64, signal string, scope program.KillScope, asked time.Time) error {
+func (l *laws) Signal(r SignalRequest) error {
 	l.mu.Lock()
-	if w := l.runs[name]; w != nil && w.run == run && w.ladder.IsZero() {
+	if w := l.runs[r.Program]; w != nil && w.run == r.Run && w.ladder.IsZero() {
 		w.ladder = time.Now()
 	}
 	l.mu.Unlock()
-	return l.kernel.Signal(name, run, signal, scope, asked)
+	return l.kernel.Signal(r)
 }
 
 // Kill implements Processes.

@@ -46,6 +46,7 @@ func (l *loop) init(s *Supervisor) {
 	// A time of time.Now holds both readings; what computes with it uses the monotonic one.
 	l.now, l.clock = time.Now, time.Now
 	l.entries, l.former = make(map[string]*entry), make(map[string]*entry)
+	l.crew.signalSoon = func(r []SignalRequest) []bool { return s.cfg.Processes.SignalSoon(r) }
 	l.barrier.fire = l.advanceBoot
 	l.ending.init(l)
 }
@@ -219,14 +220,12 @@ func (l *loop) act(e *entry, a program.Action) {
 	switch a.Kind {
 	case program.Spawn:
 		e.early = nil
-		l.crew.submit(e.lane, func() { l.spawn(e, spec, a.Run) })
+		l.crew.submit(e.lane, job{do: func() { l.spawn(e, spec, a.Run) }})
 	case program.Signal:
-		asked := time.Now()
-		l.crew.submit(e.lane, func() {
-			l.failedToSend(name, a.String(), procs.Signal(name, a.Run, a.Signal, spec.Kill, asked))
-		})
+		r := &SignalRequest{Program: name, Run: a.Run, Signal: a.Signal, Scope: spec.Kill, Asked: time.Now()}
+		l.crew.submit(e.lane, job{do: func() { l.failedToSend(name, a.String(), procs.Signal(*r)) }, signal: r})
 	case program.KillAll:
-		l.crew.submit(e.lane, func() { l.failedToSend(name, a.String(), procs.Kill(name, a.Run)) })
+		l.crew.submit(e.lane, job{do: func() { l.failedToSend(name, a.String(), procs.Kill(name, a.Run)) }})
 	case program.RunHook:
 		l.runHook(e, a)
 	case program.CancelHook:
@@ -361,7 +360,7 @@ func (l *loop) emergency(p any, stack []byte) Result {
 	for _, e := range l.order {
 		run, name := e.m.Run, e.name
 		if e.m.Live() {
-			l.crew.submit(e.lane, func() { l.failedToSend(name, "Kill", l.sup.cfg.Processes.Kill(name, run)) })
+			l.crew.submit(e.lane, job{do: func() { l.failedToSend(name, "Kill", l.sup.cfg.Processes.Kill(name, run)) }})
 		}
 	}
 	return Result{Cause: Cause{Kind: CauseInternal, Code: 1, Detail: detail}, Code: 1, Programs: l.sup.Snapshot().Programs}

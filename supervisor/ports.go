@@ -8,15 +8,20 @@ import (
 )
 
 // Processes starts, signals and watches processes. Start, Signal, Kill, Rename and Forget are
-// called outside the loop and may block. Calls for one program never overlap, and keep the order in
+// called outside the loop and may block; SignalSoon is called outside the loop too. Calls for one program never overlap, and keep the order in
 // which the loop made them.
 type Processes interface {
 	// Start returns when the run was exec'ed, or an error that says why not. An error with a method
 	// ShellStatus() int gives the status that a shell would report.
 	Start(spec *program.Spec, run uint64) (pid int, err error)
-	// Signal sends a signal (without "SIG") to the processes that were in the scope at the time
-	// asked. Later processes get it too, if they are found.
-	Signal(name string, run uint64, signal string, scope program.KillScope, asked time.Time) error
+	// SignalSoon sends the signals of several programs without searching for processes, which would
+	// take longer than the rest of a stop. It tells for each whether it was sent; the processes that
+	// had to be searched for get theirs later. For the others nothing was done: they need Signal. It
+	// must not block, because the programs wait for each other.
+	SignalSoon(requests []SignalRequest) (sent []bool)
+	// Signal sends a signal to all processes that were in the scope at the time asked. Later
+	// processes get it too, if they are found.
+	Signal(r SignalRequest) error
 	// Kill sends KILL to all processes in the run's kill scope.
 	Kill(name string, run uint64) error
 	// Asked says that the end of the run was requested: if the run then ends as requested, it is no
@@ -30,6 +35,15 @@ type Processes interface {
 	Forget(name string)
 	// Notices is the stream of ended runs. It is never closed while the supervisor runs.
 	Notices() <-chan Notice
+}
+
+// SignalRequest asks for a signal to a run.
+type SignalRequest struct {
+	Program string
+	Run     uint64
+	Signal  string // without "SIG"
+	Scope   program.KillScope
+	Asked   time.Time
 }
 
 // Notice says that a leader has ended (Exit is set), or that no process of its run is left (Exit is

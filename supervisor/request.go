@@ -150,10 +150,8 @@ func (l *loop) requestSignal(e *entry, signal string, sent chan<- error) error {
 	if e.m.PID == 0 {
 		return l.refuse(e, "signal", "it does not run")
 	}
-	run, name, asked := e.m.Run, e.name, time.Now()
-	l.crew.submit(e.lane, func() {
-		sent <- l.sup.cfg.Processes.Signal(name, run, signal, program.KillProcess, asked)
-	})
+	r := SignalRequest{Program: e.name, Run: e.m.Run, Signal: signal, Scope: program.KillProcess, Asked: time.Now()}
+	l.crew.submit(e.lane, job{do: func() { sent <- l.sup.cfg.Processes.Signal(r) }})
 	return nil
 }
 
@@ -172,10 +170,10 @@ func (l *loop) remove(e *entry) {
 	}
 	l.publishOrder()
 	names := append([]string{e.name}, e.former...)
-	l.crew.submit(e.lane, func() {
+	l.crew.submit(e.lane, job{do: func() {
 		for _, name := range names {
 			l.sup.cfg.Processes.Forget(name)
 		}
-	})
+	}})
 	l.tell(event.ProgramRemoved, e.name, nil)
 }

@@ -366,18 +366,31 @@ var scopes = map[program.KillScope]proc.Scope{
 	program.KillTree: proc.ScopeTree, program.KillGroup: proc.ScopeGroup, program.KillProcess: proc.ScopeProcess,
 }
 
+// SignalSoon implements Processes. What is wrong with a request is said by Signal.
+func (s *System) SignalSoon(requests []SignalRequest) []bool {
+	known := make([]proc.SignalRequest, len(requests))
+	for i, r := range requests {
+		if id, ok := s.id(r.Program, r.Run); ok {
+			if sig, err := proc.ParseSignal(r.Signal); err == nil {
+				known[i] = proc.SignalRequest{ID: id, Signal: sig, Scope: scopes[r.Scope], Asked: r.Asked}
+			}
+		}
+	}
+	return s.cfg.Owner.SignalSoon(known)
+}
+
 // Signal implements Processes. It is no error if no process is left in the tree or group.
-func (s *System) Signal(name string, run uint64, signal string, scope program.KillScope, asked time.Time) error {
-	sig, err := proc.ParseSignal(signal)
+func (s *System) Signal(r SignalRequest) error {
+	sig, err := proc.ParseSignal(r.Signal)
 	if err != nil {
 		return err
 	}
-	id, ok := s.id(name, run)
+	id, ok := s.id(r.Program, r.Run)
 	if !ok {
 		return nil
 	}
-	err = s.cfg.Owner.SignalSoon(id, sig, scopes[scope], asked)
-	if scope != program.KillProcess && errors.Is(err, proc.ErrNoProcess) {
+	err = s.cfg.Owner.SignalAsked(proc.SignalRequest{ID: id, Signal: sig, Scope: scopes[r.Scope], Asked: r.Asked})
+	if r.Scope != program.KillProcess && errors.Is(err, proc.ErrNoProcess) {
 		return nil
 	}
 	return err

@@ -34,9 +34,13 @@ func (k *kernel) Start(spec *program.Spec, _ uint64) (int, error) {
 	return 100 + k.pid, nil
 }
 
-func (k *kernel) Signal(name string, run uint64, signal string, _ program.KillScope, _ time.Time) error {
-	if signal == "TERM" && !k.deaf[name] {
-		k.end(name, run)
+func (k *kernel) SignalSoon(requests []supervisor.SignalRequest) []bool {
+	return make([]bool, len(requests))
+}
+
+func (k *kernel) Signal(r supervisor.SignalRequest) error {
+	if r.Signal == "TERM" && !k.deaf[r.Program] {
+		k.end(r.Program, r.Run)
 	}
 	return nil
 }

@@ -28,44 +28,34 @@ type owed struct {
 	told map[int]uint64 // when those that have got it started, by pid; only the sweeper uses it
 }
 
-// SignalSoon is Signal for a request made at the time asked. It returns before the members of other
-// groups got the signal. Members that start after the call need not get it. Requests made together
-// share one listing of agentinit's children where one is needed.
-func (o *Owner) SignalSoon(id uint64, sig syscall.Signal, scope Scope, asked time.Time) error {
-	p, err := o.lookup(id)
-	if err != nil {
-		return err
-	}
-	if scope == ScopeTree {
-		if done, err := o.signalGroupFirst(p, sig); done {
-			return err
-		}
-	}
-	return o.signal(p, sig, scope, asked)
-}
-
-// signalGroupFirst signals the group of p and notes what it owes to the others. It is not done if a
-// search is needed at once: if the leader has ended or another process is followed in its place.
-func (o *Owner) signalGroupFirst(p *process, sig syscall.Signal) (done bool, err error) {
+// SignalSoon signals the process groups of those requests that need no search, and tells for each
+// request whether it did. It does not do it for a scope other than ScopeTree, for KILL, and if the
+// leader has ended or another process is followed in its place; then SignalAsked is needed. Members
+// of other groups get the signal later, as told above; those that start after the call need not get
+// it. One lock serves all requests, so that the reaping of programs that end at once does not delay
+// the signals of the others. It does not block.
+func (o *Owner) SignalSoon(requests []SignalRequest) (sent []bool) {
+	sent = make([]bool, len(requests))
+	started := uptimeTicks()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p.reaped || p.main != nil || sig == syscall.SIGKILL {
-		return false, nil
+	for i, r := range requests {
+		p, err := o.lookupLocked(r.ID)
+		if err != nil || r.Scope != ScopeTree || r.Signal == syscall.SIGKILL || p.reaped || p.main != nil {
+			continue
+		}
+		// ESRCH: the leader is in another group. SignalAsked reports other errors.
+		if unix.Kill(-p.pid, r.Signal) != nil {
+			continue
+		}
+		sent[i] = true
+		p.owed = &owed{sig: r.Signal, due: time.Now().Add(othersPatience), started: started}
+		o.owing = append(o.owing, p)
+		if len(o.owing) == 1 {
+			time.AfterFunc(othersPatience, o.othersDue)
+		}
 	}
-	started := uptimeTicks()
-	switch err := unix.Kill(-p.pid, sig); err {
-	case nil:
-	case unix.ESRCH: // the leader is in another group
-		return false, nil
-	default:
-		return true, sent(p.pid, sig, err)
-	}
-	p.owed = &owed{sig: sig, due: time.Now().Add(othersPatience), started: started}
-	o.owing = append(o.owing, p)
-	if len(o.owing) == 1 {
-		time.AfterFunc(othersPatience, o.othersDue)
-	}
-	return true, nil
+	return sent
 }
 
 // othersDue has the sweeper search for the members of programs that did not end in time.

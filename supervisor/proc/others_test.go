@@ -1,6 +1,8 @@
 package proc
 
 import (
+	"maps"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -30,8 +32,14 @@ func TestSignalSoonReachesOtherSessions(t *testing.T) {
 			if tc.ended {
 				next(t, o, p.ID, Exited)
 			}
-			if err := o.SignalSoon(p.ID, syscall.SIGTERM, ScopeTree, time.Now()); err != nil {
-				t.Fatal(err)
+			r := SignalRequest{ID: p.ID, Signal: syscall.SIGTERM, Scope: ScopeTree, Asked: time.Now()}
+			if sent := o.SignalSoon([]SignalRequest{r})[0]; sent == tc.ended {
+				t.Errorf("sent: %v", sent)
+			}
+			if tc.ended {
+				if err := o.SignalAsked(r); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if got := p.line(t); got != "got" {
 				t.Error(got)
@@ -49,8 +57,8 @@ func TestSignalSoonSparesLaterProcesses(t *testing.T) {
 	o := newOwner(t, Options{})
 	p := startTester(t, o, sh(`trap 'sleep 0.1; setsid sleep 60 & echo $!' TERM; setsid sleep 61 & echo $!; wait; wait`))
 	early := p.number(t)
-	if err := o.SignalSoon(p.ID, syscall.SIGTERM, ScopeTree, time.Now()); err != nil {
-		t.Fatal(err)
+	if !o.SignalSoon([]SignalRequest{{ID: p.ID, Signal: syscall.SIGTERM, Scope: ScopeTree, Asked: time.Now()}})[0] {
+		t.Fatal("not sent")
 	}
 	late := p.number(t)
 	waitUntil(t, "the early one ends", func() bool { return !alivePID(early) })
@@ -72,4 +80,51 @@ func TestSignalSoonSparesLaterProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	next(t, o, p.ID, Emptied)
+}
+
+// What SignalSoon cannot do without a search, or does not know, is left to SignalAsked. The others of
+// the same call are signalled.
+func TestSignalSoonLeavesTheRest(t *testing.T) {
+	o := newOwner(t, Options{})
+	var ids []uint64
+	for range 4 {
+		p := startTester(t, o, sh(`trap "exit 7" TERM; echo up; sleep 60 & wait`))
+		if got := p.line(t); got != "up" {
+			t.Fatal(got)
+		}
+		ids = append(ids, p.ID)
+	}
+	sent := o.SignalSoon([]SignalRequest{
+		{ID: ids[0], Signal: syscall.SIGTERM, Scope: ScopeTree},
+		{ID: 0, Signal: syscall.SIGTERM, Scope: ScopeTree},
+		{ID: ids[1], Signal: syscall.SIGTERM, Scope: ScopeProcess},
+		{ID: ids[2], Signal: syscall.SIGKILL, Scope: ScopeTree},
+		{ID: ids[3], Signal: syscall.SIGTERM, Scope: ScopeTree},
+	})
+	if want := []bool{true, false, false, false, true}; !slices.Equal(sent, want) {
+		t.Errorf("%v, want %v", sent, want)
+	}
+	ended := map[uint64]int{}
+	for len(ended) < 2 {
+		select {
+		case e := <-o.Exits():
+			if e.Kind == Exited {
+				ended[e.ID] = e.Status.ExitStatus()
+			}
+		case <-time.After(patience):
+			t.Fatalf("only these have ended: %v", ended)
+		}
+	}
+	if want := map[uint64]int{ids[0]: 7, ids[3]: 7}; !maps.Equal(ended, want) {
+		t.Errorf("ended: %v, want %v", ended, want)
+	}
+	for _, id := range ids[1:3] {
+		if got := o.Members(id); len(got) == 0 {
+			t.Error("one that needs SignalAsked has ended")
+		}
+		if err := o.Kill(id); err != nil {
+			t.Fatal(err)
+		}
+		next(t, o, id, Emptied)
+	}
 }

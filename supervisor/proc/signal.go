@@ -14,14 +14,27 @@ import (
 // call, and members of other groups one by one. ErrNoProcess means that no process is left in that
 // scope. To empty a scope, use Kill.
 func (o *Owner) Signal(id uint64, sig syscall.Signal, scope Scope) error {
-	p, err := o.lookup(id)
+	return o.SignalAsked(SignalRequest{ID: id, Signal: sig, Scope: scope, Asked: time.Now()})
+}
+
+// SignalRequest asks for a signal to a started process. ID is that of its Process.
+type SignalRequest struct {
+	ID     uint64
+	Signal syscall.Signal
+	Scope  Scope
+	Asked  time.Time
+}
+
+// SignalAsked is Signal for a request made at the time Asked: members that are newer need not get
+// the signal. Requests made together share one listing of agentinit's children.
+func (o *Owner) SignalAsked(r SignalRequest) error {
+	p, err := o.lookup(r.ID)
 	if err != nil {
 		return err
 	}
-	return o.signal(p, sig, scope, time.Now())
+	return o.signal(p, r.Signal, r.Scope, r.Asked)
 }
 
-// signal reaches the members that existed at the time asked.
 func (o *Owner) signal(p *process, sig syscall.Signal, scope Scope, asked time.Time) error {
 	if scope == ScopeProcess {
 		if done, err := o.signalMain(p, sig); done {
@@ -64,6 +77,11 @@ func (o *Owner) signal(p *process, sig syscall.Signal, scope Scope, asked time.T
 func (o *Owner) lookup(id uint64) (*process, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.lookupLocked(id)
+}
+
+// lookupLocked is lookup for a caller that holds the mutex.
+func (o *Owner) lookupLocked(id uint64) (*process, error) {
 	if o.closed {
 		return nil, ErrClosed
 	}
