@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/quick":      {}, // what it imports is initialised before it
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/table"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
-	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/lateclose"},
+	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/lateclose", "internal/rate"},
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {},

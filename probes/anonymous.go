@@ -18,8 +18,8 @@ const (
 	anonymousAddresses = 4096
 )
 
-func newAnonymous() *rate.Callers {
-	return rate.NewCallers(rate.Limit{PerSecond: anonymousPerSec, Burst: anonymousBurst}, anonymousAddresses)
+func newAnonymous() *rate.Callers[string] {
+	return rate.NewCallers[string](rate.Limit{PerSecond: anonymousPerSec, Burst: anonymousBurst}, anonymousAddresses)
 }
 
 // limitAnonymous limits how often one address may call a handler without a credential. A caller

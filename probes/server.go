@@ -87,9 +87,9 @@ type Server struct {
 	mounts    []mount
 	keyless   []openRoute
 	metrics   *httpMetrics
-	anonymous *rate.Callers
-	forged    *rate.Callers   // the same for requests that show a signature
-	names     map[string]bool // of the box
+	anonymous *rate.Callers[string]
+	forged    *rate.Callers[string] // the same for requests that show a signature
+	names     map[string]bool       // of the box
 
 	mu        sync.Mutex
 	listeners map[string]*listener

@@ -87,7 +87,7 @@ type Server struct {
 	cfg     Config
 	router  func() chi.Router // makes the router at the first call
 	started time.Time
-	limits  *rate.Callers
+	limits  *rate.Callers[string]
 	tickets tickets
 	held    heldBodies
 	actions *actions // recent actions of agents
@@ -113,7 +113,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.RateLimit = DefaultRateLimit
 	}
 	s := &Server{cfg: cfg, started: time.Now(), actions: newActions(), held: heldBodies{most: cmp.Or(cfg.HeldBodies, maxHeld), scarce: cfg.Scarce}}
-	s.limits = rate.NewCallers(rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
+	s.limits = rate.NewCallers[string](rate.Limit{PerSecond: float64(cfg.RateLimit), Burst: 2 * float64(cfg.RateLimit)}, maxPrincipals)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.router = sync.OnceValue(s.newRouter)
 	s.openapi = sync.OnceValues(func() ([]byte, error) { return json.Marshal(openAPI(routes(), cfg.Version)) })

@@ -37,11 +37,13 @@ type neighbours struct {
 	pool    atomic.Pointer[pool.Pool]       // nil before, and without relays
 	mailbox atomic.Pointer[mailbox.Mailbox] // nil until it is read
 
-	troubles *rate.Callers // events about troubles, by name
+	troubles *rate.Callers[string] // events about troubles, by name
 }
 
 // troubleEvents bounds how many troubles of one kind become events; metrics count all.
-func troubleEvents() *rate.Callers { return rate.NewCallers(rate.Limit{PerSecond: 1, Burst: 20}, 100) }
+func troubleEvents() *rate.Callers[string] {
+	return rate.NewCallers[string](rate.Limit{PerSecond: 1, Burst: 20}, 100)
+}
 
 // joinMesh connects to the relays that the manifest wants, publishes what agents do
 // and runs the mailbox, until the box stops. It belongs after phase 3: the box

@@ -1,5 +1,5 @@
-// Package rate owns the token bucket with which servers limit the rate of requests: one bucket for
-// a connection, or one for each of many callers. It does not read a clock: the time is an argument.
+// Package rate owns the token bucket with which servers limit the rate of requests and messages: one
+// bucket for a connection, or one for each of many callers. It does not read a clock: the time is an argument.
 // It must never decide what happens after a refusal.
 package rate
 
@@ -36,21 +36,23 @@ func (b *Bucket) left(now time.Time) float64 {
 	return min(b.limit.Burst, b.tokens+now.Sub(b.at).Seconds()*b.limit.PerSecond)
 }
 
-// Callers holds a bucket for each caller. Its methods may be called from any goroutine.
-type Callers struct {
+// Callers holds a bucket for each caller, which K names. Its methods may be called from any goroutine.
+type Callers[K comparable] struct {
 	limit Limit
 	most  int
 
 	mu      sync.Mutex
-	buckets map[string]Bucket
+	buckets map[K]Bucket
 }
 
 // NewCallers returns the buckets of at most most callers. If there are more, the table is emptied,
 // so that its size stays bounded. A limit of 0 tokens a second lets every request through.
-func NewCallers(l Limit, most int) *Callers { return &Callers{limit: l, most: most} }
+func NewCallers[K comparable](l Limit, most int) *Callers[K] {
+	return &Callers[K]{limit: l, most: most}
+}
 
 // Take takes a token of the caller. If there is none, wait is the time until the next one.
-func (c *Callers) Take(who string, now time.Time) (wait time.Duration, ok bool) {
+func (c *Callers[K]) Take(who K, now time.Time) (wait time.Duration, ok bool) {
 	if c.limit.PerSecond <= 0 {
 		return 0, true
 	}
@@ -59,7 +61,7 @@ func (c *Callers) Take(who string, now time.Time) (wait time.Duration, ok bool) 
 	b, known := c.buckets[who]
 	if !known {
 		if c.buckets == nil || len(c.buckets) >= c.most {
-			c.buckets = make(map[string]Bucket)
+			c.buckets = make(map[K]Bucket)
 		}
 		b = Full(c.limit, now)
 	}
@@ -69,7 +71,7 @@ func (c *Callers) Take(who string, now time.Time) (wait time.Duration, ok bool) 
 }
 
 // Empty reports whether the caller has no token left.
-func (c *Callers) Empty(who string, now time.Time) bool {
+func (c *Callers[K]) Empty(who K, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b, known := c.buckets[who]

@@ -9,7 +9,7 @@ import (
 var begin = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func TestTake(t *testing.T) {
-	c := NewCallers(Limit{PerSecond: 2, Burst: 3}, 10)
+	c := NewCallers[string](Limit{PerSecond: 2, Burst: 3}, 10)
 	for i, step := range []struct {
 		at   time.Duration
 		wait time.Duration // 0: the caller gets a token
@@ -32,7 +32,7 @@ func TestTake(t *testing.T) {
 }
 
 func TestCallersAreBounded(t *testing.T) {
-	c := NewCallers(Limit{PerSecond: 1, Burst: 1}, 10)
+	c := NewCallers[string](Limit{PerSecond: 1, Burst: 1}, 10)
 	for i := range 35 {
 		c.Take(fmt.Sprint(i), begin)
 		if len(c.buckets) > 10 {
@@ -42,7 +42,7 @@ func TestCallersAreBounded(t *testing.T) {
 }
 
 func TestNoLimit(t *testing.T) {
-	c := NewCallers(Limit{}, 1)
+	c := NewCallers[string](Limit{}, 1)
 	for range 1000 {
 		if _, ok := c.Take("a", begin); !ok {
 			t.Fatal("refused")

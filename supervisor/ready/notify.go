@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
+	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
 // NotifierConfig says how a Notifier works.
@@ -43,7 +44,7 @@ type Notifier struct {
 	done chan struct{}
 
 	// Only the receiving goroutine uses the fields below.
-	senders senders
+	senders *rate.Callers[int]
 	strays  *lateclose.Strays
 
 	mu      sync.Mutex
@@ -67,13 +68,20 @@ func Listen(cfg NotifierConfig) (*Notifier, error) {
 	if cfg.Resolve == nil {
 		return nil, errors.New("cannot listen for notifications: there is no way to find out which program a sender belongs to")
 	}
-	n := &Notifier{cfg: cfg, done: make(chan struct{}), runs: map[string]*notified{}, flushes: map[string]chan struct{}{}}
-	n.strays = lateclose.NewStrays(1)
+	n := newNotifier(cfg)
 	if err := n.listen(); err != nil {
 		return nil, fmt.Errorf("cannot listen for notifications: %w", err)
 	}
 	go n.receive()
 	return n, nil
+}
+
+// newNotifier makes a Notifier without a socket.
+func newNotifier(cfg NotifierConfig) *Notifier {
+	return &Notifier{
+		cfg: cfg, done: make(chan struct{}), senders: newSenders(), strays: lateclose.NewStrays(1),
+		runs: map[string]*notified{}, flushes: map[string]chan struct{}{},
+	}
 }
 
 func (n *Notifier) listen() error {
@@ -115,6 +123,12 @@ func passCredentials(conn *net.UnixConn) error {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	})
 	return errors.Join(ctlErr, os.NewSyscallError("setsockopt SO_PASSCRED", err))
+}
+
+// newSenders limits the messages of one process to 500 a second, and 1000 at once. Its key is the pid
+// from the kernel, so that the limit applies before Resolve, which is expensive.
+func newSenders() *rate.Callers[int] {
+	return rate.NewCallers[int](rate.Limit{PerSecond: 500, Burst: 1000}, 1024)
 }
 
 // Address is the value of NOTIFY_SOCKET for programs.
@@ -244,7 +258,7 @@ func (n *Notifier) handle(pid int, text []byte, truncated bool) {
 		n.refuse(pid, "the sender's process is not visible in this box")
 		return
 	}
-	if !n.senders.allow(pid, time.Now()) {
+	if _, ok := n.senders.Take(pid, time.Now()); !ok {
 		n.refuse(pid, "too many messages")
 		return
 	}
@@ -337,42 +351,4 @@ func (n *Notifier) Forget(program string) {
 		close(st.changed)
 		delete(n.runs, program)
 	}
-}
-
-// bucket is a token bucket: burst tokens at once, then rate tokens a second.
-type bucket struct {
-	rate, burst float64
-	used        float64
-	last        time.Time
-}
-
-func (b *bucket) take(now time.Time) bool {
-	b.used = max(0, b.used-now.Sub(b.last).Seconds()*b.rate)
-	b.last = now
-	if b.used+1 > b.burst {
-		return false
-	}
-	b.used++
-	return true
-}
-
-// senders limits the messages of one process to 500 a second, and 1000 at once. Its key is the pid
-// from the kernel, so that the limit applies before Resolve, which is expensive.
-type senders struct {
-	buckets map[int]*bucket
-}
-
-const maxSenders = 1024
-
-func (s *senders) allow(pid int, now time.Time) bool {
-	b := s.buckets[pid]
-	if b == nil {
-		if s.buckets == nil || len(s.buckets) >= maxSenders {
-			// Removing all at once happens rarely and bounds the memory.
-			s.buckets = map[int]*bucket{}
-		}
-		b = &bucket{rate: 500, burst: 1000, last: now}
-		s.buckets[pid] = b
-	}
-	return b.take(now)
 }

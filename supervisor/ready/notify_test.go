@@ -188,11 +188,11 @@ func TestALingeringDescriptorHoldsNothingUp(t *testing.T) {
 }
 
 func TestSenderBucket(t *testing.T) {
-	var s senders
+	s := newSenders()
 	now := time.Unix(1000, 0)
 	count := func() (n int) {
 		for range 5000 {
-			if s.allow(1, now) {
+			if _, ok := s.Take(1, now); ok {
 				n++
 			}
 		}
@@ -205,20 +205,14 @@ func TestSenderBucket(t *testing.T) {
 	if n := count(); n != 500 {
 		t.Errorf("after a second: %d, want 500", n)
 	}
-	if !s.allow(2, now) {
+	if _, ok := s.Take(2, now); !ok {
 		t.Error("another sender suffers")
-	}
-	for pid := range 10 * maxSenders {
-		s.allow(pid, now)
-	}
-	if len(s.buckets) > maxSenders {
-		t.Errorf("%d senders are remembered", len(s.buckets))
 	}
 }
 
 func TestPathSocket(t *testing.T) {
 	dir := t.TempDir()
-	n := &Notifier{cfg: NotifierConfig{Resolve: self}, done: make(chan struct{}), runs: map[string]*notified{}}
+	n := newNotifier(NotifierConfig{Resolve: self})
 	path := filepath.Join(dir, "notify")
 	if err := n.bind(path); err != nil {
 		t.Fatal(err)

@@ -79,7 +79,7 @@ func TestWatchLeavesTheDeadlineToTheMachine(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			n := newTestNotifier()
+			n := newNotifier(NotifierConfig{})
 			done := make(chan []Result)
 			go func() {
 				done <- watch(ctx, New(Config{Notifier: n}), web,
@@ -167,11 +167,9 @@ func TestWatchWithoutProbesOrMeans(t *testing.T) {
 	}
 }
 
-func newTestNotifier() *Notifier { return &Notifier{runs: map[string]*notified{}} }
-
 func TestNotifyAndWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newTestNotifier()
+		n := newNotifier(NotifierConfig{})
 		w := New(Config{Notifier: n})
 		done := make(chan []Result)
 		go func() {
