@@ -13,7 +13,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/federation"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
-	"github.com/dreamlab-ai/agentinit/internal/rate"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
@@ -97,7 +96,7 @@ func TestReadinessOfASession(t *testing.T) {
 func TestRefusalsOfBoxesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &box{bus: event.NewBus(4096)}
-		h := &hosting{b: b, refusals: rate.Full(refusalEvents(), time.Now())}
+		h := &hosting{b: b, refusals: refusalEvents()}
 		for range 1000 {
 			h.tellRefused("box", errors.New("no"))
 		}
@@ -111,7 +110,7 @@ func TestRefusalsOfBoxesAreBounded(t *testing.T) {
 			}
 			last = e
 		}
-		if told != 51 || last.Fields["not_told"] != 950 {
+		if told != 51 || last.Fields["suppressed"] != uint64(950) {
 			t.Errorf("%d events, the last %v", told, last.Fields)
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"crypto/subtle"
 	"errors"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
@@ -16,7 +15,6 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/rest"
 	"github.com/dreamlab-ai/agentinit/bootstrap"
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
-	"github.com/dreamlab-ai/agentinit/internal/rate"
 	"github.com/dreamlab-ai/agentinit/probes"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -40,13 +38,12 @@ type hosting struct {
 	m       *schema.Manifest
 	members map[string]bool // keys that may register
 
-	mu       sync.Mutex
-	refusals rate.Bucket // limits the events about refused boxes, because boxes may ask very often
-	silent   int         // refusals without an event since the last event
+	refusals *event.Throttle
 }
 
-// refusalEvents bounds how many refusals of boxes become events.
-func refusalEvents() rate.Limit { return rate.Limit{PerSecond: 5, Burst: 50} }
+// refusalEvents bounds the events about refused boxes: registrations have no rate limit, and each
+// event is a line of the log.
+func refusalEvents() *event.Throttle { return &event.Throttle{Burst: 50, Every: time.Second / 5} }
 
 // newHosting returns nil in a box that is not a host.
 func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
@@ -56,7 +53,7 @@ func (b *box) newHosting(m *schema.Manifest) (*hosting, error) {
 	if d := m.Federation.Heartbeat.Std(); d < federation.MinInterval || d > federation.MaxInterval {
 		return nil, &bootstrap.Failure{Code: bootstrap.ExitManifest, Reason: "federation.heartbeat is " + d.String() + "; write 5s to 5m"}
 	}
-	h := &hosting{lateHost: newLateHost(), b: b, m: m, members: map[string]bool{}, refusals: rate.Full(refusalEvents(), time.Now())}
+	h := &hosting{lateHost: newLateHost(), b: b, m: m, members: map[string]bool{}, refusals: refusalEvents()}
 	for _, text := range m.Federation.AllowedPubkeys {
 		key, err := identity.ParsePublicKey(text)
 		if err != nil {
@@ -204,18 +201,15 @@ func (h *hosting) Register(ctx context.Context, principal string, r federation.R
 	return grant, err
 }
 
-// tellRefused publishes a refusal, unless there were too many. Registrations have no rate limit,
-// and each event is a line of the log.
+// tellRefused publishes a refusal, unless there were too many.
 func (h *hosting) tellRefused(box string, why error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if _, ok := h.refusals.Take(time.Now()); !ok {
-		h.silent++
+	n, ok := h.refusals.Pass(time.Now())
+	if !ok {
 		return
 	}
 	fields := map[string]any{"box": box, "reason": why.Error()}
-	if h.silent > 0 {
-		fields["not_told"], h.silent = h.silent, 0
+	if n > 0 {
+		fields["suppressed"] = n
 	}
 	h.publish(event.Warn, "FederationBoxRefused", fields)
 }
