@@ -252,114 +252,8 @@ func (s *System) register(r *systemRun, started bool) {
 	parked := s.parked
 	s.parked = nil
 	for _, e := range parked {
-		s.sort(e)
+		s.route(e)
 	}
-}
-
-// readExits passes the owner's notices to the loop.
-func (s *System) readExits() {
-	defer s.stopped.Done()
-	for {
-		select {
-		case e := <-s.cfg.Owner.Exits():
-			s.mu.Lock()
-			s.sort(e)
-			s.mu.Unlock()
-		case <-s.stop:
-			return
-		}
-	}
-}
-
-// sort finds the run of a notice. The caller holds mu, which keeps the notices of a run in order.
-func (s *System) sort(e proc.Exit) {
-	r := s.byID[e.ID]
-	switch {
-	case r == nil && len(s.starting) > 0:
-		s.parked = append(s.parked, e)
-		return
-	case r == nil || s.holdBack(r, e):
-		return
-	}
-	s.note(r, e)
-}
-
-// note passes on an end of a run. The caller holds mu.
-func (s *System) note(r *systemRun, e proc.Exit) {
-	n := Notice{Program: r.key.name, Run: r.key.run}
-	if e.Kind == proc.Exited {
-		exit := exitOf(e)
-		// The reaper can see the end before the launcher has noted the start.
-		exit.Lived = max(e.Time.Sub(r.proc.Started), 0)
-		if exit.Signal == "KILL" && !e.ByUs {
-			exit.Cause = s.oom.verdict(e.Time, e.MemoryLimit)
-		}
-		n.Exit = &exit
-		s.crashed(r, e, exit)
-	} else {
-		delete(s.byID, e.ID)
-		delete(s.runs, r.key)
-		delete(s.runs, r.born)
-		if !r.forgotten {
-			s.spent[r.key.name] += e.CPU
-		}
-		r.drop()
-		if e.Leaked > 0 {
-			s.warn(event.ProcessesLeaked, r.key.name, map[string]any{"count": e.Leaked, "pids": e.Left})
-		}
-	}
-	s.send(n)
-}
-
-// send passes a notice on and never waits, because the caller holds mu. The supervisor takes
-// notices at once. After its end no one does, so any number may wait until Close.
-func (s *System) send(n Notice) {
-	select {
-	case <-s.stop:
-		return
-	default:
-	}
-	if len(s.waiting) == 0 {
-		select {
-		case s.notices <- n:
-			return
-		default:
-		}
-		s.stopped.Go(s.move)
-	}
-	s.waiting = append(s.waiting, n)
-}
-
-// move passes on the waiting notices. It runs as long as there are some.
-func (s *System) move() {
-	for {
-		s.mu.Lock()
-		n := s.waiting[0]
-		s.mu.Unlock()
-		select {
-		case s.notices <- n:
-		case <-s.stop:
-			return
-		}
-		s.mu.Lock()
-		s.waiting = s.waiting[1:]
-		empty := len(s.waiting) == 0
-		s.mu.Unlock()
-		if empty {
-			return
-		}
-	}
-}
-
-func exitOf(e proc.Exit) program.Exit {
-	if e.Untold {
-		return program.Exit{Code: 1, Cause: "its main process has ended; the exit status went to that process's parent"}
-	}
-	exit := program.Exit{Code: e.Code(), Core: e.Status.CoreDump()}
-	if sig := e.Signal(); sig != 0 {
-		exit.Signal, exit.SignalNumber = proc.SignalName(sig), int(sig)
-	}
-	return exit
 }
 
 var scopes = map[program.KillScope]proc.Scope{
@@ -406,6 +300,16 @@ func (s *System) Kill(name string, run uint64) error {
 		return err
 	}
 	return nil
+}
+
+func (s *System) id(name string, run uint64) (uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.runs[runKey{name, run}]
+	if r == nil {
+		return 0, false
+	}
+	return r.proc.ID, true
 }
 
 // Asked implements Processes. A run that is not known yet was not sent a signal either.
@@ -460,115 +364,6 @@ func (s *System) Forget(name string) {
 			s.notifier.Forget(name)
 		}
 	}
-}
-
-func (s *System) id(name string, run uint64) (uint64, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.runs[runKey{name, run}]
-	if r == nil {
-		return 0, false
-	}
-	return r.proc.ID, true
-}
-
-// fresh is how long after its beginning a start may still belong to a program that already sends
-// messages.
-const fresh = time.Second
-
-// maxStrangers bounds how many processes without a program are remembered.
-const maxStrangers = 1024
-
-// resolve tells which run a process belongs to. A program may send a message before its start has
-// returned. So while a start is fresh, resolve checks a stranger again after that start has
-// returned. All other messages wait meanwhile. So a process that is known to belong to no program
-// (an agent's, a probe's) must not cause this wait again.
-func (s *System) resolve(pid int) (name string, run uint64, ok bool) {
-	came := time.Now()
-	for {
-		id, ours := s.cfg.Owner.Owns(pid)
-		if !ours {
-			return "", 0, false
-		}
-		s.mu.Lock()
-		r, left := s.byID[id], s.patience(id, came, time.Now())
-		switch {
-		case r != nil:
-		case left <= 0:
-			s.estrange(id)
-		case s.answered == nil:
-			s.answered = make(chan struct{})
-		}
-		answered := s.answered
-		s.mu.Unlock()
-		switch {
-		case r != nil:
-			return r.born.name, r.born.run, true
-		case left <= 0:
-			return "", 0, false
-		}
-		select {
-		case <-answered:
-		case <-time.After(left):
-		case <-s.stop:
-			return "", 0, false
-		}
-	}
-}
-
-// patience is how long a message may still turn out to come from a start. The start must have been
-// under way when the message came, and the wait is bounded. The caller holds mu.
-func (s *System) patience(id uint64, came, now time.Time) (left time.Duration) {
-	if id == 0 || s.strangers[id] {
-		return 0 // it is already known that no start has this process
-	}
-	for _, began := range s.starting {
-		if !began.After(came) {
-			left = max(left, fresh-now.Sub(began))
-		}
-	}
-	return left
-}
-
-// estrange remembers that a process belongs to no program. The caller holds mu.
-func (s *System) estrange(id uint64) {
-	if len(s.strangers) >= maxStrangers {
-		clear(s.strangers) // this happens rarely and bounds the memory
-	}
-	s.strangers[id] = true
-}
-
-// known is resolve without the wait.
-func (s *System) known(pid int) (name string, run uint64, ok bool) {
-	id, _ := s.cfg.Owner.Owns(pid)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r := s.byID[id]; r != nil {
-		return r.key.name, r.key.run, true
-	}
-	return "", 0, false
-}
-
-// Owner tells to which program's tree a process belongs. The name is "" if the process descends
-// from agentinit but its program is not known.
-func (s *System) Owner(pid int) (name string, ok bool) {
-	if _, ok := s.cfg.Owner.Owns(pid); !ok {
-		return "", false
-	}
-	name, _, _ = s.known(pid)
-	return name, true
-}
-
-// Whose is like Owner, but tells an ended process, about which nothing can be found out, from an
-// outsider.
-func (s *System) Whose(pid int) (name string, ours, gone bool) {
-	id, ours, err := s.cfg.Owner.Whose(pid)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r := s.byID[id]; r != nil {
-		name = r.key.name
-	}
-	return name, ours, err != nil
 }
 
 // Usage returns what the program's processes of this run use now; Members is 0 if there are none.

@@ -220,7 +220,7 @@ func TestPatienceWithStrangers(t *testing.T) {
 	}
 	s := &System{strangers: map[uint64]bool{}}
 	for id := range uint64(10 * maxStrangers) {
-		s.estrange(id)
+		s.addStranger(id)
 	}
 	if len(s.strangers) > maxStrangers {
 		t.Errorf("%d strangers are remembered", len(s.strangers))
@@ -428,7 +428,7 @@ func TestEndDatedBeforeTheStart(t *testing.T) {
 		r := &systemRun{key: runKey{p.Name, 1}, spec: &p, proc: proc.Process{Started: began}}
 		s.byID[uint64(id)], s.runs[r.key] = r, r
 		s.mu.Lock()
-		s.sort(proc.Exit{Kind: proc.Exited, ID: uint64(id), Time: began.Add(c.after)})
+		s.route(proc.Exit{Kind: proc.Exited, ID: uint64(id), Time: began.Add(c.after)})
 		s.mu.Unlock()
 		if n := <-s.Notices(); n.Exit == nil || n.Exit.Lived != c.want {
 			t.Errorf("the end %s after the start: %+v, want a life of %s", c.after, n.Exit, c.want)
@@ -453,7 +453,7 @@ func TestNoticesThatNobodyReads(t *testing.T) {
 		sort := func(e proc.Exit) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.sort(e)
+			s.route(e)
 		}
 		for id := range uint64(programs) {
 			sort(proc.Exit{Kind: proc.Exited, ID: id})

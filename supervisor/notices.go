@@ -1,0 +1,113 @@
+package supervisor
+
+import (
+	"github.com/dreamlab-ai/agentinit/supervisor/event"
+	"github.com/dreamlab-ai/agentinit/supervisor/proc"
+	"github.com/dreamlab-ai/agentinit/supervisor/program"
+)
+
+// readExits passes the owner's notices to the loop.
+func (s *System) readExits() {
+	defer s.stopped.Done()
+	for {
+		select {
+		case e := <-s.cfg.Owner.Exits():
+			s.mu.Lock()
+			s.route(e)
+			s.mu.Unlock()
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+// route passes a notice to its run, or keeps it until a start has returned. The caller holds mu, which keeps the notices of a run in order.
+func (s *System) route(e proc.Exit) {
+	r := s.byID[e.ID]
+	switch {
+	case r == nil && len(s.starting) > 0:
+		s.parked = append(s.parked, e)
+		return
+	case r == nil || s.holdBack(r, e):
+		return
+	}
+	s.note(r, e)
+}
+
+// note passes on an end of a run. The caller holds mu.
+func (s *System) note(r *systemRun, e proc.Exit) {
+	n := Notice{Program: r.key.name, Run: r.key.run}
+	if e.Kind == proc.Exited {
+		exit := exitOf(e)
+		// The reaper can see the end before the launcher has noted the start.
+		exit.Lived = max(e.Time.Sub(r.proc.Started), 0)
+		if exit.Signal == "KILL" && !e.ByUs {
+			exit.Cause = s.oom.verdict(e.Time, e.MemoryLimit)
+		}
+		n.Exit = &exit
+		s.crashed(r, e, exit)
+	} else {
+		delete(s.byID, e.ID)
+		delete(s.runs, r.key)
+		delete(s.runs, r.born)
+		if !r.forgotten {
+			s.spent[r.key.name] += e.CPU
+		}
+		r.drop()
+		if e.Leaked > 0 {
+			s.warn(event.ProcessesLeaked, r.key.name, map[string]any{"count": e.Leaked, "pids": e.Left})
+		}
+	}
+	s.send(n)
+}
+
+// send passes a notice on and never waits, because the caller holds mu. The supervisor takes
+// notices at once. After its end no one does, so any number may wait until Close.
+func (s *System) send(n Notice) {
+	select {
+	case <-s.stop:
+		return
+	default:
+	}
+	if len(s.waiting) == 0 {
+		select {
+		case s.notices <- n:
+			return
+		default:
+		}
+		s.stopped.Go(s.move)
+	}
+	s.waiting = append(s.waiting, n)
+}
+
+// move passes on the waiting notices. It runs as long as there are some.
+func (s *System) move() {
+	for {
+		s.mu.Lock()
+		n := s.waiting[0]
+		s.mu.Unlock()
+		select {
+		case s.notices <- n:
+		case <-s.stop:
+			return
+		}
+		s.mu.Lock()
+		s.waiting = s.waiting[1:]
+		empty := len(s.waiting) == 0
+		s.mu.Unlock()
+		if empty {
+			return
+		}
+	}
+}
+
+func exitOf(e proc.Exit) program.Exit {
+	if e.Untold {
+		return program.Exit{Code: 1, Cause: "its main process has ended; the exit status went to that process's parent"}
+	}
+	exit := program.Exit{Code: e.Code(), Core: e.Status.CoreDump()}
+	if sig := e.Signal(); sig != 0 {
+		exit.Signal, exit.SignalNumber = proc.SignalName(sig), int(sig)
+	}
+	return exit
+}
