@@ -364,7 +364,7 @@ func TestWaitingSessionMakesRoom(t *testing.T) {
 	}
 	giveBack := useUp(t, r.outbound)
 	waiting.raw(`["REQ","all",{}]`)
-	for range maxUnshown {
+	for range maxUnauthenticated {
 		dial(t, url)
 	}
 	waiting.closedWith()
@@ -376,7 +376,7 @@ func TestWaitingSessionMakesRoom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if status.Connections == maxUnshown {
+		if status.Connections == maxUnauthenticated {
 			break
 		}
 	}

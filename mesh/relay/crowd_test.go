@@ -64,7 +64,7 @@ func TestStrangersLeaveRoom(t *testing.T) {
 	own := newKey(t)
 	_, url := serve(t, func(_ *Config, p *Policy) { p.Ingress, p.Own = SignedOnly, []string{string(own.Public())} })
 	first := dial(t, url)
-	for range 2*maxUnshown + 50 {
+	for range 2*maxUnauthenticated + 50 {
 		dial(t, url)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

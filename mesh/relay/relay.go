@@ -21,20 +21,20 @@ import (
 )
 
 // Limits of the sessions. Strangers must not take the places of the box itself. Any stranger can make
-// a key, so maxUnlisted limits the sessions with an unlisted key. If there are maxUnshown sessions
+// a key, so maxUnlisted limits the sessions with an unlisted key. If there are maxUnauthenticated sessions
 // without a key, a new session closes the oldest of them, because the new one may be the box's.
 const (
-	maxConnections = 512
-	maxUnshown     = 128
-	maxUnlisted    = 256
+	maxConnections     = 512
+	maxUnauthenticated = 128
+	maxUnlisted        = 256
 )
 
 // standing says which kind of key a session has proved.
 type standing int
 
 const (
-	unshown  standing = iota // no key
-	unlisted                 // a key that is neither in Own nor in Allowed
+	unauthenticated standing = iota // no key
+	unlisted                        // a key that is neither in Own nor in Allowed
 	listed
 )
 
@@ -219,8 +219,8 @@ func (r *Relay) enter(s *session) bool {
 		return false
 	}
 	strangers, oldest := 0, (*session)(nil)
-	for other, shown := range r.sessions {
-		if shown != unshown || other.ousted {
+	for other, has := range r.sessions {
+		if has != unauthenticated || other.evicted {
 			continue
 		}
 		strangers++
@@ -228,8 +228,8 @@ func (r *Relay) enter(s *session) bool {
 			oldest = other
 		}
 	}
-	if strangers >= maxUnshown {
-		oldest.ousted = true
+	if strangers >= maxUnauthenticated {
+		oldest.evicted = true
 		oldest.stop() // it may be waiting for memory
 		if conn := oldest.conn; conn != nil {
 			go func() { _ = conn.CloseNow() }() // an error does not matter: the session ends
@@ -237,7 +237,7 @@ func (r *Relay) enter(s *session) bool {
 	}
 	r.entered++
 	s.number = r.entered
-	r.sessions[s] = unshown
+	r.sessions[s] = unauthenticated
 	r.running.Add(1)
 	r.metrics.connections.WithLabelValues("unauthenticated").Inc()
 	return true
@@ -248,19 +248,19 @@ func (r *Relay) connected(s *session, conn *websocket.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.conn = conn
-	return !s.ousted
+	return !s.evicted
 }
 
-// moved records that the session has proved a key. It returns false if there are too many sessions
+// setStanding records that the session has proved a key. It returns false if there are too many sessions
 // with an unlisted key.
-func (r *Relay) moved(s *session, listing standing) bool {
+func (r *Relay) setStanding(s *session, now standing) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.sessions[s]
-	if listing == unlisted && before != unlisted {
+	if now == unlisted && before != unlisted {
 		n := 0
-		for _, shown := range r.sessions {
-			if shown == unlisted {
+		for _, has := range r.sessions {
+			if has == unlisted {
 				n++
 			}
 		}
@@ -268,8 +268,8 @@ func (r *Relay) moved(s *session, listing standing) bool {
 			return false
 		}
 	}
-	r.sessions[s] = listing
-	if before == unshown {
+	r.sessions[s] = now
+	if before == unauthenticated {
 		r.metrics.connections.WithLabelValues("unauthenticated").Dec()
 		r.metrics.connections.WithLabelValues("authenticated").Inc()
 	}
@@ -279,7 +279,7 @@ func (r *Relay) moved(s *session, listing standing) bool {
 func (r *Relay) leave(s *session) {
 	r.mu.Lock()
 	state := "unauthenticated"
-	if r.sessions[s] != unshown {
+	if r.sessions[s] != unauthenticated {
 		state = "authenticated"
 	}
 	delete(r.sessions, s)
