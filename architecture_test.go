@@ -29,18 +29,18 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "internal/escape", "internal/table", "internal/manual", "docs",
+		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "internal/escape", "internal/table", "internal/manual", "internal/plural", "docs",
 	},
 	"cmd/agentctl/quick":      {}, // what it imports is initialised before it
-	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/table"},
+	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/lateclose", "internal/rate"},
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
-	"supervisor/program":      {},
+	"supervisor/program":      {"internal/plural"},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
-	"supervisor/logs":         {"internal/escape", "internal/safeopen"},
+	"supervisor/logs":         {"internal/escape", "internal/plural", "internal/safeopen"},
 	"supervisor/logs/forward": {"supervisor/logs"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
@@ -62,7 +62,7 @@ var arrows = map[string][]string{
 
 	"bootstrap": {
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/hardening",
-		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/safeopen", "internal/lateclose",
+		"bootstrap/identity", "supervisor/program", "supervisor/event", "internal/safeopen", "internal/lateclose", "internal/plural",
 	},
 	"bootstrap/identity": {},
 
@@ -115,6 +115,7 @@ var arrows = map[string][]string{
 	"internal/exchange":             {},
 	"internal/lateclose":            {},
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
+	"internal/plural":               {},
 	"internal/polled":               {},
 	"internal/safeopen":             {},
 	"internal/table":                {},
@@ -134,7 +135,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01"}
+var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "internal/plural", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
@@ -100,7 +101,7 @@ func (b *Boot) Reread() (*Loaded, error) {
 	if before := len(b.Current().Specs); before > ours && len(l.Specs) <= ours && !l.Document.Has("programs") {
 		return nil, Findings{{
 			Code: "E000", Severity: schema.Error, File: b.ManifestFile(),
-			Message: fmt.Sprintf("the manifest says nothing of programs, and the box has %s: was the file cut off?", count(before-ours, "program")),
+			Message: fmt.Sprintf("the manifest says nothing of programs, and the box has %s: was the file cut off?", plural.Of(before-ours, "program")),
 			Hint:    "to stop them all, write enabled = false, or call agentctl stop --all",
 		}}
 	}
@@ -252,7 +253,7 @@ func load(_ context.Context, b *Boot) (Outcome, error) {
 		}
 	}
 	if n := len(l.Warnings); n > 0 {
-		return warned(count(n, "warning")), nil
+		return warned(plural.Of(n, "warning")), nil
 	}
 	return done(), nil
 }
@@ -295,7 +296,7 @@ func manifestFailure(path string, err error) *Failure {
 			errs++
 		}
 	}
-	return fail(ExitManifest, findings, "the manifest %s has %s", path, count(errs, "error"))
+	return fail(ExitManifest, findings, "the manifest %s has %s", path, plural.Of(errs, "error"))
 }
 
 // refused returns the Failure in err, with its own exit status, or else a failure with
@@ -306,11 +307,4 @@ func refused(err error) *Failure {
 		return f
 	}
 	return fail(ExitManifest, err, "the manifest cannot be used")
-}
-
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }

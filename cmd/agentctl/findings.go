@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/schema/rules"
 )
@@ -33,11 +34,8 @@ func reportText(c *cli, name string, findings []schema.Finding, failed bool) err
 	}
 	path := strings.Trim(fmt.Sprintf("%+q", name), `"`)
 	line := path + ": the manifest is valid"
-	switch n := len(findings); {
-	case n == 1:
-		line += ", 1 warning"
-	case n > 1:
-		line += fmt.Sprintf(", %d warnings", n)
+	if n := len(findings); n > 0 {
+		line += ", " + plural.Of(n, "warning")
 	}
 	_, err := fmt.Fprintln(c.stdout, line)
 	return err

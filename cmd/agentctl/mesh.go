@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -82,7 +83,7 @@ func (c *cli) meshStatus(s meshStatus) {
 		fmt.Fprintf(c.stdout, "%-8s %s\n", "mailbox", "not open")
 		return
 	}
-	inbox := fmt.Sprintf("%d messages, %d not yet in the events slot", s.Mailbox.Inbox, s.Mailbox.Untold)
+	inbox := fmt.Sprintf("%s, %d not yet in the events slot", plural.Of(s.Mailbox.Inbox, "message"), s.Mailbox.Untold)
 	if !s.Mailbox.Receiving {
 		inbox += "; receiving is off"
 	}

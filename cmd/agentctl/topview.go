@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/cmd/agentctl/picture"
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/internal/table"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/listing"
@@ -103,7 +104,7 @@ func (t *topState) title() string {
 			parts = append(parts, fmt.Sprintf("%d %v", n, state))
 		}
 	}
-	text := fmt.Sprintf("agentctl top  %s  %s  %d programs: %s", t.now.UTC().Format(time.TimeOnly), t.phase, len(t.programs), strings.Join(parts, ", "))
+	text := fmt.Sprintf("agentctl top  %s  %s  %s: %s", t.now.UTC().Format(time.TimeOnly), t.phase, plural.Of(len(t.programs), "program"), strings.Join(parts, ", "))
 	switch t.view {
 	case viewLogs:
 		of := "all programs"
@@ -115,7 +116,7 @@ func (t *topState) title() string {
 			text += "  only: " + t.only
 		}
 		if t.back > 0 {
-			text += fmt.Sprintf("  %d lines above the newest", t.back)
+			text += fmt.Sprintf("  %s above the newest", plural.Of(t.back, "line"))
 		}
 	case viewBoot:
 		text = "boot"

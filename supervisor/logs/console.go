@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 )
 
 // Format is how lines look on the console.
@@ -128,7 +130,7 @@ func (c *console) encode(b *batch, s *stream, blk block) []byte {
 
 // mark is the line that reports lost bytes.
 func (c *console) mark(dropped uint64, why string) []byte {
-	msg := fmt.Sprintf("%d bytes of output dropped: %s", dropped, why)
+	msg := plural.Of(dropped, "byte") + " of output dropped: " + why
 	b := &batch{now: time.Now()}
 	switch c.format {
 	case FormatRaw:

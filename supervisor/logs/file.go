@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
@@ -136,7 +137,7 @@ func (f *fileSink) put(s *stream, out []byte, raw int) bool { return f.queue.put
 func (f *fileSink) encode(b *batch, _ *stream, blk block) []byte { return append(b.out, blk.text...) }
 
 func fileMark(dropped uint64) []byte {
-	return fmt.Appendf(nil, "agentinit: %d bytes of output dropped: this file did not take them in time\n", dropped)
+	return fmt.Appendf(nil, "agentinit: %s of output dropped: this file did not take them in time\n", plural.Of(dropped, "byte"))
 }
 
 // write is called by the queue: it writes a batch to disk. What the disk does not take is kept,

@@ -3,13 +3,14 @@ package logs
 import (
 	"container/heap"
 	"context"
-	"fmt"
 	"iter"
 	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 )
 
 // Query selects lines. The zero value selects all lines in the rings.
@@ -375,7 +376,7 @@ func (s *chunkSource) load(c *chunk) {
 	if err != nil { // the file was removed meanwhile: its lines are lost
 		if q := &s.reader.query; q.Follow || q.After > 0 {
 			s.lost += c.after(q.After, s.from)
-			s.why = "lost: their log file is gone"
+			s.why = "lost: the log file is gone"
 		}
 		return
 	}
@@ -392,7 +393,7 @@ func (s *chunkSource) load(c *chunk) {
 func lost(program string, kind Stream, n uint64, why string) Line {
 	return Line{
 		Time: time.Now(), Program: program, Stream: kind, Dropped: n,
-		Text: fmt.Sprintf("%d lines %s", n, why),
+		Text: plural.Of(n, "line") + " " + why,
 	}
 }
 

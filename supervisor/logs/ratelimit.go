@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 )
 
 // Rate bounds what a program may print. A zero value sets no bound.
@@ -90,13 +92,14 @@ func (l *limiter) summary() suppressed {
 func (l *limiter) text(s suppressed) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	limit := fmt.Sprintf("%d lines", l.rate.Lines)
+	limit := plural.Of(l.rate.Lines, "line")
 	if l.rate.Lines == 0 {
-		limit = fmt.Sprintf("%d bytes", l.rate.Bytes)
+		limit = plural.Of(l.rate.Bytes, "byte")
 	} else if l.rate.Bytes > 0 {
-		limit += fmt.Sprintf(" or %d bytes", l.rate.Bytes)
+		limit += " or " + plural.Of(l.rate.Bytes, "byte")
 	}
-	return fmt.Appendf(nil, "agentinit: %d lines (%d bytes) suppressed: more than %s in %v\n", s.lines, s.bytes, limit, l.rate.Interval)
+	return fmt.Appendf(nil, "agentinit: %s (%s) suppressed: more than %s in %v\n",
+		plural.Of(s.lines, "line"), plural.Of(s.bytes, "byte"), limit, l.rate.Interval)
 }
 
 // limited passes on as much of a block as the program's rate allows.

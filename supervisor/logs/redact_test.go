@@ -229,7 +229,7 @@ func TestRateBreaksOffALine(t *testing.T) {
 	s.limited(block{text: []byte("rest\n"), lines: 1, cont: true}, at)
 	s.limited(block{text: []byte("two\n"), lines: 1}, at.Add(time.Second))
 	flush(t, p)
-	want := []string{"start", "agentinit: 1 lines (5 bytes) suppressed: more than 1 lines in 1s", "two"}
+	want := []string{"start", "agentinit: 1 line (5 bytes) suppressed: more than 1 line in 1s", "two"}
 	if got := readLog(t, path); got != strings.Join(want, "\n")+"\n" {
 		t.Errorf("the file has %q", got)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 )
 
 func (t *transition) failed(ev Event) {
@@ -173,7 +175,7 @@ func (t *transition) failStart(why string) {
 	if t.spec.StartRetries >= 0 {
 		t.failures++
 		if t.failures > t.spec.StartRetries {
-			t.rest(Fatal, fmt.Sprintf("%s; gave up after %s", why, count(t.failures, "failed start")))
+			t.rest(Fatal, fmt.Sprintf("%s; gave up after %s", why, plural.Of(t.failures, "failed start")))
 			return
 		}
 		t.wait(why, t.backoff(t.failures-1))
@@ -198,12 +200,12 @@ func (t *transition) restart(why string) {
 	switch {
 	case t.spec.StartRetries >= 0:
 	case !t.withinLimit():
-		t.rest(Fatal, fmt.Sprintf("%s; gave up: %s within %s", why, count(l.Count, "restart"), l.Window))
+		t.rest(Fatal, fmt.Sprintf("%s; gave up: %s within %s", why, plural.Of(l.Count, "restart"), l.Window))
 		return
 	case l.Count > 0 && t.missed > l.Count:
 		// This does not depend on the window: if each start takes its whole start_timeout, fewer
 		// than Count of them fit into the window.
-		t.rest(Fatal, fmt.Sprintf("%s; gave up after %s in a row", why, count(t.missed, "failed start")))
+		t.rest(Fatal, fmt.Sprintf("%s; gave up after %s in a row", why, plural.Of(t.missed, "failed start")))
 		return
 	}
 	t.wait(why, t.backoff(t.failures))
@@ -261,11 +263,4 @@ func (t *transition) random() float64 {
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	z ^= z >> 31
 	return float64(z>>11) / (1 << 53)
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/plural"
 	"github.com/dreamlab-ai/agentinit/internal/table"
 	"github.com/dreamlab-ai/agentinit/schema/plan"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -269,7 +270,7 @@ func (g Graph) SVG() string {
 		height = max(height, float64(len(layer))*(nodeHeight+rowGap))
 	}
 	d := &drawing{}
-	title := fmt.Sprintf("%d programs; an arrow leads from a program to the one that waits for it", len(g.nodes))
+	title := plural.Of(len(g.nodes), "program") + "; an arrow leads from a program to the one that waits for it"
 	d.begin(max(x-layerGap+margin, charWidth*float64(len(title))+2*margin), graphHead+height+rowGap+margin, title)
 	d.text(margin, 24, "dim", title)
 	top := func(n int) float64 { return graphHead + float64(g.nodes[n].row)*(nodeHeight+rowGap) }
