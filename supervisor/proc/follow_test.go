@@ -10,16 +10,12 @@ import (
 // childOf waits until a shell has one child and returns its pid.
 func childOf(t testing.TB, o *Owner, p Process) int {
 	t.Helper()
-	for range 10_000 {
-		if pids := o.Members(p.ID); len(pids) == 2 {
-			return pids[1]
-		}
-		if err := syscall.Kill(p.PID, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Fatalf("members: %v", o.Members(p.ID))
-	return 0
+	var pids []int
+	waitUntil(t, "the shell has a child", func() bool {
+		pids = o.Members(p.ID)
+		return len(pids) == 2
+	})
+	return pids[1]
 }
 
 // A followed process has its own notice of its end and gets the signals for the main process. The

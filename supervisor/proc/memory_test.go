@@ -155,7 +155,7 @@ func TestReadsThatNeverWait(t *testing.T) {
 }
 
 // waitUntil polls, because the kernel does not report what is waited for.
-func waitUntil(t *testing.T, what string, ok func() bool) {
+func waitUntil(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

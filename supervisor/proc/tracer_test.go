@@ -65,14 +65,10 @@ func TestTracerHidesAnEnd(t *testing.T) {
 	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); ; {
-		if st, err := readStat(victim.PID); err == nil && st.dead() {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("it does not die")
-		}
-	}
+	waitUntil(t, "the killed process is dead", func() bool {
+		st, err := readStat(victim.PID)
+		return err == nil && st.dead()
+	})
 	o.drain()
 	if o.Stats().Exited != 0 {
 		t.Fatal("the kernel tells of an end that a tracer has not waited for: is all this needed?")
