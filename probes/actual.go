@@ -75,8 +75,8 @@ type Reality struct {
 	Mounts     func() map[string]string // path → why not writable; from the mount requirements
 }
 
-// Read collects the actual state. It reads two small kernel files and memory,
-// and never touches a mount itself: those may hang and are watched elsewhere.
+// Read collects the actual state. It reads two small files of the kernel and memory. It does not
+// touch a mount, because a mount may hang; FollowMounts checks mounts.
 func (r Reality) Read(_ context.Context, want Declared) Actual {
 	a := Actual{Unknown: make(map[string]string), Environment: make(map[string]string)}
 	if r.Metrics != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
-// Limits of what one address may ask without a valid credential: a burst, and
-// then so many a second. They do not apply to callers with a credential.
+// Limits for requests of one address without a valid credential: the burst, and the requests a
+// second after it. Callers with a credential have no such limit.
 const (
 	anonymousBurst  = 20
 	anonymousPerSec = 20

@@ -34,7 +34,7 @@ func ParseAuthMode(s string) (AuthMode, error) {
 	return "", fmt.Errorf("MANAGEMENT_API_AUTH_MODE is %q; write bearer, nip98 or hybrid", s)
 }
 
-// Principal is who makes a request.
+// Principal is the caller of a request.
 type Principal struct {
 	Role string // admin, agent, host, reader
 	ID   string // what the role is held by: "management-key", a public key
@@ -43,7 +43,7 @@ type Principal struct {
 // RoleAdmin may do everything.
 const RoleAdmin = "admin"
 
-// Key is a bearer key beside the management key, known by its digest alone.
+// Key is a bearer key in addition to the management key. Only its digest is kept.
 type Key struct {
 	Digest [sha256.Size]byte
 	Holder Principal
@@ -54,35 +54,34 @@ func NewKey(key string, holder Principal) Key {
 	return Key{Digest: sha256.Sum256([]byte(key)), Holder: holder}
 }
 
-// Refusals of an Authenticator. Anything else it returns is answered 401 too.
+// Refusals of an Authenticator. For any other error, too, the answer is 401.
 var (
 	ErrNoCredential  = errors.New("no credential was given")
 	ErrBadCredential = errors.New("the credential is wrong")
-	// ErrForbidden: known, but not entitled.
+	// ErrForbidden: the caller is known, but may not do this.
 	ErrForbidden = errors.New("this principal may not do that")
-	// ErrNoKeyYet: the key is made by a phase of bootstrap that has not run yet,
-	// or the box has none.
+	// ErrNoKeyYet: the phase of the boot that makes the key has not run yet, or the box has no key.
 	ErrNoKeyYet = errors.New("there is no management key: boot is still going on, or MANAGEMENT_API_KEY is not set")
-	// ErrCannotTell: the credential may be right, and what knows it cannot be asked.
+	// ErrCannotTell: the credential may be right, but the place that knows it does not answer.
 	ErrCannotTell = errors.New("the credential cannot be checked now")
 )
 
-// Authenticator finds out who makes a request. It must not read the body
-// without putting it back, and must be bounded in time and memory.
+// Authenticator finds out who makes a request. If it reads the body, it must put the body back. Its
+// time and memory must be bounded.
 type Authenticator interface {
 	Authenticate(r *http.Request) (Principal, error)
 }
 
 type principalKey struct{}
 
-// PrincipalFrom returns who made the request, as found by the server.
+// PrincipalFrom returns the caller of a request that the server has authenticated.
 func PrincipalFrom(ctx context.Context) (Principal, bool) {
 	p, ok := ctx.Value(principalKey{}).(Principal)
 	return p, ok
 }
 
-// Auth decides by mode. The management key may be set later than requests come
-// in; all methods may be called from any goroutine.
+// Auth checks the credentials that its mode accepts. Requests may come before the management key is
+// set. All methods may be called from any goroutine.
 type Auth struct {
 	mode     AuthMode
 	digest   atomic.Pointer[[sha256.Size]byte]
@@ -94,42 +93,39 @@ type Auth struct {
 	sessions atomic.Pointer[SessionOwner]
 }
 
-// SetKeys sets the bearer keys beside the management key, in place of those set
-// before.
+// SetKeys replaces the bearer keys that are accepted in addition to the management key.
 func (a *Auth) SetKeys(keys []Key) { a.keys.Store(&keys) }
 
-// SessionOwner tells whose console session a request without an Authorization
-// header belongs to; the error says why it counts for nothing. It may be called
-// from any goroutine.
+// SessionOwner returns the owner of the console session of a request that has no Authorization
+// header. The error says why there is no valid session. It may be called from any goroutine.
 type SessionOwner func(r *http.Request) (Principal, error)
 
-// SetSessions lets such requests in.
+// SetSessions accepts requests with a console session.
 func (a *Auth) SetSessions(owner SessionOwner) { a.sessions.Store(&owner) }
 
-// Bearer tells who holds a bearer key, whatever the mode: the console's login
-// form takes no signature.
+// Bearer returns the holder of a bearer key, in every mode: the login form of the console cannot
+// take a signature.
 func (a *Auth) Bearer(key string) (Principal, error) { return a.bearer(key) }
 
-// TokenOwner tells who holds a bearer token that is none of the keys: a spawned agent, for
-// instance. The error is ErrBadCredential for a token without an owner, and ErrCannotTell
-// if that cannot be found out now. It must take the same time for every token it does not
-// know, and may be called from any goroutine.
+// TokenOwner returns the holder of a bearer token that is none of the keys, for example a spawned
+// agent. The error is ErrBadCredential for a token without a holder, and ErrCannotTell if the
+// holder cannot be found out now. It must take the same time for every unknown token, and may be
+// called from any goroutine.
 type TokenOwner func(token string) (Principal, error)
 
-// SetTokens adds bearer tokens beside the management key.
+// SetTokens accepts bearer tokens in addition to the keys.
 func (a *Auth) SetTokens(owner TokenOwner) { a.tokens.Store(&owner) }
 
-// TicketOwner tells whom a request without an Authorization header lets in: the
-// WebSocket of a browser, which cannot send one, with a ticket in its query. It
-// uses the ticket up, and may be called from any goroutine.
+// TicketOwner returns the holder of the ticket in the query of a request: a browser can send no
+// Authorization header for a WebSocket. A ticket is valid once. It may be called from any
+// goroutine.
 type TicketOwner func(r *http.Request) (Principal, bool)
 
-// SetTickets lets such requests in.
+// SetTickets accepts requests with a ticket.
 func (a *Auth) SetTickets(owner TicketOwner) { a.tickets.Store(&owner) }
 
-// NewAuth returns an Auth that has no key yet. nostr checks "Authorization:
-// Nostr" and may be nil: such requests are then refused and hybrid takes bearer
-// alone.
+// NewAuth returns an Auth without a key. nostr checks "Authorization: Nostr". If it is nil, such
+// requests are refused, and the mode hybrid accepts only bearer keys.
 func NewAuth(mode AuthMode, nostr Authenticator, reg prometheus.Registerer) (*Auth, error) {
 	a := &Auth{mode: mode, nostr: nostr, failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "agentbox_auth_failures_total",
@@ -147,8 +143,7 @@ func (a *Auth) SetKey(key string) {
 	a.digest.Store(&sum)
 }
 
-// Limitation says what the mode promises and this build cannot do; empty when
-// it can do everything.
+// Limitation says what this build cannot do of what the mode promises; "" if it can do everything.
 func (a *Auth) Limitation() string {
 	switch {
 	case a.nostr != nil || a.mode == AuthBearer:
@@ -194,7 +189,8 @@ func (a *Auth) Authenticate(r *http.Request) (Principal, error) {
 	return Principal{}, a.refuse("none", "scheme", ErrBadCredential)
 }
 
-// bearer compares digests, not keys: equal lengths, and so constant time.
+// bearer compares digests and not keys: they have equal lengths, so the comparison takes constant
+// time.
 func (a *Auth) bearer(token string) (Principal, error) {
 	got := sha256.Sum256([]byte(token))
 	if keys := a.keys.Load(); keys != nil {
@@ -228,7 +224,7 @@ func (a *Auth) refuse(mode, reason string, err error) error {
 	return &refusal{reason, err}
 }
 
-// refusal says why in the word that the metric counts by, too.
+// refusal has the word for the reason that is also the label of the metric.
 type refusal struct {
 	reason string
 	err    error
@@ -264,7 +260,7 @@ func withPrincipal(ctx context.Context, p Principal) context.Context {
 // hasBearer tells whether the request shows a bearer key, right or wrong.
 func hasBearer(r *http.Request) bool { return hasScheme(r, "Bearer") }
 
-// isSigned tells whether the request shows a signature, which is dear to check.
+// isSigned tells whether the request shows a signature, which is expensive to check.
 func isSigned(r *http.Request) bool { return hasScheme(r, "Nostr") }
 
 func hasScheme(r *http.Request, want string) bool {

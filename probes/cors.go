@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// What a page of a listed origin may send and read beyond what the Fetch
-// Standard allows every page. Names are spelt out: "*" would not cover
-// Authorization.
+// What a page of a listed origin may send and read in addition to what the Fetch Standard allows
+// every page. The names are spelt out, because "*" does not cover Authorization.
 var (
 	corsMethods = strings.Join([]string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}, ", ")
 	corsRequest = strings.Join([]string{
@@ -25,11 +24,10 @@ var (
 // corsMaxAge is how many seconds a browser keeps the answer of a preflight.
 const corsMaxAge = "600"
 
-// crossOrigin lets pages of the listed origins read answers (the CORS protocol
-// of the Fetch Standard). Without any listed it adds nothing at all. An origin
-// is compared exactly, never reflected unseen, and credentials in the
-// protocol's sense, cookies above all, are never allowed: nothing here reads
-// any.
+// crossOrigin lets pages of the listed origins read answers (the CORS protocol of the Fetch
+// Standard). Without a listed origin it adds nothing. The whole origin must match; it is never
+// copied from the request unchecked. Credentials in the sense of the protocol, such as cookies, are
+// never allowed.
 func (s *Server) crossOrigin(next http.Handler) http.Handler {
 	if len(s.cfg.Origins) == 0 {
 		return next
@@ -53,8 +51,8 @@ func (s *Server) crossOrigin(next http.Handler) http.Handler {
 	})
 }
 
-// answerPreflight says what a page may ask. A browser sends no credential with
-// it, so that it comes before authentication.
+// answerPreflight says what a page may ask. It comes before authentication, because a browser sends
+// no credential with a preflight.
 func answerPreflight(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
 	h.Add("Vary", "Access-Control-Request-Method, Access-Control-Request-Headers")

@@ -141,7 +141,7 @@ func without(a, b []string) []string {
 	return out
 }
 
-// DriftDetector compares at start and every DriftCycle and remembers the
+// DriftDetector compares contract and reality at its start and every DriftCycle, and remembers the
 // outcome. Current may be called from any goroutine.
 type DriftDetector struct {
 	bus   *event.Bus
@@ -153,8 +153,8 @@ type DriftDetector struct {
 	current []Drift
 }
 
-// NewDriftDetector returns a detector that reads reality with read, which must
-// be bounded. A fatal drift is a requirement of ready that is not met.
+// NewDriftDetector returns a detector that reads reality with read. The time of read must be
+// bounded. While there is a fatal drift, a requirement of ready is not met.
 func NewDriftDetector(bus *event.Bus, ready *Readiness, want func() Declared, read func(context.Context, Declared) Actual) *DriftDetector {
 	return &DriftDetector{bus: bus, ready: ready, want: want, read: read}
 }
@@ -180,8 +180,8 @@ func (d *DriftDetector) Current() []Drift {
 	return slices.Clone(d.current)
 }
 
-// Once compares now. A drift is published when it appears and when it is gone,
-// not each time it is seen again.
+// Once compares now. It publishes a drift when it appears and when it is gone, and not each time
+// that the drift is still there.
 func (d *DriftDetector) Once(ctx context.Context) {
 	want := d.want()
 	found := Compare(want, d.read(ctx, want))
@@ -218,7 +218,7 @@ func (d *DriftDetector) publish(level event.Level, name string, x Drift) {
 	}})
 }
 
-// require turns fatal drifts into requirements, one a surface.
+// require turns fatal drifts into requirements: one for each surface.
 func (d *DriftDetector) require(found []Drift) {
 	keep := make(map[string]bool)
 	for _, x := range found {

@@ -10,12 +10,11 @@ import (
 // maxHops bounds how far a chain of proxies is followed.
 const maxHops = 32
 
-// client is the address that a request comes from: the socket's, unless that is
-// a trusted proxy's, which then tells for whom it asks: in X-Forwarded-For or in
-// Forwarded (RFC 7239). A proxy that writes one of them passes the other on as
-// the client has sent it, and nothing shows which one it wrote. So where both
-// are there and do not agree, neither is believed, and the proxy's own address
-// counts.
+// client is the address that a request comes from: the address of the peer, unless the peer is a
+// trusted proxy. Then the proxy names the client, in X-Forwarded-For or in Forwarded (RFC 7239). A
+// proxy that writes one of the two passes the other on unchanged, and a request does not show which
+// one the proxy has written. So if both are there and differ, neither is used, and the client is
+// the proxy.
 func (s *Server) client(r *http.Request) string {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -37,10 +36,10 @@ func (s *Server) client(r *http.Request) string {
 	return address.String()
 }
 
-// follow walks a chain from its end, which the proxy has written that asks us,
-// to the first address that is no trusted proxy's: everything before it may be
-// the client's own invention. An entry without an address ends it: the proxy
-// does not say for whom it asks, and answers for it.
+// follow walks along a chain from its end, which the nearest proxy has written, to the first
+// address that is not a trusted proxy. The client may have made up everything before that address.
+// At an entry without an address the walk ends: the proxy that wrote the entry counts as the
+// client.
 func (s *Server) follow(address netip.Addr, chain string, last func(string) (rest, entry string), read func(string) (netip.Addr, bool)) netip.Addr {
 	for hops := 0; chain != "" && hops < maxHops && s.trusts(address); hops++ {
 		rest, entry := last(chain)
@@ -66,9 +65,9 @@ func lastEntry(chain string) (rest, entry string) {
 	return cutAt(chain, strings.LastIndexByte(chain, ','))
 }
 
-// lastElement is the last of Forwarded's elements, which are parted by commas
-// outside of quoted strings. It is looked for from the end: a quote that the
-// client leaves open in its part must not swallow what a proxy has added.
+// lastElement is the last element of Forwarded. Commas outside of quoted strings separate the
+// elements. The search begins at the end, so that a quote which the client leaves open cannot
+// swallow what a proxy has added.
 func lastElement(chain string) (rest, element string) {
 	quoted := false
 	for i := len(chain) - 1; i >= 0; i-- {
@@ -86,9 +85,9 @@ func cutAt(chain string, comma int) (before, after string) {
 	return chain[:max(comma, 0)], chain[comma+1:]
 }
 
-// elementAddress reads the "for" of a forwarded-element (RFC 7239, 4). Its
-// grammar is that of a media type's parameters: pairs of a token and a token or
-// quoted string, names in any case and each of them once.
+// elementAddress reads the "for" of a forwarded-element (RFC 7239, 4). It has the grammar of the
+// parameters of a media type: a name in any case, at most once, and a token or quoted string as its
+// value.
 func elementAddress(element string) (netip.Addr, bool) {
 	_, pairs, err := mime.ParseMediaType("forwarded;" + element)
 	if err != nil {
@@ -101,9 +100,8 @@ func elementAddress(element string) (netip.Addr, bool) {
 	return nodeAddress(node)
 }
 
-// nodeAddress reads one entry: an address, which some proxies write with its
-// port, and a standard one of IPv6 in brackets. "unknown" and what begins with
-// "_" name no address.
+// nodeAddress reads one entry: an address, which some proxies write with a port; then IPv6 has
+// brackets. "unknown" and entries that begin with "_" name no address.
 func nodeAddress(s string) (netip.Addr, bool) {
 	s = strings.TrimSpace(s)
 	a, err := netip.ParseAddr(strings.Trim(s, "[]"))
@@ -117,5 +115,5 @@ func nodeAddress(s string) (netip.Addr, bool) {
 	return bare(a), true
 }
 
-// bare is an address without what it looks like on this host.
+// bare is an address without a zone; an IPv4 address that is mapped to IPv6 becomes one of IPv4.
 func bare(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

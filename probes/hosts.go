@@ -69,13 +69,12 @@ func isAddress(name string) bool {
 	return err == nil
 }
 
-// privateSuffixes are of names that the public DNS will never hold: RFC 6761
-// (localhost), ICANN's reservation of 2024 (internal), and what Kubernetes
-// gives its services.
+// privateSuffixes are the ends of names that the public DNS will never have: RFC 6761 (localhost),
+// ICANN's reservation of 2024 (internal), and the suffixes of Kubernetes services.
 var privateSuffixes = []string{".localhost", ".internal", ".svc", ".cluster.local"}
 
-// isPrivateName tells whether a name is a single word, as services are called
-// on one network, or below a private suffix.
+// isPrivateName tells whether a name is a single word, such as that of a service on the same
+// network, or has a private suffix.
 func isPrivateName(name string) bool {
 	if !strings.Contains(name, ".") {
 		return true

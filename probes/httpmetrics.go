@@ -12,11 +12,11 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
 )
 
-// unmatched is the pattern of what no route takes.
+// unmatched is the label for requests that no route takes.
 const unmatched = "unmatched"
 
-// httpMetrics counts requests by route pattern, never by path: the
-// caller chooses the path.
+// httpMetrics counts requests by the pattern of their route and not by path, because the caller
+// chooses the path.
 type httpMetrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -48,8 +48,8 @@ func newHTTPMetrics(reg prometheus.Registerer) (*httpMetrics, error) {
 	return m, nil
 }
 
-// instrument counts what h answers under the route pattern; when h is a chi
-// router mounted below it, under the full pattern that matched.
+// instrument counts the answers of h under the pattern. If h is a chi router that is mounted there,
+// it counts them under the full pattern of the route.
 func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 	gauge := m.inFlight.WithLabelValues(pattern)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -81,5 +81,5 @@ func (m *httpMetrics) instrument(pattern string, h http.Handler) http.Handler {
 	})
 }
 
-// methodLabel keeps a made-up method from becoming a label value.
+// methodLabel is "other" for an unknown method: callers must not be able to make label values.
 func methodLabel(method string) string { return exchange.Method(method, "other") }

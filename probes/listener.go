@@ -17,9 +17,9 @@ import (
 	"github.com/dreamlab-ai/agentinit/internal/polled"
 )
 
-// connectionLimit is how many connections one listener may hold when the process
-// may have that many descriptors. The two listeners together have a quarter: as
-// long as a flood lasts, programs are still started, and each takes several.
+// connectionLimit is how many connections one listener may hold if the process may open that many
+// descriptors. The two listeners together have a quarter of them. So programs can be started during
+// a flood of connections, although each start takes several descriptors.
 func connectionLimit(descriptors uint64) int {
 	return int(min(MaxConnections, max(1, descriptors/8)))
 }
@@ -93,14 +93,13 @@ func (l *steadyListener) acceptNow() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// boundedListener holds at most max connections, and all but reserve of them may have
-// a request at work: what comes beyond is answered 503, so that connections come free
-// as fast as they are refused. When one more connection arrives than there is room
-// for, the one that has been idle longest is closed: a flood of connections that send
-// nothing, or send it slowly, cannot lock out the kubelet. Those stay that are idle for
-// less than unread, because their requests or the last bytes of their answers may be on
-// their way, and those whose requests have come, but had no processor yet. Meanwhile
-// newcomers wait in the kernel's queue.
+// boundedListener holds at most max connections. Requests may run on all but reserve of them;
+// further requests get 503, so that their connections become free again soon. If there is no room
+// for a new connection, it closes the connection that has been idle longest: a flood of connections
+// that send nothing, or send slowly, cannot lock out the kubelet. It does not close connections
+// that have been idle for less than unread, because a request or the end of an answer may be on its
+// way, and connections whose request has arrived but was not read yet. Meanwhile new connections
+// wait in the queue of the kernel.
 type boundedListener struct {
 	net.Listener
 	max     int
@@ -166,8 +165,8 @@ func (l *boundedListener) admit(b *boundedConn) bool {
 	}
 }
 
-// place adds b, if need be in place of a victim, which is to be closed; now takes one
-// that may have sent a request.
+// place adds b. If there is no room, b gets the place of a victim, which the caller closes. With
+// now, the victim may be a connection that may have sent a request.
 func (l *boundedListener) place(b *boundedConn, now bool) (victim *boundedConn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,10 +181,9 @@ func (l *boundedListener) place(b *boundedConn, now bool) (victim *boundedConn, 
 	return victim, true
 }
 
-// deferAccept leaves connections to the kernel until they have sent something, or for
-// as long as a request may take to come (TCP_DEFER_ACCEPT, tcp(7)): those that are
-// accepted can be answered at once, and silent ones cost neither descriptor nor memory
-// here. A kernel that refuses hands them over at once.
+// deferAccept leaves a connection to the kernel until it has sent something, or for as long as a
+// request may take to arrive (TCP_DEFER_ACCEPT, tcp(7)). So silent connections cost no descriptor
+// and no memory here. If the kernel refuses the option, connections come at once.
 func deferAccept(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, int(ReadHeaderTimeout.Seconds()))
@@ -345,7 +343,7 @@ func (c *boundedConn) end() {
 	}
 }
 
-// tooMuch tells callers to come back, each at a time of its own.
+// tooMuch refuses a request and names a time for the next attempt, which differs between callers.
 func tooMuch(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Connection", "close")
 	retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, 1+rand.IntN(comeBack), "too many requests are being answered")
@@ -361,8 +359,8 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 // comeBack is the number of seconds over which refused clients are spread for their next attempt.
 const comeBack = 5
 
-// bounded keeps a connection from being closed while its handler works. If too many
-// requests are at work, refuse answers all but those that exempt holds for.
+// bounded protects a connection from being closed while its request runs. If too many requests run,
+// refuse answers all requests but those for which exempt returns true.
 func bounded(exempt func(*http.Request) bool, refuse, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok {

@@ -10,12 +10,12 @@ import (
 // PingTimeout is how long the supervisor's loop may take to answer.
 const PingTimeout = 100 * time.Millisecond
 
-// pingFresh is how long an answer serves others. It bounds what any number of
-// liveness requests can ask of the loop to 20 pings a second.
+// pingFresh is how long an answer is used for other requests. So any number of requests causes at
+// most 20 pings a second.
 const pingFresh = 50 * time.Millisecond
 
-// Pinger asks the supervisor's loop to take one turn; it returns when the loop
-// has, or with ctx's error.
+// Pinger asks the supervisor's loop for one iteration. It returns after that iteration, or with the
+// error of ctx.
 type Pinger interface {
 	Ping(ctx context.Context) error
 }
@@ -23,8 +23,8 @@ type Pinger interface {
 // ErrStuck means that the supervisor's loop has not answered in time.
 var ErrStuck = errors.New("the supervisor loop does not answer")
 
-// Liveness answers whether the supervisor's loop turns. It may be asked from
-// any number of goroutines; at most one ping is under way at a time.
+// Liveness tells whether the supervisor's loop runs. Its methods may be called from any goroutine.
+// At most one ping is under way at a time.
 type Liveness struct {
 	pinger  Pinger
 	started time.Time
@@ -49,7 +49,8 @@ func NewLiveness(p Pinger, started time.Time) *Liveness {
 // Uptime is the time since the start.
 func (l *Liveness) Uptime() time.Duration { return time.Since(l.started) }
 
-// Check returns nil when the loop answered within PingTimeout, lately or now.
+// Check returns nil if the loop answers within PingTimeout, or has answered within pingFresh
+// before.
 func (l *Liveness) Check(ctx context.Context) error {
 	if l.pinger == nil {
 		return nil

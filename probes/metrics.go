@@ -61,7 +61,7 @@ type Programs interface {
 	ScoreRestored() uint64
 }
 
-// Boot reads what the metrics show of bootstrap.
+// Boot reads what the metrics show of the boot.
 type Boot interface {
 	Phases() []PhaseState
 	// Took is the time from start to seal, false before the seal.
@@ -78,9 +78,8 @@ type MetricsConfig struct {
 	Build     func() Build
 }
 
-// Metrics is the collector of the supervisor's and the boot's metrics. It keeps
-// no state between scrapes but the highest CPU time seen of each program: a
-// counter must never fall.
+// Metrics is the collector for the metrics of the supervisor and of the boot. Its only state is the
+// highest CPU time of each program, because a counter must never fall.
 type Metrics struct {
 	cfg MetricsConfig
 
@@ -258,8 +257,8 @@ func counter(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels 
 	emit(ch, d, prometheus.CounterValue, v, labels)
 }
 
-// emit reports a metric that cannot be built (a label that is not UTF-8) as
-// such instead of panicking in the middle of a scrape.
+// emit reports a metric that cannot be built, for example with a label that is not UTF-8. Otherwise
+// the scrape would panic.
 func emit(ch chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) {
 	metric, err := prometheus.NewConstMetric(d, kind, v, labels...)
 	if err != nil {

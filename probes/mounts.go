@@ -22,9 +22,9 @@ const notChecked = "not checked yet"
 // ever; callers limit the wait.
 type MountCheck func(path string) error
 
-// CheckMount is the MountCheck of a real directory. It asks the kernel for
-// permission instead of writing a file: a write every few seconds would wake
-// disks and journals, and access(2) reports a read-only file system as well.
+// CheckMount is the MountCheck for a real directory. It asks the kernel for permission and writes
+// no file: a write every few seconds would wake disks and journals, and access(2) reports a
+// read-only file system too.
 func CheckMount(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -121,8 +121,7 @@ func (r *Readiness) followMount(ctx context.Context, path string, check MountChe
 	})
 }
 
-// every calls f now, then each time after what f returns and at each Recheck, until
-// ctx ends.
+// every calls f now, again after the time that f returns, and at each Recheck, until ctx ends.
 func (r *Readiness) every(ctx context.Context, f func() time.Duration) {
 	t := time.NewTimer(0)
 	defer t.Stop()

@@ -16,22 +16,22 @@ import (
 	"github.com/dreamlab-ai/agentinit/probes/nip98"
 )
 
-// maxHeld is how much of a signed body is read before the handler runs. A longer
-// one is checked while the handler reads it: the last read then fails, and the
-// handler must not have committed anything before it.
+// maxHeld is how many bytes of a signed body are read and checked before the handler runs. A longer
+// body is checked while the handler reads it. If it is wrong, the last read fails, so the handler
+// must not have an effect before that read.
 const maxHeld = 1 << 20
 
 // NostrConfig is what signed requests are checked against.
 type NostrConfig struct {
-	// Origins are where the box is reached beside its listener, such as
-	// "https://box.example": lower case, without the port that the scheme implies.
+	// Origins are the origins of the box in addition to those of its listener, such as
+	// "https://box.example": lower case, without the default port of the scheme.
 	Origins []string
-	// Names are the host names of the box beside localhost; with the listener's
-	// port they are origins, too.
+	// Names are the host names of the box in addition to localhost. With the port of the listener
+	// they are origins, too.
 	Names []string
 	// TrustedProxies are the peers whose X-Forwarded-Proto and X-Forwarded-Host are used.
 	TrustedProxies []netip.Prefix
-	// Role is what the holder of a key may be here; false is a stranger. It must
+	// Role returns the principal that the holder of a key is; false means a stranger. It must
 	// return from memory, and may be called from any goroutine.
 	Role func(pubkey string) (Principal, bool)
 }
@@ -77,9 +77,8 @@ func (n *Nostr) Authenticate(r *http.Request) (Principal, error) {
 	return who, nil
 }
 
-// address is the absolute URL of a request as the box knows it. The Host that a
-// client sends counts only when it is one of the box's own origins: otherwise a
-// token that was signed for another server could be used here.
+// address is the absolute URL of a request. The Host in the request counts only if it belongs to
+// the box: otherwise a token that was signed for another server could be used here.
 func (n *Nostr) address(r *http.Request) (string, error) {
 	if !strings.HasPrefix(r.RequestURI, "/") {
 		return "", fmt.Errorf("NIP-98: the request target is not a path")
@@ -136,7 +135,8 @@ func (n *Nostr) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(n.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// orElse is the one value of a header that a proxy sets; several are none.
+// orElse is the value of a header that a proxy sets, or other if the header is there twice or not
+// at all.
 func orElse(values []string, other string) string {
 	if len(values) == 1 && values[0] != "" && !strings.Contains(values[0], ",") {
 		return values[0]

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Codes of the refusals that a listener answers by itself. They are rows of the
-// adapters' error table, which this package does not know: a client reads one
-// set of codes in all handlers.
+// Codes of the errors that a listener answers by itself. The table of errors in package adapters
+// has them too, so that a client meets one set of codes everywhere; this package may not import it.
 const (
 	codeValidation       = "VALIDATION_ERROR"
 	codeUnauthenticated  = "UNAUTHENTICATED"
@@ -41,7 +40,7 @@ func problem(w http.ResponseWriter, status int, code, detail string, pairs ...st
 	send(w, append(body, '\n'))
 }
 
-// retryProblem is a problem that so many seconds may mend.
+// retryProblem is a problem that says after how many seconds to try again.
 func retryProblem(w http.ResponseWriter, status int, code string, after int, detail string) {
 	w.Header().Set("Retry-After", strconv.Itoa(after))
 	problem(w, status, code, detail)

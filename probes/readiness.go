@@ -26,12 +26,11 @@ const (
 // stage is what this package writes as agentbox.stage.
 const stage = "probes"
 
-// ReasonShutdown is the reason of a 503 from the first moment of a shutdown on.
+// ReasonShutdown is the reason of a 503 as soon as a shutdown has begun.
 const ReasonShutdown = "shutting down"
 
-// Readiness holds the requirements of the box and answers whether all are met.
-// Every method may be called from any goroutine and only touches memory; each
-// change is visible to the very next Report.
+// Readiness holds the requirements of the box and tells whether all are met. Its methods may be
+// called from any goroutine and only use memory. After a change, the next Verdict contains it.
 type Readiness struct {
 	bus *event.Bus
 	now func() time.Time
@@ -63,8 +62,8 @@ type Verdict struct {
 	ShuttingDown bool
 }
 
-// NewReadiness returns a set with the given requirements. A set is never ready
-// before its sentinel requirement is, so there is always at least that one.
+// NewReadiness returns a set with these requirements and the sentinel: without the sentinel, a box
+// would be ready before its boot has completed.
 func NewReadiness(bus *event.Bus, initial ...Requirement) *Readiness {
 	r := &Readiness{bus: bus, now: time.Now, reqs: make(map[string]*entry), recheck: make(chan struct{})}
 	r.Set(Requirement{ID: SentinelID, Kind: KindSentinel, Reason: "bootstrap has not completed"})
@@ -102,9 +101,8 @@ func (r *Readiness) Set(q Requirement) {
 	r.settle(q, "set")
 }
 
-// Recheck makes whatever is looked at now and then be looked at now. The seal
-// does so by itself: directories that bootstrap has made since the last look
-// must not hold up /ready.
+// Recheck makes FollowMounts and FollowRelays check now instead of at their next cycle. The seal
+// calls it, so that a directory that the boot has made does not count as missing.
 func (r *Readiness) Recheck() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,14 +114,14 @@ func (r *Readiness) wakeLocked() {
 	r.recheck = make(chan struct{})
 }
 
-// rechecked is closed by the next Recheck.
+// rechecked returns a channel that the next Recheck closes.
 func (r *Readiness) rechecked() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.recheck
 }
 
-// Remove drops a requirement that is none any more.
+// Remove removes a requirement.
 func (r *Readiness) Remove(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +150,7 @@ func (r *Readiness) Keep(kind Kind, ids map[string]bool) {
 	}
 }
 
-// Shutdown makes the verdict unready for good, with reason "shutting down".
+// Shutdown makes the box unready until its end, with the reason ReasonShutdown.
 func (r *Readiness) Shutdown() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,7 +177,7 @@ func (r *Readiness) Verdict() Verdict {
 	return *r.cached
 }
 
-// Ready is the answer alone.
+// Ready tells whether the box is ready, without the report.
 func (r *Readiness) Ready() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

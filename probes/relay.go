@@ -13,7 +13,7 @@ import (
 // RelayTimeout bounds one websocket connect.
 const RelayTimeout = 3 * time.Second
 
-// RelayID is the id of the requirement that one relay answers.
+// RelayID is the id of the requirement that at least one relay answers.
 const RelayID = "relay:any"
 
 // RelayDial completes a websocket connect to url and closes it again.
@@ -21,8 +21,8 @@ type RelayDial func(ctx context.Context, url string) error
 
 // DialRelay is the RelayDial of the real network.
 func DialRelay(ctx context.Context, url string) error {
-	// A transport of its own without keep-alive: a check every few seconds must
-	// not leave idle connections behind.
+	// The transport has no keep-alive: a check every few seconds must not leave idle connections
+	// behind.
 	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}
 	c, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPClient: client})
 	if err != nil {
@@ -34,8 +34,9 @@ func DialRelay(ctx context.Context, url string) error {
 	return c.CloseNow()
 }
 
-// FollowRelays keeps the relay requirement up to date until ctx ends; like
-// FollowMounts it belongs before the seal. The requirement is met while at least one of urls completes a connect within RelayTimeout.
+// FollowRelays keeps the relay requirement up to date until ctx ends. It is met while at least one
+// of urls completes a connect within RelayTimeout. Like FollowMounts, it must start before the
+// seal.
 func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayDial) {
 	r.Set(Requirement{ID: RelayID, Kind: KindRelay, Reason: notChecked})
 	if len(urls) == 0 {
@@ -58,8 +59,8 @@ func (r *Readiness) FollowRelays(ctx context.Context, urls []string, dial RelayD
 	})
 }
 
-// anyRelay tries the one that answered last alone, and only if it fails all the
-// others at once: a healthy box bothers one relay, not all.
+// anyRelay first tries only the relay that answered last. If that fails, it tries all others at
+// once. So a healthy box makes one connection for each check.
 func anyRelay(ctx context.Context, urls []string, last string, dial RelayDial) (string, error) {
 	if last != "" && dialOne(ctx, last, dial) == nil {
 		return last, nil

@@ -1,10 +1,10 @@
-// Package probes owns what the outside asks of the box: liveness, readiness,
-// health, metrics, and the management server that answers.
+// Package probes owns the answers of the box to the outside: liveness, readiness, health, metrics,
+// and the management server that serves them.
 //
-// Readiness is evaluated in the background and kept in memory, so that an
-// answer never waits for a disk, a network or a program. The package must never
-// start, stop or signal anything, nor know the manifest: what it reads of
-// programs, adapters and bootstrap comes through the small types declared here.
+// Readiness is evaluated in the background and kept in memory, so that an answer never waits for a
+// disk, a network or a program. The package must never start, stop or signal a process, or know the
+// manifest. The facts about programs, adapters and the boot come through the small types that are
+// declared here.
 package probes
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Kind says what sort of thing a requirement asks for.
+// Kind says what a requirement is about.
 type Kind string
 
 // The kinds of requirement, in the order in which a report lists them.
@@ -30,7 +30,7 @@ var kindOrder = map[Kind]int{
 	KindSentinel: 0, KindProgram: 1, KindSession: 2, KindAdapter: 3, KindMount: 4, KindRelay: 5, KindContract: 6,
 }
 
-// Requirement is one thing that must hold for the box to be ready.
+// Requirement is one condition for the box to be ready.
 type Requirement struct {
 	ID   string `json:"id"` // bootstrap-sentinel, program:web, mount:/workspace
 	Kind Kind   `json:"kind"`
@@ -51,8 +51,8 @@ type Report struct {
 // maxNamed bounds how many missing requirements a reason spells out.
 const maxNamed = 5
 
-// Evaluate is ready when every requirement is met; no requirement at all is
-// ready. The slices of the report are in the order of reqs.
+// Evaluate reports ready if every requirement is met, also if there is none. The slices of the
+// report are in the order of reqs.
 func Evaluate(reqs []Requirement) Report {
 	r := Report{Requirements: reqs, Missing: []Requirement{}}
 	for _, q := range reqs {

@@ -21,11 +21,12 @@ import (
 // maxScrapes bounds how many scrapes run at once: each reads /proc.
 const maxScrapes = 4
 
-// openRoute is one row of what needs no key and is never limited.
+// openRoute is a route that needs no key and has no rate limit.
 type openRoute struct {
 	pattern string
 	handler http.HandlerFunc
-	// probe: machines of the network call it, under any name of the box.
+	// probe says that kubelet, Prometheus and other machines call the route, under any name of the
+	// box.
 	probe bool
 }
 
@@ -42,8 +43,7 @@ func (s *Server) openRoutes() []openRoute {
 	}
 }
 
-// isProbe tells whether machines of the network ask for path, under any private
-// name.
+// isProbe tells whether path is a route that machines call, under any private name.
 func (s *Server) isProbe(path string) bool {
 	return slices.ContainsFunc(s.keyless, func(o openRoute) bool { return o.probe && o.pattern == path })
 }
@@ -108,8 +108,8 @@ type mount struct {
 // Open lets requests in without a key: the handler decides itself.
 func Open() MountOption { return func(m *mount) { m.open = true } }
 
-// TellWrongKeys answers every wrong key with 401, however many come from one address: the caller
-// acts on it, and 429 would keep it asking. The answer costs as little.
+// TellWrongKeys answers every wrong key with 401, without the limit for one address. The caller
+// ends its session after 401; after 429 it would ask again.
 func TellWrongKeys() MountOption { return func(m *mount) { m.tell = true } }
 
 // MaxBody replaces MaxBodyBytes; 0 leaves the bound to the handler.
@@ -183,8 +183,8 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 	problem(w, http.StatusUnauthorized, codeUnauthenticated, err.Error(), "reason", reasonOf(err))
 }
 
-// contain keeps a panic of a handler from being anything but a 500: it is
-// counted and published, with the stack, and the process goes on.
+// contain turns a panic of a handler into the answer 500. It counts and publishes the panic with
+// its stack, and the process goes on.
 func (s *Server) contain(next http.Handler) http.Handler {
 	probe := func(r *http.Request) bool { return s.isProbe(r.URL.Path) }
 	return bounded(probe, s.metrics.instrument(unmatched, http.HandlerFunc(tooMuch)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -293,7 +293,7 @@ func isVerbose(r *http.Request) bool {
 	return v == "" || (err == nil && on)
 }
 
-// verbose is the text form of a probe: one line a requirement.
+// verbose is the text form of a probe: one line for each requirement.
 type verbose struct {
 	name string
 	b    strings.Builder
@@ -317,13 +317,13 @@ func (v *verbose) write(w http.ResponseWriter, status int) {
 	send(w, []byte(v.b.String()+v.name+" check "+verdict+"\n"))
 }
 
-// send writes the body. The error means that the client has gone away, which is
-// its own affair: net/http drops the connection.
+// send writes the body. An error means that the client has disconnected; then net/http drops the
+// connection.
 func send(w http.ResponseWriter, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// JSON writes v as the answer. It must be called once.
+// JSON answers with v. Call it at most once for a request.
 func JSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {

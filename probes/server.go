@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -23,16 +24,16 @@ import (
 const (
 	MaxHeaderBytes = 64 << 10
 	MaxBodyBytes   = 1 << 20
-	// MaxConnections holds for each listener, where RLIMIT_NOFILE leaves room.
+	// MaxConnections is the limit of each listener; it is lower if RLIMIT_NOFILE is low.
 	MaxConnections    = 512
 	ReadHeaderTimeout = 5 * time.Second
 	ReadTimeout       = 10 * time.Second
-	// WriteTimeout ends an answer whose reader does not read. A handler that
-	// streams clears it with http.ResponseController.SetWriteDeadline, and
-	// SetReadDeadline where it reads for longer than ReadTimeout.
+	// WriteTimeout ends an answer that the client does not read. A handler that streams removes it
+	// with http.ResponseController.SetWriteDeadline. One that reads for longer than ReadTimeout
+	// uses SetReadDeadline.
 	WriteTimeout = 30 * time.Second
 	IdleTimeout  = 60 * time.Second
-	// RetryListen is the wait before an address that was refused is tried again.
+	// RetryListen is the pause before another attempt to listen on an address.
 	RetryListen = 5 * time.Second
 )
 
@@ -42,8 +43,8 @@ const headerSlack = 4 << 10
 // Off as an address opens no listener.
 const Off = "off"
 
-// Config is what a Server answers from. Every function is called by many
-// goroutines at once and must return from memory.
+// Config of a Server. Its functions are called from many goroutines at once and must return from
+// memory.
 type Config struct {
 	Bus       *event.Bus
 	Readiness *Readiness
@@ -52,28 +53,26 @@ type Config struct {
 	Gatherer  prometheus.Gatherer
 	// Registerer takes the metrics of the HTTP servers themselves.
 	Registerer prometheus.Registerer
-	// Health answers /health; Pods answers /health/pods, nil when there is no
-	// pod server; Relay answers /health/relay, nil when there is no relay; Meta
-	// answers /v1/meta.
+	// Health answers /health, Meta /v1/meta, Pods /health/pods and Relay /health/relay. Pods is nil
+	// if there is no pod server, and Relay if there is no relay.
 	Health func() Health
 	Pods   func() any
 	Relay  func() any
-	// Its argument is the request's.
-	Meta func(*http.Request) any
+	Meta   func(*http.Request) any
 
-	// Names are the host names of the box beside localhost and every address:
-	// requests to others are refused.
+	// Names are the host names of the box in addition to localhost. Requests for another name are
+	// refused; requests for an address never are.
 	Names []string
-	// PublicOrigins are those at which the box is reached beside its listeners'
-	// addresses, behind a proxy for instance: "https://box.example.org".
+	// PublicOrigins are the origins of the box in addition to those of its listeners, for example
+	// behind a proxy: "https://box.example.org".
 	PublicOrigins []string
-	// TrustedProxies are the peers whose X-Forwarded-For or Forwarded is believed.
+	// TrustedProxies are the peers whose X-Forwarded-For or Forwarded header is used.
 	TrustedProxies []netip.Prefix
-	// Origins are those whose pages may read answers, as a browser sends them:
-	// lower case, without the port that the scheme implies.
+	// Origins are the origins whose pages may read answers, in the form in which a browser sends
+	// them: lower case, without the default port of the scheme.
 	Origins []string
-	// Wrap is put around everything that the listeners serve; nil for nothing. Each
-	// handler names its route by exchange.SetRoute.
+	// Wrap wraps the handlers of both listeners; it may be nil. Each handler names its route with
+	// exchange.SetRoute.
 	Wrap func(http.Handler) http.Handler
 
 	ManagementAddress string // host:port, or Off
@@ -96,15 +95,15 @@ type Server struct {
 	running   sync.WaitGroup
 }
 
-// listener is one address that is, or should be, served.
+// listener is an address on which the server listens, or tries to.
 type listener struct {
 	name, address string
 	handler       http.Handler
-	bound         net.Addr // nil while it is not
-	reason        string   // why it is not
+	bound         net.Addr // nil while it does not listen
+	reason        string   // why it does not listen
 }
 
-// NewServer opens nothing yet.
+// NewServer makes a Server. It opens no listener; Start does.
 func NewServer(cfg Config) (*Server, error) {
 	m, err := newHTTPMetrics(cfg.Registerer)
 	if err != nil {
@@ -127,18 +126,18 @@ func onFirstRequest(build func() http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { built().ServeHTTP(w, r) })
 }
 
-// Handler serves everything that the management listener serves, for another
-// listener such as the control socket: whatever Host and Origin a request has.
+// Handler serves the routes of the management listener on another listener, such as the control
+// socket. It checks neither Host nor Origin.
 func (s *Server) Handler() http.Handler { return s.contain(s.router) }
 
-// public is Handler as the network sees it: by the box's names alone, and for
-// pages of listed origins. The names come first: a page that was refused must
-// not even learn which origins are listed.
+// public is Handler for the network: it accepts only names of the box, and pages of listed origins.
+// The names are checked first, so that a page with a wrong name does not learn which origins are
+// listed.
 func (s *Server) public() http.Handler { return s.contain(s.onlyOurNames(s.crossOrigin(s.router))) }
 
-// Start opens both listeners and serves until ctx ends. An address that cannot
-// be had does not end the box: it is published, retried every RetryListen, and
-// shown by Listeners. The error of the first attempt is returned for the log.
+// Start opens both listeners and serves until ctx ends. If it cannot listen on an address, the box
+// goes on: the failure is published and shown by Listeners, and Start tries again every
+// RetryListen. Start returns the errors of the first attempt, for the log.
 func (s *Server) Start(ctx context.Context) error {
 	return errors.Join(
 		s.open(ctx, &listener{name: "management", address: s.cfg.ManagementAddress, handler: s.wrapped(s.public())}),
@@ -153,19 +152,18 @@ func (s *Server) wrapped(h http.Handler) http.Handler {
 	return s.cfg.Wrap(h)
 }
 
-// Wait returns when both listeners are closed, which the end of Start's context
-// brings about.
+// Wait returns when both listeners are closed. The end of the context of Start closes them.
 func (s *Server) Wait() { s.running.Wait() }
 
-// ListenerState is one address of the server as people see it.
+// ListenerState is the state of one listener.
 type ListenerState struct {
 	Name    string `json:"name"`
-	Address string `json:"address"` // where it is bound, else where it should be
+	Address string `json:"address"` // where it listens, or where it should listen
 	Bound   bool   `json:"bound"`
 	Reason  string `json:"reason,omitempty"`
 }
 
-// Listeners tells which addresses are served.
+// Listeners returns the state of the listeners that are not off.
 func (s *Server) Listeners() []ListenerState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +182,7 @@ func (s *Server) Listeners() []ListenerState {
 	return out
 }
 
-// Bound is the address at which the named listener is served, "" when it is not.
+// Bound is the address of the named listener; "" if it does not listen.
 func (s *Server) Bound(name string) string {
 	for _, l := range s.Listeners() {
 		if l.Name == name && l.Bound {
@@ -194,10 +192,10 @@ func (s *Server) Bound(name string) string {
 	return ""
 }
 
-// MetricsURL is where the client of a request can fetch the metrics, "" while the
-// metrics listener is not served. If the listener has an address of its own, that
-// is the URL's host. If it listens on every address, the host is the one by which
-// the request reached the box, and loopback for a request over the control socket.
+// MetricsURL is where the client of a request can get the metrics; "" while the metrics listener
+// does not listen. The host of the URL is the address of the listener. If it listens on every
+// address, the host is the name by which the request reached the box, or loopback for a request
+// over the control socket.
 func (s *Server) MetricsURL(r *http.Request) string {
 	bound, err := netip.ParseAddrPort(s.Bound("metrics"))
 	if err != nil {
@@ -225,7 +223,7 @@ func (s *Server) open(ctx context.Context, l *listener) error {
 	return err
 }
 
-// keep serves the listener, opening it again whenever it is not, until ctx ends.
+// keep serves the listener until ctx ends. Whenever the listener fails, keep opens it again.
 func (s *Server) keep(ctx context.Context, l *listener, n net.Listener) {
 	for ctx.Err() == nil {
 		if n != nil {
@@ -236,7 +234,7 @@ func (s *Server) keep(ctx context.Context, l *listener, n net.Listener) {
 			return
 		case <-time.After(RetryListen):
 		}
-		n, _ = s.bind(ctx, l) // published there
+		n, _ = s.bind(ctx, l) // bind publishes the error
 	}
 	if n != nil {
 		n.Close()
@@ -256,7 +254,7 @@ func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
 	switch {
 	case err == nil:
 		s.publish(event.Info, EventListening, map[string]any{"listener": l.name, "address": n.Addr().String()})
-	case !same && ctx.Err() == nil: // the same refusal again is no news
+	case !same && ctx.Err() == nil: // the same error was published before
 		s.publish(event.Error, EventListenFailed, map[string]any{"listener": l.name, "address": l.address,
 			"reason": err.Error(), "retry_ms": RetryListen.Milliseconds()})
 	}
@@ -269,7 +267,7 @@ func (s *Server) bind(ctx context.Context, l *listener) (net.Listener, error) {
 	return newBoundedListener(steady, connectionLimit(descriptors())), nil
 }
 
-// shutdownGrace is how long answers under way may take when ctx ends.
+// shutdownGrace is how long running requests may take after the end of ctx.
 const shutdownGrace = time.Second
 
 func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
@@ -281,8 +279,8 @@ func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
 		IdleTimeout:       IdleTimeout,
 		MaxHeaderBytes:    MaxHeaderBytes - headerSlack,
 		ConnContext:       connContext,
-		// What a client does wrong is counted, not written to our log.
-		ErrorLog: log.New(discard{}, "", 0),
+		// Mistakes of clients are counted and not logged.
+		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -307,10 +305,6 @@ func (s *Server) serve(ctx context.Context, l *listener, n net.Listener) {
 			"reason": err.Error(), "retry_ms": RetryListen.Milliseconds()})
 	}
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func (s *Server) publish(level event.Level, name string, fields map[string]any) {
 	s.cfg.Bus.Publish(event.Event{Level: level, Stage: stage, Name: name, Fields: fields})

@@ -33,9 +33,9 @@ func withReason(what, why string) string {
 // reloads are the events after which every program is read again.
 var reloads = []string{event.ProgramsApplied, event.ProgramRemoved, event.Lagged}
 
-// Follow keeps the program requirements of r up to date until ctx ends. It
-// costs nothing while nothing happens: each event changes one requirement. When
-// events were lost, or the set of programs has changed, it reads all of them again.
+// Follow keeps the program requirements of r up to date until ctx ends. Each event changes one
+// requirement. If events were lost, or if the set of programs has changed, Follow reads all
+// programs again.
 func (r *Readiness) Follow(ctx context.Context, read program.Reader) {
 	f := follower{r: r, read: read}
 	f.readAll()
