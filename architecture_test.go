@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/quick":      {}, // what it imports is initialised before it
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
-	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/lateclose", "internal/rate"},
+	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/rate"},
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {"internal/plural"},
@@ -66,7 +66,7 @@ var arrows = map[string][]string{
 	},
 	"bootstrap/identity": {},
 
-	"adapters":              {},
+	"adapters":              {"internal/escape"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters"},
 	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
@@ -83,7 +83,7 @@ var arrows = map[string][]string{
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
-	"adapters/federation":            {"adapters"},
+	"adapters/federation":            {"adapters", "internal/escape"},
 	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite"},
 	"adapters/contract":              {"adapters"},
 
@@ -101,7 +101,7 @@ var arrows = map[string][]string{
 	"probes/nip98":   {},
 	"probes/console": {},
 
-	"telemetry": {"internal/exchange"},
+	"telemetry": {"internal/escape", "internal/exchange"},
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 // ProblemType is the media type of an error body (RFC 9457).
@@ -82,7 +84,7 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	_, _ = w.Write(body)
 }
 
-// maxForeignDetail bounds what of a peer's error text is kept.
+// maxForeignDetail is how many bytes of a peer's error text are kept.
 const maxForeignDetail = 512
 
 // members that Problem writes itself and FromProblem does not keep as fields.
@@ -160,7 +162,7 @@ func plainDetail(header http.Header, body []byte) string {
 		if json.Unmarshal(body, &m) == nil && len(m) > 0 {
 			for _, k := range []string{"detail", "message", "error", "title"} {
 				if s, _ := m[k].(string); s != "" {
-					return printable(Cut(s, maxForeignDetail))
+					return escape.Line(s, maxForeignDetail)
 				}
 			}
 		}
@@ -169,17 +171,7 @@ func plainDetail(header http.Header, body []byte) string {
 	if mt != "text/plain" {
 		return ""
 	}
-	return printable(strings.TrimSpace(Cut(string(body), maxForeignDetail)))
-}
-
-// printable keeps a peer's text from drawing lines or colours in a log.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0xfffd {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, " "))
+	return escape.Line(string(body), maxForeignDetail)
 }
 
 // Cut returns the first n bytes of a text that is longer, with a mark.

@@ -204,20 +204,6 @@ func TestGRPCAnswers(t *testing.T) {
 	}
 }
 
-func TestClean(t *testing.T) {
-	for in, want := range map[string]string{
-		"":                              "",
-		"plain":                         "plain",
-		"two\nlines\x1b[0m":             "two lines [0m",
-		"broken \xff rune":              "broken   rune",
-		strings.Repeat("é", maxMessage): strings.Repeat("é", maxMessage/2),
-	} {
-		if got := clean(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
-	}
-}
-
 // FuzzAnswer: whatever a collector answers, the export ends, and the error text is bounded and
 // printable.
 func FuzzAnswer(f *testing.F) {

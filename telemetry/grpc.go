@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 // grpcMethod is the path of the only gRPC call that this package makes.
@@ -62,7 +64,7 @@ func grpcRefusal(code string, h http.Header) error {
 	if err != nil {
 		text = h.Get("Grpc-Message")
 	}
-	r := &refusal{why: strings.TrimSpace("gRPC status " + clean(code) + " " + clean(text))}
+	r := &refusal{why: strings.TrimSpace("gRPC status " + escape.Line(code, maxMessage) + " " + escape.Line(text, maxMessage))}
 	wait, said := retryInfo(h.Get("Grpc-Status-Details-Bin"))
 	switch code {
 	case "1", "4", "10", "11", "14", "15": // CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS

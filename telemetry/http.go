@@ -2,6 +2,8 @@ package telemetry
 
 import (
 	"net/http"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 // userAgent has the form that the OTLP exporter specification requires.
@@ -19,7 +21,7 @@ var overHTTP = protocol{
 func partialSuccess(message []byte) error {
 	success := lastField(message, 1).bytes
 	if rejected := int64(lastField(success, 1).number); rejected > 0 {
-		return &partial{rejected: rejected, why: clean(string(lastField(success, 2).bytes))}
+		return &partial{rejected: rejected, why: escape.Line(string(lastField(success, 2).bytes), maxMessage)}
 	}
 	return nil
 }

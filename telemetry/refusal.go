@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // refusal is an answer in which the collector refuses a batch.
@@ -63,19 +61,4 @@ func retryAfter(value string, now time.Time) time.Duration {
 		return max(at.Sub(now), 0)
 	}
 	return 0
-}
-
-// clean makes the collector's text safe to log: printable, one line, at most maxMessage bytes.
-func clean(s string) string {
-	var out strings.Builder
-	for _, r := range s {
-		if r == utf8.RuneError || !unicode.IsGraphic(r) {
-			r = ' '
-		}
-		if out.Len()+utf8.RuneLen(r) > maxMessage {
-			break
-		}
-		out.WriteRune(r)
-	}
-	return strings.TrimSpace(out.String())
 }

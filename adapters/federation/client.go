@@ -15,13 +15,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
-// maxAnswer bounds the answer of a host.
-const maxAnswer = 1 << 20
+// maxAnswer bounds the answer of a host, and maxReason what is kept of a text in it, in bytes.
+const (
+	maxAnswer = 1 << 20
+	maxReason = 300
+)
 
 // Authorizer puts credentials on a request. body is what will be sent.
 type Authorizer interface {
@@ -92,7 +95,7 @@ func (c *Client) Register(ctx context.Context, call uint64, r Registration) Even
 
 // unusable is a request that had no answer, or one that makes no sense. The text may be the host's.
 func unusable(call uint64, err error) Failed {
-	return Failed{Call: call, Reason: printable(err.Error())}
+	return Failed{Call: call, Reason: escape.Line(err.Error(), maxReason)}
 }
 
 // granted judges a grant.
@@ -119,7 +122,7 @@ func granted(call uint64, g Grant, r Registration) Event {
 			return unusable(call, fmt.Errorf("the host's answer cannot be used: the contract of %s: %w", slot, err))
 		}
 		if err := CheckRange(adapters.Slot(slot), limits, have.ContractVersion); err != nil {
-			return Failed{Call: call, Kind: Mismatch, Reason: printable(err.Error())}
+			return Failed{Call: call, Kind: Mismatch, Reason: escape.Line(err.Error(), maxReason)}
 		}
 	}
 	return Registered{
@@ -275,7 +278,7 @@ func (a *answer) failed(call uint64) Event {
 	reason := fmt.Sprintf("the host answered %d %s", a.status, http.StatusText(a.status))
 	for _, text := range []string{p.Message, p.Detail, p.Error} {
 		if text != "" {
-			reason += ": " + printable(text)
+			reason += ": " + escape.Line(text, maxReason)
 			break
 		}
 	}
@@ -294,7 +297,7 @@ func (a *answer) failed(call uint64) Event {
 func (a *answer) gone(call uint64) Event {
 	var e Eviction
 	_ = json.Unmarshal(a.body, &e) // the status alone decides
-	g := Gone{Call: call, Reason: printable(e.Reason), Permanent: e.Permanent, RetryAfter: a.retryAfter}
+	g := Gone{Call: call, Reason: escape.Line(e.Reason, maxReason), Permanent: e.Permanent, RetryAfter: a.retryAfter}
 	if e.RetryAfterS > 0 {
 		g.RetryAfter = time.Duration(min(e.RetryAfterS, int(maxRetryAfter/time.Second))) * time.Second
 	}
@@ -302,18 +305,4 @@ func (a *answer) gone(call uint64) Event {
 		g.Reason = fmt.Sprintf("the host answered %d %s", a.status, http.StatusText(a.status))
 	}
 	return g
-}
-
-// printable shortens a text of the host to one line for the log.
-func printable(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) { // nor a character that turns the direction of a line
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-	if len(s) > 300 {
-		s = strings.ToValidUTF8(s[:300], "") + "…"
-	}
-	return s
 }

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 )
 
 // Message is one datagram of the sd_notify protocol (sd_notify(3)) whose sender
@@ -72,7 +72,7 @@ var messageFields = map[string]func(*Message, string) error{
 	"RELOADING": flag(func(m *Message) *bool { return &m.Reloading }),
 	"STOPPING":  flag(func(m *Message) *bool { return &m.Stopping }),
 	"STATUS": func(m *Message, v string) error {
-		s := printable(v, maxStatus)
+		s := escape.Line(v, maxStatus)
 		m.Status = &s
 		return nil
 	},
@@ -99,7 +99,7 @@ var messageFields = map[string]func(*Message, string) error{
 		case "trigger":
 			m.WatchdogTrigger = true
 		default:
-			return fmt.Errorf("%q is neither 1 nor trigger", printable(v, 32))
+			return fmt.Errorf("%q is neither 1 nor trigger", escape.Line(v, 32))
 		}
 		return nil
 	},
@@ -118,7 +118,7 @@ func flag(field func(*Message) *bool) func(*Message, string) error {
 func number(v string, low, high int) (int, error) {
 	n, err := strconv.Atoi(v)
 	if err != nil || n < low || n > high {
-		return 0, fmt.Errorf("%q is not a number from %d to %d", printable(v, 32), low, high)
+		return 0, fmt.Errorf("%q is not a number from %d to %d", escape.Line(v, 32), low, high)
 	}
 	return n, nil
 }
@@ -127,20 +127,4 @@ func number(v string, low, high int) (int, error) {
 func microseconds(v string) (time.Duration, error) {
 	n, err := number(v, 1, math.MaxInt64/int(time.Microsecond))
 	return time.Duration(n) * time.Microsecond, err
-}
-
-// printable turns text of a program into valid UTF-8 without control or formatting characters, at
-// most limit bytes.
-func printable(s string, limit int) string {
-	var out strings.Builder
-	for _, r := range s {
-		if r == utf8.RuneError || !unicode.IsGraphic(r) {
-			r = ' '
-		}
-		if out.Len()+utf8.RuneLen(r) > limit {
-			break
-		}
-		out.WriteRune(r)
-	}
-	return strings.TrimSpace(out.String())
 }

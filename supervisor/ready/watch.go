@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -118,7 +119,7 @@ func (w *Watcher) untilReady(ctx context.Context, d dialect, p program.Probe, fo
 		} else {
 			successes, failures = 0, failures+1
 		}
-		f := finding{reason: reason(d.name, err, attempt), output: printable(string(output), maxOutput), failures: failures}
+		f := finding{reason: reason(d.name, err, attempt), output: escape.Line(string(output), maxOutput), failures: failures}
 		f.ok = successes >= max(p.Successes, 1)
 		f.final = f.ok
 		found(f)
@@ -159,7 +160,7 @@ func try(ctx context.Context, d dialect, p program.Probe) ([]byte, error) {
 func reason(name string, err error, attempt int) string {
 	text := name + ": ok"
 	if err != nil {
-		text = name + ": " + printable(plain(err), maxOutput)
+		text = name + ": " + escape.Line(plain(err), maxOutput)
 	}
 	if attempt > 0 && err != nil {
 		text += fmt.Sprintf(" (attempt %d)", attempt)
@@ -245,7 +246,7 @@ func (w *Watcher) judge(ctx context.Context, d dialect, p program.Probe, limit i
 		}
 		if healthy != was || (first && err == nil) {
 			first = false
-			found(finding{ok: healthy, reason: reason(d.name, err, attempt), output: printable(string(output), maxOutput), failures: failures})
+			found(finding{ok: healthy, reason: reason(d.name, err, attempt), output: escape.Line(string(output), maxOutput), failures: failures})
 		}
 	}
 }
