@@ -18,14 +18,14 @@ const ProblemType = "application/problem+json"
 // problemURN + code in lower case is the "type" member.
 const problemURN = "urn:agentbox:error:"
 
-// resourceStatus carries the field "status", such as a bead's, over the wire,
-// where that name means the HTTP status.
+// resourceStatus is the name on the wire of an error's field "status", such as the status of a
+// bead. RFC 9457 uses the name status for the HTTP status.
 const resourceStatus = "resource_status"
 
-// Problem renders err as status and RFC 9457 body: type, title, status, detail,
-// and at top level code, message (= detail; older peers read it), retryable,
-// slot, method and the error's fields. What went wrong inside is never shown:
-// an INTERNAL error says only its error id, which the log line carries too.
+// Problem returns the HTTP status and the RFC 9457 body for err. The body has type, title, status,
+// detail, code, message (= detail; older peers read it), retryable, slot, method and the error's
+// fields. It does not show the cause. An INTERNAL error shows only its error id, which is also in
+// the log.
 func Problem(err error) (status int, body []byte) {
 	e := AsError(err)
 	status = e.HTTPStatus()
@@ -56,8 +56,8 @@ func Problem(err error) (status int, body []byte) {
 	m["retryable"] = e.Retryable
 	body, merr := json.Marshal(m)
 	if merr != nil {
-		// A field that cannot be marshalled is our own mistake; the error
-		// itself must still arrive.
+		// A field that cannot be marshalled is a defect of agentinit. The error itself must still
+		// arrive.
 		bare := *e
 		bare.Fields = nil
 		return Problem(&bare)
@@ -65,9 +65,8 @@ func Problem(err error) (status int, body []byte) {
 	return status, append(body, '\n')
 }
 
-// WriteProblem answers a request with err: Problem's status and body,
-// Retry-After where the error names a delay or is RATE_LIMITED or a degraded
-// slot.
+// WriteProblem answers a request with the result of Problem. It sets Retry-After if err names a
+// delay, is RATE_LIMITED, or is about a degraded slot.
 func WriteProblem(w http.ResponseWriter, err error) {
 	e := AsError(err)
 	status, body := Problem(e)
@@ -87,15 +86,16 @@ func WriteProblem(w http.ResponseWriter, err error) {
 // maxForeignDetail is how many bytes of a peer's error text are kept.
 const maxForeignDetail = 512
 
-// members that Problem writes itself and FromProblem does not keep as fields.
+// problemMembers are the members that Problem writes itself. FromProblem does not keep them as
+// fields.
 var problemMembers = map[string]bool{
 	"type": true, "title": true, "status": true, "detail": true, "message": true,
 	"code": true, "retryable": true, "method": true, "slot": true,
 }
 
-// FromProblem turns a peer's error answer into an Error. A body that carries a
-// code of the table is taken at its word; anything else is mapped by status.
-// sessionPath is true for federation session paths, where 410 is an eviction.
+// FromProblem turns the error answer of a peer into an Error. If the body has a code of the table,
+// that is the code; otherwise it follows from the status. sessionPath is true for the session paths
+// of the federation, where 410 means an eviction.
 func FromProblem(status int, header http.Header, body []byte, sessionPath bool) *Error {
 	e := fromBody(status, header, body)
 	if e == nil {
@@ -217,12 +217,11 @@ func foreignCode(status int, sessionPath bool) (Code, bool) {
 	if status >= 400 && status < 500 {
 		return CodeValidation, false
 	}
-	// 5xx, and statuses no client of ours asks for: the peer cannot be used.
+	// 5xx, and statuses for which agentinit's clients do not ask: the peer cannot be used.
 	return CodeUnavailable, false
 }
 
-// retryAfter reads the header in both its forms (RFC 9110, 10.2.3), bounded to
-// an hour.
+// retryAfter reads both forms of Retry-After (RFC 9110, 10.2.3). The result is at most an hour.
 func retryAfter(h http.Header) (time.Duration, bool) {
 	v := strings.TrimSpace(h.Get("Retry-After"))
 	if v == "" {

@@ -10,24 +10,24 @@ import (
 
 // Config says which implementation each slot wants.
 type Config struct {
-	// Slots maps a slot to the manifest's word for it; absent, "" and "off"
-	// are class off.
+	// Slots maps a slot to the implementation that the manifest names. A missing entry, "" and
+	// "off" mean class off.
 	Slots map[Slot]string
-	// Require is the least contract version per slot, MAJOR.MINOR; absent
-	// means MAJOR.0 of Contracts.
+	// Require is the oldest contract version, MAJOR.MINOR, for each slot; a missing entry means
+	// MAJOR.0 of Contracts.
 	Require map[Slot]string
-	// Lines, when known, are the manifest lines of adapters.<slot>.
+	// Lines are the lines of adapters.<slot> in the manifest, if known.
 	Lines map[Slot]int
 }
 
-// Constructor makes one adapter without any I/O. Settings that are missing or
-// contradictory are a *ConfigError.
+// Constructor makes an adapter without any I/O. For missing or contradictory settings the error is
+// a *ConfigError.
 type Constructor func() (Adapter, error)
 
-// Table holds the constructors: slot, then the manifest's word.
+// Table has the constructors by slot and by the name of the implementation in the manifest.
 type Table map[Slot]map[string]Constructor
 
-// ConfigError is a complaint about one manifest key.
+// ConfigError is an error in one key of the manifest.
 type ConfigError struct {
 	Key     string // such as "integrations.external_beads.url"
 	Line    int    // 0 when unknown
@@ -43,10 +43,10 @@ func (e *ConfigError) Error() string {
 	return where + ": " + e.Message
 }
 
-// Unwrap returns the coded error behind the complaint, if any.
+// Unwrap returns Err.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// Missing complains that a setting is needed.
+// Missing is the error for a required setting that is missing.
 func Missing(key, why string) *ConfigError {
 	return &ConfigError{Key: key, Message: "is required: " + why}
 }
@@ -54,12 +54,12 @@ func Missing(key, why string) *ConfigError {
 // Resolved are the five adapters that are wanted, not yet connected.
 type Resolved struct{ wanted map[Slot]Adapter }
 
-// Adapter is the one that a slot wants. It is not the way to call it: the slots
-// of a Set are.
+// Adapter returns the adapter that a slot wants, not to be called directly: calls go through the
+// slots of a Set.
 func (r *Resolved) Adapter(slot Slot) Adapter { return r.wanted[slot] }
 
-// Resolve makes the adapters. It performs no I/O. All complaints are returned
-// at once, joined; each is a *ConfigError naming the manifest key.
+// Resolve makes the adapters. It performs no I/O. It returns all errors together, joined; each is a
+// *ConfigError.
 func Resolve(cfg Config, table Table) (*Resolved, error) {
 	r := &Resolved{wanted: make(map[Slot]Adapter)}
 	var errs []error

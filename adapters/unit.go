@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// unit is one slot of a Set: its port, the adapter the manifest wants, and how
-// that one is doing. After boot a single goroutine (run) changes it.
+// unit is one slot of a Set: its port, the adapter that the manifest wants, and the state of that
+// adapter. After the boot, only the goroutine of run changes it.
 type unit struct {
 	port     *port
 	pub      Publisher
@@ -83,8 +83,8 @@ func (u *unit) boot(ctx context.Context) {
 	u.swapIn(ctx, NoticeConnected)
 }
 
-// attempt connects the wanted adapter within connectLimit. While an earlier
-// attempt hangs no second one is started: its late result is taken instead.
+// attempt connects the wanted adapter within connectLimit. If an earlier attempt still runs, it
+// starts no second one, and takes the result of the earlier one.
 func (u *unit) attempt(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
@@ -119,7 +119,7 @@ func (u *unit) run(ctx context.Context) {
 	}
 }
 
-// changes tells of the health of an adapter that is in place and self-aware.
+// changes returns the channel of a connected SelfAware adapter; nil for others.
 func (u *unit) changes() <-chan struct{} {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -165,8 +165,8 @@ func (u *unit) retry(ctx context.Context) {
 	}
 }
 
-// check asks for the adapter's health. Three bad answers in a row make it
-// unhealthy, one good one healthy; a degraded one says so at once.
+// check asks for the adapter's health. After unhealthyAfter bad answers in a row the slot is
+// unhealthy, and after one good answer it is healthy. An answer that says degraded counts at once.
 func (u *unit) check(ctx context.Context) {
 	h := ask(ctx, u.target())
 	if ctx.Err() != nil {
@@ -220,7 +220,7 @@ func (u *unit) judge(h Health) {
 	u.publish(NoticeDegraded, next, h.Message)
 }
 
-// blame records what is wrong; of a healthy slot nothing is. The caller holds mu.
+// blame records the reason of a state; a healthy slot has none. The caller holds mu.
 func (u *unit) blame(h Health) {
 	if h.State == StateHealthy {
 		u.lastErr, u.lastErrAt = "", time.Time{}
@@ -232,8 +232,8 @@ func (u *unit) blame(h Health) {
 // enter records a state. The caller holds mu.
 func (u *unit) enter(s State) { u.state, u.since = s, time.Now() }
 
-// swapIn puts the connected adapter in place. It is healthy, unless it knows
-// better: a bridge is open before a host has attached.
+// swapIn plugs in the connected adapter. The slot is then healthy, unless a SelfAware adapter says
+// otherwise: a bridge is open before a host has attached.
 func (u *unit) swapIn(ctx context.Context, notice string) {
 	h := Healthy()
 	if a, ok := u.target().(SelfAware); ok {
@@ -258,7 +258,7 @@ func (u *unit) swapIn(ctx context.Context, notice string) {
 	u.publish(notice, h.State, h.Message)
 }
 
-// degrade puts class off in the adapter's place.
+// degrade plugs in class off instead of the adapter.
 func (u *unit) degrade(err error) {
 	u.mu.Lock()
 	if u.closed {
@@ -273,8 +273,7 @@ func (u *unit) degrade(err error) {
 	u.publish(NoticeDegraded, StateDegraded, err.Error())
 }
 
-// noteError records why another attempt failed, and tells of it when that is not
-// what is known already.
+// noteError records why another attempt failed. It publishes a notice if the reason has changed.
 func (u *unit) noteError(err error) {
 	u.mu.Lock()
 	other, state := err.Error() != u.lastErr, u.state
@@ -333,10 +332,9 @@ func (u *unit) replace(ctx context.Context, a Adapter) error {
 	return nil
 }
 
-// drain disconnects an adapter that was taken out of its port. Its calls end
-// first, within drainLimit; their own limits still hold. So does a Connect that is
-// still under way (connecting, nil without): after it, a disconnected adapter would
-// be connected again.
+// drain disconnects an adapter that was unplugged. It first waits up to drainLimit for the running
+// calls. If a Connect is still running (connecting is not nil), it waits for that too: otherwise
+// that Connect would connect the adapter again.
 func drain(p *plug, a Adapter, connecting <-chan error) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
 	defer cancel()
@@ -353,7 +351,7 @@ func drain(p *plug, a Adapter, connecting <-chan error) {
 	_ = bounded(last, 0, a.Disconnect)
 }
 
-// close turns new calls away for good.
+// close makes the slot refuse all further calls.
 func (u *unit) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

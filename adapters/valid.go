@@ -52,8 +52,8 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// plainString reads a JSON string. One without an escape, as every time is
-// written, needs no decoder, of which a page of records would make hundreds.
+// plainString reads a JSON string. Times have no escapes, and for those it uses no decoder: a page
+// of records would make hundreds of decoders.
 func plainString(b []byte) (s string, err error) {
 	if n := len(b); n >= 2 && b[0] == '"' && b[n-1] == '"' && bytes.IndexByte(b, '\\') < 0 {
 		return string(b[1 : n-1]), nil // what else is no string, ParseTime refuses
@@ -127,7 +127,7 @@ func CheckText(field, s string, limit int) error {
 	return nil
 }
 
-// CheckName is CheckText for a value that must be there.
+// CheckName is CheckText for a value that must not be empty.
 func CheckName(field, s string, limit int) error {
 	if s == "" {
 		return Invalid(field, "is required")
@@ -135,8 +135,8 @@ func CheckName(field, s string, limit int) error {
 	return CheckText(field, s, limit)
 }
 
-// CheckIdempotencyKey refuses anything but 1-255 visible ASCII bytes; "" means
-// no key and passes.
+// CheckIdempotencyKey refuses anything but 1-255 visible ASCII characters. It accepts "", which
+// means no key.
 func CheckIdempotencyKey(key string) error {
 	if len(key) > 255 {
 		return OverLimit("Idempotency-Key", 255)
@@ -149,8 +149,8 @@ func CheckIdempotencyKey(key string) error {
 	return nil
 }
 
-// CheckObject refuses anything but one JSON object of at most limit bytes
-// without NUL; nil passes and means {}.
+// CheckObject refuses anything but one JSON object of at most limit bytes without NUL. It accepts
+// nil, which means {}.
 func CheckObject(field string, raw json.RawMessage, limit int) error {
 	if raw == nil {
 		return nil
@@ -171,7 +171,7 @@ func CheckObject(field string, raw json.RawMessage, limit int) error {
 	return nil
 }
 
-// hasNUL finds an escaped NUL: an odd run of backslashes before u0000.
+// hasNUL finds an escaped NUL: an odd number of backslashes before u0000.
 func hasNUL(raw []byte) bool {
 	for rest := raw; ; {
 		i := bytes.Index(rest, []byte(`\u0000`))
@@ -202,8 +202,8 @@ func CheckFinite(field string, v []float32, limit int) error {
 	return nil
 }
 
-// NewID returns a fresh UUIDv7 (RFC 9562). Those of one process sort in the
-// order they were made in, also within a millisecond. Safe for concurrent use.
+// NewID returns a new UUIDv7 (RFC 9562). The ids that one process makes sort in the order of their
+// creation, also within a millisecond. It may be called from any goroutine.
 func NewID() string {
 	return uuid.Must(uuid.NewV7()).String() // crypto/rand never fails: it ends the process instead
 }

@@ -26,7 +26,7 @@ const (
 	maxReason = 300
 )
 
-// Authorizer puts credentials on a request. body is what will be sent.
+// Authorizer adds credentials to a request. body is the body that will be sent.
 type Authorizer interface {
 	Authorize(r *http.Request, body []byte) error
 }
@@ -35,7 +35,7 @@ type Authorizer interface {
 type ClientConfig struct {
 	// BaseURL is federation.external_url.
 	BaseURL string
-	// Auth adds the credentials of a registration; nil: there are none.
+	// Auth adds the credentials of a registration; nil means none.
 	Auth      Authorizer
 	UserAgent string
 	// Transport is for tests; with nil, the client makes its own.
@@ -93,12 +93,12 @@ func (c *Client) Register(ctx context.Context, call uint64, r Registration) Even
 	return granted(call, grant, r)
 }
 
-// unusable is a request that had no answer, or one that makes no sense. The text may be the host's.
+// unusable is the event for a missing or invalid answer. The text may come from the host.
 func unusable(call uint64, err error) Failed {
 	return Failed{Call: call, Reason: escape.Line(err.Error(), maxReason)}
 }
 
-// granted judges a grant.
+// granted checks a grant.
 func granted(call uint64, g Grant, r Registration) Event {
 	switch {
 	case adapters.CheckID("session_id", g.SessionID) != nil:
@@ -131,8 +131,8 @@ func granted(call uint64, g Grant, r Registration) Event {
 	}
 }
 
-// Heartbeat tells the host how the box is. The result is a Beaten, a Failed or
-// a Gone. token is the session's; without one the box's own credentials serve.
+// Heartbeat sends the state of the box to the host. The result is a Beaten, a Failed or a Gone.
+// token is the token of the session; if it is "", the request has the credentials of the box.
 func (c *Client) Heartbeat(ctx context.Context, call uint64, b Beat, token string) Event {
 	a, err := c.post(ctx, HeartbeatPath, b, c.auth(token))
 	if err != nil {
@@ -169,7 +169,7 @@ func (c *Client) Deregister(ctx context.Context, call uint64, f Farewell, token 
 	return Deregistered{Call: call}
 }
 
-// bearer is the session's own credential.
+// bearer is the token of the session.
 type bearer string
 
 func (b bearer) Authorize(r *http.Request, _ []byte) error {
@@ -237,8 +237,8 @@ func network(ctx context.Context, err error) error {
 	return fmt.Errorf("the host cannot be reached: %w", err)
 }
 
-// retryAfterOf reads Retry-After as seconds (RFC 9110, 10.2.3); a date is not
-// taken, because the clocks may differ.
+// retryAfterOf reads Retry-After in seconds (RFC 9110, 10.2.3). It ignores a date, because the
+// clocks may differ.
 func retryAfterOf(h http.Header) time.Duration {
 	n, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || n < 0 {
@@ -272,7 +272,7 @@ func (a *answer) problem() problem {
 	return p
 }
 
-// failed turns an answer that is no success into the event for the session.
+// failed turns an error answer into the event for the session.
 func (a *answer) failed(call uint64) Event {
 	p := a.problem()
 	reason := fmt.Sprintf("the host answered %d %s", a.status, http.StatusText(a.status))

@@ -16,12 +16,12 @@ type Host interface {
 // Box is what the session needs of the box. Its methods may be
 // called from any goroutine.
 type Box interface {
-	// Registration is what the box is; the session adds the nonce.
+	// Registration describes the box; the session adds the nonce.
 	Registration() Registration
-	// Beat is how the box is; the session adds its id and number.
+	// Beat is the state of the box; the session adds its id and the number of the heartbeat.
 	Beat() Beat
-	// Connect points the slots behind the host at the endpoints. It returns when
-	// each is connected or degraded. Calls under way end on the old endpoint.
+	// Connect connects the slots that use the host to the endpoints. It returns when each is
+	// connected or degraded. Running calls end on the old endpoint.
 	Connect(ctx context.Context, e Endpoints)
 	// Degrade takes those slots out of service.
 	Degrade(ctx context.Context, reason string)
@@ -31,11 +31,11 @@ type Box interface {
 	Tell(name, reason string, s Session)
 	// Fatal ends the box if it is still booting.
 	Fatal(reason string)
-	// Counted counts a heartbeat by its outcome: ok, failed, gone.
+	// Counted counts a heartbeat in the metrics by its outcome: ok, failed, gone.
 	Counted(outcome string)
 }
 
-// Runner carries a session out. One goroutine, Run, owns the Session.
+// Runner runs a session. The goroutine of Run owns the Session.
 type Runner struct {
 	host   Host
 	box    Box
@@ -66,8 +66,8 @@ func (r *Runner) Session() Session {
 	return r.session
 }
 
-// Registered is closed when the session is first active or refused: a boot waits
-// for it.
+// Registered returns a channel that is closed when the session is first active or refused. The boot
+// waits for it.
 func (r *Runner) Registered() <-chan struct{} { return r.registered }
 
 // Reload makes the Runner try a refused session again.
@@ -98,8 +98,7 @@ const clockCheck = 5 * time.Second
 // clockJump is how far the two may drift apart in between.
 const clockJump = 2 * time.Second
 
-// Run is the session until it is closed or ctx ends. It returns when no request
-// is under way any more.
+// Run runs the session until it is closed or ctx ends. When it returns, no request is running.
 func (r *Runner) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer close(r.done)
@@ -142,8 +141,8 @@ func untilNext(s Session) time.Duration {
 	return max(time.Until(s.Next), 0)
 }
 
-// apply gives an event to Step and carries out the actions: each in a goroutine of
-// its own, except those that only publish an event.
+// apply gives an event to Step and carries out the actions, each in a separate goroutine, except
+// those that only publish an event.
 func (r *Runner) apply(ctx context.Context, s Session, e Event, now time.Time) Session {
 	next, actions := Step(s, e, now)
 	r.mu.Lock()
@@ -223,13 +222,13 @@ func (r *Runner) request(ctx context.Context, limit time.Duration, f func(contex
 	})
 }
 
-// wish is the state that the slots behind the host should get.
+// wish is the wanted state of the slots that use the host.
 type wish struct {
 	connect *Endpoints
 	degrade string
 }
 
-// wish replaces a wish that slots has not begun to carry out.
+// wish sets the wanted state. It replaces a wish that slots has not begun to carry out.
 func (r *Runner) wish(w wish) {
 	r.mu.Lock()
 	r.wanted = &w

@@ -21,13 +21,13 @@ import (
 
 // Config of a Host.
 type Config struct {
-	// File is where SQLite keeps the registry; Conninfo, when set, is the
-	// PostgreSQL server that keeps it instead.
+	// File is the SQLite file of the registry. Conninfo, if not "", names a PostgreSQL server that
+	// has the registry instead.
 	File, Conninfo string
-	// Interval is what boxes are asked to leave between two heartbeats; 30 s
-	// when 0.
+	// Interval is the time between two heartbeats that the host asks of boxes; 0 means
+	// federation.DefaultInterval.
 	Interval time.Duration
-	// Endpoints are handed out to boxes. It must return from memory.
+	// Endpoints returns the endpoints that boxes get. It must return from memory.
 	Endpoints func() federation.Endpoints
 	// Trouble is called if heartbeats can no longer be written; it may be nil.
 	Trouble func(error)
@@ -39,39 +39,39 @@ const (
 	// maxRegistering is how many registrations are served at once; other boxes must try again
 	// later. After an outage all boxes of the mesh register at the same time.
 	maxRegistering = 64
-	// maxWaiting is how many registrations wait for their turn, because the host also
-	// serves others. patience is how long one waits.
+	// maxWaiting is how many further registrations wait; all others are refused at once. patience
+	// is how long one waits.
 	maxWaiting = 128
 	patience   = 2 * time.Second
 	// keepEnded is how long a session that has ended is remembered.
 	keepEnded = 24 * time.Hour
-	// keepSilent is how long a session without heartbeats is kept: a host that
-	// was down for an hour must not forget its boxes.
+	// keepSilent is how long a session without heartbeats is kept. It is long, so that a host that
+	// was down for an hour still knows its boxes.
 	keepSilent = 24 * time.Hour
-	// tokenLife is how long a token is accepted without asking the registry: an
-	// eviction by another host takes effect here after that time at the latest.
+	// tokenLife is how long a token is accepted without another query of the registry. So an
+	// eviction by another host takes effect here after at most that time.
 	tokenLife = 5 * time.Second
 	// sessionLife is the same for a heartbeat. It is short, because a box learns of its eviction
 	// from a heartbeat.
 	sessionLife = time.Second
 	maxTokens   = 20_000
 	tokenSize   = 64 // hexadecimal digits
-	// maxKept bounds a registration and a heartbeat: the registry keeps them, and
-	// who lists the boxes gets all of them.
+	// maxKept is the largest size of a registration and of a heartbeat. The registry stores them,
+	// and the list of boxes has all of them.
 	maxKept = 8 << 10
-	// maxBoxes is how many boxes the registry knows: every holder of the shared token can
-	// register under any number of names. It is counted so often.
+	// maxBoxes is how many boxes the registry holds, because every holder of the shared token can
+	// register any number of names. The boxes are counted every countEvery.
 	maxBoxes   = 100_000
 	countEvery = 10 * time.Second
-	// writeEvery is how often heartbeats are written: what the registry says of them
-	// is as old, at most, after a host was killed.
+	// writeEvery is how often heartbeats are written. If a host is killed, the registry lacks at
+	// most the heartbeats of that time.
 	writeEvery = time.Second
 	writeLimit = 10 * time.Second
 	// silentAfter is how many intervals without a heartbeat make a box silent.
 	silentAfter = 3
 )
 
-// Host is the host's side. Its methods may be called from any goroutine.
+// Host is the host's side of the federation. Its methods may be called from any goroutine.
 type Host struct {
 	cfg   Config
 	store store
@@ -90,7 +90,7 @@ type Host struct {
 	beats  map[string]heard     // to be written, by box
 }
 
-// believed is what the registry recently answered about a token.
+// believed is a recent answer of the registry about a token.
 type believed struct {
 	hash, session string
 	member        Member
@@ -139,7 +139,7 @@ func (h *Host) count(ctx context.Context) error {
 	return err
 }
 
-// newHost is a host without its registry.
+// newHost makes a host without its registry.
 func newHost(cfg Config) *Host {
 	return &Host{
 		cfg: cfg, gate: make(chan struct{}, maxRegistering), queue: make(chan struct{}, maxWaiting),
@@ -147,16 +147,15 @@ func newHost(cfg Config) *Host {
 	}
 }
 
-// Close writes the heartbeats that are not written yet and ends the connections to
-// the registry.
+// Close writes the remaining heartbeats and closes the registry.
 func (h *Host) Close() error {
 	h.stop()
 	h.writing.Wait()
 	return h.store.close()
 }
 
-// Register makes a session. principal is the authenticated caller: a box id that
-// another principal has registered is refused.
+// Register makes a session. principal is the authenticated caller. If another principal has
+// registered the box id, Register returns PERMISSION_DENIED.
 func (h *Host) Register(ctx context.Context, principal string, r federation.Registration) (federation.Grant, error) {
 	if err := check(r); err != nil {
 		return federation.Grant{}, err
@@ -204,7 +203,7 @@ func (h *Host) Register(ctx context.Context, principal string, r federation.Regi
 	}, nil
 }
 
-// check judges a registration before anything is written.
+// check refuses an invalid registration before anything is written.
 func check(r federation.Registration) error {
 	for _, id := range [][2]string{{"box_id", r.BoxID}, {"boot_id", r.BootID}, {"nonce", r.Nonce}} {
 		if err := adapters.CheckID(id[0], id[1]); err != nil {
@@ -260,7 +259,7 @@ func (h *Host) enter(ctx context.Context) error {
 	}
 }
 
-// comeBack refuses a registration for now.
+// comeBack is the refusal that names the time for the next attempt.
 func (h *Host) comeBack() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -342,8 +341,8 @@ func (h *Host) Deregister(ctx context.Context, box string, f federation.Farewell
 	}))
 }
 
-// Evict ends the session of a box, which learns it from the answer to its next
-// heartbeat. If permanent, the box may not register again until it is admitted.
+// Evict ends the session of a box. The box learns of it from the answer to its next heartbeat. If
+// permanent is true, the box may not register again until Admit.
 func (h *Host) Evict(ctx context.Context, box, reason string, permanent bool, retryAfter time.Duration) error {
 	reason = cmp.Or(reason, "evicted by an operator")
 	now := h.cfg.Now().UnixMilli()
@@ -372,7 +371,7 @@ func boolean(b bool) int64 {
 	return 0
 }
 
-// Admit lets a box register again that was evicted permanently.
+// Admit lets a permanently evicted box register again.
 func (h *Host) Admit(ctx context.Context, box string) error {
 	return typed(h.store.write(ctx, func(t tx) error {
 		n, err := t.exec(`DELETE FROM federation_banned WHERE box_id = ?1`, box)
