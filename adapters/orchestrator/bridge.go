@@ -11,22 +11,22 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// protocolName is what both ends of the channel call it.
+// protocolName is the name of the protocol that both ends send.
 const protocolName = "agentbox.orchestrator"
 
 // BridgeConfig of a stdio bridge.
 type BridgeConfig struct {
 	// Protocol is integrations.external_orchestrator.protocol; "" is "stdio".
 	Protocol string
-	// Local runs what the host asks for: the box's own process manager, wrapped
-	// as the slot wraps every adapter. The bridge connects and disconnects it.
+	// Local runs the agents that the host asks for: the local process manager with the middleware
+	// of the slot. The bridge connects and disconnects it.
 	Local adapters.Orchestrator
 	// Confined names the templates that must not run without their sandbox.
 	Confined map[string]bool
 }
 
-// Bridge is stdio-bridge: the box's calls go to the host that is attached, the
-// host's calls to the box's own processes. It is safe for concurrent use.
+// Bridge is stdio-bridge: calls of the box go to the attached host, and calls of the host go to the
+// local process manager. It is safe for concurrent use.
 type Bridge struct {
 	cfg BridgeConfig
 
@@ -46,13 +46,13 @@ var (
 	_ adapters.SelfAware    = (*Bridge)(nil)
 )
 
-// peer is an attached host that has introduced itself.
+// peer is an attached host that has sent initialize.
 type peer struct {
 	*session
 	minor int // of the host's contract
 }
 
-// greeting is the parameters of initialize and its result.
+// greeting is the form of the parameters and of the result of initialize.
 type greeting struct {
 	Protocol     string   `json:"protocol"`
 	Version      string   `json:"version"`
@@ -92,8 +92,8 @@ func (b *Bridge) Capabilities() []string {
 	return []string{adapters.CapInput}
 }
 
-// Connect lets a host attach. It does not wait for one: a host gets in by
-// docker exec, which needs a box that runs.
+// Connect lets a host attach. It does not wait for a host: a host attaches with docker exec, and
+// the box must run for that.
 func (b *Bridge) Connect(ctx context.Context) error {
 	if err := b.cfg.Local.Connect(ctx); err != nil {
 		return err
@@ -253,7 +253,7 @@ func (b *Bridge) attached() (*peer, error) {
 	return b.peer, nil
 }
 
-// ask calls the host, which has limit to answer.
+// ask calls the host and waits for the answer, at most limit.
 func (b *Bridge) ask(ctx context.Context, limit time.Duration, method string, params, result any) error {
 	if err := ctx.Err(); err != nil {
 		return adapters.AsError(err)
@@ -299,8 +299,8 @@ func (b *Bridge) askAgent(ctx context.Context, limit time.Duration, method strin
 	return a, nil
 }
 
-// TerminateAgent implements adapters.Orchestrator. The host has the grace and
-// the limit of a call.
+// TerminateAgent implements adapters.Orchestrator. It waits for the grace of the agent and the
+// limit of a call.
 func (b *Bridge) TerminateAgent(ctx context.Context, agentID string, grace time.Duration) (adapters.Agent, error) {
 	if grace < 0 {
 		grace = adapters.DefaultGrace

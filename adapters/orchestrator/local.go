@@ -27,13 +27,13 @@ const (
 // LocalConfig of a local process manager.
 type LocalConfig struct {
 	Spawner Spawner
-	// Roots are the directories agents may run in or below: $WORKSPACE, which
-	// is also where they run by default, then /projects.
+	// Roots are the directories in or below which agents may run: $WORKSPACE, the default, then
+	// /projects.
 	Roots []string
-	// Environ is the box's environment. Agents get PATH, HOME, LANG, TERM,
-	// WORKSPACE and TZ of it, and what Granted names.
+	// Environ is the environment of the box. Agents get its PATH, HOME, LANG, TERM, WORKSPACE and
+	// TZ, and the variables in Granted.
 	Environ []string
-	// Granted are the provider variables the manifest gives to agents.
+	// Granted names the variables of providers that the manifest gives to agents.
 	Granted []string
 	// MaxRunning is how many agents may run at once; 0 means 64.
 	MaxRunning int
@@ -127,7 +127,7 @@ func (l *Local) Disconnect(ctx context.Context) error {
 	return nil
 }
 
-// wind ends one agent, even if its start is still under way.
+// wind ends an agent, even if its start has not returned yet.
 func (l *Local) wind(ctx context.Context, a *agent) error {
 	select {
 	case <-a.settled:
@@ -274,8 +274,8 @@ func (l *Local) forget(a *agent) {
 	delete(l.agents, a.id)
 }
 
-// directory is where an agent runs: below one of the roots, links resolved, or
-// the first root itself.
+// directory returns where an agent runs: below one of the roots after links are resolved; without a
+// wish, the first root.
 func (l *Local) directory(cwd string) (string, error) {
 	dir := cwd
 	if !filepath.IsAbs(dir) {
@@ -412,11 +412,11 @@ func (l *Local) SendInput(ctx context.Context, agentID string, data []byte, eof 
 	return in.put(ctx, data, eof)
 }
 
-// AgentByToken tells which running agent a token was given to.
+// AgentByToken returns the running agent that has this token.
 func (l *Local) AgentByToken(token string) (agentID string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// By digest: what the time of a failed lookup tells is of no use.
+	// The key is a digest, so the duration of a failed lookup says nothing about the tokens.
 	agentID, ok = l.tokens[digest(token)]
 	return agentID, ok
 }

@@ -28,10 +28,10 @@ const (
 // errDetached is the ordinary end of a session: the peer closed the channel.
 var errDetached = errors.New("the peer has closed the channel")
 
-// handler serves a peer's calls. Exactly one of result and err counts; after,
-// if set, runs beside the session when the answer has been queued.
+// handler serves the calls of a peer. If err is nil, result is the answer. after, if it is not nil,
+// runs in a goroutine when the answer has been queued.
 type handler interface {
-	// greet answers initialize, the peer's first call; false ends the session.
+	// greet answers initialize, the first call of the peer; false ends the session.
 	greet(params json.RawMessage) (result any, err error)
 	serve(ctx context.Context, s *session, method string, params json.RawMessage) (result any, after func(), err error)
 	// notice takes a notification. It must not block.
@@ -75,13 +75,13 @@ func newSession(ctx context.Context, rwc io.ReadWriteCloser, h handler, greeted 
 	return s
 }
 
-// run works until the channel ends and returns why; nil when the peer closed
-// it. All that the session started has ended then.
+// run serves the channel until it ends. It returns the reason; nil if the peer has closed the
+// channel. All goroutines of the session have ended then.
 func (s *session) run() error {
 	s.running.Go(s.writeLines)
 	s.running.Go(s.watch)
 	s.running.Go(s.feedInputs)
-	// A peer that does not read must not keep the end from coming.
+	// A peer that does not read must not delay the end.
 	stop := context.AfterFunc(s.ctx, func() { time.AfterFunc(lastWrite, func() { s.rwc.Close() }) })
 	s.end(s.readLines())
 	s.running.Wait()
@@ -103,7 +103,7 @@ func (s *session) isGreeted() bool {
 	}
 }
 
-// readLines reads until the channel breaks or is not worth reading any more.
+// readLines reads until the channel breaks or an error ends the session.
 func (s *session) readLines() error {
 	r := bufio.NewReaderSize(s.rwc, maxLine+1)
 	for s.ctx.Err() == nil {
@@ -163,7 +163,7 @@ func (s *session) greet(m message) error {
 	return nil
 }
 
-// accept serves a call beside the reading. Input keeps its order.
+// accept serves a call while the session reads on. Calls with input for an agent keep their order.
 func (s *session) accept(m message) error {
 	select {
 	case s.serving <- struct{}{}:
@@ -211,7 +211,7 @@ func (s *session) serve(m message) {
 	}
 }
 
-// answer queues an answer. The id of what could not be read is null.
+// answer queues an answer. The id is null if the call could not be read.
 func (s *session) answer(id json.RawMessage, result any, failed *rpcError) error {
 	m := message{ID: id, Error: failed}
 	if id == nil {
@@ -229,7 +229,7 @@ func (s *session) answer(id json.RawMessage, result any, failed *rpcError) error
 	return s.send(s.ctx, line)
 }
 
-// send queues a line, waiting while the peer is slow.
+// send queues a line. It waits while the queue is full.
 func (s *session) send(ctx context.Context, line []byte) error {
 	select {
 	case s.out <- line:
@@ -245,7 +245,7 @@ func (s *session) gone() error {
 	return adapters.Unavailable(context.Cause(s.ctx), "the peer is not attached any more")
 }
 
-// hurry queues a line before all others, or not at all.
+// hurry queues a line before all others. If there is no room at once, it drops the line.
 func (s *session) hurry(line []byte) {
 	select {
 	case s.urgent <- append(line, '\n'):
@@ -349,8 +349,8 @@ func (s *session) ping() (forget func()) {
 	return forget
 }
 
-// expect registers for an answer, which is handed over once, by the reader, unless
-// the caller forgets it first.
+// expect registers for an answer. The reader delivers it once, unless the caller calls forget
+// before.
 func (s *session) expect(f func(message)) (id json.RawMessage, forget func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -364,8 +364,8 @@ func (s *session) expect(f func(message)) (id json.RawMessage, forget func()) {
 	}
 }
 
-// settle hands an answer to the call that waits for it; one without such a call is
-// dropped.
+// settle delivers an answer to the call that waits for it. It drops an answer for which no call
+// waits.
 func (s *session) settle(m message) {
 	n, err := strconv.ParseUint(string(m.ID), 10, 64)
 	if err != nil {
@@ -380,7 +380,7 @@ func (s *session) settle(m message) {
 	}
 }
 
-// call asks the peer and decodes its answer into result (nil: not wanted).
+// call sends a call to the peer and decodes the answer into result, unless result is nil.
 func (s *session) call(ctx context.Context, method string, params, result any) error {
 	answered := make(chan message, 1)
 	id, forget := s.expect(func(m message) { answered <- m })

@@ -27,13 +27,12 @@ type Config struct {
 	// BaseURL is the address of the pod path "/": an http or https URL. Its own path is kept as a
 	// prefix.
 	BaseURL string
-	// Key is the manifest key BaseURL comes from, for complaints; "" = the one
-	// of the class.
+	// Key is the manifest key of BaseURL, for error messages; "" means the key of the class.
 	Key       string
 	Auth      wire.Authorizer // nil = anonymous
 	UserAgent string
-	// Transport carries the requests; nil = the network. A pod server inside
-	// the process takes its place here.
+	// Transport carries the requests; nil means the network. A pod server inside the process is
+	// given here.
 	Transport http.RoundTripper
 }
 
@@ -52,25 +51,23 @@ type Solid struct {
 
 var _ adapters.Pods = (*Solid)(nil)
 
-// session is one connected time.
+// session is the state from one Connect to the next Disconnect.
 type session struct {
 	ctx    context.Context // ends with Disconnect
 	cancel context.CancelFunc
-	// subscribe are the WebSocketChannel2023 endpoints that the server's own
-	// description names, as paths of the origin.
+	// subscribe are the WebSocketChannel2023 endpoints in the server's description, as paths of its
+	// origin.
 	subscribe []string
 	caps      []string
 }
 
-// NewLocal makes the client of class local-solid-rs, the pod server of this
-// box, without any I/O. While that server still starts, Connect answers
-// UNAVAILABLE: the caller tries again.
+// NewLocal makes the client of class local-solid-rs, the pod server of this box, without any I/O.
+// While that server starts, Connect returns UNAVAILABLE, and the caller tries again.
 func NewLocal(cfg Config) (*Solid, error) {
 	return newSolid(cfg, "local-solid-rs", adapters.ClassLocal, "integrations.solid_pod_rs.base_url")
 }
 
-// NewExternal makes the client of class external, any Solid server, without any
-// I/O.
+// NewExternal makes the client of class external, for any Solid server, without any I/O.
 func NewExternal(cfg Config) (*Solid, error) {
 	return newSolid(cfg, "external", adapters.ClassExternal, "federation.external_url")
 }
@@ -106,7 +103,7 @@ func (s *Solid) Impl() string          { return s.impl }
 func (s *Solid) Class() adapters.Class { return s.class }
 func (s *Solid) Enabled() bool         { return true }
 
-// ContractVersion is 1.1: what the methods added since 1.0 need is plain Solid.
+// ContractVersion is 1.1: the methods that were added after 1.0 need nothing beyond plain Solid.
 func (s *Solid) ContractVersion() string { return "1.1" }
 
 // Capabilities are those seen in the server's answers so far.
@@ -143,8 +140,8 @@ func (s *Solid) Connect(ctx context.Context) error {
 	return nil
 }
 
-// handshake is wire's, for which a plain Solid server has no answer: it may
-// also guard the path, or serve a document of its own there.
+// handshake is the handshake of package wire. A plain Solid server does not know it, may refuse
+// access to its path, or may serve a document there.
 func (s *Solid) handshake(ctx context.Context) error {
 	_, err := s.origin.Handshake(ctx)
 	switch {
@@ -153,12 +150,12 @@ func (s *Solid) handshake(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return adapters.AsError(ctx.Err())
 	}
-	// The probe found a Solid server there: it is just not a box.
+	// The probe has found a Solid server there, so the server is not a box.
 	return nil
 }
 
-// probe asks for the root, which may be guarded or not made yet, and refuses
-// what answers without a sign of being a Solid server.
+// probe asks for the root. It accepts an answer that shows a Solid server, also if access is
+// refused or the root does not exist yet.
 func (s *Solid) probe(ctx context.Context) error {
 	res, err := s.client.Do(ctx, wire.Request{Method: http.MethodHead, Path: "/", Accept: acceptRDF})
 	switch adapters.CodeOf(err) {

@@ -11,13 +11,12 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// uploadLimit bounds one streamed upload; once the last byte is out, the peer
-// has writeLimit to answer.
+// uploadLimit bounds one streamed upload. After the last byte, the peer has writeLimit to answer.
 const uploadLimit = 2 * time.Minute
 
-// upload reads a caller's body for the transport. It tells the caller's
-// failures from the peer's, holds the body to the length that was promised, and
-// begins no read of it after the call has returned: the transport may.
+// upload reads a caller's body for the transport. It keeps failures of the caller apart from those
+// of the peer, and refuses a body that has not the promised length. It begins no read after the
+// call has returned, although the transport may ask for one.
 type upload struct {
 	stopped atomic.Bool
 	cancel  context.CancelFunc // ends the exchange
@@ -61,15 +60,15 @@ func (u *upload) Read(buf []byte) (int, error) {
 	return n, io.EOF
 }
 
-// atEnd looks beyond the promised length before its last byte is handed on:
-// with that one the peer would have a whole document.
+// atEnd checks that the body ends at the promised length, before the last byte is sent: with that
+// byte the peer would have a complete document.
 func (u *upload) atEnd() error {
 	n, err := io.ReadFull(u.r, make([]byte, 1))
 	u.left -= int64(n)
 	return err
 }
 
-// judge makes what ended the body into what the transport and the caller see.
+// judge turns the end of the body into the errors for the transport and for the caller.
 func (u *upload) judge(err error) error {
 	var coded *adapters.Error
 	switch {
@@ -86,8 +85,8 @@ func (u *upload) judge(err error) error {
 	return adapters.Invalid("body", "cannot be read").Wrap(err)
 }
 
-// failure is why the body could not be sent, nil when that was not its fault.
-// It does not wait for a read that hangs: such a body has not failed.
+// failure is the error of the body; nil if the body did not fail. It does not wait for a read that
+// hangs: such a body has not failed.
 func (u *upload) failure() error {
 	if !u.mu.TryLock() {
 		return nil
@@ -99,6 +98,6 @@ func (u *upload) failure() error {
 	return u.err
 }
 
-// stop ends the upload: a read that is under way in the caller's reader ends by
-// itself, no other begins.
+// stop ends the upload. A running read of the caller's body ends by itself, and no further read
+// begins.
 func (u *upload) stop() { u.stopped.Store(true) }

@@ -1,10 +1,8 @@
-// Package console owns the web console of a box: its pages, its sessions and who
-// may log in to them.
+// Package console owns the web console of a box: its pages, its sessions and its login.
 //
-// It must never act on the box itself: pages use the same routes, credentials and
-// roles as every other client of the management listener. It must never serve
-// anything from outside the binary, and nothing that a program of the box says
-// may become markup.
+// It must never act on the box itself: its pages use the routes, credentials and roles of every
+// other client of the management listener. It must never serve a file from outside the binary, or
+// let text of a program become markup.
 package console
 
 import (
@@ -41,10 +39,10 @@ type Program struct {
 	Restarts            uint64
 }
 
-// Config is what a Console works with. Its functions are called by many goroutines
-// at once and must return from memory.
+// Config of a Console. Its functions are called from many goroutines at once and must return from
+// memory.
 type Config struct {
-	// Login checks a key and returns whom it belongs to. The error is shown.
+	// Login checks a key and returns its holder. The page shows the error.
 	Login func(r *http.Request, key string) (Holder, error)
 	// ReadOnly gives every session the rights of a viewer.
 	ReadOnly bool
@@ -54,7 +52,7 @@ type Config struct {
 	Version string
 }
 
-// Holder is whom a session belongs to.
+// Holder is the owner of a session.
 type Holder struct {
 	Role string
 	ID   string
@@ -83,8 +81,8 @@ func New(cfg Config) (*Console, error) {
 	return c, nil
 }
 
-// policy forbids scripts, styles and connections of other origins, and frames
-// (Content Security Policy Level 3).
+// policy forbids frames, and scripts, styles and connections of other origins (Content Security
+// Policy Level 3).
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
@@ -100,7 +98,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mux.ServeHTTP(w, r)
 }
 
-// view is what the pages are made of.
+// view has the values that the pages show.
 type view struct {
 	Role, ID, Version string
 	CanChange         bool
@@ -125,10 +123,9 @@ func (c *Console) show(w http.ResponseWriter, status int, page string, v view) {
 	_, _ = io.WriteString(w, v.fill(page)) // an error is the client's: it has gone
 }
 
-// fill puts the view into the places that a page has for it, in text or in quoted
-// attributes alone. All text is escaped here. It does without html/template, which
-// calls methods by name: the linker would keep every exported method of the binary
-// for it, some megabytes.
+// fill replaces the placeholders of a page, which are in text or in quoted attributes, and escapes
+// every value. It does not use html/template, which calls methods by name: the linker would then
+// keep every exported method of the binary, some megabytes.
 func (v view) fill(page string) string {
 	var alert string
 	if v.Error != "" {
@@ -149,7 +146,7 @@ func (v view) fill(page string) string {
 	).Replace(page)
 }
 
-// RoleViewer is the role of who may only look.
+// RoleViewer may only read.
 const RoleViewer = "viewer"
 
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
@@ -177,14 +174,14 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, Prefix+"/", http.StatusSeeOther)
 }
 
-// isSecure tells whether the browser reached the box over TLS. A proxy that lies
-// about it only makes the cookie stricter.
+// isSecure tells whether the browser reached the box over TLS. A wrong header of a proxy only makes
+// the cookie stricter.
 func isSecure(r *http.Request) bool {
 	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 }
 
-// Holder returns whom the session of a request belongs to. A request that may
-// change something counts only if a page of the box sent it.
+// Holder returns the owner of the session of a request. It refuses a request that may change
+// something, unless a page of the box sent it.
 func (c *Console) Holder(r *http.Request) (Holder, error) {
 	s, ok := c.sessions.of(r, time.Now())
 	switch {
@@ -196,15 +193,14 @@ func (c *Console) Holder(r *http.Request) (Holder, error) {
 	return s, nil
 }
 
-// What Holder refuses.
+// Errors of Holder.
 var (
 	ErrNoSession = errors.New("there is no console session, or it has expired: log in again")
 	ErrCrossSite = errors.New("a page of another site sent this request")
 )
 
-// SameOrigin tells whether a page of this very box sent the request, by
-// Sec-Fetch-Site (Fetch Metadata) and Origin (RFC 6454). Every browser sends one
-// of them with a POST.
+// SameOrigin tells whether a page of this box sent the request. It reads Sec-Fetch-Site (Fetch
+// Metadata) and Origin (RFC 6454); every browser sends one of them with a POST.
 func SameOrigin(r *http.Request) bool {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	if site != "" && site != "same-origin" || site == "" && origin == "" {

@@ -14,14 +14,13 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// Kind is that of the event in a token.
+// Kind is the kind of the event in a token.
 const Kind = 27235
 
 // Window is how far the time of a token may be from now.
 const Window = 60 * time.Second
 
-// Reason is why a token is refused, in one word of a fixed set: a metric counts
-// by it.
+// Reason is why a token is refused: one word of a fixed set, which is a label of a metric.
 type Reason string
 
 // The reasons, in the order of the checks.
@@ -39,7 +38,7 @@ const (
 	ReasonFull      Reason = "replay_full"
 )
 
-// Refusal is the error of a token that is not good.
+// Refusal is the error for a token that is not accepted.
 type Refusal struct {
 	Reason Reason
 	Detail string // for the caller; quotes nothing of the token
@@ -49,7 +48,7 @@ func (r *Refusal) Error() string { return "NIP-98: " + r.Detail }
 
 func refuse(reason Reason, detail string) error { return &Refusal{reason, detail} }
 
-// ReasonOf is the reason of a refusal; "malformed" of any other error.
+// ReasonOf is the reason of a Refusal; "malformed" for any other error.
 func ReasonOf(err error) Reason {
 	var r *Refusal
 	if errors.As(err, &r) {
@@ -58,37 +57,35 @@ func ReasonOf(err error) Reason {
 	return ReasonMalformed
 }
 
-// Request is what a token must be for.
+// Request is the request for which a token must have been signed.
 type Request struct {
 	Method string
 	// URL is the absolute request URL with its query, as the server knows it.
 	URL string
-	// HasBody: the body is not empty, so that its digest must be in the token.
+	// HasBody says that the body is not empty. Then its digest must be in the token.
 	HasBody bool
 }
 
-// Token is a token whose signature holds.
+// Token is a token with a valid signature.
 type Token struct {
 	ID     string // of the event
 	Pubkey string // who signed it, 64 lower-case hexadecimal digits
-	// Payload is the SHA-256 of the body that was signed; nil when the token
-	// names none.
+	// Payload is the SHA-256 of the signed body; nil if the token has none.
 	Payload *[sha256.Size]byte
 }
 
-// Matches tells whether the body with this digest is the one that was signed.
+// Matches tells whether the signed body has this digest.
 func (t Token) Matches(body [sha256.Size]byte) bool {
 	return t.Payload != nil && subtle.ConstantTimeCompare(t.Payload[:], body[:]) == 1
 }
 
-// BodyMismatch is the refusal of a body that was not signed.
+// BodyMismatch is the refusal for a body that was not signed.
 func BodyMismatch() error {
 	return refuse(ReasonPayload, "the payload tag is not the SHA-256 of the body")
 }
 
-// Verify checks everything that can be known before the body is read and without
-// memory of other requests, the signature last: it is the costly one. The error
-// is a *Refusal.
+// Verify checks what can be checked before the body is read and without memory of other requests.
+// The signature comes last, because it is expensive to check. The error is a *Refusal.
 func Verify(authorization string, r Request, now time.Time) (Token, error) {
 	e, err := parse(authorization)
 	if err != nil {
@@ -131,7 +128,7 @@ func checkTags(e *nostr.Event, r Request) (*[sha256.Size]byte, error) {
 	return payload(e.Tags, r.HasBody)
 }
 
-// single is the value of the one tag of that name.
+// single is the value of the only tag of that name.
 func single(tags nostr.Tags, name string, reason Reason) (string, error) {
 	var found nostr.Tag
 	for _, tag := range tags {
@@ -200,9 +197,9 @@ func lowerHex(text string, size int) ([]byte, error) {
 	return hex.DecodeString(text)
 }
 
-// CanonicalURL is an absolute URL in the form in which two are compared: scheme
-// and host in lower case, no port that the scheme implies, "/" for no path.
-// Nothing else is changed. A fragment, a user or another scheme is an error.
+// CanonicalURL is an absolute URL in the form for comparisons: scheme and host in lower case,
+// without the default port of the scheme, "/" for an empty path. The rest stays unchanged. A
+// fragment, a user or a scheme other than http and https is an error.
 func CanonicalURL(text string) (string, error) {
 	scheme, rest, found := strings.Cut(text, "://")
 	scheme = strings.ToLower(scheme)
@@ -219,8 +216,8 @@ func CanonicalURL(text string) (string, error) {
 	if host == "" || strings.Contains(host, "@") {
 		return "", errors.New("a URL without host, or with a user")
 	}
-	// The parser is asked whether the whole is a URL; its spelling is not used,
-	// because it would change escapes.
+	// The parser only checks that the text is a URL. Its own form of the URL is not used, because
+	// it changes escapes.
 	if _, err := url.Parse(text); err != nil {
 		return "", errors.New("not a URL")
 	}

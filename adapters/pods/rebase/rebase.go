@@ -1,11 +1,10 @@
-// Package rebase owns the moving of RDF documents between two addresses of one
-// tree: the pod server's, and the one under which the box serves it. A statement
-// about http://box/pods/a is one about http://server/a, so that each IRI below one
-// root becomes the same IRI below the other, and a relative one that would then
-// lead elsewhere is written out. All other bytes of a document stay as they are.
+// Package rebase moves RDF documents between two addresses of one tree: that of the pod server, and
+// the one under which the box serves it. A statement about http://box/pods/a is a statement about
+// http://server/a. So each IRI below one root becomes the same IRI below the other. A relative IRI
+// that would then lead elsewhere becomes absolute. All other bytes of a document stay unchanged.
 //
-// It must never change a literal, guess the meaning of a text that is no IRI, or
-// let a document through whose IRIs it cannot see: such a document is an error.
+// It must never change a literal, guess the meaning of a text that is no IRI, or accept a document
+// whose IRIs it cannot find: for such a document it returns an error.
 package rebase
 
 import (
@@ -14,17 +13,16 @@ import (
 	"strings"
 )
 
-// ErrUnsupported is in the error of a document whose IRIs cannot be seen.
+// ErrUnsupported means that the IRIs of a document cannot be found.
 var ErrUnsupported = errors.New("its IRIs cannot be translated")
 
 // Move is from one root to another; both are absolute URLs that end with "/".
 type Move struct{ From, To *url.URL }
 
-// Back is the opposite way.
+// Back is the move in the opposite direction.
 func (m Move) Back() Move { return Move{m.To, m.From} }
 
-// kinds tells how the IRIs of a media type are found. RDF that is not in it is in
-// opaque.
+// kinds says how the IRIs of a media type are found. opaque has the other media types of RDF.
 var kinds = map[string]func(m Move, path string, doc []byte) ([]byte, error){
 	"text/turtle": terse, "application/x-turtle": terse, "application/n-triples": terse, "application/n-quads": terse,
 	"application/trig": terse, "text/n3": terse, "application/sparql-update": terse, "application/sparql-query": terse,
@@ -36,12 +34,12 @@ var opaque = map[string]bool{
 	"application/rdf+xml": true, "application/rdf+json": true, "application/rdf+thrift": true, "application/xhtml+xml": true,
 }
 
-// Concerns tells whether documents of a media type, in lower case and without
-// parameters, hold IRIs that have to be moved.
+// Concerns tells whether documents of a media type may hold IRIs that must be moved. The media type
+// is in lower case and without parameters.
 func Concerns(mediaType string) bool { return kinds[mediaType] != nil || opaque[mediaType] }
 
-// Document moves a document that lies at path below the roots: path is escaped and
-// has no slash at its beginning.
+// Document moves a document. path is its place below both roots, escaped and without a slash at its
+// beginning.
 func (m Move) Document(mediaType, path string, doc []byte) ([]byte, error) {
 	if move := kinds[mediaType]; move != nil {
 		return move(m, path, doc)
@@ -52,7 +50,7 @@ func (m Move) Document(mediaType, path string, doc []byte) ([]byte, error) {
 	return doc, nil
 }
 
-// IRI moves an absolute IRI. What does not lie below the root stays.
+// IRI moves an absolute IRI. An IRI that is not below the root stays unchanged.
 func (m Move) IRI(iri string) string {
 	rest, ok := below(m.From, iri)
 	if !ok {
@@ -61,8 +59,8 @@ func (m Move) IRI(iri string) string {
 	return m.To.String() + rest
 }
 
-// below cuts the root off an absolute IRI. Scheme and host are compared as URLs
-// are (RFC 3986, 6.2.2.1), the path byte for byte.
+// below cuts the root off an absolute IRI. Case does not matter in scheme and host (RFC 3986,
+// 6.2.2.1), but does in the path.
 func below(root *url.URL, iri string) (rest string, ok bool) {
 	scheme, after, ok := strings.Cut(iri, "://")
 	if !ok || !strings.EqualFold(scheme, root.Scheme) {
@@ -83,7 +81,7 @@ func sameHost(host string, root *url.URL) bool {
 	return strings.EqualFold(strings.TrimSuffix(host, port), strings.TrimSuffix(root.Host, port))
 }
 
-// frame is what relative IRIs are resolved against, on either side.
+// frame has the bases against which relative IRIs are resolved, before and after the move.
 type frame struct{ from, to *url.URL }
 
 func (m Move) frame(path string) (frame, error) {
@@ -95,8 +93,8 @@ func (m Move) frame(path string) (frame, error) {
 	return frame{from, to}, err
 }
 
-// moved is the reference that on the other side means what ref means on this one:
-// ref itself, where it does.
+// moved returns the reference that has the meaning of ref after the move; it is ref itself if that
+// does not change its meaning.
 func (m Move) moved(f frame, ref string) string {
 	from, err := f.from.Parse(ref)
 	if err != nil {
@@ -128,8 +126,8 @@ func hasScheme(ref string) bool {
 	return false
 }
 
-// shortens tells whether a namespace is only the beginning of the root, so that a
-// prefixed name may or may not lie below it.
+// shortens tells whether a namespace is a beginning of the root. Then a name with this prefix may
+// or may not be below the root.
 func (m Move) shortens(namespace string) bool {
 	root := m.From.String()
 	return len(namespace) < len(root) && strings.EqualFold(root[:len(namespace)], namespace)
