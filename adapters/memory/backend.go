@@ -10,8 +10,8 @@ import (
 // what has expired. Every method honours ctx. An error that is not an *adapters.Error becomes
 // INTERNAL.
 type backend interface {
-	// put stores one entry, its terms and its vector in one transaction, under
-	// the pin that settle decides.
+	// put stores an entry, its terms and its vector in one transaction, under the pin that settle
+	// chooses.
 	put(ctx context.Context, e entry, now int64) (created bool, under pin, err error)
 	get(ctx context.Context, namespace, key string, now int64) (row, bool, error)
 	del(ctx context.Context, namespace, key string, now int64) (bool, error)
@@ -20,20 +20,20 @@ type backend interface {
 	namespaces(ctx context.Context, now int64) ([]adapters.Namespace, error)
 
 	space(ctx context.Context, namespace string) (space, bool, error)
-	// changes feeds to everything that changed after revision since, or all of
-	// the namespace when that is no longer known, from one snapshot.
+	// changes passes to the sink, from one snapshot, what has changed after the revision since. If
+	// that is no longer recorded, it passes the whole namespace.
 	changes(ctx context.Context, namespace string, since revision, to sink) error
-	// postings calls yield for the live entries that hold t, by id, up to max.
+	// postings calls yield for at most max live entries that have t, by id.
 	postings(ctx context.Context, sp space, t term, max int, now int64, yield func(posting)) error
-	// stats counts the live entries and the words indexed of them.
+	// stats counts the live entries and their indexed words.
 	stats(ctx context.Context, sp space, now int64) (stats, error)
 	// fetch returns the live ones of the entries, in any order.
 	fetch(ctx context.Context, sp space, ids []int64, now int64) ([]row, error)
 	// keys returns the keys of the existing ones of the entries.
 	keys(ctx context.Context, sp space, ids []int64) (map[int64]string, error)
 
-	// secret returns the key that cursors are authenticated with, the same for
-	// the life of the store.
+	// secret returns the key that authenticates cursors. It stays the same for the life of the
+	// store.
 	secret() []byte
 	// maintain removes expired entries and does other regular work.
 	maintain(ctx context.Context, now int64) error
@@ -41,7 +41,7 @@ type backend interface {
 	close(ctx context.Context) error
 }
 
-// proposer is a backend that can propose near entries without looking at all.
+// proposer is a backend that can propose near entries without a scan of all entries.
 type proposer interface {
 	// approximate tells whether propose is available.
 	approximate() bool
@@ -57,7 +57,7 @@ type revision struct {
 	rev int64
 }
 
-// pin is what a namespace's vectors were made with.
+// pin says how the vectors of a namespace were made.
 type pin struct {
 	embedder string // "" = no entry was stored yet
 	dim      int
@@ -94,7 +94,7 @@ type sink interface {
 	drop(id int64)
 }
 
-// vectorRow is what the exact scan needs of an entry. vec is only lent.
+// vectorRow is what the exact scan needs of an entry. The receiver must not keep vec.
 type vectorRow struct {
 	id, rev, expires int64
 	key              string
@@ -148,8 +148,8 @@ func settle(sp space, empty bool, e entry) (pin, error) {
 	return pin{}, pinned(sp, e.pin)
 }
 
-// pinned complains that a namespace holds vectors of another kind. Trying again
-// does not help until it is emptied or reindexed.
+// pinned is the error for a namespace that has vectors of another kind. Another attempt helps only
+// after the namespace was emptied or reindexed.
 func pinned(sp space, want pin) error {
 	e := adapters.Errorf(adapters.CodeConflict, "namespace %q holds vectors of %s with %d dimensions, not of %s with %d",
 		sp.name, sp.pin.embedder, sp.pin.dim, want.embedder, want.dim).

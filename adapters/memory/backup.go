@@ -6,8 +6,8 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Backup writes a consistent copy of class local's file to path, which must not
-// exist. Class external has no file here: its database has backups of its own.
+// Backup writes a consistent copy of the file of class local to path, which must not exist. Class
+// external has no file here: its database has its own backups.
 func (m *Memory) Backup(ctx context.Context, path string) error {
 	_, err := with(ctx, m, func(ctx context.Context, s *session) (struct{}, error) {
 		f, ok := s.backend.(*file)

@@ -12,10 +12,10 @@ import (
 type Embedder interface {
 	// ID names the model; a namespace pins it.
 	ID() string
-	// Dim is the length of the vectors, 0 while it is not known.
+	// Dim is the length of the vectors; 0 while it is not known.
 	Dim() int
-	// Embed answers one vector per text, in order. Its errors have code
-	// EMBEDDING_ERROR, or ADAPTER_TIMEOUT when ctx ended.
+	// Embed returns one vector for each text, in order. The code of its errors is EMBEDDING_ERROR,
+	// or ADAPTER_TIMEOUT if ctx has ended.
 	Embed(ctx context.Context, texts []string) ([][]float32, error)
 }
 
@@ -31,11 +31,12 @@ type EmbedderConfig struct {
 	URL    string // of http: base, "/v1/embeddings" is appended
 	Model  string // of http: required
 	KeyEnv string // of http: environment variable that holds the bearer key, "" = none
-	// Dimensions, of http, is asked of the server when > 0 (1-2000).
+	// Dimensions is the length of the vectors (1-2000) that the kind http asks the server for; 0
+	// means that the server decides.
 	Dimensions int
 }
 
-// NewEmbedder makes the configured embedder. It performs no I/O. Complaints are
+// NewEmbedder makes the configured embedder. It performs no I/O. The error is an
 // *adapters.ConfigError.
 func NewEmbedder(c EmbedderConfig) (Embedder, error) {
 	switch c.Kind {
@@ -91,7 +92,7 @@ func hashVector(text string) []float32 {
 		}
 	}
 	if sum == ([hashDim]int64{}) {
-		// No word, or words that cancel out: a vector needs some direction.
+		// The text has no word, or its words cancel each other out: but a vector needs a direction.
 		add(&sum, "x"+text, 1)
 	}
 	out := make([]float32, hashDim)

@@ -170,8 +170,7 @@ func (e *httpEmbedder) attempt(ctx context.Context, body []byte, try int) (answe
 	return answer, 0, nil
 }
 
-// withoutURL drops the address from a transport error; the operator knows it
-// and callers need not.
+// withoutURL removes the address from a transport error, because callers need not see it.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -180,7 +179,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// jittered doubles with every try, with up to as much again of jitter.
+// jittered is a pause that doubles with each try, plus a random time of at most the same length.
 func jittered(try int) time.Duration {
 	d := embedBackoff << (try - 1)
 	return d + rand.N(d)
@@ -255,7 +254,7 @@ func (e *httpEmbedder) read(body []byte, n int) ([][]float32, error) {
 	return out, e.agree(out)
 }
 
-// agree holds the vectors to one dimension, for as long as the process lives.
+// agree makes sure that all vectors have one dimension until the process ends.
 func (e *httpEmbedder) agree(vectors [][]float32) error {
 	want := e.Dim()
 	if want == 0 {

@@ -11,21 +11,21 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Capabilities a class may state.
+// Capabilities that a class may have.
 const (
 	CapANN    = "ann"    // large namespaces are searched by an approximate index
 	CapHybrid = "hybrid" // modes text and hybrid
 	CapTTL    = "ttl"
 )
 
-// maintainEvery is how often expired entries are removed. Reads do not see them
-// from the instant they expire.
+// maintainEvery is how often expired entries are removed. Reads leave out an entry as soon as it
+// has expired.
 const (
 	maintainEvery = time.Minute
 	maintainLimit = 10 * time.Minute // for one round: it may build an index
 )
 
-// DefaultCacheBytes bounds the vectors held in memory: 200,000 of 256
+// DefaultCacheBytes limits the vectors in memory. It is enough for 200,000 vectors of 256
 // dimensions.
 const DefaultCacheBytes = 256 << 20
 
@@ -44,7 +44,7 @@ type Memory struct {
 
 var _ adapters.Memory = (*Memory)(nil)
 
-// session is one connected life of a Memory.
+// session is the state of a Memory from one Connect to the next Disconnect.
 type session struct {
 	backend backend
 	cache   *cache
@@ -78,8 +78,7 @@ func (m *Memory) ContractVersion() string {
 	return c.Version
 }
 
-// Capabilities are hybrid and ttl; ann once a PostgreSQL with pgvector is
-// connected.
+// Capabilities are hybrid and ttl, and ann while a PostgreSQL with pgvector is connected.
 func (m *Memory) Capabilities() []string {
 	if s := m.current.Load(); s != nil {
 		return append([]string{}, s.caps...)
@@ -113,7 +112,7 @@ func (m *Memory) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Disconnect ends the calls under way and closes the backend.
+// Disconnect ends the running calls and closes the backend.
 func (m *Memory) Disconnect(ctx context.Context) error {
 	if err := m.enter(ctx); err != nil {
 		return err
@@ -135,8 +134,8 @@ func (m *Memory) Disconnect(ctx context.Context) error {
 	return s.backend.close(ctx)
 }
 
-// Health asks the backend. A maintenance that fails degrades: calls work, but
-// expired entries pile up, or foreign ones are not searchable.
+// Health asks the backend. If the maintenance fails, the slot is degraded: calls work, but expired
+// entries remain stored, and entries of other programs are not found by a search.
 func (m *Memory) Health(ctx context.Context) adapters.Health {
 	trouble, err := with(ctx, m, func(ctx context.Context, s *session) (*adapters.Error, error) {
 		return s.trouble.Load(), s.backend.ping(ctx)
@@ -185,8 +184,8 @@ func (s *session) round() {
 	}
 }
 
-// with runs one call on the connected session. The call ends when the caller's
-// ctx does, or with UNAVAILABLE when the adapter is disconnected meanwhile.
+// with runs one call on the connected session. The call ends with ctx of the caller, and with
+// UNAVAILABLE if the adapter is disconnected meanwhile.
 func with[T any](ctx context.Context, m *Memory, f func(context.Context, *session) (T, error)) (T, error) {
 	var zero T
 	s := m.current.Load()
@@ -208,7 +207,7 @@ func with[T any](ctx context.Context, m *Memory, f func(context.Context, *sessio
 	return zero, err
 }
 
-// Store embeds the value, unless the caller brought a vector, and upserts it.
+// Store embeds the value, unless the caller gives a vector, and upserts it.
 func (m *Memory) Store(ctx context.Context, key, value, namespace string, opt adapters.StoreOpt) (adapters.Stored, error) {
 	return with(ctx, m, func(ctx context.Context, s *session) (adapters.Stored, error) {
 		e, err := m.entry(ctx, key, value, namespace, opt)
@@ -231,7 +230,7 @@ func (m *Memory) Store(ctx context.Context, key, value, namespace string, opt ad
 	})
 }
 
-// entry prepares what put stores, all but the instants.
+// entry makes the entry that put stores, except for the times.
 func (m *Memory) entry(ctx context.Context, key, value, namespace string, opt adapters.StoreOpt) (entry, error) {
 	e := entry{namespace: namespace, key: key, value: value, metadata: "{}"}
 	if len(opt.Metadata) > 0 {
@@ -303,8 +302,8 @@ func (m *Memory) Del(ctx context.Context, key, namespace string) (bool, error) {
 	})
 }
 
-// List pages through a namespace in the order its keys were first stored. That
-// order has a position that fits a cursor, however long the keys are.
+// List returns a page of a namespace, in the order in which the keys were first stored. A position
+// in that order fits into a cursor, however long the keys are.
 func (m *Memory) List(ctx context.Context, namespace string, page adapters.PageOpt) (adapters.Page[adapters.MemoryKey], error) {
 	return with(ctx, m, func(ctx context.Context, s *session) (adapters.Page[adapters.MemoryKey], error) {
 		var out adapters.Page[adapters.MemoryKey]
@@ -341,14 +340,14 @@ func position(c *adapters.Cursors, scope, cursor string) (int64, error) {
 	return id, nil
 }
 
-// Namespaces lists the namespaces that hold live entries, by name.
+// Namespaces lists the namespaces that have live entries, by name.
 func (m *Memory) Namespaces(ctx context.Context) ([]adapters.Namespace, error) {
 	return with(ctx, m, func(ctx context.Context, s *session) ([]adapters.Namespace, error) {
 		return s.backend.namespaces(ctx, time.Now().UnixMilli())
 	})
 }
 
-// instant is the wire's form of Unix milliseconds, 0 for never.
+// instant turns Unix milliseconds into the time on the wire; 0 means never.
 func instant(ms int64) adapters.Time {
 	if ms == 0 {
 		return adapters.Time{}

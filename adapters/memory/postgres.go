@@ -16,22 +16,21 @@ import (
 
 // PostgresConfig configures class external.
 type PostgresConfig struct {
-	// Conninfo is integrations.ruvector_external.conninfo: a URL or key=value
-	// string as libpq reads them, with pgx's pool_max_conns (at most 8 here)
-	// and default_query_exec_mode. Its password is never part of an error.
+	// Conninfo is integrations.ruvector_external.conninfo: a URL or a key=value string of libpq. It
+	// may have pgx's pool_max_conns (at most 8 here) and default_query_exec_mode. Its password is
+	// never in an error.
 	Conninfo   string
 	Embedder   Embedder
 	CacheBytes int64 // bound of the vectors held in memory, 0 = DefaultCacheBytes
-	// ExactRows is the number of entries up to which a namespace is searched
-	// exactly although there is pgvector; 0 = DefaultExactRows.
+	// ExactRows is the largest number of entries of a namespace that is searched exactly although
+	// the server has pgvector; 0 means DefaultExactRows.
 	ExactRows int64
 }
 
 // ImplPostgres is the manifest's word for class external.
 const ImplPostgres = "external-pg"
 
-// DefaultExactRows keeps a namespace exact while a scan of it takes a few
-// milliseconds.
+// DefaultExactRows is chosen so that a scan takes a few milliseconds.
 const DefaultExactRows = 50_000
 
 const (
@@ -72,12 +71,11 @@ func NewPostgres(c PostgresConfig) (*Memory, error) {
 		})
 }
 
-// postgres is the backend over a server that others may use too, among them
-// programs that know only the four original columns of memory_entries.
+// postgres is the backend for a server that other programs may use too, also programs that know
+// only the four original columns of memory_entries.
 //
-// Changes of a namespace take its row in memory_spaces FOR UPDATE first. So
-// revisions appear in the order of their numbers, and a slab that has seen one
-// has seen all before it.
+// A change of a namespace first takes its row in memory_spaces FOR UPDATE. So revisions become
+// visible in the order of their numbers, and a slab at a revision has all earlier ones.
 type postgres struct {
 	pool   *pgxpool.Pool
 	memory *Memory // for the embedder, to index what others wrote
@@ -104,7 +102,7 @@ func openPostgres(ctx context.Context, cfg *pgxpool.Config, exact int64, m *Memo
 	return p, nil
 }
 
-// asPostgres gives an error of the server or of the way to it a code.
+// asPostgres gives a code to an error of the server or of the connection.
 func asPostgres(err error) error {
 	var coded *adapters.Error
 	var server *pgconn.PgError
@@ -169,7 +167,7 @@ func (p *postgres) snapshot(ctx context.Context, f func(pgx.Tx) error) error {
 	return owed(asPostgres(pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)))
 }
 
-// owed gives a missing row a code where the statement cannot but have one.
+// owed gives a code to a missing row of a statement that must return one.
 func owed(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return adapters.Unavailable(err, "PostgreSQL left out a row")
@@ -199,11 +197,11 @@ func pgEach(ctx context.Context, q interface {
 const (
 	pgSpace = "SELECT id, embedder, dim, rev, floor, entries FROM memory_spaces WHERE name = $1"
 	pgLive  = "(expires_at IS NULL OR expires_at > $1::timestamptz)"
-	// pgIndexed leaves out what a foreign program wrote and is not indexed yet.
+	// pgIndexed leaves out rows of other programs that are not indexed yet.
 	pgIndexed = "indexed_at = stored_at"
 )
 
-// stamp is an instant as a parameter, NULL for never.
+// stamp is a time as a parameter; NULL means never.
 func stamp(ms int64) any {
 	if ms == 0 {
 		return nil
@@ -289,8 +287,8 @@ func (p *postgres) changes(ctx context.Context, namespace string, since revision
 	})
 }
 
-// pgUpserts reads in pieces, each within the statement timeout. A revision
-// belongs to one entry, so it can be the position.
+// pgUpserts reads in batches, so that each stays within the statement timeout. The position is a
+// revision, because each belongs to only one entry.
 func pgUpserts(ctx context.Context, tx pgx.Tx, namespace string, after int64, to sink) error {
 	for n := changePage; n == changePage; {
 		n = 0
@@ -346,9 +344,8 @@ func (p *postgres) keys(ctx context.Context, sp space, ids []int64) (map[int64]s
 	return out, err
 }
 
-// propose lets HNSW find more than was asked for, so that the exact ranking
-// that follows seldom misses one. It declines small namespaces, which the exact
-// scan does better.
+// propose asks HNSW for more entries than are wanted, so that the exact ranking of them seldom
+// lacks one. It declines small namespaces, for which the exact scan is better.
 func (p *postgres) propose(ctx context.Context, sp space, q []float32, n int, now int64) (ids []int64, ok bool, err error) {
 	if !p.vector || sp.rows <= p.exact {
 		return nil, false, nil

@@ -9,15 +9,15 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters"
 )
 
-// Limits of what a server may answer. pgx itself accepts a message of 1 GiB and
-// any number of rows, all of which would be held in PID 1.
+// Limits for the answers of a server. pgx itself accepts messages of 1 GiB and any number of rows,
+// and PID 1 would have all of them in memory.
 const (
 	maxPgMessage = 64 << 20  // bytes; a row of agentbox has little more than 1 MiB, a row of another program may have more
 	maxPgAnswer  = 512 << 20 // bytes; the largest honest one are the proposals of an index, each with its value
 )
 
-// boundedFrontend is pgproto3.NewFrontend for a server that may lie: a longer
-// message, or more bytes without being asked again, end the connection with
+// boundedFrontend is pgproto3.NewFrontend for a server that is not trusted: a message above the
+// limit, or more bytes than the limit in answer to one request, end the connection with
 // UNAVAILABLE.
 func boundedFrontend(message int, answer int64) func(io.Reader, io.Writer) *pgproto3.Frontend {
 	return func(r io.Reader, w io.Writer) *pgproto3.Frontend {

@@ -17,7 +17,7 @@ import (
 // pgLock is the advisory lock of the migration, "memory" in ASCII.
 const pgLock = 0x6d656d6f7279
 
-// pgOriginal is the table as its first users created it. Everything else is added by migrations.
+// pgOriginal is the table that the first programs created. Migrations add everything else.
 const pgOriginal = `CREATE TABLE IF NOT EXISTS memory_entries (
   key       text NOT NULL,
   namespace text NOT NULL DEFAULT 'default',
@@ -72,12 +72,11 @@ CREATE TABLE memory_tombstones (
 );
 `}
 
-// migrate brings the schema up to date in one transaction under a lock, so that
-// boxes that start together do not do it twice.
+// migrate updates the schema in one transaction under a lock, so that boxes that start together do
+// not do it twice.
 func (p *postgres) migrate(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		// Adding columns to a table that is large already may take longer than
-		// a call may; ctx bounds it.
+		// To add columns to a large table may take longer than a call may. ctx limits the time.
 		for _, q := range []string{"SET LOCAL statement_timeout = 0", fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", pgLock), pgOriginal} {
 			if _, err := tx.Exec(ctx, q); err != nil {
 				return err
@@ -177,7 +176,7 @@ func pgAdopt(ctx context.Context, tx pgx.Tx) error {
 	return pgAdoptKey(ctx, tx)
 }
 
-// pgAdoptKey makes key and namespace unique together, which upserts rest on.
+// pgAdoptKey makes key and namespace together unique, which upserts need.
 func pgAdoptKey(ctx context.Context, tx pgx.Tx) error {
 	var unique, deferrable bool
 	err := tx.QueryRow(ctx, `SELECT coalesce(bool_or(i.indimmediate), false), coalesce(bool_or(NOT i.indimmediate), false)
@@ -207,7 +206,7 @@ func pgAdoptKey(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// pgVersion reads the schema version, which must not be one of the future.
+// pgVersion reads the version of the schema. A version that is newer than this program is an error.
 func pgVersion(raw []byte) (int, error) {
 	version, err := strconv.Atoi(string(raw))
 	switch {
@@ -249,7 +248,7 @@ func pgUpgrade(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	for _, m := range pgMigrations[version:] {
-		// Several statements at once go only by the simple protocol.
+		// Only the simple protocol accepts several statements at once.
 		if _, err := tx.Exec(ctx, m, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
@@ -259,8 +258,8 @@ func pgUpgrade(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// findVector gives the table its column of vectors: of pgvector's type where
-// the server has it, now or since the last time, else real[].
+// findVector adds the column of vectors to the table: of pgvector's type if the server has
+// pgvector, also if that was installed later; otherwise real[].
 func (p *postgres) findVector(ctx context.Context, tx pgx.Tx) error {
 	var has bool
 	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM pg_available_extensions WHERE name = 'vector')").Scan(&has); err != nil {
@@ -287,8 +286,8 @@ func (p *postgres) findVector(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// createVector makes the extension known to this database. A role that may not,
-// on a server that does not trust it, leaves the slot without.
+// createVector creates the extension in this database. If the role may not do that, the slot works
+// without it.
 func createVector(ctx context.Context, tx pgx.Tx) bool {
 	return pgx.BeginFunc(ctx, tx, func(sub pgx.Tx) error {
 		_, err := sub.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS vector")
@@ -296,7 +295,7 @@ func createVector(ctx context.Context, tx pgx.Tx) bool {
 	}) == nil
 }
 
-// loadSecret reads the key of cursors, made once per database.
+// loadSecret reads the key of cursors, which is made once for each database.
 func (p *postgres) loadSecret(ctx context.Context, tx pgx.Tx) error {
 	fresh := make([]byte, 32)
 	// crypto/rand.Read never fails: it ends the process instead.

@@ -20,7 +20,7 @@ func (p *postgres) put(ctx context.Context, e entry, now int64) (created bool, u
 	return created, under, err
 }
 
-// lock takes the namespace's row, made if need be, for the transaction.
+// lock locks the row of the namespace for the transaction. If there is none, it makes one.
 func lockSpace(ctx context.Context, tx pgx.Tx, name string) (space, error) {
 	if _, err := tx.Exec(ctx, "INSERT INTO memory_spaces (name) VALUES ($1) ON CONFLICT DO NOTHING", name); err != nil {
 		return space{}, err
@@ -155,7 +155,7 @@ func (p *postgres) del(ctx context.Context, namespace, key string, now int64) (f
 	return found && err == nil, err
 }
 
-// pgBury removes entries of one namespace and leaves word of it for slabs.
+// pgBury removes entries of one namespace and records that for slabs.
 func pgBury(ctx context.Context, tx pgx.Tx, sp space, ids []int64) error {
 	gone, err := tx.Exec(ctx, "DELETE FROM memory_entries WHERE entry_no = ANY($1)", ids)
 	if err != nil {
@@ -235,8 +235,8 @@ type pending struct {
 	expires                         *time.Time // left from an entry of agentbox that was overwritten
 }
 
-// adopt indexes what other programs wrote. An entry that does not fit its
-// namespace's pin stays unsearchable, which is all that can be done for it.
+// adopt indexes entries that other programs wrote. A search cannot find an entry that does not fit
+// the pin of its namespace.
 func (p *postgres) adopt(ctx context.Context, now int64) error {
 	after := int64(0)
 	for {
@@ -283,9 +283,8 @@ func (p *postgres) adoptOne(ctx context.Context, f pending, vec []float32, now i
 	})
 }
 
-// buildIndexes makes one HNSW index for each dimension that a large namespace
-// has, without holding writers up. A build that was cut off leaves an index
-// that is not valid; it is dropped and made again.
+// buildIndexes makes one HNSW index for each dimension that a large namespace has. Writers do not
+// wait for it. An interrupted build leaves an invalid index, which is dropped and built again.
 func (p *postgres) buildIndexes(ctx context.Context) error {
 	if !p.vector {
 		return nil

@@ -15,15 +15,14 @@ import "math"
 //
 // by Cauchy and Schwarz.
 //
-// The codes of groupRows rows lie side by side in the bytes of one word for
-// each dimension, with words of no dimension up to a multiple of laneRun. Even and odd bytes apart, a word has four lanes of 16 bits,
-// and one multiplication by a code of the query is four at once.
+// The codes of groupRows rows are the bytes of one word for each dimension; zero words follow up to
+// a multiple of laneRun. Even and odd bytes are taken separately, so a word has four lanes of 16
+// bits, and one multiplication by a code of the query computes four products.
 const (
 	groupRows = 8
 	codeZero  = 32
 	codeMax   = 31 // codes are codeZero-codeMax … codeZero+codeMax, six bits
-	// laneRun is how many products of two codes a lane of 16 bits holds:
-	// 16·63² < 2¹⁶.
+	// laneRun is how many products of two codes a lane of 16 bits can hold: 16·63² < 2¹⁶.
 	laneRun = 16
 
 	tiny = 1e-12 // above what is lost where numbers are too small to be normal
@@ -32,7 +31,7 @@ const (
 	lanes32 = 0x0000ffff0000ffff
 )
 
-// sketch holds the values about a vector that belong to its codes.
+// sketch has the values of a vector that belong to its codes.
 type sketch struct {
 	step  float32
 	sum   int32   // of its codes
@@ -67,20 +66,20 @@ func quantize(codes []uint8, v []float32) sketch {
 	return s
 }
 
-// upward rounds to a float32 that is not less.
+// upward rounds to a float32 that is not smaller.
 func upward(x float64) float32 {
 	return math.Nextafter32(float32(x), float32(math.Inf(1)))
 }
 
-// probe is a query made ready for scans of sketches.
+// probe is a query prepared for scans of sketches.
 type probe struct {
 	sketch
 	codes  []uint64
 	length float64
 	base   float64 // the part of x̃·q̃ that only depends on the query
-	// rounding is the most by which cosine errs, for vectors of length 1: dim
-	// times 2⁻²⁴ (Higham, Accuracy and Stability of Numerical Algorithms, 3.1),
-	// and as much again for the bound itself.
+	// rounding is the largest error of cosine for vectors of length 1: dim times 2⁻²⁴ (Higham,
+	// Accuracy and Stability of Numerical Algorithms, 3.1), and the same again for the bound
+	// itself.
 	rounding float64
 }
 
@@ -98,7 +97,7 @@ func newProbe(q []float32) *probe {
 	return p
 }
 
-// bounds sets the most that cosine may give each row of a group.
+// bounds sets the highest possible cosine of each row of a group.
 func (p *probe) bounds(group []uint64, rows []slabRow, out *[groupRows]float64) {
 	dots := p.dots(group)
 	for i := range rows {
@@ -113,7 +112,7 @@ func (p *probe) bounds(group []uint64, rows []slabRow, out *[groupRows]float64) 
 func (p *probe) dots(group []uint64) (out [groupRows]uint32) {
 	var even0, even1, odd0, odd1 uint64 // two lanes of 32 bits each
 	for codes := p.codes; len(codes) >= laneRun && len(group) >= laneRun; codes, group = codes[laneRun:], group[laneRun:] {
-		// Of a known length, so that the loop needs no checks.
+		// The length is known, so the compiler can leave out the checks in the loop.
 		g, c := (*[laneRun]uint64)(group), (*[laneRun]uint64)(codes)
 		var even, odd uint64
 		for i := 0; i < laneRun; i += 4 {

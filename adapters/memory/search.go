@@ -11,19 +11,18 @@ import (
 )
 
 const (
-	// maxRounds is how often a search starts again because an entry changed
-	// between its scoring and its reading.
+	// maxRounds is how often a search starts again because an entry was changed after it was scored
+	// and before it was read.
 	maxRounds = 4
-	// fuseDepth is how many of each ranking hybrid search fuses.
+	// fuseDepth is how many entries of each ranking a hybrid search joins.
 	fuseDepth = 200
-	// fuseK is the constant of reciprocal rank fusion (Cormack, Clarke,
-	// Büttcher, SIGIR 2009), which found 60 good and its exact value unimportant.
+	// fuseK is the constant of reciprocal rank fusion. Cormack, Clarke and Büttcher (SIGIR 2009)
+	// found that 60 works well and that the exact value is not important.
 	fuseK = 60
 	// maxPostings bounds how many entries are read for each word, in the order they were stored. A
 	// word in more entries does not distinguish them.
 	maxPostings = 200_000
-	// maxTies bounds how many entries of equal text score have their keys
-	// looked up to order them.
+	// maxTies limits how many entries with equal text scores are sorted by key.
 	maxTies = 20_000
 )
 
@@ -94,8 +93,7 @@ func (q *search) run(ctx context.Context) ([]adapters.Hit, error) {
 	}
 }
 
-// embed makes the query's vector, once, and holds it against the namespace's
-// pin.
+// embed makes the vector of the query once, and compares it with the pin of the namespace.
 func (q *search) embed(ctx context.Context, sp space) error {
 	if q.opt.Mode == adapters.ModeText {
 		return nil
@@ -138,8 +136,7 @@ func (q *search) rank(ctx context.Context, sp space) ([]candidate, error) {
 	return q.byVector(ctx, sp, q.opt.Limit, only)
 }
 
-// filter returns the entries that hold all pairs of the filter, nil without
-// one.
+// filter returns the entries that have all pairs of the filter; nil if there is no filter.
 func (q *search) filter(ctx context.Context, sp space) (map[int64]struct{}, error) {
 	if len(q.pairs) == 0 {
 		return nil, nil
@@ -162,9 +159,8 @@ func (q *search) filter(ctx context.Context, sp space) (map[int64]struct{}, erro
 	return only, nil
 }
 
-// byVector is the exact scan, from memory where the namespace fits; or the
-// exact order of what an index proposes, where the backend has one and the
-// namespace is large.
+// byVector scans all entries, in memory if the namespace fits there. In a large namespace of a
+// backend with an index, it ranks exactly only what the index proposes.
 func (q *search) byVector(ctx context.Context, sp space, k int, only map[int64]struct{}) ([]candidate, error) {
 	if p, ok := q.s.backend.(proposer); ok && only == nil {
 		ids, ok, err := p.propose(ctx, sp, q.vec, k, q.now)
@@ -190,7 +186,7 @@ func (q *search) byVector(ctx context.Context, sp space, k int, only map[int64]s
 	return all.best.list, nil
 }
 
-// judge scores proposed entries as the exact scan would.
+// judge scores proposed entries like the exact scan.
 func (q *search) judge(ctx context.Context, sp space, ids []int64, k int) ([]candidate, error) {
 	rows, err := q.s.backend.fetch(ctx, sp, ids, q.now)
 	if err != nil {
@@ -270,8 +266,8 @@ func (q *search) topText(ctx context.Context, sp space, scores map[int64]float64
 	return list[:min(k, len(list))], nil
 }
 
-// fuse joins two rankings: the sum of 1/(fuseK+rank), scaled to 1 for the
-// first of both.
+// fuse joins two rankings. The score is the sum of 1/(fuseK+rank), scaled so that the first of both
+// rankings has 1.
 func fuse(a, b []candidate, k int) []candidate {
 	at := make(map[int64]int)
 	var list []candidate

@@ -6,13 +6,12 @@ import (
 	"sync"
 )
 
-// slabRows is how many vectors lie in one piece: large enough to scan fast,
-// small enough that growing copies little.
+// slabRows is how many vectors are in one piece: enough for a fast scan, and few enough that
+// growing copies little.
 const slabRows = 1024
 
-// slab holds the vectors of one namespace for the exact scan, row by row in
-// pieces of contiguous float32, and their sketches. Scans share it; a change
-// waits for them.
+// slab has the vectors of one namespace and their sketches for the exact scan: row by row, in
+// pieces of contiguous float32. Scans share it. A change waits for them.
 type slab struct {
 	mu      sync.RWMutex
 	at      revision
@@ -30,13 +29,13 @@ type slabRow struct {
 	sketch           sketch
 }
 
-// rowOverhead is about what a row costs beside its vector, codes and key: the
-// row itself and its place in the index.
+// rowOverhead is about how many bytes a row takes in addition to its vector, codes and key: the row
+// itself and its place in the index.
 const rowOverhead = 112
 
 func newSlab(at revision) *slab { return &slab{at: at, index: make(map[int64]int)} }
 
-// estimate is about how many bytes a namespace takes as a slab.
+// estimate is about how many bytes the slab of a namespace takes.
 func estimate(sp space) int64 {
 	return sp.rows * int64(4*sp.pin.dim+groupWords(sp.pin.dim)+rowOverhead+32)
 }
@@ -85,7 +84,7 @@ func (s *slab) upsert(v vectorRow) {
 	s.draw(i)
 }
 
-// group holds the codes of the rows that share a word with row i.
+// group returns the codes of the rows that share their words with row i.
 func (s *slab) group(i int) []uint64 {
 	n := groupWords(s.at.pin.dim)
 	from := i % slabRows / groupRows * n
@@ -150,8 +149,7 @@ func (q query) admits(id, expires int64) bool {
 	return ok
 }
 
-// top scans all rows: their sketches, and in full those that may be among the
-// best.
+// top scans the sketches of all rows, and scores those rows that may be among the best.
 func (s *slab) top(ctx context.Context, q query) ([]candidate, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -180,7 +178,7 @@ func (s *slab) top(ctx context.Context, q query) ([]candidate, error) {
 	return b.list, nil
 }
 
-// stream is the scan of a namespace that is not held: it is a sink.
+// stream is the sink for the scan of a namespace that has no slab in memory.
 type stream struct {
 	q    query
 	best *best
@@ -198,8 +196,8 @@ func (s *stream) upsert(v vectorRow) {
 	}
 }
 
-// delta gathers changes, so that they are applied in one short piece; a whole
-// namespace goes straight into a slab of its own.
+// delta collects changes, so that they are applied in one short step. A whole namespace goes
+// directly into a new slab.
 type delta struct {
 	to    space
 	fresh *slab
@@ -246,7 +244,7 @@ func (d *delta) apply(s *slab) *slab {
 	return s
 }
 
-// cache holds slabs up to a number of bytes, the least recently used go first.
+// cache keeps slabs up to a number of bytes. It drops the least recently used first.
 type cache struct {
 	limit int64
 
@@ -279,8 +277,8 @@ func newCache(limit int64) *cache {
 	return &cache{limit: limit, held: make(map[string]*held), counted: make(map[string]counted)}
 }
 
-// current returns the slab of a namespace, no older than sp; nil when it does
-// not fit.
+// current returns the slab of a namespace, not older than sp; nil if it does not fit into the
+// cache.
 func (c *cache) current(ctx context.Context, b backend, sp space) (*slab, error) {
 	if estimate(sp) > c.limit {
 		c.forget(sp.name)
@@ -353,7 +351,7 @@ func (c *cache) total() (n int64) {
 	return n
 }
 
-// evict lets the least recently used slab go, keep excepted.
+// evict drops the least recently used slab except that of keep.
 func (c *cache) evict(keep string) {
 	var oldest string
 	for name, h := range c.held {

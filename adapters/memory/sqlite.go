@@ -18,7 +18,7 @@ type EmbeddedConfig struct {
 	CacheBytes int64 // bound of the vectors held in memory, 0 = DefaultCacheBytes
 }
 
-// ImplEmbedded is the manifest's word for class local.
+// ImplEmbedded is the name of class local in the manifest.
 const ImplEmbedded = "embedded-ruvector"
 
 // NewEmbedded makes the SQLite class. It performs no I/O.
@@ -36,7 +36,7 @@ const (
 	keepRevisions = 10_000 // deletions a reader may be behind by
 )
 
-// file is the backend that keeps everything in one SQLite file.
+// file is the backend with one SQLite file.
 type file struct {
 	db  *sqlite.DB
 	key []byte
@@ -75,7 +75,7 @@ func each(ctx context.Context, tx *sql.Tx, f func(*sql.Rows) error, query string
 	return rows.Err()
 }
 
-// each is the same in a transaction of its own.
+// each runs the query in a transaction.
 func (b *file) each(ctx context.Context, f func(*sql.Rows) error, query string, args ...any) error {
 	return b.db.Read(ctx, func(tx *sql.Tx) error { return each(ctx, tx, f, query, args...) })
 }
@@ -139,7 +139,7 @@ func putFile(ctx context.Context, tx *sql.Tx, e entry, now int64) (created bool,
 	if err != nil && !fresh {
 		return false, under, err
 	}
-	// An entry that has expired but was not swept yet is not there.
+	// An entry that has expired counts as missing, even if it was not removed yet.
 	created = fresh || expired != 0 && expired <= now
 	err = tx.QueryRowContext(ctx, `INSERT INTO entries (ns, rev, expires_at, words, key, embedding, stored_at, size, metadata, value)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
@@ -174,8 +174,8 @@ func repinFile(ctx context.Context, tx *sql.Tx, sp space, to pin) (space, error)
 	return sp, err
 }
 
-// postFile writes the posting lists of an entry. The terms go in as one JSON
-// text: one statement instead of thousands.
+// postFile writes the posting lists of an entry. The terms are one JSON text: one statement instead
+// of thousands.
 func postFile(ctx context.Context, tx *sql.Tx, sp space, id int64, e entry, fresh bool) error {
 	if !fresh {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM postings WHERE entry = ?", id); err != nil {
@@ -232,7 +232,7 @@ func (b *file) del(ctx context.Context, namespace, key string, now int64) (found
 	return found && err == nil, err
 }
 
-// buryAll removes entries of one namespace and leaves word of it for slabs.
+// buryAll removes entries of one namespace and records that for slabs.
 func buryAll(ctx context.Context, tx *sql.Tx, sp space, ids []int64) error {
 	text, err := json.Marshal(ids)
 	if err != nil {
@@ -331,8 +331,8 @@ func (b *file) stats(ctx context.Context, sp space, now int64) (s stats, err err
 	return s, err
 }
 
-// fetch, and keys below, write +ns: without the plus SQLite walks an index of
-// the whole namespace instead of looking up the ids.
+// fetch and keys write +ns. Without the plus, SQLite would walk along an index of the whole
+// namespace instead of looking up the ids.
 func (b *file) fetch(ctx context.Context, sp space, ids []int64, now int64) (list []row, err error) {
 	text, err := json.Marshal(ids)
 	if err != nil {
@@ -369,8 +369,8 @@ func (b *file) keys(ctx context.Context, sp space, ids []int64) (map[int64]strin
 	return out, err
 }
 
-// maintain removes expired entries, a batch at a time so that no caller waits
-// long for the writer, and tombstones that are not needed any more.
+// maintain removes expired entries and tombstones that are no longer needed. It works in batches,
+// so that no caller waits long for the writer.
 func (b *file) maintain(ctx context.Context, now int64) error {
 	for more := true; more; {
 		err := b.db.Write(ctx, func(tx *sql.Tx) (err error) {

@@ -60,8 +60,8 @@ func words(s string, yield func(word string) bool) {
 	flush()
 }
 
-// term is a word or a metadata pair as posting lists name it: a 64-bit hash.
-// Words and pairs are hashed differently and cannot meet by intent.
+// term is a word or a metadata pair in a posting list: a 64-bit hash. Words and pairs are hashed
+// differently, so a word cannot be made that has the hash of a pair.
 type term = int64
 
 func wordTerm(w string) term {
@@ -76,8 +76,8 @@ type weight struct {
 	tf   int
 }
 
-// entryTerms are the terms of an entry and the number of words that are
-// indexed, which BM25 takes as the entry's length.
+// entryTerms returns the terms of an entry, and the number of its indexed words, which BM25 uses as
+// the length of the entry.
 func entryTerms(value string, pairs []term) (list []weight, length int) {
 	at := make(map[term]int)
 	words(value, func(w string) bool {
@@ -119,8 +119,8 @@ func queryTerms(query string) []term {
 	return list
 }
 
-// pairTerms hashes each member of a JSON object, so that a filter becomes a
-// meeting of posting lists. SHA-256 keeps anyone from making two pairs meet.
+// pairTerms hashes each member of a JSON object, so that a filter is an intersection of posting
+// lists. With SHA-256, two pairs with the same hash cannot be made on purpose.
 func pairTerms(object json.RawMessage) ([]term, error) {
 	if len(object) == 0 {
 		return nil, nil
@@ -141,7 +141,7 @@ func pairTerms(object json.RawMessage) ([]term, error) {
 	return list, nil
 }
 
-// canonical writes equal JSON values alike: members sorted, numbers by value.
+// canonical gives equal JSON values one form: members sorted, numbers by value.
 func canonical(raw json.RawMessage) (string, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -169,8 +169,8 @@ func byValue(v any) any {
 	return v
 }
 
-// number gives 1, 1.0 and 10e-1 one spelling. Integers keep all their digits;
-// other numbers are compared as float64, as most JSON readers do.
+// number gives 1, 1.0 and 10e-1 one form. Integers keep all their digits. Other numbers are
+// compared as float64, as by most JSON readers.
 func number(n json.Number) any {
 	if i, ok := new(big.Int).SetString(string(n), 10); ok {
 		return json.Number(i.String())

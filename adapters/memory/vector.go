@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// unit returns a copy of v with length 1, so that cosine similarity is a dot
-// product; false when v has no direction.
+// unit returns a copy of v with length 1, so that cosine similarity is a dot product. It returns
+// false if v has no direction.
 func unit(v []float32) ([]float32, bool) {
 	var sum float64
 	for _, x := range v {
@@ -26,10 +26,9 @@ func unit(v []float32) ([]float32, bool) {
 	return out, true
 }
 
-// cosine is the one score of all classes: the dot product of two unit vectors
-// of equal length, in a fixed order of additions. The conversions keep the
-// compiler from fusing multiply and add, which some architectures would do and
-// others not: an order must not depend on the machine.
+// cosine is the score of both classes: the dot product of two unit vectors of equal length, with a
+// fixed order of additions. The conversions prevent the compiler from fusing multiply and add. Only
+// some architectures would do that, and a ranking must not depend on the machine.
 func cosine(a, b []float32) float64 {
 	var s0, s1, s2, s3 float32
 	b = b[:len(a)]
@@ -77,7 +76,7 @@ type candidate struct {
 	score float64
 }
 
-// better orders candidates: score descending, ties by key.
+// better sorts candidates by descending score, and by key if scores are equal.
 func better(a, b candidate) int {
 	switch {
 	case a.score > b.score:
