@@ -101,7 +101,7 @@ func (b *Boot) Reread() (*Loaded, error) {
 	if before := len(b.Current().Specs); before > ours && len(l.Specs) <= ours && !l.Document.Has("programs") {
 		return nil, Findings{{
 			Code: "E000", Severity: schema.Error, File: b.ManifestFile(),
-			Message: fmt.Sprintf("the manifest says nothing of programs, and the box has %s: was the file cut off?", plural.Of(before-ours, "program")),
+			Message: fmt.Sprintf("the manifest has no programs, and the box has %s; the file may have been cut off", plural.Of(before-ours, "program")),
 			Hint:    "to stop them all, write enabled = false, or call agentctl stop --all",
 		}}
 	}

@@ -85,7 +85,7 @@ func (s *Server) get(r chi.Router, pattern string, h http.Handler) {
 
 func (s *Server) fallbacks(r chi.Router) {
 	r.NotFound(s.metrics.instrument(unmatched, s.limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		problem(w, http.StatusNotFound, codeNotFound, "there is nothing at this path", "resource", "path")
+		problem(w, http.StatusNotFound, codeNotFound, "there is no such path", "resource", "path")
 	}))).ServeHTTP)
 	r.MethodNotAllowed(s.metrics.instrument(unmatched, s.limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Only open routes come here: mounted handlers accept every method.

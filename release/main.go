@@ -95,7 +95,7 @@ func readBuilds(dist string, archs []string) ([]build, error) {
 			}
 			info, err := buildinfo.ReadFile(file)
 			if err != nil {
-				return nil, fmt.Errorf("%s tells nothing of its build: %w", file, err)
+				return nil, fmt.Errorf("%s has no build information: %w", file, err)
 			}
 			if have := setting(info, "GOARCH"); have != arch {
 				return nil, fmt.Errorf("%s is for %s, not %s", file, have, arch)

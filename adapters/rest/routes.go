@@ -130,12 +130,12 @@ func beadRoutes() []route {
 			Doc: "Make a bead below parent_id.", handle: createChild},
 		{Method: "GET", Path: "/v1/beads/ready", ID: "getReady", Roles: agent | reader, Reply: []adapters.Bead{},
 			Query: query(pageParams, append(ready, param{"priority_max", "integer", "0-4, this priority and more urgent ones"})...),
-			Doc:   "What can be claimed now, as an array; the next page is in Link.", handle: getReady},
+			Doc:   "The beads that can be claimed now, as an array; the header Link leads to the next page.", handle: getReady},
 		{Method: "GET", Path: "/v1/beads/export", ID: "export", Roles: agent | reader, ReplyType: linesType,
-			Doc: "All beads, one a line, in the field names of bd.", handle: exportBeads},
+			Doc: "All beads as JSON lines, with the field names of bd.", handle: exportBeads},
 		{Method: "POST", Path: "/v1/beads/import", ID: "import", Roles: adminOnly, BodyTypes: []string{linesType}, Reply: adapters.ImportResult{}, MaxBody: maxImport,
-			Query: []param{{"dry_run", "boolean", "only say what would happen"}},
-			Doc:   "Take in what export or bd wrote: the newer wins, all or nothing.", handle: importBeads},
+			Query: []param{{"dry_run", "boolean", "report what the import would do, and change nothing"}},
+			Doc:   "Import beads that export or bd wrote. Of two versions, the newer one is kept. If one bead is refused, no bead is imported.", handle: importBeads},
 		{Method: "GET", Path: "/v1/beads", ID: "list", Roles: agent | reader, Reply: adapters.Page[adapters.Bead]{},
 			Query: query(pageParams, append(ready, param{"status", "string", "open, claimed, closed or deferred"}, param{"actor", "string", "held by this actor"})...),
 			Doc:   "Beads by creation.", handle: listBeads},
@@ -262,20 +262,20 @@ func actionRoutes() []route {
 
 func boxRoutes() []route {
 	return []route{
-		{Method: "GET", Path: "/v1/status", ID: "status", Roles: everyone, Reply: Status{}, Doc: "How the box is doing.", handle: getStatus},
+		{Method: "GET", Path: "/v1/status", ID: "status", Roles: everyone, Reply: Status{}, Doc: "The state of the box.", handle: getStatus},
 		{Method: "GET", Path: "/v1/federation", ID: "federation", Roles: everyone, Reply: FederationStatus{}, Doc: "The box's session with a host.", handle: getFederation},
-		{Method: "GET", Path: "/v1/adapters", ID: "adapters", Roles: everyone, Reply: adapters.Page[adapters.SlotStatus]{}, Doc: "How the slots are doing.", handle: getAdapters},
+		{Method: "GET", Path: "/v1/adapters", ID: "adapters", Roles: everyone, Reply: adapters.Page[adapters.SlotStatus]{}, Doc: "The state of the slots.", handle: getAdapters},
 		{Method: "POST", Path: "/v1/tickets", ID: "ticket", Roles: everyone, Reply: Ticket{}, Status: 201, Doc: "A credential for one WebSocket of a browser: single use, 30 s.", handle: newTicket},
-		{Method: "GET", Path: "/v1/uri/{urn}", ID: "resolve", Roles: everyone, Status: 307, Doc: "Where a urn:agentbox: or did:nostr: name leads.", handle: resolveName},
+		{Method: "GET", Path: "/v1/uri/{urn}", ID: "resolve", Roles: everyone, Status: 307, Doc: "A redirect to what a urn:agentbox: or did:nostr: name stands for.", handle: resolveName},
 		{Method: "GET", Path: "/v1/backup", ID: "backup", needs: needsBackup, Roles: adminOnly, ReplyType: tarType,
 			Query: []param{{"include_secrets", "boolean", "with keys and identities"}, {"skip", "string", "without this part; may be repeated"}},
 			Doc:   "A consistent copy of all local state, as a tar.", handle: getBackup},
 		{Method: "POST", Path: "/v1/restore", ID: "restore", needs: needsBackup, Roles: adminOnly, BodyTypes: []string{tarType}, MaxBody: backup.MaxArchive, Reply: backup.Restored{},
 			Query: []param{
-				{"dry_run", "boolean", "check everything, touch nothing"}, {"replace", "boolean", "also what is in use; it is kept aside"},
+				{"dry_run", "boolean", "check the whole backup and change nothing"}, {"replace", "boolean", "also replace state that is in use; the old state is kept under another name"},
 				{"include_secrets", "boolean", "with keys and identities"}, {"part", "string", "this part alone; may be repeated"},
 			},
-			Doc: "Put a backup back in place.", handle: postRestore},
+			Doc: "Restore a backup.", handle: postRestore},
 		{Method: "GET", Path: "/openapi.json", ID: "openapi", Reply: json.RawMessage{}, open: true, Doc: "This table as OpenAPI 3.1.", handle: getOpenAPI},
 	}
 }

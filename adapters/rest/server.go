@@ -300,7 +300,7 @@ func (s *Server) tell(rt route, err error) {
 }
 
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request) {
-	adapters.WriteProblem(w, adapters.Errorf(adapters.CodeNotFound, "there is nothing at this path; /openapi.json says what there is").
+	adapters.WriteProblem(w, adapters.Errorf(adapters.CodeNotFound, "there is no such path; /openapi.json lists all paths").
 		With("resource", "path", "id", adapters.Cut(r.URL.Path, 200)))
 }
 

@@ -121,8 +121,8 @@ First stop the programs that use the same files.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "check everything, touch nothing")
-	cmd.Flags().BoolVar(&replace, "replace", false, "also what is in use; it is kept aside")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "check the whole backup and change nothing")
+	cmd.Flags().BoolVar(&replace, "replace", false, "also replace state that is in use; the old state is kept under another name")
 	cmd.Flags().BoolVar(&secrets, "include-secrets", false, "with keys and identities")
 	cmd.Flags().StringSliceVar(&parts, "part", nil, "this `PART` alone (beads, memory, events, tasks, profiles, identities); may be repeated")
 	return cmd

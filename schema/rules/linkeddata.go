@@ -66,7 +66,7 @@ func linkedDataRules() []Rule {
 			Doc:    "linked_data.viewer.sri_hash is not an integrity hash (sha256-, sha384- or sha512- and base64).",
 			Remedy: "Write the hash as browsers expect it."},
 		{Code: "W053", Severity: schema.Warning, Check: withLinkedData(noViewer),
-			Doc:    "A user surface of linked data is open, but linked_data.viewer.mode is off: people have nothing to look at it with.",
+			Doc:    "A user surface of linked data is open, but linked_data.viewer.mode is off: users cannot view the data.",
 			Remedy: `Set viewer.mode to "local-linkedobjects" or "external".`},
 		{Code: "E054", Severity: schema.Error, Check: withLinkedData(mountOnRoute),
 			Doc:    "linked_data.viewer.mount_path is, or lies below, a route of the management listener.",
