@@ -133,8 +133,8 @@ func (c *Config) canRun(spec *program.Spec) error {
 	if spec.Type != program.Schedule {
 		return nil
 	}
-	if _, err := ParseSchedule(spec.Schedule, spec.Timezone); err != nil {
-		return fmt.Errorf("program %s: %w", spec.Name, err)
+	if _, err := program.ParseSchedule(spec.Schedule, spec.Timezone); err != nil {
+		return fmt.Errorf("program %s: schedule %q: %w", spec.Name, spec.Schedule, err)
 	}
 	return nil
 }

@@ -407,11 +407,11 @@ func lived(t *testing.T, f life, s spoil) (wrong []string) {
 		for _, spec := range f.specs {
 			l.specs[spec.Name] = spec
 			if spec.Type == program.Schedule {
-				table, err := newTimetable(spec.Schedule, spec.Timezone)
+				table, err := program.ParseSchedule(spec.Schedule, spec.Timezone)
 				if err != nil {
 					t.Fatal(err)
 				}
-				w := &watchedTable{next: table.next, every: table.every, wall: time.Now()}
+				w := &watchedTable{next: table.Next, every: table.Every, wall: time.Now()}
 				for _, known := range lifeTables {
 					if known.schedule == spec.Schedule {
 						w.period = known.period
@@ -620,9 +620,9 @@ func TestLawsFindABreach(t *testing.T) {
 			}
 		}, booted: func(l *loop) {
 			for _, e := range l.order {
-				if t := e.cron; t != nil && !t.every {
-					next := t.next
-					t.next = func(time.Time) time.Time { return next(t.at) }
+				if t := e.cron; t != nil && !t.Every {
+					next := t.Next
+					t.Next = func(time.Time) time.Time { return next(t.at) }
 				}
 			}
 		}}, "a second time for"},

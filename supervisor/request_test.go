@@ -362,22 +362,6 @@ func TestAgendaIsMonotonic(t *testing.T) {
 	}
 }
 
-func TestParseSchedule(t *testing.T) {
-	next, err := ParseSchedule("30 3 * * 1", "Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := next(time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)).UTC()
-	if want := time.Date(2026, 7, 6, 1, 30, 0, 0, time.UTC); !at.Equal(want) {
-		t.Errorf("%v, want %v", at, want)
-	}
-	for _, bad := range [][2]string{{"* * * *", ""}, {"@never", ""}, {"* * * * *", "Mars/Phobos"}, {"61 * * * *", ""}} {
-		if _, err := ParseSchedule(bad[0], bad[1]); err == nil {
-			t.Errorf("%q in %q is taken", bad[0], bad[1])
-		}
-	}
-}
-
 // The error of a start names the command, and may therefore contain the value of a secret.
 func TestAReasonHoldsNoSecret(t *testing.T) {
 	inBox(t, func(b *box) {

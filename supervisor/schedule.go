@@ -1,10 +1,7 @@
 package supervisor
 
 import (
-	"fmt"
 	"time"
-
-	"github.com/robfig/cron/v3"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -21,44 +18,14 @@ const farBack = 3 * time.Hour
 
 // timetable says when a scheduled program runs.
 type timetable struct {
-	next  func(time.Time) time.Time
-	zone  *time.Location
-	every bool // it counts elapsed time and ignores the clock
-
+	program.Timetable
 	from, at time.Time // at is the time of the next run; from is when at was computed
-}
-
-// ParseSchedule reads five-field cron, a descriptor such as @hourly, or "@every 10m" (at least a
-// second), in an IANA timezone; "" is local time. It returns a function that gives the first run
-// after a time, or the zero time if the schedule never runs.
-func ParseSchedule(schedule, timezone string) (next func(time.Time) time.Time, err error) {
-	t, err := newTimetable(schedule, timezone)
-	if err != nil {
-		return nil, err
-	}
-	return t.next, nil
-}
-
-func newTimetable(schedule, timezone string) (t *timetable, err error) {
-	zone := time.Local
-	if timezone != "" {
-		if zone, err = time.LoadLocation(timezone); err != nil {
-			return nil, fmt.Errorf("timezone: %w", err)
-		}
-	}
-	parser := cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
-	table, err := parser.Parse(schedule)
-	if err != nil {
-		return nil, fmt.Errorf("schedule %q: %w", schedule, err)
-	}
-	_, every := table.(cron.ConstantDelaySchedule)
-	return &timetable{next: func(t time.Time) time.Time { return table.Next(t.In(zone)) }, zone: zone, every: every}, nil
 }
 
 // plan finds the first run after now; wall is the same moment by the wall clock.
 func (t *timetable) plan(now, wall time.Time) {
-	t.from, t.at = wall.Round(0), t.next(wall) // both without the monotonic reading
-	if t.every {
+	t.from, t.at = wall.Round(0), t.Next(wall) // both without the monotonic reading
+	if t.Every {
 		t.from, t.at = now, now.Add(t.at.Sub(t.from))
 	}
 }
@@ -66,23 +33,23 @@ func (t *timetable) plan(now, wall time.Time) {
 // left is how long to wait for the next run, or until the next reading of the clock if that is
 // sooner. It is not positive if the run is due.
 func (t *timetable) left(now, wall time.Time) time.Duration {
-	if t.every {
+	if t.Every {
 		return t.at.Sub(now)
 	}
 	return min(t.at.Sub(wall), lookAgain)
 }
 
 // setBack tells whether the clock was set back so far that the schedule follows it.
-func (t *timetable) setBack(wall time.Time) bool { return !t.every && t.from.Sub(wall) > farBack }
+func (t *timetable) setBack(wall time.Time) bool { return !t.Every && t.from.Sub(wall) > farBack }
 
 // timetable sets the deadlines of a scheduled program.
 func (l *loop) timetable(e *entry) {
-	t, err := newTimetable(e.spec().Schedule, e.spec().Timezone)
+	t, err := program.ParseSchedule(e.spec().Schedule, e.spec().Timezone)
 	if err != nil {
 		// Every specification was checked before it was accepted.
 		panic(err)
 	}
-	e.cron = t
+	e.cron = &timetable{Timetable: t}
 	l.planNext(e)
 }
 
@@ -124,7 +91,7 @@ func (e *entry) agendaText() string {
 	case e.cron != nil && e.cron.at.IsZero():
 		text = "its schedule has no further run"
 	case e.cron != nil:
-		text = "waits for its next run at " + e.cron.at.In(e.cron.zone).Format(time.RFC3339)
+		text = "waits for its next run at " + e.cron.at.In(e.cron.Zone).Format(time.RFC3339)
 	}
 	if e.outcome != "" {
 		text += "; its latest run: " + e.outcome

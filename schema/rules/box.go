@@ -13,7 +13,6 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
-	"github.com/robfig/cron/v3"
 )
 
 // boxRules are the rules about sections that the older manifest does not have. Their numbers start
@@ -275,7 +274,7 @@ func badSchedule(p programTable) []schema.Finding {
 	case !written:
 		return nil
 	}
-	if err := ParseSchedule(text); err != nil {
+	if _, err := program.ParseSchedule(text, ""); err != nil {
 		f := p.finding("is not a schedule: "+schema.Quote(err.Error()), `five cron fields, "@hourly" or "@every 10m"`, "schedule")
 		return one(valued(f, text))
 	}
@@ -292,25 +291,6 @@ func badTimezone(p programTable) []schema.Finding {
 		return one(valued(p.finding("is not a time zone", `an IANA name such as "Europe/Berlin"; empty is the zone of the box`, "timezone"), name))
 	}
 	return nil
-}
-
-// ParseSchedule checks a schedule expression.
-func ParseSchedule(text string) error {
-	if strings.Contains(text, "TZ=") {
-		return fmt.Errorf("a time zone inside the expression; use the key timezone")
-	}
-	if every, ok := strings.CutPrefix(text, "@every "); ok {
-		d, err := schema.ParseDuration(every)
-		if err != nil {
-			return err
-		}
-		if d.Std() < time.Second {
-			return fmt.Errorf("@every below one second")
-		}
-		return nil
-	}
-	_, err := cron.ParseStandard(text)
-	return err
 }
 
 func twoStopForms(p programTable) []schema.Finding {
