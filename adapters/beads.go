@@ -125,8 +125,8 @@ type NewBead struct {
 	CreatedBy   string   `json:"created_by,omitempty"` // "" = the caller
 }
 
-// BeadKinds are the values of Bead.Kind.
-func BeadKinds() []string {
+// beadKinds are the values of Bead.Kind.
+func beadKinds() []string {
 	return []string{"task", "bug", "feature", "chore", "decision", "epic"}
 }
 
@@ -275,10 +275,10 @@ func checkTitle(s string) error {
 }
 
 func checkKind(kind string) error {
-	if kind == "" || slices.Contains(BeadKinds(), kind) {
+	if kind == "" || slices.Contains(beadKinds(), kind) {
 		return nil
 	}
-	return Invalid("kind", "must be one of %s", strings.Join(BeadKinds(), ", "))
+	return Invalid("kind", "must be one of %s", strings.Join(beadKinds(), ", "))
 }
 
 func checkPriority(field string, p *int) error {

@@ -177,14 +177,14 @@ func checkPodSegment(segment string) error {
 		return Invalid("path", "is not valid UTF-8")
 	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' || r == '/' || r >= 0x80 && r < 0xa0 }):
 		return Invalid("path", "has a control character, a backslash or an escaped slash")
-	case name[0] == '.' && !PodAuxiliary(name):
+	case name[0] == '.' && !podAuxiliary(name):
 		return Invalid("path", "names a dot file")
 	}
 	return nil
 }
 
-// PodAuxiliary tells whether a name is that of an auxiliary resource.
-func PodAuxiliary(name string) bool {
+// podAuxiliary tells whether a name is that of an auxiliary resource.
+func podAuxiliary(name string) bool {
 	return strings.HasSuffix(name, ".acl") || strings.HasSuffix(name, ".meta")
 }
 

@@ -32,7 +32,7 @@ func APIKeys(m *schema.Manifest, getenv func(string) string) ([]APIKey, error) {
 		if err != nil {
 			return nil, fail(ExitPrepare, err, "cannot use api.keys.%s", name)
 		}
-		keys = append(keys, APIKey{Name: name, Role: k.Role, Key: NewSecret(text)})
+		keys = append(keys, APIKey{Name: name, Role: k.Role, Key: newSecret(text)})
 	}
 	return keys, nil
 }

@@ -118,8 +118,8 @@ func (b *Boot) Mounts() []string {
 	return mounts
 }
 
-// RelayAddress is the address at which programs of the box reach its own relay: host:port.
-func RelayAddress(r schema.Relay) string {
+// relayAddress is the address at which programs of the box reach its own relay: host:port.
+func relayAddress(r schema.Relay) string {
 	host := strings.Trim(r.Bind, "[]")
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
@@ -167,7 +167,7 @@ func (b *Boot) MeshRelays() []MeshRelay {
 		}
 	}
 	if relay := mesh.Relay; relay.Enabled && (relay.Implementation == RelayEmbedded || relay.Implementation == relayProgram) {
-		out = append(out, MeshRelay{URL: "ws://" + RelayAddress(relay), Own: true, Publish: true, Subscribe: true})
+		out = append(out, MeshRelay{URL: "ws://" + relayAddress(relay), Own: true, Publish: true, Subscribe: true})
 	}
 	return out
 }

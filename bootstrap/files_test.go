@@ -171,7 +171,7 @@ func TestReadFileWaitsForNoPipe(t *testing.T) {
 }
 
 func TestSecretIsNeverPrinted(t *testing.T) {
-	s := NewSecret("hunter2")
+	s := newSecret("hunter2")
 	j, err := json.Marshal(map[string]any{"k": s, "p": &s})
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func ManagementKey(p *Policy, r Roots, getenv func(string) string) (key Secret, 
 		if len(env) < minKey {
 			note = fmt.Sprintf("MANAGEMENT_API_KEY has fewer than %d characters", minKey)
 		}
-		return NewSecret(env), KeyFromEnvironment, note, nil
+		return newSecret(env), KeyFromEnvironment, note, nil
 	}
 	key, note, err = readKey(p, r.ManagementKey())
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,7 @@ func createKey(p *Policy, path string) (Secret, KeySource, string, error) {
 		key, note, err := readKey(p, path)
 		return key, KeyFromFile, note, err
 	}
-	return NewSecret(key), KeyGenerated, "", err
+	return newSecret(key), KeyGenerated, "", err
 }
 
 // readKey reads the file. A file without a valid key is an error and is never replaced, because its
@@ -78,7 +78,7 @@ func readKey(p *Policy, path string) (Secret, string, error) {
 	}
 	open := info.Mode().Perm() & 0o077
 	if open == 0 {
-		return NewSecret(key), "", nil
+		return newSecret(key), "", nil
 	}
 	note := fmt.Sprintf("%s had mode %04o and was closed to others", path, info.Mode().Perm())
 	if err := closeToOthers(p, path); err != nil {
@@ -87,7 +87,7 @@ func readKey(p *Policy, path string) (Secret, string, error) {
 		}
 		note = fmt.Sprintf("%s can be read by its group (mode %04o) and cannot be closed: %v", path, info.Mode().Perm(), err)
 	}
-	return NewSecret(key), note, nil
+	return newSecret(key), note, nil
 }
 
 func checkKey(key string) error {
@@ -125,7 +125,7 @@ var ErrKeyElsewhere = errors.New("the management key comes from MANAGEMENT_API_K
 // key keep it until they restart.
 func (b *Boot) RotateManagementKey(reseal func(next Secret) error) error {
 	old := b.ManagementKey()
-	path, next := b.cfg.Roots.ManagementKey(), NewSecret(randomHex(32))
+	path, next := b.cfg.Roots.ManagementKey(), newSecret(randomHex(32))
 	switch env := strings.TrimSpace(b.getenv("MANAGEMENT_API_KEY")); {
 	case old.Empty():
 		return ErrKeyElsewhere

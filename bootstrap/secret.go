@@ -12,8 +12,8 @@ type Secret struct{ text string }
 // redacted is printed in place of a secret.
 const redacted = "[redacted]"
 
-// NewSecret wraps text.
-func NewSecret(text string) Secret { return Secret{text} }
+// newSecret wraps text.
+func newSecret(text string) Secret { return Secret{text} }
 
 // Reveal returns the text itself.
 func (s Secret) Reveal() string { return s.text }

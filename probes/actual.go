@@ -23,9 +23,9 @@ var capabilityNames = []string{
 	"CHECKPOINT_RESTORE",
 }
 
-// ParseStatus reads the effective capabilities and no_new_privs out of the text
+// parseStatus reads the effective capabilities and no_new_privs out of the text
 // of /proc/PID/status (proc(5)).
-func ParseStatus(text []byte) (capabilities []string, noNewPrivs bool, err error) {
+func parseStatus(text []byte) (capabilities []string, noNewPrivs bool, err error) {
 	var sawCaps, sawPrivs bool
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for lines.Scan() {
@@ -103,7 +103,7 @@ func (r Reality) security(unknown map[string]string) *Security {
 	s := &Security{}
 	text, err := os.ReadFile(r.StatusFile)
 	if err == nil {
-		s.Capabilities, s.NoNewPrivs, err = ParseStatus(text)
+		s.Capabilities, s.NoNewPrivs, err = parseStatus(text)
 	}
 	if err != nil {
 		unknown["capabilities"], unknown["no_new_privs"] = err.Error(), err.Error()

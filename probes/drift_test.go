@@ -16,15 +16,15 @@ import (
 const statusText = "Name:\tagentinit\nCapInh:\t0000000000000000\nCapEff:\t0000000000200400\nNoNewPrivs:\t1\nSeccomp:\t2\n"
 
 func TestParseStatus(t *testing.T) {
-	caps, nnp, err := ParseStatus([]byte(statusText))
+	caps, nnp, err := parseStatus([]byte(statusText))
 	if err != nil || !nnp || !slices.Equal(caps, []string{"NET_BIND_SERVICE", "SYS_ADMIN"}) {
 		t.Fatalf("%v %v %v", caps, nnp, err)
 	}
-	if caps, _, _ := ParseStatus([]byte("CapEff:\t8000000000000000\nNoNewPrivs:\t0\n")); !slices.Equal(caps, []string{"CAP_63"}) {
+	if caps, _, _ := parseStatus([]byte("CapEff:\t8000000000000000\nNoNewPrivs:\t0\n")); !slices.Equal(caps, []string{"CAP_63"}) {
 		t.Fatalf("got %v", caps)
 	}
 	for _, bad := range []string{"", "CapEff:\tzz\nNoNewPrivs:\t0\n", "CapEff:\t0\n"} {
-		if _, _, err := ParseStatus([]byte(bad)); err == nil {
+		if _, _, err := parseStatus([]byte(bad)); err == nil {
 			t.Errorf("%q was read", bad)
 		}
 	}

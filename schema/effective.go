@@ -265,7 +265,7 @@ func safe(path []string, s *shape, v any) any {
 
 // redactText redacts the parts of a text that look like a secret.
 func redactText(s string) string {
-	s = regular(webToken).ReplaceAllString(RedactURL(s), "${1}"+Redacted+"@")
+	s = regular(webToken).ReplaceAllString(redactURL(s), "${1}"+Redacted+"@")
 	s = regular(named).ReplaceAllString(s, "${1}"+Redacted)
 	return regular(bearer).ReplaceAllString(s, "${1}"+Redacted)
 }
@@ -274,8 +274,8 @@ func redactText(s string) string {
 // keyword such as "password=", or a bearer token.
 func HoldsSecret(s string) bool { return redactText(s) != s }
 
-// RedactURL redacts the password in an address.
-func RedactURL(s string) string {
+// redactURL redacts the password in an address.
+func redactURL(s string) string {
 	if !strings.Contains(s, "://") {
 		return s
 	}

@@ -41,7 +41,7 @@ var impliedPort = map[string]string{"http": ":80", "https": ":443"}
 
 // PublicURL is an address without user information, query and fragment, because these can contain a
 // password or a token. If the text is not an address with a host, the result is "". The whole text
-// must be an address; RedactURL finds addresses inside a text.
+// must be an address; redactURL finds addresses inside a text.
 func PublicURL(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {

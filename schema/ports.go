@@ -94,8 +94,8 @@ type Volume struct {
 
 var errVolume = errors.New(`a volume or path, and where it is mounted, such as "data:/var/lib/data" or "./conf:/etc/app:ro"`)
 
-// ParseVolume reads the text form of a volume.
-func ParseVolume(text string) (Volume, error) {
+// parseVolume reads the text form of a volume.
+func parseVolume(text string) (Volume, error) {
 	source, rest, ok := strings.Cut(text, ":")
 	target, mode, moded := strings.Cut(rest, ":")
 	if !ok || source == "" || !cleanPath(target) || moded && mode != "ro" && mode != "rw" || strings.ContainsAny(text, "$\n") {
@@ -109,7 +109,7 @@ func (v *Volume) fromTOML(value any) (err error) {
 	if !ok {
 		return errVolume
 	}
-	*v, err = ParseVolume(text)
+	*v, err = parseVolume(text)
 	return err
 }
 

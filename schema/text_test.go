@@ -161,7 +161,7 @@ func TestValues(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", ":ready", "a:done", "a:b:c"} {
-		if got, err := ParseNeed(text); err == nil {
+		if got, err := parseNeed(text); err == nil {
 			t.Errorf("%q = %v", text, got)
 		}
 	}

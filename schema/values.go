@@ -241,9 +241,9 @@ type Need struct {
 // needConditions are the words that are allowed behind the last colon of a need.
 var needConditions = []string{"started", "ready", "completed"}
 
-// ParseNeed reads one entry of needs. If the text behind a colon is not a condition, it belongs to
+// parseNeed reads one entry of needs. If the text behind a colon is not a condition, it belongs to
 // the name, because instances have names such as worker:2.
-func ParseNeed(s string) (Need, error) {
+func parseNeed(s string) (Need, error) {
 	name, cond := s, "ready"
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && !isDigits(s[i+1:]) {
 		name, cond = s[:i], s[i+1:]
@@ -269,7 +269,7 @@ func (n *Need) fromTOML(v any) (err error) {
 	if !ok {
 		return errors.New("a string")
 	}
-	*n, err = ParseNeed(s)
+	*n, err = parseNeed(s)
 	return err
 }
 

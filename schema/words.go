@@ -50,7 +50,7 @@ func shorten(s string) string {
 }
 
 // Quote quotes s for a message: shortened, on one line, without control characters.
-func Quote(s string) string { return strconv.Quote(shorten(RedactURL(s))) }
+func Quote(s string) string { return strconv.Quote(shorten(redactURL(s))) }
 
 // escape turns a text into one line without control characters. Text that is escaped already stays
 // unchanged.

@@ -121,7 +121,7 @@ func granted(call uint64, g Grant, r Registration) Event {
 		if _, err := adapters.ParseVersion(strings.TrimPrefix(limits, "^")); err != nil {
 			return unusable(call, fmt.Errorf("the host's answer cannot be used: the contract of %s: %w", slot, err))
 		}
-		if err := CheckRange(adapters.Slot(slot), limits, have.ContractVersion); err != nil {
+		if err := checkRange(adapters.Slot(slot), limits, have.ContractVersion); err != nil {
 			return Failed{Call: call, Kind: Mismatch, Reason: escape.Line(err.Error(), maxReason)}
 		}
 	}

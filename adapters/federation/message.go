@@ -199,10 +199,10 @@ type Farewell struct {
 	Reason    string `json:"reason"`
 }
 
-// CheckRange compares a contract version with a host's range: "^1" or "^1.2",
+// checkRange compares a contract version with a host's range: "^1" or "^1.2",
 // same MAJOR and not an older MINOR. The error has code CONTRACT_MISMATCH and
 // names both.
-func CheckRange(slot adapters.Slot, limits, have string) error {
+func checkRange(slot adapters.Slot, limits, have string) error {
 	want := limits
 	if len(want) > 0 && want[0] == '^' {
 		want = want[1:]

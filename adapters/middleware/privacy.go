@@ -37,8 +37,8 @@ const (
 	PathOutbound adapters.Slot = "outbound"
 )
 
-// DefaultPolicy is the policy of a slot or prompt path that names none.
-func DefaultPolicy(slot adapters.Slot) Policy {
+// defaultPolicy is the policy of a slot or prompt path that names none.
+func defaultPolicy(slot adapters.Slot) Policy {
 	switch slot {
 	case adapters.SlotPods, adapters.SlotMemory:
 		return PolicyStrict
@@ -150,7 +150,7 @@ func (s *Sidecar) Redact(ctx context.Context, r RedactRequest) (a RedactAnswer, 
 // PrivacyConfig configures the filter.
 type PrivacyConfig struct {
 	Redactor Redactor                 // nil = privacy is not enabled
-	Policies map[adapters.Slot]Policy // absent = DefaultPolicy
+	Policies map[adapters.Slot]Policy // absent = defaultPolicy
 	Entities []string                 // empty = all
 	Mask     string                   // "" means the redactor's mask, [ENTITY]
 }
@@ -177,7 +177,7 @@ func (f *Filter) policy(slot adapters.Slot) Policy {
 	if p, ok := f.cfg.Policies[slot]; ok {
 		return p
 	}
-	return DefaultPolicy(slot)
+	return defaultPolicy(slot)
 }
 
 func (f *Filter) middleware(next adapters.Handler) adapters.Handler {

@@ -187,16 +187,16 @@ func Protected(e *nostr.Event) bool {
 // direct messages (NIP-04) and gift wraps (NIP-59).
 func Private(kind int) bool { return kind == KindNIP04 || kind == KindGiftWrap }
 
-// IsIntent and IsAnswer tell whether a kind is one of the hundred that begin with KindIntent or
+// IsIntent and isAnswer tell whether a kind is one of the hundred that begin with KindIntent or
 // KindAnswer.
 func IsIntent(kind int) bool { return kind >= KindIntent && kind < KindIntent+kindsPerRange }
-func IsAnswer(kind int) bool { return kind >= KindAnswer && kind < KindAnswer+kindsPerRange }
+func isAnswer(kind int) bool { return kind >= KindAnswer && kind < KindAnswer+kindsPerRange }
 
 // KindAllowed tells whether kind is in allowed. In allowed, 38000 means all kinds from 38000 to
 // 38099, and 38100 all from 38100 to 38199.
 func KindAllowed(allowed []int, kind int) bool {
 	for _, a := range allowed {
-		if a == kind || a == KindIntent && IsIntent(kind) || a == KindAnswer && IsAnswer(kind) {
+		if a == kind || a == KindIntent && IsIntent(kind) || a == KindAnswer && isAnswer(kind) {
 			return true
 		}
 	}

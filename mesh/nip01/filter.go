@@ -22,9 +22,9 @@ type Filter struct {
 	Limit        *int                // maximum number of stored events
 }
 
-// ParseFilter reads one filter. It refuses unknown conditions: if they were ignored, the client
+// parseFilter reads one filter. It refuses unknown conditions: if they were ignored, the client
 // would get more events than it asked for.
-func ParseFilter(raw []byte) (f Filter, err error) {
+func parseFilter(raw []byte) (f Filter, err error) {
 	fields, err := object(raw)
 	if err != nil {
 		return f, fmt.Errorf("the filter %w", err)

@@ -77,7 +77,7 @@ func ParseFromClient(raw []byte) (m FromClient, err error) {
 		return m, err
 	}
 	for _, raw := range parts[2:] {
-		f, err := ParseFilter(raw)
+		f, err := parseFilter(raw)
 		if err != nil {
 			return m, err
 		}

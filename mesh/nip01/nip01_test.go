@@ -113,7 +113,7 @@ func TestFilters(t *testing.T) {
 		`{"since":50,"until":50}`: true, `{"since":51}`: false, `{"until":49}`: false,
 		`{"#p":["x"],"#e":["y"]}`: true, `{"#e":["z"]}`: false, `{"#p":["x","q"],"#e":["q"]}`: false, `{"#x":["y"]}`: false, `{"limit":0}`: true,
 	} {
-		f, err := ParseFilter([]byte(raw))
+		f, err := parseFilter([]byte(raw))
 		if err != nil {
 			t.Errorf("%s: %v", raw, err)
 			continue
@@ -122,7 +122,7 @@ func TestFilters(t *testing.T) {
 			t.Errorf("%s: Matches is %t", raw, !want)
 		}
 		again, err := json.Marshal(f)
-		if g, err2 := ParseFilter(again); err != nil || err2 != nil || g.Matches(e) != want {
+		if g, err2 := parseFilter(again); err != nil || err2 != nil || g.Matches(e) != want {
 			t.Errorf("%s becomes %s", raw, again)
 		}
 	}
@@ -131,7 +131,7 @@ func TestFilters(t *testing.T) {
 		`{"limit":-1}`, `{"#pp":["x"]}`, `{"#p":"x"}`, `{"#p":[null]}`, `{"search":"x"}`, `{"kinds":[1],"kinds":[2]}`,
 		`{"#p":[` + strings.Repeat(`"x",`, MaxFilterItems) + `"x"]}`,
 	} {
-		if f, err := ParseFilter([]byte(raw)); err == nil {
+		if f, err := parseFilter([]byte(raw)); err == nil {
 			t.Errorf("%.60s gave %+v", raw, f)
 		}
 	}
@@ -180,7 +180,7 @@ func FuzzFromClient(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := ParseFilter(again); err != nil {
+			if _, err := parseFilter(again); err != nil {
 				t.Fatalf("%s: %v", again, err)
 			}
 		}

@@ -32,8 +32,8 @@ func (d Document) IsZero() bool {
 	return d.Name == "" && d.Software == "" && d.Version == "" && len(d.NIPs) == 0 && d.MaxMessage == 0 && !d.LoginRequired
 }
 
-// ParseDocument reads a document. A field whose type differs from NIP-11 makes the document invalid.
-func ParseDocument(raw []byte) (Document, error) {
+// parseDocument reads a document. A field whose type differs from NIP-11 makes the document invalid.
+func parseDocument(raw []byte) (Document, error) {
 	var in struct {
 		Document
 		Limitation struct {
@@ -79,7 +79,7 @@ func FetchDocument(ctx context.Context, url string) (Document, error) {
 	if len(raw) > maxDocument {
 		return Document{}, errors.New("the relay's document is too large")
 	}
-	return ParseDocument(raw)
+	return parseDocument(raw)
 }
 
 // client returns an HTTP client that follows no redirects and keeps no idle connections.

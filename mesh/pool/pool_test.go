@@ -415,13 +415,13 @@ func TestParseDocument(t *testing.T) {
 		`{"limitation":{"max_message_length":-1}}`:                                                               {},
 		`{"name":"` + long + `"}`: {Name: long[:99]},
 	} {
-		got, err := ParseDocument([]byte(text))
+		got, err := parseDocument([]byte(text))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%.60s: %+v, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{``, `[]`, `{"name":1}`, `{"supported_nips":"all"}`, `{"limitation":{"max_message_length":1e99}}`} {
-		if got, err := ParseDocument([]byte(text)); err == nil {
+		if got, err := parseDocument([]byte(text)); err == nil {
 			t.Errorf("%s: %+v", text, got)
 		}
 	}
@@ -430,7 +430,7 @@ func TestParseDocument(t *testing.T) {
 func FuzzParseDocument(f *testing.F) {
 	f.Add([]byte(`{"name":"n","supported_nips":[1],"limitation":{"max_message_length":10}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		d, err := ParseDocument(raw)
+		d, err := parseDocument(raw)
 		if err == nil && (len(d.Name) > 100 || len(d.NIPs) > 100 || d.MaxMessage < 0) {
 			t.Fatalf("%+v", d)
 		}

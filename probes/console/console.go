@@ -150,7 +150,7 @@ func (v view) fill(page string) string {
 const RoleViewer = "viewer"
 
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
-	if !SameOrigin(r) {
+	if !sameOrigin(r) {
 		c.show(w, http.StatusForbidden, loginPage, view{Error: "The login form was sent from another site.", Version: c.cfg.Version})
 		return
 	}
@@ -168,7 +168,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
-	if SameOrigin(r) {
+	if sameOrigin(r) {
 		http.SetCookie(w, c.sessions.close(r))
 	}
 	http.Redirect(w, r, Prefix+"/", http.StatusSeeOther)
@@ -187,7 +187,7 @@ func (c *Console) Holder(r *http.Request) (Holder, error) {
 	switch {
 	case !ok:
 		return Holder{}, ErrNoSession
-	case r.Method != http.MethodGet && r.Method != http.MethodHead && !SameOrigin(r):
+	case r.Method != http.MethodGet && r.Method != http.MethodHead && !sameOrigin(r):
 		return Holder{}, ErrCrossSite
 	}
 	return s, nil
@@ -199,9 +199,9 @@ var (
 	ErrCrossSite = errors.New("a page of another site sent this request")
 )
 
-// SameOrigin tells whether a page of this box sent the request. It reads Sec-Fetch-Site (Fetch
+// sameOrigin tells whether a page of this box sent the request. It reads Sec-Fetch-Site (Fetch
 // Metadata) and Origin (RFC 6454); every browser sends one of them with a POST.
-func SameOrigin(r *http.Request) bool {
+func sameOrigin(r *http.Request) bool {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	if site != "" && site != "same-origin" || site == "" && origin == "" {
 		return false

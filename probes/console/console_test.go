@@ -152,7 +152,7 @@ func FuzzSameOrigin(f *testing.F) {
 		r.Host = host
 		r.Header.Set("Origin", origin)
 		r.Header.Set("Sec-Fetch-Site", site)
-		if !SameOrigin(r) {
+		if !sameOrigin(r) {
 			return
 		}
 		if site != "" && site != "same-origin" || origin != "" && !strings.Contains(strings.ToLower(origin), strings.ToLower(host)) {

@@ -189,8 +189,8 @@ var realTimeSignal = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^RT(MIN\+|MAX-)([0-9]|[12][0-9]|30)$`)
 })
 
-// KnownSignal reports whether Linux has the signal, given without SIG or by number.
-func KnownSignal(name string) bool {
+// knownSignal reports whether Linux has the signal, given without SIG or by number.
+func knownSignal(name string) bool {
 	if n, err := strconv.Atoi(name); err == nil {
 		return n >= 1 && n <= 64
 	}
@@ -200,7 +200,7 @@ func KnownSignal(name string) bool {
 func unknownSignals(p programTable) (out []schema.Finding) {
 	check := func(text string, keys ...string) {
 		step, err := schema.ParseStopStep(text)
-		if err != nil || KnownSignal(step.Signal) {
+		if err != nil || knownSignal(step.Signal) {
 			return
 		}
 		hint := "names are in signal(7)"

@@ -49,8 +49,8 @@ func (w *crowd) take(c *peerConn) {
 	}
 }
 
-// thin closes the connection that has been idle longest, if it was idle for at least patience.
-func (w *crowd) thin() {
+// closeOldest closes the connection that has been idle longest, if it was idle for at least patience.
+func (w *crowd) closeOldest() {
 	w.mu.Lock()
 	var oldest *peerConn
 	if first := w.idle.Front(); first != nil && time.Since(first.Value.(*peerConn).since) >= patience {
@@ -72,7 +72,7 @@ func (a *admission) room() bool {
 	default:
 	}
 	for {
-		a.crowd.thin()
+		a.crowd.closeOldest()
 		again := time.NewTimer(patience / 10)
 		select {
 		case a.slots <- struct{}{}:

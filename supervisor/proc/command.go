@@ -116,8 +116,8 @@ var rlimits = map[string]int{
 	"nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC, "stack": unix.RLIMIT_STACK,
 }
 
-// ParseIONice turns the text of Command.IONice into the value of ioprio_set(2).
-func ParseIONice(s string) (int, error) {
+// parseIONice turns the text of Command.IONice into the value of ioprio_set(2).
+func parseIONice(s string) (int, error) {
 	class, level, hasLevel := strings.Cut(s, ":")
 	classes := map[string]int{"realtime": 1, "best-effort": 2, "idle": 3}
 	n, ok := classes[class]

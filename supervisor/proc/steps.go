@@ -213,7 +213,7 @@ func addPriorities(l *launch, c *Command) error {
 		l.add(stepInfo{op: "nice"}, unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, uintptr(*c.Nice))
 	}
 	if c.IONice != "" {
-		n, err := ParseIONice(c.IONice)
+		n, err := parseIONice(c.IONice)
 		if err != nil {
 			return &StartError{Op: "ionice", Err: err}
 		}
