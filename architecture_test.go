@@ -69,9 +69,9 @@ var arrows = map[string][]string{
 	"adapters":              {"internal/escape"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters"},
-	"adapters/sqlite":       {"adapters"}, // how a slot keeps an SQLite file: open, migrate, one writer
-	"adapters/backup":       {"adapters"}, // state copied, archived, checked and put back
-	"adapters/tasks":        {"adapters"}, // templates run once, with their records and logs
+	"adapters/sqlite":       {"adapters"},                      // how a slot keeps an SQLite file: open, migrate, one writer
+	"adapters/backup":       {"adapters"},                      // state copied, archived, checked and put back
+	"adapters/tasks":        {"adapters", "internal/safeopen"}, // templates run once, with their records and logs
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another

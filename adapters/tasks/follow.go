@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // Line is one line of a task's log.
@@ -101,7 +102,7 @@ type logReader struct {
 }
 
 func newLogReader(path string, at int64) (*logReader, error) {
-	f, err := os.Open(path)
+	f, err := safeopen.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -111,15 +112,24 @@ func newLogReader(path string, at int64) (*logReader, error) {
 	return &logReader{file: f, buf: bufio.NewReader(f), at: at}, nil
 }
 
-// next returns the next whole line, or io.EOF if there is none yet.
+// maxRead is the most bytes of a line that are read at once. The lines of a logWriter are shorter. An
+// agent can put longer lines into the file, or a hole, which reads as a line without an end.
+const maxRead = maxLine + 1<<10
+
+// next returns the next whole line, or io.EOF if there is none yet. It splits a line that is longer
+// than maxRead.
 func (r *logReader) next() (string, error) {
-	text, err := r.buf.ReadString('\n')
-	r.part += text
-	if err != nil {
-		return "", err
+	for {
+		text, err := r.buf.ReadSlice('\n')
+		if err == nil || len(r.part)+len(text) >= maxRead {
+			line := r.part + string(text)
+			r.part = ""
+			r.at += int64(len(line))
+			return strings.TrimSuffix(line, "\n"), nil
+		}
+		r.part += string(text)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return "", err
+		}
 	}
-	line := r.part
-	r.part = ""
-	r.at += int64(len(line))
-	return strings.TrimSuffix(line, "\n"), nil
 }

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // Bounds of a task's log.
@@ -33,7 +34,7 @@ type logWriter struct {
 }
 
 func openLog(path string) (*logWriter, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, fileMode)
+	f, err := safeopen.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, fileMode)
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep the task's log: %w", err)
 	}
@@ -143,7 +144,7 @@ func (m *Manager) Tail(id string) ([]string, error) {
 
 // tail returns no lines if there is no log.
 func tail(path string) ([]string, error) {
-	f, err := os.Open(path)
+	f, err := safeopen.OpenFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return []string{}, nil
 	}

@@ -2,7 +2,8 @@
 // the orchestrator slot, with a record and a log in its own directory.
 //
 // It must never start a task twice for one idempotency key, keep records or logs without a limit,
-// or report an agent as running after its box has ended.
+// or report an agent as running after its box has ended. It must never trust what is in a task's
+// directory: the agent may have replaced the record and the log.
 package tasks
 
 import (
@@ -20,14 +21,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // Bounds of tasks.
 const (
 	maxText     = 256 << 10 // bytes
+	maxRecord   = 2 << 20   // bytes; JSON can make six bytes of each byte of the text
 	maxKept     = 1000      // records; the oldest ended ones are removed first
 	maxKeys     = 10000     // idempotency keys remembered
 	keySweep    = time.Minute
@@ -122,7 +123,11 @@ type task struct {
 func New(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, cursors: adapters.NewCursors(nil), tasks: make(map[string]*task), keys: make(map[string]usedKey)}
 	m.life, m.stop = context.WithCancel(context.Background())
-	if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
+	dir, err := safeopen.MakeDirectory(cfg.Dir, dirMode)
+	if err != nil {
+		return nil, fmt.Errorf("cannot keep tasks: %w", err)
+	}
+	if err := dir.Close(); err != nil {
 		return nil, fmt.Errorf("cannot keep tasks: %w", err)
 	}
 	if err := m.loadAll(); err != nil {
@@ -172,12 +177,12 @@ func (m *Manager) tell(id string, err error) {
 }
 
 func (m *Manager) load(id string) error {
-	raw, err := os.ReadFile(filepath.Join(m.cfg.Dir, id, recordFile))
+	raw, err := safeopen.ReadFile(filepath.Join(m.cfg.Dir, id, recordFile), maxRecord)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // not a task of this box, or one that was never started
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("the record of task %s cannot be read: %w", adapters.Cut(id, 64), err)
 	}
 	var r Record
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -205,7 +210,17 @@ func (m *Manager) save(r Record) error {
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(filepath.Join(m.cfg.Dir, r.TaskID, recordFile), append(raw, '\n'), fileMode)
+	return safeopen.WriteFile(filepath.Join(m.cfg.Dir, r.TaskID, recordFile), append(raw, '\n'), fileMode)
+}
+
+// makeDirectory makes the directory of a task.
+func (m *Manager) makeDirectory(id string) error {
+	all, err := safeopen.OpenDirectory(m.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	return all.Mkdir(id, dirMode)
 }
 
 // Close stops watching tasks; the tasks go on.
@@ -350,7 +365,7 @@ func (m *Manager) spawn(ctx context.Context, req Request, key string) (id string
 	}()
 	id = adapters.NewID()
 	dir := filepath.Join(m.cfg.Dir, id)
-	if err := os.Mkdir(dir, dirMode); err != nil {
+	if err := m.makeDirectory(id); err != nil {
 		return "", adapters.Unavailable(err, "cannot make the task's directory")
 	}
 	m.dress(&spec, id, dir, req)

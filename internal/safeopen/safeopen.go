@@ -1,7 +1,7 @@
 // Package safeopen owns the opening of files in directories that other users can change.
 //
 // agentinit runs as root and opens paths that a program partly owns: a log directory, an env_file,
-// the termination log. O_NOFOLLOW protects only the last component (open(2)). If a directory above
+// the directory of a task, the termination log. O_NOFOLLOW protects only the last component (open(2)). If a directory above
 // it is replaced by a symbolic link, root opens a file anywhere. This package follows a symbolic
 // link only if root or agentinit's own user made it, in a directory that no other user can write.
 // It returns directories as descriptors, so that a later rename of a component has no effect.
@@ -12,6 +12,7 @@
 package safeopen
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -176,6 +177,35 @@ func (d *Directory) soleName(name string, st *unix.Stat_t) error {
 	return &UnsafeError{Path: path.Join(d.path, name), Reason: "has a second name (hard link) somewhere else"}
 }
 
+// Mkdir makes a directory in the directory with mode, reduced by the umask.
+func (d *Directory) Mkdir(name string, mode fs.FileMode) error {
+	if err := component(name); err != nil {
+		return d.fail("mkdir", name, err)
+	}
+	if err := unix.Mkdirat(d.fd, name, uint32(mode.Perm())); err != nil {
+		return d.fail("mkdir", name, err)
+	}
+	return nil
+}
+
+// WriteFile replaces a file of the directory: a reader sees the complete old or the complete new
+// content, even after a crash.
+func (d *Directory) WriteFile(name string, data []byte, mode fs.FileMode) error {
+	temp := name + ".tmp-" + rand.Text()
+	f, err := d.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = d.Rename(temp, name)
+	}
+	if err != nil {
+		return errors.Join(err, d.Remove(temp))
+	}
+	return nil
+}
+
 // Rename renames a file of the directory. It replaces an existing file of the new name.
 func (d *Directory) Rename(from, to string) error {
 	if err := errors.Join(component(from), component(to)); err != nil {
@@ -253,6 +283,27 @@ func OpenFile(name string, flag int, mode fs.FileMode) (*os.File, error) {
 	}
 	defer dir.Close()
 	return dir.OpenFile(base, flag, mode)
+}
+
+// ReadFile reads a regular file of at most limit bytes by its path: see OpenFile. For a larger file
+// the error is ErrTooLarge.
+func ReadFile(name string, limit int64) ([]byte, error) {
+	f, err := OpenFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readBounded(f, limit)
+}
+
+// WriteFile replaces a file by its path: see Directory.WriteFile. The directory must exist.
+func WriteFile(name string, data []byte, mode fs.FileMode) error {
+	dir, base, err := parent(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.WriteFile(base, data, mode)
 }
 
 // OpenAny is OpenFile for a file of any type: see Directory.OpenAny.

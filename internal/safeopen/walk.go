@@ -232,11 +232,18 @@ func ReadPrivate(name string, limit int64, allowed ...uint32) (data []byte, weak
 	if !info.Mode().IsRegular() {
 		return nil, nil, fmt.Errorf("%s is not a regular file", name)
 	}
-	data, err = io.ReadAll(io.LimitReader(f, limit+1))
+	data, err = readBounded(f, limit)
+	return data, weak, err
+}
+
+// readBounded does not ask for the size of the file, as os.ReadFile does to allocate memory for it.
+// A sparse file has any size and takes no space on the disk.
+func readBounded(f *os.File, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(data)) > limit {
 		err = ErrTooLarge
 	}
-	return data, weak, err
+	return data, err
 }
 
 func openPrivate(name string, allowed []uint32) (*os.File, *UnsafeError, error) {

@@ -1,0 +1,200 @@
+package tasks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
+)
+
+// oneAgent starts agents that change their task's directory, print one line and exit with 0.
+type oneAgent struct {
+	adapters.Orchestrator
+	change func(dir string) error
+}
+
+func (o oneAgent) Spec(string, string) (adapters.AgentSpec, error) { return adapters.AgentSpec{}, nil }
+
+func (o oneAgent) SpawnAgent(_ context.Context, spec adapters.AgentSpec) (adapters.Agent, error) {
+	return adapters.Agent{AgentID: "agent"}, o.change(spec.Env["AGENTBOX_TASK_DIR"])
+}
+
+func (o oneAgent) StreamEvents(context.Context, string, uint64) (adapters.AgentStream, error) {
+	return &printed{left: []adapters.AgentEvent{
+		{Kind: adapters.AgentEventStdout, Payload: json.RawMessage(`{"data":"hello\n"}`)},
+		{Seq: 1, Kind: adapters.AgentEventExit, Payload: json.RawMessage(`{"code":0}`)},
+	}}, nil
+}
+
+type printed struct{ left []adapters.AgentEvent }
+
+func (p *printed) Close() error { return nil }
+
+func (p *printed) Next(context.Context) (e adapters.AgentEvent, err error) {
+	if len(p.left) == 0 {
+		return e, io.EOF
+	}
+	e, p.left = p.left[0], p.left[1:]
+	return e, nil
+}
+
+// run starts a task of such an agent and waits until its record says how it ended.
+func run(t *testing.T, dir string, change func(dir string) error) (m *Manager, id string, told []error) {
+	t.Helper()
+	agent := oneAgent{change: change}
+	m, err := New(Config{Dir: dir, Templates: agent, Orchestrator: agent, Report: func(_ string, err error) { told = append(told, err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, err := m.Start(t.Context(), Request{Agent: "a", Task: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.mu.Lock()
+	ended := m.tasks[started.ID].ended
+	m.mu.Unlock()
+	inTime(t, "the task ends", func() { <-ended })
+	inTime(t, "the manager closes", m.Close)
+	if r, err := m.Get(started.ID); err != nil || r.Status != Completed {
+		t.Errorf("%+v %v", r, err)
+	}
+	return m, started.ID, told
+}
+
+// inTime fails the test if f hangs.
+func inTime(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it hangs until " + what)
+	}
+}
+
+// An agent puts a FIFO in the place of its log. Neither the task nor a reader of the log waits for
+// the other end.
+func TestFIFOInPlaceOfTheLog(t *testing.T) {
+	m, id, told := run(t, t.TempDir(), func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, logFile), 0o600) })
+	if len(told) != 1 {
+		t.Errorf("told of %v, want of the log alone", told)
+	}
+	inTime(t, "the log is read", func() {
+		if lines, err := m.Tail(id); !errors.Is(err, adapters.ErrUnavailable) {
+			t.Errorf("%q %v", lines, err)
+		}
+	})
+	inTime(t, "the log is followed", func() {
+		f, err := m.Follow(id, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if line, err := f.Next(t.Context()); !errors.Is(err, adapters.ErrUnavailable) {
+			t.Errorf("%+v %v", line, err)
+		}
+	})
+}
+
+// A line that never ends, here the zeros of a hole in the file, is followed in parts.
+func TestLineWithoutAnEnd(t *testing.T) {
+	const hole = 16 << 20
+	m, id, _ := run(t, t.TempDir(), func(string) error { return nil })
+	if err := os.Truncate(m.logPath(id), hole); err != nil {
+		t.Fatal(err)
+	}
+	f, err := m.Follow(id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, longest, first := int64(0), 0, ""
+	for {
+		line, err := f.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line.Ended != nil {
+			break
+		}
+		if first == "" {
+			first = line.Text
+		}
+		longest, at = max(longest, len(line.Text)), line.End
+	}
+	if first != "hello" || longest == 0 || longest > 2*maxRead || at < hole-2*maxRead {
+		t.Errorf("the first line is %q, the longest has %d bytes, the last ends at %d", first, longest, at)
+	}
+}
+
+// An agent leaves a record of 4 TiB that takes no space on the disk, and one that is a FIFO. The
+// next box starts and has the other tasks.
+func TestRecordsOfAnAttacker(t *testing.T) {
+	dir := t.TempDir()
+	_, id, _ := run(t, dir, func(string) error { return nil })
+	for name, spoil := range map[string]func(path string) error{
+		"huge": func(path string) error {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				return err
+			}
+			return os.Truncate(path, 4<<40)
+		},
+		"fifo": func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, name), 0o755), spoil(filepath.Join(dir, name, recordFile))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := map[string]error{}
+	inTime(t, "the records are read", func() {
+		m, err := New(Config{Dir: dir, Report: func(task string, err error) { told[task] = err }})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if r, err := m.Get(id); err != nil || r.Status != Completed {
+			t.Errorf("%+v %v", r, err)
+		}
+	})
+	if len(told) != 2 || !errors.Is(told["huge"], safeopen.ErrTooLarge) || told["fifo"] == nil {
+		t.Errorf("told of %v", told)
+	}
+}
+
+// Root keeps tasks in a directory of another user, who puts a link in the place of a task's
+// directory. Root writes nothing where the link leads.
+func TestLinkInPlaceOfATask(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: files of two users")
+	}
+	const stranger = 4711
+	owned, secret := t.TempDir(), t.TempDir()
+	if err := os.Chown(owned, stranger, stranger); err != nil {
+		t.Fatal(err)
+	}
+	_, _, told := run(t, filepath.Join(owned, "tasks"), func(dir string) error {
+		return errors.Join(os.RemoveAll(dir), os.Symlink(secret, dir), os.Lchown(dir, stranger, stranger))
+	})
+	if entries, err := os.ReadDir(secret); err != nil || len(entries) > 0 {
+		t.Errorf("root's directory now has %v %v", entries, err)
+	}
+	for _, err := range told {
+		if !errors.Is(err, safeopen.ErrUnsafe) {
+			t.Error(err)
+		}
+	}
+	if len(told) != 3 { // twice the record, once the log
+		t.Errorf("told of %v", told)
+	}
+}
