@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -149,6 +150,38 @@ func TestWriteFileIsWholeAndLeavesNothing(t *testing.T) {
 	}
 	if err := p.Remove(file); err != nil {
 		t.Fatalf("removing what is not there: %v", err)
+	}
+}
+
+// A FIFO in the place of a directory is an error at once. Without a writer, a process that opens it
+// waits for ever.
+func TestPolicyWaitsForNoPipeInPlaceOfADirectory(t *testing.T) {
+	r := testRoots(t)
+	p := NewPolicy(r)
+	below := r.Workspace + "/below"
+	if err := errors.Join(os.MkdirAll(r.Workspace, 0o755), syscall.Mkfifo(below, 0o600), os.MkdirAll(filepath.Dir(r.Runtime), 0o755), syscall.Mkfifo(r.Runtime, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, try := range map[string]func() error{
+		"make":        func() error { return p.MkdirAll(r.Runtime+"/x", 0o755) },
+		"write":       func() error { return p.WriteFile(r.Sentinel(), nil, 0o644) },
+		"remove":      func() error { return p.Remove(r.Sentinel()) },
+		"read":        func() error { _, _, err := p.ReadFile(r.Sentinel(), 1); return err },
+		"describe":    func() error { _, err := p.Lstat(r.Sentinel()); return err },
+		"list":        func() error { _, err := p.ReadDir(r.Runtime); return err },
+		"list below":  func() error { _, err := p.ReadDir(below); return err },
+		"write below": func() error { return p.WriteFile(below+"/x", nil, 0o644) },
+	} {
+		result := make(chan error, 1)
+		go func() { result <- try() }()
+		select {
+		case err := <-result:
+			if !errors.Is(err, syscall.ENOTDIR) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Errorf("%s hangs", name)
+		}
 	}
 }
 

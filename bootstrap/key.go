@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -109,7 +108,7 @@ func closeToOthers(p *Policy, path string) error {
 	}
 	defer r.Close()
 	// Use a descriptor: Root.Chmod would follow a symbolic link that was put there meanwhile.
-	f, err := r.OpenFile(rel, os.O_RDONLY, 0)
+	f, err := r.OpenFile(rel, openFlags, 0)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Policy says where bootstrap may write. Bootstrap creates every file and directory through it, so
@@ -92,10 +94,19 @@ func (p *Policy) open(path string) (r *os.Root, rel string, err error) {
 	if rel, err = filepath.Rel(root, path); err != nil {
 		return nil, "", err
 	}
-	if r, err = os.OpenRoot(root); err != nil {
+	if r, err = openRoot(root); err != nil {
 		return nil, "", err
 	}
 	return r, rel, nil
+}
+
+// openRoot is os.OpenRoot, but does not wait for a writer if a program has put a FIFO in the place of
+// the directory: with a slash at the end, the kernel opens only a directory (path_resolution(7)).
+func openRoot(dir string) (*os.Root, error) { return os.OpenRoot(dir + "/") }
+
+// openDir opens a directory below r, and does not wait if a FIFO is in its place.
+func openDir(r *os.Root, name string) (*os.File, error) {
+	return r.OpenFile(name, openFlags|unix.O_DIRECTORY, 0)
 }
 
 // WriteFile writes a file atomically: a reader sees the complete old or the complete new content,
@@ -157,7 +168,7 @@ func writeSynced(r *os.Root, name string, data []byte, mode fs.FileMode) error {
 // syncDir makes a rename in the directory survive a crash. If a file system cannot sync a
 // directory, it returns EINVAL. That error is ignored.
 func syncDir(r *os.Root, dir string) error {
-	d, err := r.Open(dir)
+	d, err := openDir(r, dir)
 	if err != nil {
 		return err
 	}
@@ -195,7 +206,7 @@ func (p *Policy) ReadDir(path string) ([]string, error) {
 		return nil, err
 	}
 	defer r.Close()
-	d, err := r.Open(rel)
+	d, err := openDir(r, rel)
 	if err != nil {
 		return nil, err
 	}

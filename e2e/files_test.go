@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // A task of agentinit's own user replaces its files: its log by a FIFO, and its record by a file of
@@ -39,4 +41,28 @@ required = true
 	waitFor(t, "ready again", again.ready)
 	again.mustCall("GET", "/v1/tasks/"+task.TaskID, nil, nil, 404)
 	again.unhurt(t)
+}
+
+// A program of agentinit's own user puts a FIFO in the place of the runtime directory. The control
+// socket and the seal come back, and the box ends.
+func TestAFIFOInPlaceOfTheRuntimeDirectory(t *testing.T) {
+	b := boot(t, sameUser, header+`
+[programs.web]
+command = ["TESTPROG", "sleep"]
+required = true
+`)
+	b.sealed()
+	dir := filepath.Dir(b.socket())
+	fifo := filepath.Join(b.dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	// Exchanged in one step: agentinit makes a missing directory again.
+	if err := unix.Renameat2(unix.AT_FDCWD, fifo, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE); err != nil {
+		t.Fatal(err)
+	}
+	for e := b.event("ControlSocketLost"); e["restored"] != true; e = b.event("ControlSocketLost") {
+	}
+	waitFor(t, "the seal is back", func() bool { _, err := os.Stat(b.sentinel()); return err == nil })
+	b.unhurt(t)
 }

@@ -111,7 +111,7 @@ func pause(ctx context.Context, d time.Duration) {
 func (s *Socket) lost() (found string, lost bool) {
 	now, err := os.Lstat(s.name)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return "nothing", true
 	case err != nil:
 		return err.Error(), true
@@ -127,6 +127,9 @@ func (s *Socket) lost() (found string, lost bool) {
 // Such a listener is another agentinit that started while the file was gone, and the two would
 // replace each other's socket for ever.
 func (s *Socket) renew(ctx context.Context, a *admission, owner func(int) (string, bool)) error {
+	if err := restoreDir(filepath.Dir(s.name)); err != nil {
+		return err
+	}
 	switch unlock, err := lockDir(filepath.Dir(s.name)); {
 	case err == nil:
 		s.locked = false
@@ -176,6 +179,17 @@ func moveAside(name string) error {
 		return nil
 	}
 	return os.Rename(name, name+".moved-"+rand.Text())
+}
+
+// restoreDir makes the directory of the socket again if another file is in its place.
+func restoreDir(dir string) error {
+	if now, err := os.Stat(dir); err != nil || now.IsDir() {
+		return nil // renew reports the error
+	}
+	if err := os.Rename(dir, dir+".moved-"+rand.Text()); err != nil {
+		return err
+	}
+	return os.Mkdir(dir, 0o755)
 }
 
 // listenerAt returns the process that listens at the path. The pid is 0 if the process is in

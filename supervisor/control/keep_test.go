@@ -121,6 +121,11 @@ func TestSocketThatIsTakenAway(t *testing.T) {
 		{name: "a directory in the place of the next socket", put: func(t *testing.T, path string) {
 			mkdir(t, filepath.Join(filepath.Dir(path), fmt.Sprintf(".%x", os.Getpid())))
 		}, found: "nothing", restored: true},
+		// It would hold up a process that opens it until another writes.
+		{name: "a FIFO in the place of the directory", put: func(t *testing.T, path string) {
+			must(t, os.Remove(filepath.Dir(path)))
+			must(t, unix.Mkfifo(filepath.Dir(path), 0o600))
+		}, found: "nothing", restored: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := controltest.New(controltest.Program("web"))

@@ -205,7 +205,8 @@ func removeSocket(path string) error {
 }
 
 func lockDir(dir string) (unlock func() error, err error) {
-	d, err := os.Open(dir)
+	// With O_DIRECTORY, a FIFO in the place of the directory is an error, and not a wait for a writer.
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
