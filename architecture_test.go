@@ -76,7 +76,7 @@ var arrows = map[string][]string{
 	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
-	"adapters/events":       {"adapters", "adapters/wire"},
+	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/rate"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
@@ -95,7 +95,7 @@ var arrows = map[string][]string{
 	// The box's key opens and makes gift wraps.
 	"mesh/mailbox": {"mesh/nip01", "mesh/pool", "bootstrap/identity"},
 	// The cursor over the slot's journal, and what is published of an event.
-	"mesh/announce": {"adapters", "mesh/pool"},
+	"mesh/announce": {"adapters", "mesh/pool", "internal/safeopen"},
 
 	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/rate", "internal/polled"},
 	"probes/nip98":   {},

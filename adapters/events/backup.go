@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // Backup copies the journal into dir, which must exist. The copy has every event that was
@@ -42,7 +44,7 @@ func (l *Local) Backup(ctx context.Context, dir string) error {
 // copyPrefix copies the first n bytes. Segments only grow, so later bytes were written after the
 // backup began.
 func copyPrefix(from, to string, n int64) (err error) {
-	src, err := os.Open(from)
+	src, err := safeopen.OpenFile(from, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 const (
@@ -288,7 +289,7 @@ func (c *carrier) bury(e adapters.Event, why error) error {
 	if err != nil {
 		return adapters.Errorf(adapters.CodeInternal, "a dead letter cannot be written as JSON").Wrap(err)
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+	f, err := safeopen.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
 	if err != nil {
 		return adapters.Unavailable(err, "cannot open the dead-letter file")
 	}

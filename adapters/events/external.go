@@ -15,6 +15,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // DefaultSpoolBytes bounds the events that wait for the sink.
@@ -424,7 +425,7 @@ func (x *External) History(ctx context.Context, filter adapters.EventFilter, opt
 // leave a file without a number after a power loss. Such a file counts as missing: the events in
 // the spool are delivered again, and none is lost.
 func readPosition(dir string) (uint64, error) {
-	raw, err := os.ReadFile(filepath.Join(dir, positionFile))
+	raw, err := safeopen.ReadFile(filepath.Join(dir, positionFile), maxPosition)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
@@ -438,22 +439,16 @@ func readPosition(dir string) (uint64, error) {
 	return seq, nil
 }
 
-const positionFile = "delivered"
+const (
+	positionFile = "delivered"
+	maxPosition  = 64 // bytes; a number needs 20
+)
 
 // writePosition replaces the file by a rename, so a crash leaves the old or the new number. With
 // the old number, events are delivered again, but none is lost. The content is synced before the
 // rename: rename(2) orders nothing, and after a power loss the file could otherwise be empty.
 func writePosition(dir string, seq uint64) error {
-	tmp := filepath.Join(dir, positionFile+".new")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(strconv.FormatUint(seq, 10))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(dir, positionFile))
+	return safeopen.WriteFile(filepath.Join(dir, positionFile), strconv.AppendUint(nil, seq, 10), 0o640)
 }
 
 // sourceOf returns the default source, or "" if the configuration has none.

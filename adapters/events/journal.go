@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 const (
@@ -94,7 +95,11 @@ func parseName(name string) (*segment, bool) {
 // openJournal reads what exists: the newest number, the first numbers of the segments, and a torn
 // tail, which it ends. each, if not nil, gets every event in the segments of the last two days.
 func openJournal(ctx context.Context, dir string, always bool, split int64, each func(adapters.Event)) (*journal, error) {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	made, err := safeopen.MakeDirectory(dir, 0o750)
+	if err != nil {
+		return nil, adapters.Unavailable(err, "cannot make the directory")
+	}
+	if err := made.Close(); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the directory")
 	}
 	j := &journal{dir: dir, always: always, split: split}
@@ -159,7 +164,7 @@ func (j *journal) recover(ctx context.Context, each func(adapters.Event)) error 
 
 // scanSegment finds the first number of s. Unless firstOnly is set, it also reads the rest.
 func (j *journal) scanSegment(ctx context.Context, s *segment, firstOnly bool, each func(adapters.Event)) error {
-	f, err := os.Open(filepath.Join(j.dir, s.name()))
+	f, err := safeopen.OpenFile(filepath.Join(j.dir, s.name()), os.O_RDONLY, 0)
 	if err != nil {
 		return adapters.Unavailable(err, "cannot read the journal")
 	}
@@ -195,7 +200,7 @@ func (j *journal) scanSegment(ctx context.Context, s *segment, firstOnly bool, e
 // endTornLine makes sure that a segment ends with a line end, so that the next
 // line does not become part of a torn one, and learns its size.
 func (j *journal) endTornLine(s *segment) error {
-	f, err := os.OpenFile(filepath.Join(j.dir, s.name()), os.O_RDWR|os.O_APPEND, 0)
+	f, err := safeopen.OpenFile(filepath.Join(j.dir, s.name()), os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return adapters.Unavailable(err, "cannot open the journal")
 	}
@@ -236,7 +241,7 @@ func (j *journal) reopen() error {
 		return j.roll(time.Now().UTC().Format(dayFormat))
 	}
 	s := j.segments[len(j.segments)-1]
-	f, err := os.OpenFile(filepath.Join(j.dir, s.name()), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+	f, err := safeopen.OpenFile(filepath.Join(j.dir, s.name()), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
 	if err != nil {
 		return err
 	}
@@ -250,7 +255,7 @@ func (j *journal) roll(day string) error {
 	if n := len(j.segments); n > 0 && j.segments[n-1].day == day {
 		s.n = j.segments[n-1].n + 1
 	}
-	f, err := os.OpenFile(filepath.Join(j.dir, s.name()), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o640)
+	f, err := safeopen.OpenFile(filepath.Join(j.dir, s.name()), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return err
 	}

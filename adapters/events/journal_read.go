@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 )
 
 // oldest is the number of the oldest readable event, or seq+1 if there is none.
@@ -97,7 +98,7 @@ func (j *journal) locate(after uint64) (s *segment, offset, size int64, more boo
 
 func (j *journal) readSegment(ctx context.Context, s *segment, offset, size int64, after uint64, limit int64, f func(adapters.Event) bool) (last uint64, n int64, stop bool, err error) {
 	last = after
-	file, err := os.Open(filepath.Join(j.dir, s.name()))
+	file, err := safeopen.OpenFile(filepath.Join(j.dir, s.name()), os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return last, 0, false, nil // retention has removed it meanwhile
 	}

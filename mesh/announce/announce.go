@@ -12,15 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/nbd-wtf/go-nostr"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
 
@@ -169,8 +168,11 @@ type cursor struct {
 	Seq uint64 `json:"seq"`
 }
 
+// maxCursor is the most bytes of the file; it needs 30. Programs can replace the file.
+const maxCursor = 4 << 10
+
 func readCursor(path string) (uint64, error) {
-	raw, err := os.ReadFile(path)
+	raw, err := safeopen.ReadFile(path, maxCursor)
 	if err != nil {
 		return 0, err
 	}
@@ -186,8 +188,10 @@ func writeCursor(path string, seq uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+	dir, err := safeopen.MakeDirectory(filepath.Dir(path), 0o750)
+	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(path, raw, 0o640)
+	defer dir.Close()
+	return dir.WriteFile(filepath.Base(path), raw, 0o640)
 }

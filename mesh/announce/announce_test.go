@@ -14,6 +14,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/internal/safeopen"
 	"github.com/dreamlab-ai/agentinit/mesh/nip01"
 	"github.com/dreamlab-ai/agentinit/mesh/pool"
 )
@@ -172,5 +173,23 @@ func TestUnreadableCursorIsLeftAlone(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(path); string(raw) != "torn" || err != nil {
 		t.Error("it was written over")
+	}
+}
+
+// A program replaces the cursor by a file of 4 TiB, which takes no space on the disk.
+func TestCursorOfAnAttacker(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "published.json")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 4<<40)); err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Events: numbered("a"), Cursor: path}
+	if err := c.follow(t.Context()); !errors.Is(err, safeopen.ErrTooLarge) {
+		t.Errorf("following: %v", err)
+	}
+	if err := writeCursor(path, 7); err != nil {
+		t.Error(err)
+	}
+	if seq, err := readCursor(path); seq != 7 || err != nil {
+		t.Errorf("%d %v", seq, err)
 	}
 }
