@@ -185,6 +185,31 @@ func TestPolicyWaitsForNoPipeInPlaceOfADirectory(t *testing.T) {
 	}
 }
 
+// A program has put very many files into a directory. The names of all would take much memory.
+func TestReadDirIsBounded(t *testing.T) {
+	r := testRoots(t)
+	p := NewPolicy(r)
+	if err := p.MkdirAll(r.Workspace, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := p.ReadDir(r.Workspace); len(names) != 0 || err != nil {
+		t.Errorf("empty: %v %v", names, err)
+	}
+	for i := range maxNames + 1 {
+		if i == maxNames {
+			if names, err := p.ReadDir(r.Workspace); len(names) != maxNames || err != nil {
+				t.Errorf("at the bound: %d %v", len(names), err)
+			}
+		}
+		if err := os.Symlink("x", fmt.Sprint(r.Workspace, "/", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, err := p.ReadDir(r.Workspace); names != nil || err == nil {
+		t.Errorf("above the bound: %d names", len(names))
+	}
+}
+
 func TestReadFileWaitsForNoPipe(t *testing.T) {
 	r := testRoots(t)
 	p := NewPolicy(r)

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -199,7 +200,11 @@ func (p *Policy) ReadFile(path string, limit int64) ([]byte, fs.FileInfo, error)
 	return readBounded(r, rel, limit)
 }
 
-// ReadDir lists the names in a directory below a legal root, unsorted.
+// maxNames is the most files that ReadDir lists. A program can put millions of files there.
+const maxNames = 50_000
+
+// ReadDir lists the names in a directory below a legal root, unsorted. More than maxNames are an
+// error.
 func (p *Policy) ReadDir(path string) ([]string, error) {
 	r, rel, err := p.open(path)
 	if err != nil {
@@ -210,7 +215,13 @@ func (p *Policy) ReadDir(path string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := d.Readdirnames(-1)
+	names, err := d.Readdirnames(maxNames + 1)
+	if errors.Is(err, io.EOF) {
+		err = nil // the directory is empty
+	}
+	if len(names) > maxNames {
+		names, err = nil, fmt.Errorf("%s holds more than %d files; remove some of them", path, maxNames)
+	}
 	return names, errors.Join(err, d.Close())
 }
 

@@ -24,8 +24,10 @@ const (
 	maxLine    = 1 << 20   // bytes; a payload is at most 64 KiB
 	indexEvery = 256 << 10 // bytes of a segment between two entries of the index
 	syncWithin = time.Second
-	dayFormat  = "2006-01-02"
-	suffix     = ".jsonl"
+	// maxSegments is the most segments of a journal. Programs can put files into its directory.
+	maxSegments = 100_000
+	dayFormat   = "2006-01-02"
+	suffix      = ".jsonl"
 )
 
 // journal is a directory of numbered events: one segment for each UTC day, or several for a large
@@ -99,16 +101,15 @@ func openJournal(ctx context.Context, dir string, always bool, split int64, each
 	if err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the directory")
 	}
-	if err := made.Close(); err != nil {
-		return nil, adapters.Unavailable(err, "cannot make the directory")
-	}
+	defer made.Close()
 	j := &journal{dir: dir, always: always, split: split}
-	entries, err := os.ReadDir(dir)
+	names, err := made.Names(func(name string) bool { _, ok := parseName(name); return ok }, maxSegments)
 	if err != nil {
 		return nil, adapters.Unavailable(err, "cannot read the directory")
 	}
-	for _, e := range entries {
-		if s, ok := parseName(e.Name()); ok && e.Type().IsRegular() {
+	for _, name := range names {
+		e, err := made.Stat(name)
+		if s, ok := parseName(name); ok && err == nil && e.Regular {
 			j.segments = append(j.segments, s)
 		}
 	}

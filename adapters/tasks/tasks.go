@@ -30,6 +30,7 @@ const (
 	maxText     = 256 << 10 // bytes
 	maxRecord   = 2 << 20   // bytes; JSON can make six bytes of each byte of the text
 	maxKept     = 1000      // records; the oldest ended ones are removed first
+	maxEntries  = 100_000   // of the directory; prune removes what is above maxKept, programs can add more
 	maxKeys     = 10000     // idempotency keys remembered
 	keySweep    = time.Minute
 	watchRetry  = time.Second
@@ -138,13 +139,18 @@ func New(cfg Config) (*Manager, error) {
 }
 
 func (m *Manager) loadAll() error {
-	entries, err := os.ReadDir(m.cfg.Dir)
+	dir, err := safeopen.OpenDirectory(m.cfg.Dir)
 	if err != nil {
 		return fmt.Errorf("cannot read the tasks: %w", err)
 	}
-	for _, e := range entries {
-		if err := m.load(e.Name()); err != nil {
-			m.tell(e.Name(), err)
+	defer dir.Close()
+	names, err := dir.Names(func(string) bool { return true }, maxEntries)
+	if err != nil {
+		return fmt.Errorf("cannot read the tasks: %w", err)
+	}
+	for _, name := range names {
+		if err := m.load(name); err != nil {
+			m.tell(name, err)
 		}
 	}
 	return nil

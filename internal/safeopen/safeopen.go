@@ -15,6 +15,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -253,8 +254,9 @@ func (d *Directory) Stat(name string) (Entry, error) {
 	}, nil
 }
 
-// Names returns the names in the directory, sorted.
-func (d *Directory) Names() ([]string, error) {
+// Names returns the wanted names in the directory, sorted; more than most of them are an error. It
+// reads the directory in parts: a program can put millions of files there.
+func (d *Directory) Names(wanted func(name string) bool, most int) ([]string, error) {
 	// O_PATH descriptors cannot be read (open(2)).
 	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -262,17 +264,29 @@ func (d *Directory) Names() ([]string, error) {
 	}
 	f := os.NewFile(uintptr(fd), d.path)
 	defer f.Close()
-	entries, err := f.ReadDir(-1)
-	if err != nil {
-		return nil, err
+	names := []string{}
+	for {
+		part, err := f.Readdirnames(namesAtOnce)
+		for _, name := range part {
+			if !wanted(name) {
+				continue
+			}
+			if len(names) == most {
+				return nil, fmt.Errorf("%s holds more than %d such files; remove some of them", d.path, most)
+			}
+			names = append(names, name)
+		}
+		if errors.Is(err, io.EOF) {
+			slices.Sort(names)
+			return names, nil
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
-	}
-	slices.Sort(names)
-	return names, nil
 }
+
+const namesAtOnce = 1000
 
 // OpenFile opens a regular file by its path: see Directory.OpenFile. A symbolic link in the last
 // component is followed under the same rule as in the other components.

@@ -2,6 +2,7 @@ package safeopen
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -235,7 +236,7 @@ func TestDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	if names, err := d.Names(); err != nil || !slices.Equal(names, []string{"one", "two"}) {
+	if names, err := d.Names(func(string) bool { return true }, 100); err != nil || !slices.Equal(names, []string{"one", "two"}) {
 		t.Errorf("%v %v", names, err)
 	}
 	if err := d.Remove("one"); err != nil {
@@ -265,4 +266,27 @@ func TestOtherTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
+}
+
+// Of a directory with many files, only the wanted names are kept, and no more than the caller allows.
+func TestNamesAreChosenAndBounded(t *testing.T) {
+	dir := t.TempDir()
+	const files = 2*namesAtOnce + 10
+	for i := range files {
+		write(t, filepath.Join(dir, fmt.Sprintf("%04d", i)), "")
+	}
+	d, err := OpenDirectory(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	seen := 0
+	few := func(name string) bool { seen++; return strings.HasSuffix(name, "99") }
+	names, err := d.Names(few, files/100)
+	if err != nil || len(names) != files/100 || names[0] != "0099" || !slices.IsSorted(names) || seen != files {
+		t.Errorf("%d of %d: %v %v", len(names), seen, names, err)
+	}
+	if names, err = d.Names(few, files/100-1); err == nil || names != nil {
+		t.Errorf("above the bound: %v", names)
+	}
 }

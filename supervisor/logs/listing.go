@@ -68,6 +68,9 @@ func (l *listings) run(dir string, d *listing) {
 	}
 }
 
+// maxRotated is the most rotated files of one directory.
+const maxRotated = 100_000
+
 func readRotated(dir string) (map[string][]string, error) {
 	d, err := safeopen.OpenDirectory(filepath.Clean(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +79,7 @@ func readRotated(dir string) (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := d.Names() // sorted
+	names, err := d.Names(func(name string) bool { return archiveSuffix().MatchString(name) }, maxRotated) // sorted
 	err = errors.Join(err, d.Close())
 	if errors.Is(err, fs.ErrNotExist) { // removed after it was opened
 		return nil, nil
@@ -86,10 +89,8 @@ func readRotated(dir string) (map[string][]string, error) {
 	}
 	rotated := map[string][]string{}
 	for _, name := range names {
-		if suffix := archiveSuffix().FindString(name); suffix != "" {
-			base := name[:len(name)-len(suffix)]
-			rotated[base] = append(rotated[base], name)
-		}
+		base := name[:len(name)-len(archiveSuffix().FindString(name))]
+		rotated[base] = append(rotated[base], name)
 	}
 	return rotated, nil
 }
