@@ -166,7 +166,8 @@ const gapRead = 64 << 10
 func (s *gapSource) next() (item, bool) {
 	for s.at == len(s.items) {
 		s.items, s.at = s.items[:0:0], 0
-		if !s.load() {
+		// A file of terabytes may have no line that the query wants, and the caller may be gone.
+		if s.reader.ctx.Err() != nil || !s.load() {
 			return item{}, false
 		}
 	}

@@ -108,7 +108,7 @@ func (p *Plane) wakeFollowers() {
 // set in their place. Reading never delays a program.
 func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 	return func(yield func(Line) bool) {
-		r := &reader{plane: p, query: q, next: map[*programLog]*[2]uint64{}}
+		r := &reader{ctx: ctx, plane: p, query: q, next: map[*programLog]*[2]uint64{}}
 		defer r.files.close()
 		var wake chan struct{}
 		if q.Follow {
@@ -141,6 +141,7 @@ func (p *Plane) Read(ctx context.Context, q Query) iter.Seq[Line] {
 
 // reader is one reader's place in every ring.
 type reader struct {
+	ctx   context.Context // of the whole read
 	plane *Plane
 	query Query
 	files generationFiles
