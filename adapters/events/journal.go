@@ -170,7 +170,7 @@ func (j *journal) scanSegment(ctx context.Context, s *segment, firstOnly bool, e
 		return adapters.Unavailable(err, "cannot read the journal")
 	}
 	defer f.Close()
-	lines := newLines(io.LimitReader(f, s.size))
+	lines := newLines(ctx, io.LimitReader(f, s.size))
 	for lines.next() {
 		if err := ctx.Err(); err != nil {
 			return adapters.AsError(err)

@@ -106,7 +106,7 @@ func (j *journal) readSegment(ctx context.Context, s *segment, offset, size int6
 		return last, 0, false, adapters.Unavailable(err, "cannot read the journal")
 	}
 	defer file.Close()
-	lines := newLines(io.NewSectionReader(file, offset, size-offset))
+	lines := newLines(ctx, io.NewSectionReader(file, offset, size-offset))
 	for lines.next() {
 		if err := ctx.Err(); err != nil {
 			return last, lines.offset, false, adapters.AsError(err)
@@ -139,7 +139,23 @@ type lines struct {
 	err    error
 }
 
-func newLines(r io.Reader) *lines { return &lines{r: bufio.NewReaderSize(r, 64<<10)} }
+func newLines(ctx context.Context, r io.Reader) *lines {
+	return &lines{r: bufio.NewReaderSize(untilDone{ctx, r}, 64<<10)}
+}
+
+// untilDone is a reader that fails when ctx has ended. A program can leave a segment of terabytes
+// without a line.
+type untilDone struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u untilDone) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(p)
+}
 
 func (l *lines) next() bool {
 	for {

@@ -87,3 +87,27 @@ func TestPositionOfAnAttacker(t *testing.T) {
 		})
 	}
 }
+
+// A program leaves a segment of 4 TiB without a line, which takes no space on the disk. Reading it
+// ends with its context.
+func TestSegmentWithoutLines(t *testing.T) {
+	s := &segment{day: "2026-01-02", first: 1, size: 4 << 40}
+	j := &journal{dir: t.TempDir(), segments: []*segment{s}}
+	path := filepath.Join(j.dir, s.name())
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, s.size)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, f := range map[string]func() error{
+		"scanning": func() error { return j.scanSegment(ctx, s, false, nil) },
+		"reading": func() error {
+			_, _, _, err := j.readSegment(ctx, s, 0, s.size, 0, s.size, func(adapters.Event) bool { return true })
+			return err
+		},
+	} {
+		if err := inTime(t, name, f); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
