@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -185,16 +186,23 @@ func (p Prober) find(pattern string) (string, error) {
 	if p.Roots.Prefix != "" && !strings.HasPrefix(pattern, "/opt/agentbox/") {
 		candidates = append(candidates, pattern)
 	}
+	var fault error
 	for _, c := range candidates {
 		matches, err := filepath.Glob(c)
 		if err != nil {
 			return "", fmt.Errorf("%s is not a pattern: %w", pattern, err)
 		}
-		if len(matches) > 0 {
-			return matches[0], nil
+		// Glob finds symbolic links whose target does not exist. In an image of such links, that
+		// is how a missing package looks.
+		for _, m := range matches {
+			if _, err := os.Stat(m); err != nil {
+				fault = cmp.Or(fault, fmt.Errorf("%s: %w", m, unwrapPath(err)))
+				continue
+			}
+			return m, nil
 		}
 	}
-	return "", fmt.Errorf("%s does not exist", candidates[0])
+	return "", cmp.Or(fault, fmt.Errorf("%s does not exist", candidates[0]))
 }
 
 // lookPath finds a bare name in the PATH of env. With a root prefix, the box's own directories are

@@ -46,6 +46,15 @@ func TestArtifactVerdicts(t *testing.T) {
 	write(t, r.Image+"/bin/tool", "x", 0o755)
 	write(t, r.Image+"/bin/plain", "x", 0o644)
 	write(t, r.Path("/usr/local/bin/onpath"), "x", 0o755)
+	write(t, r.Image+"/store/b", "x", 0o644)
+	for name, target := range map[string]string{"a": "/nowhere/package", "b": r.Image + "/store/b", "loop": "loop"} {
+		if err := os.Mkdir(r.Image+"/links", 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, r.Image+"/links/"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	runner := &fakeRunner{answers: map[string]func(context.Context) (CommandResult, error){
 		"fails": func(context.Context) (CommandResult, error) {
 			return CommandResult{Status: 3, Output: []byte("a\nno such device\n")}, nil
@@ -81,6 +90,10 @@ func TestArtifactVerdicts(t *testing.T) {
 		{Artifact{Class: "B", Command: []string{"fails"}}, ArtifactFailed, "status 3: no such device"},
 		{Artifact{Class: "A", Assets: []string{"/opt/agentbox/svc-*/data/*.bin"}}, ArtifactPassed, ""},
 		{Artifact{Class: "A", Assets: []string{"/opt/agentbox/none"}}, ArtifactMissing, "asset "},
+		{Artifact{Class: "D", Assets: []string{"/opt/agentbox/links/a"}}, ArtifactMissing, "links/a: no such file or directory"},
+		{Artifact{Class: "D", Assets: []string{"/opt/agentbox/links/loop"}}, ArtifactMissing, "too many levels of symbolic links"},
+		{Artifact{Class: "D", Entry: "/opt/agentbox/links/a"}, ArtifactMissing, "links/a: no such file or directory"},
+		{Artifact{Class: "D", Entry: "/opt/agentbox/links/*", Assets: []string{"/opt/agentbox/links/b"}}, ArtifactPassed, ""},
 	} {
 		got := p.Probe(t.Context(), []Artifact{c.a})[0]
 		if got.Outcome != c.want || !strings.Contains(got.Reason, c.why) || (c.why == "") != (got.Reason == "") {
