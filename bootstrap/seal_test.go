@@ -365,6 +365,25 @@ func TestSealInMemory(t *testing.T) {
 		if _, _, ok := r.boot.Sealed(); !ok {
 			t.Fatal("not sealed")
 		}
+		// The sentinel was never there, so no process has altered it. It is written as soon as that
+		// is possible.
+		r.boot.sentinel.watch = func(string) changes { return blind{} }
+		ctx, cancel := context.WithCancel(t.Context())
+		guarded := make(chan struct{})
+		go func() { r.boot.GuardSentinel(ctx); close(guarded) }()
+		time.Sleep(2 * SentinelCycle)
+		synctest.Wait()
+		if events := r.events(EventSentinelAltered); len(events) != 0 {
+			t.Errorf("got %+v", events)
+		}
+		if err := os.Remove(r.boot.cfg.Roots.Prefix + "/run"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * SentinelCycle)
+		synctest.Wait()
+		read(t, r.boot.cfg.Roots.Sentinel())
+		cancel()
+		<-guarded
 	})
 }
 

@@ -69,11 +69,14 @@ func (s *sentinelFile) set(content []byte) {
 	close(s.sealed)
 }
 
-// write writes the content to the file.
+// write writes the content to the file. The caller publishes its error, so check does not publish
+// the same fault again.
 func (s *sentinelFile) write() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.writeLocked()
+	err := s.writeLocked()
+	s.told = s.fault
+	return err
 }
 
 func (s *sentinelFile) writeLocked() error {
