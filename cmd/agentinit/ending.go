@@ -131,5 +131,10 @@ func (b *box) say(r bootstrap.TerminationReport) {
 	if _, err := bootstrap.WriteTerminationReport(path, render); err != nil {
 		fields["termination_log_error"] = err.Error()
 	}
-	b.bus.Publish(event.Event{Level: event.Info, Stage: "supervisor", Name: "Terminated", Fields: fields})
+	// A box that failed says why at every log level: the cause may have no other event.
+	level := event.Info
+	if r.Code != 0 {
+		level = event.Error
+	}
+	b.bus.Publish(event.Event{Level: level, Stage: "supervisor", Name: "Terminated", Fields: fields})
 }

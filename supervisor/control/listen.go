@@ -183,7 +183,7 @@ func checkFree(ctx context.Context, path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("cannot listen on %s: it is there and is not a socket (%s)", path, info.Mode().Type())
+		return fmt.Errorf("cannot listen on %s: it exists and is not a socket (mode %s); remove it", path, info.Mode())
 	}
 	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "unix", path)
