@@ -283,6 +283,12 @@ func (b *builder) declared(resolved *plan.Plan) {
 	for _, dir := range writable {
 		b.box.Security.Effective.Tmpfs = withTmpfs(b.box.Security.Effective.Tmpfs, dir)
 	}
+	// Engines refuse two mounts at one path. A volume is written for this box, and takes precedence
+	// over a tmpfs.
+	b.box.Security.Effective.Tmpfs = slices.DeleteFunc(slices.Clone(b.box.Security.Effective.Tmpfs), func(t string) bool {
+		path, _, _ := strings.Cut(t, ":")
+		return slices.ContainsFunc(b.box.Mounts, func(m Mount) bool { return m.Target == path })
+	})
 	if b.box.Profile == "none" && slices.ContainsFunc(resolved.Programs, func(p plan.Program) bool {
 		return p.User != "" || p.Group != "" || len(p.Groups) > 0
 	}) {

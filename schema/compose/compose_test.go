@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -449,5 +450,55 @@ func TestPodConfinement(t *testing.T) {
 	}
 	if _, notes := box.Kubernetes(compose.Kubernetes{}); len(notes) != 1 || !strings.Contains(notes[0], "label=disable") {
 		t.Errorf("the notes are %q", notes)
+	}
+}
+
+// Each volume of a pod has a name of its own that Kubernetes accepts, whatever its source is called.
+// Two volumes with one name would be one claim.
+func TestVolumesOfAPodHaveNamesOfTheirOwn(t *testing.T) {
+	box := load(t, `[supervisor]
+volumes = ["data:/a", "./data:/b", "Data:/c", "a.b:/d", "a-b:/e", ".:/f", "/:/g", "./日本:/h", "manifest:/i", "tmpfs-run:/j", "ollama:/k", "tmp:/tmp", "./`+strings.Repeat("x", 80)+`:/l", "data:/again"]
+writable = ["/日", "/本", "/a", "/var/cache/x"]
+`)
+	text, _ := box.Kubernetes(compose.Kubernetes{Text: []byte("x\n")})
+	set := decode(t, text)[2]
+	pod := at(t, set, "spec", "template", "spec")
+	names, paths := map[string]string{}, map[string]bool{}
+	valid := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	for _, m := range at(t, pod, "containers", 0, "volumeMounts").([]any) {
+		name, path := at(t, m, "name").(string), at(t, m, "mountPath").(string)
+		if paths[path] {
+			t.Errorf("two mounts at %s", path)
+		}
+		paths[path] = true
+		if other, ok := names[name]; ok && path != "/again" || !valid.MatchString(name) {
+			t.Errorf("%s has the volume %q, as %q", path, name, other)
+		}
+		names[name] = path
+	}
+	if len(paths) != 19 || names["data"] != "/again" || names["tmp"] != "/tmp" {
+		t.Errorf("got %v", names)
+	}
+	declared := map[string]bool{}
+	for _, v := range at(t, pod, "volumes").([]any) {
+		declared[at(t, v, "name").(string)] = true
+	}
+	for _, c := range at(t, set, "spec", "volumeClaimTemplates").([]any) {
+		name := at(t, c, "metadata", "name").(string)
+		if declared[name] {
+			t.Errorf("%q is declared twice", name)
+		}
+		declared[name] = true
+	}
+	for name := range names {
+		if !declared[name] {
+			t.Errorf("%q is mounted and not declared", name)
+		}
+	}
+	// In a compose file too, each path is mounted once.
+	for _, text := range at(t, service(t, box, "agentbox"), "tmpfs").([]any) {
+		if path, _, _ := strings.Cut(text.(string), ":"); path == "/tmp" || path == "/a" {
+			t.Errorf("a volume and a tmpfs at %s", path)
+		}
 	}
 }

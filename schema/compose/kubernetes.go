@@ -30,7 +30,7 @@ type Kubernetes struct {
 // cluster cannot provide something that the manifest requires, a note says so. The header contains
 // the notes too.
 func (b *Box) Kubernetes(k Kubernetes) ([]byte, []string) {
-	w := &cluster{Box: b, k: k}
+	w := &cluster{Box: b, k: k, names: map[string]string{"": manifestVolume}}
 	if w.k.Name == "" {
 		w.k.Name = "agentbox"
 	}
@@ -59,6 +59,7 @@ type cluster struct {
 	*Box
 	k     Kubernetes
 	notes []string
+	names map[string]string // what a volume of the pod holds → its name
 }
 
 func (w *cluster) labels() mapping {
@@ -323,17 +324,37 @@ var notLabel = sync.OnceValue(func() *regexp.Regexp {
 // label turns a path into a name: every run of other characters than letters and digits becomes a
 // dash.
 func label(prefix, s string) string {
-	s = prefix + strings.Trim(notLabel().ReplaceAllString(strings.ToLower(s), "-"), "-")
-	if len(s) <= 63 {
-		return s
-	}
-	sum := sha256.Sum256([]byte(s))
-	return strings.TrimRight(s[:50], "-") + "-" + hex.EncodeToString(sum[:6])
+	return strings.Trim(prefix+strings.Trim(notLabel().ReplaceAllString(strings.ToLower(s), "-"), "-"), "-")
 }
 
-// claimName is the volume claim of a mount. Named volumes and paths of the operator both become
+// manifestVolume is the name of the volume with the manifest.
+const manifestVolume = "manifest"
+
+// volumeName is the name in the pod of the volume that holds what. Names must be unique: with one
+// name, two volumes would be one claim with the files of both. If the label is too long, empty or
+// the name of another volume, a digest of what the volume holds makes the name unique.
+func (w *cluster) volumeName(what, label string) string {
+	name, ok := w.names[what]
+	if !ok {
+		name = label
+		if name == "" || len(name) > 63 || slices.Contains(slices.Collect(maps.Values(w.names)), name) {
+			sum := sha256.Sum256([]byte(what))
+			name = strings.Trim(name[:min(len(name), 50)]+"-"+hex.EncodeToString(sum[:6]), "-")
+		}
+		w.names[what] = name
+	}
+	return name
+}
+
+// claimName is the volume claim of a source. Named volumes and paths of the operator both become
 // claims.
-func claimName(m Mount) string { return label("", m.Source) }
+func (w *cluster) claimName(source string) string {
+	return w.volumeName(source, label("", source))
+}
+
+func (w *cluster) tmpfsName(path string) string {
+	return w.volumeName("tmpfs:"+path, label("tmpfs-", path))
+}
 
 func (w *cluster) claimed() []Mount {
 	var out []Mount
@@ -346,15 +367,15 @@ func (w *cluster) claimed() []Mount {
 }
 
 func (w *cluster) volumeMounts() []any {
-	list := []any{mapping{{"name", "manifest"}, {"mountPath", "/etc/agentbox.toml"}, {"subPath", "agentbox.toml"}, {"readOnly", true}}}
+	list := []any{mapping{{"name", manifestVolume}, {"mountPath", "/etc/agentbox.toml"}, {"subPath", "agentbox.toml"}, {"readOnly", true}}}
 	for _, m := range w.claimed() {
-		v := mapping{{"name", claimName(m)}, {"mountPath", m.Target}}
+		v := mapping{{"name", w.claimName(m.Source)}, {"mountPath", m.Target}}
 		v.add("readOnly", m.ReadOnly)
 		list = append(list, v)
 	}
 	for _, t := range w.Security.Effective.Tmpfs {
 		path, _, _ := strings.Cut(t, ":")
-		list = append(list, mapping{{"name", label("tmpfs-", path)}, {"mountPath", path}})
+		list = append(list, mapping{{"name", w.tmpfsName(path)}, {"mountPath", path}})
 	}
 	return list
 }
@@ -364,7 +385,7 @@ var sizeOption = sync.OnceValue(func() *regexp.Regexp {
 })
 
 func (w *cluster) volumes() []any {
-	list := []any{mapping{{"name", "manifest"}, {"configMap", mapping{{"name", w.k.Name}}}}}
+	list := []any{mapping{{"name", manifestVolume}, {"configMap", mapping{{"name", w.k.Name}}}}}
 	for _, t := range w.Security.Effective.Tmpfs {
 		path, options, _ := strings.Cut(t, ":")
 		dir := mapping{{"medium", "Memory"}}
@@ -375,7 +396,7 @@ func (w *cluster) volumes() []any {
 			}
 			dir.add("sizeLimit", size)
 		}
-		list = append(list, mapping{{"name", label("tmpfs-", path)}, {"emptyDir", dir}})
+		list = append(list, mapping{{"name", w.tmpfsName(path)}, {"emptyDir", dir}})
 	}
 	return list
 }
@@ -397,10 +418,10 @@ func (w *cluster) claims() []any {
 		})
 	}
 	for _, m := range w.claimed() {
-		claim(claimName(m))
+		claim(w.claimName(m.Source))
 	}
 	if w.Sidecar != nil {
-		claim("ollama")
+		claim(w.claimName("ollama"))
 	}
 	return list
 }
@@ -418,7 +439,7 @@ func (w *cluster) sidecar() mapping {
 	} else {
 		w.notes = append(w.notes, "the GPU belongs to the box; the model server beside it works without one")
 	}
-	return append(c, pair{"volumeMounts", []any{mapping{{"name", "ollama"}, {"mountPath", "/root/.ollama"}}}})
+	return append(c, pair{"volumeMounts", []any{mapping{{"name", w.claimName("ollama")}, {"mountPath", "/root/.ollama"}}}})
 }
 
 func (w *cluster) podMonitor() mapping {
