@@ -4,8 +4,11 @@ import (
 	"errors"
 	"net"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"unicode"
 )
 
 // Port is a port that a box publishes. It is written as 8080, "80:8080", "127.0.0.1:80:8080" or
@@ -92,17 +95,28 @@ type Volume struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-var errVolume = errors.New(`a volume or path, and where it is mounted, such as "data:/var/lib/data" or "./conf:/etc/app:ro"`)
+var errVolume = errors.New(`a volume's name or a path that begins with "/", "./", "../" or "~", and where it is mounted, such as "data:/var/lib/data" or "./conf:/etc/app:ro"`)
 
 // parseVolume reads the text form of a volume.
 func parseVolume(text string) (Volume, error) {
 	source, rest, ok := strings.Cut(text, ":")
 	target, mode, moded := strings.Cut(rest, ":")
-	if !ok || source == "" || !cleanPath(target) || moded && mode != "ro" && mode != "rw" || strings.ContainsAny(text, "$\n") {
+	if !ok || !volumeSource(source) || !cleanPath(target) || moded && mode != "ro" && mode != "rw" || strings.ContainsAny(text, "$\n") {
 		return Volume{}, errVolume
 	}
 	return Volume{Source: source, Target: target, ReadOnly: mode == "ro"}, nil
 }
+
+// volumeSource reports whether a text is a path on the host or the name of a volume as docker and
+// podman accept it. Both refuse any other name when the box is started.
+func volumeSource(s string) bool {
+	if s != "" && strings.ContainsAny(s[:1], "./~") {
+		return strings.IndexFunc(s, unicode.IsControl) < 0
+	}
+	return volumeName().MatchString(s)
+}
+
+var volumeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`) })
 
 func (v *Volume) fromTOML(value any) (err error) {
 	text, ok := value.(string)

@@ -33,6 +33,35 @@ func FuzzParsePort(f *testing.F) {
 	})
 }
 
+// The source of a volume is a path or a name that docker and podman accept.
+func TestParseVolume(t *testing.T) {
+	for text, want := range map[string]Volume{
+		"data:/x":           {Source: "data", Target: "/x"},
+		"a.b_c-D9:/x:ro":    {Source: "a.b_c-D9", Target: "/x", ReadOnly: true},
+		".:/x":              {Source: ".", Target: "/x"},
+		"../a b/ü:/x:rw":    {Source: "../a b/ü", Target: "/x"},
+		"~/data:/x":         {Source: "~/data", Target: "/x"},
+		"/srv/100%:/x":      {Source: "/srv/100%", Target: "/x"},
+		":/x":               {},
+		"conf/nginx:/x":     {},
+		"two words:/x":      {},
+		"données:/x":        {},
+		"-v:/x":             {},
+		"./a\tb:/x":         {},
+		"./a\rVolume=b:/x":  {},
+		"./a\u0000b:/x":     {},
+		"data:x":            {},
+		"data:/x/../y":      {},
+		"data:/x:exec":      {},
+		"data:/x:ro:nocopy": {},
+	} {
+		got, err := parseVolume(text)
+		if got != want || (err == nil) != (want != Volume{}) {
+			t.Errorf("%q is %+v, %v", text, got, err)
+		}
+	}
+}
+
 // A hint names a key that exists. No word of another tool in the table is a key here.
 func TestForeignWords(t *testing.T) {
 	for _, c := range []struct {
