@@ -502,3 +502,23 @@ writable = ["/日", "/本", "/a", "/var/cache/x"]
 		}
 	}
 }
+
+// A podman unit names the directories of the operator in systemd's words, and no "%" of a path is
+// one of them.
+func TestQuadletSources(t *testing.T) {
+	box := load(t, `[supervisor]
+volumes = ["~/x:/a", "~:/b", ".:/c", "./100%n:/d", "/srv/50%data:/e", "data:/f:ro", "../y:/g"]
+[adapters]
+pods = "local-solid-rs"
+[security.exceptions.solid-pod-rs]
+writable_volumes = ["solid-data:/h\nPodmanArgs=--privileged"]`)
+	unit := string(box.Quadlet()[0].Content)
+	for _, want := range []string{
+		"%h/x:/a", "%h:/b", "%E/agentbox:/c", "%E/agentbox/100%%n:/d", "/srv/50%%data:/e", "agentbox-data:/f:ro", "../y:/g",
+		"agentbox-solid-data:/h PodmanArgs=--privileged", "%E/agentbox/agentbox.toml:/etc/agentbox.toml:ro",
+	} {
+		if !strings.Contains(unit, "\nVolume="+want+"\n") {
+			t.Errorf("no volume %s in\n%s", want, unit)
+		}
+	}
+}

@@ -39,9 +39,13 @@ func (u *unit) section(name string) { fmt.Fprintf(u, "\n[%s]\n", name) }
 // a blank, because no key can contain one.
 func (u *unit) set(key string, values ...string) {
 	for _, v := range values {
-		v = strings.NewReplacer("%", "%%", "\n", " ", "\r", " ").Replace(v)
-		fmt.Fprintf(u, "%s=%s\n", key, v)
+		u.line(key, strings.ReplaceAll(v, "%", "%%"))
 	}
+}
+
+// line writes a key whose specifiers are escaped, or meant as such.
+func (u *unit) line(key, value string) {
+	fmt.Fprintf(u, "%s=%s\n", key, strings.NewReplacer("\n", " ", "\r", " ").Replace(value))
 }
 
 // words writes a key whose value systemd splits into words. Each value becomes one word.
@@ -77,20 +81,23 @@ func (b *Box) quadletBox() string {
 	}
 	u.set("PodmanArgs", "--add-host=host.docker.internal:host-gateway")
 	for _, m := range b.Mounts {
-		source := m.Source
-		switch {
+		source := strings.ReplaceAll(m.Source, "%", "%%")
+		switch relative, inHome := strings.CutPrefix(source, "~/"); {
 		case m.Named():
 			source = volumePrefix + source
-		case strings.HasPrefix(source, "./"):
+		case inHome || source == "~":
+			// systemd and podman do not know "~", only shells and compose do.
+			source = strings.TrimSuffix("%h/"+strings.TrimPrefix(relative, "~"), "/")
+		case source == "." || strings.HasPrefix(source, "./"):
 			// A unit has no directory of its own, so the operator's configuration directory is
 			// used.
-			source = "%E/agentbox/" + strings.TrimPrefix(source, "./")
+			source = strings.TrimSuffix("%E/agentbox/"+strings.TrimPrefix(source[1:], "/"), "/")
 		}
 		text := source + ":" + strings.ReplaceAll(m.Target, "%", "%%")
 		if m.ReadOnly {
 			text += ":ro"
 		}
-		fmt.Fprintf(u, "Volume=%s\n", text)
+		u.line("Volume", text)
 	}
 	u.set("HealthCmd", b.agentctl()+" ready")
 	u.set("HealthInterval", "30s")
