@@ -63,8 +63,20 @@ type Port struct {
 	// Host is where the port is published, in the syntax of container engines. If it is empty, the
 	// port is published under the same number on all addresses of the host.
 	Host     string
+	Address  string // address of the host that Host names; empty: all
 	Outside  int    // port on the host; 0: the same number
 	Protocol string // empty: tcp
+}
+
+// outside returns the port on the host, or of a Service.
+func (p Port) outside() int { return cmp.Or(p.Outside, p.Number) }
+
+func (p Port) protocol() string { return cmp.Or(p.Protocol, "tcp") }
+
+// place identifies where on the host the port is published. Two ports of one place exclude each
+// other.
+func (p Port) place() string {
+	return fmt.Sprintf("%s %d/%s", p.Address, p.outside(), p.protocol())
 }
 
 // publish returns the port in the syntax of container engines.
@@ -217,9 +229,11 @@ func (b *builder) add(p Port) {
 		}
 		b.box.Metrics = p.Number
 	}
-	// Validation reports two ports of the same number. The description contains the port once.
+	// Validation reports two listeners with one port, and two ports at one place of the host. The
+	// description contains the first of them. One declared port may be published at several places.
 	if !slices.ContainsFunc(b.box.Ports, func(q Port) bool {
-		return q.Number == p.Number && cmp.Or(q.Protocol, "tcp") == cmp.Or(p.Protocol, "tcp")
+		same := q.Number == p.Number && q.protocol() == p.protocol()
+		return same && (q.Host == "" || p.Host == "") || q.Published && p.Published && q.place() == p.place()
 	}) {
 		b.box.Ports = append(b.box.Ports, p)
 	}
@@ -273,7 +287,7 @@ func (b *builder) declared(resolved *plan.Plan) {
 	for _, p := range ports {
 		b.add(Port{
 			Name: fmt.Sprintf("%s-%d", p.Protocol, p.Box), Number: p.Box, Published: true, Exposed: true,
-			Host: p.String(), Outside: p.Host, Protocol: p.Protocol,
+			Host: p.String(), Address: p.Address, Outside: p.Host, Protocol: p.Protocol,
 		})
 	}
 	for _, v := range volumes {

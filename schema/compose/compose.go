@@ -78,7 +78,7 @@ func (b *Box) source(m Mount) string {
 	return m.Source
 }
 
-// composeBox is the service. published is the set of host ports that are in use. composeBox adds
+// composeBox is the service. published is the set of places on the host that are in use. composeBox adds
 // the ports of this box to it.
 func (b *Box) composeBox(published map[string]bool) mapping {
 	p := b.Security.Effective
@@ -96,9 +96,9 @@ func (b *Box) composeBox(published map[string]bool) mapping {
 	s.add("extra_hosts", []string{"host.docker.internal:host-gateway"})
 	var ports []string
 	for _, port := range b.Ports {
-		if text := port.publish(); port.Published && !published[text] {
-			published[text] = true
-			ports = append(ports, text)
+		if place := port.place(); port.Published && !published[place] {
+			published[place] = true
+			ports = append(ports, port.publish())
 		}
 	}
 	s.add("ports", ports)

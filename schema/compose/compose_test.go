@@ -522,3 +522,38 @@ writable_volumes = ["solid-data:/h\nPodmanArgs=--privileged"]`)
 		}
 	}
 }
+
+// A port may be published at several places of the host. A Service has one address, and therefore
+// each of its ports once.
+func TestAPortAtSeveralPlaces(t *testing.T) {
+	box, _ := loadAny(t, `[supervisor]
+ports = ["127.0.0.1:80:8080", "81:8080", "[::1]:80:8080", "10.0.0.1:80:9000", "81:9001", "81:53/udp", "19090:9090"]`)
+	if got, want := fmt.Sprint(service(t, box, "agentbox")["ports"]),
+		"[9090:9090 9091:9091 127.0.0.1:80:8080 81:8080 [::1]:80:8080 10.0.0.1:80:9000 81:53/udp]"; got != want {
+		t.Errorf("compose publishes %s, want %s", got, want)
+	}
+	text, notes := box.Kubernetes(compose.Kubernetes{Text: []byte("x\n")})
+	docs := decode(t, text)
+	var got []string
+	for _, p := range at(t, docs[1], "spec", "ports").([]any) {
+		got = append(got, fmt.Sprint(at(t, p, "name"), " ", at(t, p, "port"), ">", at(t, p, "targetPort")))
+	}
+	want := []string{"management 9090>management", "metrics 9091>metrics", "tcp-8080 80>tcp-8080", "tcp-8080-81 81>tcp-8080", "udp-53 81>udp-53"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the Service has %q, want %q", got, want)
+	}
+	names := map[string]bool{}
+	for _, p := range at(t, docs[2], "spec", "template", "spec", "containers", 0, "ports").([]any) {
+		name := at(t, p, "name").(string)
+		if names[name] {
+			t.Errorf("the container has %s twice", name)
+		}
+		names[name] = true
+	}
+	all := strings.Join(notes, "\n")
+	for _, part := range []string{"port 80, published at 127.0.0.1 elsewhere, is open to the cluster", "port 80 of the Service leads to port 8080 of the box, so its port 9000 is left out"} {
+		if !strings.Contains(all, part) {
+			t.Errorf("no note %q in\n%s", part, all)
+		}
+	}
+}

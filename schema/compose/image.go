@@ -1,7 +1,6 @@
 package compose
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -36,7 +35,7 @@ func (b *Box) Image() ([]byte, error) {
 	}
 	for _, p := range b.Ports {
 		if p.Exposed {
-			config.ExposedPorts[fmt.Sprintf("%d/%s", p.Number, cmp.Or(p.Protocol, "tcp"))] = struct{}{}
+			config.ExposedPorts[fmt.Sprintf("%d/%s", p.Number, p.protocol())] = struct{}{}
 		}
 	}
 	out, err := json.MarshalIndent(config, "", "  ")

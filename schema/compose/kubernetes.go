@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -103,8 +104,26 @@ func (w *cluster) environments() []any {
 
 func (w *cluster) service() mapping {
 	var ports []any
+	places, names := map[string]Port{}, map[string]bool{}
 	for _, p := range w.published() {
-		port := mapping{{"name", p.Name}, {"port", cmp.Or(p.Outside, p.Number)}, {"targetPort", p.Name}}
+		if p.Address != "" {
+			w.notes = append(w.notes, fmt.Sprintf("a Service has no address of a host: port %d, published at %s elsewhere, is open to the cluster", p.outside(), p.Address))
+		}
+		// A Service has one address, so its ports cannot differ in the address alone.
+		place := Port{Number: p.outside(), Protocol: p.Protocol}.place()
+		if first, taken := places[place]; taken {
+			if first.Number != p.Number {
+				w.notes = append(w.notes, fmt.Sprintf("port %d of the Service leads to port %d of the box, so its port %d is left out", p.outside(), first.Number, p.Number))
+			}
+			continue
+		}
+		places[place] = p
+		name := p.Name
+		if names[name] {
+			name += "-" + strconv.Itoa(p.outside())
+		}
+		names[name] = true
+		port := mapping{{"name", name}, {"port", p.outside()}, {"targetPort", p.Name}}
 		port.add("protocol", kubernetesProtocol(p))
 		ports = append(ports, port)
 	}
@@ -261,7 +280,12 @@ func (w *cluster) container() mapping {
 		{"env", w.env()},
 	}
 	var ports []any
+	names := map[string]bool{}
 	for _, p := range w.published() {
+		if names[p.Name] {
+			continue // published at several places
+		}
+		names[p.Name] = true
 		port := mapping{{"name", p.Name}, {"containerPort", p.Number}}
 		port.add("protocol", kubernetesProtocol(p))
 		ports = append(ports, port)

@@ -167,3 +167,82 @@ func ownListenersCollide(d *schema.Document, _ Facts) []schema.Finding {
 	}
 	return one(shown(d, "supervisor.metrics_listen", fmt.Sprintf("supervisor.listen and supervisor.metrics_listen both have port %d", n), "give one of them another port"))
 }
+
+// published is one port of the host, and the key that publishes it.
+type published struct {
+	schema.Port
+	path string
+	keys []string
+}
+
+// everyAddress reports whether the port is published at all addresses of the host.
+func (p published) everyAddress() bool {
+	ip := net.ParseIP(p.Address)
+	return ip == nil || ip.IsUnspecified()
+}
+
+// hostPorts are the ports that descriptions publish: those of agentinit's listeners, the box's and
+// the programs'.
+func hostPorts(d *schema.Document) (out []published) {
+	m := d.Manifest()
+	metrics := metricsListener(m)
+	for _, l := range []struct {
+		path, address string
+		port          int64
+	}{
+		{"supervisor.listen", m.Supervisor.Listen, portOf(m.Supervisor.Listen)},
+		{metrics.path, m.Supervisor.MetricsListen, metrics.port},
+	} {
+		// A listener on loopback is not published.
+		if host, _, _ := net.SplitHostPort(l.address); l.port != 0 && host != "localhost" && !net.ParseIP(host).IsLoopback() {
+			out = append(out, published{schema.Port{Host: int(l.port), Box: int(l.port), Protocol: "tcp"}, l.path, nil})
+		}
+	}
+	declared := func(v any, path func(...string) []string) {
+		list, _ := v.([]any)
+		for i, e := range list {
+			if port, err := schema.ParsePort(fmt.Sprint(e)); err == nil {
+				keys := path("ports", "["+strconv.Itoa(i)+"]")
+				out = append(out, published{port, schema.Path(keys...), keys})
+			}
+		}
+	}
+	ofBox, _ := d.Lookup("supervisor.ports")
+	declared(ofBox, func(keys ...string) []string { return append([]string{"supervisor"}, keys...) })
+	for _, p := range programs(d) {
+		if !p.isDefaults() {
+			declared(p.table["ports"], p.path)
+		}
+	}
+	return out
+}
+
+// placesCollide reports each entry at most once. Its time does not grow with the square of the
+// number of entries.
+func placesCollide(d *schema.Document, _ Facts) (out []schema.Finding) {
+	taken := map[string]published{} // by port; by port and address
+	for _, p := range hostPorts(d) {
+		port := strconv.Itoa(p.Host) + "/" + p.Protocol
+		every, here := port+" every", port+" "+p.Address
+		first, clash := taken[every]
+		if !clash {
+			first, clash = taken[here]
+		}
+		if !clash && p.everyAddress() {
+			first, clash = taken[port]
+		}
+		if clash && (first.Box != p.Box || first.Address != p.Address) && p.keys != nil {
+			out = append(out, atKeys(d, p.keys, fmt.Sprintf("port %s of the host is taken twice: %s leads to port %d of the box, %s to port %d", port, first.path, first.Box, p.path, p.Box),
+				"give one of them another port of the host"))
+		}
+		for _, key := range []string{port, here} {
+			if _, ok := taken[key]; !ok {
+				taken[key] = p
+			}
+		}
+		if _, ok := taken[every]; !ok && p.everyAddress() {
+			taken[every] = p
+		}
+	}
+	return out
+}
