@@ -300,14 +300,14 @@ func (w *cluster) container() mapping {
 	return c
 }
 
-// env sets the variables that override the image's environment. "$(" is escaped, because the
-// kubelet would expand it.
+// env sets the variables that override the image's environment. Each "$" is doubled: the kubelet
+// expands "$(NAME)" and turns every "$$" into "$".
 func (w *cluster) env() []any {
 	var list []any
 	values := maps.Clone(w.Fixed)
 	maps.Copy(values, w.accelerator())
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		list = append(list, mapping{{"name", name}, {"value", strings.ReplaceAll(values[name], "$(", "$$(")}})
+		list = append(list, mapping{{"name", name}, {"value", strings.ReplaceAll(values[name], "$", "$$")}})
 	}
 	return list
 }
