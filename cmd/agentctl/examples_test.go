@@ -111,3 +111,27 @@ func TestGenerateSeveralBoxes(t *testing.T) {
 		}
 	}
 }
+
+// What a cluster would refuse is refused as a wrong command line.
+func TestFlagsOfACluster(t *testing.T) {
+	for _, c := range []struct {
+		flag string
+		good []string
+		bad  []string
+	}{
+		{"--name", []string{"", "a", "box-1", strings.Repeat("a", 52)}, []string{"Box", "a.b", "a_b", "-a", "a-", "1a", strings.Repeat("a", 53)}},
+		{"--namespace", []string{"", "1a", strings.Repeat("a", 63)}, []string{"A b", "a.b", "a\nb", strings.Repeat("a", 64)}},
+		{"--storage", []string{"", "1", "10Gi", "0.5Gi", "1.5Ti", "500M", "1e9", "20k"}, []string{"lots", "10GB", "0", "-1", "10 Gi", "Gi", "1Ki5", "0.0Gi"}},
+	} {
+		for _, value := range slices.Concat(c.good, c.bad) {
+			want := exitOK
+			if slices.Contains(c.bad, value) {
+				want = exitUsage
+			}
+			out, stderr, code := agentctl(t, "generate", "kubernetes", c.flag, value, "../../examples/minimal.toml")
+			if code != want || (want == exitUsage) != (out == "" && strings.Contains(stderr, c.flag+" ")) {
+				t.Errorf("%s %q: exit status %d, want %d; %s", c.flag, value, code, want, stderr)
+			}
+		}
+	}
+}

@@ -30,6 +30,7 @@ type generator struct {
 	render      func(*compose.Box, *generateOptions) ([]compose.File, error)
 	several     func([]*compose.Box) compose.File // for more than one manifest; nil: the format accepts only one
 	flags       func(*cobra.Command, *generateOptions)
+	valid       func(*generateOptions) error // checks the flags; nil: there is nothing to check
 }
 
 // generateOptions are the values of the flags.
@@ -61,7 +62,7 @@ func generators() []generator {
 				f.StringVar(&o.cluster.Namespace, "namespace", "", "their namespace (default: that of kubectl apply)")
 				f.StringVar(&o.cluster.Storage, "storage", "10Gi", "size of each volume claim")
 				f.BoolVar(&o.cluster.PodMonitor, "pod-monitor", false, "add a PodMonitor of the Prometheus operator")
-			}},
+			}, valid: validCluster},
 		{name: "env", short: "the environment of the image", render: func(b *compose.Box, _ *generateOptions) ([]compose.File, error) {
 			out, err := b.Env()
 			return one("agentbox.env", out, err)
@@ -102,6 +103,11 @@ Exit status: 0 done, 1 the manifest is invalid or --check found a difference,
 2 wrong command line.`,
 		Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if g.valid != nil {
+				if err := g.valid(o); err != nil {
+					return err
+				}
+			}
 			files, err := c.generateFrom(g, o, cmd, args)
 			if err != nil {
 				return err
@@ -166,6 +172,29 @@ func (c *cli) generateFrom(g generator, o *generateOptions, cmd *cobra.Command, 
 
 // boxName matches what can be a host name (RFC 1123, 2.1), because other boxes use it as one.
 var boxName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) })
+
+// objectName matches names of a Service (RFC 1035, 2.3.1) that are short enough for a StatefulSet: its
+// pods have a label of the name, a dash and ten characters, and a label has at most 63.
+var objectName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,50}[a-z0-9])?$`) })
+
+// quantity matches sizes above 0 as Kubernetes writes them.
+var quantity = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([0-9]+\.)?0*[1-9][0-9]*(\.[0-9]+)?(k|[MGTPE]|[KMGTPE]i|[eE][0-9]{1,2})?$`)
+})
+
+// validCluster checks the flags of a cluster. An empty one means the default.
+func validCluster(o *generateOptions) error {
+	c := o.cluster
+	switch {
+	case c.Name != "" && !objectName().MatchString(c.Name):
+		return usageError("--name %q: a name has 1 to 52 of a-z, 0-9 and -, begins with a letter and ends with a letter or digit", c.Name)
+	case c.Namespace != "" && !boxName().MatchString(c.Namespace):
+		return usageError("--namespace %q: a namespace has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit", c.Namespace)
+	case c.Storage != "" && !quantity().MatchString(c.Storage):
+		return usageError("--storage %q: a size is a number above 0 and a unit of Kubernetes, such as 10Gi or 500M", c.Storage)
+	}
+	return nil
+}
 
 // generate generates the files of a manifest; findings go to standard error.
 func (c *cli) generate(g generator, o *generateOptions, command, name string) ([]compose.File, error) {
