@@ -109,6 +109,9 @@ var errProbeURL = errors.New(`a URL that begins with http:// or https://, such a
 func checkURL(target string) error {
 	u, err := url.Parse(target)
 	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" {
+		if u.Port() != "" && !canListen(u.Port()) {
+			return errPortNumber
+		}
 		return nil
 	}
 	if with := "http://" + target; !strings.Contains(target, "://") {
@@ -122,8 +125,20 @@ func checkURL(target string) error {
 // checkAddress refuses an address that a TCP or gRPC probe cannot dial.
 func checkAddress(target string) error {
 	address, _, _ := strings.Cut(target, "/")
-	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil || port == "" {
 		return errors.New(`host and port, such as "127.0.0.1:5432"`)
 	}
+	if !canListen(port) {
+		return errPortNumber
+	}
 	return nil
+}
+
+var errPortNumber = errors.New("an address with a port from 1 to 65535")
+
+// canListen reports whether a program can listen on the port. A word may be the name of a service.
+func canListen(port string) bool {
+	n, err := strconv.Atoi(port)
+	return err != nil && !errors.Is(err, strconv.ErrRange) || n > 0 && n <= 65535
 }

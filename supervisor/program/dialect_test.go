@@ -42,3 +42,26 @@ func TestDialectTable(t *testing.T) {
 		}
 	}
 }
+
+func TestTargetsOfProbes(t *testing.T) {
+	for _, c := range []struct {
+		dialect   string
+		good, bad []string
+	}{
+		{"http", []string{"http://x", "https://[::1]:65535/a", "http://x:1/"}, []string{"x:80", "ftp://x", "http://", "http://x:0/", "http://x:65536/", "http://x:99999999999999999999/"}},
+		{"tcp", []string{":80", "x:http", "[::1]:65535"}, []string{"80", "x:", "x:0", "x:65536", "x:-1", "x:99999999999999999999"}},
+		{"grpc", []string{"x:1/service"}, []string{"x/service", "x:0/service", "x:70000"}},
+	} {
+		d, _ := Probe{Dialect: c.dialect}.DialectOf()
+		for _, target := range c.good {
+			if err := d.Check(target); err != nil {
+				t.Errorf("%s %q: %v", c.dialect, target, err)
+			}
+		}
+		for _, target := range c.bad {
+			if d.Check(target) == nil {
+				t.Errorf("%s takes %q", c.dialect, target)
+			}
+		}
+	}
+}
