@@ -367,6 +367,10 @@ func TestImmutableRoot(t *testing.T) {
 		{agentboxManifest, "", true, ExitOK, StatusWarning},
 		{agentboxManifest, "true", true, ExitImmutableRoot, ""},
 		{agentboxManifest, "true", false, ExitOK, StatusOff},
+		{agentboxManifest, "1", true, ExitImmutableRoot, ""},
+		{agentboxManifest, "TRUE", true, ExitImmutableRoot, ""},
+		{agentboxManifest, "0", true, ExitOK, StatusWarning},
+		{agentboxManifest, "yes", true, ExitOK, StatusWarning},
 		// In a plain container the phase runs only if it is requested. There the root stands for an
 		// image without /opt/agentbox.
 		{"", "", true, ExitOK, StatusOff},
@@ -386,6 +390,9 @@ func TestImmutableRoot(t *testing.T) {
 		o, err := immutableRoot(t.Context(), r.Boot)
 		if ExitCode(err) != c.code || o.Status != c.status {
 			t.Errorf("%q, strict %q, image %v: %+v %v", c.manifest, c.strict, c.image, o, err)
+		}
+		if warned := slices.Contains(r.names(), EventWarning); warned != (c.strict == "yes") {
+			t.Errorf("strict %q: warned of the value: %v", c.strict, warned)
 		}
 		if !c.image {
 			continue

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
@@ -16,9 +18,9 @@ import (
 // only if AGENTBOX_STRICT_IMMUTABLE is set. Without /opt/agentbox in the image, it tries the root
 // directory.
 func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
-	dir := b.cfg.Roots.Image
+	dir, strict := b.cfg.Roots.Image, b.strictRoot()
 	if !b.agentbox() {
-		if !b.strictRoot() {
+		if !strict {
 			return off(`profile "none"`), nil
 		}
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +39,7 @@ func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
 	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
 		b.warn("cannot remove the write probe: %v", err)
 	}
-	if b.strictRoot() {
+	if strict {
 		return Outcome{}, fail(ExitImmutableRoot, nil, "%s is writable and AGENTBOX_STRICT_IMMUTABLE is true", dir)
 	}
 	note := dir + " is writable"
@@ -45,7 +47,16 @@ func immutableRoot(_ context.Context, b *Boot) (Outcome, error) {
 	return warned(note), nil
 }
 
-func (b *Boot) strictRoot() bool { return b.getenv("AGENTBOX_STRICT_IMMUTABLE") == "true" }
+// strictRoot reads AGENTBOX_STRICT_IMMUTABLE. A value that is no boolean must not leave the check
+// out without a word.
+func (b *Boot) strictRoot() bool {
+	text := b.getenv("AGENTBOX_STRICT_IMMUTABLE")
+	strict, err := strconv.ParseBool(strings.ToLower(text))
+	if err != nil && text != "" {
+		b.warn("AGENTBOX_STRICT_IMMUTABLE is %q and is ignored; write true or false", text)
+	}
+	return strict
+}
 
 // directory is one root that bootstrap creates.
 type directory struct {
