@@ -30,6 +30,9 @@ type lexProblem struct {
 // \e and \x, times without seconds. It also checks the nesting before any recursive code runs. It
 // tokenises only as far as necessary. The library finds all other mistakes.
 func lex(data []byte) *lexProblem {
+	if bytes.HasPrefix(data, []byte("\uFEFF")) {
+		return &lexProblem{0, "the text begins with a byte order mark; save the file as UTF-8 without one"}
+	}
 	if !utf8.Valid(data) {
 		return &lexProblem{invalidUTF8(data), "the text is not valid UTF-8"}
 	}

@@ -45,6 +45,14 @@ func TestRefusedTexts(t *testing.T) {
 	}
 }
 
+// An editor that saves with a byte order mark shows no sign of it, so the message must name it.
+func TestByteOrderMark(t *testing.T) {
+	_, bad := Parse("f", []byte("\uFEFF[core]\n"))
+	if bad == nil || bad.Line != 1 || bad.Column != 1 || !strings.Contains(bad.Message, "byte order mark") {
+		t.Errorf("got %v", bad)
+	}
+}
+
 func TestAcceptedTexts(t *testing.T) {
 	for _, text := range []string{
 		"x = [ # comment\n 1, 2,\n]", "x = {a = [\n1,\n2]}", "x = '''a\n\\e'''", "x = \"\"\"\\\"\"\"\"", `x = "\\e"`,
