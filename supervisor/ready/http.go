@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -22,6 +24,7 @@ import (
 // question is only whether the program answers.
 func probeClient(h2c bool) *http.Client {
 	transport := &http.Transport{
+		DialContext:            dialToAsk,
 		DisableKeepAlives:      true,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
@@ -37,6 +40,41 @@ func probeClient(h2c bool) *http.Client {
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+}
+
+// asking is a connection from which nothing is read before something was written. If a program
+// speaks first, such as an SSH server, net/http would write its words to the standard logger, and
+// its error would be no sentence.
+type asking struct {
+	net.Conn
+	asked chan struct{}
+	once  sync.Once
+}
+
+func dialToAsk(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &asking{Conn: conn, asked: make(chan struct{})}, nil
+}
+
+func (c *asking) release() { c.once.Do(func() { close(c.asked) }) }
+
+func (c *asking) Write(p []byte) (int, error) {
+	defer c.release()
+	return c.Conn.Write(p)
+}
+
+func (c *asking) Read(p []byte) (int, error) {
+	<-c.asked
+	return c.Conn.Read(p)
+}
+
+func (c *asking) Close() error {
+	defer c.release()
+	return c.Conn.Close()
 }
 
 func httpDialect(_ *Watcher, _ Target, p program.Probe) dialect {

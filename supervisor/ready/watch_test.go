@@ -1,13 +1,17 @@
 package ready
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strings"
@@ -427,6 +431,85 @@ func FuzzServingStatus(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if servingStatus(b) == nil && len(b) < 7 {
 			t.Errorf("%x passed for SERVING", b)
+		}
+	})
+}
+
+// A server that speaks before it is asked gets a plain reason, and nothing of it reaches the standard
+// logger, which is no part of agentinit's log.
+func TestAServerThatSpeaksFirst(t *testing.T) {
+	var logged bytes.Buffer
+	log.SetOutput(&logged)
+	defer log.SetOutput(os.Stderr)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("SSH-2.0-x\r\n"))
+			go func() { _, _ = io.Copy(io.Discard, conn); conn.Close() }()
+		}
+	}()
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		// Whether net/http reads before it has asked is a race, which this type decides.
+		if _, ok := info.Conn.(*asking); !ok {
+			t.Errorf("the probe asks over a %T", info.Conn)
+		}
+	}})
+	for range 20 {
+		_, err := httpGet(ctx, "http://"+l.Addr().String()+"/")
+		if err == nil || !strings.Contains(err.Error(), `malformed HTTP response "SSH-2.0-x"`) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if logged.Len() > 0 {
+		t.Errorf("logged %q", logged.String())
+	}
+}
+
+func TestNothingIsReadBeforeItIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		conn := &asking{Conn: near, asked: make(chan struct{})}
+		read := make(chan string)
+		go func() {
+			buf := make([]byte, 8)
+			n, _ := conn.Read(buf)
+			read <- string(buf[:n])
+		}()
+		go func() { _, _ = far.Write([]byte("early")) }()
+		synctest.Wait()
+		select {
+		case text := <-read:
+			t.Fatalf("read %q before anything was asked", text)
+		default:
+		}
+		go func() { _, _ = io.ReadFull(far, make([]byte, 3)) }()
+		if _, err := conn.Write([]byte("ask")); err != nil {
+			t.Fatal(err)
+		}
+		if text := <-read; text != "early" {
+			t.Errorf("read %q", text)
+		}
+		conn.Close()
+		// A connection that is closed unasked lets its reader go.
+		near, far2 := net.Pipe()
+		defer far2.Close()
+		conn = &asking{Conn: near, asked: make(chan struct{})}
+		go func() {
+			_, err := conn.Read(make([]byte, 8))
+			read <- fmt.Sprint(err)
+		}()
+		synctest.Wait()
+		conn.Close()
+		if text := <-read; text == "<nil>" {
+			t.Error("a closed connection was read")
 		}
 	})
 }
