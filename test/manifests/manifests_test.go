@@ -111,6 +111,7 @@ func features() map[string]string {
 		"hostile":         "[core]\norchestration = \"a: b # ${X} $(Y) \\\"'{}[]\"\n[observability]\notlp_endpoint = \"yes\"\n",
 		"seccomp profile": on("desktop.enabled") + "[security.exceptions.desktop]\nsecurity_opt_override = [\"seccomp=profiles/desktop.json\", \"apparmor=unconfined\"]\ngroup_add = [\"44\", \"video\"]\n",
 		"apparmor":        on("desktop.enabled") + "[security.exceptions.desktop]\nsecurity_opt_override = [\"apparmor=box\", \"label=disable\"]\n",
+		"volumes, ports":  "[supervisor]\nvolumes = [\"data:/a\", \"./data:/b\", \".:/c\", \"manifest:/d\", \"./日本:/e\", \"tmp:/tmp\"]\nwritable = [\"/a\", \"/日\"]\nports = [\"127.0.0.1:80:8080\", \"81:8080\", \"10.0.0.1:80:9000\"]\n",
 		"nothing":         "",
 	})
 	return out
