@@ -33,7 +33,7 @@ records that.`,
 			if secrets {
 				req.Query.Set("include_secrets", "true")
 			}
-			resp, err := c.client().Adapters(cmd.Context(), req)
+			resp, err := c.adapters(cmd.Context(), req)
 			if err != nil {
 				return failed(err)
 			}

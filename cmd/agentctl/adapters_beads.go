@@ -224,7 +224,7 @@ func newBeadExport(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "export", Short: "Write all beads as JSON lines, as bd does", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			resp, err := c.client().Adapters(cmd.Context(), api.AdapterRequest{Method: http.MethodGet, Path: "/v1/beads/export"})
+			resp, err := c.adapters(cmd.Context(), api.AdapterRequest{Method: http.MethodGet, Path: "/v1/beads/export"})
 			if err != nil {
 				return failed(err)
 			}

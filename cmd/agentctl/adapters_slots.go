@@ -217,7 +217,7 @@ func newPodGet(c *cli) *cobra.Command {
 			if accept != "" {
 				req.Header.Set("Accept", accept)
 			}
-			resp, err := c.client().Adapters(cmd.Context(), req)
+			resp, err := c.adapters(cmd.Context(), req)
 			if err != nil {
 				return failed(err)
 			}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -160,7 +161,23 @@ func newRoot(c *cli) *cobra.Command {
 		}
 	}
 	root.SetHelpCommand(newHelp(c))
+	root.PersistentPreRunE = c.refuseURL
 	return root
+}
+
+// overHTTP are the commands that --url sends to a management listener.
+var overHTTP = []string{"adapters", "agent", "backup", "bead", "event", "federation", "identity", "mem", "mesh", "pod", "restore"}
+
+// refuseURL refuses --url for a command that asks the control socket: the command would change or
+// show the box of the socket instead of the box that the user named.
+func (c *cli) refuseURL(cmd *cobra.Command, _ []string) error {
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent()
+	}
+	if c.url == "" || cmd.GroupID == "" || slices.Contains(overHTTP, cmd.Name()) {
+		return nil
+	}
+	return usageError("agentctl %s does not work with --url; use --socket, or run agentctl in the box", cmd.Name())
 }
 
 // verbs are the commands under one title of the help.

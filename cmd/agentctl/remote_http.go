@@ -33,25 +33,30 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 		}
 		return c.client().Adapters(ctx, r)
 	}
-	var body []byte
-	if r.Body != nil {
+	// A signature covers the whole body. Without one, the body is sent as it is read.
+	var signed []byte
+	if c.nostr != "" && r.Body != nil {
 		var err error
-		if body, err = io.ReadAll(io.LimitReader(r.Body, maxInput+1)); err != nil {
+		if signed, err = io.ReadAll(io.LimitReader(r.Body, maxInput+1)); err != nil {
 			return nil, err
 		}
+		if len(signed) > maxInput {
+			return nil, fmt.Errorf("a request of more than %d bytes cannot be signed; use the management key (%s) or the control socket", maxInput, envKey)
+		}
+		r.Body = bytes.NewReader(signed)
 	}
 	target := strings.TrimSuffix(c.url, "/") + r.Path
 	if query := r.Query.Encode(); query != "" {
 		target += "?" + query
 	}
-	req, err := http.NewRequestWithContext(ctx, r.Method, target, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, r.Method, target, r.Body)
 	if err != nil {
 		return nil, usageError("--url %q is not a valid address: %v", c.url, err)
 	}
 	for name, values := range r.Header {
 		req.Header[name] = values
 	}
-	if err := c.authorize(req, body); err != nil {
+	if err := c.authorize(req, signed); err != nil {
 		return nil, err
 	}
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dreamlab-ai/agentinit/supervisor/control/controltest"
+)
+
+// With --url, a command asks the box at that address and never the box of the socket. A command that
+// only the socket can answer is refused: it would show or change the wrong box.
+func TestTheBoxOfTheURL(t *testing.T) {
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large.tar")
+	if err := os.WriteFile(large, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(large, maxInput+2); err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan string, 1)
+	var received int64
+	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		received, _ = io.Copy(io.Discard, r.Body)
+		asked <- r.Method + " " + r.URL.Path
+		io.WriteString(w, "{}")
+	}))
+	defer far.Close()
+	cfg := controltest.New().Config(os.Geteuid(), os.Getegid())
+	cfg.Adapters = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- "the box of the socket" })
+	short, err := os.MkdirTemp("", "ctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(short) })
+	socket := controltest.Serve(t, cfg, filepath.Join(short, "s"))
+	none := func(string) (string, bool) { return "", false }
+	for _, c := range []struct {
+		args []string
+		want int
+		asks string
+		says string
+	}{
+		{[]string{"bead", "export"}, exitOK, "GET /v1/beads/export", ""},
+		{[]string{"pod", "get", "/a"}, exitOK, "GET /pods/a", ""},
+		{[]string{"backup", "-"}, exitOK, "GET /v1/backup", ""},
+		{[]string{"restore", large}, exitOK, "POST /v1/restore", ""},
+		{[]string{"mem", "get", "k"}, exitOK, "GET /v1/memory/default/k", ""},
+		{[]string{"shutdown"}, exitUsage, "", "agentctl shutdown does not work with --url"},
+		{[]string{"status"}, exitUsage, "", "agentctl status does not work with --url"},
+		{[]string{"bridge"}, exitUsage, "", "agentctl bridge does not work with --url"},
+		{[]string{"help", "bead"}, exitOK, "", ""},
+	} {
+		var stdout, stderr bytes.Buffer
+		args := append([]string{"--socket", socket, "--url", far.URL}, c.args...)
+		code := run(t.Context(), args, none, strings.NewReader(""), &stdout, &stderr)
+		asks := ""
+		select {
+		case asks = <-asked:
+		default:
+		}
+		if code != c.want || asks != c.asks || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%q: status %d, asked %q, stderr %q", c.args, code, asks, &stderr)
+		}
+		if strings.HasPrefix(asks, "POST") && received != maxInput+2 {
+			t.Errorf("%q: the box received %d bytes of %d", c.args, received, maxInput+2)
+		}
+	}
+}
