@@ -31,14 +31,17 @@ func (c *cli) client() *api.Client {
 	return api.NewClient("").ExpectInit(c.proc)
 }
 
-// failed is the one place that gives a failed request its exit status.
+// failed is the one place that gives a failed request its exit status. An error that has one keeps it.
 func failed(err error) error {
 	if err == nil {
 		return nil
 	}
+	var coded *exitError
 	var unreachable *api.UnreachableError
 	var refused *api.Error
 	switch {
+	case errors.As(err, &coded):
+		return err
 	case errors.As(err, &unreachable):
 		return &exitError{exitUnreachable, err}
 	case errors.As(err, &refused):

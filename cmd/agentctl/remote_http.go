@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -45,6 +46,9 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 		}
 		r.Body = bytes.NewReader(signed)
 	}
+	if u, err := url.Parse(c.url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, usageError("--url %q is not an address; write it as in http://127.0.0.1:9090", c.url)
+	}
 	target := strings.TrimSuffix(c.url, "/") + r.Path
 	if query := r.Query.Encode(); query != "" {
 		target += "?" + query
@@ -62,7 +66,10 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, &exitError{exitUnreachable, err}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, &exitError{exitUnreachable, fmt.Errorf("cannot reach the box at %s: %w", c.url, err)}
 	}
 	return api.Answered(resp)
 }

@@ -73,3 +73,28 @@ func TestTheBoxOfTheURL(t *testing.T) {
 		}
 	}
 }
+
+// A request that cannot be sent has the exit status of its reason.
+func TestStatusOfAURL(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	env := func(key string) (string, bool) { return "no nsec", key == envNsec }
+	for _, c := range []struct {
+		args []string
+		want int
+		says string
+	}{
+		{[]string{"--url", gone.URL, "mem", "ls"}, exitUnreachable, "cannot reach the box at " + gone.URL},
+		{[]string{"--url", gone.URL, "pod", "get", "/a"}, exitUnreachable, "cannot reach the box at " + gone.URL},
+		{[]string{"--url", gone.URL, "event", "tail"}, exitUnreachable, "cannot reach the box at " + gone.URL},
+		{[]string{"--url", "127.0.0.1:9090", "mem", "ls"}, exitUsage, "write it as in http://127.0.0.1:9090"},
+		{[]string{"--url", "ftp://127.0.0.1", "mem", "ls"}, exitUsage, "write it as in http://127.0.0.1:9090"},
+		{[]string{"--url", gone.URL, "--nostr", "-", "mem", "ls"}, exitUsage, "NOSTR_NSEC holds no nsec"},
+		{[]string{"--nostr", "-", "mem", "ls"}, exitUsage, "--nostr signs requests to --url"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), c.args, env, strings.NewReader(""), &stdout, &stderr); code != c.want || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%q: status %d, want %d, stderr %q", c.args, code, c.want, &stderr)
+		}
+	}
+}
