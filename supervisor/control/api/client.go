@@ -211,20 +211,45 @@ func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
 	// A deadline in the past ends every read and write at once.
 	body.unwatch = context.AfterFunc(req.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
 	req.Close = true
-	if err := req.Write(conn); err != nil {
+	out := &sender{w: conn}
+	sent := req.Write(out)
+	switch {
+	case sent == nil:
+	case out.err == nil:
 		body.release()
-		return nil, err
+		return nil, &unreadError{sent}
+	case !errors.Is(out.err, unix.EPIPE):
+		body.release()
+		return nil, out.err
 	}
+	// agentinit answers a request that it refuses before it has read the whole body, and closes the
+	// connection. The write then fails with EPIPE, and the answer is there to read.
 	head := &io.LimitedReader{R: conn, N: maxHeadBytes}
 	resp, err := http.ReadResponse(bufio.NewReaderSize(head, 16<<10), req)
 	if err != nil {
 		body.release()
-		return nil, err
+		return nil, cmp.Or(out.err, err)
 	}
 	head.N = math.MaxInt64 // this bounds the header only; the readers of the body bound the body
 	body.ReadCloser, resp.Body = resp.Body, body
 	return resp, nil
 }
+
+// sender remembers why the connection took no more of a request. Request.Write does not tell: its
+// errors hide what they wrap.
+type sender struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sender) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	s.err = cmp.Or(s.err, err)
+	return n, err
+}
+
+// unreadError says why the body of a request could not be read. The connection is not the reason.
+type unreadError struct{ error }
 
 // connBody is the body of an answer that owns its connection.
 type connBody struct {
@@ -241,10 +266,14 @@ func (b *connBody) release() error {
 // Close closes the connection, whatever is left to read.
 func (b *connBody) Close() error { return b.release() }
 
-// lost tells whether the context or the connection has ended.
+// lost tells whether the context or the connection has ended, or the request was never whole.
 func (c *Client) lost(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	var unread *unreadError
+	switch {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.As(err, &unread):
+		return unread.error
 	}
 	return &UnreachableError{Socket: c.socket, Err: err}
 }
