@@ -29,6 +29,11 @@ If a part cannot be copied, for example because its slot is degraded, there is n
 backup, and the error names the part. --skip leaves a part out; the backup
 records that.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] != "-" {
+				if err := replaceable(args[0]); err != nil {
+					return err
+				}
+			}
 			req := api.AdapterRequest{Method: http.MethodGet, Path: "/v1/backup", Query: url.Values{"skip": skip}}
 			if secrets {
 				req.Query.Set("include_secrets", "true")
@@ -47,9 +52,13 @@ records that.`,
 			}
 			err = copyTar(f, resp.Body)
 			if err == nil {
-				return failed(f.CloseAtomicallyReplace())
+				err = f.CloseAtomicallyReplace()
 			}
-			return failed(errors.Join(err, f.Cleanup()))
+			if err != nil {
+				// Without this, a copy of the state would stay under a name that nobody knows.
+				err = errors.Join(err, f.Cleanup())
+			}
+			return failed(err)
 		},
 	}
 	cmd.Flags().BoolVar(&secrets, "include-secrets", false, "with keys and identities")

@@ -296,6 +296,28 @@ func TestBackupThatFails(t *testing.T) {
 	}
 	b.run(1, "", "backup", "--skip", "no-such-part", file)
 
+	// Neither a directory nor a device is replaced, and no copy stays beside it.
+	t.Setenv("TMPDIR", dir)
+	special := filepath.Join(dir, "special")
+	if err := os.Mkdir(special, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{special, fifo, ""} {
+		if _, stderr := b.run(2, "", "backup", name); !strings.Contains(stderr, "it is not a regular file") {
+			t.Errorf("%q: %s", name, stderr)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 {
+		t.Errorf("left: %v %v", entries, err)
+	}
+	if info, err := os.Lstat(fifo); err != nil || info.Mode().Type() != os.ModeNamedPipe {
+		t.Errorf("the fifo: %v %v", info, err)
+	}
+
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount a small disk")
 	}

@@ -285,9 +285,22 @@ func (c *cli) writeFiles(files []compose.File, output string) error {
 		}
 	}
 	for _, f := range files {
-		if err := renameio.WriteFile(target(files, f, output), f.Content, 0o644); err != nil {
+		path := target(files, f, output)
+		if err := replaceable(path); err != nil {
+			return err
+		}
+		if err := renameio.WriteFile(path, f.Content, 0o644); err != nil {
 			return failure(err)
 		}
+	}
+	return nil
+}
+
+// replaceable refuses a path that must not be replaced by a rename: rename(2) puts a file even in the
+// place of a device such as /dev/null.
+func replaceable(path string) error {
+	if info, err := os.Stat(path); path == "" || err == nil && !info.Mode().IsRegular() {
+		return usageError("cannot write to %q: it is not a regular file; name a file", path)
 	}
 	return nil
 }
