@@ -158,7 +158,7 @@ func newAgentList(c *cli) *cobra.Command {
 	return cmd
 }
 
-func agentPath(id, action string) string { return "/v1/agents/" + url.PathEscape(id) + action }
+func agentPath(id, action string) string { return "/v1/agents/" + segment(id) + action }
 
 func newAgentLogs(c *cli) *cobra.Command {
 	return &cobra.Command{

@@ -94,7 +94,7 @@ func (c *cli) printBeads(list []bead) {
 }
 
 func beadPath(id, action string) string {
-	return "/v1/beads/" + url.PathEscape(id) + action
+	return "/v1/beads/" + segment(id) + action
 }
 
 func newBeadClaim(c *cli) *cobra.Command {

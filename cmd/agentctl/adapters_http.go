@@ -25,6 +25,15 @@ const (
 	maxEvent  = 1 << 20 // bytes of one line of an event stream
 )
 
+// segment escapes a name for a path. A path loses the segments "." and ".." on its way, so they are
+// escaped, too.
+func segment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
 // ask sends one request to the slots. in is JSON; nil means no body. It returns the answer
 // unchanged.
 func (c *cli) ask(ctx context.Context, method, path string, query url.Values, in any) (json.RawMessage, error) {

@@ -47,7 +47,7 @@ func newMem(c *cli) *cobra.Command {
 }
 
 func memPath(ns, key string) string {
-	return "/v1/memory/" + url.PathEscape(ns) + "/" + url.PathEscape(key)
+	return "/v1/memory/" + segment(ns) + "/" + segment(key)
 }
 
 func newMemStore(c *cli, ns *string) *cobra.Command {
@@ -152,7 +152,7 @@ func newMemList(c *cli, ns *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the keys of a namespace", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return pages(cmd.Context(), c, "/v1/memory/"+url.PathEscape(*ns), url.Values{}, 0, func(e entry, raw json.RawMessage) error {
+			return pages(cmd.Context(), c, "/v1/memory/"+segment(*ns), url.Values{}, 0, func(e entry, raw json.RawMessage) error {
 				if c.json {
 					return c.printJSONLine(raw)
 				}

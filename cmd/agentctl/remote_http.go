@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,9 @@ const maxKeyFile = 4096
 // adapters sends a request to the slots or to other routes of the management listener: over the
 // control socket or, with --url, to the listener itself.
 func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Response, error) {
+	if strings.HasPrefix(r.Path, "/v1/") && slices.Contains(strings.Split(r.Path[1:], "/"), "") {
+		return nil, usageError("an id, a key or a namespace is empty")
+	}
 	if c.url == "" {
 		if c.nostr != "" {
 			return nil, usageError("--nostr signs requests to --url; over the control socket nothing is signed")

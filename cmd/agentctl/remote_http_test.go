@@ -98,3 +98,36 @@ func TestStatusOfAURL(t *testing.T) {
 		}
 	}
 }
+
+// A name is one segment of the path, whatever it holds.
+func TestNamesInPaths(t *testing.T) {
+	var path string
+	box := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path = r.RequestURI
+		io.WriteString(w, "{}")
+	}))
+	defer box.Close()
+	none := func(string) (string, bool) { return "", false }
+	for _, c := range []struct {
+		args []string
+		want int
+		path string
+	}{
+		{[]string{"mem", "get", "."}, exitOK, "/v1/memory/default/%2E"},
+		{[]string{"mem", "get", "-n", "..", "a/../b"}, exitOK, "/v1/memory/%2E%2E/a%2F..%2Fb"},
+		{[]string{"bead", "show", ".."}, exitOK, "/v1/beads/%2E%2E"},
+		{[]string{"agent", "kill", "."}, exitOK, "/v1/agents/%2E"},
+		{[]string{"mem", "store", "", "v"}, exitUsage, ""},
+		{[]string{"mem", "ls", "-n", ""}, exitUsage, ""},
+		{[]string{"bead", "claim", ""}, exitUsage, ""},
+		{[]string{"agent", "kill", ""}, exitUsage, ""},
+		{[]string{"agent", "logs", ""}, exitUsage, ""},
+	} {
+		path = ""
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), append([]string{"--url", box.URL}, c.args...), none, strings.NewReader(""), &stdout, &stderr)
+		if code != c.want || path != c.path || code == exitUsage && !strings.Contains(stderr.String(), "is empty") {
+			t.Errorf("%q: status %d, path %q, stderr %q", c.args, code, path, &stderr)
+		}
+	}
+}
