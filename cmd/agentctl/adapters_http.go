@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"reflect"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -39,13 +41,64 @@ func segment(name string) string {
 func (c *cli) ask(ctx context.Context, method, path string, query url.Values, in any) (json.RawMessage, error) {
 	req := api.AdapterRequest{Method: method, Path: path, Query: query}
 	if in != nil {
-		body, err := json.Marshal(in)
+		body, err := requestBody(in)
 		if err != nil {
 			return nil, err
 		}
 		req.Body, req.Header = bytes.NewReader(body), http.Header{"Content-Type": {"application/json"}}
 	}
 	return c.answered(ctx, req)
+}
+
+// requestBody is in as JSON.
+func requestBody(in any) ([]byte, error) {
+	if text, ok := notUTF8(reflect.ValueOf(in)); ok {
+		return nil, usageError("%q is not valid UTF-8, so it cannot be sent unchanged", shortened(text))
+	}
+	return json.Marshal(in)
+}
+
+// notUTF8 returns the first text in a request that encoding/json would change: it replaces the bytes
+// that are not UTF-8. A json.RawMessage is sent as it is, and the box checks it.
+func notUTF8(v reflect.Value) (string, bool) {
+	switch v.Kind() {
+	case reflect.String:
+		return v.String(), !utf8.ValidString(v.String())
+	case reflect.Interface, reflect.Pointer:
+		return notUTF8(v.Elem())
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return "", false
+		}
+		for i := range v.Len() {
+			if text, ok := notUTF8(v.Index(i)); ok {
+				return text, true
+			}
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			for _, part := range []reflect.Value{key, v.MapIndex(key)} {
+				if text, ok := notUTF8(part); ok {
+					return text, true
+				}
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if text, ok := notUTF8(v.Field(i)); ok {
+				return text, true
+			}
+		}
+	}
+	return "", false
+}
+
+// shortened is as much of a text as an error message quotes.
+func shortened(text string) string {
+	if len(text) > 40 {
+		return text[:40] + "..."
+	}
+	return text
 }
 
 func (c *cli) answered(ctx context.Context, req api.AdapterRequest) (json.RawMessage, error) {

@@ -205,6 +205,27 @@ func TestBeadVerbs(t *testing.T) {
 	b.run(2, "", "bead")
 }
 
+// encoding/json replaces bytes that are not UTF-8. Such a text is refused instead of changed.
+func TestTextThatIsNotUTF8(t *testing.T) {
+	b := newSlotsBox(t)
+	for _, args := range [][]string{
+		{"mem", "store", "k", "-"}, {"mem", "search", "a\xff"}, {"event", "emit", "k", "--subject", "a\xff"},
+		{"bead", "create", "a\xff"}, {"bead", "create", "t", "--tag", "a\xff"}, {"bead", "claim", "ab-1", "--actor", "a\xff"},
+		{"agent", "spawn", "echo", "a\xff"}, {"agent", "spawn", "--env", "A=a\xff", "true"}, {"mesh", "publish", "-"},
+	} {
+		if _, stderr := b.run(2, "a\xff", args...); !strings.Contains(stderr, `a\xff`) || !strings.Contains(stderr, "is not valid UTF-8") {
+			t.Errorf("%q: %s", args, stderr)
+		}
+	}
+	if out, _ := b.run(0, "", "bead", "ready"); strings.Count(out, "\n") != 1 {
+		t.Errorf("created:\n%s", out)
+	}
+	b.run(0, "", "bead", "create", "grüße \ufffd")
+	if out, _ := b.run(0, "", "bead", "ready"); !strings.Contains(out, "grüße \ufffd") {
+		t.Errorf("not created:\n%s", out)
+	}
+}
+
 func TestEventAndAdapterVerbs(t *testing.T) {
 	b := newSlotsBox(t)
 	b.run(0, "", "event", "emit", "agent.started", `{"n":1}`, "--subject", "a1")

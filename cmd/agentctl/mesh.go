@@ -152,7 +152,7 @@ relay takes it, after a restart of the box too. The event's id is printed. With
 }
 
 func (c *cli) meshPublish(ctx context.Context, in any, wait time.Duration, key string) error {
-	body, err := json.Marshal(in)
+	body, err := requestBody(in)
 	if err != nil {
 		return err
 	}
