@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -72,8 +73,15 @@ func newBeadReady(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ready", Short: "List the beads that can be claimed now", Args: cobra.NoArgs, ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			raw, err := c.ask(cmd.Context(), http.MethodGet, "/v1/beads/ready", params("parent_id", parent, "tag", tag, "kind", kind, "limit", "1000"), nil)
-			return show(c, raw, err, func(l items[bead]) { c.printBeads(l.Items) })
+			list, err := collect[listedBead](cmd.Context(), c, "/v1/beads/ready", params("parent_id", parent, "tag", tag, "kind", kind))
+			if err != nil {
+				return err
+			}
+			if c.json {
+				return c.printJSON(list)
+			}
+			c.printBeads(list)
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&parent, "parent", "", "only direct children of this bead")
@@ -82,7 +90,20 @@ func newBeadReady(c *cli) *cobra.Command {
 	return cmd
 }
 
-func (c *cli) printBeads(list []bead) {
+// listedBead is a bead of a list. Its JSON is what the box answered.
+type listedBead struct {
+	bead
+	raw json.RawMessage
+}
+
+func (l *listedBead) UnmarshalJSON(b []byte) error {
+	l.raw = bytes.Clone(b)
+	return json.Unmarshal(b, &l.bead)
+}
+
+func (l listedBead) MarshalJSON() ([]byte, error) { return l.raw.MarshalJSON() }
+
+func (c *cli) printBeads(list []listedBead) {
 	rows := make([][]cell, len(list))
 	for i, b := range list {
 		rows[i] = []cell{
@@ -159,30 +180,32 @@ func newBeadTree(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "tree [ID]", Short: "Show beads and what is below them", Args: cobra.MaximumNArgs(1), ValidArgsFunction: noFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			all, err := collect[bead](cmd.Context(), c, "/v1/beads", url.Values{})
+			all, err := collect[listedBead](cmd.Context(), c, "/v1/beads", url.Values{})
 			if err != nil {
 				return err
 			}
-			root := ""
-			if len(args) == 1 {
-				root = args[0]
-			}
-			if c.json {
-				return c.printJSON(below(all, root))
-			}
-			children := make(map[string][]bead)
-			found := root == ""
+			tree := make([]branch, 0, len(all))
+			children := make(map[string][]listedBead)
 			for _, b := range all {
 				children[b.ParentID] = append(children[b.ParentID], b)
-				if b.ID == root {
-					found = true
-					line(c.stdout, "%s", beadLine(b))
+				if len(args) == 1 && b.ID == args[0] {
+					tree = append(tree, branch{b, 0})
 				}
 			}
-			if !found {
-				return &exitError{exitFailure, fmt.Errorf("there is no bead %q", root)}
+			switch {
+			case len(args) == 0:
+				tree = below(tree, children, "", 0)
+			case len(tree) == 0:
+				return &exitError{exitFailure, fmt.Errorf("there is no bead %q", args[0])}
+			default:
+				tree = below(tree, children, args[0], 1)
 			}
-			c.printTree(children, root, 0)
+			if c.json {
+				return c.printJSON(tree)
+			}
+			for _, b := range tree {
+				line(c.stdout, "%s%s", strings.Repeat("  ", b.depth), printable(fmt.Sprintf("%s [%s] %s", b.ID, joinedBy(b.Status, " ", b.Actor), b.Title)))
+			}
 			return nil
 		},
 	}
@@ -191,33 +214,21 @@ func newBeadTree(c *cli) *cobra.Command {
 // maxTree is deeper than any tree of beads. It ends a cycle in the data of a peer.
 const maxTree = 16
 
-func (c *cli) printTree(children map[string][]bead, parent string, depth int) {
+// branch is a bead and how far below the root it is.
+type branch struct {
+	listedBead
+	depth int
+}
+
+// below appends everything below a parent to the tree, each bead before its children.
+func below(tree []branch, children map[string][]listedBead, parent string, depth int) []branch {
 	if depth > maxTree {
-		return
+		return tree
 	}
 	for _, b := range children[parent] {
-		indent := depth
-		if parent != "" && depth == 0 {
-			indent = 1
-		}
-		line(c.stdout, "%s%s", strings.Repeat("  ", indent), beadLine(b))
-		c.printTree(children, b.ID, indent+1)
+		tree = below(append(tree, branch{b, depth}), children, b.ID, depth+1)
 	}
-}
-
-func beadLine(b bead) string {
-	return printable(fmt.Sprintf("%s [%s] %s", b.ID, joinedBy(b.Status, " ", b.Actor), b.Title))
-}
-
-// below are the beads whose id is root or begins with it: the id shows the hierarchy.
-func below(all []bead, root string) []bead {
-	out := []bead{}
-	for _, b := range all {
-		if root == "" || b.ID == root || strings.HasPrefix(b.ID, root+".") {
-			out = append(out, b)
-		}
-	}
-	return out
+	return tree
 }
 
 func newBeadExport(c *cli) *cobra.Command {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,15 +40,21 @@ func segment(name string) string {
 // ask sends one request to the slots. in is JSON; nil means no body. It returns the answer
 // unchanged.
 func (c *cli) ask(ctx context.Context, method, path string, query url.Values, in any) (json.RawMessage, error) {
+	raw, _, err := c.asked(ctx, method, path, query, in)
+	return raw, err
+}
+
+// asked returns the headers of the answer, too.
+func (c *cli) asked(ctx context.Context, method, path string, query url.Values, in any) (json.RawMessage, http.Header, error) {
 	req := api.AdapterRequest{Method: method, Path: path, Query: query}
 	if in != nil {
 		body, err := requestBody(in)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		req.Body, req.Header = bytes.NewReader(body), http.Header{"Content-Type": {"application/json"}}
 	}
-	return c.answered(ctx, req)
+	return c.exchange(ctx, req)
 }
 
 // requestBody is in as JSON.
@@ -102,19 +109,24 @@ func shortened(text string) string {
 }
 
 func (c *cli) answered(ctx context.Context, req api.AdapterRequest) (json.RawMessage, error) {
+	raw, _, err := c.exchange(ctx, req)
+	return raw, err
+}
+
+func (c *cli) exchange(ctx context.Context, req api.AdapterRequest) (json.RawMessage, http.Header, error) {
 	resp, err := c.adapters(ctx, req)
 	if err != nil {
-		return nil, failed(err)
+		return nil, nil, failed(err)
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return nil, failed(err)
+		return nil, nil, failed(err)
 	case len(raw) > maxAnswer:
-		return nil, failed(fmt.Errorf("the answer is larger than %d bytes", maxAnswer))
+		return nil, nil, failed(fmt.Errorf("the answer is larger than %d bytes", maxAnswer))
 	}
-	return raw, nil
+	return raw, resp.Header, nil
 }
 
 // show prints an answer: unchanged with --json, otherwise with the function text.
@@ -151,7 +163,7 @@ func (l *items[T]) UnmarshalJSON(b []byte) error {
 func pages[T any](ctx context.Context, c *cli, path string, query url.Values, limit int, each func(T, json.RawMessage) error) error {
 	for {
 		query.Set("limit", "1000")
-		raw, err := c.ask(ctx, http.MethodGet, path, query, nil)
+		raw, header, err := c.asked(ctx, http.MethodGet, path, query, nil)
 		if err != nil {
 			return err
 		}
@@ -171,11 +183,23 @@ func pages[T any](ctx context.Context, c *cli, path string, query url.Values, li
 				return nil
 			}
 		}
-		if page.Next == "" {
+		next := cmp.Or(page.Next, linkedCursor(header.Get("Link")))
+		if next == "" {
 			return nil
 		}
-		query.Set("cursor", page.Next)
+		query.Set("cursor", next)
 	}
+}
+
+// linkedCursor is the cursor of the next page if the answer is a list without an envelope: agentinit
+// names it in one Link header, as in </v1/beads/ready?cursor=c>; rel="next".
+func linkedCursor(link string) string {
+	target, rel, _ := strings.Cut(strings.TrimPrefix(link, "<"), ">")
+	u, err := url.Parse(target)
+	if err != nil || !strings.Contains(rel, `rel="next"`) {
+		return ""
+	}
+	return u.Query().Get("cursor")
 }
 
 // collect returns the rows of all pages as a slice.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -203,6 +204,59 @@ func TestBeadVerbs(t *testing.T) {
 	b.run(1, "", "bead", "show", "nobody")
 	b.run(2, "", "bead", "odd")
 	b.run(2, "", "bead")
+}
+
+// One page of the box has at most 1000 beads. ready shows all of them.
+func TestReadyShowsEveryPage(t *testing.T) {
+	b := newSlotsBox(t)
+	const beads = 1003
+	var file strings.Builder
+	for n := range beads {
+		fmt.Fprintf(&file, `{"id":"ab-%d","title":"t%d","status":"open","issue_type":"task","created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z"}`+"\n", n, n)
+	}
+	b.run(0, file.String(), "bead", "import", "-")
+	if out, _ := b.run(0, "", "bead", "ready"); strings.Count(out, "\n") != beads+1 {
+		t.Errorf("%d lines", strings.Count(out, "\n"))
+	}
+	out, _ := b.run(0, "", "bead", "ready", "--json")
+	var list []struct{ ID string }
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, l := range list {
+		seen[l.ID] = true
+	}
+	if len(list) != beads || len(seen) != beads {
+		t.Errorf("%d beads, %d of them different", len(list), len(seen))
+	}
+}
+
+// tree --json shows the same beads as tree, each as show --json does.
+func TestTreeAsJSON(t *testing.T) {
+	b := newSlotsBox(t)
+	out, _ := b.run(0, "", "bead", "create", "an epic")
+	epic := strings.TrimSpace(out)
+	b.run(0, "", "bead", "create", "a part", "--parent", epic)
+	b.run(0, "", "bead", "create", "another epic")
+	for _, c := range []struct {
+		root []string
+		want int
+	}{{nil, 3}, {[]string{epic}, 2}, {[]string{epic + ".1"}, 1}} {
+		out, _ := b.run(0, "", append([]string{"--json", "bead", "tree"}, c.root...)...)
+		var list []map[string]any
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != c.want {
+			t.Fatalf("%q: %v, %d beads, want %d:\n%s", c.root, err, len(list), c.want, out)
+		}
+		for _, l := range list {
+			out, _ := b.run(0, "", "--json", "bead", "show", l["id"].(string))
+			var one map[string]any
+			if err := json.Unmarshal([]byte(out), &one); err != nil || !reflect.DeepEqual(one, l) {
+				t.Errorf("%v: tree has\n%v\nshow has\n%v", err, l, one)
+			}
+		}
+	}
+	b.run(1, "", "--json", "bead", "tree", "nope")
 }
 
 // encoding/json replaces bytes that are not UTF-8. Such a text is refused instead of changed.
