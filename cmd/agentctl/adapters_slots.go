@@ -42,7 +42,7 @@ func newAdapters(c *cli) *cobra.Command {
 func newMem(c *cli) *cobra.Command {
 	ns := "default"
 	cmd := group("mem", "Store and search memory", newMemStore(c, &ns), newMemSearch(c, &ns), newMemGet(c, &ns), newMemRemove(c, &ns), newMemList(c, &ns))
-	cmd.PersistentFlags().StringVarP(&ns, "namespace", "n", ns, "namespace")
+	cmd.PersistentFlags().StringVarP(&ns, "namespace", "n", ns, "namespace of the entries, for every command of mem")
 	return cmd
 }
 

@@ -57,7 +57,7 @@ func helpBody(cmd *cobra.Command, level string) string {
 		long = cmd.Short + "."
 	}
 	b.WriteString(manpage.Prose(long))
-	if list := options(cmd.LocalNonPersistentFlags()); list != "" {
+	if list := options(cmd.LocalFlags()); list != "" {
 		fmt.Fprintf(&b, "%s\n\n%s\n", level+" Options", list)
 	}
 	if cmd.Example != "" {
@@ -177,6 +177,9 @@ func TestHelpSentences(t *testing.T) {
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if f.Usage == "" {
 				t.Errorf("%s --%s has no description", cmd.CommandPath(), f.Name)
+			}
+			if cmd.HasParent() && f.Name != "help" && !strings.Contains(helpBody(cmd, "##"), "--"+f.Name) {
+				t.Errorf("%s --%s is not in the reference", cmd.CommandPath(), f.Name)
 			}
 		})
 	})
