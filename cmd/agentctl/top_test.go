@@ -45,7 +45,7 @@ func runTop(t *testing.T, b *controltest.Box, cols, rows int, env map[string]str
 		t.Fatal(err)
 	}
 	e := &emulator{t: t, ptmx: ptmx, vt: vt10x.New(vt10x.WithSize(cols, rows)), changed: make(chan struct{}, 1), code: make(chan int, 1)}
-	read, over := make(chan struct{}), make(chan struct{})
+	read := make(chan struct{})
 	go func() {
 		defer close(read)
 		buf := make([]byte, 4096)
@@ -62,10 +62,8 @@ func runTop(t *testing.T, b *controltest.Box, cols, rows int, env map[string]str
 			case e.changed <- struct{}{}:
 			default:
 			}
-			select {
-			case <-over:
+			if bytes.IndexByte(buf[:n], 0) >= 0 {
 				return
-			default:
 			}
 		}
 	}()
@@ -80,9 +78,9 @@ func runTop(t *testing.T, b *controltest.Box, cols, rows int, env map[string]str
 	t.Cleanup(func() {
 		cancel()
 		<-e.code
-		// tcell leaves its side of the terminal open, so a byte must end the read.
-		close(over)
-		if _, err := tty.WriteString("."); err == nil {
+		// tcell leaves its side of the terminal open, so a byte that top never writes must end the
+		// reader. The reader takes everything before it: otherwise the write waits for room forever.
+		if _, err := tty.WriteString("\x00"); err == nil {
 			<-read
 		}
 		tty.Close()
