@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -71,7 +72,20 @@ func answer[T any](q *request, f func(Identity) (T, error)) error {
 func getIdentity(q *request) error { return answer(q, Identity.Show) }
 
 func rotateIdentity(q *request) error {
-	return answer(q, func(i Identity) (IdentityReport, error) { return i.Rotate(q.Context()) })
+	return answer(q, func(i Identity) (IdentityReport, error) {
+		report, err := i.Rotate(q.Context())
+		return report, keyError(err, "cannot replace the private key")
+	})
+}
+
+// keyError is the reason why a key could not be changed. An administrator may see it: it names a file
+// of the box, for example on a full disk.
+func keyError(err error, what string) error {
+	var coded *adapters.Error
+	if err == nil || errors.As(err, &coded) {
+		return err
+	}
+	return adapters.Unavailable(err, "%s", what)
 }
 
 func exportIdentity(q *request) error {
@@ -79,7 +93,7 @@ func exportIdentity(q *request) error {
 }
 
 func rekeyIdentity(q *request) error {
-	return q.done(q.s.cfg.Identity.Rekey(q.Context()))
+	return q.done(keyError(q.s.cfg.Identity.Rekey(q.Context()), "cannot change the management key"))
 }
 
 func getDID(q *request) error {
