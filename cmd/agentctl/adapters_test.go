@@ -343,12 +343,13 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 	b.run(1, "", "restore", filepath.Join(dir, "nowhere"))
 	b.run(1, "no backup", "restore", "-")
-	if _, stderr := b.run(1, "", "restore", dir); !strings.Contains(stderr, "is a directory") || strings.Contains(stderr, "cannot reach") {
-		t.Errorf("a directory: %s", stderr)
-	}
 	// The box refuses this one before agentctl has sent all of it.
 	if _, stderr := b.run(1, strings.Repeat("no backup", 1<<20), "restore", "-"); !strings.Contains(stderr, "the backup cannot be used") {
 		t.Errorf("a large file that is no backup: %s", stderr)
+	}
+	// This one comes last: agentctl has gone before the box has given up the restore.
+	if _, stderr := b.run(1, "", "restore", dir); !strings.Contains(stderr, "is a directory") || strings.Contains(stderr, "cannot reach") {
+		t.Errorf("a directory: %s", stderr)
 	}
 }
 
