@@ -139,22 +139,9 @@ type lines struct {
 	err    error
 }
 
+// newLines ends with ctx: a program can leave a segment of terabytes without a line.
 func newLines(ctx context.Context, r io.Reader) *lines {
-	return &lines{r: bufio.NewReaderSize(untilDone{ctx, r}, 64<<10)}
-}
-
-// untilDone is a reader that fails when ctx has ended. A program can leave a segment of terabytes
-// without a line.
-type untilDone struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (u untilDone) Read(p []byte) (int, error) {
-	if err := u.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return u.r.Read(p)
+	return &lines{r: bufio.NewReaderSize(adapters.UntilDone(ctx, r), 64<<10)}
 }
 
 func (l *lines) next() bool {

@@ -33,7 +33,7 @@ func (s *Solid) inward(ctx context.Context, target string, in adapters.Body) (ad
 	if in.Public == nil || err != nil || !rebase.Concerns(mt) {
 		return in, nil
 	}
-	doc, err := io.ReadAll(io.LimitReader(untilEnd{ctx, in.Reader}, maxMoved+1))
+	doc, err := io.ReadAll(io.LimitReader(adapters.UntilDone(ctx, in.Reader), maxMoved+1))
 	if err != nil {
 		return in, unreadable(err)
 	}

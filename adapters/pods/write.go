@@ -71,7 +71,7 @@ func readHead(ctx context.Context, r io.Reader) ([]byte, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		head, err := io.ReadAll(io.LimitReader(untilEnd{ctx, r}, smallBody+1))
+		head, err := io.ReadAll(io.LimitReader(adapters.UntilDone(ctx, r), smallBody+1))
 		done <- result{head, err}
 	}()
 	select {
@@ -80,19 +80,6 @@ func readHead(ctx context.Context, r io.Reader) ([]byte, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// untilEnd begins no read after ctx has ended.
-type untilEnd struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (u untilEnd) Read(buf []byte) (int, error) {
-	if err := u.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return u.r.Read(buf)
 }
 
 // unreadable makes an error of the body the caller's error, unless it has a code.
