@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/dreamlab-ai/agentinit/schema"
+	"github.com/dreamlab-ai/agentinit/schema/catalog"
 )
 
 // listener is one port on which a part of the box listens.
@@ -194,7 +195,7 @@ func hostPorts(d *schema.Document) (out []published) {
 		{metrics.path, m.Supervisor.MetricsListen, metrics.port},
 	} {
 		// A listener on loopback is not published.
-		if host, _, _ := net.SplitHostPort(l.address); l.port != 0 && host != "localhost" && !net.ParseIP(host).IsLoopback() {
+		if host, _, _ := net.SplitHostPort(l.address); l.port != 0 && !catalog.Loopback(host) {
 			out = append(out, published{schema.Port{Host: int(l.port), Box: int(l.port), Protocol: "tcp"}, l.path, nil})
 		}
 	}
