@@ -146,11 +146,13 @@ func (k *kernel) end(p *fakeProc, after time.Duration, exit program.Exit) {
 	})
 }
 
-// SignalSoon leaves every second request to Signal.
-func (k *kernel) SignalSoon(requests []SignalRequest) []bool {
+func (k *kernel) SignalSoon(requests []SignalRequest) []bool { return everySecond(requests, k.Signal) }
+
+// everySecond signals as SignalSoon does, and leaves every second request to Signal.
+func everySecond(requests []SignalRequest, signal func(SignalRequest) error) []bool {
 	sent := make([]bool, len(requests))
 	for i, r := range requests {
-		sent[i] = i%2 == 0 && k.Signal(r) == nil
+		sent[i] = i%2 == 0 && signal(r) == nil
 	}
 	return sent
 }

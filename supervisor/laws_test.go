@@ -183,14 +183,8 @@ func (l *laws) alive(name string) bool {
 	return l.live[name] != nil
 }
 
-// SignalSoon implements Processes. It leaves every second request to Signal.
-func (l *laws) SignalSoon(requests []SignalRequest) []bool {
-	sent := make([]bool, len(requests))
-	for i, r := range requests {
-		sent[i] = i%2 == 0 && l.Signal(r) == nil
-	}
-	return sent
-}
+// SignalSoon implements Processes.
+func (l *laws) SignalSoon(requests []SignalRequest) []bool { return everySecond(requests, l.Signal) }
 
 // Signal implements Processes.
 func (l *laws) Signal(r SignalRequest) error {

@@ -260,34 +260,36 @@ var scopes = map[program.KillScope]proc.Scope{
 	program.KillTree: proc.ScopeTree, program.KillGroup: proc.ScopeGroup, program.KillProcess: proc.ScopeProcess,
 }
 
-// SignalSoon implements Processes. What is wrong with a request is said by Signal.
+// SignalSoon implements Processes. Signal says what is wrong with a request.
 func (s *System) SignalSoon(requests []SignalRequest) []bool {
-	known := make([]proc.SignalRequest, len(requests))
+	known := make([]proc.SignalRequest, len(requests)) // without an ID, the Owner does nothing
 	for i, r := range requests {
-		if id, ok := s.id(r.Program, r.Run); ok {
-			if sig, err := proc.ParseSignal(r.Signal); err == nil {
-				known[i] = proc.SignalRequest{ID: id, Signal: sig, Scope: scopes[r.Scope], Asked: r.Asked}
-			}
-		}
+		known[i], _, _ = s.request(r)
 	}
 	return s.cfg.Owner.SignalSoon(known)
 }
 
 // Signal implements Processes. It is no error if no process is left in the tree or group.
 func (s *System) Signal(r SignalRequest) error {
-	sig, err := proc.ParseSignal(r.Signal)
-	if err != nil {
+	req, known, err := s.request(r)
+	if err != nil || !known {
 		return err
 	}
-	id, ok := s.id(r.Program, r.Run)
-	if !ok {
-		return nil
-	}
-	err = s.cfg.Owner.SignalAsked(proc.SignalRequest{ID: id, Signal: sig, Scope: scopes[r.Scope], Asked: r.Asked})
+	err = s.cfg.Owner.SignalAsked(req)
 	if r.Scope != program.KillProcess && errors.Is(err, proc.ErrNoProcess) {
 		return nil
 	}
 	return err
+}
+
+// request is r as the Owner takes it. known is false for a run that is not known.
+func (s *System) request(r SignalRequest) (req proc.SignalRequest, known bool, err error) {
+	sig, err := proc.ParseSignal(r.Signal)
+	if err != nil {
+		return proc.SignalRequest{}, false, err
+	}
+	id, known := s.id(r.Program, r.Run)
+	return proc.SignalRequest{ID: id, Signal: sig, Scope: scopes[r.Scope], Asked: r.Asked}, known, nil
 }
 
 // Kill implements Processes.

@@ -55,7 +55,7 @@ records that.`,
 				err = f.CloseAtomicallyReplace()
 			}
 			if err != nil {
-				// Without this, a copy of the state would stay under a name that nobody knows.
+				// The temporary file holds a copy of the state and must not stay in the directory.
 				err = errors.Join(err, f.Cleanup())
 			}
 			return failed(err)
