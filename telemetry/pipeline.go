@@ -130,8 +130,11 @@ func (p *Pipeline) Collectors() []prometheus.Collector {
 func (p *Pipeline) Shutdown(ctx context.Context) error {
 	p.leave.Do(func() { close(p.client.leaving) })
 	stop := context.AfterFunc(ctx, p.abandon)
-	defer stop()
-	return p.provider.Shutdown(ctx)
+	err := p.provider.Shutdown(ctx)
+	if !stop() && err == nil {
+		return ctx.Err() // the abandoned export ended before the SDK looked at ctx
+	}
+	return err
 }
 
 // trouble reports at most once a minute, because every batch fails while a collector is
