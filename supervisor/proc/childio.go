@@ -3,6 +3,7 @@ package proc
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 
@@ -37,7 +38,11 @@ func (o *Owner) checkDescriptors(beside bool) error {
 		reserve /= 2
 	}
 	// The kernel always gives the lowest free numbers. So a start does not use the reserve as long
-	// as the lowest free numbers lie below it.
+	// as enough free numbers lie below it. The ones right below it are taken last: if they are free,
+	// one system call has answered.
+	if freeBelow(limit.Cur - reserve) {
+		return nil
+	}
 	var free [descriptorsOfStart]int
 	var err error
 	last, taken := 0, 0
@@ -55,6 +60,27 @@ func (o *Owner) checkDescriptors(beside bool) error {
 	}
 	return &StartError{Op: opDescriptors, Err: unix.EMFILE,
 		Hint: fmt.Sprintf("agentinit keeps the last %d of its %d for itself; raise the limit of open files of the container", reserve, limit.Cur)}
+}
+
+// freeBelow tells whether the numbers right below top are free, as many as a start takes. If the
+// kernel does not say, the answer is false.
+func freeBelow(top uint64) bool {
+	if top < descriptorsOfStart || top > math.MaxInt32 {
+		return false
+	}
+	var fds [descriptorsOfStart]unix.PollFd
+	for i := range fds {
+		fds[i].Fd = int32(top) - int32(i) - 1
+	}
+	if _, err := unix.Poll(fds[:], 0); err != nil {
+		return false
+	}
+	for _, fd := range fds {
+		if fd.Revents != unix.POLLNVAL { // poll(2): the number is not an open descriptor
+			return false
+		}
+	}
+	return true
 }
 
 func (o *Owner) openIO(c *Command) (*childIO, error) {

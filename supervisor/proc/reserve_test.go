@@ -22,7 +22,18 @@ func TestStartsLeaveDescriptors(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: 1000}); err != nil {
 		t.Fatal(err)
 	}
+	// One number right below the reserve is taken, and there is room elsewhere.
+	taken, err := unix.FcntlInt(os.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 74)
+	if err != nil || taken != 74 || freeBelow(75) || !freeBelow(74) {
+		t.Fatalf("descriptor %d, %v, below it free: %t", taken, err, freeBelow(74))
+	}
 	var running []Process
+	if p, err := o.Start(Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}, StdinPipe: true}); err != nil {
+		t.Fatal(err)
+	} else {
+		running = append(running, p)
+	}
+	unix.Close(taken)
 	fill := func() error {
 		for {
 			c := Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}, StdinPipe: true}
