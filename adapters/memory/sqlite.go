@@ -45,7 +45,7 @@ type file struct {
 var _ backend = (*file)(nil)
 
 func openFile(ctx context.Context, path string) (*file, error) {
-	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: fileID, Migrations: fileMigrations})
+	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: fileID, Migrations: fileMigrations, MaxValue: 2 * adapters.MaxMemoryValue})
 	if err != nil {
 		return nil, err
 	}
@@ -261,9 +261,10 @@ func (b *file) list(ctx context.Context, namespace string, after int64, n int, n
 		err := rows.Scan(&r.id, &r.key, &r.stored, &r.expires, &r.size)
 		list = append(list, r)
 		return err
+		// Another program may have written longer keys: together they could take all memory.
 	}, `SELECT id, key, stored_at, expires_at, size FROM entries
-		WHERE ns = (SELECT id FROM namespaces WHERE name = ?) AND id > ? AND `+live+` ORDER BY id LIMIT ?`,
-		namespace, after, now, n)
+		WHERE ns = (SELECT id FROM namespaces WHERE name = ?) AND id > ? AND octet_length(key) <= ? AND `+live+` ORDER BY id LIMIT ?`,
+		namespace, after, adapters.MaxMemoryKey, now, n)
 	return list, err
 }
 

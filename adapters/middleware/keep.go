@@ -36,7 +36,7 @@ CREATE TABLE secret (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NUL
 
 // openKeeper opens or creates the file and reads its keys, without the answers.
 func openKeeper(ctx context.Context, path string) (k *keeper, secret []byte, old []*replay, err error) {
-	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: keeperID, Migrations: keeperSchema(), Relaxed: true})
+	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: keeperID, Migrations: keeperSchema(), Relaxed: true, MaxValue: maxReplayed + 1<<20})
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -7,14 +7,17 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -45,13 +48,17 @@ type Options struct {
 	// Relaxed: a commit survives the end of the process at once, but a loss of power only after the
 	// next checkpoint (synchronous=NORMAL).
 	Relaxed bool
+	// MaxValue is the largest text, blob and row in bytes, 0 = 8 MiB. Other programs of our user can
+	// write the file: without a bound, one row could take all memory.
+	MaxValue int
 }
 
 // DB is an open file. Its methods may be called from any goroutine.
 type DB struct {
 	path  string
-	write *sql.DB // one connection
-	read  *sql.DB
+	write pool // one connection
+	read  pool
+	max   int // Options.MaxValue
 }
 
 // Open opens or creates the file and updates its schema. All errors are *adapters.Error with the
@@ -60,16 +67,16 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o750); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the directory")
 	}
-	db := &DB{path: o.Path}
+	db := &DB{path: o.Path, max: cmp.Or(o.MaxValue, 8<<20)}
 	if err := create(o.Path); err != nil {
 		return nil, adapters.Unavailable(err, "cannot make the file")
 	}
 	var err error
-	more := "&_txlock=immediate"
+	var more []string
 	if o.Relaxed {
-		more += "&_pragma=synchronous(NORMAL)"
+		more = append(more, "synchronous=NORMAL")
 	}
-	if db.write, err = sql.Open("sqlite", dsn(o.Path, more)); err != nil {
+	if db.write, err = openPool(o.Path, "?_txlock=immediate", more...); err != nil {
 		return nil, Error(err)
 	}
 	db.write.SetMaxOpenConns(1)
@@ -81,7 +88,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		db.write.Close()
 		return nil, adapters.Unavailable(err, "cannot keep other users out of the file")
 	}
-	if db.read, err = sql.Open("sqlite", dsn(o.Path, "&_pragma=query_only(1)")); err != nil {
+	if db.read, err = openPool(o.Path, "", "query_only=1"); err != nil {
 		db.write.Close()
 		return nil, Error(err)
 	}
@@ -120,35 +127,92 @@ func (db *DB) keepPrivate() error {
 	return nil
 }
 
-// dsn escapes the path, so that a file name cannot set an option.
-func dsn(path, more string) string {
-	return "file:" + (&url.URL{Path: path}).EscapedPath() +
-		fmt.Sprintf("?_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)", busyStep.Milliseconds()) + more
+// pool is a pool of connections that begin with these statements.
+type pool struct {
+	*sql.DB
+	setup string
+}
+
+// openPool escapes the path, so that a file name cannot set an option.
+func openPool(path, options string, more ...string) (pool, error) {
+	setup := append([]string{
+		fmt.Sprintf("busy_timeout=%d", busyStep.Milliseconds()), "journal_mode=WAL", "synchronous=FULL", "foreign_keys=1",
+	}, more...)
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+options)
+	return pool{db, "PRAGMA " + strings.Join(setup, ";PRAGMA ")}, err
+}
+
+// conn takes a connection from the pool. It bounds what SQLite reads for a new connection before the
+// first statement, because that reads the schema, which is text from the file too.
+func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
+	if err := db.regular(); err != nil {
+		return nil, err
+	}
+	conn, err := p.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before, err := driver.Limit(conn, lib.SQLITE_LIMIT_LENGTH, db.max)
+	if err == nil && before != db.max {
+		_, err = conn.ExecContext(ctx, p.setup)
+	}
+	if err != nil {
+		// A connection without its setup must not come back from the pool.
+		_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+		return nil, err
+	}
+	return conn, nil
+}
+
+// regular refuses other files than regular ones: the open of a FIFO waits for ever, and no context
+// ends it.
+func (db *DB) regular() error {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		info, err := os.Stat(db.path + suffix)
+		if err == nil && !info.Mode().IsRegular() {
+			return adapters.Errorf(adapters.CodeUnavailable, "%s is not a regular file", db.path+suffix)
+		}
+	}
+	return nil
 }
 
 func (db *DB) prepare(ctx context.Context, o Options) error {
-	var check string
-	if err := db.write.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&check); err != nil {
+	conn, err := db.conn(ctx, db.write)
+	if err != nil {
 		return err
 	}
+	version, err := check(ctx, conn, o)
+	// The migrations need the one connection of the pool.
+	if err := errors.Join(err, conn.Close()); err != nil {
+		return err
+	}
+	return db.migrate(ctx, o, version)
+}
+
+// check refuses a file that cannot be used, and returns the version of its schema.
+func check(ctx context.Context, conn *sql.Conn, o Options) (int, error) {
+	var check string
+	if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&check); err != nil {
+		return 0, err
+	}
 	if check != "ok" {
-		return adapters.Errorf(adapters.CodeUnavailable, "%s is corrupt: %s; it is left as it is", o.Path, check)
+		return 0, adapters.Errorf(adapters.CodeUnavailable, "%s is corrupt: %s; it is left as it is", o.Path, check)
 	}
 	var app, version, tables int64
 	for q, v := range map[string]*int64{
 		"PRAGMA application_id": &app, "PRAGMA user_version": &version, "SELECT count(*) FROM sqlite_schema": &tables,
 	} {
-		if err := db.write.QueryRowContext(ctx, q).Scan(v); err != nil {
-			return err
+		if err := conn.QueryRowContext(ctx, q).Scan(v); err != nil {
+			return 0, err
 		}
 	}
 	switch {
 	case tables > 0 && app != int64(o.AppID):
-		return adapters.Errorf(adapters.CodeUnavailable, "%s belongs to another program; it is left as it is", o.Path)
+		return 0, adapters.Errorf(adapters.CodeUnavailable, "%s belongs to another program; it is left as it is", o.Path)
 	case version > int64(len(o.Migrations)):
-		return adapters.Errorf(adapters.CodeUnavailable, "%s has schema %d, newer than %d, the newest known here; it is left as it is", o.Path, version, len(o.Migrations))
+		return 0, adapters.Errorf(adapters.CodeUnavailable, "%s has schema %d, newer than %d, the newest known here; it is left as it is", o.Path, version, len(o.Migrations))
 	}
-	return db.migrate(ctx, o, int(version))
+	return int(version), nil
 }
 
 // migrate applies the missing steps, each in its own transaction. If the file holds data, it is
@@ -183,7 +247,7 @@ func (db *DB) migrate(ctx context.Context, o Options, version int) error {
 // disk. It waits for other processes up to 5 s, but not after the end of ctx. Errors of f are
 // returned unchanged, others typed.
 func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
-	conn, err := db.write.Conn(ctx)
+	conn, err := db.conn(ctx, db.write)
 	if err != nil {
 		return Error(err)
 	}
@@ -222,7 +286,12 @@ func begin(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 
 // Read runs f in a read transaction: it sees one consistent state and never waits for a writer.
 func (db *DB) Read(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := db.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	conn, err := db.conn(ctx, db.read)
+	if err != nil {
+		return Error(err)
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return Error(err)
 	}
@@ -242,11 +311,15 @@ func (db *DB) Ping(ctx context.Context) error {
 // Backup writes a consistent copy to path, which must not exist. It uses its own connection: the
 // readers' connections refuse VACUUM, and the copy must not block the writer.
 func (db *DB) Backup(ctx context.Context, path string) error {
-	own, err := sql.Open("sqlite", dsn(db.path, ""))
+	own, err := openPool(db.path, "")
 	if err != nil {
 		return Error(err)
 	}
-	_, err = own.ExecContext(ctx, "VACUUM INTO ?", path)
+	conn, err := db.conn(ctx, own)
+	if err == nil {
+		_, err = conn.ExecContext(ctx, "VACUUM INTO ?", path)
+		err = errors.Join(err, conn.Close())
+	}
 	return Error(errors.Join(err, own.Close()))
 }
 
@@ -298,6 +371,8 @@ func Error(err error) error {
 		return adapters.Unavailable(err, "the database cannot be written")
 	case lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB:
 		return adapters.Unavailable(err, "the database is corrupt; it is left as it is")
+	case lib.SQLITE_TOOBIG:
+		return adapters.Unavailable(err, "a row of the database is too large")
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED:
 		return adapters.Unavailable(err, "another process holds the database")
 	}

@@ -2,8 +2,11 @@ package sqlite
 
 import (
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -35,5 +38,92 @@ func TestFilesArePrivate(t *testing.T) {
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func openTable(t *testing.T, path string) (*DB, error) {
+	t.Helper()
+	return Open(t.Context(), Options{Path: path, AppID: 7, Migrations: []string{"CREATE TABLE t (x)"}, MaxValue: 1 << 20})
+}
+
+// foreign runs a statement in the file as another program does that has no limits.
+func foreign(t *testing.T, path, statement string) {
+	t.Helper()
+	other, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (db *DB) largest(t *testing.T) error {
+	return db.Read(t.Context(), func(tx *sql.Tx) error {
+		var x string
+		return tx.QueryRow("SELECT x FROM t").Scan(&x)
+	})
+}
+
+// What another program puts into the file, as a row or into the schema, is not read into memory above
+// the limit.
+func TestValuesAreBounded(t *testing.T) {
+	for name, statement := range map[string]string{
+		"row":    "INSERT INTO t VALUES (printf('%.*c', 2097152, 'x'))",
+		"schema": "CREATE VIEW v AS SELECT '" + strings.Repeat("x", 2<<20) + "'",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x.db")
+			db, err := openTable(t, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			foreign(t, path, "INSERT INTO t VALUES ('small')")
+			if err := db.largest(t); err != nil {
+				t.Error(err)
+			}
+			foreign(t, path, "DELETE FROM t; "+statement)
+			if err := db.largest(t); err == nil || !strings.Contains(err.Error(), "too large") {
+				t.Errorf("read: %v", err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if db, err = openTable(t, path); err == nil {
+				err = errors.Join(db.largest(t), db.Close())
+			}
+			if err == nil || !strings.Contains(err.Error(), "too large") {
+				t.Errorf("opened again: %v", err)
+			}
+		})
+	}
+}
+
+// A FIFO in place of a file is refused. To open one that cannot be written would never return.
+func TestAFIFOIsRefused(t *testing.T) {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		path := filepath.Join(t.TempDir(), "x.db")
+		db, err := openTable(t, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Remove(path+suffix), syscall.Mkfifo(path+suffix, 0o400)); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%q: %v", suffix, err)
+		}
+		if err := db.Backup(t.Context(), path+".copy"); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%q: backup: %v", suffix, err)
+		}
+		if again, err := openTable(t, path); err == nil {
+			t.Errorf("%q: opened again", suffix)
+			_ = again.Close()
+		}
+		// The files of the database are gone, so the close may fail.
+		_ = db.Close()
 	}
 }

@@ -89,7 +89,7 @@ func Start(ctx context.Context, cfg Config) (*Relay, error) {
 	if cfg.MaxBytes <= 0 {
 		return nil, errors.New("the relay's database needs a limit of its size")
 	}
-	s, err := openStore(ctx, filepath.Join(cfg.Dir, "relay.db"), cfg.MaxBytes)
+	s, err := openStore(ctx, filepath.Join(cfg.Dir, "relay.db"), cfg.MaxBytes, cfg.Policy().MaxEventBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -435,7 +435,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	k := newKey(t)
 	e := signed(t, k, nostr.Event{Kind: 1, Content: "kept"})
-	s, err := openStore(context.Background(), filepath.Join(dir, "relay.db"), 64<<20)
+	s, err := openStore(context.Background(), filepath.Join(dir, "relay.db"), 64<<20, 128<<10)
 	if err != nil {
 		t.Fatal(err)
 	}

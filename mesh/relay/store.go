@@ -82,8 +82,9 @@ type pending struct {
 // batch is the largest number of events in one commit.
 const batch = 256
 
-func openStore(ctx context.Context, path string, max int64) (*store, error) {
-	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: appID, Migrations: migrations})
+func openStore(ctx context.Context, path string, max int64, largest int) (*store, error) {
+	// A row holds an event and, in its other columns, at most all of it again.
+	db, err := sqlite.Open(ctx, sqlite.Options{Path: path, AppID: appID, Migrations: migrations, MaxValue: 2*largest + 1<<20})
 	if err != nil {
 		return nil, err
 	}

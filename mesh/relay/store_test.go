@@ -21,7 +21,7 @@ import (
 // The model keeps events in a slice and finds them with Filter.Matches. After each step, the database
 // must return the same events as the model, in the same order.
 func TestStoreIsItsModel(t *testing.T) {
-	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20)
+	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20, 128<<10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func keep(model *[]*nostr.Event, e *nostr.Event) Outcome {
 }
 
 func TestPrune(t *testing.T) {
-	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20)
+	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20, 128<<10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestAFullStoreDropsTheOldestOfTheLowestRank(t *testing.T) {
 		{"a large store drops none", 64 << 20, stranger, ownKey, many, many, many, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), c.max)
+			s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), c.max, 128<<10)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -247,7 +247,7 @@ func TestAFullStoreDropsTheOldestOfTheLowestRank(t *testing.T) {
 }
 
 func TestAnEventLargerThanTheStoreDropsNone(t *testing.T) {
-	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 1<<20)
+	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 1<<20, 128<<10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestAnEventLargerThanTheStoreDropsNone(t *testing.T) {
 }
 
 func TestShrinkKeepsToASmallerLimit(t *testing.T) {
-	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20)
+	s, err := openStore(context.Background(), filepath.Join(t.TempDir(), "relay.db"), 64<<20, 128<<10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestEventsOfAnOlderFileCountAsStrangers(t *testing.T) {
 	if err := errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	s, err := openStore(context.Background(), path, 1<<20)
+	s, err := openStore(context.Background(), path, 1<<20, 128<<10)
 	if err != nil {
 		t.Fatal(err)
 	}
