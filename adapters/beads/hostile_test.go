@@ -474,3 +474,49 @@ func BenchmarkGetReady(b *testing.B) {
 		}
 	}
 }
+
+// Another program of our user can write larger beads than the slot takes. Pages of them are short, and
+// together complete.
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "beads.db")
+	l := newLocal(t, path)
+	if err := l.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Disconnect(context.Background())
+	const beads = 10
+	for range beads {
+		if _, err := l.CreateEpic(t.Context(), adapters.NewBead{Title: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.ExecContext(t.Context(), "UPDATE beads SET description = printf('%.*c', 4 << 20, 'x')"); err != nil {
+		t.Fatal(err)
+	}
+	var f adapters.BeadFilter
+	seen := map[string]bool{}
+	for {
+		page, err := l.List(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(page.Items); n == 0 || n > maxPageBytes/(4<<20) {
+			t.Fatalf("a page of %d beads", n)
+		}
+		for _, b := range page.Items {
+			seen[b.ID] = true
+		}
+		if page.NextCursor == "" {
+			break
+		}
+		f.Cursor = string(page.NextCursor)
+	}
+	if len(seen) != beads {
+		t.Errorf("%d beads of %d were listed", len(seen), beads)
+	}
+}

@@ -204,6 +204,10 @@ type listQuery struct {
 	key                       func(adapters.Bead) []string
 }
 
+// maxPageBytes ends a page early: imported beads have up to 4 MiB each, and other programs of our
+// user can write the file.
+const maxPageBytes = 16 << 20
+
 func (l *Local) page(ctx context.Context, opt adapters.PageOpt, w where, q listQuery) (page adapters.Page[adapters.Bead], err error) {
 	err = l.read(ctx, func(o *opened, tx *sql.Tx) error {
 		position, err := o.cursors.Open(q.scope, opt.Cursor, strings.Count(q.after, "?"))
@@ -226,13 +230,24 @@ func (l *Local) page(ctx context.Context, opt adapters.PageOpt, w where, q listQ
 		if err != nil {
 			return err
 		}
-		page.Items, err = collect(rows, func(r *sql.Rows) (adapters.Bead, error) { return scanBead(r) })
-		if err != nil {
-			return err
+		defer rows.Close()
+		for size := 0; rows.Next(); {
+			if n := len(page.Items); n == opt.Rows() || size >= maxPageBytes {
+				page.NextCursor = o.cursors.Seal(q.scope, q.key(page.Items[n-1])...)
+				break
+			}
+			b, err := scanBead(rows)
+			if err != nil {
+				return err
+			}
+			page.Items = append(page.Items, b)
+			size += len(b.Title) + len(b.Description) + len(b.Outcome)
+			for _, tag := range b.Tags {
+				size += len(tag) + 16 // of the string's header
+			}
 		}
-		if len(page.Items) > opt.Rows() {
-			page.Items = page.Items[:opt.Rows()]
-			page.NextCursor = o.cursors.Seal(q.scope, q.key(page.Items[len(page.Items)-1])...)
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return err
 		}
 		return edges(ctx, tx, page.Items)
 	})
