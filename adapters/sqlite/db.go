@@ -256,7 +256,10 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return Error(err)
 	}
-	if err := f(tx); err != nil {
+	if err = tables(ctx, tx); err == nil {
+		err = f(tx)
+	}
+	if err != nil {
 		// An error of the rollback does not matter: the file keeps its state.
 		_ = tx.Rollback()
 		return Error(err)
@@ -297,7 +300,21 @@ func (db *DB) Read(ctx context.Context, f func(*sql.Tx) error) error {
 	}
 	// Nothing was written, so ending the transaction loses nothing.
 	defer func() { _ = tx.Rollback() }()
+	if err := tables(ctx, tx); err != nil {
+		return Error(err)
+	}
 	return Error(f(tx))
+}
+
+// tables refuses a file with views and triggers, which we never make. Behind the name of a table, a
+// query without end would fill the disk with temporary files, or the memory of the box on a tmpfs.
+func tables(ctx context.Context, tx *sql.Tx) error {
+	var others int
+	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE type IN ('view', 'trigger')").Scan(&others)
+	if err == nil && others > 0 {
+		err = adapters.Errorf(adapters.CodeUnavailable, "the database has views or triggers of another program; it is left as it is")
+	}
+	return err
 }
 
 // Ping reads from the file.

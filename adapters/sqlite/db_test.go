@@ -127,3 +127,28 @@ func TestAFIFOIsRefused(t *testing.T) {
 		_ = db.Close()
 	}
 }
+
+// A view in place of a table can be a query without end, and so can a trigger.
+func TestViewsAndTriggersAreRefused(t *testing.T) {
+	for _, statement := range []string{
+		"ALTER TABLE t RENAME TO t2; CREATE VIEW t AS SELECT x FROM t2",
+		"CREATE TRIGGER more AFTER INSERT ON t BEGIN DELETE FROM t; END",
+	} {
+		path := filepath.Join(t.TempDir(), "x.db")
+		db, err := openTable(t, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		foreign(t, path, "INSERT INTO t VALUES ('small'); "+statement)
+		write := db.Write(t.Context(), func(tx *sql.Tx) error {
+			_, err := tx.Exec("INSERT INTO t VALUES ('more')")
+			return err
+		})
+		for _, err := range []error{db.largest(t), write} {
+			if err == nil || !strings.Contains(err.Error(), "views or triggers") {
+				t.Errorf("%s: %v", statement, err)
+			}
+		}
+	}
+}
