@@ -8,8 +8,14 @@ import "runtime/debug"
 // applies.
 const bootGarbage = 400
 
-// endWithoutCollection turns the collector off for the end of a box: collecting garbage then is a
-// waste.
+// settleGarbage is the percentage while the garbage of the boot is collected. A higher one than in
+// the boot keeps the runtime's background scavenger out of it: that would sleep for a second in
+// between, and wake agentinit once more. But one that allows a heap of 1 GiB, as -1 does, makes the
+// runtime ask for huge pages for its tables. They fill 2 MiB of memory with almost nothing.
+const settleGarbage = 1000
+
+// endWithoutCollection has the collector wait at the end of a box as it does in the boot: collecting
+// garbage then is a waste.
 func endWithoutCollection(getenv func(string) string) {
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(bootGarbage)
@@ -24,9 +30,7 @@ func deferCollection(getenv func(string) string) (settle func()) {
 	}
 	before := debug.SetGCPercent(bootGarbage)
 	return func() {
-		// While the collector is off, the runtime's background scavenger takes no part in this. It would
-		// sleep for a second in between, and wake agentinit once more after that.
-		debug.SetGCPercent(-1)
+		debug.SetGCPercent(settleGarbage)
 		debug.FreeOSMemory()
 		debug.SetGCPercent(before)
 	}
