@@ -132,6 +132,8 @@ func (l *laws) breach(format string, args ...any) {
 
 // Start implements Processes.
 func (l *laws) Start(spec *program.Spec, run uint64) (int, error) {
+	// A turn of the loop shows the status after it has asked for the start. ErrDone: there is no further turn.
+	_ = l.sup.do(context.Background(), func() {})
 	l.mu.Lock()
 	w := l.runs[spec.Name]
 	if w == nil {
