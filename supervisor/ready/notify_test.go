@@ -73,6 +73,9 @@ func TestNotifierDelivers(t *testing.T) {
 	if m.Status == nil || *m.Status != "serving  [31mred" {
 		t.Errorf("status = %v", m.Status)
 	}
+	// A message is delivered before it is noted. With the next one, it is noted for certain.
+	send(t, n.Address(), "STATUS=", nil)
+	<-h.messages
 	if st, ok := n.look("web", 7); !ok || !st.ready || st.pings != 1 {
 		t.Errorf("state = %+v", st)
 	}
