@@ -18,10 +18,7 @@ func TestEscapeesOfManyTrees(t *testing.T) {
 			if cgroups && os.Geteuid() != 0 {
 				t.Skip("needs root to make cgroups")
 			}
-			o, err := New(Options{Cgroups: cgroups})
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := patientOwner(t, Options{Cgroups: cgroups})
 			var mu sync.Mutex
 			notices := map[uint64]chan Exit{}
 			of := func(id uint64) chan Exit {
@@ -69,7 +66,7 @@ func TestEscapeesOfManyTrees(t *testing.T) {
 			// A killed process that is not reaped yet does not count. An escapee that agentinit
 			// missed goes on sleeping.
 			survivors := []int{0}
-			for end := time.Now().Add(5 * time.Second); len(survivors) > 0 && time.Now().Before(end); {
+			for end := time.Now().Add(patience); len(survivors) > 0 && time.Now().Before(end); {
 				<-time.After(10 * time.Millisecond)
 				o.mu.Lock()
 				survivors = o.ownChildren()

@@ -24,10 +24,7 @@ const patience = 30 * time.Second
 
 func newOwner(t testing.TB, opts Options) *Owner {
 	t.Helper()
-	o, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := patientOwner(t, opts)
 	t.Cleanup(func() {
 		// All tests are one process: a leftover child would confuse the next test.
 		if left := o.KillAll(0); left != 0 {
@@ -37,6 +34,21 @@ func newOwner(t testing.TB, opts Options) *Owner {
 			t.Error(err)
 		}
 	})
+	return o
+}
+
+// patientOwner makes an Owner that gives up nothing, because a test may run on a machine that is busy
+// with other work.
+func patientOwner(t testing.TB, opts Options) *Owner {
+	t.Helper()
+	if opts.KillTimeout == 0 {
+		opts.KillTimeout = patience
+	}
+	o, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.tags.patience = patience
 	return o
 }
 

@@ -300,15 +300,16 @@ const tagReads = 16
 // read within a second counts as unreadable. A read that hangs keeps its thread until the process
 // ends. Their number is bounded, because the Go runtime ends a process that has 10,000 threads.
 type tagReader struct {
-	read  func(pid int) tagAnswer // readTag, except in tests
-	slots chan struct{}           // holds one element for each read that has not returned
+	read     func(pid int) tagAnswer // readTag, except in tests
+	patience time.Duration           // environPatience, except in tests
+	slots    chan struct{}           // holds one element for each read that has not returned
 
 	mu   sync.Mutex
 	hung int // reads that no call waits for any more
 }
 
 func newTagReader(read func(int) tagAnswer) *tagReader {
-	return &tagReader{read: read, slots: make(chan struct{}, tagReads)}
+	return &tagReader{read: read, patience: environPatience, slots: make(chan struct{}, tagReads)}
 }
 
 // tagRead is one read of a call. tagReader.mu guards it.
@@ -324,7 +325,7 @@ func (r *tagReader) tags(pids []int) map[int]tagAnswer {
 	next, again, answers := slices.Clone(pids), make(chan int, len(pids)), make(chan tagAnswer, len(pids))
 	var reads []*tagRead
 	defer func() { r.giveUp(reads) }()
-	timer := time.NewTimer(environPatience)
+	timer := time.NewTimer(r.patience)
 	defer timer.Stop()
 	for len(out) < len(pids) {
 		var slots chan struct{} // nil, so that it is never ready, if no pid waits
