@@ -287,7 +287,7 @@ type tagAnswer struct {
 	pid  int
 	tag  string
 	read bool // false: reading is not allowed, or it took too long
-	exec bool // the process has no environment yet
+	exec bool // the process has no environment yet, or is partlyDead
 }
 
 // tagReads is how many environments are read at once, reads that hang included.
@@ -385,6 +385,9 @@ func (r *tagReader) allHang() bool {
 
 func readTag(pid int) tagAnswer {
 	b, err := readEnviron(pid)
+	if len(b) == 0 && partlyDead(pid, err) {
+		return tagAnswer{pid: pid, exec: true}
+	}
 	if err != nil {
 		return tagAnswer{pid: pid}
 	}
@@ -416,6 +419,14 @@ func readEnviron(pid int) ([]byte, error) {
 func betweenImages(pid int) bool {
 	st, err := readStat(pid)
 	return err == nil && !st.dead() && !st.noEnviron
+}
+
+// partlyDead tells whether a child is ending: it has given up its memory (ESRCH), or its first thread
+// has ended, but another thread has not. Its children become children of agentinit only when its last
+// thread ends. If it were attributed before, its tree could look empty.
+func partlyDead(pid int, environErr error) bool {
+	st, err := readStat(pid)
+	return err == nil && (st.dead() || errors.Is(environErr, unix.ESRCH)) && !isDead(pid)
 }
 
 // readPipes returns the inodes of those among a process's first three descriptors that are pipes or

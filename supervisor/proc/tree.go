@@ -174,6 +174,7 @@ func (o *Owner) attributeFresh() {
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	attributed := 0
 	for pid, a := range asked {
 		if o.adopted[pid] != a || !a.pending {
 			continue
@@ -184,7 +185,13 @@ func (o *Owner) attributeFresh() {
 			a.owner = p
 			p.adopted++
 			o.lookForOthers(p)
+			attributed++
 		}
+	}
+	// Whatever has ended before it was attributed may have left a child of its own. Without this
+	// listing the sweeper would take the tree for empty.
+	if attributed < len(pids) {
+		o.lookForAdoptees()
 	}
 	if len(o.lingering) > 0 {
 		o.kickSweep()
@@ -201,7 +208,7 @@ func (o *Owner) findOwners(asked map[int]*adoptee) map[int]*process {
 		}
 		if p := o.ownerByKernel(&st); p != nil {
 			owners[pid] = p
-		} else if !st.dead() {
+		} else if !st.dead() || partlyDead(pid, nil) {
 			unsure = append(unsure, pid)
 		}
 	}
