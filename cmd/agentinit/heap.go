@@ -8,11 +8,10 @@ import "runtime/debug"
 // applies.
 const bootGarbage = 400
 
-// settleGarbage is the percentage while the garbage of the boot is collected. A higher one than in
-// the boot keeps the runtime's background scavenger out of it: that would sleep for a second in
-// between, and wake agentinit once more. But one that allows a heap of 1 GiB, as -1 does, makes the
-// runtime ask for huge pages for its tables. They fill 2 MiB of memory with almost nothing.
-const settleGarbage = 1000
+// settleLimit bounds the heap while the garbage of the boot is collected (debug.SetMemoryLimit). If
+// the heap may grow to 1 GiB, the runtime asks for huge pages for its tables, and 2 MiB of memory fill
+// with almost nothing.
+const settleLimit = 512 << 20
 
 // endWithoutCollection has the collector wait at the end of a box as it does in the boot: collecting
 // garbage then is a waste.
@@ -30,8 +29,13 @@ func deferCollection(getenv func(string) string) (settle func()) {
 	}
 	before := debug.SetGCPercent(bootGarbage)
 	return func() {
-		debug.SetGCPercent(settleGarbage)
+		// While the collector is off, the runtime's background scavenger takes no part in this. It would
+		// sleep for a second in between, and wake agentinit once more after that.
+		debug.SetGCPercent(-1)
+		limit := debug.SetMemoryLimit(-1) // a negative argument changes nothing
+		debug.SetMemoryLimit(min(limit, settleLimit))
 		debug.FreeOSMemory()
+		debug.SetMemoryLimit(limit)
 		debug.SetGCPercent(before)
 	}
 }
