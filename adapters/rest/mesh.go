@@ -73,7 +73,7 @@ type MeshMailbox struct {
 
 // MeshMessage is a message to publish with the box's key.
 type MeshMessage struct {
-	Kind    int        `json:"kind"`
+	Kind    int        `json:"kind,omitempty"` // absent: 1, with To 14
 	Content string     `json:"content"`
 	Tags    [][]string `json:"tags,omitempty"`
 	// To is the public key of the only reader. If To is set, the box encrypts the message and puts
@@ -142,9 +142,27 @@ func getMesh(q *request) error {
 }
 
 func postMeshPublish(q *request) error {
-	var in MeshMessage
-	if err := q.json(&in); err != nil {
+	// Kind 0 replaces the profile of the box on all relays, so it must be asked for.
+	var body struct {
+		MeshMessage
+		Kind    *int    `json:"kind"`
+		Content *string `json:"content"`
+	}
+	if err := q.json(&body); err != nil {
 		return err
+	}
+	if body.Content == nil {
+		return adapters.Invalid("content", "is required")
+	}
+	in := body.MeshMessage
+	in.Content = *body.Content
+	switch {
+	case body.Kind != nil:
+		in.Kind = *body.Kind
+	case in.To != "":
+		in.Kind = 14
+	default:
+		in.Kind = 1
 	}
 	wait, err := whole64(q.URL.Query(), "wait_s", 0, 0, int64(meshWait/time.Second))
 	if err != nil {
