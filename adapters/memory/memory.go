@@ -22,6 +22,7 @@ const (
 // has expired.
 const (
 	maintainEvery = time.Minute
+	maintainAgain = 5 * time.Second  // after a failure: until a round succeeds, the slot is degraded
 	maintainLimit = 10 * time.Minute // for one round: it may build an index
 )
 
@@ -162,12 +163,14 @@ func (m *Memory) leave() { <-m.turn }
 
 func (s *session) maintain() {
 	defer close(s.ended)
-	tick := time.NewTicker(maintainEvery)
-	defer tick.Stop()
 	for {
 		s.round()
+		pause := maintainEvery
+		if s.trouble.Load() != nil {
+			pause = maintainAgain
+		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-s.ctx.Done():
 			return
 		}

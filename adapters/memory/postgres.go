@@ -112,7 +112,13 @@ func asPostgres(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return adapters.AsError(err)
 	case !errors.As(err, &server):
-		return adapters.Errorf(adapters.CodeUnavailable, "cannot reach PostgreSQL").Wrap(err)
+		e := adapters.Errorf(adapters.CodeUnavailable, "cannot reach PostgreSQL").Wrap(err)
+		// Its own text also has user and database; its cause has address and reason, one line for each address.
+		var connect *pgconn.ConnectError
+		if errors.As(err, &connect) {
+			e.Message += ": " + strings.ReplaceAll(connect.Unwrap().Error(), "\n", "; ")
+		}
+		return e
 	}
 	switch {
 	case server.Code == "57014": // query_canceled: statement_timeout
@@ -121,7 +127,22 @@ func asPostgres(err error) error {
 		return adapters.Errorf(adapters.CodeConflict, "another writer was faster").Wrap(err)
 	}
 	// The SQLSTATE names the problem; the text may quote stored data.
-	return adapters.Errorf(adapters.CodeUnavailable, "PostgreSQL answered SQLSTATE %s", server.Code).With("sqlstate", server.Code).Wrap(err)
+	e := adapters.Errorf(adapters.CodeUnavailable, "PostgreSQL answered SQLSTATE %s", server.Code).With("sqlstate", server.Code).Wrap(err)
+	if meaning := loginStates[server.Code]; meaning != "" {
+		e.Message += ": " + meaning
+	}
+	return e
+}
+
+// loginStates says in words why a server lets nobody in: what an operator can mend.
+var loginStates = map[string]string{
+	"28000": "the login is refused; see the server's pg_hba.conf and the user in conninfo",
+	"28P01": "the password or the user in conninfo is wrong",
+	"3D000": "the database in conninfo does not exist",
+	"42501": "the user in conninfo lacks a privilege",
+	"53300": "the server has no connection left",
+	"57P01": "the server shuts down",
+	"57P03": "the server starts up or shuts down",
 }
 
 func (p *postgres) secret() []byte    { return p.key }

@@ -1,0 +1,78 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dreamlab-ai/agentinit/adapters"
+)
+
+// onceFailing is a backend whose first maintenance fails.
+type onceFailing struct {
+	backend
+	rounds int
+}
+
+func (o *onceFailing) maintain(context.Context, int64) error {
+	o.rounds++
+	if o.rounds == 1 {
+		return adapters.Errorf(adapters.CodeTimeout, "the deadline passed")
+	}
+	return nil
+}
+
+// TestMaintenanceAfterAFailure: a failed round makes the slot degraded, so the next one comes soon.
+func TestMaintenanceAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &onceFailing{}
+		s := &session{backend: o, ended: make(chan struct{})}
+		s.ctx, s.stop = context.WithCancel(t.Context())
+		go s.maintain()
+		synctest.Wait()
+		if s.trouble.Load() == nil {
+			t.Fatal("the failure went unnoticed")
+		}
+		time.Sleep(maintainAgain + 1)
+		synctest.Wait()
+		if e := s.trouble.Load(); e != nil || o.rounds != 2 {
+			t.Errorf("after %d rounds: %v", o.rounds, e)
+		}
+		time.Sleep(maintainAgain + 1)
+		synctest.Wait()
+		if o.rounds != 2 {
+			t.Errorf("%d rounds, although the second succeeded", o.rounds)
+		}
+		s.stop()
+		<-s.ended
+	})
+}
+
+// TestWhyPostgresIsAway: an operator is told why, and the password and stored data are not repeated.
+func TestWhyPostgresIsAway(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	_, err = pgx.Connect(t.Context(), "postgres://someone:geheim@"+address+"/db?sslmode=disable")
+	said := asPostgres(err).Error()
+	if !strings.Contains(said, address) || !strings.Contains(said, "connection refused") || strings.Contains(said, "geheim") || strings.Contains(said, "someone") || strings.Contains(said, "\n") {
+		t.Errorf("nobody listens: %s", said)
+	}
+	said = asPostgres(&pgconn.PgError{Code: "28P01", Message: "for user someone"}).Error()
+	if !strings.Contains(said, "28P01: the password") || strings.Contains(said, "someone") {
+		t.Errorf("a wrong password: %s", said)
+	}
+	if said = asPostgres(errors.New("geheim")).Error(); strings.Contains(said, "geheim") {
+		t.Errorf("any other error: %s", said)
+	}
+}
