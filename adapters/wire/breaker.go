@@ -21,6 +21,7 @@ type breaker struct {
 	failures int
 	until    time.Time // open until then; zero = closed
 	trial    bool      // one call is testing the peer
+	last     error     // the latest failure
 }
 
 type outcome int
@@ -58,22 +59,24 @@ func (b *breaker) enter(slot adapters.Slot) (trial bool, err error) {
 		b.trial = true
 		return true, nil
 	}
-	e := adapters.Errorf(adapters.CodeUnavailable, "the peer failed %d times in a row and is left alone", breakerFailures).
-		With("slot", slot)
+	e := adapters.Errorf(adapters.CodeUnavailable, "the peer failed %d times in a row and is left alone: %s", breakerFailures, adapters.AsError(b.last).Message).
+		Wrap(b.last).With("slot", slot)
 	return false, e.WithRetryAfter(max(left, time.Second))
 }
 
-func (b *breaker) leave(trial bool, o outcome) {
+// leave notes what became of the call: outcomeOf(ctx, err).
+func (b *breaker) leave(ctx context.Context, trial bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if trial {
 		b.trial = false
 	}
-	switch o {
+	switch outcomeOf(ctx, err) {
 	case peerAnswered:
-		b.failures, b.until = 0, time.Time{}
+		b.failures, b.until, b.last = 0, time.Time{}, nil
 	case peerFailed:
 		b.failures++
+		b.last = err
 		if trial || b.failures >= breakerFailures {
 			b.until = time.Now().Add(breakerOpen)
 		}

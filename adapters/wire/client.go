@@ -279,7 +279,7 @@ func (c *Client) attempt(ctx context.Context, r Request, key string) (*Response,
 		return nil, err
 	}
 	res, err := c.exchange(ctx, r, key)
-	c.breaker.leave(trial, outcomeOf(ctx, err))
+	c.breaker.leave(ctx, trial, err)
 	return res, err
 }
 
@@ -437,7 +437,7 @@ func (c *Client) Stream(ctx context.Context, r Request) (*http.Response, error) 
 		return nil, err
 	}
 	res, err := c.openStream(ctx, r)
-	c.breaker.leave(trial, outcomeOf(ctx, err))
+	c.breaker.leave(ctx, trial, err)
 	return res, err
 }
 

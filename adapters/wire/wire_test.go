@@ -182,6 +182,9 @@ func TestBreakerOpensAfterFiveAndTriesOnce(t *testing.T) {
 		if n := tries.Load(); n != breakerFailures {
 			t.Errorf("%d attempts before it opened", n)
 		}
+		if err := call(); !strings.Contains(err.Error(), "left alone: cannot reach the peer: connection refused") {
+			t.Errorf("the open breaker hides why: %v", err)
+		}
 		time.Sleep(breakerOpen + time.Millisecond)
 		for range 3 {
 			_ = call()
