@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -124,6 +125,9 @@ func (q *request) json(out any) error {
 	return unmarshal(raw, out)
 }
 
+// embedded is the name of a Go type in the path of a JSON member.
+var embedded = regexp.MustCompile(`\b[A-Z]\w*\.`)
+
 // unmarshal reads one JSON object into out.
 func unmarshal(raw []byte, out any) error {
 	if !utf8.Valid(raw) {
@@ -138,7 +142,8 @@ func unmarshal(raw []byte, out any) error {
 	case errors.As(err, &coded):
 		return coded
 	case errors.As(err, &wrong):
-		field := wrong.Field
+		// For a member of an embedded struct, the name begins with the name of the Go type.
+		field := embedded.ReplaceAllString(wrong.Field, "")
 		if field == "" {
 			field = "body"
 		}

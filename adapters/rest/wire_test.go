@@ -84,7 +84,9 @@ func TestBeadsWire(t *testing.T) {
 	b.do("reader", "GET", path, "", "If-None-Match", `W/"v9", "v3"`).is(304)
 	b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", `"v1"`).is(412).problem(adapters.CodePreconditionFailed)
 	b.do("admin", "PATCH", path, `{"title":"new"}`, "If-Match", `"v3"`).is(200)
-	b.do("admin", "PATCH", path, `{"title":7}`).is(400).problem(adapters.CodeValidation)
+	if m := b.do("admin", "PATCH", path, `{"title":7}`).is(400).problem(adapters.CodeValidation); m["field"] != "title" {
+		t.Errorf("a wrong title is reported as %v", m["field"])
+	}
 	b.do("reader", "PATCH", path, `{"title":"no"}`).is(403)
 
 	b.do("admin", "PATCH", "/v1/beads/"+epic.ID, `{"defer_until":"2999-01-01T00:00:00Z"}`).is(200)
