@@ -8,7 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -125,9 +125,6 @@ func (q *request) json(out any) error {
 	return unmarshal(raw, out)
 }
 
-// embedded is the name of a Go type in the path of a JSON member.
-var embedded = regexp.MustCompile(`\b[A-Z]\w*\.`)
-
 // unmarshal reads one JSON object into out.
 func unmarshal(raw []byte, out any) error {
 	if !utf8.Valid(raw) {
@@ -142,8 +139,11 @@ func unmarshal(raw []byte, out any) error {
 	case errors.As(err, &coded):
 		return coded
 	case errors.As(err, &wrong):
-		// For a member of an embedded struct, the name begins with the name of the Go type.
-		field := embedded.ReplaceAllString(wrong.Field, "")
+		// For a member of an embedded struct, the path has the name of the Go type, with a capital.
+		path := slices.DeleteFunc(strings.Split(wrong.Field, "."), func(name string) bool {
+			return name != "" && name[0] >= 'A' && name[0] <= 'Z'
+		})
+		field := strings.Join(path, ".")
 		if field == "" {
 			field = "body"
 		}
