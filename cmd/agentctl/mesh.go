@@ -177,7 +177,11 @@ func (c *cli) meshPublish(ctx context.Context, in any, wait time.Duration, key s
 	case r.Status == "failed":
 		return failed(fmt.Errorf("every relay that was asked refused the event: %s", printable(r.Reason)))
 	case r.Status == "pending" && wait > 0:
-		fmt.Fprintln(c.stderr, "no relay has taken the event yet; it waits in the outbox (agentctl mesh status)", printable(r.Reason))
+		why := ""
+		if r.Reason != "" {
+			why = ": " + printable(r.Reason)
+		}
+		fmt.Fprintln(c.stderr, "no relay has taken the event yet; it waits in the outbox (agentctl mesh status)"+why)
 	}
 	return nil
 }

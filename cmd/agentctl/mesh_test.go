@@ -91,8 +91,8 @@ func TestMeshPublish(t *testing.T) {
 	if b.mesh.got.Kind != 14 || b.mesh.got.To != "npub1x" || b.mesh.got.Content != "from stdin" {
 		t.Errorf("%+v", b.mesh.got)
 	}
-	b.mesh.receipt = rest.MeshReceipt{PendingID: "p-1", Status: "pending"}
-	if out, stderr = b.run(0, "", "mesh", "publish", "x"); out != "p-1\n" || !strings.Contains(stderr, "waits in the outbox") {
+	b.mesh.receipt = rest.MeshReceipt{PendingID: "p-1", Status: "pending", Reason: "ws://a: refused"}
+	if out, stderr = b.run(0, "", "mesh", "publish", "x"); out != "p-1\n" || !strings.HasSuffix(stderr, "waits in the outbox (agentctl mesh status): ws://a: refused\n") {
 		t.Errorf("%s%s", out, stderr)
 	}
 	b.mesh.receipt = rest.MeshReceipt{PendingID: "p-1", Status: "failed", EventID: "e1", Reason: "ws://a: blocked: no"}

@@ -3,12 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +29,13 @@ const maxKeyFile = 4096
 // adapters sends a request to the slots or to other routes of the management listener: over the
 // control socket or, with --url, to the listener itself.
 func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Response, error) {
-	if strings.HasPrefix(r.Path, "/v1/") && slices.Contains(strings.Split(r.Path[1:], "/"), "") {
-		return nil, usageError("an id, a key or a namespace is empty")
+	for _, name := range strings.Split(r.Path, "/")[1:] {
+		switch {
+		case name == "" && strings.HasPrefix(r.Path, "/v1/"):
+			return nil, usageError("an id, a key or a namespace is empty")
+		case name == "." || name == "..": // a server answers with the address of another path
+			return nil, usageError("a path must not have %q in it", name)
+		}
 	}
 	if c.url == "" {
 		if c.nostr != "" {
@@ -75,7 +80,12 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 		}
 		return nil, &exitError{exitUnreachable, fmt.Errorf("cannot reach the box at %s: %w", c.url, err)}
 	}
-	return api.Answered(resp)
+	answer, err := api.Answered(resp)
+	var refused *api.Error
+	if errors.As(err, &refused) && resp.StatusCode == http.StatusUnauthorized && req.Header.Get("Authorization") == "" {
+		refused.Hint = "put the management key into the variable " + envKey + ", or sign with --nostr"
+	}
+	return answer, err
 }
 
 // authorize signs the request, or adds the management key from the environment.

@@ -78,6 +78,11 @@ func TestTheBoxOfTheURL(t *testing.T) {
 func TestStatusOfAURL(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
+	shut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		io.WriteString(w, `{"code":"UNAUTHENTICATED","detail":"no credential was given"}`)
+	}))
+	defer shut.Close()
 	env := func(key string) (string, bool) { return "no nsec", key == envNsec }
 	for _, c := range []struct {
 		args []string
@@ -89,6 +94,9 @@ func TestStatusOfAURL(t *testing.T) {
 		{[]string{"--url", gone.URL, "event", "tail"}, exitUnreachable, "cannot reach the box at " + gone.URL},
 		{[]string{"--url", "127.0.0.1:9090", "mem", "ls"}, exitUsage, "write it as in http://127.0.0.1:9090"},
 		{[]string{"--url", "ftp://127.0.0.1", "mem", "ls"}, exitUsage, "write it as in http://127.0.0.1:9090"},
+		{[]string{"--url", gone.URL, "pod", "get", "/x/../y"}, exitUsage, "a path must not have \"..\" in it"},
+		{[]string{"pod", "get", "/./y"}, exitUsage, "a path must not have \".\" in it"},
+		{[]string{"--url", shut.URL, "mem", "ls"}, exitFailure, "put the management key into the variable MANAGEMENT_API_KEY"},
 		{[]string{"--url", gone.URL, "--nostr", "-", "mem", "ls"}, exitUsage, "NOSTR_NSEC holds no nsec"},
 		{[]string{"--nostr", "-", "mem", "ls"}, exitUsage, "--nostr signs requests to --url"},
 	} {
