@@ -29,14 +29,15 @@ func deferCollection(getenv func(string) string) (settle func()) {
 	}
 	before := debug.SetGCPercent(bootGarbage)
 	return func() {
+		limit := debug.SetMemoryLimit(-1) // a negative argument changes nothing
+		// The limit holds as long as the collector is off, because a collection may be under way.
+		debug.SetMemoryLimit(min(limit, settleLimit))
 		// While the collector is off, the runtime's background scavenger takes no part in this. It would
 		// sleep for a second in between, and wake agentinit once more after that.
 		debug.SetGCPercent(-1)
-		limit := debug.SetMemoryLimit(-1) // a negative argument changes nothing
-		debug.SetMemoryLimit(min(limit, settleLimit))
 		debug.FreeOSMemory()
-		debug.SetMemoryLimit(limit)
 		debug.SetGCPercent(before)
+		debug.SetMemoryLimit(limit)
 	}
 }
 
