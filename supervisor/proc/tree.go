@@ -208,7 +208,7 @@ func (o *Owner) findOwners(asked map[int]*adoptee) map[int]*process {
 		}
 		if p := o.ownerByKernel(&st); p != nil {
 			owners[pid] = p
-		} else if !st.dead() || partlyDead(pid, nil) {
+		} else if !isDead(pid) { // its first thread may have ended: see partlyDead
 			unsure = append(unsure, pid)
 		}
 	}
