@@ -160,9 +160,9 @@ func postMeshPublish(q *request) error {
 	case body.Kind != nil:
 		in.Kind = *body.Kind
 	case in.To != "":
-		in.Kind = 14
+		in.Kind = 14 // a chat message of NIP-17
 	default:
-		in.Kind = 1
+		in.Kind = 1 // a note of NIP-01
 	}
 	wait, err := whole64(q.URL.Query(), "wait_s", 0, 0, int64(meshWait/time.Second))
 	if err != nil {

@@ -99,11 +99,12 @@ type meshReceipt struct {
 
 func newMeshPublish(c *cli) *cobra.Command {
 	var in struct {
-		Kind    int        `json:"kind"`
+		Kind    *int       `json:"kind,omitempty"` // absent: the box chooses
 		Content string     `json:"content"`
 		Tags    [][]string `json:"tags,omitempty"`
 		To      string     `json:"to,omitempty"`
 	}
+	var kind int
 	var tags []string
 	var wait time.Duration
 	var key string
@@ -128,8 +129,8 @@ relay takes it, after a restart of the box too. The event's id is printed. With
 				}
 				in.Tags = append(in.Tags, []string{name, value})
 			}
-			if in.To != "" && !cmd.Flags().Changed("kind") {
-				in.Kind = 14 // a chat message of NIP-17
+			if cmd.Flags().Changed("kind") {
+				in.Kind = &kind
 			}
 			in.Content = args[0]
 			if args[0] == "-" {
@@ -143,7 +144,7 @@ relay takes it, after a restart of the box too. The event's id is printed. With
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&in.Kind, "kind", 1, "kind of the event; with --to the default is 14")
+	f.IntVar(&kind, "kind", 1, "kind of the event; with --to the default is 14")
 	f.StringArrayVar(&tags, "tag", nil, "add the tag NAME=VALUE (repeatable)")
 	f.StringVar(&in.To, "to", "", "encrypt for this public key, hex or npub")
 	f.DurationVar(&wait, "wait", 10*time.Second, "wait so long for a relay to take it, at most 1m")
@@ -177,11 +178,7 @@ func (c *cli) meshPublish(ctx context.Context, in any, wait time.Duration, key s
 	case r.Status == "failed":
 		return failed(fmt.Errorf("every relay that was asked refused the event: %s", printable(r.Reason)))
 	case r.Status == "pending" && wait > 0:
-		why := ""
-		if r.Reason != "" {
-			why = ": " + printable(r.Reason)
-		}
-		fmt.Fprintln(c.stderr, "no relay has taken the event yet; it waits in the outbox (agentctl mesh status)"+why)
+		fmt.Fprintln(c.stderr, joinedBy("no relay has taken the event yet; it waits in the outbox (agentctl mesh status)", ": ", printable(r.Reason)))
 	}
 	return nil
 }
