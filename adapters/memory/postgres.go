@@ -113,7 +113,8 @@ func asPostgres(err error) error {
 		return adapters.AsError(err)
 	case !errors.As(err, &server):
 		e := adapters.Errorf(adapters.CodeUnavailable, "cannot reach PostgreSQL").Wrap(err)
-		// Its own text also has user and database; its cause has address and reason, one line for each address.
+		// The text of a ConnectError also names user and database. That of its cause has only address and
+		// reason, one line for each address.
 		var connect *pgconn.ConnectError
 		if errors.As(err, &connect) {
 			e.Message += ": " + strings.ReplaceAll(connect.Unwrap().Error(), "\n", "; ")
@@ -134,7 +135,7 @@ func asPostgres(err error) error {
 	return e
 }
 
-// loginStates says in words why a server lets nobody in: what an operator can mend.
+// loginStates are the reasons to refuse a connection that an operator can mend, by SQLSTATE.
 var loginStates = map[string]string{
 	"28000": "the login is refused; see the server's pg_hba.conf and the user in conninfo",
 	"28P01": "the password or the user in conninfo is wrong",

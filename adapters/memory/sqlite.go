@@ -255,13 +255,14 @@ func buryAll(ctx context.Context, tx *sql.Tx, sp space, ids []int64) error {
 	return nil
 }
 
+// list leaves out keys above MaxMemoryKey. Only another program can have written them, and together
+// they could take all memory.
 func (b *file) list(ctx context.Context, namespace string, after int64, n int, now int64) (list []row, err error) {
 	err = b.each(ctx, func(rows *sql.Rows) error {
 		var r row
 		err := rows.Scan(&r.id, &r.key, &r.stored, &r.expires, &r.size)
 		list = append(list, r)
 		return err
-		// Another program may have written longer keys: together they could take all memory.
 	}, `SELECT id, key, stored_at, expires_at, size FROM entries
 		WHERE ns = (SELECT id FROM namespaces WHERE name = ?) AND id > ? AND octet_length(key) <= ? AND `+live+` ORDER BY id LIMIT ?`,
 		namespace, after, adapters.MaxMemoryKey, now, n)

@@ -66,7 +66,7 @@ func TestWhyPostgresIsAway(t *testing.T) {
 	_, err = pgx.Connect(t.Context(), "postgres://someone:geheim@"+address+"/db?sslmode=disable")
 	said := asPostgres(err).Error()
 	if !strings.Contains(said, address) || !strings.Contains(said, "connection refused") || strings.Contains(said, "geheim") || strings.Contains(said, "someone") || strings.Contains(said, "\n") {
-		t.Errorf("nobody listens: %s", said)
+		t.Errorf("no server listens: %s", said)
 	}
 	said = asPostgres(&pgconn.PgError{Code: "28P01", Message: "for user someone"}).Error()
 	if !strings.Contains(said, "28P01: the password") || strings.Contains(said, "someone") {

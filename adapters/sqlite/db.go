@@ -152,6 +152,7 @@ func (db *DB) conn(ctx context.Context, p pool) (*sql.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The limit also marks a connection that has run its setup.
 	before, err := driver.Limit(conn, lib.SQLITE_LIMIT_LENGTH, db.max)
 	if err == nil && before != db.max {
 		_, err = conn.ExecContext(ctx, p.setup)
@@ -256,7 +257,7 @@ func (db *DB) Write(ctx context.Context, f func(*sql.Tx) error) error {
 	if err != nil {
 		return Error(err)
 	}
-	if err = tables(ctx, tx); err == nil {
+	if err = onlyTables(ctx, tx); err == nil {
 		err = f(tx)
 	}
 	if err != nil {
@@ -300,15 +301,15 @@ func (db *DB) Read(ctx context.Context, f func(*sql.Tx) error) error {
 	}
 	// Nothing was written, so ending the transaction loses nothing.
 	defer func() { _ = tx.Rollback() }()
-	if err := tables(ctx, tx); err != nil {
+	if err := onlyTables(ctx, tx); err != nil {
 		return Error(err)
 	}
 	return Error(f(tx))
 }
 
-// tables refuses a file with views and triggers, which we never make. Behind the name of a table, a
+// onlyTables refuses a file with views and triggers, which we never make. Behind the name of a table, a
 // query without end would fill the disk with temporary files, or the memory of the box on a tmpfs.
-func tables(ctx context.Context, tx *sql.Tx) error {
+func onlyTables(ctx context.Context, tx *sql.Tx) error {
 	var others int
 	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE type IN ('view', 'trigger')").Scan(&others)
 	if err == nil && others > 0 {
