@@ -29,19 +29,19 @@ var arrows = map[string][]string{
 		"supervisor/control/api", "supervisor/program", "supervisor/event",
 		"schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening",
 		"bootstrap/identity", "probes/nip98", // to sign requests
-		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "internal/escape", "internal/table", "internal/manual", "internal/plural", "docs",
+		"supervisor/control/listing", "cmd/agentctl/picture", "cmd/agentctl/quick", "internal/escape", "internal/table", "internal/manual", "internal/outbound", "internal/plural", "docs",
 	},
 	"cmd/agentctl/quick":      {}, // what it imports is initialised before it
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
-	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/rate"},
+	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {"internal/plural"},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
 	"supervisor/logs":         {"internal/escape", "internal/plural", "internal/safeopen"},
-	"supervisor/logs/forward": {"supervisor/logs"},
+	"supervisor/logs/forward": {"supervisor/logs", "internal/outbound"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
 	// The table of agentctl status, which the server renders too.
@@ -66,16 +66,16 @@ var arrows = map[string][]string{
 	},
 	"bootstrap/identity": {},
 
-	"adapters":              {"internal/escape"},
-	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event"}, // sqlite: the file of idempotency keys
-	"adapters/wire":         {"adapters"},
+	"adapters":              {"internal/escape", "internal/outbound"},
+	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys
+	"adapters/wire":         {"adapters", "internal/outbound"},
 	"adapters/sqlite":       {"adapters"},                      // how a slot keeps an SQLite file: open, migrate, one writer
 	"adapters/backup":       {"adapters"},                      // state copied, archived, checked and put back
 	"adapters/tasks":        {"adapters", "internal/safeopen"}, // templates run once, with their records and logs
 	"adapters/beads":        {"adapters", "adapters/wire", "adapters/sqlite"},
-	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase"},
+	"adapters/pods":         {"adapters", "adapters/wire", "adapters/pods/rebase", "internal/outbound"},
 	"adapters/pods/rebase":  {}, // moves RDF from one address to another
-	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite"},
+	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/outbound"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
 	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/rate"},
@@ -83,13 +83,13 @@ var arrows = map[string][]string{
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
 	"adapters/orchestrator/hosttest": {"adapters"},
-	"adapters/federation":            {"adapters", "internal/escape"},
+	"adapters/federation":            {"adapters", "internal/escape", "internal/outbound"},
 	"adapters/federation/host":       {"adapters", "adapters/federation", "adapters/sqlite"},
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
 	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/rate"},
-	"mesh/pool":  {"mesh/nip01"},
+	"mesh/pool":  {"mesh/nip01", "internal/outbound"},
 	// The relay for the tests of its clients: part of no binary.
 	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
 	// The box's key opens and makes gift wraps.
@@ -101,7 +101,7 @@ var arrows = map[string][]string{
 	"probes/nip98":   {},
 	"probes/console": {},
 
-	"telemetry": {"internal/escape", "internal/exchange"},
+	"telemetry": {"internal/escape", "internal/exchange", "internal/outbound"},
 	// A collector for tests: part of no binary.
 	"telemetry/collectortest": {},
 
@@ -115,6 +115,7 @@ var arrows = map[string][]string{
 	"internal/exchange":             {},
 	"internal/lateclose":            {},
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
+	"internal/outbound":             {},
 	"internal/plural":               {},
 	"internal/polled":               {},
 	"internal/safeopen":             {},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
 // ProblemType is the media type of an error body (RFC 9457).
@@ -83,6 +84,9 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	_, _ = w.Write(body)
 }
 
+// maxRetryAfter is the longest delay that is taken from a peer.
+const maxRetryAfter = time.Hour
+
 // maxForeignDetail is how many bytes of a peer's error text are kept.
 const maxForeignDetail = 512
 
@@ -108,8 +112,8 @@ func FromProblem(status int, header http.Header, body []byte, sessionPath bool) 
 			e.Message += ": " + text
 		}
 	}
-	if d, ok := retryAfter(header); ok {
-		e = e.WithRetryAfter(d)
+	if d := outbound.RetryAfter(header); d > 0 {
+		e = e.WithRetryAfter(min(d, maxRetryAfter))
 	}
 	return e
 }
@@ -219,19 +223,4 @@ func foreignCode(status int, sessionPath bool) (Code, bool) {
 	}
 	// 5xx, and statuses for which agentinit's clients do not ask: the peer cannot be used.
 	return CodeUnavailable, false
-}
-
-// retryAfter reads both forms of Retry-After (RFC 9110, 10.2.3). The result is at most an hour.
-func retryAfter(h http.Header) (time.Duration, bool) {
-	v := strings.TrimSpace(h.Get("Retry-After"))
-	if v == "" {
-		return 0, false
-	}
-	if n, err := strconv.ParseUint(v, 10, 31); err == nil {
-		return min(time.Duration(n)*time.Second, time.Hour), true
-	}
-	if at, err := http.ParseTime(v); err == nil {
-		return min(max(time.Until(at), 0), time.Hour), true
-	}
-	return 0, false
 }

@@ -13,6 +13,8 @@ import (
 
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
 // Limits of one export.
@@ -134,7 +136,7 @@ func (c *client) wait(ctx context.Context, pause time.Duration) bool {
 func (c *client) send(ctx context.Context, body []byte) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.target, bytes.NewReader(body))
 	if err != nil {
-		return withoutURL(err)
+		return outbound.WithoutURL(err)
 	}
 	for name, values := range c.headers {
 		req.Header[name] = values
@@ -147,10 +149,10 @@ func (c *client) send(ctx context.Context, body []byte) error {
 	resp, err := (&http.Client{
 		Transport: c.transport(l),
 		// A redirect could send the headers, and the secrets in them, to any server.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: outbound.NoRedirect,
 	}).Do(req)
 	if err != nil {
-		return withoutURL(err)
+		return outbound.WithoutURL(err)
 	}
 	defer resp.Body.Close() // the body was only read, so an error of Close does not matter
 	if resp.StatusCode != http.StatusOK {
@@ -169,19 +171,10 @@ func (c *client) send(ctx context.Context, body []byte) error {
 func readAnswer(resp *http.Response) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return nil, withoutURL(err)
+		return nil, outbound.WithoutURL(err)
 	}
 	if len(body) > maxAnswer {
 		return nil, &refusal{why: fmt.Sprintf("the answer is longer than %d bytes", maxAnswer)}
 	}
 	return body, nil
-}
-
-// withoutURL removes the URL from an error, because the URL may contain a password.
-func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
 }

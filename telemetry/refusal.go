@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
 // refusal is an answer in which the collector refuses a batch.
@@ -46,19 +48,7 @@ func statusRefusal(resp *http.Response) error {
 	r := &refusal{why: "the collector answered " + strconv.Itoa(resp.StatusCode)}
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		r.again, r.after = true, retryAfter(resp.Header.Get("Retry-After"), time.Now())
+		r.again, r.after = true, outbound.RetryAfter(resp.Header)
 	}
 	return r
-}
-
-// retryAfter reads seconds or an HTTP date (RFC 9110 section 10.2.3). It returns 0 for any other
-// text.
-func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(at.Sub(now), 0)
-	}
-	return 0
 }

@@ -12,12 +12,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/internal/escape"
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
 // maxAnswer bounds the answer of a host, and maxReason what is kept of a text in it, in bytes.
@@ -66,7 +66,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return &Client{cfg: cfg, base: strings.TrimSuffix(cfg.BaseURL, "/"), http: &http.Client{
 		Transport: cfg.Transport,
 		// A redirect is not followed, because the credentials are only for this host.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: outbound.NoRedirect,
 	}}, nil
 }
 
@@ -222,7 +222,7 @@ func (c *Client) post(ctx context.Context, path string, in any, auth Authorizer)
 	if len(raw) > maxAnswer {
 		return nil, errors.New("the host's answer is larger than 1 MiB")
 	}
-	return &answer{resp.StatusCode, retryAfterOf(resp.Header), raw}, nil
+	return &answer{resp.StatusCode, retryAfter(outbound.RetryAfter(resp.Header)), raw}, nil
 }
 
 // network is the error of a request without the URL, which the status shows.
@@ -230,21 +230,7 @@ func network(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("the host did not answer in time")
 	}
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	return fmt.Errorf("the host cannot be reached: %w", err)
-}
-
-// retryAfterOf reads Retry-After in seconds (RFC 9110, 10.2.3). It ignores a date, because the
-// clocks may differ.
-func retryAfterOf(h http.Header) time.Duration {
-	n, err := strconv.Atoi(h.Get("Retry-After"))
-	if err != nil || n < 0 {
-		return 0
-	}
-	return time.Duration(min(n, int(maxRetryAfter/time.Second))) * time.Second
+	return fmt.Errorf("the host cannot be reached: %w", outbound.WithoutURL(err))
 }
 
 func (a *answer) decode(into any) error {

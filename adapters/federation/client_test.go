@@ -143,6 +143,7 @@ func TestAnswersToRegister(t *testing.T) {
 		"redirect":              {302, ``, []string{"Location", "http://127.0.0.1:1/"}, Failed{}, "302"},
 		"gone":                  {410, ``, nil, Failed{}, "410"},
 		"too many":              {429, ``, []string{"Retry-After", "17"}, Failed{RetryAfter: 17 * sec}, "429"},
+		"unavailable until":     {503, ``, []string{"Date", "Sat, 01 Jan 2000 00:00:00 GMT", "Retry-After", "Sat, 01 Jan 2000 00:00:17 GMT"}, Failed{RetryAfter: 17 * sec}, "503"},
 		"unavailable":           {503, `x`, []string{"Retry-After", "99999999"}, Failed{RetryAfter: maxRetryAfter}, "503"},
 		"message of many lines": {500, `{"message":"a\nb"}`, nil, Failed{}, "a b"},
 		"huge":                  {200, `"` + strings.Repeat("x", maxAnswer) + `"`, nil, Failed{}, "1 MiB"},

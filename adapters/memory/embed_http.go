@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
 // Limits of the http embedder.
@@ -82,7 +82,7 @@ func newHTTPEmbedder(c EmbedderConfig) (*httpEmbedder, error) {
 			ForceAttemptHTTP2:      true,
 		},
 		// A redirected POST would carry the text and the key elsewhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: outbound.NoRedirect,
 	}
 	return e, nil
 }
@@ -155,7 +155,7 @@ func (e *httpEmbedder) attempt(ctx context.Context, body []byte, try int) (answe
 	}
 	res, err := e.client.Do(req)
 	if err != nil {
-		return nil, jittered(try), adapters.Errorf(adapters.CodeEmbedding, "cannot reach the embedder: %w", withoutURL(err))
+		return nil, jittered(try), adapters.Errorf(adapters.CodeEmbedding, "cannot reach the embedder: %w", outbound.WithoutURL(err))
 	}
 	defer res.Body.Close()
 	answer, err = io.ReadAll(io.LimitReader(res.Body, maxEmbedAnswer+1))
@@ -170,15 +170,6 @@ func (e *httpEmbedder) attempt(ctx context.Context, body []byte, try int) (answe
 	return answer, 0, nil
 }
 
-// withoutURL removes the address from a transport error, because callers need not see it.
-func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
-}
-
 // jittered is a pause that doubles with each try, plus a random time of at most the same length.
 func jittered(try int) time.Duration {
 	d := embedBackoff << (try - 1)
@@ -189,11 +180,8 @@ func retryWait(res *http.Response, try int) time.Duration {
 	if res.StatusCode != http.StatusTooManyRequests && res.StatusCode < 500 {
 		return -1
 	}
-	if s, err := strconv.ParseUint(res.Header.Get("Retry-After"), 10, 31); err == nil && s > 0 {
-		return time.Duration(s) * time.Second
-	}
-	if at, err := http.ParseTime(res.Header.Get("Retry-After")); err == nil {
-		return max(time.Until(at), embedBackoff)
+	if asked := outbound.RetryAfter(res.Header); asked > 0 {
+		return asked
 	}
 	return jittered(try)
 }

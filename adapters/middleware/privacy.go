@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/attribute"
@@ -103,7 +104,7 @@ func NewSidecar(port int) *Sidecar {
 		client: &http.Client{
 			// Private text must go only to this port: no proxy, no redirect.
 			Transport:     &http.Transport{MaxIdleConnsPerHost: redactParallel, IdleConnTimeout: time.Minute},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			CheckRedirect: outbound.NoRedirect,
 		},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/dreamlab-ai/agentinit/adapters"
 	"github.com/dreamlab-ai/agentinit/adapters/wire"
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
 const (
@@ -126,7 +127,7 @@ func newDialer(rt http.RoundTripper) *http.Client {
 		d := &net.Dialer{Timeout: 3 * time.Second}
 		rt = &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: d.DialContext, TLSHandshakeTimeout: 3 * time.Second, MaxResponseHeaderBytes: 64 << 10}
 	}
-	return &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: rt, CheckRedirect: outbound.NoRedirect}
 }
 
 // subscription is one open channel.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/adapters"
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
 // Limits for one request and its answer.
@@ -421,12 +422,7 @@ func transportError(ctx context.Context, err error) error {
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return adapters.Errorf(adapters.CodeTimeout, "the peer did not answer in time").Wrap(err)
 	}
-	// A *url.Error repeats the whole URL; the cause is inside it.
-	var ue *url.Error
-	if errors.As(err, &ue) {
-		err = ue.Err
-	}
-	return adapters.Unavailable(err, "cannot reach the peer")
+	return adapters.Unavailable(outbound.WithoutURL(err), "cannot reach the peer")
 }
 
 // Stream sends r and returns the answer with its body unread. The read limit applies to the head,

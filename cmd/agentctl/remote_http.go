@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/bootstrap/identity"
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/probes/nip98"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
@@ -72,7 +73,7 @@ func (c *cli) adapters(ctx context.Context, r api.AdapterRequest) (*http.Respons
 	if err := c.authorize(req, signed); err != nil {
 		return nil, err
 	}
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := http.Client{CheckRedirect: outbound.NoRedirect}
 	resp, err := client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -9,6 +9,8 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 )
 
 // maxDocument limits the document of a relay, in bytes.
@@ -86,6 +88,6 @@ func FetchDocument(ctx context.Context, url string) (Document, error) {
 func client() *http.Client {
 	return &http.Client{
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: outbound.NoRedirect,
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
 
@@ -38,7 +39,7 @@ func probeClient(h2c bool) *http.Client {
 	}
 	return &http.Client{
 		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: outbound.NoRedirect,
 	}
 }
 
@@ -96,7 +97,7 @@ func httpGet(ctx context.Context, target string) ([]byte, error) {
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, withoutURL(err)
+		return nil, outbound.WithoutURL(err)
 	}
 	defer resp.Body.Close() // the body was only read
 	if resp.StatusCode >= 200 && resp.StatusCode < 400 {
@@ -105,15 +106,6 @@ func httpGet(ctx context.Context, target string) ([]byte, error) {
 	// If the body breaks off, the status already decides.
 	output, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutput))
 	return output, errors.New("status " + resp.Status)
-}
-
-// withoutURL removes the URL, which may hold a password and is already in the probe's name.
-func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
 }
 
 // grpcDialect calls grpc.health.v1.Health/Check over cleartext HTTP/2
@@ -142,7 +134,7 @@ func grpcCheck(ctx context.Context, address, service string) error {
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
-		return withoutURL(err)
+		return outbound.WithoutURL(err)
 	}
 	defer resp.Body.Close() // the body was only read
 	if resp.StatusCode != http.StatusOK {
@@ -150,7 +142,7 @@ func grpcCheck(ctx context.Context, address, service string) error {
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxHealthResponse))
 	if err != nil {
-		return withoutURL(err)
+		return outbound.WithoutURL(err)
 	}
 	if err := grpcStatus(resp); err != nil {
 		return err

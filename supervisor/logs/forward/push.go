@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/outbound"
 	"github.com/dreamlab-ai/agentinit/supervisor/logs"
 )
 
@@ -94,7 +94,7 @@ func newPush(cfg Config) (*push, error) {
 				MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
 			},
 			// A redirect is not followed: the token is for this collector alone.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			CheckRedirect: outbound.NoRedirect,
 		},
 	}, nil
 }
@@ -113,11 +113,7 @@ func (p *push) send(ctx context.Context, batch []logs.Line) error {
 	req.Header = p.headers.Clone()
 	resp, err := p.client.Do(req)
 	if err != nil {
-		var wrapped *url.Error
-		if errors.As(err, &wrapped) {
-			err = wrapped.Err // without the URL, which may hold a password
-		}
-		return err
+		return outbound.WithoutURL(err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 == 2 {
@@ -128,8 +124,8 @@ func (p *push) send(ctx context.Context, batch []logs.Line) error {
 	err = fmt.Errorf("%s: %s", resp.Status, strconv.QuoteToASCII(strings.TrimSpace(string(said))))
 	switch code := resp.StatusCode; {
 	case code == http.StatusTooManyRequests || code == http.StatusRequestTimeout || code >= 500:
-		if seconds, bad := strconv.Atoi(resp.Header.Get("Retry-After")); bad == nil && seconds > 0 {
-			return &laterError{err, time.Duration(seconds) * time.Second}
+		if after := outbound.RetryAfter(resp.Header); after > 0 {
+			return &laterError{err, after}
 		}
 		return err
 	}
