@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rebase"
 )
 
 // parseJSONLD reads JSON-LD 1.1 (https://www.w3.org/TR/json-ld11/) as Solid
@@ -254,7 +256,7 @@ func (c *ldContext) define(m map[string]any) error {
 
 // property is the meaning of a key: a keyword, an IRI, or "" for none.
 func (c *ldContext) property(key string) string {
-	if s := c.vocabulary(key); strings.HasPrefix(s, "@") || hasScheme(s) {
+	if s := c.vocabulary(key); strings.HasPrefix(s, "@") || rebase.HasScheme(s) {
 		return s
 	}
 	return ""

@@ -3,7 +3,8 @@ package pods
 import (
 	"errors"
 	"net/url"
-	"strings"
+
+	"github.com/dreamlab-ai/agentinit/adapters/pods/rebase"
 )
 
 // The terms that this client uses.
@@ -62,7 +63,7 @@ const acceptRDF = "text/turtle, application/ld+json;q=0.9, application/n-triples
 
 // resolveIRI makes a reference absolute (RFC 3986, 5). An absolute reference stays unchanged.
 func resolveIRI(base *url.URL, ref string) (string, error) {
-	if hasScheme(ref) || base == nil {
+	if rebase.HasScheme(ref) || base == nil {
 		return ref, nil
 	}
 	u, err := base.Parse(ref)
@@ -70,22 +71,4 @@ func resolveIRI(base *url.URL, ref string) (string, error) {
 		return "", errors.New("holds a broken IRI")
 	}
 	return u.String(), nil
-}
-
-// hasScheme tells whether ref begins with scheme ":" (RFC 3986, 3.1).
-func hasScheme(ref string) bool {
-	i := strings.IndexByte(ref, ':')
-	if i <= 0 {
-		return false
-	}
-	for j := range i {
-		c := ref[j]
-		switch {
-		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z':
-		case j > 0 && (c >= '0' && c <= '9' || c == '+' || c == '-' || c == '.'):
-		default:
-			return false
-		}
-	}
-	return true
 }

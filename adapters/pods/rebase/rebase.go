@@ -101,18 +101,18 @@ func (m Move) moved(f frame, ref string) string {
 		return ref // the reader of the document refuses it
 	}
 	absolute := ref
-	if !strings.Contains(ref, "://") || !hasScheme(ref) {
+	if !strings.Contains(ref, "://") || !HasScheme(ref) {
 		absolute = from.String()
 	}
 	want := m.IRI(absolute)
-	if to, err := f.to.Parse(ref); err == nil && (want == ref || !hasScheme(ref) && to.String() == want) {
+	if to, err := f.to.Parse(ref); err == nil && (want == ref || !HasScheme(ref) && to.String() == want) {
 		return ref
 	}
 	return want
 }
 
-// hasScheme tells an absolute IRI (RFC 3986, 3.1).
-func hasScheme(ref string) bool {
+// HasScheme tells whether ref begins with a scheme and ":", as an absolute IRI does (RFC 3986, 3.1).
+func HasScheme(ref string) bool {
 	for i := range len(ref) {
 		switch c := ref[i]; {
 		case c == ':':

@@ -151,7 +151,7 @@ func (s *scanner) declared(ref, moved string) {
 
 // absoluteOf is ref where it is absolute: a parsed URL may be written another way.
 func absoluteOf(ref, resolved string) string {
-	if hasScheme(ref) {
+	if HasScheme(ref) {
 		return ref
 	}
 	return resolved
