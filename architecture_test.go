@@ -35,7 +35,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
-	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled", "internal/table"},
+	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {"internal/plural"},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
@@ -66,7 +66,7 @@ var arrows = map[string][]string{
 	},
 	"bootstrap/identity": {},
 
-	"adapters":              {"internal/escape", "internal/outbound"},
+	"adapters":              {"internal/escape", "internal/outbound", "internal/problem"},
 	"adapters/middleware":   {"adapters", "adapters/sqlite", "supervisor/event", "internal/outbound"}, // sqlite: the file of idempotency keys
 	"adapters/wire":         {"adapters", "internal/outbound"},
 	"adapters/sqlite":       {"adapters"},                      // how a slot keeps an SQLite file: open, migrate, one writer
@@ -78,7 +78,7 @@ var arrows = map[string][]string{
 	"adapters/memory":       {"adapters", "adapters/wire", "adapters/sqlite", "internal/outbound"},
 	"adapters/events":       {"adapters", "adapters/wire", "internal/safeopen"},
 	"adapters/orchestrator": {"adapters", "adapters/wire"},
-	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/rate"},
+	"adapters/rest":         {"adapters", "adapters/backup", "adapters/tasks", "adapters/federation", "adapters/federation/host", "internal/exchange", "internal/problem", "internal/rate"},
 	// For tests, part of no binary: clients of the routes that no class speaks,
 	// and the host's end of a bridge.
 	"adapters/rest/resttest":         {"adapters", "adapters/rest", "adapters/wire"},
@@ -97,7 +97,7 @@ var arrows = map[string][]string{
 	// The cursor over the slot's journal, and what is published of an event.
 	"mesh/announce": {"adapters", "mesh/pool", "internal/safeopen"},
 
-	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/rate", "internal/polled"},
+	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/problem", "internal/rate", "internal/polled"},
 	"probes/nip98":   {},
 	"probes/console": {},
 
@@ -118,6 +118,7 @@ var arrows = map[string][]string{
 	"internal/outbound":             {},
 	"internal/plural":               {},
 	"internal/polled":               {},
+	"internal/problem":              {},
 	"internal/safeopen":             {},
 	"internal/table":                {},
 	"internal/rate":                 {},

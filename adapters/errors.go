@@ -7,92 +7,42 @@ import (
 	"maps"
 	"net/http"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 )
 
 // Code identifies an error for programs. It is stable across versions.
-type Code string
+type Code = problem.Code
 
 // All codes that an adapter, the middleware or the API can return.
 const (
-	CodeValidation          Code = "VALIDATION_ERROR"
-	CodeUnauthenticated     Code = "UNAUTHENTICATED"
-	CodePermissionDenied    Code = "PERMISSION_DENIED"
-	CodeNotFound            Code = "NOT_FOUND"
-	CodeAlreadyClaimed      Code = "ALREADY_CLAIMED"
-	CodeNotClaimable        Code = "NOT_CLAIMABLE"
-	CodeDependencyCycle     Code = "DEPENDENCY_CYCLE"
-	CodeConflict            Code = "CONFLICT"
-	CodeContractMismatch    Code = "CONTRACT_MISMATCH"
-	CodeSessionEvicted      Code = "SESSION_EVICTED"
-	CodePreconditionFailed  Code = "PRECONDITION_FAILED"
-	CodePayloadTooLarge     Code = "PAYLOAD_TOO_LARGE"
-	CodeUnsupported         Code = "UNSUPPORTED"
-	CodeIdempotencyMismatch Code = "IDEMPOTENCY_MISMATCH"
-	CodeSpawn               Code = "SPAWN_ERROR"
-	CodeRateLimited         Code = "RATE_LIMITED"
-	CodeInternal            Code = "INTERNAL"
-	CodeDisabled            Code = "ADAPTER_DISABLED"
-	CodeEmbedding           Code = "EMBEDDING_ERROR"
-	CodeUnavailable         Code = "UNAVAILABLE"
-	CodePrivacyRejected     Code = "PRIVACY_REJECTED"
-	CodeTimeout             Code = "ADAPTER_TIMEOUT"
+	CodeValidation          = problem.Validation
+	CodeUnauthenticated     = problem.Unauthenticated
+	CodePermissionDenied    = problem.PermissionDenied
+	CodeNotFound            = problem.NotFound
+	CodeAlreadyClaimed      = problem.AlreadyClaimed
+	CodeNotClaimable        = problem.NotClaimable
+	CodeDependencyCycle     = problem.DependencyCycle
+	CodeConflict            = problem.Conflict
+	CodeContractMismatch    = problem.ContractMismatch
+	CodeSessionEvicted      = problem.SessionEvicted
+	CodePreconditionFailed  = problem.PreconditionFailed
+	CodePayloadTooLarge     = problem.PayloadTooLarge
+	CodeUnsupported         = problem.Unsupported
+	CodeIdempotencyMismatch = problem.IdempotencyMismatch
+	CodeSpawn               = problem.Spawn
+	CodeRateLimited         = problem.RateLimited
+	CodeInternal            = problem.Internal
+	CodeDisabled            = problem.Disabled
+	CodeEmbedding           = problem.Embedding
+	CodeUnavailable         = problem.Unavailable
+	CodePrivacyRejected     = problem.PrivacyRejected
+	CodeTimeout             = problem.Timeout
 )
-
-// CodeRow is one line of the code table.
-type CodeRow struct {
-	Code      Code
-	HTTP      int  // the HTTP status of its answer
-	Retryable bool // whether the same call may succeed later
-	Title     string
-}
 
 // Codes is the whole table. Error.HTTPStatus adjusts two codes: UNSUPPORTED is 501 if it is about a
 // method or capability, and ADAPTER_DISABLED is 503 and retryable if the slot is degraded.
-func Codes() []CodeRow {
-	return []CodeRow{
-		{CodeValidation, http.StatusBadRequest, false, "bad input"},
-		{CodeUnauthenticated, http.StatusUnauthorized, false, "no or bad credentials"},
-		{CodePermissionDenied, http.StatusForbidden, false, "not allowed"},
-		{CodeNotFound, http.StatusNotFound, false, "not found"},
-		{CodeAlreadyClaimed, http.StatusConflict, false, "held by another actor"},
-		{CodeNotClaimable, http.StatusConflict, false, "closed or deferred"},
-		{CodeDependencyCycle, http.StatusConflict, false, "dependencies would form a cycle"},
-		{CodeConflict, http.StatusConflict, true, "lost a race, or key in use"},
-		{CodeContractMismatch, http.StatusConflict, false, "contract versions do not match"},
-		{CodeSessionEvicted, http.StatusGone, false, "the host ended the session"},
-		{CodePreconditionFailed, http.StatusPreconditionFailed, false, "stale version or ETag"},
-		{CodePayloadTooLarge, http.StatusRequestEntityTooLarge, false, "body or quota exceeded"},
-		{CodeUnsupported, http.StatusUnsupportedMediaType, false, "not supported here"},
-		{CodeIdempotencyMismatch, http.StatusUnprocessableEntity, false, "key used for another request"},
-		{CodeSpawn, http.StatusUnprocessableEntity, false, "cannot start the agent"},
-		{CodeRateLimited, http.StatusTooManyRequests, true, "too many calls"},
-		{CodeInternal, http.StatusInternalServerError, false, "internal error"},
-		{CodeDisabled, http.StatusNotImplemented, false, "slot is off"},
-		{CodeEmbedding, http.StatusBadGateway, true, "embedder failed"},
-		{CodeUnavailable, http.StatusServiceUnavailable, true, "backend unreachable"},
-		{CodePrivacyRejected, http.StatusServiceUnavailable, true, "strict privacy and no redactor"},
-		{CodeTimeout, http.StatusGatewayTimeout, true, "deadline passed"},
-	}
-}
-
-var codeRows = func() map[Code]CodeRow {
-	m := make(map[Code]CodeRow)
-	for _, r := range Codes() {
-		m[r.Code] = r
-	}
-	return m
-}()
-
-// Row returns the table's row for c. An unknown code gets the row of INTERNAL.
-func (c Code) Row() CodeRow {
-	if r, ok := codeRows[c]; ok {
-		return r
-	}
-	return codeRows[CodeInternal]
-}
-
-// Known tells whether the table has c.
-func (c Code) Known() bool { _, ok := codeRows[c]; return ok }
+func Codes() []problem.Row { return problem.Codes() }
 
 // Error is the only type of error that leaves a slot. It is immutable: With, Wrap and At return
 // changed copies.

@@ -11,59 +11,48 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/internal/escape"
 	"github.com/dreamlab-ai/agentinit/internal/outbound"
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 )
 
 // ProblemType is the media type of an error body (RFC 9457).
-const ProblemType = "application/problem+json"
-
-// problemURN + code in lower case is the "type" member.
-const problemURN = "urn:agentbox:error:"
+const ProblemType = problem.Type
 
 // resourceStatus is the name on the wire of an error's field "status", such as the status of a
 // bead. RFC 9457 uses the name status for the HTTP status.
 const resourceStatus = "resource_status"
 
 // Problem returns the HTTP status and the RFC 9457 body for err. The body has type, title, status,
-// detail, code, message (= detail; older peers read it), retryable, slot, method and the error's
-// fields. It does not show the cause. An INTERNAL error shows only its error id, which is also in
+// detail, code, message, retryable, slot, method and the error's fields. It does not show the cause. An INTERNAL error shows only its error id, which is also in
 // the log.
 func Problem(err error) (status int, body []byte) {
 	e := AsError(err)
 	status = e.HTTPStatus()
-	row := e.Code.Row()
 	detail := e.Message
-	if row.Code == CodeInternal {
+	if row := e.Code.Row(); row.Code == CodeInternal {
 		detail = row.Title
 	}
-	m := maps.Clone(e.Fields)
-	if m == nil {
-		m = make(map[string]any, 10)
+	more := maps.Clone(e.Fields)
+	if more == nil {
+		more = make(map[string]any, 10)
 	}
-	if s, ok := m["status"]; ok {
-		m[resourceStatus] = s // "status" is RFC 9457's
+	if s, ok := more["status"]; ok {
+		more[resourceStatus] = s // "status" is RFC 9457's
 	}
 	if e.Slot != "" {
-		m["slot"] = e.Slot
+		more["slot"] = e.Slot
 	}
 	if e.Method != "" {
-		m["method"] = e.Method
+		more["method"] = e.Method
 	}
-	m["type"] = problemURN + strings.ToLower(string(row.Code))
-	m["title"] = row.Title
-	m["status"] = status
-	m["detail"] = detail
-	m["message"] = detail
-	m["code"] = row.Code
-	m["retryable"] = e.Retryable
-	body, merr := json.Marshal(m)
-	if merr != nil {
+	body, failed := problem.Document(more, e.Code, status, detail, e.Retryable)
+	if failed != nil {
 		// A field that cannot be marshalled is a defect of agentinit. The error itself must still
 		// arrive.
 		bare := *e
 		bare.Fields = nil
 		return Problem(&bare)
 	}
-	return status, append(body, '\n')
+	return status, body
 }
 
 // WriteProblem answers a request with the result of Problem. It sets Retry-After if err names a
@@ -72,16 +61,12 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	e := AsError(err)
 	status, body := Problem(e)
 	h := w.Header()
-	h.Set("Content-Type", ProblemType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if d := e.RetryAfter(); d > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((d+time.Second-1)/time.Second)))
 	} else if e.Code == CodeRateLimited {
 		h.Set("Retry-After", "1")
 	}
-	w.WriteHeader(status)
-	// The status is sent already: an error of the connection cannot be answered.
-	_, _ = w.Write(body)
+	problem.Write(w, status, body)
 }
 
 // maxRetryAfter is the longest delay that is taken from a peer.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 )
 
 // ask sends a request through what the network sees.
@@ -26,14 +28,14 @@ func (r *rig) ask(t testing.TB, method, path string, set func(*http.Request)) *h
 }
 
 // wantProblem fails unless the answer is a problem document of that code.
-func wantProblem(t testing.TB, w *httptest.ResponseRecorder, status int, code string) map[string]any {
+func wantProblem(t testing.TB, w *httptest.ResponseRecorder, status int, code problem.Code) map[string]any {
 	t.Helper()
 	var doc map[string]any
 	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
 		t.Fatalf("%v: %q", err, w.Body)
 	}
-	if w.Code != status || doc["code"] != code || doc["status"] != float64(status) || doc["message"] != doc["detail"] ||
-		doc["type"] != "urn:agentbox:error:"+strings.ToLower(code) || w.Header().Get("Content-Type") != "application/problem+json" {
+	if w.Code != status || doc["code"] != string(code) || doc["title"] != code.Row().Title || doc["status"] != float64(status) || doc["message"] != doc["detail"] ||
+		doc["type"] != "urn:agentbox:error:"+strings.ToLower(string(code)) || w.Header().Get("Content-Type") != problem.Type {
 		t.Errorf("%d %v, want %d %s", w.Code, doc, status, code)
 	}
 	return doc
@@ -71,7 +73,7 @@ func TestHostMustBeOurs(t *testing.T) {
 				t.Errorf("%q %s: %d", host, path, w.Code)
 			}
 			if !ok {
-				wantProblem(t, w, http.StatusMisdirectedRequest, codeValidation)
+				wantProblem(t, w, http.StatusMisdirectedRequest, problem.Validation)
 			}
 		}
 	}
@@ -197,7 +199,7 @@ func TestTheAnonymousAreLimitedByAddress(t *testing.T) {
 		}
 		for _, path := range []string{"/openapi.json", "/nothing", "/v1/x/"} {
 			w := from("10.0.0.1", "192.0.2.1", "", path)
-			if doc := wantProblem(t, w, http.StatusTooManyRequests, codeRateLimited); doc["retryable"] != true || w.Header().Get("Retry-After") != "1" {
+			if doc := wantProblem(t, w, http.StatusTooManyRequests, problem.RateLimited); doc["retryable"] != true || w.Header().Get("Retry-After") != "1" {
 				t.Errorf("%s: %v %v", path, doc, w.Header())
 			}
 		}
@@ -268,7 +270,7 @@ func TestRefusalsSayWhy(t *testing.T) {
 				q.Header["Authorization"] = strings.Split(header, ",")
 			}
 		})
-		doc := wantProblem(t, w, http.StatusUnauthorized, codeUnauthenticated)
+		doc := wantProblem(t, w, http.StatusUnauthorized, problem.Unauthenticated)
 		if doc["reason"] != reason || doc["retryable"] != false {
 			t.Errorf("%q: %v", header, doc)
 		}
@@ -291,18 +293,18 @@ func TestRefusalsSayWhy(t *testing.T) {
 	})
 	stranger.server.Mount("/x", http.HandlerFunc(nothing))
 	w := stranger.ask(t, "GET", "/x/", func(q *http.Request) { q.Header.Set("Authorization", "Nostr e30=") })
-	wantProblem(t, w, http.StatusForbidden, codePermissionDenied)
+	wantProblem(t, w, http.StatusForbidden, problem.PermissionDenied)
 	if w.Header().Get("WWW-Authenticate") != "" {
 		t.Error("who is known is asked who it is")
 	}
 	early := newRig(t, AuthBearer)
 	early.server.Mount("/x", http.HandlerFunc(nothing))
 	w = early.ask(t, "GET", "/x/", func(q *http.Request) { q.Header.Set("Authorization", "Bearer k") })
-	wantProblem(t, w, http.StatusServiceUnavailable, codeUnavailable)
-	wantProblem(t, r.ask(t, "GET", "/nothing", nil), http.StatusNotFound, codeNotFound)
-	wantProblem(t, r.ask(t, "GET", "/health/relay", nil), http.StatusNotFound, codeNotFound)
+	wantProblem(t, w, http.StatusServiceUnavailable, problem.Unavailable)
+	wantProblem(t, r.ask(t, "GET", "/nothing", nil), http.StatusNotFound, problem.NotFound)
+	wantProblem(t, r.ask(t, "GET", "/health/relay", nil), http.StatusNotFound, problem.NotFound)
 	w = r.ask(t, "POST", "/livez", nil)
-	wantProblem(t, w, http.StatusMethodNotAllowed, codeUnsupported)
+	wantProblem(t, w, http.StatusMethodNotAllowed, problem.Unsupported)
 	if w.Header().Get("Allow") != "GET, HEAD" {
 		t.Errorf("allow %q", w.Header().Get("Allow"))
 	}
@@ -430,7 +432,7 @@ func FuzzRequest(f *testing.F) {
 	r.beReady()
 	r.auth.SetKey("k")
 	r.server.Mount("/v1/x", http.HandlerFunc(nothing))
-	codes := []string{codeValidation, codeUnauthenticated, codeNotFound, codeUnsupported, codeRateLimited}
+	codes := []problem.Code{problem.Validation, problem.Unauthenticated, problem.NotFound, problem.Unsupported, problem.RateLimited}
 	f.Fuzz(func(t *testing.T, method, path, host, authorization, forwarded, origin string) {
 		req := httptest.NewRequest("GET", "http://localhost/", nil)
 		req.Method, req.URL.Path, req.Host = method, path, host
@@ -445,7 +447,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		if w.Code >= 400 {
 			var doc map[string]any
-			if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || !slices.Contains(codes, fmt.Sprint(doc["code"])) {
+			if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || !slices.Contains(codes, problem.Code(fmt.Sprint(doc["code"]))) {
 				t.Fatalf("%d %q %v", w.Code, w.Body, err)
 			}
 		}

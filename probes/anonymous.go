@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
@@ -42,7 +43,7 @@ func (s *Server) limitAnonymous(next http.Handler) http.Handler {
 }
 
 func (s *Server) tooMany(w http.ResponseWriter) {
-	retryProblem(w, http.StatusTooManyRequests, codeRateLimited, 1, "too many requests without a valid credential from this address")
+	busy(w, http.StatusTooManyRequests, problem.RateLimited, 1, "too many requests without a valid credential from this address")
 }
 
 // bucketOf is the key under which an address is counted. An owner of one address of an IPv6 network

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 )
 
 // onlyOurNames refuses requests for a host that is not one of the box's names. It protects against
@@ -18,7 +20,7 @@ import (
 func (s *Server) onlyOurNames(next http.Handler) http.Handler {
 	refuse := s.metrics.instrument(unmatched, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		// 421 (RFC 9110, 15.5.20): this server is not responsible for that host.
-		problem(w, http.StatusMisdirectedRequest, codeValidation,
+		fail(w, http.StatusMisdirectedRequest, problem.Validation,
 			"the Host is none of the box's names; [api].public_urls or MANAGEMENT_API_PUBLIC_URLS lists more", "field", "Host")
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/pipenet"
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 )
 
 // served is the management listener of a rig over pipes; the returned function
@@ -68,7 +69,7 @@ func TestConnectionsHaveTimeouts(t *testing.T) {
 				r.server.Mount("/body", http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 					if _, err := io.Copy(io.Discard, q.Body); err != nil {
 						w.Header().Set("Connection", "close")
-						problem(w, http.StatusBadRequest, codeValidation, err.Error())
+						fail(w, http.StatusBadRequest, problem.Validation, err.Error())
 					}
 				}), Open())
 				conn := served(t, r)()
@@ -131,7 +132,7 @@ func TestMountedBodiesAreBounded(t *testing.T) {
 	r := newRig(t, AuthBearer)
 	r.server.Mount("/body", http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if _, err := io.Copy(io.Discard, q.Body); err != nil {
-			problem(w, http.StatusRequestEntityTooLarge, codeValidation, err.Error())
+			fail(w, http.StatusRequestEntityTooLarge, problem.Validation, err.Error())
 		}
 	}), Open())
 	for n, status := range map[int]int{MaxBodyBytes - 1: 200, MaxBodyBytes: 200, MaxBodyBytes + 1: 413} {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dreamlab-ai/agentinit/internal/polled"
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 )
 
 // connectionLimit is how many connections one listener may hold if the process may open that many
@@ -346,7 +347,7 @@ func (c *boundedConn) end() {
 // tooMuch refuses a request and names a time for the next attempt, which differs between callers.
 func tooMuch(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Connection", "close")
-	retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, 1+rand.IntN(comeBack), "too many requests are being answered")
+	busy(w, http.StatusServiceUnavailable, problem.Unavailable, 1+rand.IntN(comeBack), "too many requests are being answered")
 }
 
 type connKey struct{}

@@ -15,6 +15,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
@@ -85,12 +86,12 @@ func (s *Server) get(r chi.Router, pattern string, h http.Handler) {
 
 func (s *Server) fallbacks(r chi.Router) {
 	r.NotFound(s.metrics.instrument(unmatched, s.limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		problem(w, http.StatusNotFound, codeNotFound, "there is no such path", "resource", "path")
+		fail(w, http.StatusNotFound, problem.NotFound, "there is no such path", "resource", "path")
 	}))).ServeHTTP)
 	r.MethodNotAllowed(s.metrics.instrument(unmatched, s.limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Only open routes come here: mounted handlers accept every method.
 		w.Header().Set("Allow", "GET, HEAD")
-		problem(w, http.StatusMethodNotAllowed, codeUnsupported, "this path does not take that method", "method", methodLabel(r.Method))
+		fail(w, http.StatusMethodNotAllowed, problem.Unsupported, "this path does not take that method", "method", methodLabel(r.Method))
 	}))).ServeHTTP)
 }
 
@@ -161,7 +162,7 @@ func (s *Server) authenticate(next http.Handler, tell bool) http.Handler {
 		case err == nil:
 			next.ServeHTTP(w, r.WithContext(withPrincipal(r.Context(), p)))
 		case errors.Is(err, ErrNoKeyYet), errors.Is(err, ErrCannotTell):
-			retryProblem(w, http.StatusServiceUnavailable, codeUnavailable, 1+rand.IntN(comeBack), err.Error())
+			busy(w, http.StatusServiceUnavailable, problem.Unavailable, 1+rand.IntN(comeBack), err.Error())
 		default:
 			if _, ok := failures.Take(from, time.Now()); !ok && (!tell || isSigned(r)) {
 				s.tooMany(w)
@@ -174,13 +175,13 @@ func (s *Server) authenticate(next http.Handler, tell bool) http.Handler {
 
 func (s *Server) refuse(w http.ResponseWriter, err error) {
 	if errors.Is(err, ErrForbidden) {
-		problem(w, http.StatusForbidden, codePermissionDenied, err.Error())
+		fail(w, http.StatusForbidden, problem.PermissionDenied, err.Error())
 		return
 	}
 	for _, c := range s.cfg.Auth.challenge() {
 		w.Header().Add("WWW-Authenticate", c)
 	}
-	problem(w, http.StatusUnauthorized, codeUnauthenticated, err.Error(), "reason", reasonOf(err))
+	fail(w, http.StatusUnauthorized, problem.Unauthenticated, err.Error(), "reason", reasonOf(err))
 }
 
 // contain turns a panic of a handler into the answer 500. It counts and publishes the panic with
@@ -201,7 +202,7 @@ func (s *Server) contain(next http.Handler) http.Handler {
 				"panic": fmt.Sprint(v), "method": methodLabel(r.Method), "stack": string(debug.Stack()),
 			})
 			// Harmless when the answer has already begun.
-			problem(w, http.StatusInternalServerError, codeInternal, "the handler failed; the failure is in the log")
+			fail(w, http.StatusInternalServerError, problem.Internal, "the handler failed; the failure is in the log")
 		}()
 		next.ServeHTTP(w, r)
 	}))
@@ -257,7 +258,7 @@ func (s *Server) meta(w http.ResponseWriter, r *http.Request) { JSON(w, http.Sta
 
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Pods == nil {
-		problem(w, http.StatusNotFound, codeNotFound, "no pod server is configured", "resource", "pods")
+		fail(w, http.StatusNotFound, problem.NotFound, "no pod server is configured", "resource", "pods")
 		return
 	}
 	JSON(w, http.StatusOK, s.cfg.Pods())
@@ -265,7 +266,7 @@ func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) relay(w http.ResponseWriter, _ *http.Request) {
 	if s.cfg.Relay == nil {
-		problem(w, http.StatusNotFound, codeNotFound, "the box runs no relay of its own", "resource", "relay")
+		fail(w, http.StatusNotFound, problem.NotFound, "the box runs no relay of its own", "resource", "relay")
 		return
 	}
 	JSON(w, http.StatusOK, s.cfg.Relay())
@@ -327,7 +328,7 @@ func send(w http.ResponseWriter, body []byte) {
 func JSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		problem(w, http.StatusInternalServerError, codeInternal, "the answer cannot be written as JSON: "+err.Error())
+		fail(w, http.StatusInternalServerError, problem.Internal, "the answer cannot be written as JSON: "+err.Error())
 		return
 	}
 	noCache(w, "application/json")

@@ -19,6 +19,7 @@ import (
 	"github.com/dreamlab-ai/agentinit/adapters/backup"
 	"github.com/dreamlab-ai/agentinit/adapters/tasks"
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 	"github.com/dreamlab-ai/agentinit/internal/rate"
 )
 
@@ -313,17 +314,9 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 			allow = append(allow, m)
 		}
 	}
-	e := adapters.Errorf(adapters.CodeUnsupported, "this path does not take %s", adapters.Cut(r.Method, 20)).With("method", adapters.Cut(r.Method, 20))
-	_, body := adapters.Problem(e)
-	var doc map[string]any
-	if json.Unmarshal(body, &doc) == nil {
-		doc["status"] = http.StatusMethodNotAllowed
-	}
-	body, _ = json.Marshal(doc) // cannot fail: doc was read from JSON
-	h := w.Header()
-	h.Set("Allow", strings.Join(allow, ", "))
-	h.Set("Content-Type", adapters.ProblemType)
-	w.WriteHeader(http.StatusMethodNotAllowed)
-	// The status is already sent: the caller cannot be told of an error of the connection.
-	_, _ = w.Write(append(body, '\n'))
+	method := adapters.Cut(r.Method, 20)
+	// It cannot fail: a text is always JSON.
+	body, _ := problem.Document(map[string]any{"method": method}, problem.Unsupported, http.StatusMethodNotAllowed, "this path does not take "+method, false)
+	w.Header().Set("Allow", strings.Join(allow, ", "))
+	problem.Write(w, http.StatusMethodNotAllowed, body)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 	"github.com/dreamlab-ai/agentinit/internal/polled"
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -197,8 +198,7 @@ func (a *admission) greet(conn net.Conn) {
 // turnAway answers without reading the request: the peer learns why, if it still reads.
 func turnAway(conn net.Conn) {
 	defer conn.Close()
-	problem := api.Errorf(api.CodeBusy, "too many connections by supervised programs")
-	body, err := json.Marshal(problem)
+	body, err := json.Marshal(api.Errorf(api.CodeBusy, "too many connections by supervised programs"))
 	if err != nil {
 		return
 	}
@@ -206,7 +206,7 @@ func turnAway(conn net.Conn) {
 		return
 	}
 	header := "HTTP/1.1 503 " + http.StatusText(http.StatusServiceUnavailable) +
-		"\r\nContent-Type: application/problem+json\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+		"\r\nContent-Type: " + problem.Type + "\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	// The peer is refused in any case, even if it cannot read why.
 	_, _ = conn.Write(append([]byte(header), body...))
 }

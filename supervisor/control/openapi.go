@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -68,7 +69,7 @@ func (s schemas) responses(rt route) map[string]any {
 	}
 	problem := map[string]any{
 		"description": "refused or failed",
-		"content":     content("application/problem+json", s.of(reflect.TypeFor[api.Error]())),
+		"content":     content(problem.Type, s.of(reflect.TypeFor[api.Error]())),
 	}
 	if rt.upgrade != nil {
 		return map[string]any{"101": map[string]any{"description": "from here on " + rt.Protocol}, "default": problem}

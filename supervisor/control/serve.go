@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dreamlab-ai/agentinit/internal/exchange"
+	"github.com/dreamlab-ai/agentinit/internal/problem"
 	"github.com/dreamlab-ai/agentinit/supervisor/control/api"
 )
 
@@ -109,11 +110,11 @@ type plainText struct {
 
 // fail answers with a problem document. Only the code decides the status, because an error from
 // outside this package may have no status.
-func (s *Server) fail(w http.ResponseWriter, problem *api.Error) {
-	told := *problem
+func (s *Server) fail(w http.ResponseWriter, err *api.Error) {
+	told := *err
 	told.Status = told.Code.HTTPStatus()
 	told.Title = http.StatusText(told.Status)
-	s.write(w, told.Status, "application/problem+json", &told)
+	s.write(w, told.Status, problem.Type, &told)
 }
 
 func (s *Server) write(w http.ResponseWriter, status int, contentType string, v any) {
