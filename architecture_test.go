@@ -35,7 +35,7 @@ var arrows = map[string][]string{
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
 	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
-	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
+	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/idle", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {"internal/plural"},
 	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
@@ -88,7 +88,7 @@ var arrows = map[string][]string{
 	"adapters/contract":              {"adapters"},
 
 	"mesh/nip01": {},
-	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/rate"},
+	"mesh/relay": {"mesh/nip01", "adapters/sqlite", "internal/idle", "internal/rate"},
 	"mesh/pool":  {"mesh/nip01", "internal/outbound"},
 	// The relay for the tests of its clients: part of no binary.
 	"mesh/relay/relaytest": {"mesh/relay", "bootstrap/identity"},
@@ -97,7 +97,7 @@ var arrows = map[string][]string{
 	// The cursor over the slot's journal, and what is published of an event.
 	"mesh/announce": {"adapters", "mesh/pool", "internal/safeopen"},
 
-	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/problem", "internal/rate", "internal/polled"},
+	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/idle", "internal/problem", "internal/rate", "internal/polled"},
 	"probes/nip98":   {},
 	"probes/console": {},
 
@@ -113,6 +113,7 @@ var arrows = map[string][]string{
 	"internal/edits":                {},
 	"internal/escape":               {},
 	"internal/exchange":             {},
+	"internal/idle":                 {},
 	"internal/lateclose":            {},
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
 	"internal/outbound":             {},

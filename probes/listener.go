@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/idle"
 	"github.com/dreamlab-ai/agentinit/internal/polled"
 	"github.com/dreamlab-ai/agentinit/internal/problem"
 )
@@ -98,9 +99,8 @@ func (l *steadyListener) acceptNow() (net.Conn, error) {
 // further requests get 503, so that their connections become free again soon. If there is no room
 // for a new connection, it closes the connection that has been idle longest: a flood of connections
 // that send nothing, or send slowly, cannot lock out the kubelet. It does not close connections
-// that have been idle for less than unread, because a request or the end of an answer may be on its
-// way, and connections whose request has arrived but was not read yet. Meanwhile new connections
-// wait in the queue of the kernel.
+// that have been idle for less than idle.Patience, and connections whose request has arrived but was
+// not read yet. Meanwhile new connections wait in the queue of the kernel.
 type boundedListener struct {
 	net.Listener
 	max     int
@@ -109,18 +109,12 @@ type boundedListener struct {
 
 	mu      sync.Mutex
 	conns   map[*boundedConn]struct{}
-	working int          // connections with a request at work
-	first   *boundedConn // idle longest
-	last    *boundedConn
+	working int // connections with a request at work
+	idle    idle.Order[*boundedConn]
 }
 
-// Limits for closing idle connections.
-const (
-	// unread is how long a connection may be idle and yet stay.
-	unread = 200 * time.Millisecond
-	// queued is how long a newcomer waits at most.
-	queued = time.Second
-)
+// queued is how long a newcomer waits at most.
+const queued = time.Second
 
 func newBoundedListener(l net.Listener, limit int) *boundedListener {
 	return &boundedListener{
@@ -135,7 +129,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		b := &boundedConn{Conn: c, owner: l, raw: rawOf(c)}
+		b := &boundedConn{Conn: c, owner: l, Place: idle.PlaceOf(c)}
 		b.boundMemory()
 		if l.admit(b) {
 			return b, nil
@@ -157,7 +151,7 @@ func (l *boundedListener) admit(b *boundedConn) bool {
 		if ok || left <= 0 {
 			return ok
 		}
-		timer := time.NewTimer(min(unread, left))
+		timer := time.NewTimer(min(idle.Patience, left))
 		select {
 		case <-timer.C:
 		case <-l.freed:
@@ -172,13 +166,17 @@ func (l *boundedListener) place(b *boundedConn, now bool) (victim *boundedConn, 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.conns) >= l.max {
-		if victim = l.silent(now); victim == nil {
+		victim, ok = l.idle.Silent()
+		if !ok && now {
+			victim, ok = l.idle.Oldest()
+		}
+		if !ok {
 			return nil, false
 		}
 		l.forget(victim)
 	}
 	l.conns[b] = struct{}{}
-	l.rest(b)
+	l.idle.Rest(b)
 	return victim, true
 }
 
@@ -200,82 +198,14 @@ const socketBuffer = 128 << 10
 // even after the connection was closed here (TCP_USER_TIMEOUT, tcp(7)). If the kernel refuses an
 // option (gVisor does not have all), the connection works without it.
 func (c *boundedConn) boundMemory() {
-	if c.raw == nil {
+	if c.Raw == nil {
 		return
 	}
-	_ = c.raw.Control(func(fd uintptr) {
+	_ = c.Raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, socketBuffer)
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBuffer)
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(WriteTimeout.Milliseconds()))
 	})
-}
-
-// rawOf is the descriptor of a TCP connection; nil for others.
-func rawOf(c net.Conn) syscall.RawConn {
-	if t, ok := c.(*net.TCPConn); ok {
-		if raw, err := t.SyscallConn(); err == nil {
-			return raw
-		}
-	}
-	return nil
-}
-
-// hasAsked tells whether the kernel has bytes that were not read yet: the reader waits for a
-// processor. It returns false if the kernel cannot tell.
-func (c *boundedConn) hasAsked() (asked bool) {
-	if c.raw == nil {
-		return false
-	}
-	// An error means that the connection is closed, and so has no request.
-	_ = c.raw.Control(func(fd uintptr) {
-		n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
-		asked = err == nil && n > 0
-	})
-	return asked
-}
-
-// silent is the connection that is idle longest and may be closed; nil if there is none. With now,
-// a connection that may have sent a request is included.
-func (l *boundedListener) silent(now bool) *boundedConn {
-	for c := l.first; c != nil; c = l.first {
-		switch {
-		case now:
-			return c
-		case time.Since(c.idleSince) < unread:
-			return nil // as all after it
-		case !c.hasAsked():
-			return c
-		}
-		l.unlink(c)
-		l.rest(c) // once more
-	}
-	return nil
-}
-
-// rest makes c the newest idle connection.
-func (l *boundedListener) rest(c *boundedConn) {
-	c.idleSince, c.prev = time.Now(), l.last
-	if l.last != nil {
-		l.last.next = c
-	} else {
-		l.first = c
-	}
-	l.last = c
-}
-
-// unlink takes c out of the idle connections.
-func (l *boundedListener) unlink(c *boundedConn) {
-	if c.prev != nil {
-		c.prev.next = c.next
-	} else {
-		l.first = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	} else {
-		l.last = c.prev
-	}
-	c.prev, c.next = nil, nil
 }
 
 // forget frees the place of c; a repeated call has no effect.
@@ -287,9 +217,8 @@ func (l *boundedListener) forget(c *boundedConn) {
 	if c.working {
 		l.working--
 		c.working = false
-	} else {
-		l.unlink(c)
 	}
+	l.idle.Leave(c)
 	l.tell()
 }
 
@@ -303,11 +232,9 @@ func (l *boundedListener) tell() {
 // boundedConn is one connection; its fields belong to the owner's lock.
 type boundedConn struct {
 	net.Conn
-	owner      *boundedListener
-	raw        syscall.RawConn // nil unless it is TCP
-	idleSince  time.Time
-	prev, next *boundedConn // among the idle ones
-	working    bool         // has a request at work
+	idle.Place
+	owner   *boundedListener
+	working bool // has a request at work
 }
 
 // Close implements net.Conn.
@@ -325,7 +252,7 @@ func (c *boundedConn) begin() (ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, here := l.conns[c]; here && !c.working {
-		l.unlink(c)
+		l.idle.Work(c)
 		l.working++
 		c.working = true
 	}
@@ -339,7 +266,7 @@ func (c *boundedConn) end() {
 	if c.working {
 		l.working--
 		c.working = false
-		l.rest(c)
+		l.idle.Rest(c)
 		l.tell()
 	}
 }

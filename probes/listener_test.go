@@ -342,7 +342,7 @@ func TestUnreadRequestsStay(t *testing.T) {
 		}
 		t.Cleanup(func() { accepted.Close() })
 		c = accepted.(*boundedConn)
-		for sends != "" && !c.hasAsked() {
+		for sends != "" && !c.Unread() {
 			runtime.Gosched()
 		}
 		return peer, c
@@ -353,12 +353,12 @@ func TestUnreadRequestsStay(t *testing.T) {
 	if n, err := silent.Read(make([]byte, 1)); err == nil {
 		t.Errorf("the silent connection is still open: %d bytes", n)
 	}
-	if len(l.conns) != 2 || l.first == nil {
+	if len(l.conns) != 2 || l.idle.Len() == 0 {
 		t.Fatalf("%d connections", len(l.conns))
 	}
 	for _, c := range []*boundedConn{asks, next} {
 		if _, here := l.conns[c]; !here {
-			t.Errorf("closed: one that has asked %v", c.hasAsked())
+			t.Errorf("closed: one that has asked %v", c.Unread())
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/dreamlab-ai/agentinit/internal/idle"
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
 )
@@ -533,7 +534,7 @@ func TestBusyConnectionsAreNotEvicted(t *testing.T) {
 		l.admit(a)
 		a.begin()
 		l.admit(b)
-		if !l.admit(c) || time.Since(begun) != unread {
+		if !l.admit(c) || time.Since(begun) != idle.Patience {
 			t.Fatalf("the idle one should make room when its request could have come, and not before: %s", time.Since(begun))
 		}
 		if _, err := b.Write([]byte{0}); !errors.Is(err, io.ErrClosedPipe) {
@@ -550,8 +551,12 @@ func TestBusyConnectionsAreNotEvicted(t *testing.T) {
 		}
 		a.Close()
 		c.end()
-		if len(l.conns) != 2 || l.working != 0 || l.first != d || l.last != c {
+		if len(l.conns) != 2 || l.working != 0 || l.idle.Len() != 2 {
 			t.Fatalf("the list is wrong: %d connections, %d at work", len(l.conns), l.working)
+		}
+		first, _ := l.idle.Oldest()
+		if last, _ := l.idle.Oldest(); first != d || last != c {
+			t.Error("the order is wrong")
 		}
 	})
 }

@@ -1,10 +1,10 @@
 package relay
 
 import (
-	"container/list"
 	"context"
 	"net"
-	"sync"
+
+	"github.com/dreamlab-ai/agentinit/internal/idle"
 )
 
 // maxKnocking limits the open connections without a session. Each connection uses a file descriptor,
@@ -15,16 +15,14 @@ const maxKnocking = 128
 // So many idle connections cannot keep out a client that sends its request immediately.
 type entrance struct {
 	net.Listener
-
-	mu       sync.Mutex
-	knocking list.List // of *visitor, the oldest first
+	knocking idle.Order[*visitor]
 }
 
-// visitor is one connection.
+// visitor is one connection. It counts as idle until it has a session.
 type visitor struct {
 	net.Conn
-	at    *entrance
-	place *list.Element // nil if the connection has a session or is closed
+	idle.Place
+	at *entrance
 }
 
 // Accept implements net.Listener.
@@ -33,37 +31,23 @@ func (e *entrance) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if e.knocking.Len() >= maxKnocking {
+		if oldest, ok := e.knocking.Oldest(); ok {
+			_ = oldest.Conn.Close() // an error does not matter: the connection was idle
+		}
+	}
 	v := &visitor{Conn: c, at: e}
-	e.mu.Lock()
-	v.place = e.knocking.PushBack(v)
-	var oldest *visitor
-	if e.knocking.Len() > maxKnocking {
-		oldest = e.knocking.Remove(e.knocking.Front()).(*visitor)
-		oldest.place = nil
-	}
-	e.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Conn.Close() // an error does not matter: the connection was idle
-	}
+	e.knocking.Rest(v)
 	return v, nil
 }
 
 // enter records that the connection has a session. It returns false if entrance has closed the
 // connection to make room.
-func (v *visitor) enter() bool {
-	v.at.mu.Lock()
-	defer v.at.mu.Unlock()
-	if v.place == nil {
-		return false
-	}
-	v.at.knocking.Remove(v.place)
-	v.place = nil
-	return true
-}
+func (v *visitor) enter() bool { return v.at.knocking.Work(v) }
 
 // Close implements net.Conn.
 func (v *visitor) Close() error {
-	v.enter()
+	v.at.knocking.Leave(v)
 	return v.Conn.Close()
 }
 

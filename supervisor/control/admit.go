@@ -1,7 +1,6 @@
 package control
 
 import (
-	"container/list"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dreamlab-ai/agentinit/internal/idle"
 	"github.com/dreamlab-ai/agentinit/internal/lateclose"
 	"github.com/dreamlab-ai/agentinit/internal/polled"
 	"github.com/dreamlab-ai/agentinit/internal/problem"
@@ -25,15 +25,13 @@ type peerConn struct {
 	done func()
 	once sync.Once
 
-	crowd  *crowd
-	place  *list.Element // in the crowd; the crowd's lock guards this field and the next two
-	since  time.Time
-	closed bool
+	idle.Place
+	idle *idle.Order[*peerConn]
 }
 
 // Close closes the connection and frees its places.
 func (c *peerConn) Close() error {
-	c.crowd.leave(c)
+	c.idle.Leave(c)
 	err := c.Conn.Close()
 	c.once.Do(c.done)
 	return err
@@ -54,8 +52,9 @@ type admission struct {
 	ctx           context.Context
 	stop          context.CancelFunc
 	running       sync.WaitGroup
-	crowd         crowd
-	strays        *lateclose.Strays
+	// A connection is idle if no whole request has come since the last answer.
+	idle   idle.Order[*peerConn]
+	strays *lateclose.Strays
 
 	mu      sync.Mutex
 	current *net.UnixListener
@@ -168,6 +167,7 @@ func (a *admission) pause(err error) bool {
 
 func (a *admission) greet(conn net.Conn) {
 	peer, err := identify(conn, a.abstract, a.owner)
+	place := idle.PlaceOf(conn)
 	conn = withoutPassed(conn, a.strays)
 	if err != nil {
 		a.failed(err)
@@ -186,8 +186,8 @@ func (a *admission) greet(conn net.Conn) {
 			return
 		}
 	}
-	c := &peerConn{Conn: conn, peer: peer, done: release, crowd: &a.crowd}
-	a.crowd.rest(c)
+	c := &peerConn{Conn: conn, peer: peer, done: release, Place: place, idle: &a.idle}
+	a.idle.Rest(c)
 	select {
 	case a.ready <- c:
 	case <-a.ctx.Done():

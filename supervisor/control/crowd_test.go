@@ -12,6 +12,35 @@ import (
 	"github.com/dreamlab-ai/agentinit/supervisor/event"
 )
 
+// A connection whose request has arrived stays, even if it has been idle longest and its request was
+// not read yet.
+func TestUnreadRequestsStay(t *testing.T) {
+	path := socketPath(t)
+	l := control.Admit(listen(t, path), func(err error) { t.Error(err) })
+	defer l.Close()
+	connect := func(sends string) (peer, accepted net.Conn) {
+		peer, err := net.Dial("unix", path)
+		must(t, err)
+		t.Cleanup(func() { peer.Close() })
+		_, err = io.WriteString(peer, sends)
+		must(t, err)
+		accepted, err = l.Accept()
+		must(t, err)
+		t.Cleanup(func() { accepted.Close() })
+		return peer, accepted
+	}
+	_, asks := connect("GET")
+	silent, _ := connect("")
+	connect("") // it takes the place of one of the two
+	request := make([]byte, 3)
+	if _, err := io.ReadFull(asks, request); err != nil || string(request) != "GET" {
+		t.Fatalf("the request: %q, %v", request, err)
+	}
+	if _, err := silent.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the silent connection: %v", err)
+	}
+}
+
 // Connections without a complete request are closed when other clients need their places. A
 // connection that is being served is not closed.
 func TestHalfRequestsMakeRoom(t *testing.T) {
