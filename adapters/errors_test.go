@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 )
@@ -98,6 +99,20 @@ func TestForeignAnswersAreMappedByStatus(t *testing.T) {
 	}
 	if got := FromProblem(410, http.Header{}, nil, true); got.Code != CodeSessionEvicted {
 		t.Errorf("410 on a session path is %s", got.Code)
+	}
+}
+
+// A peer's text becomes one line without control characters, with and without a known code.
+func TestTextsOfPeersAreOneLine(t *testing.T) {
+	h := http.Header{"Content-Type": {ProblemType}}
+	for _, code := range []string{"CONFLICT", "A_FOREIGN_ONE"} {
+		got := FromProblem(409, h, []byte(`{"code":"`+code+`","detail":"a\u001b[2J\nb"}`), false).Message
+		if !strings.HasSuffix(got, "a [2J b") {
+			t.Errorf("%s: %q", code, got)
+		}
+	}
+	if got := FromProblem(409, h, []byte(`{"code":"CONFLICT"}`), false).Message; got != "the peer gave no reason" {
+		t.Errorf("without a text: %q", got)
 	}
 }
 

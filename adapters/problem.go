@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"mime"
@@ -117,7 +118,7 @@ func fromBody(status int, header http.Header, body []byte) *Error {
 	if !code.Known() {
 		return nil
 	}
-	e := Errorf(code, "%s", firstString(m, "detail", "message", "title"))
+	e := Errorf(code, "%s", cmp.Or(firstText(m, "detail", "message", "title"), "the peer gave no reason"))
 	if r, ok := m["retryable"].(bool); ok {
 		e.Retryable = r
 	}
@@ -135,27 +136,24 @@ func fromBody(status int, header http.Header, body []byte) *Error {
 	return e
 }
 
-func firstString(m map[string]any, keys ...string) string {
+// firstText is the first text among some members of a peer's error, as one line.
+func firstText(m map[string]any, keys ...string) string {
 	for _, k := range keys {
 		if s, _ := m[k].(string); s != "" {
-			return Cut(s, maxForeignDetail)
+			return escape.Line(s, maxForeignDetail)
 		}
 	}
-	return "the peer gave no reason"
+	return ""
 }
 
 func plainDetail(header http.Header, body []byte) string {
 	mt, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 	if strings.HasSuffix(mt, "json") {
 		var m map[string]any
-		if json.Unmarshal(body, &m) == nil && len(m) > 0 {
-			for _, k := range []string{"detail", "message", "error", "title"} {
-				if s, _ := m[k].(string); s != "" {
-					return escape.Line(s, maxForeignDetail)
-				}
-			}
+		if json.Unmarshal(body, &m) != nil {
+			return ""
 		}
-		return ""
+		return firstText(m, "detail", "message", "error", "title")
 	}
 	if mt != "text/plain" {
 		return ""
