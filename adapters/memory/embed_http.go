@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -72,15 +71,7 @@ func newHTTPEmbedder(c EmbedderConfig) (*httpEmbedder, error) {
 		}
 	}
 	e.client = &http.Client{
-		Transport: &http.Transport{
-			Proxy:                  http.ProxyFromEnvironment,
-			DialContext:            (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
-			TLSHandshakeTimeout:    3 * time.Second,
-			MaxIdleConnsPerHost:    8,
-			IdleConnTimeout:        time.Minute,
-			MaxResponseHeaderBytes: 64 << 10,
-			ForceAttemptHTTP2:      true,
-		},
+		Transport: wire.Transport(),
 		// A redirected POST would carry the text and the key elsewhere.
 		CheckRedirect: outbound.NoRedirect,
 	}

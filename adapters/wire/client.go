@@ -102,7 +102,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	if cfg.Transport == nil {
-		cfg.Transport = newTransport()
+		cfg.Transport = Transport()
 	}
 	if cfg.UserAgent == "" {
 		cfg.UserAgent = "agentinit"
@@ -137,7 +137,9 @@ func parseBase(cfg Config) (*url.URL, error) {
 	return u, nil
 }
 
-func newTransport() *http.Transport {
+// Transport makes a transport with limits for all that a peer can delay or lengthen, except for the
+// time and the body of an answer.
+func Transport() *http.Transport {
 	d := &net.Dialer{Timeout: dialLimit, KeepAlive: 30 * time.Second}
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,

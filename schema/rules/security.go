@@ -100,15 +100,9 @@ func activeExceptions(d *schema.Document) (names []string) {
 	return names
 }
 
-func exceptionList(d *schema.Document, name, key string) (out []string) {
+func exceptionList(d *schema.Document, name, key string) []string {
 	v, _ := d.At("security", "exceptions", name, key)
-	list, _ := v.([]any)
-	for _, e := range list {
-		if s, ok := e.(string); ok {
-			out = append(out, s)
-		}
-	}
-	return out
+	return words(v)
 }
 
 func privilegedExceptions(d *schema.Document, _ Facts) (out []schema.Finding) {
