@@ -157,16 +157,25 @@ func readMarks(pid int) seenMarks {
 			}
 		}
 	}
-	if b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
-				s.uids = numbers(rest)
-			} else if rest, ok := strings.CutPrefix(line, "Groups:"); ok {
-				s.groups = numbers(rest)
-			}
+	s.uids, s.groups = readOwner(pid)
+	return s
+}
+
+// readOwner returns the uids of a process (real, effective, saved, of the file system), and its
+// supplementary groups. It returns none if the process has ended.
+func readOwner(pid int) (uids, groups []int) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return nil, nil
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
+			uids = numbers(rest)
+		} else if rest, ok := strings.CutPrefix(line, "Groups:"); ok {
+			groups = numbers(rest)
 		}
 	}
-	return s
+	return uids, groups
 }
 
 // numbers returns the words of a line that are numbers.

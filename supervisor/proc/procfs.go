@@ -467,21 +467,11 @@ func countFDs(pid int) (n int, ok bool) {
 
 // ownerUID is the effective uid of a process.
 func ownerUID(pid int) (uint32, bool) {
-	var st unix.Stat_t
 	// The directory of an undumpable process belongs to root. Its status file shows the true uid.
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err == nil {
-		for line := range strings.Lines(string(b)) {
-			if rest, ok := strings.CutPrefix(line, "Uid:"); ok {
-				f := strings.Fields(rest)
-				if len(f) >= 2 {
-					if n, err := strconv.ParseUint(f[1], 10, 32); err == nil {
-						return uint32(n), true
-					}
-				}
-			}
-		}
+	if uids, _ := readOwner(pid); len(uids) >= 2 {
+		return uint32(uids[1]), true
 	}
+	var st unix.Stat_t
 	if err := unix.Stat(path.Join("/proc", strconv.Itoa(pid)), &st); err != nil {
 		return 0, false
 	}
