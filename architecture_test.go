@@ -33,12 +33,12 @@ var arrows = map[string][]string{
 	},
 	"cmd/agentctl/quick":      {}, // what it imports is initialised before it
 	"cmd/agentctl/picture":    {"schema/plan", "supervisor/program", "supervisor/control/api", "internal/plural", "internal/table"},
-	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter"},
+	"supervisor":              {"supervisor/program", "supervisor/proc", "supervisor/logs", "supervisor/ready", "supervisor/event", "supervisor/proc/filter", "internal/capability"},
 	"supervisor/ready":        {"supervisor/program", "supervisor/proc", "supervisor/logs", "internal/escape", "internal/lateclose", "internal/outbound", "internal/rate"},
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/idle", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {"internal/plural"},
-	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/lateclose"},
+	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/lateclose"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
 	"supervisor/logs":         {"internal/escape", "internal/plural", "internal/safeopen"},
 	"supervisor/logs/forward": {"supervisor/logs", "internal/outbound"},
@@ -56,7 +56,7 @@ var arrows = map[string][]string{
 	"schema":           {"supervisor/program", "internal/edits"},
 	"schema/catalog":   {"schema"},
 	"schema/plan":      {"schema", "schema/catalog", "supervisor/program"},
-	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter"},
+	"schema/rules":     {"schema", "schema/catalog", "schema/plan", "supervisor/program", "supervisor/proc/filter", "internal/capability"},
 	"schema/compose":   {"schema", "schema/catalog", "schema/plan", "schema/hardening"},
 	"schema/hardening": {"schema", "schema/catalog"}, // apart from compose: PID 1 links no generators
 
@@ -97,7 +97,7 @@ var arrows = map[string][]string{
 	// The cursor over the slot's journal, and what is published of an event.
 	"mesh/announce": {"adapters", "mesh/pool", "internal/safeopen"},
 
-	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/exchange", "internal/idle", "internal/problem", "internal/rate", "internal/polled"},
+	"probes":         {"supervisor/event", "supervisor/program", "probes/console", "probes/nip98", "internal/capability", "internal/exchange", "internal/idle", "internal/problem", "internal/rate", "internal/polled"},
 	"probes/nip98":   {},
 	"probes/console": {},
 
@@ -110,6 +110,7 @@ var arrows = map[string][]string{
 	"release":                       {},
 	"internal/testprog":             {},
 	"internal/testprog/built":       {}, // for tests, part of no binary
+	"internal/capability":           {},
 	"internal/edits":                {},
 	"internal/escape":               {},
 	"internal/exchange":             {},
@@ -138,7 +139,7 @@ var arrows = map[string][]string{
 }
 
 // pure packages compute; time comes in as an argument.
-var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "internal/plural", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01"}
+var pure = []string{"supervisor/program", "supervisor/control/listing", "cmd/agentctl/picture", "internal/plural", "internal/table", "schema", "schema/rules", "schema/catalog", "schema/plan", "schema/compose", "schema/hardening", "probes/nip98", "mesh/nip01", "internal/capability"}
 
 // Only proc may use these: a second waiter beside it was measured to lose
 // exit statuses, and a signal sent without its lock can reach a reused pid.

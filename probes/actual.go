@@ -3,6 +3,7 @@ package probes
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,17 +12,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// capabilityNames are the capabilities by their bit, from linux/capability.h.
-var capabilityNames = []string{
-	"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
-	"LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
-	"SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
-	"SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
-	"MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
-	"CHECKPOINT_RESTORE",
-}
+	"github.com/dreamlab-ai/agentinit/internal/capability"
+)
 
 // parseStatus reads the effective capabilities and no_new_privs out of the text
 // of /proc/PID/status (proc(5)).
@@ -51,13 +44,8 @@ func parseStatus(text []byte) (capabilities []string, noNewPrivs bool, err error
 func capabilityList(mask uint64) []string {
 	var out []string
 	for bit := range 64 {
-		if mask&(1<<bit) == 0 {
-			continue
-		}
-		if bit < len(capabilityNames) {
-			out = append(out, capabilityNames[bit])
-		} else {
-			out = append(out, "CAP_"+strconv.Itoa(bit))
+		if mask&(1<<bit) != 0 {
+			out = append(out, cmp.Or(capability.Name(bit), "CAP_"+strconv.Itoa(bit)))
 		}
 	}
 	slices.Sort(out)

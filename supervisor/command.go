@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/capability"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 	"github.com/dreamlab-ai/agentinit/supervisor/program"
@@ -110,12 +111,12 @@ func sandboxOf(s *program.Sandbox) (proc.Sandbox, error) {
 	if s.Capabilities != nil {
 		box.Capabilities = []int{}
 		for _, name := range s.Capabilities {
-			n, ok := filter.Capability(name)
+			n, ok := capability.Number(name)
 			if !ok {
 				return box, fmt.Errorf("unknown capability %q", name)
 			}
 			box.Capabilities = append(box.Capabilities, n)
-			names = append(names, filter.CapabilityName(n))
+			names = append(names, capability.Name(n))
 		}
 	}
 	if s.PrivateTmp && s.Write != nil {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dreamlab-ai/agentinit/internal/capability"
 	"github.com/dreamlab-ai/agentinit/schema"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
@@ -64,7 +65,7 @@ func unknownSandboxNames(d *schema.Document, _ Facts) (out []schema.Finding) {
 			key, what string
 			known     func(string) bool
 		}{
-			{"capabilities", "capability", func(name string) bool { _, ok := filter.Capability(name); return ok }},
+			{"capabilities", "capability", func(name string) bool { _, ok := capability.Number(name); return ok }},
 			{"allow_syscalls", "system call", filter.Known},
 			{"deny_syscalls", "system call", filter.Known},
 		} {

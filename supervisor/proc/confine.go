@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
+	"github.com/dreamlab-ai/agentinit/internal/capability"
 )
 
 // Sandbox is what a program may reach; the zero value allows everything. A nil list restricts
@@ -295,7 +295,7 @@ func Enforceable(s Sandbox) (Sandbox, []string) {
 	kept := s.Capabilities[:0:0]
 	for _, n := range s.Capabilities {
 		if ours&(1<<n) == 0 {
-			missing = append(missing, fmt.Sprintf("capability %s (agentinit itself does not have it)", filter.CapabilityName(n)))
+			missing = append(missing, fmt.Sprintf("capability %s (agentinit itself does not have it)", capability.Name(n)))
 			continue
 		}
 		kept = append(kept, n)

@@ -3,10 +3,7 @@ package filter
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestPresetsNameSystemCalls(t *testing.T) {
@@ -138,19 +135,5 @@ func TestSearch(t *testing.T) {
 				t.Fatalf("%v, open %t: call %d: %#x, want %#x", actions, open, n, got, want)
 			}
 		}
-	}
-}
-
-func TestCapability(t *testing.T) {
-	for name, want := range map[string]int{"CAP_CHOWN": unix.CAP_CHOWN, "net_bind_service": unix.CAP_NET_BIND_SERVICE, "CHECKPOINT_RESTORE": unix.CAP_CHECKPOINT_RESTORE} {
-		if n, ok := Capability(name); !ok || n != want {
-			t.Errorf("%s: %d, %v", name, n, ok)
-		}
-	}
-	if _, ok := Capability("FLY"); ok || CapabilityName(-1) != "" || CapabilityName(99) != "" {
-		t.Error("FLY is one")
-	}
-	if !slices.Equal([]string{CapabilityName(0), CapabilityName(unix.CAP_CHECKPOINT_RESTORE)}, []string{"CHOWN", "CHECKPOINT_RESTORE"}) {
-		t.Error("names")
 	}
 }
