@@ -38,9 +38,9 @@ var arrows = map[string][]string{
 	"supervisor/control":      {"supervisor", "supervisor/program", "supervisor/logs", "supervisor/event", "supervisor/audit", "supervisor/control/api", "supervisor/control/listing", "internal/edits", "internal/exchange", "internal/idle", "internal/lateclose", "internal/polled", "internal/problem", "internal/table"},
 	"supervisor/audit":        {"internal/safeopen"},
 	"supervisor/program":      {"internal/plural"},
-	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/lateclose"},
+	"supervisor/proc":         {"supervisor/proc/child", "supervisor/proc/filter", "internal/capability", "internal/highfd", "internal/lateclose"},
 	"supervisor/proc/child":   {}, // what it imports is initialised before it
-	"supervisor/logs":         {"internal/escape", "internal/plural", "internal/safeopen"},
+	"supervisor/logs":         {"internal/escape", "internal/highfd", "internal/plural", "internal/safeopen"},
 	"supervisor/logs/forward": {"supervisor/logs", "internal/outbound"},
 	"supervisor/event":        {},
 	"supervisor/control/api":  {},
@@ -115,6 +115,7 @@ var arrows = map[string][]string{
 	"internal/escape":               {},
 	"internal/exchange":             {},
 	"internal/idle":                 {},
+	"internal/highfd":               {},
 	"internal/lateclose":            {},
 	"internal/lateclose/lingertest": {}, // for tests, part of no binary
 	"internal/outbound":             {},

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/highfd"
 )
 
 // Options describe the capture of one run of a program.
@@ -180,7 +182,7 @@ func pipe() (r, w int, err error) {
 	// the program may run as another user. With this mode it may write but not read. If the kernel
 	// refuses the change, the program still has its descriptors.
 	_ = unix.Fchmod(p[1], 0o622)
-	return p[0], p[1], nil
+	return highfd.Raise(p[0]), p[1], nil
 }
 
 func duplicate(f *os.File) (fd int, err error) {

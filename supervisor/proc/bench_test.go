@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -8,6 +9,9 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/highfd"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
@@ -30,12 +34,25 @@ func BenchmarkStart1000(b *testing.B) {
 	for _, tc := range []struct {
 		name    string
 		workers int
+		open    int // descriptors with high numbers, as agentinit holds for its programs
 		opts    Options
 	}{
-		{"workers=1", 1, Options{}}, {"workers=2", 2, Options{}}, {"workers=8", 8, Options{}},
-		{"workers=2,cgroups", 2, Options{Cgroups: true}},
+		{"workers=1", 1, 0, Options{}}, {"workers=2", 2, 0, Options{}}, {"workers=8", 8, 0, Options{}},
+		{"workers=2,cgroups", 2, 0, Options{Cgroups: true}},
+		{"workers=2,open=3000", 2, 3000, Options{}},
 	} {
 		b.Run(tc.name, func(b *testing.B) {
+			for range tc.open {
+				r, w, err := os.Pipe()
+				if err != nil {
+					b.Fatal(err)
+				}
+				fd, err := unix.FcntlInt(r.Fd(), unix.F_DUPFD_CLOEXEC, highfd.First)
+				if err := errors.Join(err, r.Close(), w.Close()); err != nil {
+					b.Fatal(err)
+				}
+				defer unix.Close(fd)
+			}
 			cmd, workers := pauseProgram(b), tc.workers
 			o := newOwner(b, tc.opts)
 			b.ResetTimer()

@@ -156,11 +156,15 @@ func (l *launch) reached() int {
 }
 
 // cloneBy fills in how the process is made. The old clone(2) has fewer flags: with it, steps of the
-// table reset the signal handlers and enter the cgroup.
-func (l *launch) cloneBy(clone3 bool, cgroup int) {
+// table reset the signal handlers and enter the cgroup. With share, the new process has agentinit's
+// descriptor table until its first step: see leaveTable.
+func (l *launch) cloneBy(clone3 bool, cgroup int, share bool) {
 	l.clone = cloneArgs{
 		flags:     unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID | cloneClearSighand,
 		parentTID: uint64(uintptr(unsafe.Pointer(&l.pid))), exitSignal: uint64(unix.SIGCHLD),
+	}
+	if share {
+		l.clone.flags |= unix.CLONE_FILES
 	}
 	if cgroup >= 0 {
 		l.clone.flags |= cloneIntoCgroup

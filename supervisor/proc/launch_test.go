@@ -24,8 +24,10 @@ var ways = []struct {
 	name   string
 	scored bool // with its own OOM score
 	old    bool // without clone3(2)
+	copied bool // with a copy of the whole descriptor table, without close_range(2)
 }{
-	{"plain", false, false}, {"score", true, false}, {"plain, old clone", false, true}, {"score, old clone", true, true},
+	{"plain", false, false, false}, {"score, copied table", true, false, true},
+	{"plain, old clone", false, true, false}, {"score, old clone, copied table", true, true, true},
 }
 
 // inEachWay runs a test with an Owner and a Command for each way.
@@ -34,6 +36,10 @@ func inEachWay(t *testing.T, opts Options, f func(t *testing.T, o *Owner, shape 
 		t.Run(way.name, func(t *testing.T) {
 			o := newOwner(t, opts)
 			o.noClone3.Store(way.old)
+			if !o.closeRange {
+				t.Log("the kernel has no close_range(2)")
+			}
+			o.closeRange = o.closeRange && !way.copied
 			f(t, o, func(c Command) Command {
 				if way.scored {
 					score := 500
@@ -351,6 +357,48 @@ func TestDescriptorsCross(t *testing.T) {
 		c.Files = all
 		if r, err := o.Run(t.Context(), c, 100); err != nil || string(r.Output) != "bca" {
 			t.Errorf("got %q, %v", r.Output, err)
+		}
+	})
+}
+
+// A program gets the declared descriptors and no others, however high their numbers are, and
+// whatever it does with them changes nothing in agentinit.
+func TestDescriptorTableIsItsOwn(t *testing.T) {
+	inEachWay(t, Options{}, func(t *testing.T, o *Owner, shape func(Command) Command) {
+		var open []int
+		for i := range 300 {
+			fd, err := unix.FcntlInt(o.null.Fd(), unix.F_DUPFD_CLOEXEC, 100+i%2*1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			open = append(open, fd)
+		}
+		text := filepath.Join(t.TempDir(), "text")
+		if err := os.WriteFile(text, []byte("declared"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		low, err := unix.Open(text, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(low)
+		high, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, 1100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := os.NewFile(uintptr(high), "text")
+		defer file.Close()
+		c := shape(sh(fmt.Sprintf("cat <&4; for fd in %s; do if [ -e /proc/$$/fd/$fd ]; then echo $fd; fi; done; exec <&- 4<&-",
+			strings.Trim(fmt.Sprint(open), "[]"))))
+		c.Files = []*os.File{4: file}
+		if r, err := o.Run(t.Context(), c, 1000); err != nil || string(r.Output) != "declared" {
+			t.Errorf("got %q, %v", r.Output, err)
+		}
+		for _, fd := range append(open, low, high) {
+			if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+				t.Errorf("descriptor %d of agentinit is closed: %v", fd, err)
+			}
 		}
 	})
 }

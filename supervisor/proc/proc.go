@@ -91,7 +91,8 @@ type Owner struct {
 	guard          *guard
 	score          *scoreKeeper // nil if it is not configured or the kernel refuses it
 	landlockABI    int
-	lastCap        int // the last capability that the kernel knows
+	closeRange     bool // close_range(2) works
+	lastCap        int  // the last capability that the kernel knows
 	// What the kernel has refused once: clone3(2), CLONE_INTO_CGROUP.
 	noClone3, noCgroupClone atomic.Bool
 	hung                    atomic.Int32 // starts that were given up but still hang in the kernel
@@ -301,9 +302,11 @@ func (o *Owner) hardenSelf(report func(string)) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		report(fmt.Sprintf("the kernel refuses PR_SET_DUMPABLE (%v): processes of the same uid can read agentinit's memory", err))
 	}
-	if err := closeOnExecFrom(3); err != nil {
+	ranges, err := closeOnExecFrom(3)
+	if err != nil {
 		report(fmt.Sprintf("cannot mark inherited descriptors close-on-exec (%v): programs may see them", err))
 	}
+	o.closeRange = ranges
 }
 
 // watchScore begins to keep agentinit's OOM score at its present value.

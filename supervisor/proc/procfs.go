@@ -507,23 +507,23 @@ func readSelfSignals() (signalState, error) {
 	return st, nil
 }
 
-// closeOnExecFrom marks every descriptor from first on. Kernels before 5.11 do not have the system
-// call; there it uses the list in /proc.
-func closeOnExecFrom(first int) error {
-	err := unix.CloseRange(uint(first), ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC)
+// closeOnExecFrom marks every descriptor from first on. It uses the list in /proc if the kernel has
+// no close_range(2) with that flag (before 5.11) or a filter forbids it; ranges is false then.
+func closeOnExecFrom(first int) (ranges bool, err error) {
+	err = unix.CloseRange(uint(first), ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
-		return nil
+		return true, nil
 	}
 	entries, dirErr := os.ReadDir("/proc/self/fd")
 	if dirErr != nil {
-		return errors.Join(err, dirErr)
+		return false, errors.Join(err, dirErr)
 	}
 	for _, e := range entries {
 		if fd, err := strconv.Atoi(e.Name()); err == nil && fd >= first {
 			unix.CloseOnExec(fd)
 		}
 	}
-	return nil
+	return false, nil
 }
 
 func readRetry(fd int, buf []byte) (int, error) {

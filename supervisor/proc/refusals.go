@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dreamlab-ai/agentinit/internal/highfd"
 	"github.com/dreamlab-ai/agentinit/supervisor/proc/filter"
 )
 
@@ -202,6 +203,7 @@ func (r *refusals) receive() {
 	if fd < 0 { // agentinit has no free descriptor: refused calls then get ENOSYS
 		return
 	}
+	fd = highfd.Raise(fd)
 	if w == nil || r.closed || r.ep.watch(fd, unix.EPOLLIN) != nil {
 		unix.Close(fd)
 		return

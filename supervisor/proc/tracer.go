@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dreamlab-ai/agentinit/internal/highfd"
 )
 
 // deaths reports the end of processes whose end a tracer can hide from agentinit. The kernel
@@ -41,6 +43,7 @@ func (o *Owner) watchDeath(p *process) {
 	if err != nil {
 		return
 	}
+	fd = highfd.Raise(fd)
 	ev := deathEvent(p.id)
 	if err := o.deaths.ep.control(unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		unix.Close(fd)
