@@ -176,7 +176,7 @@ func (a *admission) greet(conn net.Conn) {
 		return
 	}
 	release := func() { <-a.slots }
-	if peer.Program != "" {
+	if peer.guest() {
 		select {
 		case a.guests <- struct{}{}:
 			release = func() { <-a.guests; <-a.slots }

@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -257,8 +258,64 @@ func TestPeerThatIsGone(t *testing.T) {
 	b := controltest.New(controltest.Program("web"))
 	path := socketPath(t)
 	s := listen(t, path)
-	// The client connects, hands the connection to this process, and ends before the server accepts
-	// it.
+	conn := leftBehind(t, path)
+	defer conn.Close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- control.New(own(b)).Serve(ctx, s) }()
+	const body = `{"all":true}`
+	_, err := conn.Write([]byte("POST /v1/stop HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body))
+	must(t, err)
+	answer := make([]byte, 4096)
+	n, err := conn.Read(answer)
+	must(t, err)
+	if !strings.Contains(string(answer[:n]), "the process that connected is gone") {
+		t.Errorf("got %s", answer[:n])
+	}
+	equal(t, b.Snapshot().Programs[0].State.String(), "RUNNING")
+	cancel()
+	must(t, <-served)
+}
+
+// TestConnectionsOfTheGoneKeepNobodyOut: a program that connects with processes that end at once
+// cannot take the connections of others.
+func TestConnectionsOfTheGoneKeepNobodyOut(t *testing.T) {
+	b := controltest.New(controltest.Program("web"))
+	cfg := own(b)
+	cfg.Limits = control.Limits{Connections: 4, Guests: 1}
+	path := socketPath(t)
+	s := listen(t, path)
+	var left []net.Conn
+	for range 5 { // they wait in the queue of the socket
+		conn := leftBehind(t, path)
+		defer conn.Close()
+		_, err := io.WriteString(conn, "GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n")
+		must(t, err)
+		left = append(left, conn)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- control.New(cfg).Serve(ctx, s) }()
+	statuses := map[string]int{}
+	for _, conn := range left[:4] {
+		answer := make([]byte, len("HTTP/1.1 200"))
+		_, err := io.ReadFull(conn, answer)
+		must(t, err)
+		statuses[string(answer)]++
+	}
+	if statuses["HTTP/1.1 200"] != 1 || statuses["HTTP/1.1 503"] != 3 {
+		t.Fatalf("answered are %v", statuses)
+	}
+	_, err := api.NewClient(path).Status(t.Context())
+	must(t, err)
+	cancel()
+	must(t, <-served)
+}
+
+// leftBehind returns a connection to the socket. The process that connected has ended.
+func leftBehind(t *testing.T, path string) net.Conn {
+	t.Helper()
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	must(t, err)
 	mine, theirs := os.NewFile(uintptr(pair[0]), "mine"), os.NewFile(uintptr(pair[1]), "theirs")
@@ -283,23 +340,7 @@ func TestPeerThatIsGone(t *testing.T) {
 	file := os.NewFile(uintptr(fds[0]), "connection")
 	conn, err := net.FileConn(file)
 	must(t, errors.Join(err, file.Close()))
-	defer conn.Close()
-
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- control.New(own(b)).Serve(ctx, s) }()
-	const body = `{"all":true}`
-	_, err = conn.Write([]byte("POST /v1/stop HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body))
-	must(t, err)
-	answer := make([]byte, 4096)
-	n, err = conn.Read(answer)
-	must(t, err)
-	if !strings.Contains(string(answer[:n]), "the process that connected is gone") {
-		t.Errorf("got %s", answer[:n])
-	}
-	equal(t, b.Snapshot().Programs[0].State.String(), "RUNNING")
-	cancel()
-	must(t, <-served)
+	return conn
 }
 
 // TestConnectHelper is not a test: it connects, passes the connection on, and ends.

@@ -49,6 +49,11 @@ func (p Peer) Member(gid uint32) bool {
 	return false
 }
 
+// guest reports whether the peer counts as a process of a supervised program. A process that has
+// ended counts too, because any program can connect with a process that ends at once, and keep the
+// connection.
+func (p Peer) guest() bool { return p.Program != "" || p.Uncertain }
+
 // nobodysProgram is the program name of a process that descends from agentinit but from no program
 // of the manifest: an agent, a probe's command, an escaped process. It must not be treated as an
 // operator. No program can have this name.

@@ -159,7 +159,7 @@ func serverEnding(ctx context.Context) bool {
 // their own connection.
 func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, rt route) {
 	out := &lines{w: w, ctl: http.NewResponseController(w), sse: strings.Contains(r.Header.Get("Accept"), eventStream)}
-	if peer := peerOf(r.Context()); peer.Program != "" || peer.Principal != "" {
+	if peer := peerOf(r.Context()); peer.guest() || peer.Principal != "" {
 		out.bound = s.cfg.Limits.Write
 	}
 	defer out.close()
