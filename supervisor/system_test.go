@@ -249,7 +249,7 @@ func TestRealResolve(t *testing.T) {
 	}
 	got := make(chan answer)
 	resolve := func(pid int) {
-		name, run, ok := b.sys.resolve(pid)
+		name, run, ok := b.sys.resolve(pid, time.Time{})
 		got <- answer{name, run, ok}
 	}
 	go resolve(early.PID)

@@ -144,6 +144,7 @@ type Owner struct {
 	lookedAt     time.Time     // when the last listing of adoptees began
 	lookTook     time.Duration // and how long it took
 	departed     departures
+	ancestors    map[life]uint64 // ids of the programs of processes far below one, see rememberAncestors
 	stats        Stats
 }
 

@@ -19,27 +19,36 @@ func (o *Owner) Owns(pid int) (id uint64, ok bool) {
 	return id, ok
 }
 
+// Sender is like Owns, for the process that had the pid at the time sent, when it sent a message.
+// That process may have ended since, and another one may have its pid. The zero time is not known.
+func (o *Owner) Sender(pid int, sent time.Time) (id uint64, ok bool) {
+	id, ok, _ = o.whose(pid, sent)
+	return id, ok
+}
+
 // ancestorTries is how often the walk of Whose begins again because an ancestor ended meanwhile.
 const ancestorTries = 16
 
 // Whose is like Owns, but tells an ended process (ErrNoProcess) from an outsider. If the kernel
 // does not answer for another reason (EMFILE, EACCES), the process counts as a descendant whose
 // program is unknown: ok, with id 0.
-func (o *Owner) Whose(pid int) (id uint64, ok bool, err error) {
+func (o *Owner) Whose(pid int) (id uint64, ok bool, err error) { return o.whose(pid, time.Time{}) }
+
+func (o *Owner) whose(pid int, sent time.Time) (id uint64, ok bool, err error) {
 	for range ancestorTries {
-		id, ok, again := o.walkUp(pid)
+		id, ok, again := o.walkUp(pid, sent)
 		if !again {
 			return id, ok, nil
 		}
-		if _, err := readStat(pid); isGone(err) {
+		if st, err := readStat(pid); isGone(err) || err == nil && st.startedAfter(sent) {
 			o.mu.Lock()
-			id, ok := o.departed.of(pid)
+			id, ok := o.departed.of(pid, sent)
 			o.mu.Unlock()
 			switch {
 			case !ok:
 				return 0, false, ErrNoProcess
 			case id == 0: // unless its start is just being registered
-				id = o.adopteeOwner(pid)
+				id = o.adopteeOwner(pid, sent)
 			}
 			return id, true, nil
 		}
@@ -49,9 +58,20 @@ func (o *Owner) Whose(pid int) (id uint64, ok bool, err error) {
 
 func isGone(err error) bool { return err == unix.ENOENT || err == unix.ESRCH }
 
+// startedAfter tells whether the process is a later one than the one that had its pid at the time
+// t. The clock of starts is coarse, so a process that started at about that time is no later one.
+func (s *statInfo) startedAfter(t time.Time) bool {
+	if t.IsZero() {
+		return false
+	}
+	age := max(0, time.Since(t))
+	return s.start+uint64(age/ticks(1)) > uptimeTicks()
+}
+
 // walkUp looks for the first ancestor that is known. again says that an ancestor ended meanwhile,
-// so that its children have another parent now.
-func (o *Owner) walkUp(pid int) (id uint64, ok, again bool) {
+// so that its children have another parent now, or that the process is later than sent.
+func (o *Owner) walkUp(pid int, sent time.Time) (id uint64, ok, again bool) {
+	var path []life
 	for range maxAncestors {
 		if pid == o.selfPID || pid <= 0 {
 			return 0, false, false
@@ -60,8 +80,18 @@ func (o *Owner) walkUp(pid int) (id uint64, ok, again bool) {
 		if err != nil {
 			return 0, !isGone(err), isGone(err)
 		}
+		if len(path) == 0 && st.startedAfter(sent) {
+			return 0, false, true
+		}
+		path = append(path, life{pid, st.start})
 		o.mu.Lock()
 		p := o.byPID[pid]
+		if p == nil {
+			p = o.byID[o.ancestors[path[len(path)-1]]]
+		}
+		if p != nil {
+			o.rememberAncestors(path, p.id)
+		}
 		o.mu.Unlock()
 		switch {
 		case p != nil:
@@ -69,11 +99,42 @@ func (o *Owner) walkUp(pid int) (id uint64, ok, again bool) {
 		case st.state == 'X': // it is being reaped, and the kernel no longer tells its parent
 			return 0, false, true
 		case st.ppid == o.selfPID:
-			return o.adopteeOwner(pid), true, false
+			id := o.adopteeOwner(pid, sent)
+			o.mu.Lock()
+			o.rememberAncestors(path, id)
+			o.mu.Unlock()
+			return id, true, false
 		}
 		pid = st.ppid
 	}
 	return 0, true, false
+}
+
+// life names one process among all that have its pid one after the other.
+type life struct {
+	pid   int
+	start uint64
+}
+
+// A program can make a chain of thousands of processes and have the last ones send messages, while
+// the messages of others wait. So the processes on a long way up are remembered: they belong to
+// their program as long as they live. To make a new long way takes longer than to walk it.
+const (
+	longWay       = 8
+	mostAncestors = 8192
+)
+
+// rememberAncestors is called with the mutex held.
+func (o *Owner) rememberAncestors(path []life, id uint64) {
+	if len(path) < longWay || id == 0 {
+		return
+	}
+	if o.ancestors == nil || len(o.ancestors)+len(path) > mostAncestors {
+		o.ancestors = map[life]uint64{}
+	}
+	for _, l := range path {
+		o.ancestors[l] = id
+	}
 }
 
 // departedKept is how many reaped processes are remembered. A process may send a signal and end
@@ -82,25 +143,37 @@ const departedKept = 256
 
 // departures remembers to which programs the latest reaped processes belonged. Owner.mu guards it.
 type departures struct {
-	slots [departedKept]struct {
-		pid int
-		id  uint64
-	}
-	next int
+	slots [departedKept]departure
+	next  int
+}
+
+type departure struct {
+	pid int
+	id  uint64
+	at  time.Time
 }
 
 func (d *departures) add(pid int, id uint64) {
-	d.slots[d.next%departedKept].pid, d.slots[d.next%departedKept].id = pid, id
+	d.slots[d.next%departedKept] = departure{pid, id, time.Now()}
 	d.next++
 }
 
-func (d *departures) of(pid int) (id uint64, ok bool) {
+// of tells about the first process with the pid that was reaped after the time sent, or about the
+// latest one if that time is not known.
+func (d *departures) of(pid int, sent time.Time) (id uint64, ok bool) {
 	for i := range departedKept {
-		if s := d.slots[(d.next+departedKept-1-i)%departedKept]; s.pid == pid {
-			return s.id, true
+		s := &d.slots[(d.next+departedKept-1-i)%departedKept]
+		if s.pid != pid {
+			continue
+		}
+		if s.at.Before(sent) {
+			break
+		}
+		if id, ok = s.id, true; sent.IsZero() {
+			break
 		}
 	}
-	return 0, false
+	return id, ok
 }
 
 // forkPatience is how long agentinit waits for the registration of a child that seems to belong to
@@ -109,7 +182,7 @@ const forkPatience = time.Second
 
 // adopteeOwner returns the id of the program to which a child of agentinit belongs, or 0. A program
 // can be asked about before its start is registered, because it runs from its exec on.
-func (o *Owner) adopteeOwner(pid int) uint64 {
+func (o *Owner) adopteeOwner(pid int, sent time.Time) uint64 {
 	timer := time.NewTimer(forkPatience)
 	defer timer.Stop()
 	for {
@@ -125,7 +198,7 @@ func (o *Owner) adopteeOwner(pid int) uint64 {
 		}
 		var departed uint64
 		if p == nil && a == nil && forking == nil { // no child of ours any more
-			departed, _ = o.departed.of(pid)
+			departed, _ = o.departed.of(pid, sent)
 		}
 		o.mu.Unlock()
 		if p != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,5 +50,64 @@ func TestDeparturesAreRemembered(t *testing.T) {
 	}
 	if _, ok, _ := o.Whose(gone); ok {
 		t.Error("remembered for ever")
+	}
+}
+
+// A message counts for the process that had the pid when it was sent, and not for one that had it
+// before or after.
+func TestSenderHadThePidAtTheTime(t *testing.T) {
+	const gone = 1 << 29
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	self := os.Getpid()
+	o := &Owner{selfPID: -1, byPID: map[int]*process{self: {id: 5}}}
+	o.departed.slots[0] = departure{gone, 7, noon}
+	o.departed.slots[1] = departure{gone, 8, noon.Add(2 * time.Second)}
+	o.departed.next = 2
+	for _, c := range []struct {
+		name string
+		pid  int
+		sent time.Time
+		want uint64
+	}{
+		{"before the end of the first", gone, noon.Add(-time.Second), 7},
+		{"before the end of the second", gone, noon.Add(time.Second), 8},
+		{"after the end of the second", gone, noon.Add(3 * time.Second), 0},
+		{"at a time that is not known", gone, time.Time{}, 8},
+		{"now, by a living process", self, time.Now(), 5},
+		{"before that process began", self, time.Unix(0, 0), 0},
+		{"by a living process, at a time that is not known", self, time.Time{}, 5},
+	} {
+		if id, ok := o.Sender(c.pid, c.sent); id != c.want || ok != (c.want != 0) {
+			t.Errorf("sent %s: %d %v, want %d", c.name, id, ok, c.want)
+		}
+	}
+}
+
+// The way from the last process of a long chain is walked once, also for other processes there.
+func TestALongWayIsRemembered(t *testing.T) {
+	st, err := readStat(os.Getppid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &Owner{selfPID: -1, byPID: map[int]*process{}, byID: map[uint64]*process{7: {id: 7}}}
+	short, long := make([]life, longWay-1), make([]life, longWay)
+	short[0], long[0] = life{st.pid, st.start}, life{st.pid, st.start}
+	o.rememberAncestors(short, 7)
+	if _, ok, _ := o.Whose(os.Getpid()); ok {
+		t.Error("a short way is remembered")
+	}
+	o.rememberAncestors(long, 7)
+	if id, ok, _ := o.Whose(os.Getpid()); id != 7 || !ok {
+		t.Errorf("a long way is not remembered: %d %v", id, ok)
+	}
+	delete(o.byID, 7)
+	if _, ok, _ := o.Whose(os.Getpid()); ok {
+		t.Error("an ancestor belongs to a program that has ended")
+	}
+	for i := range 2 * mostAncestors {
+		long[0].start = uint64(i + 1)
+		if o.rememberAncestors(long, 7); len(o.ancestors) > mostAncestors {
+			t.Fatalf("%d ancestors are remembered", len(o.ancestors))
+		}
 	}
 }

@@ -2,6 +2,7 @@ package ready
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -19,10 +20,12 @@ import (
 
 // NotifierConfig says how a Notifier works.
 type NotifierConfig struct {
-	// Resolve tells which run of which program a process belongs to. It is called on the receiving
+	// Resolve tells which run of which program the process belongs to that had the pid at the time
+	// sent; another process may have it now. The time is zero if the kernel does not tell it, as an
+	// emulated kernel may not. Resolve is called on the receiving
 	// goroutine, which receives no messages meanwhile. So a sender must not be able to make Resolve
 	// wait long, or again and again.
-	Resolve func(pid int) (program string, run uint64, ok bool)
+	Resolve func(pid int, sent time.Time) (program string, run uint64, ok bool)
 	// Dir is the directory for the socket if abstract sockets cannot be used; "" means that there
 	// is none.
 	Dir string
@@ -120,6 +123,8 @@ func passCredentials(conn *net.UnixConn) error {
 		return err
 	}
 	ctlErr := raw.Control(func(fd uintptr) {
+		// Without the time, a message counts for the process that has the sender's pid now.
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	})
 	return errors.Join(ctlErr, os.NewSyscallError("setsockopt SO_PASSCRED", err))
@@ -213,7 +218,7 @@ func (n *Notifier) receive() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		pid, fds := takeControl(oob[:oobn])
+		pid, sent, fds := takeControl(oob[:oobn])
 		n.strays.Close(fds)
 		if err != nil {
 			n.refuse(pid, err.Error())
@@ -222,7 +227,7 @@ func (n *Notifier) receive() {
 			}
 			continue
 		}
-		n.handle(pid, buf[:size], flags&unix.MSG_TRUNC != 0)
+		n.handle(pid, sent, buf[:size], flags&unix.MSG_TRUNC != 0)
 	}
 }
 
@@ -231,13 +236,14 @@ func transient(err error) bool {
 		errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
-// takeControl returns the sender's pid, or 0 if the kernel names no process that is visible here. It
-// also returns the descriptors in the message. They must be closed; a sender of BARRIER=1 waits only
+// takeControl returns the sender's pid, or 0 if the kernel names no process that is visible here,
+// and the time at which it sent the message (SCM_TIMESTAMPNS, socket(7)). It also returns the
+// descriptors in the message. They must be closed; a sender of BARRIER=1 waits only
 // for that.
-func takeControl(oob []byte) (pid int, fds []int) {
+func takeControl(oob []byte) (pid int, sent time.Time, fds []int) {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
-		return 0, nil
+		return 0, sent, nil
 	}
 	for i := range messages {
 		m := &messages[i]
@@ -245,12 +251,16 @@ func takeControl(oob []byte) (pid int, fds []int) {
 			fds = append(fds, passed...)
 		} else if cred, err := syscall.ParseUnixCredentials(m); err == nil {
 			pid = int(cred.Pid)
+		} else if ts := (unix.Timespec{}); m.Header.Type == unix.SCM_TIMESTAMPNS && binary.Size(ts) == len(m.Data) {
+			if _, err := binary.Decode(m.Data, binary.NativeEndian, &ts); err == nil {
+				sent = time.Unix(ts.Unix())
+			}
 		}
 	}
-	return pid, fds
+	return pid, sent, fds
 }
 
-func (n *Notifier) handle(pid int, text []byte, truncated bool) {
+func (n *Notifier) handle(pid int, sent time.Time, text []byte, truncated bool) {
 	if pid == os.Getpid() && n.flushMark(text) {
 		return
 	}
@@ -262,7 +272,7 @@ func (n *Notifier) handle(pid int, text []byte, truncated bool) {
 		n.refuse(pid, "too many messages")
 		return
 	}
-	name, run, ok := n.cfg.Resolve(pid)
+	name, run, ok := n.cfg.Resolve(pid, sent)
 	if !ok {
 		n.refuse(pid, "the sender belongs to no program")
 		return
@@ -278,7 +288,7 @@ func (n *Notifier) handle(pid int, text []byte, truncated bool) {
 	}
 	m.Program, m.Run, m.Sender = name, run, pid
 	if m.MainPID != 0 && m.MainPID != pid {
-		if owner, ownerRun, ok := n.cfg.Resolve(m.MainPID); !ok || owner != name || ownerRun != run {
+		if owner, ownerRun, ok := n.cfg.Resolve(m.MainPID, sent); !ok || owner != name || ownerRun != run {
 			n.refuse(pid, fmt.Sprintf("MAINPID %d does not belong to %s", m.MainPID, name))
 			m.MainPID = 0
 		}

@@ -21,7 +21,7 @@ type heard struct {
 	refused  chan string
 }
 
-func listen(t *testing.T, dir string, resolve func(int) (string, uint64, bool)) (*Notifier, heard) {
+func listen(t *testing.T, dir string, resolve func(int, time.Time) (string, uint64, bool)) (*Notifier, heard) {
 	t.Helper()
 	h := heard{make(chan Message, 100), make(chan string, 100)}
 	n, err := Listen(NotifierConfig{
@@ -41,7 +41,7 @@ func listen(t *testing.T, dir string, resolve func(int) (string, uint64, bool)) 
 }
 
 // self knows only this test's process.
-func self(pid int) (string, uint64, bool) { return "web", 7, pid == os.Getpid() }
+func self(pid int, _ time.Time) (string, uint64, bool) { return "web", 7, pid == os.Getpid() }
 
 // send sends one datagram, as a program does with sd_notify(3).
 func send(t *testing.T, address, text string, oob []byte) {
@@ -84,10 +84,23 @@ func TestNotifierDelivers(t *testing.T) {
 	}
 }
 
+// The kernel tells when a message was sent: until it is read, another process may have the sender's
+// pid.
+func TestNotifierKnowsWhenItWasSent(t *testing.T) {
+	sent := make(chan time.Time, 1)
+	n, h := listen(t, "", func(_ int, at time.Time) (string, uint64, bool) { sent <- at; return "web", 7, true })
+	before := time.Now()
+	send(t, n.Address(), "READY=1", nil)
+	<-h.messages
+	if at := <-sent; at.Before(before.Round(0)) || at.After(time.Now().Round(0)) {
+		t.Errorf("sent at %v, not after %v", at, before)
+	}
+}
+
 // The negative test: the sender decides whether a message counts, not the text.
 func TestNotifierRefuses(t *testing.T) {
 	const mine, foreign = 111, 222
-	resolve := func(pid int) (string, uint64, bool) {
+	resolve := func(pid int, _ time.Time) (string, uint64, bool) {
 		switch pid {
 		case mine, os.Getpid():
 			return "web", 7, true
@@ -97,7 +110,7 @@ func TestNotifierRefuses(t *testing.T) {
 		return "", 0, false
 	}
 	t.Run("spoofed sender", func(t *testing.T) {
-		n, h := listen(t, "", func(int) (string, uint64, bool) { return "", 0, false })
+		n, h := listen(t, "", func(int, time.Time) (string, uint64, bool) { return "", 0, false })
 		send(t, n.Address(), "READY=1", nil)
 		if got := <-h.refused; got != "the sender belongs to no program" {
 			t.Errorf("reason = %q", got)
@@ -107,7 +120,7 @@ func TestNotifierRefuses(t *testing.T) {
 		}
 	})
 	t.Run("forged credentials", func(t *testing.T) {
-		n, h := listen(t, "", func(pid int) (string, uint64, bool) { return "web", 7, pid == os.Getpid() })
+		n, h := listen(t, "", func(pid int, _ time.Time) (string, uint64, bool) { return "web", 7, pid == os.Getpid() })
 		forged := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getppid()), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())})
 		if err := trySend(n.Address(), "READY=1", forged); err != nil {
 			return // without CAP_SYS_ADMIN, the kernel refuses it already
@@ -169,7 +182,7 @@ func TestBarrierIsAnswered(t *testing.T) {
 // A program passes a descriptor whose close waits. The messages of other programs are still heard.
 func TestALingeringDescriptorHoldsNothingUp(t *testing.T) {
 	asked, answer := make(chan bool), make(chan bool)
-	n, h := listen(t, "", func(int) (string, uint64, bool) { asked <- true; <-answer; return "web", 7, true })
+	n, h := listen(t, "", func(int, time.Time) (string, uint64, bool) { asked <- true; <-answer; return "web", 7, true })
 	send(t, n.Address(), "STATUS=first", nil)
 	<-asked // nothing is received meanwhile, so the next descriptor can be closed here first
 	fd, _ := lingertest.Lingering(t)
