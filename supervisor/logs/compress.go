@@ -79,10 +79,18 @@ const partSuffix = ".part"
 // start ten thousand compressors.
 var compressing = make(chan struct{}, 1)
 
+// errNoTurn says that a file was not compressed because another one still is.
+var errNoTurn = errors.New("another file is being compressed")
+
 // compress replaces path by its compressed form. After a crash in between, the original is still
-// there, and the next attempt overwrites the unfinished part.
-func (c *compressor) compress(path string) error {
-	compressing <- struct{}{}
+// there, and the next attempt overwrites the unfinished part. If enough has a value before it is the
+// file's turn, the error is errNoTurn.
+func (c *compressor) compress(path string, enough <-chan struct{}) error {
+	select {
+	case compressing <- struct{}{}:
+	case <-enough:
+		return errNoTurn
+	}
 	defer func() { <-compressing }()
 	return atLowPriority(func() error { return inDirectory(path, c.replace) })
 }
@@ -107,6 +115,10 @@ func (c *compressor) pack(d *safeopen.Directory, dst, src string) (err error) {
 		return err
 	}
 	defer in.Close() // the file was only read
+	size, err := written(in)
+	if err != nil {
+		return fmt.Errorf("cannot compress %s: %w", src, err)
+	}
 	out, err := d.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return err
@@ -116,13 +128,32 @@ func (c *compressor) pack(d *safeopen.Directory, dst, src string) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(w, in); err != nil {
+	if _, err := io.Copy(w, io.LimitReader(in, size)); err != nil {
 		return errors.Join(err, w.Close())
 	}
 	if err := w.Close(); err != nil {
 		return fmt.Errorf("cannot compress %s: %w", src, err)
 	}
 	return nil
+}
+
+// errHoles says that a program has made or changed a rotated file: agentinit only appends.
+var errHoles = errors.New("it has holes, so another process has changed it; remove it")
+
+// written returns the size of a file without holes. A program can make a file with holes of any
+// size that takes no space on the disk: to compress it takes days, and no other file has its turn.
+func written(f *os.File) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	hole, err := f.Seek(0, unix.SEEK_HOLE)
+	if err == nil && hole < info.Size() {
+		return 0, errHoles
+	}
+	// A file system that does not know its holes returns the end of the file, or an error.
+	_, err = f.Seek(0, io.SeekStart)
+	return info.Size(), err
 }
 
 // atLowPriority runs f on a thread with the lowest priority: nice 19 and the idle I/O class.

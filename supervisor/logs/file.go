@@ -85,7 +85,7 @@ func (p *Plane) openFile(o Options, kind Stream) *fileSink {
 		}
 		f = &fileSink{plane: p, path: path, lineStart: true}
 		f.report = func(err error) { p.trouble(f.options.Load().Program, err) }
-		f.archive = &archive{path: path, report: f.report, listings: &p.listings}
+		f.archive = &archive{path: path, report: f.report, listings: &p.listings, more: make(chan struct{}, 1)}
 		f.queue = &queue{limit: queueLimit, hold: p.fileHold, write: f.write, pump: f.pump, mark: fileMark}
 		p.files[path] = f
 	}

@@ -111,7 +111,7 @@ func TestFileInBothForms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := compressorOf(CompressGzip).compress(path); err != nil {
+	if err := compressorOf(CompressGzip).compress(path, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(path+".gz", rotated+".gz"); err != nil {

@@ -50,6 +50,7 @@ type archive struct {
 	mu      sync.Mutex
 	running bool
 	again   bool
+	more    chan struct{} // has room for one value, which says that again was set
 	options *Options
 	size    int64         // of the current file
 	idle    chan struct{} // closed when the goroutine has ended
@@ -108,6 +109,10 @@ func (a *archive) tidy(o *Options, size int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.options, a.size, a.again = o, size, true
+	select {
+	case a.more <- struct{}{}:
+	default:
+	}
 	if !a.running {
 		a.running, a.idle = true, make(chan struct{})
 		go a.run()
@@ -124,6 +129,10 @@ func (a *archive) run() {
 			return
 		}
 		a.again = false
+		select {
+		case <-a.more:
+		default:
+		}
 		options, size := a.options, a.size
 		a.mu.Unlock()
 		err := a.clean(options, size, time.Now())
@@ -174,7 +183,8 @@ type archived struct {
 }
 
 // clean first removes the files above the limits, so that they are not compressed in vain. Then it
-// compresses, and checks the total size once more.
+// compresses. Another file may be compressed for a long time meanwhile; so clean gives up when it
+// is needed again, because the files above the limits must go.
 func (a *archive) clean(o *Options, size int64, now time.Time) error {
 	files, err := a.list()
 	if err != nil {
@@ -188,7 +198,11 @@ func (a *archive) clean(o *Options, size int64, now time.Time) error {
 	var errs []error
 	for _, f := range files {
 		if uncompressed(f.path) == f.path {
-			errs = append(errs, pack.compress(f.path))
+			err := pack.compress(f.path, a.more)
+			if errors.Is(err, errNoTurn) {
+				break
+			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,76 @@
+package logs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// rotatedFiles makes the rotated files of a log, the oldest first.
+func rotatedFiles(t *testing.T, n int) (a *archive, files []string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "log")
+	a = &archive{path: path, report: func(error) {}, listings: &listings{}, more: make(chan struct{}, 1)}
+	for range n {
+		if err := os.WriteFile(path, []byte("line\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		name, err := a.shift()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, name)
+	}
+	return a, files
+}
+
+func exists(t *testing.T, path string) bool {
+	t.Helper()
+	_, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// A program can leave a file of terabytes that takes no space on the disk. It is not compressed, and
+// the others are.
+func TestAFileWithHolesIsNotCompressed(t *testing.T) {
+	a, files := rotatedFiles(t, 3)
+	if err := os.Truncate(files[1], 1<<42); err != nil {
+		t.Skipf("the file system takes no file of 4 TiB: %v", err)
+	}
+	if err := a.clean(&Options{Backups: -1, Compress: CompressZstd}, 0, time.Now()); !errors.Is(err, errHoles) {
+		t.Errorf("error %v", err)
+	}
+	for i, f := range files {
+		if holes := i == 1; exists(t, f) != holes || exists(t, f+".zst") == holes {
+			t.Errorf("file %d: there %v, compressed %v", i, exists(t, f), exists(t, f+".zst"))
+		}
+	}
+}
+
+// While a file of another program is being compressed, the files above the limits go all the same.
+func TestOldFilesGoWhileAnotherIsCompressed(t *testing.T) {
+	compressing <- struct{}{}
+	a, files := rotatedFiles(t, 4)
+	for most := 3; most > 0; most-- { // the first round waits for its turn to compress
+		a.tidy(&Options{Backups: most, Compress: CompressZstd}, 0)
+		for exists(t, files[3-most]) {
+			runtime.Gosched()
+		}
+	}
+	if !exists(t, files[3]) {
+		t.Error("a file within the limits is gone")
+	}
+	<-compressing
+	if err := a.wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if exists(t, files[3]) || !exists(t, files[3]+".zst") {
+		t.Error("it is not compressed after that")
+	}
+}
